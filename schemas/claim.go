@@ -1,0 +1,69 @@
+package schemas
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+)
+
+// Claim is what HeaderClaim carries: enough for functions to conclude the run by
+// one compare-and-set, without reading the record first.
+type Claim struct {
+	Timer TimerID
+	// Revision is that of the claim: the record's state is delivered there.
+	Revision   uint64
+	Run        uint32
+	Attempt    uint32 // attempts concluded before this delivery
+	MaxAttempt uint32
+	AddedMs    int64
+	FiredMs    int64
+	Epoch      uint64
+	Hash       [16]byte
+}
+
+// String is the header's value: fields separated by blanks, in the order of the struct.
+func (c Claim) String() string {
+	b := make([]byte, 0, 128)
+	b = c.Timer.AppendTo(b)
+	for _, n := range [...]uint64{c.Revision, uint64(c.Run), uint64(c.Attempt), uint64(c.MaxAttempt), uint64(c.AddedMs), uint64(c.FiredMs), c.Epoch} {
+		b = append(b, ' ')
+		b = strconv.AppendUint(b, n, 10)
+	}
+	b = append(b, ' ')
+	return string(hex.AppendEncode(b, c.Hash[:]))
+}
+
+// ParseClaim reads a header's value.
+func ParseClaim(s string) (Claim, error) {
+	var c Claim
+	bad := Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s)
+	f := strings.Fields(s)
+	if len(f) != 9 {
+		return c, bad
+	}
+	var err error
+	if c.Timer, err = ParseTimerID(f[0]); err != nil {
+		return c, bad
+	}
+	var n [7]uint64
+	for i := range n {
+		bits := 64
+		switch i {
+		case 1, 2, 3:
+			bits = 32
+		case 4, 5:
+			bits = 63
+		}
+		if n[i], err = strconv.ParseUint(f[i+1], 10, bits); err != nil {
+			return c, bad
+		}
+	}
+	c.Revision, c.Run, c.Attempt, c.MaxAttempt = n[0], uint32(n[1]), uint32(n[2]), uint32(n[3])
+	c.AddedMs, c.FiredMs, c.Epoch = int64(n[4]), int64(n[5]), n[6]
+	h, err := hex.DecodeString(f[8])
+	if err != nil || len(h) != len(c.Hash) {
+		return Claim{}, bad
+	}
+	copy(c.Hash[:], h)
+	return c, nil
+}

@@ -1,0 +1,94 @@
+package schemas
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Subjects of the public surface.
+const (
+	// SubjectAdd takes durable adds; stream StreamAdd captures it.
+	SubjectAdd = "timers.add"
+	// SubjectRejected receives adds that were refused, original bytes and
+	// headers kept, with the reason in HeaderErrorCode and HeaderError.
+	SubjectRejected = "timers.rejected"
+	// SubjectFiredPrefix, followed by the service, is where due events go.
+	SubjectFiredPrefix = "timers.fired."
+	// SubjectRetryPrefix, followed by the service, is where retries go that
+	// waited in the wheel. It belongs to functions alone.
+	SubjectRetryPrefix = "timers.retry."
+	// SubjectDeadPrefix, followed by the service, is where dead letters go.
+	SubjectDeadPrefix = "timers.dead."
+	// SubjectAPIPrefix, followed by the verb, is the request/reply API, served
+	// as the NATS micro service APIService.
+	SubjectAPIPrefix = "timers.api."
+	// APIService is the name under which the API shows up in $SRV.INFO.
+	APIService = "timers"
+)
+
+// Streams and buckets. A KV bucket b is the stream "KV_"+b.
+const (
+	StreamAdd   = "TIMERS_ADD"
+	StreamFired = "TIMERS_FIRED"
+	StreamRetry = "TIMERS_RETRY"
+	StreamDead  = "TIMERS_DEAD"
+	// BucketClock holds clock.<shard>, node.<node> and meta.
+	BucketClock = "clock"
+	// BucketServices holds one key per service that has callbacks.
+	BucketServices = "services"
+	// BucketTimersPrefix, followed by the shard number, is a shard's bucket.
+	BucketTimersPrefix = "timers_"
+)
+
+// Headers that Belfry sets beside CloudEvents' own.
+const (
+	// HeaderClaim rides on fired and retry messages and tells functions which
+	// revision of which record it concludes; see Claim.
+	HeaderClaim = "Belfry-Claim"
+	// HeaderErrorCode and HeaderError say why an add was rejected.
+	HeaderErrorCode = "Belfry-Error-Code"
+	HeaderError     = "Belfry-Error"
+	// HeaderOriginalSequence is the sequence that a rejected add had in StreamAdd.
+	HeaderOriginalSequence = "Belfry-Add-Sequence"
+)
+
+// MaxServiceLength bounds a service name, in bytes.
+const MaxServiceLength = 64
+
+// DefaultService is the service of a timer that names none.
+const DefaultService = "default"
+
+// ValidService reports whether svc can be a service: one subject token of 1 to
+// MaxServiceLength letters, digits, '-' or '_'. The alphabet is that of durable
+// consumer names and KV keys, so a service can be both without escaping.
+func ValidService(svc string) bool {
+	if svc == "" || len(svc) > MaxServiceLength {
+		return false
+	}
+	for i := 0; i < len(svc); i++ {
+		c := svc[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// SubjectFired is where due events of svc are published.
+func SubjectFired(svc string) string { return SubjectFiredPrefix + svc }
+
+// SubjectRetry is where retries of svc that waited in the wheel are published.
+func SubjectRetry(svc string) string { return SubjectRetryPrefix + svc }
+
+// SubjectDead is where dead letters of svc are published.
+func SubjectDead(svc string) string { return SubjectDeadPrefix + svc }
+
+// BucketTimers is the KV bucket of a shard.
+func BucketTimers(shard int) string { return BucketTimersPrefix + strconv.Itoa(shard) }
+
+// ServiceOfSubject returns the last token of a fired, retry or dead subject.
+func ServiceOfSubject(subject string) string {
+	return subject[strings.LastIndexByte(subject, '.')+1:]
+}
