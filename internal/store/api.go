@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// ErrRevision is returned by a compare-and-set that came second.
+var ErrRevision = errors.New("the record was changed by another writer")
+
+// Timer is a record with its identity and revision.
+type Timer struct {
+	ID  schemas.TimerID
+	Rev uint64 // sequence in the shard's stream
+	// StoredMs is the leader's timestamp of this revision, 0 where unknown.
+	StoredMs int64
+	Record   schemas.Record
+}
+
+// Result is the outcome of one write. Rev is the new revision.
+type Result struct {
+	Rev uint64
+	Err error
+}
+
+// Write replaces a record. Rev 0 creates.
+type Write struct {
+	ID     schemas.TimerID
+	Rev    uint64
+	Record *schemas.Record
+	// TTL is after how long the record expires; 0 is never. At least a second.
+	TTL time.Duration
+}
+
+// Clock is the value of clock.<shard>: the whole recovery state of a shard.
+type Clock struct {
+	Version int `json:"v"`
+	// TimeMs is the low-water mark, the end of the last tick that is done.
+	TimeMs int64 `json:"time"`
+	// Owner is the node that may fire; empty after a graceful release.
+	Owner string `json:"owner"`
+	// Epoch grows by one with every change of owner.
+	Epoch uint64 `json:"epoch"`
+	// Tail is the stream sequence up to which every record is beyond the horizon
+	// and indexed, in a tick after TimeMs, or done.
+	Tail uint64 `json:"tail"`
+	// SweptMs is the sweeper's own mark.
+	SweptMs int64 `json:"swept"`
+	// Pending estimates the timers waiting in the shard, for metrics.
+	Pending int64 `json:"pending"`
+}
+
+// Stamp is one reading of the JetStream leader's clock: the leader stamped a
+// message at ServerNs (Unix nanoseconds), some time between Sent and Received
+// on this process's monotonic clock.
+type Stamp struct {
+	Sent, Received time.Time
+	ServerNs       int64
+}
+
+// Msg is a message to publish.
+type Msg struct {
+	Subject string
+	Header  nats.Header
+	Data    []byte
+	MsgID   string
+}
+
+// Load is what LoadTicks found: the records that the index names, whatever
+// their state.
+type Load struct {
+	Timers []Timer
+	// Complete is false if there was more than the limit: the caller asks again
+	// with fewer ticks, or pages with After.
+	Complete bool
+	// Next is the cursor for the following page of a single tick, 0 at its end.
+	Next uint64
+}
+
+// contextKeepAlive documents that every call below honours its context and has
+// a bound of its own (Config.Timeout) besides.
+var _ context.Context
