@@ -1,0 +1,173 @@
+// Package callback holds what the engine of functions and its invokers share: the
+// request that an invoker is given, the outcome that it answers, and the small
+// rules that are the same for every kind of callback (Retry-After, what text may
+// be kept, what must be redacted).
+//
+// An invoker never decides about attempts, delays or records. It makes one call
+// and says, explicitly, whether another one could end differently.
+package callback
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Invoker makes one callback attempt. Invoke returns soon after ctx is done,
+// never panics on what the callee sends, and reads a bounded part of the answer.
+type Invoker interface {
+	Invoke(ctx context.Context, r Request) Outcome
+}
+
+// Request is one attempt.
+type Request struct {
+	// Target is timercallback as the user wrote it; it may hold credentials.
+	Target string
+	// Event is the fired event with the timerattempt of this attempt. It is
+	// shared: invokers do not change it.
+	Event *event.Event
+	// Trace holds traceparent, tracestate and baggage where the user sent them.
+	Trace map[string]string
+	// Key is the idempotency key, <timer id>.<run>: the same for every attempt.
+	Key string
+	// Timeout is that of ctx, for the text of the error.
+	Timeout time.Duration
+	// NowMs is the cluster's time, Unix milliseconds.
+	NowMs int64
+}
+
+// Outcome is what one attempt came to.
+type Outcome struct {
+	Success bool
+	// Retryable says that a later attempt may succeed. It is false for success.
+	Retryable bool
+	// NotNow says that the callee itself asked to be called later: it answered,
+	// and named a delay.
+	NotNow bool
+	// RetryAfter is the least delay that the callee asked for, 0 if none.
+	RetryAfter time.Duration
+	// Reason is the stable word for a failure; timererrorcode of a dead letter.
+	Reason Reason
+	// Code is the HTTP status, or that of the micro error; 0 where there is none.
+	Code int32
+	// Err is the failure in a sentence, without credentials.
+	Err string
+	// Response is the start of the answer, at most schemas.MaxOutcomeResponse bytes.
+	Response []byte
+}
+
+// Reason is why an attempt failed. The words are stable.
+type Reason string
+
+// The reasons.
+const (
+	ReasonStatus         Reason = "http_status"       // an HTTP status other than 2xx; see Code
+	ReasonRedirect       Reason = "redirect"          // 3xx: redirects are not followed
+	ReasonTimeout        Reason = "timeout"           // no answer within timertimeout
+	ReasonConnection     Reason = "connection"        // no connection, or it broke
+	ReasonTLS            Reason = "tls"               // the certificate is not trusted, or TLS failed
+	ReasonAddressRefused Reason = "address_refused"   // the guard refused the resolved address
+	ReasonBadTarget      Reason = "bad_target"        // the callback cannot be called at all
+	ReasonNoResponders   Reason = "no_responders"     // nobody serves the NATS subject
+	ReasonServiceError   Reason = "service_error"     // an error header on the NATS reply
+	ReasonRetryLater     Reason = "retry_later"       // the callee said "not now"
+	ReasonTooLarge       Reason = "too_large"         // the request is over the server's payload limit
+	ReasonUndecodable    Reason = "undecodable_event" // the fired message is no event
+	ReasonInternal       Reason = "internal"          // a defect in Belfry; the attempt counts
+)
+
+// Permanent is the outcome of a failure that no later attempt changes.
+func Permanent(reason Reason, text string) Outcome {
+	return Outcome{Reason: reason, Err: Clip(text, schemas.MaxOutcomeError)}
+}
+
+// Retry is the outcome of a failure that a later attempt may not meet.
+func Retry(reason Reason, text string) Outcome {
+	return Outcome{Retryable: true, Reason: reason, Err: Clip(text, schemas.MaxOutcomeError)}
+}
+
+// MaxRetryAfter bounds what Retry-After may ask for. A callee that says a year
+// is called again after a day.
+const MaxRetryAfter = 24 * time.Hour
+
+// RetryAfter reads a Retry-After value: whole seconds, or an HTTP date, which is
+// taken against the answer's own Date where it has one (so that the callee's
+// clock need not agree with ours), else against nowMs. A date in the past is 0.
+// The result is bounded by MaxRetryAfter; ok is false for what is neither.
+func RetryAfter(value, date string, nowMs int64) (d time.Duration, ok bool) {
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return 0, false
+	}
+	if strings.Trim(value, "0123456789") == "" {
+		seconds, err := strconv.ParseUint(value, 10, 63)
+		if err != nil || seconds > uint64(MaxRetryAfter/time.Second) {
+			return MaxRetryAfter, true // more digits than fit are still a number
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	base := time.UnixMilli(nowMs)
+	if t, err := http.ParseTime(date); err == nil {
+		base = t
+	}
+	return min(max(at.Sub(base), 0), MaxRetryAfter), true
+}
+
+// Clip makes a text fit to keep and to send as an attribute: valid UTF-8 without
+// control characters, at most n bytes, cut between characters.
+func Clip(s string, n int) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// Excerpt copies the start of an answer, so that the whole can be freed.
+func Excerpt(b []byte) []byte {
+	b = b[:min(len(b), schemas.MaxOutcomeResponse)]
+	if len(b) == 0 {
+		return nil
+	}
+	return append([]byte(nil), b...)
+}
+
+// Redact is the target as it may be shown and logged: user names, passwords and
+// query values, which often are credentials, are left out.
+func Redact(target string) string {
+	if strings.HasPrefix(target, "nats:") {
+		return Clip(target, 256)
+	}
+	u, err := url.Parse(target)
+	if err != nil {
+		return "(an unreadable URL)" // the text of err would repeat the URL
+	}
+	if u.User != nil {
+		u.User = url.User("redacted")
+	}
+	if u.RawQuery != "" {
+		u.RawQuery = "redacted"
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return Clip(u.String(), 256)
+}

@@ -1,0 +1,164 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// source is one of the two streams that a service is served from.
+type source = int
+
+const (
+	sourceFired source = 0
+	sourceRetry source = 1
+)
+
+// feed pulls one service's messages from one stream, never more than the
+// service has free places for.
+type feed struct {
+	f      *Functions
+	svc    *service
+	source source
+	wake   chan struct{}
+
+	mu    sync.Mutex
+	asked int // messages asked for and not yet come
+	local int // messages here, waiting or running
+	fault error
+	pulls sync.WaitGroup
+}
+
+// run pulls until ctx is done.
+func (d *feed) run(ctx context.Context) {
+	defer d.pulls.Wait()
+	wait := minPause
+	for ctx.Err() == nil {
+		cons, err := d.f.o.Store.ServiceConsumer(ctx, d.svc.name, d.source, d.f.o.MaxAckPending, d.f.o.AckWait)
+		if err == nil {
+			err = d.pull(ctx, cons, func() { wait = minPause })
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if d.f.mute.ok("pull " + d.svc.name) {
+			d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Msg("pulling events failed; it is tried again")
+		}
+		pause(ctx, wait)
+		wait = min(wait*2, maxPause)
+	}
+}
+
+// pull keeps pulls open until one fails. healthy is called when one did not.
+func (d *feed) pull(ctx context.Context, cons jetstream.Consumer, healthy func()) error {
+	born := cons.CachedInfo().Created
+	for {
+		n, err := d.next()
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		if n == 0 {
+			select {
+			case <-d.wake:
+			case <-ctx.Done():
+				return nil
+			}
+			healthy()
+			continue
+		}
+		if err := d.fetch(cons, born, n); err != nil {
+			return err
+		}
+	}
+}
+
+// next says how many messages to ask for now, 0 for none. While some are still
+// expected, more are asked for only when half of the service's places could be
+// filled; a busy service lets places add up for a moment. Both make one pull
+// serve many messages.
+func (d *feed) next() (int, error) {
+	n, expecting, err := d.wanted()
+	switch {
+	case err != nil || n == 0:
+		return 0, err
+	case expecting && n < max(1, d.svc.limit/2):
+		return 0, nil
+	case !expecting && n < d.svc.limit/4 && d.f.places.busy(d.svc.seat) > 0:
+		if !pause(d.f.pulling, linger) {
+			return 0, nil
+		}
+		n, _, err = d.wanted()
+	}
+	return n, err
+}
+
+func (d *feed) wanted() (n int, expecting bool, err error) {
+	room := d.f.places.room(d.svc.seat)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err, d.fault = d.fault, nil
+	return max(0, min(room, d.svc.limit-d.local)-d.asked), d.asked > 0, err
+}
+
+// fetch asks for n messages and handles them as they come.
+func (d *feed) fetch(cons jetstream.Consumer, born time.Time, n int) error {
+	parent := d.f.pullContext()
+	ctx, cancel := context.WithTimeoutCause(parent, fetchExpiry, errReconnected)
+	batch, err := cons.Fetch(n, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(fetchHeartbeat))
+	if err != nil {
+		cancel()
+		return err
+	}
+	d.mu.Lock()
+	d.asked += n
+	d.mu.Unlock()
+	d.pulls.Add(1)
+	go func() {
+		defer d.pulls.Done()
+		defer cancel()
+		for m := range batch.Messages() {
+			n--
+			d.arrived(m, born)
+		}
+		d.ended(n, batch.Error())
+	}()
+	return nil
+}
+
+// arrived starts to work on a message.
+func (d *feed) arrived(m jetstream.Msg, born time.Time) {
+	d.mu.Lock()
+	d.asked--
+	d.local++
+	d.mu.Unlock()
+	d.f.deliveries.Add(1)
+	go func() {
+		defer d.f.deliveries.Done()
+		d.f.handle(d.svc, m, born)
+		d.mu.Lock()
+		d.local--
+		d.mu.Unlock()
+		d.poke()
+	}()
+}
+
+// ended takes note of the end of a pull that was left messages short.
+func (d *feed) ended(left int, err error) {
+	d.mu.Lock()
+	d.asked -= left
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		d.fault = err
+	}
+	d.mu.Unlock()
+	d.poke()
+}
+
+func (d *feed) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default: // it is to wake already
+	}
+}

@@ -1,0 +1,309 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/functions/httpcall"
+	"github.com/belfryio/belfry/functions/natscall"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Functions runs the callbacks of one process.
+type Functions struct {
+	o       Options
+	policy  policy
+	places  *places
+	metrics *metrics
+	nats    *natscall.Invoker
+	live    *inFlight
+	mute    mute
+
+	// pulling ends when Stop is called, calling when running callbacks must end,
+	// writing when their outcomes must be written.
+	pulling, calling, writing context.Context
+	stopPulling               context.CancelCauseFunc
+	stopCalling               context.CancelCauseFunc
+	stopWriting               context.CancelCauseFunc
+
+	feeds      sync.WaitGroup // goroutines that pull
+	deliveries sync.WaitGroup // one per message
+	background sync.WaitGroup // heartbeat and reconnects
+
+	mu       sync.Mutex
+	state    lifecycle
+	stopped  chan struct{}
+	services map[string]*service
+	// pulls is the context of the pulls of this connection; a reconnect replaces it.
+	pulls      context.Context
+	renewPulls context.CancelFunc
+}
+
+type lifecycle uint8
+
+const (
+	created lifecycle = iota
+	started
+	stopping
+)
+
+// service is one service's part.
+type service struct {
+	name, label string
+	limit       int
+	seat        *seat
+	http        *httpcall.Invoker
+}
+
+// Causes of cancellation.
+var (
+	errStopping    = errors.New("functions is stopping")
+	errReconnected = errors.New("the connection was replaced")
+)
+
+// New checks the options and makes Functions, not yet running.
+func New(o Options) (*Functions, error) {
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	for svc, c := range o.Services { // a bad secret is found now, not at the first callback
+		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets})
+		if err != nil {
+			return nil, schemas.Errorf(schemas.CodeConfig, "functions: service %s: %w", svc, err)
+		}
+		i.Close()
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	f := &Functions{
+		o: o, metrics: m,
+		policy:   policy{short: o.ShortDelay, maxNotNow: o.MaxNotNow},
+		places:   newPlaces(o.Total),
+		nats:     natscall.New(o.Conn),
+		live:     newInFlight(o.AckWait),
+		mute:     mute{last: map[string]time.Time{}},
+		stopped:  make(chan struct{}),
+		services: map[string]*service{},
+	}
+	f.pulling, f.stopPulling = context.WithCancelCause(context.Background())
+	f.calling, f.stopCalling = context.WithCancelCause(context.Background())
+	f.writing, f.stopWriting = context.WithCancelCause(context.Background())
+	f.pulls, f.renewPulls = context.WithCancel(f.pulling)
+	return f, nil
+}
+
+// Start begins to serve every service that has callbacks, now and later. ctx
+// bounds the start alone. Errors: what the store answers.
+func (f *Functions) Start(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.state != created {
+		return errors.New("functions: started or stopped before")
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	names, err := f.o.Store.WatchServices(f.pulling)
+	if err != nil {
+		return err
+	}
+	f.state = started
+	f.feeds.Add(1)
+	go func() {
+		defer f.feeds.Done()
+		f.watch(names)
+	}()
+	f.background.Add(2)
+	go func() {
+		defer f.background.Done()
+		f.live.keepAlive(f.writing)
+	}()
+	go func() {
+		defer f.background.Done()
+		f.watchConnection()
+	}()
+	return nil
+}
+
+// Stop ends the pulls, lets running callbacks finish for StopGrace (less if ctx
+// ends before), cancels the rest and returns when all is done. Callbacks that
+// were cancelled are redelivered, here or elsewhere, and not counted as attempts.
+// Stop may be called more than once, and without Start.
+func (f *Functions) Stop(ctx context.Context) error {
+	f.mu.Lock()
+	first, ran := f.state != stopping, f.state == started
+	f.state = stopping
+	f.mu.Unlock()
+	if !first {
+		<-f.stopped
+		return nil
+	}
+	defer close(f.stopped)
+	f.stopPulling(errStopping)
+	if ran {
+		f.feeds.Wait()
+		f.drain(ctx)
+	}
+	f.stopCalling(errStopping)
+	f.stopWriting(errStopping)
+	f.renewPulls()
+	f.deliveries.Wait()
+	f.background.Wait()
+	for _, s := range f.services {
+		s.http.Close()
+	}
+	return nil
+}
+
+// drain waits for the deliveries: StopGrace for the calls, then stopWrites for
+// their outcomes.
+func (f *Functions) drain(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.deliveries.Wait()
+	}()
+	grace := time.NewTimer(f.o.StopGrace)
+	defer grace.Stop()
+	select {
+	case <-done:
+		return
+	case <-grace.C:
+	case <-ctx.Done():
+	}
+	f.o.Log.Warn().Int("callbacks", f.live.count()).Dur("grace", f.o.StopGrace).Msg("callbacks still running are cancelled; they will be redelivered")
+	f.stopCalling(errStopping)
+	select {
+	case <-done:
+	case <-time.After(stopWrites):
+	}
+}
+
+// watch starts a service whenever one is named.
+func (f *Functions) watch(names <-chan string) {
+	for {
+		select {
+		case <-f.pulling.Done():
+			return
+		case name, ok := <-names:
+			if !ok {
+				if f.pulling.Err() == nil {
+					f.o.Log.Error().Msg("the watch of services ended: new services get no callbacks until a restart")
+				}
+				return
+			}
+			f.serve(name)
+		}
+	}
+}
+
+// serve starts the feeds of a service, once.
+func (f *Functions) serve(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.services[name] != nil || !schemas.ValidService(name) {
+		return
+	}
+	cfg := f.o.Services[name]
+	limit := f.o.Concurrency
+	if cfg.Concurrency > 0 {
+		limit = cfg.Concurrency
+	}
+	h, err := httpcall.New(httpcall.Config{
+		Guard:    httpcall.Guard{AllowLoopback: f.o.AllowLoopback, AllowPrivate: f.o.AllowPrivate, AllowPrefixes: f.o.AllowPrefixes},
+		MaxConns: limit, ReadLimit: f.o.ReadLimit, Secrets: cfg.Secrets, TLS: f.o.TLS, Resolver: f.o.Resolver, UserAgent: f.o.UserAgent,
+	})
+	if err != nil { // New has checked the same settings
+		f.o.Log.Error().Err(err).Str("service", name).Msg("service has no callbacks: its settings are wrong")
+		return
+	}
+	s := &service{name: name, label: f.metrics.label(name), limit: limit, http: h, seat: f.places.add(limit, 2)}
+	f.services[name] = s
+	for i, k := range [...]source{sourceFired, sourceRetry} {
+		fd := &feed{f: f, svc: s, source: k, wake: s.seat.wake[i]}
+		f.feeds.Add(1)
+		go func() {
+			defer f.feeds.Done()
+			fd.run(f.pulling)
+		}()
+	}
+	f.o.Log.Debug().Str("service", name).Int("concurrency", limit).Msg("serving callbacks")
+}
+
+// invoker picks by the callback's scheme.
+func (f *Functions) invoker(s *service, target string) callback.Invoker {
+	if strings.HasPrefix(target, natscall.Scheme) {
+		return f.nats
+	}
+	return s.http
+}
+
+// watchConnection renews the pulls when the connection is back: the server has
+// forgotten those of the old one, and their heartbeat would notice late.
+func (f *Functions) watchConnection() {
+	ch := f.o.Conn.StatusChanged(nats.CONNECTED)
+	defer f.o.Conn.RemoveStatusListener(ch)
+	for {
+		select {
+		case <-f.pulling.Done():
+			return
+		case _, ok := <-ch:
+			if !ok {
+				return
+			}
+			f.mu.Lock()
+			f.renewPulls()
+			f.pulls, f.renewPulls = context.WithCancel(f.pulling)
+			f.mu.Unlock()
+		}
+	}
+}
+
+// pullContext is the parent of pulls begun now.
+func (f *Functions) pullContext() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pulls
+}
+
+// random is in [0,1).
+func random() float64 { return rand.Float64() }
+
+// pause waits for d or until ctx is done, which it reports as false.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// mute drops repeats of the same complaint.
+type mute struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+// ok reports whether the complaint may be logged now.
+func (m *mute) ok(key string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if t, seen := m.last[key]; seen && now.Sub(t) < logEvery {
+		return false
+	}
+	m.last[key] = now
+	return true
+}

@@ -1,0 +1,382 @@
+// Package httpcall invokes callbacks over HTTP: one POST of the fired event, in
+// the binary content mode of the CloudEvents HTTP binding.
+//
+// # What it guarantees
+//
+// It connects only where its Guard allows, decided on the resolved address at
+// the moment of dialling. It follows no redirect, uses no proxy from the
+// environment, keeps no cookies, and reads a bounded part of any answer: status
+// line and headers up to maxHeaderBytes, the body up to Config.ReadLimit and not
+// longer than Config.BodyWait after the headers came. The status decides; a body
+// that is too long or too slow is cut off and changes nothing.
+//
+// Credentials in the URL are sent as basic authentication and appear in no
+// error and no log.
+//
+// # How an answer is judged
+//
+//	2xx                           success
+//	408, 425, 429, 5xx            retryable; Retry-After is honoured
+//	429, 503 with Retry-After     "not now": retryable, and the callee named when
+//	3xx                           permanent: the callback must name the final URL
+//	410 and every other status    permanent
+//	time-out, broken connection   retryable
+//	TLS that cannot be trusted    retryable: certificates get repaired
+//	address refused by the guard  permanent
+//
+// # Signature
+//
+// With a secret every request carries webhook-id (the idempotency key),
+// webhook-timestamp and webhook-signature as Standard Webhooks says. What is
+// signed is id, timestamp and body: the ce- headers are not covered by it.
+package httpcall
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/types"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Config is what one service's invoker may do. The zero value of a field means
+// its default.
+type Config struct {
+	Guard Guard
+	// MaxConns bounds the connections to one host; default 64. Each service has
+	// an invoker, and so connections, of its own.
+	MaxConns int
+	// ReadLimit is how much of an answer's body is read; default 64 KiB.
+	ReadLimit int64
+	// BodyWait is how long the body may take after the headers; default 2 s.
+	BodyWait time.Duration
+	// DialTimeout bounds connecting and the TLS handshake, each; default 10 s.
+	DialTimeout time.Duration
+	// Secrets sign each request; several while one is being replaced. Each is
+	// whsec_ and base64, 24 to 64 bytes of key.
+	Secrets []string
+	// TLS adds root certificates or a client certificate; nil for the system's.
+	TLS *tls.Config
+	// Resolver resolves names; nil for the system's.
+	Resolver *net.Resolver
+	// UserAgent defaults to "belfry".
+	UserAgent string
+}
+
+// Defaults and bounds.
+const (
+	DefaultReadLimit   = 64 << 10
+	DefaultMaxConns    = 64
+	defaultBodyWait    = 2 * time.Second
+	defaultDialTimeout = 10 * time.Second
+	maxHeaderBytes     = 64 << 10
+	idleConnTimeout    = 30 * time.Second
+	minSecretBytes     = 24
+	maxSecretBytes     = 64
+)
+
+// Invoker calls over HTTP. It is safe for concurrent use.
+type Invoker struct {
+	cfg       Config
+	transport *http.Transport
+	signers   []*standardwebhooks.Webhook
+}
+
+// New makes an invoker. It refuses a malformed secret, without repeating it.
+func New(cfg Config) (*Invoker, error) {
+	if cfg.MaxConns <= 0 {
+		cfg.MaxConns = DefaultMaxConns
+	}
+	if cfg.ReadLimit <= 0 {
+		cfg.ReadLimit = DefaultReadLimit
+	}
+	if cfg.BodyWait <= 0 {
+		cfg.BodyWait = defaultBodyWait
+	}
+	if cfg.DialTimeout <= 0 {
+		cfg.DialTimeout = defaultDialTimeout
+	}
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = "belfry"
+	}
+	i := &Invoker{cfg: cfg}
+	for n, s := range cfg.Secrets {
+		w, err := newSigner(s)
+		if err != nil {
+			return nil, schemas.Errorf(schemas.CodeConfig, "webhook secret %d: %v", n+1, err)
+		}
+		i.signers = append(i.signers, w)
+	}
+	dialer := &net.Dialer{Timeout: cfg.DialTimeout, Control: cfg.Guard.control, Resolver: cfg.Resolver}
+	i.transport = &http.Transport{
+		Proxy:                  nil, // an environment's proxy would dial in our place, past the guard
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        cfg.TLS.Clone(),
+		TLSHandshakeTimeout:    cfg.DialTimeout,
+		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
+		MaxConnsPerHost:        cfg.MaxConns,
+		MaxIdleConnsPerHost:    cfg.MaxConns,
+		IdleConnTimeout:        idleConnTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		DisableCompression:     true,
+	}
+	return i, nil
+}
+
+// newSigner checks a secret as strictly as Standard Webhooks asks.
+func newSigner(secret string) (*standardwebhooks.Webhook, error) {
+	rest, ok := strings.CutPrefix(secret, "whsec_")
+	if !ok {
+		return nil, errors.New("it must start with whsec_")
+	}
+	// 4 base64 characters hold 3 bytes.
+	if n := len(strings.TrimRight(rest, "=")) * 3 / 4; n < minSecretBytes || n > maxSecretBytes {
+		return nil, fmt.Errorf("it holds %d bytes; it must hold %d to %d", n, minSecretBytes, maxSecretBytes)
+	}
+	w, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		return nil, errors.New("it is not base64 after whsec_")
+	}
+	return w, nil
+}
+
+// Close closes idle connections. Running calls are not touched.
+func (i *Invoker) Close() { i.transport.CloseIdleConnections() }
+
+// Invoke makes one POST.
+func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req, bad := i.request(ctx, r)
+	if bad != nil {
+		return *bad
+	}
+	// The transport is used without http.Client: no redirects, no cookies, and
+	// errors that do not quote the URL.
+	resp, err := i.transport.RoundTrip(req)
+	if err != nil {
+		return failure(ctx, r, err)
+	}
+	slow := time.AfterFunc(i.cfg.BodyWait, cancel)
+	defer slow.Stop()
+	excerpt := i.readBody(resp)
+	return judge(resp, excerpt, r)
+}
+
+// readBody reads up to the limit. Its errors do not matter: the status decides.
+func (i *Invoker) readBody(resp *http.Response) []byte {
+	defer func() { _ = resp.Body.Close() }() // nothing is lost if closing fails
+	if resp.StatusCode == http.StatusSwitchingProtocols || resp.ContentLength == 0 {
+		return nil
+	}
+	buf := make([]byte, schemas.MaxOutcomeResponse)
+	n, err := io.ReadFull(resp.Body, buf)
+	if err == nil {
+		// The rest is read, up to the limit, so that the connection can serve again.
+		_, _ = io.CopyN(io.Discard, resp.Body, i.cfg.ReadLimit-int64(n))
+	}
+	return callback.Excerpt(buf[:n])
+}
+
+// request builds the POST, or says why it cannot be built.
+func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Request, *callback.Outcome) {
+	u, err := url.Parse(r.Target)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		// err is not repeated: it quotes the URL, and the URL may hold credentials.
+		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+callback.Redact(r.Target)+" is not an http or https URL")
+		return nil, &bad
+	}
+	user := u.User
+	u.User, u.Fragment, u.RawFragment = nil, "", ""
+	data := r.Event.Data()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))
+	if err != nil {
+		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+callback.Redact(r.Target)+" cannot be called")
+		return nil, &bad
+	}
+	if user != nil {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
+	h := req.Header
+	h.Set("User-Agent", i.cfg.UserAgent)
+	h.Set("Idempotency-Key", r.Key)
+	if err := setEvent(h, r); err != nil {
+		bad := callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over HTTP: "+err.Error())
+		return nil, &bad
+	}
+	for k, v := range r.Trace {
+		h.Set(k, headerSafe(v))
+	}
+	i.sign(h, r, data)
+	return req, nil
+}
+
+// setEvent writes the attributes as the HTTP binding says (version 1.0.2,
+// section 3.1.3): ce- headers, percent-encoded.
+func setEvent(h http.Header, r callback.Request) error {
+	e := r.Event
+	if ct := e.DataContentType(); ct != "" {
+		h.Set("Content-Type", headerSafe(ct))
+	}
+	set := func(name, value string) {
+		if value != "" {
+			h["Ce-"+strings.ToUpper(name[:1])+name[1:]] = []string{percentEncode(value)}
+		}
+	}
+	set("specversion", e.SpecVersion())
+	set("id", e.ID())
+	set("source", e.Source())
+	set("type", e.Type())
+	set("subject", e.Subject())
+	set("dataschema", e.DataSchema())
+	if t := e.Time(); !t.IsZero() {
+		set("time", types.FormatTime(t))
+	}
+	for name, v := range e.Extensions() {
+		s, err := types.Format(v)
+		if err != nil {
+			return fmt.Errorf("attribute %s: %w", name, err)
+		}
+		if name == "timercallback" {
+			s = stripUser(s) // the callee gets its credentials as basic authentication, once
+		}
+		set(name, s)
+	}
+	return nil
+}
+
+// stripUser removes user and password from a URL.
+func stripUser(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.User == nil {
+		return s
+	}
+	u.User = nil
+	return u.String()
+}
+
+// percentEncode encodes what the HTTP binding says must be encoded in a header:
+// blank, double quote, percent, and all that is not printable ASCII.
+func percentEncode(s string) string {
+	const hex = "0123456789ABCDEF"
+	plain := true
+	for k := 0; k < len(s); k++ {
+		if mustEncode(s[k]) {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return s
+	}
+	b := make([]byte, 0, len(s)+16)
+	for k := 0; k < len(s); k++ {
+		if c := s[k]; mustEncode(c) {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+func mustEncode(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
+
+// headerSafe replaces what a plain header value cannot hold.
+func headerSafe(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r >= 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// sign adds the Standard Webhooks headers.
+func (i *Invoker) sign(h http.Header, r callback.Request, data []byte) {
+	if len(i.signers) == 0 {
+		return
+	}
+	at := time.UnixMilli(r.NowMs)
+	sigs := make([]string, 0, len(i.signers))
+	for _, s := range i.signers {
+		if sig, err := s.Sign(r.Key, at, data); err == nil { // Sign returns no error today
+			sigs = append(sigs, sig)
+		}
+	}
+	h.Set(standardwebhooks.HeaderWebhookID, r.Key)
+	h.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(at.Unix(), 10))
+	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(sigs, " "))
+}
+
+// judge turns an answer into an outcome.
+func judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Outcome {
+	code := resp.StatusCode
+	if code >= 200 && code < 300 {
+		return callback.Outcome{Success: true, Code: int32(code), Response: excerpt}
+	}
+	text := "HTTP status " + strconv.Itoa(code)
+	if t := http.StatusText(code); t != "" {
+		text += " (" + t + ")"
+	}
+	var out callback.Outcome
+	switch {
+	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
+		out = callback.Retry(callback.ReasonStatus, text)
+		if d, ok := callback.RetryAfter(resp.Header.Get("Retry-After"), resp.Header.Get("Date"), r.NowMs); ok {
+			out.RetryAfter = d
+			if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+				out.NotNow, out.Reason = true, callback.ReasonRetryLater
+			}
+		}
+	case code >= 300 && code < 400:
+		text += ": redirects are not followed"
+		if to := resp.Header.Get("Location"); to != "" {
+			text += "; timercallback must name the final URL, not one that redirects to " + callback.Redact(to)
+		}
+		out = callback.Permanent(callback.ReasonRedirect, text)
+	default:
+		out = callback.Permanent(callback.ReasonStatus, text)
+	}
+	out.Code, out.Response = int32(code), excerpt
+	return out
+}
+
+// failure turns the error of a call without an answer into an outcome.
+func failure(ctx context.Context, r callback.Request, err error) callback.Outcome {
+	var blocked *BlockedError
+	if errors.As(err, &blocked) {
+		return callback.Permanent(callback.ReasonAddressRefused, blocked.Error())
+	}
+	target := callback.Redact(r.Target)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return callback.Retry(callback.ReasonTimeout, fmt.Sprintf("%s did not answer within the time-out of %s (timertimeout)", target, r.Timeout))
+	}
+	var (
+		unknown  x509.UnknownAuthorityError
+		invalid  x509.CertificateInvalidError
+		hostname x509.HostnameError
+		verify   *tls.CertificateVerificationError
+		record   tls.RecordHeaderError
+	)
+	if errors.As(err, &unknown) || errors.As(err, &invalid) || errors.As(err, &hostname) || errors.As(err, &verify) || errors.As(err, &record) {
+		return callback.Retry(callback.ReasonTLS, "TLS with "+target+" failed: "+err.Error())
+	}
+	return callback.Retry(callback.ReasonConnection, "calling "+target+" failed: "+err.Error())
+}

@@ -1,0 +1,124 @@
+// Package natscall invokes callbacks by NATS request/reply: one request with the
+// fired event in binary mode to the subject of timercallback ("nats:<subject>").
+//
+// # How a reply is judged
+//
+//	a reply without the headers below                     success
+//	Nats-Service-Error or Nats-Service-Error-Code header  retryable
+//	Retry-After header (whole seconds)                    "not now": retryable
+//	no responders, time-out, connection lost              retryable
+//	a subject that must not be called, a request over
+//	the server's payload limit                            permanent
+//
+// Belfry's connection may do more than the user who asked for the callback, so
+// subjects of the system ($JS, $SYS, $KV, …), inboxes and Belfry's own timers.>
+// are refused, as are wildcards.
+//
+// Each request carries Idempotency-Key and Nats-Msg-Id, both <timer id>.<run>.
+package natscall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Headers of the micro protocol and of Belfry's own.
+const (
+	headerError      = "Nats-Service-Error"
+	headerErrorCode  = "Nats-Service-Error-Code"
+	headerRetryAfter = "Retry-After"
+	headerKey        = "Idempotency-Key"
+)
+
+// Scheme starts a NATS callback.
+const Scheme = "nats:"
+
+// Invoker calls over NATS. It is safe for concurrent use.
+type Invoker struct{ nc *nats.Conn }
+
+// New makes an invoker that uses the connection and does not own it.
+func New(nc *nats.Conn) *Invoker { return &Invoker{nc: nc} }
+
+// Invoke makes one request.
+func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
+	subject := strings.TrimPrefix(r.Target, Scheme)
+	if err := CheckSubject(subject); err != nil {
+		return callback.Permanent(callback.ReasonBadTarget, err.Error())
+	}
+	hdr, data, err := schemas.EncodeEvent(*r.Event, schemas.ModeBinary)
+	if err != nil {
+		return callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over NATS: "+err.Error())
+	}
+	for k, v := range r.Trace {
+		hdr[k] = []string{v}
+	}
+	hdr[headerKey] = []string{r.Key}
+	hdr[nats.MsgIdHdr] = []string{r.Key}
+	reply, err := i.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Header: hdr, Data: data})
+	if err != nil {
+		return failure(ctx, r, subject, err)
+	}
+	return judge(reply, subject, r.NowMs)
+}
+
+// CheckSubject refuses what a callback must not publish to.
+func CheckSubject(subject string) error {
+	if subject == "" || strings.ContainsAny(subject, " \t\r\n*>") || strings.HasPrefix(subject, ".") ||
+		strings.HasSuffix(subject, ".") || strings.Contains(subject, "..") {
+		return fmt.Errorf("%.100q is not a NATS subject without wildcards", subject)
+	}
+	first, _, _ := strings.Cut(subject, ".")
+	if strings.HasPrefix(first, "$") || first == "_INBOX" || first == "timers" {
+		return fmt.Errorf("subject %.100q is refused: callbacks must not reach the server's or belfry's own subjects", subject)
+	}
+	return nil
+}
+
+// judge turns a reply into an outcome.
+func judge(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
+	excerpt := callback.Excerpt(m.Data)
+	text, code := m.Header.Get(headerError), m.Header.Get(headerErrorCode)
+	isError := text != "" || code != ""
+	wait, notNow := callback.RetryAfter(m.Header.Get(headerRetryAfter), "", nowMs)
+	if !isError && !notNow {
+		return callback.Outcome{Success: true, Response: excerpt}
+	}
+	var out callback.Outcome
+	switch {
+	case isError:
+		out = callback.Retry(callback.ReasonServiceError, fmt.Sprintf("%s answered error %q: %s", subject, code, text))
+	default:
+		out = callback.Retry(callback.ReasonRetryLater, subject+" answered: not now")
+	}
+	if notNow {
+		out.NotNow, out.RetryAfter, out.Reason = true, wait, callback.ReasonRetryLater
+	}
+	if n, err := strconv.ParseInt(code, 10, 32); err == nil {
+		out.Code = int32(n)
+	}
+	out.Response = excerpt
+	return out
+}
+
+// failure turns the error of a request without a reply into an outcome.
+func failure(ctx context.Context, r callback.Request, subject string, err error) callback.Outcome {
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return callback.Retry(callback.ReasonNoResponders, "nobody serves subject "+subject)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return callback.Permanent(callback.ReasonTooLarge, "the request is over the server's payload limit")
+	case errors.Is(err, nats.ErrBadSubject):
+		return callback.Permanent(callback.ReasonBadTarget, fmt.Sprintf("%.100q is not a NATS subject", subject))
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return callback.Retry(callback.ReasonTimeout, fmt.Sprintf("%s did not answer within the time-out of %s (timertimeout)", subject, r.Timeout))
+	}
+	return callback.Retry(callback.ReasonConnection, "request to "+subject+" failed: "+err.Error())
+}

@@ -1,0 +1,168 @@
+package functions
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Store is what functions needs of the store.
+type Store interface {
+	// Get reads a record from the leader. Errors: schemas.ErrNotFound, schemas.ErrUnavailable.
+	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	// Update replaces a record if its revision is still w.Rev.
+	// Errors: store.ErrRevision, schemas.ErrUnavailable, schemas.ErrStoreFull.
+	Update(ctx context.Context, w store.Write) (uint64, error)
+	// Publish publishes and waits for the acknowledgement.
+	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
+	// ServiceConsumer returns the service's durable consumer, made if absent.
+	ServiceConsumer(ctx context.Context, svc string, kind source, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
+	// WatchServices yields every service that has callbacks, until ctx is done.
+	WatchServices(ctx context.Context) (<-chan string, error)
+}
+
+// Options configures Functions. The zero value of a field means its default.
+type Options struct {
+	Store Store // required
+	// Conn makes the NATS callbacks; required.
+	Conn *nats.Conn
+	// Now is the cluster's time in Unix milliseconds; required.
+	Now func() int64
+	Log zerolog.Logger
+	// Registerer takes the metrics; nil for none.
+	Registerer prometheus.Registerer
+
+	// Concurrency is how many callbacks of one service run at once; default 64.
+	Concurrency int
+	// Total is how many callbacks run at once in this process; default 512. It
+	// is exceeded only to give each service one place when there are more
+	// services than places.
+	Total int
+	// AckWait is after how long a delivery whose process died comes again;
+	// default 15 s, at least 1 s.
+	AckWait time.Duration
+	// MaxAckPending bounds the deliveries of a service that are being called or
+	// wait for a short retry; default 10,000.
+	MaxAckPending int
+	// ShortDelay is up to which delay a retry waits in its consumer; a longer
+	// one waits in the wheel. Default 30 s.
+	ShortDelay time.Duration
+	// Retention is how long the record of a concluded timer is kept; default 24 h.
+	Retention time.Duration
+	// MaxNotNow is how often a run's "not now" answers are not counted as
+	// attempts; default 100, negative for never.
+	MaxNotNow int
+	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
+	StopGrace time.Duration
+
+	// Services holds settings of single services, by name.
+	Services map[string]ServiceConfig
+
+	// AllowLoopback, AllowPrivate and AllowPrefixes open the guard on HTTP
+	// callbacks; see httpcall.Guard.
+	AllowLoopback bool
+	AllowPrivate  bool
+	AllowPrefixes []netip.Prefix
+	// ReadLimit is how much of an HTTP answer is read, in bytes; default 64 KiB.
+	ReadLimit int64
+	// TLS adds roots or a client certificate to HTTP callbacks; nil for the system's.
+	TLS *tls.Config
+	// Resolver resolves the names of HTTP callbacks; nil for the system's.
+	Resolver *net.Resolver
+	// UserAgent is sent with HTTP callbacks; default "belfry".
+	UserAgent string
+}
+
+// ServiceConfig holds the settings of one service.
+type ServiceConfig struct {
+	// Concurrency overrides Options.Concurrency.
+	Concurrency int
+	// Secrets sign HTTP callbacks (whsec_…); more than one while rotating.
+	Secrets []string
+}
+
+// Defaults.
+const (
+	DefaultConcurrency   = 64
+	DefaultTotal         = 512
+	DefaultAckWait       = 15 * time.Second
+	DefaultMaxAckPending = 10_000
+	DefaultShortDelay    = 30 * time.Second
+	DefaultRetention     = 24 * time.Hour
+	DefaultMaxNotNow     = 100
+	DefaultStopGrace     = 8 * time.Second
+)
+
+// Bounds that are not settings.
+const (
+	minAckWait = time.Second
+	// fetchExpiry is how long one pull waits for messages.
+	fetchExpiry = 30 * time.Second
+	// fetchHeartbeat finds a pull that the server has forgotten.
+	fetchHeartbeat = 5 * time.Second
+	// linger lets places of a busy service add up before the next pull.
+	linger = time.Millisecond
+	// stopWrites is what Stop grants, beyond StopGrace, to write down the
+	// outcomes of callbacks that finished in time.
+	stopWrites = time.Second
+	// Pauses between attempts to reach the store.
+	minPause = 50 * time.Millisecond
+	maxPause = 2 * time.Second
+	// logEvery is how often the same complaint about one service is logged.
+	logEvery = 10 * time.Second
+	// maxTimeout bounds a callback whose event names no time-out that can be read.
+	maxTimeout = 15 * time.Minute
+	// doubtAfter: an event published this much later than its claim was
+	// published again after an outage; the record is read before it is called.
+	doubtAfter = 5 * time.Second
+)
+
+func (o *Options) fill() error {
+	switch {
+	case o.Store == nil, o.Conn == nil, o.Now == nil:
+		return schemas.Errorf(schemas.CodeConfig, "functions: Store, Conn and Now are required")
+	case o.AckWait != 0 && o.AckWait < minAckWait:
+		return schemas.Errorf(schemas.CodeConfig, "functions: ack wait is %s; it must be %s or more", o.AckWait, minAckWait)
+	case o.Retention != 0 && o.Retention < time.Second:
+		return schemas.Errorf(schemas.CodeConfig, "functions: retention is %s; it must be 1s or more", o.Retention)
+	case o.Concurrency < 0, o.Total < 0, o.MaxAckPending < 0, o.ShortDelay < 0, o.StopGrace < 0:
+		return schemas.Errorf(schemas.CodeConfig, "functions: a limit is negative")
+	}
+	for svc, c := range o.Services {
+		if !schemas.ValidService(svc) {
+			return schemas.Errorf(schemas.CodeConfig, "functions: %.80q is not a service name", svc)
+		}
+		if c.Concurrency < 0 {
+			return schemas.Errorf(schemas.CodeConfig, "functions: concurrency of service %s is negative", svc)
+		}
+	}
+	orInt := func(p *int, d int) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	orDur := func(p *time.Duration, d time.Duration) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	orInt(&o.Concurrency, DefaultConcurrency)
+	orInt(&o.Total, DefaultTotal)
+	orInt(&o.MaxAckPending, DefaultMaxAckPending)
+	orInt(&o.MaxNotNow, DefaultMaxNotNow)
+	orDur(&o.AckWait, DefaultAckWait)
+	orDur(&o.ShortDelay, DefaultShortDelay)
+	orDur(&o.Retention, DefaultRetention)
+	orDur(&o.StopGrace, DefaultStopGrace)
+	return nil
+}
