@@ -49,6 +49,9 @@ type Clock struct {
 	// Tail is the stream sequence up to which every record is beyond the horizon
 	// and indexed, in a tick after TimeMs, or done.
 	Tail uint64 `json:"tail"`
+	// Seen is the last sequence that the owner had read when it wrote: Tail, or
+	// later where Tail is held back by a record that is not done.
+	Seen uint64 `json:"seen"`
 	// SweptMs is the sweeper's own mark.
 	SweptMs int64 `json:"swept"`
 	// Pending estimates the timers waiting in the shard, for metrics.

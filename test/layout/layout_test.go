@@ -1,0 +1,55 @@
+// Package layout checks the rules of the architecture that the compiler does not.
+package layout
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/belfryio/belfry"
+
+// TestImports holds the arrows of docs/architecture.md: what a package may not
+// depend on, directly or through others.
+func TestImports(t *testing.T) {
+	t.Parallel()
+	rules := []struct {
+		pkg string
+		not []string
+	}{
+		{"schemas", []string{"router", "scheduler", "functions", "internal/", "cmd/"}},
+		{"scheduler/wheel", []string{"schemas", "router", "functions", "internal/", "cmd/"}},
+		{"router", []string{"scheduler", "functions", "internal/app", "cmd/"}},
+		{"scheduler", []string{"router", "functions", "internal/app", "cmd/"}},
+		{"functions", []string{"router", "scheduler", "internal/app", "cmd/"}},
+		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{".", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
+	}
+	for _, r := range rules {
+		t.Run(r.pkg, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+r.pkg)
+			cmd.Dir = "../.."
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("go list: %v", err)
+			}
+			deps := strings.Fields(string(out))
+			if len(deps) < 2 {
+				t.Fatalf("go list found only %v", deps)
+			}
+			for _, dep := range deps {
+				rel, ours := strings.CutPrefix(dep, module+"/")
+				if !ours || rel == r.pkg {
+					continue
+				}
+				for _, not := range r.not {
+					if rel == not || strings.HasPrefix(rel, not) && (strings.HasSuffix(not, "/") || strings.HasPrefix(rel, not+"/")) {
+						t.Errorf("%s depends on %s", r.pkg, rel)
+					}
+				}
+			}
+		})
+	}
+}
