@@ -20,6 +20,8 @@ type Record struct {
 	// MaxAttempt is the attempt after which the run is dead-lettered; a replay
 	// raises it.
 	MaxAttempt uint32
+	// Moves counts reschedules; 0 marks the record that created the timer.
+	Moves uint32
 	// DueMs is when the wheel acts on the record next.
 	DueMs int64
 	// ScheduledMs is when the run was asked for: timerscheduled.
@@ -114,7 +116,7 @@ func (r *Record) Append(dst []byte) []byte {
 		flags |= 1
 	}
 	dst = append(dst, recordVersion, byte(r.State), flags)
-	for _, n := range [...]uint32{r.Run, r.Attempt, r.MaxAttempt} {
+	for _, n := range [...]uint32{r.Run, r.Attempt, r.MaxAttempt, r.Moves} {
 		dst = binary.AppendUvarint(dst, uint64(n))
 	}
 	for _, n := range [...]int64{r.DueMs, r.ScheduledMs, r.AddedMs, r.FiredMs, r.DoneMs, r.NextMs} {
@@ -158,7 +160,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	}
 	r.State, r.Queued = State(b[1]), b[2]&1 != 0
 	d := decoder{b: b[3:]}
-	for _, p := range [...]*uint32{&r.Run, &r.Attempt, &r.MaxAttempt} {
+	for _, p := range [...]*uint32{&r.Run, &r.Attempt, &r.MaxAttempt, &r.Moves} {
 		*p = d.uint32()
 	}
 	for _, p := range [...]*int64{&r.DueMs, &r.ScheduledMs, &r.AddedMs, &r.FiredMs, &r.DoneMs, &r.NextMs} {

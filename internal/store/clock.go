@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// clockVersion is that of the clock's value.
+const clockVersion = 1
+
+// nodeTTL is after how long the presence key of a node that is gone disappears.
+const nodeTTL = time.Minute
+
+func clockSubject(shard int) string { return clockPrefix + "clock." + strconv.Itoa(shard) }
+
+// createClock writes a shard's first clock: released, its mark one tick before
+// the leader's time. Whatever was added before has its tail at 0.
+func (s *Store) createClock(ctx context.Context, shard int) error {
+	if _, _, err := s.ReadClock(ctx, shard); !errors.Is(err, schemas.ErrNotFound) {
+		return err
+	}
+	stamp, err := s.Beat(ctx)
+	if err != nil {
+		return err
+	}
+	tick := s.geo.Tick(stamp.ServerNs/int64(time.Millisecond)) - 1
+	b, err := json.Marshal(Clock{Version: clockVersion, TimeMs: s.geo.TickStart(tick)})
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return s.createOnce(ctx, clockSubject(shard), b)
+}
+
+// ReadClock reads a shard's clock from the leader.
+func (s *Store) ReadClock(ctx context.Context, shard int) (Clock, uint64, error) {
+	var c Clock
+	m, err := s.getLast(ctx, clockStream, clockSubject(shard))
+	if err != nil {
+		return c, 0, err
+	}
+	if err := json.Unmarshal(m.Data, &c); err != nil {
+		return c, 0, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d cannot be read: %w", shard, err)
+	}
+	if c.Version != clockVersion {
+		return c, 0, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d has format version %d; this version of belfry reads %d: upgrade this node", shard, c.Version, clockVersion)
+	}
+	return c, m.Sequence, nil
+}
+
+// WriteClock moves a shard's clock by compare-and-set: ErrRevision if another
+// moved it first.
+func (s *Store) WriteClock(ctx context.Context, shard int, c Clock, rev uint64) (uint64, error) {
+	c.Version = clockVersion
+	b, err := json.Marshal(c)
+	if err != nil {
+		return 0, fmt.Errorf("store: %w", err)
+	}
+	return s.putCAS(ctx, clockSubject(shard), b, rev, 0)
+}
+
+// Beat writes this node's presence and reads back when the leader stamped it.
+func (s *Store) Beat(ctx context.Context) (Stamp, error) {
+	subject := clockPrefix + "node." + s.cfg.Node
+	st := Stamp{Sent: time.Now()}
+	a, err := s.await(ctx, "write presence", func(done func(ack, error)) {
+		h := casHeader(0, nodeTTL)
+		delete(h, jetstream.ExpectedLastSubjSeqHeader)
+		s.pub.send("write presence", subject, h, nil, done)
+	})
+	st.Received = time.Now()
+	if err != nil {
+		return Stamp{}, err
+	}
+	m, err := s.getLast(ctx, clockStream, subject)
+	if err != nil {
+		return Stamp{}, err
+	}
+	if m.Sequence != a.Seq {
+		// Two processes of one name: the stamp is of the other's beat.
+		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each its own", s.cfg.Node)
+	}
+	st.ServerNs = m.Time.UnixNano()
+	s.mu.Lock()
+	s.stamp = st
+	s.mu.Unlock()
+	return st, nil
+}
+
+// nowMs is the leader's time, roughly: good enough for TTLs of hours.
+func (s *Store) nowMs(ctx context.Context) (int64, error) {
+	s.mu.Lock()
+	st := s.stamp
+	s.mu.Unlock()
+	if st.Received.IsZero() {
+		var err error
+		if st, err = s.Beat(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return (st.ServerNs + int64(time.Since(st.Received))) / int64(time.Millisecond), nil
+}

@@ -1,0 +1,91 @@
+package store
+
+import (
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Config says how the store is laid out and bounded. A zero field means its default.
+type Config struct {
+	// Geometry is fixed at the first start; its zero value takes what is recorded,
+	// or the defaults where nothing is.
+	Geometry schemas.Geometry
+	// Node names this process in presence keys.
+	Node string
+	// Replicas of every stream, 1 to 5; default 1.
+	Replicas int
+	// Retention is the TTL of final records; default 24 h.
+	Retention time.Duration
+	// IndexKeep is how long an index entry outlives its tick; default 2 h.
+	IndexKeep time.Duration
+	// Timeout bounds every call to JetStream; default 5 s.
+	Timeout time.Duration
+	// Window bounds the publishes in flight; default 16,384.
+	Window int
+
+	FiredMaxAge time.Duration // default 24 h
+	DeadMaxAge  time.Duration // default 30 days
+	DedupWindow time.Duration // default 2 min
+
+	// Bytes of each stream, and of each shard's bucket; see the defaults.
+	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, ShardMaxBytes int64
+	// MaxPayload bounds one message, in bytes; default 1 MiB.
+	MaxPayload int
+}
+
+// Defaults of Config. A byte limit is not a reservation of disk, but JetStream
+// counts it against the server's and the account's: together they stay below
+// half of what the server has (see fitBytes).
+const (
+	DefaultRetention   = 24 * time.Hour
+	DefaultIndexKeep   = 2 * time.Hour
+	DefaultTimeout     = 5 * time.Second
+	DefaultWindow      = 16 << 10
+	DefaultFiredMaxAge = 24 * time.Hour
+	DefaultDeadMaxAge  = 30 * 24 * time.Hour
+	DefaultDedupWindow = 2 * time.Minute
+	DefaultMaxPayload  = 1 << 20
+	minRetention       = time.Second
+)
+
+func (c *Config) setDefaults() error {
+	def := func(p *time.Duration, d time.Duration) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	def(&c.Retention, DefaultRetention)
+	def(&c.IndexKeep, DefaultIndexKeep)
+	def(&c.Timeout, DefaultTimeout)
+	def(&c.FiredMaxAge, DefaultFiredMaxAge)
+	def(&c.DeadMaxAge, DefaultDeadMaxAge)
+	def(&c.DedupWindow, DefaultDedupWindow)
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.Window == 0 {
+		c.Window = DefaultWindow
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = DefaultMaxPayload
+	}
+	bad := func(format string, args ...any) error { return schemas.Errorf(schemas.CodeConfig, format, args...) }
+	switch {
+	case c.Node == "":
+		return bad("store needs a node name")
+	case !schemas.ValidService(c.Node):
+		return bad("node name %.80q must be 1 to %d letters, digits, '-' or '_'", c.Node, schemas.MaxServiceLength)
+	case c.Replicas < 1 || c.Replicas > 5:
+		return bad("replicas is %d; it must be 1, 3 or 5", c.Replicas)
+	case c.Retention < minRetention:
+		return bad("retention is %s; it must be %s or more", c.Retention, minRetention)
+	case c.Timeout < 10*time.Millisecond:
+		return bad("timeout is %s; it must be 10ms or more", c.Timeout)
+	case c.Window < 1:
+		return bad("window is %d; it must be 1 or more", c.Window)
+	case c.DedupWindow > c.FiredMaxAge:
+		return bad("dedup window (%s) is longer than fired_max_age (%s)", c.DedupWindow, c.FiredMaxAge)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Names and bounds of the durable consumers.
+const (
+	RouterConsumer = "router"
+	// RouterAckWait is after how long an add that no router acknowledged is
+	// delivered to another.
+	RouterAckWait = 30 * time.Second
+	// RouterMaxAckPending bounds the adds that routers hold unacknowledged.
+	RouterMaxAckPending = 20_000
+)
+
+// AddConsumer is the routers' durable consumer of TIMERS_ADD, shared by all.
+func (s *Store) AddConsumer(ctx context.Context) (jetstream.Consumer, error) {
+	return s.consumer(ctx, schemas.StreamAdd, jetstream.ConsumerConfig{
+		Durable: RouterConsumer, FilterSubject: schemas.SubjectAdd, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: RouterAckWait, MaxAckPending: RouterMaxAckPending, MaxDeliver: -1,
+	})
+}
+
+// Kind tells the two streams apart that functions consume.
+type Kind int
+
+// The kinds.
+const (
+	KindFired Kind = iota // timers.fired.<svc>
+	KindRetry             // timers.retry.<svc>
+)
+
+// ServiceConsumer is the durable consumer of functions for one service, shared
+// by all nodes. maxAckPending bounds what the service holds at once.
+func (s *Store) ServiceConsumer(ctx context.Context, svc string, kind Kind, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error) {
+	stream, subject := schemas.StreamFired, schemas.SubjectFired(svc)
+	if kind == KindRetry {
+		stream, subject = schemas.StreamRetry, schemas.SubjectRetry(svc)
+	}
+	return s.consumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable: "belfry_" + svc, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: ackWait, MaxAckPending: maxAckPending, MaxDeliver: -1,
+	})
+}
+
+func (s *Store) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	c, err := s.js.CreateOrUpdateConsumer(ctx, stream, cfg)
+	return c, mapError("consumer "+cfg.Durable+" of "+stream, err)
+}

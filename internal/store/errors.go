@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// JetStream error codes that the store tells apart (server/errors.json).
+const (
+	codeWrongLastSeq      = 10071
+	codeWrongLastSeqConst = 10164 // the same, on a stream with replicas
+	codeResources         = 10023
+	codeStoreFailed       = 10077 // maximum bytes, messages or messages per subject
+	codeStorageExceeded   = 10047
+	codeMemoryExceeded    = 10028
+	codeNoMessage         = 10037
+)
+
+// apiError maps a JetStream error to one of the errors of the package comment.
+func apiError(op string, err *jetstream.APIError) error {
+	switch err.ErrorCode {
+	case codeWrongLastSeq, codeWrongLastSeqConst:
+		return ErrRevision
+	case codeNoMessage:
+		return schemas.ErrNotFound
+	case codeResources, codeStorageExceeded, codeMemoryExceeded:
+		return schemas.Errorf(schemas.CodeStoreFull, "%s: JetStream is out of storage (%w): raise its limit, or the stream's, or shorten the retention", op, err)
+	case codeStoreFailed:
+		if strings.Contains(err.Description, "maximum") {
+			return schemas.Errorf(schemas.CodeStoreFull, "%s: the stream is full (%w): raise its byte limit, or shorten the retention", op, err)
+		}
+	}
+	if err.Code == 503 {
+		return schemas.Errorf(schemas.CodeUnavailable, "%s: JetStream is not available (%w); the call may have taken effect", op, err)
+	}
+	return schemas.Errorf(schemas.CodeUnavailable, "%s: JetStream refused it: %w", op, err)
+}
+
+// mapError maps whatever a call to JetStream may return. A cancelled context
+// stays what it is.
+func mapError(op string, err error) error {
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &api):
+		return apiError(op, api)
+	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrKeyNotFound):
+		return schemas.ErrNotFound
+	case errors.Is(err, nats.ErrConnectionClosed):
+		return schemas.Errorf(schemas.CodeUnavailable, "%s: the connection to NATS is closed (%w)", op, err)
+	}
+	return schemas.Errorf(schemas.CodeUnavailable, "%s: no answer from JetStream (%w); the call may have taken effect", op, err)
+}

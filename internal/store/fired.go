@@ -1,0 +1,134 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// FiredSince reports which of the message ids were published on the subjects (of
+// TIMERS_FIRED and TIMERS_RETRY) since the time. It reads every message from then
+// on, so it is for recovery and audits, where there is little to read.
+func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
+	found := map[string]struct{}{}
+	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix} {
+		var filter []string
+		for _, sub := range subjects {
+			if strings.HasPrefix(sub, prefix) {
+				filter = append(filter, sub)
+			}
+		}
+		if len(filter) == 0 {
+			continue
+		}
+		if err := s.findIDs(ctx, stream, filter, since, ids, found); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func (s *Store) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
+	cctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	slices.Sort(filter)
+	info, err := s.js.Stream(cctx, stream)
+	if err != nil {
+		return mapError("read "+stream, err)
+	}
+	last := info.CachedInfo().State.LastSeq
+	if info.CachedInfo().State.Msgs == 0 {
+		return nil
+	}
+	c, err := s.js.CreateConsumer(cctx, stream, jetstream.ConsumerConfig{
+		FilterSubjects: filter, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, HeadersOnly: true, InactiveThreshold: 10 * time.Second,
+	})
+	if err != nil && stream == schemas.StreamRetry {
+		// A work queue takes no second consumer on a subject: look message by message.
+		return s.findQueued(ctx, stream, filter, ids, found)
+	}
+	if err != nil {
+		return mapError("read "+stream, err)
+	}
+	defer func() {
+		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+		defer cancel()
+		// What is not deleted here ends by its inactivity threshold.
+		_ = s.js.DeleteConsumer(dctx, stream, c.CachedInfo().Name)
+	}()
+	for remaining := c.CachedInfo().NumPending; remaining > 0; {
+		batch, err := c.Fetch(1000, jetstream.FetchMaxWait(s.cfg.Timeout))
+		if err != nil {
+			return mapError("read "+stream, err)
+		}
+		n := 0
+		for m := range batch.Messages() {
+			n++
+			id := m.Headers().Get(jetstream.MsgIDHeader)
+			if _, asked := ids[id]; asked {
+				found[id] = struct{}{}
+			}
+			meta, err := m.Metadata()
+			if err != nil {
+				return mapError("read "+stream, err)
+			}
+			remaining = meta.NumPending
+			if meta.Sequence.Stream >= last || len(found) == len(ids) {
+				return nil
+			}
+		}
+		if err := batch.Error(); err != nil {
+			return mapError("read "+stream, err)
+		}
+		if n == 0 {
+			return schemas.Errorf(schemas.CodeUnavailable, "read %s: JetStream delivered nothing within %s", stream, s.cfg.Timeout)
+		}
+	}
+	return ctx.Err()
+}
+
+// findQueued looks through a work queue by direct gets.
+func (s *Store) findQueued(ctx context.Context, stream string, filter []string, ids, found map[string]struct{}) error {
+	for _, subject := range filter {
+		for after := uint64(0); ; {
+			msgs, more, _, err := s.direct(ctx, stream, directGet{NextFor: subject, Seq: after + 1, Batch: 500})
+			if err != nil {
+				return err
+			}
+			for _, m := range msgs {
+				after = m.Sequence
+				if id := m.Header.Get(jetstream.MsgIDHeader); id != "" {
+					if _, asked := ids[id]; asked {
+						found[id] = struct{}{}
+					}
+				}
+			}
+			if more == 0 || len(msgs) == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// FiredFirstTime is when the oldest event that is still in TIMERS_FIRED was
+// published, by the leader's clock; zero if there is none.
+func (s *Store) FiredFirstTime(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	st, err := s.js.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		return time.Time{}, mapError("look up "+schemas.StreamFired, err)
+	}
+	state := st.CachedInfo().State
+	if state.Msgs == 0 {
+		return time.Time{}, nil
+	}
+	return state.FirstTime, nil
+}

@@ -1,0 +1,93 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Bounds of List.
+const (
+	MaxListLimit     = 1000
+	DefaultListLimit = 100
+	// listScan is how many records one call looks at, matching or not.
+	listScan  = 20_000
+	listBatch = 500
+)
+
+// ListQuery says which records to list. An empty field matches all.
+type ListQuery struct {
+	States         []schemas.State
+	Service, Group string
+	// Cursor is a former page's, or empty.
+	Cursor string
+	// Limit is how many at most; default DefaultListLimit, at most MaxListLimit.
+	Limit int
+}
+
+// ListPage is one page. Cursor is empty at the end; a page may hold fewer than
+// the limit, or none, and still have a cursor, because the work of one call is
+// bounded.
+type ListPage struct {
+	Timers []Timer
+	Cursor string
+}
+
+// List pages through the records, shard by shard in the order of their last
+// change. It never holds more than a page. Reads are direct gets.
+func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
+	limit := q.Limit
+	if limit == 0 {
+		limit = DefaultListLimit
+	}
+	if limit < 1 || limit > MaxListLimit {
+		return ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, MaxListLimit)
+	}
+	var shard int
+	var after uint64
+	if q.Cursor != "" {
+		if n, err := fmt.Sscanf(q.Cursor, "%d.%d", &shard, &after); n != 2 || err != nil || shard < 0 || shard >= s.geo.Shards {
+			return ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that list gave", q.Cursor)
+		}
+	}
+	var page ListPage
+	for looked := 0; shard < s.geo.Shards; {
+		sh := &s.subjects[shard]
+		msgs, more, _, err := s.direct(ctx, sh.stream, directGet{NextFor: sh.timer + "*", Seq: after + 1, Batch: listBatch})
+		if err != nil {
+			return ListPage{}, err
+		}
+		for i, t := range s.decodeAll(msgs) {
+			after = t.Rev
+			if !q.matches(&t.Record) {
+				continue
+			}
+			page.Timers = append(page.Timers, t)
+			if len(page.Timers) == limit {
+				if more > 0 || i < len(msgs)-1 || shard < s.geo.Shards-1 {
+					page.Cursor = fmt.Sprintf("%d.%d", shard, after)
+				}
+				return page, nil
+			}
+		}
+		looked += len(msgs)
+		if len(msgs) > 0 {
+			after = msgs[len(msgs)-1].Sequence
+		}
+		if more == 0 || len(msgs) == 0 {
+			shard, after = shard+1, 0
+		}
+		if looked >= listScan && shard < s.geo.Shards {
+			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
+			return page, nil
+		}
+	}
+	return page, nil
+}
+
+func (q *ListQuery) matches(r *schemas.Record) bool {
+	return (len(q.States) == 0 || slices.Contains(q.States, r.State)) &&
+		(q.Service == "" || q.Service == r.Service) && (q.Group == "" || q.Group == r.Group)
+}

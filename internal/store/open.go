@@ -1,0 +1,249 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// minServer is the oldest nats-server that has all that the store uses:
+// per-message TTLs and multi-subject direct gets came with 2.11.
+const minMajor, minMinor = 2, 11
+
+// formatVersion is that of the layout, recorded in the clock bucket.
+const formatVersion = 1
+
+// Store is an open store. Safe for concurrent use.
+type Store struct {
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	cfg Config
+	geo schemas.Geometry
+	log zerolog.Logger
+	pub *publisher
+
+	subjects []shardSubjects
+
+	mu       sync.Mutex
+	services map[string]struct{} // registered by this process
+	stamp    Stamp               // the last reading of the leader's clock
+}
+
+// shardSubjects are the prefixes of a shard's keys.
+type shardSubjects struct{ stream, timer, slot, meta string }
+
+// meta is what the clock bucket records of the layout.
+type meta struct {
+	Format   int              `json:"format"`
+	Geometry schemas.Geometry `json:"geometry"`
+}
+
+const (
+	clockStream    = "KV_" + schemas.BucketClock
+	servicesStream = "KV_" + schemas.BucketServices
+	clockPrefix    = "$KV." + schemas.BucketClock + "."
+	servicesPrefix = "$KV." + schemas.BucketServices + "."
+	metaSubject    = clockPrefix + "meta"
+)
+
+// Open creates what is missing and checks what is there. It returns an error of
+// schemas.CodeConfig if the server cannot serve, or if the store was made with
+// other settings. The connection stays the caller's.
+func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*Store, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(cfg.Timeout))
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}}
+	if err := s.checkServer(ctx); err != nil {
+		return nil, err
+	}
+	if s.pub, err = newPublisher(nc, cfg.Window, cfg.Timeout); err != nil {
+		return nil, err
+	}
+	if err := s.create(ctx); err != nil {
+		s.pub.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close answers calls in flight and ends them. It leaves the connection open.
+func (s *Store) Close() { s.pub.close() }
+
+// Geometry is the layout that the store was made with.
+func (s *Store) Geometry() schemas.Geometry { return s.geo }
+
+// Retention is the TTL of final records.
+func (s *Store) Retention() time.Duration { return s.cfg.Retention }
+
+// IndexKeep is how long an index entry outlives its tick.
+func (s *Store) IndexKeep() time.Duration { return s.cfg.IndexKeep }
+
+// JetStream is the store's JetStream context.
+func (s *Store) JetStream() jetstream.JetStream { return s.js }
+
+// Conn is the store's connection.
+func (s *Store) Conn() *nats.Conn { return s.nc }
+
+func (s *Store) checkServer(ctx context.Context) error {
+	var major, minor int
+	v := s.nc.ConnectedServerVersion()
+	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n == 2 && err == nil && (major < minMajor || major == minMajor && minor < minMinor) {
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", s.nc.ConnectedUrlRedacted(), v, minMajor, minMinor)
+	}
+	_, err := s.js.AccountInfo(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s runs without JetStream; start it with -js, or with a jetstream block in its config", s.nc.ConnectedUrlRedacted())
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return schemas.Errorf(schemas.CodeConfig, "JetStream is not enabled for this account at %s", s.nc.ConnectedUrlRedacted())
+	}
+	return mapError("ask for JetStream's account", err)
+}
+
+// create makes every stream and bucket, in an order that a second node, or a
+// second try, can join at any point.
+func (s *Store) create(ctx context.Context) error {
+	for _, cfg := range []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig()} {
+		if err := s.ensure(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	if err := s.recordGeometry(ctx); err != nil {
+		return err
+	}
+	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig()}
+	for n := range s.geo.Shards {
+		configs = append(configs, s.shardConfig(n))
+	}
+	for _, cfg := range configs {
+		if err := s.ensure(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	for n := range s.geo.Shards {
+		p := "$KV." + schemas.BucketTimers(n) + "."
+		s.subjects = append(s.subjects, shardSubjects{stream: "KV_" + schemas.BucketTimers(n), timer: p + "timer.", slot: p + "slot.", meta: p + "meta"})
+		if err := s.createOnce(ctx, p+"meta", []byte("belfry")); err != nil {
+			return err
+		}
+		if err := s.createClock(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createOnce creates a key unless it exists.
+func (s *Store) createOnce(ctx context.Context, subject string, data []byte) error {
+	_, err := s.putCAS(ctx, subject, data, 0, 0)
+	if errors.Is(err, ErrRevision) {
+		return nil
+	}
+	return err
+}
+
+// recordGeometry takes the recorded geometry, or records the one asked for.
+func (s *Store) recordGeometry(ctx context.Context) error {
+	want := s.cfg.Geometry
+	if want == (schemas.Geometry{}) {
+		want = schemas.DefaultGeometry()
+	}
+	m, err := s.readMeta(ctx)
+	if errors.Is(err, schemas.ErrNotFound) {
+		if err := want.Validate(); err != nil {
+			return err
+		}
+		b, err := json.Marshal(meta{Format: formatVersion, Geometry: want})
+		if err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+		if err := s.createOnce(ctx, metaSubject, b); err != nil {
+			return err
+		}
+		m, err = s.readMeta(ctx)
+		if err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	if m.Format != formatVersion {
+		return schemas.Errorf(schemas.CodeUnknownFormat, "the store has layout version %d; this version of belfry knows %d: use the belfry that made it", m.Format, formatVersion)
+	}
+	if s.cfg.Geometry != (schemas.Geometry{}) && m.Geometry != s.cfg.Geometry {
+		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
+	}
+	s.geo = m.Geometry
+	return nil
+}
+
+func describe(g schemas.Geometry) string {
+	return fmt.Sprintf("shards=%d slot_width=%s wheel_size=%d", g.Shards, g.SlotWidth, g.WheelSize)
+}
+
+func (s *Store) readMeta(ctx context.Context) (meta, error) {
+	var m meta
+	msg, err := s.getLast(ctx, clockStream, metaSubject)
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(msg.Data, &m); err != nil {
+		return m, schemas.Errorf(schemas.CodeUnknownFormat, "the recorded layout (key meta of bucket clock) cannot be read: %w", err)
+	}
+	return m, nil
+}
+
+// getLast reads the last message of a subject from the stream's leader.
+func (s *Store) getLast(ctx context.Context, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	resp, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, req)
+	if err != nil {
+		return nil, mapError("read "+subject, err)
+	}
+	var r struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Seq  uint64    `json:"seq"`
+			Hdrs []byte    `json:"hdrs"`
+			Data []byte    `json:"data"`
+			Time time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(resp.Data, &r); err != nil {
+		return nil, mapError("read "+subject, err)
+	}
+	if r.Error != nil {
+		return nil, apiError("read "+subject, r.Error)
+	}
+	if r.Message == nil {
+		return nil, schemas.ErrNotFound
+	}
+	m := &jetstream.RawStreamMsg{Subject: subject, Sequence: r.Message.Seq, Data: r.Message.Data, Time: r.Message.Time}
+	if len(r.Message.Hdrs) > 0 {
+		if m.Header, err = nats.DecodeHeadersMsg(r.Message.Hdrs); err != nil {
+			return nil, mapError("read "+subject, err)
+		}
+	}
+	return m, nil
+}
