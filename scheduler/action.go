@@ -1,0 +1,138 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Event is something that happened to a shard; see the Ev types.
+type Event interface{ event() }
+
+// EvTick says only that time has passed.
+type EvTick struct{}
+
+// EvTail is a record that the tail brought, in stream order.
+type EvTail struct{ Timer store.Timer }
+
+// EvLoaded answers ActLoad.
+type EvLoaded struct {
+	Load store.Load
+	Err  error
+}
+
+// EvScanned is one record found by ActScan; EvScanDone ends it.
+type (
+	EvScanned  struct{ Timer store.Timer }
+	EvScanDone struct{ Err error }
+)
+
+// EvClaimed answers ActClaim.
+type EvClaimed struct {
+	ID  schemas.TimerID
+	Rev uint64
+	Err error
+}
+
+// EvPublished answers ActPublish.
+type EvPublished struct {
+	ID        schemas.TimerID
+	Duplicate bool
+	Err       error
+}
+
+// EvReread answers ActReread. Err is schemas.ErrNotFound if the record is gone.
+type EvReread struct {
+	ID    schemas.TimerID
+	Timer store.Timer
+	Err   error
+}
+
+// EvConfirmed answers ActConfirm: the Msg-Ids that were found published.
+type EvConfirmed struct {
+	Found map[string]struct{}
+	Err   error
+}
+
+// EvSwept is what the sweeper found behind the mark: a record that should have
+// been fired (Refire false), or whose fired event is gone (Refire true).
+type EvSwept struct {
+	Timer  store.Timer
+	Refire bool
+}
+
+func (EvTick) event()      {}
+func (EvTail) event()      {}
+func (EvLoaded) event()    {}
+func (EvScanned) event()   {}
+func (EvScanDone) event()  {}
+func (EvClaimed) event()   {}
+func (EvPublished) event() {}
+func (EvReread) event()    {}
+func (EvConfirmed) event() {}
+func (EvSwept) event()     {}
+
+// Action is something that the shell has to do; see the Act types.
+type Action interface{ action() }
+
+// ActLoad asks for the records of some ticks; one is outstanding at a time.
+type ActLoad struct {
+	Ticks []int64
+	Limit int
+	After uint64
+	Seen  uint64 // refuse a replica that is behind this sequence
+	Delay time.Duration
+}
+
+// ActScan asks for every queued record due by ThroughMs, without the index.
+type ActScan struct {
+	ThroughMs int64
+	Delay     time.Duration
+}
+
+// ActClaim asks for a compare-and-set; its record says delivered.
+type ActClaim struct {
+	ID     schemas.TimerID
+	Rev    uint64
+	Record *schemas.Record
+}
+
+// ActPublish asks for a message on timers.fired or timers.retry.
+type ActPublish struct {
+	ID  schemas.TimerID
+	Msg store.Msg
+	// LateMs is how long after its due time the claim was made.
+	LateMs  int64
+	Service string
+}
+
+// ActFinish asks for the final record of a timer without a callback. Nothing
+// waits for it: the sweeper finishes what is left.
+type ActFinish struct {
+	ID     schemas.TimerID
+	Rev    uint64
+	Record *schemas.Record
+}
+
+// ActReread asks for a leader's read of one record.
+type ActReread struct {
+	ID    schemas.TimerID
+	Delay time.Duration
+}
+
+// ActConfirm asks which Msg-Ids were published since a time.
+type ActConfirm struct {
+	Subjects []string
+	SinceMs  int64
+	IDs      map[string]struct{}
+	Delay    time.Duration
+}
+
+func (ActLoad) action()    {}
+func (ActScan) action()    {}
+func (ActClaim) action()   {}
+func (ActPublish) action() {}
+func (ActFinish) action()  {}
+func (ActReread) action()  {}
+func (ActConfirm) action() {}

@@ -1,0 +1,263 @@
+package scheduler
+
+import (
+	"errors"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler/wheel"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// fire moves what is due into the fair queue and claims as much of it as there
+// is room for in flight.
+func (k *Core) fire() {
+	if k.paused {
+		return
+	}
+	k.wheel.Advance(k.now, func(n *wheel.Timer[*entry]) {
+		e := n.Value
+		switch e.phase {
+		case phaseWaiting:
+			e.phase = phaseReady
+			k.ready.push(e)
+		case phasePublishing:
+			k.repeat = append(k.repeat, e)
+		}
+	})
+	for len(k.repeat) > 0 && k.inflight < k.cfg.MaxInflight {
+		e := k.repeat[0]
+		k.repeat = k.repeat[1:]
+		if e.phase == phasePublishing {
+			k.publish(e)
+		}
+	}
+	for k.inflight < k.cfg.MaxInflight {
+		e := k.ready.pop()
+		if e == nil {
+			break
+		}
+		k.claim(e)
+	}
+	k.confirmSome()
+}
+
+func (k *Core) claim(e *entry) {
+	e.phase = phaseClaiming
+	e.wasPending = e.rec.State == schemas.StatePending
+	rec := e.rec
+	rec.State, rec.Queued = schemas.StateDelivered, false
+	rec.Run = max(rec.Run, 1)
+	rec.FiredMs, rec.NextMs, rec.Epoch = k.now, 0, k.epoch
+	e.rec = rec
+	k.inflight++
+	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &e.rec})
+}
+
+func (k *Core) onClaimed(ev EvClaimed) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	if e == nil || e.phase != phaseClaiming {
+		return
+	}
+	switch {
+	case ev.Err == nil:
+		e.rev, e.fails = ev.Rev, 0
+		if e.wasPending {
+			k.pending--
+		}
+		k.publish(e)
+	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
+		// Another writer won, or ours was applied and its answer lost: look.
+		k.reread(e)
+	default:
+		k.retryClaim(e)
+	}
+}
+
+// retryClaim puts an entry back into the wheel as it was before the claim.
+func (k *Core) retryClaim(e *entry) {
+	e.fails++
+	e.phase = phaseWaiting
+	e.rec.State, e.rec.Queued = schemas.StateRetrying, true
+	if e.wasPending {
+		e.rec.State = schemas.StatePending
+	}
+	k.wheel.Add(&e.node, k.now+k.backoff(e.fails).Milliseconds())
+}
+
+func (k *Core) reread(e *entry) {
+	e.fails++
+	e.phase = phaseRereading
+	k.inflight++
+	k.do(ActReread{ID: e.id, Delay: k.backoff(e.fails - 1)})
+}
+
+func (k *Core) onReread(ev EvReread) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	if e == nil || e.phase != phaseRereading {
+		return
+	}
+	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrUnknownFormat) {
+		k.done(e)
+		return
+	}
+	if ev.Err != nil {
+		k.reread(e)
+		return
+	}
+	r := &ev.Timer.Record
+	switch {
+	case r.Pending():
+		if e.newer == nil || e.newer.Rev < ev.Timer.Rev {
+			e.newer = &ev.Timer
+		}
+		fails := e.fails
+		k.done(e)
+		if n := k.entries[ev.ID]; n != nil {
+			n.fails = fails
+		}
+	case r.State == schemas.StateDelivered && r.Epoch == k.epoch:
+		// The claim is ours: only its answer was lost.
+		e.rev, e.rec, e.fails = ev.Timer.Rev, *r, 0
+		if e.wasPending {
+			k.pending--
+		}
+		k.publish(e)
+	case r.State == schemas.StateDelivered:
+		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseConfirming
+		k.confirm = append(k.confirm, e)
+	default:
+		k.done(e)
+	}
+}
+
+// publish sends the claimed event. A run that was attempted before goes to
+// functions alone; timers.fired sees each run once.
+func (k *Core) publish(e *entry) {
+	e.phase = phasePublishing
+	r := &e.rec
+	hdr, data := r.Body.Message(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt + 1})
+	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
+		Timer: e.id, Revision: e.rev, Run: r.Run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
+		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
+	}.String()}
+	subject, msgID := target(e)
+	k.inflight++
+	k.do(ActPublish{
+		ID: e.id, Service: r.Service, LateMs: r.FiredMs - r.DueMs,
+		Msg: store.Msg{Subject: subject, Header: hdr, Data: data, MsgID: msgID},
+	})
+}
+
+func target(e *entry) (subject, msgID string) {
+	if e.rec.Attempt > 0 {
+		return schemas.SubjectRetry(e.rec.Service), e.id.RetryMsgID(e.rec.Run, e.rec.Attempt+1)
+	}
+	return schemas.SubjectFired(e.rec.Service), e.id.MsgID(e.rec.Run)
+}
+
+func (k *Core) onPublished(ev EvPublished) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	if e == nil || e.phase != phasePublishing {
+		return
+	}
+	if ev.Err != nil {
+		// The claim stands, so the publish is repeated until it is acknowledged;
+		// the Msg-Id makes a repetition harmless.
+		e.fails++
+		k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())
+		return
+	}
+	k.finish(e)
+}
+
+// finish ends a published entry; without a callback the run is a success.
+func (k *Core) finish(e *entry) {
+	if e.rec.Callback == "" {
+		rec := e.rec
+		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
+		k.do(ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
+	}
+	k.done(e)
+}
+
+// confirmSome asks for a batch of claims of earlier owners.
+func (k *Core) confirmSome() {
+	if k.confirming || len(k.confirm) == 0 {
+		return
+	}
+	a := ActConfirm{IDs: map[string]struct{}{}, SinceMs: k.now}
+	subjects := map[string]struct{}{}
+	fails := 0
+	k.confirmN = min(len(k.confirm), confirmBatch)
+	for _, e := range k.confirm[:k.confirmN] {
+		if e.phase != phaseConfirming {
+			continue
+		}
+		subject, id := target(e)
+		a.IDs[id] = struct{}{}
+		if _, ok := subjects[subject]; !ok {
+			subjects[subject] = struct{}{}
+			a.Subjects = append(a.Subjects, subject)
+		}
+		a.SinceMs = min(a.SinceMs, e.rec.FiredMs-confirmSlackMs)
+		fails = max(fails, e.fails)
+	}
+	if len(a.IDs) == 0 {
+		k.confirm = k.confirm[k.confirmN:]
+		return
+	}
+	a.Delay = k.backoff(fails)
+	k.confirming = true
+	k.do(a)
+}
+
+func (k *Core) onConfirmed(ev EvConfirmed) {
+	k.confirming = false
+	batch := k.confirm[:k.confirmN]
+	if ev.Err != nil {
+		for _, e := range batch {
+			e.fails++
+		}
+		return
+	}
+	k.confirm = k.confirm[len(batch):]
+	for _, e := range batch {
+		if e.phase != phaseConfirming {
+			continue
+		}
+		e.fails = 0
+		if _, ok := ev.Found[first(target(e))]; ok {
+			k.finish(e)
+		} else {
+			k.publish(e)
+		}
+	}
+}
+
+func first(_, msgID string) string { return msgID }
+
+// onSwept takes up what the sweeper found behind the mark. The sweeper holds its
+// own mark until it finds nothing there, so nothing needs to be held here.
+func (k *Core) onSwept(ev EvSwept) {
+	if k.entries[ev.Timer.ID] != nil {
+		return
+	}
+	tick := k.cfg.Geometry.Tick(ev.Timer.Record.DueMs)
+	if tick > k.mark {
+		return
+	}
+	switch r := &ev.Timer.Record; {
+	case r.Pending():
+		k.insert(ev.Timer, tick, 0, phaseWaiting)
+	case ev.Refire:
+		// Claimed anew, so that the record says when it was fired last.
+		e := k.insert(ev.Timer, tick, 0, phaseReady)
+		e.rec.Attempt = r.Attempt
+		k.ready.push(e)
+	case r.State == schemas.StateDelivered:
+		k.confirm = append(k.confirm, k.insert(ev.Timer, tick, 0, phaseConfirming))
+	}
+}

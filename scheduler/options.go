@@ -1,0 +1,125 @@
+package scheduler
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Store is what the scheduler needs of the store; *store.Store has it.
+type Store interface {
+	Geometry() schemas.Geometry
+	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	UpdateAsync(w store.Write, done func(store.Result))
+	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
+	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
+	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
+	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
+	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
+	FiredFirstTime(ctx context.Context) (time.Time, error)
+	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
+	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
+}
+
+// Time is the cluster's time; *clustertime.Service has it.
+type Time interface {
+	// EarliestNs is the leader's clock in Unix nanoseconds, never ahead of it.
+	EarliestNs() int64
+	// JumpDetected reports that the host's wall clock moved since the last
+	// reading, which makes a new one due before anything is fired.
+	JumpDetected() bool
+	// Resample asks for a reading now.
+	Resample()
+	// Age is the time since the last reading.
+	Age() time.Duration
+	// Ready waits for the first reading.
+	Ready(ctx context.Context) error
+}
+
+// Options configure a Scheduler. A zero field means its default.
+type Options struct {
+	Store Store
+	Time  Time
+	// Node names this process in the clock; no two that run may share it.
+	Node string
+	// NodeExclusive says that an earlier process of the same name is certainly
+	// gone (its data folder's lock is ours), so its shards need no lease to end.
+	NodeExclusive bool
+	// Lease is how long a silent owner keeps its shards; default 3 s.
+	Lease time.Duration
+	// Tick is how often the clock is moved; default 1 s, at most Lease/3.
+	Tick time.Duration
+	// Horizon is how far ahead of now timers are read into memory; default 5 s.
+	Horizon time.Duration
+	// SweepDelay is how far behind the mark the sweeper audits; default 10 min.
+	SweepDelay time.Duration
+	// IndexKeep is the store's; see package store.
+	IndexKeep time.Duration
+	// Retention is how long final records are kept; default 24 h.
+	Retention time.Duration
+	// MaxLoaded bounds the entries in memory of one shard; default 100,000.
+	MaxLoaded int
+	// MaxInflight bounds the writes in flight of one shard; default 2,048.
+	MaxInflight int
+
+	Log        zerolog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Defaults of Options.
+const (
+	DefaultLease       = 3 * time.Second
+	DefaultTick        = time.Second
+	DefaultHorizon     = 5 * time.Second
+	DefaultSweepDelay  = 10 * time.Minute
+	DefaultIndexKeep   = 2 * time.Hour
+	DefaultRetention   = 24 * time.Hour
+	DefaultMaxLoaded   = 100_000
+	DefaultMaxInflight = 2048
+)
+
+func (o *Options) setDefaults() error {
+	def := func(p *time.Duration, d time.Duration) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	def(&o.Lease, DefaultLease)
+	def(&o.Tick, min(DefaultTick, o.Lease/3))
+	def(&o.Horizon, DefaultHorizon)
+	def(&o.SweepDelay, DefaultSweepDelay)
+	def(&o.IndexKeep, DefaultIndexKeep)
+	def(&o.Retention, DefaultRetention)
+	if o.MaxLoaded == 0 {
+		o.MaxLoaded = DefaultMaxLoaded
+	}
+	if o.MaxInflight == 0 {
+		o.MaxInflight = DefaultMaxInflight
+	}
+	bad := func(format string, args ...any) error { return schemas.Errorf(schemas.CodeConfig, format, args...) }
+	switch {
+	case o.Store == nil || o.Time == nil:
+		return bad("scheduler needs a store and a time source")
+	case o.Node == "":
+		return bad("scheduler needs a node name")
+	case o.Lease < 300*time.Millisecond:
+		return bad("lease is %s; it must be 300ms or more", o.Lease)
+	case o.Tick < 10*time.Millisecond || o.Tick > o.Lease/3:
+		return bad("tick is %s; it must be 10ms to a third of the lease (%s)", o.Tick, o.Lease)
+	case o.Horizon < o.Store.Geometry().SlotWidth:
+		return bad("horizon is %s; it must cover a slot (%s)", o.Horizon, o.Store.Geometry().SlotWidth)
+	case o.SweepDelay < time.Second:
+		return bad("sweep delay is %s; it must be 1s or more", o.SweepDelay)
+	case o.IndexKeep < 2*(o.SweepDelay+time.Minute):
+		return bad("index_keep is %s; it must be twice the sweep delay (%s) and two minutes, or the sweeper finds nothing", o.IndexKeep, o.SweepDelay)
+	case o.MaxLoaded < 1000 || o.MaxInflight < 1:
+		return bad("max loaded is %d and max inflight %d; they must be at least 1000 and 1", o.MaxLoaded, o.MaxInflight)
+	}
+	return nil
+}

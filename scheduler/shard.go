@@ -1,0 +1,473 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Bounds of the loop.
+const (
+	maxSleep    = time.Second // every sleep is capped, and the clock read again
+	jumpRecheck = 5 * time.Millisecond
+	tailBuffer  = 1024
+	tailBurst   = 256 // tail records taken between two looks at the wheel
+	drainBound  = 4 * time.Second
+)
+
+// shard runs one shard: stands by, owns it, and gives it back.
+type shard struct {
+	n     int
+	label string
+	o     *Options
+	m     *metrics
+	log   zerolog.Logger
+	cfg   CoreConfig
+
+	state  atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
+	markMs atomic.Int64
+	swept  atomic.Int64
+
+	mu       sync.Mutex
+	lastErrs map[string]string
+}
+
+func newShard(n int, o *Options, m *metrics) *shard {
+	return &shard{
+		n: n, label: strconv.Itoa(n), o: o, m: m,
+		log: o.Log.With().Int("shard", n).Logger(),
+		cfg: CoreConfig{
+			Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: o.IndexKeep.Milliseconds() / 2,
+			MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
+		},
+		lastErrs: map[string]string{},
+	}
+}
+
+// run lives until ctx ends; then the shard is released.
+func (s *shard) run(ctx context.Context) {
+	for {
+		t, ok := s.standBy(ctx)
+		if !ok {
+			return
+		}
+		s.own(ctx, t)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// inbox is the one-slot wake and the queue behind it that answers come through.
+type inbox struct {
+	mu     sync.Mutex
+	events []Event
+	wake   chan struct{}
+}
+
+func (b *inbox) put(ev Event) {
+	b.mu.Lock()
+	b.events = append(b.events, ev)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) take(into []Event) []Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	into = append(into[:0], b.events...)
+	clear(b.events)
+	b.events = b.events[:0]
+	return into
+}
+
+// reign is one epoch of owning the shard.
+type reign struct {
+	*shard
+	t       tenure
+	core    *Core
+	in      inbox
+	tail    chan Event
+	scan    chan Event
+	ctx     context.Context // ends with the reign
+	wg      sync.WaitGroup
+	renewed chan renewal
+	renews  bool
+	nextTry time.Time
+}
+
+func (s *shard) own(ctx context.Context, t tenure) {
+	rctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := &reign{
+		shard: s, t: t, core: NewCore(s.cfg, t.clock, t.clock.Epoch),
+		in:   inbox{wake: make(chan struct{}, 1)},
+		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer),
+		ctx: rctx, renewed: make(chan renewal, 1), nextTry: time.Now().Add(s.o.Tick),
+	}
+	s.markMs.Store(t.clock.TimeMs)
+	if s.swept.Store(t.clock.SweptMs); t.clock.SweptMs == 0 {
+		s.swept.Store(t.clock.TimeMs)
+	}
+	s.setState(1)
+	r.startTail()
+	r.wg.Go(r.sweep)
+	released := r.loop(ctx)
+	if released {
+		r.release()
+	}
+	s.setState(0)
+	cancel()
+	r.wg.Wait()
+}
+
+func (s *shard) setState(v int32) {
+	s.state.Store(v)
+	owned := 0.0
+	if v != 0 {
+		owned = 1
+	}
+	s.m.owner.WithLabelValues(s.label).Set(owned)
+	if v == 0 {
+		s.m.pending.DeleteLabelValues(s.label)
+		s.m.loaded.DeleteLabelValues(s.label)
+		s.m.lag.DeleteLabelValues(s.label)
+	}
+}
+
+// startTail follows the shard's stream from the checkpoint, for as long as the
+// reign lasts.
+func (r *reign) startTail() {
+	after := r.t.clock.Tail
+	r.wg.Go(func() {
+		fails := 0
+		for {
+			tail, err := r.o.Store.Tail(r.ctx, r.n, after, func(t store.Timer) {
+				select {
+				case r.tail <- EvTail{Timer: t}:
+				case <-r.ctx.Done():
+				}
+			})
+			r.logChange("tail", err)
+			if err == nil {
+				<-r.ctx.Done()
+				tail.Stop()
+				return
+			}
+			fails++
+			if !pause(r.ctx, r.core.backoff(fails)) {
+				return
+			}
+		}
+	})
+}
+
+// loop is the shard's heartbeat. It returns true if the shard is to be released
+// because ctx ended, false if it was lost.
+func (r *reign) loop(ctx context.Context) bool {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var events []Event
+	for {
+		now := r.o.Time.EarliestNs()
+		nowMs := now / int64(time.Millisecond)
+		jumped := r.checkTrust()
+		events = r.in.take(events)
+		for i, ev := range events {
+			r.perform(r.core.Step(nowMs, ev))
+			events[i] = nil
+		}
+		for range tailBurst {
+			ev := r.nextStream()
+			if ev == nil {
+				break
+			}
+			r.perform(r.core.Step(nowMs, ev))
+		}
+		r.perform(r.core.Step(nowMs, EvTick{}))
+		r.maybeRenew()
+		timer.Reset(r.sleep(jumped))
+		var tail, scan chan Event
+		if r.core.WantsTail() {
+			tail, scan = r.tail, r.scan
+		}
+		select {
+		case <-ctx.Done():
+			return true
+		case ev := <-tail:
+			r.perform(r.core.Step(nowMs, ev))
+		case ev := <-scan:
+			r.perform(r.core.Step(nowMs, ev))
+		case <-r.in.wake:
+		case <-timer.C:
+		case res := <-r.renewed:
+			if !r.onRenewed(res) {
+				return false
+			}
+		}
+	}
+}
+
+// nextStream takes a record from the tail or the scan if one is there.
+func (r *reign) nextStream() Event {
+	if !r.core.WantsTail() {
+		return nil
+	}
+	select {
+	case ev := <-r.tail:
+		return ev
+	case ev := <-r.scan:
+		return ev
+	default:
+		return nil
+	}
+}
+
+// checkTrust pauses the core while the lease or the time is in doubt.
+func (r *reign) checkTrust() (jumped bool) {
+	expired := !time.Now().Before(r.t.until)
+	if jumped = r.o.Time.JumpDetected(); jumped {
+		r.o.Time.Resample()
+	}
+	if expired != (r.state.Load() == 2) {
+		if expired {
+			r.state.Store(2)
+			r.log.Warn().Dur("lease", r.o.Lease).Msg("lease ran out without a renewal: firing is suspended until the store answers")
+		} else {
+			r.state.Store(1)
+			r.log.Info().Msg("lease renewed: firing again")
+		}
+	}
+	r.core.Pause(expired || jumped)
+	return jumped
+}
+
+func (r *reign) sleep(jumped bool) time.Duration {
+	if jumped {
+		return jumpRecheck
+	}
+	d := min(maxSleep, time.Until(r.nextTry))
+	if next, ok := r.core.Next(); ok {
+		d = min(d, time.Duration(next*int64(time.Millisecond)-r.o.Time.EarliestNs()))
+	}
+	return max(d, 0)
+}
+
+// maybeRenew writes the clock once a tick, without holding up the loop.
+func (r *reign) maybeRenew() {
+	if r.renews || time.Now().Before(r.nextTry) {
+		return
+	}
+	r.renews = true
+	c := r.checkpoint()
+	rev := r.t.rev
+	r.wg.Go(func() {
+		r.renewed <- r.renew(r.ctx, c, rev)
+	})
+}
+
+func (r *reign) checkpoint() store.Clock {
+	c := r.t.clock
+	r.core.Checkpoint(&c)
+	c.SweptMs = max(c.SweptMs, r.swept.Load())
+	return c
+}
+
+// onRenewed returns false if the shard is lost.
+func (r *reign) onRenewed(res renewal) bool {
+	r.renews = false
+	switch {
+	case res.err == nil:
+		r.t = tenure{clock: res.clock, rev: res.rev, until: r.leaseFrom(res.start)}
+		r.nextTry = res.start.Add(r.o.Tick)
+		r.markMs.Store(r.core.MarkMs())
+		r.m.pending.WithLabelValues(r.label).Set(float64(r.core.Pending()))
+		r.m.loaded.WithLabelValues(r.label).Set(float64(r.core.Loaded()))
+		lag := time.Duration(r.o.Time.EarliestNs() - r.core.MarkMs()*int64(time.Millisecond))
+		r.m.lag.WithLabelValues(r.label).Set(lag.Seconds())
+	case errors.Is(res.err, store.ErrRevision):
+		r.m.deposed.Inc()
+		r.log.Warn().Uint64("epoch", r.t.clock.Epoch).Msg("shard lost: another node moved its clock")
+		return false
+	default:
+		r.m.storeErrs.WithLabelValues("renew_clock").Inc()
+		r.nextTry = time.Now().Add(min(r.o.Tick/4, 250*time.Millisecond))
+	}
+	r.logChange("renew clock", res.err)
+	return true
+}
+
+// release lets what is in flight finish and gives the clock back, so that the
+// next owner need not wait for the lease.
+func (r *reign) release() {
+	ctx, cancel := context.WithTimeoutCause(r.ctx, drainBound, errors.New("drain bound reached"))
+	defer cancel()
+	r.core.Pause(true)
+	var events []Event
+	for !r.core.Idle() {
+		select {
+		case <-ctx.Done():
+			r.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at stop: the next owner confirms them")
+		case <-r.in.wake:
+			now := r.o.Time.EarliestNs() / int64(time.Millisecond)
+			events = r.in.take(events)
+			for _, ev := range events {
+				r.perform(r.core.Step(now, ev))
+			}
+			continue
+		}
+		break
+	}
+	if r.renews {
+		if res := <-r.renewed; !r.onRenewed(res) {
+			return
+		}
+	}
+	c := r.checkpoint()
+	c.Owner = ""
+	if res := r.renew(ctx, c, r.t.rev); res.err != nil {
+		r.log.Warn().Err(res.err).Msg("clock not released: the next owner waits for the lease")
+		return
+	}
+	r.log.Info().Uint64("epoch", c.Epoch).Time("mark", time.UnixMilli(c.TimeMs)).Msg("shard released")
+}
+
+// perform carries out actions; answers come back through the inbox.
+func (r *reign) perform(actions []Action) {
+	for _, a := range actions {
+		switch a := a.(type) {
+		case ActClaim:
+			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record}, func(res store.Result) {
+				r.in.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
+			})
+		case ActPublish:
+			r.publish(a)
+		case ActFinish:
+			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}, func(res store.Result) {
+				if res.Err != nil && !errors.Is(res.Err, store.ErrRevision) {
+					r.m.storeErrs.WithLabelValues("finish").Inc()
+				}
+			})
+		case ActLoad:
+			r.later(a.Delay, func() {
+				load, err := r.o.Store.LoadTicks(r.ctx, r.n, a.Ticks, a.Limit, a.After, a.Seen)
+				r.failed("load", err)
+				r.in.put(EvLoaded{Load: load, Err: err})
+			})
+		case ActScan:
+			r.later(a.Delay, func() { r.scanAll(a.ThroughMs) })
+		case ActReread:
+			r.later(a.Delay, func() {
+				t, err := r.o.Store.Get(r.ctx, a.ID)
+				if !errors.Is(err, schemas.ErrNotFound) {
+					r.failed("reread", err)
+				}
+				r.in.put(EvReread{ID: a.ID, Timer: t, Err: err})
+			})
+		case ActConfirm:
+			r.later(a.Delay, func() {
+				found, err := r.o.Store.FiredSince(r.ctx, a.Subjects, time.UnixMilli(a.SinceMs), a.IDs)
+				r.failed("confirm", err)
+				r.in.put(EvConfirmed{Found: found, Err: err})
+			})
+		}
+	}
+}
+
+func (r *reign) publish(a ActPublish) {
+	claimed := r.o.Time.EarliestNs()
+	r.o.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
+		if err != nil {
+			r.failed("publish", err)
+		} else {
+			r.m.fired.WithLabelValues(a.Service).Inc()
+			late := time.Duration(a.LateMs)*time.Millisecond + time.Duration(r.o.Time.EarliestNs()-claimed)
+			r.m.lateness.Observe(max(late, 0).Seconds())
+			if duplicate {
+				r.m.duplicates.Inc()
+			}
+		}
+		r.in.put(EvPublished{ID: a.ID, Duplicate: duplicate, Err: err})
+	})
+}
+
+func (r *reign) scanAll(throughMs int64) {
+	r.log.Info().Msg("the mark is older than the index: reading every pending timer once")
+	err := r.o.Store.ScanQueued(r.ctx, r.n, throughMs, func(t store.Timer) error {
+		select {
+		case r.scan <- EvScanned{Timer: t}:
+			return nil
+		case <-r.ctx.Done():
+			return context.Cause(r.ctx)
+		}
+	})
+	r.failed("scan", err)
+	select {
+	case r.scan <- EvScanDone{Err: err}:
+	case <-r.ctx.Done():
+	}
+}
+
+// later runs f in a goroutine of the reign, after a delay.
+func (r *reign) later(d time.Duration, f func()) {
+	r.wg.Go(func() {
+		if pause(r.ctx, d) {
+			f()
+		}
+	})
+}
+
+// failed counts and logs a store call that will be tried again.
+func (s *shard) failed(call string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.m.storeErrs.WithLabelValues(call).Inc()
+	}
+	s.logChange(call, err)
+}
+
+// logChange logs a failing call once until it succeeds or fails otherwise.
+func (s *shard) logChange(call string, err error) {
+	text := ""
+	if err != nil {
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		text = err.Error()
+	}
+	s.mu.Lock()
+	changed := s.lastErrs[call] != text
+	s.lastErrs[call] = text
+	s.mu.Unlock()
+	switch {
+	case !changed:
+	case err != nil:
+		s.log.Warn().Str("call", call).Err(err).Msg("store call fails; trying again")
+	default:
+		s.log.Info().Str("call", call).Msg("store call succeeds again")
+	}
+}
+
+// pause waits for d, or returns false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
