@@ -1,0 +1,440 @@
+package httpcall
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func dialer(addr string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "udp4", addr)
+	}
+}
+
+func newInvoker(t *testing.T, cfg Config) *Invoker {
+	t.Helper()
+	i, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(i.Close)
+	return i
+}
+
+var loopback = Config{Guard: Guard{AllowLoopback: true}}
+
+func request(target string) callback.Request {
+	e := event.New()
+	e.SetID("1 ü\"%")
+	e.SetSource("/a")
+	e.SetType("t")
+	e.SetTime(time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC))
+	e.SetExtension("timerattempt", int32(2))
+	e.SetExtension("timerscheduled", "2026-01-02T03:04:05.006Z")
+	e.SetExtension("timercallback", target)
+	_ = e.SetData("application/json", []byte(`{"a":1}`))
+	return callback.Request{Target: target, Event: &e, Key: "tid.1", Timeout: time.Second, NowMs: time.Now().UnixMilli(),
+		Trace: map[string]string{"traceparent": "00-1-2-01"}}
+}
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// raw serves connections by hand.
+func raw(t *testing.T, h func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				h(c)
+			}
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return "http://" + l.Addr().String()
+}
+
+// hang answers never. The body is read first: only then does the server notice
+// that the client has gone.
+func hang(_ http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+func call(t *testing.T, i *Invoker, target string, timeout time.Duration) callback.Outcome {
+	t.Helper()
+	r := request(target)
+	r.Timeout = timeout
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	return i.Invoke(ctx, r)
+}
+
+func TestRequestOnTheWire(t *testing.T) {
+	t.Parallel()
+	const s1, s2 = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+	var got *http.Request
+	var body []byte
+	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		body, _ = io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = io.WriteString(w, "thanks")
+	})
+	cfg := loopback
+	cfg.Secrets = []string{s1, s2}
+	out := call(t, newInvoker(t, cfg), strings.Replace(target, "http://", "http://alice:hunter2@", 1)+"/p?q=1#f", 5*time.Second)
+	if !out.Success || out.Code != 202 || string(out.Response) != "thanks" || out.Retryable {
+		t.Fatalf("%+v", out)
+	}
+	if got.Method != "POST" || got.RequestURI != "/p?q=1" || string(body) != `{"a":1}` {
+		t.Fatalf("%s %s %q", got.Method, got.RequestURI, body)
+	}
+	for k, want := range map[string]string{
+		"Ce-Specversion": "1.0", "Ce-Id": "1%20%C3%BC%22%25", "Ce-Source": "/a", "Ce-Type": "t", "Ce-Time": "2026-01-02T03:04:05.006Z",
+		"Ce-Timerattempt": "2", "Ce-Timerscheduled": "2026-01-02T03:04:05.006Z", "Content-Type": "application/json",
+		"Idempotency-Key": "tid.1", "Webhook-Id": "tid.1", "Traceparent": "00-1-2-01", "User-Agent": "belfry",
+		"Ce-Timercallback": target + "/p?q=1#f",
+	} {
+		if v := got.Header.Get(k); v != want {
+			t.Errorf("%s: %q; want %q", k, v, want)
+		}
+	}
+	if u, p, ok := got.BasicAuth(); !ok || u != "alice" || p != "hunter2" {
+		t.Errorf("basic auth %q %q", u, p)
+	}
+	for _, s := range []string{s1, s2} {
+		w, err := standardwebhooks.NewWebhook(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Verify(body, got.Header); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestStatuses(t *testing.T) {
+	t.Parallel()
+	var status int
+	header := http.Header{}
+	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for k, v := range header {
+			w.Header()[k] = v
+		}
+		w.WriteHeader(status)
+	})
+	i := newInvoker(t, loopback)
+	for _, c := range []struct {
+		status         int
+		retryAfter     string
+		success, retry bool
+		notNow         bool
+		wait           time.Duration
+		reason         callback.Reason
+	}{
+		{200, "", true, false, false, 0, ""}, {204, "", true, false, false, 0, ""}, {299, "5", true, false, false, 0, ""},
+		{301, "", false, false, false, 0, callback.ReasonRedirect}, {304, "", false, false, false, 0, callback.ReasonRedirect},
+		{400, "", false, false, false, 0, callback.ReasonStatus}, {404, "5", false, false, false, 0, callback.ReasonStatus},
+		{408, "", false, true, false, 0, callback.ReasonStatus}, {410, "", false, false, false, 0, callback.ReasonStatus},
+		{425, "", false, true, false, 0, callback.ReasonStatus}, {429, "", false, true, false, 0, callback.ReasonStatus},
+		{429, "2", false, true, true, 2 * time.Second, callback.ReasonRetryLater}, {503, "120", false, true, true, 2 * time.Minute, callback.ReasonRetryLater},
+		{429, "rubbish", false, true, false, 0, callback.ReasonStatus}, {500, "3", false, true, false, 3 * time.Second, callback.ReasonStatus},
+		{500, "", false, true, false, 0, callback.ReasonStatus}, {599, "", false, true, false, 0, callback.ReasonStatus},
+		{600, "", false, true, false, 0, callback.ReasonStatus},
+	} {
+		status, header = c.status, http.Header{}
+		if c.retryAfter != "" {
+			header.Set("Retry-After", c.retryAfter)
+		}
+		out := call(t, i, target, 5*time.Second)
+		if out.Success != c.success || out.Retryable != c.retry || out.NotNow != c.notNow || out.RetryAfter != c.wait || out.Reason != c.reason || out.Code != int32(c.status) {
+			t.Errorf("%d %q: %+v", c.status, c.retryAfter, out)
+		}
+	}
+}
+
+func TestRedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	inner := 0
+	private := serve(t, func(http.ResponseWriter, *http.Request) { inner++ })
+	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, strings.Replace(private, "://", "://bob:secret@", 1)+"/?k=secret", http.StatusTemporaryRedirect)
+	})
+	out := call(t, newInvoker(t, loopback), target, 5*time.Second)
+	if out.Success || out.Retryable || out.Reason != callback.ReasonRedirect || inner != 0 || strings.Contains(out.Err, "secret") || !strings.Contains(out.Err, "final URL") {
+		t.Fatalf("%+v, %d calls behind the redirect", out, inner)
+	}
+}
+
+func TestHang(t *testing.T) {
+	t.Parallel()
+	target := serve(t, hang)
+	out := call(t, newInvoker(t, loopback), target, 50*time.Millisecond)
+	if !out.Retryable || out.Reason != callback.ReasonTimeout || !strings.Contains(out.Err, "50ms") {
+		t.Fatalf("%+v", out)
+	}
+}
+
+func TestHugeAnswerIsCutOff(t *testing.T) {
+	t.Parallel()
+	const size = 100 << 20
+	wrote := make(chan int64, 1)
+	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		n, _ := io.CopyN(w, strings.NewReader(strings.Repeat("x", 1<<20)), 1<<20)
+		for n < size {
+			m, err := w.Write(make([]byte, 1<<20))
+			n += int64(m)
+			if err != nil {
+				break
+			}
+		}
+		wrote <- n
+	})
+	begin := time.Now()
+	out := call(t, newInvoker(t, loopback), target, 20*time.Second)
+	if !out.Success || len(out.Response) != schemas.MaxOutcomeResponse {
+		t.Fatalf("%+v", out)
+	}
+	if n := <-wrote; n >= size {
+		t.Fatalf("the whole answer was taken, in %v", time.Since(begin))
+	}
+}
+
+func TestSlowBodyDoesNotHoldTheCall(t *testing.T) {
+	t.Parallel()
+	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for r.Context().Err() == nil {
+			_, _ = io.WriteString(w, "x")
+			w.(http.Flusher).Flush()
+			time.Sleep(5 * time.Millisecond) // the drip, not a wait
+		}
+	})
+	cfg := loopback
+	cfg.BodyWait = 100 * time.Millisecond
+	begin := time.Now()
+	out := call(t, newInvoker(t, cfg), target, time.Minute)
+	if !out.Success || len(out.Response) == 0 || time.Since(begin) > 10*time.Second {
+		t.Fatalf("%+v after %v", out, time.Since(begin))
+	}
+}
+
+func TestHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	target := raw(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+		for range 1000 {
+			if _, err := io.WriteString(c, "X-Junk: "+strings.Repeat("j", 1000)+"\r\n"); err != nil {
+				return
+			}
+		}
+	})
+	out := call(t, newInvoker(t, loopback), target, 10*time.Second)
+	if out.Success || !out.Retryable || out.Reason != callback.ReasonConnection {
+		t.Fatalf("%+v", out)
+	}
+}
+
+func TestBrokenAnswers(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{"closed": "", "garbage": "SSH-2.0-x\r\n\r\n", "half": "HTTP/1.1 200"} {
+		target := raw(t, func(c net.Conn) { _, _ = io.WriteString(c, answer) })
+		if out := call(t, newInvoker(t, loopback), target, 10*time.Second); !out.Retryable || out.Reason != callback.ReasonConnection {
+			t.Errorf("%s: %+v", name, out)
+		}
+	}
+}
+
+func TestRefusedConnection(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := "http://" + l.Addr().String()
+	_ = l.Close()
+	out := call(t, newInvoker(t, loopback), target, 10*time.Second)
+	if !out.Retryable || out.Reason != callback.ReasonConnection {
+		t.Fatalf("%+v", out)
+	}
+}
+
+func TestGuardAtDialTime(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	target := serve(t, func(http.ResponseWriter, *http.Request) { calls++ })
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := u.Port()
+	named := Config{Resolver: resolver(t, "127.0.0.1")}
+	// The second answer differs from the first: what is dialled is what is judged.
+	rebinding := Config{Guard: Guard{AllowPrefixes: nil}, Resolver: resolver(t, "127.0.0.1", "127.0.0.2")}
+	for _, c := range []struct {
+		cfg  Config
+		host string
+	}{
+		{Config{}, "127.0.0.1"}, {Config{}, "localhost"}, {Config{}, "[::1]"}, {Config{}, "[::ffff:127.0.0.1]"}, {Config{}, "0.0.0.0"},
+		{Config{}, "[::]"}, {Config{}, "169.254.169.254"}, {Config{}, "[fd00:ec2::254]"}, {Config{}, "[64:ff9b::7f00:1]"},
+		{named, "inside.example"}, {rebinding, "rebinding.example"}, {rebinding, "rebinding.example"},
+	} {
+		out := call(t, newInvoker(t, c.cfg), "http://user:hunter2@"+c.host+":"+port+"/", 10*time.Second)
+		if out.Success || out.Retryable || out.Reason != callback.ReasonAddressRefused || !strings.Contains(out.Err, "functions.allow-") {
+			t.Errorf("%s: %+v", c.host, out)
+		}
+	}
+	if calls != 0 {
+		t.Fatalf("%d calls went through", calls)
+	}
+	allowed := Config{Guard: Guard{AllowLoopback: true}, Resolver: resolver(t, "127.0.0.1")}
+	if out := call(t, newInvoker(t, allowed), "http://inside.example:"+port+"/", 10*time.Second); !out.Success {
+		t.Fatalf("%+v", out)
+	}
+}
+
+func TestProxyFromTheEnvironmentIsNotUsed(t *testing.T) {
+	proxied := 0
+	proxy := serve(t, func(http.ResponseWriter, *http.Request) { proxied++ })
+	t.Setenv("HTTP_PROXY", proxy)
+	t.Setenv("http_proxy", proxy)
+	out := call(t, newInvoker(t, Config{Guard: Guard{AllowLoopback: true}, Resolver: resolver(t, "10.255.255.1")}), "http://x.example/", 10*time.Second)
+	if out.Reason != callback.ReasonAddressRefused || proxied != 0 {
+		t.Fatalf("%+v, %d through the proxy", out, proxied)
+	}
+}
+
+func TestCredentialsAreInNoError(t *testing.T) {
+	t.Parallel()
+	redirecting := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/other", http.StatusFound) })
+	failing := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) })
+	hanging := serve(t, hang)
+	creds := func(s string) string { return strings.Replace(s, "://", "://alice:hunter2@", 1) + "/?token=hunter2" }
+	i := newInvoker(t, loopback)
+	for _, target := range []string{
+		creds(redirecting), creds(failing), creds(hanging), creds("http://127.0.0.1:1"), creds("http://10.0.0.1:80"), creds("https" + failing[4:]),
+		creds("http://no-such-host.invalid"), "http://alice:hunter2@bad host/", "http://alice:hunter2@h:port/", "ftp://alice:hunter2@h/", "http://alice:hunter2@",
+		"http://alice:hunter2@[::1/", "http://alice:hunter2%zz@h/",
+	} {
+		out := call(t, i, target, 200*time.Millisecond)
+		if out.Success || out.Err == "" || strings.Contains(out.Err, "hunter2") {
+			t.Errorf("%s: %+v", target, out)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Proto)
+	}))
+	s.EnableHTTP2 = true
+	s.Config.ErrorLog = nil
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	if out := call(t, newInvoker(t, loopback), s.URL, 10*time.Second); !out.Retryable || out.Reason != callback.ReasonTLS {
+		t.Fatalf("untrusted: %+v", out)
+	}
+	cfg := loopback
+	cfg.TLS = s.Client().Transport.(*http.Transport).TLSClientConfig
+	if out := call(t, newInvoker(t, cfg), s.URL, 10*time.Second); !out.Success || string(out.Response) != "HTTP/2.0" {
+		t.Fatalf("trusted: %+v", out)
+	}
+}
+
+func TestSecretsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"", "whsec_", "secret", "whsec_c2hvcnQ=", "whsec_!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "whsec_" + strings.Repeat("A", 200)} {
+		_, err := New(Config{Secrets: []string{s}})
+		if schemas.CodeOf(err) != schemas.CodeConfig || (len(s) > 7 && strings.Contains(err.Error(), s)) {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
+
+func TestCancelEndsTheCall(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{})
+	target := serve(t, func(w http.ResponseWriter, r *http.Request) { close(arrived); hang(w, r) })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	if out := newInvoker(t, loopback).Invoke(ctx, request(target)); out.Success || !errors.Is(ctx.Err(), context.Canceled) {
+		t.Fatalf("%+v", out)
+	}
+}
+
+func TestConnectionsAreReused(t *testing.T) {
+	t.Parallel()
+	conns := 0
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, 20_000))
+	}))
+	s.Config.ConnState = func(_ net.Conn, st http.ConnState) {
+		if st == http.StateNew {
+			conns++
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	i := newInvoker(t, loopback)
+	for range 20 {
+		if out := call(t, i, s.URL, 10*time.Second); !out.Success {
+			t.Fatalf("%+v", out)
+		}
+	}
+	if conns != 1 {
+		t.Fatalf("%d connections for 20 calls in a row", conns)
+	}
+}
+
+func BenchmarkInvoke(b *testing.B) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer s.Close()
+	i, err := New(Config{Guard: Guard{AllowLoopback: true}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer i.Close()
+	r := request(s.URL)
+	b.ReportAllocs()
+	for b.Loop() {
+		if out := i.Invoke(b.Context(), r); !out.Success {
+			b.Fatalf("%+v", out)
+		}
+	}
+}

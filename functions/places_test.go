@@ -1,0 +1,166 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestPlacesGuaranteeEachServiceItsOwn(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(32)
+	var hung []*seat
+	for range 4 {
+		hung = append(hung, p.add(32, 1))
+	}
+	late := p.add(32, 1)
+	total := 0
+	for _, s := range hung { // four services take all that they get
+		for n := p.room(s); n > 0; n = p.room(s) {
+			if err := p.acquire(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			total++
+		}
+	}
+	own := p.guaranteed
+	if own < 1 || total != 32-own {
+		t.Fatalf("the hung services run %d, each owns %d", total, own)
+	}
+	if got := p.room(late); got != own {
+		t.Fatalf("the late service has room for %d; want %d", got, own)
+	}
+	for range own {
+		if err := p.acquire(t.Context(), late); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p.room(late) != 0 {
+		t.Fatal("more than the total")
+	}
+	p.release(hung[0])
+	select {
+	case <-late.wake[0]:
+	case <-time.After(5 * time.Second):
+		t.Fatal("a starved service is not woken")
+	}
+	if p.room(late) != 1 {
+		t.Fatal("a place that was given back is not there")
+	}
+}
+
+func TestPlacesGoToTheServiceThatRunsFewest(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(8)
+	a, b := p.add(8, 1), p.add(8, 1)
+	for range 8 - p.guaranteed { // a uses its own and all shared
+		if err := p.acquire(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range p.guaranteed {
+		if err := p.acquire(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan string, 2)
+	var wg sync.WaitGroup
+	for name, s := range map[string]*seat{"a": a, "b": b} {
+		wg.Go(func() {
+			if err := p.acquire(t.Context(), s); err == nil {
+				got <- name
+			}
+		})
+	}
+	eventually(t, "both wait", func() bool { return p.busy(a)+p.busy(b) == 10 })
+	p.release(a)
+	if first := <-got; first != "b" {
+		t.Fatalf("%s got the place", first)
+	}
+	p.release(a)
+	wg.Wait()
+}
+
+func TestPlacesMoreServicesThanPlaces(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(2)
+	for range 10 {
+		s := p.add(4, 1)
+		if p.room(s) < 1 {
+			t.Fatal("a service without any place")
+		}
+		if err := p.acquire(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPlacesCancelledWait(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(1)
+	s := p.add(1, 1)
+	if err := p.acquire(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.acquire(ctx, s) }()
+	eventually(t, "it waits", func() bool { return p.busy(s) == 2 })
+	cancel(cause)
+	if err := <-done; !errors.Is(err, cause) {
+		t.Fatal(err)
+	}
+	p.release(s)
+	if p.room(s) != 1 || p.busy(s) != 0 {
+		t.Fatal("the cancelled wait left something behind")
+	}
+}
+
+// Whatever comes and goes: no limit is passed, no place is lost.
+func TestPlacesRandom(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(20)
+	var wg sync.WaitGroup
+	seats := make([]*seat, 6)
+	for i := range seats {
+		seats[i] = p.add(5, 1)
+	}
+	for w := range 60 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(w), 1))
+			for range 200 {
+				s := seats[rng.IntN(len(seats))]
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(2000))*time.Microsecond)
+				if p.acquire(ctx, s) == nil {
+					p.mu.Lock()
+					total := 0
+					for _, x := range seats {
+						total += x.running
+						if x.running > x.limit {
+							t.Error("over the service's limit")
+						}
+					}
+					if total > 20 {
+						t.Errorf("%d run", total)
+					}
+					p.mu.Unlock()
+					p.release(s)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	for _, s := range seats {
+		if p.busy(s) != 0 {
+			t.Fatal("places were lost")
+		}
+	}
+	if p.sharedUsed != 0 {
+		t.Fatalf("%d shared places in use by nobody", p.sharedUsed)
+	}
+}

@@ -1,0 +1,181 @@
+package functions
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	const s, m = time.Second, time.Minute
+	for _, c := range []struct {
+		first, limit time.Duration
+		n            uint32
+		want         time.Duration
+	}{
+		{s, 10 * m, 1, s}, {s, 10 * m, 2, 2 * s}, {s, 10 * m, 5, 16 * s}, {s, 10 * m, 10, 512 * s}, {s, 10 * m, 11, 10 * m},
+		{s, 10 * m, 4_000_000_000, 10 * m}, {200 * time.Millisecond, s, 3, 800 * time.Millisecond}, {200 * time.Millisecond, s, 4, s},
+		{m, s, 1, s}, {0, 0, 1, minBackoff}, {s, 0, 100, fallbackCap}, {time.Hour, 0, 1, time.Hour}, {-s, s, 1, minBackoff},
+		{1 << 62, 1<<63 - 1, 2, 1<<63 - 1}, // no overflow
+	} {
+		if got := backoff(c.first, c.limit, c.n); got != c.want {
+			t.Errorf("backoff(%v, %v, %d) = %v; want %v", c.first, c.limit, c.n, got, c.want)
+		}
+	}
+}
+
+var testSpec = schemas.Spec{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute}
+
+func deliveredRecord() schemas.Record {
+	return schemas.Record{State: schemas.StateDelivered, Run: 1, MaxAttempt: 3, DueMs: 500, ScheduledMs: 500,
+		Body: schemas.Body{Mode: schemas.ModeBinary, Data: []byte("x")}}
+}
+
+func TestNext(t *testing.T) {
+	t.Parallel()
+	p := policy{short: 30 * time.Second, maxNotNow: 5}
+	retry := callback.Retry(callback.ReasonStatus, "500")
+	for _, c := range []struct {
+		name       string
+		attempt    uint32
+		max        uint32
+		out        callback.Outcome
+		random     float64
+		step       step
+		delay      time.Duration
+		maxAfter   uint32
+		stateAfter schemas.State
+	}{
+		{"success", 0, 3, callback.Outcome{Success: true, Code: 204}, 0, stepSuccess, 0, 3, schemas.StateSuccess},
+		{"first failure", 0, 3, retry, 0, stepShort, time.Second, 3, schemas.StateRetrying},
+		{"jitter adds", 0, 3, retry, .5, stepShort, 1100 * time.Millisecond, 3, schemas.StateRetrying},
+		{"second failure", 1, 3, retry, 0, stepShort, 2 * time.Second, 3, schemas.StateRetrying},
+		{"last attempt", 2, 3, retry, 0, stepDead, 0, 3, schemas.StateFail},
+		{"permanent", 0, 3, callback.Permanent(callback.ReasonStatus, "410"), 0, stepDead, 0, 3, schemas.StateFail},
+		{"one attempt alone", 0, 1, retry, 0, stepDead, 0, 1, schemas.StateFail},
+		{"no maximum known", 0, 0, retry, 0, stepShort, time.Second, 3, schemas.StateRetrying},
+		{"backoff above Retry-After", 5, 30, callback.Outcome{Retryable: true, RetryAfter: 30 * time.Second}, 0, stepLong, 32 * time.Second, 30, schemas.StateRetrying},
+		{"at the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30 * time.Second}, 0, stepShort, 30 * time.Second, 3, schemas.StateRetrying},
+		{"beyond the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30*time.Second + time.Millisecond}, 0, stepLong, 30*time.Second + time.Millisecond, 3, schemas.StateRetrying},
+		{"Retry-After below the backoff", 1, 3, callback.Outcome{Retryable: true, RetryAfter: time.Second}, 0, stepShort, 2 * time.Second, 3, schemas.StateRetrying},
+		{"Retry-After bounded", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 1000 * time.Hour}, 0, stepLong, callback.MaxRetryAfter, 3, schemas.StateRetrying},
+		{"not now gives back", 2, 3, callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second}, 0, stepShort, 2 * time.Second, 4, schemas.StateRetrying},
+		{"not now does not double", 6, 7, callback.Outcome{Retryable: true, NotNow: true}, 0, stepShort, time.Second, 8, schemas.StateRetrying},
+		{"not now has an end", 7, 8, callback.Outcome{Retryable: true, NotNow: true}, 0, stepDead, 0, 8, schemas.StateFail},
+	} {
+		rec := deliveredRecord()
+		rec.Attempt, rec.MaxAttempt = c.attempt, c.max
+		got := p.next(rec, c.out, testSpec, 10_000, c.random)
+		r := got.record
+		if got.step != c.step || got.delay != c.delay || r.MaxAttempt != c.maxAfter || r.State != c.stateAfter || r.Attempt != c.attempt+1 {
+			t.Errorf("%s: step %d delay %v max %d state %v attempt %d", c.name, got.step, got.delay, r.MaxAttempt, r.State, r.Attempt)
+		}
+		if !rec.State.CanBecome(r.State) {
+			t.Errorf("%s: %v cannot become %v", c.name, rec.State, r.State)
+		}
+		switch {
+		case r.State.Final() && (r.Body.Mode != schemas.ModeNone || r.DoneMs != 10_000 || r.Queued):
+			t.Errorf("%s: final record keeps %v, done %d, queued %v", c.name, r.Body, r.DoneMs, r.Queued)
+		case !r.State.Final() && (r.Body.Mode != schemas.ModeBinary || r.NextMs != 10_000+c.delay.Milliseconds()):
+			t.Errorf("%s: body %v, next %d", c.name, r.Body, r.NextMs)
+		case c.step == stepLong && (!r.Queued || r.DueMs != r.NextMs), c.step == stepShort && (r.Queued || r.DueMs != 500):
+			t.Errorf("%s: queued %v, due %d", c.name, r.Queued, r.DueMs)
+		}
+	}
+}
+
+// Whatever a callee answers, a run comes to an end within its attempts and the
+// "not now" that are given back.
+func TestEveryRunEnds(t *testing.T) {
+	t.Parallel()
+	p := policy{short: 30 * time.Second, maxNotNow: 20}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		spec := testSpec
+		spec.MaxAttempts = 1 + rng.Uint32N(10)
+		rec := deliveredRecord()
+		rec.MaxAttempt = spec.MaxAttempts
+		var calls uint32
+		for !rec.State.Final() {
+			out := callback.Outcome{Retryable: true, NotNow: rng.IntN(2) == 0, RetryAfter: time.Duration(rng.Int64N(int64(time.Hour)))}
+			rec = p.next(rec, out, spec, int64(calls), rng.Float64()).record
+			if calls++; calls > spec.MaxAttempts+20 {
+				t.Fatalf("%d calls with %d attempts", calls, spec.MaxAttempts)
+			}
+		}
+		if calls < spec.MaxAttempts {
+			t.Fatalf("%d calls of %d attempts", calls, spec.MaxAttempts)
+		}
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	t.Parallel()
+	claim := schemas.Claim{Run: 2, Attempt: 1}
+	rec := func(change func(*schemas.Record)) *store.Timer {
+		r := schemas.Record{State: schemas.StateDelivered, Run: 2, Attempt: 1}
+		change(&r)
+		return &store.Timer{Record: r}
+	}
+	retrying := func(queued bool, next int64) *store.Timer {
+		return rec(func(r *schemas.Record) {
+			r.State, r.Queued, r.NextMs, r.Attempt = schemas.StateRetrying, queued, next, 2
+		})
+	}
+	ack := admission{}
+	for name, c := range map[string]struct {
+		t    *store.Timer
+		want admission
+	}{
+		"gone":                 {nil, ack},
+		"cut short by a crash": {rec(func(*schemas.Record) {}), admission{run: true}},
+		"success":              {rec(func(r *schemas.Record) { r.State = schemas.StateSuccess }), ack},
+		"fail":                 {rec(func(r *schemas.Record) { r.State = schemas.StateFail }), ack},
+		"cancelled":            {rec(func(r *schemas.Record) { r.State = schemas.StateCancelled }), ack},
+		"pending again":        {rec(func(r *schemas.Record) { r.State = schemas.StatePending }), ack},
+		"another run":          {rec(func(r *schemas.Record) { r.Run = 3 }), ack},
+		"another timer's":      {rec(func(r *schemas.Record) { r.Hash[0] = 1 }), ack},
+		"claimed for a retry":  {rec(func(r *schemas.Record) { r.Attempt = 2 }), ack},
+		"in the wheel":         {retrying(true, 0), ack},
+		"retry due":            {retrying(false, 1000), admission{run: true}},
+		"retry not due":        {retrying(false, 1250), admission{wait: 250 * time.Millisecond}},
+	} {
+		if got := admit(claim, c.t, 1000); got != c.want {
+			t.Errorf("%s: %+v; want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestRebase(t *testing.T) {
+	t.Parallel()
+	claim := schemas.Claim{Run: 1}
+	at := func(state schemas.State, attempt uint32, queued bool) *store.Timer {
+		return &store.Timer{Rev: 9, Record: schemas.Record{State: state, Run: 1, Attempt: attempt, Queued: queued, NextMs: 1300}}
+	}
+	const d, r, s = schemas.StateDelivered, schemas.StateRetrying, schemas.StateSuccess
+	for name, c := range map[string]struct {
+		t       *store.Timer
+		success bool
+		goOn    bool
+		wait    time.Duration
+	}{
+		"claimed anew by a sweeper":     {at(d, 0, false), false, true, 0},
+		"our own write, answer lost":    {at(r, 1, false), false, false, 300 * time.Millisecond},
+		"our own long one, answer lost": {at(r, 1, true), false, false, 0},
+		"claimed for the next attempt":  {at(d, 1, false), false, false, 0},
+		"success after another failed":  {at(r, 1, true), true, true, 0},
+		"success recorded before":       {at(s, 1, false), true, false, 0},
+		"cancelled meanwhile":           {at(schemas.StateCancelled, 0, false), false, false, 0},
+		"gone":                          {nil, true, false, 0},
+	} {
+		got, a := rebase(claim, 1, c.success, c.t, 1000)
+		if (got != nil) != c.goOn || a.wait != c.wait {
+			t.Errorf("%s: go on %v, wait %v", name, got != nil, a.wait)
+		}
+	}
+}
