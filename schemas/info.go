@@ -1,0 +1,156 @@
+package schemas
+
+import "time"
+
+// TimerInfo is what the API tells of a timer. Times are RFC 3339 in UTC with
+// milliseconds, and absent where there is none yet.
+type TimerInfo struct {
+	Timer       TimerID      `json:"timer"`
+	ID          string       `json:"id"`
+	Source      string       `json:"source"`
+	Type        string       `json:"type"`
+	Service     string       `json:"service"`
+	Group       string       `json:"group,omitempty"`
+	Callback    string       `json:"callback,omitempty"` // credentials redacted
+	State       State        `json:"state"`
+	Scheduled   string       `json:"scheduled"`
+	Due         string       `json:"due"` // when the wheel acts next: later than scheduled for a retry
+	Added       string       `json:"added,omitempty"`
+	Fired       string       `json:"fired,omitempty"`
+	Done        string       `json:"done,omitempty"`
+	Next        string       `json:"next,omitempty"` // the next attempt
+	Run         uint32       `json:"run"`
+	Attempts    uint32       `json:"attempts"`
+	MaxAttempts uint32       `json:"maxattempts"`
+	Outcome     *OutcomeInfo `json:"outcome,omitempty"`
+	Revision    uint64       `json:"revision"`
+}
+
+// OutcomeInfo is the last callback attempt.
+type OutcomeInfo struct {
+	Code     int32  `json:"code,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Response string `json:"response,omitempty"`
+}
+
+// FromRecord describes a record.
+func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
+	text := func(ms int64) string {
+		if ms == 0 {
+			return ""
+		}
+		return FormatTime(ms)
+	}
+	info := TimerInfo{
+		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
+		State: r.State, Scheduled: text(r.ScheduledMs), Due: text(r.DueMs), Added: text(r.AddedMs), Fired: text(r.FiredMs), Done: text(r.DoneMs),
+		Next: text(r.NextMs), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, Revision: rev,
+	}
+	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
+		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}
+	}
+	return info
+}
+
+// AddReply answers timers.api.add.
+type AddReply struct {
+	Timer     TimerID `json:"timer"`
+	Due       string  `json:"due"`
+	Duplicate bool    `json:"duplicate"`
+	State     State   `json:"state"`
+}
+
+// TimerRef names a timer in a request: by timer id, or by id and source.
+type TimerRef struct {
+	Timer  string `json:"timer,omitempty"`
+	ID     string `json:"id,omitempty"`
+	Source string `json:"source,omitempty"`
+}
+
+// Resolve returns the timer id.
+func (r TimerRef) Resolve() (TimerID, error) {
+	switch {
+	case r.Timer != "" && (r.ID != "" || r.Source != ""):
+		return TimerID{}, Errorf(CodeBadRequest, "both timer and id are given; one names the timer")
+	case r.Timer != "":
+		return ParseTimerID(r.Timer)
+	case r.ID != "" && r.Source != "":
+		return NewTimerID(r.Source, r.ID), nil
+	}
+	return TimerID{}, Errorf(CodeBadRequest, "name the timer: timer, or id and source")
+}
+
+// RescheduleRequest is the body of timers.api.reschedule: At (RFC 3339) or After
+// (a duration from now).
+type RescheduleRequest struct {
+	TimerRef
+	At    string `json:"at,omitempty"`
+	After string `json:"after,omitempty"`
+}
+
+// ListRequest is the body of timers.api.list.
+type ListRequest struct {
+	States  []State `json:"state,omitempty"`
+	Service string  `json:"service,omitempty"`
+	Group   string  `json:"group,omitempty"`
+	Limit   int     `json:"limit,omitempty"`
+	Cursor  string  `json:"cursor,omitempty"`
+}
+
+// ListReply is one page; Cursor is empty at the end.
+type ListReply struct {
+	Timers []TimerInfo `json:"timers"`
+	Cursor string      `json:"cursor,omitempty"`
+}
+
+// DeadListRequest is the body of timers.api.dead.list. TimerRef is optional.
+type DeadListRequest struct {
+	TimerRef
+	Service string `json:"service,omitempty"`
+	Limit   int    `json:"limit,omitempty"`
+	Cursor  string `json:"cursor,omitempty"`
+}
+
+// DeadInfo is one dead letter.
+type DeadInfo struct {
+	Sequence  uint64  `json:"sequence"`
+	Timer     TimerID `json:"timer"`
+	ID        string  `json:"id"`
+	Source    string  `json:"source"`
+	Type      string  `json:"type"`
+	Service   string  `json:"service"`
+	Scheduled string  `json:"scheduled"`
+	Died      string  `json:"died"`
+	Attempts  uint32  `json:"attempts"`
+	ErrorCode string  `json:"errorcode"`
+	ErrorData string  `json:"errordata,omitempty"`
+}
+
+// DeadListReply is one page; Cursor is empty at the end.
+type DeadListReply struct {
+	Dead   []DeadInfo `json:"dead"`
+	Cursor string     `json:"cursor,omitempty"`
+}
+
+// ReplayRequest is the body of timers.api.dead.replay: a timer, or a service.
+type ReplayRequest struct {
+	TimerRef
+	Service string `json:"service,omitempty"`
+	Limit   int    `json:"limit,omitempty"`
+}
+
+// ReplayReply says what was replayed. More says that the limit cut it off.
+type ReplayReply struct {
+	Replayed int       `json:"replayed"`
+	Timers   []TimerID `json:"timers"`
+	More     bool      `json:"more"`
+}
+
+// parseTimestamp reads a CloudEvents Timestamp.
+func parseTimestamp(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return t, badEvent("time %.80q is not an RFC 3339 time", s)
+	}
+	return t, nil
+}
