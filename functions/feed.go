@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
 )
 
 // source is one of the two streams that a service is served from.
-type source = int
+type source = store.Kind
 
 const (
-	sourceFired source = 0
-	sourceRetry source = 1
+	sourceFired = store.KindFired
+	sourceRetry = store.KindRetry
 )
 
 // feed pulls one service's messages from one stream, never more than the

@@ -26,7 +26,7 @@ type Store interface {
 	// Publish publishes and waits for the acknowledgement.
 	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
 	// ServiceConsumer returns the service's durable consumer, made if absent.
-	ServiceConsumer(ctx context.Context, svc string, kind source, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
+	ServiceConsumer(ctx context.Context, svc string, kind store.Kind, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
 	// WatchServices yields every service that has callbacks, until ctx is done.
 	WatchServices(ctx context.Context) (<-chan string, error)
 }

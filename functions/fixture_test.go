@@ -1,0 +1,246 @@
+package functions
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// rig is a real server with a real store, and functions on it.
+type rig struct {
+	t      *testing.T
+	server *natstest.Server
+	nc     *nats.Conn
+	store  *store.Store
+	log    *logBuffer
+	n      int
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, server: natstest.Run(t), log: &logBuffer{}}
+	r.nc = r.server.Connect()
+	var err error
+	r.store, err = store.Open(t.Context(), r.nc, store.Config{
+		Node: "test", AddMaxBytes: 8 << 20, FiredMaxBytes: 64 << 20, RetryMaxBytes: 64 << 20, DeadMaxBytes: 64 << 20, ShardMaxBytes: 64 << 20,
+	}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.store.Close)
+	return r
+}
+
+func nowMs() int64 { return time.Now().UnixMilli() } // the server runs on this host's clock
+
+// start starts functions; change may be nil. It is stopped when the test ends.
+func (r *rig) start(change func(*Options)) *Functions {
+	r.t.Helper()
+	o := Options{Store: r.store, Conn: r.nc, Now: nowMs, Log: zerolog.New(r.log), AllowLoopback: true, AckWait: time.Second, StopGrace: 2 * time.Second}
+	if change != nil {
+		change(&o)
+	}
+	f, err := New(o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := f.Start(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = f.Stop(context.Background()) })
+	return f
+}
+
+type timer struct {
+	svc, callback string
+	attributes    map[string]string
+	attempt       uint32 // attempts concluded before
+}
+
+// fire makes a record through the store, claims it and publishes the event, as
+// a scheduler does.
+func (r *rig) fire(x timer) schemas.TimerID {
+	r.t.Helper()
+	r.n++
+	if x.svc == "" {
+		x.svc = "s"
+	}
+	hdr := nats.Header{
+		"ce-specversion": {"1.0"}, "ce-id": {fmt.Sprint(r.n)}, "ce-source": {"/test"}, "ce-type": {"t"}, "content-type": {"text/plain"},
+		"ce-timersvc": {x.svc}, "ce-timerafter": {"1ms"}, "ce-timerbackoff": {"20ms..1s"}, "ce-timermaxattempts": {"3"}, "ce-timertimeout": {"10s"},
+	}
+	if x.callback != "" {
+		hdr["ce-timercallback"] = []string{x.callback}
+	}
+	for k, v := range x.attributes {
+		hdr["ce-"+k] = []string{v}
+	}
+	now := nowMs()
+	body, spec, err := schemas.ParseAdd(hdr, []byte("hello"), now, schemas.Limits{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.store.RegisterService(r.t.Context(), x.svc); err != nil {
+		r.t.Fatal(err)
+	}
+	rec := schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: now, ScheduledMs: now, AddedMs: now, Hash: spec.Hash,
+		Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+	}
+	id := spec.Timer
+	w := store.Write{ID: id, Record: &rec}
+	res := r.store.Create(r.t.Context(), []store.Write{w})[0]
+	if res.Err != nil {
+		r.t.Fatal(res.Err)
+	}
+	rec.Attempt = x.attempt
+	r.claim(store.Timer{ID: id, Rev: res.Rev, Record: rec})
+	return id
+}
+
+// claim does what a scheduler does with a timer that is due.
+func (r *rig) claim(t store.Timer) {
+	r.t.Helper()
+	rec := t.Record
+	rec.State, rec.Queued, rec.FiredMs, rec.NextMs, rec.Epoch = schemas.StateDelivered, false, nowMs(), 0, 1
+	rev, err := r.store.Update(r.t.Context(), store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	hdr, data := rec.Body.Message(schemas.Fired{ScheduledMs: rec.ScheduledMs, FiredMs: rec.FiredMs, Run: rec.Run, Attempt: rec.Attempt + 1})
+	hdr[schemas.HeaderClaim] = []string{schemas.Claim{Timer: t.ID, Revision: rev, Run: rec.Run, Attempt: rec.Attempt, MaxAttempt: rec.MaxAttempt,
+		AddedMs: rec.AddedMs, FiredMs: rec.FiredMs, Epoch: rec.Epoch, Hash: rec.Hash}.String()}
+	m := store.Msg{Subject: schemas.SubjectFired(rec.Service), MsgID: t.ID.MsgID(rec.Run), Header: hdr, Data: data}
+	if rec.Attempt > 0 {
+		m.Subject, m.MsgID = schemas.SubjectRetry(rec.Service), t.ID.RetryMsgID(rec.Run, rec.Attempt+1)
+	}
+	if _, _, err := r.store.Publish(r.t.Context(), m); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// get reads the record.
+func (r *rig) get(id schemas.TimerID) store.Timer {
+	r.t.Helper()
+	t, err := r.store.Get(r.t.Context(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return t
+}
+
+// await waits until the record is in the state.
+func (r *rig) await(id schemas.TimerID, want schemas.State) schemas.Record {
+	r.t.Helper()
+	var got schemas.Record
+	eventually(r.t, "state "+want.String(), func() bool {
+		t, err := r.store.Get(r.t.Context(), id)
+		got = t.Record
+		return err == nil && got.State == want
+	})
+	return got
+}
+
+// settled waits until the service's consumers hold nothing.
+func (r *rig) settled(svc string) {
+	r.t.Helper()
+	eventually(r.t, "nothing left to acknowledge", func() bool {
+		for _, k := range []store.Kind{store.KindFired, store.KindRetry} {
+			info := r.consumer(svc, k)
+			if info.NumAckPending > 0 || info.NumPending > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (r *rig) consumer(svc string, k store.Kind) *jetstream.ConsumerInfo {
+	r.t.Helper()
+	stream := schemas.StreamFired
+	if k == store.KindRetry {
+		stream = schemas.StreamRetry
+	}
+	c, err := r.store.JetStream().Consumer(r.t.Context(), stream, "belfry_"+svc)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c.CachedInfo()
+}
+
+// dead returns the dead letters of a service.
+func (r *rig) dead(svc string) []*jetstream.RawStreamMsg {
+	r.t.Helper()
+	p, err := r.store.DeadList(r.t.Context(), store.DeadQuery{Service: svc})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return p.Letters
+}
+
+// callee is an HTTP server that counts.
+type callee struct {
+	URL   string
+	mu    sync.Mutex
+	calls []*http.Request
+	times []time.Time
+}
+
+func (c *callee) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.calls)
+}
+
+// httpCallee serves with h, which is told which call it is, from 1.
+func httpCallee(t *testing.T, h func(n int, w http.ResponseWriter, r *http.Request)) *callee {
+	t.Helper()
+	c := &callee{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var b [64]byte
+		for {
+			if _, err := r.Body.Read(b[:]); err != nil {
+				break
+			}
+		}
+		c.mu.Lock()
+		c.calls = append(c.calls, r)
+		c.times = append(c.times, time.Now())
+		n := len(c.calls)
+		c.mu.Unlock()
+		h(n, w, r)
+	}))
+	t.Cleanup(s.Close)
+	c.URL = s.URL
+	return c
+}
