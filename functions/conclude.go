@@ -122,30 +122,15 @@ func (d *delivery) deadLetter(p plan, out callback.Outcome) store.Msg {
 		Subject: schemas.SubjectDead(d.svc.name),
 		MsgID:   d.claim.Timer.RetryMsgID(d.claim.Run, p.record.Attempt) + ".dead",
 	}
-	if d.event == nil || out.Reason == callback.ReasonUndecodable {
+	body := d.timer.Record.Body
+	if body.Mode == schemas.ModeNone { // not read: only a success is concluded so
 		msg.Header, msg.Data = d.plainDeadLetter(p, out)
 		return msg
 	}
-	e := d.event.Clone()
-	e.SetExtension(attrAttempt, int32(p.record.Attempt))
-	e.SetExtension(attrErrorCode, string(out.Reason))
-	e.SetExtension(attrErrorData, callback.Clip(out.Err, schemas.MaxOutcomeError))
-	mode := schemas.ModeBinary
-	if strings.HasPrefix(strings.ToLower(d.msg.Headers().Get("Content-Type")), "application/cloudevents") {
-		mode = schemas.ModeStructured
-	}
-	hdr, data, err := schemas.EncodeEvent(e, mode)
-	if err != nil {
-		msg.Header, msg.Data = d.plainDeadLetter(p, out)
-		return msg
-	}
-	for name, values := range d.msg.Headers() {
-		if _, set := hdr[name]; !set && !ownHeader(name) {
-			hdr[name] = values
-		}
-	}
-	d.annotate(hdr, p, out, schemas.MaxOutcomeError)
-	msg.Header, msg.Data = hdr, data
+	r := &p.record
+	msg.Header, msg.Data = body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt},
+		string(out.Reason), callback.Clip(out.Err, schemas.MaxOutcomeError))
+	d.annotate(msg.Header, p, out, schemas.MaxOutcomeError)
 	return msg
 }
 
@@ -168,11 +153,4 @@ func (d *delivery) annotate(hdr nats.Header, p plan, out callback.Outcome, limit
 	hdr[schemas.HeaderClaim] = []string{c.String()}
 	hdr[schemas.HeaderErrorCode] = []string{string(out.Reason)}
 	hdr[schemas.HeaderError] = []string{callback.Clip(out.Err, limit)}
-}
-
-// ownHeader reports whether a header is an attribute, the server's or Belfry's,
-// and so not the user's to be carried over.
-func ownHeader(name string) bool {
-	name = strings.ToLower(name)
-	return strings.HasPrefix(name, "ce-") || strings.HasPrefix(name, "nats-") || strings.HasPrefix(name, "belfry-") || name == "content-type"
 }

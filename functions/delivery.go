@@ -31,13 +31,6 @@ type delivery struct {
 	deadSent bool
 }
 
-// attributes that functions writes.
-const (
-	attrAttempt   = "timerattempt"
-	attrErrorCode = "timererrorcode"
-	attrErrorData = "timererrordata"
-)
-
 // handle works on one message until it is concluded, left to its redelivery, or
 // handed back because functions stops. born is when the consumer was made.
 func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time) {
@@ -115,7 +108,7 @@ func (d *delivery) call() {
 	if timeout <= 0 || timeout > maxTimeout {
 		timeout = maxTimeout
 	}
-	d.event.SetExtension(attrAttempt, int32(d.timer.Record.Attempt+1))
+	d.event.SetExtension(schemas.AttrAttempt, int32(d.timer.Record.Attempt+1))
 	req := callback.Request{
 		Target: d.spec.Callback, Event: d.event, Trace: d.trace(), Key: d.key,
 		Timeout: timeout, NowMs: d.f.o.Now(),

@@ -3,6 +3,7 @@ package functions
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -105,12 +106,18 @@ func (r *rig) fire(x timer) schemas.TimerID {
 	for k, v := range x.attributes {
 		hdr["ce-"+k] = []string{v}
 	}
+	return r.fireEvent(hdr, []byte("hello"), x.attempt)
+}
+
+// fireEvent adds an event, and fires it at once.
+func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.TimerID {
+	r.t.Helper()
 	now := nowMs()
-	body, spec, err := schemas.ParseAdd(hdr, []byte("hello"), now, schemas.Limits{})
+	body, spec, err := schemas.ParseAdd(hdr, data, now, schemas.Limits{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.store.RegisterService(r.t.Context(), x.svc); err != nil {
+	if err := r.store.RegisterService(r.t.Context(), spec.Service); err != nil {
 		r.t.Fatal(err)
 	}
 	rec := schemas.Record{
@@ -123,7 +130,7 @@ func (r *rig) fire(x timer) schemas.TimerID {
 	if res.Err != nil {
 		r.t.Fatal(res.Err)
 	}
-	rec.Attempt = x.attempt
+	rec.Attempt = attempt
 	r.claim(store.Timer{ID: id, Rev: res.Rev, Record: rec})
 	return id
 }
@@ -214,6 +221,14 @@ type callee struct {
 	mu    sync.Mutex
 	calls []*http.Request
 	times []time.Time
+	data  []string
+}
+
+// bodies are the bodies of the first n calls; false if there were fewer.
+func (c *callee) bodies(n int) ([]string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.data[:min(n, len(c.data))], len(c.data) >= n
 }
 
 func (c *callee) count() int {
@@ -227,15 +242,14 @@ func httpCallee(t *testing.T, h func(n int, w http.ResponseWriter, r *http.Reque
 	t.Helper()
 	c := &callee{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var b [64]byte
-		for {
-			if _, err := r.Body.Read(b[:]); err != nil {
-				break
-			}
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
 		}
 		c.mu.Lock()
 		c.calls = append(c.calls, r)
 		c.times = append(c.times, time.Now())
+		c.data = append(c.data, string(b))
 		n := len(c.calls)
 		c.mu.Unlock()
 		h(n, w, r)

@@ -124,11 +124,7 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 		"500": {status(500), "10s", "http_status", 3}, "410": {status(410), "10s", "http_status", 1}, "404": {status(404), "10s", "http_status", 1},
 		"hang": {hang, "100ms", "timeout", 3}, "refused": {closed, "10s", "connection", 3}, "redirect": {redirect, "10s", "redirect", 1},
 		"metadata": {"http://169.254.169.254/", "10s", "address_refused", 1}, "private": {"http://10.0.0.1/", "10s", "address_refused", 1},
-		"system": {"nats:$JS.API.INFO", "10s", "bad_target", 1},
 	} {
-		if strings.HasPrefix(c.target, "nats:$") {
-			continue // refused at the add, if ParseAdd is strict; natscall tests it
-		}
 		svc := "svc-" + name
 		id := r.fire(timer{svc: svc, callback: c.target, attributes: map[string]string{"timertimeout": c.timeout}})
 		rec := r.await(id, schemas.StateFail)
@@ -152,6 +148,34 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 		if err != nil || claim.Timer != id || claim.Attempt != c.attempts {
 			t.Errorf("%s: %+v %v", name, claim, err)
 		}
+	}
+}
+
+// A structured event dies as the very bytes that were published, and more after them.
+func TestDeadLetterOfAStructuredEvent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(410) })
+	r.start(nil)
+	const head = `{"specversion":"1.0","id":"x","source":"/s","type":"t","mine":"1", "data":{"b":2,"a":1.0}`
+	doc := head + `,"timersvc":"s","timerafter":"1ms","timercallback":"` + c.URL + `"}`
+	id := r.fireEvent(nats.Header{"content-type": {"application/cloudevents+json"}}, []byte(doc), 0)
+	rec := r.await(id, schemas.StateFail)
+	r.settled("s")
+	dead := r.dead("s")
+	if len(dead) != 1 || rec.Attempt != 1 || rec.Outcome.Code != 410 {
+		t.Fatalf("%d dead letters, %+v", len(dead), rec)
+	}
+	data := string(dead[0].Data)
+	if !strings.HasPrefix(data, head) || !strings.Contains(data, `"timererrorcode":"http_status"`) {
+		t.Fatal(data)
+	}
+	if got, _ := c.bodies(1); got[0] != `{"b":2,"a":1.0}` || c.calls[0].Header.Get("Ce-Mine") != "1" || c.calls[0].Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("%q %v", got, c.calls[0].Header)
+	}
+	body, err := schemas.StripFired(nats.Header(dead[0].Header), dead[0].Data)
+	if err != nil || string(body.Data) != doc {
+		t.Fatalf("stripped: %s, %v", body.Data, err)
 	}
 }
 

@@ -253,7 +253,7 @@ func setEvent(h http.Header, r callback.Request) error {
 		if err != nil {
 			return fmt.Errorf("attribute %s: %w", name, err)
 		}
-		if name == "timercallback" {
+		if name == schemas.AttrCallback {
 			s = stripUser(s) // the callee gets its credentials as basic authentication, once
 		}
 		set(name, s)

@@ -39,7 +39,7 @@ const (
 )
 
 // Scheme starts a NATS callback.
-const Scheme = "nats:"
+const Scheme = schemas.NATSScheme
 
 // Invoker calls over NATS. It is safe for concurrent use.
 type Invoker struct{ nc *nats.Conn }
