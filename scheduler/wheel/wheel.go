@@ -5,18 +5,26 @@
 // (SOSP 1987): levels of 64 slots, each slot of a level as wide as the whole
 // level below. A timer's level is that of the highest 6 bits in which its due
 // time differs from now, so eleven levels hold every int64 and nothing overflows.
-// A timer moves down at most once a level, which is bounded by 10.
+// A timer moves down at most once a level: ten times in a life of 292 million
+// years, twice in one of an hour.
 //
 // # What it guarantees
 //
-// Advance(now) hands out exactly the timers whose due time is now or before, in
-// the order of their due milliseconds, each once. A timer that is removed before
-// is never handed out. A bitmap a level finds the next occupied slot, so empty
-// time, however long, costs nothing.
+// Advance(now) hands out exactly the timers whose due time is now or before, each
+// once: first those that were added overdue, in the order of their adding, then
+// the others in the order of their due milliseconds, and within a millisecond in
+// the order of their adding. A timer that is removed before is never handed out.
+// A bitmap a level finds the next occupied slot, so empty time, however long,
+// costs nothing.
+//
+// Time may be set back. Nothing is handed out early then: timers that are added
+// for the time between are put in order again, once, at the cost of looking at
+// every timer in the wheel.
 //
 // The wheel does no I/O, owns no goroutine and reads no clock; it allocates only
-// in New. It is not safe for concurrent use. It cannot fail; misuse (adding a
-// timer that is already in a wheel) moves the timer.
+// in New. It is not safe for concurrent use. It cannot fail; adding a timer that
+// is in the wheel already moves it. A timer must not be given to another wheel
+// before it has left this one.
 package wheel
 
 import "math/bits"
@@ -76,14 +84,18 @@ func (l *list[T]) unlink(t *Timer[T]) {
 
 // Wheel is the timing wheel.
 type Wheel[T any] struct {
-	now      int64
+	now int64 // given to the last Advance
+	// cursor is where the slots stand: no timer in them is due at or before it.
+	// It is behind now inside Advance, and ahead of it after time was set back.
+	cursor   int64
 	n        int
 	occupied [levels]uint64
 	slots    [levels][slots]list[T]
-	// overdue holds timers added at or before now; the next Advance takes them.
+	// overdue holds timers due at or before the cursor.
 	overdue list[T]
-	// batch is what Advance is handing out, kept here so that it allocates nothing.
-	batch list[T]
+	// batch is what Advance is handing out, and spare what rewind puts in order:
+	// kept here so that they allocate nothing.
+	batch, spare list[T]
 }
 
 const overdueLevel = -1
@@ -91,20 +103,20 @@ const overdueLevel = -1
 // New makes a wheel whose time is startMs, in milliseconds of any epoch, not
 // negative.
 func New[T any](startMs int64) *Wheel[T] {
-	w := &Wheel[T]{now: max(startMs, 0)}
+	w := &Wheel[T]{now: max(startMs, 0), cursor: max(startMs, 0)}
 	for l := range w.slots {
 		for s := range w.slots[l] {
 			w.slots[l][s].level, w.slots[l][s].slot = l, s
 		}
 	}
-	w.overdue.level, w.batch.level = overdueLevel, overdueLevel
+	w.overdue.level, w.batch.level, w.spare.level = overdueLevel, overdueLevel, overdueLevel
 	return w
 }
 
 // Len is the number of timers in the wheel.
 func (w *Wheel[T]) Len() int { return w.n }
 
-// Now is the wheel's time: that of the last Advance.
+// Now is the wheel's time: that of the last Advance, also inside it.
 func (w *Wheel[T]) Now() int64 { return w.now }
 
 // Add schedules t for dueMs. A due time at or before the wheel's time expires at
@@ -117,11 +129,16 @@ func (w *Wheel[T]) Add(t *Timer[T], dueMs int64) {
 }
 
 func (w *Wheel[T]) place(t *Timer[T]) {
-	if t.due <= w.now {
+	if t.due <= w.cursor || t.due <= w.now {
 		w.overdue.push(t)
 		return
 	}
-	level := (bits.Len64(uint64(t.due^w.now)) - 1) / slotBits
+	w.placeSlot(t)
+}
+
+// placeSlot puts a timer that is due after the cursor into its slot.
+func (w *Wheel[T]) placeSlot(t *Timer[T]) {
+	level := (bits.Len64(uint64(t.due^w.cursor)) - 1) / slotBits
 	slot := int(t.due>>(level*slotBits)) & (slots - 1)
 	w.occupied[level] |= 1 << slot
 	w.slots[level][slot].push(t)
@@ -142,8 +159,10 @@ func (w *Wheel[T]) Remove(t *Timer[T]) bool {
 }
 
 // Next is the earliest time at which Advance may have something to do: a lower
-// bound of the next due time, exact within 64 ms of it. It returns false for an
-// empty wheel.
+// bound of the next due time. It is never before the wheel's time, and after it
+// unless a timer is overdue, so that who sleeps until Next and advances makes
+// progress. With up to eight timers in the slot that starts first it is exact.
+// It returns false for an empty wheel.
 func (w *Wheel[T]) Next() (ms int64, ok bool) {
 	if w.overdue.head != nil {
 		return w.now, true
@@ -159,13 +178,12 @@ func (w *Wheel[T]) Next() (ms int64, ok bool) {
 		best := int64(-1)
 		t := w.slots[level][slot].head
 		for range look {
-			if t == nil {
-				return best, true
-			}
 			if best < 0 || t.due < best {
 				best = t.due
 			}
-			t = t.next
+			if t = t.next; t == nil {
+				return best, true
+			}
 		}
 	}
 	return at, true
@@ -177,59 +195,60 @@ func (w *Wheel[T]) nextSlot() (level, slot int, at int64) {
 		if occupied == 0 {
 			continue
 		}
-		// Every timer of a level is due after now within the same slot of the
-		// level above, so its slots never wrap, and lower levels come first.
+		// Every timer of a level is due after the cursor within the same slot of
+		// the level above, so its slots never wrap, and lower levels come first.
 		slot := bits.TrailingZeros64(occupied)
 		shift := level * slotBits
 		above := int64(0)
 		if shift+slotBits < 63 {
-			above = w.now >> (shift + slotBits) << (shift + slotBits)
+			above = w.cursor >> (shift + slotBits) << (shift + slotBits)
 		}
 		return level, slot, above | int64(slot)<<shift
 	}
 	return -1, 0, 0
 }
 
-// Advance moves the wheel to nowMs and hands every timer due by then to fn, in
-// order of due time; timers added overdue come first. fn may add and remove
+// Advance moves the wheel to nowMs (negative counts as 0) and hands every timer
+// due by then to fn, in the order of the package comment. fn may add and remove
 // timers, also t; what it adds at or before nowMs expires at the next Advance.
-// A nowMs before the wheel's time hands out only what was added overdue.
+// It must not call Advance. The callback's timer is already out of the wheel.
 func (w *Wheel[T]) Advance(nowMs int64, fn func(t *Timer[T])) {
+	w.now = max(nowMs, 0)
 	if w.overdue.head != nil {
-		w.expireOverdue(fn)
+		w.takeOverdue()
+		w.drain(&w.batch, fn)
 	}
 	for {
 		level, slot, at := w.nextSlot()
-		if level < 0 || at > nowMs {
+		if level < 0 || at > w.now {
 			break
 		}
-		w.now = at
+		w.cursor = at
 		l := &w.slots[level][slot]
 		w.occupied[level] &^= 1 << slot
 		if level > 0 {
-			w.cascade(l, fn)
-			continue
+			w.cascade(l)
+			l = &w.batch
 		}
 		w.drain(l, fn)
 	}
-	w.now = max(w.now, nowMs)
+	w.cursor = max(w.cursor, w.now)
 }
 
-// cascade spreads a slot over the levels below; what is due at its very start
-// expires.
-func (w *Wheel[T]) cascade(l *list[T], fn func(*Timer[T])) {
-	for t := l.head; t != nil; {
+// cascade spreads a slot over the levels below, and over the batch what is due
+// at its very start, which is the cursor.
+func (w *Wheel[T]) cascade(l *list[T]) {
+	t := l.head
+	l.head, l.tail = nil, nil
+	for t != nil {
 		next := t.next
-		t.in, t.prev, t.next = nil, nil, nil
-		if t.due <= w.now {
+		if t.due == w.cursor {
 			w.batch.push(t)
 		} else {
-			w.place(t)
+			w.placeSlot(t)
 		}
 		t = next
 	}
-	l.head, l.tail = nil, nil
-	w.drain(&w.batch, fn)
 }
 
 // drain hands out a list. Its timers may be removed meanwhile, and none is added
@@ -243,13 +262,47 @@ func (w *Wheel[T]) drain(l *list[T], fn func(*Timer[T])) {
 	}
 }
 
-// expireOverdue hands out what was overdue when Advance began, in the order in
-// which it was added.
-func (w *Wheel[T]) expireOverdue(fn func(*Timer[T])) {
-	w.batch.head, w.batch.tail = w.overdue.head, w.overdue.tail
+// takeOverdue moves what is overdue now to the batch. What is not due any more,
+// because time was set back, makes the wheel follow.
+func (w *Wheel[T]) takeOverdue() {
+	t := w.overdue.head
 	w.overdue.head, w.overdue.tail = nil, nil
-	for t := w.batch.head; t != nil; t = t.next {
-		t.in = &w.batch
+	for t != nil {
+		next := t.next
+		if t.due <= w.now {
+			w.batch.push(t)
+		} else {
+			w.spare.push(t)
+		}
+		t = next
 	}
-	w.drain(&w.batch, fn)
+	if w.spare.head != nil {
+		w.rewind()
+	}
+}
+
+// rewind sets the cursor back to now and places every timer anew: those in
+// spare, which are due before all others, then those of the slots.
+func (w *Wheel[T]) rewind() {
+	for level := range w.slots {
+		for b := w.occupied[level]; b != 0; b &= b - 1 {
+			l := &w.slots[level][bits.TrailingZeros64(b)]
+			t := l.head
+			l.head, l.tail = nil, nil
+			for t != nil {
+				next := t.next
+				w.spare.push(t)
+				t = next
+			}
+		}
+		w.occupied[level] = 0
+	}
+	w.cursor = w.now
+	t := w.spare.head
+	w.spare.head, w.spare.tail = nil, nil
+	for t != nil {
+		next := t.next
+		w.placeSlot(t)
+		t = next
+	}
 }
