@@ -100,13 +100,22 @@ func StripFired(hdr nats.Header, data []byte) (Body, error) {
 	if p.mode == ModeBinary {
 		return b, nil
 	}
-	// Belfry's members follow the user's: cut where the first of them begins.
-	i := bytes.LastIndex(p.raw, []byte(`,"`+AttrScheduled+`":"`))
-	if i < 0 {
-		return b, nil
-	}
-	b.Data = append(append(make([]byte, 0, i+1), p.raw[:i]...), '}')
-	return b, nil
+	b.Data = make([]byte, 0, len(p.raw))
+	sep := byte('{')
+	err = eachMember(p.raw, func(name string, v json.RawMessage) error {
+		if isOutput(name) {
+			return nil
+		}
+		key, err := json.Marshal(name)
+		if err != nil {
+			return badEvent("member %.80q: %v", name, err)
+		}
+		b.Data = append(append(append(append(b.Data, sep), key...), ':'), v...)
+		sep = ','
+		return nil
+	})
+	b.Data = append(b.Data, '}')
+	return b, err
 }
 
 func isOutput(name string) bool {

@@ -1,0 +1,286 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// serveAPI registers the micro service. Every endpoint answers errors in micro's
+// headers, with schemas.Code as the error code.
+func (r *Router) serveAPI() error {
+	svc, err := micro.AddService(r.o.Store.Conn(), micro.Config{
+		Name: schemas.APIService, Version: r.o.Version,
+		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters.",
+	})
+	if err != nil {
+		return fmt.Errorf("router: start the API: %w", err)
+	}
+	r.svc = svc
+	endpoints := []struct {
+		verb, doc string
+		slow      bool
+		handle    func(context.Context, micro.Request) (any, error)
+	}{
+		{"get", "one timer: {timer} or {id, source}", false, handler(r.get)},
+		{"cancel", "cancel a timer that has not fired: {timer} or {id, source}", false, handler(r.cancelTimer)},
+		{"reschedule", "move a pending timer: {timer, at} or {id, source, after}", false, handler(r.reschedule)},
+		{"list", "timers by state, service, group; paged", true, handler(r.list)},
+		{"dead.list", "dead letters by service or timer; paged", true, handler(r.deadList)},
+		{"dead.replay", "call back again: {timer}, {id, source} or {service}", true, handler(r.replay)},
+	}
+	add := func(verb, doc string, h micro.HandlerFunc) error {
+		err := svc.AddEndpoint(endpointName(verb), h, micro.WithEndpointSubject(schemas.SubjectAPIPrefix+verb),
+			micro.WithEndpointMetadata(map[string]string{"description": doc, "format": "application/json"}))
+		if err != nil {
+			return errors.Join(fmt.Errorf("router: start the API: %w", err), svc.Stop())
+		}
+		return nil
+	}
+	if err := add("add", "a CloudEvent as on timers.add; answered once it is stored", r.handleAdd); err != nil {
+		return err
+	}
+	for _, e := range endpoints {
+		h := func(req micro.Request) {
+			r.serve(e.verb, req, e.slow, func() (any, error) {
+				ctx, cancel := context.WithTimeoutCause(r.run, apiTimeout, schemas.Errorf(schemas.CodeUnavailable, "the request took longer than %s", apiTimeout))
+				defer cancel()
+				return e.handle(ctx, req)
+			})
+		}
+		if err := add(e.verb, e.doc, h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endpointName has no dots: micro's names are tokens.
+func endpointName(verb string) string {
+	b := []byte(verb)
+	for i, c := range b {
+		if c == '.' {
+			b[i] = '-'
+		}
+	}
+	return string(b)
+}
+
+// handler decodes a request of a verb.
+func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Context, micro.Request) (any, error) {
+	return func(ctx context.Context, req micro.Request) (any, error) {
+		var q Q
+		if len(req.Data()) > 0 {
+			if err := json.Unmarshal(req.Data(), &q); err != nil {
+				return nil, schemas.Errorf(schemas.CodeBadRequest, "the request is not the JSON object expected: %w", err)
+			}
+		}
+		return f(ctx, q)
+	}
+}
+
+// serve runs one request beside others, up to a bound.
+func (r *Router) serve(verb string, req micro.Request, slow bool, f func() (any, error)) {
+	slots := r.slots
+	if slow {
+		slots = r.slow
+	}
+	select {
+	case slots <- struct{}{}:
+	default:
+		r.respond(verb, req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit: try again", cap(slots)))
+		return
+	}
+	r.api.Go(func() {
+		defer func() { <-slots }()
+		v, err := f()
+		r.respond(verb, req, v, err)
+	})
+}
+
+func (r *Router) respond(verb string, req micro.Request, v any, err error) {
+	code := "ok"
+	if err == nil {
+		err = req.RespondJSON(v)
+		if err == nil {
+			r.m.requests.WithLabelValues(verb, code).Inc()
+			return
+		}
+	}
+	c := schemas.CodeOf(err)
+	if c == "" {
+		c = schemas.CodeUnavailable
+	}
+	r.m.requests.WithLabelValues(verb, string(c)).Inc()
+	text := headerText(err.Error())
+	body, jerr := json.Marshal(map[string]string{"code": string(c), "error": text})
+	if jerr != nil {
+		body = nil // a map of strings always encodes
+	}
+	if err := req.Error(string(c), text, body); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		r.o.Log.Warn().Err(err).Str("verb", verb).Msg("request not answered")
+	}
+}
+
+// handleAdd hands an API add to the batcher, which answers it.
+func (r *Router) handleAdd(req micro.Request) {
+	select {
+	case r.slots <- struct{}{}:
+	default:
+		r.respond("add", req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests are being served, which is the limit: try again, or publish to %s", apiParallel, schemas.SubjectAdd))
+		return
+	}
+	r.api.Add(1)
+	r.batcher.put(&add{
+		hdr: nats.Header(req.Headers()), data: req.Data(),
+		addedMs: (r.o.Time.LatestNs() + int64(time.Millisecond) - 1) / int64(time.Millisecond),
+		reply: func(reply schemas.AddReply, err error) {
+			defer r.api.Done()
+			<-r.slots
+			r.respond("add", req, reply, err)
+		},
+	})
+}
+
+func (r *Router) nowMs() int64 { return r.o.Time.LatestNs() / int64(time.Millisecond) }
+
+func info(t store.Timer) schemas.TimerInfo { return schemas.FromRecord(t.ID, &t.Record, t.Rev) }
+
+// find reads the timer that a request names.
+func (r *Router) find(ctx context.Context, ref schemas.TimerRef) (store.Timer, error) {
+	id, err := ref.Resolve()
+	if err != nil {
+		return store.Timer{}, err
+	}
+	t, err := r.o.Store.Get(ctx, id)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return t, schemas.Errorf(schemas.CodeNotFound, "no timer %s: it was never added, is still on its way from timers.add, or its record has expired (after %s)", id, r.o.Store.Retention())
+	}
+	return t, err
+}
+
+func (r *Router) get(ctx context.Context, q schemas.TimerRef) (any, error) {
+	t, err := r.find(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return info(t), nil
+}
+
+// change replaces a record by what f makes of it, as often as it takes to meet
+// no other writer.
+func (r *Router) change(ctx context.Context, ref schemas.TimerRef, f func(*schemas.Record) (ttl time.Duration, unchanged bool, err error)) (any, error) {
+	for {
+		t, err := r.find(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		ttl, unchanged, err := f(&t.Record)
+		if err != nil {
+			return nil, err
+		}
+		if unchanged {
+			return info(t), nil
+		}
+		rev, err := r.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: ttl})
+		switch {
+		case err == nil:
+			t.Rev = rev
+			return info(t), nil
+		case !errors.Is(err, store.ErrRevision):
+			return nil, err
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// tooLate says why a timer in a state can no longer be changed.
+func tooLate(rec *schemas.Record, what string) error {
+	if rec.State == schemas.StateCancelled {
+		return schemas.Errorf(schemas.CodeAlreadyDone, "cannot %s: the timer is cancelled", what)
+	}
+	return schemas.Errorf(schemas.CodeAlreadyFired, "cannot %s: the timer fired at %s and is %s", what, schemas.FormatTime(rec.FiredMs), rec.State)
+}
+
+// cancelTimer cancels a timer that waits: pending, or queued for a retry. To
+// cancel a cancelled timer again is no error.
+func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef) (any, error) {
+	return r.change(ctx, ref, func(rec *schemas.Record) (time.Duration, bool, error) {
+		switch {
+		case rec.State == schemas.StateCancelled:
+			return 0, true, nil
+		case !rec.Pending():
+			return 0, false, tooLate(rec, "cancel")
+		}
+		rec.State, rec.Queued, rec.NextMs, rec.DoneMs, rec.Body = schemas.StateCancelled, false, 0, r.nowMs(), schemas.Body{}
+		return r.o.Store.Retention(), false, nil
+	})
+}
+
+// reschedule moves a pending timer.
+func (r *Router) reschedule(ctx context.Context, q schemas.RescheduleRequest) (any, error) {
+	due, err := r.newDue(q)
+	if err != nil {
+		return nil, err
+	}
+	return r.change(ctx, q.TimerRef, func(rec *schemas.Record) (time.Duration, bool, error) {
+		if rec.State != schemas.StatePending {
+			return 0, false, tooLate(rec, "reschedule")
+		}
+		rec.DueMs, rec.ScheduledMs = due, due
+		rec.Moves++
+		return 0, false, nil
+	})
+}
+
+func (r *Router) newDue(q schemas.RescheduleRequest) (int64, error) {
+	horizon := r.o.Limits.MaxHorizon
+	if horizon == 0 {
+		horizon = schemas.DefaultLimitHorizon
+	}
+	now := r.nowMs() + 1
+	due := now
+	switch {
+	case (q.At == "") == (q.After == ""):
+		return 0, schemas.Errorf(schemas.CodeBadRequest, "give either at or after")
+	case q.At != "":
+		var err error
+		if due, err = schemas.ParseTime(q.At); err != nil {
+			return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "at %.80q: %w", q.At, err)
+		}
+	default:
+		d, err := schemas.ParseDuration(q.After)
+		if err != nil {
+			return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "after %.80q: %w", q.After, err)
+		}
+		if d < 0 || d > horizon {
+			return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "after %s: must be 0s to %s", d, horizon)
+		}
+		due = now + (d + time.Millisecond - 1).Milliseconds()
+	}
+	if due-now > horizon.Milliseconds() {
+		return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "%s is further ahead than the limit of %s", schemas.FormatTime(due), horizon)
+	}
+	return due, nil
+}
+
+func (r *Router) list(ctx context.Context, q schemas.ListRequest) (any, error) {
+	page, err := r.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Cursor: q.Cursor, Limit: q.Limit})
+	if err != nil {
+		return nil, err
+	}
+	reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
+	for _, t := range page.Timers {
+		reply.Timers = append(reply.Timers, info(t))
+	}
+	return reply, nil
+}
