@@ -100,6 +100,11 @@ func StripFired(hdr nats.Header, data []byte) (Body, error) {
 	if p.mode == ModeBinary {
 		return b, nil
 	}
+	if own := cutOwn(p.raw); own != nil {
+		b.Data = own
+		return b, nil
+	}
+	// Somebody encoded the event anew: take the members one by one.
 	b.Data = make([]byte, 0, len(p.raw))
 	sep := byte('{')
 	err = eachMember(p.raw, func(name string, v json.RawMessage) error {
@@ -116,6 +121,27 @@ func StripFired(hdr nats.Header, data []byte) (Body, error) {
 	})
 	b.Data = append(b.Data, '}')
 	return b, err
+}
+
+// cutOwn undoes Message to the byte: Belfry's members follow the user's. It
+// returns nil if they do not.
+func cutOwn(raw []byte) []byte {
+	i := bytes.LastIndex(raw, []byte(`,"`+AttrScheduled+`":"`))
+	if i < 0 {
+		return nil
+	}
+	rest := append([]byte{'{'}, raw[i+1:]...)
+	errUser := badEvent("a member of the user's")
+	err := eachMember(rest, func(name string, _ json.RawMessage) error {
+		if !isOutput(name) {
+			return errUser
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	return append(append(make([]byte, 0, i+1), raw[:i]...), '}')
 }
 
 func isOutput(name string) bool {

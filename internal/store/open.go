@@ -30,6 +30,8 @@ type Store struct {
 	geo schemas.Geometry
 	log zerolog.Logger
 	pub *publisher
+	// shrink divides the default byte limits; see fitDefaults.
+	shrink int64
 
 	subjects []shardSubjects
 
@@ -125,6 +127,9 @@ func (s *Store) create(ctx context.Context) error {
 		}
 	}
 	if err := s.recordGeometry(ctx); err != nil {
+		return err
+	}
+	if err := s.fitDefaults(ctx); err != nil {
 		return err
 	}
 	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig()}

@@ -10,8 +10,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Default byte limits. They are ceilings, not reservations, and are lowered to
-// fit a server or account with less (fitBytes).
+// Default byte limits. JetStream counts them against the server's and the
+// account's limit when a stream is made; where those have less, all defaults
+// shrink alike (fitDefaults).
 const (
 	gib                  = 1 << 30
 	defaultAddMaxBytes   = 8 * gib
@@ -21,6 +22,10 @@ const (
 	defaultShardsBytes   = 32 * gib // all shards together
 	clockMaxBytes        = 16 << 20
 	servicesMaxBytes     = 16 << 20
+	defaultsTotal        = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultShardsBytes
+	// leastTotal is the storage below which Belfry does not start.
+	leastTotal = 64 << 20
+	probeName  = "BELFRY_PROBE"
 )
 
 func (s *Store) stream(name, description string, maxBytes int64, subjects ...string) jetstream.StreamConfig {
@@ -30,33 +35,65 @@ func (s *Store) stream(name, description string, maxBytes int64, subjects ...str
 	}
 }
 
-func orDefault(n, def int64) int64 {
+// orDefault is a configured limit, or a default that fits the server.
+func (s *Store) orDefault(n, def int64) int64 {
 	if n == 0 {
-		return def
+		return def / s.shrink
 	}
 	return n
 }
 
+// fitDefaults finds out how much of the default limits the server and the
+// account have room for, by making, and removing, a stream of that size. It does
+// so before the first start only.
+func (s *Store) fitDefaults(ctx context.Context) error {
+	s.shrink = 1
+	if _, err := s.js.Stream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
+		return nil // made before; what is there keeps its limits
+	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return mapError("look up the last shard", err)
+	}
+	for ; ; s.shrink *= 2 {
+		probe := s.stream(probeName+"_"+s.cfg.Node, "Belfry: measures the room for its streams", defaultsTotal/s.shrink)
+		probe.Subjects = []string{probe.Name}
+		_, err := s.js.CreateStream(ctx, probe)
+		if err == nil {
+			return mapError("remove "+probe.Name, s.js.DeleteStream(ctx, probe.Name))
+		}
+		switch {
+		case !outOfStorage(err):
+			return schemas.Errorf(schemas.CodeConfig, "JetStream makes no stream with %d replicas: %w", s.cfg.Replicas, err)
+		case defaultsTotal/s.shrink <= leastTotal:
+			return schemas.Errorf(schemas.CodeStoreFull, "JetStream has less than %d MiB of file storage left for Belfry's streams (%w): raise max_file_store, or the account's limit", leastTotal>>20, err)
+		}
+	}
+}
+
+func outOfStorage(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == codeResources || api.ErrorCode == codeStorageExceeded)
+}
+
 func (s *Store) addConfig() jetstream.StreamConfig {
-	c := s.stream(schemas.StreamAdd, "Belfry: adds waiting for a router", orDefault(s.cfg.AddMaxBytes, defaultAddMaxBytes), schemas.SubjectAdd)
+	c := s.stream(schemas.StreamAdd, "Belfry: adds waiting for a router", s.orDefault(s.cfg.AddMaxBytes, defaultAddMaxBytes), schemas.SubjectAdd)
 	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.DedupWindow
 	return c
 }
 
 func (s *Store) firedConfig() jetstream.StreamConfig {
-	c := s.stream(schemas.StreamFired, "Belfry: due events", orDefault(s.cfg.FiredMaxBytes, defaultFiredMaxBytes), schemas.SubjectFiredPrefix+"*")
+	c := s.stream(schemas.StreamFired, "Belfry: due events", s.orDefault(s.cfg.FiredMaxBytes, defaultFiredMaxBytes), schemas.SubjectFiredPrefix+"*")
 	c.MaxAge, c.Duplicates, c.Discard = s.cfg.FiredMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
 	return c
 }
 
 func (s *Store) retryConfig() jetstream.StreamConfig {
-	c := s.stream(schemas.StreamRetry, "Belfry: retries for functions", orDefault(s.cfg.RetryMaxBytes, defaultRetryMaxBytes), schemas.SubjectRetryPrefix+"*")
+	c := s.stream(schemas.StreamRetry, "Belfry: retries for functions", s.orDefault(s.cfg.RetryMaxBytes, defaultRetryMaxBytes), schemas.SubjectRetryPrefix+"*")
 	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.DedupWindow
 	return c
 }
 
 func (s *Store) deadConfig() jetstream.StreamConfig {
-	c := s.stream(schemas.StreamDead, "Belfry: dead letters and rejected adds", orDefault(s.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*", schemas.SubjectRejected)
+	c := s.stream(schemas.StreamDead, "Belfry: dead letters and rejected adds", s.orDefault(s.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*", schemas.SubjectRejected)
 	c.MaxAge, c.Duplicates, c.Discard = s.cfg.DeadMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
 	return c
 }
@@ -79,7 +116,7 @@ func (s *Store) servicesConfig() jetstream.StreamConfig {
 }
 
 func (s *Store) shardConfig(n int) jetstream.StreamConfig {
-	c := s.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", orDefault(s.cfg.ShardMaxBytes, defaultShardsBytes/int64(s.geo.Shards)))
+	c := s.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", s.orDefault(s.cfg.ShardMaxBytes, defaultShardsBytes/int64(s.geo.Shards)))
 	// A record holds a whole event besides its own fields.
 	c.MaxMsgSize = int32(s.cfg.MaxPayload)
 	return c
@@ -92,7 +129,7 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	defer cancel()
 	have, err := s.js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		err = s.createFitting(ctx, want)
+		err = s.make(ctx, want)
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return err
 		}
@@ -151,25 +188,17 @@ func (s *Store) explicitBytes(name string) bool {
 	return s.cfg.ShardMaxBytes != 0
 }
 
-// createFitting creates a stream, halving a default byte limit until the server
-// or the account has room for it.
-func (s *Store) createFitting(ctx context.Context, want jetstream.StreamConfig) error {
-	const least = 1 << 20
-	for {
-		_, err := s.js.CreateStream(ctx, want)
-		var api *jetstream.APIError
-		full := errors.As(err, &api) && (api.ErrorCode == codeResources || api.ErrorCode == codeStorageExceeded)
-		switch {
-		case err == nil, errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
-			return err
-		case full && !s.explicitBytes(want.Name) && want.MaxBytes > least:
-			want.MaxBytes /= 2
-			continue
-		case full:
-			return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
-		case api != nil:
-			return schemas.Errorf(schemas.CodeConfig, "stream %s cannot be made: %w", want.Name, err)
-		}
-		return mapError("create stream "+want.Name, err)
+// make creates a stream.
+func (s *Store) make(ctx context.Context, want jetstream.StreamConfig) error {
+	_, err := s.js.CreateStream(ctx, want)
+	var api *jetstream.APIError
+	switch {
+	case err == nil, errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
+		return err
+	case outOfStorage(err):
+		return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
+	case errors.As(err, &api):
+		return schemas.Errorf(schemas.CodeConfig, "stream %s cannot be made: %w", want.Name, err)
 	}
+	return mapError("create stream "+want.Name, err)
 }
