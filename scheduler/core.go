@@ -182,6 +182,9 @@ func (k *Core) Next() (int64, bool) {
 // in flight is still taken note of.
 func (k *Core) Pause(yes bool) { k.paused = yes }
 
+// Paused reports what Pause last said.
+func (k *Core) Paused() bool { return k.paused }
+
 // WantsTail reports whether there is room for more of the tail.
 func (k *Core) WantsTail() bool { return len(k.entries) < 2*k.cfg.MaxLoaded }
 

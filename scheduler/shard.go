@@ -256,7 +256,13 @@ func (r *reign) sleep(jumped bool) time.Duration {
 	if jumped {
 		return jumpRecheck
 	}
-	d := min(maxSleep, time.Until(r.nextTry))
+	d := maxSleep
+	if !r.renews {
+		d = min(d, time.Until(r.nextTry))
+	}
+	if r.core.Paused() {
+		return max(d, 0)
+	}
 	if next, ok := r.core.Next(); ok {
 		d = min(d, time.Duration(next*int64(time.Millisecond)-r.o.Time.EarliestNs()))
 	}
@@ -442,7 +448,10 @@ func (s *shard) logChange(call string, err error) {
 		if errors.Is(err, context.Canceled) {
 			return
 		}
-		text = err.Error()
+		// By code: texts name the record, and would make each a change.
+		if text = string(schemas.CodeOf(err)); text == "" {
+			text = err.Error()
+		}
 	}
 	s.mu.Lock()
 	changed := s.lastErrs[call] != text

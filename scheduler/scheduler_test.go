@@ -1,0 +1,408 @@
+package scheduler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
+}
+
+const bound = 20 * time.Second
+
+// node is one scheduler with a store and a time of its own.
+type node struct {
+	store *store.Store
+	sched *scheduler.Scheduler
+	reg   *prometheus.Registry
+	time  *clustertime.Service
+	nc    *nats.Conn
+}
+
+func open(t *testing.T, nc *nats.Conn, name string, cfg store.Config) *store.Store {
+	t.Helper()
+	cfg.Node = name
+	s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func start(t *testing.T, srv *natstest.Server, name string, cfg store.Config, change func(*scheduler.Options)) *node {
+	t.Helper()
+	n := &node{nc: srv.Connect(), reg: prometheus.NewRegistry()}
+	n.store = open(t, n.nc, name, cfg)
+	n.time = clustertime.NewService(func(ctx context.Context) (clustertime.Reading, error) {
+		st, err := n.store.Beat(ctx)
+		return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
+	}, 200*time.Millisecond, zerolog.Nop())
+	n.time.Start()
+	t.Cleanup(n.time.Stop)
+	o := scheduler.Options{Store: n.store, Time: n.time, Node: name, Lease: 900 * time.Millisecond, Tick: 100 * time.Millisecond, Registerer: n.reg, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
+	if change != nil {
+		change(&o)
+	}
+	var err error
+	if n.sched, err = scheduler.New(o); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.sched.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if err := n.sched.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// nowMs is the server's clock: it runs in this process.
+func nowMs() int64 { return time.Now().UnixMilli() }
+
+func timer(id string, due int64) store.Write {
+	return store.Write{ID: schemas.NewTimerID("/test", id), Record: &schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due, AddedMs: nowMs(), Service: "svc", Source: "/test", EventID: id, Type: "t",
+		Body: schemas.Body{Mode: schemas.ModeStructured, Data: fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t","timerafter":"1s"}`, id)},
+	}}
+}
+
+func create(t *testing.T, s *store.Store, ws ...store.Write) {
+	t.Helper()
+	for _, r := range s.Create(t.Context(), ws) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+}
+
+// fired collects n messages from TIMERS_FIRED, by message id.
+func fired(t *testing.T, nc *nats.Conn, n int) map[string][]jetstream.Msg {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.OrderedConsumer(t.Context(), schemas.StreamFired, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	it, err := c.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Stop()
+	got := map[string][]jetstream.Msg{}
+	for i := 0; i < n; i++ {
+		m, err := it.Next(jetstream.NextMaxWait(bound))
+		if err != nil {
+			t.Fatalf("after %d of %d events: %v", i, n, err)
+		}
+		id := m.Headers().Get(jetstream.MsgIDHeader)
+		got[id] = append(got[id], m)
+	}
+	return got
+}
+
+// checkTimes holds that nothing was published before it was due.
+func checkTimes(t *testing.T, got map[string][]jetstream.Msg) {
+	t.Helper()
+	for id, ms := range got {
+		if len(ms) != 1 {
+			t.Errorf("%s is in the stream %d times", id, len(ms))
+		}
+		for _, m := range ms {
+			meta, err := m.Metadata()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, spec, f, err := schemas.ParseFired(m.Headers(), m.Data())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if meta.Timestamp.UnixMilli() < spec.DueMs || f.FiredMs < f.ScheduledMs {
+				t.Errorf("%s due %d was published at %d", id, spec.DueMs, meta.Timestamp.UnixMilli())
+			}
+		}
+	}
+}
+
+// await polls the store until the timer's state is as wanted.
+func await(t *testing.T, s *store.Store, id schemas.TimerID, want schemas.State) store.Timer {
+	t.Helper()
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		tm, err := s.Get(t.Context(), id)
+		if err == nil && tm.Record.State == want {
+			return tm
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("timer is %v (%v), want %s", tm.Record.State, err, want)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestFiresOnTime(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	n := start(t, srv, "n1", store.Config{}, nil)
+	var ws []store.Write
+	for i := range 500 {
+		// Overdue, due now, in the horizon, and beyond it.
+		ws = append(ws, timer(fmt.Sprint(i), nowMs()-500+int64(i)*15))
+	}
+	create(t, n.store, ws...)
+	got := fired(t, n.nc, len(ws))
+	checkTimes(t, got)
+	for _, w := range ws {
+		await(t, n.store, w.ID, schemas.StateSuccess)
+	}
+	if v := metric(t, n.reg, "belfry_fired_total"); v != float64(len(ws)) {
+		t.Errorf("belfry_fired_total is %v", v)
+	}
+}
+
+func TestDueDuringDownTime(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	setup := open(t, srv.Connect(), "setup", store.Config{})
+	var ws []store.Write
+	for i := range 200 {
+		ws = append(ws, timer(fmt.Sprint(i), nowMs()+int64(i)))
+	}
+	create(t, setup, ws...)
+	waitUntil(t, ws[len(ws)-1].Record.DueMs+1500)
+	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay = time.Hour; o.IndexKeep = 4 * time.Hour })
+	checkTimes(t, fired(t, n.nc, len(ws)))
+	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 0 {
+		t.Errorf("the sweeper fired %v of them; the mark should have", v)
+	}
+}
+
+// waitUntil waits for a time that the test is about.
+func waitUntil(t *testing.T, ms int64) {
+	t.Helper()
+	select {
+	case <-time.After(time.Until(time.UnixMilli(ms))):
+	case <-t.Context().Done():
+	}
+}
+
+func metric(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			sum := 0.0
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+			return sum
+		}
+	}
+	return 0
+}
+
+func TestOutageLongerThanTheIndex(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	setup := open(t, srv.Connect(), "setup", store.Config{Geometry: schemas.Geometry{Shards: 2, SlotWidth: time.Second, WheelSize: 1000}})
+	var ws []store.Write
+	for i := range 300 {
+		ws = append(ws, timer(fmt.Sprint(i), nowMs()-3_600_000+int64(i)*1000))
+	}
+	for _, w := range ws {
+		// Records without any index, as after its TTL.
+		if err := updated(t, setup, w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for shard := range setup.Geometry().Shards {
+		c, rev, err := setup.ReadClock(t.Context(), shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.TimeMs = nowMs() - 7_200_000
+		seq := uint64(1 << 40) // the tail brings nothing
+		c.Tail, c.Seen = seq, seq
+		if _, err := setup.WriteClock(t.Context(), shard, c, rev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := start(t, srv, "n1", store.Config{}, nil)
+	checkTimes(t, fired(t, n.nc, len(ws)))
+}
+
+// updated writes a record without an index entry.
+func updated(t *testing.T, s *store.Store, w store.Write) error {
+	t.Helper()
+	ch := make(chan error, 1)
+	s.UpdateAsync(w, func(r store.Result) { ch <- r.Err })
+	return <-ch
+}
+
+func TestSweeperFindsAPlantedOrphan(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	setup := open(t, srv.Connect(), "setup", store.Config{})
+	w := timer("orphan", nowMs()-30_000)
+	create(t, setup, w)
+	tm, err := setup.Get(t.Context(), w.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shard := setup.Geometry().Shard(w.ID)
+	c, rev, err := setup.ReadClock(t.Context(), shard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A clock that lies: the mark and the tail are past the timer.
+	c.TimeMs, c.Tail, c.SweptMs = nowMs()-5000, tm.Rev, nowMs()-60_000
+	if _, err := setup.WriteClock(t.Context(), shard, c, rev); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay = 2 * time.Second })
+	checkTimes(t, fired(t, n.nc, 1))
+	await(t, n.store, w.ID, schemas.StateSuccess)
+	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 1 {
+		t.Errorf("orphans counted: %v", v)
+	}
+}
+
+func TestCancelAgainstFiring(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	n := start(t, srv, "n1", store.Config{}, nil)
+	const count = 2000
+	at := nowMs() + 700
+	var ws []store.Write
+	for i := range count {
+		ws = append(ws, timer(fmt.Sprint(i), at+int64(i%200)))
+	}
+	create(t, n.store, ws...)
+	cancelled := 0
+	won := map[schemas.TimerID]bool{}
+	type res struct {
+		id  schemas.TimerID
+		err error
+	}
+	results := make(chan res, count)
+	for _, w := range ws {
+		waitUntil(t, w.Record.DueMs-1)
+		r := *w.Record
+		r.State, r.Queued, r.Body = schemas.StateCancelled, false, schemas.Body{}
+		tm, err := n.store.Get(t.Context(), w.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tm.Record.State != schemas.StatePending {
+			results <- res{w.ID, store.ErrRevision}
+			continue
+		}
+		n.store.UpdateAsync(store.Write{ID: w.ID, Rev: tm.Rev, Record: &r, TTL: time.Hour}, func(x store.Result) { results <- res{w.ID, x.Err} })
+	}
+	for range count {
+		r := <-results
+		switch {
+		case r.err == nil:
+			won[r.id] = true
+			cancelled++
+		case !errors.Is(r.err, store.ErrRevision):
+			t.Fatal(r.err)
+		}
+	}
+	got := fired(t, n.nc, count-cancelled)
+	checkTimes(t, got)
+	for id := range won {
+		if len(got[id.MsgID(1)]) > 0 {
+			t.Errorf("%s fired after its cancel was acknowledged", id)
+		}
+		await(t, n.store, id, schemas.StateCancelled)
+	}
+	t.Logf("%d cancels won, %d came too late", cancelled, count-cancelled)
+}
+
+func TestSecondNodeTakesOver(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	a := start(t, srv, "a", store.Config{}, nil)
+	ownsAll(t, a)
+	b := start(t, srv, "b", store.Config{}, nil)
+	var ws []store.Write
+	for i := range 1000 {
+		ws = append(ws, timer(fmt.Sprint(i), nowMs()+200+int64(i)*3))
+	}
+	create(t, b.store, ws...)
+	for _, s := range b.sched.Status() {
+		if s.State != "standby" {
+			t.Errorf("b is %s of shard %d beside a living owner", s.State, s.Shard)
+		}
+	}
+	// a is cut off without a word: it cannot release anything.
+	waitUntil(t, ws[300].Record.DueMs)
+	a.nc.Close()
+	ownsAll(t, b)
+	checkTimes(t, fired(t, b.nc, len(ws)))
+}
+
+func ownsAll(t *testing.T, n *node) {
+	t.Helper()
+	deadline := time.Now().Add(bound)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for time.Now().Before(deadline) {
+		all := true
+		for _, s := range n.sched.Status() {
+			all = all && s.State == "owner"
+		}
+		if all {
+			return
+		}
+		<-tick.C
+	}
+	t.Fatalf("not the owner of all shards: %v", n.sched.Status())
+}
+
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	n := start(t, srv, "n1", store.Config{Timeout: time.Second}, nil)
+	ownsAll(t, n)
+	var ws []store.Write
+	for i := range 1000 {
+		ws = append(ws, timer(fmt.Sprint(i), nowMs()+300+int64(i)*3))
+	}
+	create(t, n.store, ws...)
+	waitUntil(t, ws[400].Record.DueMs)
+	srv.Restart()
+	checkTimes(t, fired(t, srv.Connect(), len(ws)))
+	ownsAll(t, n)
+}
