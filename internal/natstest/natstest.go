@@ -1,10 +1,16 @@
-// Package natstest runs real NATS servers for tests: embedded, with JetStream on
-// file storage in a temporary folder and a random port.
+// Package natstest runs real NATS servers for tests, with JetStream on file
+// storage in a temporary folder and a random port: one embedded server (Run),
+// three that replicate (Cluster3), or one in a process of its own that can be
+// killed with SIGKILL (RunProcess).
+//
+// Everything ends with the test. A restarted server keeps its port and its
+// folder, so that clients find it again.
 package natstest
 
 import (
 	"net"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,14 +18,16 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// startBound is how long a server may take to start.
-const startBound = 20 * time.Second
+// startBound is how long a server may take to start, or a cluster to elect.
+const startBound = 30 * time.Second
 
 // Server is one embedded server.
 type Server struct {
 	*server.Server
 	opts server.Options
 	tb   testing.TB
+	// now is Server again, for connections that are made in the background.
+	now atomic.Pointer[server.Server]
 }
 
 // Option changes the server's options before it starts.
@@ -28,23 +36,41 @@ type Option func(*server.Options)
 // SyncAlways makes the server fsync every write: the safe profile.
 func SyncAlways(o *server.Options) { o.SyncAlways = true }
 
-// Run starts a server that lives until the test ends.
-func Run(tb testing.TB, options ...Option) *Server {
-	tb.Helper()
+// MaxStore bounds JetStream's file storage, in bytes.
+func MaxStore(n int64) Option { return func(o *server.Options) { o.JetStreamMaxStore = n } }
+
+// NoJetStream starts the server without JetStream.
+func NoJetStream(o *server.Options) { o.JetStream = false }
+
+func options(dir string, options []Option) server.Options {
 	o := server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
-		JetStream: true, StoreDir: tb.TempDir(), JetStreamMaxStore: 4 << 30, JetStreamMaxMemory: 64 << 20,
+		JetStream: true, StoreDir: dir, JetStreamMaxStore: 4 << 30, JetStreamMaxMemory: 64 << 20,
 	}
 	for _, f := range options {
 		f(&o)
 	}
-	s := &Server{opts: o, tb: tb}
-	s.start()
+	return o
+}
+
+// Run starts a server that lives until the test ends.
+func Run(tb testing.TB, options ...Option) *Server {
+	tb.Helper()
+	s := newServer(tb, options...)
+	s.launch()
+	s.await()
+	return s
+}
+
+func newServer(tb testing.TB, opts ...Option) *Server {
+	s := &Server{opts: options(tb.TempDir(), opts), tb: tb}
 	tb.Cleanup(s.Stop)
 	return s
 }
 
-func (s *Server) start() {
+// launch starts the server and keeps the port that it got: a restart comes back
+// on the same one.
+func (s *Server) launch() {
 	s.tb.Helper()
 	o := s.opts
 	srv, err := server.NewServer(&o)
@@ -52,52 +78,81 @@ func (s *Server) start() {
 		s.tb.Fatalf("nats-server: %v", err)
 	}
 	srv.Start()
-	if !srv.ReadyForConnections(startBound) {
+	s.Server = srv
+	s.now.Store(srv)
+}
+
+func (s *Server) await() {
+	s.tb.Helper()
+	if !s.ReadyForConnections(startBound) {
 		s.tb.Fatal("nats-server did not start")
 	}
-	if s.opts.Port == server.RANDOM_PORT && !s.opts.DontListen {
-		// A restart comes back on the same port, so that clients find it.
-		_, port, err := net.SplitHostPort(srv.Addr().String())
-		if err != nil {
-			s.tb.Fatal(err)
-		}
-		if s.opts.Port, err = strconv.Atoi(port); err != nil {
-			s.tb.Fatal(err)
-		}
+	if s.opts.Port != server.RANDOM_PORT || s.opts.DontListen {
+		return
 	}
-	s.Server = srv
+	_, port, err := net.SplitHostPort(s.Addr().String())
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	if s.opts.Port, err = strconv.Atoi(port); err != nil {
+		s.tb.Fatal(err)
+	}
 }
 
 // Stop shuts the server down and waits for its end. It may be called twice.
 func (s *Server) Stop() {
+	if s.Server == nil {
+		return
+	}
 	s.Shutdown()
 	s.WaitForShutdown()
 }
 
-// Restart shuts the server down and starts it again on the same store and port.
+// Start starts a stopped server again on the same store and port.
+func (s *Server) Start() {
+	s.tb.Helper()
+	s.launch()
+	s.await()
+}
+
+// Restart shuts the server down and starts it again.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.Stop()
-	s.start()
+	s.Start()
 }
 
 // URL is the server's address for clients.
 func (s *Server) URL() string { return s.ClientURL() }
 
+// StoreDir is the folder that the server was given.
+func (s *Server) StoreDir() string { return s.opts.StoreDir }
+
 // Connect connects over TCP, reconnecting for ever, until the test ends.
 func (s *Server) Connect(options ...nats.Option) *nats.Conn {
 	s.tb.Helper()
-	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)
-	nc, err := nats.Connect(s.URL(), options...)
-	if err != nil {
-		s.tb.Fatalf("connect: %v", err)
-	}
-	s.tb.Cleanup(nc.Close)
-	return nc
+	return connect(s.tb, s.URL(), options)
 }
 
-// InProcess connects without a socket, until the test ends.
+// InProcess connects without a socket, until the test ends. The connection comes
+// back after a Restart, too.
 func (s *Server) InProcess(options ...nats.Option) *nats.Conn {
 	s.tb.Helper()
-	return s.Connect(append([]nats.Option{nats.InProcessServer(s.Server)}, options...)...)
+	return s.Connect(append([]nats.Option{nats.InProcessServer(inProcess{s})}, options...)...)
+}
+
+// inProcess connects to the server that runs now, which a restart replaces.
+type inProcess struct{ s *Server }
+
+func (p inProcess) InProcessConn() (net.Conn, error) { return p.s.now.Load().InProcessConn() }
+
+func connect(tb testing.TB, url string, options []nats.Option) *nats.Conn {
+	tb.Helper()
+	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0)}, options...)
+	nc, err := nats.Connect(url, options...)
+	if err != nil {
+		tb.Fatalf("connect: %v", err)
+	}
+	tb.Cleanup(nc.Close)
+	return nc
 }
