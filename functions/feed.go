@@ -39,12 +39,17 @@ func (d *feed) run(ctx context.Context) {
 	defer d.pulls.Wait()
 	wait := minPause
 	for ctx.Err() == nil {
-		cons, err := d.f.o.Store.ServiceConsumer(ctx, d.svc.name, d.source, d.f.o.MaxAckPending, d.f.o.AckWait)
+		// A request that the old connection swallowed ends when the new one is there.
+		conn := d.f.pullContext()
+		cons, err := d.f.o.Store.ServiceConsumer(conn, d.svc.name, d.source, d.f.o.MaxAckPending, d.f.o.AckWait)
 		if err == nil {
 			err = d.pull(ctx, cons, func() { wait = minPause })
 		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return
+		case conn.Err() != nil:
+			wait = minPause
 		}
 		if d.f.mute.ok("pull " + d.svc.name) {
 			d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Msg("pulling events failed; it is tried again")

@@ -1,0 +1,303 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// lossy is the real store whose answers to Update can be lost.
+type lossy struct {
+	*store.Store
+	before, after atomic.Int32 // how many calls are lost before or after they took effect
+}
+
+func (l *lossy) Update(ctx context.Context, w store.Write) (uint64, error) {
+	if l.before.Add(-1) >= 0 {
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "lost before")
+	}
+	rev, err := l.Store.Update(ctx, w)
+	if l.after.Add(-1) >= 0 {
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "lost after")
+	}
+	return rev, err
+}
+
+func TestLostAnswersOfTheStore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	l := &lossy{Store: r.store}
+	c := httpCallee(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n%3 != 0 {
+			w.WriteHeader(500)
+		}
+	})
+	r.start(func(o *Options) { o.Store = l })
+	for _, n := range [][2]int32{{1, 0}, {0, 1}, {2, 1}, {0, 3}} {
+		l.before.Store(n[0])
+		l.after.Store(n[1])
+		before := c.count()
+		rec := r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+		if rec.Attempt != 3 || c.count()-before != 3 {
+			t.Fatalf("%v: %d attempts, %d calls", n, rec.Attempt, c.count()-before)
+		}
+	}
+	r.settled("s")
+}
+
+// deaf is a store whose Update never gets through: the process dies with it.
+type deaf struct{ *store.Store }
+
+func (deaf) Update(ctx context.Context, _ store.Write) (uint64, error) {
+	return 0, schemas.Errorf(schemas.CodeUnavailable, "no answer")
+}
+
+func TestCrashBetweenCallAndWrite(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	first := r.start(func(o *Options) { o.Store = deaf{r.store}; o.StopGrace = time.Millisecond })
+	id := r.fire(timer{callback: c.URL})
+	eventually(t, "the call", func() bool { return c.count() == 1 })
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.start(nil)
+	rec := r.await(id, schemas.StateSuccess)
+	if rec.Attempt != 1 || c.count() != 2 {
+		t.Fatalf("%d attempts, %d calls; a crash is not a failed attempt", rec.Attempt, c.count())
+	}
+	for _, q := range c.calls {
+		if q.Header.Get("Ce-Timerattempt") != "1" || q.Header.Get("Idempotency-Key") != id.MsgID(1) {
+			t.Errorf("%v", q.Header)
+		}
+	}
+}
+
+func TestRecordedOutcomeIsNotCalledAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	id := r.fire(timer{callback: c.URL})
+	// Delivered once and never acknowledged, but recorded: the crash came between
+	// the write and the acknowledgement.
+	cons, err := r.store.ServiceConsumer(t.Context(), "s", store.KindFired, 100, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cons.Next(); err != nil {
+		t.Fatal(err)
+	}
+	cur := r.get(id)
+	rec := cur.Record
+	rec.State, rec.Attempt, rec.Body = schemas.StateSuccess, 1, schemas.Body{}
+	if _, err := r.store.Update(t.Context(), store.Write{ID: id, Rev: cur.Rev, Record: &rec, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	r.start(nil)
+	r.settled("s")
+	if c.count() != 0 {
+		t.Fatalf("%d calls", c.count())
+	}
+}
+
+func TestRecreatedConsumerCallsNothingTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	r.start(nil)
+	for range 5 {
+		r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	}
+	r.settled("s")
+	if err := r.store.JetStream().DeleteConsumer(t.Context(), schemas.StreamFired, "belfry_s"); err != nil {
+		t.Fatal(err)
+	}
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	r.settled("s")
+	if c.count() != 6 {
+		t.Fatalf("%d calls", c.count())
+	}
+}
+
+func TestLongCallIsKeptAlive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { time.Sleep(3500 * time.Millisecond) }) // the work
+	r.start(nil)                                                                                              // AckWait is 1 s
+	rec := r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	r.settled("s")
+	if rec.Attempt != 1 || c.count() != 1 || r.consumer("s", store.KindFired).NumRedelivered != 0 {
+		t.Fatalf("%d attempts, %d calls", rec.Attempt, c.count())
+	}
+}
+
+func TestStopLetsCallsFinish(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	release := make(chan struct{})
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { <-release })
+	f := r.start(func(o *Options) { o.StopGrace = patience })
+	id := r.fire(timer{callback: c.URL})
+	eventually(t, "the call", func() bool { return c.count() == 1 })
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.Stop(context.Background()) }()
+	eventually(t, "no more pulls", func() bool { return f.pulling.Err() != nil })
+	close(release)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	if rec := r.get(id).Record; rec.State != schemas.StateSuccess {
+		t.Fatalf("%+v", rec)
+	}
+}
+
+func TestStopCancelsWhatHangs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	hang := atomic.Bool{}
+	hang.Store(true)
+	c := httpCallee(t, func(_ int, _ http.ResponseWriter, q *http.Request) {
+		if hang.Load() {
+			<-q.Context().Done()
+		}
+	})
+	f := r.start(func(o *Options) { o.StopGrace = 50 * time.Millisecond; o.AckWait = time.Minute })
+	var ids []schemas.TimerID
+	for range 20 {
+		ids = append(ids, r.fire(timer{callback: c.URL}))
+	}
+	eventually(t, "the calls", func() bool { return c.count() == 20 })
+	begin := time.Now()
+	if err := f.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Fatalf("Stop took %v", took)
+	}
+	hang.Store(false)
+	r.start(nil)
+	for _, id := range ids {
+		if rec := r.await(id, schemas.StateSuccess); rec.Attempt != 1 {
+			t.Fatalf("a cancelled call was counted: %+v", rec)
+		}
+	}
+}
+
+func TestStartAndStop(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	o := Options{Store: r.store, Conn: r.nc, Now: nowMs}
+	f, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Stop(t.Context()), f.Stop(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if f.Start(t.Context()) == nil {
+		t.Fatal("started after Stop")
+	}
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	for range 5 {
+		f := r.start(nil)
+		id := r.fire(timer{callback: c.URL})
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { _ = f.Stop(context.Background()) })
+		}
+		wg.Wait()
+		g := r.start(nil)
+		r.await(id, schemas.StateSuccess)
+		_ = g.Stop(t.Context())
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i, change := range []func(*Options){
+		func(o *Options) { o.Store = nil }, func(o *Options) { o.Now = nil }, func(o *Options) { o.AckWait = time.Millisecond },
+		func(o *Options) { o.Retention = time.Millisecond }, func(o *Options) { o.Total = -1 },
+		func(o *Options) { o.Services = map[string]ServiceConfig{"a.b": {}} },
+		func(o *Options) { o.Services = map[string]ServiceConfig{"a": {Secrets: []string{"whsec_hunter2"}}} },
+	} {
+		o := Options{Store: r.store, Conn: r.nc, Now: nowMs}
+		change(&o)
+		if _, err := New(o); schemas.CodeOf(err) != schemas.CodeConfig || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
+
+// A service whose callee hangs and one that floods take nothing from another.
+func TestOneServiceDoesNotDelayAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	hung := httpCallee(t, func(_ int, _ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })
+	fast := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	f := r.start(func(o *Options) { o.Total = 24; o.Concurrency = 16; o.StopGrace = time.Millisecond })
+	for range 60 {
+		for _, svc := range []string{"hung1", "hung2", "hung3"} {
+			r.fire(timer{svc: svc, callback: hung.URL, attributes: map[string]string{"timertimeout": "1m"}})
+		}
+	}
+	eventually(t, "all shared places are taken", func() bool { return f.live.count() >= 18 })
+	var worst time.Duration
+	for i := range 50 {
+		begin := time.Now()
+		id := r.fire(timer{svc: "good", callback: fast.URL})
+		r.await(id, schemas.StateSuccess)
+		if took := time.Since(begin); i > 0 && took > worst {
+			worst = took // the first makes the consumer
+		}
+	}
+	t.Logf("worst of 50 beside three hung services: %v from claim to record", worst)
+	if worst > 3*time.Second {
+		t.Fatalf("delayed by %v", worst)
+	}
+}
+
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
+	r.start(nil)
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	r.server.Restart()
+	eventually(t, "the connection", func() bool { return r.nc.IsConnected() })
+	var id schemas.TimerID
+	eventually(t, "the store", func() bool {
+		_, err := r.store.Get(t.Context(), schemas.TimerID{})
+		return errors.Is(err, schemas.ErrNotFound)
+	})
+	begin := time.Now()
+	id = r.fire(timer{callback: c.URL})
+	fired := time.Since(begin)
+	r.await(id, schemas.StateSuccess)
+	took := time.Since(begin)
+	t.Logf("after the server was back: fired after %v, called back after %v", fired, took)
+	if took > 4*time.Second { // a store's time-out, or a heartbeat, would show
+		t.Fatalf("the first callback came %v after the server was back\n%s", took, r.log)
+	}
+}
+
+func TestCredentialsAreNotLogged(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start(nil)
+	id := r.fire(timer{callback: "http://alice:hunter2@127.0.0.1:1/?token=hunter2"})
+	rec := r.await(id, schemas.StateFail)
+	r.settled("s")
+	if strings.Contains(r.log.String(), "hunter2") || strings.Contains(rec.Outcome.Error, "hunter2") || r.log.String() == "" {
+		t.Fatalf("%s\n%s", r.log.String(), rec.Outcome.Error)
+	}
+}
