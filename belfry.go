@@ -1,0 +1,287 @@
+// Package belfry is the Go client of Belfry, durable timers on NATS JetStream:
+// add a CloudEvent that says when, and it is fired on timers.fired.<service> and
+// calls back.
+//
+//	c, err := belfry.Connect(ctx, "nats://127.0.0.1:4222")
+//	...
+//	e := event.New()
+//	e.SetID("order-17")
+//	e.SetSource("/shop")
+//	e.SetType("order.timeout")
+//	receipt, err := c.Add(ctx, e, belfry.After(15*time.Minute), belfry.Service("orders"))
+//
+// # What it guarantees
+//
+// Add returns nil only after the timer is stored durably. A call that returns an
+// error of ErrUnavailable may have taken effect; adds are idempotent by source and
+// id, so it is safe to repeat them. A Client is safe for concurrent use.
+package belfry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// What the API speaks of, under the names that users import.
+type (
+	// TimerID names a timer; it is derived from its event's source and id.
+	TimerID = schemas.TimerID
+	// Timer is what is known of a timer.
+	Timer = schemas.TimerInfo
+	// State is where a timer stands.
+	State = schemas.State
+	// Dead is a dead letter.
+	Dead = schemas.DeadInfo
+	// Error is an error with a stable code.
+	Error = schemas.Error
+)
+
+// Errors to compare with errors.Is.
+var (
+	ErrConflict     = schemas.ErrConflict     // the id is taken by another timer
+	ErrNotFound     = schemas.ErrNotFound     // no such timer, or its record has expired
+	ErrAlreadyFired = schemas.ErrAlreadyFired // too late to cancel or move
+	ErrAlreadyDone  = schemas.ErrAlreadyDone  // cancelled before
+	ErrStoreFull    = schemas.ErrStoreFull    // Belfry's storage is at its limit
+	ErrUnavailable  = schemas.ErrUnavailable  // no answer; the call may have taken effect
+)
+
+// DefaultTimeout bounds a call whose context has no deadline.
+const DefaultTimeout = 5 * time.Second
+
+// Client talks to Belfry over one NATS connection.
+type Client struct {
+	nc   *nats.Conn
+	js   jetstream.JetStream
+	owns bool
+}
+
+// Connect connects to NATS and returns a client that owns the connection. It
+// reconnects for ever. Options are nats.go's.
+func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, error) {
+	opts = append([]nats.Option{nats.Name("belfry client"), nats.MaxReconnects(-1)}, opts...)
+	if d, ok := ctx.Deadline(); ok {
+		opts = append(opts, nats.Timeout(time.Until(d)))
+	}
+	nc, err := nats.Connect(url, opts...)
+	if err != nil {
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "cannot connect to NATS at %s: %w", schemas.RedactURL(url), err)
+	}
+	c, err := New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	c.owns = true
+	return c, nil
+}
+
+// New returns a client on a connection that stays the caller's.
+func New(nc *nats.Conn) (*Client, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("belfry: %w", err)
+	}
+	return &Client{nc: nc, js: js}, nil
+}
+
+// Conn is the client's connection.
+func (c *Client) Conn() *nats.Conn { return c.nc }
+
+// Close closes a connection that Connect made.
+func (c *Client) Close() {
+	if c.owns {
+		c.nc.Close()
+	}
+}
+
+// Receipt answers an add.
+type Receipt struct {
+	Timer TimerID
+	// Due is when it fires, with millisecond precision.
+	Due time.Time
+	// Duplicate says that the same timer had been added before.
+	Duplicate bool
+	State     State
+}
+
+// Add adds a timer and returns once it is stored. The options set the event's
+// timer attributes; an event that carries them needs none. Errors: ErrConflict,
+// ErrStoreFull, ErrUnavailable, and errors of the codes invalid_event,
+// invalid_attribute, unsupported and too_large.
+func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Receipt, error) {
+	hdr, data, err := encode(e, opts)
+	if err != nil {
+		return Receipt{}, err
+	}
+	var reply schemas.AddReply
+	if err := c.request(ctx, "add", hdr, data, &reply); err != nil {
+		return Receipt{}, err
+	}
+	due, err := time.Parse(time.RFC3339Nano, reply.Due)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("belfry: the answer to add has no due time: %w", err)
+	}
+	return Receipt{Timer: reply.Timer, Due: due, Duplicate: reply.Duplicate, State: reply.State}, nil
+}
+
+func encode(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
+	// An event's extensions are a map: the caller's must not change.
+	e = e.Clone()
+	for _, o := range opts {
+		o(&e)
+	}
+	return schemas.EncodeEvent(e, schemas.ModeStructured)
+}
+
+// Get returns a timer. Errors: ErrNotFound, ErrUnavailable.
+func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
+	var t Timer
+	return t, c.call(ctx, "get", ref(id), &t)
+}
+
+// Cancel cancels a timer that waits. After it returned nil the timer does not
+// fire. Errors: ErrAlreadyFired, ErrNotFound, ErrUnavailable.
+func (c *Client) Cancel(ctx context.Context, id TimerID) (Timer, error) {
+	var t Timer
+	return t, c.call(ctx, "cancel", ref(id), &t)
+}
+
+// Reschedule moves a pending timer. Errors: ErrAlreadyFired, ErrAlreadyDone,
+// ErrNotFound, ErrUnavailable.
+func (c *Client) Reschedule(ctx context.Context, id TimerID, when When) (Timer, error) {
+	var t Timer
+	return t, c.call(ctx, "reschedule", schemas.RescheduleRequest{TimerRef: ref(id), At: when.at, After: when.after}, &t)
+}
+
+func ref(id TimerID) schemas.TimerRef { return schemas.TimerRef{Timer: id.String()} }
+
+// When is a time, or a duration from now.
+type When struct{ at, after string }
+
+// AtTime is a due time; it is kept to the millisecond, rounded up.
+func AtTime(t time.Time) When { return When{at: t.UTC().Format(time.RFC3339Nano)} }
+
+// FromNow is a duration from when Belfry takes the call.
+func FromNow(d time.Duration) When { return When{after: d.String()} }
+
+// Query says which timers to list. An empty field matches all.
+type Query struct {
+	States  []State
+	Service string
+	Group   string
+}
+
+// listPage is how many timers are fetched at a time.
+const listPage = 500
+
+// List yields timers shard by shard, in the order of their last change. Timers
+// that change meanwhile may be missed or come twice.
+func (c *Client) List(ctx context.Context, q Query) iter.Seq2[Timer, error] {
+	return func(yield func(Timer, error) bool) {
+		req := schemas.ListRequest{States: q.States, Service: q.Service, Group: q.Group, Limit: listPage}
+		for {
+			var page schemas.ListReply
+			if err := c.call(ctx, "list", req, &page); err != nil {
+				yield(Timer{}, err)
+				return
+			}
+			for _, t := range page.Timers {
+				if !yield(t, nil) {
+					return
+				}
+			}
+			if req.Cursor = page.Cursor; req.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// DeadLetters yields dead letters in the order in which they died, of a service
+// or, if it is empty, of all.
+func (c *Client) DeadLetters(ctx context.Context, service string) iter.Seq2[Dead, error] {
+	return func(yield func(Dead, error) bool) {
+		req := schemas.DeadListRequest{Service: service, Limit: listPage}
+		for {
+			var page schemas.DeadListReply
+			if err := c.call(ctx, "dead.list", req, &page); err != nil {
+				yield(Dead{}, err)
+				return
+			}
+			for _, d := range page.Dead {
+				if !yield(d, nil) {
+					return
+				}
+			}
+			if req.Cursor = page.Cursor; req.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// Replay calls a dead timer's callback again, with its attempts renewed.
+// Errors: ErrNotFound if it has no dead letter, ErrUnavailable.
+func (c *Client) Replay(ctx context.Context, id TimerID) error {
+	return c.call(ctx, "dead.replay", schemas.ReplayRequest{TimerRef: ref(id)}, &schemas.ReplayReply{})
+}
+
+// ReplayService calls again for every dead letter of a service, and returns how
+// many there were.
+func (c *Client) ReplayService(ctx context.Context, service string) (int, error) {
+	n := 0
+	for {
+		var reply schemas.ReplayReply
+		if err := c.call(ctx, "dead.replay", schemas.ReplayRequest{Service: service}, &reply); err != nil {
+			return n, err
+		}
+		if n += reply.Replayed; !reply.More || reply.Replayed == 0 {
+			return n, nil
+		}
+	}
+}
+
+// call sends a JSON request and reads the JSON answer.
+func (c *Client) call(ctx context.Context, verb string, req, reply any) error {
+	b, err := json.Marshal(req)
+	if err != nil {
+		return fmt.Errorf("belfry: %w", err)
+	}
+	return c.request(ctx, verb, nil, b, reply)
+}
+
+func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data []byte, reply any) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, DefaultTimeout)
+		defer cancel()
+	}
+	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Header: hdr, Data: data})
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return schemas.Errorf(schemas.CodeUnavailable, "nobody serves %s%s at %s: is a Belfry router running there? (%w)", schemas.SubjectAPIPrefix, verb, c.nc.ConnectedUrlRedacted(), err)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return schemas.Errorf(schemas.CodeTooLarge, "the event has %d bytes; the server takes %d: send a reference to what is large (%w)", len(data), c.nc.MaxPayload(), err)
+	case err != nil:
+		return schemas.Errorf(schemas.CodeUnavailable, "%s: no answer from Belfry (%w); it may have taken effect", verb, err)
+	}
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		return &schemas.Error{Code: schemas.Code(code), Msg: m.Header.Get(micro.ErrorHeader)}
+	}
+	if err := json.Unmarshal(m.Data, reply); err != nil {
+		return fmt.Errorf("belfry: the answer to %s cannot be read: %w", verb, err)
+	}
+	return nil
+}
