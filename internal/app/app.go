@@ -1,0 +1,254 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/store"
+)
+
+// App is one Belfry node.
+type App struct {
+	o   Options
+	reg *prometheus.Registry
+
+	listener net.Listener // of HTTP, nil for none
+	failed   chan error   // what ends a running node
+
+	// mu is held by Start and Stop, which exclude each other.
+	mu      sync.Mutex
+	started bool
+	stopped bool
+	stopErr error
+	// undo holds what Stop does, last first.
+	undo []undo
+
+	// Written by Start before running is stored.
+	srv     *server.Server
+	nc      *nats.Conn
+	store   *store.Store
+	time    *clustertime.Service
+	roles   roles
+	node    string
+	phase   atomic.Pointer[string] // what Start is doing, for /readyz
+	running atomic.Bool
+}
+
+// undo is one step of Stop, with the time that it may take.
+type undo struct {
+	name  string
+	bound time.Duration // 0: what is left
+	do    func(context.Context) error
+}
+
+// New checks the options and takes what can be taken without waiting: the data
+// folder's lock and the HTTP port. Errors: ErrInUse, and those of
+// schemas.CodeConfig.
+func New(o Options) (*App, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	a := &App{o: o, failed: make(chan error, 1)}
+	a.setPhase("not started")
+	if err := a.acquire(); err != nil {
+		return nil, errors.Join(err, a.Stop(context.Background()))
+	}
+	return a, nil
+}
+
+func (a *App) acquire() error {
+	a.node = a.o.Node
+	if a.o.embedded() {
+		unlock, err := lockFolder(a.o.Data)
+		if err != nil {
+			return err
+		}
+		a.onStop("data folder", 0, unlock)
+		if a.node == "" {
+			if a.node, err = folderNode(a.o.Data); err != nil {
+				return err
+			}
+		}
+	} else if a.node == "" {
+		a.node = hostNode()
+	}
+	if a.o.HTTP != NoHTTP {
+		l, err := listen(context.Background(), "http", a.o.HTTP)
+		if err != nil {
+			return err
+		}
+		a.listener = l
+		a.onStop("http port", 0, func(context.Context) error {
+			if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	var err error
+	a.reg, err = newRegistry(a)
+	return err
+}
+
+func (a *App) onStop(name string, bound time.Duration, do func(context.Context) error) {
+	a.undo = append(a.undo, undo{name, bound, do})
+}
+
+func (a *App) setPhase(s string) { a.phase.Store(&s) }
+
+// Start brings everything up and returns when timers are served. The node lives
+// until Stop, whatever becomes of ctx. A Start that fails has stopped the node.
+// Errors: ErrInUse, ErrUnreachable, ErrStopped, and those of schemas.CodeConfig.
+func (a *App) Start(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.stopped:
+		return ErrStopped
+	case a.started:
+		return errors.New("app: started before")
+	}
+	a.started = true
+	if err := a.start(ctx); err != nil {
+		stop, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), StopTimeout, errStopTimeout)
+		defer cancel()
+		return errors.Join(err, a.stop(stop))
+	}
+	a.setPhase("running")
+	a.running.Store(true)
+	return nil
+}
+
+func (a *App) start(ctx context.Context) error {
+	a.serveHTTP()
+	if a.o.embedded() {
+		a.setPhase("the embedded server is starting")
+		srv, stop, err := startServer(ctx, &a.o)
+		if err != nil {
+			return err
+		}
+		a.srv = srv
+		a.onStop("nats-server", 0, stop)
+	}
+	a.setPhase("connecting to NATS")
+	nc, err := connect(&a.o, a.srv, "belfry "+a.node)
+	if err != nil {
+		return err
+	}
+	a.nc = nc
+	a.onStop("connection", 0, func(context.Context) error {
+		nc.Close()
+		return nil
+	})
+	a.setPhase("opening the store")
+	if a.store, err = store.Open(ctx, nc, a.storeConfig(), a.component("store")); err != nil {
+		return openError(err)
+	}
+	a.onStop("store", 0, func(context.Context) error {
+		a.store.Close()
+		return nil
+	})
+	a.setPhase("reading the cluster's time")
+	a.time = clustertime.NewService(a.readTime, 0, a.component("time"))
+	a.time.Start()
+	a.onStop("time", 0, func(context.Context) error {
+		a.time.Stop()
+		return nil
+	})
+	if err := a.time.Ready(ctx); err != nil {
+		return err
+	}
+	a.setPhase("starting the roles")
+	return a.startRoles(ctx)
+}
+
+// Stop drains and releases everything, in the order of the package comment.
+// It returns the first call's error when called again.
+func (a *App) Stop(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stop(ctx)
+}
+
+var errStopTimeout = fmt.Errorf("stopping took longer than %s", StopTimeout)
+
+func (a *App) stop(ctx context.Context) error {
+	if a.stopped {
+		return a.stopErr
+	}
+	a.stopped = true
+	a.running.Store(false)
+	a.setPhase("stopping")
+	for len(a.undo) > 0 {
+		u := a.undo[len(a.undo)-1]
+		a.undo = a.undo[:len(a.undo)-1]
+		if err := u.run(ctx); err != nil {
+			a.stopErr = errors.Join(a.stopErr, fmt.Errorf("stop %s: %w", u.name, err))
+		}
+	}
+	return a.stopErr
+}
+
+func (u undo) run(ctx context.Context) error {
+	if u.bound > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, u.bound, fmt.Errorf("not done after %s", u.bound))
+		defer cancel()
+	}
+	return u.do(ctx)
+}
+
+// Run starts the node, waits until ctx ends or the node fails, and stops it
+// within StopTimeout. It returns nil after a clean stop.
+func (a *App) Run(ctx context.Context) error {
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-a.failed:
+	}
+	stop, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), StopTimeout, errStopTimeout)
+	defer cancel()
+	return errors.Join(err, a.Stop(stop))
+}
+
+// Node is this process's name among those that share the store.
+func (a *App) Node() string { return a.node }
+
+// HTTPAddr is where health and metrics are served, or "".
+func (a *App) HTTPAddr() string {
+	if a.listener == nil {
+		return ""
+	}
+	return a.listener.Addr().String()
+}
+
+// NATSURL is where clients connect, without credentials. Only after Start.
+func (a *App) NATSURL() string {
+	if a.srv != nil {
+		return a.srv.ClientURL()
+	}
+	return RedactURLs(a.o.NATSURL)
+}
+
+// Connect makes another connection to the node's server, without a socket if it
+// is the embedded one. Only after Start; the caller closes it.
+func (a *App) Connect(name string) (*nats.Conn, error) { return connect(&a.o, a.srv, name) }
+
+// Store is the open store. Only after Start.
+func (a *App) Store() *store.Store { return a.store }
+
+// Registry holds the node's metrics.
+func (a *App) Registry() *prometheus.Registry { return a.reg }

@@ -1,0 +1,485 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const bound = 20 * time.Second
+
+// options are those of a node on free ports and a folder of its own.
+func options(t *testing.T) Options {
+	return Options{
+		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: "127.0.0.1:0", Profile: ProfileFast, Shards: 2,
+		AllowLoopback: true, Version: "1.2.3", Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
+	}
+}
+
+func start(t *testing.T, o Options) *App {
+	t.Helper()
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, a) })
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func stop(t *testing.T, a *App) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
+	defer cancel()
+	begun := time.Now()
+	if err := a.Stop(ctx); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	if d := time.Since(begun); d > StopTimeout {
+		t.Errorf("Stop took %s", d)
+	}
+}
+
+func connectTo(t *testing.T, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func get(t *testing.T, a *App, path string) (int, string) {
+	t.Helper()
+	resp, err := http.Get("http://" + a.HTTPAddr() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return resp.StatusCode, string(b)
+}
+
+func event(id string, attrs string) []byte {
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t",%s,"data":{"n":1}}`, id, attrs)
+}
+
+// TestWholeLife: any NATS client adds a timer; it fires, and calls back.
+func TestWholeLife(t *testing.T) {
+	t.Parallel()
+	called := make(chan *http.Request, 1)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { called <- r }))
+	t.Cleanup(hook.Close)
+	a := start(t, options(t))
+	nc := connectTo(t, a.NATSURL())
+	sub, err := nc.SubscribeSync("timers.fired.orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ack, err := nc.Request("timers.add", event("e1", `"timerafter":"200ms","timersvc":"orders","timercallback":"`+hook.URL+`"`), bound)
+	if err != nil || !strings.Contains(string(ack.Data), "TIMERS_ADD") {
+		t.Fatalf("publish to timers.add: %v, %s", err, ack.Data)
+	}
+	msg, err := sub.NextMsg(bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(msg.Data), `"timerfired"`) {
+		t.Errorf("fired event: %s", msg.Data)
+	}
+	select {
+	case r := <-called:
+		if got := r.Header.Get("User-Agent"); got != "belfry/1.2.3" {
+			t.Errorf("User-Agent %q", got)
+		}
+	case <-time.After(bound):
+		t.Fatal("no callback")
+	}
+	if code, body := get(t, a, "/readyz"); code != http.StatusOK || !strings.Contains(body, `"ready":true`) {
+		t.Errorf("readyz %d %s", code, body)
+	}
+	if code, body := get(t, a, "/healthz"); code != http.StatusOK || !strings.Contains(body, "true") {
+		t.Errorf("healthz %d %s", code, body)
+	}
+	want := []string{`belfry_build_info{node="` + a.Node() + `",version="1.2.3"} 1`, "belfry_ready 1", `belfry_adds_total{result="accepted"} 1`,
+		`belfry_fired_total{service="orders"} 1`, "go_goroutines", "process_cpu_seconds_total", "belfry_lateness_seconds_bucket", "belfry_clock_lag_seconds{", "belfry_pending_timers{",
+		"belfry_time_reading_age_seconds", `belfry_functions_callbacks_total{outcome="success",service="orders"} 1`}
+	await(t, func() (string, bool) { // gauges of shards are set once a second
+		_, metrics := get(t, a, "/metrics")
+		for _, w := range want {
+			if !strings.Contains(metrics, w) {
+				return "metrics lack " + w, false
+			}
+		}
+		return "", true
+	})
+}
+
+// await asks until the answer is yes.
+func await(t *testing.T, ask func() (string, bool)) {
+	t.Helper()
+	deadline := time.Now().Add(bound)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		state, ok := ask()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(state)
+		}
+		<-tick.C
+	}
+}
+
+// TestManyInOneProcess: no global state; every one starts, stops, and starts
+// again on its folder under the same name.
+func TestManyInOneProcess(t *testing.T) {
+	t.Parallel()
+	for i := range 3 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			o := options(t)
+			var node string
+			for range 2 {
+				a, err := New(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := a.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if node != "" && a.Node() != node {
+					t.Errorf("node name changed from %s to %s", node, a.Node())
+				}
+				node = a.Node()
+				stop(t, a)
+				stop(t, a) // again is nothing
+				if err := a.Start(t.Context()); !errors.Is(err, ErrStopped) {
+					t.Errorf("Start after Stop: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestDueDuringDownTime: what was due while nobody ran fires right after the start.
+func TestDueDuringDownTime(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	a := start(t, o)
+	nc := connectTo(t, a.NATSURL())
+	if _, err := nc.Request("timers.api.add", event("late", `"timerafter":"1s"`), bound); err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	stop(t, a)
+	<-time.After(1100 * time.Millisecond) // the down time itself, not a wait for something
+	o.NATSListen = "127.0.0.1:0"
+	begun := time.Now()
+	b := start(t, o)
+	nc = connectTo(t, b.NATSURL())
+	js, err := nc.JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := js.SubscribeSync("timers.fired.default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sub.NextMsg(bound); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("fired %s after the start began", time.Since(begun).Round(time.Millisecond))
+}
+
+func TestOneLineErrors(t *testing.T) {
+	t.Parallel()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { busy.Close() })
+	plain := natstest.Run(t, func(o *server.Options) { o.JetStream = false })
+	private := natstest.Run(t, func(o *server.Options) { o.Username, o.Password = "u", "right" })
+	locked := options(t)
+	locked.Data = t.TempDir()
+	start(t, locked)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name   string
+		change func(*Options)
+		is     error
+		code   schemas.Code
+		want   []string
+	}{
+		{"http port", func(o *Options) { o.HTTP = busy.Addr().String() }, ErrInUse, "", []string{busy.Addr().String(), "--http"}},
+		{"nats port", func(o *Options) { o.NATSListen = busy.Addr().String() }, ErrInUse, "", []string{busy.Addr().String(), "--nats-listen"}},
+		{"locked folder", func(o *Options) { o.Data = locked.Data }, ErrInUse, "", []string{locked.Data, fmt.Sprintf("process %d", os.Getpid())}},
+		{"folder is a file", func(o *Options) { o.Data = file }, nil, schemas.CodeConfig, []string{file}},
+		{"no folder", func(o *Options) { o.Data = "" }, nil, schemas.CodeConfig, []string{"data"}},
+		{"unreachable", func(o *Options) { o.NATSURL = "nats://user:hunter2@127.0.0.1:1" }, ErrUnreachable, "", []string{"127.0.0.1:1", "xxxxx@"}},
+		{"wrong password", func(o *Options) { o.NATSURL = strings.Replace(private.URL(), "//", "//u:hunter2@", 1) }, ErrUnreachable, "", []string{"Authorization"}},
+		{"no JetStream", func(o *Options) { o.NATSURL = plain.URL() }, nil, schemas.CodeConfig, []string{"without JetStream"}},
+		{"no creds file", func(o *Options) { o.NATSURL, o.Creds = plain.URL(), "/none" }, nil, schemas.CodeConfig, []string{"creds"}},
+		{"creds without url", func(o *Options) { o.Creds = "/none" }, nil, schemas.CodeConfig, []string{"nats-url"}},
+		{"no ca file", func(o *Options) { o.NATSURL, o.TLS.CA = plain.URL(), "/none" }, nil, schemas.CodeConfig, []string{"tls-ca"}},
+		{"role", func(o *Options) { o.Roles = []Role{"cook"} }, nil, schemas.CodeConfig, []string{"cook", "router, scheduler and functions"}},
+		{"profile", func(o *Options) { o.Profile = "brave" }, nil, schemas.CodeConfig, []string{"brave", "safe"}},
+		{"address", func(o *Options) { o.HTTP = "here" }, nil, schemas.CodeConfig, []string{"http", "HOST:PORT"}},
+		{"port", func(o *Options) { o.NATSListen = "127.0.0.1:70000" }, nil, schemas.CodeConfig, []string{"70000"}},
+		{"port in letters", func(o *Options) { o.NATSListen = "127.0.0.1:http" }, nil, schemas.CodeConfig, []string{"number"}},
+		{"no such host", func(o *Options) { o.HTTP = "192.0.2.1:1" }, nil, schemas.CodeConfig, []string{"192.0.2.1"}},
+		{"replicas", func(o *Options) { o.Replicas = 3 }, nil, schemas.CodeConfig, []string{"replicas"}},
+		{"shards", func(o *Options) { o.Shards = 1000 }, nil, schemas.CodeConfig, []string{"shards"}},
+		{"node", func(o *Options) { o.Node = "a.b" }, nil, schemas.CodeConfig, []string{"a.b"}},
+		{"retention", func(o *Options) { o.Retention = time.Millisecond }, nil, schemas.CodeConfig, []string{"retention"}},
+		{"lease", func(o *Options) { o.Lease = time.Millisecond }, nil, schemas.CodeConfig, []string{"lease"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			o := options(t)
+			tt.change(&o)
+			a, err := New(o)
+			if err == nil {
+				err = a.Start(t.Context())
+			}
+			if err == nil {
+				stop(t, a)
+				t.Fatal("it started")
+			}
+			if tt.is != nil && !errors.Is(err, tt.is) || tt.code != "" && schemas.CodeOf(err) != tt.code {
+				t.Errorf("error %v (code %q) is not of the kind", err, schemas.CodeOf(err))
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q lacks %q", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("error %q must be one line without secrets", err)
+			}
+			if o.Data == locked.Data || o.Data == file || o.Data == "" {
+				return
+			}
+			// Everything was released: the folder can be taken.
+			unlock, err := lockFolder(o.Data)
+			if err != nil {
+				t.Fatalf("after the failure: %v", err)
+			}
+			if err := unlock(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestShardsAreFixed: a folder that was made with others is refused, and says so.
+func TestShardsAreFixed(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	stop(t, start(t, o))
+	o.Shards = 3
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = a.Start(t.Context())
+	if schemas.CodeOf(err) != schemas.CodeConfig || !strings.Contains(err.Error(), "shards=2") || !strings.Contains(err.Error(), "shards=3") {
+		t.Errorf("error %v", err)
+	}
+	o.Shards = 0
+	stop(t, start(t, o)) // takes what is recorded
+}
+
+// TestRolesOnTwoNodes: the roles are spread over nodes that share a server.
+func TestRolesOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t)
+	o := options(t)
+	o.Data, o.NATSURL = "", s.URL()
+	nodes := []*App{}
+	for _, roles := range [][]Role{{RoleScheduler}, {RoleRouter, RoleFunctions}, {RoleScheduler}} {
+		o.Roles = roles
+		nodes = append(nodes, start(t, o))
+	}
+	if nodes[0].Node() == nodes[2].Node() {
+		t.Fatal("two nodes of one name")
+	}
+	nc := s.Connect()
+	sub, err := nc.SubscribeSync("timers.fired.default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(id string) {
+		t.Helper()
+		if _, err := nc.Request("timers.api.add", event(id, `"timerafter":"10ms"`), bound); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sub.NextMsg(bound); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("one")
+	stop(t, nodes[0]) // it releases its clocks; the other scheduler takes over
+	add("two")
+	add("three")
+}
+
+// TestReadiness: not ready while the server is away, ready again when it is back.
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t)
+	o := options(t)
+	o.Data, o.NATSURL = "", s.URL()
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, a) })
+	if r := a.Ready(); r.Ready || r.Checks["roles"].Reason != "not started" {
+		t.Errorf("before Start: %+v", r)
+	}
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	becomes := func(want bool) {
+		t.Helper()
+		await(t, func() (string, bool) {
+			code, body := get(t, a, "/readyz")
+			var r Readiness
+			if err := json.Unmarshal([]byte(body), &r); err != nil {
+				t.Fatalf("%v: %s", err, body)
+			}
+			if r.Ready == want && (want != (code == http.StatusOK) || !want && r.Checks["store"].Reason == "") {
+				t.Errorf("readyz %d %s", code, body)
+			}
+			return "readyz stays " + body, r.Ready == want
+		})
+	}
+	becomes(true)
+	s.Stop()
+	becomes(false)
+	if code, _ := get(t, a, "/healthz"); code != http.StatusOK {
+		t.Errorf("healthz %d without a server", code)
+	}
+	s.Restart()
+	becomes(true)
+}
+
+// TestStopWhileStarting: a context that ends during Start ends the start.
+func TestStopWhileStarting(t *testing.T) {
+	t.Parallel()
+	for _, after := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond} {
+		o := options(t)
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		a, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { stop(t, a) })
+		err = a.Run(ctx)
+		wg.Wait()
+		cancel()
+		t.Logf("after %s: %v", after, err)
+		unlock, err := lockFolder(o.Data)
+		if err != nil {
+			t.Fatalf("after %s: %v", after, err)
+		}
+		if err := unlock(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestStopWithoutServer: the server is gone, and Stop still ends in time.
+func TestStopWithoutServer(t *testing.T) {
+	t.Parallel()
+	s := natstest.Run(t)
+	o := options(t)
+	o.Data, o.NATSURL = "", s.URL()
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
+	defer cancel()
+	err = a.Stop(ctx) // may say that the clocks were not released
+	t.Logf("Stop after %s: %v", time.Since(begun).Round(time.Millisecond), err)
+	if time.Since(begun) > StopTimeout {
+		t.Error("Stop took too long")
+	}
+}
+
+func TestRunStops(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	a, err := New(options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	await(t, func() (string, bool) { return "not ready", a.Ready().Ready })
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(StopTimeout):
+		t.Fatal("Run does not end")
+	}
+}
+
+func TestRedactURLs(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"nats://127.0.0.1:4222":                  "nats://127.0.0.1:4222",
+		"nats://user:hunter2@a:1,nats://token@b": "nats://xxxxx@a:1,nats://xxxxx@b",
+		"nats://user:hunter2@%zz":                "(unreadable URL)",
+	} {
+		if got := RedactURLs(in); got != want {
+			t.Errorf("RedactURLs(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

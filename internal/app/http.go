@@ -1,0 +1,148 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/belfryio/belfry/scheduler"
+)
+
+// Bounds of the HTTP server.
+const (
+	httpHeaderTimeout = 5 * time.Second
+	httpTimeout       = 30 * time.Second
+	httpHeaderBytes   = 16 << 10
+	httpStopBound     = time.Second
+)
+
+// newRegistry is the node's own, so that many nodes fit into one process.
+func newRegistry(a *App) (*prometheus.Registry, error) {
+	reg := prometheus.NewRegistry()
+	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "ready", Help: "1 when /readyz answers 200."}, func() float64 {
+		if a.Ready().Ready {
+			return 1
+		}
+		return 0
+	})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "build_info", Help: "Always 1; the labels tell.",
+		ConstLabels: prometheus.Labels{"version": a.o.Version, "node": a.node}})
+	build.Set(1)
+	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "time_reading_age_seconds", Help: "Age of the last reading of the JetStream leader's clock; -1 before the first."}, func() float64 {
+		if !a.running.Load() {
+			return -1
+		}
+		return a.time.Age().Seconds()
+	})
+	for _, c := range []prometheus.Collector{ready, build, age, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return reg, nil
+}
+
+// Check is one condition of readiness.
+type Check struct {
+	OK bool `json:"ok"`
+	// Reason says why it is not.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Readiness is what /readyz answers.
+type Readiness struct {
+	Ready  bool                    `json:"ready"`
+	Node   string                  `json:"node"`
+	Phase  string                  `json:"phase"`
+	Checks map[string]Check        `json:"checks"`
+	Shards []scheduler.ShardStatus `json:"shards,omitempty"`
+}
+
+// Ready tells whether the node serves timers, and why it does not.
+func (a *App) Ready() Readiness {
+	r := Readiness{Node: a.node, Phase: *a.phase.Load(), Checks: map[string]Check{}}
+	check := func(name string, ok bool, format string, args ...any) bool {
+		c := Check{OK: ok}
+		if !ok {
+			c.Reason = fmt.Sprintf(format, args...)
+		}
+		r.Checks[name] = c
+		return ok
+	}
+	running := a.running.Load()
+	r.Ready = check("roles", running, "%s", r.Phase)
+	if !running {
+		return r
+	}
+	connected := a.nc.Status() == nats.CONNECTED
+	// Each reading of the time is a write and a read by JetStream, so its age
+	// says also whether the store answers.
+	age := a.time.Age()
+	r.Ready = check("store", connected && age <= timeTooOld, "connection is %s, last answer of JetStream %s ago", a.nc.Status(), age.Round(time.Millisecond)) && r.Ready
+	r.Ready = check("time", age <= timeTooOld, "last reading of the leader's clock is %s old", age.Round(time.Millisecond)) && r.Ready
+	if a.roles.scheduler != nil {
+		r.Shards = a.roles.scheduler.Status()
+	}
+	return r
+}
+
+// serveHTTP serves the listener that New opened.
+func (a *App) serveHTTP() {
+	if a.listener == nil {
+		return
+	}
+	srv := &http.Server{Handler: a.handler(), ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, MaxHeaderBytes: httpHeaderBytes}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
+			select {
+			case a.failed <- fmt.Errorf("the HTTP server ended: %w", err):
+			default: // the node is ending already
+			}
+		}
+	}()
+	a.onStop("http", httpStopBound, func(ctx context.Context) error {
+		defer func() { <-done }()
+		if err := srv.Shutdown(ctx); err != nil {
+			return srv.Close() // a client that does not finish is cut off
+		}
+		return nil
+	})
+}
+
+func (a *App) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, map[string]bool{"ok": true}) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		r := a.Ready()
+		status := http.StatusOK
+		if !r.Ready {
+			status = http.StatusServiceUnavailable
+		}
+		a.answer(w, status, r)
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.reg, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func (a *App) answer(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if _, err := w.Write(append(b, '\n')); err != nil {
+		a.o.Log.Debug().Err(err).Msg("an HTTP client left before its answer")
+	}
+}

@@ -1,0 +1,109 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/gofrs/flock"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Files of the data folder, beside the server's "jetstream".
+const (
+	lockFile = "belfry.lock"
+	pidFile  = "belfry.pid"
+	nodeFile = "node"
+)
+
+// lockFolder makes the folder and locks it against every other process. The lock
+// ends with the process, so one that was killed leaves none behind; the process
+// id is kept only to be told.
+func lockFolder(dir string) (unlock func(context.Context) error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, badConfig("data folder %s cannot be made: %w", dir, err)
+	}
+	l := flock.New(filepath.Join(dir, lockFile))
+	got, err := l.TryLock()
+	if err != nil {
+		return nil, badConfig("data folder %s cannot be locked: %w", dir, err)
+	}
+	if !got {
+		return nil, errorOf(ErrInUse, nil, "data folder %s is in use by another belfry%s: stop it, or give each its own with --data", dir, lockHolder(dir))
+	}
+	pid := filepath.Join(dir, pidFile)
+	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+		return nil, errors.Join(badConfig("data folder %s cannot be written: %w", dir, err), l.Unlock())
+	}
+	return func(context.Context) error {
+		err := os.Remove(pid)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil // somebody tidied up; the lock is what counts
+		}
+		return errors.Join(err, l.Unlock())
+	}, nil
+}
+
+// lockHolder names the process in words, or is empty.
+func lockHolder(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, pidFile))
+	if err != nil {
+		return "" // the holder has not written it yet
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (process %d)", pid)
+}
+
+// folderNode is the node name that the folder keeps from its first start on.
+func folderNode(dir string) (string, error) {
+	path := filepath.Join(dir, nodeFile)
+	b, err := os.ReadFile(path)
+	if name := strings.TrimSpace(string(b)); err == nil && name != "" {
+		if !schemas.ValidService(name) {
+			return "", badConfig("file %s does not hold a node name (letters, digits, '-' or '_')", path)
+		}
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", badConfig("file %s cannot be read: %w", path, err)
+	}
+	name := "node-" + randomToken()
+	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
+		return "", badConfig("file %s cannot be written: %w", path, err)
+	}
+	return name, nil
+}
+
+// hostNode makes a name for a process that has no folder: the host's, for the
+// reader of logs, and a random part, so that no two share it.
+func hostNode() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "host" // only the random part has to tell nodes apart
+	}
+	host, _, _ = strings.Cut(host, ".")
+	token := strings.Map(func(r rune) rune {
+		if schemas.ValidService(string(r)) {
+			return r
+		}
+		return '-'
+	}, host)
+	return token[:min(len(token), 40)] + "-" + randomToken()
+}
+
+func randomToken() string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails: see crypto/rand
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,194 @@
+package app
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Role is one part that a node can run.
+type Role string
+
+// The roles.
+const (
+	RoleRouter    Role = "router"
+	RoleScheduler Role = "scheduler"
+	RoleFunctions Role = "functions"
+)
+
+// AllRoles is what a node runs by default.
+func AllRoles() []Role { return []Role{RoleRouter, RoleScheduler, RoleFunctions} }
+
+// Profile says when the embedded server's writes are on disk.
+type Profile string
+
+// The profiles.
+const (
+	// ProfileSafe syncs every write before it is acknowledged: what was
+	// acknowledged survives power loss.
+	ProfileSafe Profile = "safe"
+	// ProfileFast syncs every two minutes: what was acknowledged survives the end
+	// of the process, however it ends, but not power loss.
+	ProfileFast Profile = "fast"
+)
+
+// TLS are files for a connection to a server: CA to trust besides the system's,
+// and a client certificate. Empty fields are not used.
+type TLS struct{ CA, Cert, Key string }
+
+// Options configure an App. The zero value of a field means its default.
+type Options struct {
+	// Data is the folder of the embedded server; required unless NATSURL is set.
+	Data string
+	// NATSListen is where the embedded server listens; port 0 takes a free one.
+	// Default 127.0.0.1:4222.
+	NATSListen string
+	// Profile is that of the embedded server; default ProfileSafe.
+	Profile Profile
+
+	// NATSURL is a server to use instead of the embedded one.
+	NATSURL string
+	// Creds is a NATS credentials file for NATSURL.
+	Creds string
+	// TLS is for NATSURL.
+	TLS TLS
+
+	// HTTP is where health and metrics are served; port 0 takes a free one, "-"
+	// is no HTTP server. Default 127.0.0.1:8420.
+	HTTP string
+	// Roles to run; default all.
+	Roles []Role
+	// Node names this process among those that share a store: a token of letters,
+	// digits, '-' or '_'. Default: kept in the data folder, or with NATSURL the
+	// host's name and a random part.
+	Node string
+
+	// Shards of a new store; 0 takes what is recorded, or schemas.DefaultShards.
+	Shards int
+	// Replicas of every stream; default 1.
+	Replicas int
+	// Retention is how long the record of a concluded timer is kept; default 24 h.
+	Retention time.Duration
+	// FiredMaxAge and DeadMaxAge bound the streams of fired events and of dead
+	// letters; default 24 h and 30 days.
+	FiredMaxAge, DeadMaxAge time.Duration
+	// Timeout bounds every call to JetStream; default 5 s.
+	Timeout time.Duration
+	// Limits bound what an add may ask for.
+	Limits schemas.Limits
+
+	// Lease, Tick, Horizon and SweepDelay are the scheduler's; see package
+	// scheduler.
+	Lease, Tick, Horizon, SweepDelay time.Duration
+
+	// AllowLoopback, AllowPrivate and AllowPrefixes open HTTP callbacks to such
+	// addresses.
+	AllowLoopback, AllowPrivate bool
+	AllowPrefixes               []netip.Prefix
+	// Concurrency and TotalConcurrency bound callbacks running at once, of one
+	// service and of all; default 64 and 512.
+	Concurrency, TotalConcurrency int
+	// Services holds settings of single services.
+	Services map[string]functions.ServiceConfig
+
+	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
+	Version string
+	Log     zerolog.Logger
+}
+
+// Defaults of Options, and bounds.
+const (
+	DefaultNATSListen = "127.0.0.1:4222"
+	DefaultHTTP       = "127.0.0.1:8420"
+	// NoHTTP is the value of Options.HTTP for no HTTP server.
+	NoHTTP = "-"
+	// StopTimeout is how long Run lets Stop take.
+	StopTimeout = 10 * time.Second
+	// callbackGrace is how long running callbacks may go on after Stop begins.
+	callbackGrace = 5 * time.Second
+	// drainBound is the part of Stop that is given to router and functions,
+	// releaseBound that of the scheduler. What is left is the server's.
+	drainBound   = 6500 * time.Millisecond
+	releaseBound = 1500 * time.Millisecond
+	// connectTimeout bounds one attempt to reach a server.
+	connectTimeout = 5 * time.Second
+	// timeTooOld is the age of the last reading of the cluster's time from which
+	// on the node is not ready: the store has not answered for that long.
+	timeTooOld = 5 * time.Second
+)
+
+func (o *Options) embedded() bool { return o.NATSURL == "" }
+
+func (o *Options) runs(r Role) bool { return slices.Contains(o.Roles, r) }
+
+func badConfig(format string, args ...any) error {
+	return schemas.Errorf(schemas.CodeConfig, format, args...)
+}
+
+func (o *Options) setDefaults() error {
+	or := func(p *string, d string) {
+		if *p == "" {
+			*p = d
+		}
+	}
+	or(&o.NATSListen, DefaultNATSListen)
+	or(&o.HTTP, DefaultHTTP)
+	or((*string)(&o.Profile), string(ProfileSafe))
+	or(&o.Version, "0.0.0")
+	if len(o.Roles) == 0 {
+		o.Roles = AllRoles()
+	}
+	return o.validate()
+}
+
+func (o *Options) validate() error {
+	for _, r := range o.Roles {
+		if !slices.Contains(AllRoles(), r) {
+			return badConfig("role %.40q does not exist; the roles are router, scheduler and functions", string(r))
+		}
+	}
+	if o.Profile != ProfileSafe && o.Profile != ProfileFast {
+		return badConfig("profile %.40q does not exist; it is safe (every write is synced) or fast (synced every two minutes)", string(o.Profile))
+	}
+	if o.HTTP != NoHTTP {
+		if err := checkAddress("http", o.HTTP); err != nil {
+			return err
+		}
+	}
+	if o.Node != "" && !schemas.ValidService(o.Node) {
+		return badConfig("node name %.80q must be 1 to %d letters, digits, '-' or '_'", o.Node, schemas.MaxServiceLength)
+	}
+	if o.Shards < 0 || o.Shards > schemas.MaxShards {
+		return badConfig("shards is %d; it must be 1 to %d", o.Shards, schemas.MaxShards)
+	}
+	if !o.embedded() {
+		return nil
+	}
+	switch {
+	case o.Data == "":
+		return badConfig("the embedded server needs a data folder: give data, or nats-url for a server of your own")
+	case o.Creds != "" || o.TLS != TLS{}:
+		return badConfig("creds and tls files are for a server of your own: they need nats-url")
+	case o.Replicas > 1:
+		return badConfig("replicas is %d, but the embedded server is one: replicas need a cluster of your own (nats-url)", o.Replicas)
+	}
+	return checkAddress("nats-listen", o.NATSListen)
+}
+
+func checkAddress(name, addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return badConfig("%s %.80q is not HOST:PORT", name, addr)
+	}
+	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 || strings.TrimLeft(port, "0123456789") != "" {
+		return badConfig("%s %.80q: the port must be a number from 0 to 65535", name, addr)
+	}
+	return nil
+}

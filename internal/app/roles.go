@@ -1,0 +1,146 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// roles are those that run here; nil for those that do not.
+type roles struct {
+	router    *router.Router
+	scheduler *scheduler.Scheduler
+	functions *functions.Functions
+}
+
+func (a *App) component(name string) zerolog.Logger {
+	return a.o.Log.With().Str("component", name).Logger()
+}
+
+func (a *App) storeConfig() store.Config {
+	c := store.Config{
+		Node: a.node, Replicas: a.o.Replicas, Retention: a.o.Retention, IndexKeep: a.indexKeep(), Timeout: a.o.Timeout,
+		FiredMaxAge: a.o.FiredMaxAge, DeadMaxAge: a.o.DeadMaxAge, MaxPayload: a.o.Limits.MaxPayload,
+	}
+	if a.o.Shards > 0 {
+		c.Geometry = schemas.DefaultGeometry()
+		c.Geometry.Shards = a.o.Shards
+	}
+	return c
+}
+
+// indexKeep follows a sweep delay that is longer than the default allows for.
+func (a *App) indexKeep() time.Duration {
+	return max(store.DefaultIndexKeep, 3*a.o.SweepDelay)
+}
+
+// openError says that the server is silent where the store could only say that
+// it is unavailable.
+func openError(err error) error {
+	if errors.Is(err, schemas.ErrUnavailable) {
+		return errorOf(ErrUnreachable, err, "open the store: %v", err)
+	}
+	return err
+}
+
+func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
+	st, err := a.store.Beat(ctx)
+	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
+}
+
+// nowMs is the cluster's time in Unix milliseconds, not behind the leader's.
+func (a *App) nowMs() int64 { return a.time.LatestNs() / int64(time.Millisecond) }
+
+// startRoles makes all roles before it starts any. The router comes last, so
+// that whatever is added finds the others at work.
+func (a *App) startRoles(ctx context.Context) error {
+	if err := a.makeRoles(); err != nil {
+		return err
+	}
+	r := &a.roles
+	if r.scheduler != nil {
+		a.onStop("scheduler", releaseBound, r.scheduler.Stop)
+		if err := r.scheduler.Start(ctx); err != nil {
+			return err
+		}
+	}
+	a.onStop("router and functions", drainBound, r.drain)
+	if r.functions != nil {
+		if err := r.functions.Start(ctx); err != nil {
+			return err
+		}
+	}
+	if r.router != nil {
+		if err := r.router.Start(ctx); err != nil {
+			return err
+		}
+	}
+	// The server knows every subscription before anybody is told that we run.
+	flush, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer after %s", connectTimeout))
+	defer cancel()
+	if err := a.nc.FlushWithContext(flush); err != nil {
+		return errorOf(ErrUnreachable, err, "the NATS server does not answer: %v", err)
+	}
+	return nil
+}
+
+func (a *App) makeRoles() (err error) {
+	if a.o.runs(RoleScheduler) {
+		a.roles.scheduler, err = scheduler.New(scheduler.Options{
+			Store: a.store, Time: a.time, Node: a.node,
+			// The folder's lock is ours, so whoever had this name before is gone.
+			NodeExclusive: a.o.embedded() && a.o.Node == "",
+			Lease:         a.o.Lease, Tick: a.o.Tick, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
+			IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
+			Log: a.component("scheduler"), Registerer: a.reg,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if a.o.runs(RoleFunctions) {
+		a.roles.functions, err = functions.New(functions.Options{
+			Store: a.store, Conn: a.nc, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
+			Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
+			StopGrace: callbackGrace, Services: a.o.Services, UserAgent: "belfry/" + a.o.Version,
+			AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if a.o.runs(RoleRouter) {
+		a.roles.router, err = router.New(router.Options{
+			Store: a.store, Time: a.time, Limits: a.o.Limits, Version: a.o.Version,
+			Log: a.component("router"), Registerer: a.reg,
+		})
+	}
+	return err
+}
+
+// drain stops the router and functions, which do not need each other, at once.
+func (r *roles) drain(ctx context.Context) error {
+	routed := make(chan error, 1)
+	go func() {
+		var err error
+		if r.router != nil {
+			err = r.router.Stop(ctx)
+		}
+		routed <- err
+	}()
+	var err error
+	if r.functions != nil {
+		err = r.functions.Stop(ctx)
+	}
+	return errors.Join(<-routed, err)
+}
