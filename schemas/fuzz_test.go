@@ -1,0 +1,163 @@
+package schemas_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// checkAccepted holds what is promised of whatever was accepted.
+func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
+	t.Helper()
+	rec := schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Body: body}
+	back, err := schemas.DecodeRecord(rec.Append(nil))
+	if err != nil {
+		t.Fatalf("its record cannot be read: %v", err)
+	}
+	hdr, data := back.Body.Message(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1})
+	for name, values := range hdr {
+		for _, v := range values {
+			if strings.ContainsAny(name+v, "\r\n") {
+				t.Fatalf("header %q: %q breaks a line", name, v)
+			}
+		}
+	}
+	e, fspec, f, err := schemas.ParseFired(hdr, data)
+	if err != nil {
+		t.Fatalf("what is fired cannot be read: %v\n%s", err, data)
+	}
+	if e.ID() != spec.EventID || e.Source() != spec.Source || fspec.Hash != spec.Hash || fspec.Timer != spec.Timer || fspec.Service != spec.Service || f.Run != 1 {
+		t.Fatalf("fired as another event: %+v, was %+v", fspec, spec)
+	}
+	if body.Mode == schemas.ModeBinary && !bytes.Equal(data, body.Data) {
+		t.Fatal("the data was changed")
+	}
+	stripped, err := schemas.StripFired(hdr, data)
+	if err != nil || !bytes.Equal(stripped.Data, body.Data) {
+		t.Fatalf("stripped to %q (%v), was %q", stripped.Data, err, body.Data)
+	}
+	if !schemas.ValidService(spec.Service) {
+		t.Fatalf("service %q", spec.Service)
+	}
+}
+
+func FuzzParseStructured(f *testing.F) {
+	f.Add(doc(f, nil))
+	f.Add(doc(f, map[string]any{"data": map[string]any{"a": "}"}, "timercallback": "nats:a.b", "timergroup": "g", "mine": true}))
+	f.Add([]byte(`{"specversion":"1.0","id":"\u0000","source":"/","type":"t","timerat":"2027-01-01T00:00:00Z","data_base64":"AA=="}`))
+	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"%","type":"t","timerafter":"P1W"} `))
+	schema := compiler(f, "add")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		body, spec, err := schemas.ParseAdd(nil, data, added, schemas.Limits{})
+		if err != nil {
+			if schemas.CodeOf(err) == "" {
+				t.Fatalf("refused without a code: %v", err)
+			}
+			return
+		}
+		if err := valid(t, schema, body.Data); err != nil {
+			t.Fatalf("accepted against the JSON Schema: %v\n%s", err, body.Data)
+		}
+		checkAccepted(t, body, spec)
+	})
+}
+
+func FuzzParseBinary(f *testing.F) {
+	f.Add("1", "/s", "t", "1s", "svc", "mine", "x%20y", []byte("data"))
+	f.Add("\r\n", "%", "é", "PT1S", "a.b", "Nats-Msg-Id", "\x00", []byte{})
+	f.Fuzz(func(t *testing.T, id, source, typ, after, svc, name, value string, data []byte) {
+		hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-source": {source}, "ce-type": {typ}, "ce-timerafter": {after}, "ce-timersvc": {svc}, "ce-" + name: {value}, name: {value}}
+		body, spec, err := schemas.ParseAdd(hdr, data, added, schemas.Limits{})
+		if err != nil {
+			if schemas.CodeOf(err) == "" {
+				t.Fatalf("refused without a code: %v", err)
+			}
+			return
+		}
+		checkAccepted(t, body, spec)
+	})
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	r := schemas.Record{State: schemas.StateRetrying, Queued: true, Run: 2, Attempt: 3, DueMs: added, Service: "s", Outcome: schemas.Outcome{Code: 500, Error: "x", Response: []byte("y")},
+		Body: schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "a", Value: "b"}}, Data: []byte("d")}}
+	f.Add(r.Append(nil))
+	f.Add([]byte{1, 1, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rec, err := schemas.DecodeRecord(b)
+		if err != nil {
+			return
+		}
+		again, err := schemas.DecodeRecord(rec.Append(nil))
+		if err != nil {
+			t.Fatalf("re-encoded, it cannot be read: %v", err)
+		}
+		if !bytes.Equal(rec.Append(nil), again.Append(nil)) {
+			t.Fatal("re-encoded, it is another record")
+		}
+	})
+}
+
+func FuzzParseClaim(f *testing.F) {
+	f.Add(schemas.Claim{Timer: schemas.NewTimerID("/s", "1"), Revision: 7, Run: 1, AddedMs: added, FiredMs: added}.String())
+	f.Add("x 1 2 3")
+	f.Fuzz(func(t *testing.T, s string) {
+		c, err := schemas.ParseClaim(s)
+		if err != nil {
+			return
+		}
+		if back, err := schemas.ParseClaim(c.String()); err != nil || back != c {
+			t.Fatalf("%+v became %+v (%v)", c, back, err)
+		}
+	})
+}
+
+func FuzzParseTimerID(f *testing.F) {
+	f.Add(schemas.NewTimerID("/s", "1").String())
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, err := schemas.ParseTimerID(s); err == nil && id.String() != s {
+			t.Fatalf("%q is another text of %s", s, id)
+		}
+	})
+}
+
+func BenchmarkParseAdd(b *testing.B) {
+	data := doc(b, map[string]any{"data": strings.Repeat("x", 250), "timersvc": "orders", "timercallback": "https://example.com/x"})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := schemas.ParseAdd(nil, data, added, schemas.Limits{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkMessage(b *testing.B) {
+	body, _, err := schemas.ParseAdd(nil, doc(b, map[string]any{"data": strings.Repeat("x", 250)}), added, schemas.Limits{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1})
+	}
+}
+
+func BenchmarkRecord(b *testing.B) {
+	body, _, err := schemas.ParseAdd(nil, doc(b, map[string]any{"data": strings.Repeat("x", 250)}), added, schemas.Limits{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := schemas.Record{State: schemas.StatePending, Run: 1, DueMs: added, Service: "svc", Source: "/s", EventID: "1", Type: "t", Body: body}
+	buf := make([]byte, 0, 1024)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = r.Append(buf[:0])
+		if _, err := schemas.DecodeRecord(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
