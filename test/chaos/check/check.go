@@ -1,0 +1,307 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Rule is a promise that a history can break.
+type Rule string
+
+// The rules.
+const (
+	Lost           Rule = "lost"             // acknowledged, not cancelled, and never fired
+	NotCalled      Rule = "not-called"       // fired, and its callback never called
+	Early          Rule = "early"            // fired, or called, before its due time
+	AfterCancel    Rule = "after-cancel"     // fired although a cancel was acknowledged
+	NotFired       Rule = "not-fired"        // a cancel was told "already fired", and it never fired
+	Forgotten      Rule = "forgotten"        // a cancel was told "not found" after the API had acknowledged the add
+	ChangedID      Rule = "changed-id"       // a fired event or callback with another key than the timer's
+	ChangedData    Rule = "changed-data"     // what came back is not what was published
+	Invented       Rule = "invented"         // fired, and nobody added it
+	Refused        Rule = "refused"          // fired although its add was refused
+	AfterDone      Rule = "after-done"       // fired or called after all was over
+	FiredTwice     Rule = "fired-twice"      // on timers.fired more than once
+	CancelledTwice Rule = "contradictory"    // one cancel acknowledged, another told "already fired"
+	BadHistory     Rule = "malformed-record" // the history itself makes no sense
+)
+
+// Violation is one broken promise.
+type Violation struct {
+	Rule   Rule
+	Source string
+	ID     string
+	Text   string
+}
+
+// String is one line.
+func (v Violation) String() string {
+	return fmt.Sprintf("%s: %s %s: %s", v.Rule, v.Source, v.ID, v.Text)
+}
+
+// Report is what a history amounts to.
+type Report struct {
+	Added, Acknowledged, UnknownAdds, RefusedAdds  int
+	Cancels, Cancelled, CancelsTooLate, UnknownCan int
+	Fired, FiredDuplicates                         int // messages; those beyond the first of a timer
+	Called, CalledDuplicates                       int
+	Kills                                          int
+	LateMs                                         []int64 // of the first firing of each timer, sorted
+	Violations                                     []Violation
+}
+
+// Percentile of the lateness, in milliseconds.
+func (r *Report) Percentile(p float64) int64 {
+	if len(r.LateMs) == 0 {
+		return 0
+	}
+	return r.LateMs[min(int(p/100*float64(len(r.LateMs))), len(r.LateMs)-1)]
+}
+
+// String is a summary of a few lines.
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "timers %d: acknowledged %d, unknown %d, refused %d\n", r.Added, r.Acknowledged, r.UnknownAdds, r.RefusedAdds)
+	fmt.Fprintf(&b, "cancels %d: acknowledged %d, too late %d, unknown %d\n", r.Cancels, r.Cancelled, r.CancelsTooLate, r.UnknownCan)
+	fmt.Fprintf(&b, "fired %d (%d duplicates), called %d (%d duplicates), kills %d\n", r.Fired, r.FiredDuplicates, r.Called, r.CalledDuplicates, r.Kills)
+	fmt.Fprintf(&b, "lateness by the stream's timestamps: p50 %d ms, p99 %d ms, max %d ms\n", r.Percentile(50), r.Percentile(99), r.Percentile(100))
+	fmt.Fprintf(&b, "violations %d", len(r.Violations))
+	return b.String()
+}
+
+// timer is what the history says of one.
+type timer struct {
+	source, id, data   string
+	dueMs              int64
+	callback           bool
+	acked              bool  // some add was acknowledged
+	ackedByAPI         int64 // when, AtNs; 0 for never
+	open               int   // adds without an answer
+	refused            int   // adds refused for good
+	adds               int
+	cancelOK           bool
+	cancelUnknown      bool
+	cancelLate         bool
+	fired, called      int
+	firstFiredNs       int64
+	firstFiredSequence uint64
+}
+
+type call struct {
+	event Event
+	done  bool
+}
+
+type checker struct {
+	rep    Report
+	timers map[[2]string]*timer
+	order  []*timer
+	calls  map[int64]*call
+	done   bool
+}
+
+// Check judges a history in the order in which it was recorded.
+func Check(events []Event) *Report {
+	c := &checker{timers: map[[2]string]*timer{}, calls: map[int64]*call{}}
+	for _, e := range events {
+		c.take(e)
+	}
+	for _, cl := range c.calls {
+		if !cl.done {
+			c.unknown(cl.event)
+		}
+	}
+	for _, t := range c.order {
+		c.judge(t)
+	}
+	slices.Sort(c.rep.LateMs)
+	return &c.rep
+}
+
+func (c *checker) take(e Event) {
+	switch e.Kind {
+	case Add:
+		c.add(e)
+	case Cancel:
+		c.rep.Cancels++
+		c.calls[e.Call] = &call{event: e}
+		if c.timers[[2]string{e.Source, e.ID}] == nil {
+			c.fail(BadHistory, e.Source, e.ID, "cancelled before it was added")
+		}
+	case Answer, Unknown:
+		c.answer(e)
+	case Fired:
+		c.fired(e)
+	case Called:
+		c.called(e)
+	case Kill:
+		c.rep.Kills++
+	case Done:
+		c.done = true
+	case Start:
+	default:
+		c.fail(BadHistory, e.Source, e.ID, "kind %q", e.Kind)
+	}
+}
+
+func (c *checker) fail(r Rule, source, id, format string, args ...any) {
+	c.rep.Violations = append(c.rep.Violations, Violation{Rule: r, Source: source, ID: id, Text: fmt.Sprintf(format, args...)})
+}
+
+func (c *checker) add(e Event) {
+	key := [2]string{e.Source, e.ID}
+	t := c.timers[key]
+	if t == nil {
+		t = &timer{source: e.Source, id: e.ID, data: e.Data, dueMs: e.DueMs, callback: e.Callback}
+		c.timers[key] = t
+		c.order = append(c.order, t)
+		c.rep.Added++
+	} else if t.dueMs != e.DueMs || t.data != e.Data {
+		c.fail(BadHistory, e.Source, e.ID, "added again with other contents")
+	}
+	t.adds++
+	c.calls[e.Call] = &call{event: e}
+}
+
+func (c *checker) answer(e Event) {
+	cl := c.calls[e.Call]
+	if cl == nil || cl.done {
+		c.fail(BadHistory, e.Source, e.ID, "answer to call %d, which is not open", e.Call)
+		return
+	}
+	cl.done = true
+	if e.Kind == Unknown || !e.OK && mayHaveHappened(e.Code) {
+		c.unknown(cl.event)
+		return
+	}
+	t := c.timers[[2]string{cl.event.Source, cl.event.ID}]
+	if t == nil {
+		return // reported when the call was made
+	}
+	if cl.event.Kind == Add {
+		switch {
+		case !e.OK:
+			t.refused++
+		default:
+			t.acked = true
+			if cl.event.Via == "api" && t.ackedByAPI == 0 {
+				t.ackedByAPI = e.AtNs
+			}
+		}
+		return
+	}
+	c.cancelAnswer(t, cl.event, e)
+}
+
+// mayHaveHappened tells the refusals that leave it open whether the call took
+// effect.
+func mayHaveHappened(code string) bool { return code == "" || code == string(schemas.CodeUnavailable) }
+
+func (c *checker) cancelAnswer(t *timer, asked, e Event) {
+	switch {
+	case e.OK:
+		t.cancelOK = true
+		c.rep.Cancelled++
+	case e.Code == string(schemas.CodeAlreadyFired):
+		t.cancelLate = true
+		c.rep.CancelsTooLate++
+	case e.Code == string(schemas.CodeNotFound):
+		if t.ackedByAPI != 0 && t.ackedByAPI < asked.AtNs && t.fired == 0 && t.called == 0 {
+			c.fail(Forgotten, t.source, t.id, "the API acknowledged it, and then did not find it")
+		}
+	}
+}
+
+func (c *checker) unknown(asked Event) {
+	t := c.timers[[2]string{asked.Source, asked.ID}]
+	if t == nil {
+		return
+	}
+	if asked.Kind == Add {
+		t.open++
+		return
+	}
+	t.cancelUnknown = true
+	c.rep.UnknownCan++
+}
+
+// seen is what fired and called have in common.
+func (c *checker) seen(e Event, what string) *timer {
+	t := c.timers[[2]string{e.Source, e.ID}]
+	if t == nil {
+		c.fail(Invented, e.Source, e.ID, "%s, and was never added", what)
+		return nil
+	}
+	if c.done {
+		c.fail(AfterDone, t.source, t.id, "%s after everything was over", what)
+	}
+	if e.TimeNs < t.dueMs*1_000_000 {
+		c.fail(Early, t.source, t.id, "%s %.3f ms before it was due", what, float64(t.dueMs*1_000_000-e.TimeNs)/1e6)
+	}
+	if want := schemas.NewTimerID(t.source, t.id).MsgID(1); e.Key != want || e.Webhook != "" && e.Webhook != want {
+		c.fail(ChangedID, t.source, t.id, "%s with the key %q and webhook-id %q; both must be %q", what, e.Key, e.Webhook, want)
+	}
+	if e.Data != t.data {
+		c.fail(ChangedData, t.source, t.id, "%s with %.80q; published was %.80q", what, e.Data, t.data)
+	}
+	return t
+}
+
+func (c *checker) fired(e Event) {
+	c.rep.Fired++
+	t := c.seen(e, "fired")
+	if t == nil {
+		return
+	}
+	if t.fired++; t.fired == 1 {
+		t.firstFiredNs, t.firstFiredSequence = e.TimeNs, e.Sequence
+		c.rep.LateMs = append(c.rep.LateMs, (e.TimeNs-t.dueMs*1_000_000)/1_000_000)
+		return
+	}
+	c.rep.FiredDuplicates++
+	c.fail(FiredTwice, t.source, t.id, "sequences %d and %d, %.0f ms apart", t.firstFiredSequence, e.Sequence, float64(e.TimeNs-t.firstFiredNs)/1e6)
+}
+
+func (c *checker) called(e Event) {
+	c.rep.Called++
+	if t := c.seen(e, "called"); t != nil {
+		if t.called++; t.called > 1 {
+			c.rep.CalledDuplicates++
+		}
+	}
+}
+
+// judge looks at a timer after the whole history was read.
+func (c *checker) judge(t *timer) {
+	happened := t.fired > 0 || t.called > 0
+	switch {
+	case t.acked:
+		c.rep.Acknowledged++
+	case t.refused == t.adds:
+		c.rep.RefusedAdds++
+		if happened {
+			c.fail(Refused, t.source, t.id, "its add was refused, and it fired")
+		}
+	default:
+		c.rep.UnknownAdds++
+	}
+	if t.cancelOK && happened {
+		c.fail(AfterCancel, t.source, t.id, "a cancel was acknowledged, and it fired %d and was called %d times", t.fired, t.called)
+	}
+	if t.cancelOK && t.cancelLate {
+		c.fail(CancelledTwice, t.source, t.id, "a cancel was acknowledged and another was too late")
+	}
+	mayBeCancelled := t.cancelOK || t.cancelUnknown
+	switch {
+	case t.cancelLate && t.fired == 0:
+		c.fail(NotFired, t.source, t.id, "a cancel was told that it had fired, and it never did")
+	case t.acked && !mayBeCancelled && t.fired == 0:
+		c.fail(Lost, t.source, t.id, "acknowledged, due %s, and never fired", schemas.FormatTime(t.dueMs))
+	}
+	if t.callback && t.fired > 0 && t.called == 0 {
+		c.fail(NotCalled, t.source, t.id, "fired, and its callback was never called")
+	}
+}
