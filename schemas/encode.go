@@ -178,7 +178,7 @@ func (p *parsed) event() (*event.Event, error) {
 		case "id":
 			e.SetID(a.text)
 		case "source":
-			e.SetSource(a.text)
+			setSource(&e, a.text)
 		case "type":
 			e.SetType(a.text)
 		case "subject":
@@ -207,6 +207,15 @@ func (p *parsed) event() (*event.Event, error) {
 		return nil, Errorf(CodeInvalidEvent, "%w", err)
 	}
 	return &e, nil
+}
+
+// setSource keeps the source as it is written: sdk-go would escape what is not a
+// strict URI reference, and the timer would change its identity.
+func setSource(e *event.Event, source string) {
+	e.SetSource(source)
+	if c, ok := e.Context.(*event.EventContextV1); ok && e.Source() != source {
+		c.Source.URL = url.URL{Opaque: source}
+	}
 }
 
 func (a attribute) value() any {

@@ -301,6 +301,10 @@ func (p *parsed) required() error {
 		if p.attrs[name].text == "" {
 			return badEvent("attribute %s is missing or empty", name)
 		}
+		if v := p.attrs[name].text; strings.TrimSpace(v) != v {
+			// Encoders, sdk-go's among them, trim: the event would change its identity.
+			return badEvent("attribute %s %.80q begins or ends with white space", name, v)
+		}
 		if p.attrs[name].kind != 's' {
 			return badEvent("attribute %s is not a string", name)
 		}
