@@ -169,7 +169,7 @@ func TestDeadLetterOfAStructuredEvent(t *testing.T) {
 	if got, _ := c.bodies(1); got[0] != `{"b":2,"a":1.0}` || c.calls[0].Header.Get("Ce-Mine") != "1" || c.calls[0].Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("%q %v", got, c.calls[0].Header)
 	}
-	body, err := schemas.StripFired(nats.Header(dead[0].Header), dead[0].Data)
+	body, err := schemas.StripFired(dead[0].Header, dead[0].Data)
 	if err != nil || string(body.Data) != doc {
 		t.Fatalf("stripped: %s, %v", body.Data, err)
 	}

@@ -248,7 +248,7 @@ func (r *Router) newDue(q schemas.RescheduleRequest) (int64, error) {
 		horizon = schemas.DefaultLimitHorizon
 	}
 	now := r.nowMs() + 1
-	due := now
+	var due int64
 	switch {
 	case (q.At == "") == (q.After == ""):
 		return 0, schemas.Errorf(schemas.CodeBadRequest, "give either at or after")

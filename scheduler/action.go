@@ -22,11 +22,11 @@ type EvLoaded struct {
 	Err  error
 }
 
-// EvScanned is one record found by ActScan; EvScanDone ends it.
-type (
-	EvScanned  struct{ Timer store.Timer }
-	EvScanDone struct{ Err error }
-)
+// EvScanned is one record found by ActScan.
+type EvScanned struct{ Timer store.Timer }
+
+// EvScanDone ends the answer to ActScan.
+type EvScanDone struct{ Err error }
 
 // EvClaimed answers ActClaim.
 type EvClaimed struct {

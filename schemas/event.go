@@ -155,18 +155,18 @@ func (p *parsed) addJSON(name string, v json.RawMessage) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	switch c := v[0]; {
-	case c == '"':
+	switch v[0] {
+	case '"':
 		var s string
 		if err := json.Unmarshal(v, &s); err != nil {
 			return badEvent("attribute %s: %v", name, err)
 		}
 		return p.add(name, attribute{text: s, kind: 's'})
-	case c == 't' || c == 'f':
+	case 't', 'f':
 		return p.add(name, attribute{text: string(v), kind: 'b'})
-	case c == 'n':
+	case 'n':
 		return nil // null is absent, JSON format section 2.2
-	case c == '{' || c == '[':
+	case '{', '[':
 		return badEvent("attribute %s is not a string, boolean or integer", name)
 	}
 	n, err := strconv.ParseInt(string(v), 10, 32)

@@ -51,14 +51,16 @@ func TestParseAddAccepts(t *testing.T) {
 		"defaults": {nil, func(s schemas.Spec) bool {
 			return s.Service == "default" && s.Callback == "" && s.MaxAttempts == schemas.DefaultMaxAttempts && s.DueMs == added+10_000
 		}},
-		"iso duration":     {m{"timerafter": "PT1M30S"}, func(s schemas.Spec) bool { return s.DueMs == added+90_000 }},
-		"go duration":      {m{"timerafter": "1h30m"}, func(s schemas.Spec) bool { return s.DueMs == added+5_400_000 }},
-		"rounded up":       {m{"timerafter": "1ns"}, func(s schemas.Spec) bool { return s.DueMs == added+1 }},
-		"zero":             {m{"timerafter": "0s"}, func(s schemas.Spec) bool { return s.DueMs == added }},
-		"at":               {m{"-timerafter": 0, "timerat": "2027-01-15T09:00:00.123+01:00"}, func(s schemas.Spec) bool { return s.DueMs == added+123 }},
-		"at, finer":        {m{"-timerafter": 0, "timerat": "2027-01-15T08:00:00.0001Z"}, func(s schemas.Spec) bool { return s.DueMs == added+1 }},
-		"in the past":      {m{"-timerafter": 0, "timerat": "2001-01-01T00:00:00Z"}, func(s schemas.Spec) bool { return s.DueMs < added }},
-		"policy":           {m{"timermaxattempts": 3, "timerbackoff": "1s..5m", "timertimeout": "PT5S"}, func(s schemas.Spec) bool { return s.MaxAttempts == 3 && s.BackoffFirst == time.Second && s.BackoffTo == 5*time.Minute && s.Timeout == 5*time.Second }},
+		"iso duration": {m{"timerafter": "PT1M30S"}, func(s schemas.Spec) bool { return s.DueMs == added+90_000 }},
+		"go duration":  {m{"timerafter": "1h30m"}, func(s schemas.Spec) bool { return s.DueMs == added+5_400_000 }},
+		"rounded up":   {m{"timerafter": "1ns"}, func(s schemas.Spec) bool { return s.DueMs == added+1 }},
+		"zero":         {m{"timerafter": "0s"}, func(s schemas.Spec) bool { return s.DueMs == added }},
+		"at":           {m{"-timerafter": 0, "timerat": "2027-01-15T09:00:00.123+01:00"}, func(s schemas.Spec) bool { return s.DueMs == added+123 }},
+		"at, finer":    {m{"-timerafter": 0, "timerat": "2027-01-15T08:00:00.0001Z"}, func(s schemas.Spec) bool { return s.DueMs == added+1 }},
+		"in the past":  {m{"-timerafter": 0, "timerat": "2001-01-01T00:00:00Z"}, func(s schemas.Spec) bool { return s.DueMs < added }},
+		"policy": {m{"timermaxattempts": 3, "timerbackoff": "1s..5m", "timertimeout": "PT5S"}, func(s schemas.Spec) bool {
+			return s.MaxAttempts == 3 && s.BackoffFirst == time.Second && s.BackoffTo == 5*time.Minute && s.Timeout == 5*time.Second
+		}},
 		"attempts as text": {m{"timermaxattempts": "3"}, func(s schemas.Spec) bool { return s.MaxAttempts == 3 }},
 		"lone backoff":     {m{"timerbackoff": "200ms"}, func(s schemas.Spec) bool { return s.BackoffFirst == 200*time.Millisecond }},
 		"service":          {m{"timersvc": "Orders-2_x"}, func(s schemas.Spec) bool { return s.Service == "Orders-2_x" }},

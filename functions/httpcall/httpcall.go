@@ -168,7 +168,7 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	}
 	// The transport is used without http.Client: no redirects, no cookies, and
 	// errors that do not quote the URL.
-	resp, err := i.transport.RoundTrip(req)
+	resp, err := i.transport.RoundTrip(req) //nolint:bodyclose // readBody closes it
 	if err != nil {
 		return failure(ctx, r, err)
 	}

@@ -149,10 +149,10 @@ func BenchmarkExpireHeap(b *testing.B) {
 	forEach(b, func(b *testing.B, n int) {
 		rng := benchRand()
 		h := fullHeap(n, rng)
-		expired, now := 0, int64(0)
+		expired := 0
 		b.ResetTimer()
 		for expired < b.N {
-			now = (*h)[0].due
+			now := (*h)[0].due
 			for (*h)[0].due <= now {
 				expired++
 				(*h)[0].due = now + 1 + rng.Int64N(2*spanMs)

@@ -142,10 +142,10 @@ func (x *world) check() {
 	if x.w.Len() != len(x.m.timers) {
 		x.t.Fatalf("Len = %d, want %d", x.w.Len(), len(x.m.timers))
 	}
-	first, any := x.m.next()
+	first, some := x.m.next()
 	next, ok := x.w.Next()
 	switch {
-	case ok != any:
+	case ok != some:
 		x.t.Fatalf("Next says %v with %d timers", ok, len(x.m.timers))
 	case ok && next > max(first, x.now):
 		x.t.Fatalf("Next = %d is after the first timer, %d", next, first)
