@@ -237,14 +237,13 @@ func isJSON(contentType string) bool {
 
 func takeBinary(hdr nats.Header, data []byte) (parsed, error) {
 	p := parsed{mode: ModeBinary, attrs: map[string]attribute{}, raw: data, data: data, hasData: len(data) > 0}
+	contentType := ""
 	for name, values := range hdr {
 		lower := strings.ToLower(name)
 		attr, isAttr := strings.CutPrefix(lower, headerPrefix)
 		if !isAttr {
 			if lower == headerContentType && len(values) > 0 {
-				if err := p.add("datacontenttype", attribute{text: values[0], kind: 's'}); err != nil {
-					return p, err
-				}
+				contentType = values[0]
 			}
 			continue
 		}
@@ -257,14 +256,23 @@ func takeBinary(hdr nats.Header, data []byte) (parsed, error) {
 		if err := checkName(attr); err != nil {
 			return p, err
 		}
-		if attr == "datacontenttype" || attr == "data" {
-			return p, badEvent("header %s is not an attribute; use content-type, and the message's data", name)
+		if attr == "data" {
+			return p, badEvent("header %s is not an attribute; the data is the message's", name)
 		}
 		v := decodeHeader(values[0])
 		if !utf8.ValidString(v) {
 			return p, badEvent("header %s is not UTF-8", name)
 		}
 		if err := p.add(attr, attribute{text: v, kind: 's'}); err != nil {
+			return p, err
+		}
+	}
+	// The binding has content-type; sdk-go's JetStream sender writes ce-datacontenttype.
+	if own, ok := p.attrs["datacontenttype"]; ok && contentType != "" && own.text != contentType {
+		return p, badEvent("headers content-type %.80q and ce-datacontenttype %.80q differ", contentType, own.text)
+	}
+	if contentType != "" {
+		if err := p.add("datacontenttype", attribute{text: contentType, kind: 's'}); err != nil {
 			return p, err
 		}
 	}

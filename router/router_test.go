@@ -1,0 +1,456 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cenats "github.com/cloudevents/sdk-go/protocol/nats/v2"
+	cejs "github.com/cloudevents/sdk-go/protocol/nats_jetstream/v2"
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const bound = 20 * time.Second
+
+type fixture struct {
+	t     *testing.T
+	srv   *natstest.Server
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	store *store.Store
+	r     *router.Router
+}
+
+func setup(t *testing.T, cfg store.Config) *fixture {
+	t.Helper()
+	f := &fixture{t: t, srv: natstest.Run(t)}
+	f.nc = f.srv.Connect()
+	var err error
+	if f.js, err = jetstream.New(f.nc); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Node = "n1"
+	if f.store, err = store.Open(t.Context(), f.nc, cfg, zerolog.Nop()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.store.Close)
+	clock := clustertime.NewService(func(ctx context.Context) (clustertime.Reading, error) {
+		st, err := f.store.Beat(ctx)
+		return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
+	}, 0, zerolog.Nop())
+	clock.Start()
+	t.Cleanup(clock.Stop)
+	f.r = f.start(clock)
+	return f
+}
+
+func (f *fixture) start(clock router.Time) *router.Router {
+	f.t.Helper()
+	r, err := router.New(router.Options{Store: f.store, Time: clock, Log: zerolog.Nop()})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := r.Start(f.t.Context()); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		if err := r.Stop(context.Background()); err != nil {
+			f.t.Error(err)
+		}
+	})
+	return r
+}
+
+func add(id, more string) []byte {
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t",%s}`, id, more)
+}
+
+// await polls for the record.
+func (f *fixture) await(source, id string) store.Timer {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		tm, err := f.store.Get(ctx, schemas.NewTimerID(source, id))
+		if err == nil {
+			return tm
+		}
+		select {
+		case <-ctx.Done():
+			f.t.Fatalf("timer %s %s is not stored: %v", source, id, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// request asks the API and returns the code of the error, if any.
+func (f *fixture) request(verb string, data []byte, reply any) string {
+	f.t.Helper()
+	m, err := f.nc.Request(schemas.SubjectAPIPrefix+verb, data, bound)
+	if err != nil {
+		f.t.Fatalf("%s: %v", verb, err)
+	}
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		if m.Header.Get(micro.ErrorHeader) == "" {
+			f.t.Errorf("%s: error %s without a text", verb, code)
+		}
+		return code
+	}
+	if err := json.Unmarshal(m.Data, reply); err != nil {
+		f.t.Fatalf("%s: %v in %s", verb, err, m.Data)
+	}
+	return ""
+}
+
+// rejected reads n messages of timers.rejected.
+func (f *fixture) rejected(n int) []jetstream.Msg {
+	f.t.Helper()
+	c, err := f.js.OrderedConsumer(f.t.Context(), schemas.StreamDead, jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectRejected}})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	it, err := c.Messages()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer it.Stop()
+	var out []jetstream.Msg
+	for range n {
+		m, err := it.Next(jetstream.NextMaxWait(bound))
+		if err != nil {
+			f.t.Fatalf("after %d of %d rejected adds: %v", len(out), n, err)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// TestClientsThatKnowNothing publishes as ordinary clients do.
+func TestClientsThatKnowNothing(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	if err := f.nc.Publish(schemas.SubjectAdd, add("plain", `"timerafter":"1h"`)); err != nil {
+		t.Fatal(err)
+	}
+	ack, err := f.js.PublishMsg(t.Context(), &nats.Msg{Subject: schemas.SubjectAdd, Data: []byte("data"), Header: nats.Header{
+		"ce-specversion": {"1.0"}, "ce-id": {"binary"}, "ce-source": {"/test"}, "ce-type": {"t"}, "ce-timerafter": {"1h"}, "content-type": {"text/plain"}}})
+	if err != nil || ack.Stream != schemas.StreamAdd {
+		t.Fatalf("%v %v", ack, err)
+	}
+	for _, mode := range []string{"structured", "binary"} {
+		ctx := binding.WithForceStructured(t.Context())
+		if mode == "binary" {
+			ctx = binding.WithForceBinary(t.Context())
+		}
+		e := cloudevents.NewEvent()
+		e.SetSource("/sdk")
+		e.SetType("t")
+		e.SetExtension("timerafter", "PT1H")
+		e.SetExtension("mine", "a b%")
+		if err := e.SetData(cloudevents.ApplicationJSON, map[string]int{"a": 1}); err != nil {
+			t.Fatal(err)
+		}
+		core, err := cenats.NewSender(f.srv.URL(), schemas.SubjectAdd, cenats.NatsOptions())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = core.Close(context.Background()) })
+		e.SetID("core-" + mode)
+		if err := core.Send(ctx, (*binding.EventMessage)(&e)); err != nil {
+			t.Fatal(err)
+		}
+		js, err := cejs.NewSenderFromConn(f.nc, schemas.StreamAdd, schemas.SubjectAdd, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetID("js-" + mode)
+		if err := js.Send(ctx, (*binding.EventMessage)(&e)); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"core-", "js-"} {
+			tm := f.await("/sdk", kind+mode)
+			got, err := tm.Record.Body.Event()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got.Data()) != `{"a":1}` || got.Extensions()["mine"] != "a b%" || got.DataContentType() != cloudevents.ApplicationJSON {
+				t.Errorf("%s%s: %v", kind, mode, got)
+			}
+		}
+	}
+	for _, id := range []string{"plain", "binary"} {
+		tm := f.await("/test", id)
+		if tm.Record.State != schemas.StatePending || tm.Record.DueMs-tm.Record.AddedMs != 3_600_000 || tm.StoredMs < tm.Record.AddedMs-1 {
+			t.Errorf("%s: %+v", id, tm.Record)
+		}
+	}
+}
+
+func TestBadInputStopsNothing(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	bad := []struct{ data, code string }{
+		{"not json", "invalid_event"}, {"", "invalid_event"}, {"{", "invalid_event"}, {`{"specversion":"1.0"}`, "invalid_event"},
+		{string(add("a", `"timerafter":-5`)), "invalid_attribute"}, {string(add("a", `"timerafter":"-5s"`)), "invalid_attribute"},
+		{string(add("a", `"timerat":"0001-01-01T00:00:00Z"`)), "invalid_attribute"}, {string(add("a", `"timerat":"9999-12-31T00:00:00Z"`)), "invalid_attribute"},
+		{string(add("a", `"timerafter":"1s","timersvc":"a.b"`)), "invalid_attribute"}, {string(add("a", `"timerafter":"1s","timersvc":"*"`)), "invalid_attribute"},
+		{string(add("a", `"timerafter":"1s","timersvc":">"`)), "invalid_attribute"}, {string(add("a", `"timerafter":"1s","timersvc":""`)), "invalid_attribute"},
+		{string(add("a", `"timerafter":"1s","timersvc":"ü"`)), "invalid_attribute"}, {string(add("a", `"timerafter":"1s","timercron":"* * * * *"`)), "unsupported"},
+		{string(add("a", `"timerafter":"1s","data":"`+strings.Repeat("x", 1<<20-20_000)+`","more":"`+strings.Repeat("y", 5000)+`"`)), "too_large"},
+	}
+	for i, b := range bad {
+		hdr := nats.Header{"X-Mine": {fmt.Sprint(i)}}
+		if _, err := f.js.PublishMsg(t.Context(), &nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: []byte(b.data)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.js.Publish(t.Context(), schemas.SubjectAdd, add(fmt.Sprint("good", i), `"timerafter":"1h"`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range bad {
+		f.await("/test", fmt.Sprint("good", i))
+	}
+	seen := map[string]jetstream.Msg{}
+	for _, m := range f.rejected(len(bad)) {
+		seen[m.Headers().Get("X-Mine")] = m
+	}
+	for i, b := range bad {
+		m := seen[fmt.Sprint(i)]
+		if m == nil {
+			t.Errorf("%.60q is not on %s", b.data, schemas.SubjectRejected)
+			continue
+		}
+		if string(m.Data()) != b.data || m.Headers().Get(schemas.HeaderErrorCode) != b.code || m.Headers().Get(schemas.HeaderError) == "" || m.Headers().Get(schemas.HeaderOriginalSequence) == "" {
+			t.Errorf("%.60q: rejected with %v", b.data, m.Headers())
+		}
+	}
+	if _, err := f.js.Publish(t.Context(), schemas.SubjectAdd, make([]byte, 2<<20)); err == nil {
+		t.Error("the server took a message of 2 MB")
+	}
+}
+
+func TestRepeatedAdds(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	var first, again schemas.AddReply
+	if code := f.request("add", add("x", `"timerafter":"1h","time":"2026-01-01T00:00:00Z"`), &first); code != "" {
+		t.Fatal(code)
+	}
+	if code := f.request("add", add("x", `"timerafter":"1h","time":"2026-01-01T00:00:01Z"`), &again); code != "" {
+		t.Fatal(code)
+	}
+	if first.Duplicate || !again.Duplicate || first.Timer != again.Timer || first.Due != again.Due {
+		t.Errorf("%+v, then %+v", first, again)
+	}
+	for _, other := range []string{`"timerafter":"2h"`, `"timerafter":"1h","data":1`, `"timerat":"2030-01-01T00:00:00Z"`} {
+		if code := f.request("add", add("x", other), nil); code != "conflict" {
+			t.Errorf("%s: %q", other, code)
+		}
+	}
+	// Many at once, of one id: one timer, all others duplicates.
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	accepted := 0
+	for range 50 {
+		wg.Go(func() {
+			m, err := f.nc.Request(schemas.SubjectAPIPrefix+"add", add("many", `"timerafter":"1h"`), bound)
+			var r schemas.AddReply
+			if err == nil {
+				err = json.Unmarshal(m.Data, &r)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if !r.Duplicate {
+				accepted++
+			}
+		})
+	}
+	wg.Wait()
+	if accepted != 1 {
+		t.Errorf("%d of 50 equal adds made a timer", accepted)
+	}
+	// A conflict from the stream is rejected.
+	if _, err := f.js.Publish(t.Context(), schemas.SubjectAdd, add("x", `"timerafter":"3h"`)); err != nil {
+		t.Fatal(err)
+	}
+	if m := f.rejected(1)[0]; m.Headers().Get(schemas.HeaderErrorCode) != "conflict" {
+		t.Errorf("%v", m.Headers())
+	}
+}
+
+func TestAPI(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	for i := range 30 {
+		if code := f.request("add", add(fmt.Sprint(i), fmt.Sprintf(`"timerafter":"%dm","timersvc":"svc%d","timergroup":"g%d"`, i+1, i%3, i%2)), &schemas.AddReply{}); code != "" {
+			t.Fatal(code)
+		}
+	}
+	var info schemas.TimerInfo
+	byID := []byte(`{"id":"7","source":"/test"}`)
+	if code := f.request("get", byID, &info); code != "" || info.State != schemas.StatePending || info.Service != "svc1" || info.Group != "g1" {
+		t.Fatalf("%s %+v", code, info)
+	}
+	byTimer := fmt.Appendf(nil, `{"timer":%q}`, info.Timer)
+	if code := f.request("reschedule", fmt.Appendf(nil, `{"timer":%q,"at":"2027-06-01T00:00:00.5Z"}`, info.Timer), &info); code != "" || info.Due != "2027-06-01T00:00:00.500Z" {
+		t.Errorf("%s %+v", code, info)
+	}
+	for range 2 {
+		if code := f.request("cancel", byTimer, &info); code != "" || info.State != schemas.StateCancelled {
+			t.Errorf("%s %+v", code, info)
+		}
+	}
+	tm := f.await("/test", "7")
+	if len(tm.Record.Body.Data) > 0 || tm.Record.Queued {
+		t.Errorf("a cancelled record keeps its event: %+v", tm.Record)
+	}
+	for req, want := range map[string]string{
+		"get {}": "bad_request", "get x": "bad_request", `get {"timer":"zz"}`: "invalid_timer_id", `get {"id":"no","source":"/test"}`: "not_found",
+		`cancel {"id":"no","source":"/test"}`: "not_found", `reschedule {"id":"8","source":"/test"}`: "bad_request",
+		`reschedule {"id":"8","source":"/test","after":"-1s"}`: "invalid_attribute", `reschedule {"id":"8","source":"/test","at":"x"}`: "invalid_attribute",
+		`reschedule {"id":"7","source":"/test","after":"1s"}`: "already_done", `list {"limit":100000}`: "bad_request", `list {"cursor":"x"}`: "bad_request",
+		`list {"state":["odd"]}`: "bad_request", `dead.replay {}`: "bad_request", `dead.replay {"id":"8","source":"/test"}`: "not_found", `dead.list {"service":"a.b"}`: "bad_request",
+	} {
+		verb, body, _ := strings.Cut(req, " ")
+		if code := f.request(verb, []byte(body), nil); code != want {
+			t.Errorf("%s: %q, want %q", req, code, want)
+		}
+	}
+	// Pages, in filters.
+	seen := map[schemas.TimerID]bool{}
+	for cursor, pages := "", 0; ; pages++ {
+		var page schemas.ListReply
+		if code := f.request("list", fmt.Appendf(nil, `{"state":["pending"],"service":"svc1","limit":3,"cursor":%q}`, cursor), &page); code != "" {
+			t.Fatal(code)
+		}
+		for _, i := range page.Timers {
+			if i.Service != "svc1" || i.State != schemas.StatePending || seen[i.Timer] {
+				t.Errorf("%+v", i)
+			}
+			seen[i.Timer] = true
+		}
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
+		if pages > 20 {
+			t.Fatal("the pages do not end")
+		}
+	}
+	if len(seen) != 9 {
+		t.Errorf("%d timers of svc1 are listed, 9 wait", len(seen))
+	}
+	// A timer that has fired cannot be cancelled or moved.
+	tm = f.await("/test", "9")
+	tm.Record.State, tm.Record.Queued, tm.Record.FiredMs = schemas.StateDelivered, false, 1
+	if _, err := f.store.Update(t.Context(), store.Write{ID: tm.ID, Rev: tm.Rev, Record: &tm.Record}); err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range []string{"cancel {%s}", `reschedule {%s,"after":"1s"}`} {
+		verb, body, _ := strings.Cut(fmt.Sprintf(req, `"id":"9","source":"/test"`), " ")
+		if code := f.request(verb, []byte(body), nil); code != "already_fired" {
+			t.Errorf("%s: %q", verb, code)
+		}
+	}
+	// The service shows up among NATS's micro services.
+	m, err := f.nc.Request("$SRV.INFO.timers", nil, bound)
+	if err != nil || !strings.Contains(string(m.Data), "timers.api.reschedule") {
+		t.Errorf("%v %v", m, err)
+	}
+}
+
+// TestCancelRace has a cancel and a claim race for each timer: exactly one wins.
+func TestCancelRace(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	const n = 2000
+	cancels, claims := 0, 0
+	var writes []store.Write
+	for i := range n {
+		writes = append(writes, store.Write{ID: schemas.NewTimerID("/race", fmt.Sprint(i)), Record: &schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, Service: "s", DueMs: time.Now().UnixMilli()}})
+	}
+	revs := f.store.Create(t.Context(), writes)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for i, w := range writes {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			claimed := make(chan error, 1)
+			rec := *w.Record
+			rec.State, rec.Queued = schemas.StateDelivered, false
+			claim := func() {
+				f.store.UpdateAsync(store.Write{ID: w.ID, Rev: revs[i].Rev, Record: &rec}, func(r store.Result) { claimed <- r.Err })
+			}
+			if i%2 == 0 {
+				claim()
+			}
+			m, err := f.nc.Request(schemas.SubjectAPIPrefix+"cancel", fmt.Appendf(nil, `{"timer":%q}`, w.ID), bound)
+			if i%2 == 1 {
+				claim()
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			cancelled := m.Header.Get(micro.ErrorCodeHeader) == ""
+			cerr := <-claimed
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case cancelled == (cerr == nil):
+				t.Errorf("cancelled %v, claim %v", cancelled, cerr)
+			case cancelled:
+				cancels++
+			default:
+				claims++
+			}
+			if cerr != nil && !errors.Is(cerr, store.ErrRevision) {
+				t.Error(cerr)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d cancels won, %d claims", cancels, claims)
+}
+
+func TestStopTwiceAndUnstarted(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	for range 3 {
+		if err := f.r.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := router.New(router.Options{Store: f.store, Time: &clustertime.Service{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
