@@ -1,0 +1,129 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// addWorkload measures how fast timers are taken.
+type addWorkload struct{}
+
+const (
+	defaultAddCount = 100_000
+	// farAhead is when timers are due that shall not fire during a run.
+	farAhead = 30 * 24 * time.Hour
+	sampled  = 200 * time.Millisecond
+)
+
+func (addWorkload) Name() string { return "add" }
+func (addWorkload) About() string {
+	return "adds a second: acknowledged by JetStream, and stored as timers"
+}
+
+func (addWorkload) Defaults(c *Config) {
+	if c.Count == 0 {
+		c.Count = defaultAddCount
+		if c.Via == ViaAPI {
+			c.Count = defaultAddCount / 5
+		}
+	}
+}
+
+func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	if err := e.Start(ctx); err != nil {
+		return nil, err
+	}
+	a, err := e.NewAdder("bench_add")
+	if err != nil {
+		return nil, err
+	}
+	before, err := e.records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := e.addFar(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	after, err := e.records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Verified = stored(e.Count, after-before)
+	return r, nil
+}
+
+// stored accounts for timers that are not due.
+func stored(expected, found int) Verified {
+	return Verified{Expected: expected, Found: found, Missing: max(expected-found, 0), Duplicates: max(found-expected, 0)}
+}
+
+// addFar adds Count timers that are due in a month and measures it. The router
+// works while it is added to, so both rates are of the same seconds.
+func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
+	r := &Result{Curves: Curves{X: "seconds", Y: "adds a second"}}
+	r.Curves.Title = r.title(e.Config, fmt.Sprintf("%d adds", e.Count))
+	base := time.Now().Add(farAhead).UnixMilli()
+	p := e.progress()
+	defer p.end()
+	var mu sync.Mutex
+	answers := newLatency("answer to an add")
+	cpu := e.cpuSeconds()
+	begun := time.Now()
+	sampling, stop := context.WithCancel(ctx)
+	var curve Curve
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		curve = sample(sampling, begun, a.Done, func(done int) { p.show("%d of %d added", done, e.Count) })
+	})
+	// Spread over a month, so that no tick is more crowded than real ones are.
+	spread := int64(farAhead/time.Millisecond) / int64(e.Count)
+	err := a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n)*max(spread, 1) }, nil, func(d time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		answers.add(d)
+	})
+	acknowledged := time.Since(begun)
+	stop()
+	wg.Wait()
+	if err != nil {
+		return nil, err
+	}
+	end, err := e.drained(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	took := end.Sub(begun)
+	curve.Name = "acknowledged"
+	r.Curves.Lines = []Curve{curve}
+	r.figure("adds acknowledged", float64(e.Count)/acknowledged.Seconds(), "1/s")
+	r.figure("timers stored", float64(e.Count)/took.Seconds(), "1/s")
+	if used := e.cpuSeconds() - cpu; used > 0 {
+		r.figure("CPU a timer (clients and server)", used/float64(e.Count)*1e6, "µs")
+	}
+	if e.Via == ViaAPI {
+		r.Latencies = append(r.Latencies, answers)
+	}
+	return r, nil
+}
+
+// sample takes the rate at which count grows, until ctx ends.
+func sample(ctx context.Context, begun time.Time, count func() int, tick func(int)) Curve {
+	var c Curve
+	t := time.NewTicker(sampled)
+	defer t.Stop()
+	last, at := 0, begun
+	for {
+		select {
+		case <-ctx.Done():
+			return c
+		case now := <-t.C:
+			n := count()
+			c.add(now.Sub(begun).Seconds(), float64(n-last)/now.Sub(at).Seconds())
+			last, at = n, now
+			tick(n)
+		}
+	}
+}

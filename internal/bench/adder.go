@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// window bounds the adds under way of one worker.
+	window = 2048
+	// addTimeout bounds the wait for one answer.
+	addTimeout = 30 * time.Second
+)
+
+// source is that of every event here, so that one run's timers are known by their
+// ids alone.
+const source = "/belfry/bench"
+
+// Adder adds timers, by several workers.
+type Adder struct {
+	env     *Env
+	prefix  string // of ids: unique for the run
+	service string
+	pad     string
+	conns   []*nats.Conn
+	done    atomic.Int64
+}
+
+// NewAdder makes the workers' connections. Timers get ids of their own and fire
+// for the service.
+func (e *Env) NewAdder(service string) (*Adder, error) {
+	a := &Adder{env: e, prefix: strconv.FormatInt(time.Now().UnixNano(), 36) + "-", service: service, pad: strings.Repeat("x", max(e.Size-2, 0))}
+	for n := range e.Workers {
+		nc, err := e.Connect(fmt.Sprintf("belfry bench adder %d", n))
+		if err != nil {
+			return nil, err
+		}
+		a.conns = append(a.conns, nc)
+	}
+	return a, nil
+}
+
+// ID is the CloudEvent id of timer n.
+func (a *Adder) ID(n int) string { return a.prefix + strconv.Itoa(n) }
+
+// Timer is the timer id of timer n.
+func (a *Adder) Timer(n int) schemas.TimerID { return schemas.NewTimerID(source, a.ID(n)) }
+
+// Done is how many adds were acknowledged until now.
+func (a *Adder) Done() int { return int(a.done.Load()) }
+
+func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
+	body := make([]byte, 0, 256+len(a.pad))
+	body = append(body, `{"specversion":"1.0","id":"`...)
+	body = append(body, a.ID(n)...)
+	body = append(body, `","source":"`+source+`","type":"belfry.bench","timersvc":"`...)
+	body = append(body, a.service...)
+	body = append(body, `","timerat":"`...)
+	body = append(body, schemas.FormatTime(dueMs)...)
+	body = append(body, `","data":"`...)
+	body = append(body, a.pad...)
+	return &nats.Msg{Subject: subject, Data: append(body, `"}`...)}
+}
+
+// Add adds the timers 0 to count-1, due when due says, and returns when every add
+// was acknowledged. pace, if not nil, is when (of the run's start) a timer may be
+// added. answered, if not nil, is told how long each API add took.
+func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace func(n int) time.Time, answered func(time.Duration)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for _, nc := range a.conns {
+		wg.Go(func() {
+			take := func() (int, bool) {
+				n := int(next.Add(1)) - 1
+				if n >= count || ctx.Err() != nil {
+					return 0, false
+				}
+				return n, pace == nil || waitUntil(ctx, pace(n))
+			}
+			var err error
+			if a.env.Via == ViaAPI {
+				err = a.request(ctx, nc, take, due, answered)
+			} else {
+				err = a.publish(ctx, nc, take, due)
+			}
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// publish keeps a window of publishes under way.
+func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	// Acknowledgements come in the order of the publishes, so the futures wait in a
+	// queue of the window's size.
+	futures := make(chan jetstream.PubAckFuture, window)
+	failed := make(chan error, 1)
+	go func() {
+		defer close(failed)
+		for f := range futures {
+			select {
+			case <-f.Ok():
+				a.done.Add(1)
+			case err := <-f.Err():
+				failed <- fmt.Errorf("an add was not acknowledged: %w", err)
+				for range futures { // let the publisher end
+				}
+				return
+			}
+		}
+	}()
+	for {
+		n, ok := take()
+		if !ok {
+			break
+		}
+		f, perr := js.PublishMsgAsync(a.message(schemas.SubjectAdd, n, due(n)), jetstream.WithStallWait(addTimeout))
+		if perr != nil {
+			err = fmt.Errorf("an add was not published: %w", perr)
+			break
+		}
+		futures <- f
+	}
+	close(futures)
+	select {
+	case ferr := <-failed:
+		return errors.Join(err, ferr)
+	case <-ctx.Done():
+		return errors.Join(err, context.Cause(ctx))
+	}
+}
+
+// request adds one timer at a time.
+func (a *Adder) request(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64, answered func(time.Duration)) error {
+	for {
+		n, ok := take()
+		if !ok {
+			return nil
+		}
+		begun := time.Now()
+		rctx, cancel := context.WithTimeout(ctx, addTimeout)
+		m, err := nc.RequestMsgWithContext(rctx, a.message(schemas.SubjectAPIPrefix+"add", n, due(n)))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("an add was not answered: %w", err)
+		}
+		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+			return fmt.Errorf("an add was refused: %s: %s", code, m.Header.Get(micro.ErrorHeader))
+		}
+		a.done.Add(1)
+		if answered != nil {
+			answered(time.Since(begun))
+		}
+	}
+}
+
+// waitUntil waits for a time, or returns false when ctx ends first.
+func waitUntil(ctx context.Context, at time.Time) bool {
+	d := time.Until(at)
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,210 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+// childEnv makes the test binary a Belfry: folder, NATS and HTTP address.
+const childEnv = "BELFRY_BENCH_CHILD"
+
+func TestMain(m *testing.M) {
+	if env := os.Getenv(childEnv); env != "" {
+		if err := serve(strings.Split(env, "|")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func serve(args []string) error {
+	a, err := app.New(app.Options{Data: args[0], NATSListen: args[1], HTTP: args[2], Profile: app.ProfileFast, Shards: 2})
+	if err != nil {
+		return err
+	}
+	return a.Run(context.Background()) // until it is killed
+}
+
+func child(data, nats, http string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+data+"|"+nats+"|"+http)
+	return cmd
+}
+
+func config(t *testing.T) Config {
+	return Config{Dir: t.TempDir(), Profile: app.ProfileFast, Shards: 2, Serve: child}
+}
+
+func run(t *testing.T, name string, change func(*Config)) *Result {
+	t.Helper()
+	w, err := Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config(t)
+	var out bytes.Buffer
+	c.Progress = &out
+	change(&c)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	results, err := Run(ctx, w, c, 1)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	r := results[0]
+	if err := r.Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + out.String())
+	left, err := os.ReadDir(c.Dir)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+	return r
+}
+
+func figure(t *testing.T, r *Result, name string) float64 {
+	t.Helper()
+	for _, f := range r.Figures {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	t.Errorf("no figure %q", name)
+	return 0
+}
+
+func TestAdd(t *testing.T) {
+	t.Parallel()
+	for _, via := range []string{ViaPublish, ViaAPI} {
+		t.Run(via, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "add", func(c *Config) { c.Count, c.Via = 500, via })
+			if r.Verified.Found != 500 || figure(t, r, "timers stored") <= 0 || figure(t, r, "adds acknowledged") <= 0 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestSteady(t *testing.T) {
+	t.Parallel()
+	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds = 200, 2 })
+	if r.Verified.Found != 400 || len(r.Latencies) != 2 {
+		t.Fatalf("%+v", r)
+	}
+	for _, l := range r.Latencies {
+		if l.h.TotalCount() != 400 || l.At(50) > l.At(99) || l.At(99) > l.At(100) {
+			t.Errorf("%s: %d values, p50 %v, p99 %v, max %v", l.Name, l.h.TotalCount(), l.At(50), l.At(99), l.At(100))
+		}
+	}
+	results := []*Result{r, r}
+	for _, name := range []string{"a.svg", "a.png"} {
+		path := filepath.Join(t.TempDir(), name)
+		if err := Plot(path, results); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Size() < 1000 {
+			t.Errorf("%s: %v %v", name, info, err)
+		}
+	}
+	var b bytes.Buffer
+	if err := JSON(&b, results); err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Results []struct {
+			Latencies []map[string]any
+			Verified  Verified
+			Settings  map[string]any
+		}
+	}
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if len(back.Results) != 2 || back.Results[0].Latencies[0]["p99.9"] == nil || back.Results[1].Verified.Expected != 400 || back.Results[0].Settings["rate"] != 200.0 {
+		t.Errorf("%s", b.String())
+	}
+	b.Reset()
+	if err := Summary(&b, results); err != nil || !strings.Contains(b.String(), "of 2 runs") {
+		t.Errorf("%v\n%s", err, b.String())
+	}
+}
+
+func TestBurst(t *testing.T) {
+	t.Parallel()
+	r := run(t, "burst", func(c *Config) { c.Count, c.Lead = 1000, 5*time.Second })
+	if r.Verified.Found != 1000 || figure(t, r, "first, by the stream") > figure(t, r, "last, by the stream") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestPending(t *testing.T) {
+	t.Parallel()
+	r := run(t, "pending", func(c *Config) { c.Count, c.Seconds = 1000, 1 })
+	if r.Verified.Found != 1000 || figure(t, r, "restart after a kill, until ready") <= 0 || figure(t, r, "disk, pending") <= 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestPlantedFlaws shows that a run that went wrong is not reported as a good one.
+func TestPlantedFlaws(t *testing.T) {
+	t.Parallel()
+	due := []int64{1000, 1000, 1000, 1000}
+	ms := int64(time.Millisecond)
+	a := &Account{dueMs: due, received: []int64{1, 1, 1, 0}, stored: []int64{1000 * ms, 1000*ms - 1, 0, 1001 * ms}}
+	a.verify(2)
+	if want := (Verified{Expected: 4, Found: 2, Missing: 2, Duplicates: 2, Early: 1}); a.Verified != want {
+		t.Errorf("got %+v, want %+v", a.Verified, want)
+	}
+	for _, v := range []Verified{{Missing: 1}, {Duplicates: 1}, {Early: 1}, stored(5, 4), stored(5, 6)} {
+		if !errors.Is(v.err(), ErrUnsound) {
+			t.Errorf("%+v is taken for sound", v)
+		}
+	}
+	if err := stored(5, 5).err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	if _, err := Find("nothing"); err == nil {
+		t.Error("an unknown workload was found")
+	}
+	for name, c := range map[string]Config{
+		"size": {Size: 1 << 30}, "workers": {Workers: -1}, "rate": {Rate: -1}, "count": {Count: -5}, "via": {Via: "pigeon"},
+		"profile": {Profile: "slow"},
+	} {
+		if _, err := Run(t.Context(), addWorkload{}, c, 1); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	if _, err := Run(t.Context(), addWorkload{}, Config{}, 0); err == nil {
+		t.Error("repeat 0 was accepted")
+	}
+	if _, err := Run(t.Context(), pendingWorkload{}, Config{NATSURL: "nats://127.0.0.1:1"}, 1); err == nil {
+		t.Error("pending with a URL was accepted")
+	}
+	if _, err := Run(t.Context(), addWorkload{}, Config{NATSURL: "nats://127.0.0.1:1"}, 1); err == nil {
+		t.Error("a server that is not there was accepted")
+	}
+	if err := CheckPlot("a.pdf"); err == nil {
+		t.Error("a plot as PDF was accepted")
+	}
+}

@@ -1,0 +1,199 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Env is what a run has at hand. It is for one goroutine.
+type Env struct {
+	Config
+	node  *app.App // nil with a URL, or before Start
+	conns []*nats.Conn
+	clean []func() error
+	js    jetstream.JetStream
+	shard int // how many there are
+}
+
+// Start starts the embedded Belfry, or connects to the one at NATSURL.
+func (e *Env) Start(ctx context.Context) error {
+	if e.NATSURL == "" {
+		dir, err := e.TempDir()
+		if err != nil {
+			return err
+		}
+		// What it has to say would tear the progress line; a run that fails says why.
+		e.node, err = app.New(app.Options{
+			Data: dir, NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, Profile: e.Profile, Shards: e.Shards, Node: "bench",
+			Log: zerolog.New(os.Stderr).Level(zerolog.ErrorLevel),
+		})
+		if err != nil {
+			return err
+		}
+		if err := e.node.Start(ctx); err != nil {
+			return err
+		}
+	}
+	return e.attach(ctx)
+}
+
+// attach makes the connection for questions.
+func (e *Env) attach(ctx context.Context) error {
+	nc, err := e.Connect("belfry bench")
+	if err != nil {
+		return err
+	}
+	if e.js, err = jetstream.New(nc); err != nil {
+		return err
+	}
+	for e.shard = 0; ; e.shard++ {
+		_, err := e.js.Stream(ctx, "KV_"+schemas.BucketTimers(e.shard))
+		switch {
+		case err == nil:
+		case errors.Is(err, jetstream.ErrStreamNotFound) && e.shard > 0:
+			return nil
+		default:
+			return fmt.Errorf("no Belfry answers at %s: %w", app.RedactURLs(nc.ConnectedUrl()), err)
+		}
+	}
+}
+
+// Connect makes one more connection, closed with the Env.
+func (e *Env) Connect(name string) (*nats.Conn, error) {
+	var nc *nats.Conn
+	var err error
+	if e.node != nil {
+		nc, err = e.node.Connect(name)
+	} else {
+		opts := []nats.Option{nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond)}
+		if e.Creds != "" {
+			opts = append(opts, nats.UserCredentials(e.Creds))
+		}
+		if nc, err = nats.Connect(e.NATSURL, opts...); err != nil {
+			err = fmt.Errorf("NATS server %s cannot be reached: %w", app.RedactURLs(e.NATSURL), err)
+		}
+	}
+	if err == nil {
+		e.conns = append(e.conns, nc)
+	}
+	return nc, err
+}
+
+// TempDir makes a folder that is removed with the Env.
+func (e *Env) TempDir() (string, error) {
+	dir, err := os.MkdirTemp(e.Dir, "belfry-bench-")
+	if err == nil {
+		e.onClose(func() error { return os.RemoveAll(dir) })
+	}
+	return dir, err
+}
+
+func (e *Env) onClose(f func() error) { e.clean = append(e.clean, f) }
+
+// disconnect closes the connections, for a workload that changes the server.
+func (e *Env) disconnect() {
+	for _, nc := range e.conns {
+		nc.Close()
+	}
+	e.conns = nil
+}
+
+func (e *Env) close(ctx context.Context) error {
+	e.disconnect()
+	var err error
+	if e.node != nil {
+		ctx, cancel := context.WithTimeout(ctx, app.StopTimeout)
+		defer cancel()
+		err = e.node.Stop(ctx)
+	}
+	for len(e.clean) > 0 {
+		last := len(e.clean) - 1
+		err = errors.Join(err, e.clean[last]())
+		e.clean = e.clean[:last]
+	}
+	return err
+}
+
+// cpuSeconds is what this process has used, server and clients together; 0 where
+// the server is elsewhere or the system does not tell.
+func (e *Env) cpuSeconds() float64 {
+	if e.node == nil {
+		return 0
+	}
+	families, err := e.node.Registry().Gather()
+	if err != nil {
+		return 0 // a figure that is missing, not one that is wrong
+	}
+	for _, f := range families {
+		if f.GetName() == "process_cpu_seconds_total" && len(f.GetMetric()) == 1 {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return 0
+}
+
+// records counts the records of timers in all shards.
+func (e *Env) records(ctx context.Context) (int, error) {
+	n := 0
+	for shard := range e.shard {
+		bucket := schemas.BucketTimers(shard)
+		// A consumer's count of what it would deliver is the one exact and cheap count
+		// by subject that JetStream has.
+		c, err := e.js.CreateConsumer(ctx, "KV_"+bucket, jetstream.ConsumerConfig{
+			FilterSubject: "$KV." + bucket + ".timer.>", AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
+		})
+		if err != nil {
+			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
+		}
+		n += int(c.CachedInfo().NumPending)
+		if err := e.js.DeleteConsumer(ctx, "KV_"+bucket, c.CachedInfo().Name); err != nil {
+			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
+		}
+	}
+	return n, nil
+}
+
+// drained waits until no add is left in TIMERS_ADD, and returns when that was. It
+// fails when nothing moves for a while.
+func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
+	const patience = 30 * time.Second
+	s, err := e.js.Stream(ctx, schemas.StreamAdd)
+	if err != nil {
+		return time.Time{}, err
+	}
+	last, moved := uint64(0), time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		info, err := s.Info(ctx)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("look at %s: %w", schemas.StreamAdd, err)
+		}
+		now := time.Now()
+		left := info.State.Msgs
+		switch {
+		case left == 0:
+			return now, nil
+		case left != last:
+			last, moved = left, now
+		case now.Sub(moved) > patience:
+			return now, fmt.Errorf("%d adds are left in %s and nobody takes them: does a router run?", left, schemas.StreamAdd)
+		}
+		p.show("%d adds wait for the router", left)
+		select {
+		case <-ctx.Done():
+			return now, context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}

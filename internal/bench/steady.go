@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// steadyWorkload measures lateness at a steady rate, with adds going on at the
+// same rate.
+type steadyWorkload struct{}
+
+const (
+	defaultSteadyRate    = 1000
+	defaultSteadySeconds = 20
+	defaultSteadyLead    = 2 * time.Second
+	// settle lets the server finish its start before anything is timed.
+	settle   = 2 * time.Second
+	patience = 30 * time.Second
+)
+
+func (steadyWorkload) Name() string { return "steady" }
+func (steadyWorkload) About() string {
+	return "lateness at a steady rate of timers due, while as many are added"
+}
+
+func (steadyWorkload) Defaults(c *Config) {
+	if c.Rate == 0 {
+		c.Rate = defaultSteadyRate
+	}
+	if c.Seconds == 0 {
+		c.Seconds = defaultSteadySeconds
+	}
+	if c.Lead == 0 {
+		c.Lead = defaultSteadyLead
+	}
+}
+
+func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	if err := e.Start(ctx); err != nil {
+		return nil, err
+	}
+	a, err := e.NewAdder("bench_steady")
+	if err != nil {
+		return nil, err
+	}
+	count := e.Rate * e.Seconds
+	begun := time.Now().Add(settle)
+	at := func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
+	due := make([]int64, count)
+	for n := range due {
+		due[n] = at(n).Add(e.Lead).UnixMilli()
+	}
+	w, err := e.Watch(ctx, a, due)
+	if err != nil {
+		return nil, err
+	}
+	p := e.progress()
+	defer p.end()
+	if !waitUntil(ctx, begun) {
+		return nil, context.Cause(ctx)
+	}
+	cpu := e.cpuSeconds()
+	if err := e.addWatched(ctx, a, w, p, at); err != nil {
+		return nil, err
+	}
+	behind := time.Since(at(count - 1))
+	if err := w.Wait(ctx, patience, func(seen int) { p.show("%d of %d fired", seen, count) }); err != nil {
+		return nil, err
+	}
+	used := e.cpuSeconds() - cpu
+	acc, err := w.Account(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Verified: acc.Verified}
+	r.figure("timers due", float64(e.Rate), "1/s")
+	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
+	if used > 0 {
+		r.figure("CPU a timer (clients and server)", used/float64(count)*1e6, "µs")
+		r.figure("CPU used (2 cores are 200)", used/(float64(e.Seconds)+e.Lead.Seconds())*100, "%")
+	}
+	sub, str := acc.Lateness()
+	r.Latencies = []*Latency{sub, str}
+	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d timers a second for %d s", e.Rate, e.Seconds)))
+	return r, nil
+}
+
+// addWatched adds all that is watched, showing progress.
+func (e *Env) addWatched(ctx context.Context, a *Adder, w *Watch, p *progress, pace func(int) time.Time) error {
+	added := make(chan error, 1)
+	go func() {
+		added <- a.Add(ctx, len(w.dueMs), func(n int) int64 { return w.dueMs[n] }, pace, nil)
+	}()
+	t := time.NewTicker(50 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case err := <-added:
+			return err
+		case <-t.C:
+			p.show("%d of %d added, %d fired", a.Done(), len(w.dueMs), w.Seen())
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Workload is one kind of measurement.
+type Workload interface {
+	// Name is the word on the command line.
+	Name() string
+	// About says in a line what is measured.
+	About() string
+	// Defaults fills in what the user left open.
+	Defaults(c *Config)
+	// Run measures once, on an Env of its own. It returns a Result also with an
+	// error that says that the result does not hold (ErrUnsound).
+	Run(ctx context.Context, e *Env) (*Result, error)
+}
+
+// Workloads are those that there are.
+func Workloads() []Workload {
+	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, pendingWorkload{}}
+}
+
+// ErrUnsound is in the error of a run that lost a timer, fired one twice or early.
+var ErrUnsound = errors.New("the run is not sound")
+
+// Find returns the workload of that name.
+func Find(name string) (Workload, error) {
+	known := ""
+	for _, w := range Workloads() {
+		if w.Name() == name {
+			return w, nil
+		}
+		known += " " + w.Name()
+	}
+	return nil, schemas.Errorf(schemas.CodeConfig, "workload %.40q does not exist; there are:%s", name, known)
+}
+
+// Run measures as often as repeat says, each time afresh, and returns every
+// result. It stops at the first error; the results until then, and that of an
+// unsound run, are returned beside it.
+func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, error) {
+	w.Defaults(&c)
+	if err := c.setDefaults(); err != nil {
+		return nil, err
+	}
+	if repeat < 1 {
+		return nil, bad("repeat is %d; it must be 1 or more", repeat)
+	}
+	var results []*Result
+	for n := range repeat {
+		if c.Progress != nil && repeat > 1 {
+			if _, err := fmt.Fprintf(c.Progress, "run %d of %d\n", n+1, repeat); err != nil {
+				return results, err
+			}
+		}
+		r, err := runOnce(ctx, w, c)
+		if r != nil {
+			results = append(results, r)
+		}
+		if err != nil {
+			return results, fmt.Errorf("bench %s: %w", w.Name(), err)
+		}
+	}
+	return results, nil
+}
+
+func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
+	e := &Env{Config: c}
+	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
+	begun := time.Now()
+	r, err = w.Run(ctx, e)
+	if r == nil {
+		return nil, err
+	}
+	r.Workload, r.At, r.TookSeconds, r.Machine, r.Settings = w.Name(), begun.UTC().Truncate(time.Second), time.Since(begun).Seconds(), machine(), settings(c)
+	return r, errors.Join(err, r.Verified.err())
+}
