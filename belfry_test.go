@@ -1,0 +1,264 @@
+package belfry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const bound = 20 * time.Second
+
+// serve runs all of Belfry in a folder, on free ports.
+func serve(dir string) (url string, stop func(), err error) {
+	a, err := app.New(app.Options{Data: dir, NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, AllowLoopback: true, Log: zerolog.Nop()})
+	if err != nil {
+		return "", nil, err
+	}
+	if err := a.Start(context.Background()); err != nil {
+		return "", nil, err
+	}
+	return a.NATSURL(), func() {
+		if err := a.Stop(context.Background()); err != nil {
+			log.Print(err)
+		}
+	}, nil
+}
+
+func connect(t *testing.T) *belfry.Client {
+	t.Helper()
+	url, stop, err := serve(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	c, err := belfry.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func newEvent(id string) event.Event {
+	e := event.New()
+	e.SetID(id)
+	e.SetSource("/shop")
+	e.SetType("order.timeout")
+	return e
+}
+
+func TestClient(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	ctx := t.Context()
+	e := newEvent("1")
+	if err := e.SetData("application/json", map[string]int{"order": 17}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"), belfry.Group("g"), belfry.MaxAttempts(3), belfry.Backoff(time.Second, time.Minute), belfry.Timeout(time.Second), belfry.Callback("nats:callbacks.x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Extensions()) != 0 {
+		t.Error("the caller's event was changed")
+	}
+	if again, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"), belfry.Group("g"), belfry.MaxAttempts(3), belfry.Backoff(time.Second, time.Minute), belfry.Timeout(time.Second), belfry.Callback("nats:callbacks.x")); err != nil || !again.Duplicate || again.Timer != r.Timer {
+		t.Errorf("%+v %v", again, err)
+	}
+	if _, err := c.Add(ctx, e, belfry.After(2*time.Hour)); !errors.Is(err, belfry.ErrConflict) {
+		t.Errorf("%v", err)
+	}
+	at := time.Now().Add(3 * time.Hour).Truncate(time.Millisecond)
+	moved, err := c.Reschedule(ctx, r.Timer, belfry.AtTime(at))
+	if err != nil || moved.Due != schemas.FormatTime(at.UnixMilli()) {
+		t.Errorf("%+v %v", moved, err)
+	}
+	if got, err := c.Get(ctx, r.Timer); err != nil || got.State != schemas.StatePending || got.Group != "g" {
+		t.Errorf("%+v %v", got, err)
+	}
+	for range 2 {
+		if got, err := c.Cancel(ctx, r.Timer); err != nil || got.State != schemas.StateCancelled {
+			t.Errorf("%+v %v", got, err)
+		}
+	}
+	if _, err := c.Reschedule(ctx, r.Timer, belfry.FromNow(time.Second)); !errors.Is(err, belfry.ErrAlreadyDone) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Get(ctx, schemas.NewTimerID("/shop", "none")); !errors.Is(err, belfry.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	if err := c.Replay(ctx, r.Timer); !errors.Is(err, belfry.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Add(ctx, newEvent("2")); schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
+		t.Errorf("%v", err)
+	}
+	for d, err := range c.DeadLetters(ctx, "") {
+		t.Errorf("%v %v", d, err)
+	}
+	var batch []event.Event
+	for i := range 1200 {
+		batch = append(batch, newEvent(fmt.Sprint("b", i)))
+	}
+	if err := c.AddBatch(ctx, batch, belfry.After(time.Hour), belfry.Service("batch")); err != nil {
+		t.Fatal(err)
+	}
+	// The adds are durable; the router stores them in its own time.
+	deadline := time.Now().Add(bound)
+	for n := 0; n < len(batch); {
+		n = 0
+		for tm, err := range c.List(ctx, belfry.Query{Service: "batch"}) {
+			if err != nil || tm.State != schemas.StatePending {
+				t.Fatalf("%+v %v", tm, err)
+			}
+			n++
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d listed", n, len(batch))
+		}
+	}
+}
+
+func TestConnectRefused(t *testing.T) {
+	t.Parallel()
+	if _, err := belfry.Connect(t.Context(), "nats://user:secret@127.0.0.1:1"); !errors.Is(err, belfry.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestHandle(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	for _, id := range []string{"fine", "later", "fails", "never"} {
+		if _, err := c.Add(ctx, newEvent(id), belfry.After(0), belfry.Service("h")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var calls [4]atomic.Int32
+	hctx, stop := context.WithCancel(ctx)
+	defer stop()
+	finished := func() {
+		if calls[0].Load() == 1 && calls[1].Load() == 2 && calls[2].Load() == 2 && calls[3].Load() == 1 {
+			stop()
+		}
+	}
+	err := c.Handle(hctx, "h", func(_ context.Context, e *event.Event) error {
+		defer finished()
+		switch e.ID() {
+		case "fine":
+			calls[0].Add(1)
+		case "later":
+			if calls[1].Add(1) == 1 {
+				return belfry.RetryAfter(10 * time.Millisecond)
+			}
+		case "fails":
+			if calls[2].Add(1) == 1 {
+				return errors.New("once")
+			}
+		case "never":
+			calls[3].Add(1)
+			return belfry.Permanent(errors.New("no"))
+		}
+		return nil
+	}, belfry.Durable("mine"), belfry.Concurrency(4), belfry.AckWait(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("calls: %d %d %d %d", calls[0].Load(), calls[1].Load(), calls[2].Load(), calls[3].Load())
+	}
+}
+
+// Example adds a timer, moves it, and handles it when it fires.
+func Example() {
+	dir, err := os.MkdirTemp("", "belfry-example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // an example's temporary folder
+	url, stop, err := serve(dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stop()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := belfry.Connect(ctx, url)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := event.New()
+	e.SetID("order-17")
+	e.SetSource("/shop")
+	e.SetType("order.timeout")
+	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("added", r.Timer)
+	if _, err := c.Reschedule(ctx, r.Timer, belfry.FromNow(50*time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+	err = c.Handle(ctx, "orders", func(_ context.Context, e *event.Event) error {
+		fmt.Println("fired", e.ID(), "run", e.Extensions()["timerrun"])
+		cancel() // Handle returns once this handler has
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// added ml2ai6l95vcp3hc3fk0o71pouo
+	// fired order-17 run 1
+}
+
+func ExampleClient_Cancel() {
+	dir, err := os.MkdirTemp("", "belfry-example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // an example's temporary folder
+	url, stop, err := serve(dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stop()
+	ctx := context.Background()
+	c, err := belfry.Connect(ctx, url)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	r, err := c.Add(ctx, newEvent("order-18"), belfry.After(time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	t, err := c.Cancel(ctx, r.Timer)
+	fmt.Println(t.State, err)
+	_, err = c.Reschedule(ctx, r.Timer, belfry.FromNow(time.Minute))
+	fmt.Println(errors.Is(err, belfry.ErrAlreadyDone), err)
+	// Output:
+	// cancelled <nil>
+	// true cannot reschedule: the timer is cancelled
+}
