@@ -214,14 +214,20 @@ func (a *App) Run(ctx context.Context) error {
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-a.failed:
-	}
+	err := a.Wait(ctx)
 	stop, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), StopTimeout, errStopTimeout)
 	defer cancel()
 	return errors.Join(err, a.Stop(stop))
+}
+
+// Wait returns when ctx ends, with nil, or when the node has failed.
+func (a *App) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-a.failed:
+		return err
+	}
 }
 
 // Node is this process's name among those that share the store.

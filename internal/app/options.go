@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/functions/httpcall"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -132,6 +133,9 @@ func badConfig(format string, args ...any) error {
 	return schemas.Errorf(schemas.CodeConfig, format, args...)
 }
 
+// Validate reports what is out of range, without touching anything outside.
+func (o Options) Validate() error { return o.setDefaults() }
+
 func (o *Options) setDefaults() error {
 	or := func(p *string, d string) {
 		if *p == "" {
@@ -167,6 +171,22 @@ func (o *Options) validate() error {
 	}
 	if o.Shards < 0 || o.Shards > schemas.MaxShards {
 		return badConfig("shards is %d; it must be 1 to %d", o.Shards, schemas.MaxShards)
+	}
+	if o.Replicas != 0 && o.Replicas != 1 && o.Replicas != 3 && o.Replicas != 5 {
+		return badConfig("replicas is %d; it must be 1, 3 or 5", o.Replicas)
+	}
+	if o.Concurrency < 0 || o.TotalConcurrency < 0 {
+		return badConfig("concurrency is %d and total-concurrency %d; they must be 1 or more", o.Concurrency, o.TotalConcurrency)
+	}
+	for svc, c := range o.Services {
+		if !schemas.ValidService(svc) {
+			return badConfig("service %.80q must be 1 to %d letters, digits, '-' or '_'", svc, schemas.MaxServiceLength)
+		}
+		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets})
+		if err != nil {
+			return badConfig("service %s: %w", svc, err)
+		}
+		i.Close()
 	}
 	if !o.embedded() {
 		return nil

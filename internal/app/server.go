@@ -161,7 +161,7 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 		}
 		opts = append(opts, nats.UserCredentials(o.Creds))
 	}
-	t, err := o.TLS.config()
+	t, err := o.TLS.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,8 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-func (t TLS) config() (*tls.Config, error) {
+// Config reads the files; nil if none is named.
+func (t TLS) Config() (*tls.Config, error) {
 	if t == (TLS{}) {
 		return nil, nil
 	}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// dueFlags are when: one of them.
+type dueFlags struct{ in, at string }
+
+func (f *dueFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.in, "in", "", "due after this duration: 2s, 1h30m, PT10S")
+	fs.StringVar(&f.at, "at", "", "due at this RFC 3339 time: 2026-12-24T18:00:00Z")
+}
+
+// check finds mistakes before Belfry is asked.
+func (f *dueFlags) check() error {
+	switch {
+	case (f.in == "") == (f.at == ""):
+		return usagef("give either --in or --at")
+	case f.in != "":
+		if _, err := schemas.ParseDuration(f.in); err != nil {
+			return usagef("--in %q: %v", f.in, err)
+		}
+	default:
+		if _, err := schemas.ParseTime(f.at); err != nil {
+			return usagef("--at %q: %v", f.at, err)
+		}
+	}
+	return nil
+}
+
+type addFlags struct {
+	due                                dueFlags
+	id, source, kind, data, dataType   string
+	service, callback, group           string
+	maxAttempts, backoff, callbackTime string
+	extensions                         []string
+}
+
+func (c *cli) addCommand() *cobra.Command {
+	f := &addFlags{}
+	cmd := &cobra.Command{
+		Use:   "add --in DURATION | --at TIME",
+		Short: "Add a timer",
+		Long: `Add a timer: a CloudEvent that fires when it is due.
+
+The same event again (same source, id, due time and data) is a duplicate and no
+error; another one under the same source and id is refused.`,
+		Example: `  belfry add --in 2s --svc orders --data '{"order":17}'
+  belfry add --at 2026-12-24T18:00:00Z --id order-17 --source /shop --callback https://shop.example/due
+  belfry add --in 10m --callback nats:callbacks.orders --data @order.json`,
+		Args: exactly(0),
+	}
+	fs := cmd.Flags()
+	f.due.add(fs)
+	fs.StringVar(&f.service, "svc", "", "service: it fires on timers.fired.<svc> (default \"default\")")
+	fs.StringVar(&f.callback, "callback", "", "call this when due: https://…, http://… or nats:<subject>")
+	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
+	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
+	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
+	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
+	fs.StringVar(&f.dataType, "content-type", "", "of the data (default: application/json if it is JSON, else text/plain)")
+	fs.StringVar(&f.group, "group", "", "a label to list by")
+	fs.StringVar(&f.maxAttempts, "max-attempts", "", "callback attempts before it is dead-lettered")
+	fs.StringVar(&f.backoff, "backoff", "", "first delay between attempts, doubled each time: 200ms, or 1s..10m")
+	fs.StringVar(&f.callbackTime, "callback-timeout", "", "how long one callback attempt may take")
+	fs.StringArrayVar(&f.extensions, "ext", nil, "further CloudEvents attribute, NAME=VALUE (may be repeated)")
+	return c.talking(cmd, func(ctx context.Context, s session, _ []string) error {
+		e, err := c.makeEvent(f)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		r, err := s.Add(ctx, e)
+		if err != nil {
+			return err
+		}
+		due := schemas.FormatTime(r.Due.UnixMilli())
+		if c.json() {
+			return c.printJSON(map[string]any{"timer": r.Timer, "id": e.ID(), "source": e.Source(), "due": due, "duplicate": r.Duplicate, "state": r.State})
+		}
+		note := ""
+		if r.Duplicate {
+			note = "yes: it had been added before, and is " + r.State.String()
+		}
+		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "due", due, "duplicate", note)
+	})
+}
+
+func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
+	e := event.New()
+	if err := f.due.check(); err != nil {
+		return e, err
+	}
+	if f.id == "" {
+		f.id = uuid.NewString()
+	}
+	e.SetID(f.id)
+	e.SetSource(f.source)
+	e.SetType(f.kind)
+	e.SetTime(time.Now())
+	for name, value := range map[string]string{
+		schemas.AttrAfter: f.due.in, schemas.AttrAt: f.due.at, schemas.AttrService: f.service, schemas.AttrCallback: f.callback, schemas.AttrGroup: f.group,
+		schemas.AttrMaxAttempts: f.maxAttempts, schemas.AttrBackoff: f.backoff, schemas.AttrTimeout: f.callbackTime,
+	} {
+		if value != "" {
+			e.SetExtension(name, value)
+		}
+	}
+	for _, x := range f.extensions {
+		name, value, ok := strings.Cut(x, "=")
+		if !ok || name == "" {
+			return e, usagef("--ext %q is not NAME=VALUE", x)
+		}
+		e.SetExtension(name, value)
+	}
+	data, err := c.readData(f.data)
+	if err != nil {
+		return e, err
+	}
+	if len(data) > 0 {
+		if err := setData(&e, data, f.dataType); err != nil {
+			return e, usagef("--data: %v", err)
+		}
+	}
+	if err := e.Validate(); err != nil {
+		return e, usagef("not a CloudEvent: %v", err)
+	}
+	return e, nil
+}
+
+// maxData bounds what is read; the server's limit is lower.
+const maxData = 64 << 20
+
+func (c *cli) readData(arg string) ([]byte, error) {
+	name, isFile := strings.CutPrefix(arg, "@")
+	if !isFile {
+		return []byte(arg), nil
+	}
+	var r io.Reader = c.in
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, usagef("--data: %v", err)
+		}
+		defer file.Close() //nolint:errcheck // only read
+		r = file
+	}
+	b, err := io.ReadAll(io.LimitReader(r, maxData+1))
+	switch {
+	case err != nil:
+		return nil, usagef("--data: %v", err)
+	case len(b) > maxData:
+		return nil, usagef("--data: more than %d bytes", maxData)
+	}
+	return b, nil
+}
+
+func setData(e *event.Event, data []byte, contentType string) error {
+	isJSON := json.Valid(data)
+	if contentType == "" {
+		contentType = event.TextPlain
+		if isJSON {
+			contentType = event.ApplicationJSON
+		}
+	}
+	switch {
+	case contentType == event.ApplicationJSON && isJSON:
+		return e.SetData(contentType, json.RawMessage(bytes.TrimSpace(data)))
+	case strings.HasPrefix(contentType, "text/"):
+		return e.SetData(contentType, string(data))
+	}
+	return e.SetData(contentType, data)
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/spf13/cobra"
+)
+
+func (c *cli) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Show and check a node's settings",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
+	}
+	cmd.AddCommand(c.configPrintCommand(), c.configCheckCommand())
+	return cmd
+}
+
+func (c *cli) configPrintCommand() *cobra.Command {
+	s := &settings{}
+	cmd := c.printing(&cobra.Command{
+		Use:   "print",
+		Short: "Show the settings that serve would use, without secrets",
+		Long:  "Show the settings that serve would use with the same flags, environment and config file. Secrets are hidden.",
+		Args:  exactly(0),
+		RunE: func(*cobra.Command, []string) error {
+			if _, err := s.load(c); err != nil {
+				return err
+			}
+			if c.json() {
+				return c.printJSON(s.effective())
+			}
+			b, err := yaml.Parser().Marshal(s.effective())
+			if err != nil {
+				return err
+			}
+			_, err = c.out.Write(b)
+			return err
+		},
+	})
+	s.add(cmd)
+	return cmd
+}
+
+func (c *cli) configCheckCommand() *cobra.Command {
+	s := &settings{}
+	cmd := c.printing(&cobra.Command{
+		Use:   "check",
+		Short: "Check the settings that serve would use",
+		Args:  exactly(0),
+		RunE: func(*cobra.Command, []string) error {
+			if _, err := s.load(c); err != nil {
+				return err
+			}
+			if c.json() {
+				return c.printJSON(map[string]any{"ok": true, "config": s.config})
+			}
+			return c.printText("settings", "ok", "config", s.config)
+		},
+	})
+	s.add(cmd)
+	return cmd
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+func (c *cli) deadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dead",
+		Short: "List and replay dead letters",
+		Long:  "Dead letters are timers whose callback was given up, after its last attempt or a permanent error.",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
+	}
+	cmd.AddCommand(c.deadLsCommand(), c.deadReplayCommand())
+	return cmd
+}
+
+func (c *cli) deadLsCommand() *cobra.Command {
+	var service string
+	var rows int
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List dead letters, oldest first",
+		Args:    exactly(0),
+	}
+	cmd.Flags().StringVar(&service, "svc", "", "only this service")
+	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
+	return c.talking(cmd, func(ctx context.Context, s session, _ []string) error {
+		t := table{c.out, []int{schemas.TimerIDLength, 24, 12, 8, 16}}
+		n := 0
+		for dead, err := range s.DeadLetters(ctx, service) {
+			if err != nil {
+				return err
+			}
+			if n == rows && rows > 0 {
+				return c.more(rows)
+			}
+			n++
+			if c.json() {
+				err = c.printJSON(dead)
+			} else {
+				if n == 1 {
+					err = t.row("TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON")
+				}
+				if err == nil {
+					err = t.row(dead.Timer.String(), dead.Died, dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100))
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *cli) deadReplayCommand() *cobra.Command {
+	ref := &timerRef{}
+	var service string
+	cmd := &cobra.Command{
+		Use:   "replay ID | --svc SERVICE",
+		Short: "Call back again, with the attempts renewed",
+		Long:  "Replay one dead letter, by timer id or by CloudEvent id with --source, or all of a service.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || (len(args) == 1) == (service != "") {
+				return usagef("name either one timer or a service; the use is: %s", cmd.UseLine())
+			}
+			return nil
+		},
+	}
+	ref.add(cmd.Flags())
+	cmd.Flags().StringVar(&service, "svc", "", "all dead letters of this service")
+	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
+		n := 1
+		if service != "" {
+			var err error
+			if n, err = s.ReplayService(ctx, service); err != nil {
+				return err
+			}
+		} else {
+			id, err := ref.resolve(args[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := s.call(ctx)
+			defer cancel()
+			if err := s.Replay(ctx, id); err != nil {
+				return err
+			}
+		}
+		if c.json() {
+			return c.printJSON(map[string]int{"replayed": n})
+		}
+		return c.printText("replayed", fmt.Sprint(n))
+	})
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// defaultRows is how many rows a list shows unless told.
+const defaultRows = 100
+
+func (c *cli) lsCommand() *cobra.Command {
+	var q belfry.Query
+	var states []string
+	var rows int
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List timers",
+		Long:    "List timers by state, service and group, as they are found.",
+		Example: `  belfry ls --state pending --svc orders
+  belfry ls -n 0 -o json | jq -r .timer`,
+		Args: exactly(0),
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVar(&states, "state", nil, "only these: pending, delivered, retrying, success, fail, cancelled")
+	fs.StringVar(&q.Service, "svc", "", "only this service")
+	fs.StringVar(&q.Group, "group", "", "only this group")
+	fs.IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
+	return c.talking(cmd, func(ctx context.Context, s session, _ []string) error {
+		for _, word := range states {
+			state, err := schemas.ParseState(strings.TrimSpace(word))
+			if err != nil {
+				return usagef("--state: %v", err)
+			}
+			q.States = append(q.States, state)
+		}
+		if rows < 0 {
+			return usagef("--limit must not be negative")
+		}
+		// No deadline for all of it: each page has its own (belfry.DefaultTimeout).
+		return c.listTimers(ctx, s, q, rows)
+	})
+}
+
+func (c *cli) listTimers(ctx context.Context, s session, q belfry.Query, rows int) error {
+	t := table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}}
+	n := 0
+	for timer, err := range s.List(ctx, q) {
+		if err != nil {
+			return err
+		}
+		if n == rows && rows > 0 {
+			return c.more(rows)
+		}
+		n++
+		if c.json() {
+			err = c.printJSON(timer)
+		} else {
+			if n == 1 {
+				err = t.row("TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID")
+			}
+			if err == nil {
+				err = t.row(timer.Timer.String(), timer.State.String(), timer.Due, timer.Service, fmt.Sprint(timer.Attempts), timer.ID)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// more tells a person that the list was cut off.
+func (c *cli) more(rows int) error {
+	_, err := fmt.Fprintf(c.err, "only the first %d are shown; -n 0 shows all\n", rows)
+	return err
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	formatText = "text"
+	formatJSON = "json"
+)
+
+// formatValue is the flag -o.
+type formatValue struct{ to *string }
+
+func (v formatValue) String() string {
+	if v.to == nil || *v.to == "" {
+		return formatText
+	}
+	return *v.to
+}
+func (formatValue) Type() string { return "text|json" }
+func (v formatValue) Set(s string) error {
+	if s != formatText && s != formatJSON {
+		return fmt.Errorf("must be text or json")
+	}
+	*v.to = s
+	return nil
+}
+
+// printing gives a command the flag -o.
+func (c *cli) printing(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().VarP(formatValue{&c.format}, "output", "o", "how to print: text, or json (one line an object)")
+	return cmd
+}
+
+func (c *cli) json() bool { return c.format == formatJSON }
+
+// printJSON prints one line.
+func (c *cli) printJSON(v any) error {
+	e := json.NewEncoder(c.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printText prints "name  value" lines in columns, leaving out empty values.
+func (c *cli) printText(pairs ...string) error {
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			if _, err := fmt.Fprintf(w, "%s\t%s\n", pairs[i], printable(pairs[i+1])); err != nil {
+				return err
+			}
+		}
+	}
+	return w.Flush()
+}
+
+// printTimer prints all that is known of a timer.
+func (c *cli) printTimer(t schemas.TimerInfo) error {
+	if c.json() {
+		return c.printJSON(t)
+	}
+	attempts := ""
+	if t.Attempts > 0 {
+		attempts = fmt.Sprintf("%d of %d", t.Attempts, t.MaxAttempts)
+	}
+	outcome, response := "", ""
+	if o := t.Outcome; o != nil {
+		if o.Code != 0 {
+			outcome = fmt.Sprintf("HTTP %d ", o.Code)
+		}
+		outcome, response = strings.TrimSpace(outcome+o.Error), o.Response
+	}
+	due := t.Due
+	if due == t.Scheduled {
+		due = ""
+	}
+	return c.printText("timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
+		"callback", t.Callback, "state", t.State.String(), "scheduled", t.Scheduled, "due", due, "added", t.Added, "fired", t.Fired,
+		"done", t.Done, "next", t.Next, "attempts", attempts, "outcome", outcome, "response", response)
+}
+
+// table prints rows as they come: columns are as wide as they are said to be, so
+// that a long list needs no memory.
+type table struct {
+	w      io.Writer
+	widths []int
+}
+
+func (t table) row(cells ...string) error {
+	var b strings.Builder
+	for i, cell := range cells {
+		cell = printable(cell)
+		b.WriteString(cell)
+		if i < len(cells)-1 {
+			b.WriteString(strings.Repeat(" ", max(t.widths[i]-len([]rune(cell)), 0)+2))
+		}
+	}
+	_, err := fmt.Fprintln(t.w, strings.TrimRight(b.String(), " "))
+	return err
+}
+
+// printable keeps what strangers sent from steering the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '·'
+	}, s)
+}
+
+// cut shortens s to n characters.
+func cut(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// isTerminal tells whether a person reads w.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && (isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd()))
+}
+
+// durationValue is a flag that takes what Belfry takes: 10s, 1h30m, P30D.
+type durationValue struct{ to *time.Duration }
+
+func (v durationValue) String() string {
+	if v.to == nil || *v.to == 0 {
+		return ""
+	}
+	return v.to.String()
+}
+func (durationValue) Type() string { return "duration" }
+func (v durationValue) Set(s string) error {
+	d, err := schemas.ParseDuration(s)
+	if err != nil {
+		return err
+	}
+	if d < 0 {
+		return fmt.Errorf("must not be negative")
+	}
+	*v.to = d
+	return nil
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func (c *cli) rescheduleCommand() *cobra.Command {
+	ref, due := &timerRef{}, &dueFlags{}
+	cmd := &cobra.Command{
+		Use:   "reschedule ID --in DURATION | --at TIME",
+		Short: "Move a pending timer",
+		Long:  "Move a pending timer to another time. ID is a timer id, or a CloudEvent's id with --source.",
+		Args:  exactly(1),
+	}
+	ref.add(cmd.Flags())
+	due.add(cmd.Flags())
+	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
+		id, err := ref.resolve(args[0])
+		if err != nil {
+			return err
+		}
+		when, err := due.when()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		t, err := s.Reschedule(ctx, id, when)
+		if err != nil {
+			return err
+		}
+		return c.printTimer(t)
+	})
+}
+
+func (f *dueFlags) when() (belfry.When, error) {
+	if err := f.check(); err != nil {
+		return belfry.When{}, err
+	}
+	if f.in != "" {
+		d, err := schemas.ParseDuration(f.in)
+		return belfry.FromNow(d), err
+	}
+	ms, err := schemas.ParseTime(f.at)
+	return belfry.AtTime(time.UnixMilli(ms)), err
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+func (c *cli) serveCommand() *cobra.Command {
+	s := &settings{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node, with a NATS server of its own or on yours",
+		Long: `Run a node. Without --nats-url it brings its own NATS server with JetStream, which
+any NATS client can use. Every flag is also a key of the config file and an
+environment variable: --nats-listen is nats-listen and BELFRY_NATS_LISTEN. A flag
+wins over the environment, and that over the file.
+
+SIGTERM and SIGINT drain it and stop it within 10 seconds.`,
+		Example: `  belfry serve
+  belfry serve --data /var/lib/belfry --nats-listen 0.0.0.0:4222
+  belfry serve --nats-url nats://nats.internal:4222 --creds belfry.creds --replicas 3`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := s.load(c)
+			if err != nil {
+				return err
+			}
+			return c.serve(cmd.Context(), o)
+		},
+	}
+	s.add(cmd)
+	return cmd
+}
+
+// serve runs the node until ctx ends.
+func (c *cli) serve(ctx context.Context, o app.Options) error {
+	a, err := app.New(o)
+	if err != nil {
+		return err
+	}
+	if err := a.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped while it started, as asked
+		}
+		return err
+	}
+	err = c.announce(a, o)
+	if err == nil {
+		err = a.Wait(ctx)
+	}
+	o.Log.Info().Msg("stopping")
+	begun := time.Now()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout)
+	defer cancel()
+	if err = errors.Join(err, a.Stop(stop)); err == nil {
+		o.Log.Info().Dur("took_ms", time.Since(begun)).Msg("stopped")
+	}
+	return err
+}
+
+// announce says what runs: in words on a terminal, as one log line otherwise.
+func (c *cli) announce(a *app.App, o app.Options) error {
+	roles := make([]string, len(o.Roles))
+	for i, r := range o.Roles {
+		roles[i] = string(r)
+	}
+	server, data, profile := "embedded", o.Data, string(o.Profile)
+	if o.NATSURL != "" {
+		server, data, profile = "external", "", ""
+	}
+	if !isTerminal(c.out) {
+		o.Log.Info().Str("version", version).Str("node", a.Node()).Str("nats", a.NATSURL()).Str("server", server).Str("http", a.HTTPAddr()).
+			Str("data", data).Str("profile", profile).Strs("roles", roles).
+			Bool("allow_loopback", o.AllowLoopback).Bool("allow_private", o.AllowPrivate).Stringers("allow_prefixes", stringers(o.AllowPrefixes)).
+			Msg("belfry is running")
+		return nil
+	}
+	http := ""
+	if a.HTTPAddr() != "" {
+		http = "http://" + a.HTTPAddr() + "  /healthz /readyz /metrics"
+	}
+	if _, err := fmt.Fprintf(c.out, "belfry %s is running\n", version); err != nil {
+		return err
+	}
+	return c.printText("  nats", a.NATSURL()+" ("+server+")", "  http", http, "  data", data, "  profile", profileText(profile), "  node", a.Node(),
+		"  roles", strings.Join(roles, ", "), "  callbacks", allowed(o), "  stop", "Ctrl-C")
+}
+
+func profileText(profile string) string {
+	switch app.Profile(profile) {
+	case app.ProfileSafe:
+		return "safe: every write is synced to disk before it is acknowledged"
+	case app.ProfileFast:
+		return "fast: synced every two minutes; power loss may lose what was acknowledged since"
+	}
+	return ""
+}
+
+// allowed says where callbacks may connect.
+func allowed(o app.Options) string {
+	what := []string{"public addresses"}
+	if o.AllowLoopback {
+		what = append(what, "loopback (this host)")
+	}
+	if o.AllowPrivate {
+		what = append(what, "private networks")
+	}
+	for _, p := range o.AllowPrefixes {
+		what = append(what, p.String())
+	}
+	return "may connect to " + strings.Join(what, ", ")
+}
+
+func stringers[T fmt.Stringer](list []T) []fmt.Stringer {
+	out := make([]fmt.Stringer, len(list))
+	for i, v := range list {
+		out[i] = v
+	}
+	return out
+}

@@ -1,0 +1,372 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// settings are those of a node. Each has one name: its flag, its key in the
+// config file, and in capitals with BELFRY_ before it its environment variable.
+// A flag wins over the environment, that over the file. Only the services are in
+// the file alone.
+type settings struct {
+	fs     *pflag.FlagSet
+	config string
+	names  []string // in the order of the flags
+	given  map[string]bool
+
+	app                 app.Options
+	roles               []string
+	profile             string
+	prefixes            []string
+	logLevel, logFormat string
+	secrets             []string // to be told by no one
+}
+
+const (
+	envPrefix   = "BELFRY_"
+	keyServices = "services"
+)
+
+// add defines the flags on a command.
+func (s *settings) add(cmd *cobra.Command) {
+	s.fs = cmd.Flags()
+	s.fs.SortFlags = false
+	s.fs.StringVar(&s.config, "config", "", "YAML file with any of these settings, and services (default $BELFRY_CONFIG)")
+	o := &s.app
+	d := pflag.NewFlagSet("", pflag.ContinueOnError)
+	d.StringVar(&o.Data, "data", "", "folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
+	d.StringVar(&o.NATSListen, "nats-listen", app.DefaultNATSListen, "where the embedded server listens")
+	d.StringVar(&o.HTTP, "http", app.DefaultHTTP, "where /healthz, /readyz and /metrics are; - for nowhere")
+	d.StringVar(&s.profile, "profile", string(app.ProfileSafe), "of the embedded server: safe syncs every write, fast every two minutes")
+	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
+	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
+	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
+	d.StringVar(&o.TLS.Cert, "tls-cert", "", "PEM file of a client certificate for nats-url")
+	d.StringVar(&o.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
+	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "what to run")
+	d.StringVar(&o.Node, "node", "", "name of this node (default: kept in the data folder, or made up)")
+	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at the first start (default %d)", schemas.DefaultShards))
+	d.IntVar(&o.Replicas, "replicas", 1, "replicas of every stream")
+	o.Retention = functions.DefaultRetention
+	d.Var(durationValue{&o.Retention}, "retention", "how long the record of a concluded timer is kept")
+	d.Var(durationValue{&o.FiredMaxAge}, "fired-max-age", "how long fired events stay in their stream (default 24h)")
+	d.Var(durationValue{&o.DeadMaxAge}, "dead-max-age", "how long dead letters are kept (default 720h)")
+	d.Var(durationValue{&o.SweepDelay}, "sweep-delay", "how far behind the sweeper audits (default 10m)")
+	d.Var(durationValue{&o.Lease}, "lease", "how long a silent scheduler keeps its shards (default 3s)")
+	d.Var(durationValue{&o.Horizon}, "horizon", "how far ahead timers are read into memory (default 5s)")
+	d.Var(durationValue{&o.Limits.MaxHorizon}, "max-ahead", fmt.Sprintf("how far ahead a timer may be due (default %s)", schemas.DefaultLimitHorizon))
+	d.IntVar(&o.Concurrency, "concurrency", functions.DefaultConcurrency, "callbacks of one service at a time")
+	d.IntVar(&o.TotalConcurrency, "total-concurrency", functions.DefaultTotal, "callbacks at a time in all")
+	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
+	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
+	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
+	d.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
+	d.StringVar(&s.logFormat, "log-format", "auto", "json, console, or auto: console on a terminal")
+	d.SortFlags = false
+	d.VisitAll(func(f *pflag.Flag) {
+		s.names = append(s.names, f.Name)
+		s.fs.AddFlag(f)
+	})
+}
+
+// load takes what flags have not given from the environment and the file, checks
+// everything, and returns the options of a node.
+func (s *settings) load(c *cli) (app.Options, error) {
+	s.given = map[string]bool{}
+	s.fs.Visit(func(f *pflag.Flag) { s.given[f.Name] = true })
+	if s.config == "" {
+		s.config = c.getenv(envPrefix + "CONFIG")
+	}
+	fromFile, err := s.readFile()
+	if err != nil {
+		return app.Options{}, err
+	}
+	fromEnv := koanf.New(".")
+	if err := fromEnv.Load(env.Provider(".", env.Opt{Prefix: envPrefix, EnvironFunc: s.environ(c.getenv), TransformFunc: func(k, v string) (string, any) {
+		return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(k, envPrefix)), "_", "-"), v
+	}}), nil); err != nil {
+		return app.Options{}, usagef("environment: %v", err)
+	}
+	for _, name := range s.names {
+		switch {
+		case s.given[name]:
+		case fromEnv.Exists(name):
+			err = s.set(name, fromEnv.Get(name), "environment variable "+envName(name))
+		case fromFile.Exists(name):
+			err = s.set(name, fromFile.Get(name), "config file "+s.config+": "+name)
+		}
+		if err != nil {
+			return app.Options{}, err
+		}
+	}
+	if err := s.readServices(fromFile); err != nil {
+		return app.Options{}, err
+	}
+	return s.options(c)
+}
+
+func envName(name string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// environ is the part of the environment that names settings.
+func (s *settings) environ(getenv func(string) string) func() []string {
+	return func() []string {
+		var out []string
+		for _, name := range s.names {
+			if v := getenv(envName(name)); v != "" {
+				out = append(out, envName(name)+"="+v)
+			}
+		}
+		return out
+	}
+}
+
+func (s *settings) readFile() (*koanf.Koanf, error) {
+	k := koanf.New(".")
+	if s.config == "" {
+		return k, k.Load(confmap.Provider(map[string]any{}, "."), nil)
+	}
+	if err := k.Load(file.Provider(s.config), yaml.Parser()); err != nil {
+		var path *os.PathError
+		if errors.As(err, &path) {
+			return nil, usagef("config file %s: %v", s.config, path.Err)
+		}
+		return nil, usagef("config file %s is not YAML with settings: %v", s.config, err)
+	}
+	var unknown []string
+	for key := range k.Raw() {
+		if key != keyServices && !slices.Contains(s.names, key) {
+			unknown = append(unknown, key)
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return nil, usagef("config file %s has unknown keys: %s (the settings are those of \"belfry serve --help\", and services)", s.config, strings.Join(unknown, ", "))
+	}
+	return k, nil
+}
+
+// set gives a value to its flag, which knows what it may be.
+func (s *settings) set(name string, value any, where string) error {
+	text := fmt.Sprint(value)
+	switch v := value.(type) {
+	case nil:
+		return nil
+	case map[string]any:
+		return usagef("%s: must be a value, not a group of settings", where)
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = fmt.Sprint(v[i])
+		}
+		text = strings.Join(parts, ",")
+	}
+	if err := s.fs.Lookup(name).Value.Set(text); err != nil {
+		return usagef("%s: %q: %v", where, text, err)
+	}
+	s.given[name] = true
+	return nil
+}
+
+func (s *settings) readServices(k *koanf.Koanf) error {
+	where := "config file " + s.config + ": services"
+	value := k.Get(keyServices)
+	if value == nil {
+		return nil
+	}
+	services, ok := value.(map[string]any)
+	if !ok {
+		return usagef("%s: must be a group, with a group of settings for each service", where)
+	}
+	s.app.Services = map[string]functions.ServiceConfig{}
+	for name, value := range services {
+		group, ok := value.(map[string]any)
+		if !ok {
+			return usagef("%s.%s: must be a group of settings", where, name)
+		}
+		var sc functions.ServiceConfig
+		for key, v := range group {
+			err := readService(&sc, key, v)
+			if err != nil {
+				return usagef("%s.%s.%s: %v", where, name, key, err)
+			}
+		}
+		s.secrets = append(s.secrets, sc.Secrets...)
+		s.app.Services[name] = sc
+	}
+	return nil
+}
+
+// readService reads one setting of a service. Its errors never hold the value.
+func readService(sc *functions.ServiceConfig, key string, value any) error {
+	switch key {
+	case "concurrency":
+		n, ok := value.(int)
+		if !ok || n < 1 {
+			return errors.New("must be a number, 1 or more")
+		}
+		sc.Concurrency = n
+	case "secret":
+		secret, ok := value.(string)
+		if !ok || secret == "" {
+			return errors.New("must be a text such as whsec_…")
+		}
+		sc.Secrets = append([]string{secret}, sc.Secrets...)
+	case "secrets":
+		list, ok := value.([]any)
+		if !ok {
+			return errors.New("must be a list of texts such as whsec_…")
+		}
+		for _, v := range list {
+			secret, ok := v.(string)
+			if !ok || secret == "" {
+				return errors.New("must be a list of texts such as whsec_…")
+			}
+			sc.Secrets = append(sc.Secrets, secret)
+		}
+	default:
+		return errors.New("unknown key; a service has secret, secrets and concurrency")
+	}
+	return nil
+}
+
+// options turns the settings into a node's options.
+func (s *settings) options(c *cli) (app.Options, error) {
+	o := s.app
+	o.Version = version
+	o.Profile = app.Profile(s.profile)
+	o.Roles = nil
+	for _, r := range s.roles {
+		o.Roles = append(o.Roles, app.Role(strings.TrimSpace(r)))
+	}
+	for _, p := range s.prefixes {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(p))
+		if err != nil {
+			return o, usagef("allow-prefixes: %q is not a range such as 10.1.0.0/16", p)
+		}
+		o.AllowPrefixes = append(o.AllowPrefixes, prefix)
+	}
+	if o.Data == "" && o.NATSURL == "" {
+		dir, err := stateFolder(c.getenv)
+		if err != nil {
+			return o, err
+		}
+		o.Data = dir
+	}
+	// Who can reach the embedded server is on this host, where the callbacks run.
+	if !s.given["allow-loopback"] && o.NATSURL == "" {
+		o.AllowLoopback = onLoopback(o.NATSListen)
+	}
+	var err error
+	if o.Log, err = s.logger(c); err != nil {
+		return o, err
+	}
+	s.app.Data, s.app.AllowLoopback = o.Data, o.AllowLoopback // what is printed
+	return o, o.Validate()
+}
+
+func onLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false // Validate says what is wrong
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+func stateFolder(getenv func(string) string) (string, error) {
+	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "belfry"), nil
+	}
+	home := getenv("HOME")
+	if home == "" {
+		return "", usagef("neither XDG_STATE_HOME nor HOME is set: give --data")
+	}
+	return filepath.Join(home, ".local", "state", "belfry"), nil
+}
+
+func (s *settings) logger(c *cli) (zerolog.Logger, error) {
+	level, err := zerolog.ParseLevel(s.logLevel)
+	if err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, s.logLevel) {
+		return zerolog.Nop(), usagef("log-level %q is not debug, info, warn or error", s.logLevel)
+	}
+	w := c.err
+	switch {
+	case s.logFormat == "console", s.logFormat == "auto" && isTerminal(c.err):
+		w = zerolog.ConsoleWriter{Out: c.err, TimeFormat: "15:04:05.000", NoColor: !isTerminal(c.err)}
+	case s.logFormat != "json" && s.logFormat != "auto":
+		return zerolog.Nop(), usagef("log-format %q is not json, console or auto", s.logFormat)
+	}
+	return zerolog.New(zerolog.SyncWriter(w)).Level(level).With().Timestamp().Logger(), nil
+}
+
+// effective is every setting with its value, for people to see: without secrets.
+func (s *settings) effective() map[string]any {
+	m := map[string]any{}
+	for _, name := range s.names {
+		f := s.fs.Lookup(name)
+		switch v := f.Value.(type) {
+		case pflag.SliceValue:
+			m[name] = v.GetSlice()
+		default:
+			m[name] = f.Value.String()
+		}
+		switch f.Value.Type() {
+		case "bool":
+			m[name] = f.Value.String() == "true"
+		case "int":
+			var n int
+			if _, err := fmt.Sscan(f.Value.String(), &n); err == nil {
+				m[name] = n
+			}
+		}
+	}
+	m["data"], m["allow-loopback"] = s.app.Data, s.app.AllowLoopback
+	m["nats-url"] = redacted(s.app.NATSURL)
+	services := map[string]any{}
+	for name, sc := range s.app.Services {
+		g := map[string]any{}
+		if sc.Concurrency > 0 {
+			g["concurrency"] = sc.Concurrency
+		}
+		if n := len(sc.Secrets); n > 0 {
+			g["secrets"] = slices.Repeat([]string{"(hidden)"}, n)
+		}
+		services[name] = g
+	}
+	if len(services) > 0 {
+		m[keyServices] = services
+	}
+	return m
+}
+
+func redacted(url string) string {
+	if url == "" {
+		return ""
+	}
+	return app.RedactURLs(url)
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+func (c *cli) tailCommand() *cobra.Command {
+	var count int
+	var since string
+	cmd := &cobra.Command{
+		Use:   "tail SERVICE",
+		Short: "Show fired events as they come, with their lateness",
+		Long: `Show the events of a service as they fire, until interrupted; "*" is every service.
+It reads the stream TIMERS_FIRED beside everybody else: nothing is consumed.
+
+LATE is the time from when a timer was due until its event was stored in the
+stream, by the server's clock.`,
+		Example: `  belfry tail orders
+  belfry tail orders --since 1h -n 10 -o json`,
+		Args: exactly(1),
+	}
+	cmd.Flags().IntVarP(&count, "count", "n", 0, "stop after so many; 0 is never")
+	cmd.Flags().StringVar(&since, "since", "", "begin with what fired since then: 10m, or an RFC 3339 time (default: now)")
+	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
+		if args[0] != "*" && !schemas.ValidService(args[0]) {
+			return usagef("%.80q is not a service: it is 1 to %d letters, digits, '-' or '_', or \"*\"", args[0], schemas.MaxServiceLength)
+		}
+		if count < 0 {
+			return usagef("--count must not be negative")
+		}
+		cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectFired(args[0])}, DeliverPolicy: jetstream.DeliverNewPolicy}
+		if since != "" {
+			t, err := parseSince(since)
+			if err != nil {
+				return err
+			}
+			cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &t
+		}
+		return c.tail(ctx, s, cfg, count)
+	})
+}
+
+func parseSince(s string) (time.Time, error) {
+	if d, err := schemas.ParseDuration(s); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return t, usagef("--since %q is neither a duration such as 10m nor an RFC 3339 time", s)
+	}
+	return t, nil
+}
+
+func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumerConfig, count int) error {
+	js, err := jetstream.New(s.Conn())
+	if err != nil {
+		return err
+	}
+	call, cancel := s.call(ctx)
+	defer cancel()
+	cons, err := js.OrderedConsumer(call, schemas.StreamFired, cfg)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrJetStreamNotEnabled):
+		return schemas.Errorf(schemas.CodeUnavailable, "this NATS server has no stream %s: has a Belfry node run there?", schemas.StreamFired)
+	case err != nil:
+		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
+	}
+	msgs, err := cons.Messages()
+	if err != nil {
+		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
+	}
+	defer msgs.Stop()
+	t := table{c.out, []int{12, 9, schemas.TimerIDLength, 12, 20, 16}}
+	if !c.json() {
+		if err := t.row("FIRED", "LATE", "TIMER", "SERVICE", "ID", "TYPE", "DATA"); err != nil {
+			return err
+		}
+	}
+	for n := 0; count == 0 || n < count; n++ {
+		m, err := msgs.Next(jetstream.NextContext(ctx))
+		switch {
+		case ctx.Err() != nil:
+			return nil // interrupted, which is how it ends
+		case err != nil:
+			return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
+		}
+		f, err := readFired(m)
+		if err != nil {
+			// Not ours: anybody with the right may publish there.
+			if _, err := fmt.Fprintf(c.err, "a message on %s is no fired event: %v\n", printable(m.Subject()), err); err != nil {
+				return err
+			}
+			continue
+		}
+		if c.json() {
+			err = c.printJSON(f)
+		} else {
+			err = t.row(f.Stored.Local().Format("15:04:05.000"), fmt.Sprintf("%+.3fs", float64(f.LatenessMs)/1000), f.Timer.String(), f.Service, cut(f.ID, 40), cut(f.Type, 30), cut(f.data, 80))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firedEvent is one line of tail.
+type firedEvent struct {
+	Timer      schemas.TimerID `json:"timer"`
+	Service    string          `json:"service"`
+	ID         string          `json:"id"`
+	Source     string          `json:"source"`
+	Type       string          `json:"type"`
+	Scheduled  string          `json:"scheduled"`
+	Fired      string          `json:"fired"`
+	Stored     time.Time       `json:"stored"`
+	LatenessMs int64           `json:"lateness_ms"`
+	Run        uint32          `json:"run"`
+	Sequence   uint64          `json:"sequence"`
+	Event      json.RawMessage `json:"event"`
+
+	data string
+}
+
+func readFired(m jetstream.Msg) (firedEvent, error) {
+	e, _, fired, err := schemas.ParseFired(m.Headers(), m.Data())
+	if err != nil {
+		return firedEvent{}, err
+	}
+	meta, err := m.Metadata()
+	if err != nil {
+		return firedEvent{}, err
+	}
+	whole, err := json.Marshal(e)
+	if err != nil {
+		return firedEvent{}, err
+	}
+	return firedEvent{
+		Timer: schemas.NewTimerID(e.Source(), e.ID()), Service: schemas.ServiceOfSubject(m.Subject()), ID: e.ID(), Source: e.Source(), Type: e.Type(),
+		Scheduled: schemas.FormatTime(fired.ScheduledMs), Fired: schemas.FormatTime(fired.FiredMs), Stored: meta.Timestamp.UTC(),
+		LatenessMs: meta.Timestamp.UnixMilli() - fired.ScheduledMs, Run: fired.Run, Sequence: meta.Sequence.Stream, Event: whole, data: string(e.Data()),
+	}, nil
+}
