@@ -1,0 +1,284 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
+	"github.com/belfryio/belfry/test/proc"
+)
+
+func TestMain(m *testing.M) { os.Exit(proc.Run(m)) }
+
+// size of a run.
+type size struct {
+	timers, kills int
+	adding        time.Duration
+	retention     time.Duration
+}
+
+const (
+	shortTimers, shortKills = 2000, 3
+	fullTimers, fullKills   = 10_000, 5
+	sweepDelay              = 3 * time.Second
+)
+
+// chosen is the size that BELFRY_CHAOS_SECONDS asks for: a fifth of the time is
+// for adding, the rest for firing late, for records to expire and for quiet.
+func chosen(t *testing.T) size {
+	text := os.Getenv("BELFRY_CHAOS_SECONDS")
+	if text == "" {
+		return size{timers: shortTimers, kills: shortKills, adding: 5 * time.Second, retention: 8 * time.Second}
+	}
+	seconds, err := strconv.Atoi(text)
+	if err != nil || seconds < 10 {
+		t.Fatalf("BELFRY_CHAOS_SECONDS=%q must be a number of seconds, 10 or more", text)
+	}
+	whole := time.Duration(seconds) * time.Second
+	return size{timers: fullTimers, kills: fullKills, adding: max(whole/4, 5*time.Second), retention: max(whole/5, 8*time.Second)}
+}
+
+func seed(t *testing.T) uint64 {
+	if text := os.Getenv("BELFRY_CHAOS_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return uint64(time.Now().UnixNano())
+}
+
+// webhookSecret is a secret of no use elsewhere.
+const webhookSecret = "whsec_Y2hhb3MgY2hhb3MgY2hhb3MgY2hhb3MgY2hhb3Mh"
+
+func nodeConfig(retention time.Duration) string {
+	return fmt.Sprintf("retention: %s\nsweep-delay: %s\nservices:\n  chaos:\n    secret: %s\n", retention, sweepDelay, webhookSecret)
+}
+
+// TestKillNine ends the process with SIGKILL while timers are added, fire, are
+// cancelled and called back.
+func TestKillNine(t *testing.T) {
+	t.Parallel()
+	sz, sd := chosen(t), seed(t)
+	t.Logf("seed %d: %d timers, %d kills, adding for %s, records kept %s", sd, sz.timers, sz.kills, sz.adding, sz.retention)
+	rng := rand.New(rand.NewPCG(sd, 1))
+	historyPath := filepath.Join(t.TempDir(), "history.jsonl")
+	history, err := os.Create(historyPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := check.NewRecorder(history)
+	recv := newReceiver(t, rec, sd)
+	n := proc.New(t, proc.Options{Config: nodeConfig(sz.retention)})
+	n.Start()
+	n.Ready(t.Context())
+	c := newClient(t, rec, n.URL())
+	recv.serve(c.nc)
+
+	begin := time.Now().Add(500 * time.Millisecond)
+	plans := makePlans(rng, sz.timers, begin, sz.adding, recv.url)
+	clients := make(chan struct{})
+	go func() {
+		defer close(clients)
+		c.run(t.Context(), plans)
+	}()
+	killWhile(t, n, rec, rng, sz, begin)
+	<-clients
+	settle(t, n, c, 2*time.Minute)
+	last, err := c.readFired(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired(t, n, c, rec, sz, last)
+
+	events, err := rec.Events()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := check.Check(events)
+	t.Logf("seed %d\n%s", sd, report)
+	for i, v := range report.Violations {
+		if i == 20 {
+			t.Errorf("… and %d more", len(report.Violations)-i)
+			break
+		}
+		t.Error(v)
+	}
+	if report.Acknowledged < sz.timers/2 || report.Cancelled == 0 || report.Kills <= sz.kills {
+		t.Errorf("the run showed too little:\n%s", report)
+	}
+	if err := history.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if t.Failed() {
+		keep(t, historyPath)
+	}
+}
+
+// killWhile kills and restarts at moments drawn by the seed: from the first adds
+// until the last timers are due.
+func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, sz size, begin time.Time) {
+	t.Helper()
+	whole := sz.adding + sz.adding/2
+	moments := make([]time.Duration, sz.kills)
+	for i := range moments {
+		// One in each part of the run, so that none is spared.
+		part := whole / time.Duration(sz.kills)
+		moments[i] = time.Duration(i)*part + time.Duration(rng.Int64N(int64(part)))
+	}
+	slices.Sort(moments)
+	for _, m := range moments {
+		wait(t.Context(), time.Until(begin.Add(m)))
+		n.Kill()
+		rec.Put(check.Event{Kind: check.Kill, Note: m.String()})
+		n.Start()
+		rec.Put(check.Event{Kind: check.Start})
+	}
+	n.Ready(t.Context())
+}
+
+// eventually waits for something that gives no notice.
+func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx context.Context) (bool, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	var last error
+	for {
+		one, done := context.WithTimeout(ctx, 5*time.Second)
+		yes, err := ok(one)
+		done()
+		if yes && err == nil {
+			return
+		}
+		last = err
+		if !wait(ctx, 100*time.Millisecond) {
+			t.Fatalf("not within %s: %s (last error: %v)", bound, what, last)
+		}
+	}
+}
+
+// settle waits until nothing is pending, delivered or retrying.
+func settle(t *testing.T, n *proc.Node, c *client, bound time.Duration) {
+	t.Helper()
+	n.Ready(t.Context())
+	left := 0
+	defer func() {
+		if t.Failed() {
+			t.Logf("%d timers were not concluded", left)
+		}
+	}()
+	eventually(t, bound, "every timer concluded", func(ctx context.Context) (bool, error) {
+		var err error
+		left, err = c.pending(ctx)
+		return left == 0, err
+	})
+}
+
+// expired waits until every record has expired, kills once more, and shows that
+// nothing comes back: no record, no event, no callback. A timer added afterwards
+// shows that the node would have fired.
+func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size, last uint64) {
+	t.Helper()
+	gone := func(ctx context.Context) (bool, error) {
+		left, err := c.records(ctx)
+		return left == 0, err
+	}
+	eventually(t, sz.retention+time.Minute, "every record expired", gone)
+	rec.Put(check.Event{Kind: check.Done})
+	n.Kill()
+	rec.Put(check.Event{Kind: check.Kill, Note: "after all was over"})
+	n.Start()
+	n.Ready(t.Context())
+	if left, err := c.records(t.Context()); err != nil || left != 0 {
+		t.Errorf("%d records are back after the kill (%v)", left, err)
+	}
+	// The sweeper's mark passing now means that everything before was looked at.
+	restarted := time.Now().UnixMilli()
+	eventually(t, time.Minute, "the sweeper past the restart", func(ctx context.Context) (bool, error) { return swept(ctx, c, restarted) })
+	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_sweeper_orphans_total 0") {
+		t.Error("the sweeper found something to fire")
+	}
+	proof := plan{id: "proof", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}
+	if err := c.request(t.Context(), proof.message(schemas.SubjectAPIPrefix+"add")); err != nil {
+		t.Fatalf("add after all was over: %v", err)
+	}
+	eventually(t, 30*time.Second, "one more timer fired", func(ctx context.Context) (bool, error) {
+		s, err := c.js.Stream(ctx, schemas.StreamFired)
+		return err == nil && s.CachedInfo().State.LastSeq > last, err
+	})
+	s, err := c.js.Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.CachedInfo().State.LastSeq; got != last+1 {
+		t.Errorf("%d events fired after everything was over, want the one that was added since", got-last)
+	}
+	if left, err := c.records(t.Context()); err != nil || left > 1 {
+		t.Errorf("%d records, want that of the last timer at most (%v)", left, err)
+	}
+}
+
+// swept tells whether every shard's sweeper has passed a time.
+func swept(ctx context.Context, c *client, ms int64) (bool, error) {
+	kv, err := c.js.KeyValue(ctx, schemas.BucketClock)
+	if err != nil {
+		return false, err
+	}
+	for shard := range schemas.DefaultShards {
+		e, err := kv.Get(ctx, fmt.Sprintf("clock.%d", shard))
+		if err != nil {
+			return false, err
+		}
+		var clock store.Clock
+		if err := json.Unmarshal(e.Value(), &clock); err != nil {
+			return false, err
+		}
+		if clock.SweptMs < ms {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func decode(m *nats.Msg, v any) error {
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		return &schemas.Error{Code: schemas.Code(code), Msg: m.Header.Get(micro.ErrorHeader)}
+	}
+	return json.Unmarshal(m.Data, v)
+}
+
+// keep saves the history of a failed run.
+func keep(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	f, err := os.CreateTemp("", "belfry-chaos-history-*.jsonl")
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer f.Close()
+	if _, err := f.Write(b); err != nil {
+		t.Error(err)
+		return
+	}
+	t.Logf("the history is kept in %s", f.Name())
+}

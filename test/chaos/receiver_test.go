@@ -1,0 +1,101 @@
+package chaos
+
+import (
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/test/chaos/check"
+)
+
+// receiver takes callbacks, over HTTP and NATS, and records them. Some it takes
+// slowly, so that processes die in the middle, and some it refuses at first.
+type receiver struct {
+	t   *testing.T
+	rec *check.Recorder
+	url string
+
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+const (
+	natsCallback = "chaos.callback"
+	refusedOf100 = 4  // answered 503
+	slowOf100    = 10 // answered after up to slowBound
+	slowBound    = 150 * time.Millisecond
+)
+
+func newReceiver(t *testing.T, rec *check.Recorder, seed uint64) *receiver {
+	t.Helper()
+	r := &receiver{t: t, rec: rec, rng: rand.New(rand.NewPCG(seed, 2))}
+	s := httptest.NewServer(http.HandlerFunc(r.http))
+	t.Cleanup(s.Close)
+	r.url = s.URL + "/callback"
+	return r
+}
+
+// draw decides about one call.
+func (r *receiver) draw() (refuse bool, wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rng.IntN(100) < slowOf100 {
+		wait = time.Duration(r.rng.Int64N(int64(slowBound)))
+	}
+	return r.rng.IntN(100) < refusedOf100, wait
+}
+
+func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
+	at := time.Now()
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // the caller was killed while it sent
+	}
+	h := req.Header
+	r.called("http", h.Get, at, body)
+	refuse, wait := r.draw()
+	time.Sleep(wait) // a slow callee: what is waited for is its slowness
+	if refuse {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+// serve answers NATS callbacks on a connection.
+func (r *receiver) serve(nc *nats.Conn) {
+	r.t.Helper()
+	_, err := nc.Subscribe(natsCallback, func(m *nats.Msg) {
+		// nats.go's headers are as they were sent, ours in lower case.
+		r.called("nats", m.Header.Get, time.Now(), m.Data)
+		refuse, _ := r.draw()
+		reply := &nats.Msg{}
+		if refuse {
+			reply.Header = nats.Header{"Nats-Service-Error": {"not now"}, "Nats-Service-Error-Code": {"503"}}
+		}
+		_ = m.RespondMsg(reply) // the server may just have been killed
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *receiver) called(via string, header func(string) string, at time.Time, body []byte) {
+	r.rec.Put(check.Event{
+		Kind: check.Called, Via: via, Source: attribute(header, "source"), ID: attribute(header, "id"), TimeNs: at.UnixNano(),
+		Key: header("Idempotency-Key"), Webhook: header("Webhook-Id"), Data: string(body),
+	})
+}
+
+func attribute(header func(string) string, name string) string {
+	v := header("ce-" + name)
+	if s, err := url.PathUnescape(v); err == nil {
+		return s
+	}
+	return v
+}
