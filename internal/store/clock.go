@@ -68,6 +68,13 @@ func (s *Store) WriteClock(ctx context.Context, shard int, c Clock, rev uint64) 
 
 // Beat writes this node's presence and reads back when the leader stamped it.
 func (s *Store) Beat(ctx context.Context) (Stamp, error) {
+	// One at a time: each must read its own beat back.
+	select {
+	case s.beating <- struct{}{}:
+		defer func() { <-s.beating }()
+	case <-ctx.Done():
+		return Stamp{}, mapError("write presence", ctx.Err())
+	}
 	subject := clockPrefix + "node." + s.cfg.Node
 	st := Stamp{Sent: time.Now()}
 	a, err := s.await(ctx, "write presence", func(done func(ack, error)) {
@@ -88,22 +95,24 @@ func (s *Store) Beat(ctx context.Context) (Stamp, error) {
 		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each its own", s.cfg.Node)
 	}
 	st.ServerNs = m.Time.UnixNano()
-	s.mu.Lock()
-	s.stamp = st
-	s.mu.Unlock()
+	s.stamp.Store(&st)
 	return st, nil
+}
+
+// carriedMs is the leader's time by the last reading; false before the first.
+func (s *Store) carriedMs() (int64, bool) {
+	st := s.stamp.Load()
+	if st == nil {
+		return 0, false
+	}
+	return (st.ServerNs + int64(time.Since(st.Received))) / int64(time.Millisecond), true
 }
 
 // nowMs is the leader's time, roughly: good enough for TTLs of hours.
 func (s *Store) nowMs(ctx context.Context) (int64, error) {
-	s.mu.Lock()
-	st := s.stamp
-	s.mu.Unlock()
-	if st.Received.IsZero() {
-		var err error
-		if st, err = s.Beat(ctx); err != nil {
-			return 0, err
-		}
+	if ms, ok := s.carriedMs(); ok {
+		return ms, nil
 	}
-	return (st.ServerNs + int64(time.Since(st.Received))) / int64(time.Millisecond), nil
+	st, err := s.Beat(ctx)
+	return st.ServerNs / int64(time.Millisecond), err
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -51,21 +52,18 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	}
 	var page DeadPage
 	for looked := 0; ; {
-		msgs, more, _, err := s.direct(ctx, schemas.StreamDead, directGet{NextFor: filter, Seq: after + 1, Batch: listBatch})
+		msgs, more, err := s.next(ctx, schemas.StreamDead, filter, after, listBatch)
 		if err != nil {
 			return DeadPage{}, err
 		}
-		for i, m := range msgs {
-			after = m.Sequence
-			if !q.TimerID.IsZero() && !strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".") {
-				continue
-			}
-			page.Letters = append(page.Letters, m)
+		for _, m := range msgs {
 			if len(page.Letters) == limit {
-				if more > 0 || i < len(msgs)-1 {
-					page.Cursor = strconv.FormatUint(after, 10)
-				}
+				page.Cursor = strconv.FormatUint(after, 10)
 				return page, nil
+			}
+			after = m.Sequence
+			if q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".") {
+				page.Letters = append(page.Letters, m)
 			}
 		}
 		if looked += len(msgs); more == 0 || len(msgs) == 0 {
@@ -78,18 +76,35 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	}
 }
 
-// DeadDelete removes a dead letter that was replayed. One that is gone already
-// is no error.
-func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
+// DeadGet reads one dead letter from the stream's leader by its sequence.
+func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	st, err := s.js.Stream(ctx, schemas.StreamDead)
 	if err != nil {
-		return mapError("look up "+schemas.StreamDead, err)
+		return nil, mapError("look up "+schemas.StreamDead, err)
 	}
-	err = st.DeleteMsg(ctx, seq)
-	if err != nil && !strings.Contains(err.Error(), "no message found") {
-		return mapError(fmt.Sprintf("delete dead letter %d", seq), err)
+	m, err := st.GetMsg(ctx, seq)
+	if err != nil {
+		return nil, mapError(fmt.Sprintf("read dead letter %d", seq), err)
+	}
+	return m, nil
+}
+
+// DeadDelete removes a dead letter that was replayed. One that is gone already
+// is no error.
+func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
+	var r struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	op := fmt.Sprintf("delete dead letter %d", seq)
+	if err := s.request(ctx, op, deleteSubject(schemas.StreamDead), deleteRequest(seq), &r); err != nil {
+		return err
+	}
+	if r.Error != nil {
+		if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
+			return err
+		}
 	}
 	return nil
 }

@@ -20,6 +20,9 @@ const (
 	codeStorageExceeded   = 10047
 	codeMemoryExceeded    = 10028
 	codeNoMessage         = 10037
+	codeTooLarge          = 10054
+	codeSeqNotFound       = 10043
+	codeDeleteFailed      = 10057
 )
 
 // apiError maps a JetStream error to one of the errors of the package comment.
@@ -27,8 +30,14 @@ func apiError(op string, err *jetstream.APIError) error {
 	switch err.ErrorCode {
 	case codeWrongLastSeq, codeWrongLastSeqConst:
 		return ErrRevision
-	case codeNoMessage:
+	case codeNoMessage, codeSeqNotFound:
 		return schemas.ErrNotFound
+	case codeDeleteFailed:
+		if strings.Contains(err.Description, "no message found") || strings.Contains(err.Description, "not found") {
+			return schemas.ErrNotFound
+		}
+	case codeTooLarge:
+		return schemas.Errorf(schemas.CodeTooLarge, "%s: over the stream's limit of a message (%w)", op, err)
 	case codeResources, codeStorageExceeded, codeMemoryExceeded:
 		return schemas.Errorf(schemas.CodeStoreFull, "%s: JetStream is out of storage (%w): raise its limit, or the stream's, or shorten the retention", op, err)
 	case codeStoreFailed:
@@ -53,6 +62,8 @@ func mapError(op string, err error) error {
 		return err
 	case errors.As(err, &api):
 		return apiError(op, api)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return schemas.Errorf(schemas.CodeTooLarge, "%s: over the server's max_payload (%w)", op, err)
 	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrKeyNotFound):
 		return schemas.ErrNotFound
 	case errors.Is(err, nats.ErrConnectionClosed):

@@ -41,7 +41,6 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 	if err != nil {
 		return mapError("read "+stream, err)
 	}
-	last := info.CachedInfo().State.LastSeq
 	if info.CachedInfo().State.Msgs == 0 {
 		return nil
 	}
@@ -63,28 +62,26 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 		_ = s.js.DeleteConsumer(dctx, stream, c.CachedInfo().Name)
 	}()
 	for remaining := c.CachedInfo().NumPending; remaining > 0; {
-		batch, err := c.Fetch(1000, jetstream.FetchMaxWait(s.cfg.Timeout))
+		batch, err := c.Fetch(int(min(remaining, 1000)), jetstream.FetchMaxWait(s.cfg.Timeout))
 		if err != nil {
 			return mapError("read "+stream, err)
 		}
 		n := 0
 		for m := range batch.Messages() {
 			n++
+			if remaining > 0 {
+				remaining--
+			}
 			id := m.Headers().Get(jetstream.MsgIDHeader)
 			if _, asked := ids[id]; asked {
 				found[id] = struct{}{}
 			}
-			meta, err := m.Metadata()
-			if err != nil {
-				return mapError("read "+stream, err)
-			}
-			remaining = meta.NumPending
-			if meta.Sequence.Stream >= last || len(found) == len(ids) {
-				return nil
-			}
 		}
 		if err := batch.Error(); err != nil {
 			return mapError("read "+stream, err)
+		}
+		if len(found) == len(ids) {
+			return nil
 		}
 		if n == 0 {
 			return schemas.Errorf(schemas.CodeUnavailable, "read %s: JetStream delivered nothing within %s", stream, s.cfg.Timeout)
@@ -97,7 +94,7 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 func (s *Store) findQueued(ctx context.Context, stream string, filter []string, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {
-			msgs, more, _, err := s.direct(ctx, stream, directGet{NextFor: subject, Seq: after + 1, Batch: 500})
+			msgs, more, err := s.next(ctx, stream, subject, after, scanBatch)
 			if err != nil {
 				return err
 			}

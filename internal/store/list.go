@@ -15,6 +15,7 @@ const (
 	// listScan is how many records one call looks at, matching or not.
 	listScan  = 20_000
 	listBatch = 500
+	scanBatch = 1000
 )
 
 // ListQuery says which records to list. An empty field matches all.
@@ -54,34 +55,28 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	}
 	var page ListPage
 	for looked := 0; shard < s.geo.Shards; {
+		if looked >= listScan {
+			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
+			return page, nil
+		}
 		sh := &s.subjects[shard]
-		msgs, more, _, err := s.direct(ctx, sh.stream, directGet{NextFor: sh.timer + "*", Seq: after + 1, Batch: listBatch})
+		msgs, more, err := s.next(ctx, sh.stream, sh.timer+"*", after, listBatch)
 		if err != nil {
 			return ListPage{}, err
 		}
-		for i, t := range s.decodeAll(msgs) {
-			after = t.Rev
-			if !q.matches(&t.Record) {
-				continue
-			}
-			page.Timers = append(page.Timers, t)
+		for _, m := range msgs {
 			if len(page.Timers) == limit {
-				if more > 0 || i < len(msgs)-1 || shard < s.geo.Shards-1 {
-					page.Cursor = fmt.Sprintf("%d.%d", shard, after)
-				}
+				page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 				return page, nil
+			}
+			after = m.Sequence
+			if t, ok := s.decode(m); ok && q.matches(&t.Record) {
+				page.Timers = append(page.Timers, t)
 			}
 		}
 		looked += len(msgs)
-		if len(msgs) > 0 {
-			after = msgs[len(msgs)-1].Sequence
-		}
 		if more == 0 || len(msgs) == 0 {
 			shard, after = shard+1, 0
-		}
-		if looked >= listScan && shard < s.geo.Shards {
-			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
-			return page, nil
 		}
 	}
 	return page, nil

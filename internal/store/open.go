@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,15 +34,29 @@ type Store struct {
 	// shrink divides the default byte limits; see fitDefaults.
 	shrink int64
 
-	subjects []shardSubjects
+	subjects    []shardSubjects
+	undecodable atomic.Uint64
+
+	rem   *remover
+	rooms []room
+
+	// background ends with cancel; Close waits for it.
+	background sync.WaitGroup
+	cancel     context.CancelFunc
+
+	stamp   atomic.Pointer[Stamp] // the last reading of the leader's clock
+	beating chan struct{}
 
 	mu       sync.Mutex
 	services map[string]struct{} // registered by this process
-	stamp    Stamp               // the last reading of the leader's clock
 }
 
 // shardSubjects are the prefixes of a shard's keys.
-type shardSubjects struct{ stream, timer, slot, meta string }
+type shardSubjects struct {
+	stream, timer, slot, meta string
+	// parts is how many parts of a large slot its last page had; see loadPage.
+	parts atomic.Int64
+}
 
 // meta is what the clock bucket records of the layout.
 type meta struct {
@@ -68,7 +83,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}, beating: make(chan struct{}, 1)}
 	if err := s.checkServer(ctx); err != nil {
 		return nil, err
 	}
@@ -79,11 +94,21 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 		s.pub.close()
 		return nil, err
 	}
+	s.rem = newRemover(s.pub, cfg.Window)
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	s.background.Go(func() { s.sweepTails(background) })
 	return s, nil
 }
 
-// Close answers calls in flight and ends them. It leaves the connection open.
-func (s *Store) Close() { s.pub.close() }
+// Close answers calls in flight and ends them. It leaves the connection open. It
+// may be called twice.
+func (s *Store) Close() {
+	s.cancel()
+	s.background.Wait()
+	s.rem.close()
+	s.pub.close()
+}
 
 // Geometry is the layout that the store was made with.
 func (s *Store) Geometry() schemas.Geometry { return s.geo }
@@ -132,6 +157,7 @@ func (s *Store) create(ctx context.Context) error {
 	if err := s.fitDefaults(ctx); err != nil {
 		return err
 	}
+	s.rooms, s.subjects = make([]room, s.geo.Shards), make([]shardSubjects, s.geo.Shards)
 	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig()}
 	for n := range s.geo.Shards {
 		configs = append(configs, s.shardConfig(n))
@@ -143,7 +169,8 @@ func (s *Store) create(ctx context.Context) error {
 	}
 	for n := range s.geo.Shards {
 		p := "$KV." + schemas.BucketTimers(n) + "."
-		s.subjects = append(s.subjects, shardSubjects{stream: "KV_" + schemas.BucketTimers(n), timer: p + "timer.", slot: p + "slot.", meta: p + "meta"})
+		sh := &s.subjects[n]
+		sh.stream, sh.timer, sh.slot, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"meta"
 		if err := s.createOnce(ctx, p+"meta", []byte("belfry")); err != nil {
 			return err
 		}
@@ -210,45 +237,6 @@ func (s *Store) readMeta(ctx context.Context) (meta, error) {
 	}
 	if err := json.Unmarshal(msg.Data, &m); err != nil {
 		return m, schemas.Errorf(schemas.CodeUnknownFormat, "the recorded layout (key meta of bucket clock) cannot be read: %w", err)
-	}
-	return m, nil
-}
-
-// getLast reads the last message of a subject from the stream's leader.
-func (s *Store) getLast(ctx context.Context, stream, subject string) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
-	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
-	resp, err := s.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, req)
-	if err != nil {
-		return nil, mapError("read "+subject, err)
-	}
-	var r struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message *struct {
-			Seq  uint64    `json:"seq"`
-			Hdrs []byte    `json:"hdrs"`
-			Data []byte    `json:"data"`
-			Time time.Time `json:"time"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(resp.Data, &r); err != nil {
-		return nil, mapError("read "+subject, err)
-	}
-	if r.Error != nil {
-		return nil, apiError("read "+subject, r.Error)
-	}
-	if r.Message == nil {
-		return nil, schemas.ErrNotFound
-	}
-	m := &jetstream.RawStreamMsg{Subject: subject, Sequence: r.Message.Seq, Data: r.Message.Data, Time: r.Message.Time}
-	if len(r.Message.Hdrs) > 0 {
-		if m.Header, err = nats.DecodeHeadersMsg(r.Message.Hdrs); err != nil {
-			return nil, mapError("read "+subject, err)
-		}
 	}
 	return m, nil
 }

@@ -1,11 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,33 +17,40 @@ import (
 )
 
 // publisher sends messages to JetStream and hands each acknowledgement to a
-// callback: one inbox, a bounded window, one deadline for all. nats.go's
-// PublishMsgAsync does the same at more CPU a message, and fails when its window
-// is full, where this one waits.
+// callback: one inbox, a bounded window of slots, one sweeper for all deadlines.
+// nats.go's PublishMsgAsync does the same at more CPU a message, and fails when
+// its window is full, where this one waits.
+//
+// While the connection is down, calls fail at once instead of waiting in the
+// client's buffer: a write that was given up must not come through minutes
+// later. Calls in flight when it breaks fail then; they may have taken effect.
 type publisher struct {
 	nc      *nats.Conn
 	prefix  string
 	sub     *nats.Subscription
 	timeout time.Duration
-	window  chan struct{}
+	start   time.Time
+	status  chan nats.Status
 	stop    chan struct{}
 	stopped sync.WaitGroup
+	down    atomic.Bool
+
+	// free holds the slots that are not in use: taking one is a place in the window.
+	free chan uint32
 
 	mu     sync.Mutex
-	calls  map[uint64]call
-	order  []deadline // by time, because the timeout is one
-	last   uint64
+	slots  []slot
 	closed bool
+	breaks map[*func()]struct{} // to call when the connection breaks
 }
 
-type call struct {
+// slot is one call in flight. gen tells a late answer to its former user apart.
+type slot struct {
+	gen  uint32
+	busy bool
+	at   time.Duration // when it was sent, since publisher.start
 	op   string
 	done func(ack, error)
-}
-
-type deadline struct {
-	id uint64
-	at time.Time
 }
 
 // ack is JetStream's acknowledgement of one message.
@@ -53,8 +62,12 @@ type ack struct {
 
 func newPublisher(nc *nats.Conn, window int, timeout time.Duration) (*publisher, error) {
 	p := &publisher{
-		nc: nc, prefix: nc.NewInbox() + ".", timeout: timeout,
-		window: make(chan struct{}, window), stop: make(chan struct{}), calls: map[uint64]call{},
+		nc: nc, prefix: nc.NewInbox() + ".", timeout: timeout, start: time.Now(),
+		stop: make(chan struct{}), free: make(chan uint32, window), slots: make([]slot, window),
+		breaks: map[*func()]struct{}{},
+	}
+	for i := range p.slots {
+		p.free <- uint32(i)
 	}
 	sub, err := nc.Subscribe(p.prefix+"*", p.onAck)
 	if err != nil {
@@ -65,103 +78,170 @@ func newPublisher(nc *nats.Conn, window int, timeout time.Duration) (*publisher,
 		return nil, mapError("subscribe to acknowledgements", err)
 	}
 	p.sub = sub
-	p.stopped.Go(p.expire)
+	p.status = nc.StatusChanged()
+	p.down.Store(!nc.IsConnected())
+	p.stopped.Go(p.watch)
 	return p, nil
 }
 
 // send publishes and returns; done is called exactly once, on another goroutine
 // or on this one, never under a lock. It blocks only for a place in the window.
 func (p *publisher) send(op, subject string, hdr nats.Header, data []byte, done func(ack, error)) {
-	select {
-	case p.window <- struct{}{}:
-	case <-p.stop:
-		done(ack{}, mapError(op, nats.ErrConnectionClosed))
+	if p.down.Load() && !p.nc.IsConnected() {
+		done(ack{}, mapError(op, nats.ErrDisconnected))
 		return
+	}
+	var i uint32
+	select {
+	case i = <-p.free:
+	default:
+		select {
+		case i = <-p.free:
+		case <-p.stop:
+			done(ack{}, mapError(op, nats.ErrConnectionClosed))
+			return
+		}
 	}
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		<-p.window
+		p.free <- i
 		done(ack{}, mapError(op, nats.ErrConnectionClosed))
 		return
 	}
-	p.last++
-	id := p.last
-	p.calls[id] = call{op: op, done: done}
-	p.order = append(p.order, deadline{id: id, at: time.Now().Add(p.timeout)})
+	s := &p.slots[i]
+	s.gen++
+	s.busy, s.at, s.op, s.done = true, time.Since(p.start), op, done
+	token := uint64(s.gen)<<32 | uint64(i)
 	p.mu.Unlock()
-	err := p.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: p.prefix + strconv.FormatUint(id, 36), Header: hdr, Data: data})
+	err := p.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: p.prefix + strconv.FormatUint(token, 36), Header: hdr, Data: data})
 	if err != nil {
-		p.finish(id, ack{}, err)
+		p.finish(token, ack{}, err)
 	}
 }
 
 func (p *publisher) onAck(m *nats.Msg) {
-	id, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
+	token, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 36, 64)
 	if err != nil {
 		return
 	}
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		p.finish(id, ack{}, nats.ErrNoResponders)
+		p.finish(token, ack{}, nats.ErrNoResponders)
 		return
 	}
-	var a ack
-	if err := json.Unmarshal(m.Data, &a); err != nil {
-		p.finish(id, ack{}, err)
-		return
-	}
-	p.finish(id, a, nil)
+	a, err := parseAck(m.Data)
+	p.finish(token, a, err)
 }
 
-func (p *publisher) finish(id uint64, a ack, err error) {
+var seqField = []byte(`"seq":`)
+
+// parseAck reads an acknowledgement. The plain one, {"stream":"S","seq":1}, is
+// read without the JSON decoder: there is one for every write.
+func parseAck(b []byte) (a ack, err error) {
+	if i := bytes.Index(b, seqField); i > 0 {
+		n := i + len(seqField)
+		for n < len(b) && b[n] == ' ' {
+			n++
+		}
+		for n < len(b) && b[n] >= '0' && b[n] <= '9' {
+			a.Seq = a.Seq*10 + uint64(b[n]-'0')
+			n++
+		}
+		if n == len(b)-1 && b[n] == '}' && a.Seq > 0 {
+			return a, nil
+		}
+	}
+	a = ack{}
+	err = json.Unmarshal(b, &a)
+	return a, err
+}
+
+// finish answers a call, unless it was answered before.
+func (p *publisher) finish(token uint64, a ack, err error) {
+	i, gen := uint32(token), uint32(token>>32)
 	p.mu.Lock()
-	c, ok := p.calls[id]
-	delete(p.calls, id)
-	p.mu.Unlock()
-	if !ok {
+	if int(i) >= len(p.slots) || p.slots[i].gen != gen || !p.slots[i].busy {
+		p.mu.Unlock()
 		return
 	}
-	<-p.window
+	s := &p.slots[i]
+	op, done := s.op, s.done
+	s.busy, s.done = false, nil
+	p.mu.Unlock()
+	p.free <- i
 	if err != nil {
-		err = mapError(c.op, err)
+		err = mapError(op, err)
 	} else if a.Error != nil {
-		err = apiError(c.op, a.Error)
+		err = apiError(op, a.Error)
 	}
-	c.done(a, err)
+	done(a, err)
 }
 
-// expire answers calls whose acknowledgement did not come in time.
-func (p *publisher) expire() {
+// watch answers calls whose acknowledgement did not come in time, and those that
+// a lost connection left without one.
+func (p *publisher) watch() {
 	t := time.NewTicker(max(p.timeout/20, time.Millisecond))
 	defer t.Stop()
 	for {
 		select {
 		case <-p.stop:
 			return
-		case now := <-t.C:
-			for _, id := range p.expired(now) {
-				p.finish(id, ack{}, context.DeadlineExceeded)
+		case st, ok := <-p.status:
+			if !ok {
+				p.status = nil // the connection is closed for good
+				st = nats.CLOSED
 			}
+			down := st != nats.CONNECTED
+			p.down.Store(down)
+			if down {
+				p.breakAll()
+				p.fail(time.Since(p.start)+1, nats.ErrDisconnected)
+			}
+		case <-t.C:
+			p.fail(time.Since(p.start)-p.timeout, context.DeadlineExceeded)
 		}
 	}
 }
 
-func (p *publisher) expired(now time.Time) (ids []uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, d := range p.order {
-		_, waiting := p.calls[d.id]
-		if waiting && d.at.After(now) {
-			break
-		}
-		if waiting {
-			ids = append(ids, d.id)
-		}
-		n++
+// onBreak has f called, on another goroutine and at most once, when the
+// connection breaks; forget ends that. It returns false if it is broken now.
+func (p *publisher) onBreak(f func()) (forget func(), ok bool) {
+	if p.down.Load() && !p.nc.IsConnected() {
+		return func() {}, false
 	}
-	p.order = append(p.order[:0], p.order[n:]...)
-	return ids
+	p.mu.Lock()
+	p.breaks[&f] = struct{}{}
+	p.mu.Unlock()
+	return func() {
+		p.mu.Lock()
+		delete(p.breaks, &f)
+		p.mu.Unlock()
+	}, true
+}
+
+func (p *publisher) breakAll() {
+	p.mu.Lock()
+	fs := p.breaks
+	p.breaks = map[*func()]struct{}{}
+	p.mu.Unlock()
+	for f := range fs {
+		(*f)()
+	}
+}
+
+// fail answers every call that was sent before an instant.
+func (p *publisher) fail(before time.Duration, err error) {
+	var tokens []uint64
+	p.mu.Lock()
+	for i := range p.slots {
+		if s := &p.slots[i]; s.busy && s.at < before {
+			tokens = append(tokens, uint64(s.gen)<<32|uint64(i))
+		}
+	}
+	p.mu.Unlock()
+	for _, token := range tokens {
+		p.finish(token, ack{}, err)
+	}
 }
 
 // close answers every call that still waits.
@@ -172,23 +252,20 @@ func (p *publisher) close() {
 		return
 	}
 	p.closed = true
-	ids := make([]uint64, 0, len(p.calls))
-	for id := range p.calls {
-		ids = append(ids, id)
-	}
 	p.mu.Unlock()
 	close(p.stop)
 	p.stopped.Wait()
+	if p.status != nil {
+		p.nc.RemoveStatusListener(p.status)
+	}
 	// The connection may be gone already; then so is the subscription.
 	_ = p.sub.Unsubscribe()
-	for _, id := range ids {
-		p.finish(id, ack{}, nats.ErrConnectionClosed)
-	}
+	p.fail(1<<63-1, nats.ErrConnectionClosed)
 }
 
-// PublishAsync publishes m; done is called once, and must not block. An error of
-// schemas.ErrUnavailable means that the message may have been stored; with MsgID
-// set, a repetition is harmless.
+// PublishAsync publishes m; done is called once, and must neither block nor
+// publish. An error of schemas.ErrUnavailable means that the message may have
+// been stored; with MsgID set, a repetition is harmless.
 func (s *Store) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err error)) {
 	hdr := m.Header
 	if m.MsgID != "" {
@@ -210,6 +287,9 @@ func (s *Store) Publish(ctx context.Context, m Msg) (seq uint64, duplicate bool,
 
 // await turns an asynchronous call into a waiting one.
 func (s *Store) await(ctx context.Context, op string, start func(done func(ack, error))) (ack, error) {
+	if err := ctx.Err(); err != nil {
+		return ack{}, mapError(op, err)
+	}
 	type answer struct {
 		a   ack
 		err error

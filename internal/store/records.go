@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,8 +19,33 @@ func (s *Store) timerSubject(id schemas.TimerID) (subject, stream string) {
 	return sh.timer + id.String(), sh.stream
 }
 
+// slotSubject is the key of an index entry, slot.<slot>.<a>.<b>.<c>.<rest>: the
+// first characters of the timer id are tokens, so that a part of a large slot can
+// be asked for.
 func (s *Store) slotSubject(id schemas.TimerID, tick int64) string {
-	return s.subjects[s.geo.Shard(id)].slot + strconv.FormatInt(s.geo.Slot(tick), 10) + "." + id.String()
+	sh := &s.subjects[s.geo.Shard(id)]
+	b := make([]byte, 0, len(sh.slot)+20+schemas.TimerIDLength+slotTokens+1)
+	b = append(b, sh.slot...)
+	b = append(strconv.AppendInt(b, s.geo.Slot(tick), 10), '.')
+	text := id.String()
+	for i := range slotTokens {
+		b = append(b, text[i], '.')
+	}
+	return string(append(b, text[slotTokens:]...))
+}
+
+// timerOfSlot is the timer id, as text, of an index entry's key.
+func timerOfSlot(subject string) string {
+	const n = schemas.TimerIDLength + slotTokens
+	if len(subject) < n {
+		return ""
+	}
+	key := subject[len(subject)-n:]
+	b := make([]byte, 0, schemas.TimerIDLength)
+	for i := range slotTokens {
+		b = append(b, key[2*i])
+	}
+	return string(append(b, key[2*slotTokens:]...))
 }
 
 // casHeader says which revision is replaced (0: none), and when the message expires.
@@ -56,40 +82,111 @@ func (s *Store) sendIndex(id schemas.TimerID, tick int64, due, now int64, done f
 func indexNow(r *schemas.Record) int64 { return max(r.AddedMs, r.FiredMs, 0) }
 
 // Create writes new timers: index entry, then record, for all of them in one
-// round trip. A timer that exists answers ErrRevision.
+// round trip. A timer that exists answers ErrRevision; a shard that is full,
+// schemas.ErrStoreFull.
 func (s *Store) Create(ctx context.Context, timers []Write) []Result {
 	results := make([]Result, len(timers))
+	s.admitAll(ctx, timers, results)
 	var wg sync.WaitGroup
+	indexErrs := make([]error, len(timers))
 	for i := range timers {
 		w, res := &timers[i], &results[i]
-		var indexErr error
-		var both sync.WaitGroup
-		both.Add(2)
-		wg.Go(func() {
-			both.Wait()
-			if res.Err == nil && indexErr != nil {
-				// The record is there and its index entry is not: not done. The caller
-				// tries again, finds the record, and makes sure of its index.
-				res.Err = indexErr
-			}
-		})
-		tick := s.geo.Tick(w.Record.DueMs)
-		s.sendIndex(w.ID, tick, w.Record.DueMs, indexNow(w.Record), func(_ ack, err error) {
-			indexErr = err
-			both.Done()
+		if res.Err == nil && ctx.Err() != nil {
+			res.Err = mapError("write timer", ctx.Err())
+		}
+		if res.Err != nil {
+			continue
+		}
+		wg.Add(2)
+		s.sendIndex(w.ID, s.geo.Tick(w.Record.DueMs), w.Record.DueMs, indexNow(w.Record), func(_ ack, err error) {
+			indexErrs[i] = err
+			wg.Done()
 		})
 		s.send(*w, func(a ack, err error) {
 			res.Rev, res.Err = a.Seq, err
-			both.Done()
+			wg.Done()
 		})
 	}
 	wg.Wait()
+	for i := range timers {
+		res := &results[i]
+		switch {
+		case errors.Is(res.Err, ErrRevision):
+			s.overMarker(ctx, timers[i], res)
+		case res.Err == nil && indexErrs[i] != nil:
+			// The record is there and its index entry is not: not done. The caller
+			// tries again, finds the record, and makes sure of its index.
+			res.Err = indexErrs[i]
+		}
+	}
 	return results
 }
 
+// admitAll takes room in each shard for its part of the timers.
+func (s *Store) admitAll(ctx context.Context, timers []Write, results []Result) {
+	need := make([]int64, s.geo.Shards)
+	for i := range timers {
+		need[s.geo.Shard(timers[i].ID)] += int64(recordOverhead + timers[i].Record.Body.Size())
+	}
+	for shard, bytes := range need {
+		if bytes == 0 {
+			continue
+		}
+		if err := s.admit(ctx, shard, bytes); err != nil {
+			for i := range timers {
+				if s.geo.Shard(timers[i].ID) == shard {
+					results[i].Err = err
+				}
+			}
+		}
+	}
+}
+
+// overMarker creates a timer whose key somebody deleted with a KV client: a
+// delete marker is in its place.
+func (s *Store) overMarker(ctx context.Context, w Write, res *Result) {
+	subject, stream := s.timerSubject(w.ID)
+	m, err := s.getLast(ctx, stream, subject)
+	if err != nil || !isMarker(m) {
+		return
+	}
+	w.Rev = m.Sequence
+	a, err := s.await(ctx, "write timer", func(done func(ack, error)) { s.send(w, done) })
+	res.Rev, res.Err = a.Seq, err
+}
+
+// isMarker reports whether a key was deleted or purged with a KV client.
+func isMarker(m *jetstream.RawStreamMsg) bool {
+	return len(m.Data) == 0 && (m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "")
+}
+
+// send writes a record and sees to it that the revision it replaces is removed;
+// see supersede.go.
 func (s *Store) send(w Write, done func(ack, error)) {
-	subject, _ := s.timerSubject(w.ID)
-	s.pub.send("write timer", subject, casHeader(w.Rev, w.TTL), w.Record.Append(make([]byte, 0, 256+w.Record.Body.Size())), done)
+	subject, stream := s.timerSubject(w.ID)
+	hdr := casHeader(w.Rev, w.TTL)
+	data := w.Record.Append(make([]byte, 0, 256+w.Record.Body.Size()))
+	const op = "write timer"
+	switch {
+	case w.Rev == 0:
+		s.pub.send(op, subject, hdr, data, done)
+	case s.rollsUp(&w):
+		hdr[rollupHeader] = []string{rollupSubject}
+		s.pub.send(op, subject, hdr, data, done)
+	default:
+		if !s.rem.reserve() {
+			done(ack{}, mapError(op, nats.ErrConnectionClosed))
+			return
+		}
+		s.pub.send(op, subject, hdr, data, func(a ack, err error) {
+			if err != nil {
+				s.rem.release()
+			} else {
+				s.rem.put(superseded{stream: stream, seq: w.Rev})
+			}
+			done(a, err)
+		})
+	}
 }
 
 // UpdateAsync replaces a record by compare-and-set, without touching the index.
@@ -132,8 +229,12 @@ func (s *Store) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 	return s.timer(m)
 }
 
-// timer decodes a stored message. Its id is the subject's last token.
+// timer decodes a stored message. Its id is the subject's last token. A marker
+// of a KV client's delete is schemas.ErrNotFound.
 func (s *Store) timer(m *jetstream.RawStreamMsg) (Timer, error) {
+	if isMarker(m) {
+		return Timer{}, schemas.ErrNotFound
+	}
 	id, err := schemas.ParseTimerID(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
 	if err != nil {
 		return Timer{}, err
@@ -146,7 +247,7 @@ func (s *Store) timer(m *jetstream.RawStreamMsg) (Timer, error) {
 }
 
 // GetMany reads records by direct get: any replica may answer, and be behind.
-// Timers that are not there are left out.
+// Timers that are not there, and records that cannot be decoded, are left out.
 func (s *Store) GetMany(ctx context.Context, ids []schemas.TimerID) ([]Timer, error) {
 	byShard := map[int][]string{}
 	for _, id := range ids {
@@ -160,16 +261,7 @@ func (s *Store) GetMany(ctx context.Context, ids []schemas.TimerID) ([]Timer, er
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range got {
-			if m.Subject == s.subjects[n].meta {
-				continue
-			}
-			t, err := s.timer(m)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, t)
-		}
+		out = append(out, s.decodeAll(got)...)
 	}
 	return out, nil
 }

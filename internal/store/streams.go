@@ -117,8 +117,8 @@ func (s *Store) servicesConfig() jetstream.StreamConfig {
 
 func (s *Store) shardConfig(n int) jetstream.StreamConfig {
 	c := s.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", s.orDefault(s.cfg.ShardMaxBytes, defaultShardsBytes/int64(s.geo.Shards)))
-	// A record holds a whole event besides its own fields.
-	c.MaxMsgSize = int32(s.cfg.MaxPayload)
+	// Superseded revisions are removed one by one, never by the limit.
+	c.MaxMsgsPerSubject, c.DenyDelete = history, false
 	return c
 }
 

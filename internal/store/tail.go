@@ -6,12 +6,20 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // Tail follows a shard's records in stream order.
 type Tail struct {
 	cancel context.CancelFunc
-	done   chan struct{}
+	done   <-chan struct{}
+}
+
+// NewTail is for other stores, such as a simulated one: cancel ends the tail, and
+// done is closed once it has ended.
+func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
+	return &Tail{cancel: cancel, done: done}
 }
 
 // tailRetry is the pause before a lost tail is taken up again.
@@ -22,17 +30,21 @@ const tailRetry = 100 * time.Millisecond
 // that were overwritten before they were read are absent. It survives a
 // reconnect and a restart of the server without gap. It ends with Stop, or ctx.
 func (s *Store) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
+	if shard < 0 || shard >= s.geo.Shards {
+		return nil, schemas.Errorf(schemas.CodeBadRequest, "there is no shard %d", shard)
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	t := &Tail{cancel: cancel, done: make(chan struct{})}
+	done := make(chan struct{})
 	go func() {
-		defer close(t.done)
+		defer close(done)
 		failing := false
 		for ctx.Err() == nil {
+			was := after
 			err := s.follow(ctx, shard, &after, fn)
 			if ctx.Err() != nil {
 				return
 			}
-			if !failing {
+			if !failing || after != was {
 				s.log.Warn().Int("shard", shard).Err(err).Msg("tail interrupted; taking it up again")
 				failing = true
 			}
@@ -44,7 +56,7 @@ func (s *Store) Tail(ctx context.Context, shard int, after uint64, fn func(Timer
 			timer.Stop()
 		}
 	}()
-	return t, nil
+	return NewTail(cancel, done), nil
 }
 
 // Stop ends the tail and waits until fn runs no more. fn must not be blocked.
@@ -87,13 +99,9 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 			continue
 		}
 		*after = seq
-		t, err := s.timer(&jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: seq, Data: m.Data(), Time: meta.Timestamp})
-		if err != nil {
-			if len(m.Data()) > 0 {
-				s.log.Error().Str("key", m.Subject()).Uint64("revision", seq).Err(err).Msg("record skipped: it cannot be decoded")
-			}
-			continue
+		t, ok := s.decode(&jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: seq, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
+		if ok {
+			fn(t)
 		}
-		fn(t)
 	}
 }

@@ -1,0 +1,442 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, words ...string) {
+	t.Helper()
+	s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+	if err == nil {
+		s.Close()
+		t.Fatal("it was opened")
+	}
+	if schemas.CodeOf(err) != code {
+		t.Fatalf("code %q: %v", schemas.CodeOf(err), err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+func TestOpenAgain(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	s := open(t, nc)
+	r := storetest.Pending(storetest.NowMs(t, s) + 60_000)
+	rev := storetest.CreateAll(t, s, []store.Write{{ID: storetest.ID(1), Record: r}})[0]
+	// A second node, at the same time, with the same settings or none.
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			cfg := store.Config{Node: fmt.Sprintf("n%d", i+2)}
+			other, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer other.Close()
+			if other.Geometry() != storetest.Geometry {
+				t.Errorf("geometry %+v", other.Geometry())
+			}
+			if got, err := other.Get(t.Context(), storetest.ID(1)); err != nil || got.Rev != rev {
+				t.Errorf("%+v %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	g := storetest.Geometry
+	g.Shards = 3
+	refused(t, nc, store.Config{Node: "n", Geometry: g}, schemas.CodeConfig, "shards=2", "shards=3", "first start")
+	g = storetest.Geometry
+	g.WheelSize = 100
+	refused(t, nc, store.Config{Node: "n", Geometry: g}, schemas.CodeConfig, "wheel_size=64")
+	g = storetest.Geometry
+	g.SlotWidth = time.Second
+	refused(t, nc, store.Config{Node: "n", Geometry: g}, schemas.CodeConfig, "slot_width=100ms")
+}
+
+func TestConcurrentFirstOpen(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	var wg sync.WaitGroup
+	for i := range 6 {
+		nc := srv.Connect()
+		wg.Go(func() {
+			s, err := store.Open(t.Context(), nc, store.Config{Node: fmt.Sprintf("n%d", i), Geometry: storetest.Geometry}, zerolog.Nop())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s.Close()
+		})
+	}
+	wg.Wait()
+}
+
+func TestOpenRefused(t *testing.T) {
+	t.Parallel()
+	t.Run("config", func(t *testing.T) {
+		t.Parallel()
+		nc := natstest.Run(t).Connect()
+		refused(t, nc, store.Config{}, schemas.CodeConfig, "node name")
+		refused(t, nc, store.Config{Node: "a.b"}, schemas.CodeConfig, "node name")
+		refused(t, nc, store.Config{Node: "n", Replicas: 9}, schemas.CodeConfig, "replicas")
+		refused(t, nc, store.Config{Node: "n", Geometry: schemas.Geometry{Shards: 1}}, schemas.CodeConfig, "slot width")
+		refused(t, nc, store.Config{Node: "n", Replicas: 3}, schemas.CodeConfig, "replicas")
+	})
+	t.Run("no JetStream", func(t *testing.T) {
+		t.Parallel()
+		refused(t, natstest.Run(t, natstest.NoJetStream).Connect(), store.Config{Node: "n"}, schemas.CodeConfig, "without JetStream")
+	})
+	t.Run("account without JetStream", func(t *testing.T) {
+		t.Parallel()
+		srv := natstest.Run(t, func(o *server.Options) {
+			acc := server.NewAccount("PLAIN")
+			o.Accounts = []*server.Account{acc}
+			o.Users = []*server.User{{Username: "u", Password: "p", Account: acc}}
+		})
+		refused(t, srv.Connect(nats.UserInfo("u", "p")), store.Config{Node: "n"}, schemas.CodeConfig, "JetStream", "account")
+	})
+	t.Run("too little storage", func(t *testing.T) {
+		t.Parallel()
+		refused(t, natstest.Run(t, natstest.MaxStore(1<<20)).Connect(), store.Config{Node: "n"}, schemas.CodeStoreFull, "storage")
+	})
+	t.Run("another stream of the name", func(t *testing.T) {
+		t.Parallel()
+		nc := natstest.Run(t).Connect()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: schemas.StreamAdd, Subjects: []string{"timers.add"}}); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, nc, store.Config{Node: "n"}, schemas.CodeConfig, schemas.StreamAdd, "retention")
+	})
+	t.Run("subjects taken", func(t *testing.T) {
+		t.Parallel()
+		nc := natstest.Run(t).Connect()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "X", Subjects: []string{"timers.>"}}); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, nc, store.Config{Node: "n"}, schemas.CodeConfig, "subjects overlap")
+	})
+	t.Run("later format", func(t *testing.T) {
+		t.Parallel()
+		nc := natstest.Run(t).Connect()
+		s := open(t, nc)
+		js := s.JetStream()
+		if _, err := js.Publish(t.Context(), "$KV.clock.meta", []byte(`{"format":99}`)); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, nc, store.Config{Node: "n"}, schemas.CodeUnknownFormat, "99")
+	})
+}
+
+// TestLimitsChange: what can be changed harmlessly follows the configuration.
+func TestLimitsChange(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	open(t, nc)
+	s := open(t, nc, func(c *store.Config) { c.FiredMaxAge, c.FiredMaxBytes, c.DeadMaxAge = time.Hour, 32<<20, 48*time.Hour })
+	info := func(name string) jetstream.StreamConfig {
+		st, err := s.JetStream().Stream(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.CachedInfo().Config
+	}
+	if c := info(schemas.StreamFired); c.MaxAge != time.Hour || c.MaxBytes != 32<<20 {
+		t.Errorf("fired: %+v", c)
+	}
+	if c := info(schemas.StreamDead); c.MaxAge != 48*time.Hour {
+		t.Errorf("dead: %+v", c)
+	}
+}
+
+// TestKVClients: an ordinary KV client reads the buckets.
+func TestKVClients(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).Connect())
+	r := storetest.Pending(storetest.NowMs(t, s) + 60_000)
+	id := storetest.ID(1)
+	rev := storetest.CreateAll(t, s, []store.Write{{ID: id, Record: r}})[0]
+	kv, err := s.JetStream().KeyValue(t.Context(), schemas.BucketTimers(s.Geometry().Shard(id)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := kv.Get(t.Context(), "timer."+id.String())
+	if err != nil || e.Revision() != rev {
+		t.Fatalf("%v %v", e, err)
+	}
+	// And deletes, by mistake: the timer is gone, and can be added again.
+	if err := kv.Delete(t.Context(), "timer."+id.String()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), id); !errors.Is(err, schemas.ErrNotFound) {
+		t.Fatalf("get: %v", err)
+	}
+	storetest.CreateAll(t, s, []store.Write{{ID: id, Record: r}})
+	for bucket, key := range map[string]string{schemas.BucketClock: "clock.0", schemas.BucketServices: ""} {
+		kv, err := s.JetStream().KeyValue(t.Context(), bucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key != "" {
+			if _, err := kv.Get(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestUndecodable: a record that cannot be read stops neither loads nor tails.
+func TestUndecodable(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).Connect())
+	g := s.Geometry()
+	ids := storetest.IDsOf(g, 0, 3)
+	due := storetest.NowMs(t, s) + 3000
+	var writes []store.Write
+	for _, id := range ids {
+		writes = append(writes, store.Write{ID: id, Record: storetest.Pending(due)})
+	}
+	revs := storetest.CreateAll(t, s, writes)
+	for _, data := range []string{"\x63later", "x", ""} {
+		if _, err := s.JetStream().Publish(t.Context(), "$KV.timers_0.timer."+ids[1].String(), []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, schemas.ErrUnknownFormat) {
+		t.Fatalf("get: %v", err)
+	}
+	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
+	if err != nil || len(load.Timers) != 2 {
+		t.Fatalf("%+v %v", load, err)
+	}
+	got := make(chan uint64, 10)
+	tail, err := s.Tail(t.Context(), 0, 0, func(tm store.Timer) { got <- tm.Rev })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Stop()
+	rev, err := s.Update(t.Context(), store.Write{ID: ids[2], Rev: revs[2], Record: storetest.Delivered(*writes[2].Record)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seq := uint64(0); seq != rev; {
+		select {
+		case seq = <-got:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the tail stands still")
+		}
+	}
+	if s.Undecodable() == 0 {
+		t.Error("not counted")
+	}
+}
+
+// TestFull: a full shard refuses new timers and nothing else, and takes new ones
+// again when there is room.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).Connect(), func(c *store.Config) {
+		c.Geometry.Shards = 1
+		c.ShardMaxBytes, c.AddMaxBytes = 2<<20, 256<<10
+	})
+	r := storetest.Pending(storetest.NowMs(t, s) + 60_000)
+	r.AddedMs = r.DueMs
+	r.Body.Data = make([]byte, 4000)
+	type kept struct {
+		id  schemas.TimerID
+		rev uint64
+	}
+	var all []kept
+	for i := 0; ; i++ {
+		res := s.Create(t.Context(), []store.Write{{ID: storetest.ID(i), Record: r}})[0]
+		if res.Err != nil {
+			if !errors.Is(res.Err, schemas.ErrStoreFull) {
+				t.Fatalf("after %d timers: %v", i, res.Err)
+			}
+			break
+		}
+		all = append(all, kept{storetest.ID(i), res.Rev})
+		if i > 1000 {
+			t.Fatal("it never fills up")
+		}
+	}
+	if len(all) < 200 {
+		t.Fatalf("full after %d timers", len(all))
+	}
+	// Everything in it can be claimed and concluded, all at once.
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() {
+			rev, err := s.Update(t.Context(), store.Write{ID: all[i].id, Rev: all[i].rev, Record: storetest.Delivered(*r)})
+			if err == nil {
+				_, err = s.Update(t.Context(), store.Write{ID: all[i].id, Rev: rev, Record: storetest.Success(*r), TTL: time.Hour})
+			}
+			if err != nil {
+				t.Errorf("timer %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	storetest.Eventually(t, "room", func() bool {
+		return s.Create(t.Context(), []store.Write{{ID: storetest.ID(5000), Record: r}})[0].Err == nil
+	})
+	// The way in answers the same.
+	var err error
+	for range 1000 {
+		if _, _, err = s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectAdd, Data: make([]byte, 4000)}); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, schemas.ErrStoreFull) {
+		t.Fatalf("publish to a full stream: %v", err)
+	}
+	// Too large is not too full.
+	big := *r
+	big.Body.Data = make([]byte, 2<<20)
+	if err := s.Create(t.Context(), []store.Write{{ID: storetest.ID(6000), Record: &big}})[0].Err; schemas.CodeOf(err) != schemas.CodeStoreFull && schemas.CodeOf(err) != schemas.CodeTooLarge {
+		t.Fatalf("too large: %v", err)
+	}
+}
+
+// TestServerGone: while the server is down every call says so, soon; after its
+// restart the same store works on, and a tail has no gap.
+func TestServerGone(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"TCP", "in process"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			srv := natstest.Run(t)
+			nc := srv.Connect
+			if kind == "in process" {
+				nc = srv.InProcess
+			}
+			s := open(t, nc(), func(c *store.Config) { c.Timeout = 3 * time.Second })
+			g := s.Geometry()
+			due := storetest.NowMs(t, s) + 60_000
+			ids := storetest.IDsOf(g, 0, 200)
+			create := func(ids []schemas.TimerID) uint64 {
+				var writes []store.Write
+				for _, id := range ids {
+					writes = append(writes, store.Write{ID: id, Record: storetest.Pending(due)})
+				}
+				revs := storetest.CreateAll(t, s, writes)
+				return revs[len(revs)-1]
+			}
+			got := make(chan store.Timer, 1000)
+			tail, err := s.Tail(t.Context(), 0, 0, func(tm store.Timer) { got <- tm })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tail.Stop()
+			create(ids[:100])
+			services, err := s.WatchServices(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			srv.Stop()
+			start := time.Now()
+			for name, f := range map[string]func() error{
+				"get": func() error { _, err := s.Get(t.Context(), ids[0]); return err },
+				"create": func() error {
+					return s.Create(t.Context(), []store.Write{{ID: ids[150], Record: storetest.Pending(1)}})[0].Err
+				},
+				"load":    func() error { _, err := s.LoadTicks(t.Context(), 0, []int64{1}, 10, 0, 0); return err },
+				"clock":   func() error { _, _, err := s.ReadClock(t.Context(), 0); return err },
+				"beat":    func() error { _, err := s.Beat(t.Context()); return err },
+				"publish": func() error { _, _, err := s.Publish(t.Context(), store.Msg{Subject: "timers.fired.a"}); return err },
+				"dead":    func() error { _, err := s.DeadList(t.Context(), store.DeadQuery{}); return err },
+				"fired":   func() error { _, err := s.FiredFirstTime(t.Context()); return err },
+			} {
+				if err := f(); !errors.Is(err, schemas.ErrUnavailable) {
+					t.Errorf("%s while the server is down: %v", name, err)
+				}
+			}
+			if took := time.Since(start); took > 8*time.Second {
+				t.Errorf("eight calls took %s", took)
+			}
+			srv.Start()
+			back := time.Now()
+			storetest.Eventually(t, "the store to be back", func() bool {
+				_, err := s.Beat(t.Context())
+				return err == nil
+			})
+			t.Logf("store back %s after the server", time.Since(back))
+			last := create(ids[100:])
+			written := time.Now()
+			seen := map[schemas.TimerID]bool{}
+			for seq := uint64(0); seq < last; {
+				select {
+				case tm := <-got:
+					if tm.Rev <= seq {
+						t.Fatalf("revision %d after %d", tm.Rev, seq)
+					}
+					seq = tm.Rev
+					seen[tm.ID] = true
+				case <-time.After(20 * time.Second):
+					t.Fatalf("the tail stands at %d of %d, %d seen", seq, last, len(seen))
+				}
+			}
+			t.Logf("tail caught up %s after the last write", time.Since(written))
+			if len(seen) != len(ids) {
+				t.Fatalf("the tail brought %d of %d", len(seen), len(ids))
+			}
+			if err := s.RegisterService(t.Context(), "later"); err != nil {
+				t.Fatal(err)
+			}
+			for svc := ""; svc != "later"; {
+				select {
+				case svc = <-services:
+				case <-time.After(20 * time.Second):
+					t.Fatal("the service did not come")
+				}
+			}
+		})
+	}
+}
+
+// TestClosed: calls after Close, and those that wait at Close, are answered.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := open(t, srv.Connect())
+	var calls sync.WaitGroup
+	for i := range 500 {
+		calls.Add(1)
+		s.PublishAsync(store.Msg{Subject: "timers.fired.a", Data: []byte{byte(i)}}, func(uint64, bool, error) { calls.Done() })
+	}
+	s.Close()
+	s.Close()
+	calls.Wait()
+	if _, _, err := s.Publish(context.Background(), store.Msg{Subject: "timers.fired.a"}); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Fatalf("publish after close: %v", err)
+	}
+}

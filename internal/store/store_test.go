@@ -1,0 +1,33 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+)
+
+func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Store {
+	t.Helper()
+	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry}
+	for _, f := range change {
+		f(&cfg)
+	}
+	s, err := store.Open(t.Context(), nc, cfg, zerolog.New(zerolog.NewTestWriter(t)))
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Exercise(t, func(t *testing.T) storetest.Store {
+		return open(t, natstest.Run(t).InProcess())
+	})
+}

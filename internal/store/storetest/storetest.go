@@ -1,0 +1,138 @@
+// Package storetest holds the conformance suite of the store: what the scheduler,
+// the router and functions rely on. It runs against the real store on an embedded
+// server, and against any other (a simulated one), which it keeps honest.
+package storetest
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Store is what the suite exercises; *store.Store has it.
+type Store interface {
+	Geometry() schemas.Geometry
+	Create(ctx context.Context, timers []store.Write) []store.Result
+	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Timer, error)
+	Update(ctx context.Context, w store.Write) (uint64, error)
+	UpdateAsync(w store.Write, done func(store.Result))
+	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
+	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
+	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
+	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
+	LastSeq(ctx context.Context, shard int) (uint64, error)
+	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
+	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
+	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
+	FiredFirstTime(ctx context.Context) (time.Time, error)
+	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
+	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
+	Beat(ctx context.Context) (store.Stamp, error)
+	RegisterService(ctx context.Context, svc string) error
+	WatchServices(ctx context.Context) (<-chan string, error)
+	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
+	DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error)
+	DeadDelete(ctx context.Context, seq uint64) error
+}
+
+var _ Store = (*store.Store)(nil)
+
+// ID is a timer id made of a number; its shard is the number modulo the shards
+// while those are a power of two.
+func ID(n int) schemas.TimerID {
+	var id schemas.TimerID
+	binary.BigEndian.PutUint64(id[:8], uint64(n)*0x9e3779b97f4a7c15)
+	binary.BigEndian.PutUint64(id[8:], uint64(n))
+	return id
+}
+
+// IDOf is the n-th timer id of a shard.
+func IDOf(g schemas.Geometry, shard, n int) schemas.TimerID {
+	for i, seen := 0, 0; ; i++ {
+		if id := ID(i); g.Shard(id) == shard {
+			if seen == n {
+				return id
+			}
+			seen++
+		}
+	}
+}
+
+// IDsOf are the first n timer ids of a shard.
+func IDsOf(g schemas.Geometry, shard, n int) []schemas.TimerID {
+	ids := make([]schemas.TimerID, 0, n)
+	for i := 0; len(ids) < n; i++ {
+		if id := ID(i); g.Shard(id) == shard {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Pending is a record that waits for dueMs.
+func Pending(dueMs int64) *schemas.Record {
+	return &schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: 3, DueMs: dueMs, ScheduledMs: dueMs, AddedMs: dueMs - 1000,
+		Service: "orders", Group: "g", Source: "/test", EventID: "1", Type: "t",
+		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{"specversion":"1.0"}`)},
+	}
+}
+
+// Delivered is r, claimed.
+func Delivered(r schemas.Record) *schemas.Record {
+	r.State, r.Queued, r.FiredMs, r.Epoch = schemas.StateDelivered, false, r.DueMs, 1
+	return &r
+}
+
+// Success is r, concluded.
+func Success(r schemas.Record) *schemas.Record {
+	r.State, r.Queued, r.DoneMs, r.Body = schemas.StateSuccess, false, r.DueMs, schemas.Body{}
+	return &r
+}
+
+// NowMs is the store's time.
+func NowMs(t testing.TB, s Store) int64 {
+	t.Helper()
+	st, err := s.Beat(t.Context())
+	if err != nil {
+		t.Fatalf("beat: %v", err)
+	}
+	return st.ServerNs / int64(time.Millisecond)
+}
+
+// CreateAll creates timers and fails the test if one is not created.
+func CreateAll(t testing.TB, s Store, writes []store.Write) []uint64 {
+	t.Helper()
+	revs := make([]uint64, 0, len(writes))
+	for _, r := range s.Create(t.Context(), writes) {
+		if r.Err != nil {
+			t.Fatalf("create: %v", r.Err)
+		}
+		revs = append(revs, r.Rev)
+	}
+	return revs
+}
+
+// Eventually waits until ok, looking every few milliseconds.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited for %s in vain", what)
+		case <-poll.C:
+		}
+	}
+}

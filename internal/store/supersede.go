@@ -1,0 +1,252 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// A record that replaces another leaves the older revision on disk. If the
+// server drops it because of the bucket's history limit, it does so without a
+// trace in the file, and when the newest revision expires by its TTL and the
+// server is killed before its index is written, the rebuilt bucket brings the
+// older one back: a delivered record, with its event, under a timer that was
+// done long ago (nats-server 2.15.2 and before). So no revision here is ever
+// dropped by the limit; each one is removed so that the file says it is gone:
+//
+//   - by a roll-up, which the server carries out with the write itself, where the
+//     timer was added within nearAge. A roll-up visits every block of the file
+//     between the two revisions, which costs 5 µs when they are in memory and
+//     hundreds of milliseconds when a shard of 400,000 timers has been idle;
+//   - by a delete of that one sequence after the write was acknowledged, else;
+//   - always by a roll-up where a timer that is due in the future is cancelled or
+//     moved, since its index entry would make a returned record fire.
+//
+// A process that dies between a write and its delete leaves a revision behind.
+// Its due time has passed by then, so no index entry leads to it; the next Open
+// looks through the end of each shard and makes up for it (sweepTails).
+const (
+	nearAge = time.Minute
+	// history is how many revisions of a key a bucket of timers may hold. It is
+	// never reached: see above.
+	history = 16
+	// removals is how many deletes are in flight at most: far below the 10,000
+	// requests at which JetStream drops its whole queue.
+	removals    = 256
+	removeRetry = 100 * time.Millisecond
+	// closeBound is how long Close waits for deletes in flight.
+	closeBound = time.Second
+)
+
+const (
+	rollupHeader  = "Nats-Rollup"
+	rollupSubject = "sub"
+)
+
+// rollsUp says how the revision that w replaces is removed.
+func (s *Store) rollsUp(w *Write) bool {
+	switch w.Record.State {
+	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
+		return true
+	}
+	now, ok := s.carriedMs()
+	return ok && now-w.Record.AddedMs < nearAge.Milliseconds()
+}
+
+// superseded is a revision that a later one has replaced.
+type superseded struct {
+	stream string
+	seq    uint64
+}
+
+// remover deletes superseded revisions, some at a time, behind the writes.
+type remover struct {
+	pub *publisher
+	// places bounds the writes that will leave something to delete, and the
+	// deletes that wait or are under way, together.
+	places   chan struct{}
+	inflight chan struct{}
+	wake     chan struct{}
+	stop     chan struct{}
+	stopped  sync.WaitGroup
+
+	mu    sync.Mutex
+	queue []superseded
+	idle  *sync.Cond
+	open  int // places taken
+}
+
+func newRemover(pub *publisher, window int) *remover {
+	r := &remover{
+		pub: pub, places: make(chan struct{}, window), inflight: make(chan struct{}, removals),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	r.idle = sync.NewCond(&r.mu)
+	r.stopped.Go(r.run)
+	return r
+}
+
+// reserve takes a place; false if the remover has ended.
+func (r *remover) reserve() bool {
+	select {
+	case r.places <- struct{}{}:
+	default:
+		select {
+		case r.places <- struct{}{}:
+		case <-r.stop:
+			return false
+		}
+	}
+	r.mu.Lock()
+	r.open++
+	r.mu.Unlock()
+	return true
+}
+
+func (r *remover) release() {
+	<-r.places
+	r.mu.Lock()
+	if r.open--; r.open == 0 {
+		r.idle.Broadcast()
+	}
+	r.mu.Unlock()
+}
+
+// put hands over a revision; the place that was reserved goes with it.
+func (r *remover) put(v superseded) {
+	r.mu.Lock()
+	r.queue = append(r.queue, v)
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *remover) take() []superseded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.queue
+	r.queue = nil
+	return q
+}
+
+func (r *remover) run() {
+	for {
+		select {
+		case <-r.stop:
+			return
+		case <-r.wake:
+		}
+		for _, v := range r.take() {
+			select {
+			case r.inflight <- struct{}{}:
+			case <-r.stop:
+				return
+			}
+			r.remove(v)
+		}
+	}
+}
+
+func (r *remover) remove(v superseded) {
+	r.pub.send("remove a superseded revision", deleteSubject(v.stream), nil, deleteRequest(v.seq), func(_ ack, err error) {
+		<-r.inflight
+		if err == nil || errors.Is(err, schemas.ErrNotFound) {
+			r.release()
+			return
+		}
+		// It is tried again until it succeeds, or the store is closed.
+		time.AfterFunc(removeRetry, func() { r.put(v) })
+	})
+}
+
+func deleteSubject(stream string) string { return "$JS.API.STREAM.MSG.DELETE." + stream }
+
+// deleteRequest asks to delete a message without overwriting it on disk, which
+// would cost a hundred times as much.
+func deleteRequest(seq uint64) []byte {
+	req := append(make([]byte, 0, 48), `{"no_erase":true,"seq":`...)
+	return append(strconv.AppendUint(req, seq, 10), '}')
+}
+
+// close waits for what is under way, up to closeBound.
+func (r *remover) close() {
+	late := time.AfterFunc(closeBound, func() {
+		r.mu.Lock()
+		r.open = 0
+		r.idle.Broadcast()
+		r.mu.Unlock()
+	})
+	r.mu.Lock()
+	for r.open > 0 && !r.pub.down.Load() {
+		r.idle.Wait()
+	}
+	r.mu.Unlock()
+	late.Stop()
+	select {
+	case <-r.stop:
+	default:
+		close(r.stop)
+	}
+	r.stopped.Wait()
+}
+
+// sweepTails removes what a process of this or another node left superseded when
+// it died: it looks through the end of each shard's stream, as far back as twice
+// the writes that can be in flight.
+func (s *Store) sweepTails(ctx context.Context) {
+	for n := range s.geo.Shards {
+		if err := s.sweepTail(ctx, n); err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn().Int("shard", n).Err(err).Msg("superseded revisions not looked for; the next start does")
+			}
+			return
+		}
+	}
+}
+
+func (s *Store) sweepTail(ctx context.Context, shard int) error {
+	sh := &s.subjects[shard]
+	last, err := s.LastSeq(ctx, shard)
+	if err != nil {
+		return err
+	}
+	back := uint64(2 * s.cfg.Window)
+	after := last - min(last, back)
+	for after < last {
+		msgs, more, err := s.next(ctx, sh.stream, sh.timer+"*", after, listBatch)
+		if err != nil || len(msgs) == 0 {
+			return err
+		}
+		for _, m := range msgs {
+			after = m.Sequence
+			rolled := m.Header.Get(rollupHeader) != ""
+			prev, err := strconv.ParseUint(m.Header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64)
+			// A roll-up is part of its write, but for the last one before a kill.
+			if err != nil || prev == 0 || rolled && m.Sequence != last {
+				continue
+			}
+			if !s.rem.reserve() {
+				return nil
+			}
+			s.rem.put(superseded{stream: sh.stream, seq: prev})
+		}
+		if more == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// LastSeq is the last sequence of a shard's stream.
+func (s *Store) LastSeq(ctx context.Context, shard int) (uint64, error) {
+	info, err := s.streamState(ctx, s.subjects[shard].stream)
+	return info.State.LastSeq, err
+}
