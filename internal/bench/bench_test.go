@@ -60,7 +60,7 @@ func run(t *testing.T, name string, change func(*Config)) *Result {
 	var out bytes.Buffer
 	c.Progress = &out
 	change(&c)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	results, err := Run(ctx, w, c, 1)
 	if err != nil {

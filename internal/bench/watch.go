@@ -70,6 +70,8 @@ func (e *Env) Watch(ctx context.Context, a *Adder, dueMs []int64) (*Watch, error
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, addTimeout)
+	defer cancel()
 	return w, nc.FlushWithContext(ctx)
 }
 
