@@ -78,11 +78,12 @@ error; another one under the same source and id is refused.`,
 	fs.StringVar(&f.backoff, "backoff", "", "first delay between attempts, doubled each time: 200ms, or 1s..10m")
 	fs.StringVar(&f.callbackTime, "callback-timeout", "", "how long one callback attempt may take")
 	fs.StringArrayVar(&f.extensions, "ext", nil, "further CloudEvents attribute, NAME=VALUE (may be repeated)")
-	return c.talking(cmd, func(ctx context.Context, s session, _ []string) error {
-		e, err := c.makeEvent(f)
-		if err != nil {
-			return err
-		}
+	var e event.Event
+	check := func([]string) (err error) {
+		e, err = c.makeEvent(f)
+		return err
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
 		r, err := s.Add(ctx, e)

@@ -16,14 +16,10 @@ fired is refused. ID is a timer id, or a CloudEvent's id with --source.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())
-	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
-		id, err := ref.resolve(args[0])
-		if err != nil {
-			return err
-		}
+	return c.talking(cmd, ref.resolve, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Cancel(ctx, id)
+		t, err := s.Cancel(ctx, ref.id)
 		if err != nil {
 			return err
 		}

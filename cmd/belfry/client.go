@@ -78,14 +78,18 @@ func (s session) call(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeoutCause(ctx, s.flags.timeout, errors.New("no answer after "+s.flags.timeout.String()))
 }
 
-// talking makes a command of a function that needs a client.
-func (c *cli) talking(cmd *cobra.Command, do func(ctx context.Context, s session, args []string) error) *cobra.Command {
+// talking makes a command of two functions: check looks at the arguments before
+// anybody is asked, do has a client.
+func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
 	f := &clientFlags{}
 	f.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.fill(c.getenv)
 		if f.timeout <= 0 {
 			return usagef("--timeout must be more than 0")
+		}
+		if err := check(args); err != nil {
+			return err
 		}
 		opts, err := f.options()
 		if err != nil {
@@ -98,7 +102,7 @@ func (c *cli) talking(cmd *cobra.Command, do func(ctx context.Context, s session
 			return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", app.RedactURLs(f.url), cause(err))
 		}
 		defer client.Close()
-		return do(cmd.Context(), session{client, f}, args)
+		return do(cmd.Context(), session{client, f})
 	}
 	return c.printing(cmd)
 }
@@ -116,22 +120,28 @@ func cause(err error) error {
 
 // timerRef names a timer on the command line: a timer id, or a CloudEvent's id
 // with --source.
-type timerRef struct{ source string }
+type timerRef struct {
+	source string
+	id     schemas.TimerID // once resolved
+}
 
 func (r *timerRef) add(fs *pflag.FlagSet) {
 	fs.StringVar(&r.source, "source", "", "the CloudEvent's source: ID is then the CloudEvent's id")
 }
 
-func (r *timerRef) resolve(id string) (schemas.TimerID, error) {
+// resolve finds the timer that the first argument names.
+func (r *timerRef) resolve(args []string) error {
+	id := args[0]
 	if r.source != "" {
 		if id == "" {
-			return schemas.TimerID{}, usagef("the id is empty")
+			return usagef("the id is empty")
 		}
-		return schemas.NewTimerID(r.source, id), nil
+		r.id = schemas.NewTimerID(r.source, id)
+		return nil
 	}
-	t, err := schemas.ParseTimerID(id)
-	if err != nil {
-		return t, usagef("%v; for a CloudEvent's id give also --source", err)
+	var err error
+	if r.id, err = schemas.ParseTimerID(id); err != nil {
+		return usagef("%v; for a CloudEvent's id give also --source", err)
 	}
-	return t, nil
+	return nil
 }

@@ -32,7 +32,8 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&service, "svc", "", "only this service")
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
-	return c.talking(cmd, func(ctx context.Context, s session, _ []string) error {
+	check := func([]string) error { return checkRows(rows) }
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{schemas.TimerIDLength, 24, 12, 8, 16}}
 		n := 0
 		for dead, err := range s.DeadLetters(ctx, service) {
@@ -77,7 +78,13 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 	}
 	ref.add(cmd.Flags())
 	cmd.Flags().StringVar(&service, "svc", "", "all dead letters of this service")
-	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
+	check := func(args []string) error {
+		if service != "" {
+			return nil
+		}
+		return ref.resolve(args)
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		n := 1
 		if service != "" {
 			var err error
@@ -85,13 +92,9 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 				return err
 			}
 		} else {
-			id, err := ref.resolve(args[0])
-			if err != nil {
-				return err
-			}
 			ctx, cancel := s.call(ctx)
 			defer cancel()
-			if err := s.Replay(ctx, id); err != nil {
+			if err := s.Replay(ctx, ref.id); err != nil {
 				return err
 			}
 		}

@@ -32,7 +32,7 @@ func (c *cli) lsCommand() *cobra.Command {
 	fs.StringVar(&q.Service, "svc", "", "only this service")
 	fs.StringVar(&q.Group, "group", "", "only this group")
 	fs.IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
-	return c.talking(cmd, func(ctx context.Context, s session, _ []string) error {
+	check := func([]string) error {
 		for _, word := range states {
 			state, err := schemas.ParseState(strings.TrimSpace(word))
 			if err != nil {
@@ -40,12 +40,19 @@ func (c *cli) lsCommand() *cobra.Command {
 			}
 			q.States = append(q.States, state)
 		}
-		if rows < 0 {
-			return usagef("--limit must not be negative")
-		}
+		return checkRows(rows)
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		// No deadline for all of it: each page has its own (belfry.DefaultTimeout).
 		return c.listTimers(ctx, s, q, rows)
 	})
+}
+
+func checkRows(rows int) error {
+	if rows < 0 {
+		return usagef("--limit must not be negative")
+	}
+	return nil
 }
 
 func (c *cli) listTimers(ctx context.Context, s session, q belfry.Query, rows int) error {

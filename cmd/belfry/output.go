@@ -144,7 +144,7 @@ func (v durationValue) String() string {
 	if v.to == nil || *v.to == 0 {
 		return ""
 	}
-	return v.to.String()
+	return formatDuration(*v.to)
 }
 func (durationValue) Type() string { return "duration" }
 func (v durationValue) Set(s string) error {
@@ -157,4 +157,16 @@ func (v durationValue) Set(s string) error {
 	}
 	*v.to = d
 	return nil
+}
+
+// formatDuration leaves out what is zero: 24h rather than 24h0m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
 }

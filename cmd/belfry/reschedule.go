@@ -20,18 +20,18 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	}
 	ref.add(cmd.Flags())
 	due.add(cmd.Flags())
-	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
-		id, err := ref.resolve(args[0])
-		if err != nil {
-			return err
+	var when belfry.When
+	check := func(args []string) error {
+		err := ref.resolve(args)
+		if err == nil {
+			when, err = due.when()
 		}
-		when, err := due.when()
-		if err != nil {
-			return err
-		}
+		return err
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Reschedule(ctx, id, when)
+		t, err := s.Reschedule(ctx, ref.id, when)
 		if err != nil {
 			return err
 		}

@@ -48,6 +48,7 @@ func group(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
+	cmd.SuggestionsMinimumDistance = 2 // letters that may be wrong
 	hint := ""
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		hint = "; did you mean " + strings.Join(s, " or ") + "?"

@@ -32,7 +32,11 @@ type settings struct {
 	fs     *pflag.FlagSet
 	config string
 	names  []string // in the order of the flags
-	given  map[string]bool
+	// given are the settings that did not come from a default, flagged those
+	// that came from a flag.
+	given, flagged map[string]bool
+	// ownServer: a flag asks for the embedded server.
+	ownServer bool
 
 	app                 app.Options
 	roles               []string
@@ -52,12 +56,13 @@ func (s *settings) add(cmd *cobra.Command) {
 	s.fs = cmd.Flags()
 	s.fs.SortFlags = false
 	s.fs.StringVar(&s.config, "config", "", "YAML file with any of these settings, and services (default $BELFRY_CONFIG)")
+	s.app = app.DefaultOptions()
 	o := &s.app
 	d := pflag.NewFlagSet("", pflag.ContinueOnError)
 	d.StringVar(&o.Data, "data", "", "folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
-	d.StringVar(&o.NATSListen, "nats-listen", app.DefaultNATSListen, "where the embedded server listens")
-	d.StringVar(&o.HTTP, "http", app.DefaultHTTP, "where /healthz, /readyz and /metrics are; - for nowhere")
-	d.StringVar(&s.profile, "profile", string(app.ProfileSafe), "of the embedded server: safe syncs every write, fast every two minutes")
+	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "where the embedded server listens")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "where /healthz, /readyz and /metrics are; - for nowhere")
+	d.StringVar(&s.profile, "profile", string(o.Profile), "of the embedded server: safe syncs every write, fast every two minutes")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
 	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
 	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
@@ -65,18 +70,17 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
 	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "what to run")
 	d.StringVar(&o.Node, "node", "", "name of this node (default: kept in the data folder, or made up)")
-	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at the first start (default %d)", schemas.DefaultShards))
-	d.IntVar(&o.Replicas, "replicas", 1, "replicas of every stream")
-	o.Retention = functions.DefaultRetention
+	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 takes what it has, or %d", schemas.DefaultShards))
+	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream")
 	d.Var(durationValue{&o.Retention}, "retention", "how long the record of a concluded timer is kept")
-	d.Var(durationValue{&o.FiredMaxAge}, "fired-max-age", "how long fired events stay in their stream (default 24h)")
-	d.Var(durationValue{&o.DeadMaxAge}, "dead-max-age", "how long dead letters are kept (default 720h)")
-	d.Var(durationValue{&o.SweepDelay}, "sweep-delay", "how far behind the sweeper audits (default 10m)")
-	d.Var(durationValue{&o.Lease}, "lease", "how long a silent scheduler keeps its shards (default 3s)")
-	d.Var(durationValue{&o.Horizon}, "horizon", "how far ahead timers are read into memory (default 5s)")
-	d.Var(durationValue{&o.Limits.MaxHorizon}, "max-ahead", fmt.Sprintf("how far ahead a timer may be due (default %s)", schemas.DefaultLimitHorizon))
-	d.IntVar(&o.Concurrency, "concurrency", functions.DefaultConcurrency, "callbacks of one service at a time")
-	d.IntVar(&o.TotalConcurrency, "total-concurrency", functions.DefaultTotal, "callbacks at a time in all")
+	d.Var(durationValue{&o.FiredMaxAge}, "fired-max-age", "how long fired events stay in their stream")
+	d.Var(durationValue{&o.DeadMaxAge}, "dead-max-age", "how long dead letters are kept")
+	d.Var(durationValue{&o.SweepDelay}, "sweep-delay", "how far behind the sweeper audits")
+	d.Var(durationValue{&o.Lease}, "lease", "how long a silent scheduler keeps its shards")
+	d.Var(durationValue{&o.Horizon}, "horizon", "how far ahead timers are read into memory")
+	d.Var(durationValue{&o.Limits.MaxHorizon}, "max-ahead", "how far ahead a timer may be due")
+	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "callbacks of one service at a time")
+	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "callbacks at a time in all")
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
 	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
@@ -92,8 +96,11 @@ func (s *settings) add(cmd *cobra.Command) {
 // load takes what flags have not given from the environment and the file, checks
 // everything, and returns the options of a node.
 func (s *settings) load(c *cli) (app.Options, error) {
-	s.given = map[string]bool{}
-	s.fs.Visit(func(f *pflag.Flag) { s.given[f.Name] = true })
+	s.given, s.flagged = map[string]bool{}, map[string]bool{}
+	s.fs.Visit(func(f *pflag.Flag) { s.given[f.Name], s.flagged[f.Name] = true, true })
+	if err := s.chooseServer(); err != nil {
+		return app.Options{}, err
+	}
 	if s.config == "" {
 		s.config = c.getenv(envPrefix + "CONFIG")
 	}
@@ -109,7 +116,7 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	}
 	for _, name := range s.names {
 		switch {
-		case s.given[name]:
+		case s.flagged[name], s.ownServer && slices.Contains(externalSettings, name):
 		case fromEnv.Exists(name):
 			err = s.set(name, fromEnv.Get(name), "environment variable "+envName(name))
 		case fromFile.Exists(name):
@@ -123,6 +130,27 @@ func (s *settings) load(c *cli) (app.Options, error) {
 		return app.Options{}, err
 	}
 	return s.options(c)
+}
+
+// embeddedSettings are for the embedded server, externalSettings for another.
+var (
+	embeddedSettings = []string{"data", "nats-listen", "profile"}
+	externalSettings = []string{"nats-url", "creds", "tls-ca", "tls-cert", "tls-key"}
+)
+
+// chooseServer lets a flag for the embedded server win over a nats-url that is
+// in the environment for the commands that talk to a server.
+func (s *settings) chooseServer() error {
+	for _, name := range embeddedSettings {
+		if !s.flagged[name] {
+			continue
+		}
+		if s.flagged["nats-url"] {
+			return usagef("--%s is for the embedded server, and --nats-url for another: give one of them", name)
+		}
+		s.ownServer = true
+	}
+	return nil
 }
 
 func envName(name string) string {

@@ -30,14 +30,15 @@ stream, by the server's clock.`,
 	}
 	cmd.Flags().IntVarP(&count, "count", "n", 0, "stop after so many; 0 is never")
 	cmd.Flags().StringVar(&since, "since", "", "begin with what fired since then: 10m, or an RFC 3339 time (default: now)")
-	return c.talking(cmd, func(ctx context.Context, s session, args []string) error {
+	var cfg jetstream.OrderedConsumerConfig
+	check := func(args []string) error {
 		if args[0] != "*" && !schemas.ValidService(args[0]) {
 			return usagef("%.80q is not a service: it is 1 to %d letters, digits, '-' or '_', or \"*\"", args[0], schemas.MaxServiceLength)
 		}
 		if count < 0 {
 			return usagef("--count must not be negative")
 		}
-		cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectFired(args[0])}, DeliverPolicy: jetstream.DeliverNewPolicy}
+		cfg = jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectFired(args[0])}, DeliverPolicy: jetstream.DeliverNewPolicy}
 		if since != "" {
 			t, err := parseSince(since)
 			if err != nil {
@@ -45,8 +46,9 @@ stream, by the server's clock.`,
 			}
 			cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &t
 		}
-		return c.tail(ctx, s, cfg, count)
-	})
+		return nil
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error { return c.tail(ctx, s, cfg, count) })
 }
 
 func parseSince(s string) (time.Time, error) {

@@ -34,10 +34,10 @@ func (e *BlockedError) Error() string {
 }
 
 const (
-	hintLoopback = "functions.allow-loopback"
-	hintPrivate  = "functions.allow-private"
-	hintPrefix   = "functions.allow-prefixes with its range"
-	hintHost     = "functions.allow-prefixes with exactly this address"
+	hintLoopback = "allow-loopback"
+	hintPrivate  = "allow-private"
+	hintPrefix   = "allow-prefixes with its range"
+	hintHost     = "allow-prefixes with exactly this address"
 )
 
 type class struct {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/functions/httpcall"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -131,6 +133,18 @@ func (o *Options) runs(r Role) bool { return slices.Contains(o.Roles, r) }
 
 func badConfig(format string, args ...any) error {
 	return schemas.Errorf(schemas.CodeConfig, format, args...)
+}
+
+// DefaultOptions has every default filled in, but for Data, which has none, and
+// Shards and Node, which the store and the data folder know.
+func DefaultOptions() Options {
+	return Options{
+		NATSListen: DefaultNATSListen, HTTP: DefaultHTTP, Profile: ProfileSafe, Roles: AllRoles(), Replicas: 1,
+		Retention: store.DefaultRetention, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, Timeout: store.DefaultTimeout,
+		Limits: schemas.Limits{MaxHorizon: schemas.DefaultLimitHorizon},
+		Lease:  scheduler.DefaultLease, Horizon: scheduler.DefaultHorizon, SweepDelay: scheduler.DefaultSweepDelay,
+		Concurrency: functions.DefaultConcurrency, TotalConcurrency: functions.DefaultTotal,
+	}
 }
 
 // Validate reports what is out of range, without touching anything outside.

@@ -1,0 +1,362 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+type added struct {
+	Timer     schemas.TimerID
+	ID        string
+	Source    string
+	Due       string
+	Duplicate bool
+	State     string
+}
+
+// TestRoundTrip is one timer's life on the command line, and a second one's that
+// is cancelled.
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	got := make(chan string, 1)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- string(b)
+	}))
+	t.Cleanup(hook.Close)
+
+	first := ok[added](t, n, "add", "--in", "500ms", "--svc", "orders", "--callback", hook.URL, "--data", `{"n":1}`, "--group", "g", "--max-attempts", "2",
+		"--backoff", "1s..2s", "--callback-timeout", "3s", "--type", "t", "--ext", "color=red", "--id", "one", "--source", "/shop")[0]
+	if first.ID != "one" || first.Source != "/shop" || first.Duplicate || first.State != "pending" || first.Timer != schemas.NewTimerID("/shop", "one") {
+		t.Errorf("added %+v", first)
+	}
+	select {
+	case body := <-got:
+		if body != `{"n":1}` {
+			t.Errorf("callback got %s", body)
+		}
+	case <-time.After(bound):
+		t.Fatal("no callback")
+	}
+	await(t, func() bool {
+		return ok[schemas.TimerInfo](t, n, "get", first.Timer.String())[0].State == schemas.StateSuccess
+	})
+	info := ok[schemas.TimerInfo](t, n, "get", "one", "--source", "/shop")[0]
+	if info.Group != "g" || info.MaxAttempts != 2 || info.Type != "t" || info.Attempts != 1 || info.Outcome == nil || info.Outcome.Code != 200 {
+		t.Errorf("got %+v", info)
+	}
+
+	far := []string{"add", "--in", "1h", "--svc", "orders", "--id", "far", "--data", "text"}
+	if a := ok[added](t, n, far...)[0]; a.Duplicate || a.Source != "belfry-cli" {
+		t.Errorf("added %+v", a)
+	}
+	if a := ok[added](t, n, far...)[0]; !a.Duplicate {
+		t.Errorf("added again %+v", a)
+	}
+	n.client(t, append(far, "--ext", "other=1")...).oneLine(t, exitRefused)
+	moved := ok[schemas.TimerInfo](t, n, "reschedule", "far", "--source", "belfry-cli", "--at", "2030-01-02T03:04:05.678Z")
+	if moved[0].Due != "2030-01-02T03:04:05.678Z" {
+		t.Errorf("moved to %s", moved[0].Due)
+	}
+	ok[schemas.TimerInfo](t, n, "reschedule", "far", "--source", "belfry-cli", "--in", "PT2H")
+	if l := ok[schemas.TimerInfo](t, n, "ls", "--svc", "orders", "--state", "pending"); len(l) != 1 || l[0].ID != "far" {
+		t.Errorf("listed %+v", l)
+	}
+	if c := ok[schemas.TimerInfo](t, n, "cancel", "far", "--source", "belfry-cli"); c[0].State != schemas.StateCancelled {
+		t.Errorf("cancelled %+v", c)
+	}
+	n.client(t, "cancel", first.Timer.String()).oneLine(t, exitRefused, "success")
+	r := n.client(t, "reschedule", "far", "--source", "belfry-cli", "--in", "1h", "-o", "json")
+	r.oneLine(t, exitRefused)
+	e := parseLines[struct {
+		Error struct{ Code, Message string }
+	}](t, r.err)[0].Error
+	if e.Code != "already_done" || e.Message == "" {
+		t.Errorf("error in JSON: %s", r.err)
+	}
+
+	for name, want := range map[string]string{"ls": "far", "get " + first.Timer.String(): "callback", "version": "belfry", "dead ls": "", "config check": "ok", "config print": "nats-listen"} {
+		if r := n.client(t, strings.Fields(name)...); r.code != exitOK || !strings.Contains(r.out, want) {
+			t.Errorf("belfry %s: %d %q %q", name, r.code, r.out, r.err)
+		}
+	}
+	if r := n.client(t, "ls", "-n", "1"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.err, "-n 0") {
+		t.Errorf("ls -n 1: %q %q", r.out, r.err)
+	}
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		if code, body := httpGet(t, "http://"+n.http+path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	n.stop(t)
+}
+
+func await(t *testing.T, ask func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(bound)
+	for !ask() { // each asking is a process: no pause is needed
+		if time.Now().After(deadline) {
+			t.Fatal("it does not come")
+		}
+	}
+}
+
+// TestTail: live, from the past, and as text.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	live := command(t, []string{"NATS_URL=" + n.nats}, "tail", "orders", "-o", "json", "-n", "2")
+	r, w := io.Pipe()
+	live.Stdout = w
+	if err := live.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := readLog(r)
+	// Timers are added until the tail, which began at an unknown moment, has had two.
+	ended := make(chan error, 1)
+	go func() {
+		ended <- live.Wait()
+		w.Close()
+	}()
+	count := 0
+	for running := true; running; count++ {
+		ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--id", fmt.Sprint(count), "--data", "line\x1b[31m\nbreak")
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("tail: %v", err)
+			}
+			running = false
+		default:
+		}
+	}
+	<-lines.end
+	events := parseLines[firedEvent](t, lines.text()+"\n")
+	if len(events) != 2 {
+		t.Fatalf("tail -n 2 printed %d events", len(events))
+	}
+	for _, e := range events {
+		if e.Service != "orders" || e.LatenessMs < 0 || e.LatenessMs > 10_000 || e.Timer != schemas.NewTimerID("belfry-cli", e.ID) || !strings.Contains(string(e.Event), `"timerfired"`) {
+			t.Errorf("event %+v", e)
+		}
+	}
+	past := ok[firedEvent](t, n, "tail", "*", "--since", "1h", "-n", fmt.Sprint(count))
+	if len(past) != count || past[0].ID != "0" {
+		t.Errorf("tail --since: %d events", len(past))
+	}
+	text := n.client(t, "tail", "orders", "--since", "2000-01-01T00:00:00Z", "-n", "1")
+	if text.code != exitOK || strings.Count(text.out, "\n") != 2 || strings.Contains(text.out, "\x1b") || !strings.Contains(text.out, "s") {
+		t.Errorf("tail as text: %d %q %q", text.code, text.out, text.err)
+	}
+	n.client(t, "tail", "a.b").oneLine(t, exitUsage, "a.b")
+	n.client(t, "tail", "a", "--since", "yesterday").oneLine(t, exitUsage, "yesterday")
+}
+
+// TestDeadLetters: given up, listed, replayed.
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	calls := make(chan struct{}, 100)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusGone)
+		calls <- struct{}{}
+	}))
+	t.Cleanup(hook.Close)
+	a := ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", hook.URL)[0]
+	<-calls
+	var dead []schemas.DeadInfo
+	await(t, func() bool {
+		dead = ok[schemas.DeadInfo](t, n, "dead", "ls", "--svc", "orders")
+		return len(dead) == 1
+	})
+	if dead[0].Timer != a.Timer || dead[0].Attempts != 1 {
+		t.Errorf("dead letter %+v", dead[0])
+	}
+	if r := n.client(t, "dead", "ls"); !strings.Contains(r.out, a.Timer.String()) {
+		t.Errorf("dead ls: %q", r.out)
+	}
+	if r := ok[map[string]int](t, n, "dead", "replay", a.Timer.String()); r[0]["replayed"] != 1 {
+		t.Errorf("replay: %v", r)
+	}
+	<-calls
+	await(t, func() bool { return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 })
+	if r := ok[map[string]int](t, n, "dead", "replay", "--svc", "orders"); r[0]["replayed"] != 1 {
+		t.Errorf("replay of the service: %v", r)
+	}
+	<-calls
+	n.client(t, "dead", "replay").oneLine(t, exitUsage)
+	n.client(t, "dead", "replay", "none", "--source", "/none").oneLine(t, exitNotFound)
+}
+
+// TestUsage: mistakes that Belfry is not asked about.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	id := schemas.NewTimerID("a", "b").String()
+	for line, want := range map[string]string{
+		"ad":                                       "did you mean add",
+		"nonsense":                                 "unknown command",
+		"dead lss":                                 "did you mean ls",
+		"config chekc":                             "check",
+		"add --nonsense":                           "unknown flag: --nonsense",
+		"add":                                      "--in or --at",
+		"add --in 1s --at 2030-01-01T00:00:00Z":    "--in or --at",
+		"add --in soon":                            "soon",
+		"add --at tomorrow":                        "tomorrow",
+		"add --in 1s extra":                        "got 1 arguments",
+		"add --in 1s --ext novalue":                "NAME=VALUE",
+		"add --in 1s --data @/does/not/exist":      "/does/not/exist",
+		"get":                                      "got 0 arguments",
+		"get short":                                "--source",
+		"cancel " + strings.Repeat("z", 26):        "base32hex",
+		"reschedule " + id:                         "--in or --at",
+		"ls --state sleeping":                      "sleeping",
+		"ls -n -1":                                 "negative",
+		"ls -o xml":                                "text or json",
+		"ls --timeout soon":                        "timeout",
+		"ls --creds /does/not/exist":               "/does/not/exist",
+		"ls --tls-ca /does/not/exist":              "/does/not/exist",
+		"tail":                                     "got 0 arguments",
+		"dead replay " + id + " --svc x":           "either",
+		"version --output xml":                     "text or json",
+		"serve extra":                              "got 1 arguments",
+		"serve --http nowhere":                     "HOST:PORT",
+		"serve --roles cook":                       "cook",
+		"serve --profile brave":                    "brave",
+		"serve --log-level loud":                   "loud",
+		"serve --log-format xml":                   "xml",
+		"serve --retention never":                  "retention",
+		"serve --allow-prefixes everything":        "everything",
+		"serve --replicas 2":                       "1, 3 or 5",
+		"serve --data d --nats-url nats://x":       "give one of them",
+		"serve --config /does/not/exist":           "/does/not/exist",
+		"serve --shards 1000 --data /tmp/x":        "shards",
+		"config check --config /does/not/exist":    "no such file",
+		"serve --nats-url nats://x --creds /nope/": "/nope/",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			// An address that nobody serves: whoever asks it fails otherwise.
+			r := belfryEnv(t, []string{"NATS_URL=nats://127.0.0.1:1"}, "", strings.Fields(line)...)
+			r.oneLine(t, exitUsage, want)
+		})
+	}
+}
+
+func TestRefusedAndNotFound(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	n.client(t, "get", "none", "--source", "/none").oneLine(t, exitNotFound, "no timer")
+	n.client(t, "cancel", schemas.NewTimerID("/none", "none").String()).oneLine(t, exitNotFound)
+	n.client(t, "add", "--in", "1s", "--svc", "a.b").oneLine(t, exitRefused, "a.b")
+	n.client(t, "add", "--in", "1s", "--callback", "ftp://x").oneLine(t, exitRefused, "timercallback")
+	n.client(t, "add", "--in", "-1s").oneLine(t, exitRefused, "timerafter")
+	n.client(t, "add", "--in", "1s", "--max-attempts", "many").oneLine(t, exitRefused, "many")
+	big := belfryEnv(t, []string{"NATS_URL=" + n.nats}, strings.Repeat("x", 2<<20), "add", "--in", "1s", "--data", "@-")
+	big.oneLine(t, exitRefused, "bytes")
+	stdin := belfryEnv(t, []string{"BELFRY_NATS_URL=" + n.nats}, `{"from":"stdin"}`, "add", "--in", "1h", "--data", "@-", "--id", "s")
+	if stdin.code != exitOK {
+		t.Errorf("data from stdin: %+v", stdin)
+	}
+}
+
+// TestUnreachable: one line each, and its exit code, for clients and nodes.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	plain := natstest.Run(t, func(o *server.Options) { o.JetStream = false })
+	empty := natstest.Run(t)
+	none := "nats://user:hunter2@127.0.0.1:1"
+	for _, cmd := range []string{"ls", "get " + schemas.NewTimerID("a", "b").String(), "add --in 1s", "tail x", "dead ls", "dead replay --svc x"} {
+		belfryRun(t, append(strings.Fields(cmd), "--nats-url", none)...).oneLine(t, exitUnreachable, "127.0.0.1:1", "belfry serve")
+	}
+	if r := belfryRun(t, "ls", "--nats-url", none, "-o", "json"); strings.Contains(r.err, "hunter2") || !strings.Contains(r.err, `"code":"unavailable"`) {
+		t.Errorf("stderr %q", r.err)
+	}
+	belfryRun(t, "ls", "--nats-url", empty.URL()).oneLine(t, exitUnreachable, "router")
+	belfryRun(t, "tail", "x", "--nats-url", empty.URL()).oneLine(t, exitUnreachable, schemas.StreamFired)
+	belfryRun(t, "tail", "x", "--nats-url", plain.URL()).oneLine(t, exitUnreachable)
+	belfryRun(t, "serve", "--http", "-", "--nats-url", none).oneLine(t, exitUnreachable, "127.0.0.1:1")
+	belfryRun(t, "serve", "--http", "-", "--nats-url", plain.URL()).oneLine(t, exitUsage, "JetStream")
+}
+
+// TestInUse: a busy port, and a folder that a live node has.
+func TestInUse(t *testing.T) {
+	t.Parallel()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { busy.Close() })
+	addr := busy.Addr().String()
+	n := serve(t, "")
+	free := "127.0.0.1:0"
+	belfryRun(t, "serve", "--data", t.TempDir(), "--nats-listen", free, "--http", addr).oneLine(t, exitInUse, addr, "--http")
+	belfryRun(t, "serve", "--data", t.TempDir(), "--nats-listen", addr, "--http", free).oneLine(t, exitInUse, addr, "--nats-listen")
+	belfryRun(t, "serve", "--data", n.data, "--nats-listen", free, "--http", free).oneLine(t, exitInUse, n.data, fmt.Sprintf("process %d", n.cmd.Process.Pid))
+}
+
+// TestKilledAndBack: what was added is there after SIGKILL, and the folder's lock
+// is not in the way.
+func TestKilledAndBack(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	ok[added](t, n, "add", "--in", "1h", "--id", "kept", "--source", "/s")
+	if err := n.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-n.done
+	n = serve(t, n.data)
+	if got := ok[schemas.TimerInfo](t, n, "get", "kept", "--source", "/s"); got[0].State != schemas.StatePending {
+		t.Errorf("after SIGKILL: %+v", got)
+	}
+	n.stop(t)
+	if _, err := os.Stat(filepath.Join(n.data, "belfry.pid")); !os.IsNotExist(err) {
+		t.Errorf("a stopped node left its process id behind: %v", err)
+	}
+}
+
+// TestStopWithCallbackRunning: SIGTERM while a callback hangs.
+func TestStopWithCallbackRunning(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	called := make(chan struct{}, 10)
+	hold := make(chan struct{})
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, _ *http.Request) {
+		called <- struct{}{}
+		<-hold
+	}))
+	t.Cleanup(hook.Close)
+	t.Cleanup(func() { close(hold) })
+	ok[added](t, n, "add", "--in", "1ms", "--callback", hook.URL)
+	<-called
+	n.stop(t)
+}
+
+func TestExitCodesAreDocumented(t *testing.T) {
+	t.Parallel()
+	r := belfryRun(t, "help", "exit-codes")
+	for code := exitOK; code <= exitInUse; code++ {
+		if !strings.Contains(r.out, fmt.Sprintf("\n  %d  ", code)) {
+			t.Errorf("help exit-codes lacks %d: %s", code, r.out)
+		}
+	}
+	if r := belfryRun(t); r.code != exitOK || !strings.Contains(r.out, "belfry serve") {
+		t.Errorf("without arguments: %+v", r)
+	}
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "belfry.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// TestPrecedence: a flag wins over the environment, that over the file, that over
+// the default.
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	path := writeConfig(t, "shards: 3\nretention: P2D\nroles: [router, functions]\nhttp: 127.0.0.1:1\nnode: from-file\n")
+	env := []string{"BELFRY_CONFIG=" + path, "BELFRY_HTTP=127.0.0.1:2", "BELFRY_NODE=from-env", "BELFRY_ALLOW_PREFIXES=10.0.0.0/8,fd00::/8", "BELFRY_SEEDS=7"}
+	r := belfryEnv(t, env, "", "config", "print", "-o", "json", "--node", "from-flag")
+	if r.code != exitOK {
+		t.Fatal(r.err)
+	}
+	m := parseLines[map[string]any](t, r.out)[0]
+	for key, want := range map[string]any{"shards": 3.0, "retention": "48h", "http": "127.0.0.1:2", "node": "from-flag", "profile": "safe", "allow-loopback": true, "sweep-delay": "10m"} {
+		if m[key] != want {
+			t.Errorf("%s is %v, want %v", key, m[key], want)
+		}
+	}
+	if got := m["roles"].([]any); len(got) != 2 || len(m["allow-prefixes"].([]any)) != 2 {
+		t.Errorf("lists: %v, %v", got, m["allow-prefixes"])
+	}
+	if !strings.HasSuffix(m["data"].(string), "/.local/state/belfry") {
+		t.Errorf("data is %v", m["data"])
+	}
+	// What is printed can be read again.
+	again := belfryEnv(t, env, "", "config", "print")
+	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, again.out)); r.code != exitOK {
+		t.Errorf("printed settings are refused: %s\n%s", r.err, again.out)
+	}
+}
+
+// TestServerChoice: the URL that clients use does not turn a node that was asked
+// to bring its own server into one that uses another.
+func TestServerChoice(t *testing.T) {
+	t.Parallel()
+	env := []string{"BELFRY_NATS_URL=nats://10.0.0.1:4222", "BELFRY_CREDS=/c", "XDG_STATE_HOME=/state"}
+	m := parseLines[map[string]any](t, belfryEnv(t, env, "", "config", "print", "-o", "json").out)[0]
+	if m["nats-url"] != "nats://10.0.0.1:4222" || m["creds"] != "/c" || m["allow-loopback"] != false {
+		t.Errorf("from the environment: %v", m)
+	}
+	m = parseLines[map[string]any](t, belfryEnv(t, env, "", "config", "print", "-o", "json", "--data", "/d").out)[0]
+	if m["nats-url"] != "" || m["creds"] != "" || m["data"] != "/d" {
+		t.Errorf("with --data: %v", m)
+	}
+	m = parseLines[map[string]any](t, belfryEnv(t, env[2:], "", "config", "print", "-o", "json", "--nats-listen", "0.0.0.0:4222").out)[0]
+	if m["allow-loopback"] != false || m["data"] != "/state/belfry" {
+		t.Errorf("listening to the world: %v", m)
+	}
+}
+
+func TestConfigFileMistakes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		text string
+		want []string
+	}{
+		"unknown keys":      {"shard: 3\nretension: 1h\nshards: 2", []string{"retension, shard "}},
+		"unknown nested":    {"services:\n  orders:\n    secrte: " + secret, []string{"services.orders.secrte", "secret"}},
+		"not YAML":          {"\x00\x01garbage: [", []string{"not YAML"}},
+		"a text":            {"hello", []string{"not YAML with settings"}},
+		"wrong number":      {"shards: many", []string{"shards", "many"}},
+		"wrong duration":    {"retention: 24", []string{"retention", "duration"}},
+		"wrong bool":        {"allow-private: maybe", []string{"allow-private", "maybe"}},
+		"group for value":   {"http: {host: x}", []string{"http", "not a group"}},
+		"services a list":   {"services: [a]", []string{"services", "group"}},
+		"service a text":    {"services: {orders: " + secret + "}", []string{"services.orders", "group"}},
+		"service name":      {"services: {a b: {concurrency: 1}}", []string{"a b"}},
+		"concurrency":       {"services: {orders: {concurrency: 0}}", []string{"services.orders.concurrency"}},
+		"secret a number":   {"services: {orders: {secret: 7}}", []string{"services.orders.secret", "whsec_"}},
+		"secrets a text":    {"services: {orders: {secrets: " + secret + "}}", []string{"services.orders.secrets", "list"}},
+		"secret too short":  {"services: {orders: {secret: whsec_aHVudGVyMg==}}", []string{"orders"}},
+		"secret not base64": {"services: {orders: {secret: whsec_hunter2!hunter2!hunter2!hunter2}}", []string{"orders"}},
+		"key twice":         {"shards: 1\nshards: 2", []string{"shards"}},
+		"role":              {"roles: [cook]", []string{"cook"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := writeConfig(t, tt.text)
+			for _, cmd := range []string{"config check", "config print", "serve"} {
+				r := belfryRun(t, append(strings.Fields(cmd), "--config", path)...)
+				r.oneLine(t, exitUsage, tt.want...)
+				if strings.Contains(r.err, secret) || strings.Contains(r.err, "hunter2") || strings.Contains(r.err, "aHVudGVyMg") {
+					t.Errorf("%s tells a secret: %s", cmd, r.err)
+				}
+			}
+		})
+	}
+	belfryEnv(t, []string{"BELFRY_SHARDS=many"}, "", "serve").oneLine(t, exitUsage, "BELFRY_SHARDS", "many")
+}
+
+// TestSecretsAreNotTold: by config print, at the start, in the log of a node that
+// uses them, or anywhere on its HTTP server.
+func TestSecretsAreNotTold(t *testing.T) {
+	t.Parallel()
+	path := writeConfig(t, "services:\n  orders:\n    secret: "+secret+"\n    concurrency: 3\n  bills:\n    secrets: ["+secret+"]\n")
+	var all strings.Builder
+	for _, format := range []string{"text", "json"} {
+		for _, cmd := range []string{"print", "check"} {
+			r := belfryRun(t, "config", cmd, "--config", path, "-o", format)
+			if r.code != exitOK {
+				t.Fatal(r.err)
+			}
+			all.WriteString(r.out + r.err)
+		}
+	}
+	if !strings.Contains(all.String(), "(hidden)") || !strings.Contains(all.String(), "concurrency") {
+		t.Errorf("services are not shown: %s", all.String())
+	}
+	url := belfryRun(t, "config", "print", "--nats-url", "nats://user:hunter2@127.0.0.1:4222")
+	if url.code != exitOK || !strings.Contains(url.out, "xxxxx") {
+		t.Errorf("config print: %+v", url)
+	}
+	n := serve(t, "", "--config", path, "--log-level", "debug")
+	ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", "http://user:hunter2@127.0.0.1:1/", "--max-attempts", "1")
+	await(t, func() bool { return len(ok[map[string]any](t, n, "dead", "ls")) == 1 })
+	for _, path := range []string{"/readyz", "/metrics"} {
+		_, body := httpGet(t, "http://"+n.http+path)
+		all.WriteString(body)
+	}
+	for _, args := range [][]string{{"ls"}, {"ls", "-o", "json"}, {"dead", "ls", "-o", "json"}} {
+		r := n.client(t, args...)
+		all.WriteString(r.out + r.err)
+	}
+	n.stop(t)
+	all.WriteString(url.out + n.log.text())
+	for _, s := range []string{secret, strings.TrimPrefix(secret, "whsec_"), "hunter2"} {
+		if strings.Contains(all.String(), s) {
+			t.Errorf("%s was told", s)
+		}
+	}
+}
