@@ -14,7 +14,7 @@ const (
 	RouterConsumer = "router"
 	// RouterAckWait is after how long an add that no router acknowledged is
 	// delivered to another.
-	RouterAckWait = 30 * time.Second
+	RouterAckWait = 3 * time.Second
 	// RouterMaxAckPending bounds the adds that routers hold unacknowledged.
 	RouterMaxAckPending = 20_000
 )
@@ -50,8 +50,12 @@ func (s *Store) ServiceConsumer(ctx context.Context, svc string, kind Kind, maxA
 }
 
 func (s *Store) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	c, err := s.js.CreateOrUpdateConsumer(ctx, stream, cfg)
-	return c, mapError("consumer "+cfg.Durable+" of "+stream, err)
+	op := "consumer " + cfg.Durable + " of " + stream
+	bound, release, err := s.bind(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	c, err := s.js.CreateOrUpdateConsumer(bound, stream, cfg)
+	return c, ctxError(bound, op, err)
 }

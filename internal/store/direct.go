@@ -259,6 +259,9 @@ func (s *Store) bind(ctx context.Context, op string) (context.Context, func(), e
 
 // ctxError maps an error of a bound call.
 func ctxError(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if cause := context.Cause(ctx); errors.Is(cause, nats.ErrDisconnected) {
 		return mapError(op, cause)
 	}

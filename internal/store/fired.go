@@ -34,16 +34,16 @@ func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Ti
 }
 
 func (s *Store) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
-	cctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	slices.Sort(filter)
-	info, err := s.js.Stream(cctx, stream)
+	info, err := s.streamState(ctx, stream)
+	if err != nil || info.State.Msgs == 0 {
+		return err
+	}
+	cctx, release, err := s.bind(ctx, "read "+stream)
 	if err != nil {
-		return mapError("read "+stream, err)
+		return err
 	}
-	if info.CachedInfo().State.Msgs == 0 {
-		return nil
-	}
+	defer release()
+	slices.Sort(filter)
 	c, err := s.js.CreateConsumer(cctx, stream, jetstream.ConsumerConfig{
 		FilterSubjects: filter, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since,
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, HeadersOnly: true, InactiveThreshold: 10 * time.Second,
@@ -117,15 +117,9 @@ func (s *Store) findQueued(ctx context.Context, stream string, filter []string, 
 // FiredFirstTime is when the oldest event that is still in TIMERS_FIRED was
 // published, by the leader's clock; zero if there is none.
 func (s *Store) FiredFirstTime(ctx context.Context) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	st, err := s.js.Stream(ctx, schemas.StreamFired)
-	if err != nil {
-		return time.Time{}, mapError("look up "+schemas.StreamFired, err)
+	info, err := s.streamState(ctx, schemas.StreamFired)
+	if err != nil || info.State.Msgs == 0 {
+		return time.Time{}, err
 	}
-	state := st.CachedInfo().State
-	if state.Msgs == 0 {
-		return time.Time{}, nil
-	}
-	return state.FirstTime, nil
+	return info.State.FirstTime, nil
 }

@@ -42,7 +42,9 @@ func (s *Store) WatchServices(ctx context.Context) (<-chan string, error) {
 	go func() {
 		defer close(ch)
 		for ctx.Err() == nil {
-			s.watchServices(ctx, kv, ch)
+			if s.nc.IsConnected() {
+				s.watchServices(ctx, kv, ch)
+			}
 			timer := time.NewTimer(tailRetry)
 			select {
 			case <-ctx.Done():

@@ -68,15 +68,19 @@ func (t *Tail) Stop() {
 // follow reads with one ordered consumer until it breaks.
 func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Timer)) error {
 	sh := &s.subjects[shard]
-	cctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	c, err := s.js.OrderedConsumer(cctx, sh.stream, jetstream.OrderedConsumerConfig{
+	bound, release, err := s.bind(ctx, "follow "+sh.stream)
+	if err != nil {
+		return err
+	}
+	defer release()
+	c, err := s.js.OrderedConsumer(bound, sh.stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{sh.timer + "*"}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
 		InactiveThreshold: time.Minute,
 	})
 	if err != nil {
-		return mapError("follow "+sh.stream, err)
+		return ctxError(bound, "follow "+sh.stream, err)
 	}
+	release()
 	it, err := c.Messages(jetstream.PullMaxMessages(2048), jetstream.PullHeartbeat(2*time.Second), jetstream.PullExpiry(30*time.Second))
 	if err != nil {
 		return mapError("follow "+sh.stream, err)

@@ -1,0 +1,286 @@
+package store_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// killed is a store on a server in a process of its own.
+type killed struct {
+	t *testing.T
+	p *natstest.Process
+	s *store.Store
+}
+
+func newKilled(t *testing.T, sync bool) *killed {
+	k := &killed{t: t, p: natstest.RunProcess(t, sync)}
+	k.open()
+	return k
+}
+
+func (k *killed) open() {
+	k.t.Helper()
+	s, err := store.Open(k.t.Context(), k.p.Connect(), store.Config{Node: "n1", Geometry: storetest.Geometry}, zerolog.Nop())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.s = s
+	k.t.Cleanup(s.Close)
+}
+
+// kill ends the server with SIGKILL, and what this process had in flight with it,
+// and starts both again.
+func (k *killed) kill() {
+	k.t.Helper()
+	k.s.Conn().Close()
+	k.p.Kill()
+	k.s.Close()
+	k.p.Start()
+	k.open()
+}
+
+// states are the records that there are, by timer.
+func (k *killed) states() map[schemas.TimerID]schemas.State {
+	k.t.Helper()
+	out := map[schemas.TimerID]schemas.State{}
+	q := store.ListQuery{Limit: store.MaxListLimit}
+	for {
+		p, err := k.s.List(k.t.Context(), q)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		for _, tm := range p.Timers {
+			out[tm.ID] = tm.Record.State
+		}
+		if q.Cursor = p.Cursor; q.Cursor == "" {
+			return out
+		}
+	}
+}
+
+func (k *killed) update(id schemas.TimerID, rev uint64, r *schemas.Record, ttl time.Duration) uint64 {
+	next, err := k.s.Update(k.t.Context(), store.Write{ID: id, Rev: rev, Record: r, TTL: ttl})
+	if err != nil {
+		k.t.Error(err)
+	}
+	return next
+}
+
+// each runs f for the numbers below n, many at a time.
+func each(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 256)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			f(i)
+		})
+	}
+	wg.Wait()
+}
+
+// TestKilledNothingReturns plays whole lives of timers, waits until the last
+// state has expired, and kills the server: no record may be back in any state.
+// It does so for all the ways in which a revision is replaced.
+func TestKilledNothingReturns(t *testing.T) {
+	t.Parallel()
+	for _, sync := range []bool{false, true} {
+		t.Run(map[bool]string{false: "fast", true: "safe"}[sync], func(t *testing.T) {
+			t.Parallel()
+			k := newKilled(t, sync)
+			const n = 2000
+			now := storetest.NowMs(t, k.s)
+			writes := make([]store.Write, n)
+			for i := range writes {
+				r := storetest.Pending(now)
+				if i%2 == 0 {
+					r.AddedMs = now - 24*3600_000 // added long ago, due now
+				}
+				if i%7 == 0 {
+					r.DueMs = now + 3600_000 // to be cancelled or moved
+				}
+				writes[i] = store.Write{ID: storetest.ID(i), Record: r}
+			}
+			revs := storetest.CreateAll(t, k.s, writes)
+			open := map[schemas.TimerID]schemas.State{}
+			for i := range n {
+				switch i % 10 {
+				case 3:
+					open[storetest.ID(i)] = schemas.StatePending
+				case 4:
+					open[storetest.ID(i)] = schemas.StateDelivered
+				}
+			}
+			each(n, func(i int) {
+				id, rev, r := storetest.ID(i), revs[i], *writes[i].Record
+				if open[id] == schemas.StatePending {
+					return
+				}
+				if i%14 == 0 {
+					r.State, r.Queued, r.Body = schemas.StateCancelled, false, schemas.Body{}
+					if open[id] == 0 {
+						k.update(id, rev, &r, time.Second)
+						return
+					}
+					r = *writes[i].Record
+				}
+				if i%7 == 0 {
+					r.DueMs, r.Moves = now, 1
+					rev = k.update(id, rev, &r, 0)
+				}
+				rev = k.update(id, rev, storetest.Delivered(r), 0)
+				if open[id] == schemas.StateDelivered {
+					return
+				}
+				for range i % 3 {
+					retry := storetest.Delivered(r)
+					retry.State = schemas.StateRetrying
+					rev = k.update(id, rev, retry, 0)
+				}
+				k.update(id, rev, storetest.Success(r), time.Second)
+			})
+			if t.Failed() {
+				return
+			}
+			storetest.Eventually(t, "the final records to expire", func() bool { return len(k.states()) == len(open) })
+			for round := range 2 {
+				k.kill()
+				for id, state := range k.states() {
+					if open[id] != state {
+						t.Fatalf("after kill %d: %s is %s; it should be %q", round+1, id, state, open[id])
+					}
+				}
+				if got := k.states(); len(got) != len(open) {
+					t.Fatalf("after kill %d: %d records; %d were open", round+1, len(got), len(open))
+				}
+			}
+		})
+	}
+}
+
+// TestKilledAnywhere kills the server while timers are claimed and concluded, and
+// again while they expire. A timer that was acknowledged as concluded is never
+// seen in another state again, and one that was acknowledged is not lost.
+func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	for _, sync := range []bool{false, true} {
+		t.Run(map[bool]string{false: "fast", true: "safe"}[sync], func(t *testing.T) {
+			t.Parallel()
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			l := &lives{killed: newKilled(t, sync), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[schemas.TimerID]schemas.State{}}
+			for round := range 4 {
+				l.killWhileWriting(500 + l.rnd.IntN(1500))
+				l.check("after the kill while writing")
+				// Somewhere around the expiry of the last.
+				<-time.After(time.Duration(l.rnd.IntN(2500)) * time.Millisecond)
+				l.kill()
+				l.check("after the kill around the expiry")
+				storetest.Eventually(t, "the final records to expire", func() bool { return l.check("while they expire") == 0 })
+				l.kill()
+				if n := l.check("after the kill behind the expiry"); n != 0 {
+					t.Fatalf("round %d: %d concluded timers are back", round, n)
+				}
+			}
+		})
+	}
+}
+
+// lives are timers and the last state of each that was acknowledged.
+type lives struct {
+	*killed
+	rnd *rand.Rand
+
+	mu    sync.Mutex
+	acked map[schemas.TimerID]schemas.State
+	next  int
+}
+
+// killWhileWriting plays lives until n more have concluded, and kills the server
+// amid the others.
+func (l *lives) killWhileWriting(n int) {
+	l.t.Helper()
+	var workers sync.WaitGroup
+	enough := make(chan struct{})
+	s := l.s
+	for range 64 {
+		workers.Go(func() {
+			for l.live(s) {
+				l.mu.Lock()
+				if n--; n == 0 {
+					close(enough)
+				}
+				l.mu.Unlock()
+			}
+		})
+	}
+	<-enough
+	l.p.Kill()
+	s.Conn().Close()
+	workers.Wait()
+	s.Close()
+	l.p.Start()
+	l.open()
+}
+
+// live plays one timer's life; false when the store does not answer any more.
+func (l *lives) live(s *store.Store) bool {
+	l.mu.Lock()
+	l.next++
+	i := l.next
+	l.mu.Unlock()
+	id, r := storetest.ID(i), storetest.Pending(1_700_000_000_000)
+	if i%2 == 0 {
+		r.AddedMs = time.Now().UnixMilli() // young: rolled up; the others are old
+	}
+	res := s.Create(l.t.Context(), []store.Write{{ID: id, Record: r}})[0]
+	rev, err := res.Rev, res.Err
+	for _, w := range []store.Write{{Record: r}, {Record: storetest.Delivered(*r)}, {Record: storetest.Success(*r), TTL: time.Second}} {
+		if err == nil && w.Record.State != schemas.StatePending {
+			w.ID, w.Rev = id, rev
+			rev, err = s.Update(l.t.Context(), w)
+		}
+		if err != nil {
+			if !errors.Is(err, schemas.ErrUnavailable) {
+				l.t.Error(err)
+			}
+			return false
+		}
+		l.mu.Lock()
+		l.acked[id] = w.Record.State
+		l.mu.Unlock()
+	}
+	return true
+}
+
+// check compares what there is with what was acknowledged, and returns how many
+// concluded timers are there still.
+func (l *lives) check(when string) (final int) {
+	l.t.Helper()
+	there := l.states()
+	for id, acked := range l.acked {
+		state := there[id]
+		switch {
+		case acked.Final() && state != 0 && !state.Final():
+			l.t.Fatalf("%s: %s was concluded and is %s", when, id, state)
+		case acked == schemas.StatePending && state == 0:
+			l.t.Fatalf("%s: %s was acknowledged as pending and is gone", when, id)
+		case acked == schemas.StateDelivered && state == schemas.StatePending:
+			l.t.Fatalf("%s: %s was claimed and is pending again", when, id)
+		case acked.Final() && state.Final():
+			final++
+		}
+	}
+	return final
+}
