@@ -315,7 +315,7 @@ func TestGuardAtDialTime(t *testing.T) {
 		{named, "inside.example"}, {rebinding, "rebinding.example"}, {rebinding, "rebinding.example"},
 	} {
 		out := call(t, newInvoker(t, c.cfg), "http://user:hunter2@"+c.host+":"+port+"/", 10*time.Second)
-		if out.Success || out.Retryable || out.Reason != callback.ReasonAddressRefused || !strings.Contains(out.Err, "functions.allow-") {
+		if out.Success || out.Retryable || out.Reason != callback.ReasonAddressRefused || !strings.Contains(out.Err, "(to allow it: allow-") {
 			t.Errorf("%s: %+v", c.host, out)
 		}
 	}
