@@ -1,0 +1,356 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/proc"
+)
+
+func TestMain(m *testing.M) {
+	natstest.MaybeServe()
+	os.Exit(proc.Run(m))
+}
+
+// bound is how long anything may take: far longer than it does.
+const bound = 60 * time.Second
+
+// node starts a whole node in this process, on an embedded server unless change
+// gives it a URL. It is stopped when the test ends.
+func node(t *testing.T, change func(*app.Options)) *app.App {
+	t.Helper()
+	o := app.Options{
+		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, Profile: app.ProfileFast, Shards: 2,
+		AllowLoopback: true, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
+	}
+	if change != nil {
+		change(&o)
+	}
+	if o.NATSURL != "" {
+		o.Data = ""
+	}
+	a, err := app.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, a) })
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func stop(t *testing.T, a *app.App) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), app.StopTimeout)
+	defer cancel()
+	if err := a.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// client is a plain NATS client.
+type client struct {
+	t  *testing.T
+	nc *nats.Conn
+	js jetstream.JetStream
+}
+
+func connect(t *testing.T, url string) *client {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &client{t: t, nc: nc, js: js}
+}
+
+// attrs are CloudEvents attributes.
+type attrs map[string]string
+
+// structured is an event in structured mode with the data, which is JSON.
+func structured(a attrs, data string) *nats.Msg {
+	doc := map[string]any{"specversion": "1.0", "type": "e2e", "source": "/e2e", "data": json.RawMessage(data)}
+	for k, v := range a {
+		doc[k] = v
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		panic(err) // the test's own mistake
+	}
+	return &nats.Msg{Subject: schemas.SubjectAdd, Header: nats.Header{"content-type": {"application/cloudevents+json"}}, Data: b}
+}
+
+// binary is an event in binary mode.
+func binary(a attrs, contentType, data string) *nats.Msg {
+	h := nats.Header{"ce-specversion": {"1.0"}, "ce-type": {"e2e"}, "ce-source": {"/e2e"}, "content-type": {contentType}}
+	for k, v := range a {
+		h["ce-"+k] = []string{v}
+	}
+	return &nats.Msg{Subject: schemas.SubjectAdd, Header: h, Data: []byte(data)}
+}
+
+// at is a due time from now.
+func at(d time.Duration) string { return schemas.FormatTime(time.Now().Add(d).UnixMilli()) }
+
+// publish adds durably.
+func (c *client) publish(m *nats.Msg) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
+	defer cancel()
+	if _, err := c.js.PublishMsg(ctx, m); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// call asks the API and reads the answer into v.
+func (c *client) call(verb string, req, v any) error {
+	b, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	return c.callMsg(&nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Data: b}, v)
+}
+
+func (c *client) callMsg(m *nats.Msg, v any) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
+	defer cancel()
+	reply, err := c.nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		return err
+	}
+	if code := reply.Header.Get(micro.ErrorCodeHeader); code != "" {
+		return &schemas.Error{Code: schemas.Code(code), Msg: reply.Header.Get(micro.ErrorHeader)}
+	}
+	return json.Unmarshal(reply.Data, v)
+}
+
+// info asks about a timer of source /e2e.
+func (c *client) info(id string) (schemas.TimerInfo, error) {
+	var i schemas.TimerInfo
+	return i, c.call("get", schemas.TimerRef{ID: id, Source: "/e2e"}, &i)
+}
+
+// until waits for a timer to reach a state.
+func (c *client) until(id string, want schemas.State) schemas.TimerInfo {
+	c.t.Helper()
+	var i schemas.TimerInfo
+	var err error
+	eventually(c.t, id+" is "+want.String(), func() bool {
+		i, err = c.info(id)
+		return err == nil && i.State == want
+	}, func() string { return fmt.Sprintf("%+v %v", i, err) })
+	return i
+}
+
+// fired is an event as it stands in TIMERS_FIRED.
+type fired struct {
+	subject, id, source, msgID string
+	data                       string
+	seq                        uint64
+	at                         time.Time
+	scheduledMs                int64
+	headers                    nats.Header
+	raw                        []byte
+	extensions                 map[string]any
+}
+
+// firedEvents reads a service's events from the start of the stream, until there
+// are n, or, with n 0, until its end.
+func (c *client) firedEvents(svc string, n int) []fired {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
+	defer cancel()
+	cons, err := c.js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectFired(svc)}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	it, err := cons.Messages()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer it.Stop()
+	unhook := context.AfterFunc(ctx, it.Stop)
+	defer unhook()
+	if n == 0 {
+		info, err := cons.Info(ctx)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		n = int(info.NumPending + info.Delivered.Consumer)
+	}
+	var out []fired
+	for len(out) < n {
+		m, err := it.Next()
+		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+			c.t.Fatalf("%d events on %s after %s, want %d", len(out), schemas.SubjectFired(svc), bound, n)
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		e, _, f, err := schemas.ParseFired(m.Headers(), m.Data())
+		if err != nil {
+			c.t.Fatalf("%s: %v", m.Subject(), err)
+		}
+		out = append(out, fired{
+			subject: m.Subject(), id: e.ID(), source: e.Source(), msgID: m.Headers().Get(jetstream.MsgIDHeader), data: string(e.Data()),
+			seq: meta.Sequence.Stream, at: meta.Timestamp, scheduledMs: f.ScheduledMs, headers: m.Headers(), raw: m.Data(), extensions: e.Extensions(),
+		})
+	}
+	return out
+}
+
+// lateness of each, sorted. It fails the test for one that is early.
+func lateness(t *testing.T, events []fired) []time.Duration {
+	t.Helper()
+	var out []time.Duration
+	for _, e := range events {
+		late := e.at.Sub(time.UnixMilli(e.scheduledMs))
+		if late < 0 {
+			t.Errorf("%s fired %s early", e.id, -late)
+		}
+		out = append(out, late)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func percentile(sorted []time.Duration, p float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(p/100*float64(len(sorted))), len(sorted)-1)]
+}
+
+// eventually polls for what gives no notice.
+func eventually(t *testing.T, what string, ok func() bool, state func() string) {
+	t.Helper()
+	deadline := time.Now().Add(bound)
+	for !ok() {
+		if time.Now().After(deadline) {
+			text := ""
+			if state != nil {
+				text = ": " + state()
+			}
+			t.Fatalf("not within %s: %s%s", bound, what, text)
+		}
+		time.Sleep(10 * time.Millisecond) // the pause between two looks
+	}
+}
+
+// metric is the value of a node's counter or gauge, summed over its labels.
+func metric(t *testing.T, a *app.App, name string) float64 {
+	t.Helper()
+	families, err := a.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		sum := 0.0
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+		return sum
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// callee is an HTTP server that remembers its calls.
+type callee struct {
+	url   string
+	mu    sync.Mutex
+	calls []received
+}
+
+type received struct {
+	at      time.Time
+	id, key string
+	header  http.Header
+	body    string
+}
+
+func newCallee(t *testing.T, h func(n int, w http.ResponseWriter, r *http.Request)) *callee {
+	t.Helper()
+	c := &callee{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := time.Now()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		id, err := url.PathUnescape(r.Header.Get("Ce-Id"))
+		if err != nil {
+			id = r.Header.Get("Ce-Id")
+		}
+		c.mu.Lock()
+		c.calls = append(c.calls, received{at: now, id: id, key: r.Header.Get("Idempotency-Key"), header: r.Header, body: string(body)})
+		n := 0
+		for _, call := range c.calls {
+			if call.id == id {
+				n++
+			}
+		}
+		c.mu.Unlock()
+		if h != nil {
+			h(n, w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	c.url = s.URL
+	return c
+}
+
+// of returns the calls for an event.
+func (c *callee) of(id string) []received {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.calls), func(r received) bool { return r.id != id })
+}
+
+func (c *callee) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.calls)
+}
+
+func timerID(id string) schemas.TimerID { return schemas.NewTimerID("/e2e", id) }
+
+func contains(t *testing.T, what, s, sub string) {
+	t.Helper()
+	if !strings.Contains(s, sub) {
+		t.Errorf("%s is %.300q, without %q", what, s, sub)
+	}
+}
