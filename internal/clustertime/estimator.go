@@ -33,7 +33,7 @@ func drift(d time.Duration) int64 {
 	return int64(d) * DriftPPM / 1_000_000
 }
 
-// at carries a reading to now: the leader's clock is between lo and hi.
+// carry carries a reading to now: the leader's clock is between lo and hi.
 func (r Reading) carry(now time.Time) (lo, hi int64) {
 	sinceReceived, sinceSent := now.Sub(r.Received), now.Sub(r.Sent)
 	return r.ServerNs + int64(sinceReceived) - drift(sinceReceived), r.ServerNs + int64(sinceSent) + drift(sinceSent)

@@ -14,7 +14,7 @@ const (
 	DefaultInterval = time.Second
 	// JumpTolerance is how far the host's wall clock may move against its
 	// monotonic one before a new reading is asked for.
-	JumpTolerance = 20 * time.Millisecond
+	JumpTolerance = 5 * time.Millisecond
 	retryInterval = 100 * time.Millisecond
 )
 
@@ -81,6 +81,8 @@ func (s *Service) run(ctx context.Context) {
 		case <-timer.C:
 		case <-s.resample:
 		}
+		// Taken before the reading: a jump amid it counts as one after it.
+		lead := wallLead()
 		r, err := s.read(ctx)
 		if ctx.Err() != nil {
 			return
@@ -97,26 +99,26 @@ func (s *Service) run(ctx context.Context) {
 		}
 		failing = err != nil
 		if err == nil {
-			s.observe(r)
+			s.observe(r, lead)
 		}
 		timer.Reset(next)
 	}
 }
 
-// wallLead is how far the host's wall clock is ahead of its monotonic clock,
-// against an arbitrary start.
+// monotonicStart is an arbitrary start to measure wallLead from.
 var monotonicStart = time.Now()
 
+// wallLead is how far the host's wall clock has moved against its monotonic clock.
 func wallLead() time.Duration {
 	now := time.Now()
 	return time.Duration(now.UnixNano()-monotonicStart.UnixNano()) - now.Sub(monotonicStart)
 }
 
-func (s *Service) observe(r Reading) {
+func (s *Service) observe(r Reading, lead time.Duration) {
 	s.mu.Lock()
 	stepped := s.est.Observe(r)
 	s.received = r.Received
-	s.wallLead = wallLead()
+	s.wallLead = lead
 	s.mu.Unlock()
 	if stepped {
 		s.log.Warn().Time("now", time.Unix(0, r.ServerNs)).Msg("the JetStream leader's clock was stepped")
