@@ -152,7 +152,7 @@ func (c *cli) readData(arg string) ([]byte, error) {
 	if !isFile {
 		return []byte(arg), nil
 	}
-	var r io.Reader = c.in
+	r := c.in
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {

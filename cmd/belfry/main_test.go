@@ -119,7 +119,7 @@ func serve(t *testing.T, data string, args ...string) *node {
 	n.log = readLog(r)
 	go func() {
 		defer close(n.done)
-		n.cmd.Wait() //nolint:errcheck // the exit code is in ProcessState
+		n.cmd.Wait() // the exit code is in ProcessState
 	}()
 	t.Cleanup(func() {
 		n.cmd.Process.Kill()
