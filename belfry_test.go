@@ -192,7 +192,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // an example's temporary folder
+	defer os.RemoveAll(dir)
 	url, stop, err := serve(dir)
 	if err != nil {
 		log.Fatal(err)
@@ -237,7 +237,7 @@ func ExampleClient_Cancel() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // an example's temporary folder
+	defer os.RemoveAll(dir)
 	url, stop, err := serve(dir)
 	if err != nil {
 		log.Fatal(err)

@@ -55,11 +55,11 @@ type Options struct {
 
 // Bounds of the router.
 const (
-	maxBatch    = 512 // adds validated and written together
-	maxParallel = 4   // such groups at a time
-	pullBuffer  = 4096
-	apiParallel = 256 // requests at a time; more are refused
-	slowAPI     = 8   // of these, lists and replays
+	maxBatch    = 512  // adds validated and written together
+	maxParallel = 4    // such groups at a time
+	pullBuffer  = 1024 // written well within the consumer's ack wait, also when each write is synced
+	apiParallel = 256  // requests at a time; more are refused
+	slowAPI     = 8    // of these, lists and replays
 	apiTimeout  = 4 * time.Second
 	retryPause  = 100 * time.Millisecond
 	retryMax    = 2 * time.Second

@@ -42,14 +42,14 @@ const (
 func chosen(t *testing.T) size {
 	text := os.Getenv("BELFRY_CHAOS_SECONDS")
 	if text == "" {
-		return size{timers: shortTimers, kills: shortKills, adding: 5 * time.Second, retention: 8 * time.Second}
+		return size{timers: shortTimers, kills: shortKills, adding: 5 * time.Second, retention: 12 * time.Second}
 	}
 	seconds, err := strconv.Atoi(text)
 	if err != nil || seconds < 10 {
 		t.Fatalf("BELFRY_CHAOS_SECONDS=%q must be a number of seconds, 10 or more", text)
 	}
 	whole := time.Duration(seconds) * time.Second
-	return size{timers: fullTimers, kills: fullKills, adding: max(whole/4, 5*time.Second), retention: max(whole/5, 8*time.Second)}
+	return size{timers: fullTimers, kills: fullKills, adding: max(whole/4, 5*time.Second), retention: max(whole/5, 12*time.Second)}
 }
 
 func seed(t *testing.T) uint64 {
