@@ -11,12 +11,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/rs/zerolog"
 )
 
 // version is that of the release; the commit is in the build information.
 const version = "0.1.0"
 
 func main() {
+	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00" // timers are about milliseconds
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// After the first signal the next one ends the process the usual way.
 	context.AfterFunc(ctx, stop)

@@ -146,8 +146,14 @@ func (a *App) start(ctx context.Context) error {
 		return err
 	}
 	a.nc = nc
-	a.onStop("connection", 0, func(context.Context) error {
-		nc.Close()
+	a.onStop("connection", flushBound, func(ctx context.Context) error {
+		defer nc.Close()
+		// A request that was cut off, such as the making of a stream, is still
+		// worked on: the embedded server must be done with it when it shuts down.
+		// A server that is gone has nothing to be waited for.
+		if err := nc.FlushWithContext(ctx); err != nil && nc.IsConnected() {
+			return fmt.Errorf("flush: %w", err)
+		}
 		return nil
 	})
 	a.setPhase("opening the store")

@@ -120,6 +120,8 @@ const (
 	// releaseBound that of the scheduler. What is left is the server's.
 	drainBound   = 6500 * time.Millisecond
 	releaseBound = 1500 * time.Millisecond
+	// flushBound is how long the server may take for requests that were cut off.
+	flushBound = time.Second
 	// connectTimeout bounds one attempt to reach a server.
 	connectTimeout = 5 * time.Second
 	// timeTooOld is the age of the last reading of the cluster's time from which
