@@ -2,6 +2,7 @@ package natstest
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"strconv"
 	"testing"
@@ -22,30 +23,41 @@ type Cluster struct {
 func Cluster3(tb testing.TB, options ...Option) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb}
+	// A server of a cluster must be told the others' addresses before it starts, so
+	// their ports are picked beforehand, all at once.
+	ports := freePorts(tb, len(c.Servers))
 	var routes []*url.URL
-	// The servers pick their route ports themselves, so that no port can be taken
-	// by another test in between: each is given the routes of those before it, and
-	// gossip does the rest.
+	for _, port := range ports {
+		routes = append(routes, &url.URL{Scheme: "nats-route", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	}
 	for i := range c.Servers {
-		var later []Option
-		later = append(later, func(o *server.Options) {
+		s := newServer(tb, append([]Option{func(o *server.Options) {
 			o.ServerName = "n" + strconv.Itoa(i+1)
-			o.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: server.RANDOM_PORT, PoolSize: -1}
-			o.Routes = append([]*url.URL(nil), routes...)
-		})
-		s := newServer(tb, append(later, options...)...)
+			o.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: ports[i], PoolSize: -1}
+			o.Routes = routes
+		}}, options...)...)
 		s.launch()
-		s.opts.Cluster.Port = s.ClusterAddr().Port
-		routes = append(routes, &url.URL{Scheme: "nats-route", Host: fmt.Sprintf("127.0.0.1:%d", s.opts.Cluster.Port)})
 		c.Servers[i] = s
 	}
 	for _, s := range c.Servers {
 		s.await()
-		// A restart finds the others whatever order they come back in.
-		s.opts.Routes = routes
 	}
 	c.WaitReady()
 	return c
+}
+
+func freePorts(tb testing.TB, n int) []int {
+	tb.Helper()
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
 }
 
 // WaitReady waits until the running servers have a leader of their metadata.
