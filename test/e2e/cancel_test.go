@@ -26,16 +26,19 @@ func decode[T any](t *testing.T, b []byte) T {
 func TestCancelRace(t *testing.T) {
 	t.Parallel()
 	const (
-		count   = 10_000
-		rate    = 1000 // a second: below what the machine can do, or all cancels are late
 		workers = 32
 		svc     = "race"
 	)
+	// A second: below what the machine can do, or all cancels are late.
+	count, rate := 10_000, 1000
+	if testing.Short() {
+		count, rate = 2000, 250
+	}
 	a := node(t, nil)
 	c := connect(t, a.NATSURL())
 	rec := check.NewRecorder(nil)
 	begin := time.Now().Add(5 * time.Second).Truncate(time.Millisecond)
-	due := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Second / rate) }
+	due := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Second / time.Duration(rate)) }
 	dueMs := func(n int) int64 { return due(n).UnixMilli() }
 	id := func(n int) string { return fmt.Sprintf("race-%d", n) }
 
@@ -100,7 +103,7 @@ func TestCancelRace(t *testing.T) {
 	if r.Cancelled+r.Fired != count || r.Cancelled+r.CancelsTooLate != count {
 		t.Errorf("cancelled %d, too late %d, fired %d: of %d timers", r.Cancelled, r.CancelsTooLate, r.Fired, count)
 	}
-	if r.Cancelled < count/100 || r.CancelsTooLate < count/100 {
+	if r.Cancelled == 0 || r.CancelsTooLate == 0 {
 		t.Errorf("no race: %d cancelled, %d too late", r.Cancelled, r.CancelsTooLate)
 	}
 }
