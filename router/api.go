@@ -63,6 +63,9 @@ func (r *Router) serveAPI() error {
 	return nil
 }
 
+// errClosed answers requests that come while the router stops.
+var errClosed = schemas.Errorf(schemas.CodeUnavailable, "this router is stopping; nothing was done: try again")
+
 // endpointName has no dots: micro's names are tokens.
 func endpointName(verb string) string {
 	b := []byte(verb)
@@ -99,11 +102,17 @@ func (r *Router) serve(verb string, req micro.Request, slow bool, f func() (any,
 		r.respond(verb, req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit: try again", cap(slots)))
 		return
 	}
-	r.api.Go(func() {
+	if !r.enter() {
+		<-slots
+		r.respond(verb, req, nil, errClosed)
+		return
+	}
+	go func() {
+		defer r.api.Done()
 		defer func() { <-slots }()
 		v, err := f()
 		r.respond(verb, req, v, err)
-	})
+	}()
 }
 
 func (r *Router) respond(verb string, req micro.Request, v any, err error) {
@@ -138,7 +147,11 @@ func (r *Router) handleAdd(req micro.Request) {
 		r.respond("add", req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests are being served, which is the limit: try again, or publish to %s", apiParallel, schemas.SubjectAdd))
 		return
 	}
-	r.api.Add(1)
+	if !r.enter() {
+		<-r.slots
+		r.respond("add", req, nil, errClosed)
+		return
+	}
 	r.batcher.put(&add{
 		hdr: nats.Header(req.Headers()), data: req.Data(),
 		addedMs: (r.o.Time.LatestNs() + int64(time.Millisecond) - 1) / int64(time.Millisecond),

@@ -62,6 +62,7 @@ const (
 	slowAPI     = 8    // of these, lists and replays
 	apiTimeout  = 4 * time.Second
 	retryPause  = 100 * time.Millisecond
+	drainPause  = 10 * time.Millisecond // without an add that was pulled: none is left
 	retryMax    = 2 * time.Second
 	drainBound  = 5 * time.Second
 )
@@ -78,6 +79,12 @@ type Router struct {
 	svc    micro.Service
 	wg     sync.WaitGroup
 	api    sync.WaitGroup
+	// reading is the reader of timers.add.
+	reading sync.WaitGroup
+	pulling context.CancelFunc
+	// gate is held while a request enters api; closed says that none may.
+	gate   sync.Mutex
+	closed bool
 	slots  chan struct{}
 	slow   chan struct{}
 	run    context.Context
@@ -119,13 +126,26 @@ func (r *Router) Start(ctx context.Context) error {
 		return fmt.Errorf("router: consume %s: %w", schemas.StreamAdd, err)
 	}
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	r.run, r.cancel, r.msgs = run, cancel, msgs
+	pull, pulling := context.WithCancel(run)
+	r.run, r.cancel, r.msgs, r.pulling = run, cancel, msgs, pulling
 	r.batcher = newBatcher(r)
 	r.wg.Go(r.batcher.loop)
-	r.wg.Go(func() { r.read(msgs) })
+	r.reading.Go(func() {
+		r.read(pull, msgs)
+		// Waits no longer for what comes, but takes what is there.
+		for {
+			m, err := msgs.Next(jetstream.NextMaxWait(drainPause))
+			if err != nil || r.run.Err() != nil {
+				return
+			}
+			r.take(m)
+		}
+	})
 	if err := r.serveAPI(); err != nil {
 		msgs.Stop()
 		cancel(errStopping)
+		r.reading.Wait()
+		r.batcher.close()
 		r.wg.Wait()
 		return err
 	}
@@ -141,12 +161,21 @@ func (r *Router) Stop(ctx context.Context) error {
 		return nil
 	}
 	err := r.svc.Stop()
-	r.msgs.Stop()
+	// What was pulled already is finished here: left unacknowledged it would come to
+	// another router only after AckWait.
+	r.msgs.Drain()
+	r.pulling()
 	r.msgs = nil
+	// The service drains in the background: requests may still come.
+	r.gate.Lock()
+	r.closed = true
+	r.gate.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		// Whoever puts into the batcher has ended before it is closed.
 		r.api.Wait()
+		r.reading.Wait()
 		r.batcher.close()
 		r.wg.Wait()
 	}()
@@ -168,13 +197,24 @@ func (r *Router) Stop(ctx context.Context) error {
 	return nil
 }
 
-// read hands the adds of the stream to the batcher.
-func (r *Router) read(msgs jetstream.MessagesContext) {
+// enter counts a request into api, unless the router is stopping.
+func (r *Router) enter() bool {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	if r.closed {
+		return false
+	}
+	r.api.Add(1)
+	return true
+}
+
+// read hands the adds of the stream to the batcher, until ctx ends.
+func (r *Router) read(ctx context.Context, msgs jetstream.MessagesContext) {
 	failing := false
 	for {
-		m, err := msgs.Next()
+		m, err := msgs.Next(jetstream.NextContext(ctx))
 		switch {
-		case errors.Is(err, jetstream.ErrMsgIteratorClosed):
+		case ctx.Err() != nil && err != nil, errors.Is(err, jetstream.ErrMsgIteratorClosed):
 			return
 		case err != nil:
 			// A missed heartbeat, or a server that is gone: the iterator pulls anew.
@@ -182,23 +222,28 @@ func (r *Router) read(msgs jetstream.MessagesContext) {
 				r.o.Log.Warn().Err(err).Msg("adds cannot be read; trying again")
 			}
 			failing = true
-			if !pause(r.run, retryPause) {
+			if !pause(ctx, retryPause) {
 				return
 			}
 			continue
 		}
 		failing = false
-		meta, err := m.Metadata()
-		if err != nil {
-			r.o.Log.Error().Err(err).Str("subject", m.Subject()).Msg("message without JetStream's metadata skipped")
-			continue
-		}
-		r.batcher.put(&add{
-			hdr: m.Headers(), data: m.Data(), msg: m, seq: meta.Sequence.Stream,
-			// Rounded up: a timer counted from the add is never early.
-			addedMs: meta.Timestamp.Add(time.Millisecond - 1).UnixMilli(),
-		})
+		r.take(m)
 	}
+}
+
+// take hands one add to the batcher.
+func (r *Router) take(m jetstream.Msg) {
+	meta, err := m.Metadata()
+	if err != nil {
+		r.o.Log.Error().Err(err).Str("subject", m.Subject()).Msg("message without JetStream's metadata skipped")
+		return
+	}
+	r.batcher.put(&add{
+		hdr: m.Headers(), data: m.Data(), msg: m, seq: meta.Sequence.Stream,
+		// Rounded up: a timer counted from the add is never early.
+		addedMs: meta.Timestamp.Add(time.Millisecond - 1).UnixMilli(),
+	})
 }
 
 // pause waits for d, or returns false when ctx ends first.
