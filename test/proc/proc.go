@@ -213,6 +213,22 @@ func (n *Node) Ready(ctx context.Context) {
 	}
 }
 
+// Clock is the wall clock that the node's process sees, to the second: it is the
+// Date of its answers.
+func (n *Node) Clock() time.Time {
+	n.t.Helper()
+	resp, err := http.Get("http://" + n.http + "/healthz")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	at, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return at
+}
+
 // Metrics reads the node's metrics.
 func (n *Node) Metrics() string {
 	resp, err := http.Get("http://" + n.http + "/metrics")

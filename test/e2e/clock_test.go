@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/proc"
+)
+
+// shiftEnv gives a program built with wrongClock a wall clock that is wrong by
+// its first number of seconds, and from its third number of seconds after the
+// start on by its second. The monotonic clock is not touched, as on a host.
+const shiftEnv = "BELFRY_TEST_WALL_SHIFT"
+
+// shiftSource is added to package time.
+const shiftSource = `package time
+
+import "syscall"
+
+var (
+	wallStart                      = runtimeNano()
+	wallFirst, wallThen, wallAfter = wallShifts()
+)
+
+func wallShifts() (first, then, after int64) {
+	text, _ := syscall.Getenv("` + shiftEnv + `")
+	var n [3]int64
+	i, sign := 0, int64(1)
+	for _, c := range []byte(text) {
+		switch {
+		case c == ',' && i < 2:
+			i, sign = i+1, 1
+		case c == '-':
+			sign = -1
+		default:
+			n[i] = n[i]*10 + sign*int64(c-'0')
+		}
+	}
+	return n[0], n[1], n[2]
+}
+
+func wallShift(mono int64) int64 {
+	if mono-wallStart < wallAfter*1e9 {
+		return wallFirst
+	}
+	return wallThen
+}
+`
+
+var (
+	shiftedOnce sync.Mutex
+	shifted     string
+)
+
+// wrongClock builds belfry with a standard library whose time.Now is shifted. The
+// library is this machine's own, changed in one line.
+func wrongClock(t *testing.T) string {
+	t.Helper()
+	shiftedOnce.Lock()
+	defer shiftedOnce.Unlock()
+	if shifted != "" {
+		return shifted
+	}
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkg := filepath.Join(strings.TrimSpace(string(out)), "src", "time")
+	source, err := os.ReadFile(filepath.Join(pkg, "time.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const reading = "\tsec, nsec, mono := runtimeNow()\n"
+	text := strings.Replace(string(source), "func Now() Time {\n"+reading, "func Now() Time {\n"+reading+"\tsec += wallShift(mono)\n", 1)
+	if text == string(source) {
+		t.Fatal("this Go's time.Now is not written as expected: teach wrongClock where it reads the clock")
+	}
+	dir := t.TempDir()
+	overlay := map[string]map[string]string{"Replace": {}}
+	for name, b := range map[string]string{"time.go": text, "belfry_shift.go": shiftSource} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay["Replace"][filepath.Join(pkg, name)] = path
+	}
+	b, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shifted = proc.Build(t, "-overlay", path)
+	return shifted
+}
+
+// TestWrongHostClock runs nodes whose wall clock is wrong by an hour, or becomes
+// so, against a server whose clock is right: nothing is early, and nothing late,
+// by the server's own timestamps.
+func TestWrongHostClock(t *testing.T) {
+	t.Parallel()
+	bin := wrongClock(t)
+	const hour, jump = 3600, 4
+	for name, shift := range map[string][3]int{
+		"ahead":           {hour, hour, 0},
+		"behind":          {-hour, -hour, 0},
+		"jumps ahead":     {0, hour, jump},
+		"jumps back":      {0, -hour, jump},
+		"from behind":     {-hour, hour, jump},
+		"corrected ahead": {-hour, 0, jump},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := natstest.Run(t)
+			n := proc.New(t, proc.Options{
+				Bin: bin, NATSURL: server.URL(), Config: "shards: 2\nallow-loopback: true\n",
+				Env: []string{fmt.Sprintf("%s=%d,%d,%d", shiftEnv, shift[0], shift[1], shift[2])},
+			})
+			n.Start()
+			n.Ready(t.Context())
+			started := time.Now() // a little after the process
+			if d := n.Clock().Sub(started); (d - time.Duration(shift[0])*time.Second).Abs() > 3*time.Second {
+				t.Fatalf("the node's clock is off by %s, want %d s", d, shift[0])
+			}
+			c := connect(t, server.URL())
+			http := newCallee(t, nil)
+			const count = 600 // due from before the jump until after it
+			for k := range count {
+				a := attrs{"id": fmt.Sprint(k), "timersvc": "clock", "timerat": schemas.FormatTime(started.Add(700*time.Millisecond + time.Duration(k)*10*time.Millisecond).UnixMilli())}
+				if k%20 == 0 {
+					a["timercallback"] = http.url
+				}
+				c.publish(structured(a, `{}`))
+			}
+			// Counted from the stream's timestamp, and from the node's idea of it.
+			asked := time.Now()
+			c.publish(structured(attrs{"id": "after", "timersvc": "clock", "timerafter": "2s"}, `{}`))
+			api := structured(attrs{"id": "api", "timersvc": "clock", "timerafter": "2s"}, `{}`)
+			api.Subject = schemas.SubjectAPIPrefix + "add"
+			var reply schemas.AddReply
+			if err := c.callMsg(api, &reply); err != nil {
+				t.Fatal(err)
+			}
+			events := c.firedEvents("clock", count+2)
+			late := lateness(t, events)
+			t.Logf("lateness p50 %s, p99 %s, max %s", percentile(late, 50), percentile(late, 99), percentile(late, 100))
+			if worst := percentile(late, 100); worst > 15*time.Second {
+				t.Errorf("the worst is %s late", worst)
+			}
+			for _, e := range events {
+				if e.id == "after" || e.id == "api" {
+					if d := e.at.Sub(asked); d < 2*time.Second || d > 20*time.Second {
+						t.Errorf("%s fired %s after it was added, want 2s", e.id, d)
+					}
+				}
+				firedMs, err := schemas.ParseTime(fmt.Sprint(e.extensions[schemas.AttrFired]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := e.at.Sub(time.UnixMilli(firedMs)); d < -time.Second || d > 20*time.Second {
+					t.Errorf("%s: timerfired is %s off the server's clock", e.id, d)
+				}
+			}
+			if d := time.Until(n.Clock()); (d - time.Duration(shift[1])*time.Second).Abs() > 3*time.Second {
+				t.Errorf("at the end the node's clock is off by %s, want %d s", d, shift[1])
+			}
+			c.until("0", schemas.StateSuccess)
+			if len(http.of("0")) != 1 {
+				t.Errorf("%d callbacks of timer 0", len(http.of("0")))
+			}
+			if strings.Contains(n.LogTail(), `"level":"error"`) {
+				t.Errorf("the node logged errors:\n%s", n.LogTail())
+			}
+		})
+	}
+}
