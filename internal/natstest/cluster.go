@@ -60,16 +60,22 @@ func freePorts(tb testing.TB, n int) []int {
 	return ports
 }
 
-// WaitReady waits until the running servers have a leader of their metadata.
+// WaitReady waits until the running servers have a leader of their metadata that
+// knows them all.
 func (c *Cluster) WaitReady() {
 	c.tb.Helper()
 	waitFor(c.tb, "a JetStream leader", func() bool {
+		running, known := 0, 0
 		for _, s := range c.Servers {
-			if s.Running() && s.JetStreamIsLeader() {
-				return true
+			if !s.Running() {
+				continue
+			}
+			running++
+			if s.JetStreamIsLeader() {
+				known = len(s.JetStreamClusterPeers())
 			}
 		}
-		return false
+		return known >= running
 	})
 }
 

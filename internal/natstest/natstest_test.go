@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }
 
 func stream(t *testing.T, nc *nats.Conn, replicas int) jetstream.JetStream {
@@ -33,14 +33,14 @@ func stream(t *testing.T, nc *nats.Conn, replicas int) jetstream.JetStream {
 // publish tries until the stream has answered, as after a restart.
 func publish(t *testing.T, js jetstream.JetStream) uint64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for {
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		a, err := js.Publish(ctx, "s", nil)
+		cancel()
 		if err == nil {
 			return a.Sequence
 		}
-		if ctx.Err() != nil {
+		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}

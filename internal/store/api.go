@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -84,7 +83,3 @@ type Load struct {
 	// Next is the cursor for the following page of a single tick, 0 at its end.
 	Next uint64
 }
-
-// contextKeepAlive documents that every call below honours its context and has
-// a bound of its own (Config.Timeout) besides.
-var _ context.Context

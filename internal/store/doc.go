@@ -7,15 +7,20 @@
 //	TIMERS_ADD     timers.add                     work queue, discard new
 //	TIMERS_FIRED   timers.fired.*                 limits, max age, discard old, dedup window
 //	TIMERS_RETRY   timers.retry.*                 work queue, discard new, dedup window
-//	TIMERS_DEAD    timers.dead.*, timers.rejected limits, max age, dedup window
+//	TIMERS_DEAD    timers.dead.*, timers.rejected limits, max age, discard old, dedup window
 //	KV clock       clock.<shard>  node.<node>  meta
 //	KV services    <svc>
-//	KV timers_<n>  timer.<timerid>          the record (schemas.Record), the one authority
-//	               slot.<slot>.<timerid>    an index entry: "look at that record when slot is due"
-//	               meta                     one key that always exists; see LoadTicks
+//	KV timers_<n>  timer.<timerid>              the record (schemas.Record), the one authority
+//	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot
+//	                                            is due"; a to d are the timer id in parts
+//	               meta                         one key that always exists; see LoadTicks
 //
-// The buckets of timers keep one message a key (history 1), allow per-message
-// TTLs and direct gets, and discard new: a full bucket refuses writes.
+// The buckets of timers allow per-message TTLs and direct gets, and discard new: a
+// full bucket refuses writes. New timers are refused earlier, while a part of the
+// bucket is left for claims and conclusions of the timers that are in it (room.go).
+//
+// It needs nats-server 2.11 or later, for per-message TTLs and multi-subject direct
+// gets; it is tested against 2.15.2.
 //
 // # What it guarantees
 //
@@ -23,7 +28,9 @@
 // schemas.ErrUnavailable may or may not have taken effect; every write is a
 // compare-and-set (or idempotent), so the caller may look and try again. Errors
 // tell conflicts (ErrRevision), a full stream (schemas.ErrStoreFull) and silence
-// (schemas.ErrUnavailable) apart.
+// (schemas.ErrUnavailable) apart. When the connection breaks, calls under way fail
+// at once, and calls made while it is down fail before anything is sent: nothing
+// that was given up comes through later from a client's buffer.
 //
 // The index is written before the record that needs it. So whatever dies in
 // between: a record with Queued set always has its index entry, and an entry
@@ -34,4 +41,13 @@
 // Reads of many are direct gets, which any replica may answer: they are hints,
 // and only a compare-and-set decides. LoadTicks refuses the answer of a replica
 // that is behind a sequence that the caller has already seen.
+//
+// # What never returns
+//
+// A record whose last state has expired is gone, also after SIGKILL. That takes
+// care, because a revision that a KV bucket drops for its history limit leaves no
+// trace in the file: nats-server 2.15.2, killed after the newest revision expired,
+// rebuilt the older ones in 2,000 of 2,000 cases, with and without
+// sync_interval: always. Here every superseded revision is removed by a roll-up or
+// a delete, which the file does record; supersede.go says which and when.
 package store

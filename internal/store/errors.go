@@ -23,6 +23,7 @@ const (
 	codeTooLarge          = 10054
 	codeSeqNotFound       = 10043
 	codeDeleteFailed      = 10057
+	codeNoPeers           = 10005 // no server of the cluster can take it
 )
 
 // apiError maps a JetStream error to one of the errors of the package comment.

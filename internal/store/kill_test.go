@@ -99,6 +99,7 @@ func TestKilledNothingReturns(t *testing.T) {
 		t.Run(map[bool]string{false: "fast", true: "safe"}[sync], func(t *testing.T) {
 			t.Parallel()
 			k := newKilled(t, sync)
+			k.s.SetShortTTL(0) // retention is long in practice: final states delete, too
 			const n = 2000
 			now := storetest.NowMs(t, k.s)
 			writes := make([]store.Write, n)
@@ -180,7 +181,11 @@ func TestKilledAnywhere(t *testing.T) {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
 			l := &lives{killed: newKilled(t, sync), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[schemas.TimerID]schemas.State{}}
-			for round := range 4 {
+			rounds := 4
+			if testing.Short() {
+				rounds = 2
+			}
+			for round := range rounds {
 				l.killWhileWriting(500 + l.rnd.IntN(1500))
 				l.check("after the kill while writing")
 				// Somewhere around the expiry of the last.

@@ -10,5 +10,5 @@ import (
 
 func TestMain(m *testing.M) {
 	natstest.MaybeServe()
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
 }

@@ -37,8 +37,10 @@ type Store struct {
 	subjects    []shardSubjects
 	undecodable atomic.Uint64
 
-	rem   *remover
-	rooms []room
+	rem *remover
+	// shortTTL is the constant; tests change it.
+	shortTTL time.Duration
+	rooms    []room
 
 	// background ends with cancel; Close waits for it.
 	background sync.WaitGroup
@@ -83,7 +85,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}, beating: make(chan struct{}, 1)}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}, beating: make(chan struct{}, 1), shortTTL: shortTTL}
 	if err := s.checkServer(ctx); err != nil {
 		return nil, err
 	}

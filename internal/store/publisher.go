@@ -24,6 +24,8 @@ import (
 // While the connection is down, calls fail at once instead of waiting in the
 // client's buffer: a write that was given up must not come through minutes
 // later. Calls in flight when it breaks fail then; they may have taken effect.
+// (In the instant in which it breaks, a call may still reach that buffer, unless
+// the connection was made with nats.ReconnectBufSize(-1).)
 type publisher struct {
 	nc      *nats.Conn
 	prefix  string
@@ -87,7 +89,7 @@ func newPublisher(nc *nats.Conn, window int, timeout time.Duration) (*publisher,
 // send publishes and returns; done is called exactly once, on another goroutine
 // or on this one, never under a lock. It blocks only for a place in the window.
 func (p *publisher) send(op, subject string, hdr nats.Header, data []byte, done func(ack, error)) {
-	if p.down.Load() && !p.nc.IsConnected() {
+	if !p.nc.IsConnected() {
 		done(ack{}, mapError(op, nats.ErrDisconnected))
 		return
 	}
@@ -206,7 +208,7 @@ func (p *publisher) watch() {
 // onBreak has f called, on another goroutine and at most once, when the
 // connection breaks; forget ends that. It returns false if it is broken now.
 func (p *publisher) onBreak(f func()) (forget func(), ok bool) {
-	if p.down.Load() && !p.nc.IsConnected() {
+	if !p.nc.IsConnected() {
 		return func() {}, false
 	}
 	p.mu.Lock()

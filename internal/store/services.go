@@ -42,9 +42,7 @@ func (s *Store) WatchServices(ctx context.Context) (<-chan string, error) {
 	go func() {
 		defer close(ch)
 		for ctx.Err() == nil {
-			if s.nc.IsConnected() {
-				s.watchServices(ctx, kv, ch)
-			}
+			s.watchServices(ctx, kv, ch)
 			timer := time.NewTimer(tailRetry)
 			select {
 			case <-ctx.Done():
@@ -57,6 +55,15 @@ func (s *Store) WatchServices(ctx context.Context) (<-chan string, error) {
 }
 
 func (s *Store) watchServices(ctx context.Context, kv jetstream.KeyValue, ch chan<- string) {
+	// A watch finds out after seconds that its server has restarted; it is made
+	// anew as soon as the connection is back.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	forget, ok := s.pub.onBreak(cancel)
+	if !ok {
+		return
+	}
+	defer forget()
 	w, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {

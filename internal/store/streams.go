@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,6 +27,8 @@ const (
 	defaultsTotal        = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultShardsBytes
 	// leastTotal is the storage below which Belfry does not start.
 	leastTotal = 64 << 20
+	// leastBytes is the least that a stream's default limit is lowered to.
+	leastBytes = 1 << 20
 	probeName  = "BELFRY_PROBE"
 )
 
@@ -62,7 +66,7 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 		}
 		switch {
 		case !outOfStorage(err):
-			return schemas.Errorf(schemas.CodeConfig, "JetStream makes no stream with %d replicas: %w", s.cfg.Replicas, err)
+			return cannotMake(fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), err)
 		case defaultsTotal/s.shrink <= leastTotal:
 			return schemas.Errorf(schemas.CodeStoreFull, "JetStream has less than %d MiB of file storage left for Belfry's streams (%w): raise max_file_store, or the account's limit", leastTotal>>20, err)
 		}
@@ -71,7 +75,18 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 
 func outOfStorage(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == codeResources || api.ErrorCode == codeStorageExceeded)
+	return errors.As(err, &api) && (api.ErrorCode == codeResources || api.ErrorCode == codeStorageExceeded ||
+		api.ErrorCode == codeNoPeers && strings.Contains(api.Description, "insufficient storage"))
+}
+
+// cannotMake maps an error that is not about storage: a cluster that is not
+// whole, or has not elected yet, is to be waited for.
+func cannotMake(what string, err error) error {
+	var api *jetstream.APIError
+	if !errors.As(err, &api) || api.Code == 503 || api.ErrorCode == codeNoPeers {
+		return mapError("make "+what, err)
+	}
+	return schemas.Errorf(schemas.CodeConfig, "%s cannot be made: %w", what, err)
 }
 
 func (s *Store) addConfig() jetstream.StreamConfig {
@@ -188,17 +203,32 @@ func (s *Store) explicitBytes(name string) bool {
 	return s.cfg.ShardMaxBytes != 0
 }
 
-// make creates a stream.
+// Bounds of make: storage that another node, or a probe, has just given back may
+// be counted still.
+const (
+	makeTries = 20
+	makePause = 100 * time.Millisecond
+)
+
+// make creates a stream. One whose byte limit is a default becomes smaller if the
+// server, or the account, has no room for it after some tries.
 func (s *Store) make(ctx context.Context, want jetstream.StreamConfig) error {
-	_, err := s.js.CreateStream(ctx, want)
-	var api *jetstream.APIError
-	switch {
-	case err == nil, errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
-		return err
-	case outOfStorage(err):
-		return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
-	case errors.As(err, &api):
-		return schemas.Errorf(schemas.CodeConfig, "stream %s cannot be made: %w", want.Name, err)
+	for try := 1; ; try++ {
+		_, err := s.js.CreateStream(ctx, want)
+		switch {
+		case err == nil, errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
+			return err
+		case !outOfStorage(err):
+			return cannotMake("stream "+want.Name, err)
+		case s.explicitBytes(want.Name) || want.MaxBytes <= leastBytes:
+			return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
+		case try >= makeTries:
+			want.MaxBytes /= 2
+		}
+		select {
+		case <-ctx.Done():
+			return mapError("make stream "+want.Name, ctx.Err())
+		case <-time.After(makePause):
+		}
 	}
-	return mapError("create stream "+want.Name, err)
 }

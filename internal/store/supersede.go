@@ -26,13 +26,16 @@ import (
 //     hundreds of milliseconds when a shard of 400,000 timers has been idle;
 //   - by a delete of that one sequence after the write was acknowledged, else;
 //   - always by a roll-up where a timer that is due in the future is cancelled or
-//     moved, since its index entry would make a returned record fire.
+//     moved, since its index entry would make a returned record fire, and where the
+//     new revision expires before a node that dies would be up again.
 //
 // A process that dies between a write and its delete leaves a revision behind.
 // Its due time has passed by then, so no index entry leads to it; the next Open
 // looks through the end of each shard and makes up for it (sweepTails).
 const (
 	nearAge = time.Minute
+	// shortTTL is below which a revision that expires rolls up.
+	shortTTL = 10 * time.Minute
 	// history is how many revisions of a key a bucket of timers may hold. It is
 	// never reached: see above.
 	history = 16
@@ -53,6 +56,9 @@ const (
 func (s *Store) rollsUp(w *Write) bool {
 	switch w.Record.State {
 	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
+		return true
+	}
+	if w.TTL > 0 && w.TTL < s.shortTTL {
 		return true
 	}
 	now, ok := s.carriedMs()
