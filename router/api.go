@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -92,14 +93,14 @@ func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Contex
 
 // serve runs one request beside others, up to a bound.
 func (r *Router) serve(verb string, req micro.Request, slow bool, f func() (any, error)) {
-	slots := r.slots
+	slots := r.quick
 	if slow {
 		slots = r.slow
 	}
 	select {
 	case slots <- struct{}{}:
 	default:
-		r.respond(verb, req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit: try again", cap(slots)))
+		r.respond(verb, req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit; nothing was done: try again", cap(slots)))
 		return
 	}
 	if !r.enter() {
@@ -110,15 +111,34 @@ func (r *Router) serve(verb string, req micro.Request, slow bool, f func() (any,
 	go func() {
 		defer r.api.Done()
 		defer func() { <-slots }()
-		v, err := f()
+		v, err := r.contain(f)
 		r.respond(verb, req, v, err)
 	}()
 }
 
+// contain turns a panic into an error of this request alone.
+func (r *Router) contain(f func() (any, error)) (v any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.m.panics.Inc()
+			r.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("a request made the router panic")
+			v, err = nil, schemas.Errorf(schemas.CodeUnavailable, "the request made this router panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// respond answers; bytes are JSON already.
 func (r *Router) respond(verb string, req micro.Request, v any, err error) {
 	code := "ok"
 	if err == nil {
-		err = req.RespondJSON(v)
+		b, encoded := v.([]byte)
+		if !encoded {
+			b, err = json.Marshal(v)
+		}
+		if err == nil {
+			err = r.answer(req, nil, b)
+		}
 		if err == nil {
 			r.m.requests.WithLabelValues(verb, code).Inc()
 			return
@@ -134,33 +154,48 @@ func (r *Router) respond(verb string, req micro.Request, v any, err error) {
 	if jerr != nil {
 		body = nil // a map of strings always encodes
 	}
-	if err := req.Error(string(c), text, body); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+	hdr := nats.Header{micro.ErrorHeader: {text}, micro.ErrorCodeHeader: {string(c)}}
+	if err := r.answer(req, hdr, body); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 		r.o.Log.Warn().Err(err).Str("verb", verb).Msg("request not answered")
 	}
+}
+
+// answer sends a reply. Not by the request's own methods: they write into the
+// request, which the service reads when its handler returns, and most answers
+// come after that.
+func (r *Router) answer(req micro.Request, hdr nats.Header, data []byte) error {
+	return r.o.Store.Conn().PublishMsg(&nats.Msg{Subject: req.Reply(), Header: hdr, Data: data})
 }
 
 // handleAdd hands an API add to the batcher, which answers it.
 func (r *Router) handleAdd(req micro.Request) {
 	select {
-	case r.slots <- struct{}{}:
+	case r.adds <- struct{}{}:
 	default:
-		r.respond("add", req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests are being served, which is the limit: try again, or publish to %s", apiParallel, schemas.SubjectAdd))
+		r.respond("add", req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d adds are being served, which is the limit; nothing was done: try again, or publish to %s", cap(r.adds), schemas.SubjectAdd))
 		return
 	}
 	if !r.enter() {
-		<-r.slots
+		<-r.adds
 		r.respond("add", req, nil, errClosed)
 		return
 	}
-	r.batcher.put(&add{
+	a := &add{
 		hdr: nats.Header(req.Headers()), data: req.Data(),
 		addedMs: (r.o.Time.LatestNs() + int64(time.Millisecond) - 1) / int64(time.Millisecond),
-		reply: func(reply schemas.AddReply, err error) {
-			defer r.api.Done()
-			<-r.slots
-			r.respond("add", req, reply, err)
-		},
-	})
+	}
+	started := make(chan struct{})
+	var timer *time.Timer
+	a.reply = func(reply schemas.AddReply, err error) {
+		<-started
+		timer.Stop()
+		defer r.api.Done()
+		<-r.adds
+		r.respond("add", req, reply, err)
+	}
+	timer = r.deadline(a)
+	close(started)
+	r.batcher.put(a)
 }
 
 func (r *Router) nowMs() int64 { return r.o.Time.LatestNs() / int64(time.Millisecond) }
@@ -287,13 +322,38 @@ func (r *Router) newDue(q schemas.RescheduleRequest) (int64, error) {
 }
 
 func (r *Router) list(ctx context.Context, q schemas.ListRequest) (any, error) {
-	page, err := r.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Cursor: q.Cursor, Limit: q.Limit})
-	if err != nil {
-		return nil, err
+	return r.fit(q.Limit, func(limit int) (any, int, error) {
+		page, err := r.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Cursor: q.Cursor, Limit: limit})
+		if err != nil {
+			return nil, 0, err
+		}
+		reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
+		for _, t := range page.Timers {
+			reply.Timers = append(reply.Timers, info(t))
+		}
+		return reply, len(reply.Timers), nil
+	})
+}
+
+// answerSpare is what an answer's headers take of a message at most.
+const answerSpare = 1024
+
+// fit reads a page with a smaller limit if it is too large for one message.
+func (r *Router) fit(limit int, read func(limit int) (page any, n int, err error)) (any, error) {
+	room := int(r.o.Store.Conn().MaxPayload()) - answerSpare
+	for {
+		page, n, err := read(limit)
+		if err != nil {
+			return nil, err
+		}
+		b, err := json.Marshal(page)
+		if err != nil {
+			return nil, fmt.Errorf("router: encode the answer: %w", err)
+		}
+		if len(b) <= room || n <= 1 {
+			return b, nil
+		}
+		// The items differ in size: a little fewer than would fit on average.
+		limit = max(1, int(int64(n)*int64(room)/int64(len(b))*9/10))
 	}
-	reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
-	for _, t := range page.Timers {
-		reply.Timers = append(reply.Timers, info(t))
-	}
-	return reply, nil
 }

@@ -6,6 +6,8 @@ type metrics struct {
 	adds     *prometheus.CounterVec
 	rejected *prometheus.CounterVec
 	batch    prometheus.Histogram
+	delayed  *prometheus.CounterVec
+	panics   prometheus.Counter
 	requests *prometheus.CounterVec
 }
 
@@ -16,6 +18,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		adds:     vec("adds_total", "Adds by result: accepted, duplicate, rejected.", "result"),
 		rejected: vec("rejected_total", "Adds refused, by error code.", "code"),
+		delayed:  vec("adds_delayed_total", "Adds of the stream that could not be stored yet and come again, by error code.", "code"),
+		panics:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "router_panics_total", Help: "Panics contained to one add or request."}),
 		requests: vec("api_requests_total", "API requests by verb and error code (ok for none).", "verb", "code"),
 		batch:    prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "belfry", Name: "add_batch_size", Help: "Adds written together.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 	}
@@ -25,7 +29,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.batch, m.requests} {
+	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch, m.requests} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

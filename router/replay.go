@@ -41,32 +41,35 @@ func readLetter(m *jetstream.RawStreamMsg) (letter, error) {
 }
 
 func (r *Router) deadList(ctx context.Context, q schemas.DeadListRequest) (any, error) {
-	dq := store.DeadQuery{Service: q.Service, Cursor: q.Cursor, Limit: q.Limit}
+	dq := store.DeadQuery{Service: q.Service, Cursor: q.Cursor}
 	if q.TimerRef != (schemas.TimerRef{}) {
 		var err error
 		if dq.TimerID, err = q.Resolve(); err != nil {
 			return nil, err
 		}
 	}
-	page, err := r.o.Store.DeadList(ctx, dq)
-	if err != nil {
-		return nil, err
-	}
-	reply := schemas.DeadListReply{Dead: make([]schemas.DeadInfo, 0, len(page.Letters)), Cursor: page.Cursor}
-	for _, m := range page.Letters {
-		l, err := readLetter(m)
+	return r.fit(q.Limit, func(limit int) (any, int, error) {
+		dq.Limit = limit
+		page, err := r.o.Store.DeadList(ctx, dq)
 		if err != nil {
-			// Still a dead letter: show that it is there.
-			l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: schemas.FormatTime(m.Time.UnixMilli()), ErrorCode: string(schemas.CodeUnknownFormat), ErrorData: err.Error()}
+			return nil, 0, err
 		}
-		reply.Dead = append(reply.Dead, l.info)
-	}
-	return reply, nil
+		reply := schemas.DeadListReply{Dead: make([]schemas.DeadInfo, 0, len(page.Letters)), Cursor: page.Cursor}
+		for _, m := range page.Letters {
+			l, err := readLetter(m)
+			if err != nil {
+				// Still a dead letter: show that it is there.
+				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: schemas.FormatTime(m.Time.UnixMilli()), ErrorCode: string(schemas.CodeUnknownFormat), ErrorData: err.Error()}
+			}
+			reply.Dead = append(reply.Dead, l.info)
+		}
+		return reply, len(reply.Dead), nil
+	})
 }
 
 // replay puts dead letters back into the wheel, due now, with their attempts
 // renewed. A letter is removed only after its record waits, so that a replay
-// that is interrupted can be repeated.
+// that is interrupted can be repeated. A letter that cannot be replayed stays.
 func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest) (any, error) {
 	dq := store.DeadQuery{Service: q.Service, Limit: maxReplay}
 	if q.Limit != 0 {
@@ -86,22 +89,27 @@ func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest) (any, erro
 		}
 	}
 	reply := schemas.ReplayReply{Timers: []schemas.TimerID{}}
+	var refused error
 	for {
 		page, err := r.o.Store.DeadList(ctx, dq)
 		if err != nil {
-			return nil, err
+			return partly(ctx, reply, err)
 		}
 		for _, m := range page.Letters {
 			l, err := readLetter(m)
-			if err != nil {
-				r.o.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("dead letter cannot be replayed: it cannot be decoded")
-				continue
+			if err == nil {
+				err = r.replayOne(ctx, l)
 			}
-			if err := r.replayOne(ctx, l); err != nil {
-				return nil, err
+			switch code := schemas.CodeOf(err); {
+			case err == nil:
+				reply.Replayed++
+				reply.Timers = append(reply.Timers, l.claim.Timer)
+			case code == schemas.CodeUnavailable || code == schemas.CodeStoreFull || code == "":
+				return partly(ctx, reply, err)
+			default:
+				refused = err
+				r.o.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("dead letter cannot be replayed; it stays")
 			}
-			reply.Replayed++
-			reply.Timers = append(reply.Timers, l.claim.Timer)
 		}
 		reply.More = page.Cursor != ""
 		dq.Cursor = page.Cursor
@@ -109,16 +117,31 @@ func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest) (any, erro
 			break
 		}
 	}
-	if one && reply.Replayed == 0 {
+	switch {
+	case one && reply.Replayed == 0 && refused != nil:
+		return nil, refused
+	case one && reply.Replayed == 0:
 		return nil, schemas.Errorf(schemas.CodeNotFound, "no dead letter of timer %s", dq.TimerID)
 	}
 	return reply, nil
 }
 
+// partly answers with what was replayed before an error, or before the time was
+// up; if that is nothing, with the error.
+func partly(ctx context.Context, reply schemas.ReplayReply, err error) (any, error) {
+	if reply.Replayed == 0 || errors.Is(ctx.Err(), context.Canceled) {
+		return nil, err
+	}
+	reply.More = true
+	return reply, nil
+}
+
+// replayOne puts one letter back. Errors: conflict if its id is another timer's
+// by now; unavailable while functions is about to write the failure down.
 func (r *Router) replayOne(ctx context.Context, l letter) error {
 	body, err := schemas.StripFired(l.raw.Header, l.raw.Data)
 	if err != nil {
-		return err
+		return schemas.Errorf(schemas.CodeUnknownFormat, "dead letter %d: %w", l.raw.Sequence, err)
 	}
 	if err := r.o.Store.RegisterService(ctx, l.spec.Service); err != nil {
 		return err
@@ -129,17 +152,17 @@ func (r *Router) replayOne(ctx context.Context, l letter) error {
 		if err != nil && !missing {
 			return err
 		}
-		if !missing && t.Record.State != schemas.StateFail {
-			break // replayed before, or another timer's by now
+		again, err := l.replayable(t.Record, missing)
+		if err != nil {
+			return err
+		}
+		if !again {
+			break
 		}
 		rec := t.Record
 		if missing {
 			t = store.Timer{ID: l.claim.Timer}
-			rec = schemas.Record{
-				Run: l.claim.Run, Attempt: l.claim.Attempt, ScheduledMs: l.fired.ScheduledMs, AddedMs: l.claim.AddedMs, FiredMs: l.claim.FiredMs,
-				Hash: l.claim.Hash, Service: l.spec.Service, Group: l.spec.Group, Callback: l.spec.Callback,
-				Source: l.spec.Source, EventID: l.spec.EventID, Type: l.spec.Type,
-			}
+			rec = l.record()
 		}
 		rec.State, rec.Queued, rec.Body, rec.DoneMs = schemas.StateRetrying, true, body, 0
 		rec.DueMs = r.nowMs()
@@ -156,4 +179,30 @@ func (r *Router) replayOne(ctx context.Context, l letter) error {
 		}
 	}
 	return r.o.Store.DeadDelete(ctx, l.raw.Sequence)
+}
+
+// replayable tells whether a letter's record is to be put back. If it is not, and
+// there is no error, a former replay has done so.
+func (l *letter) replayable(rec schemas.Record, missing bool) (bool, error) {
+	switch {
+	case missing:
+		return true, nil
+	case rec.Hash != l.claim.Hash:
+		return false, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are another timer's by now, which is %s; its dead letter %d stays", rec.Source, rec.EventID, rec.State, l.raw.Sequence)
+	case rec.State == schemas.StateFail:
+		return true, nil
+	case rec.Attempt < l.claim.Attempt && (rec.State == schemas.StateDelivered || rec.State == schemas.StateRetrying):
+		// The letter is published before the record is written.
+		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is being written down; nothing was done: try again", l.claim.Timer)
+	}
+	return false, nil
+}
+
+// record is the letter's, made anew after its expiry.
+func (l *letter) record() schemas.Record {
+	return schemas.Record{
+		Run: l.claim.Run, Attempt: l.claim.Attempt, ScheduledMs: l.fired.ScheduledMs, AddedMs: l.claim.AddedMs, FiredMs: l.claim.FiredMs,
+		Hash: l.claim.Hash, Service: l.spec.Service, Group: l.spec.Group, Callback: l.spec.Callback,
+		Source: l.spec.Source, EventID: l.spec.EventID, Type: l.spec.Type,
+	}
 }

@@ -57,25 +57,31 @@ type Options struct {
 const (
 	maxBatch    = 512  // adds validated and written together
 	maxParallel = 4    // such groups at a time
+	maxFanOut   = 16   // duplicates looked at, or refusals published, at a time by one group
 	pullBuffer  = 1024 // written well within the consumer's ack wait, also when each write is synced
-	apiParallel = 256  // requests at a time; more are refused
-	slowAPI     = 8    // of these, lists and replays
+	pullBytes   = 32 << 20
+	apiAdds     = 1024 // adds under way for callers of the API; more are refused
+	apiParallel = 256  // other requests at a time
+	apiSlow     = 8    // lists and replays at a time
 	apiTimeout  = 4 * time.Second
 	retryPause  = 100 * time.Millisecond
 	drainPause  = 10 * time.Millisecond // without an add that was pulled: none is left
 	retryMax    = 2 * time.Second
 	drainBound  = 5 * time.Second
+	renewAfter  = 10 * time.Second // of errors the consumer is made sure of
 )
 
 // Router serves adds and the API on one node. Nodes share the work.
 type Router struct {
 	o       Options
 	m       *metrics
+	geo     schemas.Geometry
+	ills    *ills
 	batcher *batcher
+	parse   func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc
-	msgs   jetstream.MessagesContext
 	svc    micro.Service
 	wg     sync.WaitGroup
 	api    sync.WaitGroup
@@ -85,9 +91,9 @@ type Router struct {
 	// gate is held while a request enters api; closed says that none may.
 	gate   sync.Mutex
 	closed bool
-	slots  chan struct{}
-	slow   chan struct{}
-	run    context.Context
+	// places bound the requests under way, by kind.
+	adds, quick, slow chan struct{}
+	run               context.Context
 }
 
 var errStopping = errors.New("router is stopping")
@@ -104,45 +110,38 @@ func New(o Options) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: register metrics: %w", err)
 	}
-	return &Router{o: o, m: m, slots: make(chan struct{}, apiParallel), slow: make(chan struct{}, slowAPI)}, nil
+	geo := o.Store.Geometry()
+	return &Router{
+		o: o, m: m, geo: geo, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
+		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
+	}, nil
 }
 
-// Start begins to consume adds and to serve the API, until Stop.
+// Start begins to consume adds and to serve the API, until Stop. A router that
+// was stopped is not started again.
 func (r *Router) Start(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancel != nil {
+	switch {
+	case r.closed:
+		return schemas.Errorf(schemas.CodeConfig, "a router that was stopped cannot be started again; make a new one")
+	case r.cancel != nil:
 		return nil
 	}
 	if err := r.o.Time.Ready(ctx); err != nil {
 		return fmt.Errorf("router: the cluster's time is not known: %w", err)
 	}
-	cons, err := r.o.Store.AddConsumer(ctx)
+	msgs, err := r.consume(ctx)
 	if err != nil {
-		return fmt.Errorf("router: %w", err)
-	}
-	msgs, err := cons.Messages(jetstream.PullMaxMessages(pullBuffer), jetstream.PullHeartbeat(2*time.Second), jetstream.PullExpiry(10*time.Second))
-	if err != nil {
-		return fmt.Errorf("router: consume %s: %w", schemas.StreamAdd, err)
+		return err
 	}
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	pull, pulling := context.WithCancel(run)
-	r.run, r.cancel, r.msgs, r.pulling = run, cancel, msgs, pulling
-	r.batcher = newBatcher(r)
+	r.run, r.cancel, r.pulling = run, cancel, pulling
+	r.batcher = newBatcher(r.process)
 	r.wg.Go(r.batcher.loop)
-	r.reading.Go(func() {
-		r.read(pull, msgs)
-		// Waits no longer for what comes, but takes what is there.
-		for {
-			m, err := msgs.Next(jetstream.NextMaxWait(drainPause))
-			if err != nil || r.run.Err() != nil {
-				return
-			}
-			r.take(m)
-		}
-	})
+	r.reading.Go(func() { r.readAll(pull, msgs) })
 	if err := r.serveAPI(); err != nil {
-		msgs.Stop()
 		cancel(errStopping)
 		r.reading.Wait()
 		r.batcher.close()
@@ -157,15 +156,11 @@ func (r *Router) Start(ctx context.Context) error {
 func (r *Router) Stop(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancel == nil || r.msgs == nil {
+	if r.cancel == nil || r.closed {
 		return nil
 	}
 	err := r.svc.Stop()
-	// What was pulled already is finished here: left unacknowledged it would come to
-	// another router only after AckWait.
-	r.msgs.Drain()
 	r.pulling()
-	r.msgs = nil
 	// The service drains in the background: requests may still come.
 	r.gate.Lock()
 	r.closed = true
@@ -208,26 +203,78 @@ func (r *Router) enter() bool {
 	return true
 }
 
-// read hands the adds of the stream to the batcher, until ctx ends.
+// consume begins to pull adds.
+func (r *Router) consume(ctx context.Context) (jetstream.MessagesContext, error) {
+	cons, err := r.o.Store.AddConsumer(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(pullBuffer, pullBytes), jetstream.PullHeartbeat(2*time.Second), jetstream.PullExpiry(10*time.Second))
+	if err != nil {
+		return nil, fmt.Errorf("router: consume %s: %w", schemas.StreamAdd, err)
+	}
+	return msgs, nil
+}
+
+// readAll reads adds until ctx ends, anew when the consumer was deleted, or
+// might have been.
+func (r *Router) readAll(ctx context.Context, msgs jetstream.MessagesContext) {
+	for {
+		r.read(ctx, msgs)
+		if ctx.Err() != nil {
+			r.readRest(msgs)
+			return
+		}
+		msgs.Stop()
+		for {
+			r.o.Log.Warn().Str("consumer", store.RouterConsumer).Msg("the consumer of adds is silent or gone; making sure of it")
+			var err error
+			if msgs, err = r.consume(ctx); err == nil {
+				break
+			}
+			r.o.Log.Error().Err(err).Msg("adds cannot be consumed; trying again")
+			if !pause(ctx, retryMax) {
+				return
+			}
+		}
+	}
+}
+
+// read hands the adds of the stream to the batcher, until ctx or the iterator ends.
 func (r *Router) read(ctx context.Context, msgs jetstream.MessagesContext) {
-	failing := false
+	var failing time.Time // since when
 	for {
 		m, err := msgs.Next(jetstream.NextContext(ctx))
 		switch {
-		case ctx.Err() != nil && err != nil, errors.Is(err, jetstream.ErrMsgIteratorClosed):
+		case ctx.Err() != nil && err != nil, errors.Is(err, jetstream.ErrMsgIteratorClosed),
+			errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound):
 			return
 		case err != nil:
 			// A missed heartbeat, or a server that is gone: the iterator pulls anew.
-			if !failing {
+			if failing.IsZero() {
+				failing = time.Now()
 				r.o.Log.Warn().Err(err).Msg("adds cannot be read; trying again")
 			}
-			failing = true
-			if !pause(ctx, retryPause) {
+			if time.Since(failing) > renewAfter || !pause(ctx, retryPause) {
 				return
 			}
 			continue
 		}
-		failing = false
+		failing = time.Time{}
+		r.take(m)
+	}
+}
+
+// readRest finishes what was pulled already: left unacknowledged it would come to
+// another router only after the consumer's ack wait.
+func (r *Router) readRest(msgs jetstream.MessagesContext) {
+	msgs.Drain()
+	for {
+		// Waits no longer for what comes, but takes what is there.
+		m, err := msgs.Next(jetstream.NextMaxWait(drainPause))
+		if err != nil || r.run.Err() != nil {
+			return
+		}
 		r.take(m)
 	}
 }
@@ -240,7 +287,7 @@ func (r *Router) take(m jetstream.Msg) {
 		return
 	}
 	r.batcher.put(&add{
-		hdr: m.Headers(), data: m.Data(), msg: m, seq: meta.Sequence.Stream,
+		hdr: m.Headers(), data: m.Data(), msg: m, seq: meta.Sequence.Stream, deliveries: meta.NumDelivered,
 		// Rounded up: a timer counted from the add is never early.
 		addedMs: meta.Timestamp.Add(time.Millisecond - 1).UnixMilli(),
 	})

@@ -27,7 +27,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	natstest.MaybeServe()
+	goleak.VerifyTestMain(m)
+}
 
 const bound = 20 * time.Second
 
@@ -37,13 +40,30 @@ type fixture struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	store *store.Store
+	clock *clustertime.Service
 	r     *router.Router
 }
 
+// setup runs a router on a server of its own.
 func setup(t *testing.T, cfg store.Config) *fixture {
 	t.Helper()
-	f := &fixture{t: t, srv: natstest.Run(t)}
-	f.nc = f.srv.Connect()
+	f := newFixture(t, cfg)
+	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop()})
+	return f
+}
+
+// newFixture has all but the router.
+func newFixture(t *testing.T, cfg store.Config) *fixture {
+	t.Helper()
+	srv := natstest.Run(t)
+	f := newFixtureOn(t, srv.Connect(), cfg)
+	f.srv = srv
+	return f
+}
+
+func newFixtureOn(t *testing.T, nc *nats.Conn, cfg store.Config) *fixture {
+	t.Helper()
+	f := &fixture{t: t, nc: nc}
 	var err error
 	if f.js, err = jetstream.New(f.nc); err != nil {
 		t.Fatal(err)
@@ -53,19 +73,18 @@ func setup(t *testing.T, cfg store.Config) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.store.Close)
-	clock := clustertime.NewService(func(ctx context.Context) (clustertime.Reading, error) {
+	f.clock = clustertime.NewService(func(ctx context.Context) (clustertime.Reading, error) {
 		st, err := f.store.Beat(ctx)
 		return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 	}, 0, zerolog.Nop())
-	clock.Start()
-	t.Cleanup(clock.Stop)
-	f.r = f.start(clock)
+	f.clock.Start()
+	t.Cleanup(f.clock.Stop)
 	return f
 }
 
-func (f *fixture) start(clock router.Time) *router.Router {
+func (f *fixture) startWith(o router.Options) *router.Router {
 	f.t.Helper()
-	r, err := router.New(router.Options{Store: f.store, Time: clock, Log: zerolog.Nop()})
+	r, err := router.New(o)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -1,0 +1,347 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// faulty is the real store, with faults put in its way.
+type faulty struct {
+	*store.Store
+	// create is asked before each write; an error keeps the write out.
+	create func(store.Write) error
+	// publish is asked before each publish.
+	publish func(store.Msg) error
+	// list is asked before each page.
+	list func(context.Context)
+	// deadDelete is asked before each removal of a dead letter.
+	deadDelete func() error
+}
+
+func (f *faulty) Create(ctx context.Context, writes []store.Write) []store.Result {
+	results := make([]store.Result, len(writes))
+	var through []store.Write
+	var at []int
+	for i, w := range writes {
+		if f.create != nil {
+			if results[i].Err = f.create(w); results[i].Err != nil {
+				continue
+			}
+		}
+		through, at = append(through, w), append(at, i)
+	}
+	for i, r := range f.Store.Create(ctx, through) {
+		results[at[i]] = r
+	}
+	return results
+}
+
+func (f *faulty) Publish(ctx context.Context, m store.Msg) (uint64, bool, error) {
+	if f.publish != nil {
+		if err := f.publish(m); err != nil {
+			return 0, false, err
+		}
+	}
+	return f.Store.Publish(ctx, m)
+}
+
+func (f *faulty) List(ctx context.Context, q store.ListQuery) (store.ListPage, error) {
+	if f.list != nil {
+		f.list(ctx)
+	}
+	return f.Store.List(ctx, q)
+}
+
+func (f *faulty) DeadDelete(ctx context.Context, seq uint64) error {
+	if f.deadDelete != nil {
+		if err := f.deadDelete(); err != nil {
+			return err
+		}
+	}
+	return f.Store.DeadDelete(ctx, seq)
+}
+
+// setupFaulty is setup with faults between router and store.
+func setupFaulty(t *testing.T, fault *faulty) *fixture {
+	t.Helper()
+	f := newFixture(t, store.Config{})
+	fault.Store = f.store
+	f.r = f.startWith(router.Options{Store: fault, Time: f.clock, Log: zerolog.Nop()})
+	return f
+}
+
+func (f *fixture) eventually(what string, cond func() bool) {
+	f.t.Helper()
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline.C:
+			f.t.Fatalf("not within %s: %s", bound, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// waiting is how many adds the stream still holds.
+func (f *fixture) waiting() uint64 {
+	f.t.Helper()
+	s, err := f.js.Stream(f.t.Context(), schemas.StreamAdd)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	info, err := s.Info(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return info.State.Msgs
+}
+
+func (f *fixture) publish(hdr nats.Header, data []byte) {
+	f.t.Helper()
+	if _, err := f.js.PublishMsg(f.t.Context(), &nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// TestOneShardInTrouble has one shard refuse everything: adds of the others are
+// stored at once, callers of the API learn of it at once, and when the shard is
+// well again its adds are stored, too.
+func TestOneShardInTrouble(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		err  error
+	}{{"full", schemas.Errorf(schemas.CodeStoreFull, "full")}, {"silent", schemas.Errorf(schemas.CodeUnavailable, "silent")}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var down atomic.Bool
+			down.Store(true)
+			fault := &faulty{}
+			var geo schemas.Geometry
+			fault.create = func(w store.Write) error {
+				if down.Load() && geo.Shard(w.ID) == 0 {
+					return c.err
+				}
+				return nil
+			}
+			f := newFixture(t, store.Config{Geometry: schemas.Geometry{Shards: 4, SlotWidth: time.Second, WheelSize: 1 << 20}})
+			fault.Store, geo = f.store, f.store.Geometry()
+			f.r = f.startWith(router.Options{Store: fault, Time: f.clock, Log: zerolog.Nop()})
+			var sick, well []string
+			for i := 0; len(sick) < 3000; i++ {
+				id := fmt.Sprint(i)
+				if geo.Shard(schemas.NewTimerID("/test", id)) == 0 {
+					sick = append(sick, id)
+				} else {
+					well = append(well, id)
+				}
+			}
+			// More than the router holds at a time, all for the sick shard, first.
+			for _, ids := range [][]string{sick, well[:100]} {
+				for _, id := range ids {
+					if _, err := f.js.PublishAsync(schemas.SubjectAdd, add(id, `"timerafter":"1h"`)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				<-f.js.PublishAsyncComplete()
+			}
+			for _, id := range well[:100] {
+				f.await("/test", id)
+			}
+			begin := time.Now()
+			if code := f.request("add", add("api-"+sick[0], `"timerafter":"1h"`), &schemas.AddReply{}); code != "" && code != string(schemas.CodeOf(c.err)) {
+				t.Errorf("an API add to some shard: %s", code)
+			}
+			for i, n := 0, 0; n < 5; i++ {
+				if id := fmt.Sprint("fresh", i); geo.Shard(schemas.NewTimerID("/test", id)) == 0 {
+					n++
+					if code := f.request("add", add(id, `"timerafter":"1h"`), &schemas.AddReply{}); code != string(schemas.CodeOf(c.err)) {
+						t.Errorf("an API add to the sick shard: %q", code)
+					}
+				}
+			}
+			if d := time.Since(begin); d > 2*time.Second {
+				t.Errorf("callers waited %s", d)
+			}
+			down.Store(false)
+			for _, id := range sick {
+				f.await("/test", id)
+			}
+			f.eventually("no add is left", func() bool { return f.waiting() == 0 })
+		})
+	}
+}
+
+// TestStopWhileNothingIsStored stops a router whose queues are full because the
+// store takes nothing; what it held is stored by the next one.
+func TestStopWhileNothingIsStored(t *testing.T) {
+	t.Parallel()
+	f := setupFaulty(t, &faulty{create: func(store.Write) error { return schemas.ErrUnavailable }})
+	const n = 5000
+	for i := range n {
+		if _, err := f.js.PublishAsync(schemas.SubjectAdd, add(fmt.Sprint(i), `"timerafter":"1h"`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-f.js.PublishAsyncComplete()
+	begin := time.Now()
+	if err := f.r.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d > 8*time.Second {
+		t.Errorf("Stop took %s", d)
+	}
+	if left := f.waiting(); left != n {
+		t.Errorf("%d of %d adds are still in the stream, and none was stored", left, n)
+	}
+	f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop()})
+	f.eventually("all adds are stored", func() bool { return f.waiting() == 0 })
+}
+
+// TestRejectedStreamInTrouble: bad adds wait for timers.rejected, good ones do not.
+func TestRejectedStreamInTrouble(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	down.Store(true)
+	f := setupFaulty(t, &faulty{publish: func(store.Msg) error {
+		if down.Load() {
+			return schemas.ErrUnavailable
+		}
+		return nil
+	}})
+	for i := range 20 {
+		f.publish(nil, []byte("bad"))
+		f.publish(nil, add(fmt.Sprint(i), `"timerafter":"1h"`))
+	}
+	for i := range 20 {
+		f.await("/test", fmt.Sprint(i))
+	}
+	if n := f.waiting(); n < 20 {
+		t.Errorf("%d adds are left in the stream; 20 could not be rejected", n)
+	}
+	down.Store(false)
+	if n := len(f.rejected(20)); n != 20 {
+		t.Errorf("%d rejected", n)
+	}
+	f.eventually("no add is left", func() bool { return f.waiting() == 0 })
+}
+
+// TestRejectedWithHugeHeaders: an add that is refused, and whose headers leave no
+// room for the reason, does not go round for ever.
+func TestRejectedWithHugeHeaders(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	const serverHeaders = 64 << 10
+	f.publish(nats.Header{"X-Big": {strings.Repeat("x", serverHeaders-100)}}, []byte("bad"))
+	f.publish(nil, add("good", `"timerafter":"1h"`))
+	f.await("/test", "good")
+	m := f.rejected(1)[0]
+	if code := m.Headers().Get(schemas.HeaderErrorCode); code != "invalid_event" || string(m.Data()) != "bad" || !strings.Contains(m.Headers().Get(schemas.HeaderError), "without its headers") {
+		t.Errorf("%s: %q", code, m.Headers().Get(schemas.HeaderError))
+	}
+	f.eventually("no add is left", func() bool { return f.waiting() == 0 })
+}
+
+// TestListOfLargeTimers: a page never outgrows a message.
+func TestListOfLargeTimers(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	const n = 700
+	long := strings.Repeat("<", 1900) // six bytes each in JSON
+	for i := range n {
+		if _, err := f.js.PublishAsync(schemas.SubjectAdd, fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","source":"/test","type":%q,"timerafter":"1h"}`, i, long)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-f.js.PublishAsyncComplete()
+	f.eventually("all are stored", func() bool { return f.waiting() == 0 })
+	seen := map[schemas.TimerID]bool{}
+	for cursor := ""; ; {
+		var page schemas.ListReply
+		if code := f.request("list", fmt.Appendf(nil, `{"limit":500,"cursor":%q}`, cursor), &page); code != "" {
+			t.Fatal(code)
+		}
+		for _, i := range page.Timers {
+			seen[i.Timer] = true
+		}
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d timers are listed", len(seen), n)
+	}
+}
+
+// TestConsumerDeleted: somebody deletes the routers' consumer; adds go on.
+func TestConsumerDeleted(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	f.publish(nil, add("before", `"timerafter":"1h"`))
+	f.await("/test", "before")
+	if err := f.js.DeleteConsumer(t.Context(), schemas.StreamAdd, store.RouterConsumer); err != nil {
+		t.Fatal(err)
+	}
+	f.publish(nil, add("after", `"timerafter":"1h"`))
+	f.await("/test", "after")
+}
+
+// TestAbruptRestart kills the server while adds are on their way: what was
+// acknowledged is stored, once.
+func TestAbruptRestart(t *testing.T) {
+	t.Parallel()
+	p := natstest.RunProcess(t, true)
+	f := newFixtureOn(t, p.Connect(), store.Config{})
+	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop()})
+	acked := map[string]bool{}
+	for round := range 2 {
+		for i := range 400 {
+			id := fmt.Sprintf("%d-%d", round, i)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if i == 300 {
+				p.Kill()
+			}
+			if _, err := f.js.Publish(ctx, schemas.SubjectAdd, add(id, `"timerafter":"1h"`)); err == nil {
+				acked[id] = true
+			} else if i >= 300 {
+				cancel()
+				break
+			}
+			cancel()
+		}
+		p.Start()
+		f.eventually("connected again", f.nc.IsConnected)
+	}
+	if len(acked) < 400 {
+		t.Errorf("only %d adds were acknowledged", len(acked))
+	}
+	for id := range acked {
+		f.await("/test", id)
+	}
+	c, err := f.js.Consumer(t.Context(), schemas.StreamDead, "none")
+	if err == nil || c != nil {
+		t.Fatal("unexpected consumer")
+	}
+	s, err := f.js.Stream(t.Context(), schemas.StreamDead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := s.Info(t.Context()); err != nil || info.State.Msgs != 0 {
+		t.Errorf("a redelivered add was rejected: %+v %v", info.State, err)
+	}
+}

@@ -1,0 +1,160 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Results of an add, as the metric's label has them.
+const (
+	resultAccepted  = "accepted"
+	resultDuplicate = "duplicate"
+	resultRejected  = "rejected"
+)
+
+// accept answers an add that is stored.
+func (r *Router) accept(a *add, result string, rec *schemas.Record) {
+	if !a.settle() {
+		return
+	}
+	r.m.adds.WithLabelValues(result).Inc()
+	if a.msg == nil {
+		a.reply(schemas.AddReply{Timer: a.spec.Timer, Due: schemas.FormatTime(rec.DueMs), Duplicate: result == resultDuplicate, State: rec.State}, nil)
+		return
+	}
+	r.ack(a)
+}
+
+func (r *Router) ack(a *add) {
+	if err := a.msg.Ack(); err != nil {
+		r.o.Log.Warn().Err(err).Uint64("sequence", a.seq).Msg("add stored and not acknowledged; it comes again, as a duplicate")
+	}
+}
+
+// later tells the caller of an add that could not be stored. One of the stream
+// comes again after a pause that grows.
+func (r *Router) later(a *add, err error) {
+	if !a.settle() {
+		return
+	}
+	if a.msg == nil {
+		a.reply(schemas.AddReply{}, err)
+		return
+	}
+	code := schemas.CodeOf(err)
+	if code == "" {
+		code = schemas.CodeUnavailable
+	}
+	r.m.delayed.WithLabelValues(string(code)).Inc()
+	wait := min(retryPause<<min(max(a.deliveries, 1)-1, 10), retryMax)
+	// If this fails, it comes again after the consumer's ack wait.
+	_ = a.msg.NakWithDelay(wait)
+}
+
+// refusal is an add and why it is refused.
+type refusal struct {
+	a      *add
+	reason error
+}
+
+// reject answers adds, or puts them on timers.rejected before they are acknowledged.
+func (r *Router) reject(all []refusal) {
+	each(all, func(f refusal) {
+		if err := r.rejectOne(f.a, f.reason); err != nil {
+			r.later(f.a, err)
+			return
+		}
+		if !f.a.settle() {
+			return
+		}
+		r.m.adds.WithLabelValues(resultRejected).Inc()
+		r.m.rejected.WithLabelValues(string(schemas.CodeOf(f.reason))).Inc()
+		if f.a.msg == nil {
+			f.a.reply(schemas.AddReply{}, f.reason)
+			return
+		}
+		r.ack(f.a)
+	})
+}
+
+// cutRejected is how much is kept of an add that, with the reason, does not fit
+// one message.
+const cutRejected = 64 << 10
+
+func (r *Router) rejectOne(a *add, reason error) error {
+	if a.msg == nil {
+		return nil
+	}
+	if err := r.ills.rejects.allow(); err != nil {
+		return err
+	}
+	// The sequence names the add: delivered again, it is rejected once.
+	m := store.Msg{Subject: schemas.SubjectRejected, Header: nats.Header{}, Data: a.data, MsgID: "add." + strconv.FormatUint(a.seq, 10)}
+	for name, values := range a.hdr {
+		if lower := strings.ToLower(name); !strings.HasPrefix(lower, "nats-") && !strings.HasPrefix(lower, "belfry-") {
+			m.Header[name] = values
+		}
+	}
+	annotate(&m, a, reason, "")
+	_, _, err := r.o.Store.Publish(r.run, m)
+	if isTooLarge(err) {
+		m.Data = m.Data[:min(len(m.Data), cutRejected)]
+		annotate(&m, a, reason, fmt.Sprintf(" (cut to its first %d bytes)", len(m.Data)))
+		_, _, err = r.o.Store.Publish(r.run, m)
+	}
+	if isTooLarge(err) {
+		m.Header = nats.Header{}
+		annotate(&m, a, reason, fmt.Sprintf(" (without its headers, cut to its first %d bytes)", len(m.Data)))
+		_, _, err = r.o.Store.Publish(r.run, m)
+	}
+	r.ills.rejects.note(err)
+	return err
+}
+
+func annotate(m *store.Msg, a *add, reason error, more string) {
+	m.Header[schemas.HeaderErrorCode] = []string{string(schemas.CodeOf(reason))}
+	m.Header[schemas.HeaderError] = []string{headerText(reason.Error()) + more}
+	m.Header[schemas.HeaderOriginalSequence] = []string{strconv.FormatUint(a.seq, 10)}
+}
+
+// isTooLarge tells whether a message is over one of JetStream's limits.
+func isTooLarge(err error) bool {
+	const (
+		messageExceedsMaximum = 10054
+		headerExceedsMaximum  = 10097
+	)
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || schemas.CodeOf(err) == schemas.CodeTooLarge ||
+		errors.As(err, &api) && (api.ErrorCode == messageExceedsMaximum || api.ErrorCode == headerExceedsMaximum)
+}
+
+// headerText makes any text fit one header line.
+func headerText(s string) string {
+	if len(s) > 1000 {
+		s = s[:1000]
+	}
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(s, "?"))
+}
+
+// deadline gives an API add its answer when the store has none in time.
+func (r *Router) deadline(a *add) *time.Timer {
+	return time.AfterFunc(apiTimeout, func() {
+		if a.settle() {
+			a.reply(schemas.AddReply{}, schemas.Errorf(schemas.CodeUnavailable, "the timer was not stored within %s; it may be yet: add it again", apiTimeout))
+		}
+	})
+}

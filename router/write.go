@@ -1,0 +1,252 @@
+package router
+
+import (
+	"errors"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// validate parses an add. A panic in parsing is a refusal of this add alone.
+func (r *Router) validate(a *add) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.m.panics.Inc()
+			r.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("an add made the parser panic; it is rejected")
+			err = schemas.Errorf(schemas.CodeInvalidEvent, "the event cannot be parsed: %v", p)
+		}
+	}()
+	body, spec, err := r.parse(a.hdr, a.data, a.addedMs, r.o.Limits)
+	if err != nil {
+		return err
+	}
+	a.spec = spec
+	a.rec = schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts,
+		DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: a.addedMs, Hash: spec.Hash,
+		Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+	}
+	return nil
+}
+
+// write creates the records. Adds of one timer are written one after the other,
+// in their order; if one has to wait, so do those after it.
+func (r *Router) write(adds []*add) {
+	waits := map[schemas.TimerID]error{}
+	for len(adds) > 0 {
+		var now, later []*add
+		seen := make(map[schemas.TimerID]struct{}, len(adds))
+		for _, a := range adds {
+			_, twice := seen[a.spec.Timer]
+			switch err := waits[a.spec.Timer]; {
+			case err != nil:
+				r.later(a, err)
+			case twice:
+				later = append(later, a)
+			default:
+				seen[a.spec.Timer] = struct{}{}
+				now = append(now, a)
+			}
+		}
+		c := creation{r: r, waits: waits}
+		c.run(now)
+		adds = later
+	}
+}
+
+// creation is one round of write, in which each timer stands once.
+type creation struct {
+	r *Router
+
+	mu    sync.Mutex
+	waits map[schemas.TimerID]error
+}
+
+// wait leaves an add for another time.
+func (c *creation) wait(a *add, err error) {
+	c.mu.Lock()
+	c.waits[a.spec.Timer] = err
+	c.mu.Unlock()
+	c.r.later(a, err)
+}
+
+func (c *creation) run(adds []*add) {
+	adds = c.open(adds)
+	adds = c.register(adds)
+	adds = c.lookup(adds)
+	if len(adds) == 0 {
+		return
+	}
+	writes := make([]store.Write, len(adds))
+	for i, a := range adds {
+		writes[i] = store.Write{ID: a.spec.Timer, Record: &a.rec}
+	}
+	var exist []*add
+	tried := map[int]error{}
+	for i, res := range c.r.o.Store.Create(c.r.run, writes) {
+		a, err := adds[i], res.Err
+		switch code := schemas.CodeOf(err); {
+		case err == nil:
+			c.r.accept(a, resultAccepted, &a.rec)
+		case errors.Is(err, store.ErrRevision):
+			exist = append(exist, a)
+			err = nil
+		case code == schemas.CodeTooLarge:
+			c.r.reject([]refusal{{a, err}})
+			err = nil
+		default:
+			c.wait(a, err)
+		}
+		shard := c.r.geo.Shard(a.spec.Timer)
+		tried[shard] = errors.Join(tried[shard], err)
+	}
+	for shard, err := range tried {
+		c.r.ills.shards[shard].note(firstOf(err))
+	}
+	each(exist, c.exists)
+}
+
+// firstOf is the first of joined errors: one is enough to log.
+func firstOf(err error) error {
+	var joined interface{ Unwrap() []error }
+	for errors.As(err, &joined) && len(joined.Unwrap()) > 0 {
+		err = joined.Unwrap()[0]
+	}
+	return err
+}
+
+// open leaves out the adds of shards that are in trouble.
+func (c *creation) open(adds []*add) []*add {
+	asked := map[int]error{}
+	out := make([]*add, 0, len(adds))
+	for _, a := range adds {
+		shard := c.r.geo.Shard(a.spec.Timer)
+		err, known := asked[shard]
+		if !known {
+			err = c.r.ills.shards[shard].allow()
+			asked[shard] = err
+		}
+		if err != nil {
+			c.wait(a, err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// register makes the services known whose callbacks functions will have to call.
+func (c *creation) register(adds []*add) []*add {
+	asked := map[string]error{}
+	out := adds[:0]
+	for _, a := range adds {
+		if a.spec.Callback == "" {
+			out = append(out, a)
+			continue
+		}
+		err, known := asked[a.spec.Service]
+		if !known {
+			if err = c.r.ills.services.allow(); err == nil {
+				err = c.r.o.Store.RegisterService(c.r.run, a.spec.Service)
+				c.r.ills.services.note(err)
+			}
+			asked[a.spec.Service] = err
+		}
+		if err != nil {
+			c.wait(a, err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// lookup finds adds that an earlier delivery has stored, and whose timers have
+// fired, concluded and expired since: they left nothing but their fired events.
+func (c *creation) lookup(adds []*add) []*add {
+	nowMs, keepMs := c.r.nowMs(), c.r.o.Store.Retention().Milliseconds()
+	ids, services := map[string]struct{}{}, map[string]struct{}{}
+	var subjects []string
+	since := nowMs
+	doubtful := func(a *add) bool { return a.msg != nil && max(a.rec.DueMs, a.addedMs)+keepMs <= nowMs }
+	for _, a := range adds {
+		if !doubtful(a) {
+			continue
+		}
+		ids[a.spec.Timer.MsgID(1)] = struct{}{}
+		since = min(since, a.rec.DueMs-1000)
+		if _, known := services[a.spec.Service]; !known {
+			services[a.spec.Service] = struct{}{}
+			subjects = append(subjects, schemas.SubjectFired(a.spec.Service))
+		}
+	}
+	if len(ids) == 0 {
+		return adds
+	}
+	err := c.r.ills.lookup.allow()
+	var found map[string]struct{}
+	if err == nil {
+		found, err = c.r.o.Store.FiredSince(c.r.run, subjects, time.UnixMilli(since), ids)
+		c.r.ills.lookup.note(err)
+	}
+	out := adds[:0]
+	for _, a := range adds {
+		_, fired := found[a.spec.Timer.MsgID(1)]
+		switch {
+		case !doubtful(a):
+			out = append(out, a)
+		case err != nil:
+			c.wait(a, err)
+		case fired:
+			c.r.accept(a, resultDuplicate, &a.rec)
+		default:
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// exists settles an add whose record is there: a duplicate, or a conflict.
+func (c *creation) exists(a *add) {
+	t, err := c.r.o.Store.Get(c.r.run, a.spec.Timer)
+	if errors.Is(err, schemas.ErrNotFound) {
+		c.wait(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired while it was looked at"))
+		return
+	}
+	if err == nil && t.Record.Hash != a.rec.Hash {
+		c.r.reject([]refusal{{a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
+			a.spec.Source, a.spec.EventID, a.spec.Timer, t.Record.State)}})
+		return
+	}
+	if err == nil && t.Record.Queued {
+		// The first try may have died, or failed, between index entry and record.
+		err = c.r.o.Store.PutIndex(c.r.run, t.ID, c.r.geo.Tick(t.Record.DueMs))
+	}
+	c.r.ills.record.note(err)
+	if err != nil {
+		c.wait(a, err)
+		return
+	}
+	c.r.accept(a, resultDuplicate, &t.Record)
+}
+
+// each calls f for all, some at a time.
+func each[T any](all []T, f func(T)) {
+	if len(all) == 1 {
+		f(all[0])
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	places := make(chan struct{}, maxFanOut)
+	for _, v := range all {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			f(v)
+		})
+	}
+}
