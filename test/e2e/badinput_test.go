@@ -211,7 +211,10 @@ func TestRandomInput(t *testing.T) {
 	a := node(t, nil)
 	c := connect(t, a.NATSURL())
 	rng := rand.New(rand.NewPCG(20, 26))
-	const count = 3000
+	count := 3000
+	if testing.Short() {
+		count = 1000
+	}
 	for n := range count {
 		m := structured(attrs{"id": fmt.Sprintf("random-%d", n), "timersvc": "random", "timerafter": "5ms", "timercallback": "nats:random.callback", "timermaxattempts": "1", "subject": "s"}, `{"a":[1,2,{"b":"c"}]}`)
 		if n%2 == 0 {
