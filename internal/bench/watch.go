@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -152,8 +153,13 @@ func (w *Watch) Account(ctx context.Context) (*Account, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
 	}
-	for left := info.NumPending + info.Delivered.Consumer; left > 0; left-- {
-		m, err := it.Next()
+	// A subscriber receives a message before the stream has stored it, so what was
+	// there when the consumer was made need not be all.
+	for left := int64(info.NumPending + info.Delivered.Consumer); left > 0 || acc.found < len(w.dueMs); left-- {
+		m, err := it.Next(jetstream.NextMaxWait(accountWait))
+		if errors.Is(err, nats.ErrTimeout) {
+			break // what is missing, is missing
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
 		}
@@ -182,6 +188,7 @@ func (w *Watch) account(acc *Account, m jetstream.Msg) error {
 		return nil
 	}
 	acc.stored[n] = meta.Timestamp.UnixNano()
+	acc.found++
 	return nil
 }
 
@@ -189,7 +196,11 @@ func (w *Watch) account(acc *Account, m jetstream.Msg) error {
 type Account struct {
 	Verified
 	dueMs, received, stored []int64
+	found                   int
 }
+
+// accountWait is how long Account waits for a message that is to be there.
+const accountWait = 10 * time.Second
 
 func (a *Account) verify(twice int) {
 	a.Expected = len(a.dueMs)
