@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -405,13 +406,16 @@ func TestAPI(t *testing.T) {
 func TestCancelRace(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
-	const n = 2000
+	const n = 10_000
 	cancels, claims := 0, 0
 	var writes []store.Write
 	for i := range n {
 		writes = append(writes, store.Write{ID: schemas.NewTimerID("/race", fmt.Sprint(i)), Record: &schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, Service: "s", DueMs: time.Now().UnixMilli()}})
 	}
-	revs := f.store.Create(t.Context(), writes)
+	revs := make([]store.Result, 0, n)
+	for some := range slices.Chunk(writes, 500) {
+		revs = append(revs, f.store.Create(t.Context(), some)...)
+	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 32)
@@ -422,6 +426,7 @@ func TestCancelRace(t *testing.T) {
 			claimed := make(chan error, 1)
 			rec := *w.Record
 			rec.State, rec.Queued = schemas.StateDelivered, false
+			rec.FiredMs = rec.DueMs
 			claim := func() {
 				f.store.UpdateAsync(store.Write{ID: w.ID, Rev: revs[i].Rev, Record: &rec}, func(r store.Result) { claimed <- r.Err })
 			}

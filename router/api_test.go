@@ -1,0 +1,290 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestSlowListBlocksNothing fills all places of lists: more are refused with a
+// clear error, and adds, gets and cancels go on.
+func TestSlowListBlocksNothing(t *testing.T) {
+	t.Parallel()
+	var inside atomic.Int32
+	free := make(chan struct{})
+	f := setupFaulty(t, &faulty{list: func(ctx context.Context) {
+		inside.Add(1)
+		select {
+		case <-free:
+		case <-ctx.Done():
+		}
+	}})
+	const places = 8
+	var wg sync.WaitGroup
+	for range places {
+		wg.Go(func() {
+			if m, err := f.nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound); err != nil || m.Header.Get(micro.ErrorCodeHeader) != "" {
+				t.Errorf("%v %v", m, err)
+			}
+		})
+	}
+	f.eventually("all places are taken", func() bool { return inside.Load() == places })
+	m, err := f.nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound)
+	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "unavailable" || !strings.Contains(m.Header.Get(micro.ErrorHeader), "limit") {
+		t.Errorf("%v %v", m, err)
+	}
+	if code := f.request("add", add("1", `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
+		t.Error(code)
+	}
+	for _, verb := range []string{"get", "cancel"} {
+		if code := f.request(verb, []byte(`{"id":"1","source":"/test"}`), &schemas.TimerInfo{}); code != "" {
+			t.Errorf("%s: %s", verb, code)
+		}
+	}
+	close(free)
+	wg.Wait()
+}
+
+// TestAddTimeout: a caller gets its answer before it gives up, also when the
+// store has none.
+func TestAddTimeout(t *testing.T) {
+	t.Parallel()
+	free := make(chan struct{})
+	f := setupFaulty(t, &faulty{create: func(store.Write) error { <-free; return nil }})
+	begin := time.Now()
+	if code := f.request("add", add("1", `"timerafter":"1h"`), nil); code != "unavailable" {
+		t.Errorf("%q", code)
+	}
+	if d := time.Since(begin); d > 4500*time.Millisecond {
+		t.Errorf("answered after %s; clients wait 5s", d)
+	}
+	close(free)
+	f.await("/test", "1") // as the error said, it may have taken effect
+}
+
+func TestServiceInfo(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	m, err := f.nc.Request("$SRV.INFO."+schemas.APIService, nil, bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info micro.Info
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay"} {
+		want[schemas.SubjectAPIPrefix+verb] = true
+	}
+	for _, e := range info.Endpoints {
+		if !want[e.Subject] || e.QueueGroup == "" || e.Metadata["description"] == "" {
+			t.Errorf("%+v", e)
+		}
+		delete(want, e.Subject)
+	}
+	if len(want) > 0 || info.Description == "" {
+		t.Errorf("missing: %v in %+v", want, info)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	reg := prometheus.NewPedanticRegistry()
+	f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop(), Registerer: reg})
+	for range 2 {
+		if code := f.request("add", add("1", `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
+			t.Fatal(code)
+		}
+	}
+	if code := f.request("add", add("2", `"timerafter":"x"`), nil); code != "invalid_attribute" {
+		t.Fatal(code)
+	}
+	if code := f.request("get", nil, nil); code != "bad_request" {
+		t.Fatal(code)
+	}
+	want := map[string]float64{
+		"belfry_adds_total/accepted": 1, "belfry_adds_total/duplicate": 1, "belfry_adds_total/rejected": 1, "belfry_rejected_total/invalid_attribute": 1,
+		"belfry_api_requests_total/ok/add": 2, "belfry_api_requests_total/invalid_attribute/add": 1, "belfry_api_requests_total/bad_request/get": 1,
+		"belfry_add_batch_size": 3, "belfry_router_panics_total": 0,
+	}
+	// An answer is counted after it is sent.
+	var got map[string]float64
+	defer func() { t.Log(got) }()
+	f.eventually("all is counted", func() bool { got = gather(t, reg); return maps.Equal(got, want) })
+	// The same names twice are an error, not a panic.
+	if _, err := router.New(router.Options{Store: f.store, Time: f.clock, Registerer: reg}); err == nil {
+		t.Error("registered twice")
+	}
+}
+
+// gather is every counter, and the count of every histogram, by name and labels.
+func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, l := range m.GetLabel() {
+				name += "/" + l.GetValue()
+			}
+			if m.GetCounter() != nil {
+				got[name] = m.GetCounter().GetValue()
+			} else {
+				got[name] = float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return got
+}
+
+// dead stores a failed timer and its dead letter, as functions does.
+func (f *fixture) dead(id string, attempt uint32, withRecord bool) schemas.TimerID {
+	f.t.Helper()
+	hdr := nats.Header{}
+	data := add(id, `"timerafter":"1s","timersvc":"mail","timercallback":"nats:x","timermaxattempts":"3","data":{"a":1}`)
+	nowMs := time.Now().UnixMilli()
+	body, spec, err := schemas.ParseAdd(hdr, data, nowMs, schemas.Limits{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	rec := schemas.Record{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs,
+		Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
+	if withRecord {
+		if res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &rec}}); res[0].Err != nil {
+			f.t.Fatal(res[0].Err)
+		}
+	}
+	m := store.Msg{Subject: schemas.SubjectDead("mail"), MsgID: spec.Timer.RetryMsgID(1, attempt) + ".dead"}
+	m.Header, m.Data = body.DeadMessage(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: nowMs, Run: 1, Attempt: attempt}, "http", "no")
+	claim := schemas.Claim{Timer: spec.Timer, Run: 1, Attempt: attempt, MaxAttempt: 3, AddedMs: nowMs, FiredMs: nowMs, Hash: spec.Hash}
+	m.Header[schemas.HeaderClaim] = []string{claim.String()}
+	m.Header[schemas.HeaderErrorCode] = []string{"http"}
+	if _, _, err := f.store.Publish(f.t.Context(), m); err != nil {
+		f.t.Fatal(err)
+	}
+	return spec.Timer
+}
+
+func (f *fixture) letters() int {
+	f.t.Helper()
+	var page schemas.DeadListReply
+	if code := f.request("dead.list", []byte(`{"service":"mail"}`), &page); code != "" {
+		f.t.Fatal(code)
+	}
+	return len(page.Dead)
+}
+
+func (f *fixture) update(id string, change func(*schemas.Record)) {
+	f.t.Helper()
+	tm := f.await("/test", id)
+	change(&tm.Record)
+	if _, err := f.store.Update(f.t.Context(), store.Write{ID: tm.ID, Rev: tm.Rev, Record: &tm.Record}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	var broken atomic.Bool
+	f := setupFaulty(t, &faulty{deadDelete: func() error {
+		if broken.Load() {
+			return schemas.ErrUnavailable
+		}
+		return nil
+	}})
+	replayed := func(id string, attempts, most uint32) {
+		t.Helper()
+		tm := f.await("/test", id)
+		r := tm.Record
+		if r.State != schemas.StateRetrying || !r.Queued || r.Attempt != attempts || r.MaxAttempt != most || r.DueMs > time.Now().UnixMilli()+1000 {
+			t.Errorf("%s: %+v", id, r)
+		}
+		e, err := r.Body.Event()
+		if err != nil || string(e.Data()) != `{"a":1}` {
+			t.Errorf("%s: %v %v", id, e, err)
+		}
+	}
+	var reply schemas.ReplayReply
+	f.dead("kept", 3, true)
+	f.dead("expired", 3, false)
+	for _, id := range []string{"kept", "expired"} {
+		if code := f.request("dead.replay", fmt.Appendf(nil, `{"id":%q,"source":"/test"}`, id), &reply); code != "" || reply.Replayed != 1 {
+			t.Errorf("%s: %s %+v", id, code, reply)
+		}
+		replayed(id, 3, 6)
+	}
+	if n := f.letters(); n != 0 {
+		t.Errorf("%d letters are left", n)
+	}
+
+	// Interrupted between record and letter, and repeated: replayed once.
+	id := f.dead("halfway", 3, true)
+	broken.Store(true)
+	req := fmt.Appendf(nil, `{"timer":%q}`, id)
+	if code := f.request("dead.replay", req, nil); code != "unavailable" {
+		t.Error(code)
+	}
+	before := f.await("/test", "halfway")
+	broken.Store(false)
+	if code := f.request("dead.replay", req, &reply); code != "" {
+		t.Error(code)
+	}
+	if after := f.await("/test", "halfway"); after.Rev != before.Rev || f.letters() != 0 {
+		t.Errorf("revision %d, then %d", before.Rev, after.Rev)
+	}
+
+	// The letter is there before the record says fail: too early.
+	f.dead("early", 3, true)
+	f.update("early", func(r *schemas.Record) { r.State, r.Attempt = schemas.StateDelivered, 2 })
+	if code := f.request("dead.replay", []byte(`{"id":"early","source":"/test"}`), nil); code != "unavailable" || f.letters() != 1 {
+		t.Errorf("%q, %d letters", code, f.letters())
+	}
+	f.update("early", func(r *schemas.Record) { r.State, r.Attempt = schemas.StateFail, 3 })
+
+	// Its id is another timer's by now: the letter stays.
+	f.dead("taken", 3, true)
+	f.update("taken", func(r *schemas.Record) { r.Hash[0]++ })
+	if code := f.request("dead.replay", []byte(`{"id":"taken","source":"/test"}`), nil); code != "conflict" || f.letters() != 2 {
+		t.Errorf("%q, %d letters", code, f.letters())
+	}
+
+	// A whole service, some at a time, beside one that cannot be replayed.
+	const n = 20
+	for i := range n {
+		f.dead(fmt.Sprint("many", i), 1, i%2 == 0)
+	}
+	total := 0
+	for calls := 0; calls < n; calls++ {
+		if code := f.request("dead.replay", []byte(`{"service":"mail","limit":7}`), &reply); code != "" {
+			t.Fatal(code)
+		}
+		if total += reply.Replayed; !reply.More {
+			break
+		}
+	}
+	if total != n+1 || f.letters() != 1 { // and "early"
+		t.Errorf("%d replayed, %d letters left", total, f.letters())
+	}
+	replayed("many3", 1, 4)
+}
