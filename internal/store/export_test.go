@@ -4,3 +4,12 @@ import "time"
 
 // SetShortTTL changes below which TTL a revision rolls up.
 func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }
+
+// drain waits until every superseded revision is removed.
+func (r *remover) drain() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.open > 0 {
+		r.idle.Wait()
+	}
+}

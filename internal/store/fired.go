@@ -26,7 +26,11 @@ func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Ti
 		if len(filter) == 0 {
 			continue
 		}
-		if err := s.findIDs(ctx, stream, filter, since, ids, found); err != nil {
+		find := s.findIDs
+		if stream == schemas.StreamRetry {
+			find = s.findQueued // a work queue takes no second consumer on a subject
+		}
+		if err := find(ctx, stream, filter, since, ids, found); err != nil {
 			return nil, err
 		}
 	}
@@ -34,64 +38,19 @@ func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Ti
 }
 
 func (s *Store) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
-	info, err := s.streamState(ctx, stream)
-	if err != nil || info.State.Msgs == 0 {
-		return err
-	}
-	cctx, release, err := s.bind(ctx, "read "+stream)
-	if err != nil {
-		return err
-	}
-	defer release()
 	slices.Sort(filter)
-	c, err := s.js.CreateConsumer(cctx, stream, jetstream.ConsumerConfig{
-		FilterSubjects: filter, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, HeadersOnly: true, InactiveThreshold: 10 * time.Second,
+	cfg := jetstream.ConsumerConfig{FilterSubjects: filter, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, HeadersOnly: true}
+	return s.readAll(ctx, stream, cfg, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
+		id := m.Headers().Get(jetstream.MsgIDHeader)
+		if _, asked := ids[id]; asked {
+			found[id] = struct{}{}
+		}
+		return len(found) < len(ids), nil
 	})
-	if err != nil && stream == schemas.StreamRetry {
-		// A work queue takes no second consumer on a subject: look message by message.
-		return s.findQueued(ctx, stream, filter, ids, found)
-	}
-	if err != nil {
-		return mapError("read "+stream, err)
-	}
-	defer func() {
-		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
-		defer cancel()
-		// What is not deleted here ends by its inactivity threshold.
-		_ = s.js.DeleteConsumer(dctx, stream, c.CachedInfo().Name)
-	}()
-	for remaining := c.CachedInfo().NumPending; remaining > 0; {
-		batch, err := c.Fetch(int(min(remaining, 1000)), jetstream.FetchMaxWait(s.cfg.Timeout))
-		if err != nil {
-			return mapError("read "+stream, err)
-		}
-		n := 0
-		for m := range batch.Messages() {
-			n++
-			if remaining > 0 {
-				remaining--
-			}
-			id := m.Headers().Get(jetstream.MsgIDHeader)
-			if _, asked := ids[id]; asked {
-				found[id] = struct{}{}
-			}
-		}
-		if err := batch.Error(); err != nil {
-			return mapError("read "+stream, err)
-		}
-		if len(found) == len(ids) {
-			return nil
-		}
-		if n == 0 {
-			return schemas.Errorf(schemas.CodeUnavailable, "read %s: JetStream delivered nothing within %s", stream, s.cfg.Timeout)
-		}
-	}
-	return ctx.Err()
 }
 
 // findQueued looks through a work queue by direct gets.
-func (s *Store) findQueued(ctx context.Context, stream string, filter []string, ids, found map[string]struct{}) error {
+func (s *Store) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {
 			msgs, more, err := s.next(ctx, stream, subject, after, scanBatch)

@@ -12,7 +12,7 @@ import (
 const (
 	MaxListLimit     = 1000
 	DefaultListLimit = 100
-	// listScan is how many records one call looks at, matching or not.
+	// listScan is how many messages one call looks at, matching or not.
 	listScan  = 20_000
 	listBatch = 500
 	scanBatch = 1000
@@ -59,8 +59,7 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 			return page, nil
 		}
-		sh := &s.subjects[shard]
-		msgs, more, err := s.next(ctx, sh.stream, sh.timer+"*", after, listBatch)
+		msgs, last, more, err := s.nextRecords(ctx, shard, after)
 		if err != nil {
 			return ListPage{}, err
 		}
@@ -74,8 +73,8 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 				page.Timers = append(page.Timers, t)
 			}
 		}
-		looked += len(msgs)
-		if more == 0 || len(msgs) == 0 {
+		looked += scanBatch
+		if after = last; !more {
 			shard, after = shard+1, 0
 		}
 	}

@@ -168,36 +168,3 @@ func (s *Store) decode(m *jetstream.RawStreamMsg) (Timer, bool) {
 // Undecodable counts the records that were skipped because they could not be
 // decoded, each time they were met.
 func (s *Store) Undecodable() uint64 { return s.undecodable.Load() }
-
-// ScanQueued reads every record of a shard once, in stream order, and hands over
-// those that are due by throughMs and not concluded: waiting, or claimed. Its
-// cost is that of the whole shard; it is for a mark that is older than the index.
-// What lies behind the shard's clock, in time and in the stream, is left out: it
-// was seen to by an owner, and a record there that looks open was superseded.
-func (s *Store) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(Timer) error) error {
-	clock, _, err := s.ReadClock(ctx, shard)
-	if err != nil {
-		return err
-	}
-	mark := s.geo.Tick(clock.TimeMs)
-	sh := &s.subjects[shard]
-	for after := uint64(0); ; {
-		msgs, more, err := s.next(ctx, sh.stream, sh.timer+"*", after, scanBatch)
-		if err != nil {
-			return err
-		}
-		for _, t := range s.decodeAll(msgs) {
-			r := &t.Record
-			done := s.geo.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
-			if !done && r.DueMs <= throughMs && (r.Pending() || r.State == schemas.StateDelivered) {
-				if err := fn(t); err != nil {
-					return err
-				}
-			}
-		}
-		if more == 0 || len(msgs) == 0 {
-			return nil
-		}
-		after = msgs[len(msgs)-1].Sequence
-	}
-}

@@ -58,6 +58,9 @@ type shardSubjects struct {
 	stream, timer, slot, meta string
 	// parts is how many parts of a large slot its last page had; see loadPage.
 	parts atomic.Int64
+	// farWrites counts replaced records of old timers; see warmth.
+	farWrites atomic.Int64
+	warm      atomic.Bool
 }
 
 // meta is what the clock bucket records of the layout.
@@ -100,6 +103,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	s.background.Go(func() { s.sweepTails(background) })
+	s.background.Go(func() { s.warmth(background) })
 	return s, nil
 }
 

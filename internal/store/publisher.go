@@ -135,11 +135,18 @@ func (p *publisher) onAck(m *nats.Msg) {
 	p.finish(token, a, err)
 }
 
-var seqField = []byte(`"seq":`)
+var (
+	seqField     = []byte(`"seq":`)
+	successField = []byte(`","success":true}`)
+)
 
-// parseAck reads an acknowledgement. The plain one, {"stream":"S","seq":1}, is
-// read without the JSON decoder: there is one for every write.
+// parseAck reads an acknowledgement. The plain ones, {"stream":"S","seq":1} of a
+// write and {"type":"T","success":true} of a delete, are read without the JSON
+// decoder: there is one for every write.
 func parseAck(b []byte) (a ack, err error) {
+	if bytes.HasSuffix(b, successField) {
+		return a, nil
+	}
 	if i := bytes.Index(b, seqField); i > 0 {
 		n := i + len(seqField)
 		for n < len(b) && b[n] == ' ' {

@@ -24,7 +24,10 @@ import (
 //     timer was added within nearAge. A roll-up visits every block of the file
 //     between the two revisions, which costs 5 µs when they are in memory and
 //     hundreds of milliseconds when a shard of 400,000 timers has been idle;
+//   - by a roll-up also where the shard is so busy that its blocks are in memory,
+//     and not so large that visiting them costs more than a delete (see warmth);
 //   - by a delete of that one sequence after the write was acknowledged, else;
+//     that is 40 µs of CPU;
 //   - always by a roll-up where a timer that is due in the future is cancelled or
 //     moved, since its index entry would make a returned record fire, and where the
 //     new revision expires before a node that dies would be up again.
@@ -61,8 +64,49 @@ func (s *Store) rollsUp(w *Write) bool {
 	if w.TTL > 0 && w.TTL < s.shortTTL {
 		return true
 	}
-	now, ok := s.carriedMs()
-	return ok && now-w.Record.AddedMs < nearAge.Milliseconds()
+	if now, ok := s.carriedMs(); ok && now-w.Record.AddedMs < nearAge.Milliseconds() {
+		return true
+	}
+	sh := &s.subjects[s.geo.Shard(w.ID)]
+	sh.farWrites.Add(1)
+	return sh.warm.Load()
+}
+
+// The server keeps a block's subjects in memory for two minutes after they were
+// last looked at. A shard in which old timers are replaced at warmRate looks at
+// all of its blocks more often than that, and then roll-ups keep them there.
+const (
+	warmCheck   = 10 * time.Second
+	warmWindows = 3   // this many windows in a row make a shard warm
+	warmRate    = 70  // replaced old timers a second
+	warmBlocks  = 200 // above, a delete is cheaper
+	blockBytes  = 8 << 20
+)
+
+// warmth decides, window by window, which shards are warm.
+func (s *Store) warmth(ctx context.Context) {
+	tick := time.NewTicker(warmCheck)
+	defer tick.Stop()
+	streak := make([]int, s.geo.Shards)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for n := range s.subjects {
+			sh := &s.subjects[n]
+			busy := sh.farWrites.Swap(0) >= warmRate*int64(warmCheck/time.Second)
+			if busy {
+				info, err := s.streamState(ctx, sh.stream)
+				busy = err == nil && info.State.Bytes/blockBytes <= warmBlocks
+			}
+			if streak[n]++; !busy {
+				streak[n] = 0
+			}
+			sh.warm.Store(streak[n] >= warmWindows)
+		}
+	}
 }
 
 // superseded is a revision that a later one has replaced.
@@ -226,13 +270,12 @@ func (s *Store) sweepTail(ctx context.Context, shard int) error {
 	}
 	back := uint64(2 * s.cfg.Window)
 	after := last - min(last, back)
-	for after < last {
-		msgs, more, err := s.next(ctx, sh.stream, sh.timer+"*", after, listBatch)
-		if err != nil || len(msgs) == 0 {
+	for more := true; more && after < last; {
+		var msgs []*jetstream.RawStreamMsg
+		if msgs, after, more, err = s.nextRecords(ctx, shard, after); err != nil {
 			return err
 		}
 		for _, m := range msgs {
-			after = m.Sequence
 			rolled := m.Header.Get(rollupHeader) != ""
 			prev, err := strconv.ParseUint(m.Header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64)
 			// A roll-up is part of its write, but for the last one before a kill.
@@ -243,9 +286,6 @@ func (s *Store) sweepTail(ctx context.Context, shard int) error {
 				return nil
 			}
 			s.rem.put(superseded{stream: sh.stream, seq: prev})
-		}
-		if more == 0 {
-			return nil
 		}
 	}
 	return nil

@@ -1,0 +1,344 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func tail(t *testing.T, s Store) {
+	g := s.Geometry()
+	due := NowMs(t, s) + 60_000
+	ids := IDsOf(g, 0, 300)
+	write := func(ids []schemas.TimerID) []uint64 {
+		var writes []store.Write
+		for _, id := range ids {
+			writes = append(writes, store.Write{ID: id, Record: Pending(due)})
+		}
+		return CreateAll(t, s, writes)
+	}
+	revs := write(ids[:100])
+	got := make(chan store.Timer, 1000)
+	after := revs[49]
+	tl := must[*store.Tail](t)(s.Tail(t.Context(), 0, after, func(tm store.Timer) { got <- tm }))
+	revs = append(revs, write(ids[100:])...)
+	last := must[uint64](t)(s.Update(t.Context(), store.Write{ID: ids[0], Rev: revs[0], Record: Delivered(*Pending(due))}))
+	seq, n := after, 0
+	for seq < last {
+		select {
+		case tm := <-got:
+			if tm.Rev <= seq {
+				t.Fatalf("revision %d after %d", tm.Rev, seq)
+			}
+			seq = tm.Rev
+			n++
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the tail stands at %d of %d", seq, last)
+		}
+	}
+	if want := 300 - 50 + 1; n != want {
+		t.Fatalf("%d records came; want %d", n, want)
+	}
+	tl.Stop()
+	tl.Stop()
+	write(IDsOf(g, 0, 301)[300:])
+	if len(got) != 0 {
+		t.Fatal("a stopped tail still delivers")
+	}
+}
+
+func list(t *testing.T, s Store) {
+	due := NowMs(t, s) + 60_000
+	var writes []store.Write
+	for i := range 250 {
+		r := Pending(due)
+		if i%5 == 0 {
+			r.Service = "billing"
+		}
+		if i%50 == 0 {
+			r.Group = "rare"
+		}
+		writes = append(writes, store.Write{ID: ID(i), Record: r})
+	}
+	revs := CreateAll(t, s, writes)
+	for i := range 20 {
+		must[uint64](t)(s.Update(t.Context(), store.Write{ID: ID(i), Rev: revs[i], Record: Success(*writes[i].Record), TTL: time.Hour}))
+	}
+	count := func(q store.ListQuery) int {
+		t.Helper()
+		seen := map[schemas.TimerID]bool{}
+		for pages := 0; ; pages++ {
+			p := must[store.ListPage](t)(s.List(t.Context(), q))
+			for _, tm := range p.Timers {
+				if seen[tm.ID] {
+					t.Fatalf("%s twice", tm.ID)
+				}
+				seen[tm.ID] = true
+			}
+			if q.Limit > 0 && len(p.Timers) > q.Limit {
+				t.Fatalf("a page of %d; the limit is %d", len(p.Timers), q.Limit)
+			}
+			if p.Cursor == "" {
+				return len(seen)
+			}
+			if pages > 1000 {
+				t.Fatal("the list does not end")
+			}
+			q.Cursor = p.Cursor
+		}
+	}
+	for _, c := range []struct {
+		q    store.ListQuery
+		want int
+	}{
+		{store.ListQuery{}, 250},
+		{store.ListQuery{Limit: 7}, 250},
+		{store.ListQuery{Limit: 250}, 250},
+		{store.ListQuery{States: []schemas.State{schemas.StateSuccess}}, 20},
+		{store.ListQuery{States: []schemas.State{schemas.StateSuccess, schemas.StatePending}, Limit: 50}, 250},
+		{store.ListQuery{Service: "billing", Limit: 3}, 50},
+		{store.ListQuery{Group: "rare"}, 5},
+		{store.ListQuery{Service: "billing", Group: "g", States: []schemas.State{schemas.StatePending}}, 42},
+		{store.ListQuery{Service: "nobody"}, 0},
+	} {
+		if n := count(c.q); n != c.want {
+			t.Errorf("%+v: %d; want %d", c.q, n, c.want)
+		}
+	}
+	for _, q := range []store.ListQuery{{Limit: -1}, {Limit: store.MaxListLimit + 1}, {Cursor: "x"}, {Cursor: "99.1"}, {Cursor: "-1.1"}} {
+		if _, err := s.List(t.Context(), q); schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+}
+
+func publishTwice(t *testing.T, s Store) {
+	m := func(id string) store.Msg {
+		return store.Msg{Subject: schemas.SubjectFired("orders"), Header: nats.Header{"X": {"y"}}, Data: []byte("e"), MsgID: id}
+	}
+	seq, dup, err := s.Publish(t.Context(), m("a.1"))
+	if err != nil || dup || seq == 0 {
+		t.Fatalf("%d %v %v", seq, dup, err)
+	}
+	again, dup, err := s.Publish(t.Context(), m("a.1"))
+	if err != nil || !dup || again != seq {
+		t.Fatalf("again: %d %v %v", again, dup, err)
+	}
+	var wg sync.WaitGroup
+	var stored atomic.Int64
+	wg.Add(200)
+	for i := range 200 {
+		s.PublishAsync(m(fmt.Sprintf("b.%d", i/2)), func(_ uint64, dup bool, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			if !dup {
+				stored.Add(1)
+			}
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	if stored.Load() != 100 {
+		t.Fatalf("%d were stored", stored.Load())
+	}
+	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: "timers.nobody.listens"}); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Fatalf("publish without a stream: %v", err)
+	}
+}
+
+func fired(t *testing.T, s Store) {
+	first := must[time.Time](t)(s.FiredFirstTime(t.Context()))
+	if !first.IsZero() {
+		t.Fatalf("an empty stream's oldest event is of %s", first)
+	}
+	before := time.UnixMilli(NowMs(t, s) - 1)
+	ids := map[string]struct{}{}
+	for i := range 50 {
+		for _, subject := range []string{schemas.SubjectFired("orders"), schemas.SubjectFired("billing"), schemas.SubjectRetry("orders")} {
+			id := fmt.Sprintf("%s.%d", subject, i)
+			if _, _, err := s.Publish(t.Context(), store.Msg{Subject: subject, MsgID: id, Data: []byte("e")}); err != nil {
+				t.Fatal(err)
+			}
+			if i%10 == 0 {
+				ids[id] = struct{}{}
+			}
+		}
+	}
+	ids["missing"] = struct{}{}
+	if first = must[time.Time](t)(s.FiredFirstTime(t.Context())); first.Before(before) {
+		t.Fatalf("oldest event of %s; published after %s", first, before)
+	}
+	subjects := []string{schemas.SubjectFired("orders"), schemas.SubjectRetry("orders")}
+	start := time.Now()
+	found := must[map[string]struct{}](t)(s.FiredSince(t.Context(), subjects, before, ids))
+	if len(found) != 10 {
+		t.Fatalf("found %d: %v", len(found), found)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Fatalf("took %s", took)
+	}
+	found = must[map[string]struct{}](t)(s.FiredSince(t.Context(), []string{schemas.SubjectFired("nobody")}, before, ids))
+	if len(found) != 0 {
+		t.Fatalf("found %v", found)
+	}
+}
+
+func clock(t *testing.T, s Store) {
+	now := NowMs(t, s)
+	c, rev, err := s.ReadClock(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Owner != "" || c.Epoch != 0 || c.Tail != 0 || c.TimeMs > now || c.TimeMs < now-60_000 {
+		t.Fatalf("first clock: %+v at %d", c, now)
+	}
+	want := store.Clock{TimeMs: now, Owner: "a", Epoch: 1, Tail: 7, Seen: 8, SweptMs: 9, Pending: 10}
+	next := must[uint64](t)(s.WriteClock(t.Context(), 1, want, rev))
+	if _, err := s.WriteClock(t.Context(), 1, want, rev); !errors.Is(err, store.ErrRevision) {
+		t.Fatalf("stale write: %v", err)
+	}
+	got, rev, err := s.ReadClock(t.Context(), 1)
+	want.Version = got.Version
+	if err != nil || rev != next || got != want {
+		t.Fatalf("%+v %d %v; want %+v %d", got, rev, err, want, next)
+	}
+	if other, _, err := s.ReadClock(t.Context(), 0); err != nil || other.Owner != "" {
+		t.Fatalf("other shard: %+v %v", other, err)
+	}
+	if _, _, err := s.ReadClock(t.Context(), 99); !errors.Is(err, schemas.ErrNotFound) {
+		t.Fatalf("clock of an absent shard: %v", err)
+	}
+}
+
+func beat(t *testing.T, s Store) {
+	var last store.Stamp
+	for range 20 {
+		st := must[store.Stamp](t)(s.Beat(t.Context()))
+		if st.ServerNs < last.ServerNs || st.Received.Before(st.Sent) || st.Sent.Before(last.Received) {
+			t.Fatalf("%+v after %+v", st, last)
+		}
+		last = st
+	}
+	var wg sync.WaitGroup
+	for range 10 {
+		wg.Go(func() {
+			if _, err := s.Beat(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func services(t *testing.T, s Store) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 2 {
+		if err := s.RegisterService(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ch := must[<-chan string](t)(s.WatchServices(ctx))
+	seen := map[string]bool{}
+	wait := func(svc string) {
+		t.Helper()
+		for !seen[svc] {
+			select {
+			case got, ok := <-ch:
+				if !ok {
+					t.Fatal("the channel is closed")
+				}
+				seen[got] = true
+			case <-time.After(20 * time.Second):
+				t.Fatalf("service %s did not come", svc)
+			}
+		}
+	}
+	wait("a")
+	if err := s.RegisterService(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	wait("b")
+	for _, bad := range []string{"", "a.b", "*", ">", "ü", "a b"} {
+		if err := s.RegisterService(ctx, bad); err == nil {
+			t.Errorf("service %q was registered", bad)
+		}
+	}
+	cancel()
+	Eventually(t, "the channel to be closed", func() bool {
+		select {
+		case _, ok := <-ch:
+			return !ok
+		default:
+			return false
+		}
+	})
+}
+
+func deadLetters(t *testing.T, s Store) {
+	publish := func(subject, id string) uint64 {
+		seq, _, err := s.Publish(t.Context(), store.Msg{Subject: subject, MsgID: id, Data: []byte(id)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seq
+	}
+	var seqs []uint64
+	for i := range 30 {
+		svc := []string{"orders", "billing", "mail"}[i%3]
+		seqs = append(seqs, publish(schemas.SubjectDead(svc), ID(i).String()+".1.3.dead"))
+	}
+	publish(schemas.SubjectRejected, "add.1") // no dead letter
+	count := func(q store.DeadQuery) (n int) {
+		t.Helper()
+		for {
+			p := must[store.DeadPage](t)(s.DeadList(t.Context(), q))
+			n += len(p.Letters)
+			if p.Cursor == "" {
+				return n
+			}
+			q.Cursor = p.Cursor
+		}
+	}
+	for _, c := range []struct {
+		q    store.DeadQuery
+		want int
+	}{
+		{store.DeadQuery{}, 30}, {store.DeadQuery{Limit: 7}, 30}, {store.DeadQuery{Limit: 30}, 30}, {store.DeadQuery{Service: "mail", Limit: 4}, 10},
+		{store.DeadQuery{TimerID: ID(4)}, 1}, {store.DeadQuery{Service: "orders", TimerID: ID(4)}, 0}, {store.DeadQuery{Service: "nobody"}, 0},
+	} {
+		if n := count(c.q); n != c.want {
+			t.Errorf("%+v: %d; want %d", c.q, n, c.want)
+		}
+	}
+	m, err := s.DeadGet(t.Context(), seqs[3])
+	if err != nil || string(m.Data) != ID(3).String()+".1.3.dead" {
+		t.Fatalf("%+v %v", m, err)
+	}
+	for range 2 {
+		if err := s.DeadDelete(t.Context(), seqs[3]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.DeadGet(t.Context(), seqs[3]); !errors.Is(err, schemas.ErrNotFound) {
+		t.Fatalf("get after delete: %v", err)
+	}
+	if n := count(store.DeadQuery{}); n != 29 {
+		t.Fatalf("%d left", n)
+	}
+	for _, q := range []store.DeadQuery{{Limit: -1}, {Cursor: "x"}, {Service: "a.b"}} {
+		if _, err := s.DeadList(t.Context(), q); schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+}
