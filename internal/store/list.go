@@ -59,7 +59,7 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 			return page, nil
 		}
-		msgs, last, more, err := s.nextRecords(ctx, shard, after)
+		msgs, last, seen, more, err := s.nextRecords(ctx, shard, after)
 		if err != nil {
 			return ListPage{}, err
 		}
@@ -73,7 +73,7 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 				page.Timers = append(page.Timers, t)
 			}
 		}
-		looked += scanBatch
+		looked += seen
 		if after = last; !more {
 			shard, after = shard+1, 0
 		}

@@ -272,7 +272,7 @@ func (s *Store) sweepTail(ctx context.Context, shard int) error {
 	after := last - min(last, back)
 	for more := true; more && after < last; {
 		var msgs []*jetstream.RawStreamMsg
-		if msgs, after, more, err = s.nextRecords(ctx, shard, after); err != nil {
+		if msgs, after, _, more, err = s.nextRecords(ctx, shard, after); err != nil {
 			return err
 		}
 		for _, m := range msgs {

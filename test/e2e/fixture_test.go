@@ -150,6 +150,23 @@ func (c *client) callMsg(m *nats.Msg, v any) error {
 	return json.Unmarshal(reply.Data, v)
 }
 
+// none asks for every page of a list: is there nothing that matches?
+func (c *client) none(q schemas.ListRequest) bool {
+	c.t.Helper()
+	for {
+		var page schemas.ListReply
+		if err := c.call("list", q, &page); err != nil {
+			c.t.Fatal(err)
+		}
+		if len(page.Timers) > 0 {
+			return false
+		}
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return true
+		}
+	}
+}
+
 // info asks about a timer of source /e2e.
 func (c *client) info(id string) (schemas.TimerInfo, error) {
 	var i schemas.TimerInfo

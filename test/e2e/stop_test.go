@@ -83,9 +83,7 @@ func TestStopUnderLoad(t *testing.T) {
 	eventually(t, "every add taken", func() bool { return c.left(schemas.StreamAdd) == 0 }, nil)
 	events := c.firedEvents("load", acknowledged)
 	eventually(t, "nothing left", func() bool {
-		var page schemas.ListReply
-		err := c.call("list", schemas.ListRequest{States: []schemas.State{schemas.StatePending, schemas.StateDelivered, schemas.StateRetrying}}, &page)
-		return err == nil && len(page.Timers) == 0 && page.Cursor == ""
+		return c.none(schemas.ListRequest{States: []schemas.State{schemas.StatePending, schemas.StateDelivered, schemas.StateRetrying}})
 	}, nil)
 	late := lateness(t, events)
 	seen := map[string]bool{}
