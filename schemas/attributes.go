@@ -1,11 +1,12 @@
 package schemas
 
 import (
+	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/sosodev/duration"
 )
 
 // Extension attributes that an add may carry.
@@ -138,7 +139,7 @@ func clip(s string, n int) string {
 // ParseTime reads an RFC 3339 time as Unix milliseconds; what is finer is
 // rounded up, so that nothing is early.
 func ParseTime(s string) (int64, error) {
-	t, err := time.Parse(time.RFC3339Nano, s)
+	t, err := parseTimestamp(s)
 	if err != nil {
 		return 0, Errorf(CodeInvalidAttribute, "not an RFC 3339 time such as 2026-12-24T18:00:00.000Z")
 	}
@@ -149,37 +150,104 @@ func ParseTime(s string) (int64, error) {
 	return ms, nil
 }
 
-// ParseDuration reads a Go duration (1h30m, 250ms) or an ISO 8601 one of days
-// and less (PT10S, P1DT2H). Months and years have no fixed length and are refused.
+// ParseDuration reads a Go duration (1h30m, 250ms) or an ISO 8601 one of weeks and
+// less (PT10S, P1DT2H); its last number may have a fraction. Months and years have
+// no fixed length and are refused.
 func ParseDuration(s string) (time.Duration, error) {
-	bad := Errorf(CodeInvalidAttribute, "not a duration such as 10s, 1h30m or PT10S")
-	if len(s) > 64 {
-		return 0, bad
-	}
-	if !strings.HasPrefix(s, "P") && !strings.HasPrefix(s, "-P") {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			return 0, bad
+	unsigned := strings.TrimPrefix(s, "-")
+	switch {
+	case len(s) > maxDurationLength:
+		return 0, badDuration("longer than %d characters", maxDurationLength)
+	case strings.HasPrefix(unsigned, "P"):
+		d, err := parseISO(unsigned)
+		if unsigned != s {
+			d = -d
 		}
+		return d, err
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err == nil:
 		return d, nil
+	case s != "" && strings.Trim(s, "+-.0123456789") == "":
+		return 0, badDuration("a number without a unit, write 10s")
+	case isGoDuration(s):
+		return 0, badDuration("out of range")
 	}
-	d, err := duration.Parse(s)
-	if err != nil {
-		return 0, bad
-	}
-	if d.Years != 0 || d.Months != 0 {
-		return 0, Errorf(CodeInvalidAttribute, "years and months have no fixed length; use days, or timerat")
-	}
-	seconds := ((d.Weeks*7+d.Days)*24+d.Hours)*3600 + d.Minutes*60 + d.Seconds
-	if !(seconds >= 0 && seconds < float64(1<<63-1)/1e9) {
-		return 0, Errorf(CodeInvalidAttribute, "out of range")
-	}
-	out := time.Duration(seconds * 1e9)
-	if d.Negative {
-		out = -out
-	}
-	return out, nil
+	return 0, badDuration("not a duration such as 10s, 1h30m or PT10S")
 }
+
+// maxDurationLength bounds the text of a duration.
+const maxDurationLength = 64
+
+func badDuration(format string, args ...any) error {
+	return Errorf(CodeInvalidAttribute, format, args...)
+}
+
+// parseISO reads an ISO 8601 duration: numbers with designators, each once and in
+// order.
+func parseISO(s string) (time.Duration, error) {
+	malformed := func() error { return badDuration("not an ISO 8601 duration such as PT10S or P1DT2H") }
+	date, clock, hasClock := strings.Cut(s[1:], "T")
+	if hasClock && clock == "" || date == "" && !hasClock {
+		return 0, badDuration("says how long of nothing; write PT0S for none")
+	}
+	var total int64 // nanoseconds
+	fraction := false
+	for _, part := range [...]struct {
+		text string
+		list []isoUnit
+	}{{date, isoDate}, {clock, isoClock}} {
+		left := part.list
+		for text := part.text; text != ""; {
+			n := strings.IndexFunc(text, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
+			if n <= 0 {
+				return 0, malformed()
+			}
+			number, designator := text[:n], text[n]
+			text = text[n+1:]
+			at := slices.IndexFunc(left, func(u isoUnit) bool { return u.designator == designator })
+			switch {
+			case at < 0:
+				return 0, malformed()
+			case left[at].unit == "":
+				return 0, badDuration("years and months have no fixed length; use days, or timerat")
+			case fraction:
+				return 0, badDuration("only the last number of an ISO 8601 duration has a fraction")
+			}
+			fraction = strings.Contains(number, ".")
+			// Go's parser has the numbers right to the nanosecond, and bounds them.
+			d, err := time.ParseDuration(number + left[at].unit)
+			switch {
+			case err != nil && !isGoDuration(number+left[at].unit):
+				return 0, malformed()
+			case err != nil || int64(d) > (math.MaxInt64-total)/left[at].times:
+				return 0, badDuration("out of range")
+			}
+			total += int64(d) * left[at].times
+			left = left[at+1:]
+		}
+	}
+	return time.Duration(total), nil
+}
+
+// isoUnit is a designator of ISO 8601 as a multiple of a unit of Go's; none has no
+// fixed length.
+type isoUnit struct {
+	designator byte
+	unit       string
+	times      int64
+}
+
+var (
+	isoDate  = []isoUnit{{'Y', "", 0}, {'M', "", 0}, {'W', "h", 7 * 24}, {'D', "h", 24}}
+	isoClock = []isoUnit{{'H', "h", 1}, {'M', "m", 1}, {'S', "s", 1}}
+)
+
+// goDuration is the shape of Go's durations: what has it and is refused is too long.
+var goDuration = regexp.MustCompile(`^[-+]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`)
+
+func isGoDuration(s string) bool { return goDuration.MatchString(s) }
 
 // parseBackoff reads "first" or "first..cap".
 func parseBackoff(s string, limit time.Duration) (first, to time.Duration, err error) {
@@ -206,5 +274,28 @@ func parseBackoff(s string, limit time.Duration) (first, to time.Duration, err e
 
 // FormatTime is RFC 3339 in UTC with milliseconds.
 func FormatTime(ms int64) string {
-	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
+	var room [32]byte
+	return string(appendTime(room[:0], ms))
 }
+
+// appendTime is FormatTime without its allocation, and without time.Format,
+// which takes four times as long.
+func appendTime(dst []byte, ms int64) []byte {
+	t := time.UnixMilli(ms).UTC()
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	if year < 0 || year > 9999 {
+		return t.AppendFormat(dst, "2006-01-02T15:04:05.000Z")
+	}
+	dst = append2(append2(dst, year/100), year%100)
+	dst = append2(append(dst, '-'), int(month))
+	dst = append2(append(dst, '-'), day)
+	dst = append2(append(dst, 'T'), hour)
+	dst = append2(append(dst, ':'), minute)
+	dst = append2(append(dst, ':'), second)
+	milli := t.Nanosecond() / 1_000_000
+	return append(append2(append(dst, '.', byte('0'+milli/100)), milli%100), 'Z')
+}
+
+// append2 appends two digits.
+func append2(dst []byte, n int) []byte { return append(dst, byte('0'+n/10), byte('0'+n%10)) }

@@ -2,6 +2,8 @@ package schemas
 
 import (
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -10,8 +12,9 @@ import (
 const NATSScheme = "nats:"
 
 // reservedSubjects are not for callbacks: a timer must not be a way to publish
-// where its author may not.
-var reservedSubjects = []string{"timers", "$JS", "$KV", "$SYS", "$SRV", "$O", "$MQTT", "_INBOX", "_R_", "_GR_"}
+// where its author may not. All that begins with $ ($JS, $KV, $SYS, $SRV …) is
+// reserved besides.
+var reservedSubjects = []string{"timers", "_INBOX", "_R_", "_GR_"}
 
 // CheckCallback reports what is wrong with a timercallback.
 func CheckCallback(s string) error {
@@ -25,14 +28,24 @@ func CheckCallback(s string) error {
 		return bad("not a URL")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return bad("must be https://…, http://… or nats:<subject>")
-	case u.Hostname() == "":
-		return bad("the URL has no host")
 	case u.Opaque != "":
 		return bad("the URL has no // before its host")
+	case u.Hostname() == "":
+		return bad("the URL has no host")
+	case !validPort(u.Port()):
+		return bad("the URL's port must be 1 to 65535")
 	case u.Fragment != "":
 		return bad("a URL to call has no #fragment")
 	}
 	return nil
+}
+
+func validPort(s string) bool {
+	if s == "" {
+		return true
+	}
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
 }
 
 func checkSubject(s string) error {
@@ -45,17 +58,15 @@ func checkSubject(s string) error {
 		if t == "" {
 			return bad("the subject has an empty token")
 		}
-		if t == "*" || t == ">" {
+		if strings.ContainsAny(t, "*>") {
 			return bad("a callback's subject has no wildcards")
 		}
 		if strings.ContainsFunc(t, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
 			return bad("the subject has a blank")
 		}
 	}
-	for _, r := range reservedSubjects {
-		if tokens[0] == r {
-			return bad("subjects below %s are not for callbacks", r)
-		}
+	if first := tokens[0]; first[0] == '$' || slices.Contains(reservedSubjects, first) {
+		return bad("subjects below %s are not for callbacks", first)
 	}
 	return nil
 }
@@ -63,7 +74,10 @@ func checkSubject(s string) error {
 // RedactURL replaces the password, or a lone user name, of a callback's URL.
 func RedactURL(s string) string {
 	u, err := url.Parse(s)
-	if err != nil || u.User == nil {
+	if err != nil {
+		return redactText(s)
+	}
+	if u.User == nil {
 		return s
 	}
 	if _, has := u.User.Password(); has {
@@ -71,4 +85,15 @@ func RedactURL(s string) string {
 	}
 	u.User = url.User("xxxxx")
 	return u.String()
+}
+
+// redactText is for what is no URL: it takes out all from // to the last @, be
+// that in the path.
+func redactText(s string) string {
+	at := strings.LastIndexByte(s, '@')
+	begin := strings.Index(s, "//")
+	if begin < 0 || at < begin {
+		return s
+	}
+	return s[:begin+2] + "xxxxx" + s[at:]
 }

@@ -36,14 +36,14 @@ func (c Claim) String() string {
 // ParseClaim reads a header's value.
 func ParseClaim(s string) (Claim, error) {
 	var c Claim
-	bad := Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s)
+	bad := func() error { return Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s) }
 	f := strings.Fields(s)
 	if len(f) != 9 {
-		return c, bad
+		return Claim{}, bad()
 	}
 	var err error
 	if c.Timer, err = ParseTimerID(f[0]); err != nil {
-		return c, bad
+		return Claim{}, bad()
 	}
 	var n [7]uint64
 	for i := range n {
@@ -55,14 +55,14 @@ func ParseClaim(s string) (Claim, error) {
 			bits = 63
 		}
 		if n[i], err = strconv.ParseUint(f[i+1], 10, bits); err != nil {
-			return c, bad
+			return Claim{}, bad()
 		}
 	}
 	c.Revision, c.Run, c.Attempt, c.MaxAttempt = n[0], uint32(n[1]), uint32(n[2]), uint32(n[3])
 	c.AddedMs, c.FiredMs, c.Epoch = int64(n[4]), int64(n[5]), n[6]
 	h, err := hex.DecodeString(f[8])
 	if err != nil || len(h) != len(c.Hash) {
-		return Claim{}, bad
+		return Claim{}, bad()
 	}
 	copy(c.Hash[:], h)
 	return c, nil

@@ -2,14 +2,8 @@ package schemas
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
-	"errors"
-	"io"
-	"net/url"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -17,24 +11,37 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// contentStructured begins the content type of structured mode.
+// Header names and content types of the CloudEvents NATS protocol binding. Its
+// release 1.0.2 has structured mode alone; binary mode is that of its later drafts.
 const (
-	contentStructured = "application/cloudevents+json"
-	contentBatch      = "application/cloudevents-batch"
-	headerContentType = "content-type"
-	headerPrefix      = "ce-"
+	contentCloudEvents = "application/cloudevents"
+	contentStructured  = contentCloudEvents + "+json"
+	contentBatch       = contentCloudEvents + "-batch"
+	headerContentType  = "content-type"
+	headerPrefix       = "ce-"
+	headerSpecVersion  = headerPrefix + "specversion"
 )
 
 // attribute is one context attribute: its canonical text, and its JSON type.
 type attribute struct {
-	text string
-	kind byte // 's'tring, 'b'oolean, 'i'nteger
+	name, text string
+	kind       kind
 }
+
+// kind is the JSON type of an attribute. In binary mode all are strings.
+type kind byte
+
+const (
+	kindString kind = iota
+	kindBoolean
+	kindInteger
+	kindNull // absent, JSON format section 2.2; kept to find repeated names
+)
 
 // parsed is an event taken apart.
 type parsed struct {
 	mode    Mode
-	attrs   map[string]attribute
+	attrs   []attribute
 	data    []byte // decoded: the bytes that the event carries
 	hasData bool
 	base64  bool
@@ -44,53 +51,100 @@ type parsed struct {
 
 func badEvent(format string, args ...any) *Error { return Errorf(CodeInvalidEvent, format, args...) }
 
-// take reads an event off a NATS message, as the CloudEvents NATS protocol
-// binding 1.0.2 says, section 3, and more leniently where its clients differ:
-// header names in any case, values percent-encoded or not, and a structured event
-// without a content type.
-func take(hdr nats.Header, data []byte) (parsed, error) {
-	var contentType string
-	binaryMode := false
-	for name, values := range hdr {
-		switch {
-		case len(values) == 0:
-		case strings.EqualFold(name, headerContentType):
-			contentType = strings.ToLower(values[0])
-		case strings.EqualFold(name, "ce-specversion"):
-			binaryMode = true
+// get returns the attribute of that name. An event has about ten: looking
+// through them is quicker than a map.
+func (p *parsed) get(name string) (attribute, bool) {
+	for i := range p.attrs {
+		if p.attrs[i].name == name {
+			return p.attrs[i], p.attrs[i].kind != kindNull
 		}
 	}
-	switch {
-	case strings.HasPrefix(contentType, contentBatch):
-		return parsed{}, badEvent("a batch of events is not accepted; publish each event by itself")
-	case strings.HasPrefix(contentType, contentStructured):
-		return takeStructured(hdr, data)
-	case strings.HasPrefix(contentType, "application/cloudevents"):
-		return parsed{}, badEvent("content type %.80q is not accepted; the event format is JSON (%s)", contentType, contentStructured)
-	case binaryMode:
-		return takeBinary(hdr, data)
+	return attribute{}, false
+}
+
+func (p *parsed) text(name string) string {
+	a, _ := p.get(name)
+	return a.text
+}
+
+// take reads an event off a NATS message, as the CloudEvents NATS protocol
+// binding says, section 3, and more leniently where its clients differ:
+// header names in any case, values percent-encoded or not, and a structured event
+// without a content type. What it returns obeys the CloudEvents spec.
+func take(hdr nats.Header, data []byte) (parsed, error) {
+	contentType, err := contentTypeOf(hdr)
+	if err != nil {
+		return parsed{}, err
 	}
-	return takeStructured(hdr, data)
+	var p parsed
+	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
+	switch media = strings.TrimSpace(media); {
+	case media == contentCloudEvents || media == contentStructured:
+		p, err = takeStructured(hdr, data)
+	case strings.HasPrefix(media, contentBatch):
+		return parsed{}, badEvent("a batch of events is not accepted; publish each event by itself")
+	case strings.HasPrefix(media, contentCloudEvents):
+		return parsed{}, badEvent("content type %.80q is not accepted; the event format is JSON (%s)", contentType, contentStructured)
+	case hasHeader(hdr, headerSpecVersion):
+		p, err = takeBinary(hdr, data, contentType)
+	default:
+		p, err = takeStructured(hdr, data)
+	}
+	if err != nil {
+		return parsed{}, err
+	}
+	return p, p.conforms()
+}
+
+// contentTypeOf finds the content type under a name in any case. Several that
+// differ are refused, because a map of headers has no first one.
+func contentTypeOf(hdr nats.Header) (string, error) {
+	found := ""
+	for name, values := range hdr {
+		if len(name) != len(headerContentType) || !strings.EqualFold(name, headerContentType) {
+			continue
+		}
+		for _, v := range values {
+			if found != "" && v != found {
+				return "", badEvent("the message has two content types, %.80q and %.80q", min(found, v), max(found, v))
+			}
+			found = v
+		}
+	}
+	return found, nil
+}
+
+func hasHeader(hdr nats.Header, want string) bool {
+	if len(hdr[want]) > 0 {
+		return true
+	}
+	for name, values := range hdr {
+		if len(name) == len(want) && len(values) > 0 && strings.EqualFold(name, want) {
+			return true
+		}
+	}
+	return false
 }
 
 func takeStructured(hdr nats.Header, data []byte) (parsed, error) {
-	p := parsed{mode: ModeStructured, attrs: map[string]attribute{}, raw: bytes.TrimSpace(data)}
-	if len(p.raw) == 0 {
+	p := parsed{mode: ModeStructured, attrs: make([]attribute, 0, 16), raw: bytes.Trim(data, jsonSpace)}
+	switch {
+	case len(p.raw) == 0:
 		return p, badEvent("the message is empty; publish a CloudEvent")
-	}
-	if p.raw[0] != '{' {
-		return p, badEvent("the message is neither a JSON object nor has it a ce-specversion header")
-	}
-	if !utf8.Valid(p.raw) {
+	case bytes.HasPrefix(p.raw, []byte(byteOrderMark)):
+		return p, badEvent("the JSON begins with a byte order mark; leave it out")
+	case p.raw[0] != '{':
+		return p, badEvent("the message is neither a JSON object nor has it a %s header", headerSpecVersion)
+	case !utf8.Valid(p.raw):
 		return p, badEvent("the JSON is not UTF-8")
 	}
-	var rawData, rawBase64 json.RawMessage
-	err := eachMember(p.raw, func(name string, v json.RawMessage) error {
-		switch name {
-		case "data":
+	var rawData, rawBase64 []byte
+	err := eachMember(p.raw, func(name, v []byte) error {
+		switch {
+		case string(name) == "data" && rawData == nil:
 			rawData = v
 			return nil
-		case "data_base64":
+		case string(name) == "data_base64" && rawBase64 == nil:
 			rawBase64 = v
 			return nil
 		}
@@ -106,66 +160,28 @@ func takeStructured(hdr nats.Header, data []byte) (parsed, error) {
 	return p, nil
 }
 
-// eachMember calls fn for the members of a JSON object. A repeated name is an
-// error, because readers differ on which one counts.
-func eachMember(raw []byte, fn func(name string, v json.RawMessage) error) error {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	malformed := func(err error) error {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			return badEvent("malformed JSON at byte %d: %s", syntax.Offset, syntax.Error())
-		}
-		return badEvent("malformed JSON: %v", err)
+func (p *parsed) addJSON(rawName, v []byte) error {
+	name := intern(rawName)
+	if name == "data" || name == "data_base64" {
+		return badEvent("member %s stands twice in the event", name)
 	}
-	if _, err := dec.Token(); err != nil {
-		return malformed(err)
-	}
-	seen := make(map[string]struct{}, 16)
-	for dec.More() {
-		tok, err := dec.Token()
-		if err != nil {
-			return malformed(err)
-		}
-		name, _ := tok.(string) // a member's name is always a string
-		if _, again := seen[name]; again {
-			return badEvent("member %.80q stands twice in the event", name)
-		}
-		seen[name] = struct{}{}
-		if len(seen) > MaxAttributes {
-			return badEvent("more than %d attributes", MaxAttributes)
-		}
-		var v json.RawMessage
-		if err := dec.Decode(&v); err != nil {
-			return malformed(err)
-		}
-		if err := fn(name, v); err != nil {
-			return err
-		}
-	}
-	if _, err := dec.Token(); err != nil {
-		return malformed(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return badEvent("there is more after the JSON object")
-	}
-	return nil
-}
-
-func (p *parsed) addJSON(name string, v json.RawMessage) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	switch v[0] {
 	case '"':
-		var s string
-		if err := json.Unmarshal(v, &s); err != nil {
-			return badEvent("attribute %s: %v", name, err)
+		if bytes.IndexByte(v, '\\') < 0 {
+			return p.add(attribute{name: name, text: string(v[1 : len(v)-1])})
 		}
-		return p.add(name, attribute{text: s, kind: 's'})
+		s, ok := unquote(v)
+		if !ok {
+			return badEvent("attribute %s holds half a surrogate pair", name)
+		}
+		return p.add(attribute{name: name, text: s})
 	case 't', 'f':
-		return p.add(name, attribute{text: string(v), kind: 'b'})
+		return p.add(attribute{name: name, text: string(v), kind: kindBoolean})
 	case 'n':
-		return nil // null is absent, JSON format section 2.2
+		return p.add(attribute{name: name, kind: kindNull})
 	case '{', '[':
 		return badEvent("attribute %s is not a string, boolean or integer", name)
 	}
@@ -173,21 +189,36 @@ func (p *parsed) addJSON(name string, v json.RawMessage) error {
 	if err != nil {
 		return badEvent("attribute %s: %.40s is not a 32-bit integer, the only number that CloudEvents has", name, v)
 	}
-	return p.add(name, attribute{text: strconv.FormatInt(n, 10), kind: 'i'})
+	return p.add(attribute{name: name, text: strconv.FormatInt(n, 10), kind: kindInteger})
 }
 
-func (p *parsed) add(name string, a attribute) error {
+// add takes an attribute after its name was checked.
+func (p *parsed) add(a attribute) error {
 	if len(a.text) > MaxAttributeLength {
-		return badEvent("attribute %s has %d bytes; the limit is %d", name, len(a.text), MaxAttributeLength)
+		return badEvent("attribute %s has %d bytes; the limit is %d", a.name, len(a.text), MaxAttributeLength)
 	}
-	for _, r := range a.text {
-		if r < 0x20 || r >= 0x7f && r <= 0x9f || r == utf8.RuneError || r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe {
-			return badEvent("attribute %s holds the character %U, which CloudEvents strings may not have", name, r)
+	if len(p.attrs) == maxFiredAttributes {
+		return tooManyAttributes()
+	}
+	for i := range p.attrs {
+		if p.attrs[i].name == a.name {
+			// Readers differ on which one counts.
+			return badEvent("attribute %s stands twice in the event", a.name)
 		}
 	}
-	p.attrs[name] = a
+	for _, r := range a.text {
+		if r < 0x20 || r >= 0x7f && r <= 0x9f || r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe {
+			return badEvent("attribute %s holds the character %U, which CloudEvents strings may not have", a.name, r)
+		}
+	}
+	p.attrs = append(p.attrs, a)
 	return nil
 }
+
+// maxFiredAttributes leaves what fires room for what Belfry adds.
+const maxFiredAttributes = MaxAttributes + 8
+
+func tooManyAttributes() error { return badEvent("more than %d attributes", MaxAttributes) }
 
 func checkName(name string) error {
 	if name == "" || len(name) > MaxNameLength {
@@ -201,26 +232,32 @@ func checkName(name string) error {
 	return nil
 }
 
-func (p *parsed) setJSONData(rawData, rawBase64 json.RawMessage) error {
+func (p *parsed) setJSONData(rawData, rawBase64 []byte) error {
+	if string(rawBase64) == "null" {
+		rawBase64 = nil
+	}
 	switch {
 	case rawData != nil && rawBase64 != nil:
 		return badEvent("the event has both data and data_base64")
 	case rawBase64 != nil:
-		var s string
-		if err := json.Unmarshal(rawBase64, &s); err != nil {
+		if rawBase64[0] != '"' {
 			return badEvent("data_base64 is not a string")
+		}
+		s, ok := unquote(rawBase64)
+		if !ok {
+			return badEvent("data_base64 holds half a surrogate pair")
 		}
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil {
-			return badEvent("data_base64: %v", err)
+			return badEvent("data_base64: %w", err)
 		}
 		p.data, p.hasData, p.base64 = b, true, true
 	case rawData != nil:
 		p.data, p.hasData = rawData, true
-		if rawData[0] == '"' && !isJSON(p.attrs["datacontenttype"].text) {
-			var s string
-			if err := json.Unmarshal(rawData, &s); err != nil {
-				return badEvent("data: %v", err)
+		if rawData[0] == '"' && !isJSON(p.text("datacontenttype")) {
+			s, ok := unquote(rawData)
+			if !ok {
+				return badEvent("data holds half a surrogate pair")
 			}
 			p.data = []byte(s)
 		}
@@ -235,49 +272,40 @@ func isJSON(contentType string) bool {
 	return media == "" || strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
 }
 
-func takeBinary(hdr nats.Header, data []byte) (parsed, error) {
-	p := parsed{mode: ModeBinary, attrs: map[string]attribute{}, raw: data, data: data, hasData: len(data) > 0}
-	contentType := ""
-	for name, values := range hdr {
-		lower := strings.ToLower(name)
-		attr, isAttr := strings.CutPrefix(lower, headerPrefix)
-		if !isAttr {
-			if lower == headerContentType && len(values) > 0 {
-				contentType = values[0]
-			}
+func takeBinary(hdr nats.Header, data []byte, contentType string) (parsed, error) {
+	p := parsed{mode: ModeBinary, attrs: make([]attribute, 0, 16), raw: data, data: data, hasData: len(data) > 0}
+	for header, values := range hdr {
+		name, ok := strings.CutPrefix(strings.ToLower(header), headerPrefix)
+		if !ok {
 			continue
 		}
-		if len(values) != 1 {
-			return p, badEvent("header %s stands %d times", name, len(values))
-		}
-		if _, again := p.attrs[attr]; again {
-			return p, badEvent("header ce-%s stands twice", attr)
-		}
-		if err := checkName(attr); err != nil {
+		if err := checkName(name); err != nil {
 			return p, err
 		}
-		if attr == "data" {
-			return p, badEvent("header %s is not an attribute; the data is the message's", name)
+		if len(values) != 1 {
+			return p, badEvent("header %s%s stands %d times", headerPrefix, name, len(values))
+		}
+		if name == "data" {
+			return p, badEvent("header %sdata is not an attribute; the data is the message's", headerPrefix)
 		}
 		v := decodeHeader(values[0])
 		if !utf8.ValidString(v) {
-			return p, badEvent("header %s is not UTF-8", name)
+			return p, badEvent("header %s%s is not UTF-8", headerPrefix, name)
 		}
-		if err := p.add(attr, attribute{text: v, kind: 's'}); err != nil {
+		if err := p.add(attribute{name: name, text: v}); err != nil {
 			return p, err
 		}
 	}
-	// The binding has content-type; sdk-go's JetStream sender writes ce-datacontenttype.
-	if own, ok := p.attrs["datacontenttype"]; ok && contentType != "" && own.text != contentType {
-		return p, badEvent("headers content-type %.80q and ce-datacontenttype %.80q differ", contentType, own.text)
-	}
-	if contentType != "" {
-		if err := p.add("datacontenttype", attribute{text: contentType, kind: 's'}); err != nil {
+	// The binding and sdk-go have ce-datacontenttype; others write content-type, as HTTP does.
+	if own, has := p.get("datacontenttype"); contentType != "" && !has {
+		if !utf8.ValidString(contentType) {
+			return p, badEvent("header %s is not UTF-8", headerContentType)
+		}
+		if err := p.add(attribute{name: "datacontenttype", text: contentType}); err != nil {
 			return p, err
 		}
-	}
-	if len(p.attrs) > MaxAttributes {
-		return p, badEvent("more than %d attributes", MaxAttributes)
+	} else if contentType != "" && own.text != contentType {
+		return p, badEvent("headers %s %.80q and %sdatacontenttype %.80q differ", headerContentType, contentType, headerPrefix, own.text)
 	}
 	p.keepHeaders(hdr)
 	return p, nil
@@ -285,7 +313,12 @@ func takeBinary(hdr nats.Header, data []byte) (parsed, error) {
 
 // keepHeaders remembers the headers that leave with the event: in binary mode
 // its attributes, in both modes the user's own. NATS's and Belfry's are theirs.
+// A line break could smuggle in another header; such headers are left out.
 func (p *parsed) keepHeaders(hdr nats.Header) {
+	if len(hdr) == 0 {
+		return
+	}
+	p.headers = make([]HeaderField, 0, len(hdr))
 	for name, values := range hdr {
 		lower := strings.ToLower(name)
 		switch {
@@ -293,68 +326,14 @@ func (p *parsed) keepHeaders(hdr nats.Header) {
 			continue
 		case p.mode == ModeStructured && (lower == headerContentType || strings.HasPrefix(lower, headerPrefix)):
 			continue
+		case name == "" || strings.ContainsAny(name, "\r\n: "):
+			continue
 		}
 		for _, v := range values {
-			if !strings.ContainsAny(v, "\r\n") && !strings.ContainsAny(name, "\r\n: ") && name != "" {
+			if !strings.ContainsAny(v, "\r\n") {
 				p.headers = append(p.headers, HeaderField{Name: name, Value: v})
 			}
 		}
 	}
-	sort.Slice(p.headers, func(i, j int) bool { return p.headers[i].Name < p.headers[j].Name })
-}
-
-// required checks the attributes that every CloudEvent has.
-func (p *parsed) required() error {
-	for _, name := range [...]string{"specversion", "id", "source", "type"} {
-		if p.attrs[name].text == "" {
-			return badEvent("attribute %s is missing or empty", name)
-		}
-		if v := p.attrs[name].text; strings.TrimSpace(v) != v {
-			// Encoders, sdk-go's among them, trim: the event would change its identity.
-			return badEvent("attribute %s %.80q begins or ends with white space", name, v)
-		}
-		if p.attrs[name].kind != 's' {
-			return badEvent("attribute %s is not a string", name)
-		}
-	}
-	if v := p.attrs["specversion"].text; v != "1.0" {
-		return badEvent("specversion %.20q is not served; 1.0 is", v)
-	}
-	if _, err := url.Parse(p.attrs["source"].text); err != nil {
-		return badEvent("source %.80q is not a URI reference", p.attrs["source"].text)
-	}
-	if t, ok := p.attrs["time"]; ok {
-		if _, err := ParseTime(t.text); err != nil {
-			return badEvent("time %.80q is not an RFC 3339 time", t.text)
-		}
-	}
-	return nil
-}
-
-// hash is over all that makes the timer this one: a repeated add has the same
-// hash in either mode. time and the trace may be new with each try.
-func (p *parsed) hash() (h [16]byte) {
-	names := make([]string, 0, len(p.attrs))
-	for name := range p.attrs {
-		switch name {
-		case "time", "traceparent", "tracestate", AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData:
-		case "datacontenttype":
-			if p.attrs[name].text != "application/json" {
-				names = append(names, name)
-			}
-		default:
-			names = append(names, name)
-		}
-	}
-	sort.Strings(names)
-	buf := make([]byte, 0, 512)
-	for _, name := range names {
-		buf = appendString(appendString(buf, name), p.attrs[name].text)
-	}
-	buf = binary.AppendUvarint(buf, uint64(len(names)))
-	d := sha256.New()
-	d.Write(buf)
-	d.Write(p.data)
-	copy(h[:], d.Sum(buf[:0]))
-	return h
+	slices.SortStableFunc(p.headers, func(a, b HeaderField) int { return strings.Compare(a.Name, b.Name) })
 }

@@ -4,7 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
-	"fmt"
+	"strconv"
 )
 
 // TimerID names a timer: the first 128 bits of the SHA-256 of its event's
@@ -22,8 +22,8 @@ var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadd
 // NewTimerID derives the timer id. The source's length is hashed first, so that
 // no two different pairs have the same input.
 func NewTimerID(source, id string) TimerID {
-	buf := make([]byte, 0, 8+len(source)+len(id))
-	buf = binary.BigEndian.AppendUint64(buf, uint64(len(source)))
+	var room [256]byte
+	buf := binary.BigEndian.AppendUint64(room[:0], uint64(len(source)))
 	buf = append(buf, source...)
 	buf = append(buf, id...)
 	sum := sha256.Sum256(buf)
@@ -70,9 +70,16 @@ func (id *TimerID) UnmarshalText(b []byte) error {
 
 // MsgID is the Nats-Msg-Id and the callback's idempotency key of one run:
 // stable across retries, owners and restarts.
-func (id TimerID) MsgID(run uint32) string { return fmt.Sprintf("%s.%d", id, run) }
+func (id TimerID) MsgID(run uint32) string { return string(id.appendMsgID(nil, run)) }
 
 // RetryMsgID is the Nats-Msg-Id of one retry that waited in the wheel.
 func (id TimerID) RetryMsgID(run, attempt uint32) string {
-	return fmt.Sprintf("%s.%d.%d", id, run, attempt)
+	return string(strconv.AppendUint(append(id.appendMsgID(nil, run), '.'), uint64(attempt), 10))
+}
+
+func (id TimerID) appendMsgID(dst []byte, run uint32) []byte {
+	if dst == nil {
+		dst = make([]byte, 0, TimerIDLength+22)
+	}
+	return strconv.AppendUint(append(id.AppendTo(dst), '.'), uint64(run), 10)
 }

@@ -1,7 +1,5 @@
 package schemas
 
-import "time"
-
 // TimerInfo is what the API tells of a timer. Times are RFC 3339 in UTC with
 // milliseconds, and absent where there is none yet.
 type TimerInfo struct {
@@ -43,7 +41,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	}
 	info := TimerInfo{
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
-		State: r.State, Scheduled: text(r.ScheduledMs), Due: text(r.DueMs), Added: text(r.AddedMs), Fired: text(r.FiredMs), Done: text(r.DoneMs),
+		State: r.State, Scheduled: FormatTime(r.ScheduledMs), Due: FormatTime(r.DueMs), Added: text(r.AddedMs), Fired: text(r.FiredMs), Done: text(r.DoneMs),
 		Next: text(r.NextMs), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, Revision: rev,
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
@@ -144,13 +142,4 @@ type ReplayReply struct {
 	Replayed int       `json:"replayed"`
 	Timers   []TimerID `json:"timers"`
 	More     bool      `json:"more"`
-}
-
-// parseTimestamp reads a CloudEvents Timestamp.
-func parseTimestamp(s string) (time.Time, error) {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return t, badEvent("time %.80q is not an RFC 3339 time", s)
-	}
-	return t, nil
 }

@@ -65,7 +65,7 @@ const (
 // Mode is the CloudEvents content mode in which an event came, and leaves.
 type Mode uint8
 
-// The content modes of the CloudEvents NATS protocol binding 1.0.2, section 3.
+// The content modes of the CloudEvents NATS protocol binding.
 const (
 	ModeNone       Mode = 0 // no event kept
 	ModeStructured Mode = 1
@@ -103,6 +103,9 @@ func (r *Record) Pending() bool {
 // that it does not know, so that a rolling upgrade misreads nothing.
 const recordVersion = 1
 
+// flagQueued is the one flag; a reader refuses others as it does versions.
+const flagQueued = 1
+
 // maxField bounds a decoded string, well above every limit on the way in.
 const maxField = 64 << 20
 
@@ -113,7 +116,7 @@ const maxField = 64 << 20
 func (r *Record) Append(dst []byte) []byte {
 	var flags byte
 	if r.Queued {
-		flags |= 1
+		flags |= flagQueued
 	}
 	dst = append(dst, recordVersion, byte(r.State), flags)
 	for _, n := range [...]uint32{r.Run, r.Attempt, r.MaxAttempt, r.Moves} {
@@ -129,7 +132,8 @@ func (r *Record) Append(dst []byte) []byte {
 	}
 	dst = binary.AppendVarint(dst, int64(r.Outcome.Code))
 	dst = appendString(dst, r.Outcome.Error)
-	dst = appendString(dst, string(r.Outcome.Response))
+	dst = binary.AppendUvarint(dst, uint64(len(r.Outcome.Response)))
+	dst = append(dst, r.Outcome.Response...)
 	dst = append(dst, byte(r.Body.Mode))
 	if r.Body.Mode == ModeNone {
 		return dst
@@ -158,7 +162,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	if b[0] != recordVersion {
 		return r, Errorf(CodeUnknownFormat, "record has format version %d; this version of belfry reads %d: upgrade this node", b[0], recordVersion)
 	}
-	r.State, r.Queued = State(b[1]), b[2]&1 != 0
+	r.State, r.Queued = State(b[1]), b[2]&flagQueued != 0
 	d := decoder{b: b[3:]}
 	for _, p := range [...]*uint32{&r.Run, &r.Attempt, &r.MaxAttempt, &r.Moves} {
 		*p = d.uint32()
@@ -181,7 +185,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	}
 	if r.Body.Mode != ModeNone {
 		n := d.uvarint()
-		if n > uint64(len(d.b)) {
+		if n > uint64(len(d.b)/2) { // each has two lengths
 			d.bad = true
 			n = 0
 		}
@@ -195,7 +199,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	} else if len(d.b) > 0 {
 		d.bad = true
 	}
-	if d.bad || !r.State.Valid() || r.Body.Mode > ModeBinary || code < math.MinInt32 || code > math.MaxInt32 {
+	if d.bad || b[2]&^flagQueued != 0 || !r.State.Valid() || r.Body.Mode > ModeBinary || code < math.MinInt32 || code > math.MaxInt32 {
 		return Record{}, Errorf(CodeUnknownFormat, "record of %d bytes is damaged", len(b))
 	}
 	r.Outcome.Code = int32(code)

@@ -30,9 +30,6 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 	if err != nil {
 		return Body{}, Spec{}, err
 	}
-	if err := p.required(); err != nil {
-		return Body{}, Spec{}, err
-	}
 	if err := p.refuse(); err != nil {
 		return Body{}, Spec{}, err
 	}
@@ -46,11 +43,22 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 	return Body{Mode: p.mode, Headers: p.headers, Data: p.raw}, spec, nil
 }
 
-// refuse names the timer attributes that an add may not have.
+// refuse names what an add may not have.
 func (p *parsed) refuse() error {
-	for name := range p.attrs {
+	if len(p.attrs) > MaxAttributes {
+		return tooManyAttributes()
+	}
+	for i := range p.attrs {
+		a := &p.attrs[i]
+		name := a.name
 		switch {
-		case !strings.HasPrefix(name, attributePrefix), slices.Contains(inputAttributes, name):
+		case a.kind != kindNull && a.blank():
+			return badEvent("attribute %s is empty; leave it out", name)
+		case !strings.HasPrefix(name, attributePrefix):
+		case slices.Contains(inputAttributes, name):
+			if a.kind != kindString && a.kind != kindNull && (a.kind != kindInteger || name != AttrMaxAttempts) {
+				return badAttribute(name, a.text, "must be a string%s", inputExamples[name])
+			}
 		case slices.Contains(outputAttributes, name):
 			return Errorf(CodeInvalidAttribute, "%s is set by Belfry when an event fires; remove it from the add", name)
 		case slices.Contains(laterAttributes, name):
@@ -62,40 +70,48 @@ func (p *parsed) refuse() error {
 	return nil
 }
 
+// inputExamples shows what a string is wanted for.
+var inputExamples = map[string]string{
+	AttrAt:      `, a time such as "2026-12-24T18:00:00Z"`,
+	AttrAfter:   `, a duration with its unit such as "10s"`,
+	AttrBackoff: `, a duration with its unit such as "200ms", or "1s..10m"`,
+	AttrTimeout: `, a duration with its unit such as "30s"`,
+}
+
 // spec reads all but the due time.
 func (p *parsed) spec(lim Limits) (Spec, error) {
 	s := Spec{
-		EventID: p.attrs["id"].text, Source: p.attrs["source"].text, Type: p.attrs["type"].text,
+		EventID: p.text("id"), Source: p.text("source"), Type: p.text("type"),
 		Service: DefaultService, MaxAttempts: min(DefaultMaxAttempts, lim.MaxAttempts),
 		BackoffFirst: DefaultBackoffFirst, BackoffTo: min(DefaultBackoffTo, lim.MaxBackoff), Timeout: min(DefaultTimeout, lim.MaxTimeout),
-		Callback: p.attrs[AttrCallback].text, Hash: p.hash(),
+		Callback: p.text(AttrCallback), Hash: p.hash(),
 	}
 	s.Timer = NewTimerID(s.Source, s.EventID)
-	if a, ok := p.attrs[AttrService]; ok {
+	if a, ok := p.get(AttrService); ok {
 		if !ValidService(a.text) {
 			return s, badAttribute(AttrService, a.text, "a service is 1 to %d letters, digits, '-' or '_', because it is one token of a subject", MaxServiceLength)
 		}
 		s.Service = a.text
 	}
-	if a, ok := p.attrs[AttrCallback]; ok {
+	if a, ok := p.get(AttrCallback); ok {
 		if err := CheckCallback(a.text); err != nil {
 			return s, badAttribute(AttrCallback, RedactURL(a.text), "%w", err)
 		}
 	}
-	if a, ok := p.attrs[AttrMaxAttempts]; ok {
+	if a, ok := p.get(AttrMaxAttempts); ok {
 		n, err := strconv.ParseUint(a.text, 10, 32)
 		if err != nil || n < 1 || n > uint64(lim.MaxAttempts) {
 			return s, badAttribute(AttrMaxAttempts, a.text, "must be a number from 1 to %d", lim.MaxAttempts)
 		}
 		s.MaxAttempts = uint32(n)
 	}
-	if a, ok := p.attrs[AttrBackoff]; ok {
+	if a, ok := p.get(AttrBackoff); ok {
 		var err error
 		if s.BackoffFirst, s.BackoffTo, err = parseBackoff(a.text, lim.MaxBackoff); err != nil {
 			return s, badAttribute(AttrBackoff, a.text, "%w (write 200ms, or 1s..10m)", err)
 		}
 	}
-	if a, ok := p.attrs[AttrTimeout]; ok {
+	if a, ok := p.get(AttrTimeout); ok {
 		d, err := ParseDuration(a.text)
 		switch {
 		case err != nil:
@@ -105,7 +121,7 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 		}
 		s.Timeout = d
 	}
-	if a, ok := p.attrs[AttrGroup]; ok {
+	if a, ok := p.get(AttrGroup); ok {
 		if a.text == "" || len(a.text) > MaxGroupLength || strings.ContainsFunc(a.text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return s, badAttribute(AttrGroup, a.text, "a group is 1 to %d bytes of printable text", MaxGroupLength)
 		}
@@ -116,8 +132,8 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 
 // due reads timerat or timerafter.
 func (p *parsed) due(addedMs int64, lim Limits) (int64, error) {
-	at, hasAt := p.attrs[AttrAt]
-	after, hasAfter := p.attrs[AttrAfter]
+	at, hasAt := p.get(AttrAt)
+	after, hasAfter := p.get(AttrAfter)
 	switch {
 	case hasAt && hasAfter:
 		return 0, Errorf(CodeInvalidAttribute, "both %s and %s are set; one says when", AttrAt, AttrAfter)
@@ -160,28 +176,39 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}
-	if err := p.required(); err != nil {
-		return nil, Spec{}, Fired{}, err
-	}
 	// What was accepted once stays accepted, whatever the limits are now.
 	spec, err := p.spec(Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62})
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}
-	var f Fired
-	for name, ms := range map[string]*int64{AttrScheduled: &f.ScheduledMs, AttrFired: &f.FiredMs} {
-		if *ms, err = ParseTime(p.attrs[name].text); err != nil {
-			return nil, Spec{}, Fired{}, badAttribute(name, p.attrs[name].text, "%w", err)
-		}
-	}
-	for name, n := range map[string]*uint32{AttrRun: &f.Run, AttrAttempt: &f.Attempt} {
-		v, err := strconv.ParseUint(p.attrs[name].text, 10, 32)
-		if err != nil {
-			return nil, Spec{}, Fired{}, badAttribute(name, p.attrs[name].text, "not a number")
-		}
-		*n = uint32(v)
+	f, err := p.fired()
+	if err != nil {
+		return nil, Spec{}, Fired{}, err
 	}
 	spec.DueMs = f.ScheduledMs
 	e, err := p.event()
 	return e, spec, f, err
+}
+
+// fired reads what Belfry added.
+func (p *parsed) fired() (f Fired, err error) {
+	for _, x := range [...]struct {
+		name string
+		ms   *int64
+	}{{AttrScheduled, &f.ScheduledMs}, {AttrFired, &f.FiredMs}} {
+		if *x.ms, err = ParseTime(p.text(x.name)); err != nil {
+			return f, badAttribute(x.name, p.text(x.name), "%w", err)
+		}
+	}
+	for _, x := range [...]struct {
+		name string
+		n    *uint32
+	}{{AttrRun, &f.Run}, {AttrAttempt, &f.Attempt}} {
+		v, err := strconv.ParseUint(p.text(x.name), 10, 32)
+		if err != nil {
+			return f, badAttribute(x.name, p.text(x.name), "not a number")
+		}
+		*x.n = uint32(v)
+	}
+	return f, nil
 }

@@ -1,0 +1,97 @@
+package schemas
+
+import "strings"
+
+// Header values of binary mode, section 3.1.3.2 of the NATS binding, which is
+// that of HTTP: per cent signs, blanks, quotes and all that is not printable
+// ASCII are percent-encoded.
+
+const upperHex = "0123456789ABCDEF"
+
+func mustEncode(c byte) bool { return c <= ' ' || c == '"' || c == '%' || c > '~' }
+
+// encodeHeader percent-encodes a value.
+func encodeHeader(s string) string {
+	more := 0
+	for i := 0; i < len(s); i++ {
+		if mustEncode(s[i]) {
+			more += 2
+		}
+	}
+	if more == 0 {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s) + more)
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if mustEncode(c) {
+			b.WriteByte('%')
+			b.WriteByte(upperHex[c>>4])
+			b.WriteByte(upperHex[c&15])
+			continue
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+// EncodeHTTPHeader is the percent-encoding of attribute values in HTTP headers.
+func EncodeHTTPHeader(s string) string { return encodeHeader(s) }
+
+// decodeHeader undoes quoting and percent-encoding where they are well formed,
+// and leaves everything else, such as sdk-go's unescaped values, as it is.
+func decodeHeader(s string) string {
+	if strings.IndexByte(s, '"') == 0 {
+		s = unquoteHeader(s)
+	}
+	if strings.IndexByte(s, '%') < 0 {
+		return s
+	}
+	out := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			hi, lo := unhex(s[i+1]), unhex(s[i+2])
+			if hi >= 0 && lo >= 0 {
+				out = append(out, byte(hi<<4|lo))
+				i += 2
+				continue
+			}
+		}
+		out = append(out, s[i])
+	}
+	return string(out)
+}
+
+// unquoteHeader undoes a quoted-string of RFC 7230, section 3.2.6, if s is one
+// as a whole.
+func unquoteHeader(s string) string {
+	out := make([]byte, 0, len(s))
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			if i == len(s)-1 {
+				return string(out)
+			}
+			return s
+		case '\\':
+			if i++; i == len(s) {
+				return s
+			}
+		}
+		out = append(out, s[i])
+	}
+	return s
+}
+
+func unhex(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
