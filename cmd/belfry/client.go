@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -21,7 +22,8 @@ const defaultNATSURL = "nats://" + app.DefaultNATSListen
 type clientFlags struct {
 	url, creds string
 	tls        app.TLS
-	timeout    time.Duration
+	// timeout bounds the whole command; 0 leaves each request its own bound.
+	timeout time.Duration
 }
 
 func (f *clientFlags) add(fs *pflag.FlagSet) {
@@ -30,8 +32,7 @@ func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.CA, "tls-ca", "", "PEM file of a CA to trust (default $BELFRY_TLS_CA)")
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
-	f.timeout = belfry.DefaultTimeout
-	fs.Var(durationValue{&f.timeout}, "timeout", "how long a call may take")
+	fs.Var(durationValue{&f.timeout}, "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultTimeout)+" for each request that it makes)")
 }
 
 // fill takes from the environment what no flag gave.
@@ -68,43 +69,94 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-// session is a connected client; call makes a context for one call.
+// session is a connected client.
 type session struct {
 	*belfry.Client
 	flags *clientFlags
 }
 
+// errOverdue is why a command ended that took longer than --timeout.
+var errOverdue = errors.New("--timeout is over")
+
+// bounded bounds one request: by --timeout, or by the client's default.
+func (f *clientFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	d := f.timeout
+	if d == 0 {
+		d = belfry.DefaultTimeout
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// call makes a context for one request.
 func (s session) call(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, s.flags.timeout, errors.New("no answer after "+s.flags.timeout.String()))
+	return s.flags.bounded(ctx)
+}
+
+// far says how far a command of many requests had come when it failed.
+func (s session) far(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%s)", err, fmt.Sprintf(format, args...))
 }
 
 // talking makes a command of two functions: check looks at the arguments before
-// anybody is asked, do has a client.
+// anybody is asked, do has a client. --timeout bounds all of it.
 func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
+	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error {
+		if f.timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, f.timeout, errOverdue)
+			defer cancel()
+		}
+		err := f.connect(ctx, do)
+		switch {
+		case err == nil:
+		case errors.Is(context.Cause(ctx), errOverdue):
+			return schemas.Errorf(schemas.CodeUnavailable, "not done within --timeout %s: %w", formatDuration(f.timeout), err)
+		case errors.Is(err, context.DeadlineExceeded):
+			return schemas.Errorf(schemas.CodeUnavailable, "no answer within %s (--timeout allows more): %w", formatDuration(belfry.DefaultTimeout), err)
+		}
+		return err
+	})
+}
+
+// following is talking for a command that goes on until it is interrupted:
+// --timeout bounds each of its requests.
+func (c *cli) following(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
+	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error { return f.connect(ctx, do) })
+}
+
+func (c *cli) connected(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, f *clientFlags) error) *cobra.Command {
 	f := &clientFlags{}
 	f.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.fill(c.getenv)
-		if f.timeout <= 0 {
+		if cmd.Flags().Changed("timeout") && f.timeout <= 0 {
 			return usagef("--timeout must be more than 0")
 		}
 		if err := check(args); err != nil {
 			return err
 		}
-		opts, err := f.options()
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-		client, err := belfry.Connect(ctx, f.url, opts...)
-		cancel()
-		if err != nil {
-			return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", app.RedactURLs(f.url), cause(err))
-		}
-		defer client.Close()
-		return do(cmd.Context(), session{client, f})
+		return do(cmd.Context(), f)
 	}
 	return c.printing(cmd)
+}
+
+// connect runs do with a client.
+func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, s session) error) error {
+	opts, err := f.options()
+	if err != nil {
+		return err
+	}
+	bounded, cancel := f.bounded(ctx)
+	client, err := belfry.Connect(bounded, f.url, opts...)
+	cancel()
+	if err != nil {
+		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", app.RedactURLs(f.url), cause(err))
+	}
+	defer client.Close()
+	return do(ctx, session{client, f})
 }
 
 // cause is the innermost error: what the network said.

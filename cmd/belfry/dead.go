@@ -38,7 +38,7 @@ func (c *cli) deadLsCommand() *cobra.Command {
 		n := 0
 		for dead, err := range s.DeadLetters(ctx, service) {
 			if err != nil {
-				return err
+				return s.far(err, "%d were listed", n)
 			}
 			if n == rows && rows > 0 {
 				return c.more(rows)
@@ -89,7 +89,7 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 		if service != "" {
 			var err error
 			if n, err = s.ReplayService(ctx, service); err != nil {
-				return err
+				return s.far(err, "%d were replayed; the same command replays the rest", n)
 			}
 		} else {
 			ctx, cancel := s.call(ctx)

@@ -38,8 +38,9 @@ func exitCodesTopic() *cobra.Command {
   %d  not found: no such timer or dead letter, or its record has expired
   %d  refused by Belfry: an invalid event, an id that is taken, too late to cancel,
      storage full
-  %d  unreachable: no NATS server, or nobody there serves Belfry's API; a change may
-     have taken effect if the answer was lost, and it is safe to repeat
+  %d  unreachable: no NATS server, or nobody there serves Belfry's API, or no answer
+     in time; a change may have taken effect if the answer was lost, and it is safe
+     to repeat
   %d  in use: the address or the data folder belongs to another process
 
 The reason is one line on stderr; with -o json it is {"error":{"code","message"}}.`,

@@ -42,10 +42,7 @@ func (c *cli) lsCommand() *cobra.Command {
 		}
 		return checkRows(rows)
 	}
-	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		// No deadline for all of it: each page has its own (belfry.DefaultTimeout).
-		return c.listTimers(ctx, s, q, rows)
-	})
+	return c.talking(cmd, check, func(ctx context.Context, s session) error { return c.listTimers(ctx, s, q, rows) })
 }
 
 func checkRows(rows int) error {
@@ -60,7 +57,7 @@ func (c *cli) listTimers(ctx context.Context, s session, q belfry.Query, rows in
 	n := 0
 	for timer, err := range s.List(ctx, q) {
 		if err != nil {
-			return err
+			return s.far(err, "%d were listed", n)
 		}
 		if n == rows && rows > 0 {
 			return c.more(rows)

@@ -48,7 +48,7 @@ stream, by the server's clock.`,
 		}
 		return nil
 	}
-	return c.talking(cmd, check, func(ctx context.Context, s session) error { return c.tail(ctx, s, cfg, count) })
+	return c.following(cmd, check, func(ctx context.Context, s session) error { return c.tail(ctx, s, cfg, count) })
 }
 
 func parseSince(s string) (time.Time, error) {

@@ -12,10 +12,10 @@ import (
 func (c *cli) versionCommand() *cobra.Command {
 	return c.printing(&cobra.Command{
 		Use:   "version",
-		Short: "Show the version",
+		Short: "Show version, commit and what it was built with",
 		Args:  exactly(0),
 		RunE: func(*cobra.Command, []string) error {
-			commit := commit()
+			commit := commit(debug.ReadBuildInfo())
 			if c.json() {
 				return c.printJSON(map[string]string{"version": version, "commit": commit, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
 					"nats-server": server.VERSION, "nats.go": nats.Version})
@@ -26,11 +26,14 @@ func (c *cli) versionCommand() *cobra.Command {
 	})
 }
 
-// commit is what the program was built from, if the build knew.
-func commit() string {
-	info, ok := debug.ReadBuildInfo()
+// unknown is what a build without version control information says.
+const unknown = "unknown"
+
+// commit is what the program was built from: of a clone the revision, of a
+// module that "go install" fetched its version.
+func commit(info *debug.BuildInfo, ok bool) string {
 	if !ok {
-		return ""
+		return unknown
 	}
 	revision, dirty := "", ""
 	for _, s := range info.Settings {
@@ -38,8 +41,14 @@ func commit() string {
 		case s.Key == "vcs.revision":
 			revision = s.Value
 		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "+changes"
+			dirty = " with changes"
 		}
 	}
-	return revision + dirty
+	switch {
+	case revision != "":
+		return revision + dirty
+	case info.Main.Version != "" && info.Main.Version != "(devel)":
+		return info.Main.Version
+	}
+	return unknown
 }

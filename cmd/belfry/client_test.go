@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestTimeoutBoundsTheWholeCommand: a list of many pages, each of which comes at
+// once, ends when --timeout says.
+func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	// What a store that never ends answers: a real one would need millions of timers.
+	answer := func(verb, body string) {
+		if _, err := nc.Subscribe(schemas.SubjectAPIPrefix+verb, func(m *nats.Msg) {
+			if err := m.Respond([]byte(body)); err != nil {
+				t.Error(err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer("list", `{"timers":[],"cursor":"more"}`)
+	answer("dead.list", `{"dead":[],"cursor":"more"}`)
+	answer("dead.replay", `{"replayed":1,"timers":[],"more":true}`)
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"ls": "0 were listed", "ls -n 0 -o json": "0 were listed", "dead ls": "0 were listed", "dead replay --svc x": "were replayed; the same command replays the rest",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			begun := time.Now()
+			r := belfryRun(t, append(strings.Fields(line), "--timeout", "500ms", "--nats-url", srv.URL())...)
+			r.oneLine(t, exitUnreachable, "not done within --timeout 500ms", want)
+			if took := time.Since(begun); took < 500*time.Millisecond {
+				t.Errorf("it ended after %s", took)
+			}
+		})
+	}
+}
+
+// TestNoAnswer: a server, and somebody who takes requests and never answers.
+func TestNoAnswer(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	if _, err := nc.Subscribe(schemas.SubjectAPIPrefix+">", func(*nats.Msg) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	id := schemas.NewTimerID("a", "b").String()
+	for _, line := range []string{"add --in 1s", "get " + id, "cancel " + id, "reschedule " + id + " --in 1s", "ls", "dead ls", "dead replay " + id, "dead replay --svc x"} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			belfryRun(t, append(strings.Fields(line), "--timeout", "200ms", "--nats-url", srv.URL())...).oneLine(t, exitUnreachable, "not done within --timeout 200ms")
+		})
+	}
+	t.Run("default", func(t *testing.T) {
+		t.Parallel()
+		belfryRun(t, "ls", "--nats-url", srv.URL()).oneLine(t, exitUnreachable, "no answer within 5s", "--timeout")
+	})
+	for _, d := range []string{"0s", "-1s"} {
+		belfryRun(t, "ls", "--timeout", d, "--nats-url", srv.URL()).oneLine(t, exitUsage, "timeout")
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	text := belfryRun(t, "version")
+	m := parseLines[map[string]string](t, belfryRun(t, "version", "-o", "json").out)[0]
+	if m["version"] != version || m["go"] != runtime.Version() || m["commit"] == "" {
+		t.Errorf("version: %v", m)
+	}
+	for name, value := range m {
+		if name != "version" && (!strings.Contains(text.out, name) || !strings.Contains(text.out, value)) {
+			t.Errorf("the text lacks %s %s: %s", name, value, text.out)
+		}
+	}
+	vcs := func(pairs ...string) *debug.BuildInfo {
+		info := &debug.BuildInfo{}
+		for i := 0; i < len(pairs); i += 2 {
+			info.Settings = append(info.Settings, debug.BuildSetting{Key: pairs[i], Value: pairs[i+1]})
+		}
+		return info
+	}
+	installed := &debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20261121074120-a957c6fabcde"}}
+	for want, info := range map[string]*debug.BuildInfo{
+		"abc":                    vcs("vcs.revision", "abc", "vcs.modified", "false"),
+		"abc with changes":       vcs("vcs.revision", "abc", "vcs.modified", "true"),
+		installed.Main.Version:   installed,
+		unknown:                  {Main: debug.Module{Version: "(devel)"}},
+		fmt.Sprint("v", version): {Main: debug.Module{Version: "v" + version}},
+	} {
+		if got := commit(info, true); got != want {
+			t.Errorf("commit is %q, want %q", got, want)
+		}
+	}
+	if got := commit(nil, false); got != unknown {
+		t.Errorf("without build information: %q", got)
+	}
+}

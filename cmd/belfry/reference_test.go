@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// reference is docs/reference.md, by the titles of its sections.
+func reference(t *testing.T) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections, title := map[string]string{}, ""
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			title = strings.Trim(strings.TrimSpace(name), "`")
+			continue
+		}
+		sections[title] += line
+	}
+	return sections
+}
+
+// row is the line of a table that begins with the name, or "".
+func row(section, name string) string {
+	for line := range strings.Lines(section) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		if strings.HasPrefix(line, "| ") && slices.Contains(strings.Split(first, ", "), "`"+name+"`") {
+			return line
+		}
+	}
+	return ""
+}
+
+const (
+	sectionConnection = "Flags for the connection"
+	sectionSettings   = "Settings"
+	sectionExit       = "Exit codes"
+)
+
+// TestReferenceHasEveryFlag walks the commands: each has a section of its own, or
+// is named in its parent's, and there or in a section of common flags are all its
+// flags, with their defaults.
+func TestReferenceHasEveryFlag(t *testing.T) {
+	t.Parallel()
+	ref := reference(t)
+	c := &cli{process: process{getenv: func(string) string { return "" }}}
+	settingsOf := c.serveCommand().Flags()
+	var connection cobra.Command
+	c.talking(&connection, nil, nil)
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		if !cmd.Runnable() || cmd.Name() == "help" || !cmd.HasParent() {
+			return
+		}
+		name := cmd.CommandPath()
+		section, ok := ref[name]
+		if !ok {
+			section = ref[cmd.Parent().CommandPath()]
+			if !regexp.MustCompile("`(" + name + "[ `]|" + cmd.Name() + "`)").MatchString(section) {
+				t.Errorf("docs/reference.md has no section %q, nor is the command in its parent's", name)
+				return
+			}
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			where, key, within := section, "--"+f.Name, name
+			switch {
+			case strings.Contains(section, "`--"+f.Name+"`"):
+			case settingsOf.Lookup(f.Name) != nil && cmd.Flags().Lookup("config") != nil:
+				where, key, within = ref[sectionSettings], f.Name, sectionSettings
+			case connection.Flags().Lookup(f.Name) != nil:
+				where, within = ref[sectionConnection], sectionConnection
+				if f.Name != "output" && !strings.Contains(where, "`"+strings.TrimPrefix(name, "belfry ")+"`") {
+					t.Errorf("%q is not named in section %q", name, within)
+				}
+			}
+			if !strings.Contains(where, "`"+key+"`") && !strings.Contains(where, "`--"+f.Name+"`") {
+				t.Errorf("flag --%s of %q is not in section %q", f.Name, name, within)
+				return
+			}
+			if line := row(where, key); line != "" && !tells(line, f) {
+				t.Errorf("the row of --%s of %q does not tell its default %q: %s", f.Name, name, f.DefValue, line)
+			}
+			if f.Shorthand != "" && !strings.Contains(where, "`-"+f.Shorthand+"`") {
+				t.Errorf("-%s of --%s of %q is not in section %q", f.Shorthand, f.Name, name, within)
+			}
+		})
+	}
+	root := c.rootCommand()
+	root.InitDefaultHelpCmd()
+	walk(root)
+}
+
+// tells reports whether a row has a flag's default.
+func tells(line string, f *pflag.Flag) bool {
+	def := strings.Trim(f.DefValue, "[]")
+	return def == "" || def == "0" || strings.Contains(line, "`"+def+"`")
+}
+
+// TestReferenceHasEverySetting: the file's keys and the environment's variables.
+func TestReferenceHasEverySetting(t *testing.T) {
+	t.Parallel()
+	section := reference(t)[sectionSettings]
+	s := &settings{}
+	s.add(&cobra.Command{})
+	for _, name := range s.names {
+		if line := row(section, name); !strings.Contains(line, "`"+envName(name)+"`") {
+			t.Errorf("setting %s has no row with its variable %s", name, envName(name))
+		}
+	}
+	for line := range strings.Lines(section) {
+		name, ok := strings.CutPrefix(line, "| `")
+		if name, _, _ = strings.Cut(name, "`"); ok && !slices.Contains(s.names, name) {
+			t.Errorf("the reference has a setting %s that there is not", name)
+		}
+	}
+	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(section)
+	if example == nil {
+		t.Fatal("no example of services")
+	}
+	path := filepath.Join(t.TempDir(), "belfry.yaml")
+	if err := os.WriteFile(path, []byte(example[1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := belfryRun(t, "config", "check", "--config", path); r.code != exitOK {
+		t.Errorf("the example of services is refused: %s", r.err)
+	}
+	for _, key := range []string{"secret", "secrets", "concurrency"} {
+		if !strings.Contains(example[1], "    "+key+":") {
+			t.Errorf("the example of services lacks %s", key)
+		}
+	}
+}
+
+// TestReferenceHasEveryVariable: whatever a command asks the environment for.
+func TestReferenceHasEveryVariable(t *testing.T) {
+	t.Parallel()
+	asked := map[string]bool{}
+	c := &cli{process: process{getenv: func(name string) string {
+		asked[name] = true
+		return ""
+	}}}
+	(&clientFlags{}).fill(c.getenv)
+	s := &settings{}
+	s.add(&cobra.Command{})
+	if _, err := s.load(c); err == nil {
+		t.Error("without HOME there is no data folder") // but all has been asked
+	}
+	if len(asked) < len(s.names) {
+		t.Fatalf("only %d variables", len(asked))
+	}
+	ref := reference(t)
+	for name := range asked {
+		if !strings.Contains(ref[sectionSettings]+ref[sectionConnection], "`"+name+"`") {
+			t.Errorf("the variable %s is not in the reference", name)
+		}
+	}
+}
+
+// TestReferenceHasEveryExitCode: in the table, with the word that JSON has for it,
+// and as belfry help exit-codes says it.
+func TestReferenceHasEveryExitCode(t *testing.T) {
+	t.Parallel()
+	section := reference(t)[sectionExit]
+	rows := regexp.MustCompile("(?m)^\\| `(\\d+)` \\|").FindAllStringSubmatch(section, -1)
+	if len(rows) != exitInUse+1 {
+		t.Errorf("%d rows for %d exit codes", len(rows), exitInUse+1)
+	}
+	var help bytes.Buffer
+	topic := exitCodesTopic()
+	help.WriteString(strings.Join(strings.Fields(topic.Long), " "))
+	for code := exitOK; code <= exitInUse; code++ {
+		line := row(section, fmt.Sprint(code))
+		if word := codeNames[code]; line == "" || word != "" && code != exitRefused && !strings.Contains(line, "`"+word+"`") {
+			t.Errorf("exit code %d lacks its row, or the word %q: %s", code, codeNames[code], line)
+		}
+		if text := strings.TrimSpace(strings.Split(line+"|||", "|")[2]); !strings.Contains(help.String(), text) {
+			t.Errorf("exit code %d is %q here and not in belfry help exit-codes: %s", code, text, help.String())
+		}
+	}
+}
