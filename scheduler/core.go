@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"errors"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -446,5 +445,3 @@ func (k *Core) backoff(fails int) time.Duration {
 	}
 	return min(maxRetryDelay, minRetryDelay<<min(fails-1, 8))
 }
-
-func isRevision(err error) bool { return errors.Is(err, store.ErrRevision) }

@@ -6,12 +6,14 @@
 //   - Core (core.go, fire.go) is the pure heart of one shard: Step(now, event)
 //     returns the actions to take. It does no I/O, owns no goroutine and reads
 //     no clock, so a simulation can run thousands of them.
-//   - shard (shard.go) is the loop around a core: it carries out actions against
-//     the store and brings the answers back as events.
-//   - lease (lease.go) decides who owns a shard: the clock key and its
-//     compare-and-set.
+//   - Keeper (keeper.go) decides for one node which shards to take and to give
+//     back, and Tenure (tenure.go) how long a shard that was taken may be relied
+//     on. Both are pure, too. Assign (assign.go) spreads shards over nodes.
+//   - shard (shard.go) is the loop around a core and a tenure: it carries out
+//     actions against the store and brings the answers back as events.
+//   - keeping (keeping.go) does the same for the keeper.
 //   - sweeper (sweep.go) audits what is behind the mark.
-//   - Scheduler (scheduler.go) starts and stops one of each per shard.
+//   - Scheduler (scheduler.go) is what a node starts and stops.
 //
 // # The clock
 //
@@ -29,6 +31,18 @@
 //	   │  └────────────────────────────────────────────┤ │
 //	   │                                               ▼ │
 //	   └───────────────── CAS lost ────────────── suspended  (lease ran out, store silent)
+//
+// Shards are assigned to the nodes whose presence says that they schedule and that
+// have beaten within a lease: all nodes come to the same result by themselves. A
+// node that owns what is assigned to another hands it over, once the assignment
+// has held for two ticks: it stops firing, waits for its writes in flight, and
+// writes a released clock, which the other is by then waiting for. A node that
+// leaves says so first, and does the same with all that it owns. If whom a shard
+// is assigned to does not come for it, the others do after a while, in turn.
+//
+// Silence is counted from when a node saw the clock move last, and only while its
+// own beats are written: while the store has no leader nobody can renew, owners
+// are suspended, and when it is back they have a whole lease to go on.
 //
 // Trust in a lease runs from when the attempt that won it was started, on the
 // monotonic clock, less a margin. A suspended owner fires nothing; if the store

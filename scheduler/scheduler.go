@@ -5,17 +5,20 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/belfryio/belfry/internal/store"
 )
 
-// Scheduler runs every shard of the store on one node: it stands by for each,
+// Scheduler shares the shards of the store with the schedulers of other nodes,
 // and fires the timers of those that it owns.
 type Scheduler struct {
 	o      Options
 	shards []*shard
 
-	mu     sync.Mutex
-	cancel context.CancelFunc
-	done   chan struct{}
+	mu    sync.Mutex
+	leave chan struct{} // closed by Stop
+	drop  context.CancelFunc
+	done  chan struct{}
 }
 
 // New checks the options; it starts nothing.
@@ -34,8 +37,8 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// Start waits for the cluster's time and starts the shards' loops. They live
-// until Stop, whatever becomes of ctx.
+// Start waits for the cluster's time and starts to take shards. What it starts
+// lives until Stop, whatever becomes of ctx.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if err := s.o.Time.Ready(ctx); err != nil {
 		return fmt.Errorf("scheduler: the cluster's time is not known: %w", err)
@@ -45,35 +48,50 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if s.done != nil {
 		return nil
 	}
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.cancel, s.done = cancel, make(chan struct{})
-	var wg sync.WaitGroup
-	for _, sh := range s.shards {
-		wg.Go(func() { sh.run(run) })
-	}
+	s.announce(store.SchedulerActive)
+	run, drop := context.WithCancel(context.WithoutCancel(ctx))
+	s.leave, s.drop, s.done = make(chan struct{}), drop, make(chan struct{})
 	go func() {
-		wg.Wait()
-		close(s.done)
+		defer close(s.done)
+		k := newKeeping(s)
+		k.run(run, s.leave)
 	}()
 	return nil
 }
 
-// Stop releases the shards and waits until all is drained, or ctx ends. It may
-// be called more than once, and without Start.
+// announce has the node's presence say what its scheduler does, from now on.
+func (s *Scheduler) announce(state string) {
+	s.o.Store.Announce(func(p *store.Presence) { p.Scheduler = state })
+	s.o.Time.Resample()
+}
+
+// Stop hands the shards over and waits until that is done. When ctx ends first,
+// it drops what is left: nothing is lost, but the next owners wait for the lease.
+// It may be called more than once, and without Start.
 func (s *Scheduler) Stop(ctx context.Context) error {
 	s.mu.Lock()
-	cancel, done := s.cancel, s.done
+	leave, drop, done := s.leave, s.drop, s.done
+	if leave != nil {
+		select {
+		case <-leave:
+		default:
+			s.announce(store.SchedulerLeaving)
+			close(leave)
+		}
+	}
 	s.mu.Unlock()
 	if done == nil {
 		return nil
 	}
-	cancel()
 	select {
 	case <-done:
-		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("scheduler: shards still draining: %w", context.Cause(ctx))
+		s.o.Log.Warn().Err(context.Cause(ctx)).Msg("shards were not handed over in time: their next owners wait for the lease")
+		drop()
+		<-done
 	}
+	drop()
+	return nil
 }
 
 // ShardStatus is what one node knows of a shard.

@@ -350,45 +350,85 @@ func TestCancelAgainstFiring(t *testing.T) {
 	t.Logf("%d cancels won, %d came too late", cancelled, count-cancelled)
 }
 
-func TestSecondNodeTakesOver(t *testing.T) {
+// TestNodesShare: a second node gets its share of the shards, a third its own,
+// one that leaves gives all back, one that is cut off loses all, and every timer
+// fires once, on time but for the shards of the one that was cut off.
+func TestNodesShare(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
-	a := start(t, srv, "a", store.Config{}, nil)
-	ownsAll(t, a)
-	b := start(t, srv, "b", store.Config{}, nil)
+	cfg := store.Config{Geometry: schemas.Geometry{Shards: 6, SlotWidth: time.Second, WheelSize: 1000}}
+	const lease = 3 * time.Second
+	long := func(o *scheduler.Options) { o.Lease, o.Tick = lease, lease/20 }
+	a := start(t, srv, "a", cfg, long)
+	owns(t, 6, a)
 	var ws []store.Write
-	for i := range 1000 {
-		ws = append(ws, timer(fmt.Sprint(i), nowMs()+200+int64(i)*3))
+	for i := range 3000 {
+		ws = append(ws, timer(fmt.Sprint(i), nowMs()+500+int64(i)*3))
 	}
-	create(t, b.store, ws...)
-	for _, s := range b.sched.Status() {
-		if s.State != "standby" {
-			t.Errorf("b is %s of shard %d beside a living owner", s.State, s.Shard)
+	create(t, a.store, ws...)
+	b := start(t, srv, "b", cfg, long)
+	owns(t, 3, a, b)
+	c := start(t, srv, "c", cfg, long)
+	owns(t, 2, a, b, c)
+	if err := b.sched.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	owns(t, 3, a, c)
+	handedOver := nowMs()
+	// c is cut off without a word: it cannot release anything.
+	c.nc.Close()
+	owns(t, 6, a)
+	got := fired(t, a.nc, len(ws))
+	checkTimes(t, got)
+	for _, ms := range got {
+		for _, m := range ms {
+			_, spec, f, err := schemas.ParseFired(m.Headers(), m.Data())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Far above what a hand-over takes, far below a lease that has to run out.
+			if late := f.FiredMs - spec.DueMs; f.FiredMs < handedOver && late > lease.Milliseconds()*2/3 {
+				t.Errorf("fired %d ms late though every hand-over was graceful", late)
+			}
 		}
 	}
-	// a is cut off without a word: it cannot release anything.
-	waitUntil(t, ws[300].Record.DueMs)
-	a.nc.Close()
-	ownsAll(t, b)
-	checkTimes(t, fired(t, b.nc, len(ws)))
 }
 
 func ownsAll(t *testing.T, n *node) {
 	t.Helper()
-	deadline := time.Now().Add(bound)
+	owns(t, n.store.Geometry().Shards, n)
+}
+
+// owns waits until each of the nodes owns that many shards.
+func owns(t *testing.T, shards int, nodes ...*node) {
+	t.Helper()
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for time.Now().Before(deadline) {
+	for {
 		all := true
-		for _, s := range n.sched.Status() {
-			all = all && s.State == "owner"
+		for _, n := range nodes {
+			own := 0
+			for _, s := range n.sched.Status() {
+				if s.State == "owner" {
+					own++
+				}
+			}
+			all = all && own == shards
 		}
 		if all {
 			return
 		}
-		<-tick.C
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			for _, n := range nodes {
+				t.Logf("%v", n.sched.Status())
+			}
+			t.Fatalf("not all of %d nodes own %d shards", len(nodes), shards)
+		}
 	}
-	t.Fatalf("not the owner of all shards: %v", n.sched.Status())
 }
 
 func TestServerRestart(t *testing.T) {

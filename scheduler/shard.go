@@ -20,10 +20,20 @@ const (
 	jumpRecheck = 5 * time.Millisecond
 	tailBuffer  = 1024
 	tailBurst   = 256 // tail records taken between two looks at the wheel
-	drainBound  = 4 * time.Second
+	// A hand-over does not wait longer for writes in flight, and for the clock.
+	drainBound   = 500 * time.Millisecond
+	releaseBound = 500 * time.Millisecond
+	releaseRetry = 50 * time.Millisecond
+	// minRenewWait is the least time that a write of the clock is given.
+	minRenewWait = 250 * time.Millisecond
 )
 
-// shard runs one shard: stands by, owns it, and gives it back.
+// started is what the monotonic clock is counted from.
+var started = time.Now()
+
+func monotonic() time.Duration { return time.Since(started) }
+
+// shard runs one shard while this node owns it.
 type shard struct {
 	n     int
 	label string
@@ -49,20 +59,6 @@ func newShard(n int, o *Options, m *metrics) *shard {
 			MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
 		},
 		lastErrs: map[string]string{},
-	}
-}
-
-// run lives until ctx ends; then the shard is released.
-func (s *shard) run(ctx context.Context) {
-	for {
-		t, ok := s.standBy(ctx)
-		if !ok {
-			return
-		}
-		s.own(ctx, t)
-		if ctx.Err() != nil {
-			return
-		}
 	}
 }
 
@@ -95,7 +91,7 @@ func (b *inbox) take(into []Event) []Event {
 // reign is one epoch of owning the shard.
 type reign struct {
 	*shard
-	t       tenure
+	t       *Tenure
 	core    *Core
 	in      inbox
 	tail    chan Event
@@ -103,27 +99,27 @@ type reign struct {
 	ctx     context.Context // ends with the reign
 	wg      sync.WaitGroup
 	renewed chan renewal
-	renews  bool
-	nextTry time.Time
 }
 
-func (s *shard) own(ctx context.Context, t tenure) {
-	rctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+// own fires the shard's timers until release is closed, which gives it back in
+// good order; until ctx ends, which drops it; or until another node has it.
+func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
+	rctx, cancel := context.WithCancel(ctx)
+	clock, _ := t.Clock()
 	r := &reign{
-		shard: s, t: t, core: NewCore(s.cfg, t.clock, t.clock.Epoch),
+		shard: s, t: t, core: NewCore(s.cfg, clock, clock.Epoch),
 		in:   inbox{wake: make(chan struct{}, 1)},
 		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer),
-		ctx: rctx, renewed: make(chan renewal, 1), nextTry: time.Now().Add(s.o.Tick),
+		ctx: rctx, renewed: make(chan renewal, 1),
 	}
-	s.markMs.Store(t.clock.TimeMs)
-	if s.swept.Store(t.clock.SweptMs); t.clock.SweptMs == 0 {
-		s.swept.Store(t.clock.TimeMs)
+	s.markMs.Store(clock.TimeMs)
+	if s.swept.Store(clock.SweptMs); clock.SweptMs == 0 {
+		s.swept.Store(clock.TimeMs)
 	}
 	s.setState(1)
 	r.startTail()
 	r.wg.Go(r.sweep)
-	released := r.loop(ctx)
-	if released {
+	if r.loop(ctx, release) {
 		r.release()
 	}
 	s.setState(0)
@@ -148,7 +144,8 @@ func (s *shard) setState(v int32) {
 // startTail follows the shard's stream from the checkpoint, for as long as the
 // reign lasts.
 func (r *reign) startTail() {
-	after := r.t.clock.Tail
+	clock, _ := r.t.Clock()
+	after := clock.Tail
 	r.wg.Go(func() {
 		fails := 0
 		for {
@@ -172,9 +169,9 @@ func (r *reign) startTail() {
 	})
 }
 
-// loop is the shard's heartbeat. It returns true if the shard is to be released
-// because ctx ended, false if it was lost.
-func (r *reign) loop(ctx context.Context) bool {
+// loop is the shard's heartbeat. It returns true if the shard is to be released,
+// false if it was lost, or ctx ended.
+func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var events []Event
@@ -203,6 +200,8 @@ func (r *reign) loop(ctx context.Context) bool {
 		}
 		select {
 		case <-ctx.Done():
+			return false
+		case <-release:
 			return true
 		case ev := <-tail:
 			r.perform(r.core.Step(nowMs, ev))
@@ -235,7 +234,7 @@ func (r *reign) nextStream() Event {
 
 // checkTrust pauses the core while the lease or the time is in doubt.
 func (r *reign) checkTrust() (jumped bool) {
-	expired := !time.Now().Before(r.t.until)
+	expired := !r.t.Trusted(monotonic())
 	if jumped = r.o.Time.JumpDetected(); jumped {
 		r.o.Time.Resample()
 	}
@@ -257,8 +256,8 @@ func (r *reign) sleep(jumped bool) time.Duration {
 		return jumpRecheck
 	}
 	d := maxSleep
-	if !r.renews {
-		d = min(d, time.Until(r.nextTry))
+	if next, ok := r.t.NextWrite(); ok {
+		d = min(d, next-monotonic())
 	}
 	if r.core.Paused() {
 		return max(d, 0)
@@ -269,21 +268,44 @@ func (r *reign) sleep(jumped bool) time.Duration {
 	return max(d, 0)
 }
 
+// renewal is the result of one write of the clock, with the reading that had to
+// follow it where it lost a compare-and-set.
+type renewal struct {
+	start   time.Duration
+	clock   store.Clock
+	rev     uint64
+	err     error
+	was     store.Clock
+	wasRev  uint64
+	readErr error
+}
+
 // maybeRenew writes the clock once a tick, without holding up the loop.
 func (r *reign) maybeRenew() {
-	if r.renews || time.Now().Before(r.nextTry) {
+	if next, ok := r.t.NextWrite(); !ok || monotonic() < next {
 		return
 	}
-	r.renews = true
 	c := r.checkpoint()
-	rev := r.t.rev
-	r.wg.Go(func() {
-		r.renewed <- r.renew(r.ctx, c, rev)
-	})
+	_, rev := r.t.Clock()
+	r.t.Writing()
+	r.wg.Go(func() { r.renewed <- r.renew(r.ctx, c, rev) })
+}
+
+// renew writes the clock. An attempt is given up after a tick: what a store
+// without a leader has swallowed would be waited for in vain, and when it is back
+// its owners are to be the first to write.
+func (s *shard) renew(ctx context.Context, c store.Clock, rev uint64) renewal {
+	res := renewal{start: monotonic(), clock: c}
+	write, cancel := context.WithTimeout(ctx, max(s.o.Tick, minRenewWait))
+	defer cancel()
+	if res.rev, res.err = s.o.Store.WriteClock(write, s.n, c, rev); isRevision(res.err) {
+		res.was, res.wasRev, res.readErr = s.o.Store.ReadClock(write, s.n)
+	}
+	return res
 }
 
 func (r *reign) checkpoint() store.Clock {
-	c := r.t.clock
+	c, _ := r.t.Clock()
 	r.core.Checkpoint(&c)
 	c.SweptMs = max(c.SweptMs, r.swept.Load())
 	return c
@@ -291,61 +313,78 @@ func (r *reign) checkpoint() store.Clock {
 
 // onRenewed returns false if the shard is lost.
 func (r *reign) onRenewed(res renewal) bool {
-	r.renews = false
-	switch {
-	case res.err == nil:
-		r.t = tenure{clock: res.clock, rev: res.rev, until: r.leaseFrom(res.start)}
-		r.nextTry = res.start.Add(r.o.Tick)
+	verdict := r.t.Wrote(monotonic(), res.start, res.clock, res.rev, res.err)
+	err := res.err
+	if verdict == Unsure {
+		verdict = r.t.Reread(monotonic(), res.was, res.wasRev, res.readErr)
+		err = res.readErr
+	}
+	switch verdict {
+	case Kept:
 		r.markMs.Store(r.core.MarkMs())
 		r.m.pending.WithLabelValues(r.label).Set(float64(r.core.Pending()))
 		r.m.loaded.WithLabelValues(r.label).Set(float64(r.core.Loaded()))
 		lag := time.Duration(r.o.Time.EarliestNs() - r.core.MarkMs()*int64(time.Millisecond))
 		r.m.lag.WithLabelValues(r.label).Set(lag.Seconds())
-	case errors.Is(res.err, store.ErrRevision):
+	case Lost:
 		r.m.deposed.Inc()
-		r.log.Warn().Uint64("epoch", r.t.clock.Epoch).Msg("shard lost: another node moved its clock")
+		r.log.Warn().Uint64("epoch", res.clock.Epoch).Str("to", res.was.Owner).Msg("shard lost: another node moved its clock")
 		return false
 	default:
 		r.m.storeErrs.WithLabelValues("renew_clock").Inc()
-		r.nextTry = time.Now().Add(min(r.o.Tick/4, 250*time.Millisecond))
 	}
-	r.logChange("renew clock", res.err)
+	r.logChange("renew clock", err)
 	return true
 }
 
 // release lets what is in flight finish and gives the clock back, so that the
 // next owner need not wait for the lease.
 func (r *reign) release() {
-	ctx, cancel := context.WithTimeoutCause(r.ctx, drainBound, errors.New("drain bound reached"))
-	defer cancel()
 	r.core.Pause(true)
+	if !r.drain() {
+		r.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at the release: the next owner confirms them")
+	}
+	if _, idle := r.t.NextWrite(); !idle {
+		if res := <-r.renewed; !r.onRenewed(res) {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, releaseBound)
+	defer cancel()
+	for {
+		c := r.checkpoint()
+		c.Owner = ""
+		_, rev := r.t.Clock()
+		res := r.renew(ctx, c, rev)
+		if res.err == nil || res.readErr == nil && res.was.Owner == "" && res.was.Epoch == c.Epoch {
+			r.log.Info().Uint64("epoch", c.Epoch).Time("mark", time.UnixMilli(c.TimeMs)).Msg("shard released")
+			return
+		}
+		if !r.onRenewed(res) || !pause(ctx, releaseRetry) {
+			r.log.Warn().Err(res.err).Msg("clock not released: the next owner waits for the lease")
+			return
+		}
+	}
+}
+
+// drain waits for the writes in flight, within bounds.
+func (r *reign) drain() bool {
+	ctx, cancel := context.WithTimeout(r.ctx, drainBound)
+	defer cancel()
 	var events []Event
 	for !r.core.Idle() {
 		select {
 		case <-ctx.Done():
-			r.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at stop: the next owner confirms them")
+			return false
 		case <-r.in.wake:
 			now := r.o.Time.EarliestNs() / int64(time.Millisecond)
 			events = r.in.take(events)
 			for _, ev := range events {
 				r.perform(r.core.Step(now, ev))
 			}
-			continue
-		}
-		break
-	}
-	if r.renews {
-		if res := <-r.renewed; !r.onRenewed(res) {
-			return
 		}
 	}
-	c := r.checkpoint()
-	c.Owner = ""
-	if res := r.renew(ctx, c, r.t.rev); res.err != nil {
-		r.log.Warn().Err(res.err).Msg("clock not released: the next owner waits for the lease")
-		return
-	}
-	r.log.Info().Uint64("epoch", c.Epoch).Time("mark", time.UnixMilli(c.TimeMs)).Msg("shard released")
+	return true
 }
 
 // perform carries out actions; answers come back through the inbox.

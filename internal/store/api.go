@@ -57,6 +57,51 @@ type Clock struct {
 	Pending int64 `json:"pending"`
 }
 
+// States of Presence.Scheduler.
+const (
+	SchedulerActive  = "active"  // takes part in spreading the shards
+	SchedulerLeaving = "leaving" // is about to release its shards
+)
+
+// Presence is what a node says of itself in node.<node>, with every beat. The
+// key expires a minute after the last one.
+type Presence struct {
+	Version int `json:"v"`
+	// Release is the program's version.
+	Release string `json:"release,omitempty"`
+	// Roles that run on the node.
+	Roles []string `json:"roles,omitempty"`
+	// Started is the start of the process, by its host's clock.
+	Started time.Time `json:"started,omitzero"`
+	// Scheduler is SchedulerActive, SchedulerLeaving, or empty for a node that
+	// schedules nothing, or is of a version that did not say.
+	Scheduler string `json:"scheduler,omitempty"`
+}
+
+// Member is a node's presence as it was read.
+type Member struct {
+	Node string
+	// Rev grows with every beat; StoredMs is the leader's timestamp of the last.
+	Rev      uint64
+	StoredMs int64
+	Presence Presence
+}
+
+// ClockAt is a shard's clock as it was read.
+type ClockAt struct {
+	Shard    int
+	Rev      uint64
+	StoredMs int64
+	Clock    Clock
+}
+
+// Cluster is one look at all clocks and nodes. A replica may have answered that
+// is behind: it is for deciding whether to try, the compare-and-set decides.
+type Cluster struct {
+	Clocks []ClockAt // by shard; those that could be read
+	Nodes  []Member  // by name
+}
+
 // Stamp is one reading of the JetStream leader's clock: the leader stamped a
 // message at ServerNs (Unix nanoseconds), some time between Sent and Received
 // on this process's monotonic clock.

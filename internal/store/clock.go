@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -46,13 +48,91 @@ func (s *Store) ReadClock(ctx context.Context, shard int) (Clock, uint64, error)
 	if err != nil {
 		return c, 0, err
 	}
-	if err := json.Unmarshal(m.Data, &c); err != nil {
-		return c, 0, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d cannot be read: %w", shard, err)
-	}
-	if c.Version != clockVersion {
-		return c, 0, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d has format version %d; this version of belfry reads %d: upgrade this node", shard, c.Version, clockVersion)
+	if c, err = decodeClock(shard, m.Data); err != nil {
+		return c, 0, err
 	}
 	return c, m.Sequence, nil
+}
+
+func decodeClock(shard int, b []byte) (c Clock, err error) {
+	if err := json.Unmarshal(b, &c); err != nil {
+		return c, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d cannot be read: %w", shard, err)
+	}
+	if c.Version != clockVersion {
+		return c, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d has format version %d; this version of belfry reads %d: upgrade this node", shard, c.Version, clockVersion)
+	}
+	return c, nil
+}
+
+// ReadCluster reads all clocks and presences with one request, which any replica
+// may answer.
+func (s *Store) ReadCluster(ctx context.Context) (Cluster, error) {
+	var c Cluster
+	req := directGet{MultiLast: []string{clockPrefix + "clock.*", nodePrefix + "*"}, MaxBytes: maxAnswer}
+	for {
+		a, err := s.direct(ctx, clockStream, req)
+		if errors.Is(err, errTooMany) {
+			return c, schemas.Errorf(schemas.CodeConfig, "there are more than %d shards and nodes: run fewer nodes", maxMultiLast)
+		}
+		if err != nil {
+			return c, err
+		}
+		for _, m := range a.msgs {
+			if err := c.add(m); err != nil {
+				return c, err
+			}
+		}
+		if a.more == 0 || len(a.msgs) == 0 {
+			break
+		}
+		req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1
+	}
+	slices.SortFunc(c.Clocks, func(a, b ClockAt) int { return a.Shard - b.Shard })
+	slices.SortFunc(c.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	return c, nil
+}
+
+func (c *Cluster) add(m *jetstream.RawStreamMsg) error {
+	if op := m.Header.Get("KV-Operation"); op != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "" {
+		return nil // deleted, or expired
+	}
+	if node, ok := strings.CutPrefix(m.Subject, nodePrefix); ok {
+		n := Member{Node: node, Rev: m.Sequence, StoredMs: m.Time.UnixMilli()}
+		// A beat without a value is one of a node that says nothing of itself.
+		if len(m.Data) > 0 && json.Unmarshal(m.Data, &n.Presence) != nil {
+			n.Presence = Presence{}
+		}
+		c.Nodes = append(c.Nodes, n)
+		return nil
+	}
+	shard, err := strconv.Atoi(strings.TrimPrefix(m.Subject, clockPrefix+"clock."))
+	if err != nil {
+		return nil // a key that is none of ours
+	}
+	clock, err := decodeClock(shard, m.Data)
+	if err != nil {
+		return err
+	}
+	c.Clocks = append(c.Clocks, ClockAt{Shard: shard, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Clock: clock})
+	return nil
+}
+
+// Announce changes what this node says of itself with the next beats.
+func (s *Store) Announce(change func(*Presence)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.presence)
+}
+
+func (s *Store) presenceValue() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.presence.Version = clockVersion
+	b, err := json.Marshal(s.presence)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	return b, nil
 }
 
 // WriteClock moves a shard's clock by compare-and-set: ErrRevision if another
@@ -75,12 +155,16 @@ func (s *Store) Beat(ctx context.Context) (Stamp, error) {
 	case <-ctx.Done():
 		return Stamp{}, mapError("write presence", ctx.Err())
 	}
-	subject := clockPrefix + "node." + s.cfg.Node
+	subject := nodePrefix + s.cfg.Node
+	value, err := s.presenceValue()
+	if err != nil {
+		return Stamp{}, err
+	}
 	st := Stamp{Sent: time.Now()}
 	a, err := s.await(ctx, "write presence", func(done func(ack, error)) {
 		h := casHeader(0, nodeTTL)
 		delete(h, jetstream.ExpectedLastSubjSeqHeader)
-		s.pub.send("write presence", subject, h, nil, done)
+		s.pub.send("write presence", subject, h, value, done)
 	})
 	st.Received = time.Now()
 	if err != nil {

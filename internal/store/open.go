@@ -51,6 +51,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	services map[string]struct{} // registered by this process
+	presence Presence
 }
 
 // shardSubjects are the prefixes of a shard's keys.
@@ -73,6 +74,7 @@ const (
 	clockStream    = "KV_" + schemas.BucketClock
 	servicesStream = "KV_" + schemas.BucketServices
 	clockPrefix    = "$KV." + schemas.BucketClock + "."
+	nodePrefix     = clockPrefix + "node."
 	servicesPrefix = "$KV." + schemas.BucketServices + "."
 	metaSubject    = clockPrefix + "meta"
 )

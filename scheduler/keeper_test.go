@@ -1,0 +1,359 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+)
+
+func TestAssign(t *testing.T) {
+	t.Parallel()
+	if Assign(8, nil) != nil {
+		t.Error("shards were assigned to nobody")
+	}
+	var nodes []string
+	for n := 1; n <= 9; n++ {
+		before := Assign(64, nodes)
+		nodes = append(nodes, fmt.Sprintf("host-%d", n))
+		after := Assign(64, nodes)
+		count := map[string]int{}
+		moved := 0
+		for s, node := range after {
+			count[node]++
+			if before != nil && before[s] != node && node != nodes[n-1] {
+				moved++
+			}
+		}
+		for _, node := range nodes {
+			if most := (64 + n - 1) / n; count[node] > most || n <= 4 && count[node] < 64/n-8 {
+				t.Errorf("%s of %d nodes has %d of 64 shards", node, n, count[node])
+			}
+		}
+		// Only what the newcomer gets has to move; the bound on the load moves few more.
+		if moved > 64/4 {
+			t.Errorf("the %dth node made %d shards move between others", n, moved)
+		}
+		shuffled := slices.Clone(nodes)
+		slices.Reverse(shuffled)
+		if !slices.Equal(after, Assign(64, shuffled)) {
+			t.Error("the order in which nodes are known matters")
+		}
+	}
+}
+
+const (
+	testLease = 3 * time.Second
+	testTick  = time.Second
+)
+
+// court is what a keeper sees: clocks and presences that a test sets.
+type court struct {
+	t    *testing.T
+	k    *Keeper
+	now  time.Duration
+	rev  uint64
+	view store.Cluster
+	age  time.Duration
+	err  error
+}
+
+func newCourt(t *testing.T, shards int, exclusive bool) *court {
+	c := &court{t: t, k: NewKeeper(KeeperConfig{Node: "me", Exclusive: exclusive, Shards: shards, Lease: testLease, Tick: testTick}), now: time.Hour}
+	for n := range shards {
+		c.view.Clocks = append(c.view.Clocks, store.ClockAt{Shard: n})
+		c.clock(n, "")
+	}
+	return c
+}
+
+// clock moves a shard's clock in the name of an owner.
+func (c *court) clock(shard int, owner string) {
+	c.rev++
+	at := &c.view.Clocks[shard]
+	if at.Clock.Owner != owner {
+		at.Clock.Epoch++
+	}
+	at.Rev, at.Clock.Owner = c.rev, owner
+}
+
+func (c *court) beat(node, state string) {
+	c.rev++
+	i := slices.IndexFunc(c.view.Nodes, func(m store.Member) bool { return m.Node == node })
+	if i < 0 {
+		i = len(c.view.Nodes)
+		c.view.Nodes = append(c.view.Nodes, store.Member{Node: node})
+	}
+	c.view.Nodes[i].Rev, c.view.Nodes[i].Presence.Scheduler = c.rev, state
+	c.view.Nodes[i].StoredMs = c.now.Milliseconds()
+}
+
+// after lets time pass and looks; what it takes and releases is returned.
+func (c *court) after(d time.Duration) (takes []KeepTake, releases []int) {
+	c.now += d
+	for _, a := range c.k.Step(c.now, KeepLooked{Cluster: c.view, BeatAge: c.age, Err: c.err}) {
+		switch a := a.(type) {
+		case KeepTake:
+			takes = append(takes, a)
+		case KeepRelease:
+			releases = append(releases, a.Shard)
+		}
+	}
+	return takes, releases
+}
+
+// take performs a take: the clock is ours.
+func (c *court) take(a KeepTake) {
+	if at := c.view.Clocks[a.Shard]; at.Rev != a.Rev || at.Clock.Epoch+1 != a.Clock.Epoch || a.Clock.Owner != "me" {
+		c.t.Errorf("takes %+v of %+v", a, at)
+	}
+	c.clock(a.Shard, "me")
+	c.k.Step(c.now, KeepTook{Shard: a.Shard})
+}
+
+func TestKeeperAlone(t *testing.T) {
+	t.Parallel()
+	c := newCourt(t, 3, false)
+	c.beat("me", store.SchedulerActive)
+	takes, _ := c.after(0)
+	if len(takes) != 3 {
+		t.Fatalf("takes %v of 3 free shards", takes)
+	}
+	if again, _ := c.after(time.Second); len(again) != 0 {
+		t.Errorf("takes %v while it is taking them", again)
+	}
+	for _, a := range takes {
+		c.take(a)
+	}
+	if takes, releases := c.after(time.Hour); len(takes)+len(releases) != 0 {
+		t.Errorf("takes %v, releases %v", takes, releases)
+	}
+	c.k.Step(c.now, KeepLeave{})
+	// Nobody else is there to be given notice.
+	if !c.k.Holds() {
+		t.Fatal("holds nothing")
+	}
+	c2 := newCourt(t, 1, false)
+	takes, _ = c2.after(0)
+	c2.take(takes[0])
+	if got := c2.k.Step(c2.now, KeepLeave{}); len(got) != 1 {
+		t.Errorf("a lone node that leaves does %v", got)
+	}
+	c2.k.Step(c2.now, KeepEnded{Shard: 0})
+	if takes, _ := c2.after(time.Hour); len(takes) != 0 || c2.k.Holds() {
+		t.Errorf("takes %v after it has left", takes)
+	}
+}
+
+func TestKeeperWaitsForTheLease(t *testing.T) {
+	t.Parallel()
+	c := newCourt(t, 1, false)
+	c.clock(0, "other")
+	c.beat("other", store.SchedulerActive)
+	c.after(0)
+	for range 20 { // it lives
+		c.clock(0, "other")
+		c.beat("other", store.SchedulerActive)
+		if takes, _ := c.after(2900 * time.Millisecond); len(takes) != 0 {
+			t.Fatalf("takes %v from an owner that lives", takes)
+		}
+	}
+	if takes, _ := c.after(testLease - time.Millisecond); len(takes) != 0 {
+		t.Fatalf("takes %v before the lease is over", takes)
+	}
+	takes, _ := c.after(time.Millisecond)
+	if len(takes) != 1 || takes[0].From != "other" {
+		t.Fatalf("takes %v after the lease", takes)
+	}
+	// The answer is lost, but the write took effect: it is ours to take again.
+	c.clock(0, "me")
+	c.k.Step(c.now, KeepTook{Shard: 0, Err: errors.New("no answer")})
+	takes, _ = c.after(10 * time.Millisecond)
+	if len(takes) != 1 {
+		t.Fatal("waits for its own attempt")
+	}
+	c.take(takes[0])
+	// Lost again to the other: not before a lease of its own.
+	c.clock(0, "other")
+	c.k.Step(c.now, KeepEnded{Shard: 0})
+	c.beat("other", store.SchedulerActive)
+	if takes, _ := c.after(time.Second); len(takes) != 0 {
+		t.Errorf("takes %v back at once", takes)
+	}
+}
+
+func TestKeeperDoesNotMistakeTheStoresSilence(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range map[string]func(*court, bool){
+		"looks fail":   func(c *court, on bool) { c.err = nil; c.err = map[bool]error{true: errors.New("no leader")}[on] },
+		"beats fail":   func(c *court, on bool) { c.age = map[bool]time.Duration{true: testLease}[on] },
+		"beats, stale": func(c *court, on bool) { c.age = map[bool]time.Duration{true: testLease/2 + 1}[on] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCourt(t, 1, false)
+			c.clock(0, "other")
+			c.after(0)
+			trouble(c, true)
+			for range 100 {
+				if takes, _ := c.after(time.Second); len(takes) != 0 {
+					t.Fatal("takes a shard while the store is silent")
+				}
+			}
+			trouble(c, false)
+			if takes, _ := c.after(testLease - time.Millisecond); len(takes) != 0 {
+				t.Fatal("takes a shard before its owner had a lease to renew in")
+			}
+			if takes, _ := c.after(testLease); len(takes) != 1 {
+				t.Fatal("never takes it")
+			}
+		})
+	}
+}
+
+func TestKeeperExclusive(t *testing.T) {
+	t.Parallel()
+	for _, exclusive := range []bool{true, false} {
+		c := newCourt(t, 1, exclusive)
+		c.clock(0, "me") // an earlier process of this name
+		if takes, _ := c.after(0); (len(takes) == 1) != exclusive {
+			t.Errorf("exclusive %v: takes %v", exclusive, takes)
+		}
+	}
+}
+
+// TestKeeperShares: what is assigned to a node that joins is given to it once the
+// assignment has settled, and it looks often while it waits.
+func TestKeeperShares(t *testing.T) {
+	t.Parallel()
+	const shards = 8
+	c := newCourt(t, shards, false)
+	takes, _ := c.after(0)
+	for _, a := range takes {
+		c.take(a)
+	}
+	c.beat("other", store.SchedulerActive)
+	if _, releases := c.after(0); len(releases) != 0 {
+		t.Fatalf("releases %v at first sight", releases)
+	}
+	c.beat("other", store.SchedulerActive)
+	c.after(testTick)
+	c.beat("other", store.SchedulerActive)
+	_, releases := c.after(testTick)
+	var want []int
+	for n, node := range Assign(shards, []string{"me", "other"}) {
+		if node == "other" {
+			want = append(want, n)
+		}
+	}
+	if !slices.Equal(releases, want) || len(want) != shards/2 {
+		t.Fatalf("releases %v, not %v", releases, want)
+	}
+	for _, n := range releases {
+		c.clock(n, "")
+		c.k.Step(c.now, KeepEnded{Shard: n})
+	}
+	// The other does not come: after a while anybody is better than nobody.
+	c.beat("other", store.SchedulerActive)
+	if takes, _ := c.after(100 * time.Millisecond); len(takes) != 0 {
+		t.Fatalf("takes %v back", takes)
+	}
+	c.beat("other", store.SchedulerActive)
+	if takes, _ := c.after(testLease / 2); len(takes) != len(want) {
+		t.Fatalf("leaves shards to nobody: takes %v", takes)
+	}
+	// Seen from the other side.
+	d := newCourt(t, shards, false)
+	for n := range shards {
+		d.clock(n, "owner")
+	}
+	d.beat("owner", store.SchedulerActive)
+	d.after(0)
+	if got := d.k.NextLook(d.now); got > 50*time.Millisecond {
+		t.Errorf("looks every %s while shards are about to come", got)
+	}
+	d.beat("owner", store.SchedulerActive)
+	d.after(time.Minute)
+	if got := d.k.NextLook(d.now); got < testTick/10 {
+		t.Errorf("looks every %s for ever", got)
+	}
+}
+
+// TestKeeperLeaves: with others there, shards are released after notice was given.
+func TestKeeperLeaves(t *testing.T) {
+	t.Parallel()
+	c := newCourt(t, 2, false)
+	takes, _ := c.after(0)
+	for _, a := range takes {
+		c.take(a)
+	}
+	c.beat("other", store.SchedulerLeaving) // not one to give anything to
+	if _, releases := c.after(5 * testTick); len(releases) != 0 {
+		t.Fatalf("releases %v to a node that leaves", releases)
+	}
+	c.beat("third", store.SchedulerActive)
+	c.after(0)
+	if got := c.k.Step(c.now, KeepLeave{}); len(got) != 0 {
+		t.Fatalf("does %v without notice", got)
+	}
+	c.beat("third", store.SchedulerActive)
+	if _, releases := c.after(testTick / 2); len(releases) != 2 {
+		t.Fatalf("releases %v of 2", releases)
+	}
+}
+
+func TestTenure(t *testing.T) {
+	t.Parallel()
+	c := store.Clock{Owner: "me", Epoch: 7}
+	tn := NewTenure(testLease, testTick, 0, c, 10)
+	if !tn.Trusted(testLease*9/10-1) || tn.Trusted(testLease*9/10) {
+		t.Error("the lease is not relied on for nine tenths")
+	}
+	if next, ok := tn.NextWrite(); next != testTick || !ok {
+		t.Errorf("to be written at %s %v", next, ok)
+	}
+	tn.Writing()
+	if _, ok := tn.NextWrite(); ok {
+		t.Error("two writes at a time")
+	}
+	// Trust counts from the attempt, not from the answer.
+	c.TimeMs = 1
+	if v := tn.Wrote(testTick+testLease/2, testTick, c, 11, nil); v != Kept || tn.Trusted(testTick+testLease*9/10) {
+		t.Errorf("verdict %d", v)
+	}
+	tn.Writing()
+	now := 2 * testTick
+	if v := tn.Wrote(now, now, c, 0, errors.New("no answer")); v != Again {
+		t.Errorf("verdict %d of a write without an answer", v)
+	}
+	if next, ok := tn.NextWrite(); !ok || next > now+250*time.Millisecond {
+		t.Errorf("tried again at %s", next-now)
+	}
+	// The lost answer was of a write that took effect.
+	tn.Writing()
+	if v := tn.Wrote(now, now, c, 0, store.ErrRevision); v != Unsure {
+		t.Errorf("verdict %d of a conflict", v)
+	}
+	if v := tn.Reread(now, store.Clock{}, 0, errors.New("no answer")); v != Again {
+		t.Errorf("verdict %d", v)
+	}
+	tn.Writing()
+	tn.Wrote(now, now, c, 0, store.ErrRevision)
+	if v := tn.Reread(now, c, 12, nil); v != Again {
+		t.Errorf("verdict %d of our own write", v)
+	}
+	if _, rev := tn.Clock(); rev != 12 {
+		t.Errorf("goes on from revision %d", rev)
+	}
+	for _, other := range []store.Clock{{Owner: "other", Epoch: 8}, {Owner: "me", Epoch: 9}, {Owner: "", Epoch: 7}} {
+		l := NewTenure(testLease, testTick, 0, store.Clock{Owner: "me", Epoch: 7}, 1)
+		l.Writing()
+		l.Wrote(now, now, c, 0, store.ErrRevision)
+		if v := l.Reread(now, other, 13, nil); v != Lost {
+			t.Errorf("verdict %d though the clock says %+v", v, other)
+		}
+	}
+}
