@@ -27,7 +27,7 @@ func open(t testing.TB, nc *nats.Conn, change ...func(*store.Config)) *store.Sto
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Exercise(t, func(t *testing.T) storetest.Store {
-		return open(t, natstest.Run(t).InProcess())
+	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store {
+		return open(t, natstest.Run(t).InProcess(), change...)
 	})
 }

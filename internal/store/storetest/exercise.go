@@ -18,8 +18,8 @@ import (
 var Geometry = schemas.Geometry{Shards: 2, SlotWidth: 100 * time.Millisecond, WheelSize: 64}
 
 // Exercise runs the suite. open makes a store of Geometry that is empty, and ends
-// with the test.
-func Exercise(t *testing.T, open func(t *testing.T) Store) {
+// with the test; change changes its configuration.
+func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config)) Store) {
 	for name, f := range map[string]func(*testing.T, Store){
 		"CreateTwice":     createTwice,
 		"CompareAndSet":   compareAndSet,
@@ -40,12 +40,27 @@ func Exercise(t *testing.T, open func(t *testing.T) Store) {
 		"DeadLetters":     deadLetters,
 		"CancelledCalls":  cancelledCalls,
 		"LastIsTheNewest": lastIsTheNewest,
+		"Behind":          behind,
+		"Repeated":        repeated,
+		"Stamps":          stamps,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, open(t))
 		})
 	}
+	t.Run("DedupWindow", func(t *testing.T) {
+		t.Parallel()
+		dedupWindow(t, open(t, func(c *store.Config) { c.DedupWindow = time.Second }))
+	})
+	t.Run("IndexExpiry", func(t *testing.T) {
+		t.Parallel()
+		indexExpiry(t, open(t, func(c *store.Config) { c.IndexKeep = time.Second }))
+	})
+	t.Run("FiredLeaves", func(t *testing.T) {
+		t.Parallel()
+		firedLeaves(t, open(t, func(c *store.Config) { c.FiredMaxAge, c.DedupWindow = 2*time.Second, time.Second }))
+	})
 }
 
 func must[T any](t testing.TB) func(v T, err error) T {

@@ -1,0 +1,130 @@
+package fake_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+)
+
+// TestConformance holds the fake to what package store promises.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store { return open(t, change...) })
+}
+
+// local is the store as the suite wants it: requests are carried out at once, by
+// the host's clock.
+type local struct {
+	*fake.Client
+	mu     sync.Mutex
+	server *fake.Server
+	// changed is closed, and made anew, with every request.
+	changed chan struct{}
+	beating sync.Mutex
+}
+
+func open(t testing.TB, change ...func(*store.Config)) *local {
+	cfg := store.Config{
+		Geometry: storetest.Geometry, IndexKeep: store.DefaultIndexKeep, DedupWindow: store.DefaultDedupWindow,
+		FiredMaxAge: store.DefaultFiredMaxAge, Retention: store.DefaultRetention,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	l := &local{changed: make(chan struct{})}
+	l.server = fake.NewServer(fake.Config{
+		Geometry: cfg.Geometry, IndexKeep: cfg.IndexKeep, DedupWindow: cfg.DedupWindow, FiredMaxAge: cfg.FiredMaxAge, Retention: cfg.Retention,
+	}, func(string) (int64, int64) {
+		now := time.Now().UnixNano()
+		return now, now
+	})
+	l.Client = fake.NewClient(l.server, l, "n1", func() int64 { return time.Now().UnixMilli() })
+	return l
+}
+
+// Do implements fake.Transport.
+func (l *local) Do(ctx context.Context, r fake.Request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	for _, step := range r.Steps {
+		err = step(l.server.LastSeq(r.Stream))
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+	return err
+}
+
+// Start implements fake.Transport.
+func (l *local) Start(r fake.Request, done func(error)) { done(l.Do(context.Background(), r)) }
+
+func (l *local) Beat(ctx context.Context) (store.Stamp, error) {
+	l.beating.Lock()
+	defer l.beating.Unlock()
+	return l.BeatAt(ctx, time.Now)
+}
+
+// Tail follows a shard from a goroutine of its own.
+func (l *local) Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			l.mu.Lock()
+			var got []store.Timer
+			got, after = l.server.ReadTail(shard, after, l.server.LastSeq(fake.StreamShard(shard)), 100)
+			changed := l.changed
+			l.mu.Unlock()
+			for _, t := range got {
+				if ctx.Err() != nil {
+					return
+				}
+				fn(t)
+			}
+			if len(got) > 0 {
+				continue
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return store.NewTail(cancel, done), nil
+}
+
+// WatchServices follows the registrations.
+func (l *local) WatchServices(ctx context.Context) (<-chan string, error) {
+	ch := make(chan string)
+	go func() {
+		defer close(ch)
+		for sent := 0; ; {
+			l.mu.Lock()
+			all, changed := l.server.Services(), l.changed
+			l.mu.Unlock()
+			for ; sent < len(all); sent++ {
+				select {
+				case ch <- all[sent]:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ch, nil
+}

@@ -1,0 +1,316 @@
+package fake
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// index is the request that writes an index entry, without an expectation.
+func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64) func(uint64) error {
+	g := c.s.cfg.Geometry
+	ttl := time.Duration(max(dueMs-nowMs, 0))*time.Millisecond + c.s.cfg.IndexKeep
+	return func(uint64) error {
+		_, err := c.s.shards[g.Shard(id)].put(&message{key: key{id: id, slot: g.Slot(tick)}}, nil, ttl)
+		return err
+	}
+}
+
+// record is the request that writes a record; rev is where the new revision goes.
+func (c *Client) record(w store.Write, rev *uint64) func(uint64) error {
+	rec := copyOf(w.Record)
+	return func(uint64) (err error) {
+		*rev, err = c.s.shards[c.s.cfg.Geometry.Shard(w.ID)].put(&message{key: recordKey(w.ID), rec: rec}, &w.Rev, w.TTL)
+		return err
+	}
+}
+
+func (c *Client) shardOf(id schemas.TimerID) string { return StreamShard(c.s.cfg.Geometry.Shard(id)) }
+
+// Create writes new timers; see store.Store.
+func (c *Client) Create(ctx context.Context, timers []store.Write) []store.Result {
+	results := make([]store.Result, len(timers))
+	for i, w := range timers {
+		r, res := w.Record, &results[i]
+		tick := c.s.cfg.Geometry.Tick(r.DueMs)
+		var indexed bool
+		put := c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0))
+		res.Err = c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{
+			func(upTo uint64) error { indexed = put(upTo) == nil; return nil },
+			c.record(w, &res.Rev),
+		}})
+		if res.Err == nil && !indexed {
+			res.Err = schemas.ErrUnavailable
+		}
+	}
+	return results
+}
+
+// UpdateAsync replaces a record by compare-and-set, without touching the index.
+func (c *Client) UpdateAsync(w store.Write, done func(store.Result)) {
+	res := &store.Result{}
+	c.t.Start(Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{c.record(w, &res.Rev)}}, func(err error) {
+		if res.Err = err; err != nil {
+			res.Rev = 0
+		}
+		done(*res)
+	})
+}
+
+// Update replaces a record by compare-and-set; its index entry is written first.
+func (c *Client) Update(ctx context.Context, w store.Write) (uint64, error) {
+	if w.Record.Queued {
+		if err := c.PutIndex(ctx, w.ID, c.s.cfg.Geometry.Tick(w.Record.DueMs)); err != nil {
+			return 0, err
+		}
+	}
+	var rev uint64
+	err := c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{c.record(w, &rev)}})
+	if err != nil {
+		return 0, err
+	}
+	return rev, nil
+}
+
+// PutIndex writes the index entry of one timer for a tick.
+func (c *Client) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
+	g := c.s.cfg.Geometry
+	put := c.index(id, tick, g.TickStart(tick+1), c.nowMs())
+	return c.t.Do(ctx, Request{Stream: c.shardOf(id), Steps: []func(uint64) error{put}})
+}
+
+// Get reads a record from its leader.
+func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, err error) {
+	err = c.leader(ctx, c.shardOf(id), func() (err error) {
+		t, err = c.s.Record(id)
+		return err
+	})
+	if err != nil {
+		return store.Timer{}, err
+	}
+	return t, nil
+}
+
+// GetMany reads records by direct get.
+func (c *Client) GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Timer, error) {
+	out := make([]store.Timer, 0, len(ids))
+	for n := range c.s.shards {
+		var keys []key
+		for _, id := range ids {
+			if c.s.cfg.Geometry.Shard(id) == n {
+				keys = append(keys, recordKey(id))
+			}
+		}
+		got, err := c.lastFor(ctx, n, keys, 0)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, got...)
+	}
+	return out, nil
+}
+
+// As in package store; see its load.go.
+const (
+	defaultMaxExact = 1000
+	slotParts       = 1 << 15
+	firstParts      = slotParts / 8
+)
+
+var (
+	errTooMany = errors.New("more results than one answer holds")
+	errBehind  = schemas.Errorf(schemas.CodeUnavailable, "the replica that answered is behind")
+)
+
+// lastFor reads the newest message of each key from a replica that has reached a
+// sequence.
+func (c *Client) lastFor(ctx context.Context, shard int, keys []key, seen uint64) (out []store.Timer, err error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	st := c.s.shards[shard]
+	err = c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
+		if upTo < seen {
+			return errBehind
+		}
+		msgs := make([]*message, 0, len(keys))
+		for _, k := range keys {
+			if m := st.asOf(st.last[k], upTo); m != nil {
+				msgs = append(msgs, m)
+			}
+		}
+		out = out[:0]
+		for _, m := range inOrder(msgs) {
+			t, err := timerOf(m)
+			if err != nil {
+				return err
+			}
+			out = append(out, t)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// partOf is the part of a slot that an index entry is in.
+func partOf(id schemas.TimerID) uint64 { return uint64(binary.BigEndian.Uint16(id[:2]) >> 1) }
+
+// indexOf reads the index entries of ticks, in the parts from first to end.
+func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, end, seen uint64) (keys []key, err error) {
+	st, g := c.s.shards[shard], c.s.cfg.Geometry
+	err = c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
+		if upTo < seen {
+			return errBehind
+		}
+		var msgs []*message
+		for _, tick := range ticks {
+			msgs = st.slot(g.Slot(tick), upTo, msgs)
+		}
+		keys = keys[:0]
+		for _, m := range inOrder(msgs) {
+			if p := partOf(m.id); p >= first && p < end {
+				keys = append(keys, recordKey(m.id))
+			}
+		}
+		if len(keys) > c.s.cfg.MaxExact {
+			return errTooMany
+		}
+		return nil
+	})
+	return keys, err
+}
+
+// LoadTicks reads the records that the index names; see store.Store.
+func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error) {
+	limit = max(1, min(limit, c.s.cfg.MaxExact))
+	if len(ticks) == 0 {
+		return store.Load{Complete: true}, nil
+	}
+	if after == 0 {
+		keys, err := c.indexOf(ctx, shard, ticks, 0, slotParts, seen)
+		if err == nil && len(keys) > limit {
+			err = errTooMany
+		}
+		if err == nil {
+			var timers []store.Timer
+			timers, err = c.lastFor(ctx, shard, keys, seen)
+			return store.Load{Timers: timers, Complete: err == nil}, err
+		}
+		if !errors.Is(err, errTooMany) {
+			return store.Load{}, err
+		}
+		if len(ticks) > 1 {
+			return store.Load{}, nil
+		}
+	}
+	return c.loadPage(ctx, shard, ticks[0], after, seen)
+}
+
+func (c *Client) loadPage(ctx context.Context, shard int, tick int64, first, seen uint64) (store.Load, error) {
+	width := c.parts[shard]
+	if width == 0 {
+		width = firstParts
+	}
+	for first < slotParts {
+		end := min(first+uint64(width), slotParts)
+		keys, err := c.indexOf(ctx, shard, []int64{tick}, first, end, seen)
+		if errors.Is(err, errTooMany) {
+			if width == 1 {
+				return store.Load{}, schemas.Errorf(schemas.CodeUnavailable, "more timers in one part of tick %d than an answer holds", tick)
+			}
+			width = max(1, width/4)
+			continue
+		}
+		if err != nil {
+			return store.Load{}, err
+		}
+		if len(keys) < c.s.cfg.MaxExact/3 {
+			width = min(2*width, slotParts)
+		}
+		c.parts[shard] = width
+		timers, err := c.lastFor(ctx, shard, keys, seen)
+		if err != nil {
+			return store.Load{}, err
+		}
+		return store.Load{Timers: timers, Complete: true, Next: end % slotParts}, nil
+	}
+	return store.Load{Complete: true}, nil
+}
+
+// scanBatch is how many records of a scan come at a time.
+const scanBatch = 200
+
+// ScanQueued reads every record of a shard once; see store.Store. It is read by a
+// consumer, which may be at a replica.
+func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error {
+	clock, _, err := c.ReadClock(ctx, shard)
+	if err != nil {
+		return err
+	}
+	g := c.s.cfg.Geometry
+	mark := g.Tick(clock.TimeMs)
+	for after, last := uint64(0), false; !last; {
+		var got []store.Timer
+		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
+			got, after, last = c.s.next(shard, after, upTo, scanBatch)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, t := range got {
+			r := &t.Record
+			done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
+			if done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered {
+				continue
+			}
+			if err := fn(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// next reads the records of a shard after a sequence, as of another, looking at no
+// more than some; the sequence it got to; and whether that is the end.
+func (s *Server) next(shard int, after, upTo uint64, look int) (got []store.Timer, last uint64, end bool) {
+	st := s.shards[shard]
+	upTo = min(upTo, st.seq)
+	for ; after < upTo && look > 0; look-- {
+		m := st.log[after]
+		after++
+		if m.rec == nil || !st.alive(m) || st.superseded(m, upTo) {
+			continue
+		}
+		t, _ := timerOf(m) // m is there
+		got = append(got, t)
+	}
+	return got, after, after >= upTo
+}
+
+// ReadTail reads the records of a shard after a sequence as a consumer does at a
+// replica that stands at upTo: what was overwritten by then is absent. It looks at
+// a bounded number of messages and returns the sequence that it got to.
+func (s *Server) ReadTail(shard int, after, upTo uint64, look int) ([]store.Timer, uint64) {
+	got, last, _ := s.next(shard, after, upTo, look)
+	return got, last
+}
+
+// LastSeq is the last sequence of a shard's stream.
+func (c *Client) LastSeq(ctx context.Context, shard int) (seq uint64, err error) {
+	err = c.leader(ctx, StreamShard(shard), func() error {
+		seq = c.s.shards[shard].seq
+		return nil
+	})
+	return seq, err
+}
+
+// List pages through the records; see store.Store.
+func (c *Client) List(ctx context.Context, q store.ListQuery) (store.ListPage, error) {
+	return c.list(ctx, q)
+}

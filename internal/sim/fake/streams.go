@@ -1,0 +1,319 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// streamOf is the stream that captures a subject, empty if none does.
+func streamOf(subject string) string {
+	one := func(prefix string) bool {
+		rest, ok := strings.CutPrefix(subject, prefix)
+		return ok && rest != "" && !strings.Contains(rest, ".")
+	}
+	switch {
+	case subject == schemas.SubjectAdd:
+		return schemas.StreamAdd
+	case one(schemas.SubjectFiredPrefix):
+		return schemas.StreamFired
+	case one(schemas.SubjectRetryPrefix):
+		return schemas.StreamRetry
+	case subject == schemas.SubjectRejected, one(schemas.SubjectDeadPrefix):
+		return schemas.StreamDead
+	}
+	return ""
+}
+
+func (c *Client) publishing(m store.Msg, seq *uint64, duplicate *bool) (Request, error) {
+	name := streamOf(m.Subject)
+	if name == "" {
+		return Request{}, schemas.Errorf(schemas.CodeUnavailable, "publish %s: no stream captures it", m.Subject)
+	}
+	st := c.s.streams[name]
+	return Request{Stream: name, Steps: []func(uint64) error{func(uint64) error {
+		*seq, *duplicate = st.publish(eventOf(m))
+		return nil
+	}}}, nil
+}
+
+// Publish publishes and waits.
+func (c *Client) Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error) {
+	r, err := c.publishing(m, &seq, &duplicate)
+	if err == nil {
+		err = c.t.Do(ctx, r)
+	}
+	return seq, duplicate, err
+}
+
+// PublishAsync publishes; done is called with the answer.
+func (c *Client) PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error)) {
+	seq, duplicate := new(uint64), new(bool)
+	r, err := c.publishing(m, seq, duplicate)
+	if err != nil {
+		done(0, false, err)
+		return
+	}
+	c.t.Start(r, func(err error) { done(*seq, *duplicate, err) })
+}
+
+// FiredSince reports which ids were published since a time; see store.Store. It
+// is read by a consumer, which may be at a replica.
+func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
+	found := map[string]struct{}{}
+	for _, name := range [...]string{schemas.StreamFired, schemas.StreamRetry} {
+		var filter []string
+		for _, sub := range subjects {
+			if streamOf(sub) == name {
+				filter = append(filter, sub)
+			}
+		}
+		if len(filter) == 0 {
+			continue
+		}
+		st := c.s.streams[name]
+		err := c.direct(ctx, name, func(upTo uint64) error {
+			// From the first message of that time on, as a consumer starts; a work
+			// queue is read as a whole.
+			from := 0
+			if name == schemas.StreamFired {
+				if from = slices.IndexFunc(st.log, func(m *message) bool { return st.alive(m) && m.at >= since.UnixNano() }); from < 0 {
+					return nil
+				}
+			}
+			for _, m := range st.log[from:] {
+				if _, asked := ids[m.msgID]; asked && m.seq <= upTo && st.alive(m) && slices.Contains(filter, m.subject) {
+					found[m.msgID] = struct{}{}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// FiredFirstTime is when the oldest event that is still there was published.
+func (c *Client) FiredFirstTime(ctx context.Context) (first time.Time, err error) {
+	st := c.s.streams[schemas.StreamFired]
+	err = c.leader(ctx, schemas.StreamFired, func() error {
+		for _, m := range st.log {
+			if st.alive(m) {
+				first = time.Unix(0, m.at)
+				break
+			}
+		}
+		return nil
+	})
+	return first, err
+}
+
+// ReadClock reads a shard's clock from the leader.
+func (c *Client) ReadClock(ctx context.Context, shard int) (clock store.Clock, rev uint64, err error) {
+	err = c.leader(ctx, StreamClock, func() (err error) {
+		clock, rev, err = c.s.Clock(shard)
+		return err
+	})
+	if err != nil {
+		return store.Clock{}, 0, err
+	}
+	return clock, rev, nil
+}
+
+// WriteClock moves a shard's clock by compare-and-set.
+func (c *Client) WriteClock(ctx context.Context, shard int, clock store.Clock, rev uint64) (next uint64, err error) {
+	err = c.leader(ctx, StreamClock, func() (err error) {
+		next, err = c.s.putClock(shard, clock, &rev)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return next, nil
+}
+
+// RegisterService records that a service has callbacks.
+func (c *Client) RegisterService(ctx context.Context, svc string) error {
+	if _, known := c.services[svc]; known {
+		return nil
+	}
+	if !schemas.ValidService(svc) {
+		return schemas.Errorf(schemas.CodeBadRequest, "service %.80q must be 1 to %d letters, digits, '-' or '_'", svc, schemas.MaxServiceLength)
+	}
+	k := key{subject: svc}
+	err := c.leader(ctx, streamServices, func() error {
+		if c.s.service.current(k) != 0 {
+			return nil
+		}
+		_, err := c.s.service.put(&message{key: k}, nil, 0)
+		return err
+	})
+	if err == nil {
+		c.services[svc] = struct{}{}
+	}
+	return err
+}
+
+// Services lists the registered services, in the order of their registration.
+func (s *Server) Services() []string {
+	var out []string
+	for _, m := range s.service.log {
+		out = append(out, m.subject)
+	}
+	return out
+}
+
+func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, error) {
+	limit := q.Limit
+	if limit == 0 {
+		limit = store.DefaultListLimit
+	}
+	if limit < 1 || limit > store.MaxListLimit {
+		return store.ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, store.MaxListLimit)
+	}
+	var shard int
+	var after uint64
+	if q.Cursor != "" {
+		if n, err := fmt.Sscanf(q.Cursor, "%d.%d", &shard, &after); n != 2 || err != nil || shard < 0 || shard >= len(c.s.shards) {
+			return store.ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that list gave", q.Cursor)
+		}
+	}
+	var page store.ListPage
+	for shard < len(c.s.shards) {
+		var got []store.Timer
+		var last uint64
+		var end bool
+		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
+			got, last, end = c.s.next(shard, after, upTo, scanBatch)
+			return nil
+		})
+		if err != nil {
+			return store.ListPage{}, err
+		}
+		for _, t := range got {
+			if len(page.Timers) == limit {
+				page.Cursor = fmt.Sprintf("%d.%d", shard, after)
+				return page, nil
+			}
+			after = t.Rev
+			r := &t.Record
+			if (len(q.States) == 0 || slices.Contains(q.States, r.State)) && (q.Service == "" || q.Service == r.Service) && (q.Group == "" || q.Group == r.Group) {
+				page.Timers = append(page.Timers, t)
+			}
+		}
+		if after = last; end {
+			shard, after = shard+1, 0
+		}
+	}
+	return page, nil
+}
+
+// DeadList pages through dead letters; see store.Store.
+func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error) {
+	limit := q.Limit
+	if limit == 0 {
+		limit = store.DefaultListLimit
+	}
+	if limit < 1 || limit > store.MaxListLimit {
+		return store.DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, store.MaxListLimit)
+	}
+	var after uint64
+	if q.Cursor != "" {
+		var err error
+		if after, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
+			return store.DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that dead.list gave", q.Cursor)
+		}
+	}
+	if q.Service != "" && !schemas.ValidService(q.Service) {
+		return store.DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "service %.80q must be 1 to %d letters, digits, '-' or '_'", q.Service, schemas.MaxServiceLength)
+	}
+	st := c.s.streams[schemas.StreamDead]
+	var page store.DeadPage
+	err := c.direct(ctx, schemas.StreamDead, func(upTo uint64) error {
+		page = store.DeadPage{}
+		for _, m := range st.log[min(after, uint64(len(st.log))):] {
+			if m.seq > upTo || !st.alive(m) || !strings.HasPrefix(m.subject, schemas.SubjectDeadPrefix) ||
+				q.Service != "" && m.subject != schemas.SubjectDead(q.Service) {
+				continue
+			}
+			if len(page.Letters) == limit {
+				page.Cursor = strconv.FormatUint(after, 10)
+				return nil
+			}
+			after = m.seq
+			if q.TimerID.IsZero() || strings.HasPrefix(m.msgID, q.TimerID.String()+".") {
+				page.Letters = append(page.Letters, raw(m))
+			}
+		}
+		return nil
+	})
+	return page, err
+}
+
+func raw(m *message) *jetstream.RawStreamMsg {
+	hdr := nats.Header{}
+	for name, v := range m.hdr {
+		hdr[name] = v
+	}
+	if m.msgID != "" {
+		hdr[jetstream.MsgIDHeader] = []string{m.msgID}
+	}
+	return &jetstream.RawStreamMsg{Subject: m.subject, Sequence: m.seq, Time: time.Unix(0, m.at), Header: hdr, Data: m.data}
+}
+
+// DeadGet reads one dead letter from the leader.
+func (c *Client) DeadGet(ctx context.Context, seq uint64) (letter *jetstream.RawStreamMsg, err error) {
+	err = c.leader(ctx, schemas.StreamDead, func() error {
+		m := c.s.streams[schemas.StreamDead].bySeq(seq)
+		if m == nil {
+			return schemas.ErrNotFound
+		}
+		letter = raw(m)
+		return nil
+	})
+	return letter, err
+}
+
+// DeadDelete removes a dead letter; one that is gone already is no error.
+func (c *Client) DeadDelete(ctx context.Context, seq uint64) error {
+	return c.leader(ctx, schemas.StreamDead, func() error { return c.s.Remove(schemas.StreamDead, seq) })
+}
+
+// Remove takes a message out of a stream: a delete, or the acknowledgement of a
+// work queue's consumer.
+func (s *Server) Remove(stream string, seq uint64) error {
+	if m := s.streams[stream].bySeq(seq); m != nil {
+		m.removed = true
+	}
+	return nil
+}
+
+// Event is a message of a stream of events, as a consumer gets it.
+type Event struct {
+	Seq     uint64
+	StampNs int64
+	Subject string
+	MsgID   string
+	Header  nats.Header
+	Data    []byte
+}
+
+// Event reads the message of a sequence; false if it has left the stream.
+func (s *Server) Event(stream string, seq uint64) (Event, bool) {
+	m := s.streams[stream].bySeq(seq)
+	if m == nil {
+		return Event{}, false
+	}
+	return Event{Seq: m.seq, StampNs: m.at, Subject: m.subject, MsgID: m.msgID, Header: m.hdr, Data: m.data}, true
+}

@@ -1,0 +1,74 @@
+package fake
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Request is one request to a stream, or a few that are sent together and arrive
+// in order.
+type Request struct {
+	// Stream whose leader answers; with Direct, any of its replicas.
+	Stream string
+	Direct bool
+	// Steps are carried out in order. upTo is where the replica stands that
+	// answers. A transport may lose the last of several.
+	Steps []func(upTo uint64) error
+}
+
+// Transport carries requests from one process to the servers.
+type Transport interface {
+	// Do waits for the answer. It is the error of the last step, or
+	// schemas.ErrUnavailable: then the steps may have been carried out, or not.
+	Do(ctx context.Context, r Request) error
+	// Start does not wait; done is called with the answer.
+	Start(r Request, done func(error))
+}
+
+// Client is package store's calls of one process.
+type Client struct {
+	s    *Server
+	t    Transport
+	node string
+	// nowMs is the process's idea of the leader's time, for TTLs.
+	nowMs func() int64
+	// parts is the width of the last page of each shard, as in package store.
+	parts    []uint32
+	services map[string]struct{}
+}
+
+// NewClient makes the calls of a node.
+func NewClient(s *Server, t Transport, node string, nowMs func() int64) *Client {
+	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), services: map[string]struct{}{}}
+}
+
+// Geometry is the store's.
+func (c *Client) Geometry() schemas.Geometry { return c.s.cfg.Geometry }
+
+// leader asks a stream's leader.
+func (c *Client) leader(ctx context.Context, stream string, f func() error) error {
+	return c.t.Do(ctx, Request{Stream: stream, Steps: []func(uint64) error{func(uint64) error { return f() }}})
+}
+
+// direct asks any replica.
+func (c *Client) direct(ctx context.Context, stream string, f func(upTo uint64) error) error {
+	return c.t.Do(ctx, Request{Stream: stream, Direct: true, Steps: []func(uint64) error{f}})
+}
+
+// copyOf keeps what the caller may change.
+func copyOf(r *schemas.Record) *schemas.Record {
+	rec := *r
+	return &rec
+}
+
+func eventOf(m store.Msg) *message {
+	hdr := nats.Header{}
+	for name, v := range m.Header {
+		hdr[name] = v
+	}
+	return &message{key: key{subject: m.Subject}, hdr: hdr, data: m.Data, msgID: m.MsgID}
+}

@@ -1,0 +1,106 @@
+package storetest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// behind asks for more than there is yet: no replica can have it.
+func behind(t *testing.T, s Store) {
+	g := s.Geometry()
+	due := NowMs(t, s) + 3000
+	rev := CreateAll(t, s, []store.Write{{ID: IDOf(g, 0, 0), Record: Pending(due)}})[0]
+	if _, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, rev+1); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Fatalf("load as of a sequence to come: %v", err)
+	}
+	if last := must[uint64](t)(s.LastSeq(t.Context(), 0)); last != rev {
+		t.Fatalf("the stream ends at %d; the record is %d", last, rev)
+	}
+}
+
+// repeated sends a compare-and-set twice, as a caller does who lost the answer:
+// the second is refused, and changes nothing.
+func repeated(t *testing.T, s Store) {
+	r := Pending(NowMs(t, s) + 5000)
+	rev := CreateAll(t, s, []store.Write{{ID: ID(1), Record: r}})[0]
+	w := store.Write{ID: ID(1), Rev: rev, Record: Delivered(*r)}
+	next := must[uint64](t)(s.Update(t.Context(), w))
+	if _, err := s.Update(t.Context(), w); !errors.Is(err, store.ErrRevision) {
+		t.Fatalf("again: %v", err)
+	}
+	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.Rev != next {
+		t.Fatalf("revision %d; want %d", got.Rev, next)
+	}
+}
+
+// stamps are the leader's, and lie between the readings around them.
+func stamps(t *testing.T, s Store) {
+	before := NowMs(t, s)
+	CreateAll(t, s, []store.Write{{ID: ID(1), Record: Pending(before + 5000)}})
+	after := NowMs(t, s)
+	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.StoredMs < before || got.StoredMs > after {
+		t.Fatalf("stored at %d; the beats around it at %d and %d", got.StoredMs, before, after)
+	}
+}
+
+// dedupWindow: an id is forgotten once the window has passed.
+func dedupWindow(t *testing.T, s Store) {
+	m := store.Msg{Subject: schemas.SubjectFired("orders"), Data: []byte("e"), MsgID: "a.1"}
+	first, _, err := s.Publish(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, "the window to pass", func() bool {
+		seq, duplicate, err := s.Publish(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if duplicate != (seq == first) {
+			t.Fatalf("sequence %d, duplicate %v; the first was %d", seq, duplicate, first)
+		}
+		return !duplicate
+	})
+}
+
+// indexExpiry: an entry goes, IndexKeep after its tick, and the record stays.
+func indexExpiry(t *testing.T, s Store) {
+	g := s.Geometry()
+	due := NowMs(t, s)
+	id := IDOf(g, 0, 0)
+	CreateAll(t, s, []store.Write{{ID: id, Record: Pending(due)}})
+	if got := loadAll(t, s, 0, []int64{g.Tick(due)}, 0); len(got) != 1 {
+		t.Fatalf("loaded %d", len(got))
+	}
+	Eventually(t, "the index entry to expire", func() bool { return len(loadAll(t, s, 0, []int64{g.Tick(due)}, 0)) == 0 })
+	must[store.Timer](t)(s.Get(t.Context(), id))
+	// It can be put back.
+	if err := s.PutIndex(t.Context(), id, g.Tick(due)+1000); err != nil {
+		t.Fatal(err)
+	}
+	if got := loadAll(t, s, 0, []int64{g.Tick(due) + 1000}, 0); len(got) != 1 {
+		t.Fatalf("loaded %d after it was put back", len(got))
+	}
+}
+
+// firedLeaves: an event that is older than the stream keeps is not found.
+func firedLeaves(t *testing.T, s Store) {
+	since := time.UnixMilli(NowMs(t, s) - 1)
+	ids := map[string]struct{}{"a.1": {}}
+	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("orders"), MsgID: "a.1"}); err != nil {
+		t.Fatal(err)
+	}
+	find := func() int {
+		return len(must[map[string]struct{}](t)(s.FiredSince(t.Context(), []string{schemas.SubjectFired("orders")}, since, ids)))
+	}
+	if n := find(); n != 1 {
+		t.Fatalf("found %d", n)
+	}
+	Eventually(t, "the event to leave", func() bool { return find() == 0 })
+	if first := must[time.Time](t)(s.FiredFirstTime(t.Context())); !first.IsZero() {
+		t.Fatalf("the oldest event is of %s", first)
+	}
+}
