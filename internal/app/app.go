@@ -146,16 +146,7 @@ func (a *App) start(ctx context.Context) error {
 		return err
 	}
 	a.nc = nc
-	a.onStop("connection", flushBound, func(ctx context.Context) error {
-		defer nc.Close()
-		// A request that was cut off, such as the making of a stream, is still
-		// worked on: the embedded server must be done with it when it shuts down.
-		// A server that is gone has nothing to be waited for.
-		if err := nc.FlushWithContext(ctx); err != nil && nc.IsConnected() {
-			return fmt.Errorf("flush: %w", err)
-		}
-		return nil
-	})
+	a.onStop("connection", flushBound, a.disconnect)
 	a.setPhase("opening the store")
 	if a.store, err = store.Open(ctx, nc, a.storeConfig(), a.component("store")); err != nil {
 		return openError(err)
@@ -165,7 +156,8 @@ func (a *App) start(ctx context.Context) error {
 		return nil
 	})
 	a.setPhase("reading the cluster's time")
-	a.time = clustertime.NewService(a.readTime, 0, a.component("time"))
+	a.announce()
+	a.time = clustertime.NewService(a.readTime, a.beatInterval(), a.component("time"))
 	a.time.Start()
 	a.onStop("time", 0, func(context.Context) error {
 		a.time.Stop()
@@ -176,6 +168,26 @@ func (a *App) start(ctx context.Context) error {
 	}
 	a.setPhase("starting the roles")
 	return a.startRoles(ctx)
+}
+
+// disconnect closes the connection. A request that was cut off, such as the
+// making of a stream, is still worked on: the embedded server must be done with
+// it when it shuts down. A server that is gone has nothing to be waited for, and
+// one that is silent is no failure of ours: all that it acknowledged is kept.
+func (a *App) disconnect(ctx context.Context) error {
+	defer a.nc.Close()
+	if !a.nc.IsConnected() {
+		return nil
+	}
+	err := a.nc.FlushWithContext(ctx)
+	switch {
+	case err == nil, !a.nc.IsConnected():
+		return nil
+	case a.o.embedded():
+		return fmt.Errorf("flush: %w", err)
+	}
+	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopped without it; what was not written is done again by the next owner")
+	return nil
 }
 
 // Stop drains and releases everything, in the order of the package comment.
@@ -198,10 +210,12 @@ func (a *App) stop(ctx context.Context) error {
 	for len(a.undo) > 0 {
 		u := a.undo[len(a.undo)-1]
 		a.undo = a.undo[:len(a.undo)-1]
+		a.setPhase("stopping: " + u.name)
 		if err := u.run(ctx); err != nil {
 			a.stopErr = errors.Join(a.stopErr, fmt.Errorf("stop %s: %w", u.name, err))
 		}
 	}
+	a.setPhase("stopped")
 	return a.stopErr
 }
 

@@ -118,12 +118,21 @@ const (
 	callbackGrace = 5 * time.Second
 	// drainBound is the part of Stop that is given to router and functions,
 	// releaseBound that of the scheduler. What is left is the server's.
-	drainBound   = 6500 * time.Millisecond
-	releaseBound = 1500 * time.Millisecond
+	drainBound   = 6 * time.Second
+	releaseBound = 2 * time.Second
 	// flushBound is how long the server may take for requests that were cut off.
 	flushBound = time.Second
 	// connectTimeout bounds one attempt to reach a server.
 	connectTimeout = 5 * time.Second
+	// A server that has missed so many pings, which are sent to the embedded one
+	// and to others in these intervals, is taken for gone; so is one that takes no
+	// bytes for writeBound, for which every call has to wait.
+	pingsMissed = 2
+	pingOwn     = 10 * time.Second
+	pingOther   = 2 * time.Second
+	writeBound  = 2 * time.Second
+	// beatTimeout bounds one beat.
+	beatTimeout = 2 * time.Second
 	// timeTooOld is the age of the last reading of the cluster's time from which
 	// on the node is not ready: the store has not answered for that long.
 	timeTooOld = 5 * time.Second

@@ -53,9 +53,35 @@ func openError(err error) error {
 	return err
 }
 
+// readTime is one beat: the node's presence is written and read back. It is given
+// up early, because a beat that a store without a leader has swallowed would be
+// waited for in vain.
 func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
 	st, err := a.store.Beat(ctx)
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
+}
+
+// beatInterval is such that a node is missed within half a lease.
+func (a *App) beatInterval() time.Duration {
+	lease := a.o.Lease
+	if lease == 0 {
+		lease = scheduler.DefaultLease
+	}
+	return min(clustertime.DefaultInterval, lease/3)
+}
+
+// announce says in the node's presence what runs here.
+func (a *App) announce() {
+	started := time.Now().UTC()
+	names := make([]string, 0, len(a.o.Roles))
+	for _, r := range a.o.Roles {
+		names = append(names, string(r))
+	}
+	a.store.Announce(func(p *store.Presence) {
+		p.Release, p.Roles, p.Started = a.o.Version, names, started
+	})
 }
 
 // nowMs is the cluster's time in Unix milliseconds, not behind the leader's.

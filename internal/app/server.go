@@ -131,7 +131,7 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 	log := o.Log.With().Str("component", "nats").Logger()
 	opts := []nats.Option{
 		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.Timeout(connectTimeout), nats.ReconnectBufSize(-1), nats.MaxPingsOutstanding(pingsMissed),
 		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
 			if !nc.IsClosed() {
 				log.Warn().Err(err).Msg("connection to NATS lost; reconnecting")
@@ -149,12 +149,14 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 		}),
 	}
 	if srv != nil {
-		nc, err := nats.Connect(srv.ClientURL(), append(opts, nats.InProcessServer(srv))...)
+		nc, err := nats.Connect(srv.ClientURL(), append(opts, nats.InProcessServer(srv), nats.PingInterval(pingOwn))...)
 		if err != nil {
 			return nil, fmt.Errorf("connect to the embedded server: %w", err)
 		}
 		return nc, nil
 	}
+	// A server that hangs is left for another of its cluster.
+	opts = append(opts, nats.PingInterval(pingOther), nats.FlusherTimeout(writeBound), nats.ReconnectOnFlusherError())
 	if o.Creds != "" {
 		if _, err := os.Stat(o.Creds); err != nil {
 			return nil, badConfig("creds: %w", err)
