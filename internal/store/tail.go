@@ -2,9 +2,12 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/schemas"
@@ -24,6 +27,17 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 
 // tailRetry is the pause before a lost tail is taken up again.
 const tailRetry = 100 * time.Millisecond
+
+// The client drops what does not fit into an iterator's buffer, which heartbeats
+// fill, too, while fn keeps the reader away. An ordered consumer notices when the
+// next message comes; if it was the last one that was dropped, none does. So a
+// tail that has become quiet asks, once, whether all that was sent has come.
+const (
+	tailHeartbeat = 2 * time.Second
+	// tailQuiet is longer than two heartbeats: within it a lost server is noticed
+	// first, which each call of Next watches for anew.
+	tailQuiet = 5 * time.Second
+)
 
 // Tail hands every record of the shard after the sequence to fn, in stream
 // order, one at a time, and then what is written, as it is written. Revisions
@@ -81,7 +95,7 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 		return ctxError(bound, "follow "+sh.stream, err)
 	}
 	release()
-	it, err := c.Messages(jetstream.PullMaxMessages(2048), jetstream.PullHeartbeat(2*time.Second), jetstream.PullExpiry(30*time.Second))
+	it, err := c.Messages(jetstream.PullMaxMessages(2048), jetstream.PullHeartbeat(tailHeartbeat), jetstream.PullExpiry(30*time.Second))
 	if err != nil {
 		return mapError("follow "+sh.stream, err)
 	}
@@ -89,11 +103,24 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 	defer stop.Do(it.Stop)
 	unhook := context.AfterFunc(ctx, func() { stop.Do(it.Stop) })
 	defer unhook()
+	unsure := false
 	for {
-		m, err := it.Next()
+		var opts []jetstream.NextOpt
+		if unsure {
+			opts = append(opts, jetstream.NextMaxWait(tailQuiet))
+		}
+		m, err := it.Next(opts...)
+		if unsure && errors.Is(err, nats.ErrTimeout) {
+			if err := s.complete(ctx, sh.stream, c, *after); err != nil {
+				return err
+			}
+			unsure = false
+			continue
+		}
 		if err != nil {
 			return mapError("follow "+sh.stream, err)
 		}
+		unsure = true
 		meta, err := m.Metadata()
 		if err != nil {
 			return mapError("follow "+sh.stream, err)
@@ -108,4 +135,21 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 			fn(t)
 		}
 	}
+}
+
+// complete fails if the server has sent more than what came.
+func (s *Store) complete(ctx context.Context, stream string, c jetstream.Consumer, after uint64) error {
+	bound, release, err := s.bind(ctx, "follow "+stream)
+	if err != nil {
+		return err
+	}
+	defer release()
+	info, err := c.Info(bound)
+	if err != nil {
+		return ctxError(bound, "follow "+stream, err)
+	}
+	if sent := info.Delivered.Stream; sent > after {
+		return fmt.Errorf("follow %s: the client dropped messages: sequence %d came, %d was sent", stream, after, sent)
+	}
+	return nil
 }
