@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	cejs "github.com/cloudevents/sdk-go/protocol/nats_jetstream/v2"
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
@@ -19,41 +22,58 @@ import (
 
 // plan is one timer that a client will add.
 type plan struct {
-	id       string
-	dueMs    int64
-	via      string // publish or api
-	callback string // "", an URL, or nats:…
-	data     string
-	cancel   time.Duration // before (or, negative, after) the due time; 0 for never
-	binary   bool
-	addAt    time.Time
-	begun    chan struct{} // closed when it was added for the first time
+	source, id string
+	dueMs      int64
+	via        string // publish, api or sdk
+	callback   string // "", an URL, or nats:…
+	data       string
+	cancel     time.Duration // before (or, negative, after) the due time; 0 for never
+	move       time.Duration // a reschedule, so long before the due time; 0 for never
+	movedMs    int64         // what it asks for
+	binary     bool
+	addAt      time.Time
+	begun      chan struct{} // closed when it was added for the first time
 }
 
 const (
-	chaosSource = "/chaos/kill-nine"
+	killSource  = "/chaos/kill-nine"
 	callTimeout = 1500 * time.Millisecond
 	// tries is how often an add is repeated whose answer did not come.
 	tries = 40
 )
 
+// work is what clients are to do.
+type work struct {
+	source  string
+	count   int
+	begin   time.Time
+	adding  time.Duration // adds are spread over it
+	spread  time.Duration // how far ahead timers are due, at most
+	httpURL string
+	// moves and sdk have some timers rescheduled, and added by the SDK's module.
+	moves, sdk bool
+}
+
 // makePlans draws what is done: all by the seed.
-func makePlans(rng *rand.Rand, count int, begin time.Time, adding time.Duration, httpURL string) []plan {
-	plans := make([]plan, count)
+func makePlans(rng *rand.Rand, w work) []plan {
+	plans := make([]plan, w.count)
 	for n := range plans {
 		p := &plans[n]
 		p.begun = make(chan struct{})
-		p.addAt = begin.Add(time.Duration(rng.Int64N(int64(adding))))
-		p.id = fmt.Sprintf("t%d", n)
-		p.dueMs = p.addAt.UnixMilli() + 50 + rng.Int64N(int64(adding/time.Millisecond)/2+1000)
+		p.addAt = w.begin.Add(time.Duration(rng.Int64N(int64(w.adding))))
+		p.source, p.id = w.source, fmt.Sprintf("t%d", n)
+		p.dueMs = p.addAt.UnixMilli() + 50 + rng.Int64N(w.spread.Milliseconds())
 		p.data = fmt.Sprintf(`{"n":%d,"pad":"%0*d"}`, n, rng.IntN(300), n)
 		p.via, p.binary = "publish", rng.IntN(2) == 0
 		if rng.IntN(2) == 0 {
 			p.via = "api"
 		}
+		if w.sdk && rng.IntN(4) == 0 {
+			p.via = "sdk"
+		}
 		switch n % 4 {
 		case 0, 1:
-			p.callback = httpURL
+			p.callback = w.httpURL
 		case 2:
 			p.callback = "nats:" + natsCallback
 		}
@@ -61,18 +81,42 @@ func makePlans(rng *rand.Rand, count int, begin time.Time, adding time.Duration,
 		if rng.IntN(10) == 0 {
 			p.cancel = time.Duration(rng.Int64N(int64(800*time.Millisecond))) - 200*time.Millisecond
 		}
+		// Another tenth is moved, to sooner or later.
+		if w.moves && rng.IntN(10) == 0 {
+			p.move = time.Duration(rng.Int64N(int64(1500*time.Millisecond))) + time.Millisecond
+			p.movedMs = p.dueMs - 1000 + rng.Int64N(6000)
+		}
 	}
 	return plans
 }
 
-func (p *plan) message(subject string) *nats.Msg {
+// extensions are the timer's attributes.
+func (p *plan) extensions() map[string]string {
 	attrs := map[string]string{
-		"specversion": "1.0", "id": p.id, "source": chaosSource, "type": "chaos.timer", schemas.AttrService: "chaos",
-		schemas.AttrAt: schemas.FormatTime(p.dueMs), schemas.AttrBackoff: "50ms..1s", schemas.AttrMaxAttempts: "500", schemas.AttrTimeout: "5s",
+		schemas.AttrService: "chaos", schemas.AttrAt: schemas.FormatTime(p.dueMs),
+		schemas.AttrBackoff: "50ms..1s", schemas.AttrMaxAttempts: "500", schemas.AttrTimeout: "5s",
 	}
 	if p.callback != "" {
 		attrs[schemas.AttrCallback] = p.callback
 	}
+	return attrs
+}
+
+// event is the plan as the SDK has it.
+func (p *plan) event() (*event.Event, error) {
+	e := event.New()
+	e.SetID(p.id)
+	e.SetSource(p.source)
+	e.SetType("chaos.timer")
+	for k, v := range p.extensions() {
+		e.SetExtension(k, v)
+	}
+	return &e, e.SetData("application/json", []byte(p.data))
+}
+
+func (p *plan) message(subject string) *nats.Msg {
+	attrs := p.extensions()
+	attrs["specversion"], attrs["id"], attrs["source"], attrs["type"] = "1.0", p.id, p.source, "chaos.timer"
 	m := &nats.Msg{Subject: subject, Header: nats.Header{}}
 	if p.binary {
 		for k, v := range attrs {
@@ -91,26 +135,45 @@ func (p *plan) message(subject string) *nats.Msg {
 	return m
 }
 
-// client adds and cancels, recording what it is told.
+// client adds, cancels and reschedules, recording what it is told.
 type client struct {
 	t   *testing.T
 	rec *check.Recorder
 	nc  *nats.Conn
 	js  jetstream.JetStream
+	sdk *cejs.Sender // for plans that ask for it
 }
 
-func newClient(t *testing.T, rec *check.Recorder, url string) *client {
+// dial connects for as long as the test lasts, whatever happens to the servers. A
+// server that hangs is left after three seconds.
+func dial(t *testing.T, url string) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1))
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0),
+		nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2), nats.Timeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
+	return nc
+}
+
+func newClient(t *testing.T, rec *check.Recorder, url string) *client {
+	t.Helper()
+	nc := dial(t, url)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &client{t: t, rec: rec, nc: nc, js: js}
+}
+
+// useSDK lets plans add by the SDK's own module; TIMERS_ADD must exist.
+func (c *client) useSDK() {
+	c.t.Helper()
+	var err error
+	if c.sdk, err = cejs.NewSenderFromConn(c.nc, schemas.StreamAdd, schemas.SubjectAdd, []nats.JSOpt{nats.MaxWait(callTimeout)}); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // run carries out the plans, each in its own goroutine when its time has come,
@@ -135,6 +198,14 @@ func (c *client) run(ctx context.Context, plans []plan) {
 				}
 			})
 		}
+		if p.move != 0 {
+			wg.Go(func() {
+				<-p.begun
+				if wait(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.move))) {
+					c.reschedule(ctx, p)
+				}
+			})
+		}
 	}
 }
 
@@ -153,14 +224,17 @@ func wait(ctx context.Context, d time.Duration) bool {
 // history has adds that nobody knows about.
 func (c *client) add(ctx context.Context, p *plan) {
 	for try := range tries {
-		call := c.rec.Put(check.Event{Kind: check.Add, Via: p.via, Source: chaosSource, ID: p.id, DueMs: p.dueMs, Data: p.data, Callback: p.callback != ""})
+		call := c.rec.Put(check.Event{Kind: check.Add, Via: p.via, Source: p.source, ID: p.id, DueMs: p.dueMs, Data: p.data, Callback: p.callback != ""})
 		if try == 0 {
 			close(p.begun)
 		}
 		var err error
-		if p.via == "api" {
+		switch p.via {
+		case "api":
 			err = c.request(ctx, p.message(schemas.SubjectAPIPrefix+"add"))
-		} else {
+		case "sdk":
+			err = c.send(ctx, p)
+		default:
 			err = c.publish(ctx, p.message(schemas.SubjectAdd))
 		}
 		c.answer(call, err)
@@ -178,9 +252,24 @@ func (c *client) add(ctx context.Context, p *plan) {
 }
 
 func (c *client) cancel(ctx context.Context, p *plan) {
-	call := c.rec.Put(check.Event{Kind: check.Cancel, Via: "api", Source: chaosSource, ID: p.id})
-	m := &nats.Msg{Subject: schemas.SubjectAPIPrefix + "cancel", Data: []byte(fmt.Sprintf(`{"id":%q,"source":%q}`, p.id, chaosSource))}
+	call := c.rec.Put(check.Event{Kind: check.Cancel, Via: "api", Source: p.source, ID: p.id})
+	m := &nats.Msg{Subject: schemas.SubjectAPIPrefix + "cancel", Data: []byte(fmt.Sprintf(`{"id":%q,"source":%q}`, p.id, p.source))}
 	c.answer(call, c.request(ctx, m))
+}
+
+func (c *client) reschedule(ctx context.Context, p *plan) {
+	call := c.rec.Put(check.Event{Kind: check.Reschedule, Via: "api", Source: p.source, ID: p.id, DueMs: p.movedMs})
+	m := &nats.Msg{Subject: schemas.SubjectAPIPrefix + "reschedule", Data: []byte(fmt.Sprintf(`{"id":%q,"source":%q,"at":%q}`, p.id, p.source, schemas.FormatTime(p.movedMs)))}
+	c.answer(call, c.request(ctx, m))
+}
+
+// send adds by the SDK's module for JetStream, in binary mode.
+func (c *client) send(ctx context.Context, p *plan) error {
+	e, err := p.event()
+	if err != nil {
+		return err
+	}
+	return c.sdk.Send(binding.WithForceBinary(ctx), binding.ToMessage(e))
 }
 
 func (c *client) answer(call int64, err error) {
@@ -291,13 +380,14 @@ func (c *client) readFired(ctx context.Context, from uint64) (last uint64, err e
 		if err != nil {
 			return 0, err
 		}
-		e, _, _, err := schemas.ParseFired(m.Headers(), m.Data())
+		e, _, f, err := schemas.ParseFired(m.Headers(), m.Data())
 		if err != nil {
 			return 0, fmt.Errorf("sequence %d of %s: %w", meta.Sequence.Stream, schemas.StreamFired, err)
 		}
 		c.rec.Put(check.Event{
 			Kind: check.Fired, Source: e.Source(), ID: e.ID(), Sequence: meta.Sequence.Stream, TimeNs: meta.Timestamp.UnixNano(),
-			Key: m.Headers().Get(jetstream.MsgIDHeader), Data: string(e.Data()),
+			Key: m.Headers().Get(jetstream.MsgIDHeader), Data: string(e.Data()), DueMs: f.ScheduledMs,
+			Shard: schemas.DefaultGeometry().Shard(schemas.NewTimerID(e.Source(), e.ID())),
 		})
 		if meta.Sequence.Stream >= last {
 			return last, nil

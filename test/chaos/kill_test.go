@@ -91,7 +91,7 @@ func TestKillNine(t *testing.T) {
 	recv.serve(c.nc)
 
 	begin := time.Now().Add(500 * time.Millisecond)
-	plans := makePlans(rng, sz.timers, begin, sz.adding, recv.url)
+	plans := makePlans(rng, work{source: killSource, count: sz.timers, begin: begin, adding: sz.adding, spread: sz.adding/2 + time.Second, httpURL: recv.url})
 	clients := make(chan struct{})
 	go func() {
 		defer close(clients)
@@ -213,7 +213,7 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_sweeper_orphans_total 0") {
 		t.Error("the sweeper found something to fire")
 	}
-	proof := plan{id: "proof", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}
+	proof := plan{source: killSource, id: "proof", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}
 	if err := c.request(t.Context(), proof.message(schemas.SubjectAPIPrefix+"add")); err != nil {
 		t.Fatalf("add after all was over: %v", err)
 	}

@@ -1,18 +1,20 @@
-// Package proc runs the real belfry program for tests: built once a test binary,
-// on a temporary folder and free ports, killed by its process id when the test
-// ends, however that ends.
+// Package proc runs real programs for tests: belfry nodes (proc.go) and a
+// cluster of nats-server (servers.go), built once a test binary, on a temporary
+// folder and free ports, killed by their process ids when the test ends, however
+// that ends. A Link (link.go) is a network between them that can fail.
 package proc
 
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -42,9 +44,14 @@ func Run(m interface{ Run() int }) int {
 // its path.
 func Build(tb testing.TB, args ...string) string {
 	tb.Helper()
+	return build(tb, "belfry", "github.com/belfryio/belfry/cmd/belfry", args...)
+}
+
+func build(tb testing.TB, name, pkg string, args ...string) string {
+	tb.Helper()
 	mu.Lock()
 	defer mu.Unlock()
-	key := fmt.Sprint(args)
+	key := fmt.Sprint(pkg, args)
 	if path, ok := done[key]; ok {
 		return path
 	}
@@ -54,8 +61,8 @@ func Build(tb testing.TB, args ...string) string {
 			tb.Fatal(err)
 		}
 	}
-	path := filepath.Join(built, fmt.Sprintf("belfry%d", len(done)))
-	args = append(append([]string{"build", "-o", path}, args...), "github.com/belfryio/belfry/cmd/belfry")
+	path := filepath.Join(built, fmt.Sprintf("%s%d", name, len(done)))
+	args = append(append([]string{"build", "-o", path}, args...), pkg)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		tb.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -69,7 +76,8 @@ type Options struct {
 	Bin string
 	// Config is the text of the config file.
 	Config string
-	// NATSURL is a server to use instead of the embedded one.
+	// NATSURL is a server, or a comma-separated list of a cluster's, to use instead
+	// of the embedded one.
 	NATSURL string
 	// Env is added to an otherwise nearly empty environment.
 	Env []string
@@ -83,10 +91,8 @@ type Node struct {
 	config     string
 	nats, http string
 
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
-	log    *os.File
+	p   process
+	log *os.File
 }
 
 // readyBound is how long a start may take until the node is ready.
@@ -99,7 +105,7 @@ func New(t testing.TB, o Options) *Node {
 		o.Bin = Build(t)
 	}
 	dir := t.TempDir()
-	n := &Node{t: t, o: o, dir: filepath.Join(dir, "data"), config: filepath.Join(dir, "belfry.yaml"), nats: freeAddress(t), http: freeAddress(t)}
+	n := &Node{t: t, o: o, dir: filepath.Join(dir, "data"), config: filepath.Join(dir, "belfry.yaml"), nats: FreeAddress(t), http: FreeAddress(t)}
 	if err := os.WriteFile(n.config, []byte(o.Config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,26 +122,8 @@ func New(t testing.TB, o Options) *Node {
 			t.Error(err)
 		}
 	})
-	// A test that runs out of time ends without its clean-up.
-	if d, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
-		if deadline, ok := d.Deadline(); ok {
-			late := time.AfterFunc(time.Until(deadline)-2*time.Second, n.Kill)
-			t.Cleanup(func() { late.Stop() })
-		}
-	}
+	killLate(t, n.Kill)
 	return n
-}
-
-// freeAddress is a port that was free just now. It stays the node's through its
-// restarts, so that clients find it again.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // URL is the server that the node uses.
@@ -149,8 +137,6 @@ func (n *Node) URL() string {
 // Start starts the process; it does not wait until it is ready.
 func (n *Node) Start() {
 	n.t.Helper()
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	args := []string{"serve", "--config", n.config, "--http", n.http, "--log-format", "json"}
 	if n.o.NATSURL != "" {
 		args = append(args, "--nats-url", n.o.NATSURL)
@@ -160,57 +146,47 @@ func (n *Node) Start() {
 	cmd := exec.Command(n.o.Bin, args...)
 	cmd.Env = append([]string{"HOME=" + n.dir, "PATH=" + os.Getenv("PATH")}, n.o.Env...) // no settings of the machine's
 	cmd.Stdout, cmd.Stderr = n.log, n.log
-	if err := cmd.Start(); err != nil {
-		n.t.Errorf("start: %v", err)
-		return
-	}
-	exited := make(chan struct{})
-	go func() {
-		defer close(exited)
-		_ = cmd.Wait() // its end is asked for, and "signal: killed" no news
-	}()
-	n.cmd, n.exited = cmd, exited
+	n.p.start(n.t, cmd)
 }
 
 // Kill ends the process with SIGKILL, by its id, and waits for its end.
-func (n *Node) Kill() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.cmd == nil {
-		return
-	}
-	_ = n.cmd.Process.Kill() // fails only if it has ended
-	<-n.exited
-	n.cmd = nil
-}
+func (n *Node) Kill() { n.p.end(os.Kill) }
+
+// Terminate asks the process to end in order, and waits for its end.
+func (n *Node) Terminate() { n.p.end(syscall.SIGTERM) }
+
+// Pause stops the process where it stands, until Resume.
+func (n *Node) Pause() { n.p.signal(n.t, syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (n *Node) Resume() { n.p.signal(n.t, syscall.SIGCONT) }
 
 // Ready waits until the node serves.
 func (n *Node) Ready(ctx context.Context) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, readyBound)
-	defer cancel()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.http+"/readyz", nil)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return
-			}
-		}
-		n.mu.Lock()
-		exited := n.exited
-		n.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			n.t.Fatalf("the node was not ready within %s", readyBound)
-		case <-exited:
-			n.t.Fatalf("the node ended while it started; its log:\n%s", n.LogTail())
-		case <-time.After(20 * time.Millisecond):
-		}
+	if err := n.WaitReady(ctx, readyBound); err != nil {
+		n.t.Fatalf("%v; the node's log:\n%s", err, n.LogTail())
 	}
+}
+
+// WaitReady waits until the node serves, and says why it does not.
+func (n *Node) WaitReady(ctx context.Context, bound time.Duration) error {
+	return n.p.await(ctx, bound, "http://"+n.http+"/readyz")
+}
+
+// Name is what the node calls itself, in the clocks of the shards that it owns.
+func (n *Node) Name(ctx context.Context) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.http+"/readyz", nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var ready struct{ Node string }
+	return ready.Node, json.NewDecoder(resp.Body).Decode(&ready)
 }
 
 // Clock is the wall clock that the node's process sees, to the second: it is the
@@ -242,6 +218,9 @@ func (n *Node) Metrics() string {
 	}
 	return b.String()
 }
+
+// LogPath is the file that the node logs to, over all its restarts.
+func (n *Node) LogPath() string { return n.log.Name() }
 
 // LogTail is the end of what the node has logged.
 func (n *Node) LogTail() string {

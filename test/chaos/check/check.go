@@ -27,6 +27,7 @@ const (
 	FiredTwice     Rule = "fired-twice"      // on timers.fired more than once
 	CancelledTwice Rule = "contradictory"    // one cancel acknowledged, another told "already fired"
 	BadHistory     Rule = "malformed-record" // the history itself makes no sense
+	WrongDue       Rule = "wrong-due"        // fired as due at a time that nobody asked for
 )
 
 // Violation is one broken promise.
@@ -46,19 +47,35 @@ func (v Violation) String() string {
 type Report struct {
 	Added, Acknowledged, UnknownAdds, RefusedAdds  int
 	Cancels, Cancelled, CancelsTooLate, UnknownCan int
+	Moves, Moved, MovesTooLate, UnknownMoves       int // reschedules
 	Fired, FiredDuplicates                         int // messages; those beyond the first of a timer
 	Called, CalledDuplicates                       int
 	Kills                                          int
 	LateMs                                         []int64 // of the first firing of each timer, sorted
+	AddedLate                                      int     // acknowledged after they were due: not in LateMs, if the history has a Begin
+	Faults                                         FaultReport
 	Violations                                     []Violation
 }
 
+// Count is how often a rule was broken.
+func (r *Report) Count(rule Rule) int {
+	n := 0
+	for _, v := range r.Violations {
+		if v.Rule == rule {
+			n++
+		}
+	}
+	return n
+}
+
 // Percentile of the lateness, in milliseconds.
-func (r *Report) Percentile(p float64) int64 {
-	if len(r.LateMs) == 0 {
+func (r *Report) Percentile(p float64) int64 { return percentile(r.LateMs, p) }
+
+func percentile(sorted []int64, p float64) int64 {
+	if len(sorted) == 0 {
 		return 0
 	}
-	return r.LateMs[min(int(p/100*float64(len(r.LateMs))), len(r.LateMs)-1)]
+	return sorted[min(int(p/100*float64(len(sorted))), len(sorted)-1)]
 }
 
 // String is a summary of a few lines.
@@ -66,9 +83,14 @@ func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "timers %d: acknowledged %d, unknown %d, refused %d\n", r.Added, r.Acknowledged, r.UnknownAdds, r.RefusedAdds)
 	fmt.Fprintf(&b, "cancels %d: acknowledged %d, too late %d, unknown %d\n", r.Cancels, r.Cancelled, r.CancelsTooLate, r.UnknownCan)
+	if r.Moves > 0 {
+		fmt.Fprintf(&b, "reschedules %d: acknowledged %d, too late %d, unknown %d\n", r.Moves, r.Moved, r.MovesTooLate, r.UnknownMoves)
+	}
 	fmt.Fprintf(&b, "fired %d (%d duplicates), called %d (%d duplicates), kills %d\n", r.Fired, r.FiredDuplicates, r.Called, r.CalledDuplicates, r.Kills)
 	fmt.Fprintf(&b, "lateness by the stream's timestamps: p50 %d ms, p99 %d ms, max %d ms\n", r.Percentile(50), r.Percentile(99), r.Percentile(100))
-	fmt.Fprintf(&b, "violations %d", len(r.Violations))
+	fmt.Fprintf(&b, "lost %d, early %d, fired after an acknowledged cancel %d, other violations %d",
+		r.Count(Lost), r.Count(Early), r.Count(AfterCancel), len(r.Violations)-r.Count(Lost)-r.Count(Early)-r.Count(AfterCancel))
+	r.Faults.print(&b)
 	return b.String()
 }
 
@@ -88,6 +110,23 @@ type timer struct {
 	fired, called      int
 	firstFiredNs       int64
 	firstFiredSequence uint64
+	shard              int
+	ackedAt            int64 // of the first acknowledgement, AtNs
+	// A reschedule that was acknowledged moved the due time to moved; each that
+	// was not answered may have.
+	moved     int64
+	maybe     []int64
+	seenFirst map[string]int64 // when it was first fired, called
+	asDue     []int64          // what its fired events said that they were due
+}
+
+// dues are the times, Unix milliseconds, that the timer may have been due.
+func (t *timer) dues() []int64 {
+	due := t.dueMs
+	if t.moved != 0 {
+		due = t.moved
+	}
+	return append([]int64{due}, t.maybe...)
 }
 
 type call struct {
@@ -101,6 +140,8 @@ type checker struct {
 	order  []*timer
 	calls  map[int64]*call
 	done   bool
+	began  int64 // wall clock of the history's 0, Unix nanoseconds; 0 for not known
+	faults faults
 }
 
 // Check judges a history in the order in which it was recorded.
@@ -116,8 +157,10 @@ func Check(events []Event) *Report {
 	}
 	for _, t := range c.order {
 		c.judge(t)
+		c.lateness(t)
 	}
 	slices.Sort(c.rep.LateMs)
+	c.rep.Faults = c.faults.report()
 	return &c.rep
 }
 
@@ -125,11 +168,15 @@ func (c *checker) take(e Event) {
 	switch e.Kind {
 	case Add:
 		c.add(e)
-	case Cancel:
-		c.rep.Cancels++
+	case Cancel, Reschedule:
+		if e.Kind == Cancel {
+			c.rep.Cancels++
+		} else {
+			c.rep.Moves++
+		}
 		c.calls[e.Call] = &call{event: e}
 		if c.timers[[2]string{e.Source, e.ID}] == nil {
-			c.fail(BadHistory, e.Source, e.ID, "cancelled before it was added")
+			c.fail(BadHistory, e.Source, e.ID, "%s before it was added", e.Kind)
 		}
 	case Answer, Unknown:
 		c.answer(e)
@@ -142,6 +189,10 @@ func (c *checker) take(e Event) {
 	case Done:
 		c.done = true
 	case Start:
+	case Begin:
+		c.began = e.TimeNs
+	case Fault, Heal, Clock:
+		c.faults.take(e)
 	default:
 		c.fail(BadHistory, e.Source, e.ID, "kind %q", e.Kind)
 	}
@@ -186,14 +237,40 @@ func (c *checker) answer(e Event) {
 		case !e.OK:
 			t.refused++
 		default:
-			t.acked = true
+			if !t.acked {
+				t.acked, t.ackedAt = true, e.AtNs
+			}
 			if cl.event.Via == "api" && t.ackedByAPI == 0 {
 				t.ackedByAPI = e.AtNs
 			}
 		}
 		return
 	}
+	if cl.event.Kind == Reschedule {
+		c.moveAnswer(t, cl.event, e)
+		return
+	}
 	c.cancelAnswer(t, cl.event, e)
+}
+
+func (c *checker) moveAnswer(t *timer, asked, e Event) {
+	switch {
+	case e.OK:
+		t.moved = asked.DueMs
+		c.rep.Moved++
+	case e.Code == string(schemas.CodeAlreadyFired):
+		t.cancelLate = true
+		c.rep.MovesTooLate++
+	case e.Code == string(schemas.CodeNotFound):
+		c.forgotten(t, asked)
+	}
+}
+
+// forgotten judges a call that was told "not found".
+func (c *checker) forgotten(t *timer, asked Event) {
+	if t.ackedByAPI != 0 && t.ackedByAPI < asked.AtNs && t.fired == 0 && t.called == 0 {
+		c.fail(Forgotten, t.source, t.id, "the API acknowledged it, and then did not find it")
+	}
 }
 
 // mayHaveHappened tells the refusals that leave it open whether the call took
@@ -209,9 +286,7 @@ func (c *checker) cancelAnswer(t *timer, asked, e Event) {
 		t.cancelLate = true
 		c.rep.CancelsTooLate++
 	case e.Code == string(schemas.CodeNotFound):
-		if t.ackedByAPI != 0 && t.ackedByAPI < asked.AtNs && t.fired == 0 && t.called == 0 {
-			c.fail(Forgotten, t.source, t.id, "the API acknowledged it, and then did not find it")
-		}
+		c.forgotten(t, asked)
 	}
 }
 
@@ -222,6 +297,11 @@ func (c *checker) unknown(asked Event) {
 	}
 	if asked.Kind == Add {
 		t.open++
+		return
+	}
+	if asked.Kind == Reschedule {
+		t.maybe = append(t.maybe, asked.DueMs)
+		c.rep.UnknownMoves++
 		return
 	}
 	t.cancelUnknown = true
@@ -238,8 +318,15 @@ func (c *checker) seen(e Event, what string) *timer {
 	if c.done {
 		c.fail(AfterDone, t.source, t.id, "%s after everything was over", what)
 	}
-	if e.TimeNs < t.dueMs*1_000_000 {
-		c.fail(Early, t.source, t.id, "%s %.3f ms before it was due", what, float64(t.dueMs*1_000_000-e.TimeNs)/1e6)
+	// Judged at the end, when all that it may have been due is known.
+	if first, ok := t.seenFirst[what]; !ok || e.TimeNs < first {
+		if t.seenFirst == nil {
+			t.seenFirst = map[string]int64{}
+		}
+		t.seenFirst[what] = e.TimeNs
+	}
+	if e.DueMs != 0 {
+		t.asDue = append(t.asDue, e.DueMs)
 	}
 	if want := schemas.NewTimerID(t.source, t.id).MsgID(1); e.Key != want || e.Webhook != "" && e.Webhook != want {
 		c.fail(ChangedID, t.source, t.id, "%s with the key %q and webhook-id %q; both must be %q", what, e.Key, e.Webhook, want)
@@ -257,8 +344,7 @@ func (c *checker) fired(e Event) {
 		return
 	}
 	if t.fired++; t.fired == 1 {
-		t.firstFiredNs, t.firstFiredSequence = e.TimeNs, e.Sequence
-		c.rep.LateMs = append(c.rep.LateMs, (e.TimeNs-t.dueMs*1_000_000)/1_000_000)
+		t.firstFiredNs, t.firstFiredSequence, t.shard = e.TimeNs, e.Sequence, e.Shard
 		return
 	}
 	c.rep.FiredDuplicates++
@@ -288,6 +374,17 @@ func (c *checker) judge(t *timer) {
 	default:
 		c.rep.UnknownAdds++
 	}
+	due := t.dues()
+	for what, ns := range t.seenFirst {
+		if least := slices.Min(due) * 1_000_000; ns < least {
+			c.fail(Early, t.source, t.id, "%s %.3f ms before it was due", what, float64(least-ns)/1e6)
+		}
+	}
+	for _, ms := range t.asDue {
+		if !slices.Contains(due, ms) {
+			c.fail(WrongDue, t.source, t.id, "fired as due at %s; it was due at %s", schemas.FormatTime(ms), schemas.FormatTime(due[0]))
+		}
+	}
 	if t.cancelOK && happened {
 		c.fail(AfterCancel, t.source, t.id, "a cancel was acknowledged, and it fired %d and was called %d times", t.fired, t.called)
 	}
@@ -297,11 +394,34 @@ func (c *checker) judge(t *timer) {
 	mayBeCancelled := t.cancelOK || t.cancelUnknown
 	switch {
 	case t.cancelLate && t.fired == 0:
-		c.fail(NotFired, t.source, t.id, "a cancel was told that it had fired, and it never did")
+		c.fail(NotFired, t.source, t.id, "a cancel or reschedule was told that it had fired, and it never did")
 	case t.acked && !mayBeCancelled && t.fired == 0:
 		c.fail(Lost, t.source, t.id, "acknowledged, due %s, and never fired", schemas.FormatTime(t.dueMs))
 	}
 	if t.callback && t.fired > 0 && t.called == 0 {
 		c.fail(NotCalled, t.source, t.id, "fired, and its callback was never called")
 	}
+}
+
+// lateness counts how late a timer fired, if it could have been on time.
+func (c *checker) lateness(t *timer) {
+	if t.fired == 0 {
+		return
+	}
+	var due int64
+	for _, ms := range t.dues() {
+		if ms*1_000_000 <= t.firstFiredNs {
+			due = max(due, ms)
+		}
+	}
+	switch {
+	case due == 0: // early, and reported as that
+		return
+	case c.began != 0 && (!t.acked || c.began+t.ackedAt > due*1_000_000):
+		c.rep.AddedLate++
+		return
+	}
+	late := (t.firstFiredNs - due*1_000_000) / 1_000_000
+	c.rep.LateMs = append(c.rep.LateMs, late)
+	c.faults.fired(t.shard, due*1_000_000, t.firstFiredNs)
 }

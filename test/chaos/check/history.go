@@ -24,11 +24,14 @@ import (
 // Kind says what an Event is.
 type Kind string
 
-// The kinds. A call is one of Add and Cancel, later answered by an event with the
-// same Call; one that never is answered is unknown.
+// The kinds. A call is one of Add, Cancel and Reschedule, later answered by an
+// event with the same Call; one that never is answered is unknown.
 const (
-	Add    Kind = "add"
-	Cancel Kind = "cancel"
+	// Begin ties the history's clock to the wall's, TimeNs, once.
+	Begin      Kind = "begin"
+	Add        Kind = "add"
+	Cancel     Kind = "cancel"
+	Reschedule Kind = "reschedule"
 	// Answer ends a call: OK, or Code says why not.
 	Answer Kind = "answer"
 	// Unknown ends a call without an answer.
@@ -42,6 +45,11 @@ const (
 	// Kill and Start tell of processes; only for the reader.
 	Kill  Kind = "kill"
 	Start Kind = "start"
+	// Fault and Heal are the two ends of a fault. All is well again at Heal.
+	Fault Kind = "fault"
+	Heal  Kind = "heal"
+	// Clock is a shard's clock, as its owner moved it.
+	Clock Kind = "clock"
 )
 
 // Event is one line of a history.
@@ -56,16 +64,16 @@ type Event struct {
 	ID     string `json:"id,omitempty"`
 	// Via is how a call or a callback went: publish, api, http, nats.
 	Via string `json:"via,omitempty"`
-	// DueMs (Unix milliseconds), Data and Callback are what an Add asked for;
-	// Data is also what came back.
+	// DueMs (Unix milliseconds), Data and Callback are what an Add asked for, DueMs
+	// also what a Reschedule did; DueMs and Data are also what came back.
 	DueMs    int64  `json:"due,omitempty"`
 	Data     string `json:"data,omitempty"`
 	Callback bool   `json:"callback,omitempty"`
 	// OK and Code are an Answer's.
 	OK   bool   `json:"ok,omitempty"`
 	Code string `json:"code,omitempty"`
-	// Sequence and TimeNs (Unix nanoseconds) are those of a Fired message, TimeNs
-	// also when a receiver was Called.
+	// Sequence and TimeNs (Unix nanoseconds) are those of a Fired message and of a
+	// Clock, TimeNs also when a receiver was Called, and when a Fault or Heal was.
 	Sequence uint64 `json:"seq,omitempty"`
 	TimeNs   int64  `json:"time,omitempty"`
 	// Key is the Nats-Msg-Id of a Fired message, the idempotency key of a Called.
@@ -73,6 +81,16 @@ type Event struct {
 	// Webhook is the webhook-id of a Called, if it was signed.
 	Webhook string `json:"webhook,omitempty"`
 	Note    string `json:"note,omitempty"`
+	// Fault numbers a Fault and its Heal, from 1; Name is its kind, Target whom it
+	// hits, Shards whose it must move to go on.
+	Fault  int    `json:"fault,omitempty"`
+	Name   string `json:"name,omitempty"`
+	Target string `json:"target,omitempty"`
+	Shards []int  `json:"shards,omitempty"`
+	// Shard is that of a Clock or a Fired, Owner and Epoch those of a Clock.
+	Shard int    `json:"shard,omitempty"`
+	Owner string `json:"owner,omitempty"`
+	Epoch uint64 `json:"epoch,omitempty"`
 }
 
 // Recorder collects a history on one monotonic clock and writes it as JSON lines.
@@ -95,13 +113,16 @@ func NewRecorder(w io.Writer) *Recorder {
 	return r
 }
 
-// Put records an event now and returns its Call, which is a new one for Add and
-// Cancel.
+// Begin puts the event that ties the history's clock to the wall's.
+func (r *Recorder) Begin() { r.Put(Event{Kind: Begin, TimeNs: r.start.UnixNano()}) }
+
+// Put records an event now and returns its Call, which is a new one for Add,
+// Cancel and Reschedule.
 func (r *Recorder) Put(e Event) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.AtNs = int64(time.Since(r.start))
-	if e.Kind == Add || e.Kind == Cancel {
+	if e.Kind == Add || e.Kind == Cancel || e.Kind == Reschedule {
 		r.calls++
 		e.Call = r.calls
 	}

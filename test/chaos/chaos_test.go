@@ -1,0 +1,154 @@
+package chaos
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
+)
+
+// The cluster run's rates and lengths.
+const (
+	clusterSource = "/chaos/cluster"
+	// perSecond is the rate at which timers are added: modest, since servers, nodes
+	// and clients share the machine, and what is sought is loss, not load.
+	perSecond     = 100
+	clusterSpread = 8 * time.Second // how far ahead they are due
+	briefLoad     = 12 * time.Second
+	// calm is at least between two faults.
+	calm = 2 * time.Second
+	// concludeBound is how long the last timers may take after the last fault.
+	concludeBound = 2 * time.Minute
+)
+
+// TestChaos runs three servers and three nodes, and breaks them while clients
+// add, cancel and reschedule and callbacks come in.
+func TestChaos(t *testing.T) {
+	sd := seed(t)
+	load, brief := briefLoad, true
+	if text := os.Getenv("BELFRY_CHAOS_SECONDS"); text != "" {
+		seconds, err := strconv.Atoi(text)
+		if err != nil || seconds < 10 {
+			t.Fatalf("BELFRY_CHAOS_SECONDS=%q must be a number of seconds, 10 or more", text)
+		}
+		load, brief = time.Duration(seconds)*time.Second, false
+	}
+	t.Logf("seed %d: %s of faults, %d servers, %d nodes, replicas %d, %d timers/s", sd, load, serverCount, nodeCount, replicas, perSecond)
+	historyPath := filepath.Join(t.TempDir(), "history.jsonl")
+	history, err := os.Create(historyPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := history.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			keep(t, historyPath)
+		}
+	}()
+	rec := check.NewRecorder(history)
+	rec.Begin()
+	recv := newReceiver(t, rec, sd)
+	cl := newCluster(t, rec, 10*time.Minute)
+	cl.start()
+	c := newClient(t, rec, cl.url())
+	c.useSDK()
+	recv.serve(c.nc)
+
+	begin := time.Now().Add(200 * time.Millisecond)
+	rng := rand.New(rand.NewPCG(sd, 1))
+	plans := makePlans(rng, work{
+		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: clusterSpread,
+		httpURL: recv.url, moves: true, sdk: true,
+	})
+	clients := make(chan struct{})
+	go func() {
+		defer close(clients)
+		c.run(t.Context(), plans)
+	}()
+	r := &rounds{cluster: cl, rng: rand.New(rand.NewPCG(sd, 3))}
+	if brief {
+		r.brief(begin)
+	} else {
+		r.until(begin.Add(load))
+	}
+	<-clients
+	judge(t, cl, c, rec, r.last)
+}
+
+// brief is the run of the plain test suite: a node dies, a server dies.
+func (r *rounds) brief(begin time.Time) {
+	wait(r.t.Context(), time.Until(begin.Add(calm)))
+	for _, name := range []string{"node-kill", "server-kill"} {
+		f := kindNamed(name)
+		f.most = f.least + time.Second
+		r.make(f)
+		wait(r.t.Context(), calm)
+	}
+}
+
+// until makes faults until a time.
+func (r *rounds) until(end time.Time) {
+	next := r.drawn()
+	for {
+		if !wait(r.t.Context(), calm+time.Duration(r.rng.Int64N(int64(calm)))) || time.Now().After(end) {
+			return
+		}
+		r.make(next())
+	}
+}
+
+// judge waits until all is concluded, reads what fired, and has the history
+// checked.
+func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) {
+	t.Helper()
+	left := 0
+	eventually(t, concludeBound, "every timer concluded", func(ctx context.Context) (bool, error) {
+		var err error
+		left, err = c.pending(ctx)
+		return left == 0, err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := c.readFired(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	rec.Put(check.Event{Kind: check.Done})
+	events, err := rec.Events()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := check.Check(events)
+	t.Logf("report\n%s", report)
+	for i, v := range report.Violations {
+		if i == 20 {
+			t.Errorf("… and %d more", len(report.Violations)-i)
+			break
+		}
+		t.Error(v)
+	}
+	for _, k := range report.Faults.Kinds {
+		bound := kindNamed(k.Name).bound
+		if bound > 0 && k.Max() >= bound.Milliseconds() {
+			t.Errorf("%s: fail-over took %d ms; the bound is %s", k.Name, k.Max(), bound)
+		}
+		if k.Never > 0 && bound > 0 {
+			t.Errorf("%s: %d shards fired nothing until the next fault", k.Name, k.Never)
+		}
+	}
+	if made == 0 || report.Acknowledged < report.Added/2 || report.Cancelled == 0 || report.Moved == 0 {
+		t.Errorf("the run showed too little: %d faults\n%s", made, report)
+	}
+	for i := range schemas.DefaultShards {
+		if s, err := c.js.Stream(ctx, shardStream(i)); err != nil || s.CachedInfo().Config.Replicas != replicas {
+			t.Errorf("%s has not %d replicas (%v)", shardStream(i), replicas, err)
+		}
+	}
+}

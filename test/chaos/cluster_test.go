@@ -1,0 +1,255 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
+	"github.com/belfryio/belfry/test/proc"
+)
+
+// Sizes of the cluster, and bounds.
+const (
+	serverCount, nodeCount, replicas = 3, 3, 3
+	lease                            = 3 * time.Second
+	// wellBound is how long the cluster may take to be well after a fault.
+	wellBound = 60 * time.Second
+	// clusterSweepDelay lets the sweeper audit what happened while the run lasts.
+	clusterSweepDelay = 10 * time.Second
+)
+
+// member is a node, and its own network to each server.
+type member struct {
+	*proc.Node
+	title string // node1, …: for the report
+	name  string // what the node calls itself since its last start
+	links []*proc.Link
+}
+
+// cluster is three servers and three nodes, all real processes.
+type cluster struct {
+	t       *testing.T
+	rec     *check.Recorder
+	servers []*proc.Server
+	nodes   []*member
+	js      jetstream.JetStream
+
+	mu     sync.Mutex
+	owners map[int]string // of each shard, as last seen
+	seen   map[int]uint64 // revision of each shard's clock
+}
+
+func newCluster(t *testing.T, rec *check.Recorder, retention time.Duration) *cluster {
+	t.Helper()
+	c := &cluster{t: t, rec: rec, servers: proc.NewServers(t, serverCount), owners: map[int]string{}, seen: map[int]uint64{}}
+	for i := range nodeCount {
+		m := &member{title: "node" + strconv.Itoa(i+1)}
+		var urls []string
+		for _, s := range c.servers {
+			k := proc.NewLink(t, s.Address())
+			m.links = append(m.links, k)
+			urls = append(urls, "nats://"+k.Address())
+		}
+		m.Node = proc.New(t, proc.Options{
+			NATSURL: strings.Join(urls, ","),
+			Config:  fmt.Sprintf("replicas: %d\nlease: %s\nallow-loopback: true\nretention: %s\nsweep-delay: %s\nservices:\n  chaos:\n    secret: %s\n", replicas, lease, retention, clusterSweepDelay, webhookSecret),
+		})
+		c.nodes = append(c.nodes, m)
+	}
+	return c
+}
+
+// start starts everything and waits until it is well.
+func (c *cluster) start() {
+	c.t.Helper()
+	for _, s := range c.servers {
+		s.Start()
+	}
+	c.serversWell()
+	js, err := jetstream.New(dial(c.t, c.url()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.js = js
+	for _, m := range c.nodes {
+		m.Start()
+	}
+	c.nodesWell()
+	for _, s := range c.servers {
+		c.watch(s)
+	}
+	eventually(c.t, wellBound, "every shard has an owner", func(context.Context) (bool, error) { return c.owned(), nil })
+}
+
+// url is that of all servers, without the nodes' links.
+func (c *cluster) url() string {
+	var urls []string
+	for _, s := range c.servers {
+		urls = append(urls, s.URL())
+	}
+	return strings.Join(urls, ",")
+}
+
+func (c *cluster) serversWell() {
+	c.t.Helper()
+	for _, s := range c.servers {
+		if err := s.WaitHealthy(c.t.Context(), wellBound); err != nil {
+			c.t.Fatalf("server %s: %v", s.Name, err)
+		}
+	}
+}
+
+func (c *cluster) nodesWell() {
+	c.t.Helper()
+	for _, m := range c.nodes {
+		c.up(m)
+	}
+}
+
+// up waits until a node serves. One that ends while it starts, because no server
+// answers, is started again, as systemd would.
+func (c *cluster) up(m *member) {
+	c.t.Helper()
+	until := time.Now().Add(wellBound)
+	for {
+		err := m.WaitReady(c.t.Context(), time.Until(until))
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, proc.ErrEnded) || time.Now().After(until) {
+			c.t.Fatalf("%s: %v; its log:\n%s", m.title, err, m.LogTail())
+		}
+		c.rec.Put(check.Event{Kind: check.Start, Target: m.title, Note: "again: it ended while it started"})
+		wait(c.t.Context(), 200*time.Millisecond)
+		m.Start()
+	}
+	name, err := m.Name(c.t.Context())
+	if err != nil {
+		c.t.Fatalf("%s: %v", m.title, err)
+	}
+	m.name = name
+}
+
+// watch records every move of the shards' clocks that one server's connection
+// shows. The servers' stamps tell when each was, not when it is seen here.
+func (c *cluster) watch(s *proc.Server) {
+	nc := dial(c.t, s.URL())
+	var done sync.WaitGroup
+	ctx, cancel := context.WithCancel(c.t.Context())
+	c.t.Cleanup(func() { cancel(); done.Wait() })
+	for shard := range schemas.DefaultShards {
+		done.Go(func() {
+			for wait(ctx, 100*time.Millisecond) {
+				m, err := nc.Request(fmt.Sprintf("$JS.API.DIRECT.GET.KV_%s.$KV.%s.clock.%d", schemas.BucketClock, schemas.BucketClock, shard), nil, 400*time.Millisecond)
+				if err == nil {
+					c.saw(shard, m)
+				}
+			}
+		})
+	}
+}
+
+func (c *cluster) saw(shard int, m *nats.Msg) {
+	rev, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil {
+		return // a status, such as "not found": no clock
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	var clock store.Clock
+	if err := json.Unmarshal(m.Data, &clock); err != nil {
+		c.t.Error(err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rev <= c.seen[shard] {
+		return // another server showed it, or a replica is behind
+	}
+	c.seen[shard], c.owners[shard] = rev, clock.Owner
+	c.rec.Put(check.Event{Kind: check.Clock, Shard: shard, Owner: clock.Owner, Epoch: clock.Epoch, Sequence: rev, TimeNs: at.UnixNano(), DueMs: clock.TimeMs})
+}
+
+func (c *cluster) owned() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for shard := range schemas.DefaultShards {
+		if c.owners[shard] == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// shardsOf are those that a node owns.
+func (c *cluster) shardsOf(name string) []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []int
+	for shard := range schemas.DefaultShards {
+		if c.owners[shard] == name {
+			out = append(out, shard)
+		}
+	}
+	return out
+}
+
+func allShards() []int {
+	var out []int
+	for shard := range schemas.DefaultShards {
+		out = append(out, shard)
+	}
+	return out
+}
+
+// leader is the server that leads a stream.
+func (c *cluster) leader(stream string) (*proc.Server, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+	defer cancel()
+	s, err := c.js.Stream(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	for _, srv := range c.servers {
+		if info := s.CachedInfo(); info.Cluster != nil && info.Cluster.Leader == srv.Name {
+			return srv, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no leader", stream)
+}
+
+func shardStream(shard int) string { return "KV_" + schemas.BucketTimers(shard) }
+
+const clockStream = "KV_" + schemas.BucketClock
+
+// ledBy are the shards that cannot go on without a server: those whose bucket it
+// leads, or all if it leads what all need.
+func (c *cluster) ledBy(srv *proc.Server) []int {
+	for _, stream := range []string{clockStream, schemas.StreamFired} {
+		if l, err := c.leader(stream); err == nil && l == srv {
+			return allShards()
+		}
+	}
+	var out []int
+	for shard := range schemas.DefaultShards {
+		if l, err := c.leader(shardStream(shard)); err == nil && l == srv {
+			out = append(out, shard)
+		}
+	}
+	return out
+}

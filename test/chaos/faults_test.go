@@ -1,0 +1,242 @@
+package chaos
+
+import (
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
+	"github.com/belfryio/belfry/test/proc"
+)
+
+// Bounds of fail-over that the project promises.
+const (
+	nodeBound   = lease + 2*time.Second            // a dead, hung or cut-off node
+	serverBound = (5500 + 2000) * time.Millisecond // a server that leads a stream: Raft's election, and 2 s
+)
+
+// fault is one kind. run breaks something for about d, and mends it.
+type fault struct {
+	name  string
+	bound time.Duration // of every shard's fail-over; 0 for only reported
+	least time.Duration // d is drawn from least to most
+	most  time.Duration
+	run   func(r *rounds, d time.Duration)
+}
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// kinds are all faults.
+var kinds = []fault{
+	{"node-kill", nodeBound, ms(200), ms(8000), (*rounds).nodeKill},
+	{"node-pause-short", 0, ms(500), ms(2000), (*rounds).nodePauseShort},
+	{"node-pause-long", nodeBound, ms(5000), ms(10_000), (*rounds).nodePauseLong},
+	{"node-cut-short", 0, ms(300), ms(2000), (*rounds).nodeCutShort},
+	{"node-cut", nodeBound, ms(5000), ms(10_000), (*rounds).nodeCut},
+	{"node-hold", nodeBound, ms(5000), ms(10_000), (*rounds).nodeHold},
+	{"node-delay", 0, ms(4000), ms(8000), (*rounds).nodeDelay},
+	{"server-kill", serverBound, ms(200), ms(8000), (*rounds).serverKill},
+	{"server-pause", 0, ms(1000), ms(8000), (*rounds).serverPause},
+	{"leader-step-down", serverBound, 0, 1, (*rounds).stepDown},
+	{"roll-servers", 0, 0, 1, (*rounds).rollServers},
+	{"roll-nodes", 0, 0, 1, (*rounds).rollNodes},
+	{"restart-all", 0, ms(100), ms(3000), (*rounds).restartAll},
+}
+
+func kindNamed(name string) fault {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic("no fault is named " + name)
+}
+
+// rounds makes one fault after the other.
+type rounds struct {
+	*cluster
+	rng  *rand.Rand
+	last int // number of the last fault
+	open check.Event
+}
+
+// drawn is an endless series in which each kind comes once before any comes
+// again.
+func (r *rounds) drawn() func() fault {
+	var left []fault
+	return func() fault {
+		if len(left) == 0 {
+			left = append(left, kinds...)
+			r.rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
+		}
+		f := left[0]
+		left = left[1:]
+		return f
+	}
+}
+
+// make makes one fault and waits until all is well again.
+func (r *rounds) make(f fault) {
+	r.t.Helper()
+	r.last++
+	r.open = check.Event{Name: f.name}
+	d := f.least + time.Duration(r.rng.Int64N(int64(max(f.most-f.least, 1))))
+	r.t.Logf("fault %d: %s for %s", r.last, f.name, d.Round(time.Millisecond))
+	f.run(r, d)
+	r.serversWell()
+	r.nodesWell()
+	r.rec.Put(check.Event{Kind: check.Heal, Fault: r.last, Name: f.name, TimeNs: time.Now().UnixNano()})
+}
+
+// begin records that the fault is made now: whom it hits, and which shards.
+func (r *rounds) begin(target, owner string, shards []int) {
+	r.rec.Put(check.Event{Kind: check.Fault, Fault: r.last, Name: r.open.Name, Target: target, Owner: owner, Shards: shards, TimeNs: time.Now().UnixNano()})
+}
+
+// owner is a node that owns shards, if there is one; else any.
+func (r *rounds) owner() *member {
+	nodes := append([]*member(nil), r.nodes...)
+	r.rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	for _, m := range nodes {
+		if len(r.shardsOf(m.name)) > 0 {
+			return m
+		}
+	}
+	return nodes[0]
+}
+
+// hit begins a fault of a node. A node that is away for long loses its shards.
+func (r *rounds) hit(m *member, loses bool) {
+	owner := ""
+	if loses {
+		owner = m.name
+	}
+	r.begin(m.title, owner, r.shardsOf(m.name))
+}
+
+func (r *rounds) nodeKill(d time.Duration) {
+	m := r.owner()
+	r.hit(m, true)
+	m.Kill()
+	wait(r.t.Context(), d)
+	m.Start()
+}
+
+func (r *rounds) nodePauseShort(d time.Duration) { r.nodePause(d, false) }
+func (r *rounds) nodePauseLong(d time.Duration)  { r.nodePause(d, true) }
+
+func (r *rounds) nodePause(d time.Duration, loses bool) {
+	m := r.owner()
+	r.hit(m, loses)
+	m.Pause()
+	wait(r.t.Context(), d)
+	m.Resume()
+}
+
+func (r *rounds) nodeCutShort(d time.Duration) { r.network(d, false, (*proc.Link).Cut) }
+func (r *rounds) nodeCut(d time.Duration)      { r.network(d, true, (*proc.Link).Cut) }
+func (r *rounds) nodeHold(d time.Duration)     { r.network(d, true, (*proc.Link).Hold) }
+
+func (r *rounds) nodeDelay(d time.Duration) {
+	by := ms(20 + r.rng.IntN(300))
+	r.network(d, false, func(k *proc.Link) { k.Delay(by) })
+}
+
+func (r *rounds) network(d time.Duration, loses bool, fail func(*proc.Link)) {
+	m := r.owner()
+	r.hit(m, loses)
+	for _, k := range m.links {
+		fail(k)
+	}
+	wait(r.t.Context(), d)
+	for _, k := range m.links {
+		k.Heal()
+	}
+}
+
+// stream is one that a fault may hit at its leader.
+func (r *rounds) stream() string {
+	streams := []string{clockStream, clockStream, schemas.StreamFired, schemas.StreamAdd}
+	for shard := range schemas.DefaultShards {
+		streams = append(streams, shardStream(shard))
+	}
+	return streams[r.rng.IntN(len(streams))]
+}
+
+// leading is a server that leads a stream that is drawn.
+func (r *rounds) leading() *proc.Server {
+	if s, err := r.leader(r.stream()); err == nil {
+		return s
+	}
+	return r.servers[r.rng.IntN(len(r.servers))]
+}
+
+func (r *rounds) serverKill(d time.Duration) {
+	s := r.leading()
+	shards := r.ledBy(s)
+	r.begin(s.Name, "", shards)
+	s.Kill()
+	wait(r.t.Context(), d)
+	s.Start()
+}
+
+func (r *rounds) serverPause(d time.Duration) {
+	s := r.leading()
+	r.begin(s.Name, "", r.ledBy(s))
+	s.Pause()
+	wait(r.t.Context(), d)
+	s.Resume()
+}
+
+func (r *rounds) stepDown(time.Duration) {
+	stream := r.stream()
+	var shards []int
+	for shard := range schemas.DefaultShards {
+		if !strings.HasPrefix(stream, "KV_timers_") || stream == shardStream(shard) {
+			shards = append(shards, shard)
+		}
+	}
+	r.begin(stream, "", shards)
+	nc := r.js.Conn()
+	if _, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil, 5*time.Second); err != nil {
+		r.t.Logf("step-down of %s: %v", stream, err)
+	}
+}
+
+func (r *rounds) rollServers(time.Duration) {
+	r.begin("all servers", "", allShards())
+	for _, s := range r.servers {
+		s.Terminate()
+		s.Start()
+		if err := s.WaitHealthy(r.t.Context(), wellBound); err != nil {
+			r.t.Fatalf("server %s: %v", s.Name, err)
+		}
+	}
+}
+
+func (r *rounds) rollNodes(time.Duration) {
+	r.begin("all nodes", "all", allShards())
+	for _, m := range r.nodes {
+		m.Terminate()
+		m.Start()
+		r.up(m)
+	}
+}
+
+func (r *rounds) restartAll(d time.Duration) {
+	r.begin("everything", "all", allShards())
+	for _, m := range r.nodes {
+		m.Kill()
+	}
+	for _, s := range r.servers {
+		s.Kill()
+	}
+	wait(r.t.Context(), d)
+	for _, s := range r.servers {
+		s.Start()
+	}
+	for _, m := range r.nodes {
+		m.Start()
+	}
+}
