@@ -140,7 +140,7 @@ func clip(s string, n int) string {
 // rounded up, so that nothing is early.
 func ParseTime(s string) (int64, error) {
 	t, err := parseTimestamp(s)
-	if err != nil {
+	if err != nil || !twoDigitHour(s) {
 		return 0, Errorf(CodeInvalidAttribute, "not an RFC 3339 time such as 2026-12-24T18:00:00.000Z")
 	}
 	ms := t.Unix()*1000 + int64(t.Nanosecond()+999_999)/1_000_000

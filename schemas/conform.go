@@ -104,6 +104,10 @@ func parseTimestamp(s string) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, strings.ToUpper(s))
 }
 
+// twoDigitHour tells a time of RFC 3339 from what Go's parser takes besides: an
+// hour of one digit.
+func twoDigitHour(s string) bool { return len(s) > 13 && s[13] == ':' }
+
 // known holds the names that most events have, so that reading them allocates
 // nothing.
 var known = func() map[string]string {

@@ -2,6 +2,7 @@ package schemas_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,12 +37,41 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	if body.Mode == schemas.ModeBinary && !bytes.Equal(data, body.Data) {
 		t.Fatal("the data was changed")
 	}
-	stripped, err := schemas.StripFired(hdr, data)
-	if err != nil || !bytes.Equal(stripped.Data, body.Data) {
-		t.Fatalf("stripped to %q (%v), was %q", stripped.Data, err, body.Data)
+	checkStripped(t, hdr, data, body)
+	if kept, err := back.Body.Event(); err != nil || kept.ID() != spec.EventID {
+		t.Fatalf("what is kept cannot be read: %v", err)
 	}
+	// Callbacks and sdk-go's users encode it anew, in either mode.
+	for _, mode := range []schemas.Mode{schemas.ModeBinary, schemas.ModeStructured} {
+		hdr, data, err := schemas.EncodeEvent(*e, mode)
+		if err != nil {
+			t.Fatalf("what is fired cannot be encoded: %v", err)
+		}
+		anew, aspec, _, err := schemas.ParseFired(hdr, data)
+		if err != nil {
+			t.Fatalf("encoded anew, it cannot be read: %v\n%v %s", err, hdr, data)
+		}
+		if anew.ID() != e.ID() || anew.Source() != e.Source() || aspec.Timer != spec.Timer || aspec.Callback != spec.Callback || aspec.Service != spec.Service {
+			t.Fatalf("encoded anew, it is another: %+v, was %+v", aspec, spec)
+		}
+	}
+	hdr, data = back.Body.DeadMessage(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1<<31 - 1}, "http", spec.EventID+"\r\n\x00\xff,\"timerscheduled\":\"")
+	_, dspec, f, err := schemas.ParseFired(hdr, data)
+	if err != nil || dspec.Hash != spec.Hash || f.Attempt != 1<<31-1 {
+		t.Fatalf("its dead letter: %+v %+v (%v)", dspec, f, err)
+	}
+	checkStripped(t, hdr, data, body)
 	if !schemas.ValidService(spec.Service) {
 		t.Fatalf("service %q", spec.Service)
+	}
+}
+
+// checkStripped takes what left back to what came.
+func checkStripped(t *testing.T, hdr nats.Header, data []byte, body schemas.Body) {
+	t.Helper()
+	stripped, err := schemas.StripFired(hdr, data)
+	if err != nil || !bytes.Equal(stripped.Data, body.Data) || !slices.Equal(stripped.Headers, body.Headers) {
+		t.Fatalf("stripped to %q %q (%v), was %q %q", stripped.Headers, stripped.Data, err, body.Headers, body.Data)
 	}
 }
 

@@ -101,6 +101,17 @@ func eachMember(raw []byte, fn func(name, value []byte) error) error {
 	return nil
 }
 
+// isValue tells whether b is one JSON value.
+func isValue(b []byte) bool {
+	s := scanner{b: b}
+	s.space()
+	if s.value(1) != nil {
+		return false
+	}
+	s.space()
+	return s.i == len(b)
+}
+
 func (s *scanner) name() ([]byte, error) {
 	start := s.i
 	escaped, err := s.text()

@@ -2,6 +2,7 @@ package schemas_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/belfryio/belfry/schemas"
@@ -11,9 +12,35 @@ func TestJSONSchemas(t *testing.T) {
 	t.Parallel()
 	add, fired, timer := compiler(t, "add"), compiler(t, "fired"), compiler(t, "timer")
 	type m = map[string]any
-	for _, change := range []m{{"-timerafter": 0}, {"timerat": "2030-01-01T00:00:00Z"}, {"timersvc": "a.b"}, {"timercron": "* * * * *"}, {"Mine": "x"}, {"mine": 1.5}, {"-id": 0}, {"data": 1, "data_base64": "AA=="}} {
-		if valid(t, add, doc(t, change)) == nil {
-			t.Errorf("%v is valid", change)
+	// The schema and the parser say the same of each of these.
+	long := strings.Repeat("x", 2049)
+	for _, c := range []struct {
+		change m
+		fine   bool
+	}{
+		{m{}, true},
+		{m{"-id": 0}, false}, {m{"id": ""}, false}, {m{"id": " x"}, false}, {m{"id": nil}, false}, {m{"id": 5}, false}, {m{"id": "a\tb"}, false}, {m{"id": long}, false}, {m{"id": "é \u4e00"}, true},
+		{m{"-source": 0}, false}, {m{"type": nil}, false}, {m{"specversion": "0.3"}, false}, {m{"specversion": 1}, false},
+		{m{"subject": nil}, true}, {m{"subject": ""}, false}, {m{"subject": "  "}, false}, {m{"subject": true}, false}, {m{"time": nil}, true}, {m{"dataschema": "urn:x:y"}, true}, {m{"datacontenttype": "text/plain"}, true},
+		{m{"-timerafter": 0}, false}, {m{"timerafter": nil}, false}, {m{"timerafter": 10}, false}, {m{"timerafter": "10"}, false}, {m{"timerafter": "soon"}, false}, {m{"timerafter": "pt10s"}, false}, {m{"timerafter": "0"}, true},
+		{m{"timerafter": "P1DT2H"}, true}, {m{"timerafter": "P1Y"}, false}, {m{"timerafter": "1µs"}, true},
+		{m{"timerat": "2030-01-01T00:00:00Z"}, false}, {m{"timerat": nil}, true}, {m{"timerafter": nil, "timerat": "2030-01-01t00:00:00.5+01:00"}, true},
+		{m{"-timerafter": 0, "timerat": "2030-01-01"}, false}, {m{"-timerafter": 0, "timerat": "2030-01-01T0:00:00Z"}, false}, {m{"-timerafter": 0, "timerat": "2030-01-01T00:00:00,5Z"}, false}, {m{"-timerafter": 0, "timerat": nil}, false},
+		{m{"timersvc": "a.b"}, false}, {m{"timersvc": ""}, false}, {m{"timersvc": nil}, true}, {m{"timersvc": 5}, false}, {m{"timersvc": "A-b_9"}, true},
+		{m{"timercallback": "ftp://x"}, false}, {m{"timercallback": "HTTPS://x"}, true}, {m{"timercallback": "nats:a.b"}, true}, {m{"timercallback": "nats:"}, false}, {m{"timercallback": nil}, true},
+		{m{"timermaxattempts": 0}, false}, {m{"timermaxattempts": "0"}, false}, {m{"timermaxattempts": "007"}, true}, {m{"timermaxattempts": "+1"}, false}, {m{"timermaxattempts": true}, false}, {m{"timermaxattempts": nil}, true}, {m{"timermaxattempts": 1000}, true},
+		{m{"timergroup": ""}, false}, {m{"timergroup": "g"}, true}, {m{"timergroup": 1}, false}, {m{"timerbackoff": ""}, false}, {m{"timertimeout": 30}, false},
+		{m{"timercron": "* * * * *"}, false}, {m{"timerfired": "x"}, false}, {m{"timerx": "x"}, false}, {m{"timer": "x"}, false}, {m{"atimer": "x"}, true},
+		{m{"Mine": "x"}, false}, {m{"my-ext": "x"}, false}, {m{"": "x"}, false}, {m{strings.Repeat("x", 65): "x"}, false},
+		{m{"mine": 1.5}, false}, {m{"mine": 2147483648}, false}, {m{"mine": -2147483648}, true}, {m{"mine": m{}}, false}, {m{"mine": []int{}}, false}, {m{"mine": nil}, true}, {m{"mine": long}, false}, {m{"mine": "\uffff"}, false}, {m{"mine": ""}, true},
+		{m{"data": 1, "data_base64": "AA=="}, false}, {m{"data": 1, "data_base64": nil}, true}, {m{"data_base64": 1}, false}, {m{"data": nil}, true}, {m{"data": m{"Any": []any{1.5, nil}}}, true},
+	} {
+		data := doc(t, c.change)
+		if err := valid(t, add, data); (err == nil) != c.fine {
+			t.Errorf("%v: the schema says %v", c.change, err)
+		}
+		if _, _, err := parse(data); (err == nil) != c.fine {
+			t.Errorf("%v: the parser says %v", c.change, err)
 		}
 	}
 	data := doc(t, m{"data": m{"a": 1}, "mine": true, "timercallback": "https://example.com"})
@@ -58,15 +85,5 @@ func TestStates(t *testing.T) {
 	}
 	if schemas.StateDelivered.CanBecome(schemas.StateCancelled) {
 		t.Error("what was fired can be cancelled")
-	}
-}
-
-func TestUnknownRecordVersion(t *testing.T) {
-	t.Parallel()
-	r := schemas.Record{State: schemas.StatePending}
-	b := r.Append(nil)
-	b[0] = 2
-	if _, err := schemas.DecodeRecord(b); schemas.CodeOf(err) != schemas.CodeUnknownFormat {
-		t.Errorf("%v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/types"
@@ -67,9 +68,18 @@ func (p *parsed) event() (*event.Event, error) {
 			json := contentJSON
 			c.DataContentType = &json
 		}
-		e.DataEncoded, e.DataBase64 = p.data, p.base64
+		e.DataEncoded, e.DataBase64 = p.data, p.base64 || p.mode == ModeBinary && !p.asText()
 	}
 	return &e, nil
+}
+
+// asText tells whether JSON can hold the data as what its content type says;
+// base64 can hold any.
+func (p *parsed) asText() bool {
+	if !utf8.Valid(p.data) {
+		return false
+	}
+	return !isJSON(p.text("datacontenttype")) || isValue(p.data)
 }
 
 // exactURL keeps a URI as it is written: its String is s. Go's parser escapes
@@ -78,8 +88,14 @@ func exactURL(s string) url.URL {
 	if plainPath(s) {
 		return url.URL{Path: s}
 	}
-	if u, err := url.Parse(s); err == nil && u.String() == s {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+	case u.String() == s:
 		return *u
+	case u.IsAbs():
+		n := len(u.Scheme) // as it is written, in upper case too
+		return url.URL{Scheme: s[:n], Opaque: s[n+1:]}
 	}
 	return url.URL{Opaque: s}
 }

@@ -54,6 +54,8 @@ func (p *parsed) refuse() error {
 		switch {
 		case a.kind != kindNull && a.blank():
 			return badEvent("attribute %s is empty; leave it out", name)
+		case name == "time" && a.kind != kindNull && !twoDigitHour(a.text):
+			return badEvent("time %.80q is not an RFC 3339 time", a.text)
 		case !strings.HasPrefix(name, attributePrefix):
 		case slices.Contains(inputAttributes, name):
 			if a.kind != kindString && a.kind != kindNull && (a.kind != kindInteger || name != AttrMaxAttempts) {
