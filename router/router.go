@@ -78,6 +78,7 @@ type Router struct {
 	geo     schemas.Geometry
 	ills    *ills
 	batcher *batcher
+	acks    *acks
 	parse   func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
 
 	mu     sync.Mutex
@@ -111,10 +112,12 @@ func New(o Options) (*Router, error) {
 		return nil, fmt.Errorf("router: register metrics: %w", err)
 	}
 	geo := o.Store.Geometry()
-	return &Router{
+	r := &Router{
 		o: o, m: m, geo: geo, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
-	}, nil
+	}
+	r.acks = newAcks(r.ack, ackHold)
+	return r, nil
 }
 
 // Start begins to consume adds and to serve the API, until Stop. A router that
@@ -146,6 +149,7 @@ func (r *Router) Start(ctx context.Context) error {
 		r.reading.Wait()
 		r.batcher.close()
 		r.wg.Wait()
+		r.acks.close()
 		return err
 	}
 	return nil
@@ -173,6 +177,7 @@ func (r *Router) Stop(ctx context.Context) error {
 		r.reading.Wait()
 		r.batcher.close()
 		r.wg.Wait()
+		r.acks.close()
 	}()
 	t := time.NewTimer(drainBound)
 	defer t.Stop()

@@ -31,7 +31,7 @@ func (r *Router) accept(a *add, result string, rec *schemas.Record) {
 		a.reply(schemas.AddReply{Timer: a.spec.Timer, Due: schemas.FormatTime(rec.DueMs), Duplicate: result == resultDuplicate, State: rec.State}, nil)
 		return
 	}
-	r.ack(a)
+	r.acks.ack(a)
 }
 
 func (r *Router) ack(a *add) {
@@ -82,7 +82,7 @@ func (r *Router) reject(all []refusal) {
 			f.a.reply(schemas.AddReply{}, f.reason)
 			return
 		}
-		r.ack(f.a)
+		r.acks.ack(f.a)
 	})
 }
 
