@@ -251,26 +251,12 @@ func (r *Router) change(ctx context.Context, ref schemas.TimerRef, f func(*schem
 	}
 }
 
-// tooLate says why a timer in a state can no longer be changed.
-func tooLate(rec *schemas.Record, what string) error {
-	if rec.State == schemas.StateCancelled {
-		return schemas.Errorf(schemas.CodeAlreadyDone, "cannot %s: the timer is cancelled", what)
-	}
-	return schemas.Errorf(schemas.CodeAlreadyFired, "cannot %s: the timer fired at %s and is %s", what, schemas.FormatTime(rec.FiredMs), rec.State)
-}
-
 // cancelTimer cancels a timer that waits: pending, or queued for a retry. To
 // cancel a cancelled timer again is no error.
 func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef) (any, error) {
 	return r.change(ctx, ref, func(rec *schemas.Record) (time.Duration, bool, error) {
-		switch {
-		case rec.State == schemas.StateCancelled:
-			return 0, true, nil
-		case !rec.Pending():
-			return 0, false, tooLate(rec, "cancel")
-		}
-		rec.State, rec.Queued, rec.NextMs, rec.DoneMs, rec.Body = schemas.StateCancelled, false, 0, r.nowMs(), schemas.Body{}
-		return r.o.Store.Retention(), false, nil
+		unchanged, err := rec.Cancel(r.nowMs())
+		return r.o.Store.Retention(), unchanged, err
 	})
 }
 
@@ -281,12 +267,7 @@ func (r *Router) reschedule(ctx context.Context, q schemas.RescheduleRequest) (a
 		return nil, err
 	}
 	return r.change(ctx, q.TimerRef, func(rec *schemas.Record) (time.Duration, bool, error) {
-		if rec.State != schemas.StatePending {
-			return 0, false, tooLate(rec, "reschedule")
-		}
-		rec.DueMs, rec.ScheduledMs = due, due
-		rec.Moves++
-		return 0, false, nil
+		return 0, false, rec.Reschedule(due)
 	})
 }
 
