@@ -16,12 +16,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/internal/natstest"
 )
 
 // binary is the program, built once for all tests of this package.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	natstest.MaybeServe()
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "belfry-cli-")
@@ -99,14 +104,19 @@ type node struct {
 	done       chan struct{} // closed when the process has ended
 }
 
-// serve starts a node on free ports and waits until it says that it runs.
+// serve starts a node with a server of its own on free ports.
 func serve(t *testing.T, data string, args ...string) *node {
 	t.Helper()
 	if data == "" {
 		data = filepath.Join(t.TempDir(), "data")
 	}
-	args = append([]string{"serve", "--data", data, "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--shards", "2"}, args...)
-	n := &node{cmd: command(t, nil, args...), data: data, done: make(chan struct{})}
+	return launch(t, data, append([]string{"--data", data, "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--shards", "2"}, args...))
+}
+
+// launch starts a node and waits until it says that it runs.
+func launch(t *testing.T, data string, args []string) *node {
+	t.Helper()
+	n := &node{cmd: command(t, nil, append([]string{"serve"}, args...)...), data: data, done: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func (c *cli) serve(ctx context.Context, o app.Options) error {
 	}
 	if err := a.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped while it started, as asked
+			err = nil // stopped while it started, as asked
 		}
 		return err
 	}
@@ -55,14 +55,30 @@ func (c *cli) serve(ctx context.Context, o app.Options) error {
 	if err == nil {
 		err = a.Wait(ctx)
 	}
+	return errors.Join(err, c.stop(ctx, a, o))
+}
+
+// exitMargin is what the end of the process itself may take of StopTimeout.
+const exitMargin = 250 * time.Millisecond
+
+// stop ends the node, and returns in time even if the node does not: what is cut
+// off then is as after a SIGKILL, which loses nothing either.
+func (c *cli) stop(ctx context.Context, a *app.App, o app.Options) error {
 	o.Log.Info().Msg("stopping")
 	begun := time.Now()
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout)
+	bound, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), app.StopTimeout-exitMargin, errors.New("not done in time"))
 	defer cancel()
-	if err = errors.Join(err, a.Stop(stop)); err == nil {
-		o.Log.Info().Dur("took_ms", time.Since(begun)).Msg("stopped")
+	stopped := make(chan error, 1)
+	go func() { stopped <- a.Stop(bound) }()
+	select {
+	case err := <-stopped:
+		if err == nil {
+			o.Log.Info().Dur("took_ms", time.Since(begun)).Msg("stopped")
+		}
+		return err
+	case <-bound.Done():
+		return fmt.Errorf("the node was cut off, since it was not stopped after %s (%s); nothing that was acknowledged is lost", time.Since(begun).Round(time.Millisecond), a.Ready().Phase)
 	}
-	return err
 }
 
 // announce says what runs: in words on a terminal, as one log line otherwise.

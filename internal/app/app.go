@@ -172,22 +172,28 @@ func (a *App) start(ctx context.Context) error {
 
 // disconnect closes the connection. A request that was cut off, such as the
 // making of a stream, is still worked on: the embedded server must be done with
-// it when it shuts down. A server that is gone has nothing to be waited for, and
-// one that is silent is no failure of ours: all that it acknowledged is kept.
+// it when it shuts down. Another server's silence is no failure of ours.
 func (a *App) disconnect(ctx context.Context) error {
 	defer a.nc.Close()
-	if !a.nc.IsConnected() {
-		return nil
-	}
-	err := a.nc.FlushWithContext(ctx)
-	switch {
-	case err == nil, !a.nc.IsConnected():
-		return nil
-	case a.o.embedded():
+	if err := a.nc.FlushWithContext(ctx); err != nil && a.o.embedded() {
 		return fmt.Errorf("flush: %w", err)
 	}
-	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopped without it; what was not written is done again by the next owner")
 	return nil
+}
+
+// leaveSilentServer closes the connection to a server that does not answer, so
+// that nothing waits for it: every call ends at once, and tells that.
+func (a *App) leaveSilentServer(ctx context.Context) {
+	if a.o.embedded() || a.nc == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	defer cancel()
+	if a.nc.IsConnected() && a.nc.FlushWithContext(ctx) == nil {
+		return
+	}
+	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopping without it; callbacks that run now will be made again, and shards be taken over after the lease")
+	a.nc.Close()
 }
 
 // Stop drains and releases everything, in the order of the package comment.
@@ -207,6 +213,7 @@ func (a *App) stop(ctx context.Context) error {
 	a.stopped = true
 	a.running.Store(false)
 	a.setPhase("stopping")
+	a.leaveSilentServer(ctx)
 	for len(a.undo) > 0 {
 		u := a.undo[len(a.undo)-1]
 		a.undo = a.undo[:len(a.undo)-1]

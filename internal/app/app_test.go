@@ -25,7 +25,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// A start that is cut off leaves nats-server making, and removing, a stream.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
 
 const bound = 20 * time.Second
 

@@ -122,8 +122,11 @@ const (
 	releaseBound = 2 * time.Second
 	// flushBound is how long the server may take for requests that were cut off.
 	flushBound = time.Second
-	// connectTimeout bounds one attempt to reach a server.
-	connectTimeout = 5 * time.Second
+	// probeBound is how long a server may take to answer when Stop begins.
+	probeBound = time.Second
+	// connectTimeout bounds one attempt to reach a server, and with it how long a
+	// silent one holds up whoever uses the connection.
+	connectTimeout = 2 * time.Second
 	// A server that has missed so many pings, which are sent to the embedded one
 	// and to others in these intervals, is taken for gone; so is one that takes no
 	// bytes for writeBound, for which every call has to wait.

@@ -136,3 +136,12 @@ func (p *Process) Connect(options ...nats.Option) *nats.Conn {
 	p.tb.Helper()
 	return connect(p.tb, p.URL(), options)
 }
+
+// Signal sends a signal to the process: SIGSTOP and SIGCONT make a server that
+// is there and silent. Kill ends a stopped one, too.
+func (p *Process) Signal(sig os.Signal) {
+	p.tb.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.tb.Fatalf("signal the server: %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/natstest"
+)
+
+// serveOn starts a node on a server.
+func serveOn(t *testing.T, url string, args ...string) *node {
+	t.Helper()
+	return launch(t, "", append([]string{"--nats-url", url, "--http", "127.0.0.1:0", "--shards", "2"}, args...))
+}
+
+// TestStopWithServerGone: SIGTERM while the NATS server is dead, or there and
+// silent, with nothing to do or much. The node ends in time, says that it stopped
+// without the server, and that is no failure: nothing is lost by it.
+func TestStopWithServerGone(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, *natstest.Process){"killed": func(_ *testing.T, p *natstest.Process) { p.Kill() }, "silent": silence} {
+		for _, busy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s busy=%v", name, busy), func(t *testing.T) {
+				t.Parallel()
+				srv := natstest.RunProcess(t, false)
+				n := serveOn(t, srv.URL(), "--allow-loopback")
+				if busy {
+					keepBusy(t, n, srv.Connect())
+				}
+				end(t, srv)
+				n.stop(t)
+				<-n.log.end
+				if _, ok := n.log.wait(`"message":"stopped"`); !ok {
+					t.Errorf("it does not say that it stopped: %s", n.log.text())
+				}
+				if _, ok := n.log.wait("does not answer: stopping without it"); !ok {
+					t.Errorf("it does not say that the server is silent: %s", n.log.text())
+				}
+			})
+		}
+	}
+}
+
+// silence stops the server's process with SIGSTOP and waits until that has
+// happened.
+func silence(t *testing.T, srv *natstest.Process) {
+	t.Helper()
+	nc := srv.Connect()
+	srv.Signal(syscall.SIGSTOP)
+	for nc.FlushTimeout(50*time.Millisecond) == nil { // each asks the server
+	}
+}
+
+// keepBusy adds timers that are due at once, whose callbacks hang, and returns
+// when the first is called.
+func keepBusy(t *testing.T, n *node, nc *nats.Conn) {
+	t.Helper()
+	called, hold := make(chan struct{}, 1), make(chan struct{})
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		select {
+		case called <- struct{}{}:
+		default:
+		}
+		<-hold
+	}))
+	t.Cleanup(hook.Close)
+	t.Cleanup(func() { close(hold) })
+	for i := range 20_000 {
+		e := fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","source":"/busy","type":"t","timerafter":"1ms","timersvc":"busy","timercallback":%q}`, i, hook.URL)
+		if err := nc.Publish("timers.add", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	<-called
+}
