@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -14,80 +15,85 @@ const (
 	sweepMaxPause = 30 * time.Second
 )
 
-// sweep audits the ticks that have been behind the mark for SweepDelay. By the
-// time it looks, everything there should be final, or with functions. What it
-// finds unfired it fires, and counts: the count is 0 as long as the mark is what
-// it promises. A record that was fired and not concluded is looked at again every
-// SweepDelay, and fired again once its event has left TIMERS_FIRED.
-func (r *reign) sweep() {
-	every := min(max(r.o.SweepDelay/20, sweepMinPause), sweepMaxPause)
-	for pause(r.ctx, every) {
-		for r.sweepSome() {
-			if !pause(r.ctx, time.Millisecond) {
-				return
-			}
-		}
-	}
+// SweepStore is what a sweeper needs of the store.
+type SweepStore interface {
+	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
+	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
+	FiredFirstTime(ctx context.Context) (time.Time, error)
 }
 
-// sweepSome audits some ticks; it returns true if there are more to do now.
-func (r *reign) sweepSome() bool {
-	geo := r.cfg.Geometry
-	first := geo.Tick(r.swept.Load())
-	last := geo.Tick(r.markMs.Load()-r.o.SweepDelay.Milliseconds()) - 1
-	if last < first || r.state.Load() != 1 {
-		return false
+// Sweeper audits the ticks that have been behind a shard's mark for Delay. By the
+// time it looks, everything there should be final, or with functions. What it
+// finds unfired is to be fired, and counted: the count is 0 as long as the mark is
+// what it promises. A record that was fired and not concluded is looked at again
+// every Delay, and is to be fired again once its event has left TIMERS_FIRED.
+//
+// It has no goroutine and no clock of its own.
+type Sweeper struct {
+	Store    SweepStore
+	Shard    int
+	Geometry schemas.Geometry
+	Delay    time.Duration
+	// Found takes what has to be fired. Looked counts the records looked at.
+	Found  func(EvSwept)
+	Looked func(n int)
+}
+
+// Some audits some ticks from its own mark on. It returns where that stands then,
+// and whether there is more to do now; both are in Unix milliseconds.
+func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64) (next int64, more bool, err error) {
+	first := s.Geometry.Tick(sweptMs)
+	last := s.Geometry.Tick(markMs-s.Delay.Milliseconds()) - 1
+	if last < first {
+		return sweptMs, false, nil
 	}
-	last = min(last, first+sweepTicks-1, first+geo.WheelSize-1)
+	last = min(last, first+sweepTicks-1, first+s.Geometry.WheelSize-1)
 	ticks := make([]int64, 0, last-first+1)
 	for t := first; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
-	load, err := r.o.Store.LoadTicks(r.ctx, r.n, ticks, loadLimit, 0, 0)
+	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, 0)
 	if err == nil && !load.Complete && len(ticks) > 1 {
 		last, ticks = first, ticks[:1]
-		load, err = r.o.Store.LoadTicks(r.ctx, r.n, ticks, loadLimit, 0, 0)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, 0)
 	}
 	clean := true
 	for err == nil {
 		var ok bool
-		if ok, err = r.audit(load.Timers, first, last); !ok {
+		if ok, err = s.audit(ctx, load.Timers, first, last, markMs); !ok {
 			clean = false
 		}
 		if err != nil || load.Next == 0 {
 			break
 		}
-		load, err = r.o.Store.LoadTicks(r.ctx, r.n, ticks, loadLimit, load.Next, 0)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, load.Next, 0)
 	}
-	r.failed("sweep", err)
 	if err != nil || !clean {
-		return false
+		return sweptMs, false, err
 	}
-	r.swept.Store(geo.TickStart(last + 1))
-	return true
+	return s.Geometry.TickStart(last + 1), true, nil
 }
 
 // audit looks at the records of the ticks first to last. It returns false if
 // something had to be fired, so that the ticks are looked at once more.
-func (r *reign) audit(timers []store.Timer, first, last int64) (clean bool, err error) {
+func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, markMs int64) (clean bool, err error) {
 	clean = true
 	var open []store.Timer
+	s.Looked(len(timers))
 	for _, t := range timers {
-		r.m.swept.Inc()
 		rec := &t.Record
-		tick := r.cfg.Geometry.Tick(rec.DueMs)
+		tick := s.Geometry.Tick(rec.DueMs)
 		switch {
 		case rec.Pending():
 			if tick >= first && tick <= last {
 				clean = false
-				r.m.orphans.Inc()
-				r.log.Error().Stringer("timer", t.ID).Time("due", time.UnixMilli(rec.DueMs)).Msg("the sweeper found a timer unfired behind the mark")
-				r.in.put(EvSwept{Timer: t})
+				s.Found(EvSwept{Timer: t})
 			}
 		case rec.State.Final():
 		case rec.Callback == "":
 			clean = false
-			r.in.put(EvSwept{Timer: t})
+			s.Found(EvSwept{Timer: t})
 		default:
 			open = append(open, t)
 		}
@@ -95,20 +101,20 @@ func (r *reign) audit(timers []store.Timer, first, last int64) (clean bool, err 
 	if len(open) == 0 {
 		return clean, nil
 	}
-	return clean, r.auditOpen(open)
+	return clean, s.auditOpen(ctx, open, markMs)
 }
 
 // auditOpen looks at records whose callback has not concluded.
-func (r *reign) auditOpen(open []store.Timer) error {
-	oldest, err := r.o.Store.FiredFirstTime(r.ctx)
+func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int64) error {
+	oldest, err := s.Store.FiredFirstTime(ctx)
 	if err != nil {
 		return err
 	}
-	next := r.cfg.Geometry.Tick(r.markMs.Load()) + 1
+	next := s.Geometry.Tick(markMs) + 1
 	for _, t := range open {
 		rec := &t.Record
-		// Looked at again as if it were due now, so SweepDelay from now.
-		if err := r.o.Store.PutIndex(r.ctx, t.ID, next); err != nil {
+		// Looked at again as if it were due now, so Delay from now.
+		if err := s.Store.PutIndex(ctx, t.ID, next); err != nil {
 			return err
 		}
 		if !oldest.IsZero() && rec.FiredMs >= oldest.UnixMilli() {
@@ -119,15 +125,48 @@ func (r *reign) auditOpen(open []store.Timer) error {
 			ids[t.ID.RetryMsgID(rec.Run, a)] = struct{}{}
 		}
 		subjects := []string{schemas.SubjectFired(rec.Service), schemas.SubjectRetry(rec.Service)}
-		found, err := r.o.Store.FiredSince(r.ctx, subjects, time.UnixMilli(rec.FiredMs-confirmSlackMs), ids)
+		found, err := s.Store.FiredSince(ctx, subjects, time.UnixMilli(rec.FiredMs-confirmSlackMs), ids)
 		if err != nil {
 			return err
 		}
 		if len(found) == 0 {
-			r.m.refired.Inc()
-			r.log.Warn().Stringer("timer", t.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("fired again: its event left the stream before the callback concluded")
-			r.in.put(EvSwept{Timer: t, Refire: true})
+			s.Found(EvSwept{Timer: t, Refire: true})
 		}
 	}
 	return nil
+}
+
+// sweep runs the shard's sweeper for as long as the reign lasts.
+func (r *reign) sweep() {
+	s := Sweeper{
+		Store: r.o.Store, Shard: r.n, Geometry: r.cfg.Geometry, Delay: r.o.SweepDelay,
+		Found: r.found, Looked: func(n int) { r.m.swept.Add(float64(n)) },
+	}
+	every := min(max(r.o.SweepDelay/20, sweepMinPause), sweepMaxPause)
+	for pause(r.ctx, every) {
+		for more := true; more && r.state.Load() == 1; {
+			var next int64
+			var err error
+			next, more, err = s.Some(r.ctx, r.swept.Load(), r.markMs.Load())
+			r.failed("sweep", err)
+			r.swept.Store(next)
+			if more && !pause(r.ctx, time.Millisecond) {
+				return
+			}
+		}
+	}
+}
+
+// found fires what the sweeper found, and says so.
+func (r *reign) found(ev EvSwept) {
+	rec := &ev.Timer.Record
+	switch {
+	case ev.Refire:
+		r.m.refired.Inc()
+		r.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("fired again: its event left the stream before the callback concluded")
+	case rec.Pending():
+		r.m.orphans.Inc()
+		r.log.Error().Stringer("timer", ev.Timer.ID).Time("due", time.UnixMilli(rec.DueMs)).Msg("the sweeper found a timer unfired behind the mark")
+	}
+	r.in.put(ev)
 }

@@ -1,7 +1,10 @@
 package fake
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -11,14 +14,19 @@ import (
 // nodeTTL is package store's.
 const nodeTTL = time.Minute
 
-func nodeKey(node string) key { return key{subject: "node." + node} }
+func nodeKey(node string) key { return key{subject: nodePrefix + node} }
+
+const nodePrefix = "node."
+
+// Announce changes what this node says of itself with the next beats.
+func (c *Client) Announce(change func(*store.Presence)) { change(&c.presence) }
 
 // BeatAt writes this node's presence and reads back when the leader stamped it.
 // now is the process's monotonic clock.
 func (c *Client) BeatAt(ctx context.Context, now func() time.Time) (store.Stamp, error) {
 	st := store.Stamp{Sent: now()}
 	var seq uint64
-	value := c.presence()
+	value := c.presence
 	err := c.leader(ctx, StreamClock, func() (err error) {
 		seq, err = c.s.clock.put(&message{key: nodeKey(c.node), val: value}, nil, nodeTTL)
 		return err
@@ -44,4 +52,31 @@ func (c *Client) BeatAt(ctx context.Context, now func() time.Time) (store.Stamp,
 	return st, nil
 }
 
-func (c *Client) presence() any { return nil }
+// ReadCluster reads all clocks and presences by direct get.
+func (c *Client) ReadCluster(ctx context.Context) (store.Cluster, error) {
+	var out store.Cluster
+	st := c.s.clock
+	err := c.direct(ctx, StreamClock, func(upTo uint64) error {
+		out = store.Cluster{}
+		for n := range c.s.shards {
+			if m := st.asOf(st.last[key{subject: clockSubject(n)}], upTo); m != nil {
+				out.Clocks = append(out.Clocks, store.ClockAt{Shard: n, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Clock: m.val.(store.Clock)})
+			}
+		}
+		for k, m := range st.last {
+			node, ok := strings.CutPrefix(k.subject, nodePrefix)
+			if !ok {
+				continue
+			}
+			if m = st.asOf(m, upTo); m != nil {
+				out.Nodes = append(out.Nodes, store.Member{Node: node, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Presence: m.val.(store.Presence)})
+			}
+		}
+		slices.SortFunc(out.Nodes, func(a, b store.Member) int { return cmp.Compare(a.Node, b.Node) })
+		return nil
+	})
+	if err != nil {
+		return store.Cluster{}, err
+	}
+	return out, nil
+}

@@ -135,3 +135,44 @@ func (s *Server) Events(stream string, all bool, f func(msgID, subject string, s
 		}
 	}
 }
+
+// Watcher is told of everything that is stored, as it is stored.
+type Watcher struct {
+	// Record: was is the zero Timer where there was none, or none any more.
+	Record func(shard int, was, now store.Timer)
+	// Clock: a shard's clock moves.
+	Clock func(shard int, was, now store.Clock)
+	// Event: a message is added to a stream of events.
+	Event func(stream string, e Event)
+}
+
+// Watch sets the watcher; it is for checkers.
+func (s *Server) Watch(w Watcher) {
+	for n, st := range s.shards {
+		st.watch = func(was, m *message) {
+			if m.rec == nil {
+				return
+			}
+			var before store.Timer
+			if st.alive(was) {
+				before, _ = timerOf(was) // was is there
+			}
+			now, _ := timerOf(m) // and so is m
+			w.Record(n, before, now)
+		}
+	}
+	shardOf := map[string]int{}
+	for n := range s.shards {
+		shardOf[clockSubject(n)] = n
+	}
+	s.clock.watch = func(was, m *message) {
+		if n, ok := shardOf[m.subject]; ok && was != nil {
+			w.Clock(n, was.val.(store.Clock), m.val.(store.Clock))
+		}
+	}
+	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
+		s.streams[name].watch = func(_, m *message) {
+			w.Event(name, Event{Seq: m.seq, StampNs: m.at, Subject: m.subject, MsgID: m.msgID, Header: m.hdr, Data: m.data})
+		}
+	}
+}

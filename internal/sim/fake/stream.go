@@ -56,6 +56,8 @@ type stream struct {
 	// message leaves a stream of events.
 	window, maxAge time.Duration
 	ids            map[string]*message
+	// watch is told of every message before it is stored, and what it replaces.
+	watch func(was, m *message)
 }
 
 func newStream(now func() (int64, int64), window, maxAge time.Duration) *stream {
@@ -89,9 +91,12 @@ func (s *stream) put(m *message, expect *uint64, ttl time.Duration) (uint64, err
 	m.at, m.real = s.now()
 	if ttl > 0 {
 		// The server's resolution is a second; see store's ttlString.
-		m.expires = m.at + int64((max(ttl, time.Second)+time.Second-1)/time.Second*time.Second)
+		m.expires = m.at + int64((max(ttl, time.Second) + time.Second - 1).Truncate(time.Second))
 	}
 	m.older = s.last[m.key]
+	if s.watch != nil {
+		s.watch(m.older, m)
+	}
 	s.last[m.key] = m
 	if m.slot >= 0 && m.subject == "" {
 		if s.slots[m.slot] == nil {
@@ -112,6 +117,9 @@ func (s *stream) publish(m *message) (seq uint64, duplicate bool) {
 	s.seq++
 	m.seq = s.seq
 	m.at, m.real = s.now()
+	if s.watch != nil {
+		s.watch(nil, m)
+	}
 	s.log = append(s.log, m)
 	if m.msgID != "" {
 		s.ids[m.msgID] = m

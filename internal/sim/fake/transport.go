@@ -39,6 +39,7 @@ type Client struct {
 	// parts is the width of the last page of each shard, as in package store.
 	parts    []uint32
 	services map[string]struct{}
+	presence store.Presence
 }
 
 // NewClient makes the calls of a node.

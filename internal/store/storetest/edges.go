@@ -104,3 +104,38 @@ func firedLeaves(t *testing.T, s Store) {
 		t.Fatalf("the oldest event is of %s", first)
 	}
 }
+
+// cluster sees all clocks, and the nodes with what they last said of themselves.
+func cluster(t *testing.T, s Store) {
+	s.Announce(func(p *store.Presence) { p.Release, p.Scheduler = "v1", store.SchedulerActive })
+	first := NowMs(t, s)
+	look := func() store.Cluster { return must[store.Cluster](t)(s.ReadCluster(t.Context())) }
+	got := look()
+	if len(got.Clocks) != s.Geometry().Shards || len(got.Nodes) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	for n, c := range got.Clocks {
+		want, rev, err := s.ReadClock(t.Context(), n)
+		if err != nil || c.Shard != n || c.Rev != rev || c.Clock != want {
+			t.Fatalf("clock %d: %+v; want %+v %d %v", n, c, want, rev, err)
+		}
+	}
+	was := got.Nodes[0]
+	if was.Node == "" || was.StoredMs != first || was.Presence.Release != "v1" || was.Presence.Scheduler != store.SchedulerActive {
+		t.Fatalf("%+v", was)
+	}
+	s.Announce(func(p *store.Presence) { p.Scheduler = store.SchedulerLeaving })
+	NowMs(t, s)
+	if now := look().Nodes[0]; now.Rev <= was.Rev || now.Presence.Scheduler != store.SchedulerLeaving {
+		t.Fatalf("%+v after %+v", now, was)
+	}
+	c, rev, err := s.ReadClock(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Owner, c.Epoch = "a", 1
+	rev = must[uint64](t)(s.WriteClock(t.Context(), 1, c, rev))
+	if now := look().Clocks[1]; now.Rev != rev || now.Clock.Owner != "a" {
+		t.Fatalf("%+v", now)
+	}
+}

@@ -41,6 +41,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"CancelledCalls":  cancelledCalls,
 		"LastIsTheNewest": lastIsTheNewest,
 		"Behind":          behind,
+		"Cluster":         cluster,
 		"Repeated":        repeated,
 		"Stamps":          stamps,
 	} {

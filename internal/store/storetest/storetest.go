@@ -35,6 +35,8 @@ type Store interface {
 	FiredFirstTime(ctx context.Context) (time.Time, error)
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
+	ReadCluster(ctx context.Context) (store.Cluster, error)
+	Announce(change func(*store.Presence))
 	Beat(ctx context.Context) (store.Stamp, error)
 	RegisterService(ctx context.Context, svc string) error
 	WatchServices(ctx context.Context) (<-chan string, error)
