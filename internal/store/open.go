@@ -91,13 +91,13 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}, beating: make(chan struct{}, 1), shortTTL: shortTTL}
-	if err := s.checkServer(ctx); err != nil {
+	if err := patiently(ctx, s.checkServer); err != nil {
 		return nil, err
 	}
 	if s.pub, err = newPublisher(nc, cfg.Window, cfg.Timeout); err != nil {
 		return nil, err
 	}
-	if err := s.create(ctx); err != nil {
+	if err := patiently(ctx, s.create); err != nil {
 		s.pub.close()
 		return nil, err
 	}
@@ -107,6 +107,29 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	s.background.Go(func() { s.sweepTails(background) })
 	s.background.Go(func() { s.warmth(background) })
 	return s, nil
+}
+
+// Bounds of Open while JetStream does not answer: streams that were just made, or
+// whose servers have just started, have no leader for a while.
+const (
+	openPatience = 20 * time.Second
+	openPause    = 100 * time.Millisecond
+)
+
+// patiently repeats what may be repeated while JetStream does not answer.
+func patiently(ctx context.Context, do func(context.Context) error) error {
+	until := time.Now().Add(openPatience)
+	for {
+		err := do(ctx)
+		if !errors.Is(err, schemas.ErrUnavailable) || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(openPause):
+		}
+	}
 }
 
 // Close answers calls in flight and ends them. It leaves the connection open. It

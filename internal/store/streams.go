@@ -25,6 +25,9 @@ const (
 	clockMaxBytes        = 16 << 20
 	servicesMaxBytes     = 16 << 20
 	defaultsTotal        = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultShardsBytes
+	// spareParts of the total are left free when defaults are fitted: a server that
+	// had room for exactly all refuses its last replica when it starts again.
+	spareParts = 8
 	// leastTotal is the storage below which Belfry does not start.
 	leastTotal = 64 << 20
 	// leastBytes is the least that a stream's default limit is lowered to.
@@ -58,7 +61,8 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 		return mapError("look up the last shard", err)
 	}
 	for ; ; s.shrink *= 2 {
-		probe := s.stream(probeName+"_"+s.cfg.Node, "Belfry: measures the room for its streams", defaultsTotal/s.shrink)
+		total := int64(defaultsTotal) / s.shrink
+		probe := s.stream(probeName+"_"+s.cfg.Node, "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
 		_, err := s.js.CreateStream(ctx, probe)
 		if err == nil {
@@ -67,7 +71,7 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 		switch {
 		case !outOfStorage(err):
 			return cannotMake(fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), err)
-		case defaultsTotal/s.shrink <= leastTotal:
+		case total <= leastTotal:
 			return schemas.Errorf(schemas.CodeStoreFull, "JetStream has less than %d MiB of file storage left for Belfry's streams (%w): raise max_file_store, or the account's limit", leastTotal>>20, err)
 		}
 	}
