@@ -256,7 +256,19 @@ func (r *Router) change(ctx context.Context, ref schemas.TimerRef, f func(*schem
 func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef) (any, error) {
 	return r.change(ctx, ref, func(rec *schemas.Record) (time.Duration, bool, error) {
 		unchanged, err := rec.Cancel(r.nowMs())
+		if err == nil && !unchanged {
+			err = r.forgetAdd(ctx, rec)
+		}
 		return r.o.Store.Retention(), unchanged, err
+	})
+}
+
+// forgetAdd sees to it that an add which a dead router has stored, and not
+// acknowledged, does not come back after the cancelled record has expired.
+func (r *Router) forgetAdd(ctx context.Context, rec *schemas.Record) error {
+	return r.o.Store.ForgetAdd(ctx, rec.AddedMs, func(h nats.Header, data []byte) bool {
+		_, spec, err := r.parse(h, data, rec.AddedMs, r.o.Limits)
+		return err == nil && spec.Source == rec.Source && spec.EventID == rec.EventID
 	})
 }
 

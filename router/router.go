@@ -27,6 +27,7 @@ type Store interface {
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 	Update(ctx context.Context, w store.Write) (uint64, error)
+	ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)

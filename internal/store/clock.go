@@ -107,7 +107,7 @@ func (c *Cluster) add(m *jetstream.RawStreamMsg) error {
 	}
 	shard, err := strconv.Atoi(strings.TrimPrefix(m.Subject, clockPrefix+"clock."))
 	if err != nil {
-		return nil // a key that is none of ours
+		return schemas.Errorf(schemas.CodeUnknownFormat, "key %s is none of Belfry's: remove it", m.Subject)
 	}
 	clock, err := decodeClock(shard, m.Data)
 	if err != nil {

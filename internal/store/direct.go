@@ -34,11 +34,12 @@ var (
 
 // directGet is a request for several messages; see JetStream's ADR-31.
 type directGet struct {
-	MultiLast []string `json:"multi_last,omitempty"`
-	NextFor   string   `json:"next_by_subj,omitempty"`
-	Seq       uint64   `json:"seq,omitempty"`
-	Batch     int      `json:"batch,omitempty"`
-	MaxBytes  int      `json:"max_bytes,omitempty"`
+	MultiLast []string   `json:"multi_last,omitempty"`
+	NextFor   string     `json:"next_by_subj,omitempty"`
+	Seq       uint64     `json:"seq,omitempty"`
+	StartTime *time.Time `json:"start_time,omitempty"`
+	Batch     int        `json:"batch,omitempty"`
+	MaxBytes  int        `json:"max_bytes,omitempty"`
 }
 
 // answer is what came back for a directGet: found is false for a 404, more is

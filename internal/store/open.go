@@ -48,6 +48,7 @@ type Store struct {
 
 	stamp   atomic.Pointer[Stamp] // the last reading of the leader's clock
 	beating chan struct{}
+	oldest  oldestAdd
 
 	mu       sync.Mutex
 	services map[string]struct{} // registered by this process

@@ -1,0 +1,101 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// oldestAdd remembers that all adds stored before a time are acknowledged.
+type oldestAdd struct {
+	mu sync.Mutex
+	ms int64     // whatever was stored before this, by the leader's clock, is gone
+	at time.Time // when that was asked
+}
+
+// Bounds of ForgetAdd.
+const (
+	oldestAddFresh = 20 * time.Millisecond // how long an answer is good for, if it does not tell enough
+	forgetBatch    = 256
+)
+
+// ForgetAdd makes sure that the add which a timer came from is not delivered
+// again, however long its acknowledgement may be outstanding: once the record is
+// final, and has expired, it would be taken for a new one. addedMs is the
+// record's; same tells whether a message is that add. It costs nothing for
+// timers that are older than what waits in TIMERS_ADD.
+func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error {
+	gone, err := s.addGone(ctx, addedMs)
+	if err != nil || gone {
+		return err
+	}
+	// AddedMs is the message's timestamp, rounded up.
+	from := time.UnixMilli(addedMs - 1)
+	req := directGet{StartTime: &from, Batch: forgetBatch, MaxBytes: maxAnswer}
+	for {
+		a, err := s.direct(ctx, schemas.StreamAdd, req)
+		if err != nil {
+			return err
+		}
+		for _, m := range a.msgs {
+			if m.Time.After(time.UnixMilli(addedMs)) {
+				return nil
+			}
+			if same(m.Header, m.Data) {
+				if err := s.deleteAdd(ctx, m.Sequence); err != nil {
+					return err
+				}
+			}
+		}
+		if a.more == 0 || len(a.msgs) == 0 {
+			return nil
+		}
+		req.StartTime, req.Seq = nil, a.msgs[len(a.msgs)-1].Sequence+1
+	}
+}
+
+// addGone reports whether all adds that were stored by addedMs are acknowledged.
+func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
+	s.oldest.mu.Lock()
+	defer s.oldest.mu.Unlock()
+	if addedMs < s.oldest.ms {
+		return true, nil
+	}
+	if time.Since(s.oldest.at) < oldestAddFresh {
+		return false, nil
+	}
+	at := time.Now()
+	info, err := s.streamState(ctx, schemas.StreamAdd)
+	if err != nil {
+		return false, err
+	}
+	ms := info.State.FirstTime.UnixMilli()
+	if info.State.Msgs == 0 {
+		ms = info.State.LastTime.UnixMilli() + 1
+	}
+	s.oldest.ms, s.oldest.at = ms, at
+	return addedMs < ms, nil
+}
+
+func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
+	var r struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	const op = "remove an add"
+	if err := s.request(ctx, op, deleteSubject(schemas.StreamAdd), deleteRequest(seq), &r); err != nil {
+		return err
+	}
+	if r.Error == nil {
+		return nil
+	}
+	if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
+		return err
+	}
+	return nil // acknowledged meanwhile
+}

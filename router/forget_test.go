@@ -1,0 +1,79 @@
+package router_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestCancelForgetsTheAdd: a router stored adds and died before it acknowledged
+// them. What is cancelled then must not be added anew when the cancelled record
+// is gone, however late the adds are delivered again: they are not.
+func TestCancelForgetsTheAdd(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	const n = 300 // more than are looked at with one request, many of one millisecond
+	f.publishAll(n, func(i int) []byte { return add(fmt.Sprint(i), `"timerafter":"1h"`) })
+	cons, err := f.store.AddConsumer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := cons.Fetch(n, jetstream.FetchMaxWait(bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seqs := map[string]uint64{}
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
+		body, spec, err := schemas.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seqs[spec.EventID] = meta.Sequence.Stream
+		res := f.store.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
+			State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: added, Hash: spec.Hash,
+			Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+		}}})
+		if res[0].Err != nil {
+			t.Fatal(res[0].Err)
+		}
+	}
+	if len(seqs) != n {
+		t.Fatalf("%d of %d adds were delivered", len(seqs), n)
+	}
+	stream, err := f.js.Stream(t.Context(), schemas.StreamAdd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop()})
+	for _, id := range []string{"0", "150", fmt.Sprint(n - 1)} {
+		var info schemas.TimerInfo
+		if code := f.request("cancel", fmt.Appendf(nil, `{"id":%q,"source":"/test"}`, id), &info); code != "" || info.State != schemas.StateCancelled {
+			t.Fatalf("cancel %s: %s %+v", id, code, info)
+		}
+		if _, err := stream.GetMsg(t.Context(), seqs[id]); !errors.Is(err, jetstream.ErrMsgNotFound) {
+			t.Errorf("the add of %s is in the stream after its cancel was acknowledged: %v", id, err)
+		}
+	}
+	if got := f.waiting(); got != n-3 {
+		t.Errorf("%d adds wait; %d were not cancelled", got, n-3)
+	}
+	// The rest comes again, is found to be there, and goes.
+	f.eventually("every add is acknowledged", func() bool { return f.waiting() == 0 })
+	// From then on a cancel asks for nothing but the record.
+	if code := f.request("cancel", []byte(`{"id":"7","source":"/test"}`), new(schemas.TimerInfo)); code != "" {
+		t.Error(code)
+	}
+}
