@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ const source = "/belfry/bench"
 type Adder struct {
 	env     *Env
 	prefix  string // of ids: unique for the run
+	mark    []byte // prefix
 	service string
 	pad     string
 	conns   []*nats.Conn
@@ -41,7 +43,8 @@ type Adder struct {
 // NewAdder makes the workers' connections. Timers get ids of their own and fire
 // for the service.
 func (e *Env) NewAdder(service string) (*Adder, error) {
-	a := &Adder{env: e, prefix: strconv.FormatInt(time.Now().UnixNano(), 36) + "-", service: service, pad: strings.Repeat("x", max(e.Size-2, 0))}
+	prefix := strconv.FormatInt(time.Now().UnixNano(), 36) + "-"
+	a := &Adder{env: e, prefix: prefix, mark: []byte(prefix), service: service, pad: strings.Repeat("x", max(e.Size-2, 0))}
 	for n := range e.Workers {
 		nc, err := e.Connect(fmt.Sprintf("belfry bench adder %d", n))
 		if err != nil {
@@ -57,6 +60,24 @@ func (a *Adder) ID(n int) string { return a.prefix + strconv.Itoa(n) }
 
 // Timer is the timer id of timer n.
 func (a *Adder) Timer(n int) schemas.TimerID { return schemas.NewTimerID(source, a.ID(n)) }
+
+// number finds which timer something is of: an event, a record's event id, a
+// header.
+func (a *Adder) number(text []byte) (int, bool) {
+	i := bytes.Index(text, a.mark)
+	if i < 0 {
+		return 0, false
+	}
+	n, digits := 0, 0
+	for _, c := range text[i+len(a.mark):] {
+		if c < '0' || c > '9' || digits > 9 {
+			break
+		}
+		n = n*10 + int(c-'0')
+		digits++
+	}
+	return n, digits > 0
+}
 
 // Done is how many adds were acknowledged until now.
 func (a *Adder) Done() int { return int(a.done.Load()) }

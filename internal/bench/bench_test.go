@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -168,14 +169,22 @@ func TestPlantedFlaws(t *testing.T) {
 	due := []int64{1000, 1000, 1000, 1000}
 	ms := int64(time.Millisecond)
 	a := &Account{dueMs: due, received: []int64{1, 1, 1, 0}, stored: []int64{1000 * ms, 1000*ms - 1, 0, 1001 * ms}}
-	a.verify(2)
-	if want := (Verified{Expected: 4, Found: 2, Missing: 2, Duplicates: 2, Early: 1}); a.Verified != want {
+	a.verify()
+	a.because("pending still")
+	want := Verified{Expected: 4, Found: 3, Missing: 1, Early: 1, Unseen: 1, Why: map[string]int{"pending still": 1}}
+	if !reflect.DeepEqual(a.Verified, want) {
 		t.Errorf("got %+v, want %+v", a.Verified, want)
 	}
-	for _, v := range []Verified{{Missing: 1}, {Duplicates: 1}, {Early: 1}, stored(5, 4), stored(5, 6)} {
+	for _, v := range []Verified{{Missing: 1}, {Duplicates: 1}, {Early: 1}, {Wrong: 1}, stored(5, 4), stored(5, 6)} {
 		if !errors.Is(v.err(), ErrUnsound) {
 			t.Errorf("%+v is taken for sound", v)
 		}
+	}
+	if err := a.err(); err == nil || !strings.Contains(err.Error(), "1 pending still") {
+		t.Errorf("%v does not say why", err)
+	}
+	if err := (Verified{Unseen: 1, Repeated: 1}).err(); err != nil {
+		t.Errorf("what a plain subscriber saw is taken for a fault: %v", err)
 	}
 	if err := stored(5, 5).err(); err != nil {
 		t.Error(err)

@@ -67,7 +67,7 @@ func (burstWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	}); err != nil {
 		return nil, err
 	}
-	acc, err := w.Account(ctx)
+	acc, err := w.Account(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -142,27 +142,6 @@ func (e *Env) cpuSeconds() float64 {
 	return 0
 }
 
-// records counts the records of timers in all shards.
-func (e *Env) records(ctx context.Context) (int, error) {
-	n := 0
-	for shard := range e.shard {
-		bucket := schemas.BucketTimers(shard)
-		// A consumer's count of what it would deliver is the one exact and cheap count
-		// by subject that JetStream has.
-		c, err := e.js.CreateConsumer(ctx, "KV_"+bucket, jetstream.ConsumerConfig{
-			FilterSubject: "$KV." + bucket + ".timer.>", AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
-		})
-		if err != nil {
-			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
-		}
-		n += int(c.CachedInfo().NumPending)
-		if err := e.js.DeleteConsumer(ctx, "KV_"+bucket, c.CachedInfo().Name); err != nil {
-			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
-		}
-	}
-	return n, nil
-}
-
 // drained waits until no add is left in TIMERS_ADD, and returns when that was. It
 // fails when nothing moves for a while.
 func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {

@@ -83,36 +83,6 @@ func (r *Result) figure(name string, value float64, unit string) {
 	r.Figures = append(r.Figures, Figure{Name: name, Value: value, Unit: unit})
 }
 
-// percentiles that are told.
-var percentiles = []float64{50, 90, 99, 99.9, 100}
-
-func percentileName(p float64) string {
-	if p == 100 {
-		return "max"
-	}
-	return fmt.Sprintf("p%g", p)
-}
-
-// MarshalJSON tells the percentiles in milliseconds.
-func (l *Latency) MarshalJSON() ([]byte, error) {
-	m := map[string]any{"name": l.Name, "unit": "ms", "count": l.h.TotalCount(), "mean": l.h.Mean() / 1000}
-	for _, p := range percentiles {
-		m[percentileName(p)] = l.At(p)
-	}
-	return json.Marshal(m)
-}
-
-// curve is the distribution by percentile: x is how many nines.
-func (l *Latency) curve() Curve {
-	c := Curve{Name: l.Name}
-	for _, b := range l.h.CumulativeDistribution() {
-		if b.Quantile < 100 && b.ValueAt > 0 {
-			c.add(1/(1-b.Quantile/100), float64(b.ValueAt)/1000)
-		}
-	}
-	return c
-}
-
 // printer writes until the first error.
 type printer struct {
 	w   io.Writer
@@ -156,7 +126,14 @@ func (r *Result) Text(w io.Writer) error {
 		p.f("\n")
 	}
 	v := r.Verified
-	p.f("  verified: %d timers expected, %d found, %d missing, %d duplicates, %d early\n", v.Expected, v.Found, v.Missing, v.Duplicates, v.Early)
+	p.f("  verified: %d timers expected, %d found, %d missing, %d duplicates, %d early, %d in a wrong state", v.Expected, v.Found, v.Missing, v.Duplicates, v.Early, v.Wrong)
+	if len(v.Why) > 0 {
+		p.f(" (%s)", v.reasons())
+	}
+	p.f("\n")
+	if v.Unseen > 0 || v.Repeated > 0 {
+		p.f("  the subscriber missed %d and saw %d more than once, which is no fault\n", v.Unseen, v.Repeated)
+	}
 	return p.err
 }
 

@@ -69,7 +69,7 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 		return nil, err
 	}
 	used := e.cpuSeconds() - cpu
-	acc, err := w.Account(ctx)
+	acc, err := w.Account(ctx, p)
 	if err != nil {
 		return nil, err
 	}

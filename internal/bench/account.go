@@ -1,0 +1,237 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Verified is the account of a run's timers.
+type Verified struct {
+	// Expected timers, and those Found: in TIMERS_FIRED, or among the records for
+	// timers that are not due.
+	Expected int `json:"expected"`
+	Found    int `json:"found"`
+	// Missing, Duplicates (of TIMERS_FIRED), Early and Wrong (not in the state that
+	// they must have come to) are what must be 0.
+	Missing    int `json:"missing"`
+	Duplicates int `json:"duplicates"`
+	Early      int `json:"early"`
+	Wrong      int `json:"wrong"`
+	// Why says what is known of those that are missing or wrong.
+	Why map[string]int `json:"why,omitempty"`
+	// Unseen are in TIMERS_FIRED but did not reach the live subscriber, Repeated
+	// reached it, or the callback, more than once. Neither is a fault: a plain
+	// subscriber is promised nothing, a callback at least one call.
+	Unseen   int `json:"unseen,omitempty"`
+	Repeated int `json:"repeated,omitempty"`
+}
+
+func (v *Verified) because(why string) {
+	if v.Why == nil {
+		v.Why = map[string]int{}
+	}
+	v.Why[why]++
+}
+
+func (v Verified) reasons() string {
+	var out []string
+	for why, n := range v.Why {
+		out = append(out, fmt.Sprintf("%d %s", n, why))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func (v Verified) err() error {
+	if v.Missing == 0 && v.Duplicates == 0 && v.Early == 0 && v.Wrong == 0 {
+		return nil
+	}
+	err := fmt.Errorf("%w: of %d timers %d are missing, %d came twice, %d came early, %d are in a wrong state", ErrUnsound, v.Expected, v.Missing, v.Duplicates, v.Early, v.Wrong)
+	if len(v.Why) > 0 {
+		err = fmt.Errorf("%w (%s)", err, v.reasons())
+	}
+	return err
+}
+
+// Account is what became of a run's timers.
+type Account struct {
+	Verified
+	dueMs, received, stored []int64
+}
+
+const (
+	// accountQuiet is how long a read of TIMERS_FIRED waits for a message before it
+	// asks the stream whether there is one.
+	accountQuiet = time.Second
+	// accountPatience is how long nothing may come before what is missing is taken
+	// for missing.
+	accountPatience = 30 * time.Second
+)
+
+// Account reads TIMERS_FIRED, which alone says what was fired, until every timer
+// is found in it or nothing more comes, and looks up the record of each that is
+// not.
+func (w *Watch) Account(ctx context.Context, p *progress) (*Account, error) {
+	return w.accountPatient(ctx, p, accountPatience)
+}
+
+func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.Duration) (*Account, error) {
+	acc := &Account{dueMs: w.dueMs, stored: make([]int64, len(w.dueMs))}
+	next, moved := w.first, time.Now()
+	found := 0
+	for {
+		last, err := w.read(ctx, next, func(n int, at time.Time) {
+			if acc.stored[n] != 0 {
+				acc.Duplicates++
+			} else {
+				acc.stored[n] = at.UnixNano()
+				found++
+			}
+			moved = time.Now()
+			p.show("%d of %d accounted for", found, len(w.dueMs))
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
+		}
+		next = last + 1
+		if found == len(w.dueMs) || time.Since(moved) > patience {
+			break
+		}
+		p.show("%d of %d accounted for; waiting for the others", found, len(w.dueMs))
+	}
+	w.mu.Lock()
+	acc.received, acc.Repeated = append([]int64(nil), w.received...), w.repeated
+	w.mu.Unlock()
+	acc.verify()
+	return acc, w.explain(ctx, acc)
+}
+
+// read hands the timers that TIMERS_FIRED holds from a sequence on to see, until
+// nothing more is there, and returns the last sequence that was read.
+func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.Time)) (uint64, error) {
+	last := from - 1
+	c, err := w.env.js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{schemas.SubjectFired(w.adder.service)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		InactiveThreshold: readerGone,
+	})
+	if err != nil {
+		return last, err
+	}
+	it, err := c.Messages(jetstream.PullMaxMessages(2048))
+	if err != nil {
+		return last, err
+	}
+	defer it.Stop()
+	unhook := context.AfterFunc(ctx, it.Stop)
+	defer unhook()
+	for {
+		m, err := it.Next(jetstream.NextMaxWait(accountQuiet))
+		switch {
+		case ctx.Err() != nil:
+			return last, context.Cause(ctx)
+		case errors.Is(err, nats.ErrTimeout):
+			info, err := c.Info(ctx)
+			if err != nil || info.NumPending == 0 {
+				return last, err
+			}
+			continue
+		case err != nil:
+			return last, err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return last, err
+		}
+		last = meta.Sequence.Stream
+		if n, ours := w.adder.number(m.Data()); ours && n < len(w.dueMs) {
+			see(n, meta.Timestamp)
+		}
+	}
+}
+
+func (a *Account) verify() {
+	a.Expected = len(a.dueMs)
+	for n, due := range a.dueMs {
+		at := a.stored[n]
+		if at == 0 {
+			a.Missing++
+			continue
+		}
+		a.Found++
+		if at < due*int64(time.Millisecond) {
+			a.Early++
+		}
+		if a.received[n] == 0 {
+			a.Unseen++
+		}
+	}
+}
+
+// explainMost bounds the records that are looked up, one by one.
+const explainMost = 1000
+
+// explain says what became of the timers that are missing.
+func (w *Watch) explain(ctx context.Context, acc *Account) error {
+	looked := 0
+	for n := range acc.stored {
+		if acc.stored[n] != 0 {
+			continue
+		}
+		if looked++; looked > explainMost {
+			acc.because("not looked at")
+			continue
+		}
+		why, err := w.env.explain(ctx, w.adder.Timer(n))
+		if err != nil {
+			return fmt.Errorf("look up a missing timer: %w", err)
+		}
+		acc.because(why)
+	}
+	return nil
+}
+
+// explain says in words what the record of a timer that did not fire tells.
+func (e *Env) explain(ctx context.Context, id schemas.TimerID) (string, error) {
+	r, err := e.record(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case r == nil:
+		s, err := e.js.Stream(ctx, schemas.StreamAdd)
+		if err != nil {
+			return "", err
+		}
+		if s.CachedInfo().State.Msgs > 0 {
+			return "not yet stored, adds wait for the router", nil
+		}
+		return "never stored", nil
+	case r.State == schemas.StatePending:
+		return "pending still", nil
+	case r.State == schemas.StateDelivered:
+		return "claimed, not published", nil
+	}
+	return r.State.String() + ", but not in " + schemas.StreamFired, nil
+}
+
+// Lateness of the received and of the stored events. What did not reach the
+// subscriber counts there with the stream's timestamp: leaving the latest out
+// would flatter.
+func (a *Account) Lateness() (bySubscriber, byStream *Latency) {
+	received := append([]int64(nil), a.received...)
+	for n, at := range received {
+		if at == 0 {
+			received[n] = a.stored[n]
+		}
+	}
+	return latencyOf("lateness at the subscriber", a.dueMs, received), latencyOf("lateness by the stream's timestamp", a.dueMs, a.stored)
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+func started(t *testing.T) *Env {
+	t.Helper()
+	c := config(t)
+	if err := c.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	e := &Env{Config: c}
+	t.Cleanup(func() {
+		if err := e.close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := e.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// TestAccountAsksTheStream: what the live subscriber missed, or saw before it was
+// stored, is not missing; what a plain publish repeats is a duplicate only if the
+// stream has it twice; and of what is missing the record tells why.
+func TestAccountAsksTheStream(t *testing.T) {
+	t.Parallel()
+	e := started(t)
+	ctx := t.Context()
+	a, err := e.NewAdder("bench_account")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fires, far, never = 40, 41, 42
+	due := make([]int64, 43)
+	for n := range due {
+		due[n] = time.Now().Add(500 * time.Millisecond).UnixMilli()
+	}
+	w, err := e.Watch(ctx, a, due)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = a.Add(ctx, never, func(n int) int64 {
+		if n == far {
+			return time.Now().Add(time.Hour).UnixMilli()
+		}
+		return due[n]
+	}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := e.progress()
+	if err := w.Wait(ctx, 2*time.Second, func(int) {}); err != nil {
+		t.Fatal(err)
+	}
+	// The subscriber misses one, and gets one twice.
+	w.mu.Lock()
+	w.received[3] = 0
+	w.mu.Unlock()
+	w.receive([]byte(`{"id":"` + a.ID(5) + `"}`))
+	acc, err := w.accountPatient(ctx, p, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := acc.Verified
+	if v.Found != fires+1 || v.Missing != 2 || v.Duplicates != 0 || v.Early != 0 || v.Unseen != 1 || v.Repeated != 1 || v.Why["pending still"] != 1 || v.Why["never stored"] != 1 {
+		t.Errorf("%+v", v)
+	}
+	if sub, _ := acc.Lateness(); sub.Count() != fires+1 {
+		t.Errorf("lateness of %d timers", sub.Count())
+	}
+	// Once more in the stream is a fault.
+	if _, err := e.js.Publish(ctx, schemas.SubjectFired(a.service), []byte(`{"id":"`+a.ID(5)+`"}`), jetstream.WithMsgID("another")); err != nil {
+		t.Fatal(err)
+	}
+	if acc, err = w.accountPatient(ctx, p, time.Second); err != nil || acc.Duplicates != 1 {
+		t.Errorf("%+v %v", acc, err)
+	}
+	if err := acc.err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	e := started(t)
+	ctx := t.Context()
+	from, err := e.marks(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := e.NewAdder("bench_settled")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UnixMilli()
+	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	st, err := e.settled(ctx, a, from, 30, schemas.StateSuccess, e.progress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v Verified
+	st.verify(&v, schemas.StateSuccess)
+	if v.Wrong != 0 || st.final != 30 {
+		t.Errorf("%+v, %d final", v, st.final)
+	}
+	st.verify(&v, schemas.StateCancelled)
+	if v.Wrong != 30 || v.Why["success, not cancelled"] != 30 {
+		t.Errorf("%+v", v)
+	}
+}

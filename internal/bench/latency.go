@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Latency is a distribution of durations, kept to three digits from a
+// microsecond to an hour.
+type Latency struct {
+	Name string
+	h    *hdr.Histogram
+}
+
+const longest = time.Hour
+
+func newLatency(name string) *Latency {
+	return &Latency{Name: name, h: hdr.New(1, longest.Microseconds(), 3)}
+}
+
+// latencyOf is how long after its due time each timer was seen; at holds Unix
+// nanoseconds, 0 for those that were not.
+func latencyOf(name string, dueMs, at []int64) *Latency {
+	l := newLatency(name)
+	for n, due := range dueMs {
+		if at[n] != 0 {
+			l.add(time.Duration(at[n] - due*int64(time.Millisecond)))
+		}
+	}
+	return l
+}
+
+// add records a duration; what is out of range is put at its end.
+func (l *Latency) add(d time.Duration) {
+	// The range was checked, so the histogram takes it.
+	_ = l.h.RecordValue(min(max(d, 0), longest).Microseconds())
+}
+
+// At is a percentile, in milliseconds.
+func (l *Latency) At(percentile float64) float64 {
+	if percentile >= 100 {
+		return float64(l.h.Max()) / 1000
+	}
+	return float64(l.h.ValueAtQuantile(percentile)) / 1000
+}
+
+// Count is how many durations there are.
+func (l *Latency) Count() int { return int(l.h.TotalCount()) }
+
+// percentiles that are told.
+var percentiles = []float64{50, 90, 99, 99.9, 100}
+
+func percentileName(p float64) string {
+	if p == 100 {
+		return "max"
+	}
+	return fmt.Sprintf("p%g", p)
+}
+
+// MarshalJSON tells the percentiles in milliseconds.
+func (l *Latency) MarshalJSON() ([]byte, error) {
+	m := map[string]any{"name": l.Name, "unit": "ms", "count": l.h.TotalCount(), "mean": l.h.Mean() / 1000}
+	for _, p := range percentiles {
+		m[percentileName(p)] = l.At(p)
+	}
+	return json.Marshal(m)
+}
+
+// curve is the distribution by percentile: x is how many nines.
+func (l *Latency) curve() Curve {
+	c := Curve{Name: l.Name}
+	for _, b := range l.h.CumulativeDistribution() {
+		if b.Quantile < 100 && b.ValueAt > 0 {
+			c.add(1/(1-b.Quantile/100), float64(b.ValueAt)/1000)
+		}
+	}
+	return c
+}

@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+func bucketStream(shard int) string { return "KV_" + schemas.BucketTimers(shard) }
+
+func recordSubject(shard int) string { return "$KV." + schemas.BucketTimers(shard) + ".timer." }
+
+// record reads a timer's record from its shard's leader; nil if there is none.
+func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, error) {
+	geo := schemas.DefaultGeometry()
+	geo.Shards = e.shard
+	shard := geo.Shard(id)
+	s, err := e.js.Stream(ctx, bucketStream(shard))
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.GetLastMsgForSubject(ctx, recordSubject(shard)+id.String())
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := schemas.DecodeRecord(m.Data)
+	return &r, err
+}
+
+// records counts the records of timers in all shards.
+func (e *Env) records(ctx context.Context) (int, error) {
+	n := 0
+	for shard := range e.shard {
+		// A consumer's count of what it would deliver is the one exact and cheap count
+		// by subject that JetStream has.
+		c, err := e.js.CreateConsumer(ctx, bucketStream(shard), jetstream.ConsumerConfig{
+			FilterSubject: recordSubject(shard) + "*", AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
+		})
+		if err != nil {
+			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
+		}
+		n += int(c.CachedInfo().NumPending)
+		if err := e.js.DeleteConsumer(ctx, bucketStream(shard), c.CachedInfo().Name); err != nil {
+			return 0, fmt.Errorf("count the records of shard %d: %w", shard, err)
+		}
+	}
+	return n, nil
+}
+
+// states is what the records of a run's timers have come to.
+type states struct {
+	state []schemas.State
+	at    []int64 // when the record came to it, by its message's timestamp, Unix ns
+	known int     // records
+	final int     // records in the state that was waited for
+}
+
+// settled reads all records of the adder's timers, from the sequences on where
+// the run began, and goes on until each is in the wanted state, or nothing more
+// changes for a while.
+func (e *Env) settled(ctx context.Context, a *Adder, from []uint64, count int, want schemas.State, p *progress) (*states, error) {
+	st := &states{state: make([]schemas.State, count), at: make([]int64, count)}
+	moved := time.Now()
+	for {
+		for shard := range e.shard {
+			before := from[shard]
+			last, err := e.readRecords(ctx, shard, before+1, func(r *schemas.Record, at time.Time) {
+				n, ours := a.number([]byte(r.EventID))
+				if !ours || n >= count {
+					return
+				}
+				if st.at[n] == 0 {
+					st.known++
+				}
+				if st.state[n] == want {
+					st.final--
+				}
+				if r.State == want {
+					st.final++
+				}
+				st.state[n], st.at[n] = r.State, at.UnixNano()
+				p.show("%d of %d records read, %d are %s", st.known, count, st.final, want)
+			})
+			if err != nil {
+				return nil, fmt.Errorf("read the records of shard %d: %w", shard, err)
+			}
+			if from[shard] = last; last > before {
+				moved = time.Now()
+			}
+		}
+		if st.final == count || time.Since(moved) > accountPatience {
+			return st, nil
+		}
+		p.show("%d of %d records are %s; waiting for the others", st.final, count, want)
+		if !waitUntil(ctx, time.Now().Add(100*time.Millisecond)) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// verify counts the timers whose record is not in the wanted state.
+func (st *states) verify(v *Verified, want schemas.State) {
+	for n, at := range st.at {
+		switch {
+		case at == 0:
+			v.Wrong++
+			v.because("without a record")
+		case st.state[n] != want:
+			v.Wrong++
+			v.because(st.state[n].String() + ", not " + want.String())
+		}
+	}
+}
+
+// marks are the last sequences of the shards.
+func (e *Env) marks(ctx context.Context) ([]uint64, error) {
+	var out []uint64
+	for shard := range e.shard {
+		s, err := e.js.Stream(ctx, bucketStream(shard))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s.CachedInfo().State.LastSeq)
+	}
+	return out, nil
+}
+
+// readerGone is after how long the server forgets a consumer that was made to
+// read a stream once.
+const readerGone = 10 * time.Second
+
+// readRecords hands the records that are in a shard's stream from a sequence on
+// to see, and returns the last sequence that was read.
+func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(*schemas.Record, time.Time)) (uint64, error) {
+	last := from - 1
+	s, err := e.js.Stream(ctx, bucketStream(shard))
+	if err != nil {
+		return last, err
+	}
+	end := s.CachedInfo().State.LastSeq
+	if end < from {
+		return last, nil
+	}
+	c, err := e.js.OrderedConsumer(ctx, bucketStream(shard), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{recordSubject(shard) + "*"}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		InactiveThreshold: readerGone,
+	})
+	if err != nil {
+		return last, err
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return last, err
+	}
+	left := int64(info.NumPending) + int64(info.Delivered.Consumer)
+	it, err := c.Messages(jetstream.PullMaxMessages(2048))
+	if err != nil {
+		return last, err
+	}
+	defer it.Stop()
+	unhook := context.AfterFunc(ctx, it.Stop)
+	defer unhook()
+	for ; left > 0; left-- {
+		m, err := it.Next(jetstream.NextMaxWait(accountQuiet))
+		switch {
+		case ctx.Err() != nil:
+			return last, context.Cause(ctx)
+		case errors.Is(err, nats.ErrTimeout):
+			return last, nil // removed since they were counted; else the next call finds them
+		case err != nil:
+			return last, err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return last, err
+		}
+		last = meta.Sequence.Stream
+		if len(m.Data()) == 0 {
+			continue // a marker
+		}
+		r, err := schemas.DecodeRecord(m.Data())
+		if err != nil {
+			return last, err
+		}
+		see(&r, meta.Timestamp)
+	}
+	return max(last, end), nil
+}
