@@ -2,7 +2,10 @@ package belfry
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -15,14 +18,22 @@ import (
 // AddOption sets a timer attribute of the event that is added.
 type AddOption func(*event.Event)
 
-// At makes the timer due at a time, kept to the millisecond.
+// At makes the timer due at a time, kept to the millisecond, rounded up. Of At and
+// After the last counts, also over what the event says.
 func At(t time.Time) AddOption {
-	return func(e *event.Event) { e.SetExtension(schemas.AttrAt, t.UTC().Format(time.RFC3339Nano)) }
+	return func(e *event.Event) {
+		e.SetExtension(schemas.AttrAt, t.UTC().Format(time.RFC3339Nano))
+		e.SetExtension(schemas.AttrAfter, nil)
+	}
 }
 
-// After makes the timer due after a duration, counted from when Belfry takes it.
+// After makes the timer due after a duration, 0 or more, counted from when Belfry
+// takes it. Of At and After the last counts, also over what the event says.
 func After(d time.Duration) AddOption {
-	return func(e *event.Event) { e.SetExtension(schemas.AttrAfter, d.String()) }
+	return func(e *event.Event) {
+		e.SetExtension(schemas.AttrAfter, d.String())
+		e.SetExtension(schemas.AttrAt, nil)
+	}
 }
 
 // Service names the service: the event fires on timers.fired.<service>.
@@ -55,54 +66,119 @@ func Timeout(d time.Duration) AddOption {
 	return func(e *event.Event) { e.SetExtension(schemas.AttrTimeout, d.String()) }
 }
 
-// Pending is an add under way.
-type Pending struct{ f jetstream.PubAckFuture }
+// Pending is an add under way. Its Wait may be called any number of times, by any
+// number of goroutines.
+type Pending struct{ s *pendingState }
+
+type pendingState struct {
+	ok   <-chan *jetstream.PubAck
+	errs <-chan error
+
+	once sync.Once
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func (s *pendingState) settle(err error) {
+	s.once.Do(func() {
+		s.err = err
+		close(s.done)
+	})
+}
 
 // Wait returns nil once the add is stored durably in TIMERS_ADD. Whether it is
-// valid is found out after that: what is not goes to timers.rejected.
+// valid is found out after that: what is not goes to timers.rejected. Errors:
+// ErrStoreFull, ErrTooLarge, and ErrUnavailable, after which it may have been
+// stored; an ErrUnavailable for the end of ctx leaves the add under way.
 func (p Pending) Wait(ctx context.Context) error {
+	if p.s == nil {
+		return schemas.Errorf(schemas.CodeBadRequest, "this Pending is of no add")
+	}
 	select {
-	case <-p.f.Ok():
-		return nil
-	case err := <-p.f.Err():
-		return schemas.Errorf(schemas.CodeUnavailable, "add not acknowledged (%w); it may have been stored", err)
+	case <-p.s.done:
+		return p.s.err
+	default:
+	}
+	select {
+	case <-p.s.done: // another Wait was told
+	case <-p.s.ok:
+		p.s.settle(nil)
+	case err := <-p.s.errs:
+		p.s.settle(addError(err))
 	case <-ctx.Done():
 		return schemas.Errorf(schemas.CodeUnavailable, "add not acknowledged yet (%w); it may be stored", context.Cause(ctx))
 	}
+	<-p.s.done
+	return p.s.err
 }
 
-// asyncStall is how long AddAsync waits for room in the window of adds that are
-// under way (nats.go's default of 4,000).
-const asyncStall = 5 * time.Second
+// JetStream's codes for a stream that takes no more, which nats.go does not name.
+const (
+	jsStorageExceeded jetstream.ErrorCode = 10047
+	jsStoreFailed     jetstream.ErrorCode = 10077
+)
+
+// addError says what a refused or unanswered publish means.
+func addError(err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
+		return schemas.Errorf(schemas.CodeUnavailable, "nobody takes %s: is Belfry running there? (%w)", schemas.SubjectAdd, err)
+	case !errors.As(err, &api):
+	case api.ErrorCode == jsStorageExceeded, api.ErrorCode == jsStoreFailed:
+		return schemas.Errorf(schemas.CodeStoreFull, "Belfry's storage is full, the add was not taken: %w", err)
+	case api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
+		return schemas.Errorf(schemas.CodeTooLarge, "the event is larger than %s takes: %w", schemas.StreamAdd, err)
+	}
+	return schemas.Errorf(schemas.CodeUnavailable, "add not acknowledged (%w); it may have been stored", err)
+}
+
+const (
+	// asyncStall is how long AddAsync waits for room in the window of adds that are
+	// under way (nats.go's default of 4,000).
+	asyncStall = 5 * time.Second
+	// asyncTimeout is after how long an add that was not acknowledged is given up.
+	asyncTimeout = 30 * time.Second
+)
 
 // AddAsync publishes the timer to timers.add and returns; it blocks only while
-// too many adds are under way. It is the fast way to add many.
+// 4,000 adds are under way, and for 5 s at most. It is the fast way to add many.
+// Errors: ErrTooLarge, ErrUnavailable, and an *Error of the code invalid_event;
+// what the server has to say comes from Wait.
 func (c *Client) AddAsync(e event.Event, opts ...AddOption) (Pending, error) {
 	hdr, data, err := encode(e, opts)
 	if err != nil {
 		return Pending{}, err
 	}
 	f, err := c.js.PublishMsgAsync(&nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data}, jetstream.WithStallWait(asyncStall))
-	if err != nil {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return Pending{}, c.tooLarge(len(data), err)
+	case err != nil:
 		return Pending{}, schemas.Errorf(schemas.CodeUnavailable, "add not published: %w", err)
 	}
-	return Pending{f: f}, nil
+	// Asked for once: nats.go has one place in each.
+	return Pending{s: &pendingState{ok: f.Ok(), errs: f.Err(), done: make(chan struct{})}}, nil
 }
 
 // AddBatch adds many timers and returns once all are stored durably in
-// TIMERS_ADD. On an error some may have been stored: to add all again is safe.
+// TIMERS_ADD; the options are for all of them. On an error some may have been
+// stored: to add all again is safe. Errors are those of AddAsync and Wait.
 func (c *Client) AddBatch(ctx context.Context, events []event.Event, opts ...AddOption) error {
 	pending := make([]Pending, 0, len(events))
-	for _, e := range events {
+	for i, e := range events {
+		if ctx.Err() != nil {
+			return schemas.Errorf(schemas.CodeUnavailable, "%d of %d adds were published (%w); they may be stored", i, len(events), context.Cause(ctx))
+		}
 		p, err := c.AddAsync(e, opts...)
 		if err != nil {
-			return err
+			return fmt.Errorf("add %d of %d: %w", i+1, len(events), err)
 		}
 		pending = append(pending, p)
 	}
-	for _, p := range pending {
+	for i, p := range pending {
 		if err := p.Wait(ctx); err != nil {
-			return err
+			return fmt.Errorf("add %d of %d: %w", i+1, len(events), err)
 		}
 	}
 	return nil

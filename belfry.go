@@ -23,6 +23,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	neturl "net/url"
+	"strings"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -54,8 +56,26 @@ var (
 	ErrAlreadyFired = schemas.ErrAlreadyFired // too late to cancel or move
 	ErrAlreadyDone  = schemas.ErrAlreadyDone  // cancelled before
 	ErrStoreFull    = schemas.ErrStoreFull    // Belfry's storage is at its limit
+	ErrTooLarge     = schemas.ErrTooLarge     // the event is over the payload limit
 	ErrUnavailable  = schemas.ErrUnavailable  // no answer; the call may have taken effect
 )
+
+// The states of a timer.
+const (
+	StatePending   = schemas.StatePending   // waits for its due time
+	StateDelivered = schemas.StateDelivered // fired; its callback has not concluded
+	StateRetrying  = schemas.StateRetrying  // its callback failed, and is tried again
+	StateSuccess   = schemas.StateSuccess   // called back, or fired without a callback
+	StateFail      = schemas.StateFail      // a dead letter
+	StateCancelled = schemas.StateCancelled // never fires
+)
+
+// NewTimerID is the id of the timer whose event has that source and id: it names
+// a timer for which nobody kept the Receipt.
+func NewTimerID(source, id string) TimerID { return schemas.NewTimerID(source, id) }
+
+// ParseTimerID reads what TimerID.String wrote.
+func ParseTimerID(s string) (TimerID, error) { return schemas.ParseTimerID(s) }
 
 // DefaultTimeout bounds a call whose context has no deadline.
 const DefaultTimeout = 5 * time.Second
@@ -68,15 +88,26 @@ type Client struct {
 }
 
 // Connect connects to NATS and returns a client that owns the connection. It
-// reconnects for ever. Options are nats.go's.
+// reconnects for ever. The url may be a list with commas. The options are
+// nats.go's, and go before the client's own; of ctx the deadline counts.
 func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, error) {
-	opts = append([]nats.Option{nats.Name("belfry client"), nats.MaxReconnects(-1)}, opts...)
-	if d, ok := ctx.Deadline(); ok {
-		opts = append(opts, nats.Timeout(time.Until(d)))
+	failed := func(err error) error {
+		return schemas.Errorf(schemas.CodeUnavailable, "cannot connect to NATS at %s: %w", redact(url), err)
 	}
-	nc, err := nats.Connect(url, opts...)
-	if err != nil {
-		return nil, schemas.Errorf(schemas.CodeUnavailable, "cannot connect to NATS at %s: %w", schemas.RedactURL(url), err)
+	if ctx.Err() != nil {
+		return nil, failed(context.Cause(ctx))
+	}
+	defaults := []nats.Option{nats.Name("belfry client"), nats.MaxReconnects(-1)}
+	if d, ok := ctx.Deadline(); ok {
+		defaults = append(defaults, nats.Timeout(max(time.Millisecond, time.Until(d))))
+	}
+	nc, err := nats.Connect(url, append(defaults, opts...)...)
+	var malformed *neturl.Error
+	switch {
+	case errors.As(err, &malformed):
+		return nil, failed(malformed.Err) // the whole error holds the URL, and its password
+	case err != nil:
+		return nil, failed(err)
 	}
 	c, err := New(nc)
 	if err != nil {
@@ -87,9 +118,18 @@ func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, err
 	return c, nil
 }
 
+// redact takes the passwords out of a list of URLs.
+func redact(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, u := range list {
+		list[i] = schemas.RedactURL(strings.TrimSpace(u))
+	}
+	return strings.Join(list, ",")
+}
+
 // New returns a client on a connection that stays the caller's.
 func New(nc *nats.Conn) (*Client, error) {
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(asyncTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("belfry: %w", err)
 	}
@@ -99,7 +139,8 @@ func New(nc *nats.Conn) (*Client, error) {
 // Conn is the client's connection.
 func (c *Client) Conn() *nats.Conn { return c.nc }
 
-// Close closes a connection that Connect made.
+// Close closes a connection that Connect made, and ends each Handle on it. Adds
+// that are under way may be lost: Wait for them first.
 func (c *Client) Close() {
 	if c.owns {
 		c.nc.Close()
@@ -118,8 +159,8 @@ type Receipt struct {
 
 // Add adds a timer and returns once it is stored. The options set the event's
 // timer attributes; an event that carries them needs none. Errors: ErrConflict,
-// ErrStoreFull, ErrUnavailable, and errors of the codes invalid_event,
-// invalid_attribute, unsupported and too_large.
+// ErrStoreFull, ErrTooLarge, ErrUnavailable, and an *Error of the codes
+// invalid_event, invalid_attribute and unsupported.
 func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Receipt, error) {
 	hdr, data, err := encode(e, opts)
 	if err != nil {
@@ -263,17 +304,14 @@ func (c *Client) call(ctx context.Context, verb string, req, reply any) error {
 }
 
 func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data []byte, reply any) error {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, DefaultTimeout)
-		defer cancel()
-	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Header: hdr, Data: data})
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return schemas.Errorf(schemas.CodeUnavailable, "nobody serves %s%s at %s: is a Belfry router running there? (%w)", schemas.SubjectAPIPrefix, verb, c.nc.ConnectedUrlRedacted(), err)
 	case errors.Is(err, nats.ErrMaxPayload):
-		return schemas.Errorf(schemas.CodeTooLarge, "the event has %d bytes; the server takes %d: send a reference to what is large (%w)", len(data), c.nc.MaxPayload(), err)
+		return c.tooLarge(len(data), err)
 	case err != nil:
 		return schemas.Errorf(schemas.CodeUnavailable, "%s: no answer from Belfry (%w); it may have taken effect", verb, err)
 	}
@@ -284,4 +322,16 @@ func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data
 		return fmt.Errorf("belfry: the answer to %s cannot be read: %w", verb, err)
 	}
 	return nil
+}
+
+func (c *Client) tooLarge(size int, err error) error {
+	return schemas.Errorf(schemas.CodeTooLarge, "the event has %d bytes; the server takes %d: send a reference to what is large (%w)", size, c.nc.MaxPayload(), err)
+}
+
+// bounded gives a context without a deadline the default one.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, DefaultTimeout)
 }

@@ -59,6 +59,7 @@ var (
 	ErrAlreadyFired  = &Error{Code: CodeAlreadyFired}
 	ErrAlreadyDone   = &Error{Code: CodeAlreadyDone}
 	ErrStoreFull     = &Error{Code: CodeStoreFull}
+	ErrTooLarge      = &Error{Code: CodeTooLarge}
 	ErrUnavailable   = &Error{Code: CodeUnavailable}
 	ErrUnknownFormat = &Error{Code: CodeUnknownFormat}
 )
