@@ -26,6 +26,8 @@ const (
 	lease                            = 3 * time.Second
 	// wellBound is how long the cluster may take to be well after a fault.
 	wellBound = 60 * time.Second
+	// smallDisk is a disk in memory: room for half an hour's run.
+	smallDisk = 1 << 30
 	// clusterSweepDelay lets the sweeper audit what happened while the run lasts.
 	clusterSweepDelay = 10 * time.Second
 )
@@ -47,13 +49,23 @@ type cluster struct {
 	js      jetstream.JetStream
 
 	mu     sync.Mutex
-	owners map[int]string // of each shard, as last seen
-	seen   map[int]uint64 // revision of each shard's clock
+	clocks map[int]seenClock // of each shard, as last seen
+	told   map[string]bool   // advisories that were recorded
+}
+
+// seenClock is a clock and its revision.
+type seenClock struct {
+	store.Clock
+	rev uint64
 }
 
 func newCluster(t *testing.T, rec *check.Recorder, retention time.Duration) *cluster {
 	t.Helper()
-	c := &cluster{t: t, rec: rec, servers: proc.NewServers(t, serverCount), owners: map[int]string{}, seen: map[int]uint64{}}
+	c := &cluster{t: t, rec: rec, servers: proc.NewServers(t, serverCount), clocks: map[int]seenClock{}, told: map[string]bool{}}
+	// Where it can be had, one server has a disk that can be filled.
+	if err := c.servers[serverCount-1].SmallDisk(smallDisk); err != nil {
+		t.Logf("THE FAULT %s IS LEFT OUT: this machine gives no disk that can be filled: %v", diskFull, err)
+	}
 	for i := range nodeCount {
 		m := &member{title: "node" + strconv.Itoa(i+1)}
 		var urls []string
@@ -86,11 +98,19 @@ func (c *cluster) start() {
 	for _, m := range c.nodes {
 		m.Start()
 	}
-	c.nodesWell()
 	for _, s := range c.servers {
 		c.watch(s)
 	}
-	eventually(c.t, wellBound, "every shard has an owner", func(context.Context) (bool, error) { return c.owned(), nil })
+	c.well()
+}
+
+// well waits until servers and nodes are ready, and every shard is up to date.
+func (c *cluster) well() {
+	c.t.Helper()
+	c.serversWell()
+	c.nodesWell()
+	now := time.Now()
+	eventually(c.t, wellBound, "every shard past now", func(context.Context) (bool, error) { return c.past(now) })
 }
 
 // url is that of all servers, without the nodes' links.
@@ -146,6 +166,9 @@ func (c *cluster) up(m *member) {
 // shows. The servers' stamps tell when each was, not when it is seen here.
 func (c *cluster) watch(s *proc.Server) {
 	nc := dial(c.t, s.URL())
+	if _, err := nc.Subscribe(electedAdvisory+">", c.elected); err != nil {
+		c.t.Fatal(err)
+	}
 	var done sync.WaitGroup
 	ctx, cancel := context.WithCancel(c.t.Context())
 	c.t.Cleanup(func() { cancel(); done.Wait() })
@@ -158,6 +181,26 @@ func (c *cluster) watch(s *proc.Server) {
 				}
 			}
 		})
+	}
+}
+
+const electedAdvisory = "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED."
+
+// elected records an election, which each connection is told of.
+func (c *cluster) elected(m *nats.Msg) {
+	var a struct {
+		ID, Stream, Leader string
+		Timestamp          time.Time
+	}
+	if err := json.Unmarshal(m.Data, &a); err != nil {
+		c.t.Error(err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.told[a.ID] {
+		c.told[a.ID] = true
+		c.rec.Put(check.Event{Kind: check.Elected, Name: a.Stream, Target: a.Leader, TimeNs: a.Timestamp.UnixNano()})
 	}
 }
 
@@ -178,22 +221,24 @@ func (c *cluster) saw(shard int, m *nats.Msg) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if rev <= c.seen[shard] {
+	if rev <= c.clocks[shard].rev {
 		return // another server showed it, or a replica is behind
 	}
-	c.seen[shard], c.owners[shard] = rev, clock.Owner
+	c.clocks[shard] = seenClock{clock, rev}
 	c.rec.Put(check.Event{Kind: check.Clock, Shard: shard, Owner: clock.Owner, Epoch: clock.Epoch, Sequence: rev, TimeNs: at.UnixNano(), DueMs: clock.TimeMs})
 }
 
-func (c *cluster) owned() bool {
+// past tells whether every shard has an owner that has fired all until then.
+func (c *cluster) past(then time.Time) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for shard := range schemas.DefaultShards {
-		if c.owners[shard] == "" {
-			return false
+		clock := c.clocks[shard]
+		if mark := time.UnixMilli(clock.TimeMs); clock.Owner == "" || mark.Before(then) {
+			return false, fmt.Errorf("shard %d: owner %q, mark %s", shard, clock.Owner, mark)
 		}
 	}
-	return true
+	return true, nil
 }
 
 // shardsOf are those that a node owns.
@@ -202,7 +247,7 @@ func (c *cluster) shardsOf(name string) []int {
 	defer c.mu.Unlock()
 	var out []int
 	for shard := range schemas.DefaultShards {
-		if c.owners[shard] == name {
+		if c.clocks[shard].Owner == name {
 			out = append(out, shard)
 		}
 	}

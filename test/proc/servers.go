@@ -22,6 +22,7 @@ type Server struct {
 	client, route, monitor string
 	p                      process
 	log                    *os.File
+	disk                   *disk // nil for the machine's
 }
 
 // BuildServer makes the nats-server of go.mod's version, once, and returns its path.
@@ -61,7 +62,7 @@ cluster { name: chaos, listen: %q, no_advertise: true, routes: [%s] }
 func (s *Server) prepare(routes string) {
 	s.t.Helper()
 	s.config = filepath.Join(s.dir, "nats.conf")
-	text := fmt.Sprintf(serverConfig, s.Name, s.client, s.monitor, filepath.Join(s.dir, "store"), s.route, routes)
+	text := fmt.Sprintf(serverConfig, s.Name, s.client, s.monitor, s.store(), s.route, routes)
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
@@ -82,10 +83,31 @@ func (s *Server) prepare(routes string) {
 func (s *Server) Start() {
 	s.t.Helper()
 	cmd := exec.Command(s.bin, "-c", s.config)
+	if s.disk != nil {
+		cmd = s.disk.command(s.bin, "-c", s.config)
+	}
 	cmd.Env = []string{"HOME=" + s.dir, "PATH=" + os.Getenv("PATH")}
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	s.p.start(s.t, cmd)
 }
+
+// SmallDisk gives the server, before its first start, a disk of its own that Fill
+// can fill. The error says why this machine cannot.
+func (s *Server) SmallDisk(bytes int64) (err error) {
+	s.disk, err = newDisk(s.t, s.store(), bytes)
+	return err
+}
+
+// HasDisk tells whether the disk is the server's own.
+func (s *Server) HasDisk() bool { return s.disk != nil }
+
+// Fill leaves no byte on the server's own disk, until Free.
+func (s *Server) Fill() error { return s.disk.fill() }
+
+// Free gives the room back.
+func (s *Server) Free() error { return s.disk.free() }
+
+func (s *Server) store() string { return filepath.Join(s.dir, "store") }
 
 // Kill ends the process with SIGKILL, and waits for its end.
 func (s *Server) Kill() { s.p.end(os.Kill) }

@@ -191,7 +191,7 @@ func (c *checker) take(e Event) {
 	case Start:
 	case Begin:
 		c.began = e.TimeNs
-	case Fault, Heal, Clock:
+	case Fault, Heal, Clock, Elected:
 		c.faults.take(e)
 	default:
 		c.fail(BadHistory, e.Source, e.ID, "kind %q", e.Kind)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // FaultReport is what a history tells of its faults.
@@ -27,6 +29,10 @@ type FaultKind struct {
 	// the fault hit no node), and to the first event fired that was due after the
 	// fault.
 	ClockMs, FiredMs []int64
+	// AfterMs is FiredMs without the time that the streams behind the shard (its
+	// bucket, the clocks', the fired events') took to elect their leaders, which is
+	// the servers' own.
+	AfterMs []int64
 	// Never counts the shards that did not fire again before the next fault.
 	Never int
 }
@@ -34,16 +40,19 @@ type FaultKind struct {
 // windowSlack is what a window lasts beyond the fault's end.
 const windowSlack = time.Second
 
-// Max is the largest fail-over, by fired events, in milliseconds.
-func (k *FaultKind) Max() int64 { return percentile(k.FiredMs, 100) }
+// Max is the largest fail-over, by fired events, in milliseconds; MaxAfter that
+// without elections.
+func (k *FaultKind) Max() int64      { return percentile(k.FiredMs, 100) }
+func (k *FaultKind) MaxAfter() int64 { return percentile(k.AfterMs, 100) }
 
 func (r *FaultReport) print(b *strings.Builder) {
 	if len(r.Kinds) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\n%-18s %6s %7s %22s %22s", "fault", "times", "shards", "clock moves p50/max", "fires again p50/max")
+	const line = "\n%-18s %5v %6v %20s %20s %20s"
+	fmt.Fprintf(b, line, "fail-over, p50/max", "times", "shards", "clock moves", "fires again", "less elections")
 	for _, k := range r.Kinds {
-		fmt.Fprintf(b, "\n%-18s %6d %7d %22s %22s", k.Name, k.Count, len(k.FiredMs)+k.Never, span(k.ClockMs), span(k.FiredMs))
+		fmt.Fprintf(b, line, k.Name, k.Count, len(k.FiredMs)+k.Never, span(k.ClockMs), span(k.FiredMs), span(k.AfterMs))
 		if k.Never > 0 {
 			fmt.Fprintf(b, "  %d never", k.Never)
 		}
@@ -74,6 +83,7 @@ type firing struct {
 type faults struct {
 	begun, healed []Event
 	clocks        []Event
+	elections     []Event
 	firings       []firing
 }
 
@@ -83,6 +93,8 @@ func (f *faults) take(e Event) {
 		f.begun = append(f.begun, e)
 	case Heal:
 		f.healed = append(f.healed, e)
+	case Elected:
+		f.elections = append(f.elections, e)
 	default:
 		f.clocks = append(f.clocks, e)
 	}
@@ -113,6 +125,7 @@ func (f *faults) report() FaultReport {
 	for _, k := range kinds {
 		slices.Sort(k.ClockMs)
 		slices.Sort(k.FiredMs)
+		slices.Sort(k.AfterMs)
 		r.Kinds = append(r.Kinds, *k)
 	}
 	slices.SortFunc(r.Kinds, func(a, b FaultKind) int { return cmp.Compare(a.Name, b.Name) })
@@ -154,6 +167,7 @@ func (f *faults) one(k *FaultKind, e Event) window {
 			continue
 		}
 		k.FiredMs = append(k.FiredMs, since(at))
+		k.AfterMs = append(k.AfterMs, since(at)-since(f.elected(shard, e.TimeNs, at)))
 		w.to = max(w.to, at)
 	}
 	w.to += int64(windowSlack)
@@ -177,6 +191,19 @@ func (f *faults) moved(shard int, e Event) (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// elected is when the last of the streams behind a shard had a leader, between a
+// fault and the shard's next fired event; the fault's time if none had to elect.
+func (f *faults) elected(shard int, from, to int64) int64 {
+	last := from
+	for _, e := range f.elections {
+		needed := e.Name == schemas.StreamFired || e.Name == "KV_"+schemas.BucketClock || e.Name == "KV_"+schemas.BucketTimers(shard)
+		if needed && e.TimeNs > last && e.TimeNs <= to {
+			last = e.TimeNs
+		}
+	}
+	return last
 }
 
 // firedAfter is when the shard first fired an event that was due after a time.

@@ -50,6 +50,8 @@ const (
 	Heal  Kind = "heal"
 	// Clock is a shard's clock, as its owner moved it.
 	Clock Kind = "clock"
+	// Elected tells that the stream Name has a new leader, Target.
+	Elected Kind = "elected"
 )
 
 // Event is one line of a history.
@@ -82,7 +84,7 @@ type Event struct {
 	Webhook string `json:"webhook,omitempty"`
 	Note    string `json:"note,omitempty"`
 	// Fault numbers a Fault and its Heal, from 1; Name is its kind, Target whom it
-	// hits, Shards whose it must move to go on.
+	// hits, Shards those that must go on elsewhere, or after an election.
 	Fault  int    `json:"fault,omitempty"`
 	Name   string `json:"name,omitempty"`
 	Target string `json:"target,omitempty"`

@@ -1,0 +1,59 @@
+package chaos
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sweeperFound is what a node logs when the sweeper found what the mark had
+// promised not to be there.
+const sweeperFound = "the sweeper found a timer unfired behind the mark"
+
+// logs tells what the nodes logged as warnings and errors, and fails the test for
+// what none may ever log.
+func (c *cluster) logs(t *testing.T) string {
+	t.Helper()
+	counts := map[string]int{}
+	for _, m := range c.nodes {
+		f, err := os.Open(m.LogPath())
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		s := bufio.NewScanner(f)
+		s.Buffer(nil, 1<<20)
+		for s.Scan() {
+			var line struct{ Level, Component, Call, Message string }
+			if err := json.Unmarshal(s.Bytes(), &line); err != nil {
+				if text := s.Text(); strings.Contains(text, "panic") || strings.Contains(text, "fatal error") || strings.Contains(text, "DATA RACE") {
+					t.Errorf("%s: %s", m.title, text)
+				} else {
+					counts["(plain) "+strings.SplitN(text, "(", 2)[0]]++
+				}
+				continue
+			}
+			if line.Message == sweeperFound || strings.Contains(line.Message, "panic") {
+				t.Errorf("%s: %s", m.title, s.Text())
+			}
+			if line.Level == "warn" || line.Level == "error" {
+				counts[strings.TrimSpace(fmt.Sprintf("%s %s: %s %s", line.Level, line.Component, line.Message, line.Call))]++
+			}
+		}
+		if err := s.Err(); err != nil {
+			t.Error(err)
+		}
+		f.Close()
+	}
+	var lines []string
+	for text, n := range counts {
+		lines = append(lines, fmt.Sprintf("%6d  %s", n, text))
+	}
+	slices.Sort(lines)
+	slices.Reverse(lines)
+	return strings.Join(lines, "\n")
+}
