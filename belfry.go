@@ -39,7 +39,8 @@ import (
 type (
 	// TimerID names a timer; it is derived from its event's source and id.
 	TimerID = schemas.TimerID
-	// Timer is what is known of a timer.
+	// Timer is what is known of a timer. Its times are texts as they are on the wire,
+	// and time.Time by its methods.
 	Timer = schemas.TimerInfo
 	// State is where a timer stands.
 	State = schemas.State

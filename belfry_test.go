@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -88,7 +88,7 @@ func TestClient(t *testing.T) {
 	if err != nil || moved.Due != schemas.FormatTime(at.UnixMilli()) {
 		t.Errorf("%+v %v", moved, err)
 	}
-	if got, err := c.Get(ctx, r.Timer); err != nil || got.State != schemas.StatePending || got.Group != "g" {
+	if got, err := c.Get(ctx, belfry.NewTimerID("/shop", "1")); err != nil || got.State != belfry.StatePending || got.Group != "g" || !got.DueTime().Equal(at) || !got.ScheduledTime().Equal(at) || !got.FiredTime().IsZero() || !got.DoneTime().IsZero() {
 		t.Errorf("%+v %v", got, err)
 	}
 	for range 2 {
@@ -134,9 +134,41 @@ func TestClient(t *testing.T) {
 	}
 }
 
+func TestFiringOf(t *testing.T) {
+	t.Parallel()
+	e := newEvent("1")
+	for _, step := range []struct{ name, value string }{{"timerscheduled", "2027-01-15T08:00:00.001Z"}, {"timerfired", "2027-01-15T08:00:00.004Z"}, {"timerrun", "7"}} {
+		if f, err := belfry.FiringOf(&e); schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
+			t.Errorf("without %s: %+v %v", step.name, f, err)
+		}
+		e.SetExtension(step.name, step.value) // texts, as in binary mode
+	}
+	f, err := belfry.FiringOf(&e)
+	if err != nil || f.Run != 7 || f.Late() != 3*time.Millisecond || f.Scheduled.UnixMilli() != 1_800_000_000_001 || !strings.HasSuffix(f.Key(), ".7") {
+		t.Errorf("%+v %v", f, err)
+	}
+	id, err := belfry.ParseTimerID(f.Timer.String())
+	if err != nil || id != f.Timer {
+		t.Errorf("%s %v", id, err)
+	}
+}
+
 func TestConnectRefused(t *testing.T) {
 	t.Parallel()
-	if _, err := belfry.Connect(t.Context(), "nats://user:secret@127.0.0.1:1"); !errors.Is(err, belfry.ErrUnavailable) {
+	for _, url := range []string{"nats://user:secret@127.0.0.1:1", "nats://a:secret@127.0.0.1:1,nats://b:secret@127.0.0.1:1", "nats://127.0.0.1:1, nats://b:secret@127.0.0.1:2", "nats://user:sec ret@127.0.0.1:1", "nats://user:secret@127.0.0.1:port"} {
+		_, err := belfry.Connect(t.Context(), url)
+		if !errors.Is(err, belfry.ErrUnavailable) || strings.Contains(fmt.Sprintf("%+v", err), "sec") {
+			t.Errorf("%s: %v", url, err)
+		}
+		for ; err != nil; err = errors.Unwrap(err) {
+			if strings.Contains(err.Error(), "sec") {
+				t.Errorf("%s: a cause tells the password: %v", url, err)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := belfry.Connect(ctx, "nats://127.0.0.1:1"); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }
@@ -161,6 +193,9 @@ func TestHandle(t *testing.T) {
 	}
 	err := c.Handle(hctx, "h", func(_ context.Context, e *event.Event) error {
 		defer finished()
+		if f, err := belfry.FiringOf(e); err != nil || f.Run != 1 || f.Late() < 0 || f.Late() > bound || f.Key() != belfry.NewTimerID("/shop", e.ID()).MsgID(1) {
+			t.Errorf("%+v %v", f, err)
+		}
 		switch e.ID() {
 		case "fine":
 			calls[0].Add(1)
@@ -184,81 +219,4 @@ func TestHandle(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Fatalf("calls: %d %d %d %d", calls[0].Load(), calls[1].Load(), calls[2].Load(), calls[3].Load())
 	}
-}
-
-// Example adds a timer, moves it, and handles it when it fires.
-func Example() {
-	dir, err := os.MkdirTemp("", "belfry-example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer stop()
-
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c, err := belfry.Connect(ctx, url)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-
-	e := event.New()
-	e.SetID("order-17")
-	e.SetSource("/shop")
-	e.SetType("order.timeout")
-	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("added", r.Timer)
-	if _, err := c.Reschedule(ctx, r.Timer, belfry.FromNow(50*time.Millisecond)); err != nil {
-		log.Fatal(err)
-	}
-	err = c.Handle(ctx, "orders", func(_ context.Context, e *event.Event) error {
-		fmt.Println("fired", e.ID(), "run", e.Extensions()["timerrun"])
-		cancel() // Handle returns once this handler has
-		return nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	// Output:
-	// added ml2ai6l95vcp3hc3fk0o71pouo
-	// fired order-17 run 1
-}
-
-func ExampleClient_Cancel() {
-	dir, err := os.MkdirTemp("", "belfry-example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer stop()
-	ctx := context.Background()
-	c, err := belfry.Connect(ctx, url)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-
-	r, err := c.Add(ctx, newEvent("order-18"), belfry.After(time.Hour))
-	if err != nil {
-		log.Fatal(err)
-	}
-	t, err := c.Cancel(ctx, r.Timer)
-	fmt.Println(t.State, err)
-	_, err = c.Reschedule(ctx, r.Timer, belfry.FromNow(time.Minute))
-	fmt.Println(errors.Is(err, belfry.ErrAlreadyDone), err)
-	// Output:
-	// cancelled <nil>
-	// true cannot reschedule: the timer is cancelled
 }

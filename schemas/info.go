@@ -1,5 +1,7 @@
 package schemas
 
+import "time"
+
 // TimerInfo is what the API tells of a timer. Times are RFC 3339 in UTC with
 // milliseconds, and absent where there is none yet.
 type TimerInfo struct {
@@ -22,6 +24,26 @@ type TimerInfo struct {
 	MaxAttempts uint32       `json:"maxattempts"`
 	Outcome     *OutcomeInfo `json:"outcome,omitempty"`
 	Revision    uint64       `json:"revision"`
+}
+
+// DueTime is Due as a time.
+func (t TimerInfo) DueTime() time.Time { return readTime(t.Due) }
+
+// ScheduledTime is Scheduled as a time.
+func (t TimerInfo) ScheduledTime() time.Time { return readTime(t.Scheduled) }
+
+// FiredTime is Fired as a time, zero where there is none yet.
+func (t TimerInfo) FiredTime() time.Time { return readTime(t.Fired) }
+
+// DoneTime is Done as a time, zero where there is none yet.
+func (t TimerInfo) DoneTime() time.Time { return readTime(t.Done) }
+
+func readTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil { // none yet
+		return time.Time{}
+	}
+	return t
 }
 
 // OutcomeInfo is the last callback attempt.
