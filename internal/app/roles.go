@@ -30,7 +30,7 @@ func (a *App) component(name string) zerolog.Logger {
 func (a *App) storeConfig() store.Config {
 	c := store.Config{
 		Node: a.node, Replicas: a.o.Replicas, Retention: a.o.Retention, IndexKeep: a.indexKeep(), Timeout: a.o.Timeout,
-		FiredMaxAge: a.o.FiredMaxAge, DeadMaxAge: a.o.DeadMaxAge, MaxPayload: a.o.Limits.MaxPayload,
+		GroupCommit: a.o.Profile == ProfileSafe && a.o.Replicas == 1, FiredMaxAge: a.o.FiredMaxAge, DeadMaxAge: a.o.DeadMaxAge, MaxPayload: a.o.Limits.MaxPayload,
 	}
 	if a.o.Shards > 0 {
 		c.Geometry = schemas.DefaultGeometry()
@@ -59,6 +59,9 @@ func openError(err error) error {
 func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
+	if f := a.calling.Load(); f != nil {
+		a.store.Announce(func(p *store.Presence) { p.InFlight = f.InFlight() })
+	}
 	st, err := a.store.Beat(ctx)
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 }
@@ -102,6 +105,7 @@ func (a *App) startRoles(ctx context.Context) error {
 	}
 	a.onStop("router and functions", drainBound, r.drain)
 	if r.functions != nil {
+		a.calling.Store(r.functions)
 		if err := r.functions.Start(ctx); err != nil {
 			return err
 		}

@@ -76,7 +76,18 @@ type Presence struct {
 	// Scheduler is SchedulerActive, SchedulerLeaving, or empty for a node that
 	// schedules nothing, or is of a version that did not say.
 	Scheduler string `json:"scheduler,omitempty"`
+	// InFlight is how many callbacks the node works on.
+	InFlight int `json:"in_flight,omitempty"`
+	// Sync is what the node knows of its server's setting: SyncAlways,
+	// SyncInterval, or empty where it cannot know.
+	Sync string `json:"sync,omitempty"`
 }
+
+// Values of Presence.Sync.
+const (
+	SyncAlways   = "always"   // each write is synced before it is acknowledged
+	SyncInterval = "interval" // writes are synced every now and then
+)
 
 // Member is a node's presence as it was read.
 type Member struct {

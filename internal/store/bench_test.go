@@ -36,8 +36,13 @@ func measure(b *testing.B, f func()) {
 
 func benchStore(b *testing.B, shards int, options ...natstest.Option) *Store {
 	b.Helper()
+	return benchStoreOf(b, shards, false, options...)
+}
+
+func benchStoreOf(b *testing.B, shards int, grouped bool, options ...natstest.Option) *Store {
+	b.Helper()
 	nc := natstest.Run(b, options...).InProcess()
-	s, err := Open(b.Context(), nc, Config{Node: "bench", Geometry: schemas.Geometry{Shards: shards, SlotWidth: time.Second, WheelSize: 100_000_000}}, zerolog.Nop())
+	s, err := Open(b.Context(), nc, Config{Node: "bench", GroupCommit: grouped, Geometry: schemas.Geometry{Shards: shards, SlotWidth: time.Second, WheelSize: 100_000_000}}, zerolog.Nop())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -105,16 +110,25 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 // BenchmarkLife is a timer's four writes: index and record, claim, conclusion;
-// young as a timer of seconds is, old as one of hours.
+// young as a timer of seconds is, old as one of hours; synced one by one, and in
+// groups.
 func BenchmarkLife(b *testing.B) {
-	for _, shards := range []int{1, 4} {
+	for _, shards := range []int{1, 2, 4} {
 		for _, c := range []struct {
-			name string
-			age  time.Duration
-			warm bool
-		}{{"young", 0, false}, {"old", time.Hour, false}, {"old, warm", time.Hour, true}} {
+			name          string
+			age           time.Duration
+			warm          bool
+			sync, grouped bool
+		}{
+			{name: "young"}, {name: "old", age: time.Hour}, {name: "old, warm", age: time.Hour, warm: true},
+			{name: "young, synced", sync: true}, {name: "young, synced, grouped", sync: true, grouped: true}, {name: "young, grouped", grouped: true},
+		} {
 			b.Run(fmt.Sprintf("shards=%d/%s", shards, c.name), func(b *testing.B) {
-				s := benchStore(b, shards)
+				var options []natstest.Option
+				if c.sync {
+					options = append(options, natstest.SyncAlways)
+				}
+				s := benchStoreOf(b, shards, c.grouped, options...)
 				age := c.age
 				for n := range s.subjects {
 					s.subjects[n].warm.Store(c.warm)

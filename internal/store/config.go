@@ -23,6 +23,10 @@ type Config struct {
 	Timeout time.Duration
 	// Window bounds the publishes in flight; default 16,384.
 	Window int
+	// GroupCommit gathers writes into atomic batches while a stream is busy: for a
+	// server that syncs every write. Where writes are not synced, batches are
+	// dearer than single writes. It needs nats-server 2.12.
+	GroupCommit bool
 
 	FiredMaxAge time.Duration // default 24 h
 	DeadMaxAge  time.Duration // default 30 days

@@ -17,6 +17,8 @@ const (
 	RouterAckWait = 3 * time.Second
 	// RouterMaxAckPending bounds the adds that routers hold unacknowledged.
 	RouterMaxAckPending = 20_000
+	// serviceConsumerPrefix begins the names of the consumers of functions.
+	serviceConsumerPrefix = "belfry_"
 )
 
 // AddConsumer is the routers' durable consumer of TIMERS_ADD, shared by all.
@@ -44,7 +46,7 @@ func (s *Store) ServiceConsumer(ctx context.Context, svc string, kind Kind, maxA
 		stream, subject = schemas.StreamRetry, schemas.SubjectRetry(svc)
 	}
 	return s.consumer(ctx, stream, jetstream.ConsumerConfig{
-		Durable: "belfry_" + svc, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy,
+		Durable: serviceConsumerPrefix + svc, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: ackWait, MaxAckPending: maxAckPending, MaxDeliver: -1,
 	})
 }

@@ -17,20 +17,21 @@ import (
 
 // killed is a store on a server in a process of its own.
 type killed struct {
-	t *testing.T
-	p *natstest.Process
-	s *store.Store
+	t    *testing.T
+	p    *natstest.Process
+	s    *store.Store
+	sync bool
 }
 
 func newKilled(t *testing.T, sync bool) *killed {
-	k := &killed{t: t, p: natstest.RunProcess(t, sync)}
+	k := &killed{t: t, p: natstest.RunProcess(t, sync), sync: sync}
 	k.open()
 	return k
 }
 
 func (k *killed) open() {
 	k.t.Helper()
-	s, err := store.Open(k.t.Context(), k.p.Connect(), store.Config{Node: "n1", Geometry: storetest.Geometry}, zerolog.Nop())
+	s, err := store.Open(k.t.Context(), k.p.Connect(), store.Config{Node: "n1", Geometry: storetest.Geometry, GroupCommit: k.sync}, zerolog.Nop())
 	if err != nil {
 		k.t.Fatal(err)
 	}

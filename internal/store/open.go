@@ -20,6 +20,9 @@ import (
 // per-message TTLs and multi-subject direct gets came with 2.11.
 const minMajor, minMinor = 2, 11
 
+// atomicMinor is the first that knows atomic batches.
+const atomicMinor = 12
+
 // formatVersion is that of the layout, recorded in the clock bucket.
 const formatVersion = 1
 
@@ -31,6 +34,10 @@ type Store struct {
 	geo schemas.Geometry
 	log zerolog.Logger
 	pub *publisher
+	// groups is nil where writes go one by one.
+	groups *groups
+	// atomic says that the server knows atomic batches.
+	atomic bool
 	// shrink divides the default byte limits; see fitDefaults.
 	shrink int64
 
@@ -102,6 +109,9 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 		s.pub.close()
 		return nil, err
 	}
+	if cfg.GroupCommit && s.atomic {
+		s.groups = newGroups(s.pub, cfg.Window)
+	}
 	s.rem = newRemover(s.pub, cfg.Window)
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
@@ -139,6 +149,9 @@ func (s *Store) Close() {
 	s.cancel()
 	s.background.Wait()
 	s.rem.close()
+	if s.groups != nil {
+		s.groups.close()
+	}
 	s.pub.close()
 }
 
@@ -163,6 +176,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n == 2 && err == nil && (major < minMajor || major == minMajor && minor < minMinor) {
 		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", s.nc.ConnectedUrlRedacted(), v, minMajor, minMinor)
 	}
+	s.atomic = major > minMajor || minor >= atomicMinor
 	_, err := s.js.AccountInfo(ctx)
 	switch {
 	case err == nil:

@@ -283,7 +283,16 @@ func (s *Store) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err er
 		}
 		hdr[jetstream.MsgIDHeader] = []string{m.MsgID}
 	}
-	s.pub.send("publish "+m.Subject, m.Subject, hdr, m.Data, func(a ack, err error) { done(a.Seq, a.Duplicate, err) })
+	answer := func(a ack, err error) { done(a.Seq, a.Duplicate, err) }
+	op := "publish " + m.Subject
+	switch {
+	case strings.HasPrefix(m.Subject, schemas.SubjectFiredPrefix):
+		s.write(schemas.StreamFired, op, m.Subject, hdr, m.Data, answer)
+	case strings.HasPrefix(m.Subject, schemas.SubjectRetryPrefix):
+		s.write(schemas.StreamRetry, op, m.Subject, hdr, m.Data, answer)
+	default:
+		s.pub.send(op, m.Subject, hdr, m.Data, answer)
+	}
 }
 
 // Publish publishes m and waits for the acknowledgement.

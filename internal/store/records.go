@@ -74,7 +74,7 @@ func (s *Store) putCAS(ctx context.Context, subject string, data []byte, rev uin
 // same entry twice is the same entry.
 func (s *Store) sendIndex(id schemas.TimerID, tick int64, due, now int64, done func(ack, error)) {
 	ttl := time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep
-	s.pub.send("index timer", s.slotSubject(id, tick), nats.Header{jetstream.MsgTTLHeader: {ttlString(ttl)}}, nil, done)
+	s.write(s.subjects[s.geo.Shard(id)].stream, "index timer", s.slotSubject(id, tick), nats.Header{jetstream.MsgTTLHeader: {ttlString(ttl)}}, nil, done)
 }
 
 // indexNow is from when an entry's TTL counts. The record's own times are the
@@ -169,16 +169,16 @@ func (s *Store) send(w Write, done func(ack, error)) {
 	const op = "write timer"
 	switch {
 	case w.Rev == 0:
-		s.pub.send(op, subject, hdr, data, done)
+		s.write(stream, op, subject, hdr, data, done)
 	case s.rollsUp(&w):
 		hdr[rollupHeader] = []string{rollupSubject}
-		s.pub.send(op, subject, hdr, data, done)
+		s.write(stream, op, subject, hdr, data, done)
 	default:
 		if !s.rem.reserve() {
 			done(ack{}, mapError(op, nats.ErrConnectionClosed))
 			return
 		}
-		s.pub.send(op, subject, hdr, data, func(a ack, err error) {
+		s.write(stream, op, subject, hdr, data, func(a ack, err error) {
 			if err != nil {
 				s.rem.release()
 			} else {

@@ -31,3 +31,13 @@ func TestConformance(t *testing.T) {
 		return open(t, natstest.Run(t).InProcess(), change...)
 	})
 }
+
+// TestConformanceGrouped is the same suite where every write is synced and writes
+// go in groups.
+func TestConformanceGrouped(t *testing.T) {
+	t.Parallel()
+	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store {
+		group := func(c *store.Config) { c.GroupCommit = true }
+		return open(t, natstest.Run(t, natstest.SyncAlways).InProcess(), append(change, group)...)
+	})
+}

@@ -39,6 +39,7 @@ func (s *Store) stream(name, description string, maxBytes int64, subjects ...str
 	return jetstream.StreamConfig{
 		Name: name, Description: description, Subjects: subjects, Storage: jetstream.FileStorage,
 		Replicas: s.cfg.Replicas, MaxBytes: maxBytes, MaxMsgSize: int32(s.cfg.MaxPayload), AllowDirect: true,
+		AllowAtomicPublish: s.atomic,
 	}
 }
 
@@ -174,12 +175,13 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 		return bad("subjects", got.Subjects, want.Subjects)
 	}
 	if got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
-		got.AllowDirect && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !s.explicitBytes(want.Name)) {
+		got.AllowDirect && (got.AllowAtomicPublish || !s.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !s.explicitBytes(want.Name)) {
 		return nil
 	}
 	next := got
 	next.MaxAge, next.Duplicates, next.Replicas, next.MaxMsgSize = want.MaxAge, want.Duplicates, want.Replicas, want.MaxMsgSize
 	next.AllowDirect, next.AllowMsgTTL = true, want.AllowMsgTTL
+	next.AllowAtomicPublish = got.AllowAtomicPublish || s.atomic
 	if s.explicitBytes(want.Name) {
 		next.MaxBytes = want.MaxBytes
 	}

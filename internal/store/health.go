@@ -1,0 +1,250 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Look opens a store to look at it: nothing is made, changed or checked, and only
+// ReadCluster and the calls of this file work. timeout bounds each request; 0 is
+// the default. The connection stays the caller's.
+func Look(nc *nats.Conn, timeout time.Duration) (*Store, error) {
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(timeout))
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	s := &Store{nc: nc, js: js, cfg: Config{Timeout: timeout}, log: zerolog.Nop(), cancel: func() {}}
+	if s.pub, err = newPublisher(nc, 1, timeout); err != nil {
+		return nil, err
+	}
+	s.rem = newRemover(s.pub, 1)
+	return s, nil
+}
+
+// Replica is one copy of a stream besides its leader's.
+type Replica struct {
+	Server string `json:"server"`
+	// Current is false while it is behind, or not known to be up to date.
+	Current bool `json:"current"`
+	Offline bool `json:"offline,omitempty"`
+	// Lag is how many operations it is behind.
+	Lag uint64 `json:"lag,omitempty"`
+}
+
+// StreamHealth is what a stream's leader says of it.
+type StreamHealth struct {
+	Name     string `json:"name"`
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+	MaxBytes int64  `json:"max_bytes"`
+	Replicas int    `json:"replicas"`
+	// Leader is empty on a server without a cluster, and while there is none.
+	Leader string    `json:"leader,omitempty"`
+	Others []Replica `json:"others,omitempty"`
+	// Clustered tells the two meanings of an empty Leader apart.
+	Clustered bool `json:"clustered,omitempty"`
+	// Now is the answering server's clock when it answered.
+	Now time.Time `json:"-"`
+	// Config is as the server has it.
+	Config jetstream.StreamConfig `json:"-"`
+}
+
+// ConsumerHealth is what a consumer's leader says of it.
+type ConsumerHealth struct {
+	Stream string `json:"stream"`
+	Name   string `json:"name"`
+	// Belfry tells its own consumers from those of others.
+	Belfry bool   `json:"belfry"`
+	Leader string `json:"leader,omitempty"`
+	// Pending waits for delivery; InFlight is delivered and not concluded, of
+	// which Redelivered more than once.
+	Pending     uint64 `json:"pending"`
+	InFlight    int    `json:"in_flight"`
+	Redelivered int    `json:"redelivered"`
+	// Pulls are requests that wait for messages.
+	Pulls int `json:"pulls"`
+}
+
+// Streams lists Belfry's streams and buckets by name.
+func (s *Store) Streams(ctx context.Context) ([]StreamHealth, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	var out []StreamHealth
+	list := s.js.ListStreams(ctx)
+	for info := range list.Info() {
+		if ours(info.Config.Name) {
+			out = append(out, streamHealth(info))
+		}
+	}
+	if err := list.Err(); err != nil {
+		return nil, mapError("list streams", err)
+	}
+	slices.SortFunc(out, func(a, b StreamHealth) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// ours reports whether a stream is one of the layout.
+func ours(name string) bool {
+	switch name {
+	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, clockStream, servicesStream:
+		return true
+	}
+	return strings.HasPrefix(name, strings.TrimSuffix("KV_"+schemas.BucketTimers(0), "0"))
+}
+
+func streamHealth(info *jetstream.StreamInfo) StreamHealth {
+	h := StreamHealth{
+		Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
+		Replicas: info.Config.Replicas, Now: info.TimeStamp, Config: info.Config,
+	}
+	if c := info.Cluster; c != nil && c.Name != "" {
+		h.Clustered, h.Leader = true, c.Leader
+		for _, r := range c.Replicas {
+			h.Others = append(h.Others, Replica{Server: r.Name, Current: r.Current, Offline: r.Offline, Lag: r.Lag})
+		}
+	}
+	return h
+}
+
+// Consumers lists the consumers of the streams that have any, those of others on
+// timers.fired and timers.dead, too.
+func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	var out []ConsumerHealth
+	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
+		stream, err := s.js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue // Streams tells
+		}
+		if err != nil {
+			return nil, mapError("look up stream "+name, err)
+		}
+		list := stream.ListConsumers(ctx)
+		for info := range list.Info() {
+			c := ConsumerHealth{
+				Stream: name, Name: info.Name, Pending: info.NumPending, InFlight: info.NumAckPending, Redelivered: info.NumRedelivered, Pulls: info.NumWaiting,
+				Belfry: name == schemas.StreamAdd && info.Name == RouterConsumer || strings.HasPrefix(info.Name, serviceConsumerPrefix),
+			}
+			if info.Cluster != nil {
+				c.Leader = info.Cluster.Leader
+			}
+			out = append(out, c)
+		}
+		if err := list.Err(); err != nil {
+			return nil, mapError("list consumers of "+name, err)
+		}
+	}
+	return out, nil
+}
+
+// DeadCounts counts dead letters by service, and refused adds.
+func (s *Store) DeadCounts(ctx context.Context) (dead map[string]uint64, rejected uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, schemas.StreamDead)
+	if err != nil {
+		return nil, 0, mapError("look up stream "+schemas.StreamDead, err)
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return nil, 0, mapError("count dead letters", err)
+	}
+	dead = map[string]uint64{}
+	for subject, n := range info.State.Subjects {
+		if svc, ok := strings.CutPrefix(subject, schemas.SubjectDeadPrefix); ok {
+			dead[svc] += n
+		} else if subject == schemas.SubjectRejected {
+			rejected = n
+		}
+	}
+	return dead, rejected, nil
+}
+
+// Difference is one setting of a stream that is not as a configuration wants it.
+type Difference struct {
+	Stream, Setting string
+	Have, Want      any
+	// Missing: there is no such stream.
+	Missing bool
+	// Fatal: a node with that configuration does not start. What is not fatal it
+	// changes when it starts.
+	Fatal bool
+}
+
+// Differences compares streams with what a configuration would make of a store
+// of so many shards.
+func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, error) {
+	if cfg.Node == "" {
+		cfg.Node = "look"
+	}
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg, shrink: 1, geo: schemas.Geometry{Shards: shards}}
+	wanted := []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig()}
+	for n := range shards {
+		wanted = append(wanted, s.shardConfig(n))
+	}
+	var out []Difference
+	for _, want := range wanted {
+		i := slices.IndexFunc(have, func(h StreamHealth) bool { return h.Name == want.Name })
+		if i < 0 {
+			out = append(out, Difference{Stream: want.Name, Missing: true})
+			continue
+		}
+		out = append(out, differences(have[i].Config, want)...)
+	}
+	return out, nil
+}
+
+func differences(have, want jetstream.StreamConfig) []Difference {
+	var out []Difference
+	differ := func(setting string, is, should any, fatal bool) {
+		if fmt.Sprint(is) != fmt.Sprint(should) {
+			out = append(out, Difference{Stream: want.Name, Setting: setting, Have: is, Want: should, Fatal: fatal})
+		}
+	}
+	differ("storage", have.Storage, want.Storage, true)
+	differ("retention", have.Retention, want.Retention, true)
+	differ("messages a subject", max(have.MaxMsgsPerSubject, 0), want.MaxMsgsPerSubject, true)
+	differ("discard", have.Discard, want.Discard, true)
+	differ("subjects", have.Subjects, want.Subjects, true)
+	differ("replicas", have.Replicas, want.Replicas, false)
+	differ("maximum age", have.MaxAge, want.MaxAge, false)
+	differ("dedup window", have.Duplicates, want.Duplicates, false)
+	differ("bytes of a message", have.MaxMsgSize, want.MaxMsgSize, false)
+	differ("direct gets", have.AllowDirect, true, false)
+	differ("TTLs", have.AllowMsgTTL, want.AllowMsgTTL, false)
+	return out
+}
+
+// LeaderNow is the clock of the server that leads the clocks' stream, or that
+// answers for JetStream while there is none.
+func (s *Store) LeaderNow(ctx context.Context) (time.Time, error) {
+	info, err := s.streamState(ctx, clockStream)
+	if err == nil {
+		return info.TimeStamp, nil
+	}
+	if !errors.Is(err, schemas.ErrUnavailable) {
+		return time.Time{}, err
+	}
+	var r struct {
+		Total int       `json:"total"`
+		At    time.Time `json:"ts"`
+	}
+	return r.At, err
+}
