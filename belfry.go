@@ -189,22 +189,19 @@ func encode(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
 
 // Get returns a timer. Errors: ErrNotFound, ErrUnavailable.
 func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
-	var t Timer
-	return t, c.call(ctx, "get", ref(id), &t)
+	return c.timer(ctx, "get", ref(id))
 }
 
 // Cancel cancels a timer that waits. After it returned nil the timer does not
 // fire. Errors: ErrAlreadyFired, ErrNotFound, ErrUnavailable.
 func (c *Client) Cancel(ctx context.Context, id TimerID) (Timer, error) {
-	var t Timer
-	return t, c.call(ctx, "cancel", ref(id), &t)
+	return c.timer(ctx, "cancel", ref(id))
 }
 
 // Reschedule moves a pending timer. Errors: ErrAlreadyFired, ErrAlreadyDone,
 // ErrNotFound, ErrUnavailable.
 func (c *Client) Reschedule(ctx context.Context, id TimerID, when When) (Timer, error) {
-	var t Timer
-	return t, c.call(ctx, "reschedule", schemas.RescheduleRequest{TimerRef: ref(id), At: when.at, After: when.after}, &t)
+	return c.timer(ctx, "reschedule", schemas.RescheduleRequest{TimerRef: ref(id), At: when.at, After: when.after})
 }
 
 func ref(id TimerID) schemas.TimerRef { return schemas.TimerRef{Timer: id.String()} }
@@ -293,6 +290,15 @@ func (c *Client) ReplayService(ctx context.Context, service string) (int, error)
 			return n, nil
 		}
 	}
+}
+
+// timer is a call that answers with a timer.
+func (c *Client) timer(ctx context.Context, verb string, req any) (Timer, error) {
+	var t Timer
+	if err := c.call(ctx, verb, req, &t); err != nil {
+		return Timer{}, err
+	}
+	return t, nil
 }
 
 // call sends a JSON request and reads the JSON answer.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -130,6 +131,37 @@ func TestClient(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d listed", n, len(batch))
+		}
+	}
+}
+
+// TestOwnConsumers: the names that Handle refuses are those of Belfry's consumers.
+func TestOwnConsumers(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	if _, err := c.Add(t.Context(), newEvent("1"), belfry.After(time.Hour), belfry.Service("orders"), belfry.Callback("nats:callbacks.x")); err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(c.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own []string
+	for deadline := time.Now().Add(bound); len(own) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("no consumer calls back")
+		}
+		stream, err := js.Stream(t.Context(), schemas.StreamFired)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range stream.ConsumerNames(t.Context()).Name() {
+			own = append(own, name)
+		}
+	}
+	for _, name := range own {
+		if err := c.Handle(t.Context(), "orders", nothing, belfry.Durable(name)); schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

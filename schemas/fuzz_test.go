@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 
@@ -66,6 +68,15 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	}
 }
 
+// checkRefusal holds what is promised of an error: a code, and a text that fits a
+// header.
+func checkRefusal(t *testing.T, err error) {
+	t.Helper()
+	if schemas.CodeOf(err) == "" || !utf8.ValidString(err.Error()) || strings.ContainsFunc(err.Error(), unicode.IsControl) || len(err.Error()) > 1024 {
+		t.Fatalf("refused without a code, or unreadably: %q", err.Error())
+	}
+}
+
 // checkStripped takes what left back to what came.
 func checkStripped(t *testing.T, hdr nats.Header, data []byte, body schemas.Body) {
 	t.Helper()
@@ -84,9 +95,7 @@ func FuzzParseStructured(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		body, spec, err := schemas.ParseAdd(nil, data, added, schemas.Limits{})
 		if err != nil {
-			if schemas.CodeOf(err) == "" {
-				t.Fatalf("refused without a code: %v", err)
-			}
+			checkRefusal(t, err)
 			return
 		}
 		if err := valid(t, schema, body.Data); err != nil {
@@ -103,9 +112,7 @@ func FuzzParseBinary(f *testing.F) {
 		hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-source": {source}, "ce-type": {typ}, "ce-timerafter": {after}, "ce-timersvc": {svc}, "ce-" + name: {value}, name: {value}}
 		body, spec, err := schemas.ParseAdd(hdr, data, added, schemas.Limits{})
 		if err != nil {
-			if schemas.CodeOf(err) == "" {
-				t.Fatalf("refused without a code: %v", err)
-			}
+			checkRefusal(t, err)
 			return
 		}
 		checkAccepted(t, body, spec)
