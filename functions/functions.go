@@ -164,6 +164,10 @@ func (f *Functions) Stop(ctx context.Context) error {
 	return nil
 }
 
+// InFlight is how many deliveries this process works on now: calling, waiting for
+// a place, or being concluded.
+func (f *Functions) InFlight() int { return f.live.count() }
+
 // drain waits for the deliveries: StopGrace for the calls, then stopWrites for
 // their outcomes.
 func (f *Functions) drain(ctx context.Context) {
