@@ -171,7 +171,13 @@ func (c *Client) Handle(ctx context.Context, service string, h Handler, opts ...
 		cons: cons, cfg: cfg, handler: h, ackWait: cons.CachedInfo().Config.AckWait,
 		freed: make(chan int), ended: make(chan pullResult),
 	}
-	return w.run(ctx)
+	err = w.run(ctx)
+	if c.nc.IsConnected() {
+		// The last acknowledgements leave before the program may. If they do not, their
+		// events are delivered again, which is allowed.
+		_ = c.nc.FlushTimeout(drainWait)
+	}
+	return err
 }
 
 // over tells whether ctx has ended, which is how a Handle is stopped and no error.

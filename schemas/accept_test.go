@@ -24,7 +24,7 @@ func TestAcceptedIsServed(t *testing.T) {
 		}
 		return texts[r.IntN(len(texts))]
 	}
-	schema := compiler(t, "add")
+	schema, fired := compiler(t, "add"), compiler(t, "fired")
 	accepted := 0
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -61,6 +61,10 @@ func TestAcceptedIsServed(t *testing.T) {
 			t.Fatalf("seed %d: accepted against the JSON Schema: %v\n%s", seed, err, data)
 		}
 		checkAccepted(t, body, spec)
+		_, out := body.Message(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1})
+		if err := valid(t, fired, out); err != nil {
+			t.Fatalf("seed %d: fired against the JSON Schema: %v\n%s", seed, err, out)
+		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}

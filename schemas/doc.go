@@ -7,7 +7,9 @@
 //   - the identity of a timer (id.go) and its place on the wheel (geometry.go);
 //   - the life of a timer: states and the transitions between them (state.go);
 //   - the record that JetStream keeps of a timer, byte for byte (record.go);
-//   - the CloudEvents encoding on NATS, in and out (event.go);
+//   - CloudEvents on NATS, in: what a message holds (event.go, json.go, header.go),
+//     whether it obeys the spec (conform.go), what it asks for (spec.go), what makes
+//     it the same timer (hash.go); out (encode.go); and as sdk-go's type (sdk.go);
 //   - the errors that callers tell apart, with stable codes (errors.go);
 //   - JSON Schemas and an AsyncAPI document, embedded (jsonschema.go).
 //
