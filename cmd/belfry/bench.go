@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,17 +22,20 @@ import (
 type benchFlags struct {
 	config   bench.Config
 	profile  string
+	on       string
 	repeat   int
 	jsonFile string
 	plotFile string
+	htmlFile string
 }
 
 func (c *cli) benchCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure: adds a second, lateness, bursts, what pending timers cost",
-		Long: `Measure Belfry. Without --nats-url it starts a node with an embedded server of its
-own in this process, in a temporary folder, and removes it afterwards.
+		Short: "Measure: adds a second, lateness, bursts, callbacks, what pending timers cost",
+		Long: `Measure Belfry. Without --nats-url it starts what it measures, in temporary folders,
+and removes it afterwards: by default a node with an embedded server in this
+process, with --on server a nats-server process, with --on cluster three.
 
 Every run accounts for its timers: one that lost a timer, fired one twice or early
 fails, whatever its figures are.`,
@@ -39,6 +45,7 @@ fails, whatever its figures are.`,
 	for _, w := range bench.Workloads() {
 		root.AddCommand(c.benchWorkload(w))
 	}
+	root.AddCommand(c.benchTable(), c.benchServer())
 	return root
 }
 
@@ -54,21 +61,28 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&b.config.NATSURL, "nats-url", "", "measure the Belfry at this server (default: an embedded one)")
+	f.StringVar(&b.config.NATSURL, "nats-url", "", "measure the Belfry at this server (default: one that is started)")
 	f.StringVar(&b.config.Creds, "creds", "", "NATS credentials file for nats-url")
-	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "of the embedded server: safe syncs every write, fast every two minutes")
-	f.StringVar(&b.config.Dir, "dir", "", "where the embedded server's folder is made (default: the system's for temporary files)")
-	f.IntVar(&b.config.Shards, "shards", 0, "shards of the embedded server")
-	f.IntVar(&b.config.Rate, "rate", 0, "timers due a second"+defaultText(defaults.Rate))
+	f.StringVar(&b.on, "on", string(bench.OnEmbedded), "what to start: embedded, server (a nats-server process), or cluster (three, and three replicas)")
+	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "of the servers: safe syncs every write, fast every two minutes")
+	f.StringVar(&b.config.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
+	f.IntVar(&b.config.Shards, "shards", 0, "shards of the store")
+	f.IntVar(&b.config.Rate, "rate", 0, "timers due a second, or single adds begun a second"+defaultText(defaults.Rate))
 	f.IntVar(&b.config.Seconds, "seconds", 0, "how long"+defaultText(defaults.Seconds))
 	f.IntVar(&b.config.Count, "count", 0, "how many timers"+defaultText(defaults.Count))
 	f.IntVar(&b.config.Size, "size", bench.DefaultSize, "bytes of data of an event")
-	f.IntVar(&b.config.Workers, "workers", bench.DefaultWorkers, "how many add at the same time, each on a connection of its own")
-	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add), or api (timers.api.add, one at a time and worker)")
+	f.IntVar(&b.config.Workers, "workers", 0, fmt.Sprintf("how many add at the same time, each on a connection of its own (default %d; %d with one add at a time)", bench.DefaultWorkers, bench.DefaultSingles))
+	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), single (timers.add, one at a time and worker), or api (timers.api.add, one at a time and worker)")
+	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
 	f.Var(durationValue{&b.config.Lead}, "lead", "how far ahead of its due time a timer is added (default: chosen)")
-	f.IntVar(&b.repeat, "repeat", 1, "runs, each afresh; the median is told")
+	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, whatever the profile is that is measured then")
+	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers let through before anything is measured; -1 for none")
+	f.IntVar(&b.config.Raw, "raw", defaults.Raw, "raw JetStream operations of each kind to measure on the same server after the run")
+	f.IntVar(&b.repeat, "repeat", 1, "runs, each afresh; median, least and greatest are told")
 	f.StringVar(&b.jsonFile, "json", "", "write the results to this file")
 	f.StringVar(&b.plotFile, "plot", "", "draw the results into this file: .svg or .png")
+	f.StringVar(&b.htmlFile, "html", "", "write a report with plots to this file")
+	f.StringVar(&b.config.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured, of the first run, to this file")
 	return c.printing(cmd)
 }
 
@@ -87,20 +101,59 @@ func (c *cli) bench(ctx context.Context, w bench.Workload, b *benchFlags) error 
 			return err
 		}
 	}
+	b.config.Profile, b.config.On = app.Profile(b.profile), bench.Topology(b.on)
+	if err := c.benchChildren(&b.config); err != nil {
+		return err
+	}
+	results, err := bench.Run(ctx, w, b.config, b.repeat)
+	return errors.Join(err, c.benchOutput(b, results))
+}
+
+// benchChildren fills in how progress is shown, and how this very program is
+// started as a node or as a server.
+func (c *cli) benchChildren(config *bench.Config) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	b.config.Profile = app.Profile(b.profile)
-	b.config.Progress, b.config.Live = c.err, isTerminal(c.err)
-	b.config.Serve = func(data, nats, http string) *exec.Cmd {
-		cmd := exec.Command(self, "serve", "--data", data, "--nats-listen", nats, "--http", http, "--profile", b.profile)
+	config.Progress, config.Live = c.err, isTerminal(c.err)
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(self, args...)
 		// Settings that the environment has for a node are not the measured one's.
 		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, envPrefix) })
 		return cmd
 	}
-	results, err := bench.Run(ctx, w, b.config, b.repeat)
-	return errors.Join(err, c.benchOutput(b, results))
+	config.Serve = func(s bench.NodeSpec) *exec.Cmd {
+		args := []string{"serve", "--http", s.HTTP, "--shards", strconv.Itoa(s.Shards)}
+		if s.NATSURL == "" {
+			return command(append(args, "--data", s.Data, "--nats-listen", s.NATSListen, "--profile", string(s.Profile))...)
+		}
+		return command(append(args, "--nats-url", s.NATSURL, "--replicas", strconv.Itoa(s.Replicas))...)
+	}
+	config.Server = func(s bench.ServerSpec) *exec.Cmd {
+		spec, err := json.Marshal(s)
+		if err != nil {
+			panic(err) // strings and numbers
+		}
+		return command("bench", benchServerName, string(spec))
+	}
+	return nil
+}
+
+const benchServerName = "nats-server"
+
+// benchServer is the nats-server that bench starts, not a command for people.
+func (c *cli) benchServer() *cobra.Command {
+	return &cobra.Command{
+		Use: benchServerName + " SPEC", Short: "A nats-server for the other commands, until its input ends", Hidden: true, Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var spec bench.ServerSpec
+			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
+				return usagef("the spec is not JSON: %v", err)
+			}
+			return bench.RunServer(cmd.Context(), spec, os.Stdin)
+		},
+	}
 }
 
 func (c *cli) benchOutput(b *benchFlags, results []*bench.Result) error {
@@ -122,11 +175,12 @@ func (c *cli) benchOutput(b *benchFlags, results []*bench.Result) error {
 		}
 	}
 	if b.jsonFile != "" {
-		f, err := os.Create(b.jsonFile)
-		if err != nil {
+		if err := writeFile(b.jsonFile, func(w io.Writer) error { return bench.JSON(w, results) }); err != nil {
 			return err
 		}
-		if err := errors.Join(bench.JSON(f, results), f.Close()); err != nil {
+	}
+	if b.htmlFile != "" {
+		if err := writeFile(b.htmlFile, func(w io.Writer) error { return bench.HTML(w, results) }); err != nil {
 			return err
 		}
 	}
@@ -134,4 +188,12 @@ func (c *cli) benchOutput(b *benchFlags, results []*bench.Result) error {
 		return bench.Plot(b.plotFile, results)
 	}
 	return nil
+}
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }

@@ -25,7 +25,7 @@ func (addWorkload) About() string {
 func (addWorkload) Defaults(c *Config) {
 	if c.Count == 0 {
 		c.Count = defaultAddCount
-		if c.Via == ViaAPI {
+		if c.Via == ViaSingle || c.Via == ViaAPI {
 			c.Count = defaultAddCount / 5
 		}
 	}
@@ -69,9 +69,20 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	p := e.progress()
 	defer p.end()
 	var mu sync.Mutex
-	answers := newLatency("answer to an add")
-	cpu := e.cpuSeconds()
+	name := "answer to an add"
+	var pace func(int) time.Time
+	if e.Rate > 0 && e.Via != ViaPublish {
+		name += ", from its intended start"
+	}
+	answers := newLatency(name)
+	m, err := e.meter(ctx)
+	if err != nil {
+		return nil, err
+	}
 	begun := time.Now()
+	if e.Rate > 0 {
+		pace = func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
+	}
 	sampling, stop := context.WithCancel(ctx)
 	var curve Curve
 	var wg sync.WaitGroup
@@ -80,7 +91,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	})
 	// Spread over a month, so that no tick is more crowded than real ones are.
 	spread := int64(farAhead/time.Millisecond) / int64(e.Count)
-	err := a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n)*max(spread, 1) }, nil, func(d time.Duration) {
+	err = a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n)*max(spread, 1) }, pace, func(d time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
 		answers.add(d)
@@ -96,14 +107,16 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 		return nil, err
 	}
 	took := end.Sub(begun)
+	use, err := m.stop(ctx)
+	if err != nil {
+		return nil, err
+	}
 	curve.Name = "acknowledged"
 	r.Curves.Lines = []Curve{curve}
 	r.figure("adds acknowledged", float64(e.Count)/acknowledged.Seconds(), "1/s")
 	r.figure("timers stored", float64(e.Count)/took.Seconds(), "1/s")
-	if used := e.cpuSeconds() - cpu; used > 0 {
-		r.figure("CPU a timer (clients and server)", used/float64(e.Count)*1e6, "µs")
-	}
-	if e.Via == ViaAPI {
+	use.figures(r, e.Count)
+	if e.Via != ViaPublish {
 		r.Latencies = append(r.Latencies, answers)
 	}
 	return r, nil

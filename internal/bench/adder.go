@@ -35,9 +35,11 @@ type Adder struct {
 	prefix  string // of ids: unique for the run
 	mark    []byte // prefix
 	service string
-	pad     string
-	conns   []*nats.Conn
-	done    atomic.Int64
+	// callback is where the timers call back, or "".
+	callback string
+	pad      string
+	conns    []*nats.Conn
+	done     atomic.Int64
 }
 
 // NewAdder makes the workers' connections. Timers get ids of their own and fire
@@ -88,6 +90,10 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 	body = append(body, a.ID(n)...)
 	body = append(body, `","source":"`+source+`","type":"belfry.bench","timersvc":"`...)
 	body = append(body, a.service...)
+	if a.callback != "" {
+		body = append(body, `","timercallback":"`...)
+		body = append(body, a.callback...)
+	}
 	body = append(body, `","timerat":"`...)
 	body = append(body, schemas.FormatTime(dueMs)...)
 	body = append(body, `","data":"`...)
@@ -97,7 +103,9 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 
 // Add adds the timers 0 to count-1, due when due says, and returns when every add
 // was acknowledged. pace, if not nil, is when (of the run's start) a timer may be
-// added. answered, if not nil, is told how long each API add took.
+// added. answered, if not nil, is told how long a single add took: from when pace
+// intended it to begin, so that one slow answer counts for all that it held up,
+// or without a pace from when it began.
 func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace func(n int) time.Time, answered func(time.Duration)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -113,10 +121,10 @@ func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace 
 				return n, pace == nil || waitUntil(ctx, pace(n))
 			}
 			var err error
-			if a.env.Via == ViaAPI {
-				err = a.request(ctx, nc, take, due, answered)
-			} else {
+			if a.env.Via == ViaPublish {
 				err = a.publish(ctx, nc, take, due)
+			} else {
+				err = a.singles(ctx, nc, take, due, pace, answered)
 			}
 			if err != nil {
 				cancel(err)
@@ -172,28 +180,48 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 	}
 }
 
-// request adds one timer at a time.
-func (a *Adder) request(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64, answered func(time.Duration)) error {
+// singles adds one timer at a time.
+func (a *Adder) singles(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64, pace func(int) time.Time, answered func(time.Duration)) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
 	for {
 		n, ok := take()
 		if !ok {
 			return nil
 		}
 		begun := time.Now()
-		rctx, cancel := context.WithTimeout(ctx, addTimeout)
-		m, err := nc.RequestMsgWithContext(rctx, a.message(schemas.SubjectAPIPrefix+"add", n, due(n)))
+		if pace != nil {
+			begun = pace(n)
+		}
+		actx, cancel := context.WithTimeout(ctx, addTimeout)
+		if a.env.Via == ViaAPI {
+			err = a.request(actx, nc, a.message(schemas.SubjectAPIPrefix+"add", n, due(n)))
+		} else {
+			_, err = js.PublishMsg(actx, a.message(schemas.SubjectAdd, n, due(n)))
+		}
 		cancel()
 		if err != nil {
 			return fmt.Errorf("an add was not answered: %w", err)
-		}
-		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
-			return fmt.Errorf("an add was refused: %s: %s", code, m.Header.Get(micro.ErrorHeader))
 		}
 		a.done.Add(1)
 		if answered != nil {
 			answered(time.Since(begun))
 		}
 	}
+}
+
+// request asks the API, and takes an error in the answer for one.
+func (a *Adder) request(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
+	m, err := nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		return err
+	}
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		return fmt.Errorf("refused: %s: %s", code, m.Header.Get(micro.ErrorHeader))
+	}
+	return nil
 }
 
 // waitUntil waits for a time, or returns false when ctx ends first.

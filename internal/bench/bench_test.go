@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,36 +21,67 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// childEnv makes the test binary a Belfry: folder, NATS and HTTP address.
-const childEnv = "BELFRY_BENCH_CHILD"
+// childEnv makes the test binary a Belfry or a nats-server: a spec of either, as JSON.
+const (
+	childEnv  = "BELFRY_BENCH_CHILD"
+	serverEnv = "BELFRY_BENCH_SERVER"
+)
 
 func TestMain(m *testing.M) {
-	if env := os.Getenv(childEnv); env != "" {
-		if err := serve(strings.Split(env, "|")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	var err error
+	switch node, nats := os.Getenv(childEnv), os.Getenv(serverEnv); {
+	case node != "":
+		err = serve(node)
+	case nats != "":
+		var spec ServerSpec
+		if err = json.Unmarshal([]byte(nats), &spec); err == nil {
+			err = RunServer(context.Background(), spec, os.Stdin)
 		}
-		os.Exit(0)
+	default:
+		goleak.VerifyTestMain(m)
 	}
-	goleak.VerifyTestMain(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
-func serve(args []string) error {
-	a, err := app.New(app.Options{Data: args[0], NATSListen: args[1], HTTP: args[2], Profile: app.ProfileFast, Shards: 2})
+func serve(text string) error {
+	var s NodeSpec
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	o := app.Options{NATSURL: s.NATSURL, Replicas: s.Replicas, HTTP: s.HTTP, Shards: s.Shards}
+	if s.NATSURL == "" {
+		o.Data, o.NATSListen, o.Profile = s.Data, s.NATSListen, s.Profile
+	}
+	a, err := app.New(o)
 	if err != nil {
 		return err
 	}
-	return a.Run(context.Background()) // until it is killed
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return a.Run(ctx)
 }
 
-func child(data, nats, http string) *exec.Cmd {
+// child makes this very binary a process with a spec in its environment.
+func child(name string, spec any) *exec.Cmd {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic(err)
+	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+data+"|"+nats+"|"+http)
+	cmd.Env = append(os.Environ(), name+"="+string(text))
 	return cmd
 }
 
 func config(t *testing.T) Config {
-	return Config{Dir: t.TempDir(), Profile: app.ProfileFast, Shards: 2, Serve: child}
+	return Config{
+		Dir: t.TempDir(), Profile: app.ProfileFast, Shards: 2, Warmup: 50,
+		Serve:  func(s NodeSpec) *exec.Cmd { return child(childEnv, s) },
+		Server: func(s ServerSpec) *exec.Cmd { return child(serverEnv, s) },
+	}
 }
 
 func run(t *testing.T, name string, change func(*Config)) *Result {
@@ -157,8 +190,8 @@ func TestBurst(t *testing.T) {
 
 func TestPending(t *testing.T) {
 	t.Parallel()
-	r := run(t, "pending", func(c *Config) { c.Count, c.Seconds = 1000, 1 })
-	if r.Verified.Found != 1000 || figure(t, r, "restart after a kill, until ready") <= 0 || figure(t, r, "disk, pending") <= 0 {
+	r := run(t, "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast, c.Profile = 1000, 1, true, app.ProfileSafe })
+	if r.Verified.Found != 1001 || figure(t, r, restartFigure) <= 0 || figure(t, r, "restart after a kill, until ready") <= 0 || figure(t, r, "disk, pending") <= 0 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -12,56 +12,109 @@ import (
 // Config says what to measure, and on what. The zero value of a field means its
 // default, which may be the workload's own.
 type Config struct {
-	// NATSURL is a server on which Belfry runs; empty starts an embedded one in
-	// this process, in a new folder that is removed afterwards.
+	// NATSURL is a server on which Belfry runs; empty starts what On says, in new
+	// folders that are removed afterwards.
 	NATSURL string
 	// Creds is a NATS credentials file for NATSURL.
 	Creds string
-	// Dir is where the embedded server's folder is made; default the system's for
+	// On says on what server the node runs that is measured; default OnEmbedded.
+	On Topology
+	// Dir is where the servers' folders are made; default the system's for
 	// temporary files. It should be on the disk that is to be measured.
 	Dir string
-	// Profile is that of the embedded server; default safe.
+	// Profile is that of the servers; default safe.
 	Profile app.Profile
-	// Shards of the embedded server; default schemas.DefaultShards.
+	// LoadFast lets the pending workload add its timers in the fast profile,
+	// whatever Profile is: then only what is measured afterwards is of Profile.
+	LoadFast bool
+	// Shards of the store; default schemas.DefaultShards.
 	Shards int
 
-	// Rate is how many timers are due a second.
+	// Rate is how many timers are due a second; for single adders how many are
+	// begun a second, 0 for as many as there can be.
 	Rate int
 	// Seconds is how long timers are due, or how long idleness is watched.
 	Seconds int
 	// Count is how many timers there are, where Rate does not say.
 	Count int
-	// Size is the size of the event's data, in bytes; default 128.
+	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
-	// Workers add at the same time, each on a connection of its own; default 2.
+	// Workers add, or cancel, at the same time, each on a connection of its own;
+	// the default is DefaultWorkers for a window of publishes, DefaultSingles for
+	// one request at a time.
 	Workers int
-	// Via is how timers are added: ViaPublish (default) or ViaAPI.
+	// Via is how timers are added; default ViaPublish.
 	Via string
+	// Callback is what timers call back: CallbackHTTP, CallbackNATS, or nothing.
+	Callback string
 	// Lead is how far ahead of its due time a timer is added; 0 lets the workload
 	// choose.
 	Lead time.Duration
+	// Warmup is how many timers are added and fired before anything is measured;
+	// 0 is DefaultWarmup, less than 0 none.
+	Warmup int
+
+	// Raw is how many raw JetStream operations of each kind are measured on the
+	// same server after the run; 0 for none.
+	Raw int
+	// CPUProfile is a file for a CPU profile of what is measured, of the first run.
+	CPUProfile string
 
 	// Progress takes a line while it runs; nil for none. Live says that it is a
 	// terminal, where the line is drawn over.
 	Progress io.Writer
 	Live     bool
 	// Serve makes the command of a Belfry of its own process, for the workloads
-	// that kill it: it serves the data folder, NATS and HTTP at these addresses.
-	Serve func(data, nats, http string) *exec.Cmd
+	// that kill it.
+	Serve func(NodeSpec) *exec.Cmd
+	// Server makes the command of a process that calls RunServer with the spec.
+	Server func(ServerSpec) *exec.Cmd
+}
+
+// Topology says on what a node runs.
+type Topology string
+
+// The topologies.
+const (
+	OnEmbedded Topology = "embedded" // a server in the node's process
+	OnServer   Topology = "server"   // a nats-server process
+	OnCluster  Topology = "cluster"  // three nats-server processes, three replicas
+)
+
+// NodeSpec is what a node in a process of its own is started with.
+type NodeSpec struct {
+	// Data and NATSListen are for an embedded server, NATSURL and Replicas for
+	// another.
+	Data, NATSListen string
+	NATSURL          string
+	Replicas         int
+	HTTP             string
+	Profile          app.Profile
+	Shards           int
 }
 
 // How timers are added.
 const (
-	ViaPublish = "publish" // timers.add, acknowledged by JetStream
+	ViaPublish = "publish" // timers.add, a window of publishes under way
+	ViaSingle  = "single"  // timers.add, one publish at a time and worker
 	ViaAPI     = "api"     // timers.api.add, one request at a time and worker
+)
+
+// What timers call back.
+const (
+	CallbackHTTP = "http"
+	CallbackNATS = "nats"
 )
 
 // Defaults and bounds of Config.
 const (
-	DefaultSize    = 128
+	DefaultSize    = 400
 	DefaultWorkers = 2
-	maxWorkers     = 256
+	DefaultSingles = 16
+	DefaultWarmup  = 2000
+	maxWorkers     = 1024
 	maxCount       = 100_000_000
+	replicas       = 3
 )
 
 func bad(format string, args ...any) error {
@@ -75,13 +128,20 @@ func (c *Config) setDefaults() error {
 		}
 	}
 	orInt(&c.Size, DefaultSize)
-	orInt(&c.Workers, DefaultWorkers)
+	if c.Via == "" {
+		c.Via = ViaPublish
+	}
+	if c.Via == ViaPublish {
+		orInt(&c.Workers, DefaultWorkers)
+	}
+	orInt(&c.Workers, DefaultSingles)
+	orInt(&c.Warmup, DefaultWarmup)
 	orInt(&c.Shards, schemas.DefaultShards)
 	if c.Profile == "" {
 		c.Profile = app.ProfileSafe
 	}
-	if c.Via == "" {
-		c.Via = ViaPublish
+	if c.On == "" {
+		c.On = OnEmbedded
 	}
 	switch {
 	case c.Size < 0 || c.Size > schemas.DefaultLimitPayload:
@@ -92,8 +152,16 @@ func (c *Config) setDefaults() error {
 		return bad("rate, seconds and lead cannot be negative")
 	case c.Count < 0 || c.Count > maxCount:
 		return bad("count is %d; it must be 1 to %d", c.Count, maxCount)
-	case c.Via != ViaPublish && c.Via != ViaAPI:
-		return bad("via %.40q does not exist; it is %s or %s", c.Via, ViaPublish, ViaAPI)
+	case c.Via != ViaPublish && c.Via != ViaSingle && c.Via != ViaAPI:
+		return bad("via %.40q does not exist; it is %s, %s or %s", c.Via, ViaPublish, ViaSingle, ViaAPI)
+	case c.Callback != "" && c.Callback != CallbackHTTP && c.Callback != CallbackNATS:
+		return bad("callback %.40q does not exist; it is %s or %s", c.Callback, CallbackHTTP, CallbackNATS)
+	case c.On != OnEmbedded && c.On != OnServer && c.On != OnCluster:
+		return bad("there is no %.40q to run on; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
+	case c.NATSURL != "" && c.On != OnEmbedded:
+		return bad("on %s starts servers, and nats-url is one that runs: give one of them", c.On)
+	case c.Raw < 0 || c.Raw > maxCount:
+		return bad("raw is %d; it must be 0 to %d", c.Raw, maxCount)
 	}
 	return nil
 }

@@ -18,33 +18,88 @@ import (
 // Env is what a run has at hand. It is for one goroutine.
 type Env struct {
 	Config
-	node  *app.App // nil with a URL, or before Start
-	conns []*nats.Conn
-	clean []func() error
-	js    jetstream.JetStream
-	shard int // how many there are
+	node *app.App // nil with a URL, or before Start
+	// deployed are the servers of their own processes, or nil.
+	deployed *deployment
+	conns    []*nats.Conn
+	clean    []func() error
+	js       jetstream.JetStream
+	shard    int // how many there are
 }
 
-// Start starts the embedded Belfry, or connects to the one at NATSURL.
+// Start starts the servers and the node that On says, or connects to the Belfry at
+// NATSURL, and lets a few timers through before anything is measured.
 func (e *Env) Start(ctx context.Context) error {
-	if e.NATSURL == "" {
-		dir, err := e.TempDir()
-		if err != nil {
-			return err
-		}
-		// What it has to say would tear the progress line; a run that fails says why.
-		e.node, err = app.New(app.Options{
-			Data: dir, NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, Profile: e.Profile, Shards: e.Shards, Node: "bench",
-			Log: zerolog.New(os.Stderr).Level(zerolog.ErrorLevel),
-		})
-		if err != nil {
-			return err
-		}
-		if err := e.node.Start(ctx); err != nil {
-			return err
-		}
+	if e.NATSURL != "" {
+		return e.begin(ctx)
 	}
-	return e.attach(ctx)
+	o := app.Options{
+		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true,
+		// What it has to say would tear the progress line; a run that fails says why.
+		Log: zerolog.New(os.Stderr).With().Timestamp().Logger().Level(zerolog.ErrorLevel),
+	}
+	var err error
+	if e.On == OnEmbedded {
+		if o.Data, err = e.TempDir(); err != nil {
+			return err
+		}
+		o.NATSListen, o.Profile = "127.0.0.1:0", e.Profile
+	} else {
+		if e.deployed, err = e.deploy(false); err != nil {
+			return err
+		}
+		if _, err := e.deployed.start(ctx); err != nil {
+			return err
+		}
+		o.NATSURL, o.Replicas = e.deployed.url, e.deployed.replicas
+	}
+	if e.node, err = app.New(o); err != nil {
+		return err
+	}
+	if err := e.node.Start(ctx); err != nil {
+		return err
+	}
+	return e.begin(ctx)
+}
+
+// begin attaches and warms up.
+func (e *Env) begin(ctx context.Context) error {
+	if err := e.attach(ctx); err != nil {
+		return err
+	}
+	return e.warm(ctx)
+}
+
+// warm lets timers through until they have fired: connections, pools and files
+// are made then, and not in the first second of what is measured.
+func (e *Env) warm(ctx context.Context) error {
+	if e.Warmup <= 0 {
+		return nil
+	}
+	p := e.progress()
+	defer p.end()
+	p.show("warming up with %d timers", e.Warmup)
+	a, err := e.NewAdder("bench_warm")
+	if err != nil {
+		return err
+	}
+	due := make([]int64, e.Warmup)
+	now := time.Now().UnixMilli()
+	for n := range due {
+		due[n] = now
+	}
+	w, err := e.Watch(ctx, a, due)
+	if err != nil {
+		return err
+	}
+	if err := a.Add(ctx, len(due), func(int) int64 { return now }, nil, nil); err != nil {
+		return err
+	}
+	if err := w.Wait(ctx, patience, func(seen int) { p.show("warming up: %d of %d fired", seen, len(due)) }); err != nil {
+		return err
+	}
+	_, err = e.drained(ctx, p)
+	return err
 }
 
 // attach makes the connection for questions.
@@ -122,24 +177,6 @@ func (e *Env) close(ctx context.Context) error {
 		e.clean = e.clean[:last]
 	}
 	return err
-}
-
-// cpuSeconds is what this process has used, server and clients together; 0 where
-// the server is elsewhere or the system does not tell.
-func (e *Env) cpuSeconds() float64 {
-	if e.node == nil {
-		return 0
-	}
-	families, err := e.node.Registry().Gather()
-	if err != nil {
-		return 0 // a figure that is missing, not one that is wrong
-	}
-	for _, f := range families {
-		if f.GetName() == "process_cpu_seconds_total" && len(f.GetMetric()) == 1 {
-			return f.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	return 0
 }
 
 // drained waits until no add is left in TIMERS_ADD, and returns when that was. It

@@ -2,20 +2,28 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/schemas"
 )
 
-// pendingWorkload measures what timers cost that only wait. It needs Serve: the
-// server is a process of its own, watched and killed from outside.
+// pendingWorkload measures what timers cost that only wait. Everything but the
+// clients is a process of its own, watched and killed from outside.
 type pendingWorkload struct{}
 
 const (
 	defaultPendingCount   = 1_000_000
 	defaultPendingSeconds = 30
-	// quiet is how long a server is left alone before its idleness is measured, so
-	// that what it does after a start or an add is over.
+	// quiet is how long a server is left alone, at most, before its idleness is
+	// measured, so that what it does after a start or an add is over.
 	quiet = 10 * time.Second
+	// probeLead is when the timer is due whose firing ends a restart.
+	probeLead = 2 * time.Second
 )
 
 func (pendingWorkload) Name() string { return "pending" }
@@ -32,32 +40,62 @@ func (pendingWorkload) Defaults(c *Config) {
 	}
 }
 
+// The figures of the table.
+const (
+	restartFigure = "restart after a kill, until a timer fired"
+	idleFigure    = "idle CPU, pending, above empty"
+)
+
 func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if e.NATSURL != "" {
 		return nil, bad("the pending workload kills its server, so it starts its own: leave out nats-url")
 	}
-	if e.Serve == nil {
-		return nil, bad("the pending workload needs a program to start")
-	}
-	dir, err := e.TempDir()
-	if err != nil {
-		return nil, err
-	}
-	proc, err := e.newProcess(dir)
+	d, err := e.deploy(true)
 	if err != nil {
 		return nil, err
 	}
 	p := e.progress()
 	defer p.end()
-	if _, err := proc.start(ctx); err != nil {
+	if _, err := d.start(ctx); err != nil {
 		return nil, err
 	}
-	e.NATSURL = proc.natsURL()
+	e.NATSURL = d.url
 	defer func() { e.NATSURL = "" }()
-	idle, err := e.idle(ctx, proc, p, "empty")
+	empty, err := e.idle(ctx, d, p, "empty")
 	if err != nil {
 		return nil, err
 	}
+	if err := e.reprofile(ctx, d, p, app.ProfileFast); err != nil {
+		return nil, err
+	}
+	r, err := e.fill(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	empty.figures(r, d, "empty")
+	if err := e.reprofile(ctx, d, p, e.Profile); err != nil {
+		return nil, err
+	}
+	return r, e.withPending(ctx, r, d, empty, p)
+}
+
+// reprofile starts everything again in another profile, if LoadFast asks for it.
+func (e *Env) reprofile(ctx context.Context, d *deployment, p *progress, to app.Profile) error {
+	if !e.LoadFast || d.profile == to {
+		return nil
+	}
+	p.show("starting again in the %s profile", to)
+	e.disconnect()
+	if err := d.stop(); err != nil {
+		return err
+	}
+	d.profile = to
+	_, err := d.start(ctx)
+	return err
+}
+
+// fill adds the timers that then wait.
+func (e *Env) fill(ctx context.Context, d *deployment) (*Result, error) {
 	if err := e.attach(ctx); err != nil {
 		return nil, err
 	}
@@ -69,60 +107,131 @@ func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.figure("idle CPU, empty", idle.cpuPercent, "% of a core")
-	r.figure("memory, empty", idle.rssMB, "MB")
-	return r, e.withPending(ctx, r, proc, p)
+	servers, node, err := d.usage()
+	if err != nil {
+		return nil, err
+	}
+	memory(r, d, servers, node, "right after the adds")
+	e.disconnect()
+	return r, nil
 }
 
 // withPending measures with the timers in place.
-func (e *Env) withPending(ctx context.Context, r *Result, proc *process, p *progress) error {
-	busy, err := proc.usage(ctx)
+func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty idleness, p *progress) error {
+	idle, err := e.idle(ctx, d, p, "pending")
 	if err != nil {
 		return err
 	}
-	r.figure("memory right after the adds", busy.rssMB, "MB")
-	e.disconnect()
-	idle, err := e.idle(ctx, proc, p, "pending")
-	if err != nil {
-		return err
-	}
-	r.figure("idle CPU, pending", idle.cpuPercent, "% of a core")
-	r.figure("memory, pending", idle.rssMB, "MB")
-	disk, err := diskBytes(proc.dir)
+	idle.figures(r, d, "pending")
+	r.figure(idleFigure, idle.cpu()-empty.cpu(), "% of a core")
+	disk, err := diskBytes(d.dirs...)
 	if err != nil {
 		return err
 	}
 	r.figure("disk, pending", float64(disk)/1e6, "MB")
-	if err := proc.kill(); err != nil {
-		return err
-	}
-	p.show("killed; starting again")
-	took, err := proc.start(ctx)
-	if err != nil {
-		return err
-	}
-	r.figure("restart after a kill, until ready", took.Seconds(), "s")
-	if err := e.attach(ctx); err != nil {
+	if err := e.restart(ctx, r, d, p); err != nil {
 		return err
 	}
 	found, err := e.records(ctx)
 	if err != nil {
 		return err
 	}
-	r.Verified = stored(e.Count, found)
+	r.Verified = stored(e.Count+1, found) // and the probe
 	e.disconnect()
-	if idle, err = e.idle(ctx, proc, p, "pending, restarted"); err != nil {
+	if idle, err = e.idle(ctx, d, p, "pending, restarted"); err != nil {
 		return err
 	}
-	r.figure("idle CPU, pending, restarted", idle.cpuPercent, "% of a core")
-	r.figure("memory, pending, restarted", idle.rssMB, "MB")
+	idle.figures(r, d, "pending, restarted")
 	return nil
 }
 
-type idleness struct{ cpuPercent, rssMB float64 }
+// restart kills everything and measures until a timer has fired that became due
+// while nothing ran.
+func (e *Env) restart(ctx context.Context, r *Result, d *deployment, p *progress) error {
+	if err := e.attach(ctx); err != nil {
+		return err
+	}
+	probe, err := e.NewAdder("bench_probe")
+	if err != nil {
+		return err
+	}
+	due := time.Now().Add(probeLead)
+	if err := probe.Add(ctx, 1, func(int) int64 { return due.UnixMilli() }, nil, nil); err != nil {
+		return err
+	}
+	e.disconnect()
+	if err := d.kill(); err != nil {
+		return err
+	}
+	p.show("killed; waiting until a timer is due")
+	if !waitUntil(ctx, due) {
+		return context.Cause(ctx)
+	}
+	p.show("starting again")
+	begun := time.Now()
+	ready, err := d.start(ctx)
+	if err != nil {
+		return err
+	}
+	r.figure("restart after a kill, until ready", ready.Seconds(), "s")
+	if err := e.attach(ctx); err != nil {
+		return err
+	}
+	at, err := e.firedAt(ctx, probe)
+	if err != nil {
+		return err
+	}
+	if at.Before(due) {
+		return fmt.Errorf("%w: the timer of the restart fired %s early", ErrUnsound, due.Sub(at))
+	}
+	// The stream's timestamp is this machine's, too: it all runs here.
+	r.figure(restartFigure, at.Sub(begun).Seconds(), "s")
+	return nil
+}
 
-// idle measures a server that is left alone for Seconds.
-func (e *Env) idle(ctx context.Context, proc *process, p *progress, what string) (idleness, error) {
+// firedAt waits for the one timer of an adder and returns when it fired.
+func (e *Env) firedAt(ctx context.Context, a *Adder) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("the timer that was due did not fire within %s of the restart", startBound))
+	defer cancel()
+	s, err := e.js.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for {
+		m, err := s.GetLastMsgForSubject(ctx, schemas.SubjectFired(a.service))
+		if err == nil {
+			return m.Time, nil
+		}
+		if !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return time.Time{}, err
+		}
+		if !waitUntil(ctx, time.Now().Add(10*time.Millisecond)) {
+			return time.Time{}, context.Cause(ctx)
+		}
+	}
+}
+
+// idleness is what servers and node use when nothing is asked of them.
+type idleness struct{ serversCPU, serversMB, nodeCPU, nodeMB float64 }
+
+func (i idleness) cpu() float64 { return i.serversCPU + i.nodeCPU }
+
+func (i idleness) figures(r *Result, d *deployment, what string) {
+	r.figure("idle CPU, "+what, i.cpu(), "% of a core")
+	memory(r, d, used{rssMB: i.serversMB}, used{rssMB: i.nodeMB}, what)
+}
+
+func memory(r *Result, d *deployment, servers, node used, what string) {
+	if len(d.servers) > 0 {
+		r.figure("memory of the servers, "+what, servers.rssMB, "MB")
+		r.figure("memory of the node, "+what, node.rssMB, "MB")
+		return
+	}
+	r.figure("memory, "+what, node.rssMB, "MB")
+}
+
+// idle measures a deployment that is left alone for Seconds.
+func (e *Env) idle(ctx context.Context, d *deployment, p *progress, what string) (idleness, error) {
 	wait := func(d time.Duration, doing string) error {
 		end := time.Now().Add(d)
 		for left := d; left > 0; left = time.Until(end) {
@@ -133,23 +242,25 @@ func (e *Env) idle(ctx context.Context, proc *process, p *progress, what string)
 		}
 		return nil
 	}
-	if err := wait(quiet, "letting it settle"); err != nil {
+	watched := time.Duration(e.Seconds) * time.Second
+	if err := wait(min(quiet, watched), "letting it settle"); err != nil {
 		return idleness{}, err
 	}
-	before, err := proc.usage(ctx)
+	servers, node, err := d.usage()
 	if err != nil {
 		return idleness{}, err
 	}
 	begun := time.Now()
-	if err := wait(time.Duration(e.Seconds)*time.Second, "measuring idle CPU"); err != nil {
+	if err := wait(watched, "measuring idle CPU"); err != nil {
 		return idleness{}, err
 	}
-	after, err := proc.usage(ctx)
+	serversEnd, nodeEnd, err := d.usage()
 	if err != nil {
 		return idleness{}, err
 	}
-	if after.cpuSeconds < before.cpuSeconds {
-		return idleness{}, fmt.Errorf("the server restarted while it was watched")
-	}
-	return idleness{cpuPercent: (after.cpuSeconds - before.cpuSeconds) / time.Since(begun).Seconds() * 100, rssMB: after.rssMB}, nil
+	percent := 100 / time.Since(begun).Seconds()
+	return idleness{
+		serversCPU: (serversEnd.cpuSeconds - servers.cpuSeconds) * percent, serversMB: serversEnd.rssMB,
+		nodeCPU: (nodeEnd.cpuSeconds - node.cpuSeconds) * percent, nodeMB: nodeEnd.rssMB,
+	}, nil
 }

@@ -35,12 +35,26 @@ func Plot(path string, results []*Result) error {
 	if len(results) == 0 {
 		return nil
 	}
+	p, err := draw(results)
+	if err != nil {
+		return err
+	}
+	if err := p.Save(plotWidth, plotHeight, path); err != nil {
+		return fmt.Errorf("plot: %w", err)
+	}
+	return nil
+}
+
+const plotWidth, plotHeight = 22 * vg.Centimeter, 13 * vg.Centimeter
+
+// draw puts the curves of runs of one kind into one plot.
+func draw(results []*Result) (*plot.Plot, error) {
 	first := results[0].Curves
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = first.Title, first.X, first.Y
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
-	positive := false
+	drawn := false
 	for n, r := range results {
 		for i, c := range r.Curves.Lines {
 			xys := make(plotter.XYs, 0, len(c.X))
@@ -48,7 +62,6 @@ func Plot(path string, results []*Result) error {
 				if first.LogY && c.Y[k] <= 0 {
 					continue
 				}
-				positive = true
 				xys = append(xys, plotter.XY{X: c.X[k], Y: c.Y[k]})
 			}
 			if len(xys) < 2 {
@@ -56,7 +69,7 @@ func Plot(path string, results []*Result) error {
 			}
 			line, err := plotter.NewLine(xys)
 			if err != nil {
-				return fmt.Errorf("plot %s: %w", c.Name, err)
+				return nil, fmt.Errorf("plot %s: %w", c.Name, err)
 			}
 			line.Color, line.Width = lineColours[i%len(lineColours)], vg.Points(1.5)
 			line.Dashes = []vg.Length{vg.Points(float64(4 * n)), vg.Points(float64(2 * n))}
@@ -64,6 +77,7 @@ func Plot(path string, results []*Result) error {
 				line.Dashes = nil
 			}
 			p.Add(line)
+			drawn = true
 			name := c.Name
 			if len(results) > 1 {
 				name = fmt.Sprintf("%s (run %d)", name, n+1)
@@ -71,16 +85,13 @@ func Plot(path string, results []*Result) error {
 			p.Legend.Add(name, line)
 		}
 	}
-	if first.LogY && positive {
+	if first.LogY && drawn {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	}
-	if first.X == nines {
+	if first.X == nines && drawn {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ninesTicks{}
 	}
-	if err := p.Save(22*vg.Centimeter, 13*vg.Centimeter, path); err != nil {
-		return fmt.Errorf("plot: %w", err)
-	}
-	return nil
+	return p, nil
 }
 
 // nines is the label of an axis of percentiles, drawn as 1/(1-q).

@@ -1,88 +1,79 @@
 package bench
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/procfs"
 )
 
-// startBound is how long a server may take until it is ready.
-const startBound = 5 * time.Minute
+const (
+	// startBound is how long a process may take until it is ready.
+	startBound = 5 * time.Minute
+	// stopBound is how long one may take to stop when asked to.
+	stopBound = 30 * time.Second
+)
 
-// process is a Belfry in a process of its own.
+// process is a child: a nats-server, or a Belfry.
 type process struct {
-	serve      func(data, nats, http string) *exec.Cmd
-	dir        string
-	nats, http string
-	cmd        *exec.Cmd
-	exited     chan error
-	out        tail
+	what    string
+	command func() *exec.Cmd
+	// ready reports whether it serves; a call may take long, and fail often.
+	ready func(context.Context) bool
+	// endsWithInput: it stops when its standard input does, and not by a signal.
+	endsWithInput bool
+	cmd           *exec.Cmd
+	stdin         io.Closer
+	exited        chan error
+	out           tail
 }
 
-// newProcess chooses two ports; the process is killed with the Env.
-func (e *Env) newProcess(dir string) (*process, error) {
-	p := &process{serve: e.Serve, dir: dir}
-	for _, addr := range []*string{&p.nats, &p.http} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		*addr = l.Addr().String()
-		if err := l.Close(); err != nil {
-			return nil, err
-		}
+// launch starts it, without waiting until it is ready.
+func (p *process) launch() error {
+	cmd := p.command()
+	cmd.Stdout, cmd.Stderr = &p.out, &p.out
+	in, err := cmd.StdinPipe() // ends with this process, which ends a server
+	if err != nil {
+		return err
 	}
-	e.onClose(p.kill)
-	return p, nil
-}
-
-func (p *process) natsURL() string { return "nats://" + p.nats }
-
-// start starts it and returns how long it took until it was ready.
-func (p *process) start(ctx context.Context) (time.Duration, error) {
-	p.cmd = p.serve(p.dir, p.nats, p.http)
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	begun := time.Now()
-	if err := p.cmd.Start(); err != nil {
-		p.cmd = nil
-		return 0, err
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.what, err)
 	}
-	cmd, exited := p.cmd, make(chan error, 1)
-	p.exited = exited
+	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
-	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("the server was not ready after %s", startBound))
+	p.cmd, p.stdin, p.exited = cmd, in, exited
+	return nil
+}
+
+// await waits until it is ready.
+func (p *process) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("%s was not ready after %s", p.what, startBound))
 	defer cancel()
-	for {
-		if resp, err := p.get(ctx, "/readyz"); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return time.Since(begun), nil
-			}
-		}
-		t := time.NewTimer(10 * time.Millisecond)
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for !p.ready(ctx) {
 		select {
 		case err := <-p.exited:
-			t.Stop()
 			p.cmd = nil
-			return 0, fmt.Errorf("the server ended while it started (%w): %s", errors.Join(err, errors.New("exit")), p.out.String())
+			return fmt.Errorf("%s ended while it started (%w): %s", p.what, errors.Join(err, errors.New("exit")), p.out.String())
 		case <-ctx.Done():
-			t.Stop()
-			return 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-t.C:
 		}
 	}
+	return nil
 }
 
 // kill ends it with SIGKILL and waits for its end. It may be called twice.
@@ -96,69 +87,111 @@ func (p *process) kill() error {
 	return err
 }
 
-func (p *process) get(ctx context.Context, path string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.http+path, nil)
-	if err != nil {
-		return nil, err
+// stop asks it to end and waits.
+func (p *process) stop() error {
+	if p.cmd == nil {
+		return nil
 	}
-	return http.DefaultClient.Do(req)
+	err := p.stdin.Close()
+	if !p.endsWithInput {
+		err = p.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	t := time.NewTimer(stopBound)
+	defer t.Stop()
+	select {
+	case <-p.exited:
+		p.cmd = nil
+		return err
+	case <-t.C:
+		return errors.Join(fmt.Errorf("%s did not stop within %s", p.what, stopBound), p.kill())
+	}
 }
 
 // used is what a process has used until now.
 type used struct{ cpuSeconds, rssMB float64 }
 
-// usage asks the process's own metrics.
-func (p *process) usage(ctx context.Context) (used, error) {
-	resp, err := p.get(ctx, "/metrics")
+// usage asks the system; it fails where there is no /proc.
+func (p *process) usage() (used, error) {
+	if p.cmd == nil {
+		return used{}, fmt.Errorf("%s does not run", p.what)
+	}
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
 	if err != nil {
-		return used{}, err
+		return used{}, fmt.Errorf("the usage of %s is not known: %w", p.what, err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	st, err := proc.Stat()
 	if err != nil {
-		return used{}, err
+		return used{}, fmt.Errorf("the usage of %s is not known: %w", p.what, err)
 	}
-	var u used
-	var found int
-	s := bufio.NewScanner(bytes.NewReader(body))
-	for s.Scan() {
-		name, value, ok := strings.Cut(s.Text(), " ")
-		v, err := strconv.ParseFloat(value, 64)
-		if !ok || err != nil {
-			continue
-		}
-		switch name {
-		case "process_cpu_seconds_total":
-			u.cpuSeconds = v
-			found++
-		case "process_resident_memory_bytes":
-			u.rssMB = v / 1e6
-			found++
-		}
-	}
-	if found != 2 {
-		return u, errors.New("the server's metrics do not tell its CPU time and memory on this system")
-	}
-	return u, nil
+	return used{cpuSeconds: st.CPUTime(), rssMB: float64(st.ResidentMemory()) / 1e6}, nil
 }
 
-// diskBytes is the size of all files in a folder.
-func diskBytes(dir string) (int64, error) {
+// answers reports whether an HTTP server answers 200.
+func answers(url string) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false // not yet
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+}
+
+// serves reports whether JetStream can make a stream of so many replicas at url.
+func serves(url string, replicas int) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		nc, err := nats.Connect(url, nats.NoReconnect(), nats.Timeout(time.Second))
+		if err != nil {
+			return false // not yet
+		}
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if replicas <= 1 {
+			_, err = js.AccountInfo(ctx)
+			return err == nil
+		}
+		if _, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "BENCH_READY", Subjects: []string{"bench.ready"}, Replicas: replicas}); err != nil {
+			return false
+		}
+		return js.DeleteStream(ctx, "BENCH_READY") == nil
+	}
+}
+
+// diskBytes is the size of all files in folders.
+func diskBytes(dirs ...string) (int64, error) {
 	var n int64
-	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // the server removed it since
+			}
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil {
+				n += info.Size()
+			}
 			return err
+		})
+		if err != nil {
+			return n, err
 		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the server removed it since
-		}
-		if err == nil {
-			n += info.Size()
-		}
-		return err
-	})
-	return n, err
+	}
+	return n, nil
 }
 
 // tail keeps the end of what is written to it.

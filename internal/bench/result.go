@@ -1,9 +1,9 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,7 +12,9 @@ import (
 
 // Result is what one run measured.
 type Result struct {
-	Workload    string         `json:"workload"`
+	Workload string `json:"workload"`
+	// Row is that of Table, if it was run for one.
+	Row         string         `json:"row,omitempty"`
 	At          time.Time      `json:"at"`
 	TookSeconds float64        `json:"took_seconds"`
 	Machine     Machine        `json:"machine"`
@@ -72,15 +74,49 @@ func settings(c Config) map[string]any {
 		s["lead"] = c.Lead.String()
 	}
 	if c.NATSURL == "" {
-		s["server"], s["profile"], s["shards"] = "embedded", string(c.Profile), c.Shards
+		s["on"], s["profile"], s["shards"], s["warmup"] = string(c.On), string(c.Profile), c.Shards, max(c.Warmup, 0)
 	} else {
-		s["server"] = "remote"
+		s["on"] = "remote"
+	}
+	if c.Callback != "" {
+		s["callback"] = c.Callback
+	}
+	if c.LoadFast {
+		s["load_fast"] = true
 	}
 	return s
 }
 
 func (r *Result) figure(name string, value float64, unit string) {
 	r.Figures = append(r.Figures, Figure{Name: name, Value: value, Unit: unit})
+}
+
+// name is that of the workload, and of the row of the table that it was run for.
+func (r *Result) name() string {
+	if r.Row == "" {
+		return r.Workload
+	}
+	return r.Workload + " (" + r.Row + ")"
+}
+
+// value is that of a figure, or 0.
+func (r *Result) value(name string) float64 {
+	for _, f := range r.Figures {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return 0
+}
+
+// latency is the distribution of that name, or nil.
+func (r *Result) latency(name string) *Latency {
+	for _, l := range r.Latencies {
+		if l.Name == name {
+			return l
+		}
+	}
+	return nil
 }
 
 // printer writes until the first error.
@@ -103,23 +139,23 @@ func (r *Result) Text(w io.Writer) error {
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
-	p.f("%s", r.Workload)
+	p.f("%s", r.name())
 	for _, k := range keys {
 		p.f("  %s=%v", k, r.Settings[k])
 	}
 	p.f("\n")
 	for _, f := range r.Figures {
-		p.f("  %-38s %12s %s\n", f.Name, number(f.Value), f.Unit)
+		p.f("  %-46s %12s %s\n", f.Name, number(f.Value), f.Unit)
 	}
 	if len(r.Latencies) > 0 {
-		p.f("  %-38s", "in milliseconds")
+		p.f("  %-46s", "in milliseconds")
 		for _, q := range percentiles {
 			p.f(" %9s", percentileName(q))
 		}
 		p.f("\n")
 	}
 	for _, l := range r.Latencies {
-		p.f("  %-38s", l.Name)
+		p.f("  %-46s", l.Name)
 		for _, q := range percentiles {
 			p.f(" %9.3f", l.At(q))
 		}
@@ -138,53 +174,13 @@ func (r *Result) Text(w io.Writer) error {
 }
 
 func number(v float64) string {
-	switch {
-	case v >= 1000:
+	switch size := math.Abs(v); {
+	case size >= 1000:
 		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
+	case size >= 10:
 		return fmt.Sprintf("%.1f", v)
 	}
 	return fmt.Sprintf("%.3f", v)
-}
-
-// Summary writes the median, least and greatest of each figure of several runs.
-func Summary(w io.Writer, results []*Result) error {
-	p := &printer{w: w}
-	if len(results) < 2 {
-		return nil
-	}
-	values := map[string][]float64{}
-	var names []string
-	take := func(name string, v float64) {
-		if values[name] == nil {
-			names = append(names, name)
-		}
-		values[name] = append(values[name], v)
-	}
-	for _, r := range results {
-		for _, f := range r.Figures {
-			take(f.Name+" ("+f.Unit+")", f.Value)
-		}
-		for _, l := range r.Latencies {
-			for _, q := range percentiles {
-				take(l.Name+" "+percentileName(q)+" (ms)", l.At(q))
-			}
-		}
-	}
-	p.f("%-56s %12s %12s %12s\n", fmt.Sprintf("of %d runs", len(results)), "median", "least", "greatest")
-	for _, name := range names {
-		v := values[name]
-		slices.Sort(v)
-		p.f("  %-54s %12s %12s %12s\n", name, number(v[len(v)/2]), number(v[0]), number(v[len(v)-1]))
-	}
-	return p.err
-}
-
-// JSON writes the results as one document.
-func JSON(w io.Writer, results []*Result) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(map[string]any{"results": results})
 }
 
 // title makes a plot's title of the run's settings.
@@ -192,6 +188,9 @@ func (r *Result) title(c Config, what string) string {
 	parts := []string{what}
 	if c.NATSURL == "" {
 		parts = append(parts, string(c.Profile)+" profile")
+		if c.On != OnEmbedded {
+			parts = append(parts, "on a "+string(c.On))
+		}
 	}
 	return strings.Join(parts, ", ")
 }

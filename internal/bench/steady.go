@@ -60,7 +60,10 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if !waitUntil(ctx, begun) {
 		return nil, context.Cause(ctx)
 	}
-	cpu := e.cpuSeconds()
+	m, err := e.meter(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if err := e.addWatched(ctx, a, w, p, at); err != nil {
 		return nil, err
 	}
@@ -68,7 +71,10 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := w.Wait(ctx, patience, func(seen int) { p.show("%d of %d fired", seen, count) }); err != nil {
 		return nil, err
 	}
-	used := e.cpuSeconds() - cpu
+	use, err := m.stop(ctx)
+	if err != nil {
+		return nil, err
+	}
 	acc, err := w.Account(ctx, p)
 	if err != nil {
 		return nil, err
@@ -76,10 +82,7 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	r := &Result{Verified: acc.Verified}
 	r.figure("timers due", float64(e.Rate), "1/s")
 	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
-	if used > 0 {
-		r.figure("CPU a timer (clients and server)", used/float64(count)*1e6, "µs")
-		r.figure("CPU used (2 cores are 200)", used/(float64(e.Seconds)+e.Lead.Seconds())*100, "%")
-	}
+	use.figures(r, count)
 	sub, str := acc.Lateness()
 	r.Latencies = []*Latency{sub, str}
 	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d timers a second for %d s", e.Rate, e.Seconds)))

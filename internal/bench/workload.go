@@ -24,7 +24,7 @@ type Workload interface {
 
 // Workloads are those that there are.
 func Workloads() []Workload {
-	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, pendingWorkload{}}
+	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, rawWorkload{}}
 }
 
 // ErrUnsound is in the error of a run that lost a timer, fired one twice or early.
@@ -61,6 +61,7 @@ func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, erro
 			}
 		}
 		r, err := runOnce(ctx, w, c)
+		c.CPUProfile = "" // of the first run
 		if r != nil {
 			results = append(results, r)
 		}
@@ -76,6 +77,9 @@ func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 	defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 	begun := time.Now()
 	r, err = w.Run(ctx, e)
+	if err == nil && e.Raw > 0 {
+		err = e.raw(ctx, r)
+	}
 	if r == nil {
 		return nil, err
 	}

@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// cancelWorkload measures how fast timers are cancelled by their ids, one
+// request at a time and worker.
+type cancelWorkload struct{}
+
+const (
+	defaultCancelCount   = 20_000
+	defaultCancelWorkers = 64
+)
+
+func (cancelWorkload) Name() string { return "cancel" }
+func (cancelWorkload) About() string {
+	return "cancels by id: how many a second, and how long an answer takes"
+}
+
+func (cancelWorkload) Defaults(c *Config) {
+	if c.Count == 0 {
+		c.Count = defaultCancelCount
+	}
+}
+
+func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	if err := e.Start(ctx); err != nil {
+		return nil, err
+	}
+	from, err := e.marks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := e.NewAdder("bench_cancel")
+	if err != nil {
+		return nil, err
+	}
+	p := e.progress()
+	defer p.end()
+	base := time.Now().Add(farAhead).UnixMilli()
+	if err := a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n) }, nil, nil); err != nil {
+		return nil, err
+	}
+	if _, err := e.drained(ctx, p); err != nil {
+		return nil, err
+	}
+	m, err := e.meter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{}
+	answers, err := e.cancelAll(ctx, a, p)
+	if err != nil {
+		return nil, err
+	}
+	use, err := m.stop(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.figure("cancels", float64(e.Count)/use.took.Seconds(), "1/s")
+	use.figures(r, e.Count)
+	r.Latencies = []*Latency{answers}
+	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d cancels by id", e.Count)))
+	st, err := e.settled(ctx, a, from, e.Count, schemas.StateCancelled, p)
+	if err != nil {
+		return nil, err
+	}
+	r.Verified.Expected, r.Verified.Found = e.Count, st.final
+	st.verify(&r.Verified, schemas.StateCancelled)
+	return r, nil
+}
+
+// cancelAll cancels every timer of the adder. An answer other than the timer,
+// cancelled, ends the run.
+func (e *Env) cancelAll(ctx context.Context, a *Adder, p *progress) (*Latency, error) {
+	workers := e.Workers
+	if workers < defaultCancelWorkers {
+		workers = defaultCancelWorkers
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	answers := newLatency("answer to a cancel")
+	var mu sync.Mutex
+	var next, done atomic.Int64
+	var wg sync.WaitGroup
+	for worker := range workers {
+		nc := a.conns[worker%len(a.conns)]
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				n := int(next.Add(1)) - 1
+				if n >= e.Count {
+					return
+				}
+				begun := time.Now()
+				if err := cancelOne(ctx, nc, a.Timer(n)); err != nil {
+					cancel(fmt.Errorf("timer %d was not cancelled: %w", n, err))
+					return
+				}
+				took := time.Since(begun)
+				done.Add(1)
+				mu.Lock()
+				answers.add(took)
+				p.show("%d of %d cancelled", done.Load(), e.Count)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return answers, context.Cause(ctx)
+}
+
+func cancelOne(ctx context.Context, nc *nats.Conn, id schemas.TimerID) error {
+	ctx, stop := context.WithTimeout(ctx, addTimeout)
+	defer stop()
+	m, err := nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"cancel", []byte(`{"timer":"`+id.String()+`"}`))
+	if err != nil {
+		return err
+	}
+	var answer schemas.TimerInfo
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return err
+	}
+	if answer.State != schemas.StateCancelled {
+		return fmt.Errorf("the answer is %.200s", m.Data)
+	}
+	return nil
+}

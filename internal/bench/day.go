@@ -1,0 +1,251 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// dayWorkload measures what can be kept up: timers are added at a rate, fire and
+// are concluded at that rate, and the lag must not grow.
+type dayWorkload struct{}
+
+// callbackWorkload is dayWorkload with a callback for every timer.
+type callbackWorkload struct{}
+
+const (
+	defaultDayRate         = 1000
+	defaultDaySeconds      = 60
+	defaultCallbackRate    = 500
+	defaultCallbackSeconds = 20
+)
+
+func (dayWorkload) Name() string { return "day" }
+func (dayWorkload) About() string {
+	return "what is kept up: adds that fire and complete at a rate, with a lag that stays flat"
+}
+
+func (dayWorkload) Defaults(c *Config) { sustainDefaults(c, defaultDayRate, defaultDaySeconds) }
+
+func (dayWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	return e.sustain(ctx, "bench_day")
+}
+
+func (callbackWorkload) Name() string { return "callback" }
+func (callbackWorkload) About() string {
+	return "as day, with an HTTP or NATS callback for every timer, to a receiver that is started"
+}
+
+func (callbackWorkload) Defaults(c *Config) {
+	sustainDefaults(c, defaultCallbackRate, defaultCallbackSeconds)
+	if c.Callback == "" {
+		c.Callback = CallbackHTTP
+	}
+}
+
+func (callbackWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	return e.sustain(ctx, "bench_callback")
+}
+
+func sustainDefaults(c *Config, rate, seconds int) {
+	if c.Rate == 0 {
+		c.Rate = rate
+	}
+	if c.Seconds == 0 {
+		c.Seconds = seconds
+	}
+	if c.Lead == 0 {
+		c.Lead = defaultSteadyLead
+	}
+}
+
+// sustain adds Rate timers a second for Seconds and follows each to its end.
+func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
+	if err := e.Start(ctx); err != nil {
+		return nil, err
+	}
+	a, err := e.NewAdder(service)
+	if err != nil {
+		return nil, err
+	}
+	from, err := e.marks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	count := e.Rate * e.Seconds
+	var rx *receiver
+	if e.Callback != "" {
+		if rx, err = e.newReceiver(ctx, a, count); err != nil {
+			return nil, err
+		}
+	}
+	begun := time.Now().Add(settle)
+	at := func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
+	due := make([]int64, count)
+	for n := range due {
+		due[n] = at(n).Add(e.Lead).UnixMilli()
+	}
+	w, err := e.Watch(ctx, a, due)
+	if err != nil {
+		return nil, err
+	}
+	p := e.progress()
+	defer p.end()
+	if !waitUntil(ctx, begun) {
+		return nil, context.Cause(ctx)
+	}
+	m, err := e.meter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.addWatched(ctx, a, w, p, at); err != nil {
+		return nil, err
+	}
+	behind := time.Since(at(count - 1))
+	if err := w.Wait(ctx, patience, func(seen int) { p.show("%d of %d fired", seen, count) }); err != nil {
+		return nil, err
+	}
+	if err := e.rest(ctx, p); err != nil {
+		return nil, err
+	}
+	use, err := m.stop(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st, err := e.settled(ctx, a, from, count, schemas.StateSuccess, p)
+	if err != nil {
+		return nil, err
+	}
+	acc, err := w.Account(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Verified: acc.Verified}
+	st.verify(&r.Verified, schemas.StateSuccess)
+	r.figure("timers due", float64(e.Rate), "1/s")
+	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
+	use.figures(r, count)
+	var called []int64
+	if rx != nil {
+		called = rx.verify(&r.Verified, due)
+	}
+	e.sustained(r, acc, st, called)
+	return r, nil
+}
+
+// rest waits until no record is written any more, so that all that the timers cost
+// is measured, and the reading of the records is not.
+func (e *Env) rest(ctx context.Context, p *progress) error {
+	const still = 3
+	var last []uint64
+	for same := 0; same < still; {
+		now, err := e.marks(ctx)
+		if err != nil {
+			return err
+		}
+		same++
+		if !slices.Equal(now, last) {
+			last, same = now, 0
+		}
+		p.show("waiting until the last timer is concluded")
+		if !waitUntil(ctx, time.Now().Add(100*time.Millisecond)) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// sustained tells of the lags: how late timers fired, were called back and were
+// concluded, and whether that grew.
+func (e *Env) sustained(r *Result, acc *Account, st *states, called []int64) {
+	due := acc.dueMs
+	last := slices.Max(st.at)
+	if took := float64(last-due[0]*int64(time.Millisecond)) / 1e9; took > 0 {
+		r.figure("timers concluded", float64(st.final)/took, "1/s")
+	}
+	sub, str := acc.Lateness()
+	r.Latencies = []*Latency{sub, str}
+	if called != nil {
+		r.Latencies = append(r.Latencies, latencyOf("lateness of the callback", due, called))
+	}
+	r.Latencies = append(r.Latencies, latencyOf(concludedLag, due, st.at))
+	r.Curves = Curves{
+		Title: r.title(e.Config, fmt.Sprintf("%d timers a second for %d s, end to end", e.Rate, e.Seconds)),
+		X:     "seconds", Y: "milliseconds after due, of those due in that second", LogY: true,
+	}
+	for _, s := range []struct {
+		name string
+		at   []int64
+		q    float64
+	}{{"fired, p50", acc.stored, 50}, {"fired, p99", acc.stored, 99}, {"concluded, p50", st.at, 50}, {"concluded, p99", st.at, 99}} {
+		r.Curves.Lines = append(r.Curves.Lines, bySecond(s.name, due, s.at, s.q))
+	}
+	lag := r.Curves.Lines[2]
+	slope, early, late := trend(lag)
+	r.figure("lag of the first third", early, "ms")
+	r.figure("lag of the last third", late, "ms")
+	r.figure("slope of the lag", slope*60, "ms a minute")
+	flat := 0.0
+	if late <= 2*early+flatSlack {
+		flat = 1
+	}
+	r.figure(flatFigure, flat, "")
+}
+
+const (
+	concludedLag = "from due to concluded"
+	flatFigure   = "the lag stayed flat (1: yes)"
+	// flatSlack is what the median lag of the last third of a run may be above
+	// twice that of the first, in milliseconds, and still be called flat.
+	flatSlack = 50
+)
+
+// bySecond is a percentile of the lag of the timers due in each second.
+func bySecond(name string, dueMs, at []int64, q float64) Curve {
+	c := Curve{Name: name}
+	for n := 0; n < len(dueMs); {
+		l := newLatency("")
+		second := dueMs[n] - (dueMs[n]-dueMs[0])%1000
+		for ; n < len(dueMs) && dueMs[n] < second+1000; n++ {
+			if at[n] != 0 {
+				l.add(time.Duration(at[n] - dueMs[n]*int64(time.Millisecond)))
+			}
+		}
+		if l.Count() > 0 {
+			c.add(float64(second-dueMs[0])/1000, l.At(q))
+		}
+	}
+	return c
+}
+
+// trend fits a line to a curve by least squares, and gives the medians of its
+// first and last third.
+func trend(c Curve) (slope, first, last float64) {
+	n := len(c.X)
+	if n == 0 {
+		return 0, 0, 0
+	}
+	third := max(n/3, 1)
+	median := func(v []float64) float64 {
+		v = slices.Sorted(slices.Values(v))
+		return v[len(v)/2]
+	}
+	first, last = median(c.Y[:third]), median(c.Y[n-third:])
+	var mx, my float64
+	for i := range c.X {
+		mx += c.X[i] / float64(n)
+		my += c.Y[i] / float64(n)
+	}
+	var up, down float64
+	for i := range c.X {
+		up += (c.X[i] - mx) * (c.Y[i] - my)
+		down += (c.X[i] - mx) * (c.X[i] - mx)
+	}
+	if down > 0 {
+		slope = up / down
+	}
+	return slope, first, last
+}

@@ -1,0 +1,158 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+// deployment is what a run starts besides the node in this process: servers, and
+// for the workloads that kill it a node of its own process.
+type deployment struct {
+	servers  []*process
+	node     *process // nil for a node in this process
+	profile  app.Profile
+	url      string
+	replicas int
+	dirs     []string
+}
+
+// deploy prepares servers as Config.On says, and a node if asked for; nothing
+// runs yet, and what runs in the end is killed with the Env.
+func (e *Env) deploy(withNode bool) (*deployment, error) {
+	d := &deployment{profile: e.Profile, replicas: 1}
+	count := map[Topology]int{OnServer: 1, OnCluster: replicas}[e.On]
+	if count > 1 {
+		d.replicas = replicas
+	}
+	if count > 0 && e.Server == nil || withNode && e.Serve == nil {
+		return nil, bad("this needs a program to start")
+	}
+	addrs, err := freeAddrs(2*count + 2)
+	if err != nil {
+		return nil, err
+	}
+	clients, routes, natsAddr, httpAddr := addrs[:count], addrs[count:2*count], addrs[2*count], addrs[2*count+1]
+	d.url = "nats://" + natsAddr
+	if count > 0 {
+		d.url = "nats://" + strings.Join(clients, ",nats://")
+	}
+	for n := range count {
+		dir, err := e.TempDir()
+		if err != nil {
+			return nil, err
+		}
+		d.dirs = append(d.dirs, dir)
+		spec := ServerSpec{Name: fmt.Sprintf("n%d", n+1), Data: dir, Listen: clients[n]}
+		if count > 1 {
+			spec.Cluster, spec.Routes = routes[n], routes
+		}
+		p := &process{what: "nats-server " + spec.Name, endsWithInput: true, ready: serves("nats://"+spec.Listen, d.replicas)}
+		p.command = func() *exec.Cmd {
+			spec.SyncAlways = d.profile == app.ProfileSafe
+			return e.Server(spec)
+		}
+		d.servers = append(d.servers, p)
+		e.onClose(p.kill)
+	}
+	if !withNode {
+		return d, nil
+	}
+	spec := NodeSpec{HTTP: httpAddr, Shards: e.Shards}
+	if count > 0 {
+		spec.NATSURL, spec.Replicas = d.url, d.replicas
+	} else {
+		if spec.Data, err = e.TempDir(); err != nil {
+			return nil, err
+		}
+		d.dirs = append(d.dirs, spec.Data)
+		spec.NATSListen = natsAddr
+	}
+	d.node = &process{what: "the node", ready: answers("http://" + httpAddr + "/readyz")}
+	d.node.command = func() *exec.Cmd {
+		spec.Profile = d.profile
+		return e.Serve(spec)
+	}
+	e.onClose(d.node.kill)
+	return d, nil
+}
+
+func (d *deployment) all() []*process {
+	if d.node == nil {
+		return d.servers
+	}
+	return append(append([]*process(nil), d.servers...), d.node)
+}
+
+// start starts everything and returns how long it took until it was ready.
+func (d *deployment) start(ctx context.Context) (time.Duration, error) {
+	begun := time.Now()
+	for _, p := range d.servers {
+		if err := p.launch(); err != nil {
+			return 0, err
+		}
+	}
+	for _, p := range d.servers {
+		if err := p.await(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if d.node != nil {
+		if err := d.node.launch(); err != nil {
+			return 0, err
+		}
+		if err := d.node.await(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(begun), nil
+}
+
+// kill kills everything at once.
+func (d *deployment) kill() error {
+	all := d.all()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, p := range all {
+		wg.Go(func() { errs[i] = p.kill() })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop asks the node to end, and then the servers.
+func (d *deployment) stop() error {
+	all := d.all()
+	for i := len(all) - 1; i >= 0; i-- {
+		if err := all[i].stop(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// usage of the servers together, and of the node.
+func (d *deployment) usage() (servers, node used, err error) {
+	for _, p := range d.servers {
+		u, err := p.usage()
+		if err != nil {
+			return servers, node, err
+		}
+		servers.cpuSeconds += u.cpuSeconds
+		servers.rssMB += u.rssMB
+	}
+	if d.node != nil {
+		node, err = d.node.usage()
+	}
+	return servers, node, err
+}

@@ -1,0 +1,124 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"time"
+)
+
+// meter measures what a part of a run uses: CPU of this process and of the
+// servers that it started, allocations, and messages that streams have stored.
+type meter struct {
+	env     *Env
+	begun   time.Time
+	cpu     time.Duration
+	servers used
+	mem     runtime.MemStats
+	seqs    uint64
+	profile *os.File
+}
+
+// usage is what was used between meter and stop.
+type usage struct {
+	took                   time.Duration
+	cpu                    float64 // seconds, of all processes that are ours
+	allocs, bytes          uint64
+	messages               uint64
+	clientsOnly, processes bool
+}
+
+// meter begins to measure, and to profile if that was asked for.
+func (e *Env) meter(ctx context.Context) (*meter, error) {
+	m := &meter{env: e}
+	var err error
+	if m.seqs, err = e.sequences(ctx); err != nil {
+		return nil, err
+	}
+	if e.deployed != nil {
+		if m.servers, _, err = e.deployed.usage(); err != nil {
+			return nil, err
+		}
+	}
+	if e.CPUProfile != "" {
+		if m.profile, err = os.Create(e.CPUProfile); err != nil {
+			return nil, err
+		}
+		if err := pprof.StartCPUProfile(m.profile); err != nil {
+			return nil, errors.Join(err, m.profile.Close())
+		}
+		e.CPUProfile = "" // one profile a run
+		e.onClose(m.endProfile)
+	}
+	runtime.ReadMemStats(&m.mem)
+	m.begun, m.cpu = time.Now(), selfCPU()
+	return m, nil
+}
+
+func (m *meter) endProfile() error {
+	if m.profile == nil {
+		return nil
+	}
+	pprof.StopCPUProfile()
+	f := m.profile
+	m.profile = nil
+	return f.Close()
+}
+
+func (m *meter) stop(ctx context.Context) (usage, error) {
+	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil, processes: m.env.deployed != nil}
+	if err := m.endProfile(); err != nil {
+		return u, err
+	}
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	u.allocs, u.bytes = mem.Mallocs-m.mem.Mallocs, mem.TotalAlloc-m.mem.TotalAlloc
+	if m.env.deployed != nil {
+		servers, _, err := m.env.deployed.usage()
+		if err != nil {
+			return u, err
+		}
+		u.cpu += servers.cpuSeconds - m.servers.cpuSeconds
+	}
+	seqs, err := m.env.sequences(ctx)
+	u.messages = seqs - m.seqs
+	return u, err
+}
+
+// cpuFigure is the CPU that one timer costs, or one operation.
+const cpuFigure = "CPU a timer"
+
+// figures tells what each of count timers has used. A server elsewhere is not
+// seen, so there only the messages are told.
+func (u usage) figures(r *Result, count int) {
+	n := float64(count)
+	if u.cpu > 0 && !u.clientsOnly {
+		r.figure(cpuFigure, u.cpu/n*1e6, "µs")
+		r.figure("CPU used, of one core", u.cpu/u.took.Seconds()*100, "%")
+	}
+	if !u.clientsOnly {
+		what := ""
+		if u.processes {
+			what = ", without the servers"
+		}
+		r.figure("allocations a timer"+what, float64(u.allocs)/n, "")
+		r.figure("bytes allocated a timer"+what, float64(u.bytes)/n, "B")
+	}
+	r.figure("messages stored a timer", float64(u.messages)/n, "")
+}
+
+// sequences is how many messages all streams have ever stored.
+func (e *Env) sequences(ctx context.Context) (uint64, error) {
+	var n uint64
+	l := e.js.ListStreams(ctx)
+	for info := range l.Info() {
+		n += info.State.LastSeq
+	}
+	if err := l.Err(); err != nil {
+		return 0, fmt.Errorf("look at the streams: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strconv"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// ServerSpec is what a nats-server process is started with.
+type ServerSpec struct {
+	Name       string `json:"name"`
+	Data       string `json:"data"`
+	Listen     string `json:"listen"`
+	SyncAlways bool   `json:"sync_always"`
+	// Cluster is where it listens for the servers of Routes; empty for a server
+	// that is alone.
+	Cluster string   `json:"cluster,omitempty"`
+	Routes  []string `json:"routes,omitempty"`
+}
+
+// RunServer runs a nats-server with JetStream until in ends, as it does when the
+// process that started this one is gone.
+func RunServer(ctx context.Context, spec ServerSpec, in io.Reader) error {
+	host, port, err := hostPort(spec.Listen)
+	if err != nil {
+		return err
+	}
+	o := &server.Options{
+		ServerName: spec.Name, Host: host, Port: port, NoLog: true, NoSigs: true,
+		JetStream: true, StoreDir: spec.Data, SyncAlways: spec.SyncAlways,
+	}
+	if spec.Cluster != "" {
+		if o.Cluster.Host, o.Cluster.Port, err = hostPort(spec.Cluster); err != nil {
+			return err
+		}
+		o.Cluster.Name = "bench"
+		for _, r := range spec.Routes {
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats-route", Host: r})
+		}
+	}
+	srv, err := server.NewServer(o)
+	if err != nil {
+		return err
+	}
+	srv.Start()
+	if !srv.ReadyForConnections(startBound) {
+		err = fmt.Errorf("nats-server was not ready after %s", startBound)
+	} else {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(io.Discard, in)
+			ended <- err
+		}()
+		select {
+		case <-ctx.Done():
+		case err = <-ended:
+		}
+	}
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	return err
+}
+
+func hostPort(addr string) (string, int, error) {
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err := strconv.Atoi(text)
+	return host, port, err
+}
+
+// freeAddrs are addresses on loopback that nobody listens on, all different.
+func freeAddrs(n int) (addrs []string, err error) {
+	for range n {
+		l, lerr := net.Listen("tcp", "127.0.0.1:0")
+		if lerr != nil {
+			return nil, errors.Join(err, lerr)
+		}
+		defer func() { err = errors.Join(err, l.Close()) }()
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs, nil
+}

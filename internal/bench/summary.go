@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// Spread is what a figure was over several runs.
+type Spread struct {
+	Name     string  `json:"name"`
+	Unit     string  `json:"unit"`
+	Median   float64 `json:"median"`
+	Least    float64 `json:"least"`
+	Greatest float64 `json:"greatest"`
+}
+
+// spreads are those of all figures and percentiles of runs of one workload.
+func spreads(results []*Result) []Spread {
+	values := map[[2]string][]float64{}
+	var names [][2]string
+	take := func(name, unit string, v float64) {
+		key := [2]string{name, unit}
+		if values[key] == nil {
+			names = append(names, key)
+		}
+		values[key] = append(values[key], v)
+	}
+	for _, r := range results {
+		for _, f := range r.Figures {
+			take(f.Name, f.Unit, f.Value)
+		}
+		for _, l := range r.Latencies {
+			for _, q := range percentiles {
+				take(l.Name+" "+percentileName(q), "ms", l.At(q))
+			}
+		}
+	}
+	var out []Spread
+	for _, key := range names {
+		v := values[key]
+		slices.Sort(v)
+		out = append(out, Spread{Name: key[0], Unit: key[1], Median: median(v), Least: v[0], Greatest: v[len(v)-1]})
+	}
+	return out
+}
+
+// median of sorted values.
+func median(v []float64) float64 {
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// Summary writes the median, least and greatest of each figure of several runs.
+func Summary(w io.Writer, results []*Result) error {
+	if len(results) < 2 {
+		return nil
+	}
+	p := &printer{w: w}
+	p.f("%-62s %12s %12s %12s\n", fmt.Sprintf("of %d runs", len(results)), "median", "least", "greatest")
+	for _, s := range spreads(results) {
+		name := s.Name
+		if s.Unit != "" {
+			name += " (" + s.Unit + ")"
+		}
+		p.f("  %-60s %12s %12s %12s\n", name, number(s.Median), number(s.Least), number(s.Greatest))
+	}
+	return p.err
+}
+
+// JSON writes the results as one document, with a summary if there are several
+// of one workload.
+func JSON(w io.Writer, results []*Result) error {
+	doc := map[string]any{"results": results}
+	if len(results) > 1 {
+		doc["summary"] = spreads(results)
+	}
+	return writeJSON(w, doc)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

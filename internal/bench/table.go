@@ -1,0 +1,371 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+// Table is the whole list of what Belfry must reach on two cores, measured and
+// held against it.
+type Table struct {
+	// Config is the base of every row: Dir, Size, On, Raw, Progress, Serve and
+	// Server are taken from it.
+	Config
+	Profiles []app.Profile
+	Repeat   int
+	// Scale, above 0 and up to 1, makes counts and durations smaller, to try it out.
+	Scale float64
+	// Only, if not empty, names the rows to run.
+	Only []string
+}
+
+// goal is what a row must reach: at least, or below.
+type goal struct {
+	value float64
+	below bool
+	unit  string
+}
+
+func atLeast(v float64, unit string) goal { return goal{value: v, unit: unit} }
+func below(v float64, unit string) goal   { return goal{value: v, below: true, unit: unit} }
+
+func (g goal) String() string {
+	sign := "≥ "
+	if g.below {
+		sign = "< "
+	}
+	return strings.TrimSpace(sign + short(g.value) + " " + g.unit)
+}
+
+func (g goal) met(v float64) bool { return g.below && v < g.value || !g.below && v >= g.value }
+
+// row is one run of the table; a run may give several figures.
+type row struct {
+	name     string
+	workload string
+	safe     func(*Config)
+	fast     func(*Config)
+	goals    []rowGoal
+}
+
+type rowGoal struct {
+	name       string
+	safe, fast goal
+	value      func(*Result) (float64, bool)
+}
+
+func byFigure(name string) func(*Result) (float64, bool) {
+	return func(r *Result) (float64, bool) {
+		for _, f := range r.Figures {
+			if f.Name == name {
+				return f.Value, true
+			}
+		}
+		return 0, false
+	}
+}
+
+func byLatency(name string, q float64) func(*Result) (float64, bool) {
+	return func(r *Result) (float64, bool) {
+		l := r.latency(name)
+		if l == nil || l.Count() == 0 {
+			return 0, false
+		}
+		return l.At(q), true
+	}
+}
+
+// rowBound is how long one run of a row may take.
+const rowBound = 4 * time.Minute
+
+// burstLead is how far ahead the burst is, so that all of it is in: what the
+// machine stores a second bounds it.
+func burstLead(count, perSecond int) time.Duration {
+	return burstMargin + time.Duration(count)*time.Second/time.Duration(perSecond)
+}
+
+// rows are the figures that are asked for, in the order in which they run.
+func rows() []row {
+	const late = "lateness at the subscriber"
+	return []row{
+		{
+			"bulk", "add", func(c *Config) { c.Count = 60_000 }, func(c *Config) { c.Count = 200_000 },
+			[]rowGoal{{"bulk adds, acknowledged", atLeast(20_000, "/s"), atLeast(40_000, "/s"), byFigure("adds acknowledged")}},
+		},
+		{
+			"singles", "add", func(c *Config) { c.Via, c.Count = ViaSingle, 40_000 }, func(c *Config) { c.Via, c.Count = ViaSingle, 150_000 },
+			[]rowGoal{
+				{"16 single adders: adds", atLeast(5000, "/s"), atLeast(20_000, "/s"), byFigure("adds acknowledged")},
+				{"16 single adders: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add", 99)},
+			},
+		},
+		{
+			"paced", "add", func(c *Config) { c.Via, c.Rate, c.Count = ViaSingle, 4000, 40_000 }, func(c *Config) { c.Via, c.Rate, c.Count = ViaSingle, 15_000, 150_000 },
+			[]rowGoal{{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)}},
+		},
+		{
+			"steady1k", "steady", func(c *Config) { c.Rate, c.Seconds = 1000, 20 }, nil,
+			[]rowGoal{
+				{"steady lateness at 1 k/s: p99", below(10, "ms"), below(3, "ms"), byLatency(late, 99)},
+				{"steady lateness at 1 k/s: p99.9", below(25, "ms"), below(10, "ms"), byLatency(late, 99.9)},
+			},
+		},
+		{
+			"steady10k", "steady", func(c *Config) { c.Rate, c.Seconds = 10_000, 10 }, nil,
+			[]rowGoal{{"steady lateness at 10 k/s: p99", below(100, "ms"), below(20, "ms"), byLatency(late, 99)}},
+		},
+		{
+			"burst", "burst", func(c *Config) { c.Count, c.Lead = 100_000, burstLead(100_000, 1500) }, func(c *Config) { c.Count, c.Lead = 100_000, burstLead(100_000, 5000) },
+			[]rowGoal{{"burst of 100 k at one instant: last delivered", below(8000, "ms"), below(4000, "ms"), byFigure("last, at the subscriber")}},
+		},
+		{
+			"day", "day", func(c *Config) { c.Rate, c.Seconds = 6000, 30 }, func(c *Config) { c.Rate, c.Seconds = 11_600, 30 },
+			[]rowGoal{
+				{"sustained end to end at 6 k/s (safe), 11.6 k/s (fast): concluded", atLeast(6000*keptUp, "/s"), atLeast(11_600*keptUp, "/s"), byFigure("timers concluded")},
+				{"… the lag stayed flat (1: yes)", atLeast(1, ""), atLeast(1, ""), byFigure(flatFigure)},
+			},
+		},
+		{
+			"http", "callback", func(c *Config) { c.Callback, c.Rate, c.Seconds = CallbackHTTP, 3000, 15 }, func(c *Config) { c.Callback, c.Rate, c.Seconds = CallbackHTTP, 5000, 15 },
+			[]rowGoal{
+				{"with an HTTP callback at 3 k/s (safe), 5 k/s (fast): concluded", atLeast(3000*keptUp, "/s"), atLeast(5000*keptUp, "/s"), byFigure("timers concluded")},
+				{"… the lag stayed flat (1: yes)", atLeast(1, ""), atLeast(1, ""), byFigure(flatFigure)},
+			},
+		},
+		{
+			"nats", "callback", func(c *Config) { c.Callback, c.Rate, c.Seconds = CallbackNATS, 3000, 15 }, func(c *Config) { c.Callback, c.Rate, c.Seconds = CallbackNATS, 5000, 15 },
+			[]rowGoal{{"with a NATS callback at 3 k/s (safe), 5 k/s (fast): concluded", atLeast(3000*keptUp, "/s"), atLeast(5000*keptUp, "/s"), byFigure("timers concluded")}},
+		},
+		{
+			"cancel", "cancel", func(c *Config) { c.Count = 20_000 }, func(c *Config) { c.Count = 60_000 },
+			[]rowGoal{{"cancels by id", atLeast(5000, "/s"), atLeast(15_000, "/s"), byFigure("cancels")}},
+		},
+		{
+			"pending", "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast = 1_000_000, 8, true }, nil,
+			[]rowGoal{
+				{"1 M pending: restart after SIGKILL until firing", below(8, "s"), below(8, "s"), byFigure(restartFigure)},
+				{"1 M pending: idle CPU above an empty server's", below(2, "% of a core"), below(2, "% of a core"), byFigure(idleFigure)},
+			},
+		},
+	}
+}
+
+// keptUp is the share of a rate that is concluded a second, counted from the
+// first due time to the last conclusion, when it is kept up: the end of the last
+// timer's life is in it, and a run is short.
+const keptUp = 0.97
+
+// Cell is what a row came to in one profile.
+type Cell struct {
+	Want string `json:"want"`
+	Got  string `json:"got"`
+	Good bool   `json:"good"`
+	// Value is the median of the runs, Least and Greatest their range; nil without
+	// a run.
+	Value    *float64 `json:"value,omitempty"`
+	Least    *float64 `json:"least,omitempty"`
+	Greatest *float64 `json:"greatest,omitempty"`
+	Error    string   `json:"error,omitempty"`
+}
+
+// TableRow is one figure.
+type TableRow struct {
+	Name  string `json:"name"`
+	Cells []Cell `json:"cells"` // one for each profile
+}
+
+// TableResult is the table, and the runs that it was made from.
+type TableResult struct {
+	Profiles []app.Profile `json:"profiles"`
+	Rows     []TableRow    `json:"rows"`
+	Results  []*Result     `json:"results"`
+	Took     float64       `json:"took_seconds"`
+}
+
+// RowNames are those that Only takes.
+func RowNames() []string {
+	var out []string
+	for _, r := range rows() {
+		out = append(out, r.name)
+	}
+	return out
+}
+
+// Run measures row by row, in every profile. A row that fails is in the table
+// with its error, and the others run; only a context that ends, and a bad
+// setting, end it all.
+func (t *Table) Run(ctx context.Context) (*TableResult, error) {
+	for _, name := range t.Only {
+		if !slices.Contains(RowNames(), name) {
+			return nil, bad("row %.40q does not exist; there are: %s", name, strings.Join(RowNames(), " "))
+		}
+	}
+	if t.Scale <= 0 || t.Scale > 1 {
+		return nil, bad("scale is %v; it must be above 0 and up to 1", t.Scale)
+	}
+	begun := time.Now()
+	out := &TableResult{Profiles: t.Profiles}
+	for _, r := range rows() {
+		if len(t.Only) > 0 && !slices.Contains(t.Only, r.name) {
+			continue
+		}
+		first := len(out.Rows)
+		for _, g := range r.goals {
+			out.Rows = append(out.Rows, TableRow{Name: g.name})
+		}
+		for _, profile := range t.Profiles {
+			if ctx.Err() != nil {
+				return out, context.Cause(ctx)
+			}
+			results, err := t.runRow(ctx, r, profile)
+			out.Results = append(out.Results, results...)
+			for i, g := range r.goals {
+				want := g.safe
+				if profile == app.ProfileFast {
+					want = g.fast
+				}
+				out.Rows[first+i].Cells = append(out.Rows[first+i].Cells, cell(want, g.value, results, err))
+			}
+		}
+	}
+	out.Took = time.Since(begun).Seconds()
+	return out, ctx.Err()
+}
+
+func (t *Table) runRow(ctx context.Context, r row, profile app.Profile) ([]*Result, error) {
+	c := t.Config
+	c.Profile = profile
+	set := r.safe
+	if profile == app.ProfileFast && r.fast != nil {
+		set = r.fast
+	}
+	set(&c)
+	for _, n := range []*int{&c.Count, &c.Rate, &c.Seconds} {
+		if *n > 0 {
+			*n = max(int(float64(*n)*t.Scale), 1)
+		}
+	}
+	c.Lead = time.Duration(float64(c.Lead) * t.Scale)
+	if t.Progress != nil {
+		if _, err := fmt.Fprintf(t.Progress, "%s, %s\n", r.name, profile); err != nil {
+			return nil, err
+		}
+	}
+	w, err := Find(r.workload)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, rowBound*time.Duration(max(t.Repeat, 1)), errors.New("the row took too long"))
+	defer cancel()
+	results, err := Run(ctx, w, c, max(t.Repeat, 1))
+	for _, res := range results {
+		res.Row = r.name
+	}
+	return results, err
+}
+
+func cell(want goal, value func(*Result) (float64, bool), results []*Result, err error) Cell {
+	c := Cell{Want: want.String(), Got: "no result"}
+	var v []float64
+	for _, r := range results {
+		if x, ok := value(r); ok {
+			v = append(v, x)
+		}
+	}
+	if len(v) > 0 {
+		slices.Sort(v)
+		m := median(v)
+		c.Value, c.Least, c.Greatest = &m, &v[0], &v[len(v)-1]
+		c.Got = short(m) + " " + want.unit
+		if len(v) > 1 {
+			c.Got += fmt.Sprintf(" (%s to %s)", short(v[0]), short(v[len(v)-1]))
+		}
+		c.Good = want.met(m) && err == nil
+	}
+	if err != nil {
+		c.Error = err.Error()
+		c.Got += ", failed"
+	}
+	c.Got = strings.TrimSpace(c.Got)
+	return c
+}
+
+// short is a number with three digits: 11.6 k, 0.412.
+func short(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%.3g M", v/1e6)
+	case v >= 1e4:
+		return fmt.Sprintf("%.3g k", v/1e3)
+	case v >= 1000:
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}
+
+// JSON writes the table and its runs.
+func (t *TableResult) JSON(w io.Writer) error { return writeJSON(w, t) }
+
+// HTML writes the table and its runs as one page with plots.
+func (t *TableResult) HTML(w io.Writer) error { return writeReport(w, t.Results, t) }
+
+// Markdown writes the table, and below it what a timer costs by step beside the
+// raw operations of the same run, if those were measured.
+func (t *TableResult) Markdown(w io.Writer) error {
+	p := &printer{w: w}
+	p.f("| figure |")
+	for _, profile := range t.Profiles {
+		p.f(" %s: wanted | measured |", profile)
+	}
+	p.f("\n|---|%s\n", strings.Repeat("---|---|", len(t.Profiles)))
+	for _, r := range t.Rows {
+		p.f("| %s |", r.Name)
+		for _, c := range r.Cells {
+			got := c.Got
+			if c.Good {
+				got = "**" + got + "**"
+			}
+			p.f(" %s | %s |", c.Want, got)
+		}
+		p.f("\n")
+	}
+	for _, r := range t.Rows {
+		for i, c := range r.Cells {
+			if c.Error != "" {
+				p.f("\n%s, %s: %s\n", r.Name, t.Profiles[i], c.Error)
+			}
+		}
+	}
+	t.budget(p)
+	if len(t.Results) > 0 {
+		m := t.Results[0].Machine
+		p.f("\n%d CPUs, %s/%s, %s; %s; in bold what reaches what was wanted; %.0f s in all.\n", m.CPUs, m.OS, m.Arch, m.Go, t.Results[0].At.Format("2006-01-02"), t.Took)
+	}
+	return p.err
+}
+
+// budget is what a timer costs in each run.
+func (t *TableResult) budget(p *printer) {
+	p.f("\n| run | profile | CPU a timer, µs | messages a timer | allocations a timer | raw publish, µs | raw create, µs | raw compare-and-set, µs | timer / raw publish |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range t.Results {
+		if r.value(cpuFigure) == 0 {
+			continue
+		}
+		p.f("| %s | %v |", r.name(), r.Settings["profile"])
+		for _, name := range []string{cpuFigure, "messages stored a timer", "allocations a timer", rawCPU("publish"), rawCPU("create"), rawCPU("compare-and-set"), "a timer costs, in raw publishes"} {
+			if v := r.value(name); v > 0 {
+				p.f(" %s |", short(v))
+			} else {
+				p.f(" |")
+			}
+		}
+		p.f("\n")
+	}
+}

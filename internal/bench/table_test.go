@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c.Raw = 50
+	table := &Table{Config: c, Profiles: []app.Profile{app.ProfileSafe, app.ProfileFast}, Scale: 0.005, Only: []string{"bulk", "day"}}
+	r, err := table.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) != 3 || len(r.Results) != 4 {
+		t.Fatalf("%d rows of %d runs", len(r.Rows), len(r.Results))
+	}
+	for _, row := range r.Rows {
+		for _, cell := range row.Cells {
+			if cell.Value == nil || cell.Error != "" {
+				t.Errorf("%s: %+v", row.Name, cell)
+			}
+		}
+	}
+	var md, page, doc bytes.Buffer
+	if err := errors.Join(r.Markdown(&md), r.HTML(&page), r.JSON(&doc)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| bulk adds, acknowledged | ≥ 20 k /s |", "| day (day) | fast |", "raw publish"} {
+		if !strings.Contains(md.String(), want) {
+			t.Errorf("no %q in\n%s", want, md.String())
+		}
+	}
+	if p := page.String(); strings.Count(p, "<svg") != 4 || strings.Contains(p, "<?xml") || strings.Contains(p, "ZgotmplZ") || strings.Contains(p, "src=") {
+		t.Errorf("the page has %d pictures, or needs something from elsewhere", strings.Count(p, "<svg"))
+	}
+	if !json.Valid(doc.Bytes()) {
+		t.Error("the document is not JSON")
+	}
+}
+
+func TestTableBadSettings(t *testing.T) {
+	t.Parallel()
+	for _, table := range []*Table{{Scale: 0}, {Scale: 2}, {Scale: 1, Only: []string{"nothing"}}} {
+		if _, err := table.Run(t.Context()); err == nil {
+			t.Errorf("%+v was accepted", table.Only)
+		}
+	}
+}
+
+// TestCells: a run that failed is not one that reached its goal.
+func TestCells(t *testing.T) {
+	t.Parallel()
+	results := []*Result{{}, {}, {}}
+	for i, v := range []float64{30, 10, 20} {
+		results[i].figure("f", v, "/s")
+	}
+	for _, tc := range []struct {
+		want goal
+		err  error
+		got  string
+		good bool
+	}{
+		{atLeast(20, "/s"), nil, "20 /s (10 to 30)", true},
+		{atLeast(21, "/s"), nil, "20 /s (10 to 30)", false},
+		{below(21, "/s"), nil, "20 /s (10 to 30)", true},
+		{below(20, "/s"), nil, "20 /s (10 to 30)", false},
+		{atLeast(1, "/s"), ErrUnsound, "20 /s (10 to 30), failed", false},
+	} {
+		if c := cell(tc.want, byFigure("f"), results, tc.err); c.Got != tc.got || c.Good != tc.good {
+			t.Errorf("%s, %v: %+v", tc.want, tc.err, c)
+		}
+	}
+	if c := cell(atLeast(1, "/s"), byFigure("g"), results, nil); c.Good || c.Got != "no result" {
+		t.Errorf("%+v", c)
+	}
+	if c := cell(below(1, "ms"), byLatency("g", 99), results, nil); c.Good {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestRows: every row of the table is a run that its workload accepts.
+func TestRows(t *testing.T) {
+	t.Parallel()
+	for _, r := range rows() {
+		w, err := Find(r.workload)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, set := range []func(*Config){r.safe, r.fast} {
+			if set == nil {
+				continue
+			}
+			var c Config
+			set(&c)
+			w.Defaults(&c)
+			if err := c.setDefaults(); err != nil {
+				t.Errorf("%s: %v", r.name, err)
+			}
+		}
+		if len(r.goals) == 0 {
+			t.Errorf("%s asks for nothing", r.name)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+func TestSingle(t *testing.T) {
+	t.Parallel()
+	r := run(t, "add", func(c *Config) { c.Count, c.Via, c.Rate = 200, ViaSingle, 1000 })
+	l := r.latency("answer to an add, from its intended start")
+	if r.Verified.Found != 200 || l == nil || l.Count() != 200 || r.Settings["workers"] != DefaultSingles {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestDay(t *testing.T) {
+	t.Parallel()
+	profile := filepath.Join(t.TempDir(), "cpu")
+	r := run(t, "day", func(c *Config) { c.Rate, c.Seconds, c.Raw, c.CPUProfile = 200, 3, 500, profile })
+	l := r.latency(concludedLag)
+	if r.Verified.Found != 600 || l == nil || l.Count() != 600 || figure(t, r, "timers concluded") <= 0 {
+		t.Errorf("%+v", r)
+	}
+	for _, op := range []string{"publish", "create", "compare-and-set"} {
+		if figure(t, r, "raw JetStream "+op) <= 0 || figure(t, r, rawCPU(op)) <= 0 {
+			t.Errorf("no figures of raw %s", op)
+		}
+	}
+	if figure(t, r, cpuFigure) <= 0 || figure(t, r, "a timer costs, in raw publishes") <= 0 || figure(t, r, "messages stored a timer") < 3 {
+		t.Errorf("%+v", r.Figures)
+	}
+	if len(r.Curves.Lines) != 4 || len(r.Curves.Lines[0].X) < 3 {
+		t.Errorf("%+v", r.Curves)
+	}
+	if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
+		t.Errorf("profile: %v %v", info, err)
+	}
+}
+
+func TestCallback(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{CallbackHTTP, CallbackNATS} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "callback", func(c *Config) { c.Rate, c.Seconds, c.Callback = 100, 2, kind })
+			if l := r.latency("lateness of the callback"); r.Verified.Found != 200 || l == nil || l.Count() != 200 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	r := run(t, "cancel", func(c *Config) { c.Count = 300 })
+	if r.Verified.Found != 300 || figure(t, r, "cancels") <= 0 || r.Latencies[0].Count() != 300 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestRaw(t *testing.T) {
+	t.Parallel()
+	r := run(t, "raw", func(c *Config) { c.Raw, c.Warmup = 300, -1 })
+	if figure(t, r, "raw JetStream publish") <= 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestTopologies runs the node on servers of their own processes.
+func TestTopologies(t *testing.T) {
+	t.Parallel()
+	for _, on := range []Topology{OnServer, OnCluster} {
+		t.Run(string(on), func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "steady", func(c *Config) { c.On, c.Profile, c.Rate, c.Seconds, c.Raw = on, app.ProfileSafe, 100, 2, 100 })
+			if r.Verified.Found != 200 || figure(t, r, cpuFigure) <= 0 || r.Settings["on"] != string(on) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+	t.Run("pending on a server", func(t *testing.T) {
+		t.Parallel()
+		r := run(t, "pending", func(c *Config) { c.On, c.Count, c.Seconds = OnServer, 500, 1 })
+		if r.Verified.Found != 501 || figure(t, r, "memory of the servers, pending") <= 0 || figure(t, r, "memory of the node, pending") <= 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestTrend(t *testing.T) {
+	t.Parallel()
+	var grows, flat Curve
+	for n := range 30 {
+		grows.add(float64(n), 10+2*float64(n))
+		flat.add(float64(n), 10)
+	}
+	if slope, first, last := trend(grows); slope < 1.99 || slope > 2.01 || first != 20 || last != 60 {
+		t.Errorf("%v %v %v", slope, first, last)
+	}
+	if slope, first, last := trend(flat); slope != 0 || first != 10 || last != 10 {
+		t.Errorf("%v %v %v", slope, first, last)
+	}
+	if slope, first, last := trend(Curve{}); slope != 0 || first != 0 || last != 0 {
+		t.Errorf("%v %v %v", slope, first, last)
+	}
+}
+
+func TestBySecond(t *testing.T) {
+	t.Parallel()
+	due := []int64{1500, 2000, 2499, 2500, 9000}
+	at := make([]int64, len(due))
+	for n, late := range []int64{1, 2, 3, 40, 0} {
+		if late > 0 {
+			at[n] = (due[n] + late) * 1e6
+		}
+	}
+	c := bySecond("x", due, at, 100)
+	if len(c.X) != 2 || c.X[0] != 0 || c.X[1] != 1 || c.Y[0] < 2.9 || c.Y[0] > 3.1 || c.Y[1] < 39 || c.Y[1] > 41 {
+		t.Errorf("%+v", c)
+	}
+}
