@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -466,5 +467,39 @@ func TestAddErrors(t *testing.T) {
 	cancel()
 	if err := b.c.AddBatch(ctx, []event.Event{newEvent("4")}, belfry.After(0)); !errors.Is(err, context.Canceled) || !errors.Is(err, belfry.ErrUnavailable) {
 		t.Errorf("a batch after the end of its context: %v", err)
+	}
+}
+
+// TestHandleWithLeastPermissions: the permissions that nats.conf gives a service
+// are enough for Handle.
+func TestHandleWithLeastPermissions(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "orders", Password: "x", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: []string{
+				"$JS.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders", "$JS.API.CONSUMER.INFO.TIMERS_FIRED.orders",
+				"$JS.API.CONSUMER.MSG.NEXT.TIMERS_FIRED.orders", "$JS.ACK.TIMERS_FIRED.orders.>",
+			}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_orders.>"}},
+		}}}
+	})
+	all := srv.Connect(nats.UserInfo("all", "x"))
+	js, err := jetstream.New(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bare{t: t, srv: srv, js: js}
+	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
+	if b.c, err = belfry.Connect(t.Context(), srv.URL(), nats.UserInfo("orders", "x"), nats.CustomInboxPrefix("_INBOX_orders"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) })); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.c.Close)
+	for range 2 { // made, then found
+		if err := b.once("orders"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if i := b.info("orders"); i.NumAckPending != 0 || i.NumPending != 0 {
+		t.Errorf("%d held, %d left", i.NumAckPending, i.NumPending)
 	}
 }
