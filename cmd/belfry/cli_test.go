@@ -351,7 +351,7 @@ func TestStopWithCallbackRunning(t *testing.T) {
 func TestExitCodesAreDocumented(t *testing.T) {
 	t.Parallel()
 	r := belfryRun(t, "help", "exit-codes")
-	for code := exitOK; code <= exitInUse; code++ {
+	for code := exitOK; code <= exitUnhealthy; code++ {
 		if !strings.Contains(r.out, fmt.Sprintf("\n  %d  ", code)) {
 			t.Errorf("help exit-codes lacks %d: %s", code, r.out)
 		}

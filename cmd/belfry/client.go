@@ -78,13 +78,16 @@ type session struct {
 // errOverdue is why a command ended that took longer than --timeout.
 var errOverdue = errors.New("--timeout is over")
 
-// bounded bounds one request: by --timeout, or by the client's default.
-func (f *clientFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	d := f.timeout
-	if d == 0 {
-		d = belfry.DefaultTimeout
+// requestTimeout bounds one request: --timeout, or the client's default.
+func (f *clientFlags) requestTimeout() time.Duration {
+	if f.timeout > 0 {
+		return f.timeout
 	}
-	return context.WithTimeout(ctx, d)
+	return belfry.DefaultTimeout
+}
+
+func (f *clientFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, f.requestTimeout())
 }
 
 // call makes a context for one request.

@@ -23,6 +23,7 @@ const (
 	exitRefused     = 4
 	exitUnreachable = 5
 	exitInUse       = 6
+	exitUnhealthy   = 7
 )
 
 func exitCodesTopic() *cobra.Command {
@@ -42,9 +43,10 @@ func exitCodesTopic() *cobra.Command {
      in time; a change may have taken effect if the answer was lost, and it is safe
      to repeat
   %d  in use: the address or the data folder belongs to another process
+  %d  unhealthy: belfry doctor found something that must be mended
 
 The reason is one line on stderr; with -o json it is {"error":{"code","message"}}.`,
-			exitOK, exitFailure, exitUsage, exitNotFound, exitRefused, exitUnreachable, exitInUse),
+			exitOK, exitFailure, exitUsage, exitNotFound, exitRefused, exitUnreachable, exitInUse, exitUnhealthy),
 	}
 }
 
@@ -58,11 +60,14 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 // exitCode sorts an error.
 func exitCode(err error) int {
 	var usage *usageError
+	var unhealthy *unhealthyError
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &usage):
 		return exitUsage
+	case errors.As(err, &unhealthy):
+		return exitUnhealthy
 	case errors.Is(err, app.ErrInUse):
 		return exitInUse
 	case errors.Is(err, app.ErrUnreachable), errors.Is(err, nats.ErrTimeout), errors.Is(err, nats.ErrNoServers), errors.Is(err, context.DeadlineExceeded):
@@ -84,7 +89,7 @@ func exitCode(err error) int {
 }
 
 // codeNames are what "code" says in JSON where Belfry's own code does not.
-var codeNames = map[int]string{exitFailure: "failure", exitUsage: "usage", exitNotFound: "not_found", exitRefused: "refused", exitUnreachable: "unavailable", exitInUse: "in_use"}
+var codeNames = map[int]string{exitFailure: "failure", exitUsage: "usage", exitNotFound: "not_found", exitRefused: "refused", exitUnreachable: "unavailable", exitInUse: "in_use", exitUnhealthy: "unhealthy"}
 
 // report prints an error as one line and returns the exit code.
 func (c *cli) report(err error) int {

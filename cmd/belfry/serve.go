@@ -89,7 +89,7 @@ func (c *cli) announce(a *app.App, o app.Options) error {
 	}
 	server, data, profile := "embedded", o.Data, string(o.Profile)
 	if o.NATSURL != "" {
-		server, data, profile = "external", "", ""
+		server, data = "external", ""
 	}
 	if !isTerminal(c.out) {
 		o.Log.Info().Str("version", version).Str("node", a.Node()).Str("nats", a.NATSURL()).Str("server", server).Str("http", a.HTTPAddr()).
@@ -105,18 +105,20 @@ func (c *cli) announce(a *app.App, o app.Options) error {
 	if _, err := fmt.Fprintf(c.out, "belfry %s is running\n", version); err != nil {
 		return err
 	}
-	return c.printText("  nats", a.NATSURL()+" ("+server+")", "  http", http, "  data", data, "  profile", profileText(profile), "  node", a.Node(),
+	return c.printText("  nats", a.NATSURL()+" ("+server+")", "  http", http, "  data", data, "  profile", profileText(o), "  node", a.Node(),
 		"  roles", strings.Join(roles, ", "), "  callbacks", allowed(o), "  stop", "Ctrl-C")
 }
 
-func profileText(profile string) string {
-	switch app.Profile(profile) {
-	case app.ProfileSafe:
+func profileText(o app.Options) string {
+	switch {
+	case o.Profile == app.ProfileFast:
+		return "fast: power loss may lose what was acknowledged in the last minutes"
+	case o.NATSURL == "":
 		return "safe: every write is synced to disk before it is acknowledged"
-	case app.ProfileFast:
-		return "fast: synced every two minutes; power loss may lose what was acknowledged since"
+	case o.Replicas >= 3:
+		return fmt.Sprintf("safe: every write is on a majority of %d servers before it is acknowledged", o.Replicas)
 	}
-	return ""
+	return "safe: as far as the server syncs every write"
 }
 
 // allowed says where callbacks may connect.

@@ -62,7 +62,7 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.Data, "data", "", "folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
 	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "where the embedded server listens")
 	d.StringVar(&o.HTTP, "http", o.HTTP, "where /healthz, /readyz and /metrics are; - for nowhere")
-	d.StringVar(&s.profile, "profile", string(o.Profile), "of the embedded server: safe syncs every write, fast every two minutes")
+	d.StringVar(&s.profile, "profile", string(o.Profile), "what acknowledged timers survive: safe also power loss, fast the end of any process")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
 	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
 	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
@@ -134,7 +134,7 @@ func (s *settings) load(c *cli) (app.Options, error) {
 
 // embeddedSettings are for the embedded server, externalSettings for another.
 var (
-	embeddedSettings = []string{"data", "nats-listen", "profile"}
+	embeddedSettings = []string{"data", "nats-listen"}
 	externalSettings = []string{"nats-url", "creds", "tls-ca", "tls-cert", "tls-key"}
 )
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/store"
 )
@@ -34,14 +35,18 @@ type App struct {
 	undo []undo
 
 	// Written by Start before running is stored.
-	srv     *server.Server
-	nc      *nats.Conn
-	store   *store.Store
-	time    *clustertime.Service
-	roles   roles
-	node    string
+	srv   *server.Server
+	nc    *nats.Conn
+	store *store.Store
+	time  *clustertime.Service
+	roles roles
+	node  string
+	// syncs is what is known of the server's sync setting, as in store.Presence.
+	syncs   string
 	phase   atomic.Pointer[string] // what Start is doing, for /readyz
 	running atomic.Bool
+	// calling is roles.functions, for the beat, which begins before the roles do.
+	calling atomic.Pointer[functions.Functions]
 }
 
 // undo is one step of Stop, with the time that it may take.
@@ -147,6 +152,9 @@ func (a *App) start(ctx context.Context) error {
 	}
 	a.nc = nc
 	a.onStop("connection", flushBound, a.disconnect)
+	if err := a.checkDurability(ctx); err != nil {
+		return err
+	}
 	a.setPhase("opening the store")
 	if a.store, err = store.Open(ctx, nc, a.storeConfig(), a.component("store")); err != nil {
 		return openError(err)

@@ -29,16 +29,18 @@ const (
 // AllRoles is what a node runs by default.
 func AllRoles() []Role { return []Role{RoleRouter, RoleScheduler, RoleFunctions} }
 
-// Profile says when the embedded server's writes are on disk.
+// Profile says what an acknowledged write survives. It sets the embedded server;
+// of another server it is what the node promises, and checks as far as the server
+// tells it.
 type Profile string
 
 // The profiles.
 const (
-	// ProfileSafe syncs every write before it is acknowledged: what was
-	// acknowledged survives power loss.
+	// ProfileSafe: what was acknowledged survives power loss, since the server
+	// syncs every write before it acknowledges it, or since three replicas have it.
 	ProfileSafe Profile = "safe"
-	// ProfileFast syncs every two minutes: what was acknowledged survives the end
-	// of the process, however it ends, but not power loss.
+	// ProfileFast: what was acknowledged survives the end of the process, however
+	// it ends, but not power loss. The embedded server syncs every two minutes.
 	ProfileFast Profile = "fast"
 )
 
@@ -53,7 +55,7 @@ type Options struct {
 	// NATSListen is where the embedded server listens; port 0 takes a free one.
 	// Default 127.0.0.1:4222.
 	NATSListen string
-	// Profile is that of the embedded server; default ProfileSafe.
+	// Profile is what an acknowledged write survives; default ProfileSafe.
 	Profile Profile
 
 	// NATSURL is a server to use instead of the embedded one.
@@ -187,7 +189,7 @@ func (o *Options) validate() error {
 		}
 	}
 	if o.Profile != ProfileSafe && o.Profile != ProfileFast {
-		return badConfig("profile %.40q does not exist; it is safe (every write is synced) or fast (synced every two minutes)", string(o.Profile))
+		return badConfig("profile %.40q does not exist; it is safe (what is acknowledged survives power loss) or fast", string(o.Profile))
 	}
 	if o.HTTP != NoHTTP {
 		if err := checkAddress("http", o.HTTP); err != nil {

@@ -28,20 +28,27 @@ func (a *App) component(name string) zerolog.Logger {
 }
 
 func (a *App) storeConfig() store.Config {
+	c := a.o.StoreConfig()
+	c.Node = a.node
+	return c
+}
+
+// StoreConfig is how the options lay out the store, but for the node's name.
+func (o *Options) StoreConfig() store.Config {
 	c := store.Config{
-		Node: a.node, Replicas: a.o.Replicas, Retention: a.o.Retention, IndexKeep: a.indexKeep(), Timeout: a.o.Timeout,
-		GroupCommit: a.o.Profile == ProfileSafe && a.o.Replicas == 1, FiredMaxAge: a.o.FiredMaxAge, DeadMaxAge: a.o.DeadMaxAge, MaxPayload: a.o.Limits.MaxPayload,
+		Replicas: o.Replicas, Retention: o.Retention, IndexKeep: o.indexKeep(), Timeout: o.Timeout,
+		GroupCommit: o.Profile == ProfileSafe && o.Replicas == 1, FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, MaxPayload: o.Limits.MaxPayload,
 	}
-	if a.o.Shards > 0 {
+	if o.Shards > 0 {
 		c.Geometry = schemas.DefaultGeometry()
-		c.Geometry.Shards = a.o.Shards
+		c.Geometry.Shards = o.Shards
 	}
 	return c
 }
 
 // indexKeep follows a sweep delay that is longer than the default allows for.
-func (a *App) indexKeep() time.Duration {
-	return max(store.DefaultIndexKeep, 3*a.o.SweepDelay)
+func (o *Options) indexKeep() time.Duration {
+	return max(store.DefaultIndexKeep, 3*o.SweepDelay)
 }
 
 // openError says that the server is silent where the store could only say that
@@ -83,7 +90,7 @@ func (a *App) announce() {
 		names = append(names, string(r))
 	}
 	a.store.Announce(func(p *store.Presence) {
-		p.Release, p.Roles, p.Started = a.o.Version, names, started
+		p.Release, p.Roles, p.Started, p.Sync = a.o.Version, names, started, a.syncs
 	})
 }
 

@@ -157,6 +157,20 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 	}
 	// A server that hangs is left for another of its cluster.
 	opts = append(opts, nats.PingInterval(pingOther), nats.FlusherTimeout(writeBound), nats.ReconnectOnFlusherError())
+	return dial(o, opts)
+}
+
+// Dial connects to the server that the options name, the embedded one being that
+// of another process, to look at it: it does not reconnect, and what the server
+// complains of is not logged. The caller closes the connection.
+func Dial(o Options, name string) (*nats.Conn, error) {
+	if o.embedded() {
+		o.NATSURL = "nats://" + o.NATSListen
+	}
+	return dial(&o, []nats.Option{nats.Name(name), nats.NoReconnect(), nats.Timeout(connectTimeout), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})})
+}
+
+func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
 	if o.Creds != "" {
 		if _, err := os.Stat(o.Creds); err != nil {
 			return nil, badConfig("creds: %w", err)

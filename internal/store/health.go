@@ -232,19 +232,8 @@ func differences(have, want jetstream.StreamConfig) []Difference {
 	return out
 }
 
-// LeaderNow is the clock of the server that leads the clocks' stream, or that
-// answers for JetStream while there is none.
+// LeaderNow is the clock of the server that leads the clocks' stream.
 func (s *Store) LeaderNow(ctx context.Context) (time.Time, error) {
 	info, err := s.streamState(ctx, clockStream)
-	if err == nil {
-		return info.TimeStamp, nil
-	}
-	if !errors.Is(err, schemas.ErrUnavailable) {
-		return time.Time{}, err
-	}
-	var r struct {
-		Total int       `json:"total"`
-		At    time.Time `json:"ts"`
-	}
-	return r.At, err
+	return info.TimeStamp, err
 }

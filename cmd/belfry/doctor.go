@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/doctor"
+)
+
+// unhealthyError says that the doctor found something which must be mended.
+type unhealthyError struct{ n int }
+
+func (e *unhealthyError) Error() string {
+	return fmt.Sprintf("%d of the findings must be mended", e.n)
+}
+
+func (c *cli) doctorCommand() *cobra.Command {
+	s := &settings{}
+	var sysURL, sysCreds string
+	cmd := c.printing(&cobra.Command{
+		Use:   "doctor",
+		Short: "Examine the NATS set-up, and say what to do",
+		Long: `Examine the NATS set-up of a node with the same flags, environment and config file
+as "belfry serve": the server's version and limits, JetStream, what an acknowledged
+write survives, replicas, rights, clocks, and the streams against the settings. It
+only reads. Without nats-url it looks at the embedded server of a running node.
+
+How a server is set is told only to its system account: --sys-creds or --sys-url
+name a user of it.
+
+Each finding is ok, unknown (not to be found out with these rights), warning or
+error. The exit code is 7 if one is an error, and otherwise 0.`,
+		Example: `  belfry doctor
+  belfry doctor --nats-url nats://nats.internal:4222 --creds belfry.creds --replicas 3 --sys-creds sys.creds`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := s.load(c)
+			if err != nil {
+				return err
+			}
+			return c.doctor(cmd.Context(), o, sysURL, sysCreds)
+		},
+	})
+	cmd.Flags().StringVar(&sysURL, "sys-url", "", "NATS URL of a user of the system account (default: nats-url, with --sys-creds)")
+	cmd.Flags().StringVar(&sysCreds, "sys-creds", "", "NATS credentials file of a user of the system account")
+	s.add(cmd)
+	return cmd
+}
+
+func (c *cli) doctor(ctx context.Context, o app.Options, sysURL, sysCreds string) error {
+	nc, err := app.Dial(o, "belfry doctor")
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, Timeout: o.Timeout}
+	if sysURL != "" || sysCreds != "" {
+		if d.Sys, err = dialSystem(o, sysURL, sysCreds); err != nil {
+			return err
+		}
+		defer d.Sys.Close()
+	}
+	findings, err := doctor.Examine(ctx, d)
+	if err != nil {
+		return err
+	}
+	return c.printFindings(findings)
+}
+
+func dialSystem(o app.Options, url, creds string) (*nats.Conn, error) {
+	o.Creds = creds
+	switch {
+	case url != "":
+		o.NATSURL = url
+	case o.NATSURL == "":
+		o.NATSURL = "nats://" + o.NATSListen
+	}
+	nc, err := app.Dial(o, "belfry doctor (system account)")
+	if err != nil {
+		return nil, fmt.Errorf("system account: %w", err)
+	}
+	return nc, nil
+}
+
+func (c *cli) printFindings(findings []doctor.Finding) error {
+	bad := 0
+	for _, f := range findings {
+		if f.Level == doctor.Error {
+			bad++
+		}
+	}
+	if c.json() {
+		if err := c.printJSON(map[string]any{"findings": findings, "errors": bad}); err != nil {
+			return err
+		}
+	} else {
+		t := table{c.out, []int{7, 11}}
+		for _, f := range findings {
+			if err := t.row(strings.ToUpper(string(f.Level)), f.Check, f.Text); err != nil {
+				return err
+			}
+			if f.Do != "" {
+				if err := t.row("", "", "-> "+f.Do); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if bad > 0 {
+		return &unhealthyError{bad}
+	}
+	return nil
+}

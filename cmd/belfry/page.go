@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"text/tabwriter"
+)
+
+// page is text that is printed at once.
+type page struct{ bytes.Buffer }
+
+func (p *page) line(format string, args ...any) {
+	fmt.Fprintf(&p.Buffer, format+"\n", args...)
+}
+
+// columns writes a table after an empty line; one without rows is left out.
+// header and rows are separated by tabs.
+func columns[T any](p *page, header string, list []T, cells func(T) []any) {
+	if len(list) == 0 {
+		return
+	}
+	p.line("")
+	w := tabwriter.NewWriter(&p.Buffer, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, header) //nolint:errcheck // a buffer takes everything
+	for _, v := range list {
+		for i, cell := range cells(v) {
+			if i > 0 {
+				fmt.Fprint(w, "\t") //nolint:errcheck // a buffer takes everything
+			}
+			fmt.Fprint(w, printable(fmt.Sprint(cell))) //nolint:errcheck // a buffer takes everything
+		}
+		fmt.Fprintln(w) //nolint:errcheck // a buffer takes everything
+	}
+	w.Flush() //nolint:errcheck // a buffer takes everything
+}
+
+// ago says how long something was ago, in milliseconds.
+func ago(ms int64) string { return fmt.Sprintf("%.1fs ago", float64(ms)/1000) }
+
+// bytesText is a number of bytes for people.
+func bytesText(n int64) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	f, i := float64(n), 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", f, units[i])
+}

@@ -1,0 +1,303 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Bounds of what is healthy.
+const (
+	// statusLag is a mark behind the clock, or a clock behind the newest, that is
+	// more than a fail-over explains.
+	statusLag = 10 * time.Second
+	// statusFull is the part of a stream's bytes from which on it is told.
+	statusFull = 0.9
+	// watchEvery is how often --watch looks.
+	watchEvery = 2 * time.Second
+)
+
+// status is one look at a whole Belfry. Its JSON is part of the interface.
+type status struct {
+	Time    time.Time `json:"time"` // the JetStream leader's
+	Server  string    `json:"server"`
+	Version string    `json:"nats_version"`
+	// Problems are what somebody should look at; none is healthy.
+	Problems  []string               `json:"problems"`
+	Nodes     []statusNode           `json:"nodes"`
+	Shards    []statusShard          `json:"shards"`
+	Totals    statusTotals           `json:"totals"`
+	Dead      map[string]uint64      `json:"dead_by_service"`
+	Streams   []store.StreamHealth   `json:"streams"`
+	Consumers []store.ConsumerHealth `json:"consumers"`
+}
+
+type statusNode struct {
+	Node      string    `json:"node"`
+	Version   string    `json:"version,omitempty"`
+	Roles     []string  `json:"roles,omitempty"`
+	Scheduler string    `json:"scheduler,omitempty"`
+	Shards    int       `json:"shards"`
+	InFlight  int       `json:"in_flight"`
+	Started   time.Time `json:"started,omitzero"`
+	// SilentMs is how long ago its last beat was.
+	SilentMs int64 `json:"silent_ms"`
+}
+
+type statusShard struct {
+	Shard int    `json:"shard"`
+	Owner string `json:"owner"`
+	Epoch uint64 `json:"epoch"`
+	// Mark is the clock: all that was due before it has been fired.
+	Mark time.Time `json:"mark"`
+	// LagMs is how far the mark is behind the cluster's time, SilentMs how long
+	// ago the clock moved.
+	LagMs    int64 `json:"lag_ms"`
+	SilentMs int64 `json:"silent_ms"`
+	Pending  int64 `json:"pending"`
+}
+
+type statusTotals struct {
+	Pending  int64  `json:"pending"`
+	InFlight int    `json:"in_flight"`
+	Dead     uint64 `json:"dead"`
+	Rejected uint64 `json:"rejected"`
+	// Adds wait for a router.
+	Adds uint64 `json:"adds_waiting"`
+}
+
+func (c *cli) statusCommand() *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show nodes, shards, clocks, counts, streams and consumers",
+		Long: `Show how Belfry is: who owns which shard and how far its clock is behind, what
+waits, runs and has died, and how the streams and consumers are. It only reads.
+
+PROBLEMS is what somebody should look at; "belfry doctor" says what to do.`,
+		Example: `  belfry status
+  belfry status --watch
+  belfry status -o json | jq .totals`,
+		Args: exactly(0),
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it every "+formatDuration(watchEvery)+" until interrupted")
+	return c.following(cmd, func([]string) error { return nil }, func(ctx context.Context, s session) error {
+		look, err := store.Look(s.Conn(), s.flags.requestTimeout())
+		if err != nil {
+			return err
+		}
+		defer look.Close()
+		if watch {
+			return c.watchStatus(ctx, s, look)
+		}
+		return c.showStatus(ctx, s, look)
+	})
+}
+
+func (c *cli) showStatus(ctx context.Context, s session, look *store.Store) error {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	st, err := readStatus(ctx, s, look)
+	if err != nil {
+		return err
+	}
+	if c.json() {
+		return c.printJSON(st)
+	}
+	return c.printStatus(st)
+}
+
+// watchStatus goes on when a look fails: what it is for is the time when things
+// are broken.
+func (c *cli) watchStatus(ctx context.Context, s session, look *store.Store) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		if isTerminal(c.out) {
+			if _, err := fmt.Fprint(c.out, "\x1b[H\x1b[2J"); err != nil {
+				return err
+			}
+		}
+		if err := c.showStatus(ctx, s, look); err != nil && ctx.Err() == nil {
+			c.report(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil // interrupted, which is how it ends
+		case <-tick.C:
+		}
+	}
+}
+
+func readStatus(ctx context.Context, s session, look *store.Store) (*status, error) {
+	cluster, err := look.ReadCluster(ctx)
+	if err == nil && len(cluster.Clocks) == 0 || errors.Is(err, nats.ErrNoResponders) {
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "there are no clocks at %s: no Belfry has run there yet, or JetStream is not available", s.Conn().ConnectedUrlRedacted())
+	}
+	if err != nil {
+		return nil, err
+	}
+	st := &status{Server: s.Conn().ConnectedUrlRedacted(), Version: s.Conn().ConnectedServerVersion(), Problems: []string{}}
+	if st.Streams, err = look.Streams(ctx); err != nil {
+		return nil, err
+	}
+	if st.Consumers, err = look.Consumers(ctx); err != nil {
+		return nil, err
+	}
+	if st.Dead, st.Totals.Rejected, err = look.DeadCounts(ctx); err != nil {
+		return nil, err
+	}
+	st.fill(cluster)
+	st.findProblems()
+	return st, nil
+}
+
+// fill takes over clocks and presences. The time is that of the server which has
+// the clocks, asked after them, so that nothing seems to be of the future.
+func (st *status) fill(cluster store.Cluster) {
+	for _, h := range st.Streams {
+		if strings.HasSuffix(h.Name, "_"+schemas.BucketClock) {
+			st.Time = h.Now.UTC()
+		}
+	}
+	newest := st.Time.UnixMilli()
+	for _, c := range cluster.Clocks {
+		newest = max(newest, c.StoredMs)
+	}
+	st.Time = time.UnixMilli(newest).UTC()
+	owned := map[string]int{}
+	for _, c := range cluster.Clocks {
+		owned[c.Clock.Owner]++
+		st.Totals.Pending += c.Clock.Pending
+		st.Shards = append(st.Shards, statusShard{
+			Shard: c.Shard, Owner: c.Clock.Owner, Epoch: c.Clock.Epoch, Mark: time.UnixMilli(c.Clock.TimeMs).UTC(),
+			LagMs: max(newest-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0), Pending: c.Clock.Pending,
+		})
+	}
+	for _, n := range cluster.Nodes {
+		p := n.Presence
+		st.Totals.InFlight += p.InFlight
+		st.Nodes = append(st.Nodes, statusNode{
+			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], InFlight: p.InFlight, Started: p.Started,
+			SilentMs: max(newest-n.StoredMs, 0),
+		})
+	}
+	for _, n := range st.Dead {
+		st.Totals.Dead += n
+	}
+	for _, h := range st.Streams {
+		if h.Name == schemas.StreamAdd {
+			st.Totals.Adds = h.Messages
+		}
+	}
+}
+
+func (st *status) problem(format string, args ...any) {
+	st.Problems = append(st.Problems, fmt.Sprintf(format, args...))
+}
+
+func (st *status) findProblems() {
+	alive := 0
+	roles := map[string]bool{}
+	for _, n := range st.Nodes {
+		if ms := time.Duration(n.SilentMs) * time.Millisecond; ms > statusLag {
+			st.problem("node %s is silent for %s", n.Node, ms.Round(time.Second))
+			continue
+		}
+		alive++
+		for _, r := range n.Roles {
+			roles[r] = true
+		}
+	}
+	if alive == 0 {
+		st.problem("no node is alive")
+	}
+	for _, r := range []string{"router", "scheduler", "functions"} {
+		if alive > 0 && !roles[r] {
+			st.problem("no node that is alive runs the %s", r)
+		}
+	}
+	for _, sh := range st.Shards {
+		switch silent, lag := time.Duration(sh.SilentMs)*time.Millisecond, time.Duration(sh.LagMs)*time.Millisecond; {
+		case sh.Owner == "":
+			st.problem("shard %d has no owner", sh.Shard)
+		case silent > statusLag:
+			st.problem("the clock of shard %d stands still for %s; its owner is %s", sh.Shard, silent.Round(time.Second), sh.Owner)
+		case lag > statusLag:
+			st.problem("the mark of shard %d is %s behind", sh.Shard, lag.Round(time.Second))
+		}
+	}
+	for _, h := range st.Streams {
+		st.streamProblems(h)
+	}
+	for _, c := range st.Consumers {
+		if c.Belfry && c.Pulls == 0 && c.Pending > 0 && c.InFlight == 0 {
+			st.problem("%d messages wait in consumer %s of %s, and nobody pulls", c.Pending, c.Name, c.Stream)
+		}
+	}
+}
+
+func (st *status) streamProblems(h store.StreamHealth) {
+	if h.Clustered && h.Leader == "" {
+		st.problem("stream %s has no leader", h.Name)
+	}
+	for _, r := range h.Others {
+		switch {
+		case r.Offline:
+			st.problem("stream %s: the replica on %s is offline", h.Name, r.Server)
+		case !r.Current:
+			st.problem("stream %s: the replica on %s is behind by %d", h.Name, r.Server, r.Lag)
+		}
+	}
+	if h.MaxBytes > 0 && float64(h.Bytes) > statusFull*float64(h.MaxBytes) {
+		st.problem("stream %s is %d %% full", h.Name, 100*h.Bytes/uint64(h.MaxBytes))
+	}
+}
+
+func (c *cli) printStatus(st *status) error {
+	p := &page{}
+	p.line("%s  nats-server %s  %s", st.Server, st.Version, st.Time.Format("2006-01-02T15:04:05.000Z"))
+	p.line("pending %d  in flight %d  dead %d  rejected %d  adds waiting %d", st.Totals.Pending, st.Totals.InFlight, st.Totals.Dead, st.Totals.Rejected, st.Totals.Adds)
+	columns(p, "NODE\tVERSION\tROLES\tSCHEDULER\tSHARDS\tIN FLIGHT\tUP\tLAST BEAT", st.Nodes, func(n statusNode) []any {
+		up := "?"
+		if !n.Started.IsZero() {
+			up = max(st.Time.Sub(n.Started), 0).Round(time.Second).String()
+		}
+		return []any{n.Node, cmp.Or(n.Version, "?"), strings.Join(n.Roles, ","), cmp.Or(n.Scheduler, "-"), n.Shards, n.InFlight, up, ago(n.SilentMs)}
+	})
+	columns(p, "SHARD\tOWNER\tEPOCH\tCLOCK\tLAG\tMOVED\tPENDING", st.Shards, func(s statusShard) []any {
+		return []any{s.Shard, cmp.Or(s.Owner, "-"), s.Epoch, s.Mark.Format("15:04:05.000Z"), fmt.Sprintf("%.1fs", float64(s.LagMs)/1000), ago(s.SilentMs), s.Pending}
+	})
+	columns(p, "STREAM\tMESSAGES\tBYTES\tOF\tREPLICAS\tLEADER", st.Streams, func(h store.StreamHealth) []any {
+		current := 1
+		for _, r := range h.Others {
+			if r.Current && !r.Offline {
+				current++
+			}
+		}
+		return []any{h.Name, h.Messages, bytesText(int64(h.Bytes)), bytesText(h.MaxBytes), fmt.Sprintf("%d/%d", min(current, h.Replicas), h.Replicas), cmp.Or(h.Leader, "-")}
+	})
+	columns(p, "CONSUMER\tSTREAM\tPENDING\tIN FLIGHT\tREDELIVERED\tPULLS\tLEADER", st.Consumers, func(h store.ConsumerHealth) []any {
+		return []any{h.Name, h.Stream, h.Pending, h.InFlight, h.Redelivered, h.Pulls, cmp.Or(h.Leader, "-")}
+	})
+	services := make([]string, 0, len(st.Dead))
+	for svc := range st.Dead {
+		services = append(services, svc)
+	}
+	slices.Sort(services)
+	columns(p, "DEAD LETTERS OF\tCOUNT", services, func(svc string) []any { return []any{svc, st.Dead[svc]} })
+	p.line("")
+	p.line("PROBLEMS: %s", cmp.Or(strings.Join(st.Problems, "; "), "none"))
+	_, err := p.WriteTo(c.out)
+	return err
+}

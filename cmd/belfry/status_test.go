@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/belfryio/belfry/internal/doctor"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+)
+
+// TestStatus: two nodes on one server, timers that wait and one that died; then
+// one node alone, and none.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	belfryRun(t, "status", "--nats-url", srv.URL()).oneLine(t, exitUnreachable, "no Belfry has run there")
+	a, b := serveOn(t, srv.URL(), "--node", "a", "--allow-loopback"), serveOn(t, srv.URL(), "--node", "b", "--allow-loopback", "--roles", "scheduler,functions")
+	a.nats = srv.URL()
+	for _, id := range []string{"1", "2", "3"} {
+		ok[added](t, a, "add", "--in", "1h", "--id", id)
+	}
+	ok[added](t, a, "add", "--in", "1ms", "--svc", "orders", "--callback", "http://127.0.0.1:1/", "--max-attempts", "1")
+	belfryRun(t, "add", "--in", "1s", "--svc", "a.b", "--nats-url", srv.URL()).oneLine(t, exitRefused)
+	var st status
+	await(t, func() bool {
+		st = ok[status](t, a, "status")[0]
+		return st.Totals.Dead == 1 && st.Totals.Pending == 3 && len(st.Nodes) == 2 && st.Nodes[0].Shards == 1 && st.Nodes[1].Shards == 1
+	})
+	if len(st.Problems) != 0 || len(st.Shards) != 2 || st.Dead["orders"] != 1 || st.Nodes[0].Node != "a" || !slices.Contains(st.Nodes[0].Roles, "router") ||
+		slices.Contains(st.Nodes[1].Roles, "router") || st.Nodes[0].Version != version || len(st.Streams) != 8 {
+		t.Errorf("status %+v", st)
+	}
+	for _, sh := range st.Shards {
+		if sh.Owner == "" || sh.LagMs > 10_000 || sh.Mark.IsZero() || sh.Epoch == 0 {
+			t.Errorf("shard %+v", sh)
+		}
+	}
+	if !slices.ContainsFunc(st.Consumers, func(c store.ConsumerHealth) bool { return c.Name == "router" && c.Belfry && c.Pulls > 0 }) {
+		t.Errorf("consumers %+v", st.Consumers)
+	}
+	text := a.client(t, "status")
+	for _, w := range []string{"pending 3", "dead 1", "NODE", "SHARD", "TIMERS_FIRED", "belfry_orders", "PROBLEMS: none"} {
+		if !strings.Contains(text.out, w) {
+			t.Errorf("status lacks %q: %s", w, text.out)
+		}
+	}
+	b.stop(t)
+	await(t, func() bool {
+		st = ok[status](t, a, "status")[0]
+		return len(st.Problems) == 0 && st.Shards[0].Owner == "a" && st.Shards[1].Owner == "a"
+	})
+	a.stop(t)
+	st = ok[status](t, a, "status")[0]
+	if !slices.Contains(st.Problems, "shard 0 has no owner") || !slices.Contains(st.Problems, "shard 1 has no owner") {
+		t.Errorf("problems without a node: %v", st.Problems)
+	}
+}
+
+// TestStatusWatch shows it again and again, ends with SIGINT, and lives on
+// without its server.
+func TestStatusWatch(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	cmd := command(t, []string{"NATS_URL=" + n.nats}, "status", "--watch", "-o", "json", "--timeout", "500ms")
+	out, in := io.Pipe()
+	errs, errIn := io.Pipe()
+	cmd.Stdout, cmd.Stderr = in, errIn
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(out)
+	for range 2 {
+		line, err := r.ReadString('\n')
+		var st status
+		if err != nil || json.Unmarshal([]byte(line), &st) != nil || len(st.Shards) != 2 {
+			t.Fatalf("%v: %s", err, line)
+		}
+	}
+	n.stop(t)
+	if line, err := bufio.NewReader(errs).ReadString('\n'); err != nil || !strings.Contains(line, `"unavailable"`) {
+		t.Errorf("without its server: %v: %s", err, line)
+	}
+	go io.Copy(io.Discard, errs)
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGINT: %v", err)
+	}
+}
+
+// TestDoctor: a healthy node, one whose server does not say how it is set, and
+// none at all.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	listen := strings.TrimPrefix(n.nats, "nats://")
+	type report struct {
+		Errors   int
+		Findings []doctor.Finding
+	}
+	levels := func(r result) map[string]doctor.Level {
+		m := map[string]doctor.Level{}
+		for _, f := range parseLines[report](t, r.out)[0].Findings {
+			m[f.Check] = f.Level
+		}
+		return m
+	}
+	// A clock that a standing shard has is an error until the node has taken it.
+	var r result
+	await(t, func() bool {
+		r = belfryRun(t, "doctor", "--nats-listen", listen, "-o", "json")
+		return r.code == exitOK
+	})
+	if m := levels(r); m["sync"] != doctor.OK || m["shards"] != doctor.OK || m["version"] != doctor.OK || m["streams"] != doctor.OK {
+		t.Errorf("doctor: %s", r.out)
+	}
+	if r := belfryRun(t, "doctor", "--nats-listen", listen); r.code != exitOK || !strings.Contains(r.out, "OK       sync") {
+		t.Errorf("doctor as text: %+v", r)
+	}
+	r = belfryRun(t, "doctor", "--nats-listen", listen, "--shards", "7", "-o", "json")
+	if m := levels(r); r.code != exitUnhealthy || m["streams"] != doctor.Error || !strings.Contains(r.err, "unhealthy") {
+		t.Errorf("with other settings: %+v", r)
+	}
+	belfryRun(t, "doctor", "--nats-listen", "127.0.0.1:1").oneLine(t, exitUnreachable, "127.0.0.1:1")
+	belfryRun(t, "doctor", "--nats-listen", listen, "--sys-url", "nats://127.0.0.1:1").oneLine(t, exitUnreachable, "system account")
+}
+
+// TestProfileOfAnotherServer: what the servers tell a node, or do not, against
+// what it promises.
+func TestProfileOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	conf := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(conf, []byte(`
+accounts {
+  APP { jetstream: enabled, users: [ { user: node, password: pw } ], imports: [ { service: { account: SYS, subject: "$SYS.REQ.SERVER.PING.JSZ" } } ] }
+  SYS { exports: [ { service: "$SYS.REQ.SERVER.PING.JSZ", response_type: stream, accounts: [APP] } ] }
+}
+system_account: SYS`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	told := func(o *server.Options) {
+		c, err := server.ProcessConfigFile(conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Accounts, o.Users, o.SystemAccount = c.Accounts, c.Users, c.SystemAccount
+	}
+	url := func(srv *natstest.Server) string { return strings.Replace(srv.URL(), "nats://", "nats://node:pw@", 1) }
+	const warning = "DOES NOT TELL WHETHER IT SYNCS"
+
+	later := natstest.Run(t, told)
+	belfryRun(t, "serve", "--http", "-", "--nats-url", url(later)).oneLine(t, exitUsage, "profile safe", "sync_interval: always", "--replicas 3", "--profile fast")
+	if n := serveOn(t, url(later), "--profile", "fast"); strings.Contains(n.log.text(), warning) {
+		t.Errorf("profile fast: %s", n.log.text())
+	}
+	if n := serveOn(t, url(natstest.Run(t, told, natstest.SyncAlways))); strings.Contains(n.log.text(), warning) {
+		t.Errorf("a server that syncs always: %s", n.log.text())
+	}
+	plain := natstest.Run(t)
+	if n := serveOn(t, plain.URL()); strings.Count(n.log.text(), warning) != 1 {
+		t.Errorf("a server that does not tell: %s", n.log.text())
+	}
+	if n := serveOn(t, plain.URL(), "--profile", "fast"); strings.Contains(n.log.text(), warning) {
+		t.Errorf("profile fast: %s", n.log.text())
+	}
+}

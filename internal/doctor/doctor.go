@@ -1,0 +1,325 @@
+// Package doctor examines the NATS set-up that Belfry runs on, and says what to
+// do about what it finds. It reads, and changes nothing.
+//
+// What a server is set to is told only to its system account; what cannot be
+// known is a finding of its own (Unknown), never an OK.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	OK      Level = "ok"
+	Unknown Level = "unknown" // cannot be found out with these rights
+	Warning Level = "warning" // it works, and less well or safely than it should
+	Error   Level = "error"   // it does not work, or breaks a promise
+)
+
+// Finding is the outcome of one check.
+type Finding struct {
+	Check string `json:"check"`
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	// Do says what to do about it; empty if nothing.
+	Do string `json:"do,omitempty"`
+}
+
+// Options say what to compare the set-up with.
+type Options struct {
+	Conn *nats.Conn // of the account that Belfry uses; required
+	// Sys is a connection of the system account, nil for none.
+	Sys *nats.Conn
+	// Store is the configuration of the nodes.
+	Store store.Config
+	// Safe: the nodes promise that acknowledged writes survive power loss.
+	Safe bool
+	// Timeout bounds each request.
+	Timeout time.Duration
+}
+
+// Bounds of what is well.
+const (
+	// minVersion is what Belfry needs.
+	minMajor, minMinor = 2, 11
+	// clockOffset is how far a host's clock may be from the leader's.
+	clockOffset = time.Second
+	// offsetTries is how often the leader's clock is read; the quickest counts.
+	offsetTries = 5
+	// maxPayload is what an add may have (schemas' limit of an event).
+	maxPayload = 1 << 20
+	// silent is after how long a clock or a node that does not move is told.
+	silent = 10 * time.Second
+)
+
+// examination is one run.
+type examination struct {
+	o        Options
+	js       jetstream.JetStream
+	look     *store.Store
+	findings []Finding
+	servers  []Server
+	streams  []store.StreamHealth
+	cluster  store.Cluster
+}
+
+// Examine runs every check. An error means that the examination itself could not
+// be made.
+func Examine(ctx context.Context, o Options) ([]Finding, error) {
+	if o.Timeout == 0 {
+		o.Timeout = store.DefaultTimeout
+	}
+	js, err := jetstream.New(o.Conn, jetstream.WithDefaultTimeout(o.Timeout))
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	look, err := store.Look(o.Conn, o.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer look.Close()
+	e := &examination{o: o, js: js, look: look}
+	e.version()
+	if !e.jetStream(ctx) {
+		return e.findings, ctx.Err()
+	}
+	e.permissions(ctx)
+	if e.readStore(ctx) {
+		e.clock(ctx)
+		e.streamSettings()
+		e.health()
+		e.replicas()
+	}
+	e.askServers(ctx)
+	e.sync()
+	return e.findings, ctx.Err()
+}
+
+func (e *examination) found(check string, level Level, do, format string, args ...any) {
+	e.findings = append(e.findings, Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Do: do})
+}
+
+func (e *examination) version() {
+	v := e.o.Conn.ConnectedServerVersion()
+	var major, minor int
+	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n != 2 || err != nil {
+		e.found("version", Unknown, "", "nats-server calls itself %q", v)
+		return
+	}
+	if major < minMajor || major == minMajor && minor < minMinor {
+		e.found("version", Error, "upgrade every nats-server", "nats-server is %s; Belfry needs %d.%d or later", v, minMajor, minMinor)
+		return
+	}
+	e.found("version", OK, "", "nats-server is %s", v)
+	if n := e.o.Conn.MaxPayload(); n < maxPayload {
+		e.found("payload", Warning, "set max_payload: 1MB in the server's config", "the server takes messages of %d bytes; larger timers are refused", n)
+	}
+}
+
+// jetStream checks that it is there, and its limits for the account.
+func (e *examination) jetStream(ctx context.Context) bool {
+	info, err := e.js.AccountInfo(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
+		e.found("jetstream", Error, "start nats-server with -js, or with a jetstream block in its config", "JetStream is not enabled on the server")
+		return false
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		e.found("jetstream", Error, "give the account JetStream limits (accounts { NAME { jetstream: enabled } }, or in its JWT)", "JetStream is not enabled for this account")
+		return false
+	case err != nil:
+		e.found("jetstream", Error, "wait until the servers have elected a leader, and look at their logs; a user that may not publish to $JS.API.INFO gets no answer either", "JetStream does not answer: %v", err)
+		return false
+	}
+	e.found("jetstream", OK, "", "JetStream is enabled: %d streams, %d consumers, %d bytes stored", info.Streams, info.Consumers, info.Store)
+	e.limits(info)
+	return true
+}
+
+func (e *examination) limits(info *jetstream.AccountInfo) {
+	shards := e.o.Store.Geometry.Shards
+	if shards == 0 {
+		shards = schemas.DefaultShards
+	}
+	l, bad := info.Limits, false
+	tell := func(level Level, do, format string, args ...any) {
+		bad = true
+		e.found("limits", level, do, format, args...)
+	}
+	if need := baseStreams + shards; l.MaxStreams > 0 && l.MaxStreams < need {
+		tell(Error, fmt.Sprintf("allow the account %d streams or more", need), "the account may have %d streams; Belfry makes %d", l.MaxStreams, need)
+	}
+	if l.MaxConsumers > 0 && l.MaxConsumers < fewConsumers {
+		tell(Warning, "allow the account two consumers for each service with callbacks, and one for each node and shard", "the account may have %d consumers", l.MaxConsumers)
+	}
+	if l.MaxStore > 0 && info.Store > uint64(l.MaxStore)/10*9 {
+		tell(Warning, "raise the account's storage, or shorten retention and fired-max-age", "%d of the account's %d bytes are used", info.Store, l.MaxStore)
+	}
+	if !bad {
+		e.found("limits", OK, "", "the account's limits suffice (streams %s, consumers %s, bytes %s)", limit(int64(l.MaxStreams)), limit(int64(l.MaxConsumers)), limit(l.MaxStore))
+	}
+}
+
+const (
+	// baseStreams are those besides the shards'.
+	baseStreams = 6
+	// fewConsumers is what some services and nodes need already.
+	fewConsumers = 64
+)
+
+func limit(n int64) string {
+	if n <= 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(n)
+}
+
+// clock compares this host's clock with that of the server which leads the
+// clocks' stream.
+func (e *examination) clock(ctx context.Context) {
+	var best, offset time.Duration
+	for range offsetTries {
+		sent := time.Now()
+		at, err := e.look.LeaderNow(ctx)
+		took := time.Since(sent)
+		if err != nil {
+			e.found("clock", Unknown, "", "the leader's clock cannot be read: %v", err)
+			return
+		}
+		if best == 0 || took < best {
+			best, offset = took, sent.Add(took/2).Sub(at)
+		}
+	}
+	margin := best / 2
+	switch {
+	case offset.Abs() > clockOffset+margin:
+		e.found("clock", Warning, "synchronise the hosts' clocks (NTP): timers go by the leader's clock, and people and clients by their own", "this host's clock is %s %s the JetStream leader's", offset.Abs().Round(time.Millisecond), aheadOf(offset))
+	default:
+		e.found("clock", OK, "", "this host's clock is within %s of the JetStream leader's", (offset.Abs() + margin).Round(time.Millisecond))
+	}
+}
+
+func aheadOf(d time.Duration) string {
+	if d > 0 {
+		return "ahead of"
+	}
+	return "behind"
+}
+
+// readStore reports false if no Belfry has run here.
+func (e *examination) readStore(ctx context.Context) bool {
+	var err error
+	if e.streams, err = e.look.Streams(ctx); err != nil {
+		e.found("streams", Error, "give the user the right to publish to $JS.API.STREAM.LIST, or look at the servers' logs", "the streams cannot be listed: %v", err)
+		return false
+	}
+	if len(e.streams) == 0 {
+		e.found("streams", OK, "", "there are none yet: the first \"belfry serve\" makes them")
+		return false
+	}
+	if e.cluster, err = e.look.ReadCluster(ctx); err != nil {
+		e.found("nodes", Error, "give the user the right to publish to $JS.API.DIRECT.GET.KV_clock, or look at the servers' logs", "the clocks cannot be read: %v", err)
+		return false
+	}
+	return true
+}
+
+func (e *examination) streamSettings() {
+	shards := max(len(e.cluster.Clocks), 1)
+	want := e.o.Store.Geometry.Shards
+	other := want > 0 && want != shards
+	if other {
+		e.found("streams", Error, fmt.Sprintf("leave shards out, or set it to %d: it is fixed at the first start", shards), "the store has %d shards, and the settings ask for %d", shards, want)
+	}
+	diffs, err := store.Differences(e.streams, e.o.Store, shards)
+	if err != nil {
+		e.found("streams", Error, "mend the setting", "%v", err)
+		return
+	}
+	for _, d := range diffs {
+		switch {
+		case d.Missing:
+			e.found("streams", Error, "restart a node: it makes what is missing. What was in the stream is gone", "stream %s is missing", d.Stream)
+		case d.Fatal:
+			e.found("streams", Error, "use another account, or remove the stream", "stream %s has %s %v; Belfry needs %v", d.Stream, d.Setting, d.Have, d.Want)
+		default:
+			e.found("streams", Warning, "restart the nodes with these settings: they change the stream", "stream %s has %s %v; the settings say %v", d.Stream, d.Setting, d.Have, d.Want)
+		}
+	}
+	if len(diffs) == 0 && !other {
+		e.found("streams", OK, "", "%d streams are as the settings want them", len(e.streams))
+	}
+}
+
+// health looks at nodes and clocks.
+func (e *examination) health() {
+	newest := int64(0)
+	for _, h := range e.streams {
+		newest = max(newest, h.Now.UnixMilli())
+	}
+	alive := 0
+	for _, n := range e.cluster.Nodes {
+		if newest-n.StoredMs < silent.Milliseconds() {
+			alive++
+		}
+	}
+	if alive == 0 {
+		e.found("nodes", Error, "start \"belfry serve\"", "no node is alive")
+	} else {
+		e.found("nodes", OK, "", "%d nodes are alive", alive)
+	}
+	bad := 0
+	for _, c := range e.cluster.Clocks {
+		still := time.Duration(newest-c.StoredMs) * time.Millisecond
+		if c.Clock.Owner == "" || still > silent {
+			bad++
+			e.found("shards", Error, "see that a node with the role scheduler runs, and look at its log", "shard %d has owner %q, and its clock moved %s ago", c.Shard, c.Clock.Owner, still.Round(time.Second))
+		}
+	}
+	if bad == 0 {
+		e.found("shards", OK, "", "all %d shards have an owner and a clock that moves", len(e.cluster.Clocks))
+	}
+}
+
+// replicas compares them with what the cluster has, and looks for copies that
+// are behind.
+func (e *examination) replicas() {
+	var behind []string
+	clustered, have := false, 1
+	for _, h := range e.streams {
+		clustered = clustered || h.Clustered
+		have = max(have, h.Replicas)
+		if h.Clustered && h.Leader == "" {
+			e.found("replicas", Error, "start the servers that are down: a majority of a stream's replicas must run", "stream %s has no leader", h.Name)
+		}
+		for _, r := range h.Others {
+			if !r.Current || r.Offline {
+				behind = append(behind, h.Name+" on "+r.Server)
+			}
+		}
+	}
+	if len(behind) > 0 {
+		e.found("replicas", Warning, "start the servers that are down, and give those that have just started time to catch up", "replicas are behind or offline: %s", strings.Join(behind, ", "))
+	}
+	switch {
+	case clustered && have == 1:
+		e.found("replicas", Warning, "run every node with replicas 3: the streams are changed when it starts", "the streams have 1 replica on a cluster: while the server that has one is down its timers wait, and with its disk they are lost")
+	case have > 1 && len(behind) == 0:
+		e.found("replicas", OK, "", "every stream has its %d replicas", have)
+	case have == 1:
+		e.found("replicas", OK, "", "one server, one replica: while it is down nothing fires, and what it has lives on one disk")
+	}
+}

@@ -1,0 +1,280 @@
+package doctor_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/doctor"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
+
+// accounts is a server's configuration with an account for Belfry, whose user
+// "asker" may ask how the servers are set, and a system account.
+const accounts = `
+accounts {
+  APP {
+    jetstream: { max_streams: %d }
+    users: [
+      { user: node, password: pw }
+      { user: few, password: pw, permissions: { publish: ["timers.>", "$JS.API.>", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>"] } }
+    ]
+    imports: [ { service: { account: SYS, subject: "$SYS.REQ.SERVER.PING.JSZ" } } ]
+  }
+  PLAIN { jetstream: enabled, users: [ { user: plain, password: pw } ] }
+  NOJS { users: [ { user: nojs, password: pw } ] }
+  SYS {
+    users: [ { user: sys, password: pw } ]
+    exports: [ { service: "$SYS.REQ.SERVER.PING.JSZ", response_type: stream, accounts: [APP] } ]
+  }
+}
+system_account: SYS
+`
+
+// withAccounts makes a server have them.
+func withAccounts(t *testing.T, maxStreams int) natstest.Option {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(path, fmt.Appendf(nil, accounts, maxStreams), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conf, err := server.ProcessConfigFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *server.Options) {
+		o.Accounts, o.Users, o.SystemAccount = conf.Accounts, conf.Users, conf.SystemAccount
+	}
+}
+
+func as(srv *natstest.Server, t *testing.T, user string) *nats.Conn {
+	t.Helper()
+	return srv.Connect(nats.UserInfo(user, "pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+}
+
+// config is that of a store with few shards.
+func config(replicas int) store.Config {
+	c := store.Config{Node: "n1", Replicas: replicas, Geometry: schemas.DefaultGeometry()}
+	c.Geometry.Shards = 2
+	return c
+}
+
+func open(t *testing.T, nc *nats.Conn, c store.Config) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), nc, c, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func examine(t *testing.T, o doctor.Options) []doctor.Finding {
+	t.Helper()
+	findings, err := doctor.Examine(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return findings
+}
+
+// want looks for a finding of a check, of a level, with some words, and for what
+// to do about it.
+func want(t *testing.T, findings []doctor.Finding, check string, level doctor.Level, words ...string) {
+	t.Helper()
+	for _, f := range findings {
+		has := f.Check == check && f.Level == level
+		for _, w := range words {
+			has = has && strings.Contains(f.Text+" "+f.Do, w)
+		}
+		if has {
+			if (level == doctor.Error || level == doctor.Warning) && f.Do == "" {
+				t.Errorf("%+v does not say what to do", f)
+			}
+			return
+		}
+	}
+	t.Errorf("no %s of %s with %q in %+v", level, check, words, findings)
+}
+
+// none looks that nothing of a level was found.
+func none(t *testing.T, findings []doctor.Finding, level doctor.Level) {
+	t.Helper()
+	for _, f := range findings {
+		if f.Level == level {
+			t.Errorf("found %+v", f)
+		}
+	}
+}
+
+func TestFreshServer(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	f := examine(t, doctor.Options{Conn: srv.Connect(), Safe: true})
+	none(t, f, doctor.Error)
+	none(t, f, doctor.Warning)
+	want(t, f, "version", doctor.OK, "2.")
+	want(t, f, "streams", doctor.OK, "belfry serve")
+	want(t, f, "permissions", doctor.OK)
+	want(t, f, "sync", doctor.Unknown, "sync_interval: always", "--sys-creds")
+}
+
+func TestNoJetStream(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, natstest.NoJetStream)
+	want(t, examine(t, doctor.Options{Conn: srv.Connect()}), "jetstream", doctor.Error, "-js")
+	srv = natstest.Run(t, withAccounts(t, 100))
+	want(t, examine(t, doctor.Options{Conn: as(srv, t, "nojs")}), "jetstream", doctor.Error, "account")
+}
+
+// TestSync: what the servers tell, to whom they tell it, and what follows.
+func TestSync(t *testing.T) {
+	t.Parallel()
+	always, later := natstest.Run(t, withAccounts(t, 100), natstest.SyncAlways), natstest.Run(t, withAccounts(t, 100))
+	for _, tt := range []struct {
+		name  string
+		srv   *natstest.Server
+		user  string
+		sys   bool
+		safe  bool
+		level doctor.Level
+		word  string
+	}{
+		{"always, imported", always, "node", false, true, doctor.OK, "every server syncs"},
+		{"always, system account", always, "plain", true, true, doctor.OK, "every server syncs"},
+		{"not told", always, "plain", false, true, doctor.Unknown, "not told"},
+		{"later, safe", later, "node", false, true, doctor.Error, "sync_interval: always"},
+		{"later, fast", later, "plain", true, false, doctor.Warning, "sync_interval: always"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			o := doctor.Options{Conn: as(tt.srv, t, tt.user), Safe: tt.safe}
+			if tt.sys {
+				o.Sys = as(tt.srv, t, "sys")
+			}
+			want(t, examine(t, o), "sync", tt.level, tt.word)
+		})
+	}
+}
+
+// TestNodesTell: a node with a server of its own says how that is set.
+func TestNodesTell(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	s := open(t, nc, config(1))
+	for level, sync := range map[doctor.Level]string{doctor.OK: store.SyncAlways, doctor.Error: store.SyncInterval} {
+		s.Announce(func(p *store.Presence) { p.Sync = sync })
+		if _, err := s.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, examine(t, doctor.Options{Conn: nc, Store: config(1), Safe: true}), "sync", level)
+	}
+}
+
+func TestLimitsAndPermissions(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, withAccounts(t, 3))
+	f := examine(t, doctor.Options{Conn: as(srv, t, "few")})
+	want(t, f, "limits", doctor.Error, "3 streams", "10")
+	want(t, f, "permissions", doctor.Error, "publish to $KV.clock.>", "subscribe to timers.api.>")
+	want(t, examine(t, doctor.Options{Conn: as(srv, t, "node")}), "permissions", doctor.OK)
+}
+
+// TestStreams: as a node makes them, and as somebody has changed them.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, withAccounts(t, 100), natstest.SyncAlways)
+	nc := as(srv, t, "node")
+	s := open(t, nc, config(1))
+	if _, err := s.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o := doctor.Options{Conn: nc, Store: config(1), Safe: true}
+	f := examine(t, o)
+	want(t, f, "streams", doctor.OK, "8 streams")
+	want(t, f, "nodes", doctor.OK, "1 nodes")
+	want(t, f, "clock", doctor.OK)
+	want(t, f, "shards", doctor.Error, "shard 0", "role scheduler") // no scheduler runs
+
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fired, err := js.Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := fired.CachedInfo().Config
+	cfg.MaxAge *= 2
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), schemas.StreamRetry); err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), schemas.StreamDead); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: schemas.StreamDead, Subjects: []string{"timers.dead.*"}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	o.Store.Replicas, o.Store.Geometry.Shards = 3, 5
+	f = examine(t, o)
+	want(t, f, "streams", doctor.Warning, schemas.StreamFired, "maximum age")
+	want(t, f, "streams", doctor.Error, schemas.StreamRetry, "missing")
+	want(t, f, "streams", doctor.Error, schemas.StreamDead, "storage")
+	want(t, f, "streams", doctor.Error, "2 shards")
+	want(t, f, "streams", doctor.Warning, "replicas 1", "3")
+	want(t, f, "replicas", doctor.Error, "3 replicas", "add servers")
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := natstest.Cluster3(t)
+	nc := c.Connect()
+	open(t, nc, config(1)).Close()
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1), Safe: true}), "replicas", doctor.Warning, "replicas 3")
+	s := open(t, nc, config(3))
+	if _, err := s.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o := doctor.Options{Conn: nc, Store: config(3), Safe: true}
+	// New replicas take a moment to be up to date.
+	until(t, func() bool {
+		f := examine(t, o)
+		for _, x := range f {
+			if x.Check == "replicas" && x.Level == doctor.OK {
+				return true
+			}
+		}
+		return false
+	})
+	want(t, examine(t, o), "sync", doctor.Unknown, "replicated")
+	for _, srv := range c.Servers {
+		if c.StreamLeader("KV_clock") != srv && nc.ConnectedAddr() != srv.Addr().String() {
+			srv.Stop()
+			break
+		}
+	}
+	until(t, func() bool {
+		for _, x := range examine(t, o) {
+			if x.Check == "replicas" && x.Level == doctor.Warning && strings.Contains(x.Text, "behind or offline") {
+				return true
+			}
+		}
+		return false
+	})
+}
