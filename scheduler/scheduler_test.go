@@ -297,6 +297,55 @@ func TestSweeperFindsAPlantedOrphan(t *testing.T) {
 	}
 }
 
+// TestSweeperFiresAgainWhatLeftTheStream: an event that leaves TIMERS_FIRED before
+// its callback concluded comes again, under the same id; one that is still there
+// does not.
+func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	n := start(t, srv, "n1", store.Config{DedupWindow: time.Second}, func(o *scheduler.Options) { o.SweepDelay = 2 * time.Second })
+	lost, kept := timer("lost", nowMs()), timer("kept", nowMs())
+	for _, w := range []store.Write{lost, kept} { // functions do not run here: the callbacks never conclude
+		w.Record.Callback = "http://127.0.0.1:9/"
+	}
+	create(t, n.store, lost, kept)
+	first := fired(t, n.nc, 2)
+	stream, err := n.store.JetStream().Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed := await(t, n.store, lost.ID, schemas.StateDelivered)
+	meta, err := first[lost.ID.MsgID(1)][0].Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), meta.Sequence.Stream); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for metric(t, n.reg, "belfry_sweeper_refired_total") == 0 {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatal("the event that left the stream was not fired again")
+		}
+	}
+	again := fired(t, n.nc, 2)
+	if len(again[lost.ID.MsgID(1)]) != 1 || len(again[kept.ID.MsgID(1)]) != 1 {
+		t.Errorf("the stream holds %v", again)
+	}
+	now := await(t, n.store, lost.ID, schemas.StateDelivered)
+	if now.Rev <= claimed.Rev || now.Record.Run != 1 || now.Record.FiredMs <= claimed.Record.FiredMs {
+		t.Errorf("fired again without a claim: %+v, before %+v", now.Record, claimed.Record)
+	}
+	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 0 {
+		t.Errorf("%v counted as orphans", v)
+	}
+}
+
 func TestCancelAgainstFiring(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
