@@ -47,18 +47,20 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	logs := map[string]string{}
 	defer func() {
 		if err := history.Close(); err != nil {
 			t.Error(err)
 		}
-		if t.Failed() {
-			keep(t, historyPath)
+		if t.Failed() || os.Getenv("BELFRY_CHAOS_KEEP") != "" {
+			keep(t, historyPath, logs)
 		}
 	}()
 	rec := check.NewRecorder(history)
 	rec.Begin()
 	recv := newReceiver(t, rec, sd)
 	cl := newCluster(t, rec, 10*time.Minute)
+	cl.logPaths(logs)
 	cl.start()
 	c := newClient(t, rec, cl.url())
 	c.useSDK()

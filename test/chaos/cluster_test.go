@@ -28,8 +28,10 @@ const (
 	wellBound = 60 * time.Second
 	// smallDisk is a disk in memory: room for half an hour's run.
 	smallDisk = 1 << 30
-	// clusterSweepDelay lets the sweeper audit what happened while the run lasts.
-	clusterSweepDelay = 10 * time.Second
+	// clusterSweepDelay is longer than any add waits while routers cannot work: an
+	// add that comes later than that is behind the mark in good order, and the
+	// sweeper could not tell it from one that was forgotten.
+	clusterSweepDelay = 40 * time.Second
 )
 
 // member is a node, and its own network to each server.

@@ -2,6 +2,8 @@ package chaos
 
 import (
 	"math/rand/v2"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,16 +71,21 @@ type rounds struct {
 }
 
 // drawn is an endless series in which each kind comes once before any comes
-// again.
+// again. BELFRY_CHAOS_FAULTS names the kinds; all by default.
 func (r *rounds) drawn() func() fault {
-	var left []fault
+	only := os.Getenv("BELFRY_CHAOS_FAULTS")
+	var chosen, left []fault
+	for _, k := range kinds {
+		if (only == "" || slices.Contains(strings.Split(only, ","), k.name)) && (k.name != diskFull || r.small() != nil) {
+			chosen = append(chosen, k)
+		}
+	}
+	if len(chosen) == 0 {
+		r.t.Fatalf("BELFRY_CHAOS_FAULTS=%q names no fault that can be made here", only)
+	}
 	return func() fault {
 		if len(left) == 0 {
-			for _, k := range kinds {
-				if k.name != diskFull || r.small() != nil {
-					left = append(left, k)
-				}
-			}
+			left = append(left, chosen...)
 			r.rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
 		}
 		f := left[0]

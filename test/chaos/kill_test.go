@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -126,7 +127,7 @@ func TestKillNine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if t.Failed() {
-		keep(t, historyPath)
+		keep(t, historyPath, map[string]string{"node.log": n.LogPath()})
 	}
 }
 
@@ -262,23 +263,27 @@ func decode(m *nats.Msg, v any) error {
 	return json.Unmarshal(m.Data, v)
 }
 
-// keep saves the history of a failed run.
-func keep(t *testing.T, path string) {
+// keep saves the history of a run, and what its processes logged.
+func keep(t *testing.T, history string, logs map[string]string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
+	dir, err := os.MkdirTemp("", "belfry-chaos-")
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	f, err := os.CreateTemp("", "belfry-chaos-history-*.jsonl")
-	if err != nil {
-		t.Error(err)
-		return
+	files := maps.Clone(logs)
+	if files == nil {
+		files = map[string]string{}
 	}
-	defer f.Close()
-	if _, err := f.Write(b); err != nil {
-		t.Error(err)
-		return
+	files["history.jsonl"] = history
+	for name, path := range files {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
+		}
+		if err != nil {
+			t.Error(err)
+		}
 	}
-	t.Logf("the history is kept in %s", f.Name())
+	t.Logf("the history, and logs, are kept in %s", dir)
 }

@@ -57,3 +57,13 @@ func (c *cluster) logs(t *testing.T) string {
 	slices.Reverse(lines)
 	return strings.Join(lines, "\n")
 }
+
+// logPaths names the logs of all processes.
+func (c *cluster) logPaths(into map[string]string) {
+	for _, m := range c.nodes {
+		into[m.title+".log"] = m.LogPath()
+	}
+	for _, s := range c.servers {
+		into[s.Name+".log"] = s.LogPath()
+	}
+}
