@@ -140,9 +140,9 @@ func (k *Keeper) Step(now time.Duration, ev KeepEvent) []KeepAction {
 			s.hold = holdOwned
 		}
 	case KeepEnded:
-		s := &k.seats[ev.Shard]
-		// What was seen of it before is our own doing: look anew.
-		*s = seat{rev: s.rev, changed: now, clock: store.Clock{Owner: k.cfg.Node, Epoch: s.clock.Epoch}}
+		// What was seen of it before is our own doing: look anew. Until then there
+		// is no clock to take it by.
+		k.seats[ev.Shard] = seat{changed: now}
 	case KeepLeave:
 		if !k.leaving {
 			k.leaving, k.leaveAt = true, now
