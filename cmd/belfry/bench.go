@@ -66,6 +66,7 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	f.StringVar(&b.on, "on", string(bench.OnEmbedded), "what to start: embedded, server (a nats-server process), or cluster (three, and three replicas)")
 	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "of the servers: safe syncs every write, fast every two minutes")
 	f.StringVar(&b.config.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
+	f.BoolVar(&b.config.Keep, "keep", false, "leave the servers' folders behind, and say where they are")
 	f.IntVar(&b.config.Shards, "shards", 0, "shards of the store")
 	f.IntVar(&b.config.Rate, "rate", 0, "timers due a second, or single adds begun a second"+defaultText(defaults.Rate))
 	f.IntVar(&b.config.Seconds, "seconds", 0, "how long"+defaultText(defaults.Seconds))
@@ -96,6 +97,7 @@ func defaultText(n int) string {
 // bench runs a workload and prints and writes what it measured, also that of a
 // run which was not sound.
 func (c *cli) bench(ctx context.Context, w bench.Workload, b *benchFlags) error {
+	setBallast(c.getenv) // as a node does
 	if b.plotFile != "" {
 		if err := bench.CheckPlot(b.plotFile); err != nil {
 			return err

@@ -22,6 +22,8 @@ type Config struct {
 	// Dir is where the servers' folders are made; default the system's for
 	// temporary files. It should be on the disk that is to be measured.
 	Dir string
+	// Keep leaves the folders behind; Progress is told where.
+	Keep bool
 	// Profile is that of the servers; default safe.
 	Profile app.Profile
 	// LoadFast lets the pending workload add its timers in the fast profile,

@@ -188,20 +188,25 @@ func (e *Env) sustained(r *Result, acc *Account, st *states, called []int64) {
 	r.figure("lag of the first third", early, "ms")
 	r.figure("lag of the last third", late, "ms")
 	r.figure("slope of the lag", slope*60, "ms a minute")
-	flat := 0.0
-	if late <= 2*early+flatSlack {
-		flat = 1
-	}
-	r.figure(flatFigure, flat, "")
+	r.figure(flatFigure, isFlat(early, late), "")
 }
 
 const (
 	concludedLag = "from due to concluded"
 	flatFigure   = "the lag stayed flat (1: yes)"
-	// flatSlack is what the median lag of the last third of a run may be above
-	// twice that of the first, in milliseconds, and still be called flat.
+	// flatSlack is by how many milliseconds the median lag of the last third of a run
+	// may be above that of the first and still be called flat; or by half, if that is
+	// more.
 	flatSlack = 50
 )
+
+// isFlat is 1 if a lag that went from one median to another stayed flat, else 0.
+func isFlat(first, last float64) float64 {
+	if last-first <= max(flatSlack, first/2) {
+		return 1
+	}
+	return 0
+}
 
 // bySecond is a percentile of the lag of the timers due in each second.
 func bySecond(name string, dueMs, at []int64, q float64) Curve {

@@ -144,11 +144,16 @@ func (e *Env) Connect(name string) (*nats.Conn, error) {
 	return nc, err
 }
 
-// TempDir makes a folder that is removed with the Env.
+// TempDir makes a folder that is removed with the Env, unless Keep says otherwise.
 func (e *Env) TempDir() (string, error) {
 	dir, err := os.MkdirTemp(e.Dir, "belfry-bench-")
-	if err == nil {
+	if err != nil {
+		return "", err
+	}
+	if !e.Keep {
 		e.onClose(func() error { return os.RemoveAll(dir) })
+	} else if e.Progress != nil {
+		_, err = fmt.Fprintf(e.Progress, "data is kept in %s\n", dir)
 	}
 	return dir, err
 }

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // meter measures what a part of a run uses: CPU of this process and of the
@@ -18,6 +20,7 @@ type meter struct {
 	cpu     time.Duration
 	servers used
 	mem     runtime.MemStats
+	machine float64 // seconds that all CPUs have worked, 0 where that is not told
 	seqs    uint64
 	profile *os.File
 }
@@ -26,6 +29,7 @@ type meter struct {
 type usage struct {
 	took                   time.Duration
 	cpu                    float64 // seconds, of all processes that are ours
+	others                 float64 // seconds, of processes that are not ours
 	allocs, bytes          uint64
 	messages               uint64
 	clientsOnly, processes bool
@@ -54,8 +58,24 @@ func (e *Env) meter(ctx context.Context) (*meter, error) {
 		e.onClose(m.endProfile)
 	}
 	runtime.ReadMemStats(&m.mem)
+	m.machine = machineCPU()
 	m.begun, m.cpu = time.Now(), selfCPU()
 	return m, nil
+}
+
+// machineCPU is the time that all CPUs of this machine have worked, in seconds,
+// or 0 where the system does not tell.
+func machineCPU() float64 {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0
+	}
+	st, err := fs.Stat()
+	if err != nil {
+		return 0
+	}
+	c := st.CPUTotal // of a virtual machine: stolen time is others', too
+	return c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
 }
 
 func (m *meter) endProfile() error {
@@ -73,6 +93,7 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 	if err := m.endProfile(); err != nil {
 		return u, err
 	}
+	worked := machineCPU() - m.machine
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	u.allocs, u.bytes = mem.Mallocs-m.mem.Mallocs, mem.TotalAlloc-m.mem.TotalAlloc
@@ -83,6 +104,9 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 		}
 		u.cpu += servers.cpuSeconds - m.servers.cpuSeconds
 	}
+	if worked > 0 && !u.clientsOnly {
+		u.others = max(worked-u.cpu, 0)
+	}
 	seqs, err := m.env.sequences(ctx)
 	u.messages = seqs - m.seqs
 	return u, err
@@ -91,6 +115,13 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 // cpuFigure is the CPU that one timer costs, or one operation.
 const cpuFigure = "CPU a timer"
 
+// othersFigure is what the machine did besides, in the same time: from
+// busyPercent of a core on, the run is said to be disturbed.
+const (
+	othersFigure = "CPU used by others, of one core"
+	busyPercent  = 10
+)
+
 // figures tells what each of count timers has used. A server elsewhere is not
 // seen, so there only the messages are told.
 func (u usage) figures(r *Result, count int) {
@@ -98,6 +129,9 @@ func (u usage) figures(r *Result, count int) {
 	if u.cpu > 0 && !u.clientsOnly {
 		r.figure(cpuFigure, u.cpu/n*1e6, "µs")
 		r.figure("CPU used, of one core", u.cpu/u.took.Seconds()*100, "%")
+	}
+	if u.others > 0 {
+		r.figure(othersFigure, u.others/u.took.Seconds()*100, "%")
 	}
 	if !u.clientsOnly {
 		what := ""

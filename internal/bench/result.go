@@ -170,6 +170,9 @@ func (r *Result) Text(w io.Writer) error {
 	if v.Unseen > 0 || v.Repeated > 0 {
 		p.f("  the subscriber missed %d and saw %d more than once, which is no fault\n", v.Unseen, v.Repeated)
 	}
+	if busy := r.value(othersFigure); busy > busyPercent {
+		p.f("  the machine was busy with something else (%.0f %% of a core): these figures are not its best\n", busy)
+	}
 	return p.err
 }
 

@@ -83,7 +83,7 @@ func byLatency(name string, q float64) func(*Result) (float64, bool) {
 }
 
 // rowBound is how long one run of a row may take.
-const rowBound = 4 * time.Minute
+const rowBound = 5 * time.Minute
 
 // burstLead is how far ahead the burst is, so that all of it is in: what the
 // machine stores a second bounds it.
@@ -209,6 +209,15 @@ func (t *Table) Run(ctx context.Context) (*TableResult, error) {
 	}
 	if t.Scale <= 0 || t.Scale > 1 {
 		return nil, bad("scale is %v; it must be above 0 and up to 1", t.Scale)
+	}
+	for _, profile := range t.Profiles {
+		if profile != app.ProfileSafe && profile != app.ProfileFast {
+			return nil, bad("profile %.40q does not exist; it is safe, fast or both", string(profile))
+		}
+	}
+	base := t.Config // what is wrong with all rows is said before the first
+	if err := base.setDefaults(); err != nil {
+		return nil, err
 	}
 	begun := time.Now()
 	out := &TableResult{Profiles: t.Profiles}
@@ -336,9 +345,11 @@ func (t *TableResult) Markdown(w io.Writer) error {
 		}
 		p.f("\n")
 	}
+	told := map[string]bool{} // a run that failed is behind several rows
 	for _, r := range t.Rows {
 		for i, c := range r.Cells {
-			if c.Error != "" {
+			if c.Error != "" && !told[c.Error] {
+				told[c.Error] = true
 				p.f("\n%s, %s: %s\n", r.Name, t.Profiles[i], c.Error)
 			}
 		}
@@ -353,13 +364,13 @@ func (t *TableResult) Markdown(w io.Writer) error {
 
 // budget is what a timer costs in each run.
 func (t *TableResult) budget(p *printer) {
-	p.f("\n| run | profile | CPU a timer, µs | messages a timer | allocations a timer | raw publish, µs | raw create, µs | raw compare-and-set, µs | timer / raw publish |\n|---|---|---|---|---|---|---|---|---|\n")
+	p.f("\n| run | profile | CPU a timer, µs | messages a timer | allocations a timer | raw publish, µs | raw create, µs | raw compare-and-set, µs | timer / raw publish | others, %% of a core |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range t.Results {
 		if r.value(cpuFigure) == 0 {
 			continue
 		}
 		p.f("| %s | %v |", r.name(), r.Settings["profile"])
-		for _, name := range []string{cpuFigure, "messages stored a timer", "allocations a timer", rawCPU("publish"), rawCPU("create"), rawCPU("compare-and-set"), "a timer costs, in raw publishes"} {
+		for _, name := range []string{cpuFigure, "messages stored a timer", "allocations a timer", rawCPU("publish"), rawCPU("create"), rawCPU("compare-and-set"), "a timer costs, in raw publishes", othersFigure} {
 			if v := r.value(name); v > 0 {
 				p.f(" %s |", short(v))
 			} else {

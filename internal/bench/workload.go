@@ -83,6 +83,6 @@ func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 	if r == nil {
 		return nil, err
 	}
-	r.Workload, r.At, r.TookSeconds, r.Machine, r.Settings = w.Name(), begun.UTC().Truncate(time.Second), time.Since(begun).Seconds(), machine(), settings(c)
+	r.Workload, r.At, r.TookSeconds, r.Machine, r.Settings = w.Name(), begun.UTC().Truncate(time.Second), time.Since(begun).Seconds(), machine(), settings(e.Config)
 	return r, errors.Join(err, r.Verified.err())
 }

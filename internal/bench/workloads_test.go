@@ -109,6 +109,15 @@ func TestTrend(t *testing.T) {
 	}
 }
 
+func TestIsFlat(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, last, want float64 }{{1, 1, 1}, {1, 50, 1}, {1, 60, 0}, {500, 100, 1}, {500, 740, 1}, {500, 760, 0}, {5345, 10363, 0}} {
+		if got := isFlat(c.first, c.last); got != c.want {
+			t.Errorf("from %v to %v ms: %v", c.first, c.last, got)
+		}
+	}
+}
+
 func TestBySecond(t *testing.T) {
 	t.Parallel()
 	due := []int64{1500, 2000, 2499, 2500, 9000}
