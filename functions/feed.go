@@ -41,7 +41,15 @@ func (d *feed) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		// A request that the old connection swallowed ends when the new one is there.
 		conn := d.f.pullContext()
-		cons, err := d.f.o.Store.ServiceConsumer(conn, d.svc.name, d.source, d.f.o.MaxAckPending, d.f.o.AckWait)
+		is, err := d.registered(conn)
+		if err == nil && !is {
+			d.f.leave(d.f.pulling, d.svc)
+			return
+		}
+		var cons jetstream.Consumer
+		if err == nil {
+			cons, err = d.f.o.Store.ServiceConsumer(conn, d.svc.name, d.source, d.f.o.MaxAckPending, d.f.o.AckWait)
+		}
 		if err == nil {
 			err = d.pull(ctx, cons, func() { wait = minPause })
 		}
@@ -50,6 +58,8 @@ func (d *feed) run(ctx context.Context) {
 			return
 		case conn.Err() != nil:
 			wait = minPause
+		case errors.Is(err, jetstream.ErrConsumerDeleted):
+			continue // with its service, perhaps
 		}
 		if d.f.mute.ok("pull " + d.svc.name) {
 			d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Msg("pulling events failed; it is tried again")
@@ -114,8 +124,10 @@ func (d *feed) wanted() (n int, expecting bool, err error) {
 func (d *feed) fetch(cons jetstream.Consumer, born time.Time, n int) error {
 	parent := d.f.pullContext()
 	ctx, cancel := context.WithTimeoutCause(parent, fetchExpiry, errReconnected)
+	unhook := context.AfterFunc(d.svc.pulling, cancel)
 	batch, err := cons.Fetch(n, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(fetchHeartbeat))
 	if err != nil {
+		unhook()
 		cancel()
 		return err
 	}
@@ -126,6 +138,7 @@ func (d *feed) fetch(cons jetstream.Consumer, born time.Time, n int) error {
 	go func() {
 		defer d.pulls.Done()
 		defer cancel()
+		defer unhook()
 		for m := range batch.Messages() {
 			n--
 			d.arrived(m, born)
@@ -142,8 +155,10 @@ func (d *feed) arrived(m jetstream.Msg, born time.Time) {
 	d.local++
 	d.mu.Unlock()
 	d.f.deliveries.Add(1)
+	d.svc.work.Add(1)
 	go func() {
 		defer d.f.deliveries.Done()
+		defer d.svc.work.Done()
 		d.f.handle(d.svc, m, born)
 		d.mu.Lock()
 		d.local--

@@ -47,13 +47,17 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigWith(t, 0) }
+
+// newRigWith has a store with that ServiceGrace; 0 is the default.
+func newRigWith(t *testing.T, grace time.Duration) *rig {
 	t.Helper()
 	r := &rig{t: t, server: natstest.Run(t), log: &logBuffer{}}
 	r.nc = r.server.Connect()
 	var err error
 	r.store, err = store.Open(t.Context(), r.nc, store.Config{
 		Node: "test", AddMaxBytes: 8 << 20, FiredMaxBytes: 64 << 20, RetryMaxBytes: 64 << 20, DeadMaxBytes: 64 << 20, ShardMaxBytes: 64 << 20,
+		ServiceGrace: grace,
 	}, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
@@ -117,8 +121,10 @@ func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.Ti
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.store.RegisterService(r.t.Context(), spec.Service); err != nil {
-		r.t.Fatal(err)
+	if spec.Callback == "" { // such events are served only beside others
+		if err := r.store.RegisterService(r.t.Context(), spec.Service); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 	rec := schemas.Record{
 		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: now, ScheduledMs: now, AddedMs: now, Hash: spec.Hash,
@@ -148,6 +154,9 @@ func (r *rig) claim(t store.Timer) {
 	hdr[schemas.HeaderClaim] = []string{schemas.Claim{Timer: t.ID, Revision: rev, Run: rec.Run, Attempt: rec.Attempt, MaxAttempt: rec.MaxAttempt,
 		AddedMs: rec.AddedMs, FiredMs: rec.FiredMs, Epoch: rec.Epoch, Hash: rec.Hash}.String()}
 	m := store.Msg{Subject: schemas.SubjectFired(rec.Service), MsgID: t.ID.MsgID(rec.Run), Header: hdr, Data: data}
+	if rec.Callback != "" {
+		m.Service = rec.Service
+	}
 	if rec.Attempt > 0 {
 		m.Subject, m.MsgID = schemas.SubjectRetry(rec.Service), t.ID.RetryMsgID(rec.Run, rec.Attempt+1)
 	}

@@ -60,6 +60,10 @@ type service struct {
 	limit       int
 	seat        *seat
 	http        *httpcall.Invoker
+	// pulling ends with Stop, or when the service is removed; work is its deliveries.
+	pulling context.Context
+	stop    context.CancelFunc
+	work    sync.WaitGroup
 }
 
 // Causes of cancellation.
@@ -122,6 +126,13 @@ func (f *Functions) Start(ctx context.Context) error {
 		defer f.feeds.Done()
 		f.watch(names)
 	}()
+	if f.o.ServiceIdle > 0 {
+		f.background.Add(1)
+		go func() {
+			defer f.background.Done()
+			f.retireIdle(f.pulling)
+		}()
+	}
 	f.background.Add(2)
 	go func() {
 		defer f.background.Done()
@@ -159,6 +170,7 @@ func (f *Functions) Stop(ctx context.Context) error {
 	f.deliveries.Wait()
 	f.background.Wait()
 	for _, s := range f.services {
+		s.stop()
 		s.http.Close()
 	}
 	return nil
@@ -231,13 +243,14 @@ func (f *Functions) serve(name string) {
 		return
 	}
 	s := &service{name: name, label: f.metrics.label(name), limit: limit, http: h, seat: f.places.add(limit, 2)}
+	s.pulling, s.stop = context.WithCancel(f.pulling)
 	f.services[name] = s
 	for i, k := range [...]source{sourceFired, sourceRetry} {
 		fd := &feed{f: f, svc: s, source: k, wake: s.seat.wake[i]}
 		f.feeds.Add(1)
 		go func() {
 			defer f.feeds.Done()
-			fd.run(f.pulling)
+			fd.run(s.pulling)
 		}()
 	}
 	f.o.Log.Debug().Str("service", name).Int("concurrency", limit).Msg("serving callbacks")

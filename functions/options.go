@@ -29,6 +29,18 @@ type Store interface {
 	ServiceConsumer(ctx context.Context, svc string, kind store.Kind, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
 	// WatchServices yields every service that has callbacks, until ctx is done.
 	WatchServices(ctx context.Context) (<-chan string, error)
+	Services
+}
+
+// Services is how services that are not used any more are removed; see package
+// store for what each call does.
+type Services interface {
+	ServiceState(ctx context.Context, svc string) (store.ServiceState, error)
+	ServiceActivity(ctx context.Context, svc string) (idle time.Duration, busy bool, err error)
+	RetireService(ctx context.Context, svc string, rev uint64) (uint64, error)
+	RemoveService(ctx context.Context, svc string, rev uint64) error
+	DropService(ctx context.Context, svc string) error
+	ServiceGrace() time.Duration
 }
 
 // Options configures Functions. The zero value of a field means its default.
@@ -62,6 +74,9 @@ type Options struct {
 	// MaxNotNow is how often a run's "not now" answers are not counted as
 	// attempts; default 100, negative for never.
 	MaxNotNow int
+	// ServiceIdle is after how long without an event a service loses its consumers,
+	// until its next one; default 7 days, negative for never.
+	ServiceIdle time.Duration
 	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
 	StopGrace time.Duration
 
@@ -101,11 +116,16 @@ const (
 	DefaultRetention     = 24 * time.Hour
 	DefaultMaxNotNow     = 100
 	DefaultStopGrace     = 8 * time.Second
+	DefaultServiceIdle   = 7 * 24 * time.Hour
 )
 
 // Bounds that are not settings.
 const (
 	minAckWait = time.Second
+	// Idle services are looked for so many times in ServiceIdle, and at least once
+	// in maxIdleLook.
+	idleLooks   = 8
+	maxIdleLook = time.Hour
 	// fetchExpiry is how long one pull waits for messages.
 	fetchExpiry = 30 * time.Second
 	// fetchHeartbeat finds a pull that the server has forgotten.
@@ -164,5 +184,9 @@ func (o *Options) fill() error {
 	orDur(&o.ShortDelay, DefaultShortDelay)
 	orDur(&o.Retention, DefaultRetention)
 	orDur(&o.StopGrace, DefaultStopGrace)
+	orDur(&o.ServiceIdle, DefaultServiceIdle)
+	if grace := o.Store.ServiceGrace(); o.ServiceIdle > 0 && o.ServiceIdle < grace {
+		return schemas.Errorf(schemas.CodeConfig, "service-idle is %s; it must be %s or more, or negative for never", o.ServiceIdle, grace)
+	}
 	return nil
 }

@@ -45,14 +45,28 @@ func (p *places) add(limit, wakers int) *seat {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.seats = append(p.seats, s)
-	// Half of the places, or one each, are owned.
-	p.guaranteed = min(maxGuaranteed, max(1, p.total/(2*len(p.seats))))
+	p.share()
+	return s
+}
+
+// remove takes back a seat that nobody uses any more.
+func (p *places) remove(s *seat) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.seats, s); i >= 0 {
+		p.seats = slices.Delete(p.seats, i, i+1)
+		p.share()
+	}
+}
+
+// share divides the places anew: half of them, or one each, are owned.
+func (p *places) share() {
+	p.guaranteed = min(maxGuaranteed, max(1, p.total/(2*max(1, len(p.seats)))))
 	p.sharedUsed = 0
 	for _, s := range p.seats {
 		p.sharedUsed += max(0, s.running-p.guaranteed)
 	}
 	p.grant()
-	return s
 }
 
 // shared is the number of places that nobody owns.

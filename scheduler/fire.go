@@ -143,11 +143,12 @@ func (k *Core) publish(e *entry) {
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
 	}.String()}
 	subject, msgID := target(e)
+	m := store.Msg{Subject: subject, Header: hdr, Data: data, MsgID: msgID}
+	if r.Callback != "" {
+		m.Service = r.Service
+	}
 	k.inflight++
-	k.do(ActPublish{
-		ID: e.id, Service: r.Service, LateMs: r.FiredMs - r.DueMs,
-		Msg: store.Msg{Subject: subject, Header: hdr, Data: data, MsgID: msgID},
-	})
+	k.do(ActPublish{ID: e.id, Service: r.Service, LateMs: r.FiredMs - r.DueMs, Msg: m})
 }
 
 func target(e *entry) (subject, msgID string) {

@@ -81,6 +81,7 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.Var(durationValue{&o.Limits.MaxHorizon}, "max-ahead", "how far ahead a timer may be due")
 	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "callbacks of one service at a time")
 	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "callbacks at a time in all")
+	d.Var(durationValue{&o.ServiceIdle}, "service-idle", "after how long without an event a service loses its consumers, until its next timer; 0 is never")
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
 	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
@@ -283,6 +284,9 @@ func readService(sc *functions.ServiceConfig, key string, value any) error {
 func (s *settings) options(c *cli) (app.Options, error) {
 	o := s.app
 	o.Version = version
+	if o.ServiceIdle == 0 {
+		o.ServiceIdle = -1 // never
+	}
 	o.Profile = app.Profile(s.profile)
 	o.Roles = nil
 	for _, r := range s.roles {
@@ -372,6 +376,9 @@ func (s *settings) effective() map[string]any {
 				m[name] = n
 			}
 		}
+	}
+	if s.app.ServiceIdle == 0 {
+		m["service-idle"] = "0s"
 	}
 	m["data"], m["allow-loopback"] = s.app.Data, s.app.AllowLoopback
 	m["nats-url"] = redacted(s.app.NATSURL)

@@ -66,6 +66,19 @@ func TestServerChoice(t *testing.T) {
 	}
 }
 
+// TestNeverIdle: 0 is a value, also when it is printed and read again.
+func TestNeverIdle(t *testing.T) {
+	t.Parallel()
+	r := belfryRun(t, "config", "print", "--service-idle", "0s")
+	if r.code != exitOK || !strings.Contains(r.out, "service-idle: 0s") {
+		t.Errorf("config print: %+v", r)
+	}
+	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, r.out)); r.code != exitOK {
+		t.Errorf("printed settings are refused: %s", r.err)
+	}
+	belfryRun(t, "serve", "--service-idle", "1s", "--data", t.TempDir(), "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "service-idle is 1s", "2m0s")
+}
+
 func TestConfigFileMistakes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

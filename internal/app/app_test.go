@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -358,6 +359,46 @@ func TestRolesOnTwoNodes(t *testing.T) {
 	stop(t, nodes[0]) // it releases its clocks; the other scheduler takes over
 	add("two")
 	add("three")
+}
+
+// TestTimerOfRemovedService: a timer that waited longer than its service was kept
+// is called back when it is due.
+func TestTimerOfRemovedService(t *testing.T) {
+	t.Parallel()
+	called := make(chan struct{}, 1)
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called <- struct{}{} }))
+	t.Cleanup(hook.Close)
+	s := natstest.Run(t)
+	o := options(t)
+	o.Data, o.NATSURL = "", s.URL()
+	first := start(t, o)
+	if _, err := s.Connect().Request("timers.api.add", event("far", `"timerafter":"2s","timersvc":"rare","timercallback":"`+hook.URL+`"`), bound); err != nil {
+		t.Fatal(err)
+	}
+	stop(t, first)
+	nc := s.Connect()
+	st, err := store.Open(t.Context(), nc, store.Config{Node: "remover"}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	state, err := st.ServiceState(t.Context(), "rare")
+	if err != nil || !state.Registered {
+		t.Fatalf("%+v, %v", state, err)
+	}
+	rev, err := st.RetireService(t.Context(), "rare", state.Rev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(st.RemoveService(t.Context(), "rare", rev), st.DropService(t.Context(), "rare")); err != nil {
+		t.Fatal(err)
+	}
+	start(t, o)
+	select {
+	case <-called:
+	case <-time.After(bound):
+		t.Fatal("no callback")
+	}
 }
 
 // TestReadiness: not ready while the server is away, ready again when it is back.

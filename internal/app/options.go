@@ -100,6 +100,9 @@ type Options struct {
 	// Concurrency and TotalConcurrency bound callbacks running at once, of one
 	// service and of all; default 64 and 512.
 	Concurrency, TotalConcurrency int
+	// ServiceIdle is after how long without an event a service loses its consumers,
+	// until its next timer; default 7 days, negative for never.
+	ServiceIdle time.Duration
 	// Services holds settings of single services.
 	Services map[string]functions.ServiceConfig
 
@@ -159,7 +162,7 @@ func DefaultOptions() Options {
 		Retention: store.DefaultRetention, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, Timeout: store.DefaultTimeout,
 		Limits: schemas.Limits{MaxHorizon: schemas.DefaultLimitHorizon},
 		Lease:  scheduler.DefaultLease, Horizon: scheduler.DefaultHorizon, SweepDelay: scheduler.DefaultSweepDelay,
-		Concurrency: functions.DefaultConcurrency, TotalConcurrency: functions.DefaultTotal,
+		Concurrency: functions.DefaultConcurrency, TotalConcurrency: functions.DefaultTotal, ServiceIdle: functions.DefaultServiceIdle,
 	}
 }
 

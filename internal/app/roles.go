@@ -149,7 +149,7 @@ func (a *App) makeRoles() (err error) {
 		a.roles.functions, err = functions.New(functions.Options{
 			Store: a.store, Conn: a.nc, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
 			Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
-			StopGrace: callbackGrace, Services: a.o.Services, UserAgent: "belfry/" + a.o.Version,
+			StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Services: a.o.Services, UserAgent: "belfry/" + a.o.Version,
 			AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
 		})
 		if err != nil {

@@ -127,6 +127,9 @@ type Msg struct {
 	Header  nats.Header
 	Data    []byte
 	MsgID   string
+	// Service is to be called back for this message: it is registered before the
+	// message is published. Empty for none.
+	Service string
 }
 
 // Load is what LoadTicks found: the records that the index names, whatever

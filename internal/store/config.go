@@ -31,6 +31,9 @@ type Config struct {
 	FiredMaxAge time.Duration // default 24 h
 	DeadMaxAge  time.Duration // default 30 days
 	DedupWindow time.Duration // default 2 min
+	// ServiceGrace is how long an idle service is announced to be removed before
+	// it is; default 2 min. All nodes of a store must have the same.
+	ServiceGrace time.Duration
 
 	// Bytes of each stream, and of each shard's bucket; see the defaults.
 	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, ShardMaxBytes int64
@@ -49,8 +52,10 @@ const (
 	DefaultFiredMaxAge = 24 * time.Hour
 	DefaultDeadMaxAge  = 30 * 24 * time.Hour
 	DefaultDedupWindow = 2 * time.Minute
-	DefaultMaxPayload  = 1 << 20
-	minRetention       = time.Second
+	// DefaultServiceGrace is far longer than a publish takes.
+	DefaultServiceGrace = 2 * time.Minute
+	DefaultMaxPayload   = 1 << 20
+	minRetention        = time.Second
 )
 
 func (c *Config) setDefaults() error {
@@ -65,6 +70,7 @@ func (c *Config) setDefaults() error {
 	def(&c.FiredMaxAge, DefaultFiredMaxAge)
 	def(&c.DeadMaxAge, DefaultDeadMaxAge)
 	def(&c.DedupWindow, DefaultDedupWindow)
+	def(&c.ServiceGrace, DefaultServiceGrace)
 	if c.Replicas == 0 {
 		c.Replicas = 1
 	}

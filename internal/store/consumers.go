@@ -41,14 +41,18 @@ const (
 // ServiceConsumer is the durable consumer of functions for one service, shared
 // by all nodes. maxAckPending bounds what the service holds at once.
 func (s *Store) ServiceConsumer(ctx context.Context, svc string, kind Kind, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error) {
-	stream, subject := schemas.StreamFired, schemas.SubjectFired(svc)
-	if kind == KindRetry {
-		stream, subject = schemas.StreamRetry, schemas.SubjectRetry(svc)
-	}
+	stream, subject := serviceStream(svc, kind)
 	return s.consumer(ctx, stream, jetstream.ConsumerConfig{
 		Durable: serviceConsumerPrefix + svc, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: ackWait, MaxAckPending: maxAckPending, MaxDeliver: -1,
 	})
+}
+
+func serviceStream(svc string, kind Kind) (stream, subject string) {
+	if kind == KindRetry {
+		return schemas.StreamRetry, schemas.SubjectRetry(svc)
+	}
+	return schemas.StreamFired, schemas.SubjectFired(svc)
 }
 
 func (s *Store) consumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {

@@ -23,6 +23,7 @@ const (
 	codeTooLarge          = 10054
 	codeSeqNotFound       = 10043
 	codeDeleteFailed      = 10057
+	codeConsumerNotFound  = 10014
 	codeNoPeers           = 10005 // no server of the cluster can take it
 )
 

@@ -57,8 +57,11 @@ type Store struct {
 	beating chan struct{}
 	oldest  oldestAdd
 
+	services serviceCache
+	life     context.Context // ends with Close
+
 	mu       sync.Mutex
-	services map[string]struct{} // registered by this process
+	closing  bool
 	presence Presence
 }
 
@@ -98,7 +101,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, services: map[string]struct{}{}, beating: make(chan struct{}, 1), shortTTL: shortTTL}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), shortTTL: shortTTL}
 	if err := patiently(ctx, s.checkServer); err != nil {
 		return nil, err
 	}
@@ -114,7 +117,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	}
 	s.rem = newRemover(s.pub, cfg.Window)
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.cancel = cancel
+	s.life, s.cancel = background, cancel
 	s.background.Go(func() { s.sweepTails(background) })
 	s.background.Go(func() { s.warmth(background) })
 	return s, nil
@@ -146,6 +149,9 @@ func patiently(ctx context.Context, do func(context.Context) error) error {
 // Close answers calls in flight and ends them. It leaves the connection open. It
 // may be called twice.
 func (s *Store) Close() {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
 	s.cancel()
 	s.background.Wait()
 	s.rem.close()
