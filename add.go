@@ -3,7 +3,6 @@ package belfry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -150,36 +149,17 @@ func (c *Client) AddAsync(e event.Event, opts ...AddOption) (Pending, error) {
 	if err != nil {
 		return Pending{}, err
 	}
-	f, err := c.js.PublishMsgAsync(&nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data}, jetstream.WithStallWait(asyncStall))
+	return c.publish(&nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data})
+}
+
+func (c *Client) publish(m *nats.Msg) (Pending, error) {
+	f, err := c.js.PublishMsgAsync(m, jetstream.WithStallWait(asyncStall))
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
-		return Pending{}, c.tooLarge(len(data), err)
+		return Pending{}, c.tooLarge(len(m.Data), err)
 	case err != nil:
 		return Pending{}, schemas.Errorf(schemas.CodeUnavailable, "add not published: %w", err)
 	}
 	// Asked for once: nats.go has one place in each.
 	return Pending{s: &pendingState{ok: f.Ok(), errs: f.Err(), done: make(chan struct{})}}, nil
-}
-
-// AddBatch adds many timers and returns once all are stored durably in
-// TIMERS_ADD; the options are for all of them. On an error some may have been
-// stored: to add all again is safe. Errors are those of AddAsync and Wait.
-func (c *Client) AddBatch(ctx context.Context, events []event.Event, opts ...AddOption) error {
-	pending := make([]Pending, 0, len(events))
-	for i, e := range events {
-		if ctx.Err() != nil {
-			return schemas.Errorf(schemas.CodeUnavailable, "%d of %d adds were published (%w); they may be stored", i, len(events), context.Cause(ctx))
-		}
-		p, err := c.AddAsync(e, opts...)
-		if err != nil {
-			return fmt.Errorf("add %d of %d: %w", i+1, len(events), err)
-		}
-		pending = append(pending, p)
-	}
-	for i, p := range pending {
-		if err := p.Wait(ctx); err != nil {
-			return fmt.Errorf("add %d of %d: %w", i+1, len(events), err)
-		}
-	}
-	return nil
 }

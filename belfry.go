@@ -25,6 +25,7 @@ import (
 	"iter"
 	neturl "net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -86,6 +87,8 @@ type Client struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
 	owns bool
+	// noBatches says that the server refused an atomic batch for what it is.
+	noBatches atomic.Bool
 }
 
 // Connect connects to NATS and returns a client that owns the connection. It

@@ -1,0 +1,157 @@
+package belfry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// addStream is a server that takes adds and has nobody who looks at them.
+func addStream(t *testing.T, change func(*jetstream.StreamConfig)) (*belfry.Client, jetstream.Stream) {
+	t.Helper()
+	nc := natstest.Run(t).Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{Name: schemas.StreamAdd, Subjects: []string{schemas.SubjectAdd}, Retention: jetstream.WorkQueuePolicy, AllowAtomicPublish: true}
+	change(&cfg)
+	s, err := js.CreateStream(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := belfry.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, s
+}
+
+func events(n int) (out []event.Event) {
+	for i := range n {
+		out = append(out, newEvent(fmt.Sprint(i)))
+	}
+	return out
+}
+
+// stored checks that the stream holds n different events, and returns how many
+// came in atomic batches.
+func stored(t *testing.T, s jetstream.Stream, n int) (batched int) {
+	t.Helper()
+	info, err := s.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Msgs != uint64(n) {
+		t.Fatalf("%d adds are stored, not %d", info.State.Msgs, n)
+	}
+	seen := map[string]bool{}
+	for seq := uint64(1); seq <= info.State.LastSeq; seq++ {
+		m, err := s.GetMsg(t.Context(), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, spec, err := schemas.ParseAdd(m.Header, m.Data, m.Time.UnixMilli(), schemas.Limits{})
+		if err != nil || seen[spec.EventID] {
+			t.Fatalf("%s twice: %v; %v", spec.EventID, seen[spec.EventID], err)
+		}
+		seen[spec.EventID] = true
+		if m.Header.Get("Nats-Batch-Id") != "" {
+			batched++
+		}
+	}
+	return batched
+}
+
+func TestAddBatch(t *testing.T) {
+	t.Parallel()
+	const n = 1510 // three batches, and ten by themselves
+	c, s := addStream(t, func(*jetstream.StreamConfig) {})
+	if err := c.AddBatch(t.Context(), events(n), belfry.After(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if batched := stored(t, s, n); batched != 1500 {
+		t.Errorf("%d of %d came in batches", batched, n)
+	}
+	if err := c.AddBatch(t.Context(), nil); err != nil {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+// TestAddBatchAlone: a stream that knows no atomic batches takes all the same.
+func TestAddBatchAlone(t *testing.T) {
+	t.Parallel()
+	c, s := addStream(t, func(cfg *jetstream.StreamConfig) { cfg.AllowAtomicPublish = false })
+	for range 2 {
+		if err := c.AddBatch(t.Context(), events(600), belfry.After(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if batched := stored(t, s, 600); batched != 0 {
+			t.Errorf("%d came in batches", batched)
+		}
+		if err := s.Purge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s = fresh(t, c, s)
+	}
+}
+
+// fresh empties the stream, sequences included.
+func fresh(t *testing.T, c *belfry.Client, s jetstream.Stream) jetstream.Stream {
+	t.Helper()
+	js, err := jetstream.New(c.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	if err := js.DeleteStream(t.Context(), cfg.Name); err != nil {
+		t.Fatal(err)
+	}
+	s, err = js.CreateStream(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestAddBatchTooLarge: one that the stream refuses is named, and stops none of
+// those before it.
+func TestAddBatchTooLarge(t *testing.T) {
+	t.Parallel()
+	c, s := addStream(t, func(cfg *jetstream.StreamConfig) { cfg.MaxMsgSize = 2000 })
+	batch := events(100)
+	if err := batch[70].SetData("text/plain", make([]byte, 4000)); err != nil {
+		t.Fatal(err)
+	}
+	err := c.AddBatch(t.Context(), batch, belfry.After(time.Hour))
+	if !errors.Is(err, belfry.ErrTooLarge) {
+		t.Fatalf("%v", err)
+	}
+	if want := "add 71 of 100"; err.Error()[:len(want)] != want {
+		t.Errorf("%v does not begin with %q", err, want)
+	}
+	stored(t, s, 99)
+	if err := batch[70].SetData("text/plain", make([]byte, 4<<20)); err != nil {
+		t.Fatal(err)
+	}
+	// Too large for the connection: known before anything is sent.
+	s = fresh(t, c, s)
+	if err := c.AddBatch(t.Context(), batch, belfry.After(time.Hour)); !errors.Is(err, belfry.ErrTooLarge) {
+		t.Errorf("%v", err)
+	}
+	stored(t, s, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.AddBatch(ctx, events(100), belfry.After(time.Hour)); !errors.Is(err, belfry.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
