@@ -62,6 +62,12 @@ type EvSwept struct {
 	Refire bool
 }
 
+// EvIndexed answers ActIndex.
+type EvIndexed struct {
+	ID  schemas.TimerID
+	Err error
+}
+
 func (EvTick) event()      {}
 func (EvTail) event()      {}
 func (EvLoaded) event()    {}
@@ -72,6 +78,7 @@ func (EvPublished) event() {}
 func (EvReread) event()    {}
 func (EvConfirmed) event() {}
 func (EvSwept) event()     {}
+func (EvIndexed) event()   {}
 
 // Action is something that the shell has to do; see the Act types.
 type Action interface{ action() }
@@ -129,6 +136,13 @@ type ActConfirm struct {
 	Delay    time.Duration
 }
 
+// ActIndex asks for an index entry in a tick that the sweeper has yet to come to.
+type ActIndex struct {
+	ID    schemas.TimerID
+	Tick  int64
+	Delay time.Duration
+}
+
 func (ActLoad) action()    {}
 func (ActScan) action()    {}
 func (ActClaim) action()   {}
@@ -136,3 +150,4 @@ func (ActPublish) action() {}
 func (ActFinish) action()  {}
 func (ActReread) action()  {}
 func (ActConfirm) action() {}
+func (ActIndex) action()   {}

@@ -18,6 +18,9 @@ type CoreConfig struct {
 	ScanBehindMs int64
 	// MaxLoaded entries stop the read-ahead; MaxInflight writes stop claims.
 	MaxLoaded, MaxInflight int
+	// SweepMs is how far behind the mark the sweeper looks: what comes for a tick
+	// further back is indexed anew, or nobody would see it concluded.
+	SweepMs int64
 	// Retention is the TTL of a final record.
 	Retention time.Duration
 }
@@ -41,6 +44,7 @@ const (
 	phasePublishing              // publish in flight, or waiting to be repeated
 	phaseRereading               // lost a compare-and-set, or confirming what won
 	phaseConfirming              // claimed by an earlier owner
+	phaseIndexing                // published, being indexed for the sweeper
 	phaseDone
 )
 
@@ -93,6 +97,7 @@ type Core struct {
 	confirming  bool
 	confirmN    int // how many of confirm were asked about
 	paused      bool
+	draining    bool
 
 	now     int64
 	actions []Action
@@ -138,6 +143,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onConfirmed(ev)
 	case EvSwept:
 		k.onSwept(ev)
+	case EvIndexed:
+		k.onIndexed(ev)
 	}
 	k.readAhead()
 	k.fire()
@@ -178,8 +185,14 @@ func (k *Core) Next() (int64, bool) {
 }
 
 // Pause stops claims and publishes while the owner's lease is in doubt; what is
-// in flight is still taken note of.
+// in flight is still taken note of. What was claimed is published when the doubt
+// is over, or by the next owner: a process that wakes up hours later, with the
+// answer to a claim before it, must not publish what another owner has published
+// so long ago that the stream's dedup window has forgotten it.
 func (k *Core) Pause(yes bool) { k.paused = yes }
+
+// Drain ends claims for good; what is claimed is still published.
+func (k *Core) Drain() { k.draining = true }
 
 // Paused reports what Pause last said.
 func (k *Core) Paused() bool { return k.paused }

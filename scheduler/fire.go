@@ -31,6 +31,9 @@ func (k *Core) fire() {
 			k.publish(e)
 		}
 	}
+	if k.draining {
+		return
+	}
 	for k.inflight < k.cfg.MaxInflight {
 		e := k.ready.pop()
 		if e == nil {
@@ -136,6 +139,10 @@ func (k *Core) onReread(ev EvReread) {
 // functions alone; timers.fired sees each run once.
 func (k *Core) publish(e *entry) {
 	e.phase = phasePublishing
+	if k.paused {
+		k.repeat = append(k.repeat, e)
+		return
+	}
 	r := &e.rec
 	hdr, data := r.Body.Message(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt + 1})
 	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
@@ -181,7 +188,32 @@ func (k *Core) finish(e *entry) {
 		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
 		k.do(ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
 	}
+	if e.hold != 0 && e.rec.DueMs < k.MarkMs()-k.cfg.SweepMs {
+		// The sweeper has been where its index entry is. It is to come by once more,
+		// since ActFinish may be lost, or a callback's event.
+		e.phase, e.fails = phaseIndexing, 0
+		k.index(e)
+		return
+	}
 	k.done(e)
+}
+
+func (k *Core) index(e *entry) {
+	k.inflight++
+	k.do(ActIndex{ID: e.id, Tick: k.mark + 1, Delay: k.backoff(e.fails)})
+}
+
+func (k *Core) onIndexed(ev EvIndexed) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	switch {
+	case e == nil || e.phase != phaseIndexing:
+	case ev.Err != nil:
+		e.fails++
+		k.index(e)
+	default:
+		k.done(e)
+	}
 }
 
 // confirmSome asks for a batch of claims of earlier owners.

@@ -45,6 +45,7 @@ type shard struct {
 	state  atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
 	markMs atomic.Int64
 	swept  atomic.Int64
+	tailed atomic.Uint64 // the tail of the clock as last written
 
 	mu       sync.Mutex
 	lastErrs map[string]string
@@ -56,7 +57,7 @@ func newShard(n int, o *Options, m *metrics) *shard {
 		log: o.Log.With().Int("shard", n).Logger(),
 		cfg: CoreConfig{
 			Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: o.IndexKeep.Milliseconds() / 2,
-			MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
+			SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
 		},
 		lastErrs: map[string]string{},
 	}
@@ -113,8 +114,10 @@ func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
 		ctx: rctx, renewed: make(chan renewal, 1),
 	}
 	s.markMs.Store(clock.TimeMs)
+	s.tailed.Store(clock.Tail)
 	if s.swept.Store(clock.SweptMs); clock.SweptMs == 0 {
-		s.swept.Store(clock.TimeMs)
+		// A new shard's: what was due shortly before it was made is audited, too.
+		s.swept.Store(clock.TimeMs - s.o.SweepDelay.Milliseconds())
 	}
 	s.setState(1)
 	r.startTail()
@@ -175,10 +178,16 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var events []Event
+	var waited Event // what ended the last wait
 	for {
 		now := r.o.Time.EarliestNs()
 		nowMs := now / int64(time.Millisecond)
+		// Before anything is done: the wait may have been longer than the lease.
 		jumped := r.checkTrust()
+		if waited != nil {
+			r.perform(r.core.Step(nowMs, waited))
+			waited = nil
+		}
 		events = r.in.take(events)
 		for i, ev := range events {
 			r.perform(r.core.Step(nowMs, ev))
@@ -203,10 +212,8 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 			return false
 		case <-release:
 			return true
-		case ev := <-tail:
-			r.perform(r.core.Step(nowMs, ev))
-		case ev := <-scan:
-			r.perform(r.core.Step(nowMs, ev))
+		case waited = <-tail:
+		case waited = <-scan:
 		case <-r.in.wake:
 		case <-timer.C:
 		case res := <-r.renewed:
@@ -322,6 +329,7 @@ func (r *reign) onRenewed(res renewal) bool {
 	switch verdict {
 	case Kept:
 		r.markMs.Store(r.core.MarkMs())
+		r.tailed.Store(res.clock.Tail)
 		r.m.pending.WithLabelValues(r.label).Set(float64(r.core.Pending()))
 		r.m.loaded.WithLabelValues(r.label).Set(float64(r.core.Loaded()))
 		lag := time.Duration(r.o.Time.EarliestNs() - r.core.MarkMs()*int64(time.Millisecond))
@@ -340,7 +348,7 @@ func (r *reign) onRenewed(res renewal) bool {
 // release lets what is in flight finish and gives the clock back, so that the
 // next owner need not wait for the lease.
 func (r *reign) release() {
-	r.core.Pause(true)
+	r.core.Drain()
 	if !r.drain() {
 		r.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at the release: the next owner confirms them")
 	}
@@ -377,6 +385,7 @@ func (r *reign) drain() bool {
 		case <-ctx.Done():
 			return false
 		case <-r.in.wake:
+			r.checkTrust()
 			now := r.o.Time.EarliestNs() / int64(time.Millisecond)
 			events = r.in.take(events)
 			for _, ev := range events {
@@ -418,6 +427,12 @@ func (r *reign) perform(actions []Action) {
 					r.failed("reread", err)
 				}
 				r.in.put(EvReread{ID: a.ID, Timer: t, Err: err})
+			})
+		case ActIndex:
+			r.later(a.Delay, func() {
+				err := r.o.Store.PutIndex(r.ctx, a.ID, a.Tick)
+				r.failed("index", err)
+				r.in.put(EvIndexed{ID: a.ID, Err: err})
 			})
 		case ActConfirm:
 			r.later(a.Delay, func() {

@@ -40,9 +40,10 @@ type Sweeper struct {
 	Looked func(n int)
 }
 
-// Some audits some ticks from its own mark on. It returns where that stands then,
-// and whether there is more to do now; both are in Unix milliseconds.
-func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64) (next int64, more bool, err error) {
+// Some audits some ticks from its own mark on, given the shard's mark and tail. It
+// returns where its own stands then, and whether there is more to do now. Marks are
+// in Unix milliseconds.
+func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64, tail uint64) (next int64, more bool, err error) {
 	first := s.Geometry.Tick(sweptMs)
 	last := s.Geometry.Tick(markMs-s.Delay.Milliseconds()) - 1
 	if last < first {
@@ -61,7 +62,7 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64) (next int64, 
 	clean := true
 	for err == nil {
 		var ok bool
-		if ok, err = s.audit(ctx, load.Timers, first, last, markMs); !ok {
+		if ok, err = s.audit(ctx, load.Timers, first, last, markMs, tail); !ok {
 			clean = false
 		}
 		if err != nil || load.Next == 0 {
@@ -77,7 +78,8 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64) (next int64, 
 
 // audit looks at the records of the ticks first to last. It returns false if
 // something had to be fired, so that the ticks are looked at once more.
-func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, markMs int64) (clean bool, err error) {
+// What waits after the tail is no orphan: it came late, and the tail brings it.
+func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, markMs int64, tail uint64) (clean bool, err error) {
 	clean = true
 	var open []store.Timer
 	s.Looked(len(timers))
@@ -88,7 +90,9 @@ func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, 
 		case rec.Pending():
 			if tick >= first && tick <= last {
 				clean = false
-				s.Found(EvSwept{Timer: t})
+				if t.Rev <= tail {
+					s.Found(EvSwept{Timer: t})
+				}
 			}
 		case rec.State.Final():
 		case rec.Callback == "":
@@ -147,7 +151,7 @@ func (r *reign) sweep() {
 		for more := true; more && r.state.Load() == 1; {
 			var next int64
 			var err error
-			next, more, err = s.Some(r.ctx, r.swept.Load(), r.markMs.Load())
+			next, more, err = s.Some(r.ctx, r.swept.Load(), r.markMs.Load(), r.tailed.Load())
 			r.failed("sweep", err)
 			r.swept.Store(next)
 			if more && !pause(r.ctx, time.Millisecond) {
