@@ -20,6 +20,19 @@ type Request struct {
 	Steps []func(upTo uint64) error
 }
 
+// CarryOut runs the steps, as of a sequence of the replica that answers; with
+// lossy, all but the last are lost on the way. It returns the last one's error.
+func (r Request) CarryOut(upTo uint64, lossy bool) (err error) {
+	steps := r.Steps
+	if lossy {
+		steps = steps[len(steps)-1:]
+	}
+	for _, step := range steps {
+		err = step(upTo)
+	}
+	return err
+}
+
 // Transport carries requests from one process to the servers.
 type Transport interface {
 	// Do waits for the answer. It is the error of the last step, or

@@ -1,0 +1,343 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Violation is a property that did not hold.
+type Violation struct {
+	Property string
+	At       time.Duration // since the start of the simulation
+	Text     string
+}
+
+// String is one line.
+func (v Violation) String() string { return fmt.Sprintf("%s at %s: %s", v.Property, v.At, v.Text) }
+
+// The properties: section 2 of the design, and what follows from it.
+const (
+	// PropKept: an add that was acknowledged fires.
+	PropKept = "acknowledged is kept"
+	// PropEarly: nothing is claimed, and nothing fires, before it is due by any
+	// clock that was the cluster's since the node's oldest reading in use.
+	PropEarly = "never early"
+	// PropOnTime: without faults, and again once they are over, what is due fires
+	// within onTimeBound.
+	PropOnTime = "on time"
+	// PropOnce: one event a run on timers.fired, unless an earlier one has left it.
+	PropOnce = "exactly once into timers.fired"
+	// PropCalled: what fired with a callback is called back, and concluded.
+	PropCalled = "at least once to the callback"
+	// PropOwner: whoever claims or publishes owns the shard at that moment.
+	PropOwner = "one owner"
+	// PropCancel: what was cancelled before it fired never fires.
+	PropCancel = "a cancel that was acknowledged never fires"
+	// PropMark: no record behind the clock waits, but for what the tail brings.
+	PropMark = "the clock is the low-water mark"
+	// PropClock: neither time nor tail nor epoch goes backwards, and an epoch has
+	// one owner.
+	PropClock = "the clock never goes backwards"
+	// PropState: each change of a record is an arrow of the diagram of states; so
+	// what is finished stays finished.
+	PropState = "finished stays finished"
+	// PropSwept: the sweeper finds nothing unfired behind the mark.
+	PropSwept = "the sweeper finds nothing"
+	// PropEnds: work ends; nothing is tried over and over without a pause.
+	PropEnds = "work ends"
+	// PropIndexed: a record that waits has its index entry.
+	PropIndexed = "what waits is indexed"
+)
+
+// maxViolations end a run.
+const maxViolations = 5
+
+// onTimeBound is what PropOnTime allows: a few round trips, the uncertainty of the
+// cluster's time, and a hand-over.
+const onTimeBound = 250 * time.Millisecond
+
+// settleFor is how long a cluster without faults is given before lateness counts.
+const settleFor = 15 * time.Second
+
+// checker follows everything that is stored, and all that schedulers set out to do.
+type checker struct {
+	w          *world
+	violations []Violation
+	published  map[string]bool // message ids that were on timers.fired or timers.retry
+	byShard    [][]*life
+	owners     []map[uint64]string // of each shard, by epoch
+}
+
+func newChecker(w *world) *checker {
+	c := &checker{w: w, published: map[string]bool{}, byShard: make([][]*life, w.p.geo.Shards)}
+	for range w.p.geo.Shards {
+		c.owners = append(c.owners, map[uint64]string{})
+	}
+	return c
+}
+
+func (c *checker) fail(property, format string, args ...any) {
+	v := Violation{Property: property, At: time.Duration(c.w.now - epoch), Text: fmt.Sprintf(format, args...)}
+	c.w.trace("VIOLATION %s", v)
+	c.violations = append(c.violations, v)
+}
+
+func (c *checker) watcher() fake.Watcher {
+	return fake.Watcher{Record: c.record, Clock: c.clock, Event: c.event}
+}
+
+// --- while it runs ---
+
+// record sees every revision of every record.
+func (c *checker) record(shard int, was, now store.Timer) {
+	w := c.w
+	l := w.byID[now.ID]
+	r := &now.Record
+	w.trace("timer %d: %s -> %s, due %s, epoch %d, revision %d", l.n, was.Record.State, r.State, ms(r.DueMs), r.Epoch, now.Rev)
+	w.after(0, func() { w.tailsOf(shard) })
+	if was.ID.IsZero() && !w.server.Indexed(now.ID, w.p.geo.Tick(r.DueMs)) {
+		l.half = now.Rev
+	}
+	if len(l.dues) == 0 {
+		c.byShard[shard] = append(c.byShard[shard], l)
+	}
+	if !was.Record.State.CanBecome(r.State) {
+		c.fail(PropState, "timer %d became %s from %s", l.n, r.State, was.Record.State)
+	}
+	if r.Pending() {
+		l.dues = append(l.dues, r.DueMs)
+	}
+	if r.State == schemas.StateDelivered && was.Record.Pending() {
+		if l.claimed == 0 {
+			l.claimed = w.now
+		}
+		if l.claimedDueMs = was.Record.DueMs; r.DueMs != was.Record.DueMs {
+			c.fail(PropEarly, "timer %d was due %s and claimed as if due %s", l.n, ms(was.Record.DueMs), ms(r.DueMs))
+		}
+	}
+	l.final = l.final || r.State.Final()
+}
+
+// clock sees every move of a shard's clock.
+func (c *checker) clock(shard int, was, now store.Clock) {
+	switch {
+	case now.TimeMs < was.TimeMs:
+		c.fail(PropClock, "shard %d: time from %s to %s", shard, ms(was.TimeMs), ms(now.TimeMs))
+	case now.Tail < was.Tail:
+		c.fail(PropClock, "shard %d: tail from %d to %d", shard, was.Tail, now.Tail)
+	case now.Epoch < was.Epoch, now.Epoch == was.Epoch && now.Owner != was.Owner && now.Owner != "":
+		c.fail(PropClock, "shard %d: epoch %d of %q to %d of %q", shard, was.Epoch, was.Owner, now.Epoch, now.Owner)
+	}
+	if o := c.owners[shard][now.Epoch]; o != "" && now.Owner != "" && o != now.Owner {
+		c.fail(PropOwner, "shard %d: epoch %d of both %s and %s", shard, now.Epoch, o, now.Owner)
+	} else if now.Owner != "" {
+		c.owners[shard][now.Epoch] = now.Owner
+	}
+	if limit := c.w.net.latest(epoch) / int64(time.Millisecond); now.TimeMs > limit {
+		c.fail(PropMark, "shard %d: time %s is to come", shard, ms(now.TimeMs))
+	}
+	open := c.byShard[shard][:0]
+	for _, l := range c.byShard[shard] {
+		if l.final {
+			continue
+		}
+		open = append(open, l)
+		t, err := c.w.server.Record(l.id)
+		if err != nil || t.Record.DueMs >= now.TimeMs || t.Rev > now.Tail || t.Rev == l.half {
+			continue
+		}
+		r := &t.Record
+		if r.Pending() || r.State == schemas.StateDelivered && !c.published[published(t)] {
+			c.fail(PropMark, "shard %d: timer %d, due %s, revision %d, is %s behind %s, tail %d", shard, l.n, ms(r.DueMs), t.Rev, r.State, ms(now.TimeMs), now.Tail)
+		}
+	}
+	c.byShard[shard] = open
+}
+
+// published is the message id under which a claimed record is published.
+func published(t store.Timer) string {
+	if t.Record.Attempt > 0 {
+		return t.ID.RetryMsgID(t.Record.Run, t.Record.Attempt+1)
+	}
+	return t.ID.MsgID(t.Record.Run)
+}
+
+// event sees everything that is added to the streams of events.
+func (c *checker) event(stream string, e fake.Event) {
+	w := c.w
+	w.offer(stream, e)
+	if stream != schemas.StreamFired && stream != schemas.StreamRetry {
+		return
+	}
+	c.published[e.MsgID] = true
+	w.trace("%s: %s, sequence %d", stream, e.MsgID, e.Seq)
+	if stream == schemas.StreamRetry {
+		return
+	}
+	id, err := schemas.ParseTimerID(e.MsgID[:schemas.TimerIDLength])
+	if err != nil || w.byID[id] == nil {
+		c.fail(PropState, "an event of no timer: %q", e.MsgID)
+		return
+	}
+	l := w.byID[id]
+	w.stats.Fired++
+	switch {
+	case l.claimed == 0:
+		c.fail(PropOwner, "timer %d was published without a claim", l.n)
+	case l.claimedDueMs*int64(time.Millisecond) > w.net.latest(l.claimed-int64(time.Minute)):
+		c.fail(PropEarly, "timer %d, due %s, was published %s early", l.n, ms(l.claimedDueMs), time.Duration(l.claimedDueMs*1e6-w.net.latest(w.now)))
+	}
+	if k := len(l.fired); k > 0 {
+		w.stats.Refired++
+		if gone := l.fired[k-1].stampNs+int64(w.p.firedMaxAge) <= e.StampNs; !gone {
+			c.fail(PropOnce, "timer %d: published at %s and again, %s later", l.n, rel(l.fired[k-1].real), time.Duration(w.now-l.fired[k-1].real))
+		}
+	}
+	if l.cancelled != 0 {
+		c.fail(PropCancel, "timer %d: cancelled at %s", l.n, rel(l.cancelled))
+	}
+	l.fired = append(l.fired, copyOf{real: w.now, stampNs: e.StampNs})
+}
+
+// cancelled sees a client get its answer.
+func (c *checker) cancelled(l *life) {
+	if len(l.fired) > 0 {
+		c.fail(PropCancel, "timer %d: published at %s, and then a cancel said that it had not fired", l.n, rel(l.fired[0].real))
+	}
+}
+
+// claims sees a scheduler set out to claim.
+func (c *checker) claims(r *reign, a scheduler.ActClaim) {
+	c.owns(r, "claim", a.ID)
+	since := c.w.now
+	if len(r.n.readings) > 0 {
+		since = r.n.readings[0]
+	}
+	if latest := c.w.net.latest(since); a.Record.DueMs*int64(time.Millisecond) > latest {
+		c.fail(PropEarly, "%s claims timer %d, due %s, %s early", r.n.name, c.w.byID[a.ID].n, ms(a.Record.DueMs), time.Duration(a.Record.DueMs*int64(time.Millisecond)-latest))
+	}
+}
+
+// publishes sees a scheduler set out to publish.
+func (c *checker) publishes(r *reign, a scheduler.ActPublish) { c.owns(r, "publish", a.ID) }
+
+func (c *checker) owns(r *reign, what string, id schemas.TimerID) {
+	now, _, err := c.w.server.Clock(r.shard)
+	if err != nil || now.Epoch != r.epoch || now.Owner != r.n.name {
+		c.fail(PropOwner, "%s, of epoch %d, sets out to %s timer %d; shard %d is %q's since epoch %d", r.n.name, r.epoch, what, c.w.byID[id].n, r.shard, now.Owner, now.Epoch)
+	}
+}
+
+// swept sees what a sweeper found. What a replica that lagged made it believe
+// does no harm, and is not held against it.
+func (c *checker) swept(r *reign, ev scheduler.EvSwept) {
+	t, err := c.w.server.Record(ev.Timer.ID)
+	if err == nil && !ev.Refire && t.Rev == ev.Timer.Rev && t.Record.Pending() && t.Rev != c.w.byID[t.ID].half {
+		c.fail(PropSwept, "timer %d, due %s, waits behind the mark %s of shard %d", c.w.byID[t.ID].n, ms(t.Record.DueMs), ms(r.markMs), r.shard)
+	}
+}
+
+// called sees a callback be called.
+func (c *checker) called(l *life, n *node, attempt uint32) {
+	c.w.stats.Called++
+	c.w.trace("timer %d: %s calls back, attempt %d", l.n, n.name, attempt)
+	l.calls++
+	if len(l.fired) == 0 {
+		c.fail(PropCalled, "timer %d was called back and never published", l.n)
+	}
+}
+
+// --- at the end ---
+
+// settled reports whether all that is due has come to its end.
+func (c *checker) settled() bool {
+	for _, l := range c.w.lives {
+		if c.left(l) != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// left says what is still to come of a timer that is due, empty if nothing is.
+func (c *checker) left(l *life) string {
+	t, err := c.w.server.Record(l.id)
+	missing := err != nil
+	r := &t.Record
+	now := c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) / int64(time.Millisecond)
+	switch {
+	case l.cancelled != 0, l.promised == 0 && len(l.dues) == 0:
+		return ""
+	case len(l.dues) == 0:
+		return "was acknowledged and has no record"
+	case !missing && r.State == schemas.StatePending && r.DueMs > now:
+		return ""
+	case !missing && r.Pending():
+		return "waits, due " + ms(r.DueMs)
+	case len(l.fired) == 0 && l.cancelAsked && (missing && l.final || r.State == schemas.StateCancelled):
+		return "" // cancelled by a request whose answer was lost
+	case len(l.fired) == 0:
+		return fmt.Sprintf("was not fired; it is %s", r.State)
+	case l.callback && l.calls == 0 && r.State != schemas.StateCancelled:
+		return "was not called back"
+	case !l.final:
+		return fmt.Sprintf("has not concluded: it is %s", r.State)
+	}
+	return ""
+}
+
+func (c *checker) atEnd() {
+	if len(c.violations) >= maxViolations {
+		return
+	}
+	for _, l := range c.w.lives {
+		if what := c.left(l); what != "" {
+			property := PropKept
+			if len(l.fired) > 0 {
+				property = PropCalled
+			}
+			c.fail(property, "timer %d %s", l.n, what)
+		}
+		c.onTime(l)
+		c.indexed(l)
+	}
+}
+
+func (c *checker) onTime(l *life) {
+	if len(l.fired) == 0 || len(l.moving) > 0 || l.promised == 0 {
+		return
+	}
+	if !l.late && (c.w.cfg.Seed%10 != 0 || l.bornAt < epoch+int64(settleFor)) {
+		return
+	}
+	// By true time: without faults, the cluster's clock is near it.
+	from := max(l.claimedDueMs*int64(time.Millisecond)-c.skew(), l.promised)
+	if late := time.Duration(l.fired[0].real - from); late > onTimeBound {
+		c.fail(PropOnTime, "timer %d, due %s, fired %s late", l.n, ms(l.claimedDueMs), late)
+	}
+}
+
+// skew is how far the cluster's clock is ahead of true time.
+func (c *checker) skew() int64 {
+	return c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) - c.w.now
+}
+
+func (c *checker) indexed(l *life) {
+	t, err := c.w.server.Record(l.id)
+	if err == nil && t.Record.Pending() && l.promised != 0 && !c.w.server.Indexed(l.id, c.w.p.geo.Tick(t.Record.DueMs)) {
+		c.fail(PropIndexed, "timer %d, due %s", l.n, ms(t.Record.DueMs))
+	}
+}
+
+// ms shows a time of the cluster, from the start of the simulation.
+func ms(unixMs int64) string {
+	return time.Duration(unixMs*int64(time.Millisecond) - epoch).String()
+}
+
+// rel shows a true time.
+func rel(ns int64) string { return time.Duration(ns - epoch).String() }

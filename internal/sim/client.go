@@ -1,0 +1,283 @@
+package sim
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// services are the services that timers fire for.
+var services = [...]string{"a", "b", "c"}
+
+// life is one timer: what its client asks for, and what came of it.
+type life struct {
+	n        int
+	id       schemas.TimerID
+	service  string
+	callback bool
+	fails    int  // attempts of its callback that fail
+	refuses  bool // its callback is refused for good
+	// atMs is the due time asked for; if 0, afterMs from the add.
+	atMs, afterMs int64
+	bornAt        int64 // true time of the first try to add it
+	late          bool  // added after everything was healed
+	viaAPI        bool
+
+	// promised is when the add was acknowledged, 0 if it was not.
+	promised int64
+	// moving holds the due times of moves whose answer is not known, and of those
+	// that were acknowledged.
+	moving       []int64
+	cancelAsked  bool
+	cancelled    int64 // when a cancel was acknowledged that left it unfired
+	claimed      int64 // when its run was first claimed
+	claimedDueMs int64
+	dues         []int64 // that its records had, in order
+	fired        []copyOf
+	calls        int
+	final        bool // its record was final once
+	// half is the revision of a record whose index entry was lost when it was
+	// created: whoever made it does not take it for done.
+	half uint64
+}
+
+// copyOf is one event on timers.fired.
+type copyOf struct{ real, stampNs int64 }
+
+// due is the last due time known.
+func (l *life) due() int64 {
+	if len(l.dues) > 0 {
+		return l.dues[len(l.dues)-1]
+	}
+	return l.atMs
+}
+
+var eventBody = schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("e")}
+
+// record is what router makes of the add.
+func (l *life) record(addedMs int64) *schemas.Record {
+	due := l.atMs
+	if due == 0 {
+		due = addedMs + l.afterMs
+	}
+	r := &schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: l.spec().MaxAttempts, DueMs: due, ScheduledMs: due,
+		AddedMs: addedMs, Hash: [16]byte(l.id), Service: l.service, Source: "/sim", EventID: strconv.Itoa(l.n), Body: eventBody,
+	}
+	if l.callback {
+		r.Callback = "nats:" + l.service
+	}
+	return r
+}
+
+func (l *life) spec() schemas.Spec {
+	return schemas.Spec{Timer: l.id, Service: l.service, Hash: [16]byte(l.id), MaxAttempts: 4, BackoffFirst: 700 * time.Millisecond, BackoffTo: 4 * time.Second, Callback: "nats:" + l.service}
+}
+
+func (l *life) callTakes(w *world) time.Duration {
+	if w.oneIn(40) {
+		return w.between(time.Second, 4*time.Second)
+	}
+	return w.between(time.Millisecond, 100*time.Millisecond)
+}
+
+// outcome is what the callback answers to an attempt.
+func (l *life) outcome(w *world, attempt uint32) callback.Outcome {
+	switch {
+	case l.refuses:
+		return callback.Permanent(callback.ReasonInternal, "refused")
+	case int(attempt) <= l.fails && w.oneIn(4):
+		return callback.Outcome{Retryable: true, NotNow: true, RetryAfter: w.between(0, 5*time.Second)}
+	case int(attempt) <= l.fails:
+		return callback.Retry(callback.ReasonInternal, "not yet")
+	}
+	return callback.Outcome{Success: true}
+}
+
+// --- what clients do ---
+
+// scheduleClients plans the lives of all timers.
+func (w *world) scheduleClients() {
+	w.healed = epoch + int64(w.p.active) + int64(time.Second)
+	desk := newNode(w, 0)
+	w.desk = desk
+	desk.name, desk.up, desk.known, desk.bootAt = "clients", true, true, epoch
+	desk.client = fake.NewClient(w.server, link{n: desk}, desk.name, func() int64 { return w.now / int64(time.Millisecond) })
+	instant := int64(w.between(5*time.Second, w.p.active))
+	for i := range w.p.timers + w.p.timers/10 {
+		l := &life{n: i, id: schemas.NewTimerID("/sim", strconv.Itoa(i)), service: services[w.rng.IntN(len(services))]}
+		w.lives = append(w.lives, l)
+		w.byID[l.id] = l
+		l.bornAt = epoch + int64(w.between(50*time.Millisecond, w.p.active))
+		if l.late = i >= w.p.timers; l.late {
+			l.bornAt = w.settleAt() - int64(w.between(5*time.Second, 13*time.Second))
+		}
+		if l.callback = w.oneIn(2); l.callback {
+			l.fails = max(0, w.rng.IntN(10)-5)
+			l.refuses = w.oneIn(12)
+		}
+		l.viaAPI = w.oneIn(5)
+		w.chooseDue(l, instant)
+		desk.life(l)
+	}
+}
+
+func (w *world) chooseDue(l *life, instant int64) {
+	bornMs := l.bornAt / int64(time.Millisecond)
+	switch k := w.rng.IntN(20); {
+	case l.late:
+		l.atMs = bornMs + 200 + w.rng.Int64N(5000)
+	case w.p.burst && k < 10:
+		l.atMs = (epoch + instant) / int64(time.Millisecond)
+	case k < 9:
+		l.atMs = bornMs + w.rng.Int64N(12_000)
+	case k < 13:
+		l.afterMs = 1 + w.rng.Int64N(4000)
+	case k < 15:
+		l.atMs = bornMs - w.rng.Int64N(20_000)
+	case k < 18:
+		l.atMs = bornMs + 5_000 + w.rng.Int64N(25_000)
+	case k < 19:
+		l.atMs = bornMs + 3_600_000 // never, here
+	default:
+		// Another revolution of the wheel, where that is small.
+		l.atMs = bornMs + 2000 + w.p.geo.WheelSize*w.p.geo.SlotWidth.Milliseconds()
+	}
+}
+
+// life runs the client of one timer.
+func (n *node) life(l *life) {
+	w := n.w
+	w.at(l.bornAt, func() {
+		w.spawn(n, func(p *proc) {
+			if !l.add(p) || l.late {
+				return
+			}
+			dueAt := l.atMs*int64(time.Millisecond) - w.now
+			if l.atMs == 0 {
+				dueAt = l.afterMs * int64(time.Millisecond)
+			}
+			switch k := w.rng.IntN(20); {
+			case k < 2:
+				l.cancel(p)
+			case k < 5: // close to its due time
+				p.sleep(time.Duration(dueAt) + w.between(-30*time.Millisecond, 30*time.Millisecond))
+				l.cancel(p)
+			case k < 7: // also while it is called back
+				p.sleep(w.between(0, time.Duration(max(dueAt, 0))+8*time.Second))
+				l.cancel(p)
+			case k < 9:
+				p.sleep(w.between(0, time.Duration(max(dueAt, 1))))
+				l.reschedule(p)
+			case k < 11:
+				p.sleep(time.Duration(dueAt) + w.between(-30*time.Millisecond, 30*time.Millisecond))
+				l.reschedule(p)
+			}
+		})
+	})
+}
+
+// add tries until it is acknowledged, or not much longer.
+func (l *life) add(p *proc) bool {
+	w := p.w
+	w.stats.Timers++
+	for range 8 {
+		var err error
+		if l.viaAPI {
+			err = w.ask(p, func(n *node) error {
+				return n.create(l, (n.latestNs()+int64(time.Millisecond)-1)/int64(time.Millisecond), false)
+			})
+		} else {
+			_, _, err = p.n.client.Publish(within(callTimeout), store.Msg{Subject: schemas.SubjectAdd, Data: []byte(strconv.Itoa(l.n))})
+		}
+		if err == nil {
+			w.trace("timer %d: add acknowledged, due %s", l.n, ms(l.due()))
+			l.promised = w.now
+			return true
+		}
+		p.sleep(w.between(10*time.Millisecond, time.Second))
+	}
+	return false
+}
+
+func (l *life) cancel(p *proc) {
+	w := p.w
+	l.cancelAsked = true
+	for range 4 {
+		var rec schemas.Record
+		err := w.ask(p, func(n *node) (err error) {
+			rec, err = n.cancelTimer(l.id)
+			return err
+		})
+		switch {
+		case err == nil && rec.FiredMs == 0:
+			w.trace("timer %d: cancel acknowledged", l.n)
+			w.stats.Cancelled++
+			l.cancelled = w.now
+			w.check.cancelled(l)
+			return
+		case err == nil || errors.Is(err, schemas.ErrAlreadyFired):
+			return
+		}
+		p.sleep(w.between(10*time.Millisecond, time.Second))
+	}
+}
+
+func (l *life) reschedule(p *proc) {
+	w := p.w
+	due := w.now/int64(time.Millisecond) + w.rng.Int64N(16_000) - 1000
+	l.moving = append(l.moving, due)
+	for range 3 {
+		err := w.ask(p, func(n *node) error {
+			_, err := n.reschedule(l.id, due)
+			return err
+		})
+		if err == nil {
+			w.trace("timer %d: moved to %s", l.n, ms(due))
+			w.stats.Moved++
+			return
+		}
+		if !errors.Is(err, schemas.ErrUnavailable) && !errors.Is(err, schemas.ErrNotFound) {
+			return
+		}
+		p.sleep(w.between(10*time.Millisecond, time.Second))
+	}
+}
+
+// ask has a node carry out a request, and waits for its answer as a client does:
+// it may be lost either way.
+func (w *world) ask(p *proc, f func(n *node) error) error {
+	got := error(schemas.ErrUnavailable)
+	var answer signal
+	n := w.someNode()
+	if n == nil || w.net.loses() {
+		p.sleep(w.between(time.Millisecond, 300*time.Millisecond))
+		return got
+	}
+	inc := n.inc
+	asked := true
+	w.after(w.net.delay(), func() {
+		n.run(inc, func() {
+			w.spawn(n, func(*proc) {
+				err := f(n)
+				if w.now < n.cutUntil || w.net.loses() {
+					return
+				}
+				w.after(w.net.delay(), func() {
+					if asked {
+						got = err
+						answer.give()
+					}
+				})
+			})
+		})
+	})
+	p.sleepOr(callTimeout, &answer)
+	asked = false
+	return got
+}

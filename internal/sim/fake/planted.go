@@ -1,0 +1,24 @@
+package fake
+
+import (
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Unfenced writes a record whatever its revision. Nothing that is right does so:
+// it is for bugs that a checker has to find.
+func (c *Client) Unfenced(w store.Write, done func(store.Result)) {
+	rec, st := copyOf(w.Record), c.s.shards[c.s.cfg.Geometry.Shard(w.ID)]
+	var rev uint64
+	step := func(uint64) (err error) {
+		rev, err = st.put(&message{key: recordKey(w.ID), rec: rec}, nil, w.TTL)
+		return err
+	}
+	c.t.Start(Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{step}}, func(err error) { done(store.Result{Rev: rev, Err: err}) })
+}
+
+// Indexed reports whether a timer has an index entry for a tick.
+func (s *Server) Indexed(id schemas.TimerID, tick int64) bool {
+	st := s.shards[s.cfg.Geometry.Shard(id)]
+	return st.alive(st.slots[s.cfg.Geometry.Slot(tick)][id])
+}

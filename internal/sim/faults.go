@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"math"
+	"time"
+)
+
+// scheduleFaults plans what breaks, and when it is mended.
+func (w *world) scheduleFaults() {
+	p := &w.p
+	// some calls f at a few times while clients are active.
+	some := func(on bool, most int, f func()) {
+		if !on {
+			return
+		}
+		for range 1 + w.rng.IntN(most) {
+			w.at(epoch+int64(w.between(2*time.Second, p.active)), func() {
+				if w.now < w.healed {
+					f()
+				}
+			})
+		}
+	}
+	some(p.crashes, 5, func() { w.anyNode().crash(w.spread(50*time.Millisecond, 8*time.Second)) })
+	some(p.pauses, 6, func() { w.anyNode().pause(w.spread(20*time.Millisecond, 12*time.Second)) })
+	some(p.midPauses, 6, func() {
+		n := w.anyNode()
+		n.pauseAtSend, n.midPause = 1+w.rng.IntN(20), w.spread(50*time.Millisecond, 12*time.Second)
+	})
+	some(p.cuts, 5, func() {
+		n := w.anyNode()
+		d := w.spread(50*time.Millisecond, 12*time.Second)
+		w.stats.Cuts++
+		w.trace("%s is cut off for %s", n.name, d)
+		n.cutUntil = max(n.cutUntil, w.now+int64(d))
+	})
+	some(p.elections, 6, func() {
+		streams := w.server.Streams()
+		w.net.depose(streams[w.rng.IntN(len(streams))], w.spread(50*time.Millisecond, 6*time.Second))
+	})
+	some(p.serverKills, 2, func() {
+		for i := range w.net.servers {
+			if !w.net.servers[i].up {
+				return // a majority stays
+			}
+		}
+		w.net.kill(w.rng.IntN(len(w.net.servers)), w.spread(time.Second, 12*time.Second))
+	})
+	some(p.lag && p.servers > 1, 5, func() { w.net.freeze(w.rng.IntN(len(w.net.servers)), w.spread(50*time.Millisecond, 8*time.Second)) })
+	some(p.jumps, 4, w.jump)
+	some(p.stops && p.nodes > 1, 4, func() { w.anyNode().leave(w.spread(100*time.Millisecond, 6*time.Second)) })
+	if p.stops && p.nodes > 1 {
+		// One joins late.
+		late := w.nodes[len(w.nodes)-1]
+		late.kill()
+		w.at(epoch+int64(w.between(time.Second, p.active)), func() {
+			if !late.up {
+				late.boot()
+			}
+		})
+	}
+	switch {
+	case p.outage:
+		w.at(epoch+int64(w.between(5*time.Second, p.active)), w.breakAll)
+	case p.riser:
+		w.at(epoch+int64(w.between(3*time.Second, p.active)), func() {
+			n := w.anyNode()
+			n.pauseAtClaim = p.dedup + w.between(time.Second, 40*time.Second)
+			w.trace("%s is to be paused for %s at its next claim", n.name, n.pauseAtClaim)
+		})
+	case p.smallAge:
+		for _, c := range w.queues {
+			if c.service == services[0] {
+				c.stalled = epoch + int64(p.active+p.firedMaxAge+5*time.Second)
+			}
+		}
+	}
+	w.at(w.healed, w.heal)
+	w.at(w.settleAt(), w.watchEnd)
+}
+
+// settleAt is from when on a run may be over: everything that was planned has
+// happened, and there was time to recover.
+func (w *world) settleAt() int64 {
+	d := 25 * time.Second
+	switch {
+	case w.p.outage:
+		d += w.p.indexKeep
+	case w.p.riser:
+		d += w.p.dedup + 45*time.Second
+	case w.p.smallAge:
+		d += w.p.firedMaxAge + w.p.sweep
+	}
+	return w.healed + int64(d)
+}
+
+// spread is a duration, uniformly by its magnitude.
+func (w *world) spread(lo, hi time.Duration) time.Duration {
+	return time.Duration(float64(lo) * math.Exp(w.rng.Float64()*math.Log(float64(hi)/float64(lo))))
+}
+
+func (w *world) anyNode() *node { return w.nodes[w.rng.IntN(len(w.nodes))] }
+
+// jump moves a host's clock. Hosts with the same number share a machine, so a
+// node's wall clock may move with a server's.
+func (w *world) jump() {
+	some := func(most time.Duration) time.Duration {
+		d := w.spread(time.Millisecond, most)
+		if w.oneIn(2) {
+			d = -d
+		}
+		return d
+	}
+	switch i := w.rng.IntN(len(w.net.servers)); w.rng.IntN(3) {
+	case 0:
+		n, d := w.anyNode(), some(24*time.Hour)
+		w.stats.Jumps++
+		w.trace("%s: its wall clock is moved by %s", n.name, d)
+		n.wall += int64(d)
+	case 1:
+		w.net.step(i, some(15*time.Second))
+	default:
+		d := some(15 * time.Second)
+		w.net.step(i, d)
+		if i < len(w.nodes) {
+			w.nodes[i].wall += int64(d)
+		}
+	}
+}
+
+// breakAll is an outage of the store, or of all nodes, for longer than the index
+// is relied on.
+func (w *world) breakAll() {
+	d := w.p.indexKeep/2 + w.between(time.Second, 15*time.Second)
+	w.trace("everything stops for %s", d)
+	if w.oneIn(2) {
+		for _, n := range w.nodes {
+			n.crash(d)
+		}
+		return
+	}
+	for _, stream := range w.server.Streams() {
+		w.net.depose(stream, d)
+	}
+}
+
+// heal ends all faults; what is down comes back by itself.
+func (w *world) heal() {
+	w.trace("healed")
+	for _, n := range w.nodes {
+		n.cutUntil, n.pauseAtSend = 0, 0
+		if n.paused && !w.p.riser {
+			n.pauseEnd = w.now
+			n.resume(n.inc)
+		}
+	}
+}
+
+// watchEnd ends the run once there is nothing left to wait for.
+func (w *world) watchEnd() {
+	if w.over = w.check.settled(); !w.over {
+		w.after(time.Second, w.watchEnd)
+	}
+}

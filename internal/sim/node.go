@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
+)
+
+// node is one host and the process on it.
+type node struct {
+	w    *world
+	name string
+	up   bool
+	// inc counts the processes that ran here: what comes for an earlier one is lost.
+	inc    int
+	bootAt int64
+	ppm    int64 // of the host's monotonic clock
+	// wall is how far the host's wall clock was moved.
+	wall int64
+
+	paused      bool
+	pauseEnd    int64
+	deferred    []func() // events that wait for the end of a pause
+	unsent      []func() // requests that were about to be sent
+	pauseAtSend int      // pause at this send from now, 0 for none
+	midPause    time.Duration
+	// pauseAtClaim pauses the process, between two of its steps, while a claim is
+	// under way.
+	pauseAtClaim time.Duration
+	cutUntil     int64
+
+	client *fake.Client
+	procs  []*proc
+	ended  int // how many of procs are done, about
+
+	est      clustertime.Estimator
+	known    bool
+	readings []int64 // true times of the readings that the estimator may hold
+	received time.Duration
+	wallThen int64 // at the last reading
+	resample signal
+
+	keeper  *scheduler.Keeper
+	reigns  []*reign
+	leaving bool
+	calls   map[string]bool // callbacks under way, by key
+}
+
+// beatTimeout and beatRetry are internal/app's and internal/clustertime's.
+const (
+	beatTimeout = 2 * time.Second
+	beatRetry   = 100 * time.Millisecond
+)
+
+func newNode(w *world, i int) *node {
+	n := &node{w: w, name: fmt.Sprintf("n%d", i+1)}
+	if w.p.drift {
+		n.ppm = w.rng.Int64N(201) - 100
+	}
+	return n
+}
+
+// --- its life ---
+
+// boot starts a process.
+func (n *node) boot() {
+	w := n.w
+	n.inc++
+	n.up, n.leaving, n.known = true, false, false
+	n.bootAt = w.now - int64(w.between(time.Second, time.Hour)) // any start
+	n.est, n.readings = clustertime.Estimator{}, nil
+	n.resample = signal{}
+	n.calls = map[string]bool{}
+	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
+	n.keeper = scheduler.NewKeeper(scheduler.KeeperConfig{
+		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick,
+	})
+	n.reigns = make([]*reign, w.p.geo.Shards)
+	w.trace("%s starts", n.name)
+	w.spawn(n, n.beat)
+}
+
+// kill ends the process as SIGKILL does.
+func (n *node) kill() {
+	if !n.up {
+		return
+	}
+	n.up, n.paused = false, false
+	n.inc++
+	n.deferred, n.unsent, n.pauseAtSend = nil, nil, 0
+	for _, r := range n.reigns {
+		if r != nil {
+			r.ended = true
+		}
+	}
+	procs := n.procs
+	n.procs = nil
+	for _, p := range procs {
+		p.stop()
+	}
+}
+
+// crash kills the process and starts another a little later.
+func (n *node) crash(down time.Duration) {
+	if !n.up {
+		return
+	}
+	n.w.stats.Crashes++
+	n.w.trace("%s crashes for %s", n.name, down)
+	n.kill()
+	n.w.after(down, func() {
+		if !n.up {
+			n.boot()
+		}
+	})
+}
+
+// pause stops the process as SIGSTOP does.
+func (n *node) pause(d time.Duration) {
+	if !n.up {
+		return
+	}
+	end := n.w.now + int64(d)
+	if n.paused {
+		n.pauseEnd = max(n.pauseEnd, end)
+		return
+	}
+	n.w.stats.Pauses++
+	n.w.trace("%s is paused for %s", n.name, d)
+	n.paused, n.pauseEnd = true, end
+	inc := n.inc
+	n.w.at(end, func() { n.resume(inc) })
+}
+
+func (n *node) resume(inc int) {
+	if !n.up || n.inc != inc || !n.paused {
+		return
+	}
+	if n.w.now < n.pauseEnd {
+		n.w.at(n.pauseEnd, func() { n.resume(inc) })
+		return
+	}
+	n.paused = false
+	n.w.trace("%s goes on", n.name)
+	unsent, deferred := n.unsent, n.deferred
+	n.unsent, n.deferred = nil, nil
+	for _, f := range unsent {
+		f()
+	}
+	// What came meanwhile is met in any order: timers, answers and messages are
+	// different goroutines' business.
+	n.w.rng.Shuffle(len(deferred), func(i, j int) { deferred[i], deferred[j] = deferred[j], deferred[i] })
+	for _, f := range deferred {
+		n.run(inc, f)
+	}
+}
+
+// run calls f in the process, now or when its pause ends; not at all if it died.
+func (n *node) run(inc int, f func()) {
+	switch {
+	case !n.up || n.inc != inc:
+	case n.paused:
+		n.deferred = append(n.deferred, f)
+	default:
+		f()
+	}
+}
+
+// after calls f in the process after a while by its monotonic clock.
+func (n *node) after(d time.Duration, f func()) {
+	inc := n.inc
+	n.w.at(n.w.now+n.trueFor(d), func() { n.run(inc, f) })
+}
+
+// soon calls f as soon as the process gets to it, which now and then takes time.
+func (n *node) soon(f func()) {
+	d := n.w.between(0, 50*time.Microsecond)
+	if n.w.now < n.w.healed && n.w.oneIn(n.w.p.slow) {
+		d = n.w.between(0, 20*time.Millisecond)
+	}
+	n.after(d, f)
+}
+
+// --- its clocks ---
+
+// mono is the monotonic clock, from any start.
+func (n *node) mono() time.Duration {
+	d := n.w.now - n.bootAt
+	return time.Duration(d + drift(d, n.ppm))
+}
+
+// monoTime is mono as the estimator wants it.
+func (n *node) monoTime() time.Time { return time.Unix(0, 0).Add(n.mono()) }
+
+// trueFor is how long a time by the monotonic clock truly takes, and a little.
+func (n *node) trueFor(d time.Duration) int64 { return int64(d) - drift(int64(d), n.ppm) + 1 }
+
+func (n *node) bounds() (earliest, latest int64) { return n.est.Bounds(n.monoTime()) }
+
+func (n *node) earliestNs() int64 {
+	lo, _ := n.bounds()
+	return lo
+}
+
+func (n *node) latestNs() int64 {
+	_, hi := n.bounds()
+	return hi
+}
+
+func (n *node) nowMs() int64 { return n.latestNs() / int64(time.Millisecond) }
+
+// jumped reports that the host's wall clock moved since the last reading.
+func (n *node) jumped() bool {
+	d := n.wall - n.wallThen
+	return n.known && (d > int64(clustertime.JumpTolerance) || d < -int64(clustertime.JumpTolerance))
+}
+
+func (n *node) age() time.Duration {
+	if !n.known {
+		return 1<<63 - 1
+	}
+	return n.mono() - n.received
+}
+
+// beat is clustertime.Service's loop.
+func (n *node) beat(p *proc) {
+	interval := min(clustertime.DefaultInterval, n.w.p.lease/3)
+	for {
+		wall := n.wall
+		st, err := n.client.BeatAt(within(beatTimeout), n.monoTime)
+		next := interval
+		if err != nil {
+			next = min(next, beatRetry)
+		} else {
+			n.observe(clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, wall)
+		}
+		p.sleepOr(next, &n.resample)
+	}
+}
+
+func (n *node) observe(r clustertime.Reading, wall int64) {
+	if n.est.Observe(r) {
+		n.readings = n.readings[:0]
+	}
+	n.readings = append(n.readings, n.w.now-int64(r.Received.Sub(r.Sent))-int64(beatTimeout))
+	if len(n.readings) > 8 {
+		n.readings = n.readings[1:]
+	}
+	n.received = r.Received.Sub(time.Unix(0, 0))
+	n.wallThen = wall
+	if !n.known {
+		n.known = true
+		n.started()
+	}
+}
+
+// started begins what waits for the cluster's time.
+func (n *node) started() {
+	n.client.Announce(func(p *store.Presence) { p.Scheduler = store.SchedulerActive })
+	n.w.spawn(n, n.keep)
+}
+
+// serves reports whether the process takes requests and messages.
+func (n *node) serves() bool { return n.up && n.known && !n.leaving }

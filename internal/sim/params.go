@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// params are what a seed draws before it begins: the shape of the cluster, its
+// settings and which faults there are. Each seed has some kinds of faults and not
+// others, because faults hide each other.
+type params struct {
+	servers, nodes int
+	geo            schemas.Geometry
+	lease, tick    time.Duration
+	horizon        time.Duration
+	sweep          time.Duration
+	indexKeep      time.Duration
+	retention      time.Duration
+	dedup          time.Duration
+	firedMaxAge    time.Duration
+	maxLoaded      int
+	maxInflight    int
+	maxExact       int
+	exclusive      bool
+	timers         int
+	active         time.Duration // how long clients add and faults happen
+	quiet          time.Duration // how long all may take to settle after that
+
+	// latency of the network, and how often a request or its answer is lost, one
+	// in so many, 0 for never.
+	latency     time.Duration
+	loss        int
+	slow        int // one in so many takes up to slowest
+	slowest     time.Duration
+	lag         bool // replicas lag now and then
+	crashes     bool
+	pauses      bool
+	midPauses   bool
+	cuts        bool
+	elections   bool
+	serverKills bool
+	jumps       bool
+	drift       bool
+	stops       bool // graceful stops and joins
+	outage      bool // one long outage of everything, longer than the index is relied on
+	riser       bool // a node that is paused for longer than the dedup window
+	smallAge    bool // fired events leave while their callbacks hang
+	burst       bool // many timers at one instant
+}
+
+func newParams(rng *rand.Rand, seed uint64) params {
+	one := func(n int) bool { return rng.IntN(n) == 0 }
+	sec := func(lo, hi int) time.Duration { return time.Duration(lo+rng.IntN(hi-lo+1)) * time.Second }
+	p := params{
+		servers: 3, nodes: 2 + rng.IntN(3), lease: 3 * time.Second, tick: time.Second, horizon: 5 * time.Second,
+		sweep: sec(12, 25), retention: sec(40, 90), dedup: 2 * time.Minute, firedMaxAge: 6 * time.Minute,
+		maxLoaded: 1000, maxInflight: 64, maxExact: 1000, exclusive: one(2),
+		timers: 40 + rng.IntN(80), active: sec(20, 50), quiet: 60 * time.Second, latency: time.Duration(200+rng.IntN(800)) * time.Microsecond,
+	}
+	p.geo = schemas.Geometry{Shards: 1 + rng.IntN(4), SlotWidth: time.Second, WheelSize: schemas.DefaultWheelSize}
+	if one(4) {
+		p.servers = 1
+	}
+	if one(6) {
+		p.nodes = 1
+	} else if one(8) {
+		p.nodes = 6
+	}
+	if one(3) {
+		p.geo.SlotWidth = 100 * time.Millisecond
+	}
+	if one(3) {
+		p.geo.WheelSize = 64 + rng.Int64N(200) // timers of other revolutions share the slots
+	}
+	if one(4) {
+		p.lease, p.tick = 1500*time.Millisecond, 300*time.Millisecond
+	}
+	if one(3) {
+		p.maxInflight = 1 + rng.IntN(8)
+	}
+	if one(3) {
+		p.maxLoaded = 10 + rng.IntN(60)
+	}
+	if one(2) {
+		p.maxExact = 6 + rng.IntN(40)
+	}
+	p.indexKeep = 2 * (p.sweep + time.Minute)
+	// A tenth of the seeds have no faults at all: there lateness is judged.
+	if seed%10 == 0 {
+		return p
+	}
+	if !one(3) {
+		p.loss = []int{8, 20, 60, 200}[rng.IntN(4)]
+	}
+	if !one(3) {
+		p.slow, p.slowest = []int{5, 30, 150}[rng.IntN(3)], []time.Duration{50 * time.Millisecond, 800 * time.Millisecond, 7 * time.Second}[rng.IntN(3)]
+	}
+	p.lag, p.crashes, p.pauses, p.midPauses = one(2), one(2), one(2), one(3)
+	p.cuts, p.elections, p.serverKills, p.jumps = one(2), one(2), one(3), one(3)
+	p.drift, p.stops, p.burst = one(2), one(2), one(3)
+	switch rng.IntN(12) {
+	case 0:
+		// Records are to outlast the outage: an add whose acknowledgement was lost
+		// before it is told by its record that it was stored.
+		p.outage, p.dedup, p.retention = true, 5*time.Minute, 5*time.Minute
+	case 1:
+		// Its router has adds before it when it wakes up: their records are to be
+		// there still, as they are with any sensible retention.
+		p.riser, p.retention = true, 6*time.Minute
+	case 2:
+		p.smallAge = true
+		p.firedMaxAge = p.dedup + time.Second
+	}
+	return p
+}
+
+func (p *params) fake() fake.Config {
+	return fake.Config{
+		Geometry: p.geo, IndexKeep: p.indexKeep, DedupWindow: p.dedup, FiredMaxAge: p.firedMaxAge, Retention: p.retention, MaxExact: p.maxExact,
+	}
+}
+
+// until is when a run ends at the latest.
+func (p *params) until() int64 {
+	d := p.active + p.quiet
+	if p.outage || p.riser || p.smallAge {
+		d += p.dedup + time.Minute
+	}
+	return epoch + int64(d)
+}
+
+// String names what differs from seed to seed.
+func (p *params) String() string {
+	var on []string
+	for _, f := range []struct {
+		name string
+		on   bool
+	}{
+		{"loss", p.loss > 0}, {"slow", p.slow > 0}, {"lag", p.lag}, {"crashes", p.crashes}, {"pauses", p.pauses}, {"mid-pauses", p.midPauses},
+		{"cuts", p.cuts}, {"elections", p.elections}, {"server-kills", p.serverKills}, {"jumps", p.jumps}, {"drift", p.drift}, {"stops", p.stops},
+		{"outage", p.outage}, {"riser", p.riser}, {"small-age", p.smallAge}, {"burst", p.burst},
+	} {
+		if f.on {
+			on = append(on, f.name)
+		}
+	}
+	return fmt.Sprintf("%d servers, %d nodes, %d shards of %s x %d, lease %s, %d timers in %s; %s",
+		p.servers, p.nodes, p.geo.Shards, p.geo.SlotWidth, p.geo.WheelSize, p.lease, p.timers, p.active, strings.Join(on, " "))
+}

@@ -1,0 +1,135 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// consumer is a durable consumer of a stream of events: it delivers to some node
+// that serves, at least once, and again after ackWait.
+type consumer struct {
+	w       *world
+	stream  string
+	service string // of the subject, empty for all
+	ackWait time.Duration
+	handle  func(n *node, m *msg)
+	// stalled is until when it delivers nothing: nobody pulls.
+	stalled int64
+}
+
+// outstanding is one message that is not acknowledged.
+type outstanding struct {
+	seq        uint64
+	deliveries uint64
+	acked      bool
+}
+
+// msg is one delivery of a message to a node.
+type msg struct {
+	fake.Event
+	c          *consumer
+	o          *outstanding
+	n          *node
+	deliveries uint64
+}
+
+const addAckWait = 3 * time.Second
+
+// openQueues makes the consumers.
+func (w *world) openQueues() {
+	w.queues = append(w.queues, &consumer{w: w, stream: schemas.StreamAdd, ackWait: addAckWait, handle: (*node).routeAdd})
+	for _, svc := range services {
+		for _, stream := range [...]string{schemas.StreamFired, schemas.StreamRetry} {
+			w.queues = append(w.queues, &consumer{w: w, stream: stream, service: svc, ackWait: 5 * time.Second, handle: (*node).callBack})
+		}
+	}
+}
+
+// offer hands a new message to the consumers of its stream.
+func (w *world) offer(stream string, e fake.Event) {
+	for _, c := range w.queues {
+		if c.stream == stream && (c.service == "" || c.service == schemas.ServiceOfSubject(e.Subject)) {
+			o := &outstanding{seq: e.Seq}
+			w.after(w.net.delay(), func() { c.deliver(o) })
+		}
+	}
+}
+
+func (c *consumer) deliver(o *outstanding) {
+	w := c.w
+	if o.acked {
+		return
+	}
+	e, there := w.server.Event(c.stream, o.seq)
+	if !there {
+		return // it has left the stream
+	}
+	if w.now < c.stalled {
+		w.at(c.stalled+int64(w.between(0, time.Second)), func() { c.deliver(o) })
+		return
+	}
+	n := w.someNode()
+	if n == nil || w.net.leader[c.stream] < 0 {
+		w.after(w.between(100*time.Millisecond, 500*time.Millisecond), func() { c.deliver(o) })
+		return
+	}
+	o.deliveries++
+	count := o.deliveries
+	w.after(c.ackWait, func() {
+		if o.deliveries == count {
+			c.deliver(o)
+		}
+	})
+	if w.net.loses() {
+		return
+	}
+	inc := n.inc
+	w.after(w.net.delay(), func() {
+		n.run(inc, func() { c.handle(n, &msg{Event: e, c: c, o: o, n: n, deliveries: count}) })
+	})
+}
+
+// someNode is one that takes messages and requests, nil if there is none.
+func (w *world) someNode() *node {
+	first := w.rng.IntN(len(w.nodes))
+	for i := range w.nodes {
+		if n := w.nodes[(first+i)%len(w.nodes)]; n.serves() && w.now >= n.cutUntil {
+			return n
+		}
+	}
+	return nil
+}
+
+// send carries an acknowledgement, or loses it.
+func (m *msg) send(f func()) {
+	w := m.c.w
+	if w.now < m.n.cutUntil || w.net.loses() || w.net.leader[m.c.stream] < 0 {
+		return
+	}
+	w.after(w.net.delay(), f)
+}
+
+// ack ends the message.
+func (m *msg) ack() {
+	m.send(func() {
+		m.o.acked = true
+		if m.c.stream != schemas.StreamFired {
+			// A work queue: what is acknowledged is gone. It is there, so this
+			// cannot fail.
+			_ = m.c.w.server.Remove(m.c.stream, m.o.seq)
+		}
+	})
+}
+
+// nak has it delivered again after a while.
+func (m *msg) nak(d time.Duration) {
+	m.send(func() {
+		m.c.w.after(d, func() {
+			if m.o.deliveries == m.deliveries {
+				m.c.deliver(m.o)
+			}
+		})
+	})
+}

@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// defaultSeeds are run where BELFRY_SIM_SEEDS does not say how many.
+const defaultSeeds = 300
+
+// TestSeeds runs the kept seeds and then many others. BELFRY_SIM_SEEDS says how
+// many, BELFRY_SIM_FIRST from which on; BELFRY_SIM_SEED runs one, and tells all.
+func TestSeeds(t *testing.T) {
+	t.Parallel()
+	if one := os.Getenv("BELFRY_SIM_SEED"); one != "" {
+		runOne(t, number(t, one))
+		return
+	}
+	seeds := kept(t)
+	first, n := uint64(1), uint64(defaultSeeds)
+	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
+		n = number(t, s)
+	}
+	if s := os.Getenv("BELFRY_SIM_FIRST"); s != "" {
+		first = number(t, s)
+	}
+	for s := first; s < first+n; s++ {
+		seeds = append(seeds, s)
+	}
+	start := time.Now()
+	var next atomic.Int64
+	var mu sync.Mutex
+	var sum Stats
+	failed := 0
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(seeds) {
+					return
+				}
+				r := Run(Config{Seed: seeds[i]})
+				mu.Lock()
+				sum.add(r.Stats)
+				if len(r.Violations) > 0 {
+					failed++
+					if failed <= 20 {
+						report(t, r)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if failed > 0 {
+		t.Errorf("%d of %d seeds failed", failed, len(seeds))
+	}
+	t.Logf("%d seeds in %s: %+v", len(seeds), time.Since(start).Round(time.Millisecond), sum)
+}
+
+func report(t *testing.T, r Report) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d (%s)\n", r.Seed, r.Shape)
+	for _, v := range r.Violations {
+		fmt.Fprintf(&b, "\t%s\n", v)
+	}
+	fmt.Fprintf(&b, "\trepeat with: BELFRY_SIM_SEED=%d go test -v -run TestSeeds ./internal/sim\n\tkeep with:   echo '%d # why' >> internal/sim/testdata/seeds", r.Seed, r.Seed)
+	t.Error(b.String())
+}
+
+func runOne(t *testing.T, seed uint64) {
+	var b strings.Builder
+	cfg := Config{Seed: seed, Plant: Plant(os.Getenv("BELFRY_SIM_PLANT"))}
+	if testing.Verbose() {
+		cfg.Trace = &b
+	}
+	r := Run(cfg)
+	t.Logf("%s%s\n%+v", b.String(), r.Shape, r.Stats)
+	if len(r.Violations) > 0 {
+		report(t, r)
+	}
+}
+
+func number(t *testing.T, s string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// kept reads testdata/seeds.
+func kept(t *testing.T) (seeds []uint64) {
+	t.Helper()
+	f, err := os.Open("testdata/seeds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text != "" {
+			seeds = append(seeds, number(t, text))
+		}
+	}
+	return seeds
+}
+
+// TestRepeats: one seed is one history.
+func TestRepeats(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed <= 5; seed++ {
+		var a, b strings.Builder
+		Run(Config{Seed: seed, Trace: &a})
+		Run(Config{Seed: seed, Trace: &b})
+		if a.String() != b.String() {
+			x, y := strings.Split(a.String(), "\n"), strings.Split(b.String(), "\n")
+			for i := range min(len(x), len(y)) {
+				if x[i] != y[i] {
+					t.Fatalf("seed %d differs at line %d:\n%s\n%s", seed, i, x[i], y[i])
+				}
+			}
+			t.Fatalf("seed %d: %d lines, then %d", seed, len(x), len(y))
+		}
+	}
+}

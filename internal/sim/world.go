@@ -1,0 +1,201 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Config says what to run.
+type Config struct {
+	Seed uint64
+	// Plant is a bug to make, to see that it is found.
+	Plant Plant
+	// Trace gets a line for everything that happens; nil for nothing.
+	Trace io.Writer
+}
+
+// Report is what came of a run.
+type Report struct {
+	Seed       uint64
+	Violations []Violation
+	Stats      Stats
+	// Shape says what was run, in a line.
+	Shape string
+}
+
+// Stats count what happened, so that a test can tell that anything did.
+type Stats struct {
+	Events, Timers, Fired, Claims, Cancelled, Moved, Called, Expired                     int
+	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale int
+	// VirtualSeconds is how much time passed in the simulation.
+	VirtualSeconds int
+}
+
+// epoch is when every simulation begins, in Unix nanoseconds.
+const epoch = int64(1_800_000_000_000_000_000)
+
+// world is one simulation.
+type world struct {
+	cfg   Config
+	p     params
+	rng   *rand.Rand
+	now   int64 // true time, Unix nanoseconds
+	queue events
+	order uint64
+
+	server  *fake.Server
+	net     *network
+	nodes   []*node
+	lives   []*life
+	byID    map[schemas.TimerID]*life
+	queues  []*consumer
+	check   *checker
+	stats   Stats
+	current *proc
+	desk    *node // where the clients are
+
+	waitingTails [][]func() // by shard
+	healed       int64      // from when on nothing is broken any more
+	over         bool
+}
+
+// Run runs one seed to its end.
+func Run(cfg Config) Report {
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x62656c667279)), now: epoch, byID: map[schemas.TimerID]*life{}}
+	w.p = newParams(w.rng, cfg.Seed)
+	w.net = newNetwork(w)
+	w.server = fake.NewServer(w.p.fake(), w.net.clock)
+	w.waitingTails = make([][]func(), w.p.geo.Shards)
+	w.check = newChecker(w)
+	w.server.Watch(w.check.watcher())
+	w.openQueues()
+	for i := range w.p.nodes {
+		w.nodes = append(w.nodes, newNode(w, i))
+	}
+	for _, n := range w.nodes {
+		n.boot()
+	}
+	w.scheduleClients()
+	w.scheduleFaults()
+	w.loop()
+	w.check.atEnd()
+	w.close()
+	w.stats.VirtualSeconds = int((w.now - epoch) / int64(time.Second))
+	return Report{Seed: cfg.Seed, Violations: w.check.violations, Stats: w.stats, Shape: w.p.String()}
+}
+
+// maxEvents is far more than any run has: one that has more does not end.
+const maxEvents = 3_000_000
+
+// loop runs until everything is done that has to be, or the time is up.
+func (w *world) loop() {
+	end := w.p.until()
+	for !w.over && w.queue.len() > 0 {
+		e := w.queue.pop()
+		if e.at > end {
+			w.now = end
+			return
+		}
+		w.now = e.at
+		w.stats.Events++
+		e.f()
+		if w.stats.Events > maxEvents {
+			w.check.fail(PropEnds, "%d events", w.stats.Events)
+			return
+		}
+		if len(w.check.violations) >= maxViolations {
+			return
+		}
+	}
+}
+
+func (w *world) close() {
+	for _, n := range w.nodes {
+		n.kill()
+	}
+	w.desk.kill()
+}
+
+// at calls f at a true time, after what was put there before.
+func (w *world) at(t int64, f func()) {
+	w.order++
+	w.queue.push(event{at: max(t, w.now), order: w.order, f: f})
+}
+
+func (w *world) after(d time.Duration, f func()) { w.at(w.now+int64(d), f) }
+
+// --- chance ---
+
+// oneIn is true once in n times; never for n of 0.
+func (w *world) oneIn(n int) bool { return n > 0 && w.rng.IntN(n) == 0 }
+
+// between is a duration, uniformly.
+func (w *world) between(lo, hi time.Duration) time.Duration {
+	if hi <= lo {
+		return lo
+	}
+	return lo + time.Duration(w.rng.Int64N(int64(hi-lo)))
+}
+
+// trace writes a line.
+func (w *world) trace(format string, args ...any) {
+	if w.cfg.Trace == nil {
+		return
+	}
+	at := w.now - epoch
+	// What cannot be written is only a trace.
+	_, _ = fmt.Fprintf(w.cfg.Trace, "%4d.%06d  %s\n", at/1e9, at%1e9/1e3, fmt.Sprintf(format, args...))
+}
+
+// --- the event queue ---
+
+type event struct {
+	at    int64
+	order uint64
+	f     func()
+}
+
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
+
+// events is a binary heap.
+type events struct{ heap []event }
+
+func (q *events) len() int { return len(q.heap) }
+
+func (q *events) push(e event) {
+	q.heap = append(q.heap, e)
+	for i := len(q.heap) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !q.heap[i].before(&q.heap[up]) {
+			return
+		}
+		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
+		i = up
+	}
+}
+
+func (q *events) pop() event {
+	top := q.heap[0]
+	last := len(q.heap) - 1
+	q.heap[0] = q.heap[last]
+	q.heap[last] = event{}
+	q.heap = q.heap[:last]
+	for i := 0; ; {
+		least := i
+		for _, c := range [2]int{2*i + 1, 2*i + 2} {
+			if c < last && q.heap[c].before(&q.heap[least]) {
+				least = c
+			}
+		}
+		if least == i {
+			return top
+		}
+		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
+		i = least
+	}
+}
