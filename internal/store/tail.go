@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,14 +28,17 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 const tailRetry = 100 * time.Millisecond
 
 // The client drops what does not fit into an iterator's buffer, which heartbeats
-// fill, too, while fn keeps the reader away. An ordered consumer notices when the
-// next message comes; if it was the last one that was dropped, none does. So a
+// fill, too, while fn keeps the reader away. The consumer's sequence shows it when
+// the next message comes; if it was the last one that was dropped, none does. So a
 // tail that has become quiet asks, once, whether all that was sent has come.
 const (
-	tailHeartbeat = 2 * time.Second
+	// tailHeartbeat finds a consumer that died with its server: two are missed then.
+	tailHeartbeat = time.Second
 	// tailQuiet is longer than two heartbeats: within it a lost server is noticed
 	// first, which each call of Next watches for anew.
-	tailQuiet = 5 * time.Second
+	tailQuiet = 5 * tailHeartbeat / 2
+	// tailIdle is after how long the server forgets a consumer that was left.
+	tailIdle = time.Minute
 )
 
 // Tail hands every record of the shard after the sequence to fn, in stream
@@ -79,30 +81,35 @@ func (t *Tail) Stop() {
 	<-t.done
 }
 
-// follow reads with one ordered consumer until it breaks.
+// follow reads with one consumer until it breaks: when the connection does, a
+// message is missing, or nothing is heard.
+//
+// It is not the client's ordered consumer. That makes itself anew by a request of
+// ten seconds that neither Stop nor a broken connection ends, and a request that
+// went out over a connection that was lost is never answered: the owner was blind
+// for as long, and one that was deposed could not be done with its shard.
 func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Timer)) error {
 	sh := &s.subjects[shard]
-	bound, release, err := s.bind(ctx, "follow "+sh.stream)
+	op := "follow " + sh.stream
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	forget, ok := s.pub.onBreak(func() { cancel(nats.ErrDisconnected) })
+	defer forget()
+	if !ok {
+		return mapError(op, nats.ErrDisconnected)
+	}
+	c, err := s.tailConsumer(ctx, op, sh, *after)
 	if err != nil {
 		return err
 	}
-	defer release()
-	c, err := s.js.OrderedConsumer(bound, sh.stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{sh.timer + "*"}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
-		InactiveThreshold: time.Minute,
-	})
-	if err != nil {
-		return ctxError(bound, "follow "+sh.stream, err)
-	}
-	release()
 	it, err := c.Messages(jetstream.PullMaxMessages(2048), jetstream.PullHeartbeat(tailHeartbeat), jetstream.PullExpiry(30*time.Second))
 	if err != nil {
-		return mapError("follow "+sh.stream, err)
+		return mapError(op, err)
 	}
-	var stop sync.Once
-	defer stop.Do(it.Stop)
-	unhook := context.AfterFunc(ctx, func() { stop.Do(it.Stop) })
+	defer it.Stop()
+	unhook := context.AfterFunc(ctx, it.Stop)
 	defer unhook()
+	next := uint64(1) // what the consumer numbers its next message with
 	unsure := false
 	for {
 		var opts []jetstream.NextOpt
@@ -118,13 +125,17 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 			continue
 		}
 		if err != nil {
-			return mapError("follow "+sh.stream, err)
+			return ctxError(ctx, op, err)
 		}
 		unsure = true
 		meta, err := m.Metadata()
 		if err != nil {
-			return mapError("follow "+sh.stream, err)
+			return mapError(op, err)
 		}
+		if got := meta.Sequence.Consumer; got != next {
+			return fmt.Errorf("%s: message %d of the consumer came, want %d", op, got, next)
+		}
+		next++
 		seq := meta.Sequence.Stream
 		if seq <= *after {
 			continue
@@ -135,6 +146,18 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 			fn(t)
 		}
 	}
+}
+
+// tailConsumer makes a consumer of one replica, in memory: it is made anew rather
+// than kept.
+func (s *Store) tailConsumer(ctx context.Context, op string, sh *shardSubjects, after uint64) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	c, err := s.js.CreateConsumer(ctx, sh.stream, jetstream.ConsumerConfig{
+		FilterSubject: sh.timer + "*", DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: tailIdle,
+	})
+	return c, ctxError(ctx, op, err)
 }
 
 // complete fails if the server has sent more than what came.

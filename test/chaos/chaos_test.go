@@ -27,6 +27,8 @@ const (
 	calm = 2 * time.Second
 	// concludeBound is how long the last timers may take after the last fault.
 	concludeBound = 2 * time.Minute
+	// concludeSoon is how long they take if nothing went wrong.
+	concludeSoon = 10 * time.Second
 )
 
 // TestChaos runs three servers and three nodes, and breaks them while clients
@@ -114,6 +116,8 @@ func (r *rounds) until(end time.Time) {
 func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) {
 	t.Helper()
 	left := 0
+	late := time.AfterFunc(clusterSpread+concludeSoon, func() { c.overdue(t.Context()) })
+	defer late.Stop()
 	eventually(t, concludeBound, "every timer concluded", func(ctx context.Context) (bool, error) {
 		var err error
 		left, err = c.pending(ctx)

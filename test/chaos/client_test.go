@@ -325,28 +325,55 @@ func (c *client) records(ctx context.Context) (int, error) {
 	}
 }
 
-// pending counts the timers that are not concluded, as the API lists them.
-func (c *client) pending(ctx context.Context) (int, error) {
-	n := 0
+// open lists the timers that are not concluded, as the API tells, and counts the
+// adds that wait for a router.
+func (c *client) open(ctx context.Context) (timers []schemas.TimerInfo, adds int, err error) {
 	for cursor := ""; ; {
 		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", []byte(fmt.Sprintf(`{"state":["pending","delivered","retrying"],"limit":500,"cursor":%q}`, cursor)))
 		if err != nil {
-			return 0, err
+			return nil, 0, err
 		}
 		var page schemas.ListReply
 		if err := decode(m, &page); err != nil {
-			return 0, err
+			return nil, 0, err
 		}
-		n += len(page.Timers)
+		timers = append(timers, page.Timers...)
 		if cursor = page.Cursor; cursor == "" {
 			break
 		}
 	}
 	s, err := c.js.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
-	return n + int(s.CachedInfo().State.Msgs), nil
+	return timers, int(s.CachedInfo().State.Msgs), nil
+}
+
+// pending counts what is not concluded.
+func (c *client) pending(ctx context.Context) (int, error) {
+	timers, adds, err := c.open(ctx)
+	return len(timers) + adds, err
+}
+
+// overdue tells, for whoever looks for the reason, what the store has of timers
+// that should long have fired.
+func (c *client) overdue(ctx context.Context) {
+	timers, adds, err := c.open(ctx)
+	c.t.Logf("%d timers are not concluded, %d adds not stored (%v)", len(timers), adds, err)
+	for _, info := range timers[:min(len(timers), 10)] {
+		shard := schemas.DefaultGeometry().Shard(info.Timer)
+		s, err := c.js.Stream(ctx, shardStream(shard))
+		if err != nil {
+			c.t.Log(err)
+			continue
+		}
+		m, err := s.GetLastMsgForSubject(ctx, "$KV."+schemas.BucketTimers(shard)+".timer."+info.Timer.String())
+		if err != nil {
+			c.t.Log(err)
+			continue
+		}
+		c.t.Logf("shard %d: %s %s due %s is %s since revision %d, %s", shard, info.ID, info.Timer, info.Due, info.State, m.Sequence, m.Time)
+	}
 }
 
 // readFired records what stands on timers.fired from a sequence on, and returns

@@ -227,7 +227,7 @@ func (c *cluster) saw(shard int, m *nats.Msg) {
 		return // another server showed it, or a replica is behind
 	}
 	c.clocks[shard] = seenClock{clock, rev}
-	c.rec.Put(check.Event{Kind: check.Clock, Shard: shard, Owner: clock.Owner, Epoch: clock.Epoch, Sequence: rev, TimeNs: at.UnixNano(), DueMs: clock.TimeMs})
+	c.rec.Put(check.Event{Kind: check.Clock, Shard: shard, Owner: clock.Owner, Epoch: clock.Epoch, Sequence: rev, TimeNs: at.UnixNano(), DueMs: clock.TimeMs, Tail: clock.Tail})
 }
 
 // past tells whether every shard has an owner that has fired all until then.

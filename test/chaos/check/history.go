@@ -89,10 +89,11 @@ type Event struct {
 	Name   string `json:"name,omitempty"`
 	Target string `json:"target,omitempty"`
 	Shards []int  `json:"shards,omitempty"`
-	// Shard is that of a Clock or a Fired, Owner and Epoch those of a Clock.
+	// Shard is that of a Clock or a Fired, Owner, Epoch and Tail those of a Clock.
 	Shard int    `json:"shard,omitempty"`
 	Owner string `json:"owner,omitempty"`
 	Epoch uint64 `json:"epoch,omitempty"`
+	Tail  uint64 `json:"tail,omitempty"`
 }
 
 // Recorder collects a history on one monotonic clock and writes it as JSON lines.
