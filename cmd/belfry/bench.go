@@ -84,6 +84,7 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	f.StringVar(&b.plotFile, "plot", "", "draw the results into this file: .svg or .png")
 	f.StringVar(&b.htmlFile, "html", "", "write a report with plots to this file")
 	f.StringVar(&b.config.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured, of the first run, to this file")
+	f.StringVar(&b.config.MemProfile, "memprofile", "", "write a profile of what was allocated until the end of the first run to this file")
 	return c.printing(cmd)
 }
 
@@ -97,7 +98,6 @@ func defaultText(n int) string {
 // bench runs a workload and prints and writes what it measured, also that of a
 // run which was not sound.
 func (c *cli) bench(ctx context.Context, w bench.Workload, b *benchFlags) error {
-	setBallast(c.getenv) // as a node does
 	if b.plotFile != "" {
 		if err := bench.CheckPlot(b.plotFile); err != nil {
 			return err

@@ -47,9 +47,17 @@ func (burstWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
+		m, err := e.meter(ctx)
+		if err != nil {
+			return nil, err
+		}
 		if err := b.w.Wait(ctx, patience, func(seen int) {
 			p.show("%d of %d fired, %.1fs from the instant", seen, e.Count, time.Since(time.UnixMilli(b.at)).Seconds())
 		}); err != nil {
+			return nil, err
+		}
+		use, err := m.stop(ctx)
+		if err != nil {
 			return nil, err
 		}
 		if b.late > 0 && try < burstTries {
@@ -65,6 +73,7 @@ func (burstWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 			return r, fmt.Errorf("the last timer was stored %s after the instant that all are due: give a longer lead than %s", b.late.Round(time.Millisecond), lead)
 		}
 		e.Lead = lead
+		use.figures(r, e.Count)
 		e.burstFigures(r, acc, b.at)
 		return r, nil
 	}

@@ -61,6 +61,9 @@ type Config struct {
 	Raw int
 	// CPUProfile is a file for a CPU profile of what is measured, of the first run.
 	CPUProfile string
+	// MemProfile is a file for a profile of what was allocated until the first run
+	// was measured.
+	MemProfile string
 
 	// Progress takes a line while it runs; nil for none. Live says that it is a
 	// terminal, where the line is drawn over.

@@ -195,14 +195,14 @@ const (
 	concludedLag = "from due to concluded"
 	flatFigure   = "the lag stayed flat (1: yes)"
 	// flatSlack is by how many milliseconds the median lag of the last third of a run
-	// may be above that of the first and still be called flat; or by half, if that is
-	// more.
+	// may be above that of the first and still be called flat; or by a tenth, if that
+	// is more.
 	flatSlack = 50
 )
 
 // isFlat is 1 if a lag that went from one median to another stayed flat, else 0.
 func isFlat(first, last float64) float64 {
-	if last-first <= max(flatSlack, first/2) {
+	if last-first <= max(flatSlack, first/10) {
 		return 1
 	}
 	return 0

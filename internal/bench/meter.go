@@ -88,14 +88,27 @@ func (m *meter) endProfile() error {
 	return f.Close()
 }
 
+// memProfile writes what was allocated since the process began, once a run.
+func (e *Env) memProfile() error {
+	if e.MemProfile == "" {
+		return nil
+	}
+	f, err := os.Create(e.MemProfile)
+	if err != nil {
+		return err
+	}
+	e.MemProfile = ""
+	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+}
+
 func (m *meter) stop(ctx context.Context) (usage, error) {
 	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil, processes: m.env.deployed != nil}
-	if err := m.endProfile(); err != nil {
-		return u, err
-	}
 	worked := machineCPU() - m.machine
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
+	if err := errors.Join(m.endProfile(), m.env.memProfile()); err != nil {
+		return u, err
+	}
 	u.allocs, u.bytes = mem.Mallocs-m.mem.Mallocs, mem.TotalAlloc-m.mem.TotalAlloc
 	if m.env.deployed != nil {
 		servers, _, err := m.env.deployed.usage()

@@ -61,7 +61,7 @@ func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, erro
 			}
 		}
 		r, err := runOnce(ctx, w, c)
-		c.CPUProfile = "" // of the first run
+		c.CPUProfile, c.MemProfile = "", "" // of the first run
 		if r != nil {
 			results = append(results, r)
 		}
