@@ -171,7 +171,8 @@ func (k *Core) tailMark() uint64 {
 		k.held = k.held[1:]
 	}
 	if len(k.held) > 0 {
-		return k.held[0].hold - 1
+		// A record that was reread may be ahead of the tail, and hold it there.
+		return min(k.held[0].hold-1, k.tailSeen)
 	}
 	return k.tailSeen
 }
