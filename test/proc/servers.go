@@ -31,8 +31,8 @@ func BuildServer(tb testing.TB) string {
 	return build(tb, "nats-server", "github.com/nats-io/nats-server/v2")
 }
 
-// NewServers prepares a cluster of n servers; Start starts each. They are killed
-// when the test ends.
+// NewServers prepares a cluster of n servers, or one by itself; Start starts each.
+// They are killed when the test ends.
 func NewServers(t testing.TB, n int) []*Server {
 	t.Helper()
 	bin := BuildServer(t)
@@ -44,25 +44,31 @@ func NewServers(t testing.TB, n int) []*Server {
 		routes = append(routes, fmt.Sprintf("%q", "nats-route://"+s.route))
 	}
 	for _, s := range servers {
-		s.prepare(strings.Join(routes, ", "))
+		cluster := ""
+		if n > 1 {
+			cluster = fmt.Sprintf(clusterConfig, s.route, strings.Join(routes, ", "))
+		}
+		s.prepare(cluster)
 	}
 	return servers
 }
 
-// The servers tell clients nothing of each other: a client that is connected
-// through a Link would go around it.
 const serverConfig = `
 server_name: %s
 listen: %q
 http: %q
 jetstream { store_dir: %q, max_file_store: 16GB, max_memory_store: 64MB }
-cluster { name: chaos, listen: %q, no_advertise: true, routes: [%s] }
+%s
 `
 
-func (s *Server) prepare(routes string) {
+// The servers tell clients nothing of each other: a client that is connected
+// through a Link would go around it.
+const clusterConfig = `cluster { name: chaos, listen: %q, no_advertise: true, routes: [%s] }`
+
+func (s *Server) prepare(cluster string) {
 	s.t.Helper()
 	s.config = filepath.Join(s.dir, "nats.conf")
-	text := fmt.Sprintf(serverConfig, s.Name, s.client, s.monitor, s.store(), s.route, routes)
+	text := fmt.Sprintf(serverConfig, s.Name, s.client, s.monitor, s.store(), cluster)
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
