@@ -87,10 +87,10 @@ func (t *traced) find(dirfd, at uint64) *place {
 		p.ino, p.path = f.inode, f.path+"/"+path
 	}
 	for name := range strings.SplitSeq(path, "/") {
-		switch {
-		case name == "" || name == ".":
+		switch name {
+		case "", ".":
 			continue
-		case name == "..":
+		case "..":
 			t.problem("a path with ..: %s", path)
 		}
 		p.folder, p.name = p.ino, name

@@ -209,10 +209,10 @@ const (
 )
 
 func (l loss) String() string {
-	if l == dropSome {
-		return "some of what was not synced lost"
+	if l == dropAll {
+		return "all that was not synced lost"
 	}
-	return "all that was not synced lost"
+	return "some of what was not synced lost"
 }
 
 // lost counts what a power loss took.

@@ -79,6 +79,8 @@ type Options struct {
 	// NATSURL is a server, or a comma-separated list of a cluster's, to use instead
 	// of the embedded one.
 	NATSURL string
+	// Data is the folder of the embedded server; default a temporary one.
+	Data string
 	// Env is added to an otherwise nearly empty environment.
 	Env []string
 }
@@ -106,6 +108,9 @@ func New(t testing.TB, o Options) *Node {
 	}
 	dir := t.TempDir()
 	n := &Node{t: t, o: o, dir: filepath.Join(dir, "data"), config: filepath.Join(dir, "belfry.yaml"), nats: FreeAddress(t), http: FreeAddress(t)}
+	if o.Data != "" {
+		n.dir = o.Data
+	}
 	if err := os.WriteFile(n.config, []byte(o.Config), 0o600); err != nil {
 		t.Fatal(err)
 	}

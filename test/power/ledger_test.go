@@ -1,0 +1,259 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	source  = "/power"
+	service = "power"
+)
+
+// answer is what a client knows of a call.
+type answer int
+
+const (
+	none    answer = iota // not made, or refused: without effect
+	unknown               // made, and not answered: it may have taken effect
+	yes                   // acknowledged
+)
+
+// timer is what was asked for, and answered.
+type timer struct {
+	id    string
+	key   belfry.TimerID
+	dueMs int64 // as acknowledged last
+	moves []int64
+
+	added, cancelled answer
+	busy             bool // a call on it is under way
+}
+
+// ledger is all timers of a round, over its power losses.
+type ledger struct {
+	mu     sync.Mutex
+	rng    *rand.Rand
+	timers []*timer
+	far    bool // no timer is due while the round runs
+	pad    int  // most bytes of data
+	acked  int  // calls
+}
+
+const (
+	soonest, latest = 200 * time.Millisecond, 2500 * time.Millisecond
+	away            = time.Hour
+)
+
+// due draws when a timer is due: soon, or not in this round.
+func (l *ledger) due() int64 {
+	d := away + time.Duration(l.rng.Int64N(int64(away)))
+	if !l.far && l.rng.IntN(2) == 0 {
+		d = soonest + time.Duration(l.rng.Int64N(int64(latest-soonest)))
+	}
+	return time.Now().Add(d).UnixMilli()
+}
+
+// next draws a new timer, and its data.
+func (l *ledger) next() (*timer, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := &timer{id: fmt.Sprintf("t%d", len(l.timers)), dueMs: l.due(), added: unknown, busy: true}
+	m.key = belfry.NewTimerID(source, m.id)
+	l.timers = append(l.timers, m)
+	return m, fmt.Sprintf("%q", strings.Repeat("x", l.rng.IntN(l.pad)))
+}
+
+// pick draws a timer to cancel or move; nil if it hits none.
+func (l *ledger) pick() *timer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.timers) == 0 {
+		return nil
+	}
+	m := l.timers[l.rng.IntN(len(l.timers))]
+	if m.busy || m.added != yes || m.cancelled != none || len(m.moves) > 0 {
+		return nil
+	}
+	m.busy = true
+	return m
+}
+
+func (l *ledger) chance(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rng.IntN(n)
+}
+
+// settle takes what a call was answered.
+func (l *ledger) settle(m *timer, err error, ok, maybe func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m.busy = false
+	switch {
+	case err == nil:
+		l.acked++
+		ok()
+	case errors.Is(err, belfry.ErrUnavailable) || errors.Is(err, context.Canceled):
+		maybe()
+	}
+}
+
+func (l *ledger) made(m *timer, data string) event.Event {
+	e := event.New()
+	e.SetID(m.id)
+	e.SetSource(source)
+	e.SetType("power.timer")
+	if err := e.SetData("application/json", []byte(data)); err != nil {
+		panic(err) // bytes always fit
+	}
+	return e
+}
+
+// step makes one call, of a kind drawn by chance, and waits for its answer. A
+// refusal is no error: only time was lost.
+func (l *ledger) step(ctx context.Context, c *belfry.Client) {
+	switch n := l.chance(10); {
+	case n < 4:
+		m, data := l.next()
+		_, err := c.Add(ctx, l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.Service(service))
+		l.settle(m, err, func() { m.added = yes }, func() {})
+	case n < 6:
+		l.publish(ctx, c)()
+	case n < 8:
+		if m := l.pick(); m != nil {
+			_, err := c.Cancel(ctx, m.key)
+			l.settle(m, err, func() { m.cancelled = yes }, func() { m.cancelled = unknown })
+		}
+	default:
+		if m := l.pick(); m != nil {
+			l.mu.Lock()
+			due := l.due()
+			l.mu.Unlock()
+			_, err := c.Reschedule(ctx, m.key, belfry.AtTime(time.UnixMilli(due)))
+			l.settle(m, err, func() { m.dueMs = due }, func() { m.moves = append(m.moves, due) })
+		}
+	}
+}
+
+// publish adds by timers.add, and returns what waits for the acknowledgement.
+func (l *ledger) publish(ctx context.Context, c *belfry.Client) (wait func()) {
+	m, data := l.next()
+	p, err := c.AddAsync(l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.Service(service))
+	if err != nil {
+		l.settle(m, err, func() {}, func() {})
+		return func() {}
+	}
+	return func() { l.settle(m, p.Wait(ctx), func() { m.added = yes }, func() {}) }
+}
+
+// work makes calls until ctx ends: one after the other, or many at once, so that
+// the node commits them in groups.
+func (l *ledger) work(ctx context.Context, c *belfry.Client, workers, burst int) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range workers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				l.step(ctx, c)
+			}
+		})
+	}
+	if burst == 0 {
+		return
+	}
+	all.Go(func() {
+		for ctx.Err() == nil {
+			waits := make([]func(), burst)
+			for i := range waits {
+				waits[i] = l.publish(ctx, c)
+			}
+			for _, w := range waits {
+				w()
+			}
+		}
+	})
+}
+
+// fired is an event of timers.fired.
+type fired struct {
+	id    string
+	count int
+	atMs  int64
+}
+
+// soon tells whether all that a timer may be due at is in this round.
+func (l *ledger) soon(m *timer) bool {
+	limit := time.Now().Add(away / 2).UnixMilli()
+	for _, ms := range m.moves {
+		if ms > limit {
+			return false
+		}
+	}
+	return m.dueMs <= limit
+}
+
+// check holds what a timer's record says, and its events, against what was
+// acknowledged. found is false for a timer that is not known.
+func (l *ledger) check(m *timer, got belfry.Timer, found bool, f fired) (faults []string) {
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Sprintf("%s (%+v): ", m.id, *m)+fmt.Sprintf(format, args...))
+	}
+	if f.count > 1 {
+		fault("in timers.fired %d times", f.count)
+	}
+	earliest := m.dueMs
+	for _, ms := range m.moves {
+		earliest = min(earliest, ms)
+	}
+	if f.count > 0 && f.atMs < earliest {
+		fault("fired %d ms early", earliest-f.atMs)
+	}
+	if m.cancelled == yes && f.count > 0 {
+		fault("fired, though its cancel was acknowledged")
+	}
+	if m.added != yes {
+		return faults
+	}
+	if !found {
+		fault("lost: its add was acknowledged, and it is not known")
+		return faults
+	}
+	due, err := schemas.ParseTime(got.Due)
+	if err != nil {
+		fault("due at %q: %v", got.Due, err)
+	}
+	switch {
+	case m.cancelled == yes && got.State != schemas.StateCancelled:
+		fault("lost: its cancel was acknowledged, and it is %s", got.State)
+	case m.cancelled != none:
+	case got.State == schemas.StateCancelled:
+		fault("cancelled, which nobody asked for")
+	case due != m.dueMs && !contains(m.moves, due):
+		fault("lost: due at %d", due)
+	case l.soon(m) && (got.State != schemas.StateSuccess || f.count != 1):
+		fault("lost: it was due, and is %s, with %d events", got.State, f.count)
+	case !l.soon(m) && len(m.moves) == 0 && (got.State != schemas.StatePending || f.count != 0):
+		fault("not due yet, and is %s, with %d events", got.State, f.count)
+	}
+	return faults
+}
+
+func contains(list []int64, v int64) bool {
+	for _, x := range list {
+		if x == v {
+			return true
+		}
+	}
+	return false
+}

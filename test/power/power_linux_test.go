@@ -1,0 +1,412 @@
+//go:build amd64 || arm64
+
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/proc"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(becomeEnv) != "" {
+		become()
+	}
+	os.Exit(proc.Run(m))
+}
+
+const (
+	defaultRounds, shortRounds = 6, 3
+	controlRounds              = 2
+)
+
+func rounds(t *testing.T) int {
+	text := os.Getenv("BELFRY_POWER_ROUNDS")
+	if text == "" {
+		if testing.Short() {
+			return shortRounds
+		}
+		return defaultRounds
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("BELFRY_POWER_ROUNDS=%q must be a number, 1 or more", text)
+	}
+	return n
+}
+
+// seed is drawn anew for every run; a round's is this one plus its number.
+func seed(t *testing.T) uint64 {
+	if text := os.Getenv("BELFRY_POWER_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return uint64(time.Now().UnixNano()) / 1e6
+}
+
+// scene is what a round does, drawn by its seed.
+type scene struct {
+	seed     uint64
+	profile  string
+	how      loss
+	posix    bool // names need an fsync of their folder
+	workers  int
+	burst    int // adds that are published at once; 0 for none
+	pad      int // most bytes of an event's data
+	shards   int
+	losses   int
+	far      bool
+	settled  bool // the folder was there before, and synced
+	broken   func(path string) bool
+	maxStops int64
+}
+
+func (s scene) String() string {
+	return fmt.Sprintf("seed %d: profile %s, %s, %d clients, bursts of %d, data to %d bytes, %d shards", s.seed, s.profile, s.how, s.workers, s.burst, s.pad, s.shards)
+}
+
+// draw makes a scene of the safe profile: the kinds take turns.
+func draw(seed uint64, rng *rand.Rand) scene {
+	s := scene{seed: seed, profile: "safe", how: loss(seed % 2), losses: 2, pad: 300, shards: 4, workers: 1, maxStops: 600}
+	switch seed / 2 % 3 {
+	case 1: // many at once: writes go in groups
+		s.workers, s.burst, s.maxStops = 8, 200+rng.IntN(300), 6000
+	case 2: // large ones: blocks fill up, and new files are begun
+		s.workers, s.burst, s.pad, s.shards, s.maxStops = 4, 100, 200_000, 1, 6000
+	}
+	return s
+}
+
+// TestPowerLossSafe kills a node of the safe profile at moments drawn by a seed,
+// takes from its folder what was not synced, and shows that all that was
+// acknowledged holds.
+func TestPowerLossSafe(t *testing.T) {
+	t.Parallel()
+	sd := seed(t)
+	for n := range rounds(t) {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(sd+uint64(n), 1))
+			s := draw(sd+uint64(n), rng)
+			r := run(t, s, rng)
+			for _, f := range r.faults {
+				t.Error(f)
+			}
+			if t.Failed() {
+				t.Logf("again, as far as the order of calls allows: BELFRY_POWER_SEED=%d BELFRY_POWER_ROUNDS=1 go test -run 'TestPowerLossSafe' -count=1 -v ./test/power", s.seed)
+			}
+		})
+	}
+}
+
+// TestPowerLossIsSeen shows that the same check finds what is lost: in the fast
+// profile, and in the safe one on a disk that only says that it has synced.
+func TestPowerLossIsSeen(t *testing.T) {
+	t.Parallel()
+	sd := seed(t)
+	fast := scene{profile: "fast", how: dropAll, losses: 1, pad: 300, shards: 4, workers: 4, burst: 100, maxStops: 3000, far: true, settled: true}
+	liar := fast
+	liar.profile = "safe"
+	liar.broken = func(path string) bool { return strings.Contains(path, "/KV_timers_") }
+	for name, s := range map[string]scene{"fast profile": fast, "a disk that lies": liar} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lost := 0
+			for n := range controlRounds {
+				s.seed = sd + uint64(n)
+				lost += len(run(t, s, rand.New(rand.NewPCG(s.seed, 2))).faults)
+			}
+			t.Logf("%d acknowledged calls were lost, as they must be", lost)
+			if lost == 0 {
+				t.Error("nothing was lost: the check would not see it")
+			}
+		})
+	}
+}
+
+// result is what a round has shown.
+type result struct {
+	acked  int
+	faults []string
+}
+
+// run is one round: some power losses, and then the check.
+func run(t *testing.T, s scene, rng *rand.Rand) result {
+	t.Helper()
+	t.Log(s)
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &ledger{rng: rand.New(rand.NewPCG(s.seed, 3)), far: s.far, pad: s.pad}
+	config := fmt.Sprintf("profile: %s\nlease: 1s\nshards: %d\n", s.profile, s.shards)
+	data := filepath.Join(base, "data0")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if s.settled {
+		n := proc.New(t, proc.Options{Config: config, Data: data})
+		n.Start()
+		n.Ready(t.Context())
+		n.Terminate()
+	}
+	for n := range s.losses {
+		next := filepath.Join(base, fmt.Sprintf("data%d", n+1))
+		life(t, s, rng, l, config, data, next, n > 0)
+		if err := os.RemoveAll(data); err != nil {
+			t.Fatal(err)
+		}
+		data = next
+	}
+	node := proc.New(t, proc.Options{Config: config, Data: data})
+	node.Start()
+	node.Ready(t.Context())
+	r := result{acked: l.acked, faults: verify(t, node.URL(), l, s)}
+	node.Kill()
+	t.Logf("%d calls acknowledged for %d timers, %d faults", l.acked, len(l.timers), len(r.faults))
+	return r
+}
+
+// startStops is about how many stops a start takes.
+const startStops = 700
+
+// life is one of a node's: from its start to its power loss.
+func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next string, again bool) {
+	t.Helper()
+	d, err := newDisk(data, !s.posix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	configPath, logPath := filepath.Join(dir, "belfry.yaml"), filepath.Join(dir, "belfry.log")
+	if err := os.WriteFile(configPath, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(logPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	listen, web := proc.FreeAddress(t), proc.FreeAddress(t)
+	argv := []string{proc.Build(t), "serve", "--config", configPath, "--data", data, "--nats-listen", listen, "--http", web, "--log-format", "json"}
+	n, err := trace(d, data, argv, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}, log)
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) {
+		t.Skipf("NOTHING WAS SHOWN: this system lets no process trace another (%v); in a container, allow ptrace", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.broken = s.broken
+	defer n.kill()
+	late := time.AfterFunc(lifeBound, n.kill)
+	defer late.Stop()
+	// Some losses after the first come while the node still reads what is left.
+	if again && rng.IntN(3) == 0 {
+		n.arm(1 + rng.Int64N(startStops))
+	}
+	stops := 1 + rng.Int64N(s.maxStops)
+	if ready(t.Context(), n, web) {
+		c, err := belfry.Connect(t.Context(), "nats://"+listen, nats.NoReconnect())
+		if err == nil {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-n.done
+				cancel()
+			}()
+			n.arm(stops)
+			l.work(ctx, c, s.workers, s.burst)
+			cancel()
+			c.Close()
+		}
+	}
+	<-n.done
+	text, err := os.ReadFile(logPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(n.problems) > 0 {
+		t.Fatalf("the tracer did not understand what it saw: %s\nend of the node's log:\n%s", strings.Join(n.problems, "; "), text[max(0, len(text)-3000):])
+	}
+	if !late.Stop() {
+		t.Fatalf("the node was not killed within %s; it made %d stops\n%s", lifeBound, n.seen.Load(), text[max(0, len(text)-3000):])
+	}
+	diff, err := d.differs(data, n.doubt())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(diff) > 0 {
+		t.Fatalf("the model is not what the files are: %s", strings.Join(diff, "; "))
+	}
+	left, err := d.crash(next, s.how, rng)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("killed at stop %d with %d calls under way, after %d fsyncs; %s; %d calls were acknowledged so far", n.seen.Load(), len(n.begun), n.fsyncs, left, l.acked)
+}
+
+const (
+	lifeBound  = 60 * time.Second
+	checkBound = 30 * time.Second
+)
+
+// ready waits until the node serves; false if it is killed before.
+func ready(ctx context.Context, n *traced, web string) bool {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+web+"/readyz", nil)
+		if err != nil {
+			return false
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return true
+			}
+		}
+		select {
+		case <-n.done:
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// verify waits until what must fire has, and returns what does not hold.
+func verify(t *testing.T, url string, l *ledger, s scene) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), checkBound)
+	defer cancel()
+	c, err := belfry.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	js, err := jetstream.New(c.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	// What was cancelled must have had its time to fire.
+	over := time.Now().Add(latest + 500*time.Millisecond)
+	if s.far {
+		over = time.Now()
+	}
+	for {
+		drained, err := empty(ctx, js)
+		if err != nil {
+			t.Fatalf("after the power loss: %v", err)
+		}
+		if drained && time.Now().After(over) {
+			faults, err := compare(ctx, c, js, l)
+			if err != nil {
+				t.Fatalf("after the power loss: %v", err)
+			}
+			// In the far scenes nothing changes any more.
+			if len(faults) == 0 || s.far || time.Now().After(over.Add(checkBound/2)) {
+				return faults
+			}
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after the power loss, adds are left in %s for %s", schemas.StreamAdd, checkBound)
+		case <-tick.C:
+		}
+	}
+}
+
+func empty(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	st, err := js.Stream(ctx, schemas.StreamAdd)
+	if err != nil {
+		return false, err
+	}
+	return st.CachedInfo().State.Msgs == 0, nil
+}
+
+// readers ask for records at the same time.
+const readers = 16
+
+func compare(ctx context.Context, c *belfry.Client, js jetstream.JetStream, l *ledger) ([]string, error) {
+	events, err := firedEvents(ctx, js)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		all    sync.WaitGroup
+		mu     sync.Mutex
+		faults []string
+		failed error
+		next   = make(chan *timer)
+	)
+	for range readers {
+		all.Go(func() {
+			for m := range next {
+				got, err := c.Get(ctx, m.key)
+				known := !errors.Is(err, belfry.ErrNotFound)
+				mu.Lock()
+				if err != nil && known {
+					failed = err
+				}
+				faults = append(faults, l.check(m, got, known, events[m.id])...)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, m := range l.timers {
+		next <- m
+	}
+	close(next)
+	all.Wait()
+	return faults, failed
+}
+
+// firedEvents are those that the stream holds, by the timer's id.
+func firedEvents(ctx context.Context, js jetstream.JetStream) (map[string]fired, error) {
+	cons, err := js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return nil, err
+	}
+	info, err := cons.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]fired{}
+	for left := int(info.NumPending + info.Delivered.Consumer); left > 0; left-- {
+		m, err := cons.Next(jetstream.FetchMaxWait(checkBound))
+		if err != nil {
+			return nil, err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		e, _, _, err := schemas.ParseFired(m.Headers(), m.Data())
+		if err != nil {
+			return nil, err
+		}
+		f := out[e.ID()]
+		out[e.ID()] = fired{id: e.ID(), count: f.count + 1, atMs: meta.Timestamp.UnixMilli()}
+	}
+	return out, nil
+}
