@@ -64,22 +64,24 @@ func (s *Store) direct(ctx context.Context, stream string, req directGet) (answe
 		return answer{}, fmt.Errorf("store: %w", err)
 	}
 	inbox := s.nc.NewInbox()
-	sub, err := s.nc.SubscribeSync(inbox)
+	// Room for the largest answer and its end. SubscribeSync would make half a
+	// megabyte of it for each request.
+	arrived := make(chan *nats.Msg, maxMultiLast+1)
+	sub, err := s.nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
 		return answer{}, mapError(op, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return answer{}, mapError(op, err)
-	}
 	if err := s.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
 		return answer{}, mapError(op, err)
 	}
 	a := answer{found: true}
 	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return answer{}, ctxError(ctx, op, err)
+		var m *nats.Msg
+		select {
+		case m = <-arrived:
+		case <-ctx.Done():
+			return answer{}, ctxError(ctx, op, context.Cause(ctx))
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
