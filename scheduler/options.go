@@ -80,7 +80,7 @@ const (
 	DefaultTick        = time.Second
 	DefaultHorizon     = 5 * time.Second
 	DefaultSweepDelay  = 10 * time.Minute
-	DefaultIndexKeep   = 2 * time.Hour
+	DefaultIndexKeep   = 30 * time.Minute
 	DefaultRetention   = 24 * time.Hour
 	DefaultMaxLoaded   = 100_000
 	DefaultMaxInflight = 2048

@@ -46,9 +46,14 @@ func (o *Options) StoreConfig() store.Config {
 	return c
 }
 
-// indexKeep follows a sweep delay that is longer than the default allows for.
+// indexKeep follows the sweep delay: the sweeper finds nothing without the index,
+// and every entry takes memory of the server.
 func (o *Options) indexKeep() time.Duration {
-	return max(store.DefaultIndexKeep, 3*o.SweepDelay)
+	sweep := o.SweepDelay
+	if sweep == 0 {
+		sweep = scheduler.DefaultSweepDelay
+	}
+	return max(3*sweep, 2*(sweep+time.Minute))
 }
 
 // openError says that the server is silent where the store could only say that

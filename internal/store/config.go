@@ -17,7 +17,9 @@ type Config struct {
 	Replicas int
 	// Retention is the TTL of final records; default 24 h.
 	Retention time.Duration
-	// IndexKeep is how long an index entry outlives its tick; default 2 h.
+	// IndexKeep is how long an index entry outlives its tick; default 30 min.
+	// Each takes as much memory of the server as a record; with fewer, an outage of
+	// more than half of it makes every record be read once.
 	IndexKeep time.Duration
 	// Timeout bounds every call to JetStream; default 5 s.
 	Timeout time.Duration
@@ -46,7 +48,7 @@ type Config struct {
 // half of what the server has (see fitBytes).
 const (
 	DefaultRetention   = 24 * time.Hour
-	DefaultIndexKeep   = 2 * time.Hour
+	DefaultIndexKeep   = 30 * time.Minute
 	DefaultTimeout     = 5 * time.Second
 	DefaultWindow      = 16 << 10
 	DefaultFiredMaxAge = 24 * time.Hour
