@@ -14,15 +14,22 @@ import (
 // one insert, one cancel, or one expiry. Run all in one go:
 //
 //	go test -run '^$' -bench . -benchtime 200000x ./scheduler/wheel
+//
+// -short leaves out ten million, which take gigabytes and minutes.
 
-var pendings = []int{1_000, 100_000, 1_000_000}
+func pendings() []int {
+	if testing.Short() {
+		return []int{1_000, 100_000, 1_000_000}
+	}
+	return []int{1_000, 100_000, 1_000_000, 10_000_000}
+}
 
 const spanMs = int64(time.Hour / time.Millisecond)
 
 func benchRand() *rand.Rand { return rand.New(rand.NewPCG(7, 11)) }
 
 func forEach(b *testing.B, f func(b *testing.B, n int)) {
-	for _, n := range pendings {
+	for _, n := range pendings() {
 		b.Run(fmt.Sprintf("pending=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			f(b, n)
