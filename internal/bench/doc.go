@@ -1,17 +1,29 @@
-// Package bench measures Belfry: adds a second, lateness, bursts, and what
-// pending timers cost. It is what `belfry bench` runs.
+// Package bench measures Belfry: adds a second, lateness, bursts, what is kept up
+// with and without callbacks, cancels, what pending timers cost, and all of it in
+// one table. It is what `belfry bench` runs.
 //
 // # What it guarantees
 //
 // A figure is reported only with what it was taken from. Each run accounts for
-// every timer that it added: those that are missing, came twice or came early are
-// counted and make the run an error, however good its figures look.
+// every timer that it added: those that are missing, came twice or came early, or
+// whose record is not in the state that it must have come to, are counted and make
+// the run an error, however good its figures look. What fired is what TIMERS_FIRED
+// holds (account.go), what was concluded is what the records say (records.go); the
+// live subscriber only takes times.
 //
 // Lateness is measured twice, always from the due time that the timer asked for:
 // by a subscriber of timers.fired on a connection of its own, when the event
 // arrives, and by the timestamp that JetStream gave the event in TIMERS_FIRED.
 // The first is by this machine's clock, so with a server elsewhere it is only as
 // good as the two clocks agree; the second is by the server's alone.
+//
+// # What is measured on
+//
+// A node in this process, on an embedded server (the default), on a nats-server
+// process, or on three with three replicas (deploy.go). The pending workload kills
+// what it measures, so there the node is a process, too. Whoever embeds this
+// package says how these processes are started (Config.Serve, Config.Server):
+// children end with the run, and servers also when this process dies.
 //
 // # Adding a workload
 //

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,9 @@ func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
 	<-p.exited // "signal: killed" is what we want
 	p.cmd = nil
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil // it ended by itself: whoever needed it has said so
+	}
 	return err
 }
 

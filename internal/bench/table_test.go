@@ -2,8 +2,10 @@ package bench
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -52,6 +54,26 @@ func TestTableBadSettings(t *testing.T) {
 		if _, err := table.Run(t.Context()); err == nil {
 			t.Errorf("%+v was accepted", table.Only)
 		}
+	}
+}
+
+// TestTableInterrupted: what was not measured is told as such.
+func TestTableInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	table := &Table{Config: config(t), Profiles: []app.Profile{app.ProfileSafe, app.ProfileFast}, Scale: 1}
+	r, err := table.Run(ctx)
+	if !errors.Is(err, context.Canceled) || len(r.Results) != 0 || len(r.Rows) < len(rows()) {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	for _, row := range r.Rows {
+		if len(row.Cells) != 2 || row.Cells[0].Good || row.Cells[1].Error == "" {
+			t.Errorf("%+v", row)
+		}
+	}
+	if err := r.Markdown(io.Discard); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -54,6 +54,17 @@ func TestCallback(t *testing.T) {
 	}
 }
 
+// TestRemote measures a Belfry that somebody else runs: what is not seen of it, its
+// CPU, is not told.
+func TestRemote(t *testing.T) {
+	t.Parallel()
+	url := started(t).node.NATSURL()
+	r := run(t, "callback", func(c *Config) { c.NATSURL, c.Rate, c.Seconds, c.Callback, c.Raw = url, 100, 2, CallbackNATS, 50 })
+	if r.Verified.Found != 200 || r.value(cpuFigure) != 0 || r.value(rawCPU("publish")) != 0 || figure(t, r, "raw JetStream publish") <= 0 || r.Settings["on"] != "remote" {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	r := run(t, "cancel", func(c *Config) { c.Count = 300 })
