@@ -231,6 +231,7 @@ func TestUsage(t *testing.T) {
 		"ls -o xml":                                "text or json",
 		"ls --timeout soon":                        "timeout",
 		"ls --creds /does/not/exist":               "/does/not/exist",
+		"ls --inbox-prefix a.>":                    "inbox-prefix",
 		"ls --tls-ca /does/not/exist":              "/does/not/exist",
 		"tail":                                     "got 0 arguments",
 		"dead replay " + id + " --svc x":           "either",

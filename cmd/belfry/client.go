@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,6 +23,7 @@ const defaultNATSURL = "nats://" + app.DefaultNATSListen
 // clientFlags say which server a command talks to.
 type clientFlags struct {
 	url, creds string
+	inbox      string
 	tls        app.TLS
 	// timeout bounds the whole command; 0 leaves each request its own bound.
 	timeout time.Duration
@@ -32,6 +35,7 @@ func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.CA, "tls-ca", "", "PEM file of a CA to trust (default $BELFRY_TLS_CA)")
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
+	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of the subjects for answers, for a user that has its own (default $BELFRY_INBOX_PREFIX, or _INBOX)")
 	fs.Var(durationValue{&f.timeout}, "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultTimeout)+" for each request that it makes)")
 }
 
@@ -46,6 +50,7 @@ func (f *clientFlags) fill(getenv func(string) string) {
 	}
 	or(&f.url, getenv("BELFRY_NATS_URL"), getenv("NATS_URL"), defaultNATSURL)
 	or(&f.creds, getenv("BELFRY_CREDS"))
+	or(&f.inbox, getenv("BELFRY_INBOX_PREFIX"))
 	or(&f.tls.CA, getenv("BELFRY_TLS_CA"))
 	or(&f.tls.Cert, getenv("BELFRY_TLS_CERT"))
 	or(&f.tls.Key, getenv("BELFRY_TLS_KEY"))
@@ -58,6 +63,12 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 			return nil, usagef("--creds: %v", err)
 		}
 		opts = append(opts, nats.UserCredentials(f.creds))
+	}
+	if f.inbox != "" {
+		if strings.Contains(f.inbox, " ") || !server.IsValidLiteralSubject(f.inbox) {
+			return nil, usagef("--inbox-prefix %.80q is not a subject without wildcards", f.inbox)
+		}
+		opts = append(opts, nats.CustomInboxPrefix(f.inbox))
 	}
 	config, err := f.tls.Config()
 	if err != nil {

@@ -1,0 +1,106 @@
+package conf
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+// TestProgramWithProductionConfig: a node and the commands live with the rights
+// that nats.conf gives them.
+func TestProgramWithProductionConfig(t *testing.T) {
+	url, ca := start(t)
+	as := func(user string) string { return strings.Replace(url, "tls://", "tls://"+user+":"+user+"-pw@", 1) }
+	var log bytes.Buffer
+	o := app.DefaultOptions()
+	o.NATSURL, o.TLS.CA, o.HTTP, o.Log = as("belfry"), ca, app.NoHTTP, zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel)
+	a, err := app.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), app.StopTimeout)
+		defer cancel()
+		if err := a.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		stopped = true
+	}
+	t.Cleanup(func() {
+		if !stopped {
+			stop()
+		}
+	})
+
+	program := filepath.Join(t.TempDir(), "belfry")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/belfry").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd.Env = []string{"HOME=" + t.TempDir(), "BELFRY_TLS_CA=" + ca}
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		var exit *exec.ExitError
+		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 0 {
+			t.Errorf("belfry %s: exit code %d: %s%s", strings.Join(args, " "), code, out.String(), errs.String())
+		}
+		return out.String()
+	}
+	admin := func(args ...string) string {
+		t.Helper()
+		return run(append(args, "--nats-url", as("admin"), "--inbox-prefix", "_INBOX_admin")...)
+	}
+	admin("add", "--in", "1ms", "--svc", "orders", "--id", "one", "--source", "/conf")
+	admin("add", "--in", "1h", "--svc", "orders", "--id", "far", "--source", "/conf")
+	if out := admin("tail", "orders", "--since", "1h", "-n", "1"); !strings.Contains(out, "one") {
+		t.Errorf("tail: %s", out)
+	}
+	admin("get", "one", "--source", "/conf")
+	admin("reschedule", "far", "--source", "/conf", "--in", "2h")
+	admin("cancel", "far", "--source", "/conf")
+	admin("dead", "ls")
+	if out := admin("ls"); !strings.Contains(out, "far") {
+		t.Errorf("ls: %s", out)
+	}
+	if out := admin("status"); !strings.Contains(out, "PROBLEMS: none") {
+		t.Errorf("status: %s", out)
+	}
+	// A shard's clock needs a moment to move for the first time.
+	var report string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		report = run("doctor", "--nats-url", as("belfry"))
+		if !strings.Contains(report, "ERROR") {
+			break
+		}
+	}
+	for _, check := range []string{"permissions", "sync", "streams", "shards"} {
+		if !strings.Contains(report, fmt.Sprintf("%-9s%s", "OK", check)) {
+			t.Errorf("doctor has not found %s well: %s", check, report)
+		}
+	}
+	stop()
+	for line := range strings.Lines(log.String()) {
+		if !strings.Contains(line, "clock was stepped") { // the machine's doing
+			t.Errorf("the node complained: %s", line)
+		}
+	}
+}
