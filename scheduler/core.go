@@ -33,6 +33,9 @@ const (
 	maxRetryDelay  = 2 * time.Second
 	confirmBatch   = 4096
 	confirmSlackMs = 1000
+	// publishDoubtMs after its claim, an event is looked up before it is published
+	// again.
+	publishDoubtMs = 15_000
 )
 
 type phase uint8
@@ -130,7 +133,7 @@ func (k *Core) Step(now int64, ev Event) []Action {
 	case EvLoaded:
 		k.onLoaded(ev)
 	case EvScanned:
-		k.onRecord(ev.Timer, k.cfg.Geometry.Tick(ev.Timer.Record.DueMs))
+		k.onScanned(ev.Timer)
 	case EvScanDone:
 		k.onScanDone(ev)
 	case EvClaimed:
@@ -262,7 +265,7 @@ func (k *Core) onLoaded(ev EvLoaded) {
 		tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 		// Another revolution, or an index entry that a reschedule or a sweep left.
 		if tick > k.loaded && tick <= k.horizon {
-			k.onRecord(t, tick)
+			k.onRecord(t, tick, 0)
 		}
 	}
 	if k.page = ev.Load.Next; k.page != 0 {
@@ -284,13 +287,24 @@ func (k *Core) onScanDone(ev EvScanDone) {
 	k.loaded = k.horizon
 }
 
+// onScanned takes a record that a scan found. One behind the mark is the tail's,
+// which the scan was ahead of: it holds the tail as if that had brought it.
+func (k *Core) onScanned(t store.Timer) {
+	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
+	var hold uint64
+	if tick <= k.mark {
+		hold = t.Rev
+	}
+	k.onRecord(t, tick, hold)
+}
+
 // onRecord takes a record that a load or a scan found in a tick.
-func (k *Core) onRecord(t store.Timer, tick int64) {
+func (k *Core) onRecord(t store.Timer, tick int64, hold uint64) {
 	switch {
 	case t.Record.Pending():
-		k.take(t, tick, 0)
+		k.take(t, tick, hold)
 	case t.Record.State == schemas.StateDelivered && t.Record.Epoch != k.epoch:
-		k.takeClaimed(t, tick, 0)
+		k.takeClaimed(t, tick, hold)
 	}
 }
 
@@ -352,6 +366,7 @@ func (k *Core) takeClaimed(t store.Timer, tick int64, hold uint64) {
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
+			k.holdFor(e, t.Rev, hold)
 			return // our own write in flight will meet it
 		}
 		k.done(e)
@@ -368,8 +383,7 @@ func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
 		k.outstanding[tick]++
 		e.counted = true
 	} else if hold != 0 {
-		e.hold = hold
-		k.held = append(k.held, e)
+		k.holdAt(e, hold)
 	}
 	if p == phaseWaiting {
 		k.wheel.Add(&e.node, t.Record.DueMs)
@@ -380,8 +394,7 @@ func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
 // holdFor keeps the tail from passing a newer record that waits behind e's write.
 func (k *Core) holdFor(e *entry, rev, hold uint64) {
 	if e.hold == 0 && hold != 0 {
-		e.hold = rev
-		k.held = append(k.held, e)
+		k.holdAt(e, rev)
 	}
 }
 
@@ -418,20 +431,19 @@ func (k *Core) done(e *entry) {
 				if tick <= k.mark {
 					hold = n.Rev
 				}
-				k.insertHeldInOrder(*n, tick, hold)
+				k.insert(*n, tick, hold, phaseWaiting)
 			}
 		}
 	}
 	e.rec.Body = schemas.Body{}
 }
 
-// insertHeldInOrder inserts a record whose sequence may lie before others held.
-func (k *Core) insertHeldInOrder(t store.Timer, tick int64, hold uint64) {
-	e := k.insert(t, tick, hold, phaseWaiting)
-	if e.hold == 0 {
-		return
-	}
-	for i := len(k.held) - 1; i > 0 && k.held[i-1].hold > e.hold; i-- {
+// holdAt keeps the tail from passing a sequence until e is done. Records that were
+// reread come ahead of the tail, so the order is not that of the calls.
+func (k *Core) holdAt(e *entry, seq uint64) {
+	e.hold = seq
+	k.held = append(k.held, e)
+	for i := len(k.held) - 1; i > 0 && k.held[i-1].hold > seq; i-- {
 		k.held[i], k.held[i-1] = k.held[i-1], k.held[i]
 	}
 }

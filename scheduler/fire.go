@@ -27,7 +27,14 @@ func (k *Core) fire() {
 	for len(k.repeat) > 0 && k.inflight < k.cfg.MaxInflight {
 		e := k.repeat[0]
 		k.repeat = k.repeat[1:]
-		if e.phase == phasePublishing {
+		switch {
+		case e.phase != phasePublishing:
+		case k.now-e.rec.FiredMs > publishDoubtMs:
+			// Long enough for the stream's dedup window to have forgotten a publish
+			// whose answer was lost.
+			e.phase = phaseConfirming
+			k.confirm = append(k.confirm, e)
+		default:
 			k.publish(e)
 		}
 	}
@@ -38,6 +45,12 @@ func (k *Core) fire() {
 		e := k.ready.pop()
 		if e == nil {
 			break
+		}
+		if e.rec.DueMs > k.now {
+			// The cluster's clock was set back while it waited for its turn.
+			e.phase = phaseWaiting
+			k.wheel.Add(&e.node, e.rec.DueMs)
+			continue
 		}
 		k.claim(e)
 	}
