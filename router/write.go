@@ -221,9 +221,8 @@ func (c *creation) exists(a *add) {
 			a.spec.Source, a.spec.EventID, a.spec.Timer, t.Record.State)}})
 		return
 	}
-	if err == nil && t.Record.Queued {
-		// The first try may have died, or failed, between index entry and record.
-		err = c.r.o.Store.PutIndex(c.r.run, t.ID, c.r.geo.Tick(t.Record.DueMs))
+	if err == nil && !t.Record.State.Final() {
+		err = c.mend(t)
 	}
 	c.r.ills.record.note(err)
 	if err != nil {
@@ -231,6 +230,26 @@ func (c *creation) exists(a *add) {
 		return
 	}
 	c.r.accept(a, resultDuplicate, &t.Record)
+}
+
+// mend makes up for a first try whose index entry was lost and whose record was
+// not. The shard's owner may have read the entry's tick since, or claimed the
+// record and died, and then neither it nor the next owner would come by: so the
+// record is written again, after its entry, and the tail brings it.
+func (c *creation) mend(t store.Timer) error {
+	rec := t.Record
+	if !rec.Queued {
+		// Not for the wheel, which is done with it, but for the sweeper.
+		if err := c.r.o.Store.PutIndex(c.r.run, t.ID, c.r.geo.Tick(c.r.nowMs())); err != nil {
+			return err
+		}
+	}
+	rec.Moves = max(rec.Moves, 1) // it is not a new timer
+	_, err := c.r.o.Store.Update(c.r.run, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	if errors.Is(err, store.ErrRevision) {
+		return schemas.Errorf(schemas.CodeUnavailable, "timer %s changed while its record was looked at", t.ID)
+	}
+	return err
 }
 
 // each calls f for all, some at a time.
