@@ -100,8 +100,8 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	r := &now.Record
 	w.trace("timer %d: %s -> %s, due %s, epoch %d, revision %d", l.n, was.Record.State, r.State, ms(r.DueMs), r.Epoch, now.Rev)
 	w.after(0, func() { w.tailsOf(shard) })
-	if was.ID.IsZero() && !w.server.Indexed(now.ID, w.p.geo.Tick(r.DueMs)) {
-		l.half = now.Rev
+	if was.ID.IsZero() || l.half {
+		l.half = !w.server.Indexed(now.ID, w.p.geo.Tick(r.DueMs))
 	}
 	if len(l.dues) == 0 {
 		c.byShard[shard] = append(c.byShard[shard], l)
@@ -148,7 +148,7 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 		}
 		open = append(open, l)
 		t, err := c.w.server.Record(l.id)
-		if err != nil || t.Record.DueMs >= now.TimeMs || t.Rev > now.Tail || t.Rev == l.half {
+		if err != nil || t.Record.DueMs >= now.TimeMs || t.Rev > now.Tail || l.half {
 			continue
 		}
 		r := &t.Record
@@ -237,7 +237,7 @@ func (c *checker) owns(r *reign, what string, id schemas.TimerID) {
 // does no harm, and is not held against it.
 func (c *checker) swept(r *reign, ev scheduler.EvSwept) {
 	t, err := c.w.server.Record(ev.Timer.ID)
-	if err == nil && !ev.Refire && t.Rev == ev.Timer.Rev && t.Record.Pending() && t.Rev != c.w.byID[t.ID].half {
+	if err == nil && !ev.Refire && t.Rev == ev.Timer.Rev && t.Record.Pending() && !c.w.byID[t.ID].half {
 		c.fail(PropSwept, "timer %d, due %s, waits behind the mark %s of shard %d", c.w.byID[t.ID].n, ms(t.Record.DueMs), ms(r.markMs), r.shard)
 	}
 }
@@ -271,7 +271,7 @@ func (c *checker) left(l *life) string {
 	r := &t.Record
 	now := c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) / int64(time.Millisecond)
 	switch {
-	case l.cancelled != 0, l.promised == 0 && len(l.dues) == 0:
+	case l.cancelled != 0, l.promised == 0 && (len(l.dues) == 0 || l.half):
 		return ""
 	case len(l.dues) == 0:
 		return "was acknowledged and has no record"

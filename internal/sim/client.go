@@ -41,9 +41,9 @@ type life struct {
 	fired        []copyOf
 	calls        int
 	final        bool // its record was final once
-	// half is the revision of a record whose index entry was lost when it was
-	// created: whoever made it does not take it for done.
-	half uint64
+	// half says that the index entry was lost when the record was created, and has
+	// not been put back yet: whoever made it does not take it for done.
+	half bool
 }
 
 // copyOf is one event on timers.fired.

@@ -23,6 +23,7 @@ type node struct {
 	wall int64
 
 	paused      bool
+	pausedAt    int64
 	pauseEnd    int64
 	deferred    []func() // events that wait for the end of a pause
 	unsent      []func() // requests that were about to be sent
@@ -131,7 +132,7 @@ func (n *node) pause(d time.Duration) {
 	}
 	n.w.stats.Pauses++
 	n.w.trace("%s is paused for %s", n.name, d)
-	n.paused, n.pauseEnd = true, end
+	n.paused, n.pausedAt, n.pauseEnd = true, n.w.now, end
 	inc := n.inc
 	n.w.at(end, func() { n.resume(inc) })
 }
@@ -243,8 +244,12 @@ func (n *node) beat(p *proc) {
 }
 
 func (n *node) observe(r clustertime.Reading, wall int64) {
-	if n.est.Observe(r) {
+	stepped := n.est.Observe(r)
+	if stepped {
 		n.readings = n.readings[:0]
+	}
+	if n.w.cfg.Trace != nil {
+		n.w.trace("%s reads %s, asked %s ago, stepped %v", n.name, ms(r.ServerNs/1e6), r.Received.Sub(r.Sent), stepped)
 	}
 	n.readings = append(n.readings, n.w.now-int64(r.Received.Sub(r.Sent))-int64(beatTimeout))
 	if len(n.readings) > 8 {

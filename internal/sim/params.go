@@ -111,7 +111,8 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	case 1:
 		// Its router has adds before it when it wakes up: their records are to be
 		// there still, as they are with any sensible retention.
-		p.riser, p.retention = true, 6*time.Minute
+		// And a cluster of one node is to find what it left by its index.
+		p.riser, p.retention, p.indexKeep = true, 6*time.Minute, 10*time.Minute
 	case 2:
 		p.smallAge = true
 		p.firedMaxAge = p.dedup + time.Second

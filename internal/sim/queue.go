@@ -37,6 +37,9 @@ type msg struct {
 
 const addAckWait = 3 * time.Second
 
+// pullsFor is how long the pulls of a process outlast its pause.
+const pullsFor = 5 * time.Second
+
 // openQueues makes the consumers.
 func (w *world) openQueues() {
 	w.queues = append(w.queues, &consumer{w: w, stream: schemas.StreamAdd, ackWait: addAckWait, handle: (*node).routeAdd})
@@ -95,7 +98,9 @@ func (c *consumer) deliver(o *outstanding) {
 func (w *world) someNode() *node {
 	first := w.rng.IntN(len(w.nodes))
 	for i := range w.nodes {
-		if n := w.nodes[(first+i)%len(w.nodes)]; n.serves() && w.now >= n.cutUntil {
+		n := w.nodes[(first+i)%len(w.nodes)]
+		// A node that is paused asks for no more; what it has asked for goes to it.
+		if n.serves() && w.now >= n.cutUntil && (!n.paused || w.now < n.pausedAt+int64(pullsFor)) {
 			return n
 		}
 	}

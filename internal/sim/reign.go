@@ -173,6 +173,9 @@ func (r *reign) nextStream() scheduler.Event {
 		ev := scheduler.EvTail{Timer: r.tail[0]}
 		r.tail = r.tail[1:]
 		r.fetch()
+		if r.w.cfg.Trace != nil {
+			r.w.trace("%s: shard %d gets %s", r.n.name, r.shard, r.w.describe(ev))
+		}
 		return ev
 	case len(r.scan) > 0:
 		ev := r.scan[0]
@@ -186,6 +189,9 @@ func (r *reign) nextStream() scheduler.Event {
 func (r *reign) put(ev scheduler.Event) {
 	if r.ended {
 		return
+	}
+	if r.w.cfg.Trace != nil {
+		r.w.trace("%s: shard %d gets %s", r.n.name, r.shard, r.w.describe(ev))
 	}
 	r.inbox = append(r.inbox, ev)
 	r.drained.give()
@@ -340,6 +346,9 @@ func (r *reign) perform(actions []scheduler.Action) {
 }
 
 func (r *reign) act(a scheduler.Action) {
+	if r.w.cfg.Trace != nil {
+		r.w.trace("%s: shard %d does %s", r.n.name, r.shard, r.w.describe(a))
+	}
 	c := r.n.client
 	switch a := a.(type) {
 	case scheduler.ActClaim:
@@ -501,8 +510,12 @@ func (r *reign) sweep(p *proc) {
 	for {
 		p.sleep(r.w.p.sweep / 20)
 		for more := true; more && !r.ended && !r.suspended; {
-			// What fails is tried again.
-			r.sweptMs, more, _ = s.Some(within(callTimeout), r.sweptMs, r.markMs, r.tailed)
+			was := r.sweptMs
+			var err error
+			r.sweptMs, more, err = s.Some(within(callTimeout), r.sweptMs, r.markMs, r.tailed)
+			if (err != nil || r.sweptMs != was) && r.w.cfg.Trace != nil {
+				r.w.trace("%s: shard %d swept %s to %s, %v", r.n.name, r.shard, ms(was), ms(r.sweptMs), err)
+			}
 		}
 		if r.ended {
 			return

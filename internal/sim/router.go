@@ -66,9 +66,22 @@ func (n *node) create(l *life, addedMs int64, fromStream bool) error {
 	if errors.Is(err, schemas.ErrNotFound) {
 		return schemas.ErrUnavailable // it expired while it was looked at
 	}
-	if err == nil && t.Record.Queued {
-		err = n.client.PutIndex(ctx, t.ID, n.w.p.geo.Tick(t.Record.DueMs))
+	if err == nil && !t.Record.State.Final() {
+		err = n.mend(t)
 	}
+	return err
+}
+
+// mend is router's: the first try may have left a record without index entry.
+func (n *node) mend(t store.Timer) error {
+	ctx, rec := within(callTimeout), t.Record
+	if !rec.Queued {
+		if err := n.client.PutIndex(ctx, t.ID, n.w.p.geo.Tick(n.nowMs())); err != nil {
+			return err
+		}
+	}
+	rec.Moves = max(rec.Moves, 1)
+	_, err := n.client.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
 	return err
 }
 
