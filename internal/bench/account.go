@@ -99,10 +99,14 @@ func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.D
 			moved = time.Now()
 			p.show("%d of %d accounted for", found, len(w.dueMs))
 		})
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
-		}
 		next = last + 1
+		if err != nil {
+			// A consumer may break, or be lost with a leader: the next one goes on.
+			if err := againAfter(ctx, err, moved, patience); err != nil {
+				return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
+			}
+			continue
+		}
 		if found == len(w.dueMs) || time.Since(moved) > patience {
 			break
 		}
@@ -113,6 +117,21 @@ func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.D
 	w.mu.Unlock()
 	acc.verify()
 	return acc, w.explain(ctx, acc)
+}
+
+// againPause is between two tries to read a stream.
+const againPause = 100 * time.Millisecond
+
+// againAfter waits before a read that failed is tried again; it returns why not,
+// when ctx ended or nothing has come for too long.
+func againAfter(ctx context.Context, err error, moved time.Time, patience time.Duration) error {
+	if time.Since(moved) > patience {
+		return err
+	}
+	if !waitUntil(ctx, time.Now().Add(againPause)) {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // read hands the timers that TIMERS_FIRED holds from a sequence on to see, until

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,8 +19,10 @@ type rawWorkload struct{}
 
 const (
 	defaultRawCount = 50_000
-	rawStream       = "BENCH_RAW"
-	rawSubject      = "bench.raw."
+	// A stream that keeps everything, and one that keeps the last message of each
+	// subject, as a key/value bucket does.
+	rawLog, rawBucket   = "BENCH_RAW_LOG", "BENCH_RAW_BUCKET"
+	rawSubject, rawKeys = "bench.raw.log", "bench.raw.key."
 	// settleRaw gives what the run has left behind time to end, so that it is not
 	// counted as JetStream's.
 	settleRaw = 500 * time.Millisecond
@@ -47,18 +50,19 @@ func (e *Env) raw(ctx context.Context, r *Result) (err error) {
 	if !waitUntil(ctx, time.Now().Add(settleRaw)) {
 		return context.Cause(ctx)
 	}
-	cfg := jetstream.StreamConfig{Name: rawStream, Subjects: []string{rawSubject + ">"}, Storage: jetstream.FileStorage, MaxMsgsPerSubject: 1, Replicas: 1}
-	if e.deployed != nil {
-		cfg.Replicas = e.deployed.replicas
-	}
-	if _, err := e.js.CreateStream(ctx, cfg); err != nil {
-		return fmt.Errorf("make the stream of raw operations: %w", err)
-	}
-	defer func() {
-		if derr := e.js.DeleteStream(context.WithoutCancel(ctx), rawStream); err == nil && derr != nil {
-			err = derr
+	for _, cfg := range []jetstream.StreamConfig{
+		{Name: rawLog, Subjects: []string{rawSubject}},
+		{Name: rawBucket, Subjects: []string{rawKeys + ">"}, MaxMsgsPerSubject: 1},
+	} {
+		cfg.Storage, cfg.Replicas = jetstream.FileStorage, 1
+		if e.deployed != nil {
+			cfg.Replicas = e.deployed.replicas
 		}
-	}()
+		if _, err := e.js.CreateStream(ctx, cfg); err != nil {
+			return fmt.Errorf("make the streams of raw operations: %w", err)
+		}
+		defer func() { err = errors.Join(err, e.js.DeleteStream(context.WithoutCancel(ctx), cfg.Name)) }()
+	}
 	nc, err := e.Connect("belfry bench raw")
 	if err != nil {
 		return err
@@ -66,14 +70,14 @@ func (e *Env) raw(ctx context.Context, r *Result) (err error) {
 	data := []byte(strings.Repeat("x", e.Size))
 	seqs := make([]uint64, e.Raw)
 	key := func(n int) *nats.Msg {
-		return &nats.Msg{Subject: rawSubject + "k." + strconv.Itoa(n), Header: nats.Header{}, Data: data}
+		return &nats.Msg{Subject: rawKeys + strconv.Itoa(n), Header: nats.Header{}, Data: data}
 	}
 	for _, op := range []struct {
 		name string
 		msg  func(n int) *nats.Msg
 		seq  bool
 	}{
-		{"publish", func(int) *nats.Msg { return &nats.Msg{Subject: rawSubject + "p", Data: data} }, false},
+		{"publish", func(int) *nats.Msg { return &nats.Msg{Subject: rawSubject, Data: data} }, false},
 		{"create", func(n int) *nats.Msg {
 			m := key(n)
 			m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{"0"}

@@ -90,18 +90,21 @@ func (e *Env) settled(ctx context.Context, a *Adder, from []uint64, count int, w
 				st.state[n], st.at[n] = r.State, at.UnixNano()
 				p.show("%d of %d records read, %d are %s", st.known, count, st.final, want)
 			})
-			if err != nil {
-				return nil, fmt.Errorf("read the records of shard %d: %w", shard, err)
-			}
 			if from[shard] = last; last > before {
 				moved = time.Now()
+			}
+			if err == nil {
+				continue
+			}
+			if err := againAfter(ctx, err, moved, accountPatience); err != nil {
+				return nil, fmt.Errorf("read the records of shard %d: %w", shard, err)
 			}
 		}
 		if st.final == count || time.Since(moved) > accountPatience {
 			return st, nil
 		}
 		p.show("%d of %d records are %s; waiting for the others", st.final, count, want)
-		if !waitUntil(ctx, time.Now().Add(100*time.Millisecond)) {
+		if !waitUntil(ctx, time.Now().Add(againPause)) {
 			return nil, context.Cause(ctx)
 		}
 	}
