@@ -208,7 +208,8 @@ func (e *examination) clock(ctx context.Context) {
 	case offset.Abs() > clockOffset+margin:
 		e.found("clock", Warning, "synchronise the hosts' clocks (NTP): timers go by the leader's clock, and people and clients by their own", "this host's clock is %s %s the JetStream leader's", offset.Abs().Round(time.Millisecond), aheadOf(offset))
 	default:
-		e.found("clock", OK, "", "this host's clock is within %s of the JetStream leader's", (offset.Abs() + margin).Round(time.Millisecond))
+		within := max((offset.Abs() + margin).Round(time.Millisecond), time.Millisecond)
+		e.found("clock", OK, "", "this host's clock is within %s of the JetStream leader's", within)
 	}
 }
 
@@ -279,7 +280,7 @@ func (e *examination) health() {
 	if alive == 0 {
 		e.found("nodes", Error, "start \"belfry serve\"", "no node is alive")
 	} else {
-		e.found("nodes", OK, "", "%d nodes are alive", alive)
+		e.found("nodes", OK, "", "nodes alive: %d", alive)
 	}
 	bad := 0
 	for _, c := range e.cluster.Clocks {

@@ -1,11 +1,15 @@
 package doctor_test
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -131,6 +135,39 @@ func TestFreshServer(t *testing.T) {
 	want(t, f, "sync", doctor.Unknown, "sync_interval: always", "--sys-creds")
 }
 
+// TestOldServer: a server that says in its greeting that it is too old. The real
+// one is not at hand, and no more than that greeting is asked for.
+func TestOldServer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(func() { l.Close(); serving.Wait() })
+	serving.Go(func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		fmt.Fprint(c, "INFO {\"server_id\":\"OLD\",\"version\":\"2.10.29\",\"proto\":1,\"headers\":true,\"max_payload\":65536}\r\n")
+		for s := bufio.NewScanner(c); s.Scan(); {
+			if strings.HasPrefix(s.Text(), "PING") {
+				fmt.Fprint(c, "PONG\r\n")
+			}
+		}
+	})
+	nc, err := nats.Connect("nats://"+l.Addr().String(), nats.NoReconnect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	f := examine(t, doctor.Options{Conn: nc, Timeout: 100 * time.Millisecond})
+	want(t, f, "version", doctor.Error, "2.10.29", "2.11", "upgrade")
+	want(t, f, "jetstream", doctor.Error, "does not answer")
+}
+
 func TestNoJetStream(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, natstest.NoJetStream)
@@ -205,7 +242,7 @@ func TestStreams(t *testing.T) {
 	o := doctor.Options{Conn: nc, Store: config(1), Safe: true}
 	f := examine(t, o)
 	want(t, f, "streams", doctor.OK, "8 streams")
-	want(t, f, "nodes", doctor.OK, "1 nodes")
+	want(t, f, "nodes", doctor.OK, "nodes alive: 1")
 	want(t, f, "clock", doctor.OK)
 	want(t, f, "shards", doctor.Error, "shard 0", "role scheduler") // no scheduler runs
 

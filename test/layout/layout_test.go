@@ -23,6 +23,7 @@ func TestImports(t *testing.T) {
 		{"scheduler", []string{"router", "functions", "internal/app", "cmd/"}},
 		{"functions", []string{"router", "scheduler", "internal/app", "cmd/"}},
 		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/doctor", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{".", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
 	}
