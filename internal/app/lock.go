@@ -79,10 +79,28 @@ func folderNode(dir string) (string, error) {
 		return "", badConfig("file %s cannot be read: %w", path, err)
 	}
 	name := "node-" + randomToken()
-	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
+	if err := writeSynced(path, []byte(name+"\n")); err != nil {
 		return "", badConfig("file %s cannot be written: %w", path, err)
 	}
 	return name, nil
+}
+
+// writeSynced writes a small file that after a power loss is there as a whole or
+// not at all: one that was only written may be left with its length and zeros.
+func writeSynced(path string, b []byte) error {
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
 }
 
 // hostNode makes a name for a process that has no folder: the host's, for the
