@@ -313,10 +313,9 @@ func (i *inode) differs(dir string, doubt map[*inode]bool, out *[]string) error 
 		path := filepath.Join(dir, e.Name())
 		c := i.live[e.Name()]
 		switch {
+		case doubt[i] && !e.IsDir(), doubt[i] && c == nil:
 		case c == nil:
-			if !doubt[i] {
-				*out = append(*out, path+" is not in the model")
-			}
+			*out = append(*out, path+" is not in the model")
 		case c.isFolder() != e.IsDir():
 			*out = append(*out, path+" is of another kind in the model")
 		case e.IsDir():
