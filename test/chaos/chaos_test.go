@@ -28,7 +28,7 @@ const (
 	// concludeBound is how long the last timers may take after the last fault.
 	concludeBound = 2 * time.Minute
 	// concludeSoon is how long they take if nothing went wrong.
-	concludeSoon = 10 * time.Second
+	concludeSoon = 6 * time.Second
 )
 
 // TestChaos runs three servers and three nodes, and breaks them while clients
@@ -116,7 +116,7 @@ func (r *rounds) until(end time.Time) {
 func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) {
 	t.Helper()
 	left := 0
-	late := time.AfterFunc(clusterSpread+concludeSoon, func() { c.overdue(t.Context()) })
+	late := time.AfterFunc(concludeSoon, func() { c.overdue(t.Context()) })
 	defer late.Stop()
 	eventually(t, concludeBound, "every timer concluded", func(ctx context.Context) (bool, error) {
 		var err error

@@ -42,8 +42,17 @@ func (s *story) fired(id string) *story    { return s.firedAt(id, due*1_000_000)
 func (s *story) firedAt(id string, ns int64) *story {
 	return s.put(Event{Kind: Fired, ID: id, TimeNs: ns, Key: key(id), Data: "d-" + id})
 }
+func (s *story) calledAt(id string, ms int64) *story {
+	return s.put(Event{Kind: Called, ID: id, TimeNs: ms * 1_000_000, Key: key(id), Data: "d-" + id})
+}
 func (s *story) called(id string) *story {
 	return s.put(Event{Kind: Called, ID: id, TimeNs: due*1_000_000 + 5, Key: key(id), Webhook: key(id), Data: "d-" + id})
+}
+func (s *story) move(call int64, id string, dueMs int64) *story {
+	return s.put(Event{Kind: Reschedule, Call: call, ID: id, Via: "api", DueMs: dueMs})
+}
+func (s *story) firedAs(id string, dueMs, ms int64) *story {
+	return s.put(Event{Kind: Fired, ID: id, TimeNs: ms * 1_000_000, DueMs: dueMs, Key: key(id), Data: "d-" + id})
 }
 func (s *story) done() *story { return s.put(Event{Kind: Done}) }
 
@@ -64,6 +73,12 @@ func TestSoundHistories(t *testing.T) {
 		"unanswered cancel that worked":    new(story).add(1, "a", "api").ok(1).cancel(2, "a").unknown(2).done(),
 		"unanswered cancel that did not":   new(story).add(1, "a", "api").ok(1).cancel(2, "a").unknown(2).fired("a").called("a"),
 		"not found while on its way":       new(story).add(1, "a", "publish").ok(1).cancel(2, "a").no(2, schemas.CodeNotFound).fired("a").called("a"),
+		"moved to later":                   new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).ok(2).firedAs("a", due+500, due+500).calledAt("a", due+501),
+		"moved to sooner":                  new(story).add(1, "a", "api").ok(1).move(2, "a", due-500).ok(2).firedAs("a", due-500, due-499).calledAt("a", due-498),
+		"moved twice":                      new(story).add(1, "a", "api").ok(1).move(2, "a", due-500).ok(2).move(3, "a", due-800).ok(3).firedAs("a", due-800, due-800).calledAt("a", due-700),
+		"a move that may have been":        new(story).add(1, "a", "api").ok(1).move(2, "a", due-500).unknown(2).firedAs("a", due-500, due-499).calledAt("a", due-498),
+		"a move that may not have been":    new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).unknown(2).firedAs("a", due, due).calledAt("a", due+1),
+		"moved too late":                   new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).no(2, schemas.CodeAlreadyFired).firedAs("a", due, due).calledAt("a", due+1),
 		"kills are only for the reader":    new(story).add(1, "a", "api").ok(1).put(Event{Kind: Kill}).fired("a").called("a"),
 		"fired in the very ms of its time": new(story).add(1, "a", "api").ok(1).firedAt("a", due*1_000_000).called("a"),
 	}
@@ -103,12 +118,18 @@ func TestPlantedViolations(t *testing.T) {
 		"changed event id": {Invented, new(story).add(1, "a", "api").ok(1).fired("a").called("a").fired("b")},
 		"changed data": {ChangedData, new(story).add(1, "a", "api").ok(1).called("a").
 			put(Event{Kind: Fired, ID: "a", TimeNs: due * 1_000_000, Key: key("a"), Data: "other"})},
-		"invented":          {Invented, new(story).fired("a")},
-		"refused and fired": {Refused, new(story).add(1, "a", "api").no(1, schemas.CodeInvalidAttribute).fired("a").called("a")},
-		"fired after done":  {AfterDone, new(story).add(1, "a", "api").unknown(1).done().fired("a").called("a")},
-		"called after done": {AfterDone, new(story).add(1, "a", "api").ok(1).fired("a").called("a").done().called("a")},
-		"fired twice":       {FiredTwice, new(story).add(1, "a", "api").ok(1).fired("a").fired("a").called("a")},
-		"answered twice":    {BadHistory, new(story).add(1, "a", "api").ok(1).ok(1).fired("a").called("a")},
+		"invented":                           {Invented, new(story).fired("a")},
+		"refused and fired":                  {Refused, new(story).add(1, "a", "api").no(1, schemas.CodeInvalidAttribute).fired("a").called("a")},
+		"fired after done":                   {AfterDone, new(story).add(1, "a", "api").unknown(1).done().fired("a").called("a")},
+		"called after done":                  {AfterDone, new(story).add(1, "a", "api").ok(1).fired("a").called("a").done().called("a")},
+		"fired twice":                        {FiredTwice, new(story).add(1, "a", "api").ok(1).fired("a").fired("a").called("a")},
+		"moved, and fired at the old time":   {Early, new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).ok(2).firedAs("a", due, due).calledAt("a", due+600)},
+		"moved, and fired as due before":     {WrongDue, new(story).add(1, "a", "api").ok(1).move(2, "a", due-500).ok(2).firedAs("a", due, due).calledAt("a", due+1)},
+		"moved, and called early":            {Early, new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).ok(2).firedAs("a", due+500, due+500).calledAt("a", due+499)},
+		"moved, and lost":                    {Lost, new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).ok(2)},
+		"told too late to move, never fired": {NotFired, new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).no(2, schemas.CodeAlreadyFired)},
+		"moved, and forgotten":               {Forgotten, new(story).add(1, "a", "api").ok(1).move(2, "a", due+500).no(2, schemas.CodeNotFound).fired("a").called("a")},
+		"answered twice":                     {BadHistory, new(story).add(1, "a", "api").ok(1).ok(1).fired("a").called("a")},
 	}
 	for name, p := range planted {
 		r := Check(p.s.events)
