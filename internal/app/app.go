@@ -152,13 +152,15 @@ func (a *App) start(ctx context.Context) error {
 	}
 	a.nc = nc
 	a.onStop("connection", flushBound, a.disconnect)
-	if err := a.checkDurability(ctx); err != nil {
+	warn, err := a.checkDurability(ctx)
+	if err != nil {
 		return err
 	}
 	a.setPhase("opening the store")
 	if a.store, err = store.Open(ctx, nc, a.storeConfig(), a.component("store")); err != nil {
 		return openError(err)
 	}
+	warn()
 	a.onStop("store", 0, func(context.Context) error {
 		a.store.Close()
 		return nil

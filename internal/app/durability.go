@@ -14,17 +14,19 @@ import (
 // syncAsked is how long servers have to tell how they are set.
 const syncAsked = time.Second
 
-// checkDurability refuses to promise more than the server's settings give, and
-// warns where they cannot be known. Three replicas on three servers give it
-// whatever the settings are; an embedded server is set as the profile says.
-func (a *App) checkDurability(ctx context.Context) error {
+// checkDurability refuses to promise more than the server's settings give; where
+// they cannot be known, it returns a warning to give once all else is well. Three
+// replicas on three servers give it whatever the settings are; an embedded server
+// is set as the profile says.
+func (a *App) checkDurability(ctx context.Context) (warn func(), err error) {
+	warn = func() {}
 	safe, replicated := a.o.Profile == ProfileSafe, a.o.Replicas >= 3
 	if a.o.embedded() {
 		a.syncs = store.SyncInterval
 		if safe {
 			a.syncs = store.SyncAlways
 		}
-		return nil
+		return warn, nil
 	}
 	a.setPhase("asking the servers how they are set")
 	loose, err := a.looseServers(ctx)
@@ -34,19 +36,20 @@ func (a *App) checkDurability(ctx context.Context) error {
 	case err == nil:
 		a.syncs = store.SyncInterval
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case !errors.Is(err, doctor.ErrNotPermitted):
-		return errorOf(ErrUnreachable, err, "ask the servers how they are set: %v", err)
+		return nil, errorOf(ErrUnreachable, err, "ask the servers how they are set: %v", err)
 	}
 	switch {
 	case !safe || replicated || a.syncs == store.SyncAlways:
-		return nil
+		return warn, nil
 	case a.syncs == store.SyncInterval:
-		return badConfig("profile safe promises that acknowledged timers survive power loss, and with %d replica they do not: %s. Set sync_interval: always in the server's jetstream block, or use --replicas 3 on three servers, or say --profile fast", a.o.Replicas, strings.Join(loose, ", "))
+		return nil, badConfig("profile safe promises that acknowledged timers survive power loss, and with %d replica they do not: %s. Set sync_interval: always in the server's jetstream block, or use --replicas 3 on three servers, or say --profile fast", a.o.Replicas, strings.Join(loose, ", "))
 	}
-	a.o.Log.Warn().Str("profile", string(a.o.Profile)).Int("replicas", a.o.Replicas).
-		Msg("THE SERVER DOES NOT TELL WHETHER IT SYNCS EVERY WRITE: with one replica, acknowledged timers survive power loss only if its jetstream block has sync_interval: always, which is not its default. Set that, or use --replicas 3 on three servers; say --profile fast if it is meant")
-	return nil
+	return func() {
+		a.o.Log.Warn().Str("profile", string(a.o.Profile)).Int("replicas", a.o.Replicas).
+			Msg("THE SERVER DOES NOT TELL WHETHER IT SYNCS EVERY WRITE: with one replica, acknowledged timers survive power loss only if its jetstream block has sync_interval: always, which is not its default. Set that, or use --replicas 3 on three servers; say --profile fast if it is meant")
+	}, nil
 }
 
 // looseServers are those that sync later than they acknowledge, in words. It asks
