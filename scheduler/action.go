@@ -42,6 +42,9 @@ type EvPublished struct {
 	Err       error
 }
 
+// EvFinished answers ActFinish.
+type EvFinished struct{}
+
 // EvReread answers ActReread. Err is schemas.ErrNotFound if the record is gone.
 type EvReread struct {
 	ID    schemas.TimerID
@@ -75,6 +78,7 @@ func (EvScanned) event()   {}
 func (EvScanDone) event()  {}
 func (EvClaimed) event()   {}
 func (EvPublished) event() {}
+func (EvFinished) event()  {}
 func (EvReread) event()    {}
 func (EvConfirmed) event() {}
 func (EvSwept) event()     {}
@@ -115,7 +119,8 @@ type ActPublish struct {
 }
 
 // ActFinish asks for the final record of a timer without a callback. Nothing
-// waits for it: the sweeper finishes what is left.
+// waits for it: the sweeper finishes what is left. It is answered by EvFinished,
+// whatever came of it.
 type ActFinish struct {
 	ID     schemas.TimerID
 	Rev    uint64

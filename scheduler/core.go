@@ -97,6 +97,8 @@ type Core struct {
 	pendingFrom uint64 // creations up to here are in pending already
 	pending     int64
 	inflight    int
+	unsettled   []ActFinish // fired, not concluded
+	settling    int         // of them, being written
 	confirming  bool
 	confirmN    int // how many of confirm were asked about
 	paused      bool
@@ -148,9 +150,12 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onSwept(ev)
 	case EvIndexed:
 		k.onIndexed(ev)
+	case EvFinished:
+		k.settling--
 	}
 	k.readAhead()
 	k.fire()
+	k.settle()
 	k.advanceMark()
 	return k.actions
 }
@@ -196,7 +201,10 @@ func (k *Core) Next() (int64, bool) {
 func (k *Core) Pause(yes bool) { k.paused = yes }
 
 // Drain ends claims for good; what is claimed is still published.
-func (k *Core) Drain() { k.draining = true }
+func (k *Core) Drain(now int64) []Action {
+	k.draining = true
+	return k.Step(now, EvTick{})
+}
 
 // Paused reports what Pause last said.
 func (k *Core) Paused() bool { return k.paused }
@@ -204,8 +212,8 @@ func (k *Core) Paused() bool { return k.paused }
 // WantsTail reports whether there is room for more of the tail.
 func (k *Core) WantsTail() bool { return len(k.entries) < 2*k.cfg.MaxLoaded }
 
-// Idle reports whether no write is in flight.
-func (k *Core) Idle() bool { return k.inflight == 0 }
+// Idle reports whether no write is in flight, or waits to be.
+func (k *Core) Idle() bool { return k.inflight == 0 && k.settling == 0 && len(k.unsettled) == 0 }
 
 // MarkMs is the end of the last tick that is done.
 func (k *Core) MarkMs() int64 { return k.cfg.Geometry.TickStart(k.mark + 1) }

@@ -199,7 +199,7 @@ func (k *Core) finish(e *entry) {
 	if e.rec.Callback == "" {
 		rec := e.rec
 		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
-		k.do(ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
+		k.unsettled = append(k.unsettled, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
 	}
 	if e.hold != 0 && e.rec.DueMs < k.MarkMs()-k.cfg.SweepMs {
 		// The sweeper has been where its index entry is. It is to come by once more,

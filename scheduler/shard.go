@@ -348,7 +348,7 @@ func (r *reign) onRenewed(res renewal) bool {
 // release lets what is in flight finish and gives the clock back, so that the
 // next owner need not wait for the lease.
 func (r *reign) release() {
-	r.core.Drain()
+	r.perform(r.core.Drain(r.o.Time.EarliestNs() / int64(time.Millisecond)))
 	if !r.drain() {
 		r.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at the release: the next owner confirms them")
 	}
@@ -411,6 +411,7 @@ func (r *reign) perform(actions []Action) {
 				if res.Err != nil && !errors.Is(res.Err, store.ErrRevision) {
 					r.m.storeErrs.WithLabelValues("finish").Inc()
 				}
+				r.in.put(EvFinished{})
 			})
 		case ActLoad:
 			r.later(a.Delay, func() {

@@ -31,6 +31,9 @@ type Service struct {
 	est      Estimator
 	received time.Time // of the last reading
 	wallLead time.Duration
+	// steps were seen since they were told of last; only run's goroutine uses them.
+	steps int
+	told  time.Time
 
 	life   sync.Mutex
 	cancel context.CancelFunc
@@ -121,12 +124,22 @@ func (s *Service) observe(r Reading, lead time.Duration) {
 	s.wallLead = lead
 	s.mu.Unlock()
 	if stepped {
-		s.log.Warn().Time("now", time.Unix(0, r.ServerNs)).Msg("the JetStream leader's clock was stepped")
+		s.tellSteps(r)
 	}
 	select {
 	case <-s.ready:
 	default:
 		close(s.ready)
+	}
+}
+
+// tellSteps logs a step at once, and those that follow once a minute: a host whose
+// clock is slewed faster than DriftPPM steps with every reading.
+func (s *Service) tellSteps(r Reading) {
+	s.steps++
+	if s.told.IsZero() || time.Since(s.told) >= time.Minute {
+		s.log.Warn().Time("now", time.Unix(0, r.ServerNs)).Int("steps", s.steps).Msg("the JetStream leader's clock was stepped, or runs fast or slow; Belfry's time follows")
+		s.steps, s.told = 0, time.Now()
 	}
 }
 

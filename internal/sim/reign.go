@@ -291,7 +291,7 @@ func (r *reign) onRenewed(res *renewal) bool {
 func (r *reign) release(p *proc) {
 	r.waking = true // the loop is over
 	r.timer++
-	r.core.Drain()
+	r.perform(r.core.Drain(r.n.earliestNs() / int64(time.Millisecond)))
 	until := r.n.mono() + drainBound
 	for !r.core.Idle() && r.n.mono() < until {
 		p.sleepOr(until-r.n.mono(), &r.drained)
@@ -359,7 +359,7 @@ func (r *reign) act(a scheduler.Action) {
 		r.w.check.publishes(r, a)
 		r.publish(a)
 	case scheduler.ActFinish:
-		c.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.w.p.retention}, func(store.Result) {})
+		c.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.w.p.retention}, func(store.Result) { r.put(scheduler.EvFinished{}) })
 	case scheduler.ActLoad:
 		r.later(a.Delay, func(*proc) {
 			load, err := c.LoadTicks(within(callTimeout), r.shard, a.Ticks, a.Limit, a.After, a.Seen)
