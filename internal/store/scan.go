@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -37,10 +39,16 @@ func (s *Store) ScanQueued(ctx context.Context, shard int, throughMs int64, fn f
 
 // readAll reads what a stream holds now, from where cfg says, by a consumer of its
 // own: a third of the CPU a message that direct gets take. fn returns false to
-// end. A work queue that others consume refuses it.
+// end. A work queue that others consume refuses it. Such a consumer may live on a
+// replica that is behind; if it ends before what the leader had when this began,
+// that is an error.
 func (s *Store) readAll(ctx context.Context, stream string, cfg jetstream.ConsumerConfig, fn func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
 	op := "read " + stream
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas, cfg.InactiveThreshold = jetstream.AckNonePolicy, true, 1, 10*time.Second
+	last, err := s.lastOf(ctx, stream, cfg)
+	if err != nil {
+		return err
+	}
 	bound, release, err := s.bind(ctx, op)
 	if err != nil {
 		return err
@@ -57,6 +65,7 @@ func (s *Store) readAll(ctx context.Context, stream string, cfg jetstream.Consum
 		// What is not deleted here ends by its inactivity threshold.
 		_ = s.js.DeleteConsumer(dctx, stream, c.CachedInfo().Name)
 	}()
+	var reached uint64
 	for left := c.CachedInfo().NumPending; left > 0; {
 		if err := ctx.Err(); err != nil {
 			return mapError(op, err)
@@ -71,7 +80,7 @@ func (s *Store) readAll(ctx context.Context, stream string, cfg jetstream.Consum
 			if err != nil {
 				return mapError(op, err)
 			}
-			n, left = n+1, meta.NumPending
+			n, left, reached = n+1, meta.NumPending, meta.Sequence.Stream
 			if more, err := fn(m, meta); err != nil || !more {
 				return err
 			}
@@ -90,7 +99,56 @@ func (s *Store) readAll(ctx context.Context, stream string, cfg jetstream.Consum
 		if info.NumPending > 0 {
 			return schemas.Errorf(schemas.CodeUnavailable, "%s: JetStream delivered nothing within %s", op, s.cfg.Timeout)
 		}
+		break
+	}
+	if reached >= last {
 		return nil
 	}
+	// Unless it has left the stream meanwhile.
+	switch there, err := s.has(ctx, stream, last); {
+	case err != nil:
+		return err
+	case there:
+		return schemas.Errorf(schemas.CodeUnavailable, "%s: %w (at %d of %d)", op, errBehind, reached, last)
+	}
 	return nil
+}
+
+// has asks a stream's leader whether a message is in it.
+func (s *Store) has(ctx context.Context, stream string, seq uint64) (bool, error) {
+	var r struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	op := fmt.Sprintf("read %s, sequence %d", stream, seq)
+	if err := s.request(ctx, op, "$JS.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d}`, seq), &r); err != nil {
+		return false, err
+	}
+	if r.Error == nil {
+		return true, nil
+	}
+	if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
+		return false, err
+	}
+	return false, nil
+}
+
+// lastOf is the sequence of the newest message that a consumer would deliver, by
+// the stream's leader; 0 if there is none.
+func (s *Store) lastOf(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (uint64, error) {
+	filters := cfg.FilterSubjects
+	if len(filters) == 0 {
+		filters = []string{cfg.FilterSubject}
+	}
+	var last uint64
+	for _, f := range filters {
+		m, err := s.getLast(ctx, stream, f)
+		switch {
+		case errors.Is(err, schemas.ErrNotFound):
+		case err != nil:
+			return 0, err
+		case cfg.OptStartTime == nil || !m.Time.Before(*cfg.OptStartTime):
+			last = max(last, m.Sequence)
+		}
+	}
+	return last, nil
 }
