@@ -357,7 +357,7 @@ func (k *Core) take(t store.Timer, tick int64, hold uint64) {
 		if e.phase != phaseWaiting && e.phase != phaseReady {
 			if e.newer == nil || e.newer.Rev < t.Rev {
 				e.newer = &t
-				k.holdFor(e, t.Rev, hold)
+				k.holdFor(e, t.Rev)
 			}
 			return
 		}
@@ -374,7 +374,7 @@ func (k *Core) takeClaimed(t store.Timer, tick int64, hold uint64) {
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
-			k.holdFor(e, t.Rev, hold)
+			k.holdFor(e, t.Rev)
 			return // our own write in flight will meet it
 		}
 		k.done(e)
@@ -400,8 +400,9 @@ func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
 }
 
 // holdFor keeps the tail from passing a newer record that waits behind e's write.
-func (k *Core) holdFor(e *entry, rev, hold uint64) {
-	if e.hold == 0 && hold != 0 {
+// Its tick may be before e's, and then nothing else keeps the mark from passing it.
+func (k *Core) holdFor(e *entry, rev uint64) {
+	if e.hold == 0 {
 		k.holdAt(e, rev)
 	}
 }
