@@ -139,16 +139,24 @@ func (w *world) breakAll() {
 		}
 		return
 	}
-	for _, stream := range w.server.Streams() {
-		w.net.depose(stream, d)
+	var before time.Duration
+	if w.p.lag && w.p.servers > 1 {
+		// One replica has missed the last seconds, and still does when all is back.
+		before = w.between(0, 6*time.Second)
+		w.net.freeze(w.rng.IntN(len(w.net.servers)), before+d+w.between(0, 6*time.Second))
 	}
+	w.after(before, func() {
+		for _, stream := range w.server.Streams() {
+			w.net.depose(stream, d)
+		}
+	})
 }
 
 // heal ends all faults; what is down comes back by itself.
 func (w *world) heal() {
 	w.trace("healed")
 	for _, n := range w.nodes {
-		n.cutUntil, n.pauseAtSend = 0, 0
+		n.cutUntil, n.pauseAtSend, n.pauseAtClaim = 0, 0, 0
 		if n.paused && !w.p.riser {
 			n.pauseEnd = w.now
 			n.resume(n.inc)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -45,11 +46,16 @@ func TestSeeds(t *testing.T) {
 	var sum Stats
 	failed := 0
 	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
+	workers := runtime.GOMAXPROCS(0)
+	oneByOne := os.Getenv("BELFRY_SIM_ONE_BY_ONE") != "" // up to the first that fails
+	if oneByOne {
+		workers = 1
+	}
+	for range workers {
 		wg.Go(func() {
 			for {
 				i := int(next.Add(1)) - 1
-				if i >= len(seeds) {
+				if i >= len(seeds) || oneByOne && failed > 0 {
 					return
 				}
 				r := Run(Config{Seed: seeds[i]})
@@ -70,6 +76,16 @@ func TestSeeds(t *testing.T) {
 		t.Errorf("%d of %d seeds failed", failed, len(seeds))
 	}
 	t.Logf("%d seeds in %s: %+v", len(seeds), time.Since(start).Round(time.Millisecond), sum)
+	if len(seeds) < defaultSeeds || oneByOne {
+		return
+	}
+	// What never happens is not tested.
+	all := reflect.ValueOf(sum)
+	for i := range all.NumField() {
+		if all.Field(i).Int() == 0 {
+			t.Errorf("%s: none", all.Type().Field(i).Name)
+		}
+	}
 }
 
 func report(t *testing.T, r Report) {

@@ -30,7 +30,7 @@ type Report struct {
 
 // Stats count what happened, so that a test can tell that anything did.
 type Stats struct {
-	Events, Timers, Fired, Claims, Cancelled, Moved, Called, Expired                     int
+	Events, Timers, Fired, Claims, Cancelled, Moved, Called                              int
 	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int

@@ -251,11 +251,18 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 	if err != nil {
 		return err
 	}
-	g := c.s.cfg.Geometry
+	g, st := c.s.cfg.Geometry, c.s.shards[shard]
 	mark := g.Tick(clock.TimeMs)
+	newest, err := c.newest(ctx, StreamShard(shard), func(m *message) bool { return m.rec != nil && !st.superseded(m, st.seq) })
+	if err != nil {
+		return err
+	}
 	for after, last := uint64(0), false; !last; {
 		var got []store.Timer
 		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
+			if upTo < newest {
+				return errBehind
+			}
 			got, after, last = c.s.next(shard, after, upTo, scanBatch)
 			return nil
 		})
@@ -274,6 +281,22 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 		}
 	}
 	return nil
+}
+
+// newest is the sequence of the newest message that is asked for, by the leader; 0
+// if there is none. What a consumer reads has to reach it.
+func (c *Client) newest(ctx context.Context, stream string, asked func(*message) bool) (seq uint64, err error) {
+	st := c.s.streams[stream]
+	err = c.leader(ctx, stream, func() error {
+		for i := len(st.log) - 1; i >= 0; i-- {
+			if m := st.log[i]; st.alive(m) && asked(m) {
+				seq = m.seq
+				break
+			}
+		}
+		return nil
+	})
+	return seq, err
 }
 
 // next reads the records of a shard after a sequence, as of another, looking at no

@@ -81,7 +81,18 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 			continue
 		}
 		st := c.s.streams[name]
+		var newest uint64
+		if name == schemas.StreamFired {
+			var err error
+			newest, err = c.newest(ctx, name, func(m *message) bool { return slices.Contains(filter, m.subject) && m.at >= since.UnixNano() })
+			if err != nil {
+				return nil, err
+			}
+		}
 		err := c.direct(ctx, name, func(upTo uint64) error {
+			if upTo < newest {
+				return errBehind
+			}
 			// From the first message of that time on, as a consumer starts; a work
 			// queue is read as a whole.
 			from := 0

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// maxPlantSeeds is within how many seeds every planted bug has to be found; the
+// documents say so.
+const maxPlantSeeds = 60
+
+// TestPlantedBugsAreFound: each bug makes some of the first seeds fail, and the
+// property that is violated is one that it threatens.
+func TestPlantedBugsAreFound(t *testing.T) {
+	t.Parallel()
+	threatens := map[Plant][]string{
+		PlantUnfenced:    {PropState, PropCancel, PropOnce, PropEarly},
+		PlantEarlyAck:    {PropKept},
+		PlantEarlyMark:   {PropMark, PropKept},
+		PlantTailDropped: {PropKept, PropMark, PropSwept},
+		PlantBlindCancel: {PropState, PropCancel},
+	}
+	for _, plant := range Plants {
+		t.Run(string(plant), func(t *testing.T) {
+			t.Parallel()
+			for seed := uint64(1); seed <= maxPlantSeeds; seed++ {
+				for _, v := range Run(Config{Seed: seed, Plant: plant}).Violations {
+					for _, p := range threatens[plant] {
+						if v.Property == p {
+							t.Logf("found by seed %d: %s", seed, v)
+							return
+						}
+					}
+				}
+			}
+			t.Fatalf("not found by %d seeds", maxPlantSeeds)
+		})
+	}
+}
+
+// mutant is a bug in the pure parts: a change of one source file, which the
+// compiler is given in its place. It has to be found within so many seeds.
+type mutant struct {
+	name, file, from, to string
+	seeds                int
+}
+
+var mutants = []mutant{
+	{"wheel cascade skipped", "scheduler/wheel/wheel.go", "w.cascade(l)\n", "l.head, l.tail = nil, nil\n", 10},
+	{"the tail does not know what is being loaded", "scheduler/core.go", "k.horizon = max(k.horizon, last)\n", "\n", 10},
+	{"load from a replica that is behind", "scheduler/core.go", "Seen: k.tailSeen,", "Seen: 0,", 60},
+	{"a late record does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tswitch {", "hold = 0\n\t}\n\tswitch {", 10},
+	{"claims of predecessors are not confirmed", "scheduler/core.go", "r.Epoch != k.epoch && tick <= k.horizon", "false", 60},
+	{"lease trusted for longer than it is", "scheduler/tenure.go", "t.until = start + t.lease - t.lease/leaseMargin", "t.until = start + 2*t.lease", 200},
+	{"latest instead of earliest time", "internal/sim/node.go", "\tlo, _ := n.bounds()\n\treturn lo\n", "\t_, hi := n.bounds()\n\treturn hi\n", 10},
+
+	// Faults that this simulation has found.
+	{"a deposed owner publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat", 60},
+	{"a reread record moves the tail", "scheduler/core.go", "return min(k.held[0].hold-1, k.tailSeen)", "return k.held[0].hold - 1", 2000},
+	{"what holds the tail is out of order", "scheduler/core.go", "k.held[i-1].hold > seq", "k.held[i-1].hold < 0", 3000},
+	{"a scan does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tk.onRecord", "hold = 0\n\t}\n\tk.onRecord", 3000},
+	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now {", "if false {", 1000},
+	{"late adds are not audited", "scheduler/fire.go", "if e.hold != 0 && e.rec.DueMs", "if e.hold < 0 && e.rec.DueMs", 300},
+	{"late adds are taken for orphans", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300},
+	{"an old publish is repeated without a look", "scheduler/fire.go", "case k.now-e.rec.FiredMs > publishDoubtMs:", "case k.now < 0:", 2000},
+}
+
+// TestMutantsAreFound builds the simulation with each mutant and runs it. The
+// first is always run; all with BELFRY_SIM_MUTANTS=all.
+func TestMutantsAreFound(t *testing.T) {
+	t.Parallel()
+	run := mutants[:1]
+	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
+		run = mutants
+	} else if testing.Short() {
+		t.Skip("-short: builds the simulation anew; run without it")
+	}
+	for _, m := range run {
+		t.Run(m.name, func(t *testing.T) {
+			out := m.run(t)
+			found := regexp.MustCompile(`seed (\d+) \(`).FindSubmatch(out)
+			if found == nil {
+				t.Fatalf("not found by %d seeds:\n%s", m.seeds, out)
+			}
+			seed, err := strconv.Atoi(string(found[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, _, _ := bytes.Cut(out[bytes.Index(out, found[0]):], []byte("repeat with"))
+			t.Logf("found by seed %d: %s", seed, strings.TrimSpace(string(first)))
+		})
+	}
+}
+
+// run builds, and runs the first seeds with the changed file, one after the other,
+// and stops at the first that fails.
+func (m *mutant) run(t *testing.T) []byte {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, filepath.FromSlash(m.file))
+	source, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(source), m.from); n != 1 {
+		t.Fatalf("%q is %d times in %s; the mutant has to follow the code", m.from, n, m.file)
+	}
+	dir := t.TempDir()
+	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(source), m.from, m.to, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay, "-run", "^TestSeeds$", "./internal/sim")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "BELFRY_SIM_SEEDS="+strconv.Itoa(m.seeds), "BELFRY_SIM_ONE_BY_ONE=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatalf("%d seeds passed", m.seeds)
+	}
+	return out
+}
