@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // addWorkload measures how fast timers are taken.
@@ -25,7 +27,7 @@ func (addWorkload) About() string {
 func (addWorkload) Defaults(c *Config) {
 	if c.Count == 0 {
 		c.Count = defaultAddCount
-		if c.Via == ViaSingle || c.Via == ViaAPI {
+		if c.oneByOne() {
 			c.Count = defaultAddCount / 5
 		}
 	}
@@ -39,7 +41,7 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := e.records(ctx)
+	from, err := e.marks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,11 +49,14 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := e.records(ctx)
+	p := e.progress()
+	defer p.end()
+	st, err := e.settled(ctx, a, from, e.Count, schemas.StatePending, p)
 	if err != nil {
 		return nil, err
 	}
-	r.Verified = stored(e.Count, after-before)
+	r.Verified = Verified{Expected: e.Count, Found: st.known}
+	st.verify(&r.Verified, schemas.StatePending)
 	return r, nil
 }
 
@@ -71,7 +76,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	var mu sync.Mutex
 	name := "answer to an add"
 	var pace func(int) time.Time
-	if e.Rate > 0 && e.Via != ViaPublish {
+	if e.Rate > 0 && e.oneByOne() {
 		name += ", from its intended start"
 	}
 	answers := newLatency(name)
@@ -116,7 +121,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	r.figure("adds acknowledged", float64(e.Count)/acknowledged.Seconds(), "1/s")
 	r.figure("timers stored", float64(e.Count)/took.Seconds(), "1/s")
 	use.figures(r, e.Count)
-	if e.Via != ViaPublish {
+	if e.oneByOne() {
 		r.Latencies = append(r.Latencies, answers)
 	}
 	return r, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
+	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -121,9 +122,12 @@ func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace 
 				return n, pace == nil || waitUntil(ctx, pace(n))
 			}
 			var err error
-			if a.env.Via == ViaPublish {
+			switch a.env.Via {
+			case ViaPublish:
 				err = a.publish(ctx, nc, take, due)
-			} else {
+			case ViaBatch:
+				err = a.batches(ctx, nc, take, due)
+			default:
 				err = a.singles(ctx, nc, take, due, pace, answered)
 			}
 			if err != nil {
@@ -177,6 +181,39 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 		return errors.Join(err, ferr)
 	case <-ctx.Done():
 		return errors.Join(err, context.Cause(ctx))
+	}
+}
+
+// batchSize is that of the client's AddBatch.
+const batchSize = 500
+
+// batches adds an atomic batch at a time.
+func (a *Adder) batches(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64) error {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	for {
+		msgs := make([]*nats.Msg, 0, batchSize)
+		for len(msgs) < batchSize {
+			n, ok := take()
+			if !ok {
+				break
+			}
+			m := a.message(schemas.SubjectAdd, n, due(n))
+			m.Header = nats.Header{}
+			msgs = append(msgs, m)
+		}
+		if len(msgs) == 0 {
+			return nil
+		}
+		bctx, cancel := context.WithTimeout(ctx, addTimeout)
+		_, err := jetstreamext.PublishMsgBatch(bctx, js, msgs)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("a batch of adds was not acknowledged: %w", err)
+		}
+		a.done.Add(int64(len(msgs)))
 	}
 }
 

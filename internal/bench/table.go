@@ -96,7 +96,7 @@ func rows() []row {
 	const late = "lateness at the subscriber"
 	return []row{
 		{
-			"bulk", "add", func(c *Config) { c.Count = 60_000 }, func(c *Config) { c.Count = 200_000 },
+			"bulk", "add", func(c *Config) { c.Via, c.Count = ViaBatch, 200_000 }, func(c *Config) { c.Count = 200_000 },
 			[]rowGoal{{"bulk adds, acknowledged", atLeast(20_000, "/s"), atLeast(40_000, "/s"), byFigure("adds acknowledged")}},
 		},
 		{

@@ -10,6 +10,7 @@ import (
 
 func TestSingle(t *testing.T) {
 	t.Parallel()
+	run(t, "add", func(c *Config) { c.Count, c.Via = 1200, ViaBatch })
 	r := run(t, "add", func(c *Config) { c.Count, c.Via, c.Rate = 200, ViaSingle, 1000 })
 	l := r.latency("answer to an add, from its intended start")
 	if r.Verified.Found != 200 || l == nil || l.Count() != 200 || r.Settings["workers"] != DefaultSingles {

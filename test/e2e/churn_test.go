@@ -78,10 +78,27 @@ func (c *client) churn(name string, count int) {
 		}
 	}
 	last := fmt.Sprintf("%s-%d", name, count-1)
-	eventually(c.t, "the last one done, or gone again", func() bool {
+	limit := bound + time.Duration(count)*time.Millisecond // a slow machine's thousand a second
+	within(c.t, limit, "the last one done, or gone again", func() bool {
 		i, err := c.info(last)
 		return err == nil && i.State == schemas.StateSuccess || schemas.CodeOf(err) == schemas.CodeNotFound && c.left(schemas.StreamAdd) == 0
-	}, nil)
+	})
+}
+
+// within waits for something that may take long.
+func within(t *testing.T, limit time.Duration, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
 }
 
 // eventuallyEmpty waits until nothing is left of the timers.
@@ -92,11 +109,7 @@ func (c *client) eventuallyEmpty(t *testing.T, whole bool) {
 	if whole {
 		keys = append(keys, ".slot.>")
 	}
-	deadline := time.NewTimer(expiry)
-	defer deadline.Stop()
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	within(t, expiry, "nothing is left", func() bool {
 		left := map[string]uint64{schemas.StreamAdd: c.left(schemas.StreamAdd), schemas.StreamRetry: c.left(schemas.StreamRetry)}
 		if whole {
 			left[schemas.StreamFired] = c.left(schemas.StreamFired)
@@ -111,15 +124,8 @@ func (c *client) eventuallyEmpty(t *testing.T, whole bool) {
 		for _, n := range left {
 			sum += n
 		}
-		if sum == 0 {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("left after %s: %v", expiry, left)
-		}
-	}
+		return sum == 0
+	})
 }
 
 // subjects counts the keys of a bucket that match.
