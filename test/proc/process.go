@@ -67,16 +67,6 @@ func (p *process) signal(tb testing.TB, s os.Signal) {
 	}
 }
 
-// pid is 0 for a process that does not run.
-func (p *process) pid() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cmd == nil {
-		return 0
-	}
-	return p.cmd.Process.Pid
-}
-
 // ErrEnded says that a process ended while it was to become ready.
 var ErrEnded = errors.New("the process ended while it started")
 

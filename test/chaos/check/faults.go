@@ -40,9 +40,10 @@ type FaultKind struct {
 // windowSlack is what a window lasts beyond the fault's end.
 const windowSlack = time.Second
 
-// Max is the largest fail-over, by fired events, in milliseconds; MaxAfter that
-// without elections.
-func (k *FaultKind) Max() int64      { return percentile(k.FiredMs, 100) }
+// Max is the largest fail-over, by fired events, in milliseconds.
+func (k *FaultKind) Max() int64 { return percentile(k.FiredMs, 100) }
+
+// MaxAfter is the largest fail-over without elections, in milliseconds.
 func (k *FaultKind) MaxAfter() int64 { return percentile(k.AfterMs, 100) }
 
 func (r *FaultReport) print(b *strings.Builder) {
