@@ -66,6 +66,8 @@ var mutants = []mutant{
 	{"a reread record moves the tail", "scheduler/core.go", "return min(k.held[0].hold-1, k.tailSeen)", "return k.held[0].hold - 1", 2000},
 	{"what holds the tail is out of order", "scheduler/core.go", "k.held[i-1].hold > seq", "k.held[i-1].hold < 0", 3000},
 	{"a scan does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tk.onRecord", "hold = 0\n\t}\n\tk.onRecord", 3000},
+	{"a newer record does not hold the tail", "scheduler/core.go", "if e.hold == 0 {\n\t\tk.holdAt(e, rev)", "if e.hold == 0 && rev == 0 {\n\t\tk.holdAt(e, rev)", 4000},
+	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000},
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now {", "if false {", 1000},
 	{"late adds are not audited", "scheduler/fire.go", "if e.hold != 0 && e.rec.DueMs", "if e.hold < 0 && e.rec.DueMs", 300},
 	{"late adds are taken for orphans", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300},
@@ -96,6 +98,20 @@ func TestMutantsAreFound(t *testing.T) {
 			first, _, _ := bytes.Cut(out[bytes.Index(out, found[0]):], []byte("repeat with"))
 			t.Logf("found by seed %d: %s", seed, strings.TrimSpace(string(first)))
 		})
+	}
+}
+
+// TestMutantsFollowTheCode: each mutant changes one place of its file.
+func TestMutantsFollowTheCode(t *testing.T) {
+	t.Parallel()
+	for _, m := range mutants {
+		source, err := os.ReadFile(filepath.Join("../..", filepath.FromSlash(m.file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(source), m.from); n != 1 {
+			t.Errorf("%s: %q is %d times in %s", m.name, m.from, n, m.file)
+		}
 	}
 }
 

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // defaultSeeds are run where BELFRY_SIM_SEEDS does not say how many.
 const defaultSeeds = 300
 
+// shortSeeds are run with -short.
+const shortSeeds = 60
+
 // TestSeeds runs the kept seeds and then many others. BELFRY_SIM_SEEDS says how
 // many, BELFRY_SIM_FIRST from which on; BELFRY_SIM_SEED runs one, and tells all.
 func TestSeeds(t *testing.T) {
@@ -29,8 +32,16 @@ func TestSeeds(t *testing.T) {
 		runOne(t, number(t, one))
 		return
 	}
-	seeds := kept(t)
+	// One by one is for counting how many it takes, so without those kept.
+	oneByOne := os.Getenv("BELFRY_SIM_ONE_BY_ONE") != ""
+	var seeds []uint64
+	if !oneByOne {
+		seeds = kept(t)
+	}
 	first, n := uint64(1), uint64(defaultSeeds)
+	if testing.Short() {
+		n = shortSeeds
+	}
 	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
 		n = number(t, s)
 	}
@@ -47,7 +58,6 @@ func TestSeeds(t *testing.T) {
 	failed := 0
 	var wg sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
-	oneByOne := os.Getenv("BELFRY_SIM_ONE_BY_ONE") != "" // up to the first that fails
 	if oneByOne {
 		workers = 1
 	}
