@@ -42,10 +42,10 @@ type shard struct {
 	log   zerolog.Logger
 	cfg   CoreConfig
 
-	state  atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
-	markMs atomic.Int64
-	swept  atomic.Int64
-	tailed atomic.Uint64 // the tail of the clock as last written
+	state   atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
+	markMs  atomic.Int64
+	swept   atomic.Int64
+	written atomic.Pointer[store.Clock] // the clock as last written
 
 	mu       sync.Mutex
 	lastErrs map[string]string
@@ -114,7 +114,7 @@ func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
 		ctx: rctx, renewed: make(chan renewal, 1),
 	}
 	s.markMs.Store(clock.TimeMs)
-	s.tailed.Store(clock.Tail)
+	s.written.Store(&clock)
 	if s.swept.Store(clock.SweptMs); clock.SweptMs == 0 {
 		// A new shard's: what was due shortly before it was made is audited, too.
 		s.swept.Store(clock.TimeMs - s.o.SweepDelay.Milliseconds())
@@ -329,7 +329,7 @@ func (r *reign) onRenewed(res renewal) bool {
 	switch verdict {
 	case Kept:
 		r.markMs.Store(r.core.MarkMs())
-		r.tailed.Store(res.clock.Tail)
+		r.written.Store(&res.clock)
 		r.m.pending.WithLabelValues(r.label).Set(float64(r.core.Pending()))
 		r.m.loaded.WithLabelValues(r.label).Set(float64(r.core.Loaded()))
 		lag := time.Duration(r.o.Time.EarliestNs() - r.core.MarkMs()*int64(time.Millisecond))

@@ -40,10 +40,14 @@ type Sweeper struct {
 	Looked func(n int)
 }
 
-// Some audits some ticks from its own mark on, given the shard's mark and tail. It
-// returns where its own stands then, and whether there is more to do now. Marks are
-// in Unix milliseconds.
-func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64, tail uint64) (next int64, more bool, err error) {
+// Some audits some ticks from its own mark on, given the shard's clock as last
+// written. It returns where its own mark stands then, and whether there is more to
+// do now. Marks are in Unix milliseconds.
+//
+// A replica that has not what the owner had read when it wrote the clock is
+// refused: it might miss a record that is past the mark only since then.
+func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next int64, more bool, err error) {
+	markMs, tail := c.TimeMs, c.Tail
 	first := s.Geometry.Tick(sweptMs)
 	last := s.Geometry.Tick(markMs-s.Delay.Milliseconds()) - 1
 	if last < first {
@@ -54,10 +58,10 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64, tail uint64) 
 	for t := first; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
-	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, 0)
+	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, c.Seen)
 	if err == nil && !load.Complete && len(ticks) > 1 {
 		last, ticks = first, ticks[:1]
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, 0)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, c.Seen)
 	}
 	clean := true
 	for err == nil {
@@ -68,7 +72,7 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs, markMs int64, tail uint64) 
 		if err != nil || load.Next == 0 {
 			break
 		}
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, load.Next, 0)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, load.Next, c.Seen)
 	}
 	if err != nil || !clean {
 		return sweptMs, false, err
@@ -151,7 +155,7 @@ func (r *reign) sweep() {
 		for more := true; more && r.state.Load() == 1; {
 			var next int64
 			var err error
-			next, more, err = s.Some(r.ctx, r.swept.Load(), r.markMs.Load(), r.tailed.Load())
+			next, more, err = s.Some(r.ctx, r.swept.Load(), *r.written.Load())
 			r.failed("sweep", err)
 			r.swept.Store(next)
 			if more && !pause(r.ctx, time.Millisecond) {

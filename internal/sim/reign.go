@@ -45,7 +45,7 @@ type reign struct {
 	suspended bool
 
 	markMs, sweptMs int64
-	tailed          uint64
+	written         store.Clock
 
 	waking   bool
 	timer    uint64 // of the sleep that counts
@@ -65,7 +65,7 @@ func (r *reign) config() scheduler.CoreConfig {
 
 func newReign(n *node, shard int, t *scheduler.Tenure) {
 	clock, _ := t.Clock()
-	r := &reign{n: n, w: n.w, shard: shard, epoch: clock.Epoch, t: t, markMs: clock.TimeMs, sweptMs: clock.SweptMs, tailPos: clock.Tail, tailed: clock.Tail}
+	r := &reign{n: n, w: n.w, shard: shard, epoch: clock.Epoch, t: t, markMs: clock.TimeMs, sweptMs: clock.SweptMs, tailPos: clock.Tail, written: clock}
 	if r.sweptMs == 0 {
 		r.sweptMs = clock.TimeMs - n.w.p.sweep.Milliseconds()
 	}
@@ -279,7 +279,7 @@ func (r *reign) onRenewed(res *renewal) bool {
 	}
 	switch verdict {
 	case scheduler.Kept:
-		r.markMs, r.tailed = r.core.MarkMs(), res.clock.Tail
+		r.markMs, r.written = r.core.MarkMs(), res.clock
 	case scheduler.Lost:
 		r.over("lost to " + res.was.Owner)
 		return false
@@ -512,7 +512,7 @@ func (r *reign) sweep(p *proc) {
 		for more := true; more && !r.ended && !r.suspended; {
 			was := r.sweptMs
 			var err error
-			r.sweptMs, more, err = s.Some(within(callTimeout), r.sweptMs, r.markMs, r.tailed)
+			r.sweptMs, more, err = s.Some(within(callTimeout), r.sweptMs, r.written)
 			if (err != nil || r.sweptMs != was) && r.w.cfg.Trace != nil {
 				r.w.trace("%s: shard %d swept %s to %s, %v", r.n.name, r.shard, ms(was), ms(r.sweptMs), err)
 			}
