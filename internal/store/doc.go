@@ -33,8 +33,10 @@
 // that was given up comes through later from a client's buffer.
 //
 // The index is written before the record that needs it. So whatever dies in
-// between: a record with Queued set always has its index entry, and an entry
-// without a matching record is noise that its TTL removes. An entry's TTL ends
+// between: a record with Queued set has its index entry, and an entry without a
+// matching record is noise that its TTL removes. Only where the entry was lost on
+// its way, or refused, and the record was not, is there a record without one; its
+// add is not acknowledged then, and the next try puts it right (package router). An entry's TTL ends
 // IndexKeep after its tick is due; a scheduler that finds its mark further back
 // than IndexKeep/2 loads by ScanQueued, which does not need the index.
 //
