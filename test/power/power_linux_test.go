@@ -69,7 +69,6 @@ type scene struct {
 	seed     uint64
 	profile  string
 	how      loss
-	posix    bool // names need an fsync of their folder
 	workers  int
 	burst    int // adds that are published at once; 0 for none
 	pad      int // most bytes of an event's data
@@ -214,7 +213,7 @@ const startStops = 700
 // life is one of a node's: from its start to its power loss.
 func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next string, again bool) {
 	t.Helper()
-	d, err := newDisk(data, !s.posix)
+	d, err := newDisk(data, true)
 	if err != nil {
 		t.Fatal(err)
 	}
