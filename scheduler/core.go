@@ -66,7 +66,9 @@ type entry struct {
 	// wasPending says that the claim takes it off the pending count.
 	wasPending bool
 	fails      int
-	newer      *store.Timer // came while a write of ours was in flight
+	// stale counts the rereads that the leader answered with less than was known.
+	stale int
+	newer *store.Timer // came while a write of ours was in flight
 }
 
 // Core decides for one shard during one epoch of ownership. Not safe for

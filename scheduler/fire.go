@@ -108,10 +108,23 @@ func (k *Core) reread(e *entry) {
 	k.do(ActReread{ID: e.id, Delay: k.backoff(e.fails - 1)})
 }
 
+// staleTries is how often a record is looked for anew that the leader does not
+// have, or has an older revision of: some 11 s.
+const staleTries = 10
+
 func (k *Core) onReread(ev EvReread) {
 	k.inflight--
 	e := k.entries[ev.ID]
 	if e == nil || e.phase != phaseRereading {
+		return
+	}
+	stale := errors.Is(ev.Err, schemas.ErrNotFound) || ev.Err == nil && ev.Timer.Rev < e.rev
+	if stale && e.stale < staleTries {
+		// A replica that has applied more than the leader has shown it to the tail.
+		// The leader is to come to it yet; a record that is gone stays gone.
+		e.stale++
+		k.inflight++
+		k.do(ActReread{ID: e.id, Delay: k.backoff(e.stale)})
 		return
 	}
 	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrUnknownFormat) {

@@ -1,0 +1,88 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// one runs a step and wants exactly one action of a type.
+func one[A Action](t *testing.T, actions []Action) A {
+	t.Helper()
+	var found []A
+	for _, a := range actions {
+		if x, ok := a.(A); ok {
+			found = append(found, x)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d actions of the type wanted in %+v", len(found), actions)
+	}
+	return found[0]
+}
+
+// lost is a core whose claim of a timer has lost, and asks what became of it.
+func lost(t *testing.T) (*Core, store.Timer, int64) {
+	t.Helper()
+	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
+	now := int64(1_800_000_000_000)
+	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16}, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 1)
+	one[ActLoad](t, k.Step(now, EvTick{}))
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10, Service: "s",
+		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+	}}
+	k.Step(now, EvTail{Timer: tm})
+	now += 10
+	claim := one[ActClaim](t, k.Step(now, EvTick{}))
+	if claim.Rev != tm.Rev {
+		t.Fatalf("claims revision %d", claim.Rev)
+	}
+	one[ActReread](t, k.Step(now, EvClaimed{ID: tm.ID, Err: store.ErrRevision}))
+	return k, tm, now
+}
+
+// TestLeaderBehindTheTail: a replica that has applied more than the leader served
+// the tail, so that the leader knows nothing of the timer yet, or an older
+// revision. It is not given up, and the mark does not pass it.
+func TestLeaderBehindTheTail(t *testing.T) {
+	t.Parallel()
+	k, tm, now := lost(t)
+	for i := range 3 {
+		now += 3000
+		ev := EvReread{ID: tm.ID, Err: schemas.ErrNotFound}
+		if i == 1 {
+			older := tm
+			older.Rev--
+			ev = EvReread{ID: tm.ID, Timer: older}
+		}
+		if a := one[ActReread](t, k.Step(now, ev)); a.Delay == 0 {
+			t.Error("asks again without a pause")
+		}
+		if k.MarkMs() > tm.Record.DueMs {
+			t.Fatalf("the mark %d has passed the timer due %d", k.MarkMs(), tm.Record.DueMs)
+		}
+	}
+	claim := one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: claim.Rev + 1}))
+}
+
+// TestRecordGone: a record that somebody removed is given up after a while.
+func TestRecordGone(t *testing.T) {
+	t.Parallel()
+	k, tm, now := lost(t)
+	for range staleTries {
+		one[ActReread](t, k.Step(now, EvReread{ID: tm.ID, Err: schemas.ErrNotFound}))
+	}
+	for _, a := range k.Step(now, EvReread{ID: tm.ID, Err: schemas.ErrNotFound}) {
+		if _, again := a.(ActReread); again {
+			t.Error("asks for ever")
+		}
+	}
+	if k.Loaded() != 0 || !k.Idle() {
+		t.Errorf("%d entries are left, idle %v", k.Loaded(), k.Idle())
+	}
+}
