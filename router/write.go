@@ -209,20 +209,29 @@ func (c *creation) lookup(adds []*add) []*add {
 	return out
 }
 
+// mendTries is how often a record is looked at that changes meanwhile.
+const mendTries = 8
+
 // exists settles an add whose record is there: a duplicate, or a conflict.
 func (c *creation) exists(a *add) {
-	t, err := c.r.o.Store.Get(c.r.run, a.spec.Timer)
-	if errors.Is(err, schemas.ErrNotFound) {
-		c.wait(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired while it was looked at"))
-		return
+	var t store.Timer
+	err := store.ErrRevision
+	for try := 0; try < mendTries && errors.Is(err, store.ErrRevision); try++ {
+		t, err = c.r.o.Store.Get(c.r.run, a.spec.Timer)
+		switch {
+		case errors.Is(err, schemas.ErrNotFound):
+			c.wait(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired while it was looked at"))
+			return
+		case err == nil && t.Record.Hash != a.rec.Hash:
+			c.r.reject([]refusal{{a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
+				a.spec.Source, a.spec.EventID, a.spec.Timer, t.Record.State)}})
+			return
+		case err == nil && !t.Record.State.Final():
+			err = c.mend(t)
+		}
 	}
-	if err == nil && t.Record.Hash != a.rec.Hash {
-		c.r.reject([]refusal{{a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
-			a.spec.Source, a.spec.EventID, a.spec.Timer, t.Record.State)}})
-		return
-	}
-	if err == nil && !t.Record.State.Final() {
-		err = c.mend(t)
+	if errors.Is(err, store.ErrRevision) {
+		err = schemas.Errorf(schemas.CodeUnavailable, "timer %s changed each time its record was looked at", t.ID)
 	}
 	c.r.ills.record.note(err)
 	if err != nil {
@@ -235,7 +244,8 @@ func (c *creation) exists(a *add) {
 // mend makes up for a first try whose index entry was lost and whose record was
 // not. The shard's owner may have read the entry's tick since, or claimed the
 // record and died, and then neither it nor the next owner would come by: so the
-// record is written again, after its entry, and the tail brings it.
+// record is written again, after its entry, and the tail brings it. It returns
+// store.ErrRevision if the record has changed since.
 func (c *creation) mend(t store.Timer) error {
 	rec := t.Record
 	if !rec.Queued {
@@ -246,9 +256,6 @@ func (c *creation) mend(t store.Timer) error {
 	}
 	rec.Moves = max(rec.Moves, 1) // it is not a new timer
 	_, err := c.r.o.Store.Update(c.r.run, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
-	if errors.Is(err, store.ErrRevision) {
-		return schemas.Errorf(schemas.CodeUnavailable, "timer %s changed while its record was looked at", t.ID)
-	}
 	return err
 }
 
