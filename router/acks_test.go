@@ -2,6 +2,7 @@ package router
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,11 +10,18 @@ import (
 
 func TestAcksHoldTheNewestBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var sent []uint64
-		k := newAcks(func(a *add) { sent = append(sent, a.seq) }, ackHold)
+		k := newAcks(func(a *add) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = append(sent, a.seq)
+		}, ackHold)
 		want := func(seqs ...uint64) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if !slices.Equal(sent, seqs) {
 				t.Fatalf("acknowledged %v, not %v", sent, seqs)
 			}
