@@ -111,16 +111,14 @@ func (r *rounds) until(end time.Time) {
 	}
 }
 
-// judge waits until all is concluded, reads what fired, and has the history
+// conclude waits until all is concluded, reads what fired, and has the history
 // checked.
-func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) {
+func conclude(t *testing.T, c *client, rec *check.Recorder) *check.Report {
 	t.Helper()
-	left := 0
 	late := time.AfterFunc(concludeSoon, func() { c.overdue(t.Context()) })
 	defer late.Stop()
 	eventually(t, concludeBound, "every timer concluded", func(ctx context.Context) (bool, error) {
-		var err error
-		left, err = c.pending(ctx)
+		left, err := c.pending(ctx)
 		return left == 0, err
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -133,15 +131,27 @@ func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := check.Check(events)
-	t.Logf("report of %d timers/s\n%s\nthe nodes' warnings and errors, by count\n%s", perSecond, report, cl.logs(t))
+	return check.Check(events)
+}
+
+// fail tells the violations, the first of them one by one.
+func fail(t *testing.T, report *check.Report) {
+	t.Helper()
 	for i, v := range report.Violations {
 		if i == 20 {
 			t.Errorf("… and %d more", len(report.Violations)-i)
-			break
+			return
 		}
 		t.Error(v)
 	}
+}
+
+// judge concludes a run, and holds its fail-overs against what is promised.
+func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) {
+	t.Helper()
+	report := conclude(t, c, rec)
+	t.Logf("report of %d timers/s\n%s\nthe nodes' warnings and errors, by count\n%s", perSecond, report, cl.logs(t))
+	fail(t, report)
 	for _, k := range report.Faults.Kinds {
 		f := kindNamed(k.Name)
 		if f.bound > 0 && k.Max() >= f.bound.Milliseconds() {
@@ -158,7 +168,7 @@ func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) 
 		t.Errorf("the run showed too little: %d faults\n%s", made, report)
 	}
 	for i := range schemas.DefaultShards {
-		if s, err := c.js.Stream(ctx, shardStream(i)); err != nil || s.CachedInfo().Config.Replicas != replicas {
+		if s, err := c.js.Stream(t.Context(), shardStream(i)); err != nil || s.CachedInfo().Config.Replicas != replicas {
 			t.Errorf("%s has not %d replicas (%v)", shardStream(i), replicas, err)
 		}
 	}

@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -73,29 +72,9 @@ func TestRollingUpgrade(t *testing.T) {
 	second.Kill()
 	<-clients
 
-	left := 0
-	eventually(t, concludeBound, "every timer concluded", func(ctx context.Context) (bool, error) {
-		left, err = c.pending(ctx)
-		return left == 0, err
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if _, err := c.readFired(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	rec.Put(check.Event{Kind: check.Done})
-	events, err := rec.Events()
-	if err != nil {
-		t.Fatal(err)
-	}
-	report := check.Check(events)
+	report := conclude(t, c, rec)
 	t.Logf("\n%s", report)
-	for i, v := range report.Violations {
-		if i == 20 {
-			break
-		}
-		t.Error(v)
-	}
+	fail(t, report)
 	if report.Acknowledged < len(plans)*9/10 || report.Cancelled == 0 || report.Moved == 0 {
 		t.Errorf("the run showed too little")
 	}
