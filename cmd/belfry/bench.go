@@ -73,7 +73,7 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	f.IntVar(&b.config.Count, "count", 0, "how many timers"+defaultText(defaults.Count))
 	f.IntVar(&b.config.Size, "size", bench.DefaultSize, "bytes of data of an event")
 	f.IntVar(&b.config.Workers, "workers", 0, fmt.Sprintf("how many add at the same time, each on a connection of its own (default %d; %d with one add at a time)", bench.DefaultWorkers, bench.DefaultSingles))
-	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), or api (timers.api.add, one at a time and worker)")
+	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), api (timers.api.add, one at a time and worker), or client (the Go client's Add, which asks the API, one call at a time and worker)")
 	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
 	f.Var(durationValue{&b.config.Lead}, "lead", "how far ahead of its due time a timer is added (default: chosen)")
 	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, whatever the profile is that is measured then")

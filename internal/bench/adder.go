@@ -13,7 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/belfryio/belfry/schemas"
@@ -215,50 +214,6 @@ func (a *Adder) batches(ctx context.Context, nc *nats.Conn, take func() (int, bo
 		}
 		a.done.Add(int64(len(msgs)))
 	}
-}
-
-// singles adds one timer at a time.
-func (a *Adder) singles(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64, pace func(int) time.Time, answered func(time.Duration)) error {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	for {
-		n, ok := take()
-		if !ok {
-			return nil
-		}
-		begun := time.Now()
-		if pace != nil {
-			begun = pace(n)
-		}
-		actx, cancel := context.WithTimeout(ctx, addTimeout)
-		if a.env.Via == ViaAPI {
-			err = a.request(actx, nc, a.message(schemas.SubjectAPIPrefix+"add", n, due(n)))
-		} else {
-			_, err = js.PublishMsg(actx, a.message(schemas.SubjectAdd, n, due(n)))
-		}
-		cancel()
-		if err != nil {
-			return fmt.Errorf("an add was not answered: %w", err)
-		}
-		a.done.Add(1)
-		if answered != nil {
-			answered(time.Since(begun))
-		}
-	}
-}
-
-// request asks the API, and takes an error in the answer for one.
-func (a *Adder) request(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
-	m, err := nc.RequestMsgWithContext(ctx, m)
-	if err != nil {
-		return err
-	}
-	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
-		return fmt.Errorf("refused: %s: %s", code, m.Header.Get(micro.ErrorHeader))
-	}
-	return nil
 }
 
 // waitUntil waits for a time, or returns false when ctx ends first.

@@ -104,6 +104,7 @@ const (
 	ViaBatch   = "batch"   // timers.add, an atomic batch of 500 at a time and worker, as the client's AddBatch
 	ViaSingle  = "single"  // timers.add, one publish at a time and worker
 	ViaAPI     = "api"     // timers.api.add, one request at a time and worker
+	ViaClient  = "client"  // the Go client's Add, one call at a time and worker
 )
 
 // What timers call back.
@@ -128,7 +129,9 @@ func bad(format string, args ...any) error {
 }
 
 // oneByOne reports whether each worker waits for the answer to each add.
-func (c *Config) oneByOne() bool { return c.Via == ViaSingle || c.Via == ViaAPI }
+func (c *Config) oneByOne() bool {
+	return c.Via == ViaSingle || c.Via == ViaAPI || c.Via == ViaClient
+}
 
 func (c *Config) setDefaults() error {
 	orInt := func(p *int, d int) {
@@ -161,8 +164,8 @@ func (c *Config) setDefaults() error {
 		return bad("rate, seconds and lead cannot be negative")
 	case c.Count < 0 || c.Count > maxCount:
 		return bad("count is %d; it must be 1 to %d", c.Count, maxCount)
-	case c.Via != ViaPublish && c.Via != ViaBatch && c.Via != ViaSingle && c.Via != ViaAPI:
-		return bad("via %.40q does not exist; it is %s, %s, %s or %s", c.Via, ViaPublish, ViaBatch, ViaSingle, ViaAPI)
+	case c.Via != ViaPublish && c.Via != ViaBatch && !c.oneByOne():
+		return bad("via %.40q does not exist; it is %s, %s, %s, %s or %s", c.Via, ViaPublish, ViaBatch, ViaSingle, ViaAPI, ViaClient)
 	case c.Callback != "" && c.Callback != CallbackHTTP && c.Callback != CallbackNATS:
 		return bad("callback %.40q does not exist; it is %s or %s", c.Callback, CallbackHTTP, CallbackNATS)
 	case c.On != OnEmbedded && c.On != OnServer && c.On != OnCluster:

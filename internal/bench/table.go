@@ -111,6 +111,17 @@ func rows() []row {
 			[]rowGoal{{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)}},
 		},
 		{
+			"client", "add", func(c *Config) { c.Via, c.Count = ViaClient, 40_000 }, func(c *Config) { c.Via, c.Count = ViaClient, 150_000 },
+			[]rowGoal{
+				{"16 callers of the Go client's Add: adds", atLeast(5000, "/s"), atLeast(20_000, "/s"), byFigure("adds acknowledged")},
+				{"16 callers of the Go client's Add: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add", 99)},
+			},
+		},
+		{
+			"clientpaced", "add", func(c *Config) { c.Via, c.Rate, c.Count = ViaClient, 4000, 40_000 }, func(c *Config) { c.Via, c.Rate, c.Count = ViaClient, 15_000, 150_000 },
+			[]rowGoal{{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)}},
+		},
+		{
 			"steady1k", "steady", func(c *Config) { c.Rate, c.Seconds = 1000, 20 }, nil,
 			[]rowGoal{
 				{"steady lateness at 1 k/s: p99", below(10, "ms"), below(3, "ms"), byLatency(late, 99)},

@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// singles adds one timer at a time.
+func (a *Adder) singles(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64, pace func(int) time.Time, answered func(time.Duration)) error {
+	add, err := a.single(nc, due)
+	if err != nil {
+		return err
+	}
+	for {
+		n, ok := take()
+		if !ok {
+			return nil
+		}
+		begun := time.Now()
+		if pace != nil {
+			begun = pace(n)
+		}
+		actx, cancel := context.WithTimeout(ctx, addTimeout)
+		err := add(actx, n)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("an add was not answered: %w", err)
+		}
+		a.done.Add(1)
+		if answered != nil {
+			answered(time.Since(begun))
+		}
+	}
+}
+
+// single is how one timer is added.
+func (a *Adder) single(nc *nats.Conn, due func(int) int64) (func(ctx context.Context, n int) error, error) {
+	switch a.env.Via {
+	case ViaClient:
+		c, err := belfry.New(nc)
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, n int) error { return a.call(ctx, c, n, due(n)) }, nil
+	case ViaAPI:
+		return func(ctx context.Context, n int) error {
+			return a.request(ctx, nc, a.message(schemas.SubjectAPIPrefix+"add", n, due(n)))
+		}, nil
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, n int) error {
+		_, err := js.PublishMsg(ctx, a.message(schemas.SubjectAdd, n, due(n)))
+		return err
+	}, nil
+}
+
+// call adds a timer as a program does that uses the Go client: it makes the event
+// besides.
+func (a *Adder) call(ctx context.Context, c *belfry.Client, n int, dueMs int64) error {
+	e := event.New()
+	e.SetID(a.ID(n))
+	e.SetSource(source)
+	e.SetType("belfry.bench")
+	if err := e.SetData(event.ApplicationJSON, a.pad); err != nil {
+		return err
+	}
+	opts := []belfry.AddOption{belfry.At(time.UnixMilli(dueMs)), belfry.Service(a.service)}
+	if a.callback != "" {
+		opts = append(opts, belfry.Callback(a.callback))
+	}
+	r, err := c.Add(ctx, e, opts...)
+	switch {
+	case err != nil:
+		return err
+	case r.Timer != a.Timer(n):
+		return errors.New("the receipt names another timer")
+	}
+	return nil
+}
+
+// request asks the API, and takes an error in the answer for one.
+func (a *Adder) request(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
+	m, err := nc.RequestMsgWithContext(ctx, m)
+	if err != nil {
+		return err
+	}
+	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+		return fmt.Errorf("refused: %s: %s", code, m.Header.Get(micro.ErrorHeader))
+	}
+	return nil
+}
