@@ -101,6 +101,12 @@ func (c *Cluster) WaitStreamLeader(stream string) *Server {
 	return leader
 }
 
+// WaitNoStreamLeader waits until the stream has no leader.
+func (c *Cluster) WaitNoStreamLeader(stream string) {
+	c.tb.Helper()
+	waitFor(c.tb, "no leader of "+stream, func() bool { return c.StreamLeader(stream) == nil })
+}
+
 // Connect connects to all servers, reconnecting for ever, until the test ends.
 func (c *Cluster) Connect(options ...nats.Option) *nats.Conn {
 	c.tb.Helper()

@@ -88,7 +88,7 @@ func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
 		Error *jetstream.APIError `json:"error"`
 	}
 	const op = "remove an add"
-	if err := s.request(ctx, op, deleteSubject(schemas.StreamAdd), deleteRequest(seq), &r); err != nil {
+	if err := s.change(ctx, op, deleteSubject(schemas.StreamAdd), deleteRequest(seq), &r); err != nil {
 		return err
 	}
 	if r.Error == nil {

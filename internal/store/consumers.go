@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -62,6 +63,17 @@ func (s *Store) consumer(ctx context.Context, stream string, cfg jetstream.Consu
 		return nil, err
 	}
 	defer release()
-	c, err := s.js.CreateOrUpdateConsumer(bound, stream, cfg)
+	c, err := again(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
+		return s.js.CreateOrUpdateConsumer(ctx, stream, cfg)
+	})
 	return c, ctxError(bound, op, err)
+}
+
+// ephemeral makes a consumer that is of use to one reader only. Its name is chosen
+// here, so that a repetition finds what an unanswered request has made.
+func (s *Store) ephemeral(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	cfg.Name = nuid.Next()
+	return again(ctx, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
+		return s.js.CreateConsumer(ctx, stream, cfg)
+	})
 }

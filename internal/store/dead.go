@@ -98,7 +98,7 @@ func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
 		Error *jetstream.APIError `json:"error"`
 	}
 	op := fmt.Sprintf("delete dead letter %d", seq)
-	if err := s.request(ctx, op, deleteSubject(schemas.StreamDead), deleteRequest(seq), &r); err != nil {
+	if err := s.change(ctx, op, deleteSubject(schemas.StreamDead), deleteRequest(seq), &r); err != nil {
 		return err
 	}
 	if r.Error != nil {

@@ -63,6 +63,16 @@ func (s *Store) direct(ctx context.Context, stream string, req directGet) (answe
 	if err != nil {
 		return answer{}, fmt.Errorf("store: %w", err)
 	}
+	a, err := again(ctx, func(ctx context.Context, heard func()) (answer, error) {
+		return s.directOnce(ctx, op, stream, body, heard)
+	})
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		err = ctxError(ctx, op, err)
+	}
+	return a, err
+}
+
+func (s *Store) directOnce(ctx context.Context, op, stream string, body []byte, heard func()) (answer, error) {
 	inbox := s.nc.NewInbox()
 	// Room for the largest answer and its end. SubscribeSync would make half a
 	// megabyte of it for each request.
@@ -81,8 +91,9 @@ func (s *Store) direct(ctx context.Context, stream string, req directGet) (answe
 		select {
 		case m = <-arrived:
 		case <-ctx.Done():
-			return answer{}, ctxError(ctx, op, context.Cause(ctx))
+			return answer{}, ctx.Err()
 		}
+		heard()
 		switch status := m.Header.Get("Status"); status {
 		case "":
 		case "204":
@@ -242,14 +253,30 @@ func (s *Store) streamState(ctx context.Context, stream string) (jetstream.Strea
 	return r.StreamInfo, nil
 }
 
-// request asks JetStream's API and decodes the answer.
+// request asks JetStream's API what changes nothing, and decodes the answer.
 func (s *Store) request(ctx context.Context, op, subject string, body []byte, into any) error {
+	return s.ask(ctx, op, into, func(ctx context.Context) (*nats.Msg, error) {
+		return again(ctx, func(ctx context.Context, _ func()) (*nats.Msg, error) {
+			return s.nc.RequestWithContext(ctx, subject, body)
+		})
+	})
+}
+
+// change asks JetStream's API for a change, once: a second request would be
+// answered with what the first one did.
+func (s *Store) change(ctx context.Context, op, subject string, body []byte, into any) error {
+	return s.ask(ctx, op, into, func(ctx context.Context) (*nats.Msg, error) {
+		return s.nc.RequestWithContext(ctx, subject, body)
+	})
+}
+
+func (s *Store) ask(ctx context.Context, op string, into any, send func(context.Context) (*nats.Msg, error)) error {
 	ctx, release, err := s.bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	defer release()
-	resp, err := s.nc.RequestWithContext(ctx, subject, body)
+	resp, err := send(ctx)
 	if err != nil {
 		return ctxError(ctx, op, err)
 	}

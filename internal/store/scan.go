@@ -53,7 +53,7 @@ func (s *Store) readAll(ctx context.Context, stream string, cfg jetstream.Consum
 	if err != nil {
 		return err
 	}
-	c, err := s.js.CreateConsumer(bound, stream, cfg)
+	c, err := s.ephemeral(bound, stream, cfg)
 	err = ctxError(bound, op, err)
 	release()
 	if err != nil {

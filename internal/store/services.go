@@ -160,7 +160,7 @@ func (s *Store) DropService(ctx context.Context, svc string) error {
 		}
 		stream, _ := serviceStream(svc, kind)
 		op := "delete the consumer of " + svc + " on " + stream
-		if err := s.request(ctx, op, "$JS.API.CONSUMER.DELETE."+stream+"."+serviceConsumerPrefix+svc, nil, &r); err != nil {
+		if err := s.change(ctx, op, "$JS.API.CONSUMER.DELETE."+stream+"."+serviceConsumerPrefix+svc, nil, &r); err != nil {
 			return err
 		}
 		if r.Error != nil && r.Error.ErrorCode != codeConsumerNotFound {

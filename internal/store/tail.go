@@ -153,7 +153,7 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 func (s *Store) tailConsumer(ctx context.Context, op string, sh *shardSubjects, after uint64) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	c, err := s.js.CreateConsumer(ctx, sh.stream, jetstream.ConsumerConfig{
+	c, err := s.ephemeral(ctx, sh.stream, jetstream.ConsumerConfig{
 		FilterSubject: sh.timer + "*", DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1,
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: tailIdle,
 	})
@@ -167,7 +167,7 @@ func (s *Store) complete(ctx context.Context, stream string, c jetstream.Consume
 		return err
 	}
 	defer release()
-	info, err := c.Info(bound)
+	info, err := again(bound, func(ctx context.Context, _ func()) (*jetstream.ConsumerInfo, error) { return c.Info(ctx) })
 	if err != nil {
 		return ctxError(bound, "follow "+stream, err)
 	}
