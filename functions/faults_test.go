@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,9 +132,11 @@ func TestRecreatedConsumerCallsNothingTwice(t *testing.T) {
 func TestLongCallIsKeptAlive(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { time.Sleep(3500 * time.Millisecond) }) // the work
-	r.start(nil)                                                                                              // AckWait is 1 s
-	rec := r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	// Long enough that a machine that stands still for seconds delivers nothing again.
+	const ackWait = 10 * time.Second
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { time.Sleep(ackWait + 3*time.Second) }) // the work
+	r.start(func(o *Options) { o.AckWait = ackWait })
+	rec := r.await(r.fire(timer{callback: c.URL, attributes: map[string]string{"timertimeout": "5m"}}), schemas.StateSuccess)
 	r.settled("s")
 	if rec.Attempt != 1 || c.count() != 1 || r.consumer("s", store.KindFired).NumRedelivered != 0 {
 		t.Fatalf("%d attempts, %d calls", rec.Attempt, c.count())
@@ -173,14 +176,14 @@ func TestStopCancelsWhatHangs(t *testing.T) {
 	f := r.start(func(o *Options) { o.StopGrace = 50 * time.Millisecond; o.AckWait = time.Minute })
 	var ids []schemas.TimerID
 	for range 20 {
-		ids = append(ids, r.fire(timer{callback: c.URL}))
+		ids = append(ids, r.fire(timer{callback: c.URL, attributes: map[string]string{"timertimeout": "10m"}}))
 	}
 	eventually(t, "the calls", func() bool { return c.count() == 20 })
 	begin := time.Now()
 	if err := f.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > patience { // far less than a call
 		t.Fatalf("Stop took %v", took)
 	}
 	hang.Store(false)
@@ -247,22 +250,22 @@ func TestOneServiceDoesNotDelayAnother(t *testing.T) {
 	f := r.start(func(o *Options) { o.Total = 24; o.Concurrency = 16; o.StopGrace = time.Millisecond })
 	for range 60 {
 		for _, svc := range []string{"hung1", "hung2", "hung3"} {
-			r.fire(timer{svc: svc, callback: hung.URL, attributes: map[string]string{"timertimeout": "1m"}})
+			r.fire(timer{svc: svc, callback: hung.URL, attributes: map[string]string{"timertimeout": "10m"}})
 		}
 	}
 	eventually(t, "all shared places are taken", func() bool { return f.live.count() >= 18 })
-	var worst time.Duration
-	for i := range 50 {
+	var took []time.Duration
+	for range 50 {
 		begin := time.Now()
 		id := r.fire(timer{svc: "good", callback: fast.URL})
 		r.await(id, schemas.StateSuccess)
-		if took := time.Since(begin); i > 0 && took > worst {
-			worst = took // the first makes the consumer
-		}
+		took = append(took, time.Since(begin))
 	}
-	t.Logf("worst of 50 beside three hung services: %v from claim to record", worst)
-	if worst > 3*time.Second {
-		t.Fatalf("delayed by %v", worst)
+	slices.Sort(took)
+	median, worst := took[len(took)/2], took[len(took)-1]
+	t.Logf("50 beside three hung services: median %v, worst %v from claim to record", median, worst)
+	if median > 3*time.Second { // not the worst: the machine may have stood still
+		t.Fatalf("delayed by %v", median)
 	}
 }
 
@@ -272,21 +275,28 @@ func TestServerRestart(t *testing.T) {
 	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
 	r.start(nil)
 	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
-	r.server.Restart()
-	eventually(t, "the connection", func() bool { return r.nc.IsConnected() })
-	var id schemas.TimerID
-	eventually(t, "the store", func() bool {
-		_, err := r.store.Get(t.Context(), schemas.TimerID{})
-		return errors.Is(err, schemas.ErrNotFound)
-	})
-	begin := time.Now()
-	id = r.fire(timer{callback: c.URL})
-	fired := time.Since(begin)
-	r.await(id, schemas.StateSuccess)
-	took := time.Since(begin)
-	t.Logf("after the server was back: fired after %v, called back after %v", fired, took)
-	if took > 4*time.Second { // a store's time-out, or a heartbeat, would show
-		t.Fatalf("the first callback came %v after the server was back\n%s", took, r.log)
+	// A store's time-out, or a heartbeat, would show each time; a machine that
+	// stands still for a while shows once.
+	const quick, tries = 4 * time.Second, 4
+	for try := 1; ; try++ {
+		r.server.Restart()
+		eventually(t, "the connection", func() bool { return r.nc.IsConnected() })
+		eventually(t, "the store", func() bool {
+			_, err := r.store.Get(t.Context(), schemas.TimerID{})
+			return errors.Is(err, schemas.ErrNotFound)
+		})
+		begin := time.Now()
+		id := r.fire(timer{callback: c.URL})
+		fired := time.Since(begin)
+		r.await(id, schemas.StateSuccess)
+		took := time.Since(begin)
+		t.Logf("after the server was back: fired after %v, called back after %v", fired, took)
+		if took < quick {
+			return
+		}
+		if try == tries {
+			t.Fatalf("%d times the first callback came late; now %v after the server was back\n%s", tries, took, r.log)
+		}
 	}
 }
 

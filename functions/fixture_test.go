@@ -2,6 +2,7 @@ package functions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -192,7 +193,14 @@ func (r *rig) settled(svc string) {
 	r.t.Helper()
 	eventually(r.t, "nothing left to acknowledge", func() bool {
 		for _, k := range []store.Kind{store.KindFired, store.KindRetry} {
-			info := r.consumer(svc, k)
+			// The first event may have been served before the other consumer is made.
+			info, err := r.lookUp(svc, k)
+			if errors.Is(err, jetstream.ErrConsumerNotFound) {
+				return false
+			}
+			if err != nil {
+				r.t.Fatal(err)
+			}
 			if info.NumAckPending > 0 || info.NumPending > 0 {
 				return false
 			}
@@ -203,15 +211,24 @@ func (r *rig) settled(svc string) {
 
 func (r *rig) consumer(svc string, k store.Kind) *jetstream.ConsumerInfo {
 	r.t.Helper()
+	info, err := r.lookUp(svc, k)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return info
+}
+
+// lookUp asks the server about a service's consumer.
+func (r *rig) lookUp(svc string, k store.Kind) (*jetstream.ConsumerInfo, error) {
 	stream := schemas.StreamFired
 	if k == store.KindRetry {
 		stream = schemas.StreamRetry
 	}
 	c, err := r.store.JetStream().Consumer(r.t.Context(), stream, "belfry_"+svc)
 	if err != nil {
-		r.t.Fatal(err)
+		return nil, err
 	}
-	return c.CachedInfo()
+	return c.CachedInfo(), nil
 }
 
 // dead returns the dead letters of a service.

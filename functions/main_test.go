@@ -9,8 +9,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+// patience is how long a test waits for what must happen: far longer than it takes.
+const patience = 60 * time.Second
 
 // eventually waits for the condition.
 func eventually(t *testing.T, what string, cond func() bool) {

@@ -44,7 +44,7 @@ func TestPlacesGuaranteeEachServiceItsOwn(t *testing.T) {
 	p.release(hung[0])
 	select {
 	case <-late.wake[0]:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("a starved service is not woken")
 	}
 	if p.room(late) != 1 {
