@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const bound = 20 * time.Second
+// bound is how long anything may take: far longer than it does.
+const bound = 60 * time.Second
 
 type fixture struct {
 	t     *testing.T
@@ -127,6 +128,13 @@ func (f *fixture) await(source, id string) store.Timer {
 // request asks the API and returns the code of the error, if any.
 func (f *fixture) request(verb string, data []byte, reply any) string {
 	f.t.Helper()
+	code, _ := f.answer(verb, data, reply)
+	return code
+}
+
+// answer asks the API and returns the code and the text of the error, if any.
+func (f *fixture) answer(verb string, data []byte, reply any) (code, text string) {
+	f.t.Helper()
 	m, err := f.nc.Request(schemas.SubjectAPIPrefix+verb, data, bound)
 	if err != nil {
 		f.t.Fatalf("%s: %v", verb, err)
@@ -135,12 +143,12 @@ func (f *fixture) request(verb string, data []byte, reply any) string {
 		if m.Header.Get(micro.ErrorHeader) == "" {
 			f.t.Errorf("%s: error %s without a text", verb, code)
 		}
-		return code
+		return code, m.Header.Get(micro.ErrorHeader)
 	}
 	if err := json.Unmarshal(m.Data, reply); err != nil {
 		f.t.Fatalf("%s: %v in %s", verb, err, m.Data)
 	}
-	return ""
+	return "", ""
 }
 
 // rejected reads n messages of timers.rejected.
