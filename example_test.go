@@ -51,7 +51,7 @@ func Example() {
 		if err != nil {
 			return belfry.Permanent(err)
 		}
-		fmt.Println("fired", e.ID(), "run", f.Run, "late by seconds:", f.Late() > time.Second)
+		fmt.Println("fired", e.ID(), "run", f.Run, "early:", f.Late() < 0)
 		cancel() // Handle returns once this handler has
 		return nil
 	})
@@ -60,7 +60,7 @@ func Example() {
 	}
 	// Output:
 	// added ml2ai6l95vcp3hc3fk0o71pouo
-	// fired order-17 run 1 late by seconds: false
+	// fired order-17 run 1 early: false
 }
 
 func ExampleClient_Cancel() {

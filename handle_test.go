@@ -33,7 +33,9 @@ func fire(t *testing.T, c *belfry.Client, service string, n int) {
 func TestHandleSlowerThanAckWait(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
-	const n = 8
+	// The rounds of work together take longer than the ack wait, one far less: a
+	// machine that stands still for seconds delivers nothing again.
+	const n, places, ackWait, took = 8, 2, 10 * time.Second, 3 * time.Second
 	fire(t, c, "slow", n)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -44,14 +46,14 @@ func TestHandleSlowerThanAckWait(t *testing.T) {
 		calls[e.ID()]++
 		all := len(calls) == n
 		mu.Unlock()
-		work := time.NewTimer(700 * time.Millisecond) // the work
+		work := time.NewTimer(took) // the work
 		defer work.Stop()
 		<-work.C
 		if all {
 			cancel()
 		}
 		return nil
-	}, belfry.Concurrency(2), belfry.AckWait(time.Second))
+	}, belfry.Concurrency(places), belfry.AckWait(ackWait))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestHandleHandsOver(t *testing.T) {
 				cancel()
 			}
 			return nil
-		}, belfry.Concurrency(1), belfry.AckWait(time.Minute))
+		}, belfry.Concurrency(1), belfry.AckWait(2*bound))
 		late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		cancel()
 		if err != nil || late {
