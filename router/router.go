@@ -80,6 +80,7 @@ type Router struct {
 	ills    *ills
 	batcher *batcher
 	acks    *acks
+	fresh   *fresh
 	parse   func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
 
 	mu     sync.Mutex
@@ -114,7 +115,7 @@ func New(o Options) (*Router, error) {
 	}
 	geo := o.Store.Geometry()
 	r := &Router{
-		o: o, m: m, geo: geo, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
+		o: o, m: m, geo: geo, fresh: &fresh{keepMs: o.Store.Retention().Milliseconds()}, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
 	}
 	r.acks = newAcks(r.ack, ackHold)

@@ -85,11 +85,15 @@ func (c *creation) run(adds []*add) {
 		writes[i] = store.Write{ID: a.spec.Timer, Record: &a.rec}
 	}
 	var exist []*add
+	startMs := c.r.nowMs()
 	tried := map[int]error{}
 	for i, res := range c.r.o.Store.Create(c.r.run, writes) {
 		a, err := adds[i], res.Err
 		switch code := schemas.CodeOf(err); {
 		case err == nil:
+			if a.msg != nil {
+				c.r.fresh.note(startMs, a.seq)
+			}
 			c.r.accept(a, resultAccepted, &a.rec)
 		case errors.Is(err, store.ErrRevision):
 			exist = append(exist, a)
@@ -166,18 +170,23 @@ func (c *creation) register(adds []*add) []*add {
 
 // lookup finds adds that an earlier delivery has stored, and whose timers have
 // fired, concluded and expired since: they left nothing but their fired events.
+// To look reads all events since, so it is done for adds alone that are old enough
+// for that and not known to be fresh: a backlog's first.
 func (c *creation) lookup(adds []*add) []*add {
 	nowMs, keepMs := c.r.nowMs(), c.r.o.Store.Retention().Milliseconds()
 	ids, services := map[string]struct{}{}, map[string]struct{}{}
 	var subjects []string
 	since := nowMs
-	doubtful := func(a *add) bool { return a.msg != nil && max(a.rec.DueMs, a.addedMs)+keepMs <= nowMs }
+	limit, known := c.r.fresh.after(nowMs)
+	doubtful := func(a *add) bool {
+		return a.msg != nil && firstFired(a)+keepMs <= nowMs && (!known || a.seq <= limit)
+	}
 	for _, a := range adds {
 		if !doubtful(a) {
 			continue
 		}
 		ids[a.spec.Timer.MsgID(1)] = struct{}{}
-		since = min(since, a.rec.DueMs-1000)
+		since = min(since, firstFired(a)-skewMs)
 		if _, known := services[a.spec.Service]; !known {
 			services[a.spec.Service] = struct{}{}
 			subjects = append(subjects, schemas.SubjectFired(a.spec.Service))
@@ -208,6 +217,12 @@ func (c *creation) lookup(adds []*add) []*add {
 	}
 	return out
 }
+
+// skewMs is how far the clocks of servers may be apart that lead streams.
+const skewMs = 1000
+
+// firstFired is when the add's timer fired at the earliest.
+func firstFired(a *add) int64 { return max(a.rec.DueMs, a.addedMs) }
 
 // mendTries is how often a record is looked at that changes meanwhile.
 const mendTries = 8

@@ -1,0 +1,123 @@
+package router
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/store"
+)
+
+// TestFresh: a backlog's first adds are in doubt, and those behind enough new ones
+// are not, for three quarters of the retention.
+func TestFresh(t *testing.T) {
+	t.Parallel()
+	const keepMs = 16_000
+	f := &fresh{keepMs: keepMs}
+	is := func(nowMs int64, want uint64, known bool) {
+		t.Helper()
+		if seq, ok := f.after(nowMs); seq != want || ok != known {
+			t.Errorf("at %d: after %d, %v; want %d, %v", nowMs, seq, ok, want, known)
+		}
+	}
+	is(0, 0, false)
+	seq := uint64(0)
+	for range store.RouterMaxAckPending - 1 {
+		seq++
+		f.note(int64(seq/20), seq) // 1,000 ms in all
+	}
+	is(1000, 0, false)
+	f.note(1000, seq+1)
+	is(1000, seq+1, true)
+	is(12_000-1, seq+1, true)
+	is(12_000, 0, false) // the first of them are too long ago
+	// Enough of one slice is enough: what comes later says nothing about less.
+	for range 3 * store.RouterMaxAckPending {
+		seq++
+		f.note(20_000, seq)
+	}
+	is(20_000, 2*store.RouterMaxAckPending-1, true)
+	is(40_000, 0, false)
+}
+
+// TestFreshIsNeverWrong plays a work queue whose routers die, whose oldest adds are
+// stuck for a while, and whose server forgets what it has delivered: what fresh
+// vouches for was not stored longer ago than a record is kept.
+func TestFreshIsNeverWrong(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		q := &queue{rnd: rand.New(rand.NewPCG(seed, 1)), nowMs: 1, next: 1, f: &fresh{keepMs: queueKeepMs}}
+		for q.next <= queueAdds || len(q.pending)+len(q.lost) > 0 {
+			q.step()
+		}
+		if q.wrong > 0 || q.vouched == 0 {
+			t.Errorf("seed %d: fresh vouched for %d, wrongly for %d", seed, q.vouched, q.wrong)
+		}
+	}
+}
+
+const queueKeepMs, queueAdds = 4000, 30 * store.RouterMaxAckPending
+
+type queue struct {
+	rnd           *rand.Rand
+	f             *fresh
+	nowMs, turnMs int64
+	stuck         bool // the oldest of what is pending
+	next          int
+	pending       []int // with routers
+	lost          []int // stored by routers that died before they acknowledged
+	acked         [queueAdds + 1]bool
+	storedMs      [queueAdds + 1]int64 // or 0
+	vouched       int
+	wrong         int
+}
+
+func (q *queue) step() {
+	if q.nowMs += int64(q.rnd.IntN(40)); q.nowMs >= q.turnMs {
+		q.turnMs = q.nowMs + int64(q.rnd.IntN(3*queueKeepMs))
+		q.stuck = !q.stuck
+		q.pending, q.lost = append(q.pending, q.lost...), nil
+		slices.Sort(q.pending)
+		if q.rnd.IntN(4) == 0 { // the server was killed
+			q.next, q.pending = 1, nil
+		}
+		if q.rnd.IntN(4) == 0 { // this router was
+			q.f = &fresh{keepMs: queueKeepMs}
+		}
+	}
+	for n := q.rnd.IntN(500); n > 0 && q.next <= queueAdds && len(q.pending)+len(q.lost) < store.RouterMaxAckPending; n-- {
+		if !q.acked[q.next] {
+			q.pending = append(q.pending, q.next)
+		}
+		q.next++
+	}
+	first, last := 0, min(len(q.pending), 2000)
+	if q.stuck {
+		first, last = len(q.pending)*99/100, len(q.pending)
+	}
+	limit, known := q.f.after(q.nowMs)
+	for _, seq := range q.pending[first:last] {
+		q.take(seq, known && uint64(seq) > limit)
+	}
+	q.pending = slices.Concat(q.pending[:first], q.pending[last:])
+}
+
+// take has one add stored, by this router or another, and maybe acknowledged.
+func (q *queue) take(seq int, vouched bool) {
+	at := q.storedMs[seq]
+	if vouched {
+		q.vouched++
+		if at != 0 && at+queueKeepMs <= q.nowMs {
+			q.wrong++
+		}
+	}
+	if at == 0 {
+		q.storedMs[seq] = q.nowMs
+		if q.rnd.IntN(20) > 0 {
+			q.f.note(q.nowMs, uint64(seq))
+		}
+	}
+	if q.acked[seq] = q.rnd.IntN(50) > 0; !q.acked[seq] {
+		q.lost = append(q.lost, seq)
+	}
+}
