@@ -32,7 +32,6 @@ func (r *Router) serveAPI() error {
 		handle    func(context.Context, micro.Request) (any, error)
 	}{
 		{"get", "one timer: {timer} or {id, source}", false, handler(r.get)},
-		{"cancel", "cancel a timer that has not fired: {timer} or {id, source}", false, handler(r.cancelTimer)},
 		{"reschedule", "move a pending timer: {timer, at} or {id, source, after}", false, handler(r.reschedule)},
 		{"list", "timers by state, service, group; paged", true, handler(r.list)},
 		{"dead.list", "dead letters by service or timer; paged", true, handler(r.deadList)},
@@ -49,10 +48,17 @@ func (r *Router) serveAPI() error {
 	if err := add("add", "a CloudEvent as on timers.add; answered once it is stored", r.handleAdd); err != nil {
 		return err
 	}
+	if err := add("cancel", "cancel a timer that has not fired: {timer} or {id, source}", r.handleCancel); err != nil {
+		return err
+	}
 	for _, e := range endpoints {
+		slots := r.quick
+		if e.slow {
+			slots = r.slow
+		}
 		h := func(req micro.Request) {
-			r.serve(e.verb, req, e.slow, func() (any, error) {
-				ctx, cancel := context.WithTimeoutCause(r.run, apiTimeout, schemas.Errorf(schemas.CodeUnavailable, "the request took longer than %s", apiTimeout))
+			r.serve(e.verb, req, slots, func() (any, error) {
+				ctx, cancel := context.WithTimeoutCause(r.run, apiTimeout, errSlow)
 				defer cancel()
 				return e.handle(ctx, req)
 			})
@@ -64,8 +70,12 @@ func (r *Router) serveAPI() error {
 	return nil
 }
 
-// errClosed answers requests that come while the router stops.
-var errClosed = schemas.Errorf(schemas.CodeUnavailable, "this router is stopping; nothing was done: try again")
+var (
+	// errClosed answers requests that come while the router stops.
+	errClosed = schemas.Errorf(schemas.CodeUnavailable, "this router is stopping; nothing was done: try again")
+	// errSlow answers requests that took too long.
+	errSlow = schemas.Errorf(schemas.CodeUnavailable, "the request took longer than %s; it may have taken effect", apiTimeout)
+)
 
 // endpointName has no dots: micro's names are tokens.
 func endpointName(verb string) string {
@@ -81,36 +91,53 @@ func endpointName(verb string) string {
 // handler decodes a request of a verb.
 func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Context, micro.Request) (any, error) {
 	return func(ctx context.Context, req micro.Request) (any, error) {
-		var q Q
-		if len(req.Data()) > 0 {
-			if err := json.Unmarshal(req.Data(), &q); err != nil {
-				return nil, schemas.Errorf(schemas.CodeBadRequest, "the request is not the JSON object expected: %w", err)
-			}
+		q, err := decode[Q](req)
+		if err != nil {
+			return nil, err
 		}
 		return f(ctx, q)
 	}
 }
 
-// serve runs one request beside others, up to a bound.
-func (r *Router) serve(verb string, req micro.Request, slow bool, f func() (any, error)) {
-	slots := r.quick
-	if slow {
-		slots = r.slow
+func decode[Q any](req micro.Request) (q Q, err error) {
+	if len(req.Data()) == 0 {
+		return q, nil
 	}
+	if err := json.Unmarshal(req.Data(), &q); err != nil {
+		return q, schemas.Errorf(schemas.CodeBadRequest, "the request is not the JSON object expected: %w", err)
+	}
+	return q, nil
+}
+
+// enter takes a place for a request, or answers it.
+func (r *Router) enter(verb string, req micro.Request, places chan struct{}) bool {
 	select {
-	case slots <- struct{}{}:
+	case places <- struct{}{}:
 	default:
-		r.respond(verb, req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit; nothing was done: try again", cap(slots)))
-		return
+		r.respond(verb, req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit; nothing was done: try again", cap(places)))
+		return false
 	}
-	if !r.enter() {
-		<-slots
+	if !r.open() {
+		<-places
 		r.respond(verb, req, nil, errClosed)
+		return false
+	}
+	return true
+}
+
+// leave gives the place back.
+func (r *Router) leave(places chan struct{}) {
+	<-places
+	r.api.Done()
+}
+
+// serve runs one request beside others, up to a bound.
+func (r *Router) serve(verb string, req micro.Request, places chan struct{}, f func() (any, error)) {
+	if !r.enter(verb, req, places) {
 		return
 	}
 	go func() {
-		defer r.api.Done()
-		defer func() { <-slots }()
+		defer r.leave(places)
 		v, err := r.contain(f)
 		r.respond(verb, req, v, err)
 	}()
@@ -128,15 +155,32 @@ func (r *Router) contain(f func() (any, error)) (v any, err error) {
 	return f()
 }
 
+// appender is an answer that encodes itself as JSON.
+type appender interface{ Append(b []byte) []byte }
+
+// timerAnswer is what requests about one timer are answered with.
+type timerAnswer struct{ t *store.Timer }
+
+func (a timerAnswer) Append(b []byte) []byte {
+	return schemas.AppendInfo(b, a.t.ID, &a.t.Record, a.t.Rev)
+}
+
+func encode(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case []byte:
+		return v, nil
+	case appender:
+		return v.Append(make([]byte, 0, 512)), nil
+	}
+	return json.Marshal(v)
+}
+
 // respond answers; bytes are JSON already.
 func (r *Router) respond(verb string, req micro.Request, v any, err error) {
 	code := "ok"
 	if err == nil {
-		b, encoded := v.([]byte)
-		if !encoded {
-			b, err = json.Marshal(v)
-		}
-		if err == nil {
+		var b []byte
+		if b, err = encode(v); err == nil {
 			err = r.answer(req, nil, b)
 		}
 		if err == nil {
@@ -175,7 +219,7 @@ func (r *Router) handleAdd(req micro.Request) {
 		r.respond("add", req, nil, schemas.Errorf(schemas.CodeUnavailable, "%d adds are being served, which is the limit; nothing was done: try again, or publish to %s", cap(r.adds), schemas.SubjectAdd))
 		return
 	}
-	if !r.enter() {
+	if !r.open() {
 		<-r.adds
 		r.respond("add", req, nil, errClosed)
 		return
@@ -191,7 +235,7 @@ func (r *Router) handleAdd(req micro.Request) {
 		timer.Stop()
 		defer r.api.Done()
 		<-r.adds
-		r.respond("add", req, reply, err)
+		r.respond("add", req, &reply, err)
 	}
 	timer = r.deadline(a)
 	close(started)
@@ -220,7 +264,7 @@ func (r *Router) get(ctx context.Context, q schemas.TimerRef) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return info(t), nil
+	return timerAnswer{&t}, nil
 }
 
 // change replaces a record by what f makes of it, as often as it takes to meet
@@ -236,13 +280,13 @@ func (r *Router) change(ctx context.Context, ref schemas.TimerRef, f func(*schem
 			return nil, err
 		}
 		if unchanged {
-			return info(t), nil
+			return timerAnswer{&t}, nil
 		}
 		rev, err := r.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: ttl})
 		switch {
 		case err == nil:
 			t.Rev = rev
-			return info(t), nil
+			return timerAnswer{&t}, nil
 		case !errors.Is(err, store.ErrRevision):
 			return nil, err
 		case ctx.Err() != nil:

@@ -29,6 +29,25 @@ type faulty struct {
 	list func()
 	// deadDelete is asked before each removal of a dead letter.
 	deadDelete func() error
+	// peek is given each answer to PeekAsync, and update to UpdateAsync.
+	peek   func(id schemas.TimerID, p store.Peek, done func(store.Peek))
+	update func(store.Result, func(store.Result))
+}
+
+func (f *faulty) PeekAsync(id schemas.TimerID, done func(store.Peek)) {
+	if f.peek == nil {
+		f.Store.PeekAsync(id, done)
+		return
+	}
+	f.Store.PeekAsync(id, func(p store.Peek) { f.peek(id, p, done) })
+}
+
+func (f *faulty) UpdateAsync(w store.Write, done func(store.Result)) {
+	if f.update == nil {
+		f.Store.UpdateAsync(w, done)
+		return
+	}
+	f.Store.UpdateAsync(w, func(res store.Result) { f.update(res, done) })
 }
 
 func (f *faulty) Create(ctx context.Context, writes []store.Write) []store.Result {

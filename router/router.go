@@ -26,7 +26,10 @@ type Store interface {
 	RegisterService(ctx context.Context, svc string) error
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	PeekAsync(id schemas.TimerID, done func(store.Peek))
 	Update(ctx context.Context, w store.Write) (uint64, error)
+	UpdateAsync(w store.Write, done func(store.Result))
+	AddForgotten(addedMs int64) bool
 	ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
@@ -96,7 +99,9 @@ type Router struct {
 	closed bool
 	// places bound the requests under way, by kind.
 	adds, quick, slow chan struct{}
-	run               context.Context
+	// cancels are those that wait for a step on the short way.
+	cancels chan *cancel
+	run     context.Context
 }
 
 var errStopping = errors.New("router is stopping")
@@ -117,6 +122,7 @@ func New(o Options) (*Router, error) {
 	r := &Router{
 		o: o, m: m, geo: geo, fresh: &fresh{keepMs: o.Store.Retention().Milliseconds()}, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
+		cancels: make(chan *cancel, apiParallel),
 	}
 	r.acks = newAcks(r.ack, ackHold)
 	return r, nil
@@ -145,11 +151,17 @@ func (r *Router) Start(ctx context.Context) error {
 	r.run, r.cancel, r.pulling = run, cancel, pulling
 	r.batcher = newBatcher(r.process)
 	r.wg.Go(r.batcher.loop)
+	for range cancelWorkers {
+		r.wg.Go(r.cancelLoop)
+	}
 	r.reading.Go(func() { r.readAll(pull, msgs) })
 	if err := r.serveAPI(); err != nil {
 		cancel(errStopping)
+		r.shut()
+		r.api.Wait() // requests may have come already
 		r.reading.Wait()
 		r.batcher.close()
+		close(r.cancels)
 		r.wg.Wait()
 		r.acks.close()
 		return err
@@ -167,10 +179,7 @@ func (r *Router) Stop(ctx context.Context) error {
 	}
 	err := r.svc.Stop()
 	r.pulling()
-	// The service drains in the background: requests may still come.
-	r.gate.Lock()
-	r.closed = true
-	r.gate.Unlock()
+	r.shut() // the service drains in the background: requests may still come
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -178,6 +187,7 @@ func (r *Router) Stop(ctx context.Context) error {
 		r.api.Wait()
 		r.reading.Wait()
 		r.batcher.close()
+		close(r.cancels)
 		r.wg.Wait()
 		r.acks.close()
 	}()
@@ -199,8 +209,15 @@ func (r *Router) Stop(ctx context.Context) error {
 	return nil
 }
 
-// enter counts a request into api, unless the router is stopping.
-func (r *Router) enter() bool {
+// shut lets no request in any more.
+func (r *Router) shut() {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	r.closed = true
+}
+
+// open counts a request into api, unless the router is stopping.
+func (r *Router) open() bool {
 	r.gate.Lock()
 	defer r.gate.Unlock()
 	if r.closed {

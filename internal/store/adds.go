@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,8 +15,8 @@ import (
 
 // oldestAdd remembers that all adds stored before a time are acknowledged.
 type oldestAdd struct {
+	ms atomic.Int64 // whatever was stored before this, by the leader's clock, is gone
 	mu sync.Mutex
-	ms int64     // whatever was stored before this, by the leader's clock, is gone
 	at time.Time // when that was asked
 }
 
@@ -23,6 +24,8 @@ type oldestAdd struct {
 const (
 	oldestAddFresh = 20 * time.Millisecond // how long an answer is good for, if it does not tell enough
 	forgetBatch    = 256
+	// leaderApart is more than one leader's clock is behind that of the one before.
+	leaderApart = time.Second
 )
 
 // ForgetAdd makes sure that the add which a timer came from is not delivered
@@ -62,9 +65,12 @@ func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Hea
 
 // addGone reports whether all adds that were stored by addedMs are acknowledged.
 func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
+	if s.AddForgotten(addedMs) {
+		return true, nil
+	}
 	s.oldest.mu.Lock()
 	defer s.oldest.mu.Unlock()
-	if addedMs < s.oldest.ms {
+	if s.AddForgotten(addedMs) {
 		return true, nil
 	}
 	if time.Since(s.oldest.at) < oldestAddFresh {
@@ -77,9 +83,11 @@ func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 	}
 	ms := info.State.FirstTime.UnixMilli()
 	if info.State.Msgs == 0 {
-		ms = info.State.LastTime.UnixMilli() + 1
+		// Nothing waits: what the leader stored until it said so is gone.
+		ms = max(info.State.LastTime.UnixMilli()+1, info.TimeStamp.Add(-leaderApart).UnixMilli())
 	}
-	s.oldest.ms, s.oldest.at = ms, at
+	s.oldest.ms.Store(ms)
+	s.oldest.at = at
 	return addedMs < ms, nil
 }
 

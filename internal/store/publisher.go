@@ -53,6 +53,8 @@ type slot struct {
 	at   time.Duration // when it was sent, since publisher.start
 	op   string
 	done func(ack, error)
+	// whole, if set, is given the answer as it is; done then only what went wrong.
+	whole func(*nats.Msg)
 }
 
 // ack is JetStream's acknowledgement of one message.
@@ -89,6 +91,12 @@ func newPublisher(nc *nats.Conn, window int, timeout time.Duration) (*publisher,
 // send publishes and returns; done is called exactly once, on another goroutine
 // or on this one, never under a lock. It blocks only for a place in the window.
 func (p *publisher) send(op, subject string, hdr nats.Header, data []byte, done func(ack, error)) {
+	p.ask(op, subject, hdr, data, nil, done)
+}
+
+// ask is send for a call whose answer is no acknowledgement: either whole or done
+// is called.
+func (p *publisher) ask(op, subject string, hdr nats.Header, data []byte, whole func(*nats.Msg), done func(ack, error)) {
 	if !p.nc.IsConnected() {
 		done(ack{}, mapError(op, nats.ErrDisconnected))
 		return
@@ -113,7 +121,7 @@ func (p *publisher) send(op, subject string, hdr nats.Header, data []byte, done 
 	}
 	s := &p.slots[i]
 	s.gen++
-	s.busy, s.at, s.op, s.done = true, time.Since(p.start), op, done
+	s.busy, s.at, s.op, s.done, s.whole = true, time.Since(p.start), op, done, whole
 	token := uint64(s.gen)<<32 | uint64(i)
 	p.mu.Unlock()
 	err := p.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: p.prefix + strconv.FormatUint(token, 36), Header: hdr, Data: data})
@@ -131,8 +139,28 @@ func (p *publisher) onAck(m *nats.Msg) {
 		p.finish(token, ack{}, nats.ErrNoResponders)
 		return
 	}
+	if p.finishWhole(token, m) {
+		return
+	}
 	a, err := parseAck(m.Data)
 	p.finish(token, a, err)
+}
+
+// finishWhole answers a call of ask; false if it is none.
+func (p *publisher) finishWhole(token uint64, m *nats.Msg) bool {
+	i, gen := uint32(token), uint32(token>>32)
+	p.mu.Lock()
+	if int(i) >= len(p.slots) || p.slots[i].gen != gen || !p.slots[i].busy || p.slots[i].whole == nil {
+		p.mu.Unlock()
+		return false
+	}
+	s := &p.slots[i]
+	whole := s.whole
+	s.busy, s.done, s.whole = false, nil, nil
+	p.mu.Unlock()
+	p.free <- i
+	whole(m)
+	return true
 }
 
 var (
@@ -175,7 +203,7 @@ func (p *publisher) finish(token uint64, a ack, err error) {
 	}
 	s := &p.slots[i]
 	op, done := s.op, s.done
-	s.busy, s.done = false, nil
+	s.busy, s.done, s.whole = false, nil, nil
 	p.mu.Unlock()
 	p.free <- i
 	if err != nil {

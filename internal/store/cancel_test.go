@@ -1,0 +1,83 @@
+package store
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestPeek(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s, err := Open(t.Context(), nc, Config{Node: "n1"}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	peek := func(id schemas.TimerID) (Timer, error) {
+		got := make(chan Peek, 1)
+		s.PeekAsync(id, func(p Peek) { got <- p })
+		return (<-got).Timer()
+	}
+	now := time.Now().UnixMilli()
+	id := benchID(1)
+	if _, err := peek(id); !errors.Is(err, schemas.ErrNotFound) {
+		t.Errorf("before it is there: %v", err)
+	}
+	res := s.Create(t.Context(), []Write{{ID: id, Record: benchRecord(now+time.Hour.Milliseconds(), now)}})
+	if res[0].Err != nil {
+		t.Fatal(res[0].Err)
+	}
+	want, err := s.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := peek(id)
+	if err != nil || got.ID != id || got.Rev != want.Rev || string(got.Record.Append(nil)) != string(want.Record.Append(nil)) {
+		t.Errorf("%+v %v, want %+v", got, err, want)
+	}
+	// A KV client deletes the key.
+	subject, _ := s.timerSubject(id)
+	if _, err := s.js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Header: nats.Header{"KV-Operation": {"DEL"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peek(id); !errors.Is(err, schemas.ErrNotFound) {
+		t.Errorf("deleted: %v", err)
+	}
+	nc.Close()
+	if _, err := peek(id); !errors.Is(err, schemas.ErrUnavailable) {
+		t.Errorf("without a connection: %v", err)
+	}
+}
+
+// TestAddForgotten: with nothing waiting in TIMERS_ADD, adds of a while ago are
+// known to be gone, also where none came by the stream for long.
+func TestAddForgotten(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), natstest.Run(t).Connect(), Config{Node: "n1"}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	now := time.Now()
+	past := now.Add(-time.Minute).UnixMilli()
+	if s.AddForgotten(past) {
+		t.Error("known before anybody has asked")
+	}
+	none := func(nats.Header, []byte) bool { t.Error("an add was found"); return false }
+	if err := s.ForgetAdd(t.Context(), past, none); err != nil {
+		t.Fatal(err)
+	}
+	if !s.AddForgotten(past) || s.AddForgotten(time.Now().UnixMilli()) {
+		t.Errorf("a minute ago: %v, now: %v", s.AddForgotten(past), s.AddForgotten(time.Now().UnixMilli()))
+	}
+	if err := s.ForgetAdd(t.Context(), now.Add(time.Minute).UnixMilli(), none); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,222 @@
+package router_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// old stores a timer that was added long ago, so that its add is known to be gone.
+func (f *fixture) old(id string, change func(*schemas.Record)) store.Timer {
+	f.t.Helper()
+	due := time.Now().Add(time.Hour).UnixMilli()
+	rec := &schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, Service: "s", Source: "/test", EventID: id, Type: "t",
+		AddedMs: time.Now().Add(-time.Hour).UnixMilli(), DueMs: due, ScheduledMs: due}
+	t := store.Timer{ID: schemas.NewTimerID("/test", id), Record: *rec}
+	res := f.store.Create(f.t.Context(), []store.Write{{ID: t.ID, Record: rec}})
+	if res[0].Err != nil {
+		f.t.Fatal(res[0].Err)
+	}
+	t.Rev = res[0].Rev
+	if change != nil {
+		change(&t.Record)
+		rev, err := f.store.Update(f.t.Context(), store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		t.Rev = rev
+	}
+	return t
+}
+
+// cancelAll asks for many cancels at once, and returns the codes.
+func (f *fixture) cancelAll(ids []string) []string {
+	f.t.Helper()
+	codes := make([]string, len(ids))
+	var wg sync.WaitGroup
+	for i, id := range ids {
+		wg.Go(func() {
+			m, err := f.nc.Request(schemas.SubjectAPIPrefix+"cancel", fmt.Appendf(nil, `{"timer":%q}`, schemas.NewTimerID("/test", id)), bound)
+			if err != nil {
+				f.t.Error(err)
+				return
+			}
+			if codes[i] = m.Header.Get(micro.ErrorCodeHeader); codes[i] != "" {
+				return
+			}
+			var info schemas.TimerInfo
+			if err := json.Unmarshal(m.Data, &info); err != nil || info.State != schemas.StateCancelled || info.ID != id || info.Done == "" {
+				f.t.Errorf("%s: %s %v", id, m.Data, err)
+			}
+			if tm, err := f.store.Get(f.t.Context(), info.Timer); err != nil || tm.Rev != info.Revision || tm.Record.State != schemas.StateCancelled {
+				f.t.Errorf("%s: answered %+v, stored %+v %v", id, info, tm, err)
+			}
+		})
+	}
+	wg.Wait()
+	return codes
+}
+
+func (f *fixture) check(ids, codes, want []string) {
+	f.t.Helper()
+	for i := range ids {
+		if codes[i] != want[i] {
+			f.t.Errorf("cancel of %s: %q, want %q", ids[i], codes[i], want[i])
+		}
+	}
+}
+
+// TestManyCancels: what comes at once is answered as one by one, whether the
+// timers can be cancelled or not.
+func TestManyCancels(t *testing.T) {
+	t.Parallel()
+	var peeks atomic.Int64
+	f := setupFaulty(t, &faulty{peek: func(_ schemas.TimerID, p store.Peek, done func(store.Peek)) { peeks.Add(1); done(p) }})
+	var ids, want []string
+	for i := range 200 {
+		id, code := fmt.Sprint(i), ""
+		switch i % 5 {
+		case 0, 1:
+			f.old(id, nil)
+		case 2:
+			f.old(id, func(r *schemas.Record) { r.State, r.Queued = schemas.StateDelivered, false })
+			code = "already_fired"
+		case 3:
+			f.old(id, func(r *schemas.Record) { r.State, r.Queued, r.DoneMs = schemas.StateCancelled, false, 1 })
+		default:
+			code = "not_found"
+		}
+		ids, want = append(ids, id), append(want, code)
+	}
+	f.old("first", nil)
+	f.check([]string{"first"}, f.cancelAll([]string{"first"}), []string{""})
+	if n := peeks.Load(); n != 0 {
+		t.Errorf("one cancel alone peeked %d times", n)
+	}
+	f.check(ids, f.cancelAll(ids), want)
+	if n := peeks.Load(); n < 20 {
+		t.Errorf("%d of 200 cancels at once took the short way", n)
+	}
+}
+
+// TestCancelWithOldPeeks: the replica that is asked has not heard the last, and
+// knows timers only as they were. Nothing is decided by that.
+func TestCancelWithOldPeeks(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	known := map[schemas.TimerID]store.Peek{}
+	var old atomic.Int64
+	f := setupFaulty(t, &faulty{peek: func(id schemas.TimerID, p store.Peek, done func(store.Peek)) {
+		mu.Lock()
+		was, ok := known[id]
+		mu.Unlock()
+		if ok {
+			old.Add(1)
+			p = was
+		}
+		done(p)
+	}})
+	remember := func(id schemas.TimerID) {
+		t.Helper()
+		got := make(chan store.Peek, 1)
+		f.store.PeekAsync(id, func(p store.Peek) { got <- p })
+		mu.Lock()
+		defer mu.Unlock()
+		known[id] = <-got
+	}
+	var ids, want []string
+	for i := range 120 {
+		id, code := fmt.Sprint(i), ""
+		var tm store.Timer
+		switch i % 3 {
+		case 0: // known as not there, and pending
+			remember(schemas.NewTimerID("/test", id))
+			f.old(id, nil)
+		case 1: // known as pending, and fired since
+			tm = f.old(id, nil)
+			remember(tm.ID)
+			tm.Record.State, tm.Record.Queued = schemas.StateDelivered, false
+			code = "already_fired"
+		default: // known as fired, and waiting for a retry since
+			tm = f.old(id, func(r *schemas.Record) { r.State, r.Queued = schemas.StateDelivered, false })
+			remember(tm.ID)
+			tm.Record.State, tm.Record.Queued = schemas.StateRetrying, true
+		}
+		if tm.Rev > 0 {
+			if _, err := f.store.Update(t.Context(), store.Write{ID: tm.ID, Rev: tm.Rev, Record: &tm.Record}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ids, want = append(ids, id), append(want, code)
+	}
+	f.check(ids, f.cancelAll(ids), want)
+	if old.Load() < 20 {
+		t.Errorf("%d peeks were old", old.Load())
+	}
+}
+
+// TestCancelWithoutPeek: a read that is not answered holds up neither its cancel
+// nor the others, and leaves no place taken.
+func TestCancelWithoutPeek(t *testing.T) {
+	t.Parallel()
+	var lost atomic.Int64
+	f := setupFaulty(t, &faulty{peek: func(_ schemas.TimerID, p store.Peek, done func(store.Peek)) {
+		if lost.Add(1)%2 == 0 {
+			done(p)
+		}
+	}})
+	for round := range 4 { // together more than there are places
+		var ids, want []string
+		for i := range 200 {
+			id := fmt.Sprint(round, "-", i)
+			f.old(id, nil)
+			ids, want = append(ids, id), append(want, "")
+		}
+		f.check(ids, f.cancelAll(ids), want)
+	}
+	if lost.Load() < 20 {
+		t.Errorf("%d cancels took the short way", lost.Load())
+	}
+}
+
+// TestCancelNotStored: a write that is not answered is told in time; when the
+// answer comes, the place is free.
+func TestCancelNotStored(t *testing.T) {
+	t.Parallel()
+	free := make(chan struct{})
+	var held atomic.Int64
+	f := setupFaulty(t, &faulty{update: func(res store.Result, done func(store.Result)) {
+		held.Add(1)
+		go func() { <-free; done(res) }()
+	}})
+	f.old("first", nil) // its cancel finds out that old adds are gone
+	f.check([]string{"first"}, f.cancelAll([]string{"first"}), []string{""})
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, fmt.Sprint(i))
+		f.old(ids[i], nil)
+	}
+	unavailable := 0
+	for _, code := range f.cancelAll(ids) {
+		if code == "unavailable" {
+			unavailable++
+		}
+	}
+	if unavailable < int(held.Load()) || held.Load() < 20 {
+		t.Errorf("%d of %d held were told so", unavailable, held.Load())
+	}
+	close(free)
+	want := make([]string, len(ids))
+	f.check(ids, f.cancelAll(ids), want) // as the error said, it may have taken effect
+	if err := f.r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
