@@ -125,7 +125,9 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 		if err := s.Store.PutIndex(ctx, t.ID, next); err != nil {
 			return err
 		}
-		if !oldest.IsZero() && rec.FiredMs >= oldest.UnixMilli() {
+		// It was stored when it was claimed or later, and what left the stream is no
+		// younger than what is there: in the same millisecond it may be either.
+		if !oldest.IsZero() && rec.FiredMs > oldest.UnixMilli() {
 			continue
 		}
 		ids := map[string]struct{}{t.ID.MsgID(rec.Run): {}}
