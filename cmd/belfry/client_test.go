@@ -41,8 +41,13 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
-			begun := time.Now()
-			r := belfryRun(t, append(strings.Fields(line), "--timeout", "500ms", "--nats-url", srv.URL())...)
+			var r result
+			var begun time.Time
+			for try, reached := 0, false; try < 5 && !reached; try++ { // a machine that stands still has no time to connect
+				begun = time.Now()
+				r = belfryRun(t, append(strings.Fields(line), "--timeout", "500ms", "--nats-url", srv.URL())...)
+				reached = !strings.Contains(r.err, "cannot be reached")
+			}
 			r.oneLine(t, exitUnreachable, "not done within --timeout 500ms", want)
 			if took := time.Since(begun); took < 500*time.Millisecond {
 				t.Errorf("it ended after %s", took)

@@ -150,7 +150,7 @@ func TestTLS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			for _, cmd := range []string{"ls --timeout 3s", "serve --http -"} {
+			for _, cmd := range []string{"ls --timeout 60s", "serve --http -"} {
 				belfryRun(t, append(append(strings.Fields(cmd), "--nats-url", url), tt.flags...)...).oneLine(t, tt.code, tt.want)
 			}
 		})
@@ -230,7 +230,7 @@ func TestCreds(t *testing.T) {
 	n := serveOn(t, url, with(good)...)
 	n.nats = url
 	ok[added](t, n, append([]string{"add", "--in", "1h", "--id", "known", "--source", "/s"}, with(good)...)...)
-	for _, cmd := range []string{"ls --timeout 3s", "serve --http -"} {
+	for _, cmd := range []string{"ls --timeout 60s", "serve --http -"} {
 		args := append(strings.Fields(cmd), "--nats-url", url)
 		belfryRun(t, append(args, with(bad)...)...).oneLine(t, exitUnreachable, "Authorization Violation")
 		belfryRun(t, append(args, with(good)[:6]...)...).oneLine(t, exitUnreachable, "Authorization Violation")
