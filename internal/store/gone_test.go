@@ -27,7 +27,7 @@ func TestServerGone(t *testing.T) {
 			if kind == "in process" {
 				nc = srv.InProcess
 			}
-			s := open(t, nc(nats.ReconnectBufSize(-1)), func(c *store.Config) { c.Timeout = 3 * time.Second })
+			s := open(t, nc(nats.ReconnectBufSize(-1)), func(c *store.Config) { c.Timeout = 15 * time.Second })
 			g := s.Geometry()
 			due := storetest.NowMs(t, s) + 60_000
 			ids := storetest.IDsOf(g, 0, 200)
