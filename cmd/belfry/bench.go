@@ -45,7 +45,7 @@ fails, whatever its figures are.`,
 	for _, w := range bench.Workloads() {
 		root.AddCommand(c.benchWorkload(w))
 	}
-	root.AddCommand(c.benchTable(), c.benchServer())
+	root.AddCommand(c.benchTable(), c.benchCurves(), c.benchServer())
 	return root
 }
 
@@ -76,6 +76,9 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), api (timers.api.add, one at a time and worker), or client (the Go client's Add, which asks the API, one call at a time and worker)")
 	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
 	f.Var(durationValue{&b.config.Lead}, "lead", "how far ahead of its due time a timer is added (default: chosen)")
+	f.IntVar(&b.config.Services, "services", 1, "services that the timers of steady, burst, day and callback are for, in turn")
+	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are told (without HTTP callbacks)")
+	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due a second beside those that wait")
 	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, whatever the profile is that is measured then")
 	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers let through before anything is measured; -1 for none")
 	f.IntVar(&b.config.Raw, "raw", defaults.Raw, "raw JetStream operations of each kind to measure on the same server after the run")

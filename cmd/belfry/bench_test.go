@@ -84,9 +84,25 @@ func TestBenchUsage(t *testing.T) {
 		{"callback", []string{"day", "--callback", "smoke"}},
 		{"profile", []string{"table", "--profile", "slow"}},
 		{"row", []string{"table", "--only", "nothing"}},
+		{"curve", []string{"curves", "--only", "nothing"}},
+		{"services", []string{"steady", "--services", "-3"}},
 		{"scale", []string{"table", "--scale", "7"}},
 		{"must end in", []string{"add", "--plot", "x.pdf"}},
 	} {
 		belfryRun(t, append([]string{"bench"}, c.args...)...).oneLine(t, exitUsage, c.want)
+	}
+}
+
+func TestBenchCurves(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	r := belfryRun(t, "bench", "curves", "--profile", "fast", "--only", "replicas", "--scale", "0.1", "--warmup", "20", "--out", out)
+	if r.code != 0 || !strings.Contains(r.out, "| fast: by replicas | 1 | 3 |") {
+		t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+	}
+	for _, name := range []string{"curves.json", "curves.md", "curves.html", "curve-replicas.svg"} {
+		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v %v", name, info, err)
+		}
 	}
 }

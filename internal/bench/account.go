@@ -139,7 +139,7 @@ func againAfter(ctx context.Context, err error, moved time.Time, patience time.D
 func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.Time)) (uint64, error) {
 	last := from - 1
 	c, err := w.env.js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{schemas.SubjectFired(w.adder.service)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		FilterSubjects: []string{w.adder.fired()}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
 		InactiveThreshold: readerGone,
 	})
 	if err != nil {

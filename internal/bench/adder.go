@@ -35,6 +35,8 @@ type Adder struct {
 	prefix  string // of ids: unique for the run
 	mark    []byte // prefix
 	service string
+	// names are the services that timers are for in turn, if there are several.
+	names []string
 	// callback is where the timers call back, or "".
 	callback string
 	pad      string
@@ -89,7 +91,7 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 	body = append(body, `{"specversion":"1.0","id":"`...)
 	body = append(body, a.ID(n)...)
 	body = append(body, `","source":"`+source+`","type":"belfry.bench","timersvc":"`...)
-	body = append(body, a.service...)
+	body = append(body, a.serviceOf(n)...)
 	if a.callback != "" {
 		body = append(body, `","timercallback":"`...)
 		body = append(body, a.callback...)

@@ -96,6 +96,9 @@ func (e *Env) prepareBurst(ctx context.Context, lead time.Duration, p *progress)
 	if err != nil {
 		return nil, err
 	}
+	if err := e.beginServices(ctx, a, &Result{}); err != nil {
+		return nil, err
+	}
 	b := &burst{at: time.Now().Add(lead).UnixMilli()}
 	due := make([]int64, e.Count)
 	for n := range due {

@@ -31,6 +31,11 @@ type Config struct {
 	LoadFast bool
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
+	// Apart runs the node in a process of its own, too, so that what it uses is told
+	// apart from what the clients use. It takes no HTTP callbacks.
+	Apart bool
+	// Idle watches it for Seconds after the run, with Apart.
+	Idle bool
 
 	// Rate is how many timers are due a second; for single adders how many are
 	// begun a second, 0 for as many as there can be.
@@ -39,6 +44,9 @@ type Config struct {
 	Seconds int
 	// Count is how many timers there are, where Rate does not say.
 	Count int
+	// Beside is how many timers are due a second, for Seconds, beside those that the
+	// pending workload has added; 0 for none.
+	Beside int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
 	// Workers add, or cancel, at the same time, each on a connection of its own;
@@ -49,6 +57,10 @@ type Config struct {
 	Via string
 	// Callback is what timers call back: CallbackHTTP, CallbackNATS, or nothing.
 	Callback string
+	// Services is how many services the timers of steady, burst, day and callback
+	// are for, in turn; default 1. If there are several, each has had a timer before
+	// anything is measured.
+	Services int
 	// Lead is how far ahead of its due time a timer is added; 0 lets the workload
 	// choose.
 	Lead time.Duration
@@ -120,6 +132,7 @@ const (
 	DefaultSingles = 16
 	DefaultWarmup  = 2000
 	maxWorkers     = 1024
+	maxServices    = 10_000
 	maxCount       = 100_000_000
 	replicas       = 3
 )
@@ -149,6 +162,7 @@ func (c *Config) setDefaults() error {
 	orInt(&c.Workers, DefaultSingles)
 	orInt(&c.Warmup, DefaultWarmup)
 	orInt(&c.Shards, schemas.DefaultShards)
+	orInt(&c.Services, 1)
 	if c.Profile == "" {
 		c.Profile = app.ProfileSafe
 	}
@@ -160,8 +174,10 @@ func (c *Config) setDefaults() error {
 		return bad("size is %d; it must be 1 to %d bytes", c.Size, schemas.DefaultLimitPayload)
 	case c.Workers < 1 || c.Workers > maxWorkers:
 		return bad("workers is %d; it must be 1 to %d", c.Workers, maxWorkers)
-	case c.Rate < 0 || c.Seconds < 0 || c.Lead < 0:
-		return bad("rate, seconds and lead cannot be negative")
+	case c.Services < 1 || c.Services > maxServices:
+		return bad("services is %d; it must be 1 to %d", c.Services, maxServices)
+	case c.Rate < 0 || c.Seconds < 0 || c.Lead < 0 || c.Beside < 0:
+		return bad("rate, seconds, lead and beside cannot be negative")
 	case c.Count < 0 || c.Count > maxCount:
 		return bad("count is %d; it must be 1 to %d", c.Count, maxCount)
 	case c.Via != ViaPublish && c.Via != ViaBatch && !c.oneByOne():
@@ -172,6 +188,10 @@ func (c *Config) setDefaults() error {
 		return bad("there is no %.40q to run on; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
 	case c.NATSURL != "" && c.On != OnEmbedded:
 		return bad("on %s starts servers, and nats-url is one that runs: give one of them", c.On)
+	case c.Apart && (c.NATSURL != "" || c.Callback == CallbackHTTP):
+		return bad("apart starts a node, which makes no HTTP callbacks to this machine: leave out nats-url and callback %s", CallbackHTTP)
+	case c.Idle && !c.Apart:
+		return bad("only a node that is apart is watched when idle")
 	case c.Raw < 0 || c.Raw > maxCount:
 		return bad("raw is %d; it must be 0 to %d", c.Raw, maxCount)
 	}

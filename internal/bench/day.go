@@ -71,6 +71,10 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	r := &Result{}
+	if err := e.beginServices(ctx, a, r); err != nil {
+		return nil, err
+	}
 	from, err := e.marks(ctx)
 	if err != nil {
 		return nil, err
@@ -123,7 +127,7 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{Verified: acc.Verified}
+	r.Verified = acc.Verified
 	st.verify(&r.Verified, schemas.StateSuccess)
 	r.figure("timers due", float64(e.Rate), "1/s")
 	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")

@@ -20,6 +20,7 @@ type deployment struct {
 	url      string
 	replicas int
 	dirs     []string
+	metrics  string // URL of the node's, if it is of its own process
 }
 
 // deploy prepares servers as Config.On says, and a node if asked for; nothing
@@ -73,6 +74,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 		d.dirs = append(d.dirs, spec.Data)
 		spec.NATSListen = natsAddr
 	}
+	d.metrics = "http://" + httpAddr + "/metrics"
 	d.node = &process{what: "the node", ready: answers("http://" + httpAddr + "/readyz")}
 	d.node.command = func() *exec.Cmd {
 		spec.Profile = d.profile

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,9 @@ import (
 type Env struct {
 	Config
 	node *app.App // nil with a URL, or before Start
-	// deployed are the servers of their own processes, or nil.
+	// deployed are the servers, and the node, of their own processes, or nil.
 	deployed *deployment
+	url      string // of deployed, where the node is there
 	conns    []*nats.Conn
 	clean    []func() error
 	js       jetstream.JetStream
@@ -32,6 +34,9 @@ type Env struct {
 func (e *Env) Start(ctx context.Context) error {
 	if e.NATSURL != "" {
 		return e.begin(ctx)
+	}
+	if e.Apart {
+		return e.startApart(ctx)
 	}
 	o := app.Options{
 		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true,
@@ -134,8 +139,9 @@ func (e *Env) Connect(name string) (*nats.Conn, error) {
 		if e.Creds != "" {
 			opts = append(opts, nats.UserCredentials(e.Creds))
 		}
-		if nc, err = nats.Connect(e.NATSURL, opts...); err != nil {
-			err = fmt.Errorf("NATS server %s cannot be reached: %w", app.RedactURLs(e.NATSURL), err)
+		url := cmp.Or(e.url, e.NATSURL)
+		if nc, err = nats.Connect(url, opts...); err != nil {
+			err = fmt.Errorf("NATS server %s cannot be reached: %w", app.RedactURLs(url), err)
 		}
 	}
 	if err == nil {

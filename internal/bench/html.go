@@ -76,10 +76,15 @@ func newSection(runs []*Result) (*section, error) {
 	if _, err := to.WriteTo(&b); err != nil {
 		return nil, fmt.Errorf("plot: %w", err)
 	}
-	// The XML declaration before it has no place in a page. What is in the picture is
-	// our own text, escaped by who drew it.
-	if i := bytes.Index(b.Bytes(), []byte("<svg")); i >= 0 {
-		s.Plot = template.HTML(b.Bytes()[i:])
-	}
+	s.Plot = inline(b.Bytes())
 	return s, nil
+}
+
+// inline is a picture as a part of a page: the XML declaration before it has no
+// place there. What is in it is our own text, escaped by who drew it.
+func inline(svg []byte) template.HTML {
+	if i := bytes.Index(svg, []byte("<svg")); i >= 0 {
+		return template.HTML(svg[i:])
+	}
+	return ""
 }

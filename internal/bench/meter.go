@@ -18,7 +18,8 @@ type meter struct {
 	env     *Env
 	begun   time.Time
 	cpu     time.Duration
-	servers used
+	apart   float64 // seconds of CPU of servers and node of their own processes
+	disk    int64
 	mem     runtime.MemStats
 	machine float64 // seconds that all CPUs have worked, 0 where that is not told
 	seqs    uint64
@@ -29,6 +30,8 @@ type meter struct {
 type usage struct {
 	took                   time.Duration
 	cpu                    float64 // seconds, of all processes that are ours
+	apart                  float64 // seconds, of servers and node, where the node is apart
+	disk                   int64   // bytes, where the node is apart
 	others                 float64 // seconds, of processes that are not ours
 	allocs, bytes          uint64
 	messages               uint64
@@ -43,7 +46,10 @@ func (e *Env) meter(ctx context.Context) (*meter, error) {
 		return nil, err
 	}
 	if e.deployed != nil {
-		if m.servers, _, err = e.deployed.usage(); err != nil {
+		if m.apart, err = e.deployed.cpu(); err != nil {
+			return nil, err
+		}
+		if m.disk, err = e.deployed.diskBytes(); err != nil {
 			return nil, err
 		}
 	}
@@ -102,7 +108,7 @@ func (e *Env) memProfile() error {
 }
 
 func (m *meter) stop(ctx context.Context) (usage, error) {
-	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil, processes: m.env.deployed != nil}
+	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil && !m.env.deployed.hasNode(), processes: m.env.deployed != nil}
 	worked := machineCPU() - m.machine
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
@@ -111,11 +117,19 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 	}
 	u.allocs, u.bytes = mem.Mallocs-m.mem.Mallocs, mem.TotalAlloc-m.mem.TotalAlloc
 	if m.env.deployed != nil {
-		servers, _, err := m.env.deployed.usage()
+		now, err := m.env.deployed.cpu()
 		if err != nil {
 			return u, err
 		}
-		u.cpu += servers.cpuSeconds - m.servers.cpuSeconds
+		u.cpu += now - m.apart
+		if m.env.deployed.hasNode() {
+			u.apart = now - m.apart
+			disk, err := m.env.deployed.diskBytes()
+			if err != nil {
+				return u, err
+			}
+			u.disk = disk - m.disk
+		}
 	}
 	if worked > 0 && !u.clientsOnly {
 		u.others = max(worked-u.cpu, 0)
@@ -146,7 +160,10 @@ func (u usage) figures(r *Result, count int) {
 	if u.others > 0 {
 		r.figure(othersFigure, u.others/u.took.Seconds()*100, "%")
 	}
-	if !u.clientsOnly {
+	if u.apart > 0 {
+		r.figure(apartFigure, u.apart/n*1e6, "µs")
+		r.figure(diskFigure, float64(u.disk)/n, "B")
+	} else if !u.clientsOnly {
 		what := ""
 		if u.processes {
 			what = ", without the servers"

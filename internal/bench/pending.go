@@ -130,6 +130,10 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 		return err
 	}
 	r.figure("disk, pending", float64(disk)/1e6, "MB")
+	more, err := e.beside(ctx, r, d)
+	if err != nil {
+		return err
+	}
 	if err := e.restart(ctx, r, d, p); err != nil {
 		return err
 	}
@@ -137,8 +141,13 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 	if err != nil {
 		return err
 	}
-	r.Verified = stored(e.Count+1, found) // and the probe
+	all := stored(e.Count+1+more, found) // and the probe
+	all.add(r.Verified)
+	r.Verified = all
 	e.disconnect()
+	if more > 0 {
+		return nil // what waits is not all that is there any more
+	}
 	if idle, err = e.idle(ctx, d, p, "pending, restarted"); err != nil {
 		return err
 	}

@@ -81,6 +81,14 @@ func settings(c Config) map[string]any {
 	if c.Callback != "" {
 		s["callback"] = c.Callback
 	}
+	for name, n := range map[string]int{"services": c.Services, "beside": c.Beside} {
+		if n > 1 {
+			s[name] = n
+		}
+	}
+	if c.Apart {
+		s["apart"] = true
+	}
 	if c.LoadFast {
 		s["load_fast"] = true
 	}

@@ -40,8 +40,17 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := e.Start(ctx); err != nil {
 		return nil, err
 	}
+	return e.steady(ctx)
+}
+
+// steady adds Rate timers a second for Seconds to what runs, and sees them fire.
+func (e *Env) steady(ctx context.Context) (*Result, error) {
 	a, err := e.NewAdder("bench_steady")
 	if err != nil {
+		return nil, err
+	}
+	r := &Result{}
+	if err := e.beginServices(ctx, a, r); err != nil {
 		return nil, err
 	}
 	count := e.Rate * e.Seconds
@@ -79,7 +88,7 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{Verified: acc.Verified}
+	r.Verified = acc.Verified
 	r.figure("timers due", float64(e.Rate), "1/s")
 	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
 	use.figures(r, count)

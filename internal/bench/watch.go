@@ -40,7 +40,7 @@ func (e *Env) Watch(ctx context.Context, a *Adder, dueMs []int64) (*Watch, error
 	if err != nil {
 		return nil, err
 	}
-	sub, err := nc.Subscribe(schemas.SubjectFired(a.service), func(m *nats.Msg) { w.receive(m.Data) })
+	sub, err := nc.Subscribe(a.fired(), func(m *nats.Msg) { w.receive(m.Data) })
 	if err != nil {
 		return nil, err
 	}

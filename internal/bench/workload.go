@@ -80,6 +80,9 @@ func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 	if err == nil && e.Raw > 0 {
 		err = e.raw(ctx, r)
 	}
+	if err == nil && e.Apart && e.deployed != nil {
+		err = e.after(ctx, r)
+	}
 	if r == nil {
 		return nil, err
 	}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/bench"
+)
+
+// benchCurves is the command that measures how cost grows.
+func (c *cli) benchCurves() *cobra.Command {
+	g := &bench.Growth{}
+	var profile, out string
+	cmd := &cobra.Command{
+		Use:   "curves",
+		Short: "How cost grows with pending timers, shards, services, payload and replicas",
+		Long: `Measure what a timer costs, and how late it is, as one thing after another is made
+greater, with the node in a process of its own; tell with what power each cost
+grows, and which grows steeper than it may. It takes about a quarter of an hour,
+and the machine should do nothing else.`,
+		Args: exactly(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			g.Profiles = []app.Profile{app.Profile(profile)}
+			if profile == "both" {
+				g.Profiles = []app.Profile{app.ProfileSafe, app.ProfileFast}
+			}
+			return c.runCurves(cmd.Context(), g, out)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&profile, "profile", "both", "safe, fast or both")
+	f.StringVar(&g.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
+	f.IntVar(&g.Size, "size", bench.DefaultSize, "bytes of data of an event, but for the curve of the payload")
+	f.IntVar(&g.Seconds, "seconds", bench.DefaultGrowthSeconds, "how long each point is measured, and how long idleness")
+	f.IntVar(&g.Warmup, "warmup", bench.DefaultGrowthWarmup, "timers let through before each run; -1 for none")
+	f.IntVar(&g.MaxPending, "max-pending", bench.DefaultMaxPending, "greatest number of pending timers, up to 10,000,000; they are added in the fast profile")
+	f.Float64Var(&g.Scale, "scale", 1, "make counts, rates and durations smaller by this, to try it out")
+	f.StringSliceVar(&g.Only, "only", nil, "curves to measure: "+strings.Join(bench.CurveNames(), ", "))
+	f.StringVar(&out, "out", "", "folder for curves.json, curves.md, curves.html and a picture of each curve")
+	return c.printing(cmd)
+}
+
+func (c *cli) runCurves(ctx context.Context, g *bench.Growth, out string) error {
+	if err := c.benchChildren(&g.Config); err != nil {
+		return err
+	}
+	if out != "" { // before a quarter of an hour is spent
+		if err := os.MkdirAll(out, 0o755); err != nil {
+			return err
+		}
+	}
+	r, err := g.Run(ctx)
+	if r == nil {
+		return err
+	}
+	if out != "" {
+		for name, write := range map[string]func(io.Writer) error{"curves.json": r.JSON, "curves.md": r.Markdown, "curves.html": r.HTML} {
+			err = errors.Join(err, writeFile(filepath.Join(out, name), write))
+		}
+		err = errors.Join(err, r.Plots(out))
+	}
+	if c.json() {
+		return errors.Join(err, r.JSON(c.out))
+	}
+	return errors.Join(err, r.Markdown(c.out))
+}

@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+// TestCurves measures two points of a curve at a tiny scale, and writes all that
+// there is to write.
+func TestCurves(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c.Warmup, c.Seconds = 20, 1000 // times the scale
+	g := &Growth{Config: c, Profiles: []app.Profile{app.ProfileFast}, Scale: 0.001, Only: []string{"pending"}, MaxPending: 100_000}
+	r, err := g.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var md, page, doc bytes.Buffer
+	dir := t.TempDir()
+	if err := errors.Join(r.Markdown(&md), r.HTML(&page), r.JSON(&doc), r.Plots(dir)); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + md.String())
+	if len(r.Curves) != 1 || len(r.Results) != 2 || len(r.Errors) != 0 {
+		t.Fatalf("%d curves of %d runs; %v", len(r.Curves), len(r.Results), r.Errors)
+	}
+	pending := r.Curves[0].Series[0]
+	if len(pending.X) != 2 || pending.X[0] != 10 || pending.X[1] != 100 || len(pending.Costs) != 9 {
+		t.Errorf("%+v", pending)
+	}
+	for _, cost := range pending.Costs {
+		if len(cost.Values) != 2 || cost.Values[0] == nil || cost.Values[1] == nil || len(cost.Exponents) != 1 {
+			t.Errorf("%+v", cost)
+		}
+	}
+	for _, want := range []string{"| fast: by timers pending | 10 | 100 | power", "| disk a pending timer, B |"} {
+		if !strings.Contains(md.String(), want) {
+			t.Errorf("no %q in\n%s", want, md.String())
+		}
+	}
+	if p := page.String(); strings.Count(p, "<svg") != 1 || strings.Contains(p, "<?xml") || strings.Contains(p, "ZgotmplZ") || strings.Contains(p, "src=") {
+		t.Errorf("the page has %d pictures, or needs something from elsewhere", strings.Count(p, "<svg"))
+	}
+	if !json.Valid(doc.Bytes()) {
+		t.Error("the document is not JSON")
+	}
+	if info, err := os.Stat(filepath.Join(dir, "curve-pending.svg")); err != nil || info.Size() < 1000 {
+		t.Errorf("%v %v", info, err)
+	}
+}
+
+// TestServices spreads timers over services, each of which has begun before.
+func TestServices(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"steady", "callback", "burst"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, name, func(c *Config) {
+				c.Services, c.Rate, c.Seconds, c.Count = 7, 100, 1, 100
+				if name == "callback" {
+					c.Apart, c.Idle, c.Callback = true, true, CallbackNATS
+				}
+			})
+			if r.Verified.Found != 100 || r.Settings["services"] != 7 {
+				t.Errorf("%+v", r)
+			}
+			if name == "callback" && (figure(t, r, beginFigure) <= 0 || figure(t, r, "memory, "+idleAfter) <= 0 || figure(t, r, "heap of the node, "+idleAfter) <= 0) {
+				t.Errorf("%+v", r.Figures)
+			}
+		})
+	}
+}
+
+func TestGrowthBadSettings(t *testing.T) {
+	t.Parallel()
+	profiles := []app.Profile{app.ProfileFast}
+	for name, g := range map[string]*Growth{
+		"scale 0": {Profiles: profiles}, "scale 2": {Profiles: profiles, Scale: 2}, "curve": {Profiles: profiles, Scale: 1, Only: []string{"nothing"}},
+		"profile": {Profiles: []app.Profile{"slow"}, Scale: 1}, "pending": {Profiles: profiles, Scale: 1, MaxPending: 1 << 40},
+		"services": {Profiles: profiles, Scale: 1, Config: Config{Services: -1}, Only: []string{"shards"}},
+	} {
+		if _, err := g.Run(t.Context()); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	for name, c := range map[string]Config{
+		"services": {Services: maxServices + 1}, "beside": {Beside: -1}, "idle": {Idle: true},
+		"apart and a URL": {Apart: true, NATSURL: "nats://127.0.0.1:1"}, "apart and HTTP": {Apart: true, Callback: CallbackHTTP},
+	} {
+		if _, err := Run(t.Context(), steadyWorkload{}, c, 1); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+// TestGrowthInterrupted: what was not measured is told as such, and is drawn.
+func TestGrowthInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	g := &Growth{Config: config(t), Profiles: []app.Profile{app.ProfileSafe, app.ProfileFast}, Scale: 1}
+	r, err := g.Run(ctx)
+	if !errors.Is(err, context.Canceled) || len(r.Results) != 0 || len(r.Curves) != len(CurveNames()) {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	var b bytes.Buffer
+	if err := errors.Join(r.Markdown(&b), r.HTML(&b), r.JSON(&b), r.Plots(t.TempDir())); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGrowthFailed: a point that fails leaves the others, and is an error.
+func TestGrowthFailed(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c.Serve = nil // the node cannot be started
+	g := &Growth{Config: c, Profiles: []app.Profile{app.ProfileFast}, Scale: 0.001, Only: []string{"payload"}}
+	r, err := g.Run(t.Context())
+	if err == nil || len(r.Errors) != 5 {
+		t.Errorf("%v: %v", err, r.Errors)
+	}
+}
+
+// TestGrowthPowers: what grows too steeply is remarked, and nothing else.
+func TestGrowthPowers(t *testing.T) {
+	t.Parallel()
+	values := func(v ...float64) []*float64 {
+		var out []*float64
+		for i := range v {
+			out = append(out, &v[i])
+			if v[i] < 0 {
+				out[i] = nil
+			}
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		name    string
+		cost    GrowthCost
+		remarks int
+		overall float64
+	}{
+		{"flat", GrowthCost{Values: values(100, 140, 130)}, 0, 0.057},
+		{"linear where it may", GrowthCost{Most: 1, Values: values(1, 10, 100)}, 0, 1},
+		{"linear where it may not", GrowthCost{Values: values(1, 10, 100)}, 3, 1},
+		{"square", GrowthCost{Most: 1, Values: values(1, 10, 1000)}, 2, 1.5},
+		{"little by little", GrowthCost{Values: values(100, 130, 169)}, 1, 0.114},
+		{"below what matters", GrowthCost{Values: values(0.001, 0.1, 1), floor: 2}, 0, 1.5},
+		{"little above what matters", GrowthCost{Values: values(0.001, 0.1, 2.1), floor: 2}, 0, 1.661},
+		{"a gap", GrowthCost{Values: values(1, -1, 100)}, 1, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := &GrowthResult{Curves: []GrowthCurve{{Series: []GrowthSeries{{X: []float64{10, 100, 1000}, Costs: []GrowthCost{tc.cost}}}}}}
+			r.grow()
+			c := r.Curves[0].Series[0].Costs[0]
+			if len(r.Remarks) != tc.remarks {
+				t.Errorf("remarks %v", r.Remarks)
+			}
+			if c.Overall == nil || *c.Overall < tc.overall-0.001 || *c.Overall > tc.overall+0.001 {
+				t.Errorf("overall %v", *c.Overall)
+			}
+		})
+	}
+	r := &GrowthResult{Curves: []GrowthCurve{{Series: []GrowthSeries{{X: []float64{1, 2}, Costs: []GrowthCost{
+		{Name: "none", Values: values(-1, -1)}, {Name: "some", Values: values(0, 5)},
+	}}}}}}
+	r.grow()
+	if costs := r.Curves[0].Series[0].Costs; len(costs) != 1 || costs[0].Name != "some" || costs[0].Exponents[0] != nil || len(r.Remarks) != 0 {
+		t.Errorf("%+v %v", costs, r.Remarks)
+	}
+}

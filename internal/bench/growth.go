@@ -1,0 +1,252 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/app"
+)
+
+// GrowthResult is all curves, and the runs that they were made from.
+type GrowthResult struct {
+	At       time.Time     `json:"at"`
+	Machine  Machine       `json:"machine"`
+	Profiles []app.Profile `json:"profiles"`
+	Scale    float64       `json:"scale"`
+	Seconds  int           `json:"seconds"`
+	Curves   []GrowthCurve `json:"curves"`
+	// Remarks are costs that grew steeper than they may.
+	Remarks []string `json:"remarks"`
+	// Errors are of points that were not measured, or whose run was not sound.
+	Errors  []string  `json:"errors"`
+	Results []*Result `json:"results"`
+	Took    float64   `json:"took_seconds"`
+	defs    []growing // of Curves
+}
+
+// GrowthCurve is what grows with one thing.
+type GrowthCurve struct {
+	Name   string         `json:"name"`
+	Title  string         `json:"title"`
+	X      string         `json:"x"`
+	Series []GrowthSeries `json:"series"`
+}
+
+// GrowthSeries is a curve in one profile, and in one way to measure it.
+type GrowthSeries struct {
+	Profile app.Profile  `json:"profile"`
+	Variant string       `json:"variant,omitempty"`
+	X       []float64    `json:"x"`
+	Costs   []GrowthCost `json:"costs"`
+}
+
+// GrowthCost is what one thing costs at each point.
+type GrowthCost struct {
+	Name string `json:"name"`
+	Unit string `json:"unit"`
+	// Values are one for each point, nil where there is none.
+	Values []*float64 `json:"values"`
+	// Exponents are the powers of x with which it grows from each point to the
+	// next, Overall that from the first to the last; nil where one of both is no
+	// positive number.
+	Exponents []*float64 `json:"exponents"`
+	Overall   *float64   `json:"overall"`
+	// Most is the power with which it may grow.
+	Most  float64 `json:"most"`
+	floor float64
+}
+
+// grownSlack is by which factor a cost may be above what its power allows before
+// it is remarked: runs differ by as much as a half.
+const grownSlack = 1.5
+
+// Label is the profile, and the way to measure it if there are several.
+func (s *GrowthSeries) Label() string {
+	if s.Variant == "" {
+		return string(s.Profile)
+	}
+	return string(s.Profile) + ", " + s.Variant
+}
+
+func (r *GrowthResult) nameOf(p point) string {
+	c := &r.Curves[p.curve]
+	return fmt.Sprintf("%s %s, %s", c.Name, short(float64(p.x)), c.Series[p.series].Label())
+}
+
+// take fills in a point.
+func (r *GrowthResult) take(p point, results []*Result) {
+	r.Results = append(r.Results, results...)
+	s := &r.Curves[p.curve].Series[p.series]
+	for i, c := range r.defs[p.curve].costs {
+		for n, x := range s.X {
+			if int(x) != p.x {
+				continue
+			}
+			for _, res := range results {
+				if c.workload != "" && c.workload != res.Workload {
+					continue
+				}
+				if v, ok := c.value(res); ok {
+					s.Costs[i].Values[n] = &v
+				}
+			}
+		}
+	}
+}
+
+// grow reckons the exponents, leaves out what was measured nowhere, and remarks
+// what grows too steeply.
+func (r *GrowthResult) grow() {
+	for i := range r.Curves {
+		c := &r.Curves[i]
+		for k := range c.Series {
+			s := &c.Series[k]
+			var costs []GrowthCost
+			for _, cost := range s.Costs {
+				if !cost.measured() {
+					continue
+				}
+				first, last := -1, -1
+				for n := range s.X {
+					if n > 0 {
+						cost.Exponents = append(cost.Exponents, cost.exponent(s.X, n-1, n))
+						r.remark(c, s, &cost, n-1, n)
+					}
+					if cost.Values[n] != nil {
+						if first < 0 {
+							first = n
+						}
+						last = n
+					}
+				}
+				cost.Overall = cost.exponent(s.X, first, last)
+				if last-first > 1 {
+					r.remark(c, s, &cost, first, last)
+				}
+				costs = append(costs, cost)
+			}
+			s.Costs = costs
+		}
+	}
+}
+
+func (c *GrowthCost) measured() bool {
+	for _, v := range c.Values {
+		if v != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// exponent is the power of x with which the cost grows from one point to another.
+func (c *GrowthCost) exponent(x []float64, from, to int) *float64 {
+	a, b := c.Values[from], c.Values[to]
+	if from == to || a == nil || b == nil || *a <= 0 || *b <= 0 {
+		return nil
+	}
+	e := math.Log(*b / *a) / math.Log(x[to]/x[from])
+	return &e
+}
+
+// remark tells of a cost that has grown by more than it may from one point to
+// another.
+func (r *GrowthResult) remark(curve *GrowthCurve, s *GrowthSeries, c *GrowthCost, from, to int) {
+	e := c.exponent(s.X, from, to)
+	if e == nil || *c.Values[to] < c.floor {
+		return
+	}
+	// What is below the floor counts as the floor: the growth up to it is of no
+	// matter.
+	grown := *c.Values[to] / max(*c.Values[from], c.floor)
+	if allowed := math.Pow(s.X[to]/s.X[from], c.Most) * grownSlack; grown > allowed {
+		r.Remarks = append(r.Remarks, fmt.Sprintf("%s (%s), %s: from %s to %s %s it grows from %s to %s %s, with the power %.2f; it may with %g",
+			curve.Name, s.Label(), c.Name, short(s.X[from]), short(s.X[to]), curve.X, short(*c.Values[from]), short(*c.Values[to]), c.Unit, *e, c.Most))
+	}
+}
+
+// JSON writes the curves and their runs.
+func (r *GrowthResult) JSON(w io.Writer) error { return writeJSON(w, r) }
+
+// Cells are the cells of a cost's row: each point's value, with the power with
+// which it has grown from the point before, and the power from first to last.
+func (c *GrowthCost) Cells() []string {
+	var out []string
+	for n, v := range c.Values {
+		cell := ""
+		if v != nil {
+			cell = short(*v)
+		}
+		if n > 0 && c.Exponents[n-1] != nil {
+			cell += fmt.Sprintf(" (%+.2f)", *c.Exponents[n-1])
+		}
+		out = append(out, cell)
+	}
+	overall := ""
+	if c.Overall != nil {
+		overall = fmt.Sprintf("%+.2f", *c.Overall)
+	}
+	return append(out, overall, fmt.Sprintf("%g", c.Most))
+}
+
+// Heads are those of the columns of Cells.
+func (s *GrowthSeries) Heads() []string {
+	var out []string
+	for _, x := range s.X {
+		out = append(out, short(x))
+	}
+	return append(out, "power, first to last", "may be")
+}
+
+// Markdown writes a table for each series.
+func (r *GrowthResult) Markdown(w io.Writer) error {
+	p := &printer{w: w}
+	for i := range r.Curves {
+		c := &r.Curves[i]
+		p.f("### %s\n\n", c.Title)
+		for k := range c.Series {
+			s := &c.Series[k]
+			heads := s.Heads()
+			p.f("| %s: by %s | %s |\n|---|%s\n", s.Label(), c.X, strings.Join(heads, " | "), strings.Repeat("---|", len(heads)))
+			for n := range s.Costs {
+				cost := &s.Costs[n]
+				p.f("| %s, %s | %s |\n", cost.Name, cost.Unit, strings.Join(cost.Cells(), " | "))
+			}
+			p.f("\n")
+		}
+	}
+	p.f("In brackets the power of x with which a cost has grown from the point before: 0 is no growth, 1 as x does.\n\n")
+	if len(r.Remarks) == 0 {
+		p.f("Nothing grew by more than a half above what it may.\n")
+	}
+	for _, text := range r.Remarks {
+		p.f("- Steeper than it may be: %s.\n", text)
+	}
+	for _, text := range r.Errors {
+		p.f("- Failed: %s\n", text)
+	}
+	scale := ""
+	if r.Scale != 1 {
+		scale = fmt.Sprintf(" at a scale of %g,", r.Scale)
+	}
+	p.f("\n%d CPUs, %s/%s, %s; %s;%s %.0f s in all. %s\n", r.Machine.CPUs, r.Machine.OS, r.Machine.Arch, r.Machine.Go, r.At.Format("2006-01-02"), scale, r.Took, r.disturbed())
+	return p.err
+}
+
+// disturbed tells how busy the machine was with something else.
+func (r *GrowthResult) disturbed() string {
+	most, busy := 0.0, 0
+	for _, res := range r.Results {
+		v := max(res.value(othersFigure), res.value(besides+othersFigure))
+		if most = max(most, v); v > busyPercent {
+			busy++
+		}
+	}
+	if busy == 0 {
+		return "The machine did nothing else."
+	}
+	return fmt.Sprintf("In %d of %d runs the machine was busy with something else (up to %.0f %% of a core): these figures are not its best.", busy, len(r.Results), most)
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// serviceOf is the service that timer n is for: they take turns.
+func (a *Adder) serviceOf(n int) string {
+	if len(a.names) == 0 {
+		return a.service
+	}
+	return a.names[n%len(a.names)]
+}
+
+// fired is the subject on which the adder's timers fire; with several services
+// those of others do, too, which their ids tell.
+func (a *Adder) fired() string {
+	if len(a.names) == 0 {
+		return schemas.SubjectFired(a.service)
+	}
+	return schemas.SubjectFired("*")
+}
+
+// beginFigure is what a service costs once.
+const beginFigure = "CPU to begin a service"
+
+// beginServices spreads the adder's timers over Services and lets a timer of each
+// through, with a callback if the run's have one: a service's consumer is made
+// with its first callback, which is told by itself and not in what a timer costs.
+func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
+	if e.Services <= 1 {
+		return nil
+	}
+	for n := range e.Services {
+		a.names = append(a.names, fmt.Sprintf("%s-%d", a.service, n))
+	}
+	first, err := e.NewAdder(a.service)
+	if err != nil {
+		return err
+	}
+	first.names = a.names
+	var rx *receiver
+	if e.Callback != "" {
+		if rx, err = e.newReceiver(ctx, first, e.Services); err != nil {
+			return err
+		}
+	}
+	due := make([]int64, e.Services)
+	for n := range due {
+		due[n] = time.Now().UnixMilli()
+	}
+	w, err := e.Watch(ctx, first, due)
+	if err != nil {
+		return err
+	}
+	p := e.progress()
+	defer p.end()
+	cpu, mem := e.CPUProfile, e.MemProfile // not of this
+	e.CPUProfile, e.MemProfile = "", ""
+	defer func() { e.CPUProfile, e.MemProfile = cpu, mem }()
+	m, err := e.meter(ctx)
+	if err != nil {
+		return err
+	}
+	if err := e.addWatched(ctx, first, w, p, nil); err != nil {
+		return err
+	}
+	if err := w.Wait(ctx, patience, func(seen int) { p.show("beginning services: %d of %d have fired", seen, e.Services) }); err != nil {
+		return err
+	}
+	if err := rx.wait(ctx, p); err != nil {
+		return err
+	}
+	u, err := m.stop(ctx)
+	if err != nil {
+		return err
+	}
+	r.figure("time to begin all services", u.took.Seconds(), "s")
+	if u.cpu > 0 && !u.clientsOnly {
+		r.figure(beginFigure, u.cpu/float64(e.Services)*1e6, "µs")
+	}
+	return nil
+}
+
+// wait waits until every timer was called back, or nothing more comes.
+func (rx *receiver) wait(ctx context.Context, p *progress) error {
+	if rx == nil {
+		return nil
+	}
+	last, moved := -1, time.Now()
+	for {
+		rx.mu.Lock()
+		seen := rx.seen
+		rx.mu.Unlock()
+		if seen != last {
+			last, moved = seen, time.Now()
+		}
+		switch {
+		case seen == len(rx.received):
+			return nil
+		case time.Since(moved) > patience:
+			return fmt.Errorf("%w: of %d services only %d have called back", ErrUnsound, len(rx.received), seen)
+		}
+		p.show("beginning services: %d of %d have called back", seen, len(rx.received))
+		if !waitUntil(ctx, time.Now().Add(10*time.Millisecond)) {
+			return context.Cause(ctx)
+		}
+	}
+}
