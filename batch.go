@@ -74,27 +74,47 @@ func (c *Client) addPart(ctx context.Context, part []*nats.Msg) (int, error) {
 	}
 	bound, cancel := context.WithTimeout(ctx, asyncTimeout)
 	defer cancel()
-	_, err := jetstreamext.PublishMsgBatch(bound, c.js, part)
-	var api *jetstream.APIError
+	err := c.atomic(bound, part)
 	switch {
 	case err == nil:
 		return 0, nil
-	case errors.As(err, &api):
-		// Refused as a whole: nothing is stored, and each gets an answer of its own.
-		if api.ErrorCode == jetstreamext.JSErrCodeBatchPublishNotEnabled {
-			c.noBatches.Store(true)
-		}
-		for _, m := range part {
-			m.Reply = ""
-			for _, h := range []string{jetstreamext.BatchIDHeader, jetstreamext.BatchSeqHeader, jetstreamext.BatchCommitHeader} {
-				m.Header.Del(h)
-			}
-		}
+	case errors.Is(err, errRefused):
 		return c.addEach(ctx, part)
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
 	return 0, addError(err)
+}
+
+// errRefused says that a batch did not come about; each message has to be
+// published by itself, and gets an answer of its own.
+var errRefused = errors.New("the batch was refused")
+
+// atomic stores all messages or none; they have headers. The error is errRefused,
+// or why the outcome is not known.
+func (c *Client) atomic(ctx context.Context, msgs []*nats.Msg) error {
+	_, err := jetstreamext.PublishMsgBatch(ctx, c.js, msgs)
+	var api *jetstream.APIError
+	switch {
+	case errors.As(err, &api):
+		// Refused as a whole: nothing is stored.
+		if api.ErrorCode == jetstreamext.JSErrCodeBatchPublishNotEnabled {
+			c.noBatches.Store(true)
+		}
+	case errors.Is(err, jetstreamext.ErrInvalidBatchAck):
+		// A server that does not know batches has stored the messages one by one, and
+		// not told of each. To add them again is safe.
+		c.noBatches.Store(true)
+	default:
+		return err
+	}
+	for _, m := range msgs {
+		m.Reply = ""
+		for _, h := range []string{jetstreamext.BatchIDHeader, jetstreamext.BatchSeqHeader, jetstreamext.BatchCommitHeader} {
+			m.Header.Del(h)
+		}
+	}
+	return errRefused
 }
 
 // addEach stores messages one by one, all of them under way at a time.

@@ -16,9 +16,9 @@ import (
 )
 
 // addStream is a server that takes adds and has nobody who looks at them.
-func addStream(t *testing.T, change func(*jetstream.StreamConfig)) (*belfry.Client, jetstream.Stream) {
+func addStream(t testing.TB, change func(*jetstream.StreamConfig), options ...natstest.Option) (*belfry.Client, jetstream.Stream) {
 	t.Helper()
-	nc := natstest.Run(t).Connect()
+	nc := natstest.Run(t, options...).Connect()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)

@@ -89,6 +89,7 @@ type Client struct {
 	owns bool
 	// noBatches says that the server refused an atomic batch for what it is.
 	noBatches atomic.Bool
+	gather    *gatherer
 }
 
 // Connect connects to NATS and returns a client that owns the connection. It
@@ -137,7 +138,9 @@ func New(nc *nats.Conn) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("belfry: %w", err)
 	}
-	return &Client{nc: nc, js: js}, nil
+	c := &Client{nc: nc, js: js}
+	c.gather = newGatherer(c)
+	return c, nil
 }
 
 // Conn is the client's connection.
