@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
@@ -62,7 +63,7 @@ func node(t *testing.T, change func(*app.Options)) *app.App {
 
 func stop(t *testing.T, a *app.App) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), app.StopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	if err := a.Stop(ctx); err != nil {
 		t.Errorf("stop: %v", err)
@@ -140,6 +141,17 @@ func (c *client) call(verb string, req, v any) error {
 func (c *client) callMsg(m *nats.Msg, v any) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 	defer cancel()
+	return c.ask(ctx, m, v)
+}
+
+// tryMsg gives up as soon as a client does that asks again.
+func (c *client) tryMsg(m *nats.Msg, v any) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), belfry.DefaultTimeout)
+	defer cancel()
+	return c.ask(ctx, m, v)
+}
+
+func (c *client) ask(ctx context.Context, m *nats.Msg, v any) error {
 	reply, err := c.nc.RequestMsgWithContext(ctx, m)
 	if err != nil {
 		return err
@@ -155,7 +167,11 @@ func (c *client) none(q schemas.ListRequest) bool {
 	c.t.Helper()
 	for {
 		var page schemas.ListReply
-		if err := c.call("list", q, &page); err != nil {
+		err := c.call("list", q, &page)
+		if schemas.CodeOf(err) == schemas.CodeUnavailable {
+			return false // not answered in time: not known
+		}
+		if err != nil {
 			c.t.Fatal(err)
 		}
 		if len(page.Timers) > 0 {

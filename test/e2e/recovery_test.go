@@ -28,7 +28,7 @@ func TestDueWhileDown(t *testing.T) {
 			add := func() {
 				for n := range count {
 					// Some were in memory already when the node went, some were not.
-					c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "down", "timerat": at(1500*time.Millisecond + time.Duration(n)*5*time.Millisecond)}, `{}`))
+					c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "down", "timerat": at(1500*time.Millisecond + time.Duration(n)*20*time.Millisecond)}, `{}`))
 				}
 				eventually(t, "every add stored", func() bool { return c.left(schemas.StreamAdd) == 0 }, nil)
 			}
@@ -49,7 +49,7 @@ func TestDueWhileDown(t *testing.T) {
 			second := node(t, lease)
 			events := c.firedEvents("down", count)
 			lateness(t, events)
-			if d := events[len(events)-1].at.Sub(up); d > 10*time.Second {
+			if d := events[len(events)-1].at.Sub(up); d > bound {
 				t.Errorf("the last fired %s after the start", d)
 			}
 			if before == count {
@@ -89,18 +89,18 @@ func (c *client) left(stream string) uint64 {
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	server := natstest.Run(t)
-	first := proc.New(t, proc.Options{NATSURL: server.URL(), Config: "lease: 900ms\nshards: 2\nroles: [scheduler]\n"})
+	first := proc.New(t, proc.Options{NATSURL: server.URL(), Config: "lease: 3s\nshards: 2\nroles: [scheduler]\n"})
 	first.Start()
 	first.Ready(t.Context())
 	c := connect(t, server.URL())
 	eventually(t, "the first node owns every shard", func() bool { return c.owned(2) == 2 }, nil)
-	second := node(t, func(o *app.Options) { o.NATSURL, o.Lease = server.URL(), 900*time.Millisecond })
+	second := node(t, func(o *app.Options) { o.NATSURL, o.Lease = server.URL(), 3*time.Second })
 	const count = 2000
 	for n := range count {
 		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "takeover", "timerat": at(time.Second + time.Duration(n)*3*time.Millisecond)}, `{}`))
 	}
 	eventually(t, "some of them fired", func() bool { return c.left(schemas.StreamFired) > 100 }, nil)
-	eventually(t, "the second node has its share", func() bool { return metric(t, second, "belfry_shard_takeovers_total") == 1 }, nil)
+	eventually(t, "the second node has its share", func() bool { return metric(t, second, "belfry_shard_takeovers_total") >= 1 }, nil)
 	if a, b := c.owner(0), c.owner(1); a == b || a != second.Node() && b != second.Node() {
 		t.Errorf("the shards are owned by %s and %s", a, b)
 	}
@@ -122,7 +122,7 @@ func TestTakeover(t *testing.T) {
 		}
 		seen[e.msgID] = true
 	}
-	if n := metric(t, second, "belfry_shard_takeovers_total"); n != 2 {
+	if n := metric(t, second, "belfry_shard_takeovers_total"); n < 2 { // more, if the machine stood still for a lease
 		t.Errorf("%v take-overs, want 2", n)
 	}
 	if n := metric(t, second, "belfry_sweeper_orphans_total"); n != 0 {
@@ -130,7 +130,7 @@ func TestTakeover(t *testing.T) {
 	}
 	t.Logf("killed at %d of %d; first event after it %s later; lateness p50 %s, max %s", before, count,
 		events[min(int(before), count-1)].at.Sub(killed).Round(time.Millisecond), percentile(late, 50), percentile(late, 100))
-	if worst := percentile(late, 100); worst > 20*time.Second {
+	if worst := percentile(late, 100); worst > bound {
 		t.Errorf("the worst is %s late", worst)
 	}
 }
