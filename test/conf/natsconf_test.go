@@ -78,7 +78,7 @@ func start(t *testing.T) (url, ca string) {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(60 * time.Second) {
 		t.Fatal("server did not start")
 	}
 	return "tls://" + s.Addr().String(), cert
@@ -104,7 +104,7 @@ func refused(t *testing.T, violations chan error, what string) {
 		if !errors.Is(err, nats.ErrPermissionViolation) {
 			t.Fatalf("%s: %v", what, err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Errorf("%s was allowed", what)
 	}
 }
@@ -149,7 +149,7 @@ func TestProductionConfig(t *testing.T) {
 	if err != nil {
 		t.Fatalf("orders cannot consume its own events: %v", err)
 	}
-	m, err := c.Next(jetstream.FetchMaxWait(5 * time.Second))
+	m, err := c.Next(jetstream.FetchMaxWait(30 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestProductionConfig(t *testing.T) {
 	if err := orders.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := belfry.Request("callbacks.orders.expire", nil, 5*time.Second); err != nil {
+	if _, err := belfry.Request("callbacks.orders.expire", nil, 30*time.Second); err != nil {
 		t.Errorf("callback: %v", err)
 	}
 	admin, adminViolations := connect(t, url, ca, "admin")
