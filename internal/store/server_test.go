@@ -36,6 +36,25 @@ func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, w
 	}
 }
 
+// TestProbeLeftBehind: a start that was cut off while it measured the room, for
+// less than there is now, keeps nobody from the next.
+func TestProbeLeftBehind(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "BELFRY_PROBE_n1"
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	open(t, nc)
+	if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the probe is there still: %v", err)
+	}
+}
+
 func TestOpenAgain(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

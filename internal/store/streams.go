@@ -61,7 +61,7 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return mapError("look up the last shard", err)
 	}
-	for ; ; s.shrink *= 2 {
+	for left := 0; ; {
 		total := int64(defaultsTotal) / s.shrink
 		probe := s.stream(probeName+"_"+s.cfg.Node, "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
@@ -70,10 +70,18 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 			return mapError("remove "+probe.Name, s.js.DeleteStream(ctx, probe.Name))
 		}
 		switch {
+		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && left < makeTries:
+			// A start of this node that was cut off, or had no answer, left one of another size.
+			left++
+			if err := s.js.DeleteStream(ctx, probe.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return mapError("remove "+probe.Name, err)
+			}
 		case !outOfStorage(err):
 			return cannotMake(fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), err)
 		case total <= leastTotal:
 			return schemas.Errorf(schemas.CodeStoreFull, "JetStream has less than %d MiB of file storage left for Belfry's streams (%w): raise max_file_store, or the account's limit", leastTotal>>20, err)
+		default:
+			s.shrink *= 2
 		}
 	}
 }
