@@ -59,7 +59,9 @@ func TestAccountAsksTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := e.progress()
-	if err := w.Wait(ctx, 2*time.Second, func(int) {}); err != nil {
+	// What never comes takes all of it: longer than a machine stands still.
+	const patience = 7 * time.Second
+	if err := w.Wait(ctx, patience, func(int) {}); err != nil {
 		t.Fatal(err)
 	}
 	// The subscriber misses one, and gets one twice.
@@ -67,7 +69,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 	w.received[3] = 0
 	w.mu.Unlock()
 	w.receive([]byte(`{"id":"` + a.ID(5) + `"}`))
-	acc, err := w.accountPatient(ctx, p, time.Second)
+	acc, err := w.accountPatient(ctx, p, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 	if _, err := e.js.Publish(ctx, schemas.SubjectFired(a.service), []byte(`{"id":"`+a.ID(5)+`"}`), jetstream.WithMsgID("another")); err != nil {
 		t.Fatal(err)
 	}
-	if acc, err = w.accountPatient(ctx, p, time.Second); err != nil || acc.Duplicates != 1 {
+	if acc, err = w.accountPatient(ctx, p, patience); err != nil || acc.Duplicates != 1 {
 		t.Errorf("%+v %v", acc, err)
 	}
 	if err := acc.err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {

@@ -19,7 +19,7 @@ import (
 )
 
 // startBound is how long a server may take to start, or a cluster to elect.
-const startBound = 30 * time.Second
+const startBound = 90 * time.Second
 
 // Server is one embedded server.
 type Server struct {

@@ -33,7 +33,7 @@ func stream(t *testing.T, nc *nats.Conn, replicas int) jetstream.JetStream {
 // publish tries until the stream has answered, as after a restart.
 func publish(t *testing.T, js jetstream.JetStream) uint64 {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(90 * time.Second); ; {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		a, err := js.Publish(ctx, "s", nil)
 		cancel()

@@ -239,7 +239,7 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	n.broken = s.broken
 	defer n.kill()
 	// On a slow machine the moment may be far away; this one is as good.
-	late := time.AfterFunc(lifeBound, n.kill)
+	late := time.AfterFunc(startBound, n.kill)
 	defer late.Stop()
 	// Some losses after the first come while the node still reads what is left.
 	if again && rng.IntN(3) == 0 {
@@ -247,6 +247,7 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	}
 	stops := 1 + rng.Int64N(s.maxStops)
 	if ready(t.Context(), n, web) {
+		late.Reset(lifeBound)
 		c, err := belfry.Connect(t.Context(), "nats://"+listen, nats.NoReconnect())
 		if err == nil {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -282,9 +283,11 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	t.Logf("killed at stop %d with %d calls under way, after %d fsyncs; %s; %d calls were acknowledged so far", n.seen.Load(), len(n.begun), n.fsyncs, left, l.acked)
 }
 
+// Bounds of a node's start, of its life after that, and of a check.
 const (
+	startBound = 60 * time.Second
 	lifeBound  = 15 * time.Second
-	checkBound = 30 * time.Second
+	checkBound = 60 * time.Second
 )
 
 // ready waits until the node serves; false if it is killed before.
