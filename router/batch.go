@@ -31,32 +31,67 @@ type add struct {
 // settle reports whether the caller is the one to answer.
 func (a *add) settle() bool { return a.settled.CompareAndSwap(false, true) }
 
-// batcher groups adds: whatever waits while others are being written.
+// linger is how long after a group the next one begins, if all that waits came by
+// the stream: nobody waits for those, and in groups of two or three each add costs
+// half as much again. It is what a timer that is due at once may be late by, and
+// that only while adds come faster than this.
+const linger = 2 * time.Millisecond
+
+// batcher groups adds: whatever waits while others are being written, and what the
+// stream brings within linger.
 type batcher struct {
 	in      chan *add
+	hurry   chan struct{} // somebody waits, or too many do
 	slots   chan struct{}
 	process func([]*add)
 }
 
 func newBatcher(process func([]*add)) *batcher {
-	return &batcher{in: make(chan *add, maxBatch), slots: make(chan struct{}, maxParallel), process: process}
+	return &batcher{in: make(chan *add, maxBatch), hurry: make(chan struct{}, 1), slots: make(chan struct{}, maxParallel), process: process}
 }
 
 // put blocks while the batcher is full: the back-pressure of the way in.
-func (b *batcher) put(a *add) { b.in <- a }
+func (b *batcher) put(a *add) {
+	b.in <- a
+	if a.msg == nil || len(b.in) > maxBatch/2 {
+		select {
+		case b.hurry <- struct{}{}:
+		default:
+		}
+	}
+}
 
 func (b *batcher) close() { close(b.in) }
 
 func (b *batcher) loop() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	var last time.Time
 	for a := range b.in {
 		b.slots <- struct{}{}
+		if rest := linger - time.Since(last); rest > 0 && a.msg != nil {
+			b.wait(rest)
+		}
+		last = time.Now()
+		select {
+		case <-b.hurry: // of one that is gathered now
+		default:
+		}
 		batch := b.gather(a)
 		wg.Go(func() {
 			defer func() { <-b.slots }()
 			b.process(batch)
 		})
+	}
+}
+
+// wait waits for d, or for somebody in a hurry.
+func (b *batcher) wait(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-b.hurry:
 	}
 }
 

@@ -20,7 +20,8 @@
 //	timers.api.add ─────────┘   (whatever waits, up to maxBatch; maxParallel at a time)
 //
 // Adds are grouped by what waits while earlier groups are being written: an add
-// alone is written at once, a flood in large groups. Cancels that come many at a
+// alone is written at once, a flood in large groups. What comes by the stream has
+// been answered, and waits up to 2 ms for company if a group has just begun. Cancels that come many at a
 // time share a short way; see cancel.go.
 //
 // # How it fails
