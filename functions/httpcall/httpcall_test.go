@@ -117,7 +117,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	})
 	cfg := loopback
 	cfg.Secrets = []string{s1, s2}
-	out := call(t, newInvoker(t, cfg), strings.Replace(target, "http://", "http://alice:hunter2@", 1)+"/p?q=1#f", 5*time.Second)
+	out := call(t, newInvoker(t, cfg), strings.Replace(target, "http://", "http://alice:hunter2@", 1)+"/p?q=1#f", time.Minute)
 	if !out.Success || out.Code != 202 || string(out.Response) != "thanks" || out.Retryable {
 		t.Fatalf("%+v", out)
 	}
@@ -181,7 +181,7 @@ func TestStatuses(t *testing.T) {
 		if c.retryAfter != "" {
 			header.Set("Retry-After", c.retryAfter)
 		}
-		out := call(t, i, target, 5*time.Second)
+		out := call(t, i, target, time.Minute)
 		if out.Success != c.success || out.Retryable != c.retry || out.NotNow != c.notNow || out.RetryAfter != c.wait || out.Reason != c.reason || out.Code != int32(c.status) {
 			t.Errorf("%d %q: %+v", c.status, c.retryAfter, out)
 		}
@@ -195,7 +195,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, strings.Replace(private, "://", "://bob:secret@", 1)+"/?k=secret", http.StatusTemporaryRedirect)
 	})
-	out := call(t, newInvoker(t, loopback), target, 5*time.Second)
+	out := call(t, newInvoker(t, loopback), target, time.Minute)
 	if out.Success || out.Retryable || out.Reason != callback.ReasonRedirect || inner != 0 || strings.Contains(out.Err, "secret") || !strings.Contains(out.Err, "final URL") {
 		t.Fatalf("%+v, %d calls behind the redirect", out, inner)
 	}
@@ -226,7 +226,7 @@ func TestHugeAnswerIsCutOff(t *testing.T) {
 		wrote <- n
 	})
 	begin := time.Now()
-	out := call(t, newInvoker(t, loopback), target, 20*time.Second)
+	out := call(t, newInvoker(t, loopback), target, time.Minute)
 	if !out.Success || len(out.Response) != schemas.MaxOutcomeResponse {
 		t.Fatalf("%+v", out)
 	}
@@ -249,7 +249,7 @@ func TestSlowBodyDoesNotHoldTheCall(t *testing.T) {
 	cfg.BodyWait = 100 * time.Millisecond
 	begin := time.Now()
 	out := call(t, newInvoker(t, cfg), target, time.Minute)
-	if !out.Success || len(out.Response) == 0 || time.Since(begin) > 10*time.Second {
+	if !out.Success || len(out.Response) == 0 || time.Since(begin) > 30*time.Second {
 		t.Fatalf("%+v after %v", out, time.Since(begin))
 	}
 }
@@ -264,7 +264,7 @@ func TestHeadersAreBounded(t *testing.T) {
 			}
 		}
 	})
-	out := call(t, newInvoker(t, loopback), target, 10*time.Second)
+	out := call(t, newInvoker(t, loopback), target, time.Minute)
 	if out.Success || !out.Retryable || out.Reason != callback.ReasonConnection {
 		t.Fatalf("%+v", out)
 	}
@@ -274,7 +274,7 @@ func TestBrokenAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{"closed": "", "garbage": "SSH-2.0-x\r\n\r\n", "half": "HTTP/1.1 200"} {
 		target := raw(t, func(c net.Conn) { _, _ = io.WriteString(c, answer) })
-		if out := call(t, newInvoker(t, loopback), target, 10*time.Second); !out.Retryable || out.Reason != callback.ReasonConnection {
+		if out := call(t, newInvoker(t, loopback), target, time.Minute); !out.Retryable || out.Reason != callback.ReasonConnection {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
@@ -288,7 +288,7 @@ func TestRefusedConnection(t *testing.T) {
 	}
 	target := "http://" + l.Addr().String()
 	_ = l.Close()
-	out := call(t, newInvoker(t, loopback), target, 10*time.Second)
+	out := call(t, newInvoker(t, loopback), target, time.Minute)
 	if !out.Retryable || out.Reason != callback.ReasonConnection {
 		t.Fatalf("%+v", out)
 	}
@@ -314,7 +314,7 @@ func TestGuardAtDialTime(t *testing.T) {
 		{Config{}, "[::]"}, {Config{}, "169.254.169.254"}, {Config{}, "[fd00:ec2::254]"}, {Config{}, "[64:ff9b::7f00:1]"},
 		{named, "inside.example"}, {rebinding, "rebinding.example"}, {rebinding, "rebinding.example"},
 	} {
-		out := call(t, newInvoker(t, c.cfg), "http://user:hunter2@"+c.host+":"+port+"/", 10*time.Second)
+		out := call(t, newInvoker(t, c.cfg), "http://user:hunter2@"+c.host+":"+port+"/", time.Minute)
 		if out.Success || out.Retryable || out.Reason != callback.ReasonAddressRefused || !strings.Contains(out.Err, "(to allow it: allow-") {
 			t.Errorf("%s: %+v", c.host, out)
 		}
@@ -323,7 +323,7 @@ func TestGuardAtDialTime(t *testing.T) {
 		t.Fatalf("%d calls went through", calls)
 	}
 	allowed := Config{Guard: Guard{AllowLoopback: true}, Resolver: resolver(t, "127.0.0.1")}
-	if out := call(t, newInvoker(t, allowed), "http://inside.example:"+port+"/", 10*time.Second); !out.Success {
+	if out := call(t, newInvoker(t, allowed), "http://inside.example:"+port+"/", time.Minute); !out.Success {
 		t.Fatalf("%+v", out)
 	}
 }
@@ -333,7 +333,7 @@ func TestProxyFromTheEnvironmentIsNotUsed(t *testing.T) {
 	proxy := serve(t, func(http.ResponseWriter, *http.Request) { proxied++ })
 	t.Setenv("HTTP_PROXY", proxy)
 	t.Setenv("http_proxy", proxy)
-	out := call(t, newInvoker(t, Config{Guard: Guard{AllowLoopback: true}, Resolver: resolver(t, "10.255.255.1")}), "http://x.example/", 10*time.Second)
+	out := call(t, newInvoker(t, Config{Guard: Guard{AllowLoopback: true}, Resolver: resolver(t, "10.255.255.1")}), "http://x.example/", time.Minute)
 	if out.Reason != callback.ReasonAddressRefused || proxied != 0 {
 		t.Fatalf("%+v, %d through the proxy", out, proxied)
 	}
@@ -367,12 +367,12 @@ func TestTLS(t *testing.T) {
 	s.Config.ErrorLog = nil
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	if out := call(t, newInvoker(t, loopback), s.URL, 10*time.Second); !out.Retryable || out.Reason != callback.ReasonTLS {
+	if out := call(t, newInvoker(t, loopback), s.URL, time.Minute); !out.Retryable || out.Reason != callback.ReasonTLS {
 		t.Fatalf("untrusted: %+v", out)
 	}
 	cfg := loopback
 	cfg.TLS = s.Client().Transport.(*http.Transport).TLSClientConfig
-	if out := call(t, newInvoker(t, cfg), s.URL, 10*time.Second); !out.Success || string(out.Response) != "HTTP/2.0" {
+	if out := call(t, newInvoker(t, cfg), s.URL, time.Minute); !out.Success || string(out.Response) != "HTTP/2.0" {
 		t.Fatalf("trusted: %+v", out)
 	}
 }
@@ -413,7 +413,7 @@ func TestConnectionsAreReused(t *testing.T) {
 	t.Cleanup(s.Close)
 	i := newInvoker(t, loopback)
 	for range 20 {
-		if out := call(t, i, s.URL, 10*time.Second); !out.Success {
+		if out := call(t, i, s.URL, time.Minute); !out.Success {
 			t.Fatalf("%+v", out)
 		}
 	}

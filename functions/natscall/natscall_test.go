@@ -83,7 +83,7 @@ func TestReplies(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		if want.Reason != callback.ReasonTimeout {
 			cancel()
-			ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		}
 		got := i.Invoke(ctx, request(subject))
 		cancel()

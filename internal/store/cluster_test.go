@@ -104,7 +104,7 @@ func TestReplicas(t *testing.T) {
 	for seq := uint64(0); seq != rev; {
 		select {
 		case seq = <-got:
-		case <-time.After(30 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatalf("the tail stands at %d of %d", seq, rev)
 		}
 	}

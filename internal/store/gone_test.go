@@ -89,7 +89,7 @@ func TestServerGone(t *testing.T) {
 					}
 					seq = tm.Rev
 					seen[tm.ID] = true
-				case <-time.After(20 * time.Second):
+				case <-time.After(60 * time.Second):
 					t.Fatalf("the tail stands at %d of %d, %d seen", seq, last, len(seen))
 				}
 			}
@@ -103,7 +103,7 @@ func TestServerGone(t *testing.T) {
 			for svc := ""; svc != "later"; {
 				select {
 				case svc = <-services:
-				case <-time.After(20 * time.Second):
+				case <-time.After(60 * time.Second):
 					t.Fatal("the service did not come")
 				}
 			}

@@ -150,7 +150,7 @@ func TestLateAck(t *testing.T) {
 			}
 			results <- err
 		})
-		m, err := sub.NextMsg(5 * time.Second)
+		m, err := sub.NextMsg(30 * time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -126,7 +126,7 @@ func CreateAll(t testing.TB, s Store, writes []store.Write) []uint64 {
 // Eventually waits until ok, looking every few milliseconds.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(60 * time.Second)
 	defer deadline.Stop()
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()

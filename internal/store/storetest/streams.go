@@ -41,7 +41,7 @@ func tail(t *testing.T, s Store) {
 			}
 			seq = tm.Rev
 			n++
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatalf("the tail stands at %d of %d", seq, last)
 		}
 	}
@@ -259,7 +259,7 @@ func services(t *testing.T, s Store) {
 					t.Fatal("the channel is closed")
 				}
 				seen[got] = true
-			case <-time.After(20 * time.Second):
+			case <-time.After(60 * time.Second):
 				t.Fatalf("service %s did not come", svc)
 			}
 		}
