@@ -31,6 +31,7 @@ type Store interface {
 	UpdateAsync(w store.Write, done func(store.Result))
 	AddForgotten(addedMs int64) bool
 	ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error
+	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
@@ -81,6 +82,7 @@ type Router struct {
 	m       *metrics
 	geo     schemas.Geometry
 	ills    *ills
+	fired   *firedLog
 	batcher *batcher
 	acks    *acks
 	fresh   *fresh
@@ -124,7 +126,7 @@ func New(o Options) (*Router, error) {
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
 		cancels: make(chan *cancel, apiParallel),
 	}
-	r.acks = newAcks(r.ack, ackHold)
+	r.acks, r.fired = newAcks(r.ack, ackHold), newFiredLog(o.Store)
 	return r, nil
 }
 

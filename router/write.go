@@ -170,40 +170,32 @@ func (c *creation) register(adds []*add) []*add {
 
 // lookup finds adds that an earlier delivery has stored, and whose timers have
 // fired, concluded and expired since: they left nothing but their fired events.
-// To look reads all events since, so it is done for adds alone that are old enough
-// for that and not known to be fresh: a backlog's first.
+// Only those are looked for that are old enough and not known to be fresh: a
+// backlog's first.
 func (c *creation) lookup(adds []*add) []*add {
 	nowMs, keepMs := c.r.nowMs(), c.r.o.Store.Retention().Milliseconds()
-	ids, services := map[string]struct{}{}, map[string]struct{}{}
-	var subjects []string
-	since := nowMs
 	limit, known := c.r.fresh.after(nowMs)
 	doubtful := func(a *add) bool {
 		return a.msg != nil && firstFired(a)+keepMs <= nowMs && (!known || a.seq <= limit)
 	}
+	var doubts []*add
 	for _, a := range adds {
-		if !doubtful(a) {
-			continue
-		}
-		ids[a.spec.Timer.MsgID(1)] = struct{}{}
-		since = min(since, firstFired(a)-skewMs)
-		if _, known := services[a.spec.Service]; !known {
-			services[a.spec.Service] = struct{}{}
-			subjects = append(subjects, schemas.SubjectFired(a.spec.Service))
+		if doubtful(a) {
+			doubts = append(doubts, a)
 		}
 	}
-	if len(ids) == 0 {
+	if len(doubts) == 0 {
 		return adds
 	}
 	err := c.r.ills.lookup.allow()
-	var found map[string]struct{}
+	var found map[schemas.TimerID]struct{}
 	if err == nil {
-		found, err = c.r.o.Store.FiredSince(c.r.run, subjects, time.UnixMilli(since), ids)
+		found, err = c.fired(doubts)
 		c.r.ills.lookup.note(err)
 	}
 	out := adds[:0]
 	for _, a := range adds {
-		_, fired := found[a.spec.Timer.MsgID(1)]
+		_, fired := found[a.spec.Timer]
 		switch {
 		case !doubtful(a):
 			out = append(out, a)
@@ -216,6 +208,36 @@ func (c *creation) lookup(adds []*add) []*add {
 		}
 	}
 	return out
+}
+
+// fired tells which of the adds' timers have an event in TIMERS_FIRED.
+func (c *creation) fired(adds []*add) (map[schemas.TimerID]struct{}, error) {
+	all := make([]schemas.TimerID, len(adds))
+	ids, services := map[string]struct{}{}, map[string]struct{}{}
+	var subjects []string
+	since := c.r.nowMs()
+	for i, a := range adds {
+		all[i] = a.spec.Timer
+		ids[a.spec.Timer.MsgID(1)] = struct{}{}
+		since = min(since, firstFired(a)-skewMs)
+		if _, known := services[a.spec.Service]; !known {
+			services[a.spec.Service] = struct{}{}
+			subjects = append(subjects, schemas.SubjectFired(a.spec.Service))
+		}
+	}
+	found, ok, err := c.r.fired.find(c.r.run, since, all)
+	if ok || err != nil {
+		return found, err
+	}
+	// Too many to remember: those of the adds' services are read for them alone.
+	names, err := c.r.o.Store.FiredSince(c.r.run, subjects, time.UnixMilli(since), ids)
+	found = map[schemas.TimerID]struct{}{}
+	for _, id := range all {
+		if _, fired := names[id.MsgID(1)]; fired {
+			found[id] = struct{}{}
+		}
+	}
+	return found, err
 }
 
 // skewMs is how far the clocks of servers may be apart that lead streams.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +48,30 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 		}
 		return len(found) < len(ids), nil
 	})
+}
+
+// FiredAfter hands over the message id of each event of TIMERS_FIRED that was
+// published after a sequence or, where that is 0 or not of this stream, since a
+// time; fn returns false to end. It returns the sequence to go on from.
+func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error) {
+	cfg := jetstream.ConsumerConfig{FilterSubject: schemas.SubjectFiredPrefix + "*", HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since}
+	if after > 0 {
+		switch m, err := s.getLast(ctx, schemas.StreamFired, cfg.FilterSubject); {
+		case errors.Is(err, schemas.ErrNotFound), err == nil && m.Sequence == after:
+			return after, nil
+		case err != nil:
+			return after, err
+		case m.Sequence < after:
+			after = 0
+		default:
+			cfg.DeliverPolicy, cfg.OptStartSeq, cfg.OptStartTime = jetstream.DeliverByStartSequencePolicy, after+1, nil
+		}
+	}
+	err := s.readAll(ctx, schemas.StreamFired, cfg, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		after = meta.Sequence.Stream
+		return fn(m.Headers().Get(jetstream.MsgIDHeader)), nil
+	})
+	return after, err
 }
 
 // findQueued looks through a work queue by direct gets.

@@ -1,0 +1,52 @@
+package store_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestFiredAfter reads on from where it was, and from the time if it was nowhere.
+func TestFiredAfter(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	publish := func(svc, id string) {
+		t.Helper()
+		if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired(svc), MsgID: id, Data: []byte("e")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(after uint64, sinceMs int64, want ...string) uint64 {
+		t.Helper()
+		var got []string
+		after, err := s.FiredAfter(t.Context(), after, time.UnixMilli(sinceMs), func(id string) bool {
+			got = append(got, id)
+			return id != "last.1"
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("%q %v; want %q", got, err, want)
+		}
+		return after
+	}
+	begin := storetest.NowMs(t, s) - 1
+	read(0, begin)
+	read(7, begin) // of a stream that is no more
+	publish("a", "1.1")
+	publish("b", "2.1")
+	at := read(0, begin, "1.1", "2.1")
+	read(0, storetest.NowMs(t, s)+60_000)
+	read(at, begin)
+	publish("a", "3.1")
+	at = read(at, begin, "3.1")
+	read(at+1, begin, "1.1", "2.1", "3.1")
+	publish("a", "last.1")
+	publish("a", "4.1")
+	at = read(at, begin, "last.1")
+	read(at, begin, "4.1")
+}

@@ -1,0 +1,81 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// counting counts how often TIMERS_FIRED is read.
+type counting struct {
+	*store.Store
+	reads atomic.Int64
+}
+
+func (c *counting) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
+	c.reads.Add(1)
+	return c.Store.FiredSince(ctx, subjects, since, ids)
+}
+
+func (c *counting) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(string) bool) (uint64, error) {
+	c.reads.Add(1)
+	return c.Store.FiredAfter(ctx, after, since, fn)
+}
+
+// later is the cluster's time, and more.
+type later struct {
+	*clustertime.Service
+	by time.Duration
+}
+
+func (l later) LatestNs() int64 { return l.Service.LatestNs() + l.by.Nanoseconds() }
+
+// TestBacklogOlderThanRetention: routers were down for longer than records are
+// kept. The first add of the backlog was stored before, fired, and its record is
+// gone: it is not stored again. What routers cannot have had is not looked up.
+func TestBacklogOlderThanRetention(t *testing.T) {
+	t.Parallel()
+	const retention, down, part = time.Hour, 2 * time.Hour, 4000
+	f := newFixture(t, store.Config{Retention: retention})
+	publish := func(from int) {
+		t.Helper()
+		f.publishAll(part, func(i int) []byte { return add(fmt.Sprint(from+i), `"timerafter":"1s"`) })
+	}
+	publish(0)
+	first := schemas.NewTimerID("/test", "0")
+	if _, _, err := f.store.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("default"), MsgID: first.MsgID(1)}); err != nil {
+		t.Fatal(err)
+	}
+	s := &counting{Store: f.store}
+	f.startWith(router.Options{Store: s, Time: later{f.clock, down}, Log: zerolog.Nop()})
+	stored := func() { f.eventually("all is stored", func() bool { return f.waiting() == 0 }) }
+	stored()
+	if s.reads.Load() == 0 {
+		t.Error("the first of the backlog were not looked up")
+	}
+	n := part
+	for ; n < store.RouterMaxAckPending+part; n += part {
+		publish(n)
+		stored()
+	}
+	reads := s.reads.Load()
+	publish(n)
+	stored()
+	if more := s.reads.Load() - reads; more != 0 {
+		t.Errorf("%d looks at what is known to be new", more)
+	}
+	f.await("/test", "1")
+	f.await("/test", fmt.Sprint(n+part-1))
+	if _, err := f.store.Get(t.Context(), first); schemas.CodeOf(err) != schemas.CodeNotFound {
+		t.Errorf("the add that has fired was stored again: %v", err)
+	}
+}
