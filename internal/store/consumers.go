@@ -16,7 +16,9 @@ const (
 	// RouterAckWait is after how long an add that no router acknowledged is
 	// delivered to another.
 	RouterAckWait = 3 * time.Second
-	// RouterMaxAckPending bounds the adds that routers hold unacknowledged.
+	// RouterMaxAckPending bounds the adds that routers hold unacknowledged. What a
+	// router knows to be new rests on it (router/fresh.go): while nodes of an older
+	// version run beside, it must not be more than theirs.
 	RouterMaxAckPending = 20_000
 	// serviceConsumerPrefix begins the names of the consumers of functions.
 	serviceConsumerPrefix = "belfry_"
