@@ -4,24 +4,31 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
 // Group commit. Where every write is synced (sync_interval: always), a write by
-// itself costs an fsync, 0.12 ms in which its stream does nothing else. An atomic
-// batch costs two milliseconds and then next to nothing a message. So while
-// little is asked of a stream, writes go by themselves; once groupSingles of them
-// are under way, those that follow wait for each other and go as one batch, and
-// what comes while that is committed makes the next one.
+// itself costs an fsync, and one that rolls up two. An atomic batch costs six and
+// 1.5 ms of the server's CPU, and then next to nothing a message. All streams
+// share one disk, so what is under way is bounded for the store as a whole: up to
+// groupSingles writes go by themselves; once those are under way, writes wait,
+// and groupMin of a stream go as one batch, one batch at a time, the streams in
+// turns. So the size of a batch follows from the load: it is what came while the
+// other streams had their turn.
 //
 // A batch that is refused, because one of its writes lost a compare-and-set or is
 // a duplicate, has had no effect: it is halved until the one is found, and that
 // one's answer is its own.
 const (
-	groupSingles = 16
-	groupMin     = 24   // writes that are worth a batch
+	groupSingles = 12
+	groupMin     = 32   // writes that are worth a batch
 	groupMax     = 1000 // the server's limit
+	groupBatches = 1    // under way at a time
+	// groupPatience is how long a batch keeps others waiting: its stream's server
+	// may be dead, and others alive.
+	groupPatience = 100 * time.Millisecond
 )
 
 const (
@@ -40,51 +47,49 @@ type write struct {
 
 // group gathers the writes of one stream.
 type group struct {
-	pub    *publisher
-	places chan struct{} // bounds what waits, in all groups together
-	serial *atomic.Uint64
-	wake   chan struct{}
-	stop   chan struct{}
-
-	mu      sync.Mutex
 	queue   []write
 	halves  [][]write // of batches that were refused: these go first
 	singles int       // under way
 	batch   bool      // one is under way
-	closed  bool
+	// sending says that a write has left the queue and not yet gone out: no other
+	// may pass it.
+	sending bool
 }
 
 // groups are those of a store's streams; nil where writes are not grouped.
 type groups struct {
-	places  chan struct{}
+	pub     *publisher
+	places  chan struct{} // bounds what waits and what is under way, of all streams
+	wake    chan struct{}
 	stop    chan struct{}
 	once    sync.Once
 	stopped sync.WaitGroup
-	pub     *publisher
 	serial  atomic.Uint64
 
-	mu sync.RWMutex
-	by map[string]*group
+	mu      sync.Mutex
+	by      map[string]*group
+	all     []*group
+	turn    int // whose turn it is in all
+	singles int // under way, of all
+	batches int
+	closed  bool
 }
 
 func newGroups(pub *publisher, window int) *groups {
-	return &groups{places: make(chan struct{}, window), stop: make(chan struct{}), pub: pub, by: map[string]*group{}}
+	gs := &groups{
+		pub: pub, places: make(chan struct{}, window), wake: make(chan struct{}, 1),
+		stop: make(chan struct{}), by: map[string]*group{},
+	}
+	gs.stopped.Go(gs.run)
+	return gs
 }
 
-// of is the group of a stream.
+// of is the group of a stream. gs.mu is held.
 func (gs *groups) of(stream string) *group {
-	gs.mu.RLock()
 	g := gs.by[stream]
-	gs.mu.RUnlock()
-	if g != nil {
-		return g
-	}
-	gs.mu.Lock()
-	defer gs.mu.Unlock()
-	if g = gs.by[stream]; g == nil {
-		g = &group{pub: gs.pub, places: gs.places, serial: &gs.serial, wake: make(chan struct{}, 1), stop: gs.stop}
-		gs.by[stream] = g
-		gs.stopped.Go(g.run)
+	if g == nil {
+		g = &group{}
+		gs.by[stream], gs.all = g, append(gs.all, g)
 	}
 	return g
 }
@@ -94,14 +99,14 @@ func (gs *groups) close() {
 	gs.once.Do(func() { close(gs.stop) })
 	gs.stopped.Wait()
 	gs.mu.Lock()
-	defer gs.mu.Unlock()
-	for _, g := range gs.by {
-		g.mu.Lock()
-		rest := append(flatten(g.halves), g.queue...)
-		g.queue, g.halves, g.closed = nil, nil, true
-		g.mu.Unlock()
-		g.answer(rest, nats.ErrConnectionClosed)
+	gs.closed = true
+	var rest []write
+	for _, g := range gs.all {
+		rest = append(append(rest, flatten(g.halves)...), g.queue...)
+		g.queue, g.halves = nil, nil
 	}
+	gs.mu.Unlock()
+	gs.answer(rest, nats.ErrConnectionClosed)
 }
 
 func flatten(parts [][]write) (all []write) {
@@ -112,132 +117,185 @@ func flatten(parts [][]write) (all []write) {
 }
 
 // send takes a write; it blocks only for a place.
-func (g *group) send(w write) {
+func (gs *groups) send(stream string, w write) {
 	select {
-	case g.places <- struct{}{}:
+	case gs.places <- struct{}{}:
 	default:
 		select {
-		case g.places <- struct{}{}:
-		case <-g.stop:
+		case gs.places <- struct{}{}:
+		case <-gs.stop:
 			w.done(ack{}, mapError(w.op, nats.ErrConnectionClosed))
 			return
 		}
 	}
-	g.mu.Lock()
-	if g.closed {
-		g.mu.Unlock()
-		g.answer([]write{w}, nats.ErrConnectionClosed)
+	gs.mu.Lock()
+	if gs.closed {
+		gs.mu.Unlock()
+		gs.answer([]write{w}, nats.ErrConnectionClosed)
 		return
 	}
-	if !g.batch && len(g.queue) == 0 && len(g.halves) == 0 && g.singles < groupSingles {
+	g := gs.of(stream)
+	if !g.batch && !g.sending && len(g.queue) == 0 && len(g.halves) == 0 && gs.singleMay(g) {
 		g.singles++
-		g.mu.Unlock()
-		g.single(w)
+		gs.singles++
+		gs.mu.Unlock()
+		gs.single(g, w)
 		return
 	}
 	g.queue = append(g.queue, w)
-	g.mu.Unlock()
+	n := len(g.queue)
+	gs.mu.Unlock()
+	if n == groupMin {
+		gs.signal()
+	}
 }
 
+// singleMay reports whether one more write of a stream may go by itself. Each
+// stream may have one under way, however busy the others are.
+func (gs *groups) singleMay(g *group) bool { return gs.singles < groupSingles || g.singles == 0 }
+
 // answer fails writes that did not go out.
-func (g *group) answer(ws []write, err error) {
+func (gs *groups) answer(ws []write, err error) {
 	for _, w := range ws {
-		<-g.places
+		<-gs.places
 		w.done(ack{}, mapError(w.op, err))
 	}
 }
 
-func (g *group) single(w write) {
-	g.pub.send(w.op, w.subject, w.hdr, w.data, func(a ack, err error) {
-		<-g.places
-		g.mu.Lock()
+func (gs *groups) single(g *group, w write) {
+	gs.pub.send(w.op, w.subject, w.hdr, w.data, func(a ack, err error) {
+		<-gs.places
+		gs.mu.Lock()
 		g.singles--
-		g.mu.Unlock()
-		g.signal()
+		gs.singles--
+		gs.mu.Unlock()
+		gs.signal()
 		w.done(a, err)
 	})
 }
 
-func (g *group) signal() {
+func (gs *groups) signal() {
 	select {
-	case g.wake <- struct{}{}:
+	case gs.wake <- struct{}{}:
 	default:
 	}
 }
 
 // run sends what waits, as places become free. Callbacks only wake it: they run
 // on the goroutine that brings acknowledgements, which must not wait for one.
-func (g *group) run() {
+func (gs *groups) run() {
 	for {
 		select {
-		case <-g.stop:
+		case <-gs.stop:
 			return
-		case <-g.wake:
+		case <-gs.wake:
 		}
-		for g.step() {
+		for gs.step() {
 		}
 	}
 }
 
-// step sends one batch, or one write; false if there is nothing to send now.
-func (g *group) step() bool {
-	g.mu.Lock()
-	if g.batch {
-		g.mu.Unlock()
-		return false
-	}
-	var next []write
-	switch {
-	case len(g.halves) > 0:
-		// The two parts of a batch that was refused stand first, in their order.
-		next = g.halves[0]
-		if len(next) < groupMin && g.singles+len(next) > groupSingles+groupMin {
-			g.mu.Unlock()
-			return false
+// step sends one batch, or some single writes of one stream; false if there is
+// nothing to send now.
+func (gs *groups) step() bool {
+	gs.mu.Lock()
+	for range gs.all {
+		g := gs.all[gs.turn]
+		gs.turn = (gs.turn + 1) % len(gs.all)
+		next := gs.next(g)
+		if len(next) == 0 {
+			continue
 		}
-		g.halves = g.halves[1:]
-	case len(g.queue) >= groupMin:
-		n := min(len(g.queue), groupMax)
-		next = g.queue[:n:n]
-		if g.queue = g.queue[n:]; len(g.queue) == 0 {
-			g.queue = nil
+		if len(next) >= groupMin {
+			g.batch = true
+			gs.batches++
+			gs.mu.Unlock()
+			gs.commit(g, next)
+			return true
 		}
-	case len(g.queue) > 0 && g.singles < groupSingles:
-		next = g.queue[:1:1]
-		g.queue = g.queue[1:]
-	default:
-		g.mu.Unlock()
-		return false
-	}
-	if len(next) < groupMin {
 		g.singles += len(next)
-		g.mu.Unlock()
+		gs.singles += len(next)
+		g.sending = true
+		gs.mu.Unlock()
 		for _, w := range next {
-			g.single(w)
+			gs.single(g, w)
 		}
+		gs.mu.Lock()
+		g.sending = false
+		gs.mu.Unlock()
 		return true
 	}
-	g.batch = true
-	g.mu.Unlock()
-	g.commit(next)
-	return true
+	gs.mu.Unlock()
+	return false
+}
+
+// next takes what of a stream may go now: groupMin writes or more as a batch,
+// fewer each by itself. gs.mu is held.
+func (gs *groups) next(g *group) []write {
+	switch {
+	case g.batch:
+		return nil
+	case len(g.halves) > 0:
+		// The two parts of a batch that was refused stand first, in their order.
+		next := g.halves[0]
+		if len(next) >= groupMin && gs.batches >= groupBatches || len(next) < groupMin && g.singles > groupSingles {
+			return nil
+		}
+		g.halves = g.halves[1:]
+		return next
+	case len(g.queue) >= groupMin:
+		if gs.batches >= groupBatches {
+			return nil
+		}
+		return g.take(min(len(g.queue), groupMax))
+	case len(g.queue) > 0 && gs.singleMay(g):
+		return g.take(1)
+	}
+	return nil
+}
+
+// take takes the first n writes of the queue.
+func (g *group) take(n int) []write {
+	next := g.queue[:n:n]
+	if g.queue = g.queue[n:]; len(g.queue) == 0 {
+		g.queue = nil
+	}
+	return next
 }
 
 // commit sends a batch. Only its last message is answered.
-func (g *group) commit(ws []write) {
+func (gs *groups) commit(g *group, ws []write) {
+	// One that is not answered for long keeps only its own stream waiting.
+	leave := sync.OnceFunc(func() {
+		gs.mu.Lock()
+		gs.batches--
+		gs.mu.Unlock()
+	})
+	late := time.AfterFunc(groupPatience, func() {
+		leave()
+		gs.signal()
+	})
+	end := func() {
+		late.Stop()
+		leave()
+		gs.signal()
+	}
 	// Unique among all clients, as the inbox is.
-	id := g.pub.prefix + strconv.FormatUint(g.serial.Add(1), 36)
+	id := gs.pub.prefix + strconv.FormatUint(gs.serial.Add(1), 36)
 	last := len(ws) - 1
 	for i, w := range ws[:last] {
-		if err := g.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(w.hdr, id, i+1, false), Data: w.data}); err != nil {
+		if err := gs.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(w.hdr, id, i+1, false), Data: w.data}); err != nil {
 			// Nothing is committed without the last message.
-			g.finish()
-			g.answer(ws, err)
+			gs.finish(g, nil)
+			end()
+			gs.answer(ws, err)
 			return
 		}
 	}
 	w := ws[last]
-	g.pub.send(w.op, w.subject, batchHeader(w.hdr, id, last+1, true), w.data, func(a ack, err error) { g.committed(ws, a, err) })
+	gs.pub.send(w.op, w.subject, batchHeader(w.hdr, id, last+1, true), w.data, func(a ack, err error) {
+		gs.committed(g, ws, a, err, end)
+	})
 }
 
 func batchHeader(h nats.Header, id string, seq int, commit bool) nats.Header {
@@ -253,33 +311,36 @@ func batchHeader(h nats.Header, id string, seq int, commit bool) nats.Header {
 	return out
 }
 
-func (g *group) finish() {
-	g.mu.Lock()
+// finish ends a batch; what is to be tried again goes before all else. It
+// reports whether that will be.
+func (gs *groups) finish(g *group, again [][]write) bool {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	g.batch = false
-	g.mu.Unlock()
-	g.signal()
+	if gs.closed {
+		return false
+	}
+	if len(again) > 0 {
+		g.halves = append(again, g.halves...)
+	}
+	return true
 }
 
-func (g *group) committed(ws []write, a ack, err error) {
+func (gs *groups) committed(g *group, ws []write, a ack, err error, end func()) {
 	n := len(ws)
 	if err != nil && a.Error != nil {
 		// Refused as a whole. Both halves go before anything else.
-		g.mu.Lock()
-		closed := g.closed
-		if !closed {
-			g.halves = append([][]write{ws[: n/2 : n/2], ws[n/2:]}, g.halves...)
+		again := gs.finish(g, [][]write{ws[: n/2 : n/2], ws[n/2:]})
+		end()
+		if !again {
+			gs.answer(ws, nats.ErrConnectionClosed)
 		}
-		g.batch = false
-		g.mu.Unlock()
-		if closed {
-			g.answer(ws, nats.ErrConnectionClosed)
-		}
-		g.signal()
 		return
 	}
-	g.finish()
+	gs.finish(g, nil)
+	end()
 	for i, w := range ws {
-		<-g.places
+		<-gs.places
 		if err != nil {
 			w.done(ack{}, err)
 			continue
@@ -295,5 +356,5 @@ func (s *Store) write(stream, op, subject string, hdr nats.Header, data []byte, 
 		s.pub.send(op, subject, hdr, data, done)
 		return
 	}
-	s.groups.of(stream).send(write{op: op, subject: subject, hdr: hdr, data: data, done: done})
+	s.groups.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
 }
