@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,4 +108,45 @@ func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
 		return err
 	}
 	return nil // acknowledged meanwhile
+}
+
+// leastRemoved is how many adds are worth a request of their own.
+const leastRemoved = 32
+
+// RemoveAdds removes adds whose timers are stored, of the sequences given in
+// rising order, and returns through which they are gone; 0 if none. It removes
+// those that stand at the stream's beginning with none between that is not given:
+// all that goes was given, whoever else may be taking adds. It is one write,
+// however many go; an acknowledgement is one each.
+func (s *Store) RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
+	info, err := s.streamState(ctx, schemas.StreamAdd)
+	if err != nil {
+		return 0, err
+	}
+	i, _ := slices.BinarySearch(seqs, info.State.FirstSeq)
+	n := i
+	for n < len(seqs) && seqs[n]-info.State.FirstSeq == uint64(n-i) {
+		n++
+	}
+	switch {
+	case n-i >= leastRemoved:
+	case i > 0:
+		return seqs[i-1], nil // gone already
+	default:
+		return 0, nil
+	}
+	through = seqs[n-1]
+	var r struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	const op = "remove adds"
+	// Up to, and without, a sequence.
+	req := append(strconv.AppendUint([]byte(`{"seq":`), through+1, 10), '}')
+	if err := s.change(ctx, op, "$JS.API.STREAM.PURGE."+schemas.StreamAdd, req, &r); err != nil {
+		return 0, err
+	}
+	if r.Error != nil {
+		return 0, apiError(op, r.Error)
+	}
+	return through, nil
 }
