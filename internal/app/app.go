@@ -192,18 +192,20 @@ func (a *App) disconnect(ctx context.Context) error {
 }
 
 // leaveSilentServer closes the connection to a server that does not answer, so
-// that nothing waits for it: every call ends at once, and tells that.
-func (a *App) leaveSilentServer(ctx context.Context) {
+// that nothing waits for it: every call ends at once, and tells that. It reports
+// whether it did.
+func (a *App) leaveSilentServer(ctx context.Context) bool {
 	if a.o.embedded() || a.nc == nil {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	if a.nc.IsConnected() && a.nc.FlushWithContext(ctx) == nil {
-		return
+		return false
 	}
 	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopping without it; callbacks that run now will be made again, and shards be taken over after the lease")
 	a.nc.Close()
+	return true
 }
 
 // Stop drains and releases everything, in the order of the package comment.
@@ -223,10 +225,13 @@ func (a *App) stop(ctx context.Context) error {
 	a.stopped = true
 	a.running.Store(false)
 	a.setPhase("stopping")
-	a.leaveSilentServer(ctx)
+	alone := a.leaveSilentServer(ctx)
 	for len(a.undo) > 0 {
 		u := a.undo[len(a.undo)-1]
 		a.undo = a.undo[:len(a.undo)-1]
+		if alone { // nothing can be stored, nor handed over
+			u.bound = min(u.bound, aloneBound)
+		}
 		a.setPhase("stopping: " + u.name)
 		if err := u.run(ctx); err != nil {
 			a.stopErr = errors.Join(a.stopErr, fmt.Errorf("stop %s: %w", u.name, err))

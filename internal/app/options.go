@@ -125,6 +125,8 @@ const (
 	// releaseBound that of the scheduler. What is left is the server's.
 	drainBound   = 6 * time.Second
 	releaseBound = 2 * time.Second
+	// aloneBound takes the place of either when the server does not answer.
+	aloneBound = time.Second
 	// flushBound is how long the server may take for requests that were cut off.
 	flushBound = time.Second
 	// probeBound is how long a server may take to answer when Stop begins.
