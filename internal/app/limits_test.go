@@ -1,0 +1,36 @@
+package app
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestManyConsumers: a service more than the server's default of consumers a
+// stream still gets one.
+func TestManyConsumers(t *testing.T) {
+	t.Parallel()
+	a := start(t, options(t))
+	nc, err := a.Connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const byDefault = server.JSDefaultMaxConsumersPerStream
+	for n := range byDefault + 1 {
+		// In memory and without a name they are the cheapest that count.
+		if _, err := js.CreateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{
+			FilterSubject: schemas.SubjectFired(fmt.Sprintf("s%d", n)), AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true,
+		}); err != nil {
+			t.Fatalf("consumer %d: %v", n+1, err)
+		}
+	}
+}
