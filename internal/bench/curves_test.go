@@ -38,7 +38,12 @@ func TestCurves(t *testing.T) {
 		t.Errorf("%+v", pending)
 	}
 	for _, cost := range pending.Costs {
-		if len(cost.Values) != 2 || cost.Values[0] == nil || cost.Values[1] == nil || len(cost.Exponents) != 1 {
+		if len(cost.Values) != 2 || len(cost.Exponents) != 1 {
+			t.Errorf("%+v", cost)
+			continue
+		}
+		// So few timers may cost less CPU than the system counts; it is not told then.
+		if few := strings.Contains(cost.Name, "CPU a timer"); !few && (cost.Values[0] == nil || cost.Values[1] == nil) {
 			t.Errorf("%+v", cost)
 		}
 	}
