@@ -174,15 +174,21 @@ func (u usage) figures(r *Result, count int) {
 	r.figure("messages stored a timer", float64(u.messages)/n, "")
 }
 
-// sequences is how many messages all streams have ever stored.
+// sequences is how many messages all streams have ever stored. A cluster that
+// elects has no answer for a while.
 func (e *Env) sequences(ctx context.Context) (uint64, error) {
-	var n uint64
-	l := e.js.ListStreams(ctx)
-	for info := range l.Info() {
-		n += info.State.LastSeq
+	for begun := time.Now(); ; {
+		var n uint64
+		l := e.js.ListStreams(ctx)
+		for info := range l.Info() {
+			n += info.State.LastSeq
+		}
+		err := l.Err()
+		if err == nil {
+			return n, nil
+		}
+		if err := againAfter(ctx, err, begun, patience); err != nil {
+			return 0, fmt.Errorf("look at the streams: %w", err)
+		}
 	}
-	if err := l.Err(); err != nil {
-		return 0, fmt.Errorf("look at the streams: %w", err)
-	}
-	return n, nil
 }
