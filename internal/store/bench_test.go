@@ -122,6 +122,8 @@ func BenchmarkLife(b *testing.B) {
 		}{
 			{name: "young"}, {name: "old", age: time.Hour}, {name: "old, warm", age: time.Hour, warm: true},
 			{name: "young, synced", sync: true}, {name: "young, synced, grouped", sync: true, grouped: true}, {name: "young, grouped", grouped: true},
+			{name: "old, synced, grouped", age: time.Hour, sync: true, grouped: true},
+			{name: "old, warm, synced, grouped", age: time.Hour, warm: true, sync: true, grouped: true},
 		} {
 			b.Run(fmt.Sprintf("shards=%d/%s", shards, c.name), func(b *testing.B) {
 				var options []natstest.Option

@@ -45,6 +45,8 @@ type Store struct {
 	undecodable atomic.Uint64
 
 	rem *remover
+	// rush says that many old timers are replaced in some shard; see warmth.
+	rush chan struct{}
 	// shortTTL is the constant; tests change it.
 	shortTTL time.Duration
 	rooms    []room
@@ -101,7 +103,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), shortTTL: shortTTL}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL}
 	if err := patiently(ctx, s.checkServer); err != nil {
 		return nil, err
 	}

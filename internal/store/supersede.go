@@ -25,7 +25,8 @@ import (
 //     between the two revisions, which costs 5 µs when they are in memory and
 //     hundreds of milliseconds when a shard of 400,000 timers has been idle;
 //   - by a roll-up also where the shard is so busy that its blocks are in memory,
-//     and not so large that visiting them costs more than a delete (see warmth);
+//     and not so large that visiting them costs more than a delete; and in a rush of
+//     old timers where it is so small that they soon will be (see warmth);
 //   - by a delete of that one sequence after the write was acknowledged, else;
 //     that is 40 µs of CPU;
 //   - always by a roll-up where a timer that is due in the future is cancelled or
@@ -68,7 +69,12 @@ func (s *Store) rollsUp(w *Write) bool {
 		return true
 	}
 	sh := &s.subjects[s.geo.Shard(w.ID)]
-	sh.farWrites.Add(1)
+	if sh.farWrites.Add(1) == rushWrites {
+		select {
+		case s.rush <- struct{}{}:
+		default: // it is being looked at
+		}
+	}
 	return sh.warm.Load()
 }
 
@@ -81,26 +87,42 @@ const (
 	warmRate    = 70  // replaced old timers a second
 	warmBlocks  = 200 // above, a delete is cheaper
 	blockBytes  = 8 << 20
+	// A rush is this many replaced old timers in one window: a burst of timers that
+	// were added long before. In a shard of at most rushBlocks their deletes, an
+	// fsync each where every write is synced, cost more than reading its blocks once.
+	rushWrites = 1000
+	rushBlocks = 16
 )
 
-// warmth decides, window by window, which shards are warm.
+// warmth decides, window by window and when a rush begins, which shards are warm.
 func (s *Store) warmth(ctx context.Context) {
 	tick := time.NewTicker(warmCheck)
 	defer tick.Stop()
 	streak := make([]int, s.geo.Shards)
+	blocks := func(n int) uint64 {
+		info, err := s.streamState(ctx, s.subjects[n].stream)
+		if err != nil {
+			return 1<<64 - 1 // as if it were too large
+		}
+		return info.State.Bytes / blockBytes
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.rush:
+			for n := range s.subjects {
+				if sh := &s.subjects[n]; sh.farWrites.Load() >= rushWrites && !sh.warm.Load() && blocks(n) <= rushBlocks {
+					streak[n] = warmWindows
+					sh.warm.Store(true)
+				}
+			}
+			continue
 		case <-tick.C:
 		}
 		for n := range s.subjects {
 			sh := &s.subjects[n]
-			busy := sh.farWrites.Swap(0) >= warmRate*int64(warmCheck/time.Second)
-			if busy {
-				info, err := s.streamState(ctx, sh.stream)
-				busy = err == nil && info.State.Bytes/blockBytes <= warmBlocks
-			}
+			busy := sh.farWrites.Swap(0) >= warmRate*int64(warmCheck/time.Second) && blocks(n) <= warmBlocks
 			if streak[n]++; !busy {
 				streak[n] = 0
 			}

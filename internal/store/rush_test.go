@@ -1,0 +1,91 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestRush: of old timers that are claimed in a rush, the later ones take their
+// older revisions with them, and none is left in the end.
+func TestRush(t *testing.T) {
+	t.Parallel()
+	geo := schemas.DefaultGeometry()
+	geo.Shards = 1
+	s, err := Open(t.Context(), natstest.Run(t).InProcess(), Config{Node: "n1", Geometry: geo}, zerolog.New(zerolog.NewTestWriter(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	now, err := s.nowMs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := 0
+	claim := func(n int) {
+		t.Helper()
+		writes := make([]Write, n)
+		for i := range writes {
+			added++
+			writes[i] = Write{ID: schemas.NewTimerID("/rush", fmt.Sprint(added)), Record: &schemas.Record{
+				State: schemas.StatePending, Queued: true, Run: 1, DueMs: now, AddedMs: now - time.Hour.Milliseconds(), Service: "rush", Source: "/rush", EventID: fmt.Sprint(added), Type: "t",
+			}}
+		}
+		done := make(chan Result, n)
+		for i, res := range s.Create(t.Context(), writes) {
+			if res.Err != nil {
+				t.Fatal(res.Err)
+			}
+			r := *writes[i].Record
+			r.State, r.Queued = schemas.StateDelivered, false
+			s.UpdateAsync(Write{ID: writes[i].ID, Rev: res.Rev, Record: &r}, func(res Result) { done <- res })
+		}
+		for range n {
+			if res := <-done; res.Err != nil {
+				t.Fatal(res.Err)
+			}
+		}
+	}
+	claim(rushWrites - 1)
+	if s.subjects[0].warm.Load() {
+		t.Error("rolled up before there was a rush")
+	}
+	// A window that ends here only makes it begin later.
+	for deadline := time.Now().Add(time.Minute); !s.subjects[0].warm.Load(); {
+		if time.Now().After(deadline) {
+			t.Fatal("no rush was seen")
+		}
+		claim(100)
+	}
+	claim(100)
+	stream, err := s.js.Stream(t.Context(), s.subjects[0].stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.rem.drain()
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("$KV.timers_0.timer.>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.State.Subjects) != added {
+		t.Fatalf("%d timers are stored, not %d", len(info.State.Subjects), added)
+	}
+	for subject, n := range info.State.Subjects {
+		if n != 1 {
+			t.Errorf("%s has %d revisions", subject, n)
+		}
+	}
+	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.timers_0.timer.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.subjects[0].warm.Load() && last.Header.Get(rollupHeader) == "" {
+		t.Error("the last write of the rush does not roll up")
+	}
+}
