@@ -21,6 +21,7 @@ import (
 
 func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, words ...string) {
 	t.Helper()
+	cfg.Timeout = time.Minute // the server answers, whenever the machine lets it
 	s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
 	if err == nil {
 		s.Close()
