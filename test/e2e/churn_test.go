@@ -319,9 +319,11 @@ func disk(t *testing.T, dir string) float64 {
 	return float64(blocks) * 512 / 1e6
 }
 
-// within reports whether nothing has grown by more than what comes and goes.
+// within reports whether nothing has grown by more than what comes and goes. On
+// disk nats-server leaves, of each shard, what it last noted of its index, and a
+// file of tombstones: 17 MB in all after 60,000 timers, 26 MB after a million.
 func (u usage) within(before usage) bool {
-	const heapMB, residentMB, diskMB, few = 16, 100, 16, 10
+	const heapMB, residentMB, diskMB, few = 16, 100, 48, 10
 	return u.messages <= before.messages && u.storedKB <= before.storedKB && u.consumers <= before.consumers &&
 		u.liveMB <= before.liveMB+heapMB && u.residentMB <= before.residentMB+residentMB && u.diskMB <= before.diskMB+diskMB &&
 		u.goroutines <= before.goroutines+few && u.openFiles <= before.openFiles+few
