@@ -61,7 +61,7 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return mapError("look up the last shard", err)
 	}
-	for left := 0; ; {
+	for left, taken := 0, 0; ; {
 		total := int64(defaultsTotal) / s.shrink
 		probe := s.stream(probeName+"_"+s.cfg.Node, "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
@@ -78,6 +78,14 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 			}
 		case !outOfStorage(err):
 			return cannotMake(fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), err)
+		case total <= leastTotal && taken < fitTries:
+			// The probes of other nodes that start for the first time may have it all.
+			taken, s.shrink = taken+1, 1
+			select {
+			case <-ctx.Done():
+				return mapError("measure the room for streams", ctx.Err())
+			case <-time.After(makePause):
+			}
 		case total <= leastTotal:
 			return schemas.Errorf(schemas.CodeStoreFull, "JetStream has less than %d MiB of file storage left for Belfry's streams (%w): raise max_file_store, or the account's limit", leastTotal>>20, err)
 		default:
@@ -222,6 +230,7 @@ func (s *Store) explicitBytes(name string) bool {
 const (
 	makeTries = 20
 	makePause = 100 * time.Millisecond
+	fitTries  = 5
 )
 
 // make creates a stream. One whose byte limit is a default becomes smaller if the
