@@ -22,6 +22,11 @@ const (
 	// below the consumer's pending limit.
 	ackSoon = 2048
 	ackMost = 8192
+	// ackStale is how old what is done may be to be removed by its sequence. One
+	// that is older was held by a process that stood still; if meanwhile the server
+	// lost power, and with it adds that were not synced, their sequences may be those
+	// of others by now.
+	ackStale = 5 * time.Second
 	// ackShared is for how long after others were seen to share the adds they are
 	// acknowledged one by one.
 	ackShared = 5 * time.Second
@@ -134,8 +139,15 @@ func (k *acks) takeOff(all bool) {
 	held := k.held
 	k.held, k.timer, k.soon = nil, nil, false
 	k.mu.Unlock()
-	slices.SortFunc(held, func(a, b doneAdd) int { return cmp.Compare(a.seq, b.seq) })
 	now := time.Now()
+	held = slices.DeleteFunc(held, func(d doneAdd) bool {
+		stale := now.Sub(d.since) >= ackStale
+		if stale {
+			k.send(d.add)
+		}
+		return stale
+	})
+	slices.SortFunc(held, func(a, b doneAdd) int { return cmp.Compare(a.seq, b.seq) })
 	var keep []doneAdd
 	if n := len(held); n > 0 && !all && now.Sub(held[n-1].since) < ackHold {
 		keep, held = append(keep, held[n-1]), held[:n-1]

@@ -139,6 +139,19 @@ func TestAcks(t *testing.T) {
 			}
 			s.want(t, 1)
 		},
+		"what a pause has made old goes one by one": func(t *testing.T, k *acks, s *ackStream) {
+			old := time.Now().Add(-ackStale)
+			k.mu.Lock()
+			for _, seq := range span(1, 50) {
+				k.hold(doneAdd{&add{seq: seq}, old})
+			}
+			k.mu.Unlock()
+			for _, seq := range span(51, 100) {
+				k.ack(&add{seq: seq})
+			}
+			time.Sleep(ackGather)
+			s.want(t, 1, span(1, 50)...)
+		},
 		"all go in the end": func(t *testing.T, k *acks, s *ackStream) {
 			for _, seq := range append(span(1, 100), 102) {
 				k.ack(&add{seq: seq})

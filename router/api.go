@@ -308,7 +308,7 @@ func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef) (any, er
 }
 
 // forgetAdd sees to it that an add which a dead router has stored, and not
-// acknowledged, does not come back after the cancelled record has expired.
+// acknowledged, does not come back after the record has expired.
 func (r *Router) forgetAdd(ctx context.Context, rec *schemas.Record) error {
 	return r.o.Store.ForgetAdd(ctx, rec.AddedMs, func(h nats.Header, data []byte) bool {
 		_, spec, err := r.parse(h, data, rec.AddedMs, r.o.Limits)
@@ -323,7 +323,14 @@ func (r *Router) reschedule(ctx context.Context, q schemas.RescheduleRequest) (a
 		return nil, err
 	}
 	return r.change(ctx, q.TimerRef, func(rec *schemas.Record) (time.Duration, bool, error) {
-		return 0, false, rec.Reschedule(due)
+		before := rec.DueMs
+		err := rec.Reschedule(due)
+		if err == nil && due < before {
+			// It may fire, and expire, before the add's own due time would have its
+			// fired event looked for.
+			err = r.forgetAdd(ctx, rec)
+		}
+		return 0, false, err
 	})
 }
 

@@ -67,8 +67,18 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 			t.Errorf("the add of %s is in the stream after its cancel was acknowledged: %v", id, err)
 		}
 	}
-	if got := f.waiting(); got != n-3 {
-		t.Errorf("%d adds wait; %d were not cancelled", got, n-3)
+	// So does the add of a timer that is moved to an earlier time, and only that: it
+	// may fire and expire before the add's own due time.
+	for id, after := range map[string]string{"98": "2h", "99": "1m"} {
+		if code := f.request("reschedule", fmt.Appendf(nil, `{"id":%q,"source":"/test","after":%q}`, id, after), new(schemas.TimerInfo)); code != "" {
+			t.Fatalf("reschedule %s: %s", id, code)
+		}
+		if _, err := stream.GetMsg(t.Context(), seqs[id]); errors.Is(err, jetstream.ErrMsgNotFound) != (id == "99") {
+			t.Errorf("moved to %s: reading its add: %v", after, err)
+		}
+	}
+	if got := f.waiting(); got != n-4 {
+		t.Errorf("%d adds wait; %d were neither cancelled nor moved to an earlier time", got, n-4)
 	}
 	// The rest comes again, is found to be there, and goes.
 	f.eventually("every add is acknowledged", func() bool { return f.waiting() == 0 })
