@@ -1,16 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/bench"
 )
 
@@ -27,11 +22,18 @@ grows, and which grows steeper than it may. It takes about a quarter of an hour,
 and the machine should do nothing else.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			g.Profiles = []app.Profile{app.Profile(profile)}
-			if profile == "both" {
-				g.Profiles = []app.Profile{app.ProfileSafe, app.ProfileFast}
+			g.Profiles = benchProfiles(profile)
+			if err := c.benchPrepare(&g.Config, out); err != nil {
+				return err
 			}
-			return c.runCurves(cmd.Context(), g, out)
+			r, err := g.Run(cmd.Context())
+			if r == nil {
+				return err
+			}
+			if out != "" {
+				err = errors.Join(err, r.Plots(out))
+			}
+			return errors.Join(err, c.benchReport("curves", out, r))
 		},
 	}
 	f := cmd.Flags()
@@ -46,29 +48,4 @@ and the machine should do nothing else.`,
 	f.StringSliceVar(&g.Only, "only", nil, "curves to measure: "+strings.Join(bench.CurveNames(), ", "))
 	f.StringVar(&out, "out", "", "folder for curves.json, curves.md, curves.html and a picture of each curve")
 	return c.printing(cmd)
-}
-
-func (c *cli) runCurves(ctx context.Context, g *bench.Growth, out string) error {
-	if err := c.benchChildren(&g.Config); err != nil {
-		return err
-	}
-	if out != "" { // before a quarter of an hour is spent
-		if err := os.MkdirAll(out, 0o755); err != nil {
-			return err
-		}
-	}
-	r, err := g.Run(ctx)
-	if r == nil {
-		return err
-	}
-	if out != "" {
-		for name, write := range map[string]func(io.Writer) error{"curves.json": r.JSON, "curves.md": r.Markdown, "curves.html": r.HTML} {
-			err = errors.Join(err, writeFile(filepath.Join(out, name), write))
-		}
-		err = errors.Join(err, r.Plots(out))
-	}
-	if c.json() {
-		return errors.Join(err, r.JSON(c.out))
-	}
-	return errors.Join(err, r.Markdown(c.out))
 }

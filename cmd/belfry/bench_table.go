@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -27,13 +26,15 @@ should do nothing else.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t.On = bench.Topology(on)
-			switch profile {
-			case "both":
-				t.Profiles = []app.Profile{app.ProfileSafe, app.ProfileFast}
-			default:
-				t.Profiles = []app.Profile{app.Profile(profile)}
+			t.Profiles = benchProfiles(profile)
+			if err := c.benchPrepare(&t.Config, out); err != nil {
+				return err
 			}
-			return c.runTable(cmd.Context(), t, out)
+			r, err := t.Run(cmd.Context())
+			if r == nil {
+				return err
+			}
+			return errors.Join(err, c.benchReport("table", out, r))
 		},
 	}
 	f := cmd.Flags()
@@ -51,22 +52,37 @@ should do nothing else.`,
 	return c.printing(cmd)
 }
 
-func (c *cli) runTable(ctx context.Context, t *bench.Table, out string) error {
-	if err := c.benchChildren(&t.Config); err != nil {
+// benchProfiles are those that the flag --profile of a command that measures much
+// names.
+func benchProfiles(flag string) []app.Profile {
+	if flag == "both" {
+		return []app.Profile{app.ProfileSafe, app.ProfileFast}
+	}
+	return []app.Profile{app.Profile(flag)}
+}
+
+// benchPrepare fills in the config, and makes the folder for the results before a
+// quarter of an hour is spent.
+func (c *cli) benchPrepare(config *bench.Config, out string) error {
+	if err := c.benchChildren(config); err != nil || out == "" {
 		return err
 	}
-	if out != "" { // before a quarter of an hour is spent
-		if err := os.MkdirAll(out, 0o755); err != nil {
-			return err
-		}
-	}
-	r, err := t.Run(ctx)
-	if r == nil {
-		return err
-	}
+	return os.MkdirAll(out, 0o755)
+}
+
+// report is a result of many runs.
+type report interface {
+	JSON(io.Writer) error
+	Markdown(io.Writer) error
+	HTML(io.Writer) error
+}
+
+// benchReport prints a report and, with a folder, writes its files there.
+func (c *cli) benchReport(name, out string, r report) error {
+	var err error
 	if out != "" {
-		for name, write := range map[string]func(io.Writer) error{"table.json": r.JSON, "table.md": r.Markdown, "table.html": r.HTML} {
-			err = errors.Join(err, writeFile(filepath.Join(out, name), write))
+		for ending, write := range map[string]func(io.Writer) error{".json": r.JSON, ".md": r.Markdown, ".html": r.HTML} {
+			err = errors.Join(err, writeFile(filepath.Join(out, name+ending), write))
 		}
 	}
 	if c.json() {
