@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -58,7 +59,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	sec := func(lo, hi int) time.Duration { return time.Duration(lo+rng.IntN(hi-lo+1)) * time.Second }
 	p := params{
 		servers: 3, nodes: 2 + rng.IntN(3), lease: 3 * time.Second, tick: time.Second, horizon: 5 * time.Second,
-		sweep: sec(12, 25), retention: sec(40, 90), dedup: 2 * time.Minute, firedMaxAge: 6 * time.Minute,
+		sweep: sec(12, 25), retention: sec(40, 90), firedMaxAge: 6 * time.Minute,
 		maxLoaded: 1000, maxInflight: 64, maxExact: 1000, exclusive: one(2),
 		timers: 40 + rng.IntN(80), active: sec(20, 50), quiet: 60 * time.Second, latency: time.Duration(200+rng.IntN(800)) * time.Microsecond,
 	}
@@ -90,6 +91,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 		p.maxExact = 6 + rng.IntN(40)
 	}
 	p.indexKeep = 2 * (p.sweep + time.Minute)
+	p.dedup = min(store.DefaultDedupWindow, p.retention*3/4) // as the store has it
 	// A tenth of the seeds have no faults at all: there lateness is judged.
 	if seed%10 == 0 {
 		return p
@@ -107,12 +109,13 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	case 0:
 		// Records are to outlast the outage: an add whose acknowledgement was lost
 		// before it is told by its record that it was stored.
-		p.outage, p.dedup, p.retention = true, 5*time.Minute, 5*time.Minute
+		p.outage, p.retention, p.dedup = true, 5*time.Minute, 225*time.Second
 	case 1:
 		// Its router has adds before it when it wakes up: their records are to be
 		// there still, as they are with any sensible retention.
 		// And a cluster of one node is to find what it left by its index.
 		p.riser, p.retention, p.indexKeep = true, 6*time.Minute, 10*time.Minute
+		p.dedup = store.DefaultDedupWindow
 	case 2:
 		p.smallAge = true
 		p.firedMaxAge = p.dedup + time.Second

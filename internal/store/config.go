@@ -32,7 +32,11 @@ type Config struct {
 
 	FiredMaxAge time.Duration // default 24 h
 	DeadMaxAge  time.Duration // default 30 days
-	DedupWindow time.Duration // default 2 min
+	// DedupWindow is how long the streams know an event's id; default 2 min, or
+	// three quarters of Retention if that is shorter. It must not outlast
+	// Retention: a timer that is added again once its record has expired is
+	// another one, of the same id, and has to fire.
+	DedupWindow time.Duration
 	// ServiceGrace is how long an idle service is announced to be removed before
 	// it is; default 2 min. All nodes of a store must have the same.
 	ServiceGrace time.Duration
@@ -71,7 +75,7 @@ func (c *Config) setDefaults() error {
 	def(&c.Timeout, DefaultTimeout)
 	def(&c.FiredMaxAge, DefaultFiredMaxAge)
 	def(&c.DeadMaxAge, DefaultDeadMaxAge)
-	def(&c.DedupWindow, DefaultDedupWindow)
+	def(&c.DedupWindow, min(DefaultDedupWindow, c.Retention*3/4))
 	def(&c.ServiceGrace, DefaultServiceGrace)
 	if c.Replicas == 0 {
 		c.Replicas = 1
@@ -96,6 +100,8 @@ func (c *Config) setDefaults() error {
 		return bad("timeout is %s; it must be 10ms or more", c.Timeout)
 	case c.Window < 1:
 		return bad("window is %d; it must be 1 or more", c.Window)
+	case c.DedupWindow > c.Retention:
+		return bad("dedup window (%s) is longer than retention (%s): a timer that is added again after its record has expired would not fire", c.DedupWindow, c.Retention)
 	case c.DedupWindow > c.FiredMaxAge:
 		return bad("dedup window (%s) is longer than fired_max_age (%s)", c.DedupWindow, c.FiredMaxAge)
 	}

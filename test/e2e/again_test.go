@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestAddedAgain adds timers a second time once their records have expired, well
+// within the two minutes for which the streams know an event's id by default: the
+// second is a timer like any other, fires, is called back, and may fail.
+func TestAddedAgain(t *testing.T) {
+	t.Parallel()
+	callee := newCallee(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Ce-Id") == "refused" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	})
+	a := node(t, func(o *app.Options) { o.Retention = time.Second })
+	c := connect(t, a.NATSURL())
+	states := map[string]schemas.State{"plain": schemas.StateSuccess, "called": schemas.StateSuccess, "refused": schemas.StateFail}
+	for range 2 {
+		for id := range states {
+			e := attrs{"id": id, "timersvc": "again", "timerafter": "50ms"}
+			if id != "plain" {
+				e["timercallback"] = callee.url
+			}
+			m := structured(e, `{}`)
+			m.Subject = schemas.SubjectAPIPrefix + "add"
+			var reply schemas.AddReply
+			if err := c.callMsg(m, &reply); err != nil {
+				t.Fatal(err)
+			}
+			if reply.Duplicate {
+				t.Fatalf("%s is taken for a duplicate", id)
+			}
+		}
+		for id, want := range states {
+			eventually(t, id+" is concluded", func() bool {
+				i, err := c.info(id)
+				// A record that is gone already was concluded before.
+				return schemas.CodeOf(err) == schemas.CodeNotFound || err == nil && i.State == want
+			}, nil)
+		}
+		for id := range states {
+			eventually(t, "the record of "+id+" has expired", func() bool {
+				_, err := c.info(id)
+				return schemas.CodeOf(err) == schemas.CodeNotFound
+			}, nil)
+		}
+	}
+	if n := len(c.firedEvents("again", 0)); n != 6 {
+		t.Errorf("%d events fired, want two for each of the three timers", n)
+	}
+	for _, id := range []string{"called", "refused"} {
+		if n := len(callee.of(id)); n != 2 {
+			t.Errorf("%s was called back %d times, want 2", id, n)
+		}
+	}
+	if n := c.left(schemas.StreamDead); n != 2 {
+		t.Errorf("%d dead letters, want 2", n)
+	}
+}
