@@ -62,10 +62,11 @@ func TestChaos(t *testing.T) {
 	rec := check.NewRecorder(history)
 	rec.Begin()
 	recv := newReceiver(t, rec, sd)
-	cl := newCluster(t, rec, 10*time.Minute)
+	const retention = 10 * time.Minute
+	cl := newCluster(t, rec, retention)
 	cl.logPaths(logs)
 	cl.start()
-	c := newClient(t, rec, cl.url())
+	c := newClient(t, rec, cl.url(), retention)
 	c.useSDK()
 	recv.serve(c.nc)
 

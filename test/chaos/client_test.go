@@ -38,8 +38,6 @@ type plan struct {
 const (
 	killSource  = "/chaos/kill-nine"
 	callTimeout = 1500 * time.Millisecond
-	// tries is how often an add is repeated whose answer did not come.
-	tries = 40
 )
 
 // work is what clients are to do.
@@ -142,6 +140,9 @@ type client struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 	sdk *cejs.Sender // for plans that ask for it
+	// repeat is for how long an add is repeated: well below the retention, since
+	// one that comes when the record has expired adds another timer of that id.
+	repeat time.Duration
 }
 
 // dial connects for as long as the test lasts, whatever happens to the servers. A
@@ -157,14 +158,14 @@ func dial(t *testing.T, url string) *nats.Conn {
 	return nc
 }
 
-func newClient(t *testing.T, rec *check.Recorder, url string) *client {
+func newClient(t *testing.T, rec *check.Recorder, url string, retention time.Duration) *client {
 	t.Helper()
 	nc := dial(t, url)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &client{t: t, rec: rec, nc: nc, js: js}
+	return &client{t: t, rec: rec, nc: nc, js: js, repeat: min(retention/3, time.Minute)}
 }
 
 // useSDK lets plans add by the SDK's own module; TIMERS_ADD must exist.
@@ -223,7 +224,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 // add adds until it is told what became of it. Some are not repeated, so that the
 // history has adds that nobody knows about.
 func (c *client) add(ctx context.Context, p *plan) {
-	for try := range tries {
+	until := time.Now().Add(c.repeat)
+	for try := 0; try == 0 || time.Now().Before(until); try++ {
 		call := c.rec.Put(check.Event{Kind: check.Add, Via: p.via, Source: p.source, ID: p.id, DueMs: p.dueMs, Data: p.data, Callback: p.callback != ""})
 		if try == 0 {
 			close(p.begun)
@@ -360,6 +362,8 @@ func (c *client) pending(ctx context.Context) (int, error) {
 func (c *client) overdue(ctx context.Context) {
 	timers, adds, err := c.open(ctx)
 	c.t.Logf("%d timers are not concluded, %d adds not stored (%v)", len(timers), adds, err)
+	c.logConsumers(ctx, schemas.StreamAdd)
+	c.logConsumers(ctx, schemas.StreamFired)
 	for _, info := range timers[:min(len(timers), 10)] {
 		shard := schemas.DefaultGeometry().Shard(info.Timer)
 		s, err := c.js.Stream(ctx, shardStream(shard))
@@ -373,6 +377,25 @@ func (c *client) overdue(ctx context.Context) {
 			continue
 		}
 		c.t.Logf("shard %d: %s %s due %s is %s since revision %d, %s", shard, info.ID, info.Timer, info.Due, info.State, m.Sequence, m.Time)
+	}
+}
+
+// logConsumers tells where a stream and its consumers stand.
+func (c *client) logConsumers(ctx context.Context, stream string) {
+	s, err := c.js.Stream(ctx, stream)
+	if err != nil {
+		c.t.Log(err)
+		return
+	}
+	at := s.CachedInfo().State
+	c.t.Logf("%s: %d messages, sequences %d to %d", stream, at.Msgs, at.FirstSeq, at.LastSeq)
+	consumers := s.ListConsumers(ctx)
+	for info := range consumers.Info() {
+		c.t.Logf("%s, consumer %s: delivered %+v, ack floor %+v, %d await an ack, %d are pending, %d pulls wait",
+			stream, info.Name, info.Delivered, info.AckFloor, info.NumAckPending, info.NumPending, info.NumWaiting)
+	}
+	if err := consumers.Err(); err != nil {
+		c.t.Log(err)
 	}
 }
 

@@ -50,7 +50,7 @@ func chosen(t *testing.T) size {
 		t.Fatalf("BELFRY_CHAOS_SECONDS=%q must be a number of seconds, 10 or more", text)
 	}
 	whole := time.Duration(seconds) * time.Second
-	return size{timers: fullTimers, kills: fullKills, adding: max(whole/4, 5*time.Second), retention: max(whole/5, 12*time.Second)}
+	return size{timers: fullTimers, kills: fullKills, adding: max(whole/4, 5*time.Second), retention: max(whole/5, 20*time.Second)}
 }
 
 func seed(t *testing.T) uint64 {
@@ -88,7 +88,7 @@ func TestKillNine(t *testing.T) {
 	n := proc.New(t, proc.Options{Config: nodeConfig(sz.retention)})
 	n.Start()
 	n.Ready(t.Context())
-	c := newClient(t, rec, n.URL())
+	c := newClient(t, rec, n.URL(), sz.retention)
 	recv.serve(c.nc)
 
 	begin := time.Now().Add(500 * time.Millisecond)
@@ -173,19 +173,15 @@ func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx cont
 	}
 }
 
-// settle waits until nothing is pending, delivered or retrying.
+// settle waits until nothing is pending, delivered or retrying, and tells what the
+// store has of what is left over if that takes too long.
 func settle(t *testing.T, n *proc.Node, c *client, bound time.Duration) {
 	t.Helper()
 	n.Ready(t.Context())
-	left := 0
-	defer func() {
-		if t.Failed() {
-			t.Logf("%d timers were not concluded", left)
-		}
-	}()
+	late := time.AfterFunc(bound-5*time.Second, func() { c.overdue(t.Context()) })
+	defer late.Stop()
 	eventually(t, bound, "every timer concluded", func(ctx context.Context) (bool, error) {
-		var err error
-		left, err = c.pending(ctx)
+		left, err := c.pending(ctx)
 		return left == 0, err
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -48,7 +49,7 @@ func TestRollingUpgrade(t *testing.T) {
 		return n
 	}
 	first, second := node(old), node(old)
-	c := newClient(t, rec, server.URL())
+	c := newClient(t, rec, server.URL(), store.DefaultRetention)
 	c.useSDK()
 	recv.serve(c.nc)
 	begin := time.Now().Add(200 * time.Millisecond)
