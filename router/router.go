@@ -32,6 +32,7 @@ type Store interface {
 	AddForgotten(addedMs int64) bool
 	ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error
 	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
+	RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, err error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
@@ -126,7 +127,7 @@ func New(o Options) (*Router, error) {
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
 		cancels: make(chan *cancel, apiParallel),
 	}
-	r.acks, r.fired = newAcks(r.ack, ackHold), newFiredLog(o.Store)
+	r.acks, r.fired = newAcks(r.ack, o.Store.RemoveAdds), newFiredLog(o.Store)
 	return r, nil
 }
 
@@ -312,11 +313,13 @@ func (r *Router) take(m jetstream.Msg) {
 		r.o.Log.Error().Err(err).Str("subject", m.Subject()).Msg("message without JetStream's metadata skipped")
 		return
 	}
-	r.batcher.put(&add{
+	a := &add{
 		hdr: m.Headers(), data: m.Data(), msg: m, seq: meta.Sequence.Stream, deliveries: meta.NumDelivered,
 		// Rounded up: a timer counted from the add is never early.
 		addedMs: meta.Timestamp.Add(time.Millisecond - 1).UnixMilli(),
-	})
+	}
+	r.acks.deliver(a)
+	r.batcher.put(a)
 }
 
 // pause waits for d, or returns false when ctx ends first.
