@@ -247,7 +247,9 @@ func (c *client) add(ctx context.Context, p *plan) {
 		if p.id[len(p.id)-1] == '7' && try == 0 {
 			return // nobody will know
 		}
-		if !wait(ctx, 50*time.Millisecond) {
+		// Like any client that waits longer each time: it is not to keep a node busy
+		// with the same adds again and again.
+		if !wait(ctx, min(50*time.Millisecond<<min(try, 5), time.Second)) {
 			return
 		}
 	}

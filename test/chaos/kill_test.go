@@ -38,8 +38,8 @@ const (
 	sweepDelay              = 3 * time.Second
 )
 
-// chosen is the size that BELFRY_CHAOS_SECONDS asks for: a fifth of the time is
-// for adding, the rest for firing late, for records to expire and for quiet.
+// chosen is the size that BELFRY_CHAOS_SECONDS asks for: a third of the time
+// is for adding, another for records to expire, the rest for firing late and quiet.
 func chosen(t *testing.T) size {
 	text := os.Getenv("BELFRY_CHAOS_SECONDS")
 	if text == "" {
@@ -50,7 +50,7 @@ func chosen(t *testing.T) size {
 		t.Fatalf("BELFRY_CHAOS_SECONDS=%q must be a number of seconds, 10 or more", text)
 	}
 	whole := time.Duration(seconds) * time.Second
-	return size{timers: fullTimers, kills: fullKills, adding: max(whole/4, 5*time.Second), retention: max(whole/5, 20*time.Second)}
+	return size{timers: fullTimers, kills: fullKills, adding: max(whole/3, 5*time.Second), retention: max(whole/3, 20*time.Second)}
 }
 
 func seed(t *testing.T) uint64 {
