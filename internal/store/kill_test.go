@@ -4,9 +4,11 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
@@ -67,6 +69,31 @@ func (k *killed) states() map[schemas.TimerID]schemas.State {
 			return out
 		}
 	}
+}
+
+// superseded counts the revisions that stand behind others. They would be back
+// when those expire.
+func (k *killed) superseded() (n uint64) {
+	k.t.Helper()
+	js, err := jetstream.New(k.s.Conn())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for shard := range storetest.Geometry.Shards {
+		bucket := schemas.BucketTimers(shard)
+		stream, err := js.Stream(k.t.Context(), "KV_"+bucket)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		info, err := stream.Info(k.t.Context(), jetstream.WithSubjectFilter("$KV."+bucket+".timer.>"))
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		for _, revisions := range info.State.Subjects {
+			n += revisions - 1
+		}
+	}
+	return n
 }
 
 func (k *killed) update(id schemas.TimerID, rev uint64, r *schemas.Record, ttl time.Duration) uint64 {
@@ -187,7 +214,7 @@ func TestKilledAnywhere(t *testing.T) {
 				rounds = 2
 			}
 			for round := range rounds {
-				l.killWhileWriting(500 + l.rnd.IntN(1500))
+				l.killWhileWriting(500+l.rnd.IntN(1500), round%2 == 0)
 				l.check("after the kill while writing")
 				// Somewhere around the expiry of the last.
 				<-time.After(time.Duration(l.rnd.IntN(2500)) * time.Millisecond)
@@ -203,6 +230,9 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
+// players are as many as make batches and single writes.
+const players = 64
+
 // lives are timers and the last state of each that was acknowledged.
 type lives struct {
 	*killed
@@ -214,30 +244,66 @@ type lives struct {
 }
 
 // killWhileWriting plays lives until n more have concluded, and kills the server
-// amid the others.
-func (l *lives) killWhileWriting(n int) {
+// amid the others; with it the store, or not.
+func (l *lives) killWhileWriting(n int, both bool) {
 	l.t.Helper()
-	var workers sync.WaitGroup
-	enough := make(chan struct{})
 	s := l.s
-	for range 64 {
+	l.play(n, func() {
+		// At any moment of what is under way, not just when an answer has come.
+		<-time.After(time.Duration(l.rnd.IntN(30_000)) * time.Microsecond)
+		l.p.Kill()
+		if both {
+			s.Conn().Close()
+		}
+	})
+	if both {
+		s.Close()
+	}
+	l.p.Start()
+	l.others()
+	if both {
+		l.open()
+	} else {
+		storetest.Eventually(l.t, "the store to be connected again", s.Conn().IsConnected)
+	}
+	storetest.Eventually(l.t, "no timer to have more than one revision", func() bool { return l.superseded() == 0 })
+}
+
+// others writes to each shard as another node may, before this one is back.
+func (l *lives) others() {
+	l.t.Helper()
+	js, err := jetstream.New(l.p.Connect())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for shard := range storetest.Geometry.Shards {
+		if _, err := js.Publish(l.t.Context(), "$KV."+schemas.BucketTimers(shard)+".another", nil); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// play plays lives until n more have concluded, calls enough, and ends what is
+// under way.
+func (l *lives) play(n int, enough func()) {
+	var workers sync.WaitGroup
+	left := make(chan struct{})
+	var over atomic.Bool
+	for range players {
 		workers.Go(func() {
-			for l.live(s) {
+			for !over.Load() && l.live(l.s) {
 				l.mu.Lock()
 				if n--; n == 0 {
-					close(enough)
+					close(left)
 				}
 				l.mu.Unlock()
 			}
 		})
 	}
-	<-enough
-	l.p.Kill()
-	s.Conn().Close()
+	<-left
+	enough()
+	over.Store(true)
 	workers.Wait()
-	s.Close()
-	l.p.Start()
-	l.open()
 }
 
 // live plays one timer's life; false when the store does not answer any more.
@@ -286,6 +352,12 @@ func (l *lives) check(when string) (final int) {
 			l.t.Fatalf("%s: %s was claimed and is pending again", when, id)
 		case acked.Final() && state.Final():
 			final++
+		}
+	}
+	// One that was concluded by a write whose acknowledgement was lost is, too.
+	for id, state := range there {
+		if state.Final() {
+			l.acked[id] = state
 		}
 	}
 	return final

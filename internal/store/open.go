@@ -120,7 +120,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	s.rem = newRemover(s.pub, cfg.Window)
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.life, s.cancel = background, cancel
-	s.background.Go(func() { s.sweepTails(background) })
+	s.background.Go(func() { s.removeLeftovers(background) })
 	s.background.Go(func() { s.warmth(background) })
 	return s, nil
 }

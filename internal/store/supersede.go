@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -33,9 +31,8 @@ import (
 //     moved, since its index entry would make a returned record fire, and where the
 //     new revision expires before a node that dies would be up again.
 //
-// A process that dies between a write and its delete leaves a revision behind.
-// Its due time has passed by then, so no index entry leads to it; the next Open
-// looks through the end of each shard and makes up for it (sweepTails).
+// A process that dies between a write and its delete leaves a revision behind, and
+// so does a server between a write and its roll-up; see leftover.go.
 const (
 	nearAge = time.Minute
 	// shortTTL is below which a revision that expires rolls up.
@@ -268,49 +265,6 @@ func (r *remover) close() {
 		close(r.stop)
 	}
 	r.stopped.Wait()
-}
-
-// sweepTails removes what a process of this or another node left superseded when
-// it died: it looks through the end of each shard's stream, as far back as twice
-// the writes that can be in flight.
-func (s *Store) sweepTails(ctx context.Context) {
-	for n := range s.geo.Shards {
-		if err := s.sweepTail(ctx, n); err != nil {
-			if ctx.Err() == nil {
-				s.log.Warn().Int("shard", n).Err(err).Msg("superseded revisions not looked for; the next start does")
-			}
-			return
-		}
-	}
-}
-
-func (s *Store) sweepTail(ctx context.Context, shard int) error {
-	sh := &s.subjects[shard]
-	last, err := s.LastSeq(ctx, shard)
-	if err != nil {
-		return err
-	}
-	back := uint64(2 * s.cfg.Window)
-	after := last - min(last, back)
-	for more := true; more && after < last; {
-		var msgs []*jetstream.RawStreamMsg
-		if msgs, after, _, more, err = s.nextRecords(ctx, shard, after); err != nil {
-			return err
-		}
-		for _, m := range msgs {
-			rolled := m.Header.Get(rollupHeader) != ""
-			prev, err := strconv.ParseUint(m.Header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64)
-			// A roll-up is part of its write, but for the last one before a kill.
-			if err != nil || prev == 0 || rolled && m.Sequence != last {
-				continue
-			}
-			if !s.rem.reserve() {
-				return nil
-			}
-			s.rem.put(superseded{stream: sh.stream, seq: prev})
-		}
-	}
-	return nil
 }
 
 // LastSeq is the last sequence of a shard's stream.

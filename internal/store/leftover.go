@@ -1,0 +1,106 @@
+package store
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A leftover is a revision that a later one has replaced and that is there still:
+// a process died between a write and its delete, or a server between a write and
+// its roll-up. When the later one expires, it would be the timer's record again,
+// and a cancelled timer pending. They are looked for at the end of each shard, at
+// the start and, since the server may have been killed, after each lost connection.
+const (
+	// leftoverRecent is for how many of the newest sequences a roll-up is checked
+	// whose older revision is out of sight. The last before a server was killed may
+	// lack it; a batch of which that one was part is completed at the server's start,
+	// and others may have written since.
+	leftoverRecent = 4 * groupMax
+	leftoverRetry  = time.Second
+)
+
+// removeLeftovers runs until the store is closed.
+func (s *Store) removeLeftovers(ctx context.Context) {
+	for failing := false; ctx.Err() == nil; {
+		broken, lost := context.WithCancel(ctx)
+		forget, ok := s.pub.onBreak(lost)
+		err := nats.ErrDisconnected
+		if ok {
+			err = s.removeAllLeftovers(ctx)
+		}
+		switch {
+		case err == nil:
+			failing = false
+			<-broken.Done()
+		case !failing && ctx.Err() == nil:
+			failing = true
+			s.log.Warn().Err(err).Msg("superseded revisions could not be looked for; trying on")
+		}
+		forget()
+		lost()
+		select {
+		case <-ctx.Done():
+		case <-time.After(leftoverRetry):
+		}
+	}
+}
+
+func (s *Store) removeAllLeftovers(ctx context.Context) error {
+	for n := range s.geo.Shards {
+		if err := s.removeShardLeftovers(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeShardLeftovers looks as far back as twice the writes that can be in
+// flight. What is there of a timer beside a newer revision is a leftover; whether
+// one is that lies farther back, its delete tells.
+func (s *Store) removeShardLeftovers(ctx context.Context, shard int) error {
+	stream := s.subjects[shard].stream
+	last, err := s.LastSeq(ctx, shard)
+	if err != nil {
+		return err
+	}
+	start := last - min(last, uint64(2*s.cfg.Window))
+	newest := map[string]uint64{}
+	after := start
+	for more := true; more && after < last; {
+		var msgs []*jetstream.RawStreamMsg
+		if msgs, after, _, more, err = s.nextRecords(ctx, shard, after); err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			if older, ok := newest[m.Subject]; ok && !s.removeLater(stream, older) {
+				return nil
+			}
+			newest[m.Subject] = m.Sequence
+			prev, err := strconv.ParseUint(m.Header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64)
+			if err != nil || prev == 0 || prev > start {
+				continue
+			}
+			rolled := m.Header.Get(rollupHeader) != ""
+			if rolled && m.Sequence+leftoverRecent <= last {
+				continue
+			}
+			if !s.removeLater(stream, prev) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// removeLater hands a revision to the remover; false if that has ended.
+func (s *Store) removeLater(stream string, seq uint64) bool {
+	if !s.rem.reserve() {
+		return false
+	}
+	s.rem.put(superseded{stream: stream, seq: seq})
+	return true
+}
