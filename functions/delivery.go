@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -29,11 +30,16 @@ type delivery struct {
 	timer    store.Timer
 	complete bool
 	deadSent bool
+	// leave gives the place back, once, when the call is over.
+	leave func()
+	// writing says that the outcome is written without holding a place.
+	writing bool
 }
 
 // handle works on one message until it is concluded, left to its redelivery, or
-// handed back because functions stops. born is when the consumer was made.
-func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time) {
+// handed back because functions stops. born is when the consumer was made; left is
+// called when the delivery holds no place any more.
+func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time, left func()) {
 	d := &delivery{f: f, svc: s, msg: m}
 	var err error
 	if d.claim, err = schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err != nil {
@@ -56,7 +62,11 @@ func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time) {
 		d.giveBack()
 		return
 	}
-	defer f.places.release(s.seat)
+	d.leave = sync.OnceFunc(func() {
+		f.places.release(s.seat)
+		left()
+	})
+	defer d.over()
 	if !d.prepare(born) {
 		return
 	}
@@ -131,7 +141,29 @@ func (d *delivery) call() {
 	}
 	m.callbacks.WithLabelValues(d.svc.label, word).Inc()
 	m.duration.WithLabelValues(d.svc.label).Observe(took.Seconds())
+	d.called()
 	d.conclude(out)
+}
+
+// called lets another callback begin while the outcome of this one is written:
+// where writes are synced that takes longer than most calls. So many may be
+// written without a place, and no more: a store that is slow is to slow down
+// callbacks, not to fill the memory.
+func (d *delivery) called() {
+	select {
+	case d.f.outcomes <- struct{}{}:
+		d.writing = true
+		d.leave()
+	default:
+	}
+}
+
+// over ends what called began.
+func (d *delivery) over() {
+	d.leave()
+	if d.writing {
+		<-d.f.outcomes
+	}
 }
 
 // invoke calls and turns a panic into a failed attempt, so that an event that

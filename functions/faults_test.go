@@ -54,6 +54,64 @@ func TestLostAnswersOfTheStore(t *testing.T) {
 	r.settled("s")
 }
 
+// held is a store whose Update waits until it is let go.
+type held struct {
+	*store.Store
+	free          chan struct{}
+	waiting, most atomic.Int32
+}
+
+func (h *held) Update(ctx context.Context, w store.Write) (uint64, error) {
+	n := h.waiting.Add(1)
+	for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
+	}
+	defer h.waiting.Add(-1)
+	select {
+	case <-h.free:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	return h.Store.Update(ctx, w)
+}
+
+// TestSlowStoreHoldsNoPlaces lets outcomes wait for the store: other callbacks
+// begin meanwhile, up to a bound.
+func TestSlowStoreHoldsNoPlaces(t *testing.T) {
+	t.Parallel()
+	const limit = 2
+	r := newRig(t)
+	h := &held{Store: r.store, free: make(chan struct{})}
+	var running, most atomic.Int32
+	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {
+		if n := running.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer running.Add(-1)
+		time.Sleep(5 * time.Millisecond) // so that calls overlap
+	})
+	r.start(func(o *Options) { o.Store, o.Concurrency, o.Total = h, limit, limit })
+	ids := make([]schemas.TimerID, 30)
+	for i := range ids {
+		ids[i] = r.fire(timer{callback: c.URL})
+	}
+	const bound = limit + limit*outcomesPerPlace
+	eventually(t, "as many outcomes to wait as may", func() bool { return h.waiting.Load() == bound })
+	close(h.free)
+	for _, id := range ids {
+		r.await(id, schemas.StateSuccess)
+	}
+	if n := h.most.Load(); n != bound {
+		t.Errorf("%d outcomes waited at once; the bound is %d", n, bound)
+	}
+	if n := most.Load(); n > limit {
+		t.Errorf("%d callbacks ran at once; the limit is %d", n, limit)
+	}
+	if n := c.count(); n != len(ids) {
+		t.Errorf("%d calls for %d timers", n, len(ids))
+	}
+	r.settled("s")
+}
+
 // deaf is a store whose Update never gets through: the process dies with it.
 type deaf struct{ *store.Store }
 

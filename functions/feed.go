@@ -29,7 +29,7 @@ type feed struct {
 
 	mu    sync.Mutex
 	asked int // messages asked for and not yet come
-	local int // messages here, waiting or running
+	local int // messages here that have a place, or wait for one
 	fault error
 	pulls sync.WaitGroup
 }
@@ -159,11 +159,16 @@ func (d *feed) arrived(m jetstream.Msg, born time.Time) {
 	go func() {
 		defer d.f.deliveries.Done()
 		defer d.svc.work.Done()
-		d.f.handle(d.svc, m, born)
-		d.mu.Lock()
-		d.local--
-		d.mu.Unlock()
-		d.poke()
+		// The next one may come when this one's place is free, whatever is left to
+		// be written.
+		left := sync.OnceFunc(func() {
+			d.mu.Lock()
+			d.local--
+			d.mu.Unlock()
+			d.poke()
+		})
+		defer left()
+		d.f.handle(d.svc, m, born, left)
 	}()
 }
 

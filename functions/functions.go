@@ -18,13 +18,15 @@ import (
 
 // Functions runs the callbacks of one process.
 type Functions struct {
-	o       Options
-	policy  policy
-	places  *places
-	metrics *metrics
-	nats    *natscall.Invoker
-	live    *inFlight
-	mute    mute
+	o      Options
+	policy policy
+	places *places
+	// outcomes bounds those that are written without holding a place.
+	outcomes chan struct{}
+	metrics  *metrics
+	nats     *natscall.Invoker
+	live     *inFlight
+	mute     mute
 
 	// pulling ends when Stop is called, calling when running callbacks must end,
 	// writing when their outcomes must be written.
@@ -92,6 +94,7 @@ func New(o Options) (*Functions, error) {
 		o: o, metrics: m,
 		policy:   policy{short: o.ShortDelay, maxNotNow: o.MaxNotNow},
 		places:   newPlaces(o.Total),
+		outcomes: make(chan struct{}, outcomesPerPlace*o.Total),
 		nats:     natscall.New(o.Conn),
 		live:     newInFlight(o.AckWait),
 		mute:     mute{last: map[string]time.Time{}},

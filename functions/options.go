@@ -106,6 +106,10 @@ type ServiceConfig struct {
 	Secrets []string
 }
 
+// outcomesPerPlace is how many outcomes may be written without a place, for each
+// place that there is.
+const outcomesPerPlace = 4
+
 // Defaults.
 const (
 	DefaultConcurrency   = 64

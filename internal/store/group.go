@@ -14,7 +14,7 @@ import (
 // 1.5 ms of the server's CPU, and then next to nothing a message. All streams
 // share one disk, so what is under way is bounded for the store as a whole: up to
 // groupSingles writes go by themselves; once those are under way, writes wait,
-// and groupMin of a stream go as one batch, one batch at a time, the streams in
+// and groupMin of a stream go as one batch, groupBatches at a time, the streams in
 // turns. So the size of a batch follows from the load: it is what came while the
 // other streams had their turn.
 //
@@ -25,7 +25,7 @@ const (
 	groupSingles = 12
 	groupMin     = 32   // writes that are worth a batch
 	groupMax     = 1000 // the server's limit
-	groupBatches = 1    // under way at a time
+	groupBatches = 2    // under way at a time: while one is synced the other is worked on
 	// groupPatience is how long a batch keeps others waiting: its stream's server
 	// may be dead, and others alive.
 	groupPatience = 100 * time.Millisecond
