@@ -13,10 +13,10 @@ import (
 // itself costs an fsync, and one that rolls up two. An atomic batch costs six and
 // 1.5 ms of the server's CPU, and then next to nothing a message. All streams
 // share one disk, so what is under way is bounded for the store as a whole: up to
-// groupSingles writes go by themselves; once those are under way, writes wait,
-// and groupMin of a stream go as one batch, groupBatches at a time, the streams in
-// turns. So the size of a batch follows from the load: it is what came while the
-// other streams had their turn.
+// groupSingles writes go by themselves; once those are under way, writes wait, and
+// groupMin of a stream go as one batch, or beside another one if they are many,
+// the streams in turns. So the size of a batch follows from the load: it is what
+// came while the other streams had their turn.
 //
 // A batch that is refused, because one of its writes lost a compare-and-set or is
 // a duplicate, has had no effect: it is halved until the one is found, and that
@@ -26,6 +26,9 @@ const (
 	groupMin     = 32   // writes that are worth a batch
 	groupMax     = 1000 // the server's limit
 	groupBatches = 2    // under way at a time: while one is synced the other is worked on
+	// groupBeside writes are worth a batch beside another. Fewer had better wait and
+	// become more: each batch takes the disk from single writes.
+	groupBeside = 256
 	// groupPatience is how long a batch keeps others waiting: its stream's server
 	// may be dead, and others alive.
 	groupPatience = 100 * time.Millisecond
@@ -145,7 +148,7 @@ func (gs *groups) send(stream string, w write) {
 	g.queue = append(g.queue, w)
 	n := len(g.queue)
 	gs.mu.Unlock()
-	if n == groupMin {
+	if n == groupMin || n == groupBeside {
 		gs.signal()
 	}
 }
@@ -238,13 +241,13 @@ func (gs *groups) next(g *group) []write {
 	case len(g.halves) > 0:
 		// The two parts of a batch that was refused stand first, in their order.
 		next := g.halves[0]
-		if len(next) >= groupMin && gs.batches >= groupBatches || len(next) < groupMin && g.singles > groupSingles {
+		if len(next) >= groupMin && !gs.batchMay(len(next)) || len(next) < groupMin && g.singles > groupSingles {
 			return nil
 		}
 		g.halves = g.halves[1:]
 		return next
 	case len(g.queue) >= groupMin:
-		if gs.batches >= groupBatches {
+		if !gs.batchMay(len(g.queue)) {
 			return nil
 		}
 		return g.take(min(len(g.queue), groupMax))
@@ -252,6 +255,11 @@ func (gs *groups) next(g *group) []write {
 		return g.take(1)
 	}
 	return nil
+}
+
+// batchMay reports whether a batch of n writes may go now.
+func (gs *groups) batchMay(n int) bool {
+	return gs.batches == 0 || gs.batches < groupBatches && n >= groupBeside
 }
 
 // take takes the first n writes of the queue.
