@@ -13,8 +13,12 @@ import (
 // a process died between a write and its delete, or a server between a write and
 // its roll-up. When the later one expires, it would be the timer's record again,
 // and a cancelled timer pending. They are looked for at the end of each shard, at
-// the start and, since the server may have been killed, after each lost connection.
+// the start and, since the only server may have been killed, after each lost
+// connection.
 const (
+	// leftoverAgain is how far back is looked after a lost connection: no process
+	// has died with deletes that it owed.
+	leftoverAgain = 2 * leftoverRecent
 	// leftoverRecent is for how many of the newest sequences a roll-up is checked
 	// whose older revision is out of sight. The last before a server was killed may
 	// lack it; a batch of which that one was part is completed at the server's start,
@@ -25,16 +29,23 @@ const (
 
 // removeLeftovers runs until the store is closed.
 func (s *Store) removeLeftovers(ctx context.Context) {
+	back := uint64(2 * s.cfg.Window)
 	for failing := false; ctx.Err() == nil; {
 		broken, lost := context.WithCancel(ctx)
 		forget, ok := s.pub.onBreak(lost)
 		err := nats.ErrDisconnected
 		if ok {
-			err = s.removeAllLeftovers(ctx)
+			err = s.removeAllLeftovers(ctx, back)
 		}
 		switch {
+		case err == nil && s.cfg.Replicas > 1:
+			// Deletes go by what a stream's leader has: what one of several servers alone
+			// has kept cannot be removed here.
+			forget()
+			lost()
+			return
 		case err == nil:
-			failing = false
+			failing, back = false, leftoverAgain
 			<-broken.Done()
 		case !failing && ctx.Err() == nil:
 			failing = true
@@ -49,25 +60,25 @@ func (s *Store) removeLeftovers(ctx context.Context) {
 	}
 }
 
-func (s *Store) removeAllLeftovers(ctx context.Context) error {
+func (s *Store) removeAllLeftovers(ctx context.Context, back uint64) error {
 	for n := range s.geo.Shards {
-		if err := s.removeShardLeftovers(ctx, n); err != nil {
+		if err := s.removeShardLeftovers(ctx, n, back); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeShardLeftovers looks as far back as twice the writes that can be in
-// flight. What is there of a timer beside a newer revision is a leftover; whether
-// one is that lies farther back, its delete tells.
-func (s *Store) removeShardLeftovers(ctx context.Context, shard int) error {
+// removeShardLeftovers looks at the last sequences: at the start at twice as many
+// as there can be writes in flight. What is there of a timer beside a newer
+// revision is a leftover; whether one is that lies farther back, its delete tells.
+func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
 	stream := s.subjects[shard].stream
 	last, err := s.LastSeq(ctx, shard)
 	if err != nil {
 		return err
 	}
-	start := last - min(last, uint64(2*s.cfg.Window))
+	start := last - min(last, back)
 	newest := map[string]uint64{}
 	after := start
 	for more := true; more && after < last; {
