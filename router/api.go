@@ -136,11 +136,14 @@ func (r *Router) serve(verb string, req micro.Request, places chan struct{}, f f
 	if !r.enter(verb, req, places) {
 		return
 	}
-	go func() {
-		defer r.leave(places)
-		v, err := r.contain(f)
-		r.respond(verb, req, v, err)
-	}()
+	go r.finish(verb, req, places, f)
+}
+
+// finish runs a request that has a place, answers it, and gives the place back.
+func (r *Router) finish(verb string, req micro.Request, places chan struct{}, f func() (any, error)) {
+	defer r.leave(places)
+	v, err := r.contain(f)
+	r.respond(verb, req, v, err)
 }
 
 // contain turns a panic into an error of this request alone.

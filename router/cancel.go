@@ -100,18 +100,14 @@ func (c *cancel) move(from, to int32) bool { return c.stage.CompareAndSwap(from,
 
 // alone goes the way of a cancel by itself, in what is left of its time.
 func (c *cancel) alone() {
-	go func() {
-		defer c.r.leave(c.r.quick)
-		v, err := c.r.contain(func() (any, error) {
-			if c.bad != nil {
-				return nil, c.bad
-			}
-			ctx, cancel := context.WithDeadlineCause(c.r.run, c.begun.Add(apiTimeout), errSlow)
-			defer cancel()
-			return c.r.cancelTimer(ctx, c.ref)
-		})
-		c.r.respond("cancel", c.req, v, err)
-	}()
+	go c.r.finish("cancel", c.req, c.r.quick, func() (any, error) {
+		if c.bad != nil {
+			return nil, c.bad
+		}
+		ctx, cancel := context.WithDeadlineCause(c.r.run, c.begun.Add(apiTimeout), errSlow)
+		defer cancel()
+		return c.r.cancelTimer(ctx, c.ref)
+	})
 }
 
 // late is called when the read has taken long, and when all the time is up.
