@@ -43,9 +43,6 @@ func startServer(ctx context.Context, o *Options) (*server.Server, func(context.
 	srv, err := server.NewServer(&server.Options{
 		ServerName: "belfry", Host: host, Port: port, NoSigs: true, DisableJetStreamBanner: true,
 		JetStream: true, StoreDir: o.Data, SyncAlways: o.Profile == ProfileSafe,
-		// Each service with callbacks has a consumer; by default the 1,001st of a stream
-		// is refused.
-		JetStreamLimits: server.JSLimitOpts{DefaultMaxConsumers: -1},
 	})
 	if err != nil {
 		return nil, nil, badConfig("the embedded server refuses its settings: %w", err)

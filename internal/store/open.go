@@ -36,6 +36,8 @@ type Store struct {
 	pub *publisher
 	// groups is nil where writes go one by one.
 	groups *groups
+	// consumers is how many the streams of services may have; 0 for the default.
+	consumers int
 	// atomic says that the server knows atomic batches.
 	atomic bool
 	// shrink divides the default byte limits; see fitDefaults.
@@ -185,9 +187,13 @@ func (s *Store) checkServer(ctx context.Context) error {
 		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", s.nc.ConnectedUrlRedacted(), v, minMajor, minMinor)
 	}
 	s.atomic = major > minMajor || minor >= atomicMinor
-	_, err := s.js.AccountInfo(ctx)
+	info, err := s.js.AccountInfo(ctx)
 	switch {
 	case err == nil:
+		s.consumers = manyConsumers
+		if info.Limits.MaxConsumers > 0 || len(info.Tiers) > 0 {
+			s.consumers = 0 // the account's limit is the stream's
+		}
 		return nil
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
 		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s runs without JetStream; start it with -js, or with a jetstream block in its config", s.nc.ConnectedUrlRedacted())

@@ -56,6 +56,66 @@ func TestProbeLeftBehind(t *testing.T) {
 	}
 }
 
+// TestManyServices: a server's default limit of consumers a stream is not that of
+// services, whether Belfry made the streams itself now, or they were there.
+func TestManyServices(t *testing.T) {
+	t.Parallel()
+	const byDefault, services = 3, 7
+	nc := natstest.Run(t, func(o *server.Options) { o.JetStreamLimits.DefaultMaxConsumers = byDefault }).Connect()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, nc)
+	for _, again := range []bool{false, true} {
+		if again {
+			s.Close()
+			for _, name := range []string{schemas.StreamFired, schemas.StreamRetry} {
+				stream, err := js.Stream(t.Context(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				cfg := stream.CachedInfo().Config
+				cfg.MaxConsumers = -1
+				if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s = open(t, nc)
+		}
+		for n := range services {
+			svc := fmt.Sprintf("svc-%v-%d", again, n)
+			if err := s.RegisterService(t.Context(), svc); err != nil {
+				t.Fatal(err)
+			}
+			for _, kind := range []store.Kind{store.KindFired, store.KindRetry} {
+				if _, err := s.ServiceConsumer(t.Context(), svc, kind, 100, time.Second); err != nil {
+					t.Fatalf("service %d: %v", n, err)
+				}
+			}
+		}
+	}
+}
+
+// TestAccountLimitStays: an account's own limit of consumers is not overruled.
+func TestAccountLimitStays(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	limits := srv.GlobalAccount().JetStreamUsage().Limits
+	limits.MaxConsumers = 100
+	if err := srv.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": limits}); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, srv.Connect())
+	stream, err := s.JetStream().Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().Config.MaxConsumers; n > 100 {
+		t.Errorf("the stream may have %d consumers", n)
+	}
+}
+
 func TestOpenAgain(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

@@ -33,6 +33,9 @@ const (
 	// leastBytes is the least that a stream's default limit is lowered to.
 	leastBytes = 1 << 20
 	probeName  = "BELFRY_PROBE"
+	// manyConsumers is more than there will be services. A stream that says nothing
+	// may have the server's default, 1,000.
+	manyConsumers = 1_000_000
 )
 
 func (s *Store) stream(name, description string, maxBytes int64, subjects ...string) jetstream.StreamConfig {
@@ -119,12 +122,14 @@ func (s *Store) addConfig() jetstream.StreamConfig {
 func (s *Store) firedConfig() jetstream.StreamConfig {
 	c := s.stream(schemas.StreamFired, "Belfry: due events", s.orDefault(s.cfg.FiredMaxBytes, defaultFiredMaxBytes), schemas.SubjectFiredPrefix+"*")
 	c.MaxAge, c.Duplicates, c.Discard = s.cfg.FiredMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
+	c.MaxConsumers = s.consumers
 	return c
 }
 
 func (s *Store) retryConfig() jetstream.StreamConfig {
 	c := s.stream(schemas.StreamRetry, "Belfry: retries for functions", s.orDefault(s.cfg.RetryMaxBytes, defaultRetryMaxBytes), schemas.SubjectRetryPrefix+"*")
 	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.DedupWindow
+	c.MaxConsumers = s.consumers
 	return c
 }
 
@@ -190,7 +195,8 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	case len(got.Subjects) != len(want.Subjects) || got.Subjects[0] != want.Subjects[0]:
 		return bad("subjects", got.Subjects, want.Subjects)
 	}
-	if got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
+	more := want.MaxConsumers > 0 && got.MaxConsumers <= 0
+	if !more && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
 		got.AllowDirect && (got.AllowAtomicPublish || !s.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !s.explicitBytes(want.Name)) {
 		return nil
 	}
@@ -201,7 +207,16 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	if s.explicitBytes(want.Name) {
 		next.MaxBytes = want.MaxBytes
 	}
-	if _, err := s.js.UpdateStream(ctx, next); err != nil {
+	if more {
+		next.MaxConsumers = want.MaxConsumers
+	}
+	_, err = s.js.UpdateStream(ctx, next)
+	if err != nil && more {
+		// Not every version changes that; then the default stays.
+		next.MaxConsumers = got.MaxConsumers
+		_, err = s.js.UpdateStream(ctx, next)
+	}
+	if err != nil {
 		return schemas.Errorf(schemas.CodeConfig, "stream %s cannot be changed to the configured limits: %w", want.Name, err)
 	}
 	return nil
