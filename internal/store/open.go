@@ -128,9 +128,10 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 }
 
 // Bounds of Open while JetStream does not answer: streams that were just made, or
-// whose servers have just started, have no leader for a while.
+// whose servers have just started, have no leader for a while, and a disk that has
+// much else to do keeps a stream waiting for longer still.
 const (
-	openPatience = 20 * time.Second
+	openPatience = time.Minute
 	openPause    = 100 * time.Millisecond
 )
 

@@ -238,9 +238,14 @@ func (s *Store) publishFor(svc string, m Msg, done func(seq uint64, duplicate bo
 // WatchServices sends the registered services, those there are and those to
 // come, until ctx ends; then the channel is closed. A service may come twice.
 func (s *Store) WatchServices(ctx context.Context) (<-chan string, error) {
-	kv, err := s.js.KeyValue(ctx, schemas.BucketServices)
+	var kv jetstream.KeyValue
+	// A node that starts is to wait for a slow store here as it does in Open.
+	err := patiently(ctx, func(ctx context.Context) (err error) {
+		kv, err = s.js.KeyValue(ctx, schemas.BucketServices)
+		return mapError("watch services", err)
+	})
 	if err != nil {
-		return nil, mapError("watch services", err)
+		return nil, err
 	}
 	ch := make(chan string)
 	go func() {
