@@ -91,7 +91,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 		p.maxExact = 6 + rng.IntN(40)
 	}
 	p.indexKeep = 2 * (p.sweep + time.Minute)
-	p.dedup = min(store.DefaultDedupWindow, p.retention*3/4) // as the store has it
+	p.dedup = store.DedupWindowFor(p.retention)
 	// A tenth of the seeds have no faults at all: there lateness is judged.
 	if seed%10 == 0 {
 		return p
@@ -115,7 +115,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 		// there still, as they are with any sensible retention.
 		// And a cluster of one node is to find what it left by its index.
 		p.riser, p.retention, p.indexKeep = true, 6*time.Minute, 10*time.Minute
-		p.dedup = store.DefaultDedupWindow
+		p.dedup = store.DedupWindowFor(p.retention)
 	case 2:
 		p.smallAge = true
 		p.firedMaxAge = p.dedup + time.Second

@@ -64,6 +64,11 @@ const (
 	minRetention        = time.Second
 )
 
+// DedupWindowFor is the default of Config.DedupWindow.
+func DedupWindowFor(retention time.Duration) time.Duration {
+	return min(DefaultDedupWindow, retention*3/4)
+}
+
 func (c *Config) setDefaults() error {
 	def := func(p *time.Duration, d time.Duration) {
 		if *p == 0 {
@@ -75,7 +80,7 @@ func (c *Config) setDefaults() error {
 	def(&c.Timeout, DefaultTimeout)
 	def(&c.FiredMaxAge, DefaultFiredMaxAge)
 	def(&c.DeadMaxAge, DefaultDeadMaxAge)
-	def(&c.DedupWindow, min(DefaultDedupWindow, c.Retention*3/4))
+	def(&c.DedupWindow, DedupWindowFor(c.Retention))
 	def(&c.ServiceGrace, DefaultServiceGrace)
 	if c.Replicas == 0 {
 		c.Replicas = 1
