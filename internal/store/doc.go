@@ -12,7 +12,8 @@
 //	KV services    <svc>
 //	KV timers_<n>  timer.<timerid>              the record (schemas.Record), the one authority
 //	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot
-//	                                            is due"; a to d are the timer id in parts
+//	                                            is due"; a to d are the timer id in parts, or a
+//	                                            random id where timers share an entry (index.go)
 //	               meta                         one key that always exists; see LoadTicks
 //
 // The buckets of timers allow per-message TTLs and direct gets, and discard new: a

@@ -19,8 +19,9 @@ const (
 	slotParts = 1 << 15
 	// firstParts is how many parts a page begins with; it adapts.
 	firstParts = slotParts / 8
-	// fullPage and emptyPage are the sizes of a page at which the next is
-	// narrower, or wider.
+	// A page of more than fullPage timers is asked for again in part; after one of
+	// fewer than emptyPage the next is wider.
+	fullPage  = 4 * maxExact
 	emptyPage = maxExact / 3
 )
 
@@ -59,10 +60,11 @@ func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit 
 	if err != nil {
 		return Load{}, err
 	}
-	if len(index) > limit {
+	ids := s.timersOf(index)
+	if len(ids) > limit {
 		return Load{}, errTooMany
 	}
-	timers, err := s.indexed(ctx, shard, index, seen)
+	timers, err := s.indexed(ctx, shard, ids, seen)
 	return Load{Timers: timers, Complete: err == nil}, err
 }
 
@@ -77,21 +79,22 @@ func (s *Store) loadPage(ctx context.Context, shard int, tick int64, first, seen
 	for first < slotParts {
 		end := min(first+uint64(width), slotParts)
 		index, err := s.lastFor(ctx, shard, partFilters(prefix, first, end), seen)
-		if errors.Is(err, errTooMany) {
-			if width == 1 {
-				return Load{}, schemas.Errorf(schemas.CodeUnavailable, "read index of tick %d, shard %d: more than %d timers in one part of it", tick, shard, maxMultiLast)
-			}
+		if errors.Is(err, errTooMany) && width == 1 {
+			return Load{}, schemas.Errorf(schemas.CodeUnavailable, "read index of tick %d, shard %d: more than %d entries in one part of it", tick, shard, maxMultiLast)
+		}
+		if err != nil && !errors.Is(err, errTooMany) {
+			return Load{}, err
+		}
+		ids := s.timersOf(index)
+		if err != nil || len(ids) > fullPage && width > 1 {
 			width = max(1, width/4)
 			continue
 		}
-		if err != nil {
-			return Load{}, err
-		}
-		if len(index) < emptyPage {
+		if len(ids) < emptyPage {
 			width = min(2*width, slotParts)
 		}
 		hint.Store(width)
-		timers, err := s.indexed(ctx, shard, index, seen)
+		timers, err := s.indexed(ctx, shard, ids, seen)
 		if err != nil {
 			return Load{}, err
 		}
@@ -125,15 +128,14 @@ func (s *Store) slotPrefix(shard int, tick int64) string {
 	return s.subjects[shard].slot + strconv.FormatInt(s.geo.Slot(tick), 10) + "."
 }
 
-// indexed reads the records that index entries name. A record that cannot be
-// decoded is logged, counted and left out: it must not stop the others.
-func (s *Store) indexed(ctx context.Context, shard int, index []*jetstream.RawStreamMsg, seen uint64) ([]Timer, error) {
-	if len(index) == 0 {
+// indexed reads the records that the index names.
+func (s *Store) indexed(ctx context.Context, shard int, ids []schemas.TimerID, seen uint64) ([]Timer, error) {
+	if len(ids) == 0 {
 		return nil, nil
 	}
-	subjects := make([]string, 0, len(index))
-	for _, m := range index {
-		subjects = append(subjects, s.subjects[shard].timer+timerOfSlot(m.Subject))
+	subjects := make([]string, len(ids))
+	for i, id := range ids {
+		subjects[i] = s.subjects[shard].timer + id.String()
 	}
 	got, err := s.lastFor(ctx, shard, subjects, seen)
 	if err != nil {
@@ -142,6 +144,8 @@ func (s *Store) indexed(ctx context.Context, shard int, index []*jetstream.RawSt
 	return s.decodeAll(got), nil
 }
 
+// decodeAll reads records. One that cannot be decoded is logged, counted and left
+// out: it must not stop the others.
 func (s *Store) decodeAll(msgs []*jetstream.RawStreamMsg) []Timer {
 	timers := make([]Timer, 0, len(msgs))
 	for _, m := range msgs {

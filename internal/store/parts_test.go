@@ -98,7 +98,7 @@ func TestSlotSubject(t *testing.T) {
 	}
 	for i := range 1000 {
 		id := benchID(i)
-		subject := s.slotSubject(id, int64(i))
+		subject := s.slotSubject(s.geo.Shard(id), id, int64(i))
 		if got := timerOfSlot(subject); got != id.String() {
 			t.Fatalf("%s: %s; want %s", subject, got, id)
 		}

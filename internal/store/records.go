@@ -19,35 +19,6 @@ func (s *Store) timerSubject(id schemas.TimerID) (subject, stream string) {
 	return sh.timer + id.String(), sh.stream
 }
 
-// slotSubject is the key of an index entry, slot.<slot>.<a>.<b>.<c>.<rest>: the
-// first characters of the timer id are tokens, so that a part of a large slot can
-// be asked for.
-func (s *Store) slotSubject(id schemas.TimerID, tick int64) string {
-	sh := &s.subjects[s.geo.Shard(id)]
-	b := make([]byte, 0, len(sh.slot)+20+schemas.TimerIDLength+slotTokens+1)
-	b = append(b, sh.slot...)
-	b = append(strconv.AppendInt(b, s.geo.Slot(tick), 10), '.')
-	text := id.String()
-	for i := range slotTokens {
-		b = append(b, text[i], '.')
-	}
-	return string(append(b, text[slotTokens:]...))
-}
-
-// timerOfSlot is the timer id, as text, of an index entry's key.
-func timerOfSlot(subject string) string {
-	const n = schemas.TimerIDLength + slotTokens
-	if len(subject) < n {
-		return ""
-	}
-	key := subject[len(subject)-n:]
-	b := make([]byte, 0, schemas.TimerIDLength)
-	for i := range slotTokens {
-		b = append(b, key[2*i])
-	}
-	return string(append(b, key[2*slotTokens:]...))
-}
-
 // casHeader says which revision is replaced (0: none), and when the message expires.
 func casHeader(rev uint64, ttl time.Duration) nats.Header {
 	h := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(rev, 10)}}
@@ -70,53 +41,46 @@ func (s *Store) putCAS(ctx context.Context, subject string, data []byte, rev uin
 	return a.Seq, err
 }
 
-// sendIndex writes an index entry. It is written without an expectation: the
-// same entry twice is the same entry.
-func (s *Store) sendIndex(id schemas.TimerID, tick int64, due, now int64, done func(ack, error)) {
-	ttl := time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep
-	s.write(s.subjects[s.geo.Shard(id)].stream, "index timer", s.slotSubject(id, tick), nats.Header{jetstream.MsgTTLHeader: {ttlString(ttl)}}, nil, done)
-}
-
-// indexNow is from when an entry's TTL counts. The record's own times are the
-// cluster's; what they miss of now only makes the entry live longer.
-func indexNow(r *schemas.Record) int64 { return max(r.AddedMs, r.FiredMs, 0) }
-
-// Create writes new timers: index entry, then record, for all of them in one
+// Create writes new timers: index entries, then records, for all of them in one
 // round trip. A timer that exists answers ErrRevision; a shard that is full,
 // schemas.ErrStoreFull.
 func (s *Store) Create(ctx context.Context, timers []Write) []Result {
 	results := make([]Result, len(timers))
 	s.admitAll(ctx, timers, results)
+	if err := ctx.Err(); err != nil {
+		for i := range results {
+			if results[i].Err == nil {
+				results[i].Err = mapError("write timer", err)
+			}
+		}
+		return results
+	}
+	entries := s.indexEntries(timers, results)
 	var wg sync.WaitGroup
-	indexErrs := make([]error, len(timers))
-	for i := range timers {
-		w, res := &timers[i], &results[i]
-		if res.Err == nil && ctx.Err() != nil {
-			res.Err = mapError("write timer", ctx.Err())
-		}
-		if res.Err != nil {
-			continue
-		}
-		wg.Add(2)
-		s.sendIndex(w.ID, s.geo.Tick(w.Record.DueMs), w.Record.DueMs, indexNow(w.Record), func(_ ack, err error) {
-			indexErrs[i] = err
+	for _, e := range entries {
+		wg.Add(1 + len(e.writes))
+		s.sendEntry(e, timers, func(_ ack, err error) {
+			e.err = err
 			wg.Done()
 		})
-		s.send(*w, func(a ack, err error) {
-			res.Rev, res.Err = a.Seq, err
-			wg.Done()
-		})
+		for _, i := range e.writes {
+			s.send(timers[i], func(a ack, err error) {
+				results[i].Rev, results[i].Err = a.Seq, err
+				wg.Done()
+			})
+		}
 	}
 	wg.Wait()
-	for i := range timers {
-		res := &results[i]
-		switch {
-		case errors.Is(res.Err, ErrRevision):
-			s.overMarker(ctx, timers[i], res)
-		case res.Err == nil && indexErrs[i] != nil:
-			// The record is there and its index entry is not: not done. The caller
-			// tries again, finds the record, and makes sure of its index.
-			res.Err = indexErrs[i]
+	for _, e := range entries {
+		for _, i := range e.writes {
+			switch res := &results[i]; {
+			case errors.Is(res.Err, ErrRevision):
+				s.overMarker(ctx, timers[i], res)
+			case res.Err == nil && e.err != nil:
+				// The record is there and its index entry is not: not done. The caller
+				// tries again, finds the record, and makes sure of its index.
+				res.Err = e.err
+			}
 		}
 	}
 	return results
@@ -214,7 +178,7 @@ func (s *Store) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) er
 		return err
 	}
 	_, err = s.await(ctx, "index timer", func(done func(ack, error)) {
-		s.sendIndex(id, tick, s.geo.TickStart(tick+1), now, done)
+		s.sendIndex(s.geo.Shard(id), id, tick, nil, s.indexFor(s.geo.TickStart(tick+1), now), done)
 	})
 	return err
 }

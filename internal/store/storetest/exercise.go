@@ -28,7 +28,10 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"Expiry":          expiry,
 		"Index":           index,
 		"Revolutions":     revolutions,
-		"LargeTick":       largeTick,
+		"LargeTick":       func(t *testing.T, s Store) { largeTick(t, s, 3500) },
+		"LargeTickSingly": func(t *testing.T, s Store) { largeTick(t, s, 1) },
+		"LargeTickMixed":  func(t *testing.T, s Store) { largeTick(t, s, 3) },
+		"SharedEntries":   sharedEntries,
 		"ScanQueued":      scanQueued,
 		"Tail":            tail,
 		"List":            list,
@@ -265,7 +268,8 @@ func revolutions(t *testing.T, s Store) {
 	}
 }
 
-func largeTick(t *testing.T, s Store) {
+// largeTick has more timers in a tick than an answer holds, some added at a time.
+func largeTick(t *testing.T, s Store, together int) {
 	const n = 3500
 	g := s.Geometry()
 	due := NowMs(t, s) + 10_000
@@ -274,17 +278,75 @@ func largeTick(t *testing.T, s Store) {
 	for _, id := range IDsOf(g, 0, n) {
 		writes = append(writes, store.Write{ID: id, Record: Pending(g.TickStart(tick))})
 	}
-	revs := CreateAll(t, s, writes)
+	var last uint64
+	for part := range slices.Chunk(writes, together) {
+		last = slices.Max(CreateAll(t, s, part))
+	}
 	load := must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{tick, tick + 1}, 1000, 0, 0))
 	if load.Complete || len(load.Timers) != 0 {
 		t.Fatalf("two ticks with too many timers: complete %v, %d timers", load.Complete, len(load.Timers))
 	}
-	if got := loadAll(t, s, 0, []int64{tick}, slices.Max(revs)); len(got) != n {
+	if got := loadAll(t, s, 0, []int64{tick}, last); len(got) != n {
 		t.Fatalf("loaded %d of %d", len(got), n)
 	}
 	if got := loadAll(t, s, 0, []int64{tick + 1}, 0); len(got) != 0 {
 		t.Fatalf("next tick: loaded %d", len(got))
 	}
+}
+
+// sharedEntries: timers that were added together are found each by itself, whatever
+// becomes of the others, and also those that were added again or moved.
+func sharedEntries(t *testing.T, s Store) {
+	g := s.Geometry()
+	tick := g.Tick(NowMs(t, s) + 60_000)
+	var writes []store.Write
+	for n := range 300 { // of both shards and of three ticks, mixed
+		writes = append(writes, store.Write{ID: ID(n), Record: Pending(g.TickStart(tick + int64(n/2%3)))})
+	}
+	CreateAll(t, s, writes)
+	look := func(want map[int64]int) {
+		t.Helper()
+		for at, n := range want {
+			got := 0
+			for shard := range g.Shards {
+				for _, tm := range loadAll(t, s, shard, []int64{at}, 0) {
+					if g.Shard(tm.ID) != shard {
+						t.Fatalf("timer %s found in shard %d", tm.ID, shard)
+					}
+					if g.Tick(tm.Record.DueMs) == at {
+						got++
+					}
+				}
+			}
+			if got != n {
+				t.Fatalf("tick %+d: found %d; want %d", at-tick, got, n)
+			}
+		}
+	}
+	look(map[int64]int{tick: 100, tick + 1: 100, tick + 2: 100})
+
+	// One is moved away, another there and back again.
+	move := func(id schemas.TimerID, to int64) {
+		t.Helper()
+		tm := must[store.Timer](t)(s.Get(t.Context(), id))
+		tm.Record.DueMs = g.TickStart(to)
+		must[uint64](t)(s.Update(t.Context(), store.Write{ID: id, Rev: tm.Rev, Record: &tm.Record}))
+	}
+	move(ID(0), tick+2)
+	move(ID(1), tick+2)
+	move(ID(1), tick)
+	look(map[int64]int{tick: 99, tick + 1: 100, tick + 2: 101})
+
+	// The same again, with others: those that are there are refused, and all stay.
+	for n := 300; n < 320; n++ {
+		writes = append(writes, store.Write{ID: ID(n), Record: Pending(g.TickStart(tick))})
+	}
+	for i, r := range s.Create(t.Context(), writes) {
+		if (i < 300) != errors.Is(r.Err, store.ErrRevision) || i >= 300 && r.Err != nil {
+			t.Fatalf("create of %d: %v", i, r.Err)
+		}
+	}
+	look(map[int64]int{tick: 119, tick + 1: 100, tick + 2: 101})
 }
 
 func scanQueued(t *testing.T, s Store) {
