@@ -76,6 +76,7 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), api (timers.api.add, one at a time and worker), or client (the Go client's Add, which asks the API, one call at a time and worker)")
 	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
 	f.Var(durationValue{&b.config.Lead}, "lead", "how far ahead of its due time a timer is added (default: chosen)")
+	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, so that only firing them is measured")
 	f.IntVar(&b.config.Services, "services", 1, "services that the timers of steady, burst, day and callback are for, in turn")
 	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are told (without HTTP callbacks)")
 	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due a second beside those that wait")

@@ -10,12 +10,7 @@ import (
 // burstWorkload measures how long timers take that are all due at one instant.
 type burstWorkload struct{}
 
-const (
-	defaultBurstCount = 10_000
-	// burstPace is how many adds a second are allowed for until all must be in.
-	burstPaceSafe, burstPaceFast = 1500, 5000
-	burstMargin                  = 5 * time.Second
-)
+const defaultBurstCount = 10_000
 
 func (burstWorkload) Name() string { return "burst" }
 func (burstWorkload) About() string {
@@ -27,11 +22,7 @@ func (burstWorkload) Defaults(c *Config) {
 		c.Count = defaultBurstCount
 	}
 	if c.Lead == 0 {
-		pace := burstPaceSafe
-		if c.Profile == "fast" {
-			pace = burstPaceFast
-		}
-		c.Lead = burstMargin + time.Duration(c.Count)*time.Second/time.Duration(pace)
+		c.Lead = defaultAheadLead(c, c.Count)
 	}
 }
 
@@ -41,78 +32,12 @@ func (burstWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	}
 	p := e.progress()
 	defer p.end()
-	lead := e.Lead
-	for try := 0; ; try++ {
-		b, err := e.prepareBurst(ctx, lead, p)
-		if err != nil {
-			return nil, err
-		}
-		m, err := e.meter(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if err := b.w.Wait(ctx, patience, func(seen int) {
-			p.show("%d of %d fired, %.1fs from the instant", seen, e.Count, time.Since(time.UnixMilli(b.at)).Seconds())
-		}); err != nil {
-			return nil, err
-		}
-		use, err := m.stop(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if b.late > 0 && try < burstTries {
-			lead = 2*lead + 2*b.late
-			continue
-		}
-		acc, err := b.w.Account(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		r := &Result{Verified: acc.Verified}
-		if b.late > 0 {
-			return r, fmt.Errorf("the last timer was stored %s after the instant that all are due: give a longer lead than %s", b.late.Round(time.Millisecond), lead)
-		}
-		e.Lead = lead
-		use.figures(r, e.Count)
-		e.burstFigures(r, acc, b.at)
-		return r, nil
-	}
-}
-
-// burstTries is how often a burst is prepared again, with a longer lead, when not
-// all timers were in before they were due.
-const burstTries = 2
-
-type burst struct {
-	w    *Watch
-	at   int64         // the instant, Unix ms
-	late time.Duration // by how much the last timer was stored too late
-}
-
-// prepareBurst adds timers that are all due after lead, and waits until they are
-// stored.
-func (e *Env) prepareBurst(ctx context.Context, lead time.Duration, p *progress) (*burst, error) {
-	a, err := e.NewAdder("bench_burst")
+	run, r, err := e.ahead(ctx, "bench_burst", e.Count, p, func(at int64, _ int) int64 { return at })
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	if err := e.beginServices(ctx, a, &Result{}); err != nil {
-		return nil, err
-	}
-	b := &burst{at: time.Now().Add(lead).UnixMilli()}
-	due := make([]int64, e.Count)
-	for n := range due {
-		due[n] = b.at
-	}
-	if b.w, err = e.Watch(ctx, a, due); err != nil {
-		return nil, err
-	}
-	if err := e.addWatched(ctx, a, b.w, p, nil); err != nil {
-		return nil, err
-	}
-	end, err := e.drained(ctx, p)
-	b.late = end.Sub(time.UnixMilli(b.at))
-	return b, err
+	e.burstFigures(r, run.acc, run.at)
+	return r, nil
 }
 
 func (e *Env) burstFigures(r *Result, acc *Account, at int64) {

@@ -64,6 +64,9 @@ type Config struct {
 	// Lead is how far ahead of its due time a timer is added; 0 lets the workload
 	// choose.
 	Lead time.Duration
+	// Ahead lets the steady workload add all of its timers before the first is due,
+	// so that only firing them is measured.
+	Ahead bool
 	// Warmup is how many timers are added and fired before anything is measured;
 	// 0 is DefaultWarmup, less than 0 none.
 	Warmup int

@@ -87,7 +87,7 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 		}
 	}
 	begun := time.Now().Add(settle)
-	at := func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
+	at := e.pace(begun)
 	due := make([]int64, count)
 	for n := range due {
 		due[n] = at(n).Add(e.Lead).UnixMilli()

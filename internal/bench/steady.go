@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// steadyWorkload measures lateness at a steady rate, with adds going on at the
-// same rate.
+// steadyWorkload measures lateness at a steady rate: of timers that were all added
+// before, or with adds going on at the same rate.
 type steadyWorkload struct{}
 
 const (
@@ -21,7 +21,7 @@ const (
 
 func (steadyWorkload) Name() string { return "steady" }
 func (steadyWorkload) About() string {
-	return "lateness at a steady rate of timers due, while as many are added"
+	return "lateness at a steady rate of timers due, while as many are added, or with --ahead of timers that were added before"
 }
 
 func (steadyWorkload) Defaults(c *Config) {
@@ -31,7 +31,11 @@ func (steadyWorkload) Defaults(c *Config) {
 	if c.Seconds == 0 {
 		c.Seconds = defaultSteadySeconds
 	}
-	if c.Lead == 0 {
+	switch {
+	case c.Lead != 0:
+	case c.Ahead:
+		c.Lead = defaultAheadLead(c, c.Rate*c.Seconds)
+	default:
 		c.Lead = defaultSteadyLead
 	}
 }
@@ -40,7 +44,24 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := e.Start(ctx); err != nil {
 		return nil, err
 	}
+	if e.Ahead {
+		return e.steadyAhead(ctx)
+	}
 	return e.steady(ctx)
+}
+
+// steadyAhead sees timers fire that were all added before.
+func (e *Env) steadyAhead(ctx context.Context) (*Result, error) {
+	p := e.progress()
+	defer p.end()
+	run, r, err := e.ahead(ctx, "bench_steady", e.Rate*e.Seconds, p, func(at int64, n int) int64 {
+		return at + int64(n)*1000/int64(e.Rate)
+	})
+	if err != nil {
+		return r, err
+	}
+	e.steadyFigures(r, run.acc, "added before")
+	return r, nil
 }
 
 // steady adds Rate timers a second for Seconds to what runs, and sees them fire.
@@ -55,7 +76,7 @@ func (e *Env) steady(ctx context.Context) (*Result, error) {
 	}
 	count := e.Rate * e.Seconds
 	begun := time.Now().Add(settle)
-	at := func(n int) time.Time { return begun.Add(time.Duration(n) * time.Second / time.Duration(e.Rate)) }
+	at := e.pace(begun)
 	due := make([]int64, count)
 	for n := range due {
 		due[n] = at(n).Add(e.Lead).UnixMilli()
@@ -89,13 +110,26 @@ func (e *Env) steady(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	r.Verified = acc.Verified
-	r.figure("timers due", float64(e.Rate), "1/s")
 	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
 	use.figures(r, count)
+	e.steadyFigures(r, acc, "while as many are added")
+	return r, nil
+}
+
+func (e *Env) steadyFigures(r *Result, acc *Account, how string) {
+	r.figure("timers due", float64(e.Rate), "1/s")
 	sub, str := acc.Lateness()
 	r.Latencies = []*Latency{sub, str}
-	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d timers a second for %d s", e.Rate, e.Seconds)))
-	return r, nil
+	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d timers a second for %d s, %s", e.Rate, e.Seconds, how)))
+}
+
+// pace is when each timer is added, Rate a second in steps of a millisecond: a
+// generator that slept before each add by itself would take more of the machine
+// than what it measures.
+func (e *Env) pace(begun time.Time) func(n int) time.Time {
+	return func(n int) time.Time {
+		return begun.Add((time.Duration(n) * time.Second / time.Duration(e.Rate)).Truncate(time.Millisecond))
+	}
 }
 
 // addWatched adds all that is watched, showing progress.

@@ -85,12 +85,6 @@ func byLatency(name string, q float64) func(*Result) (float64, bool) {
 // rowBound is how long one run of a row may take.
 const rowBound = 4 * time.Minute
 
-// burstLead is how far ahead the burst is, so that all of it is in: what the
-// machine stores a second bounds it.
-func burstLead(count, perSecond int) time.Duration {
-	return burstMargin + time.Duration(count)*time.Second/time.Duration(perSecond)
-}
-
 // rows are the figures that are asked for, in the order in which they run.
 func rows() []row {
 	const late = "lateness at the subscriber"
@@ -122,18 +116,29 @@ func rows() []row {
 			[]rowGoal{{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)}},
 		},
 		{
-			"steady1k", "steady", func(c *Config) { c.Rate, c.Seconds = 1000, 20 }, nil,
+			"steady1k", "steady", steadyAhead(1000, 20), nil,
 			[]rowGoal{
 				{"steady lateness at 1 k/s: p99", below(10, "ms"), below(3, "ms"), byLatency(late, 99)},
 				{"steady lateness at 1 k/s: p99.9", below(25, "ms"), below(10, "ms"), byLatency(late, 99.9)},
 			},
 		},
 		{
-			"steady10k", "steady", func(c *Config) { c.Rate, c.Seconds = 10_000, 10 }, nil,
+			"adding1k", "steady", func(c *Config) { c.Rate, c.Seconds = 1000, 20 }, nil,
+			[]rowGoal{
+				{"… while as many are added: p99", below(10, "ms"), below(3, "ms"), byLatency(late, 99)},
+				{"… while as many are added: p99.9", below(25, "ms"), below(10, "ms"), byLatency(late, 99.9)},
+			},
+		},
+		{
+			"steady10k", "steady", steadyAhead(10_000, 10), nil,
 			[]rowGoal{{"steady lateness at 10 k/s: p99", below(100, "ms"), below(20, "ms"), byLatency(late, 99)}},
 		},
 		{
-			"burst", "burst", func(c *Config) { c.Count, c.Lead = 100_000, burstLead(100_000, 2000) }, func(c *Config) { c.Count, c.Lead = 100_000, burstLead(100_000, 5000) },
+			"adding10k", "steady", func(c *Config) { c.Rate, c.Seconds = 10_000, 10 }, nil,
+			[]rowGoal{{"… while as many are added: p99", below(100, "ms"), below(20, "ms"), byLatency(late, 99)}},
+		},
+		{
+			"burst", "burst", func(c *Config) { c.Via, c.Count, c.Lead = ViaBatch, 100_000, aheadLead(100_000, 10_000) }, func(c *Config) { c.Count, c.Lead = 100_000, aheadLead(100_000, 5000) },
 			[]rowGoal{{"burst of 100 k at one instant: last delivered", below(8000, "ms"), below(4000, "ms"), byFigure("last, at the subscriber")}},
 		},
 		{
@@ -165,6 +170,13 @@ func rows() []row {
 				{"1 M pending: idle CPU above an empty server's", below(2, "% of a core"), below(2, "% of a core"), byFigure(idleFigure)},
 			},
 		},
+	}
+}
+
+// steadyAhead is a steady rate of timers that were added before.
+func steadyAhead(rate, seconds int) func(*Config) {
+	return func(c *Config) {
+		c.Rate, c.Seconds, c.Via, c.Ahead, c.Lead = rate, seconds, ViaBatch, true, aheadLead(rate*seconds, 10_000)
 	}
 }
 
