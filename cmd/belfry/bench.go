@@ -16,6 +16,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/bench"
+	"github.com/belfryio/belfry/internal/gctune"
 )
 
 // benchFlags are those of every workload.
@@ -111,6 +112,7 @@ func (c *cli) bench(ctx context.Context, w bench.Workload, b *benchFlags) error 
 	if err := c.benchChildren(&b.config); err != nil {
 		return err
 	}
+	defer gctune.Start(ctx)()
 	results, err := bench.Run(ctx, w, b.config, b.repeat)
 	return errors.Join(err, c.benchOutput(b, results))
 }

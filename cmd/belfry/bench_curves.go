@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/bench"
+	"github.com/belfryio/belfry/internal/gctune"
 )
 
 // benchCurves is the command that measures how cost grows.
@@ -26,6 +27,7 @@ and the machine should do nothing else.`,
 			if err := c.benchPrepare(&g.Config, out); err != nil {
 				return err
 			}
+			defer gctune.Start(cmd.Context())()
 			r, err := g.Run(cmd.Context())
 			if r == nil {
 				return err

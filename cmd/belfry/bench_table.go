@@ -11,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/bench"
+	"github.com/belfryio/belfry/internal/gctune"
 )
 
 // benchTable is the command that measures all that Belfry must reach.
@@ -30,6 +31,7 @@ should do nothing else.`,
 			if err := c.benchPrepare(&t.Config, out); err != nil {
 				return err
 			}
+			defer gctune.Start(cmd.Context())()
 			r, err := t.Run(cmd.Context())
 			if r == nil {
 				return err

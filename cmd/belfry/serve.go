@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/gctune"
 )
 
 func (c *cli) serveCommand() *cobra.Command {
@@ -32,6 +33,7 @@ SIGTERM and SIGINT drain it and stop it within 10 seconds.`,
 			if err != nil {
 				return err
 			}
+			defer gctune.Start(cmd.Context())()
 			return c.serve(cmd.Context(), o)
 		},
 	}

@@ -1,0 +1,94 @@
+package gctune
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+)
+
+func TestPercent(t *testing.T) {
+	t.Parallel()
+	const gb = 1 << 30
+	for _, c := range []struct {
+		live, budget uint64
+		want         int
+	}{
+		{0, gb, 300},
+		{1, gb, 300},
+		{gb / 10, gb, 300},
+		{gb / 4, gb, 300},
+		{gb / 3, gb, 200},
+		{gb / 2, gb, 100},
+		{gb, gb, 100},
+		{100 * gb, gb, 100}, // never worse than Go's default
+		{gb, 0, 100},
+	} {
+		got := percent(c.live, c.budget)
+		if d := got - c.want; d < -1 || d > 1 {
+			t.Errorf("%d alive, budget %d: %d %%; want %d", c.live, c.budget, got, c.want)
+		}
+		if heap := c.live + c.live/100*uint64(got); got > leastPercent && heap > c.budget {
+			t.Errorf("%d alive, budget %d: the heap grows to %d", c.live, c.budget, heap)
+		}
+	}
+}
+
+// TestRun follows what is alive, and puts back what was set. It is not parallel:
+// the setting is the process's.
+func TestRun(t *testing.T) {
+	current := func() int { // the only way to read it is to set it
+		p := debug.SetGCPercent(50)
+		debug.SetGCPercent(p)
+		return p
+	}
+	was := current()
+	alive := make([]byte, 64<<20)
+	runtime.GC() // what is alive is known after a collection
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx, 64<<20)
+	}()
+	eventually := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); current() != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d %%; want %d", current(), want)
+			}
+		}
+	}
+	if was != leastPercent {
+		eventually(leastPercent)
+	}
+	runtime.KeepAlive(alive)
+	alive = nil
+	runtime.GC()
+	eventually(mostPercent)
+	cancel()
+	<-done
+	if got := current(); got != was {
+		t.Errorf("%d %% afterwards; it was %d", got, was)
+	}
+}
+
+// TestEnvironment: whoever has set GOGC or GOMEMLIMIT keeps it.
+func TestEnvironment(t *testing.T) {
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
+		t.Setenv("GOGC", "")
+		t.Setenv("GOMEMLIMIT", "")
+		t.Setenv(name, "1GiB")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			Run(t.Context())
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s is set, and it tunes on", name)
+		}
+	}
+}
