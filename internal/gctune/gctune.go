@@ -1,9 +1,9 @@
 // Package gctune has Go's garbage collector run less often where there is memory
 // for it. At Go's default the heap doubles between two collections; a busy node
 // then spends a tenth of its CPU in them, and what is due while one runs is late.
-// Here the heap may grow to four times what is alive, as long as that is below a
-// quarter of the machine's memory, or of the container's. The more is alive the
-// less garbage is let lie, down to Go's default.
+// Here the heap may grow to four times what is alive, as long as that is below
+// half of the machine's memory, or of the container's. The more is alive the less
+// garbage is let lie, down to Go's default.
 //
 // It is for the program, not for what is embedded in others: the setting is the
 // process's. Whoever sets GOGC or GOMEMLIMIT has decided, and nothing is changed.
@@ -25,7 +25,7 @@ const (
 	leastPercent = 100 // Go's default
 	mostPercent  = 300
 	// share of the memory that the heap may take before the percentage is lowered.
-	share = 4
+	share = 2
 	// step is the least change that is worth stopping the world for.
 	step = 20
 	// every is how often it is looked at; it takes microseconds.

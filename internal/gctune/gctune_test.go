@@ -63,8 +63,7 @@ func TestRun(t *testing.T) {
 	if was != leastPercent {
 		eventually(leastPercent)
 	}
-	runtime.KeepAlive(alive)
-	alive = nil
+	runtime.KeepAlive(alive) // until here
 	runtime.GC()
 	eventually(mostPercent)
 	cancel()

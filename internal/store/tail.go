@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,18 +26,14 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 // tailRetry is the pause before a lost tail is taken up again.
 const tailRetry = 100 * time.Millisecond
 
-// The client drops what does not fit into an iterator's buffer, which heartbeats
-// fill, too, while fn keeps the reader away. The consumer's sequence shows it when
-// the next message comes; if it was the last one that was dropped, none does. So a
-// tail that has become quiet asks, once, whether all that was sent has come.
 const (
-	// tailHeartbeat finds a consumer that died with its server: two are missed then.
+	// tailHeartbeat finds a consumer that died with its server.
 	tailHeartbeat = time.Second
-	// tailQuiet is longer than two heartbeats: within it a lost server is noticed
-	// first, which each call of Next watches for anew.
-	tailQuiet = 5 * tailHeartbeat / 2
-	// tailIdle is after how long the server forgets a consumer that was left.
-	tailIdle = time.Minute
+	// tailSilence is two heartbeats, and some.
+	tailSilence = 5 * tailHeartbeat / 2
+	// tailIdle is after how long the server forgets a consumer that was left, or whose
+	// reader is away: an owner that has all the entries it may hold.
+	tailIdle = 5 * time.Minute
 )
 
 // Tail hands every record of the shard after the sequence to fn, in stream
@@ -102,32 +97,17 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 	if err != nil {
 		return err
 	}
-	it, err := c.Messages(jetstream.PullMaxMessages(2048), jetstream.PullHeartbeat(tailHeartbeat), jetstream.PullExpiry(30*time.Second))
+	p, err := newPuller(s.nc, sh.stream, c.CachedInfo().Name)
 	if err != nil {
 		return mapError(op, err)
 	}
-	defer it.Stop()
-	unhook := context.AfterFunc(ctx, it.Stop)
-	defer unhook()
+	defer p.close()
 	next := uint64(1) // what the consumer numbers its next message with
-	unsure := false
 	for {
-		var opts []jetstream.NextOpt
-		if unsure {
-			opts = append(opts, jetstream.NextMaxWait(tailQuiet))
-		}
-		m, err := it.Next(opts...)
-		if unsure && errors.Is(err, nats.ErrTimeout) {
-			if err := s.complete(ctx, sh.stream, c, *after); err != nil {
-				return err
-			}
-			unsure = false
-			continue
-		}
+		m, err := p.next(ctx)
 		if err != nil {
 			return ctxError(ctx, op, err)
 		}
-		unsure = true
 		meta, err := m.Metadata()
 		if err != nil {
 			return mapError(op, err)
@@ -141,7 +121,7 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 			continue
 		}
 		*after = seq
-		t, ok := s.decode(&jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: seq, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
+		t, ok := s.decode(&jetstream.RawStreamMsg{Subject: m.Subject, Sequence: seq, Header: m.Header, Data: m.Data, Time: meta.Timestamp})
 		if ok {
 			fn(t)
 		}
@@ -158,21 +138,4 @@ func (s *Store) tailConsumer(ctx context.Context, op string, sh *shardSubjects, 
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: tailIdle,
 	})
 	return c, ctxError(ctx, op, err)
-}
-
-// complete fails if the server has sent more than what came.
-func (s *Store) complete(ctx context.Context, stream string, c jetstream.Consumer, after uint64) error {
-	bound, release, err := s.bind(ctx, "follow "+stream)
-	if err != nil {
-		return err
-	}
-	defer release()
-	info, err := again(bound, func(ctx context.Context, _ func()) (*jetstream.ConsumerInfo, error) { return c.Info(ctx) })
-	if err != nil {
-		return ctxError(bound, "follow "+stream, err)
-	}
-	if sent := info.Delivered.Stream; sent > after {
-		return fmt.Errorf("follow %s: the client dropped messages: sequence %d came, %d was sent", stream, after, sent)
-	}
-	return nil
 }

@@ -1,0 +1,123 @@
+package store_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// round is how many records the tail asks for at a time.
+const round = 1024
+
+// TestTailReaderAway: the reader is away amid a round, for longer than heartbeats
+// are apart, while more is written than a round holds. Nothing is dropped, and all
+// of it comes, in order.
+func TestTailReaderAway(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).InProcess(nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) }))
+	s := open(t, nc)
+	add := adder(t, s)
+	before := add(round / 2)
+	away, back := make(chan struct{}), make(chan struct{})
+	got := make(chan uint64, 8*round)
+	leave := sync.OnceFunc(func() {
+		close(away)
+		<-back
+	})
+	tail, err := s.Tail(t.Context(), 0, 0, func(tm store.Timer) {
+		leave()
+		got <- tm.Rev
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Stop()
+	<-away
+	add(3 * round)
+	time.Sleep(2500 * time.Millisecond) // what this is about: two heartbeats
+	close(back)
+	n, last := before+3*round, uint64(0)
+	for range n {
+		select {
+		case rev := <-got:
+			if rev <= last {
+				t.Fatalf("revision %d after %d", rev, last)
+			}
+			last = rev
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d came", len(got), n)
+		}
+	}
+}
+
+// TestTailConsumerGone: a tail whose consumer is deleted, or whose round is ended
+// by the server, goes on where it was.
+func TestTailConsumerGone(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).InProcess()
+	s := open(t, nc)
+	add := adder(t, s)
+	got := make(chan uint64, round)
+	tail, err := s.Tail(t.Context(), 0, 0, func(tm store.Timer) { got <- tm.Rev })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Stop()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), "KV_"+schemas.BucketTimers(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for range 3 {
+		add(5)
+		for range 5 {
+			select {
+			case rev := <-got:
+				if rev <= last {
+					t.Fatalf("revision %d after %d", rev, last)
+				}
+				last = rev
+			case <-time.After(time.Minute):
+				t.Fatal("the tail stands still")
+			}
+		}
+		for name := range stream.ConsumerNames(t.Context()).Name() {
+			if err := stream.DeleteConsumer(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(got) != 0 {
+		t.Errorf("%d came twice", len(got))
+	}
+}
+
+// adder adds timers of shard 0 that are due in an hour.
+func adder(t *testing.T, s *store.Store) func(count int) int {
+	seed := 0
+	return func(count int) int {
+		t.Helper()
+		var writes []store.Write
+		for ; len(writes) < count; seed++ {
+			w := store.Write{ID: schemas.NewTimerID("/tail", fmt.Sprint(seed)), Record: storetest.Pending(time.Now().Add(time.Hour).UnixMilli())}
+			if s.Geometry().Shard(w.ID) == 0 {
+				writes = append(writes, w)
+			}
+		}
+		storetest.CreateAll(t, s, writes)
+		return count
+	}
+}
