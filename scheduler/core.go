@@ -27,8 +27,13 @@ type CoreConfig struct {
 
 // Bounds of one load.
 const (
-	maxLoadTicks   = 512  // ticks asked for at once
-	loadLimit      = 1000 // records asked for at once
+	maxLoadTicks = 512  // ticks asked for at once
+	loadLimit    = 1000 // records asked for at once
+	// Where there is time, a tick of many timers is read little by little: a
+	// thousand records read at once keep what is due waiting for tens of
+	// milliseconds. The second half of the horizon is for reading without pauses.
+	leisureLimit   = 250
+	leisurePause   = 20 * time.Millisecond
 	minRetryDelay  = 50 * time.Millisecond
 	maxRetryDelay  = 2 * time.Second
 	confirmBatch   = 4096
@@ -256,7 +261,14 @@ func (k *Core) readAhead() {
 	// From here the tail puts these ticks' records into the wheel itself: what it
 	// brought before is in the store, and the load must see it.
 	k.horizon = max(k.horizon, last)
-	k.do(ActLoad{Ticks: ticks, Limit: loadLimit, After: k.page, Seen: k.tailSeen, Delay: k.backoff(k.loadFail)})
+	a := ActLoad{Ticks: ticks, Limit: loadLimit, After: k.page, Seen: k.tailSeen, Delay: k.backoff(k.loadFail)}
+	if k.cfg.Geometry.TickStart(k.loaded+1)-k.now > k.cfg.HorizonMs/2 {
+		a.Limit = leisureLimit
+		if k.page != 0 {
+			a.Delay = max(a.Delay, leisurePause)
+		}
+	}
+	k.do(a)
 }
 
 func (k *Core) onLoaded(ev EvLoaded) {

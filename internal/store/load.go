@@ -19,17 +19,13 @@ const (
 	slotParts = 1 << 15
 	// firstParts is how many parts a page begins with; it adapts.
 	firstParts = slotParts / 8
-	// A page of more than fullPage timers is asked for again in part; after one of
-	// fewer than emptyPage the next is wider.
-	fullPage  = 4 * maxExact
-	emptyPage = maxExact / 3
 )
 
 // LoadTicks reads the records that the index names for the ticks of a shard, at
 // most about limit of them (and never more than 1,000). If there are more in
 // several ticks, the answer is incomplete and empty; a single tick is answered
-// page by page, after being the last page's Next. seen is a sequence that the
-// answering replica must have reached; one that has not is
+// page by page, each of some limit timers, after being the last page's Next. seen
+// is a sequence that the answering replica must have reached; one that has not is
 // schemas.ErrUnavailable.
 func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
 	limit = max(1, min(limit, maxExact))
@@ -45,7 +41,7 @@ func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit i
 			return Load{}, nil
 		}
 	}
-	return s.loadPage(ctx, shard, ticks[0], after, seen)
+	return s.loadPage(ctx, shard, ticks[0], limit, after, seen)
 }
 
 func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit int, seen uint64) (Load, error) {
@@ -70,7 +66,7 @@ func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit 
 
 // loadPage reads as many parts of a tick, from a first one on, as one answer
 // holds.
-func (s *Store) loadPage(ctx context.Context, shard int, tick int64, first, seen uint64) (Load, error) {
+func (s *Store) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (Load, error) {
 	prefix, hint := s.slotPrefix(shard, tick), &s.subjects[shard].parts
 	width := hint.Load()
 	if width == 0 {
@@ -86,11 +82,13 @@ func (s *Store) loadPage(ctx context.Context, shard int, tick int64, first, seen
 			return Load{}, err
 		}
 		ids := s.timersOf(index)
-		if err != nil || len(ids) > fullPage && width > 1 {
+		// A page of more than twice what was asked for is read again in part; after one
+		// of less than a third the next is wider.
+		if err != nil || len(ids) > 2*limit && width > 1 {
 			width = max(1, width/4)
 			continue
 		}
-		if len(ids) < emptyPage {
+		if len(ids) < limit/3 {
 			width = min(2*width, slotParts)
 		}
 		hint.Store(width)

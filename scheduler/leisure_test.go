@@ -1,0 +1,38 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestLeisure: a tick that is far enough ahead is read in small pages with a pause
+// between them; one that is near, or was missed, as fast as it can be.
+func TestLeisure(t *testing.T) {
+	t.Parallel()
+	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
+	start := int64(1_800_000_000_000)
+	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16}, store.Clock{TimeMs: start}, 1)
+	now := start
+	if a := one[ActLoad](t, k.Step(now, EvTick{})); a.Limit != loadLimit || a.Delay != 0 {
+		t.Errorf("at the start: %+v", a)
+	}
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+
+	// The next tick comes into the horizon: five seconds ahead.
+	now += 1000
+	page := func(want time.Duration, limit int, ev Event) {
+		t.Helper()
+		if a := one[ActLoad](t, k.Step(now, ev)); a.Limit != limit || a.Delay != want {
+			t.Errorf("%d ms after the start: limit %d, delay %s; want %d, %s", now-start, a.Limit, a.Delay, limit, want)
+		}
+	}
+	page(0, leisureLimit, EvTick{})
+	page(leisurePause, leisureLimit, EvLoaded{Load: store.Load{Complete: true, Next: 10}})
+	now += 2000
+	page(leisurePause, leisureLimit, EvLoaded{Load: store.Load{Complete: true, Next: 20}})
+	now += 1500 // it is due in less than half of the horizon
+	page(0, loadLimit, EvLoaded{Load: store.Load{Complete: true, Next: 30}})
+}
