@@ -36,7 +36,10 @@ type Sweeper struct {
 	Geometry schemas.Geometry
 	Delay    time.Duration
 	// Found takes what has to be fired. Looked counts the records looked at.
-	Found  func(EvSwept)
+	Found func(EvSwept)
+	// Rest, if not nil, is called between the pages of a large tick, as a pause; false
+	// ends the audit.
+	Rest   func(context.Context) bool
 	Looked func(n int)
 }
 
@@ -58,10 +61,10 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	for t := first; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
-	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, c.Seen)
+	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, leisureLimit, 0, c.Seen)
 	if err == nil && !load.Complete && len(ticks) > 1 {
 		last, ticks = first, ticks[:1]
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, 0, c.Seen)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, leisureLimit, 0, c.Seen)
 	}
 	clean := true
 	for err == nil {
@@ -72,7 +75,10 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 		if err != nil || load.Next == 0 {
 			break
 		}
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, loadLimit, load.Next, c.Seen)
+		if s.Rest != nil && !s.Rest(ctx) {
+			return sweptMs, false, context.Cause(ctx)
+		}
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, leisureLimit, load.Next, c.Seen)
 	}
 	if err != nil || !clean {
 		return sweptMs, false, err
@@ -150,6 +156,7 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 func (r *reign) sweep() {
 	s := Sweeper{
 		Store: r.o.Store, Shard: r.n, Geometry: r.cfg.Geometry, Delay: r.o.SweepDelay,
+		Rest:  func(ctx context.Context) bool { return pause(ctx, leisurePause) },
 		Found: r.found, Looked: func(n int) { r.m.swept.Add(float64(n)) },
 	}
 	every := min(max(r.o.SweepDelay/20, sweepMinPause), sweepMaxPause)

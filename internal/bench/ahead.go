@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/belfryio/belfry/scheduler"
 )
 
 // aheadRun is what came of timers that were all stored before the first of them
@@ -49,6 +51,10 @@ func (e *Env) ahead(ctx context.Context, service string, count int, p *progress,
 			return nil, nil, err
 		}
 		late := end.Sub(time.UnixMilli(at))
+		// From when they are read ahead; until then nothing happens.
+		if !waitUntil(ctx, time.UnixMilli(at).Add(-scheduler.DefaultHorizon)) {
+			return nil, nil, context.Cause(ctx)
+		}
 		m, err := e.meter(ctx)
 		if err != nil {
 			return nil, nil, err

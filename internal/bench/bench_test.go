@@ -136,6 +136,19 @@ func TestAdd(t *testing.T) {
 	}
 }
 
+// TestSteadyAhead: all are stored before the first is due, with a longer lead if
+// they were not, and fire at the rate. No add is in what is measured.
+func TestSteadyAhead(t *testing.T) {
+	t.Parallel()
+	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds, c.Ahead, c.Lead = 200, 2, true, time.Millisecond })
+	if r.Verified.Found != 400 || len(r.Latencies) != 2 || r.Latencies[1].h.TotalCount() != 400 {
+		t.Fatalf("%+v", r)
+	}
+	if got := figure(t, r, "messages stored a timer"); got > 3.5 {
+		t.Errorf("%v messages a timer: adds are in it", got)
+	}
+}
+
 func TestSteady(t *testing.T) {
 	t.Parallel()
 	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds = 200, 2 })

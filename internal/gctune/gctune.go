@@ -11,6 +11,7 @@ package gctune
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -36,18 +37,18 @@ const (
 // both.
 func percent(live, budget uint64) int {
 	if live == 0 {
-		return mostPercent
+		return leastPercent // nothing was collected yet, and nothing is known
 	}
 	return int(min(max(budget/(live/100+1), leastPercent+100)-100, mostPercent))
 }
 
-// Start tunes until stop is called, as Run does.
+// Start tunes until stop is called.
 func Start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Run(ctx)
+		tune(ctx)
 	}()
 	return func() {
 		cancel()
@@ -55,10 +56,10 @@ func Start(ctx context.Context) (stop func()) {
 	}
 }
 
-// Run tunes until ctx ends, and puts back what was there. It returns at once if
+// tune does so until ctx ends, and puts back what was there. It returns at once if
 // the environment says how to collect, or if how much memory there is cannot be
 // known.
-func Run(ctx context.Context) {
+func tune(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
@@ -66,13 +67,20 @@ func Run(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	if limit, err := memlimit.FromCgroup(); err == nil {
+	switch limit, err := memlimit.FromCgroup(); {
+	case err == nil:
 		memory = min(memory, limit)
+	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported), errors.Is(err, os.ErrNotExist):
+	default:
+		return // there is a limit, and it cannot be read
 	}
-	run(ctx, memory/share)
+	// What grows between two looks is collected before it is more than there is.
+	before := debug.SetMemoryLimit(int64(memory / 10 * 9))
+	defer debug.SetMemoryLimit(before)
+	follow(ctx, memory/share)
 }
 
-func run(ctx context.Context, budget uint64) {
+func follow(ctx context.Context, budget uint64) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	now := percent(read(live), budget)
 	before := debug.SetGCPercent(now)

@@ -78,6 +78,8 @@ type Presence struct {
 	Scheduler string `json:"scheduler,omitempty"`
 	// InFlight is how many callbacks the node works on.
 	InFlight int `json:"in_flight,omitempty"`
+	// SharedIndex says that the node reads index entries that name several timers.
+	SharedIndex bool `json:"shared_index,omitempty"`
 	// Sync is what the node knows of its server's setting: SyncAlways,
 	// SyncInterval, or empty where it cannot know.
 	Sync string `json:"sync,omitempty"`

@@ -127,7 +127,7 @@ func (s *Store) Announce(change func(*Presence)) {
 func (s *Store) presenceValue() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.presence.Version = clockVersion
+	s.presence.Version, s.presence.SharedIndex = clockVersion, true
 	b, err := json.Marshal(s.presence)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,6 +23,9 @@ import (
 //
 // Nothing ever takes a timer out of an entry: one that was moved, or is done, is
 // noise there as it would be in an entry of its own.
+//
+// A node of a build that does not know of shared entries would not find the timers
+// that one names. So none is written while the presence of such a node is there.
 
 // indexGroup is how many timers share an entry at most: 1 kB of ids. More would
 // save little, and make a part of a slot more than a load wants to read at once.
@@ -78,7 +83,7 @@ type tickOf struct {
 	tick  int64
 }
 
-// entry is an index entry that is being gathered: the writes that it names.
+// indexEntry is one that is being gathered: the writes that it names.
 type indexEntry struct {
 	at     tickOf
 	ttl    time.Duration
@@ -89,6 +94,10 @@ type indexEntry struct {
 // indexEntries gathers the entries that new timers need. Results that have an
 // error are of timers that are not written.
 func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
+	most := 1
+	if s.shareIndex.Load() {
+		most = indexGroup
+	}
 	var all []*indexEntry
 	open := make(map[tickOf]*indexEntry, 8)
 	for i := range timers {
@@ -98,7 +107,7 @@ func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
 		w := &timers[i]
 		at := tickOf{s.geo.Shard(w.ID), s.geo.Tick(w.Record.DueMs)}
 		e := open[at]
-		if e == nil || len(e.writes) == indexGroup {
+		if e == nil || len(e.writes) == most {
 			e = &indexEntry{at: at}
 			open[at] = e
 			all = append(all, e)
@@ -123,6 +132,26 @@ func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(ack, error)) 
 	binary.NativeEndian.PutUint64(key[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(key[8:], rand.Uint64())
 	s.sendIndex(e.at.shard, key, e.at.tick, ids, e.ttl, done)
+}
+
+// readersEvery is how often it is looked whether all nodes read shared entries.
+const readersEvery = 2 * time.Second
+
+// readers keeps shareIndex true while all nodes read shared entries.
+func (s *Store) readers(ctx context.Context) {
+	tick := time.NewTicker(readersEvery)
+	defer tick.Stop()
+	for {
+		// What cannot be read leaves it as it is: nobody starts a node meanwhile.
+		if c, err := s.ReadCluster(ctx); err == nil {
+			s.shareIndex.Store(!slices.ContainsFunc(c.Nodes, func(m Member) bool { return !m.Presence.SharedIndex }))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // timersOf is what index entries name, each timer once. An entry that cannot be

@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/natstest"
@@ -47,6 +51,7 @@ func entries(t *testing.T, s *store.Store, shard int) (keys, named int) {
 func TestSharedEntries(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.IndexKeep = time.Hour })
+	storetest.Eventually(t, "entries to be shared", s.SharesIndex)
 	g := s.Geometry()
 	start := g.TickStart(g.Tick(storetest.NowMs(t, s) + 60_000))
 	ids := storetest.IDsOf(g, 0, 400)
@@ -75,6 +80,7 @@ func TestDamagedEntry(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
 	g := s.Geometry()
+	storetest.Eventually(t, "entries to be shared", s.SharesIndex)
 	due := storetest.NowMs(t, s) + 60_000
 	var writes []store.Write
 	for _, id := range storetest.IDsOf(g, 0, 10) {
@@ -103,5 +109,96 @@ func TestDamagedEntry(t *testing.T) {
 	}
 	if n := s.Undecodable(); n != 2 {
 		t.Errorf("%d counted", n)
+	}
+}
+
+// TestEntriesForOlderNodes: while a node is there that does not read shared
+// entries, each timer has its own; once it is gone they are shared.
+func TestEntriesForOlderNodes(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	storetest.Eventually(t, "entries to be shared", s.SharesIndex)
+	older := "$KV." + schemas.BucketClock + ".node.older"
+	if _, err := s.JetStream().Publish(t.Context(), older, []byte(`{"v":1,"scheduler":"active"}`)); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the older node to be seen", func() bool { return !s.SharesIndex() })
+	g := s.Geometry()
+	due := storetest.NowMs(t, s) + 60_000
+	ids := storetest.IDsOf(g, 0, 20)
+	add := func(ids []schemas.TimerID) {
+		t.Helper()
+		var writes []store.Write
+		for _, id := range ids {
+			writes = append(writes, store.Write{ID: id, Record: storetest.Pending(due)})
+		}
+		storetest.CreateAll(t, s, writes)
+	}
+	add(ids[:10])
+	if keys, named := entries(t, s, 0); keys != 10 || named != 10 {
+		t.Errorf("%d entries name %d timers", keys, named)
+	}
+	kv, err := s.JetStream().KeyValue(t.Context(), schemas.BucketClock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kv.Delete(t.Context(), "node.older"); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "entries to be shared again", s.SharesIndex)
+	add(ids[10:])
+	if keys, named := entries(t, s, 0); keys != 11 || named != 20 {
+		t.Errorf("%d entries name %d timers", keys, named)
+	}
+}
+
+// TestEntryRefused: a timer whose index entry is not taken is not stored, also
+// where a KV client's delete marker stands in its record's place.
+func TestEntryRefused(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "all", Password: "p"},
+			{Username: "records", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.*.slot.>"}}}},
+		}
+	})
+	s := open(t, srv.Connect(nats.UserInfo("all", "p")))
+	lame := open(t, srv.Connect(nats.UserInfo("records", "p")), func(c *store.Config) { c.Node, c.Timeout = "n2", 2*time.Second })
+	w := store.Write{ID: storetest.IDsOf(s.Geometry(), 0, 1)[0], Record: storetest.Pending(storetest.NowMs(t, s) + 60_000)}
+	fresh := w
+	fresh.ID = storetest.IDsOf(s.Geometry(), 0, 2)[1]
+	storetest.CreateAll(t, s, []store.Write{w})
+	kv, err := s.JetStream().KeyValue(t.Context(), schemas.BucketTimers(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kv.Delete(t.Context(), "timer."+w.ID.String()); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range lame.Create(t.Context(), []store.Write{w, fresh}) {
+		if !errors.Is(r.Err, schemas.ErrUnavailable) {
+			t.Errorf("timer %d: %v", i, r.Err)
+		}
+	}
+}
+
+// TestCreateEnds: what has not been sent when the context ends is not sent.
+func TestCreateEnds(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	now := storetest.NowMs(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var writes []store.Write
+	for n, id := range storetest.IDsOf(s.Geometry(), 0, 10) {
+		writes = append(writes, store.Write{ID: id, Record: storetest.Pending(now + int64(n)*60_000)})
+	}
+	for i, r := range s.Create(ctx, writes) {
+		if !errors.Is(r.Err, context.Canceled) {
+			t.Errorf("timer %d: %v", i, r.Err)
+		}
+		if _, err := s.Get(t.Context(), writes[i].ID); !errors.Is(err, schemas.ErrNotFound) {
+			t.Errorf("timer %d is stored: %v", i, err)
+		}
 	}
 }

@@ -21,10 +21,10 @@ const (
 	firstParts = slotParts / 8
 )
 
-// LoadTicks reads the records that the index names for the ticks of a shard, at
-// most about limit of them (and never more than 1,000). If there are more in
-// several ticks, the answer is incomplete and empty; a single tick is answered
-// page by page, each of some limit timers, after being the last page's Next. seen
+// LoadTicks reads the records that the index names for the ticks of a shard, if
+// they are at most limit (of up to 1,000). If there are more in several ticks, the
+// answer is incomplete and empty; a single tick is answered page by page, each of
+// up to twice the limit, after being the last page's Next. seen
 // is a sequence that the answering replica must have reached; one that has not is
 // schemas.ErrUnavailable.
 func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {

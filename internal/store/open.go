@@ -61,6 +61,9 @@ type Store struct {
 	beating chan struct{}
 	oldest  oldestAdd
 
+	// shareIndex says that all nodes read index entries of several timers.
+	shareIndex atomic.Bool
+
 	services serviceCache
 	life     context.Context // ends with Close
 
@@ -124,6 +127,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	s.life, s.cancel = background, cancel
 	s.background.Go(func() { s.removeLeftovers(background) })
 	s.background.Go(func() { s.warmth(background) })
+	s.background.Go(func() { s.readers(background) })
 	return s, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 
 // puller reads a consumer in rounds: a request takes what there is, or waits for
 // the first message if there is nothing, and ends with the last one that there is.
-// The next one follows at once when little came, and else not before roundPace has
-// passed since the round began.
+// The next one follows not before roundPace has passed since the round began, unless
+// there was more than a round holds.
 //
 // The client's own iterator has a request open all the time, so that on a busy
 // stream the server is woken, and wakes the client, for each message by itself;
@@ -31,6 +32,7 @@ type puller struct {
 
 	open  bool // a request is under way
 	got   int  // of the round
+	sum   uint64
 	begun time.Time
 }
 
@@ -44,6 +46,8 @@ const (
 	roundPace   = 2 * time.Millisecond
 	roundExpiry = 30 * time.Second
 )
+
+const lastConsumerHeader = "Nats-Last-Consumer"
 
 var errNoHeartbeat = errors.New("nothing was heard of the consumer")
 
@@ -79,10 +83,15 @@ func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 			return nil, err
 		}
 		if len(m.Data) > 0 || m.Header.Get("Status") == "" {
+			p.sum++
 			if p.got++; p.got == roundMost {
 				p.open = false
 			}
 			return m, nil
+		}
+		// A heartbeat says how many the consumer has sent.
+		if last, err := strconv.ParseUint(m.Header.Get(lastConsumerHeader), 10, 64); err == nil && last > p.sum {
+			return nil, fmt.Errorf("the client dropped messages: %d came, %d were sent", p.sum, last)
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "100": // a heartbeat
@@ -96,7 +105,7 @@ func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 
 // begin asks for a round, when it is time for one.
 func (p *puller) begin(ctx context.Context) error {
-	if rest := roundPace - time.Since(p.begun); p.got > 0 && p.got < roundMost && rest > 0 {
+	if rest := roundPace - time.Since(p.begun); p.got < roundMost && rest > 0 {
 		p.timer.Reset(rest)
 		select {
 		case <-ctx.Done():

@@ -15,8 +15,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// round is how many records the tail asks for at a time.
-const round = 1024
+const round = store.RoundMost
 
 // TestTailReaderAway: the reader is away amid a round, for longer than heartbeats
 // are apart, while more is written than a round holds. Nothing is dropped, and all

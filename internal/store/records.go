@@ -47,17 +47,19 @@ func (s *Store) putCAS(ctx context.Context, subject string, data []byte, rev uin
 func (s *Store) Create(ctx context.Context, timers []Write) []Result {
 	results := make([]Result, len(timers))
 	s.admitAll(ctx, timers, results)
-	if err := ctx.Err(); err != nil {
-		for i := range results {
-			if results[i].Err == nil {
-				results[i].Err = mapError("write timer", err)
-			}
-		}
-		return results
-	}
 	entries := s.indexEntries(timers, results)
 	var wg sync.WaitGroup
-	for _, e := range entries {
+	for n, e := range entries {
+		// Sending may wait for room as long as the server is silent.
+		if err := ctx.Err(); err != nil {
+			for _, e := range entries[n:] {
+				for _, i := range e.writes {
+					results[i].Err = mapError("write timer", err)
+				}
+			}
+			entries = entries[:n]
+			break
+		}
 		wg.Add(1 + len(e.writes))
 		s.sendEntry(e, timers, func(_ ack, err error) {
 			e.err = err
@@ -74,12 +76,12 @@ func (s *Store) Create(ctx context.Context, timers []Write) []Result {
 	for _, e := range entries {
 		for _, i := range e.writes {
 			switch res := &results[i]; {
+			case e.err != nil && (res.Err == nil || errors.Is(res.Err, ErrRevision)):
+				// The record is there, or will be, and its index entry is not: not done. The
+				// caller tries again, finds the record, and makes sure of its index.
+				res.Err = e.err
 			case errors.Is(res.Err, ErrRevision):
 				s.overMarker(ctx, timers[i], res)
-			case res.Err == nil && e.err != nil:
-				// The record is there and its index entry is not: not done. The caller
-				// tries again, finds the record, and makes sure of its index.
-				res.Err = e.err
 			}
 		}
 	}

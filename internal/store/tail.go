@@ -97,6 +97,7 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 	if err != nil {
 		return err
 	}
+	defer s.forget(sh.stream, c.CachedInfo().Name)
 	p, err := newPuller(s.nc, sh.stream, c.CachedInfo().Name)
 	if err != nil {
 		return mapError(op, err)
@@ -126,6 +127,19 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 			fn(t)
 		}
 	}
+}
+
+// forget deletes a consumer, behind the caller's back: who has lost it makes
+// another at once. What is not deleted here ends by its inactivity threshold.
+func (s *Store) forget(stream, consumer string) {
+	if !s.nc.IsConnected() {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(s.life, s.cfg.Timeout)
+		defer cancel()
+		_ = s.js.DeleteConsumer(ctx, stream, consumer)
+	}()
 }
 
 // tailConsumer makes a consumer of one replica, in memory: it is made anew rather
