@@ -23,6 +23,7 @@ type meter struct {
 	mem     runtime.MemStats
 	machine float64 // seconds that all CPUs have worked, 0 where that is not told
 	seqs    uint64
+	calls   uint64
 	profile *os.File
 }
 
@@ -35,6 +36,7 @@ type usage struct {
 	others                 float64 // seconds, of processes that are not ours
 	allocs, bytes          uint64
 	messages               uint64
+	calls                  uint64 // of the system, to read and to write, of this process
 	clientsOnly, processes bool
 }
 
@@ -64,6 +66,7 @@ func (e *Env) meter(ctx context.Context) (*meter, error) {
 		e.onClose(m.endProfile)
 	}
 	runtime.ReadMemStats(&m.mem)
+	m.calls = selfCalls()
 	m.machine = machineCPU()
 	m.begun, m.cpu = time.Now(), selfCPU()
 	return m, nil
@@ -82,6 +85,20 @@ func machineCPU() float64 {
 	}
 	c := st.CPUTotal // of a virtual machine: stolen time is others', too
 	return c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
+}
+
+// selfCalls is how often this process has asked the system to read or to write, or
+// 0 where the system does not tell. Connections within the process ask nothing.
+func selfCalls() uint64 {
+	self, err := procfs.Self()
+	if err != nil {
+		return 0
+	}
+	io, err := self.IO()
+	if err != nil {
+		return 0
+	}
+	return io.SyscR + io.SyscW
 }
 
 func (m *meter) endProfile() error {
@@ -110,6 +127,7 @@ func (e *Env) memProfile() error {
 func (m *meter) stop(ctx context.Context) (usage, error) {
 	u := usage{took: time.Since(m.begun), cpu: (selfCPU() - m.cpu).Seconds(), clientsOnly: m.env.node == nil && !m.env.deployed.hasNode(), processes: m.env.deployed != nil}
 	worked := machineCPU() - m.machine
+	u.calls = selfCalls() - m.calls
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	if err := errors.Join(m.endProfile(), m.env.memProfile()); err != nil {
@@ -139,8 +157,11 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 	return u, err
 }
 
-// cpuFigure is the CPU that one timer costs, or one operation.
-const cpuFigure = "CPU a timer"
+const (
+	// cpuFigure is the CPU that one timer costs, or one operation.
+	cpuFigure   = "CPU a timer"
+	callsFigure = "reads and writes a timer (system calls)"
+)
 
 // othersFigure is what the machine did besides, in the same time: from
 // busyPercent of a core on, the run is said to be disturbed.
@@ -170,6 +191,9 @@ func (u usage) figures(r *Result, count int) {
 		}
 		r.figure("allocations a timer"+what, float64(u.allocs)/n, "")
 		r.figure("bytes allocated a timer"+what, float64(u.bytes)/n, "B")
+		if u.calls > 0 {
+			r.figure(callsFigure+what, float64(u.calls)/n, "")
+		}
 	}
 	r.figure("messages stored a timer", float64(u.messages)/n, "")
 }

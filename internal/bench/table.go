@@ -387,13 +387,13 @@ func (t *TableResult) Markdown(w io.Writer) error {
 
 // budget is what a timer costs in each run.
 func (t *TableResult) budget(p *printer) {
-	p.f("\n| run | profile | CPU a timer, µs | messages a timer | allocations a timer | raw publish, µs | raw create, µs | raw compare-and-set, µs | timer / raw publish | others, %% of a core |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	p.f("\n| run | profile | CPU a timer, µs | messages a timer | allocations a timer | reads and writes a timer | raw publish, µs | raw create, µs | raw compare-and-set, µs | timer / raw publish | others, %% of a core |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range t.Results {
 		if r.value(cpuFigure) == 0 {
 			continue
 		}
 		p.f("| %s | %v |", r.name(), r.Settings["profile"])
-		for _, name := range []string{cpuFigure, "messages stored a timer", "allocations a timer", rawCPU("publish"), rawCPU("create"), rawCPU("compare-and-set"), "a timer costs, in raw publishes", othersFigure} {
+		for _, name := range []string{cpuFigure, "messages stored a timer", "allocations a timer", callsFigure, rawCPU("publish"), rawCPU("create"), rawCPU("compare-and-set"), "a timer costs, in raw publishes", othersFigure} {
 			if v := r.value(name); v > 0 {
 				p.f(" %s |", short(v))
 			} else {

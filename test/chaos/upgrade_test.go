@@ -54,7 +54,7 @@ func TestRollingUpgrade(t *testing.T) {
 	recv.serve(c.nc)
 	begin := time.Now().Add(200 * time.Millisecond)
 	plans := makePlans(rand.New(rand.NewPCG(sd, 1)), work{
-		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: briefSpread,
+		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: clusterSpread, // beyond the horizon: one build reads the index that the other has written
 		httpURL: recv.url, moves: true, sdk: true,
 	})
 	clients := make(chan struct{})

@@ -1,6 +1,8 @@
 package fake
 
 import (
+	"slices"
+
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -20,5 +22,10 @@ func (c *Client) Unfenced(w store.Write, done func(store.Result)) {
 // Indexed reports whether a timer has an index entry for a tick.
 func (s *Server) Indexed(id schemas.TimerID, tick int64) bool {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
-	return st.alive(st.slots[s.cfg.Geometry.Slot(tick)][id])
+	for _, m := range st.slots[s.cfg.Geometry.Slot(tick)] {
+		if st.alive(m) && slices.Contains(m.named(), id) {
+			return true
+		}
+	}
+	return false
 }

@@ -2,22 +2,49 @@ package fake
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// index is the request that writes an index entry, without an expectation.
-func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64) func(uint64) error {
+// index is the request that writes an index entry, without an expectation. Every
+// other entry of a shard that may be shared has a key of its own, and names the
+// timer that was created before, too: in a real store it would be one that came
+// with it, here it may be of another tick, moved, or done.
+func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool) func(uint64) error {
 	g := c.s.cfg.Geometry
 	ttl := time.Duration(max(dueMs-nowMs, 0))*time.Millisecond + c.s.cfg.IndexKeep
 	return func(uint64) error {
-		_, err := c.s.shards[g.Shard(id)].put(&message{key: key{id: id, slot: g.Slot(tick)}}, nil, ttl)
+		st := c.s.shards[g.Shard(id)]
+		m := &message{key: key{id: id, slot: g.Slot(tick)}}
+		if share && st.seq%2 == 0 {
+			// As good as random, and the same in each run of a seed.
+			sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], st.seq))
+			m.ids = []schemas.TimerID{id}
+			if st.created != (schemas.TimerID{}) {
+				m.ids = append(m.ids, st.created)
+			}
+			m.key.id = schemas.TimerID(sum[:len(id)])
+		}
+		if share {
+			st.created = id
+		}
+		_, err := st.put(m, nil, ttl)
 		return err
 	}
+}
+
+// named are the timers that an index entry names.
+func (m *message) named() []schemas.TimerID {
+	if m.ids == nil {
+		return []schemas.TimerID{m.id}
+	}
+	return m.ids
 }
 
 // record is the request that writes a record; rev is where the new revision goes.
@@ -38,7 +65,7 @@ func (c *Client) Create(ctx context.Context, timers []store.Write) []store.Resul
 		r, res := w.Record, &results[i]
 		tick := c.s.cfg.Geometry.Tick(r.DueMs)
 		var indexed bool
-		put := c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0))
+		put := c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0), true)
 		res.Err = c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{
 			func(upTo uint64) error { indexed = put(upTo) == nil; return nil },
 			c.record(w, &res.Rev),
@@ -79,7 +106,7 @@ func (c *Client) Update(ctx context.Context, w store.Write) (uint64, error) {
 // PutIndex writes the index entry of one timer for a tick.
 func (c *Client) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
 	g := c.s.cfg.Geometry
-	put := c.index(id, tick, g.TickStart(tick+1), c.nowMs())
+	put := c.index(id, tick, g.TickStart(tick+1), c.nowMs(), false)
 	return c.t.Do(ctx, Request{Stream: c.shardOf(id), Steps: []func(uint64) error{put}})
 }
 
@@ -172,8 +199,13 @@ func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, e
 		}
 		keys = keys[:0]
 		for _, m := range inOrder(msgs) {
-			if p := partOf(m.id); p >= first && p < end {
-				keys = append(keys, recordKey(m.id))
+			if p := partOf(m.id); p < first || p >= end {
+				continue
+			}
+			for _, id := range m.named() {
+				if k := recordKey(id); !slices.Contains(keys, k) {
+					keys = append(keys, k)
+				}
 			}
 		}
 		if len(keys) > c.s.cfg.MaxExact {
@@ -207,10 +239,10 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			return store.Load{}, nil
 		}
 	}
-	return c.loadPage(ctx, shard, ticks[0], after, seen)
+	return c.loadPage(ctx, shard, ticks[0], limit, after, seen)
 }
 
-func (c *Client) loadPage(ctx context.Context, shard int, tick int64, first, seen uint64) (store.Load, error) {
+func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (store.Load, error) {
 	width := c.parts[shard]
 	if width == 0 {
 		width = firstParts
@@ -218,17 +250,17 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, first, see
 	for first < slotParts {
 		end := min(first+uint64(width), slotParts)
 		keys, err := c.indexOf(ctx, shard, []int64{tick}, first, end, seen)
-		if errors.Is(err, errTooMany) {
-			if width == 1 {
-				return store.Load{}, schemas.Errorf(schemas.CodeUnavailable, "more timers in one part of tick %d than an answer holds", tick)
-			}
+		if errors.Is(err, errTooMany) && width == 1 {
+			return store.Load{}, schemas.Errorf(schemas.CodeUnavailable, "more timers in one part of tick %d than an answer holds", tick)
+		}
+		if err != nil && !errors.Is(err, errTooMany) {
+			return store.Load{}, err
+		}
+		if err != nil || len(keys) > 2*limit && width > 1 {
 			width = max(1, width/4)
 			continue
 		}
-		if err != nil {
-			return store.Load{}, err
-		}
-		if len(keys) < c.s.cfg.MaxExact/3 {
+		if len(keys) < limit/3 {
 			width = min(2*width, slotParts)
 		}
 		c.parts[shard] = width

@@ -37,6 +37,8 @@ type message struct {
 	removed bool
 	older   *message
 
+	// ids are the timers that an index entry names, whose key is not that of one.
+	ids   []schemas.TimerID
 	rec   *schemas.Record
 	val   any // of the clock bucket
 	hdr   nats.Header
@@ -52,6 +54,8 @@ type stream struct {
 	last map[key]*message
 	// slots has the index entries of a shard by slot.
 	slots map[int64]map[schemas.TimerID]*message
+	// created is the timer that an entry was last written for with its record.
+	created schemas.TimerID
 	// window is the dedup window, ids what it remembers, maxAge after how long a
 	// message leaves a stream of events.
 	window, maxAge time.Duration
