@@ -29,7 +29,7 @@ func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool)
 			if st.created != (schemas.TimerID{}) {
 				m.ids = append(m.ids, st.created)
 			}
-			m.key.id = schemas.TimerID(sum[:len(id)])
+			m.id = schemas.TimerID(sum[:len(id)])
 		}
 		if share {
 			st.created = id
