@@ -12,7 +12,6 @@ import (
 // was due.
 type aheadRun struct {
 	acc *Account
-	use usage
 	at  int64 // the instant after which they were due, Unix ms
 }
 
@@ -82,7 +81,7 @@ func (e *Env) ahead(ctx context.Context, service string, count int, p *progress,
 		}
 		e.Lead = lead
 		use.figures(r, count)
-		return &aheadRun{acc, use, at}, r, nil
+		return &aheadRun{acc, at}, r, nil
 	}
 }
 

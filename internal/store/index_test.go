@@ -46,8 +46,7 @@ func entries(t *testing.T, s *store.Store, shard int) (keys, named int) {
 }
 
 // TestSharedEntries: timers of one tick that are added together take an entry for
-// 64 of them, those of different ticks one each; one entry lives as long as the
-// last of its timers needs it.
+// 64 of them, those of different ticks one each. No entry stays for ever.
 func TestSharedEntries(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.IndexKeep = time.Hour })

@@ -44,18 +44,7 @@ func TestTailReaderAway(t *testing.T) {
 	add(3 * round)
 	time.Sleep(2500 * time.Millisecond) // what this is about: two heartbeats
 	close(back)
-	n, last := before+3*round, uint64(0)
-	for range n {
-		select {
-		case rev := <-got:
-			if rev <= last {
-				t.Fatalf("revision %d after %d", rev, last)
-			}
-			last = rev
-		case <-time.After(time.Minute):
-			t.Fatalf("%d of %d came", len(got), n)
-		}
-	}
+	rising(t, got, before+3*round, 0)
 }
 
 // TestTailConsumerGone: a tail whose consumer is deleted, or whose round is ended
@@ -82,17 +71,7 @@ func TestTailConsumerGone(t *testing.T) {
 	var last uint64
 	for range 3 {
 		add(5)
-		for range 5 {
-			select {
-			case rev := <-got:
-				if rev <= last {
-					t.Fatalf("revision %d after %d", rev, last)
-				}
-				last = rev
-			case <-time.After(time.Minute):
-				t.Fatal("the tail stands still")
-			}
-		}
+		last = rising(t, got, 5, last)
 		for name := range stream.ConsumerNames(t.Context()).Name() {
 			if err := stream.DeleteConsumer(t.Context(), name); err != nil {
 				t.Fatal(err)
@@ -102,6 +81,24 @@ func TestTailConsumerGone(t *testing.T) {
 	if len(got) != 0 {
 		t.Errorf("%d came twice", len(got))
 	}
+}
+
+// rising takes n revisions, each greater than the one before and than last, and
+// returns the greatest.
+func rising(t *testing.T, got <-chan uint64, n int, last uint64) uint64 {
+	t.Helper()
+	for i := range n {
+		select {
+		case rev := <-got:
+			if rev <= last {
+				t.Fatalf("revision %d after %d", rev, last)
+			}
+			last = rev
+		case <-time.After(time.Minute):
+			t.Fatalf("the tail stands still: %d of %d came", i, n)
+		}
+	}
+	return last
 }
 
 // adder adds timers of shard 0 that are due in an hour.
