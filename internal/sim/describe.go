@@ -41,6 +41,10 @@ func (w *world) describe(what any) string {
 		return fmt.Sprintf("indexed %d, %v", n(x.ID), x.Err)
 	case scheduler.EvSwept:
 		return fmt.Sprintf("swept %d: %s, refire %v", n(x.Timer.ID), x.Timer.Record.State, x.Refire)
+	case scheduler.EvScanned:
+		return fmt.Sprintf("scanned %d: %s, revision %d", n(x.Timer.ID), x.Timer.Record.State, x.Timer.Rev)
+	case scheduler.EvScanDone:
+		return fmt.Sprintf("scan done, %v", x.Err)
 	case scheduler.EvTail:
 		return fmt.Sprintf("tail %d: %s, revision %d", n(x.Timer.ID), x.Timer.Record.State, x.Timer.Rev)
 	}

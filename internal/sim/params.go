@@ -21,6 +21,7 @@ type params struct {
 	horizon        time.Duration
 	sweep          time.Duration
 	indexKeep      time.Duration
+	scanBehind     time.Duration
 	retention      time.Duration
 	dedup          time.Duration
 	firedMaxAge    time.Duration
@@ -28,6 +29,7 @@ type params struct {
 	maxInflight    int
 	maxExact       int
 	exclusive      bool
+	share          bool // index entries name several timers
 	timers         int
 	active         time.Duration // how long clients add and faults happen
 	quiet          time.Duration // how long all may take to settle after that
@@ -92,6 +94,12 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	}
 	p.indexKeep = 2 * (p.sweep + time.Minute)
 	p.dedup = store.DedupWindowFor(p.retention)
+	// What follows is in some seeds and not in others without being drawn, since a
+	// draw more gives every seed another history.
+	p.share, p.scanBehind = seed%4 >= 2, p.indexKeep/2
+	if seed%4 == 1 {
+		p.scanBehind = p.lease // a fail-over is enough for a scan
+	}
 	// A tenth of the seeds have no faults at all: there lateness is judged.
 	if seed%10 == 0 {
 		return p
@@ -105,6 +113,10 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	p.lag, p.crashes, p.pauses, p.midPauses = one(2), one(2), one(2), one(3)
 	p.cuts, p.elections, p.serverKills, p.jumps = one(2), one(2), one(3), one(3)
 	p.drift, p.stops, p.burst = one(2), one(2), one(3)
+	if seed%8 == 4 { // timers wait long for their turn, while the one clock is set back
+		p.jumps, p.servers, p.maxInflight = true, 1, 1
+		p.slow, p.slowest = 5, 7*time.Second
+	}
 	switch rng.IntN(12) {
 	case 0:
 		// Records are to outlast the outage: an add whose acknowledgement was lost
@@ -126,6 +138,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 func (p *params) fake() fake.Config {
 	return fake.Config{
 		Geometry: p.geo, IndexKeep: p.indexKeep, DedupWindow: p.dedup, FiredMaxAge: p.firedMaxAge, Retention: p.retention, MaxExact: p.maxExact,
+		ShareIndex: p.share,
 	}
 }
 

@@ -58,7 +58,7 @@ type reign struct {
 func (r *reign) config() scheduler.CoreConfig {
 	p := &r.w.p
 	return scheduler.CoreConfig{
-		Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: p.indexKeep.Milliseconds() / 2,
+		Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: p.scanBehind.Milliseconds(),
 		SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, Retention: p.retention,
 	}
 }
@@ -181,6 +181,9 @@ func (r *reign) nextStream() scheduler.Event {
 		ev := r.scan[0]
 		r.scan = r.scan[1:]
 		r.scanRoom.give()
+		if r.w.cfg.Trace != nil {
+			r.w.trace("%s: shard %d gets %s", r.n.name, r.shard, r.w.describe(ev))
+		}
 		return ev
 	}
 	return nil

@@ -12,17 +12,17 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// index is the request that writes an index entry, without an expectation. Every
-// other entry of a shard that may be shared has a key of its own, and names the
-// timer that was created before, too: in a real store it would be one that came
-// with it, here it may be of another tick, moved, or done.
+// index is the request that writes an index entry, without an expectation. With
+// ShareIndex, every other entry of a shard that may be shared has a key of its own,
+// and names the timer that was created before, too: in a real store it would be one
+// that came with it, here it may be of another tick, moved, or done.
 func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool) func(uint64) error {
 	g := c.s.cfg.Geometry
 	ttl := time.Duration(max(dueMs-nowMs, 0))*time.Millisecond + c.s.cfg.IndexKeep
 	return func(uint64) error {
 		st := c.s.shards[g.Shard(id)]
 		m := &message{key: key{id: id, slot: g.Slot(tick)}}
-		if share && st.seq%2 == 0 {
+		if share && c.s.cfg.ShareIndex && st.seq%2 == 0 {
 			// As good as random, and the same in each run of a seed.
 			sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], st.seq))
 			m.ids = []schemas.TimerID{id}
@@ -290,17 +290,20 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 		return err
 	}
 	for after, last := uint64(0), false; !last; {
-		var got []store.Timer
+		// A request may be carried out twice, the second time after its answer.
+		from, got, end := after, []store.Timer(nil), false
+		var to uint64
 		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
 			if upTo < newest {
 				return errBehind
 			}
-			got, after, last = c.s.next(shard, after, upTo, scanBatch)
+			got, to, end = c.s.next(shard, from, upTo, scanBatch)
 			return nil
 		})
 		if err != nil {
 			return err
 		}
+		after, last = to, end
 		for _, t := range got {
 			r := &t.Record
 			done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail

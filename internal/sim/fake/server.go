@@ -21,6 +21,9 @@ type Config struct {
 	// MaxExact is how many messages one direct get answers: 1,000 in JetStream,
 	// less to make a simulation page through small ticks.
 	MaxExact int
+	// ShareIndex makes every other entry of an index that may be shared name a
+	// second timer.
+	ShareIndex bool
 }
 
 // Server is what the NATS servers keep. Not safe for concurrent use.
