@@ -43,7 +43,10 @@ type EvPublished struct {
 }
 
 // EvFinished answers ActFinish.
-type EvFinished struct{}
+type EvFinished struct {
+	Finish ActFinish
+	Err    error
+}
 
 // EvReread answers ActReread. Err is schemas.ErrNotFound if the record is gone.
 type EvReread struct {
@@ -119,12 +122,13 @@ type ActPublish struct {
 }
 
 // ActFinish asks for the final record of a timer without a callback. Nothing
-// waits for it: the sweeper finishes what is left. It is answered by EvFinished,
-// whatever came of it.
+// waits for it: the sweeper finishes what is left. It is answered by EvFinished.
 type ActFinish struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
+	// Fails is how often it failed.
+	Fails int
 }
 
 // ActReread asks for a leader's read of one record.

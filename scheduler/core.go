@@ -106,6 +106,8 @@ type Core struct {
 	inflight    int
 	unsettled   []ActFinish // fired, not concluded
 	settling    int         // of them, being written
+	refinish    []ActFinish // of them, failed, for when it is refinishMs
+	refinishMs  int64
 	confirming  bool
 	confirmN    int // how many of confirm were asked about
 	paused      bool
@@ -158,7 +160,7 @@ func (k *Core) Step(now int64, ev Event) []Action {
 	case EvIndexed:
 		k.onIndexed(ev)
 	case EvFinished:
-		k.settling--
+		k.onFinished(ev)
 	}
 	k.readAhead()
 	k.fire()

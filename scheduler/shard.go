@@ -411,7 +411,7 @@ func (r *reign) perform(actions []Action) {
 				if res.Err != nil && !errors.Is(res.Err, store.ErrRevision) {
 					r.m.storeErrs.WithLabelValues("finish").Inc()
 				}
-				r.in.put(EvFinished{})
+				r.in.put(EvFinished{Finish: a, Err: res.Err})
 			})
 		case ActLoad:
 			r.later(a.Delay, func() {

@@ -45,6 +45,8 @@ func (w *world) describe(what any) string {
 		return fmt.Sprintf("scanned %d: %s, revision %d", n(x.Timer.ID), x.Timer.Record.State, x.Timer.Rev)
 	case scheduler.EvScanDone:
 		return fmt.Sprintf("scan done, %v", x.Err)
+	case scheduler.EvFinished:
+		return fmt.Sprintf("finished %d, %v", n(x.Finish.ID), x.Err)
 	case scheduler.EvTail:
 		return fmt.Sprintf("tail %d: %s, revision %d", n(x.Timer.ID), x.Timer.Record.State, x.Timer.Rev)
 	}

@@ -362,7 +362,9 @@ func (r *reign) act(a scheduler.Action) {
 		r.w.check.publishes(r, a)
 		r.publish(a)
 	case scheduler.ActFinish:
-		c.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.w.p.retention}, func(store.Result) { r.put(scheduler.EvFinished{}) })
+		c.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.w.p.retention}, func(res store.Result) {
+			r.put(scheduler.EvFinished{Finish: a, Err: res.Err})
+		})
 	case scheduler.ActLoad:
 		r.later(a.Delay, func(*proc) {
 			load, err := c.LoadTicks(within(callTimeout), r.shard, a.Ticks, a.Limit, a.After, a.Seen)

@@ -1,0 +1,64 @@
+package scheduler
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestFinishAgain: a final record that could not be written is written again after a
+// pause, a few times; one that somebody else has written is not.
+func TestFinishAgain(t *testing.T) {
+	t.Parallel()
+	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
+	now := int64(1_800_000_000_000)
+	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16}, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 1)
+	one[ActLoad](t, k.Step(now, EvTick{}))
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	id := schemas.NewTimerID("/t", "1")
+	k.Step(now, EvTail{Timer: store.Timer{ID: id, Rev: 7, Record: schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10, Service: "s",
+		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+	}}})
+	now += 10
+	one[ActClaim](t, k.Step(now, EvTick{}))
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: id, Rev: 8}))
+	a := one[ActFinish](t, k.Step(now, EvPublished{ID: id}))
+	none := func(ev Event) {
+		t.Helper()
+		if got := k.Step(now, ev); slices.ContainsFunc(got, func(a Action) bool { _, is := a.(ActFinish); return is }) {
+			t.Errorf("%+v", got)
+		}
+	}
+	for range maxRefinish {
+		if k.Idle() {
+			t.Fatal("idle while a record is being written")
+		}
+		none(EvFinished{Finish: a, Err: schemas.ErrUnavailable})
+		if !k.Idle() {
+			t.Fatal("a record that may be left to the sweeper holds the shard")
+		}
+		now += refinishPauseMs - 1
+		none(EvTick{})
+		now++
+		again := one[ActFinish](t, k.Step(now, EvTick{}))
+		if again.ID != id || again.Rev != 8 || again.Record != a.Record {
+			t.Fatalf("%+v after %+v", again, a)
+		}
+		a = again
+	}
+	last := a
+	none(EvFinished{Finish: last, Err: schemas.ErrUnavailable})
+	now += 10 * refinishPauseMs
+	none(EvTick{})
+
+	for _, err := range []error{nil, store.ErrRevision, schemas.ErrNotFound} {
+		k.settling++
+		none(EvFinished{Finish: ActFinish{ID: id, Rev: 8}, Err: err})
+		now += 10 * refinishPauseMs
+		none(EvTick{})
+	}
+}
