@@ -77,6 +77,7 @@ func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
 	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), api (timers.api.add, one at a time and worker), or client (the Go client's Add, which asks the API, one call at a time and worker)")
 	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
 	f.Var(durationValue{&b.config.Lead}, "lead", "how far ahead of its due time a timer is added (default: chosen)")
+	f.Var(durationValue{&b.config.Retention}, "retention", "how long the records of concluded timers are kept; they are verified beside the run then (default: the node's)")
 	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, so that only firing them is measured")
 	f.IntVar(&b.config.Services, "services", 1, "services that the timers of steady, burst, day and callback are for, in turn")
 	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are told (without HTTP callbacks)")
@@ -133,6 +134,9 @@ func (c *cli) benchChildren(config *bench.Config) error {
 	}
 	config.Serve = func(s bench.NodeSpec) *exec.Cmd {
 		args := []string{"serve", "--http", s.HTTP, "--shards", strconv.Itoa(s.Shards)}
+		if s.Retention != 0 {
+			args = append(args, "--retention", s.Retention.String())
+		}
 		if s.NATSURL == "" {
 			return command(append(args, "--data", s.Data, "--nats-listen", s.NATSListen, "--profile", string(s.Profile))...)
 		}

@@ -11,9 +11,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func started(t *testing.T) *Env {
+func started(t *testing.T, set ...func(*Config)) *Env {
 	t.Helper()
 	c := config(t)
+	for _, f := range set {
+		f(&c)
+	}
 	if err := c.setDefaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,19 +99,20 @@ func TestSettled(t *testing.T) {
 	t.Parallel()
 	e := started(t)
 	ctx := t.Context()
-	from, err := e.marks(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
 	a, err := e.NewAdder("bench_settled")
 	if err != nil {
 		t.Fatal(err)
 	}
+	records, err := e.follow(ctx, a, 30, schemas.StateSuccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer records.stop()
 	now := time.Now().UnixMilli()
 	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	st, err := e.settled(ctx, a, from, 30, schemas.StateSuccess, e.progress())
+	st, err := records.settled(ctx, e.progress())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,5 +124,47 @@ func TestSettled(t *testing.T) {
 	st.verify(&v, schemas.StateCancelled)
 	if v.Wrong != 30 || v.Why["success, not cancelled"] != 30 {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestFollow: records that expire before the end of a run were seen before.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	e := started(t, func(c *Config) { c.Retention, c.Warmup = minRetention, -1 })
+	ctx := t.Context()
+	a, err := e.NewAdder("bench_follow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := e.follow(ctx, a, 30, schemas.StateSuccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer records.stop()
+	now := time.Now().UnixMilli()
+	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for most := -1; ; time.Sleep(100 * time.Millisecond) {
+		n, err := e.records(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most = max(most, n); most == 30 && n == 0 {
+			break
+		}
+	}
+	st, err := records.settled(ctx, e.progress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v Verified
+	if st.verify(&v, schemas.StateSuccess); v.Wrong != 0 || st.final != 30 {
+		t.Errorf("%+v, %d final", v, st.final)
+	}
+	for _, bad := range []Config{{Retention: time.Second}, {Retention: -time.Minute}, {Retention: time.Minute, NATSURL: "nats://127.0.0.1:1"}} {
+		if err := bad.setDefaults(); schemas.CodeOf(err) != schemas.CodeConfig {
+			t.Errorf("%+v: %v", bad, err)
+		}
 	}
 }

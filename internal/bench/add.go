@@ -41,17 +41,18 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, err := e.marks(ctx)
+	records, err := e.follow(ctx, a, e.Count, schemas.StatePending)
 	if err != nil {
 		return nil, err
 	}
+	defer records.stop()
 	r, err := e.addFar(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	p := e.progress()
 	defer p.end()
-	st, err := e.settled(ctx, a, from, e.Count, schemas.StatePending, p)
+	st, err := records.settled(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -37,14 +37,15 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := e.Start(ctx); err != nil {
 		return nil, err
 	}
-	from, err := e.marks(ctx)
-	if err != nil {
-		return nil, err
-	}
 	a, err := e.NewAdder("bench_cancel")
 	if err != nil {
 		return nil, err
 	}
+	records, err := e.follow(ctx, a, e.Count, schemas.StateCancelled)
+	if err != nil {
+		return nil, err
+	}
+	defer records.stop()
 	p := e.progress()
 	defer p.end()
 	base := time.Now().Add(farAhead).UnixMilli()
@@ -71,7 +72,7 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	use.figures(r, e.Count)
 	r.Latencies = []*Latency{answers}
 	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d cancels by id", e.Count)))
-	st, err := e.settled(ctx, a, from, e.Count, schemas.StateCancelled, p)
+	st, err := records.settled(ctx, p)
 	if err != nil {
 		return nil, err
 	}

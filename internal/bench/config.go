@@ -64,6 +64,10 @@ type Config struct {
 	// Lead is how far ahead of its due time a timer is added; 0 lets the workload
 	// choose.
 	Lead time.Duration
+	// Retention is how long the node keeps the records of timers that are concluded;
+	// 0 for its default. The records are read beside the run then, so that each is
+	// seen before it is gone.
+	Retention time.Duration
 	// Ahead lets the steady workload add all of its timers before the first is due,
 	// so that only firing them is measured.
 	Ahead bool
@@ -111,6 +115,7 @@ type NodeSpec struct {
 	HTTP             string
 	Profile          app.Profile
 	Shards           int
+	Retention        time.Duration // 0 for the default
 }
 
 // How timers are added.
@@ -137,6 +142,7 @@ const (
 	maxWorkers     = 1024
 	maxServices    = 10_000
 	maxCount       = 100_000_000
+	minRetention   = 5 * time.Second // to read the records at leisure
 	replicas       = 3
 )
 
@@ -193,6 +199,8 @@ func (c *Config) setDefaults() error {
 		return bad("on %s starts servers, and nats-url is one that runs: give one of them", c.On)
 	case c.Apart && (c.NATSURL != "" || c.Callback == CallbackHTTP):
 		return bad("apart starts a node, which makes no HTTP callbacks to this machine: leave out nats-url and callback %s", CallbackHTTP)
+	case c.Retention != 0 && (c.Retention < minRetention || c.NATSURL != ""):
+		return bad("retention is of a node that is started, and %s or more", minRetention)
 	case c.Idle && !c.Apart:
 		return bad("only a node that is apart is watched when idle")
 	case c.Raw < 0 || c.Raw > maxCount:

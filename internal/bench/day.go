@@ -75,11 +75,12 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	if err := e.beginServices(ctx, a, r); err != nil {
 		return nil, err
 	}
-	from, err := e.marks(ctx)
+	count := e.Rate * e.Seconds
+	records, err := e.follow(ctx, a, count, schemas.StateSuccess)
 	if err != nil {
 		return nil, err
 	}
-	count := e.Rate * e.Seconds
+	defer records.stop()
 	var rx *receiver
 	if e.Callback != "" {
 		if rx, err = e.newReceiver(ctx, a, count); err != nil {
@@ -119,7 +120,7 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := e.settled(ctx, a, from, count, schemas.StateSuccess, p)
+	st, err := records.settled(ctx, p)
 	if err != nil {
 		return nil, err
 	}

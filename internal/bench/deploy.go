@@ -64,7 +64,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 	if !withNode {
 		return d, nil
 	}
-	spec := NodeSpec{HTTP: httpAddr, Shards: e.Shards}
+	spec := NodeSpec{HTTP: httpAddr, Shards: e.Shards, Retention: e.Retention}
 	if count > 0 {
 		spec.NATSURL, spec.Replicas = d.url, d.replicas
 	} else {

@@ -39,7 +39,7 @@ func (e *Env) Start(ctx context.Context) error {
 		return e.startApart(ctx)
 	}
 	o := app.Options{
-		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true,
+		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true, Retention: e.Retention,
 		// What it has to say would tear the progress line; a run that fails says why.
 		Log: zerolog.New(os.Stderr).With().Timestamp().Logger().Level(zerolog.ErrorLevel),
 	}

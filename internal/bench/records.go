@@ -64,46 +64,97 @@ type states struct {
 	final int     // records in the state that was waited for
 }
 
-// settled reads all records of the adder's timers, from the sequences on where
-// the run began, and goes on until each is in the wanted state, or nothing more
-// changes for a while.
-func (e *Env) settled(ctx context.Context, a *Adder, from []uint64, count int, want schemas.State, p *progress) (*states, error) {
-	st := &states{state: make([]schemas.State, count), at: make([]int64, count)}
-	moved := time.Now()
+// follower reads what becomes of the records of a run's timers, to their end.
+type follower struct {
+	env   *Env
+	adder *Adder
+	from  []uint64 // the last sequence of each shard that was read
+	want  schemas.State
+	st    *states
+	moved time.Time // when something was read last
+
+	stop func() // ends what read beside the run
+}
+
+// follow is called before the timers are added, of which it is to read count, and
+// stop before it is dropped. Where records are kept for a while only, they are read
+// beside the run, until settled is called, so that each is seen before it expires.
+func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.State) (*follower, error) {
+	from, err := e.marks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{env: e, adder: a, from: from, want: want, st: &states{state: make([]schemas.State, count), at: make([]int64, count)}, stop: func() {}}
+	if e.Retention == 0 {
+		return f, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	f.stop = func() { cancel(); <-done }
+	go func() {
+		defer close(done)
+		// Seldom, so that most are read once, at their end; twice before they expire.
+		for waitUntil(ctx, time.Now().Add(e.Retention/3)) {
+			_ = f.pass(ctx, func() {}) // the next one goes on where it failed
+		}
+	}()
+	return f, nil
+}
+
+// pass reads what the shards have had since the last one.
+func (f *follower) pass(ctx context.Context, show func()) error {
+	var failed error
+	for shard := range f.env.shard {
+		before := f.from[shard]
+		last, err := f.env.readRecords(ctx, shard, before+1, func(r *schemas.Record, at time.Time) {
+			f.see(r, at)
+			show()
+		})
+		if f.from[shard] = last; last > before {
+			f.moved = time.Now()
+		}
+		if err != nil {
+			failed = fmt.Errorf("read the records of shard %d: %w", shard, err)
+		}
+	}
+	return failed
+}
+
+func (f *follower) see(r *schemas.Record, at time.Time) {
+	st := f.st
+	n, ours := f.adder.number([]byte(r.EventID))
+	if !ours || n >= len(st.at) {
+		return
+	}
+	if st.at[n] == 0 {
+		st.known++
+	}
+	if st.state[n] == f.want {
+		st.final--
+	}
+	if r.State == f.want {
+		st.final++
+	}
+	st.state[n], st.at[n] = r.State, at.UnixNano()
+}
+
+// settled reads on until each timer is in the wanted state, or nothing more changes
+// for a while.
+func (f *follower) settled(ctx context.Context, p *progress) (*states, error) {
+	f.stop()
+	f.moved = time.Now()
+	st, count := f.st, len(f.st.at)
 	for {
-		for shard := range e.shard {
-			before := from[shard]
-			last, err := e.readRecords(ctx, shard, before+1, func(r *schemas.Record, at time.Time) {
-				n, ours := a.number([]byte(r.EventID))
-				if !ours || n >= count {
-					return
-				}
-				if st.at[n] == 0 {
-					st.known++
-				}
-				if st.state[n] == want {
-					st.final--
-				}
-				if r.State == want {
-					st.final++
-				}
-				st.state[n], st.at[n] = r.State, at.UnixNano()
-				p.show("%d of %d records read, %d are %s", st.known, count, st.final, want)
-			})
-			if from[shard] = last; last > before {
-				moved = time.Now()
-			}
-			if err == nil {
-				continue
-			}
-			if err := againAfter(ctx, err, moved, accountPatience); err != nil {
-				return nil, fmt.Errorf("read the records of shard %d: %w", shard, err)
+		err := f.pass(ctx, func() { p.show("%d of %d records read, %d are %s", st.known, count, st.final, f.want) })
+		if err != nil {
+			if err := againAfter(ctx, err, f.moved, accountPatience); err != nil {
+				return nil, err
 			}
 		}
-		if st.final == count || time.Since(moved) > accountPatience {
+		if st.final == count || time.Since(f.moved) > accountPatience {
 			return st, nil
 		}
-		p.show("%d of %d records are %s; waiting for the others", st.final, count, want)
+		p.show("%d of %d records are %s; waiting for the others", st.final, count, f.want)
 		if !waitUntil(ctx, time.Now().Add(againPause)) {
 			return nil, context.Cause(ctx)
 		}

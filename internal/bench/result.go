@@ -73,6 +73,9 @@ func settings(c Config) map[string]any {
 	if c.Lead > 0 {
 		s["lead"] = c.Lead.String()
 	}
+	if c.Retention > 0 {
+		s["retention"] = c.Retention.String()
+	}
 	if c.NATSURL == "" {
 		s["on"], s["profile"], s["shards"], s["warmup"] = string(c.On), string(c.Profile), c.Shards, max(c.Warmup, 0)
 	} else {
