@@ -39,7 +39,8 @@ const (
 	confirmBatch   = 4096
 	confirmSlackMs = 1000
 	// publishDoubtMs after its claim, an event is looked up before it is published
-	// again.
+	// again; earlier where records, and with them the stream's memory of ids, are
+	// kept for less than 40 s.
 	publishDoubtMs = 15_000
 )
 
@@ -113,6 +114,7 @@ type Core struct {
 	paused      bool
 	draining    bool
 
+	doubtMs int64
 	now     int64
 	actions []Action
 }
@@ -128,6 +130,11 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		ready:       newFairQueue(),
 		mark:        mark, loaded: mark, horizon: mark, width: maxLoadTicks,
 		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending,
+		doubtMs: publishDoubtMs,
+	}
+	if keep := cfg.Retention.Milliseconds(); keep > 0 {
+		// Half of the dedup window; see store.DedupWindowFor.
+		k.doubtMs = min(k.doubtMs, keep*3/8)
 	}
 	return k
 }
@@ -221,7 +228,8 @@ func (k *Core) Paused() bool { return k.paused }
 // WantsTail reports whether there is room for more of the tail.
 func (k *Core) WantsTail() bool { return len(k.entries) < 2*k.cfg.MaxLoaded }
 
-// Idle reports whether no write is in flight, or waits to be.
+// Idle reports whether no write is in flight, or waits to be. What is to be tried
+// again is not waited for.
 func (k *Core) Idle() bool { return k.inflight == 0 && k.settling == 0 && len(k.unsettled) == 0 }
 
 // MarkMs is the end of the last tick that is done.

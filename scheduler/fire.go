@@ -29,7 +29,7 @@ func (k *Core) fire() {
 		k.repeat = k.repeat[1:]
 		switch {
 		case e.phase != phasePublishing:
-		case k.now-e.rec.FiredMs > publishDoubtMs:
+		case k.now-e.rec.FiredMs > k.doubtMs:
 			// Long enough for the stream's dedup window to have forgotten a publish
 			// whose answer was lost.
 			e.phase = phaseConfirming

@@ -11,7 +11,7 @@ const (
 	maxSettling  = 512    // final records being written
 	maxUnsettled = 16_384 // that wait; beyond, they are written although something due waits, too
 	// A final record that cannot be written is tried again after refinishPauseMs, up
-	// to maxRefinish times: a store that was away for a moment is no reason to leave
+	// to maxRefinish times, at most maxUnsettled at a time: a store that was away for a moment is no reason to leave
 	// it to the sweeper, minutes later.
 	refinishPauseMs = 1000
 	maxRefinish     = 10
@@ -25,17 +25,23 @@ func (k *Core) onFinished(ev EvFinished) {
 	if ev.Err == nil || isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrNotFound) {
 		return
 	}
-	if a := ev.Finish; a.Fails < maxRefinish {
-		a.Fails++
-		k.refinish, k.refinishMs = append(k.refinish, a), k.now+refinishPauseMs
+	a := ev.Finish
+	if a.Fails == maxRefinish || len(k.refinish) == maxUnsettled {
+		return
 	}
+	a.Fails++
+	if len(k.refinish) == 0 {
+		k.refinishMs = k.now + refinishPauseMs
+	}
+	k.refinish = append(k.refinish, a)
 }
 
 // settle writes the final records of what has fired without a callback, once
 // nothing that is due waits for its claim: in a burst, the events leave first. If
 // the process dies before, the sweeper concludes them.
 func (k *Core) settle() {
-	if k.now >= k.refinishMs {
+	// The cluster's clock may have been set back.
+	if k.now >= k.refinishMs || k.now < k.refinishMs-refinishPauseMs {
 		k.unsettled, k.refinish = append(k.unsettled, k.refinish...), nil
 	}
 	for len(k.unsettled) > 0 && k.settling < maxSettling {

@@ -21,7 +21,7 @@ type params struct {
 	horizon        time.Duration
 	sweep          time.Duration
 	indexKeep      time.Duration
-	scanBehind     time.Duration
+	scanBehind     time.Duration // 0: as in production
 	retention      time.Duration
 	dedup          time.Duration
 	firedMaxAge    time.Duration
@@ -96,7 +96,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	p.dedup = store.DedupWindowFor(p.retention)
 	// What follows is in some seeds and not in others without being drawn, since a
 	// draw more gives every seed another history.
-	p.share, p.scanBehind = seed%4 >= 2, p.indexKeep/2
+	p.share = seed%4 >= 2
 	if seed%4 == 1 {
 		p.scanBehind = p.lease // a fail-over is enough for a scan
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -58,7 +59,7 @@ type reign struct {
 func (r *reign) config() scheduler.CoreConfig {
 	p := &r.w.p
 	return scheduler.CoreConfig{
-		Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: p.scanBehind.Milliseconds(),
+		Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
 		SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, Retention: p.retention,
 	}
 }
