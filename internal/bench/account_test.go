@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,11 +15,11 @@ import (
 func started(t *testing.T, set ...func(*Config)) *Env {
 	t.Helper()
 	c := config(t)
-	for _, f := range set {
-		f(&c)
-	}
 	if err := c.setDefaults(); err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range set {
+		f(&c)
 	}
 	e := &Env{Config: c}
 	t.Cleanup(func() {
@@ -107,7 +108,6 @@ func TestSettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer records.stop()
 	now := time.Now().UnixMilli()
 	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
 		t.Fatal(err)
@@ -127,10 +127,11 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestFollow: records that expire before the end of a run were seen before.
+// TestFollow: records that expire before the end of a run were seen before; if they
+// were not, since they were read too seldom, the run says so.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	e := started(t, func(c *Config) { c.Retention, c.Warmup = minRetention, -1 })
+	e := started(t, func(c *Config) { c.Retention, c.Warmup = 4*time.Second, -1 })
 	ctx := t.Context()
 	a, err := e.NewAdder("bench_follow")
 	if err != nil {
@@ -140,6 +141,10 @@ func TestFollow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	late := *records
+	late.st = &states{state: make([]schemas.State, 30), at: make([]int64, 30)}
+	late.from, late.read, late.patience = slices.Clone(late.from), slices.Clone(late.read), time.Second
+	records.beside(ctx)
 	defer records.stop()
 	now := time.Now().UnixMilli()
 	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
@@ -161,6 +166,9 @@ func TestFollow(t *testing.T) {
 	var v Verified
 	if st.verify(&v, schemas.StateSuccess); v.Wrong != 0 || st.final != 30 {
 		t.Errorf("%+v, %d final", v, st.final)
+	}
+	if _, err := late.settled(ctx, e.progress()); err == nil || !strings.Contains(err.Error(), "give a longer retention") {
+		t.Errorf("%v", err)
 	}
 	for _, bad := range []Config{{Retention: time.Second}, {Retention: -time.Minute}, {Retention: time.Minute, NATSURL: "nats://127.0.0.1:1"}} {
 		if err := bad.setDefaults(); schemas.CodeOf(err) != schemas.CodeConfig {

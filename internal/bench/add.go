@@ -45,7 +45,6 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer records.stop()
 	r, err := e.addFar(ctx, a)
 	if err != nil {
 		return nil, err

@@ -45,6 +45,7 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	records.beside(ctx)
 	defer records.stop()
 	p := e.progress()
 	defer p.end()

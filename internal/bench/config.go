@@ -142,7 +142,7 @@ const (
 	maxWorkers     = 1024
 	maxServices    = 10_000
 	maxCount       = 100_000_000
-	minRetention   = 5 * time.Second // to read the records at leisure
+	minRetention   = 30 * time.Second // to read the records at leisure
 	replicas       = 3
 )
 

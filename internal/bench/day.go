@@ -80,6 +80,7 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	records.beside(ctx)
 	defer records.stop()
 	var rx *receiver
 	if e.Callback != "" {
@@ -142,7 +143,7 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 }
 
 // rest waits until no record is written any more, so that all that the timers cost
-// is measured, and the reading of the records is not.
+// is measured, and the reading of the records, unless it went on beside, is not.
 func (e *Env) rest(ctx context.Context, p *progress) error {
 	const still = 3
 	var last []uint64

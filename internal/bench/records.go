@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -72,21 +73,34 @@ type follower struct {
 	want  schemas.State
 	st    *states
 	moved time.Time // when something was read last
+	// read is up to when each shard was read, gap the longest time in which a record
+	// can have come and gone between two readings of its shard.
+	read []time.Time
+	gap  time.Duration
+	// patience is how long nothing may come before what is missing is taken for missing.
+	patience time.Duration
 
-	stop func() // ends what read beside the run
+	stop func() // ends what reads beside the run
 }
 
-// follow is called before the timers are added, of which it is to read count, and
-// stop before it is dropped. Where records are kept for a while only, they are read
-// beside the run, until settled is called, so that each is seen before it expires.
+// follow is called before the timers are added of which it is to read count.
 func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.State) (*follower, error) {
 	from, err := e.marks(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{env: e, adder: a, from: from, want: want, st: &states{state: make([]schemas.State, count), at: make([]int64, count)}, stop: func() {}}
-	if e.Retention == 0 {
-		return f, nil
+	f := &follower{
+		env: e, adder: a, from: from, want: want, st: &states{state: make([]schemas.State, count), at: make([]int64, count)},
+		read: slices.Repeat([]time.Time{time.Now()}, e.shard), patience: accountPatience, stop: func() {},
+	}
+	return f, nil
+}
+
+// beside reads while the run goes on, where records are kept for a while only,
+// until settled is called, or stop: so each is seen before it expires.
+func (f *follower) beside(ctx context.Context) {
+	if f.env.Retention == 0 {
+		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -94,18 +108,17 @@ func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.Stat
 	go func() {
 		defer close(done)
 		// Seldom, so that most are read once, at their end; twice before they expire.
-		for waitUntil(ctx, time.Now().Add(e.Retention/3)) {
+		for waitUntil(ctx, time.Now().Add(f.env.Retention/3)) {
 			_ = f.pass(ctx, func() {}) // the next one goes on where it failed
 		}
 	}()
-	return f, nil
 }
 
 // pass reads what the shards have had since the last one.
 func (f *follower) pass(ctx context.Context, show func()) error {
 	var failed error
 	for shard := range f.env.shard {
-		before := f.from[shard]
+		before, begun := f.from[shard], time.Now()
 		last, err := f.env.readRecords(ctx, shard, before+1, func(r *schemas.Record, at time.Time) {
 			f.see(r, at)
 			show()
@@ -115,7 +128,9 @@ func (f *follower) pass(ctx context.Context, show func()) error {
 		}
 		if err != nil {
 			failed = fmt.Errorf("read the records of shard %d: %w", shard, err)
+			continue
 		}
+		f.gap, f.read[shard] = max(f.gap, time.Since(f.read[shard])), begun
 	}
 	return failed
 }
@@ -147,11 +162,17 @@ func (f *follower) settled(ctx context.Context, p *progress) (*states, error) {
 	for {
 		err := f.pass(ctx, func() { p.show("%d of %d records read, %d are %s", st.known, count, st.final, f.want) })
 		if err != nil {
-			if err := againAfter(ctx, err, f.moved, accountPatience); err != nil {
+			if err := againAfter(ctx, err, f.moved, f.patience); err != nil {
 				return nil, err
 			}
 		}
-		if st.final == count || time.Since(f.moved) > accountPatience {
+		switch keep := f.env.Retention; {
+		case st.final == count:
+			return st, nil
+		case time.Since(f.moved) <= f.patience:
+		case keep > 0 && f.gap > keep:
+			return nil, fmt.Errorf("%d of %d records were not seen %s: they are kept for %s, and were read %s apart at worst; give a longer retention", count-st.final, count, f.want, keep, f.gap.Round(time.Second))
+		default:
 			return st, nil
 		}
 		p.show("%d of %d records are %s; waiting for the others", st.final, count, f.want)
@@ -247,5 +268,7 @@ func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(
 		}
 		see(&r, meta.Timestamp)
 	}
-	return max(last, end), nil
+	// What is left out here the next call reads: another server may have counted them
+	// than told the stream's end.
+	return last, nil
 }
