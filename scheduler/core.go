@@ -376,6 +376,7 @@ func (k *Core) onTail(t store.Timer) {
 func (k *Core) take(t store.Timer, tick int64, hold uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
+			k.holdKnown(e, hold)
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
@@ -395,6 +396,7 @@ func (k *Core) take(t store.Timer, tick int64, hold uint64) {
 func (k *Core) takeClaimed(t store.Timer, tick int64, hold uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
+			k.holdKnown(e, hold)
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
@@ -421,6 +423,14 @@ func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
 		k.wheel.Add(&e.node, t.Record.DueMs)
 	}
 	return e
+}
+
+// holdKnown keeps the tail from passing a record behind the mark of which there is
+// an entry already: the sweeper's, which holds nothing.
+func (k *Core) holdKnown(e *entry, hold uint64) {
+	if hold != 0 {
+		k.holdFor(e, hold)
+	}
 }
 
 // holdFor keeps the tail from passing a newer record that waits behind e's write.

@@ -27,15 +27,8 @@ func (k *Core) fire() {
 	for len(k.repeat) > 0 && k.inflight < k.cfg.MaxInflight {
 		e := k.repeat[0]
 		k.repeat = k.repeat[1:]
-		switch {
-		case e.phase != phasePublishing:
-		case k.now-e.rec.FiredMs > k.doubtMs:
-			// Long enough for the stream's dedup window to have forgotten a publish
-			// whose answer was lost.
-			e.phase = phaseConfirming
-			k.confirm = append(k.confirm, e)
-		default:
-			k.publish(e)
+		if e.phase == phasePublishing {
+			k.publishOrLook(e)
 		}
 	}
 	if k.draining {
@@ -152,13 +145,26 @@ func (k *Core) onReread(ev EvReread) {
 		if e.wasPending {
 			k.pending--
 		}
-		k.publish(e)
+		// Or an earlier claim of ours, long published, and what was claimed now had
+		// been read before it.
+		k.publishOrLook(e)
 	case r.State == schemas.StateDelivered:
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseConfirming
 		k.confirm = append(k.confirm, e)
 	default:
 		k.done(e)
 	}
+}
+
+// publishOrLook publishes what may have been published before. If that is so long
+// ago that the stream's dedup window may have forgotten it, it is looked up.
+func (k *Core) publishOrLook(e *entry) {
+	if k.now-e.rec.FiredMs > k.doubtMs {
+		e.phase = phaseConfirming
+		k.confirm = append(k.confirm, e)
+		return
+	}
+	k.publish(e)
 }
 
 // publish sends the claimed event. A run that was attempted before goes to

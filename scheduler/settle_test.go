@@ -62,3 +62,53 @@ func TestFinishAgain(t *testing.T) {
 		none(EvTick{})
 	}
 }
+
+// TestSweptFirst: a claim behind the mark that the sweeper brings before the tail
+// does keeps the tail from passing it until it is done.
+func TestSweptFirst(t *testing.T) {
+	t.Parallel()
+	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
+	now := int64(1_800_000_000_000)
+	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16, SweepMs: 60_000}, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 2)
+	one[ActLoad](t, k.Step(now, EvTick{}))
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
+		State: schemas.StateDelivered, Run: 1, DueMs: now - 5000, ScheduledMs: now - 5000, FiredMs: now - 10, Epoch: 1, Service: "s",
+		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+	}}
+	tail := func() uint64 {
+		var c store.Clock
+		k.Checkpoint(&c)
+		return c.Tail
+	}
+	confirm := one[ActConfirm](t, k.Step(now, EvSwept{Timer: tm}))
+	k.Step(now, EvTail{Timer: tm})
+	if got := tail(); got != 6 {
+		t.Errorf("the tail is at %d, behind it a claim that may not have been published", got)
+	}
+	found := map[string]struct{}{}
+	for id := range confirm.IDs {
+		found[id] = struct{}{}
+	}
+	k.Step(now, EvConfirmed{Found: found})
+	if got := tail(); got != 7 {
+		t.Errorf("the tail is at %d", got)
+	}
+}
+
+// TestOldClaimOfOurs: a claim that lost to an earlier one of the same owner, whose
+// event may have been published before the dedup window, is looked up.
+func TestOldClaimOfOurs(t *testing.T) {
+	t.Parallel()
+	for age, old := range map[time.Duration]bool{time.Second: false, 20 * time.Second: true} {
+		k, tm, now := lost(t)
+		tm.Rev++
+		tm.Record.State, tm.Record.Queued, tm.Record.Epoch, tm.Record.FiredMs = schemas.StateDelivered, false, 1, now-age.Milliseconds()
+		actions := k.Step(now, EvReread{ID: tm.ID, Timer: tm})
+		if old {
+			one[ActConfirm](t, actions)
+		} else {
+			one[ActPublish](t, actions)
+		}
+	}
+}

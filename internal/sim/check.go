@@ -320,6 +320,11 @@ func (c *checker) onTime(l *life) {
 	if !l.late && (c.w.cfg.Seed%10 != 0 || l.bornAt < epoch+int64(settleFor)) {
 		return
 	}
+	// A call to a server that was dead is given up callTimeout later, which production
+	// does not wait for (store.again), and made again after the longest pause.
+	if l.bornAt < c.w.net.backAt+int64(callTimeout+2*time.Second) {
+		return
+	}
 	// By true time: without faults, the cluster's clock is near it.
 	from := max(l.claimedDueMs*int64(time.Millisecond)-c.skew(), l.promised)
 	if late := time.Duration(l.fired[0].real - from); late > onTimeBound {

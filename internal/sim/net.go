@@ -14,6 +14,7 @@ const callTimeout = 5 * time.Second
 // network is what lies between nodes and servers, and the servers' own ills: who
 // leads which stream, who lags, whose clock is wrong.
 type network struct {
+	backAt  int64 // when a server that died was back last
 	w       *world
 	servers []serverHost
 	// leader of each stream, or -1; last is who led it before.
@@ -154,6 +155,7 @@ func (n *network) kill(i int, down time.Duration) {
 	n.w.after(down, func() {
 		s.up = true
 		n.w.trace("server %d is back", i)
+		n.backAt = n.w.now
 		n.thaw(i, n.w.between(0, 3*time.Second))
 	})
 }
