@@ -32,12 +32,16 @@ const (
 	// Where there is time, a tick of many timers is read little by little: a
 	// thousand records read at once keep what is due waiting for tens of
 	// milliseconds. The second half of the horizon is for reading without pauses.
-	leisureLimit   = 250
-	leisurePause   = 20 * time.Millisecond
-	minRetryDelay  = 50 * time.Millisecond
-	maxRetryDelay  = 2 * time.Second
-	confirmBatch   = 4096
-	confirmSlackMs = 1000
+	leisureLimit  = 250
+	leisurePause  = 20 * time.Millisecond
+	minRetryDelay = 50 * time.Millisecond
+	maxRetryDelay = 2 * time.Second
+	confirmBatch  = 4096
+	// How much earlier than its claim an event's timestamp may be: another server's,
+	// or by a clock that was set back meanwhile. What the stream may have forgotten
+	// is looked for from farther back.
+	confirmSlackMs    = 1000
+	oldConfirmSlackMs = 30_000
 	// publishDoubtMs after its claim, an event is looked up before it is published
 	// again; earlier where records, and with them the stream's memory of ids, are
 	// kept for less than 40 s.

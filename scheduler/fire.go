@@ -267,7 +267,11 @@ func (k *Core) confirmSome() {
 			subjects[subject] = struct{}{}
 			a.Subjects = append(a.Subjects, subject)
 		}
-		a.SinceMs = min(a.SinceMs, e.rec.FiredMs-confirmSlackMs)
+		slack := int64(confirmSlackMs)
+		if k.now-e.rec.FiredMs > k.doubtMs {
+			slack = oldConfirmSlackMs
+		}
+		a.SinceMs = min(a.SinceMs, e.rec.FiredMs-slack)
 		fails = max(fails, e.fails)
 	}
 	if len(a.IDs) == 0 {
