@@ -71,7 +71,7 @@ var mutants = []mutant{
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now {", "if false {", 1000},
 	{"late adds are not audited", "scheduler/fire.go", "if e.hold != 0 && e.rec.DueMs", "if e.hold < 0 && e.rec.DueMs", 300},
 	{"late adds are taken for orphans", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300},
-	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.now-e.rec.FiredMs > k.doubtMs {", "if k.now < 0 {", 2000},
+	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.now-e.rec.FiredMs > k.doubtMs {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000},
 }
 
 // TestMutantsAreFound builds the simulation with each mutant and runs it. The
