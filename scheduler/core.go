@@ -380,7 +380,7 @@ func (k *Core) onTail(t store.Timer) {
 func (k *Core) take(t store.Timer, tick int64, hold uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
-			k.holdKnown(e, hold)
+			k.holdFor(e, hold) // the sweeper's entry holds nothing
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
@@ -400,7 +400,7 @@ func (k *Core) take(t store.Timer, tick int64, hold uint64) {
 func (k *Core) takeClaimed(t store.Timer, tick int64, hold uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
-			k.holdKnown(e, hold)
+			k.holdFor(e, hold) // the sweeper's entry holds nothing
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
@@ -429,18 +429,11 @@ func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
 	return e
 }
 
-// holdKnown keeps the tail from passing a record behind the mark of which there is
-// an entry already: the sweeper's, which holds nothing.
-func (k *Core) holdKnown(e *entry, hold uint64) {
-	if hold != 0 {
-		k.holdFor(e, hold)
-	}
-}
-
 // holdFor keeps the tail from passing a newer record that waits behind e's write.
 // Its tick may be before e's, and then nothing else keeps the mark from passing it.
+// A rev of 0 is a record that its tick covers.
 func (k *Core) holdFor(e *entry, rev uint64) {
-	if e.hold == 0 {
+	if e.hold == 0 && rev != 0 {
 		k.holdAt(e, rev)
 	}
 }

@@ -159,13 +159,16 @@ func (k *Core) onReread(ev EvReread) {
 // publishOrLook publishes what may have been published before. If that is so long
 // ago that the stream's dedup window may have forgotten it, it is looked up.
 func (k *Core) publishOrLook(e *entry) {
-	if k.now-e.rec.FiredMs > k.doubtMs {
+	if k.claimedLongAgo(e) {
 		e.phase = phaseConfirming
 		k.confirm = append(k.confirm, e)
 		return
 	}
 	k.publish(e)
 }
+
+// claimedLongAgo reports whether the stream may have forgotten an event's id.
+func (k *Core) claimedLongAgo(e *entry) bool { return k.now-e.rec.FiredMs > k.doubtMs }
 
 // publish sends the claimed event. A run that was attempted before goes to
 // functions alone; timers.fired sees each run once.
@@ -268,7 +271,7 @@ func (k *Core) confirmSome() {
 			a.Subjects = append(a.Subjects, subject)
 		}
 		slack := int64(confirmSlackMs)
-		if k.now-e.rec.FiredMs > k.doubtMs {
+		if k.claimedLongAgo(e) {
 			slack = oldConfirmSlackMs
 		}
 		a.SinceMs = min(a.SinceMs, e.rec.FiredMs-slack)

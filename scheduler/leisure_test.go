@@ -5,16 +5,14 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // TestLeisure: a tick that is far enough ahead is read in small pages with a pause
 // between them; one that is near, or was missed, as fast as it can be.
 func TestLeisure(t *testing.T) {
 	t.Parallel()
-	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
 	start := int64(1_800_000_000_000)
-	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16}, store.Clock{TimeMs: start}, 1)
+	k := NewCore(coreConfig, store.Clock{TimeMs: start}, 1)
 	now := start
 	if a := one[ActLoad](t, k.Step(now, EvTick{})); a.Limit != loadLimit || a.Delay != 0 {
 		t.Errorf("at the start: %+v", a)

@@ -11,8 +11,8 @@ const (
 	maxSettling  = 512    // final records being written
 	maxUnsettled = 16_384 // that wait; beyond, they are written although something due waits, too
 	// A final record that cannot be written is tried again after refinishPauseMs, up
-	// to maxRefinish times, at most maxUnsettled at a time: a store that was away for a moment is no reason to leave
-	// it to the sweeper, minutes later.
+	// to maxRefinish times, at most maxUnsettled at a time: a store that was away for
+	// a moment is no reason to leave it to the sweeper, minutes later.
 	refinishPauseMs = 1000
 	maxRefinish     = 10
 )

@@ -13,18 +13,8 @@ import (
 // pause, a few times; one that somebody else has written is not.
 func TestFinishAgain(t *testing.T) {
 	t.Parallel()
-	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
-	now := int64(1_800_000_000_000)
-	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16}, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 1)
-	one[ActLoad](t, k.Step(now, EvTick{}))
-	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
-	id := schemas.NewTimerID("/t", "1")
-	k.Step(now, EvTail{Timer: store.Timer{ID: id, Rev: 7, Record: schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10, Service: "s",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
-	}}})
-	now += 10
-	one[ActClaim](t, k.Step(now, EvTick{}))
+	k, tm, now := claiming(t)
+	id := tm.ID
 	one[ActPublish](t, k.Step(now, EvClaimed{ID: id, Rev: 8}))
 	a := one[ActFinish](t, k.Step(now, EvPublished{ID: id}))
 	none := func(ev Event) {
@@ -50,8 +40,7 @@ func TestFinishAgain(t *testing.T) {
 		}
 		a = again
 	}
-	last := a
-	none(EvFinished{Finish: last, Err: schemas.ErrUnavailable})
+	none(EvFinished{Finish: a, Err: schemas.ErrUnavailable})
 	now += 10 * refinishPauseMs
 	none(EvTick{})
 
@@ -67,11 +56,7 @@ func TestFinishAgain(t *testing.T) {
 // does keeps the tail from passing it until it is done.
 func TestSweptFirst(t *testing.T) {
 	t.Parallel()
-	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
-	now := int64(1_800_000_000_000)
-	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16, SweepMs: 60_000}, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 2)
-	one[ActLoad](t, k.Step(now, EvTick{}))
-	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	k, now := loaded(t, 2)
 	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
 		State: schemas.StateDelivered, Run: 1, DueMs: now - 5000, ScheduledMs: now - 5000, FiredMs: now - 10, Epoch: 1, Service: "s",
 		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},

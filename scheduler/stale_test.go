@@ -23,14 +23,25 @@ func one[A Action](t *testing.T, actions []Action) A {
 	return found[0]
 }
 
-// lost is a core whose claim of a timer has lost, and asks what became of it.
-func lost(t *testing.T) (*Core, store.Timer, int64) {
+var coreConfig = CoreConfig{
+	Geometry:  schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000},
+	HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16, SweepMs: 60_000,
+}
+
+// loaded is a core that has read all that is due within its horizon: nothing.
+func loaded(t *testing.T, epoch uint64) (k *Core, now int64) {
 	t.Helper()
-	geo := schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}
-	now := int64(1_800_000_000_000)
-	k := NewCore(CoreConfig{Geometry: geo, HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16}, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, 1)
+	now = 1_800_000_000_000
+	k = NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6}, epoch)
 	one[ActLoad](t, k.Step(now, EvTick{}))
 	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	return k, now
+}
+
+// claiming is a core that claims a timer.
+func claiming(t *testing.T) (*Core, store.Timer, int64) {
+	t.Helper()
+	k, now := loaded(t, 1)
 	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
 		State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10, Service: "s",
 		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
@@ -41,6 +52,13 @@ func lost(t *testing.T) (*Core, store.Timer, int64) {
 	if claim.Rev != tm.Rev {
 		t.Fatalf("claims revision %d", claim.Rev)
 	}
+	return k, tm, now
+}
+
+// lost is a core whose claim of a timer has lost, and asks what became of it.
+func lost(t *testing.T) (*Core, store.Timer, int64) {
+	t.Helper()
+	k, tm, now := claiming(t)
 	one[ActReread](t, k.Step(now, EvClaimed{ID: tm.ID, Err: store.ErrRevision}))
 	return k, tm, now
 }

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,18 +95,25 @@ func TestAccountAsksTheStream(t *testing.T) {
 	}
 }
 
+// followed is an adder, and who follows 30 timers of it to their success.
+func followed(t *testing.T, e *Env) (*Adder, *follower) {
+	t.Helper()
+	a, err := e.NewAdder("bench_followed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := e.follow(t.Context(), a, 30, schemas.StateSuccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, f
+}
+
 func TestSettled(t *testing.T) {
 	t.Parallel()
 	e := started(t)
 	ctx := t.Context()
-	a, err := e.NewAdder("bench_settled")
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, err := e.follow(ctx, a, 30, schemas.StateSuccess)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, records := followed(t, e)
 	now := time.Now().UnixMilli()
 	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
 		t.Fatal(err)
@@ -133,17 +139,12 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	e := started(t, func(c *Config) { c.Retention, c.Warmup = 4*time.Second, -1 })
 	ctx := t.Context()
-	a, err := e.NewAdder("bench_follow")
+	a, records := followed(t, e)
+	late, err := e.follow(ctx, a, 30, schemas.StateSuccess)
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := e.follow(ctx, a, 30, schemas.StateSuccess)
-	if err != nil {
-		t.Fatal(err)
-	}
-	late := *records
-	late.st = &states{state: make([]schemas.State, 30), at: make([]int64, 30)}
-	late.from, late.read, late.patience = slices.Clone(late.from), slices.Clone(late.read), time.Second
+	late.patience = time.Second
 	records.beside(ctx)
 	defer records.stop()
 	now := time.Now().UnixMilli()

@@ -89,11 +89,10 @@ func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.Stat
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{
+	return &follower{
 		env: e, adder: a, from: from, want: want, st: &states{state: make([]schemas.State, count), at: make([]int64, count)},
 		read: slices.Repeat([]time.Time{time.Now()}, e.shard), patience: accountPatience, stop: func() {},
-	}
-	return f, nil
+	}, nil
 }
 
 // beside reads while the run goes on, where records are kept for a while only,
