@@ -78,6 +78,9 @@ func TestAllocations(t *testing.T) {
 	}
 	rec := schemas.Record{State: schemas.StatePending, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Callback: spec.Callback, Body: body}
 	room := rec.Append(nil)
+	binRec := rec
+	binRec.Body = binary
+	binRoom := binRec.Append(nil)
 	sHdr, sData := body.Message(fired)
 	bHdr, bData := binary.Message(fired)
 	claim := schemas.Claim{Timer: spec.Timer, Revision: 7, Run: 1, AddedMs: added, FiredMs: added}.String()
@@ -98,7 +101,8 @@ func TestAllocations(t *testing.T) {
 		{"Message, structured", 5, func() { body.Message(fired) }},
 		{"Message, binary", 9, func() { binary.Message(fired) }},
 		{"Record.Append", 0, func() { room = rec.Append(room[:0]) }},
-		{"DecodeRecord", 4, func() { _, err := schemas.DecodeRecord(room); check(err) }},
+		{"DecodeRecord, structured", 1, func() { _, err := schemas.DecodeRecord(room); check(err) }},
+		{"DecodeRecord, binary", 4, func() { _, err := schemas.DecodeRecord(binRoom); check(err) }},
 		{"NewTimerID", 0, func() { schemas.NewTimerID(spec.Source, spec.EventID) }},
 		{"MsgID", 1, func() { spec.Timer.MsgID(1) }},
 		{"ParseClaim", 3, func() { _, err := schemas.ParseClaim(claim); check(err) }},

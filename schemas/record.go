@@ -172,9 +172,7 @@ func DecodeRecord(b []byte) (Record, error) {
 	}
 	r.Epoch = d.uvarint()
 	copy(r.Hash[:], d.take(len(r.Hash)))
-	for _, p := range [...]*string{&r.Service, &r.Group, &r.Callback, &r.Source, &r.EventID, &r.Type} {
-		*p = string(d.bytes())
-	}
+	d.strings(&r.Service, &r.Group, &r.Callback, &r.Source, &r.EventID, &r.Type)
 	code := d.varint()
 	r.Outcome.Error = string(d.bytes())
 	if resp := d.bytes(); len(resp) > 0 {
@@ -190,10 +188,12 @@ func DecodeRecord(b []byte) (Record, error) {
 			n = 0
 		}
 		if n > 0 {
-			r.Body.Headers = make([]HeaderField, 0, n)
-		}
-		for range n {
-			r.Body.Headers = append(r.Body.Headers, HeaderField{Name: string(d.bytes()), Value: string(d.bytes())})
+			r.Body.Headers = make([]HeaderField, n)
+			fields := make([]*string, 0, 2*n)
+			for i := range r.Body.Headers {
+				fields = append(fields, &r.Body.Headers[i].Name, &r.Body.Headers[i].Value)
+			}
+			d.strings(fields...)
 		}
 		r.Body.Data = d.b
 	} else if len(d.b) > 0 {
@@ -257,4 +257,23 @@ func (d *decoder) bytes() []byte {
 		return nil
 	}
 	return d.take(int(n))
+}
+
+// strings reads as many strings. They share one copy of the bytes: there are
+// several in each record, and each by itself is one more thing to collect.
+func (d *decoder) strings(into ...*string) {
+	from := d.b
+	for range into {
+		d.bytes()
+	}
+	if d.bad {
+		return
+	}
+	text := string(from[:len(from)-len(d.b)])
+	again := decoder{b: from}
+	for _, p := range into {
+		n := len(again.bytes())
+		end := len(from) - len(again.b)
+		*p = text[end-n : end]
+	}
 }
