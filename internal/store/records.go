@@ -30,7 +30,8 @@ func casHeader(rev uint64, ttl time.Duration) nats.Header {
 
 // ttlString rounds up to the second, the server's resolution.
 func ttlString(ttl time.Duration) string {
-	return strconv.FormatInt(int64((max(ttl, time.Second)+time.Second-1)/time.Second), 10) + "s"
+	var b [21]byte
+	return string(append(strconv.AppendInt(b[:0], int64((max(ttl, time.Second)+time.Second-1)/time.Second), 10), 's'))
 }
 
 // putCAS writes a key and waits.
@@ -130,21 +131,21 @@ func isMarker(m *jetstream.RawStreamMsg) bool {
 // see supersede.go.
 func (s *Store) send(w Write, done func(ack, error)) {
 	subject, stream := s.timerSubject(w.ID)
-	hdr := casHeader(w.Rev, w.TTL)
-	data := w.Record.Append(make([]byte, 0, 256+w.Record.Body.Size()))
+	m := s.message(&w)
+	defer m.recycle()
 	const op = "write timer"
 	switch {
 	case w.Rev == 0:
-		s.write(stream, op, subject, hdr, data, done)
+		s.write(stream, op, subject, m.hdr, m.data, done)
 	case s.rollsUp(&w):
-		hdr[rollupHeader] = []string{rollupSubject}
-		s.write(stream, op, subject, hdr, data, done)
+		m.rollUp()
+		s.write(stream, op, subject, m.hdr, m.data, done)
 	default:
 		if !s.rem.reserve() {
 			done(ack{}, mapError(op, nats.ErrConnectionClosed))
 			return
 		}
-		s.write(stream, op, subject, hdr, data, func(a ack, err error) {
+		s.write(stream, op, subject, m.hdr, m.data, func(a ack, err error) {
 			if err != nil {
 				s.rem.release()
 			} else {
