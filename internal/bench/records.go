@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/schemas"
@@ -212,6 +211,9 @@ func (e *Env) marks(ctx context.Context) ([]uint64, error) {
 // read a stream once.
 const readerGone = 10 * time.Second
 
+// recordsRound is how many records are asked for at a time.
+const recordsRound = 2048
+
 // readRecords hands the records that are in a shard's stream from a sequence on
 // to see, and returns the last sequence that was read.
 func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(*schemas.Record, time.Time)) (uint64, error) {
@@ -224,48 +226,51 @@ func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(
 	if end < from {
 		return last, nil
 	}
-	c, err := e.js.OrderedConsumer(ctx, bucketStream(shard), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{recordSubject(shard) + "*"}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
-		InactiveThreshold: readerGone,
+	c, err := e.js.CreateConsumer(ctx, bucketStream(shard), jetstream.ConsumerConfig{
+		FilterSubject: recordSubject(shard) + "*", DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, InactiveThreshold: readerGone,
 	})
 	if err != nil {
 		return last, err
 	}
-	info, err := c.Info(ctx)
-	if err != nil {
-		return last, err
-	}
-	left := int64(info.NumPending) + int64(info.Delivered.Consumer)
-	it, err := c.Messages(jetstream.PullMaxMessages(2048))
-	if err != nil {
-		return last, err
-	}
-	defer it.Stop()
-	unhook := context.AfterFunc(ctx, it.Stop)
-	defer unhook()
-	for ; left > 0; left-- {
-		m, err := it.Next(jetstream.NextMaxWait(accountQuiet))
-		switch {
+	// In rounds, not by the client's iterator, which makes timers for each message:
+	// this goes on beside what is measured.
+	next := uint64(1) // what the consumer numbers its next message with
+	for left := c.CachedInfo().NumPending; left > 0; {
+		round, err := c.FetchNoWait(int(min(left, recordsRound)))
+		if err != nil {
+			return last, err
+		}
+		before := left
+		for m := range round.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return last, err
+			}
+			if meta.Sequence.Consumer != next {
+				// The next call begins with it.
+				return last, fmt.Errorf("record %d of the reader came, want %d: the client dropped some", meta.Sequence.Consumer, next)
+			}
+			next++
+			left--
+			last = meta.Sequence.Stream
+			if len(m.Data()) == 0 {
+				continue // a marker
+			}
+			r, err := schemas.DecodeRecord(m.Data())
+			if err != nil {
+				return last, err
+			}
+			see(&r, meta.Timestamp)
+		}
+		switch err := round.Error(); {
 		case ctx.Err() != nil:
 			return last, context.Cause(ctx)
-		case errors.Is(err, nats.ErrTimeout):
-			return last, nil // removed since they were counted; else the next call finds them
 		case err != nil:
 			return last, err
+		case left == before:
+			return last, nil // removed since they were counted; else the next call finds them
 		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return last, err
-		}
-		last = meta.Sequence.Stream
-		if len(m.Data()) == 0 {
-			continue // a marker
-		}
-		r, err := schemas.DecodeRecord(m.Data())
-		if err != nil {
-			return last, err
-		}
-		see(&r, meta.Timestamp)
 	}
 	// What is left out here the next call reads: another server may have counted them
 	// than told the stream's end.
