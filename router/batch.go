@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -19,7 +18,7 @@ type add struct {
 	addedMs int64
 	// seq and deliveries are the stream's.
 	seq, deliveries uint64
-	msg             jetstream.Msg
+	msg             *store.Add
 	reply           func(schemas.AddReply, error)
 	// settled is set by whoever answers or acknowledges it, first.
 	settled atomic.Bool
@@ -31,67 +30,45 @@ type add struct {
 // settle reports whether the caller is the one to answer.
 func (a *add) settle() bool { return a.settled.CompareAndSwap(false, true) }
 
-// linger is how long after a group the next one begins, if all that waits came by
-// the stream: nobody waits for those, and in groups of two or three each add costs
-// half as much again. It is what a timer that is due at once may be late by, and
-// that only while adds come faster than this.
-const linger = 2 * time.Millisecond
-
-// batcher groups adds: whatever waits while others are being written, and what the
-// stream brings within linger.
+// batcher has adds processed in groups, at most maxParallel of them at a time:
+// those of the stream as they are read, and of the API's whatever waits meanwhile.
 type batcher struct {
 	in      chan *add
-	hurry   chan struct{} // somebody waits, or too many do
 	slots   chan struct{}
+	groups  sync.WaitGroup
 	process func([]*add)
 }
 
 func newBatcher(process func([]*add)) *batcher {
-	return &batcher{in: make(chan *add, maxBatch), hurry: make(chan struct{}, 1), slots: make(chan struct{}, maxParallel), process: process}
+	return &batcher{in: make(chan *add, maxBatch), slots: make(chan struct{}, maxParallel), process: process}
 }
 
 // put blocks while the batcher is full: the back-pressure of the way in.
-func (b *batcher) put(a *add) {
-	b.in <- a
-	if a.msg == nil || len(b.in) > maxBatch/2 {
-		select {
-		case b.hurry <- struct{}{}:
-		default:
-		}
-	}
+func (b *batcher) put(a *add) { b.in <- a }
+
+// run has a group processed; it blocks while enough of them are.
+func (b *batcher) run(group []*add) {
+	b.slots <- struct{}{}
+	b.start(group)
 }
 
+// start is for who has taken a slot.
+func (b *batcher) start(group []*add) {
+	b.groups.Go(func() {
+		defer func() { <-b.slots }()
+		b.process(group)
+	})
+}
+
+// close ends loop; nobody may put or run any more.
 func (b *batcher) close() { close(b.in) }
 
+// loop runs what is put in, until close, and until all groups are processed.
 func (b *batcher) loop() {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	var last time.Time
+	defer b.groups.Wait()
 	for a := range b.in {
-		b.slots <- struct{}{}
-		if rest := linger - time.Since(last); rest > 0 && a.msg != nil {
-			b.wait(rest)
-		}
-		last = time.Now()
-		select {
-		case <-b.hurry: // of one that is gathered now
-		default:
-		}
-		batch := b.gather(a)
-		wg.Go(func() {
-			defer func() { <-b.slots }()
-			b.process(batch)
-		})
-	}
-}
-
-// wait waits for d, or for somebody in a hurry.
-func (b *batcher) wait(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-b.hurry:
+		b.slots <- struct{}{} // and while it waits for one, others come
+		b.start(b.gather(a))
 	}
 }
 
@@ -145,7 +122,7 @@ func (r *Router) keep(batch []*add) (stop func()) {
 			for _, a := range batch {
 				if a.msg != nil && !a.settled.Load() {
 					// A failure only means a redelivery, which is a duplicate.
-					_ = a.msg.InProgress()
+					_ = a.msg.Working()
 				}
 			}
 			select {

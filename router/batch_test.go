@@ -1,95 +1,119 @@
 package router
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
-// streamed is a message of the stream; nothing is asked of it.
-type streamed struct{ jetstream.Msg }
-
-// TestLinger: an add of the stream that comes just after others waits a little for
-// company; a caller does not, nor does a crowd, nor what comes after a pause.
-func TestLinger(t *testing.T) {
+// TestBatcher: a group of the stream is run as it came; what is put in alone is
+// run with all that waits; no more than maxParallel run at a time, and both ways in
+// wait for that; and the end waits for all of them.
+func TestBatcher(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		begun := time.Now()
-		type group struct {
-			n  int
-			at time.Duration
-		}
+		hold := make(chan struct{})
 		var mu sync.Mutex
-		var got []group
-		b := newBatcher(func(batch []*add) {
+		var sizes []int
+		b := newBatcher(func(group []*add) {
 			mu.Lock()
-			defer mu.Unlock()
-			got = append(got, group{len(batch), time.Since(begun)})
+			sizes = append(sizes, len(group))
+			mu.Unlock()
+			<-hold
 		})
-		var wg sync.WaitGroup
-		wg.Go(b.loop)
-		expect := func(what string, want ...group) {
+		expect := func(what string, want ...int) {
 			t.Helper()
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
-			if len(got) != len(want) {
-				t.Fatalf("%s: %v, want %v", what, got, want)
+			if !slices.Equal(sizes, want) {
+				t.Errorf("%s: groups of %v, want %v", what, sizes, want)
 			}
-			for i := range got {
-				if got[i] != want[i] {
-					t.Errorf("%s: %v, want %v", what, got, want)
-				}
+			sizes = nil
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.loop()
+		}()
+		group := func(n int) []*add {
+			g := make([]*add, n)
+			for i := range g {
+				g[i] = &add{}
 			}
-			got = nil
+			return g
 		}
-		add1 := func() { b.put(&add{msg: streamed{}}) }
-		call := func() { b.put(&add{}) }
-		since := func() time.Duration { return time.Since(begun) }
-
-		add1()
-		expect("one after a pause", group{1, 0})
-		add1()
-		add1()
-		expect("two soon after")
-		time.Sleep(linger)
-		expect("a little later", group{2, linger})
-
-		add1()
-		expect("again")
-		call()
-		expect("with a caller", group{2, since()})
-		call()
-		expect("a caller alone", group{1, since()})
-
-		// The hurry of one that is served already is nothing to those after it.
-		time.Sleep(time.Second)
-		for range 3 {
-			add1()
-			synctest.Wait()
-			time.Sleep(linger)
+		b.put(&add{})
+		expect("a caller alone", 1)
+		for n := range maxParallel - 1 {
+			b.run(group(2 + n))
+			expect("a group of the stream", 2+n)
 		}
+		// All places are taken.
+		ran := make(chan struct{})
+		go func() {
+			b.run(group(7))
+			close(ran)
+		}()
+		expect("a group that waits")
+		select {
+		case <-ran:
+			t.Error("a group was taken that has no place")
+		default:
+		}
+		hold <- struct{}{}
+		<-ran
+		expect("its turn", 7)
+		for range 5 {
+			b.put(&add{})
+		}
+		expect("callers that wait")
+		hold <- struct{}{}
+		expect("those that waited, together", 5)
+		for range 2*maxBatch + 1 {
+			go b.put(&add{})
+		}
+		expect("a crowd that waits")
+		close(hold)
 		synctest.Wait()
-		mu.Lock()
-		got = nil
-		mu.Unlock()
-		for range maxBatch {
-			add1()
-		}
-		synctest.Wait()
-		mu.Lock()
-		n := 0
-		for _, g := range got {
-			n += g.n
-		}
-		if len(got) > 3 || n < maxBatch/2 {
-			t.Errorf("a crowd: %v", got)
-		}
-		mu.Unlock()
 		b.close()
-		wg.Wait()
+		<-ended
+		mu.Lock()
+		defer mu.Unlock()
+		total := 0
+		for _, n := range sizes {
+			if total += n; n > maxBatch {
+				t.Errorf("a group of %d, more than %d", n, maxBatch)
+			}
+		}
+		if total != 2*maxBatch+1 {
+			t.Errorf("%d of %d were run when the batcher had ended", total, 2*maxBatch+1)
+		}
+	})
+}
+
+// TestBatcherEnd: the end waits for what is still under way.
+func TestBatcherEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		b := newBatcher(func([]*add) { <-hold })
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.loop()
+		}()
+		b.run([]*add{{}})
+		b.put(&add{})
+		b.close()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("the batcher has ended while a group was under way")
+		default:
+		}
+		close(hold)
+		<-ended
 	})
 }

@@ -15,14 +15,15 @@
 //
 // # How it works
 //
-//	TIMERS_ADD ──▶ reader ──┐
-//	                        ├─▶ batcher ──▶ validate ──▶ store.Create ──▶ done
-//	timers.api.add ─────────┘   (whatever waits, up to maxBatch; maxParallel at a time)
+//	TIMERS_ADD ──▶ what came in 2 ms ───┐
+//	                                    ├─▶ validate ──▶ store.Create ──▶ done
+//	timers.api.add ──▶ whatever waits ──┘   (up to maxBatch; maxParallel groups at a time)
 //
-// Adds are grouped by what waits while earlier groups are being written: an add
-// alone is written at once, a flood in large groups. What comes by the stream has
-// been answered, and waits up to 2 ms for company if a group has just begun. Cancels that come many at a
-// time share a short way; see cancel.go.
+// Adds of the stream come in groups 2 ms apart, or less where many wait: whoever
+// published them has been answered. One after a pause is written at once. Those of
+// the API are grouped by what waits while earlier groups are being written, so
+// that one alone is written at once. Cancels that come many at a time share a short way;
+// see cancel.go.
 //
 // # How it fails
 //

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -22,7 +22,7 @@ type Store interface {
 	Geometry() schemas.Geometry
 	Retention() time.Duration
 	Conn() *nats.Conn
-	AddConsumer(ctx context.Context) (jetstream.Consumer, error)
+	ReadAdds(ctx context.Context) (*store.AddReader, error)
 	RegisterService(ctx context.Context, svc string) error
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
@@ -64,17 +64,14 @@ const (
 	maxBatch    = 512  // adds validated and written together
 	maxParallel = 4    // such groups at a time
 	maxFanOut   = 16   // duplicates looked at, or refusals published, at a time by one group
-	pullBuffer  = 1024 // written well within the consumer's ack wait, also when each write is synced
-	pullBytes   = 32 << 20
 	apiAdds     = 1024 // adds under way for callers of the API; more are refused
 	apiParallel = 256  // other requests at a time
 	apiSlow     = 8    // lists and replays at a time
 	apiTimeout  = 4 * time.Second
 	retryPause  = 100 * time.Millisecond
-	drainPause  = 10 * time.Millisecond // without an add that was pulled: none is left
 	retryMax    = 2 * time.Second
+	steady      = 10 * time.Second // of reading, after which a failure is a new one
 	drainBound  = 5 * time.Second
-	renewAfter  = 10 * time.Second // of errors the consumer is made sure of
 )
 
 // Router serves adds and the API on one node. Nodes share the work.
@@ -145,9 +142,9 @@ func (r *Router) Start(ctx context.Context) error {
 	if err := r.o.Time.Ready(ctx); err != nil {
 		return fmt.Errorf("router: the cluster's time is not known: %w", err)
 	}
-	msgs, err := r.consume(ctx)
+	adds, err := r.o.Store.ReadAdds(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("router: %w", err)
 	}
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	pull, pulling := context.WithCancel(run)
@@ -157,7 +154,7 @@ func (r *Router) Start(ctx context.Context) error {
 	for range cancelWorkers {
 		r.wg.Go(r.cancelLoop)
 	}
-	r.reading.Go(func() { r.readAll(pull, msgs) })
+	r.reading.Go(func() { r.readAll(pull, adds) })
 	if err := r.serveAPI(); err != nil {
 		cancel(errStopping)
 		r.shut()
@@ -230,96 +227,78 @@ func (r *Router) open() bool {
 	return true
 }
 
-// consume begins to pull adds.
-func (r *Router) consume(ctx context.Context) (jetstream.MessagesContext, error) {
-	cons, err := r.o.Store.AddConsumer(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
-	msgs, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(pullBuffer, pullBytes), jetstream.PullHeartbeat(2*time.Second), jetstream.PullExpiry(10*time.Second))
-	if err != nil {
-		return nil, fmt.Errorf("router: consume %s: %w", schemas.StreamAdd, err)
-	}
-	return msgs, nil
-}
-
-// readAll reads adds until ctx ends, anew when the consumer was deleted, or
-// might have been.
-func (r *Router) readAll(ctx context.Context, msgs jetstream.MessagesContext) {
+// readAll reads adds until ctx ends, anew when nothing more is heard of the
+// consumer: it may be gone, and is made sure of then.
+func (r *Router) readAll(ctx context.Context, adds *store.AddReader) {
+	wait := retryPause
 	for {
-		r.read(ctx, msgs)
+		begun := time.Now()
+		some, err := r.read(ctx, adds)
+		// Left unacknowledged, what has come would come to another router only after
+		// the consumer's ack wait.
+		r.take(adds.Rest())
 		if ctx.Err() != nil {
-			r.readRest(msgs)
 			return
 		}
-		msgs.Stop()
-		for {
-			r.o.Log.Warn().Str("consumer", store.RouterConsumer).Msg("the consumer of adds is silent or gone; making sure of it")
-			var err error
-			if msgs, err = r.consume(ctx); err == nil {
-				break
-			}
-			r.o.Log.Error().Err(err).Msg("adds cannot be consumed; trying again")
-			if !pause(ctx, retryMax) {
-				return
-			}
+		if some || time.Since(begun) > steady {
+			wait = retryPause // it is the first failure
+		}
+		if adds = r.again(ctx, err, &wait); adds == nil {
+			return
 		}
 	}
 }
 
-// read hands the adds of the stream to the batcher, until ctx or the iterator ends.
-func (r *Router) read(ctx context.Context, msgs jetstream.MessagesContext) {
-	var failing time.Time // since when
+// again makes another reader after an error, after a pause that grows; nil if ctx
+// has ended. One that fails time and again is logged more and more seldom.
+func (r *Router) again(ctx context.Context, err error, wait *time.Duration) *store.AddReader {
 	for {
-		m, err := msgs.Next(jetstream.NextContext(ctx))
-		switch {
-		case ctx.Err() != nil && err != nil, errors.Is(err, jetstream.ErrMsgIteratorClosed),
-			errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound):
-			return
-		case err != nil:
-			// A missed heartbeat, or a server that is gone: the iterator pulls anew.
-			if failing.IsZero() {
-				failing = time.Now()
-				r.o.Log.Warn().Err(err).Msg("adds cannot be read; trying again")
-			}
-			if time.Since(failing) > renewAfter || !pause(ctx, retryPause) {
-				return
-			}
-			continue
+		r.o.Log.Warn().Err(err).Str("consumer", store.RouterConsumer).Msg("adds cannot be read; trying again")
+		if !pause(ctx, *wait) {
+			return nil
 		}
-		failing = time.Time{}
-		r.take(m)
+		for !r.o.Store.Conn().IsConnected() { // which is logged elsewhere
+			if !pause(ctx, retryPause) {
+				return nil
+			}
+		}
+		*wait = min(2**wait, retryMax)
+		var adds *store.AddReader
+		if adds, err = r.o.Store.ReadAdds(ctx); err == nil {
+			return adds
+		}
 	}
 }
 
-// readRest finishes what was pulled already: left unacknowledged it would come to
-// another router only after the consumer's ack wait.
-func (r *Router) readRest(msgs jetstream.MessagesContext) {
-	msgs.Drain()
+// read takes the adds of the stream, until ctx or the reader ends. It reports
+// whether there were some.
+func (r *Router) read(ctx context.Context, adds *store.AddReader) (some bool, err error) {
 	for {
-		// Waits no longer for what comes, but takes what is there.
-		m, err := msgs.Next(jetstream.NextMaxWait(drainPause))
-		if err != nil || r.run.Err() != nil {
-			return
+		group, err := adds.Next(ctx, maxBatch)
+		some = some || len(group) > 0
+		r.take(group)
+		if err != nil {
+			return some, err
 		}
-		r.take(m)
 	}
 }
 
-// take hands one add to the batcher.
-func (r *Router) take(m jetstream.Msg) {
-	meta, err := m.Metadata()
-	if err != nil {
-		r.o.Log.Error().Err(err).Str("subject", m.Subject()).Msg("message without JetStream's metadata skipped")
-		return
+// take has adds of the stream processed, at most maxBatch at a time. It blocks
+// while enough of them are: the back-pressure of the way in.
+func (r *Router) take(group []*store.Add) {
+	for batch := range slices.Chunk(group, maxBatch) {
+		adds := make([]*add, 0, len(batch))
+		for _, m := range batch {
+			a := &add{
+				hdr: m.Header, data: m.Data, msg: m, seq: m.Seq, deliveries: m.Deliveries,
+				// Rounded up: a timer counted from the add is never early.
+				addedMs: m.Stored.Add(time.Millisecond - 1).UnixMilli(),
+			}
+			r.acks.deliver(a)
+			adds = append(adds, a)
+		}
+		r.batcher.run(adds)
 	}
-	a := &add{
-		hdr: m.Headers(), data: m.Data(), msg: m, seq: meta.Sequence.Stream, deliveries: meta.NumDelivered,
-		// Rounded up: a timer counted from the add is never early.
-		addedMs: meta.Timestamp.Add(time.Millisecond - 1).UnixMilli(),
-	}
-	r.acks.deliver(a)
-	r.batcher.put(a)
 }
 
 // pause waits for d, or returns false when ctx ends first.

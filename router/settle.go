@@ -57,7 +57,7 @@ func (r *Router) later(a *add, err error) {
 	r.m.delayed.WithLabelValues(string(code)).Inc()
 	wait := min(retryPause<<min(max(a.deliveries, 1)-1, 10), retryMax)
 	// If this fails, it comes again after the consumer's ack wait.
-	_ = a.msg.NakWithDelay(wait)
+	_ = a.msg.Nak(wait)
 }
 
 // refusal is an add and why it is refused.
@@ -100,7 +100,10 @@ func (r *Router) rejectOne(a *add, reason error) error {
 	// The sequence names the add: delivered again, it is rejected once.
 	m := store.Msg{Subject: schemas.SubjectRejected, Header: nats.Header{}, Data: a.data, MsgID: "add." + strconv.FormatUint(a.seq, 10)}
 	for name, values := range a.hdr {
-		if lower := strings.ToLower(name); !strings.HasPrefix(lower, "nats-") && !strings.HasPrefix(lower, "belfry-") {
+		switch lower := strings.ToLower(name); {
+		case strings.HasPrefix(lower, "nats-"), strings.HasPrefix(lower, "belfry-"):
+		case lower == "status", lower == "description": // a client would take it for the server's word
+		default:
 			m.Header[name] = values
 		}
 	}

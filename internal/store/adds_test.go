@@ -27,10 +27,7 @@ func TestRemoveAdds(t *testing.T) {
 func testRemoveAdds(t *testing.T, s *store.Store) {
 	const n = 300
 	ctx := t.Context()
-	cons, err := s.AddConsumer(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cons := addConsumer(t, s)
 	deliver := func(from, to uint64) (msgs []jetstream.Msg) {
 		t.Helper()
 		for seq := from; seq <= to; seq++ {

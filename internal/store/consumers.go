@@ -24,14 +24,6 @@ const (
 	serviceConsumerPrefix = "belfry_"
 )
 
-// AddConsumer is the routers' durable consumer of TIMERS_ADD, shared by all.
-func (s *Store) AddConsumer(ctx context.Context) (jetstream.Consumer, error) {
-	return s.consumer(ctx, schemas.StreamAdd, jetstream.ConsumerConfig{
-		Durable: RouterConsumer, FilterSubject: schemas.SubjectAdd, AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: RouterAckWait, MaxAckPending: RouterMaxAckPending, MaxDeliver: -1,
-	})
-}
-
 // Kind tells the two streams apart that functions consume.
 type Kind int
 
