@@ -249,10 +249,10 @@ func (r *Router) readAll(ctx context.Context, adds *store.AddReader) {
 	}
 }
 
-// again makes another reader after an error, after a pause that grows; nil if ctx
-// has ended. One that fails time and again is logged more and more seldom.
+// again makes another reader after an error, after a pause that grows to retryMax;
+// nil if ctx has ended.
 func (r *Router) again(ctx context.Context, err error, wait *time.Duration) *store.AddReader {
-	for {
+	for ctx.Err() == nil {
 		r.o.Log.Warn().Err(err).Str("consumer", store.RouterConsumer).Msg("adds cannot be read; trying again")
 		if !pause(ctx, *wait) {
 			return nil
@@ -268,6 +268,7 @@ func (r *Router) again(ctx context.Context, err error, wait *time.Duration) *sto
 			return adds
 		}
 	}
+	return nil
 }
 
 // read takes the adds of the stream, until ctx or the reader ends. It reports

@@ -1,6 +1,10 @@
 package store
 
-import "time"
+import (
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
 
 // SetShortTTL changes below which TTL a revision rolls up.
 func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }
@@ -16,6 +20,17 @@ const (
 	AddsMost  = addsMost
 	AddsBytes = addsBytes
 )
+
+// SetExpiry sets for how long the next requests wait; Left is what is still to come
+// of those before.
+func (r *AddReader) SetExpiry(d time.Duration) { r.expiry = d }
+func (r *AddReader) Left() int                 { return r.left }
+
+// Say has the reader read a message, as if it had come.
+func (r *AddReader) Say(m *nats.Msg) error {
+	_, err := r.read(nil, m)
+	return err
+}
 
 // Waiting is how many adds, and words of the server, have come and are not read.
 func (r *AddReader) Waiting() int { return len(r.arrived) }

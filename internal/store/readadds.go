@@ -46,9 +46,10 @@ const (
 	// within the consumer's ack wait, also when each write is synced.
 	addsMost = 1024
 	// addsSpare is room for what the server tells beside them: the end of a request,
-	// and heartbeats, once a second while a request waits.
-	addsSpare = 64
-	// addsBytes bounds what is asked for, so that large events do not fill memory.
+	// and heartbeats, once a second while a request waits, of which there are four at
+	// most.
+	addsSpare = 256
+	// addsBytes bounds each request, so that large events do not fill memory.
 	addsBytes = 32 << 20
 	// addsPace is how long after a group the next one comes, unless many wait: nobody
 	// waits for adds of the stream, and in groups of two or three each costs half as
@@ -62,10 +63,15 @@ const (
 // AddReader reads the adds that are delivered to one router. It is for one
 // goroutine.
 //
-// It asks for more while half of what it may hold is still to come, so that each
-// add has its place, whatever it is doing meanwhile. The client's iterator does
-// much the same, but takes an add without data and with a header named Status for
-// the server's word: that add came again and again, and ended the reading.
+// It asks for more when half of what it may hold was read, so that each add has its
+// place while the caller does something else. The client's iterator does much the
+// same, but takes an add without data and with a header named Status for the
+// server's word: that add came again and again, and ended the reading.
+//
+// What is left to come may be less than is noted: where a request is lost with the
+// consumer's leader, or holds precisely the bytes that it may, its end is not told.
+// If less than half is, more is asked for sooner; else no request is open at last,
+// no heartbeat is heard, and the reader ends.
 type AddReader struct {
 	nc      *nats.Conn
 	sub     *nats.Subscription
@@ -75,8 +81,10 @@ type AddReader struct {
 	forget  func()
 	timer   *time.Timer
 	bytes   int64
-	left    int       // asked for, and not read yet
-	last    time.Time // when the last group was read
+	expiry  time.Duration // of a request
+	asked   int           // for, by the last request
+	left    int           // asked for, and not read yet
+	last    time.Time     // when the last group was read
 }
 
 // ReadAdds makes sure of the routers' consumer of TIMERS_ADD, which they share,
@@ -87,7 +95,7 @@ func (s *Store) ReadAdds(ctx context.Context) (*AddReader, error) {
 		nc: s.nc, inbox: s.nc.NewInbox(), arrived: make(chan *nats.Msg, addsMost+addsSpare), broken: make(chan struct{}),
 		timer: time.NewTimer(time.Hour),
 		// A message that is larger than what is asked for would never be delivered.
-		bytes: max(addsBytes, 2*s.nc.MaxPayload()),
+		bytes: max(addsBytes, 2*s.nc.MaxPayload()), expiry: addsExpiry,
 	}
 	var ok bool
 	if r.forget, ok = s.pub.onBreak(func() { close(r.broken) }); !ok {
@@ -160,10 +168,11 @@ func (r *AddReader) ask() error {
 	if n < addsMost/2 {
 		return nil
 	}
-	req := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d,"max_bytes":%d}`, n, addsExpiry, tailHeartbeat, r.bytes)
+	req := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d,"max_bytes":%d}`, n, r.expiry, tailHeartbeat, r.bytes)
 	if err := r.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+schemas.StreamAdd+"."+RouterConsumer, r.inbox, req); err != nil {
 		return fmt.Errorf("%w: %w", errAddsEnd, err)
 	}
+	r.asked = n
 	r.left += n
 	return nil
 }
@@ -186,22 +195,28 @@ func (r *AddReader) wait(ctx context.Context) (*nats.Msg, error) {
 // read appends an add, or takes note of what the server says.
 func (r *AddReader) read(adds []*Add, m *nats.Msg) ([]*Add, error) {
 	if m.Reply != "" { // what is delivered can be acknowledged, whatever its headers say
-		r.left--
+		r.left = max(r.left-1, 0)
 		if a := r.add(m); a != nil {
 			adds = append(adds, a)
 		}
 		return adds, nil
 	}
+	const tooLarge = "Message Size Exceeds MaxBytes"
 	switch status, why := m.Header.Get("Status"), m.Header.Get("Description"); {
 	case status == "100": // a heartbeat
 	case status == "409" && strings.EqualFold(why, "Batch Completed"): // each of it was, or will be, counted
-	case status == "408", status == "409" && strings.EqualFold(why, "Message Size Exceeds MaxBytes"):
+	case status == "408", status == "409" && strings.EqualFold(why, tooLarge):
 		// A request that ends before all of it came.
-		if n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); err == nil {
-			r.left -= n
+		n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
+		if err != nil {
+			return adds, fmt.Errorf("%w: %s %s: %w", errAddsEnd, status, why, err)
 		}
+		if status == "409" && n == r.asked {
+			return adds, fmt.Errorf("the next add is larger than the %d bytes that are asked for", r.bytes)
+		}
+		r.left = max(r.left-n, 0)
 	default:
-		return adds, fmt.Errorf("%w: %s %s", errAddsEnd, status, why)
+		return adds, fmt.Errorf("%w: %s", errAddsEnd, strings.TrimSpace(status+" "+why))
 	}
 	return adds, nil
 }
@@ -219,8 +234,8 @@ func (r *AddReader) add(m *nats.Msg) *Add {
 	}
 }
 
-// Rest ends the reader and returns what was delivered to it before: nobody else
-// is given that until RouterAckWait has passed.
+// Rest ends the reader and returns what has come to it before: nobody else is given
+// that until RouterAckWait has passed, nor what the server has on its way.
 func (r *AddReader) Rest() []*Add {
 	defer r.forget()
 	defer r.timer.Stop()
