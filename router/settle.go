@@ -100,10 +100,7 @@ func (r *Router) rejectOne(a *add, reason error) error {
 	// The sequence names the add: delivered again, it is rejected once.
 	m := store.Msg{Subject: schemas.SubjectRejected, Header: nats.Header{}, Data: a.data, MsgID: "add." + strconv.FormatUint(a.seq, 10)}
 	for name, values := range a.hdr {
-		switch lower := strings.ToLower(name); {
-		case strings.HasPrefix(lower, "nats-"), strings.HasPrefix(lower, "belfry-"):
-		case lower == "status", lower == "description": // a client would take it for the server's word
-		default:
+		if !schemas.ReservedHeader(name) {
 			m.Header[name] = values
 		}
 	}

@@ -311,6 +311,14 @@ func takeBinary(hdr nats.Header, data []byte, contentType string) (parsed, error
 	return p, nil
 }
 
+// ReservedHeader reports whether a header, in any case, is NATS's or Belfry's own,
+// or one that a client would take for the server's word; what leaves with an event
+// has none of the user's under such a name.
+func ReservedHeader(name string) bool {
+	lower := strings.ToLower(name)
+	return strings.HasPrefix(lower, "nats-") || strings.HasPrefix(lower, "belfry-") || lower == "status" || lower == "description"
+}
+
 // keepHeaders remembers the headers that leave with the event: in binary mode
 // its attributes, in both modes the user's own. NATS's and Belfry's are theirs.
 // A line break could smuggle in another header; such headers are left out.
@@ -322,7 +330,7 @@ func (p *parsed) keepHeaders(hdr nats.Header) {
 	for name, values := range hdr {
 		lower := strings.ToLower(name)
 		switch {
-		case strings.HasPrefix(lower, "nats-"), strings.HasPrefix(lower, "belfry-"), lower == "status", lower == "description":
+		case ReservedHeader(lower):
 			continue
 		case p.mode == ModeStructured && (lower == headerContentType || strings.HasPrefix(lower, headerPrefix)):
 			continue

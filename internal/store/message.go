@@ -3,6 +3,7 @@ package store
 import (
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -40,9 +41,14 @@ func (m *message) encode(w *Write) {
 	}
 	m.data = w.Record.Append(m.data[:0])
 	clear(m.hdr)
-	m.set(0, jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(w.Rev, 10))
-	if w.TTL > 0 {
-		m.set(1, jetstream.MsgTTLHeader, ttlString(w.TTL))
+	m.cas(w.Rev, w.TTL)
+}
+
+// cas says which revision is replaced (0: none), and when the message expires.
+func (m *message) cas(rev uint64, ttl time.Duration) {
+	m.set(0, jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(rev, 10))
+	if ttl > 0 {
+		m.set(1, jetstream.MsgTTLHeader, ttlString(ttl))
 	}
 }
 

@@ -54,9 +54,14 @@ var errNoHeartbeat = errors.New("nothing was heard of the consumer")
 // roundRequest asks for a round.
 var roundRequest = fmt.Appendf(nil, `{"batch":%d,"no_wait":true,"expires":%d,"idle_heartbeat":%d}`, roundMost, roundExpiry, tailHeartbeat)
 
+// nextSubject is where a consumer is asked for messages.
+func nextSubject(stream, consumer string) string {
+	return "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + consumer
+}
+
 func newPuller(nc *nats.Conn, stream, consumer string) (*puller, error) {
 	p := &puller{
-		subject: "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + consumer, inbox: nc.NewInbox(), nc: nc,
+		subject: nextSubject(stream, consumer), inbox: nc.NewInbox(), nc: nc,
 		arrived: make(chan *nats.Msg, roundMost+roundSpare), timer: time.NewTimer(time.Hour),
 	}
 	var err error

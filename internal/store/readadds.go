@@ -169,7 +169,7 @@ func (r *AddReader) ask() error {
 		return nil
 	}
 	req := fmt.Appendf(nil, `{"batch":%d,"expires":%d,"idle_heartbeat":%d,"max_bytes":%d}`, n, r.expiry, tailHeartbeat, r.bytes)
-	if err := r.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+schemas.StreamAdd+"."+RouterConsumer, r.inbox, req); err != nil {
+	if err := r.nc.PublishRequest(nextSubject(schemas.StreamAdd, RouterConsumer), r.inbox, req); err != nil {
 		return fmt.Errorf("%w: %w", errAddsEnd, err)
 	}
 	r.asked = n
@@ -250,12 +250,7 @@ func (r *AddReader) Rest() []*Add {
 	for {
 		select {
 		case m := <-r.arrived:
-			if m.Reply == "" {
-				continue
-			}
-			if a := r.add(m); a != nil {
-				adds = append(adds, a)
-			}
+			adds, _ = r.read(adds, m) // what the server says does not matter any more
 		default:
 			return adds
 		}

@@ -19,13 +19,11 @@ func (s *Store) timerSubject(id schemas.TimerID) (subject, stream string) {
 	return sh.timer + id.String(), sh.stream
 }
 
-// casHeader says which revision is replaced (0: none), and when the message expires.
+// casHeader is the header of a write that is no record's; see message.cas.
 func casHeader(rev uint64, ttl time.Duration) nats.Header {
-	h := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(rev, 10)}}
-	if ttl > 0 {
-		h[jetstream.MsgTTLHeader] = []string{ttlString(ttl)}
-	}
-	return h
+	m := message{hdr: nats.Header{}}
+	m.cas(rev, ttl)
+	return m.hdr
 }
 
 // ttlString rounds up to the second, the server's resolution.
