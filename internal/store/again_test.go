@@ -1,8 +1,12 @@
 package store_test
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
@@ -17,9 +21,12 @@ func TestAskedAgain(t *testing.T) {
 	t.Parallel()
 	c := natstest.Cluster3(t)
 	survivor := c.Servers[0]
-	s := open(t, survivor.Connect(), func(c *store.Config) { c.Replicas, c.Timeout = 3, 10*time.Minute })
-	id := storetest.IDsOf(s.Geometry(), 0, 1)[0]
-	rev := storetest.CreateAll(t, s, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, s) + 60_000)}})[0]
+	// What is written once only is written with the usual time-out: a cluster that
+	// has just begun to exist may change its leader once more.
+	first := open(t, survivor.Connect(), func(c *store.Config) { c.Replicas = 3 })
+	id := storetest.IDsOf(first.Geometry(), 0, 1)[0]
+	rev := storetest.CreateAll(t, first, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, first) + 60_000)}})[0]
+	s := open(t, survivor.Connect(), func(c *store.Config) { c.Node, c.Replicas, c.Timeout = "n2", 3, 10*time.Minute })
 	stream := "KV_" + schemas.BucketTimers(0)
 	for _, other := range c.Servers[1:] {
 		other.Stop()
@@ -71,5 +78,100 @@ func TestAskedAgain(t *testing.T) {
 		}
 	case <-deadline:
 		t.Fatal("the tail is silent although the stream has a leader again")
+	}
+}
+
+// TestOpenAskedAgain: a server that loses the lead drops what it was asked without
+// an answer. Each of Open's requests is asked again then, long before its time-out.
+func TestOpenAskedAgain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, subject string
+		existing      bool // the store was opened before, with other limits
+	}{
+		{"account", "$JS.API.INFO", false},
+		{"look up", "$JS.API.STREAM.INFO.*", false},
+		{"make", "$JS.API.STREAM.CREATE.*", false},
+		{"make the probe", "$JS.API.STREAM.CREATE.BELFRY_PROBE_n1", false},
+		{"remove the probe", "$JS.API.STREAM.DELETE.*", false},
+		{"write what is written once", "$KV.clock.meta", false},
+		{"change", "$JS.API.STREAM.UPDATE.*", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			srv := natstest.Run(t)
+			if tt.existing {
+				open(t, srv.Connect()).Close()
+			}
+			dropped := make(chan struct{})
+			drop(t, srv, tt.subject, 1, func() { close(dropped) })
+			cfg := store.Config{Node: "n1", Geometry: storetest.Geometry, FiredMaxAge: 3 * time.Hour, Timeout: time.Hour}
+			opened := make(chan error, 1)
+			nc := srv.Connect()
+			go func() {
+				s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+				if err == nil {
+					s.Close()
+				}
+				opened <- err
+			}()
+			select {
+			case err := <-opened:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(2 * time.Minute):
+				t.Fatal("the request without an answer was not asked again")
+			}
+			select {
+			case <-dropped:
+			default:
+				t.Fatal("nothing was dropped: Open does not ask it")
+			}
+		})
+	}
+}
+
+// TestChangeUnanswered: a stream that cannot be changed since nobody answers is
+// waited for. It is no fault of the configuration, which would end the process.
+func TestChangeUnanswered(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	open(t, srv.Connect()).Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const asked = 3 // more than one try of Open
+	drop(t, srv, "$JS.API.STREAM.UPDATE.*", asked, cancel)
+	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry, FiredMaxAge: 3 * time.Hour, Timeout: 200 * time.Millisecond}
+	s, err := store.Open(ctx, srv.Connect(), cfg, zerolog.Nop())
+	if err == nil {
+		s.Close()
+		t.Fatal("it was opened")
+	}
+	if ctx.Err() == nil || schemas.CodeOf(err) == schemas.CodeConfig {
+		t.Fatalf("Open did not wait: %v", err)
+	}
+}
+
+// drop has a server drop the next n messages to a subject, which nobody answers
+// then, and calls after; what follows goes its way.
+func drop(t *testing.T, srv *natstest.Server, subject string, n int, after func()) {
+	t.Helper()
+	const aside = "dropped"
+	acc := srv.GlobalAccount()
+	nc := srv.Connect()
+	if _, err := nc.Subscribe(aside, func(*nats.Msg) {
+		if n--; n == 0 {
+			acc.RemoveMapping(subject)
+			after()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := acc.AddMapping(subject, aside); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -80,7 +80,7 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	st, err := s.js.Stream(ctx, schemas.StreamDead)
+	st, err := s.findStream(ctx, schemas.StreamDead)
 	if err != nil {
 		return nil, mapError("look up "+schemas.StreamDead, err)
 	}

@@ -126,7 +126,7 @@ func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	defer cancel()
 	var out []ConsumerHealth
 	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
-		stream, err := s.js.Stream(ctx, name)
+		stream, err := s.findStream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue // Streams tells
 		}
@@ -155,7 +155,7 @@ func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 func (s *Store) DeadCounts(ctx context.Context) (dead map[string]uint64, rejected uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	stream, err := s.js.Stream(ctx, schemas.StreamDead)
+	stream, err := s.findStream(ctx, schemas.StreamDead)
 	if err != nil {
 		return nil, 0, mapError("look up stream "+schemas.StreamDead, err)
 	}

@@ -192,7 +192,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", s.nc.ConnectedUrlRedacted(), v, minMajor, minMinor)
 	}
 	s.atomic = major > minMajor || minor >= atomicMinor
-	info, err := s.js.AccountInfo(ctx)
+	info, err := again(ctx, func(ctx context.Context, _ func()) (*jetstream.AccountInfo, error) { return s.js.AccountInfo(ctx) })
 	switch {
 	case err == nil:
 		s.consumers = manyConsumers
@@ -246,9 +246,12 @@ func (s *Store) create(ctx context.Context) error {
 	return nil
 }
 
-// createOnce creates a key unless it exists.
+// createOnce creates a key unless it exists. It is repeated if nobody answers: a
+// first write that took effect lets the second find what it wanted.
 func (s *Store) createOnce(ctx context.Context, subject string, data []byte) error {
-	_, err := s.putCAS(ctx, subject, data, 0, 0)
+	_, err := again(ctx, func(ctx context.Context, _ func()) (uint64, error) {
+		return s.putCAS(ctx, subject, data, 0, 0)
+	})
 	if errors.Is(err, ErrRevision) {
 		return nil
 	}

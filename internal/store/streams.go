@@ -59,7 +59,7 @@ func (s *Store) orDefault(n, def int64) int64 {
 // so before the first start only.
 func (s *Store) fitDefaults(ctx context.Context) error {
 	s.shrink = 1
-	if _, err := s.js.Stream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
+	if _, err := s.findStream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
 		return nil // made before; what is there keeps its limits
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return mapError("look up the last shard", err)
@@ -68,19 +68,19 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 		total := int64(defaultsTotal) / s.shrink
 		probe := s.stream(probeName+"_"+s.cfg.Node, "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
-		_, err := s.js.CreateStream(ctx, probe)
+		err := s.createStream(ctx, probe)
 		if err == nil {
-			return mapError("remove "+probe.Name, s.js.DeleteStream(ctx, probe.Name))
+			return s.deleteStream(ctx, probe.Name)
 		}
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && left < makeTries:
 			// A start of this node that was cut off, or had no answer, left one of another size.
 			left++
-			if err := s.js.DeleteStream(ctx, probe.Name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-				return mapError("remove "+probe.Name, err)
+			if err := s.deleteStream(ctx, probe.Name); err != nil {
+				return err
 			}
 		case !outOfStorage(err):
-			return cannotMake(fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), err)
+			return notDone("make", fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), "made", err)
 		case total <= leastTotal && taken < fitTries:
 			// The probes of other nodes that start for the first time may have it all.
 			taken, s.shrink = taken+1, 1
@@ -103,14 +103,20 @@ func outOfStorage(err error) bool {
 		api.ErrorCode == codeNoPeers && strings.Contains(api.Description, "insufficient storage"))
 }
 
-// cannotMake maps an error that is not about storage: a cluster that is not
-// whole, or has not elected yet, is to be waited for.
-func cannotMake(what string, err error) error {
-	var api *jetstream.APIError
-	if !errors.As(err, &api) || api.Code == 503 || api.ErrorCode == codeNoPeers {
-		return mapError("make "+what, err)
+// notDone maps why a stream could not be made or changed, which is not about
+// storage: a cluster that is not whole, or has not elected yet, is to be waited for.
+func notDone(do, what, done string, err error) error {
+	if !refusedForGood(err) {
+		return mapError(do+" "+what, err)
 	}
-	return schemas.Errorf(schemas.CodeConfig, "%s cannot be made: %w", what, err)
+	return schemas.Errorf(schemas.CodeConfig, "%s cannot be %s: %w", what, done, err)
+}
+
+// refusedForGood tells an answer that will be the same the next time from none,
+// and from that of a cluster that is not whole.
+func refusedForGood(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.Code != 503 && api.ErrorCode != codeNoPeers
 }
 
 func (s *Store) addConfig() jetstream.StreamConfig {
@@ -168,13 +174,13 @@ func (s *Store) shardConfig(n int) jetstream.StreamConfig {
 func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	have, err := s.js.Stream(ctx, want.Name)
+	have, err := s.findStream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = s.make(ctx, want)
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return err
 		}
-		have, err = s.js.Stream(ctx, want.Name) // another node was faster
+		have, err = s.findStream(ctx, want.Name) // another node was faster
 	}
 	if err != nil {
 		return mapError("look up stream "+want.Name, err)
@@ -210,14 +216,14 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	if more {
 		next.MaxConsumers = want.MaxConsumers
 	}
-	_, err = s.js.UpdateStream(ctx, next)
-	if err != nil && more {
+	err = s.updateStream(ctx, next)
+	if more && refusedForGood(err) {
 		// Not every version changes that; then the default stays.
 		next.MaxConsumers = got.MaxConsumers
-		_, err = s.js.UpdateStream(ctx, next)
+		err = s.updateStream(ctx, next)
 	}
 	if err != nil {
-		return schemas.Errorf(schemas.CodeConfig, "stream %s cannot be changed to the configured limits: %w", want.Name, err)
+		return notDone("change", "stream "+want.Name, "changed to the configured limits", err)
 	}
 	return nil
 }
@@ -252,12 +258,12 @@ const (
 // server, or the account, has no room for it after some tries.
 func (s *Store) make(ctx context.Context, want jetstream.StreamConfig) error {
 	for try := 1; ; try++ {
-		_, err := s.js.CreateStream(ctx, want)
+		err := s.createStream(ctx, want)
 		switch {
 		case err == nil, errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 			return err
 		case !outOfStorage(err):
-			return cannotMake("stream "+want.Name, err)
+			return notDone("make", "stream "+want.Name, "made", err)
 		case s.explicitBytes(want.Name) || want.MaxBytes <= leastBytes:
 			return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
 		case try >= makeTries:
