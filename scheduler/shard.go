@@ -20,6 +20,10 @@ const (
 	jumpRecheck = 5 * time.Millisecond
 	tailBuffer  = 1024
 	tailBurst   = 256 // tail records taken between two looks at the wheel
+	// keepEvery is after how many actions the lease is looked after. Each may wait
+	// for a place among the writes in flight, and a round of a busy shard has thousands:
+	// it took longer than the lease.
+	keepEvery = 64
 	// A hand-over does not wait longer for writes in flight, and for the clock.
 	drainBound   = 500 * time.Millisecond
 	releaseBound = 500 * time.Millisecond
@@ -27,6 +31,9 @@ const (
 	// minRenewWait is the least time that a write of the clock is given.
 	minRenewWait = 250 * time.Millisecond
 )
+
+// errSuspended has the core publish again later.
+var errSuspended = errors.New("firing is suspended")
 
 // started is what the monotonic clock is counted from.
 var started = time.Now()
@@ -100,6 +107,12 @@ type reign struct {
 	ctx     context.Context // ends with the reign
 	wg      sync.WaitGroup
 	renewed chan renewal
+
+	// As keep has found them last.
+	nowMs  int64
+	jumped bool
+	lost   bool
+	acts   int // performed since
 }
 
 // own fires the shard's timers until release is closed, which gives it back in
@@ -180,17 +193,15 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 	var events []Event
 	var waited Event // what ended the last wait
 	for {
-		now := r.o.Time.EarliestNs()
-		nowMs := now / int64(time.Millisecond)
 		// Before anything is done: the wait may have been longer than the lease.
-		jumped := r.checkTrust()
+		r.keep()
 		if waited != nil {
-			r.perform(r.core.Step(nowMs, waited))
+			r.perform(r.core.Step(r.nowMs, waited))
 			waited = nil
 		}
 		events = r.in.take(events)
 		for i, ev := range events {
-			r.perform(r.core.Step(nowMs, ev))
+			r.perform(r.core.Step(r.nowMs, ev))
 			events[i] = nil
 		}
 		for range tailBurst {
@@ -198,11 +209,14 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 			if ev == nil {
 				break
 			}
-			r.perform(r.core.Step(nowMs, ev))
+			r.perform(r.core.Step(r.nowMs, ev))
 		}
-		r.perform(r.core.Step(nowMs, EvTick{}))
+		r.perform(r.core.Step(r.nowMs, EvTick{}))
+		if r.lost {
+			return false
+		}
 		r.maybeRenew()
-		timer.Reset(r.sleep(jumped))
+		timer.Reset(r.sleep())
 		var tail, scan chan Event
 		if r.core.WantsTail() {
 			tail, scan = r.tail, r.scan
@@ -221,6 +235,24 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 				return false
 			}
 		}
+	}
+}
+
+// keep reads the time and looks after the lease: it takes what the last renewal
+// came to, and begins the next one when it is due.
+func (r *reign) keep() {
+	r.acts = 0
+	select {
+	case res := <-r.renewed:
+		if !r.onRenewed(res) {
+			r.lost = true
+		}
+	default:
+	}
+	r.nowMs = r.o.Time.EarliestNs() / int64(time.Millisecond)
+	r.jumped = r.checkTrust()
+	if !r.lost {
+		r.maybeRenew()
 	}
 }
 
@@ -258,8 +290,8 @@ func (r *reign) checkTrust() (jumped bool) {
 	return jumped
 }
 
-func (r *reign) sleep(jumped bool) time.Duration {
-	if jumped {
+func (r *reign) sleep() time.Duration {
+	if r.jumped {
 		return jumpRecheck
 	}
 	d := maxSleep
@@ -349,7 +381,11 @@ func (r *reign) onRenewed(res renewal) bool {
 // next owner need not wait for the lease.
 func (r *reign) release() {
 	r.perform(r.core.Drain(r.o.Time.EarliestNs() / int64(time.Millisecond)))
-	if !r.drain() {
+	idle := r.drain()
+	if r.lost {
+		return
+	}
+	if !idle {
 		r.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at the release: the next owner confirms them")
 	}
 	if _, idle := r.t.NextWrite(); !idle {
@@ -385,11 +421,10 @@ func (r *reign) drain() bool {
 		case <-ctx.Done():
 			return false
 		case <-r.in.wake:
-			r.checkTrust()
-			now := r.o.Time.EarliestNs() / int64(time.Millisecond)
+			r.keep()
 			events = r.in.take(events)
 			for _, ev := range events {
-				r.perform(r.core.Step(now, ev))
+				r.perform(r.core.Step(r.nowMs, ev))
 			}
 		}
 	}
@@ -399,12 +434,23 @@ func (r *reign) drain() bool {
 // perform carries out actions; answers come back through the inbox.
 func (r *reign) perform(actions []Action) {
 	for _, a := range actions {
+		if r.acts++; r.acts == keepEvery {
+			r.keep()
+		}
+		if r.lost {
+			return // what is claimed is the next owner's
+		}
 		switch a := a.(type) {
 		case ActClaim:
 			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record}, func(res store.Result) {
 				r.in.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 			})
 		case ActPublish:
+			if r.core.Paused() {
+				// The lease ran out since it was decided: see Core.Pause.
+				r.in.put(EvPublished{ID: a.ID, Err: errSuspended})
+				continue
+			}
 			r.publish(a)
 		case ActFinish:
 			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}, func(res store.Result) {
