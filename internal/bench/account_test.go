@@ -123,13 +123,12 @@ func TestSettled(t *testing.T) {
 		t.Fatal(err)
 	}
 	var v Verified
-	st.verify(&v, schemas.StateSuccess)
-	if v.Wrong != 0 || st.final != 30 {
-		t.Errorf("%+v, %d final", v, st.final)
+	if err := records.verify(ctx, &v); err != nil || v.Wrong != 0 || st.final != 30 {
+		t.Errorf("%v, %+v, %d final", err, v, st.final)
 	}
-	st.verify(&v, schemas.StateCancelled)
-	if v.Wrong != 30 || v.Why["success, not cancelled"] != 30 {
-		t.Errorf("%+v", v)
+	records.want = schemas.StateCancelled
+	if err := records.verify(ctx, &v); err != nil || v.Wrong != 30 || v.Why["success, not cancelled; success at the end"] != 30 {
+		t.Errorf("%v, %+v", err, v)
 	}
 }
 
@@ -165,8 +164,11 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var v Verified
-	if st.verify(&v, schemas.StateSuccess); v.Wrong != 0 || st.final != 30 {
-		t.Errorf("%+v, %d final", v, st.final)
+	if err := records.verify(ctx, &v); err != nil || v.Wrong != 0 || st.final != 30 {
+		t.Errorf("%v, %+v, %d final", err, v, st.final)
+	}
+	if records.st.state[7] = schemas.StateDelivered; records.verify(ctx, &v) != nil || v.Why["delivered, not success; none at the end"] != 1 {
+		t.Errorf("%+v", v)
 	}
 	if _, err := late.settled(ctx, e.progress()); err == nil || !strings.Contains(err.Error(), "give a longer retention") {
 		t.Errorf("%v", err)

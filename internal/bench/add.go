@@ -56,7 +56,9 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 		return nil, err
 	}
 	r.Verified = Verified{Expected: e.Count, Found: st.known}
-	st.verify(&r.Verified, schemas.StatePending)
+	if err := records.verify(ctx, &r.Verified); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 

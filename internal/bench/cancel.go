@@ -78,7 +78,9 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 		return nil, err
 	}
 	r.Verified.Expected, r.Verified.Found = e.Count, st.final
-	st.verify(&r.Verified, schemas.StateCancelled)
+	if err := records.verify(ctx, &r.Verified); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 

@@ -130,7 +130,9 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 		return nil, err
 	}
 	r.Verified = acc.Verified
-	st.verify(&r.Verified, schemas.StateSuccess)
+	if err := records.verify(ctx, &r.Verified); err != nil {
+		return nil, err
+	}
 	r.figure("timers due", float64(e.Rate), "1/s")
 	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
 	use.figures(r, count)
