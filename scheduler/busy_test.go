@@ -77,3 +77,101 @@ func TestLeaseKeptWhileBusy(t *testing.T) {
 		t.Errorf("%d writes in a row without one of the clock", c.most)
 	}
 }
+
+// halted is a store of which one publish stands still until it is let go, amid a
+// round of its owner; until then no clock is written. It notes what is published
+// afterwards before the lease is renewed.
+type halted struct {
+	*store.Store
+
+	mu      sync.Mutex
+	stands  chan struct{} // closed when the publish stands still
+	letGo   chan struct{}
+	halt    bool
+	doubted bool // the lease has run out, and no clock was written since
+	wrong   int
+}
+
+func (h *halted) PublishAsync(m store.Msg, done func(uint64, bool, error)) {
+	h.mu.Lock()
+	first := !h.halt
+	h.halt = true
+	if h.doubted {
+		h.wrong++
+	}
+	h.mu.Unlock()
+	if first {
+		close(h.stands)
+		<-h.letGo
+		h.mu.Lock()
+		h.doubted = true
+		h.mu.Unlock()
+	}
+	h.Store.PublishAsync(m, done)
+}
+
+func (h *halted) WriteClock(ctx context.Context, shard int, clock store.Clock, rev uint64) (uint64, error) {
+	select {
+	case <-h.stands:
+		// What was begun before counts for nothing when it is answered so much later.
+		select {
+		case <-h.letGo:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	default:
+	}
+	rev, err := h.Store.WriteClock(ctx, shard, clock, rev)
+	if err == nil {
+		h.mu.Lock()
+		h.doubted = false
+		h.mu.Unlock()
+	}
+	return rev, err
+}
+
+// TestHaltAmidRound: an owner that stands still amid a round of its work, for longer
+// than its lease, publishes nothing more of that round before it knows that the
+// shard is still its own. Each timer fires once, also if another has taken it.
+func TestHaltAmidRound(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("taken=%v", taken), func(t *testing.T) {
+			t.Parallel()
+			srv := natstest.Run(t)
+			cfg := store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 600}}
+			h := &halted{stands: make(chan struct{}), letGo: make(chan struct{})}
+			a := start(t, srv, "a", cfg, func(o *scheduler.Options) {
+				h.Store = o.Store.(*store.Store)
+				o.Store = h
+			})
+			ownsAll(t, a)
+			const count = 200
+			due := nowMs() + 1000
+			var ws []store.Write
+			for i := range count {
+				ws = append(ws, timer(fmt.Sprint(i), due))
+			}
+			create(t, a.store, ws...)
+			select {
+			case <-h.stands:
+			case <-time.After(bound):
+				t.Fatal("nothing was published")
+			}
+			if taken {
+				owns(t, 1, start(t, srv, "b", cfg, nil))
+			} else {
+				time.Sleep(2 * time.Second) // twice the lease
+			}
+			close(h.letGo)
+			if got := fired(t, a.nc, count); len(got) != count {
+				t.Fatalf("%d different events, want %d", len(got), count)
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.wrong > 0 {
+				t.Errorf("%d events were published before the lease was renewed", h.wrong)
+			}
+		})
+	}
+}

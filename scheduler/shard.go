@@ -20,10 +20,11 @@ const (
 	jumpRecheck = 5 * time.Millisecond
 	tailBuffer  = 1024
 	tailBurst   = 256 // tail records taken between two looks at the wheel
-	// keepEvery is after how many actions the lease is looked after. Each may wait
-	// for a place among the writes in flight, and a round of a busy shard has thousands:
-	// it took longer than the lease.
+	// A round of a busy shard has thousands of actions, and each may wait for a place
+	// among the writes in flight: it took longer than the lease. So that is looked
+	// after whenever so many are done, or so much time has gone.
 	keepEvery = 64
+	keepFor   = 50 * time.Millisecond
 	// A hand-over does not wait longer for writes in flight, and for the clock.
 	drainBound   = 500 * time.Millisecond
 	releaseBound = 500 * time.Millisecond
@@ -109,10 +110,12 @@ type reign struct {
 	renewed chan renewal
 
 	// As keep has found them last.
-	nowMs  int64
-	jumped bool
-	lost   bool
-	acts   int // performed since
+	nowMs    int64
+	jumped   bool
+	lost     bool
+	keptAt   time.Duration
+	acts     int // performed since
+	draining bool
 }
 
 // own fires the shard's timers until release is closed, which gives it back in
@@ -241,7 +244,7 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 // keep reads the time and looks after the lease: it takes what the last renewal
 // came to, and begins the next one when it is due.
 func (r *reign) keep() {
-	r.acts = 0
+	r.acts, r.keptAt = 0, monotonic()
 	select {
 	case res := <-r.renewed:
 		if !r.onRenewed(res) {
@@ -251,7 +254,7 @@ func (r *reign) keep() {
 	}
 	r.nowMs = r.o.Time.EarliestNs() / int64(time.Millisecond)
 	r.jumped = r.checkTrust()
-	if !r.lost {
+	if !r.lost && !r.draining {
 		r.maybeRenew()
 	}
 }
@@ -380,6 +383,7 @@ func (r *reign) onRenewed(res renewal) bool {
 // release lets what is in flight finish and gives the clock back, so that the
 // next owner need not wait for the lease.
 func (r *reign) release() {
+	r.draining = true
 	r.perform(r.core.Drain(r.o.Time.EarliestNs() / int64(time.Millisecond)))
 	idle := r.drain()
 	if r.lost {
@@ -416,7 +420,7 @@ func (r *reign) drain() bool {
 	ctx, cancel := context.WithTimeout(r.ctx, drainBound)
 	defer cancel()
 	var events []Event
-	for !r.core.Idle() {
+	for !r.core.Idle() && !r.lost {
 		select {
 		case <-ctx.Done():
 			return false
@@ -434,7 +438,7 @@ func (r *reign) drain() bool {
 // perform carries out actions; answers come back through the inbox.
 func (r *reign) perform(actions []Action) {
 	for _, a := range actions {
-		if r.acts++; r.acts == keepEvery {
+		if r.acts++; r.acts >= keepEvery || monotonic()-r.keptAt > keepFor {
 			r.keep()
 		}
 		if r.lost {
@@ -446,8 +450,8 @@ func (r *reign) perform(actions []Action) {
 				r.in.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 			})
 		case ActPublish:
-			if r.core.Paused() {
-				// The lease ran out since it was decided: see Core.Pause.
+			if r.core.Paused() || !r.t.Trusted(monotonic()) {
+				// The lease ran out since it was decided; see Core.Pause.
 				r.in.put(EvPublished{ID: a.ID, Err: errSuspended})
 				continue
 			}
