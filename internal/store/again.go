@@ -31,8 +31,11 @@ func again[T any](ctx context.Context, try func(ctx context.Context, heard func(
 	patience.Stop()
 	silent := errors.Is(context.Cause(first), errSilent)
 	cancel(nil)
-	if err == nil || !silent || ctx.Err() != nil {
+	if err == nil || !silent {
 		return v, err
+	}
+	if err := ctx.Err(); err != nil {
+		return v, err // and not that the first try was cut off
 	}
 	type answer struct {
 		v   T

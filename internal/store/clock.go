@@ -38,7 +38,7 @@ func (s *Store) createClock(ctx context.Context, shard int) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	return s.createOnce(ctx, clockSubject(shard), b)
+	return s.createOnce(ctx, clockStream, clockSubject(shard), b)
 }
 
 // ReadClock reads a shard's clock from the leader.

@@ -236,7 +236,7 @@ func (s *Store) create(ctx context.Context) error {
 		p := "$KV." + schemas.BucketTimers(n) + "."
 		sh := &s.subjects[n]
 		sh.stream, sh.timer, sh.slot, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"meta"
-		if err := s.createOnce(ctx, p+"meta", []byte("belfry")); err != nil {
+		if err := s.createOnce(ctx, sh.stream, p+"meta", []byte("belfry")); err != nil {
 			return err
 		}
 		if err := s.createClock(ctx, n); err != nil {
@@ -246,16 +246,20 @@ func (s *Store) create(ctx context.Context) error {
 	return nil
 }
 
-// createOnce creates a key unless it exists. It is repeated if nobody answers: a
-// first write that took effect lets the second find what it wanted.
-func (s *Store) createOnce(ctx context.Context, subject string, data []byte) error {
+// createOnce creates a key unless it exists. It is repeated if nobody answers.
+func (s *Store) createOnce(ctx context.Context, stream, subject string, data []byte) error {
 	_, err := again(ctx, func(ctx context.Context, _ func()) (uint64, error) {
 		return s.putCAS(ctx, subject, data, 0, 0)
 	})
-	if errors.Is(err, ErrRevision) {
-		return nil
+	if !errors.Is(err, ErrRevision) {
+		return err
 	}
-	return err
+	// It is there, or a first write is on its way to the other servers yet, and may
+	// still come to nothing: a leader refuses the second one in both cases.
+	if _, err := s.getLast(ctx, stream, subject); !errors.Is(err, schemas.ErrNotFound) {
+		return err
+	}
+	return schemas.Errorf(schemas.CodeUnavailable, "write %s: JetStream has not decided on it yet", subject)
 }
 
 // recordGeometry takes the recorded geometry, or records the one asked for.
@@ -273,7 +277,7 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
-		if err := s.createOnce(ctx, metaSubject, b); err != nil {
+		if err := s.createOnce(ctx, clockStream, metaSubject, b); err != nil {
 			return err
 		}
 		m, err = s.readMeta(ctx)
