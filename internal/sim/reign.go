@@ -13,7 +13,9 @@ import (
 
 // This file is scheduler's shard.go for one goroutine: the loop around a core. Its
 // order of doing things is that of the real loop, including that what a select
-// finds ready first is a matter of chance.
+// finds ready first is a matter of chance. A turn of it takes no time here, so a
+// renewal never falls due amid one, and no lease runs out there; where in a turn it
+// is begun, and what the core is like then, varies from turn to turn instead.
 
 // Bounds of scheduler's loop.
 const (
@@ -44,6 +46,9 @@ type reign struct {
 	releasing bool
 	ended     bool
 	suspended bool
+	draining  bool
+	turn      int // of the loop
+	acts      int // performed in it
 
 	markMs, sweptMs int64
 	written         store.Clock
@@ -136,8 +141,19 @@ func (r *reign) iterate() {
 	if r.ended {
 		return
 	}
+	r.turn++
+	r.acts = 0
+	if res := r.renewed; res != nil {
+		r.renewed = nil
+		if !r.onRenewed(res) {
+			return
+		}
+	}
 	r.nowMs = r.n.earliestNs() / int64(time.Millisecond)
 	jumped := r.checkTrust()
+	if r.turn%3 == 0 {
+		r.maybeRenew()
+	}
 	events := r.inbox
 	r.inbox = nil
 	for _, ev := range events {
@@ -294,6 +310,7 @@ func (r *reign) onRenewed(res *renewal) bool {
 // release is the loop's own once it has ended, so nothing else steps the core.
 func (r *reign) release(p *proc) {
 	r.waking = true // the loop is over
+	r.draining = true
 	r.timer++
 	r.perform(r.core.Drain(r.n.earliestNs() / int64(time.Millisecond)))
 	until := r.n.mono() + drainBound
@@ -345,6 +362,9 @@ func (r *reign) release(p *proc) {
 
 func (r *reign) perform(actions []scheduler.Action) {
 	for _, a := range actions {
+		if r.acts++; r.turn%3 == 1 && r.acts == 1+r.turn%5 && !r.draining {
+			r.maybeRenew()
+		}
 		r.act(a)
 	}
 }
