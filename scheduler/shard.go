@@ -383,8 +383,8 @@ func (r *reign) onRenewed(res renewal) bool {
 // release lets what is in flight finish and gives the clock back, so that the
 // next owner need not wait for the lease.
 func (r *reign) release() {
-	r.draining = true
 	r.perform(r.core.Drain(r.o.Time.EarliestNs() / int64(time.Millisecond)))
+	r.draining = true // the clock is written once more, when all is done
 	idle := r.drain()
 	if r.lost {
 		return

@@ -316,6 +316,12 @@ func (r *reign) release(p *proc) {
 	until := r.n.mono() + drainBound
 	for !r.core.Idle() && r.n.mono() < until {
 		p.sleepOr(until-r.n.mono(), &r.drained)
+		if res := r.renewed; res != nil {
+			r.renewed = nil
+			if !r.onRenewed(res) {
+				return
+			}
+		}
 		r.checkTrust()
 		events := r.inbox
 		r.inbox = nil
