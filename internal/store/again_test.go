@@ -2,12 +2,14 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
@@ -220,24 +222,55 @@ func TestOpenUndecided(t *testing.T) {
 	}
 	opened := make(chan error, 1)
 	go func() {
-		s, err := store.Open(t.Context(), nc, store.Config{Node: "n1", Replicas: 3, Geometry: storetest.Geometry}, zerolog.Nop())
-		if err == nil {
-			s.Close()
+		for {
+			began := time.Now()
+			s, err := store.Open(t.Context(), nc, store.Config{Node: "n1", Replicas: 3, Geometry: storetest.Geometry}, zerolog.Nop())
+			if err == nil {
+				s.Close()
+			}
+			// A minute in which nobody could decide it is not what this is about.
+			if !errors.Is(err, schemas.ErrUnavailable) || time.Since(began) < 50*time.Second {
+				opened <- err
+				return
+			}
 		}
-		opened <- err
 	}()
 	for range 2 {
 		select {
 		case <-asked:
-		case <-time.After(10 * time.Second):
-			// The leader, who has nobody left, has given up before Open came to it.
-			t.Log("it was not asked twice")
+		case <-time.After(5 * time.Second):
+			t.Log("it was not asked twice: the leader, who has nobody left, has given up before Open came to it")
 		}
 	}
 	for _, other := range others {
 		other.Start()
 	}
-	if err := <-opened; err != nil {
+	select {
+	case err := <-opened:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(4 * time.Minute):
+		t.Fatal("Open is waiting still")
+	}
+}
+
+// TestProbeTaken: what a start that was cut off has left is removed by the next one,
+// also if another node has made all streams meanwhile.
+func TestProbeTaken(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	open(t, nc).Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
 		t.Fatal(err)
+	}
+	const name = "BELFRY_PROBE_n1"
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	open(t, nc)
+	if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the probe is there still: %v", err)
 	}
 }

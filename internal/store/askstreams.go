@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -35,20 +36,34 @@ func (s *Store) updateStream(ctx context.Context, cfg jetstream.StreamConfig) er
 	return err
 }
 
+// Bounds of deleteStream.
+const (
+	deleteTries = 5
+	deletePause = time.Second
+)
+
 // deleteStream deletes a stream; one that is not there is no error. That it is not
-// there says nothing to a repetition: the leader says so as soon as a first request
-// is on its way to the other servers, and that may come to nothing.
+// there says little to a repetition: the leader says so as soon as a first request
+// is on its way to the other servers, and that may come to nothing. So it is asked
+// anew when that must have been decided.
 func (s *Store) deleteStream(ctx context.Context, name string) error {
-	var tries atomic.Int32
-	_, err := again(ctx, func(ctx context.Context, _ func()) (struct{}, error) {
-		tries.Add(1)
-		return struct{}{}, s.js.DeleteStream(ctx, name)
-	})
-	switch {
-	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return mapError("remove "+name, err)
-	case tries.Load() > 1:
-		return schemas.Errorf(schemas.CodeUnavailable, "remove %s: JetStream has not decided on it yet", name)
+	for range deleteTries {
+		var asked atomic.Int32
+		_, err := again(ctx, func(ctx context.Context, _ func()) (struct{}, error) {
+			asked.Add(1)
+			return struct{}{}, s.js.DeleteStream(ctx, name)
+		})
+		switch {
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return mapError("remove "+name, err)
+		case asked.Load() == 1:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return mapError("remove "+name, ctx.Err())
+		case <-time.After(deletePause):
+		}
 	}
-	return nil
+	return schemas.Errorf(schemas.CodeUnavailable, "remove %s: JetStream does not say in time whether it is gone", name)
 }

@@ -211,6 +211,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 // create makes every stream and bucket, in an order that a second node, or a
 // second try, can join at any point.
 func (s *Store) create(ctx context.Context) error {
+	s.removeProbe(ctx)
 	for _, cfg := range []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig()} {
 		if err := s.ensure(ctx, cfg); err != nil {
 			return err

@@ -59,22 +59,14 @@ func (s *Store) orDefault(n, def int64) int64 {
 // so before the first start only.
 func (s *Store) fitDefaults(ctx context.Context) error {
 	s.shrink = 1
-	probeStream := probeName + "_" + s.cfg.Node
 	if _, err := s.findStream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
-		// Made before; what is there keeps its limits. A start that was cut off may have
-		// left its probe, and another node have made the rest.
-		if _, err := s.findStream(ctx, probeStream); err == nil {
-			if err := s.deleteStream(ctx, probeStream); err != nil {
-				s.log.Warn().Err(err).Str("stream", probeStream).Msg("a start that was cut off has left a stream, which takes room and could not be removed")
-			}
-		}
-		return nil
+		return nil // made before; what is there keeps its limits
 	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return mapError("look up the last shard", err)
 	}
 	for left, taken := 0, 0; ; {
 		total := int64(defaultsTotal) / s.shrink
-		probe := s.stream(probeStream, "Belfry: measures the room for its streams", total+total/spareParts)
+		probe := s.stream(s.probe(), "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
 		err := s.createStream(ctx, probe)
 		if err == nil {
@@ -102,6 +94,20 @@ func (s *Store) fitDefaults(ctx context.Context) error {
 		default:
 			s.shrink *= 2
 		}
+	}
+}
+
+// probe is the name of the stream that measures the room.
+func (s *Store) probe() string { return probeName + "_" + s.cfg.Node }
+
+// removeProbe removes what a start of this node that was cut off has left: it takes
+// room from all that follows.
+func (s *Store) removeProbe(ctx context.Context) {
+	if _, err := s.findStream(ctx, s.probe()); err != nil {
+		return // there is none; if JetStream does not answer, the next look-up says so
+	}
+	if err := s.deleteStream(ctx, s.probe()); err != nil {
+		s.log.Warn().Err(err).Str("stream", s.probe()).Msg("a start that was cut off has left a stream, which takes room and could not be removed")
 	}
 }
 
@@ -229,9 +235,6 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 		// Not every version changes that; then the default stays.
 		next.MaxConsumers = got.MaxConsumers
 		err = s.updateStream(ctx, next)
-	}
-	if outOfStorage(err) {
-		return schemas.Errorf(schemas.CodeStoreFull, "stream %s cannot be changed to the configured limits and replicas, JetStream has no room for them: %w", want.Name, err)
 	}
 	if err != nil {
 		return notDone("change", "stream "+want.Name, "changed to the configured limits", err)
