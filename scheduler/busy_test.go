@@ -34,7 +34,7 @@ func (c *crowded) UpdateAsync(w store.Write, done func(store.Result)) {
 		c.most = max(c.most, c.since)
 	}
 	c.mu.Unlock()
-	time.Sleep(crowdedWait)
+	time.Sleep(crowdedWait) // for its place
 	c.Store.UpdateAsync(w, done)
 }
 
@@ -63,11 +63,7 @@ func TestLeaseKeptWhileBusy(t *testing.T) {
 	})
 	const count = 800
 	due := nowMs() + 2000
-	var ws []store.Write
-	for i := range count {
-		ws = append(ws, timer(fmt.Sprint(i), due))
-	}
-	create(t, n.store, ws...)
+	create(t, n.store, timers(count, func(int64) int64 { return due })...)
 	if got := fired(t, n.nc, count); len(got) != count {
 		t.Fatalf("%d different events, want %d", len(got), count)
 	}
@@ -148,11 +144,7 @@ func TestHaltAmidRound(t *testing.T) {
 			ownsAll(t, a)
 			const count = 200
 			due := nowMs() + 1000
-			var ws []store.Write
-			for i := range count {
-				ws = append(ws, timer(fmt.Sprint(i), due))
-			}
-			create(t, a.store, ws...)
+			create(t, a.store, timers(count, func(int64) int64 { return due })...)
 			select {
 			case <-h.stands:
 			case <-time.After(bound):
@@ -161,7 +153,7 @@ func TestHaltAmidRound(t *testing.T) {
 			if taken {
 				owns(t, 1, start(t, srv, "b", cfg, nil))
 			} else {
-				time.Sleep(2 * time.Second) // twice the lease
+				time.Sleep(2 * time.Second) // what this is about: twice the lease
 			}
 			close(h.letGo)
 			if got := fired(t, a.nc, count); len(got) != count {

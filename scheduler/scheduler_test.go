@@ -89,6 +89,15 @@ func timer(id string, due int64) store.Write {
 	}}
 }
 
+// timers are n of them, named by their number; due says when each is, in Unix ms.
+func timers(n int, due func(i int64) int64) []store.Write {
+	ws := make([]store.Write, n)
+	for i := range ws {
+		ws[i] = timer(fmt.Sprint(i), due(int64(i)))
+	}
+	return ws
+}
+
 func create(t *testing.T, s *store.Store, ws ...store.Write) {
 	t.Helper()
 	for some := range slices.Chunk(ws, 200) { // each call has its time
@@ -175,11 +184,8 @@ func TestFiresOnTime(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	n := start(t, srv, "n1", store.Config{}, nil)
-	var ws []store.Write
-	for i := range 500 {
-		// Overdue, due now, in the horizon, and beyond it.
-		ws = append(ws, timer(fmt.Sprint(i), nowMs()-500+int64(i)*15))
-	}
+	// Overdue, due now, in the horizon, and beyond it.
+	ws := timers(500, func(i int64) int64 { return nowMs() - 500 + i*15 })
 	create(t, n.store, ws...)
 	got := fired(t, n.nc, len(ws))
 	checkTimes(t, got)
@@ -195,10 +201,7 @@ func TestDueDuringDownTime(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	setup := open(t, srv.Connect(), "setup", store.Config{})
-	var ws []store.Write
-	for i := range 200 {
-		ws = append(ws, timer(fmt.Sprint(i), nowMs()+int64(i)))
-	}
+	ws := timers(200, func(i int64) int64 { return nowMs() + i })
 	create(t, setup, ws...)
 	waitUntil(t, ws[len(ws)-1].Record.DueMs+1500)
 	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay = time.Hour; o.IndexKeep = 4 * time.Hour })
@@ -239,10 +242,7 @@ func TestOutageLongerThanTheIndex(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	setup := open(t, srv.Connect(), "setup", store.Config{Geometry: schemas.Geometry{Shards: 2, SlotWidth: time.Second, WheelSize: 1000}})
-	var ws []store.Write
-	for i := range 300 {
-		ws = append(ws, timer(fmt.Sprint(i), nowMs()-3_600_000+int64(i)*1000))
-	}
+	ws := timers(300, func(i int64) int64 { return nowMs() - 3_600_000 + i*1000 })
 	for _, w := range ws {
 		// Records without any index, as after its TTL.
 		if err := updated(t, setup, w); err != nil {
@@ -367,10 +367,7 @@ func TestCancelAgainstFiring(t *testing.T) {
 	n := start(t, srv, "n1", store.Config{}, nil)
 	const count = 2000
 	at := nowMs() + 700
-	var ws []store.Write
-	for i := range count {
-		ws = append(ws, timer(fmt.Sprint(i), at+int64(i%200)))
-	}
+	ws := timers(count, func(i int64) int64 { return at + i%200 })
 	create(t, n.store, ws...)
 	cancelled := 0
 	won := map[schemas.TimerID]bool{}
@@ -425,10 +422,7 @@ func TestNodesShare(t *testing.T) {
 	long := func(o *scheduler.Options) { o.Lease, o.Tick = lease, lease/20 }
 	a := start(t, srv, "a", cfg, long)
 	owns(t, 6, a)
-	var ws []store.Write
-	for i := range 3000 {
-		ws = append(ws, timer(fmt.Sprint(i), nowMs()+500+int64(i)*3))
-	}
+	ws := timers(3000, func(i int64) int64 { return nowMs() + 500 + i*3 })
 	create(t, a.store, ws...)
 	b := start(t, srv, "b", cfg, long)
 	owns(t, 3, a, b)
@@ -501,10 +495,7 @@ func TestServerRestart(t *testing.T) {
 	n := start(t, srv, "n1", store.Config{Timeout: time.Second}, nil)
 	setup := open(t, srv.Connect(), "setup", store.Config{}) // with all the time it needs
 	ownsAll(t, n)
-	var ws []store.Write
-	for i := range 1000 {
-		ws = append(ws, timer(fmt.Sprint(i), nowMs()+300+int64(i)*3))
-	}
+	ws := timers(1000, func(i int64) int64 { return nowMs() + 300 + i*3 })
 	create(t, setup, ws...)
 	waitUntil(t, ws[400].Record.DueMs)
 	srv.Restart()

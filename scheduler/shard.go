@@ -218,7 +218,6 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 		if r.lost {
 			return false
 		}
-		r.maybeRenew()
 		timer.Reset(r.sleep())
 		var tail, scan chan Event
 		if r.core.WantsTail() {
@@ -438,7 +437,8 @@ func (r *reign) drain() bool {
 // perform carries out actions; answers come back through the inbox.
 func (r *reign) perform(actions []Action) {
 	for _, a := range actions {
-		if r.acts++; r.acts >= keepEvery || monotonic()-r.keptAt > keepFor {
+		now := monotonic()
+		if r.acts++; r.acts >= keepEvery || now-r.keptAt > keepFor {
 			r.keep()
 		}
 		if r.lost {
@@ -450,7 +450,7 @@ func (r *reign) perform(actions []Action) {
 				r.in.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 			})
 		case ActPublish:
-			if r.core.Paused() || !r.t.Trusted(monotonic()) {
+			if r.core.Paused() || !r.t.Trusted(now) {
 				// The lease ran out since it was decided; see Core.Pause.
 				r.in.put(EvPublished{ID: a.ID, Err: errSuspended})
 				continue
