@@ -122,11 +122,7 @@ func (r *reign) woken() {
 		})
 	}
 	if r.renewed != nil {
-		ready = append(ready, func() bool {
-			res := r.renewed
-			r.renewed = nil
-			return r.onRenewed(res)
-		})
+		ready = append(ready, r.takeRenewed)
 	}
 	if len(r.inbox) > 0 || len(ready) == 0 {
 		ready = append(ready, func() bool { return true })
@@ -143,11 +139,8 @@ func (r *reign) iterate() {
 	}
 	r.turn++
 	r.acts = 0
-	if res := r.renewed; res != nil {
-		r.renewed = nil
-		if !r.onRenewed(res) {
-			return
-		}
+	if !r.takeRenewed() {
+		return
 	}
 	r.nowMs = r.n.earliestNs() / int64(time.Millisecond)
 	jumped := r.checkTrust()
@@ -307,6 +300,14 @@ func (r *reign) onRenewed(res *renewal) bool {
 	return true
 }
 
+// takeRenewed takes the result of a renewal, if there is one; false if the shard is
+// lost.
+func (r *reign) takeRenewed() bool {
+	res := r.renewed
+	r.renewed = nil
+	return res == nil || r.onRenewed(res)
+}
+
 // release is the loop's own once it has ended, so nothing else steps the core.
 func (r *reign) release(p *proc) {
 	r.waking = true // the loop is over
@@ -316,11 +317,8 @@ func (r *reign) release(p *proc) {
 	until := r.n.mono() + drainBound
 	for !r.core.Idle() && r.n.mono() < until {
 		p.sleepOr(until-r.n.mono(), &r.drained)
-		if res := r.renewed; res != nil {
-			r.renewed = nil
-			if !r.onRenewed(res) {
-				return
-			}
+		if !r.takeRenewed() {
+			return
 		}
 		r.checkTrust()
 		events := r.inbox
