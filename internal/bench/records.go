@@ -2,11 +2,12 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/schemas"
@@ -16,39 +17,29 @@ func bucketStream(shard int) string { return "KV_" + schemas.BucketTimers(shard)
 
 func recordSubject(shard int) string { return "$KV." + schemas.BucketTimers(shard) + ".timer." }
 
-// record reads a timer's record from its shard's leader; nil if there is none. (The
-// client's own reading is answered by any replica, also by one that is behind.)
+// record reads a timer's record from its shard's leader; nil if there is none. (By
+// the client's older interface: the newer one asks any replica of a stream that
+// allows it, also one that is behind.)
 func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, error) {
 	geo := schemas.DefaultGeometry()
 	geo.Shards = e.shard
 	shard := geo.Shard(id)
-	ask, err := json.Marshal(map[string]string{"last_by_subj": recordSubject(shard) + id.String()})
+	js, err := e.js.Conn().JetStream()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, addTimeout)
 	defer cancel()
-	m, err := e.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+bucketStream(shard), ask)
-	if err != nil {
-		return nil, err
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message struct {
-			Data []byte `json:"data"`
-		} `json:"message"`
-	}
-	switch err := json.Unmarshal(m.Data, &answer); {
+	m, err := js.GetLastMsg(bucketStream(shard), recordSubject(shard)+id.String(), nats.Context(ctx))
+	switch {
+	case errors.Is(err, nats.ErrMsgNotFound):
+		return nil, nil
 	case err != nil:
 		return nil, err
-	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return nil, nil
-	case answer.Error != nil:
-		return nil, answer.Error
-	case len(answer.Message.Data) == 0:
+	case len(m.Data) == 0:
 		return nil, nil // a marker
 	}
-	r, err := schemas.DecodeRecord(answer.Message.Data)
+	r, err := schemas.DecodeRecord(m.Data)
 	return &r, err
 }
 
