@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
@@ -113,13 +111,7 @@ func TestOpenAskedAgain(t *testing.T) {
 			cfg := store.Config{Node: "n1", Geometry: storetest.Geometry, FiredMaxAge: 3 * time.Hour, Timeout: time.Hour}
 			opened := make(chan error, 1)
 			nc := srv.Connect()
-			go func() {
-				s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
-				if err == nil {
-					s.Close()
-				}
-				opened <- err
-			}()
+			go func() { opened <- opens(t.Context(), nc, cfg) }()
 			select {
 			case err := <-opened:
 				if err != nil {
@@ -148,9 +140,8 @@ func TestChangeUnanswered(t *testing.T) {
 	const asked = 3 // more than one try of Open
 	drop(t, srv, "$JS.API.STREAM.UPDATE.*", asked, cancel)
 	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry, FiredMaxAge: 3 * time.Hour, Timeout: 200 * time.Millisecond}
-	s, err := store.Open(ctx, srv.Connect(), cfg, zerolog.Nop())
+	err := opens(ctx, srv.Connect(), cfg)
 	if err == nil {
-		s.Close()
 		t.Fatal("it was opened")
 	}
 	if ctx.Err() == nil || schemas.CodeOf(err) == schemas.CodeConfig {
@@ -224,10 +215,7 @@ func TestOpenUndecided(t *testing.T) {
 	go func() {
 		for {
 			began := time.Now()
-			s, err := store.Open(t.Context(), nc, store.Config{Node: "n1", Replicas: 3, Geometry: storetest.Geometry}, zerolog.Nop())
-			if err == nil {
-				s.Close()
-			}
+			err := opens(t.Context(), nc, store.Config{Node: "n1", Replicas: 3, Geometry: storetest.Geometry})
 			// A minute in which nobody could decide it is not what this is about.
 			if !errors.Is(err, schemas.ErrUnavailable) || time.Since(began) < 50*time.Second {
 				opened <- err
@@ -252,25 +240,5 @@ func TestOpenUndecided(t *testing.T) {
 		}
 	case <-time.After(4 * time.Minute):
 		t.Fatal("Open is waiting still")
-	}
-}
-
-// TestProbeTaken: what a start that was cut off has left is removed by the next one,
-// also if another node has made all streams meanwhile.
-func TestProbeTaken(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Run(t).Connect()
-	open(t, nc).Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const name = "BELFRY_PROBE_n1"
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: 1 << 20}); err != nil {
-		t.Fatal(err)
-	}
-	open(t, nc)
-	if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
-		t.Errorf("the probe is there still: %v", err)
 	}
 }

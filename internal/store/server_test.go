@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,12 +20,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
+// opens opens a store and closes it again; why it could not be opened, if so.
+func opens(ctx context.Context, nc *nats.Conn, cfg store.Config) error {
+	s, err := store.Open(ctx, nc, cfg, zerolog.Nop())
+	if err == nil {
+		s.Close()
+	}
+	return err
+}
+
 func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, words ...string) {
 	t.Helper()
 	cfg.Timeout = time.Minute // the server answers, whenever the machine lets it
-	s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+	err := opens(t.Context(), nc, cfg)
 	if err == nil {
-		s.Close()
 		t.Fatal("it was opened")
 	}
 	if schemas.CodeOf(err) != code {
@@ -38,21 +47,30 @@ func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, w
 }
 
 // TestProbeLeftBehind: a start that was cut off while it measured the room, for
-// less than there is now, keeps nobody from the next.
+// less than there is now, keeps nobody from the next. That removes what was left,
+// also if another node has made all streams meanwhile.
 func TestProbeLeftBehind(t *testing.T) {
 	t.Parallel()
-	nc := natstest.Run(t).Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const name = "BELFRY_PROBE_n1"
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: 1 << 20}); err != nil {
-		t.Fatal(err)
-	}
-	open(t, nc)
-	if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
-		t.Errorf("the probe is there still: %v", err)
+	for _, made := range []bool{false, true} {
+		t.Run(fmt.Sprintf("made=%v", made), func(t *testing.T) {
+			t.Parallel()
+			nc := natstest.Run(t).Connect()
+			if made {
+				open(t, nc).Close()
+			}
+			js, err := jetstream.New(nc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const name = "BELFRY_PROBE_n1"
+			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, MaxBytes: 1 << 20}); err != nil {
+				t.Fatal(err)
+			}
+			open(t, nc)
+			if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+				t.Errorf("the probe is there still: %v", err)
+			}
+		})
 	}
 }
 
