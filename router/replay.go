@@ -59,7 +59,7 @@ func (r *Router) deadList(ctx context.Context, q schemas.DeadListRequest) (any, 
 			l, err := readLetter(m)
 			if err != nil {
 				// Still a dead letter: show that it is there.
-				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: schemas.FormatTime(m.Time.UnixMilli()), ErrorCode: string(schemas.CodeUnknownFormat), ErrorData: err.Error()}
+				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: schemas.FormatTime(m.Time.UnixMilli()), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
 			}
 			reply.Dead = append(reply.Dead, l.info)
 		}
@@ -141,7 +141,7 @@ func partly(ctx context.Context, reply schemas.ReplayReply, err error) (any, err
 func (r *Router) replayOne(ctx context.Context, l letter) error {
 	body, err := schemas.StripFired(l.raw.Header, l.raw.Data)
 	if err != nil {
-		return schemas.Errorf(schemas.CodeUnknownFormat, "dead letter %d: %w", l.raw.Sequence, err)
+		return schemas.Errorf(schemas.CodeDamaged, "dead letter %d: %w", l.raw.Sequence, err)
 	}
 	if err := r.o.Store.RegisterService(ctx, l.spec.Service); err != nil {
 		return err

@@ -120,7 +120,7 @@ func (k *Core) onReread(ev EvReread) {
 		k.do(ActReread{ID: e.id, Delay: k.backoff(e.stale)})
 		return
 	}
-	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrUnknownFormat) {
+	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrNewer) || errors.Is(ev.Err, schemas.ErrDamaged) {
 		k.done(e)
 		return
 	}

@@ -71,16 +71,22 @@ func TestUnknownRecordVersion(t *testing.T) {
 	t.Parallel()
 	r := schemas.Record{State: schemas.StatePending, Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte("{}")}}
 	good := r.Append(nil)
-	for name, change := range map[string]func(b []byte) []byte{
-		"the next version": func(b []byte) []byte { b[0]++; return b },
-		"version 0":        func(b []byte) []byte { b[0] = 0; return b },
-		"an unknown flag":  func(b []byte) []byte { b[2] |= 2; return b },
-		"an unknown state": func(b []byte) []byte { b[1] = 99; return b },
-		"nothing":          func([]byte) []byte { return nil },
-		"cut off":          func(b []byte) []byte { return b[:20] },
+	for _, c := range []struct {
+		name   string
+		change func(b []byte) []byte
+		want   error
+	}{
+		{"the next version", func(b []byte) []byte { b[0]++; return b }, schemas.ErrNewer},
+		{"version 31", func(b []byte) []byte { b[0] = 31; return b }, schemas.ErrNewer},
+		{"version 0", func(b []byte) []byte { b[0] = 0; return b }, schemas.ErrDamaged},
+		{"a PubAck", func([]byte) []byte { return []byte(`{"stream":"TIMERS_ADD","seq":7}`) }, schemas.ErrDamaged},
+		{"an unknown flag", func(b []byte) []byte { b[2] |= 2; return b }, schemas.ErrDamaged},
+		{"an unknown state", func(b []byte) []byte { b[1] = 99; return b }, schemas.ErrDamaged},
+		{"nothing", func([]byte) []byte { return nil }, schemas.ErrDamaged},
+		{"cut off", func(b []byte) []byte { return b[:20] }, schemas.ErrDamaged},
 	} {
-		if _, err := schemas.DecodeRecord(change(bytes.Clone(good))); !errors.Is(err, schemas.ErrUnknownFormat) {
-			t.Errorf("%s: %v", name, err)
+		if _, err := schemas.DecodeRecord(c.change(bytes.Clone(good))); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	if _, err := schemas.DecodeRecord(good); err != nil {

@@ -25,7 +25,8 @@ const (
 	CodeStoreFull        Code = "store_full"     // a stream is at its limit
 	CodeUnavailable      Code = "unavailable"    // JetStream did not answer in time; the call may have taken effect
 	CodeConfig           Code = "config"         // a setting is out of range or contradicts the store
-	CodeUnknownFormat    Code = "unknown_format" // a record was written by a version that this one cannot read
+	CodeUnknownFormat    Code = "unknown_format" // the bytes were written by a newer version: upgrade this node
+	CodeDamaged          Code = "damaged"        // the bytes are not what any version of Belfry writes
 )
 
 // Error is an error with a stable code.
@@ -54,14 +55,18 @@ func (e *Error) Is(target error) bool {
 
 // Sentinels to compare with errors.Is.
 var (
-	ErrConflict      = &Error{Code: CodeConflict}
-	ErrNotFound      = &Error{Code: CodeNotFound}
-	ErrAlreadyFired  = &Error{Code: CodeAlreadyFired}
-	ErrAlreadyDone   = &Error{Code: CodeAlreadyDone}
-	ErrStoreFull     = &Error{Code: CodeStoreFull}
-	ErrTooLarge      = &Error{Code: CodeTooLarge}
-	ErrUnavailable   = &Error{Code: CodeUnavailable}
-	ErrUnknownFormat = &Error{Code: CodeUnknownFormat}
+	ErrConflict     = &Error{Code: CodeConflict}
+	ErrNotFound     = &Error{Code: CodeNotFound}
+	ErrAlreadyFired = &Error{Code: CodeAlreadyFired}
+	ErrAlreadyDone  = &Error{Code: CodeAlreadyDone}
+	ErrStoreFull    = &Error{Code: CodeStoreFull}
+	ErrTooLarge     = &Error{Code: CodeTooLarge}
+	ErrUnavailable  = &Error{Code: CodeUnavailable}
+
+	// ErrNewer and ErrDamaged are the two reasons why stored bytes cannot be
+	// decoded. Never overwrite newer bytes; damaged ones can be repaired.
+	ErrNewer   = &Error{Code: CodeUnknownFormat}
+	ErrDamaged = &Error{Code: CodeDamaged}
 )
 
 // Errorf makes an Error. A %w operand becomes its cause.

@@ -103,7 +103,12 @@ func (r *Record) Pending() bool {
 // that it does not know, so that a rolling upgrade misreads nothing.
 const recordVersion = 1
 
-// flagQueued is the one flag; a reader refuses others as it does versions.
+// maxRecordVersion is the highest version that a future format may use. Versions
+// stay below the printable characters, so that text that overwrote a record, such
+// as a JSON answer, is never mistaken for a record of a newer version.
+const maxRecordVersion = 0x1f
+
+// flagQueued is the only flag of version 1.
 const flagQueued = 1
 
 // maxField bounds a decoded string, well above every limit on the way in.
@@ -151,16 +156,19 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// DecodeRecord reads a record. It returns an error of CodeUnknownFormat for a
-// version that it does not know and for bytes that are no record. The result's
-// Body.Data aliases b.
+// DecodeRecord reads a record. It returns ErrNewer for a record of a newer version,
+// and ErrDamaged for bytes that are not a record. The result's Body.Data aliases b.
 func DecodeRecord(b []byte) (Record, error) {
 	var r Record
 	if len(b) < 3 {
-		return r, Errorf(CodeUnknownFormat, "record of %d bytes is too short", len(b))
+		return r, Errorf(CodeDamaged, "record of %d bytes is too short", len(b))
 	}
-	if b[0] != recordVersion {
+	switch {
+	case b[0] == recordVersion:
+	case b[0] > recordVersion && b[0] <= maxRecordVersion:
 		return r, Errorf(CodeUnknownFormat, "record has format version %d; this version of belfry reads %d: upgrade this node", b[0], recordVersion)
+	default:
+		return r, Errorf(CodeDamaged, "record of %d bytes is damaged: it begins with byte %d, which is not a format version", len(b), b[0])
 	}
 	r.State, r.Queued = State(b[1]), b[2]&flagQueued != 0
 	d := decoder{b: b[3:]}
@@ -200,7 +208,7 @@ func DecodeRecord(b []byte) (Record, error) {
 		d.bad = true
 	}
 	if d.bad || b[2]&^flagQueued != 0 || !r.State.Valid() || r.Body.Mode > ModeBinary || code < math.MinInt32 || code > math.MaxInt32 {
-		return Record{}, Errorf(CodeUnknownFormat, "record of %d bytes is damaged", len(b))
+		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged", len(b))
 	}
 	r.Outcome.Code = int32(code)
 	return r, nil

@@ -82,7 +82,7 @@ func exitCode(err error) int {
 		return exitNotFound
 	case schemas.CodeUnavailable:
 		return exitUnreachable
-	case schemas.CodeUnknownFormat:
+	case schemas.CodeUnknownFormat, schemas.CodeDamaged:
 		return exitFailure
 	}
 	return exitRefused

@@ -328,7 +328,7 @@ func TestUndecodable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, schemas.ErrUnknownFormat) {
+	if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, schemas.ErrDamaged) {
 		t.Fatalf("get: %v", err)
 	}
 	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
