@@ -24,13 +24,14 @@ const (
 // AddBatch adds many timers and returns once all are stored durably in
 // TIMERS_ADD; the options are for all of them. It stores up to 500 with one write,
 // all or none of them, which is many times as fast where the server syncs every
-// write. On an error some may have been stored: to add all again is safe. Errors
-// are those of AddAsync and Wait.
+// write. All events are validated, as by AddAsync, before the first is published.
+// After another error some may have been stored: to add all again is safe. Errors
+// are those of AddAsync and [Pending.Wait].
 func (c *Client) AddBatch(ctx context.Context, events []event.Event, opts ...AddOption) error {
 	msgs := make([]*nats.Msg, len(events))
 	limit := int(c.nc.MaxPayload())
 	for i, e := range events {
-		hdr, data, err := encode(e, opts)
+		hdr, data, err := validated(e, opts)
 		if err == nil && limit > 0 && len(data) > limit {
 			err = c.tooLarge(len(data), nats.ErrMaxPayload)
 		}

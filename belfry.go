@@ -53,13 +53,15 @@ type (
 
 // Errors to compare with errors.Is.
 var (
-	ErrConflict     = schemas.ErrConflict     // the id is taken by another timer
-	ErrNotFound     = schemas.ErrNotFound     // no such timer, or its record has expired
-	ErrAlreadyFired = schemas.ErrAlreadyFired // too late to cancel or move
-	ErrAlreadyDone  = schemas.ErrAlreadyDone  // cancelled before
-	ErrStoreFull    = schemas.ErrStoreFull    // Belfry's storage is at its limit
-	ErrTooLarge     = schemas.ErrTooLarge     // the event is over the payload limit
-	ErrUnavailable  = schemas.ErrUnavailable  // no answer; the call may have taken effect
+	ErrInvalidEvent     = schemas.ErrInvalidEvent     // not a CloudEvent, or one that breaks the spec
+	ErrInvalidAttribute = schemas.ErrInvalidAttribute // a timer attribute is missing, malformed or out of range
+	ErrConflict         = schemas.ErrConflict         // the id is taken by another timer
+	ErrNotFound         = schemas.ErrNotFound         // no such timer, or its record has expired
+	ErrAlreadyFired     = schemas.ErrAlreadyFired     // too late to cancel or move
+	ErrAlreadyDone      = schemas.ErrAlreadyDone      // cancelled before
+	ErrStoreFull        = schemas.ErrStoreFull        // Belfry's storage is at its limit
+	ErrTooLarge         = schemas.ErrTooLarge         // the event is over the payload limit
+	ErrUnavailable      = schemas.ErrUnavailable      // no answer; the call may have taken effect
 )
 
 // The states of a timer.
@@ -165,9 +167,9 @@ type Receipt struct {
 }
 
 // Add adds a timer and returns once it is stored. The options set the event's
-// timer attributes; an event that carries them needs none. Errors: ErrConflict,
-// ErrStoreFull, ErrTooLarge, ErrUnavailable, and an *Error of the codes
-// invalid_event, invalid_attribute and unsupported.
+// timer attributes; an event that carries them needs none. Errors: ErrInvalidEvent,
+// ErrInvalidAttribute, ErrConflict, ErrStoreFull, ErrTooLarge, ErrUnavailable, and
+// an *Error of the code unsupported.
 func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Receipt, error) {
 	hdr, data, err := encode(e, opts)
 	if err != nil {

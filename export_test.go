@@ -1,5 +1,19 @@
 package belfry
 
+import "github.com/cloudevents/sdk-go/v2/event"
+
+// Encode and Validate are AddAsync's steps before the publish.
+func Encode(e event.Event, opts ...AddOption) error {
+	_, _, err := encode(e, opts)
+	return err
+}
+
+// Validate is Encode with validation.
+func Validate(e event.Event, opts ...AddOption) error {
+	_, _, err := validated(e, opts)
+	return err
+}
+
 // GatherAlways has AddAsync gather whatever a publish takes.
 func (c *Client) GatherAlways() {
 	c.gather.from = 0

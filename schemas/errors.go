@@ -55,13 +55,15 @@ func (e *Error) Is(target error) bool {
 
 // Sentinels to compare with errors.Is.
 var (
-	ErrConflict     = &Error{Code: CodeConflict}
-	ErrNotFound     = &Error{Code: CodeNotFound}
-	ErrAlreadyFired = &Error{Code: CodeAlreadyFired}
-	ErrAlreadyDone  = &Error{Code: CodeAlreadyDone}
-	ErrStoreFull    = &Error{Code: CodeStoreFull}
-	ErrTooLarge     = &Error{Code: CodeTooLarge}
-	ErrUnavailable  = &Error{Code: CodeUnavailable}
+	ErrInvalidEvent     = &Error{Code: CodeInvalidEvent}
+	ErrInvalidAttribute = &Error{Code: CodeInvalidAttribute}
+	ErrConflict         = &Error{Code: CodeConflict}
+	ErrNotFound         = &Error{Code: CodeNotFound}
+	ErrAlreadyFired     = &Error{Code: CodeAlreadyFired}
+	ErrAlreadyDone      = &Error{Code: CodeAlreadyDone}
+	ErrStoreFull        = &Error{Code: CodeStoreFull}
+	ErrTooLarge         = &Error{Code: CodeTooLarge}
+	ErrUnavailable      = &Error{Code: CodeUnavailable}
 
 	// ErrNewer and ErrDamaged are the two reasons why stored bytes cannot be
 	// decoded. Never overwrite newer bytes; damaged ones can be repaired.

@@ -1,0 +1,97 @@
+package belfry_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestInvalidAdds: Add, AddAsync and AddBatch refuse what can never be a timer, with
+// errors of the same code, and the last two publish nothing.
+func TestInvalidAdds(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	large := newEvent("large")
+	if err := large.SetData("text/plain", strings.Repeat("x", 1<<20-1000)); err != nil {
+		t.Fatal(err)
+	}
+	option := func(name, value string) belfry.AddOption {
+		return func(e *event.Event) { e.SetExtension(name, value) }
+	}
+	after := belfry.After(time.Hour)
+	for name, x := range map[string]struct {
+		event event.Event
+		opts  []belfry.AddOption
+		want  error
+	}{
+		"no due time":         {newEvent("a"), nil, belfry.ErrInvalidAttribute},
+		"two due times":       {newEvent("b"), []belfry.AddOption{after, option("timerat", "2036-01-01T00:00:00Z")}, belfry.ErrInvalidAttribute},
+		"negative":            {newEvent("c"), []belfry.AddOption{belfry.After(-time.Second)}, belfry.ErrInvalidAttribute},
+		"ftp callback":        {newEvent("d"), []belfry.AddOption{after, belfry.Callback("ftp://host/x")}, belfry.ErrInvalidAttribute},
+		"Belfry's subject":    {newEvent("e"), []belfry.AddOption{after, belfry.Callback("nats:timers.add")}, belfry.ErrInvalidAttribute},
+		"service with blank":  {newEvent("f"), []belfry.AddOption{after, belfry.Service("a b")}, belfry.ErrInvalidAttribute},
+		"too many attempts":   {newEvent("g"), []belfry.AddOption{after, belfry.MaxAttempts(1_000_000)}, belfry.ErrInvalidAttribute},
+		"misspelt attribute":  {newEvent("h"), []belfry.AddOption{after, option("timerservice", "orders")}, belfry.ErrInvalidAttribute},
+		"output attribute":    {newEvent("i"), []belfry.AddOption{after, option("timerrun", "1")}, belfry.ErrInvalidAttribute},
+		"recurrence":          {newEvent("j"), []belfry.AddOption{option("timercron", "* * * * *")}, &belfry.Error{Code: schemas.CodeUnsupported}},
+		"no id":               {newEvent(""), []belfry.AddOption{after}, belfry.ErrInvalidEvent},
+		"over the byte limit": {large, []belfry.AddOption{after}, belfry.ErrTooLarge},
+	} {
+		_, add := c.Add(t.Context(), x.event, x.opts...)
+		_, async := c.AddAsync(x.event, x.opts...)
+		batch := c.AddBatch(t.Context(), []event.Event{x.event}, x.opts...)
+		if !errors.Is(add, x.want) || !errors.Is(async, x.want) || !errors.Is(batch, x.want) {
+			t.Errorf("%s: want the code of %v\nAdd:      %v\nAddAsync: %v\nAddBatch: %v", name, x.want, add, async, batch)
+		}
+	}
+	// One invalid event: none of the batch is published.
+	mixed := []event.Event{newEvent("valid"), newEvent("x")}
+	mixed[0].SetExtension("timerafter", "1h")
+	if err := c.AddBatch(t.Context(), mixed); !errors.Is(err, belfry.ErrInvalidAttribute) || !strings.HasPrefix(err.Error(), "add 2 of 2") {
+		t.Errorf("mixed batch: %v", err)
+	}
+	for timer, err := range c.List(t.Context(), belfry.Query{}) {
+		t.Errorf("a timer exists: %+v, %v", timer, err)
+	}
+}
+
+// TestAheadIsTheServers: max-ahead is a setting of the server. Add returns the
+// verdict; AddAsync cannot know it.
+func TestAheadIsTheServers(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	far := belfry.At(time.Now().Add(50 * 365 * 24 * time.Hour))
+	if _, err := c.Add(t.Context(), newEvent("1"), far); !errors.Is(err, belfry.ErrInvalidAttribute) {
+		t.Errorf("Add: %v", err)
+	}
+	p, err := c.AddAsync(newEvent("1"), far)
+	if err != nil {
+		t.Fatalf("AddAsync: %v", err)
+	}
+	if err := p.Wait(t.Context()); err != nil {
+		t.Errorf("Wait: %v", err)
+	}
+}
+
+func BenchmarkValidate(b *testing.B) {
+	e := newEvent("1")
+	if err := e.SetData("application/json", map[string]string{"order": strings.Repeat("x", 400)}); err != nil {
+		b.Fatal(err)
+	}
+	opts := []belfry.AddOption{belfry.After(time.Hour), belfry.Service("orders"), belfry.Callback("https://shop.example/due")}
+	for name, f := range map[string]func(event.Event, ...belfry.AddOption) error{"encode": belfry.Encode, "validate": belfry.Validate} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := f(e, opts...); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
