@@ -24,7 +24,6 @@ import (
 	"fmt"
 	"iter"
 	neturl "net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -99,7 +98,7 @@ type Client struct {
 // nats.go's, and go before the client's own; of ctx the deadline counts.
 func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, error) {
 	failed := func(err error) error {
-		return schemas.Errorf(schemas.CodeUnavailable, "cannot connect to NATS at %s: %w", redact(url), err)
+		return schemas.Errorf(schemas.CodeUnavailable, "cannot connect to NATS at %s: %w", schemas.RedactURLs(url), err)
 	}
 	if ctx.Err() != nil {
 		return nil, failed(context.Cause(ctx))
@@ -123,15 +122,6 @@ func Connect(ctx context.Context, url string, opts ...nats.Option) (*Client, err
 	}
 	c.owns = true
 	return c, nil
-}
-
-// redact takes the passwords out of a list of URLs.
-func redact(urls string) string {
-	list := strings.Split(urls, ",")
-	for i, u := range list {
-		list[i] = schemas.RedactURL(strings.TrimSpace(u))
-	}
-	return strings.Join(list, ",")
 }
 
 // New returns a client on a connection that stays the caller's.
@@ -324,7 +314,7 @@ func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data
 	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: schemas.SubjectAPIPrefix + verb, Header: hdr, Data: data})
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return schemas.Errorf(schemas.CodeUnavailable, "nobody serves %s%s at %s: is a Belfry router running there? (%w)", schemas.SubjectAPIPrefix, verb, c.nc.ConnectedUrlRedacted(), err)
+		return schemas.Errorf(schemas.CodeUnavailable, "nobody serves %s%s at %s: is a Belfry router running there? (%w)", schemas.SubjectAPIPrefix, verb, schemas.RedactURL(c.nc.ConnectedUrl()), err)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return c.tooLarge(len(data), err)
 	case err != nil:

@@ -221,7 +221,7 @@ func (c *Client) handleConsumer(ctx context.Context, service string, cfg handleC
 	defer cancel()
 	failed := func(err error) error {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return schemas.Errorf(schemas.CodeUnavailable, "there is no stream %s at %s: is Belfry running there? (%w)", schemas.StreamFired, c.nc.ConnectedUrlRedacted(), err)
+			return schemas.Errorf(schemas.CodeUnavailable, "there is no stream %s at %s: is Belfry running there? (%w)", schemas.StreamFired, schemas.RedactURL(c.nc.ConnectedUrl()), err)
 		}
 		return schemas.Errorf(schemas.CodeUnavailable, "consumer %s on %s: %w", cfg.durable, schemas.StreamFired, err)
 	}

@@ -91,7 +91,7 @@ func (d *delivery) finish(p plan, out callback.Outcome) {
 		})
 	case stepDead:
 		m.dead.WithLabelValues(d.svc.label, string(out.Reason)).Inc()
-		d.f.o.Log.Warn().Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("callback", callback.Redact(d.spec.Callback)).
+		d.f.o.Log.Warn().Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("callback", schemas.RedactURL(d.spec.Callback)).
 			Uint32("attempts", p.record.Attempt).Str("reason", string(out.Reason)).Str("error", out.Err).Msg("callback failed for good; the event is a dead letter")
 		d.end(func() error { return d.msg.TermWithReason("dead letter: " + string(out.Reason)) })
 	}

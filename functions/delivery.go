@@ -120,7 +120,7 @@ func (d *delivery) call() {
 	}
 	d.event.SetExtension(schemas.AttrAttempt, int32(d.timer.Record.Attempt+1))
 	req := callback.Request{
-		Target: d.spec.Callback, Event: d.event, Trace: d.trace(), Key: d.key,
+		Service: d.svc.name, Target: d.spec.Callback, Event: d.event, Trace: d.trace(), Key: d.key,
 		Timeout: timeout, NowMs: d.f.o.Now(),
 	}
 	m := d.f.metrics

@@ -83,6 +83,9 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// MaxBackoff bounds the delay between attempts.
 	MaxBackoff time.Duration
+	// accepted says that the event was accepted before: its callback is not checked
+	// again, which is for the attempt to do.
+	accepted bool
 }
 
 func (l Limits) withDefaults() Limits {

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -11,23 +12,30 @@ import (
 // NATSScheme begins a callback over NATS request/reply.
 const NATSScheme = "nats:"
 
-// reservedSubjects are not for callbacks: a timer must not be a way to publish
-// where its author may not. All that begins with $ ($JS, $KV, $SYS, $SRV …) is
-// reserved besides.
-var reservedSubjects = []string{"timers", "_INBOX", "_R_", "_GR_"}
+// WorkSubjectPrefix precedes the service in the subject on which workers serve the
+// timers of a service. It is the only subject below timers that a callback may name,
+// and only with the timer's own service.
+const WorkSubjectPrefix = "timers.work."
 
-// CheckCallback reports what is wrong with a timercallback.
-func CheckCallback(s string) error {
+// ownToken is the first token of Belfry's own subjects.
+const ownToken = "timers"
+
+// CheckCallback reports what is wrong with the timercallback of a timer of service.
+// It checks the form, and that a subject is not reserved. CallbackRules.Check
+// checks what the configuration allows.
+func CheckCallback(s, service string) error {
 	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
 	if subject, ok := strings.CutPrefix(s, NATSScheme); ok {
-		return checkSubject(subject)
+		return CheckSubject(subject, service)
 	}
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
 		return bad("not a URL")
+	case isPath(s):
+		return checkPath(u)
 	case u.Scheme != "http" && u.Scheme != "https":
-		return bad("must be https://…, http://… or nats:<subject>")
+		return bad("must be https://…, http://…, nats:<subject>, or a /path below the service's base-url")
 	case u.Opaque != "":
 		return bad("the URL has no // before its host")
 	case u.Hostname() == "":
@@ -40,6 +48,24 @@ func CheckCallback(s string) error {
 	return nil
 }
 
+// isPath reports whether a callback is a path, to be resolved against the service's
+// base URL. A URL that begins with // names a host, and is none.
+func isPath(s string) bool { return strings.HasPrefix(s, "/") && !strings.HasPrefix(s, "//") }
+
+// checkPath reports what is wrong with a callback that is a path. A segment . or ..,
+// also percent-encoded, could leave the base URL's own path.
+func checkPath(u *url.URL) error {
+	if u.Fragment != "" {
+		return Errorf(CodeInvalidAttribute, "a path to call has no #fragment")
+	}
+	for segment := range strings.SplitSeq(u.Path, "/") {
+		if segment == "." || segment == ".." {
+			return Errorf(CodeInvalidAttribute, "a path to call has no segment . or ..")
+		}
+	}
+	return nil
+}
+
 func validPort(s string) bool {
 	if s == "" {
 		return true
@@ -48,13 +74,20 @@ func validPort(s string) bool {
 	return err == nil && n > 0
 }
 
-func checkSubject(s string) error {
+// CheckSubject reports why a callback of a timer of service must not publish to a
+// NATS subject. Belfry's connection may do more than the author of a timer, so the
+// subjects of the server ($JS, $KV, $SYS …), inboxes (_INBOX…, _R_, _GR_) and
+// Belfry's own are refused: every first token that begins with $ or _, and timers.
+// The one exception is WorkSubjectPrefix with the timer's own service.
+func CheckSubject(s, service string) error {
 	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
 	if s == "" {
 		return bad("nats: needs a subject")
 	}
-	tokens := strings.Split(s, ".")
-	for _, t := range tokens {
+	if strings.HasPrefix(s, "//") {
+		return bad("write nats:<subject>, without //")
+	}
+	for t := range strings.SplitSeq(s, ".") {
 		if t == "" {
 			return bad("the subject has an empty token")
 		}
@@ -65,35 +98,226 @@ func checkSubject(s string) error {
 			return bad("the subject has a blank")
 		}
 	}
-	if first := tokens[0]; first[0] == '$' || slices.Contains(reservedSubjects, first) {
-		return bad("subjects below %s are not for callbacks", first)
+	switch first, _, _ := strings.Cut(s, "."); {
+	case s == WorkSubjectPrefix+service:
+		return nil
+	case strings.HasPrefix(s, WorkSubjectPrefix):
+		return bad("workers of another service cannot be called: the timer's own service is %s", service)
+	case first[0] == '$' || first[0] == '_' || first == ownToken:
+		return bad("subjects below %s are reserved and not for callbacks", first)
 	}
 	return nil
 }
 
-// RedactURL replaces the password, or a lone user name, of a callback's URL.
-func RedactURL(s string) string {
-	u, err := url.Parse(s)
-	if err != nil {
-		return redactText(s)
-	}
-	if u.User == nil {
-		return s
-	}
-	if _, has := u.User.Password(); has {
-		return u.Redacted()
-	}
-	u.User = url.User("xxxxx")
-	return u.String()
+// CallbackRules are what the configuration allows the callbacks of one service.
+// The zero value allows every subject and every host, and has no base URL.
+//
+// A router applies them to an add, which it rejects. Functions applies them again
+// to each attempt, because the configuration may have changed since: there a
+// refusal is a failed attempt, so that an operator's mistake delays timers and does
+// not end them.
+type CallbackRules struct {
+	// Subjects are NATS wildcard patterns; nil allows all that are not reserved.
+	Subjects []string
+	// Hosts are patterns as CheckHostPattern describes; nil allows all.
+	Hosts []string
+	// HTTPSOnly says that patterns without a scheme allow https alone: the service
+	// has credentials that must not be sent in the clear.
+	HTTPSOnly bool
+	// BaseURL resolves callbacks that are a path; nil for none.
+	BaseURL *url.URL
 }
 
-// redactText is for what is no URL: it takes out all from // to the last @, be
-// that in the path.
-func redactText(s string) string {
-	at := strings.LastIndexByte(s, '@')
-	begin := strings.Index(s, "//")
-	if begin < 0 || at < begin {
-		return s
+// Resolve returns what is called: the callback itself, or the base URL with its
+// path. Errors are of CodeInvalidAttribute.
+func (r *CallbackRules) Resolve(callback, service string) (string, error) {
+	if !isPath(callback) {
+		return callback, nil
 	}
-	return s[:begin+2] + "xxxxx" + s[at:]
+	if r.BaseURL == nil {
+		return "", Errorf(CodeInvalidAttribute, "it is a path, and service %s has no base-url to resolve it against", service)
+	}
+	ref, err := url.Parse(callback)
+	if err != nil {
+		return "", Errorf(CodeInvalidAttribute, "not a path")
+	}
+	if err := checkPath(ref); err != nil {
+		return "", err
+	}
+	u := r.BaseURL.JoinPath(ref.EscapedPath())
+	u.RawQuery = ref.RawQuery
+	return u.String(), nil
+}
+
+// Check reports why the rules do not allow a callback of a timer of service, which
+// CheckCallback accepts. Errors are of CodeInvalidAttribute and name the setting.
+func (r *CallbackRules) Check(callback, service string) error {
+	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
+	if subject, ok := strings.CutPrefix(callback, NATSScheme); ok {
+		if r.Subjects == nil || subject == WorkSubjectPrefix+service || slices.ContainsFunc(r.Subjects, func(p string) bool { return subjectMatches(p, subject) }) {
+			return nil
+		}
+		return bad("callback-subjects of service %s does not allow this subject", service)
+	}
+	target, err := r.Resolve(callback, service)
+	if err != nil {
+		return err
+	}
+	if r.Hosts == nil && !r.HTTPSOnly {
+		return nil
+	}
+	u, err := url.Parse(target)
+	if err != nil {
+		return bad("not a URL")
+	}
+	if !slices.ContainsFunc(r.Hosts, func(p string) bool { return r.hostMatches(p, u) }) {
+		return bad("callback-hosts of service %s does not allow %s://%s", service, u.Scheme, u.Host)
+	}
+	return nil
+}
+
+// CheckSubjectPattern reports what is wrong with a pattern of allowed subjects:
+// a NATS subject, in which a token may be * and the last one >.
+func CheckSubjectPattern(p string) error {
+	tokens := strings.Split(p, ".")
+	for i, t := range tokens {
+		switch {
+		case t == "*" || t == ">" && i == len(tokens)-1:
+		case t == "" || strings.ContainsAny(t, "*>") || strings.ContainsFunc(t, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
+			return Errorf(CodeConfig, "%.100q is not a NATS subject or wildcard such as orders.> or *.expired", p)
+		}
+	}
+	if first := tokens[0]; first[0] == '$' || first[0] == '_' || first == ownToken {
+		return Errorf(CodeConfig, "%.100q: subjects below %s are reserved and never for callbacks", p, first)
+	}
+	return nil
+}
+
+// subjectMatches matches a subject as NATS does.
+func subjectMatches(pattern, subject string) bool {
+	for {
+		p, restP, moreP := strings.Cut(pattern, ".")
+		s, restS, moreS := strings.Cut(subject, ".")
+		switch {
+		case p == ">":
+			return true
+		case p != "*" && p != s, moreP != moreS:
+			return false
+		case !moreP:
+			return true
+		}
+		pattern, subject = restP, restS
+	}
+}
+
+// hostPattern is a pattern taken apart. Empty parts match everything.
+type hostPattern struct{ scheme, host, port string }
+
+// CheckHostPattern reports what is wrong with a pattern of allowed hosts:
+// [scheme://]host[:port]. The host is a name, an address, *.example.com for every
+// name below example.com, or * for every host. Without a scheme both http and https
+// match, without a port every port.
+func CheckHostPattern(p string) error {
+	h, ok := readHostPattern(p)
+	bad := func() error {
+		return Errorf(CodeConfig, "%.100q is not a host such as api.example.com, *.example.com, https://api.example.com:8443, 10.0.0.7 or *", p)
+	}
+	if !ok || h.scheme != "" && h.scheme != "http" && h.scheme != "https" || !validPort(h.port) {
+		return bad()
+	}
+	name := strings.TrimPrefix(h.host, "*.")
+	if h.host == "*" {
+		return nil
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		if name != h.host {
+			return bad()
+		}
+		return nil
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return bad()
+		}
+	}
+	return nil
+}
+
+func readHostPattern(p string) (h hostPattern, ok bool) {
+	rest := p
+	if scheme, after, has := strings.Cut(p, "://"); has {
+		h.scheme, rest = strings.ToLower(scheme), after
+	}
+	h.host, h.port = rest, ""
+	switch i := strings.LastIndexByte(rest, ':'); {
+	case strings.HasPrefix(rest, "["):
+		end := strings.IndexByte(rest, ']')
+		if end < 0 {
+			return h, false
+		}
+		after := rest[end+1:]
+		h.host = rest[1:end]
+		if after != "" && (after[0] != ':' || len(after) == 1) {
+			return h, false
+		}
+		h.port = strings.TrimPrefix(after, ":")
+	case i >= 0 && strings.Count(rest, ":") == 1:
+		h.host, h.port = rest[:i], rest[i+1:]
+		if h.port == "" {
+			return h, false
+		}
+	}
+	if strings.HasSuffix(h.host, "*.") {
+		return h, false
+	}
+	h.host = canonicalHost(h.host)
+	return h, h.host != ""
+}
+
+// canonicalHost makes names and addresses comparable.
+func canonicalHost(host string) string {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.WithZone("").Unmap().String()
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}
+
+func (r *CallbackRules) hostMatches(pattern string, u *url.URL) bool {
+	p, ok := readHostPattern(pattern)
+	if !ok {
+		return false
+	}
+	host, port := canonicalHost(u.Hostname()), portOf(u)
+	switch {
+	case p.scheme != "" && p.scheme != u.Scheme, p.scheme == "" && r.HTTPSOnly && u.Scheme != "https":
+		return false
+	case p.port != "" && p.port != port:
+		return false
+	case p.host == "*":
+		return true
+	}
+	if below, ok := strings.CutPrefix(p.host, "*"); ok { // below is .example.com
+		return len(host) > len(below) && strings.HasSuffix(host, below)
+	}
+	return host == p.host
+}
+
+// portOf is the URL's port, or that of its scheme.
+func portOf(u *url.URL) string {
+	switch p := u.Port(); {
+	case p != "":
+		return p
+	case u.Scheme == "http":
+		return "80"
+	}
+	return "443"
+}
+
+// HostPatternOf is the pattern that matches scheme, host and port of a URL.
+func HostPatternOf(u *url.URL) string {
+	host := u.Hostname()
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return u.Scheme + "://" + host + ":" + portOf(u)
 }

@@ -95,8 +95,8 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 		}
 		s.Service = a.text
 	}
-	if a, ok := p.get(AttrCallback); ok {
-		if err := CheckCallback(a.text); err != nil {
+	if a, ok := p.get(AttrCallback); ok && !lim.accepted {
+		if err := CheckCallback(a.text, s.Service); err != nil {
 			return s, badAttribute(AttrCallback, RedactURL(a.text), "%w", err)
 		}
 	}
@@ -179,7 +179,7 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 		return nil, Spec{}, Fired{}, err
 	}
 	// What was accepted once stays accepted, whatever the limits are now.
-	spec, err := p.spec(Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62})
+	spec, err := p.spec(Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62, accepted: true})
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}

@@ -167,7 +167,7 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 	client, err := belfry.Connect(bounded, f.url, opts...)
 	cancel()
 	if err != nil {
-		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", app.RedactURLs(f.url), cause(err))
+		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", schemas.RedactURLs(f.url), cause(err))
 	}
 	defer client.Close()
 	return do(ctx, session{client, f})

@@ -381,7 +381,7 @@ func (s *settings) effective() map[string]any {
 		m["service-idle"] = "0s"
 	}
 	m["data"], m["allow-loopback"] = s.app.Data, s.app.AllowLoopback
-	m["nats-url"] = redacted(s.app.NATSURL)
+	m["nats-url"] = schemas.RedactURLs(s.app.NATSURL)
 	services := map[string]any{}
 	for name, sc := range s.app.Services {
 		g := map[string]any{}
@@ -397,11 +397,4 @@ func (s *settings) effective() map[string]any {
 		m[keyServices] = services
 	}
 	return m
-}
-
-func redacted(url string) string {
-	if url == "" {
-		return ""
-	}
-	return app.RedactURLs(url)
 }

@@ -142,12 +142,12 @@ func (c *cli) watchStatus(ctx context.Context, s session, look *store.Store) err
 func readStatus(ctx context.Context, s session, look *store.Store) (*status, error) {
 	cluster, err := look.ReadCluster(ctx)
 	if err == nil && len(cluster.Clocks) == 0 || errors.Is(err, nats.ErrNoResponders) {
-		return nil, schemas.Errorf(schemas.CodeUnavailable, "there are no clocks at %s: no Belfry has run there yet, or JetStream is not available", s.Conn().ConnectedUrlRedacted())
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "there are no clocks at %s: no Belfry has run there yet, or JetStream is not available", schemas.RedactURL(s.Conn().ConnectedUrl()))
 	}
 	if err != nil {
 		return nil, err
 	}
-	st := &status{Server: s.Conn().ConnectedUrlRedacted(), Version: s.Conn().ConnectedServerVersion(), Problems: []string{}}
+	st := &status{Server: schemas.RedactURL(s.Conn().ConnectedUrl()), Version: s.Conn().ConnectedServerVersion(), Problems: []string{}}
 	if st.Streams, err = look.Streams(ctx); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 // Package callback holds what the engine of functions and its invokers share: the
 // request that an invoker is given, the outcome that it answers, and the small
 // rules that are the same for every kind of callback (Retry-After, what text may
-// be kept, what must be redacted).
+// be kept).
 //
 // An invoker never decides about attempts, delays or records. It makes one call
 // and says, explicitly, whether another one could end differently.
@@ -10,7 +10,6 @@ package callback
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +28,8 @@ type Invoker interface {
 
 // Request is one attempt.
 type Request struct {
+	// Service is the timer's.
+	Service string
 	// Target is timercallback as the user wrote it; it may hold credentials.
 	Target string
 	// Event is the fired event with the timerattempt of this attempt. It is
@@ -78,6 +79,7 @@ const (
 	ReasonBadTarget      Reason = "bad_target"        // the callback cannot be called at all
 	ReasonNoResponders   Reason = "no_responders"     // nobody serves the NATS subject
 	ReasonServiceError   Reason = "service_error"     // an error header on the NATS reply
+	ReasonStreamRefused  Reason = "stream_refused"    // a stream captures the NATS subject, and did not store the message
 	ReasonRetryLater     Reason = "retry_later"       // the callee said "not now"
 	ReasonTooLarge       Reason = "too_large"         // the request is over the server's payload limit
 	ReasonUndecodable    Reason = "undecodable_event" // the fired message is no event
@@ -150,24 +152,4 @@ func Excerpt(b []byte) []byte {
 		return nil
 	}
 	return append([]byte(nil), b...)
-}
-
-// Redact is the target as it may be shown and logged: user names, passwords and
-// query values, which often are credentials, are left out.
-func Redact(target string) string {
-	if strings.HasPrefix(target, "nats:") {
-		return Clip(target, 256)
-	}
-	u, err := url.Parse(target)
-	if err != nil {
-		return "(an unreadable URL)" // the text of err would repeat the URL
-	}
-	if u.User != nil {
-		u.User = url.User("redacted")
-	}
-	if u.RawQuery != "" {
-		u.RawQuery = "redacted"
-	}
-	u.Fragment, u.RawFragment = "", ""
-	return Clip(u.String(), 256)
 }

@@ -69,21 +69,6 @@ func FuzzClip(f *testing.F) {
 	})
 }
 
-func TestRedact(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"https://h.example/p":                       "https://h.example/p",
-		"https://alice:hunter2@h.example/p?token=x": "https://redacted@h.example/p?redacted",
-		"https://h.example/p#frag":                  "https://h.example/p",
-		"nats:orders.new":                           "nats:orders.new",
-		"https://alice:hunter2@h.example:bad port/": "(an unreadable URL)",
-	} {
-		if got := Redact(in); got != want {
-			t.Errorf("Redact(%q) = %q; want %q", in, got, want)
-		}
-	}
-}
-
 func TestExcerptIsBoundedAndOwn(t *testing.T) {
 	t.Parallel()
 	big := []byte(strings.Repeat("x", 5000))

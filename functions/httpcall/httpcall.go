@@ -198,7 +198,7 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 	u, err := url.Parse(r.Target)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		// err is not repeated: it quotes the URL, and the URL may hold credentials.
-		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+callback.Redact(r.Target)+" is not an http or https URL")
+		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(r.Target)+" is not an http or https URL")
 		return nil, &bad
 	}
 	user := u.User
@@ -206,7 +206,7 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 	data := r.Event.Data()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))
 	if err != nil {
-		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+callback.Redact(r.Target)+" cannot be called")
+		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(r.Target)+" cannot be called")
 		return nil, &bad
 	}
 	if user != nil {
@@ -348,7 +348,7 @@ func judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Out
 	case code >= 300 && code < 400:
 		text += ": redirects are not followed"
 		if to := resp.Header.Get("Location"); to != "" {
-			text += "; timercallback must name the final URL, not one that redirects to " + callback.Redact(to)
+			text += "; timercallback must name the final URL, not one that redirects to " + schemas.RedactURL(to)
 		}
 		out = callback.Permanent(callback.ReasonRedirect, text)
 	default:
@@ -364,7 +364,7 @@ func failure(ctx context.Context, r callback.Request, err error) callback.Outcom
 	if errors.As(err, &blocked) {
 		return callback.Permanent(callback.ReasonAddressRefused, blocked.Error())
 	}
-	target := callback.Redact(r.Target)
+	target := schemas.RedactURL(r.Target)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return callback.Retry(callback.ReasonTimeout, fmt.Sprintf("%s did not answer within the time-out of %s (timertimeout)", target, r.Timeout))
 	}

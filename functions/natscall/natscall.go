@@ -4,15 +4,15 @@
 // # How a reply is judged
 //
 //	a reply without the headers below                     success
+//	a PubAck: a stream captures the subject               success with stream and seq;
+//	                                                      a refusal is judged by its code, see puback.go
 //	Nats-Service-Error or Nats-Service-Error-Code header  retryable
 //	Retry-After header (whole seconds)                    "not now": retryable
 //	no responders, time-out, connection lost              retryable
 //	a subject that must not be called, a request over
 //	the server's payload limit                            permanent
 //
-// Belfry's connection may do more than the user who asked for the callback, so
-// subjects of the system ($JS, $SYS, $KV, …), inboxes and Belfry's own timers.>
-// are refused, as are wildcards.
+// Subjects that schemas.CheckSubject refuses are never called.
 //
 // Each request carries Idempotency-Key and Nats-Msg-Id, both <timer id>.<run>.
 package natscall
@@ -50,8 +50,8 @@ func New(nc *nats.Conn) *Invoker { return &Invoker{nc: nc} }
 // Invoke makes one request.
 func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
 	subject := strings.TrimPrefix(r.Target, Scheme)
-	if err := CheckSubject(subject); err != nil {
-		return callback.Permanent(callback.ReasonBadTarget, err.Error())
+	if err := schemas.CheckSubject(subject, r.Service); err != nil {
+		return callback.Permanent(callback.ReasonBadTarget, fmt.Sprintf("subject %.100q: %s", subject, err.Error()))
 	}
 	hdr, data, err := schemas.EncodeEvent(*r.Event, schemas.ModeBinary)
 	if err != nil {
@@ -69,19 +69,6 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	return judge(reply, subject, r.NowMs)
 }
 
-// CheckSubject refuses what a callback must not publish to.
-func CheckSubject(subject string) error {
-	if subject == "" || strings.ContainsAny(subject, " \t\r\n*>") || strings.HasPrefix(subject, ".") ||
-		strings.HasSuffix(subject, ".") || strings.Contains(subject, "..") {
-		return fmt.Errorf("%.100q is not a NATS subject without wildcards", subject)
-	}
-	first, _, _ := strings.Cut(subject, ".")
-	if strings.HasPrefix(first, "$") || first == "_INBOX" || first == "timers" {
-		return fmt.Errorf("subject %.100q is refused: callbacks must not reach the server's or belfry's own subjects", subject)
-	}
-	return nil
-}
-
 // judge turns a reply into an outcome.
 func judge(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
 	excerpt := callback.Excerpt(m.Data)
@@ -89,6 +76,9 @@ func judge(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
 	isError := text != "" || code != ""
 	wait, notNow := callback.RetryAfter(m.Header.Get(headerRetryAfter), "", nowMs)
 	if !isError && !notNow {
+		if out, ok := judgePubAck(m, subject); ok {
+			return out
+		}
 		return callback.Outcome{Success: true, Response: excerpt}
 	}
 	var out callback.Outcome

@@ -27,7 +27,7 @@ func request(subject string) callback.Request {
 	e.SetType("t")
 	e.SetExtension("timerattempt", int32(1))
 	_ = e.SetData("text/plain", []byte("hello"))
-	return callback.Request{Target: Scheme + subject, Event: &e, Key: "tid.1", Timeout: 200 * time.Millisecond, Trace: map[string]string{"traceparent": "00-1-2-01"}}
+	return callback.Request{Service: "s", Target: Scheme + subject, Event: &e, Key: "tid.1", Timeout: 200 * time.Millisecond, Trace: map[string]string{"traceparent": "00-1-2-01"}}
 }
 
 func TestReplies(t *testing.T) {
@@ -45,6 +45,7 @@ func TestReplies(t *testing.T) {
 	}
 	answer("ok", nil, strings.Repeat("r", 5000))
 	answer("error", nats.Header{"Nats-Service-Error": {"no stock"}, "Nats-Service-Error-Code": {"409"}}, "detail")
+	answer("timers.work.s", nil, "")
 	answer("code", nats.Header{"Nats-Service-Error-Code": {"oops"}}, "")
 	answer("later", nats.Header{"Retry-After": {"7"}}, "")
 	answer("errlater", nats.Header{"Nats-Service-Error": {"busy"}, "Nats-Service-Error-Code": {"503"}, "Retry-After": {"2"}}, "")
@@ -63,22 +64,27 @@ func TestReplies(t *testing.T) {
 	}
 	i := New(nc)
 	for subject, want := range map[string]callback.Outcome{
-		"ok":         {Success: true},
-		"error":      {Retryable: true, Reason: callback.ReasonServiceError, Code: 409},
-		"code":       {Retryable: true, Reason: callback.ReasonServiceError},
-		"later":      {Retryable: true, Reason: callback.ReasonRetryLater, NotNow: true, RetryAfter: 7 * time.Second},
-		"errlater":   {Retryable: true, Reason: callback.ReasonRetryLater, NotNow: true, RetryAfter: 2 * time.Second, Code: 503},
-		"hang":       {Retryable: true, Reason: callback.ReasonTimeout},
-		"micro":      {Retryable: true, Reason: callback.ReasonServiceError, Code: 500},
-		"nobody":     {Retryable: true, Reason: callback.ReasonNoResponders},
-		"":           {Reason: callback.ReasonBadTarget},
-		"a.*":        {Reason: callback.ReasonBadTarget},
-		"a b":        {Reason: callback.ReasonBadTarget},
-		"a..b":       {Reason: callback.ReasonBadTarget},
-		"$JS.API.>":  {Reason: callback.ReasonBadTarget},
-		"$KV.t.x":    {Reason: callback.ReasonBadTarget},
-		"_INBOX.x":   {Reason: callback.ReasonBadTarget},
-		"timers.add": {Reason: callback.ReasonBadTarget},
+		"ok":               {Success: true},
+		"error":            {Retryable: true, Reason: callback.ReasonServiceError, Code: 409},
+		"code":             {Retryable: true, Reason: callback.ReasonServiceError},
+		"later":            {Retryable: true, Reason: callback.ReasonRetryLater, NotNow: true, RetryAfter: 7 * time.Second},
+		"errlater":         {Retryable: true, Reason: callback.ReasonRetryLater, NotNow: true, RetryAfter: 2 * time.Second, Code: 503},
+		"hang":             {Retryable: true, Reason: callback.ReasonTimeout},
+		"micro":            {Retryable: true, Reason: callback.ReasonServiceError, Code: 500},
+		"nobody":           {Retryable: true, Reason: callback.ReasonNoResponders},
+		"":                 {Reason: callback.ReasonBadTarget},
+		"a.*":              {Reason: callback.ReasonBadTarget},
+		"a b":              {Reason: callback.ReasonBadTarget},
+		"a..b":             {Reason: callback.ReasonBadTarget},
+		"$JS.API.>":        {Reason: callback.ReasonBadTarget},
+		"$KV.t.x":          {Reason: callback.ReasonBadTarget},
+		"_INBOX.x":         {Reason: callback.ReasonBadTarget},
+		"timers.add":       {Reason: callback.ReasonBadTarget},
+		"//timers.add":     {Reason: callback.ReasonBadTarget},
+		"_INBOX_orders.x":  {Reason: callback.ReasonBadTarget},
+		"_anything.x":      {Reason: callback.ReasonBadTarget},
+		"timers.work.else": {Reason: callback.ReasonBadTarget},
+		"timers.work.s":    {Success: true},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		if want.Reason != callback.ReasonTimeout {

@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // App is one Belfry node.
@@ -288,7 +289,7 @@ func (a *App) NATSURL() string {
 	if a.srv != nil {
 		return a.srv.ClientURL()
 	}
-	return RedactURLs(a.o.NATSURL)
+	return schemas.RedactURLs(a.o.NATSURL)
 }
 
 // Connect makes another connection to the node's server, without a socket if it

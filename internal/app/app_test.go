@@ -509,16 +509,3 @@ func TestRunStops(t *testing.T) {
 		t.Fatal("Run does not end")
 	}
 }
-
-func TestRedactURLs(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"nats://127.0.0.1:4222":                  "nats://127.0.0.1:4222",
-		"nats://user:hunter2@a:1,nats://token@b": "nats://xxxxx@a:1,nats://xxxxx@b",
-		"nats://user:hunter2@%zz":                "(unreadable URL)",
-	} {
-		if got := RedactURLs(in); got != want {
-			t.Errorf("RedactURLs(%q) = %q, want %q", in, got, want)
-		}
-	}
-}

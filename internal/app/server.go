@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -17,6 +16,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // startServer runs the embedded server until the returned function is called. It
@@ -138,7 +139,7 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
-			log.Info().Str("server", nc.ConnectedUrlRedacted()).Msg("connected to NATS again")
+			log.Info().Str("server", schemas.RedactURL(nc.ConnectedUrl())).Msg("connected to NATS again")
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			e := log.Warn().Err(err)
@@ -186,7 +187,7 @@ func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
 	}
 	nc, err := nats.Connect(o.NATSURL, opts...)
 	if err != nil {
-		return nil, errorOf(ErrUnreachable, err, "NATS server %s cannot be reached: %v", RedactURLs(o.NATSURL), err)
+		return nil, errorOf(ErrUnreachable, err, "NATS server %s cannot be reached: %v", schemas.RedactURLs(o.NATSURL), err)
 	}
 	return nc, nil
 }
@@ -217,22 +218,4 @@ func (t TLS) Config() (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{cert}
 	}
 	return c, nil
-}
-
-// RedactURLs takes the credentials out of a comma-separated list of URLs.
-func RedactURLs(list string) string {
-	parts := strings.Split(list, ",")
-	for i, p := range parts {
-		u, err := url.Parse(strings.TrimSpace(p))
-		switch {
-		case err != nil:
-			parts[i] = "(unreadable URL)" // it may hold a password
-		case u.User == nil:
-			parts[i] = u.String()
-		default:
-			u.User = url.User("xxxxx") // a user alone is a token
-			parts[i] = u.String()
-		}
-	}
-	return strings.Join(parts, ",")
 }

@@ -123,7 +123,7 @@ func (e *Env) attach(ctx context.Context) error {
 		case errors.Is(err, jetstream.ErrStreamNotFound) && e.shard > 0:
 			return nil
 		default:
-			return fmt.Errorf("no Belfry answers at %s: %w", app.RedactURLs(nc.ConnectedUrl()), err)
+			return fmt.Errorf("no Belfry answers at %s: %w", schemas.RedactURLs(nc.ConnectedUrl()), err)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (e *Env) Connect(name string) (*nats.Conn, error) {
 		}
 		url := cmp.Or(e.url, e.NATSURL)
 		if nc, err = nats.Connect(url, opts...); err != nil {
-			err = fmt.Errorf("NATS server %s cannot be reached: %w", app.RedactURLs(url), err)
+			err = fmt.Errorf("NATS server %s cannot be reached: %w", schemas.RedactURLs(url), err)
 		}
 	}
 	if err == nil {

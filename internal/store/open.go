@@ -189,7 +189,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 	var major, minor int
 	v := s.nc.ConnectedServerVersion()
 	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n == 2 && err == nil && (major < minMajor || major == minMajor && minor < minMinor) {
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", s.nc.ConnectedUrlRedacted(), v, minMajor, minMinor)
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", schemas.RedactURL(s.nc.ConnectedUrl()), v, minMajor, minMinor)
 	}
 	s.atomic = major > minMajor || minor >= atomicMinor
 	info, err := again(ctx, func(ctx context.Context, _ func()) (*jetstream.AccountInfo, error) { return s.js.AccountInfo(ctx) })
@@ -201,9 +201,9 @@ func (s *Store) checkServer(ctx context.Context) error {
 		}
 		return nil
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s runs without JetStream; start it with -js, or with a jetstream block in its config", s.nc.ConnectedUrlRedacted())
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s runs without JetStream; start it with -js, or with a jetstream block in its config", schemas.RedactURL(s.nc.ConnectedUrl()))
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return schemas.Errorf(schemas.CodeConfig, "JetStream is not enabled for this account at %s", s.nc.ConnectedUrlRedacted())
+		return schemas.Errorf(schemas.CodeConfig, "JetStream is not enabled for this account at %s", schemas.RedactURL(s.nc.ConnectedUrl()))
 	}
 	return mapError("ask for JetStream's account", err)
 }

@@ -1,0 +1,64 @@
+package schemas
+
+import (
+	"net/url"
+	"strings"
+)
+
+// hidden takes the place of what must not be shown.
+const hidden = "xxxxx"
+
+// RedactURL is a URL, or a callback, as it may be shown, logged and put into an
+// error: without user name, password, query and fragment, each of which may be a
+// credential. It is the only function for that purpose. A nats: subject has none
+// and stays as it is.
+func RedactURL(s string) string {
+	if strings.HasPrefix(s, NATSScheme) && !strings.HasPrefix(s, NATSScheme+"//") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return redactText(s)
+	}
+	if u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		if strings.ContainsRune(u.Opaque, '@') {
+			return redactText(s)
+		}
+		return s
+	}
+	if u.User != nil {
+		u.User = url.User(hidden) // a user alone may be a token
+	}
+	if u.RawQuery != "" {
+		u.RawQuery = hidden
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return u.String()
+}
+
+// RedactURLs is RedactURL for a list that is separated by commas.
+func RedactURLs(list string) string {
+	parts := strings.Split(list, ",")
+	for i, p := range parts {
+		parts[i] = RedactURL(strings.TrimSpace(p))
+	}
+	return strings.Join(parts, ",")
+}
+
+// redactText is for what is no URL: it takes out everything from // (or the
+// beginning) to the last @, and everything from the first ? or # after that.
+func redactText(s string) string {
+	begin := strings.Index(s, "//")
+	if begin < 0 {
+		begin = 0
+	} else {
+		begin += len("//")
+	}
+	if at := strings.LastIndexByte(s, '@'); at >= begin {
+		s = s[:begin] + hidden + s[at:]
+	}
+	if i := strings.IndexAny(s, "?#"); i >= 0 {
+		s = s[:i+1] + hidden
+	}
+	return s
+}
