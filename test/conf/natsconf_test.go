@@ -2,201 +2,140 @@
 package conf
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// certificate makes a self-signed certificate for 127.0.0.1.
-func certificate(t *testing.T, dir string) (cert, key string) {
+const (
+	file  = "../../nats.conf"
+	bound = 60 * time.Second
+)
+
+func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "belfry-test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &priv.PublicKey, priv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(priv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, b []byte) string {
-		p := filepath.Join(dir, name)
-		if err := os.WriteFile(p, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "EC PRIVATE KEY", keyDER)
+	return js
 }
 
-// start runs nats.conf as it is, but for the ports.
-func start(t *testing.T) (url, ca string) {
-	t.Helper()
-	dir := t.TempDir()
-	cert, key := certificate(t, dir)
-	for k, v := range map[string]string{
-		"BELFRY_STORE": filepath.Join(dir, "js"), "BELFRY_CERT": cert, "BELFRY_KEY": key, "BELFRY_CA": cert,
-		"BELFRY_PASSWORD": "belfry-pw", "ORDERS_PASSWORD": "orders-pw", "ADMIN_PASSWORD": "admin-pw",
-	} {
-		t.Setenv(k, v)
-	}
-	opts, err := server.ProcessConfigFile("../../nats.conf")
-	if err != nil {
-		t.Fatalf("nats.conf: %v", err)
-	}
-	if !opts.SyncAlways {
-		t.Fatal("nats.conf does not sync always")
-	}
-	opts.Host, opts.Port, opts.HTTPPort, opts.NoSigs, opts.NoLog = "127.0.0.1", server.RANDOM_PORT, -1, true, true
-	s, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(60 * time.Second) {
-		t.Fatal("server did not start")
-	}
-	return "tls://" + s.Addr().String(), cert
-}
-
-func connect(t *testing.T, url, ca, user string) (*nats.Conn, chan error) {
-	t.Helper()
-	violations := make(chan error, 16)
-	nc, err := nats.Connect(url, nats.RootCAs(ca), nats.UserInfo(user, user+"-pw"), nats.CustomInboxPrefix("_INBOX_"+user),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))
-	if err != nil {
-		t.Fatalf("%s: %v", user, err)
-	}
-	t.Cleanup(nc.Close)
-	return nc, violations
-}
-
-// refused waits for the server's word that the last act was not allowed.
-func refused(t *testing.T, violations chan error, what string) {
-	t.Helper()
-	select {
-	case err := <-violations:
-		if !errors.Is(err, nats.ErrPermissionViolation) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Errorf("%s was allowed", what)
-	}
-}
-
-// TestProductionConfig loads nats.conf into a real server and shows what each of
-// its users may, and may not, do.
+// TestProductionConfig loads nats.conf into a real server and checks the rights of
+// each of its users. The attacks are in test/e2e.
 func TestProductionConfig(t *testing.T) {
-	url, ca := start(t)
-	if _, err := nats.Connect(url, nats.RootCAs(ca), nats.UserInfo("orders", "wrong")); err == nil {
+	t.Parallel()
+	s := natstest.RunProduction(t, file, nil)
+	if _, err := nats.Connect("tls://"+s.Addr().String(), nats.RootCAs(s.CA), nats.UserInfo("orders", "wrong")); err == nil {
 		t.Fatal("a wrong password was accepted")
 	}
-	if _, err := nats.Connect(url, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12}), nats.UserInfo("orders", "orders-pw")); err == nil {
+	if _, err := nats.Connect("tls://"+s.Addr().String(), nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12}), nats.UserInfo("orders", "orders-pw")); err == nil {
 		t.Fatal("an unknown certificate was accepted")
 	}
-	belfry, err := nats.Connect(url, nats.RootCAs(ca), nats.UserInfo("belfry", "belfry-pw"))
-	if err != nil {
-		t.Fatal(err)
+	if !s.SyncsAlways() {
+		t.Fatal("nats.conf does not sync every write")
 	}
-	t.Cleanup(belfry.Close)
-	js, err := jetstream.New(belfry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, subjects := range map[string][]string{"TIMERS_ADD": {"timers.add"}, "TIMERS_FIRED": {"timers.fired.*"}} {
+	belfry := s.ConnectAs("belfry")
+	js := jetStream(t, belfry)
+	for name, subjects := range map[string][]string{"TIMERS_ADD": {"timers.add"}, "TIMERS_FIRED": {"timers.fired.*"}, "TIMERS_DEAD": {"timers.dead.*"}} {
 		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := js.Publish(t.Context(), "timers.fired.orders", []byte("x")); err != nil {
-		t.Fatal(err)
+	orders := s.ConnectAs("orders")
+	ojs := jetStream(t, orders)
+
+	// An add: the PubAck crosses accounts.
+	ack, err := ojs.Publish(t.Context(), "timers.add", []byte("{}"))
+	if err != nil || ack.Stream != "TIMERS_ADD" {
+		t.Fatalf("orders cannot add: %+v, %v", ack, err)
 	}
 
-	orders, violations := connect(t, url, ca, "orders")
-	ojs, err := jetstream.New(orders)
+	// Events as they come, of the team's own service.
+	own, err := orders.SubscribeSync("timers.>")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ojs.Publish(t.Context(), "timers.add", []byte("{}")); err != nil {
-		t.Errorf("orders cannot add: %v", err)
+	flush(t, orders)
+	for _, subject := range []string{"timers.fired.billing", "timers.fired.orders", "timers.dead.billing", "timers.dead.orders"} {
+		if _, err := js.Publish(t.Context(), subject, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
 	}
-	c, err := ojs.CreateOrUpdateConsumer(t.Context(), "TIMERS_FIRED", jetstream.ConsumerConfig{Durable: "orders", FilterSubject: "timers.fired.orders", AckPolicy: jetstream.AckExplicitPolicy})
-	if err != nil {
-		t.Fatalf("orders cannot consume its own events: %v", err)
+	for _, want := range []string{"timers.fired.orders", "timers.dead.orders"} {
+		if m, err := own.NextMsg(bound); err != nil || m.Subject != want {
+			t.Fatalf("orders received %+v, %v; want %s", m, err, want)
+		}
 	}
-	m, err := c.Next(jetstream.FetchMaxWait(30 * time.Second))
+
+	// Events later, through the consumer that an operator has made.
+	ajs := jetStream(t, s.ConnectAs("admin"))
+	if _, err := ajs.CreateConsumer(t.Context(), "TIMERS_FIRED", jetstream.ConsumerConfig{Durable: "orders", FilterSubject: "timers.fired.orders", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	bjs, err := jetstream.NewWithAPIPrefix(orders, "JS.BELFRY.API")
 	if err != nil {
 		t.Fatal(err)
+	}
+	c, err := bjs.Consumer(t.Context(), "TIMERS_FIRED", "orders")
+	if err != nil {
+		t.Fatalf("orders cannot use its consumer: %v", err)
+	}
+	m, err := c.Next(jetstream.FetchMaxWait(bound))
+	if err != nil || m.Subject() != "timers.fired.orders" {
+		t.Fatalf("%+v, %v", m, err)
 	}
 	if err := m.DoubleAck(t.Context()); err != nil {
 		t.Errorf("orders cannot acknowledge: %v", err)
 	}
-	for what, act := range map[string]func() error{
-		"a fired event of its own making": func() error { return orders.Publish("timers.fired.orders", nil) },
-		"another service's callback":      func() error { return orders.Publish("callbacks.billing.x", nil) },
-		"writing a record":                func() error { return orders.Publish("$KV.timers_0.timer.x", nil) },
-		"moving a clock":                  func() error { return orders.Publish("$KV.clock.clock.0", nil) },
-		"deleting a stream":               func() error { return orders.Publish("$JS.API.STREAM.DELETE.TIMERS_FIRED", nil) },
-		"another service's consumer": func() error {
-			return orders.Publish("$JS.API.CONSUMER.CREATE.TIMERS_FIRED.x.timers.fired.billing", nil)
-		},
-		"reading another's inbox":   func() error { _, err := orders.SubscribeSync("_INBOX.>"); return err },
-		"listening to other events": func() error { _, err := orders.SubscribeSync("timers.fired.>"); return err },
-	} {
-		if err := act(); err != nil {
-			t.Fatal(err)
-		}
-		if err := orders.Flush(); err != nil {
-			t.Fatal(err)
-		}
-		refused(t, violations, what)
+	if info, err := c.Info(t.Context()); err != nil || info.NumAckPending != 0 || info.NumPending != 0 {
+		t.Errorf("%+v, %v", info, err)
 	}
 
-	// Callbacks: Belfry requests, orders answers.
-	if _, err := orders.Subscribe("callbacks.orders.expire", func(m *nats.Msg) {
-		if err := m.Respond([]byte("ok")); err != nil {
-			t.Error(err)
+	if err := own.Unsubscribe(); err != nil { // it would receive the callbacks, too
+		t.Fatal(err)
+	}
+
+	// Callbacks: Belfry requests, orders answers, with progress first.
+	for _, subject := range []string{"callbacks.orders.expire", "timers.work.orders"} {
+		if _, err := belfry.Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
+			t.Errorf("%s without a subscriber: %v", subject, err)
 		}
-	}); err != nil {
+		if _, err := orders.Subscribe(subject, func(m *nats.Msg) {
+			if err := errors.Join(m.Respond([]byte("working")), m.Respond([]byte("done"))); err != nil {
+				t.Error(err)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		flush(t, orders)
+		answers, err := belfry.SubscribeSync(belfry.NewInbox())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := belfry.PublishRequest(subject, answers.Subject, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"working", "done"} {
+			if m, err := answers.NextMsg(bound); err != nil || string(m.Data) != want {
+				t.Errorf("%s: %+v, %v; want %s", subject, m, err, want)
+			}
+		}
+	}
+	if _, err := belfry.Request("callbacks.billing.expire", nil, bound); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("a callback that nobody exports: %v", err)
+	}
+}
+
+func flush(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	if err := nc.FlushTimeout(bound); err != nil {
 		t.Fatal(err)
 	}
-	if err := orders.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := belfry.Request("callbacks.orders.expire", nil, 30*time.Second); err != nil {
-		t.Errorf("callback: %v", err)
-	}
-	admin, adminViolations := connect(t, url, ca, "admin")
-	if err := admin.Publish("$KV.timers_0.timer.x", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	refused(t, adminViolations, "admin writing past the API")
 }

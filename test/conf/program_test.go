@@ -15,16 +15,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/natstest"
 )
 
 // TestProgramWithProductionConfig: a node and the commands live with the rights
 // that nats.conf gives them.
 func TestProgramWithProductionConfig(t *testing.T) {
-	url, ca := start(t)
-	as := func(user string) string { return strings.Replace(url, "tls://", "tls://"+user+":"+user+"-pw@", 1) }
+	t.Parallel()
+	s := natstest.RunProduction(t, file, nil)
 	var log bytes.Buffer
 	o := app.DefaultOptions()
-	o.NATSURL, o.TLS.CA, o.HTTP, o.Log = as("belfry"), ca, app.NoHTTP, zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel)
+	o.NATSURL, o.TLS.CA, o.HTTP, o.Log = s.URLOf("belfry"), s.CA, app.NoHTTP, zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel)
 	a, err := app.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func TestProgramWithProductionConfig(t *testing.T) {
 		t.Helper()
 		var out, errs bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), program, args...)
-		cmd.Env = []string{"HOME=" + t.TempDir(), "BELFRY_TLS_CA=" + ca}
+		cmd.Env = []string{"HOME=" + t.TempDir(), "BELFRY_TLS_CA=" + s.CA}
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		var exit *exec.ExitError
 		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
@@ -68,7 +69,7 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	}
 	admin := func(args ...string) string {
 		t.Helper()
-		return run(append(args, "--nats-url", as("admin"), "--inbox-prefix", "_INBOX_admin")...)
+		return run(append(args, "--nats-url", s.URLOf("admin"))...)
 	}
 	admin("add", "--in", "1ms", "--svc", "orders", "--id", "one", "--source", "/conf")
 	admin("add", "--in", "1h", "--svc", "orders", "--id", "far", "--source", "/conf")
@@ -88,7 +89,7 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	// A shard's clock needs a moment to move for the first time.
 	var report string
 	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); {
-		report = run("doctor", "--nats-url", as("belfry"))
+		report = run("doctor", "--nats-url", s.URLOf("belfry"))
 		if !strings.Contains(report, "ERROR") {
 			break
 		}

@@ -1,0 +1,330 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// secret is in the data of every timer of team billing; team orders must never see it.
+const secret = "of billing alone"
+
+// attacked is a node on the shipped nats.conf with two teams, orders and billing, and
+// billing's timers, which orders attacks.
+type attacked struct {
+	t       *testing.T
+	server  *natstest.Production
+	admin   *client // of account BELFRY
+	orders  *client
+	billing *client
+	victims []schemas.TimerID
+	before  map[string]stored
+}
+
+// stored is the last message of a subject.
+type stored struct {
+	seq  uint64
+	data []byte
+}
+
+func (c *client) last(stream, subject string) stored {
+	c.t.Helper()
+	s, err := c.js.Stream(c.t.Context(), stream)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m, err := s.GetLastMsgForSubject(c.t.Context(), subject)
+	if err != nil {
+		c.t.Fatalf("%s: %v", subject, err)
+	}
+	return stored{m.Sequence, m.Data}
+}
+
+func recordKey(id schemas.TimerID) (stream, subject string) {
+	bucket := schemas.BucketTimers(schemas.Geometry{Shards: 2}.Shard(id))
+	return "KV_" + bucket, "$KV." + bucket + ".timer." + id.String()
+}
+
+func newAttacked(t *testing.T) (*attacked, *app.App) {
+	s := natstest.RunProduction(t, "../../nats.conf", natstest.AddTeam("billing"))
+	a := node(t, func(o *app.Options) { o.NATSURL, o.TLS.CA = s.URLOf("belfry"), s.CA })
+	as := func(user string) *client {
+		// The server's complaints about refused publishes are expected.
+		nc := s.ConnectAs(user, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &client{t: t, nc: nc, js: js}
+	}
+	x := &attacked{t: t, server: s, admin: as("admin"), orders: as("orders"), billing: as("billing"), before: map[string]stored{}}
+	for n := range 6 { // some in each shard
+		id := fmt.Sprintf("victim-%d", n)
+		var reply schemas.AddReply
+		m := structured(attrs{"id": id, "source": "/billing", "timersvc": "billing", "timerafter": "1h"}, `"`+secret+`"`)
+		m.Subject = schemas.SubjectAPIPrefix + "add"
+		if err := x.billing.callMsg(m, &reply); err != nil {
+			t.Fatal(err)
+		}
+		x.victims = append(x.victims, reply.Timer)
+		stream, subject := recordKey(reply.Timer)
+		x.before[subject] = x.admin.last(stream, subject)
+	}
+	x.before["$KV.clock.meta"] = x.admin.last("KV_clock", "$KV.clock.meta")
+	return x, a
+}
+
+// doors are what a team may publish to.
+func doors(team string) []string {
+	return []string{
+		"timers.add", "timers.api.add", "timers.api.get", "timers.api.cancel", "timers.api.reschedule",
+		"JS.BELFRY.API.CONSUMER.INFO.TIMERS_FIRED." + team, "JS.BELFRY.API.CONSUMER.MSG.NEXT.TIMERS_FIRED." + team,
+		"$JS.ACK.TIMERS_FIRED." + team + ".1.1.1.1.1",
+	}
+}
+
+// targets are subjects of account BELFRY that an attacker would like to write to.
+func (x *attacked) targets() []string {
+	out := []string{
+		"$KV.clock.clock.0", "$KV.clock.clock.1", "$KV.clock.meta", "$KV.clock.node.belfry-1", "$KV.services.billing",
+		"timers.add", "timers.fired.billing", "timers.fired.orders", "timers.retry.billing", "timers.dead.billing", "timers.rejected",
+		"timers.work.billing", "callbacks.billing.pay", "timers.api.list", "timers.api.dead.replay", "$SRV.INFO.timers",
+		"$JS.API.STREAM.PURGE.TIMERS_FIRED", "$JS.API.STREAM.DELETE.TIMERS_ADD", "$JS.API.CONSUMER.DELETE.TIMERS_ADD.router",
+		"$JS.API.DIRECT.GET.KV_clock", "$JS.ACK.TIMERS_ADD.router.1.1.1.1.0", "_R_.guessed.reply", "_GR_.abcdef.ghijkl.$KV.clock.clock.0",
+	}
+	for _, id := range x.victims {
+		_, subject := recordKey(id)
+		out = append(out, subject)
+	}
+	return out
+}
+
+// messages are requests for a door: what it takes, and rubbish.
+func messages(door, id string) []*nats.Msg {
+	event := structured(attrs{"id": id, "source": "/orders", "timersvc": "orders", "timerafter": "1h"}, `{}`)
+	event.Subject = door
+	ref := fmt.Sprintf(`{"id":%q,"source":"/orders","after":"2h"}`, id)
+	return []*nats.Msg{event, {Subject: door, Data: []byte(ref)}, {Subject: door, Data: []byte("rubbish")}, {Subject: door}}
+}
+
+// send publishes as the attacker. The server may refuse it.
+func (c *client) send(m *nats.Msg) {
+	c.t.Helper()
+	if err := c.nc.PublishMsg(m); err != nil {
+		c.t.Fatalf("%s: %v", m.Subject, err)
+	}
+}
+
+// TestAttacksFromAnotherAccount attacks a node that runs on the shipped nats.conf, with
+// the rights of a team: by the reply subject of everything that a team may publish to,
+// by headers, by direct publishes and by subscriptions. Nothing of another team's, and
+// nothing of Belfry's, may be read or changed.
+func TestAttacksFromAnotherAccount(t *testing.T) {
+	t.Parallel()
+	x, a := newAttacked(t)
+	if _, err := x.admin.js.CreateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{
+		Durable: "orders", FilterSubject: schemas.SubjectFired("orders"), AckPolicy: jetstream.AckExplicitPolicy,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// Team billing answers its own callbacks, and must get none but Belfry's.
+	answered := make(chan *nats.Msg, 1024)
+	for _, subject := range []string{"callbacks.billing.>", "timers.work.billing"} {
+		if _, err := x.billing.nc.ChanSubscribe(subject, answered); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard := make(chan *nats.Msg, 64<<10)
+	for _, subject := range []string{">", "timers.fired.billing", "timers.fired.*", "timers.dead.>", "$KV.>", "_INBOX.>", "$JS.EVENT.>", "callbacks.billing.>", "_R_.>"} {
+		if _, err := x.orders.nc.ChanSubscribe(subject, heard); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	x.byReply()
+	x.byHeader()
+	x.directly()
+
+	x.unharmed(a)
+	for {
+		select {
+		case m := <-heard:
+			if bytes.Contains(m.Data, []byte(secret)) {
+				t.Errorf("orders has read a timer of billing on %s: %s", m.Subject, m.Data)
+			}
+			continue
+		case m := <-answered:
+			t.Errorf("billing was called on %s: %.200q", m.Subject, m.Data)
+			continue
+		default:
+		}
+		break
+	}
+
+	// A node that starts now finds everything in order.
+	stop(t, a)
+	again := node(t, func(o *app.Options) { o.NATSURL, o.TLS.CA = x.server.URLOf("belfry"), x.server.CA })
+	x.unharmed(again)
+	x.fires()
+}
+
+// byReply sends each message that a team may send, with each target as reply subject.
+func (x *attacked) byReply() {
+	for n, target := range x.targets() {
+		for m, door := range doors("orders") {
+			for _, msg := range messages(door, fmt.Sprintf("reply-%d-%d", n, m)) {
+				msg.Reply = target
+				x.orders.send(msg)
+			}
+		}
+	}
+}
+
+// byHeader sends adds with each header that JetStream acts on. None may touch other
+// adds, or have the server publish to a subject that the header names.
+func (x *attacked) byHeader() {
+	victim, _ := recordKey(x.victims[0])
+	key := strings.TrimPrefix(victim, "KV_")
+	headers := []nats.Header{
+		{jetstream.MsgRollup: {"all"}}, {jetstream.MsgRollup: {"sub"}}, {"Nats-TTL": {"1s"}}, {"Nats-Incr": {"1"}},
+		{"Nats-Expected-Stream": {"KV_clock"}}, {"Nats-Expected-Last-Sequence": {"0"}}, {"Nats-Expected-Last-Subject-Sequence-Subject": {"$KV." + key + ".>"}, "Nats-Expected-Last-Subject-Sequence": {"0"}},
+		{"Nats-Schedule": {"@every 1s"}, "Nats-Schedule-Target": {"$KV.clock.clock.0"}}, {"Nats-Schedule": {"@at 2026-01-01T00:00:00Z"}, "Nats-Schedule-Target": {"timers.fired.billing"}},
+		{"Nats-Batch-Id": {"b"}, "Nats-Batch-Sequence": {"1"}}, {"Nats-Batch-Id": {"b"}, "Nats-Batch-Sequence": {"2"}, "Nats-Batch-Commit": {"1"}},
+		{"Nats-Trace-Dest": {"$KV.clock.clock.0"}}, {"Nats-Trace-Dest": {"$KV.clock.clock.0"}, "Nats-Trace-Only": {"true"}},
+		{"Nats-Request-Info": {`{"acc":"BILLING","user":"billing"}`}}, {"Belfry-Claim": {"0.1.1"}}, {"KV-Operation": {"PURGE"}},
+		{"Status": {"409"}, "Description": {"Consumer Deleted"}},
+	}
+	for n, h := range headers {
+		for _, door := range doors("orders")[:2] {
+			for _, reply := range []string{"", "$KV.clock.clock.0", x.orders.nc.NewInbox()} {
+				m := structured(attrs{"id": fmt.Sprintf("header-%d", n), "source": "/orders", "timersvc": "orders", "timerafter": "1h"}, `{}`)
+				m.Subject, m.Reply = door, reply
+				for k, v := range h {
+					m.Header[k] = v
+				}
+				x.orders.send(m)
+			}
+		}
+	}
+}
+
+// directly publishes to what a team may not, with and without a reply subject.
+func (x *attacked) directly() {
+	for _, target := range x.targets() {
+		if strings.HasPrefix(target, "timers.add") {
+			continue
+		}
+		for _, reply := range []string{"", x.orders.nc.NewInbox()} {
+			for _, data := range []string{"", "{}", `{"service":"billing"}`, "+ACK", "+TERM"} {
+				x.orders.send(&nats.Msg{Subject: target, Reply: reply, Data: []byte(data)})
+			}
+		}
+	}
+	// A push consumer, whose deliver subject would be a write.
+	for _, subject := range []string{"$JS.API.CONSUMER.CREATE.TIMERS_FIRED", "JS.BELFRY.API.CONSUMER.CREATE.TIMERS_FIRED", "$JS.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders", "JS.BELFRY.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders"} {
+		body := `{"stream_name":"TIMERS_FIRED","config":{"name":"orders","deliver_subject":"$KV.clock.clock.0","ack_policy":"none","deliver_policy":"all"}}`
+		x.orders.send(&nats.Msg{Subject: subject, Reply: x.orders.nc.NewInbox(), Data: []byte(body)})
+	}
+	// Another team's doors.
+	for _, door := range doors("billing")[5:] {
+		x.orders.send(&nats.Msg{Subject: door, Reply: x.orders.nc.NewInbox(), Data: []byte(`{"batch":10,"no_wait":true}`)})
+	}
+}
+
+// unharmed checks that the victims' records and the layout are to the byte as before,
+// that clocks can be read and move, that no stream is damaged, and that the doors work.
+func (x *attacked) unharmed(a *app.App) {
+	x.t.Helper()
+	if err := x.orders.nc.FlushTimeout(bound); err != nil {
+		x.t.Fatal(err)
+	}
+	eventually(x.t, "every add of the attack is done with", func() bool { return x.admin.left(schemas.StreamAdd) == 0 }, nil)
+	for subject, want := range x.before {
+		stream := "KV_" + strings.Split(subject, ".")[1]
+		if got := x.admin.last(stream, subject); got.seq != want.seq || !bytes.Equal(got.data, want.data) {
+			x.t.Errorf("%s was revision %d with %d bytes, and is revision %d: %.200q", subject, want.seq, len(want.data), got.seq, got.data)
+		}
+	}
+	clock := func(shard int) (c store.Clock) {
+		got := x.admin.last("KV_clock", fmt.Sprintf("$KV.clock.clock.%d", shard))
+		if err := json.Unmarshal(got.data, &c); err != nil || c.Version == 0 || c.Owner != a.Node() {
+			x.t.Fatalf("clock of shard %d: %.200q (%v)", shard, got.data, err)
+		}
+		return c
+	}
+	for shard := range 2 {
+		first := clock(shard).TimeMs
+		eventually(x.t, "the clock moves", func() bool { return clock(shard).TimeMs > first }, nil)
+	}
+	for stream, want := range map[string]uint64{schemas.StreamFired: 0, schemas.StreamRetry: 0} {
+		if n := x.admin.left(stream); n != want {
+			x.t.Errorf("%s has %d messages, want %d", stream, n, want)
+		}
+	}
+	for _, id := range x.victims {
+		var i schemas.TimerInfo
+		if err := x.billing.call("get", schemas.TimerRef{Timer: id.String()}, &i); err != nil || i.State != schemas.StatePending {
+			x.t.Errorf("victim %s: %+v, %v", id, i, err)
+		}
+	}
+	names := []string{}
+	for name := range x.admin.js.ListStreams(x.t.Context()).Info() {
+		names = append(names, name.Config.Name)
+	}
+	if len(names) != 8 {
+		x.t.Errorf("streams %v", names)
+	}
+}
+
+// fires moves the victims to now: each fires, to its own team.
+func (x *attacked) fires() {
+	x.t.Helper()
+	sub, err := x.billing.nc.SubscribeSync("timers.fired.billing")
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	for _, id := range x.victims {
+		if err := x.billing.call("reschedule", schemas.RescheduleRequest{TimerRef: schemas.TimerRef{Timer: id.String()}, After: "0s"}, &schemas.TimerInfo{}); err != nil {
+			x.t.Fatal(err)
+		}
+	}
+	for range x.victims {
+		if m, err := sub.NextMsg(bound); err != nil || !bytes.Contains(m.Data, []byte(secret)) {
+			x.t.Fatalf("%+v, %v", m, err)
+		}
+	}
+	m := structured(attrs{"id": "after", "timersvc": "orders", "timerafter": "10ms"}, `{}`)
+	x.orders.publish(m)
+	x.orders.until("after", schemas.StateSuccess)
+}
+
+// TestAttackerInsideTheAccount shows why users belong in accounts of their own: who has
+// any user in account BELFRY can have an answer written where the user may not publish.
+// It also shows that the attacks above would be noticed.
+func TestAttackerInsideTheAccount(t *testing.T) {
+	t.Parallel()
+	x, _ := newAttacked(t)
+	for _, subject := range []string{"timers.add", "timers.api.get"} {
+		m := structured(attrs{"id": "inside", "timersvc": "orders", "timerafter": "1h"}, `{}`)
+		m.Subject, m.Reply = subject, "$KV.services.inside-"+strings.ReplaceAll(subject, ".", "-")
+		x.admin.send(m)
+	}
+	bucket, err := x.admin.js.KeyValue(t.Context(), schemas.BucketServices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server's answer in the bucket", func() bool {
+		e, err := bucket.Get(t.Context(), "inside-timers-add")
+		return err == nil && bytes.Contains(e.Value(), []byte(schemas.StreamAdd))
+	}, nil)
+}
