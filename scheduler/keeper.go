@@ -158,6 +158,11 @@ func (k *Keeper) Holds() bool {
 	return slices.ContainsFunc(k.seats, func(s seat) bool { return s.hold != holdNone })
 }
 
+// Changing reports whether any shard is being taken or released right now.
+func (k *Keeper) Changing() bool {
+	return slices.ContainsFunc(k.seats, func(s seat) bool { return s.hold == holdTaking || s.hold == holdReleasing })
+}
+
 // Owner is who owns a shard as this node last saw it.
 func (k *Keeper) Owner(shard int) string { return k.seats[shard].clock.Owner }
 

@@ -18,6 +18,7 @@ type keeping struct {
 	events  chan KeepEvent
 	release map[int]chan struct{} // by shard that is ours
 	wg      sync.WaitGroup
+	changes ownershipLog
 }
 
 func newKeeping(s *Scheduler) *keeping {
@@ -80,9 +81,17 @@ func (p *keeping) look(ctx context.Context) KeepEvent {
 }
 
 func (p *keeping) step(ctx context.Context, ev KeepEvent) {
-	for _, a := range p.k.Step(monotonic(), ev) {
+	actions := p.k.Step(monotonic(), ev)
+	p.changes.note(ev)
+	defer func() {
+		if !p.k.Changing() {
+			p.changes.flush(p.s.o.Log)
+		}
+	}()
+	for _, a := range actions {
 		switch a := a.(type) {
 		case KeepTake:
+			p.changes.taking(a)
 			release := make(chan struct{})
 			p.release[a.Shard] = release
 			p.wg.Go(func() { p.take(ctx, a, release) })
@@ -108,7 +117,7 @@ func (p *keeping) take(ctx context.Context, a KeepTake, release <-chan struct{})
 		return
 	}
 	s.m.takeovers.Inc()
-	s.log.Info().Str("from", a.From).Uint64("epoch", a.Clock.Epoch).Time("mark", time.UnixMilli(a.Clock.TimeMs)).Uint64("tail", a.Clock.Tail).Msg("shard taken")
+	s.log.Debug().Str("from", a.From).Uint64("epoch", a.Clock.Epoch).Time("mark", time.UnixMilli(a.Clock.TimeMs)).Uint64("tail", a.Clock.Tail).Msg("shard taken")
 	s.own(ctx, NewTenure(p.s.o.Lease, p.s.o.Tick, start, a.Clock, rev), release)
 	p.put(ctx, KeepEnded{Shard: a.Shard})
 }

@@ -404,7 +404,7 @@ func (r *reign) release() {
 		_, rev := r.t.Clock()
 		res := r.renew(ctx, c, rev)
 		if res.err == nil || res.readErr == nil && res.was.Owner == "" && res.was.Epoch == c.Epoch {
-			r.log.Info().Uint64("epoch", c.Epoch).Time("mark", time.UnixMilli(c.TimeMs)).Msg("shard released")
+			r.log.Debug().Uint64("epoch", c.Epoch).Time("mark", time.UnixMilli(c.TimeMs)).Msg("shard released")
 			return
 		}
 		if !r.onRenewed(res) || !pause(ctx, releaseRetry) {

@@ -43,7 +43,7 @@ error. The exit code is 7 if one is an error, and otherwise 0.`,
 			if err != nil {
 				return err
 			}
-			return c.doctor(cmd.Context(), o, sysURL, sysCreds)
+			return c.doctor(cmd.Context(), o, !s.given["profile"], sysURL, sysCreds)
 		},
 	})
 	cmd.Flags().StringVar(&sysURL, "sys-url", "", "NATS URL of a user of the system account (default: nats-url, with --sys-creds)")
@@ -52,13 +52,15 @@ error. The exit code is 7 if one is an error, and otherwise 0.`,
 	return cmd
 }
 
-func (c *cli) doctor(ctx context.Context, o app.Options, sysURL, sysCreds string) error {
+// doctor examines. nodesDecide: no setting names the profile, so that of the running
+// nodes counts.
+func (c *cli) doctor(ctx context.Context, o app.Options, nodesDecide bool, sysURL, sysCreds string) error {
 	nc, err := app.Dial(o, "belfry doctor")
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, Timeout: o.Timeout}
+	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, NodesDecide: nodesDecide, Timeout: o.Timeout}
 	if sysURL != "" || sysCreds != "" {
 		if d.Sys, err = dialSystem(o, sysURL, sysCreds); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
@@ -29,6 +31,13 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
+	// As while somebody tries Belfry on this machine: the default addresses are
+	// taken, by that node or by us, so no test may depend on them.
+	for _, addr := range []string{app.DefaultNATSListen, app.DefaultHTTP} {
+		if l, err := net.Listen("tcp", addr); err == nil {
+			defer l.Close()
+		}
+	}
 	dir, err := os.MkdirTemp("", "belfry-cli-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

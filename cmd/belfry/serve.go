@@ -34,6 +34,7 @@ SIGTERM and SIGINT drain it and stop it within 10 seconds.`,
 				return err
 			}
 			defer gctune.Start(cmd.Context())()
+			defer routeStdLog(o.Log)()
 			return c.serve(cmd.Context(), o)
 		},
 	}

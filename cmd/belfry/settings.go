@@ -314,6 +314,9 @@ func (s *settings) options(c *cli) (app.Options, error) {
 	if o.Log, err = s.logger(c); err != nil {
 		return o, err
 	}
+	if s.config != "" && len(s.secrets) > 0 {
+		o.SecretFiles = append(o.SecretFiles, s.config)
+	}
 	s.app.Data, s.app.AllowLoopback = o.Data, o.AllowLoopback // what is printed
 	return o, o.Validate()
 }

@@ -136,6 +136,25 @@ func TestDoctor(t *testing.T) {
 	belfryRun(t, "doctor", "--nats-listen", listen, "--sys-url", "nats://127.0.0.1:1").oneLine(t, exitUnreachable, "system account")
 }
 
+// TestDoctorOfFastNode: the profile that a node announces is not an error, unless the
+// settings ask for the other one.
+func TestDoctorOfFastNode(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "", "--profile", "fast")
+	listen := strings.TrimPrefix(n.nats, "nats://")
+	var r result
+	await(t, func() bool {
+		r = belfryRun(t, "doctor", "--nats-listen", listen)
+		return r.code == exitOK && strings.Contains(r.out, "OK       shards")
+	})
+	if !strings.Contains(r.out, "WARNING  sync") {
+		t.Errorf("doctor: %s", r.out)
+	}
+	if r := belfryRun(t, "doctor", "--nats-listen", listen, "--profile", "safe"); r.code != exitUnhealthy || !strings.Contains(r.out, "ERROR    sync") {
+		t.Errorf("doctor --profile safe: %+v", r)
+	}
+}
+
 // TestProfileOfAnotherServer: what the servers tell a node, or do not, against
 // what it promises.
 func TestProfileOfAnotherServer(t *testing.T) {

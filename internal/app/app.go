@@ -64,7 +64,13 @@ func New(o Options) (*App, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
+	// Before the port is taken: a missing file is the user's mistake also while
+	// another node has the port.
+	if _, err := o.credentials(); err != nil {
+		return nil, err
+	}
 	a := &App{o: o, failed: make(chan error, 1)}
+	a.warnReadable()
 	a.setPhase("not started")
 	if err := a.acquire(); err != nil {
 		return nil, errors.Join(err, a.Stop(context.Background()))

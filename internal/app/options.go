@@ -106,6 +106,11 @@ type Options struct {
 	// Services holds settings of single services.
 	Services map[string]functions.ServiceConfig
 
+	// SecretFiles are further files that hold secrets, such as the config file. The
+	// node warns about each that every user of the host can read, and about Creds, the
+	// keys of TLS and the data folder without being asked.
+	SecretFiles []string
+
 	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
 	Version string
 	Log     zerolog.Logger

@@ -95,7 +95,7 @@ func (a *App) announce() {
 		names = append(names, string(r))
 	}
 	a.store.Announce(func(p *store.Presence) {
-		p.Release, p.Roles, p.Started, p.Sync = a.o.Version, names, started, a.syncs
+		p.Release, p.Roles, p.Started, p.Sync, p.Profile = a.o.Version, names, started, a.syncs, string(a.o.Profile)
 	})
 }
 

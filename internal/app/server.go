@@ -15,7 +15,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -71,6 +70,7 @@ func startServer(ctx context.Context, o *Options) (*server.Server, func(context.
 		case <-started:
 		}
 		if srv.ReadyForConnections(100 * time.Millisecond) {
+			l.explain()
 			return srv, stop, nil
 		}
 	}
@@ -106,25 +106,6 @@ func listen(ctx context.Context, name, addr string) (net.Listener, error) {
 
 func portInUse(name, addr string, cause error) error {
 	return errorOf(ErrInUse, cause, "address %s is in use by another process: stop it, or give another --%s HOST:PORT", addr, name)
-}
-
-// serverLog carries the server's log into ours. Fatalf must not end the process,
-// so what it says is handed to startServer.
-type serverLog struct {
-	log   zerolog.Logger
-	fatal chan string
-}
-
-func (l *serverLog) Noticef(format string, v ...any) { l.log.Debug().Msgf(format, v...) }
-func (l *serverLog) Warnf(format string, v ...any)   { l.log.Warn().Msgf(format, v...) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.log.Error().Msgf(format, v...) }
-func (l *serverLog) Debugf(string, ...any)           {}
-func (l *serverLog) Tracef(string, ...any)           {}
-func (l *serverLog) Fatalf(format string, v ...any) {
-	select {
-	case l.fatal <- fmt.Sprintf(format, v...):
-	default: // the first one is the reason
-	}
 }
 
 // connect reaches the server: the embedded one without a socket.
@@ -171,7 +152,9 @@ func Dial(o Options, name string) (*nats.Conn, error) {
 	return dial(&o, []nats.Option{nats.Name(name), nats.NoReconnect(), nats.Timeout(connectTimeout), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})})
 }
 
-func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
+// credentials reads the files that a connection to NATSURL needs.
+func (o *Options) credentials() ([]nats.Option, error) {
+	var opts []nats.Option
 	if o.Creds != "" {
 		if _, err := os.Stat(o.Creds); err != nil {
 			return nil, badConfig("creds: %w", err)
@@ -185,6 +168,15 @@ func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
 	if t != nil {
 		opts = append(opts, nats.Secure(t))
 	}
+	return opts, nil
+}
+
+func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
+	creds, err := o.credentials()
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, creds...)
 	nc, err := nats.Connect(o.NATSURL, opts...)
 	if err != nil {
 		return nil, errorOf(ErrUnreachable, err, "NATS server %s cannot be reached: %v", schemas.RedactURLs(o.NATSURL), err)

@@ -48,6 +48,9 @@ type Options struct {
 	Store store.Config
 	// Safe: the nodes promise that acknowledged writes survive power loss.
 	Safe bool
+	// NodesDecide: Safe is only a default. If every live node announces the fast
+	// profile, the examination assumes that profile.
+	NodesDecide bool
 	// Timeout bounds each request.
 	Timeout time.Duration
 }
@@ -265,19 +268,31 @@ func (e *examination) streamSettings() {
 	}
 }
 
-// health looks at nodes and clocks.
-func (e *examination) health() {
+// newest is the leader's latest timestamp that was read, in Unix milliseconds.
+func (e *examination) newest() int64 {
 	newest := int64(0)
 	for _, h := range e.streams {
 		newest = max(newest, h.Now.UnixMilli())
 	}
-	alive := 0
+	return newest
+}
+
+// alive are the nodes whose presence is recent.
+func (e *examination) alive() []store.Member {
+	newest := e.newest()
+	var out []store.Member
 	for _, n := range e.cluster.Nodes {
 		if newest-n.StoredMs < silent.Milliseconds() {
-			alive++
+			out = append(out, n)
 		}
 	}
-	if alive == 0 {
+	return out
+}
+
+// health looks at nodes and clocks.
+func (e *examination) health() {
+	newest := e.newest()
+	if alive := len(e.alive()); alive == 0 {
 		e.found("nodes", Error, "start \"belfry serve\"", "no node is alive")
 	} else {
 		e.found("nodes", OK, "", "nodes alive: %d", alive)

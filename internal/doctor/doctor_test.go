@@ -221,6 +221,31 @@ func TestNodesTell(t *testing.T) {
 	}
 }
 
+// TestFastProfileIsNoError: nodes that announce the fast profile are taken at their
+// word, unless the settings of the examination name a profile, or a node is safe.
+func TestFastProfileIsNoError(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		profile     string
+		nodesDecide bool
+		level       doctor.Level
+	}{
+		{"fast", true, doctor.Warning},
+		{"fast", false, doctor.Error},
+		{"safe", true, doctor.Error},
+		{"", true, doctor.Error}, // a node of an older version
+	} {
+		srv := natstest.Run(t)
+		nc := srv.Connect()
+		s := open(t, nc, config(1))
+		s.Announce(func(p *store.Presence) { p.Sync, p.Profile = store.SyncInterval, tt.profile })
+		if _, err := s.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, examine(t, doctor.Options{Conn: nc, Store: config(1), Safe: true, NodesDecide: tt.nodesDecide}), "sync", tt.level)
+	}
+}
+
 func TestLimitsAndPermissions(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, withAccounts(t, 3))

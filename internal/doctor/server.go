@@ -104,6 +104,19 @@ func (e *examination) askServers(ctx context.Context) {
 // askBound is how long servers have for an answer that most users do not get.
 const askBound = time.Second
 
+// promisesSafe reports whether the nodes promise that acknowledged writes survive
+// power loss.
+func (e *examination) promisesSafe() bool {
+	alive := e.alive()
+	if !e.o.Safe || !e.o.NodesDecide || len(alive) == 0 {
+		return e.o.Safe
+	}
+	return slices.ContainsFunc(alive, func(n store.Member) bool { return n.Presence.Profile != profileFast })
+}
+
+// profileFast is what a node of the fast profile announces.
+const profileFast = "fast"
+
 // sync tells how safe an acknowledged write is.
 func (e *examination) sync() {
 	replicated := len(e.streams) > 0
@@ -136,7 +149,7 @@ func (e *examination) sync() {
 		e.found("sync", OK, "", "every server syncs each write before it acknowledges it")
 	case known && replicated:
 		e.found("sync", OK, "", "writes are replicated, and synced later on %s: what was acknowledged survives the power loss of one server, not that of all at once", strings.Join(loose, ", "))
-	case known && e.o.Safe:
+	case known && e.promisesSafe():
 		e.found("sync", Error, set+", or run the nodes with replicas 3 on three servers, or with profile fast", "the settings promise that acknowledged timers survive power loss (profile safe), and one replica is synced later on %s", strings.Join(loose, ", "))
 	case known:
 		e.found("sync", Warning, "nothing, if profile fast is meant; otherwise "+set, "writes are synced later on %s: power loss may lose what was acknowledged since", strings.Join(loose, ", "))

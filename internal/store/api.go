@@ -83,6 +83,9 @@ type Presence struct {
 	// Sync is what the node knows of its server's setting: SyncAlways,
 	// SyncInterval, or empty where it cannot know.
 	Sync string `json:"sync,omitempty"`
+	// Profile is the durability profile that the node runs with ("safe" or "fast");
+	// empty from versions that did not announce it.
+	Profile string `json:"profile,omitempty"`
 }
 
 // Values of Presence.Sync.

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// logLine is one line of a node's log.
+type logLine struct {
+	Level, Component, Message string
+	Shard                     *int
+}
+
+// logLines parses all that a process wrote to stderr: every line must be JSON.
+func logLines(t *testing.T, n *node) []logLine {
+	t.Helper()
+	var out []logLine
+	for line := range strings.Lines(n.log.text()) {
+		var l logLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Errorf("a line of stderr is not JSON (%v): %q", err, line)
+			continue
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// calm checks that a start logged no warning and no line of a single shard.
+func calm(t *testing.T, n *node) {
+	t.Helper()
+	if _, ok := n.log.wait("shards taken"); !ok {
+		t.Error("no line says that the shards were taken")
+	}
+	for _, l := range logLines(t, n) {
+		if l.Level != "info" || l.Shard != nil {
+			t.Errorf("the log of a normal start has %+v", l)
+		}
+	}
+}
+
+// TestStartLog: the first start, one after SIGTERM, and one after SIGKILL, which
+// explains what nats-server does, log nothing to worry about.
+func TestStartLog(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	calm(t, n)
+	ok[added](t, n, "add", "--in", "1h")
+	n.stop(t)
+	n = serve(t, n.data)
+	calm(t, n)
+	if strings.Contains(n.log.text(), "did not close the data folder") {
+		t.Errorf("after an orderly stop: %s", n.log.text())
+	}
+	for range 3 {
+		ok[added](t, n, "add", "--in", "1h")
+		if err := n.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-n.done
+		n = serve(t, n.data)
+		calm(t, n)
+		if strings.Count(n.log.text(), "did not close the data folder") != 1 {
+			t.Errorf("the log after SIGKILL does not explain once what nats-server does: %s", n.log.text())
+		}
+	}
+	n.stop(t)
+}
+
+// TestHostileCalleeStaysInTheLog: bytes that a callee sends on an idle connection are
+// reported by net/http through the standard logger; they reach stderr as JSON lines.
+func TestHostileCalleeStaysInTheLog(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				b := make([]byte, 64<<10)
+				if _, err := c.Read(b); err != nil {
+					return
+				}
+				fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				<-time.After(200 * time.Millisecond) // the connection is idle by then
+				fmt.Fprint(c, "HTTP/1.1 500 \x1b[31mhostile\r\n\r\n\n{\"level\":\"error\",\"message\":\"forged\"}\n")
+				c.Read(b) //nolint:errcheck // until the node closes
+			}()
+		}
+	}()
+	n := serve(t, "", "--allow-loopback")
+	ok[added](t, n, "add", "--in", "1ms", "--callback", "http://"+l.Addr().String()+"/")
+	line, found := n.log.wait("Unsolicited response")
+	if !found {
+		t.Fatalf("net/http's report is missing: %s", n.log.text())
+	}
+	if !strings.HasPrefix(line, "{") || strings.Contains(line, "\x1b") {
+		t.Errorf("the report is not a line of the log: %q", line)
+	}
+	for _, l := range logLines(t, n) {
+		if l.Message == "forged" {
+			t.Error("a callee wrote a line of the log")
+		}
+	}
+	n.stop(t)
+}
+
+// TestStdLog: one line a text, bounded, throttled, and restored afterwards.
+func TestStdLog(t *testing.T) {
+	var out bytes.Buffer
+	before := log.Writer()
+	now := time.Unix(1, 0)
+	s := &stdLog{log: zerolog.New(&out), now: func() time.Time { return now }}
+	for range 5 {
+		if n, err := s.Write([]byte("a\n\x1b[31mb")); n != 8 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	now = now.Add(stdLogInterval)
+	if _, err := s.Write(bytes.Repeat([]byte("é"), stdLogBytes)); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, line)
+	}
+	if len(lines) != 2 || !strings.Contains(lines[0], `"a  [31mb"`) || !strings.Contains(lines[1], `"suppressed":4`) || len(lines[1]) > 2*stdLogBytes {
+		t.Errorf("log: %s", out.String())
+	}
+	restore := routeStdLog(zerolog.New(&out))
+	log.Print("routed")
+	restore()
+	if !strings.Contains(out.String(), `"routed"`) || log.Writer() != before {
+		t.Errorf("not routed, or not restored: %s", out.String())
+	}
+}

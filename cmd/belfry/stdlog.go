@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"log"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/rs/zerolog"
+)
+
+// Bounds of what reaches the log through Go's standard logger.
+const (
+	// stdLogInterval is the least time between two lines. Some texts are caused by a
+	// callee (net/http quotes what it sent), so they must not fill the log.
+	stdLogInterval = time.Second
+	// stdLogBytes bounds one text.
+	stdLogBytes = 512
+)
+
+// stdLog is what Go's standard logger writes to while a node runs. Packages such as
+// net/http report there what has no caller to return to. Each text becomes one line
+// of the node's log, bounded, printable and throttled.
+type stdLog struct {
+	log zerolog.Logger
+	now func() time.Time
+
+	mu         sync.Mutex
+	last       time.Time
+	suppressed int
+}
+
+// routeStdLog sends Go's standard logger to l until the returned function is called.
+// The logger is global to the process, so only the program does this.
+func routeStdLog(l zerolog.Logger) (restore func()) {
+	w, flags, prefix := log.Writer(), log.Flags(), log.Prefix()
+	log.SetFlags(0)
+	log.SetPrefix("")
+	log.SetOutput(&stdLog{log: l.With().Str("component", "go").Logger(), now: time.Now})
+	return func() {
+		log.SetOutput(w)
+		log.SetFlags(flags)
+		log.SetPrefix(prefix)
+	}
+}
+
+// Write logs one text. It always succeeds.
+func (s *stdLog) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if !s.last.IsZero() && now.Sub(s.last) < stdLogInterval {
+		s.suppressed++
+		return len(b), nil
+	}
+	e := s.log.Warn()
+	if s.suppressed > 0 {
+		e = e.Int("suppressed", s.suppressed)
+	}
+	s.last, s.suppressed = now, 0
+	e.Msg(printableText(b))
+	return len(b), nil
+}
+
+// printableText makes one bounded line without control characters.
+func printableText(b []byte) string {
+	b = bytes.TrimSpace(b)
+	cut := len(b) > stdLogBytes
+	text := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(b[:min(len(b), stdLogBytes)]), ""))
+	if cut {
+		text += "…"
+	}
+	return text
+}

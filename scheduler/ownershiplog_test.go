@@ -1,0 +1,41 @@
+package scheduler
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+)
+
+// TestOwnershipIsOneLine: shards that are taken together are one line, and so are
+// shards that are given up together; a failed attempt is none.
+func TestOwnershipIsOneLine(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := zerolog.New(&out)
+	var l ownershipLog
+	l.flush(log)
+	for n, from := range []string{"b", "", "a", "b", "a"} {
+		l.taking(KeepTake{Shard: n, From: from})
+	}
+	for _, n := range []int{3, 1, 0, 2} {
+		l.note(KeepTook{Shard: n})
+	}
+	l.note(KeepTook{Shard: 4, Err: errors.New("lost")})
+	l.flush(log)
+	l.flush(log)
+	l.note(KeepEnded{Shard: 2})
+	l.note(KeepEnded{Shard: 0})
+	l.flush(log)
+	want := `{"level":"info","shards":[0,1,2,3],"from":["a","b"],"message":"shards taken"}
+{"level":"info","shards":[0,2],"message":"shards given up"}
+`
+	if out.String() != want {
+		t.Errorf("log:\n%s\nwant:\n%s", out.String(), want)
+	}
+	if strings.Count(out.String(), "\n") != 2 {
+		t.Error("want one line for each change")
+	}
+}
