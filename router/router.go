@@ -22,6 +22,7 @@ type Store interface {
 	Geometry() schemas.Geometry
 	Retention() time.Duration
 	Conn() *nats.Conn
+	MaxMessage() int
 	ReadAdds(ctx context.Context) (*store.AddReader, error)
 	RegisterService(ctx context.Context, svc string) error
 	Create(ctx context.Context, timers []store.Write) []store.Result

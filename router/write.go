@@ -19,7 +19,9 @@ func (r *Router) validate(a *add) (err error) {
 			err = schemas.Errorf(schemas.CodeInvalidEvent, "the event cannot be parsed: %v", p)
 		}
 	}()
-	body, spec, err := r.parse(a.hdr, a.data, a.addedMs, r.o.Limits)
+	limits := r.o.Limits
+	limits.MaxMessage = r.o.Store.MaxMessage() // of the server that this node is connected to now
+	body, spec, err := r.parse(a.hdr, a.data, a.addedMs, limits)
 	if err != nil {
 		return err
 	}

@@ -52,15 +52,13 @@ const (
 	MinBackoff          = 10 * time.Millisecond
 	MinTimeout          = 10 * time.Millisecond
 
-	DefaultLimitPayload  = 1<<20 - payloadReserve
+	// DefaultLimitMessage is nats-server's default max_payload.
+	DefaultLimitMessage  = 1 << 20
+	DefaultLimitPayload  = DefaultLimitMessage - PayloadReserve
 	DefaultLimitHorizon  = 10 * 366 * 24 * time.Hour
 	DefaultLimitAttempts = 1000
 	DefaultLimitTimeout  = 15 * time.Minute
 	DefaultLimitBackoff  = 24 * time.Hour
-
-	// payloadReserve is the room that Belfry's own headers and attributes, and the
-	// record's fields, take of a message.
-	payloadReserve = 16 << 10
 
 	// MaxAttributeLength bounds the value of one context attribute, in bytes.
 	MaxAttributeLength = 2048
@@ -74,8 +72,12 @@ const (
 
 // Limits bounds what an add may ask for. The zero value of a field means its default.
 type Limits struct {
-	// MaxPayload bounds headers and data together, in bytes.
+	// MaxPayload bounds headers and data together, in bytes. It is at most MaxMessage
+	// less PayloadReserve.
 	MaxPayload int
+	// MaxMessage is what JetStream takes in one message, headers and data, in bytes:
+	// the server's max_payload, or a stream's limit if that is lower.
+	MaxMessage int
 	// MaxHorizon is how far ahead of the add a timer may be due.
 	MaxHorizon  time.Duration
 	MaxAttempts uint32
@@ -89,8 +91,11 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.MaxPayload <= 0 {
-		l.MaxPayload = DefaultLimitPayload
+	if l.MaxMessage <= 0 {
+		l.MaxMessage = DefaultLimitMessage
+	}
+	if most := max(l.MaxMessage-PayloadReserve, 0); l.MaxPayload <= 0 || l.MaxPayload > most {
+		l.MaxPayload = most
 	}
 	if l.MaxHorizon <= 0 {
 		l.MaxHorizon = DefaultLimitHorizon

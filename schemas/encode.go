@@ -23,7 +23,14 @@ func (b Body) DeadMessage(f Fired, errorCode, errorData string) (nats.Header, []
 	return b.with(f, errorCode, errorData)
 }
 
+// Bounds of what DeadMessage adds, which HeaderReserve counts on.
+const (
+	maxErrorCode = 64
+	maxErrorData = MaxOutcomeError
+)
+
 func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
+	errorCode, errorData = clip(errorCode, maxErrorCode), clip(errorData, maxErrorData)
 	if b.Mode == ModeBinary {
 		return b.binaryWith(f, errorCode, errorData), b.Data
 	}

@@ -102,6 +102,7 @@ func FuzzParseStructured(f *testing.F) {
 			t.Fatalf("accepted against the JSON Schema: %v\n%s", err, body.Data)
 		}
 		checkAccepted(t, body, spec)
+		checkFits(t, body, spec, schemas.DefaultLimitMessage)
 	})
 }
 
@@ -116,6 +117,7 @@ func FuzzParseBinary(f *testing.F) {
 			return
 		}
 		checkAccepted(t, body, spec)
+		checkFits(t, body, spec, schemas.DefaultLimitMessage)
 	})
 }
 

@@ -24,7 +24,7 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 		}
 	}
 	if size > lim.MaxPayload {
-		return Body{}, Spec{}, Errorf(CodeTooLarge, "the event has %d bytes; the limit is %d: send a reference to what is large", size, lim.MaxPayload)
+		return Body{}, Spec{}, Errorf(CodeTooLarge, "the event has %d bytes, headers and data together; the limit is %d: send a reference to what is large", size, lim.MaxPayload)
 	}
 	p, err := take(hdr, data)
 	if err != nil {
@@ -40,13 +40,27 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 	if spec.DueMs, err = p.due(addedMs, lim); err != nil {
 		return Body{}, Spec{}, err
 	}
-	return Body{Mode: p.mode, Headers: p.headers, Data: p.raw}, spec, nil
+	body := Body{Mode: p.mode, Headers: p.headers, Data: p.raw}
+	if err := body.CheckSize(lim.MaxMessage); err != nil {
+		return Body{}, Spec{}, err
+	}
+	if strings.HasPrefix(spec.Callback, NATSScheme) {
+		if err := p.checkRequest(lim.MaxMessage); err != nil {
+			return Body{}, Spec{}, err
+		}
+	}
+	return body, spec, nil
 }
 
 // refuse names what an add may not have.
 func (p *parsed) refuse() error {
 	if len(p.attrs) > MaxAttributes {
 		return tooManyAttributes()
+	}
+	for i := range p.headers {
+		if name := p.headers[i].Name; !validHeaderName(name) {
+			return badEvent("header name %.80q cannot leave with the event: nats.go sends letters, digits and !#$%%&'*+-.^_`|~ in a header's name; rename it", name)
+		}
 	}
 	for i := range p.attrs {
 		a := &p.attrs[i]

@@ -43,7 +43,8 @@ type Config struct {
 
 	// Bytes of each stream, and of each shard's bucket; see the defaults.
 	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, ShardMaxBytes int64
-	// MaxPayload bounds one message, in bytes; default 1 MiB.
+	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
+	// 1 MiB. An event may have schemas.PayloadReserve less.
 	MaxPayload int
 }
 
@@ -60,7 +61,7 @@ const (
 	DefaultDedupWindow = 2 * time.Minute
 	// DefaultServiceGrace is far longer than a publish takes.
 	DefaultServiceGrace = 2 * time.Minute
-	DefaultMaxPayload   = 1 << 20
+	DefaultMaxPayload   = schemas.DefaultLimitMessage
 	minRetention        = time.Second
 )
 

@@ -185,7 +185,24 @@ func (s *Store) JetStream() jetstream.JetStream { return s.js }
 // Conn is the store's connection.
 func (s *Store) Conn() *nats.Conn { return s.nc }
 
+// MaxMessage is the size of the largest message that can be stored now, headers and
+// data, in bytes: the server's max_payload, or the streams' limit if that is lower.
+func (s *Store) MaxMessage() int {
+	if n := s.nc.MaxPayload(); n > 0 {
+		return int(min(n, int64(s.cfg.MaxPayload)))
+	}
+	return s.cfg.MaxPayload
+}
+
+// leastMessage is the least max_payload that Belfry runs with. Every message that
+// carries no event fits in it: index entries, clocks, final records, and the parts of
+// a large dead letter.
+const leastMessage = 64 << 10
+
 func (s *Store) checkServer(ctx context.Context) error {
+	if n := s.MaxMessage(); n < leastMessage {
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s takes messages of %d bytes; Belfry needs %d: raise max_payload", s.nc.ConnectedUrlRedacted(), n, leastMessage)
+	}
 	var major, minor int
 	v := s.nc.ConnectedServerVersion()
 	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n == 2 && err == nil && (major < minMajor || major == minMajor && minor < minMinor) {

@@ -1,0 +1,128 @@
+package schemas
+
+import (
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Sizes that decide whether JetStream can store a message. An add is accepted only
+// if each message that Belfry will have to store for it fits: the record, the fired
+// event, its retries, and its dead letter. See sizes_test.go, which builds each of
+// them at its largest.
+const (
+	// MaxHeaderBytes is JetStream's limit of a message's header block, from
+	// "NATS/1.0" to the empty line. nats-server keeps its length in 16 bits and
+	// refuses a longer block with error 10097, whatever max_payload is.
+	MaxHeaderBytes = 1<<16 - 1
+	// HeaderReserve is the part of MaxHeaderBytes that Belfry keeps for its own
+	// headers and attributes. They need 3,100 bytes at most, on a dead letter; the
+	// rest is for what later versions add to the timers stored today.
+	HeaderReserve = 4 << 10
+	// MaxEventHeaderBytes bounds the headers of an add that leave with the event: in
+	// binary mode its attributes, in both modes the user's own headers.
+	MaxEventHeaderBytes = MaxHeaderBytes - HeaderReserve
+	// PayloadReserve is the part of a message that an event leaves to Belfry's own
+	// headers and attributes, and to the record's fields, which repeat some of the
+	// attributes. A record needs 10,400 bytes at most.
+	PayloadReserve = 16 << 10
+	// headerFrame is the first and the last line of a header block.
+	headerFrame = len("NATS/1.0\r\n") + len("\r\n")
+	// headerLine is what a header line has besides its name and its value.
+	headerLine = len(": ") + len("\r\n")
+)
+
+// HeaderBytes is the size of the header block on the wire, 0 without headers.
+func HeaderBytes(h nats.Header) int {
+	if len(h) == 0 {
+		return 0
+	}
+	n := headerFrame
+	for name, values := range h {
+		for _, v := range values {
+			n += len(name) + len(v) + headerLine
+		}
+	}
+	return n
+}
+
+// CheckSize reports whether Belfry can store every message that a timer with this
+// event needs, where JetStream takes messages of maxMessage bytes. Its error is of
+// CodeTooLarge, and names the limit and the actual size.
+func (b Body) CheckSize(maxMessage int) error {
+	headers := headerFrame
+	for _, h := range b.Headers {
+		headers += len(h.Name) + len(h.Value) + headerLine
+	}
+	if headers > MaxEventHeaderBytes {
+		advice := "send fewer or shorter headers"
+		if b.Mode == ModeBinary {
+			advice = "send fewer or shorter attributes and headers, or the event in structured mode, where attributes are not headers"
+		}
+		return Errorf(CodeTooLarge, "the headers that leave with the event have %d bytes; the limit is %d, since JetStream takes %d and Belfry adds up to %d of its own: %s",
+			headers, MaxEventHeaderBytes, MaxHeaderBytes, HeaderReserve, advice)
+	}
+	if n, limit := b.Size(), maxMessage-PayloadReserve; n > limit {
+		return Errorf(CodeTooLarge, "the event has %d bytes; the limit is %d, since JetStream takes messages of %d and Belfry adds up to %d: send a reference to what is large",
+			n, limit, maxMessage, PayloadReserve)
+	}
+	return nil
+}
+
+// traceHeaders are passed on to callees as headers of their own; see functions.
+var traceHeaders = [...]string{"traceparent", "tracestate", "baggage"}
+
+// checkRequest reports whether a callback over NATS can carry the event. A request
+// is in binary mode whatever the event came in: every attribute becomes a header,
+// percent-encoded, which triples what is not printable ASCII. The limit of its
+// headers is JetStream's, so that a stream may capture the callback's subject.
+func (p *parsed) checkRequest(maxMessage int) error {
+	headers := headerFrame
+	for i := range p.attrs {
+		a := &p.attrs[i]
+		headers += len(headerPrefix) + len(a.name) + encodedLen(a.text) + headerLine
+		for _, name := range traceHeaders {
+			if a.name == name {
+				headers += len(name) + len(a.text) + headerLine
+			}
+		}
+	}
+	for _, h := range p.headers {
+		for _, name := range traceHeaders {
+			if strings.EqualFold(h.Name, name) {
+				headers += len(h.Name) + len(h.Value) + headerLine
+			}
+		}
+	}
+	if headers > MaxEventHeaderBytes {
+		return Errorf(CodeTooLarge, "the attributes have %d bytes as headers of a request; the limit is %d for a callback over NATS, since JetStream takes %d and Belfry adds up to %d of its own: send fewer or shorter attributes, or the values as data",
+			headers, MaxEventHeaderBytes, MaxHeaderBytes, HeaderReserve)
+	}
+	if n, limit := headers-headerFrame+len(p.data), maxMessage-PayloadReserve; n > limit {
+		return Errorf(CodeTooLarge, "the event has %d bytes as a request; the limit is %d for a callback over NATS, since the server takes messages of %d and Belfry adds up to %d: send a reference to what is large",
+			n, limit, maxMessage, PayloadReserve)
+	}
+	return nil
+}
+
+// encodedLen is len(encodeHeader(s)).
+func encodedLen(s string) int {
+	n := len(s)
+	for i := 0; i < len(s); i++ {
+		if mustEncode(s[i]) {
+			n += 2
+		}
+	}
+	return n
+}
+
+// validHeaderName reports whether nats.go sends a header of that name. It is
+// stricter than NATS itself, and fails the whole publish of a message with another.
+func validHeaderName(name string) bool {
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte(`"()/,:;<=>?@[\]{}`, c) >= 0 {
+			return false
+		}
+	}
+	return name != ""
+}

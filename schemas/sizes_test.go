@@ -1,0 +1,282 @@
+package schemas_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Headers that package store adds to what it publishes, at their largest: the
+// message id, an expected revision, a TTL, a roll-up, and those of an atomic batch,
+// whose id is 64 bytes at most.
+func storeHeaders() nats.Header {
+	return nats.Header{
+		"Nats-Msg-Id":                         {(schemas.TimerID{}).String() + strings.Repeat(".4294967295", 4) + ".dead"},
+		"Nats-Expected-Last-Subject-Sequence": {"18446744073709551615"},
+		"Nats-TTL":                            {"9223372036s"},
+		"Nats-Rollup":                         {"sub"},
+		"Nats-Batch-Id":                       {strings.Repeat("b", 64)},
+		"Nats-Batch-Sequence":                 {"1000"},
+		"Nats-Batch-Commit":                   {"1"},
+	}
+}
+
+// largestClaim is a header Belfry-Claim with every field at its largest.
+func largestClaim() string {
+	return schemas.Claim{
+		Timer: schemas.NewTimerID("/s", "1"), Revision: math.MaxUint64, Run: math.MaxUint32, Attempt: math.MaxUint32, MaxAttempt: math.MaxUint32,
+		AddedMs: math.MaxInt64, FiredMs: math.MaxInt64, Epoch: math.MaxUint64, Hash: [16]byte(bytes.Repeat([]byte{255}, 16)),
+	}.String()
+}
+
+// worstTexts are texts that grow most when they are encoded: as a header, as JSON.
+var worstTexts = [...]string{strings.Repeat("é", 4096), strings.Repeat("<", 8192), strings.Repeat("\u2028", 4096), strings.Repeat("\x00", 8192), strings.Repeat("\xff", 8192), strings.Repeat("\U0001F514", 4096)}
+
+// checkFits stores, fires, retries, rejects, dead-letters and requests what was
+// accepted, with all that Belfry adds at its largest, where JetStream takes messages
+// of maxMessage bytes.
+func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage int) {
+	t.Helper()
+	fits := func(what string, hdr nats.Header, data []byte) {
+		t.Helper()
+		for name, v := range storeHeaders() {
+			hdr[name] = v
+		}
+		if n := schemas.HeaderBytes(hdr); n > schemas.MaxHeaderBytes {
+			t.Fatalf("%s has %d bytes of headers; JetStream takes %d", what, n, schemas.MaxHeaderBytes)
+		} else if n+len(data) > maxMessage {
+			t.Fatalf("%s has %d bytes; JetStream takes %d", what, n+len(data), maxMessage)
+		}
+	}
+	rec := schemas.Record{
+		State: schemas.StateRetrying, Queued: true, Run: math.MaxUint32, Attempt: math.MaxUint32, MaxAttempt: math.MaxUint32, Moves: math.MaxUint32,
+		DueMs: math.MinInt64, ScheduledMs: math.MinInt64, AddedMs: math.MinInt64, FiredMs: math.MinInt64, DoneMs: math.MinInt64, NextMs: math.MinInt64, Epoch: math.MaxUint64,
+		Hash: spec.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type,
+		Outcome: schemas.Outcome{Code: math.MinInt32, Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}, Body: body,
+	}
+	fits("the record", nats.Header{}, rec.Append(nil))
+	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32} // what CloudEvents' integers hold
+	hdr, data := body.Message(fired)
+	hdr[schemas.HeaderClaim] = []string{largestClaim()}
+	fits("the fired event", hdr, data)
+	for _, text := range worstTexts {
+		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
+		hdr[schemas.HeaderClaim] = []string{largestClaim()}
+		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
+		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
+		fits("the dead letter", hdr, data)
+	}
+	// The replay of a dead letter stores what was stored.
+	if back, err := schemas.StripFired(hdr, data); err != nil || back.Size() > body.Size() {
+		t.Fatalf("a replay stores %d bytes (%v), the add %d", back.Size(), err, body.Size())
+	}
+	if !strings.HasPrefix(spec.Callback, schemas.NATSScheme) {
+		return
+	}
+	fired.ScheduledMs, fired.FiredMs = added, added // sdk-go reads years up to 9999
+	hdr, data = body.Message(fired)
+	e, _, _, err := schemas.ParseFired(hdr, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, reqData, err := schemas.EncodeEvent(*e, schemas.ModeBinary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"traceparent", "tracestate", "baggage"} {
+		if v, ok := e.Extensions()[name].(string); ok {
+			req[name] = []string{v}
+		}
+		if v := hdr.Get(name); v != "" {
+			req[name] = []string{v}
+		}
+	}
+	req["Idempotency-Key"] = []string{spec.Timer.MsgID(math.MaxUint32)}
+	fits("the request", req, reqData)
+}
+
+// randomSizes is an event of a random shape whose size is near a limit, in either
+// mode, of awkward texts.
+func randomSizes(r *rand.Rand) (nats.Header, []byte) {
+	texts := [...]string{"x", "é", "<", "%", "\u2028", "\U0001F514", " ", `\`}
+	text := func(bytes int) string {
+		s := texts[r.IntN(len(texts))]
+		return "a" + strings.Repeat(s, max(0, bytes-2)/len(s)) + "z"
+	}
+	size := func() int { return []int{1, 50, 500, 2000, 2048}[r.IntN(5)] }
+	attrs := map[string]string{"specversion": "1.0", "id": "i" + text(size()), "source": "/" + strings.Repeat("s", size()-1), "type": text(size()), "timerafter": "1s"}
+	if r.IntN(2) == 0 {
+		attrs["timercallback"] = "nats:" + strings.Repeat("c", max(1, size()-5))
+	}
+	if r.IntN(2) == 0 {
+		attrs["timergroup"] = strings.Repeat("g", 128)
+	}
+	attrs["timersvc"] = strings.Repeat("s", 1+r.IntN(64))
+	for i := range r.IntN(64 - len(attrs)) {
+		attrs[fmt.Sprint("x", i)] = text(size())
+	}
+	if r.IntN(4) == 0 {
+		attrs["tracestate"], attrs["baggage"] = text(size()), text(size())
+	}
+	hdr := nats.Header{}
+	for i := range r.IntN(3) {
+		hdr[fmt.Sprint("X-Mine-", i)] = []string{strings.Repeat("v", []int{1, 1000, 20_000, 30_000}[r.IntN(4)])}
+	}
+	if r.IntN(4) == 0 {
+		hdr["traceparent"] = []string{strings.Repeat("t", size()*10)}
+	}
+	data := []byte(`"` + strings.Repeat([]string{"x", "é", "<"}[r.IntN(3)], []int{0, 1000, 100_000, 200_000, 245_000}[r.IntN(5)]) + `"`)
+	if r.IntN(2) == 0 {
+		doc := map[string]any{"data": json.RawMessage(data)}
+		for name, v := range attrs {
+			doc[name] = v
+		}
+		b, err := json.Marshal(doc)
+		if err != nil {
+			panic(err) // texts always encode
+		}
+		return hdr, b
+	}
+	raw := r.IntN(2) == 0 // sdk-go writes values as they are
+	for name, v := range attrs {
+		if !raw {
+			v = schemas.EncodeHTTPHeader(v)
+		}
+		hdr["ce-"+name] = []string{v}
+	}
+	return hdr, data
+}
+
+// TestWhatIsAcceptedFits: whatever ParseAdd accepts can be stored, fired, retried,
+// called back and dead-lettered, with every field at its largest.
+func TestWhatIsAcceptedFits(t *testing.T) {
+	t.Parallel()
+	const maxMessage = 256 << 10
+	accepted, refused := 0, 0
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		hdr, data := randomSizes(r)
+		body, spec, err := schemas.ParseAdd(hdr, data, added, schemas.Limits{MaxMessage: maxMessage})
+		if err != nil {
+			checkRefusal(t, err)
+			if schemas.CodeOf(err) == schemas.CodeTooLarge {
+				refused++
+			}
+			continue
+		}
+		accepted++
+		checkFits(t, body, spec, maxMessage)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	if accepted < 300 || refused < 300 {
+		t.Errorf("%d accepted, %d refused for their size: the test does not reach the limits", accepted, refused)
+	}
+	t.Logf("%d accepted, %d refused for their size", accepted, refused)
+}
+
+// TestHeaderLimit: an event is refused whose fired event, or dead letter, would be
+// over JetStream's limit of headers, in either mode, with an error that names the
+// limit and the size; one at the limit is accepted and fits.
+func TestHeaderLimit(t *testing.T) {
+	t.Parallel()
+	binary := func(attrs, length int) nats.Header {
+		hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "ce-timerafter": {"1s"}}
+		for i := range attrs {
+			hdr[fmt.Sprintf("ce-x%02d", i)] = []string{strings.Repeat("x", length)}
+		}
+		return hdr
+	}
+	plain := func(bytes int) nats.Header {
+		const name = "X-Mine"
+		return nats.Header{name: {strings.Repeat("x", bytes-len("NATS/1.0\r\n"+name+": \r\n\r\n"))}}
+	}
+	structured := doc(t, nil)
+	for _, c := range []struct {
+		name   string
+		hdr    nats.Header
+		data   []byte
+		refuse string // "" if it is accepted
+	}{
+		{"58 attributes of 2,000 bytes in binary mode", binary(58, 2000), nil, "116"},
+		{"headers of 65,300 bytes", plain(65_300), structured, "65300"},
+		{"headers of 65,535 bytes", plain(65_535), structured, "65535"},
+		{"headers one byte over the limit", plain(schemas.MaxEventHeaderBytes + 1), structured, "61440"},
+		{"headers at the limit", plain(schemas.MaxEventHeaderBytes), structured, ""},
+		{"29 attributes of 2,000 bytes in binary mode", binary(29, 2000), nil, ""},
+		{"58 attributes of 2,000 bytes in structured mode", nil, doc(t, many(58, 2000)), ""},
+		{"58 attributes of 2,000 bytes in structured mode, called back over NATS", nil, doc(t, with(many(58, 2000), "timercallback", "nats:a.b")), "callback over NATS"},
+		{"11 attributes of 2,000 bytes that are encoded in three times as many, called back over NATS", nil, doc(t, with(many(11, 2000), "timercallback", "nats:a.b")), ""},
+	} {
+		body, spec, err := schemas.ParseAdd(c.hdr, c.data, added, schemas.Limits{})
+		if c.refuse != "" {
+			if schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), c.refuse) || !strings.Contains(err.Error(), "61439") {
+				t.Errorf("%s: %v; want an error that names %s and the limit", c.name, err, c.refuse)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		checkFits(t, body, spec, schemas.DefaultLimitMessage)
+	}
+}
+
+func many(n, length int) map[string]any {
+	m := map[string]any{}
+	for i := range n {
+		m[fmt.Sprint("x", i)] = strings.Repeat("x", length)
+	}
+	return m
+}
+
+func with(m map[string]any, name string, v any) map[string]any {
+	m[name] = v
+	return m
+}
+
+// TestHeaderNames: an add is refused whose header nats.go would not send on.
+func TestHeaderNames(t *testing.T) {
+	t.Parallel()
+	for name, ok := range map[string]bool{"X-Mine": true, "a.b_c!~": true, "a/b": false, "a[1]": false, "é": false, "a(b)": false, "x@y": false} {
+		_, _, err := schemas.ParseAdd(nats.Header{name: {"v"}}, doc(t, nil), added, schemas.Limits{})
+		// nats.go does not tell; its encoder does.
+		sent := (&nats.Msg{Subject: "s", Header: nats.Header{name: {"v"}}}).Size() > len("s")
+		if (err == nil) != ok || sent != ok {
+			t.Errorf("%q: %v, sent %v; want accepted %v", name, err, sent, ok)
+		}
+		if err != nil && schemas.CodeOf(err) != schemas.CodeInvalidEvent {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestMessageLimit: a server that takes less than 1 MiB lowers the limit of an event.
+func TestMessageLimit(t *testing.T) {
+	t.Parallel()
+	const maxMessage = 128 << 10
+	lim := schemas.Limits{MaxMessage: maxMessage, MaxPayload: schemas.DefaultLimitPayload}
+	event := func(bytes int) []byte {
+		empty := len(doc(t, map[string]any{"data": ""}))
+		return doc(t, map[string]any{"data": strings.Repeat("x", bytes-empty)})
+	}
+	const most = maxMessage - schemas.PayloadReserve
+	body, spec, err := schemas.ParseAdd(nil, event(most), added, lim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFits(t, body, spec, maxMessage)
+	if _, _, err := schemas.ParseAdd(nil, event(most+1), added, lim); schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), "114688") {
+		t.Errorf("%v; want an error that names the limit", err)
+	}
+}
