@@ -46,6 +46,8 @@ type (
 	State = schemas.State
 	// Dead is a dead letter.
 	Dead = schemas.DeadInfo
+	// Rejection is one add that was published to timers.add and refused.
+	Rejection = schemas.RejectedInfo
 	// Error is an error with a stable code.
 	Error = schemas.Error
 )
@@ -259,6 +261,30 @@ func (c *Client) DeadLetters(ctx context.Context, service string) iter.Seq2[Dead
 			}
 			for _, d := range page.Dead {
 				if !yield(d, nil) {
+					return
+				}
+			}
+			if req.Cursor = page.Cursor; req.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// Rejections yields the adds that were published to timers.add and refused,
+// oldest first, as far as they are kept: 7 days by default. Errors:
+// ErrUnavailable.
+func (c *Client) Rejections(ctx context.Context) iter.Seq2[Rejection, error] {
+	return func(yield func(Rejection, error) bool) {
+		req := schemas.RejectedListRequest{Limit: listPage}
+		for {
+			var page schemas.RejectedListReply
+			if err := c.call(ctx, "rejected.list", req, &page); err != nil {
+				yield(Rejection{}, err)
+				return
+			}
+			for _, r := range page.Rejected {
+				if !yield(r, nil) {
 					return
 				}
 			}

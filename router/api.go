@@ -20,7 +20,7 @@ import (
 func (r *Router) serveAPI() error {
 	svc, err := micro.AddService(r.o.Store.Conn(), micro.Config{
 		Name: schemas.APIService, Version: r.o.Version,
-		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters.",
+		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters; list refused adds.",
 	})
 	if err != nil {
 		return fmt.Errorf("router: start the API: %w", err)
@@ -35,6 +35,7 @@ func (r *Router) serveAPI() error {
 		{"reschedule", "move a pending timer: {timer, at} or {id, source, after}", false, handler(r.reschedule)},
 		{"list", "timers by state, service, group; paged", true, handler(r.list)},
 		{"dead.list", "dead letters by service or timer; paged", true, handler(r.deadList)},
+		{"rejected.list", "refused adds, oldest first; paged", true, handler(r.rejectedList)},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}", true, handler(r.replay)},
 	}
 	add := func(verb, doc string, h micro.HandlerFunc) error {

@@ -349,7 +349,7 @@ func TestAbruptRestart(t *testing.T) {
 	for id := range acked {
 		f.await("/test", id)
 	}
-	s, err := f.js.Stream(t.Context(), schemas.StreamDead)
+	s, err := f.js.Stream(t.Context(), schemas.StreamRejected)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,22 @@ type metrics struct {
 	delayed  *prometheus.CounterVec
 	panics   prometheus.Counter
 	requests *prometheus.CounterVec
+	loss     lossGauges
+}
+
+// lossGauges are what status calls dead and rejected; watchLoss sets them.
+type lossGauges struct{ dead, deadExpired, rejected, rejectedExpired prometheus.Gauge }
+
+func newLossGauges() lossGauges {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: name, Help: help})
+	}
+	return lossGauges{
+		dead:            gauge("dead_letters", "Dead letters that are kept."),
+		deadExpired:     gauge("dead_letters_expired", "Dead letters that left TIMERS_DEAD by age or size, without a replay, since the store was made."),
+		rejected:        gauge("rejections", "Refused adds that are kept."),
+		rejectedExpired: gauge("rejections_expired", "Refused adds that left TIMERS_REJECTED by age or size since the store was made."),
+	}
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -23,13 +39,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		requests: vec("api_requests_total", "API requests by verb and error code (ok for none).", "verb", "code"),
 		batch:    prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "belfry", Name: "add_batch_size", Help: "Adds written together.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 	}
+	m.loss = newLossGauges()
 	for _, result := range []string{resultAccepted, resultDuplicate, resultRejected} {
 		m.adds.WithLabelValues(result)
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch, m.requests} {
+	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch, m.requests, m.loss.dead, m.loss.deadExpired, m.loss.rejected, m.loss.rejectedExpired} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

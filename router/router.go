@@ -39,7 +39,9 @@ type Store interface {
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
+	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 	DeadDelete(ctx context.Context, seq uint64) error
+	DeadCounts(ctx context.Context) (store.Loss, error)
 }
 
 // Time is the cluster's time; *clustertime.Service has it.
@@ -85,7 +87,9 @@ type Router struct {
 	batcher *batcher
 	acks    *acks
 	fresh   *fresh
-	parse   func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
+	// refusals logs what is put on timers.rejected.
+	refusals refusalLog
+	parse    func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc
@@ -156,6 +160,7 @@ func (r *Router) Start(ctx context.Context) error {
 		r.wg.Go(r.cancelLoop)
 	}
 	r.reading.Go(func() { r.readAll(pull, adds) })
+	r.reading.Go(func() { r.watchLoss(pull) })
 	if err := r.serveAPI(); err != nil {
 		cancel(errStopping)
 		r.shut()

@@ -155,7 +155,7 @@ func (f *fixture) answer(verb string, data []byte, reply any) (code, text string
 // rejected reads n messages of timers.rejected.
 func (f *fixture) rejected(n int) []jetstream.Msg {
 	f.t.Helper()
-	c, err := f.js.OrderedConsumer(f.t.Context(), schemas.StreamDead, jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectRejected}})
+	c, err := f.js.OrderedConsumer(f.t.Context(), schemas.StreamRejected, jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectRejected}})
 	if err != nil {
 		f.t.Fatal(err)
 	}

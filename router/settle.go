@@ -78,6 +78,9 @@ func (r *Router) reject(all []refusal) {
 		}
 		r.m.adds.WithLabelValues(resultRejected).Inc()
 		r.m.rejected.WithLabelValues(string(schemas.CodeOf(f.reason))).Inc()
+		if f.a.msg != nil {
+			r.logRefusal(f)
+		}
 		if f.a.msg == nil {
 			f.a.reply(schemas.AddReply{}, f.reason)
 			return

@@ -355,7 +355,7 @@ func TestAsyncAPINamesEverySubject(t *testing.T) {
 		have[c.Address] = true
 	}
 	want := []string{schemas.SubjectAdd, schemas.SubjectRejected, schemas.SubjectFiredPrefix + "{service}", schemas.SubjectRetryPrefix + "{service}", schemas.SubjectDeadPrefix + "{service}"}
-	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay"} {
+	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list"} {
 		want = append(want, schemas.SubjectAPIPrefix+verb)
 	}
 	for _, w := range want {

@@ -152,6 +152,39 @@ type DeadListReply struct {
 	Cursor string     `json:"cursor,omitempty"`
 }
 
+// RejectedListRequest is the body of timers.api.rejected.list.
+type RejectedListRequest struct {
+	Limit  int    `json:"limit,omitempty"`
+	Cursor string `json:"cursor,omitempty"`
+}
+
+// MaxRejectedData bounds how much of a refused add's data a list shows, in bytes.
+const MaxRejectedData = 1 << 10
+
+// RejectedInfo is one add that was refused after it had been stored in TIMERS_ADD.
+type RejectedInfo struct {
+	// Sequence is that of stream TIMERS_REJECTED, AddSequence that of the add in
+	// TIMERS_ADD.
+	Sequence    uint64 `json:"sequence"`
+	AddSequence uint64 `json:"addsequence,omitempty"`
+	Rejected    string `json:"rejected"` // when
+	Code        Code   `json:"code"`
+	Error       string `json:"error"`
+	// Source and ID are the event's, empty where it could not be read.
+	Source string `json:"source,omitempty"`
+	ID     string `json:"id,omitempty"`
+	// DataBytes is the size of the data that is kept; Data is its start as text,
+	// at most MaxRejectedData bytes.
+	DataBytes int    `json:"databytes"`
+	Data      string `json:"data,omitempty"`
+}
+
+// RejectedListReply is one page, oldest first; Cursor is empty at the end.
+type RejectedListReply struct {
+	Rejected []RejectedInfo `json:"rejected"`
+	Cursor   string         `json:"cursor,omitempty"`
+}
+
 // ReplayRequest is the body of timers.api.dead.replay: a timer, or a service.
 type ReplayRequest struct {
 	TimerRef

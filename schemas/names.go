@@ -32,6 +32,9 @@ const (
 	StreamFired = "TIMERS_FIRED"
 	StreamRetry = "TIMERS_RETRY"
 	StreamDead  = "TIMERS_DEAD"
+	// StreamRejected keeps refused adds apart from dead letters, so that a flood
+	// of invalid adds evicts no dead letter.
+	StreamRejected = "TIMERS_REJECTED"
 	// BucketClock holds clock.<shard>, node.<node> and meta.
 	BucketClock = "clock"
 	// BucketServices holds one key per service that has callbacks.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"github.com/spf13/cobra"
 
@@ -35,31 +36,39 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{schemas.TimerIDLength, 24, 12, 8, 16}}
-		n := 0
-		for dead, err := range s.DeadLetters(ctx, service) {
-			if err != nil {
-				return s.far(err, "%d were listed", n)
+		return printRows(c, s, t, rows, s.DeadLetters(ctx, service), []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}, func(dead schemas.DeadInfo) []string {
+			return []string{dead.Timer.String(), dead.Died, dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
+		})
+	})
+}
+
+// printRows prints what a list yields, at most limit rows (0 for all), as a table
+// with a head or as one JSON object a line.
+func printRows[T any](c *cli, s session, t table, limit int, list iter.Seq2[T, error], head []string, row func(T) []string) error {
+	n := 0
+	for item, err := range list {
+		if err != nil {
+			return s.far(err, "%d were listed", n)
+		}
+		if n == limit && limit > 0 {
+			return c.more(limit)
+		}
+		n++
+		if c.json() {
+			err = c.printJSON(item)
+		} else {
+			if n == 1 {
+				err = t.row(head...)
 			}
-			if n == rows && rows > 0 {
-				return c.more(rows)
-			}
-			n++
-			if c.json() {
-				err = c.printJSON(dead)
-			} else {
-				if n == 1 {
-					err = t.row("TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON")
-				}
-				if err == nil {
-					err = t.row(dead.Timer.String(), dead.Died, dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100))
-				}
-			}
-			if err != nil {
-				return err
+			if err == nil {
+				err = t.row(row(item)...)
 			}
 		}
-		return nil
-	})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *cli) deadReplayCommand() *cobra.Command {

@@ -54,30 +54,9 @@ func checkRows(rows int) error {
 
 func (c *cli) listTimers(ctx context.Context, s session, q belfry.Query, rows int) error {
 	t := table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}}
-	n := 0
-	for timer, err := range s.List(ctx, q) {
-		if err != nil {
-			return s.far(err, "%d were listed", n)
-		}
-		if n == rows && rows > 0 {
-			return c.more(rows)
-		}
-		n++
-		if c.json() {
-			err = c.printJSON(timer)
-		} else {
-			if n == 1 {
-				err = t.row("TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID")
-			}
-			if err == nil {
-				err = t.row(timer.Timer.String(), timer.State.String(), timer.Due, timer.Service, fmt.Sprint(timer.Attempts), timer.ID)
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return printRows(c, s, t, rows, s.List(ctx, q), []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}, func(timer belfry.Timer) []string {
+		return []string{timer.Timer.String(), timer.State.String(), timer.Due, timer.Service, fmt.Sprint(timer.Attempts), timer.ID}
+	})
 }
 
 // more tells a person that the list was cut off.

@@ -38,7 +38,7 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 		}
 	}
 	in("node", c.serveCommand(), c.statusCommand(), c.doctorCommand(), c.configCommand(), c.benchCommand())
-	in("timers", c.addCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.lsCommand(), c.tailCommand(), c.deadCommand())
+	in("timers", c.addCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.lsCommand(), c.tailCommand(), c.deadCommand(), c.rejectedCommand())
 	root.AddCommand(c.versionCommand(), exitCodesTopic())
 	return root
 }

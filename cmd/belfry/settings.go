@@ -75,6 +75,7 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.Var(durationValue{&o.Retention}, "retention", "how long the record of a concluded timer is kept")
 	d.Var(durationValue{&o.FiredMaxAge}, "fired-max-age", "how long fired events stay in their stream")
 	d.Var(durationValue{&o.DeadMaxAge}, "dead-max-age", "how long dead letters are kept")
+	d.Var(durationValue{&o.RejectedMaxAge}, "rejected-max-age", "how long refused adds are kept")
 	d.Var(durationValue{&o.SweepDelay}, "sweep-delay", "how far behind the sweeper audits")
 	d.Var(durationValue{&o.Lease}, "lease", "how long a silent scheduler keeps its shards")
 	d.Var(durationValue{&o.Horizon}, "horizon", "how far ahead timers are read into memory")

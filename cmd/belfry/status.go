@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +24,9 @@ const (
 	statusLag = 10 * time.Second
 	// statusFull is the part of a stream's bytes from which on it is told.
 	statusFull = 0.9
+	// statusRejected is how long the last rejection stays a problem: nothing can be
+	// done about a refused add but to publish it again.
+	statusRejected = 24 * time.Hour
 	// watchEvery is how often --watch looks.
 	watchEvery = 2 * time.Second
 )
@@ -72,6 +76,12 @@ type statusTotals struct {
 	InFlight int    `json:"in_flight"`
 	Dead     uint64 `json:"dead"`
 	Rejected uint64 `json:"rejected"`
+	// DeadExpired and RejectedExpired left their streams by age or size, the dead
+	// letters without a replay.
+	DeadExpired     uint64 `json:"dead_expired"`
+	RejectedExpired uint64 `json:"rejected_expired"`
+	// LastRejected is when the newest rejection that is kept was made.
+	LastRejected time.Time `json:"last_rejected,omitzero"`
 	// Adds wait for a router.
 	Adds uint64 `json:"adds_waiting"`
 }
@@ -154,9 +164,12 @@ func readStatus(ctx context.Context, s session, look *store.Store) (*status, err
 	if st.Consumers, err = look.Consumers(ctx); err != nil {
 		return nil, err
 	}
-	if st.Dead, st.Totals.Rejected, err = look.DeadCounts(ctx); err != nil {
+	loss, err := look.DeadCounts(ctx)
+	if err != nil {
 		return nil, err
 	}
+	st.Dead, st.Totals.DeadExpired = loss.Dead, loss.DeadExpired
+	st.Totals.Rejected, st.Totals.RejectedExpired, st.Totals.LastRejected = loss.Rejected, loss.RejectedExpired, loss.LastRejected
 	st.fill(cluster)
 	st.findProblems()
 	return st, nil
@@ -240,10 +253,21 @@ func (st *status) findProblems() {
 	for _, h := range st.Streams {
 		st.streamProblems(h)
 	}
+	st.lossProblems()
 	for _, c := range st.Consumers {
 		if c.Belfry && c.Pulls == 0 && c.Pending > 0 && c.InFlight == 0 {
 			st.problem("%d messages wait in consumer %s of %s, and nobody pulls", c.Pending, c.Name, c.Stream)
 		}
+	}
+}
+
+// lossProblems names what ended without success and waits for somebody.
+func (st *status) lossProblems() {
+	if n := st.Totals.Dead; n > 0 {
+		st.problem("dead letters: %d (see belfry dead ls)", n)
+	}
+	if n, age := st.Totals.Rejected, st.Time.Sub(st.Totals.LastRejected); n > 0 && age < statusRejected {
+		st.problem("rejected adds: %d, the last %s ago (see belfry rejected ls)", n, max(age, 0).Round(time.Second))
 	}
 }
 
@@ -264,10 +288,19 @@ func (st *status) streamProblems(h store.StreamHealth) {
 	}
 }
 
+// kept is a count with those that are not kept any more.
+func kept(n, expired uint64) string {
+	if expired == 0 {
+		return strconv.FormatUint(n, 10)
+	}
+	return fmt.Sprintf("%d (and %d expired)", n, expired)
+}
+
 func (c *cli) printStatus(st *status) error {
 	p := &page{}
 	p.line("%s  nats-server %s  %s", st.Server, st.Version, st.Time.Format("2006-01-02T15:04:05.000Z"))
-	p.line("pending %d  in flight %d  dead %d  rejected %d  adds waiting %d", st.Totals.Pending, st.Totals.InFlight, st.Totals.Dead, st.Totals.Rejected, st.Totals.Adds)
+	p.line("pending %d  in flight %d  dead %s  rejected %s  adds waiting %d", st.Totals.Pending, st.Totals.InFlight,
+		kept(st.Totals.Dead, st.Totals.DeadExpired), kept(st.Totals.Rejected, st.Totals.RejectedExpired), st.Totals.Adds)
 	columns(p, "NODE\tVERSION\tROLES\tSCHEDULER\tSHARDS\tIN FLIGHT\tUP\tLAST BEAT", st.Nodes, func(n statusNode) []any {
 		up := "?"
 		if !n.Started.IsZero() {

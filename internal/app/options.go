@@ -81,9 +81,9 @@ type Options struct {
 	Replicas int
 	// Retention is how long the record of a concluded timer is kept; default 24 h.
 	Retention time.Duration
-	// FiredMaxAge and DeadMaxAge bound the streams of fired events and of dead
-	// letters; default 24 h and 30 days.
-	FiredMaxAge, DeadMaxAge time.Duration
+	// FiredMaxAge, DeadMaxAge and RejectedMaxAge bound the streams of fired events,
+	// of dead letters and of refused adds; default 24 h, 30 days and 7 days.
+	FiredMaxAge, DeadMaxAge, RejectedMaxAge time.Duration
 	// Timeout bounds every call to JetStream; default 5 s.
 	Timeout time.Duration
 	// Limits bound what an add may ask for.
@@ -166,7 +166,7 @@ func badConfig(format string, args ...any) error {
 func DefaultOptions() Options {
 	return Options{
 		NATSListen: DefaultNATSListen, HTTP: DefaultHTTP, Profile: ProfileSafe, Roles: AllRoles(), Replicas: 1,
-		Retention: store.DefaultRetention, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, Timeout: store.DefaultTimeout,
+		Retention: store.DefaultRetention, FiredMaxAge: store.DefaultFiredMaxAge, DeadMaxAge: store.DefaultDeadMaxAge, RejectedMaxAge: store.DefaultRejectedMaxAge, Timeout: store.DefaultTimeout,
 		Limits: schemas.Limits{MaxHorizon: schemas.DefaultLimitHorizon},
 		Lease:  scheduler.DefaultLease, Horizon: scheduler.DefaultHorizon, SweepDelay: scheduler.DefaultSweepDelay,
 		Concurrency: functions.DefaultConcurrency, TotalConcurrency: functions.DefaultTotal, ServiceIdle: functions.DefaultServiceIdle,

@@ -32,6 +32,8 @@ type Config struct {
 
 	FiredMaxAge time.Duration // default 24 h
 	DeadMaxAge  time.Duration // default 30 days
+	// RejectedMaxAge is how long refused adds are kept; default 7 days.
+	RejectedMaxAge time.Duration
 	// DedupWindow is how long the streams know an event's id; default 2 min, or
 	// three quarters of Retention if that is shorter. It must not outlast
 	// Retention: a timer that is added again once its record has expired is
@@ -42,7 +44,7 @@ type Config struct {
 	ServiceGrace time.Duration
 
 	// Bytes of each stream, and of each shard's bucket; see the defaults.
-	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, ShardMaxBytes int64
+	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, RejectedMaxBytes, ShardMaxBytes int64
 	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
 	// 1 MiB. An event may have schemas.PayloadReserve less.
 	MaxPayload int
@@ -58,7 +60,9 @@ const (
 	DefaultWindow      = 16 << 10
 	DefaultFiredMaxAge = 24 * time.Hour
 	DefaultDeadMaxAge  = 30 * 24 * time.Hour
-	DefaultDedupWindow = 2 * time.Minute
+	// DefaultRejectedMaxAge is long enough to notice a mistake of last week.
+	DefaultRejectedMaxAge = 7 * 24 * time.Hour
+	DefaultDedupWindow    = 2 * time.Minute
 	// DefaultServiceGrace is far longer than a publish takes.
 	DefaultServiceGrace = 2 * time.Minute
 	DefaultMaxPayload   = schemas.DefaultLimitMessage
@@ -81,6 +85,7 @@ func (c *Config) setDefaults() error {
 	def(&c.Timeout, DefaultTimeout)
 	def(&c.FiredMaxAge, DefaultFiredMaxAge)
 	def(&c.DeadMaxAge, DefaultDeadMaxAge)
+	def(&c.RejectedMaxAge, DefaultRejectedMaxAge)
 	def(&c.DedupWindow, DedupWindowFor(c.Retention))
 	def(&c.ServiceGrace, DefaultServiceGrace)
 	if c.Replicas == 0 {

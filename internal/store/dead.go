@@ -29,19 +29,9 @@ type DeadPage struct {
 // DeadList pages through dead letters in the order in which they died. The work
 // of one call is bounded like List's.
 func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
-	limit := q.Limit
-	if limit == 0 {
-		limit = DefaultListLimit
-	}
-	if limit < 1 || limit > MaxListLimit {
-		return DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, MaxListLimit)
-	}
-	var after uint64
-	if q.Cursor != "" {
-		var err error
-		if after, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
-			return DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that dead.list gave", q.Cursor)
-		}
+	after, limit, err := pageOf(q.Cursor, q.Limit, "dead.list")
+	if err != nil {
+		return DeadPage{}, err
 	}
 	filter := schemas.SubjectDeadPrefix + "*"
 	if q.Service != "" {
@@ -76,6 +66,62 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	}
 }
 
+// RejectedQuery says which refused adds to list. Cursor is empty for the first
+// page.
+type RejectedQuery struct {
+	Cursor string
+	Limit  int
+}
+
+// RejectedPage is one page of refused adds, oldest first; Cursor is empty at the
+// end.
+type RejectedPage struct {
+	Adds   []*jetstream.RawStreamMsg
+	Cursor string
+}
+
+// RejectedList pages through the refused adds that are still kept.
+func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage, error) {
+	after, limit, err := pageOf(q.Cursor, q.Limit, "rejected.list")
+	if err != nil {
+		return RejectedPage{}, err
+	}
+	var page RejectedPage
+	for {
+		msgs, more, err := s.next(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, listBatch)
+		if err != nil {
+			return RejectedPage{}, err
+		}
+		for _, m := range msgs {
+			if len(page.Adds) == limit {
+				page.Cursor = strconv.FormatUint(after, 10)
+				return page, nil
+			}
+			after = m.Sequence
+			page.Adds = append(page.Adds, m)
+		}
+		if more == 0 || len(msgs) == 0 {
+			return page, nil
+		}
+	}
+}
+
+// pageOf reads the cursor and the limit of a request for a page of a stream.
+func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err error) {
+	if rows = limit; rows == 0 {
+		rows = DefaultListLimit
+	}
+	if rows < 1 || rows > MaxListLimit {
+		return 0, 0, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", limit, MaxListLimit)
+	}
+	if cursor != "" {
+		if after, err = strconv.ParseUint(cursor, 10, 64); err != nil {
+			return 0, 0, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that %s gave", cursor, verb)
+		}
+	}
+	return after, rows, nil
+}
+
 // DeadGet reads one dead letter from the stream's leader by its sequence.
 func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -91,8 +137,8 @@ func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMs
 	return m, nil
 }
 
-// DeadDelete removes a dead letter that was replayed. One that is gone already
-// is no error.
+// DeadDelete removes a dead letter that was replayed, and counts it. A letter
+// that is gone already is no error and is not counted.
 func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
 	var r struct {
 		Error *jetstream.APIError `json:"error"`
@@ -105,6 +151,11 @@ func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
 		if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
 			return err
 		}
+		return nil
+	}
+	if err := s.countDeadDeleted(ctx); err != nil {
+		// The letter is gone and its replay stands: only the count is one too high.
+		s.log.Warn().Err(err).Uint64("sequence", seq).Msg("replayed dead letter counts as expired: its removal could not be counted")
 	}
 	return nil
 }

@@ -7,8 +7,9 @@
 //	TIMERS_ADD     timers.add                     work queue, discard new
 //	TIMERS_FIRED   timers.fired.*                 limits, max age, discard old, dedup window
 //	TIMERS_RETRY   timers.retry.*                 work queue, discard new, dedup window
-//	TIMERS_DEAD    timers.dead.*, timers.rejected limits, max age, discard old, dedup window
-//	KV clock       clock.<shard>  node.<node>  meta
+//	TIMERS_DEAD    timers.dead.*                  limits, max age, discard old, dedup window
+//	TIMERS_REJECTED timers.rejected               limits, max age, discard old, dedup window
+//	KV clock       clock.<shard>  node.<node>  meta  count.dead
 //	KV services    <svc>
 //	KV timers_<n>  timer.<timerid>              the record (schemas.Record), the one authority
 //	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot

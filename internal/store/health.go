@@ -50,6 +50,8 @@ type StreamHealth struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 	MaxBytes int64  `json:"max_bytes"`
+	// Removed is how many messages have left the stream since it was made.
+	Removed  uint64 `json:"removed"`
 	Replicas int    `json:"replicas"`
 	// Leader is empty on a server without a cluster, and while there is none.
 	Leader string    `json:"leader,omitempty"`
@@ -99,7 +101,7 @@ func (s *Store) Streams(ctx context.Context) ([]StreamHealth, error) {
 // ours reports whether a stream is one of the layout.
 func ours(name string) bool {
 	switch name {
-	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, clockStream, servicesStream:
+	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, clockStream, servicesStream:
 		return true
 	}
 	return strings.HasPrefix(name, strings.TrimSuffix("KV_"+schemas.BucketTimers(0), "0"))
@@ -107,7 +109,7 @@ func ours(name string) bool {
 
 func streamHealth(info *jetstream.StreamInfo) StreamHealth {
 	h := StreamHealth{
-		Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
+		Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes, Removed: info.State.LastSeq - info.State.Msgs,
 		Replicas: info.Config.Replicas, Now: info.TimeStamp, Config: info.Config,
 	}
 	if c := info.Cluster; c != nil && c.Name != "" {
@@ -125,7 +127,7 @@ func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	var out []ConsumerHealth
-	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
+	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {
 		stream, err := s.findStream(ctx, name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue // Streams tells
@@ -151,29 +153,6 @@ func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	return out, nil
 }
 
-// DeadCounts counts dead letters by service, and refused adds.
-func (s *Store) DeadCounts(ctx context.Context) (dead map[string]uint64, rejected uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	stream, err := s.findStream(ctx, schemas.StreamDead)
-	if err != nil {
-		return nil, 0, mapError("look up stream "+schemas.StreamDead, err)
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
-	if err != nil {
-		return nil, 0, mapError("count dead letters", err)
-	}
-	dead = map[string]uint64{}
-	for subject, n := range info.State.Subjects {
-		if svc, ok := strings.CutPrefix(subject, schemas.SubjectDeadPrefix); ok {
-			dead[svc] += n
-		} else if subject == schemas.SubjectRejected {
-			rejected = n
-		}
-	}
-	return dead, rejected, nil
-}
-
 // Difference is one setting of a stream that is not as a configuration wants it.
 type Difference struct {
 	Stream, Setting string
@@ -195,7 +174,7 @@ func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, err
 		return nil, err
 	}
 	s := &Store{cfg: cfg, shrink: 1, geo: schemas.Geometry{Shards: shards}}
-	wanted := []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig()}
+	wanted := []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
 	for n := range shards {
 		wanted = append(wanted, s.shardConfig(n))
 	}
@@ -222,7 +201,7 @@ func differences(have, want jetstream.StreamConfig) []Difference {
 	differ("retention", have.Retention, want.Retention, true)
 	differ("messages a subject", max(have.MaxMsgsPerSubject, 0), want.MaxMsgsPerSubject, true)
 	differ("discard", have.Discard, want.Discard, true)
-	differ("subjects", have.Subjects, want.Subjects, true)
+	differ("subjects", have.Subjects, want.Subjects, !sharesRejected(have, want))
 	differ("replicas", have.Replicas, want.Replicas, false)
 	differ("maximum age", have.MaxAge, want.MaxAge, false)
 	differ("dedup window", have.Duplicates, want.Duplicates, false)

@@ -241,7 +241,7 @@ func (s *Store) create(ctx context.Context) error {
 		return err
 	}
 	s.rooms, s.subjects = make([]room, s.geo.Shards), make([]shardSubjects, s.geo.Shards)
-	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig()}
+	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
 	for n := range s.geo.Shards {
 		configs = append(configs, s.shardConfig(n))
 	}
@@ -249,6 +249,9 @@ func (s *Store) create(ctx context.Context) error {
 		if err := s.ensure(ctx, cfg); err != nil {
 			return err
 		}
+	}
+	if err := s.startDeadCount(ctx); err != nil {
+		return err
 	}
 	for n := range s.geo.Shards {
 		p := "$KV." + schemas.BucketTimers(n) + "."

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,10 +22,12 @@ const (
 	defaultFiredMaxBytes = 16 * gib
 	defaultRetryMaxBytes = 4 * gib
 	defaultDeadMaxBytes  = 4 * gib
-	defaultShardsBytes   = 32 * gib // all shards together
-	clockMaxBytes        = 16 << 20
-	servicesMaxBytes     = 16 << 20
-	defaultsTotal        = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultShardsBytes
+	// Refused adds are for people to read: they need less room than dead letters.
+	defaultRejectedMaxBytes = 1 * gib
+	defaultShardsBytes      = 32 * gib // all shards together
+	clockMaxBytes           = 16 << 20
+	servicesMaxBytes        = 16 << 20
+	defaultsTotal           = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultShardsBytes
 	// spareParts of the total are left free when defaults are fitted: a server that
 	// had room for exactly all refuses its last replica when it starts again.
 	spareParts = 8
@@ -154,9 +157,22 @@ func (s *Store) retryConfig() jetstream.StreamConfig {
 }
 
 func (s *Store) deadConfig() jetstream.StreamConfig {
-	c := s.stream(schemas.StreamDead, "Belfry: dead letters and rejected adds", s.orDefault(s.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*", schemas.SubjectRejected)
+	c := s.stream(schemas.StreamDead, "Belfry: dead letters", s.orDefault(s.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*")
 	c.MaxAge, c.Duplicates, c.Discard = s.cfg.DeadMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
 	return c
+}
+
+func (s *Store) rejectedConfig() jetstream.StreamConfig {
+	c := s.stream(schemas.StreamRejected, "Belfry: refused adds", s.orDefault(s.cfg.RejectedMaxBytes, defaultRejectedMaxBytes), schemas.SubjectRejected)
+	c.MaxAge, c.Duplicates, c.Discard = s.cfg.RejectedMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
+	return c
+}
+
+// sharesRejected reports whether a stream of dead letters, made by an earlier
+// build, still captures refused adds. Its subjects are narrowed before
+// TIMERS_REJECTED is made, since two streams must not capture one subject.
+func sharesRejected(have, want jetstream.StreamConfig) bool {
+	return want.Name == schemas.StreamDead && slices.Contains(have.Subjects, schemas.SubjectRejected)
 }
 
 // bucket is a KV bucket as nats.go would make it, with limits and TTLs.
@@ -212,15 +228,16 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 		return bad("messages a subject", got.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
 	case got.Discard != want.Discard:
 		return bad("discard policy", got.Discard, want.Discard)
-	case len(got.Subjects) != len(want.Subjects) || got.Subjects[0] != want.Subjects[0]:
+	case !slices.Equal(got.Subjects, want.Subjects) && !sharesRejected(got, want):
 		return bad("subjects", got.Subjects, want.Subjects)
 	}
 	more := want.MaxConsumers > 0 && got.MaxConsumers <= 0
-	if !more && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
+	if !more && !sharesRejected(got, want) && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
 		got.AllowDirect && (got.AllowAtomicPublish || !s.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !s.explicitBytes(want.Name)) {
 		return nil
 	}
 	next := got
+	next.Subjects = want.Subjects
 	next.MaxAge, next.Duplicates, next.Replicas, next.MaxMsgSize = want.MaxAge, want.Duplicates, want.Replicas, want.MaxMsgSize
 	next.AllowDirect, next.AllowMsgTTL = true, want.AllowMsgTTL
 	next.AllowAtomicPublish = got.AllowAtomicPublish || s.atomic
@@ -254,6 +271,8 @@ func (s *Store) explicitBytes(name string) bool {
 		return s.cfg.RetryMaxBytes != 0
 	case schemas.StreamDead:
 		return s.cfg.DeadMaxBytes != 0
+	case schemas.StreamRejected:
+		return s.cfg.RejectedMaxBytes != 0
 	case clockStream, servicesStream:
 		return false
 	}

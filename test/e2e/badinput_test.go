@@ -163,7 +163,7 @@ func checkRejected(t *testing.T, c *client, want map[string]badAdd) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	cons, err := c.js.OrderedConsumer(ctx, schemas.StreamDead, jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectRejected}})
+	cons, err := c.js.OrderedConsumer(ctx, schemas.StreamRejected, jetstream.OrderedConsumerConfig{FilterSubjects: []string{schemas.SubjectRejected}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,6 +58,7 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 	add(schemas.StreamFired, cfg.DedupWindow, cfg.FiredMaxAge)
 	add(schemas.StreamRetry, cfg.DedupWindow, 0)
 	add(schemas.StreamDead, cfg.DedupWindow, 0)
+	add(schemas.StreamRejected, cfg.DedupWindow, 0)
 	for n := range cfg.Geometry.Shards {
 		s.shards = append(s.shards, add(StreamShard(n), 0, 0))
 		leader, _ := s.now()
@@ -173,7 +174,7 @@ func (s *Server) Watch(w Watcher) {
 			w.Clock(n, was.val.(store.Clock), m.val.(store.Clock))
 		}
 	}
-	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
+	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {
 		s.streams[name].watch = func(_, m *message) {
 			w.Event(name, Event{Seq: m.seq, StampNs: m.at, Subject: m.subject, MsgID: m.msgID, Header: m.hdr, Data: m.data})
 		}

@@ -28,8 +28,10 @@ func streamOf(subject string) string {
 		return schemas.StreamFired
 	case one(schemas.SubjectRetryPrefix):
 		return schemas.StreamRetry
-	case subject == schemas.SubjectRejected, one(schemas.SubjectDeadPrefix):
+	case one(schemas.SubjectDeadPrefix):
 		return schemas.StreamDead
+	case subject == schemas.SubjectRejected:
+		return schemas.StreamRejected
 	}
 	return ""
 }
@@ -281,6 +283,42 @@ func raw(m *message) *jetstream.RawStreamMsg {
 		hdr[jetstream.MsgIDHeader] = []string{m.msgID}
 	}
 	return &jetstream.RawStreamMsg{Subject: m.subject, Sequence: m.seq, Time: time.Unix(0, m.at), Header: hdr, Data: m.data}
+}
+
+// RejectedList pages through refused adds; see store.Store.
+func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error) {
+	limit := q.Limit
+	if limit == 0 {
+		limit = store.DefaultListLimit
+	}
+	if limit < 1 || limit > store.MaxListLimit {
+		return store.RejectedPage{}, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, store.MaxListLimit)
+	}
+	var after uint64
+	if q.Cursor != "" {
+		var err error
+		if after, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
+			return store.RejectedPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that rejected.list gave", q.Cursor)
+		}
+	}
+	st := c.s.streams[schemas.StreamRejected]
+	var page store.RejectedPage
+	err := c.direct(ctx, schemas.StreamRejected, func(upTo uint64) error {
+		page = store.RejectedPage{}
+		for _, m := range st.log[min(after, uint64(len(st.log))):] {
+			if m.seq > upTo || !st.alive(m) {
+				continue
+			}
+			if len(page.Adds) == limit {
+				page.Cursor = strconv.FormatUint(after, 10)
+				return nil
+			}
+			after = m.seq
+			page.Adds = append(page.Adds, raw(m))
+		}
+		return nil
+	})
+	return page, err
 }
 
 // DeadGet reads one dead letter from the leader.

@@ -41,6 +41,7 @@ type Store interface {
 	RegisterService(ctx context.Context, svc string) error
 	WatchServices(ctx context.Context) (<-chan string, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
+	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 	DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error)
 	DeadDelete(ctx context.Context, seq uint64) error
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -298,7 +299,30 @@ func deadLetters(t *testing.T, s Store) {
 		svc := []string{"orders", "billing", "mail"}[i%3]
 		seqs = append(seqs, publish(schemas.SubjectDead(svc), ID(i).String()+".1.3.dead"))
 	}
-	publish(schemas.SubjectRejected, "add.1") // no dead letter
+	for i := range 5 { // no dead letters
+		publish(schemas.SubjectRejected, "add."+strconv.Itoa(i))
+	}
+	rejected := 0
+	for q := (store.RejectedQuery{Limit: 2}); ; {
+		p := must[store.RejectedPage](t)(s.RejectedList(t.Context(), q))
+		for _, m := range p.Adds {
+			if want := "add." + strconv.Itoa(rejected); string(m.Data) != want {
+				t.Errorf("refused add %d is %s", rejected, m.Data)
+			}
+			rejected++
+		}
+		if q.Cursor = p.Cursor; q.Cursor == "" {
+			break
+		}
+	}
+	if rejected != 5 {
+		t.Errorf("%d refused adds are listed, not 5", rejected)
+	}
+	for _, q := range []store.RejectedQuery{{Limit: -1}, {Cursor: "x"}} {
+		if _, err := s.RejectedList(t.Context(), q); schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
 	count := func(q store.DeadQuery) (n int) {
 		t.Helper()
 		for {

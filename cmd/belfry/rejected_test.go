@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestRejected: adds that were published and refused show up in the list of
+// rejections and among the problems; so do dead letters.
+func TestRejected(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	nc, err := nats.Connect(n.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	for i := range 7 {
+		if err := nc.Publish(schemas.SubjectAdd, fmt.Appendf(nil, `{"specversion":"1.0","id":"bad-%d","source":"/shop","type":"t"}`, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var list []schemas.RejectedInfo
+	await(t, func() bool {
+		list = ok[schemas.RejectedInfo](t, n, "rejected", "ls")
+		return len(list) == 7
+	})
+	if r := list[0]; !strings.HasPrefix(r.ID, "bad-") || r.Source != "/shop" || r.Code != schemas.CodeInvalidAttribute || !strings.Contains(r.Error, "timerat") {
+		t.Errorf("first rejection %+v", r)
+	}
+	if r := n.client(t, "rejected", "ls", "-n", "2"); r.code != exitOK || strings.Count(r.out, "bad-") != 2 || !strings.Contains(r.err, "-n 0") {
+		t.Errorf("as text: %d %q %q", r.code, r.out, r.err)
+	}
+	st := ok[status](t, n, "status")[0]
+	if st.Totals.Rejected != 7 || !strings.Contains(strings.Join(st.Problems, ";"), "rejected adds: 7") || st.Totals.LastRejected.IsZero() {
+		t.Errorf("status counts %+v, problems %q", st.Totals, st.Problems)
+	}
+	n.client(t, "rejected", "list", "-n", "-1").oneLine(t, exitUsage)
+
+	ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", "nats:nobody.serves.this", "--max-attempts", "1")
+	await(t, func() bool {
+		st := ok[status](t, n, "status")[0]
+		return st.Totals.Dead == 1 && strings.Contains(strings.Join(st.Problems, ";"), "dead letters: 1")
+	})
+}
