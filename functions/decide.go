@@ -3,6 +3,8 @@ package functions
 import (
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -20,9 +22,10 @@ func NewDecider(shortDelay time.Duration, maxNotNow int) Decider {
 
 // Doubtful reports whether a message's claim may no longer be its record's state,
 // so that the record has to be read: by how often it was delivered, and how long
-// after the claim it was published.
-func (Decider) Doubtful(c schemas.Claim, deliveries uint64, published time.Time) bool {
-	return deliveries > 1 || published.Sub(time.UnixMilli(c.FiredMs)) > doubtAfter
+// after the claim it was published. It also reports a message whose header says that
+// the record holds more than the claim does.
+func (Decider) Doubtful(c schemas.Claim, hdr nats.Header, deliveries uint64, published time.Time) bool {
+	return hdr.Get(schemas.HeaderExtended) != "" || deliveries > 1 || published.Sub(time.UnixMilli(c.FiredMs)) > doubtAfter
 }
 
 // Admit tells what becomes of a delivery whose record was read, nil if it is gone:

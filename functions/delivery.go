@@ -103,13 +103,11 @@ func (d *delivery) prepare(born time.Time) bool {
 
 // doubtful reports whether the claim on the message may no longer be the
 // record's state: a redelivery, an event older than its consumer (which was
-// deleted and made again), or one published again after an outage.
+// deleted and made again), or one published again after an outage. It also reports
+// a record that holds more than the claim does.
 func (d *delivery) doubtful(born time.Time) bool {
 	md, err := d.msg.Metadata()
-	if err != nil || md.NumDelivered > 1 || md.Timestamp.Before(born) {
-		return true
-	}
-	return md.Timestamp.Sub(time.UnixMilli(d.claim.FiredMs)) > doubtAfter
+	return err != nil || md.Timestamp.Before(born) || Decider{}.Doubtful(d.claim, d.msg.Headers(), md.NumDelivered, md.Timestamp)
 }
 
 // call makes the attempt and concludes it.

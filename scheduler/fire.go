@@ -184,6 +184,9 @@ func (k *Core) publish(e *entry) {
 		Timer: e.id, Revision: e.rev, Run: r.Run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
 	}.String()}
+	if r.Extended() {
+		hdr[schemas.HeaderExtended] = []string{"1"}
+	}
 	subject, msgID := target(e)
 	m := store.Msg{Subject: subject, Header: hdr, Data: data, MsgID: msgID}
 	if r.Callback != "" {

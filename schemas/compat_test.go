@@ -2,10 +2,14 @@ package schemas_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"hash/crc32"
 	"os"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -41,7 +45,7 @@ func TestFormerRecords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again := rec.Append(nil); !bytes.Equal(again, written) {
+			if again := rec.AppendFormat(nil, schemas.RecordFormat1); !bytes.Equal(again, written) {
 				t.Errorf("it is written anew as\n%x, was\n%x", again, written)
 			}
 			hdr, data := rec.Body.Message(schemas.Fired{ScheduledMs: rec.ScheduledMs, FiredMs: added, Run: 1, Attempt: 1})
@@ -67,29 +71,150 @@ func TestFormerRecords(t *testing.T) {
 	}
 }
 
-func TestUnknownRecordVersion(t *testing.T) {
+// seal gives changed bytes of a record the checksum that they would have if they had
+// been written so.
+func seal(b []byte) []byte {
+	n := len(b) - 4
+	binary.LittleEndian.PutUint32(b[n:], crc32.Checksum(b[:n], crc32.MakeTable(crc32.Castagnoli)))
+	return b
+}
+
+// TestDamagedOrNewer: a reader repairs damaged records and leaves newer ones alone,
+// so it must never take one for the other.
+func TestDamagedOrNewer(t *testing.T) {
 	t.Parallel()
 	r := schemas.Record{State: schemas.StatePending, Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte("{}")}}
-	good := r.Append(nil)
+	critical := r
+	critical.Ext = []schemas.Extension{{Type: 4, Value: []byte("x")}, {Type: 7}}
+	first := r.AppendFormat(nil, schemas.RecordFormat1)
+	second := r.AppendFormat(nil, schemas.RecordFormat2)
 	for _, c := range []struct {
-		name   string
-		change func(b []byte) []byte
-		want   error
+		name string
+		b    []byte
+		do   func(b []byte) []byte
+		want error
 	}{
-		{"the next version", func(b []byte) []byte { b[0]++; return b }, schemas.ErrNewer},
-		{"version 31", func(b []byte) []byte { b[0] = 31; return b }, schemas.ErrNewer},
-		{"version 0", func(b []byte) []byte { b[0] = 0; return b }, schemas.ErrDamaged},
-		{"a PubAck", func([]byte) []byte { return []byte(`{"stream":"TIMERS_ADD","seq":7}`) }, schemas.ErrDamaged},
-		{"an unknown flag", func(b []byte) []byte { b[2] |= 2; return b }, schemas.ErrDamaged},
-		{"an unknown state", func(b []byte) []byte { b[1] = 99; return b }, schemas.ErrDamaged},
-		{"nothing", func([]byte) []byte { return nil }, schemas.ErrDamaged},
-		{"cut off", func(b []byte) []byte { return b[:20] }, schemas.ErrDamaged},
+		{"format 1", first, func(b []byte) []byte { return b }, nil},
+		{"format 2", second, func(b []byte) []byte { return b }, nil},
+		{"format 1: version 0", first, func(b []byte) []byte { b[0] = 0; return b }, schemas.ErrDamaged},
+		{"format 1: version 2", first, func(b []byte) []byte { b[0]++; return b }, schemas.ErrDamaged},
+		{"format 1: an unknown flag", first, func(b []byte) []byte { b[2] |= 2; return b }, schemas.ErrDamaged},
+		{"format 1: an unknown state", first, func(b []byte) []byte { b[1] = 99; return b }, schemas.ErrDamaged},
+		{"format 1: cut off", first, func(b []byte) []byte { return b[:20] }, schemas.ErrDamaged},
+		{"format 1: a PubAck", first, func([]byte) []byte { return []byte(`{"stream":"TIMERS_ADD","seq":7}`) }, schemas.ErrDamaged},
+		{"format 1: nothing", first, func([]byte) []byte { return nil }, schemas.ErrDamaged},
+		{"format 2: cut off", second, func(b []byte) []byte { return b[:len(b)-1] }, schemas.ErrDamaged},
+		{"format 2: only the version", second, func(b []byte) []byte { return b[:3] }, schemas.ErrDamaged},
+		{"format 2: one byte more", second, func(b []byte) []byte { return append(b, 0) }, schemas.ErrDamaged},
+		{"format 2: an unknown flag", second, func(b []byte) []byte { b[2] |= 2; return b }, schemas.ErrDamaged},
+		{"format 2: an unknown flag, written so", second, func(b []byte) []byte { b[2] |= 2; return seal(b) }, schemas.ErrNewer},
+		{"format 2: an unknown state, written so", second, func(b []byte) []byte { b[1] = 99; return seal(b) }, schemas.ErrNewer},
+		{"format 2: a critical extension", critical.Append(nil), func(b []byte) []byte { return b }, schemas.ErrNewer},
+		{"format 3", second, func(b []byte) []byte { b[0] = 3; return seal(b) }, schemas.ErrNewer},
+		{"format 31", second, func(b []byte) []byte { b[0] = 31; return seal(b) }, schemas.ErrNewer},
+		{"format 3, damaged", second, func(b []byte) []byte { b[0] = 3; return b }, schemas.ErrDamaged},
+		{"format 32", second, func(b []byte) []byte { b[0] = 32; return seal(b) }, schemas.ErrDamaged},
+		{"format 1, made of format 2", second, func(b []byte) []byte { b[0] = 1; return b }, schemas.ErrDamaged},
 	} {
-		if _, err := schemas.DecodeRecord(c.change(bytes.Clone(good))); !errors.Is(err, c.want) {
+		if _, err := schemas.DecodeRecord(c.do(bytes.Clone(c.b))); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	if _, err := schemas.DecodeRecord(good); err != nil {
-		t.Error(err)
+}
+
+// TestFlippedBits: format 2 finds each single flipped bit and each truncation of a
+// record; format 1 finds few.
+func TestFlippedBits(t *testing.T) {
+	t.Parallel()
+	r := full()
+	for _, mode := range []schemas.Mode{schemas.ModeNone, schemas.ModeStructured, schemas.ModeBinary} {
+		r.Body.Mode = mode
+		if mode == schemas.ModeNone {
+			r.Body = schemas.Body{}
+		}
+		good := r.AppendFormat(nil, schemas.RecordFormat2)
+		for i := range len(good) * 8 {
+			bad := bytes.Clone(good)
+			bad[i/8] ^= 1 << (i % 8)
+			if _, err := schemas.DecodeRecord(bad); !errors.Is(err, schemas.ErrDamaged) {
+				t.Fatalf("bit %d of %d flipped: %v", i, len(good)*8, err)
+			}
+		}
+		for n := range len(good) {
+			if _, err := schemas.DecodeRecord(good[:n]); !errors.Is(err, schemas.ErrDamaged) {
+				t.Fatalf("cut to %d of %d bytes: %v", n, len(good), err)
+			}
+		}
 	}
 }
+
+// full is a record with a value in every field.
+func full() schemas.Record {
+	r := schemas.Record{
+		State: schemas.StateRetrying, Queued: true, Run: 1, Attempt: 2, MaxAttempt: 3, Moves: 4,
+		DueMs: added, ScheduledMs: added + 1, AddedMs: added + 2, FiredMs: added + 3, DoneMs: added + 4, NextMs: added + 5,
+		Epoch: 6, Hash: [16]byte{7}, Service: "svc", Group: "g", Callback: "nats:x", Source: "/s", EventID: "1", Type: "t",
+		Outcome: schemas.Outcome{Code: 500, Error: "e", Response: []byte("r")},
+		Ext:     []schemas.Extension{{Type: 4, Value: []byte("of a later version")}, {Type: 1 << 30}},
+		Body:    schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("data")},
+	}
+	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, By: "ann@desk", Account: "ORDERS", User: "orders"})
+	r.Note(schemas.Operation{Kind: schemas.OperationReplay, AtMs: added + 9})
+	return r
+}
+
+// TestRecordFormats: each format gives back what was written, but for what format 1
+// has no room for.
+func TestRecordFormats(t *testing.T) {
+	t.Parallel()
+	want := full()
+	for _, format := range []schemas.RecordFormat{schemas.RecordFormat1, schemas.RecordFormat2} {
+		before := []byte("before")
+		b := want.AppendFormat(bytes.Clone(before), format)
+		got, err := schemas.DecodeRecord(bytes.TrimPrefix(b, before))
+		if err != nil {
+			t.Fatalf("format %d: %v", format, err)
+		}
+		want := want
+		if format == schemas.RecordFormat1 {
+			want.History, want.Ext = nil, nil
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("format %d:\n%+v, want\n%+v", format, got, want)
+		}
+		if again := got.AppendFormat(nil, format); !bytes.Equal(again, b[len(before):]) {
+			t.Errorf("format %d is not written back as it was", format)
+		}
+	}
+	// The bytes are a contract with other versions.
+	got := hex.EncodeToString(want.Append(nil))
+	if got != goldenFormat2 {
+		t.Errorf("format 2 is written as\n%s, was\n%s", got, goldenFormat2)
+	}
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
+	var r schemas.Record
+	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 1, By: strings.Repeat("b", 1000), Account: strings.Repeat("\n", 1000), User: strings.Repeat("u", 1000)})
+	other := r
+	for i := range 20 {
+		r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: int64(i + 2), By: strings.Repeat("b", 1000), Account: strings.Repeat("a", 1000), User: strings.Repeat("u", 1000)})
+	}
+	if len(r.History) != schemas.MaxHistory || r.History[0].AtMs != 14 || r.History[schemas.MaxHistory-1].AtMs != 21 {
+		t.Errorf("%d operations, from %d", len(r.History), r.History[0].AtMs)
+	}
+	if len(other.History) != 1 || other.History[0].AtMs != 1 || strings.Contains(other.History[0].Account, "\n") {
+		t.Errorf("a copy of the record has changed: %+v", other.History)
+	}
+	other.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: 99})
+	if r.History[0].AtMs != 14 {
+		t.Error("two copies share a history")
+	}
+	if n := len(r.Append(nil)); n > 2600 {
+		t.Errorf("a full history makes a record of %d bytes", n)
+	}
+}
+
+// goldenFormat2 is what full is written as.
+const goldenFormat2 = "0203010102030480c0e285e36882c0e285e36884c0e285e36886c0e285e36888c0e285e3688ac0e285e3680607000000000000000000000000000000037376630167066e6174733a78022f7301310174e807016501724402280280c0e285e36808616e6e406465736b064f5244455253066f72646572730392c0e285e36800000004126f662061206c617465722076657273696f6e80808080040002010563652d6964013164617461cefb6949"

@@ -23,7 +23,9 @@ type TimerInfo struct {
 	Attempts    uint32       `json:"attempts"`
 	MaxAttempts uint32       `json:"maxattempts"`
 	Outcome     *OutcomeInfo `json:"outcome,omitempty"`
-	Revision    uint64       `json:"revision"`
+	// History holds the last control operations, oldest first.
+	History  []OperationInfo `json:"history,omitempty"`
+	Revision uint64          `json:"revision"`
 }
 
 // DueTime is Due as a time.
@@ -64,7 +66,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	info := TimerInfo{
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
 		State: r.State, Scheduled: FormatTime(r.ScheduledMs), Due: FormatTime(r.DueMs), Added: text(r.AddedMs), Fired: text(r.FiredMs), Done: text(r.DoneMs),
-		Next: text(r.NextMs), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, Revision: rev,
+		Next: text(r.NextMs), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, History: operations(r.History), Revision: rev,
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}

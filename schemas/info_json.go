@@ -47,6 +47,9 @@ func AppendInfo(b []byte, id TimerID, r *Record, rev uint64) []byte {
 		}
 		b = append(b, '}')
 	}
+	if len(r.History) > 0 {
+		b = appendOperations(b, r.History)
+	}
 	b = strconv.AppendUint(append(b, `,"revision":`...), rev, 10)
 	return append(b, '}')
 }

@@ -48,6 +48,9 @@ const (
 	// HeaderClaim rides on fired and retry messages and tells functions which
 	// revision of which record it concludes; see Claim.
 	HeaderClaim = "Belfry-Claim"
+	// HeaderExtended, with the value 1, rides beside HeaderClaim where the record holds
+	// more than the claim and the event: functions reads it before it writes it.
+	HeaderExtended = "Belfry-Extended"
 	// HeaderErrorCode and HeaderError say why an add was rejected.
 	HeaderErrorCode = "Belfry-Error-Code"
 	HeaderError     = "Belfry-Error"

@@ -2,6 +2,7 @@ package schemas
 
 import (
 	"encoding/binary"
+	"hash/crc32"
 	"math"
 )
 
@@ -42,6 +43,12 @@ type Record struct {
 	EventID  string
 	Type     string
 	Outcome  Outcome
+	// History holds the last control operations, oldest first, at most MaxHistory.
+	// Record.Note adds to it. Format 1 does not store it.
+	History []Operation
+	// Ext holds the extensions that this version does not interpret. They are
+	// written back unchanged. Format 1 does not store them.
+	Ext []Extension
 	// Body is the event; empty once the state is final.
 	Body Body
 }
@@ -99,31 +106,75 @@ func (r *Record) Pending() bool {
 	return r.State == StatePending || r.State == StateRetrying && r.Queued
 }
 
-// recordVersion is the first byte of every record. A reader refuses versions
-// that it does not know, so that a rolling upgrade misreads nothing.
-const recordVersion = 1
+// RecordFormat is the format version of an encoded record, its first byte.
+// docs/adr/0009 describes the formats and when each is written.
+type RecordFormat uint8
 
-// maxRecordVersion is the highest version that a future format may use. Versions
-// stay below the printable characters, so that text that overwrote a record, such
-// as a JSON answer, is never mistaken for a record of a newer version.
-const maxRecordVersion = 0x1f
+// The record formats.
+const (
+	// RecordFormat1 has no checksum and no extensions.
+	RecordFormat1 RecordFormat = 1
+	// RecordFormat2 adds a block of extensions and ends with a CRC32C.
+	RecordFormat2 RecordFormat = 2
+	// NewestRecordFormat is the newest format that this version reads and writes.
+	NewestRecordFormat = RecordFormat2
+	// maxRecordFormat is the highest version that a future format may use. Versions
+	// stay below the printable characters, so that text that overwrote a record, such
+	// as a JSON answer, is never mistaken for a record of a newer version.
+	maxRecordFormat RecordFormat = 0x1f
+)
 
-// flagQueued is the only flag of version 1.
+// checksumBytes is the length of the checksum at the end of every record from
+// format 2 on: the CRC32C (Castagnoli) of all bytes before it, little-endian. A
+// future format must keep it, because it is how a reader tells a record of a newer
+// version from a damaged one.
+const checksumBytes = 4
+
+// prefixBytes is the length of the version, the state and the flags.
+const prefixBytes = 3
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// flagQueued is the only flag of formats 1 and 2.
 const flagQueued = 1
+
+// Extension is a part of a record that this version does not interpret.
+type Extension struct {
+	// Type names the extension. Odd types are critical: a reader that does not know
+	// one refuses the whole record with ErrNewer. A reader skips even ones.
+	Type uint32
+	// Value holds the extension's own encoding.
+	Value []byte
+}
+
+// Critical reports whether a reader that does not know the extension must refuse
+// the record.
+func (e Extension) Critical() bool { return e.Type&1 == 1 }
+
+// extHistory is the type of the extension that holds Record.History.
+const extHistory = 2
 
 // maxField bounds a decoded string, well above every limit on the way in.
 const maxField = 64 << 20
 
-// Append appends the encoded record. Layout, version 1: the version byte, the
-// state, a flag byte, uvarints for the numbers (times zig-zag), 16 bytes of
-// hash, length-prefixed strings, then the body. Binary rather than JSON because
-// each timer's record is encoded three times and decoded four.
-func (r *Record) Append(dst []byte) []byte {
+// Append appends the record in the newest format.
+func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
+
+// AppendFormat appends the record in the given format, RecordFormat1 or
+// RecordFormat2. Format 1 omits History and Ext. The encoding is binary rather than
+// JSON because each timer's record is encoded three times and decoded four.
+//
+// Layout: the version byte, the state, a flag byte, uvarints for the numbers (times
+// zig-zag), 16 bytes of hash, length-prefixed strings; in format 2 the extensions as
+// a length-prefixed block of type, length, value; then the body; in format 2 the
+// checksum.
+func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
+	start := len(dst)
 	var flags byte
 	if r.Queued {
 		flags |= flagQueued
 	}
-	dst = append(dst, recordVersion, byte(r.State), flags)
+	dst = append(dst, byte(format), byte(r.State), flags)
 	for _, n := range [...]uint32{r.Run, r.Attempt, r.MaxAttempt, r.Moves} {
 		dst = binary.AppendUvarint(dst, uint64(n))
 	}
@@ -139,16 +190,51 @@ func (r *Record) Append(dst []byte) []byte {
 	dst = appendString(dst, r.Outcome.Error)
 	dst = binary.AppendUvarint(dst, uint64(len(r.Outcome.Response)))
 	dst = append(dst, r.Outcome.Response...)
+	if format >= RecordFormat2 {
+		dst = r.appendExtensions(dst)
+	}
 	dst = append(dst, byte(r.Body.Mode))
-	if r.Body.Mode == ModeNone {
-		return dst
+	if r.Body.Mode != ModeNone {
+		dst = binary.AppendUvarint(dst, uint64(len(r.Body.Headers)))
+		for _, h := range r.Body.Headers {
+			dst = appendString(dst, h.Name)
+			dst = appendString(dst, h.Value)
+		}
+		dst = append(dst, r.Body.Data...)
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(r.Body.Headers)))
-	for _, h := range r.Body.Headers {
-		dst = appendString(dst, h.Name)
-		dst = appendString(dst, h.Value)
+	if format >= RecordFormat2 {
+		dst = binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 	}
-	return append(dst, r.Body.Data...)
+	return dst
+}
+
+// Extended reports whether the record holds anything that format 1 and a Claim do
+// not carry.
+func (r *Record) Extended() bool { return len(r.History) > 0 || len(r.Ext) > 0 }
+
+// appendExtensions appends the block of extensions with its length.
+func (r *Record) appendExtensions(dst []byte) []byte {
+	if !r.Extended() {
+		return append(dst, 0)
+	}
+	var block, history []byte
+	if len(r.History) > 0 {
+		for i := range r.History {
+			history = r.History[i].append(history)
+		}
+		block = appendExtension(block, Extension{extHistory, history})
+	}
+	for _, e := range r.Ext {
+		block = appendExtension(block, e)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(block)))
+	return append(dst, block...)
+}
+
+func appendExtension(dst []byte, e Extension) []byte {
+	dst = binary.AppendUvarint(dst, uint64(e.Type))
+	dst = binary.AppendUvarint(dst, uint64(len(e.Value)))
+	return append(dst, e.Value...)
 }
 
 func appendString(dst []byte, s string) []byte {
@@ -156,22 +242,38 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// DecodeRecord reads a record. It returns ErrNewer for a record of a newer version,
-// and ErrDamaged for bytes that are not a record. The result's Body.Data aliases b.
+// DecodeRecord reads a record of any known format. It returns ErrDamaged for bytes
+// that are not a record, or not all of it, and ErrNewer for an intact record with
+// something that this version does not know: a format, a flag, a state, a content
+// mode or a critical extension. The result's Body.Data aliases b.
 func DecodeRecord(b []byte) (Record, error) {
-	var r Record
-	if len(b) < 3 {
-		return r, Errorf(CodeDamaged, "record of %d bytes is too short", len(b))
+	if len(b) < prefixBytes {
+		return Record{}, Errorf(CodeDamaged, "record of %d bytes is too short", len(b))
 	}
+	format := RecordFormat(b[0])
 	switch {
-	case b[0] == recordVersion:
-	case b[0] > recordVersion && b[0] <= maxRecordVersion:
-		return r, Errorf(CodeUnknownFormat, "record has format version %d; this version of belfry reads %d: upgrade this node", b[0], recordVersion)
-	default:
-		return r, Errorf(CodeDamaged, "record of %d bytes is damaged: it begins with byte %d, which is not a format version", len(b), b[0])
+	case format == 0 || format > maxRecordFormat:
+		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged: it begins with byte %d, which is not a format version", len(b), b[0])
+	case format == RecordFormat1:
+		return decodeRecord(b, b)
 	}
-	r.State, r.Queued = State(b[1]), b[2]&flagQueued != 0
-	d := decoder{b: b[3:]}
+	fields := len(b) - checksumBytes
+	if fields < prefixBytes || crc32.Checksum(b[:fields], castagnoli) != binary.LittleEndian.Uint32(b[fields:]) {
+		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged: its checksum does not match", len(b))
+	}
+	if format > NewestRecordFormat {
+		return Record{}, Errorf(CodeUnknownFormat, "record has format version %d; this version of belfry reads %d: upgrade this node", format, NewestRecordFormat)
+	}
+	return decodeRecord(b, b[:fields])
+}
+
+// decodeRecord reads the fields of a record of format 1 or 2. whole is the record
+// with its checksum, for the error texts.
+func decodeRecord(whole, b []byte) (Record, error) {
+	var r Record
+	format, flags := RecordFormat(b[0]), b[2]
+	r.State, r.Queued = State(b[1]), flags&flagQueued != 0
+	d := decoder{b: b[prefixBytes:]}
 	for _, p := range [...]*uint32{&r.Run, &r.Attempt, &r.MaxAttempt, &r.Moves} {
 		*p = d.uint32()
 	}
@@ -185,6 +287,10 @@ func DecodeRecord(b []byte) (Record, error) {
 	r.Outcome.Error = string(d.bytes())
 	if resp := d.bytes(); len(resp) > 0 {
 		r.Outcome.Response = append([]byte(nil), resp...)
+	}
+	var unknown error
+	if format >= RecordFormat2 {
+		unknown = d.extensions(&r)
 	}
 	if mode := d.take(1); len(mode) == 1 {
 		r.Body.Mode = Mode(mode[0])
@@ -207,8 +313,15 @@ func DecodeRecord(b []byte) (Record, error) {
 	} else if len(d.b) > 0 {
 		d.bad = true
 	}
-	if d.bad || b[2]&^flagQueued != 0 || !r.State.Valid() || r.Body.Mode > ModeBinary || code < math.MinInt32 || code > math.MaxInt32 {
-		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged", len(b))
+	if flags&^flagQueued != 0 || !r.State.Valid() || r.Body.Mode > ModeBinary {
+		unknown = Errorf(CodeUnknownFormat, "record has flags %#x, state %d and content mode %d, not all of which this version of belfry knows: upgrade this node", flags, r.State, r.Body.Mode)
+	}
+	switch {
+	// Only a checksum shows that something unknown was written so.
+	case format >= RecordFormat2 && unknown != nil:
+		return Record{}, unknown
+	case d.bad || unknown != nil || code < math.MinInt32 || code > math.MaxInt32:
+		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged", len(whole))
 	}
 	r.Outcome.Code = int32(code)
 	return r, nil
@@ -256,6 +369,33 @@ func (d *decoder) take(n int) []byte {
 	v := d.b[:n]
 	d.b = d.b[n:]
 	return v
+}
+
+// extensions reads the block of extensions. It returns ErrNewer for a critical one
+// that this version does not know.
+func (d *decoder) extensions(r *Record) error {
+	block := decoder{b: d.bytes()}
+	var unknown error
+	for len(block.b) > 0 {
+		e := Extension{Type: block.uint32()}
+		value := block.bytes()
+		if block.bad {
+			d.b, d.bad = nil, true
+			return nil
+		}
+		if e.Type == extHistory && r.History == nil {
+			if h, ok := readHistory(value); ok {
+				r.History = h
+				continue
+			}
+		}
+		if e.Critical() && unknown == nil {
+			unknown = Errorf(CodeUnknownFormat, "record has the critical extension %d, which this version of belfry does not know: upgrade this node", e.Type)
+		}
+		e.Value = append([]byte(nil), value...)
+		r.Ext = append(r.Ext, e)
+	}
+	return unknown
 }
 
 func (d *decoder) bytes() []byte {

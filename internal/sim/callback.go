@@ -61,7 +61,7 @@ type delivery struct {
 }
 
 func (d *delivery) handle() {
-	if decider.Doubtful(d.claim, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
+	if decider.Doubtful(d.claim, d.m.Header, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
 		t := d.read()
 		run, wait := decider.Admit(d.claim, t, d.n.nowMs())
 		if !run {

@@ -78,7 +78,10 @@ type Presence struct {
 	Scheduler string `json:"scheduler,omitempty"`
 	// InFlight is how many callbacks the node works on.
 	InFlight int `json:"in_flight,omitempty"`
-	// SharedIndex says that the node reads index entries that name several timers.
+	// Reads is the newest FormatLevel that the node reads; 0 for builds before
+	// LevelRecord2. See Level.
+	Reads FormatLevel `json:"reads,omitempty"`
+	// SharedIndex is how builds before Reads state LevelSharedIndex.
 	SharedIndex bool `json:"shared_index,omitempty"`
 	// Sync is what the node knows of its server's setting: SyncAlways,
 	// SyncInterval, or empty where it cannot know.
@@ -86,6 +89,14 @@ type Presence struct {
 	// Profile is the durability profile that the node runs with ("safe" or "fast");
 	// empty from versions that did not announce it.
 	Profile string `json:"profile,omitempty"`
+}
+
+// Level is the newest FormatLevel that the node reads.
+func (p *Presence) Level() FormatLevel {
+	if p.Reads == LevelFirst && p.SharedIndex {
+		return LevelSharedIndex
+	}
+	return p.Reads
 }
 
 // Values of Presence.Sync.

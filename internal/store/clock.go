@@ -127,7 +127,7 @@ func (s *Store) Announce(change func(*Presence)) {
 func (s *Store) presenceValue() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.presence.Version, s.presence.SharedIndex = clockVersion, true
+	s.presence.Version, s.presence.Reads, s.presence.SharedIndex = clockVersion, newestLevel, true
 	b, err := json.Marshal(s.presence)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -180,6 +180,7 @@ func (s *Store) Beat(ctx context.Context) (Stamp, error) {
 	}
 	st.ServerNs = m.Time.UnixNano()
 	s.stamp.Store(&st)
+	s.firstBeat.CompareAndSwap(0, a.Seq)
 	return st, nil
 }
 

@@ -10,7 +10,7 @@ import (
 func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }
 
 // SharesIndex reports whether new timers share index entries.
-func (s *Store) SharesIndex() bool { return s.shareIndex.Load() }
+func (s *Store) SharesIndex() bool { return s.level() >= LevelSharedIndex }
 
 // RoundMost is how many records the tail asks for at a time.
 const RoundMost = roundMost

@@ -1,10 +1,8 @@
 package store
 
 import (
-	"context"
 	"encoding/binary"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"time"
 
@@ -25,7 +23,7 @@ import (
 // noise there as it would be in an entry of its own.
 //
 // A node of a build that does not know of shared entries would not find the timers
-// that one names. So none is written while the presence of such a node is there.
+// that one names. So none is written while such a node lives; see FormatLevel.
 
 // indexGroup is how many timers share an entry at most: 1 kB of ids. More would
 // save little, and make a part of a slot more than a load wants to read at once.
@@ -95,7 +93,7 @@ type indexEntry struct {
 // error are of timers that are not written.
 func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
 	most := 1
-	if s.shareIndex.Load() {
+	if s.level() >= LevelSharedIndex {
 		most = indexGroup
 	}
 	var all []*indexEntry
@@ -132,26 +130,6 @@ func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(ack, error)) 
 	binary.NativeEndian.PutUint64(key[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(key[8:], rand.Uint64())
 	s.sendIndex(e.at.shard, key, e.at.tick, ids, e.ttl, done)
-}
-
-// readersEvery is how often it is looked whether all nodes read shared entries.
-const readersEvery = 2 * time.Second
-
-// readers keeps shareIndex true while all nodes read shared entries.
-func (s *Store) readers(ctx context.Context) {
-	tick := time.NewTicker(readersEvery)
-	defer tick.Stop()
-	for {
-		// What cannot be read leaves it as it is: nobody starts a node meanwhile.
-		if c, err := s.ReadCluster(ctx); err == nil {
-			s.shareIndex.Store(!slices.ContainsFunc(c.Nodes, func(m Member) bool { return !m.Presence.SharedIndex }))
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 // timersOf is what index entries name, each timer once. An entry that cannot be

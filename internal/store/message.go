@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // message is the header and the data of one write of a record. Where writes are
@@ -31,15 +33,15 @@ func (s *Store) message(w *Write) *message {
 	if s.groups == nil {
 		m = messages.Get().(*message)
 	}
-	m.encode(w)
+	m.encode(w, s.RecordFormat())
 	return m
 }
 
-func (m *message) encode(w *Write) {
+func (m *message) encode(w *Write, format schemas.RecordFormat) {
 	if size := 256 + w.Record.Body.Size(); cap(m.data) < size {
 		m.data = make([]byte, 0, size)
 	}
-	m.data = w.Record.Append(m.data[:0])
+	m.data = w.Record.AppendFormat(m.data[:0], format)
 	clear(m.hdr)
 	m.cas(w.Rev, w.TTL)
 }

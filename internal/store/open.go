@@ -23,9 +23,6 @@ const minMajor, minMinor = 2, 11
 // atomicMinor is the first that knows atomic batches.
 const atomicMinor = 12
 
-// formatVersion is that of the layout, recorded in the clock bucket.
-const formatVersion = 1
-
 // Store is an open store. Safe for concurrent use.
 type Store struct {
 	nc  *nats.Conn
@@ -61,8 +58,14 @@ type Store struct {
 	beating chan struct{}
 	oldest  oldestAdd
 
-	// shareIndex says that all nodes read index entries of several timers.
-	shareIndex atomic.Bool
+	// writes is the FormatLevel that may be written; see watchFormats.
+	writes atomic.Int32
+	// firstBeat is the revision of the first presence that this process wrote.
+	firstBeat atomic.Uint64
+	// layout2 says that the store's layout version has been layout2 for long enough.
+	layout2 atomic.Bool
+	// layoutSettle is the constant; tests change it.
+	layoutSettle time.Duration
 
 	services serviceCache
 	life     context.Context // ends with Close
@@ -86,6 +89,9 @@ type shardSubjects struct {
 type meta struct {
 	Format   int              `json:"format"`
 	Geometry schemas.Geometry `json:"geometry"`
+	// From is the layout version that the store had before it was raised to Format; 0
+	// if it was made with Format.
+	From int `json:"from,omitempty"`
 }
 
 const (
@@ -108,7 +114,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle}
 	if err := patiently(ctx, s.checkServer); err != nil {
 		return nil, err
 	}
@@ -127,7 +133,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	s.life, s.cancel = background, cancel
 	s.background.Go(func() { s.removeLeftovers(background) })
 	s.background.Go(func() { s.warmth(background) })
-	s.background.Go(func() { s.readers(background) })
+	s.background.Go(func() { s.watchFormats(background) })
 	return s, nil
 }
 
@@ -289,27 +295,27 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 	if want == (schemas.Geometry{}) {
 		want = schemas.DefaultGeometry()
 	}
-	m, err := s.readMeta(ctx)
+	m, _, err := s.readMeta(ctx)
 	if errors.Is(err, schemas.ErrNotFound) {
 		if err := want.Validate(); err != nil {
 			return err
 		}
-		b, err := json.Marshal(meta{Format: formatVersion, Geometry: want})
+		b, err := json.Marshal(meta{Format: newestLayout, Geometry: want})
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
 		if err := s.createOnce(ctx, clockStream, metaSubject, b); err != nil {
 			return err
 		}
-		m, err = s.readMeta(ctx)
+		m, _, err = s.readMeta(ctx)
 		if err != nil {
 			return err
 		}
 	} else if err != nil {
 		return err
 	}
-	if m.Format != formatVersion {
-		return schemas.Errorf(schemas.CodeUnknownFormat, "the store has layout version %d; this version of belfry knows %d: use the belfry that made it", m.Format, formatVersion)
+	if m.Format < layout1 || m.Format > newestLayout {
+		return schemas.Errorf(schemas.CodeUnknownFormat, "the store has layout version %d; this version of belfry knows %d to %d: use the version that wrote it, or a newer one", m.Format, layout1, newestLayout)
 	}
 	if s.cfg.Geometry != (schemas.Geometry{}) && m.Geometry != s.cfg.Geometry {
 		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
@@ -320,16 +326,4 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 
 func describe(g schemas.Geometry) string {
 	return fmt.Sprintf("shards=%d slot_width=%s wheel_size=%d", g.Shards, g.SlotWidth, g.WheelSize)
-}
-
-func (s *Store) readMeta(ctx context.Context) (meta, error) {
-	var m meta
-	msg, err := s.getLast(ctx, clockStream, metaSubject)
-	if err != nil {
-		return m, err
-	}
-	if err := json.Unmarshal(msg.Data, &m); err != nil {
-		return m, schemas.Errorf(schemas.CodeUnknownFormat, "the recorded layout (key meta of bucket clock) cannot be read: %w", err)
-	}
-	return m, nil
 }

@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// FormatLevel counts the changes of the stored formats that older builds cannot
+// read. Each node states in its presence the level that it reads, and the nodes of a
+// store write no more than the lowest level among those that live, so that builds
+// can be exchanged one node at a time.
+type FormatLevel int
+
+// The levels. Each includes those before it.
+const (
+	// LevelFirst is that of builds before the first change.
+	LevelFirst FormatLevel = 0
+	// LevelSharedIndex adds index entries that name several timers.
+	LevelSharedIndex FormatLevel = 1
+	// LevelRecord2 adds schemas.RecordFormat2.
+	LevelRecord2 FormatLevel = 2
+	newestLevel              = LevelRecord2
+)
+
+// Layout versions, recorded in the clock bucket. Builds refuse to open a store of a
+// version that they do not know, which keeps those that cannot read
+// schemas.RecordFormat2 away from a store that may hold it.
+const (
+	layout1 = 1
+	// layout2 says that records may have schemas.RecordFormat2.
+	layout2      = 2
+	newestLayout = layout2
+)
+
+const (
+	// formatsEvery is the interval of looks at what the other nodes read.
+	formatsEvery = 2 * time.Second
+	// layoutSettle is the time between the change of a store's layout version and the
+	// first use of what it allows. A node of an older build that read the version just
+	// before the change must have written its presence by then.
+	layoutSettle = 10 * time.Second
+)
+
+// level is the FormatLevel that this node may write now.
+func (s *Store) level() FormatLevel { return FormatLevel(s.writes.Load()) }
+
+// RecordFormat is the format in which this node writes records now.
+func (s *Store) RecordFormat() schemas.RecordFormat {
+	if s.level() >= LevelRecord2 {
+		return schemas.RecordFormat2
+	}
+	return schemas.RecordFormat1
+}
+
+// watchFormats keeps the level at what all live nodes read.
+func (s *Store) watchFormats(ctx context.Context) {
+	tick := time.NewTicker(formatsEvery)
+	defer tick.Stop()
+	for {
+		// An error leaves the level as it is: the next look corrects it.
+		if err := s.lookFormats(ctx); err != nil {
+			s.log.Debug().Err(err).Msg("the formats that other nodes read are not known")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// lookFormats sets the level from one look at all presences.
+func (s *Store) lookFormats(ctx context.Context) error {
+	if s.firstBeat.Load() == 0 {
+		if _, err := s.Beat(ctx); err != nil {
+			return err
+		}
+	}
+	c, err := s.ReadCluster(ctx)
+	if err != nil {
+		return err
+	}
+	// Any replica may have answered. One that shows this process's own presence also
+	// shows the presences of all nodes that lived before this process started.
+	own := slices.IndexFunc(c.Nodes, func(m Member) bool { return m.Node == s.cfg.Node })
+	if own < 0 || c.Nodes[own].Rev < s.firstBeat.Load() {
+		return nil
+	}
+	level, oldest := newestLevel, Member{}
+	for _, m := range c.Nodes {
+		if l := m.Presence.Level(); l < level {
+			level, oldest = l, m
+		}
+	}
+	if level >= LevelRecord2 {
+		if ok, err := s.allowLayout2(ctx); err != nil || !ok {
+			level = LevelSharedIndex
+			if err != nil {
+				return err
+			}
+		}
+	}
+	switch was := FormatLevel(s.writes.Swap(int32(level))); {
+	case level < was:
+		s.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
+			Msg("a node of an older version runs: records are written in the older format, without checksum and history, until it stops")
+	case level > was:
+		s.log.Debug().Int("level", int(level)).Msg("every live node reads this format level: it is written from now on")
+	}
+	return nil
+}
+
+// allowLayout2 raises the layout version of a store that an older build made. It
+// reports whether records of format 2 may be written.
+func (s *Store) allowLayout2(ctx context.Context) (bool, error) {
+	if s.layout2.Load() {
+		return true, nil
+	}
+	m, msg, err := s.readMeta(ctx)
+	if err != nil {
+		return false, err
+	}
+	if m.Format < layout2 {
+		m.From, m.Format = m.Format, layout2
+		b, err := json.Marshal(m)
+		if err != nil {
+			return false, fmt.Errorf("store: %w", err)
+		}
+		// Another node may have been faster.
+		if _, err := s.putCAS(ctx, metaSubject, b, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
+			return false, err
+		}
+		s.log.Info().Msg("every live node reads record format 2: this store can no longer be opened by older versions")
+		return false, nil
+	}
+	now, err := s.nowMs(ctx)
+	if err != nil {
+		return false, err
+	}
+	settled := m.From == 0 || time.Duration(now-msg.Time.UnixMilli())*time.Millisecond >= s.layoutSettle
+	s.layout2.Store(settled)
+	return settled, nil
+}
+
+// readMeta reads the recorded layout from the leader.
+func (s *Store) readMeta(ctx context.Context) (meta, *jetstream.RawStreamMsg, error) {
+	var m meta
+	msg, err := s.getLast(ctx, clockStream, metaSubject)
+	if err != nil {
+		return m, nil, err
+	}
+	if err := json.Unmarshal(msg.Data, &m); err != nil {
+		return m, nil, schemas.Errorf(schemas.CodeDamaged, "the recorded layout (key meta of bucket clock) cannot be read: %w", err)
+	}
+	return m, msg, nil
+}

@@ -1,0 +1,193 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// formatOf is the format of a timer's stored record.
+func formatOf(t *testing.T, s *store.Store, id schemas.TimerID) schemas.RecordFormat {
+	t.Helper()
+	kv := bucket(t, s, schemas.BucketTimers(s.Geometry().Shard(id)))
+	e, err := kv.Get(t.Context(), "timer."+id.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schemas.RecordFormat(e.Value()[0])
+}
+
+func bucket(t *testing.T, s *store.Store, name string) jetstream.KeyValue {
+	t.Helper()
+	kv, err := s.JetStream().KeyValue(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv
+}
+
+// layout is the recorded layout version, and the one before it.
+func layout(t *testing.T, s *store.Store) (format, from int) {
+	t.Helper()
+	e, err := bucket(t, s, schemas.BucketClock).Get(t.Context(), "meta")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m struct{ Format, From int }
+	if err := json.Unmarshal(e.Value(), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m.Format, m.From
+}
+
+// setLayout has the store be one of another build.
+func setLayout(t *testing.T, s *store.Store, format int) {
+	t.Helper()
+	kv := bucket(t, s, schemas.BucketClock)
+	e, err := kv.Get(t.Context(), "meta")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]any{}
+	if err := json.Unmarshal(e.Value(), &m); err != nil {
+		t.Fatal(err)
+	}
+	m["format"] = format
+	b, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "meta", b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writesFormat2(s *store.Store) func() bool {
+	return func() bool { return s.RecordFormat() == schemas.RecordFormat2 }
+}
+
+// TestFormat2OfAFreshStore: a store of one build writes format 2 from the first look
+// on, and keeps what only that format has.
+func TestFormat2OfAFreshStore(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	storetest.Eventually(t, "format 2", writesFormat2(s))
+	if format, from := layout(t, s); format != 2 || from != 0 {
+		t.Errorf("layout %d from %d", format, from)
+	}
+	id := storetest.ID(1)
+	rec := storetest.Pending(storetest.NowMs(t, s) + 60_000)
+	rev := storetest.CreateAll(t, s, []store.Write{{ID: id, Record: rec}})[0]
+	if got := formatOf(t, s, id); got != schemas.RecordFormat2 {
+		t.Errorf("written in format %d", got)
+	}
+	rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 5, By: "ann"})
+	rec.Ext = []schemas.Extension{{Type: 1000, Value: []byte("x")}}
+	if _, err := s.Update(t.Context(), store.Write{ID: id, Rev: rev, Record: rec}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get(t.Context(), id)
+	if err != nil || !reflect.DeepEqual(got.Record.History, rec.History) || !reflect.DeepEqual(got.Record.Ext, rec.Ext) {
+		t.Errorf("%+v %+v %v", got.Record.History, got.Record.Ext, err)
+	}
+}
+
+// TestFormat1WhileAnOlderNodeLives: a store that an older build has made is written
+// in format 1 until no such node lives. Then older builds are locked out, and
+// format 2 is written somewhat later.
+func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).InProcess()
+	made := open(t, nc)
+	setLayout(t, made, 1)
+	nodes := bucket(t, made, schemas.BucketClock)
+	made.Close()
+	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","shared_index":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, nc, func(c *store.Config) { c.Node = "n2" })
+	storetest.Eventually(t, "the first look", s.SharesIndex)
+	now := storetest.NowMs(t, s)
+	write := func(id schemas.TimerID) schemas.RecordFormat {
+		t.Helper()
+		rec := storetest.Pending(now + 60_000)
+		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 5, By: "ann"})
+		storetest.CreateAll(t, s, []store.Write{{ID: id, Record: rec}})
+		return formatOf(t, s, id)
+	}
+	if got := write(storetest.ID(1)); got != schemas.RecordFormat1 {
+		t.Errorf("an older node lives: written in format %d", got)
+	}
+	if format, _ := layout(t, s); format != 1 {
+		t.Errorf("an older node lives: the layout is %d", format)
+	}
+	if err := nodes.Delete(t.Context(), "node.older"); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the layout to be raised", func() bool { format, _ := layout(t, s); return format == 2 })
+	if got := write(storetest.ID(2)); got != schemas.RecordFormat1 {
+		t.Errorf("the layout was raised just now: written in format %d", got)
+	}
+	storetest.Eventually(t, "format 2", writesFormat2(s))
+	if got := write(storetest.ID(3)); got != schemas.RecordFormat2 {
+		t.Errorf("written in format %d", got)
+	}
+	if _, from := layout(t, s); from != 1 {
+		t.Errorf("the layout was raised from %d", from)
+	}
+	// One that had been paused for so long that its presence had expired.
+	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"shared_index":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "format 1 again", func() bool { return !writesFormat2(s)() })
+	if got := write(storetest.ID(4)); got != schemas.RecordFormat1 {
+		t.Errorf("an older node is back: written in format %d", got)
+	}
+	if got, err := s.Get(t.Context(), storetest.ID(3)); err != nil || len(got.Record.History) != 1 {
+		t.Errorf("a record of format 2 is read no more: %+v %v", got, err)
+	}
+}
+
+// TestFormat1BeforeTheFirstLook: a node that has not seen the others' presences
+// writes format 1.
+func TestFormat1BeforeTheFirstLook(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "all", Password: "p"},
+			{Username: "blind", Password: "p", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$KV.clock.node.*"}}}},
+		}
+	})
+	s := open(t, srv.Connect(nats.UserInfo("all", "p")))
+	storetest.Eventually(t, "format 2", writesFormat2(s))
+	blind := open(t, srv.Connect(nats.UserInfo("blind", "p")), func(c *store.Config) { c.Node = "n2" })
+	id := storetest.ID(1)
+	storetest.CreateAll(t, blind, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, s) + 60_000)}})
+	if got := formatOf(t, s, id); got != schemas.RecordFormat1 || blind.RecordFormat() != schemas.RecordFormat1 {
+		t.Errorf("written in format %d", got)
+	}
+}
+
+func TestNewerLayoutIsRefused(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).InProcess()
+	setLayout(t, open(t, nc), 3)
+	s, err := store.Open(t.Context(), nc, store.Config{Node: "n2"}, zerolog.Nop())
+	if !errors.Is(err, schemas.ErrNewer) {
+		t.Errorf("%v", err)
+	}
+	if err == nil {
+		s.Close()
+	}
+}

@@ -1,0 +1,145 @@
+package schemas
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Operation is one control operation on a timer: what was done, when, and by whom.
+type Operation struct {
+	Kind OperationKind
+	// AtMs is the cluster's time, in Unix milliseconds.
+	AtMs int64
+	// By is the caller's own claim in the request; nobody verified it.
+	By string
+	// Account and User are those under which the caller was connected, as the NATS
+	// server stated them; empty where it did not. See CallerOf.
+	Account, User string
+}
+
+// OperationKind is a control operation. The numbers are part of the stored record.
+type OperationKind uint8
+
+// The control operations.
+const (
+	OperationCancel     OperationKind = 1
+	OperationReschedule OperationKind = 2
+	OperationReplay     OperationKind = 3
+	OperationPause      OperationKind = 4 // reserved
+	OperationResume     OperationKind = 5 // reserved
+)
+
+var operationNames = [...]string{
+	OperationCancel: "cancel", OperationReschedule: "reschedule", OperationReplay: "replay", OperationPause: "pause", OperationResume: "resume",
+}
+
+// String is the word that users see.
+func (k OperationKind) String() string {
+	if int(k) < len(operationNames) && operationNames[k] != "" {
+		return operationNames[k]
+	}
+	return fmt.Sprintf("operation(%d)", uint8(k))
+}
+
+// Bounds of a history. A full one takes about 2 kB, which payloadReserve has room
+// for.
+const (
+	// MaxHistory is the number of operations that a record keeps; older ones leave.
+	MaxHistory = 8
+	// MaxBy bounds the name that a caller claims, in bytes.
+	MaxBy = 128
+	// maxPrincipal bounds an account's and a user's name, in bytes; longer ones are
+	// cut. Public NKEYs have 56.
+	maxPrincipal = 64
+)
+
+// Note adds an operation to the history, and drops the oldest ones beyond
+// MaxHistory. It never changes a slice that another copy of the record shares.
+func (r *Record) Note(op Operation) {
+	keep := r.History[max(0, len(r.History)-MaxHistory+1):]
+	op.By, op.Account, op.User = clipText(op.By, MaxBy), clipText(op.Account, maxPrincipal), clipText(op.User, maxPrincipal)
+	r.History = append(append(make([]Operation, 0, len(keep)+1), keep...), op)
+}
+
+// CheckBy returns an error of CodeBadRequest for a name that a caller may not claim:
+// longer than MaxBy bytes, or with characters that are not printable.
+func CheckBy(by string) error {
+	if len(by) > MaxBy {
+		return Errorf(CodeBadRequest, "by has %d bytes; the limit is %d", len(by), MaxBy)
+	}
+	if !utf8.ValidString(by) || by != cleanText(by) {
+		return Errorf(CodeBadRequest, "by %.80q has characters that are not printable", by)
+	}
+	return nil
+}
+
+// clipText makes text of at most n bytes that is safe to print.
+func clipText(s string, n int) string { return clip(cleanText(s), n) }
+
+// append appends the encoded operation: a byte, a zig-zag varint, three strings.
+func (o *Operation) append(dst []byte) []byte {
+	dst = binary.AppendVarint(append(dst, byte(o.Kind)), o.AtMs)
+	for _, s := range [...]string{o.By, o.Account, o.User} {
+		dst = appendString(dst, s)
+	}
+	return dst
+}
+
+// readHistory decodes an extension's value; false if it is malformed.
+func readHistory(value []byte) ([]Operation, bool) {
+	d := decoder{b: value}
+	var ops []Operation
+	for len(d.b) > 0 {
+		o := Operation{Kind: OperationKind(d.take(1)[0]), AtMs: d.varint()}
+		d.strings(&o.By, &o.Account, &o.User)
+		if d.bad {
+			return nil, false
+		}
+		ops = append(ops, o)
+	}
+	return ops, true
+}
+
+// OperationInfo is what the API tells of an Operation.
+type OperationInfo struct {
+	// Op is cancel, reschedule or replay.
+	Op string `json:"op"`
+	// At is when, in RFC 3339.
+	At string `json:"at"`
+	// By is the caller's own, unverified claim.
+	By string `json:"by,omitempty"`
+	// Account and User are stated by the NATS server, for a request that came from
+	// another account; absent otherwise.
+	Account string `json:"account,omitempty"`
+	User    string `json:"user,omitempty"`
+}
+
+func operations(history []Operation) []OperationInfo {
+	if len(history) == 0 {
+		return nil
+	}
+	out := make([]OperationInfo, 0, len(history))
+	for _, o := range history {
+		out = append(out, OperationInfo{Op: o.Kind.String(), At: FormatTime(o.AtMs), By: o.By, Account: o.Account, User: o.User})
+	}
+	return out
+}
+
+func appendOperations(b []byte, history []Operation) []byte {
+	b = append(b, `,"history":[`...)
+	for i, o := range history {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = quote(append(b, `{"op":`...), o.Kind.String())
+		b = quoteTime(append(b, `,"at":`...), o.AtMs)
+		for _, f := range [...]struct{ name, value string }{{`,"by":`, o.By}, {`,"account":`, o.Account}, {`,"user":`, o.User}} {
+			if f.value != "" {
+				b = quote(append(b, f.name...), f.value)
+			}
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
