@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,7 +35,7 @@ type App struct {
 	undo []undo
 
 	// Written by Start before running is stored.
-	srv   *server.Server
+	own   *embedded // the server; nil for another's
 	nc    *nats.Conn
 	store *store.Store
 	time  *clustertime.Service
@@ -144,16 +143,15 @@ func (a *App) Start(ctx context.Context) error {
 func (a *App) start(ctx context.Context) error {
 	a.serveHTTP()
 	if a.o.embedded() {
-		a.setPhase("the embedded server is starting")
-		srv, stop, err := startServer(ctx, &a.o)
+		own, err := startEmbedded(ctx, &a.o, a.setPhase)
 		if err != nil {
 			return err
 		}
-		a.srv = srv
-		a.onStop("nats-server", 0, stop)
+		a.own = own
+		a.onStop("nats-server", 0, own.Stop)
 	}
 	a.setPhase("connecting to NATS")
-	nc, err := connect(&a.o, a.srv, "belfry "+a.node)
+	nc, err := connect(&a.o, a.own, "belfry "+a.node)
 	if err != nil {
 		return err
 	}
@@ -184,7 +182,13 @@ func (a *App) start(ctx context.Context) error {
 		return err
 	}
 	a.setPhase("starting the roles")
-	return a.startRoles(ctx)
+	if err := a.startRoles(ctx); err != nil {
+		return err
+	}
+	if a.own != nil { // the first step of Stop: no restart while the node stops
+		a.onStop("watching nats-server", 0, a.own.Unwatch)
+	}
+	return nil
 }
 
 // disconnect closes the connection. A request that was cut off, such as the
@@ -292,15 +296,15 @@ func (a *App) HTTPAddr() string {
 
 // NATSURL is where clients connect, without credentials. Only after Start.
 func (a *App) NATSURL() string {
-	if a.srv != nil {
-		return a.srv.ClientURL()
+	if a.own != nil {
+		return a.own.ClientURL()
 	}
 	return schemas.RedactURLs(a.o.NATSURL)
 }
 
 // Connect makes another connection to the node's server, without a socket if it
 // is the embedded one. Only after Start; the caller closes it.
-func (a *App) Connect(name string) (*nats.Conn, error) { return connect(&a.o, a.srv, name) }
+func (a *App) Connect(name string) (*nats.Conn, error) { return connect(&a.o, a.own, name) }
 
 // Store is the open store. Only after Start.
 func (a *App) Store() *store.Store { return a.store }

@@ -16,6 +16,12 @@
 // a New and a Start that fail: nothing is left behind in any case. Stop may be
 // called more than once, and without Start.
 //
+// # The embedded server
+//
+// It is restarted in place when it cannot write to its data folder any more, once
+// there is room; see embedded. The roles see what they see when another server is
+// restarted: their connection is lost, and comes back.
+//
 // # Errors
 //
 // ErrInUse tells a busy port or data folder, ErrUnreachable a server that cannot

@@ -82,6 +82,10 @@ func (a *App) Ready() Readiness {
 	if !running {
 		return r
 	}
+	if a.own != nil {
+		trouble := a.own.Trouble()
+		r.Ready = check("server", trouble == "", "%s", trouble) && r.Ready
+	}
 	connected := a.nc.Status() == nats.CONNECTED
 	// Each reading of the time is a write and a read by JetStream, so its age
 	// says also whether the store answers.

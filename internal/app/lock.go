@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/gofrs/flock"
 
@@ -40,7 +41,8 @@ func lockFolder(dir string) (unlock func(context.Context) error, err error) {
 		return nil, errorOf(ErrInUse, nil, "data folder %s is in use by another belfry%s: stop it, or give each its own with --data", dir, lockHolder(dir))
 	}
 	pid := filepath.Join(dir, pidFile)
-	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+	// On a full disk the node waits for room; the process id is only for messages.
+	if err := os.WriteFile(pid, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		return nil, errors.Join(badConfig("data folder %s cannot be written: %w", dir, err), l.Unlock())
 	}
 	return func(context.Context) error {

@@ -8,80 +8,13 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/schemas"
 )
-
-// startServer runs the embedded server until the returned function is called. It
-// returns when clients can connect; that takes as long as JetStream needs to read
-// what is in the folder.
-func startServer(ctx context.Context, o *Options) (*server.Server, func(context.Context) error, error) {
-	if err := tryPort(ctx, "nats-listen", o.NATSListen); err != nil {
-		return nil, nil, err
-	}
-	host, portText, err := net.SplitHostPort(o.NATSListen)
-	if err != nil {
-		return nil, nil, badConfig("nats-listen: %w", err)
-	}
-	port, err := strconv.Atoi(portText)
-	if err != nil {
-		return nil, nil, badConfig("nats-listen: %w", err)
-	}
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
-	if host == "" {
-		host = "0.0.0.0"
-	}
-	srv, err := server.NewServer(&server.Options{
-		ServerName: "belfry", Host: host, Port: port, NoSigs: true, DisableJetStreamBanner: true,
-		JetStream: true, StoreDir: o.Data, SyncAlways: o.Profile == ProfileSafe,
-	})
-	if err != nil {
-		return nil, nil, badConfig("the embedded server refuses its settings: %w", err)
-	}
-	l := &serverLog{log: o.Log.With().Str("component", "nats-server").Logger(), fatal: make(chan string, 1)}
-	srv.SetLoggerV2(l, false, false, false)
-	started := make(chan struct{})
-	go func() {
-		defer close(started)
-		srv.Start()
-	}()
-	stop := func(context.Context) error {
-		// Not bounded: what would be cut off is the server's last write to disk.
-		<-started
-		srv.Shutdown()
-		srv.WaitForShutdown()
-		return nil
-	}
-	for {
-		select {
-		case text := <-l.fatal:
-			return nil, nil, errors.Join(serverFailure(o, text), stop(ctx))
-		case <-ctx.Done():
-			return nil, nil, errors.Join(fmt.Errorf("the embedded server was stopped while it started: %w", context.Cause(ctx)), stop(ctx))
-		case <-started:
-		}
-		if srv.ReadyForConnections(100 * time.Millisecond) {
-			l.explain()
-			return srv, stop, nil
-		}
-	}
-}
-
-func serverFailure(o *Options, text string) error {
-	if strings.Contains(text, "address already in use") { // taken since tryPort
-		return portInUse("nats-listen", o.NATSListen, nil)
-	}
-	return fmt.Errorf("the embedded server on data folder %s does not start: %s", o.Data, text)
-}
 
 // tryPort finds a busy port before anything is begun.
 func tryPort(ctx context.Context, name, addr string) error {
@@ -109,7 +42,7 @@ func portInUse(name, addr string, cause error) error {
 }
 
 // connect reaches the server: the embedded one without a socket.
-func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
+func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 	log := o.Log.With().Str("component", "nats").Logger()
 	opts := []nats.Option{
 		nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
@@ -130,8 +63,8 @@ func connect(o *Options, srv *server.Server, name string) (*nats.Conn, error) {
 			e.Msg("NATS reports an error")
 		}),
 	}
-	if srv != nil {
-		nc, err := nats.Connect(srv.ClientURL(), append(opts, nats.InProcessServer(srv), nats.PingInterval(pingOwn))...)
+	if own != nil {
+		nc, err := nats.Connect(own.ClientURL(), append(opts, nats.InProcessServer(own), nats.PingInterval(pingOwn))...)
 		if err != nil {
 			return nil, fmt.Errorf("connect to the embedded server: %w", err)
 		}

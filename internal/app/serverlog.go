@@ -3,7 +3,9 @@ package app
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 )
@@ -18,6 +20,10 @@ type serverLog struct {
 	fatal chan string
 	// unclean counts the warnings about a data folder that was not closed in order.
 	unclean atomic.Int64
+	// writeFailed is set when the server reports an error of the disk.
+	writeFailed *atomic.Bool
+	// first bounds the lines about such errors: nats-server repeats them.
+	first firstOnes
 }
 
 // uncleanWarnings are parts of the warnings with which nats-server 2.15 reads a data
@@ -38,6 +44,10 @@ var quietWarnings = []string{
 	// Passwords in the config file may be plain; the node's own is random and never stored.
 	"Plaintext passwords detected",
 }
+
+// writeErrors are parts of the errors after which nats-server 2.15 refuses every write
+// to a stream, or turns JetStream off. They begin in either case.
+var writeErrors = []string{"ritical write error", "no space left on device", "DISABLED"}
 
 func (l *serverLog) Warnf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
@@ -60,9 +70,41 @@ func (l *serverLog) explain() {
 }
 
 func (l *serverLog) Noticef(format string, v ...any) { l.log.Debug().Msgf(format, v...) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.log.Error().Msgf(format, v...) }
-func (l *serverLog) Debugf(string, ...any)           {}
-func (l *serverLog) Tracef(string, ...any)           {}
+func (l *serverLog) Errorf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	if containsAny(text, writeErrors) {
+		l.writeFailed.Store(true)
+		if !l.first.allow(time.Now()) {
+			return // watch says once a minute what is the matter
+		}
+	}
+	l.log.Error().Msg(text)
+}
+
+// firstOnes lets through the first lines of each interval.
+type firstOnes struct {
+	mu    sync.Mutex
+	since time.Time
+	count int
+}
+
+// Bounds of lines about the same trouble.
+const (
+	firstInterval = time.Minute
+	firstCount    = 10
+)
+
+func (f *firstOnes) allow(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.since) >= firstInterval {
+		f.since, f.count = now, 0
+	}
+	f.count++
+	return f.count <= firstCount
+}
+func (l *serverLog) Debugf(string, ...any) {}
+func (l *serverLog) Tracef(string, ...any) {}
 func (l *serverLog) Fatalf(format string, v ...any) {
 	select {
 	case l.fatal <- fmt.Sprintf(format, v...):

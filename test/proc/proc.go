@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -93,8 +94,9 @@ type Node struct {
 	config     string
 	nats, http string
 
-	p   process
-	log *os.File
+	p    process
+	log  *os.File
+	disk *disk // nil for the machine's
 }
 
 // readyBound is how long a start may take until the node is ready.
@@ -149,9 +151,36 @@ func (n *Node) Start() {
 		args = append(args, "--data", n.dir, "--nats-listen", n.nats)
 	}
 	cmd := exec.Command(n.o.Bin, args...)
+	if n.disk != nil {
+		cmd = n.disk.command(n.o.Bin, args...)
+	}
 	cmd.Env = append([]string{"HOME=" + n.dir, "PATH=" + os.Getenv("PATH")}, n.o.Env...) // no settings of the machine's
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	n.p.start(n.t, cmd)
+}
+
+// SmallDisk gives the node's data folder, before the first start, a file system of its
+// own that Fill can fill. The error says why this machine cannot.
+func (n *Node) SmallDisk(bytes int64) (err error) {
+	n.disk, err = newDisk(n.t, n.dir, bytes)
+	return err
+}
+
+// Fill leaves no byte on the node's own disk, until Free.
+func (n *Node) Fill() error { return n.disk.fill() }
+
+// Free gives the room back.
+func (n *Node) Free() error { return n.disk.free() }
+
+// Readiness is the answer of /readyz: its status and its body.
+func (n *Node) Readiness() (status int, body string, err error) {
+	resp, err := http.Get("http://" + n.http + "/readyz")
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
 }
 
 // Kill ends the process with SIGKILL, by its id, and waits for its end.

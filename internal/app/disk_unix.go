@@ -1,0 +1,34 @@
+//go:build linux || darwin
+
+package app
+
+import (
+	"math"
+	"syscall"
+)
+
+// freeBytes is the room that the file system of a folder has for this user; as good as
+// unlimited where it is unknown.
+func freeBytes(dir string) int64 {
+	var fs syscall.Statfs_t
+	if syscall.Statfs(dir, &fs) != nil {
+		return math.MaxInt64
+	}
+	return clampBytes(fs.Bavail, uint64(fs.Bsize))
+}
+
+// totalBytes is the size of the file system of a folder.
+func totalBytes(dir string) int64 {
+	var fs syscall.Statfs_t
+	if syscall.Statfs(dir, &fs) != nil {
+		return math.MaxInt64
+	}
+	return clampBytes(fs.Blocks, uint64(fs.Bsize))
+}
+
+func clampBytes(blocks, size uint64) int64 {
+	if size > 0 && blocks > math.MaxInt64/size {
+		return math.MaxInt64
+	}
+	return int64(blocks * size)
+}

@@ -1,0 +1,347 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/rs/zerolog"
+)
+
+// embedded is the node's own NATS server. It outlives the server instance: when an
+// instance cannot write any more, watch replaces it with a new one on the same data
+// folder and port, and the node's connections reconnect to that.
+//
+// nats-server 2.15 does not recover from a write error. A stream that met one refuses
+// every later write, also when the disk has room again, and some errors turn JetStream
+// off; only a new instance, which reads the data folder again, accepts writes. (To
+// reproduce: fill the disk under "nats-server -js", publish, make room, publish.)
+// Nothing acknowledged is lost by the replacement: an acknowledged write is in the
+// files, and a write that failed was not acknowledged.
+type embedded struct {
+	o   *Options
+	log zerolog.Logger
+
+	mu   sync.Mutex
+	srv  *server.Server // nil while there is none
+	halt func()         // ends srv and waits for its end
+	port int            // the port of the first instance, for all later ones
+
+	// hint is set by the server's log when a write failed.
+	hint atomic.Bool
+	// trouble is why the server does not accept writes; nil when it does.
+	trouble atomic.Pointer[string]
+
+	stopWatch context.CancelFunc
+	watched   chan struct{} // closed when watch has ended
+}
+
+// Bounds of watching the embedded server and replacing it.
+const (
+	// watchInterval is the time between two looks at the server. A look without a hint
+	// of trouble is one atomic read.
+	watchInterval = time.Second
+	// healthEvery is how many looks pass until one asks the server for the health of
+	// every stream, which reads the names of the folders.
+	healthEvery = 10
+	// restartMin and restartMax bound the wait between two attempts to replace the
+	// server; it doubles until the server has been well for restartMax.
+	restartMin = time.Second
+	restartMax = time.Minute
+	// troubleLogInterval is the time between two log lines about the same trouble.
+	troubleLogInterval = time.Minute
+	// maxNeedBytes is how much room the data folder's disk must have for the server to
+	// be started: enough for the notes that a server writes when it starts and stops,
+	// and for a second of firing. On a disk below ten times that it is a tenth.
+	maxNeedBytes = 16 << 20
+)
+
+var errNoServer = errors.New("the embedded server does not run")
+
+// startEmbedded starts the server and returns when clients can connect; that takes as
+// long as JetStream needs to read the data folder. It first waits, within ctx, until
+// the folder's disk has room. say tells what it waits for.
+func startEmbedded(ctx context.Context, o *Options, say func(string)) (*embedded, error) {
+	e := &embedded{o: o, log: o.Log.With().Str("component", "nats-server").Logger(), watched: make(chan struct{})}
+	if err := tryPort(ctx, "nats-listen", o.NATSListen); err != nil {
+		return nil, err
+	}
+	if err := e.waitForRoom(ctx, say); err != nil {
+		return nil, err
+	}
+	say("the embedded server is starting")
+	if err := e.start(ctx); err != nil {
+		return nil, err
+	}
+	watch, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e.stopWatch = cancel
+	go func() {
+		defer close(e.watched)
+		e.watch(watch)
+	}()
+	return e, nil
+}
+
+// Unwatch ends the watching: the server is not replaced any more. It may be called
+// more than once.
+func (e *embedded) Unwatch(context.Context) error {
+	e.stopWatch()
+	<-e.watched
+	return nil
+}
+
+// Stop ends the server. It is not bounded: a bound would cut off the server's last
+// write to disk.
+func (e *embedded) Stop(ctx context.Context) error {
+	err := e.Unwatch(ctx)
+	e.stop()
+	return err
+}
+
+func (e *embedded) stop() {
+	e.mu.Lock()
+	halt := e.halt
+	e.srv, e.halt = nil, nil
+	e.mu.Unlock()
+	if halt != nil {
+		halt()
+	}
+}
+
+// InProcessConn connects to the present instance without a socket. It makes embedded
+// a nats.InProcessConnProvider, so that a connection that reconnects finds the next
+// instance.
+func (e *embedded) InProcessConn() (net.Conn, error) {
+	e.mu.Lock()
+	srv := e.srv
+	e.mu.Unlock()
+	if srv == nil {
+		return nil, errNoServer
+	}
+	return srv.InProcessConn()
+}
+
+// ClientURL is where clients connect; "" while there is no server.
+func (e *embedded) ClientURL() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.srv == nil {
+		return ""
+	}
+	return e.srv.ClientURL()
+}
+
+// Trouble says why the server does not accept writes, and what it waits for; "" when
+// it is well.
+func (e *embedded) Trouble() string {
+	if s := e.trouble.Load(); s != nil {
+		return *s
+	}
+	return ""
+}
+
+// start makes an instance and waits until clients can connect to it.
+func (e *embedded) start(ctx context.Context) error {
+	so, err := e.serverOptions()
+	if err != nil {
+		return err
+	}
+	srv, err := server.NewServer(so)
+	if err != nil {
+		return badConfig("the embedded server refuses its settings: %w", err)
+	}
+	e.hint.Store(false)
+	l := &serverLog{log: e.log, fatal: make(chan string, 1), writeFailed: &e.hint}
+	srv.SetLoggerV2(l, false, false, false)
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		srv.Start()
+	}()
+	halt := func() {
+		<-started
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}
+	for {
+		select {
+		case text := <-l.fatal:
+			halt()
+			return serverFailure(e.o, text)
+		case <-ctx.Done():
+			halt()
+			return fmt.Errorf("the embedded server was stopped while it started: %w", context.Cause(ctx))
+		case <-started:
+		}
+		if srv.ReadyForConnections(100 * time.Millisecond) {
+			break
+		}
+	}
+	l.explain()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.srv, e.halt = srv, halt
+	if addr, ok := srv.Addr().(*net.TCPAddr); ok {
+		e.port = addr.Port
+	}
+	return nil
+}
+
+// serverOptions are those of the next instance.
+func (e *embedded) serverOptions() (*server.Options, error) {
+	host, portText, err := net.SplitHostPort(e.o.NATSListen)
+	if err != nil {
+		return nil, badConfig("nats-listen: %w", err)
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return nil, badConfig("nats-listen: %w", err)
+	}
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	e.mu.Lock()
+	if e.port != 0 {
+		port = e.port
+	}
+	e.mu.Unlock()
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	return &server.Options{
+		ServerName: "belfry", Host: host, Port: port, NoSigs: true, DisableJetStreamBanner: true,
+		JetStream: true, StoreDir: e.o.Data, SyncAlways: e.o.Profile == ProfileSafe,
+	}, nil
+}
+
+func serverFailure(o *Options, text string) error {
+	if strings.Contains(text, "address already in use") { // taken since tryPort
+		return portInUse("nats-listen", o.NATSListen, nil)
+	}
+	return fmt.Errorf("the embedded server on data folder %s does not start: %s", o.Data, text)
+}
+
+// watch replaces an instance that cannot write, until ctx ends.
+func (e *embedded) watch(ctx context.Context) {
+	wait, wellSince := restartMin, time.Now()
+	for look := 1; pause(ctx, watchInterval); look++ {
+		why := e.failure(look%healthEvery == 0)
+		if why == "" {
+			if time.Since(wellSince) > restartMax {
+				wait = restartMin
+			}
+			continue
+		}
+		if !e.replace(ctx, why, wait) {
+			return
+		}
+		wait, wellSince = min(2*wait, restartMax), time.Now()
+	}
+}
+
+// failure says what keeps the server from writing, or "". thorough asks for the health
+// of every stream also without a hint.
+func (e *embedded) failure(thorough bool) string {
+	e.mu.Lock()
+	srv := e.srv
+	e.mu.Unlock()
+	hint := e.hint.Load()
+	switch {
+	case srv == nil:
+		return errNoServer.Error()
+	case !srv.JetStreamEnabled():
+		return "nats-server has turned JetStream off"
+	case hint:
+		// The error is kept by the stream's store for good, and not all of them are
+		// part of the stream's health.
+		return "nats-server cannot write to the data folder"
+	case !thorough:
+		return ""
+	}
+	for _, f := range srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+		if strings.Contains(f.Error, "write error") {
+			return f.Error
+		}
+	}
+	return ""
+}
+
+// replace waits until there is room, and then for wait, and starts a new instance. It
+// tries until that succeeds, and returns false if ctx ends before.
+func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) bool {
+	begun := time.Now()
+	why = "the embedded server does not accept writes: " + why
+	e.setTrouble(why)
+	e.log.Error().Str("reason", why).Int64("free_mb", toMB(freeBytes(e.o.Data))).Msg("the embedded server does not accept writes; it is restarted when its disk has room")
+	for {
+		if e.waitForRoom(ctx, e.setTrouble) != nil {
+			return false
+		}
+		e.setTrouble(why + "; it restarts")
+		if !pause(ctx, wait) {
+			return false
+		}
+		e.stop()
+		err := e.start(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		e.log.Error().Err(err).Dur("retry_in_ms", wait).Msg("the embedded server does not restart")
+		why = err.Error()
+		wait = min(2*wait, restartMax)
+	}
+	e.trouble.Store(nil)
+	e.log.Info().Dur("took_ms", time.Since(begun)).Int64("free_mb", toMB(freeBytes(e.o.Data))).Msg("the embedded server was restarted and accepts writes again")
+	return true
+}
+
+func (e *embedded) setTrouble(s string) { e.trouble.Store(&s) }
+
+// waitForRoom returns when the data folder's disk has room, or with the cause of ctx.
+func (e *embedded) waitForRoom(ctx context.Context, say func(string)) error {
+	var logged time.Time
+	for {
+		free, need := freeBytes(e.o.Data), needBytes(e.o.Data)
+		if free >= need {
+			return nil
+		}
+		text := fmt.Sprintf("disk of data folder %s is full: %d MB free, needs %d MB", e.o.Data, toMB(free), toMB(need))
+		say(text)
+		if logged.IsZero() || time.Since(logged) > troubleLogInterval {
+			logged = time.Now()
+			e.log.Error().Str("folder", e.o.Data).Int64("free_mb", toMB(free)).Int64("needs_mb", toMB(need)).
+				Msg("the disk of the data folder is full: waiting for room")
+		}
+		if !pause(ctx, watchInterval) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// needBytes is how much room the folder's disk must have for the server to start.
+func needBytes(dir string) int64 { return min(maxNeedBytes, totalBytes(dir)/10) }
+
+// toMB rounds up, so that nothing but 0 is 0.
+func toMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
+// pause waits, and reports false if ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
