@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // KeeperConfig is what a keeper has to know of its node.
@@ -55,11 +56,16 @@ const (
 )
 
 type seat struct {
+	seen    bool // a look brought the clock since the shard was last ours
 	rev     uint64
-	clock   store.Clock
+	clock   store.Clock   // the last that could be decoded, or where to resume from
 	changed time.Duration // when this node saw it move
 	hold    hold
 	tried   uint64 // the epoch of our last attempt to take it
+	// newer says that nodes of a newer version own the shard. damaged says that the
+	// clock at rev cannot be decoded; then the next epoch is above floor.
+	newer, damaged bool
+	floor          uint64
 }
 
 type peer struct {
@@ -105,6 +111,8 @@ type KeepTake struct {
 	Clock store.Clock
 	Rev   uint64
 	From  string // the owner it is taken from, or empty
+	// Damaged says that the clock at Rev cannot be decoded.
+	Damaged bool
 }
 
 // KeepRelease asks for a shard to be given back.
@@ -192,9 +200,7 @@ func (k *Keeper) onLooked(now time.Duration, ev KeepLooked) {
 		if c.Shard >= len(k.seats) {
 			continue
 		}
-		if s := &k.seats[c.Shard]; c.Rev > s.rev {
-			s.rev, s.clock, s.changed = c.Rev, c.Clock, now
-		}
+		k.seats[c.Shard].look(now, c)
 	}
 	seen := make(map[string]bool, len(ev.Cluster.Nodes))
 	newest := int64(0)
@@ -225,6 +231,28 @@ func (k *Keeper) onLooked(now time.Duration, ev KeepLooked) {
 	}
 	for n := range k.seats {
 		k.maybeTake(now, n)
+	}
+}
+
+// look takes what a look brought of a shard's clock.
+func (s *seat) look(now time.Duration, c store.ClockAt) {
+	gone := c.Rev == 0 && s.rev != 0
+	if s.seen && c.Rev <= s.rev && !gone {
+		return
+	}
+	known := s.clock.Epoch != 0
+	s.seen, s.rev, s.changed = true, c.Rev, now
+	s.newer, s.damaged = errors.Is(c.Err, schemas.ErrNewer), errors.Is(c.Err, schemas.ErrDamaged)
+	switch {
+	case s.newer:
+		s.clock = store.Clock{}
+	case s.damaged:
+		// What this node saw last is later than the clock's copy.
+		if s.floor = c.Clock.Epoch; !known {
+			s.clock = c.Clock
+		}
+	default:
+		s.clock = c.Clock
 	}
 }
 
@@ -262,12 +290,13 @@ func (k *Keeper) wanted(shard int) string {
 func (k *Keeper) maybeTake(now time.Duration, n int) {
 	s := &k.seats[n]
 	c := s.clock
-	if s.hold != holdNone || s.rev == 0 {
+	if s.hold != holdNone || !s.seen || s.newer {
 		return
 	}
 	// A clock in our name is nobody else's if the folder's lock is ours, or if the
-	// answer to our own attempt was lost.
-	free := c.Owner == "" || c.Owner == k.cfg.Node && (k.cfg.Exclusive || s.tried != 0 && c.Epoch == s.tried)
+	// answer to our own attempt was lost. A damaged clock does not tell its owner,
+	// who writes it again within the lease.
+	free := !s.damaged && (c.Owner == "" || c.Owner == k.cfg.Node && (k.cfg.Exclusive || s.tried != 0 && c.Epoch == s.tried))
 	silent := now - max(s.changed, k.trouble)
 	if !free && silent < k.cfg.Lease {
 		return
@@ -287,9 +316,12 @@ func (k *Keeper) maybeTake(now time.Duration, n int) {
 		return
 	}
 	c.Owner = k.cfg.Node
+	if s.damaged {
+		c.Epoch = max(c.Epoch, s.floor)
+	}
 	c.Epoch++
 	s.hold, s.tried = holdTaking, c.Epoch
-	k.actions = append(k.actions, KeepTake{Shard: n, Clock: c, Rev: s.rev, From: s.clock.Owner})
+	k.actions = append(k.actions, KeepTake{Shard: n, Clock: c, Rev: s.rev, From: s.clock.Owner, Damaged: s.damaged})
 }
 
 // rank is 0 if a shard is assigned to this node once its owner does not count,

@@ -18,6 +18,10 @@ type metrics struct {
 	takeovers  prometheus.Counter
 	deposed    prometheus.Counter
 	storeErrs  *prometheus.CounterVec
+
+	damagedClocks prometheus.Counter
+	damaged       *prometheus.GaugeVec
+	lost          *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -44,11 +48,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		takeovers:  counter("shard_takeovers_total", "Times that this node became the owner of a shard."),
 		deposed:    counter("shard_deposed_total", "Times that this node lost a shard to another."),
 		storeErrs:  prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are tried again, by call."}, []string{"call"}),
+
+		damagedClocks: counter("damaged_clocks_total", "Clocks found overwritten or removed by somebody who does not own the shard."),
+		damaged:       gauge("damaged_records", "Records of a shard that this node owns which cannot be decoded."),
+		lost:          gauge("lost_messages", "Messages that the server has lost of a shard that this node owns."),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs} {
+	for _, c := range []prometheus.Collector{m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

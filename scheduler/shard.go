@@ -370,13 +370,36 @@ func (r *reign) onRenewed(res renewal) bool {
 		r.m.lag.WithLabelValues(r.label).Set(lag.Seconds())
 	case Lost:
 		r.m.deposed.Inc()
-		r.log.Warn().Uint64("epoch", res.clock.Epoch).Str("to", res.was.Owner).Msg("shard lost: another node moved its clock")
+		r.lostTo(res)
 		return false
 	default:
 		r.m.storeErrs.WithLabelValues("renew_clock").Inc()
+		if isDamage(res.readErr) {
+			r.m.damagedClocks.Inc()
+			r.log.Error().Err(res.readErr).Uint64("revision", res.wasRev).Msg("the clock of a shard was overwritten or removed by somebody who does not own it: writing it again")
+			err = nil // the next write tells
+		}
 	}
 	r.logChange("renew clock", err)
 	return true
+}
+
+// isDamage reports whether a clock is not what an owner wrote.
+func isDamage(err error) bool {
+	return errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNotFound)
+}
+
+// lostTo logs why a shard is not ours any more.
+func (r *reign) lostTo(res renewal) {
+	switch log := r.log.With().Uint64("epoch", res.clock.Epoch).Logger(); {
+	case errors.Is(res.readErr, schemas.ErrNewer):
+		log.Error().Err(res.readErr).Msg("shard given up: a node of a newer version has written its clock")
+	case isDamage(res.readErr):
+		r.m.damagedClocks.Inc()
+		log.Error().Err(res.readErr).Msg("shard given up: its clock was overwritten while the lease had run out; it is taken again after a lease")
+	default:
+		log.Warn().Str("to", res.was.Owner).Msg("shard lost: another node moved its clock")
+	}
 }
 
 // release lets what is in flight finish and gives the clock back, so that the

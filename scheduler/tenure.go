@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // leaseMargin is the part of a lease that an owner does not rely on: it covers
@@ -79,10 +80,22 @@ func (t *Tenure) Wrote(now, start time.Duration, c store.Clock, rev uint64, err 
 	return Again
 }
 
-// Reread takes the leader's reading of the clock after Unsure.
+// Reread takes the leader's reading of the clock after Unsure. rev is the revision
+// that was read, also where err says that its value is damaged; 0 if there is none.
 func (t *Tenure) Reread(now time.Duration, c store.Clock, rev uint64, err error) Verdict {
 	t.writing = false
 	switch {
+	case errors.Is(err, schemas.ErrNewer):
+		return Lost
+	case errors.Is(err, schemas.ErrDamaged), errors.Is(err, schemas.ErrNotFound):
+		// Somebody who is not an owner has overwritten the clock, or removed it. While
+		// the lease is trusted no other node can have taken the shard, so the next
+		// write replaces the damage. After that it is like any shard without an owner.
+		if !t.Trusted(now) {
+			return Lost
+		}
+		t.rev, t.next = rev, now
+		return Again
 	case err != nil:
 		t.retry(now)
 		return Again

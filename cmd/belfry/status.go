@@ -69,6 +69,9 @@ type statusShard struct {
 	LagMs    int64 `json:"lag_ms"`
 	SilentMs int64 `json:"silent_ms"`
 	Pending  int64 `json:"pending"`
+	// Damage says why the clock cannot be decoded; then what stands above is what a
+	// node would resume from.
+	Damage string `json:"damage,omitempty"`
 }
 
 type statusTotals struct {
@@ -189,13 +192,20 @@ func (st *status) fill(cluster store.Cluster) {
 	}
 	st.Time = time.UnixMilli(newest).UTC()
 	owned := map[string]int{}
+	for _, key := range cluster.Alien {
+		st.problem("key %s of bucket clock is not Belfry's", key)
+	}
 	for _, c := range cluster.Clocks {
 		owned[c.Clock.Owner]++
 		st.Totals.Pending += c.Clock.Pending
-		st.Shards = append(st.Shards, statusShard{
+		sh := statusShard{
 			Shard: c.Shard, Owner: c.Clock.Owner, Epoch: c.Clock.Epoch, Mark: time.UnixMilli(c.Clock.TimeMs).UTC(),
 			LagMs: max(newest-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0), Pending: c.Clock.Pending,
-		})
+		}
+		if c.Err != nil {
+			sh.Damage = c.Err.Error()
+		}
+		st.Shards = append(st.Shards, sh)
 	}
 	for _, n := range cluster.Nodes {
 		p := n.Presence
@@ -242,6 +252,8 @@ func (st *status) findProblems() {
 	}
 	for _, sh := range st.Shards {
 		switch silent, lag := time.Duration(sh.SilentMs)*time.Millisecond, time.Duration(sh.LagMs)*time.Millisecond; {
+		case sh.Damage != "":
+			st.problem("shard %d is suspended: %s", sh.Shard, sh.Damage)
 		case sh.Owner == "":
 			st.problem("shard %d has no owner", sh.Shard)
 		case silent > statusLag:

@@ -300,10 +300,22 @@ func (e *examination) health() {
 	bad := 0
 	for _, c := range e.cluster.Clocks {
 		still := time.Duration(newest-c.StoredMs) * time.Millisecond
+		if c.Err != nil {
+			bad++
+			do := "a node with the role scheduler writes it again within seconds; if this stays, look at the nodes' logs, run \"belfry repair\", and see who may publish to $KV.clock.>"
+			if errors.Is(c.Err, schemas.ErrNewer) {
+				do = "start a node of the newer version, or upgrade these"
+			}
+			e.found("shards", Error, do, "shard %d is suspended: %v", c.Shard, c.Err)
+			continue
+		}
 		if c.Clock.Owner == "" || still > silent {
 			bad++
 			e.found("shards", Error, "see that a node with the role scheduler runs, and look at its log", "shard %d has owner %q, and its clock moved %s ago", c.Shard, c.Clock.Owner, still.Round(time.Second))
 		}
+	}
+	for _, key := range e.cluster.Alien {
+		e.found("shards", Warning, "remove it with a KV client, and see who may publish to $KV.clock.>", "key %s of bucket clock is not Belfry's", key)
 	}
 	if bad == 0 {
 		e.found("shards", OK, "", "all %d shards have an owner and a clock that moves", len(e.cluster.Clocks))

@@ -1,8 +1,11 @@
 package sim
 
 import (
+	"fmt"
 	"math"
 	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
 )
 
 // scheduleFaults plans what breaks, and when it is mended.
@@ -49,6 +52,7 @@ func (w *world) scheduleFaults() {
 	some(p.lag && p.servers > 1, 5, func() { w.net.freeze(w.rng.IntN(len(w.net.servers)), w.spread(50*time.Millisecond, 8*time.Second)) })
 	some(p.jumps, 4, w.jump)
 	some(p.stops && p.nodes > 1, 4, func() { w.anyNode().leave(w.spread(100*time.Millisecond, 6*time.Second)) })
+	some(p.damage, 8, w.overwriteClock)
 	if p.stops && p.nodes > 1 {
 		// One joins late.
 		late := w.nodes[len(w.nodes)-1]
@@ -126,6 +130,39 @@ func (w *world) jump() {
 			w.nodes[i].wall += int64(d)
 		}
 	}
+}
+
+// overwriteClock has a stranger write over the clock of a shard, which JetStream's
+// own answers do where somebody names the key as a reply subject. Sometimes the
+// copies of all clocks are gone, too.
+//
+// Every other time it happens just before an owner wakes up that was paused for so
+// long that another has its shard.
+func (w *world) overwriteClock() {
+	shard := w.rng.IntN(w.p.geo.Shards)
+	owner := w.server.LastClock(shard).Owner
+	for _, n := range w.nodes {
+		if n.name == owner && n.up && !n.paused && w.oneIn(2) {
+			d := w.p.lease + w.between(w.p.tick, w.p.lease)
+			n.pause(d)
+			w.after(d-w.between(0, w.p.tick/2), func() { w.overwrite(shard) })
+			return
+		}
+	}
+	w.overwrite(shard)
+}
+
+func (w *world) overwrite(shard int) {
+	data := []string{`{"stream":"TIMERS_ADD","seq":1}`, "", "x"}[w.rng.IntN(3)]
+	w.trace("the clock of shard %d is overwritten with %q", shard, data)
+	if w.oneIn(3) {
+		w.server.LoseCopies()
+	}
+	if err := w.server.Overwrite(fake.StreamClock, fmt.Sprintf("clock.%d", shard), []byte(data)); err != nil {
+		panic(err) // there is such a stream
+	}
+	w.damaged[shard] = true
+	w.stats.Damaged++
 }
 
 // breakAll is an outage of the store, or of all nodes, for longer than the index

@@ -54,6 +54,7 @@ type params struct {
 	riser       bool // a node that is paused for longer than the dedup window
 	smallAge    bool // fired events leave while their callbacks hang
 	burst       bool // many timers at one instant
+	damage      bool // strangers overwrite clocks
 }
 
 func newParams(rng *rand.Rand, seed uint64) params {
@@ -97,6 +98,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	// What follows is in some seeds and not in others without being drawn, since a
 	// draw more gives every seed another history.
 	p.share = seed%4 >= 2
+	p.damage = seed%16 == 7
 	if seed%4 == 1 {
 		p.scanBehind = p.lease // a fail-over is enough for a scan
 	}
@@ -161,6 +163,7 @@ func (p *params) String() string {
 		{"loss", p.loss > 0}, {"slow", p.slow > 0}, {"lag", p.lag}, {"crashes", p.crashes}, {"pauses", p.pauses}, {"mid-pauses", p.midPauses},
 		{"cuts", p.cuts}, {"elections", p.elections}, {"server-kills", p.serverKills}, {"jumps", p.jumps}, {"drift", p.drift}, {"stops", p.stops},
 		{"outage", p.outage}, {"riser", p.riser}, {"small-age", p.smallAge}, {"burst", p.burst},
+		{"damage", p.damage},
 	} {
 		if f.on {
 			on = append(on, f.name)

@@ -60,6 +60,10 @@ var mutants = []mutant{
 	{"claims of predecessors are not confirmed", "scheduler/core.go", "r.Epoch != k.epoch && tick <= k.horizon", "false", 60},
 	{"lease trusted for longer than it is", "scheduler/tenure.go", "t.until = start + t.lease - t.lease/leaseMargin", "t.until = start + 2*t.lease", 200},
 	{"latest instead of earliest time", "internal/sim/node.go", "\tlo, _ := n.bounds()\n\treturn lo\n", "\t_, hi := n.bounds()\n\treturn hi\n", 10},
+	{"an owner without a lease writes over a damaged clock", "scheduler/tenure.go", "if !t.Trusted(now) {\n\t\t\treturn Lost", "if false {\n\t\t\treturn Lost", 1500},
+	{"a damaged clock is taken at once", "scheduler/keeper.go", "free := !s.damaged && (", "free := s.damaged || (", 1500},
+	{"a resumed shard reuses epochs", "internal/sim/fake/damage.go", "max(c.Epoch, uint64(nowMs))", "c.Epoch", 1500},
+	{"a damaged clock is never taken", "scheduler/keeper.go", "if s.hold != holdNone || !s.seen || s.newer {", "if s.hold != holdNone || !s.seen || s.newer || s.damaged {", 1500},
 
 	// Faults that this simulation has found.
 	{"a deposed owner publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat", 60},

@@ -30,8 +30,8 @@ type Report struct {
 
 // Stats count what happened, so that a test can tell that anything did.
 type Stats struct {
-	Events, Timers, Fired, Claims, Cancelled, Moved, Called                              int
-	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale int
+	Events, Timers, Fired, Claims, Cancelled, Moved, Called                                       int
+	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale, Damaged int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int
 }
@@ -60,6 +60,7 @@ type world struct {
 	desk    *node // where the clients are
 
 	waitingTails [][]func() // by shard
+	damaged      []bool     // by shard: a stranger has overwritten its clock
 	healed       int64      // from when on nothing is broken any more
 	over         bool
 }
@@ -70,7 +71,7 @@ func Run(cfg Config) Report {
 	w.p = newParams(w.rng, cfg.Seed)
 	w.net = newNetwork(w)
 	w.server = fake.NewServer(w.p.fake(), w.net.clock)
-	w.waitingTails = make([][]func(), w.p.geo.Shards)
+	w.waitingTails, w.damaged = make([][]func(), w.p.geo.Shards), make([]bool, w.p.geo.Shards)
 	w.check = newChecker(w)
 	w.server.Watch(w.check.watcher())
 	w.openQueues()

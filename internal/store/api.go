@@ -117,16 +117,24 @@ type Member struct {
 // ClockAt is a shard's clock as it was read.
 type ClockAt struct {
 	Shard    int
-	Rev      uint64
+	Rev      uint64 // 0 if the clock is gone
 	StoredMs int64
-	Clock    Clock
+	// Clock is the clock, or where Err is ErrDamaged the state to resume the shard
+	// from.
+	Clock Clock
+	// Err is nil, schemas.ErrDamaged (the value is not a clock, or gone) or
+	// schemas.ErrNewer (it is of a newer version, whose nodes own the shard).
+	Err error
 }
 
 // Cluster is one look at all clocks and nodes. A replica may have answered that
 // is behind: it is for deciding whether to try, the compare-and-set decides.
 type Cluster struct {
-	Clocks []ClockAt // by shard; those that could be read
+	Clocks []ClockAt // by shard
 	Nodes  []Member  // by name
+	// Alien are keys among the clocks that are not Belfry's, as subjects; only of a
+	// store that was opened by Look.
+	Alien []string
 }
 
 // Stamp is one reading of the JetStream leader's clock: the leader stamped a

@@ -1,10 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,77 +27,275 @@ const nodeTTL = time.Minute
 func clockSubject(shard int) string { return clockPrefix + "clock." + strconv.Itoa(shard) }
 
 // createClock writes a shard's first clock: released, its mark one tick before
-// the leader's time. Whatever was added before has its tail at 0.
+// the leader's time. Whatever was added before has its tail at 0. A clock that
+// cannot be decoded is left to the node that takes the shard.
 func (s *Store) createClock(ctx context.Context, shard int) error {
-	if _, _, err := s.ReadClock(ctx, shard); !errors.Is(err, schemas.ErrNotFound) {
+	_, _, err := s.ReadClock(ctx, shard)
+	switch {
+	case errors.Is(err, schemas.ErrDamaged):
+		s.log.Error().Int("shard", shard).Err(err).Msg("damaged clock found at the start: the node that takes the shard resumes from the clock's copy")
+		return nil
+	case errors.Is(err, schemas.ErrNewer):
+		s.log.Error().Int("shard", shard).Err(err).Msg("this node leaves a shard to newer nodes: its clock has a newer format")
+		return nil
+	case !errors.Is(err, schemas.ErrNotFound):
 		return err
 	}
 	stamp, err := s.Beat(ctx)
 	if err != nil {
 		return err
 	}
-	tick := s.geo.Tick(stamp.ServerNs/int64(time.Millisecond)) - 1
-	b, err := json.Marshal(Clock{Version: clockVersion, TimeMs: s.geo.TickStart(tick)})
+	c, err := s.resumeClock(ctx, shard, stamp.ServerNs/int64(time.Millisecond))
 	if err != nil {
-		return fmt.Errorf("store: %w", err)
+		return err
+	}
+	b, err := encodeClock(c)
+	if err != nil {
+		return err
 	}
 	return s.createOnce(ctx, clockStream, clockSubject(shard), b)
 }
 
-// ReadClock reads a shard's clock from the leader.
+// ReadClock reads a shard's clock from the leader. A clock that cannot be decoded
+// is ErrDamaged or ErrNewer, and comes with its revision.
 func (s *Store) ReadClock(ctx context.Context, shard int) (Clock, uint64, error) {
-	var c Clock
 	m, err := s.getLast(ctx, clockStream, clockSubject(shard))
 	if err != nil {
-		return c, 0, err
+		return Clock{}, 0, err
 	}
-	if c, err = decodeClock(shard, m.Data); err != nil {
-		return c, 0, err
+	c, err := decodeClock(shard, m.Data)
+	if err != nil {
+		return Clock{}, m.Sequence, err
 	}
 	return c, m.Sequence, nil
 }
 
-func decodeClock(shard int, b []byte) (c Clock, err error) {
+// sumField begins the checksum of a clock, the last field of its JSON: CRC-32C of
+// the bytes before it. Clocks of builds before it have none.
+const sumField = `,"sum":`
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func encodeClock(c Clock) ([]byte, error) {
+	c.Version = clockVersion
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	b = b[:len(b)-1]
+	sum := crc32.Checksum(b, castagnoli)
+	b = append(b, sumField...)
+	return append(strconv.AppendUint(b, uint64(sum), 10), '}'), nil
+}
+
+// decodeClock reads a clock. ErrNewer is one of a newer version, ErrDamaged
+// anything else that is not a clock.
+func decodeClock(shard int, b []byte) (Clock, error) {
+	var c struct {
+		Clock
+		Sum uint32 `json:"sum"`
+	}
+	bad := func(format string, args ...any) (Clock, error) {
+		return Clock{}, schemas.Errorf(schemas.CodeDamaged, "clock of shard %d is damaged: %w", shard, fmt.Errorf(format, args...))
+	}
 	if err := json.Unmarshal(b, &c); err != nil {
-		return c, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d cannot be read: %w", shard, err)
+		return bad("%w", err)
+	}
+	if c.Version > clockVersion {
+		return Clock{}, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d has format version %d; this version of belfry reads %d: upgrade this node", shard, c.Version, clockVersion)
 	}
 	if c.Version != clockVersion {
-		return c, schemas.Errorf(schemas.CodeUnknownFormat, "clock of shard %d has format version %d; this version of belfry reads %d: upgrade this node", shard, c.Version, clockVersion)
+		return bad("it has format version %d", c.Version)
 	}
+	if i := bytes.LastIndex(b, []byte(sumField)); i >= 0 && crc32.Checksum(b[:i], castagnoli) != c.Sum {
+		return bad("its checksum does not match")
+	}
+	if c.TimeMs < 0 || c.Seen < c.Tail && c.Seen != 0 {
+		return bad("time %d, tail %d and seen %d contradict each other", c.TimeMs, c.Tail, c.Seen)
+	}
+	return c.Clock, nil
+}
+
+// Copies of clocks. A copy is an older state of its clock: resuming from one is
+// safe, because every record that it does not cover is in a later tick or comes
+// with the tail, and claims made since are of an earlier epoch, which the new
+// owner looks up before it publishes. The epoch of a copy may have been used by
+// later owners; see resumeClock.
+
+// copyEvery is how often an owner's clock is copied. It bounds what a node that
+// starts from the copy reads again.
+const copyEvery = 10 * time.Second
+
+func copySubject(shard int) string { return copyPrefix + strconv.Itoa(shard) }
+
+// lastCopy is what this process has copied last of a clock.
+type lastCopy struct {
+	epoch uint64
+	at    time.Time
+}
+
+// copyClock copies a clock that was just written, at take-overs and then every
+// copyEvery. Nothing waits for it, and a copy that fails is made with a later write.
+func (s *Store) copyClock(shard int, c Clock, b []byte) {
+	s.mu.Lock()
+	last := s.copied[shard]
+	due := last.epoch != c.Epoch || time.Since(last.at) >= copyEvery
+	if due {
+		s.copied[shard] = lastCopy{c.Epoch, time.Now()}
+	}
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	s.pub.send("copy clock", copySubject(shard), nil, b, func(_ ack, err error) {
+		if err == nil {
+			return
+		}
+		s.mu.Lock()
+		delete(s.copied, shard)
+		s.mu.Unlock()
+	})
+}
+
+// resumeClock is where to resume a shard whose clock is damaged or gone: its copy,
+// or without one a clock from which the tail reads the whole shard. Its epoch is
+// the time in milliseconds, which is beyond every epoch in use: epochs grow by one
+// with each owner.
+func (s *Store) resumeClock(ctx context.Context, shard int, nowMs int64) (Clock, error) {
+	fresh := Clock{Version: clockVersion, TimeMs: max(nowMs-s.geo.SlotWidth.Milliseconds(), 0)}
+	if s.geo.SlotWidth > 0 {
+		fresh.TimeMs = s.geo.TickStart(s.geo.Tick(nowMs) - 1)
+	}
+	m, err := s.getLast(ctx, clockStream, copySubject(shard))
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		if s.geo.Shards == 0 {
+			return fresh, nil // a store that is only looked at
+		}
+		// A shard that nobody has written to is new: its first epoch is 1.
+		if last, err := s.LastSeq(ctx, shard); err != nil || last <= 1 {
+			return fresh, err
+		}
+		fresh.Epoch = uint64(max(nowMs, 0))
+		return fresh, nil
+	case err != nil:
+		return Clock{}, err
+	}
+	c, err := decodeClock(shard, m.Data)
+	if err != nil {
+		s.log.Error().Int("shard", shard).Err(err).Msg("the copy of a clock is damaged, too: its shard is read from its beginning")
+		c = fresh
+	}
+	c.Owner, c.Epoch = "", max(c.Epoch, uint64(max(nowMs, 0)))
 	return c, nil
 }
 
 // ReadCluster reads all clocks and presences with one request, which any replica
-// may answer.
+// may answer. A clock that cannot be decoded is reported with its error and with
+// the state to resume it from; it does not hide the others.
 func (s *Store) ReadCluster(ctx context.Context) (Cluster, error) {
 	var c Cluster
-	req := directGet{MultiLast: []string{clockPrefix + "clock.*", nodePrefix + "*"}, MaxBytes: maxAnswer}
-	for {
-		a, err := s.direct(ctx, clockStream, req)
-		if errors.Is(err, errTooMany) {
-			return c, schemas.Errorf(schemas.CodeConfig, "there are more than %d shards and nodes: run fewer nodes", maxMultiLast)
-		}
-		if err != nil {
-			return c, err
-		}
-		for _, m := range a.msgs {
-			if err := c.add(m); err != nil {
-				return c, err
-			}
-		}
-		if a.more == 0 || len(a.msgs) == 0 {
-			break
-		}
-		req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1
+	msgs, err := s.clusterKeys(ctx)
+	if err != nil {
+		return c, err
+	}
+	for _, m := range msgs {
+		c.add(m)
+	}
+	if err := s.resumeDamaged(ctx, &c); err != nil {
+		return c, err
 	}
 	slices.SortFunc(c.Clocks, func(a, b ClockAt) int { return a.Shard - b.Shard })
 	slices.SortFunc(c.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
 	return c, nil
 }
 
-func (c *Cluster) add(m *jetstream.RawStreamMsg) error {
+// clusterKeys reads the keys of clocks and nodes. If one of them is in a damaged
+// block of the stream's file, nats-server 2.15.2 answers "not found" to the whole
+// request; then the keys are read one by one from the leader.
+func (s *Store) clusterKeys(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
+	filters := []string{nodePrefix + "*"}
+	if s.geo.Shards == 0 {
+		filters = append(filters, clockPrefix+"clock.*") // alien keys are of interest, too
+	}
+	for n := range s.geo.Shards {
+		filters = append(filters, clockSubject(n))
+	}
+	var out []*jetstream.RawStreamMsg
+	req := directGet{MultiLast: filters, MaxBytes: maxAnswer}
+	for {
+		a, err := s.direct(ctx, clockStream, req)
+		if errors.Is(err, errTooMany) {
+			return nil, schemas.Errorf(schemas.CodeConfig, "there are more than %d shards and nodes: run fewer nodes", maxMultiLast)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !a.found && req.Seq == 0 {
+			return s.keysOneByOne(ctx, filters)
+		}
+		out = append(out, a.msgs...)
+		if a.more == 0 || len(a.msgs) == 0 {
+			return out, nil
+		}
+		req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1
+	}
+}
+
+// keysOneByOne reads the last message of each key that matches the filters.
+func (s *Store) keysOneByOne(ctx context.Context, filters []string) ([]*jetstream.RawStreamMsg, error) {
+	last := map[string]*jetstream.RawStreamMsg{}
+	err := s.readAll(ctx, clockStream, jetstream.ConsumerConfig{FilterSubjects: filters}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		last[m.Subject()] = &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp}
+		return true, nil
+	})
+	return slices.Collect(maps.Values(last)), err
+}
+
+// resumeDamaged fills in where to resume the shards whose clock is damaged or gone.
+func (s *Store) resumeDamaged(ctx context.Context, c *Cluster) error {
+	there := make([]bool, s.geo.Shards)
+	for i := range c.Clocks {
+		at := &c.Clocks[i]
+		if at.Shard < len(there) {
+			there[at.Shard] = true
+		}
+		if at.Err == nil || !errors.Is(at.Err, schemas.ErrDamaged) {
+			continue
+		}
+		var err error
+		if at.Clock, err = s.resumeClock(ctx, at.Shard, at.StoredMs); err != nil {
+			return err
+		}
+	}
+	for n, ok := range there {
+		if ok {
+			continue
+		}
+		// The replica may be behind: the leader decides whether the clock is gone.
+		_, rev, err := s.ReadClock(ctx, n)
+		if err != nil && !errors.Is(err, schemas.ErrNotFound) && rev == 0 {
+			return err
+		}
+		if err == nil || rev != 0 && !errors.Is(err, schemas.ErrDamaged) {
+			continue
+		}
+		nowMs, err := s.nowMs(ctx)
+		if err != nil {
+			return err
+		}
+		at := ClockAt{Shard: n, Rev: rev, StoredMs: nowMs, Err: schemas.Errorf(schemas.CodeDamaged, "shard %d has no clock", n)}
+		if at.Clock, err = s.resumeClock(ctx, n, nowMs); err != nil {
+			return err
+		}
+		c.Clocks = append(c.Clocks, at)
+	}
+	return nil
+}
+
+func (c *Cluster) add(m *jetstream.RawStreamMsg) {
 	if op := m.Header.Get("KV-Operation"); op != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "" {
-		return nil // deleted, or expired
+		return // deleted, or expired
 	}
 	if node, ok := strings.CutPrefix(m.Subject, nodePrefix); ok {
 		n := Member{Node: node, Rev: m.Sequence, StoredMs: m.Time.UnixMilli()}
@@ -103,18 +304,15 @@ func (c *Cluster) add(m *jetstream.RawStreamMsg) error {
 			n.Presence = Presence{}
 		}
 		c.Nodes = append(c.Nodes, n)
-		return nil
+		return
 	}
 	shard, err := strconv.Atoi(strings.TrimPrefix(m.Subject, clockPrefix+"clock."))
-	if err != nil {
-		return schemas.Errorf(schemas.CodeUnknownFormat, "key %s is none of Belfry's: remove it", m.Subject)
+	if err != nil || shard < 0 || m.Subject != clockSubject(shard) {
+		c.Alien = append(c.Alien, m.Subject)
+		return
 	}
 	clock, err := decodeClock(shard, m.Data)
-	if err != nil {
-		return err
-	}
-	c.Clocks = append(c.Clocks, ClockAt{Shard: shard, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Clock: clock})
-	return nil
+	c.Clocks = append(c.Clocks, ClockAt{Shard: shard, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Clock: clock, Err: err})
 }
 
 // Announce changes what this node says of itself with the next beats.
@@ -138,12 +336,15 @@ func (s *Store) presenceValue() ([]byte, error) {
 // WriteClock moves a shard's clock by compare-and-set: ErrRevision if another
 // moved it first.
 func (s *Store) WriteClock(ctx context.Context, shard int, c Clock, rev uint64) (uint64, error) {
-	c.Version = clockVersion
-	b, err := json.Marshal(c)
+	b, err := encodeClock(c)
 	if err != nil {
-		return 0, fmt.Errorf("store: %w", err)
+		return 0, err
 	}
-	return s.putCAS(ctx, clockSubject(shard), b, rev, 0)
+	next, err := s.putCAS(ctx, clockSubject(shard), b, rev, 0)
+	if err == nil {
+		s.copyClock(shard, c, b)
+	}
+	return next, err
 }
 
 // Beat writes this node's presence and reads back when the leader stamped it.

@@ -138,6 +138,9 @@ func (s *Store) allowLayout2(ctx context.Context) (bool, error) {
 		if _, err := s.putCAS(ctx, metaSubject, b, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
 			return false, err
 		}
+		if err := s.copyMeta(ctx, m); err != nil {
+			return false, err
+		}
 		s.log.Info().Msg("every live node reads record format 2: this store can no longer be opened by older versions")
 		return false, nil
 	}
@@ -150,15 +153,84 @@ func (s *Store) allowLayout2(ctx context.Context) (bool, error) {
 	return settled, nil
 }
 
-// readMeta reads the recorded layout from the leader.
+// readMeta reads the recorded layout from the leader. If it is damaged or gone and
+// its copy is not, the copy takes its place.
 func (s *Store) readMeta(ctx context.Context) (meta, *jetstream.RawStreamMsg, error) {
-	var m meta
 	msg, err := s.getLast(ctx, clockStream, metaSubject)
+	gone := errors.Is(err, schemas.ErrNotFound)
+	if err != nil && !gone {
+		return meta{}, nil, err
+	}
+	if gone {
+		msg = &jetstream.RawStreamMsg{}
+	}
+	m, err := decodeMeta(msg.Data)
+	if !errors.Is(err, schemas.ErrDamaged) {
+		return m, msg, err
+	}
+	kept, cerr := s.getLast(ctx, clockStream, metaCopySubject)
+	if cerr != nil && !errors.Is(cerr, schemas.ErrNotFound) {
+		return meta{}, nil, cerr
+	}
+	if cerr == nil {
+		m, cerr = decodeMeta(kept.Data)
+	}
+	if cerr != nil {
+		if gone {
+			return meta{}, nil, schemas.ErrNotFound // a new store
+		}
+		return meta{}, nil, schemas.Errorf(schemas.CodeDamaged, "%w; \"belfry repair\" shows what it can be rebuilt from", err)
+	}
+	s.log.Error().Err(err).Str("layout", describe(m.Geometry)).Msg("the recorded layout is damaged: it is written again from its copy")
+	if _, err := s.putCAS(ctx, metaSubject, kept.Data, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
+		return meta{}, nil, err
+	}
+	if msg, err = s.getLast(ctx, clockStream, metaSubject); err != nil {
+		return meta{}, nil, err
+	}
+	m, err = decodeMeta(msg.Data)
+	return m, msg, err
+}
+
+// decodeMeta reads a layout. It returns ErrNewer for one of a newer version, and
+// ErrDamaged for anything else that is not a layout.
+func decodeMeta(b []byte) (meta, error) {
+	var m meta
+	err := json.Unmarshal(b, &m)
+	switch {
+	case err != nil:
+	case m.Format > newestLayout:
+		return meta{}, schemas.Errorf(schemas.CodeUnknownFormat, "the store has layout version %d; this version of belfry knows %d to %d: use the version that wrote it, or a newer one", m.Format, layout1, newestLayout)
+	case m.Format < layout1:
+		err = fmt.Errorf("it has format version %d", m.Format)
+	default:
+		err = m.Geometry.Validate()
+	}
 	if err != nil {
-		return m, nil, err
+		return meta{}, schemas.Errorf(schemas.CodeDamaged, "the recorded layout (key meta of bucket clock) is damaged: %w", err)
 	}
-	if err := json.Unmarshal(msg.Data, &m); err != nil {
-		return m, nil, schemas.Errorf(schemas.CodeDamaged, "the recorded layout (key meta of bucket clock) cannot be read: %w", err)
+	return m, nil
+}
+
+// copyMeta keeps a second copy of the layout up to date: buckets do not tell the
+// width of a slot.
+func (s *Store) copyMeta(ctx context.Context, m meta) error {
+	have, err := s.getLast(ctx, clockStream, metaCopySubject)
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		have = &jetstream.RawStreamMsg{}
+	case err != nil:
+		return err
 	}
-	return m, msg, nil
+	if was, err := decodeMeta(have.Data); err == nil && was == m {
+		return nil
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	if _, err := s.putCAS(ctx, metaCopySubject, b, have.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
+		return err
+	}
+	return nil // ErrRevision: another node was faster
 }

@@ -71,6 +71,7 @@ type Store struct {
 	life     context.Context // ends with Close
 
 	mu       sync.Mutex
+	copied   map[int]lastCopy // by shard
 	closing  bool
 	presence Presence
 }
@@ -101,6 +102,10 @@ const (
 	nodePrefix     = clockPrefix + "node."
 	servicesPrefix = "$KV." + schemas.BucketServices + "."
 	metaSubject    = clockPrefix + "meta"
+	// copyPrefix begins the keys of copies: of the clocks, and of meta. Earlier builds
+	// do not read them.
+	copyPrefix      = clockPrefix + "copy."
+	metaCopySubject = copyPrefix + "meta"
 )
 
 // Open creates what is missing and checks what is there. It returns an error of
@@ -114,7 +119,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle}
+	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
 	if err := patiently(ctx, s.checkServer); err != nil {
 		return nil, err
 	}
@@ -314,14 +319,11 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	if m.Format < layout1 || m.Format > newestLayout {
-		return schemas.Errorf(schemas.CodeUnknownFormat, "the store has layout version %d; this version of belfry knows %d to %d: use the version that wrote it, or a newer one", m.Format, layout1, newestLayout)
-	}
 	if s.cfg.Geometry != (schemas.Geometry{}) && m.Geometry != s.cfg.Geometry {
 		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
 	}
 	s.geo = m.Geometry
-	return nil
+	return s.copyMeta(ctx, m)
 }
 
 func describe(g schemas.Geometry) string {

@@ -67,6 +67,13 @@ func (l *local) Do(ctx context.Context, r fake.Request) error {
 // Start implements fake.Transport.
 func (l *local) Start(r fake.Request, done func(error)) { done(l.Do(context.Background(), r)) }
 
+// Overwrite stores bytes as a stranger would.
+func (l *local) Overwrite(stream, subject string, data []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.server.Overwrite(stream, subject, data)
+}
+
 func (l *local) Beat(ctx context.Context) (store.Stamp, error) {
 	l.beating.Lock()
 	defer l.beating.Unlock()

@@ -3,6 +3,7 @@ package fake
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +61,11 @@ func (c *Client) ReadCluster(ctx context.Context) (store.Cluster, error) {
 		out = store.Cluster{}
 		for n := range c.s.shards {
 			if m := st.asOf(st.last[key{subject: clockSubject(n)}], upTo); m != nil {
-				out.Clocks = append(out.Clocks, store.ClockAt{Shard: n, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Clock: m.val.(store.Clock)})
+				clock, err := clockOf(m)
+				if errors.Is(err, schemas.ErrDamaged) {
+					clock = c.s.resumeClock(n, m.at)
+				}
+				out.Clocks = append(out.Clocks, store.ClockAt{Shard: n, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Clock: clock, Err: err})
 			}
 		}
 		for k, m := range st.last {

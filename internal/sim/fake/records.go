@@ -172,11 +172,9 @@ func (c *Client) lastFor(ctx context.Context, shard int, keys []key, seen uint64
 		}
 		out = out[:0]
 		for _, m := range inOrder(msgs) {
-			t, err := timerOf(m)
-			if err != nil {
-				return err
+			if t, err := timerOf(m); err == nil { // else it cannot be decoded
+				out = append(out, t)
 			}
-			out = append(out, t)
 		}
 		return nil
 	})

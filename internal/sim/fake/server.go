@@ -35,6 +35,7 @@ type Server struct {
 	service *stream
 	streams map[string]*stream
 	names   []string
+	copies  []clockCopy // by shard
 }
 
 // NewServer makes the streams, and each shard's first clock: released, its mark
@@ -59,6 +60,7 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 	add(schemas.StreamRetry, cfg.DedupWindow, 0)
 	add(schemas.StreamDead, cfg.DedupWindow, 0)
 	add(schemas.StreamRejected, cfg.DedupWindow, 0)
+	s.copies = make([]clockCopy, cfg.Geometry.Shards)
 	for n := range cfg.Geometry.Shards {
 		s.shards = append(s.shards, add(StreamShard(n), 0, 0))
 		leader, _ := s.now()
@@ -106,6 +108,10 @@ func timerOf(m *message) (store.Timer, error) {
 	if m == nil {
 		return store.Timer{}, schemas.ErrNotFound
 	}
+	if m.rec == nil {
+		_, err := schemas.DecodeRecord(m.data)
+		return store.Timer{}, err
+	}
 	return store.Timer{ID: m.id, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Record: *m.rec}, nil
 }
 
@@ -126,7 +132,14 @@ func (s *Server) Clock(shard int) (store.Clock, uint64, error) {
 	if m == nil {
 		return store.Clock{}, 0, schemas.ErrNotFound
 	}
-	return m.val.(store.Clock), m.seq, nil
+	c, err := clockOf(m)
+	return c, m.seq, err
+}
+
+// LastClock is the newest clock of a shard that can be decoded, for checkers.
+func (s *Server) LastClock(shard int) store.Clock {
+	c, _ := goodClock(s.clock.last[key{subject: clockSubject(shard)}])
+	return c
 }
 
 // Events lists the ids of the events of a stream, in stream order, with their
@@ -170,8 +183,14 @@ func (s *Server) Watch(w Watcher) {
 		shardOf[clockSubject(n)] = n
 	}
 	s.clock.watch = func(was, m *message) {
-		if n, ok := shardOf[m.subject]; ok && was != nil {
-			w.Clock(n, was.val.(store.Clock), m.val.(store.Clock))
+		n, ok := shardOf[m.subject]
+		if !ok {
+			return
+		}
+		now, err := clockOf(m)
+		before, there := goodClock(was)
+		if err == nil && there {
+			w.Clock(n, before, now)
 		}
 	}
 	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -138,6 +139,9 @@ func (c *Client) ReadClock(ctx context.Context, shard int) (clock store.Clock, r
 		clock, rev, err = c.s.Clock(shard)
 		return err
 	})
+	if errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNewer) {
+		return store.Clock{}, rev, err
+	}
 	if err != nil {
 		return store.Clock{}, 0, err
 	}
@@ -147,7 +151,9 @@ func (c *Client) ReadClock(ctx context.Context, shard int) (clock store.Clock, r
 // WriteClock moves a shard's clock by compare-and-set.
 func (c *Client) WriteClock(ctx context.Context, shard int, clock store.Clock, rev uint64) (next uint64, err error) {
 	err = c.leader(ctx, StreamClock, func() (err error) {
-		next, err = c.s.putClock(shard, clock, &rev)
+		if next, err = c.s.putClock(shard, clock, &rev); err == nil {
+			c.s.copyClock(shard, clock)
+		}
 		return err
 	})
 	if err != nil {

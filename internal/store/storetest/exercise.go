@@ -38,6 +38,8 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"PublishTwice":    publishTwice,
 		"Fired":           fired,
 		"Clock":           clock,
+		"DamagedClock":    damagedClock,
+		"DamagedRecord":   damagedRecord,
 		"Beat":            beat,
 		"Services":        services,
 		"DeadLetters":     deadLetters,

@@ -1,0 +1,145 @@
+package storetest
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// PubAck is what JetStream stores in a bucket when somebody names one of its keys
+// as the reply subject of a publish.
+const PubAck = `{"stream":"TIMERS_ADD","seq":1}`
+
+// Overwrite stores bytes under a key of a bucket's stream, as anybody may who can
+// publish there.
+func Overwrite(t testing.TB, s Store, stream, key string, data []byte) {
+	t.Helper()
+	var err error
+	switch s := s.(type) {
+	case interface{ JetStream() jetstream.JetStream }:
+		_, err = s.JetStream().Publish(t.Context(), "$KV."+strings.TrimPrefix(stream, "KV_")+"."+key, data)
+	case interface {
+		Overwrite(stream, subject string, data []byte) error
+	}:
+		err = s.Overwrite(stream, key, data)
+	default:
+		t.Fatalf("%T has no way to damage it", s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// damagedClock: a clock that cannot be decoded hides no other, tells its revision,
+// can be replaced by compare-and-set, and comes with a state to resume from.
+func damagedClock(t *testing.T, s Store) {
+	now := NowMs(t, s)
+	_, rev, err := s.ReadClock(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := store.Clock{TimeMs: now - 5000, Owner: "a", Epoch: 3, Tail: 7, Seen: 8}
+	must[uint64](t)(s.WriteClock(t.Context(), 1, good, rev))
+	look := func() store.ClockAt {
+		t.Helper()
+		got := must[store.Cluster](t)(s.ReadCluster(t.Context()))
+		if len(got.Clocks) != s.Geometry().Shards || got.Clocks[0].Err != nil {
+			t.Fatalf("a damaged clock hides others: %+v", got.Clocks)
+		}
+		return got.Clocks[1]
+	}
+	// The copy is written behind the clock.
+	Eventually(t, "the copy of the clock", func() bool {
+		for _, data := range []string{PubAck, "x", "", `{"v":0}`, `{"v":1,"time":5,"tail":9,"seen":8}`, `{"v":1,"time":12,"sum":77}`} {
+			Overwrite(t, s, "KV_clock", "clock.1", []byte(data))
+			_, rev, err = s.ReadClock(t.Context(), 1)
+			if !errors.Is(err, schemas.ErrDamaged) || rev == 0 {
+				t.Fatalf("%q: read at revision %d: %v", data, rev, err)
+			}
+			at := look()
+			if !errors.Is(at.Err, schemas.ErrDamaged) || at.Rev != rev || at.Clock.Owner != "" {
+				t.Fatalf("%q: %+v", data, at)
+			}
+			if at.Clock.Epoch < uint64(now) || at.Clock.Tail > good.Tail {
+				t.Fatalf("%q: resumes from %+v", data, at.Clock)
+			}
+		}
+		c := look().Clock
+		return c.TimeMs == good.TimeMs && c.Tail == good.Tail && c.Seen == good.Seen
+	})
+	if _, err := s.WriteClock(t.Context(), 1, good, rev-1); !errors.Is(err, store.ErrRevision) {
+		t.Fatalf("write over an older revision: %v", err)
+	}
+	next := must[uint64](t)(s.WriteClock(t.Context(), 1, good, rev))
+	if at := look(); at.Err != nil || at.Rev != next || at.Clock.Owner != "a" {
+		t.Fatalf("after it was written again: %+v", at)
+	}
+	Overwrite(t, s, "KV_clock", "clock.1", []byte(`{"v":2,"time":12}`))
+	if _, rev, err = s.ReadClock(t.Context(), 1); !errors.Is(err, schemas.ErrNewer) || rev <= next {
+		t.Fatalf("a newer clock: revision %d, %v", rev, err)
+	}
+	if at := look(); !errors.Is(at.Err, schemas.ErrNewer) || at.Rev != rev {
+		t.Fatalf("a newer clock: %+v", at)
+	}
+}
+
+// newerRecord is an intact record of a format that this version does not know.
+func newerRecord() string {
+	b := []byte("\x1flater")
+	return string(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))))
+}
+
+// damagedRecord: a record that cannot be decoded stops neither loads nor scans nor
+// tails, and tells damage from a newer version.
+func damagedRecord(t *testing.T, s Store) {
+	g := s.Geometry()
+	ids := IDsOf(g, 0, 3)
+	due := NowMs(t, s) + 3000
+	var writes []store.Write
+	for _, id := range ids {
+		writes = append(writes, store.Write{ID: id, Record: Pending(due)})
+	}
+	CreateAll(t, s, writes)
+	for _, c := range []struct {
+		data string
+		want error
+	}{{PubAck, schemas.ErrDamaged}, {newerRecord(), schemas.ErrNewer}, {"x", schemas.ErrDamaged}} {
+		Overwrite(t, s, "KV_timers_0", "timer."+ids[1].String(), []byte(c.data))
+		if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, c.want) {
+			t.Fatalf("%q: %v; want %v", c.data, err, c.want)
+		}
+	}
+	want := []schemas.TimerID{ids[0], ids[2]}
+	same := func(what string, timers []store.Timer) {
+		t.Helper()
+		got := make([]schemas.TimerID, 0, len(timers))
+		for _, tm := range timers {
+			got = append(got, tm.ID)
+		}
+		if len(got) != len(want) || !slices.Contains(got, want[0]) || !slices.Contains(got, want[1]) {
+			t.Fatalf("%s: %v; want %v", what, got, want)
+		}
+	}
+	same("load", must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)).Timers)
+	same("many", must[[]store.Timer](t)(s.GetMany(t.Context(), ids)))
+	var scanned []store.Timer
+	if err := s.ScanQueued(t.Context(), 0, due, func(tm store.Timer) error {
+		// A stranger's write leaves the revision before it, which no compare-and-set
+		// takes any more.
+		if tm.ID != ids[1] {
+			scanned = append(scanned, tm)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	same("scan", scanned)
+}
