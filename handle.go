@@ -271,6 +271,12 @@ func (c *Client) handleConsumer(ctx context.Context, service string, cfg handleC
 
 // handleOne runs the handler and settles the message as it says.
 func (w *worker) handleOne(ctx context.Context, m jetstream.Msg) {
+	if _, err := m.Metadata(); err != nil {
+		// Not of the consumer. To settle it would be a publish to a subject of the
+		// sender's choice.
+		w.tell(nil, fmt.Errorf("a message on %s is not of the consumer: %w", m.Subject(), err))
+		return
+	}
 	e, _, _, err := schemas.ParseFired(m.Headers(), m.Data())
 	if err != nil {
 		w.tell(nil, fmt.Errorf("a message on %s is no fired event: %w", m.Subject(), err))

@@ -40,6 +40,11 @@ type delivery struct {
 // handed back because functions stops. born is when the consumer was made; left is
 // called when the delivery holds no place any more.
 func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time, left func()) {
+	if _, err := m.Metadata(); err != nil {
+		// Somebody who guesses the inbox has sent it. To settle it would be a publish to a
+		// subject of the sender's choice.
+		return
+	}
 	d := &delivery{f: f, svc: s, msg: m}
 	var err error
 	if d.claim, err = schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err != nil {

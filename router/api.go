@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -18,8 +19,8 @@ import (
 // serveAPI registers the micro service. Every endpoint answers errors in micro's
 // headers, with schemas.Code as the error code.
 func (r *Router) serveAPI() error {
-	svc, err := micro.AddService(r.o.Store.Conn(), micro.Config{
-		Name: schemas.APIService, Version: r.o.Version,
+	svc, err := endpoint.New(r.o.Store.Conn(), endpoint.Config{
+		Name: schemas.APIService, Version: r.o.Version, Inboxes: r.o.Inboxes, Refused: r.refuseReply,
 		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters; list refused adds.",
 	})
 	if err != nil {
@@ -29,7 +30,7 @@ func (r *Router) serveAPI() error {
 	endpoints := []struct {
 		verb, doc string
 		slow      bool
-		handle    func(context.Context, micro.Request) (any, error)
+		handle    func(context.Context, *nats.Msg) (any, error)
 	}{
 		{"get", "one timer: {timer} or {id, source}", false, handler(r.get)},
 		{"reschedule", "move a pending timer: {timer, at} or {id, source, after}", false, handler(r.reschedule)},
@@ -38,9 +39,8 @@ func (r *Router) serveAPI() error {
 		{"rejected.list", "refused adds, oldest first; paged", true, handler(r.rejectedList)},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}", true, handler(r.replay)},
 	}
-	add := func(verb, doc string, h micro.HandlerFunc) error {
-		err := svc.AddEndpoint(endpointName(verb), h, micro.WithEndpointSubject(schemas.SubjectAPIPrefix+verb),
-			micro.WithEndpointMetadata(map[string]string{"description": doc, "format": "application/json"}))
+	add := func(verb, doc string, h nats.MsgHandler) error {
+		err := svc.Add(endpointName(verb), schemas.SubjectAPIPrefix+verb, map[string]string{"description": doc, "format": "application/json"}, h)
 		if err != nil {
 			return errors.Join(fmt.Errorf("router: start the API: %w", err), svc.Stop())
 		}
@@ -57,7 +57,7 @@ func (r *Router) serveAPI() error {
 		if e.slow {
 			slots = r.slow
 		}
-		h := func(req micro.Request) {
+		h := func(req *nats.Msg) {
 			r.serve(e.verb, req, slots, func() (any, error) {
 				ctx, cancel := context.WithTimeoutCause(r.run, apiTimeout, errSlow)
 				defer cancel()
@@ -90,8 +90,8 @@ func endpointName(verb string) string {
 }
 
 // handler decodes a request of a verb.
-func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Context, micro.Request) (any, error) {
-	return func(ctx context.Context, req micro.Request) (any, error) {
+func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Context, *nats.Msg) (any, error) {
+	return func(ctx context.Context, req *nats.Msg) (any, error) {
 		q, err := decode[Q](req)
 		if err != nil {
 			return nil, err
@@ -100,18 +100,18 @@ func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Contex
 	}
 }
 
-func decode[Q any](req micro.Request) (q Q, err error) {
-	if len(req.Data()) == 0 {
+func decode[Q any](req *nats.Msg) (q Q, err error) {
+	if len(req.Data) == 0 {
 		return q, nil
 	}
-	if err := json.Unmarshal(req.Data(), &q); err != nil {
+	if err := json.Unmarshal(req.Data, &q); err != nil {
 		return q, schemas.Errorf(schemas.CodeBadRequest, "the request is not the JSON object expected: %w", err)
 	}
 	return q, nil
 }
 
 // enter takes a place for a request, or answers it.
-func (r *Router) enter(verb string, req micro.Request, places chan struct{}) bool {
+func (r *Router) enter(verb string, req *nats.Msg, places chan struct{}) bool {
 	select {
 	case places <- struct{}{}:
 	default:
@@ -133,7 +133,7 @@ func (r *Router) leave(places chan struct{}) {
 }
 
 // serve runs one request beside others, up to a bound.
-func (r *Router) serve(verb string, req micro.Request, places chan struct{}, f func() (any, error)) {
+func (r *Router) serve(verb string, req *nats.Msg, places chan struct{}, f func() (any, error)) {
 	if !r.enter(verb, req, places) {
 		return
 	}
@@ -141,7 +141,7 @@ func (r *Router) serve(verb string, req micro.Request, places chan struct{}, f f
 }
 
 // finish runs a request that has a place, answers it, and gives the place back.
-func (r *Router) finish(verb string, req micro.Request, places chan struct{}, f func() (any, error)) {
+func (r *Router) finish(verb string, req *nats.Msg, places chan struct{}, f func() (any, error)) {
 	defer r.leave(places)
 	v, err := r.contain(f)
 	r.respond(verb, req, v, err)
@@ -180,7 +180,7 @@ func encode(v any) ([]byte, error) {
 }
 
 // respond answers; bytes are JSON already.
-func (r *Router) respond(verb string, req micro.Request, v any, err error) {
+func (r *Router) respond(verb string, req *nats.Msg, v any, err error) {
 	code := "ok"
 	if err == nil {
 		var b []byte
@@ -208,15 +208,27 @@ func (r *Router) respond(verb string, req micro.Request, v any, err error) {
 	}
 }
 
-// answer sends a reply. Not by the request's own methods: they write into the
-// request, which the service reads when its handler returns, and most answers
-// come after that.
-func (r *Router) answer(req micro.Request, hdr nats.Header, data []byte) error {
-	return r.o.Store.Conn().PublishMsg(&nats.Msg{Subject: req.Reply(), Header: hdr, Data: data})
+// answer sends a reply, unless the request asks for none. Package endpoint has refused
+// requests whose reply subject is no inbox.
+func (r *Router) answer(req *nats.Msg, hdr nats.Header, data []byte) error {
+	if req.Reply == "" {
+		return nil
+	}
+	return r.o.Store.Conn().PublishMsg(&nats.Msg{Subject: req.Reply, Header: hdr, Data: data})
+}
+
+// refuseReply takes note of a request that was not carried out, because its answer would
+// have gone to a subject that is no inbox.
+func (r *Router) refuseReply(m *nats.Msg) {
+	r.m.replies.Inc()
+	if others, ok := r.replies.note(time.Now()); ok {
+		r.o.Log.Warn().Str("subject", m.Subject).Str("reply", headerText(m.Reply)).Int("others_since_last_line", others).
+			Msg("request refused: its reply subject is no inbox, so the answer could be a write that the requester may not make. If a client uses inboxes of another form, name their prefix in the setting inbox-prefixes")
+	}
 }
 
 // handleAdd hands an API add to the batcher, which answers it.
-func (r *Router) handleAdd(req micro.Request) {
+func (r *Router) handleAdd(req *nats.Msg) {
 	select {
 	case r.adds <- struct{}{}:
 	default:
@@ -229,7 +241,7 @@ func (r *Router) handleAdd(req micro.Request) {
 		return
 	}
 	a := &add{
-		hdr: nats.Header(req.Headers()), data: req.Data(),
+		hdr: req.Header, data: req.Data,
 		addedMs: (r.o.Time.LatestNs() + int64(time.Millisecond) - 1) / int64(time.Millisecond),
 	}
 	started := make(chan struct{})

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -45,7 +45,7 @@ const (
 // cancel is a cancel on the short way. It keeps its place until it has left that.
 type cancel struct {
 	r     *Router
-	req   micro.Request
+	req   *nats.Msg
 	ref   schemas.TimerRef
 	bad   error // the request is
 	begun time.Time
@@ -59,7 +59,7 @@ type cancel struct {
 }
 
 // handleCancel takes a request. It blocks only for room in the store's window.
-func (r *Router) handleCancel(req micro.Request) {
+func (r *Router) handleCancel(req *nats.Msg) {
 	if !r.enter("cancel", req, r.quick) {
 		return
 	}
@@ -84,7 +84,7 @@ var (
 
 // parse reads what all clients here write without the JSON decoder.
 func (c *cancel) parse() (schemas.TimerID, error) {
-	text, ok := bytes.CutPrefix(c.req.Data(), refBegin)
+	text, ok := bytes.CutPrefix(c.req.Data, refBegin)
 	if text, ok2 := bytes.CutSuffix(text, refEnd); ok && ok2 && len(text) == schemas.TimerIDLength {
 		c.ref.Timer = string(text)
 		return schemas.ParseTimerID(c.ref.Timer)

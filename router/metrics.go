@@ -10,6 +10,7 @@ type metrics struct {
 	panics   prometheus.Counter
 	requests *prometheus.CounterVec
 	loss     lossGauges
+	replies  prometheus.Counter
 }
 
 // lossGauges are what status calls dead and rejected; watchLoss sets them.
@@ -37,6 +38,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		delayed:  vec("adds_delayed_total", "Adds of the stream that could not be stored yet and come again, by error code.", "code"),
 		panics:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "router_panics_total", Help: "Panics contained to one add or request."}),
 		requests: vec("api_requests_total", "API requests by verb and error code (ok for none).", "verb", "code"),
+		replies:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "api_refused_replies_total", Help: "API requests refused because their reply subject is no inbox."}),
 		batch:    prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "belfry", Name: "add_batch_size", Help: "Adds written together.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 	}
 	m.loss = newLossGauges()
@@ -46,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch, m.requests, m.loss.dead, m.loss.deadExpired, m.loss.rejected, m.loss.rejectedExpired} {
+	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch, m.requests, m.replies, m.loss.dead, m.loss.deadExpired, m.loss.rejected, m.loss.rejectedExpired} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

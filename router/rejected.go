@@ -41,18 +41,19 @@ func (r *Router) watchLoss(ctx context.Context) {
 	}
 }
 
-// refusalLogEvery is the least time between two log lines about refused adds.
+// refusalLogEvery is the least time between two log lines about refusals of one kind.
 const refusalLogEvery = 10 * time.Second
 
-// refusalLog logs refused adds of timers.add, whose publishers get no answer. A
-// flood of them makes one line every refusalLogEvery, which counts the others.
+// refusalLog throttles log lines about refusals that nobody is answered: adds of
+// timers.add, and requests whose reply subject is no inbox. A flood of them makes one
+// line every refusalLogEvery, which counts the others.
 type refusalLog struct {
 	mu     sync.Mutex
 	last   time.Time
 	silent int // refused since the last line
 }
 
-// note counts a refused add, and reports whether to log now and how many others
+// note counts a refusal, and reports whether to log now and how many others
 // were refused since the last line.
 func (l *refusalLog) note(now time.Time) (others int, log bool) {
 	l.mu.Lock()

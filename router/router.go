@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -56,6 +56,8 @@ type Options struct {
 	Store  Store
 	Time   Time
 	Limits schemas.Limits
+	// Inboxes are prefixes of the reply subjects of requests besides _INBOX….
+	Inboxes schemas.Inboxes
 	// Version shows up in $SRV.INFO; default 0.0.0.
 	Version    string
 	Log        zerolog.Logger
@@ -89,11 +91,13 @@ type Router struct {
 	fresh   *fresh
 	// refusals logs what is put on timers.rejected.
 	refusals refusalLog
-	parse    func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
+	// replies throttles log lines about reply subjects that are no inboxes.
+	replies refusalLog
+	parse   func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc
-	svc    micro.Service
+	svc    *endpoint.Service
 	wg     sync.WaitGroup
 	api    sync.WaitGroup
 	// reading is the reader of timers.add.

@@ -86,6 +86,7 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
 	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
+	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subject has one of these prefixes, besides _INBOX: REPLIES.shop")
 	d.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	d.StringVar(&s.logFormat, "log-format", "auto", "json, console, or auto: console on a terminal")
 	d.SortFlags = false

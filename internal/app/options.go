@@ -88,6 +88,9 @@ type Options struct {
 	Timeout time.Duration
 	// Limits bound what an add may ask for.
 	Limits schemas.Limits
+	// InboxPrefixes are prefixes of reply subjects of API requests that are answered,
+	// besides _INBOX…; see schemas.Inboxes.
+	InboxPrefixes []string
 
 	// Lease, Tick, Horizon and SweepDelay are the scheduler's; see package
 	// scheduler.
@@ -214,6 +217,11 @@ func (o *Options) validate() error {
 	}
 	if o.Replicas != 0 && o.Replicas != 1 && o.Replicas != 3 && o.Replicas != 5 {
 		return badConfig("replicas is %d; it must be 1, 3 or 5", o.Replicas)
+	}
+	for _, prefix := range o.InboxPrefixes {
+		if err := schemas.CheckInboxPrefix(prefix); err != nil {
+			return err
+		}
 	}
 	if o.Concurrency < 0 || o.TotalConcurrency < 0 {
 		return badConfig("concurrency is %d and total-concurrency %d; they must be 1 or more", o.Concurrency, o.TotalConcurrency)

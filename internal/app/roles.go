@@ -166,7 +166,7 @@ func (a *App) makeRoles() (err error) {
 	}
 	if a.o.runs(RoleRouter) {
 		a.roles.router, err = router.New(router.Options{
-			Store: a.store, Time: a.time, Limits: a.o.Limits, Version: a.o.Version,
+			Store: a.store, Time: a.time, Limits: a.o.Limits, Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
 			Log: a.component("router"), Registerer: a.reg,
 		})
 	}

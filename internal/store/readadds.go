@@ -221,11 +221,12 @@ func (r *AddReader) read(adds []*Add, m *nats.Msg) ([]*Add, error) {
 	return adds, nil
 }
 
-// add is nil for what is no message of a stream; nothing publishes that here but
-// somebody who guesses the inbox.
+// add returns nil for a message that is not of this consumer: only somebody who guesses
+// the inbox publishes one. Its reply subject is not acknowledged, since that would be a
+// publish to a subject of the sender's choice.
 func (r *AddReader) add(m *nats.Msg) *Add {
 	meta, err := m.Metadata()
-	if err != nil {
+	if err != nil || meta.Stream != schemas.StreamAdd || meta.Consumer != RouterConsumer {
 		return nil
 	}
 	return &Add{

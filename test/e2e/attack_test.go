@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,7 @@ type attacked struct {
 	billing *client
 	victims []schemas.TimerID
 	before  map[string]stored
+	names   []string // of the streams
 }
 
 // stored is the last message of a subject.
@@ -80,6 +82,7 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 		stream, subject := recordKey(reply.Timer)
 		x.before[subject] = x.admin.last(stream, subject)
 	}
+	x.names = x.streams()
 	x.before["$KV.clock.meta"] = x.admin.last("KV_clock", "$KV.clock.meta")
 	return x, a
 }
@@ -277,13 +280,18 @@ func (x *attacked) unharmed(a *app.App) {
 			x.t.Errorf("victim %s: %+v, %v", id, i, err)
 		}
 	}
-	names := []string{}
-	for name := range x.admin.js.ListStreams(x.t.Context()).Info() {
-		names = append(names, name.Config.Name)
+	if names := x.streams(); !slices.Equal(names, x.names) {
+		x.t.Errorf("streams %v, were %v", names, x.names)
 	}
-	if len(names) != 8 {
-		x.t.Errorf("streams %v", names)
+}
+
+func (x *attacked) streams() []string {
+	var names []string
+	for info := range x.admin.js.ListStreams(x.t.Context()).Info() {
+		names = append(names, info.Config.Name)
 	}
+	slices.Sort(names)
+	return names
 }
 
 // fires moves the victims to now: each fires, to its own team.

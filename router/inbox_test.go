@@ -1,0 +1,118 @@
+package router_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// logged is a log that is read while it is written.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logged) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), text)
+}
+
+// TestAnswersOnlyToInboxes: whatever is requested with a reply subject that is no inbox,
+// as somebody would who wants Belfry to write for them, is refused, counted and logged
+// once.
+func TestAnswersOnlyToInboxes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	reg := prometheus.NewPedanticRegistry()
+	log := &logged{}
+	f.startWith(router.Options{
+		Store: f.store, Time: f.clock, Log: zerolog.New(log), Registerer: reg,
+		Inboxes: schemas.Inboxes{"REPLIES.shop"},
+	})
+	if code := f.request("add", add("1", `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
+		t.Fatal(code)
+	}
+	ref := fmt.Appendf(nil, `{"id":"1","source":"/test","after":"2h"}`)
+	var before schemas.TimerInfo
+	if code := f.request("get", ref, &before); code != "" {
+		t.Fatal(code)
+	}
+	requests := map[string][]byte{"add": add("2", `"timerafter":"1h"`), "list": nil, "dead.list": nil, "dead.replay": nil, "rejected.list": nil, "get": ref, "cancel": ref, "reschedule": ref}
+	subjects := []string{"$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$SRV.PING.timers", "$SRV.INFO.timers", "$SRV.STATS.timers"}
+	for verb := range requests {
+		subjects = append(subjects, schemas.SubjectAPIPrefix+verb)
+	}
+	elsewhere, err := f.nc.SubscribeSync("elsewhere.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	for _, subject := range subjects {
+		for _, reply := range []string{"elsewhere." + subject, "$KV.clock." + subject, "timers.fired.orders", "REPLIES.shopper.x"} {
+			sent++
+			if err := f.nc.PublishRequest(subject, reply, requests[strings.TrimPrefix(subject, schemas.SubjectAPIPrefix)]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	f.eventually("all are counted", func() bool { return gather(t, reg)["belfry_api_refused_replies_total"] == float64(sent) })
+	// Inboxes of every form are answered, on the same subjects.
+	for _, reply := range []string{f.nc.NewInbox(), "_INBOX_orders.x", "REPLIES.shop.x"} {
+		sub, err := f.nc.SubscribeSync(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, subject := range subjects[:7] {
+			if err := f.nc.PublishRequest(subject, reply, []byte(`{}`)); err != nil {
+				t.Fatal(err)
+			}
+			if m, err := sub.NextMsg(bound); err != nil || len(m.Data) == 0 {
+				t.Errorf("%s with reply subject %s: %v", subject, reply, err)
+			}
+		}
+	}
+	if n, _, err := elsewhere.Pending(); err != nil || n != 0 {
+		t.Errorf("%d answers went elsewhere (%v)", n, err)
+	}
+	for _, subject := range subjects {
+		if m, err := f.store.JetStream().Stream(t.Context(), "KV_clock"); err != nil {
+			t.Fatal(err)
+		} else if got, err := m.GetLastMsgForSubject(t.Context(), "$KV.clock."+subject); err == nil {
+			t.Errorf("an answer was written into the bucket: %s", got.Data)
+		}
+	}
+	// None of it was carried out, either.
+	var after schemas.TimerInfo
+	if code := f.request("get", ref, &after); code != "" || after.Revision != before.Revision {
+		t.Errorf("%s: the timer was %+v, and is %+v", code, before, after)
+	}
+	if code := f.request("get", []byte(`{"id":"2","source":"/test"}`), nil); code != "not_found" {
+		t.Errorf("the add was carried out: %q", code)
+	}
+	f.eventually("one log line", func() bool { return log.count("inbox-prefixes") == 1 })
+	// Without a reply subject a request is carried out.
+	if err := f.nc.PublishMsg(&nats.Msg{Subject: schemas.SubjectAPIPrefix + "cancel", Data: ref}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("cancelled", func() bool {
+		var i schemas.TimerInfo
+		return f.request("get", ref, &i) == "" && i.State == schemas.StateCancelled
+	})
+}
