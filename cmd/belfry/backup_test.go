@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/backup"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// drillTimers is how many timers of each kind the drill has.
+const drillTimers = 5
+
+// TestBackupDrill is the drill of docs/operations.md: a node that is in use is
+// backed up, killed, and restored elsewhere.
+func TestBackupDrill(t *testing.T) {
+	t.Parallel()
+	calls := newCalls()
+	hook := httptest.NewServer(calls)
+	t.Cleanup(hook.Close)
+	n := serve(t, "")
+	js := connectJS(t, n)
+	// Due while nothing runs, unless the machine is very slow.
+	due := time.Now().Add(10 * time.Second).UTC().Format(time.RFC3339Nano)
+	for i := range drillTimers {
+		publishAdd(t, js, fmt.Sprintf("far-%d", i), `"timerafter":"1h"`)
+		publishAdd(t, js, fmt.Sprintf("due-%d", i), fmt.Sprintf(`"timerat":%q,"timersvc":"orders","timercallback":%q`, due, hook.URL+"/ok"))
+		publishAdd(t, js, fmt.Sprintf("cancelled-%d", i), fmt.Sprintf(`"timerat":%q,"timersvc":"orders","timercallback":%q`, due, hook.URL+"/ok"))
+	}
+	publishAdd(t, js, "dead", fmt.Sprintf(`"timerafter":"1ms","timersvc":"orders","timermaxattempts":"1","timercallback":%q`, hook.URL+"/gone"))
+	publishAdd(t, js, "plain", `"timerafter":"1ms","timersvc":"orders"`)
+	publishAdd(t, js, "rejected", `"timersvc":"no due time"`)
+	for i := range drillTimers {
+		id := fmt.Sprintf("cancelled-%d", i)
+		await(t, func() bool { return n.client(t, "cancel", id, "--source", "/drill").code == exitOK })
+	}
+	await(t, func() bool {
+		return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 && len(ok[schemas.RejectedInfo](t, n, "rejected", "ls")) == 1 && state(t, n, "plain") == schemas.StateSuccess
+	})
+
+	// Adds go on while the copy is made; those acknowledged before it are in it.
+	ctx, cancel := context.WithCancel(t.Context())
+	var adders sync.WaitGroup
+	adders.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := js.Publish(ctx, schemas.SubjectAdd, drillEvent(fmt.Sprintf("during-%d", i), `"timerafter":"1h"`)); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	m := ok[backup.Manifest](t, n, "backup", dir)[0]
+	cancel()
+	adders.Wait()
+	if m.Shards != 2 || len(m.Streams) != 9 || m.Begun.IsZero() {
+		t.Errorf("manifest %+v", m)
+	}
+	n.client(t, "backup", dir).oneLine(t, exitUsage, "empty")
+
+	if err := n.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-n.done
+	data := filepath.Join(t.TempDir(), "data")
+	if r := belfryRun(t, "restore", dir, "--data", data); r.code != exitOK || !strings.Contains(r.out, "streams  9") {
+		t.Fatalf("restore: %d %q %q", r.code, r.out, r.err)
+	}
+	belfryRun(t, "restore", dir, "--data", data).oneLine(t, exitRefused, "exists already")
+	restored := serve(t, data)
+	belfryRun(t, "restore", dir, "--data", data).oneLine(t, exitInUse)
+
+	for i := range drillTimers {
+		if s := state(t, restored, fmt.Sprintf("far-%d", i)); s != schemas.StatePending {
+			t.Errorf("far-%d is %s after the restore", i, s)
+		}
+		if s := state(t, restored, fmt.Sprintf("cancelled-%d", i)); s != schemas.StateCancelled {
+			t.Errorf("cancelled-%d is %s after the restore", i, s)
+		}
+		id := fmt.Sprintf("due-%d", i)
+		await(t, func() bool { return state(t, restored, id) == schemas.StateSuccess && calls.of(id) > 0 })
+		if n := calls.of(fmt.Sprintf("cancelled-%d", i)); n > 0 {
+			t.Errorf("cancelled-%d was called %d times", i, n)
+		}
+	}
+	if d := ok[schemas.DeadInfo](t, restored, "dead", "ls"); len(d) != 1 || d[0].ID != "dead" {
+		t.Errorf("dead letters after the restore: %+v", d)
+	}
+	if r := ok[schemas.RejectedInfo](t, restored, "rejected", "ls"); len(r) != 1 || r[0].ID != "rejected" {
+		t.Errorf("rejections after the restore: %+v", r)
+	}
+	if s := state(t, restored, "plain"); s != schemas.StateSuccess {
+		t.Errorf("plain is %s after the restore", s)
+	}
+}
+
+// TestRestoreRefusesDamage: nothing is restored of a backup that is not whole.
+func TestRestoreRefusesDamage(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	publishAdd(t, connectJS(t, n), "one", `"timerafter":"1h"`)
+	dir := filepath.Join(t.TempDir(), "backup")
+	m := ok[backup.Manifest](t, n, "backup", dir)[0]
+	data := filepath.Join(t.TempDir(), "data")
+	refused := func(word string) {
+		t.Helper()
+		belfryRun(t, "restore", dir, "--data", data).oneLine(t, exitUsage, word)
+		if _, err := os.Stat(data); err == nil {
+			t.Errorf("a refused restore made %s", data)
+		}
+	}
+	for name := range m.Streams[1].Files {
+		path := filepath.Join(dir, m.Streams[1].Name, name)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)/2] ^= 1
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused("damaged")
+		b[len(b)/2] ^= 1
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifest := filepath.Join(dir, "manifest.json")
+	m.Streams = m.Streams[1:]
+	b, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(manifest, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused("does not list")
+	if err := os.Remove(manifest); err != nil {
+		t.Fatal(err)
+	}
+	refused("no complete backup")
+	n.client(t, "restore", dir, "--replicas", "2").oneLine(t, exitUsage, "--replicas")
+	belfryRun(t, "restore", dir, "--data", data, "--nats-url", n.nats).oneLine(t, exitUsage, "give one")
+}
+
+func connectJS(t *testing.T, n *node) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(n.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+func drillEvent(id, more string) []byte {
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/drill","type":"t",%s}`, id, more)
+}
+
+// publishAdd publishes an add; it is acknowledged when this returns.
+func publishAdd(t *testing.T, js jetstream.JetStream, id, more string) {
+	t.Helper()
+	if _, err := js.Publish(t.Context(), schemas.SubjectAdd, drillEvent(id, more)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// state asks for a timer's state; 0 while the router has yet to store it.
+func state(t *testing.T, n *node, id string) schemas.State {
+	t.Helper()
+	r := n.client(t, "get", id, "--source", "/drill", "-o", "json")
+	if r.code != exitOK {
+		return 0
+	}
+	return parseLines[schemas.TimerInfo](t, r.out)[0].State
+}
+
+// calls counts callbacks by the event's id. It answers 410 to /gone.
+type calls struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func newCalls() *calls { return &calls{n: map[string]int{}} }
+
+func (c *calls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	c.n[r.Header.Get("ce-id")]++
+	c.mu.Unlock()
+	if r.URL.Path == "/gone" {
+		w.WriteHeader(http.StatusGone)
+	}
+}
+
+func (c *calls) of(id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[id]
+}
