@@ -121,6 +121,7 @@ func (d *delivery) call() {
 	if timeout <= 0 || timeout > maxTimeout {
 		timeout = maxTimeout
 	}
+	c := d.svc.calling.Load()
 	d.event.SetExtension(schemas.AttrAttempt, int32(d.timer.Record.Attempt+1))
 	req := callback.Request{
 		Service: d.svc.name, Target: d.spec.Callback, Event: d.event, Trace: d.trace(), Key: d.key,
@@ -130,7 +131,7 @@ func (d *delivery) call() {
 	m.inFlight.WithLabelValues(d.svc.label).Inc()
 	ctx, cancel := context.WithTimeout(d.f.calling, timeout)
 	begin := time.Now()
-	out := invoke(ctx, d.f.invoker(d.svc, d.spec.Callback), req)
+	out := d.invoke(ctx, c, req)
 	took := time.Since(begin)
 	cancel()
 	m.inFlight.WithLabelValues(d.svc.label).Dec()
@@ -167,6 +168,21 @@ func (d *delivery) over() {
 	if d.writing {
 		<-d.f.outcomes
 	}
+}
+
+// invoke calls what the callback names, if the rules of the service allow it. They
+// were applied when the timer was added; where the configuration has changed since,
+// the attempt fails and another follows, so that the operator can repair it.
+func (d *delivery) invoke(ctx context.Context, c *calling, req callback.Request) callback.Outcome {
+	rules := &c.rules
+	err := rules.Check(req.Target, d.svc.name)
+	if err == nil {
+		req.Target, err = rules.Resolve(req.Target, d.svc.name)
+	}
+	if err != nil {
+		return callback.Retry(callback.ReasonNotAllowed, "timercallback "+schemas.RedactURL(req.Target)+" is not called: "+err.Error())
+	}
+	return invoke(ctx, d.f.invoker(c, req.Target), req)
 }
 
 // invoke calls and turns a panic into a failed attempt, so that an event that

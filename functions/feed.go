@@ -101,9 +101,9 @@ func (d *feed) next() (int, error) {
 	switch {
 	case err != nil || n == 0:
 		return 0, err
-	case expecting && n < max(1, d.svc.limit/2):
+	case expecting && n < max(1, d.svc.limit.n()/2):
 		return 0, nil
-	case !expecting && n < d.svc.limit/4 && d.f.places.busy(d.svc.seat) > 0:
+	case !expecting && n < d.svc.limit.n()/4 && d.f.places.busy(d.svc.seat) > 0:
 		if !pause(d.f.pulling, linger) {
 			return 0, nil
 		}
@@ -117,7 +117,7 @@ func (d *feed) wanted() (n int, expecting bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	err, d.fault = d.fault, nil
-	return max(0, min(room, d.svc.limit-d.local)-d.asked), d.asked > 0, err
+	return max(0, min(room, d.svc.limit.n()-d.local)-d.asked), d.asked > 0, err
 }
 
 // fetch asks for n messages and handles them as they come.

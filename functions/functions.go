@@ -6,12 +6,12 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/functions/callback"
-	"github.com/belfryio/belfry/functions/httpcall"
 	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -43,6 +43,7 @@ type Functions struct {
 	state    lifecycle
 	stopped  chan struct{}
 	services map[string]*service
+	settings Settings
 	// pulls is the context of the pulls of this connection; a reconnect replaces it.
 	pulls      context.Context
 	renewPulls context.CancelFunc
@@ -59,9 +60,10 @@ const (
 // service is one service's part.
 type service struct {
 	name, label string
-	limit       int
+	limit       limit
 	seat        *seat
-	http        *httpcall.Invoker
+	// calling is replaced by Reconfigure.
+	calling atomic.Pointer[calling]
 	// pulling ends with Stop, or when the service is removed; work is its deliveries.
 	pulling context.Context
 	stop    context.CancelFunc
@@ -79,12 +81,8 @@ func New(o Options) (*Functions, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
-	for svc, c := range o.Services { // a bad secret is found now, not at the first callback
-		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets})
-		if err != nil {
-			return nil, schemas.Errorf(schemas.CodeConfig, "functions: service %s: %w", svc, err)
-		}
-		i.Close()
+	if err := o.Check(); err != nil { // now, not at the first callback
+		return nil, err
 	}
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
@@ -100,6 +98,7 @@ func New(o Options) (*Functions, error) {
 		mute:     mute{last: map[string]time.Time{}},
 		stopped:  make(chan struct{}),
 		services: map[string]*service{},
+		settings: o.Settings,
 	}
 	f.pulling, f.stopPulling = context.WithCancelCause(context.Background())
 	f.calling, f.stopCalling = context.WithCancelCause(context.Background())
@@ -174,7 +173,7 @@ func (f *Functions) Stop(ctx context.Context) error {
 	f.background.Wait()
 	for _, s := range f.services {
 		s.stop()
-		s.http.Close()
+		s.calling.Load().http.Close()
 	}
 	return nil
 }
@@ -232,20 +231,16 @@ func (f *Functions) serve(name string) {
 	if f.services[name] != nil || !schemas.ValidService(name) {
 		return
 	}
-	cfg := f.o.Services[name]
-	limit := f.o.Concurrency
-	if cfg.Concurrency > 0 {
-		limit = cfg.Concurrency
-	}
-	h, err := httpcall.New(httpcall.Config{
-		Guard:    httpcall.Guard{AllowLoopback: f.o.AllowLoopback, AllowPrivate: f.o.AllowPrivate, AllowPrefixes: f.o.AllowPrefixes},
-		MaxConns: limit, ReadLimit: f.o.ReadLimit, Secrets: cfg.Secrets, TLS: f.o.TLS, Resolver: f.o.Resolver, UserAgent: f.o.UserAgent,
-	})
-	if err != nil { // New has checked the same settings
+	cfg := f.settings.Services[name]
+	c, err := f.newCalling(cfg, f.settings.rules(&cfg))
+	if err != nil { // New and Reconfigure have checked the same settings
 		f.o.Log.Error().Err(err).Str("service", name).Msg("service has no callbacks: its settings are wrong")
 		return
 	}
-	s := &service{name: name, label: f.metrics.label(name), limit: limit, http: h, seat: f.places.add(limit, 2)}
+	limit := f.limitOf(cfg)
+	s := &service{name: name, label: f.metrics.label(name), seat: f.places.add(limit, 2)}
+	s.limit.Store(int64(limit))
+	s.calling.Store(c)
 	s.pulling, s.stop = context.WithCancel(f.pulling)
 	f.services[name] = s
 	for i, k := range [...]source{sourceFired, sourceRetry} {
@@ -260,11 +255,11 @@ func (f *Functions) serve(name string) {
 }
 
 // invoker picks by the callback's scheme.
-func (f *Functions) invoker(s *service, target string) callback.Invoker {
+func (f *Functions) invoker(c *calling, target string) callback.Invoker {
 	if strings.HasPrefix(target, natscall.Scheme) {
 		return f.nats
 	}
-	return s.http
+	return c.http
 }
 
 // watchConnection renews the pulls when the connection is back: the server has

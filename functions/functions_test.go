@@ -117,9 +117,9 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 		reason   string
 		attempts uint32
 	}{
-		"500": {status(500), "10s", "http_status", 3}, "410": {status(410), "10s", "http_status", 1}, "404": {status(404), "10s", "http_status", 1},
-		"hang": {hang, "100ms", "timeout", 3}, "refused": {closed, "10s", "connection", 3}, "redirect": {redirect, "10s", "redirect", 1},
-		"metadata": {"http://169.254.169.254/", "10s", "address_refused", 1}, "private": {"http://10.0.0.1/", "10s", "address_refused", 1},
+		"500": {status(500), "10s", "http_status", 3}, "410": {status(410), "10s", "http_status", 1}, "404": {status(404), "10s", "http_status", 3},
+		"hang": {hang, "100ms", "timeout", 3}, "refused": {closed, "10s", "connection", 3}, "redirect": {redirect, "10s", "redirect", 3},
+		"metadata": {"http://169.254.169.254/", "10s", "address_refused", 3}, "private": {"http://10.0.0.1/", "10s", "address_refused", 3},
 	} {
 		svc := "svc-" + name
 		id := r.fire(timer{svc: svc, callback: c.target, attributes: map[string]string{"timertimeout": c.timeout}})

@@ -113,7 +113,7 @@ func (f *Functions) leave(ctx context.Context, s *service) {
 		defer f.background.Done()
 		s.work.Wait()
 		f.places.remove(s.seat)
-		s.http.Close()
+		s.calling.Load().http.Close()
 	}()
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
 		st, err := f.o.Store.ServiceState(ctx, s.name)

@@ -80,8 +80,8 @@ type Options struct {
 	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
 	StopGrace time.Duration
 
-	// Services holds settings of single services, by name.
-	Services map[string]ServiceConfig
+	// Settings can be replaced later; see Reconfigure.
+	Settings
 
 	// AllowLoopback, AllowPrivate and AllowPrefixes open the guard on HTTP
 	// callbacks; see httpcall.Guard.
@@ -96,14 +96,6 @@ type Options struct {
 	Resolver *net.Resolver
 	// UserAgent is sent with HTTP callbacks; default "belfry".
 	UserAgent string
-}
-
-// ServiceConfig holds the settings of one service.
-type ServiceConfig struct {
-	// Concurrency overrides Options.Concurrency.
-	Concurrency int
-	// Secrets sign HTTP callbacks (whsec_…); more than one while rotating.
-	Secrets []string
 }
 
 // outcomesPerPlace is how many outcomes may be written without a place, for each
@@ -161,14 +153,6 @@ func (o *Options) fill() error {
 		return schemas.Errorf(schemas.CodeConfig, "functions: retention is %s; it must be 1s or more", o.Retention)
 	case o.Concurrency < 0, o.Total < 0, o.MaxAckPending < 0, o.ShortDelay < 0, o.StopGrace < 0:
 		return schemas.Errorf(schemas.CodeConfig, "functions: a limit is negative")
-	}
-	for svc, c := range o.Services {
-		if !schemas.ValidService(svc) {
-			return schemas.Errorf(schemas.CodeConfig, "functions: %.80q is not a service name", svc)
-		}
-		if c.Concurrency < 0 {
-			return schemas.Errorf(schemas.CodeConfig, "functions: concurrency of service %s is negative", svc)
-		}
 	}
 	orInt := func(p *int, d int) {
 		if *p == 0 {

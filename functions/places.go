@@ -49,6 +49,16 @@ func (p *places) add(limit, wakers int) *seat {
 	return s
 }
 
+// resize changes how many callbacks of a seat may run. Those that run beyond a
+// smaller limit go on.
+func (p *places) resize(s *seat, limit int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.limit = limit
+	p.grant()
+	s.notify()
+}
+
 // remove takes back a seat that nobody uses any more.
 func (p *places) remove(s *seat) {
 	p.mu.Lock()

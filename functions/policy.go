@@ -84,7 +84,7 @@ func (p policy) next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	if notNow {
 		n = 1
 	}
-	delay := max(backoff(spec.BackoffFirst, spec.BackoffTo, n), min(out.RetryAfter, callback.MaxRetryAfter))
+	delay := max(schemas.RetryDelay(spec.BackoffFirst, spec.BackoffTo, n), min(out.RetryAfter, callback.MaxRetryAfter))
 	delay += time.Duration(random * jitter * float64(delay))
 	delay = delay.Round(time.Millisecond)
 	rec.State = schemas.StateRetrying
@@ -112,28 +112,6 @@ func final(rec schemas.Record, s step, state schemas.State, nowMs int64) plan {
 
 // jitter is how much of a delay is added to it at most.
 const jitter = 0.2
-
-// Fallbacks for an event that names no backoff.
-const (
-	minBackoff  = time.Millisecond
-	fallbackCap = 10 * time.Minute
-)
-
-// backoff is the delay after failure n, n ≥ 1: first, doubled each time, at most limit.
-func backoff(first, limit time.Duration, n uint32) time.Duration {
-	first = max(first, minBackoff)
-	if limit <= 0 {
-		limit = max(first, fallbackCap)
-	}
-	d := first
-	for ; n > 1 && d < limit; n-- {
-		if d > limit/2 {
-			return limit
-		}
-		d *= 2
-	}
-	return min(d, limit)
-}
 
 // rebase decides what follows when the record turned out to have changed before
 // the outcome of attempt could be written. It returns the record to write upon,

@@ -10,25 +10,6 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func TestBackoff(t *testing.T) {
-	t.Parallel()
-	const s, m = time.Second, time.Minute
-	for _, c := range []struct {
-		first, limit time.Duration
-		n            uint32
-		want         time.Duration
-	}{
-		{s, 10 * m, 1, s}, {s, 10 * m, 2, 2 * s}, {s, 10 * m, 5, 16 * s}, {s, 10 * m, 10, 512 * s}, {s, 10 * m, 11, 10 * m},
-		{s, 10 * m, 4_000_000_000, 10 * m}, {200 * time.Millisecond, s, 3, 800 * time.Millisecond}, {200 * time.Millisecond, s, 4, s},
-		{m, s, 1, s}, {0, 0, 1, minBackoff}, {s, 0, 100, fallbackCap}, {time.Hour, 0, 1, time.Hour}, {-s, s, 1, minBackoff},
-		{1 << 62, 1<<63 - 1, 2, 1<<63 - 1}, // no overflow
-	} {
-		if got := backoff(c.first, c.limit, c.n); got != c.want {
-			t.Errorf("backoff(%v, %v, %d) = %v; want %v", c.first, c.limit, c.n, got, c.want)
-		}
-	}
-}
-
 var testSpec = schemas.Spec{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute}
 
 func deliveredRecord() schemas.Record {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -58,6 +59,8 @@ type Options struct {
 	Limits schemas.Limits
 	// Inboxes are prefixes of the reply subjects of requests besides _INBOX….
 	Inboxes schemas.Inboxes
+	// Callbacks is what callbacks may call, until SetCallbacks; nil allows all.
+	Callbacks *schemas.CallbackPolicy
 	// Version shows up in $SRV.INFO; default 0.0.0.
 	Version    string
 	Log        zerolog.Logger
@@ -93,7 +96,9 @@ type Router struct {
 	refusals refusalLog
 	// replies throttles log lines about reply subjects that are no inboxes.
 	replies refusalLog
-	parse   func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
+	// callbacks is replaced by SetCallbacks.
+	callbacks atomic.Pointer[schemas.CallbackPolicy]
+	parse     func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc
@@ -133,9 +138,13 @@ func New(o Options) (*Router, error) {
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
 		cancels: make(chan *cancel, apiParallel),
 	}
+	r.callbacks.Store(o.Callbacks)
 	r.acks, r.fired = newAcks(r.ack, o.Store.RemoveAdds), newFiredLog(o.Store)
 	return r, nil
 }
+
+// SetCallbacks replaces what callbacks of adds may call from now on.
+func (r *Router) SetCallbacks(p *schemas.CallbackPolicy) { r.callbacks.Store(p) }
 
 // Start begins to consume adds and to serve the API, until Stop. A router that
 // was stopped is not started again.

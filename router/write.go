@@ -25,6 +25,11 @@ func (r *Router) validate(a *add) (err error) {
 	if err != nil {
 		return err
 	}
+	if spec.Callback != "" {
+		if err := r.callbacks.Load().Check(spec.Callback, spec.Service); err != nil {
+			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s %q: %w", schemas.AttrCallback, schemas.RedactURL(spec.Callback), err)
+		}
+	}
 	a.spec = spec
 	a.rec = schemas.Record{
 		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts,

@@ -44,13 +44,20 @@ var (
 )
 
 // Defaults of the retry policy, and bounds of what an add may ask for.
+//
+// The default attempts span at least DefaultSpan: 12 delays double from 1 s to
+// 2,048 s (4,095 s in all), and 23 more of an hour each make 86,895 s. Jitter only adds.
 const (
-	DefaultMaxAttempts  = 12
+	DefaultMaxAttempts  = 36
 	DefaultBackoffFirst = time.Second
-	DefaultBackoffTo    = 10 * time.Minute
-	DefaultTimeout      = 30 * time.Second
-	MinBackoff          = 10 * time.Millisecond
-	MinTimeout          = 10 * time.Millisecond
+	DefaultBackoffTo    = time.Hour
+	// DefaultSpan is the least time between the first attempt and the last one with
+	// the default policy: an outage of a day, or a deploy that is repaired the next
+	// day, ends no timer.
+	DefaultSpan    = 24 * time.Hour
+	DefaultTimeout = 30 * time.Second
+	MinBackoff     = 10 * time.Millisecond
+	MinTimeout     = 10 * time.Millisecond
 
 	// DefaultLimitMessage is nats-server's default max_payload.
 	DefaultLimitMessage  = 1 << 20

@@ -128,6 +128,26 @@ type CallbackRules struct {
 	BaseURL *url.URL
 }
 
+// CallbackPolicy holds the rules of all services. It is not changed once it is in
+// use; a nil policy allows everything.
+type CallbackPolicy struct {
+	// Common applies to services that are not in Services.
+	Common   CallbackRules
+	Services map[string]CallbackRules
+}
+
+// Check applies the rules of a service; see CallbackRules.Check.
+func (p *CallbackPolicy) Check(callback, service string) error {
+	if p == nil {
+		p = &CallbackPolicy{}
+	}
+	rules, ok := p.Services[service]
+	if !ok {
+		rules = p.Common
+	}
+	return rules.Check(callback, service)
+}
+
 // Resolve returns what is called: the callback itself, or the base URL with its
 // path. Errors are of CodeInvalidAttribute.
 func (r *CallbackRules) Resolve(callback, service string) (string, error) {

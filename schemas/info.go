@@ -5,20 +5,23 @@ import "time"
 // TimerInfo is what the API tells of a timer. Times are RFC 3339 in UTC with
 // milliseconds, and absent where there is none yet.
 type TimerInfo struct {
-	Timer       TimerID      `json:"timer"`
-	ID          string       `json:"id"`
-	Source      string       `json:"source"`
-	Type        string       `json:"type"`
-	Service     string       `json:"service"`
-	Group       string       `json:"group,omitempty"`
-	Callback    string       `json:"callback,omitempty"` // credentials redacted
-	State       State        `json:"state"`
-	Scheduled   string       `json:"scheduled"`
-	Due         string       `json:"due"` // when the wheel acts next: later than scheduled for a retry
-	Added       string       `json:"added,omitempty"`
-	Fired       string       `json:"fired,omitempty"`
-	Done        string       `json:"done,omitempty"`
-	Next        string       `json:"next,omitempty"` // the next attempt
+	Timer     TimerID `json:"timer"`
+	ID        string  `json:"id"`
+	Source    string  `json:"source"`
+	Type      string  `json:"type"`
+	Service   string  `json:"service"`
+	Group     string  `json:"group,omitempty"`
+	Callback  string  `json:"callback,omitempty"` // credentials redacted
+	State     State   `json:"state"`
+	Scheduled string  `json:"scheduled"`
+	Due       string  `json:"due"` // when the wheel acts next: later than scheduled for a retry
+	Added     string  `json:"added,omitempty"`
+	Fired     string  `json:"fired,omitempty"`
+	Done      string  `json:"done,omitempty"`
+	Next      string  `json:"next,omitempty"` // the next attempt
+	// Until is the earliest time of the last attempt, if every attempt before fails;
+	// jitter and Retry-After make it later. Only while the state is retrying.
+	Until       string       `json:"until,omitempty"`
 	Run         uint32       `json:"run"`
 	Attempts    uint32       `json:"attempts"`
 	MaxAttempts uint32       `json:"maxattempts"`
@@ -66,7 +69,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	info := TimerInfo{
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
 		State: r.State, Scheduled: FormatTime(r.ScheduledMs), Due: FormatTime(r.DueMs), Added: text(r.AddedMs), Fired: text(r.FiredMs), Done: text(r.DoneMs),
-		Next: text(r.NextMs), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, History: operations(r.History), Revision: rev,
+		Next: text(r.NextMs), Until: text(r.retryUntilMs()), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, History: operations(r.History), Revision: rev,
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}

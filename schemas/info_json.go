@@ -23,7 +23,7 @@ func AppendInfo(b []byte, id TimerID, r *Record, rev uint64) []byte {
 	for _, t := range [...]struct {
 		name string
 		ms   int64
-	}{{`,"added":`, r.AddedMs}, {`,"fired":`, r.FiredMs}, {`,"done":`, r.DoneMs}, {`,"next":`, r.NextMs}} {
+	}{{`,"added":`, r.AddedMs}, {`,"fired":`, r.FiredMs}, {`,"done":`, r.DoneMs}, {`,"next":`, r.NextMs}, {`,"until":`, r.retryUntilMs()}} {
 		if t.ms != 0 {
 			b = quoteTime(append(b, t.name...), t.ms)
 		}

@@ -89,7 +89,7 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	return c.printText("timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
 		"callback", t.Callback, "state", t.State.String(), "scheduled", t.Scheduled, "due", due, "added", t.Added, "fired", t.Fired,
-		"done", t.Done, "next", t.Next, "attempts", attempts, "outcome", outcome, "response", response)
+		"done", t.Done, "attempts", attempts, "next", t.Next, "until", t.Until, "outcome", outcome, "response", response)
 }
 
 // table prints rows as they come: columns are as wide as they are said to be, so

@@ -46,6 +46,7 @@ func row(section, name string) string {
 const (
 	sectionConnection = "Flags for the connection"
 	sectionSettings   = "Settings"
+	sectionService    = "Settings of a service"
 	sectionExit       = "Exit codes"
 )
 
@@ -128,21 +129,42 @@ func TestReferenceHasEverySetting(t *testing.T) {
 			t.Errorf("the reference has a setting %s that there is not", name)
 		}
 	}
+}
+
+// TestReferenceHasEverySettingOfAService: each key has a row, and the example is
+// accepted.
+func TestReferenceHasEverySettingOfAService(t *testing.T) {
+	t.Parallel()
+	section := reference(t)[sectionService]
+	for key := range serviceKeys {
+		if row(section, key) == "" {
+			t.Errorf("setting %s of a service has no row", key)
+		}
+	}
+	for line := range strings.Lines(section) {
+		name, ok := strings.CutPrefix(line, "| `")
+		if name, _, _ = strings.Cut(name, "`"); ok && serviceKeys[name] == nil {
+			t.Errorf("the reference has a setting %s of a service, which does not exist", name)
+		}
+	}
 	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(section)
 	if example == nil {
 		t.Fatal("no example of services")
 	}
-	path := filepath.Join(t.TempDir(), "belfry.yaml")
-	if err := os.WriteFile(path, []byte(example[1]), 0o600); err != nil {
+	dir := t.TempDir()
+	token, secrets := filepath.Join(dir, "token"), filepath.Join(dir, "secrets")
+	for file, content := range map[string]string{token: "hunter2-token\n", secrets: secret + "\n"} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := strings.NewReplacer("/run/secrets/orders-token", token, "/run/secrets/orders", secrets, "/etc/belfry/internal-ca.pem", newAuthority(t, "ca").ca).Replace(example[1])
+	path := filepath.Join(dir, "belfry.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := belfryRun(t, "config", "check", "--config", path); r.code != exitOK {
+	if r := belfryEnv(t, []string{"ORDERS_API_KEY=hunter2-key"}, "", "config", "check", "--config", path); r.code != exitOK {
 		t.Errorf("the example of services is refused: %s", r.err)
-	}
-	for _, key := range []string{"secret", "secrets", "concurrency"} {
-		if !strings.Contains(example[1], "    "+key+":") {
-			t.Errorf("the example of services lacks %s", key)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -43,7 +44,13 @@ type settings struct {
 	profile             string
 	prefixes            []string
 	logLevel, logFormat string
-	secrets             []string // to be told by no one
+	secrets             []string // values that must not be shown
+	// services are the groups of the file, as they may be shown; files are those
+	// that they name.
+	services map[string]any
+	files    []string
+	// subjects and hosts are what callbacks may call; nothing given allows all.
+	subjects, hosts []string
 }
 
 const (
@@ -87,6 +94,8 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
 	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
 	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subject has one of these prefixes, besides _INBOX: REPLIES.shop")
+	d.StringSliceVar(&s.subjects, "callback-subjects", nil, "NATS subjects that callbacks may name, with wildcards: orders.> (default: all but reserved ones)")
+	d.StringSliceVar(&s.hosts, "callback-hosts", nil, "hosts that HTTP callbacks may name: api.example.com, *.example.com (default: all)")
 	d.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	d.StringVar(&s.logFormat, "log-format", "auto", "json, console, or auto: console on a terminal")
 	d.SortFlags = false
@@ -129,7 +138,7 @@ func (s *settings) load(c *cli) (app.Options, error) {
 			return app.Options{}, err
 		}
 	}
-	if err := s.readServices(fromFile); err != nil {
+	if err := s.readServices(fromFile, c.getenv); err != nil {
 		return app.Options{}, err
 	}
 	return s.options(c)
@@ -220,7 +229,7 @@ func (s *settings) set(name string, value any, where string) error {
 	return nil
 }
 
-func (s *settings) readServices(k *koanf.Koanf) error {
+func (s *settings) readServices(k *koanf.Koanf, getenv func(string) string) error {
 	where := "config file " + s.config + ": services"
 	value := k.Get(keyServices)
 	if value == nil {
@@ -230,54 +239,22 @@ func (s *settings) readServices(k *koanf.Koanf) error {
 	if !ok {
 		return usagef("%s: must be a group, with a group of settings for each service", where)
 	}
-	s.app.Services = map[string]functions.ServiceConfig{}
-	for name, value := range services {
-		group, ok := value.(map[string]any)
+	s.app.Callbacks.Services = map[string]functions.ServiceConfig{}
+	s.services = map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		group, ok := services[name].(map[string]any)
 		if !ok {
 			return usagef("%s.%s: must be a group of settings", where, name)
 		}
-		var sc functions.ServiceConfig
-		for key, v := range group {
-			err := readService(&sc, key, v)
-			if err != nil {
+		r := serviceReader{getenv: getenv}
+		for _, key := range slices.Sorted(maps.Keys(group)) {
+			if err := r.read(key, group[key]); err != nil {
 				return usagef("%s.%s.%s: %v", where, name, key, err)
 			}
 		}
-		s.secrets = append(s.secrets, sc.Secrets...)
-		s.app.Services[name] = sc
-	}
-	return nil
-}
-
-// readService reads one setting of a service. Its errors never hold the value.
-func readService(sc *functions.ServiceConfig, key string, value any) error {
-	switch key {
-	case "concurrency":
-		n, ok := value.(int)
-		if !ok || n < 1 {
-			return errors.New("must be a number, 1 or more")
-		}
-		sc.Concurrency = n
-	case "secret":
-		secret, ok := value.(string)
-		if !ok || secret == "" {
-			return errors.New("must be a text such as whsec_…")
-		}
-		sc.Secrets = append([]string{secret}, sc.Secrets...)
-	case "secrets":
-		list, ok := value.([]any)
-		if !ok {
-			return errors.New("must be a list of texts such as whsec_…")
-		}
-		for _, v := range list {
-			secret, ok := v.(string)
-			if !ok || secret == "" {
-				return errors.New("must be a list of texts such as whsec_…")
-			}
-			sc.Secrets = append(sc.Secrets, secret)
-		}
-	default:
-		return errors.New("unknown key; a service has secret, secrets and concurrency")
+		s.secrets, s.files = append(s.secrets, r.secrets...), append(s.files, r.files...)
+		s.app.Callbacks.Services[name] = r.config
+		s.services[name] = hideService(group)
 	}
 	return nil
 }
@@ -300,6 +277,13 @@ func (s *settings) options(c *cli) (app.Options, error) {
 			return o, usagef("allow-prefixes: %q is not a range such as 10.1.0.0/16", p)
 		}
 		o.AllowPrefixes = append(o.AllowPrefixes, prefix)
+	}
+	// An empty list that was given allows nothing; one that was not allows all.
+	if s.given["callback-subjects"] {
+		o.Callbacks.Subjects = append([]string{}, s.subjects...)
+	}
+	if s.given["callback-hosts"] {
+		o.Callbacks.Hosts = append([]string{}, s.hosts...)
 	}
 	if o.Data == "" && o.NATSURL == "" {
 		dir, err := stateFolder(c.getenv)
@@ -385,21 +369,15 @@ func (s *settings) effective() map[string]any {
 	if s.app.ServiceIdle == 0 {
 		m["service-idle"] = "0s"
 	}
+	for _, name := range []string{"callback-subjects", "callback-hosts"} {
+		if !s.given[name] {
+			delete(m, name) // an empty list would allow nothing
+		}
+	}
 	m["data"], m["allow-loopback"] = s.app.Data, s.app.AllowLoopback
 	m["nats-url"] = schemas.RedactURLs(s.app.NATSURL)
-	services := map[string]any{}
-	for name, sc := range s.app.Services {
-		g := map[string]any{}
-		if sc.Concurrency > 0 {
-			g["concurrency"] = sc.Concurrency
-		}
-		if n := len(sc.Secrets); n > 0 {
-			g["secrets"] = slices.Repeat([]string{"(hidden)"}, n)
-		}
-		services[name] = g
-	}
-	if len(services) > 0 {
-		m[keyServices] = services
+	if len(s.services) > 0 {
+		m[keyServices] = s.services
 	}
 	return m
 }

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"crypto/x509"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 func writeConfig(t *testing.T, text string) string {
@@ -157,6 +163,94 @@ func TestSecretsAreNotTold(t *testing.T) {
 	for _, s := range []string{secret, strings.TrimPrefix(secret, "whsec_"), "hunter2"} {
 		if strings.Contains(all.String(), s) {
 			t.Errorf("%s was told", s)
+		}
+	}
+}
+
+// Secrets and headers come from files and the environment, several at a time, and
+// are shown nowhere.
+func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const second, third = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "whsec_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB"
+	ca := newAuthority(t, "ca")
+	cert, key := ca.leaf("client", x509.ExtKeyUsageClientAuth)
+	config := func(text string) string {
+		return "services:\n  orders:\n" + strings.NewReplacer("SECRETS", write("secrets", secret+"\n"+second+"\n"), "EMPTY", write("empty", "\n"), "TOKEN", write("token", "hunter2-token\n"),
+			"CA", ca.ca, "CERT", cert, "PRIVATE", key, "DIR", dir).Replace(text)
+	}
+	c := &cli{process: process{err: io.Discard, getenv: func(name string) string {
+		return map[string]string{"HOME": dir, "ORDERS": third, "API_KEY": "hunter2-key"}[name]
+	}}}
+	load := func(text string) (*settings, error) {
+		s := &settings{}
+		s.add(&cobra.Command{})
+		s.config = writeConfig(t, config(text))
+		_, err := s.load(c)
+		return s, err
+	}
+	s, err := load(`    secret-file: SECRETS
+    secret-env: [ORDERS]
+    base-url: https://api.example.com/v1
+    headers: {authorization: {file: TOKEN, prefix: "Bearer "}, X-Api-Key: {env: API_KEY}, X-Plain: hunter2-plain}
+    tls-ca: CA
+    tls-cert: CERT
+    tls-key: PRIVATE
+    mode: binary
+    permanent-statuses: []
+    subjects: orders.>
+    hosts: []
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc := s.app.Callbacks.Services["orders"]
+	if !slices.Equal(sc.Secrets, []string{third, secret, second}) || len(sc.PEM.CA) == 0 || len(sc.PEM.Key) == 0 || sc.PermanentStatuses == nil || sc.Hosts == nil || len(sc.Subjects) != 1 ||
+		sc.Headers["Authorization"] != "Bearer hunter2-token" || sc.Headers["X-Api-Key"] != "hunter2-key" || sc.Headers["X-Plain"] != "hunter2-plain" {
+		t.Errorf("%+v", sc)
+	}
+	shown := fmt.Sprint(s.effective())
+	for _, hide := range []string{"hunter2", secret, second, third} {
+		if strings.Contains(shown, hide) {
+			t.Errorf("%s is shown: %s", hide, shown)
+		}
+	}
+	if !strings.Contains(shown, "TOKEN") && !strings.Contains(shown, filepath.Join(dir, "token")) {
+		t.Errorf("where the secrets come from is not shown: %s", shown)
+	}
+	if len(s.files) != 5 {
+		t.Errorf("files %v", s.files)
+	}
+	for text, want := range map[string]string{
+		"    secret-file: DIR/none\n":                                         "none: no such file",
+		"    secret-file: EMPTY\n":                                            "holds no secret",
+		"    secret-file: TOKEN\n":                                            "whsec_",
+		"    secret-env: NOT_SET\n":                                           "NOT_SET is empty or not set",
+		"    headers: {X-A: {file: EMPTY}}\n":                                 "is empty",
+		"    headers: {X-A: {file: TOKEN, env: API_KEY}}\n":                   "{file: PATH} or {env: NAME}",
+		"    headers: {X-A: {flie: TOKEN}}\n":                                 "{file: PATH} or {env: NAME}",
+		"    headers: {X-A: 7}\n":                                             "{file: PATH} or {env: NAME}",
+		"    headers: {X-A: hunter2}\n":                                       "need hosts or base-url",
+		"    headers: {X-A: hunter2, x-a: hunter2}\n    hosts: [x.example]\n": "duplicate",
+		"    headers: {Webhook-Id: hunter2}\n    hosts: [x.example]\n":        "set by Belfry",
+		"    tls-ca: TOKEN\n":                                                 "no certificate",
+		"    tls-cert: CERT\n    hosts: [x.example]\n":                        "tls-cert and tls-key",
+		"    mode: both\n":                                                    "binary or structured",
+		"    permanent-statuses: [200]\n":                                     "300 to 599",
+		"    base-url: ftp://hunter2\n":                                       "base-url must be",
+		"    base-url: https://u:hunter2@x\n":                                 "credentials belong into headers",
+		"    subjects: [timers.>]\n":                                          "reserved",
+		"    hosts: [a/b]\n":                                                  "is not a host",
+	} {
+		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type Invoker interface {
 type Request struct {
 	// Service is the timer's.
 	Service string
-	// Target is timercallback as the user wrote it; it may hold credentials.
+	// Target is a nats: subject, or a URL, which may hold credentials.
 	Target string
 	// Event is the fired event with the timerattempt of this attempt. It is
 	// shared: invokers do not change it.
@@ -76,6 +76,7 @@ const (
 	ReasonConnection     Reason = "connection"        // no connection, or it broke
 	ReasonTLS            Reason = "tls"               // the certificate is not trusted, or TLS failed
 	ReasonAddressRefused Reason = "address_refused"   // the guard refused the resolved address
+	ReasonNotAllowed     Reason = "not_allowed"       // the configuration does not allow this subject or host
 	ReasonBadTarget      Reason = "bad_target"        // the callback cannot be called at all
 	ReasonNoResponders   Reason = "no_responders"     // nobody serves the NATS subject
 	ReasonServiceError   Reason = "service_error"     // an error header on the NATS reply

@@ -1,5 +1,5 @@
 // Package httpcall invokes callbacks over HTTP: one POST of the fired event, in
-// the binary content mode of the CloudEvents HTTP binding.
+// the binary or the structured content mode of the CloudEvents HTTP binding.
 //
 // # What it guarantees
 //
@@ -10,25 +10,31 @@
 // longer than Config.BodyWait after the headers came. The status decides; a body
 // that is too long or too slow is cut off and changes nothing.
 //
-// Credentials in the URL are sent as basic authentication and appear in no
-// error and no log.
+// Credentials in the URL are sent as basic authentication. Neither they nor the
+// configured headers appear in an error, a log, or the excerpt of an answer that
+// repeats them.
 //
 // # How an answer is judged
 //
 //	2xx                           success
-//	408, 425, 429, 5xx            retryable; Retry-After is honoured
+//	a status in Config.Permanent  permanent; by default 410 alone
 //	429, 503 with Retry-After     "not now": retryable, and the callee named when
-//	3xx                           permanent: the callback must name the final URL
-//	410 and every other status    permanent
+//	every other status            retryable; Retry-After is honoured
 //	time-out, broken connection   retryable
-//	TLS that cannot be trusted    retryable: certificates get repaired
-//	address refused by the guard  permanent
+//	TLS that cannot be trusted    retryable
+//	address refused by the guard  retryable
+//
+// A status such as 401, 404 or 302 often comes from a deployment or a rotated
+// credential, a refused address from a setting: each can be repaired while the
+// timer is retried, and a dead letter could not.
 //
 // # Signature
 //
 // With a secret every request carries webhook-id (the idempotency key),
 // webhook-timestamp and webhook-signature as Standard Webhooks says. What is
-// signed is id, timestamp and body: the ce- headers are not covered by it.
+// signed is id, timestamp and body. In structured mode the body is the whole event,
+// so the signature covers its id, source and type; in binary mode the ce- headers
+// are not covered.
 package httpcall
 
 import (
@@ -42,6 +48,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,13 +76,36 @@ type Config struct {
 	// Secrets sign each request; several while one is being replaced. Each is
 	// whsec_ and base64, 24 to 64 bytes of key.
 	Secrets []string
-	// TLS adds root certificates or a client certificate; nil for the system's.
+	// Structured sends the whole event as JSON in the body, instead of its data with
+	// the attributes in headers.
+	Structured bool
+	// Headers are added to every request, by canonical name; see CheckHeader. A value
+	// is a secret.
+	Headers map[string]string
+	// Permanent are the statuses, 300 to 599, that no later attempt changes; nil for
+	// DefaultPermanent.
+	Permanent []int
+	// TLS is the base of the configuration of TLS; nil for the system's.
 	TLS *tls.Config
+	// PEM adds certificates to TLS.
+	PEM PEM
 	// Resolver resolves names; nil for the system's.
 	Resolver *net.Resolver
 	// UserAgent defaults to "belfry".
 	UserAgent string
 }
+
+// PEM holds certificates in PEM form; an empty field adds nothing.
+type PEM struct {
+	// CA is trusted besides the system's authorities.
+	CA []byte
+	// Cert and Key are presented to servers that ask for a client certificate.
+	Cert, Key []byte
+}
+
+// DefaultPermanent is the default of Config.Permanent: 410 (Gone) is the only
+// status by which a callee says that the resource will not come back.
+func DefaultPermanent() []int { return []int{http.StatusGone} }
 
 // Defaults and bounds.
 const (
@@ -94,9 +124,13 @@ type Invoker struct {
 	cfg       Config
 	transport *http.Transport
 	signers   []*standardwebhooks.Webhook
+	// secrets are replaced in what callees answer.
+	secrets []string
 }
 
-// New makes an invoker. It refuses a malformed secret, without repeating it.
+// New makes an invoker. It refuses malformed secrets, headers, statuses and
+// certificates, without repeating what may be secret. Errors are of
+// schemas.CodeConfig.
 func New(cfg Config) (*Invoker, error) {
 	if cfg.MaxConns <= 0 {
 		cfg.MaxConns = DefaultMaxConns
@@ -121,11 +155,29 @@ func New(cfg Config) (*Invoker, error) {
 		}
 		i.signers = append(i.signers, w)
 	}
+	for name, value := range cfg.Headers {
+		if err := CheckHeader(name, value); err != nil {
+			return nil, err
+		}
+		i.secrets = append(i.secrets, secretsOf(value)...)
+	}
+	if cfg.Permanent == nil {
+		i.cfg.Permanent = DefaultPermanent()
+	}
+	for _, code := range cfg.Permanent {
+		if code < 300 || code > 599 {
+			return nil, schemas.Errorf(schemas.CodeConfig, "permanent status %d must be 300 to 599", code)
+		}
+	}
+	tlsConfig, err := cfg.tls()
+	if err != nil {
+		return nil, err
+	}
 	dialer := &net.Dialer{Timeout: cfg.DialTimeout, Control: cfg.Guard.control, Resolver: cfg.Resolver}
 	i.transport = &http.Transport{
 		Proxy:                  nil, // an environment's proxy would dial in our place, past the guard
 		DialContext:            dialer.DialContext,
-		TLSClientConfig:        cfg.TLS.Clone(),
+		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.DialTimeout,
 		ForceAttemptHTTP2:      true,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
@@ -136,6 +188,38 @@ func New(cfg Config) (*Invoker, error) {
 		DisableCompression:     true,
 	}
 	return i, nil
+}
+
+// tls is the configuration of TLS, nil for Go's default.
+func (c *Config) tls() (*tls.Config, error) {
+	out := c.TLS.Clone()
+	if len(c.PEM.CA)+len(c.PEM.Cert)+len(c.PEM.Key) == 0 {
+		return out, nil
+	}
+	if out == nil {
+		out = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if len(c.PEM.CA) > 0 {
+		roots := out.RootCAs
+		if roots == nil {
+			var err error
+			if roots, err = x509.SystemCertPool(); err != nil {
+				roots = x509.NewCertPool()
+			}
+		}
+		out.RootCAs = roots.Clone()
+		if !out.RootCAs.AppendCertsFromPEM(c.PEM.CA) {
+			return nil, schemas.Errorf(schemas.CodeConfig, "tls-ca holds no certificate in PEM form")
+		}
+	}
+	if len(c.PEM.Cert)+len(c.PEM.Key) > 0 {
+		pair, err := tls.X509KeyPair(c.PEM.Cert, c.PEM.Key)
+		if err != nil {
+			return nil, schemas.Errorf(schemas.CodeConfig, "tls-cert and tls-key: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
 }
 
 // newSigner checks a secret as strictly as Standard Webhooks asks.
@@ -166,6 +250,11 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	if bad != nil {
 		return *bad
 	}
+	secrets := i.secrets
+	if _, password, ok := req.BasicAuth(); ok && password != "" {
+		secrets = append(slices.Clip(secrets), secretsOf(req.Header.Get("Authorization"))...)
+		secrets = append(secrets, password)
+	}
 	// The transport is used without http.Client: no redirects, no cookies, and
 	// errors that do not quote the URL.
 	resp, err := i.transport.RoundTrip(req) //nolint:bodyclose // readBody closes it
@@ -174,23 +263,28 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	}
 	slow := time.AfterFunc(i.cfg.BodyWait, cancel)
 	defer slow.Stop()
-	excerpt := i.readBody(resp)
-	return judge(resp, excerpt, r)
+	excerpt := i.readBody(resp, secrets)
+	return i.judge(resp, excerpt, r)
 }
 
 // readBody reads up to the limit. Its errors do not matter: the status decides.
-func (i *Invoker) readBody(resp *http.Response) []byte {
+func (i *Invoker) readBody(resp *http.Response, secrets []string) []byte {
 	defer func() { _ = resp.Body.Close() }() // nothing is lost if closing fails
 	if resp.StatusCode == http.StatusSwitchingProtocols || resp.ContentLength == 0 {
 		return nil
 	}
-	buf := make([]byte, schemas.MaxOutcomeResponse)
+	// A secret that the excerpt's end would cut in two must be found as a whole.
+	size := schemas.MaxOutcomeResponse
+	for _, secret := range secrets {
+		size = max(size, schemas.MaxOutcomeResponse+len(secret))
+	}
+	buf := make([]byte, size)
 	n, err := io.ReadFull(resp.Body, buf)
 	if err == nil {
 		// The rest is read, up to the limit, so that the connection can serve again.
 		_, _ = io.CopyN(io.Discard, resp.Body, i.cfg.ReadLimit-int64(n))
 	}
-	return callback.Excerpt(buf[:n])
+	return callback.Excerpt(scrub(buf[:n], secrets))
 }
 
 // request builds the POST, or says why it cannot be built.
@@ -203,7 +297,11 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 	}
 	user := u.User
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
-	data := r.Event.Data()
+	data, err := i.body(r)
+	if err != nil {
+		bad := callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over HTTP: "+err.Error())
+		return nil, &bad
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))
 	if err != nil {
 		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(r.Target)+" cannot be called")
@@ -216,15 +314,32 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 	h := req.Header
 	h.Set("User-Agent", i.cfg.UserAgent)
 	h.Set("Idempotency-Key", r.Key)
-	if err := setEvent(h, r); err != nil {
+	if i.cfg.Structured {
+		h.Set("Content-Type", contentStructured)
+	} else if err := setEvent(h, r); err != nil {
 		bad := callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over HTTP: "+err.Error())
 		return nil, &bad
 	}
 	for k, v := range r.Trace {
 		h.Set(k, headerSafe(v))
 	}
+	for k, v := range i.cfg.Headers {
+		h[k] = []string{v}
+	}
 	i.sign(h, r, data)
 	return req, nil
+}
+
+// contentStructured is the content type of structured mode, HTTP binding 3.2.1.
+const contentStructured = "application/cloudevents+json; charset=utf-8"
+
+// body is what is sent, and signed.
+func (i *Invoker) body(r callback.Request) ([]byte, error) {
+	if !i.cfg.Structured {
+		return r.Event.Data(), nil
+	}
+	_, data, err := schemas.EncodeEvent(*r.Event, schemas.ModeStructured)
+	return data, err
 }
 
 // setEvent writes the attributes as the HTTP binding says (version 1.0.2,
@@ -253,22 +368,9 @@ func setEvent(h http.Header, r callback.Request) error {
 		if err != nil {
 			return fmt.Errorf("attribute %s: %w", name, err)
 		}
-		if name == schemas.AttrCallback {
-			s = stripUser(s) // the callee gets its credentials as basic authentication, once
-		}
 		set(name, s)
 	}
 	return nil
-}
-
-// stripUser removes user and password from a URL.
-func stripUser(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.User == nil {
-		return s
-	}
-	u.User = nil
-	return u.String()
 }
 
 // percentEncode encodes what the HTTP binding says must be encoded in a header:
@@ -326,7 +428,7 @@ func (i *Invoker) sign(h http.Header, r callback.Request, data []byte) {
 }
 
 // judge turns an answer into an outcome.
-func judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Outcome {
+func (i *Invoker) judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Outcome {
 	code := resp.StatusCode
 	if code >= 200 && code < 300 {
 		return callback.Outcome{Success: true, Code: int32(code), Response: excerpt}
@@ -335,24 +437,22 @@ func judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Out
 	if t := http.StatusText(code); t != "" {
 		text += " (" + t + ")"
 	}
-	var out callback.Outcome
-	switch {
-	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests:
-		out = callback.Retry(callback.ReasonStatus, text)
-		if d, ok := callback.RetryAfter(resp.Header.Get("Retry-After"), resp.Header.Get("Date"), r.NowMs); ok {
-			out.RetryAfter = d
-			if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
-				out.NotNow, out.Reason = true, callback.ReasonRetryLater
-			}
-		}
-	case code >= 300 && code < 400:
+	reason := callback.ReasonStatus
+	if code >= 300 && code < 400 {
+		reason = callback.ReasonRedirect
 		text += ": redirects are not followed"
 		if to := resp.Header.Get("Location"); to != "" {
 			text += "; timercallback must name the final URL, not one that redirects to " + schemas.RedactURL(to)
 		}
-		out = callback.Permanent(callback.ReasonRedirect, text)
-	default:
-		out = callback.Permanent(callback.ReasonStatus, text)
+	}
+	out := callback.Retry(reason, text)
+	if slices.Contains(i.cfg.Permanent, code) {
+		out = callback.Permanent(reason, text)
+	} else if d, ok := callback.RetryAfter(resp.Header.Get("Retry-After"), resp.Header.Get("Date"), r.NowMs); ok {
+		out.RetryAfter = d
+		if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+			out.NotNow, out.Reason = true, callback.ReasonRetryLater
+		}
 	}
 	out.Code, out.Response = int32(code), excerpt
 	return out
@@ -362,7 +462,7 @@ func judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Out
 func failure(ctx context.Context, r callback.Request, err error) callback.Outcome {
 	var blocked *BlockedError
 	if errors.As(err, &blocked) {
-		return callback.Permanent(callback.ReasonAddressRefused, blocked.Error())
+		return callback.Retry(callback.ReasonAddressRefused, blocked.Error())
 	}
 	target := schemas.RedactURL(r.Target)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

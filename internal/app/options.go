@@ -10,7 +10,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions"
-	"github.com/belfryio/belfry/functions/httpcall"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
@@ -106,8 +105,8 @@ type Options struct {
 	// ServiceIdle is after how long without an event a service loses its consumers,
 	// until its next timer; default 7 days, negative for never.
 	ServiceIdle time.Duration
-	// Services holds settings of single services.
-	Services map[string]functions.ServiceConfig
+	// Callbacks are the settings of callbacks that Reconfigure replaces.
+	Callbacks functions.Settings
 
 	// SecretFiles are further files that hold secrets, such as the config file. The
 	// node warns about each that every user of the host can read, and about Creds, the
@@ -226,15 +225,8 @@ func (o *Options) validate() error {
 	if o.Concurrency < 0 || o.TotalConcurrency < 0 {
 		return badConfig("concurrency is %d and total-concurrency %d; they must be 1 or more", o.Concurrency, o.TotalConcurrency)
 	}
-	for svc, c := range o.Services {
-		if !schemas.ValidService(svc) {
-			return badConfig("service %.80q must be 1 to %d letters, digits, '-' or '_'", svc, schemas.MaxServiceLength)
-		}
-		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets})
-		if err != nil {
-			return badConfig("service %s: %w", svc, err)
-		}
-		i.Close()
+	if err := o.Callbacks.Check(); err != nil {
+		return err
 	}
 	if !o.embedded() {
 		return nil

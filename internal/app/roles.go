@@ -157,7 +157,7 @@ func (a *App) makeRoles() (err error) {
 		a.roles.functions, err = functions.New(functions.Options{
 			Store: a.store, Conn: a.nc, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
 			Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
-			StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Services: a.o.Services, UserAgent: "belfry/" + a.o.Version,
+			StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
 			AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
 		})
 		if err != nil {
@@ -166,7 +166,7 @@ func (a *App) makeRoles() (err error) {
 	}
 	if a.o.runs(RoleRouter) {
 		a.roles.router, err = router.New(router.Options{
-			Store: a.store, Time: a.time, Limits: a.o.Limits, Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
+			Store: a.store, Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(), Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
 			Log: a.component("router"), Registerer: a.reg,
 		})
 	}

@@ -79,9 +79,9 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 			}
 		}},
 		{svc: "refused", callback: "http://" + closedPort(t), extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "connection"},
-		{svc: "redirect", callback: redirect.url, state: schemas.StateFail, attempts: 1, code: 302, reason: "redirect"},
-		{svc: "redirect-loopback", callback: loopback.url, state: schemas.StateFail, attempts: 1, code: 307, reason: "redirect"},
-		{svc: "metadata", callback: "http://169.254.169.254/latest/meta-data/", state: schemas.StateFail, attempts: 1, reason: "address_refused"},
+		{svc: "redirect", callback: redirect.url, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, code: 302, reason: "redirect"},
+		{svc: "redirect-loopback", callback: loopback.url, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, code: 307, reason: "redirect"},
+		{svc: "metadata", callback: "http://169.254.169.254/latest/meta-data/", extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "address_refused"},
 		{svc: "flood", callback: flood.url, state: schemas.StateSuccess, attempts: 1, code: 200},
 		{svc: "gone", callback: gone.url, state: schemas.StateFail, attempts: 1, code: 410, reason: "http_status"},
 		{svc: "nobody", callback: "nats:nobody.listens", extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "no_responders"},

@@ -1,0 +1,234 @@
+package functions
+
+import (
+	"bytes"
+	"maps"
+	"net/url"
+	"slices"
+	"sync/atomic"
+
+	"github.com/belfryio/belfry/functions/httpcall"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Settings are the part of Options that Reconfigure replaces while callbacks run.
+type Settings struct {
+	// Subjects and Hosts are what callbacks may call, for services that do not have
+	// their own; see schemas.CallbackRules. nil allows all.
+	Subjects, Hosts []string
+	// Services holds settings of single services, by name.
+	Services map[string]ServiceConfig
+}
+
+// ServiceConfig holds the settings of one service.
+type ServiceConfig struct {
+	// Concurrency overrides Options.Concurrency; 0 does not.
+	Concurrency int
+	// Subjects replaces Settings.Subjects, unless it is nil.
+	Subjects []string
+	// Hosts replaces Settings.Hosts, unless it is nil. A service with Headers or a
+	// client certificate must have Hosts or a BaseURL, because its credentials would
+	// otherwise go to any host that a timer names.
+	Hosts []string
+	// BaseURL resolves callbacks that are a path, and is always an allowed host.
+	BaseURL *url.URL
+	// Secrets sign HTTP callbacks (whsec_…); more than one while rotating.
+	Secrets []string
+	// Headers are sent with HTTP callbacks, by canonical name. A value is a secret.
+	Headers map[string]string
+	// Mode is how events are sent over HTTP.
+	Mode Mode
+	// PermanentStatuses are the HTTP statuses after which no attempt follows; nil
+	// for httpcall.DefaultPermanent.
+	PermanentStatuses []int
+	// PEM adds a private CA and a client certificate to HTTP callbacks.
+	PEM httpcall.PEM
+}
+
+// Mode is the content mode of HTTP callbacks.
+type Mode string
+
+// The content modes.
+const (
+	// ModeDefault is ModeStructured for a service with a secret, else ModeBinary.
+	ModeDefault    Mode = ""
+	ModeBinary     Mode = "binary"
+	ModeStructured Mode = "structured"
+)
+
+func (c *ServiceConfig) structured() bool {
+	return c.Mode == ModeStructured || c.Mode == ModeDefault && len(c.Secrets) > 0
+}
+
+// credentials reports whether requests carry something that must not reach hosts
+// that the operator has not named.
+func (c *ServiceConfig) credentials() bool { return len(c.Headers) > 0 || len(c.PEM.Cert) > 0 }
+
+func (c *ServiceConfig) equal(o *ServiceConfig) bool {
+	return c.Concurrency == o.Concurrency && c.Mode == o.Mode && slices.Equal(c.Secrets, o.Secrets) && maps.Equal(c.Headers, o.Headers) &&
+		equalLists(c.PermanentStatuses, o.PermanentStatuses) &&
+		bytes.Equal(c.PEM.CA, o.PEM.CA) && bytes.Equal(c.PEM.Cert, o.PEM.Cert) && bytes.Equal(c.PEM.Key, o.PEM.Key)
+}
+
+// equalLists compares lists of which nil means another thing than empty.
+func equalLists[T comparable](a, b []T) bool { return slices.Equal(a, b) && (a == nil) == (b == nil) }
+
+func equalRules(a, b *schemas.CallbackRules) bool {
+	text := func(u *url.URL) string {
+		if u == nil {
+			return ""
+		}
+		return u.String()
+	}
+	return equalLists(a.Subjects, b.Subjects) && equalLists(a.Hosts, b.Hosts) && a.HTTPSOnly == b.HTTPSOnly && text(a.BaseURL) == text(b.BaseURL)
+}
+
+// rules are those of a service with configuration c.
+func (s *Settings) rules(c *ServiceConfig) schemas.CallbackRules {
+	r := schemas.CallbackRules{Subjects: s.Subjects, Hosts: s.Hosts, BaseURL: c.BaseURL, HTTPSOnly: len(c.Headers) > 0}
+	if c.Subjects != nil {
+		r.Subjects = c.Subjects
+	}
+	switch {
+	case c.Hosts != nil:
+		r.Hosts = c.Hosts
+	case c.credentials():
+		r.Hosts = []string{}
+	}
+	if c.BaseURL != nil && r.Hosts != nil {
+		r.Hosts = append(slices.Clip(r.Hosts), schemas.HostPatternOf(c.BaseURL))
+	}
+	return r
+}
+
+// Policy is what callbacks of each service may call, for a router.
+func (s *Settings) Policy() *schemas.CallbackPolicy {
+	p := &schemas.CallbackPolicy{Common: s.rules(&ServiceConfig{}), Services: make(map[string]schemas.CallbackRules, len(s.Services))}
+	for name, c := range s.Services {
+		p.Services[name] = s.rules(&c)
+	}
+	return p
+}
+
+// Check reports what is wrong with the settings. Errors are of schemas.CodeConfig
+// and hold no secrets.
+func (s Settings) Check() error {
+	for _, name := range slices.Sorted(maps.Keys(s.Services)) {
+		c := s.Services[name]
+		if !schemas.ValidService(name) {
+			return schemas.Errorf(schemas.CodeConfig, "service %.80q must be 1 to %d letters, digits, '-' or '_'", name, schemas.MaxServiceLength)
+		}
+		if c.Concurrency < 0 {
+			return schemas.Errorf(schemas.CodeConfig, "service %s: concurrency is %d; it must be 1 or more", name, c.Concurrency)
+		}
+		if c.Mode != ModeDefault && c.Mode != ModeBinary && c.Mode != ModeStructured {
+			return schemas.Errorf(schemas.CodeConfig, "service %s: mode %.40q is not binary or structured", name, string(c.Mode))
+		}
+		if err := checkPatterns("", c.Subjects, c.Hosts); err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
+		}
+		if err := c.checkBaseURL(); err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
+		}
+		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets, Headers: c.Headers, Permanent: c.PermanentStatuses, PEM: c.PEM})
+		if err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
+		}
+		i.Close()
+	}
+	return checkPatterns("callback-", s.Subjects, s.Hosts)
+}
+
+func checkPatterns(prefix string, subjects, hosts []string) error {
+	for _, p := range subjects {
+		if err := schemas.CheckSubjectPattern(p); err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "%ssubjects: %w", prefix, err)
+		}
+	}
+	for _, p := range hosts {
+		if err := schemas.CheckHostPattern(p); err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "%shosts: %w", prefix, err)
+		}
+	}
+	return nil
+}
+
+func (c *ServiceConfig) checkBaseURL() error {
+	u := c.BaseURL
+	switch {
+	case u == nil && c.Hosts == nil && c.credentials():
+		return schemas.Errorf(schemas.CodeConfig, "headers and tls-cert need hosts or base-url: without them a timer could send these credentials to any host")
+	case u == nil:
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Opaque != "":
+		return schemas.Errorf(schemas.CodeConfig, "base-url must be https://host/path or http://host/path")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return schemas.Errorf(schemas.CodeConfig, "base-url has a user, a query or a fragment; credentials belong into headers")
+	}
+	return nil
+}
+
+// calling is what the callbacks of one service are made with. A callback uses one
+// calling from its beginning to its end.
+type calling struct {
+	config ServiceConfig
+	rules  schemas.CallbackRules
+	http   *httpcall.Invoker
+}
+
+func (f *Functions) newCalling(c ServiceConfig, rules schemas.CallbackRules) (*calling, error) {
+	h, err := httpcall.New(httpcall.Config{
+		Guard:    httpcall.Guard{AllowLoopback: f.o.AllowLoopback, AllowPrivate: f.o.AllowPrivate, AllowPrefixes: f.o.AllowPrefixes},
+		MaxConns: f.limitOf(c), ReadLimit: f.o.ReadLimit, Secrets: c.Secrets, Structured: c.structured(), Headers: c.Headers,
+		Permanent: c.PermanentStatuses, TLS: f.o.TLS, PEM: c.PEM, Resolver: f.o.Resolver, UserAgent: f.o.UserAgent,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &calling{config: c, rules: rules, http: h}, nil
+}
+
+// limitOf is how many callbacks of a service with this configuration run at once.
+func (f *Functions) limitOf(c ServiceConfig) int {
+	if c.Concurrency > 0 {
+		return c.Concurrency
+	}
+	return f.o.Concurrency
+}
+
+// Reconfigure replaces the settings. Callbacks that run go on with those that they
+// began with; every callback that begins later has the new ones. On an error, which
+// is of schemas.CodeConfig, nothing has changed.
+func (f *Functions) Reconfigure(s Settings) error {
+	if err := s.Check(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := map[*service]*calling{}
+	for name, svc := range f.services {
+		c := s.Services[name]
+		rules, now := s.rules(&c), svc.calling.Load()
+		if c.equal(&now.config) && equalRules(&rules, &now.rules) {
+			continue
+		}
+		n, err := f.newCalling(c, rules)
+		if err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
+		}
+		next[svc] = n
+	}
+	f.settings = s
+	for svc, n := range next {
+		old := svc.calling.Swap(n)
+		old.http.Close()
+		limit := f.limitOf(n.config)
+		svc.limit.Store(int64(limit))
+		f.places.resize(svc.seat, limit)
+	}
+	return nil
+}
+
+// limit is how many callbacks of a service run at once.
+type limit struct{ atomic.Int64 }
+
+func (l *limit) n() int { return int(l.Load()) }

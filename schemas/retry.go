@@ -1,0 +1,65 @@
+package schemas
+
+import "time"
+
+// minRetryDelay is the shortest delay for an event that names no backoff that can be
+// read.
+const minRetryDelay = time.Millisecond
+
+// RetryDelay is the delay after failed attempt n, n ≥ 1: first, doubled each time, at
+// most limit. Jitter comes on top of it. A limit of 0 or less is DefaultBackoffTo.
+func RetryDelay(first, limit time.Duration, n uint32) time.Duration {
+	first = max(first, minRetryDelay)
+	if limit <= 0 {
+		limit = max(first, DefaultBackoffTo)
+	}
+	d := first
+	for ; n > 1 && d < limit; n-- {
+		if d > limit/2 {
+			return limit
+		}
+		d *= 2
+	}
+	return min(d, limit)
+}
+
+// RetrySpan is the sum of the delays after failed attempts from to to-1, without
+// jitter: the least time from attempt from to attempt to. It does not overflow.
+func RetrySpan(first, limit time.Duration, from, to uint32) time.Duration {
+	const most = 1<<63 - 1
+	var sum time.Duration
+	for n := max(from, 1); n < to; n++ {
+		d := RetryDelay(first, limit, n)
+		if d == RetryDelay(first, limit, n+1) { // the cap: the rest is equal
+			rest := time.Duration(to - n)
+			if d > 0 && rest > (most-sum)/d {
+				return most
+			}
+			return sum + rest*d
+		}
+		sum += d
+	}
+	return sum
+}
+
+// retryUntilMs is the earliest time of the last attempt of a record that waits for
+// the next one, 0 if that cannot be told. The policy is in the event's attributes.
+func (r *Record) retryUntilMs() int64 {
+	if r.State != StateRetrying || r.NextMs == 0 || r.Body.Mode == ModeNone {
+		return 0
+	}
+	hdr := r.Body.header(1)
+	if r.Body.Mode == ModeStructured {
+		hdr[headerContentType] = []string{contentStructured}
+	}
+	p, err := take(hdr, r.Body.Data)
+	if err != nil {
+		return 0
+	}
+	spec, err := p.spec(Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62, accepted: true})
+	if err != nil {
+		return 0
+	}
+	// The next attempt is number Attempt+1.
+	return r.NextMs + RetrySpan(spec.BackoffFirst, spec.BackoffTo, r.Attempt+1, r.MaxAttempt).Milliseconds()
+}
