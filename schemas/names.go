@@ -45,6 +45,8 @@ const (
 
 // Headers that Belfry sets beside CloudEvents' own.
 const (
+	// HeaderPrefix begins the names of all of them.
+	HeaderPrefix = "Belfry-"
 	// HeaderClaim rides on fired and retry messages and tells functions which
 	// revision of which record it concludes; see Claim.
 	HeaderClaim = "Belfry-Claim"
@@ -56,6 +58,15 @@ const (
 	HeaderError     = "Belfry-Error"
 	// HeaderOriginalSequence is the sequence that a rejected add had in StreamAdd.
 	HeaderOriginalSequence = "Belfry-Add-Sequence"
+	// HeaderEnclosed is on a dead letter or a rejection that does not fit a message as
+	// it is. Its data is then the message as NATS sends it: the header block, of as
+	// many bytes as this header says, and then the data.
+	HeaderEnclosed = "Belfry-Enclosed"
+	// HeaderParts is on an enclosed letter that was cut into parts: the sequences of
+	// the other parts, in order and separated by commas, whose data follow its own.
+	// HeaderPart is on those: 1, 2, …
+	HeaderParts = "Belfry-Parts"
+	HeaderPart  = "Belfry-Part"
 )
 
 // MaxServiceLength bounds a service name, in bytes.

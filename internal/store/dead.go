@@ -26,7 +26,8 @@ type DeadPage struct {
 	Cursor  string
 }
 
-// DeadList pages through dead letters in the order in which they died. The work
+// DeadList pages through dead letters in the order in which they died, each as
+// it was before it was enclosed or cut; see OpenLetter. The work
 // of one call is bounded like List's.
 func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	after, limit, err := pageOf(q.Cursor, q.Limit, "dead.list")
@@ -52,7 +53,13 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 				return page, nil
 			}
 			after = m.Sequence
+			if IsLetterPart(m) {
+				continue
+			}
 			if q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".") {
+				if m, err = s.open(ctx, schemas.StreamDead, m); err != nil {
+					return DeadPage{}, err
+				}
 				page.Letters = append(page.Letters, m)
 			}
 		}
@@ -80,7 +87,8 @@ type RejectedPage struct {
 	Cursor string
 }
 
-// RejectedList pages through the refused adds that are still kept.
+// RejectedList pages through the refused adds that are still kept, each as it was
+// before it was enclosed or cut; see OpenLetter.
 func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage, error) {
 	after, limit, err := pageOf(q.Cursor, q.Limit, "rejected.list")
 	if err != nil {
@@ -98,6 +106,12 @@ func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage
 				return page, nil
 			}
 			after = m.Sequence
+			if IsLetterPart(m) {
+				continue
+			}
+			if m, err = s.open(ctx, schemas.StreamRejected, m); err != nil {
+				return RejectedPage{}, err
+			}
 			page.Adds = append(page.Adds, m)
 		}
 		if more == 0 || len(msgs) == 0 {
@@ -122,24 +136,55 @@ func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err 
 	return after, rows, nil
 }
 
-// DeadGet reads one dead letter from the stream's leader by its sequence.
+// DeadGet reads one dead letter from the stream's leader by its sequence, as it was
+// before it was enclosed or cut.
 func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
+	m, err := s.letterMsg(ctx, schemas.StreamDead, seq)
+	if err != nil {
+		return nil, err
+	}
+	return s.open(ctx, schemas.StreamDead, m)
+}
+
+// letterMsg reads one message of a stream of letters.
+func (s *Store) letterMsg(ctx context.Context, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	st, err := s.findStream(ctx, schemas.StreamDead)
+	st, err := s.findStream(ctx, stream)
 	if err != nil {
-		return nil, mapError("look up "+schemas.StreamDead, err)
+		return nil, mapError("look up "+stream, err)
 	}
 	m, err := st.GetMsg(ctx, seq)
 	if err != nil {
-		return nil, mapError(fmt.Sprintf("read dead letter %d", seq), err)
+		return nil, mapError(fmt.Sprintf("read message %d of %s", seq, stream), err)
 	}
 	return m, nil
 }
 
-// DeadDelete removes a dead letter that was replayed, and counts it. A letter
-// that is gone already is no error and is not counted.
+// DeadDelete removes a dead letter that was replayed, with all its parts, and counts
+// the messages. A letter that is gone already is no error and is not counted. The
+// first part goes last: a delete that is cut off can be repeated.
 func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
+	m, err := s.letterMsg(ctx, schemas.StreamDead, seq)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	parts, err := LetterParts(m)
+	if err != nil {
+		return err
+	}
+	for _, part := range parts {
+		if err := s.deadDelete(ctx, part); err != nil {
+			return err
+		}
+	}
+	return s.deadDelete(ctx, seq)
+}
+
+func (s *Store) deadDelete(ctx context.Context, seq uint64) error {
 	var r struct {
 		Error *jetstream.APIError `json:"error"`
 	}

@@ -20,12 +20,30 @@ const (
 	codeStorageExceeded   = 10047
 	codeMemoryExceeded    = 10028
 	codeNoMessage         = 10037
-	codeTooLarge          = 10054
+	codeTooLarge          = 10054 // the stream's max_msg_size
+	codeHeaderTooLarge    = 10097 // schemas.MaxHeaderBytes
 	codeSeqNotFound       = 10043
 	codeDeleteFailed      = 10057
 	codeConsumerNotFound  = 10014
 	codeNoPeers           = 10005 // no server of the cluster can take it
 )
+
+// messageTooLarge is what nats-server says with codeStoreFailed of a message that its
+// storage cannot hold, whatever room there is.
+const messageTooLarge = "message too large"
+
+// Permanent reports whether an error of a write or a publish is about the message
+// itself: JetStream refuses it, and will refuse it the next time, too. What a change
+// outside of the message can end is not permanent: a full stream or disk, a stream
+// that is missing, a leader that is, a lost connection, a lost compare-and-set.
+//
+// These are (nats-server 2.15.2): error 10097, more than 65,535 bytes of headers;
+// 10054, over the stream's max_msg_size; 10077 with "message too large"; and
+// nats.go's own ErrMaxPayload, over the server's max_payload, and ErrBadHeaderMsg, a
+// header name that it does not send.
+func Permanent(err error) bool {
+	return schemas.CodeOf(err) == schemas.CodeTooLarge || errors.Is(err, nats.ErrBadHeaderMsg)
+}
 
 // apiError maps a JetStream error to one of the errors of the package comment.
 func apiError(op string, err *jetstream.APIError) error {
@@ -40,9 +58,14 @@ func apiError(op string, err *jetstream.APIError) error {
 		}
 	case codeTooLarge:
 		return schemas.Errorf(schemas.CodeTooLarge, "%s: over the stream's limit of a message (%w)", op, err)
+	case codeHeaderTooLarge:
+		return schemas.Errorf(schemas.CodeTooLarge, "%s: over JetStream's limit of %d bytes of headers (%w)", op, schemas.MaxHeaderBytes, err)
 	case codeResources, codeStorageExceeded, codeMemoryExceeded:
 		return schemas.Errorf(schemas.CodeStoreFull, "%s: JetStream is out of storage (%w): raise its limit, or the stream's, or shorten the retention", op, err)
 	case codeStoreFailed:
+		if strings.Contains(err.Description, messageTooLarge) {
+			return schemas.Errorf(schemas.CodeTooLarge, "%s: over the limit of JetStream's file storage (%w)", op, err)
+		}
 		if strings.Contains(err.Description, "maximum") {
 			return schemas.Errorf(schemas.CodeStoreFull, "%s: the stream is full (%w): raise its byte limit, or shorten the retention", op, err)
 		}
@@ -66,6 +89,8 @@ func mapError(op string, err error) error {
 		return apiError(op, api)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return schemas.Errorf(schemas.CodeTooLarge, "%s: over the server's max_payload (%w)", op, err)
+	case errors.Is(err, nats.ErrBadHeaderMsg):
+		return schemas.Errorf(schemas.CodeInvalidEvent, "%s: NATS clients do not send the name of one of its headers (%w)", op, err)
 	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrKeyNotFound):
 		return schemas.ErrNotFound
 	case errors.Is(err, nats.ErrConnectionClosed):

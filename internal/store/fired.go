@@ -13,11 +13,11 @@ import (
 )
 
 // FiredSince reports which of the message ids were published on the subjects (of
-// TIMERS_FIRED and TIMERS_RETRY) since the time. It reads every message from then
+// TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD) since the time. It reads every message from then
 // on, so it is for recovery and audits, where there is little to read.
 func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
-	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix} {
+	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix} {
 		var filter []string
 		for _, sub := range subjects {
 			if strings.HasPrefix(sub, prefix) {

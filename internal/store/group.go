@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -18,9 +19,10 @@ import (
 // the streams in turns. So the size of a batch follows from the load: it is what
 // came while the other streams had their turn.
 //
-// A batch that is refused, because one of its writes lost a compare-and-set or is
-// a duplicate, has had no effect: it is halved until the one is found, and that
-// one's answer is its own.
+// A batch that is refused, because one of its writes lost a compare-and-set, is a
+// duplicate or is too large, has had no effect: it is halved until the one is found,
+// and that one's answer is its own. A write that the client itself refuses is known at
+// once; the others of its batch are sent again.
 const (
 	groupSingles = 12
 	groupMin     = 32   // writes that are worth a batch
@@ -294,6 +296,10 @@ func (gs *groups) commit(g *group, ws []write) {
 	for i, w := range ws[:last] {
 		if err := gs.pub.nc.PublishMsg(&nats.Msg{Subject: w.subject, Header: batchHeader(w.hdr, id, i+1, false), Data: w.data}); err != nil {
 			// Nothing is committed without the last message.
+			if Permanent(mapError(w.op, err)) {
+				gs.without(g, ws, i, err, end)
+				return
+			}
 			gs.finish(g, nil)
 			end()
 			gs.answer(ws, err)
@@ -334,8 +340,30 @@ func (gs *groups) finish(g *group, again [][]write) bool {
 	return true
 }
 
+// without sends a batch again without the write that the client refuses for good,
+// which is answered.
+func (gs *groups) without(g *group, ws []write, refused int, err error, end func()) {
+	var rest [][]write
+	for _, part := range [][]write{ws[:refused:refused], ws[refused+1:]} {
+		if len(part) > 0 {
+			rest = append(rest, part)
+		}
+	}
+	again := gs.finish(g, rest)
+	end()
+	gs.answer(ws[refused:refused+1], err)
+	if !again {
+		gs.answer(flatten(rest), nats.ErrConnectionClosed)
+	}
+}
+
 func (gs *groups) committed(g *group, ws []write, a ack, err error, end func()) {
 	n := len(ws)
+	if a.Error == nil && Permanent(err) {
+		// The client has refused the last write; no answer has come from the server.
+		gs.without(g, ws, n-1, errors.Unwrap(err), end)
+		return
+	}
 	if err != nil && a.Error != nil {
 		// Refused as a whole. Both halves go before anything else.
 		again := gs.finish(g, [][]write{ws[: n/2 : n/2], ws[n/2:]})

@@ -319,7 +319,12 @@ func (s *Store) publishNow(m Msg, done func(seq uint64, duplicate bool, err erro
 		}
 		hdr[jetstream.MsgIDHeader] = []string{m.MsgID}
 	}
-	answer := func(a ack, err error) { done(a.Seq, a.Duplicate, err) }
+	answer := func(a ack, err error) {
+		if Permanent(err) {
+			err = schemas.Errorf(schemas.CodeOf(err), "%w: the message has %d bytes of headers and %d of data", err, schemas.HeaderBytes(hdr), len(m.Data))
+		}
+		done(a.Seq, a.Duplicate, err)
+	}
 	op := "publish " + m.Subject
 	switch {
 	case strings.HasPrefix(m.Subject, schemas.SubjectFiredPrefix):

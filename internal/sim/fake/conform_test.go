@@ -39,7 +39,7 @@ func open(t testing.TB, change ...func(*store.Config)) *local {
 	l := &local{changed: make(chan struct{})}
 	l.server = fake.NewServer(fake.Config{
 		Geometry: cfg.Geometry, IndexKeep: cfg.IndexKeep, DedupWindow: cfg.DedupWindow, FiredMaxAge: cfg.FiredMaxAge, Retention: cfg.Retention,
-		ShareIndex: true,
+		ShareIndex: true, MaxMessage: cfg.MaxPayload,
 	}, func(string) (int64, int64) {
 		now := time.Now().UnixNano()
 		return now, now

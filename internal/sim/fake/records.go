@@ -51,6 +51,9 @@ func (m *message) named() []schemas.TimerID {
 func (c *Client) record(w store.Write, rev *uint64) func(uint64) error {
 	rec := copyOf(w.Record)
 	return func(uint64) (err error) {
+		if err := c.s.refusesRecord(rec); err != nil {
+			return err
+		}
 		*rev, err = c.s.shards[c.s.cfg.Geometry.Shard(w.ID)].put(&message{key: recordKey(w.ID), rec: rec}, &w.Rev, w.TTL)
 		return err
 	}

@@ -21,6 +21,9 @@ type Config struct {
 	// MaxExact is how many messages one direct get answers: 1,000 in JetStream,
 	// less to make a simulation page through small ticks.
 	MaxExact int
+	// MaxMessage is the size of the largest message that is stored, headers and data,
+	// in bytes: 1 MiB if it is 0.
+	MaxMessage int
 	// ShareIndex makes every other entry of an index that may be shared name a
 	// second timer.
 	ShareIndex bool
@@ -44,6 +47,9 @@ type Server struct {
 func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Server {
 	if cfg.MaxExact == 0 {
 		cfg.MaxExact = defaultMaxExact
+	}
+	if cfg.MaxMessage == 0 {
+		cfg.MaxMessage = store.DefaultMaxPayload
 	}
 	s := &Server{cfg: cfg, streams: map[string]*stream{}}
 	s.now = func() (int64, int64) { return now(StreamClock) }

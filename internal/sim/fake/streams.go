@@ -44,6 +44,9 @@ func (c *Client) publishing(m store.Msg, seq *uint64, duplicate *bool) (Request,
 	}
 	st := c.s.streams[name]
 	return Request{Stream: name, Steps: []func(uint64) error{func(uint64) error {
+		if err := c.s.refusesMsg(m); err != nil {
+			return err
+		}
 		*seq, *duplicate = st.publish(eventOf(m))
 		return nil
 	}}}, nil
@@ -73,7 +76,7 @@ func (c *Client) PublishAsync(m store.Msg, done func(seq uint64, duplicate bool,
 // is read by a consumer, which may be at a replica.
 func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
-	for _, name := range [...]string{schemas.StreamFired, schemas.StreamRetry} {
+	for _, name := range [...]string{schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
 		var filter []string
 		for _, sub := range subjects {
 			if streamOf(sub) == name {
@@ -85,7 +88,7 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 		}
 		st := c.s.streams[name]
 		var newest uint64
-		if name == schemas.StreamFired {
+		if name != schemas.StreamRetry {
 			var err error
 			newest, err = c.newest(ctx, name, func(m *message) bool { return slices.Contains(filter, m.subject) && m.at >= since.UnixNano() })
 			if err != nil {
@@ -99,7 +102,7 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 			// From the first message of that time on, as a consumer starts; a work
 			// queue is read as a whole.
 			from := 0
-			if name == schemas.StreamFired {
+			if name != schemas.StreamRetry {
 				if from = slices.IndexFunc(st.log, func(m *message) bool { return st.alive(m) && m.at >= since.UnixNano() }); from < 0 {
 					return nil
 				}
@@ -271,8 +274,8 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 				return nil
 			}
 			after = m.seq
-			if q.TimerID.IsZero() || strings.HasPrefix(m.msgID, q.TimerID.String()+".") {
-				page.Letters = append(page.Letters, raw(m))
+			if m := raw(m); !store.IsLetterPart(m) && (q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".")) {
+				page.Letters = append(page.Letters, st.open(m))
 			}
 		}
 		return nil
@@ -330,19 +333,33 @@ func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store
 // DeadGet reads one dead letter from the leader.
 func (c *Client) DeadGet(ctx context.Context, seq uint64) (letter *jetstream.RawStreamMsg, err error) {
 	err = c.leader(ctx, schemas.StreamDead, func() error {
-		m := c.s.streams[schemas.StreamDead].bySeq(seq)
+		st := c.s.streams[schemas.StreamDead]
+		m := st.bySeq(seq)
 		if m == nil {
 			return schemas.ErrNotFound
 		}
-		letter = raw(m)
+		letter = st.open(raw(m))
 		return nil
 	})
 	return letter, err
 }
 
-// DeadDelete removes a dead letter; one that is gone already is no error.
+// DeadDelete removes a dead letter with its parts; one that is gone already is no
+// error.
 func (c *Client) DeadDelete(ctx context.Context, seq uint64) error {
-	return c.leader(ctx, schemas.StreamDead, func() error { return c.s.Remove(schemas.StreamDead, seq) })
+	return c.leader(ctx, schemas.StreamDead, func() error {
+		m := c.s.streams[schemas.StreamDead].bySeq(seq)
+		if m == nil {
+			return nil
+		}
+		parts, err := store.LetterParts(raw(m))
+		for _, part := range append(parts, seq) {
+			if err == nil {
+				err = c.s.Remove(schemas.StreamDead, part)
+			}
+		}
+		return err
+	})
 }
 
 // Remove takes a message out of a stream: a delete, or the acknowledgement of a

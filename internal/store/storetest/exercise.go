@@ -59,6 +59,14 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		t.Parallel()
 		dedupWindow(t, open(t, func(c *store.Config) { c.DedupWindow = time.Second }))
 	})
+	t.Run("Refusals", func(t *testing.T) {
+		t.Parallel()
+		refusals(t, open(t, func(c *store.Config) { c.MaxPayload = smallMessage }))
+	})
+	t.Run("Letters", func(t *testing.T) {
+		t.Parallel()
+		letters(t, open(t, func(c *store.Config) { c.MaxPayload = smallMessage }))
+	})
 	t.Run("IndexExpiry", func(t *testing.T) {
 		t.Parallel()
 		indexExpiry(t, open(t, func(c *store.Config) { c.IndexKeep = time.Second }))

@@ -31,6 +31,8 @@ type Store interface {
 	LastSeq(ctx context.Context, shard int) (uint64, error)
 	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
 	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
+	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
+	MaxMessage() int
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	FiredFirstTime(ctx context.Context) (time.Time, error)
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
