@@ -36,7 +36,7 @@ type Store interface {
 	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
 	RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, err error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
-	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
+	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)

@@ -1,14 +1,11 @@
 package router
 
 import (
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -89,10 +86,8 @@ func (r *Router) reject(all []refusal) {
 	})
 }
 
-// cutRejected is how much is kept of an add that, with the reason, does not fit
-// one message.
-const cutRejected = 64 << 10
-
+// rejectOne puts an add on timers.rejected. One that does not fit a message with its
+// reason is enclosed, or cut into parts; see store.PublishLetter.
 func (r *Router) rejectOne(a *add, reason error) error {
 	if a.msg == nil {
 		return nil
@@ -107,37 +102,12 @@ func (r *Router) rejectOne(a *add, reason error) error {
 			m.Header[name] = values
 		}
 	}
-	annotate(&m, a, reason, "")
-	_, _, err := r.o.Store.Publish(r.run, m)
-	if isTooLarge(err) {
-		m.Data = m.Data[:min(len(m.Data), cutRejected)]
-		annotate(&m, a, reason, fmt.Sprintf(" (cut to its first %d bytes)", len(m.Data)))
-		_, _, err = r.o.Store.Publish(r.run, m)
-	}
-	if isTooLarge(err) {
-		m.Header = nats.Header{}
-		annotate(&m, a, reason, fmt.Sprintf(" (without its headers, cut to its first %d bytes)", len(m.Data)))
-		_, _, err = r.o.Store.Publish(r.run, m)
-	}
+	m.Header[schemas.HeaderErrorCode] = []string{string(schemas.CodeOf(reason))}
+	m.Header[schemas.HeaderError] = []string{headerText(reason.Error())}
+	m.Header[schemas.HeaderOriginalSequence] = []string{strconv.FormatUint(a.seq, 10)}
+	_, err := r.o.Store.PublishLetter(r.run, m)
 	r.ills.rejects.note(err)
 	return err
-}
-
-func annotate(m *store.Msg, a *add, reason error, more string) {
-	m.Header[schemas.HeaderErrorCode] = []string{string(schemas.CodeOf(reason))}
-	m.Header[schemas.HeaderError] = []string{headerText(reason.Error()) + more}
-	m.Header[schemas.HeaderOriginalSequence] = []string{strconv.FormatUint(a.seq, 10)}
-}
-
-// isTooLarge tells whether a message is over one of JetStream's limits.
-func isTooLarge(err error) bool {
-	const (
-		messageExceedsMaximum = 10054
-		headerExceedsMaximum  = 10097
-	)
-	var api *jetstream.APIError
-	return errors.Is(err, nats.ErrMaxPayload) || schemas.CodeOf(err) == schemas.CodeTooLarge ||
-		errors.As(err, &api) && (api.ErrorCode == messageExceedsMaximum || api.ErrorCode == headerExceedsMaximum)
 }
 
 // headerText makes any text fit one header line.

@@ -96,7 +96,7 @@ func (c *creation) run(adds []*add) {
 	tried := map[int]error{}
 	for i, res := range c.r.o.Store.Create(c.r.run, writes) {
 		a, err := adds[i], res.Err
-		switch code := schemas.CodeOf(err); {
+		switch {
 		case err == nil:
 			if a.msg != nil {
 				c.r.fresh.note(startMs, a.seq)
@@ -105,7 +105,7 @@ func (c *creation) run(adds []*add) {
 		case errors.Is(err, store.ErrRevision):
 			exist = append(exist, a)
 			err = nil
-		case code == schemas.CodeTooLarge:
+		case store.Permanent(err):
 			c.r.reject([]refusal{{a, err}})
 			err = nil
 		default:
@@ -276,6 +276,12 @@ func (c *creation) exists(a *add) {
 	}
 	if errors.Is(err, store.ErrRevision) {
 		err = schemas.Errorf(schemas.CodeUnavailable, "timer %s changed each time its record was looked at", t.ID)
+	}
+	if store.Permanent(err) {
+		// max_payload was lowered since the record was stored. It cannot be written
+		// again, now or later; it is there, and its owner deals with it.
+		c.r.o.Log.Warn().Err(err).Stringer("timer", t.ID).Msg("record of a repeated add cannot be written again: the server takes smaller messages than before")
+		err = nil
 	}
 	c.r.ills.record.note(err)
 	if err != nil {

@@ -323,7 +323,9 @@ func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store
 				return nil
 			}
 			after = m.seq
-			page.Adds = append(page.Adds, raw(m))
+			if m := raw(m); !store.IsLetterPart(m) {
+				page.Adds = append(page.Adds, st.open(m))
+			}
 		}
 		return nil
 	})
