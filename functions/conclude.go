@@ -33,6 +33,10 @@ func (d *delivery) conclude(out callback.Outcome) {
 			if !d.rebase(attempt, out) {
 				return
 			}
+		case store.Permanent(err) && p.step != stepDead && p.step != stepSuccess:
+			// The record of a retry keeps the event, which the server takes no longer:
+			// max_payload was lowered. No retry can be stored, so this was the last.
+			out = callback.Permanent(callback.ReasonTooLarge, "cannot be retried: "+err.Error()+", after: "+out.Err)
 		default:
 			if !d.retryStore("update", err, wait) {
 				return
@@ -102,13 +106,10 @@ func (d *delivery) finish(p plan, out callback.Outcome) {
 func (d *delivery) publishDead(p plan, out callback.Outcome) bool {
 	m := d.deadLetter(p, out)
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
-		_, _, err := d.f.o.Store.Publish(d.f.writing, m)
+		_, err := d.f.o.Store.PublishLetter(d.f.writing, m)
 		if err == nil {
 			d.deadSent = true
 			return true
-		}
-		if errors.Is(err, nats.ErrMaxPayload) || schemas.CodeOf(err) == schemas.CodeTooLarge {
-			m.Header, m.Data = d.plainDeadLetter(p, out) // without the longer texts it fits, as the event did
 		}
 		if !d.retryStore("dead letter", err, wait) {
 			return false
@@ -130,7 +131,7 @@ func (d *delivery) deadLetter(p plan, out callback.Outcome) store.Msg {
 	r := &p.record
 	msg.Header, msg.Data = body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt},
 		string(out.Reason), callback.Clip(out.Err, schemas.MaxOutcomeError))
-	d.annotate(msg.Header, p, out, schemas.MaxOutcomeError)
+	d.annotate(msg.Header, p, out)
 	return msg
 }
 
@@ -142,15 +143,15 @@ func (d *delivery) plainDeadLetter(p plan, out callback.Outcome) (nats.Header, [
 			hdr[name] = values
 		}
 	}
-	d.annotate(hdr, p, out, 100)
+	d.annotate(hdr, p, out)
 	return hdr, d.msg.Data()
 }
 
 // annotate adds the headers that tools read without decoding the event.
-func (d *delivery) annotate(hdr nats.Header, p plan, out callback.Outcome, limit int) {
+func (d *delivery) annotate(hdr nats.Header, p plan, out callback.Outcome) {
 	c := d.claim
 	c.Attempt, c.MaxAttempt = p.record.Attempt, p.record.MaxAttempt
 	hdr[schemas.HeaderClaim] = []string{c.String()}
 	hdr[schemas.HeaderErrorCode] = []string{string(out.Reason)}
-	hdr[schemas.HeaderError] = []string{callback.Clip(out.Err, limit)}
+	hdr[schemas.HeaderError] = []string{callback.Clip(out.Err, schemas.MaxOutcomeError)}
 }

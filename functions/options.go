@@ -23,8 +23,9 @@ type Store interface {
 	// Update replaces a record if its revision is still w.Rev.
 	// Errors: store.ErrRevision, schemas.ErrUnavailable, schemas.ErrStoreFull.
 	Update(ctx context.Context, w store.Write) (uint64, error)
-	// Publish publishes and waits for the acknowledgement.
-	Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error)
+	// PublishLetter publishes a dead letter in a form that fits a message, and waits
+	// for the acknowledgement. Errors: schemas.ErrUnavailable, schemas.ErrStoreFull.
+	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
 	// ServiceConsumer returns the service's durable consumer, made if absent.
 	ServiceConsumer(ctx context.Context, svc string, kind store.Kind, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
 	// WatchServices yields every service that has callbacks, until ctx is done.

@@ -143,8 +143,15 @@ func (r *Router) replayOne(ctx context.Context, l letter) error {
 	if err != nil {
 		return schemas.Errorf(schemas.CodeDamaged, "dead letter %d: %w", l.raw.Sequence, err)
 	}
-	if err := r.o.Store.RegisterService(ctx, l.spec.Service); err != nil {
-		return err
+	if l.undeliverable() {
+		if err := body.CheckSize(r.o.Store.MaxMessage()); err != nil {
+			return schemas.Errorf(schemas.CodeTooLarge, "dead letter %d stays, since it would end as one again: %w", l.raw.Sequence, err)
+		}
+	}
+	if l.spec.Callback != "" {
+		if err := r.o.Store.RegisterService(ctx, l.spec.Service); err != nil {
+			return err
+		}
 	}
 	for {
 		t, err := r.o.Store.Get(ctx, l.claim.Timer)
@@ -167,8 +174,12 @@ func (r *Router) replayOne(ctx context.Context, l letter) error {
 		rec.State, rec.Queued, rec.Body, rec.DoneMs = schemas.StateRetrying, true, body, 0
 		rec.DueMs = r.nowMs()
 		rec.NextMs = rec.DueMs
-		// At least 1, so that it goes to functions alone: timers.fired had it.
-		rec.Attempt = max(rec.Attempt, 1)
+		if l.undeliverable() {
+			rec.FiredMs = rec.DueMs // see replayable
+		} else {
+			// At least 1, so that it goes to functions alone: timers.fired had it.
+			rec.Attempt = max(rec.Attempt, 1)
+		}
 		rec.MaxAttempt = rec.Attempt + l.spec.MaxAttempts
 		_, err = r.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
 		if err == nil {
@@ -181,6 +192,10 @@ func (r *Router) replayOne(ctx context.Context, l letter) error {
 	return r.o.Store.DeadDelete(ctx, l.raw.Sequence)
 }
 
+// undeliverable reports whether the letter's event was never published, and so
+// never called back.
+func (l *letter) undeliverable() bool { return l.info.ErrorCode == schemas.ReasonUndeliverable }
+
 // replayable tells whether a letter's record is to be put back. If it is not, and
 // there is no error, a former replay has done so.
 func (l *letter) replayable(rec schemas.Record, missing bool) (bool, error) {
@@ -191,6 +206,10 @@ func (l *letter) replayable(rec schemas.Record, missing bool) (bool, error) {
 		return false, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are another timer's by now, which is %s; its dead letter %d stays", rec.Source, rec.EventID, rec.State, l.raw.Sequence)
 	case rec.State == schemas.StateFail:
 		return true, nil
+	case l.undeliverable() && rec.FiredMs == l.claim.FiredMs && (rec.State == schemas.StateDelivered || rec.State == schemas.StatePending || rec.State == schemas.StateRetrying):
+		// The letter is published before the record is written, and a replay changes
+		// FiredMs.
+		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is being written down; nothing was done: try again", l.claim.Timer)
 	case rec.Attempt < l.claim.Attempt && (rec.State == schemas.StateDelivered || rec.State == schemas.StateRetrying):
 		// The letter is published before the record is written.
 		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is being written down; nothing was done: try again", l.claim.Timer)

@@ -68,6 +68,18 @@ type EvSwept struct {
 	Refire bool
 }
 
+// EvDeadLettered answers ActDeadLetter. Err is never permanent: a letter fits.
+type EvDeadLettered struct {
+	ID  schemas.TimerID
+	Err error
+}
+
+// EvFailed answers ActFail.
+type EvFailed struct {
+	ID  schemas.TimerID
+	Err error
+}
+
 // EvIndexed answers ActIndex.
 type EvIndexed struct {
 	ID  schemas.TimerID
@@ -86,6 +98,9 @@ func (EvReread) event()    {}
 func (EvConfirmed) event() {}
 func (EvSwept) event()     {}
 func (EvIndexed) event()   {}
+
+func (EvDeadLettered) event() {}
+func (EvFailed) event()       {}
 
 // Action is something that the shell has to do; see the Act types.
 type Action interface{ action() }
@@ -131,6 +146,20 @@ type ActFinish struct {
 	Fails int
 }
 
+// ActDeadLetter asks for a dead letter, in whatever form fits: its event can never be
+// stored where it belongs. Its message id is the same whichever owner asks.
+type ActDeadLetter struct {
+	ID  schemas.TimerID
+	Msg store.Msg
+}
+
+// ActFail asks for the final record of a timer whose dead letter is stored.
+type ActFail struct {
+	ID     schemas.TimerID
+	Rev    uint64
+	Record *schemas.Record
+}
+
 // ActReread asks for a leader's read of one record.
 type ActReread struct {
 	ID    schemas.TimerID
@@ -160,3 +189,6 @@ func (ActFinish) action()  {}
 func (ActReread) action()  {}
 func (ActConfirm) action() {}
 func (ActIndex) action()   {}
+
+func (ActDeadLetter) action() {}
+func (ActFail) action()       {}

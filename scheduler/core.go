@@ -58,6 +58,8 @@ const (
 	phaseRereading               // lost a compare-and-set, or confirming what won
 	phaseConfirming              // claimed by an earlier owner
 	phaseIndexing                // published, being indexed for the sweeper
+	phaseDeadLetter              // refused for good; dead letter in flight, or waiting to be repeated
+	phaseFailing                 // dead letter stored; final record in flight, or waiting to be repeated
 	phaseDone
 )
 
@@ -75,7 +77,12 @@ type entry struct {
 	counted bool
 	// wasPending says that the claim takes it off the pending count.
 	wasPending bool
-	fails      int
+	// beforeClaim is the record that the claim in flight replaces.
+	beforeClaim claimed
+	// refusal is why JetStream will never store the entry's event, or its claim;
+	// empty otherwise.
+	refusal string
+	fails   int
 	// stale counts the rereads that the leader answered with less than was known.
 	stale int
 	newer *store.Timer // came while a write of ours was in flight
@@ -170,6 +177,10 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onSwept(ev)
 	case EvIndexed:
 		k.onIndexed(ev)
+	case EvDeadLettered:
+		k.onDeadLettered(ev)
+	case EvFailed:
+		k.onFailed(ev)
 	case EvFinished:
 		k.onFinished(ev)
 	}
@@ -369,7 +380,7 @@ func (k *Core) onTail(t store.Timer) {
 			k.takeClaimed(t, tick, hold)
 		}
 	default:
-		if r.State == schemas.StateCancelled && r.Attempt == 0 && t.Rev > k.pendingFrom {
+		if r.State == schemas.StateCancelled && r.FiredMs == 0 && t.Rev > k.pendingFrom {
 			k.pending--
 		}
 		k.forget(t)

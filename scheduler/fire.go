@@ -20,15 +20,18 @@ func (k *Core) fire() {
 		case phaseWaiting:
 			e.phase = phaseReady
 			k.ready.push(e)
-		case phasePublishing:
+		case phasePublishing, phaseDeadLetter, phaseFailing:
 			k.repeat = append(k.repeat, e)
 		}
 	})
 	for len(k.repeat) > 0 && k.inflight < k.cfg.MaxInflight {
 		e := k.repeat[0]
 		k.repeat = k.repeat[1:]
-		if e.phase == phasePublishing {
+		switch e.phase {
+		case phasePublishing, phaseDeadLetter:
 			k.publishOrLook(e)
+		case phaseFailing:
+			k.fail(e)
 		}
 	}
 	if k.draining {
@@ -54,6 +57,7 @@ func (k *Core) claim(e *entry) {
 	e.phase = phaseClaiming
 	e.wasPending = e.rec.State == schemas.StatePending
 	rec := e.rec
+	e.beforeClaim = claimed{rec.State, rec.FiredMs}
 	rec.State, rec.Queued = schemas.StateDelivered, false
 	rec.Run = max(rec.Run, 1)
 	rec.FiredMs, rec.NextMs, rec.Epoch = k.now, 0, k.epoch
@@ -78,6 +82,8 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
 		// Another writer won, or ours was applied and its answer lost: look.
 		k.reread(e)
+	case store.Permanent(ev.Err):
+		k.refuseClaim(e, ev.Err)
 	default:
 		k.retryClaim(e)
 	}
@@ -87,10 +93,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 func (k *Core) retryClaim(e *entry) {
 	e.fails++
 	e.phase = phaseWaiting
-	e.rec.State, e.rec.Queued = schemas.StateRetrying, true
-	if e.wasPending {
-		e.rec.State = schemas.StatePending
-	}
+	k.unclaim(e)
 	k.wheel.Add(&e.node, k.now+k.backoff(e.fails).Milliseconds())
 }
 
@@ -156,8 +159,9 @@ func (k *Core) onReread(ev EvReread) {
 	}
 }
 
-// publishOrLook publishes what may have been published before. If that is so long
-// ago that the stream's dedup window may have forgotten it, it is looked up.
+// publishOrLook publishes what may have been published before, the event or its dead
+// letter. If that is so long ago that the stream's dedup window may have forgotten it,
+// it is looked up.
 func (k *Core) publishOrLook(e *entry) {
 	if k.claimedLongAgo(e) {
 		e.phase = phaseConfirming
@@ -168,11 +172,24 @@ func (k *Core) publishOrLook(e *entry) {
 }
 
 // claimedLongAgo reports whether the stream may have forgotten an event's id.
-func (k *Core) claimedLongAgo(e *entry) bool { return k.now-e.rec.FiredMs > k.doubtMs }
+func (k *Core) claimedLongAgo(e *entry) bool { return k.now-takenMs(e) > k.doubtMs }
 
-// publish sends the claimed event. A run that was attempted before goes to
-// functions alone; timers.fired sees each run once.
+// takenMs is from when on the entry's event, or its dead letter, may have been
+// published: its claim, or, where the claim itself is refused, its due time.
+func takenMs(e *entry) int64 {
+	if e.rec.State == schemas.StateDelivered {
+		return e.rec.FiredMs
+	}
+	return max(e.rec.DueMs, e.rec.AddedMs)
+}
+
+// publish sends the claimed event, or the dead letter of one that was refused. A run
+// that was attempted before goes to functions alone; timers.fired sees each run once.
 func (k *Core) publish(e *entry) {
+	if e.refusal != "" {
+		k.deadLetter(e)
+		return
+	}
 	e.phase = phasePublishing
 	if k.paused {
 		k.repeat = append(k.repeat, e)
@@ -197,6 +214,9 @@ func (k *Core) publish(e *entry) {
 }
 
 func target(e *entry) (subject, msgID string) {
+	if e.refusal != "" {
+		return deadTarget(e)
+	}
 	if e.rec.Attempt > 0 {
 		return schemas.SubjectRetry(e.rec.Service), e.id.RetryMsgID(e.rec.Run, e.rec.Attempt+1)
 	}
@@ -207,6 +227,11 @@ func (k *Core) onPublished(ev EvPublished) {
 	k.inflight--
 	e := k.entries[ev.ID]
 	if e == nil || e.phase != phasePublishing {
+		return
+	}
+	if store.Permanent(ev.Err) {
+		k.refuse(e, ev.Err)
+		k.publishOrLook(e)
 		return
 	}
 	if ev.Err != nil {
@@ -246,7 +271,7 @@ func (k *Core) onIndexed(ev EvIndexed) {
 	e := k.entries[ev.ID]
 	switch {
 	case e == nil || e.phase != phaseIndexing:
-	case ev.Err != nil:
+	case ev.Err != nil && !store.Permanent(ev.Err): // else the sweeper does without it
 		e.fails++
 		k.index(e)
 	default:
@@ -277,7 +302,7 @@ func (k *Core) confirmSome() {
 		if k.claimedLongAgo(e) {
 			slack = oldConfirmSlackMs
 		}
-		a.SinceMs = min(a.SinceMs, e.rec.FiredMs-slack)
+		a.SinceMs = min(a.SinceMs, takenMs(e)-slack)
 		fails = max(fails, e.fails)
 	}
 	if len(a.IDs) == 0 {
@@ -304,9 +329,13 @@ func (k *Core) onConfirmed(ev EvConfirmed) {
 			continue
 		}
 		e.fails = 0
-		if _, ok := ev.Found[first(target(e))]; ok {
+		_, found := ev.Found[first(target(e))]
+		switch {
+		case found && e.refusal != "":
+			k.fail(e)
+		case found:
 			k.finish(e)
-		} else {
+		default:
 			k.publish(e)
 		}
 	}

@@ -18,6 +18,7 @@ type metrics struct {
 	takeovers  prometheus.Counter
 	deposed    prometheus.Counter
 	storeErrs  *prometheus.CounterVec
+	refused    prometheus.Counter
 
 	damagedClocks prometheus.Counter
 	damaged       *prometheus.GaugeVec
@@ -47,6 +48,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		lag:        gauge("clock_lag_seconds", "How far the shard's low-water mark is behind the cluster's time."),
 		takeovers:  counter("shard_takeovers_total", "Times that this node became the owner of a shard."),
 		deposed:    counter("shard_deposed_total", "Times that this node lost a shard to another."),
+		refused:    counter("undeliverable_total", "Timers that ended as dead letters because JetStream will never store their events."),
 		storeErrs:  prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are tried again, by call."}, []string{"call"}),
 
 		damagedClocks: counter("damaged_clocks_total", "Clocks found overwritten or removed by somebody who does not own the shard."),
@@ -56,7 +58,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost} {
+	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -486,6 +486,26 @@ func (r *reign) perform(actions []Action) {
 				}
 				r.in.put(EvFinished{Finish: a, Err: res.Err})
 			})
+		case ActDeadLetter:
+			if r.core.Paused() || !r.t.Trusted(now) {
+				r.in.put(EvDeadLettered{ID: a.ID, Err: errSuspended})
+				continue
+			}
+			r.later(0, func() {
+				_, err := r.o.Store.PublishLetter(r.ctx, a.Msg)
+				r.failed("dead letter", err)
+				r.in.put(EvDeadLettered{ID: a.ID, Err: err})
+			})
+		case ActFail:
+			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}, func(res store.Result) {
+				if res.Err == nil {
+					r.m.refused.Inc()
+					r.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("event can never be published; it is a dead letter")
+				} else if !isRevision(res.Err) {
+					r.m.storeErrs.WithLabelValues("fail").Inc()
+				}
+				r.in.put(EvFailed{ID: a.ID, Err: res.Err})
+			})
 		case ActLoad:
 			r.later(a.Delay, func() {
 				load, err := r.o.Store.LoadTicks(r.ctx, r.n, a.Ticks, a.Limit, a.After, a.Seen)
@@ -521,9 +541,11 @@ func (r *reign) perform(actions []Action) {
 func (r *reign) publish(a ActPublish) {
 	claimed := r.o.Time.EarliestNs()
 	r.o.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
-		if err != nil {
+		switch {
+		case store.Permanent(err): // the timer becomes a dead letter, and a line in the log
+		case err != nil:
 			r.failed("publish", err)
-		} else {
+		default:
 			r.m.fired.WithLabelValues(a.Service).Inc()
 			late := time.Duration(a.LateMs)*time.Millisecond + time.Duration(r.o.Time.EarliestNs()-claimed)
 			r.m.lateness.Observe(max(late, 0).Seconds())

@@ -101,6 +101,16 @@ func cleanText(s string) string {
 	}, strings.ToValidUTF8(clip(s, MaxAttributeLength-4), "?"))
 }
 
+// Clip makes any text fit to keep in a record and to send in a header: like an
+// attribute's, and at most n bytes, cut between characters.
+func Clip(s string, n int) string {
+	s = cleanText(s)
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
 // StripFired takes a dead letter, or a fired message, back to the body of the
 // add: without what Belfry added. Replay needs it.
 func StripFired(hdr nats.Header, data []byte) (Body, error) {

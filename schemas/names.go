@@ -69,6 +69,11 @@ const (
 	HeaderPart  = "Belfry-Part"
 )
 
+// ReasonUndeliverable is timererrorcode, and HeaderErrorCode, of a dead letter whose
+// event JetStream would never store where it belongs, because it is too large. No
+// attempt was made.
+const ReasonUndeliverable = "undeliverable"
+
 // MaxServiceLength bounds a service name, in bytes.
 const MaxServiceLength = 64
 

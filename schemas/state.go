@@ -34,7 +34,7 @@ var stateNames = [...]string{
 // transitions lists, for each state, the states that may follow it.
 var transitions = map[State][]State{
 	0:              {StatePending},
-	StatePending:   {StatePending, StateDelivered, StateCancelled, StatePaused},
+	StatePending:   {StatePending, StateDelivered, StateFail, StateCancelled, StatePaused},
 	StateDelivered: {StateDelivered, StateRetrying, StateSuccess, StateFail},
 	StateRetrying:  {StateRetrying, StateDelivered, StateSuccess, StateFail, StateCancelled},
 	StateFail:      {StateRetrying},

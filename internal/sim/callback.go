@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/functions"
@@ -124,6 +125,8 @@ func (d *delivery) conclude(out callback.Outcome) {
 			if !d.rebase(attempt, out) {
 				return
 			}
+		case store.Permanent(err) && plan.Record.Body.Mode != schemas.ModeNone:
+			out = callback.Permanent(callback.ReasonTooLarge, err.Error())
 		default:
 			d.p.sleep(wait)
 			wait = min(wait*2, maxPause)
@@ -143,8 +146,10 @@ func (d *delivery) rebase(attempt uint32, out callback.Outcome) bool {
 
 func (d *delivery) publishDead(plan functions.Plan) {
 	m := store.Msg{Subject: schemas.SubjectDead(d.l.service), MsgID: d.claim.Timer.RetryMsgID(d.claim.Run, plan.Record.Attempt) + ".dead"}
+	r := &plan.Record
+	m.Header, m.Data = d.t.Record.Body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt}, "failed", strings.Repeat("e", schemas.MaxOutcomeError))
 	for wait := minPause; !d.deadSent; wait = min(wait*2, maxPause) {
-		_, _, err := d.n.client.Publish(within(callTimeout), m)
+		_, err := d.n.client.PublishLetter(within(callTimeout), m)
 		if d.deadSent = err == nil; !d.deadSent {
 			d.p.sleep(wait)
 		}

@@ -48,6 +48,9 @@ const (
 	PropState = "finished stays finished"
 	// PropSwept: the sweeper finds nothing unfired behind the mark.
 	PropSwept = "the sweeper finds nothing"
+	// PropFlow: no single record stops a shard. What can never be published ends as one
+	// dead letter, and the low watermark moves on.
+	PropFlow = "no single record stops a shard"
 	// PropEnds: work ends; nothing is tried over and over without a pause.
 	PropEnds = "work ends"
 	// PropIndexed: a record that waits has its index entry.
@@ -175,6 +178,10 @@ func published(t store.Timer) string {
 func (c *checker) event(stream string, e fake.Event) {
 	w := c.w
 	w.offer(stream, e)
+	if stream == schemas.StreamDead {
+		c.letter(e)
+		return
+	}
 	if stream != schemas.StreamFired && stream != schemas.StreamRetry {
 		return
 	}
@@ -213,6 +220,39 @@ func (c *checker) event(stream string, e fake.Event) {
 	l.fired = append(l.fired, copyOf{real: w.now, stampNs: e.StampNs})
 }
 
+// letter sees a dead letter.
+func (c *checker) letter(e fake.Event) {
+	if e.Header.Get(schemas.HeaderPart) != "" {
+		return // the first part stands for the letter
+	}
+	w := c.w
+	id, err := schemas.ParseTimerID(e.MsgID[:schemas.TimerIDLength])
+	if err != nil || w.byID[id] == nil {
+		c.fail(PropState, "a dead letter of no timer: %q", e.MsgID)
+		return
+	}
+	l := w.byID[id]
+	w.stats.DeadLetters++
+	w.trace("timer %d: dead letter %s", l.n, e.MsgID)
+	if e.Header.Get(schemas.HeaderErrorCode) != schemas.ReasonUndeliverable {
+		return // functions' is published at least once
+	}
+	w.stats.Refused++
+	if l.size == sizeSmall || l.size == sizeNoDead {
+		c.fail(PropFlow, "timer %d could be published and is a dead letter", l.n)
+	}
+	if l.cancelled != 0 && l.size != sizeLarge { // that one is not claimed first
+		c.fail(PropCancel, "timer %d: cancelled at %s, and then a dead letter", l.n, rel(l.cancelled))
+	}
+	if k := len(l.letters); k > 0 {
+		last := l.letters[k-1]
+		if leapt := last.stampNs+int64(w.p.dedup) <= e.StampNs && w.now-last.real < int64(w.p.dedup); !leapt {
+			c.fail(PropFlow, "timer %d: a dead letter at %s and again, %s later", l.n, rel(last.real), time.Duration(w.now-last.real))
+		}
+	}
+	l.letters = append(l.letters, copyOf{real: w.now, stampNs: e.StampNs})
+}
+
 // cancelled sees a client get its answer.
 func (c *checker) cancelled(l *life) {
 	if len(l.fired) > 0 {
@@ -231,6 +271,9 @@ func (c *checker) claims(r *reign, a scheduler.ActClaim) {
 		c.fail(PropEarly, "%s claims timer %d, due %s, %s early", r.n.name, c.w.byID[a.ID].n, ms(a.Record.DueMs), time.Duration(a.Record.DueMs*int64(time.Millisecond)-latest))
 	}
 }
+
+// deadLetters sees a scheduler set out to publish a dead letter.
+func (c *checker) deadLetters(r *reign, a scheduler.ActDeadLetter) { c.owns(r, "dead-letter", a.ID) }
 
 // publishes sees a scheduler set out to publish.
 func (c *checker) publishes(r *reign, a scheduler.ActPublish) { c.owns(r, "publish", a.ID) }
@@ -271,7 +314,26 @@ func (c *checker) settled() bool {
 			return false
 		}
 	}
+	for shard := range c.w.p.geo.Shards {
+		if c.stopped(shard) > 0 {
+			return false
+		}
+	}
 	return true
+}
+
+// markBound is how far a shard's low watermark may be behind once nothing is left to
+// do: it is written once a heartbeat interval.
+const markBound = 5 * time.Second
+
+// stopped is how far a shard's low watermark is behind, if that is too far.
+func (c *checker) stopped(shard int) time.Duration {
+	clock, _, err := c.w.server.Clock(shard)
+	now := c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) / int64(time.Millisecond)
+	if behind := time.Duration(now-clock.TimeMs) * time.Millisecond; err == nil && behind > markBound {
+		return behind
+	}
+	return 0
 }
 
 // left says what is still to come of a timer that is due, empty if nothing is.
@@ -283,6 +345,8 @@ func (c *checker) left(l *life) string {
 	switch {
 	case l.cancelled != 0, l.promised == 0 && (len(l.dues) == 0 || l.half):
 		return ""
+	case len(l.dues) == 0 && l.rejected:
+		return ""
 	case len(l.dues) == 0:
 		return "was acknowledged and has no record"
 	case !missing && r.State == schemas.StatePending && r.DueMs > now:
@@ -291,6 +355,8 @@ func (c *checker) left(l *life) string {
 		return "waits, due " + ms(r.DueMs)
 	case len(l.fired) == 0 && l.cancelAsked && (missing && l.final || r.State == schemas.StateCancelled):
 		return "" // cancelled by a request whose answer was lost
+	case len(l.letters) > 0 && l.final && (missing || r.State == schemas.StateFail):
+		return ""
 	case len(l.fired) == 0:
 		return fmt.Sprintf("was not fired; it is %s", r.State)
 	case l.callback && l.calls == 0 && r.State != schemas.StateCancelled:
@@ -308,13 +374,20 @@ func (c *checker) atEnd() {
 	for _, l := range c.w.lives {
 		if what := c.left(l); what != "" {
 			property := PropKept
-			if len(l.fired) > 0 {
+			if l.size == sizeNoFire || l.size == sizeLarge {
+				property = PropFlow
+			} else if len(l.fired) > 0 {
 				property = PropCalled
 			}
 			c.fail(property, "timer %d %s", l.n, what)
 		}
 		c.onTime(l)
 		c.indexed(l)
+	}
+	for shard := range c.w.p.geo.Shards {
+		if behind := c.stopped(shard); behind > 0 {
+			c.fail(PropFlow, "the low watermark of shard %d is %s behind", shard, behind)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/functions/callback"
@@ -26,6 +27,7 @@ type life struct {
 	atMs, afterMs int64
 	bornAt        int64 // true time of the first try to add it
 	late          bool  // added after everything was healed
+	size          size
 	viaAPI        bool
 
 	// promised is when the add was acknowledged, 0 if it was not.
@@ -40,7 +42,9 @@ type life struct {
 	dues         []int64 // that its records had, in order
 	fired        []copyOf
 	calls        int
-	final        bool // its record was final once
+	final        bool     // its record was final once
+	letters      []copyOf // its dead letters
+	rejected     bool     // for its size
 	// half says that the index entry was lost when the record was created, and has
 	// not been put back yet: whoever made it does not take it for done.
 	half bool
@@ -57,6 +61,41 @@ func (l *life) due() int64 {
 	return l.atMs
 }
 
+// size is which of a timer's messages are refused for good.
+type size uint8
+
+const (
+	sizeSmall  size = iota
+	sizeNoFire      // its event: more headers than JetStream stores
+	sizeNoDead      // its dead letter as it is: the reason is too much
+	sizeLarge       // its record, once the servers take smaller messages
+)
+
+// Sizes of headers and data. A fired event adds some 300 bytes of headers, a dead
+// letter 700 more.
+const (
+	noFireHeaders = 65_400
+	noDeadHeaders = 64_900
+	largeData     = 100_000
+	shrunkMessage = 80_000
+)
+
+// body is the event.
+func (l *life) body() schemas.Body {
+	b := eventBody
+	switch l.size {
+	case sizeNoFire:
+		b.Headers = append(b.Headers[:1:1], schemas.HeaderField{Name: "X", Value: long[:noFireHeaders]})
+	case sizeNoDead:
+		b.Headers = append(b.Headers[:1:1], schemas.HeaderField{Name: "X", Value: long[:noDeadHeaders]})
+	case sizeLarge:
+		b.Data = []byte(long[:largeData])
+	}
+	return b
+}
+
+var long = strings.Repeat("x", largeData)
+
 var eventBody = schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("e")}
 
 // record is what router makes of the add.
@@ -67,7 +106,7 @@ func (l *life) record(addedMs int64) *schemas.Record {
 	}
 	r := &schemas.Record{
 		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: l.spec().MaxAttempts, DueMs: due, ScheduledMs: due,
-		AddedMs: addedMs, Hash: [16]byte(l.id), Service: l.service, Source: "/sim", EventID: strconv.Itoa(l.n), Body: eventBody,
+		AddedMs: addedMs, Hash: [16]byte(l.id), Service: l.service, Source: "/sim", EventID: strconv.Itoa(l.n), Body: l.body(),
 	}
 	if l.callback {
 		r.Callback = "nats:" + l.service
@@ -122,6 +161,14 @@ func (w *world) scheduleClients() {
 			l.refuses = w.oneIn(12)
 		}
 		l.viaAPI = w.oneIn(5)
+		switch {
+		case w.p.refusals && i%9 == 4:
+			l.size = sizeNoFire
+		case w.p.refusals && i%9 == 7:
+			l.size = sizeNoDead
+		case w.p.shrink && i%9 == 2 && !l.late:
+			l.size = sizeLarge
+		}
 		w.chooseDue(l, instant)
 		desk.life(l)
 	}
@@ -199,6 +246,9 @@ func (l *life) add(p *proc) bool {
 			w.trace("timer %d: add acknowledged, due %s", l.n, ms(l.due()))
 			l.promised = w.now
 			return true
+		}
+		if store.Permanent(err) {
+			return false
 		}
 		p.sleep(w.between(10*time.Millisecond, time.Second))
 	}

@@ -21,6 +21,14 @@ func (w *world) describe(what any) string {
 		return fmt.Sprintf("publish %d", n(x.ID))
 	case scheduler.ActFinish:
 		return fmt.Sprintf("finish %d, revision %d", n(x.ID), x.Rev)
+	case scheduler.ActDeadLetter:
+		return fmt.Sprintf("dead letter of %d, %s", n(x.ID), x.Msg.MsgID)
+	case scheduler.ActFail:
+		return fmt.Sprintf("fail %d, revision %d", n(x.ID), x.Rev)
+	case scheduler.EvDeadLettered:
+		return fmt.Sprintf("dead-lettered %d, %v", n(x.ID), x.Err)
+	case scheduler.EvFailed:
+		return fmt.Sprintf("failed %d, %v", n(x.ID), x.Err)
 	case scheduler.ActReread:
 		return fmt.Sprintf("reread %d in %s", n(x.ID), x.Delay)
 	case scheduler.ActConfirm:

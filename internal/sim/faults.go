@@ -63,6 +63,12 @@ func (w *world) scheduleFaults() {
 			}
 		})
 	}
+	if p.shrink {
+		w.at(epoch+int64(p.active/2), func() {
+			w.trace("the servers take messages of %d bytes", shrunkMessage)
+			w.server.SetMaxMessage(shrunkMessage)
+		})
+	}
 	switch {
 	case p.outage:
 		w.at(epoch+int64(w.between(5*time.Second, p.active)), w.breakAll)

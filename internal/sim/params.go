@@ -54,6 +54,8 @@ type params struct {
 	riser       bool // a node that is paused for longer than the dedup window
 	smallAge    bool // fired events leave while their callbacks hang
 	burst       bool // many timers at one instant
+	refusals    bool // some events, or their dead letters, are refused for good
+	shrink      bool // the servers take smaller messages from some time on
 	damage      bool // strangers overwrite clocks
 }
 
@@ -102,6 +104,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	if seed%4 == 1 {
 		p.scanBehind = p.lease // a fail-over is enough for a scan
 	}
+	p.refusals, p.shrink = seed%5 == 3 || seed%20 == 0, seed%10 == 3
 	// A tenth of the seeds have no faults at all: there lateness is judged.
 	if seed%10 == 0 {
 		return p
@@ -128,6 +131,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 		// Its router has adds before it when it wakes up: their records are to be
 		// there still, as they are with any sensible retention.
 		// And a cluster of one node is to find what it left by its index.
+		p.shrink = false // a letter of many parts takes as many publishes, and none may come after the dedup window
 		p.riser, p.retention, p.indexKeep = true, 6*time.Minute, 10*time.Minute
 		p.dedup = store.DedupWindowFor(p.retention)
 	case 2:
@@ -163,6 +167,7 @@ func (p *params) String() string {
 		{"loss", p.loss > 0}, {"slow", p.slow > 0}, {"lag", p.lag}, {"crashes", p.crashes}, {"pauses", p.pauses}, {"mid-pauses", p.midPauses},
 		{"cuts", p.cuts}, {"elections", p.elections}, {"server-kills", p.serverKills}, {"jumps", p.jumps}, {"drift", p.drift}, {"stops", p.stops},
 		{"outage", p.outage}, {"riser", p.riser}, {"small-age", p.smallAge}, {"burst", p.burst},
+		{"refusals", p.refusals}, {"shrink", p.shrink},
 		{"damage", p.damage},
 	} {
 		if f.on {

@@ -18,7 +18,11 @@ const (
 	PlantTailDropped Plant = "tail position dropped at take-over"
 	// PlantBlindCancel cancels what it has read, whatever it has become since.
 	PlantBlindCancel Plant = "cancel without CAS"
+	// PlantEndless repeats a publish that is refused for good.
+	PlantEndless Plant = "repeat what is refused for good"
+	// PlantUnstableLetter gives each try of a dead letter a message id of its own.
+	PlantUnstableLetter Plant = "dead letter without a stable message id"
 )
 
 // Plants are all of them.
-var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel}
+var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantEndless, PlantUnstableLetter}

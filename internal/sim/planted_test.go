@@ -26,6 +26,9 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		PlantEarlyMark:   {PropMark, PropKept},
 		PlantTailDropped: {PropKept, PropMark, PropSwept},
 		PlantBlindCancel: {PropState, PropCancel},
+		PlantEndless:     {PropFlow},
+
+		PlantUnstableLetter: {PropFlow},
 	}
 	for _, plant := range Plants {
 		t.Run(string(plant), func(t *testing.T) {
@@ -75,6 +78,10 @@ var mutants = []mutant{
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now {", "if false {", 1000},
 	{"late adds are not audited", "scheduler/fire.go", "if e.hold != 0 && e.rec.DueMs", "if e.hold < 0 && e.rec.DueMs", 300},
 	{"late adds are taken for orphans", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300},
+	{"a publish that is refused for good is repeated", "scheduler/fire.go", "if store.Permanent(ev.Err) {\n\t\tk.refuse", "if false {\n\t\tk.refuse", 20},
+	{"a claim that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuseClaim", "case k.now < 0:\n\t\tk.refuseClaim", 60},
+	{"a refused timer lets the watermark pass before it has failed", "scheduler/undeliverable.go", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n\tk.done(e)\n", 300},
+	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refusal != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refusal == \"never\" {\n\t\treturn deadTarget(e)", 1000},
 	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000},
 }
 

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/belfryio/belfry/internal/sim/fake"
@@ -390,6 +391,13 @@ func (r *reign) act(a scheduler.Action) {
 		c.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.w.p.retention}, func(res store.Result) {
 			r.put(scheduler.EvFinished{Finish: a, Err: res.Err})
 		})
+	case scheduler.ActDeadLetter:
+		r.w.check.deadLetters(r, a)
+		r.deadLetter(a)
+	case scheduler.ActFail:
+		c.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.w.p.retention}, func(res store.Result) {
+			r.put(scheduler.EvFailed{ID: a.ID, Err: res.Err})
+		})
 	case scheduler.ActLoad:
 		r.later(a.Delay, func(*proc) {
 			load, err := c.LoadTicks(within(callTimeout), r.shard, a.Ticks, a.Limit, a.After, a.Seen)
@@ -430,6 +438,16 @@ func (r *reign) claim(a scheduler.ActClaim) {
 }
 
 func (r *reign) publish(a scheduler.ActPublish) {
+	if r.w.cfg.Plant == PlantEndless {
+		// Every error may be gone the next time.
+		r.n.client.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
+			if store.Permanent(err) {
+				err = schemas.ErrUnavailable
+			}
+			r.put(scheduler.EvPublished{ID: a.ID, Duplicate: duplicate, Err: err})
+		})
+		return
+	}
 	if r.w.cfg.Plant == PlantEarlyMark {
 		r.put(scheduler.EvPublished{ID: a.ID})
 		r.n.client.PublishAsync(a.Msg, func(uint64, bool, error) {})
@@ -437,6 +455,17 @@ func (r *reign) publish(a scheduler.ActPublish) {
 	}
 	r.n.client.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
 		r.put(scheduler.EvPublished{ID: a.ID, Duplicate: duplicate, Err: err})
+	})
+}
+
+func (r *reign) deadLetter(a scheduler.ActDeadLetter) {
+	if r.w.cfg.Plant == PlantUnstableLetter {
+		r.w.letters++
+		a.Msg.MsgID += "." + strconv.Itoa(r.w.letters)
+	}
+	r.later(0, func(*proc) {
+		_, err := r.n.client.PublishLetter(within(callTimeout), a.Msg)
+		r.put(scheduler.EvDeadLettered{ID: a.ID, Err: err})
 	})
 }
 

@@ -31,7 +31,11 @@ func (n *node) routeAdd(m *msg) {
 		}
 		// Rounded up, as in router.
 		addedMs := (m.StampNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
-		if err := n.create(l, addedMs, true); err != nil {
+		err := n.create(l, addedMs, true)
+		if store.Permanent(err) {
+			l.rejected, err = true, nil // and published on timers.rejected
+		}
+		if err != nil {
 			m.nak(min(retryPause<<min(m.deliveries-1, 10), retryMax))
 			return
 		}
@@ -67,7 +71,9 @@ func (n *node) create(l *life, addedMs int64, fromStream bool) error {
 		return schemas.ErrUnavailable // it expired while it was looked at
 	}
 	if err == nil && !t.Record.State.Final() {
-		err = n.mend(t)
+		if err = n.mend(t); store.Permanent(err) {
+			err = nil // it is stored, and cannot be written again
+		}
 	}
 	return err
 }

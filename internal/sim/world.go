@@ -30,7 +30,8 @@ type Report struct {
 
 // Stats count what happened, so that a test can tell that anything did.
 type Stats struct {
-	Events, Timers, Fired, Claims, Cancelled, Moved, Called                                       int
+	Events, Timers, Fired, Claims, Cancelled, Moved, Called int
+	DeadLetters, Refused,                                   // refused: letters of events that could never be published
 	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale, Damaged int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int
@@ -63,6 +64,7 @@ type world struct {
 	damaged      []bool     // by shard: a stranger has overwritten its clock
 	healed       int64      // from when on nothing is broken any more
 	over         bool
+	letters      int // for PlantUnstableLetter
 }
 
 // Run runs one seed to its end.

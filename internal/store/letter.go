@@ -44,12 +44,17 @@ func (s *Store) PublishLetter(ctx context.Context, m Msg) (duplicate bool, err e
 // PublishLetter is Store.PublishLetter with any other way to publish, for a server
 // that takes messages of maxMessage bytes.
 func PublishLetter(ctx context.Context, publish func(context.Context, Msg) (uint64, bool, error), maxMessage int, m Msg) (duplicate bool, err error) {
-	if _, duplicate, err = publish(ctx, m); !Permanent(err) {
-		return duplicate, err
+	// What cannot fit is not tried. What does not fit although it should is.
+	if fits(m, maxMessage) {
+		if _, duplicate, err = publish(ctx, m); !Permanent(err) {
+			return duplicate, err
+		}
 	}
 	e := enclose(m)
-	if _, duplicate, err = publish(ctx, e); !Permanent(err) {
-		return duplicate, err
+	if fits(e, maxMessage) {
+		if _, duplicate, err = publish(ctx, e); !Permanent(err) {
+			return duplicate, err
+		}
 	}
 	for size := maxMessage - partHeaders; ; size /= 2 {
 		size = max(size, leastPart)
@@ -61,6 +66,12 @@ func PublishLetter(ctx context.Context, publish func(context.Context, Msg) (uint
 			return false, schemas.Errorf(schemas.CodeStoreFull, "publish %s: a part of %d bytes is refused (%w): raise max_payload and the stream's max_msg_size", m.Subject, size, err)
 		}
 	}
+}
+
+// fits reports whether a message is within the limits that are known here.
+func fits(m Msg, maxMessage int) bool {
+	n := schemas.HeaderBytes(m.Header)
+	return n <= schemas.MaxHeaderBytes && n+len(m.Data) <= maxMessage
 }
 
 // publishParts publishes an enclosed letter in parts of at most size bytes of data.

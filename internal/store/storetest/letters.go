@@ -126,7 +126,7 @@ func letters(t *testing.T, s Store) {
 				t.Errorf("%s, %s: %d bytes of headers and %d of data; want %d and %d", f.name, how, schemas.HeaderBytes(h), len(m.Data), schemas.HeaderBytes(f.hdr), len(f.data))
 			}
 		}
-		if one := must[store.DeadPage](t)(s.DeadList(t.Context(), store.DeadQuery{TimerID: ID(i+1)})); len(one.Letters) != 1 {
+		if one := must[store.DeadPage](t)(s.DeadList(t.Context(), store.DeadQuery{TimerID: ID(i + 1)})); len(one.Letters) != 1 {
 			t.Errorf("%s: its timer has %d letters", f.name, len(one.Letters))
 		}
 		if err := s.DeadDelete(t.Context(), got.Sequence); err != nil {

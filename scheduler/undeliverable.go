@@ -1,0 +1,127 @@
+package scheduler
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file has what becomes of a timer whose event JetStream will never store: it is
+// too large, although its add was accepted under the limits of that time. The timer
+// ends as a dead letter, so that it does not hold its shard's low watermark.
+//
+//	claim, or publish ──▶ refused for good ──▶ dead letter ──▶ record: fail ──▶ done
+//
+// Both steps are repeated until they are acknowledged, by this owner or the next one,
+// which finds the record as it was: its publish is refused, too, and its dead letter
+// has the same message id. Where the stream may have forgotten that id, the dead
+// letter is looked up before it is published again.
+
+// claimed is what a claim changes of a record and a refused one has to restore.
+type claimed struct {
+	state   schemas.State
+	firedMs int64
+}
+
+// unclaim takes back what claim made of the record.
+func (k *Core) unclaim(e *entry) {
+	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.beforeClaim.state, true, e.beforeClaim.firedMs
+}
+
+// refuseClaim ends a timer whose record cannot be written with its event. It stays
+// unclaimed, so a cancel may still win: then the record is cancelled, and its dead
+// letter is one more than there should be.
+func (k *Core) refuseClaim(e *entry, err error) {
+	k.unclaim(e)
+	k.refuse(e, err)
+	k.publishOrLook(e)
+}
+
+// refuse remembers why an entry's event cannot be stored.
+func (k *Core) refuse(e *entry, err error) {
+	e.fails = 0
+	e.refusal = schemas.Clip("the event cannot be published: "+err.Error(), schemas.MaxOutcomeError)
+}
+
+// deadTarget is where the dead letter of a refused event goes, and its message id.
+// The time of the claim tells the letters of a run apart that was replayed.
+func deadTarget(e *entry) (subject, msgID string) {
+	id := e.id.RetryMsgID(max(e.rec.Run, 1), e.rec.Attempt+1)
+	return schemas.SubjectDead(e.rec.Service), id + "." + strconv.FormatInt(e.rec.FiredMs, 10) + ".dead"
+}
+
+// deadLetter publishes the event with the reason, for the letter's shell to fit into
+// a message.
+func (k *Core) deadLetter(e *entry) {
+	e.phase = phaseDeadLetter
+	if k.paused {
+		k.repeat = append(k.repeat, e)
+		return
+	}
+	r := &e.rec
+	run := max(r.Run, 1)
+	hdr, data := r.Body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: run, Attempt: r.Attempt}, schemas.ReasonUndeliverable, e.refusal)
+	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
+		Timer: e.id, Revision: e.rev, Run: run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
+		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
+	}.String()}
+	hdr[schemas.HeaderErrorCode] = []string{schemas.ReasonUndeliverable}
+	hdr[schemas.HeaderError] = []string{e.refusal}
+	subject, msgID := deadTarget(e)
+	k.inflight++
+	k.do(ActDeadLetter{ID: e.id, Msg: store.Msg{Subject: subject, MsgID: msgID, Header: hdr, Data: data}})
+}
+
+func (k *Core) onDeadLettered(ev EvDeadLettered) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	switch {
+	case e == nil || e.phase != phaseDeadLetter:
+	case ev.Err != nil:
+		k.again(e)
+	default:
+		e.fails = 0
+		k.fail(e)
+	}
+}
+
+// fail writes the final record. The entry holds the low watermark until it is
+// written: the next owner must find what is left to do.
+func (k *Core) fail(e *entry) {
+	e.phase = phaseFailing
+	rec := e.rec
+	rec.State, rec.Queued, rec.Run, rec.NextMs = schemas.StateFail, false, max(rec.Run, 1), 0
+	rec.DoneMs = max(k.now, rec.FiredMs)
+	if rec.FiredMs == 0 {
+		rec.FiredMs = rec.DoneMs // it was due, and taken
+	}
+	rec.Outcome = schemas.Outcome{Error: e.refusal}
+	rec.Body = schemas.Body{}
+	k.inflight++
+	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})
+}
+
+func (k *Core) onFailed(ev EvFailed) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	switch {
+	case e == nil || e.phase != phaseFailing:
+	case ev.Err == nil:
+		if e.rec.State == schemas.StatePending {
+			k.pending--
+		}
+		k.done(e)
+	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
+		k.reread(e)
+	default:
+		k.again(e)
+	}
+}
+
+// again has a step that failed tried again after a pause.
+func (k *Core) again(e *entry) {
+	e.fails++
+	k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())
+}
