@@ -129,7 +129,11 @@ func (d *delivery) call() {
 	}
 	m := d.f.metrics
 	m.inFlight.WithLabelValues(d.svc.label).Inc()
-	ctx, cancel := context.WithTimeout(d.f.calling, timeout)
+	bound := timeout
+	if d.spec.Callback == schemas.WorkCallback(d.svc.name) {
+		bound = schemas.MaxWork // timertimeout bounds the worker's silence
+	}
+	ctx, cancel := context.WithTimeout(d.f.calling, bound)
 	begin := time.Now()
 	out := d.invoke(ctx, c, req)
 	took := time.Since(begin)
@@ -145,6 +149,9 @@ func (d *delivery) call() {
 	}
 	m.callbacks.WithLabelValues(d.svc.label, word).Inc()
 	m.duration.WithLabelValues(d.svc.label).Observe(took.Seconds())
+	if out.Unattempted && d.f.mute.ok("worker "+d.svc.name) {
+		d.f.o.Log.Warn().Str("service", d.svc.name).Str("reason", word).Msg("no worker takes the timers of this service; they wait, and use no attempts")
+	}
 	d.called()
 	d.conclude(out)
 }

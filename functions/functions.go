@@ -171,6 +171,7 @@ func (f *Functions) Stop(ctx context.Context) error {
 	f.renewPulls()
 	f.deliveries.Wait()
 	f.background.Wait()
+	f.nats.Close()
 	for _, s := range f.services {
 		s.stop()
 		s.calling.Load().http.Close()

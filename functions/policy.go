@@ -73,18 +73,22 @@ func (p policy) next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	if rec.MaxAttempt == 0 {
 		rec.MaxAttempt = max(spec.MaxAttempts, 1)
 	}
-	notNow := out.NotNow && p.givesBack(rec, spec)
-	if notNow {
+	back := rec.GivenBack(spec)
+	n, to := rec.Attempt-min(back, rec.Attempt-1), spec.BackoffTo
+	switch {
+	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
+		// Doubled like after failures, so that a service without workers costs little;
+		// capped, so that workers that start late find their timers soon.
+		n, to = back+1, min(max(to, spec.BackoffFirst), max(workerPauseMax, spec.BackoffFirst))
+		rec.MaxAttempt++
+	case out.NotNow && p.maxNotNow > 0 && int64(back) < int64(p.maxNotNow):
+		n = 1
 		rec.MaxAttempt++
 	}
 	if !out.Retryable || rec.Attempt >= rec.MaxAttempt {
 		return final(rec, stepDead, schemas.StateFail, nowMs)
 	}
-	n := rec.Attempt
-	if notNow {
-		n = 1
-	}
-	delay := max(schemas.RetryDelay(spec.BackoffFirst, spec.BackoffTo, n), min(out.RetryAfter, callback.MaxRetryAfter))
+	delay := max(schemas.RetryDelay(spec.BackoffFirst, to, n), min(out.RetryAfter, callback.MaxRetryAfter))
 	delay += time.Duration(random * jitter * float64(delay))
 	delay = delay.Round(time.Millisecond)
 	rec.State = schemas.StateRetrying
@@ -96,12 +100,14 @@ func (p policy) next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	return plan{step: stepLong, delay: delay, record: rec}
 }
 
-// givesBack reports whether a "not now" is not counted. The record has no
-// counter of its own for it: what MaxAttempt is above timermaxattempts is it.
-// (A replay raises MaxAttempt too, so after one fewer are given back.)
-func (p policy) givesBack(rec schemas.Record, spec schemas.Spec) bool {
-	return p.maxNotNow > 0 && int64(rec.MaxAttempt) < int64(spec.MaxAttempts)+int64(p.maxNotNow)
-}
+const (
+	// maxWorkerWait is how long after it was due (or added, if that is later) a timer
+	// waits for a worker without using up attempts. After that, and where a replay
+	// comes later, each try is an attempt.
+	maxWorkerWait = 7 * 24 * time.Hour
+	// workerPauseMax caps the pause between two tries to find a worker.
+	workerPauseMax = 5 * time.Minute
+)
 
 // final drops the event from the record.
 func final(rec schemas.Record, s step, state schemas.State, nowMs int64) plan {

@@ -51,7 +51,11 @@ func TestNext(t *testing.T) {
 	} {
 		rec := deliveredRecord()
 		rec.Attempt, rec.MaxAttempt = c.attempt, c.max
-		got := p.next(rec, c.out, testSpec, 10_000, c.random)
+		spec := testSpec
+		if c.max == 30 {
+			spec.MaxAttempts = 30
+		}
+		got := p.next(rec, c.out, spec, 10_000, c.random)
 		r := got.record
 		if got.step != c.step || got.delay != c.delay || r.MaxAttempt != c.maxAfter || r.State != c.stateAfter || r.Attempt != c.attempt+1 {
 			t.Errorf("%s: step %d delay %v max %d state %v attempt %d", c.name, got.step, got.delay, r.MaxAttempt, r.State, r.Attempt)
@@ -67,6 +71,41 @@ func TestNext(t *testing.T) {
 		case c.step == stepLong && (!r.Queued || r.DueMs != r.NextMs), c.step == stepShort && (r.Queued || r.DueMs != 500):
 			t.Errorf("%s: queued %v, due %d", c.name, r.Queued, r.DueMs)
 		}
+	}
+}
+
+// TestUnattempted: while no worker takes a timer it waits in growing steps, loses no
+// attempt, and then has its attempts and its first backoff. The wait is bounded.
+func TestUnattempted(t *testing.T) {
+	t.Parallel()
+	p := policy{short: 30 * time.Second, maxNotNow: 5}
+	spec := schemas.Spec{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: 10 * time.Minute}
+	rec := deliveredRecord()
+	none := callback.Outcome{Retryable: true, NotNow: true, Unattempted: true, Reason: callback.ReasonNoResponders}
+	nowMs := int64(500)
+	for i := range 200 {
+		got := p.next(rec, none, spec, nowMs, 0)
+		want := min(time.Second<<min(i, 20), workerPauseMax)
+		if got.record.State != schemas.StateRetrying || got.delay != want {
+			t.Fatalf("wait %d: state %v, delay %v, want %v", i+1, got.record.State, got.delay, want)
+		}
+		rec = got.record
+		nowMs += got.delay.Milliseconds()
+	}
+	failure := callback.Retry(callback.ReasonHandler, "no")
+	for i, want := range []time.Duration{time.Second, 2 * time.Second, 0} {
+		got := p.next(rec, failure, spec, nowMs, 0)
+		if got.delay != want || (got.step == stepDead) != (i == 2) {
+			t.Errorf("failure %d after the wait: step %d, delay %v, want %v", i+1, got.step, got.delay, want)
+		}
+		rec = got.record
+	}
+	rec, nowMs = deliveredRecord(), maxWorkerWait.Milliseconds()+500
+	for range 3 + 5 { // its attempts, and the "not now" that every callee has
+		rec = p.next(rec, none, spec, nowMs, 0).record
+	}
+	if rec.State != schemas.StateFail {
+		t.Errorf("after %v without a worker: %v", maxWorkerWait, rec.State)
 	}
 }
 

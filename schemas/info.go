@@ -149,6 +149,9 @@ type DeadInfo struct {
 	Attempts  uint32  `json:"attempts"`
 	ErrorCode string  `json:"errorcode"`
 	ErrorData string  `json:"errordata,omitempty"`
+	// Consumer is set for a dead letter of a consumer of timers.fired.<service> (the Go
+	// client's Handle): its name. Such a letter cannot be replayed.
+	Consumer string `json:"consumer,omitempty"`
 }
 
 // DeadListReply is one page; Cursor is empty at the end.

@@ -56,6 +56,9 @@ const (
 	// HeaderErrorCode and HeaderError say why an add was rejected.
 	HeaderErrorCode = "Belfry-Error-Code"
 	HeaderError     = "Belfry-Error"
+	// HeaderConsumer is on a dead letter of a consumer of timers.fired.<service>, the
+	// Go client's Handle: its name. Such a letter has no callback to replay.
+	HeaderConsumer = "Belfry-Consumer"
 	// HeaderOriginalSequence is the sequence that a rejected add had in StreamAdd.
 	HeaderOriginalSequence = "Belfry-Add-Sequence"
 	// HeaderEnclosed is on a dead letter or a rejection that does not fit a message as

@@ -60,6 +60,17 @@ func (r *Record) retryUntilMs() int64 {
 	if err != nil {
 		return 0
 	}
-	// The next attempt is number Attempt+1.
-	return r.NextMs + RetrySpan(spec.BackoffFirst, spec.BackoffTo, r.Attempt+1, r.MaxAttempt).Milliseconds()
+	// The next attempt is number Attempt+1; those given back do not grow the delay.
+	back := r.GivenBack(spec)
+	return r.NextMs + RetrySpan(spec.BackoffFirst, spec.BackoffTo, r.Attempt-min(back, r.Attempt)+1, r.MaxAttempt-back).Milliseconds()
+}
+
+// GivenBack is how many of a run's attempts are not counted ("not now"), or were
+// renewed by a replay. The record has no counter of its own for them: MaxAttempt above
+// timermaxattempts is it.
+func (r *Record) GivenBack(spec Spec) uint32 {
+	if r.MaxAttempt <= spec.MaxAttempts {
+		return 0
+	}
+	return r.MaxAttempt - spec.MaxAttempts
 }

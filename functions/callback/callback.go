@@ -53,6 +53,10 @@ type Outcome struct {
 	// NotNow says that the callee itself asked to be called later: it answered,
 	// and named a delay.
 	NotNow bool
+	// Unattempted says that nobody took the event, so that no attempt was made. It is
+	// set with NotNow, by workers' subjects alone, and is not counted for as long as
+	// the policy waits for workers.
+	Unattempted bool
 	// RetryAfter is the least delay that the callee asked for, 0 if none.
 	RetryAfter time.Duration
 	// Reason is the stable word for a failure; timererrorcode of a dead letter.
@@ -70,21 +74,24 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonStatus         Reason = "http_status"       // an HTTP status other than 2xx; see Code
-	ReasonRedirect       Reason = "redirect"          // 3xx: redirects are not followed
-	ReasonTimeout        Reason = "timeout"           // no answer within timertimeout
-	ReasonConnection     Reason = "connection"        // no connection, or it broke
-	ReasonTLS            Reason = "tls"               // the certificate is not trusted, or TLS failed
-	ReasonAddressRefused Reason = "address_refused"   // the guard refused the resolved address
-	ReasonNotAllowed     Reason = "not_allowed"       // the configuration does not allow this subject or host
-	ReasonBadTarget      Reason = "bad_target"        // the callback cannot be called at all
-	ReasonNoResponders   Reason = "no_responders"     // nobody serves the NATS subject
-	ReasonServiceError   Reason = "service_error"     // an error header on the NATS reply
-	ReasonStreamRefused  Reason = "stream_refused"    // a stream captures the NATS subject, and did not store the message
-	ReasonRetryLater     Reason = "retry_later"       // the callee said "not now"
-	ReasonTooLarge       Reason = "too_large"         // the request is over the server's payload limit
-	ReasonUndecodable    Reason = "undecodable_event" // the fired message is no event
-	ReasonInternal       Reason = "internal"          // a defect in Belfry; the attempt counts
+	ReasonStatus           Reason = "http_status"       // an HTTP status other than 2xx; see Code
+	ReasonRedirect         Reason = "redirect"          // 3xx: redirects are not followed
+	ReasonTimeout          Reason = "timeout"           // no answer within timertimeout
+	ReasonConnection       Reason = "connection"        // no connection, or it broke
+	ReasonTLS              Reason = "tls"               // the certificate is not trusted, or TLS failed
+	ReasonAddressRefused   Reason = "address_refused"   // the guard refused the resolved address
+	ReasonNotAllowed       Reason = "not_allowed"       // the configuration does not allow this subject or host
+	ReasonBadTarget        Reason = "bad_target"        // the callback cannot be called at all
+	ReasonNoResponders     Reason = "no_responders"     // nobody serves the NATS subject
+	ReasonServiceError     Reason = "service_error"     // an error header on the NATS reply
+	ReasonStreamRefused    Reason = "stream_refused"    // a stream captures the NATS subject, and did not store the message
+	ReasonRetryLater       Reason = "retry_later"       // the callee said "not now"
+	ReasonHandler          Reason = "handler_error"     // a worker's handler returned an error, or panicked
+	ReasonHandlerPermanent Reason = "handler_permanent" // a worker's handler gave up
+	ReasonWorkerBusy       Reason = "worker_busy"       // all workers of the service were busy
+	ReasonTooLarge         Reason = "too_large"         // the request is over the server's payload limit
+	ReasonUndecodable      Reason = "undecodable_event" // the fired message is no event
+	ReasonInternal         Reason = "internal"          // a defect in Belfry; the attempt counts
 )
 
 // Permanent is the outcome of a failure that no later attempt changes.

@@ -14,6 +14,14 @@
 //
 // Subjects that schemas.CheckSubject refuses are never called.
 //
+// # Workers
+//
+// On timers.work.<service>, the subject of the Go client's Work, a worker may reply
+// several times (worker.go): signs of life, which extend the time-out r.Timeout up to
+// schemas.MaxWork, and one answer. No responders, and "busy" for longer than a
+// minute, are "not now" without an attempt (Outcome.Unattempted). Retries after
+// "busy" and "stopping" are made within one Invoke.
+//
 // Each request carries Idempotency-Key and Nats-Msg-Id, both <timer id>.<run>.
 package natscall
 
@@ -42,10 +50,16 @@ const (
 const Scheme = schemas.NATSScheme
 
 // Invoker calls over NATS. It is safe for concurrent use.
-type Invoker struct{ nc *nats.Conn }
+type Invoker struct {
+	nc      *nats.Conn
+	workers workers
+}
 
 // New makes an invoker that uses the connection and does not own it.
-func New(nc *nats.Conn) *Invoker { return &Invoker{nc: nc} }
+func New(nc *nats.Conn) *Invoker { return &Invoker{nc: nc, workers: workers{nc: nc}} }
+
+// Close ends what the requests to workers needed. Invoke is not called after it.
+func (i *Invoker) Close() { i.workers.close() }
 
 // Invoke makes one request.
 func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
@@ -62,7 +76,11 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	}
 	hdr[headerKey] = []string{r.Key}
 	hdr[nats.MsgIdHdr] = []string{r.Key}
-	reply, err := i.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: subject, Header: hdr, Data: data})
+	msg := &nats.Msg{Subject: subject, Header: hdr, Data: data}
+	if strings.HasPrefix(subject, schemas.WorkSubjectPrefix) {
+		return i.work(ctx, r, msg)
+	}
+	reply, err := i.nc.RequestMsgWithContext(ctx, msg)
 	if err != nil {
 		return failure(ctx, r, subject, err)
 	}
