@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +21,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(workerVariable); url != "" {
+		workForever(url)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // bound is how long anything may take: far longer than it does.
 const bound = 60 * time.Second
@@ -224,9 +230,10 @@ func TestHandle(t *testing.T) {
 			stop()
 		}
 	}
-	err := c.Handle(hctx, "h", func(_ context.Context, e *event.Event) error {
+	err := c.Handle(hctx, "h", func(_ context.Context, run *belfry.Run) error {
 		defer finished()
-		if f, err := belfry.FiringOf(e); err != nil || f.Run != 1 || f.Late() < 0 || f.Late() > bound || f.Key() != belfry.NewTimerID("/shop", e.ID()).MsgID(1) {
+		e := run.Event
+		if f, err := belfry.FiringOf(e); err != nil || f != run.Firing || run.Service != "h" || f.Run != 1 || f.Late() < 0 || f.Late() > bound || f.Key() != belfry.NewTimerID("/shop", e.ID()).MsgID(1) {
 			t.Errorf("%+v %v", f, err)
 		}
 		switch e.ID() {

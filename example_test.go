@@ -46,12 +46,8 @@ func Example() {
 	if _, err := c.Reschedule(ctx, r.Timer, belfry.FromNow(50*time.Millisecond)); err != nil {
 		log.Fatal(err)
 	}
-	err = c.Handle(ctx, "orders", func(_ context.Context, e *event.Event) error {
-		f, err := belfry.FiringOf(e)
-		if err != nil {
-			return belfry.Permanent(err)
-		}
-		fmt.Println("fired", e.ID(), "run", f.Run, "early:", f.Late() < 0)
+	err = c.Handle(ctx, "orders", func(_ context.Context, run *belfry.Run) error {
+		fmt.Println("fired", run.Event.ID(), "run", run.Run, "early:", run.Late() < 0)
 		cancel() // Handle returns once this handler has
 		return nil
 	})
@@ -94,6 +90,60 @@ func ExampleClient_Cancel() {
 	// true cannot reschedule: the timer is cancelled
 }
 
+// Work serves timers that were added with ToWorker. What the handler returns is what
+// Get says: here a second attempt succeeds.
+func ExampleClient_Work() {
+	dir, err := os.MkdirTemp("", "belfry-example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	url, stop, err := serve(dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stop()
+	c, err := belfry.Connect(context.Background(), url)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := newEvent("order-20")
+	if err := e.SetData(event.ApplicationJSON, map[string]int{"order": 20}); err != nil {
+		log.Fatal(err)
+	}
+	r, err := c.Add(context.Background(), e, belfry.After(0), belfry.ToWorker("orders"), belfry.Backoff(10*time.Millisecond, time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	type order struct{ Order int }
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	err = c.Work(ctx, "orders", belfry.HandleJSON(func(_ context.Context, run *belfry.Run, o order) error {
+		if run.Attempt == 1 {
+			return errors.New("the shop is closed")
+		}
+		run.SetResult(fmt.Sprint("expired order ", o.Order))
+		cancel() // Work returns once this handler has
+		return nil
+	}), belfry.OnError(func(run *belfry.Run, err error) {
+		fmt.Printf("%s, attempt %d: %v\n", run.Event.ID(), run.Attempt, err)
+	}))
+	fmt.Println("stopped:", err)
+	t := belfry.Timer{}
+	for t.State != belfry.StateSuccess { // the outcome is written down
+		if t, err = c.Get(context.Background(), r.Timer); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(t.Attempts, "attempts:", t.Outcome.Response)
+	// Output:
+	// order-20, attempt 1: the shop is closed
+	// stopped: <nil>
+	// 2 attempts: expired order 20
+}
+
 // A handler says what becomes of an event: done, later, never, or tried again.
 func ExampleClient_Handle() {
 	dir, err := os.MkdirTemp("", "belfry-example")
@@ -118,7 +168,7 @@ func ExampleClient_Handle() {
 		log.Fatal(err)
 	}
 	tries := 0
-	err = c.Handle(ctx, "mail", func(_ context.Context, e *event.Event) error {
+	err = c.Handle(ctx, "mail", func(_ context.Context, run *belfry.Run) error {
 		tries++
 		switch tries {
 		case 1:
@@ -128,13 +178,13 @@ func ExampleClient_Handle() {
 		}
 		cancel()
 		return belfry.Permanent(errors.New("no such mailbox")) // told to OnError, given up
-	}, belfry.Concurrency(1), belfry.OnError(func(e *event.Event, err error) {
-		fmt.Printf("%s, try %d: %v\n", e.ID(), tries, err)
+	}, belfry.Concurrency(1), belfry.OnError(func(run *belfry.Run, err error) {
+		fmt.Printf("%s, delivery %d: %v\n", run.Event.ID(), run.Attempt, err)
 	}))
 	fmt.Println("stopped:", err)
 	// Output:
-	// order-19, try 2: the mail server is away
-	// order-19, try 3: no such mailbox
+	// order-19, delivery 2: the mail server is away
+	// order-19, delivery 3: given up, dead letter on timers.dead.mail: no such mailbox
 	// stopped: <nil>
 }
 

@@ -19,7 +19,8 @@ type Firing struct {
 	Run uint32
 }
 
-// FiringOf reads what Belfry added to an event that a Handler is given.
+// FiringOf reads what Belfry added to an event: for programs that subscribe to
+// timers.fired themselves. A Handler finds it in its Run.
 func FiringOf(e *event.Event) (Firing, error) {
 	text := func(name string) string {
 		v, ok := e.Extensions()[name]

@@ -4,88 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Handler is called with each event that fires for a service. nil acknowledges
-// it; RetryAfter asks for it again later; Permanent gives it up; any other error
-// has it delivered again after a delay that grows from 100 ms to a minute.
-//
-// Its context has the values of Handle's and does not end with it: a handler that
-// runs is let finish. One that must not take for ever sets a deadline of its own.
-type Handler func(ctx context.Context, e *event.Event) error
+type handleOption func(*handleConfig)
 
-// ErrRetryLater is a Handler's "not now", without saying when: the event is
-// delivered again after a delay that grows. Like RetryAfter, whose errors match
-// it with errors.Is, it is an answer and no failure, and not told to OnError.
-var ErrRetryLater = errors.New("belfry: retry later")
-
-// RetryLaterError is what RetryAfter returns. It matches ErrRetryLater.
-type RetryLaterError struct {
-	// After is how long to wait; 0 or less is at once.
-	After time.Duration
-}
-
-// Error implements error.
-func (e *RetryLaterError) Error() string { return fmt.Sprintf("retry after %s", e.After) }
-
-// Is makes errors.Is(err, ErrRetryLater) true.
-func (e *RetryLaterError) Is(target error) bool { return target == ErrRetryLater }
-
-// RetryAfter is a Handler's "not now": the event is delivered again after d. An
-// event that waits so counts among the 1,000 that a consumer may hold
-// unacknowledged: for hours of waiting, add another timer.
-func RetryAfter(d time.Duration) error { return &RetryLaterError{After: d} }
-
-type permanentError struct{ err error }
-
-func (e *permanentError) Error() string { return e.err.Error() }
-func (e *permanentError) Unwrap() error { return e.err }
-
-// Permanent marks an error of a Handler as final: the event is not delivered
-// again to this consumer. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &permanentError{err: err}
-}
-
-// PanicError is told to OnError when a Handler panics.
-type PanicError struct {
-	Value any    // what was panicked with
-	Stack []byte // of the handler's goroutine
-}
-
-// Error implements error.
-func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.Value) }
-
-// HandleOption configures Handle.
-type HandleOption func(*handleConfig)
+func (o handleOption) handle(c *handleConfig) { o(c) }
 
 type handleConfig struct {
+	common
 	durable     string
-	concurrency int
 	ackWait     time.Duration // 0: not given
 	maxDeliver  int           // 0: not given
 	reconfigure bool
-	onError     func(*event.Event, error)
 }
 
 // Defaults and bounds of Handle.
 const (
-	DefaultHandleConcurrency = 16
-	MaxHandleConcurrency     = 10_000
-	DefaultHandleAckWait     = 30 * time.Second
-	MinHandleAckWait         = 100 * time.Millisecond
+	DefaultHandleAckWait = 30 * time.Second
+	MinHandleAckWait     = 100 * time.Millisecond
 
 	handleBackoffMax    = time.Minute
 	handleMaxAckPending = 1000
@@ -96,63 +39,68 @@ const (
 // Durable names the consumer on TIMERS_FIRED: 1 to 64 letters, digits, '-' or
 // '_'. Processes of one name share the events, each name gets all. The default is
 // the service's name. Names that begin with "belfry_" are Belfry's own.
-func Durable(name string) HandleOption { return func(c *handleConfig) { c.durable = name } }
-
-// Concurrency is how many events are handled at once, 1 to 10,000; default 16. No
-// more are fetched.
-func Concurrency(n int) HandleOption { return func(c *handleConfig) { c.concurrency = n } }
+func Durable(name string) HandleOption {
+	return handleOption(func(c *handleConfig) { c.durable = name })
+}
 
 // AckWait is after how long an event is delivered to another process when the one
 // that handles it has died: 100 ms or more, default 30 s. While a handler runs it
 // is extended.
 func AckWait(d time.Duration) HandleOption {
-	return func(c *handleConfig) {
+	return handleOption(func(c *handleConfig) {
 		if c.ackWait = d; d == 0 {
 			c.ackWait = -1 // given, and refused
 		}
-	}
+	})
 }
 
 // MaxDeliver bounds the deliveries of one event, 1 or more, those that RetryAfter
 // asked for and those that a stopped Handle gave back included; default unbounded.
+// After the last one the event becomes a dead letter. Handle counts itself: with the
+// consumer's own bound JetStream would drop the event without a trace.
 func MaxDeliver(n int) HandleOption {
-	return func(c *handleConfig) {
+	return handleOption(func(c *handleConfig) {
 		if c.maxDeliver = n; n == 0 {
 			c.maxDeliver = -1 // given, and refused
 		}
-	}
+	})
 }
 
-// Reconfigure changes a consumer that exists to the AckWait and MaxDeliver given,
-// or else to their defaults. Without it Handle refuses to contradict it.
-func Reconfigure() HandleOption { return func(c *handleConfig) { c.reconfigure = true } }
-
-// OnError is told of each error that a handler returns, of panics (PanicError),
-// of events that could not be acknowledged, and with a nil event of messages that
-// are no events and of trouble with the connection. It is called concurrently.
-// Without it errors are silent, and a handler's panic ends the program.
-func OnError(f func(*event.Event, error)) HandleOption {
-	return func(c *handleConfig) { c.onError = f }
+// Reconfigure changes a consumer that exists to the AckWait given, or its default,
+// and to unbounded deliveries. Without it Handle refuses to contradict it.
+func Reconfigure() HandleOption {
+	return handleOption(func(c *handleConfig) { c.reconfigure = true })
 }
 
-// Handle consumes the events that fire for a service, through a durable consumer
-// of its own on timers.fired.<service>, until ctx ends; then it gives back what it
-// has not begun, waits for the handlers that run and returns nil. It returns an
-// error when it cannot begin, when its consumer is deleted and when the connection
-// is closed; a connection that is lost is waited for.
+// Handle consumes the events that fire for a service: a state of success in [Client.Get]
+// means that the event was published, not that this handler succeeded, and an event
+// that is not handled within fired-max-age (24 h by default) is gone. Use
+// [Client.Work], where Belfry knows the outcome, unless several consumers each need
+// every event.
 //
-// The event carries timerscheduled, timerfired, timerrun and timerattempt as
-// extensions. Delivery is at least once, in no order. A new consumer starts with
-// the events that TIMERS_FIRED still has (24 h by default); it stays when Handle
-// returns, and collects what fires meanwhile.
+// Handle reads timers.fired.<service> through a durable consumer of its own until ctx
+// ends; then it gives back what it has not begun, waits for the handlers that run
+// and returns nil. It returns an error when it cannot begin, when its consumer is
+// deleted and when the connection is closed; a connection that is lost is waited
+// for. Its handlers' contexts have the values of ctx and do not end.
 //
-// A consumer of that name that exists is used with its settings: an AckWait or
-// MaxDeliver that contradicts them is an error of the code config, unless
-// Reconfigure is given, and so is a consumer of another service.
+// Delivery is at least once, in no order. A failed event is delivered again after
+// 100 ms, doubled up to a minute. What Handle gives up, by [Permanent] or after
+// [MaxDeliver], it publishes to timers.dead.<service> before it terminates the
+// delivery: belfry dead ls lists it, with the consumer's name. It cannot be
+// replayed, because there is no callback to make; a replay says so. Without the
+// permission to publish there, nothing is given up: the error is reported, and the
+// event comes again.
+//
+// A new consumer starts with the events that TIMERS_FIRED still has. It stays when
+// Handle returns, and collects what fires meanwhile. A consumer of that name that
+// exists is used with its settings: an AckWait that contradicts them, a bound of
+// deliveries (after which JetStream drops events without a trace) and another
+// service are errors of the code config, unless [Reconfigure] is given and can help.
 func (c *Client) Handle(ctx context.Context, service string, h Handler, opts ...HandleOption) error {
-	cfg := handleConfig{durable: service, concurrency: DefaultHandleConcurrency}
+	cfg := handleConfig{common: common{concurrency: DefaultConcurrency}, durable: service}
 	for _, o := range opts {
-		o(&cfg)
+		o.handle(&cfg)
 	}
 	if err := cfg.check(service, h); err != nil {
 		return err
@@ -168,7 +116,7 @@ func (c *Client) Handle(ctx context.Context, service string, h Handler, opts ...
 		return err
 	}
 	w := &worker{
-		cons: cons, cfg: cfg, handler: h, ackWait: cons.CachedInfo().Config.AckWait,
+		js: c.js, cons: cons, service: service, cfg: cfg, handler: h, ackWait: cons.CachedInfo().Config.AckWait,
 		freed: make(chan int), ended: make(chan pullResult),
 	}
 	err = w.run(ctx)
@@ -191,27 +139,17 @@ func over(ctx context.Context) bool {
 }
 
 func (c *handleConfig) check(service string, h Handler) error {
-	bad := func(format string, args ...any) error {
-		return schemas.Errorf(schemas.CodeBadRequest, format, args...)
-	}
-	const names = "1 to %d letters, digits, '-' or '_'"
 	switch {
-	case h == nil:
-		return bad("the handler is nil")
-	case !schemas.ValidService(service):
-		return bad("service %.80q must be "+names, service, schemas.MaxServiceLength)
 	case !schemas.ValidService(c.durable):
-		return bad("durable %.80q must be "+names, c.durable, schemas.MaxServiceLength)
+		return badRequest("durable %.80q must be "+names, c.durable, schemas.MaxServiceLength)
 	case strings.HasPrefix(c.durable, ownConsumers):
-		return bad("consumers whose names begin with %s are Belfry's own, and %s is one: give Durable another name", ownConsumers, c.durable)
-	case c.concurrency < 1 || c.concurrency > MaxHandleConcurrency:
-		return bad("concurrency is %d; it must be 1 to %d", c.concurrency, MaxHandleConcurrency)
+		return badRequest("consumers whose names begin with %s are Belfry's own, and %s is one: give Durable another name", ownConsumers, c.durable)
 	case c.ackWait != 0 && c.ackWait < MinHandleAckWait:
-		return bad("the ack wait must be %s or more", MinHandleAckWait)
+		return badRequest("the ack wait must be %s or more", MinHandleAckWait)
 	case c.maxDeliver < 0:
-		return bad("the most deliveries must be 1 or more")
+		return badRequest("the most deliveries must be 1 or more")
 	}
-	return nil
+	return c.common.check(service, h)
 }
 
 // handleConsumer makes the consumer, or takes the one that exists if it does what
@@ -227,13 +165,10 @@ func (c *Client) handleConsumer(ctx context.Context, service string, cfg handleC
 	}
 	want := jetstream.ConsumerConfig{
 		Durable: cfg.durable, FilterSubject: schemas.SubjectFired(service), AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: cfg.ackWait, MaxDeliver: cfg.maxDeliver, MaxAckPending: max(handleMaxAckPending, cfg.concurrency),
+		AckWait: cfg.ackWait, MaxDeliver: -1, MaxAckPending: max(handleMaxAckPending, cfg.concurrency),
 	}
 	if want.AckWait == 0 {
 		want.AckWait = DefaultHandleAckWait
-	}
-	if want.MaxDeliver == 0 {
-		want.MaxDeliver = -1
 	}
 	// Of two that start at once one makes it, and the other finds it.
 	cons, err := c.js.Consumer(ctx, schemas.StreamFired, cfg.durable)
@@ -263,69 +198,89 @@ func (c *Client) handleConsumer(ctx context.Context, service string, cfg handleC
 	case cfg.reconfigure:
 	case cfg.ackWait != 0 && have.AckWait != cfg.ackWait:
 		return nil, differs("ack wait", have.AckWait, cfg.ackWait)
-	case cfg.maxDeliver != 0 && have.MaxDeliver != cfg.maxDeliver:
-		return nil, differs("most deliveries", have.MaxDeliver, cfg.maxDeliver)
+	case have.MaxDeliver > 0:
+		return nil, schemas.Errorf(schemas.CodeConfig, "JetStream drops events of consumer %s without a trace after %d deliveries: give Reconfigure, and MaxDeliver to have dead letters instead", cfg.durable, have.MaxDeliver)
 	}
 	return cons, nil
 }
 
+// Codes of the dead letters of Handle.
+const (
+	deadPermanent  = "handler_permanent" // the handler gave up
+	deadExhausted  = "handler_exhausted" // MaxDeliver
+	deadUnreadable = "undecodable_event" // a message that is no fired event
+)
+
 // handleOne runs the handler and settles the message as it says.
 func (w *worker) handleOne(ctx context.Context, m jetstream.Msg) {
-	if _, err := m.Metadata(); err != nil {
+	meta, err := m.Metadata()
+	if err != nil {
 		// Not of the consumer. To settle it would be a publish to a subject of the
 		// sender's choice.
-		w.tell(nil, fmt.Errorf("a message on %s is not of the consumer: %w", m.Subject(), err))
+		w.report(nil, fmt.Errorf("a message on %s is not of the consumer: %w", m.Subject(), err))
 		return
 	}
-	e, _, _, err := schemas.ParseFired(m.Headers(), m.Data())
+	run, err := newRun(m.Headers(), m.Data())
 	if err != nil {
-		w.tell(nil, fmt.Errorf("a message on %s is no fired event: %w", m.Subject(), err))
-		w.settled(nil, m.TermWithReason("not a fired event"))
+		w.giveUp(ctx, nil, m, deadUnreadable, fmt.Errorf("a message on %s is no fired event: %w", m.Subject(), err))
 		return
 	}
-	err = whileAlive(m, w.ackWait, func() error { return w.call(context.WithoutCancel(ctx), e) })
+	n := meta.NumDelivered
+	run.Attempt = uint32(min(n, 1<<32-1))
+	limit := uint64(w.cfg.maxDeliver)
+	if limit > 0 && n > limit {
+		// The last delivery was not settled: its process died, or the dead letter could
+		// not be published.
+		w.giveUp(ctx, run, m, deadExhausted, fmt.Errorf("delivered %d times, and the last outcome is unknown", limit))
+		return
+	}
+	err = whileAlive(m, w.ackWait, func() error { return call(context.WithoutCancel(ctx), w.handler, run) })
 	var later *RetryLaterError
 	var permanent *permanentError
 	switch {
 	case err == nil:
-		w.settled(e, m.Ack())
-	case errors.As(err, &later):
-		w.settled(e, m.NakWithDelay(max(0, later.After)))
-	case errors.Is(err, ErrRetryLater):
-		w.settled(e, m.NakWithDelay(backoff(m)))
+		w.settled(run, m.Ack())
 	case errors.As(err, &permanent):
-		w.tell(e, err)
-		w.settled(e, m.TermWithReason("handler: permanent error"))
+		w.giveUp(ctx, run, m, deadPermanent, err)
+	case limit > 0 && n >= limit:
+		w.giveUp(ctx, run, m, deadExhausted, fmt.Errorf("delivery %d of %d: %w", n, limit, err))
+	case errors.As(err, &later):
+		w.settled(run, m.NakWithDelay(max(0, later.After)))
+	case errors.Is(err, ErrRetryLater):
+		w.settled(run, m.NakWithDelay(handleBackoff(n)))
 	default:
-		w.tell(e, err)
-		w.settled(e, m.NakWithDelay(backoff(m)))
+		w.report(run, err)
+		w.settled(run, m.NakWithDelay(handleBackoff(n)))
 	}
 }
 
-// call is the handler; its panic is an error where there is somebody to tell.
-func (w *worker) call(ctx context.Context, e *event.Event) (err error) {
-	if w.cfg.onError != nil {
-		defer func() {
-			if v := recover(); v != nil {
-				err = &PanicError{Value: v, Stack: debug.Stack()}
-			}
-		}()
-	}
-	return w.handler(ctx, e)
-}
-
-// settled reports that the server was not told what became of an event.
-func (w *worker) settled(e *event.Event, err error) {
+// giveUp publishes a dead letter and terminates the delivery. If the first fails,
+// the event is delivered again: it is not dropped without a trace.
+func (w *worker) giveUp(ctx context.Context, run *Run, m jetstream.Msg, code string, reason error) {
+	dead := deadLetter(run, m, w.cfg.durable, code, reason)
+	err := whileAlive(m, w.ackWait, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultTimeout)
+		defer cancel()
+		_, err := w.js.PublishMsg(ctx, dead)
+		return err
+	})
 	if err != nil {
-		w.tell(e, fmt.Errorf("not acknowledged, it will be delivered again: %w", err))
+		w.report(run, fmt.Errorf("given up (%w), but the dead letter was not stored, so it will be delivered again: may this user publish to %s? (%w)", reason, dead.Subject, err))
+		w.settled(run, m.NakWithDelay(max(handleBackoff(delivered(m)), time.Second)))
+		return
+	}
+	w.report(run, fmt.Errorf("given up, dead letter on %s: %w", dead.Subject, reason))
+	w.settled(run, m.TermWithReason("dead letter: "+code))
+}
+
+// settled reports that the server did not learn what became of an event.
+func (w *worker) settled(run *Run, err error) {
+	if err != nil {
+		w.report(run, fmt.Errorf("not acknowledged, it will be delivered again: %w", err))
 	}
 }
 
-func (w *worker) tell(e *event.Event, err error) {
-	if w.cfg.onError != nil {
-		w.cfg.onError(e, err)
-	}
-}
+func (w *worker) report(run *Run, err error) { w.cfg.report(run, w.service, err) }
 
 // whileAlive extends the message's ack wait while f runs.
 func whileAlive(m jetstream.Msg, ackWait time.Duration, f func() error) error {
@@ -349,10 +304,16 @@ func whileAlive(m jetstream.Msg, ackWait time.Duration, f func() error) error {
 	return f()
 }
 
-func backoff(m jetstream.Msg) time.Duration {
+// delivered is how often the message was delivered, this time included.
+func delivered(m jetstream.Msg) uint64 {
 	meta, err := m.Metadata()
 	if err != nil {
-		return time.Second
+		return 1
 	}
-	return min(handleBackoffMax, 100*time.Millisecond<<min(meta.NumDelivered-1, 12))
+	return meta.NumDelivered
+}
+
+// handleBackoff is the delay after delivery n.
+func handleBackoff(n uint64) time.Duration {
+	return min(handleBackoffMax, 100*time.Millisecond<<min(max(n, 1)-1, 12))
 }

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -51,7 +50,7 @@ func BenchmarkHandle(b *testing.B) {
 			left.Store(int64(b.N))
 			b.ReportAllocs()
 			b.ResetTimer()
-			if err := client.Handle(ctx, "s", func(context.Context, *event.Event) error {
+			if err := client.Handle(ctx, "s", func(context.Context, *belfry.Run) error {
 				if left.Add(-1) == 0 {
 					cancel()
 				}

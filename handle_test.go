@@ -41,9 +41,9 @@ func TestHandleSlowerThanAckWait(t *testing.T) {
 	defer cancel()
 	var mu sync.Mutex
 	calls := map[string]int{}
-	err := c.Handle(ctx, "slow", func(ctx context.Context, e *event.Event) error {
+	err := c.Handle(ctx, "slow", func(ctx context.Context, run *belfry.Run) error {
 		mu.Lock()
-		calls[e.ID()]++
+		calls[run.Event.ID()]++
 		all := len(calls) == n
 		mu.Unlock()
 		work := time.NewTimer(took) // the work
@@ -80,9 +80,9 @@ func TestHandleHandsOver(t *testing.T) {
 	for round := range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		var count atomic.Int32
-		err := c.Handle(ctx, "over", func(_ context.Context, e *event.Event) error {
-			if _, twice := handled.LoadOrStore(e.ID(), true); twice {
-				t.Errorf("%s was handled twice", e.ID())
+		err := c.Handle(ctx, "over", func(_ context.Context, run *belfry.Run) error {
+			if _, twice := handled.LoadOrStore(run.Event.ID(), true); twice {
+				t.Errorf("%s was handled twice", run.Event.ID())
 			}
 			if k := count.Add(1); round == 0 && k == 5 || round == 1 && k == n-5 {
 				cancel()
@@ -108,13 +108,13 @@ func TestHandleRetryLater(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	var calls atomic.Int32
-	err := c.Handle(ctx, "later", func(context.Context, *event.Event) error {
+	err := c.Handle(ctx, "later", func(context.Context, *belfry.Run) error {
 		if calls.Add(1) == 1 {
 			return fmt.Errorf("busy: %w", belfry.ErrRetryLater)
 		}
 		cancel()
 		return nil
-	}, belfry.OnError(func(_ *event.Event, err error) { t.Errorf("reported: %v", err) }))
+	}, belfry.OnError(func(_ *belfry.Run, err error) { t.Errorf("reported: %v", err) }))
 	if err != nil || calls.Load() != 2 {
 		t.Errorf("%v after %d calls", err, calls.Load())
 	}
@@ -123,7 +123,6 @@ func TestHandleRetryLater(t *testing.T) {
 func TestHandleRefuses(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
-	nothing := func(context.Context, *event.Event) error { return nil }
 	if err := c.Handle(t.Context(), "a.b", nothing); schemas.CodeOf(err) != schemas.CodeBadRequest {
 		t.Errorf("%v", err)
 	}

@@ -26,7 +26,9 @@ const (
 // places, never more: an event that waited here for a place would run into its ack
 // wait, or be held from another process that is free.
 type worker struct {
+	js      jetstream.JetStream
 	cons    jetstream.Consumer
+	service string
 	cfg     handleConfig
 	handler Handler
 	ackWait time.Duration
@@ -75,7 +77,7 @@ func (w *worker) run(ctx context.Context) error {
 				fatal = schemas.Errorf(schemas.CodeUnavailable, "consumer %s of %s: %w", w.cfg.durable, schemas.StreamFired, r.err)
 				stop()
 			default:
-				w.tell(nil, r.err)
+				w.report(nil, r.err)
 				pause = time.After(pullPause)
 			}
 		case <-pause:

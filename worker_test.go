@@ -41,6 +41,7 @@ func newBare(t *testing.T) *bare {
 		t.Fatal(err)
 	}
 	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
+	b.stream(jetstream.StreamConfig{Name: schemas.StreamDead, Subjects: []string{schemas.SubjectDeadPrefix + ">"}})
 	return b
 }
 
@@ -113,7 +114,7 @@ func (b *bare) returned(out <-chan error) error {
 	}
 }
 
-func nothing(context.Context, *event.Event) error { return nil }
+func nothing(context.Context, *belfry.Run) error { return nil }
 
 // once handles one event and stops.
 func (b *bare) once(service string, opts ...belfry.HandleOption) error {
@@ -121,7 +122,7 @@ func (b *bare) once(service string, opts ...belfry.HandleOption) error {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	defer cancel()
 	b.fire(service, 0, 1)
-	return b.returned(b.handle(ctx, service, func(context.Context, *event.Event) error { cancel(); return nil }, opts...))
+	return b.returned(b.handle(ctx, service, func(context.Context, *belfry.Run) error { cancel(); return nil }, opts...))
 }
 
 // TestHandleHoldsNoMore: a Handle whose places are taken holds nothing else: a
@@ -133,7 +134,7 @@ func TestHandleHoldsNoMore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	block, begun := make(chan struct{}), make(chan struct{}, 50)
-	first := b.handle(ctx, "s", func(context.Context, *event.Event) error {
+	first := b.handle(ctx, "s", func(context.Context, *belfry.Run) error {
 		begun <- struct{}{}
 		<-block
 		return nil
@@ -147,7 +148,7 @@ func TestHandleHoldsNoMore(t *testing.T) {
 	var rest atomic.Int32
 	ctx2, cancel2 := context.WithCancel(t.Context())
 	defer cancel2()
-	err := b.returned(b.handle(ctx2, "s", func(context.Context, *event.Event) error {
+	err := b.returned(b.handle(ctx2, "s", func(context.Context, *belfry.Run) error {
 		if rest.Add(1) == 47 {
 			cancel2()
 		}
@@ -177,9 +178,9 @@ func TestHandleStopsUnderLoad(t *testing.T) {
 	var count atomic.Int32
 	for round := range rounds {
 		ctx, cancel := context.WithCancel(t.Context())
-		err := b.returned(b.handle(ctx, "s", func(_ context.Context, e *event.Event) error {
-			if _, twice := handled.LoadOrStore(e.ID(), true); twice {
-				t.Errorf("%s was handled twice", e.ID())
+		err := b.returned(b.handle(ctx, "s", func(_ context.Context, run *belfry.Run) error {
+			if _, twice := handled.LoadOrStore(run.Event.ID(), true); twice {
+				t.Errorf("%s was handled twice", run.Event.ID())
 			}
 			if k := count.Add(1); int(k) >= (round+1)*n/rounds {
 				cancel()
@@ -205,7 +206,7 @@ func TestHandleLetsRunnersFinish(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
 	defer cancel()
-	err := b.returned(b.handle(ctx, "s", func(hctx context.Context, _ *event.Event) error {
+	err := b.returned(b.handle(ctx, "s", func(hctx context.Context, _ *belfry.Run) error {
 		cancel()
 		if hctx.Err() != nil || hctx.Value(key{}) != "v" {
 			t.Errorf("the handler's context: %v, %v", hctx.Err(), hctx.Value(key{}))
@@ -225,15 +226,15 @@ func TestHandlePanics(t *testing.T) {
 	defer cancel()
 	var told atomic.Int32
 	var calls atomic.Int32
-	err := b.returned(b.handle(ctx, "s", func(context.Context, *event.Event) error {
+	err := b.returned(b.handle(ctx, "s", func(context.Context, *belfry.Run) error {
 		if calls.Add(1) == 1 {
 			panic("oh")
 		}
 		cancel()
 		return nil
-	}, belfry.OnError(func(e *event.Event, err error) {
+	}, belfry.OnError(func(run *belfry.Run, err error) {
 		var p *belfry.PanicError
-		if errors.As(err, &p) && p.Value == "oh" && strings.Contains(string(p.Stack), "worker_test.go") && e.ID() == "0" {
+		if errors.As(err, &p) && p.Value == "oh" && strings.Contains(string(p.Stack), "worker_test.go") && run.Event.ID() == "0" {
 			told.Add(1)
 		} else {
 			t.Errorf("told %v", err)
@@ -244,7 +245,7 @@ func TestHandlePanics(t *testing.T) {
 	}
 }
 
-// TestHandleNoEvent: what is no event is reported and done with.
+// TestHandleNoEvent: what is no event is reported, and a dead letter as it is.
 func TestHandleNoEvent(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -252,15 +253,18 @@ func TestHandleNoEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told atomic.Int32
-	err := b.once("s", belfry.Concurrency(1), belfry.OnError(func(e *event.Event, err error) {
+	err := b.once("s", belfry.Concurrency(1), belfry.OnError(func(run *belfry.Run, err error) {
 		told.Add(1)
-		if e != nil || !strings.Contains(err.Error(), "no fired event") {
-			t.Errorf("%v %v", e, err)
+		if run != nil || !strings.Contains(err.Error(), "no fired event") {
+			t.Errorf("%v %v", run, err)
 		}
 	}))
 	b.concluded("s")
 	if err != nil || told.Load() != 1 {
 		t.Errorf("%v; told %d times", err, told.Load())
+	}
+	if m := b.dead(1); string(m.Data) != "hello" || m.Header.Get(schemas.HeaderErrorCode) != "undecodable_event" {
+		t.Errorf("%v %q", m.Header, m.Data)
 	}
 }
 
@@ -273,10 +277,10 @@ func TestHandleMaxDeliver(t *testing.T) {
 	defer cancel()
 	var mu sync.Mutex
 	calls := map[string]int{}
-	err := b.returned(b.handle(ctx, "s", func(_ context.Context, e *event.Event) error {
+	err := b.returned(b.handle(ctx, "s", func(_ context.Context, run *belfry.Run) error {
 		mu.Lock()
 		defer mu.Unlock()
-		calls[e.ID()]++
+		calls[run.Event.ID()]++
 		if calls["0"] == 3 && calls["1"] == 3 {
 			cancel()
 		}
@@ -294,7 +298,7 @@ func TestHandleReconnects(t *testing.T) {
 	got := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out := b.handle(ctx, "s", func(_ context.Context, e *event.Event) error { got <- e.ID(); return nil })
+	out := b.handle(ctx, "s", func(_ context.Context, run *belfry.Run) error { got <- run.Event.ID(); return nil })
 	for round := range 2 {
 		b.fire("s", round, 1)
 		select {
@@ -381,7 +385,8 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	create(jetstream.ConsumerConfig{Durable: "mine", FilterSubject: "timers.fired.s", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 7 * time.Second, MaxDeliver: 5, MaxAckPending: 77})
+	create(jetstream.ConsumerConfig{Durable: "mine", FilterSubject: "timers.fired.s", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 7 * time.Second, MaxAckPending: 77})
+	create(jetstream.ConsumerConfig{Durable: "drops", FilterSubject: "timers.fired.s", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 7 * time.Second, MaxDeliver: 5})
 	create(jetstream.ConsumerConfig{Durable: "all", FilterSubject: "timers.fired.>", AckPolicy: jetstream.AckExplicitPolicy})
 	create(jetstream.ConsumerConfig{Durable: "unacked", FilterSubject: "timers.fired.s", AckPolicy: jetstream.AckNonePolicy})
 	create(jetstream.ConsumerConfig{Durable: "belfry_orders", FilterSubject: "timers.fired.orders", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute})
@@ -391,7 +396,7 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 		code    schemas.Code
 	}{
 		"another ack wait":       {"s", []belfry.HandleOption{belfry.Durable("mine"), belfry.AckWait(time.Second)}, schemas.CodeConfig},
-		"other deliveries":       {"s", []belfry.HandleOption{belfry.Durable("mine"), belfry.MaxDeliver(1)}, schemas.CodeConfig},
+		"bounded deliveries":     {"s", []belfry.HandleOption{belfry.Durable("drops"), belfry.MaxDeliver(5)}, schemas.CodeConfig},
 		"another service's":      {"other", []belfry.HandleOption{belfry.Durable("mine"), belfry.Reconfigure()}, schemas.CodeConfig},
 		"several services'":      {"s", []belfry.HandleOption{belfry.Durable("all")}, schemas.CodeConfig},
 		"without acknowledgment": {"s", []belfry.HandleOption{belfry.Durable("unacked")}, schemas.CodeConfig},
@@ -409,14 +414,14 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 		if err := b.once("s", append(opts, belfry.Durable("mine"))...); err != nil {
 			t.Error(err)
 		}
-		if cfg := b.info("mine").Config; cfg.AckWait != 7*time.Second || cfg.MaxDeliver != 5 || cfg.MaxAckPending != 77 {
+		if cfg := b.info("mine").Config; cfg.AckWait != 7*time.Second || cfg.MaxAckPending != 77 {
 			t.Errorf("it was changed: %+v", cfg)
 		}
 	}
-	if err := b.once("s", belfry.Durable("mine"), belfry.AckWait(9*time.Second), belfry.Reconfigure()); err != nil {
+	if err := b.once("s", belfry.Durable("drops"), belfry.AckWait(9*time.Second), belfry.MaxDeliver(5), belfry.Reconfigure()); err != nil {
 		t.Error(err)
 	}
-	if cfg := b.info("mine").Config; cfg.AckWait != 9*time.Second || cfg.MaxDeliver != -1 || cfg.FilterSubject != "timers.fired.s" {
+	if cfg := b.info("drops").Config; cfg.AckWait != 9*time.Second || cfg.MaxDeliver != -1 || cfg.FilterSubject != "timers.fired.s" {
 		t.Errorf("it was not changed as asked: %+v", cfg)
 	}
 	// Two that start at once find each other's.

@@ -49,6 +49,13 @@
 // given back: MaxAttempt grows with it, at most Options.MaxNotNow times per run,
 // after which such answers count like any other failure.
 //
+// # Workers
+//
+// A request to timers.work.<service>, the subject of the Go client's Work, may be
+// answered by several replies: signs of life, then an outcome. While nobody takes the
+// event (no worker, or all busy) no attempt is made and none counted: the pause
+// doubles up to workerPauseMax, for maxWorkerWait after the timer was due.
+//
 // # How it fails
 //
 //   - The store does not answer: the write is repeated with growing pauses while

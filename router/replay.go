@@ -35,7 +35,7 @@ func readLetter(m *jetstream.RawStreamMsg) (letter, error) {
 	l.info = schemas.DeadInfo{
 		Sequence: m.Sequence, Timer: l.claim.Timer, ID: l.spec.EventID, Source: l.spec.Source, Type: l.spec.Type, Service: l.spec.Service,
 		Scheduled: schemas.FormatTime(l.fired.ScheduledMs), Died: schemas.FormatTime(m.Time.UnixMilli()), Attempts: l.claim.Attempt,
-		ErrorCode: m.Header.Get(schemas.HeaderErrorCode), ErrorData: m.Header.Get(schemas.HeaderError),
+		ErrorCode: m.Header.Get(schemas.HeaderErrorCode), ErrorData: m.Header.Get(schemas.HeaderError), Consumer: m.Header.Get(schemas.HeaderConsumer),
 	}
 	return l, nil
 }
@@ -118,7 +118,7 @@ func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest) (any, erro
 		}
 	}
 	switch {
-	case one && reply.Replayed == 0 && refused != nil:
+	case reply.Replayed == 0 && refused != nil && !reply.More:
 		return nil, refused
 	case one && reply.Replayed == 0:
 		return nil, schemas.Errorf(schemas.CodeNotFound, "no dead letter of timer %s", dq.TimerID)
@@ -136,9 +136,13 @@ func partly(ctx context.Context, reply schemas.ReplayReply, err error) (any, err
 	return reply, nil
 }
 
-// replayOne puts one letter back. Errors: conflict if its id is another timer's
+// replayOne puts one letter back. Errors: bad_request for one of a consumer of
+// fired events (the Go client's Handle); conflict if its id is another timer's
 // by now; unavailable while functions is about to write the failure down.
 func (r *Router) replayOne(ctx context.Context, l letter) error {
+	if c := l.info.Consumer; c != "" {
+		return schemas.Errorf(schemas.CodeBadRequest, "dead letter %d is of consumer %s of %s and has no callback to replay; publishing the event again would give it to every consumer: add it under another id", l.raw.Sequence, c, schemas.SubjectFired(l.info.Service))
+	}
 	body, err := schemas.StripFired(l.raw.Header, l.raw.Data)
 	if err != nil {
 		return schemas.Errorf(schemas.CodeDamaged, "dead letter %d: %w", l.raw.Sequence, err)

@@ -47,6 +47,7 @@ type addFlags struct {
 	id, source, kind, data, dataType   string
 	service, callback, group           string
 	maxAttempts, backoff, callbackTime string
+	worker                             bool
 	extensions                         []string
 }
 
@@ -61,6 +62,7 @@ The same event again (same source, id, due time and data) is a duplicate and no
 error; another one under the same source and id is refused.`,
 		Example: `  belfry add --in 2s --svc orders --data '{"order":17}'
   belfry add --at 2026-12-24T18:00:00Z --id order-17 --source /shop --callback https://shop.example/due
+  belfry add --in 10m --svc orders --worker --data @order.json
   belfry add --in 10m --callback nats:callbacks.orders --data @order.json`,
 		Args: exactly(0),
 	}
@@ -68,6 +70,7 @@ error; another one under the same source and id is refused.`,
 	f.due.add(fs)
 	fs.StringVar(&f.service, "svc", "", "service: it fires on timers.fired.<svc> (default \"default\")")
 	fs.StringVar(&f.callback, "callback", "", "call this when due: https://…, http://… or nats:<subject>")
+	fs.BoolVar(&f.worker, "worker", false, "call the Go workers of the service (client.Work): --callback nats:timers.work.<svc>")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
 	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
 	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
@@ -106,6 +109,15 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	e := event.New()
 	if err := f.due.check(); err != nil {
 		return e, err
+	}
+	if f.worker {
+		if f.callback != "" {
+			return e, usagef("give either --worker or --callback")
+		}
+		if f.service == "" {
+			f.service = schemas.DefaultService
+		}
+		f.callback = schemas.WorkCallback(f.service)
 	}
 	if f.id == "" {
 		f.id = uuid.NewString()

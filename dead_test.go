@@ -1,0 +1,174 @@
+package belfry_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestHandleDeadLetters: what Handle gives up is a dead letter, with the consumer's
+// name, the reason and the deliveries; its replay is refused and leaves it there.
+func TestHandleDeadLetters(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	for _, id := range []string{"permanent", "exhausted", "later"} {
+		if _, err := c.Add(t.Context(), newEvent(id), belfry.After(0), belfry.Service("dead")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var reported atomic.Int32
+	out := make(chan error, 1)
+	go func() {
+		out <- c.Handle(ctx, "dead", func(_ context.Context, run *belfry.Run) error {
+			switch run.Event.ID() {
+			case "permanent":
+				return belfry.Permanent(errors.New("no such\norder"))
+			case "later":
+				return belfry.RetryAfter(0)
+			}
+			return errors.New("shop is closed")
+		}, belfry.Durable("mine"), belfry.MaxDeliver(2), belfry.OnError(func(_ *belfry.Run, err error) {
+			if strings.Contains(err.Error(), "dead letter on timers.dead.dead") {
+				reported.Add(1)
+			}
+		}))
+	}()
+	var dead map[string]belfry.Dead
+	for deadline := time.Now().Add(bound); len(dead) < 3 || reported.Load() < 3; dead = letters(t, c, "dead") {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d reported; dead letters: %+v", reported.Load(), dead)
+		}
+	}
+	cancel()
+	if err := <-out; err != nil {
+		t.Error(err)
+	}
+	for id, want := range map[string]struct {
+		code, text string
+		attempts   uint32
+	}{
+		"permanent": {"handler_permanent", "no such order", 1},
+		"exhausted": {"handler_exhausted", "delivery 2 of 2: shop is closed", 2},
+		"later":     {"handler_exhausted", "delivery 2 of 2: retry after 0s", 2},
+	} {
+		d := dead[id]
+		if d.ErrorCode != want.code || d.ErrorData != want.text || d.Attempts != want.attempts || d.Consumer != "mine" || d.Timer != belfry.NewTimerID("/shop", id) {
+			t.Errorf("%s: %+v", id, d)
+		}
+		if err := c.Replay(t.Context(), d.Timer); schemas.CodeOf(err) != schemas.CodeBadRequest || !strings.Contains(err.Error(), "consumer mine") {
+			t.Errorf("replay of %s: %v", id, err)
+		}
+	}
+	if n, err := c.ReplayService(t.Context(), "dead"); n != 0 || schemas.CodeOf(err) != schemas.CodeBadRequest {
+		t.Errorf("replay of the service: %d, %v", n, err)
+	}
+	if left := letters(t, c, "dead"); len(left) != 3 {
+		t.Errorf("%d dead letters are left", len(left))
+	}
+}
+
+// dead waits for n dead letters in a bare server's stream.
+func (b *bare) dead(n uint64) *jetstream.RawStreamMsg {
+	b.t.Helper()
+	s, err := b.js.Stream(b.t.Context(), schemas.StreamDead)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(bound); ; {
+		if m, err := s.GetMsg(b.t.Context(), n); err == nil {
+			return m
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("no dead letter %d", n)
+		}
+	}
+}
+
+// TestHandleDiedInLastDelivery: a process that dies in the last delivery leaves it
+// unsettled. The next delivery is one too many: a dead letter without a call.
+func TestHandleDiedInLastDelivery(t *testing.T) {
+	t.Parallel()
+	b := newBare(t)
+	b.fire("s", 0, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cons, err := b.js.CreateConsumer(ctx, schemas.StreamFired, jetstream.ConsumerConfig{
+		Durable: "s", FilterSubject: "timers.fired.s", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 100 * time.Millisecond, MaxAckPending: 1000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cons.Next(); err != nil { // and dies
+		t.Fatal(err)
+	}
+	out := b.handle(ctx, "s", func(context.Context, *belfry.Run) error {
+		t.Error("called")
+		return nil
+	}, belfry.MaxDeliver(1), belfry.OnError(quiet))
+	m := b.dead(1)
+	if code := m.Header.Get(schemas.HeaderErrorCode); code != "handler_exhausted" || m.Header.Get(nats.MsgIdHdr) == "" {
+		t.Errorf("%v", m.Header)
+	}
+	b.concluded("s")
+	cancel()
+	if err := b.returned(out); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHandleMayNotDie: without the permission to publish dead letters nothing is
+// given up: it is reported, and the event stays.
+func TestHandleMayNotDie(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "orders", Password: "x", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Deny: []string{"timers.dead.>"}},
+		}}}
+	})
+	all := srv.Connect(nats.UserInfo("all", "x"))
+	js, err := jetstream.New(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bare{t: t, srv: srv, js: js}
+	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
+	b.stream(jetstream.StreamConfig{Name: schemas.StreamDead, Subjects: []string{schemas.SubjectDeadPrefix + ">"}})
+	if b.c, err = belfry.Connect(t.Context(), srv.URL(), nats.UserInfo("orders", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.c.Close)
+	b.fire("s", 0, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told := make(chan error, 10)
+	out := b.handle(ctx, "s", func(context.Context, *belfry.Run) error { return belfry.Permanent(errors.New("no")) },
+		belfry.OnError(func(_ *belfry.Run, err error) { told <- err }))
+	select {
+	case err := <-told:
+		if !strings.Contains(err.Error(), "may this user publish to timers.dead.s?") {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(bound):
+		t.Fatal("nothing was reported")
+	}
+	cancel()
+	if err := b.returned(out); err != nil {
+		t.Error(err)
+	}
+	if i := b.info("s"); i.NumAckPending+int(i.NumPending) != 1 {
+		t.Errorf("the event is gone: %+v", i)
+	}
+}

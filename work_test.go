@@ -1,0 +1,644 @@
+package belfry_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// worker runs Work until stop is called, which returns what Work returned.
+func worker(t *testing.T, c *belfry.Client, service string, h belfry.Handler, opts ...belfry.WorkOption) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out := make(chan error, 1)
+	go func() { out <- c.Work(ctx, service, h, opts...) }()
+	var once sync.Once
+	var result error
+	stop = func() error {
+		cancel()
+		once.Do(func() {
+			select {
+			case result = <-out:
+			case <-time.After(bound):
+				result = errors.New("Work did not return")
+			}
+		})
+		return result
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("Work: %v", err)
+		}
+	})
+	return stop
+}
+
+// addWork adds a timer that is due now, for the workers of a service.
+func addWork(t *testing.T, c *belfry.Client, service, id string, opts ...belfry.AddOption) belfry.TimerID {
+	t.Helper()
+	opts = append([]belfry.AddOption{belfry.After(0), belfry.ToWorker(service), belfry.Backoff(20*time.Millisecond, time.Second)}, opts...)
+	r, err := c.Add(t.Context(), newEvent(id), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Timer
+}
+
+// until waits until a timer is as wanted.
+func until(t *testing.T, c *belfry.Client, id belfry.TimerID, what string, ok func(belfry.Timer) bool) belfry.Timer {
+	t.Helper()
+	var got belfry.Timer
+	for deadline := time.Now().Add(bound); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		var err error
+		if got, err = c.Get(t.Context(), id); err == nil && ok(got) {
+			return got
+		}
+	}
+	t.Fatalf("not %s: %+v, outcome %+v", what, got, got.Outcome)
+	return got
+}
+
+func untilState(t *testing.T, c *belfry.Client, id belfry.TimerID, s belfry.State) belfry.Timer {
+	t.Helper()
+	return until(t, c, id, s.String(), func(x belfry.Timer) bool { return x.State == s })
+}
+
+func quiet(*belfry.Run, error) {}
+
+func letters(t *testing.T, c *belfry.Client, service string) map[string]belfry.Dead {
+	t.Helper()
+	out := map[string]belfry.Dead{}
+	for d, err := range c.DeadLetters(t.Context(), service) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[d.ID] = d
+	}
+	return out
+}
+
+type order struct{ Order int }
+
+// TestWork: what a handler returns is what Get and the dead letters say.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	var calls sync.Map
+	attempt := func(run *belfry.Run) uint32 {
+		n, _ := calls.LoadOrStore(run.Event.ID(), new(atomic.Uint32))
+		return n.(*atomic.Uint32).Add(1)
+	}
+	worker(t, c, "w", func(_ context.Context, run *belfry.Run) error {
+		n := attempt(run)
+		if run.Attempt != n || run.Service != "w" || run.Key() != run.Timer.MsgID(1) || run.Late() < 0 {
+			t.Errorf("%s, call %d: %+v", run.Event.ID(), n, run)
+		}
+		switch run.Event.ID() {
+		case "fails":
+			return errors.New("shop is closed")
+		case "panics":
+			if n == 1 {
+				panic("oh")
+			}
+		case "permanent":
+			return belfry.Permanent(errors.New("no such order: ütf\n8"))
+		case "later":
+			if n <= 3 {
+				return belfry.RetryAfter(time.Millisecond)
+			}
+		case "json":
+			return belfry.HandleJSON(func(_ context.Context, _ *belfry.Run, o order) error {
+				t.Errorf("called with %+v", o)
+				return nil
+			})(t.Context(), run)
+		}
+		run.SetResult("sent " + run.Event.ID())
+		return nil
+	}, belfry.OnError(quiet))
+	ids := map[string]belfry.TimerID{}
+	for _, id := range []string{"fine", "fails", "panics", "permanent", "later", "json"} {
+		ids[id] = addWork(t, c, "w", id, belfry.MaxAttempts(2))
+	}
+	for id, want := range map[string]struct {
+		state    belfry.State
+		attempts uint32
+		text     string
+	}{
+		"fine":      {belfry.StateSuccess, 1, "sent fine"},
+		"fails":     {belfry.StateFail, 2, "shop is closed"},
+		"panics":    {belfry.StateSuccess, 2, "sent panics"},
+		"permanent": {belfry.StateFail, 1, "no such order: ütf 8"},
+		"later":     {belfry.StateSuccess, 4, "sent later"}, // of 5: three were given back
+		"json":      {belfry.StateFail, 1, "the event's data is no JSON of belfry_test.order"},
+	} {
+		got := untilState(t, c, ids[id], want.state)
+		text := ""
+		if got.Outcome != nil {
+			text = got.Outcome.Error + got.Outcome.Response
+		}
+		if got.Attempts != want.attempts || !strings.HasPrefix(text, want.text) {
+			t.Errorf("%s: %d attempts, %q; want %d, %q", id, got.Attempts, text, want.attempts, want.text)
+		}
+	}
+	dead := letters(t, c, "w")
+	if len(dead) != 3 || dead["fails"].ErrorCode != "handler_error" || dead["fails"].Attempts != 2 || dead["permanent"].ErrorCode != "handler_permanent" || dead["json"].ErrorCode != "handler_permanent" {
+		t.Errorf("dead letters: %+v", dead)
+	}
+	// A replay has its attempts again.
+	calls.Delete("permanent")
+	if err := c.Replay(t.Context(), ids["permanent"]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHandleJSON(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	got := make(chan order, 2)
+	h := belfry.HandleJSON(func(_ context.Context, _ *belfry.Run, o order) error { got <- o; return nil })
+	worker(t, c, "j", h)
+	e := newEvent("1")
+	if err := e.SetData("application/json", order{17}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Add(t.Context(), e, belfry.After(0), belfry.ToWorker("j")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out := make(chan error, 1)
+	go func() { out <- c.Handle(ctx, "j", h) }()
+	for range 2 { // by Work and by Handle
+		select {
+		case o := <-got:
+			if o.Order != 17 {
+				t.Errorf("%+v", o)
+			}
+		case <-time.After(bound):
+			t.Fatal("not called")
+		}
+	}
+	cancel()
+	if err := <-out; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWorkLong: signs of life extend timertimeout; HandlerTimeout ends the handler.
+func TestWorkLong(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	var stuck atomic.Int32
+	worker(t, c, "long", func(ctx context.Context, run *belfry.Run) error {
+		switch run.Event.ID() {
+		case "long":
+			work := time.NewTimer(schemas.MinWorkSilence + time.Second) // the work
+			defer work.Stop()
+			<-work.C
+			return nil
+		default:
+			stuck.Add(1)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	}, belfry.HandlerTimeout(5*time.Second), belfry.OnError(quiet))
+	long := addWork(t, c, "long", "long", belfry.MaxAttempts(1), belfry.Timeout(50*time.Millisecond))
+	endless := addWork(t, c, "long", "endless", belfry.MaxAttempts(1), belfry.Timeout(50*time.Millisecond))
+	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 {
+		t.Errorf("%d attempts", got.Attempts)
+	}
+	if got := untilState(t, c, endless, belfry.StateFail); got.Attempts != 1 || !strings.Contains(got.Outcome.Error, "time is over") || stuck.Load() != 1 {
+		t.Errorf("%+v %+v, called %d times", got, got.Outcome, stuck.Load())
+	}
+}
+
+// TestWorkBusy: more timers than places: none uses an attempt for it, and all are
+// served soon.
+func TestWorkBusy(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	var running, most atomic.Int32
+	h := func(context.Context, *belfry.Run) error {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		work := time.NewTimer(20 * time.Millisecond) // the work
+		defer work.Stop()
+		<-work.C
+		return nil
+	}
+	worker(t, c, "busy", h, belfry.Concurrency(2))
+	var ids []belfry.TimerID
+	for i := range 100 {
+		ids = append(ids, addWork(t, c, "busy", fmt.Sprint(i), belfry.MaxAttempts(1)))
+	}
+	for _, id := range ids {
+		if got := untilState(t, c, id, belfry.StateSuccess); got.Attempts != 1 {
+			t.Errorf("%d attempts of %d", got.Attempts, got.MaxAttempts)
+		}
+	}
+	if most.Load() > 2 {
+		t.Errorf("%d handlers ran at once", most.Load())
+	}
+}
+
+// TestNoWorker: without a worker a timer waits, uses none of its attempts, and Get
+// says so; a worker that starts late serves it.
+func TestNoWorker(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	id := addWork(t, c, "none", "1", belfry.MaxAttempts(1))
+	waits := until(t, c, id, "waiting for the third time", func(x belfry.Timer) bool { return x.State == belfry.StateRetrying && x.Attempts >= 3 })
+	if waits.Outcome == nil || !strings.Contains(waits.Outcome.Error, "no worker") {
+		t.Errorf("outcome %+v", waits.Outcome)
+	}
+	worker(t, c, "none", nothing)
+	untilState(t, c, id, belfry.StateSuccess)
+}
+
+// TestWorkStops: a stopped worker finishes what runs and hands back what waits for a
+// place, which another worker serves in its first attempt.
+func TestWorkStops(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	begun, finish := make(chan string, 10), make(chan struct{})
+	stop := worker(t, c, "stops", func(_ context.Context, run *belfry.Run) error {
+		begun <- run.Event.ID()
+		<-finish
+		return nil
+	}, belfry.Concurrency(1))
+	var ids []belfry.TimerID
+	for i := range 5 {
+		ids = append(ids, addWork(t, c, "stops", fmt.Sprint(i), belfry.MaxAttempts(1)))
+	}
+	<-begun
+	var second atomic.Int32
+	stopped := make(chan error, 1)
+	worker(t, c, "stops", func(context.Context, *belfry.Run) error { second.Add(1); return nil })
+	go func() { stopped <- stop() }()
+	var last int
+	for deadline := time.Now().Add(bound); second.Load() < 4; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the second worker served %d of 4 (%d)", second.Load(), last)
+		}
+	}
+	close(finish)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	for _, id := range ids {
+		if got := untilState(t, c, id, belfry.StateSuccess); got.Attempts != 1 {
+			t.Errorf("%d attempts", got.Attempts)
+		}
+	}
+	if len(begun) != 0 {
+		t.Errorf("the stopped worker began %d more", len(begun))
+	}
+}
+
+// TestWorkHandsBack: a handler that does not finish within StopGrace is handed back:
+// another worker serves its run, in the same attempt. One that ignores its context
+// is told of.
+func TestWorkHandsBack(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	for _, obeys := range []bool{true, false} {
+		service := fmt.Sprint("back-", obeys)
+		begun, finish := make(chan struct{}, 1), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out := make(chan error, 1)
+		go func() {
+			out <- c.Work(ctx, service, func(ctx context.Context, _ *belfry.Run) error {
+				begun <- struct{}{}
+				if obeys {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				<-finish
+				return nil
+			}, belfry.StopGrace(0), belfry.OnError(quiet))
+		}()
+		id := addWork(t, c, service, service, belfry.MaxAttempts(1))
+		<-begun
+		worker(t, c, service, func(_ context.Context, run *belfry.Run) error {
+			if run.Attempt != 1 {
+				t.Errorf("attempt %d", run.Attempt)
+			}
+			return nil
+		})
+		cancel()
+		select {
+		case err := <-out:
+			if obeys != (err == nil) {
+				t.Errorf("obeys %v: %v", obeys, err)
+			}
+		case <-time.After(bound):
+			t.Fatal("Work did not return")
+		}
+		if got := untilState(t, c, id, belfry.StateSuccess); got.Attempts != 1 {
+			t.Errorf("%d attempts", got.Attempts)
+		}
+		close(finish)
+	}
+}
+
+// workerVariable makes the test binary a worker, see TestMain.
+const workerVariable = "BELFRY_TEST_WORKER"
+
+// workForever is a worker process: it says when its handler runs, which never ends.
+func workForever(url string) {
+	c, err := belfry.Connect(context.Background(), url)
+	if err != nil {
+		panic(err)
+	}
+	panic(c.Work(context.Background(), "killed", func(context.Context, *belfry.Run) error {
+		fmt.Println("begun")
+		select {}
+	}))
+}
+
+// TestWorkKilled: when the process of a worker dies amid a handler, the attempt
+// fails, and another worker makes the next one.
+func TestWorkKilled(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), workerVariable+"="+c.Conn().ConnectedUrl())
+	cmd.Stderr = os.Stderr
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // "signal: killed"
+	})
+	defer killed()
+	id := addWork(t, c, "killed", "1", belfry.MaxAttempts(100), belfry.Timeout(time.Second))
+	var b [5]byte
+	if _, err := said.Read(b[:]); err != nil || string(b[:]) != "begun" {
+		t.Fatalf("%q %v", b, err)
+	}
+	before, err := c.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed()
+	var attempts atomic.Uint32
+	worker(t, c, "killed", func(_ context.Context, run *belfry.Run) error {
+		attempts.Store(run.Attempt)
+		return nil
+	})
+	got := untilState(t, c, id, belfry.StateSuccess)
+	if got.Attempts <= before.Attempts+1 || attempts.Load() != got.Attempts {
+		t.Errorf("%d attempts, %d before; the handler had attempt %d", got.Attempts, before.Attempts, attempts.Load())
+	}
+}
+
+// TestWorkAcrossAccounts: Belfry in one account, the worker in another, with a
+// service export of response type stream and the least permissions.
+func TestWorkAcrossAccounts(t *testing.T) {
+	t.Parallel()
+	conf := t.TempDir() + "/nats.conf"
+	if err := os.WriteFile(conf, []byte(`
+listen: "127.0.0.1:-1"
+jetstream { store_dir: "`+t.TempDir()+`" }
+accounts {
+  BELFRY {
+    jetstream: enabled
+    users: [ { user: belfry, password: x } ]
+    exports: [ { service: "timers.api.>", response_type: stream } ]
+    imports: [ { service: { account: ORDERS, subject: "timers.work.orders" } } ]
+  }
+  ORDERS {
+    users: [ { user: orders, password: x, permissions: {
+      publish: ["timers.api.>"], subscribe: ["_INBOX.>", "timers.work.orders"], allow_responses: { max: 10000, ttl: "13h" } } } ]
+    exports: [ { service: "timers.work.orders", response_type: stream } ]
+    imports: [ { service: { account: BELFRY, subject: "timers.api.>" } } ]
+  }
+}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opts, err := server.ProcessConfigFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := natstest.Run(t, func(o *server.Options) {
+		opts.NoLog, opts.NoSigs = true, true
+		*o = *opts
+	})
+	node, err := app.New(app.Options{NATSURL: strings.Replace(srv.ClientURL(), "//", "//belfry:x@", 1), HTTP: app.NoHTTP, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = node.Stop(context.Background()) })
+	violation := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) })
+	c, err := belfry.Connect(t.Context(), srv.ClientURL(), nats.UserInfo("orders", "x"), violation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	// No worker: that is known across accounts, too.
+	early := addWork(t, c, "orders", "early", belfry.MaxAttempts(1))
+	until(t, c, early, "waiting", func(x belfry.Timer) bool {
+		return x.State == belfry.StateRetrying && x.Outcome != nil && strings.Contains(x.Outcome.Error, "no worker")
+	})
+	worker(t, c, "orders", func(_ context.Context, run *belfry.Run) error {
+		if run.Event.ID() == "long" {
+			work := time.NewTimer(schemas.MinWorkSilence + time.Second) // the work
+			defer work.Stop()
+			<-work.C
+		}
+		run.SetResult("thanks")
+		return nil
+	})
+	long := addWork(t, c, "orders", "long", belfry.MaxAttempts(1), belfry.Timeout(time.Second))
+	untilState(t, c, early, belfry.StateSuccess)
+	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 || got.Outcome.Response != "thanks" {
+		t.Errorf("%+v %+v", got, got.Outcome)
+	}
+}
+
+// TestWorkRefuses: what cannot work is an error at the start.
+func TestWorkRefuses(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "other", Password: "x", Permissions: &server.Permissions{Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}}}}}
+	})
+	c, err := belfry.New(srv.Connect(nats.UserInfo("other", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Work(t.Context(), "orders", nothing); !errors.Is(err, belfry.ErrUnavailable) || !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Errorf("without permission: %v", err)
+	}
+	for name, err := range map[string]error{
+		"no handler":  c.Work(t.Context(), "s", nil),
+		"service":     c.Work(t.Context(), "a.b", nothing),
+		"concurrency": c.Work(t.Context(), "s", nothing, belfry.Concurrency(0)),
+		"time-out":    c.Work(t.Context(), "s", nothing, belfry.HandlerTimeout(24*time.Hour)),
+		"grace":       c.Work(t.Context(), "s", nothing, belfry.StopGrace(-1)),
+	} {
+		if schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Work(ended, "s", nothing); err != nil {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+}
+
+// TestWorkForeign: a request that names a stream's subject for its answer, or none,
+// is not served; one that is no fired event is refused.
+func TestWorkForeign(t *testing.T) {
+	t.Parallel()
+	c, err := belfry.New(natstest.Run(t).Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc := c.Conn()
+	stolen, err := nc.SubscribeSync("$KV.clock.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan error, 10)
+	worker(t, c, "s", func(context.Context, *belfry.Run) error {
+		t.Error("called")
+		return nil
+	}, belfry.OnError(func(_ *belfry.Run, err error) { told <- err }))
+	var m *nats.Msg
+	for deadline := time.Now().Add(bound); m == nil; { // until it serves
+		if m, err = nc.Request("timers.work.s", []byte("hello"), bound); err != nil && (!errors.Is(err, nats.ErrNoResponders) || time.Now().After(deadline)) {
+			t.Fatal(err)
+		}
+	}
+	if m.Header.Get(schemas.HeaderWork) != schemas.WorkPermanent || !strings.Contains((<-told).Error(), "no fired event") {
+		t.Errorf("%v %q", m.Header, m.Data)
+	}
+	for _, reply := range []string{"$KV.clock.clock.0", ""} {
+		if err := nc.PublishMsg(&nats.Msg{Subject: "timers.work.s", Reply: reply, Data: []byte("hello")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; !strings.Contains(err.Error(), "is no inbox") {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := stolen.Pending(); n != 0 {
+		t.Error("it was answered")
+	}
+}
+
+// TestWorkClosed: a closed connection ends Work with an error.
+func TestWorkClosed(t *testing.T) {
+	t.Parallel()
+	c, err := belfry.Connect(t.Context(), natstest.Run(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(chan error, 1)
+	go func() { out <- c.Work(t.Context(), "s", nothing) }()
+	for deadline := time.Now().Add(bound); c.Conn().NumSubscriptions() == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("no subscription")
+		}
+	}
+	c.Close()
+	select {
+	case err := <-out:
+		if !errors.Is(err, belfry.ErrUnavailable) || !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(bound):
+		t.Fatal("Work did not return")
+	}
+}
+
+// TestDefaultLog: without OnError, failures of Work and Handle are logged.
+func TestDefaultLog(t *testing.T) { // not parallel: slog's default is global
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	var mu sync.Mutex
+	var log bytes.Buffer
+	slog.SetDefault(slog.New(slog.NewJSONHandler(writer(func(b []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return log.Write(b)
+	}), nil)))
+	logged := func(what ...string) {
+		t.Helper()
+		for deadline := time.Now().Add(bound); ; {
+			mu.Lock()
+			text := log.String()
+			mu.Unlock()
+			missing := false
+			for _, w := range what {
+				missing = missing || !strings.Contains(text, w)
+			}
+			if !missing {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no %q in %s", what, text)
+			}
+		}
+	}
+	c := connect(t)
+	worker(t, c, "log", func(_ context.Context, run *belfry.Run) error {
+		if run.Event.ID() == "panic" {
+			panic("oh dear")
+		}
+		return belfry.Permanent(errors.New("never ever"))
+	})
+	addWork(t, c, "log", "panic", belfry.MaxAttempts(1))
+	addWork(t, c, "log", "gone")
+	logged("oh dear", "work_test.go", "never ever", `"service":"log"`)
+	ctx, cancel := context.WithCancel(t.Context())
+	out := make(chan error, 1)
+	go func() {
+		out <- c.Handle(ctx, "log", func(context.Context, *belfry.Run) error { return belfry.Permanent(errors.New("handled badly")) })
+	}()
+	logged("handled badly")
+	cancel()
+	if err := <-out; err != nil {
+		t.Error(err)
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }
