@@ -122,7 +122,7 @@ func (p *keeping) take(ctx context.Context, a KeepTake, release <-chan struct{})
 		s.log.Error().Uint64("revision", a.Rev).Uint64("tail", a.Clock.Tail).Msg("shard taken although its clock is damaged: resuming from what this node, or the clock's copy, knows; tail 0 reads the whole shard")
 	}
 	s.log.Debug().Str("from", a.From).Uint64("epoch", a.Clock.Epoch).Time("mark", time.UnixMilli(a.Clock.TimeMs)).Uint64("tail", a.Clock.Tail).Msg("shard taken")
-	s.own(ctx, NewTenure(p.s.o.Lease, p.s.o.Tick, start, a.Clock, rev), release)
+	s.own(ctx, NewTenure(p.s.o.Lease, p.s.o.Tick, start, s.start(ctx, a.Clock), rev), release)
 	p.put(ctx, KeepEnded{Shard: a.Shard})
 }
 

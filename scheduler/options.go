@@ -27,6 +27,9 @@ type Store interface {
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 	ReadCluster(ctx context.Context) (store.Cluster, error)
+	LastSeq(ctx context.Context, shard int) (uint64, error)
+	Inspect(ctx context.Context, shard int, seen, end uint64) (store.Inspection, error)
+	Audit(ctx context.Context, shard int, in store.Inspection, expected, throughMs int64, fn func(store.Timer) error) (store.ShardLoss, error)
 	Announce(change func(*store.Presence))
 }
 

@@ -94,20 +94,35 @@ func (s *Scheduler) Stop(ctx context.Context) error {
 	return nil
 }
 
+// States of ShardStatus.
+const (
+	StateStandby   = "standby"
+	StateOwner     = "owner"
+	StateSuspended = "suspended"
+)
+
 // ShardStatus is what one node knows of a shard.
 type ShardStatus struct {
 	Shard int `json:"shard"`
 	// State is standby, owner, or suspended (the lease ran out, the store is silent).
 	State string    `json:"state"`
 	Mark  time.Time `json:"mark"`
+	// DamagedRecords cannot be decoded; Loss is what the server has lost of the shard.
+	// Both only of the owner.
+	DamagedRecords int    `json:"damaged_records,omitempty"`
+	Loss           string `json:"loss,omitempty"`
 }
 
 // Status reports every shard as this node sees it.
 func (s *Scheduler) Status() []ShardStatus {
 	out := make([]ShardStatus, 0, len(s.shards))
 	for _, sh := range s.shards {
-		state := [...]string{"standby", "owner", "suspended"}[sh.state.Load()]
-		out = append(out, ShardStatus{Shard: sh.n, State: state, Mark: time.UnixMilli(sh.markMs.Load()).UTC()})
+		state := [...]string{StateStandby, StateOwner, StateSuspended}[sh.state.Load()]
+		st := ShardStatus{Shard: sh.n, State: state, Mark: time.UnixMilli(sh.markMs.Load()).UTC()}
+		if d := sh.damage.Load(); d != nil {
+			st.DamagedRecords, st.Loss = d.records, d.loss
+		}
+		out = append(out, st)
 	}
 	return out
 }

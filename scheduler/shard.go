@@ -29,6 +29,8 @@ const (
 	drainBound   = 500 * time.Millisecond
 	releaseBound = 500 * time.Millisecond
 	releaseRetry = 50 * time.Millisecond
+	// damageLogEvery bounds the error lines about an overwritten clock.
+	damageLogEvery = 30 * time.Second
 	// minRenewWait is the least time that a write of the clock is given.
 	minRenewWait = 250 * time.Millisecond
 )
@@ -54,6 +56,11 @@ type shard struct {
 	markMs  atomic.Int64
 	swept   atomic.Int64
 	written atomic.Pointer[store.Clock] // the clock as last written
+	// seen is the last sequence of the stream that an owner had read before this one,
+	// until what is missing of it is accounted for. end is where the stream ended at
+	// the take-over, 0 if unknown.
+	seen, end atomic.Uint64
+	damage    atomic.Pointer[damage]
 
 	mu       sync.Mutex
 	lastErrs map[string]string
@@ -110,12 +117,15 @@ type reign struct {
 	renewed chan renewal
 
 	// As keep has found them last.
-	nowMs    int64
-	jumped   bool
-	lost     bool
-	keptAt   time.Duration
-	acts     int // performed since
-	draining bool
+	nowMs  int64
+	jumped bool
+	lost   bool
+	// toldDamage is when a damaged clock was logged last.
+	toldDamage time.Duration
+	rewind     atomic.Bool // the shard is to be taken anew
+	keptAt     time.Duration
+	acts       int // performed since
+	draining   bool
 }
 
 // own fires the shard's timers until release is closed, which gives it back in
@@ -138,6 +148,7 @@ func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
 	s.setState(1)
 	r.startTail()
 	r.wg.Go(r.sweep)
+	r.wg.Go(r.inspect)
 	if r.loop(ctx, release) {
 		r.release()
 	}
@@ -157,6 +168,9 @@ func (s *shard) setState(v int32) {
 		s.m.pending.DeleteLabelValues(s.label)
 		s.m.loaded.DeleteLabelValues(s.label)
 		s.m.lag.DeleteLabelValues(s.label)
+		s.m.damaged.DeleteLabelValues(s.label)
+		s.m.lost.DeleteLabelValues(s.label)
+		s.damage.Store(nil)
 	}
 }
 
@@ -244,6 +258,9 @@ func (r *reign) loop(ctx context.Context, release <-chan struct{}) bool {
 // came to, and begins the next one when it is due.
 func (r *reign) keep() {
 	r.acts, r.keptAt = 0, monotonic()
+	if r.rewind.Load() {
+		r.lost = true
+	}
 	select {
 	case res := <-r.renewed:
 		if !r.onRenewed(res) {
@@ -376,7 +393,13 @@ func (r *reign) onRenewed(res renewal) bool {
 		r.m.storeErrs.WithLabelValues("renew_clock").Inc()
 		if isDamage(res.readErr) {
 			r.m.damagedClocks.Inc()
-			r.log.Error().Err(res.readErr).Uint64("revision", res.wasRev).Msg("the clock of a shard was overwritten or removed by somebody who does not own it: writing it again")
+			log := r.log.Error()
+			if now := monotonic(); now-r.toldDamage < damageLogEvery && r.toldDamage != 0 {
+				log = r.log.Debug() // a flood of it: the metric counts
+			} else {
+				r.toldDamage = now
+			}
+			log.Err(res.readErr).Uint64("revision", res.wasRev).Msg("the clock of a shard was overwritten or removed by somebody who does not own it: writing it again")
 			err = nil // the next write tells
 		}
 	}

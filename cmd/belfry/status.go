@@ -44,6 +44,8 @@ type status struct {
 	Dead      map[string]uint64      `json:"dead_by_service"`
 	Streams   []store.StreamHealth   `json:"streams"`
 	Consumers []store.ConsumerHealth `json:"consumers"`
+	// Damage is of the shards that have damaged records, or have lost messages.
+	Damage []store.ShardDamage `json:"damage,omitempty"`
 }
 
 type statusNode struct {
@@ -173,6 +175,9 @@ func readStatus(ctx context.Context, s session, look *store.Store) (*status, err
 	}
 	st.Dead, st.Totals.DeadExpired = loss.Dead, loss.DeadExpired
 	st.Totals.Rejected, st.Totals.RejectedExpired, st.Totals.LastRejected = loss.Rejected, loss.RejectedExpired, loss.LastRejected
+	if st.Damage, err = look.ReadDamage(ctx); err != nil {
+		return nil, err
+	}
 	st.fill(cluster)
 	st.findProblems()
 	return st, nil
@@ -261,6 +266,9 @@ func (st *status) findProblems() {
 		case lag > statusLag:
 			st.problem("the mark of shard %d is %s behind", sh.Shard, lag.Round(time.Second))
 		}
+	}
+	for _, d := range st.Damage {
+		st.Problems = append(st.Problems, d.Problems()...)
 	}
 	for _, h := range st.Streams {
 		st.streamProblems(h)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -94,6 +96,13 @@ func (a *App) Ready() Readiness {
 	r.Ready = check("time", age <= timeTooOld, "last reading of the leader's clock is %s old", age.Round(time.Millisecond)) && r.Ready
 	if a.roles.scheduler != nil {
 		r.Shards = a.roles.scheduler.Status()
+		var suspended []string
+		for _, sh := range r.Shards {
+			if sh.State == scheduler.StateSuspended {
+				suspended = append(suspended, strconv.Itoa(sh.Shard))
+			}
+		}
+		r.Ready = check("shards", len(suspended) == 0, "shards %s are suspended: their lease ran out, because their clock cannot be written; nothing fires there", strings.Join(suspended, ", ")) && r.Ready
 	}
 	return r
 }

@@ -105,6 +105,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.clock(ctx)
 		e.streamSettings()
 		e.health()
+		e.damage(ctx)
 		e.replicas()
 	}
 	e.askServers(ctx)
@@ -319,6 +320,26 @@ func (e *examination) health() {
 	}
 	if bad == 0 {
 		e.found("shards", OK, "", "all %d shards have an owner and a clock that moves", len(e.cluster.Clocks))
+	}
+}
+
+// damage tells what the owners of shards have found of it.
+func (e *examination) damage(ctx context.Context) {
+	shards, err := e.look.ReadDamage(ctx)
+	switch {
+	case err != nil:
+		e.found("damage", Unknown, "", "what the nodes know of damaged records cannot be read: %v", err)
+	case len(shards) == 0:
+		e.found("damage", OK, "", "no node has found damaged records or lost messages")
+	}
+	for _, d := range shards {
+		do := "run \"belfry repair\", and see who may publish to the buckets ($KV.>)"
+		if d.Loss != nil {
+			do = "check the disk and its file system; run \"belfry repair\", add the missing timers again or restore a backup, and take note of the loss with --apply"
+		}
+		for _, text := range d.Problems() {
+			e.found("damage", Error, do, "%s", text)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ const (
 var (
 	errTooMany = errors.New("more results than one answer holds")
 	errBehind  = errors.New("the replica that answered is behind")
+	errMissing = errors.New("the replica that answered does not have what it must")
 )
 
 // directGet is a request for several messages; see JetStream's ADR-31.
@@ -196,7 +197,7 @@ func checkFresh(stream string, a *answer, rest bool, seen uint64) error {
 	case !a.found && rest:
 		return nil
 	case !a.found:
-		return schemas.Errorf(schemas.CodeUnavailable, "read %s: the replica that answered does not have what it must", stream)
+		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", stream, errMissing)
 	case a.upTo < seen:
 		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w (at %d of %d)", stream, errBehind, a.upTo, seen)
 	}

@@ -27,7 +27,33 @@ const (
 // up to twice the limit, after being the last page's Next. seen
 // is a sequence that the answering replica must have reached; one that has not is
 // schemas.ErrUnavailable.
+//
+// Answers that are refused for good, because the stream has lost what it had, end
+// in a slower way to read; see loadDamaged.
 func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
+	sh := &s.subjects[shard]
+	load, err := s.loadTicks(ctx, shard, ticks, limit, after, seen)
+	switch {
+	case err == nil:
+		if sh.damaged.stuck.Load() != 0 {
+			s.settled(sh, false)
+		}
+		return load, nil
+	case errors.Is(err, errBehind):
+		last, serr := s.LastSeq(ctx, shard)
+		if serr != nil || last >= seen || !s.settled(sh, true) {
+			return load, err
+		}
+		// No replica will ever have it.
+		load, err = s.loadTicks(ctx, shard, ticks, limit, after, last)
+	}
+	if errors.Is(err, errMissing) && s.settled(sh, true) {
+		return s.loadDamaged(ctx, shard, ticks, max(1, min(limit, maxExact)))
+	}
+	return load, err
+}
+
+func (s *Store) loadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
 	limit = max(1, min(limit, maxExact))
 	if len(ticks) == 0 {
 		return Load{Complete: true}, nil
@@ -158,11 +184,15 @@ func (s *Store) decodeAll(msgs []*jetstream.RawStreamMsg) []Timer {
 func (s *Store) decode(m *jetstream.RawStreamMsg) (Timer, bool) {
 	t, err := s.timer(m)
 	if err == nil {
+		if s.undecodable.Load() > 0 {
+			if d := s.damagedOf(m.Subject); d != nil && d.n.Load() > 0 {
+				d.good(lastToken(m.Subject), m.Sequence)
+			}
+		}
 		return t, true
 	}
 	if !errors.Is(err, schemas.ErrNotFound) {
-		s.undecodable.Add(1)
-		s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record skipped: it cannot be decoded")
+		s.noteDamaged(m, err)
 	}
 	return Timer{}, false
 }

@@ -84,6 +84,7 @@ type shardSubjects struct {
 	// farWrites counts replaced records of old timers; see warmth.
 	farWrites atomic.Int64
 	warm      atomic.Bool
+	damaged   damagedSet
 }
 
 // meta is what the clock bucket records of the layout.

@@ -1,0 +1,574 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Damage is what somebody else, or a disk, has done to a shard. Its owner keeps
+// what it knows of it under the key damage.<shard> of bucket clock, so that it
+// outlives the owner and every look at the store shows it.
+
+// DamagedRecord is a record that cannot be decoded.
+type DamagedRecord struct {
+	// Timer is the timer id, as it stands in the key.
+	Timer string `json:"timer"`
+	// Revision is that of the damage; 0 where the server cannot read the message.
+	Revision uint64 `json:"revision"`
+	Reason   string `json:"reason"`
+	// Newer says that the record is of a newer version, which is no damage.
+	Newer bool `json:"newer,omitempty"`
+}
+
+// ShardLoss is what the server has lost of a shard's stream.
+type ShardLoss struct {
+	FoundMs int64 `json:"found_ms"`
+	// Key tells one loss from another; Evidence is it in a sentence.
+	Key      string `json:"key"`
+	Evidence string `json:"evidence"`
+	// Messages is how many messages are gone at least; 0 where nothing tells.
+	Messages uint64 `json:"messages"`
+	// Timers are those that the index names and that have no record, at most
+	// maxNamed; TimersMore counts the others.
+	Timers     []string `json:"timers,omitempty"`
+	TimersMore int      `json:"timers_more,omitempty"`
+	// Waiting is how many timers wait, and Expected how many the owner had counted.
+	Waiting  int64 `json:"waiting"`
+	Expected int64 `json:"expected"`
+	// Reindexed is how many waiting timers had lost their index entry, and have one.
+	Reindexed int `json:"reindexed"`
+}
+
+// ShardDamage is what the owner of a shard knows of damage to it.
+type ShardDamage struct {
+	Shard int `json:"shard"`
+	// Records are at most maxNamed; More counts the others.
+	Records []DamagedRecord `json:"records,omitempty"`
+	More    int             `json:"more,omitempty"`
+	Loss    *ShardLoss      `json:"loss,omitempty"`
+}
+
+// Problems are the damage in sentences, for people.
+func (d *ShardDamage) Problems() []string {
+	var out []string
+	newer := 0
+	for _, r := range d.Records {
+		if r.Newer {
+			newer++
+		}
+	}
+	if n := d.Count() - newer; n > 0 {
+		out = append(out, fmt.Sprintf("shard %d has %d damaged records, of which none fires (belfry repair)", d.Shard, n))
+	}
+	if newer > 0 {
+		out = append(out, fmt.Sprintf("shard %d has %d records of a newer version of Belfry, which need newer nodes to fire", d.Shard, newer))
+	}
+	if l := d.Loss; l != nil {
+		text := fmt.Sprintf("shard %d has lost messages: %s; %d timers wait of %d that its owner had counted", d.Shard, l.Evidence, l.Waiting, l.Expected)
+		if n := len(l.Timers) + l.TimersMore; n > 0 {
+			text += fmt.Sprintf("; the index names %d timers without a record (belfry repair lists them)", n)
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// Count is how many records are damaged, those of newer versions included.
+func (d *ShardDamage) Count() int { return len(d.Records) + d.More }
+
+const (
+	// maxNamed bounds what a report lists.
+	maxNamed = 100
+	// maxDamaged bounds what a node remembers of a shard.
+	maxDamaged = 10_000
+	// rechecks is how many damaged records an inspection reads again.
+	rechecks = 64
+	// stuckAfter is how long reads of a replicated shard may be refused, because a
+	// replica is behind or empty, before its leader's word is taken: a leader that was
+	// just elected may need some seconds to apply what the others have.
+	stuckAfter = 10 * time.Second
+)
+
+const damagePrefix = clockPrefix + "damage."
+
+func damageSubject(shard int) string { return fmt.Sprintf("%s%d", damagePrefix, shard) }
+
+// damagedSet are the damaged records of a shard that this process has met.
+type damagedSet struct {
+	n  atomic.Int64 // len(by), for those who need not look
+	mu sync.Mutex
+	by map[string]DamagedRecord // by timer
+	// unreadable counts messages that the server could not read.
+	unreadable atomic.Int64
+	// stuck is since when reads were refused, in Unix nanoseconds; 0 for not.
+	stuck atomic.Int64
+}
+
+// note remembers a damaged record; false if it was known.
+func (d *damagedSet) note(r DamagedRecord) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was, known := d.by[r.Timer]
+	if known && was.Revision >= r.Revision || len(d.by) >= maxDamaged && !known {
+		return false
+	}
+	if d.by == nil {
+		d.by = map[string]DamagedRecord{}
+	}
+	d.by[r.Timer] = r
+	d.n.Store(int64(len(d.by)))
+	return true
+}
+
+// good forgets a record that was damaged before a revision.
+func (d *damagedSet) good(timer string, rev uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if was, known := d.by[timer]; known && was.Revision <= rev {
+		delete(d.by, timer)
+		d.n.Store(int64(len(d.by)))
+	}
+}
+
+func (d *damagedSet) list() []DamagedRecord {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]DamagedRecord, 0, len(d.by))
+	for _, r := range d.by {
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b DamagedRecord) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Timer, b.Timer))
+	})
+	return out
+}
+
+// damagedOf is the set of the shard that a subject belongs to, nil for none.
+func (s *Store) damagedOf(subject string) *damagedSet {
+	for n := range s.subjects {
+		if strings.HasPrefix(subject, s.subjects[n].timer) {
+			return &s.subjects[n].damaged
+		}
+	}
+	return nil
+}
+
+func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
+
+// noteDamaged remembers a record that cannot be decoded, and logs it once.
+func (s *Store) noteDamaged(m *jetstream.RawStreamMsg, err error) {
+	s.undecodable.Add(1)
+	d := s.damagedOf(m.Subject)
+	if d == nil || !d.note(DamagedRecord{Timer: lastToken(m.Subject), Revision: m.Sequence, Reason: err.Error(), Newer: errors.Is(err, schemas.ErrNewer)}) {
+		return
+	}
+	s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record skipped: it cannot be decoded; \"belfry repair\" shows what can be done")
+}
+
+// Inspection is what Inspect found.
+type Inspection struct {
+	Damage ShardDamage
+	// Key and Evidence are not empty where the server has lost messages that no loss
+	// on record explains: the shard is to be audited.
+	Key, Evidence string
+	Messages      uint64
+	// LastSeq is where the shard's stream ends.
+	LastSeq uint64
+}
+
+// Inspect looks at a shard for its owner: it takes over what is on record of damage,
+// looks again at records that were damaged, and compares the stream with what the
+// owner has seen of it. seen is the last sequence that the owner, or one before it,
+// has read, and end where the stream ended when it took the shard, 0 if it does not
+// know. It costs a few requests where nothing is wrong.
+func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64) (Inspection, error) {
+	var in Inspection
+	was, err := s.readDamage(ctx, shard)
+	if err != nil {
+		return in, err
+	}
+	d := &s.subjects[shard].damaged
+	for _, r := range was.Records {
+		if d.note(r) {
+			s.undecodable.Add(1)
+		}
+	}
+	if err := s.recheck(ctx, shard); err != nil {
+		return in, err
+	}
+	if s.cfg.Replicas > 1 {
+		end = 0 // a leader that was just elected may have had to catch up
+	}
+	if err := s.compare(ctx, shard, seen, end, &in); err != nil {
+		return in, err
+	}
+	if was.Loss != nil && was.Loss.Key == in.Key {
+		in.Key, in.Evidence = "", ""
+	}
+	in.Damage = ShardDamage{Shard: shard, Records: d.list(), Loss: was.Loss}
+	return in, s.writeDamage(ctx, in.Damage)
+}
+
+// recheck reads damaged records again: they may be repaired, or gone.
+func (s *Store) recheck(ctx context.Context, shard int) error {
+	d := &s.subjects[shard].damaged
+	for i, r := range d.list() {
+		if i == rechecks {
+			return nil
+		}
+		m, err := s.getLast(ctx, s.subjects[shard].stream, s.subjects[shard].timer+r.Timer)
+		switch {
+		case errors.Is(err, schemas.ErrNotFound):
+			d.good(r.Timer, 1<<64-1)
+		case err != nil:
+			return err
+		default:
+			if _, err := s.timer(m); err == nil || errors.Is(err, schemas.ErrNotFound) {
+				d.good(r.Timer, m.Sequence)
+			}
+		}
+	}
+	return nil
+}
+
+// compare looks for what a shard's stream has lost. What is deleted, superseded or
+// expired leaves gaps, too; each of the signs here is one that those do not make.
+func (s *Store) compare(ctx context.Context, shard int, seen, end uint64, in *Inspection) error {
+	sh := &s.subjects[shard]
+	info, err := s.streamState(ctx, sh.stream)
+	if err != nil {
+		return err
+	}
+	st := info.State
+	in.LastSeq = st.LastSeq
+	if end == 0 || end > st.LastSeq {
+		end = st.LastSeq
+	}
+	switch {
+	case end < seen && s.settled(sh, true):
+		in.Key, in.Messages = fmt.Sprintf("end %d of %d", end, seen), seen-end
+		in.Evidence = fmt.Sprintf("the stream ended at sequence %d, and its owner had read up to %d", end, seen)
+		return nil
+	case sh.damaged.unreadable.Load() > 0:
+		in.Key = fmt.Sprintf("unreadable %d", sh.damaged.unreadable.Load())
+		in.Messages = uint64(sh.damaged.unreadable.Load())
+		in.Evidence = "the server has messages that it cannot read: a block of the stream's file is damaged"
+		return nil
+	case end < seen:
+		return nil // a leader that has to catch up
+	}
+	s.settled(sh, false)
+	if st.LastSeq == 0 {
+		return nil
+	}
+	// The newest message is superseded by none, and no message expires sooner than
+	// this: it is there.
+	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
+		return nil
+	}
+	there, err := s.has(ctx, sh.stream, st.LastSeq)
+	if err != nil || there {
+		return err
+	}
+	again, err := s.streamState(ctx, sh.stream)
+	if err != nil || again.State.LastSeq != st.LastSeq {
+		return err
+	}
+	gap, err := s.endGap(ctx, sh, st.LastSeq)
+	if err != nil {
+		return err
+	}
+	in.Key, in.Messages = fmt.Sprintf("gap at %d", st.LastSeq), gap
+	in.Evidence = fmt.Sprintf("the last %d messages of the stream, up to sequence %d, are not in its file", gap, st.LastSeq)
+	return nil
+}
+
+// goneMargin is kept from the expiry of a message when it is missed.
+const goneMargin = 5 * time.Second
+
+// settled reports whether reads that a shard's leader refuses, or that lack what
+// was there, are the truth by now.
+func (s *Store) settled(sh *shardSubjects, stuck bool) bool {
+	if !stuck {
+		sh.damaged.stuck.Store(0)
+		return false
+	}
+	if s.cfg.Replicas <= 1 {
+		return true
+	}
+	now := time.Now().UnixNano()
+	if sh.damaged.stuck.CompareAndSwap(0, now) {
+		return false
+	}
+	return now-sh.damaged.stuck.Load() >= int64(stuckAfter)
+}
+
+// endGap counts the sequences at the end of a stream that are not there.
+func (s *Store) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uint64, error) {
+	m, err := s.getLast(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
+	if errors.Is(err, schemas.ErrNotFound) {
+		return last, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return last - m.Sequence, nil
+}
+
+// Audit reads a whole shard after a loss: it hands over every record that waits, or
+// is claimed, and is due by throughMs, gives records that have lost their index
+// entries new ones, and puts on record what is missing. It holds about 100 bytes a
+// timer in memory while it runs.
+func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expected, throughMs int64, fn func(Timer) error) (ShardLoss, error) {
+	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: expected}
+	nowMs, err := s.nowMs(ctx)
+	if err != nil {
+		return loss, err
+	}
+	loss.FoundMs = nowMs
+	a := audit{s: s, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
+	if err := a.read(ctx, func(t Timer) error {
+		if t.Record.DueMs <= throughMs {
+			return fn(t)
+		}
+		return nil
+	}); err != nil {
+		return loss, err
+	}
+	for id, r := range a.records {
+		if !r.pending {
+			continue
+		}
+		loss.Waiting++
+		if n, ok := a.named[id]; ok && slices.Contains(n.slots, s.geo.Slot(r.tick)) {
+			continue
+		}
+		if err := s.PutIndex(ctx, id, r.tick); err != nil {
+			return loss, err
+		}
+		loss.Reindexed++
+	}
+	for _, id := range a.missing(nowMs) {
+		if len(loss.Timers) == maxNamed {
+			loss.TimersMore++
+			continue
+		}
+		loss.Timers = append(loss.Timers, id.String())
+	}
+	slices.Sort(loss.Timers)
+	return loss, s.writeDamage(ctx, ShardDamage{Shard: shard, Records: s.subjects[shard].damaged.list(), Loss: &loss})
+}
+
+// audit is one reading of a shard.
+type audit struct {
+	s       *Store
+	shard   int
+	records map[schemas.TimerID]audited
+	named   map[schemas.TimerID]naming
+}
+
+// audited is what an audit remembers of a record, naming of its index entries.
+type audited struct {
+	rev     uint64
+	tick    int64
+	pending bool
+}
+
+type naming struct {
+	newestMs int64
+	slots    []int64
+}
+
+// read reads every record and index entry of the shard. fn gets the records that
+// wait, or are claimed.
+func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
+	sh := &a.s.subjects[a.shard]
+	return a.s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubjects: []string{sh.timer + "*", sh.slot + ">"}}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		raw := &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp}
+		if strings.HasPrefix(raw.Subject, sh.slot) {
+			a.entry(sh, raw)
+			return true, nil
+		}
+		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
+		if err != nil {
+			return true, nil // a key that is no timer's
+		}
+		t, ok := a.s.decode(raw)
+		if !ok {
+			// There is a record, whatever it is.
+			a.records[id] = audited{rev: raw.Sequence}
+			if isMarker(raw) {
+				delete(a.records, id)
+			}
+			return true, nil
+		}
+		a.records[id] = audited{rev: t.Rev, tick: a.s.geo.Tick(t.Record.DueMs), pending: t.Record.Pending()}
+		if t.Record.Pending() || t.Record.State == schemas.StateDelivered {
+			return true, fn(t)
+		}
+		return true, nil
+	})
+}
+
+func (a *audit) entry(sh *shardSubjects, m *jetstream.RawStreamMsg) {
+	var slot int64
+	if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, sh.slot), "%d.", &slot); err != nil {
+		return
+	}
+	for _, id := range a.s.timersOf([]*jetstream.RawStreamMsg{m}) {
+		n := a.named[id]
+		n.newestMs, n.slots = max(n.newestMs, m.Time.UnixMilli()), append(n.slots, slot)
+		a.named[id] = n
+	}
+}
+
+// missing are the timers that the index names and that have no record, although
+// none that was concluded since it was indexed can have expired.
+func (a *audit) missing(nowMs int64) []schemas.TimerID {
+	var out []schemas.TimerID
+	for id, n := range a.named {
+		if _, ok := a.records[id]; !ok && nowMs-n.newestMs < (a.s.cfg.Retention-goneMargin).Milliseconds() {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// --- the report ---
+
+func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) {
+	m, err := s.getLast(ctx, clockStream, damageSubject(shard))
+	if errors.Is(err, schemas.ErrNotFound) || err == nil && isMarker(m) {
+		return ShardDamage{Shard: shard}, nil
+	}
+	if err != nil {
+		return ShardDamage{Shard: shard}, err
+	}
+	var d ShardDamage
+	if json.Unmarshal(m.Data, &d) != nil {
+		d = ShardDamage{} // it is written again
+	}
+	d.Shard = shard
+	return d, nil
+}
+
+// writeDamage puts the damage of a shard on record, if it is not what is there.
+func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
+	if n := len(d.Records); n > maxNamed {
+		d.Records, d.More = d.Records[:maxNamed], d.More+n-maxNamed
+	}
+	was, err := s.readDamage(ctx, d.Shard)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	if old, err := json.Marshal(was); err != nil || string(old) == string(b) {
+		return err
+	}
+	subject := damageSubject(d.Shard)
+	_, err = s.await(ctx, "write "+subject, func(done func(ack, error)) { s.pub.send("write "+subject, subject, nil, b, done) })
+	return err
+}
+
+// ReadDamage reads what the owners of all shards have put on record, by shard.
+func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
+	a, err := s.direct(ctx, clockStream, directGet{MultiLast: []string{damagePrefix + "*"}, MaxBytes: maxAnswer})
+	if err != nil {
+		return nil, err
+	}
+	var out []ShardDamage
+	for _, m := range a.msgs {
+		var d ShardDamage
+		if isMarker(m) || json.Unmarshal(m.Data, &d) != nil || d.Count() == 0 && d.Loss == nil {
+			continue
+		}
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(a, b ShardDamage) int { return a.Shard - b.Shard })
+	return out, nil
+}
+
+// --- reads of a damaged stream ---
+
+// loadDamaged is LoadTicks where direct gets fail for good: a message of a damaged
+// block that the server cannot read, or the shard's meta key being gone, makes
+// nats-server 2.15.2 answer "not found" to a request for many. The index is read
+// with a consumer, which leaves such messages out, and records in ever smaller
+// groups.
+func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit int) (Load, error) {
+	sh := &s.subjects[shard]
+	if _, err := s.getLast(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {
+		if err := s.createOnce(ctx, sh.stream, sh.meta, []byte("belfry")); err != nil {
+			return Load{}, err
+		}
+		return s.loadTicks(ctx, shard, ticks, limit, 0, 0)
+	}
+	filters := make([]string, len(ticks))
+	for i, t := range ticks {
+		filters[i] = s.slotPrefix(shard, t) + ">"
+	}
+	var index []*jetstream.RawStreamMsg
+	err := s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubjects: filters}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		index = append(index, &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
+		return true, nil
+	})
+	if err != nil {
+		return Load{}, err
+	}
+	ids := s.timersOf(index)
+	if len(ids) > limit && len(ticks) > 1 {
+		return Load{}, nil
+	}
+	load := Load{Complete: true}
+	for some := range slices.Chunk(ids, maxExact) {
+		timers, err := s.readable(ctx, shard, some)
+		if err != nil {
+			return Load{}, err
+		}
+		load.Timers = append(load.Timers, timers...)
+	}
+	// The index may be what could not be read: then nothing tells which timers it
+	// named, and the audit finds them.
+	if sh.damaged.unreadable.Load() == 0 {
+		sh.damaged.unreadable.Add(1)
+	}
+	return load, nil
+}
+
+// readable reads the records that the server can read.
+func (s *Store) readable(ctx context.Context, shard int, ids []schemas.TimerID) ([]Timer, error) {
+	timers, err := s.indexed(ctx, shard, ids, 0)
+	if err == nil || !errors.Is(err, errMissing) {
+		return timers, err
+	}
+	if len(ids) > 1 {
+		half := len(ids) / 2
+		a, err := s.readable(ctx, shard, ids[:half])
+		if err != nil {
+			return nil, err
+		}
+		b, err := s.readable(ctx, shard, ids[half:])
+		return append(a, b...), err
+	}
+	sh := &s.subjects[shard]
+	if sh.damaged.note(DamagedRecord{Timer: ids[0].String(), Reason: "the server cannot read it: a block of the stream's file is damaged"}) {
+		sh.damaged.unreadable.Add(1)
+		s.log.Error().Int("shard", shard).Stringer("timer", ids[0]).Msg("record lost: the server cannot read it; a block of the stream's file is damaged")
+	}
+	return nil, nil
+}
