@@ -8,11 +8,14 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,29 +47,79 @@ func RunProduction(tb testing.TB, path string, edit func(conf string) string) *P
 	}
 	dir := tb.TempDir()
 	cert, key := certificate(tb, dir)
-	// The server takes variables from the file itself before the environment.
-	defined := fmt.Sprintf("BELFRY_STORE: %q\nBELFRY_CERT: %q\nBELFRY_KEY: %q\nBELFRY_CA: %q\n", filepath.Join(dir, "js"), cert, key, cert)
-	passwords := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\$([A-Z]+)_PASSWORD`).FindAllStringSubmatch(text, -1) {
-		if !passwords[m[1]] {
-			passwords[m[1]] = true
-			defined += fmt.Sprintf("%s_PASSWORD: %q\n", m[1], strings.ToLower(m[1])+"-pw")
-		}
-	}
-	file := filepath.Join(dir, "nats.conf")
-	if err := os.WriteFile(file, []byte(defined+text), 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	opts, err := server.ProcessConfigFile(file)
-	if err != nil {
-		tb.Fatalf("%s: %v", path, err)
-	}
-	opts.Host, opts.Port, opts.HTTPPort, opts.NoSigs, opts.NoLog = "127.0.0.1", server.RANDOM_PORT, -1, true, true
+	text = define(text, map[string]string{"BELFRY_STORE": filepath.Join(dir, "js"), "BELFRY_CERT": cert, "BELFRY_KEY": key, "BELFRY_CA": cert})
+	opts := load(tb, dir, text)
+	opts.Host, opts.Port, opts.HTTPPort = "127.0.0.1", server.RANDOM_PORT, -1
 	p := &Production{Server: &Server{opts: *opts, tb: tb}, CA: cert}
 	tb.Cleanup(p.Stop)
 	p.launch()
 	p.await()
 	return p
+}
+
+// RunProductionCluster starts three servers with the cluster's nats.conf at path, on
+// loopback with ports of its own, and waits for a leader. Passwords are as with
+// RunProduction, that of sys is "sys-pw".
+func RunProductionCluster(tb testing.TB, path string) *Cluster {
+	tb.Helper()
+	conf, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := &Cluster{tb: tb}
+	ports := freePorts(tb, 2*len(c.Servers))
+	var routes []string
+	for i := range c.Servers {
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[2*i+1]))
+	}
+	for i := range c.Servers {
+		dir := tb.TempDir()
+		text := define(string(conf), map[string]string{
+			"NATS_NAME": fmt.Sprintf("n%d", i+1), "NATS_HOST": "127.0.0.1", "NATS_STORE": dir,
+			"NATS_PORT": strconv.Itoa(ports[2*i]), "NATS_CLUSTER_PORT": strconv.Itoa(ports[2*i+1]), "NATS_ROUTES": `["` + strings.Join(routes, `","`) + `"]`,
+		})
+		s := &Server{opts: *load(tb, dir, text), tb: tb}
+		tb.Cleanup(s.Stop)
+		s.launch()
+		c.Servers[i] = s
+	}
+	for _, s := range c.Servers {
+		s.await()
+	}
+	c.WaitReady()
+	return c
+}
+
+// define puts variables, and the passwords that the text names, before it. A server
+// takes a variable from its file before it looks into the environment.
+func define(text string, variables map[string]string) string {
+	for _, m := range regexp.MustCompile(`\$([A-Z]+)_PASSWORD`).FindAllStringSubmatch(text, -1) {
+		variables[m[1]+"_PASSWORD"] = strings.ToLower(m[1]) + "-pw"
+	}
+	out := ""
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		value := variables[name]
+		if _, err := strconv.Atoi(value); err != nil && !strings.HasPrefix(value, "[") {
+			value = strconv.Quote(value)
+		}
+		out += name + ": " + value + "\n"
+	}
+	return out + text
+}
+
+// load reads a configuration as nats-server does.
+func load(tb testing.TB, dir, text string) *server.Options {
+	tb.Helper()
+	file := filepath.Join(dir, "nats.conf")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	opts, err := server.ProcessConfigFile(file)
+	if err != nil {
+		tb.Fatalf("%s: %v", file, err)
+	}
+	opts.NoSigs, opts.NoLog = true, true
+	return opts
 }
 
 // SyncsAlways reports whether the server syncs every write.

@@ -36,6 +36,12 @@ const (
 	// leastBytes is the least that a stream's default limit is lowered to.
 	leastBytes = 1 << 20
 	probeName  = "BELFRY_PROBE"
+	// addDedupWindow is how long StreamAdd answers a repeated Nats-Msg-Id with an
+	// acknowledgement and stores nothing: as short as nats-server allows. The router
+	// recognises a repeated add by its source and id. A longer window lets whoever
+	// guesses somebody's message ids use them first, so that adds are acknowledged and
+	// lost.
+	addDedupWindow = 100 * time.Millisecond
 	// manyConsumers is more than there will be services. A stream that says nothing
 	// may have the server's default, 1,000.
 	manyConsumers = 1_000_000
@@ -138,7 +144,7 @@ func refusedForGood(err error) bool {
 
 func (s *Store) addConfig() jetstream.StreamConfig {
 	c := s.stream(schemas.StreamAdd, "Belfry: adds waiting for a router", s.orDefault(s.cfg.AddMaxBytes, defaultAddMaxBytes), schemas.SubjectAdd)
-	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.DedupWindow
+	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, addDedupWindow
 	return c
 }
 

@@ -1,0 +1,109 @@
+package conf
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestHeadersOfAdds publishes adds with each header that JetStream acts on, to the streams
+// as a node makes them and with no router that takes adds off. Each is refused, or stored
+// like any other add: none removes, hides or redirects an add of somebody else.
+func TestHeadersOfAdds(t *testing.T) {
+	t.Parallel()
+	s := natstest.RunProduction(t, file, nil)
+	st, err := store.Open(t.Context(), s.ConnectAs("belfry"), store.Config{Node: "n1"}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	admin := jetStream(t, s.ConnectAs("admin"))
+	adds, err := admin.Stream(t.Context(), schemas.StreamAdd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func() map[string]uint64 {
+		n := map[string]uint64{}
+		for info := range admin.ListStreams(t.Context()).Info() {
+			n[info.Config.Name] = info.State.Msgs
+		}
+		return n
+	}
+	victim, err := admin.Publish(t.Context(), schemas.SubjectAdd, []byte("victim"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := stored()
+	nc := s.ConnectAs("orders", nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	orders := jetStream(t, nc)
+	for name, tt := range map[string]struct {
+		header nats.Header
+		kept   bool // stored, as an add like any other
+	}{
+		"rollup all":               {header: nats.Header{"Nats-Rollup": {"all"}}},
+		"rollup of the subject":    {header: nats.Header{"Nats-Rollup": {"sub"}}},
+		"TTL":                      {header: nats.Header{"Nats-TTL": {"1s"}}},
+		"counter":                  {header: nats.Header{"Nats-Incr": {"1"}}},
+		"another stream":           {header: nats.Header{"Nats-Expected-Stream": {"KV_clock"}}},
+		"another last sequence":    {header: nats.Header{"Nats-Expected-Last-Sequence": {"77"}}},
+		"schedule":                 {header: nats.Header{"Nats-Schedule": {"@every 1s"}, "Nats-Schedule-Target": {"$KV.clock.clock.0"}}},
+		"schedule, once":           {header: nats.Header{"Nats-Schedule": {"@at 2020-01-01T00:00:00Z"}, "Nats-Schedule-Target": {"timers.fired.billing"}}},
+		"schedule with a source":   {header: nats.Header{"Nats-Schedule": {"@every 1s"}, "Nats-Schedule-Target": {"timers.add"}, "Nats-Schedule-Source": {"timers.add"}}},
+		"a batch that goes amiss":  {header: nats.Header{"Nats-Batch-Id": {"other"}, "Nats-Batch-Sequence": {"2"}, "Nats-Batch-Commit": {"1"}}},
+		"API level of the future":  {header: nats.Header{"Nats-Required-Api-Level": {"9999"}}, kept: true},
+		"trace":                    {header: nats.Header{"Nats-Trace-Dest": {"$KV.clock.clock.0"}}, kept: true},
+		"target without schedule":  {header: nats.Header{"Nats-Schedule-Target": {"$KV.clock.clock.0"}}, kept: true},
+		"operation of a bucket":    {header: nats.Header{"KV-Operation": {"PURGE"}}, kept: true},
+		"somebody else's identity": {header: nats.Header{"Nats-Request-Info": {`{"acc":"BELFRY","user":"admin"}`}}, kept: true},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		_, err := orders.PublishMsg(ctx, &nats.Msg{Subject: schemas.SubjectAdd, Header: tt.header, Data: []byte(name)}, jetstream.WithRetryAttempts(0))
+		cancel()
+		var refused *jetstream.APIError
+		if tt.kept != (err == nil) || !tt.kept && !errors.As(err, &refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if tt.kept {
+			before[schemas.StreamAdd]++
+		}
+	}
+	if m, err := adds.GetMsg(t.Context(), victim.Sequence); err != nil || string(m.Data) != "victim" {
+		t.Errorf("the victim is gone: %+v, %v", m, err)
+	}
+	for name, n := range stored() {
+		if n != before[name] {
+			t.Errorf("%s has %d messages, had %d", name, n, before[name])
+		}
+	}
+	// An identity that a message claims for its sender does not reach the router.
+	for seq := victim.Sequence + 1; seq <= victim.Sequence+5; seq++ {
+		if m, err := adds.GetMsg(t.Context(), seq); err != nil || m.Header.Get("Nats-Request-Info") != "" {
+			t.Errorf("%+v, %v", m, err)
+		}
+	}
+	// A message id that orders has used hides nobody's add for longer than a moment.
+	if _, err := orders.Publish(t.Context(), schemas.SubjectAdd, []byte("first"), jetstream.WithMsgID("guessed")); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(bound / 2); ; {
+		ack, err := admin.Publish(t.Context(), schemas.SubjectAdd, []byte("second"), jetstream.WithMsgID("guessed"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ack.Duplicate {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("an add is hidden by the message id of another team's")
+		}
+	}
+}
