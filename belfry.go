@@ -156,6 +156,9 @@ type Receipt struct {
 	// Duplicate says that the same timer had been added before.
 	Duplicate bool
 	State     State
+	// Remark tells of something that Belfry accepted and that may not be meant, such
+	// as "due 3h ago: fires now"; empty for none.
+	Remark string
 }
 
 // Add adds a timer and returns once it is stored. The options set the event's
@@ -175,7 +178,7 @@ func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Rec
 	if err != nil {
 		return Receipt{}, fmt.Errorf("belfry: the answer to add has no due time: %w", err)
 	}
-	return Receipt{Timer: reply.Timer, Due: due, Duplicate: reply.Duplicate, State: reply.State}, nil
+	return Receipt{Timer: reply.Timer, Due: due, Duplicate: reply.Duplicate, State: reply.State, Remark: reply.Remark}, nil
 }
 
 func encode(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
@@ -192,16 +195,34 @@ func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
 	return c.timer(ctx, "get", ref(id))
 }
 
+// ControlOption changes a call that changes a timer.
+type ControlOption func(*controlOptions)
+
+type controlOptions struct{ by string }
+
+// By names who makes the change, for the timer's history and the nodes' logs: at most
+// 128 bytes of printable text, such as "ann@example.com". Belfry records it as a
+// claim, because it cannot verify it.
+func By(name string) ControlOption { return func(o *controlOptions) { o.by = name } }
+
+func control(opts []ControlOption) controlOptions {
+	var o controlOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
 // Cancel cancels a timer that waits. After it returned nil the timer does not
 // fire. Errors: ErrAlreadyFired, ErrNotFound, ErrUnavailable.
-func (c *Client) Cancel(ctx context.Context, id TimerID) (Timer, error) {
-	return c.timer(ctx, "cancel", ref(id))
+func (c *Client) Cancel(ctx context.Context, id TimerID, opts ...ControlOption) (Timer, error) {
+	return c.timer(ctx, "cancel", schemas.CancelRequest{TimerRef: ref(id), By: control(opts).by})
 }
 
 // Reschedule moves a pending timer. Errors: ErrAlreadyFired, ErrAlreadyDone,
 // ErrNotFound, ErrUnavailable.
-func (c *Client) Reschedule(ctx context.Context, id TimerID, when When) (Timer, error) {
-	return c.timer(ctx, "reschedule", schemas.RescheduleRequest{TimerRef: ref(id), At: when.at, After: when.after})
+func (c *Client) Reschedule(ctx context.Context, id TimerID, when When, opts ...ControlOption) (Timer, error) {
+	return c.timer(ctx, "reschedule", schemas.RescheduleRequest{TimerRef: ref(id), By: control(opts).by, At: when.at, After: when.after})
 }
 
 func ref(id TimerID) schemas.TimerRef { return schemas.TimerRef{Timer: id.String()} }
@@ -297,17 +318,17 @@ func (c *Client) Rejections(ctx context.Context) iter.Seq2[Rejection, error] {
 
 // Replay calls a dead timer's callback again, with its attempts renewed.
 // Errors: ErrNotFound if it has no dead letter, ErrUnavailable.
-func (c *Client) Replay(ctx context.Context, id TimerID) error {
-	return c.call(ctx, "dead.replay", schemas.ReplayRequest{TimerRef: ref(id)}, &schemas.ReplayReply{})
+func (c *Client) Replay(ctx context.Context, id TimerID, opts ...ControlOption) error {
+	return c.call(ctx, "dead.replay", schemas.ReplayRequest{TimerRef: ref(id), By: control(opts).by}, &schemas.ReplayReply{})
 }
 
 // ReplayService calls again for every dead letter of a service, and returns how
 // many there were.
-func (c *Client) ReplayService(ctx context.Context, service string) (int, error) {
+func (c *Client) ReplayService(ctx context.Context, service string, opts ...ControlOption) (int, error) {
 	n := 0
 	for {
 		var reply schemas.ReplayReply
-		if err := c.call(ctx, "dead.replay", schemas.ReplayRequest{Service: service}, &reply); err != nil {
+		if err := c.call(ctx, "dead.replay", schemas.ReplayRequest{By: control(opts).by, Service: service}, &reply); err != nil {
 			return n, err
 		}
 		if n += reply.Replayed; !reply.More || reply.Replayed == 0 {

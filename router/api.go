@@ -33,11 +33,11 @@ func (r *Router) serveAPI() error {
 		handle    func(context.Context, *nats.Msg) (any, error)
 	}{
 		{"get", "one timer: {timer} or {id, source}", false, handler(r.get)},
-		{"reschedule", "move a pending timer: {timer, at} or {id, source, after}", false, handler(r.reschedule)},
+		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", false, control(r.reschedule)},
 		{"list", "timers by state, service, group; paged", true, handler(r.list)},
 		{"dead.list", "dead letters by service or timer; paged", true, handler(r.deadList)},
 		{"rejected.list", "refused adds, oldest first; paged", true, handler(r.rejectedList)},
-		{"dead.replay", "call back again: {timer}, {id, source} or {service}", true, handler(r.replay)},
+		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", true, control(r.replay)},
 	}
 	add := func(verb, doc string, h nats.MsgHandler) error {
 		err := svc.Add(endpointName(verb), schemas.SubjectAPIPrefix+verb, map[string]string{"description": doc, "format": "application/json"}, h)
@@ -49,7 +49,7 @@ func (r *Router) serveAPI() error {
 	if err := add("add", "a CloudEvent as on timers.add; answered once it is stored", r.handleAdd); err != nil {
 		return err
 	}
-	if err := add("cancel", "cancel a timer that has not fired: {timer} or {id, source}", r.handleCancel); err != nil {
+	if err := add("cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", r.handleCancel); err != nil {
 		return err
 	}
 	for _, e := range endpoints {
@@ -97,6 +97,17 @@ func handler[Q any](f func(context.Context, Q) (any, error)) func(context.Contex
 			return nil, err
 		}
 		return f(ctx, q)
+	}
+}
+
+// control is handler for a verb whose caller goes into the timer's history.
+func control[Q any](f func(context.Context, Q, schemas.Caller) (any, error)) func(context.Context, *nats.Msg) (any, error) {
+	return func(ctx context.Context, req *nats.Msg) (any, error) {
+		q, err := decode[Q](req)
+		if err != nil {
+			return nil, err
+		}
+		return f(ctx, q, callerOf(req))
 	}
 }
 
@@ -302,6 +313,7 @@ func (r *Router) change(ctx context.Context, ref schemas.TimerRef, f func(*schem
 		switch {
 		case err == nil:
 			t.Rev = rev
+			r.audit(t.ID, &t.Record)
 			return timerAnswer{&t}, nil
 		case !errors.Is(err, store.ErrRevision):
 			return nil, err
@@ -313,9 +325,9 @@ func (r *Router) change(ctx context.Context, ref schemas.TimerRef, f func(*schem
 
 // cancelTimer cancels a timer that waits: pending, or queued for a retry. To
 // cancel a cancelled timer again is no error.
-func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef) (any, error) {
+func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef, by schemas.Caller) (any, error) {
 	return r.change(ctx, ref, func(rec *schemas.Record) (time.Duration, bool, error) {
-		unchanged, err := rec.Cancel(r.nowMs())
+		unchanged, err := rec.Cancel(r.nowMs(), by)
 		if err == nil && !unchanged {
 			err = r.forgetAdd(ctx, rec)
 		}
@@ -333,14 +345,18 @@ func (r *Router) forgetAdd(ctx context.Context, rec *schemas.Record) error {
 }
 
 // reschedule moves a pending timer.
-func (r *Router) reschedule(ctx context.Context, q schemas.RescheduleRequest) (any, error) {
+func (r *Router) reschedule(ctx context.Context, q schemas.RescheduleRequest, from schemas.Caller) (any, error) {
+	by, err := claimed(from, q.By)
+	if err != nil {
+		return nil, err
+	}
 	due, err := r.newDue(q)
 	if err != nil {
 		return nil, err
 	}
 	return r.change(ctx, q.TimerRef, func(rec *schemas.Record) (time.Duration, bool, error) {
 		before := rec.DueMs
-		err := rec.Reschedule(due)
+		err := rec.Reschedule(due, r.nowMs(), by)
 		if err == nil && due < before {
 			// It may fire, and expire, before the add's own due time would have its
 			// fired event looked for.

@@ -47,6 +47,7 @@ type cancel struct {
 	r     *Router
 	req   *nats.Msg
 	ref   schemas.TimerRef
+	by    schemas.Caller
 	bad   error // the request is
 	begun time.Time
 	timer *time.Timer
@@ -79,21 +80,40 @@ func (r *Router) handleCancel(req *nats.Msg) {
 
 var (
 	refBegin = []byte(`{"timer":"`)
+	refBy    = []byte(`","by":"`)
 	refEnd   = []byte(`"}`)
 )
 
 // parse reads what all clients here write without the JSON decoder.
 func (c *cancel) parse() (schemas.TimerID, error) {
-	text, ok := bytes.CutPrefix(c.req.Data, refBegin)
-	if text, ok2 := bytes.CutSuffix(text, refEnd); ok && ok2 && len(text) == schemas.TimerIDLength {
-		c.ref.Timer = string(text)
-		return schemas.ParseTimerID(c.ref.Timer)
+	from := callerOf(c.req)
+	ref, by, ok := plainCancel(c.req.Data)
+	if !ok {
+		q, err := decode[schemas.CancelRequest](c.req)
+		if err != nil {
+			return schemas.TimerID{}, err
+		}
+		ref, by = q.TimerRef, q.By
 	}
 	var err error
-	if c.ref, err = decode[schemas.TimerRef](c.req); err != nil {
+	if c.by, err = claimed(from, by); err != nil {
 		return schemas.TimerID{}, err
 	}
+	c.ref = ref
 	return c.ref.Resolve()
+}
+
+// plainCancel reads a request of a timer id and a name without escapes.
+func plainCancel(data []byte) (ref schemas.TimerRef, by string, ok bool) {
+	text, ok := bytes.CutPrefix(data, refBegin)
+	if text, ok2 := bytes.CutSuffix(text, refEnd); ok && ok2 && len(text) >= schemas.TimerIDLength {
+		id, rest := text[:schemas.TimerIDLength], text[schemas.TimerIDLength:]
+		name, named := bytes.CutPrefix(rest, refBy)
+		if (named || len(rest) == 0) && bytes.IndexAny(name, `"\`) < 0 {
+			return schemas.TimerRef{Timer: string(id)}, string(name), true
+		}
+	}
+	return schemas.TimerRef{}, "", false
 }
 
 func (c *cancel) move(from, to int32) bool { return c.stage.CompareAndSwap(from, to) }
@@ -106,7 +126,7 @@ func (c *cancel) alone() {
 		}
 		ctx, cancel := context.WithDeadlineCause(c.r.run, c.begun.Add(apiTimeout), errSlow)
 		defer cancel()
-		return c.r.cancelTimer(ctx, c.ref)
+		return c.r.cancelTimer(ctx, c.ref, c.by)
 	})
 }
 
@@ -156,6 +176,9 @@ func (c *cancel) step() (any, error) {
 		if errors.Is(c.err, store.ErrRevision) {
 			return nil, errAlone
 		}
+		if c.err == nil {
+			c.r.audit(c.t.ID, &c.t.Record)
+		}
 		return timerAnswer{&c.t}, c.err
 	}
 	var err error
@@ -163,7 +186,7 @@ func (c *cancel) step() (any, error) {
 		return nil, errAlone
 	}
 	rec := &c.t.Record
-	if unchanged, err := rec.Cancel(c.r.nowMs()); err != nil || unchanged || !c.r.o.Store.AddForgotten(rec.AddedMs) {
+	if unchanged, err := rec.Cancel(c.r.nowMs(), c.by); err != nil || unchanged || !c.r.o.Store.AddForgotten(rec.AddedMs) {
 		return nil, errAlone
 	}
 	c.r.o.Store.UpdateAsync(store.Write{ID: c.t.ID, Rev: c.t.Rev, Record: rec, TTL: c.r.o.Store.Retention()}, func(res store.Result) {

@@ -70,7 +70,11 @@ func (r *Router) deadList(ctx context.Context, q schemas.DeadListRequest) (any, 
 // replay puts dead letters back into the wheel, due now, with their attempts
 // renewed. A letter is removed only after its record waits, so that a replay
 // that is interrupted can be repeated. A letter that cannot be replayed stays.
-func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest) (any, error) {
+func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest, from schemas.Caller) (any, error) {
+	by, err := claimed(from, q.By)
+	if err != nil {
+		return nil, err
+	}
 	dq := store.DeadQuery{Service: q.Service, Limit: maxReplay}
 	if q.Limit != 0 {
 		if q.Limit < 1 || q.Limit > maxReplay {
@@ -98,7 +102,7 @@ func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest) (any, erro
 		for _, m := range page.Letters {
 			l, err := readLetter(m)
 			if err == nil {
-				err = r.replayOne(ctx, l)
+				err = r.replayOne(ctx, l, by)
 			}
 			switch code := schemas.CodeOf(err); {
 			case err == nil:
@@ -139,7 +143,7 @@ func partly(ctx context.Context, reply schemas.ReplayReply, err error) (any, err
 // replayOne puts one letter back. Errors: bad_request for one of a consumer of
 // fired events (the Go client's Handle); conflict if its id is another timer's
 // by now; unavailable while functions is about to write the failure down.
-func (r *Router) replayOne(ctx context.Context, l letter) error {
+func (r *Router) replayOne(ctx context.Context, l letter, by schemas.Caller) error {
 	if c := l.info.Consumer; c != "" {
 		return schemas.Errorf(schemas.CodeBadRequest, "dead letter %d is of consumer %s of %s and has no callback to replay; publishing the event again would give it to every consumer: add it under another id", l.raw.Sequence, c, schemas.SubjectFired(l.info.Service))
 	}
@@ -175,18 +179,10 @@ func (r *Router) replayOne(ctx context.Context, l letter) error {
 			t = store.Timer{ID: l.claim.Timer}
 			rec = l.record()
 		}
-		rec.State, rec.Queued, rec.Body, rec.DoneMs = schemas.StateRetrying, true, body, 0
-		rec.DueMs = r.nowMs()
-		rec.NextMs = rec.DueMs
-		if l.undeliverable() {
-			rec.FiredMs = rec.DueMs // see replayable
-		} else {
-			// At least 1, so that it goes to functions alone: timers.fired had it.
-			rec.Attempt = max(rec.Attempt, 1)
-		}
-		rec.MaxAttempt = rec.Attempt + l.spec.MaxAttempts
+		rec.Replay(body, l.spec.MaxAttempts, !l.undeliverable(), r.nowMs(), by)
 		_, err = r.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
 		if err == nil {
+			r.audit(l.claim.Timer, &rec)
 			break
 		}
 		if !errors.Is(err, store.ErrRevision) {

@@ -131,7 +131,7 @@ type ActClaim struct {
 type ActPublish struct {
 	ID  schemas.TimerID
 	Msg store.Msg
-	// LateMs is how long after its due time the claim was made.
+	// LateMs is how long after schemas.Record.LateFromMs the claim was made.
 	LateMs  int64
 	Service string
 }

@@ -210,7 +210,7 @@ func (k *Core) publish(e *entry) {
 		m.Service = r.Service
 	}
 	k.inflight++
-	k.do(ActPublish{ID: e.id, Service: r.Service, LateMs: r.FiredMs - r.DueMs, Msg: m})
+	k.do(ActPublish{ID: e.id, Service: r.Service, LateMs: max(r.FiredMs-r.LateFromMs(), 0), Msg: m})
 }
 
 func target(e *entry) (subject, msgID string) {

@@ -97,3 +97,21 @@ func TestOldClaimOfOurs(t *testing.T) {
 		}
 	}
 }
+
+// TestLatenessOfPastDueTimers: a timer that was due before it was added is late from
+// then on.
+func TestLatenessOfPastDueTimers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ dueAgo, addedAgo, want int64 }{{10, 5000, 10}, {3_600_000, 20, 20}, {3_600_000, -5, 0}} {
+		k, now := loaded(t, 1)
+		id := schemas.NewTimerID("/t", "1")
+		actions := k.Step(now, EvTail{Timer: store.Timer{ID: id, Rev: 7, Record: schemas.Record{
+			State: schemas.StatePending, Queued: true, Run: 1, DueMs: now - c.dueAgo, ScheduledMs: now - c.dueAgo, AddedMs: now - c.addedAgo, Service: "s",
+			Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+		}}})
+		one[ActClaim](t, actions)
+		if p := one[ActPublish](t, k.Step(now, EvClaimed{ID: id, Rev: 8})); p.LateMs != c.want {
+			t.Errorf("due %d ms ago, added %d ms ago: %d ms late, want %d", c.dueAgo, c.addedAgo, p.LateMs, c.want)
+		}
+	}
+}

@@ -146,7 +146,7 @@ func TestFullEvents(t *testing.T) {
 	rec := schemas.Record{State: schemas.StateRetrying, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
 		Outcome: schemas.Outcome{Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}}
 	for range schemas.MaxHistory {
-		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, By: strings.Repeat("b", schemas.MaxBy), Account: strings.Repeat("a", 64), User: strings.Repeat("u", 64)})
+		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, Caller: schemas.Caller{By: strings.Repeat("b", schemas.MaxBy), Account: strings.Repeat("a", 64), User: strings.Repeat("u", 64)}})
 	}
 	if n := len(rec.Append(nil)); n > serverLimit-1024 {
 		t.Errorf("its record has %d bytes: no server takes it", n)

@@ -158,7 +158,7 @@ func full() schemas.Record {
 		Ext:     []schemas.Extension{{Type: 4, Value: []byte("of a later version")}, {Type: 1 << 30}},
 		Body:    schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("data")},
 	}
-	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, By: "ann@desk", Account: "ORDERS", User: "orders"})
+	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, Caller: schemas.Caller{By: "ann@desk", Account: "ORDERS", User: "orders"}})
 	r.Note(schemas.Operation{Kind: schemas.OperationReplay, AtMs: added + 9})
 	return r
 }
@@ -196,10 +196,10 @@ func TestRecordFormats(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	t.Parallel()
 	var r schemas.Record
-	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 1, By: strings.Repeat("b", 1000), Account: strings.Repeat("\n", 1000), User: strings.Repeat("u", 1000)})
+	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 1, Caller: schemas.Caller{By: strings.Repeat("b", 1000), Account: strings.Repeat("\n", 1000), User: strings.Repeat("u", 1000)}})
 	other := r
 	for i := range 20 {
-		r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: int64(i + 2), By: strings.Repeat("b", 1000), Account: strings.Repeat("a", 1000), User: strings.Repeat("u", 1000)})
+		r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: int64(i + 2), Caller: schemas.Caller{By: strings.Repeat("b", 1000), Account: strings.Repeat("a", 1000), User: strings.Repeat("u", 1000)}})
 	}
 	if len(r.History) != schemas.MaxHistory || r.History[0].AtMs != 14 || r.History[schemas.MaxHistory-1].AtMs != 21 {
 		t.Errorf("%d operations, from %d", len(r.History), r.History[0].AtMs)

@@ -125,7 +125,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	r := schemas.Record{State: schemas.StateRetrying, Queued: true, Run: 2, Attempt: 3, DueMs: added, Service: "s", Outcome: schemas.Outcome{Code: 500, Error: "x", Response: []byte("y")},
 		Body: schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "a", Value: "b"}}, Data: []byte("d")}}
 	f.Add(r.AppendFormat(nil, schemas.RecordFormat1))
-	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: added, By: "ann"})
+	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: added, Caller: schemas.Caller{By: "ann"}})
 	r.Ext = []schemas.Extension{{Type: 2, Value: []byte("no history")}, {Type: 4}}
 	f.Add(r.Append(nil))
 	f.Add([]byte{1, 1, 0})

@@ -11,10 +11,15 @@ type Operation struct {
 	Kind OperationKind
 	// AtMs is the cluster's time, in Unix milliseconds.
 	AtMs int64
+	Caller
+}
+
+// Caller is what is known of who made a request.
+type Caller struct {
 	// By is the caller's own claim in the request; nobody verified it.
 	By string
-	// Account and User are those under which the caller was connected, as the NATS
-	// server stated them; empty where it did not. See CallerOf.
+	// Account and User are those under which the caller was connected to NATS, as the
+	// server stated them; empty where it did not.
 	Account, User string
 }
 
@@ -109,8 +114,8 @@ type OperationInfo struct {
 	At string `json:"at"`
 	// By is the caller's own, unverified claim.
 	By string `json:"by,omitempty"`
-	// Account and User are stated by the NATS server, for a request that came from
-	// another account; absent otherwise.
+	// Account is stated by the NATS server for a request from another account, User
+	// as well if that account shares it (share: true in its import).
 	Account string `json:"account,omitempty"`
 	User    string `json:"user,omitempty"`
 }

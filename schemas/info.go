@@ -1,6 +1,10 @@
 package schemas
 
-import "time"
+import (
+	"math"
+	"strings"
+	"time"
+)
 
 // TimerInfo is what the API tells of a timer. Times are RFC 3339 in UTC with
 // milliseconds, and absent where there is none yet.
@@ -83,6 +87,39 @@ type AddReply struct {
 	Due       string  `json:"due"`
 	Duplicate bool    `json:"duplicate"`
 	State     State   `json:"state"`
+	// Remark tells of something that was accepted and may not be meant; see
+	// PastDueRemark.
+	Remark string `json:"remark,omitempty"`
+}
+
+// remarkPastMs is how far in the past a due time must lie for a remark. Less is the
+// time that an add takes, or a clock that is a little wrong.
+const remarkPastMs = 1000
+
+// PastDueRemark says that a timer was due before it was added, such as
+// "due 3h ago: fires now"; empty if it was not, or by less than a second. Times
+// are Unix milliseconds.
+func PastDueRemark(dueMs, addedMs int64) string {
+	if addedMs-dueMs < remarkPastMs {
+		return ""
+	}
+	ago := time.Duration(min(addedMs-dueMs, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	if ago >= time.Minute {
+		ago = ago.Truncate(time.Second)
+	}
+	return "due " + shortDuration(ago) + " ago: fires now"
+}
+
+// shortDuration writes 3h instead of 3h0m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // TimerRef names a timer in a request: by timer id, or by id and source.
@@ -105,10 +142,19 @@ func (r TimerRef) Resolve() (TimerID, error) {
 	return TimerID{}, Errorf(CodeBadRequest, "name the timer: timer, or id and source")
 }
 
+// CancelRequest is the body of timers.api.cancel.
+type CancelRequest struct {
+	TimerRef
+	// By is the caller's name for the timer's history, as it claims it; at most MaxBy
+	// bytes.
+	By string `json:"by,omitempty"`
+}
+
 // RescheduleRequest is the body of timers.api.reschedule: At (RFC 3339) or After
-// (a duration from now).
+// (a duration from now). By is as in CancelRequest.
 type RescheduleRequest struct {
 	TimerRef
+	By    string `json:"by,omitempty"`
 	At    string `json:"at,omitempty"`
 	After string `json:"after,omitempty"`
 }
@@ -193,9 +239,11 @@ type RejectedListReply struct {
 	Cursor   string         `json:"cursor,omitempty"`
 }
 
-// ReplayRequest is the body of timers.api.dead.replay: a timer, or a service.
+// ReplayRequest is the body of timers.api.dead.replay: a timer, or a service. By is
+// as in CancelRequest.
 type ReplayRequest struct {
 	TimerRef
+	By      string `json:"by,omitempty"`
 	Service string `json:"service,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
 }

@@ -61,6 +61,9 @@ func (a *AddReply) Append(b []byte) []byte {
 	b = quote(append(b, `","due":`...), a.Due)
 	b = strconv.AppendBool(append(b, `,"duplicate":`...), a.Duplicate)
 	b = quote(append(b, `,"state":`...), a.State.String())
+	if a.Remark != "" {
+		b = quote(append(b, `,"remark":`...), a.Remark)
+	}
 	return append(b, '}')
 }
 

@@ -106,6 +106,18 @@ func (r *Record) Pending() bool {
 	return r.State == StatePending || r.State == StateRetrying && r.Queued
 }
 
+// LateFromMs is the time from which the lateness of the record's run counts, in Unix
+// milliseconds: its due time, or when that was asked for if it lay in the past then.
+func (r *Record) LateFromMs() int64 {
+	from := max(r.DueMs, r.AddedMs)
+	for i := range r.History {
+		if op := &r.History[i]; op.Kind == OperationReschedule {
+			from = max(from, op.AtMs)
+		}
+	}
+	return from
+}
+
 // RecordFormat is the format version of an encoded record, its first byte.
 // docs/adr/0009 describes the formats and when each is written.
 type RecordFormat uint8

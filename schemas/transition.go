@@ -6,8 +6,8 @@ package schemas
 
 // Cancel makes a waiting record cancelled. It reports that nothing changed for one
 // that is cancelled already, and an error of CodeAlreadyFired for one that no
-// longer waits. nowMs is the cluster's time.
-func (r *Record) Cancel(nowMs int64) (unchanged bool, err error) {
+// longer waits. nowMs is the cluster's time; by goes into the history.
+func (r *Record) Cancel(nowMs int64, by Caller) (unchanged bool, err error) {
 	switch {
 	case r.State == StateCancelled:
 		return true, nil
@@ -15,18 +15,38 @@ func (r *Record) Cancel(nowMs int64) (unchanged bool, err error) {
 		return false, r.tooLate("cancel")
 	}
 	r.State, r.Queued, r.NextMs, r.DoneMs, r.Body = StateCancelled, false, 0, nowMs, Body{}
+	r.Note(Operation{OperationCancel, nowMs, by})
 	return false, nil
 }
 
-// Reschedule moves a pending record to another due time. Its errors are of
-// CodeAlreadyFired and, for a cancelled timer, CodeAlreadyDone.
-func (r *Record) Reschedule(dueMs int64) error {
+// Reschedule moves a pending record to another due time. nowMs is the cluster's
+// time; by goes into the history. Its errors are of CodeAlreadyFired and, for a
+// cancelled timer, CodeAlreadyDone.
+func (r *Record) Reschedule(dueMs, nowMs int64, by Caller) error {
 	if r.State != StatePending {
 		return r.tooLate("reschedule")
 	}
 	r.DueMs, r.ScheduledMs = dueMs, dueMs
 	r.Moves++
+	r.Note(Operation{OperationReschedule, nowMs, by})
 	return nil
+}
+
+// Replay puts a dead-lettered run back into the wheel, due at nowMs, with attempts
+// more attempts. body is the event of the dead letter. published says that the run
+// was on timers.fired, so that it goes to functions alone; a run that was not is
+// published there first.
+func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64, by Caller) {
+	r.State, r.Queued, r.Body, r.DoneMs = StateRetrying, true, body, 0
+	r.DueMs, r.NextMs = nowMs, nowMs
+	if published {
+		r.Attempt = max(r.Attempt, 1)
+	} else {
+		// The record tells that this dead letter has been replayed.
+		r.FiredMs = nowMs
+	}
+	r.MaxAttempt = r.Attempt + attempts
+	r.Note(Operation{OperationReplay, nowMs, by})
 }
 
 // tooLate says why a record can no longer be changed.

@@ -95,13 +95,17 @@ error; another one under the same source and id is refused.`,
 		}
 		due := schemas.FormatTime(r.Due.UnixMilli())
 		if c.json() {
-			return c.printJSON(map[string]any{"timer": r.Timer, "id": e.ID(), "source": e.Source(), "due": due, "duplicate": r.Duplicate, "state": r.State})
+			line := map[string]any{"timer": r.Timer, "id": e.ID(), "source": e.Source(), "due": due, "duplicate": r.Duplicate, "state": r.State}
+			if r.Remark != "" {
+				line["remark"] = r.Remark
+			}
+			return c.printJSON(line)
 		}
 		note := ""
 		if r.Duplicate {
 			note = "yes: it had been added before, and is " + r.State.String()
 		}
-		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "due", due, "duplicate", note)
+		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "due", due, "remark", r.Remark, "duplicate", note)
 	})
 }
 

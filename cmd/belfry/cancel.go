@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
 )
 
 func (c *cli) cancelCommand() *cobra.Command {
-	ref := &timerRef{}
+	ref, by := &timerRef{}, &byFlag{}
 	cmd := &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Cancel a timer that waits",
@@ -16,10 +17,12 @@ fired is refused. ID is a timer id, or a CloudEvent's id with --source.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())
-	return c.talking(cmd, ref.resolve, func(ctx context.Context, s session) error {
+	by.add(cmd.Flags())
+	check := func(args []string) error { return cmp.Or(by.check(), ref.resolve(args)) }
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Cancel(ctx, ref.id)
+		t, err := s.Cancel(ctx, ref.id, by.option())
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -82,8 +83,27 @@ func TestRoundTrip(t *testing.T) {
 	if c := ok[schemas.TimerInfo](t, n, "cancel", "far", "--source", "belfry-cli"); c[0].State != schemas.StateCancelled {
 		t.Errorf("cancelled %+v", c)
 	}
+	told := ok[schemas.TimerInfo](t, n, "get", "far", "--source", "belfry-cli")[0].History
+	if len(told) != 3 || told[0].Op != "reschedule" || told[2].Op != "cancel" || told[2].By != whoami() || told[2].By == "" {
+		t.Errorf("history %+v", told)
+	}
+	if r := n.client(t, "get", "far", "--source", "belfry-cli"); !strings.Contains(r.out, "cancel at "+told[2].At+", by "+told[2].By+" (claimed)") {
+		t.Errorf("get: %s", r.out)
+	}
+	n.client(t, "cancel", "far", "--source", "belfry-cli", "--by", "a\nb").oneLine(t, exitUsage, "--by")
+	past := []string{"add", "--at", "2020-01-02T03:04:05Z", "--svc", "late"}
+	if r := n.client(t, past...); r.code != exitOK || !strings.Contains(r.out, "ago: fires now") {
+		t.Errorf("add in the past: %d %q %q", r.code, r.out, r.err)
+	}
+	var late struct {
+		LatenessMs int64 `json:"lateness_ms"`
+	}
+	r := n.client(t, "tail", "late", "--since", "1h", "-n", "1", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &late); err != nil || late.LatenessMs > time.Hour.Milliseconds() {
+		t.Errorf("tail: %v, %q", err, r.out)
+	}
 	n.client(t, "cancel", first.Timer.String()).oneLine(t, exitRefused, "success")
-	r := n.client(t, "reschedule", "far", "--source", "belfry-cli", "--in", "1h", "-o", "json")
+	r = n.client(t, "reschedule", "far", "--source", "belfry-cli", "--in", "1h", "-o", "json")
 	r.oneLine(t, exitRefused)
 	e := parseLines[struct {
 		Error struct{ Code, Message string }

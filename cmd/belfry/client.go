@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"strings"
 	"time"
 
@@ -210,4 +211,36 @@ func (r *timerRef) resolve(args []string) error {
 		return usagef("%v; for a CloudEvent's id give also --source", err)
 	}
 	return nil
+}
+
+// byFlag names who changes a timer.
+type byFlag struct{ by string }
+
+func (f *byFlag) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.by, "by", whoami(), "who makes the change, for the timer's history and the node's log")
+}
+
+// check looks at the name before anybody is asked.
+func (f *byFlag) check() error {
+	if err := schemas.CheckBy(f.by); err != nil {
+		return usagef("--by: %v", err)
+	}
+	return nil
+}
+
+func (f *byFlag) option() belfry.ControlOption { return belfry.By(f.by) }
+
+// whoami is user@host, as far as they are known and can be claimed.
+func whoami() string {
+	name, host := "", ""
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = "@" + h
+	}
+	if by := name + host; schemas.CheckBy(by) == nil {
+		return by
+	}
+	return ""
 }

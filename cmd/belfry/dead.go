@@ -72,7 +72,7 @@ func printRows[T any](c *cli, s session, t table, limit int, list iter.Seq2[T, e
 }
 
 func (c *cli) deadReplayCommand() *cobra.Command {
-	ref := &timerRef{}
+	ref, by := &timerRef{}, &byFlag{}
 	var service string
 	cmd := &cobra.Command{
 		Use:   "replay ID | --svc SERVICE",
@@ -86,10 +86,11 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 		},
 	}
 	ref.add(cmd.Flags())
+	by.add(cmd.Flags())
 	cmd.Flags().StringVar(&service, "svc", "", "all dead letters of this service")
 	check := func(args []string) error {
-		if service != "" {
-			return nil
+		if err := by.check(); service != "" || err != nil {
+			return err
 		}
 		return ref.resolve(args)
 	}
@@ -97,13 +98,13 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 		n := 1
 		if service != "" {
 			var err error
-			if n, err = s.ReplayService(ctx, service); err != nil {
+			if n, err = s.ReplayService(ctx, service, by.option()); err != nil {
 				return s.far(err, "%d were replayed; the same command replays the rest", n)
 			}
 		} else {
 			ctx, cancel := s.call(ctx)
 			defer cancel()
-			if err := s.Replay(ctx, ref.id); err != nil {
+			if err := s.Replay(ctx, ref.id, by.option()); err != nil {
 				return err
 			}
 		}

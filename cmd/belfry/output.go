@@ -87,9 +87,28 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	if due == t.Scheduled {
 		due = ""
 	}
-	return c.printText("timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
+	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
 		"callback", t.Callback, "state", t.State.String(), "scheduled", t.Scheduled, "due", due, "added", t.Added, "fired", t.Fired,
-		"done", t.Done, "attempts", attempts, "next", t.Next, "until", t.Until, "outcome", outcome, "response", response)
+		"done", t.Done, "attempts", attempts, "next", t.Next, "until", t.Until, "outcome", outcome, "response", response}
+	for _, op := range t.History {
+		pairs = append(pairs, "history", historyLine(op))
+	}
+	return c.printText(pairs...)
+}
+
+// historyLine is one control operation. A caller's own claim is marked as one.
+func historyLine(op schemas.OperationInfo) string {
+	line := op.Op + " at " + op.At
+	if op.Account != "" {
+		line += ", account " + op.Account
+	}
+	if op.User != "" {
+		line += ", user " + op.User
+	}
+	if op.By != "" {
+		line += ", by " + op.By + " (claimed)"
+	}
+	return line
 }
 
 // table prints rows as they come: columns are as wide as they are said to be, so

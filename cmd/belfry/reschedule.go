@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 )
 
 func (c *cli) rescheduleCommand() *cobra.Command {
-	ref, due := &timerRef{}, &dueFlags{}
+	ref, due, by := &timerRef{}, &dueFlags{}, &byFlag{}
 	cmd := &cobra.Command{
 		Use:   "reschedule ID --in DURATION | --at TIME",
 		Short: "Move a pending timer",
@@ -20,9 +21,10 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	}
 	ref.add(cmd.Flags())
 	due.add(cmd.Flags())
+	by.add(cmd.Flags())
 	var when belfry.When
 	check := func(args []string) error {
-		err := ref.resolve(args)
+		err := cmp.Or(by.check(), ref.resolve(args))
 		if err == nil {
 			when, err = due.when()
 		}
@@ -31,7 +33,7 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Reschedule(ctx, ref.id, when)
+		t, err := s.Reschedule(ctx, ref.id, when, by.option())
 		if err != nil {
 			return err
 		}

@@ -22,8 +22,8 @@ func (c *cli) tailCommand() *cobra.Command {
 		Long: `Show the events of a service as they fire, until interrupted; "*" is every service.
 It reads the stream TIMERS_FIRED beside everybody else: nothing is consumed.
 
-LATE is the time from when a timer was due until its event was stored in the
-stream, by the server's clock.`,
+LATE is the time from when a timer was due, or added if that was later, until
+its event was stored in the stream, by the server's clock.`,
 		Example: `  belfry tail orders
   belfry tail orders --since 1h -n 10 -o json`,
 		Args: exactly(1),
@@ -146,9 +146,15 @@ func readFired(m jetstream.Msg) (firedEvent, error) {
 	if err != nil {
 		return firedEvent{}, err
 	}
+	// A timer with a past due time counts from when it was added, which only the claim
+	// tells.
+	from := fired.ScheduledMs
+	if claim, err := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err == nil {
+		from = max(from, claim.AddedMs)
+	}
 	return firedEvent{
 		Timer: schemas.NewTimerID(e.Source(), e.ID()), Service: schemas.ServiceOfSubject(m.Subject()), ID: e.ID(), Source: e.Source(), Type: e.Type(),
 		Scheduled: schemas.FormatTime(fired.ScheduledMs), Fired: schemas.FormatTime(fired.FiredMs), Stored: meta.Timestamp.UTC(),
-		LatenessMs: meta.Timestamp.UnixMilli() - fired.ScheduledMs, Run: fired.Run, Sequence: meta.Sequence.Stream, Event: whole, data: string(e.Data()),
+		LatenessMs: meta.Timestamp.UnixMilli() - from, Run: fired.Run, Sequence: meta.Sequence.Stream, Event: whole, data: string(e.Data()),
 	}, nil
 }

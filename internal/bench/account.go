@@ -66,6 +66,9 @@ func (v Verified) err() error {
 type Account struct {
 	Verified
 	dueMs, received, stored []int64
+	// fromMs is when the lateness of each timer begins: when it was due, or added if
+	// that was later.
+	fromMs []int64
 }
 
 const (
@@ -85,11 +88,12 @@ func (w *Watch) Account(ctx context.Context, p *progress) (*Account, error) {
 }
 
 func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.Duration) (*Account, error) {
-	acc := &Account{dueMs: w.dueMs, stored: make([]int64, len(w.dueMs))}
+	acc := &Account{dueMs: w.dueMs, stored: make([]int64, len(w.dueMs)), fromMs: slices.Clone(w.dueMs)}
 	next, moved := w.first, time.Now()
 	found := 0
 	for {
-		last, err := w.read(ctx, next, func(n int, at time.Time) {
+		last, err := w.read(ctx, next, func(n int, at time.Time, addedMs int64) {
+			acc.fromMs[n] = max(acc.fromMs[n], addedMs)
 			if acc.stored[n] != 0 {
 				acc.Duplicates++
 			} else {
@@ -136,7 +140,7 @@ func againAfter(ctx context.Context, err error, moved time.Time, patience time.D
 
 // read hands the timers that TIMERS_FIRED holds from a sequence on to see, until
 // nothing more is there, and returns the last sequence that was read.
-func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.Time)) (uint64, error) {
+func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.Time, addedMs int64)) (uint64, error) {
 	last := from - 1
 	c, err := w.env.js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{w.adder.fired()}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
@@ -172,7 +176,9 @@ func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.T
 		}
 		last = meta.Sequence.Stream
 		if n, ours := w.adder.number(m.Data()); ours && n < len(w.dueMs) {
-			see(n, meta.Timestamp)
+			// An event that Belfry did not publish has no claim, and 0 for its AddedMs.
+			claim, _ := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim))
+			see(n, meta.Timestamp, claim.AddedMs)
 		}
 	}
 }
@@ -252,5 +258,5 @@ func (a *Account) Lateness() (bySubscriber, byStream *Latency) {
 			received[n] = a.stored[n]
 		}
 	}
-	return latencyOf("lateness at the subscriber", a.dueMs, received), latencyOf("lateness by the stream's timestamp", a.dueMs, a.stored)
+	return latencyOf("lateness at the subscriber", a.fromMs, received), latencyOf("lateness by the stream's timestamp", a.fromMs, a.stored)
 }

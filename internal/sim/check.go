@@ -46,6 +46,8 @@ const (
 	// PropState: each change of a record is an arrow of the diagram of states; so
 	// what is finished stays finished.
 	PropState = "finished stays finished"
+	// PropHistory: no write of a record loses a control operation.
+	PropHistory = "operations are kept"
 	// PropSwept: the sweeper finds nothing unfired behind the mark.
 	PropSwept = "the sweeper finds nothing"
 	// PropFlow: no single record stops a shard. What can never be published ends as one
@@ -111,6 +113,9 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	}
 	if !was.Record.State.CanBecome(r.State) {
 		c.fail(PropState, "timer %d became %s from %s", l.n, r.State, was.Record.State)
+	}
+	if n := len(was.Record.History); len(r.History) < n {
+		c.fail(PropHistory, "timer %d: %d operations became %d, with %s -> %s", l.n, n, len(r.History), was.Record.State, r.State)
 	}
 	if r.Pending() {
 		l.dues = append(l.dues, r.DueMs)

@@ -136,7 +136,7 @@ func (n *node) cancelTimer(id schemas.TimerID) (schemas.Record, error) {
 		return rec, err
 	}
 	return n.change(id, n.w.cfg.Plant == PlantBlindCancel, func(r *schemas.Record) (time.Duration, bool, error) {
-		unchanged, err := r.Cancel(n.nowMs())
+		unchanged, err := r.Cancel(n.nowMs(), schemas.Caller{})
 		return n.w.p.retention, unchanged, err
 	})
 }
@@ -151,7 +151,7 @@ func (n *node) cancelShort(id schemas.TimerID) (schemas.Record, error) {
 		return schemas.Record{}, errAlone
 	}
 	t := got[0]
-	if unchanged, err := t.Record.Cancel(n.nowMs()); err != nil || unchanged {
+	if unchanged, err := t.Record.Cancel(n.nowMs(), schemas.Caller{}); err != nil || unchanged {
 		return schemas.Record{}, errAlone
 	}
 	_, err = n.client.Update(within(apiTimeout), store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: n.w.p.retention})
@@ -163,6 +163,6 @@ func (n *node) cancelShort(id schemas.TimerID) (schemas.Record, error) {
 
 func (n *node) reschedule(id schemas.TimerID, dueMs int64) (schemas.Record, error) {
 	return n.change(id, false, func(r *schemas.Record) (time.Duration, bool, error) {
-		return 0, false, r.Reschedule(dueMs)
+		return 0, false, r.Reschedule(dueMs, n.nowMs(), schemas.Caller{})
 	})
 }

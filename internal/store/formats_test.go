@@ -92,7 +92,7 @@ func TestFormat2OfAFreshStore(t *testing.T) {
 	if got := formatOf(t, s, id); got != schemas.RecordFormat2 {
 		t.Errorf("written in format %d", got)
 	}
-	rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 5, By: "ann"})
+	rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 5, Caller: schemas.Caller{By: "ann"}})
 	rec.Ext = []schemas.Extension{{Type: 1000, Value: []byte("x")}}
 	if _, err := s.Update(t.Context(), store.Write{ID: id, Rev: rev, Record: rec}); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	write := func(id schemas.TimerID) schemas.RecordFormat {
 		t.Helper()
 		rec := storetest.Pending(now + 60_000)
-		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 5, By: "ann"})
+		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: 5, Caller: schemas.Caller{By: "ann"}})
 		storetest.CreateAll(t, s, []store.Write{{ID: id, Record: rec}})
 		return formatOf(t, s, id)
 	}
