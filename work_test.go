@@ -520,6 +520,68 @@ func TestWorkRefuses(t *testing.T) {
 	}
 }
 
+// TestWorkJoins: a second request of a run that a handler serves, as of another node
+// of Belfry, does not run it twice: both are answered.
+func TestWorkJoins(t *testing.T) {
+	t.Parallel()
+	c, err := belfry.New(natstest.Run(t).Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, finish := make(chan struct{}, 2), make(chan struct{})
+	worker(t, c, "s", func(_ context.Context, run *belfry.Run) error {
+		begun <- struct{}{}
+		<-finish
+		run.SetResult("once")
+		return nil
+	})
+	_, data, err := schemas.EncodeEvent(newEvent("1"), schemas.ModeStructured)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hdr, data := schemas.Body{Mode: schemas.ModeStructured, Data: data}.Message(schemas.Fired{ScheduledMs: 1, FiredMs: 2, Run: 1, Attempt: 1})
+	hdr[nats.MsgIdHdr] = []string{"key.1"}
+	nc := c.Conn()
+	for deadline := time.Now().Add(bound); nc.NumSubscriptions() == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("no subscription")
+		}
+	}
+	request := func() *nats.Subscription {
+		t.Helper()
+		sub, err := nc.SubscribeSync(nc.NewInbox())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.PublishMsg(&nats.Msg{Subject: "timers.work.s", Reply: sub.Subject, Header: hdr, Data: data}); err != nil {
+			t.Fatal(err)
+		}
+		return sub
+	}
+	first := request()
+	<-begun
+	second := request()
+	m, err := second.NextMsg(bound)
+	if err != nil || m.Header.Get(schemas.HeaderWork) != schemas.WorkWorking {
+		t.Fatalf("%+v %v", m, err)
+	}
+	close(finish)
+	for _, sub := range []*nats.Subscription{first, second} {
+		for word := schemas.WorkWorking; word == schemas.WorkWorking; {
+			m, err := sub.NextMsg(bound)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if word = m.Header.Get(schemas.HeaderWork); word != schemas.WorkWorking && (word != schemas.WorkDone || string(m.Data) != "once") {
+				t.Errorf("%s %q", word, m.Data)
+			}
+		}
+	}
+	if len(begun) != 0 {
+		t.Error("the handler ran twice")
+	}
+}
+
 // TestWorkForeign: a request that names a stream's subject for its answer, or none,
 // is not served; one that is no fired event is refused.
 func TestWorkForeign(t *testing.T) {

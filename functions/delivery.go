@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +131,7 @@ func (d *delivery) call() {
 	m := d.f.metrics
 	m.inFlight.WithLabelValues(d.svc.label).Inc()
 	bound := timeout
-	if d.spec.Callback == schemas.WorkCallback(d.svc.name) {
+	if strings.HasPrefix(d.spec.Callback, schemas.NATSScheme+schemas.WorkSubjectPrefix) {
 		bound = schemas.MaxWork // timertimeout bounds the worker's silence
 	}
 	ctx, cancel := context.WithTimeout(d.f.calling, bound)
