@@ -308,6 +308,11 @@ func (s *Store) settled(sh *shardSubjects, stuck bool) bool {
 	if s.cfg.Replicas <= 1 {
 		return true
 	}
+	return s.longStuck(sh)
+}
+
+// longStuck reports whether reads of a shard are refused for stuckAfter now.
+func (s *Store) longStuck(sh *shardSubjects) bool {
 	now := time.Now().UnixNano()
 	if sh.damaged.stuck.CompareAndSwap(0, now) {
 		return false

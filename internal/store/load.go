@@ -41,7 +41,7 @@ func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit i
 		return load, nil
 	case errors.Is(err, errBehind):
 		last, serr := s.LastSeq(ctx, shard)
-		if serr != nil || last >= seen || !s.settled(sh, true) {
+		if serr != nil || last >= seen || !s.longStuck(sh) {
 			return load, err
 		}
 		// No replica will ever have it.
