@@ -23,7 +23,9 @@ any NATS client can use. Every flag is also a key of the config file and an
 environment variable: --nats-listen is nats-listen and BELFRY_NATS_LISTEN. A flag
 wins over the environment, and that over the file.
 
-SIGTERM and SIGINT drain it and stop it within 10 seconds.`,
+SIGHUP, or a change of the config file or of a file that it names for a service,
+reloads the settings of services, callback-subjects and callback-hosts. SIGTERM and
+SIGINT drain the node and stop it within 10 seconds.`,
 		Example: `  belfry serve
   belfry serve --data /var/lib/belfry --nats-listen 0.0.0.0:4222
   belfry serve --nats-url nats://nats.internal:4222 --creds belfry.creds --replicas 3`,
@@ -35,7 +37,7 @@ SIGTERM and SIGINT drain it and stop it within 10 seconds.`,
 			}
 			defer gctune.Start(cmd.Context())()
 			defer routeStdLog(o.Log)()
-			return c.serve(cmd.Context(), o)
+			return c.serve(cmd.Context(), s, o)
 		},
 	}
 	s.add(cmd)
@@ -43,7 +45,7 @@ SIGTERM and SIGINT drain it and stop it within 10 seconds.`,
 }
 
 // serve runs the node until ctx ends.
-func (c *cli) serve(ctx context.Context, o app.Options) error {
+func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
 	a, err := app.New(o)
 	if err != nil {
 		return err
@@ -56,7 +58,15 @@ func (c *cli) serve(ctx context.Context, o app.Options) error {
 	}
 	err = c.announce(a, o)
 	if err == nil {
+		running, cancel := context.WithCancel(ctx)
+		reloaded := make(chan struct{})
+		go func() {
+			defer close(reloaded)
+			(&reloader{c: c, s: s, a: a, log: o.Log}).run(running)
+		}()
 		err = a.Wait(ctx)
+		cancel()
+		<-reloaded
 	}
 	return errors.Join(err, c.stop(ctx, a, o))
 }

@@ -20,9 +20,11 @@ type serviceReader struct {
 	getenv func(string) string
 	config functions.ServiceConfig
 	// files were read; a change of one is a change of the configuration.
-	files []string
-	// secrets are values that must not be shown.
-	secrets []string
+	files fileStamps
+	// inline says that the config file itself holds a secret; secretFiles are other
+	// files that do.
+	inline      bool
+	secretFiles []string
 }
 
 // serviceKeys are the settings of a service, each with how its value is read.
@@ -64,17 +66,13 @@ func (r *serviceReader) concurrency(v any) error {
 	return nil
 }
 
-func (r *serviceReader) addSecret(s string) {
-	r.config.Secrets = append(r.config.Secrets, s)
-	r.secrets = append(r.secrets, s)
-}
-
 func (r *serviceReader) secret(v any) error {
 	s, ok := v.(string)
 	if !ok || s == "" {
 		return errors.New("must be a text such as whsec_…")
 	}
-	r.addSecret(s)
+	r.config.Secrets = append(r.config.Secrets, s)
+	r.inline = true
 	return nil
 }
 
@@ -101,6 +99,7 @@ func (r *serviceReader) secretFile(v any) error {
 		return errors.New("must be a file with one secret a line, or a list of files")
 	}
 	for _, path := range paths {
+		r.secretFiles = append(r.secretFiles, path)
 		b, err := r.file(path)
 		if err != nil {
 			return err
@@ -110,7 +109,7 @@ func (r *serviceReader) secretFile(v any) error {
 			return fmt.Errorf("file %s holds no secret", path)
 		}
 		for _, s := range found {
-			r.addSecret(s)
+			r.config.Secrets = append(r.config.Secrets, s)
 		}
 	}
 	return nil
@@ -128,7 +127,7 @@ func (r *serviceReader) secretEnv(v any) error {
 			return fmt.Errorf("environment variable %s is empty or not set", name)
 		}
 		for _, s := range found {
-			r.addSecret(s)
+			r.config.Secrets = append(r.config.Secrets, s)
 		}
 	}
 	return nil
@@ -151,7 +150,6 @@ func (r *serviceReader) headers(v any) error {
 			return fmt.Errorf("%s: duplicate header", name)
 		}
 		r.config.Headers[canonical] = value
-		r.secrets = append(r.secrets, value)
 		if err := httpcall.CheckHeader(canonical, value); err != nil {
 			return err
 		}
@@ -162,6 +160,7 @@ func (r *serviceReader) headers(v any) error {
 func (r *serviceReader) headerValue(v any) (string, error) {
 	shape := errors.New("must be a text, {file: PATH} or {env: NAME}, with a prefix if need be")
 	if s, ok := v.(string); ok {
+		r.inline = true
 		return s, nil
 	}
 	group, ok := v.(map[string]any)
@@ -181,6 +180,7 @@ func (r *serviceReader) headerValue(v any) (string, error) {
 	case (path == "") == (name == ""):
 		return "", shape
 	case path != "":
+		r.secretFiles = append(r.secretFiles, path)
 		b, err := r.file(path)
 		if err != nil {
 			return "", err
@@ -193,7 +193,6 @@ func (r *serviceReader) headerValue(v any) (string, error) {
 			return "", fmt.Errorf("environment variable %s is empty or not set", name)
 		}
 	}
-	r.secrets = append(r.secrets, value)
 	return field["prefix"] + value, nil
 }
 
@@ -249,6 +248,9 @@ func (r *serviceReader) pem(v any, to *[]byte) error {
 	if !ok || path == "" {
 		return errors.New("must be a file in PEM form")
 	}
+	if to == &r.config.PEM.Key {
+		r.secretFiles = append(r.secretFiles, path)
+	}
 	b, err := r.file(path)
 	*to = b
 	return err
@@ -256,7 +258,7 @@ func (r *serviceReader) pem(v any, to *[]byte) error {
 
 // file reads a file of the configuration.
 func (r *serviceReader) file(path string) ([]byte, error) {
-	r.files = append(r.files, path)
+	r.files.note(path)
 	st, err := os.Stat(path)
 	if err == nil && st.Size() > maxSecretFileBytes {
 		return nil, fmt.Errorf("file %s has %d bytes; the limit is %d", path, st.Size(), maxSecretFileBytes)

@@ -44,11 +44,12 @@ type settings struct {
 	profile             string
 	prefixes            []string
 	logLevel, logFormat string
-	secrets             []string // values that must not be shown
-	// services are the groups of the file, as they may be shown; files are those
-	// that they name.
+	// services are the groups of the file, as they may be shown; files are the config
+	// file and those that it names for services.
 	services map[string]any
-	files    []string
+	files    fileStamps
+	// secretFiles are those of the files that hold secrets.
+	secretFiles []string
 	// subjects and hosts are what callbacks may call; nothing given allows all.
 	subjects, hosts []string
 }
@@ -108,7 +109,7 @@ func (s *settings) add(cmd *cobra.Command) {
 // load takes what flags have not given from the environment and the file, checks
 // everything, and returns the options of a node.
 func (s *settings) load(c *cli) (app.Options, error) {
-	s.given, s.flagged = map[string]bool{}, map[string]bool{}
+	s.given, s.flagged, s.files = map[string]bool{}, map[string]bool{}, fileStamps{}
 	s.fs.Visit(func(f *pflag.Flag) { s.given[f.Name], s.flagged[f.Name] = true, true })
 	if err := s.chooseServer(); err != nil {
 		return app.Options{}, err
@@ -187,6 +188,7 @@ func (s *settings) readFile() (*koanf.Koanf, error) {
 	if s.config == "" {
 		return k, k.Load(confmap.Provider(map[string]any{}, "."), nil)
 	}
+	s.files.note(s.config)
 	if err := k.Load(file.Provider(s.config), yaml.Parser()); err != nil {
 		var path *os.PathError
 		if errors.As(err, &path) {
@@ -246,13 +248,16 @@ func (s *settings) readServices(k *koanf.Koanf, getenv func(string) string) erro
 		if !ok {
 			return usagef("%s.%s: must be a group of settings", where, name)
 		}
-		r := serviceReader{getenv: getenv}
+		r := serviceReader{getenv: getenv, files: s.files}
 		for _, key := range slices.Sorted(maps.Keys(group)) {
 			if err := r.read(key, group[key]); err != nil {
 				return usagef("%s.%s.%s: %v", where, name, key, err)
 			}
 		}
-		s.secrets, s.files = append(s.secrets, r.secrets...), append(s.files, r.files...)
+		s.secretFiles = append(s.secretFiles, r.secretFiles...)
+		if r.inline && !slices.Contains(s.secretFiles, s.config) {
+			s.secretFiles = append(s.secretFiles, s.config)
+		}
 		s.app.Callbacks.Services[name] = r.config
 		s.services[name] = hideService(group)
 	}
@@ -300,9 +305,7 @@ func (s *settings) options(c *cli) (app.Options, error) {
 	if o.Log, err = s.logger(c); err != nil {
 		return o, err
 	}
-	if s.config != "" && len(s.secrets) > 0 {
-		o.SecretFiles = append(o.SecretFiles, s.config)
-	}
+	o.SecretFiles = append(o.SecretFiles, s.secretFiles...)
 	s.app.Data, s.app.AllowLoopback = o.Data, o.AllowLoopback // what is printed
 	return o, o.Validate()
 }

@@ -225,7 +225,7 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 	if !strings.Contains(shown, "TOKEN") && !strings.Contains(shown, filepath.Join(dir, "token")) {
 		t.Errorf("where the secrets come from is not shown: %s", shown)
 	}
-	if len(s.files) != 5 {
+	if len(s.files) != 6 {
 		t.Errorf("files %v", s.files)
 	}
 	for text, want := range map[string]string{

@@ -23,6 +23,8 @@ type App struct {
 	o   Options
 	reg *prometheus.Registry
 
+	reloads *reloads
+
 	listener net.Listener // of HTTP, nil for none
 	failed   chan error   // what ends a running node
 
@@ -107,7 +109,9 @@ func (a *App) acquire() error {
 		})
 	}
 	var err error
-	a.reg, err = newRegistry(a)
+	if a.reg, err = newRegistry(a); err == nil {
+		a.reloads, err = newReloads(a.reg)
+	}
 	return err
 }
 

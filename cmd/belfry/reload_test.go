@@ -1,0 +1,148 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/uuid"
+)
+
+// TestSecretIsRotatedUnderLoad: a running node takes up a new secret when its file
+// changes. Every callback meanwhile is signed with a secret that is valid, and a
+// configuration with a mistake changes nothing but the log and a metric.
+func TestSecretIsRotatedUnderLoad(t *testing.T) {
+	t.Parallel()
+	const next = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+	var byOld, byBoth, byNew, invalid atomic.Int64
+	verify := func(secret string, body []byte, h http.Header) bool {
+		w, err := standardwebhooks.NewWebhook(secret)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		return w.Verify(body, h) == nil
+	}
+	callee := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the caller is cut off when the test ends
+		}
+		switch before, after := verify(secret, body, r.Header), verify(next, body, r.Header); {
+		case before && after:
+			byBoth.Add(1)
+		case before:
+			byOld.Add(1)
+		case after:
+			byNew.Add(1)
+		default:
+			invalid.Add(1)
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(callee.Close)
+
+	secrets := filepath.Join(t.TempDir(), "secrets")
+	write := func(path, text string) {
+		t.Helper()
+		// As configuration is replaced in production: in one step.
+		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(secrets, secret+"\n")
+	config := writeConfig(t, "services:\n  orders:\n    secret-file: "+secrets+"\n")
+	n := serve(t, "", "--config", config)
+	c, err := belfry.Connect(t.Context(), n.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	var timers []schemas.TimerID
+	add := func() {
+		t.Helper()
+		e := event.New()
+		e.SetID(uuid.NewString())
+		e.SetSource("/rotation")
+		e.SetType("t")
+		r, err := c.Add(t.Context(), e, belfry.After(0), belfry.Service("orders"), belfry.Callback(callee.URL))
+		if err != nil {
+			t.Fatal(err)
+		}
+		timers = append(timers, r.Timer)
+	}
+	metric := func(line string) func() bool {
+		return func() bool {
+			add()
+			_, body := httpGet(t, "http://"+n.http+"/metrics")
+			return strings.Contains(body, line)
+		}
+	}
+	until := func(counter *atomic.Int64) {
+		t.Helper()
+		from := counter.Load()
+		await(t, func() bool { add(); return counter.Load() > from+10 })
+	}
+	until(&byOld)
+	write(secrets, secret+"\n"+next+"\n")
+	until(&byBoth)
+	write(secrets, next+"\n")
+	until(&byNew)
+
+	write(secrets, "whsec_hunter2\n")
+	await(t, metric("belfry_config_reload_successful 0"))
+	old, both := byOld.Load(), byBoth.Load()
+	until(&byNew)
+	if byOld.Load() != old || byBoth.Load() != both {
+		t.Error("a secret that was replaced signs again")
+	}
+	line, found := n.log.wait("was not reloaded")
+	if !found || !strings.Contains(line, "orders") || strings.Contains(line, "hunter2") {
+		t.Errorf("log: %s", line)
+	}
+	write(secrets, next+"\n")
+	await(t, metric("belfry_config_reload_successful 1"))
+
+	// The config file itself, and what needs a restart.
+	write(config, "retention: 3h\ncallback-hosts: [example.com]\nservices:\n  orders:\n    secret-file: "+secrets+"\n    hosts: [127.0.0.1]\n")
+	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if line, found = n.log.wait("take effect at the next start"); !found || !strings.Contains(line, `["retention"]`) {
+		t.Errorf("log: %s", n.log.text())
+	}
+	r := n.client(t, "add", "--in", "1ms", "--svc", "bills", "--callback", callee.URL)
+	if r.code != exitRefused || !strings.Contains(r.err, "callback-hosts") {
+		t.Errorf("a host that is not allowed any more: %+v", r)
+	}
+	until(&byNew)
+
+	for _, id := range timers {
+		await(t, func() bool {
+			i, err := c.Get(t.Context(), id)
+			if err == nil && i.State == schemas.StateSuccess && i.Attempts != 1 {
+				t.Errorf("%s needed %d attempts", id, i.Attempts)
+			}
+			return err == nil && i.State == schemas.StateSuccess
+		})
+	}
+	if invalid.Load() != 0 {
+		t.Errorf("%d callbacks were not signed with a valid secret", invalid.Load())
+	}
+	t.Logf("%d timers; signed with the old secret %d, both %d, the new one %d", len(timers), byOld.Load(), byBoth.Load(), byNew.Load())
+	n.stop(t)
+}

@@ -1,0 +1,86 @@
+package app
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/belfryio/belfry/functions"
+)
+
+// errNotRunning is returned by Reconfigure before Start and after Stop.
+var errNotRunning = errors.New("app: the node is not running")
+
+// reloads are the metrics of reloaded configurations.
+type reloads struct {
+	successful prometheus.Gauge
+	last       prometheus.Gauge
+	total      *prometheus.CounterVec
+}
+
+// Values of the label result.
+const (
+	reloadSuccess = "success"
+	reloadError   = "error"
+)
+
+func newReloads(reg prometheus.Registerer) (*reloads, error) {
+	r := &reloads{
+		successful: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "config_reload_successful", Help: "1 if the configuration in use is the latest one; 0 if the last reload failed and the one before is in use."}),
+		last:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "config_reload_success_timestamp_seconds", Help: "When the configuration in use was loaded, Unix time."}),
+		total:      prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "config_reloads_total", Help: "Reloads of the configuration, by result."}, []string{"result"}),
+	}
+	for _, c := range []prometheus.Collector{r.successful, r.last, r.total} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	for _, result := range []string{reloadSuccess, reloadError} {
+		r.total.WithLabelValues(result)
+	}
+	r.successful.Set(1)
+	r.last.SetToCurrentTime()
+	return r, nil
+}
+
+// Reconfigure replaces the settings of callbacks while the node runs: of the router,
+// for adds from now on, and of functions, for callbacks that begin from now on. On an
+// error, which is of schemas.CodeConfig if the settings are wrong, nothing has
+// changed.
+func (a *App) Reconfigure(s functions.Settings) error {
+	err := a.reconfigure(s)
+	a.NoteReload(err)
+	return err
+}
+
+func (a *App) reconfigure(s functions.Settings) error {
+	if !a.running.Load() {
+		return errNotRunning
+	}
+	if err := s.Check(); err != nil {
+		return err
+	}
+	if f := a.roles.functions; f != nil {
+		if err := f.Reconfigure(s); err != nil {
+			return err
+		}
+	}
+	if r := a.roles.router; r != nil {
+		r.SetCallbacks(s.Policy())
+	}
+	return nil
+}
+
+// NoteReload counts a reload, which Reconfigure does by itself: callers count those
+// that failed before it.
+func (a *App) NoteReload(err error) {
+	result, ok := reloadSuccess, 1.0
+	if err != nil {
+		result, ok = reloadError, 0
+	} else {
+		a.reloads.last.Set(float64(time.Now().UnixMilli()) / 1000)
+	}
+	a.reloads.total.WithLabelValues(result).Inc()
+	a.reloads.successful.Set(ok)
+}
