@@ -46,11 +46,11 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 		b.Fatal(err)
 	}
 	defer st.Close()
-	if err := st.RegisterService(b.Context(), "s"); err != nil {
+	if err := st.WakeService(b.Context(), store.Feed{Service: "s"}); err != nil {
 		b.Fatal(err)
 	}
 	// The consumer is older than the events: they need no read.
-	if _, err := st.ServiceConsumer(b.Context(), "s", store.KindFired, DefaultMaxAckPending, DefaultAckWait); err != nil {
+	if _, err := st.ServiceConsumer(b.Context(), store.Feed{Service: "s"}, 0, DefaultMaxAckPending, DefaultAckWait); err != nil {
 		b.Fatal(err)
 	}
 	var pending atomic.Int64

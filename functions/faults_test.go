@@ -148,7 +148,7 @@ func TestRecordedOutcomeIsNotCalledAgain(t *testing.T) {
 	id := r.fire(timer{callback: c.URL})
 	// Delivered once and never acknowledged, but recorded: the crash came between
 	// the write and the acknowledgement.
-	cons, err := r.store.ServiceConsumer(t.Context(), "s", store.KindFired, 100, time.Second)
+	cons, err := r.store.ServiceConsumer(t.Context(), store.Feed{Service: "s"}, 0, 100, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,11 +28,30 @@ type feed struct {
 	source source
 	wake   chan struct{}
 
+	// pulling ends with Functions.Stop, or when the feed comes to rest.
+	pulling context.Context
+	stop    context.CancelFunc
+	// regular says that the feed was woken soon after it had come to rest.
+	regular bool
+	used    atomic.Int64 // when it last had a message, or was looked at, in Unix nanoseconds
+
 	mu    sync.Mutex
 	asked int // messages asked for and not yet come
 	local int // messages here that have a place, or wait for one
 	fault error
 	pulls sync.WaitGroup
+}
+
+func (d *feed) key() store.Feed { return store.Feed{Service: d.svc.name, Kind: d.source} }
+
+func (d *feed) touch() { d.used.Store(time.Now().UnixNano()) }
+
+// idle reports whether the feed has had nothing to do here for so long.
+func (d *feed) idle(long time.Duration) bool {
+	d.mu.Lock()
+	local := d.local
+	d.mu.Unlock()
+	return local == 0 && time.Since(time.Unix(0, d.used.Load())) >= long
 }
 
 // run pulls until ctx is done.
@@ -41,14 +61,14 @@ func (d *feed) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		// A request that the old connection swallowed ends when the new one is there.
 		conn := d.f.pullContext()
-		is, err := d.registered(conn)
-		if err == nil && !is {
-			d.f.leave(d.f.pulling, d.svc)
+		st, err := d.f.o.Store.ServiceState(conn, d.key())
+		if err == nil && !st.Awake {
+			d.f.leaveResting(d.f.pulling, d)
 			return
 		}
 		var cons jetstream.Consumer
 		if err == nil {
-			cons, err = d.f.o.Store.ServiceConsumer(conn, d.svc.name, d.source, d.f.o.MaxAckPending, d.f.o.AckWait)
+			cons, err = d.f.o.Store.ServiceConsumer(conn, d.key(), st.Floor, d.f.o.MaxAckPending, d.f.o.AckWait)
 		}
 		if err == nil {
 			err = d.pull(ctx, cons, func() { wait = minPause })
@@ -59,7 +79,7 @@ func (d *feed) run(ctx context.Context) {
 		case conn.Err() != nil:
 			wait = minPause
 		case errors.Is(err, jetstream.ErrConsumerDeleted):
-			continue // with its service, perhaps
+			continue // it rests, perhaps
 		}
 		if d.f.mute.ok("pull " + d.svc.name) {
 			d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Msg("pulling events failed; it is tried again")
@@ -124,7 +144,7 @@ func (d *feed) wanted() (n int, expecting bool, err error) {
 func (d *feed) fetch(cons jetstream.Consumer, born time.Time, n int) error {
 	parent := d.f.pullContext()
 	ctx, cancel := context.WithTimeoutCause(parent, fetchExpiry, errReconnected)
-	unhook := context.AfterFunc(d.svc.pulling, cancel)
+	unhook := context.AfterFunc(d.pulling, cancel)
 	batch, err := cons.Fetch(n, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(fetchHeartbeat))
 	if err != nil {
 		unhook()
@@ -150,6 +170,7 @@ func (d *feed) fetch(cons jetstream.Consumer, born time.Time, n int) error {
 
 // arrived starts to work on a message.
 func (d *feed) arrived(m jetstream.Msg, born time.Time) {
+	d.touch()
 	d.mu.Lock()
 	d.asked--
 	d.local++
@@ -162,6 +183,7 @@ func (d *feed) arrived(m jetstream.Msg, born time.Time) {
 		// The next one may come when this one's place is free, whatever is left to
 		// be written.
 		left := sync.OnceFunc(func() {
+			d.touch()
 			d.mu.Lock()
 			d.local--
 			d.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/functions/natscall"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -27,6 +28,7 @@ type Functions struct {
 	nats     *natscall.Invoker
 	live     *inFlight
 	mute     mute
+	wakes    *wakes
 
 	// pulling ends when Stop is called, calling when running callbacks must end,
 	// writing when their outcomes must be written.
@@ -44,6 +46,8 @@ type Functions struct {
 	stopped  chan struct{}
 	services map[string]*service
 	settings Settings
+	active   int                      // feeds of services
+	rested   map[store.Feed]time.Time // when feeds came to rest that were served here
 	// pulls is the context of the pulls of this connection; a reconnect replaces it.
 	pulls      context.Context
 	renewPulls context.CancelFunc
@@ -64,10 +68,9 @@ type service struct {
 	seat        *seat
 	// calling is replaced by Reconfigure.
 	calling atomic.Pointer[calling]
-	// pulling ends with Stop, or when the service is removed; work is its deliveries.
-	pulling context.Context
-	stop    context.CancelFunc
-	work    sync.WaitGroup
+	// feeds are those that are served, by source; Functions.mu guards them.
+	feeds [2]*feed
+	work  sync.WaitGroup // deliveries
 }
 
 // Causes of cancellation.
@@ -96,6 +99,7 @@ func New(o Options) (*Functions, error) {
 		nats:     natscall.New(o.Conn),
 		live:     newInFlight(o.AckWait),
 		mute:     mute{last: map[string]time.Time{}},
+		wakes:    newWakes(), rested: map[store.Feed]time.Time{},
 		stopped:  make(chan struct{}),
 		services: map[string]*service{},
 		settings: o.Settings,
@@ -118,23 +122,14 @@ func (f *Functions) Start(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	names, err := f.o.Store.WatchServices(f.pulling)
+	changes, err := f.o.Store.WatchServices(f.pulling)
 	if err != nil {
 		return err
 	}
 	f.state = started
-	f.feeds.Add(1)
-	go func() {
-		defer f.feeds.Done()
-		f.watch(names)
-	}()
-	if f.o.ServiceIdle > 0 {
-		f.background.Add(1)
-		go func() {
-			defer f.background.Done()
-			f.retireIdle(f.pulling)
-		}()
-	}
+	f.feeds.Go(func() { f.watch(changes) })
+	f.feeds.Go(func() { f.admit(f.pulling) })
+	f.background.Go(func() { f.rest(f.pulling) })
 	f.background.Add(2)
 	go func() {
 		defer f.background.Done()
@@ -173,7 +168,6 @@ func (f *Functions) Stop(ctx context.Context) error {
 	f.background.Wait()
 	f.nats.Close()
 	for _, s := range f.services {
-		s.stop()
 		s.calling.Load().http.Close()
 	}
 	return nil
@@ -207,52 +201,73 @@ func (f *Functions) drain(ctx context.Context) {
 	}
 }
 
-// watch starts a service whenever one is named.
-func (f *Functions) watch(names <-chan string) {
+// watch follows the keys of the services: a feed that is awake is to be served, one that
+// rests is left.
+func (f *Functions) watch(changes <-chan store.ServiceChange) {
 	for {
 		select {
 		case <-f.pulling.Done():
 			return
-		case name, ok := <-names:
+		case c, ok := <-changes:
 			if !ok {
 				if f.pulling.Err() == nil {
 					f.o.Log.Error().Msg("the watch of services ended: new services get no callbacks until a restart")
 				}
 				return
 			}
-			f.serve(name)
+			if c.Awake {
+				f.wakes.add(c.Feed)
+			} else {
+				f.stopResting(c.Feed)
+			}
 		}
 	}
 }
 
-// serve starts the feeds of a service, once.
-func (f *Functions) serve(name string) {
+// serve starts a feed, once, and with the first of its service the service.
+func (f *Functions) serve(k store.Feed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.services[name] != nil || !schemas.ValidService(name) {
+	if f.pulling.Err() != nil || !schemas.ValidService(k.Service) {
 		return
 	}
+	s := f.services[k.Service]
+	if s == nil {
+		if s = f.newService(k.Service); s == nil {
+			return
+		}
+		f.services[k.Service] = s
+	}
+	if s.feeds[k.Kind] != nil {
+		return
+	}
+	d := &feed{f: f, svc: s, source: k.Kind, wake: s.seat.wake[k.Kind]}
+	_, d.regular = f.rested[k]
+	d.pulling, d.stop = context.WithCancel(f.pulling)
+	d.touch()
+	s.feeds[k.Kind] = d
+	f.active++
+	f.metrics.active.Set(float64(f.active))
+	f.metrics.wakes.Inc()
+	f.feeds.Go(func() {
+		defer d.stop()
+		d.run(d.pulling)
+	})
+}
+
+// newService makes a service's part of this process; nil if its settings are wrong.
+func (f *Functions) newService(name string) *service {
 	cfg := f.settings.Services[name]
 	c, err := f.newCalling(cfg, f.settings.rules(&cfg))
 	if err != nil { // New and Reconfigure have checked the same settings
 		f.o.Log.Error().Err(err).Str("service", name).Msg("service has no callbacks: its settings are wrong")
-		return
+		return nil
 	}
 	limit := f.limitOf(cfg)
 	s := &service{name: name, label: f.metrics.label(name), seat: f.places.add(limit, 2)}
 	s.limit.Store(int64(limit))
 	s.calling.Store(c)
-	s.pulling, s.stop = context.WithCancel(f.pulling)
-	f.services[name] = s
-	for i, k := range [...]source{sourceFired, sourceRetry} {
-		fd := &feed{f: f, svc: s, source: k, wake: s.seat.wake[i]}
-		f.feeds.Add(1)
-		go func() {
-			defer f.feeds.Done()
-			fd.run(s.pulling)
-		}()
-	}
-	f.o.Log.Debug().Str("service", name).Int("concurrency", limit).Msg("serving callbacks")
+	return s
 }
 
 // invoker picks by the callback's scheme.
@@ -318,6 +333,16 @@ func (m *mute) ok(key string) bool {
 	defer m.mu.Unlock()
 	now := time.Now()
 	if t, seen := m.last[key]; seen && now.Sub(t) < logEvery {
+		return false
+	}
+	if len(m.last) >= maxMuted {
+		for k, t := range m.last {
+			if now.Sub(t) >= logEvery {
+				delete(m.last, k)
+			}
+		}
+	}
+	if len(m.last) >= maxMuted {
 		return false
 	}
 	m.last[key] = now

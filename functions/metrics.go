@@ -24,6 +24,9 @@ type metrics struct {
 	dead      *prometheus.CounterVec
 	retries   *prometheus.CounterVec
 	skipped   *prometheus.CounterVec
+	active    prometheus.Gauge
+	wakes     prometheus.Counter
+	rests     prometheus.Counter
 
 	mu    sync.Mutex
 	known map[string]struct{}
@@ -45,12 +48,18 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Retries planned: short ones wait in the consumer, long ones in the wheel."}, []string{"service", "kind"}),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "skipped_total",
 			Help: "Deliveries that needed no call, by service and why."}, []string{"service", "why"}),
+		active: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "services_active",
+			Help: "Consumers of services that this node serves now; a service has one, or two while retries come from the wheel, and none at rest."}),
+		wakes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "services_woken_total",
+			Help: "Times that this node began to serve a service's events or retries."}),
+		rests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "services_rested_total",
+			Help: "Times that this node put a service's events or retries to rest."}),
 	}
 	if reg == nil {
 		return m, nil
 	}
 	var errs error
-	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped} {
+	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.wakes, m.rests} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	if errs != nil {

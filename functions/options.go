@@ -26,21 +26,25 @@ type Store interface {
 	// PublishLetter publishes a dead letter in a form that fits a message, and waits
 	// for the acknowledgement. Errors: schemas.ErrUnavailable, schemas.ErrStoreFull.
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
-	// ServiceConsumer returns the service's durable consumer, made if absent.
-	ServiceConsumer(ctx context.Context, svc string, kind store.Kind, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
-	// WatchServices yields every service that has callbacks, until ctx is done.
-	WatchServices(ctx context.Context) (<-chan string, error)
+	// ServiceConsumer returns the feed's durable consumer, made behind floor if absent.
+	ServiceConsumer(ctx context.Context, f store.Feed, floor uint64, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
+	// WatchServices yields every feed that is awake, and every change, until ctx is done.
+	WatchServices(ctx context.Context) (<-chan store.ServiceChange, error)
 	Services
 }
 
-// Services is how services that are not used any more are removed; see package
-// store for what each call does.
+// Services is how the feeds of services are woken and put to rest; see package store for
+// what each call does.
 type Services interface {
-	ServiceState(ctx context.Context, svc string) (store.ServiceState, error)
-	ServiceActivity(ctx context.Context, svc string) (idle time.Duration, busy bool, err error)
-	RetireService(ctx context.Context, svc string, rev uint64) (uint64, error)
-	RemoveService(ctx context.Context, svc string, rev uint64) error
-	DropService(ctx context.Context, svc string) error
+	MayRest() bool
+	ServiceState(ctx context.Context, f store.Feed) (store.ServiceState, error)
+	ServiceActivity(ctx context.Context, f store.Feed) (store.ServiceActivity, error)
+	ServiceBacklog(ctx context.Context, f store.Feed, floor uint64) (bool, error)
+	RestService(ctx context.Context, f store.Feed, rev, floor uint64) error
+	WakeService(ctx context.Context, f store.Feed) error
+	DropService(ctx context.Context, f store.Feed) error
+	ServedFeeds(ctx context.Context) ([]store.Feed, error)
+	RetryBacklog(ctx context.Context) ([]string, error)
 	ServiceGrace() time.Duration
 }
 
@@ -75,8 +79,8 @@ type Options struct {
 	// MaxNotNow is how often a run's "not now" answers are not counted as
 	// attempts; default 100, negative for never.
 	MaxNotNow int
-	// ServiceIdle is after how long without an event a service loses its consumers,
-	// until its next one; default 7 days, negative for never.
+	// ServiceIdle is after how long without an event a service comes to rest: it loses
+	// its consumers until its next one. Default 30 s, at least 100 ms, negative for never.
 	ServiceIdle time.Duration
 	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
 	StopGrace time.Duration
@@ -113,16 +117,14 @@ const (
 	DefaultRetention     = 24 * time.Hour
 	DefaultMaxNotNow     = 100
 	DefaultStopGrace     = 8 * time.Second
-	DefaultServiceIdle   = 7 * 24 * time.Hour
+	DefaultServiceIdle   = 30 * time.Second
 )
 
 // Bounds that are not settings.
 const (
 	minAckWait = time.Second
-	// Idle services are looked for so many times in ServiceIdle, and at least once
-	// in maxIdleLook.
-	idleLooks   = 8
-	maxIdleLook = time.Hour
+	// minServiceIdle keeps a service with a steady flow of events awake.
+	minServiceIdle = 100 * time.Millisecond
 	// fetchExpiry is how long one pull waits for messages.
 	fetchExpiry = 30 * time.Second
 	// fetchHeartbeat finds a pull that the server has forgotten.
@@ -137,6 +139,8 @@ const (
 	maxPause = 2 * time.Second
 	// logEvery is how often the same complaint about one service is logged.
 	logEvery = 10 * time.Second
+	// maxMuted bounds the complaints that are logged within logEvery.
+	maxMuted = 1000
 	// maxTimeout bounds a callback whose event names no time-out that can be read.
 	maxTimeout = 15 * time.Minute
 	// doubtAfter: an event published this much later than its claim was
@@ -174,8 +178,8 @@ func (o *Options) fill() error {
 	orDur(&o.Retention, DefaultRetention)
 	orDur(&o.StopGrace, DefaultStopGrace)
 	orDur(&o.ServiceIdle, DefaultServiceIdle)
-	if grace := o.Store.ServiceGrace(); o.ServiceIdle > 0 && o.ServiceIdle < grace {
-		return schemas.Errorf(schemas.CodeConfig, "service-idle is %s; it must be %s or more, or negative for never", o.ServiceIdle, grace)
+	if o.ServiceIdle > 0 && o.ServiceIdle < minServiceIdle {
+		return schemas.Errorf(schemas.CodeConfig, "service-idle is %s; it must be %s or more, or negative for never", o.ServiceIdle, minServiceIdle)
 	}
 	return nil
 }

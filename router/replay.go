@@ -156,11 +156,6 @@ func (r *Router) replayOne(ctx context.Context, l letter, by schemas.Caller) err
 			return schemas.Errorf(schemas.CodeTooLarge, "dead letter %d stays, since it would end as one again: %w", l.raw.Sequence, err)
 		}
 	}
-	if l.spec.Callback != "" {
-		if err := r.o.Store.RegisterService(ctx, l.spec.Service); err != nil {
-			return err
-		}
-	}
 	for {
 		t, err := r.o.Store.Get(ctx, l.claim.Timer)
 		missing := errors.Is(err, schemas.ErrNotFound)

@@ -149,10 +149,12 @@ func (c *creation) open(adds []*add) []*add {
 	return out
 }
 
-// register makes the services known whose callbacks functions will have to call.
+// register makes the services known that have callbacks. It refuses adds of services
+// beyond the limit.
 func (c *creation) register(adds []*add) []*add {
 	asked := map[string]error{}
 	out := adds[:0]
+	var refused []refusal
 	for _, a := range adds {
 		if a.spec.Callback == "" {
 			out = append(out, a)
@@ -162,15 +164,25 @@ func (c *creation) register(adds []*add) []*add {
 		if !known {
 			if err = c.r.ills.services.allow(); err == nil {
 				err = c.r.o.Store.RegisterService(c.r.run, a.spec.Service)
-				c.r.ills.services.note(err)
+				if schemas.CodeOf(err) == schemas.CodeTooManyServices {
+					c.r.ills.services.note(nil) // the store answered
+				} else {
+					c.r.ills.services.note(err)
+				}
 			}
 			asked[a.spec.Service] = err
 		}
-		if err != nil {
+		switch {
+		case schemas.CodeOf(err) == schemas.CodeTooManyServices:
+			refused = append(refused, refusal{a, err})
+		case err != nil:
 			c.wait(a, err)
-			continue
+		default:
+			out = append(out, a)
 		}
-		out = append(out, a)
+	}
+	if len(refused) > 0 {
+		c.r.reject(refused)
 	}
 	return out
 }

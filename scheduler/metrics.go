@@ -1,11 +1,23 @@
 package scheduler
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxLabels bounds the services that have a time series of their own; the others are
+// counted together as otherServices. Functions does the same.
+const (
+	maxLabels     = 1000
+	otherServices = "_other"
 )
 
 type metrics struct {
 	fired      *prometheus.CounterVec
+	labelled   atomic.Int64 // services in services
+	services   sync.Map     // service -> prometheus.Counter of fired
 	lateness   prometheus.Histogram
 	duplicates prometheus.Counter
 	orphans    prometheus.Counter
@@ -23,6 +35,22 @@ type metrics struct {
 	damagedClocks prometheus.Counter
 	damaged       *prometheus.GaugeVec
 	lost          *prometheus.GaugeVec
+}
+
+// firedOf counts the events of a service.
+func (m *metrics) firedOf(svc string) prometheus.Counter {
+	if c, ok := m.services.Load(svc); ok {
+		return c.(prometheus.Counter)
+	}
+	if m.labelled.Add(1) > maxLabels {
+		m.labelled.Add(-1)
+		return m.fired.WithLabelValues(otherServices)
+	}
+	c, twice := m.services.LoadOrStore(svc, m.fired.WithLabelValues(svc))
+	if twice {
+		m.labelled.Add(-1)
+	}
+	return c.(prometheus.Counter)
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {

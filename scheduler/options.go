@@ -23,7 +23,8 @@ type Store interface {
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context) (time.Time, error)
+	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
+	WakeService(ctx context.Context, f store.Feed) error
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 	ReadCluster(ctx context.Context) (store.Cluster, error)

@@ -343,7 +343,7 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 		case <-tick.C:
 		case <-deadline.C:
 			now, err := n.store.Get(t.Context(), lost.ID)
-			oldest, err2 := n.store.FiredFirstTime(t.Context())
+			oldest, err2 := n.store.FiredFirstTime(t.Context(), lost.Record.Service)
 			t.Fatalf("the event that left the stream was not fired again: claimed at %d, now %+v (%v); the oldest event is of %d (%v)",
 				claimed.Record.FiredMs, now.Record, err, oldest.UnixMilli(), err2)
 		}

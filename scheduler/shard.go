@@ -569,7 +569,7 @@ func (r *reign) publish(a ActPublish) {
 		case err != nil:
 			r.failed("publish", err)
 		default:
-			r.m.fired.WithLabelValues(a.Service).Inc()
+			r.m.firedOf(a.Service).Inc()
 			late := time.Duration(a.LateMs)*time.Millisecond + time.Duration(r.o.Time.EarliestNs()-claimed)
 			r.m.lateness.Observe(max(late, 0).Seconds())
 			if duplicate {

@@ -20,7 +20,8 @@ type SweepStore interface {
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context) (time.Time, error)
+	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
+	WakeService(ctx context.Context, f store.Feed) error
 }
 
 // Sweeper audits the ticks that have been behind a shard's mark for Delay. By the
@@ -120,20 +121,31 @@ func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, 
 
 // auditOpen looks at records whose callback has not concluded.
 func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int64) error {
-	oldest, err := s.Store.FiredFirstTime(ctx)
-	if err != nil {
-		return err
-	}
+	oldest := map[string]time.Time{} // by service: each has a limit of its own
 	next := s.Geometry.Tick(markMs) + 1
 	for _, t := range open {
 		rec := &t.Record
+		first, asked := oldest[rec.Service]
+		if !asked {
+			var err error
+			if first, err = s.Store.FiredFirstTime(ctx, rec.Service); err != nil {
+				return err
+			}
+			oldest[rec.Service] = first
+			// Its service may have come to rest at the moment in which its event was
+			// stored, and everybody who would have noticed may have died.
+			if err := s.Store.WakeService(ctx, store.Feed{Service: rec.Service}); err != nil {
+				return err
+			}
+		}
 		// Looked at again as if it were due now, so Delay from now.
 		if err := s.Store.PutIndex(ctx, t.ID, next); err != nil {
 			return err
 		}
-		// It was stored when it was claimed or later, and what left the stream is no
-		// younger than what is there: in the same millisecond it may be either.
-		if !oldest.IsZero() && rec.FiredMs > oldest.UnixMilli() {
+		// It was stored when it was claimed or later, and of a service's events those that
+		// left the stream are no younger than those that are there: in the same
+		// millisecond it may be either.
+		if !first.IsZero() && rec.FiredMs > first.UnixMilli() {
 			continue
 		}
 		ids := map[string]struct{}{t.ID.MsgID(rec.Run): {}}

@@ -21,12 +21,13 @@ const (
 	CodeAlreadyFired     Code = "already_fired"     // too late to cancel or reschedule
 	CodeAlreadyDone      Code = "already_done"      // cancelled, or concluded, before
 	CodeInvalidTimerID   Code = "invalid_timer_id"
-	CodeBadRequest       Code = "bad_request"    // the API request itself is malformed
-	CodeStoreFull        Code = "store_full"     // a stream is at its limit
-	CodeUnavailable      Code = "unavailable"    // JetStream did not answer in time; the call may have taken effect
-	CodeConfig           Code = "config"         // a setting is out of range or contradicts the store
-	CodeUnknownFormat    Code = "unknown_format" // the bytes were written by a newer version: upgrade this node
-	CodeDamaged          Code = "damaged"        // the bytes are not what any version of Belfry writes
+	CodeBadRequest       Code = "bad_request"       // the API request itself is malformed
+	CodeStoreFull        Code = "store_full"        // a stream is at its limit
+	CodeUnavailable      Code = "unavailable"       // JetStream did not answer in time; the call may have taken effect
+	CodeConfig           Code = "config"            // a setting is out of range or contradicts the store
+	CodeUnknownFormat    Code = "unknown_format"    // the bytes were written by a newer version: upgrade this node
+	CodeDamaged          Code = "damaged"           // the bytes are not what any version of Belfry writes
+	CodeTooManyServices  Code = "too_many_services" // an add names a service beyond max-services
 )
 
 // Error is an error with a stable code.

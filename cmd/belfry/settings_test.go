@@ -82,7 +82,7 @@ func TestNeverIdle(t *testing.T) {
 	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, r.out)); r.code != exitOK {
 		t.Errorf("printed settings are refused: %s", r.err)
 	}
-	belfryRun(t, "serve", "--service-idle", "1s", "--data", t.TempDir(), "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "service-idle is 1s", "2m0s")
+	belfryRun(t, "serve", "--service-idle", "10ms", "--data", t.TempDir(), "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "service-idle is 10ms", "100ms")
 }
 
 func TestConfigFileMistakes(t *testing.T) {

@@ -358,9 +358,8 @@ func TestRolesOnTwoNodes(t *testing.T) {
 	add("three")
 }
 
-// TestTimerOfRemovedService: a timer that waited longer than its service was kept
-// is called back when it is due.
-func TestTimerOfRemovedService(t *testing.T) {
+// TestTimerOfRestingService: the timer of a service at rest is called back when it is due.
+func TestTimerOfRestingService(t *testing.T) {
 	t.Parallel()
 	called := make(chan struct{}, 1)
 	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called <- struct{}{} }))
@@ -379,15 +378,12 @@ func TestTimerOfRemovedService(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(st.Close)
-	state, err := st.ServiceState(t.Context(), "rare")
-	if err != nil || !state.Registered {
+	feed := store.Feed{Service: "rare"}
+	state, err := st.ServiceState(t.Context(), feed)
+	if err != nil || state.Awake || state.Rev == 0 { // an add wakes nothing
 		t.Fatalf("%+v, %v", state, err)
 	}
-	rev, err := st.RetireService(t.Context(), "rare", state.Rev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(st.RemoveService(t.Context(), "rare", rev), st.DropService(t.Context(), "rare")); err != nil {
+	if err := st.RestService(t.Context(), feed, state.Rev, 0); err != nil {
 		t.Fatal(err)
 	}
 	start(t, o)

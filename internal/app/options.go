@@ -83,6 +83,11 @@ type Options struct {
 	// FiredMaxAge, DeadMaxAge and RejectedMaxAge bound the streams of fired events,
 	// of dead letters and of refused adds; default 24 h, 30 days and 7 days.
 	FiredMaxAge, DeadMaxAge, RejectedMaxAge time.Duration
+	// FiredMaxPerService is how many events of one service stay in TIMERS_FIRED; 0 takes
+	// a share of the stream.
+	FiredMaxPerService int
+	// MaxServices bounds the services with callbacks; default 20,000.
+	MaxServices int
 	// Timeout bounds every call to JetStream; default 5 s.
 	Timeout time.Duration
 	// Limits bound what an add may ask for.
@@ -102,8 +107,8 @@ type Options struct {
 	// Concurrency and TotalConcurrency bound callbacks running at once, of one
 	// service and of all; default 64 and 512.
 	Concurrency, TotalConcurrency int
-	// ServiceIdle is after how long without an event a service loses its consumers,
-	// until its next timer; default 7 days, negative for never.
+	// ServiceIdle is after how long without an event a service comes to rest: it loses
+	// its consumers until its next one. Default 30 s, negative for never.
 	ServiceIdle time.Duration
 	// Callbacks are the settings of callbacks that Reconfigure replaces.
 	Callbacks functions.Settings
@@ -172,6 +177,7 @@ func DefaultOptions() Options {
 		Limits: schemas.Limits{MaxHorizon: schemas.DefaultLimitHorizon},
 		Lease:  scheduler.DefaultLease, Horizon: scheduler.DefaultHorizon, SweepDelay: scheduler.DefaultSweepDelay,
 		Concurrency: functions.DefaultConcurrency, TotalConcurrency: functions.DefaultTotal, ServiceIdle: functions.DefaultServiceIdle,
+		MaxServices: store.DefaultMaxServices,
 	}
 }
 

@@ -24,7 +24,7 @@ type Workload interface {
 
 // Workloads are those that there are.
 func Workloads() []Workload {
-	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, rawWorkload{}}
+	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, rawWorkload{}}
 }
 
 // ErrUnsound is in the error of a run that lost a timer, fired one twice or early.

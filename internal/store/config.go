@@ -34,14 +34,22 @@ type Config struct {
 	DeadMaxAge  time.Duration // default 30 days
 	// RejectedMaxAge is how long refused adds are kept; default 7 days.
 	RejectedMaxAge time.Duration
+	// FiredMaxPerService is how many events of one service TIMERS_FIRED keeps: beyond, a
+	// service's own oldest leave, and not those of others. 0 takes a share of the
+	// stream's bytes; see perService.
+	FiredMaxPerService int
 	// DedupWindow is how long the streams know an event's id; default 2 min, or
 	// three quarters of Retention if that is shorter. It must not outlast
 	// Retention: a timer that is added again once its record has expired is
 	// another one, of the same id, and has to fire.
 	DedupWindow time.Duration
-	// ServiceGrace is how long an idle service is announced to be removed before
-	// it is; default 2 min. All nodes of a store must have the same.
+	// ServiceGrace is how long after a service came to rest an event may still be
+	// stored whose publisher had seen it awake; default 2 min. All nodes of a store must
+	// have the same.
 	ServiceGrace time.Duration
+	// MaxServices bounds the services with callbacks that the store knows: an add that
+	// names one more is refused. Default 20,000.
+	MaxServices int
 
 	// Bytes of each stream, and of each shard's bucket; see the defaults.
 	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, RejectedMaxBytes, ShardMaxBytes int64
@@ -63,6 +71,11 @@ const (
 	// DefaultRejectedMaxAge is long enough to notice a mistake of last week.
 	DefaultRejectedMaxAge = 7 * 24 * time.Hour
 	DefaultDedupWindow    = 2 * time.Minute
+	// DefaultMaxServices bounds what resting services take of the server's memory: 1 to
+	// 2 kB each. It must fit into servicesMaxBytes.
+	DefaultMaxServices = 20_000
+	// maxServices is the most that servicesMaxBytes has room for.
+	maxServices = 100_000
 	// DefaultServiceGrace is far longer than a publish takes.
 	DefaultServiceGrace = 2 * time.Minute
 	DefaultMaxPayload   = schemas.DefaultLimitMessage
@@ -94,6 +107,9 @@ func (c *Config) setDefaults() error {
 	if c.Window == 0 {
 		c.Window = DefaultWindow
 	}
+	if c.MaxServices == 0 {
+		c.MaxServices = DefaultMaxServices
+	}
 	if c.MaxPayload == 0 {
 		c.MaxPayload = DefaultMaxPayload
 	}
@@ -111,6 +127,10 @@ func (c *Config) setDefaults() error {
 		return bad("timeout is %s; it must be 10ms or more", c.Timeout)
 	case c.Window < 1:
 		return bad("window is %d; it must be 1 or more", c.Window)
+	case c.FiredMaxPerService < 0 || c.FiredMaxPerService > 0 && c.FiredMaxPerService < leastPerService:
+		return bad("fired-max-per-service is %d; it must be %d or more, or 0 for a share of the stream", c.FiredMaxPerService, leastPerService)
+	case c.MaxServices < 1 || c.MaxServices > maxServices:
+		return bad("max-services is %d; it must be 1 to %d", c.MaxServices, maxServices)
 	case c.DedupWindow > c.Retention:
 		return bad("dedup window (%s) is longer than retention (%s): a timer that is added again after its record has expired would not fire", c.DedupWindow, c.Retention)
 	case c.DedupWindow > c.FiredMaxAge:

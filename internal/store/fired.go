@@ -98,12 +98,12 @@ func (s *Store) findQueued(ctx context.Context, stream string, filter []string, 
 	return nil
 }
 
-// FiredFirstTime is when the oldest event that is still in TIMERS_FIRED was
+// FiredFirstTime is when the oldest event of a service that is still in TIMERS_FIRED was
 // published, by the leader's clock; zero if there is none.
-func (s *Store) FiredFirstTime(ctx context.Context) (time.Time, error) {
-	info, err := s.streamState(ctx, schemas.StreamFired)
-	if err != nil || info.State.Msgs == 0 {
+func (s *Store) FiredFirstTime(ctx context.Context, svc string) (time.Time, error) {
+	msgs, _, err := s.next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
+	if err != nil || len(msgs) == 0 {
 		return time.Time{}, err
 	}
-	return info.State.FirstTime, nil
+	return msgs[0].Time, nil
 }

@@ -27,7 +27,9 @@ const (
 	LevelSharedIndex FormatLevel = 1
 	// LevelRecord2 adds schemas.RecordFormat2.
 	LevelRecord2 FormatLevel = 2
-	newestLevel              = LevelRecord2
+	// LevelRestingServices adds services at rest, which publishers must wake.
+	LevelRestingServices FormatLevel = 3
+	newestLevel                      = LevelRestingServices
 )
 
 // Layout versions, recorded in the clock bucket. Builds refuse to open a store of a
@@ -109,6 +111,9 @@ func (s *Store) lookFormats(ctx context.Context) error {
 		}
 	}
 	switch was := FormatLevel(s.writes.Swap(int32(level))); {
+	case level < was && level >= LevelRecord2:
+		s.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
+			Msg("a node of an older version runs: services keep their consumers until it stops")
 	case level < was:
 		s.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
 			Msg("a node of an older version runs: records are written in the older format, without checksum and history, until it stops")

@@ -62,7 +62,7 @@ func TestServerGone(t *testing.T) {
 				"beat":    func() error { _, err := s.Beat(t.Context()); return err },
 				"publish": func() error { _, _, err := s.Publish(t.Context(), store.Msg{Subject: "timers.fired.a"}); return err },
 				"dead":    func() error { _, err := s.DeadList(t.Context(), store.DeadQuery{}); return err },
-				"fired":   func() error { _, err := s.FiredFirstTime(t.Context()); return err },
+				"fired":   func() error { _, err := s.FiredFirstTime(t.Context(), "s"); return err },
 			} {
 				if err := f(); !errors.Is(err, schemas.ErrUnavailable) {
 					t.Errorf("%s while the server is down: %v", name, err)
@@ -97,12 +97,13 @@ func TestServerGone(t *testing.T) {
 			if len(seen) != len(ids) {
 				t.Fatalf("the tail brought %d of %d", len(seen), len(ids))
 			}
-			if err := s.RegisterService(t.Context(), "later"); err != nil {
+			if err := s.WakeService(t.Context(), store.Feed{Service: "later"}); err != nil {
 				t.Fatal(err)
 			}
 			for svc := ""; svc != "later"; {
 				select {
-				case svc = <-services:
+				case c := <-services:
+					svc = c.Service
 				case <-time.After(60 * time.Second):
 					t.Fatal("the service did not come")
 				}

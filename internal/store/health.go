@@ -185,12 +185,12 @@ func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, err
 			out = append(out, Difference{Stream: want.Name, Missing: true})
 			continue
 		}
-		out = append(out, differences(have[i].Config, want)...)
+		out = append(out, differences(have[i].Config, want, cfg.FiredMaxPerService)...)
 	}
 	return out, nil
 }
 
-func differences(have, want jetstream.StreamConfig) []Difference {
+func differences(have, want jetstream.StreamConfig, perService int) []Difference {
 	var out []Difference
 	differ := func(setting string, is, should any, fatal bool) {
 		if fmt.Sprint(is) != fmt.Sprint(should) {
@@ -199,7 +199,11 @@ func differences(have, want jetstream.StreamConfig) []Difference {
 	}
 	differ("storage", have.Storage, want.Storage, true)
 	differ("retention", have.Retention, want.Retention, true)
-	differ("messages a subject", max(have.MaxMsgsPerSubject, 0), want.MaxMsgsPerSubject, true)
+	if want.Name == schemas.StreamFired && have.MaxBytes != want.MaxBytes && perService == 0 {
+		// A share of bytes that were fitted to the server.
+		want.MaxMsgsPerSubject = (&Store{}).perService(have.MaxBytes)
+	}
+	differ("messages a subject", max(have.MaxMsgsPerSubject, 0), want.MaxMsgsPerSubject, want.Name != schemas.StreamFired)
 	differ("discard", have.Discard, want.Discard, true)
 	differ("subjects", have.Subjects, want.Subjects, !sharesRejected(have, want))
 	differ("replicas", have.Replicas, want.Replicas, false)

@@ -140,6 +140,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	s.background.Go(func() { s.removeLeftovers(background) })
 	s.background.Go(func() { s.warmth(background) })
 	s.background.Go(func() { s.watchFormats(background) })
+	s.background.Go(func() { s.followServices(background) })
 	return s, nil
 }
 

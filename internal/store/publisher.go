@@ -304,8 +304,8 @@ func (p *publisher) close() {
 // publish. An error of schemas.ErrUnavailable means that the message may have
 // been stored; with MsgID set, a repetition is harmless.
 func (s *Store) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err error)) {
-	if m.Service != "" && !s.serviceKnown(m.Service) {
-		s.publishFor(m.Service, m, done)
+	if m.Service != "" {
+		s.publishFor(m, done)
 		return
 	}
 	s.publishNow(m, done)

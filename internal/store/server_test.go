@@ -107,7 +107,7 @@ func TestManyServices(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, kind := range []store.Kind{store.KindFired, store.KindRetry} {
-				if _, err := s.ServiceConsumer(t.Context(), svc, kind, 100, time.Second); err != nil {
+				if _, err := s.ServiceConsumer(t.Context(), store.Feed{Service: svc, Kind: kind}, 0, 100, time.Second); err != nil {
 					t.Fatalf("service %d: %v", n, err)
 				}
 			}

@@ -152,7 +152,28 @@ func (s *Store) firedConfig() jetstream.StreamConfig {
 	c := s.stream(schemas.StreamFired, "Belfry: due events", s.orDefault(s.cfg.FiredMaxBytes, defaultFiredMaxBytes), schemas.SubjectFiredPrefix+"*")
 	c.MaxAge, c.Duplicates, c.Discard = s.cfg.FiredMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
 	c.MaxConsumers = s.consumers
+	c.MaxMsgsPerSubject = s.perService(c.MaxBytes)
 	return c
+}
+
+// Bounds of the events of one service in TIMERS_FIRED. JetStream counts the messages of
+// a subject and not their bytes, so the default takes an event for perServiceEvent
+// bytes.
+const (
+	perServiceShare = 8
+	perServiceEvent = 2 << 10
+	// leastPerService is far more than is published within the time in which a publish
+	// may still be looked up in the stream.
+	leastPerService = 1000
+)
+
+// perService is how many events of one service TIMERS_FIRED keeps, if it has so many
+// bytes.
+func (s *Store) perService(maxBytes int64) int64 {
+	if s.cfg.FiredMaxPerService > 0 {
+		return int64(s.cfg.FiredMaxPerService)
+	}
+	return max(maxBytes/perServiceShare/perServiceEvent, leastPerService)
 }
 
 func (s *Store) retryConfig() jetstream.StreamConfig {
@@ -230,15 +251,18 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 		return bad("storage", got.Storage, want.Storage)
 	case got.Retention != want.Retention:
 		return bad("retention", got.Retention, want.Retention)
-	case got.MaxMsgsPerSubject > 0 != (want.MaxMsgsPerSubject > 0) || want.MaxMsgsPerSubject > 0 && got.MaxMsgsPerSubject != want.MaxMsgsPerSubject:
+	case want.Name != schemas.StreamFired && max(got.MaxMsgsPerSubject, 0) != max(want.MaxMsgsPerSubject, 0):
 		return bad("messages a subject", got.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
 	case got.Discard != want.Discard:
 		return bad("discard policy", got.Discard, want.Discard)
 	case !slices.Equal(got.Subjects, want.Subjects) && !sharesRejected(got, want):
 		return bad("subjects", got.Subjects, want.Subjects)
 	}
+	if want.Name == schemas.StreamFired && !s.explicitBytes(want.Name) {
+		want.MaxMsgsPerSubject = s.perService(got.MaxBytes)
+	}
 	more := want.MaxConsumers > 0 && got.MaxConsumers <= 0
-	if !more && !sharesRejected(got, want) && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
+	if !more && !sharesRejected(got, want) && (want.Name != schemas.StreamFired || got.MaxMsgsPerSubject == want.MaxMsgsPerSubject) && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
 		got.AllowDirect && (got.AllowAtomicPublish || !s.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !s.explicitBytes(want.Name)) {
 		return nil
 	}
@@ -246,6 +270,9 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	next.Subjects = want.Subjects
 	next.MaxAge, next.Duplicates, next.Replicas, next.MaxMsgSize = want.MaxAge, want.Duplicates, want.Replicas, want.MaxMsgSize
 	next.AllowDirect, next.AllowMsgTTL = true, want.AllowMsgTTL
+	if want.Name == schemas.StreamFired {
+		next.MaxMsgsPerSubject = want.MaxMsgsPerSubject
+	}
 	next.AllowAtomicPublish = got.AllowAtomicPublish || s.atomic
 	if s.explicitBytes(want.Name) {
 		next.MaxBytes = want.MaxBytes
@@ -307,6 +334,9 @@ func (s *Store) make(ctx context.Context, want jetstream.StreamConfig) error {
 			return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
 		case try >= makeTries:
 			want.MaxBytes /= 2
+			if want.Name == schemas.StreamFired {
+				want.MaxMsgsPerSubject = s.perService(want.MaxBytes)
+			}
 		}
 		select {
 		case <-ctx.Done():

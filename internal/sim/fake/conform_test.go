@@ -111,18 +111,18 @@ func (l *local) Tail(ctx context.Context, shard int, after uint64, fn func(store
 	return store.NewTail(cancel, done), nil
 }
 
-// WatchServices follows the registrations.
-func (l *local) WatchServices(ctx context.Context) (<-chan string, error) {
-	ch := make(chan string)
+// WatchServices follows the feeds that are woken.
+func (l *local) WatchServices(ctx context.Context) (<-chan store.ServiceChange, error) {
+	ch := make(chan store.ServiceChange)
 	go func() {
 		defer close(ch)
 		for sent := 0; ; {
 			l.mu.Lock()
-			all, changed := l.server.Services(), l.changed
+			all, changed := l.server.Awake(), l.changed
 			l.mu.Unlock()
 			for ; sent < len(all); sent++ {
 				select {
-				case ch <- all[sent]:
+				case ch <- store.ServiceChange{Feed: all[sent], Awake: true}:
 				case <-ctx.Done():
 					return
 				}

@@ -121,12 +121,12 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 	return found, nil
 }
 
-// FiredFirstTime is when the oldest event that is still there was published.
-func (c *Client) FiredFirstTime(ctx context.Context) (first time.Time, err error) {
+// FiredFirstTime is when the oldest event of a service that is still there was published.
+func (c *Client) FiredFirstTime(ctx context.Context, svc string) (first time.Time, err error) {
 	st := c.s.streams[schemas.StreamFired]
 	err = c.leader(ctx, schemas.StreamFired, func() error {
 		for _, m := range st.log {
-			if st.alive(m) {
+			if st.alive(m) && m.subject == schemas.SubjectFired(svc) {
 				first = time.Unix(0, m.at)
 				break
 			}
@@ -165,15 +165,25 @@ func (c *Client) WriteClock(ctx context.Context, shard int, clock store.Clock, r
 	return next, nil
 }
 
-// RegisterService records that a service has callbacks.
+// RegisterService makes a service with callbacks known.
 func (c *Client) RegisterService(ctx context.Context, svc string) error {
-	if _, known := c.services[svc]; known {
+	return c.service(ctx, svc, "known "+svc)
+}
+
+// WakeService wakes a feed.
+func (c *Client) WakeService(ctx context.Context, f store.Feed) error {
+	return c.service(ctx, f.Service, fmt.Sprint("awake ", f.Kind, " ", f.Service))
+}
+
+// service makes a key of a service, once.
+func (c *Client) service(ctx context.Context, svc, subject string) error {
+	if _, known := c.services[subject]; known {
 		return nil
 	}
 	if !schemas.ValidService(svc) {
 		return schemas.Errorf(schemas.CodeBadRequest, "service %.80q must be 1 to %d letters, digits, '-' or '_'", svc, schemas.MaxServiceLength)
 	}
-	k := key{subject: svc}
+	k := key{subject: subject}
 	err := c.leader(ctx, streamServices, func() error {
 		if c.s.service.current(k) != 0 {
 			return nil
@@ -182,16 +192,19 @@ func (c *Client) RegisterService(ctx context.Context, svc string) error {
 		return err
 	})
 	if err == nil {
-		c.services[svc] = struct{}{}
+		c.services[subject] = struct{}{}
 	}
 	return err
 }
 
-// Services lists the registered services, in the order of their registration.
-func (s *Server) Services() []string {
-	var out []string
+// Awake lists the feeds that are awake, in the order in which they were woken.
+func (s *Server) Awake() []store.Feed {
+	var out []store.Feed
 	for _, m := range s.service.log {
-		out = append(out, m.subject)
+		var f store.Feed
+		if n, err := fmt.Sscanf(m.subject, "awake %d %s", &f.Kind, &f.Service); n == 2 && err == nil {
+			out = append(out, f)
+		}
 	}
 	return out
 }

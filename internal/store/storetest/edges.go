@@ -100,7 +100,7 @@ func firedLeaves(t *testing.T, s Store) {
 		t.Fatalf("found %d", n)
 	}
 	Eventually(t, "the event to leave", func() bool { return find() == 0 })
-	if first := must[time.Time](t)(s.FiredFirstTime(t.Context())); !first.IsZero() {
+	if first := must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders")); !first.IsZero() {
 		t.Fatalf("the oldest event is of %s", first)
 	}
 }

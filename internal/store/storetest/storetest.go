@@ -34,14 +34,15 @@ type Store interface {
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
 	MaxMessage() int
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context) (time.Time, error)
+	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 	ReadCluster(ctx context.Context) (store.Cluster, error)
 	Announce(change func(*store.Presence))
 	Beat(ctx context.Context) (store.Stamp, error)
 	RegisterService(ctx context.Context, svc string) error
-	WatchServices(ctx context.Context) (<-chan string, error)
+	WakeService(ctx context.Context, f store.Feed) error
+	WatchServices(ctx context.Context) (<-chan store.ServiceChange, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 	DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error)

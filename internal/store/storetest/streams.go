@@ -158,7 +158,7 @@ func publishTwice(t *testing.T, s Store) {
 }
 
 func fired(t *testing.T, s Store) {
-	first := must[time.Time](t)(s.FiredFirstTime(t.Context()))
+	first := must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders"))
 	if !first.IsZero() {
 		t.Fatalf("an empty stream's oldest event is of %s", first)
 	}
@@ -176,8 +176,11 @@ func fired(t *testing.T, s Store) {
 		}
 	}
 	ids["missing"] = struct{}{}
-	if first = must[time.Time](t)(s.FiredFirstTime(t.Context())); first.Before(before) {
+	if first = must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders")); first.Before(before) {
 		t.Fatalf("oldest event of %s; published after %s", first, before)
+	}
+	if other := must[time.Time](t)(s.FiredFirstTime(t.Context(), "nobody")); !other.IsZero() {
+		t.Fatalf("a service without events has an oldest event of %s", other)
 	}
 	subjects := []string{schemas.SubjectFired("orders"), schemas.SubjectRetry("orders")}
 	start := time.Now()
@@ -244,35 +247,49 @@ func beat(t *testing.T, s Store) {
 func services(t *testing.T, s Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range 2 {
-		if err := s.RegisterService(ctx, "a"); err != nil {
+	a, b, retries := store.Feed{Service: "a"}, store.Feed{Service: "b"}, store.Feed{Service: "b", Kind: store.KindRetry}
+	wake := func(f store.Feed) {
+		t.Helper()
+		if err := s.WakeService(ctx, f); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ch := must[<-chan string](t)(s.WatchServices(ctx))
-	seen := map[string]bool{}
-	wait := func(svc string) {
+	for range 2 {
+		if err := s.RegisterService(ctx, "known"); err != nil { // which wakes nothing
+			t.Fatal(err)
+		}
+		wake(a)
+	}
+	ch := must[<-chan store.ServiceChange](t)(s.WatchServices(ctx))
+	seen := map[store.Feed]bool{}
+	wait := func(f store.Feed) {
 		t.Helper()
-		for !seen[svc] {
+		for !seen[f] {
 			select {
 			case got, ok := <-ch:
 				if !ok {
 					t.Fatal("the channel is closed")
 				}
-				seen[got] = true
+				seen[got.Feed] = seen[got.Feed] || got.Awake
 			case <-time.After(60 * time.Second):
-				t.Fatalf("service %s did not come", svc)
+				t.Fatalf("feed %v did not come", f)
 			}
 		}
 	}
-	wait("a")
-	if err := s.RegisterService(ctx, "b"); err != nil {
-		t.Fatal(err)
+	wait(a)
+	wake(b)
+	wait(b)
+	if seen[retries] {
+		t.Error("the retries of b were woken with its events")
 	}
-	wait("b")
+	wake(retries)
+	wait(retries)
+	if seen[store.Feed{Service: "known"}] {
+		t.Error("a service that is only known is awake")
+	}
 	for _, bad := range []string{"", "a.b", "*", ">", "ü", "a b"} {
-		if err := s.RegisterService(ctx, bad); err == nil {
-			t.Errorf("service %q was registered", bad)
+		if s.RegisterService(ctx, bad) == nil || s.WakeService(ctx, store.Feed{Service: bad}) == nil {
+			t.Errorf("service %q was registered, or woken", bad)
 		}
 	}
 	cancel()

@@ -1,0 +1,189 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// servicesWorkload measures what services with callbacks cost that have no work: a
+// timer of each is called back, and then nothing is due. Node and embedded server are
+// one process of their own.
+type servicesWorkload struct{}
+
+const (
+	defaultServicesCount   = 10_000
+	defaultServicesSeconds = 20
+	// servicesRest bounds the wait until no service holds consumers any more.
+	servicesRest = 3 * time.Minute
+	// wakes is how many services get a second timer, one after the other.
+	wakes = 100
+)
+
+func (servicesWorkload) Name() string { return "services" }
+func (servicesWorkload) About() string {
+	return "what services without work cost: memory, goroutines, idle CPU, and their next callback"
+}
+
+func (servicesWorkload) Defaults(c *Config) {
+	if c.Count == 0 {
+		c.Count = defaultServicesCount
+	}
+	if c.Seconds == 0 {
+		c.Seconds = defaultServicesSeconds
+	}
+	c.Callback, c.Services = CallbackNATS, c.Count
+}
+
+// nodeState is what a node tells of itself.
+type nodeState struct{ goroutines, heapMB, awake float64 }
+
+func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	if e.NATSURL != "" {
+		return nil, bad("the services workload compares a node with and without services, so it starts its own: leave out nats-url")
+	}
+	d, err := e.deploy(true)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.start(ctx); err != nil {
+		return nil, err
+	}
+	p := e.progress()
+	defer p.end()
+	e.url, e.deployed = d.url, d
+	if err := e.begin(ctx); err != nil {
+		return nil, err
+	}
+	empty, emptyIdle, err := e.quieten(ctx, d, p, "no services", 0)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{}
+	a, err := e.NewAdder("bench_service")
+	if err != nil {
+		return nil, err
+	}
+	if err := e.beginServices(ctx, a, r); err != nil {
+		return nil, err
+	}
+	_, peak, err := d.usage()
+	if err != nil {
+		return nil, err
+	}
+	r.figure("memory, while all had work", peak.rssMB, "MB")
+	with, withIdle, err := e.quieten(ctx, d, p, "services", empty.awake)
+	if err != nil {
+		return nil, err
+	}
+	r.figure("services", float64(e.Count), "")
+	r.figure("services that hold consumers", with.awake, "")
+	r.figure("goroutines of the node, above none", with.goroutines-empty.goroutines, "")
+	r.figure("live heap of the node, above none", with.heapMB-empty.heapMB, "MB")
+	r.figure("memory, above none", withIdle.nodeMB-emptyIdle.nodeMB, "MB")
+	r.figure("idle CPU, above none", withIdle.cpu()-emptyIdle.cpu(), "% of a core")
+	return r, e.wakeServices(ctx, a, r, p)
+}
+
+// quieten waits until services hold no consumers any more, and then tells what the node
+// holds and uses.
+func (e *Env) quieten(ctx context.Context, d *deployment, p *progress, what string, awake float64) (nodeState, idleness, error) {
+	for until := time.Now().Add(servicesRest); ; {
+		s, err := d.state(ctx)
+		if err != nil {
+			return nodeState{}, idleness{}, err
+		}
+		if s.awake <= awake || time.Now().After(until) {
+			break
+		}
+		p.show("%.0f services hold consumers", s.awake)
+		if !waitUntil(ctx, time.Now().Add(250*time.Millisecond)) {
+			return nodeState{}, idleness{}, context.Cause(ctx)
+		}
+	}
+	i, err := e.idle(ctx, d, p, what)
+	if err != nil {
+		return nodeState{}, i, err
+	}
+	s, err := d.state(ctx)
+	return s, i, err
+}
+
+// wakeServices adds a timer at a time, each of a service that is at rest, and tells
+// how late it is called back.
+func (e *Env) wakeServices(ctx context.Context, a *Adder, r *Result, p *progress) error {
+	next, err := e.NewAdder(a.service)
+	if err != nil {
+		return err
+	}
+	n := min(wakes, e.Count)
+	for i := range n {
+		next.names = append(next.names, a.names[i*(e.Count/n)])
+	}
+	rx, err := e.newReceiver(ctx, next, n)
+	if err != nil {
+		return err
+	}
+	const lead = 200 * time.Millisecond
+	late := make([]float64, 0, n)
+	for i := range n {
+		due := time.Now().Add(lead).UnixMilli()
+		m := next.message("timers.add", i, due)
+		if _, err := e.js.PublishMsg(ctx, m); err != nil {
+			return err
+		}
+		until := time.Now().Add(patience)
+		for rx.at(i) == 0 {
+			if time.Now().After(until) {
+				return fmt.Errorf("%w: the second timer of service %s was not called back", ErrUnsound, next.serviceOf(i))
+			}
+			if !waitUntil(ctx, time.Now().Add(time.Millisecond)) {
+				return context.Cause(ctx)
+			}
+		}
+		late = append(late, float64(rx.at(i)-due*int64(time.Millisecond))/1e6)
+		p.show("waking services: %d of %d", i+1, n)
+	}
+	slices.Sort(late)
+	r.figure("first callback of a service at rest, half", late[n/2], "ms")
+	r.figure("first callback of a service at rest, 99 %", late[n*99/100], "ms")
+	return nil
+}
+
+// at is when a timer was first called back, in Unix nanoseconds, or 0.
+func (rx *receiver) at(n int) int64 {
+	rx.mu.Lock()
+	defer rx.mu.Unlock()
+	return rx.received[n]
+}
+
+// state asks the node's metrics.
+func (d *deployment) state(ctx context.Context) (s nodeState, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.metrics, nil)
+	if err != nil {
+		return s, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return s, fmt.Errorf("ask the node for its metrics: %w", err)
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	want := map[string]*float64{"go_goroutines": &s.goroutines, "go_memstats_next_gc_bytes": &s.heapMB, "belfry_functions_services_active": &s.awake}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if v := want[name]; v != nil {
+			if *v, err = strconv.ParseFloat(text, 64); err != nil {
+				return s, err
+			}
+		}
+	}
+	s.heapMB /= 2e6 // the next collection is due at about twice what the last one left
+	return s, lines.Err()
+}
