@@ -1,0 +1,285 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// manyAttributes leave the event's own as many as it needs below the limit of 64.
+const manyAttributes = 56
+
+// wide is an event in binary mode with many long attributes.
+func wide(id string, n, length int, more attrs) *nats.Msg {
+	a := attrs{"id": id, "timerafter": "1ms", "timersvc": "wide"}
+	for k, v := range more {
+		a[k] = v
+	}
+	for i := range n {
+		a[fmt.Sprintf("x%02d", i)] = strings.Repeat("x", length)
+	}
+	return binary(a, "application/json", `{}`)
+}
+
+// headed is an event in structured mode with a header block of that many bytes.
+func headed(id string, bytes int, more attrs) *nats.Msg {
+	a := attrs{"id": id, "timerafter": "1ms", "timersvc": "wide"}
+	for k, v := range more {
+		a[k] = v
+	}
+	m := structured(a, `{"n":1}`)
+	m.Header["X-Mine"] = []string{""}
+	m.Header["X-Mine"] = []string{strings.Repeat("h", bytes-schemas.HeaderBytes(m.Header))}
+	return m
+}
+
+// flows checks that both shards fire, and that their low watermarks move on.
+func flows(t *testing.T, a *app.App, c *client, svc string) {
+	t.Helper()
+	const n = 20
+	for i := range n {
+		c.publish(structured(attrs{"id": fmt.Sprint(svc, "-", i), "timersvc": svc, "timerafter": "10ms"}, `{}`))
+	}
+	if late := lateness(t, c.firedEvents(svc, n)); late[n-1] > 20*time.Second {
+		t.Errorf("other timers were %s late", late[n-1])
+	}
+	eventually(t, "the low watermarks are near", func() bool {
+		for shard := range 2 {
+			clock, _, err := a.Store().ReadClock(t.Context(), shard)
+			if err != nil || time.Since(time.UnixMilli(clock.TimeMs)) > 10*time.Second {
+				return false
+			}
+		}
+		return true
+	}, nil)
+}
+
+// TestTooManyHeaders: an add whose event, request or dead letter could never be
+// stored is refused, at every door and in every mode; nothing stops.
+func TestTooManyHeaders(t *testing.T) {
+	t.Parallel()
+	a := node(t, nil)
+	c := connect(t, a.NATSURL())
+	request := structured(attrs{"id": "request", "timerafter": "1ms", "timersvc": "wide", "timercallback": "nats:wide"}, `{}`)
+	for i := range manyAttributes {
+		request.Data = bytes.Replace(request.Data, []byte("{"), fmt.Appendf(nil, `{"x%d":%q,`, i, strings.Repeat("x", 2000)), 1)
+	}
+	// What is over 64 KiB of headers JetStream refuses itself on timers.add.
+	api := []*nats.Msg{wide("many", manyAttributes, 2000, nil), wide("many-called", manyAttributes, 2000, attrs{"timercallback": "nats:wide"}), headed("70000", 70_000, nil)}
+	both := []*nats.Msg{request, headed("65300", 65_300, nil), headed("65535", 65_535, nil), headed("65010", 65_010, attrs{"timercallback": "http://127.0.0.1:1/"}), headed("65200", 65_200, attrs{"timercallback": "http://127.0.0.1:1/"}), wide("30", 30, 2040, nil)}
+	for _, m := range append(api, both...) {
+		req := *m
+		req.Subject = schemas.SubjectAPIPrefix + "add"
+		var reply schemas.AddReply
+		if err := c.callMsg(&req, &reply); schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), "61439") {
+			t.Errorf("API: %v; want too_large, and the limit", err)
+		}
+	}
+	want := map[string]badAdd{}
+	for _, m := range both {
+		c.publish(m)
+		want[string(m.Data)] = badAdd{fmt.Sprint(schemas.HeaderBytes(m.Header), " bytes of headers"), m, schemas.CodeTooLarge}
+	}
+	// nats.go does not send such a header; others do.
+	raw := structured(attrs{"id": "name", "timerafter": "1ms", "timersvc": "wide"}, `{}`)
+	publishRaw(t, a.NATSURL(), schemas.SubjectAdd, "NATS/1.0\r\na/b: c\r\n\r\n", raw.Data)
+	flows(t, a, c, "beside")
+	var page []*jetstream.RawStreamMsg
+	s := a.Store()
+	eventually(t, "all are rejected", func() bool {
+		p, err := s.RejectedList(t.Context(), store.RejectedQuery{})
+		page = p.Adds
+		return err == nil && len(page) == len(both)+1
+	}, func() string { return fmt.Sprint(len(page), " of ", len(both)+1) })
+	for _, m := range page {
+		x, known := want[string(m.Data)]
+		if !known {
+			if m.Header.Get("a/b") != "c" || m.Header.Get(schemas.HeaderErrorCode) != string(schemas.CodeInvalidEvent) {
+				t.Errorf("rejected with %.300v", m.Header)
+			}
+			continue
+		}
+		if m.Header.Get(schemas.HeaderErrorCode) != string(schemas.CodeTooLarge) {
+			t.Errorf("%s: %s", x.name, m.Header.Get(schemas.HeaderErrorCode))
+		}
+		for name, v := range x.msg.Header {
+			if !slices.Equal(m.Header[name], v) {
+				t.Errorf("%s: header %s was not kept", x.name, name)
+			}
+		}
+	}
+	if n := len(c.firedEvents("wide", 0)); n != 0 {
+		t.Errorf("%d of them fired", n)
+	}
+}
+
+// publishRaw publishes as a client in another language does, which sends any header.
+func publishRaw(t *testing.T, server, subject, header string, data []byte) {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	fmt.Fprintf(nc, "CONNECT {\"verbose\":false,\"headers\":true}\r\nHPUB %s %d %d\r\n%s%s\r\nPING\r\n", subject, len(header), len(header)+len(data), header, data)
+	var got []byte
+	for b := make([]byte, 4096); !bytes.Contains(got, []byte("PONG")); {
+		n, err := nc.Read(b)
+		if err != nil {
+			t.Fatalf("%v after %s", err, got)
+		}
+		got = append(got, b[:n]...)
+	}
+}
+
+// accepted stores a timer as versions did that knew no limit of headers.
+func accepted(t *testing.T, s *store.Store, m *nats.Msg) schemas.Body {
+	t.Helper()
+	now := time.Now().UnixMilli()
+	small := *m
+	small.Header = nats.Header{}
+	for name, v := range m.Header {
+		if name != "X-Mine" && !strings.HasPrefix(name, "ce-x") {
+			small.Header[name] = v
+		}
+	}
+	body, spec, err := schemas.ParseAdd(small.Header, m.Data, now, schemas.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range m.Header {
+		if small.Header[name] == nil {
+			body.Headers = append(body.Headers, schemas.HeaderField{Name: name, Value: v[0]})
+		}
+	}
+	slices.SortFunc(body.Headers, func(a, b schemas.HeaderField) int { return strings.Compare(a.Name, b.Name) })
+	if spec.Callback != "" {
+		if err := s.RegisterService(t.Context(), spec.Service); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec := &schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: now, Hash: spec.Hash,
+		Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+	}
+	if res := s.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: rec}})[0]; res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	return body
+}
+
+// TestUndeliverable: timers that an older version accepted, and whose event or dead
+// letter JetStream does not store, end as dead letters with all their bytes. Other
+// timers are on time, the low watermark moves on, and a restart changes nothing.
+func TestUndeliverable(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	options := func(o *app.Options) { o.Data = data }
+	a := node(t, options)
+	c := connect(t, a.NATSURL())
+	s := a.Store()
+	var heals atomic.Bool
+	callee := newCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		if !heals.Load() {
+			w.WriteHeader(http.StatusGone)
+		}
+	})
+	call := attrs{"timercallback": callee.url}
+	refused := map[string]*nats.Msg{"published": headed("published", 65_500, nil), "called": headed("called", 65_500, call), "binary": wide("binary", manyAttributes, 2000, nil), "binary-called": wide("binary-called", manyAttributes, 2000, call)}
+	gone := map[string]*nats.Msg{}
+	for _, n := range []int{65_010, 65_100, 65_200} {
+		id := fmt.Sprint("gone-", n)
+		gone[id] = headed(id, n, call)
+	}
+	bodies := map[string]schemas.Body{}
+	for _, all := range []map[string]*nats.Msg{refused, gone} {
+		for id, m := range all {
+			bodies[id] = accepted(t, s, m)
+		}
+	}
+	flows(t, a, c, "beside")
+	for id := range refused {
+		i := c.until(id, schemas.StateFail)
+		if i.Attempts != 0 || i.Outcome == nil || !strings.Contains(i.Outcome.Error, "65535") {
+			t.Errorf("%s: %d attempts, outcome %+v; want none, and the limit", id, i.Attempts, i.Outcome)
+		}
+		if n := len(callee.of(id)); n != 0 {
+			t.Errorf("%s was called %d times", id, n)
+		}
+	}
+	for id := range gone {
+		if i := c.until(id, schemas.StateFail); i.Attempts != 1 || i.Outcome == nil || i.Outcome.Code != http.StatusGone {
+			t.Errorf("%s: %d attempts, outcome %+v", id, i.Attempts, i.Outcome)
+		}
+	}
+	checkLetters(t, c, s, refused, gone, bodies)
+	if n := metric(t, a, "belfry_undeliverable_total"); int(n) != len(refused) {
+		t.Errorf("%v are counted; want %d", n, len(refused))
+	}
+
+	var reply schemas.ReplayReply
+	if err := c.call("dead.replay", schemas.ReplayRequest{TimerRef: schemas.TimerRef{ID: "published", Source: "/e2e"}}, &reply); schemas.CodeOf(err) != schemas.CodeTooLarge {
+		t.Errorf("replay of what can never be published: %v %+v", err, reply)
+	}
+	heals.Store(true)
+	for id := range gone {
+		if err := c.call("dead.replay", schemas.ReplayRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/e2e"}}, &reply); err != nil || reply.Replayed != 1 {
+			t.Errorf("replay of %s: %v %+v", id, err, reply)
+		}
+		c.until(id, schemas.StateSuccess)
+	}
+
+	stop(t, a)
+	a = node(t, options)
+	c = connect(t, a.NATSURL())
+	flows(t, a, c, "after")
+	checkLetters(t, c, a.Store(), refused, nil, bodies)
+}
+
+// checkLetters compares all dead letters of service wide.
+func checkLetters(t *testing.T, c *client, s *store.Store, refused, gone map[string]*nats.Msg, bodies map[string]schemas.Body) {
+	t.Helper()
+	var list schemas.DeadListReply
+	if err := c.call("dead.list", schemas.DeadListRequest{Service: "wide", Limit: 100}, &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Dead) != len(refused)+len(gone) {
+		t.Errorf("%d dead letters; want %d", len(list.Dead), len(refused)+len(gone))
+	}
+	for _, d := range list.Dead {
+		reason := "http_status"
+		if refused[d.ID] != nil {
+			reason = schemas.ReasonUndeliverable
+		}
+		if d.ErrorCode != reason || d.ErrorData == "" || d.Source != "/e2e" {
+			t.Errorf("dead letter %+v; want reason %s", d, reason)
+		}
+		m, err := s.DeadGet(context.WithoutCancel(t.Context()), d.Sequence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := schemas.StripFired(m.Header, m.Data)
+		if want := bodies[d.ID]; err != nil || !bytes.Equal(body.Data, want.Data) || len(body.Headers) < len(want.Headers) {
+			t.Errorf("dead letter of %s: %d headers and %d bytes (%v); want %d and %d", d.ID, len(body.Headers), len(body.Data), err, len(want.Headers), len(want.Data))
+		}
+	}
+}
