@@ -2,8 +2,10 @@ package router_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -57,4 +59,56 @@ func TestRejectionsOfAnySize(t *testing.T) {
 		}
 		return info.CachedInfo().State.Msgs == 0
 	})
+}
+
+// TestReplayUndeliverable: the replay of a dead letter whose event was never published
+// publishes it like a new one, or says why it cannot.
+func TestReplayUndeliverable(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	nowMs := time.Now().UnixMilli() - 1000
+	// letter stores a dead letter, and the record with it, in a state.
+	letter := func(id string, headerBytes int, state schemas.State) schemas.TimerID {
+		body, spec, err := schemas.ParseAdd(nil, add(id, `"timerafter":"1s","timersvc":"mail"`), nowMs, schemas.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body.Headers = []schemas.HeaderField{{Name: "X-Mine", Value: strings.Repeat("x", headerBytes)}}
+		rec := schemas.Record{State: state, Run: 1, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
+		if res := f.store.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &rec}}); res[0].Err != nil {
+			t.Fatal(res[0].Err)
+		}
+		m := store.Msg{Subject: schemas.SubjectDead("mail"), MsgID: spec.Timer.MsgID(1) + ".dead"}
+		m.Header, m.Data = body.DeadMessage(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: nowMs, Run: 1}, schemas.ReasonUndeliverable, "too large")
+		m.Header[schemas.HeaderClaim] = []string{schemas.Claim{Timer: spec.Timer, Run: 1, MaxAttempt: 3, AddedMs: nowMs, FiredMs: nowMs, Hash: spec.Hash}.String()}
+		m.Header[schemas.HeaderErrorCode] = []string{schemas.ReasonUndeliverable}
+		if _, err := f.store.PublishLetter(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		return spec.Timer
+	}
+	replay := func(id schemas.TimerID) string {
+		return f.request("dead.replay", fmt.Appendf(nil, `{"timer":%q}`, id), &schemas.ReplayReply{})
+	}
+	letter("fits", 100, schemas.StateFail)
+	if code := replay(schemas.NewTimerID("/test", "fits")); code != "" {
+		t.Fatal(code)
+	}
+	// Attempt 0 has it published on timers.fired, where it has never been.
+	if r := f.await("/test", "fits").Record; r.State != schemas.StateRetrying || !r.Queued || r.Attempt != 0 || r.FiredMs == nowMs || r.Body.Mode == schemas.ModeNone {
+		t.Errorf("%+v", r)
+	}
+	for state, want := range map[schemas.State]string{schemas.StateFail: "too_large", schemas.StateDelivered: "too_large"} {
+		if code := replay(letter("large-"+state.String(), 66_000, state)); code != want {
+			t.Errorf("%s: %q, want %q", state, code, want)
+		}
+	}
+	for _, state := range []schemas.State{schemas.StateDelivered, schemas.StatePending, schemas.StateRetrying} {
+		if code := replay(letter("early-"+state.String(), 100, state)); code != "unavailable" {
+			t.Errorf("%s, before its failure is written: %q", state, code)
+		}
+	}
+	if n := f.letters(); n != 5 {
+		t.Errorf("%d letters are left; want the 5 that were not replayed", n)
+	}
 }

@@ -1,0 +1,132 @@
+package scheduler
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+var errTooLarge = schemas.Errorf(schemas.CodeTooLarge, "over the limit of 65535 bytes of headers")
+
+// refusedOnce brings a core to the dead letter of a timer whose publish was refused.
+func refusedOnce(t *testing.T) (*Core, store.Timer, int64, ActDeadLetter) {
+	t.Helper()
+	k, tm, now := claiming(t)
+	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: tm.Rev + 1}))
+	return k, tm, now, one[ActDeadLetter](t, k.Step(now, EvPublished{ID: tm.ID, Err: errTooLarge}))
+}
+
+// TestRefusedForGood: a timer whose publish is refused for good holds the mark until
+// its dead letter and its final record are stored, and no longer.
+func TestRefusedForGood(t *testing.T) {
+	k, tm, now, letter := refusedOnce(t)
+	m := letter.Msg
+	if m.Subject != schemas.SubjectDead(tm.Record.Service) || m.MsgID == "" || m.Header.Get(schemas.HeaderErrorCode) != schemas.ReasonUndeliverable || !strings.Contains(m.Header.Get(schemas.HeaderError), "65535") {
+		t.Fatalf("dead letter %q %q %v", m.Subject, m.MsgID, m.Header)
+	}
+	// Whatever is not acknowledged is tried again, under the same id.
+	if got := k.Step(now, EvDeadLettered{ID: tm.ID, Err: schemas.ErrUnavailable}); len(got) != 0 {
+		t.Fatalf("without a pause: %v", got)
+	}
+	now += maxRetryDelay.Milliseconds()
+	if again := one[ActDeadLetter](t, k.Step(now, EvTick{})); again.Msg.MsgID != m.MsgID {
+		t.Fatalf("another id: %q, was %q", again.Msg.MsgID, m.MsgID)
+	}
+	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+	r := fail.Record
+	if fail.Rev != tm.Rev+1 || r.State != schemas.StateFail || r.Queued || r.Body.Mode != schemas.ModeNone || r.Attempt != 0 || r.DoneMs == 0 || r.FiredMs == 0 || !strings.Contains(r.Outcome.Error, "65535") {
+		t.Fatalf("final record of revision %d: %+v", fail.Rev, r)
+	}
+	k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrStoreFull})
+	now += maxRetryDelay.Milliseconds()
+	one[ActFail](t, k.Step(now, EvTick{}))
+	if k.MarkMs() > tm.Record.DueMs {
+		t.Fatalf("the mark %d passed a timer, due %d, that is not concluded", k.MarkMs(), tm.Record.DueMs)
+	}
+	k.Step(now, EvFailed{ID: tm.ID})
+	if k.Loaded() != 0 || !k.Idle() {
+		t.Fatalf("%d entries are left", k.Loaded())
+	}
+	if k.Step(now, EvTick{}); k.MarkMs() <= tm.Record.DueMs {
+		t.Fatalf("the mark %d does not move on", k.MarkMs())
+	}
+}
+
+// TestRefusedByTheNextOwner: an owner that finds the claim of a predecessor comes to
+// the same dead letter, and looks for it where the stream may have forgotten its id.
+func TestRefusedByTheNextOwner(t *testing.T) {
+	k, tm, now, letter := refusedOnce(t)
+	claimed := tm
+	claimed.Rev++
+	claimed.Record.State, claimed.Record.Queued, claimed.Record.FiredMs, claimed.Record.Epoch = schemas.StateDelivered, false, now, k.epoch
+	for _, late := range []bool{false, true} {
+		for _, there := range []bool{false, true} {
+			next := NewCore(k.cfg, store.Clock{TimeMs: k.MarkMs()}, k.epoch+1)
+			at := now
+			if late {
+				at += publishDoubtMs + 1
+			}
+			next.Step(at, EvTick{})
+			ask := one[ActConfirm](t, next.Step(at, EvTail{Timer: claimed}))
+			if ask.Subjects[0] != schemas.SubjectFired(tm.Record.Service) {
+				t.Fatalf("asks for %v", ask.Subjects)
+			}
+			one[ActPublish](t, next.Step(at, EvConfirmed{}))
+			actions := next.Step(at, EvPublished{ID: tm.ID, Err: errTooLarge})
+			if late {
+				ask = one[ActConfirm](t, actions)
+				if ask.Subjects[0] != schemas.SubjectDead(tm.Record.Service) {
+					t.Fatalf("asks for %v", ask.Subjects)
+				}
+				found := map[string]struct{}{}
+				if there {
+					found[letter.Msg.MsgID] = struct{}{}
+				}
+				actions = next.Step(at, EvConfirmed{Found: found})
+				if there {
+					one[ActFail](t, actions)
+					continue
+				}
+			}
+			if again := one[ActDeadLetter](t, actions); again.Msg.MsgID != letter.Msg.MsgID {
+				t.Fatalf("the next owner's letter is %q, was %q", again.Msg.MsgID, letter.Msg.MsgID)
+			}
+		}
+	}
+}
+
+// TestRefusedClaim: a record that can no longer be written with its event ends as a
+// dead letter, too.
+func TestRefusedClaim(t *testing.T) {
+	k, tm, now := claiming(t)
+	letter := one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+	if letter.Msg.MsgID == "" {
+		t.Fatal("no message id")
+	}
+	fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+	if fail.Rev != tm.Rev || fail.Record.State != schemas.StateFail || fail.Record.FiredMs == 0 {
+		t.Fatalf("revision %d: %+v", fail.Rev, fail.Record)
+	}
+	// A cancel came first: the record is looked at, and that is the end.
+	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: store.ErrRevision}))
+	cancelled := tm
+	cancelled.Rev++
+	cancelled.Record.State, cancelled.Record.Queued = schemas.StateCancelled, false
+	k.Step(now, EvReread{ID: tm.ID, Timer: cancelled})
+	if k.Loaded() != 0 {
+		t.Fatalf("%d entries are left", k.Loaded())
+	}
+}
+
+// TestNotRefusedForGood: what may succeed the next time is published again.
+func TestNotRefusedForGood(t *testing.T) {
+	for _, err := range []error{schemas.ErrUnavailable, schemas.ErrStoreFull, errSuspended, errors.New("any")} {
+		k, tm, now := claiming(t)
+		one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: tm.Rev + 1}))
+		k.Step(now, EvPublished{ID: tm.ID, Err: err})
+		one[ActPublish](t, k.Step(now+maxRetryDelay.Milliseconds(), EvTick{}))
+	}
+}
