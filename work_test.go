@@ -119,7 +119,9 @@ func TestWork(t *testing.T) {
 				panic("oh")
 			}
 		case "permanent":
-			return belfry.Permanent(errors.New("no such order: ütf\n8"))
+			if n == 1 {
+				return belfry.Permanent(errors.New("no such order: ütf\n8"))
+			}
 		case "later":
 			if n <= 3 {
 				return belfry.RetryAfter(time.Millisecond)
@@ -162,10 +164,11 @@ func TestWork(t *testing.T) {
 	if len(dead) != 3 || dead["fails"].ErrorCode != "handler_error" || dead["fails"].Attempts != 2 || dead["permanent"].ErrorCode != "handler_permanent" || dead["json"].ErrorCode != "handler_permanent" {
 		t.Errorf("dead letters: %+v", dead)
 	}
-	// A replay has its attempts again.
-	calls.Delete("permanent")
 	if err := c.Replay(t.Context(), ids["permanent"]); err != nil {
 		t.Fatal(err)
+	}
+	if got := untilState(t, c, ids["permanent"], belfry.StateSuccess); got.Attempts != 2 {
+		t.Errorf("replayed: %+v", got)
 	}
 }
 
