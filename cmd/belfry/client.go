@@ -25,7 +25,10 @@ const defaultNATSURL = "nats://" + app.DefaultNATSListen
 type clientFlags struct {
 	url, creds string
 	inbox      string
-	tls        app.TLS
+	// user and password, or token, are for servers without credentials files; the
+	// secrets come from files or the environment.
+	user, password, passwordFile, token, tokenFile string
+	tls                                            app.TLS
 	// timeout bounds the whole command; 0 leaves each request its own bound.
 	timeout time.Duration
 }
@@ -33,6 +36,9 @@ type clientFlags struct {
 func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.url, "nats-url", "", "NATS server (default $BELFRY_NATS_URL, $NATS_URL, or "+defaultNATSURL+")")
 	fs.StringVar(&f.creds, "creds", "", "NATS credentials file (default $BELFRY_CREDS)")
+	fs.StringVar(&f.user, "user", "", "user, if the URL names none (default $BELFRY_USER)")
+	fs.StringVar(&f.passwordFile, "password-file", "", "file with the user's password (default $BELFRY_PASSWORD_FILE; $BELFRY_PASSWORD is a password)")
+	fs.StringVar(&f.tokenFile, "token-file", "", "file with a token (default $BELFRY_TOKEN_FILE; $BELFRY_TOKEN is a token)")
 	fs.StringVar(&f.tls.CA, "tls-ca", "", "PEM file of a CA to trust (default $BELFRY_TLS_CA)")
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
@@ -51,6 +57,10 @@ func (f *clientFlags) fill(getenv func(string) string) {
 	}
 	or(&f.url, getenv("BELFRY_NATS_URL"), getenv("NATS_URL"), defaultNATSURL)
 	or(&f.creds, getenv("BELFRY_CREDS"))
+	or(&f.user, getenv("BELFRY_USER"))
+	or(&f.passwordFile, getenv("BELFRY_PASSWORD_FILE"))
+	or(&f.tokenFile, getenv("BELFRY_TOKEN_FILE"))
+	f.password, f.token = getenv("BELFRY_PASSWORD"), getenv("BELFRY_TOKEN")
 	or(&f.inbox, getenv("BELFRY_INBOX_PREFIX"))
 	or(&f.tls.CA, getenv("BELFRY_TLS_CA"))
 	or(&f.tls.Cert, getenv("BELFRY_TLS_CERT"))
@@ -65,6 +75,11 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 		}
 		opts = append(opts, nats.UserCredentials(f.creds))
 	}
+	secrets, err := f.secrets()
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, secrets...)
 	if f.inbox != "" {
 		if strings.Contains(f.inbox, " ") || !server.IsValidLiteralSubject(f.inbox) {
 			return nil, usagef("--inbox-prefix %.80q is not a subject without wildcards", f.inbox)
@@ -79,6 +94,30 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 		opts = append(opts, nats.Secure(config))
 	}
 	return opts, nil
+}
+
+// secrets are the options for a user and password, or a token. Files win over the
+// environment, and credentials in the URL over both.
+func (f *clientFlags) secrets() ([]nats.Option, error) {
+	read := func(flag, path string, into *string) (err error) {
+		if path == "" {
+			return nil
+		}
+		if *into, err = readSecretFile(path); err != nil {
+			return usagef("%s: %v", flag, err)
+		}
+		return nil
+	}
+	if f.user != "" { // without a user the password may be for another program
+		if err := read("--password-file", f.passwordFile, &f.password); err != nil {
+			return nil, err
+		}
+		return []nats.Option{nats.UserInfo(f.user, f.password)}, nil
+	}
+	if err := read("--token-file", f.tokenFile, &f.token); err != nil || f.token == "" {
+		return nil, err
+	}
+	return []nats.Option{nats.Token(f.token)}, nil
 }
 
 // session is a connected client.

@@ -3,9 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -147,5 +150,47 @@ func TestStdLog(t *testing.T) {
 	restore()
 	if !strings.Contains(out.String(), `"routed"`) || log.Writer() != before {
 		t.Errorf("not routed, or not restored: %s", out.String())
+	}
+}
+
+// TestSecretFilesOfOthers: each file with secrets that every user can read is warned
+// about, and no other.
+func TestSecretFilesOfOthers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte(text), mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	open, private := file("open", secret+"\n", 0o644), file("private", secret+"\n", 0o600)
+	ca := newAuthority(t, "ours").ca
+	if err := os.Chmod(ca, 0o644); err != nil { //nolint:gosec // a certificate is public
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]string{
+		"services: {a: {secret-file: " + open + ", tls-ca: " + ca + "}}": {open},
+		"services: {a: {secret-file: " + private + "}}":                  nil,
+		"services: {a: {secret: " + secret + "}}":                        {"belfry.yaml"},
+		"nats-user: a\nnats-password-file: " + open:                      {open},
+		"http-token-file: " + open:                                       {open},
+		"nats-users: [{name: a, admin: true, password: x}]":              {"belfry.yaml"},
+	} {
+		config := writeConfig(t, text)
+		if err := os.Chmod(config, 0o644); err != nil { //nolint:gosec // the finding of the test
+			t.Fatal(err)
+		}
+		n := serve(t, "", "--config", config)
+		for _, path := range want {
+			if !strings.Contains(n.log.text(), path+`"`) {
+				t.Errorf("%s: no warning about %s: %s", text, path, n.log.text())
+			}
+		}
+		if got := strings.Count(n.log.text(), "chmod 600 "); got != len(want) {
+			t.Errorf("%s: %d warnings: %s", text, got, n.log.text())
+		}
+		n.stop(t)
 	}
 }

@@ -23,11 +23,15 @@ any NATS client can use. Every flag is also a key of the config file and an
 environment variable: --nats-listen is nats-listen and BELFRY_NATS_LISTEN. A flag
 wins over the environment, and that over the file.
 
+Beyond this host nothing listens without authentication: nats-listen needs users and
+TLS there, http a token; --insecure insists.
+
 SIGHUP, or a change of the config file or of a file that it names for a service,
 reloads the settings of services, callback-subjects and callback-hosts. SIGTERM and
 SIGINT drain the node and stop it within 10 seconds.`,
 		Example: `  belfry serve
-  belfry serve --data /var/lib/belfry --nats-listen 0.0.0.0:4222
+  belfry serve --data /var/lib/belfry --nats-listen 10.0.0.5:4222 --nats-tls-cert cert.pem --nats-tls-key key.pem \
+    --nats-user admin --nats-password-file admin.password
   belfry serve --nats-url nats://nats.internal:4222 --creds belfry.creds --replicas 3`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -113,7 +117,11 @@ func (c *cli) announce(a *app.App, o app.Options) error {
 	}
 	http := ""
 	if a.HTTPAddr() != "" {
-		http = "http://" + a.HTTPAddr() + "  /healthz /readyz /metrics"
+		scheme := "http://"
+		if o.HTTPTLS.Cert != "" {
+			scheme = "https://"
+		}
+		http = scheme + a.HTTPAddr() + "  /healthz /readyz /metrics"
 	}
 	if _, err := fmt.Fprintf(c.out, "belfry %s is running\n", version); err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -52,11 +51,17 @@ type settings struct {
 	secretFiles []string
 	// subjects and hosts are what callbacks may call; nothing given allows all.
 	subjects, hosts []string
+	// Files with secrets, by setting, and the user that the flags name.
+	passwordFile, tokenFile, natsPasswordFile, httpTokenFile string
+	natsUser                                                 string
+	listedUsers                                              []app.User // of the config file
+	configSecret                                             bool       // the config file holds a secret itself
 }
 
 const (
 	envPrefix   = "BELFRY_"
 	keyServices = "services"
+	keyUsers    = "nats-users"
 )
 
 // add defines the flags on a command.
@@ -68,11 +73,23 @@ func (s *settings) add(cmd *cobra.Command) {
 	o := &s.app
 	d := pflag.NewFlagSet("", pflag.ContinueOnError)
 	d.StringVar(&o.Data, "data", "", "folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
-	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "where the embedded server listens")
-	d.StringVar(&o.HTTP, "http", o.HTTP, "where /healthz, /readyz and /metrics are; - for nowhere")
+	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "where the embedded server listens; beyond this host it needs users and TLS")
+	d.StringVar(&s.natsUser, "nats-user", "", "administrator of the embedded server; nobody connects without a user then")
+	d.StringVar(&s.natsPasswordFile, "nats-password-file", "", "file with the password of nats-user, or its bcrypt hash (or $BELFRY_NATS_PASSWORD)")
+	d.StringVar(&o.NATSTLS.Cert, "nats-tls-cert", "", "PEM file of the embedded server's certificate: clients must use TLS")
+	d.StringVar(&o.NATSTLS.Key, "nats-tls-key", "", "PEM file of that certificate's key")
+	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of the CA of clients' certificates: each client needs one")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "where /healthz, /readyz and /metrics are; - for nowhere; beyond this host it needs http-token-file")
+	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with the bearer token for /metrics and the details of /readyz (or $BELFRY_HTTP_TOKEN)")
+	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate: HTTP is HTTPS")
+	d.StringVar(&o.HTTPTLS.Key, "http-tls-key", "", "PEM file of that certificate's key")
+	d.BoolVar(&o.Insecure, "insecure", false, "listen beyond this host without users, TLS or token")
 	d.StringVar(&s.profile, "profile", string(o.Profile), "what acknowledged timers survive: safe also power loss, fast the end of any process")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
 	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
+	d.StringVar(&o.User, "user", "", "user for nats-url")
+	d.StringVar(&s.passwordFile, "password-file", "", "file with the password of user (or $BELFRY_PASSWORD)")
+	d.StringVar(&s.tokenFile, "token-file", "", "file with a token for nats-url (or $BELFRY_TOKEN)")
 	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
 	d.StringVar(&o.TLS.Cert, "tls-cert", "", "PEM file of a client certificate for nats-url")
 	d.StringVar(&o.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
@@ -131,11 +148,14 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	}
 	for _, name := range s.names {
 		switch {
-		case s.flagged[name], s.ownServer && slices.Contains(externalSettings, name):
+		case s.flagged[name], s.ownServer && slices.Contains(externalSettings, name), s.flagged["nats-url"] && slices.Contains(embeddedSettings, name):
 		case fromEnv.Exists(name):
 			err = s.set(name, fromEnv.Get(name), "environment variable "+envName(name))
 		case fromFile.Exists(name):
 			err = s.set(name, fromFile.Get(name), "config file "+s.config+": "+name)
+			if url := s.app.NATSURL; name == "nats-url" && schemas.RedactURLs(url) != url {
+				s.configSecret = true
+			}
 		}
 		if err != nil {
 			return app.Options{}, err
@@ -144,13 +164,19 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	if err := s.readServices(fromFile, c.getenv); err != nil {
 		return app.Options{}, err
 	}
+	if err := s.readUsers(c.getenv, fromFile); err != nil {
+		return app.Options{}, err
+	}
+	if err := s.readSecrets(c.getenv); err != nil {
+		return app.Options{}, err
+	}
 	return s.options(c)
 }
 
 // embeddedSettings are for the embedded server, externalSettings for another.
 var (
-	embeddedSettings = []string{"data", "nats-listen"}
-	externalSettings = []string{"nats-url", "creds", "tls-ca", "tls-cert", "tls-key"}
+	embeddedSettings = []string{"data", "nats-listen", "nats-user", "nats-password-file", "nats-tls-cert", "nats-tls-key", "nats-tls-ca"}
+	externalSettings = []string{"nats-url", "creds", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"}
 )
 
 // chooseServer lets a flag for the embedded server win over a nats-url that is
@@ -200,13 +226,13 @@ func (s *settings) readFile() (*koanf.Koanf, error) {
 	}
 	var unknown []string
 	for key := range k.Raw() {
-		if key != keyServices && !slices.Contains(s.names, key) {
+		if key != keyServices && key != keyUsers && !slices.Contains(s.names, key) {
 			unknown = append(unknown, key)
 		}
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, usagef("config file %s has unknown keys: %s (the settings are those of \"belfry serve --help\", and services)", s.config, strings.Join(unknown, ", "))
+		return nil, usagef("config file %s has unknown keys: %s (the settings are those of \"belfry serve --help\", services and nats-users)", s.config, strings.Join(unknown, ", "))
 	}
 	return k, nil
 }
@@ -301,27 +327,18 @@ func (s *settings) options(c *cli) (app.Options, error) {
 	}
 	// Who can reach the embedded server is on this host, where the callbacks run.
 	if !s.given["allow-loopback"] && o.NATSURL == "" {
-		o.AllowLoopback = onLoopback(o.NATSListen)
+		o.AllowLoopback = app.OnLoopback(o.NATSListen)
 	}
 	var err error
 	if o.Log, err = s.logger(c); err != nil {
 		return o, err
 	}
 	o.SecretFiles = append(o.SecretFiles, s.secretFiles...)
+	if s.config != "" && s.configSecret {
+		o.SecretFiles = append(o.SecretFiles, s.config)
+	}
 	s.app.Data, s.app.AllowLoopback = o.Data, o.AllowLoopback // what is printed
 	return o, o.Validate()
-}
-
-func onLoopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false // Validate says what is wrong
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback()
 }
 
 func stateFolder(getenv func(string) string) (string, error) {
@@ -383,6 +400,9 @@ func (s *settings) effective() map[string]any {
 	m["nats-url"] = schemas.RedactURLs(s.app.NATSURL)
 	if len(s.services) > 0 {
 		m[keyServices] = s.services
+	}
+	if users := s.printedUsers(); len(users) > 0 {
+		m[keyUsers] = users
 	}
 	return m
 }

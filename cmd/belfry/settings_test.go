@@ -66,7 +66,7 @@ func TestServerChoice(t *testing.T) {
 	if m["nats-url"] != "" || m["creds"] != "" || m["data"] != "/d" {
 		t.Errorf("with --data: %v", m)
 	}
-	m = parseLines[map[string]any](t, belfryEnv(t, env[2:], "", "config", "print", "-o", "json", "--nats-listen", "0.0.0.0:4222").out)[0]
+	m = parseLines[map[string]any](t, belfryEnv(t, env[2:], "", "config", "print", "-o", "json", "--nats-listen", "0.0.0.0:4222", "--insecure").out)[0]
 	if m["allow-loopback"] != false || m["data"] != "/state/belfry" {
 		t.Errorf("listening to the world: %v", m)
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -26,6 +27,7 @@ type App struct {
 	reloads *reloads
 
 	listener net.Listener // of HTTP, nil for none
+	httpTLS  *tls.Config  // nil for HTTP in the clear
 	failed   chan error   // what ends a running node
 
 	// mu is held by Start and Stop, which exclude each other.
@@ -70,8 +72,16 @@ func New(o Options) (*App, error) {
 	if _, err := o.credentials(); err != nil {
 		return nil, err
 	}
-	a := &App{o: o, failed: make(chan error, 1)}
+	httpTLS, err := o.HTTPTLS.config("http-tls")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := o.NATSTLS.config("nats-tls"); err != nil {
+		return nil, err
+	}
+	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS}
 	a.warnReadable()
+	a.o.warnInsecure()
 	a.setPhase("not started")
 	if err := a.acquire(); err != nil {
 		return nil, errors.Join(err, a.Stop(context.Background()))

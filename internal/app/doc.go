@@ -22,6 +22,11 @@
 // there is room; see embedded. The roles see what they see when another server is
 // restarted: their connection is lost, and comes back.
 //
+// # Access
+//
+// Nothing listens beyond loopback without authentication, unless Options.Insecure says
+// so. The users of the embedded server are in accounts as package accounts lays them out.
+//
 // # Errors
 //
 // ErrInUse tells a busy port or data folder, ErrUnreachable a server that cannot
@@ -33,5 +38,6 @@
 //
 // /healthz answers 200 while the process lives. /readyz answers 200 when the
 // store answers, the cluster's time is known and the roles have started, and 503
-// otherwise; its body says which of them is missing. /metrics is Prometheus's.
+// otherwise; its body says which of them is missing. /metrics is Prometheus's. With
+// Options.HTTPToken, that body and /metrics need the token.
 package app

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 )
 
@@ -28,6 +30,8 @@ import (
 type embedded struct {
 	o   *Options
 	log zerolog.Logger
+	// password is that of the node's own user, where there are users.
+	password string
 
 	mu   sync.Mutex
 	srv  *server.Server // nil while there is none
@@ -69,7 +73,7 @@ var errNoServer = errors.New("the embedded server does not run")
 // long as JetStream needs to read the data folder. It first waits, within ctx, until
 // the folder's disk has room. say tells what it waits for.
 func startEmbedded(ctx context.Context, o *Options, say func(string)) (*embedded, error) {
-	e := &embedded{o: o, log: o.Log.With().Str("component", "nats-server").Logger(), watched: make(chan struct{})}
+	e := &embedded{o: o, log: o.Log.With().Str("component", "nats-server").Logger(), password: rand.Text(), watched: make(chan struct{})}
 	if err := tryPort(ctx, "nats-listen", o.NATSListen); err != nil {
 		return nil, err
 	}
@@ -77,6 +81,13 @@ func startEmbedded(ctx context.Context, o *Options, say func(string)) (*embedded
 		return nil, err
 	}
 	say("the embedded server is starting")
+	moved, err := o.moveStreams()
+	if err != nil {
+		return nil, err
+	}
+	if moved {
+		e.log.Info().Str("account", o.account()).Msg("the streams were moved to the account that the settings of users ask for")
+	}
 	if err := e.start(ctx); err != nil {
 		return nil, err
 	}
@@ -215,10 +226,28 @@ func (e *embedded) serverOptions() (*server.Options, error) {
 	if host == "" {
 		host = "0.0.0.0"
 	}
-	return &server.Options{
+	so := &server.Options{
 		ServerName: "belfry", Host: host, Port: port, NoSigs: true, DisableJetStreamBanner: true,
 		JetStream: true, StoreDir: e.o.Data, SyncAlways: e.o.Profile == ProfileSafe,
-	}, nil
+	}
+	if so.TLSConfig, err = e.o.NATSTLS.config("nats-tls"); err != nil {
+		return nil, err
+	}
+	so.TLSVerify, so.TLSTimeout = e.o.NATSTLS.CA != "", serverTLSTimeoutSeconds
+	return so, e.o.addUsers(so, e.password)
+}
+
+// inProcessURL is what nats.go calls a connection without a socket. It has no tls://
+// scheme: within the process there is no TLS.
+const inProcessURL = "nats://in-process"
+
+// options are for a connection of the node itself: without a socket, and as its own user.
+func (e *embedded) options() []nats.Option {
+	opts := []nats.Option{nats.InProcessServer(e), nats.PingInterval(pingOwn)}
+	if len(e.o.Users) > 0 {
+		opts = append(opts, nats.UserInfo(nodeUser, e.password))
+	}
+	return opts
 }
 
 func serverFailure(o *Options, text string) error {

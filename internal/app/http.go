@@ -2,6 +2,9 @@ package app
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,7 +119,11 @@ func (a *App) serveHTTP() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := srv.Serve(a.listener); !errors.Is(err, http.ErrServerClosed) {
+		l := a.listener
+		if a.httpTLS != nil {
+			l = tls.NewListener(l, a.httpTLS)
+		}
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			select {
 			case a.failed <- fmt.Errorf("the HTTP server ended: %w", err):
 			default: // the node is ending already
@@ -135,16 +142,39 @@ func (a *App) serveHTTP() {
 func (a *App) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { a.answer(w, http.StatusOK, map[string]bool{"ok": true}) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, req *http.Request) {
 		r := a.Ready()
 		status := http.StatusOK
 		if !r.Ready {
 			status = http.StatusServiceUnavailable
 		}
+		if !a.authorized(req) { // a probe without the token needs the status alone
+			a.answer(w, status, map[string]bool{"ready": r.Ready})
+			return
+		}
 		a.answer(w, status, r)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.reg, promhttp.HandlerOpts{}))
+	metrics := promhttp.HandlerFor(a.reg, promhttp.HandlerOpts{})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if !a.authorized(r) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			a.answer(w, http.StatusUnauthorized, map[string]string{"error": "send Authorization: Bearer TOKEN with the token of http-token-file"})
+			return
+		}
+		metrics.ServeHTTP(w, r)
+	})
 	return mux
+}
+
+// authorized reports whether a request may see details: always without a token in the
+// settings, and otherwise with that token.
+func (a *App) authorized(r *http.Request) bool {
+	if a.o.HTTPToken == "" {
+		return true
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	want, got := sha256.Sum256([]byte(a.o.HTTPToken)), sha256.Sum256([]byte(strings.TrimSpace(token)))
+	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(want[:], got[:]) == 1
 }
 
 func (a *App) answer(w http.ResponseWriter, status int, v any) {

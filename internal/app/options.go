@@ -61,12 +61,27 @@ type Options struct {
 	NATSURL string
 	// Creds is a NATS credentials file for NATSURL.
 	Creds string
+	// User and Password, or Token, are for NATSURL; credentials in the URL win. Dial uses
+	// them for the embedded server, too.
+	User, Password, Token string
 	// TLS is for NATSURL.
 	TLS TLS
+
+	// Users may connect to the embedded server; none means that everybody may, who
+	// reaches it.
+	Users []User
+	// NATSTLS makes the embedded server ask for TLS.
+	NATSTLS ServerTLS
+	// Insecure allows to listen beyond loopback without authentication and encryption.
+	Insecure bool
 
 	// HTTP is where health and metrics are served; port 0 takes a free one, "-"
 	// is no HTTP server. Default 127.0.0.1:8420.
 	HTTP string
+	// HTTPToken, if set, is the bearer token that /metrics and the details of /readyz
+	// ask for. HTTPTLS makes the HTTP server speak HTTPS.
+	HTTPToken string
+	HTTPTLS   ServerTLS
 	// Roles to run; default all.
 	Roles []Role
 	// Node names this process among those that share a store: a token of letters,
@@ -232,6 +247,9 @@ func (o *Options) validate() error {
 		return badConfig("concurrency is %d and total-concurrency %d; they must be 1 or more", o.Concurrency, o.TotalConcurrency)
 	}
 	if err := o.Callbacks.Check(); err != nil {
+		return err
+	}
+	if err := o.validateAccess(); err != nil {
 		return err
 	}
 	if !o.embedded() {

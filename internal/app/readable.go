@@ -38,7 +38,7 @@ func (a *App) warnReadable() {
 // secretFiles are all files with secrets that the options name.
 func (o *Options) secretFiles() []string {
 	var out []string
-	for _, path := range append([]string{o.Creds, o.TLS.Key}, o.SecretFiles...) {
+	for _, path := range append([]string{o.Creds, o.TLS.Key, o.NATSTLS.Key, o.HTTPTLS.Key}, o.SecretFiles...) {
 		if path != "" {
 			out = append(out, path)
 		}

@@ -64,7 +64,7 @@ func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 		}),
 	}
 	if own != nil {
-		nc, err := nats.Connect(own.ClientURL(), append(opts, nats.InProcessServer(own), nats.PingInterval(pingOwn))...)
+		nc, err := nats.Connect(inProcessURL, append(opts, own.options()...)...)
 		if err != nil {
 			return nil, fmt.Errorf("connect to the embedded server: %w", err)
 		}
@@ -79,10 +79,21 @@ func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 // of another process, to look at it: it does not reconnect, and what the server
 // complains of is not logged. The caller closes the connection.
 func Dial(o Options, name string) (*nats.Conn, error) {
+	var own []nats.Option
 	if o.embedded() {
-		o.NATSURL = "nats://" + o.NATSListen
+		o.NATSURL = "nats://" + dialable(o.NATSListen)
+		user, password, t, err := o.ownCredentials()
+		if err != nil {
+			return nil, err
+		}
+		if user != "" && o.User == "" {
+			own = append(own, nats.UserInfo(user, password))
+		}
+		if t != nil {
+			own = append(own, nats.Secure(t))
+		}
 	}
-	return dial(&o, []nats.Option{nats.Name(name), nats.NoReconnect(), nats.Timeout(connectTimeout), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})})
+	return dial(&o, append(own, nats.Name(name), nats.NoReconnect(), nats.Timeout(connectTimeout), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})))
 }
 
 // credentials reads the files that a connection to NATSURL needs.
@@ -93,6 +104,12 @@ func (o *Options) credentials() ([]nats.Option, error) {
 			return nil, badConfig("creds: %w", err)
 		}
 		opts = append(opts, nats.UserCredentials(o.Creds))
+	}
+	if o.User != "" {
+		opts = append(opts, nats.UserInfo(o.User, o.Password))
+	}
+	if o.Token != "" {
+		opts = append(opts, nats.Token(o.Token))
 	}
 	t, err := o.TLS.Config()
 	if err != nil {

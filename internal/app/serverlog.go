@@ -24,6 +24,8 @@ type serverLog struct {
 	writeFailed *atomic.Bool
 	// first bounds the lines about such errors: nats-server repeats them.
 	first firstOnes
+	// clients bounds the lines about clients that are not let in.
+	clients firstOnes
 }
 
 // uncleanWarnings are parts of the warnings with which nats-server 2.15 reads a data
@@ -78,8 +80,18 @@ func (l *serverLog) Errorf(format string, v ...any) {
 			return // watch says once a minute what is the matter
 		}
 	}
+	if containsAny(text, clientErrors) {
+		if l.clients.allow(time.Now()) {
+			l.log.Warn().Msg(text)
+		}
+		return
+	}
 	l.log.Error().Msg(text)
 }
+
+// clientErrors are parts of what nats-server reports about a client that is not let in.
+// Whoever reaches the port can cause them, so they are bounded.
+var clientErrors = []string{"authentication error", "TLS handshake error", "Client parser ERROR", "authorization violation"}
 
 // firstOnes lets through the first lines of each interval.
 type firstOnes struct {

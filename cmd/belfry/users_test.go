@@ -1,0 +1,376 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// secretFile writes a file that only its owner can read.
+func secretFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// usersConfig has an administrator and two teams; passwords are the names with "-pw".
+func usersConfig(t *testing.T) string {
+	t.Helper()
+	hash, err := bcrypt.GenerateFromPassword([]byte("orders-pw"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writeConfig(t, fmt.Sprintf(`nats-users:
+  - {name: admin, password-file: %q, admin: true}
+  - {name: orders, password: %q, services: [orders]}
+  - {name: bills, password: bills-pw, services: [bills, taxes]}
+`, secretFile(t, "admin-pw"), hash))
+}
+
+// as connects a user; the URL is the server's.
+func as(t *testing.T, url, user string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, append(opts, nats.UserInfo(user, user+"-pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
+	if err != nil {
+		t.Fatalf("%s: %v", user, err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
+	t.Helper()
+	sub, err := nc.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// TestUsers: with users on the embedded server a stranger reaches nothing, a team its
+// own, an administrator everything; on loopback addresses without TLS, and on all
+// interfaces with TLS.
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ours")
+	cert, key := ca.leaf("server", x509.ExtKeyUsageServerAuth)
+	for _, tt := range []struct {
+		listen, host string
+		args         []string
+		opts         []nats.Option
+	}{
+		{"127.0.0.1:0", "127.0.0.1", nil, nil},
+		{"127.0.0.2:0", "127.0.0.2", nil, nil},
+		{"0.0.0.0:0", "127.0.0.1", []string{"--nats-tls-cert", cert, "--nats-tls-key", key}, []nats.Option{nats.RootCAs(ca.ca)}},
+	} {
+		t.Run(tt.listen, func(t *testing.T) {
+			t.Parallel()
+			config := usersConfig(t)
+			args := append([]string{"--config", config, "--nats-listen", tt.listen}, tt.args...)
+			n := serve(t, "", args...)
+			calm(t, n)
+			port := n.nats[strings.LastIndex(n.nats, ":")+1:]
+			url := "nats://" + tt.host + ":" + port
+
+			for name, opts := range map[string][]nats.Option{"nobody": nil, "a wrong password": {nats.UserInfo("admin", "x")}, "a token": {nats.Token("x")}, "the node's name": {nats.UserInfo("belfry-node", "")}} {
+				if nc, err := nats.Connect(url, append(opts, tt.opts...)...); !errors.Is(err, nats.ErrAuthorization) {
+					t.Errorf("%s: %v", name, err)
+					if nc != nil {
+						nc.Close()
+					}
+				}
+			}
+			if len(tt.args) > 0 {
+				if _, err := nats.Connect(url, nats.UserInfo("admin", "admin-pw")); err == nil {
+					t.Error("a client that does not know the CA is connected")
+				}
+			}
+			orders, bills, admin := as(t, url, "orders", tt.opts...), as(t, url, "bills", tt.opts...), as(t, url, "admin", tt.opts...)
+			teamsAreApart(t, orders, bills, admin)
+
+			// The commands, as the administrator and as a team.
+			env := []string{"BELFRY_NATS_URL=" + url}
+			if len(tt.args) > 0 {
+				env = append(env, "BELFRY_TLS_CA="+ca.ca)
+			}
+			admins := append(slices.Clone(env), "BELFRY_USER=admin", "BELFRY_PASSWORD=admin-pw")
+			teams := []string{"--user", "orders", "--password-file", secretFile(t, "orders-pw")}
+			for _, line := range []string{"add --in 1h --svc orders --id cli --source /s", "get cli --source /s", "reschedule cli --source /s --in 2h", "cancel cli --source /s"} {
+				if r := belfryEnv(t, env, "", append(strings.Fields(line), teams...)...); r.code != exitOK {
+					t.Errorf("orders: belfry %s: %+v", line, r)
+				}
+			}
+			for _, line := range []string{"status", "ls", "dead ls", "tail orders --since 1h -n 1", "get cli --source /s"} {
+				if r := belfryEnv(t, admins, "", strings.Fields(line)...); r.code != exitOK {
+					t.Errorf("admin: belfry %s: %+v", line, r)
+				}
+			}
+			inURL := append(slices.Clone(env[1:]), "NATS_URL="+strings.Replace(url, "//", "//admin:admin-pw@", 1))
+			if r := belfryEnv(t, inURL, "", "ls"); r.code != exitOK {
+				t.Errorf("credentials in the URL: %+v", r)
+			}
+			belfryEnv(t, env, "", "ls").oneLine(t, exitUnreachable, "Authorization Violation")
+			// The doctor has the node's settings.
+			listen := append([]string{"doctor"}, append(args, "--nats-listen", tt.host+":"+port, "--shards", "2")...)
+			var r result
+			await(t, func() bool {
+				r = belfryEnv(t, nil, "", listen...)
+				return r.code == exitOK
+			})
+			if !strings.Contains(r.out, "BELFRY") {
+				t.Errorf("doctor: %s", r.out)
+			}
+			for _, pw := range []string{"admin-pw", "orders-pw", "bills-pw"} {
+				if strings.Contains(n.log.text(), pw) {
+					t.Errorf("the log has a password: %s", n.log.text())
+				}
+			}
+			n.stop(t)
+		})
+	}
+}
+
+// teamsAreApart: orders reaches its own timers and events, and nothing else.
+func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
+	t.Helper()
+	add := func(nc *nats.Conn, id, svc string) {
+		t.Helper()
+		m, err := nc.Request(schemas.SubjectAPIPrefix+"add", fmt.Appendf(nil,
+			`{"specversion":"1.0","id":%q,"source":"/u","type":"t","timerafter":"1ms","timersvc":%q,"timercallback":"nats:callbacks.%s.x"}`, id, svc, svc), bound)
+		if err != nil || m.Header.Get("Nats-Service-Error-Code") != "" {
+			t.Fatalf("add: %v, %v", err, m)
+		}
+	}
+	called := subscribe(t, orders, "callbacks.orders.>")
+	mine, all := subscribe(t, orders, "timers.fired.orders"), subscribe(t, orders, ">")
+	theirs := subscribe(t, bills, "timers.fired.bills")
+	adminAll := subscribe(t, admin, "timers.fired.*")
+	add(bills, "b", "bills")
+	if _, err := theirs.NextMsg(bound); err != nil {
+		t.Fatalf("the event of bills: %v", err)
+	}
+	add(orders, "o", "orders")
+	if _, err := mine.NextMsg(bound); err != nil {
+		t.Fatalf("the event of orders: %v", err)
+	}
+	m, err := called.NextMsg(bound)
+	if err != nil {
+		t.Fatalf("the callback of orders: %v", err)
+	}
+	if err := m.Respond(nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := adminAll.NextMsg(bound); err != nil {
+			t.Fatalf("the administrator: %v", err)
+		}
+	}
+	for {
+		m, err := all.NextMsg(10 * time.Millisecond)
+		if err != nil {
+			break // all that came before the event of orders has been read
+		}
+		if strings.Contains(m.Subject, "bills") {
+			t.Errorf("orders received %s", m.Subject)
+		}
+	}
+	for _, subject := range []string{
+		"$JS.API.STREAM.PURGE.TIMERS_FIRED", "$JS.API.STREAM.DELETE.TIMERS_FIRED", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.MSG.GET.TIMERS_FIRED", "$JS.API.DIRECT.GET.KV_clock",
+		"JS.BELFRY.API.STREAM.PURGE.TIMERS_FIRED", "JS.BELFRY.API.CONSUMER.MSG.NEXT.TIMERS_FIRED.bills",
+		"$KV.clock.clock.0", "$KV.timers_0.timer.x", "timers.fired.bills", "timers.dead.bills", "timers.retry.orders",
+		schemas.SubjectAPIPrefix + "list", schemas.SubjectAPIPrefix + "dead.list", schemas.SubjectAPIPrefix + "dead.replay", "$SYS.REQ.SERVER.PING.JSZ", "$SRV.INFO.timers", "callbacks.bills.x", "timers.work.bills",
+	} {
+		all.Unsubscribe() //nolint:errcheck // fails only with the connection
+		m, err := orders.Request(subject, []byte(`{}`), bound)
+		if errors.Is(err, nats.ErrNoResponders) || err == nil && strings.Contains(string(m.Data), "not enabled for account") {
+			continue
+		}
+		t.Errorf("orders asked %s: %v, %v", subject, err, m)
+	}
+	info, err := admin.Request("$JS.API.STREAM.INFO.TIMERS_FIRED", nil, bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r struct{ State struct{ Messages int } }
+	if err := json.Unmarshal(info.Data, &r); err != nil || r.State.Messages != 2 {
+		t.Errorf("TIMERS_FIRED: %v, %s", err, info.Data)
+	}
+}
+
+// TestUsersComeAndGo: timers stay when users are configured for the first time, and when
+// they are removed, although NATS keeps each account's streams apart.
+func TestUsersComeAndGo(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	ok[added](t, n, "add", "--in", "1h", "--id", "kept", "--source", "/s")
+	n.stop(t)
+	for range 2 {
+		n = serve(t, n.data, "--nats-user", "admin", "--nats-password-file", secretFile(t, "admin-pw"))
+		n.client(t, "ls").oneLine(t, exitUnreachable, "Authorization Violation")
+		n.nats = strings.Replace(n.nats, "//", "//admin:admin-pw@", 1)
+		if got := ok[schemas.TimerInfo](t, n, "get", "kept", "--source", "/s"); got[0].State != schemas.StatePending {
+			t.Errorf("with users: %+v", got)
+		}
+		n.stop(t)
+		n = serve(t, n.data)
+		if got := ok[schemas.TimerInfo](t, n, "get", "kept", "--source", "/s"); got[0].State != schemas.StatePending {
+			t.Errorf("without users: %+v", got)
+		}
+		n.stop(t)
+	}
+	if err := os.MkdirAll(filepath.Join(n.data, "jetstream", "BELFRY", "streams", "X"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	belfryRun(t, "serve", "--data", n.data, "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "$G", "BELFRY")
+}
+
+// TestBeyondLoopback: nothing listens where others can reach it without authentication,
+// unless the user insists, and then the log warns.
+func TestBeyondLoopback(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ours")
+	cert, key := ca.leaf("server", x509.ExtKeyUsageServerAuth)
+	withTLS := []string{"--nats-tls-cert", cert, "--nats-tls-key", key}
+	user := []string{"--nats-user", "admin", "--nats-password-file", secretFile(t, "admin-pw")}
+	join := func(parts ...[]string) (all []string) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--nats-listen", "0.0.0.0:0"}, "nats-users"},
+		{[]string{"--nats-listen", ":0"}, "nats-users"},
+		{[]string{"--nats-listen", "[::]:0"}, "nats-users"},
+		{[]string{"--nats-listen", "192.0.2.1:4222"}, "nats-users"},
+		{[]string{"--nats-listen", "belfry.example:4222"}, "--insecure"},
+		{join([]string{"--nats-listen", "0.0.0.0:0"}, withTLS), "nats-users"},
+		{join([]string{"--nats-listen", "0.0.0.0:0"}, user), "nats-tls-cert"},
+		{[]string{"--http", "0.0.0.0:0"}, "http-token-file"},
+		{[]string{"--http", ":0"}, "--insecure"},
+		{[]string{"--nats-tls-cert", cert}, "belong together"},
+		{[]string{"--nats-tls-ca", ca.ca}, "nats-tls-cert"},
+		{[]string{"--nats-user", "admin"}, "BELFRY_NATS_PASSWORD"},
+		{[]string{"--nats-user", "admin", "--nats-password-file", "/does/not/exist"}, "no such file"},
+		{[]string{"--nats-password-file", "/x"}, "needs nats-user"},
+		{join([]string{"--nats-tls-cert", key, "--nats-tls-key", cert}), "nats-tls-cert"},
+		{[]string{"--http-tls-cert", cert}, "belong together"},
+		{[]string{"--http-token-file", "/does/not/exist"}, "no such file"},
+	} {
+		args := join([]string{"serve", "--data", filepath.Join(t.TempDir(), "d"), "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}, tt.args)
+		belfryRun(t, args...).oneLine(t, exitUsage, tt.want)
+	}
+	for name, text := range map[string]string{
+		"not a list":         "nats-users: {admin: true}",
+		"not a group":        "nats-users: [hunter2]",
+		"no password":        "nats-users: [{name: a, admin: true}]",
+		"two passwords":      "nats-users: [{name: a, admin: true, password: hunter2, password-env: HOME}]",
+		"an empty variable":  "nats-users: [{name: a, admin: true, password-env: NONE}]",
+		"neither":            "nats-users: [{name: a, password: hunter2}]",
+		"both":               "nats-users: [{name: a, password: hunter2, admin: true, services: [x]}]",
+		"unknown key":        "nats-users: [{name: a, password: hunter2, admin: true, role: x}]",
+		"same name":          "nats-users: [{name: a, password: hunter2, admin: true}, {name: a, password: hunter2, admin: true}]",
+		"the node's name":    "nats-users: [{name: belfry-node, password: hunter2, admin: true}]",
+		"a space":            "nats-users: [{name: a b, password: hunter2, admin: true}]",
+		"a wildcard":         "nats-users: [{name: a, password: hunter2, services: ['>']}]",
+		"overlapping teams":  "nats-users: [{name: a, password: hunter2, services: [x]}, {name: b, password: hunter2, services: [x, y]}]",
+		"a hidden password":  "nats-users: [{name: a, password: (hidden), admin: true}]",
+		"admin not a bool":   "nats-users: [{name: a, password: hunter2, admin: 7}]",
+		"another's settings": "nats-url: nats://127.0.0.1:1\nnats-users: [{name: a, password: hunter2, admin: true}]",
+	} {
+		r := belfryRun(t, "config", "check", "--config", writeConfig(t, text))
+		r.oneLine(t, exitUsage, "nats-users")
+		if strings.Contains(r.err, "hunter2") {
+			t.Errorf("%s: the error has the password: %s", name, r.err)
+		}
+	}
+	n := serve(t, "", "--nats-listen", "0.0.0.0:0", "--http", "0.0.0.0:0", "--insecure")
+	if strings.Count(n.log.text(), "INSECURE") != 2 {
+		t.Errorf("--insecure is not warned about: %s", n.log.text())
+	}
+	n.stop(t)
+	printed := belfryRun(t, "config", "print", "--config", usersConfig(t))
+	if printed.code != exitOK || !strings.Contains(printed.out, "name: orders") || strings.Contains(printed.out, "-pw") || strings.Contains(printed.out, "$2a$") {
+		t.Errorf("config print: %+v", printed)
+	}
+}
+
+// TestHTTPToken: without the token there is the status alone, also for a probe that has
+// none; with TLS the same over HTTPS.
+func TestHTTPToken(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ours")
+	cert, key := ca.leaf("server", x509.ExtKeyUsageServerAuth)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	for scheme, args := range map[string][]string{"http": nil, "https": {"--http-tls-cert", cert, "--http-tls-key", key}} {
+		n := serve(t, "", append([]string{"--http", "0.0.0.0:0", "--http-token-file", secretFile(t, "tok-1234")}, args...)...)
+		if warned := strings.Contains(n.log.text(), "in the clear"); warned != (scheme == "http") {
+			t.Errorf("%s: warned about TLS: %v", scheme, warned)
+		}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}}}
+		url := scheme + "://127.0.0.1" + n.http[strings.LastIndex(n.http, ":"):]
+		get := func(path, token string) (int, string) {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if token != "" {
+				req.Header.Set("Authorization", "Bearer "+token)
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.StatusCode, string(b)
+		}
+		for _, token := range []string{"", "wrong", "tok-12345"} {
+			if code, _ := get("/healthz", token); code != http.StatusOK {
+				t.Errorf("healthz: %d", code)
+			}
+			if code, body := get("/metrics", token); code != http.StatusUnauthorized || strings.Contains(body, "belfry_") {
+				t.Errorf("metrics: %d %s", code, body)
+			}
+			if code, body := get("/readyz", token); code != http.StatusOK || body != "{\"ready\":true}\n" {
+				t.Errorf("readyz: %d %q", code, body)
+			}
+		}
+		if code, body := get("/metrics", "tok-1234"); code != http.StatusOK || !strings.Contains(body, "belfry_ready 1") {
+			t.Errorf("metrics with the token: %d", code)
+		}
+		if code, body := get("/readyz", "tok-1234"); code != http.StatusOK || !strings.Contains(body, `"checks"`) {
+			t.Errorf("readyz with the token: %d %s", code, body)
+		}
+		n.stop(t)
+	}
+}
