@@ -354,7 +354,7 @@ func TestAsyncAPINamesEverySubject(t *testing.T) {
 	for _, c := range api.Channels {
 		have[c.Address] = true
 	}
-	want := []string{schemas.SubjectAdd, schemas.SubjectRejected, schemas.SubjectFiredPrefix + "{service}", schemas.SubjectRetryPrefix + "{service}", schemas.SubjectDeadPrefix + "{service}"}
+	want := []string{schemas.SubjectAdd, schemas.SubjectRejected, schemas.SubjectFiredPrefix + "{service}", schemas.SubjectRetryPrefix + "{service}", schemas.SubjectDeadPrefix + "{service}", schemas.SubjectWork("{service}")}
 	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list"} {
 		want = append(want, schemas.SubjectAPIPrefix+verb)
 	}
