@@ -60,7 +60,7 @@ func (c *cli) doctor(ctx context.Context, o app.Options, nodesDecide bool, sysUR
 		return err
 	}
 	defer nc.Close()
-	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, NodesDecide: nodesDecide, Timeout: o.Timeout}
+	d := doctor.Options{Conn: nc, Store: o.StoreConfig(), Safe: o.Profile == app.ProfileSafe, NodesDecide: nodesDecide, Loopback: o.NATSURL == "" && app.OnLoopback(o.NATSListen), Timeout: o.Timeout}
 	if sysURL != "" || sysCreds != "" {
 		if d.Sys, err = dialSystem(o, sysURL, sysCreds); err != nil {
 			return err

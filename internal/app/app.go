@@ -180,6 +180,7 @@ func (a *App) start(ctx context.Context) error {
 		return openError(err)
 	}
 	warn()
+	a.warnShared(ctx)
 	a.onStop("store", 0, func(context.Context) error {
 		a.store.Close()
 		return nil

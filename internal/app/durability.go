@@ -52,6 +52,26 @@ func (a *App) checkDurability(ctx context.Context) (warn func(), err error) {
 	}, nil
 }
 
+// warnShared logs what it means that Belfry's account is also that of its users. The
+// embedded server has rules of its own for who may connect.
+func (a *App) warnShared(ctx context.Context) {
+	if a.o.embedded() {
+		return
+	}
+	// On a connection of its own, as looseServers.
+	nc, err := Dial(a.o, "belfry "+a.node+" (start)")
+	if err != nil {
+		return // the node's own connection says more
+	}
+	defer nc.Close()
+	b, err := doctor.ReadBoundary(ctx, nc, nil)
+	if err != nil || !b.Shared {
+		return
+	}
+	a.o.Log.Warn().Str("account", b.Account).Str("do", doctor.SecurityModel).
+		Msg("Belfry shares its NATS account with its users: everybody with access to the account can change every timer, whatever their permissions")
+}
+
 // looseServers are those that sync later than they acknowledge, in words. It asks
 // on a connection of its own, since a user that may not ask is told so in a way
 // that would look like a fault of the node.

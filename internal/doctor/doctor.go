@@ -44,6 +44,8 @@ type Options struct {
 	Conn *nats.Conn // of the account that Belfry uses; required
 	// Sys is a connection of the system account, nil for none.
 	Sys *nats.Conn
+	// Loopback: Conn is to an embedded server that listens on loopback addresses alone.
+	Loopback bool
 	// Store is the configuration of the nodes.
 	Store store.Config
 	// Safe: the nodes promise that acknowledged writes survive power loss.
@@ -101,6 +103,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		return e.findings, ctx.Err()
 	}
 	e.permissions(ctx)
+	e.boundary(ctx)
 	if e.readStore(ctx) {
 		e.clock(ctx)
 		e.streamSettings()
@@ -142,7 +145,7 @@ func (e *examination) jetStream(ctx context.Context) bool {
 		e.found("jetstream", Error, "start nats-server with -js, or with a jetstream block in its config", "JetStream is not enabled on the server")
 		return false
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		e.found("jetstream", Error, "give the account JetStream limits (accounts { NAME { jetstream: enabled } }, or in its JWT)", "JetStream is not enabled for this account")
+		e.found("jetstream", Error, "connect as a user of Belfry's account. If this is to be Belfry's account, enable JetStream for it (accounts { NAME { jetstream: enabled } }, or in its JWT); do not enable it in an account of users", "JetStream is not enabled for this account")
 		return false
 	case err != nil:
 		e.found("jetstream", Error, "wait until the servers have elected a leader, and look at their logs; a user that may not publish to $JS.API.INFO gets no answer either", "JetStream does not answer: %v", err)
@@ -179,7 +182,7 @@ func (e *examination) limits(info *jetstream.AccountInfo) {
 
 const (
 	// baseStreams are those besides the shards'.
-	baseStreams = 6
+	baseStreams = 7
 	// fewConsumers is what some services and nodes need already.
 	fewConsumers = 64
 )
@@ -257,9 +260,9 @@ func (e *examination) streamSettings() {
 	for _, d := range diffs {
 		switch {
 		case d.Missing:
-			e.found("streams", Error, "restart a node: it makes what is missing. What was in the stream is gone", "stream %s is missing", d.Stream)
+			e.found("streams", Error, "restore a backup if there is one (docs/operations.md says how): what was in the stream is gone. A node makes the stream again, empty, when it starts", "stream %s is missing", d.Stream)
 		case d.Fatal:
-			e.found("streams", Error, "use another account, or remove the stream", "stream %s has %s %v; Belfry needs %v", d.Stream, d.Setting, d.Have, d.Want)
+			e.found("streams", Error, "give Belfry another account, where it makes its streams itself. Removing this one loses what is in it, so do that only if nothing of Belfry's is in it", "stream %s has %s %v; Belfry needs %v", d.Stream, d.Setting, d.Have, d.Want)
 		default:
 			e.found("streams", Warning, "restart the nodes with these settings: they change the stream", "stream %s has %s %v; the settings say %v", d.Stream, d.Setting, d.Have, d.Want)
 		}

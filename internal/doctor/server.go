@@ -163,7 +163,7 @@ func (e *examination) sync() {
 // needed is what a node publishes and subscribes to.
 var (
 	neededPublish = []string{
-		"timers.>", "$KV.clock.>", "$KV.services.>", "$KV.timers_0.>", "$JS.API.INFO", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.API.DIRECT.GET.>",
+		"timers.>", "_INBOX.>", "_R_.>", "$KV.clock.>", "$KV.services.>", "$KV.timers_0.>", "$JS.API.INFO", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.API.DIRECT.GET.>",
 		"$JS.ACK.TIMERS_ADD.>", "$JS.ACK.TIMERS_FIRED.>", "$JS.ACK.TIMERS_RETRY.>",
 	}
 	neededSubscribe = []string{"_INBOX.>", "timers.api.>", "$SRV.>"}
@@ -191,7 +191,7 @@ func (e *examination) permissions(ctx context.Context) {
 	}
 	missing := append(refused("publish to", p.Publish, neededPublish), refused("subscribe to", p.Subscribe, neededSubscribe)...)
 	if len(missing) > 0 {
-		e.found("permissions", Error, "grant it; nats.conf shows the rights of a node. (A user that only asks, such as admin there, needs less)", "user %q may not %s", r.Data.UserID, strings.Join(missing, ", "))
+		e.found("permissions", Error, "grant it if this is the user of a node; nats.conf shows a node's rights. A user that only looks needs less", "user %q may not %s", r.Data.UserID, strings.Join(missing, ", "))
 		return
 	}
 	e.found("permissions", OK, "", "user %q may do what a node needs", r.Data.UserID)

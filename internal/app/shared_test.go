@@ -1,0 +1,42 @@
+package app
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+)
+
+// TestSharedAccountIsLogged: a node on a server without accounts says what that means;
+// one with an account of its own, and one on its embedded server, do not.
+func TestSharedAccountIsLogged(t *testing.T) {
+	t.Parallel()
+	production := natstest.RunProduction(t, "../../nats.conf", nil)
+	plain := natstest.Run(t)
+	for name, tt := range map[string]struct {
+		change func(*Options)
+		warns  bool
+	}{
+		"no accounts": {func(o *Options) { o.Data, o.NATSURL = "", plain.URL() }, true},
+		"nats.conf":   {func(o *Options) { o.Data, o.NATSURL, o.TLS.CA = "", production.URLOf("belfry"), production.CA }, false},
+		"embedded":    {func(*Options) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			o := options(t)
+			o.Log = zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel)
+			tt.change(&o)
+			stop(t, start(t, o))
+			if got := strings.Contains(log.String(), "shares its NATS account"); got != tt.warns {
+				t.Errorf("warned %v, want %v: %s", got, tt.warns, log.String())
+			}
+			if tt.warns && !strings.Contains(log.String(), "Security model") {
+				t.Errorf("the warning does not say what to do: %s", log.String())
+			}
+		})
+	}
+}

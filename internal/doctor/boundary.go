@@ -1,0 +1,133 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Boundary says who shares Belfry's account. NATS checks no permission on a reply
+// subject, so whoever has a user in that account can change every timer.
+type Boundary struct {
+	// Account is Belfry's; empty if the server does not say.
+	Account string
+	// Shared: the account is the server's global one, or exports nothing to users, so
+	// everybody who adds timers has a user in it.
+	Shared bool
+	// Known: Shared is known. Whether an account exports timers.add is told to the system
+	// account, and to an account that imports $SYS.REQ.ACCOUNT.<its name>.INFO.
+	Known bool
+	// Users are those that are connected to the account now, sorted; nil if the server
+	// does not say.
+	Users []string
+}
+
+// Subjects of requests about accounts.
+const (
+	accountInfoSubject = "$SYS.REQ.ACCOUNT.%s.INFO"
+	connectionsSubject = "$SYS.REQ.ACCOUNT.PING.CONNZ"
+	// maxUsers bounds how many users of the account are named.
+	maxUsers = 8
+)
+
+// SecurityModel is where the account layout is described.
+const SecurityModel = "give Belfry an account of its own and each team of users another, with service imports, as nats.conf does; docs/operations.md, \"Security model\", says why"
+
+// ReadBoundary asks the server about the account of nc; sys is a connection of the system
+// account, or nil. What the server does not say is left empty: that is no error.
+func ReadBoundary(ctx context.Context, nc, sys *nats.Conn) (Boundary, error) {
+	var b Boundary
+	var user struct {
+		Data *server.UserInfo `json:"data"`
+	}
+	if err := askServer(ctx, nc, userInfoSubject, nil, &user); err != nil || user.Data == nil {
+		return b, ctx.Err()
+	}
+	b.Account = user.Data.Account
+	if b.Account == server.DEFAULT_GLOBAL_ACCOUNT {
+		b.Shared, b.Known = true, true
+	} else {
+		if sys == nil {
+			sys = nc
+		}
+		var info struct {
+			Data *server.AccountInfo `json:"data"`
+		}
+		if err := askServer(ctx, sys, fmt.Sprintf(accountInfoSubject, b.Account), nil, &info); err == nil && info.Data != nil {
+			b.Known = true
+			b.Shared = !slices.ContainsFunc(info.Data.Exports, func(e server.ExtExport) bool {
+				return e.Type == jwt.Service && server.SubjectMatchesFilter(schemas.SubjectAdd, string(e.Subject))
+			})
+		}
+	}
+	var conns struct {
+		Data *server.Connz `json:"data"`
+	}
+	if err := askServer(ctx, nc, connectionsSubject, []byte(`{"auth":true}`), &conns); err == nil && conns.Data != nil {
+		users := map[string]bool{}
+		for _, c := range conns.Data.Conns {
+			if c.AuthorizedUser != "" {
+				users[c.AuthorizedUser] = true
+			}
+		}
+		b.Users = slices.Sorted(maps.Keys(users))
+	}
+	return b, ctx.Err()
+}
+
+// askServer makes a request of the server and reads the answer. It is an error if nobody
+// answers within askBound, as for a user that may not ask.
+func askServer(ctx context.Context, nc *nats.Conn, subject string, request []byte, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	m, err := nc.RequestWithContext(ctx, subject, request)
+	if err != nil {
+		return fmt.Errorf("doctor: ask %s: %w", subject, err)
+	}
+	if err := json.Unmarshal(m.Data, answer); err != nil {
+		return fmt.Errorf("doctor: the answer of %s cannot be read: %w", subject, err)
+	}
+	return nil
+}
+
+// boundary checks that users are in accounts of their own.
+func (e *examination) boundary(ctx context.Context) {
+	b, err := ReadBoundary(ctx, e.o.Conn, e.o.Sys)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		e.found("accounts", Unknown, "", "%v", err)
+		return
+	}
+	connected := ""
+	if n := len(b.Users); n > 0 {
+		users := strings.Join(b.Users[:min(n, maxUsers)], ", ")
+		if n > maxUsers {
+			users += fmt.Sprintf(" and %d others", n-maxUsers)
+		}
+		connected = "; connected to it through this server: " + users
+	}
+	const all = "everybody with access to it can change every timer, whatever their permissions"
+	switch {
+	case b.Account == "":
+		e.found("accounts", Unknown, "let the user publish to "+userInfoSubject, "the server does not tell which account this is")
+	case b.Shared && e.o.Loopback:
+		e.found("accounts", OK, "", "Belfry and its users share one account on an embedded server that listens on this machine alone: every program here can change every timer")
+	case b.Shared && b.Account == server.DEFAULT_GLOBAL_ACCOUNT:
+		e.found("accounts", Warning, SecurityModel, "the server has no accounts: Belfry and its users share one, and %s%s", all, connected)
+	case b.Shared:
+		e.found("accounts", Warning, SecurityModel, "account %s exports no %s, so users of Belfry have users in it, and %s%s", b.Account, schemas.SubjectAdd, all, connected)
+	case !b.Known:
+		e.found("accounts", Unknown, "give --sys-creds or --sys-url, or let account "+b.Account+" import "+fmt.Sprintf(accountInfoSubject, b.Account)+" from the system account, as nats.conf does", "whether users are in accounts of their own is not told to this user; in account %s %s%s", b.Account, all, connected)
+	default:
+		e.found("accounts", OK, "", "users come in through the exports of account %s%s", b.Account, connected)
+	}
+}
