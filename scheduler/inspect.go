@@ -101,7 +101,7 @@ func (r *reign) audit(in store.Inspection) {
 func (r *reign) tellDamage(d store.ShardDamage) {
 	found := damage{records: d.Count()}
 	lost := uint64(0)
-	if d.Loss != nil {
+	if d.Loss != nil && !d.Loss.Noted {
 		lost = d.Loss.Messages
 		found.loss = fmt.Sprintf("%s; timers without a record: %d", d.Loss.Evidence, len(d.Loss.Timers)+d.Loss.TimersMore)
 	}

@@ -49,6 +49,8 @@ type ShardLoss struct {
 	Expected int64 `json:"expected"`
 	// Reindexed is how many waiting timers had lost their index entry, and have one.
 	Reindexed int `json:"reindexed"`
+	// Noted says that an operator has taken note of it.
+	Noted bool `json:"noted,omitempty"`
 }
 
 // ShardDamage is what the owner of a shard knows of damage to it.
@@ -75,7 +77,7 @@ func (d *ShardDamage) Problems() []string {
 	if newer > 0 {
 		out = append(out, fmt.Sprintf("shard %d has %d records of a newer version of Belfry, which need newer nodes to fire", d.Shard, newer))
 	}
-	if l := d.Loss; l != nil {
+	if l := d.Loss; l != nil && !l.Noted {
 		text := fmt.Sprintf("shard %d has lost messages: %s; %d timers wait of %d that its owner had counted", d.Shard, l.Evidence, l.Waiting, l.Expected)
 		if n := len(l.Timers) + l.TimersMore; n > 0 {
 			text += fmt.Sprintf("; the index names %d timers without a record (belfry repair lists them)", n)
@@ -499,7 +501,7 @@ func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
 	var out []ShardDamage
 	for _, m := range a.msgs {
 		var d ShardDamage
-		if isMarker(m) || json.Unmarshal(m.Data, &d) != nil || d.Count() == 0 && d.Loss == nil {
+		if isMarker(m) || json.Unmarshal(m.Data, &d) != nil || len(d.Problems()) == 0 {
 			continue
 		}
 		out = append(out, d)

@@ -87,6 +87,11 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 			return err
 		}
 		for _, m := range msgs {
+			if m.Header.Get(jetstream.ExpectedLastSubjSeqHeader) == "" && !isMarker(m) {
+				// Not a write of Belfry's: the revision before it is what the record can be
+				// repaired from.
+				continue
+			}
 			if older, ok := newest[m.Subject]; ok && !s.removeLater(stream, older) {
 				return nil
 			}

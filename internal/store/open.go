@@ -253,7 +253,6 @@ func (s *Store) create(ctx context.Context) error {
 	if err := s.fitDefaults(ctx); err != nil {
 		return err
 	}
-	s.rooms, s.subjects = make([]room, s.geo.Shards), make([]shardSubjects, s.geo.Shards)
 	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
 	for n := range s.geo.Shards {
 		configs = append(configs, s.shardConfig(n))
@@ -266,11 +265,9 @@ func (s *Store) create(ctx context.Context) error {
 	if err := s.startDeadCount(ctx); err != nil {
 		return err
 	}
+	s.setSubjects()
 	for n := range s.geo.Shards {
-		p := "$KV." + schemas.BucketTimers(n) + "."
-		sh := &s.subjects[n]
-		sh.stream, sh.timer, sh.slot, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"meta"
-		if err := s.createOnce(ctx, sh.stream, p+"meta", []byte("belfry")); err != nil {
+		if err := s.createOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err
 		}
 		if err := s.createClock(ctx, n); err != nil {
@@ -278,6 +275,16 @@ func (s *Store) create(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// setSubjects names the keys of every shard.
+func (s *Store) setSubjects() {
+	s.rooms, s.subjects = make([]room, s.geo.Shards), make([]shardSubjects, s.geo.Shards)
+	for n := range s.geo.Shards {
+		p := "$KV." + schemas.BucketTimers(n) + "."
+		sh := &s.subjects[n]
+		sh.stream, sh.timer, sh.slot, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"meta"
+	}
 }
 
 // createOnce creates a key unless it exists. It is repeated if nobody answers.

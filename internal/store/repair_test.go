@@ -1,0 +1,123 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestRepair: each kind of damage is shown without a change, repaired with apply,
+// and gone after that.
+func TestRepair(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	g := s.Geometry()
+	ids := storetest.IDsOf(g, 0, 5)
+	due := storetest.NowMs(t, s) + 3_600_000
+	var writes []store.Write
+	for _, id := range ids {
+		writes = append(writes, store.Write{ID: id, Record: storetest.Pending(due)})
+	}
+	storetest.CreateAll(t, s, writes)
+	js := s.JetStream()
+	bucket, err := js.Stream(t.Context(), "KV_timers_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(i int) string { return "$KV.timers_0.timer." + ids[i].String() }
+	remove := func(subject string) {
+		t.Helper()
+		if err := bucket.Purge(t.Context(), jetstream.WithPurgeSubject(subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overwrite := func(i int) {
+		storetest.Overwrite(t, s, "KV_timers_0", "timer."+ids[i].String(), []byte(storetest.PubAck))
+	}
+	// A start removes revisions that a later one has replaced, and not this one.
+	overwrite(0)
+	open(t, nc)
+	// 0 has its previous revision, 1 its event, 2 nothing, 3 has lost its index entry.
+	hdr := nats.Header{schemas.HeaderClaim: []string{schemas.Claim{Timer: ids[1], Run: 1, MaxAttempt: 3, AddedMs: due - 1000, FiredMs: due, Epoch: 1}.String()}}
+	body := fmt.Appendf(nil, `{"specversion":"1.0","id":"1","source":"/test","type":"t","timersvc":"orders","timerat":%q,"timerscheduled":%q,"timerfired":%q,"timerrun":1,"timerattempt":1}`,
+		schemas.FormatTime(due), schemas.FormatTime(due), schemas.FormatTime(due))
+	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("orders"), Header: hdr, Data: body, MsgID: ids[1].MsgID(1)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{1, 2} {
+		remove(key(i))
+		overwrite(i)
+	}
+	remove("$KV.timers_0.slot.>")
+	for _, id := range []schemas.TimerID{ids[0], ids[4]} {
+		if err := s.PutIndex(t.Context(), id, g.Tick(due)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.Overwrite(t, s, "KV_clock", "clock.1", []byte("x"))
+	storetest.Overwrite(t, s, "KV_clock", "clock.stranger", []byte("x"))
+	storetest.Overwrite(t, s, "KV_clock", "meta", []byte("x"))
+
+	run := func(apply bool) (found []string) {
+		t.Helper()
+		look, err := store.Look(nc, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer look.Close()
+		if err := look.Repair(t.Context(), apply, func(f store.RepairFinding) error {
+			t.Logf("apply %v: %s %s: %s -> %s (%v %s)", apply, f.Kind, f.Key, f.Problem, f.Repair, f.Applied, f.Error)
+			if f.Applied != apply {
+				t.Errorf("%s %s: applied %v: %s", f.Kind, f.Key, f.Applied, f.Error)
+			}
+			found = append(found, f.Kind+" "+f.Key[strings.LastIndexByte(f.Key, '.')+1:])
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(found)
+		return found
+	}
+	want := []string{"clock 1", "index " + ids[3].String(), "key stranger", "layout meta", "record " + ids[0].String(), "record " + ids[1].String(), "record " + ids[2].String()}
+	slices.Sort(want)
+	for _, apply := range []bool{false, false, true} {
+		if got := run(apply); !slices.Equal(got, want) {
+			t.Fatalf("apply %v: found %v; want %v", apply, got, want)
+		}
+	}
+	if got := run(false); len(got) > 0 {
+		t.Fatalf("after it was repaired: %v", got)
+	}
+	if r, err := s.Get(t.Context(), ids[0]); err != nil || r.Record.State != schemas.StatePending || r.Record.DueMs != due {
+		t.Errorf("from the previous revision: %+v, %v", r.Record, err)
+	}
+	if r, err := s.Get(t.Context(), ids[1]); err != nil || r.Record.State != schemas.StateSuccess || r.Record.EventID != "1" {
+		t.Errorf("from the event: %+v, %v", r.Record, err)
+	}
+	if _, err := s.Get(t.Context(), ids[2]); !errors.Is(err, schemas.ErrNotFound) {
+		t.Errorf("of which nothing is left: %v", err)
+	}
+	stream, err := js.Stream(t.Context(), schemas.StreamRejected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.GetLastMsgForSubject(t.Context(), schemas.SubjectRejected); err != nil || string(m.Data) != storetest.PubAck || m.Header.Get(schemas.HeaderErrorCode) != "damaged" {
+		t.Errorf("its bytes: %+v, %v", m, err)
+	}
+	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
+	if err != nil || len(load.Timers) != 3 {
+		t.Errorf("the index names %d timers, %v", len(load.Timers), err)
+	}
+	open(t, nc) // the layout can be read
+}
