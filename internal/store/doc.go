@@ -10,6 +10,8 @@
 //	TIMERS_DEAD    timers.dead.*                  limits, max age, discard old, dedup window
 //	TIMERS_REJECTED timers.rejected               limits, max age, discard old, dedup window
 //	KV clock       clock.<shard>  node.<node>  meta  count.dead
+//	               copy.<shard>  copy.meta       earlier states of clocks, and of meta (clock.go)
+//	               damage.<shard>                what the owner knows of damage (damage.go)
 //	KV services    <svc>
 //	KV timers_<n>  timer.<timerid>              the record (schemas.Record), the one authority
 //	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot
