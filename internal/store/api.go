@@ -32,8 +32,22 @@ type Write struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
-	// TTL is after how long the record expires; 0 is never. At least a second.
+	// TTL is after how long the record expires: more than 0 for a final record,
+	// which would stay without one, and 0 for any other, which must not expire while
+	// work is left. See Check.
 	TTL time.Duration
+}
+
+// Check reports a TTL that does not fit the record's state, which is a defect of
+// the caller: a pending timer with a TTL would be lost.
+func (w *Write) Check() error {
+	switch final := w.Record.State.Final(); {
+	case !final && w.TTL != 0:
+		return schemas.Errorf(schemas.CodeBadRequest, "write of timer %s refused: a record that is %s must not expire (TTL %s)", w.ID, w.Record.State, w.TTL)
+	case final && w.TTL <= 0:
+		return schemas.Errorf(schemas.CodeBadRequest, "write of timer %s refused: a record that is %s needs a TTL", w.ID, w.Record.State)
+	}
+	return nil
 }
 
 // Clock is the value of clock.<shard>: the whole recovery state of a shard.

@@ -128,6 +128,10 @@ func isMarker(m *jetstream.RawStreamMsg) bool {
 // send writes a record and sees to it that the revision it replaces is removed;
 // see supersede.go.
 func (s *Store) send(w Write, done func(ack, error)) {
+	if err := w.Check(); err != nil {
+		done(ack{}, err)
+		return
+	}
 	subject, stream := s.timerSubject(w.ID)
 	m := s.message(&w)
 	defer m.recycle()

@@ -51,6 +51,9 @@ func (m *message) named() []schemas.TimerID {
 func (c *Client) record(w store.Write, rev *uint64) func(uint64) error {
 	rec := copyOf(w.Record)
 	return func(uint64) (err error) {
+		if err := w.Check(); err != nil {
+			return err
+		}
 		if err := c.s.refusesRecord(rec); err != nil {
 			return err
 		}

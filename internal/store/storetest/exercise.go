@@ -26,6 +26,8 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"Race":            race,
 		"UpdateAsync":     updateAsync,
 		"Expiry":          expiry,
+		"OnlyFinalExpire": onlyFinalExpire,
+		"LargeAnswers":    largeAnswers,
 		"Index":           index,
 		"Revolutions":     revolutions,
 		"LargeTick":       func(t *testing.T, s Store) { largeTick(t, s, 3500) },
@@ -202,6 +204,109 @@ func expiry(t *testing.T, s Store) {
 	CreateAll(t, s, []store.Write{w})
 }
 
+// onlyFinalExpire: a write that gives a TTL to a record with work left, or none to a
+// final one, is refused and changes nothing.
+func onlyFinalExpire(t *testing.T, s Store) {
+	due := NowMs(t, s) + 3_600_000
+	r := Pending(due)
+	rev := CreateAll(t, s, []store.Write{{ID: ID(1), Record: r}})[0]
+	retrying, cancelled, paused := *Delivered(*r), *r, *r
+	retrying.State = schemas.StateRetrying
+	cancelled.State, cancelled.Queued, cancelled.Body = schemas.StateCancelled, false, schemas.Body{}
+	paused.State = schemas.StatePaused
+	moved := *r
+	moved.DueMs, moved.Moves = due+1000, 1
+	for _, c := range []struct {
+		rec *schemas.Record
+		ttl time.Duration
+	}{{&moved, time.Hour}, {Delivered(*r), time.Hour}, {&retrying, time.Hour}, {&paused, time.Hour}, {Success(*r), 0}, {&cancelled, 0}} {
+		if _, err := s.Update(t.Context(), store.Write{ID: ID(1), Rev: rev, Record: c.rec, TTL: c.ttl}); schemas.CodeOf(err) != schemas.CodeBadRequest {
+			t.Errorf("update to %s with TTL %s: %v; want it refused", c.rec.State, c.ttl, err)
+		}
+	}
+	if err := s.Create(t.Context(), []store.Write{{ID: ID(2), Record: r, TTL: time.Hour}})[0].Err; schemas.CodeOf(err) != schemas.CodeBadRequest {
+		t.Errorf("create with a TTL: %v; want it refused", err)
+	}
+	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.Rev != rev {
+		t.Errorf("a refused write changed the record: %+v", got)
+	}
+}
+
+// largeAnswers has more bytes in a shard, and in one tick of it, than one answer of
+// the server may have: nothing is left out where an answer ends.
+func largeAnswers(t *testing.T, s Store) {
+	const n, size = 40, 600_000 // 24 MB; an answer has 16 MiB
+	g := s.Geometry()
+	due := NowMs(t, s) + 60_000
+	tick := g.Tick(due)
+	data := make([]byte, size)
+	for _, id := range IDsOf(g, 0, n) {
+		r := Pending(g.TickStart(tick))
+		r.Body = schemas.Body{Mode: schemas.ModeBinary, Data: data}
+		CreateAll(t, s, []store.Write{{ID: id, Record: r}})
+	}
+	found := map[schemas.TimerID]int{}
+	all := func(what string) {
+		t.Helper()
+		for _, id := range IDsOf(g, 0, n) {
+			if found[id] != 1 {
+				t.Errorf("%s: timer %s was found %d times", what, id, found[id])
+			}
+		}
+		clear(found)
+	}
+	for _, tm := range loadAll(t, s, 0, []int64{tick}, 0) {
+		found[tm.ID]++
+	}
+	all("load of the tick")
+	err := s.ScanQueued(t.Context(), 0, due+60_000, func(tm store.Timer) error {
+		found[tm.ID]++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all("scan")
+	for q := (store.ListQuery{Limit: 30}); ; {
+		p := must[store.ListPage](t)(s.List(t.Context(), q))
+		for _, tm := range p.Timers {
+			found[tm.ID]++
+		}
+		if q.Cursor = p.Cursor; q.Cursor == "" {
+			break
+		}
+	}
+	all("list")
+	ctx, stop := context.WithCancel(t.Context())
+	seen := make(chan schemas.TimerID, n)
+	tail := must[*store.Tail](t)(s.Tail(ctx, 0, 0, func(tm store.Timer) { seen <- tm.ID }))
+	for range n {
+		found[<-seen]++
+	}
+	stop()
+	tail.Stop()
+	all("tail")
+	for i := range n {
+		must[uint64](t)(publishes(t.Context(), s, store.Msg{Subject: schemas.SubjectDead("orders"), MsgID: IDsOf(g, 0, n)[i].String() + ".1.dead", Data: data}))
+	}
+	letters := 0
+	for q := (store.DeadQuery{Limit: 35}); ; {
+		p := must[store.DeadPage](t)(s.DeadList(t.Context(), q))
+		letters += len(p.Letters)
+		if q.Cursor = p.Cursor; q.Cursor == "" {
+			break
+		}
+	}
+	if letters != n {
+		t.Errorf("%d of %d dead letters are listed", letters, n)
+	}
+}
+
+func publishes(ctx context.Context, s Store, m store.Msg) (uint64, error) {
+	seq, _, err := s.Publish(ctx, m)
+	return seq, err
+}
+
 func loadAll(t *testing.T, s Store, shard int, ticks []int64, seen uint64) map[schemas.TimerID]store.Timer {
 	t.Helper()
 	got := map[schemas.TimerID]store.Timer{}
@@ -368,7 +473,11 @@ func scanQueued(t *testing.T, s Store) {
 		Pending(now + 2000), Pending(now - 5000),
 	}
 	for i, r := range records {
-		CreateAll(t, s, []store.Write{{ID: ids[i], Record: r}})
+		w := store.Write{ID: ids[i], Record: r}
+		if r.State.Final() {
+			w.TTL = time.Hour
+		}
+		CreateAll(t, s, []store.Write{w})
 	}
 	retrying := *records[4]
 	retrying.State, retrying.Queued = schemas.StateRetrying, false // a short retry is not the wheel's

@@ -1,0 +1,106 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+)
+
+// TestTTLsOnDisk reads the TTLs as the server stores them: an index entry lives
+// until its tick is due and IndexKeep longer, however far that is, and a record has
+// a TTL only when it is final.
+func TestTTLsOnDisk(t *testing.T) {
+	t.Parallel()
+	const keep = 30 * time.Minute
+	const slack = time.Minute // between the test's clock and the write
+	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.IndexKeep = keep })
+	g := s.Geometry()
+	now := storetest.NowMs(t, s)
+	ahead := []time.Duration{time.Second, time.Hour, 30 * 24 * time.Hour, 365 * 24 * time.Hour}
+	id := 0
+	next := func() int { id++; return id }
+	for _, d := range ahead {
+		due := now + d.Milliseconds()
+		record := func(due int64) store.Write {
+			r := storetest.Pending(due)
+			r.AddedMs = now
+			return store.Write{ID: storetest.IDOf(g, 0, next()), Record: r}
+		}
+		// One by itself, several that share an entry, one that is moved there.
+		storetest.CreateAll(t, s, []store.Write{record(due)})
+		storetest.CreateAll(t, s, []store.Write{record(due), record(due), record(due)})
+		w := record(now + 1000)
+		w.Rev = storetest.CreateAll(t, s, []store.Write{w})[0]
+		w.Record.DueMs = due
+		if _, err := s.Update(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.PutIndex(t.Context(), storetest.IDOf(g, 0, next()), g.Tick(due)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	final := store.Write{ID: storetest.IDOf(g, 0, next()), Record: storetest.Pending(now)}
+	final.Rev = storetest.CreateAll(t, s, []store.Write{final})[0]
+	final.Record, final.TTL = storetest.Success(*final.Record), 2*time.Hour
+	if _, err := s.Update(t.Context(), final); err != nil {
+		t.Fatal(err)
+	}
+
+	counts := map[time.Duration]int{}
+	for _, m := range messages(t, s, "KV_timers_0", "$KV.timers_0.slot.>") {
+		ttl, err := time.ParseDuration(m.Headers().Get(jetstream.MsgTTLHeader))
+		if err != nil {
+			t.Fatalf("%s has TTL %q: %v", m.Subject(), m.Headers().Get(jetstream.MsgTTLHeader), err)
+		}
+		for _, d := range ahead {
+			if off := ttl - (d + keep); off > -slack && off < slack {
+				counts[d]++
+			}
+		}
+	}
+	for _, d := range ahead {
+		// Alone, shared, moved, put; the entries of the later moved ones begin at 1 s.
+		least := 4
+		if counts[d] < least {
+			t.Errorf("%d index entries of timers due in %s live until then and %s longer; want %d (all: %v)", counts[d], d, keep, least, counts)
+		}
+	}
+	for _, m := range messages(t, s, "KV_timers_0", "$KV.timers_0.timer.*") {
+		ttl := m.Headers().Get(jetstream.MsgTTLHeader)
+		if isFinal := m.Subject() == "$KV.timers_0.timer."+final.ID.String(); isFinal != (ttl != "") || isFinal && ttl != "7200s" {
+			t.Errorf("record %s has TTL %q", m.Subject(), ttl)
+		}
+	}
+}
+
+// messages reads all that a stream has of some subjects.
+func messages(t *testing.T, s *store.Store, stream, filter string) []jetstream.Msg {
+	t.Helper()
+	c, err := s.JetStream().OrderedConsumer(t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := c.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	it, err := c.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer it.Stop()
+	var out []jetstream.Msg
+	for range info.NumPending {
+		m, err := it.Next(jetstream.NextMaxWait(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, m)
+	}
+	return out
+}

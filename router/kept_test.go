@@ -1,0 +1,80 @@
+package router_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestAddIsKeptUntilStored: however often the store refuses an add, it stays in its
+// stream until it is stored.
+func TestAddIsKeptUntilStored(t *testing.T) {
+	t.Parallel()
+	const refusals = 6
+	var tries, missing atomic.Int64
+	var f *fixture
+	started := make(chan struct{})
+	fault := &faulty{}
+	fault.create = func(store.Write) error {
+		<-started
+		n := tries.Add(1)
+		if n > 1 && f.waiting() != 1 {
+			missing.Add(1)
+		}
+		if n <= refusals {
+			return schemas.ErrUnavailable
+		}
+		return nil
+	}
+	f = setupFaulty(t, fault)
+	close(started)
+	f.publish(nil, add("late", `"timerafter":"1h"`))
+	f.await("/test", "late")
+	f.eventually("the add leaves its stream", func() bool { return f.waiting() == 0 })
+	if missing.Load() > 0 || tries.Load() <= refusals {
+		t.Errorf("of %d tries to store the add, %d found it gone from the stream", tries.Load(), missing.Load())
+	}
+}
+
+// TestDuplicateRepairsTheIndex: a first try whose index entry was lost and whose
+// record was stored is made good by the next one, so that the timer is found when
+// it is due.
+func TestDuplicateRepairsTheIndex(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	id := schemas.NewTimerID("/test", "half")
+	due := time.Now().Add(time.Hour).UTC().Truncate(time.Millisecond)
+	event := add("half", `"timerat":"`+due.Format(time.RFC3339Nano)+`"`)
+	f.publish(nil, event)
+	first := f.await("/test", "half")
+	g := f.store.Geometry()
+	tick := g.Tick(due.UnixMilli())
+	found := func() bool {
+		load, err := f.store.LoadTicks(t.Context(), g.Shard(id), []int64{tick}, 10, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(load.Timers) == 1
+	}
+	if !found() {
+		t.Fatal("the timer is not indexed")
+	}
+	s, err := f.js.Stream(t.Context(), "KV_"+schemas.BucketTimers(g.Shard(id)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteMsg(t.Context(), first.Rev-1); err != nil { // the entry goes before its record
+		t.Fatal(err)
+	}
+	if found() {
+		t.Fatal("the index entry is still there")
+	}
+	f.publish(nil, event)
+	f.eventually("the duplicate has the timer indexed again", found)
+	if again := f.await("/test", "half"); again.Record.Hash != first.Record.Hash || again.Record.DueMs != first.Record.DueMs {
+		t.Errorf("the record changed: %+v, was %+v", again.Record, first.Record)
+	}
+}

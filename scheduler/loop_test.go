@@ -1,0 +1,208 @@
+package scheduler_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// These tests hold production's shard loop, which the simulation copies, to what
+// the simulation proves of its own.
+
+// oneShard is a store of one shard, so that a test knows whose clock it sees.
+var oneShard = store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 600}}
+
+// TestTailFromItsOffset: a new owner follows the shard from the clock's tail, not
+// from what its predecessor had seen. The timer is behind the low watermark and
+// after the tail, so nothing but the tail brings it.
+func TestTailFromItsOffset(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	setup := open(t, srv.Connect(), "setup", oneShard)
+	w := timer("held", nowMs()-30_000)
+	create(t, setup, w)
+	tm, err := setup.Get(t.Context(), w.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := setup.LastSeq(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, rev, err := setup.ReadClock(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.TimeMs, c.SweptMs, c.Tail, c.Seen = nowMs()-5000, nowMs(), tm.Rev-1, last
+	if _, err := setup.WriteClock(t.Context(), 0, c, rev); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay, o.IndexKeep = time.Hour, 4*time.Hour })
+	checkTimes(t, fired(t, n.nc, 1))
+	await(t, n.store, w.ID, schemas.StateSuccess)
+	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 0 {
+		t.Errorf("the sweeper fired it, not the tail: %v orphans", v)
+	}
+}
+
+// doubtful is the cluster's time while the host's clock has jumped.
+type doubtful struct {
+	scheduler.Time
+	jumped    atomic.Bool
+	looks     atomic.Int64
+	resamples atomic.Int64
+}
+
+func (d *doubtful) JumpDetected() bool {
+	d.looks.Add(1)
+	return d.jumped.Load()
+}
+
+func (d *doubtful) Resample() {
+	d.resamples.Add(1)
+	d.Time.Resample()
+}
+
+// claims counts the claims and publishes of an owner.
+type claims struct {
+	*store.Store
+	made atomic.Int64
+}
+
+func (c *claims) UpdateAsync(w store.Write, done func(store.Result)) {
+	if w.Record.State == schemas.StateDelivered {
+		c.made.Add(1)
+	}
+	c.Store.UpdateAsync(w, done)
+}
+
+func (c *claims) PublishAsync(m store.Msg, done func(uint64, bool, error)) {
+	c.made.Add(1)
+	c.Store.PublishAsync(m, done)
+}
+
+// TestNothingFiresAfterAJump: while the host's clock may have jumped, the loop asks
+// for a new reading of the cluster's time and fires nothing, however overdue.
+func TestNothingFiresAfterAJump(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	var clock *doubtful
+	var counted *claims
+	n := start(t, srv, "n1", oneShard, func(o *scheduler.Options) {
+		clock, counted = &doubtful{Time: o.Time}, &claims{Store: o.Store.(*store.Store)}
+		clock.jumped.Store(true)
+		o.Time, o.Store = clock, counted
+	})
+	w := timer("1", nowMs()-1000)
+	create(t, n.store, w)
+	eventually(t, "the shard is owned", func() bool { return metric(t, n.reg, "belfry_shard_owned") == 1 })
+	// Each look is a turn of the loop, which would fire what is due.
+	from := clock.looks.Load()
+	eventually(t, "200 turns of the loop", func() bool { return clock.looks.Load() > from+200 })
+	if made := counted.made.Load(); made != 0 {
+		t.Errorf("%d claims and publishes while the clock was in doubt", made)
+	}
+	if clock.resamples.Load() == 0 {
+		t.Error("no new reading of the time was asked for")
+	}
+	clock.jumped.Store(false)
+	fired(t, n.nc, 1)
+	await(t, n.store, w.ID, schemas.StateSuccess)
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", bound, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// slowPublish holds the answers to publishes until they are let go, and notes a
+// clock that is given back while one is held.
+type slowPublish struct {
+	*store.Store
+	letGo chan struct{}
+
+	mu       sync.Mutex
+	held     int
+	released int // publishes under way when the clock was given back; -1 before that
+}
+
+func (s *slowPublish) PublishAsync(m store.Msg, done func(uint64, bool, error)) {
+	s.mu.Lock()
+	s.held++
+	s.mu.Unlock()
+	s.Store.PublishAsync(m, func(seq uint64, duplicate bool, err error) {
+		go func() {
+			<-s.letGo
+			s.mu.Lock()
+			s.held--
+			s.mu.Unlock()
+			done(seq, duplicate, err)
+		}()
+	})
+}
+
+func (s *slowPublish) WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error) {
+	if c.Owner == "" {
+		s.mu.Lock()
+		s.released = s.held
+		s.mu.Unlock()
+	}
+	return s.Store.WriteClock(ctx, shard, c, rev)
+}
+
+// holding is how many publishes are held.
+func (s *slowPublish) holding() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held
+}
+
+// drainsWithin is below the time that a release waits for writes in flight.
+const drainsWithin = 400 * time.Millisecond
+
+// TestReleaseWaitsForWrites: a shard is given back when the answers to what was
+// published have come, so that the next owner need not look for them.
+func TestReleaseWaitsForWrites(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s := &slowPublish{letGo: make(chan struct{}), released: -1}
+	n := start(t, srv, "n1", oneShard, func(o *scheduler.Options) {
+		s.Store = o.Store.(*store.Store)
+		o.Store = s
+	})
+	create(t, n.store, timers(20, func(int64) int64 { return nowMs() })...)
+	eventually(t, "all are published", func() bool { return s.holding() == 20 })
+	begun := time.Now()
+	stopped := make(chan error, 1)
+	go func() { stopped <- n.sched.Stop(context.Background()) }()
+	time.AfterFunc(drainsWithin/4, func() { close(s.letGo) })
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.released < 0:
+		t.Errorf("the clock was not given back within %s", took)
+	case s.released > 0 && took < drainsWithin:
+		t.Errorf("the clock was given back after %s with %d publishes under way", took, s.released)
+	}
+}
