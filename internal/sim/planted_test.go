@@ -2,14 +2,14 @@ package sim
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/mutate"
 )
 
 // maxPlantSeeds is within how many seeds every planted bug has to be found; the
@@ -117,14 +117,14 @@ func TestMutantsAreFound(t *testing.T) {
 func TestMutantsFollowTheCode(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutants {
-		source, err := os.ReadFile(filepath.Join("../..", filepath.FromSlash(m.file)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(source), m.from); n != 1 {
-			t.Errorf("%s: %q is %d times in %s", m.name, m.from, n, m.file)
+		if err := m.plant().Check("../.."); err != nil {
+			t.Error(err)
 		}
 	}
+}
+
+func (m *mutant) plant() *mutate.Mutant {
+	return &mutate.Mutant{Name: m.name, File: m.file, From: m.from, To: m.to}
 }
 
 // run builds, and runs the first seeds with the changed file, one after the other,
@@ -135,30 +135,8 @@ func (m *mutant) run(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(root, filepath.FromSlash(m.file))
-	source, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(source), m.from); n != 1 {
-		t.Fatalf("%q is %d times in %s; the mutant has to follow the code", m.from, n, m.file)
-	}
-	dir := t.TempDir()
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(changed, []byte(strings.Replace(string(source), m.from, m.to, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(overlay, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay, "-run", "^TestSeeds$", "./internal/sim")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "BELFRY_SIM_SEEDS="+strconv.Itoa(m.seeds), "BELFRY_SIM_ONE_BY_ONE=1")
-	out, err := cmd.CombinedOutput()
+	env := []string{"BELFRY_SIM_SEEDS=" + strconv.Itoa(m.seeds), "BELFRY_SIM_ONE_BY_ONE=1"}
+	out, err := m.plant().Test(t.Context(), root, t.TempDir(), env, "-run", "^TestSeeds$", "./internal/sim")
 	if err == nil {
 		t.Fatalf("%d seeds passed", m.seeds)
 	}
