@@ -141,6 +141,30 @@ func TestCrashBetweenCallAndWrite(t *testing.T) {
 	}
 }
 
+// TestOneDeadLetterAcrossACrash: a process that dies after it has published a dead
+// letter, and before the record says so, leaves the next one to do both again; the
+// letter's message id makes it one letter.
+func TestOneDeadLetterAcrossACrash(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) })
+	first := r.start(func(o *Options) { o.Store = deaf{r.store} })
+	id := r.fire(timer{callback: c.URL})
+	eventually(t, "the first process to publish the letter", func() bool { return len(r.dead("s")) == 1 })
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.start(nil)
+	r.await(id, schemas.StateFail)
+	letters := r.dead("s")
+	if len(letters) != 1 || c.count() < 2 {
+		t.Fatalf("%d dead letters after %d calls of two processes", len(letters), c.count())
+	}
+	if got := letters[0].Header.Get("Nats-Msg-Id"); !strings.HasPrefix(got, id.MsgID(1)+".") {
+		t.Errorf("the dead letter's message id is %q", got)
+	}
+}
+
 func TestRecordedOutcomeIsNotCalledAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -40,8 +40,8 @@ func TestAddIsKeptUntilStored(t *testing.T) {
 }
 
 // TestDuplicateRepairsTheIndex: a first try whose index entry was lost and whose
-// record was stored is made good by the next one, so that the timer is found when
-// it is due.
+// record was stored is repaired by the next one: the timer is found when it is due,
+// and its record is written again, so that an owner who has read the tick sees it.
 func TestDuplicateRepairsTheIndex(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -74,6 +74,7 @@ func TestDuplicateRepairsTheIndex(t *testing.T) {
 	}
 	f.publish(nil, event)
 	f.eventually("the duplicate has the timer indexed again", found)
+	f.eventually("the record is written again", func() bool { return f.await("/test", "half").Rev > first.Rev })
 	if again := f.await("/test", "half"); again.Record.Hash != first.Record.Hash || again.Record.DueMs != first.Record.DueMs {
 		t.Errorf("the record changed: %+v, was %+v", again.Record, first.Record)
 	}

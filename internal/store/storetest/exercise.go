@@ -240,10 +240,14 @@ func largeAnswers(t *testing.T, s Store) {
 	due := NowMs(t, s) + 60_000
 	tick := g.Tick(due)
 	data := make([]byte, size)
+	var writes []store.Write
 	for _, id := range IDsOf(g, 0, n) {
 		r := Pending(g.TickStart(tick))
 		r.Body = schemas.Body{Mode: schemas.ModeBinary, Data: data}
-		CreateAll(t, s, []store.Write{{ID: id, Record: r}})
+		writes = append(writes, store.Write{ID: id, Record: r})
+	}
+	for some := range slices.Chunk(writes, 10) { // records next to each other in the stream
+		CreateAll(t, s, some)
 	}
 	found := map[schemas.TimerID]int{}
 	all := func(what string) {

@@ -1,0 +1,97 @@
+// Package mutants plants bugs outside the simulation's reach, in shells, TTLs,
+// pagination and settings, and holds that a test notices each. internal/sim does
+// the same for the parts that it runs.
+package mutants
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/mutate"
+)
+
+const root = "../.."
+
+// planted are the bugs: what notices each is a go test command's package and -run.
+var planted = []struct {
+	mutate.Mutant
+	pkg, run string
+}{
+	// Nine that an earlier suite let through.
+	{m("an add is acknowledged after its fourth failed store", "router/settle.go", "	code := schemas.CodeOf(err)\n	if code == \"\" {", "	if a.deliveries > 3 {\n		r.acks.ack(a)\n		return\n	}\n	code := schemas.CodeOf(err)\n	if code == \"\" {"), "./router", "TestAddIsKeptUntilStored"},
+	{m("a rescheduled record gets the retention's TTL", "router/api.go", "		return 0, false, err\n	})\n}\n\nfunc (r *Router) newDue", "		return r.o.Store.Retention(), false, err\n	})\n}\n\nfunc (r *Router) newDue"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("dead letters have no message id", "functions/conclude.go", "d.claim.Timer.RetryMsgID(d.claim.Run, p.record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
+	{m("the message where an answer of 16 MiB ends is skipped", "internal/store/direct.go", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1\n		}\n		subjects", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 2\n		}\n		subjects"), "./internal/store", "TestConformance$/LargeAnswers"},
+	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep", "return s.cfg.IndexKeep"), "./internal/store", "TestTTLsOnDisk"},
+	{m("a duplicate does not repair its index entry", "router/write.go", "err = c.mend(t)", "err = nil"), "./router", "TestDuplicateRepairsTheIndex"},
+	{m("the real loop follows from what was seen", "scheduler/shard.go", "after := clock.Tail", "after := clock.Seen"), "./scheduler", "TestTailFromItsOffset"},
+	{m("the real loop ignores a clock jump", "scheduler/shard.go", "r.core.Pause(expired || jumped)", "r.core.Pause(expired)"), "./scheduler", "TestNothingFiresAfterAJump"},
+	{m("a release does not wait for its writes", "scheduler/shard.go", "for !r.core.Idle() && !r.lost {", "for false {"), "./scheduler", "TestReleaseWaitsForWrites"},
+
+	// TTLs.
+	{m("a cancelled record expires after a second", "router/cancel.go", "TTL: c.r.o.Store.Retention()}", "TTL: time.Second}"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("a record that the scheduler concludes expires after an hour", "scheduler/shard.go", "Record: a.Record, TTL: r.o.Retention}", "Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("functions keep records for the default retention", "internal/app/roles.go", "Total: a.o.TotalConcurrency, Retention: a.store.Retention(),", "Total: a.o.TotalConcurrency,"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("TTLs are rounded down", "internal/store/records.go", "(max(ttl, time.Second)+time.Second-1)/time.Second", "max(ttl, time.Second)/time.Second"), "./internal/store", "TTL"},
+	{m("an update writes no index entry", "internal/store/records.go", "	if w.Record.Queued {\n		if err", "	if false {\n		if err"), "./internal/store", "TestConformance$"},
+
+	// Pagination.
+	{m("a page of dead letters skips one at its end", "internal/store/dead.go", "			if len(page.Letters) == limit {\n				page.Cursor = strconv.FormatUint(after, 10)", "			if len(page.Letters) == limit {\n				page.Cursor = strconv.FormatUint(m.Sequence, 10)"), "./internal/store", "TestConformance$/DeadLetters"},
+	{m("a page of rejections skips one at its end", "internal/store/dead.go", "			if len(page.Adds) == limit {\n				page.Cursor = strconv.FormatUint(after, 10)", "			if len(page.Adds) == limit {\n				page.Cursor = strconv.FormatUint(m.Sequence, 10)"), "./internal/store", "TestConformance$/DeadLetters"},
+	{m("a page of timers skips one at its end", "internal/store/list.go", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, after)", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, m.Sequence)"), "./internal/store", "TestConformance$/List"},
+	{m("a list ends with the first shard", "internal/store/list.go", "shard, after = shard+1, 0", "shard, after = s.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
+	{m("a scan skips a message between pages", "internal/store/direct.go", "directGet{Seq: after + 1, Batch: scanBatch", "directGet{Seq: after + 2, Batch: scanBatch"), "./internal/store", "TestConformance$"},
+	{m("the client lists one page of rejections", "belfry.go", "for _, r := range page.Rejected {", "req.Limit, page.Cursor = 0, \"\"\n			for _, r := range page.Rejected {"), ".", "Rejections"},
+
+	// Settings.
+	{m("rejected-max-age is not passed on", "internal/app/roles.go", "RejectedMaxAge: o.RejectedMaxAge,", ""), "./internal/app", "Settings|Stream|Options|Ages"},
+	{m("dead-max-age is not passed on", "internal/app/roles.go", "DeadMaxAge: o.DeadMaxAge,", ""), "./internal/app", "Settings|Stream|Options|Ages"},
+	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "Settings|Lease|Options"},
+
+	// Shells.
+	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			return true", "		case <-release:\n			return false"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
+	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `d.skip("stopping", d.msg.Nak)`, `d.skip("stopping", d.msg.Ack)`), "./functions", "Stop"},
+	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "Alive|Slow|Long|AckWait"},
+	{m("an unfinished add is purged with finished ones", "internal/store/adds.go", "seqs[n]-info.State.FirstSeq == uint64(n-i)", "true"), "./internal/store", "RemoveAdds|Adds"},
+	{m("the router forgets adds that it fetched when it stops", "router/router.go", "		r.take(adds.Rest())\n", ""), "./router", "Stop|Reader|Reconnect"},
+	{m("a conflict is answered as a duplicate", "router/write.go", "err == nil && t.Record.Hash != a.rec.Hash:", "false:"), "./router", "Conflict|TestRepeatedAdds"},
+}
+
+func m(name, file, from, to string) mutate.Mutant {
+	return mutate.Mutant{Name: name, File: file, From: from, To: to}
+}
+
+// TestMutantsFollowTheCode: each bug still changes one place of its file.
+func TestMutantsFollowTheCode(t *testing.T) {
+	t.Parallel()
+	for _, p := range planted {
+		if err := p.Check(root); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestMutantsAreNoticed plants each bug and runs the test that has to fail. It
+// builds a test binary for each, so that go test ./... plants the first alone;
+// BELFRY_MUTANTS=all plants all.
+func TestMutantsAreNoticed(t *testing.T) {
+	run := planted[:1]
+	if os.Getenv("BELFRY_MUTANTS") == "all" {
+		run = planted
+	} else if testing.Short() {
+		t.Skip("-short: builds a test binary anew; run without it")
+	}
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range run {
+		t.Run(p.Name, func(t *testing.T) {
+			out, err := p.Test(t.Context(), abs, t.TempDir(), nil, "-timeout", "5m", "-run", p.run, p.pkg)
+			if err == nil {
+				t.Errorf("go test -run %q %s passes with the bug:\n%s", p.run, p.pkg, out)
+			}
+		})
+	}
+}
