@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -217,11 +219,21 @@ func TestLongCallIsKeptAlive(t *testing.T) {
 	// Long enough that a machine that stands still for seconds delivers nothing again.
 	const ackWait = 10 * time.Second
 	c := httpCallee(t, func(int, http.ResponseWriter, *http.Request) { time.Sleep(ackWait + 3*time.Second) }) // the work
-	r.start(func(o *Options) { o.AckWait = ackWait })
+	reg := prometheus.NewRegistry()
+	r.start(func(o *Options) { o.AckWait, o.Registerer = ackWait, reg })
 	rec := r.await(r.fire(timer{callback: c.URL, attributes: map[string]string{"timertimeout": "5m"}}), schemas.StateSuccess)
 	r.settled("s")
 	if rec.Attempt != 1 || c.count() != 1 || r.consumer("s", store.KindFired).NumRedelivered != 0 {
 		t.Fatalf("%d attempts, %d calls", rec.Attempt, c.count())
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "belfry_functions_skipped_total" {
+			t.Errorf("the event was delivered again while its callback ran: %v", family)
+		}
 	}
 }
 

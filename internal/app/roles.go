@@ -142,36 +142,46 @@ func (a *App) startRoles(ctx context.Context) error {
 
 func (a *App) makeRoles() (err error) {
 	if a.o.runs(RoleScheduler) {
-		a.roles.scheduler, err = scheduler.New(scheduler.Options{
-			Store: a.store, Time: a.time, Node: a.node,
-			// The folder's lock is ours, so whoever had this name before is gone.
-			NodeExclusive: a.o.embedded() && a.o.Node == "",
-			Lease:         a.o.Lease, Tick: a.o.Tick, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
-			IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
-			Log: a.component("scheduler"), Registerer: a.reg,
-		})
-		if err != nil {
+		if a.roles.scheduler, err = scheduler.New(a.schedulerOptions()); err != nil {
 			return err
 		}
 	}
 	if a.o.runs(RoleFunctions) {
-		a.roles.functions, err = functions.New(functions.Options{
-			Store: a.store, Conn: a.nc, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
-			Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
-			StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
-			AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
-		})
-		if err != nil {
+		if a.roles.functions, err = functions.New(a.functionsOptions()); err != nil {
 			return err
 		}
 	}
 	if a.o.runs(RoleRouter) {
-		a.roles.router, err = router.New(router.Options{
-			Store: a.store, Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(), Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
-			Log: a.component("router"), Registerer: a.reg,
-		})
+		a.roles.router, err = router.New(a.routerOptions())
 	}
 	return err
+}
+
+func (a *App) schedulerOptions() scheduler.Options {
+	return scheduler.Options{
+		Store: a.store, Time: a.time, Node: a.node,
+		// The folder's lock is ours, so no process of this name runs any more.
+		NodeExclusive: a.o.embedded() && a.o.Node == "",
+		Lease:         a.o.Lease, Tick: a.o.Tick, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
+		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
+		Log: a.component("scheduler"), Registerer: a.reg,
+	}
+}
+
+func (a *App) functionsOptions() functions.Options {
+	return functions.Options{
+		Store: a.store, Conn: a.nc, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
+		Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
+		StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
+		AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
+	}
+}
+
+func (a *App) routerOptions() router.Options {
+	return router.Options{
+		Store: a.store, Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(), Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
+		Log: a.component("router"), Registerer: a.reg,
+	}
 }
 
 // drain stops the router and functions, which do not need each other, at once.

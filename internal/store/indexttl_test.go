@@ -13,7 +13,7 @@ import (
 
 // TestTTLsOnDisk reads the TTLs as the server stores them: an index entry lives
 // until its tick is due and IndexKeep longer, however far that is, and a record has
-// a TTL only when it is final.
+// a TTL only when it is final. TTLs have whole seconds, and none is cut.
 func TestTTLsOnDisk(t *testing.T) {
 	t.Parallel()
 	const keep = 30 * time.Minute
@@ -46,7 +46,7 @@ func TestTTLsOnDisk(t *testing.T) {
 	}
 	final := store.Write{ID: storetest.IDOf(g, 0, next()), Record: storetest.Pending(now)}
 	final.Rev = storetest.CreateAll(t, s, []store.Write{final})[0]
-	final.Record, final.TTL = storetest.Success(*final.Record), 2*time.Hour
+	final.Record, final.TTL = storetest.Success(*final.Record), 2*time.Hour+time.Millisecond
 	if _, err := s.Update(t.Context(), final); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestTTLsOnDisk(t *testing.T) {
 	}
 	for _, m := range messages(t, s, "KV_timers_0", "$KV.timers_0.timer.*") {
 		ttl := m.Headers().Get(jetstream.MsgTTLHeader)
-		if isFinal := m.Subject() == "$KV.timers_0.timer."+final.ID.String(); isFinal != (ttl != "") || isFinal && ttl != "7200s" {
+		if isFinal := m.Subject() == "$KV.timers_0.timer."+final.ID.String(); isFinal != (ttl != "") || isFinal && ttl != "7201s" {
 			t.Errorf("record %s has TTL %q", m.Subject(), ttl)
 		}
 	}

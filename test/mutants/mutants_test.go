@@ -31,9 +31,9 @@ var planted = []struct {
 
 	// TTLs.
 	{m("a cancelled record expires after a second", "router/cancel.go", "TTL: c.r.o.Store.Retention()}", "TTL: time.Second}"), "./test/e2e", "TestRetentionOfEveryEnding"},
-	{m("a record that the scheduler concludes expires after an hour", "scheduler/shard.go", "Record: a.Record, TTL: r.o.Retention}", "Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("a record that the scheduler concludes expires after an hour", "scheduler/shard.go", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("functions keep records for the default retention", "internal/app/roles.go", "Total: a.o.TotalConcurrency, Retention: a.store.Retention(),", "Total: a.o.TotalConcurrency,"), "./test/e2e", "TestRetentionOfEveryEnding"},
-	{m("TTLs are rounded down", "internal/store/records.go", "(max(ttl, time.Second)+time.Second-1)/time.Second", "max(ttl, time.Second)/time.Second"), "./internal/store", "TTL"},
+	{m("TTLs are rounded down", "internal/store/records.go", "(max(ttl, time.Second)+time.Second-1)/time.Second", "max(ttl, time.Second)/time.Second"), "./internal/store", "TestTTLsOnDisk"},
 	{m("an update writes no index entry", "internal/store/records.go", "	if w.Record.Queued {\n		if err", "	if false {\n		if err"), "./internal/store", "TestConformance$"},
 
 	// Pagination.
@@ -42,19 +42,18 @@ var planted = []struct {
 	{m("a page of timers skips one at its end", "internal/store/list.go", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, after)", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, m.Sequence)"), "./internal/store", "TestConformance$/List"},
 	{m("a list ends with the first shard", "internal/store/list.go", "shard, after = shard+1, 0", "shard, after = s.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
 	{m("a scan skips a message between pages", "internal/store/direct.go", "directGet{Seq: after + 1, Batch: scanBatch", "directGet{Seq: after + 2, Batch: scanBatch"), "./internal/store", "TestConformance$"},
-	{m("the client lists one page of rejections", "belfry.go", "for _, r := range page.Rejected {", "req.Limit, page.Cursor = 0, \"\"\n			for _, r := range page.Rejected {"), ".", "Rejections"},
+	{m("the client lists one page of rejections", "belfry.go", "for _, r := range page.Rejected {", "req.Limit, page.Cursor = 0, \"\"\n			for _, r := range page.Rejected {"), ".", "TestRejectionsOfManyPages"},
 
 	// Settings.
-	{m("rejected-max-age is not passed on", "internal/app/roles.go", "RejectedMaxAge: o.RejectedMaxAge,", ""), "./internal/app", "Settings|Stream|Options|Ages"},
-	{m("dead-max-age is not passed on", "internal/app/roles.go", "DeadMaxAge: o.DeadMaxAge,", ""), "./internal/app", "Settings|Stream|Options|Ages"},
-	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "Settings|Lease|Options"},
+	{m("rejected-max-age is not passed on", "internal/app/roles.go", "RejectedMaxAge: o.RejectedMaxAge,", ""), "./internal/app", "TestSettingsReachTheParts"},
+	{m("dead-max-age is not passed on", "internal/app/roles.go", "DeadMaxAge: o.DeadMaxAge,", ""), "./internal/app", "TestSettingsReachTheParts"},
+	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "TestSettingsReachTheParts"},
 
 	// Shells.
 	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			return true", "		case <-release:\n			return false"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
 	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `d.skip("stopping", d.msg.Nak)`, `d.skip("stopping", d.msg.Ack)`), "./functions", "Stop"},
-	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "Alive|Slow|Long|AckWait"},
+	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "TestLongCallIsKeptAlive"},
 	{m("an unfinished add is purged with finished ones", "internal/store/adds.go", "seqs[n]-info.State.FirstSeq == uint64(n-i)", "true"), "./internal/store", "RemoveAdds|Adds"},
-	{m("the router forgets adds that it fetched when it stops", "router/router.go", "		r.take(adds.Rest())\n", ""), "./router", "Stop|Reader|Reconnect"},
 	{m("a conflict is answered as a duplicate", "router/write.go", "err == nil && t.Record.Hash != a.rec.Hash:", "false:"), "./router", "Conflict|TestRepeatedAdds"},
 }
 
