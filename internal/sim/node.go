@@ -30,7 +30,8 @@ type node struct {
 	pauseAtSend int      // pause at this send from now, 0 for none
 	midPause    time.Duration
 	// pauseAtClaim pauses the process, between two of its steps, while a claim is
-	// under way.
+	// under way. Where events are refused for good, all processes are down for so long
+	// once a dead letter is stored, and the record that says so is not.
 	pauseAtClaim time.Duration
 	cutUntil     int64
 

@@ -430,8 +430,7 @@ func (r *reign) claim(a scheduler.ActClaim) {
 	write(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record}, func(res store.Result) {
 		r.put(scheduler.EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 	})
-	if r.n.pauseAtClaim > 0 {
-		d := r.n.pauseAtClaim
+	if d := r.n.pauseAtClaim; d > 0 && !r.w.p.refusals {
 		r.n.pauseAtClaim = 0
 		r.w.after(0, func() { r.n.pause(d) })
 	}
@@ -465,6 +464,16 @@ func (r *reign) deadLetter(a scheduler.ActDeadLetter) {
 	}
 	r.later(0, func(*proc) {
 		_, err := r.n.client.PublishLetter(within(callTimeout), a.Msg)
+		if d := r.n.pauseAtClaim; err == nil && d > 0 {
+			// All die, and the next owner comes when the stream has forgotten the letter.
+			r.n.pauseAtClaim = 0
+			r.w.after(0, func() {
+				for _, n := range r.w.nodes {
+					n.crash(d)
+				}
+			})
+			return
+		}
 		r.put(scheduler.EvDeadLettered{ID: a.ID, Err: err})
 	})
 }
