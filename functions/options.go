@@ -173,6 +173,9 @@ func (o *Options) fill() error {
 	orInt(&o.Total, DefaultTotal)
 	orInt(&o.MaxAckPending, DefaultMaxAckPending)
 	orInt(&o.MaxNotNow, DefaultMaxNotNow)
+	// One service cannot have more than all together, and has what it may call in hand.
+	o.Concurrency = min(o.Concurrency, o.Total)
+	o.MaxAckPending = max(o.MaxAckPending, o.Concurrency)
 	orDur(&o.AckWait, DefaultAckWait)
 	orDur(&o.ShortDelay, DefaultShortDelay)
 	orDur(&o.Retention, DefaultRetention)

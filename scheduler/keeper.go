@@ -297,8 +297,10 @@ func (k *Keeper) maybeTake(now time.Duration, n int) {
 	// answer to our own attempt was lost. A damaged clock does not tell its owner,
 	// who writes it again within the lease.
 	free := !s.damaged && (c.Owner == "" || c.Owner == k.cfg.Node && (k.cfg.Exclusive || s.tried != 0 && c.Epoch == s.tried))
+	// A longer lease of the owner's counts: the owner fires until it ends.
+	lease := max(k.cfg.Lease, min(time.Duration(c.LeaseMs)*time.Millisecond, maxLease))
 	silent := now - max(s.changed, k.trouble)
-	if !free && silent < k.cfg.Lease {
+	if !free && silent < lease {
 		return
 	}
 	// Whom it is assigned to comes first; the others wait, in turn, in case that
@@ -310,12 +312,12 @@ func (k *Keeper) maybeTake(now time.Duration, n int) {
 	if free {
 		silent = now - s.changed
 	} else {
-		silent -= k.cfg.Lease
+		silent -= lease
 	}
 	if silent < patience {
 		return
 	}
-	c.Owner = k.cfg.Node
+	c.Owner, c.LeaseMs = k.cfg.Node, k.cfg.Lease.Milliseconds()
 	if s.damaged {
 		c.Epoch = max(c.Epoch, s.floor)
 	}

@@ -357,3 +357,32 @@ func TestTenure(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnersLongerLease: a node with a shorter lease than the owner's waits for the
+// owner's, because the owner fires for that long; one with a longer lease waits for
+// its own. What it takes states its own lease.
+func TestOwnersLongerLease(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		owners time.Duration
+		wait   time.Duration
+	}{{0, testLease}, {testLease / 2, testLease}, {4 * testLease, 4 * testLease}, {1000 * time.Hour, maxLease}} {
+		c := newCourt(t, 1, false)
+		c.beat("me", store.SchedulerActive)
+		c.clock(0, "other")
+		c.view.Clocks[0].Clock.LeaseMs = tt.owners.Milliseconds()
+		c.after(0)
+		var taken []KeepTake
+		var waited time.Duration
+		for waited = 0; waited < 2*maxLease && taken == nil; waited += testTick / 4 {
+			c.beat("me", store.SchedulerActive)
+			taken, _ = c.after(testTick / 4)
+		}
+		if len(taken) != 1 || waited < tt.wait || waited > tt.wait+testTick {
+			t.Errorf("owner's lease %s: taken after %s, want %s", tt.owners, waited, tt.wait)
+		}
+		if len(taken) == 1 && taken[0].Clock.LeaseMs != testLease.Milliseconds() {
+			t.Errorf("the clock states a lease of %d ms", taken[0].Clock.LeaseMs)
+		}
+	}
+}

@@ -66,7 +66,9 @@ type Options struct {
 	Horizon time.Duration
 	// SweepDelay is how far behind the mark the sweeper audits; default 10 min.
 	SweepDelay time.Duration
-	// IndexKeep is the store's; see package store.
+	// IndexKeep is the store's; see package store. Other nodes of the store may write
+	// entries that live for a shorter time, but not below DefaultIndexKeep: after an
+	// outage of more than half of that, each record is read once.
 	IndexKeep time.Duration
 	// Retention is how long final records are kept; default 24 h.
 	Retention time.Duration
@@ -91,7 +93,18 @@ const (
 	DefaultMaxInflight = 2048
 )
 
-func (o *Options) setDefaults() error {
+// Bounds of Options.
+const (
+	minLease = 300 * time.Millisecond
+	// maxLease is the life of a node's presence: a node that has been silent for
+	// longer is not among those that shards are assigned to.
+	maxLease = time.Minute
+	// maxHorizon keeps what is read ahead a small part of what is pending, and within
+	// the life of index entries.
+	maxHorizon = 10 * time.Minute
+)
+
+func (o *Options) setDurations() {
 	def := func(p *time.Duration, d time.Duration) {
 		if *p == 0 {
 			*p = d
@@ -109,18 +122,39 @@ func (o *Options) setDefaults() error {
 	if o.MaxInflight == 0 {
 		o.MaxInflight = DefaultMaxInflight
 	}
-	bad := func(format string, args ...any) error { return schemas.Errorf(schemas.CodeConfig, format, args...) }
+}
+
+func (o *Options) setDefaults() error {
+	o.setDurations()
 	switch {
 	case o.Store == nil || o.Time == nil:
-		return bad("scheduler needs a store and a time source")
+		return badConfig("scheduler needs a store and a time source")
 	case o.Node == "":
-		return bad("scheduler needs a node name")
-	case o.Lease < 300*time.Millisecond:
-		return bad("lease is %s; it must be 300ms or more", o.Lease)
+		return badConfig("scheduler needs a node name")
+	}
+	return o.check(o.Store.Geometry())
+}
+
+func badConfig(format string, args ...any) error {
+	return schemas.Errorf(schemas.CodeConfig, format, args...)
+}
+
+// Validate reports durations that are out of range or contradict each other, as an
+// error of schemas.CodeConfig. It needs neither a store nor a time source.
+func (o Options) Validate(g schemas.Geometry) error {
+	o.setDurations()
+	return o.check(g)
+}
+
+func (o *Options) check(g schemas.Geometry) error {
+	bad := badConfig
+	switch {
+	case o.Lease < minLease || o.Lease > maxLease:
+		return bad("lease is %s; it must be %s to %s", o.Lease, minLease, maxLease)
 	case o.Tick < 10*time.Millisecond || o.Tick > o.Lease/3:
 		return bad("tick is %s; it must be 10ms to a third of the lease (%s)", o.Tick, o.Lease)
-	case o.Horizon < o.Store.Geometry().SlotWidth:
-		return bad("horizon is %s; it must cover a slot (%s)", o.Horizon, o.Store.Geometry().SlotWidth)
+	case o.Horizon < g.SlotWidth || o.Horizon > maxHorizon:
+		return bad("horizon is %s; it must be %s (a slot) to %s", o.Horizon, g.SlotWidth, maxHorizon)
 	case o.SweepDelay < time.Second:
 		return bad("sweep delay is %s; it must be 1s or more", o.SweepDelay)
 	case o.IndexKeep < 2*(o.SweepDelay+time.Minute):

@@ -71,7 +71,7 @@ func newShard(n int, o *Options, m *metrics) *shard {
 		n: n, label: strconv.Itoa(n), o: o, m: m,
 		log: o.Log.With().Int("shard", n).Logger(),
 		cfg: CoreConfig{
-			Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: o.IndexKeep.Milliseconds() / 2,
+			Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: min(o.IndexKeep, DefaultIndexKeep).Milliseconds() / 2,
 			SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
 		},
 		lastErrs: map[string]string{},

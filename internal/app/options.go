@@ -252,6 +252,9 @@ func (o *Options) validate() error {
 	if err := o.validateAccess(); err != nil {
 		return err
 	}
+	if err := o.checkTogether(); err != nil {
+		return err
+	}
 	if !o.embedded() {
 		return nil
 	}

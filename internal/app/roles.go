@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,14 +51,15 @@ func (o *Options) StoreConfig() store.Config {
 	return c
 }
 
-// indexKeep follows the sweep delay: the sweeper finds nothing without the index,
-// and every entry takes memory of the server.
+// indexKeep follows the sweep delay, because the sweeper finds nothing without the
+// index. It is never below the default, because other nodes of the store, with other
+// settings, rely on that; see scheduler.Options.IndexKeep.
 func (o *Options) indexKeep() time.Duration {
 	sweep := o.SweepDelay
 	if sweep == 0 {
 		sweep = scheduler.DefaultSweepDelay
 	}
-	return max(3*sweep, 2*(sweep+time.Minute))
+	return max(store.DefaultIndexKeep, 3*sweep, 2*(sweep+time.Minute))
 }
 
 // openError says that the server is silent where the store could only say that
@@ -100,7 +102,25 @@ func (a *App) announce() {
 	}
 	a.store.Announce(func(p *store.Presence) {
 		p.Release, p.Roles, p.Started, p.Sync, p.Profile = a.o.Version, names, started, a.syncs, string(a.o.Profile)
+		p.Settings = a.o.shared()
 	})
+}
+
+// shared are the settings in which nodes of one store should not differ. Every node
+// writes the ages into the streams when it starts, so the last one to start decides;
+// retention is the TTL that a node gives the records that it concludes itself.
+func (o *Options) shared() map[string]string {
+	out := map[string]string{}
+	for _, s := range []struct {
+		name       string
+		value, def time.Duration
+	}{
+		{"lease", o.Lease, scheduler.DefaultLease}, {"retention", o.Retention, store.DefaultRetention}, {"sweep-delay", o.SweepDelay, scheduler.DefaultSweepDelay},
+		{"fired-max-age", o.FiredMaxAge, store.DefaultFiredMaxAge}, {"dead-max-age", o.DeadMaxAge, store.DefaultDeadMaxAge}, {"rejected-max-age", o.RejectedMaxAge, store.DefaultRejectedMaxAge},
+	} {
+		out[s.name] = cmp.Or(s.value, s.def).String()
+	}
+	return out
 }
 
 // nowMs is the cluster's time in Unix milliseconds, not behind the leader's.

@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -301,6 +303,7 @@ func (e *examination) health() {
 	} else {
 		e.found("nodes", OK, "", "nodes alive: %d", alive)
 	}
+	e.differences()
 	bad := 0
 	for _, c := range e.cluster.Clocks {
 		still := time.Duration(newest-c.StoredMs) * time.Millisecond
@@ -323,6 +326,34 @@ func (e *examination) health() {
 	}
 	if bad == 0 {
 		e.found("shards", OK, "", "all %d shards have an owner and a clock that moves", len(e.cluster.Clocks))
+	}
+}
+
+// differences compares what the nodes that are alive say of themselves.
+func (e *examination) differences() {
+	alive := e.alive()
+	values, differ := map[string]string{}, map[string]bool{}
+	level := store.NewestLevel
+	for _, n := range alive {
+		level = min(level, n.Presence.Level())
+		for name, v := range n.Presence.Settings {
+			if was, known := values[name]; known && was != v {
+				differ[name] = true
+			}
+			values[name] = v
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(differ)) {
+		var say []string
+		for _, n := range alive {
+			if v, ok := n.Presence.Settings[name]; ok {
+				say = append(say, n.Node+" "+v)
+			}
+		}
+		e.found("settings", Warning, "give all nodes of a store the same "+name, "nodes differ in %s: %s", name, strings.Join(say, ", "))
+	}
+	if level < store.NewestLevel {
+		e.found("formats", Warning, "upgrade the older nodes", "nodes of an older version are alive, so records are written in the older format, without checksum and history")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -219,6 +220,39 @@ func TestNodesTell(t *testing.T) {
 		}
 		want(t, examine(t, doctor.Options{Conn: nc, Store: config(1), Safe: true}), "sync", level)
 	}
+}
+
+// TestNodesDiffer: settings in which nodes should agree, and nodes of an older version,
+// are warned about.
+func TestNodesDiffer(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	beat := func(node, lease, retention string) {
+		t.Helper()
+		c := config(1)
+		c.Node = node
+		s := open(t, nc, c)
+		s.Announce(func(p *store.Presence) { p.Settings = map[string]string{"lease": lease, "retention": retention} })
+		if _, err := s.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	warned := func(check string) bool {
+		t.Helper()
+		return slices.ContainsFunc(examine(t, doctor.Options{Conn: nc, Store: config(1)}), func(f doctor.Finding) bool { return f.Check == check })
+	}
+	beat("a", "3s", "24h0m0s")
+	beat("b", "3s", "24h0m0s")
+	if warned("settings") || warned("formats") {
+		t.Error("nodes that agree are warned about")
+	}
+	beat("c", "10s", "24h0m0s")
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "settings", doctor.Warning, "lease: a 3s, b 3s, c 10s", "same lease")
+	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"shared_index":true}`), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "formats", doctor.Warning, "older format")
 }
 
 // TestFastProfileIsNoError: nodes that announce the fast profile are taken at their

@@ -65,6 +65,10 @@ type Clock struct {
 	// Seen is the last sequence that the owner had read when it wrote: Tail, or
 	// later where Tail is held back by a record that is not done.
 	Seen uint64 `json:"seen"`
+	// LeaseMs is the owner's lease in milliseconds: nobody else may take the shard
+	// before the clock has stood still for that long. 0 is that of an older build, which
+	// does not state it.
+	LeaseMs int64 `json:"lease,omitempty"`
 	// SweptMs is the sweeper's own mark.
 	SweptMs int64 `json:"swept"`
 	// Pending estimates the timers waiting in the shard, for metrics.
@@ -103,6 +107,9 @@ type Presence struct {
 	// Profile is the durability profile that the node runs with ("safe" or "fast");
 	// empty from versions that did not announce it.
 	Profile string `json:"profile,omitempty"`
+	// Settings are those that all nodes of a store should share, by name, for doctor to
+	// compare.
+	Settings map[string]string `json:"settings,omitempty"`
 }
 
 // Level is the newest FormatLevel that the node reads.

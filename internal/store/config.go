@@ -134,7 +134,15 @@ func (c *Config) setDefaults() error {
 	case c.DedupWindow > c.Retention:
 		return bad("dedup window (%s) is longer than retention (%s): a timer that is added again after its record has expired would not fire", c.DedupWindow, c.Retention)
 	case c.DedupWindow > c.FiredMaxAge:
-		return bad("dedup window (%s) is longer than fired_max_age (%s)", c.DedupWindow, c.FiredMaxAge)
+		return bad("fired-max-age is %s; it must be at least the dedup window, %s", c.FiredMaxAge, c.DedupWindow)
+	case c.DedupWindow > c.DeadMaxAge:
+		return bad("dead-max-age is %s; it must be at least the dedup window, %s", c.DeadMaxAge, c.DedupWindow)
+	case c.DedupWindow > c.RejectedMaxAge:
+		return bad("rejected-max-age is %s; it must be at least the dedup window, %s", c.RejectedMaxAge, c.DedupWindow)
 	}
 	return nil
 }
+
+// Validate reports what is out of range or contradictory, as an error of
+// schemas.CodeConfig.
+func (c Config) Validate() error { return c.setDefaults() }

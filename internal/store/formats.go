@@ -29,7 +29,8 @@ const (
 	LevelRecord2 FormatLevel = 2
 	// LevelRestingServices adds services at rest, which publishers must wake.
 	LevelRestingServices FormatLevel = 3
-	newestLevel                      = LevelRestingServices
+	// NewestLevel is the level that this version reads.
+	NewestLevel = LevelRestingServices
 )
 
 // Layout versions, recorded in the clock bucket. Builds refuse to open a store of a
@@ -96,7 +97,7 @@ func (s *Store) lookFormats(ctx context.Context) error {
 	if own < 0 || c.Nodes[own].Rev < s.firstBeat.Load() {
 		return nil
 	}
-	level, oldest := newestLevel, Member{}
+	level, oldest := NewestLevel, Member{}
 	for _, m := range c.Nodes {
 		if l := m.Presence.Level(); l < level {
 			level, oldest = l, m

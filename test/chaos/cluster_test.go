@@ -30,8 +30,9 @@ const (
 	smallDisk = 1 << 30
 	// clusterSweepDelay is longer than any add waits while routers cannot work: an
 	// add that comes later than that is behind the mark in good order, and the
-	// sweeper could not tell it from one that was forgotten.
-	clusterSweepDelay = 40 * time.Second
+	// sweeper could not tell it from one that was forgotten. It is the dedup window, the
+	// shortest that a node accepts.
+	clusterSweepDelay = store.DefaultDedupWindow
 )
 
 // member is a node, and its own network to each server.

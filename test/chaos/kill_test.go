@@ -35,7 +35,6 @@ type size struct {
 const (
 	shortTimers, shortKills = 2000, 3
 	fullTimers, fullKills   = 10_000, 5
-	sweepDelay              = 3 * time.Second
 )
 
 // chosen is the size that BELFRY_CHAOS_SECONDS asks for: a third of the time
@@ -68,7 +67,7 @@ func seed(t *testing.T) uint64 {
 const webhookSecret = "whsec_Y2hhb3MgY2hhb3MgY2hhb3MgY2hhb3MgY2hhb3Mh"
 
 func nodeConfig(retention time.Duration) string {
-	return fmt.Sprintf("retention: %s\nsweep-delay: %s\nservices:\n  chaos:\n    secret: %s\n", retention, sweepDelay, webhookSecret)
+	return fmt.Sprintf("retention: %s\nsweep-delay: %s\nservices:\n  chaos:\n    secret: %s\n", retention, store.DedupWindowFor(retention), webhookSecret)
 }
 
 // TestKillNine ends the process with SIGKILL while timers are added, fire, are

@@ -17,24 +17,25 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
 
 // TestChurn lets timers run through a node, each fired and one in ten called back,
 // and waits until what they left has expired. BELFRY_CHURN sets how many; then the
-// index entries and the events on timers.fired, which are kept for two minutes,
-// are waited for too, and streams, disk, memory and goroutines must come back to
+// index entries, which are kept for half an hour, and the events on timers.fired,
+// which are kept for two minutes, are waited for too, and streams, disk, memory and goroutines must come back to
 // where they were.
 func TestChurn(t *testing.T) {
-	count, whole, config := 4000, false, "profile: fast\nretention: 2s\nsweep-delay: 1s\n"
+	count, whole, config := 4000, false, "profile: fast\nretention: 2s\nsweep-delay: 1500ms\n"
 	if text := os.Getenv("BELFRY_CHURN"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
 			t.Fatalf("BELFRY_CHURN=%q must be how many timers", text)
 		}
-		// The index is kept for two minutes and two sweep delays.
-		count, whole, config = n, true, "profile: fast\nretention: 15s\nsweep-delay: 1s\nfired-max-age: 2m\n"
+		// The index is kept for half an hour.
+		count, whole, config = n, true, "profile: fast\nretention: 15s\nsweep-delay: 12s\nfired-max-age: 2m\n"
 	}
 	if !whole {
 		t.Parallel() // it measures nothing
@@ -168,7 +169,10 @@ func within(t *testing.T, limit time.Duration, what string, done func() bool, st
 // index entry or fired event.
 func (c *client) gone(empty map[string]uint64, whole bool) {
 	c.t.Helper()
-	const expiry = 5 * time.Minute
+	expiry := 5 * time.Minute
+	if whole {
+		expiry += store.DefaultIndexKeep
+	}
 	within(c.t, expiry, "nothing is left", func() bool {
 		if c.left(schemas.StreamAdd)+c.left(schemas.StreamRetry) > 0 {
 			return false

@@ -198,7 +198,7 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 	s.Close()
 
 	a := node(t, func(o *app.Options) {
-		o.NATSURL, o.Shards, o.SweepDelay = server.URL(), 0, time.Second
+		o.NATSURL, o.Shards, o.Retention, o.SweepDelay = server.URL(), 0, 30*time.Second, 23*time.Second
 		o.Log = zerolog.Nop() // an orphan is an error in the log
 	})
 	c := connect(t, server.URL())
