@@ -45,12 +45,19 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 func (r *reign) inspect() {
 	for wait := time.Duration(0); pause(r.ctx, wait); {
 		wait = inspectEvery
-		in, err := r.o.Store.Inspect(r.ctx, r.n, max(r.seen.Load(), r.written.Load().Seen), r.end.Load())
+		// Where the stream ended at the take-over is compared with what had been read by
+		// then. What is read now is compared with where it ends now.
+		seen, end := r.seen.Load(), r.end.Load()
+		if end == 0 {
+			seen = max(seen, r.written.Load().Seen)
+		}
+		in, err := r.o.Store.Inspect(r.ctx, r.n, seen, end)
 		r.failed("inspect", err)
 		if err != nil {
 			wait = inspectSoon
 			continue
 		}
+		r.end.Store(0)
 		if in.LastSeq < r.written.Load().Seen {
 			// What the tail waits for does not come. If that stays so, the shard is taken
 			// again, from where the stream ends.
@@ -89,7 +96,6 @@ func (r *reign) audit(in store.Inspection) {
 		return
 	}
 	r.seen.Store(0) // what was seen before is accounted for
-	r.end.Store(0)
 	in.Damage.Loss = &loss
 	r.tellDamage(in.Damage)
 	r.log.Error().Str("evidence", loss.Evidence).Uint64("messages", loss.Messages).Strs("timers", loss.Timers).Int("more_timers", loss.TimersMore).

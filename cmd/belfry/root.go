@@ -37,7 +37,7 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 			root.AddCommand(cmd)
 		}
 	}
-	in("node", c.serveCommand(), c.statusCommand(), c.doctorCommand(), c.backupCommand(), c.restoreCommand(), c.configCommand(), c.benchCommand())
+	in("node", c.serveCommand(), c.statusCommand(), c.doctorCommand(), c.repairCommand(), c.backupCommand(), c.restoreCommand(), c.configCommand(), c.benchCommand())
 	in("timers", c.addCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.lsCommand(), c.tailCommand(), c.deadCommand(), c.rejectedCommand())
 	root.AddCommand(c.versionCommand(), exitCodesTopic())
 	return root

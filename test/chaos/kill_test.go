@@ -105,6 +105,7 @@ func TestKillNine(t *testing.T) {
 		t.Fatal(err)
 	}
 	expired(t, n, c, rec, sz, last)
+	noDamage(t, c.nc)
 
 	events, err := rec.Events()
 	if err != nil {
@@ -127,6 +128,23 @@ func TestKillNine(t *testing.T) {
 	}
 	if t.Failed() {
 		keep(t, historyPath, map[string]string{"node.log": n.LogPath()})
+	}
+}
+
+// noDamage holds that no node has put damage on record: a kill is none.
+func noDamage(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	look, err := store.Look(nc, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer look.Close()
+	damage, err := look.ReadDamage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range damage {
+		t.Errorf("a false alarm: %s", d.Problems())
 	}
 }
 
