@@ -129,8 +129,12 @@ func (d *delivery) deadLetter(p plan, out callback.Outcome) store.Msg {
 		return msg
 	}
 	r := &p.record
-	msg.Header, msg.Data = body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt},
+	sealed := d.f.o.Store.SealCallback(d.claim.Timer, r.Callback)
+	msg.Header, msg.Data = body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt, NoCallback: sealed != ""},
 		string(out.Reason), callback.Clip(out.Err, schemas.MaxOutcomeError))
+	if sealed != "" {
+		msg.Header[schemas.HeaderCallback] = []string{sealed}
+	}
 	d.annotate(msg.Header, p, out)
 	return msg
 }

@@ -30,6 +30,8 @@ type delivery struct {
 	// that it was read, and so has its body.
 	timer    store.Timer
 	complete bool
+	// sealed says that the message's callback could not be opened.
+	sealed   bool
 	deadSent bool
 	// leave gives the place back, once, when the call is over.
 	leave func()
@@ -55,7 +57,10 @@ func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time, left fun
 	}
 	d.key = d.claim.Timer.MsgID(d.claim.Run)
 	d.event, d.spec, d.fired, err = schemas.ParseFired(m.Headers(), m.Data())
-	if err == nil && d.spec.Callback == "" {
+	if err == nil {
+		d.openCallback()
+	}
+	if err == nil && d.spec.Callback == "" && !d.sealed {
 		d.skip("no_callback", m.Ack)
 		return
 	}
@@ -83,9 +88,24 @@ func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time, left fun
 	d.call()
 }
 
+// openCallback takes the callback from its header. One that cannot be opened, since
+// the key has been replaced, is read from the record.
+func (d *delivery) openCallback() {
+	sealed := d.msg.Headers().Get(schemas.HeaderCallback)
+	if sealed == "" {
+		return
+	}
+	callback, err := d.f.o.Store.OpenCallback(d.claim.Timer, sealed)
+	if err != nil {
+		d.sealed = true
+		return
+	}
+	d.spec.Callback = callback
+}
+
 // prepare finds out what attempt this is; false means that there is none to make.
 func (d *delivery) prepare(born time.Time) bool {
-	if !d.doubtful(born) {
+	if !d.sealed && !d.doubtful(born) {
 		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: fromClaim(d.claim, d.spec, d.fired)}
 		return true
 	}
@@ -98,6 +118,9 @@ func (d *delivery) prepare(born time.Time) bool {
 	switch {
 	case a.run:
 		d.timer, d.complete = *t, true
+		if d.sealed {
+			d.spec.Callback = t.Record.Callback
+		}
 		return true
 	case a.wait > 0:
 		d.skip("not_due", func() error { return d.msg.NakWithDelay(a.wait) })

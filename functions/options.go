@@ -26,6 +26,10 @@ type Store interface {
 	// PublishLetter publishes a dead letter in a form that fits a message, and waits
 	// for the acknowledgement. Errors: schemas.ErrUnavailable, schemas.ErrStoreFull.
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
+	// SealCallback and OpenCallback are how a callback travels outside its event: it
+	// stays in the event if SealCallback returns "".
+	SealCallback(id schemas.TimerID, callback string) string
+	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 	// ServiceConsumer returns the feed's durable consumer, made behind floor if absent.
 	ServiceConsumer(ctx context.Context, f store.Feed, floor uint64, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
 	// WatchServices yields every feed that is awake, and every change, until ctx is done.

@@ -20,10 +20,13 @@ type letter struct {
 	spec  schemas.Spec
 	fired schemas.Fired
 	raw   *jetstream.RawStreamMsg
+	// sealed is why the callback could not be opened; the record has it as long as it
+	// exists.
+	sealed error
 }
 
 // readLetter decodes a dead letter.
-func readLetter(m *jetstream.RawStreamMsg) (letter, error) {
+func (r *Router) readLetter(m *jetstream.RawStreamMsg) (letter, error) {
 	l := letter{raw: m}
 	var err error
 	if l.claim, err = schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim)); err != nil {
@@ -31,6 +34,9 @@ func readLetter(m *jetstream.RawStreamMsg) (letter, error) {
 	}
 	if _, l.spec, l.fired, err = schemas.ParseFired(m.Header, m.Data); err != nil {
 		return l, err
+	}
+	if sealed := m.Header.Get(schemas.HeaderCallback); sealed != "" {
+		l.spec.Callback, l.sealed = r.o.Store.OpenCallback(l.claim.Timer, sealed)
 	}
 	l.info = schemas.DeadInfo{
 		Sequence: m.Sequence, Timer: l.claim.Timer, ID: l.spec.EventID, Source: l.spec.Source, Type: l.spec.Type, Service: l.spec.Service,
@@ -56,7 +62,7 @@ func (r *Router) deadList(ctx context.Context, q schemas.DeadListRequest) (any, 
 		}
 		reply := schemas.DeadListReply{Dead: make([]schemas.DeadInfo, 0, len(page.Letters)), Cursor: page.Cursor}
 		for _, m := range page.Letters {
-			l, err := readLetter(m)
+			l, err := r.readLetter(m)
 			if err != nil {
 				// Still a dead letter: show that it is there.
 				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: schemas.FormatTime(m.Time.UnixMilli()), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
@@ -100,7 +106,7 @@ func (r *Router) replay(ctx context.Context, q schemas.ReplayRequest, from schem
 			return partly(ctx, reply, err)
 		}
 		for _, m := range page.Letters {
-			l, err := readLetter(m)
+			l, err := r.readLetter(m)
 			if err == nil {
 				err = r.replayOne(ctx, l, by)
 			}
@@ -170,6 +176,9 @@ func (r *Router) replayOne(ctx context.Context, l letter, by schemas.Caller) err
 			break
 		}
 		rec := t.Record
+		if missing && l.sealed != nil {
+			return schemas.Errorf(schemas.CodeDamaged, "dead letter %d stays, since its record has expired and its callback cannot be read: %w", l.raw.Sequence, l.sealed)
+		}
 		if missing {
 			t = store.Timer{ID: l.claim.Timer}
 			rec = l.record()

@@ -41,6 +41,7 @@ type Store interface {
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
+	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 	DeadDelete(ctx context.Context, seq uint64) error
 	DeadCounts(ctx context.Context) (store.Loss, error)
 }

@@ -23,6 +23,9 @@ type CoreConfig struct {
 	SweepMs int64
 	// Retention is the TTL of a final record.
 	Retention time.Duration
+	// Seal returns a timer's callback as it travels in schemas.HeaderCallback, or ""
+	// if it stays in the event; nil leaves every callback there.
+	Seal func(id schemas.TimerID, callback string) string
 }
 
 // Bounds of one load.

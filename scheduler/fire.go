@@ -196,7 +196,11 @@ func (k *Core) publish(e *entry) {
 		return
 	}
 	r := &e.rec
-	hdr, data := r.Body.Message(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt + 1})
+	sealed := k.seal(e)
+	hdr, data := r.Body.Message(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt + 1, NoCallback: sealed != ""})
+	if sealed != "" {
+		hdr[schemas.HeaderCallback] = []string{sealed}
+	}
 	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
 		Timer: e.id, Revision: e.rev, Run: r.Run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
@@ -211,6 +215,15 @@ func (k *Core) publish(e *entry) {
 	}
 	k.inflight++
 	k.do(ActPublish{ID: e.id, Service: r.Service, LateMs: max(r.FiredMs-r.LateFromMs(), 0), Msg: m})
+}
+
+// seal returns the callback as it travels outside the event, or "" if it stays there
+// or there is none.
+func (k *Core) seal(e *entry) string {
+	if e.rec.Callback == "" || k.cfg.Seal == nil {
+		return ""
+	}
+	return k.cfg.Seal(e.id, e.rec.Callback)
 }
 
 func target(e *entry) (subject, msgID string) {

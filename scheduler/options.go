@@ -18,6 +18,7 @@ type Store interface {
 	UpdateAsync(w store.Write, done func(store.Result))
 	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
+	SealCallback(id schemas.TimerID, callback string) string
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error

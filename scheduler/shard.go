@@ -73,6 +73,7 @@ func newShard(n int, o *Options, m *metrics) *shard {
 		cfg: CoreConfig{
 			Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: min(o.IndexKeep, DefaultIndexKeep).Milliseconds() / 2,
 			SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
+			Seal: o.Store.SealCallback,
 		},
 		lastErrs: map[string]string{},
 	}

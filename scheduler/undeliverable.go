@@ -62,7 +62,11 @@ func (k *Core) deadLetter(e *entry) {
 	}
 	r := &e.rec
 	run := max(r.Run, 1)
-	hdr, data := r.Body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: run, Attempt: r.Attempt}, schemas.ReasonUndeliverable, e.refusal)
+	sealed := k.seal(e)
+	hdr, data := r.Body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: run, Attempt: r.Attempt, NoCallback: sealed != ""}, schemas.ReasonUndeliverable, e.refusal)
+	if sealed != "" {
+		hdr[schemas.HeaderCallback] = []string{sealed}
+	}
 	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
 		Timer: e.id, Revision: e.rev, Run: run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,

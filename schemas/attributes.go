@@ -136,6 +136,8 @@ type Spec struct {
 type Fired struct {
 	ScheduledMs, FiredMs int64
 	Run, Attempt         uint32
+	// NoCallback leaves timercallback out, because HeaderCallback has it.
+	NoCallback bool
 }
 
 func badAttribute(name, value, format string, args ...any) *Error {

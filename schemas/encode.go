@@ -34,14 +34,18 @@ func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 	if b.Mode == ModeBinary {
 		return b.binaryWith(f, errorCode, errorData), b.Data
 	}
-	hdr := b.header(1)
+	hdr := b.header(2)
 	hdr[headerContentType] = []string{contentStructured}
 	end := bytes.LastIndexByte(b.Data, '}')
 	if end < 0 {
 		return hdr, b.Data // never stored: ParseAdd takes objects alone
 	}
 	out := make([]byte, 0, len(b.Data)+160+len(errorCode)+2*len(errorData))
-	out = append(out, b.Data[:end]...)
+	from, to := 0, 0
+	if f.NoCallback {
+		from, to = memberAt(b.Data, AttrCallback)
+	}
+	out = append(append(out, b.Data[:from]...), b.Data[to:end]...)
 	out = append(out, `,"`+AttrScheduled+`":"`...)
 	out = appendTime(out, f.ScheduledMs)
 	out = append(out, `","`+AttrFired+`":"`...)
@@ -55,6 +59,37 @@ func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 		out = quote(append(out, `,"`+AttrErrorData+`":`...), cleanText(errorData))
 	}
 	return hdr, append(out, '}')
+}
+
+// memberAt is where a member of a JSON object stands, with the comma that goes with
+// it; from and to are 0 if there is none. It reads no further than the member.
+func memberAt(raw []byte, want string) (from, to int) {
+	if !bytes.Contains(raw, []byte(`"`+want+`"`)) {
+		return 0, 0 // quickly: what was replayed has none
+	}
+	found := badEvent("found") // ends the loop
+	first, start := true, 0
+	_ = eachMember(raw, func(name, value []byte) error {
+		if string(name) == want {
+			start = cap(raw) - cap(value) // value aliases raw
+			to = start + len(value)
+			return found
+		}
+		first = false
+		return nil
+	})
+	if to == 0 {
+		return 0, 0
+	}
+	// The name is not escaped, so it is what stands before the value.
+	from = bytes.LastIndex(raw[:start], []byte(`"`+want+`"`))
+	if !first {
+		return bytes.LastIndexByte(raw[:from], ','), to
+	}
+	if i := bytes.IndexByte(raw[to:], ','); i >= 0 && len(bytes.TrimLeft(raw[to:to+i], jsonSpace)) == 0 {
+		to += i + 1
+	}
+	return from, to
 }
 
 // header is the user's headers, with room for more of Belfry's; all values share
@@ -74,7 +109,15 @@ func (b Body) header(more int) nats.Header {
 }
 
 func (b Body) binaryWith(f Fired, errorCode, errorData string) nats.Header {
-	hdr := b.header(6)
+	hdr := b.header(7)
+	if f.NoCallback {
+		const name = headerPrefix + AttrCallback
+		for _, h := range b.Headers {
+			if len(h.Name) == len(name) && strings.EqualFold(h.Name, name) {
+				delete(hdr, h.Name)
+			}
+		}
+	}
 	v := [...]string{FormatTime(f.ScheduledMs), FormatTime(f.FiredMs), strconv.FormatUint(uint64(f.Run), 10), strconv.FormatUint(uint64(f.Attempt), 10)}
 	hdr[headerPrefix+AttrScheduled] = v[0:1:1]
 	hdr[headerPrefix+AttrFired] = v[1:2:2]

@@ -376,3 +376,41 @@ func TestErrorsCompare(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// The callback is left out wherever it stands in the document, and nothing else is.
+func TestMessageWithoutCallback(t *testing.T) {
+	t.Parallel()
+	const rest = `"specversion":"1.0","id":"1","source":"/s","type":"t","timerafter":"1s"`
+	const member = `"timercallback":"https://u:hunter2@x.example/?q=\"timercallback\",hunter2"`
+	for name, doc := range map[string]string{
+		"first":  `{` + member + ` , ` + rest + `}`,
+		"middle": `{"specversion":"1.0", ` + member + ` ,"id":"1","source":"/s","type":"t","timerafter":"1s"}`,
+		"last":   `{` + rest + `,` + "\n " + member + `}`,
+		"nested": `{` + rest + `,"data":{"timercallback":"nats:mine"},` + member + `}`,
+		"before": `{` + member + `,` + rest + `,"data":{"timercallback":"nats:mine"}}`,
+	} {
+		body, spec, err := parse([]byte(doc))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		hdr, data := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1, NoCallback: true})
+		e, fspec, _, err := schemas.ParseFired(hdr, data)
+		if err != nil || fspec.Callback != "" || strings.Contains(string(data), "hunter2") || e.ID() != "1" || e.Type() != "t" || !strings.Contains(spec.Callback, "hunter2") {
+			t.Errorf("%s: %v\n%s", name, err, data)
+		}
+		if strings.Contains(doc, "nats:mine") != strings.Contains(string(e.Data()), "nats:mine") {
+			t.Errorf("%s: the data is %s", name, e.Data())
+		}
+		back, err := schemas.StripFired(hdr, data)
+		if err != nil || strings.Contains(string(back.Data), "hunter2") {
+			t.Errorf("%s: stripped to %s, %v", name, back.Data, err)
+		}
+	}
+	body, _, err := schemas.ParseAdd(nats.Header{"CE-TimerCallback": {"https://hunter2.example"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "ce-specversion": {"1.0"}, "ce-timerafter": {"1s"}}, []byte("x"), added, schemas.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hdr, _ := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1, NoCallback: true}); strings.Contains(fmt.Sprint(hdr), "hunter2") {
+		t.Errorf("binary: %v", hdr)
+	}
+}

@@ -53,6 +53,9 @@ const (
 	// HeaderExtended, with the value 1, rides beside HeaderClaim where the record holds
 	// more than the claim and the event: functions reads it before it writes it.
 	HeaderExtended = "Belfry-Extended"
+	// HeaderCallback rides beside HeaderClaim, and on dead letters. It holds the
+	// callback, which is not in the event, sealed so that only Belfry can read it.
+	HeaderCallback = "Belfry-Callback"
 	// HeaderErrorCode and HeaderError say why an add was rejected.
 	HeaderErrorCode = "Belfry-Error-Code"
 	HeaderError     = "Belfry-Error"

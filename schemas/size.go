@@ -16,9 +16,10 @@ const (
 	// refuses a longer block with error 10097, whatever max_payload is.
 	MaxHeaderBytes = 1<<16 - 1
 	// HeaderReserve is the part of MaxHeaderBytes that Belfry keeps for its own
-	// headers and attributes. They need 3,100 bytes at most, on a dead letter; the
-	// rest is for what later versions add to the timers stored today.
-	HeaderReserve = 4 << 10
+	// headers and attributes. They need 5,900 bytes at most, on a dead letter, of which
+	// 2,800 are HeaderCallback; the rest is for what later versions add to the timers
+	// stored today.
+	HeaderReserve = 6 << 10
 	// MaxEventHeaderBytes bounds the headers of an add that leave with the event: in
 	// binary mode its attributes, in both modes the user's own headers.
 	MaxEventHeaderBytes = MaxHeaderBytes - HeaderReserve

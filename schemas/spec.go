@@ -185,8 +185,8 @@ func days(d time.Duration) string {
 }
 
 // ParseFired reads back a message from timers.fired, timers.retry or timers.dead:
-// the event, what its add asked for, and what Belfry added. DueMs is the
-// scheduled time.
+// the event without its callback, what its add asked for, and what Belfry added.
+// DueMs is the scheduled time. Callback is empty where it travels in HeaderCallback.
 func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error) {
 	p, err := take(hdr, data)
 	if err != nil {
@@ -202,6 +202,8 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 		return nil, Spec{}, Fired{}, err
 	}
 	spec.DueMs = f.ScheduledMs
+	// The callback is for Belfry alone, and may hold credentials.
+	p.attrs = slices.DeleteFunc(p.attrs, func(a attribute) bool { return a.name == AttrCallback })
 	e, err := p.event()
 	return e, spec, f, err
 }

@@ -29,8 +29,10 @@ const (
 	LevelRecord2 FormatLevel = 2
 	// LevelRestingServices adds services at rest, which publishers must wake.
 	LevelRestingServices FormatLevel = 3
+	// LevelSealedCallback adds events whose callback is in schemas.HeaderCallback.
+	LevelSealedCallback FormatLevel = 4
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelRestingServices
+	NewestLevel = LevelSealedCallback
 )
 
 // Layout versions, recorded in the clock bucket. Builds refuse to open a store of a

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/cipher"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type Store struct {
 	beating chan struct{}
 	oldest  oldestAdd
 
+	// seal seals callbacks; nil if its key is damaged.
+	seal cipher.AEAD
 	// writes is the FormatLevel that may be written; see watchFormats.
 	writes atomic.Int32
 	// firstBeat is the revision of the first presence that this process wrote.
@@ -246,6 +249,9 @@ func (s *Store) create(ctx context.Context) error {
 		if err := s.ensure(ctx, cfg); err != nil {
 			return err
 		}
+	}
+	if err := s.loadSealKey(ctx); err != nil {
+		return err
 	}
 	if err := s.recordGeometry(ctx); err != nil {
 		return err

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestCallbacksDoNotTravel: credentials in a callback's URL are in no fired event, no
+// dead letter and no callback, in both modes; and the callback is made, retried, and
+// replayed also after the record has expired.
+func TestCallbacksDoNotTravel(t *testing.T) {
+	t.Parallel()
+	a := node(t, func(o *app.Options) { o.Retention = 2 * time.Second })
+	c := connect(t, a.NATSURL())
+	var well atomic.Bool
+	var mu sync.Mutex
+	var requests []string
+	calls := map[string]int{}
+	callee := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		user, password, _ := r.BasicAuth()
+		ok := r.URL.Path == "/hunter2-path" && r.URL.RawQuery == "k=hunter2-query" && user == "alice" && password == "hunter2-password"
+		r.Header.Del("Authorization")
+		mu.Lock()
+		defer mu.Unlock()
+		requests = append(requests, fmt.Sprint(r.Header, string(body)))
+		calls[r.Header.Get("Ce-Id")]++
+		if !ok || !well.Load() {
+			w.WriteHeader(http.StatusGone)
+		}
+	}))
+	t.Cleanup(callee.Close)
+	target := strings.Replace(callee.URL, "://", "://alice:hunter2-password@", 1) + "/hunter2-path?k=hunter2-query"
+	if _, err := c.nc.Subscribe("callbacks.sealed", func(m *nats.Msg) {
+		mu.Lock()
+		requests = append(requests, fmt.Sprint(m.Header, string(m.Data)))
+		mu.Unlock()
+		if err := m.Respond(nil); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// A node hides callbacks from its first look at the other nodes on.
+	fired := func(subject string) []string {
+		t.Helper()
+		cons, err := c.js.OrderedConsumer(t.Context(), map[bool]string{true: schemas.StreamFired, false: schemas.StreamDead}[strings.HasPrefix(subject, schemas.SubjectFiredPrefix)],
+			jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for {
+			m, err := cons.Next(jetstream.FetchMaxWait(500 * time.Millisecond))
+			if err != nil {
+				return out
+			}
+			out = append(out, fmt.Sprint(m.Headers(), string(m.Data())))
+		}
+	}
+	n := 0
+	eventually(t, "a fired event without its callback", func() bool {
+		n++
+		id := fmt.Sprint("probe-", n)
+		c.publish(structured(attrs{"id": id, "timersvc": "probe", "timercallback": "nats:callbacks.sealed", "timerafter": "1ms"}, `{}`))
+		c.until(id, schemas.StateSuccess)
+		events := fired(schemas.SubjectFired("probe"))
+		return len(events) > 0 && !strings.Contains(events[len(events)-1], "callbacks.sealed")
+	}, nil)
+	mu.Lock()
+	requests = nil
+	mu.Unlock()
+
+	c.publish(structured(attrs{"id": "s", "timersvc": "sealed", "timercallback": target, "timerafter": "1ms"}, `{"timercallback":"mine"}`))
+	c.publish(binary(attrs{"id": "b", "timersvc": "sealed", "timercallback": target, "timerafter": "1ms"}, "text/plain", "x"))
+	c.publish(structured(attrs{"id": "n", "timersvc": "sealed", "timercallback": "nats:callbacks.sealed", "timerafter": "1ms"}, `{}`))
+	c.until("n", schemas.StateSuccess)
+	for _, id := range []string{"s", "b"} {
+		if i := c.until(id, schemas.StateFail); i.Outcome.Code != http.StatusGone || strings.Contains(i.Callback, "hunter2-p") && !strings.Contains(i.Callback, "hunter2-path") || strings.Contains(i.Callback, "hunter2-query") {
+			t.Errorf("%s: %+v", id, i)
+		}
+	}
+	events, letters := fired(schemas.SubjectFired("sealed")), fired(schemas.SubjectDead("sealed"))
+	if len(events) != 3 || len(letters) != 2 {
+		t.Fatalf("%d events, %d dead letters", len(events), len(letters))
+	}
+	mu.Lock()
+	seen := append(append(append([]string{}, requests...), events...), letters...)
+	mu.Unlock()
+	for _, s := range seen {
+		if strings.Contains(s, "hunter2") || strings.Contains(s, "nats:callbacks.sealed") {
+			t.Errorf("the callback travels: %s", s)
+		}
+	}
+
+	// The records expire; the dead letters still know whom to call.
+	eventually(t, "the records to expire", func() bool {
+		_, err := c.info("s")
+		_, err2 := c.info("b")
+		return err != nil && err2 != nil
+	}, nil)
+	well.Store(true)
+	var r schemas.ReplayReply
+	if err := c.call("dead.replay", schemas.ReplayRequest{Service: "sealed"}, &r); err != nil || r.Replayed != 2 {
+		t.Fatalf("replay: %+v %v", r, err)
+	}
+	eventually(t, "both to be called again", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return calls["s"] == 2 && calls["b"] == 2
+	}, nil)
+}
