@@ -3,7 +3,6 @@ package app
 import (
 	"time"
 
-	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
@@ -36,15 +35,13 @@ func (o *Options) checkTogether() error {
 		return d
 	}
 	retention, sweep := or(o.Retention, store.DefaultRetention), or(o.SweepDelay, scheduler.DefaultSweepDelay)
-	fired, idle := or(o.FiredMaxAge, store.DefaultFiredMaxAge), or(o.ServiceIdle, functions.DefaultServiceIdle)
+	fired := or(o.FiredMaxAge, store.DefaultFiredMaxAge)
 	dedup := store.DedupWindowFor(retention)
 	switch {
 	case sweep < dedup:
 		return badConfig("sweep-delay is %s; it must be at least the dedup window of timers.fired, %s with a retention of %s: within it an event that the sweeper fires again is taken for a duplicate", sweep, dedup, retention)
 	case fired <= sweep:
 		return badConfig("fired-max-age is %s; it must be longer than sweep-delay, %s: the sweeper looks there for the events of timers that were not concluded, and would fire them twice", fired, sweep)
-	case o.ServiceIdle > 0 && idle < store.DefaultServiceGrace:
-		return badConfig("service-idle is %s; it must be %s or more, or negative for never", idle, store.DefaultServiceGrace)
 	case o.Limits.MaxHorizon < 0 || o.Limits.MaxHorizon > maxMaxAhead:
 		return badConfig("max-ahead is %s; it must be 1ms to %s", o.Limits.MaxHorizon, maxMaxAhead)
 	}

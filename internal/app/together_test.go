@@ -51,11 +51,6 @@ func TestContradictions(t *testing.T) {
 			[]string{"rejected-max-age is 1m0s", "2m0s"},
 		},
 		{
-			"service-idle below the grace of a service", func(o *Options) { o.ServiceIdle = time.Minute },
-			func(o *Options) { o.ServiceIdle = -1 },
-			[]string{"service-idle is 1m0s", "2m0s"},
-		},
-		{
 			"lease above the life of a presence", func(o *Options) { o.Lease = 61 * time.Second },
 			func(o *Options) { o.Lease = time.Minute },
 			[]string{"lease is 1m1s", "1m0s"},
