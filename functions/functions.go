@@ -130,6 +130,7 @@ func (f *Functions) Start(ctx context.Context) error {
 	f.feeds.Go(func() { f.watch(changes) })
 	f.feeds.Go(func() { f.admit(f.pulling) })
 	f.background.Go(func() { f.rest(f.pulling) })
+	f.background.Go(func() { f.watchOvertaken(f.pulling) })
 	f.background.Add(2)
 	go func() {
 		defer f.background.Done()

@@ -25,6 +25,7 @@ type metrics struct {
 	retries   *prometheus.CounterVec
 	skipped   *prometheus.CounterVec
 	active    prometheus.Gauge
+	overtaken prometheus.Gauge
 	wakes     prometheus.Counter
 	rests     prometheus.Counter
 
@@ -50,6 +51,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Deliveries that needed no call, by service and why."}, []string{"service", "why"}),
 		active: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "services_active",
 			Help: "Consumers of services that this node serves now; a service has one, or two while retries come from the wheel, and none at rest."}),
+		overtaken: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "fired_consumers_overtaken",
+			Help: "Durable consumers of TIMERS_FIRED, other than Belfry's, whose next event left the stream unread."}),
 		wakes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "services_woken_total",
 			Help: "Times that this node began to serve a service's events or retries."}),
 		rests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "services_rested_total",
@@ -59,7 +62,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs error
-	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.wakes, m.rests} {
+	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	if errs != nil {

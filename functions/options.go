@@ -49,6 +49,7 @@ type Services interface {
 	DropService(ctx context.Context, f store.Feed) error
 	ServedFeeds(ctx context.Context) ([]store.Feed, error)
 	RetryBacklog(ctx context.Context) ([]string, error)
+	OvertakenConsumers(ctx context.Context) ([]store.Overtaken, error)
 	ServiceGrace() time.Duration
 }
 

@@ -44,6 +44,8 @@ type status struct {
 	Dead      map[string]uint64      `json:"dead_by_service"`
 	Streams   []store.StreamHealth   `json:"streams"`
 	Consumers []store.ConsumerHealth `json:"consumers"`
+	// Overtaken are consumers of others that lose events unread.
+	Overtaken []store.Overtaken `json:"overtaken,omitempty"`
 	// Damage is of the shards that have damaged records, or have lost messages.
 	Damage []store.ShardDamage `json:"damage,omitempty"`
 }
@@ -169,6 +171,9 @@ func readStatus(ctx context.Context, s session, look *store.Store) (*status, err
 	if st.Consumers, err = look.Consumers(ctx); err != nil {
 		return nil, err
 	}
+	if st.Overtaken, err = look.OvertakenConsumers(ctx); err != nil {
+		return nil, err
+	}
 	loss, err := look.DeadCounts(ctx)
 	if err != nil {
 		return nil, err
@@ -274,6 +279,9 @@ func (st *status) findProblems() {
 		st.streamProblems(h)
 	}
 	st.lossProblems()
+	for _, o := range st.Overtaken {
+		st.problem("%s", o.Problem())
+	}
 	for _, c := range st.Consumers {
 		if c.Belfry && c.Pulls == 0 && c.Pending > 0 && c.InFlight == 0 {
 			st.problem("%d messages wait in consumer %s of %s, and nobody pulls", c.Pending, c.Name, c.Stream)

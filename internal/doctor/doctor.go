@@ -110,6 +110,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.clock(ctx)
 		e.streamSettings()
 		e.health()
+		e.overtaken(ctx)
 		e.damage(ctx)
 		e.replicas()
 	}
@@ -353,7 +354,21 @@ func (e *examination) differences() {
 		e.found("settings", Warning, "give all nodes of a store the same "+name, "nodes differ in %s: %s", name, strings.Join(say, ", "))
 	}
 	if level < store.NewestLevel {
-		e.found("formats", Warning, "upgrade the older nodes", "nodes of an older version are alive, so records are written in the older format, without checksum and history")
+		e.found("formats", Warning, "upgrade the older nodes", "nodes of an older version are alive, so records may be written in the older format, without checksum and history, and services without work keep their consumers")
+	}
+}
+
+// overtaken looks for consumers that lose events unread.
+func (e *examination) overtaken(ctx context.Context) {
+	all, err := e.look.OvertakenConsumers(ctx)
+	switch {
+	case err != nil:
+		e.found("consumers", Unknown, "", "whether consumers of %s lose events cannot be found out: %v", schemas.StreamFired, err)
+	case len(all) == 0:
+		e.found("consumers", OK, "", "no consumer of %s has lost events unread", schemas.StreamFired)
+	}
+	for _, o := range all {
+		e.found("consumers", Warning, "run its reader, or remove it with: nats consumer rm "+schemas.StreamFired+" "+o.Consumer, "%s", o.Problem())
 	}
 }
 

@@ -1,0 +1,29 @@
+package functions
+
+import (
+	"context"
+	"time"
+)
+
+// overtakenLook is how often consumers of others on TIMERS_FIRED are looked at, and so
+// how late a consumer that loses events is reported.
+const overtakenLook = 30 * time.Second
+
+// watchOvertaken reports consumers that lose events unread, until ctx is done. Every node
+// reports the same.
+func (f *Functions) watchOvertaken(ctx context.Context) {
+	for wait := time.Duration(random() * float64(time.Second)); pause(ctx, wait); wait = overtakenLook {
+		all, err := f.o.Store.OvertakenConsumers(ctx)
+		if err != nil {
+			f.complain("look for overtaken consumers", err)
+			continue
+		}
+		f.metrics.overtaken.Set(float64(len(all)))
+		for _, o := range all {
+			if f.mute.ok("overtaken " + o.Consumer) {
+				f.o.Log.Warn().Str("consumer", o.Consumer).Str("subject", o.Subject).Uint64("lost_at_least", o.Lost).Uint64("pending", o.Pending).
+					Str("limit", o.Why).Msg("a consumer of TIMERS_FIRED is overtaken: events left the stream before it read them")
+			}
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Overtaken is a durable consumer of TIMERS_FIRED that has not read an event before the
+// stream dropped it, or will not have read the next one.
+type Overtaken struct {
+	Consumer string `json:"consumer"`
+	Subject  string `json:"subject"`
+	// Lost is how many events left unread, at least. It is exact for a consumer of all
+	// services. For one of a single service it is 1: the sequences of its events are
+	// not consecutive.
+	Lost uint64 `json:"lost_at_least"`
+	// Pending events wait in the stream; the oldest of them is of Oldest.
+	Pending uint64    `json:"pending"`
+	Oldest  time.Time `json:"oldest"`
+	// Why is the limit that drops events: LimitService, LimitBytes or LimitAge.
+	Why string `json:"why"`
+}
+
+// Problem says in a sentence what is wrong, and what to do.
+func (o Overtaken) Problem() string {
+	do := map[string]string{
+		LimitService: "run its reader, or raise fired-max-per-service",
+		LimitBytes:   "run its reader, or raise the bytes of " + schemas.StreamFired,
+		LimitAge:     "run its reader, or raise fired-max-age",
+	}[o.Why]
+	return fmt.Sprintf("consumer %s of %s is overtaken: at least %d events of %s left unread by the limit %s, %d wait: %s; remove it if nobody needs it",
+		o.Consumer, schemas.StreamFired, o.Lost, o.Subject, o.Why, o.Pending, do)
+}
+
+// The limits of TIMERS_FIRED.
+const (
+	LimitService = "fired-max-per-service"
+	LimitBytes   = "bytes"
+	LimitAge     = "fired-max-age"
+)
+
+// A stream drops its oldest events when it is full, or when they have reached their age;
+// near is how near that must be.
+const (
+	nearFull   = 0.99
+	nearExpiry = 0.95
+)
+
+// OvertakenConsumers looks for consumers of others on TIMERS_FIRED that are overtaken.
+// Such a consumer has read none of the events that its filter still finds, while one of
+// the stream's limits drops the oldest of them. It costs one request for each page of
+// 256 consumers, and one for each consumer with events waiting that is not Belfry's.
+func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	stream, err := s.findStream(ctx, schemas.StreamFired)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, mapError("look up stream "+schemas.StreamFired, err)
+	}
+	var waiting []*jetstream.ConsumerInfo
+	list := stream.ListConsumers(ctx)
+	for info := range list.Info() {
+		if info.Config.Durable != "" && info.NumPending > 0 && !strings.HasPrefix(info.Name, serviceConsumerPrefix) {
+			waiting = append(waiting, info)
+		}
+	}
+	if err := list.Err(); err != nil {
+		return nil, mapError("list consumers of "+schemas.StreamFired, err)
+	}
+	var out []Overtaken
+	for _, info := range waiting {
+		filters := info.Config.FilterSubjects
+		if len(filters) == 0 {
+			filters = []string{info.Config.FilterSubject}
+		}
+		for _, filter := range filters {
+			o, err := s.overtaken(ctx, stream.CachedInfo(), info, filter)
+			if err != nil {
+				return nil, err
+			}
+			if o != nil {
+				out = append(out, *o)
+			}
+		}
+	}
+	return out, nil
+}
+
+// overtaken looks at one filter subject of a consumer; nil if all is well.
+func (s *Store) overtaken(ctx context.Context, stream *jetstream.StreamInfo, info *jetstream.ConsumerInfo, filter string) (*Overtaken, error) {
+	all := schemas.SubjectFiredPrefix + "*"
+	if filter == "" || strings.HasSuffix(filter, ">") {
+		filter = all
+	}
+	msgs, more, err := s.next(ctx, schemas.StreamFired, filter, 0, 1)
+	if err != nil || len(msgs) == 0 {
+		return nil, err
+	}
+	first, read := msgs[0], info.Delivered.Stream
+	if first.Sequence <= read+1 {
+		return nil, nil // the next event to read is there, or was read
+	}
+	o := &Overtaken{Consumer: info.Name, Subject: filter, Lost: 1, Pending: info.NumPending, Oldest: first.Time}
+	if filter == all {
+		o.Lost = first.Sequence - read - 1
+	}
+	limit, age := stream.Config.MaxMsgsPerSubject, stream.Config.MaxAge
+	switch {
+	case limit > 0 && filter != all && int64(more)+1 >= limit:
+		o.Why = LimitService
+	case stream.Config.MaxBytes > 0 && float64(stream.State.Bytes) >= nearFull*float64(stream.Config.MaxBytes):
+		o.Why = LimitBytes
+	case filter == all, age > 0 && stream.TimeStamp.Sub(first.Time) >= time.Duration(nearExpiry*float64(age)):
+		o.Why = LimitAge
+	default:
+		return nil, nil // events of other services stood between
+	}
+	return o, nil
+}

@@ -1,0 +1,211 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestFloodOfOneService: a service that fires far more than TIMERS_FIRED keeps of it
+// evicts nothing of another's, and a consumer of its own that does not read is reported.
+func TestFloodOfOneService(t *testing.T) {
+	t.Parallel()
+	const most = 1000
+	srv := natstest.Run(t)
+	s, err := store.Open(t.Context(), srv.Connect(), store.Config{Node: "n", FiredMaxBytes: 64 << 20, FiredMaxPerService: most}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	publish := func(svc string, n int) {
+		t.Helper()
+		errs := make(chan error, n)
+		for i := range n {
+			s.PublishAsync(store.Msg{Subject: schemas.SubjectFired(svc), Data: []byte(fmt.Sprint(i))}, func(_ uint64, _ bool, err error) { errs <- err })
+		}
+		for range n {
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	consumer := func(name, filter string) {
+		t.Helper()
+		_, err := s.JetStream().CreateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{Durable: name, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	overtaken := func() map[string]store.Overtaken {
+		t.Helper()
+		all, err := s.OvertakenConsumers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]store.Overtaken{}
+		for _, o := range all {
+			out[o.Consumer] = o
+		}
+		return out
+	}
+	consumer("quiet", schemas.SubjectFired("quiet"))
+	consumer("flood", schemas.SubjectFired("flood"))
+	consumer("late", schemas.SubjectFired("late"))
+	publish("flood", most)
+	publish("quiet", 50)
+	publish("late", 10)
+	if got := overtaken(); len(got) != 0 {
+		t.Errorf("before anything has left: %+v", got)
+	}
+	publish("flood", 5*most)
+	got := overtaken()
+	if o := got["flood"]; len(got) != 1 || o.Lost < 1 || o.Pending != most || o.Why != store.LimitService {
+		t.Errorf("overtaken: %+v", got)
+	}
+	if text := got["flood"].Problem(); !strings.Contains(text, "raise fired-max-per-service") {
+		t.Errorf("what to do: %s", text)
+	}
+	c, err := s.JetStream().Consumer(t.Context(), schemas.StreamFired, "quiet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := c.Fetch(50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for m := range batch.Messages() {
+		if string(m.Data()) != fmt.Sprint(n) {
+			t.Fatalf("event %d of the quiet service is %s", n, m.Data())
+		}
+		n++
+	}
+	if n != 50 {
+		t.Errorf("the quiet service has %d events of 50", n)
+	}
+}
+
+// TestOvertakenByBytes: a consumer of all services is told exactly what it has lost.
+func TestOvertakenByBytes(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s, err := store.Open(t.Context(), srv.Connect(), store.Config{Node: "n", FiredMaxBytes: 1 << 20}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	_, err = s.JetStream().CreateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{Durable: "all", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const events = 300
+	for i := range events {
+		if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired(fmt.Sprintf("s%d", i%7)), Data: make([]byte, 8<<10)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.OvertakenConsumers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].Lost+got[0].Pending != events || got[0].Why != store.LimitBytes {
+		t.Errorf("%d were published: %+v", events, got)
+	}
+}
+
+// TestFiredLimitOfAnExistingStream: a store of a version without the limit gets it, and
+// a change of the setting is taken over.
+func TestFiredLimitOfAnExistingStream(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	limit := func(cfg store.Config) (int64, int64) {
+		t.Helper()
+		cfg.Node = "n"
+		s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		stream, err := s.JetStream().Stream(t.Context(), schemas.StreamFired)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := stream.CachedInfo().Config
+		return c.MaxMsgsPerSubject, c.MaxBytes
+	}
+	if n, bytes := limit(store.Config{}); n != bytes/16/1024 {
+		t.Errorf("%d events of a service in a stream of %d bytes", n, bytes)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := stream.CachedInfo().Config
+	old.MaxMsgsPerSubject = -1
+	if _, err := js.UpdateStream(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	if n, bytes := limit(store.Config{}); n != bytes/16/1024 {
+		t.Errorf("after an upgrade: %d events of a service in a stream of %d bytes", n, bytes)
+	}
+	if n, _ := limit(store.Config{FiredMaxPerService: 5000}); n != 5000 {
+		t.Errorf("as configured: %d", n)
+	}
+	if _, err := store.Open(t.Context(), nc, store.Config{Node: "n", FiredMaxPerService: 10}, zerolog.Nop()); schemas.CodeOf(err) != schemas.CodeConfig {
+		t.Errorf("a tiny limit: %v", err)
+	}
+}
+
+// TestMaxServices: an unknown service beyond the limit is refused, a known one is not,
+// and what is published wakes its service whatever the limit.
+func TestMaxServices(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	s, err := store.Open(t.Context(), srv.Connect(), store.Config{Node: "n", MaxServices: 3}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	for n := range 3 {
+		if err := s.RegisterService(t.Context(), fmt.Sprint("s", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		err := s.RegisterService(t.Context(), "more")
+		if schemas.CodeOf(err) != schemas.CodeTooManyServices || !strings.Contains(err.Error(), "max-services") {
+			t.Errorf("a fourth service: %v", err)
+		}
+	}
+	other, err := store.Open(t.Context(), srv.Connect(), store.Config{Node: "m", MaxServices: 3}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Close)
+	if err := other.RegisterService(t.Context(), "s1"); err != nil {
+		t.Errorf("a known service: %v", err)
+	}
+	f := store.Feed{Service: "more"}
+	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("more"), Service: "more"}); err != nil {
+		t.Errorf("an event of a timer that was acknowledged: %v", err)
+	}
+	if st, err := s.ServiceState(t.Context(), f); err != nil || !st.Awake {
+		t.Errorf("its service: %+v, %v", st, err)
+	}
+	if err := s.RestService(t.Context(), f, 1, 0); !errors.Is(err, store.ErrRevision) {
+		t.Errorf("put to rest by another revision: %v", err)
+	}
+}
