@@ -35,6 +35,8 @@ const (
 	hastyRestLook = 50 * time.Millisecond
 	// restAtOnce bounds the feeds that are put to rest at a time.
 	restAtOnce = 8
+	// checkMost is how many checks follow each other before idle feeds are looked for.
+	checkMost = 64
 	// restRetry is the pause before a check that failed is repeated.
 	restRetry = time.Second
 	// retryLook is how often TIMERS_RETRY is searched for services that nobody serves:
@@ -159,8 +161,11 @@ func (f *Functions) rest(ctx context.Context) {
 		checks = f.checkSome(ctx, checks)
 		// Nodes that started together should not look together.
 		wait = time.Duration(float64(look) * (0.75 + random()/2))
-		if haste || len(checks) > 0 {
+		if haste {
 			wait = hastyRestLook
+		}
+		for _, c := range checks {
+			wait = max(min(wait, time.Until(c.at)), hastyRestLook)
 		}
 	}
 }
@@ -205,23 +210,33 @@ func (f *Functions) idleFor(d *feed, haste bool) time.Duration {
 func (f *Functions) restSome(ctx context.Context, idle []*feed, haste bool) []check {
 	var mu sync.Mutex
 	var out []check
+	restEach(idle, func(d *feed) {
+		floor, done, err := f.restOne(ctx, d, haste)
+		f.complain("put a service to rest", err)
+		if !done {
+			return
+		}
+		if next, ok := f.checkNow(ctx, check{feed: d.key(), floor: floor}); ok {
+			mu.Lock()
+			out = append(out, next)
+			mu.Unlock()
+		}
+	})
+	return out
+}
+
+// restEach calls do for each of all, restAtOnce at a time.
+func restEach[T any](all []T, do func(T)) {
 	var wg sync.WaitGroup
 	at := make(chan struct{}, restAtOnce)
-	for _, d := range idle {
+	for _, x := range all {
 		at <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-at }()
-			floor, done, err := f.restOne(ctx, d, haste)
-			f.complain("put a service to rest", err)
-			if done {
-				mu.Lock()
-				out = append(out, check{feed: d.key(), floor: floor, at: time.Now()})
-				mu.Unlock()
-			}
+			do(x)
 		})
 	}
 	wg.Wait()
-	return out
 }
 
 // restOne puts a feed to rest, if no node has had work for it.
@@ -250,24 +265,38 @@ func (f *Functions) restOne(ctx context.Context, d *feed, haste bool) (floor uin
 // checkSome makes the checks that are due and returns those that are left.
 func (f *Functions) checkSome(ctx context.Context, checks []check) []check {
 	now := time.Now()
-	var left []check
+	var mu sync.Mutex
+	var left, due []check
 	for _, c := range checks {
-		if c.at.After(now) {
+		if c.at.After(now) || len(due) >= checkMost {
 			left = append(left, c)
-			continue
-		}
-		resting, err := f.checkRest(ctx, c)
-		switch {
-		case err != nil:
-			f.complain("look at a service at rest", err)
-			c.at = now.Add(restRetry)
-			left = append(left, c)
-		case resting && !c.last:
-			c.at, c.last = now.Add(f.o.Store.ServiceGrace()), true
-			left = append(left, c)
+		} else {
+			due = append(due, c)
 		}
 	}
+	restEach(due, func(c check) {
+		if next, ok := f.checkNow(ctx, c); ok {
+			mu.Lock()
+			left = append(left, next)
+			mu.Unlock()
+		}
+	})
 	return left
+}
+
+// checkNow makes a check and returns the one that follows, if any.
+func (f *Functions) checkNow(ctx context.Context, c check) (next check, ok bool) {
+	resting, err := f.checkRest(ctx, c)
+	switch {
+	case err != nil:
+		f.complain("look at a service at rest", err)
+		c.at = time.Now().Add(restRetry)
+		return c, true
+	case resting && !c.last:
+		c.at, c.last = time.Now().Add(f.o.Store.ServiceGrace()), true
+		return c, true
+	}
+	return c, false
 }
 
 // checkRest wakes a feed that has an event behind its floor, or else removes its

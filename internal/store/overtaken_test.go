@@ -209,3 +209,40 @@ func TestMaxServices(t *testing.T) {
 		t.Errorf("put to rest by another revision: %v", err)
 	}
 }
+
+// BenchmarkFiredLimit publishes events of one service below its limit, and at it, where
+// each publish drops the service's oldest event.
+func BenchmarkFiredLimit(b *testing.B) {
+	for name, limit := range map[string]int{"below": 100_000_000, "at": 1000} {
+		b.Run(name, func(b *testing.B) {
+			srv := natstest.Run(b)
+			s, err := store.Open(b.Context(), srv.Connect(), store.Config{Node: "n", FiredMaxPerService: limit}, zerolog.Nop())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			data := make([]byte, 400)
+			errs := make(chan error, 2048)
+			publish := func(n int) {
+				for i := range n + cap(errs) {
+					if i >= cap(errs) {
+						if err := <-errs; err != nil {
+							b.Fatal(err)
+						}
+					}
+					if i < n {
+						s.PublishAsync(store.Msg{Subject: schemas.SubjectFired("s"), Data: data}, func(_ uint64, _ bool, err error) { errs <- err })
+					} else {
+						errs <- nil
+					}
+				}
+				for range cap(errs) {
+					<-errs
+				}
+			}
+			publish(2000)
+			b.ResetTimer()
+			publish(b.N)
+		})
+	}
+}
