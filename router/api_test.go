@@ -169,7 +169,7 @@ func (f *fixture) dead(id string, attempt uint32, withRecord bool) schemas.Timer
 	rec := schemas.Record{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs,
 		Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
 	if withRecord {
-		if res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &rec}}); res[0].Err != nil {
+		if res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &rec, TTL: time.Hour}}); res[0].Err != nil {
 			f.t.Fatal(res[0].Err)
 		}
 	}

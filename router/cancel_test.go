@@ -28,7 +28,11 @@ func (f *fixture) old(id string, change func(*schemas.Record)) store.Timer {
 	t.Rev = res[0].Rev
 	if change != nil {
 		change(&t.Record)
-		rev, err := f.store.Update(f.t.Context(), store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record})
+		w := store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record}
+		if t.Record.State.Final() {
+			w.TTL = time.Hour
+		}
+		rev, err := f.store.Update(f.t.Context(), w)
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -59,10 +63,28 @@ func (f *fixture) cancelAll(ids []string) []string {
 			if tm, err := f.store.Get(f.t.Context(), info.Timer); err != nil || tm.Rev != info.Revision || tm.Record.State != schemas.StateCancelled {
 				f.t.Errorf("%s: answered %+v, stored %+v %v", id, info, tm, err)
 			}
+			if ttl := f.ttl(info.Timer); ttl != "86400s" && ttl != "3600s" { // the retention, or what old gave
+				f.t.Errorf("%s: the cancelled record expires after %q", id, ttl)
+			}
 		})
 	}
 	wg.Wait()
 	return codes
+}
+
+// ttl is after how long the server removes a timer's record.
+func (f *fixture) ttl(id schemas.TimerID) string {
+	f.t.Helper()
+	bucket := schemas.BucketTimers(f.store.Geometry().Shard(id))
+	s, err := f.js.Stream(f.t.Context(), "KV_"+bucket)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	m, err := s.GetLastMsgForSubject(f.t.Context(), "$KV."+bucket+".timer."+id.String())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return m.Header.Get("Nats-TTL")
 }
 
 func (f *fixture) check(ids, codes, want []string) {

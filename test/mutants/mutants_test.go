@@ -30,7 +30,7 @@ var planted = []struct {
 	{m("a release does not wait for its writes", "scheduler/shard.go", "for !r.core.Idle() && !r.lost {", "for false {"), "./scheduler", "TestReleaseWaitsForWrites"},
 
 	// TTLs.
-	{m("a cancelled record expires after a second", "router/cancel.go", "TTL: c.r.o.Store.Retention()}", "TTL: time.Second}"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("a cancelled record expires after a second", "router/cancel.go", "TTL: c.r.o.Store.Retention()}", "TTL: time.Minute}"), "./router", "TestManyCancels"},
 	{m("a record that the scheduler concludes expires after an hour", "scheduler/shard.go", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("functions keep records for the default retention", "internal/app/roles.go", "Total: a.o.TotalConcurrency, Retention: a.store.Retention(),", "Total: a.o.TotalConcurrency,"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("TTLs are rounded down", "internal/store/records.go", "(max(ttl, time.Second)+time.Second-1)/time.Second", "max(ttl, time.Second)/time.Second"), "./internal/store", "TestTTLsOnDisk"},
