@@ -72,6 +72,11 @@ func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
 		cancel()
 		<-reloaded
 	}
+	if errors.Is(err, app.ErrHung) && ctx.Err() == nil {
+		// The server that hangs would only use up the time for stopping.
+		o.Log.Warn().Err(err).Msg("the process is replaced by a new one with the same arguments; nothing acknowledged is lost")
+		return replaceProcess(err)
+	}
 	return errors.Join(err, c.stop(ctx, a, o))
 }
 

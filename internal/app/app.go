@@ -157,7 +157,7 @@ func (a *App) Start(ctx context.Context) error {
 func (a *App) start(ctx context.Context) error {
 	a.serveHTTP()
 	if a.o.embedded() {
-		own, err := startEmbedded(ctx, &a.o, a.setPhase)
+		own, err := startEmbedded(ctx, &a.o, a.setPhase, a.fail)
 		if err != nil {
 			return err
 		}
@@ -295,6 +295,14 @@ func (a *App) Wait(ctx context.Context) error {
 		return nil
 	case err := <-a.failed:
 		return err
+	}
+}
+
+// fail ends Wait with the error; the first one counts.
+func (a *App) fail(err error) {
+	select {
+	case a.failed <- err:
+	default:
 	}
 }
 

@@ -27,9 +27,20 @@ import (
 // reproduce: fill the disk under "nats-server -js", publish, make room, publish.)
 // Nothing acknowledged is lost by the replacement: an acknowledged write is in the
 // files, and a write that failed was not acknowledged.
+//
+// An instance can also hang on a full disk: a purge that cannot flush a block locks the
+// stream's store twice (2.15.2, fileStore.PurgeEx, msgBlock.flushPendingMsgs and
+// fileStore.rebuildState). Such an instance cannot be ended, and a second one must not
+// write to the same folder, so the whole process has to be replaced: see ErrHung.
 type embedded struct {
 	o   *Options
 	log zerolog.Logger
+	// fail ends the node with an error.
+	fail func(error)
+	// room is the free space of the data folder's disk, and how much of it the server
+	// needs to start. answerWithin is answerBound. Tests replace both.
+	room         func() (free, need int64)
+	answerWithin time.Duration
 	// password is that of the node's own user, where there are users.
 	password string
 
@@ -61,6 +72,12 @@ const (
 	restartMax = time.Minute
 	// troubleLogInterval is the time between two log lines about the same trouble.
 	troubleLogInterval = time.Minute
+	// answerBound is how long the server may take to say how it is. It matters only when
+	// the disk has been short of room within hungMemory: a busy server may be slow.
+	answerBound = 10 * time.Second
+	hungMemory  = 10 * time.Minute
+	// haltBound is how long an instance may take to end before it counts as hung.
+	haltBound = 30 * time.Second
 	// maxNeedBytes is how much room the data folder's disk must have for the server to
 	// be started: enough for the notes that a server writes when it starts and stops,
 	// and for a second of firing. On a disk below ten times that it is a tenth.
@@ -71,9 +88,11 @@ var errNoServer = errors.New("the embedded server does not run")
 
 // startEmbedded starts the server and returns when clients can connect; that takes as
 // long as JetStream needs to read the data folder. It first waits, within ctx, until
-// the folder's disk has room. say tells what it waits for.
-func startEmbedded(ctx context.Context, o *Options, say func(string)) (*embedded, error) {
-	e := &embedded{o: o, log: o.Log.With().Str("component", "nats-server").Logger(), password: rand.Text(), watched: make(chan struct{})}
+// the folder's disk has room. say tells what it waits for; fail is called when the server
+// hangs.
+func startEmbedded(ctx context.Context, o *Options, say func(string), fail func(error)) (*embedded, error) {
+	e := &embedded{o: o, fail: fail, answerWithin: answerBound, log: o.Log.With().Str("component", "nats-server").Logger(), password: rand.Text(), watched: make(chan struct{})}
+	e.room = func() (int64, int64) { return freeBytes(o.Data), needBytes(o.Data) }
 	if err := tryPort(ctx, "nats-listen", o.NATSListen); err != nil {
 		return nil, err
 	}
@@ -123,6 +142,21 @@ func (e *embedded) stop() {
 	e.mu.Unlock()
 	if halt != nil {
 		halt()
+	}
+}
+
+// stopWithin is stop with a bound. It reports false if the instance hangs.
+func (e *embedded) stopWithin(bound time.Duration) bool {
+	done := make(chan struct{})
+	go func() { // ends with the instance, or with the process
+		defer close(done)
+		e.stop()
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(bound):
+		return false
 	}
 }
 
@@ -243,7 +277,11 @@ const inProcessURL = "nats://in-process"
 
 // options are for a connection of the node itself: without a socket, and as its own user.
 func (e *embedded) options() []nats.Option {
-	opts := []nats.Option{nats.InProcessServer(e), nats.PingInterval(pingOwn)}
+	opts := []nats.Option{
+		nats.InProcessServer(e), nats.PingInterval(pingOwn),
+		// While a write waits, the connection does not even tell its state.
+		nats.FlusherTimeout(answerBound), nats.ReconnectOnFlusherError(),
+	}
 	if len(e.o.Users) > 0 {
 		opts = append(opts, nats.UserInfo(nodeUser, e.password))
 	}
@@ -260,9 +298,18 @@ func serverFailure(o *Options, text string) error {
 // watch replaces an instance that cannot write, until ctx ends.
 func (e *embedded) watch(ctx context.Context) {
 	wait, wellSince := restartMin, time.Now()
+	var shortSince time.Time // when the disk was last seen short of room
 	for look := 1; pause(ctx, watchInterval); look++ {
-		why := e.failure(look%healthEvery == 0)
-		if why == "" {
+		if free, need := e.room(); free < need {
+			shortSince = time.Now()
+		}
+		short := !shortSince.IsZero() && time.Since(shortSince) < hungMemory
+		why, answered := e.ask(ctx, short || look%healthEvery == 0)
+		switch {
+		case !answered && short:
+			e.giveUp(ctx, "it does not answer since its disk was full")
+			return
+		case why == "":
 			if time.Since(wellSince) > restartMax {
 				wait = restartMin
 			}
@@ -273,6 +320,33 @@ func (e *embedded) watch(ctx context.Context) {
 		}
 		wait, wellSince = min(2*wait, restartMax), time.Now()
 	}
+}
+
+// ask is failure with a bound: a server that hangs does not answer.
+func (e *embedded) ask(ctx context.Context, thorough bool) (why string, answered bool) {
+	answer := make(chan string, 1)
+	go func() { answer <- e.failure(thorough) }() // ends with the server, or with the process
+	bound := time.NewTimer(e.answerWithin)
+	defer bound.Stop()
+	select {
+	case why := <-answer:
+		return why, true
+	case <-bound.C:
+		return "", false
+	case <-ctx.Done():
+		return "", true
+	}
+}
+
+// giveUp waits for room and then ends the node with ErrHung.
+func (e *embedded) giveUp(ctx context.Context, why string) {
+	why = "the embedded server hangs: " + why
+	e.setTrouble(why)
+	e.log.Error().Str("reason", why).Int64("free_mb", e.freeMB()).Msg("the embedded server hangs; the process is replaced when its disk has room")
+	if e.waitForRoom(ctx, e.setTrouble) != nil {
+		return
+	}
+	e.fail(errorOf(ErrHung, nil, "%s; the process must be started again", why))
 }
 
 // failure says what keeps the server from writing, or "". thorough asks for the health
@@ -308,7 +382,7 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 	begun := time.Now()
 	why = "the embedded server does not accept writes: " + why
 	e.setTrouble(why)
-	e.log.Error().Str("reason", why).Int64("free_mb", toMB(freeBytes(e.o.Data))).Msg("the embedded server does not accept writes; it is restarted when its disk has room")
+	e.log.Error().Str("reason", why).Int64("free_mb", e.freeMB()).Msg("the embedded server does not accept writes; it is restarted when its disk has room")
 	for {
 		if e.waitForRoom(ctx, e.setTrouble) != nil {
 			return false
@@ -317,7 +391,10 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 		if !pause(ctx, wait) {
 			return false
 		}
-		e.stop()
+		if !e.stopWithin(haltBound) {
+			e.giveUp(ctx, "it does not stop")
+			return false
+		}
 		err := e.start(ctx)
 		if err == nil {
 			break
@@ -330,7 +407,7 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 		wait = min(2*wait, restartMax)
 	}
 	e.trouble.Store(nil)
-	e.log.Info().Dur("took_ms", time.Since(begun)).Int64("free_mb", toMB(freeBytes(e.o.Data))).Msg("the embedded server was restarted and accepts writes again")
+	e.log.Info().Dur("took_ms", time.Since(begun)).Int64("free_mb", e.freeMB()).Msg("the embedded server was restarted and accepts writes again")
 	return true
 }
 
@@ -340,7 +417,7 @@ func (e *embedded) setTrouble(s string) { e.trouble.Store(&s) }
 func (e *embedded) waitForRoom(ctx context.Context, say func(string)) error {
 	var logged time.Time
 	for {
-		free, need := freeBytes(e.o.Data), needBytes(e.o.Data)
+		free, need := e.room()
 		if free >= need {
 			return nil
 		}
@@ -355,6 +432,11 @@ func (e *embedded) waitForRoom(ctx context.Context, say func(string)) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func (e *embedded) freeMB() int64 {
+	free, _ := e.room()
+	return toMB(free)
 }
 
 // needBytes is how much room the folder's disk must have for the server to start.

@@ -11,6 +11,9 @@ var (
 	ErrInUse = errors.New("in use by another process")
 	// ErrUnreachable: no NATS server answers at the URL, or it refuses us.
 	ErrUnreachable = errors.New("server unreachable")
+	// ErrHung: the embedded server hangs and cannot be stopped, so neither can the node.
+	// The process must be replaced; nothing acknowledged is lost by that.
+	ErrHung = errors.New("embedded server hangs")
 	// ErrStopped: Start after Stop.
 	ErrStopped = errors.New("app: stopped before")
 )

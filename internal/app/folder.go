@@ -20,7 +20,7 @@ func OpenFolder(ctx context.Context, o Options) (nc *nats.Conn, end func() error
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := startEmbedded(ctx, &o, func(string) {})
+	own, err := startEmbedded(ctx, &o, func(string) {}, func(error) {})
 	if err != nil {
 		return nil, nil, errors.Join(err, unlock(ctx))
 	}

@@ -89,7 +89,10 @@ func (a *App) Ready() Readiness {
 	}
 	if a.own != nil {
 		trouble := a.own.Trouble()
-		r.Ready = check("server", trouble == "", "%s", trouble) && r.Ready
+		if !check("server", trouble == "", "%s", trouble) {
+			r.Ready = false
+			return r // the connection to a server that hangs does not tell its state
+		}
 	}
 	connected := a.nc.Status() == nats.CONNECTED
 	// Each reading of the time is a write and a read by JetStream, so its age
@@ -124,10 +127,7 @@ func (a *App) serveHTTP() {
 			l = tls.NewListener(l, a.httpTLS)
 		}
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			select {
-			case a.failed <- fmt.Errorf("the HTTP server ended: %w", err):
-			default: // the node is ending already
-			}
+			a.fail(fmt.Errorf("the HTTP server ended: %w", err))
 		}
 	}()
 	a.onStop("http", httpStopBound, func(ctx context.Context) error {
