@@ -157,6 +157,14 @@ func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 }
 
 // dead stores a failed timer and its dead letter, as functions does.
+// final gives a write the TTL that a final record needs.
+func final(w store.Write) store.Write {
+	if w.Record.State.Final() {
+		w.TTL = time.Hour
+	}
+	return w
+}
+
 func (f *fixture) dead(id string, attempt uint32, withRecord bool) schemas.TimerID {
 	f.t.Helper()
 	hdr := nats.Header{}
@@ -169,7 +177,7 @@ func (f *fixture) dead(id string, attempt uint32, withRecord bool) schemas.Timer
 	rec := schemas.Record{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs,
 		Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
 	if withRecord {
-		if res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &rec, TTL: time.Hour}}); res[0].Err != nil {
+		if res := f.store.Create(f.t.Context(), []store.Write{final(store.Write{ID: spec.Timer, Record: &rec})}); res[0].Err != nil {
 			f.t.Fatal(res[0].Err)
 		}
 	}
@@ -197,7 +205,7 @@ func (f *fixture) update(id string, change func(*schemas.Record)) {
 	f.t.Helper()
 	tm := f.await("/test", id)
 	change(&tm.Record)
-	if _, err := f.store.Update(f.t.Context(), store.Write{ID: tm.ID, Rev: tm.Rev, Record: &tm.Record}); err != nil {
+	if _, err := f.store.Update(f.t.Context(), final(store.Write{ID: tm.ID, Rev: tm.Rev, Record: &tm.Record})); err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -28,11 +28,7 @@ func (f *fixture) old(id string, change func(*schemas.Record)) store.Timer {
 	t.Rev = res[0].Rev
 	if change != nil {
 		change(&t.Record)
-		w := store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record}
-		if t.Record.State.Final() {
-			w.TTL = time.Hour
-		}
-		rev, err := f.store.Update(f.t.Context(), w)
+		rev, err := f.store.Update(f.t.Context(), final(store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record}))
 		if err != nil {
 			f.t.Fatal(err)
 		}

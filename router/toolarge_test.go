@@ -75,7 +75,7 @@ func TestReplayUndeliverable(t *testing.T) {
 		}
 		body.Headers = []schemas.HeaderField{{Name: "X-Mine", Value: strings.Repeat("x", headerBytes)}}
 		rec := schemas.Record{State: state, Run: 1, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
-		if res := f.store.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &rec, TTL: time.Hour}}); res[0].Err != nil {
+		if res := f.store.Create(t.Context(), []store.Write{final(store.Write{ID: spec.Timer, Record: &rec})}); res[0].Err != nil {
 			t.Fatal(res[0].Err)
 		}
 		m := store.Msg{Subject: schemas.SubjectDead("mail"), MsgID: spec.Timer.MsgID(1) + ".dead"}

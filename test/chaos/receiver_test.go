@@ -1,15 +1,18 @@
 package chaos
 
 import (
+	"encoding/json"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/test/chaos/check"
@@ -58,8 +61,17 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // the caller was killed while it sent
 	}
-	h := req.Header
-	r.called("http", h.Get, at, body)
+	c := call{header: req.Header.Get, body: body}
+	if strings.HasPrefix(req.Header.Get("Content-Type"), event.ApplicationCloudEventsJSON) {
+		// Structured mode: the service has a secret.
+		var e event.Event
+		if err := json.Unmarshal(body, &e); err != nil {
+			r.t.Errorf("callback is no CloudEvent: %v in %.200s", err, body)
+			return
+		}
+		c = call{header: req.Header.Get, source: e.Source(), id: e.ID(), body: e.Data()}
+	}
+	r.called("http", c, at)
 	refuse, wait := r.draw()
 	time.Sleep(wait) // a slow callee: what is waited for is its slowness
 	if refuse {
@@ -72,7 +84,7 @@ func (r *receiver) serve(nc *nats.Conn) {
 	r.t.Helper()
 	_, err := nc.Subscribe(natsCallback, func(m *nats.Msg) {
 		// nats.go's headers are as they were sent, ours in lower case.
-		r.called("nats", m.Header.Get, time.Now(), m.Data)
+		r.called("nats", call{header: m.Header.Get, body: m.Data}, time.Now())
 		refuse, _ := r.draw()
 		reply := &nats.Msg{}
 		if refuse {
@@ -85,10 +97,21 @@ func (r *receiver) serve(nc *nats.Conn) {
 	}
 }
 
-func (r *receiver) called(via string, header func(string) string, at time.Time, body []byte) {
+// call is a callback as it came. source and id are empty in binary mode, where they
+// are headers.
+type call struct {
+	header     func(string) string
+	source, id string
+	body       []byte
+}
+
+func (r *receiver) called(via string, c call, at time.Time) {
+	if c.source == "" {
+		c.source, c.id = attribute(c.header, "source"), attribute(c.header, "id")
+	}
 	r.rec.Put(check.Event{
-		Kind: check.Called, Via: via, Source: attribute(header, "source"), ID: attribute(header, "id"), TimeNs: at.UnixNano(),
-		Key: header("Idempotency-Key"), Webhook: header("Webhook-Id"), Data: string(body),
+		Kind: check.Called, Via: via, Source: c.source, ID: c.id, TimeNs: at.UnixNano(),
+		Key: c.header("Idempotency-Key"), Webhook: c.header("Webhook-Id"), Data: string(c.body),
 	})
 }
 
