@@ -12,11 +12,11 @@ import (
 	"github.com/belfryio/belfry/internal/doctor"
 )
 
-// unhealthyError says that the doctor found something which must be mended.
+// unhealthyError reports that doctor or repair found something that must be repaired.
 type unhealthyError struct{ n int }
 
 func (e *unhealthyError) Error() string {
-	return fmt.Sprintf("%d of the findings must be mended", e.n)
+	return fmt.Sprintf("%d of the findings must be repaired", e.n)
 }
 
 func (c *cli) doctorCommand() *cobra.Command {

@@ -43,7 +43,7 @@ func exitCodesTopic() *cobra.Command {
      in time; a change may have taken effect if the answer was lost, and it is safe
      to repeat
   %d  in use: the address or the data folder belongs to another process
-  %d  unhealthy: belfry doctor found something that must be mended
+  %d  unhealthy: belfry doctor or belfry repair found something that must be repaired
 
 The reason is one line on stderr; with -o json it is {"error":{"code","message"}}.`,
 			exitOK, exitFailure, exitUsage, exitNotFound, exitRefused, exitUnreachable, exitInUse, exitUnhealthy),
