@@ -153,8 +153,8 @@ type ClockAt struct {
 type Cluster struct {
 	Clocks []ClockAt // by shard
 	Nodes  []Member  // by name
-	// Alien are keys among the clocks that are not Belfry's, as subjects; only of a
-	// store that was opened by Look.
+	// Alien are keys among clocks and nodes that are not Belfry's, as subjects. A store
+	// that was opened by Open looks only at the clocks of its own shards.
 	Alien []string
 }
 

@@ -202,6 +202,9 @@ func (s *Store) ReadCluster(ctx context.Context) (Cluster, error) {
 	for _, m := range msgs {
 		c.add(m)
 	}
+	if s.geo.Shards == 0 {
+		c.limit(s.recordedShards(ctx))
+	}
 	if err := s.resumeDamaged(ctx, &c); err != nil {
 		return c, err
 	}
@@ -300,8 +303,9 @@ func (c *Cluster) add(m *jetstream.RawStreamMsg) {
 	if node, ok := strings.CutPrefix(m.Subject, nodePrefix); ok {
 		n := Member{Node: node, Rev: m.Sequence, StoredMs: m.Time.UnixMilli()}
 		// A beat without a value is one of a node that says nothing of itself.
-		if len(m.Data) > 0 && json.Unmarshal(m.Data, &n.Presence) != nil {
-			n.Presence = Presence{}
+		if len(m.Data) > 0 && (json.Unmarshal(m.Data, &n.Presence) != nil || n.Presence.Version < 1) {
+			c.Alien = append(c.Alien, m.Subject)
+			return
 		}
 		c.Nodes = append(c.Nodes, n)
 		return
@@ -313,6 +317,36 @@ func (c *Cluster) add(m *jetstream.RawStreamMsg) {
 	}
 	clock, err := decodeClock(shard, m.Data)
 	c.Clocks = append(c.Clocks, ClockAt{Shard: shard, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Clock: clock, Err: err})
+}
+
+// limit moves the clocks of shards that the store does not have to Alien. With 0, the
+// number of shards is unknown.
+func (c *Cluster) limit(shards int) {
+	if shards == 0 {
+		return
+	}
+	c.Clocks = slices.DeleteFunc(c.Clocks, func(at ClockAt) bool {
+		if at.Shard < shards {
+			return false
+		}
+		c.Alien = append(c.Alien, clockSubject(at.Shard))
+		return true
+	})
+}
+
+// recordedShards reads the number of shards from the recorded layout, or from its copy;
+// 0 if neither can be read.
+func (s *Store) recordedShards(ctx context.Context) int {
+	for _, subject := range []string{metaSubject, metaCopySubject} {
+		msg, err := s.getLast(ctx, clockStream, subject)
+		if err != nil {
+			continue
+		}
+		if m, err := decodeMeta(msg.Data); err == nil {
+			return m.Geometry.Shards
+		}
+	}
+	return 0
 }
 
 // Announce changes what this node says of itself with the next beats.

@@ -410,7 +410,8 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 		}
 		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
 		if err != nil {
-			return true, nil // a key that is no timer's
+			a.s.decode(raw) // notes a key that is no timer's
+			return true, nil
 		}
 		t, ok := a.s.decode(raw)
 		if !ok {

@@ -165,7 +165,7 @@ func (r *repair) clocks(ctx context.Context) error {
 			return err
 		}
 	}
-	keys, err := s.keysOneByOne(ctx, []string{clockPrefix + "clock.*"})
+	keys, err := s.keysOneByOne(ctx, []string{clockPrefix + "clock.*", nodePrefix + "*"})
 	if err != nil {
 		return err
 	}
@@ -173,6 +173,7 @@ func (r *repair) clocks(ctx context.Context) error {
 	for _, m := range keys {
 		all.add(m)
 	}
+	all.limit(s.geo.Shards)
 	slices.Sort(all.Alien)
 	for _, key := range all.Alien {
 		err := r.found(RepairFinding{Kind: "key", Shard: -1, Key: key, Problem: "the key is not Belfry's", Repair: "remove it", do: func(ctx context.Context) error {
@@ -248,8 +249,8 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 	switch {
 	case d.Newer:
 		return r.found(f) // for newer nodes
-	case err != nil:
-		f.Repair = "keep its bytes on " + schemas.SubjectRejected + ", and remove the key, which is no timer's"
+	case err != nil || s.geo.Shard(id) != n:
+		f.Repair = "keep its bytes on " + schemas.SubjectRejected + ", and remove the key, which is no timer's of this shard"
 		f.do = func(ctx context.Context) error { return s.reject(ctx, f) }
 		return r.found(f)
 	}

@@ -67,6 +67,11 @@ func TestRepair(t *testing.T) {
 	}
 	storetest.Overwrite(t, s, "KV_clock", "clock.1", []byte("x"))
 	storetest.Overwrite(t, s, "KV_clock", "clock.stranger", []byte("x"))
+	storetest.Overwrite(t, s, "KV_clock", "clock.77", []byte(storetest.PubAck))
+	storetest.Overwrite(t, s, "KV_clock", "node.stranger", []byte(storetest.PubAck))
+	// Keys that are no timer's, and a timer's in the bucket of another shard.
+	storetest.Overwrite(t, s, "KV_timers_0", "timer.short", []byte(storetest.PubAck))
+	storetest.Overwrite(t, s, "KV_timers_1", "timer."+ids[1].String(), []byte(storetest.PubAck))
 	storetest.Overwrite(t, s, "KV_clock", "meta", []byte("x"))
 
 	run := func(apply bool) (found []string) {
@@ -89,7 +94,7 @@ func TestRepair(t *testing.T) {
 		slices.Sort(found)
 		return found
 	}
-	want := []string{"clock 1", "index " + ids[3].String(), "key stranger", "layout meta", "record " + ids[0].String(), "record " + ids[1].String(), "record " + ids[2].String()}
+	want := []string{"clock 1", "index " + ids[3].String(), "key 77", "key stranger", "key stranger", "layout meta", "record short", "record " + ids[1].String(), "record " + ids[0].String(), "record " + ids[1].String(), "record " + ids[2].String()}
 	slices.Sort(want)
 	for _, apply := range []bool{false, false, true} {
 		if got := run(apply); !slices.Equal(got, want) {
