@@ -22,7 +22,7 @@ func deadLetter(run *Run, m jetstream.Msg, durable, code string, reason error) *
 		if body, err := schemas.StripFired(m.Headers(), m.Data()); err == nil {
 			claim := m.Headers().Get(schemas.HeaderClaim)
 			hdr, data = body.DeadMessage(schemas.Fired{
-				ScheduledMs: run.Scheduled.UnixMilli(), FiredMs: run.Fired.UnixMilli(), Run: run.Firing.Run, Attempt: run.Attempt,
+				ScheduledMs: run.Scheduled.UnixMilli(), FiredMs: run.Fired.UnixMilli(), Run: run.Run, Attempt: run.Attempt,
 			}, code, text)
 			if c, err := schemas.ParseClaim(claim); err == nil {
 				c.Attempt = run.Attempt

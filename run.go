@@ -168,7 +168,7 @@ func (c *common) report(run *Run, service string, err error) {
 	}
 	attrs := []any{"service", service, "error", err}
 	if run != nil {
-		attrs = append(attrs, "timer", run.Timer.String(), "run", run.Firing.Run, "attempt", run.Attempt, "id", run.Event.ID(), "source", run.Event.Source())
+		attrs = append(attrs, "timer", run.Timer.String(), "run", run.Run, "attempt", run.Attempt, "id", run.Event.ID(), "source", run.Event.Source())
 	}
 	var p *PanicError
 	if errors.As(err, &p) {

@@ -368,7 +368,7 @@ func (w *work) attempt(run *Run, m *nats.Msg) {
 			w.leave(key, a)
 			w.ignoring.Add(1)
 			go func() {
-				<-returned
+				<-returned //nolint:errcheck // the run has been concluded already
 				w.ignoring.Add(-1)
 			}()
 			w.conclude(ctx, run, a, fmt.Errorf("the handler ignores the end of its context, and runs on: %w", context.Cause(ctx)))

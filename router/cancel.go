@@ -109,7 +109,7 @@ func plainCancel(data []byte) (ref schemas.TimerRef, by string, ok bool) {
 	if text, ok2 := bytes.CutSuffix(text, refEnd); ok && ok2 && len(text) >= schemas.TimerIDLength {
 		id, rest := text[:schemas.TimerIDLength], text[schemas.TimerIDLength:]
 		name, named := bytes.CutPrefix(rest, refBy)
-		if (named || len(rest) == 0) && bytes.IndexAny(name, `"\`) < 0 {
+		if (named || len(rest) == 0) && !bytes.ContainsAny(name, `"\`) {
 			return schemas.TimerRef{Timer: string(id)}, string(name), true
 		}
 	}

@@ -80,6 +80,14 @@ type EvFailed struct {
 	Err error
 }
 
+// EvCounted answers ActCount: the sorted countKeys of the records in state pending,
+// and the last sequence of a record when the reading ended.
+type EvCounted struct {
+	Waiting []uint64
+	Last    uint64
+	Err     error
+}
+
 // EvIndexed answers ActIndex.
 type EvIndexed struct {
 	ID  schemas.TimerID
@@ -98,6 +106,7 @@ func (EvReread) event()    {}
 func (EvConfirmed) event() {}
 func (EvSwept) event()     {}
 func (EvIndexed) event()   {}
+func (EvCounted) event()   {}
 
 func (EvDeadLettered) event() {}
 func (EvFailed) event()       {}
@@ -174,6 +183,12 @@ type ActConfirm struct {
 	Delay    time.Duration
 }
 
+// ActCount asks which records in state pending have a revision up to Through.
+type ActCount struct {
+	Through uint64
+	Delay   time.Duration
+}
+
 // ActIndex asks for an index entry in a tick that the sweeper has yet to come to.
 type ActIndex struct {
 	ID    schemas.TimerID
@@ -188,6 +203,7 @@ func (ActPublish) action() {}
 func (ActFinish) action()  {}
 func (ActReread) action()  {}
 func (ActConfirm) action() {}
+func (ActCount) action()   {}
 func (ActIndex) action()   {}
 
 func (ActDeadLetter) action() {}

@@ -118,15 +118,19 @@ type Core struct {
 	tailSeen    uint64
 	pendingFrom uint64 // creations up to here are in pending already
 	pending     int64
-	inflight    int
-	unsettled   []ActFinish // fired, not concluded
-	settling    int         // of them, being written
-	refinish    []ActFinish // of them, failed, for when it is refinishMs
-	refinishMs  int64
-	confirming  bool
-	confirmN    int // how many of confirm were asked about
-	paused      bool
-	draining    bool
+	// pendingKnown says that pending is right; see recount.go.
+	pendingKnown bool
+	count        *recount
+	countFails   int
+	inflight     int
+	unsettled    []ActFinish // fired, not concluded
+	settling     int         // of them, being written
+	refinish     []ActFinish // of them, failed, for when it is refinishMs
+	refinishMs   int64
+	confirming   bool
+	confirmN     int // how many of confirm were asked about
+	paused       bool
+	draining     bool
 
 	doubtMs int64
 	now     int64
@@ -143,7 +147,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
 		mark:        mark, loaded: mark, horizon: mark, width: maxLoadTicks,
-		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending,
+		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown,
 		doubtMs: publishDoubtMs,
 	}
 	if keep := cfg.Retention.Milliseconds(); keep > 0 {
@@ -186,11 +190,15 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onFailed(ev)
 	case EvFinished:
 		k.onFinished(ev)
+	case EvCounted:
+		k.onCounted(ev)
 	}
 	k.readAhead()
 	k.fire()
 	k.settle()
 	k.advanceMark()
+	k.endCount()
+	k.beginCount()
 	return k.actions
 }
 
@@ -203,7 +211,7 @@ func (k *Core) Checkpoint(c *store.Clock) {
 	}
 	c.Tail = max(c.Tail, k.tailMark())
 	c.Seen = max(k.tailSeen, k.pendingFrom)
-	c.Pending = max(k.pending, 0)
+	c.Pending, c.PendingUnknown = max(k.pending, 0), !k.pendingKnown
 }
 
 // tailMark is the sequence that a new owner may resume the tail after.
@@ -256,8 +264,9 @@ func (k *Core) MarkMs() int64 { return k.cfg.Geometry.TickStart(k.mark + 1) }
 // Loaded is the number of entries held.
 func (k *Core) Loaded() int { return len(k.entries) }
 
-// Pending is the estimate of timers waiting in the shard.
-func (k *Core) Pending() int64 { return max(k.pending, 0) }
+// Pending is the number of timers in state pending in the shard; false while it is not
+// known.
+func (k *Core) Pending() (int64, bool) { return max(k.pending, 0), k.pendingKnown }
 
 // --- reading ahead ---
 
@@ -364,6 +373,7 @@ func (k *Core) onTail(t store.Timer) {
 	k.tailSeen = max(k.tailSeen, t.Rev)
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	r := &t.Record
+	k.noteChange(t.ID, t.Rev, r.State == schemas.StatePending)
 	if r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom {
 		k.pending++
 	}

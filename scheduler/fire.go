@@ -66,6 +66,16 @@ func (k *Core) claim(e *entry) {
 	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &e.rec})
 }
 
+// claimed takes a claimed timer off the count of those that wait.
+func (k *Core) claimed(e *entry) {
+	if !e.wasPending {
+		return
+	}
+	e.wasPending = false
+	k.pending--
+	k.noteChange(e.id, e.rev, false)
+}
+
 func (k *Core) onClaimed(ev EvClaimed) {
 	k.inflight--
 	e := k.entries[ev.ID]
@@ -75,9 +85,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	switch {
 	case ev.Err == nil:
 		e.rev, e.fails = ev.Rev, 0
-		if e.wasPending {
-			k.pending--
-		}
+		k.claimed(e)
 		k.publish(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
 		// Another writer won, or ours was applied and its answer lost: look.
@@ -145,9 +153,7 @@ func (k *Core) onReread(ev EvReread) {
 	case r.State == schemas.StateDelivered && r.Epoch == k.epoch:
 		// The claim is ours: only its answer was lost.
 		e.rev, e.rec, e.fails = ev.Timer.Rev, *r, 0
-		if e.wasPending {
-			k.pending--
-		}
+		k.claimed(e)
 		// Or an earlier claim of ours, long published, and what was claimed now had
 		// been read before it.
 		k.publishOrLook(e)

@@ -321,6 +321,8 @@ func (k *Keeper) maybeTake(now time.Duration, n int) {
 	if s.damaged {
 		c.Epoch = max(c.Epoch, s.floor)
 	}
+	// The last claims of an owner that has not released the shard are not in the count.
+	c.PendingUnknown = c.PendingUnknown || s.damaged || s.clock.Owner != ""
 	c.Epoch++
 	s.hold, s.tried = holdTaking, c.Epoch
 	k.actions = append(k.actions, KeepTake{Shard: n, Clock: c, Rev: s.rev, From: s.clock.Owner, Damaged: s.damaged})

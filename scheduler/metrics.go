@@ -71,7 +71,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		refired:    counter("sweeper_refired_total", "Events fired again because they left TIMERS_FIRED unconcluded."),
 		swept:      counter("sweeper_records_total", "Records that the sweeper has looked at."),
 		owner:      gauge("shard_owned", "1 where this node owns the shard."),
-		pending:    gauge("pending_timers", "Estimate of the timers waiting in a shard that this node owns."),
+		pending:    gauge("pending_timers", "Timers in state pending in a shard that this node owns; absent while they are not counted."),
 		loaded:     gauge("loaded_timers", "Entries that a shard holds in memory."),
 		lag:        gauge("clock_lag_seconds", "How far the shard's low-water mark is behind the cluster's time."),
 		takeovers:  counter("shard_takeovers_total", "Times that this node became the owner of a shard."),

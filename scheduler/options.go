@@ -22,6 +22,7 @@ type Store interface {
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
+	CountPending(ctx context.Context, shard int, through uint64) (waiting []uint64, last uint64, err error)
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)

@@ -502,3 +502,67 @@ func TestServerRestart(t *testing.T) {
 	checkTimes(t, fired(t, srv.Connect(), len(ws)))
 	ownsAll(t, n)
 }
+
+// TestPendingAfterACrash: an owner has died, and its clock tells a number of pending
+// timers that is not right. The next owner says nothing of it until it has counted,
+// and then the truth.
+func TestPendingAfterACrash(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	nc := srv.Connect()
+	cfg := store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000}, Node: "dead"}
+	s, err := store.Open(t.Context(), nc, cfg, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const far, due = 300, 20
+	create(t, s, timers(far, func(int64) int64 { return nowMs() + time.Hour.Milliseconds() })...)
+	clock, rev, err := s.ReadClock(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock.Owner, clock.Pending, clock.Epoch = "dead", 7, clock.Epoch+1
+	if _, err := s.WriteClock(t.Context(), 0, clock, rev); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	n := start(t, srv, "n1", store.Config{}, nil)
+	ws := make([]store.Write, due)
+	for i := range ws {
+		ws[i] = timer(fmt.Sprint("due ", i), nowMs()+int64(i)*100)
+	}
+	create(t, n.store, ws...)
+	fired(t, n.nc, due)
+	deadline := time.NewTimer(bound)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		families, err := n.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := false
+		for _, f := range families {
+			if f.GetName() != "belfry_pending_timers" || len(f.GetMetric()) == 0 {
+				continue
+			}
+			if v := f.GetMetric()[0].GetGauge().GetValue(); v != far {
+				t.Fatalf("%v timers are said to be pending, %d are", v, far)
+			}
+			counted = true
+		}
+		if counted {
+			break
+		}
+		if c, _, err := n.store.ReadClock(t.Context(), 0); err == nil && c.Owner == "n1" && !c.PendingUnknown && c.Pending != far {
+			t.Fatalf("the clock says %+v", c)
+		}
+		select {
+		case <-deadline.C:
+			t.Fatal("the timers are not counted")
+		case <-tick.C:
+		}
+	}
+	await(t, n.store, ws[0].ID, schemas.StateSuccess)
+}

@@ -382,7 +382,11 @@ func (r *reign) onRenewed(res renewal) bool {
 	case Kept:
 		r.markMs.Store(r.core.MarkMs())
 		r.written.Store(&res.clock)
-		r.m.pending.WithLabelValues(r.label).Set(float64(r.core.Pending()))
+		if pending, known := r.core.Pending(); known {
+			r.m.pending.WithLabelValues(r.label).Set(float64(pending))
+		} else {
+			r.m.pending.DeleteLabelValues(r.label)
+		}
 		r.m.loaded.WithLabelValues(r.label).Set(float64(r.core.Loaded()))
 		lag := time.Duration(r.o.Time.EarliestNs() - r.core.MarkMs()*int64(time.Millisecond))
 		r.m.lag.WithLabelValues(r.label).Set(lag.Seconds())
@@ -551,6 +555,12 @@ func (r *reign) perform(actions []Action) {
 				err := r.o.Store.PutIndex(r.ctx, a.ID, a.Tick)
 				r.failed("index", err)
 				r.in.put(EvIndexed{ID: a.ID, Err: err})
+			})
+		case ActCount:
+			r.later(a.Delay, func() {
+				waiting, last, err := r.o.Store.CountPending(r.ctx, r.n, a.Through)
+				r.failed("count", err)
+				r.in.put(EvCounted{Waiting: waiting, Last: last, Err: err})
 			})
 		case ActConfirm:
 			r.later(a.Delay, func() {

@@ -31,11 +31,11 @@ func RetrySpan(first, limit time.Duration, from, to uint32) time.Duration {
 	for n := max(from, 1); n < to; n++ {
 		d := RetryDelay(first, limit, n)
 		if d == RetryDelay(first, limit, n+1) { // the cap: the rest is equal
-			rest := time.Duration(to - n)
-			if d > 0 && rest > (most-sum)/d {
+			rest := int64(to - n)
+			if d > 0 && rest > int64((most-sum)/d) {
 				return most
 			}
-			return sum + rest*d
+			return sum + time.Duration(rest*int64(d))
 		}
 		sum += d
 	}

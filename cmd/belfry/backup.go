@@ -22,7 +22,8 @@ func (c *cli) backupCommand() *cobra.Command {
 timer whose add was acknowledged before the command began is in the backup. The
 folder is complete when it has the file manifest.json.
 
-Copy the config file, certificates and secrets yourself: they are not in it.`,
+Copy the config file, certificates and secrets yourself: the backup does not have
+them.`,
 		Example: `  belfry backup /backups/belfry-$(date +%F)
   belfry restore /backups/belfry-2026-11-22 --data /var/lib/belfry`,
 		Args: exactly(1),
@@ -51,12 +52,12 @@ func (c *cli) restoreCommand() *cobra.Command {
 	profile := string(app.ProfileSafe)
 	cmd := &cobra.Command{
 		Use:   "restore FOLDER",
-		Short: "Make the timers of a backup, where there are none",
-		Long: `Restore a backup into a NATS account, or with --data into the data folder of an
-embedded server, that no Belfry has used. No node may run meanwhile. Start the
+		Short: "Restore a backup into an empty account or data folder",
+		Long: `Restore a backup into a NATS account without Belfry's streams, or with --data into
+a new data folder of an embedded server. No node may run meanwhile. Start the
 nodes when the command is done.
 
-Timers that were due since the backup fire at once. Those that fired after the
+Timers that came due since the backup fire at once. Timers that fired after the
 backup began fire again, with the same idempotency key.`,
 		Example: `  belfry restore /backups/belfry-2026-11-22 --data /var/lib/belfry
   belfry restore /backups/belfry-2026-11-22 --nats-url nats://nats.internal:4222 --creds belfry.creds`,
@@ -88,12 +89,12 @@ backup began fire again, with the same idempotency key.`,
 			})
 		}
 		if f.url != "" {
-			return usagef("--data and --nats-url name two places to restore into: give one")
+			return usagef("--data and --nats-url name two places to restore into: give one of them")
 		}
 		if o.Replicas == 0 {
 			o.Replicas = 1
 		}
-		// Checked first, so that a damaged backup makes no data folder.
+		// Check first, so that a damaged backup creates no data folder.
 		if _, err := backup.Read(args[0]); err != nil {
 			return err
 		}
@@ -107,7 +108,8 @@ backup began fire again, with the same idempotency key.`,
 	return c.printing(cmd)
 }
 
-// streamDone tells on standard error how far a copy is.
+// streamDone returns a progress function that prints each finished stream to standard
+// error.
 func (c *cli) streamDone(what string) func(backup.Stream) {
 	return func(s backup.Stream) {
 		if !c.json() {

@@ -25,8 +25,8 @@ const defaultNATSURL = "nats://" + app.DefaultNATSListen
 type clientFlags struct {
 	url, creds string
 	inbox      string
-	// user and password, or token, are for servers without credentials files; the
-	// secrets come from files or the environment.
+	// user and password, or token, log in without a credentials file. The secrets come
+	// from files or the environment.
 	user, password, passwordFile, token, tokenFile string
 	tls                                            app.TLS
 	// timeout bounds the whole command; 0 leaves each request its own bound.
@@ -96,8 +96,8 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-// secrets are the options for a user and password, or a token. Files win over the
-// environment, and credentials in the URL over both.
+// secrets returns the options for a user and password, or a token. Files win over the
+// environment, and credentials in the URL win over both.
 func (f *clientFlags) secrets() ([]nats.Option, error) {
 	read := func(flag, path string, into *string) (err error) {
 		if path == "" {
@@ -252,14 +252,14 @@ func (r *timerRef) resolve(args []string) error {
 	return nil
 }
 
-// byFlag names who changes a timer.
+// byFlag is the flag --by: the caller's name for a timer's history.
 type byFlag struct{ by string }
 
 func (f *byFlag) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.by, "by", whoami(), "who makes the change, for the timer's history and the node's log")
+	fs.StringVar(&f.by, "by", whoami(), "your name in the timer's history and the node's log")
 }
 
-// check looks at the name before anybody is asked.
+// check validates the name before any request.
 func (f *byFlag) check() error {
 	if err := schemas.CheckBy(f.by); err != nil {
 		return usagef("--by: %v", err)
@@ -269,7 +269,8 @@ func (f *byFlag) check() error {
 
 func (f *byFlag) option() belfry.ControlOption { return belfry.By(f.by) }
 
-// whoami is user@host, as far as they are known and can be claimed.
+// whoami returns user@host, without the part that is unknown, or "" if the result is no
+// valid name for a history.
 func whoami() string {
 	name, host := "", ""
 	if u, err := user.Current(); err == nil {

@@ -42,8 +42,8 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	})
 }
 
-// printRows prints what a list yields, at most limit rows (0 for all), as a table
-// with a head or as one JSON object a line.
+// printRows prints at most limit rows (0 for all) of a list, as a table with a header or
+// as one JSON object per line.
 func printRows[T any](c *cli, s session, t table, limit int, list iter.Seq2[T, error], head []string, row func(T) []string) error {
 	n := 0
 	for item, err := range list {

@@ -52,8 +52,8 @@ error. The exit code is 7 if one is an error, and otherwise 0.`,
 	return cmd
 }
 
-// doctor examines. nodesDecide: no setting names the profile, so that of the running
-// nodes counts.
+// doctor examines the setup and prints the findings. With nodesDecide no setting names the
+// profile, and the doctor uses the profile that the running nodes announce.
 func (c *cli) doctor(ctx context.Context, o app.Options, nodesDecide bool, sysURL, sysCreds string) error {
 	nc, err := app.Dial(o, "belfry doctor")
 	if err != nil {

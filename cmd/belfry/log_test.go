@@ -102,7 +102,7 @@ func TestHostileCalleeStaysInTheLog(t *testing.T) {
 				fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 				<-time.After(200 * time.Millisecond) // the connection is idle by then
 				fmt.Fprint(c, "HTTP/1.1 500 \x1b[31mhostile\r\n\r\n\n{\"level\":\"error\",\"message\":\"forged\"}\n")
-				c.Read(b) //nolint:errcheck // until the node closes
+				c.Read(b) // until the node closes
 			}()
 		}
 	}()

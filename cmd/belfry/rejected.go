@@ -12,10 +12,10 @@ import (
 func (c *cli) rejectedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rejected",
-		Short: "List refused adds",
-		Long: `An add that is published to timers.add is stored before it is checked. One that
-is refused then is kept with its bytes and the reason, and nobody is told: request
-timers.api.add instead to get the verdict as an answer.`,
+		Short: "List rejected adds",
+		Long: `JetStream stores an add to timers.add before Belfry checks it, so its publisher
+does not learn of a rejection. Belfry keeps rejected adds with their bytes and the
+reason. Send a request to timers.api.add to get the result as an answer.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
@@ -28,10 +28,10 @@ func (c *cli) rejectedLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List refused adds, oldest first",
-		Long: fmt.Sprintf(`List the adds that were refused, oldest first, with the reason. With -o json each
-has the first %d bytes of its data; all of it, and its headers, are in stream
-TIMERS_REJECTED under the sequence that is shown.`, schemas.MaxRejectedData),
+		Short:   "List rejected adds, oldest first",
+		Long: fmt.Sprintf(`List rejected adds, oldest first, with the reason. With -o json each
+has the first %d bytes of its data. All data and headers are in stream
+TIMERS_REJECTED under the sequence shown.`, schemas.MaxRejectedData),
 		Args: exactly(0),
 	}
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")

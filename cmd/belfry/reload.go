@@ -19,26 +19,27 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// reloadPoll is how often the files of the configuration are looked at. A change is
-// taken up when two looks in a row see the same, so that a file that is being
-// written is not read in part: after at most three of these.
+// reloadPoll is the interval between two checks of the configuration's files. The
+// reloader uses a change once two checks in a row see the same file state, so that it
+// does not read a half-written file: after at most three intervals.
 //
-// They are polled, and not watched: a mounted secret is replaced by renaming a
-// symbolic link two folders above it, which a watch of the file does not see.
+// The reloader polls because Kubernetes replaces a mounted secret by renaming a symbolic
+// link two folders above it, which a file watch does not report.
 const reloadPoll = time.Second
 
-// reloadable are the settings that take effect without a restart, besides services.
+// reloadable lists the settings, in addition to services, that take effect without a
+// restart.
 var reloadable = []string{"callback-subjects", "callback-hosts"}
 
-// reloader loads the configuration again, on SIGHUP and when one of its files has
-// changed. A configuration with a mistake is reported, and the one before stays.
+// reloader reloads the configuration on SIGHUP and when one of its files has changed. It
+// reports a configuration with a mistake and keeps the previous one.
 type reloader struct {
 	c   *cli
 	s   *settings // those in use
 	a   *app.App
 	log zerolog.Logger
-	// files are those of the configuration in use, and of the last one that failed:
-	// the mistake may be in a file that it names for the first time.
+	// files are the files of the configuration in use, and those of the last one that
+	// failed: its mistake may be in a file that only it names.
 	files fileStamps
 }
 
@@ -78,10 +79,10 @@ func (r *reloader) reload() {
 		err = r.a.Reconfigure(o.Callbacks)
 	}
 	if err != nil {
-		// The stamps of what was read are older than those of what was not.
+		// Prefer stamps from before the read: they show a change during the read.
 		maps.Copy(before, next.files)
 		r.files = before
-		r.log.Error().Err(err).Str("config", r.s.config).Msg("the configuration was not reloaded; the one before stays in use")
+		r.log.Error().Err(err).Str("config", r.s.config).Msg("the configuration was not reloaded; the previous one stays in use")
 		return
 	}
 	r.files = next.files
@@ -91,7 +92,7 @@ func (r *reloader) reload() {
 	r.log.Info().Str("config", r.s.config).Int("services", len(o.Callbacks.Services)).Msg("the configuration was reloaded")
 }
 
-// again loads the settings anew, with the same flags.
+// again loads the settings with the same flags.
 func (s *settings) again(c *cli) (*settings, app.Options, error) {
 	next := &settings{}
 	next.add(&cobra.Command{})
@@ -113,7 +114,7 @@ func (s *settings) again(c *cli) (*settings, app.Options, error) {
 	return next, o, err
 }
 
-// fixedChanges are the settings that differ and that only a start reads.
+// fixedChanges returns the names of changed settings that take effect only at a start.
 func fixedChanges(old, next *settings) []string {
 	a, b := old.effective(), next.effective()
 	var out []string
@@ -125,12 +126,12 @@ func fixedChanges(old, next *settings) []string {
 	return out
 }
 
-// fileStamps tells whether files have changed since they were read: by path, what a
-// write or a replacement changes.
+// fileStamps has, by path, the size, modification time and mode of files when they were
+// read. A write or a replacement changes them.
 type fileStamps map[string]string
 
-// note stamps a file. It is called before the file is read, so that a change while
-// it is read is one that is seen.
+// note stamps a file. Call it before you read the file, so that a change during the read
+// is noticed.
 func (f fileStamps) note(path string) {
 	st, err := os.Stat(path) // follows symbolic links
 	if err != nil {
@@ -140,7 +141,7 @@ func (f fileStamps) note(path string) {
 	f[path] = fmt.Sprint(st.Size(), st.ModTime().UnixNano(), st.Mode())
 }
 
-// again stamps the same files now.
+// again returns the current stamps of the same files.
 func (f fileStamps) again() fileStamps {
 	now := make(fileStamps, len(f))
 	for path := range f {

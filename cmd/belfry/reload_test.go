@@ -19,9 +19,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestSecretIsRotatedUnderLoad: a running node takes up a new secret when its file
-// changes. Every callback meanwhile is signed with a secret that is valid, and a
-// configuration with a mistake changes nothing but the log and a metric.
+// TestSecretIsRotatedUnderLoad checks that a running node uses a new secret when its file
+// changes, that every callback is signed with a valid secret meanwhile, and that a
+// configuration with a mistake changes only the log and a metric.
 func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	t.Parallel()
 	const next = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"

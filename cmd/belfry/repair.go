@@ -15,19 +15,20 @@ func (c *cli) repairCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "repair",
 		Short: "Show damaged clocks, records and index entries; with --apply repair them",
-		Long: `Show what is damaged in the store, and what --apply would do about it: the recorded
-layout, clocks, records that cannot be decoded, timers that no index entry names,
-index entries without a record, and losses that the nodes have put on record.
+		Long: `Show the damage in the store, and the repair that --apply would make. The command
+finds a damaged layout, damaged clocks, records that cannot be decoded, waiting
+timers without an index entry, index entries without a record, and messages that
+the NATS server has lost.
 
-A record is repaired from its previous revision if the bucket still has that, else
-from its event in TIMERS_DEAD or TIMERS_FIRED. If nothing is left of it, its bytes
-go to timers.rejected ("belfry rejected ls") and its key is removed, so that the
-timer can be added again. Damaged clocks are written again from their copies;
-nodes that run do that by themselves.
+It repairs a record from its previous revision if the bucket still has it, else
+from its event in TIMERS_DEAD or TIMERS_FIRED. If there is neither, it moves the
+bytes to timers.rejected ("belfry rejected ls") and removes the key, so that the
+timer can be added again. It restores damaged clocks from their copies, as running
+nodes do.
 
 Nodes may run meanwhile: every repair is a compare-and-set. The command reads
-every record of every shard, and needs the rights of a node. The exit code is 0 if
-nothing is damaged or all of it was repaired, and 7 otherwise.`,
+every record of every shard, and needs the permissions of a node. The exit code is
+0 if nothing is damaged or everything was repaired, and 7 otherwise.`,
 		Example: `  belfry repair
   belfry repair --apply
   belfry repair -o json | jq .kind`,

@@ -19,15 +19,15 @@ import (
 type serviceReader struct {
 	getenv func(string) string
 	config functions.ServiceConfig
-	// files were read; a change of one is a change of the configuration.
+	// files are the files that were read. If one changes, the configuration changes.
 	files fileStamps
-	// inline says that the config file itself holds a secret; secretFiles are other
-	// files that do.
+	// inline is true if the config file itself holds a secret; secretFiles are other
+	// files with secrets.
 	inline      bool
 	secretFiles []string
 }
 
-// serviceKeys are the settings of a service, each with how its value is read.
+// serviceKeys maps each setting of a service to the function that reads its value.
 var serviceKeys = map[string]func(*serviceReader, any) error{
 	"concurrency":        (*serviceReader).concurrency,
 	"secret":             (*serviceReader).secret,
@@ -45,8 +45,7 @@ var serviceKeys = map[string]func(*serviceReader, any) error{
 	"hosts":              func(r *serviceReader, v any) error { return r.list(v, &r.config.Hosts) },
 }
 
-// maxSecretFileBytes bounds what is read of a file that holds a secret or a
-// certificate.
+// maxSecretFileBytes bounds the size of a file with secrets or a certificate.
 const maxSecretFileBytes = 1 << 20
 
 func (r *serviceReader) read(key string, value any) error {
@@ -108,9 +107,7 @@ func (r *serviceReader) secretFile(v any) error {
 		if len(found) == 0 {
 			return fmt.Errorf("file %s holds no secret", path)
 		}
-		for _, s := range found {
-			r.config.Secrets = append(r.config.Secrets, s)
-		}
+		r.config.Secrets = append(r.config.Secrets, found...)
 	}
 	return nil
 }
@@ -126,9 +123,7 @@ func (r *serviceReader) secretEnv(v any) error {
 		if len(found) == 0 {
 			return fmt.Errorf("environment variable %s is empty or not set", name)
 		}
-		for _, s := range found {
-			r.config.Secrets = append(r.config.Secrets, s)
-		}
+		r.config.Secrets = append(r.config.Secrets, found...)
 	}
 	return nil
 }
@@ -158,7 +153,7 @@ func (r *serviceReader) headers(v any) error {
 }
 
 func (r *serviceReader) headerValue(v any) (string, error) {
-	shape := errors.New("must be a text, {file: PATH} or {env: NAME}, with a prefix if need be")
+	shape := errors.New("must be a text, {file: PATH} or {env: NAME}, optionally with a prefix")
 	if s, ok := v.(string); ok {
 		r.inline = true
 		return s, nil
@@ -175,7 +170,7 @@ func (r *serviceReader) headerValue(v any) (string, error) {
 		}
 		field[key] = s
 	}
-	value := ""
+	var value string
 	switch path, name := field["file"], field["env"]; {
 	case (path == "") == (name == ""):
 		return "", shape
@@ -293,8 +288,8 @@ func texts(v any) ([]string, error) {
 	return nil, errors.New("not a text")
 }
 
-// hideService is the group of a service as it may be shown: where secrets come from,
-// and not what they are.
+// hideService returns the group of a service for display: it keeps where secrets come
+// from and hides the secrets.
 func hideService(group map[string]any) map[string]any {
 	const hidden = "(hidden)"
 	out := maps.Clone(group)

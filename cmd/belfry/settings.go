@@ -43,13 +43,14 @@ type settings struct {
 	profile             string
 	prefixes            []string
 	logLevel, logFormat string
-	// services are the groups of the file, as they may be shown; files are the config
-	// file and those that it names for services.
+	// services has the groups of the file, without secrets, for display. files are the
+	// config file and the files that it names for services.
 	services map[string]any
 	files    fileStamps
-	// secretFiles are those of the files that hold secrets.
+	// secretFiles are the files with secrets.
 	secretFiles []string
-	// subjects and hosts are what callbacks may call; nothing given allows all.
+	// subjects and hosts that callbacks may call. If the setting is absent, all are
+	// allowed.
 	subjects, hosts []string
 	// Files with secrets, by setting, and the user that the flags name.
 	passwordFile, tokenFile, natsPasswordFile, httpTokenFile string
@@ -73,17 +74,17 @@ func (s *settings) add(cmd *cobra.Command) {
 	o := &s.app
 	d := pflag.NewFlagSet("", pflag.ContinueOnError)
 	d.StringVar(&o.Data, "data", "", "folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
-	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "where the embedded server listens; beyond this host it needs users and TLS")
-	d.StringVar(&s.natsUser, "nats-user", "", "administrator of the embedded server; nobody connects without a user then")
+	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "address of the embedded server; other than loopback it needs users and TLS")
+	d.StringVar(&s.natsUser, "nats-user", "", "administrator of the embedded server; with it every client must log in")
 	d.StringVar(&s.natsPasswordFile, "nats-password-file", "", "file with the password of nats-user, or its bcrypt hash (or $BELFRY_NATS_PASSWORD)")
 	d.StringVar(&o.NATSTLS.Cert, "nats-tls-cert", "", "PEM file of the embedded server's certificate: clients must use TLS")
 	d.StringVar(&o.NATSTLS.Key, "nats-tls-key", "", "PEM file of that certificate's key")
 	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of the CA of clients' certificates: each client needs one")
-	d.StringVar(&o.HTTP, "http", o.HTTP, "where /healthz, /readyz and /metrics are; - for nowhere; beyond this host it needs http-token-file")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "address of /healthz, /readyz and /metrics; - for none; other than loopback it needs http-token-file")
 	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with the bearer token for /metrics and the details of /readyz (or $BELFRY_HTTP_TOKEN)")
-	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate: HTTP is HTTPS")
+	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate: serve HTTPS")
 	d.StringVar(&o.HTTPTLS.Key, "http-tls-key", "", "PEM file of that certificate's key")
-	d.BoolVar(&o.Insecure, "insecure", false, "listen beyond this host without users, TLS or token")
+	d.BoolVar(&o.Insecure, "insecure", false, "permit other addresses than loopback without users, TLS or token")
 	d.StringVar(&s.profile, "profile", string(o.Profile), "what acknowledged timers survive: safe also power loss, fast the end of any process")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
 	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
@@ -101,19 +102,19 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.Var(durationValue{&o.FiredMaxAge}, "fired-max-age", "how long fired events stay in their stream")
 	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "how many events of one service stay in their stream; 0 takes a share of its bytes")
 	d.Var(durationValue{&o.DeadMaxAge}, "dead-max-age", "how long dead letters are kept")
-	d.Var(durationValue{&o.RejectedMaxAge}, "rejected-max-age", "how long refused adds are kept")
+	d.Var(durationValue{&o.RejectedMaxAge}, "rejected-max-age", "how long rejected adds are kept")
 	d.Var(durationValue{&o.SweepDelay}, "sweep-delay", "how far behind the sweeper audits")
 	d.Var(durationValue{&o.Lease}, "lease", "how long a silent scheduler keeps its shards")
 	d.Var(durationValue{&o.Horizon}, "horizon", "how far ahead timers are read into memory")
 	d.Var(durationValue{&o.Limits.MaxHorizon}, "max-ahead", "how far ahead a timer may be due")
 	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "callbacks of one service at a time")
 	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "callbacks at a time in all")
-	d.Var(durationValue{&o.ServiceIdle}, "service-idle", "after how long without an event a service loses its consumers, until its next one; 0 is never")
+	d.Var(durationValue{&o.ServiceIdle}, "service-idle", "after how long without an event a service loses its consumers, until its next event; 0 is never")
 	d.IntVar(&o.MaxServices, "max-services", o.MaxServices, "how many services may have callbacks")
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
 	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
-	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subject has one of these prefixes, besides _INBOX: REPLIES.shop")
+	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subject has one of these prefixes, in addition to _INBOX: REPLIES.shop")
 	d.StringSliceVar(&s.subjects, "callback-subjects", nil, "NATS subjects that callbacks may name, with wildcards: orders.> (default: all but reserved ones)")
 	d.StringSliceVar(&s.hosts, "callback-hosts", nil, "hosts that HTTP callbacks may name: api.example.com, *.example.com (default: all)")
 	d.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -311,7 +312,7 @@ func (s *settings) options(c *cli) (app.Options, error) {
 		}
 		o.AllowPrefixes = append(o.AllowPrefixes, prefix)
 	}
-	// An empty list that was given allows nothing; one that was not allows all.
+	// A given empty list allows nothing; an absent setting allows all.
 	if s.given["callback-subjects"] {
 		o.Callbacks.Subjects = append([]string{}, s.subjects...)
 	}

@@ -24,8 +24,8 @@ const (
 	statusLag = 10 * time.Second
 	// statusFull is the part of a stream's bytes from which on it is told.
 	statusFull = 0.9
-	// statusRejected is how long the last rejection stays a problem: nothing can be
-	// done about a refused add but to publish it again.
+	// statusRejected is how long after the last rejection status lists rejections under
+	// PROBLEMS. They would never leave it otherwise: nobody can repair a rejected add.
 	statusRejected = 24 * time.Hour
 	// watchEvery is how often --watch looks.
 	watchEvery = 2 * time.Second
@@ -44,9 +44,9 @@ type status struct {
 	Dead      map[string]uint64      `json:"dead_by_service"`
 	Streams   []store.StreamHealth   `json:"streams"`
 	Consumers []store.ConsumerHealth `json:"consumers"`
-	// Overtaken are consumers of others that lose events unread.
+	// Overtaken lists consumers, other than Belfry's, that lose events unread.
 	Overtaken []store.Overtaken `json:"overtaken,omitempty"`
-	// Damage is of the shards that have damaged records, or have lost messages.
+	// Damage lists the shards with damaged records or lost messages.
 	Damage []store.ShardDamage `json:"damage,omitempty"`
 }
 
@@ -72,22 +72,24 @@ type statusShard struct {
 	// ago the clock moved.
 	LagMs    int64 `json:"lag_ms"`
 	SilentMs int64 `json:"silent_ms"`
-	Pending  int64 `json:"pending"`
-	// Damage says why the clock cannot be decoded; then what stands above is what a
-	// node would resume from.
+	// Pending is absent while the timers are not counted, after an owner has died.
+	Pending *int64 `json:"pending,omitempty"`
+	// Damage says why the clock cannot be decoded. The fields above are then the values
+	// from which a node would resume.
 	Damage string `json:"damage,omitempty"`
 }
 
 type statusTotals struct {
-	Pending  int64  `json:"pending"`
+	// Pending is absent while that of a shard is.
+	Pending  *int64 `json:"pending,omitempty"`
 	InFlight int    `json:"in_flight"`
 	Dead     uint64 `json:"dead"`
 	Rejected uint64 `json:"rejected"`
-	// DeadExpired and RejectedExpired left their streams by age or size, the dead
-	// letters without a replay.
+	// DeadExpired counts dead letters that left their stream by age or size without a
+	// replay, RejectedExpired rejected adds that left theirs.
 	DeadExpired     uint64 `json:"dead_expired"`
 	RejectedExpired uint64 `json:"rejected_expired"`
-	// LastRejected is when the newest rejection that is kept was made.
+	// LastRejected is the time of the newest rejection in the stream.
 	LastRejected time.Time `json:"last_rejected,omitzero"`
 	// Adds wait for a router.
 	Adds uint64 `json:"adds_waiting"`
@@ -202,20 +204,29 @@ func (st *status) fill(cluster store.Cluster) {
 	}
 	st.Time = time.UnixMilli(newest).UTC()
 	owned := map[string]int{}
+	pending, unknown := int64(0), false
 	for _, key := range cluster.Alien {
 		st.problem("key %s of bucket clock is not Belfry's", key)
 	}
 	for _, c := range cluster.Clocks {
 		owned[c.Clock.Owner]++
-		st.Totals.Pending += c.Clock.Pending
 		sh := statusShard{
 			Shard: c.Shard, Owner: c.Clock.Owner, Epoch: c.Clock.Epoch, Mark: time.UnixMilli(c.Clock.TimeMs).UTC(),
-			LagMs: max(newest-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0), Pending: c.Clock.Pending,
+			LagMs: max(newest-c.Clock.TimeMs, 0), SilentMs: max(newest-c.StoredMs, 0),
+		}
+		if c.Clock.PendingUnknown {
+			unknown = true
+		} else {
+			sh.Pending = &c.Clock.Pending
+			pending += c.Clock.Pending
 		}
 		if c.Err != nil {
 			sh.Damage = c.Err.Error()
 		}
 		st.Shards = append(st.Shards, sh)
+	}
+	if !unknown {
+		st.Totals.Pending = &pending
 	}
 	for _, n := range cluster.Nodes {
 		p := n.Presence
@@ -289,7 +300,7 @@ func (st *status) findProblems() {
 	}
 }
 
-// lossProblems names what ended without success and waits for somebody.
+// lossProblems reports dead letters and rejected adds.
 func (st *status) lossProblems() {
 	if n := st.Totals.Dead; n > 0 {
 		st.problem("dead letters: %d (see belfry dead ls)", n)
@@ -316,7 +327,7 @@ func (st *status) streamProblems(h store.StreamHealth) {
 	}
 }
 
-// kept is a count with those that are not kept any more.
+// kept formats the number of messages in a stream and of those that have left it.
 func kept(n, expired uint64) string {
 	if expired == 0 {
 		return strconv.FormatUint(n, 10)
@@ -327,7 +338,7 @@ func kept(n, expired uint64) string {
 func (c *cli) printStatus(st *status) error {
 	p := &page{}
 	p.line("%s  nats-server %s  %s", st.Server, st.Version, st.Time.Format("2006-01-02T15:04:05.000Z"))
-	p.line("pending %d  in flight %d  dead %s  rejected %s  adds waiting %d", st.Totals.Pending, st.Totals.InFlight,
+	p.line("pending %s  in flight %d  dead %s  rejected %s  adds waiting %d", orUnknown(st.Totals.Pending), st.Totals.InFlight,
 		kept(st.Totals.Dead, st.Totals.DeadExpired), kept(st.Totals.Rejected, st.Totals.RejectedExpired), st.Totals.Adds)
 	columns(p, "NODE\tVERSION\tROLES\tSCHEDULER\tSHARDS\tIN FLIGHT\tUP\tLAST BEAT", st.Nodes, func(n statusNode) []any {
 		up := "?"
@@ -337,7 +348,7 @@ func (c *cli) printStatus(st *status) error {
 		return []any{n.Node, cmp.Or(n.Version, "?"), strings.Join(n.Roles, ","), cmp.Or(n.Scheduler, "-"), n.Shards, n.InFlight, up, ago(n.SilentMs)}
 	})
 	columns(p, "SHARD\tOWNER\tEPOCH\tCLOCK\tLAG\tMOVED\tPENDING", st.Shards, func(s statusShard) []any {
-		return []any{s.Shard, cmp.Or(s.Owner, "-"), s.Epoch, s.Mark.Format("15:04:05.000Z"), fmt.Sprintf("%.1fs", float64(s.LagMs)/1000), ago(s.SilentMs), s.Pending}
+		return []any{s.Shard, cmp.Or(s.Owner, "-"), s.Epoch, s.Mark.Format("15:04:05.000Z"), fmt.Sprintf("%.1fs", float64(s.LagMs)/1000), ago(s.SilentMs), orUnknown(s.Pending)}
 	})
 	columns(p, "STREAM\tMESSAGES\tBYTES\tOF\tREPLICAS\tLEADER", st.Streams, func(h store.StreamHealth) []any {
 		current := 1
@@ -361,4 +372,12 @@ func (c *cli) printStatus(st *status) error {
 	p.line("PROBLEMS: %s", cmp.Or(strings.Join(st.Problems, "; "), "none"))
 	_, err := p.WriteTo(c.out)
 	return err
+}
+
+// orUnknown shows a count that may not be known yet.
+func orUnknown(n *int64) string {
+	if n == nil {
+		return "?"
+	}
+	return strconv.FormatInt(*n, 10)
 }

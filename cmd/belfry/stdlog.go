@@ -11,18 +11,18 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Bounds of what reaches the log through Go's standard logger.
+// Bounds of the texts that reach the log through Go's standard logger.
 const (
-	// stdLogInterval is the least time between two lines. Some texts are caused by a
-	// callee (net/http quotes what it sent), so they must not fill the log.
+	// stdLogInterval is the minimum time between two lines. A callee can cause such
+	// texts (net/http quotes its bytes), and must not be able to fill the log.
 	stdLogInterval = time.Second
 	// stdLogBytes bounds one text.
 	stdLogBytes = 512
 )
 
-// stdLog is what Go's standard logger writes to while a node runs. Packages such as
-// net/http report there what has no caller to return to. Each text becomes one line
-// of the node's log, bounded, printable and throttled.
+// stdLog is the output of Go's standard logger while a node runs. Packages such as
+// net/http log errors there that they cannot return to a caller. Each text becomes one
+// line of the node's log, bounded, printable and throttled.
 type stdLog struct {
 	log zerolog.Logger
 	now func() time.Time

@@ -146,8 +146,8 @@ func readFired(m jetstream.Msg) (firedEvent, error) {
 	if err != nil {
 		return firedEvent{}, err
 	}
-	// A timer with a past due time counts from when it was added, which only the claim
-	// tells.
+	// The lateness of a timer with a past due time counts from its add, and only the
+	// claim has that time.
 	from := fired.ScheduledMs
 	if claim, err := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err == nil {
 		from = max(from, claim.AddedMs)

@@ -15,16 +15,16 @@ import (
 // maxPasswordFileBytes bounds a file with one password or token.
 const maxPasswordFileBytes = 4096
 
-// hiddenSecret takes the place of a secret in what config print shows.
+// hiddenSecret replaces a secret in the output of config print.
 const hiddenSecret = "(hidden)"
 
-// readSecretFile returns the one line that a file holds. Its errors never hold it.
+// readSecretFile returns the only line of a file. Its errors never contain the line.
 func readSecretFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read
 	b, err := io.ReadAll(io.LimitReader(f, maxPasswordFileBytes+1))
 	text := strings.TrimRight(string(b), "\r\n")
 	switch {
@@ -51,8 +51,8 @@ func secretOf(getenv func(string) string, setting, path, variable string) (strin
 	return secret, nil
 }
 
-// readSecrets reads what is in files or in the environment, never in a flag: others can
-// see the flags of a process.
+// readSecrets reads secrets from files or the environment. There are no flags for them,
+// because other users can see the flags of a process.
 func (s *settings) readSecrets(getenv func(string) string) error {
 	o := &s.app
 	var err error
@@ -72,8 +72,8 @@ func (s *settings) readSecrets(getenv func(string) string) error {
 	return err
 }
 
-// readUsers reads the users of the embedded server: the one that the flags name, and the
-// list in the config file.
+// readUsers reads the users of the embedded server: the user that the flags name, and
+// those in the config file.
 func (s *settings) readUsers(getenv func(string) string, k *koanf.Koanf) error {
 	o := &s.app
 	if s.natsPasswordFile != "" && s.natsUser == "" {
@@ -114,7 +114,7 @@ func (s *settings) readUsers(getenv func(string) string, k *koanf.Koanf) error {
 	return nil
 }
 
-// readUser reads one user of the list. Its errors never hold a password.
+// readUser reads one user of the list. Its errors never contain a password.
 func (s *settings) readUser(getenv func(string) string, group map[string]any) (app.User, error) {
 	var u app.User
 	given := 0
@@ -154,7 +154,7 @@ func (s *settings) readUser(getenv func(string) string, group map[string]any) (a
 			return u, fmt.Errorf("unknown key %s; a user has name, password-file, password-env or password, and services or admin", key)
 		}
 		if !ok {
-			return u, fmt.Errorf("%s: the value is of another kind", key)
+			return u, fmt.Errorf("%s: the value has the wrong type", key)
 		}
 	}
 	if given != 1 {
@@ -163,7 +163,7 @@ func (s *settings) readUser(getenv func(string) string, group map[string]any) (a
 	return u, nil
 }
 
-// printedUsers are the users of the list for people to see: without passwords.
+// printedUsers returns the users of the list without passwords, for config print.
 func (s *settings) printedUsers() []map[string]any {
 	var out []map[string]any
 	for _, u := range s.listedUsers {

@@ -201,7 +201,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 		"$KV.clock.clock.0", "$KV.timers_0.timer.x", "timers.fired.bills", "timers.dead.bills", "timers.retry.orders",
 		schemas.SubjectAPIPrefix + "list", schemas.SubjectAPIPrefix + "dead.list", schemas.SubjectAPIPrefix + "dead.replay", "$SYS.REQ.SERVER.PING.JSZ", "$SRV.INFO.timers", "callbacks.bills.x", "timers.work.bills",
 	} {
-		all.Unsubscribe() //nolint:errcheck // fails only with the connection
+		all.Unsubscribe() // fails only with the connection
 		m, err := orders.Request(subject, []byte(`{}`), bound)
 		if errors.Is(err, nats.ErrNoResponders) || err == nil && strings.Contains(string(m.Data), "not enabled for account") {
 			continue

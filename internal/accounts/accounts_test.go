@@ -2,6 +2,7 @@ package accounts
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ func TestConfigFile(t *testing.T) {
 	}
 	// No more, and no less, crosses from the team's account.
 	nc := made.Connect(nats.UserInfo("orders", "x"))
-	if _, err := nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound); err != nats.ErrNoResponders {
+	if _, err := nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("list: %v", err)
 	}
 }

@@ -2,7 +2,9 @@ package sim
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -414,12 +416,31 @@ func (r *reign) act(a scheduler.Action) {
 		r.later(a.Delay, func(*proc) {
 			r.put(scheduler.EvIndexed{ID: a.ID, Err: c.PutIndex(within(callTimeout), a.ID, a.Tick)})
 		})
+	case scheduler.ActCount:
+		r.later(a.Delay, func(*proc) { r.put(r.w.countPending(r.shard, a.Through)) })
 	case scheduler.ActConfirm:
 		r.later(a.Delay, func(*proc) {
 			found, err := c.FiredSince(within(callTimeout), a.Subjects, time.UnixMilli(a.SinceMs), a.IDs)
 			r.put(scheduler.EvConfirmed{Found: found, Err: err})
 		})
 	}
+}
+
+// countPending is store.CountPending at one instant.
+func (w *world) countPending(shard int, through uint64) scheduler.EvCounted {
+	var ev scheduler.EvCounted
+	for _, l := range w.lives {
+		t, err := w.server.Record(l.id)
+		if err != nil || w.p.geo.Shard(l.id) != shard {
+			continue
+		}
+		ev.Last = max(ev.Last, t.Rev)
+		if t.Rev <= through && t.Record.State == schemas.StatePending {
+			ev.Waiting = append(ev.Waiting, binary.BigEndian.Uint64(l.id[:8]))
+		}
+	}
+	slices.Sort(ev.Waiting)
+	return ev
 }
 
 func (r *reign) claim(a scheduler.ActClaim) {

@@ -71,8 +71,11 @@ type Clock struct {
 	LeaseMs int64 `json:"lease,omitempty"`
 	// SweptMs is the sweeper's own mark.
 	SweptMs int64 `json:"swept"`
-	// Pending estimates the timers waiting in the shard, for metrics.
+	// Pending is the number of timers in state pending, unless PendingUnknown.
 	Pending int64 `json:"pending"`
+	// PendingUnknown says that an owner has died before it wrote what it had claimed,
+	// and that the timers have not been counted since.
+	PendingUnknown bool `json:"pending_unknown,omitempty"`
 }
 
 // States of Presence.Scheduler.

@@ -410,8 +410,8 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 		}
 		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
 		if err != nil {
-			a.s.decode(raw) // notes a key that is no timer's
-			return true, nil
+			a.s.decode(raw)  // notes a key that is no timer's
+			return true, nil //nolint:nilerr // it stops nothing else
 		}
 		t, ok := a.s.decode(raw)
 		if !ok {

@@ -331,11 +331,11 @@ func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schema
 		err := s.readAll(ctx, src.stream, jetstream.ConsumerConfig{FilterSubject: src.filter}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 			claim, err := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim))
 			if err != nil || claim.Timer != id {
-				return true, nil
+				return true, nil //nolint:nilerr // another timer's, or nobody's
 			}
 			_, spec, fired, err := schemas.ParseFired(m.Headers(), m.Data())
 			if err != nil {
-				return true, nil // an event that cannot be read rebuilds nothing
+				return true, nil //nolint:nilerr // an event that cannot be read rebuilds nothing
 			}
 			r := schemas.Record{
 				State: schemas.StateFail, Run: claim.Run, Attempt: claim.Attempt, MaxAttempt: claim.MaxAttempt, DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs,
@@ -348,7 +348,7 @@ func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schema
 					// Whether the callback was made is not known: it is delivered until it is.
 					r.State, r.DoneMs = schemas.StateDelivered, 0
 					if r.Body, err = schemas.StripFired(m.Headers(), m.Data()); err != nil {
-						return true, nil
+						return true, nil //nolint:nilerr // as above
 					}
 				}
 			}

@@ -1,0 +1,55 @@
+package store_test
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
+)
+
+// TestCountPending: records in state pending are counted up to a revision, and nothing
+// else of the shard.
+func TestCountPending(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	g := s.Geometry()
+	if waiting, last, err := s.CountPending(t.Context(), 0, 1<<60); err != nil || len(waiting) != 0 || last != 0 {
+		t.Errorf("an empty shard: %v %d %v", waiting, last, err)
+	}
+	ids := storetest.IDsOf(g, 0, 2505)
+	due := storetest.NowMs(t, s) + 3_600_000
+	writes := make([]store.Write, len(ids))
+	for i, id := range ids {
+		writes[i] = store.Write{ID: id, Record: storetest.Pending(due)}
+	}
+	var revs []uint64
+	for some := range slices.Chunk(writes, 500) {
+		revs = append(revs, storetest.CreateAll(t, s, some)...)
+	}
+	other := storetest.IDsOf(g, 1, 1)[0]
+	storetest.CreateAll(t, s, []store.Write{{ID: other, Record: storetest.Pending(due)}})
+	through := revs[2499]
+	// One is claimed, one concluded; five are newer than asked for.
+	for i, rec := range []*store.Write{{Record: storetest.Delivered(*storetest.Pending(due))}, {Record: storetest.Success(*storetest.Delivered(*storetest.Pending(due))), TTL: time.Hour}} {
+		rec.ID, rec.Rev = ids[i], revs[i]
+		if _, err := s.Update(t.Context(), *rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waiting, last, err := s.CountPending(t.Context(), 0, through)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []uint64
+	for _, id := range ids[2:2500] {
+		want = append(want, binary.BigEndian.Uint64(id[:8]))
+	}
+	slices.Sort(want)
+	if !slices.Equal(waiting, want) || last <= revs[2504] {
+		t.Errorf("%d are pending, want %d; the last revision is %d", len(waiting), len(want), last)
+	}
+}

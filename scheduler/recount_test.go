@@ -1,0 +1,89 @@
+package scheduler
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestCountAfterACrash: after an owner that did not release the shard the number of
+// pending timers is not known until they are counted; what changes while they are
+// read is counted once, whichever of reading, tail and claim comes first.
+func TestCountAfterACrash(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, Pending: 99, PendingUnknown: true}, 2)
+	count := one[ActCount](t, k.Step(now, EvTick{}))
+	if count.Through != 6 || count.Delay == 0 {
+		t.Fatalf("%+v", count)
+	}
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	unknown := func(after string) {
+		t.Helper()
+		var c store.Clock
+		k.Checkpoint(&c)
+		if n, known := k.Pending(); known || !c.PendingUnknown {
+			t.Fatalf("%s: %d are pending, and that is known", after, n)
+		}
+	}
+	id := func(name string) schemas.TimerID { return schemas.NewTimerID("/t", name) }
+	tail := func(name string, rev uint64, state schemas.State, dueMs int64) []Action {
+		return k.Step(now, EvTail{Timer: store.Timer{ID: id(name), Rev: rev, Record: schemas.Record{
+			State: state, Queued: state == schemas.StatePending, Run: 1, DueMs: dueMs, Service: "s", Epoch: 1, Callback: "nats:x",
+			Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+		}}})
+	}
+	const far = 3_600_000
+	unknown("begun")
+	tail("read, then cancelled", 7, schemas.StateCancelled, now+far)
+	tail("cancelled, not read", 8, schemas.StateCancelled, now+far)
+	tail("new", 9, schemas.StatePending, now+far)
+	tail("moved", 10, schemas.StatePending, now+far)
+	claim := one[ActClaim](t, tail("due", 11, schemas.StatePending, now))
+	k.Step(now, EvClaimed{ID: claim.ID, Rev: 12})
+	answerLate := one[ActClaim](t, tail("due, answered late", 13, schemas.StatePending, now))
+	waiting := []uint64{countKey(id("old")), countKey(id("read, then cancelled")), countKey(id("moved"))}
+	slices.Sort(waiting)
+	k.Step(now, EvCounted{Waiting: waiting, Last: 14})
+	unknown("the tail is behind the reading")
+	// The revision of a claim comes by the tail before its answer does.
+	k.Step(now, EvTail{Timer: store.Timer{ID: answerLate.ID, Rev: 14, Record: schemas.Record{State: schemas.StateDelivered, Run: 1, DueMs: now, Service: "s", Epoch: 2}}})
+	want := func(n int64, after string) {
+		t.Helper()
+		if got, known := k.Pending(); !known || got != n {
+			t.Errorf("%s: %d are pending (%t), want %d", after, got, known, n)
+		}
+	}
+	want(3, "counted") // old, new, moved
+	k.Step(now, EvClaimed{ID: answerLate.ID, Rev: 14})
+	want(3, "the late answer")
+	tail("new", 15, schemas.StateCancelled, now+far)
+	want(2, "cancelled later")
+	var c store.Clock
+	k.Checkpoint(&c)
+	if c.Pending != 2 || c.PendingUnknown {
+		t.Errorf("the clock says %+v", c)
+	}
+	// The next owner goes on from a clock that was released.
+	if n, known := NewCore(coreConfig, c, 3).Pending(); !known || n != 2 {
+		t.Errorf("after a release: %d %t", n, known)
+	}
+}
+
+// TestCountThatFails: a count that fails is begun again after a pause.
+func TestCountThatFails(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, PendingUnknown: true}, 2)
+	first := one[ActCount](t, k.Step(now, EvTick{}))
+	again := one[ActCount](t, k.Step(now, EvCounted{Err: schemas.ErrUnavailable}))
+	if first.Delay != countAfter || again.Delay != countAgain {
+		t.Errorf("%s, then %s", first.Delay, again.Delay)
+	}
+	k.Step(now, EvCounted{Last: 6})
+	if n, known := k.Pending(); !known || n != 0 {
+		t.Errorf("%d %t", n, known)
+	}
+}
