@@ -81,7 +81,8 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			lines := strings.Count(string(b), "\n")
-			t.Logf("the node logged %d lines", lines)
+			t.Logf("the node logged %d lines, restarted its server %d times and replaced its process %d times",
+				lines, strings.Count(string(b), "the embedded server was restarted"), strings.Count(string(b), "the process is replaced by"))
 			if lines > maxLogLines {
 				t.Errorf("the node logged %d lines about two full disks", lines)
 			}
