@@ -87,12 +87,12 @@ func (s *pendingState) settle(err error) {
 	})
 }
 
-// Wait returns nil once the add is stored durably in TIMERS_ADD. The client has
-// validated it; what only the server can know may still reject it: its max-ahead
-// and allow-lists, and another timer under the same source and id. Belfry then
-// publishes the add to timers.rejected. Errors: ErrStoreFull, ErrTooLarge, and
-// ErrUnavailable, after which it may have been stored; an ErrUnavailable for the
-// end of ctx leaves the add under way.
+// Wait returns nil once the add is stored durably in TIMERS_ADD. The server may still
+// reject it for reasons that the client cannot check: the settings max-ahead,
+// callback-subjects and callback-hosts, and another timer under the same source and id.
+// Belfry then publishes the add to timers.rejected. Errors: ErrStoreFull, ErrTooLarge,
+// and ErrUnavailable, after which the add may have been stored. When ctx ends, Wait
+// returns ErrUnavailable and the add continues.
 func (p Pending) Wait(ctx context.Context) error {
 	if p.s == nil {
 		return schemas.Errorf(schemas.CodeBadRequest, "this Pending is of no add")
@@ -157,15 +157,15 @@ const (
 	asyncTimeout = 30 * time.Second
 )
 
-// AddAsync validates the timer, publishes it to timers.add and returns; it blocks
-// only while 4,000 adds are under way, and for 5 s at most. It is the fast way to
-// add many: where the server syncs every write, up to 3,000 adds gather while
-// others are written, and are stored 500 at a time, each with an answer of its own.
+// AddAsync validates the timer, publishes it to timers.add and returns. It blocks only
+// while 4,000 adds are under way, for at most 5 s. Use it to add many timers: where the
+// server syncs every write, the client buffers up to 3,000 adds while others are
+// written, and stores 500 at a time. Each add has its own answer.
 //
-// The parser is the server's: an event that can never be a timer is refused at
-// once, with the error that Add returns (ErrInvalidEvent, ErrInvalidAttribute,
-// ErrTooLarge, or the code unsupported), and nothing is published. Another error is
-// ErrUnavailable. What only the server knows comes later; see [Pending.Wait].
+// The client validates with the server's parser. For an event that can never be a timer
+// it publishes nothing and returns the error of Add at once: ErrInvalidEvent,
+// ErrInvalidAttribute, ErrTooLarge, or an *Error with the code unsupported. Any other
+// error is ErrUnavailable. For rejections by the server see [Pending.Wait].
 func (c *Client) AddAsync(e event.Event, opts ...AddOption) (Pending, error) {
 	hdr, data, err := validated(e, opts)
 	if err != nil {
@@ -174,12 +174,12 @@ func (c *Client) AddAsync(e event.Event, opts ...AddOption) (Pending, error) {
 	return c.gather.add(&nats.Msg{Subject: schemas.SubjectAdd, Header: hdr, Data: data})
 }
 
-// maxAheadUnknown replaces the server's max-ahead, a setting that the client cannot
-// know: time.Duration ends at 292 years.
+// maxAheadUnknown replaces the server's setting max-ahead, which the client does not
+// know. It is the longest time.Duration, 292 years.
 const maxAheadUnknown = 200 * 365 * 24 * time.Hour
 
-// validated encodes an event that nobody answers for later, and refuses what the
-// server would reject. It costs about 4 µs.
+// validated encodes an event and returns the error with which the server would reject
+// it. It takes about 4 µs.
 func validated(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
 	hdr, data, err := encode(e, opts)
 	if err != nil {

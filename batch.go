@@ -24,8 +24,8 @@ const (
 // AddBatch adds many timers and returns once all are stored durably in
 // TIMERS_ADD; the options are for all of them. It stores up to 500 with one write,
 // all or none of them, which is many times as fast where the server syncs every
-// write. All events are validated, as by AddAsync, before the first is published.
-// After another error some may have been stored: to add all again is safe. Errors
+// write. It validates all events, as AddAsync does, before it publishes the first. After
+// any other error some may have been stored; adding all of them again is safe. Errors
 // are those of AddAsync and [Pending.Wait].
 func (c *Client) AddBatch(ctx context.Context, events []event.Event, opts ...AddOption) error {
 	msgs := make([]*nats.Msg, len(events))

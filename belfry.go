@@ -46,7 +46,7 @@ type (
 	State = schemas.State
 	// Dead is a dead letter.
 	Dead = schemas.DeadInfo
-	// Rejection is one add that was published to timers.add and refused.
+	// Rejection is an add to timers.add that Belfry rejected.
 	Rejection = schemas.RejectedInfo
 	// Error is an error with a stable code.
 	Error = schemas.Error
@@ -54,7 +54,7 @@ type (
 
 // Errors to compare with errors.Is.
 var (
-	ErrInvalidEvent     = schemas.ErrInvalidEvent     // not a CloudEvent, or one that breaks the spec
+	ErrInvalidEvent     = schemas.ErrInvalidEvent     // not a CloudEvent, or an event that breaks the spec
 	ErrInvalidAttribute = schemas.ErrInvalidAttribute // a timer attribute is missing, malformed or out of range
 	ErrConflict         = schemas.ErrConflict         // the id is taken by another timer
 	ErrNotFound         = schemas.ErrNotFound         // no such timer, or its record has expired
@@ -156,8 +156,8 @@ type Receipt struct {
 	// Duplicate says that the same timer had been added before.
 	Duplicate bool
 	State     State
-	// Remark tells of something that Belfry accepted and that may not be meant, such
-	// as "due 3h ago: fires now"; empty for none.
+	// Remark warns of something that Belfry accepted but that may be a mistake, such as
+	// "due 3h ago: fires now"; empty for none.
 	Remark string
 }
 
@@ -195,14 +195,13 @@ func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
 	return c.timer(ctx, "get", ref(id))
 }
 
-// ControlOption changes a call that changes a timer.
+// ControlOption is an option of calls that change a timer, such as [By].
 type ControlOption func(*controlOptions)
 
 type controlOptions struct{ by string }
 
-// By names who makes the change, for the timer's history and the nodes' logs: at most
-// 128 bytes of printable text, such as "ann@example.com". Belfry records it as a
-// claim, because it cannot verify it.
+// By sets the caller's name for the timer's history and the nodes' logs: at most 128
+// bytes of printable text, such as "ann@example.com". Belfry does not verify it.
 func By(name string) ControlOption { return func(o *controlOptions) { o.by = name } }
 
 func control(opts []ControlOption) controlOptions {
@@ -292,9 +291,8 @@ func (c *Client) DeadLetters(ctx context.Context, service string) iter.Seq2[Dead
 	}
 }
 
-// Rejections yields the adds that were published to timers.add and refused,
-// oldest first, as far as they are kept: 7 days by default. Errors:
-// ErrUnavailable.
+// Rejections yields the rejected adds, oldest first. Belfry keeps them for the setting
+// rejected-max-age, 7 days by default. Errors: ErrUnavailable.
 func (c *Client) Rejections(ctx context.Context) iter.Seq2[Rejection, error] {
 	return func(yield func(Rejection, error) bool) {
 		req := schemas.RejectedListRequest{Limit: listPage}

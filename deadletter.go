@@ -11,9 +11,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// deadLetter is what Handle publishes of a message that it gives up: the event with
+// deadLetter returns the dead letter of a message that Handle gives up: the event with
 // timererrorcode and timererrordata, under a message id that is the same for each
-// delivery. run is nil for a message that is no fired event, which is kept as it is.
+// delivery. run is nil for a message that is not a fired event; the dead letter then has
+// the message unchanged.
 func deadLetter(run *Run, m jetstream.Msg, durable, code string, reason error) *nats.Msg {
 	text := reason.Error()
 	text = strings.ToValidUTF8(text[:min(len(text), schemas.MaxOutcomeError)], "")
@@ -37,7 +38,7 @@ func deadLetter(run *Run, m jetstream.Msg, durable, code string, reason error) *
 	return &nats.Msg{Subject: schemas.SubjectDead(schemas.ServiceOfSubject(m.Subject())), Header: hdr, Data: data}
 }
 
-// plainDeadLetter is the message without NATS's headers.
+// plainDeadLetter returns the message without NATS's own headers.
 func plainDeadLetter(m jetstream.Msg) (nats.Header, []byte) {
 	hdr := nats.Header{}
 	for name, values := range m.Headers() {

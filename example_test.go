@@ -177,14 +177,14 @@ func ExampleClient_Handle() {
 			return errors.New("the mail server is away") // told to OnError, tried again
 		}
 		cancel()
-		return belfry.Permanent(errors.New("no such mailbox")) // told to OnError, given up
+		return belfry.Permanent(errors.New("no such mailbox")) // reported to OnError, dead letter
 	}, belfry.Concurrency(1), belfry.OnError(func(run *belfry.Run, err error) {
 		fmt.Printf("%s, delivery %d: %v\n", run.Event.ID(), run.Attempt, err)
 	}))
 	fmt.Println("stopped:", err)
 	// Output:
 	// order-19, delivery 2: the mail server is away
-	// order-19, delivery 3: given up, dead letter on timers.dead.mail: no such mailbox
+	// order-19, delivery 3: gave up, dead letter on timers.dead.mail: no such mailbox
 	// stopped: <nil>
 }
 

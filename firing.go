@@ -19,8 +19,8 @@ type Firing struct {
 	Run uint32
 }
 
-// FiringOf reads what Belfry added to an event: for programs that subscribe to
-// timers.fired themselves. A Handler finds it in its Run.
+// FiringOf reads the attributes that Belfry added to a fired event. Use it in programs
+// that subscribe to timers.fired themselves; a Handler has the Firing in its Run.
 func FiringOf(e *event.Event) (Firing, error) {
 	text := func(name string) string {
 		v, ok := e.Extensions()[name]
@@ -33,13 +33,13 @@ func FiringOf(e *event.Event) (Firing, error) {
 	for name, t := range map[string]*time.Time{schemas.AttrScheduled: &f.Scheduled, schemas.AttrFired: &f.Fired} {
 		ms, err := schemas.ParseTime(text(name))
 		if err != nil {
-			return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is no fired event: %s: %w", name, err)
+			return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is not a fired event: %s: %w", name, err)
 		}
 		*t = time.UnixMilli(ms)
 	}
 	run, err := strconv.ParseUint(text(schemas.AttrRun), 10, 32)
 	if err != nil {
-		return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is no fired event: %s: %w", schemas.AttrRun, err)
+		return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is not a fired event: %s: %w", schemas.AttrRun, err)
 	}
 	f.Run = uint32(run)
 	return f, nil

@@ -56,8 +56,8 @@ func AckWait(d time.Duration) HandleOption {
 
 // MaxDeliver bounds the deliveries of one event, 1 or more, those that RetryAfter
 // asked for and those that a stopped Handle gave back included; default unbounded.
-// After the last one the event becomes a dead letter. Handle counts itself: with the
-// consumer's own bound JetStream would drop the event without a trace.
+// After the last delivery the event becomes a dead letter. Handle counts the deliveries
+// itself, because JetStream silently drops an event after a consumer's own MaxDeliver.
 func MaxDeliver(n int) HandleOption {
 	return handleOption(func(c *handleConfig) {
 		if c.maxDeliver = n; n == 0 {
@@ -66,37 +66,35 @@ func MaxDeliver(n int) HandleOption {
 	})
 }
 
-// Reconfigure changes a consumer that exists to the AckWait given, or its default,
-// and to unbounded deliveries. Without it Handle refuses to contradict it.
+// Reconfigure changes an existing consumer to the given AckWait, or its default, and to
+// unbounded deliveries. Without it Handle returns an error if they differ.
 func Reconfigure() HandleOption {
 	return handleOption(func(c *handleConfig) { c.reconfigure = true })
 }
 
-// Handle consumes the events that fire for a service: a state of success in [Client.Get]
-// means that the event was published, not that this handler succeeded, and an event
-// that is not handled within fired-max-age (24 h by default) is gone. Use
-// [Client.Work], where Belfry knows the outcome, unless several consumers each need
-// every event.
+// Handle consumes the fired events of a service. Prefer [Client.Work], where Belfry
+// records the handler's outcome, unless several consumers each need every event: with
+// Handle, the state success in [Client.Get] means only that Belfry published the event,
+// and TIMERS_FIRED drops an event after fired-max-age (24 h by default), handled or not.
 //
-// Handle reads timers.fired.<service> through a durable consumer of its own until ctx
-// ends; then it gives back what it has not begun, waits for the handlers that run
-// and returns nil. It returns an error when it cannot begin, when its consumer is
-// deleted and when the connection is closed; a connection that is lost is waited
-// for. Its handlers' contexts have the values of ctx and do not end.
+// Handle reads timers.fired.<service> through its own durable consumer until ctx ends.
+// Then it gives back events that no handler has started, waits for running handlers and
+// returns nil. It returns an error if it cannot start, if its consumer is deleted, and if
+// the connection is closed. It waits for a lost connection. The handlers' contexts have
+// the values of ctx and do not end.
 //
 // Delivery is at least once, in no order. A failed event is delivered again after
-// 100 ms, doubled up to a minute. What Handle gives up, by [Permanent] or after
-// [MaxDeliver], it publishes to timers.dead.<service> before it terminates the
-// delivery: belfry dead ls lists it, with the consumer's name. It cannot be
-// replayed, because there is no callback to make; a replay says so. Without the
-// permission to publish there, nothing is given up: the error is reported, and the
-// event comes again.
+// 100 ms, doubled up to a minute. When a handler returns [Permanent], or after
+// [MaxDeliver] deliveries, Handle publishes a dead letter to timers.dead.<service> and
+// then terminates the delivery. belfry dead ls lists it with the consumer's name. A
+// replay refuses it, because it has no callback. Without permission to publish there,
+// Handle reports the error and the event comes again.
 //
-// A new consumer starts with the events that TIMERS_FIRED still has. It stays when
-// Handle returns, and collects what fires meanwhile. A consumer of that name that
-// exists is used with its settings: an AckWait that contradicts them, a bound of
-// deliveries (after which JetStream drops events without a trace) and another
-// service are errors of the code config, unless [Reconfigure] is given and can help.
+// A new consumer starts with the oldest event in TIMERS_FIRED. It stays when Handle
+// returns, and collects the events that fire meanwhile. Handle uses an existing consumer
+// of that name with its settings. It returns an error with the code config if the
+// consumer has another AckWait, another service, or bounded deliveries, after which
+// JetStream silently drops events; [Reconfigure] corrects the first and the last.
 func (c *Client) Handle(ctx context.Context, service string, h Handler, opts ...HandleOption) error {
 	cfg := handleConfig{common: common{concurrency: DefaultConcurrency}, durable: service}
 	for _, o := range opts {
@@ -143,11 +141,11 @@ func (c *handleConfig) check(service string, h Handler) error {
 	case !schemas.ValidService(c.durable):
 		return badRequest("durable %.80q must be "+names, c.durable, schemas.MaxServiceLength)
 	case strings.HasPrefix(c.durable, ownConsumers):
-		return badRequest("consumers whose names begin with %s are Belfry's own, and %s is one: give Durable another name", ownConsumers, c.durable)
+		return badRequest("consumers whose names begin with %s are Belfry's own, and %s is one: choose another name with Durable", ownConsumers, c.durable)
 	case c.ackWait != 0 && c.ackWait < MinHandleAckWait:
-		return badRequest("the ack wait must be %s or more", MinHandleAckWait)
+		return badRequest("AckWait must be %s or more", MinHandleAckWait)
 	case c.maxDeliver < 0:
-		return badRequest("the most deliveries must be 1 or more")
+		return badRequest("MaxDeliver must be 1 or more")
 	}
 	return c.common.check(service, h)
 }
@@ -199,7 +197,7 @@ func (c *Client) handleConsumer(ctx context.Context, service string, cfg handleC
 	case cfg.ackWait != 0 && have.AckWait != cfg.ackWait:
 		return nil, differs("ack wait", have.AckWait, cfg.ackWait)
 	case have.MaxDeliver > 0:
-		return nil, schemas.Errorf(schemas.CodeConfig, "JetStream drops events of consumer %s without a trace after %d deliveries: give Reconfigure, and MaxDeliver to have dead letters instead", cfg.durable, have.MaxDeliver)
+		return nil, schemas.Errorf(schemas.CodeConfig, "JetStream silently drops events of consumer %s after %d deliveries: use Reconfigure, and MaxDeliver to get dead letters instead", cfg.durable, have.MaxDeliver)
 	}
 	return cons, nil
 }
@@ -208,29 +206,29 @@ func (c *Client) handleConsumer(ctx context.Context, service string, cfg handleC
 const (
 	deadPermanent  = "handler_permanent" // the handler gave up
 	deadExhausted  = "handler_exhausted" // MaxDeliver
-	deadUnreadable = "undecodable_event" // a message that is no fired event
+	deadUnreadable = "undecodable_event" // the message is not a fired event
 )
 
 // handleOne runs the handler and settles the message as it says.
 func (w *worker) handleOne(ctx context.Context, m jetstream.Msg) {
 	meta, err := m.Metadata()
 	if err != nil {
-		// Not of the consumer. To settle it would be a publish to a subject of the
-		// sender's choice.
-		w.report(nil, fmt.Errorf("a message on %s is not of the consumer: %w", m.Subject(), err))
+		// The message is not from the consumer. Do not acknowledge it: that would publish
+		// to a subject that the sender chose.
+		w.report(nil, fmt.Errorf("ignored a message on %s that is not from the consumer: %w", m.Subject(), err))
 		return
 	}
 	run, err := newRun(m.Headers(), m.Data())
 	if err != nil {
-		w.giveUp(ctx, nil, m, deadUnreadable, fmt.Errorf("a message on %s is no fired event: %w", m.Subject(), err))
+		w.giveUp(ctx, nil, m, deadUnreadable, fmt.Errorf("a message on %s is not a fired event: %w", m.Subject(), err))
 		return
 	}
 	n := meta.NumDelivered
 	run.Attempt = uint32(min(n, 1<<32-1))
 	limit := uint64(w.cfg.maxDeliver)
 	if limit > 0 && n > limit {
-		// The last delivery was not settled: its process died, or the dead letter could
-		// not be published.
+		// The last delivery was not acknowledged: its process died, or could not publish
+		// the dead letter.
 		w.giveUp(ctx, run, m, deadExhausted, fmt.Errorf("delivered %d times, and the last outcome is unknown", limit))
 		return
 	}
@@ -254,8 +252,8 @@ func (w *worker) handleOne(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// giveUp publishes a dead letter and terminates the delivery. If the first fails,
-// the event is delivered again: it is not dropped without a trace.
+// giveUp publishes a dead letter and terminates the delivery. If the publish fails, the
+// event is delivered again, so it is never lost silently.
 func (w *worker) giveUp(ctx context.Context, run *Run, m jetstream.Msg, code string, reason error) {
 	dead := deadLetter(run, m, w.cfg.durable, code, reason)
 	err := whileAlive(m, w.ackWait, func() error {
@@ -265,18 +263,18 @@ func (w *worker) giveUp(ctx context.Context, run *Run, m jetstream.Msg, code str
 		return err
 	})
 	if err != nil {
-		w.report(run, fmt.Errorf("given up (%w), but the dead letter was not stored, so it will be delivered again: may this user publish to %s? (%w)", reason, dead.Subject, err))
+		w.report(run, fmt.Errorf("gave up (%w), but the dead letter was not stored, so the event will be delivered again: may this user publish to %s? (%w)", reason, dead.Subject, err))
 		w.settled(run, m.NakWithDelay(max(handleBackoff(delivered(m)), time.Second)))
 		return
 	}
-	w.report(run, fmt.Errorf("given up, dead letter on %s: %w", dead.Subject, reason))
+	w.report(run, fmt.Errorf("gave up, dead letter on %s: %w", dead.Subject, reason))
 	w.settled(run, m.TermWithReason("dead letter: "+code))
 }
 
-// settled reports that the server did not learn what became of an event.
+// settled reports that an acknowledgement did not reach the server.
 func (w *worker) settled(run *Run, err error) {
 	if err != nil {
-		w.report(run, fmt.Errorf("not acknowledged, it will be delivered again: %w", err))
+		w.report(run, fmt.Errorf("the event was not acknowledged and will be delivered again: %w", err))
 	}
 }
 
@@ -304,7 +302,7 @@ func whileAlive(m jetstream.Msg, ackWait time.Duration, f func() error) error {
 	return f()
 }
 
-// delivered is how often the message was delivered, this time included.
+// delivered returns the number of deliveries of the message, including this one.
 func delivered(m jetstream.Msg) uint64 {
 	meta, err := m.Metadata()
 	if err != nil {
@@ -313,7 +311,7 @@ func delivered(m jetstream.Msg) uint64 {
 	return meta.NumDelivered
 }
 
-// handleBackoff is the delay after delivery n.
+// handleBackoff returns the delay after delivery n.
 func handleBackoff(n uint64) time.Duration {
 	return min(handleBackoffMax, 100*time.Millisecond<<min(max(n, 1)-1, 12))
 }

@@ -15,59 +15,58 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Run is one due occurrence of a timer, as a [Handler] is given it. The embedded
-// Firing says which, and when it was due; its Key is the idempotency key, the same
+// Run is the argument of a [Handler]: one due occurrence of a timer. The embedded Firing
+// has the timer's id and the due time. Its Key is the idempotency key, which is the same
 // for each attempt.
 type Run struct {
 	Firing
-	// Event is the event as it was added, with Belfry's attributes.
+	// Event is the added event with Belfry's attributes.
 	Event *event.Event
 	// Service is the timer's service.
 	Service string
-	// Attempt counts the times that this run was handed to a handler, from 1. Those
-	// that said "not now" are counted, too.
+	// Attempt counts the attempts of this run from 1, including attempts that ended
+	// with "not now".
 	Attempt uint32
 
 	result string
 }
 
-// SetResult sets a text that Belfry keeps with the timer when the handler returns
-// nil: Timer.Outcome.Response, its first 1,024 bytes. [Client.Handle] has no use for
-// it.
+// SetResult sets a text that Belfry stores with the timer if the handler returns nil:
+// its first 1,024 bytes become Timer.Outcome.Response. [Client.Handle] ignores it.
 func (r *Run) SetResult(text string) { r.result = text }
 
-// Handler is called with each run of a service's timers, concurrently. What it
-// returns decides what follows:
+// Handler handles the runs of a service's timers. It is called concurrently. Its result
+// decides what Belfry does:
 //
 //   - nil: the run is a success.
 //   - [RetryAfter], or an error that wraps [ErrRetryLater]: "not now", no failure.
 //   - [Permanent]: a dead letter at once, with the error's text.
 //   - any other error, or a panic: a failed attempt, and another one after a delay.
 //
-// Delivery is at least once: a handler that must not act twice remembers run.Key().
+// Delivery is at least once: a handler that must not act twice deduplicates by run.Key().
 type Handler func(ctx context.Context, run *Run) error
 
-// HandleJSON makes a Handler, for [Client.Work] or [Client.Handle], of a function
-// that takes the event's data as a T. Data that is no JSON of a T is a permanent
-// error: another attempt would find the same data.
+// HandleJSON returns a Handler that decodes the event's data from JSON as a T and calls
+// handle. If the data is not the JSON of a T, the Handler returns a [Permanent] error,
+// because another attempt would find the same data.
 func HandleJSON[T any](f func(ctx context.Context, run *Run, payload T) error) Handler {
 	return func(ctx context.Context, run *Run) error {
 		var payload T
 		if err := json.Unmarshal(run.Event.Data(), &payload); err != nil {
-			return Permanent(fmt.Errorf("the event's data is no JSON of %s: %w", reflect.TypeFor[T](), err))
+			return Permanent(fmt.Errorf("cannot decode the event's data as JSON of %s: %w", reflect.TypeFor[T](), err))
 		}
 		return f(ctx, run, payload)
 	}
 }
 
-// ErrRetryLater is a Handler's "not now", without saying when: the run comes again
-// after a delay. Like RetryAfter, whose errors match it with errors.Is, it is no
-// failure, and is not reported to OnError.
+// ErrRetryLater is a Handler's "not now" without a time: the run comes again after a
+// delay. It is not a failure, and OnError does not receive it. The errors of [RetryAfter]
+// match it with errors.Is.
 var ErrRetryLater = errors.New("belfry: retry later")
 
-// RetryLaterError is what RetryAfter returns. It matches ErrRetryLater.
+// RetryLaterError is the error of [RetryAfter]. It matches [ErrRetryLater].
 type RetryLaterError struct {
-	// After is how long to wait; 0 or less is as soon as the timer's backoff allows.
+	// After is the time to wait; 0 or less means as soon as the timer's backoff allows.
 	After time.Duration
 }
 
@@ -79,10 +78,9 @@ func (e *RetryLaterError) Is(target error) bool { return target == ErrRetryLater
 
 // RetryAfter is a Handler's "not now": the run comes again after d.
 //
-// With Work, d is at least the first delay of the timer's backoff and at most 24 h,
-// and the attempt is not counted, up to 100 times a run. With Handle, the event
-// counts among the 1,000 that a consumer may hold unacknowledged, and the delivery
-// counts for MaxDeliver.
+// With Work, d is at least the first delay of the timer's backoff and at most 24 h. The
+// attempt does not count, up to 100 times a run. With Handle, the event counts among the
+// 1,000 that a consumer may hold unacknowledged, and the delivery counts for MaxDeliver.
 func RetryAfter(d time.Duration) error { return &RetryLaterError{After: d} }
 
 type permanentError struct{ err error }
@@ -135,13 +133,13 @@ const (
 // Concurrency is how many handlers run at once, 1 to 10,000; default 16.
 func Concurrency(n int) Option { return func(c *common) { c.concurrency = n } }
 
-// OnError receives each error of a handler but "not now", panics (PanicError), and
-// answers that could not be sent; and with a nil run messages that are no events and
-// trouble with the connection. It is called concurrently. Without it they are logged
-// with slog.Default().
+// OnError sets a function that receives each error of a handler except "not now",
+// panics (PanicError), and answers that could not be sent. It also receives, with a nil
+// run, messages that are not fired events and errors of the connection. It is called
+// concurrently. Without it, errors are logged with slog.Default().
 func OnError(f func(*Run, error)) Option { return func(c *common) { c.onError = f } }
 
-// check reports a handler or a common option that cannot be.
+// check returns an error for a missing handler or an option out of range.
 func (c *common) check(service string, h Handler) error {
 	switch {
 	case h == nil:
@@ -177,7 +175,7 @@ func (c *common) report(run *Run, service string, err error) {
 	slog.Error("belfry: a run was not handled", attrs...)
 }
 
-// call calls the handler. A panic is an error.
+// call calls the handler and returns its panic as an error.
 func call(ctx context.Context, h Handler, run *Run) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -187,7 +185,7 @@ func call(ctx context.Context, h Handler, run *Run) (err error) {
 	return h(ctx, run)
 }
 
-// newRun reads a fired message.
+// newRun decodes a fired message.
 func newRun(hdr map[string][]string, data []byte) (*Run, error) {
 	e, spec, fired, err := schemas.ParseFired(hdr, data)
 	if err != nil {

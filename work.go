@@ -20,21 +20,21 @@ import (
 const (
 	DefaultHandlerTimeout = 15 * time.Minute
 	MinHandlerTimeout     = 10 * time.Millisecond
-	// MaxHandlerTimeout leaves room for the answer within what Belfry waits.
+	// MaxHandlerTimeout leaves time for the answer before schemas.MaxWork ends.
 	MaxHandlerTimeout = schemas.MaxWork - time.Minute
 	DefaultStopGrace  = 30 * time.Second
 )
 
 const (
-	// workQueueWait is how long a request waits for a free place before this worker
-	// answers "busy", and Belfry asks again, perhaps another one. It must stay far
-	// below schemas.MinWorkSilence, after which Belfry takes a worker for dead.
+	// workQueueWait bounds how long a request waits for a free place before this worker
+	// answers "busy". Belfry then asks again, and may reach another worker. It must stay
+	// far below schemas.MinWorkSilence, after which Belfry considers a worker dead.
 	workQueueWait = 500 * time.Millisecond
-	// workQueueMin is how many requests wait at once, or as many as there are places:
-	// a node has 64 under way per service by default.
+	// workQueueMin is the minimum number of requests that may wait at once; more may
+	// wait if Concurrency is higher. A node has 64 under way per service by default.
 	workQueueMin = 64
-	// workAnswer is how long a handler whose context ended may take to return before
-	// the worker answers in its place.
+	// workAnswer bounds how long a handler may run after its context ended, before the
+	// worker answers in its place.
 	workAnswer = time.Second
 	// maxReplies bounds the requests of one run that are answered together.
 	maxReplies = 4
@@ -42,8 +42,8 @@ const (
 
 // Causes of the end of a handler's context.
 var (
-	errWorkStops   = errors.New("belfry: the worker stops")
-	errWorkTimeout = errors.New("belfry: the handler's time is over")
+	errWorkStops   = errors.New("belfry: the worker is stopping")
+	errWorkTimeout = errors.New("belfry: HandlerTimeout is over")
 	errWorkLost    = errors.New("belfry: the connection was lost for so long that Belfry has started another attempt")
 )
 
@@ -57,19 +57,19 @@ type workConfig struct {
 }
 
 // HandlerTimeout bounds one call of a handler, 10 ms to 11 h 59 min; default 15 min.
-// The handler's context ends then. One that does not return within another second
-// has failed its attempt, and holds its place until it returns.
+// The handler's context ends then. If the handler does not return within another second,
+// its attempt fails, and it counts towards Concurrency until it returns.
 func HandlerTimeout(d time.Duration) WorkOption {
 	return workOption(func(c *workConfig) { c.timeout = d })
 }
 
-// StopGrace is how long handlers that run may take after the end of Work's context,
-// 0 or more; default 30 s. Then their contexts end, and their runs are handed back.
+// StopGrace bounds how long running handlers may continue after Work's context has ended:
+// 0 or more; default 30 s. Then their contexts end, and Work hands back their runs.
 func StopGrace(d time.Duration) WorkOption {
 	return workOption(func(c *workConfig) { c.grace = d })
 }
 
-// ToWorker has the workers of a service called when the timer is due: it sets the
+// ToWorker makes Belfry call the workers of a service when the timer is due. It sets the
 // service and the callback nats:timers.work.<service>. See [Client.Work].
 func ToWorker(service string) AddOption {
 	return func(e *event.Event) {
@@ -79,32 +79,32 @@ func ToWorker(service string) AddOption {
 }
 
 // Work serves the timers of a service that were added with [ToWorker] until ctx
-// ends. Belfry requests one of the processes that call Work for the service, and
-// writes down what its handler returns: attempts, backoff, dead letters and Get tell
-// what became of each run. It is the recommended way to handle timers in Go.
+// ends. For each run Belfry sends a request to one of the processes that call Work for
+// the service, and records what its handler returns: Get shows the attempts and the
+// outcome. Work is the recommended way to handle timers in Go.
 //
 // The event's timermaxattempts and timerbackoff are the retry policy. A handler may
 // run for longer than timertimeout, up to [HandlerTimeout]: meanwhile Work sends
 // signs of life. When they stop for timertimeout (2 s at least), as after a crash,
 // Belfry counts a failed attempt and requests another worker.
 //
-// A handler's context has the values of ctx and ends at HandlerTimeout, when
-// StopGrace is over, and when the connection was lost for so long that Belfry
-// requested another worker.
+// A handler's context has the values of ctx. It ends after HandlerTimeout, after
+// StopGrace, and when the connection was lost for so long that Belfry requested another
+// worker.
 //
-// While no worker runs, or all are busy, timers wait and use no attempts: they are
-// tried again after growing pauses of up to 5 minutes, for 7 days, after which
-// tries count as attempts. A worker with [Concurrency] handlers running keeps
-// further requests for half a second and then answers "busy"; Belfry asks again.
+// While no worker runs, or all are busy, timers wait and use no attempts. Belfry tries
+// again after growing pauses of up to 5 minutes; after 7 days tries count as attempts. A
+// worker that runs [Concurrency] handlers keeps a further request for half a second and
+// then answers "busy"; Belfry asks again.
 //
-// When ctx ends, Work takes no more requests, waits for the handlers that run for
-// [StopGrace] and returns nil. What it could not finish it hands back: another
-// worker gets it at once, and no attempt is used.
+// When ctx ends, Work takes no more requests, waits up to [StopGrace] for running
+// handlers and returns nil. It hands back unfinished runs: another worker gets them at
+// once, and no attempt is used.
 //
-// Work returns an error when it cannot begin, when the connection is closed, and
-// when handlers ignore the end of their context at the stop. A connection that is
-// lost is waited for. It needs the permissions to subscribe to timers.work.<service>
-// and to reply (allow_responses, with as many replies as signs of life).
+// Work returns an error if it cannot start, if the connection is closed, and if handlers
+// ignore the end of their context at the stop. It waits for a lost connection. It needs
+// permission to subscribe to timers.work.<service> and to reply (allow_responses, with as
+// many replies as signs of life).
 func (c *Client) Work(ctx context.Context, service string, h Handler, opts ...WorkOption) error {
 	cfg := workConfig{common: common{concurrency: DefaultConcurrency}, timeout: DefaultHandlerTimeout, grace: DefaultStopGrace}
 	for _, o := range opts {
@@ -135,9 +135,9 @@ func (c *Client) Work(ctx context.Context, service string, h Handler, opts ...Wo
 func (c *workConfig) check(service string, h Handler) error {
 	switch {
 	case c.timeout < MinHandlerTimeout || c.timeout > MaxHandlerTimeout:
-		return badRequest("the handler time-out is %s; it must be %s to %s", c.timeout, MinHandlerTimeout, MaxHandlerTimeout)
+		return badRequest("HandlerTimeout is %s; it must be %s to %s", c.timeout, MinHandlerTimeout, MaxHandlerTimeout)
 	case c.grace < 0:
-		return badRequest("the stop grace is %s; it must be 0 or more", c.grace)
+		return badRequest("StopGrace is %s; it must be 0 or more", c.grace)
 	}
 	return c.common.check(service, h)
 }
@@ -160,15 +160,15 @@ type work struct {
 	places  chan struct{} // one for each handler that runs
 	waiting chan struct{} // one for each request that waits for a place
 	calls   sync.WaitGroup
-	// ignoring counts handlers that ran on after they were answered for.
+	// ignoring counts handlers that still run although the worker has answered for them.
 	ignoring atomic.Int32
 
 	mu      sync.Mutex
 	running map[string]*attempt // by idempotency key
 }
 
-// attempt is one handler at work. More than one request is there when Belfry's node
-// was replaced meanwhile, and the new one asks for the same run.
+// attempt is one running handler. It has several requests if another Belfry node took
+// over meanwhile and requested the same run.
 type attempt struct {
 	mu      sync.Mutex
 	replies []string
@@ -184,8 +184,8 @@ func newWork(ctx context.Context, nc *nats.Conn, service string, h Handler, cfg 
 	return w
 }
 
-// subscribe begins to take requests. A refused subscription is an error; without a
-// connection the subscription is made when there is one.
+// subscribe starts to take requests. A refused subscription is an error. Without a
+// connection nats.go subscribes when it reconnects.
 func (w *work) subscribe(ctx context.Context) error {
 	subject := schemas.SubjectWork(w.service)
 	failed := func(err error) error {
@@ -211,10 +211,10 @@ func (w *work) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// stop ends in order: no more requests, then the handlers.
+// stop takes no more requests and then waits for the handlers.
 func (w *work) stop() error {
 	close(w.stopping)
-	if err := w.sub.Drain(); err == nil { // what has come is still answered, by take
+	if err := w.sub.Drain(); err == nil { // take still answers requests that have arrived
 		t := time.NewTimer(drainWait)
 		defer t.Stop()
 		select {
@@ -224,8 +224,8 @@ func (w *work) stop() error {
 	}
 	err := w.wait(w.cfg.grace)
 	if w.nc.IsConnected() {
-		// The last answers leave before the program may. If they do not, Belfry takes this
-		// worker for dead.
+		// Send the last answers before the program may exit. Without them Belfry considers
+		// this worker dead.
 		_ = w.nc.FlushTimeout(drainWait)
 	}
 	return err
@@ -247,7 +247,7 @@ func (w *work) wait(grace time.Duration) error {
 		<-done // bounded by workAnswer
 	}
 	if n := w.ignoring.Load(); n > 0 {
-		return schemas.Errorf(schemas.CodeUnavailable, "%d handlers of service %s ignore the end of their context; their runs were handed back and may run twice", n, w.service)
+		return schemas.Errorf(schemas.CodeUnavailable, "%d handlers of service %s ignore the end of their context; Work handed their runs back, so they may run twice", n, w.service)
 	}
 	return nil
 }
@@ -255,9 +255,9 @@ func (w *work) wait(grace time.Duration) error {
 // take is called with each request, one at a time.
 func (w *work) take(m *nats.Msg) {
 	if !schemas.IsInbox(m.Reply) {
-		// Not from Belfry: NATS checks no permission on a reply subject, so the answer
-		// would be a publish to a subject of the sender's choice.
-		w.cfg.report(nil, w.service, fmt.Errorf("a request on %s was ignored: its reply subject %.100q is no inbox", m.Subject, m.Reply))
+		// The request is not from Belfry. NATS checks no permission on a reply subject, so
+		// an answer would publish to a subject that the sender chose.
+		w.cfg.report(nil, w.service, fmt.Errorf("ignored a request on %s: its reply subject %.100q is not an inbox", m.Subject, m.Reply))
 		return
 	}
 	select {
@@ -277,7 +277,7 @@ func (w *work) take(m *nats.Msg) {
 	}
 }
 
-// join adds the request to a handler that serves its run already.
+// join adds the request to the handler that already serves its run.
 func (w *work) join(m *nats.Msg) bool {
 	w.mu.Lock()
 	a := w.running[m.Header.Get(nats.MsgIdHdr)]
@@ -318,7 +318,7 @@ func (w *work) serve(m *nats.Msg) {
 	run, err := newRun(m.Header, m.Data)
 	if err != nil {
 		<-w.places
-		err = fmt.Errorf("a request on %s is no fired event: %w", m.Subject, err)
+		err = fmt.Errorf("a request on %s is not a fired event: %w", m.Subject, err)
 		w.respond(m.Reply, schemas.WorkPermanent, nil, err.Error())
 		w.cfg.report(nil, w.service, err)
 		return
@@ -326,7 +326,7 @@ func (w *work) serve(m *nats.Msg) {
 	w.attempt(run, m)
 }
 
-// attempt runs the handler and answers: signs of life, then what it came to.
+// attempt runs the handler and answers with signs of life, then with the outcome.
 func (w *work) attempt(run *Run, m *nats.Msg) {
 	a := &attempt{replies: []string{m.Reply}}
 	key := m.Header.Get(nats.MsgIdHdr)
@@ -371,13 +371,13 @@ func (w *work) attempt(run *Run, m *nats.Msg) {
 				<-returned //nolint:errcheck // the run has been concluded already
 				w.ignoring.Add(-1)
 			}()
-			w.conclude(ctx, run, a, fmt.Errorf("the handler ignores the end of its context, and runs on: %w", context.Cause(ctx)))
+			w.conclude(ctx, run, a, fmt.Errorf("the handler ignores the end of its context and still runs: %w", context.Cause(ctx)))
 			return
 		}
 	}
 }
 
-// silenceOf reads how long the worker may be silent.
+// silenceOf returns the longest time between two replies that Belfry allows.
 func silenceOf(m *nats.Msg) time.Duration {
 	ms, err := strconv.ParseUint(m.Header.Get(schemas.HeaderWorkSilence), 10, 31)
 	if err != nil {
@@ -402,7 +402,7 @@ func (w *work) leave(key string, a *attempt) {
 	}
 }
 
-// conclude answers what the handler came to, and reports failures.
+// conclude answers with the handler's outcome and reports failures.
 func (w *work) conclude(ctx context.Context, run *Run, a *attempt, err error) {
 	var later *RetryLaterError
 	var permanent *permanentError
@@ -429,8 +429,8 @@ func (w *work) conclude(ctx context.Context, run *Run, a *attempt, err error) {
 	w.cfg.report(run, w.service, err)
 }
 
-// answer replies to all who asked for the run. After another word than "working"
-// nobody is left.
+// answer replies to all requests for the run. After any word except "working" it forgets
+// them.
 func (w *work) answer(a *attempt, word string, hdr nats.Header, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -442,7 +442,7 @@ func (w *work) answer(a *attempt, word string, hdr nats.Header, text string) {
 	}
 }
 
-// maxWorkText bounds the data of an answer: Belfry keeps less.
+// maxWorkText bounds the data of an answer in bytes. Belfry stores less.
 const maxWorkText = 4 << 10
 
 func (w *work) respond(reply, word string, hdr nats.Header, text string) {
@@ -452,6 +452,6 @@ func (w *work) respond(reply, word string, hdr nats.Header, text string) {
 	hdr[schemas.HeaderWork] = []string{word}
 	err := w.nc.PublishMsg(&nats.Msg{Subject: reply, Header: hdr, Data: []byte(text[:min(len(text), maxWorkText)])})
 	if err != nil && word != schemas.WorkWorking {
-		w.cfg.report(nil, w.service, fmt.Errorf("the answer %q was not sent, another attempt follows: %w", word, err))
+		w.cfg.report(nil, w.service, fmt.Errorf("the answer %q was not sent, so another attempt follows: %w", word, err))
 	}
 }

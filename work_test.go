@@ -149,7 +149,7 @@ func TestWork(t *testing.T) {
 		"panics":    {belfry.StateSuccess, 2, "sent panics"},
 		"permanent": {belfry.StateFail, 1, "no such order: ütf 8"},
 		"later":     {belfry.StateSuccess, 4, "sent later"}, // of 5: three were given back
-		"json":      {belfry.StateFail, 1, "the event's data is no JSON of belfry_test.order"},
+		"json":      {belfry.StateFail, 1, "cannot decode the event's data as JSON of belfry_test.order"},
 	} {
 		got := untilState(t, c, ids[id], want.state)
 		text := ""
@@ -227,7 +227,7 @@ func TestWorkLong(t *testing.T) {
 	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 {
 		t.Errorf("%d attempts", got.Attempts)
 	}
-	if got := untilState(t, c, endless, belfry.StateFail); got.Attempts != 1 || !strings.Contains(got.Outcome.Error, "time is over") || stuck.Load() != 1 {
+	if got := untilState(t, c, endless, belfry.StateFail); got.Attempts != 1 || !strings.Contains(got.Outcome.Error, "HandlerTimeout is over") || stuck.Load() != 1 {
 		t.Errorf("%+v %+v, called %d times", got, got.Outcome, stuck.Load())
 	}
 }
@@ -609,14 +609,14 @@ func TestWorkForeign(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if m.Header.Get(schemas.HeaderWork) != schemas.WorkPermanent || !strings.Contains((<-told).Error(), "no fired event") {
+	if m.Header.Get(schemas.HeaderWork) != schemas.WorkPermanent || !strings.Contains((<-told).Error(), "not a fired event") {
 		t.Errorf("%v %q", m.Header, m.Data)
 	}
 	for _, reply := range []string{"$KV.clock.clock.0", ""} {
 		if err := nc.PublishMsg(&nats.Msg{Subject: "timers.work.s", Reply: reply, Data: []byte("hello")}); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-told; !strings.Contains(err.Error(), "is no inbox") {
+		if err := <-told; !strings.Contains(err.Error(), "is not an inbox") {
 			t.Errorf("%v", err)
 		}
 	}

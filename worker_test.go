@@ -255,7 +255,7 @@ func TestHandleNoEvent(t *testing.T) {
 	var told atomic.Int32
 	err := b.once("s", belfry.Concurrency(1), belfry.OnError(func(run *belfry.Run, err error) {
 		told.Add(1)
-		if run != nil || !strings.Contains(err.Error(), "no fired event") {
+		if run != nil || !strings.Contains(err.Error(), "not a fired event") {
 			t.Errorf("%v %v", run, err)
 		}
 	}))

@@ -220,7 +220,7 @@ func (r *Router) respond(verb string, req *nats.Msg, v any, err error) {
 }
 
 // answer sends a reply, unless the request asks for none. Package endpoint has refused
-// requests whose reply subject is no inbox.
+// requests whose reply subject is not an inbox.
 func (r *Router) answer(req *nats.Msg, hdr nats.Header, data []byte) error {
 	if req.Reply == "" {
 		return nil
@@ -234,7 +234,7 @@ func (r *Router) refuseReply(m *nats.Msg) {
 	r.m.replies.Inc()
 	if others, ok := r.replies.note(time.Now()); ok {
 		r.o.Log.Warn().Str("subject", m.Subject).Str("reply", headerText(m.Reply)).Int("others_since_last_line", others).
-			Msg("request refused: its reply subject is no inbox, so the answer could be a write that the requester may not make. If a client uses inboxes of another form, name their prefix in the setting inbox-prefixes")
+			Msg("request refused: its reply subject is not an inbox, so the answer could be a write that the requester may not make. If a client uses inboxes of another form, name their prefix in the setting inbox-prefixes")
 	}
 }
 

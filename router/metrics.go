@@ -38,7 +38,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		delayed:  vec("adds_delayed_total", "Adds of the stream that could not be stored yet and come again, by error code.", "code"),
 		panics:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "router_panics_total", Help: "Panics contained to one add or request."}),
 		requests: vec("api_requests_total", "API requests by verb and error code (ok for none).", "verb", "code"),
-		replies:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "api_refused_replies_total", Help: "API requests refused because their reply subject is no inbox."}),
+		replies:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "api_refused_replies_total", Help: "API requests refused because their reply subject is not an inbox."}),
 		batch:    prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "belfry", Name: "add_batch_size", Help: "Adds written together.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 	}
 	m.loss = newLossGauges()

@@ -98,7 +98,7 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		f, err := readFired(m)
 		if err != nil {
 			// Not ours: anybody with the right may publish there.
-			if _, err := fmt.Fprintf(c.err, "a message on %s is no fired event: %v\n", printable(m.Subject()), err); err != nil {
+			if _, err := fmt.Fprintf(c.err, "a message on %s is not a fired event: %v\n", printable(m.Subject()), err); err != nil {
 				return err
 			}
 			continue

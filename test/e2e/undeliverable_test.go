@@ -86,7 +86,7 @@ func TestTooManyHeaders(t *testing.T) {
 		req := *m
 		req.Subject = schemas.SubjectAPIPrefix + "add"
 		var reply schemas.AddReply
-		if err := c.callMsg(&req, &reply); schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), "61439") {
+		if err := c.callMsg(&req, &reply); schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), fmt.Sprint(schemas.MaxEventHeaderBytes)) {
 			t.Errorf("API: %v; want too_large, and the limit", err)
 		}
 	}
