@@ -261,7 +261,7 @@ func (e *embedded) serverOptions() (*server.Options, error) {
 		host = "0.0.0.0"
 	}
 	so := &server.Options{
-		ServerName: "belfry", Host: host, Port: port, NoSigs: true, DisableJetStreamBanner: true,
+		ServerName: "belfry", Host: host, Port: port, DontListen: e.o.dontListen, NoSigs: true, DisableJetStreamBanner: true,
 		JetStream: true, StoreDir: e.o.Data, SyncAlways: e.o.Profile == ProfileSafe,
 	}
 	if so.TLSConfig, err = e.o.NATSTLS.config("nats-tls"); err != nil {

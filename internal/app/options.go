@@ -136,6 +136,9 @@ type Options struct {
 	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
 	Version string
 	Log     zerolog.Logger
+
+	// dontListen keeps the embedded server from opening a port; see OpenFolder.
+	dontListen bool
 }
 
 // Defaults of Options, and bounds.

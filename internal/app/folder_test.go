@@ -1,0 +1,41 @@
+package app
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// TestOpenFolder: a tool has the streams of a stopped node's folder, nobody else
+// can connect meanwhile, and no node can use the folder.
+func TestOpenFolder(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	a := start(t, o)
+	stop(t, a)
+	nc, end, err := OpenFolder(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Stream(t.Context(), "KV_clock"); err != nil {
+		t.Error(err)
+	}
+	if addr := nc.ConnectedServerName(); addr != "belfry" {
+		t.Errorf("connected to %q", addr)
+	}
+	if urls := nc.DiscoveredServers(); len(urls) > 0 {
+		t.Errorf("the server can be reached at %v", urls)
+	}
+	if _, err := New(o); !errors.Is(err, ErrInUse) {
+		t.Errorf("a node on the same folder: %v", err)
+	}
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, o)
+}
