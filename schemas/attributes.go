@@ -51,9 +51,9 @@ const (
 	DefaultMaxAttempts  = 36
 	DefaultBackoffFirst = time.Second
 	DefaultBackoffTo    = time.Hour
-	// DefaultSpan is the least time between the first attempt and the last one with
-	// the default policy: an outage of a day, or a deploy that is repaired the next
-	// day, ends no timer.
+	// DefaultSpan is the minimum time between the first and the last attempt with the
+	// default policy. A timer survives an outage of a day, or a deployment that is
+	// repaired the next day.
 	DefaultSpan    = 24 * time.Hour
 	DefaultTimeout = 30 * time.Second
 	MinBackoff     = 10 * time.Millisecond
@@ -82,8 +82,8 @@ type Limits struct {
 	// MaxPayload bounds headers and data together, in bytes. It is at most MaxMessage
 	// less PayloadReserve.
 	MaxPayload int
-	// MaxMessage is what JetStream takes in one message, headers and data, in bytes:
-	// the server's max_payload, or a stream's limit if that is lower.
+	// MaxMessage is JetStream's limit of headers and data of a message, in bytes: the
+	// server's max_payload, or a stream's limit if that is lower.
 	MaxMessage int
 	// MaxHorizon is how far ahead of the add a timer may be due.
 	MaxHorizon  time.Duration
@@ -92,8 +92,8 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// MaxBackoff bounds the delay between attempts.
 	MaxBackoff time.Duration
-	// accepted says that the event was accepted before: its callback is not checked
-	// again, which is for the attempt to do.
+	// accepted is true for an event that was accepted before. Its callback is not checked
+	// here again; each attempt checks it.
 	accepted bool
 }
 
@@ -136,7 +136,7 @@ type Spec struct {
 type Fired struct {
 	ScheduledMs, FiredMs int64
 	Run, Attempt         uint32
-	// NoCallback leaves timercallback out, because HeaderCallback has it.
+	// NoCallback omits timercallback, because HeaderCallback has it.
 	NoCallback bool
 }
 

@@ -48,19 +48,19 @@ func CheckCallback(s, service string) error {
 	return nil
 }
 
-// isPath reports whether a callback is a path, to be resolved against the service's
-// base URL. A URL that begins with // names a host, and is none.
+// isPath reports whether a callback is a path below the service's base URL. A URL that
+// begins with // names a host and is not a path.
 func isPath(s string) bool { return strings.HasPrefix(s, "/") && !strings.HasPrefix(s, "//") }
 
-// checkPath reports what is wrong with a callback that is a path. A segment . or ..,
-// also percent-encoded, could leave the base URL's own path.
+// checkPath returns an error for an invalid path. A segment . or .., also
+// percent-encoded, could leave the path of the base URL.
 func checkPath(u *url.URL) error {
 	if u.Fragment != "" {
-		return Errorf(CodeInvalidAttribute, "a path to call has no #fragment")
+		return Errorf(CodeInvalidAttribute, "remove the #fragment: a callback path must have none")
 	}
 	for segment := range strings.SplitSeq(u.Path, "/") {
 		if segment == "." || segment == ".." {
-			return Errorf(CodeInvalidAttribute, "a path to call has no segment . or ..")
+			return Errorf(CodeInvalidAttribute, "remove the segment . or ..: a callback path must have none")
 		}
 	}
 	return nil
@@ -113,23 +113,22 @@ func CheckSubject(s, service string) error {
 // The zero value allows every subject and every host, and has no base URL.
 //
 // A router applies them to an add, which it rejects. Functions applies them again
-// to each attempt, because the configuration may have changed since: there a
-// refusal is a failed attempt, so that an operator's mistake delays timers and does
-// not end them.
+// to each attempt, because the configuration may have changed. A refusal there is a
+// failed attempt, so an operator's mistake delays timers but does not end them.
 type CallbackRules struct {
 	// Subjects are NATS wildcard patterns; nil allows all that are not reserved.
 	Subjects []string
 	// Hosts are patterns as CheckHostPattern describes; nil allows all.
 	Hosts []string
-	// HTTPSOnly says that patterns without a scheme allow https alone: the service
-	// has credentials that must not be sent in the clear.
+	// HTTPSOnly restricts patterns without a scheme to https: the service has
+	// credentials that must not be sent unencrypted.
 	HTTPSOnly bool
 	// BaseURL resolves callbacks that are a path; nil for none.
 	BaseURL *url.URL
 }
 
-// CallbackPolicy holds the rules of all services. It is not changed once it is in
-// use; a nil policy allows everything.
+// CallbackPolicy holds the rules of all services. Do not change it while it is in use. A
+// nil policy allows everything.
 type CallbackPolicy struct {
 	// Common applies to services that are not in Services.
 	Common   CallbackRules
@@ -148,14 +147,14 @@ func (p *CallbackPolicy) Check(callback, service string) error {
 	return rules.Check(callback, service)
 }
 
-// Resolve returns what is called: the callback itself, or the base URL with its
-// path. Errors are of CodeInvalidAttribute.
+// Resolve returns the URL or subject to call: the callback itself or, for a path, the
+// base URL with that path. Errors are of CodeInvalidAttribute.
 func (r *CallbackRules) Resolve(callback, service string) (string, error) {
 	if !isPath(callback) {
 		return callback, nil
 	}
 	if r.BaseURL == nil {
-		return "", Errorf(CodeInvalidAttribute, "it is a path, and service %s has no base-url to resolve it against", service)
+		return "", Errorf(CodeInvalidAttribute, "it is a path, but service %s has no base-url: set base-url or use a whole URL", service)
 	}
 	ref, err := url.Parse(callback)
 	if err != nil {
@@ -169,8 +168,8 @@ func (r *CallbackRules) Resolve(callback, service string) (string, error) {
 	return u.String(), nil
 }
 
-// Check reports why the rules do not allow a callback of a timer of service, which
-// CheckCallback accepts. Errors are of CodeInvalidAttribute and name the setting.
+// Check returns an error if the rules do not allow a callback that CheckCallback accepts.
+// Errors are of CodeInvalidAttribute and name the setting.
 func (r *CallbackRules) Check(callback, service string) error {
 	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
 	if subject, ok := strings.CutPrefix(callback, NATSScheme); ok {
@@ -230,7 +229,7 @@ func subjectMatches(pattern, subject string) bool {
 	}
 }
 
-// hostPattern is a pattern taken apart. Empty parts match everything.
+// hostPattern is a parsed pattern. Empty parts match everything.
 type hostPattern struct{ scheme, host, port string }
 
 // CheckHostPattern reports what is wrong with a pattern of allowed hosts:
@@ -333,7 +332,7 @@ func portOf(u *url.URL) string {
 	return "443"
 }
 
-// HostPatternOf is the pattern that matches scheme, host and port of a URL.
+// HostPatternOf returns the pattern that matches scheme, host and port of a URL.
 func HostPatternOf(u *url.URL) string {
 	host := u.Hostname()
 	if strings.Contains(host, ":") {

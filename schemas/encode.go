@@ -23,7 +23,7 @@ func (b Body) DeadMessage(f Fired, errorCode, errorData string) (nats.Header, []
 	return b.with(f, errorCode, errorData)
 }
 
-// Bounds of what DeadMessage adds, which HeaderReserve counts on.
+// Bounds of the headers that DeadMessage adds. HeaderReserve depends on them.
 const (
 	maxErrorCode = 64
 	maxErrorData = MaxOutcomeError
@@ -61,11 +61,11 @@ func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 	return hdr, append(out, '}')
 }
 
-// memberAt is where a member of a JSON object stands, with the comma that goes with
-// it; from and to are 0 if there is none. It reads no further than the member.
+// memberAt returns the position of a member of a JSON object, including its comma; from
+// and to are 0 if there is none. It does not read beyond the member.
 func memberAt(raw []byte, want string) (from, to int) {
 	if !bytes.Contains(raw, []byte(`"`+want+`"`)) {
-		return 0, 0 // quickly: what was replayed has none
+		return 0, 0 // fast path: replayed events do not have it
 	}
 	found := badEvent("found") // ends the loop
 	first, start := true, 0
@@ -81,7 +81,7 @@ func memberAt(raw []byte, want string) (from, to int) {
 	if to == 0 {
 		return 0, 0
 	}
-	// The name is not escaped, so it is what stands before the value.
+	// The name is not escaped, so it directly precedes the value.
 	from = bytes.LastIndex(raw[:start], []byte(`"`+want+`"`))
 	if !first {
 		return bytes.LastIndexByte(raw[:from], ','), to
@@ -144,8 +144,8 @@ func cleanText(s string) string {
 	}, strings.ToValidUTF8(clip(s, MaxAttributeLength-4), "?"))
 }
 
-// Clip makes any text fit to keep in a record and to send in a header: like an
-// attribute's, and at most n bytes, cut between characters.
+// Clip returns text that a record and a header can hold: characters that an attribute
+// may have, at most n bytes, cut between characters.
 func Clip(s string, n int) string {
 	s = cleanText(s)
 	if len(s) <= n {

@@ -26,7 +26,7 @@ const (
 	CodeUnavailable      Code = "unavailable"       // JetStream did not answer in time; the call may have taken effect
 	CodeConfig           Code = "config"            // a setting is out of range or contradicts the store
 	CodeUnknownFormat    Code = "unknown_format"    // the bytes were written by a newer version: upgrade this node
-	CodeDamaged          Code = "damaged"           // the bytes are not what any version of Belfry writes
+	CodeDamaged          Code = "damaged"           // the stored bytes are damaged: belfry repair
 	CodeTooManyServices  Code = "too_many_services" // an add names a service beyond max-services
 )
 

@@ -319,7 +319,7 @@ func ReservedHeader(name string) bool {
 	return strings.HasPrefix(lower, "nats-") || strings.HasPrefix(lower, "belfry-") || lower == "status" || lower == "description"
 }
 
-// keepHeaders remembers the headers that leave with the event: in binary mode
+// keepHeaders remembers the headers that are sent with the event: in binary mode
 // its attributes, in both modes the user's own. NATS's and Belfry's are theirs.
 // A line break could smuggle in another header; such headers are left out.
 func (p *parsed) keepHeaders(hdr nats.Header) {

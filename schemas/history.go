@@ -14,12 +14,12 @@ type Operation struct {
 	Caller
 }
 
-// Caller is what is known of who made a request.
+// Caller identifies the sender of a request.
 type Caller struct {
-	// By is the caller's own claim in the request; nobody verified it.
+	// By is the name that the caller states in the request. It is not verified.
 	By string
-	// Account and User are those under which the caller was connected to NATS, as the
-	// server stated them; empty where it did not.
+	// Account and User are the caller's NATS account and user, as the server states them;
+	// empty if it does not.
 	Account, User string
 }
 
@@ -39,7 +39,7 @@ var operationNames = [...]string{
 	OperationCancel: "cancel", OperationReschedule: "reschedule", OperationReplay: "replay", OperationPause: "pause", OperationResume: "resume",
 }
 
-// String is the word that users see.
+// String returns the name of the operation in the API.
 func (k OperationKind) String() string {
 	if int(k) < len(operationNames) && operationNames[k] != "" {
 		return operationNames[k]
@@ -47,10 +47,9 @@ func (k OperationKind) String() string {
 	return fmt.Sprintf("operation(%d)", uint8(k))
 }
 
-// Bounds of a history. A full one takes about 2 kB, which payloadReserve has room
-// for.
+// Bounds of a history. A full history takes about 2 kB; PayloadReserve includes it.
 const (
-	// MaxHistory is the number of operations that a record keeps; older ones leave.
+	// MaxHistory is the number of operations that a record keeps; it drops older ones.
 	MaxHistory = 8
 	// MaxBy bounds the name that a caller claims, in bytes.
 	MaxBy = 128
@@ -106,16 +105,16 @@ func readHistory(value []byte) ([]Operation, bool) {
 	return ops, true
 }
 
-// OperationInfo is what the API tells of an Operation.
+// OperationInfo is an Operation in the API.
 type OperationInfo struct {
 	// Op is cancel, reschedule or replay.
 	Op string `json:"op"`
-	// At is when, in RFC 3339.
+	// At is the cluster's time of the operation, in RFC 3339.
 	At string `json:"at"`
-	// By is the caller's own, unverified claim.
+	// By is the name that the caller stated. It is not verified.
 	By string `json:"by,omitempty"`
-	// Account is stated by the NATS server for a request from another account, User
-	// as well if that account shares it (share: true in its import).
+	// Account is the account of a request from another account, as the NATS server
+	// states it. User is the user in that account, if its import has share: true.
 	Account string `json:"account,omitempty"`
 	User    string `json:"user,omitempty"`
 }

@@ -2,11 +2,11 @@ package schemas
 
 import "strings"
 
-// Inboxes are further prefixes of subjects on which requesters wait for answers,
-// besides those that IsInbox knows: REPLIES.shop stands for REPLIES.shop.>.
+// Inboxes lists prefixes of inboxes in addition to those of IsInbox: REPLIES.shop stands
+// for REPLIES.shop.>.
 type Inboxes []string
 
-// CheckInboxPrefix reports why a prefix cannot be one of Inboxes.
+// CheckInboxPrefix returns an error for a prefix that Inboxes must not have.
 func CheckInboxPrefix(prefix string) error {
 	bad := func(reason string) error {
 		return Errorf(CodeConfig, "inbox prefix %.80q: %s", prefix, reason)
@@ -18,16 +18,16 @@ func CheckInboxPrefix(prefix string) error {
 	case strings.ContainsAny(prefix, " \t\r\n*>"):
 		return bad("it must have no wildcard and no white space")
 	case first[0] == '$' || first == ownToken:
-		return bad("subjects below " + first + " are not inboxes: an answer there could be stored, or be taken for a request")
+		return bad("subjects below " + first + " are not inboxes: an answer there could be stored, or be processed as a request")
 	}
 	return nil
 }
 
 // Allow reports whether an answer may be published to the reply subject of a request.
 //
-// Whoever sends a request chooses its reply subject, and NATS checks no permission on
-// it. An answer goes only where nothing but a requester listens: a reply subject such as
-// $KV.clock.clock.0 would make Belfry write to its own bucket for somebody who may not.
+// The sender of a request chooses its reply subject, and NATS checks no permission on it.
+// With a reply subject such as $KV.clock.clock.0, the answer would be a write to Belfry's
+// own bucket that the sender is not permitted to make.
 func (p Inboxes) Allow(reply string) bool {
 	if IsInbox(reply) {
 		return true
@@ -40,13 +40,13 @@ func (p Inboxes) Allow(reply string) bool {
 	return false
 }
 
-// gatewayTokens precede the requester's own reply subject where a gateway has routed a
-// request: _GR_, the cluster and the server.
+// gatewayTokens is the number of tokens that a gateway puts before the requester's reply
+// subject: _GR_, the cluster and the server.
 const gatewayTokens = 3
 
-// IsInbox reports whether a subject is one on which a requester waits for answers: its
-// first token begins with _INBOX, which is what clients choose, or is _R_, which a
-// service import makes, or is _GR_, which a gateway puts before another inbox.
+// IsInbox reports whether a subject is an inbox, on which a requester waits for answers.
+// Its first token begins with _INBOX (the default of clients), or is _R_ (service
+// imports), or is _GR_, which a gateway puts before another inbox.
 func IsInbox(subject string) bool {
 	first, rest, ok := strings.Cut(subject, ".")
 	if !ok || rest == "" {

@@ -23,8 +23,8 @@ type TimerInfo struct {
 	Fired     string  `json:"fired,omitempty"`
 	Done      string  `json:"done,omitempty"`
 	Next      string  `json:"next,omitempty"` // the next attempt
-	// Until is the earliest time of the last attempt, if every attempt before fails;
-	// jitter and Retry-After make it later. Only while the state is retrying.
+	// Until is the earliest time of the last attempt if all earlier attempts fail. Jitter
+	// and Retry-After make it later. It is set only while the state is retrying.
 	Until       string       `json:"until,omitempty"`
 	Run         uint32       `json:"run"`
 	Attempts    uint32       `json:"attempts"`
@@ -87,18 +87,17 @@ type AddReply struct {
 	Due       string  `json:"due"`
 	Duplicate bool    `json:"duplicate"`
 	State     State   `json:"state"`
-	// Remark tells of something that was accepted and may not be meant; see
+	// Remark warns of something that was accepted but may be a mistake; see
 	// PastDueRemark.
 	Remark string `json:"remark,omitempty"`
 }
 
-// remarkPastMs is how far in the past a due time must lie for a remark. Less is the
-// time that an add takes, or a clock that is a little wrong.
+// remarkPastMs is how far in the past a due time must lie for a remark, in milliseconds.
+// A shorter time can be the duration of the add or a small clock error.
 const remarkPastMs = 1000
 
-// PastDueRemark says that a timer was due before it was added, such as
-// "due 3h ago: fires now"; empty if it was not, or by less than a second. Times
-// are Unix milliseconds.
+// PastDueRemark returns the remark for a timer that was due a second or more before it
+// was added, such as "due 3h ago: fires now", or "". Times are Unix milliseconds.
 func PastDueRemark(dueMs, addedMs int64) string {
 	if addedMs-dueMs < remarkPastMs {
 		return ""
@@ -145,8 +144,8 @@ func (r TimerRef) Resolve() (TimerID, error) {
 // CancelRequest is the body of timers.api.cancel.
 type CancelRequest struct {
 	TimerRef
-	// By is the caller's name for the timer's history, as it claims it; at most MaxBy
-	// bytes.
+	// By is the caller's name for the timer's history, at most MaxBy bytes. It is not
+	// verified.
 	By string `json:"by,omitempty"`
 }
 
@@ -195,8 +194,8 @@ type DeadInfo struct {
 	Attempts  uint32  `json:"attempts"`
 	ErrorCode string  `json:"errorcode"`
 	ErrorData string  `json:"errordata,omitempty"`
-	// Consumer is set for a dead letter of a consumer of timers.fired.<service> (the Go
-	// client's Handle): its name. Such a letter cannot be replayed.
+	// Consumer is the name of the consumer of timers.fired.<service> (the Go client's
+	// Handle) that wrote the dead letter. Such a dead letter cannot be replayed.
 	Consumer string `json:"consumer,omitempty"`
 }
 
@@ -212,10 +211,10 @@ type RejectedListRequest struct {
 	Cursor string `json:"cursor,omitempty"`
 }
 
-// MaxRejectedData bounds how much of a refused add's data a list shows, in bytes.
+// MaxRejectedData bounds the data of a rejected add in a list, in bytes.
 const MaxRejectedData = 1 << 10
 
-// RejectedInfo is one add that was refused after it had been stored in TIMERS_ADD.
+// RejectedInfo is an add that was rejected after it had been stored in TIMERS_ADD.
 type RejectedInfo struct {
 	// Sequence is that of stream TIMERS_REJECTED, AddSequence that of the add in
 	// TIMERS_ADD.
@@ -224,7 +223,7 @@ type RejectedInfo struct {
 	Rejected    string `json:"rejected"` // when
 	Code        Code   `json:"code"`
 	Error       string `json:"error"`
-	// Source and ID are the event's, empty where it could not be read.
+	// Source and ID are those of the event, empty if it cannot be decoded.
 	Source string `json:"source,omitempty"`
 	ID     string `json:"id,omitempty"`
 	// DataBytes is the size of the data that is kept; Data is its start as text,

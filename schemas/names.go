@@ -32,8 +32,8 @@ const (
 	StreamFired = "TIMERS_FIRED"
 	StreamRetry = "TIMERS_RETRY"
 	StreamDead  = "TIMERS_DEAD"
-	// StreamRejected keeps refused adds apart from dead letters, so that a flood
-	// of invalid adds evicts no dead letter.
+	// StreamRejected keeps rejected adds. It is separate so that a flood of invalid adds
+	// evicts no dead letter.
 	StreamRejected = "TIMERS_REJECTED"
 	// BucketClock holds clock.<shard>, node.<node> and meta.
 	BucketClock = "clock"
@@ -50,27 +50,28 @@ const (
 	// HeaderClaim rides on fired and retry messages and tells functions which
 	// revision of which record it concludes; see Claim.
 	HeaderClaim = "Belfry-Claim"
-	// HeaderExtended, with the value 1, rides beside HeaderClaim where the record holds
-	// more than the claim and the event: functions reads it before it writes it.
+	// HeaderExtended, with the value 1, accompanies HeaderClaim if the record holds more
+	// than the claim and the event. Functions then reads the record before it writes it.
 	HeaderExtended = "Belfry-Extended"
-	// HeaderCallback rides beside HeaderClaim, and on dead letters. It holds the
-	// callback, which is not in the event, sealed so that only Belfry can read it.
+	// HeaderCallback accompanies HeaderClaim, and is on dead letters. It holds the
+	// callback, which the event does not have, encrypted so that only Belfry can read it.
 	HeaderCallback = "Belfry-Callback"
 	// HeaderErrorCode and HeaderError say why an add was rejected.
 	HeaderErrorCode = "Belfry-Error-Code"
 	HeaderError     = "Belfry-Error"
-	// HeaderConsumer is on a dead letter of a consumer of timers.fired.<service>, the
-	// Go client's Handle: its name. Such a letter has no callback to replay.
+	// HeaderConsumer is the name of the consumer of timers.fired.<service> (the Go
+	// client's Handle) that wrote the dead letter. Such a dead letter has no callback to
+	// replay.
 	HeaderConsumer = "Belfry-Consumer"
 	// HeaderOriginalSequence is the sequence that a rejected add had in StreamAdd.
 	HeaderOriginalSequence = "Belfry-Add-Sequence"
-	// HeaderEnclosed is on a dead letter or a rejection that does not fit a message as
-	// it is. Its data is then the message as NATS sends it: the header block, of as
-	// many bytes as this header says, and then the data.
+	// HeaderEnclosed is on a dead letter or a rejection that does not fit a message
+	// unchanged. Its data is then the message in NATS's wire form: the header block, whose
+	// length in bytes is the value of HeaderEnclosed, and then the data.
 	HeaderEnclosed = "Belfry-Enclosed"
-	// HeaderParts is on an enclosed letter that was cut into parts: the sequences of
-	// the other parts, in order and separated by commas, whose data follow its own.
-	// HeaderPart is on those: 1, 2, …
+	// HeaderParts is on the first part of an enclosed letter that was split: the stream
+	// sequences of the other parts, in order, separated by commas. Their data follow its
+	// own. HeaderPart is on the other parts: 1, 2, …
 	HeaderParts = "Belfry-Parts"
 	HeaderPart  = "Belfry-Part"
 )

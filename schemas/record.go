@@ -106,8 +106,9 @@ func (r *Record) Pending() bool {
 	return r.State == StatePending || r.State == StateRetrying && r.Queued
 }
 
-// LateFromMs is the time from which the lateness of the record's run counts, in Unix
-// milliseconds: its due time, or when that was asked for if it lay in the past then.
+// LateFromMs returns the time from which the lateness of the record's run counts, in Unix
+// milliseconds: the due time or, if that was in the past, the time of the add or
+// reschedule.
 func (r *Record) LateFromMs() int64 {
 	from := max(r.DueMs, r.AddedMs)
 	for i := range r.History {
@@ -329,7 +330,7 @@ func decodeRecord(whole, b []byte) (Record, error) {
 		unknown = Errorf(CodeUnknownFormat, "record has flags %#x, state %d and content mode %d, not all of which this version of belfry knows: upgrade this node", flags, r.State, r.Body.Mode)
 	}
 	switch {
-	// Only a checksum shows that something unknown was written so.
+	// Only the checksum shows that a newer version wrote the unknown value.
 	case format >= RecordFormat2 && unknown != nil:
 		return Record{}, unknown
 	case d.bad || unknown != nil || code < math.MinInt32 || code > math.MaxInt32:

@@ -5,13 +5,12 @@ import (
 	"strings"
 )
 
-// hidden takes the place of what must not be shown.
+// hidden replaces secrets.
 const hidden = "xxxxx"
 
-// RedactURL is a URL, or a callback, as it may be shown, logged and put into an
-// error: without user name, password, query and fragment, each of which may be a
-// credential. It is the only function for that purpose. A nats: subject has none
-// and stays as it is.
+// RedactURL returns a URL or callback for display, logs and errors: without user name,
+// password, query and fragment, each of which may be a credential. It is the only
+// function for that purpose. It returns a nats: subject unchanged.
 func RedactURL(s string) string {
 	if strings.HasPrefix(s, NATSScheme) && !strings.HasPrefix(s, NATSScheme+"//") {
 		return s
@@ -36,7 +35,7 @@ func RedactURL(s string) string {
 	return u.String()
 }
 
-// RedactURLs is RedactURL for a list that is separated by commas.
+// RedactURLs applies RedactURL to each URL of a list separated by commas.
 func RedactURLs(list string) string {
 	parts := strings.Split(list, ",")
 	for i, p := range parts {
@@ -45,7 +44,7 @@ func RedactURLs(list string) string {
 	return strings.Join(parts, ",")
 }
 
-// redactText is for what is no URL: it takes out everything from // (or the
+// redactText redacts text that is not a URL: it removes everything from // (or the
 // beginning) to the last @, and everything from the first ? or # after that.
 func redactText(s string) string {
 	begin := strings.Index(s, "//")

@@ -2,12 +2,11 @@ package schemas
 
 import "time"
 
-// minRetryDelay is the shortest delay for an event that names no backoff that can be
-// read.
+// minRetryDelay is the first delay for an event without a valid backoff.
 const minRetryDelay = time.Millisecond
 
-// RetryDelay is the delay after failed attempt n, n ≥ 1: first, doubled each time, at
-// most limit. Jitter comes on top of it. A limit of 0 or less is DefaultBackoffTo.
+// RetryDelay returns the delay after failed attempt n ≥ 1, without jitter: first, doubled
+// for each further attempt, at most limit. A limit of 0 or less means DefaultBackoffTo.
 func RetryDelay(first, limit time.Duration, n uint32) time.Duration {
 	first = max(first, minRetryDelay)
 	if limit <= 0 {
@@ -23,8 +22,8 @@ func RetryDelay(first, limit time.Duration, n uint32) time.Duration {
 	return min(d, limit)
 }
 
-// RetrySpan is the sum of the delays after failed attempts from to to-1, without
-// jitter: the least time from attempt from to attempt to. It does not overflow.
+// RetrySpan returns the minimum time from attempt from to attempt to: the sum of the
+// delays between them, without jitter. It does not overflow.
 func RetrySpan(first, limit time.Duration, from, to uint32) time.Duration {
 	const most = 1<<63 - 1
 	var sum time.Duration
@@ -42,8 +41,9 @@ func RetrySpan(first, limit time.Duration, from, to uint32) time.Duration {
 	return sum
 }
 
-// retryUntilMs is the earliest time of the last attempt of a record that waits for
-// the next one, 0 if that cannot be told. The policy is in the event's attributes.
+// retryUntilMs returns the earliest time of the last attempt of a record that waits for
+// its next attempt, in Unix milliseconds, or 0 if it is unknown. The event's attributes
+// have the policy.
 func (r *Record) retryUntilMs() int64 {
 	if r.State != StateRetrying || r.NextMs == 0 || r.Body.Mode == ModeNone {
 		return 0
@@ -60,14 +60,14 @@ func (r *Record) retryUntilMs() int64 {
 	if err != nil {
 		return 0
 	}
-	// The next attempt is number Attempt+1; those given back do not grow the delay.
+	// The next attempt is number Attempt+1. Attempts given back do not grow the delay.
 	back := r.GivenBack(spec)
 	return r.NextMs + RetrySpan(spec.BackoffFirst, spec.BackoffTo, r.Attempt-min(back, r.Attempt)+1, r.MaxAttempt-back).Milliseconds()
 }
 
-// GivenBack is how many of a run's attempts are not counted ("not now"), or were
-// renewed by a replay. The record has no counter of its own for them: MaxAttempt above
-// timermaxattempts is it.
+// GivenBack returns how many of a run's attempts do not count, because they ended with
+// "not now" or a replay renewed them. The record has no separate counter: MaxAttempt less
+// timermaxattempts is that number.
 func (r *Record) GivenBack(spec Spec) uint32 {
 	if r.MaxAttempt <= spec.MaxAttempts {
 		return 0

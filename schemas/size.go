@@ -6,10 +6,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Sizes that decide whether JetStream can store a message. An add is accepted only
-// if each message that Belfry will have to store for it fits: the record, the fired
-// event, its retries, and its dead letter. See sizes_test.go, which builds each of
-// them at its largest.
+// Sizes that decide whether JetStream can store a message. Belfry accepts an add only if
+// every message of its timer fits: the record, the fired event, its retries, and its dead
+// letter. sizes_test.go builds the largest message of each kind.
 const (
 	// MaxHeaderBytes is JetStream's limit of a message's header block, from
 	// "NATS/1.0" to the empty line. nats-server keeps its length in 16 bits and
@@ -20,20 +19,20 @@ const (
 	// 2,800 are HeaderCallback; the rest is for what later versions add to the timers
 	// stored today.
 	HeaderReserve = 6 << 10
-	// MaxEventHeaderBytes bounds the headers of an add that leave with the event: in
+	// MaxEventHeaderBytes bounds the headers of an add that are sent with the event: in
 	// binary mode its attributes, in both modes the user's own headers.
 	MaxEventHeaderBytes = MaxHeaderBytes - HeaderReserve
 	// PayloadReserve is the part of a message that an event leaves to Belfry's own
 	// headers and attributes, and to the record's fields, which repeat some of the
-	// attributes. A record needs 10,400 bytes at most.
+	// attributes. A record needs at most 10,400 bytes.
 	PayloadReserve = 16 << 10
 	// headerFrame is the first and the last line of a header block.
 	headerFrame = len("NATS/1.0\r\n") + len("\r\n")
-	// headerLine is what a header line has besides its name and its value.
+	// headerLine is the size of a header line without its name and value.
 	headerLine = len(": ") + len("\r\n")
 )
 
-// HeaderBytes is the size of the header block on the wire, 0 without headers.
+// HeaderBytes returns the size of the header block on the wire, 0 without headers.
 func HeaderBytes(h nats.Header) int {
 	if len(h) == 0 {
 		return 0
@@ -47,9 +46,9 @@ func HeaderBytes(h nats.Header) int {
 	return n
 }
 
-// CheckSize reports whether Belfry can store every message that a timer with this
-// event needs, where JetStream takes messages of maxMessage bytes. Its error is of
-// CodeTooLarge, and names the limit and the actual size.
+// CheckSize returns an error if Belfry could not store a message of a timer with this
+// event. JetStream takes messages of up to maxMessage bytes. The error is of CodeTooLarge
+// and names the limit and the actual size.
 func (b Body) CheckSize(maxMessage int) error {
 	headers := headerFrame
 	for _, h := range b.Headers {
@@ -60,7 +59,7 @@ func (b Body) CheckSize(maxMessage int) error {
 		if b.Mode == ModeBinary {
 			advice = "send fewer or shorter attributes and headers, or the event in structured mode, where attributes are not headers"
 		}
-		return Errorf(CodeTooLarge, "the headers that leave with the event have %d bytes; the limit is %d, since JetStream takes %d and Belfry adds up to %d of its own: %s",
+		return Errorf(CodeTooLarge, "the headers that are sent with the event have %d bytes; the limit is %d, since JetStream takes %d and Belfry adds up to %d of its own: %s",
 			headers, MaxEventHeaderBytes, MaxHeaderBytes, HeaderReserve, advice)
 	}
 	if n, limit := b.Size(), maxMessage-PayloadReserve; n > limit {
@@ -70,13 +69,13 @@ func (b Body) CheckSize(maxMessage int) error {
 	return nil
 }
 
-// traceHeaders are passed on to callees as headers of their own; see functions.
+// traceHeaders are sent to callees as separate headers; see functions.
 var traceHeaders = [...]string{"traceparent", "tracestate", "baggage"}
 
-// checkRequest reports whether a callback over NATS can carry the event. A request
-// is in binary mode whatever the event came in: every attribute becomes a header,
-// percent-encoded, which triples what is not printable ASCII. The limit of its
-// headers is JetStream's, so that a stream may capture the callback's subject.
+// checkRequest returns an error if a callback over NATS cannot carry the event. A request
+// is always in binary mode: every attribute becomes a header, percent-encoded, which
+// triples bytes that are not printable ASCII. The limit of its headers is JetStream's, so
+// that a stream may capture the callback's subject.
 func (p *parsed) checkRequest(maxMessage int) error {
 	headers := headerFrame
 	for i := range p.attrs {
@@ -106,7 +105,7 @@ func (p *parsed) checkRequest(maxMessage int) error {
 	return nil
 }
 
-// encodedLen is len(encodeHeader(s)).
+// encodedLen returns len(encodeHeader(s)) without encoding.
 func encodedLen(s string) int {
 	n := len(s)
 	for i := 0; i < len(s); i++ {
@@ -117,8 +116,8 @@ func encodedLen(s string) int {
 	return n
 }
 
-// validHeaderName reports whether nats.go sends a header of that name. It is
-// stricter than NATS itself, and fails the whole publish of a message with another.
+// validHeaderName reports whether nats.go sends a header with this name. nats.go is
+// stricter than NATS, and fails the whole publish if one name is invalid.
 func validHeaderName(name string) bool {
 	for i := 0; i < len(name); i++ {
 		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte(`"()/,:;<=>?@[\]{}`, c) >= 0 {

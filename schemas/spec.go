@@ -59,7 +59,7 @@ func (p *parsed) refuse() error {
 	}
 	for i := range p.headers {
 		if name := p.headers[i].Name; !validHeaderName(name) {
-			return badEvent("header name %.80q cannot leave with the event: nats.go sends letters, digits and !#$%%&'*+-.^_`|~ in a header's name; rename it", name)
+			return badEvent("header name %.80q cannot be sent with the event: nats.go sends letters, digits and !#$%%&'*+-.^_`|~ in a header's name; rename it", name)
 		}
 	}
 	for i := range p.attrs {
@@ -186,7 +186,7 @@ func days(d time.Duration) string {
 
 // ParseFired reads back a message from timers.fired, timers.retry or timers.dead:
 // the event without its callback, what its add asked for, and what Belfry added.
-// DueMs is the scheduled time. Callback is empty where it travels in HeaderCallback.
+// DueMs is the scheduled time. Callback is empty if HeaderCallback has it.
 func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error) {
 	p, err := take(hdr, data)
 	if err != nil {
@@ -202,7 +202,7 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 		return nil, Spec{}, Fired{}, err
 	}
 	spec.DueMs = f.ScheduledMs
-	// The callback is for Belfry alone, and may hold credentials.
+	// Only Belfry needs the callback, and it may hold credentials.
 	p.attrs = slices.DeleteFunc(p.attrs, func(a attribute) bool { return a.name == AttrCallback })
 	e, err := p.event()
 	return e, spec, f, err

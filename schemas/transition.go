@@ -33,16 +33,15 @@ func (r *Record) Reschedule(dueMs, nowMs int64, by Caller) error {
 }
 
 // Replay puts a dead-lettered run back into the wheel, due at nowMs, with attempts
-// more attempts. body is the event of the dead letter. published says that the run
-// was on timers.fired, so that it goes to functions alone; a run that was not is
-// published there first.
+// more attempts. body is the event of the dead letter. If published is true, the run was
+// on timers.fired and goes only to functions; otherwise it is published there first.
 func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64, by Caller) {
 	r.State, r.Queued, r.Body, r.DoneMs = StateRetrying, true, body, 0
 	r.DueMs, r.NextMs = nowMs, nowMs
 	if published {
 		r.Attempt = max(r.Attempt, 1)
 	} else {
-		// The record tells that this dead letter has been replayed.
+		// Mark in the record that this dead letter has been replayed.
 		r.FiredMs = nowMs
 	}
 	r.MaxAttempt = r.Attempt + attempts

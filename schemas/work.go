@@ -11,18 +11,18 @@ const QueueWorkers = "belfry-workers"
 
 // Headers of the protocol.
 const (
-	// HeaderWork is on each reply of a worker: one of the Work words. A reply without
-	// it is judged as that of any NATS callback.
+	// HeaderWork is on each reply of a worker: one of the Work words. A reply without it
+	// is handled as the reply to any NATS callback.
 	HeaderWork = "Belfry-Work"
 	// HeaderWorkSilence is on the request: the longest time in milliseconds between two
-	// replies. Functions counts a worker that is silent for longer as dead.
+	// replies. Functions considers a worker dead that is silent for longer.
 	HeaderWorkSilence = "Belfry-Work-Silence-Ms"
-	// HeaderRetryAfterMs is on WorkLater: when to call again, in milliseconds; absent
-	// for the timer's own backoff.
+	// HeaderRetryAfterMs is on WorkLater: the time until the next call, in milliseconds.
+	// Without it the timer's backoff decides.
 	HeaderRetryAfterMs = "Belfry-Retry-After-Ms"
 )
 
-// What a worker replies in HeaderWork. The data is the result's or the error's text.
+// Values of HeaderWork. The data is the text of the result or of the error.
 const (
 	WorkWorking   = "working"   // no answer yet: the handler runs
 	WorkDone      = "done"      // success
@@ -34,17 +34,17 @@ const (
 )
 
 const (
-	// MinWorkSilence bounds HeaderWorkSilence from below, whatever timertimeout is: a
-	// worker that is busy for a second is not dead.
+	// MinWorkSilence is the minimum of HeaderWorkSilence, also with a shorter timertimeout:
+	// a worker that pauses for a second is not dead.
 	MinWorkSilence = 2 * time.Second
 	// MaxWork bounds one attempt of a worker, from the request to the answer. It must
-	// stay below the age at which TIMERS_FIRED drops an event (24 h by default), or the
-	// event is fired again while its handler runs.
+	// stay below the age at which TIMERS_FIRED drops an event (24 h by default).
+	// Otherwise the sweeper fires the event again while its handler runs.
 	MaxWork = 12 * time.Hour
 )
 
-// SubjectWork is where the workers of svc are requested.
+// SubjectWork returns the subject of requests to the workers of svc.
 func SubjectWork(svc string) string { return WorkSubjectPrefix + svc }
 
-// WorkCallback is the timercallback of a timer that the workers of svc serve.
+// WorkCallback returns the timercallback of a timer that the workers of svc serve.
 func WorkCallback(svc string) string { return NATSScheme + SubjectWork(svc) }
