@@ -327,8 +327,8 @@ func TestInUse(t *testing.T) {
 	addr := busy.Addr().String()
 	n := serve(t, "")
 	free := "127.0.0.1:0"
-	belfryRun(t, "serve", "--data", t.TempDir(), "--nats-listen", free, "--http", addr).oneLine(t, exitInUse, addr, "--http")
-	belfryRun(t, "serve", "--data", t.TempDir(), "--nats-listen", addr, "--http", free).oneLine(t, exitInUse, addr, "--nats-listen")
+	belfryRun(t, "serve", "--data", filepath.Join(t.TempDir(), "data"), "--nats-listen", free, "--http", addr).oneLine(t, exitInUse, addr, "--http")
+	belfryRun(t, "serve", "--data", filepath.Join(t.TempDir(), "data"), "--nats-listen", addr, "--http", free).oneLine(t, exitInUse, addr, "--nats-listen")
 	belfryRun(t, "serve", "--data", n.data, "--nats-listen", free, "--http", free).oneLine(t, exitInUse, n.data, fmt.Sprintf("process %d", n.cmd.Process.Pid))
 }
 

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestOvertakenConsumerIsReported: a durable consumer of timers.fired that stopped
+// reading, and has lost events to the limit of its service, is named by status and
+// doctor.
+func TestOvertakenConsumerIsReported(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "", "--fired-max-per-service", "1000")
+	js := connectJS(t, n)
+	fire := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			if _, err := js.PublishAsync(schemas.SubjectAdd, drillEvent(fmt.Sprintf("flood-%d", i), `"timerafter":"0s","timersvc":"flood"`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-js.PublishAsyncComplete()
+	}
+	fire(0, 2)
+	cons, err := js.CreateOrUpdateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{Durable: "reader", FilterSubject: schemas.SubjectFired("flood"), AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := cons.Next(jetstream.FetchMaxWait(bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := ok[status](t, n, "status")[0]; len(st.Overtaken) > 0 {
+		t.Errorf("before the flood: %+v", st.Overtaken)
+	}
+	fire(2, 1300)
+	await(t, func() bool {
+		return strings.Contains(strings.Join(ok[status](t, n, "status")[0].Problems, ";"), "reader")
+	})
+	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, "reader") {
+		t.Errorf("doctor: %d %q %q", r.code, r.out, r.err)
+	}
+}
