@@ -21,7 +21,7 @@ import (
 func (r *Router) serveAPI() error {
 	svc, err := endpoint.New(r.o.Store.Conn(), endpoint.Config{
 		Name: schemas.APIService, Version: r.o.Version, Inboxes: r.o.Inboxes, Refused: r.refuseReply,
-		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters; list refused adds.",
+		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters; list rejected adds.",
 	})
 	if err != nil {
 		return fmt.Errorf("router: start the API: %w", err)
@@ -36,7 +36,7 @@ func (r *Router) serveAPI() error {
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", false, control(r.reschedule)},
 		{"list", "timers by state, service, group; paged", true, handler(r.list)},
 		{"dead.list", "dead letters by service or timer; paged", true, handler(r.deadList)},
-		{"rejected.list", "refused adds, oldest first; paged", true, handler(r.rejectedList)},
+		{"rejected.list", "rejected adds, oldest first; paged", true, handler(r.rejectedList)},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", true, control(r.replay)},
 	}
 	add := func(verb, doc string, h nats.MsgHandler) error {
@@ -228,13 +228,13 @@ func (r *Router) answer(req *nats.Msg, hdr nats.Header, data []byte) error {
 	return r.o.Store.Conn().PublishMsg(&nats.Msg{Subject: req.Reply, Header: hdr, Data: data})
 }
 
-// refuseReply takes note of a request that was not carried out, because its answer would
-// have gone to a subject that is no inbox.
+// refuseReply counts and logs a request that was not executed, because its reply subject
+// is not an inbox.
 func (r *Router) refuseReply(m *nats.Msg) {
 	r.m.replies.Inc()
 	if others, ok := r.replies.note(time.Now()); ok {
 		r.o.Log.Warn().Str("subject", m.Subject).Str("reply", headerText(m.Reply)).Int("others_since_last_line", others).
-			Msg("request refused: its reply subject is not an inbox, so the answer could be a write that the requester may not make. If a client uses inboxes of another form, name their prefix in the setting inbox-prefixes")
+			Msg("request refused: its reply subject is not an inbox, so the answer could be a write that the requester is not permitted to make. If a client uses another inbox prefix, add it to the setting inbox-prefixes")
 	}
 }
 

@@ -9,19 +9,19 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Who makes a request is known from two sources.
+// A request states its caller in two places.
 //
-// The caller's own claim, "by" in the request, proves nothing.
+// The member "by" of the request is the caller's own claim. It is not verified.
 //
 // The header Nats-Request-Info is set by the server on a request that comes through a
 // service import: the importing account's name, and with share: true also the user's.
 // On a request within one account the server leaves the header as the client sent it,
-// so it counts only together with a reply subject of a service import. Two properties
-// of nats-server 2.15.2 make that sound, and the tests of this package check both:
-// client.processServiceImport replaces what the client sent in that header, and
-// client.processInboundClientMsg refuses a client's message whose reply subject begins
-// as the server's own do. A leaf node that is bound to Belfry's own account is not a
-// client and could forge both: it must be as trusted as a node.
+// so the router trusts it only together with a reply subject of a service import. That
+// is safe because of two properties of nats-server 2.15.2, which the tests of this package
+// check: client.processServiceImport replaces the client's value of that header, and
+// client.processInboundClientMsg refuses a client's message with a reply subject of the
+// server's own form. A leaf node bound to Belfry's own account is not a client and could
+// forge both, so it must be as trusted as a node.
 const (
 	requestInfoHeader = "Nats-Request-Info"
 	// importReply begins the reply subject of a request through a service import.
@@ -31,7 +31,7 @@ const (
 	gatewayReply = "_GR_."
 )
 
-// callerOf is who made a request, without the caller's own claim.
+// callerOf returns the account and user of a request, without the caller's own claim.
 func callerOf(req *nats.Msg) schemas.Caller {
 	if !imported(req.Reply) {
 		return schemas.Caller{}
@@ -39,7 +39,7 @@ func callerOf(req *nats.Msg) schemas.Caller {
 	return requestInfo(req.Header)
 }
 
-// imported reports whether a reply subject is that of a service import.
+// imported reports whether a service import made the reply subject.
 func imported(reply string) bool {
 	if strings.HasPrefix(reply, gatewayReply) {
 		if tokens := strings.SplitN(reply, ".", 4); len(tokens) == 4 {
@@ -49,7 +49,8 @@ func imported(reply string) bool {
 	return strings.HasPrefix(reply, importReply)
 }
 
-// requestInfo reads the server's header. Two of it are not the server's work.
+// requestInfo reads the server's header. It ignores duplicates, which the server never
+// sends.
 func requestInfo(hdr nats.Header) schemas.Caller {
 	values := hdr[requestInfoHeader]
 	var info struct {
@@ -79,7 +80,7 @@ var auditMessages = map[schemas.OperationKind]string{
 	schemas.OperationCancel: "timer cancelled", schemas.OperationReschedule: "timer rescheduled", schemas.OperationReplay: "timer replayed",
 }
 
-// audit logs the operation that a record's history ends with.
+// audit logs the last operation of a record's history.
 func (r *Router) audit(id schemas.TimerID, rec *schemas.Record) {
 	if len(rec.History) == 0 {
 		return

@@ -13,7 +13,7 @@ type metrics struct {
 	replies  prometheus.Counter
 }
 
-// lossGauges are what status calls dead and rejected; watchLoss sets them.
+// lossGauges count dead letters and rejected adds, as status does. watchLoss sets them.
 type lossGauges struct{ dead, deadExpired, rejected, rejectedExpired prometheus.Gauge }
 
 func newLossGauges() lossGauges {
@@ -23,8 +23,8 @@ func newLossGauges() lossGauges {
 	return lossGauges{
 		dead:            gauge("dead_letters", "Dead letters that are kept."),
 		deadExpired:     gauge("dead_letters_expired", "Dead letters that left TIMERS_DEAD by age or size, without a replay, since the store was made."),
-		rejected:        gauge("rejections", "Refused adds that are kept."),
-		rejectedExpired: gauge("rejections_expired", "Refused adds that left TIMERS_REJECTED by age or size since the store was made."),
+		rejected:        gauge("rejections", "Rejected adds in TIMERS_REJECTED."),
+		rejectedExpired: gauge("rejections_expired", "Rejected adds that left TIMERS_REJECTED by age or size since the store was created."),
 	}
 }
 

@@ -15,12 +15,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// lossEvery is how often the gauges of dead letters and refused adds are read:
-// one node asks two streams for their state.
+// lossEvery is the interval at which the gauges of dead letters and rejected adds are
+// read. Each reading requests the state of two streams.
 const lossEvery = 15 * time.Second
 
-// watchLoss keeps the gauges of dead letters and refused adds until ctx ends. A
-// reading that fails leaves the last values.
+// watchLoss updates the gauges of dead letters and rejected adds until ctx ends. After a
+// failed reading the gauges keep their last values.
 func (r *Router) watchLoss(ctx context.Context) {
 	for {
 		if loss, err := r.o.Store.DeadCounts(ctx); err == nil {
@@ -33,7 +33,7 @@ func (r *Router) watchLoss(ctx context.Context) {
 			r.m.loss.rejected.Set(float64(loss.Rejected))
 			r.m.loss.rejectedExpired.Set(float64(loss.RejectedExpired))
 		} else if ctx.Err() == nil {
-			r.o.Log.Debug().Err(err).Msg("dead letters and refused adds were not counted")
+			r.o.Log.Debug().Err(err).Msg("dead letters and rejected adds were not counted")
 		}
 		if !pause(ctx, lossEvery) {
 			return
@@ -41,12 +41,12 @@ func (r *Router) watchLoss(ctx context.Context) {
 	}
 }
 
-// refusalLogEvery is the least time between two log lines about refusals of one kind.
+// refusalLogEvery is the minimum time between two log lines about refusals of one kind.
 const refusalLogEvery = 10 * time.Second
 
-// refusalLog throttles log lines about refusals that nobody is answered: adds of
-// timers.add, and requests whose reply subject is no inbox. A flood of them makes one
-// line every refusalLogEvery, which counts the others.
+// refusalLog throttles log lines about refusals without an answer: adds to timers.add, and
+// requests whose reply subject is not an inbox. It writes one line per refusalLogEvery,
+// with the number of other refusals.
 type refusalLog struct {
 	mu     sync.Mutex
 	last   time.Time
@@ -113,8 +113,8 @@ func rejectedInfo(m *jetstream.RawStreamMsg) schemas.RejectedInfo {
 	return info
 }
 
-// eventName is the source and id of a refused event as far as they can be read:
-// from the headers of binary mode, or from the document of structured mode.
+// eventName returns the source and id of a rejected event, as far as they can be decoded
+// from the headers of binary mode or the document of structured mode.
 func eventName(header func(string) string, data []byte) (source, id string) {
 	if source, id = header("ce-source"), header("ce-id"); source != "" || id != "" {
 		return source, id

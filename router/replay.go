@@ -20,8 +20,8 @@ type letter struct {
 	spec  schemas.Spec
 	fired schemas.Fired
 	raw   *jetstream.RawStreamMsg
-	// sealed is why the callback could not be opened; the record has it as long as it
-	// exists.
+	// sealed is the error of decrypting the callback. The record still has the callback
+	// until it expires.
 	sealed error
 }
 
@@ -151,7 +151,7 @@ func partly(ctx context.Context, reply schemas.ReplayReply, err error) (any, err
 // by now; unavailable while functions is about to write the failure down.
 func (r *Router) replayOne(ctx context.Context, l letter, by schemas.Caller) error {
 	if c := l.info.Consumer; c != "" {
-		return schemas.Errorf(schemas.CodeBadRequest, "dead letter %d is of consumer %s of %s and has no callback to replay; publishing the event again would give it to every consumer: add it under another id", l.raw.Sequence, c, schemas.SubjectFired(l.info.Service))
+		return schemas.Errorf(schemas.CodeBadRequest, "dead letter %d is from consumer %s of %s and has no callback to replay; publishing the event again would reach every consumer: add it under another id", l.raw.Sequence, c, schemas.SubjectFired(l.info.Service))
 	}
 	body, err := schemas.StripFired(l.raw.Header, l.raw.Data)
 	if err != nil {
@@ -159,7 +159,7 @@ func (r *Router) replayOne(ctx context.Context, l letter, by schemas.Caller) err
 	}
 	if l.undeliverable() {
 		if err := body.CheckSize(r.o.Store.MaxMessage()); err != nil {
-			return schemas.Errorf(schemas.CodeTooLarge, "dead letter %d stays, since it would end as one again: %w", l.raw.Sequence, err)
+			return schemas.Errorf(schemas.CodeTooLarge, "dead letter %d was not replayed, because it would become a dead letter again: %w", l.raw.Sequence, err)
 		}
 	}
 	for {
@@ -177,7 +177,7 @@ func (r *Router) replayOne(ctx context.Context, l letter, by schemas.Caller) err
 		}
 		rec := t.Record
 		if missing && l.sealed != nil {
-			return schemas.Errorf(schemas.CodeDamaged, "dead letter %d stays, since its record has expired and its callback cannot be read: %w", l.raw.Sequence, l.sealed)
+			return schemas.Errorf(schemas.CodeDamaged, "dead letter %d was not replayed, because its record has expired and its callback cannot be decrypted: %w", l.raw.Sequence, l.sealed)
 		}
 		if missing {
 			t = store.Timer{ID: l.claim.Timer}
@@ -213,10 +213,10 @@ func (l *letter) replayable(rec schemas.Record, missing bool) (bool, error) {
 	case l.undeliverable() && rec.FiredMs == l.claim.FiredMs && (rec.State == schemas.StateDelivered || rec.State == schemas.StatePending || rec.State == schemas.StateRetrying):
 		// The letter is published before the record is written, and a replay changes
 		// FiredMs.
-		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is being written down; nothing was done: try again", l.claim.Timer)
+		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is still being written; nothing was changed: try again", l.claim.Timer)
 	case rec.Attempt < l.claim.Attempt && (rec.State == schemas.StateDelivered || rec.State == schemas.StateRetrying):
 		// The letter is published before the record is written.
-		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is being written down; nothing was done: try again", l.claim.Timer)
+		return false, schemas.Errorf(schemas.CodeUnavailable, "the failure of timer %s is still being written; nothing was changed: try again", l.claim.Timer)
 	}
 	return false, nil
 }

@@ -58,9 +58,10 @@ type Options struct {
 	Store  Store
 	Time   Time
 	Limits schemas.Limits
-	// Inboxes are prefixes of the reply subjects of requests besides _INBOX….
+	// Inboxes lists prefixes of reply subjects in addition to _INBOX….
 	Inboxes schemas.Inboxes
-	// Callbacks is what callbacks may call, until SetCallbacks; nil allows all.
+	// Callbacks restricts the callbacks of adds, until SetCallbacks replaces it; nil allows
+	// all.
 	Callbacks *schemas.CallbackPolicy
 	// Version shows up in $SRV.INFO; default 0.0.0.
 	Version    string
@@ -93,9 +94,9 @@ type Router struct {
 	batcher *batcher
 	acks    *acks
 	fresh   *fresh
-	// refusals logs what is put on timers.rejected.
+	// refusals throttles log lines about rejected adds.
 	refusals refusalLog
-	// replies throttles log lines about reply subjects that are no inboxes.
+	// replies throttles log lines about reply subjects that are not inboxes.
 	replies refusalLog
 	// callbacks is replaced by SetCallbacks.
 	callbacks atomic.Pointer[schemas.CallbackPolicy]
@@ -144,7 +145,7 @@ func New(o Options) (*Router, error) {
 	return r, nil
 }
 
-// SetCallbacks replaces what callbacks of adds may call from now on.
+// SetCallbacks replaces the restrictions of callbacks for further adds.
 func (r *Router) SetCallbacks(p *schemas.CallbackPolicy) { r.callbacks.Store(p) }
 
 // Start begins to consume adds and to serve the API, until Stop. A router that

@@ -90,8 +90,8 @@ func (r *Router) reject(all []refusal) {
 	})
 }
 
-// rejectOne puts an add on timers.rejected. One that does not fit a message with its
-// reason is enclosed, or cut into parts; see store.PublishLetter.
+// rejectOne publishes an add to timers.rejected. An add that does not fit a message
+// together with its reason is enclosed or split into parts; see store.PublishLetter.
 func (r *Router) rejectOne(a *add, reason error) error {
 	if a.msg == nil {
 		return nil

@@ -149,8 +149,8 @@ func (c *creation) open(adds []*add) []*add {
 	return out
 }
 
-// register makes the services known that have callbacks. It refuses adds of services
-// beyond the limit.
+// register registers the services with callbacks. It refuses adds of services beyond the
+// limit.
 func (c *creation) register(adds []*add) []*add {
 	asked := map[string]error{}
 	out := adds[:0]
@@ -290,9 +290,9 @@ func (c *creation) exists(a *add) {
 		err = schemas.Errorf(schemas.CodeUnavailable, "timer %s changed each time its record was looked at", t.ID)
 	}
 	if store.Permanent(err) {
-		// max_payload was lowered since the record was stored. It cannot be written
-		// again, now or later; it is there, and its owner deals with it.
-		c.r.o.Log.Warn().Err(err).Stringer("timer", t.ID).Msg("record of a repeated add cannot be written again: the server takes smaller messages than before")
+		// max_payload was lowered after the record was stored, so the record cannot be
+		// written again. The shard's owner handles it.
+		c.r.o.Log.Warn().Err(err).Stringer("timer", t.ID).Msg("the record of a repeated add cannot be written again: the server's max_payload was lowered")
 		err = nil
 	}
 	c.r.ills.record.note(err)

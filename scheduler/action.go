@@ -68,7 +68,8 @@ type EvSwept struct {
 	Refire bool
 }
 
-// EvDeadLettered answers ActDeadLetter. Err is never permanent: a letter fits.
+// EvDeadLettered answers ActDeadLetter. Err is never permanent, because a dead letter
+// always fits.
 type EvDeadLettered struct {
 	ID  schemas.TimerID
 	Err error
@@ -155,14 +156,14 @@ type ActFinish struct {
 	Fails int
 }
 
-// ActDeadLetter asks for a dead letter, in whatever form fits: its event can never be
-// stored where it belongs. Its message id is the same whichever owner asks.
+// ActDeadLetter requests a dead letter, in a form that fits: JetStream will never store
+// the event itself. Every owner computes the same message id.
 type ActDeadLetter struct {
 	ID  schemas.TimerID
 	Msg store.Msg
 }
 
-// ActFail asks for the final record of a timer whose dead letter is stored.
+// ActFail requests the final record of a timer whose dead letter is stored.
 type ActFail struct {
 	ID     schemas.TimerID
 	Rev    uint64

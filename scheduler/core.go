@@ -61,7 +61,7 @@ const (
 	phaseRereading               // lost a compare-and-set, or confirming what won
 	phaseConfirming              // claimed by an earlier owner
 	phaseIndexing                // published, being indexed for the sweeper
-	phaseDeadLetter              // refused for good; dead letter in flight, or waiting to be repeated
+	phaseDeadLetter              // refused permanently; dead letter in flight, or waiting to be repeated
 	phaseFailing                 // dead letter stored; final record in flight, or waiting to be repeated
 	phaseDone
 )

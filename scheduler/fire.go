@@ -165,9 +165,8 @@ func (k *Core) onReread(ev EvReread) {
 	}
 }
 
-// publishOrLook publishes what may have been published before, the event or its dead
-// letter. If that is so long ago that the stream's dedup window may have forgotten it,
-// it is looked up.
+// publishOrLook publishes an event or dead letter that may have been published before. If
+// the stream's dedup window may have passed since then, it first searches the stream.
 func (k *Core) publishOrLook(e *entry) {
 	if k.claimedLongAgo(e) {
 		e.phase = phaseConfirming
@@ -180,8 +179,9 @@ func (k *Core) publishOrLook(e *entry) {
 // claimedLongAgo reports whether the stream may have forgotten an event's id.
 func (k *Core) claimedLongAgo(e *entry) bool { return k.now-takenMs(e) > k.doubtMs }
 
-// takenMs is from when on the entry's event, or its dead letter, may have been
-// published: its claim, or, where the claim itself is refused, its due time.
+// takenMs returns the earliest time, in Unix milliseconds, at which the entry's event or
+// dead letter may have been published: its claim or, if the claim is refused, its due
+// time.
 func takenMs(e *entry) int64 {
 	if e.rec.State == schemas.StateDelivered {
 		return e.rec.FiredMs
@@ -189,8 +189,8 @@ func takenMs(e *entry) int64 {
 	return max(e.rec.DueMs, e.rec.AddedMs)
 }
 
-// publish sends the claimed event, or the dead letter of one that was refused. A run
-// that was attempted before goes to functions alone; timers.fired sees each run once.
+// publish sends the claimed event, or the dead letter of a refused event. A run that was
+// attempted before goes only to functions; timers.fired gets each run once.
 func (k *Core) publish(e *entry) {
 	if e.refusal != "" {
 		k.deadLetter(e)
@@ -223,8 +223,8 @@ func (k *Core) publish(e *entry) {
 	k.do(ActPublish{ID: e.id, Service: r.Service, LateMs: max(r.FiredMs-r.LateFromMs(), 0), Msg: m})
 }
 
-// seal returns the callback as it travels outside the event, or "" if it stays there
-// or there is none.
+// seal returns the encrypted callback for HeaderCallback, or "" if the event keeps its
+// callback or has none.
 func (k *Core) seal(e *entry) string {
 	if e.rec.Callback == "" || k.cfg.Seal == nil {
 		return ""

@@ -10,10 +10,10 @@ import (
 
 // Bounds of inspections.
 const (
-	// inspectEvery is the interval of looks at what a shard's stream has lost, and at
-	// its damaged records. Each costs a request of the stream's state.
+	// inspectEvery is the interval between checks for lost messages and damaged records
+	// of a shard. Each check requests the stream's state.
 	inspectEvery = 30 * time.Second
-	// inspectSoon is the interval while a look fails, or finds something.
+	// inspectSoon is the interval while checks fail or find damage.
 	inspectSoon = 2 * time.Second
 	// startBound is how long a take-over waits for the end of the shard's stream.
 	startBound = time.Second
@@ -25,14 +25,14 @@ type damage struct {
 	loss    string
 }
 
-// start is the clock that a reign starts from. It is the one that was written,
-// unless the stream has lost what an owner had read: then the tail is taken up where
-// the stream ends, since new records get the sequences of those that were lost.
+// start returns the clock from which a term starts. That is the stored clock, unless the
+// stream has lost messages that an owner had read. The tail then resumes at the end of the
+// stream, because new records get the sequences of the lost ones.
 func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	ctx, cancel := context.WithTimeout(ctx, startBound)
 	defer cancel()
 	last, err := s.o.Store.LastSeq(ctx, s.n)
-	// Another node may own the shard next: it is to compare with what was seen, too.
+	// Record the position: another node may own the shard next and must compare with it.
 	s.seen.Store(max(s.seen.Load(), c.Seen))
 	s.end.Store(last)
 	if err == nil && last < c.Seen {
@@ -41,12 +41,12 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	return c
 }
 
-// inspect looks for damage for as long as the reign lasts, first at once.
+// inspect checks for damage until the term ends, first at once.
 func (r *reign) inspect() {
 	for wait := time.Duration(0); pause(r.ctx, wait); {
 		wait = inspectEvery
-		// Where the stream ended at the take-over is compared with what had been read by
-		// then. What is read now is compared with where it ends now.
+		// Compare the end of the stream at the take-over with the position read by
+		// then; afterwards compare the current end with the current position.
 		seen, end := r.seen.Load(), r.end.Load()
 		if end == 0 {
 			seen = max(seen, r.written.Load().Seen)
@@ -59,11 +59,11 @@ func (r *reign) inspect() {
 		}
 		r.end.Store(0)
 		if in.LastSeq < r.written.Load().Seen {
-			// What the tail waits for does not come. If that stays so, the shard is taken
-			// again, from where the stream ends.
+			// The tail waits for sequences that do not exist. If that persists, take the
+			// shard again, from the end of the stream.
 			wait = inspectSoon
 			if in.Key != "" {
-				r.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that its owner had read: taking the shard anew")
+				r.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that its owner had read: taking the shard again")
 				r.rewind.Store(true)
 				r.in.put(EvTick{})
 				return
@@ -79,7 +79,7 @@ func (r *reign) inspect() {
 	}
 }
 
-// audit reads the whole shard after a loss.
+// audit reads the whole shard after a loss and records the loss.
 func (r *reign) audit(in store.Inspection) {
 	r.log.Error().Str("evidence", in.Evidence).Uint64("messages", in.Messages).Msg("the server has lost messages of this shard: reading all of it")
 	through := r.o.Time.EarliestNs()/int64(time.Millisecond) + r.cfg.HorizonMs
@@ -95,15 +95,15 @@ func (r *reign) audit(in store.Inspection) {
 	if err != nil {
 		return
 	}
-	r.seen.Store(0) // what was seen before is accounted for
+	r.seen.Store(0) // the loss up to here is recorded
 	in.Damage.Loss = &loss
 	r.tellDamage(in.Damage)
 	r.log.Error().Str("evidence", loss.Evidence).Uint64("messages", loss.Messages).Strs("timers", loss.Timers).Int("more_timers", loss.TimersMore).
 		Int64("waiting", loss.Waiting).Int64("expected", loss.Expected).Int("reindexed", loss.Reindexed).
-		Msg("a loss is on record: what is intact fires; \"belfry repair\" shows it, and takes note of it with --apply")
+		Msg("the loss is recorded, and intact timers fire; \"belfry repair\" shows it, and --apply marks it as known")
 }
 
-// tellDamage publishes what is known of damage.
+// tellDamage publishes the damage that was found.
 func (r *reign) tellDamage(d store.ShardDamage) {
 	found := damage{records: d.Count()}
 	lost := uint64(0)

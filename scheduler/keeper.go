@@ -58,12 +58,12 @@ const (
 type seat struct {
 	seen    bool // a look brought the clock since the shard was last ours
 	rev     uint64
-	clock   store.Clock   // the last that could be decoded, or where to resume from
+	clock   store.Clock   // the last decoded clock, or the one to resume from
 	changed time.Duration // when this node saw it move
 	hold    hold
 	tried   uint64 // the epoch of our last attempt to take it
-	// newer says that nodes of a newer version own the shard. damaged says that the
-	// clock at rev cannot be decoded; then the next epoch is above floor.
+	// newer is true if nodes of a newer version own the shard. damaged is true if the
+	// clock at rev cannot be decoded; the next epoch must then be above floor.
 	newer, damaged bool
 	floor          uint64
 }
@@ -111,7 +111,7 @@ type KeepTake struct {
 	Clock store.Clock
 	Rev   uint64
 	From  string // the owner it is taken from, or empty
-	// Damaged says that the clock at Rev cannot be decoded.
+	// Damaged is true if the clock at Rev cannot be decoded.
 	Damaged bool
 }
 
@@ -234,7 +234,7 @@ func (k *Keeper) onLooked(now time.Duration, ev KeepLooked) {
 	}
 }
 
-// look takes what a look brought of a shard's clock.
+// look applies the clock of a membership snapshot to a shard.
 func (s *seat) look(now time.Duration, c store.ClockAt) {
 	gone := c.Rev == 0 && s.rev != 0
 	if s.seen && c.Rev <= s.rev && !gone {
@@ -247,7 +247,7 @@ func (s *seat) look(now time.Duration, c store.ClockAt) {
 	case s.newer:
 		s.clock = store.Clock{}
 	case s.damaged:
-		// What this node saw last is later than the clock's copy.
+		// The clock that this node saw last is later than the clock's copy.
 		if s.floor = c.Clock.Epoch; !known {
 			s.clock = c.Clock
 		}

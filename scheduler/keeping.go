@@ -119,7 +119,7 @@ func (p *keeping) take(ctx context.Context, a KeepTake, release <-chan struct{})
 	s.m.takeovers.Inc()
 	if a.Damaged {
 		s.m.damagedClocks.Inc()
-		s.log.Error().Uint64("revision", a.Rev).Uint64("tail", a.Clock.Tail).Msg("shard taken although its clock is damaged: resuming from what this node, or the clock's copy, knows; tail 0 reads the whole shard")
+		s.log.Error().Uint64("revision", a.Rev).Uint64("tail", a.Clock.Tail).Msg("shard taken although its clock is damaged: resuming from the clock that this node saw last, or from its copy; with tail 0 the whole shard is read")
 	}
 	s.log.Debug().Str("from", a.From).Uint64("epoch", a.Clock.Epoch).Time("mark", time.UnixMilli(a.Clock.TimeMs)).Uint64("tail", a.Clock.Tail).Msg("shard taken")
 	s.own(ctx, NewTenure(p.s.o.Lease, p.s.o.Tick, start, s.start(ctx, a.Clock), rev), release)

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxLabels bounds the services that have a time series of their own; the others are
-// counted together as otherServices. Functions does the same.
+// maxLabels bounds the services with their own time series. The other services are
+// counted together as otherServices, as in functions.
 const (
 	maxLabels     = 1000
 	otherServices = "_other"

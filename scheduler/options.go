@@ -68,9 +68,9 @@ type Options struct {
 	Horizon time.Duration
 	// SweepDelay is how far behind the mark the sweeper audits; default 10 min.
 	SweepDelay time.Duration
-	// IndexKeep is the store's; see package store. Other nodes of the store may write
-	// entries that live for a shorter time, but not below DefaultIndexKeep: after an
-	// outage of more than half of that, each record is read once.
+	// IndexKeep is that of the store; see package store. Other nodes may write entries
+	// with a shorter life, but at least DefaultIndexKeep. After an outage of more than
+	// half of DefaultIndexKeep, the owner reads each record once.
 	IndexKeep time.Duration
 	// Retention is how long final records are kept; default 24 h.
 	Retention time.Duration
@@ -98,11 +98,11 @@ const (
 // Bounds of Options.
 const (
 	minLease = 300 * time.Millisecond
-	// maxLease is the life of a node's presence: a node that has been silent for
-	// longer is not among those that shards are assigned to.
+	// maxLease is the life of a node's presence. After a longer silence a node is no
+	// longer assigned any shards.
 	maxLease = time.Minute
-	// maxHorizon keeps what is read ahead a small part of what is pending, and within
-	// the life of index entries.
+	// maxHorizon keeps the timers in memory a small part of those pending, and the
+	// horizon within the life of index entries.
 	maxHorizon = 10 * time.Minute
 )
 

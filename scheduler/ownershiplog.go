@@ -6,13 +6,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// ownershipLog gathers the shards that this node takes and gives up, so that a start
-// or a take-over is one log line and not one a shard. The lines of single shards are
-// on level debug. Not safe for concurrent use.
+// ownershipLog collects the shards that this node takes and gives up, and logs a start or
+// a take-over in one line. Lines of single shards have level debug. It is not safe for
+// concurrent use.
 type ownershipLog struct {
-	from         map[int]string // the owner before, of each shard that is being taken
+	from         map[int]string // previous owner of each shard that is being taken
 	taken, given []int
-	owners       []string // of the taken shards before
+	owners       []string // previous owners of the taken shards
 }
 
 // taking records the start of a take-over.

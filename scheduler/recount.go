@@ -8,45 +8,47 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// The number of timers that wait in a shard is carried from owner to owner in its
-// clock. After an owner that did not release the shard it is not known: the clock was
-// written before its last claims. Then nothing is said of it until it is counted.
+// A shard's clock carries the number of its waiting timers from owner to owner. If an
+// owner did not release the shard, the number is unknown, because that owner may have
+// claimed timers after its last write of the clock. The new owner then counts them, and
+// reports no number until it has finished.
 //
 //	begin ─▶ ActCount: every record up to the tail's position is read in the background
-//	   │         meanwhile, what the tail brings and what is claimed is remembered by id
+//	   │         meanwhile, records from the tail and claims are remembered by id
 //	   └────▶ EvCounted, and the tail has come as far as the reading: pending is set
 //
-// Counting costs one reading of the shard, 8 bytes for each timer that waits and some
-// 50 for each record that changes meanwhile.
+// A count reads the shard once. It takes 8 bytes for each waiting timer and about 50 for
+// each record that changes meanwhile.
 const (
-	// countAfter is how long a new owner has other work to do first.
+	// countAfter is the delay of the count after a take-over, so that firing goes first.
 	countAfter = 2 * time.Second
-	// countAgain is the pause after a count that failed, or that too much changed in.
+	// countAgain is the pause after a count that failed, or during which too many records
+	// changed.
 	countAgain = 30 * time.Second
 	// maxCountChanges bounds the records that change during a count.
 	maxCountChanges = 1_000_000
 )
 
-// recount is a count under way.
+// recount is a running count.
 type recount struct {
 	from    uint64 // records up to here are read; later revisions come by the tail
 	changed map[schemas.TimerID]countChange
-	// tooMuch says that the count is to be begun again.
+	// tooMuch is true if too many records changed, so the count must start again.
 	tooMuch bool
-	// result, once it is there, waits for the tail to come to its Through.
+	// result is the finished count. It waits until the tail has reached its Through.
 	result *EvCounted
 }
 
-// countChange is the newest revision of a record that is known.
+// countChange is the newest known revision of a record.
 type countChange struct {
 	rev     uint64
 	pending bool
 }
 
-// countKey is what a count remembers of a timer that waits.
+// countKey identifies a waiting timer in a count.
 func countKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[:8]) }
 
-// beginCount begins a count if the number of waiting timers is not known.
+// beginCount starts a count if the number of waiting timers is unknown.
 func (k *Core) beginCount() {
 	if k.pendingKnown || k.count != nil {
 		return
@@ -59,7 +61,7 @@ func (k *Core) beginCount() {
 	k.do(ActCount{Through: k.tailSeen, Delay: delay})
 }
 
-// noteChange remembers that a record has changed during a count.
+// noteChange records that a record has changed during a count.
 func (k *Core) noteChange(id schemas.TimerID, rev uint64, pending bool) {
 	c := k.count
 	if c == nil || rev <= c.from || c.tooMuch {
@@ -87,8 +89,8 @@ func (k *Core) onCounted(ev EvCounted) {
 	k.count.result = &ev
 }
 
-// endCount takes the result of a count once the tail has brought all that the reading
-// may have missed.
+// endCount applies the result of a count once the tail has brought all changes that the
+// reading may have missed.
 func (k *Core) endCount() {
 	c := k.count
 	if c == nil || c.result == nil || k.tailSeen < c.result.Last {

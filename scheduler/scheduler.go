@@ -107,8 +107,8 @@ type ShardStatus struct {
 	// State is standby, owner, or suspended (the lease ran out, the store is silent).
 	State string    `json:"state"`
 	Mark  time.Time `json:"mark"`
-	// DamagedRecords cannot be decoded; Loss is what the server has lost of the shard.
-	// Both only of the owner.
+	// DamagedRecords counts records that cannot be decoded. Loss describes the shard's
+	// messages that the server has lost. Only the owner sets them.
 	DamagedRecords int    `json:"damaged_records,omitempty"`
 	Loss           string `json:"loss,omitempty"`
 }

@@ -29,7 +29,7 @@ const (
 	drainBound   = 500 * time.Millisecond
 	releaseBound = 500 * time.Millisecond
 	releaseRetry = 50 * time.Millisecond
-	// damageLogEvery bounds the error lines about an overwritten clock.
+	// damageLogEvery is the minimum time between error lines about an overwritten clock.
 	damageLogEvery = 30 * time.Second
 	// minRenewWait is the least time that a write of the clock is given.
 	minRenewWait = 250 * time.Millisecond
@@ -56,9 +56,9 @@ type shard struct {
 	markMs  atomic.Int64
 	swept   atomic.Int64
 	written atomic.Pointer[store.Clock] // the clock as last written
-	// seen is the last sequence of the stream that an owner had read before this one,
-	// until what is missing of it is accounted for. end is where the stream ended at
-	// the take-over, 0 if unknown.
+	// seen is the last sequence of the stream that a previous owner had read, until the
+	// loss below it is recorded. end is the last sequence of the stream at the take-over,
+	// 0 if unknown.
 	seen, end atomic.Uint64
 	damage    atomic.Pointer[damage]
 
@@ -121,9 +121,9 @@ type reign struct {
 	nowMs  int64
 	jumped bool
 	lost   bool
-	// toldDamage is when a damaged clock was logged last.
+	// toldDamage is the time of the last log line about a damaged clock.
 	toldDamage time.Duration
-	rewind     atomic.Bool // the shard is to be taken anew
+	rewind     atomic.Bool // the shard must be taken again
 	keptAt     time.Duration
 	acts       int // performed since
 	draining   bool
@@ -400,31 +400,31 @@ func (r *reign) onRenewed(res renewal) bool {
 			r.m.damagedClocks.Inc()
 			log := r.log.Error()
 			if now := monotonic(); now-r.toldDamage < damageLogEvery && r.toldDamage != 0 {
-				log = r.log.Debug() // a flood of it: the metric counts
+				log = r.log.Debug() // throttled; the metric counts each
 			} else {
 				r.toldDamage = now
 			}
-			log.Err(res.readErr).Uint64("revision", res.wasRev).Msg("the clock of a shard was overwritten or removed by somebody who does not own it: writing it again")
-			err = nil // the next write tells
+			log.Err(res.readErr).Uint64("revision", res.wasRev).Msg("a client that does not own the shard overwrote or removed its clock: writing it again")
+			err = nil // the next write decides
 		}
 	}
 	r.logChange("renew clock", err)
 	return true
 }
 
-// isDamage reports whether a clock is not what an owner wrote.
+// isDamage reports whether a clock has a value that no owner wrote.
 func isDamage(err error) bool {
 	return errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNotFound)
 }
 
-// lostTo logs why a shard is not ours any more.
+// lostTo logs why this node lost a shard.
 func (r *reign) lostTo(res renewal) {
 	switch log := r.log.With().Uint64("epoch", res.clock.Epoch).Logger(); {
 	case errors.Is(res.readErr, schemas.ErrNewer):
 		log.Error().Err(res.readErr).Msg("shard given up: a node of a newer version has written its clock")
 	case isDamage(res.readErr):
 		r.m.damagedClocks.Inc()
-		log.Error().Err(res.readErr).Msg("shard given up: its clock was overwritten while the lease had run out; it is taken again after a lease")
+		log.Error().Err(res.readErr).Msg("shard given up: its clock was overwritten after the lease had expired; a node takes it again after a lease")
 	default:
 		log.Warn().Str("to", res.was.Owner).Msg("shard lost: another node moved its clock")
 	}
@@ -528,7 +528,7 @@ func (r *reign) perform(actions []Action) {
 			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}, func(res store.Result) {
 				if res.Err == nil {
 					r.m.refused.Inc()
-					r.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("event can never be published; it is a dead letter")
+					r.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("JetStream will never store the event; it is now a dead letter")
 				} else if !isRevision(res.Err) {
 					r.m.storeErrs.WithLabelValues("fail").Inc()
 				}

@@ -121,7 +121,7 @@ func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, 
 
 // auditOpen looks at records whose callback has not concluded.
 func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int64) error {
-	oldest := map[string]time.Time{} // by service: each has a limit of its own
+	oldest := map[string]time.Time{} // by service: each service has its own limit
 	next := s.Geometry.Tick(markMs) + 1
 	for _, t := range open {
 		rec := &t.Record
@@ -132,8 +132,8 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 				return err
 			}
 			oldest[rec.Service] = first
-			// Its service may have come to rest at the moment in which its event was
-			// stored, and everybody who would have noticed may have died.
+			// The service may have gone to rest while its event was stored, and the
+			// processes that would have noticed may have died.
 			if err := s.Store.WakeService(ctx, store.Feed{Service: rec.Service}); err != nil {
 				return err
 			}

@@ -80,17 +80,17 @@ func (t *Tenure) Wrote(now, start time.Duration, c store.Clock, rev uint64, err 
 	return Again
 }
 
-// Reread takes the leader's reading of the clock after Unsure. rev is the revision
-// that was read, also where err says that its value is damaged; 0 if there is none.
+// Reread processes the leader's reading of the clock after Unsure. rev is the revision
+// that was read, also if err reports a damaged value; 0 if there is none.
 func (t *Tenure) Reread(now time.Duration, c store.Clock, rev uint64, err error) Verdict {
 	t.writing = false
 	switch {
 	case errors.Is(err, schemas.ErrNewer):
 		return Lost
 	case errors.Is(err, schemas.ErrDamaged), errors.Is(err, schemas.ErrNotFound):
-		// Somebody who is not an owner has overwritten the clock, or removed it. While
-		// the lease is trusted no other node can have taken the shard, so the next
-		// write replaces the damage. After that it is like any shard without an owner.
+		// A client that is not an owner has overwritten or removed the clock. While the
+		// lease is trusted no other node can have taken the shard, so the next write
+		// replaces the damage. Afterwards the shard is like any shard without an owner.
 		if !t.Trusted(now) {
 			return Lost
 		}

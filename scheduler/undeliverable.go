@@ -8,52 +8,50 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file has what becomes of a timer whose event JetStream will never store: it is
-// too large, although its add was accepted under the limits of that time. The timer
-// ends as a dead letter, so that it does not hold its shard's low watermark.
+// This file handles a timer whose event JetStream will never store. The event is too
+// large, although its add was accepted under the limits of that time. The timer ends as a
+// dead letter, so that it does not hold back its shard's low watermark.
 //
-//	claim, or publish ──▶ refused for good ──▶ dead letter ──▶ record: fail ──▶ done
+//	claim, or publish ──▶ refused permanently ──▶ dead letter ──▶ record: fail ──▶ done
 //
-// Both steps are repeated until they are acknowledged, by this owner or the next one,
-// which finds the record as it was: its publish is refused, too, and its dead letter
-// has the same message id. Where the stream may have forgotten that id, the dead
-// letter is looked up before it is published again.
+// The owner repeats both steps until they are acknowledged. If it dies, the next owner
+// finds the record unchanged: its publish is refused too, and its dead letter has the same
+// message id. If the stream's dedup window may have passed, the owner searches for the
+// dead letter before it publishes it again.
 
-// claimed is what a claim changes of a record and a refused one has to restore.
+// claimed has the fields that a claim changes and that a refused claim must restore.
 type claimed struct {
 	state   schemas.State
 	firedMs int64
 }
 
-// unclaim takes back what claim made of the record.
+// unclaim restores the record to its state before the claim.
 func (k *Core) unclaim(e *entry) {
 	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.beforeClaim.state, true, e.beforeClaim.firedMs
 }
 
-// refuseClaim ends a timer whose record cannot be written with its event. It stays
-// unclaimed, so a cancel may still win: then the record is cancelled, and its dead
-// letter is one more than there should be.
+// refuseClaim ends a timer whose record cannot be written with its event. The timer stays
+// unclaimed, so a cancel may still succeed: the cancelled timer then has a dead letter.
 func (k *Core) refuseClaim(e *entry, err error) {
 	k.unclaim(e)
 	k.refuse(e, err)
 	k.publishOrLook(e)
 }
 
-// refuse remembers why an entry's event cannot be stored.
+// refuse records why an entry's event cannot be stored.
 func (k *Core) refuse(e *entry, err error) {
 	e.fails = 0
 	e.refusal = schemas.Clip("the event cannot be published: "+err.Error(), schemas.MaxOutcomeError)
 }
 
-// deadTarget is where the dead letter of a refused event goes, and its message id.
-// The time of the claim tells the letters of a run apart that was replayed.
+// deadTarget returns the subject and message id of the dead letter of a refused event.
+// The message id includes the time of the claim, which differs after a replay.
 func deadTarget(e *entry) (subject, msgID string) {
 	id := e.id.RetryMsgID(max(e.rec.Run, 1), e.rec.Attempt+1)
 	return schemas.SubjectDead(e.rec.Service), id + "." + strconv.FormatInt(e.rec.FiredMs, 10) + ".dead"
 }
 
-// deadLetter publishes the event with the reason, for the letter's shell to fit into
-// a message.
+// deadLetter publishes the event with the reason as a dead letter.
 func (k *Core) deadLetter(e *entry) {
 	e.phase = phaseDeadLetter
 	if k.paused {
@@ -91,8 +89,8 @@ func (k *Core) onDeadLettered(ev EvDeadLettered) {
 	}
 }
 
-// fail writes the final record. The entry holds the low watermark until it is
-// written: the next owner must find what is left to do.
+// fail writes the final record. Until then the entry holds back the low watermark, so that
+// the next owner finds the unfinished timer.
 func (k *Core) fail(e *entry) {
 	e.phase = phaseFailing
 	rec := e.rec
@@ -124,7 +122,7 @@ func (k *Core) onFailed(ev EvFailed) {
 	}
 }
 
-// again has a step that failed tried again after a pause.
+// again repeats a failed step after a pause.
 func (k *Core) again(e *entry) {
 	e.fails++
 	k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())
