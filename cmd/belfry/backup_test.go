@@ -149,7 +149,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	if err := os.Remove(manifest); err != nil {
 		t.Fatal(err)
 	}
-	refused("no complete backup")
+	refused("not a complete backup")
 	n.client(t, "restore", dir, "--replicas", "2").oneLine(t, exitUsage, "--replicas")
 	belfryRun(t, "restore", dir, "--data", data, "--nats-url", n.nats).oneLine(t, exitUsage, "give one")
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// User may connect to the embedded server. With any user, nobody connects without.
+// User may connect to the embedded server. Once there is a user, every client must log in.
 //
 // The account is the boundary, as in nats.conf: administrators share account BELFRY with
-// the node and may do everything in it. Other users are in an account of their team,
-// which is made of the users with the same services. A team adds timers, asks about,
-// cancels and reschedules timers whose source and id it knows, receives the fired events
+// the node and may do everything in it. The other users belong to teams: users with the
+// same services are a team and share an account. A team adds timers; gets, cancels and
+// reschedules timers whose source and id it knows; receives the fired events
 // and dead letters of its services, and serves the callback subjects
 // callbacks.<service>.> and timers.work.<service>. Nothing else crosses.
 type User struct {
@@ -38,10 +38,10 @@ type User struct {
 	Services []string
 }
 
-// ServerTLS are PEM files for something that listens.
+// ServerTLS names the PEM files of a listener.
 type ServerTLS struct {
 	Cert, Key string
-	// CA, if given, is what client certificates must be signed by; each client needs one.
+	// CA signs the certificates of clients. If it is set, each client needs a certificate.
 	CA string
 }
 
@@ -73,7 +73,7 @@ func OnLoopback(addr string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// validateAccess refuses to listen beyond loopback without authentication.
+// validateAccess returns an error for a listener beyond loopback without authentication.
 func (o *Options) validateAccess() error {
 	if err := o.HTTPTLS.validate("http-tls"); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (o *Options) validateAccess() error {
 		return badConfig("http takes no client certificates: use http-token-file")
 	}
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.HTTPToken == "" && !o.Insecure {
-		return badConfig("http listens on %s, where others can reach it, and /metrics and the details of /readyz would be open to all of them: give http-token-file (and http-tls-cert and http-tls-key), listen on 127.0.0.1, or say --insecure if the network is closed", o.HTTP)
+		return badConfig("http listens on %s, where others can reach it, and /metrics and the details of /readyz would be open to them: set http-token-file (and http-tls-cert and http-tls-key), listen on 127.0.0.1, or use --insecure if the network is closed", o.HTTP)
 	}
 	if !o.embedded() {
 		if len(o.Users) > 0 || o.NATSTLS != (ServerTLS{}) {
@@ -101,16 +101,16 @@ func (o *Options) validateAccess() error {
 	}
 	switch {
 	case len(o.Users) == 0:
-		return badConfig("nats-listen is %s, where others can reach it, and without users everybody may read, change and delete all timers: set nats-users (or nats-user and nats-password-file) and nats-tls-cert and nats-tls-key, listen on 127.0.0.1, or say --insecure if the network is closed", o.NATSListen)
+		return badConfig("nats-listen is %s, where others can reach it, and without users every client may read, change and delete all timers: set nats-users (or nats-user and nats-password-file) and nats-tls-cert and nats-tls-key, listen on 127.0.0.1, or use --insecure if the network is closed", o.NATSListen)
 	case o.NATSTLS.Cert == "":
-		return badConfig("nats-listen is %s, where others can reach it, and without TLS passwords and timers cross the network in the clear: set nats-tls-cert and nats-tls-key, listen on 127.0.0.1, or say --insecure if the network is closed", o.NATSListen)
+		return badConfig("nats-listen is %s, where others can reach it, and without TLS passwords and timers cross the network in the clear: set nats-tls-cert and nats-tls-key, listen on 127.0.0.1, or use --insecure if the network is closed", o.NATSListen)
 	}
 	return nil
 }
 
 func (t ServerTLS) validate(name string) error {
 	if (t.Cert == "") != (t.Key == "") {
-		return badConfig("%s-cert and %s-key belong together: give both", name, name)
+		return badConfig("%s-cert and %s-key belong together: set both", name, name)
 	}
 	if t.CA != "" && t.Cert == "" {
 		return badConfig("%s-ca checks the certificates of clients: it needs %s-cert and %s-key", name, name, name)
@@ -134,7 +134,7 @@ var userName = regexp.MustCompile(`^[!-~]{1,64}$`)
 
 func validateUsers(users []User) error {
 	if len(users) > maxUsers {
-		return badConfig("nats-users has %d users; at most %d are possible", len(users), maxUsers)
+		return badConfig("nats-users has %d users; the limit is %d", len(users), maxUsers)
 	}
 	seen, owner := map[string]bool{nodeUser: true}, map[string]string{}
 	for _, u := range users {
@@ -231,8 +231,8 @@ func (o *Options) addUsers(so *server.Options, nodePassword string) error {
 	return nil
 }
 
-// letAsk lets Belfry's account ask how the server is set and who may enter, as in
-// nats.conf. belfry doctor does.
+// letAsk lets Belfry's account request the server's settings and accounts, as in
+// nats.conf. belfry doctor does so.
 func letAsk(belfry, system *server.Account) error {
 	for _, subject := range []string{"$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.ACCOUNT." + accounts.Belfry + ".INFO"} {
 		if err := system.AddServiceExportWithResponse(subject, server.Streamed, []*server.Account{belfry}); err != nil {
@@ -277,7 +277,7 @@ func hasStreams(account string) bool {
 	return err == nil && len(entries) > 0
 }
 
-// warnInsecure says what is open to others, mostly because the user insists.
+// warnInsecure logs what is open to other hosts, mostly because of --insecure.
 func (o *Options) warnInsecure() {
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.HTTPToken != "" && o.HTTPTLS.Cert == "" {
 		o.Log.Warn().Str("http", o.HTTP).Msg("HTTP listens beyond this host without TLS: the token crosses the network in the clear; give http-tls-cert and http-tls-key")
@@ -293,7 +293,7 @@ func (o *Options) warnInsecure() {
 		o.Log.Warn().Str("nats_listen", o.NATSListen).Msg("INSECURE: the embedded server listens beyond this host " + what)
 	}
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.HTTPToken == "" {
-		o.Log.Warn().Str("http", o.HTTP).Msg("INSECURE: HTTP listens beyond this host without a token: everybody who reaches it may read metrics and names of nodes")
+		o.Log.Warn().Str("http", o.HTTP).Msg("INSECURE: HTTP listens beyond this host without a token: every client that reaches it may read metrics and names of nodes")
 	}
 }
 
@@ -318,7 +318,7 @@ func (o *Options) ownCredentials() (user, password string, t *tls.Config, err er
 	if err != nil {
 		return "", "", nil, err
 	}
-	// Whatever name it is for: it is the file that the server presents.
+	// Accept any host name: this is the certificate that the server presents.
 	switch leaf := pair.Leaf; {
 	case leaf == nil:
 	case len(leaf.DNSNames) > 0:
@@ -332,7 +332,8 @@ func (o *Options) ownCredentials() (user, password string, t *tls.Config, err er
 	return user, password, t, nil
 }
 
-// dialable is where a process of this host reaches a HOST:PORT that a server listens on.
+// dialable returns an address at which a process of this host reaches a server that
+// listens on HOST:PORT.
 func dialable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// freeBytes is the room that the file system of a folder has for this user; as good as
-// unlimited where it is unknown.
+// freeBytes returns the free space of a folder's file system for this user, in bytes, and
+// a very large number if it is unknown.
 func freeBytes(dir string) int64 {
 	var fs syscall.Statfs_t
 	if syscall.Statfs(dir, &fs) != nil {
@@ -17,7 +17,7 @@ func freeBytes(dir string) int64 {
 	return clampBytes(fs.Bavail, uint64(fs.Bsize))
 }
 
-// totalBytes is the size of the file system of a folder.
+// totalBytes returns the size of a folder's file system in bytes.
 func totalBytes(dir string) int64 {
 	var fs syscall.Statfs_t
 	if syscall.Statfs(dir, &fs) != nil {

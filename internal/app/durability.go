@@ -52,8 +52,8 @@ func (a *App) checkDurability(ctx context.Context) (warn func(), err error) {
 	}, nil
 }
 
-// warnShared logs what it means that Belfry's account is also that of its users. The
-// embedded server has rules of its own for who may connect.
+// warnShared logs a warning if Belfry shares its account with its users. It does not apply
+// to the embedded server, which checks its own users.
 func (a *App) warnShared(ctx context.Context) {
 	if a.o.embedded() {
 		return
@@ -69,7 +69,7 @@ func (a *App) warnShared(ctx context.Context) {
 		return
 	}
 	a.o.Log.Warn().Str("account", b.Account).Str("do", doctor.SecurityModel).
-		Msg("Belfry shares its NATS account with its users: everybody with access to the account can change every timer, whatever their permissions")
+		Msg("Belfry shares its NATS account with its users: every client with access to the account can change every timer, regardless of its permissions")
 }
 
 // looseServers are those that sync later than they acknowledge, in words. It asks

@@ -51,7 +51,7 @@ type embedded struct {
 
 	// hint is set by the server's log when a write failed.
 	hint atomic.Bool
-	// trouble is why the server does not accept writes; nil when it does.
+	// trouble is the reason why the server does not accept writes; nil if it does.
 	trouble atomic.Pointer[string]
 
 	stopWatch context.CancelFunc
@@ -60,11 +60,11 @@ type embedded struct {
 
 // Bounds of watching the embedded server and replacing it.
 const (
-	// watchInterval is the time between two looks at the server. A look without a hint
+	// watchInterval is the time between two checks of the server. A check without a hint
 	// of trouble is one atomic read.
 	watchInterval = time.Second
-	// healthEvery is how many looks pass until one asks the server for the health of
-	// every stream, which reads the names of the folders.
+	// healthEvery is the number of checks per check of every stream's health, which reads
+	// the names of the folders.
 	healthEvery = 10
 	// restartMin and restartMax bound the wait between two attempts to replace the
 	// server; it doubles until the server has been well for restartMax.
@@ -295,7 +295,7 @@ func serverFailure(o *Options, text string) error {
 	return fmt.Errorf("the embedded server on data folder %s does not start: %s", o.Data, text)
 }
 
-// watch replaces an instance that cannot write, until ctx ends.
+// watch replaces each instance that cannot write, until ctx ends.
 func (e *embedded) watch(ctx context.Context) {
 	wait, wellSince := restartMin, time.Now()
 	var shortSince time.Time // when the disk was last seen short of room

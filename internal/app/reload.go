@@ -27,7 +27,7 @@ const (
 
 func newReloads(reg prometheus.Registerer) (*reloads, error) {
 	r := &reloads{
-		successful: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "config_reload_successful", Help: "1 if the configuration in use is the latest one; 0 if the last reload failed and the one before is in use."}),
+		successful: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "config_reload_successful", Help: "1 if the configuration in use is the latest one; 0 if the last reload failed and the previous one is in use."}),
 		last:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "config_reload_success_timestamp_seconds", Help: "When the configuration in use was loaded, Unix time."}),
 		total:      prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "config_reloads_total", Help: "Reloads of the configuration, by result."}, []string{"result"}),
 	}
@@ -44,10 +44,9 @@ func newReloads(reg prometheus.Registerer) (*reloads, error) {
 	return r, nil
 }
 
-// Reconfigure replaces the settings of callbacks while the node runs: of the router,
-// for adds from now on, and of functions, for callbacks that begin from now on. On an
-// error, which is of schemas.CodeConfig if the settings are wrong, nothing has
-// changed.
+// Reconfigure replaces the settings of callbacks while the node runs. The router applies
+// them to further adds, functions to callbacks that start afterwards. On an error nothing
+// has changed; wrong settings are an error of schemas.CodeConfig.
 func (a *App) Reconfigure(s functions.Settings) error {
 	err := a.reconfigure(s)
 	a.NoteReload(err)

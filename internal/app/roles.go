@@ -106,9 +106,9 @@ func (a *App) announce() {
 	})
 }
 
-// shared are the settings in which nodes of one store should not differ. Every node
-// writes the ages into the streams when it starts, so the last one to start decides;
-// retention is the TTL that a node gives the records that it concludes itself.
+// shared lists the settings that should be the same on all nodes of a store. Every node
+// writes the ages into the streams when it starts, so the node that started last decides.
+// retention is the TTL of the records that a node finishes itself.
 func (o *Options) shared() map[string]string {
 	out := map[string]string{}
 	for _, s := range []struct {

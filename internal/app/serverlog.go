@@ -64,7 +64,7 @@ func (l *serverLog) Warnf(format string, v ...any) {
 	}
 }
 
-// explain says once what the lowered warnings mean.
+// explain logs once what the lowered warnings mean.
 func (l *serverLog) explain() {
 	if n := l.unclean.Swap(0); n > 0 {
 		l.log.Info().Int64("notes", n).Msg("the last process did not close the data folder (it was killed, or the power failed): nats-server rebuilt its indexes from the data files; this is normal")
@@ -89,8 +89,8 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	l.log.Error().Msg(text)
 }
 
-// clientErrors are parts of what nats-server reports about a client that is not let in.
-// Whoever reaches the port can cause them, so they are bounded.
+// clientErrors are parts of nats-server's reports about refused clients. Any host that
+// reaches the port can cause them, so their number is bounded.
 var clientErrors = []string{"authentication error", "TLS handshake error", "Client parser ERROR", "authorization violation"}
 
 // firstOnes lets through the first lines of each interval.

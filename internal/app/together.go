@@ -8,8 +8,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// maxMaxAhead bounds max-ahead. The TTL of an index entry is the time until its timer
-// is due and some; as a time.Duration it must not overflow, at 292 years.
+// maxMaxAhead bounds max-ahead. The TTL of an index entry is longer than the time until
+// its timer is due, and must not overflow a time.Duration (292 years).
 const maxMaxAhead = 200 * 366 * 24 * time.Hour
 
 // checkTogether refuses settings that contradict each other, before anything is
@@ -39,9 +39,9 @@ func (o *Options) checkTogether() error {
 	dedup := store.DedupWindowFor(retention)
 	switch {
 	case sweep < dedup:
-		return badConfig("sweep-delay is %s; it must be at least the dedup window of timers.fired, %s with a retention of %s: within it an event that the sweeper fires again is taken for a duplicate", sweep, dedup, retention)
+		return badConfig("sweep-delay is %s; it must be at least the dedup window of timers.fired, %s with a retention of %s: within it JetStream drops an event that the sweeper fires again as a duplicate", sweep, dedup, retention)
 	case fired <= sweep:
-		return badConfig("fired-max-age is %s; it must be longer than sweep-delay, %s: the sweeper looks there for the events of timers that were not concluded, and would fire them twice", fired, sweep)
+		return badConfig("fired-max-age is %s; it must be longer than sweep-delay, %s: the sweeper searches TIMERS_FIRED for the events of unfinished timers, and would fire missing ones twice", fired, sweep)
 	case o.Limits.MaxHorizon < 0 || o.Limits.MaxHorizon > maxMaxAhead:
 		return badConfig("max-ahead is %s; it must be 1ms to %s", o.Limits.MaxHorizon, maxMaxAhead)
 	}

@@ -20,8 +20,8 @@
 //     fires again
 //  5. KV_services, TIMERS_DEAD, TIMERS_REJECTED
 //
-// What happened after Write began is not in the backup. Timers that fired since
-// then fire again after a restore, under the same idempotency key.
+// Changes after Write began may be missing in the backup. Timers that fired since then
+// fire again after a restore, under the same idempotency key.
 //
 // # How it fails
 //
@@ -64,8 +64,8 @@ const (
 // Manifest describes a complete backup.
 type Manifest struct {
 	Format int `json:"format"`
-	// Begun is the JetStream leader's time when the backup began: what was
-	// acknowledged before is in it.
+	// Begun is the JetStream leader's time when the backup began. The backup has
+	// everything that was acknowledged before.
 	Begun time.Time `json:"begun"`
 	// NATS is the version of nats-server that made the copies.
 	NATS    string   `json:"nats"`
@@ -104,9 +104,9 @@ func (o *Options) fill() {
 	}
 }
 
-// Write copies the store into dir, which must not exist or be empty. Errors:
-// schemas.ErrUnavailable, fs.ErrExist for a folder that has files, and what the
-// file system says.
+// Write copies the store into dir, which must not exist or must be empty. Errors:
+// schemas.ErrUnavailable, fs.ErrExist for a folder with files, and those of the file
+// system.
 func Write(ctx context.Context, o Options, dir string) (Manifest, error) {
 	o.fill()
 	if err := makeEmpty(dir); err != nil {
@@ -208,7 +208,7 @@ func copyStream(ctx context.Context, mgr *jsm.Manager, name, dir string) (Stream
 	return s, nil
 }
 
-// readState is the stream's state as the server told it with the copy.
+// readState returns the stream's state that the server sent with the copy.
 func readState(dir string) (api.StreamState, error) {
 	var meta struct{ State api.StreamState }
 	b, err := os.ReadFile(filepath.Join(dir, jsm.SnapshotMetaFile))
@@ -222,12 +222,12 @@ func readState(dir string) (api.StreamState, error) {
 }
 
 // Read reads a backup's manifest and checks every file against it. Errors:
-// schemas.CodeConfig for a folder that is no complete backup, or a damaged one.
+// schemas.CodeConfig for an incomplete or damaged backup.
 func Read(dir string) (Manifest, error) {
 	var m Manifest
 	b, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return m, schemas.Errorf(schemas.CodeConfig, "folder %s has no %s: it is no complete backup", dir, manifestName)
+		return m, schemas.Errorf(schemas.CodeConfig, "folder %s has no %s: it is not a complete backup", dir, manifestName)
 	}
 	if err != nil {
 		return m, fmt.Errorf("backup: %w", err)
@@ -255,8 +255,8 @@ func Read(dir string) (Manifest, error) {
 	return m, nil
 }
 
-// Restore makes the streams of a backup in an account that has none of them, and
-// no Belfry node that runs. Errors: schemas.ErrConflict if one of the streams
+// Restore creates the streams of a backup in an account that has none of them. No Belfry
+// node may run in the account. Errors: schemas.ErrConflict if one of the streams
 // exists, schemas.CodeConfig for a damaged backup, schemas.ErrUnavailable.
 func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 	o.fill()
@@ -276,7 +276,7 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 			return m, schemas.Errorf(schemas.CodeUnavailable, "look up stream %s: %w", s.Name, err)
 		}
 		if known {
-			return m, schemas.Errorf(schemas.CodeConflict, "stream %s exists already: restore into an account, or a data folder, that no Belfry has used; nothing was changed", s.Name)
+			return m, schemas.Errorf(schemas.CodeConflict, "stream %s exists already: restore into an account or data folder without Belfry's streams; nothing was changed", s.Name)
 		}
 	}
 	var made []string
@@ -317,7 +317,7 @@ func undo(mgr *jsm.Manager, names []string) error {
 			err = mgr.DeleteStream(name)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("stream %s, which was partly restored, is left: remove it: %w", name, err))
+			errs = append(errs, fmt.Errorf("stream %s is partly restored and could not be removed: remove it: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -325,7 +325,7 @@ func undo(mgr *jsm.Manager, names []string) error {
 
 // errDisconnected ends a copy whose connection broke: the server does not go on
 // with it on another one.
-var errDisconnected = errors.New("the connection to NATS broke; begin again")
+var errDisconnected = errors.New("the connection to NATS was lost; run the command again")
 
 // whileConnected is ctx until the connection breaks.
 func whileConnected(ctx context.Context, nc *nats.Conn) (context.Context, context.CancelFunc) {
@@ -347,7 +347,7 @@ func whileConnected(ctx context.Context, nc *nats.Conn) (context.Context, contex
 	}
 }
 
-// cause prefers why ctx ended to the error of what was cut off by it.
+// cause returns the cause of the end of ctx if there is one, else err.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -364,7 +364,7 @@ func makeEmpty(dir string) error {
 		return fmt.Errorf("backup: %w", err)
 	}
 	if len(files) > 0 {
-		return fmt.Errorf("backup: folder %s has files: name an empty or a new one: %w", dir, fs.ErrExist)
+		return fmt.Errorf("backup: folder %s has files: name an empty or new folder: %w", dir, fs.ErrExist)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (e *examination) boundary(ctx context.Context) {
 		}
 		connected = "; connected to it through this server: " + users
 	}
-	const all = "everybody with access to it can change every timer, whatever their permissions"
+	const all = "every client with access to it can change every timer, regardless of its permissions"
 	switch {
 	case b.Account == "":
 		e.found("accounts", Unknown, "let the user publish to "+userInfoSubject, "the server does not tell which account this is")

@@ -18,7 +18,7 @@ func TestBoundary(t *testing.T) {
 		t.Parallel()
 		srv := natstest.Run(t)
 		f := examine(t, doctor.Options{Conn: srv.Connect(), Store: config(1)})
-		want(t, f, "accounts", doctor.Warning, "no accounts", "whatever their permissions", "nats.conf", "Security model")
+		want(t, f, "accounts", doctor.Warning, "no accounts", "regardless of its permissions", "nats.conf", "Security model")
 	})
 	t.Run("no accounts, on loopback", func(t *testing.T) {
 		t.Parallel()

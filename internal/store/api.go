@@ -32,14 +32,14 @@ type Write struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
-	// TTL is after how long the record expires: more than 0 for a final record,
-	// which would stay without one, and 0 for any other, which must not expire while
-	// work is left. See Check.
+	// TTL is the life of the record: more than 0 for a final record, which would never
+	// expire otherwise, and 0 for any other, which must not expire while it has work
+	// left. See Check.
 	TTL time.Duration
 }
 
-// Check reports a TTL that does not fit the record's state, which is a defect of
-// the caller: a pending timer with a TTL would be lost.
+// Check returns an error for a TTL that does not fit the record's state. That is a defect
+// of the caller: a pending timer with a TTL would be lost.
 func (w *Write) Check() error {
 	switch final := w.Record.State.Final(); {
 	case !final && w.TTL != 0:
@@ -65,16 +65,16 @@ type Clock struct {
 	// Seen is the last sequence that the owner had read when it wrote: Tail, or
 	// later where Tail is held back by a record that is not done.
 	Seen uint64 `json:"seen"`
-	// LeaseMs is the owner's lease in milliseconds: nobody else may take the shard
-	// before the clock has stood still for that long. 0 is that of an older build, which
-	// does not state it.
+	// LeaseMs is the owner's lease in milliseconds: another node may take the shard only
+	// after the clock has not changed for that long. 0 comes from an older build, which
+	// does not state its lease.
 	LeaseMs int64 `json:"lease,omitempty"`
 	// SweptMs is the sweeper's own mark.
 	SweptMs int64 `json:"swept"`
 	// Pending is the number of timers in state pending, unless PendingUnknown.
 	Pending int64 `json:"pending"`
-	// PendingUnknown says that an owner has died before it wrote what it had claimed,
-	// and that the timers have not been counted since.
+	// PendingUnknown is true if an owner died without releasing the shard, so that its
+	// last claims are not in Pending, until the timers have been counted.
 	PendingUnknown bool `json:"pending_unknown,omitempty"`
 }
 
@@ -102,7 +102,7 @@ type Presence struct {
 	// Reads is the newest FormatLevel that the node reads; 0 for builds before
 	// LevelRecord2. See Level.
 	Reads FormatLevel `json:"reads,omitempty"`
-	// SharedIndex is how builds before Reads state LevelSharedIndex.
+	// SharedIndex states LevelSharedIndex in builds without Reads.
 	SharedIndex bool `json:"shared_index,omitempty"`
 	// Sync is what the node knows of its server's setting: SyncAlways,
 	// SyncInterval, or empty where it cannot know.
@@ -110,8 +110,8 @@ type Presence struct {
 	// Profile is the durability profile that the node runs with ("safe" or "fast");
 	// empty from versions that did not announce it.
 	Profile string `json:"profile,omitempty"`
-	// Settings are those that all nodes of a store should share, by name, for doctor to
-	// compare.
+	// Settings has the settings that all nodes of a store should share, by name. doctor
+	// compares them.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 
@@ -143,8 +143,7 @@ type ClockAt struct {
 	Shard    int
 	Rev      uint64 // 0 if the clock is gone
 	StoredMs int64
-	// Clock is the clock, or where Err is ErrDamaged the state to resume the shard
-	// from.
+	// Clock is the clock. If Err is ErrDamaged, it is the state to resume the shard from.
 	Clock Clock
 	// Err is nil, schemas.ErrDamaged (the value is not a clock, or gone) or
 	// schemas.ErrNewer (it is of a newer version, whose nodes own the shard).
@@ -156,8 +155,8 @@ type ClockAt struct {
 type Cluster struct {
 	Clocks []ClockAt // by shard
 	Nodes  []Member  // by name
-	// Alien are keys among clocks and nodes that are not Belfry's, as subjects. A store
-	// that was opened by Open looks only at the clocks of its own shards.
+	// Alien lists foreign keys in bucket clock, as subjects. A store opened by Open reads
+	// only the clocks of its own shards.
 	Alien []string
 }
 

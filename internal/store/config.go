@@ -32,23 +32,23 @@ type Config struct {
 
 	FiredMaxAge time.Duration // default 24 h
 	DeadMaxAge  time.Duration // default 30 days
-	// RejectedMaxAge is how long refused adds are kept; default 7 days.
+	// RejectedMaxAge is how long rejected adds are kept; default 7 days.
 	RejectedMaxAge time.Duration
-	// FiredMaxPerService is how many events of one service TIMERS_FIRED keeps: beyond, a
-	// service's own oldest leave, and not those of others. 0 takes a share of the
-	// stream's bytes; see perService.
+	// FiredMaxPerService is how many events of one service TIMERS_FIRED keeps. Beyond it
+	// the service's own oldest events leave; other services keep theirs. 0 takes a share
+	// of the stream's bytes; see perService.
 	FiredMaxPerService int
 	// DedupWindow is how long the streams know an event's id; default 2 min, or
 	// three quarters of Retention if that is shorter. It must not outlast
 	// Retention: a timer that is added again once its record has expired is
 	// another one, of the same id, and has to fire.
 	DedupWindow time.Duration
-	// ServiceGrace is how long after a service came to rest an event may still be
-	// stored whose publisher had seen it awake; default 2 min. All nodes of a store must
-	// have the same.
+	// ServiceGrace bounds how long after a service went to rest an event may still be
+	// stored by a publisher that saw the service awake; default 2 min. It must be the same
+	// on all nodes of a store.
 	ServiceGrace time.Duration
-	// MaxServices bounds the services with callbacks that the store knows: an add that
-	// names one more is refused. Default 20,000.
+	// MaxServices bounds the services with callbacks. An add that names another service
+	// is refused. Default 20,000.
 	MaxServices int
 
 	// Bytes of each stream, and of each shard's bucket; see the defaults.
@@ -68,13 +68,13 @@ const (
 	DefaultWindow      = 16 << 10
 	DefaultFiredMaxAge = 24 * time.Hour
 	DefaultDeadMaxAge  = 30 * 24 * time.Hour
-	// DefaultRejectedMaxAge is long enough to notice a mistake of last week.
+	// DefaultRejectedMaxAge leaves a week to notice a mistake.
 	DefaultRejectedMaxAge = 7 * 24 * time.Hour
 	DefaultDedupWindow    = 2 * time.Minute
-	// DefaultMaxServices bounds what resting services take of the server's memory: 1 to
-	// 2 kB each. It must fit into servicesMaxBytes.
+	// DefaultMaxServices bounds the server's memory for resting services: 1 to 2 kB each.
+	// It must fit into servicesMaxBytes.
 	DefaultMaxServices = 20_000
-	// maxServices is the most that servicesMaxBytes has room for.
+	// maxServices is the largest number that servicesMaxBytes has room for.
 	maxServices = 100_000
 	// DefaultServiceGrace is far longer than a publish takes.
 	DefaultServiceGrace = 2 * time.Minute
@@ -143,6 +143,6 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Validate reports what is out of range or contradictory, as an error of
-// schemas.CodeConfig.
+// Validate returns an error of schemas.CodeConfig for settings that are out of range or
+// contradict each other.
 func (c Config) Validate() error { return c.setDefaults() }

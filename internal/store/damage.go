@@ -17,52 +17,52 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Damage is what somebody else, or a disk, has done to a shard. Its owner keeps
-// what it knows of it under the key damage.<shard> of bucket clock, so that it
-// outlives the owner and every look at the store shows it.
+// Damage to a shard comes from a disk, or from a client that is not an owner. The shard's
+// owner records it under the key damage.<shard> of bucket clock, so that the report
+// outlives the owner and every reader of the store sees it.
 
 // DamagedRecord is a record that cannot be decoded.
 type DamagedRecord struct {
 	// Timer is the timer id, as it stands in the key.
 	Timer string `json:"timer"`
-	// Revision is that of the damage; 0 where the server cannot read the message.
+	// Revision is the revision of the damaged value; 0 if the server cannot read it.
 	Revision uint64 `json:"revision"`
 	Reason   string `json:"reason"`
-	// Newer says that the record is of a newer version, which is no damage.
+	// Newer is true for a record of a newer version, which is not damaged.
 	Newer bool `json:"newer,omitempty"`
 }
 
-// ShardLoss is what the server has lost of a shard's stream.
+// ShardLoss describes the messages of a shard's stream that the server has lost.
 type ShardLoss struct {
 	FoundMs int64 `json:"found_ms"`
-	// Key tells one loss from another; Evidence is it in a sentence.
+	// Key identifies the loss. Evidence describes it in a sentence.
 	Key      string `json:"key"`
 	Evidence string `json:"evidence"`
-	// Messages is how many messages are gone at least; 0 where nothing tells.
+	// Messages is a lower bound of the lost messages; 0 if it is unknown.
 	Messages uint64 `json:"messages"`
-	// Timers are those that the index names and that have no record, at most
-	// maxNamed; TimersMore counts the others.
+	// Timers lists timers that the index names and that have no record, at most maxNamed;
+	// TimersMore counts the others.
 	Timers     []string `json:"timers,omitempty"`
 	TimersMore int      `json:"timers_more,omitempty"`
-	// Waiting is how many timers wait, and Expected how many the owner had counted.
+	// Waiting is the number of waiting timers that were found, Expected the owner's count.
 	Waiting  int64 `json:"waiting"`
 	Expected int64 `json:"expected"`
-	// Reindexed is how many waiting timers had lost their index entry, and have one.
+	// Reindexed is the number of lost index entries that were restored.
 	Reindexed int `json:"reindexed"`
-	// Noted says that an operator has taken note of it.
+	// Noted is true once an operator has marked the loss as known (belfry repair).
 	Noted bool `json:"noted,omitempty"`
 }
 
-// ShardDamage is what the owner of a shard knows of damage to it.
+// ShardDamage is the damage that the owner of a shard has found.
 type ShardDamage struct {
 	Shard int `json:"shard"`
-	// Records are at most maxNamed; More counts the others.
+	// Records lists at most maxNamed damaged records; More counts the others.
 	Records []DamagedRecord `json:"records,omitempty"`
 	More    int             `json:"more,omitempty"`
 	Loss    *ShardLoss      `json:"loss,omitempty"`
 }
 
-// Problems are the damage in sentences, for people.
+// Problems returns the damage in sentences.
 func (d *ShardDamage) Problems() []string {
 	var out []string
 	newer := 0
@@ -87,19 +87,18 @@ func (d *ShardDamage) Problems() []string {
 	return out
 }
 
-// Count is how many records are damaged, those of newer versions included.
+// Count returns the number of damaged records, including those of newer versions.
 func (d *ShardDamage) Count() int { return len(d.Records) + d.More }
 
 const (
-	// maxNamed bounds what a report lists.
+	// maxNamed bounds the entries of each list in a report.
 	maxNamed = 100
-	// maxDamaged bounds what a node remembers of a shard.
+	// maxDamaged bounds the damaged records of a shard that a node remembers.
 	maxDamaged = 10_000
-	// rechecks is how many damaged records an inspection reads again.
+	// rechecks is the number of damaged records that an inspection reads again.
 	rechecks = 64
-	// stuckAfter is how long reads of a replicated shard may be refused, because a
-	// replica is behind or empty, before its leader's word is taken: a leader that was
-	// just elected may need some seconds to apply what the others have.
+	// stuckAfter is how long the leader of a replicated shard may refuse reads before its
+	// answer is final. A newly elected leader may need some seconds to apply the log.
 	stuckAfter = 10 * time.Second
 )
 
@@ -107,14 +106,14 @@ const damagePrefix = clockPrefix + "damage."
 
 func damageSubject(shard int) string { return fmt.Sprintf("%s%d", damagePrefix, shard) }
 
-// damagedSet are the damaged records of a shard that this process has met.
+// damagedSet holds the damaged records of a shard that this process has read.
 type damagedSet struct {
 	n  atomic.Int64 // len(by), for those who need not look
 	mu sync.Mutex
 	by map[string]DamagedRecord // by timer
 	// unreadable counts messages that the server could not read.
 	unreadable atomic.Int64
-	// stuck is since when reads were refused, in Unix nanoseconds; 0 for not.
+	// stuck is the time of the first refused read, in Unix nanoseconds; 0 for none.
 	stuck atomic.Int64
 }
 
@@ -179,22 +178,22 @@ func (s *Store) noteDamaged(m *jetstream.RawStreamMsg, err error) {
 	s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record skipped: it cannot be decoded; \"belfry repair\" shows what can be done")
 }
 
-// Inspection is what Inspect found.
+// Inspection is the result of Inspect.
 type Inspection struct {
 	Damage ShardDamage
-	// Key and Evidence are not empty where the server has lost messages that no loss
-	// on record explains: the shard is to be audited.
+	// Key and Evidence are set if the server has lost messages and no recorded loss
+	// explains it. The caller must then audit the shard.
 	Key, Evidence string
 	Messages      uint64
-	// LastSeq is where the shard's stream ends.
+	// LastSeq is the last sequence of the shard's stream.
 	LastSeq uint64
 }
 
-// Inspect looks at a shard for its owner: it takes over what is on record of damage,
-// looks again at records that were damaged, and compares the stream with what the
-// owner has seen of it. seen is the last sequence that the owner, or one before it,
-// has read, and end where the stream ended when it took the shard, 0 if it does not
-// know. It costs a few requests where nothing is wrong.
+// Inspect examines a shard for its owner: it loads the recorded damage, reads damaged
+// records again, and compares the stream with the owner's position. seen is the last
+// sequence that this owner or a previous one has read. end is the last sequence of the
+// stream when the owner took the shard, 0 if unknown. Without damage it takes a few
+// requests.
 func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64) (Inspection, error) {
 	var in Inspection
 	was, err := s.readDamage(ctx, shard)
@@ -334,10 +333,9 @@ func (s *Store) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uin
 	return last - m.Sequence, nil
 }
 
-// Audit reads a whole shard after a loss: it hands over every record that waits, or
-// is claimed, and is due by throughMs, gives records that have lost their index
-// entries new ones, and puts on record what is missing. It holds about 100 bytes a
-// timer in memory while it runs.
+// Audit reads a whole shard after a loss. It passes on every waiting or claimed record
+// that is due by throughMs (Unix milliseconds), restores lost index entries, and records
+// what is missing. It takes about 100 bytes of memory for each timer while it runs.
 func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expected, throughMs int64, fn func(Timer) error) (ShardLoss, error) {
 	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: expected}
 	nowMs, err := s.nowMs(ctx)
@@ -472,7 +470,7 @@ func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) 
 	return d, nil
 }
 
-// writeDamage puts the damage of a shard on record, if it is not what is there.
+// writeDamage records the damage of a shard if it has changed.
 func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
 	if n := len(d.Records); n > maxNamed {
 		d.Records, d.More = d.Records[:maxNamed], d.More+n-maxNamed
@@ -493,7 +491,7 @@ func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
 	return err
 }
 
-// ReadDamage reads what the owners of all shards have put on record, by shard.
+// ReadDamage reads the recorded damage of all shards, by shard.
 func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
 	a, err := s.direct(ctx, clockStream, directGet{MultiLast: []string{damagePrefix + "*"}, MaxBytes: maxAnswer})
 	if err != nil {

@@ -73,21 +73,21 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	}
 }
 
-// RejectedQuery says which refused adds to list. Cursor is empty for the first
+// RejectedQuery selects rejected adds. Cursor is empty for the first
 // page.
 type RejectedQuery struct {
 	Cursor string
 	Limit  int
 }
 
-// RejectedPage is one page of refused adds, oldest first; Cursor is empty at the
+// RejectedPage is one page of rejected adds, oldest first; Cursor is empty at the
 // end.
 type RejectedPage struct {
 	Adds   []*jetstream.RawStreamMsg
 	Cursor string
 }
 
-// RejectedList pages through the refused adds that are still kept, each as it was
+// RejectedList pages through the rejected adds in TIMERS_REJECTED, each as it was
 // before it was enclosed or cut; see OpenLetter.
 func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage, error) {
 	after, limit, err := pageOf(q.Cursor, q.Limit, "rejected.list")

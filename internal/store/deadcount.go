@@ -12,7 +12,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Dead letters and refused adds leave their streams by age, by size, or because a
+// Dead letters and rejected adds leave their streams by age, by size, or because a
 // replay removed them. JetStream tells only how many are gone in all. Belfry
 // therefore counts those that it removed itself in a key of bucket clock; the
 // others left without a replay, and status and metrics show their number.
@@ -25,8 +25,8 @@ const deadCountSubject = clockPrefix + "count.dead"
 // replay at the same time contend for the key.
 const maxCountTries = 50
 
-// Loss counts the dead letters and refused adds that are kept, and those that
-// are not kept any more.
+// Loss counts the dead letters and rejected adds in their streams, and those that have
+// left them.
 type Loss struct {
 	// Dead counts dead letters by service.
 	Dead map[string]uint64
@@ -38,7 +38,7 @@ type Loss struct {
 	// else removed, without a replay. A node that dies between a replay and its
 	// count adds one.
 	DeadExpired uint64
-	// RejectedExpired counts refused adds that left by age or size.
+	// RejectedExpired counts rejected adds that left by age or size.
 	RejectedExpired uint64
 }
 
