@@ -15,7 +15,7 @@ import (
 )
 
 // TestDamagedBlock: bytes of a shard's file are flipped, or cut off, while the
-// server is down. What is intact fires, and the report names what is missing.
+// server is down, or the file is removed. What is intact fires, and the report names what is missing.
 func TestDamagedBlock(t *testing.T) {
 	t.Parallel()
 	flip := func(at float64) func([]byte) []byte {
@@ -27,6 +27,7 @@ func TestDamagedBlock(t *testing.T) {
 		}
 	}
 	cut := func(b []byte) []byte { return b[:len(b)*2/3] }
+	remove := func([]byte) []byte { return nil }
 	for _, c := range []struct {
 		name    string
 		damage  func([]byte) []byte
@@ -39,6 +40,8 @@ func TestDamagedBlock(t *testing.T) {
 		{"flipped, after a kill", flip(0.5), true, true},
 		{"cut off", cut, false, true},
 		{"cut off, after a kill", cut, true, true},
+		{"removed", remove, false, true},
+		{"removed, after a kill", remove, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -125,7 +128,7 @@ func TestDamagedBlock(t *testing.T) {
 	}
 }
 
-// harm changes the first block of a stream's file.
+// harm changes the first block of a stream's file, or removes it if change returns nil.
 func harm(t *testing.T, dir string, change func([]byte) []byte, rebuilt bool) {
 	t.Helper()
 	path := filepath.Join(dir, "1.blk")
@@ -133,7 +136,12 @@ func harm(t *testing.T, dir string, change func([]byte) []byte, rebuilt bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, change(b), 0o600); err != nil {
+	if b = change(b); b != nil {
+		err = os.WriteFile(path, b, 0o600)
+	} else {
+		err = os.Remove(path)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	if rebuilt { // as after SIGKILL: the server's index of the file is missing

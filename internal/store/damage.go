@@ -274,6 +274,11 @@ func (s *Store) compare(ctx context.Context, shard int, seen, end uint64, in *In
 	if st.LastSeq == 0 {
 		return nil
 	}
+	if st.FirstSeq > 1 {
+		if found, err := s.compareStart(ctx, sh, in); found || err != nil {
+			return err
+		}
+	}
 	// The newest message is superseded by none, and no message expires sooner than
 	// this: it is there.
 	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
@@ -294,6 +299,22 @@ func (s *Store) compare(ctx context.Context, shard int, seen, end uint64, in *In
 	in.Key, in.Messages = fmt.Sprintf("gap at %d", st.LastSeq), gap
 	in.Evidence = fmt.Sprintf("the last %d messages of the stream, up to sequence %d, are not in its file", gap, st.LastSeq)
 	return nil
+}
+
+// compareStart looks for a lost beginning of a shard's stream. Open writes the shard's
+// own message before every record, so its sequence is 1. After the loss of the block
+// that had it, Open writes it again, with the sequence that is next by then.
+func (s *Store) compareStart(ctx context.Context, sh *shardSubjects, in *Inspection) (found bool, err error) {
+	m, err := s.getLast(ctx, sh.stream, sh.meta)
+	if err != nil && !errors.Is(err, schemas.ErrNotFound) || err == nil && m.Sequence == 1 {
+		return false, err
+	}
+	if err != nil {
+		return false, nil // reads restore it: see loadDamaged
+	}
+	in.Key, in.Messages = fmt.Sprintf("start %d", m.Sequence), m.Sequence-1
+	in.Evidence = fmt.Sprintf("the stream has lost its first message, and with it up to %d others that were stored before sequence %d", m.Sequence-2, m.Sequence)
+	return true, nil
 }
 
 // goneMargin is kept from the expiry of a message when it is missed.
