@@ -16,7 +16,7 @@ func TestAddedAgain(t *testing.T) {
 	t.Parallel()
 	callee := newCallee(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Ce-Id") == "refused" {
-			w.WriteHeader(http.StatusTeapot)
+			w.WriteHeader(http.StatusGone)
 		}
 	})
 	a := node(t, func(o *app.Options) { o.Retention = time.Second })

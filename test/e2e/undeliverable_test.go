@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -255,6 +256,18 @@ func TestUndeliverable(t *testing.T) {
 	checkLetters(t, c, a.Store(), refused, nil, bodies)
 }
 
+// callbackMember is a document's timercallback, with the comma before or after it.
+var callbackMember = regexp.MustCompile(`,"timercallback":"[^"]*"|"timercallback":"[^"]*",`)
+
+// withoutCallback is what travels of an event: all but its callback.
+func withoutCallback(b schemas.Body) schemas.Body {
+	if b.Mode == schemas.ModeStructured {
+		b.Data = callbackMember.ReplaceAll(b.Data, nil)
+	}
+	b.Headers = slices.DeleteFunc(slices.Clone(b.Headers), func(h schemas.HeaderField) bool { return strings.EqualFold(h.Name, "ce-timercallback") })
+	return b
+}
+
 // checkLetters compares all dead letters of service wide.
 func checkLetters(t *testing.T, c *client, s *store.Store, refused, gone map[string]*nats.Msg, bodies map[string]schemas.Body) {
 	t.Helper()
@@ -278,7 +291,7 @@ func checkLetters(t *testing.T, c *client, s *store.Store, refused, gone map[str
 			t.Fatal(err)
 		}
 		body, err := schemas.StripFired(m.Header, m.Data)
-		if want := bodies[d.ID]; err != nil || !bytes.Equal(body.Data, want.Data) || len(body.Headers) < len(want.Headers) {
+		if want := withoutCallback(bodies[d.ID]); err != nil || !bytes.Equal(body.Data, want.Data) || len(body.Headers) < len(want.Headers) {
 			t.Errorf("dead letter of %s: %d headers and %d bytes (%v); want %d and %d", d.ID, len(body.Headers), len(body.Data), err, len(want.Headers), len(want.Data))
 		}
 	}
