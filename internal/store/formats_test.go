@@ -52,9 +52,8 @@ func layout(t *testing.T, s *store.Store) (format, from int) {
 }
 
 // setLayout has the store be one of another build.
-func setLayout(t *testing.T, s *store.Store, format int) {
+func setLayout(t *testing.T, kv jetstream.KeyValue, format int) {
 	t.Helper()
-	kv := bucket(t, s, schemas.BucketClock)
 	e, err := kv.Get(t.Context(), "meta")
 	if err != nil {
 		t.Fatal(err)
@@ -110,9 +109,9 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
 	made := open(t, nc)
-	setLayout(t, made, 1)
 	nodes := bucket(t, made, schemas.BucketClock)
-	made.Close()
+	made.Close() // first: it raises the layout
+	setLayout(t, nodes, 1)
 	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","shared_index":true}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +181,7 @@ func TestFormat1BeforeTheFirstLook(t *testing.T) {
 func TestNewerLayoutIsRefused(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
-	setLayout(t, open(t, nc), 3)
+	setLayout(t, bucket(t, open(t, nc), schemas.BucketClock), 3)
 	s, err := store.Open(t.Context(), nc, store.Config{Node: "n2"}, zerolog.Nop())
 	if !errors.Is(err, schemas.ErrNewer) {
 		t.Errorf("%v", err)
