@@ -310,7 +310,7 @@ func (s *Store) compareStart(ctx context.Context, sh *shardSubjects, in *Inspect
 		return false, err
 	}
 	if err != nil {
-		return false, nil // reads restore it: see loadDamaged
+		return false, nil //nolint:nilerr // reads restore it: see loadDamaged
 	}
 	in.Key, in.Messages = fmt.Sprintf("start %d", m.Sequence), m.Sequence-1
 	in.Evidence = fmt.Sprintf("the stream has lost its first message, and with it up to %d others that were stored before sequence %d", m.Sequence-2, m.Sequence)
