@@ -41,34 +41,38 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 		}
 		filter = schemas.SubjectDead(q.Service)
 	}
-	var page DeadPage
+	letters, cursor, err := s.letters(ctx, schemas.StreamDead, filter, after, limit, func(m *jetstream.RawStreamMsg) bool {
+		return q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".")
+	})
+	return DeadPage{letters, cursor}, err
+}
+
+// letters reads a page of a stream of letters after a sequence: those that want
+// accepts, each opened, and the cursor of the next page.
+func (s *Store) letters(ctx context.Context, stream, filter string, after uint64, limit int, want func(*jetstream.RawStreamMsg) bool) (page []*jetstream.RawStreamMsg, cursor string, err error) {
 	for looked := 0; ; {
-		msgs, more, err := s.next(ctx, schemas.StreamDead, filter, after, listBatch)
+		msgs, more, err := s.next(ctx, stream, filter, after, listBatch)
 		if err != nil {
-			return DeadPage{}, err
+			return nil, "", err
 		}
 		for _, m := range msgs {
-			if len(page.Letters) == limit {
-				page.Cursor = strconv.FormatUint(after, 10)
-				return page, nil
+			if len(page) == limit {
+				return page, strconv.FormatUint(after, 10), nil
 			}
 			after = m.Sequence
-			if IsLetterPart(m) {
+			if IsLetterPart(m) || !want(m) {
 				continue
 			}
-			if q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".") {
-				if m, err = s.open(ctx, schemas.StreamDead, m); err != nil {
-					return DeadPage{}, err
-				}
-				page.Letters = append(page.Letters, m)
+			if m, err = s.open(ctx, stream, m); err != nil {
+				return nil, "", err
 			}
+			page = append(page, m)
 		}
 		if looked += len(msgs); more == 0 || len(msgs) == 0 {
-			return page, nil
+			return page, "", nil
 		}
 		if looked >= listScan {
-			page.Cursor = strconv.FormatUint(after, 10)
-			return page, nil
+			return page, strconv.FormatUint(after, 10), nil
 		}
 	}
 }
@@ -94,30 +98,8 @@ func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage
 	if err != nil {
 		return RejectedPage{}, err
 	}
-	var page RejectedPage
-	for {
-		msgs, more, err := s.next(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, listBatch)
-		if err != nil {
-			return RejectedPage{}, err
-		}
-		for _, m := range msgs {
-			if len(page.Adds) == limit {
-				page.Cursor = strconv.FormatUint(after, 10)
-				return page, nil
-			}
-			after = m.Sequence
-			if IsLetterPart(m) {
-				continue
-			}
-			if m, err = s.open(ctx, schemas.StreamRejected, m); err != nil {
-				return RejectedPage{}, err
-			}
-			page.Adds = append(page.Adds, m)
-		}
-		if more == 0 || len(msgs) == 0 {
-			return page, nil
-		}
-	}
+	adds, cursor, err := s.letters(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, func(*jetstream.RawStreamMsg) bool { return true })
+	return RejectedPage{adds, cursor}, err
 }
 
 // pageOf reads the cursor and the limit of a request for a page of a stream.
