@@ -8,6 +8,7 @@ require (
 	github.com/cloudevents/sdk-go/protocol/nats/v2 v2.15.2
 	github.com/cloudevents/sdk-go/protocol/nats_jetstream/v2 v2.15.2
 	github.com/cloudevents/sdk-go/v2 v2.16.2
+	github.com/cockroachdb/datadriven v1.0.3
 	github.com/gofrs/flock v0.13.1
 	github.com/google/uuid v1.6.0
 	github.com/knadh/koanf/parsers/yaml v1.1.1
@@ -34,6 +35,8 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5
 	gonum.org/v1/plot v0.17.0
 )
+
+require github.com/pmezard/go-difflib v1.0.0 // indirect
 
 require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
