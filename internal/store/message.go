@@ -29,9 +29,11 @@ var messages = sync.Pool{New: func() any { return &message{hdr: nats.Header{}, r
 
 // message encodes a write. recycle is called when it was sent.
 func (s *Store) message(w *Write) *message {
-	m := &message{hdr: nats.Header{}}
+	var m *message
 	if s.groups == nil {
 		m = messages.Get().(*message)
+	} else {
+		m = &message{hdr: nats.Header{}}
 	}
 	m.encode(w, s.RecordFormat())
 	return m

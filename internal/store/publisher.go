@@ -188,8 +188,13 @@ func parseAck(b []byte) (a ack, err error) {
 			return a, nil
 		}
 	}
-	a = ack{}
-	err = json.Unmarshal(b, &a)
+	return parseAckJSON(b)
+}
+
+// parseAckJSON is a function of its own, because its ack escapes to the heap.
+func parseAckJSON(b []byte) (ack, error) {
+	var a ack
+	err := json.Unmarshal(b, &a)
 	return a, err
 }
 

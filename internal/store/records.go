@@ -147,11 +147,12 @@ func (s *Store) send(w Write, done func(ack, error)) {
 			done(ack{}, mapError(op, nats.ErrConnectionClosed))
 			return
 		}
+		replaced := w.Rev
 		s.write(stream, op, subject, m.hdr, m.data, func(a ack, err error) {
 			if err != nil {
 				s.rem.release()
 			} else {
-				s.rem.put(superseded{stream: stream, seq: w.Rev})
+				s.rem.put(superseded{stream: stream, seq: replaced})
 			}
 			done(a, err)
 		})
