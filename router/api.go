@@ -338,7 +338,7 @@ func (r *Router) cancelTimer(ctx context.Context, ref schemas.TimerRef, by schem
 // forgetAdd sees to it that an add which a dead router has stored, and not
 // acknowledged, does not come back after the record has expired.
 func (r *Router) forgetAdd(ctx context.Context, rec *schemas.Record) error {
-	return r.o.Store.ForgetAdd(ctx, rec.AddedMs, func(h nats.Header, data []byte) bool {
+	return r.o.Store.ForgetAdd(ctx, rec.AddedMs, func(h map[string][]string, data []byte) bool {
 		_, spec, err := r.parse(h, data, rec.AddedMs, r.o.Limits)
 		return err == nil && spec.Source == rec.Source && spec.EventID == rec.EventID
 	})

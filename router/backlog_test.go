@@ -56,7 +56,7 @@ func TestBacklogOlderThanRetention(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &counting{Store: f.store}
-	f.startWith(router.Options{Store: s, Time: later{f.clock, down}, Log: zerolog.Nop()})
+	f.startWith(router.Options{Store: f.store, Dedup: store.NewDedupCheck(s, retention), Time: later{f.clock, down}, Log: zerolog.Nop()})
 	stored := func() { f.eventually("all is stored", func() bool { return f.waiting() == 0 }) }
 	stored()
 	if s.reads.Load() == 0 {

@@ -121,8 +121,7 @@ func (r *Router) keep(batch []*add) (stop func()) {
 		for {
 			for _, a := range batch {
 				if a.msg != nil && !a.settled.Load() {
-					// A failure only means a redelivery, which is a duplicate.
-					_ = a.msg.Working()
+					a.msg.Working()
 				}
 			}
 			select {

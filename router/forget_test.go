@@ -22,11 +22,11 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 	f := newFixture(t, store.Config{})
 	const n = 300 // more than are looked at with one request, many of one millisecond
 	f.publishAll(n, func(i int) []byte { return add(fmt.Sprint(i), `"timerafter":"1h"`) })
-	adds, err := f.store.ReadAdds(t.Context())
+	inbox, err := f.store.OpenInbox(t.Context()) // creates the consumer
 	if err != nil {
 		t.Fatal(err)
 	}
-	adds.Rest()
+	inbox.Close()
 	cons, err := f.js.Consumer(t.Context(), schemas.StreamAdd, store.RouterConsumer)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +23,7 @@ type Store interface {
 	Retention() time.Duration
 	Conn() *nats.Conn
 	MaxMessage() int
-	ReadAdds(ctx context.Context) (*store.AddReader, error)
+	OpenInbox(ctx context.Context) (*store.Inbox, error)
 	RegisterService(ctx context.Context, svc string) error
 	Create(ctx context.Context, timers []store.Write) []store.Result
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
@@ -32,18 +31,23 @@ type Store interface {
 	Update(ctx context.Context, w store.Write) (uint64, error)
 	UpdateAsync(w store.Write, done func(store.Result))
 	AddForgotten(addedMs int64) bool
-	ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error
-	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
-	RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, err error)
+	ForgetAdd(ctx context.Context, addedMs int64, same func(map[string][]string, []byte) bool) error
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
-	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 	DeadDelete(ctx context.Context, seq uint64) error
 	DeadCounts(ctx context.Context) (store.Loss, error)
+}
+
+// DedupCheck finds adds whose record has expired since an earlier delivery stored it;
+// *store.DedupCheck has it.
+type DedupCheck interface {
+	Needed(k store.AddKey, nowMs int64) bool
+	Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[schemas.TimerID]struct{}, error)
+	Stored(startMs int64, seq uint64)
 }
 
 // Time is the cluster's time; *clustertime.Service has it.
@@ -56,6 +60,7 @@ type Time interface {
 // Options configure a Router.
 type Options struct {
 	Store  Store
+	Dedup  DedupCheck
 	Time   Time
 	Limits schemas.Limits
 	// Inboxes lists prefixes of reply subjects in addition to _INBOX….
@@ -80,7 +85,6 @@ const (
 	apiTimeout  = 4 * time.Second
 	retryPause  = 100 * time.Millisecond
 	retryMax    = 2 * time.Second
-	steady      = 10 * time.Second // of reading, after which a failure is a new one
 	drainBound  = 5 * time.Second
 )
 
@@ -90,10 +94,8 @@ type Router struct {
 	m       *metrics
 	geo     schemas.Geometry
 	ills    *ills
-	fired   *firedLog
 	batcher *batcher
-	acks    *acks
-	fresh   *fresh
+	inbox   *store.Inbox
 	// refusals throttles log lines about rejected adds.
 	refusals refusalLog
 	// replies throttles log lines about reply subjects that are not inboxes.
@@ -124,8 +126,8 @@ var errStopping = errors.New("router is stopping")
 
 // New checks the options; it starts nothing.
 func New(o Options) (*Router, error) {
-	if o.Store == nil || o.Time == nil {
-		return nil, schemas.Errorf(schemas.CodeConfig, "router needs a store and a time source")
+	if o.Store == nil || o.Dedup == nil || o.Time == nil {
+		return nil, schemas.Errorf(schemas.CodeConfig, "router needs a store, a dedup check and a time source")
 	}
 	if o.Version == "" {
 		o.Version = "0.0.0"
@@ -136,12 +138,11 @@ func New(o Options) (*Router, error) {
 	}
 	geo := o.Store.Geometry()
 	r := &Router{
-		o: o, m: m, geo: geo, fresh: &fresh{keepMs: o.Store.Retention().Milliseconds()}, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
+		o: o, m: m, geo: geo, ills: newIlls(geo.Shards, o.Log), parse: schemas.ParseAdd,
 		adds: make(chan struct{}, apiAdds), quick: make(chan struct{}, apiParallel), slow: make(chan struct{}, apiSlow),
 		cancels: make(chan *cancel, apiParallel),
 	}
 	r.callbacks.Store(o.Callbacks)
-	r.acks, r.fired = newAcks(r.ack, o.Store.RemoveAdds), newFiredLog(o.Store)
 	return r, nil
 }
 
@@ -162,10 +163,11 @@ func (r *Router) Start(ctx context.Context) error {
 	if err := r.o.Time.Ready(ctx); err != nil {
 		return fmt.Errorf("router: the cluster's time is not known: %w", err)
 	}
-	adds, err := r.o.Store.ReadAdds(ctx)
+	inbox, err := r.o.Store.OpenInbox(ctx)
 	if err != nil {
 		return fmt.Errorf("router: %w", err)
 	}
+	r.inbox = inbox
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	pull, pulling := context.WithCancel(run)
 	r.run, r.cancel, r.pulling = run, cancel, pulling
@@ -174,7 +176,7 @@ func (r *Router) Start(ctx context.Context) error {
 	for range cancelWorkers {
 		r.wg.Go(r.cancelLoop)
 	}
-	r.reading.Go(func() { r.readAll(pull, adds) })
+	r.reading.Go(func() { inbox.Read(pull, maxBatch, r.take) })
 	r.reading.Go(func() { r.watchLoss(pull) })
 	if err := r.serveAPI(); err != nil {
 		cancel(errStopping)
@@ -184,7 +186,7 @@ func (r *Router) Start(ctx context.Context) error {
 		r.batcher.close()
 		close(r.cancels)
 		r.wg.Wait()
-		r.acks.close()
+		r.inbox.Close()
 		return err
 	}
 	return nil
@@ -210,7 +212,7 @@ func (r *Router) Stop(ctx context.Context) error {
 		r.batcher.close()
 		close(r.cancels)
 		r.wg.Wait()
-		r.acks.close()
+		r.inbox.Close()
 	}()
 	t := time.NewTimer(drainBound)
 	defer t.Stop()
@@ -248,79 +250,18 @@ func (r *Router) open() bool {
 	return true
 }
 
-// readAll reads adds until ctx ends, anew when nothing more is heard of the
-// consumer: it may be gone, and is made sure of then.
-func (r *Router) readAll(ctx context.Context, adds *store.AddReader) {
-	wait := retryPause
-	for {
-		begun := time.Now()
-		some, err := r.read(ctx, adds)
-		// Left unacknowledged, what has come would come to another router only after
-		// the consumer's ack wait.
-		r.take(adds.Rest())
-		if ctx.Err() != nil {
-			return
-		}
-		if some || time.Since(begun) > steady {
-			wait = retryPause // it is the first failure
-		}
-		if adds = r.again(ctx, err, &wait); adds == nil {
-			return
-		}
-	}
-}
-
-// again makes another reader after an error, after a pause that grows to retryMax;
-// nil if ctx has ended.
-func (r *Router) again(ctx context.Context, err error, wait *time.Duration) *store.AddReader {
-	for ctx.Err() == nil {
-		r.o.Log.Warn().Err(err).Str("consumer", store.RouterConsumer).Msg("adds cannot be read; trying again")
-		if !pause(ctx, *wait) {
-			return nil
-		}
-		for !r.o.Store.Conn().IsConnected() { // which is logged elsewhere
-			if !pause(ctx, retryPause) {
-				return nil
-			}
-		}
-		*wait = min(2**wait, retryMax)
-		var adds *store.AddReader
-		if adds, err = r.o.Store.ReadAdds(ctx); err == nil {
-			return adds
-		}
-	}
-	return nil
-}
-
-// read takes the adds of the stream, until ctx or the reader ends. It reports
-// whether there were some.
-func (r *Router) read(ctx context.Context, adds *store.AddReader) (some bool, err error) {
-	for {
-		group, err := adds.Next(ctx, maxBatch)
-		some = some || len(group) > 0
-		r.take(group)
-		if err != nil {
-			return some, err
-		}
-	}
-}
-
-// take has adds of the stream processed, at most maxBatch at a time. It blocks
-// while enough of them are: the back-pressure of the way in.
+// take has a group of adds of the stream processed. It blocks while enough groups are,
+// which is the back-pressure on TIMERS_ADD.
 func (r *Router) take(group []*store.Add) {
-	for batch := range slices.Chunk(group, maxBatch) {
-		adds := make([]*add, 0, len(batch))
-		for _, m := range batch {
-			a := &add{
-				hdr: m.Header, data: m.Data, msg: m, seq: m.Seq, deliveries: m.Deliveries,
-				// Rounded up: a timer counted from the add is never early.
-				addedMs: m.Stored.Add(time.Millisecond - 1).UnixMilli(),
-			}
-			r.acks.deliver(a)
-			adds = append(adds, a)
-		}
-		r.batcher.run(adds)
+	adds := make([]*add, 0, len(group))
+	for _, m := range group {
+		adds = append(adds, &add{
+			hdr: m.Header, data: m.Data, msg: m, seq: m.Seq, deliveries: m.Deliveries,
+			// Rounded up: a timer counted from the add is never early.
+			addedMs: m.Stored.Add(time.Millisecond - 1).UnixMilli(),
+		})
 	}
+	r.batcher.run(adds)
 }
 
 // pause waits for d, or returns false when ctx ends first.

@@ -87,6 +87,9 @@ func newFixtureOn(t *testing.T, nc *nats.Conn, cfg store.Config) *fixture {
 
 func (f *fixture) startWith(o router.Options) *router.Router {
 	f.t.Helper()
+	if o.Dedup == nil {
+		o.Dedup = f.store.NewDedupCheck()
+	}
 	r, err := router.New(o)
 	if err != nil {
 		f.t.Fatal(err)
@@ -487,7 +490,7 @@ func TestStopTwiceAndUnstarted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r, err := router.New(router.Options{Store: f.store, Time: &clustertime.Service{}})
+	r, err := router.New(router.Options{Store: f.store, Dedup: f.store.NewDedupCheck(), Time: &clustertime.Service{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,13 +32,7 @@ func (r *Router) accept(a *add, result string, rec *schemas.Record) {
 		a.reply(reply, nil)
 		return
 	}
-	r.acks.ack(a)
-}
-
-func (r *Router) ack(a *add) {
-	if err := a.msg.Ack(); err != nil {
-		r.o.Log.Warn().Err(err).Uint64("sequence", a.seq).Msg("add stored and not acknowledged; it comes again, as a duplicate")
-	}
+	a.msg.Done()
 }
 
 // later tells the caller of an add that could not be stored. One of the stream
@@ -57,8 +51,7 @@ func (r *Router) later(a *add, err error) {
 	}
 	r.m.delayed.WithLabelValues(string(code)).Inc()
 	wait := min(retryPause<<min(max(a.deliveries, 1)-1, 10), retryMax)
-	// If this fails, it comes again after the consumer's ack wait.
-	_ = a.msg.Nak(wait)
+	a.msg.Retry(wait)
 }
 
 // refusal is an add and why it is refused.
@@ -86,7 +79,7 @@ func (r *Router) reject(all []refusal) {
 			f.a.reply(schemas.AddReply{}, f.reason)
 			return
 		}
-		r.acks.ack(f.a)
+		f.a.msg.Done()
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -99,7 +98,7 @@ func (c *creation) run(adds []*add) {
 		switch {
 		case err == nil:
 			if a.msg != nil {
-				c.r.fresh.note(startMs, a.seq)
+				c.r.o.Dedup.Stored(startMs, a.seq)
 			}
 			c.r.accept(a, resultAccepted, &a.rec)
 		case errors.Is(err, store.ErrRevision):
@@ -187,36 +186,37 @@ func (c *creation) register(adds []*add) []*add {
 	return out
 }
 
-// lookup finds adds that an earlier delivery has stored, and whose timers have
-// fired, concluded and expired since: they left nothing but their fired events.
-// Only those are looked for that are old enough and not known to be fresh: a
-// backlog's first.
+// lookup finds adds that an earlier delivery has stored and whose record has expired since;
+// see store.DedupCheck.
 func (c *creation) lookup(adds []*add) []*add {
-	nowMs, keepMs := c.r.nowMs(), c.r.o.Store.Retention().Milliseconds()
-	limit, known := c.r.fresh.after(nowMs)
-	doubtful := func(a *add) bool {
-		return a.msg != nil && firstFired(a)+keepMs <= nowMs && (!known || a.seq <= limit)
-	}
-	var doubts []*add
+	nowMs := c.r.nowMs()
+	var keys []store.AddKey
+	doubtful := map[*add]struct{}{}
 	for _, a := range adds {
-		if doubtful(a) {
-			doubts = append(doubts, a)
+		if a.msg == nil {
+			continue
+		}
+		k := store.AddKey{Timer: a.spec.Timer, Service: a.spec.Service, Seq: a.seq, FireMs: max(a.rec.DueMs, a.addedMs)}
+		if c.r.o.Dedup.Needed(k, nowMs) {
+			keys = append(keys, k)
+			doubtful[a] = struct{}{}
 		}
 	}
-	if len(doubts) == 0 {
+	if len(keys) == 0 {
 		return adds
 	}
 	err := c.r.ills.lookup.allow()
 	var found map[schemas.TimerID]struct{}
 	if err == nil {
-		found, err = c.fired(doubts)
+		found, err = c.r.o.Dedup.Fired(c.r.run, nowMs, keys)
 		c.r.ills.lookup.note(err)
 	}
 	out := adds[:0]
 	for _, a := range adds {
+		_, doubt := doubtful[a]
 		_, fired := found[a.spec.Timer]
 		switch {
-		case !doubtful(a):
+		case !doubt:
 			out = append(out, a)
 		case err != nil:
 			c.wait(a, err)
@@ -228,42 +228,6 @@ func (c *creation) lookup(adds []*add) []*add {
 	}
 	return out
 }
-
-// fired tells which of the adds' timers have an event in TIMERS_FIRED.
-func (c *creation) fired(adds []*add) (map[schemas.TimerID]struct{}, error) {
-	all := make([]schemas.TimerID, len(adds))
-	ids, services := map[string]struct{}{}, map[string]struct{}{}
-	var subjects []string
-	since := c.r.nowMs()
-	for i, a := range adds {
-		all[i] = a.spec.Timer
-		ids[a.spec.Timer.MsgID(1)] = struct{}{}
-		since = min(since, firstFired(a)-skewMs)
-		if _, known := services[a.spec.Service]; !known {
-			services[a.spec.Service] = struct{}{}
-			subjects = append(subjects, schemas.SubjectFired(a.spec.Service))
-		}
-	}
-	found, ok, err := c.r.fired.find(c.r.run, since, all)
-	if ok || err != nil {
-		return found, err
-	}
-	// Too many to remember: those of the adds' services are read for them alone.
-	names, err := c.r.o.Store.FiredSince(c.r.run, subjects, time.UnixMilli(since), ids)
-	found = map[schemas.TimerID]struct{}{}
-	for _, id := range all {
-		if _, fired := names[id.MsgID(1)]; fired {
-			found[id] = struct{}{}
-		}
-	}
-	return found, err
-}
-
-// skewMs is how far the clocks of servers may be apart that lead streams.
-const skewMs = 1000
-
-// firstFired is when the add's timer fired at the earliest.
-func firstFired(a *add) int64 { return max(a.rec.DueMs, a.addedMs) }
 
 // mendTries is how often a record is looked at that changes meanwhile.
 const mendTries = 8

@@ -199,7 +199,7 @@ func (a *App) functionsOptions() functions.Options {
 
 func (a *App) routerOptions() router.Options {
 	return router.Options{
-		Store: a.store, Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(), Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
+		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(), Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
 		Log: a.component("router"), Registerer: a.reg,
 	}
 }

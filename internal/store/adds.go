@@ -9,33 +9,34 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/schemas"
 )
 
-// oldestAdd remembers that all adds stored before a time are acknowledged.
+// oldestAdd caches how far TIMERS_ADD has been emptied.
 type oldestAdd struct {
-	ms atomic.Int64 // whatever was stored before this, by the leader's clock, is gone
+	ms atomic.Int64 // every add stored before this time, by the leader's clock, is removed
 	mu sync.Mutex
-	at time.Time // when that was asked
+	at time.Time // when the stream was last asked
 }
 
 // Bounds of ForgetAdd.
 const (
-	oldestAddFresh = 20 * time.Millisecond // how long an answer is good for, if it does not tell enough
-	forgetBatch    = 256
-	// leaderApart is more than one leader's clock is behind that of the one before.
+	// oldestAddFresh is the least time between two requests for the stream's state.
+	oldestAddFresh = 20 * time.Millisecond
+	// forgetBatch is the number of adds read with one request.
+	forgetBatch = 256
+	// leaderApart is more than the clock of a new leader can be behind its predecessor's.
 	leaderApart = time.Second
 )
 
-// ForgetAdd makes sure that the add which a timer came from is not delivered
-// again, however long its acknowledgement may be outstanding: once the record is
-// final, and has expired, it would be taken for a new one. addedMs is the
-// record's; same tells whether a message is that add. It costs nothing for
-// timers that are older than what waits in TIMERS_ADD.
-func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Header, []byte) bool) error {
+// ForgetAdd removes the add of a timer from TIMERS_ADD, if it is still there. Without that
+// a redelivery of the add would create the timer again once its final record has expired.
+// addedMs is the record's; same identifies the add by its headers and data. For a timer
+// older than every add in the stream ForgetAdd sends no request.
+// Errors: schemas.ErrUnavailable.
+func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) error {
 	gone, err := s.addGone(ctx, addedMs)
 	if err != nil || gone {
 		return err
@@ -65,7 +66,7 @@ func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(nats.Hea
 	}
 }
 
-// addGone reports whether all adds that were stored by addedMs are acknowledged.
+// addGone reports whether all adds stored by addedMs are removed.
 func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 	if s.AddForgotten(addedMs) {
 		return true, nil
@@ -85,7 +86,7 @@ func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 	}
 	ms := info.State.FirstTime.UnixMilli()
 	if info.State.Msgs == 0 {
-		// Nothing waits: what the leader stored until it said so is gone.
+		// The stream is empty: everything stored before this answer is removed.
 		ms = max(info.State.LastTime.UnixMilli()+1, info.TimeStamp.Add(-leaderApart).UnixMilli())
 	}
 	s.oldest.ms.Store(ms)
@@ -107,18 +108,15 @@ func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
 	if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
 		return err
 	}
-	return nil // acknowledged meanwhile
+	return nil // acknowledged in the meantime
 }
 
-// leastRemoved is how many adds are worth a request of their own.
-const leastRemoved = 32
-
-// RemoveAdds removes adds whose timers are stored, of the sequences given in
-// rising order, and returns through which they are gone; 0 if none. It removes
-// those that stand at the stream's beginning with none between that is not given:
-// all that goes was given, whoever else may be taking adds. It is one write,
-// however many go; an acknowledgement is one each.
-func (s *Store) RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
+// removeAdds purges finished adds, whose sequences are given in rising order, as far as
+// they are the oldest of TIMERS_ADD without a gap. So it removes only adds that were given,
+// whatever other routers do. It returns the last sequence that is removed, or 0. A purge is
+// one write of the server, however many adds it removes; fewer than minPurge are not worth
+// it. Errors: schemas.ErrUnavailable.
+func (s *Store) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
 	info, err := s.streamState(ctx, schemas.StreamAdd)
 	if err != nil {
 		return 0, err
@@ -129,9 +127,9 @@ func (s *Store) RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, 
 		n++
 	}
 	switch {
-	case n-i >= leastRemoved:
+	case n-i >= minPurge:
 	case i > 0:
-		return seqs[i-1], nil // gone already
+		return seqs[i-1], nil // removed before
 	default:
 		return 0, nil
 	}
@@ -140,7 +138,7 @@ func (s *Store) RemoveAdds(ctx context.Context, seqs []uint64) (through uint64, 
 		Error *jetstream.APIError `json:"error"`
 	}
 	const op = "remove adds"
-	// Up to, and without, a sequence.
+	// The server keeps the sequence that the request names.
 	req := append(strconv.AppendUint([]byte(`{"seq":`), through+1, 10), '}')
 	if err := s.change(ctx, op, "$JS.API.STREAM.PURGE."+schemas.StreamAdd, req, &r); err != nil {
 		return 0, err

@@ -49,6 +49,5 @@ func (p Peek) Timer() (Timer, error) {
 	return Timer{ID: p.id, Rev: seq, Record: r}, nil
 }
 
-// AddForgotten reports whether ForgetAdd is known to have nothing to do, without
-// asking anybody.
+// AddForgotten reports, without a request, whether ForgetAdd is known to have nothing to do.
 func (s *Store) AddForgotten(addedMs int64) bool { return addedMs < s.oldest.ms.Load() }

@@ -70,7 +70,7 @@ func TestAddForgotten(t *testing.T) {
 	if s.AddForgotten(past) {
 		t.Error("known before anybody has asked")
 	}
-	none := func(nats.Header, []byte) bool { t.Error("an add was found"); return false }
+	none := func(map[string][]string, []byte) bool { t.Error("an add was found"); return false }
 	if err := s.ForgetAdd(t.Context(), past, none); err != nil {
 		t.Fatal(err)
 	}

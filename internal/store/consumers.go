@@ -14,12 +14,12 @@ import (
 // Names and bounds of the durable consumers.
 const (
 	RouterConsumer = "router"
-	// RouterAckWait is after how long an add that no router acknowledged is
-	// delivered to another.
+	// RouterAckWait is the time after which the server redelivers an add that no router
+	// has acknowledged.
 	RouterAckWait = 3 * time.Second
-	// RouterMaxAckPending bounds the adds that routers hold unacknowledged. What a
-	// router knows to be new rests on it (router/fresh.go): while nodes of an older
-	// version run beside, it must not be more than theirs.
+	// RouterMaxAckPending bounds the unacknowledged adds of all routers together.
+	// recencyFilter relies on it: while nodes of an older version run, it must not exceed
+	// theirs.
 	RouterMaxAckPending = 20_000
 	// serviceConsumerPrefix begins the names of the consumers of functions.
 	serviceConsumerPrefix = "belfry_"

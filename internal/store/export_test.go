@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,6 +26,14 @@ const (
 // of those before.
 func (r *AddReader) SetExpiry(d time.Duration) { r.expiry = d }
 func (r *AddReader) Left() int                 { return r.left }
+
+// RemoveAdds is removeAdds.
+func (s *Store) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
+	return s.removeAdds(ctx, seqs)
+}
+
+// Ack acknowledges an add of a reader without an Inbox.
+func (a *Add) Ack() error { return a.ack() }
 
 // Say has the reader read a message, as if it had come.
 func (r *AddReader) Say(m *nats.Msg) error {

@@ -12,9 +12,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredSince reports which of the message ids were published on the subjects (of
-// TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD) since the time. It reads every message from then
-// on, so it is for recovery and audits, where there is little to read.
+// FiredSince returns those of the message ids that were published since a time on subjects
+// of TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD. It reads every message of the subjects since
+// then, so it is for recovery and audits. Errors: schemas.ErrUnavailable.
 func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
 	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix} {
@@ -50,9 +50,9 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 	})
 }
 
-// FiredAfter hands over the message id of each event of TIMERS_FIRED that was
-// published after a sequence or, where that is 0 or not of this stream, since a
-// time; fn returns false to end. It returns the sequence to go on from.
+// FiredAfter passes to fn the message id of each event of TIMERS_FIRED after a sequence or,
+// if that is 0 or not in this stream, since a time. It stops when fn returns false. It
+// returns the sequence to continue from. Errors: schemas.ErrUnavailable.
 func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error) {
 	cfg := jetstream.ConsumerConfig{FilterSubject: schemas.SubjectFiredPrefix + "*", HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since}
 	if after > 0 {
@@ -74,7 +74,7 @@ func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, f
 	return after, err
 }
 
-// findQueued looks through a work queue by direct gets.
+// findQueued searches a work queue by direct gets.
 func (s *Store) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {
@@ -98,8 +98,8 @@ func (s *Store) findQueued(ctx context.Context, stream string, filter []string, 
 	return nil
 }
 
-// FiredFirstTime is when the oldest event of a service that is still in TIMERS_FIRED was
-// published, by the leader's clock; zero if there is none.
+// FiredFirstTime returns when the oldest event of a service in TIMERS_FIRED was published,
+// by the leader's clock, or zero if there is none. Errors: schemas.ErrUnavailable.
 func (s *Store) FiredFirstTime(ctx context.Context, svc string) (time.Time, error) {
 	msgs, _, err := s.next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
 	if err != nil || len(msgs) == 0 {

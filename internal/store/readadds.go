@@ -14,87 +14,90 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Add is a message of timers.add that was delivered to one router. It is
-// delivered again, to any, unless Ack, Nak or Working is heard of it within
-// RouterAckWait.
+// Add is a message of timers.add, delivered to one router. The server redelivers it to any
+// router unless Done, Retry or Working is called within RouterAckWait.
 type Add struct {
 	Header nats.Header
 	Data   []byte
-	// Seq is its sequence in TIMERS_ADD, Deliveries how often it was delivered.
+	// Seq is the sequence in TIMERS_ADD; Deliveries counts deliveries, this one included.
 	Seq, Deliveries uint64
-	// Stored is when the stream stored it, by its leader's clock.
+	// Stored is the time at which the stream stored the add, by its leader's clock.
 	Stored time.Time
 
+	inbox *Inbox
 	nc    *nats.Conn
 	reply string
 }
 
-// Ack removes it from the stream.
-func (a *Add) Ack() error { return a.nc.Publish(a.reply, []byte("+ACK")) }
+// Done removes the add from the stream, at once or together with others; see bulkAcker.
+func (a *Add) Done() { a.inbox.acker.ack(a) }
 
-// Working says that it is being worked on: RouterAckWait begins anew.
-func (a *Add) Working() error { return a.nc.Publish(a.reply, []byte("+WPI")) }
+// Working restarts RouterAckWait. If the message is lost, the add is redelivered, which the
+// router recognises as a duplicate.
+func (a *Add) Working() { _ = a.nc.Publish(a.reply, []byte("+WPI")) }
 
-// Nak has it delivered again after a pause.
-func (a *Add) Nak(after time.Duration) error {
-	return a.nc.Publish(a.reply, fmt.Appendf(nil, `-NAK {"delay":%d}`, after))
+// Retry requests a redelivery after a pause. If the request is lost, the redelivery comes
+// after RouterAckWait.
+func (a *Add) Retry(after time.Duration) {
+	_ = a.nc.Publish(a.reply, fmt.Appendf(nil, `-NAK {"delay":%d}`, after))
 }
+
+func (a *Add) ack() error { return a.nc.Publish(a.reply, []byte("+ACK")) }
 
 // Bounds of an AddReader.
 const (
-	// addsMost is how many adds a reader holds and has asked for. It is written well
-	// within the consumer's ack wait, also when each write is synced.
+	// addsMost bounds the adds that a reader has requested and not returned yet. Routers
+	// write that many well within RouterAckWait, also if every write is synced.
 	addsMost = 1024
-	// addsSpare is room for what the server tells beside them: the end of a request,
-	// and heartbeats, once a second while a request waits, of which there are four at
-	// most.
+	// addsSpare is buffer space for the server's status messages: the end of a request,
+	// and heartbeats, one a second while a request waits; there are at most four.
 	addsSpare = 256
-	// addsBytes bounds each request, so that large events do not fill memory.
+	// addsBytes bounds the bytes of each request.
 	addsBytes = 32 << 20
-	// addsPace is how long after a group the next one comes, unless many wait: nobody
-	// waits for adds of the stream, and in groups of two or three each costs half as
-	// much again. It is what a timer that is due at once may be late by, and that only
-	// while adds come faster than this.
+	// addsPace is the least time between two groups, unless many adds wait. Nobody waits
+	// for an add of the stream, and in groups of two or three an add costs half as much
+	// again. It adds to the lateness of timers that are due at once.
 	addsPace   = 2 * time.Millisecond
 	addsExpiry = 30 * time.Second
-	restBound  = time.Second
+	// restBound bounds the flush in Rest.
+	restBound = time.Second
 )
 
-// AddReader reads the adds that are delivered to one router. It is for one
-// goroutine.
+// AddReader reads the adds that are delivered to one router. It is for one goroutine.
 //
-// It asks for more when half of what it may hold was read, so that each add has its
-// place while the caller does something else. The client's iterator does much the
-// same, but takes an add without data and with a header named Status for the
-// server's word: that add came again and again, and ended the reading.
+// It requests more adds once half of addsMost were read, so that every add has a place in
+// the buffer while the caller is busy. The iterator of nats.go does much the same, but
+// takes an add without data and with a header named Status for a status message of the
+// server; that add would be redelivered again and again, and end the reading each time.
 //
-// What is left to come may be less than is noted: where a request is lost with the
-// consumer's leader, or holds precisely the bytes that it may, its end is not told.
-// If less than half is, more is asked for sooner; else no request is open at last,
-// no heartbeat is heard, and the reader ends.
+// The number of adds still to come may be counted too high: the server does not report the
+// end of a request that is lost with the consumer's leader, or that holds exactly the bytes
+// it may. If the error is below half of addsMost, the reader requests more a little later
+// than it could. Otherwise no request is left in the end, heartbeats stop, and the reader
+// fails.
 type AddReader struct {
 	nc      *nats.Conn
 	sub     *nats.Subscription
 	inbox   string
 	arrived chan *nats.Msg
 	broken  chan struct{} // closed when the connection breaks
-	forget  func()
+	forget  func()        // ends the watch that closes broken
 	timer   *time.Timer
-	bytes   int64
+	bytes   int64         // requested at most, per request
 	expiry  time.Duration // of a request
-	asked   int           // for, by the last request
-	left    int           // asked for, and not read yet
+	asked   int           // adds requested by the last request
+	left    int           // adds requested and not read yet
 	last    time.Time     // when the last group was read
 }
 
-// ReadAdds makes sure of the routers' consumer of TIMERS_ADD, which they share,
-// and begins to read it.
+// ReadAdds creates the consumer of TIMERS_ADD that all routers share, if necessary, and
+// starts to read it. Errors: schemas.ErrUnavailable.
 func (s *Store) ReadAdds(ctx context.Context) (*AddReader, error) {
 	const op = "read " + schemas.StreamAdd
 	r := &AddReader{
 		nc: s.nc, inbox: s.nc.NewInbox(), arrived: make(chan *nats.Msg, addsMost+addsSpare), broken: make(chan struct{}),
 		timer: time.NewTimer(time.Hour),
-		// A message that is larger than what is asked for would never be delivered.
+		// The server never delivers a message larger than the bytes requested.
 		bytes: max(addsBytes, 2*s.nc.MaxPayload()), expiry: addsExpiry,
 	}
 	var ok bool
@@ -119,10 +122,8 @@ func (s *Store) ReadAdds(ctx context.Context) (*AddReader, error) {
 
 var errAddsEnd = errors.New("the consumer of adds is lost")
 
-// Next waits for adds and returns those that there are, at most so many, in the
-// stream's order. An error says that nothing more is heard of the consumer, or
-// that ctx has ended. The caller ends this reader then, with Rest, and makes
-// another.
+// Next waits for adds and returns 1 to most of them, in the stream's order. After an error
+// (the consumer is lost, or ctx has ended) the caller ends this reader with Rest.
 func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 	var adds []*Add
 	for len(adds) == 0 {
@@ -162,7 +163,7 @@ func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 	return adds, nil
 }
 
-// ask asks for more, if it is time.
+// ask requests more adds, if half of them were read.
 func (r *AddReader) ask() error {
 	n := addsMost - r.left
 	if n < addsMost/2 {
@@ -177,7 +178,7 @@ func (r *AddReader) ask() error {
 	return nil
 }
 
-// wait waits for what comes next.
+// wait waits for the next message.
 func (r *AddReader) wait(ctx context.Context) (*nats.Msg, error) {
 	r.timer.Reset(tailSilence)
 	select {
@@ -192,9 +193,9 @@ func (r *AddReader) wait(ctx context.Context) (*nats.Msg, error) {
 	}
 }
 
-// read appends an add, or takes note of what the server says.
+// read appends an add, or handles a status message of the server.
 func (r *AddReader) read(adds []*Add, m *nats.Msg) ([]*Add, error) {
-	if m.Reply != "" { // what is delivered can be acknowledged, whatever its headers say
+	if m.Reply != "" { // only a delivered message has a reply subject, whatever its headers are
 		r.left = max(r.left-1, 0)
 		if a := r.add(m); a != nil {
 			adds = append(adds, a)
@@ -204,15 +205,15 @@ func (r *AddReader) read(adds []*Add, m *nats.Msg) ([]*Add, error) {
 	const tooLarge = "Message Size Exceeds MaxBytes"
 	switch status, why := m.Header.Get("Status"), m.Header.Get("Description"); {
 	case status == "100": // a heartbeat
-	case status == "409" && strings.EqualFold(why, "Batch Completed"): // each of it was, or will be, counted
+	case status == "409" && strings.EqualFold(why, "Batch Completed"): // all adds of the request are counted by themselves
 	case status == "408", status == "409" && strings.EqualFold(why, tooLarge):
-		// A request that ends before all of it came.
+		// The request ended early; n adds of it do not come.
 		n, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages"))
 		if err != nil {
 			return adds, fmt.Errorf("%w: %s %s: %w", errAddsEnd, status, why, err)
 		}
 		if status == "409" && n == r.asked {
-			return adds, fmt.Errorf("the next add is larger than the %d bytes that are asked for", r.bytes)
+			return adds, fmt.Errorf("the next add is larger than the %d bytes requested", r.bytes)
 		}
 		r.left = max(r.left-n, 0)
 	default:
@@ -221,9 +222,9 @@ func (r *AddReader) read(adds []*Add, m *nats.Msg) ([]*Add, error) {
 	return adds, nil
 }
 
-// add returns nil for a message that is not of this consumer: only somebody who guesses
-// the inbox publishes one. Its reply subject is not acknowledged, since that would be a
-// publish to a subject of the sender's choice.
+// add returns nil for a message that is not from this consumer. Only a client that guesses
+// the inbox can publish one. It is not acknowledged, because that would be a publish to a
+// subject of that client's choice.
 func (r *AddReader) add(m *nats.Msg) *Add {
 	meta, err := m.Metadata()
 	if err != nil || meta.Stream != schemas.StreamAdd || meta.Consumer != RouterConsumer {
@@ -235,23 +236,23 @@ func (r *AddReader) add(m *nats.Msg) *Add {
 	}
 }
 
-// Rest ends the reader and returns what has come to it before: nobody else is given
-// that until RouterAckWait has passed, nor what the server has on its way.
+// Rest ends the reader and returns the adds that have arrived. The server gives these, and
+// those on their way, to no other router before RouterAckWait has passed.
 func (r *AddReader) Rest() []*Add {
 	defer r.forget()
 	defer r.timer.Stop()
-	// The subscription ends on the server only; once that has answered, no more comes.
+	// Drain ends the subscription on the server; after the flush no message arrives.
 	if r.sub.Drain() == nil && r.nc.IsConnected() {
 		ctx, cancel := context.WithTimeout(context.Background(), restBound)
 		defer cancel()
-		_ = r.nc.FlushWithContext(ctx) // else what has come is all there is
+		_ = r.nc.FlushWithContext(ctx) // on an error, only the adds that have arrived are returned
 	}
-	defer func() { _ = r.sub.Unsubscribe() }() // fails if it has ended by itself
+	defer func() { _ = r.sub.Unsubscribe() }() // fails if the subscription has ended
 	var adds []*Add
 	for {
 		select {
 		case m := <-r.arrived:
-			adds, _ = r.read(adds, m) // what the server says does not matter any more
+			adds, _ = r.read(adds, m) // errors of the consumer no longer matter
 		default:
 			return adds
 		}

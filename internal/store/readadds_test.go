@@ -287,9 +287,7 @@ func TestReadAddsRest(t *testing.T) {
 		}
 	}
 	eventually(t, "all but one are gone", func() bool { return addsLeft(t, s) == 1 })
-	if err := adds[0].Nak(0); err != nil {
-		t.Fatal(err)
-	}
+	adds[0].Retry(0)
 	next := readAdds(t, s)
 	defer next.Rest()
 	again, err := next.Next(t.Context(), 3)
@@ -298,9 +296,7 @@ func TestReadAddsRest(t *testing.T) {
 	}
 	// As long as it is being worked on, it does not come again.
 	for range 4 {
-		if err := again[0].Working(); err != nil {
-			t.Fatal(err)
-		}
+		again[0].Working()
 		ctx, cancel := context.WithTimeout(t.Context(), store.RouterAckWait/3) // what this is about
 		adds, err := next.Next(ctx, 3)
 		cancel()
@@ -425,4 +421,53 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("not so after a minute: %s", what)
 		}
 	}
+}
+
+// TestInbox: an Inbox delivers every add once, reopens a consumer that was deleted, and
+// removes what is done.
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	s := open(t, natstest.Run(t).InProcess())
+	in, err := s.OpenInbox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	seen, read := make(chan uint64, 1000), make(chan struct{})
+	go func() {
+		defer close(read)
+		in.Read(ctx, 64, func(group []*store.Add) {
+			for _, a := range group {
+				if a.Deliveries == 1 {
+					seen <- a.Seq
+				}
+				a.Done()
+			}
+		})
+	}()
+	expect := func(from, to uint64) {
+		t.Helper()
+		for seq := from; seq <= to; seq++ {
+			select {
+			case got := <-seen:
+				if got != seq {
+					t.Fatalf("add %d was delivered, not %d", got, seq)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatalf("add %d was not delivered", seq)
+			}
+		}
+	}
+	publishAdds(t, s, 200, 0)
+	expect(1, 200)
+	eventually(t, "all adds are removed", func() bool { return addsLeft(t, s) == 0 })
+	if err := s.JetStream().DeleteConsumer(t.Context(), schemas.StreamAdd, store.RouterConsumer); err != nil {
+		t.Fatal(err)
+	}
+	publishAdds(t, s, 5, 0)
+	expect(201, 205)
+	cancel()
+	<-read
+	in.Close()
+	eventually(t, "all adds are removed", func() bool { return addsLeft(t, s) == 0 })
 }

@@ -1,66 +1,64 @@
-package router
+package store
 
 import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/belfryio/belfry/internal/store"
 )
 
-// TestFresh: a backlog's first adds are in doubt, and those behind enough new ones
+// TestRecencyFilter: a backlog's first adds are in doubt, and those behind enough new ones
 // are not, for three quarters of the retention.
-func TestFresh(t *testing.T) {
+func TestRecencyFilter(t *testing.T) {
 	t.Parallel()
 	const keepMs = 16_000
-	f := &fresh{keepMs: keepMs}
+	f := &recencyFilter{keepMs: keepMs}
 	is := func(nowMs int64, want uint64, known bool) {
 		t.Helper()
-		if seq, ok := f.after(nowMs); seq != want || ok != known {
+		if seq, ok := f.limit(nowMs); seq != want || ok != known {
 			t.Errorf("at %d: after %d, %v; want %d, %v", nowMs, seq, ok, want, known)
 		}
 	}
 	is(0, 0, false)
 	seq := uint64(0)
-	for range store.RouterMaxAckPending - 1 {
+	for range RouterMaxAckPending - 1 {
 		seq++
-		f.note(int64(seq/20), seq) // 1,000 ms in all
+		f.stored(int64(seq/20), seq) // 1,000 ms in all
 	}
 	is(1000, 0, false)
-	f.note(1000, seq+1)
+	f.stored(1000, seq+1)
 	is(1000, seq+1, true)
 	is(12_000-1, seq+1, true)
 	is(12_000, 0, false) // the first of them are too long ago
 	// Enough of one slice is enough: what comes later says nothing about less.
-	for range 3 * store.RouterMaxAckPending {
+	for range 3 * RouterMaxAckPending {
 		seq++
-		f.note(20_000, seq)
+		f.stored(20_000, seq)
 	}
-	is(20_000, 2*store.RouterMaxAckPending-1, true)
+	is(20_000, 2*RouterMaxAckPending-1, true)
 	is(40_000, 0, false)
 }
 
-// TestFreshIsNeverWrong plays a work queue whose routers die, whose oldest adds are
-// stuck for a while, and whose server forgets what it has delivered: what fresh
-// vouches for was not stored longer ago than a record is kept.
-func TestFreshIsNeverWrong(t *testing.T) {
+// TestRecencyFilterIsNeverWrong plays a work queue whose routers die, whose oldest adds are
+// stuck for a while, and whose server forgets what it has delivered: an add that
+// the filter vouches for was not stored longer ago than a record is kept.
+func TestRecencyFilterIsNeverWrong(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
-		q := &queue{rnd: rand.New(rand.NewPCG(seed, 1)), nowMs: 1, next: 1, f: &fresh{keepMs: queueKeepMs}}
+		q := &queue{rnd: rand.New(rand.NewPCG(seed, 1)), nowMs: 1, next: 1, f: &recencyFilter{keepMs: queueKeepMs}}
 		for q.next <= queueAdds || len(q.pending)+len(q.lost) > 0 {
 			q.step()
 		}
 		if q.wrong > 0 || q.vouched == 0 {
-			t.Errorf("seed %d: fresh vouched for %d, wrongly for %d", seed, q.vouched, q.wrong)
+			t.Errorf("seed %d: the filter vouched for %d, wrongly for %d", seed, q.vouched, q.wrong)
 		}
 	}
 }
 
-const queueKeepMs, queueAdds = 4000, 30 * store.RouterMaxAckPending
+const queueKeepMs, queueAdds = 4000, 30 * RouterMaxAckPending
 
 type queue struct {
 	rnd           *rand.Rand
-	f             *fresh
+	f             *recencyFilter
 	nowMs, turnMs int64
 	stuck         bool // the oldest of what is pending
 	next          int
@@ -82,10 +80,10 @@ func (q *queue) step() {
 			q.next, q.pending = 1, nil
 		}
 		if q.rnd.IntN(4) == 0 { // this router was
-			q.f = &fresh{keepMs: queueKeepMs}
+			q.f = &recencyFilter{keepMs: queueKeepMs}
 		}
 	}
-	for n := q.rnd.IntN(500); n > 0 && q.next <= queueAdds && len(q.pending)+len(q.lost) < store.RouterMaxAckPending; n-- {
+	for n := q.rnd.IntN(500); n > 0 && q.next <= queueAdds && len(q.pending)+len(q.lost) < RouterMaxAckPending; n-- {
 		if !q.acked[q.next] {
 			q.pending = append(q.pending, q.next)
 		}
@@ -95,7 +93,7 @@ func (q *queue) step() {
 	if q.stuck {
 		first, last = len(q.pending)*99/100, len(q.pending)
 	}
-	limit, known := q.f.after(q.nowMs)
+	limit, known := q.f.limit(q.nowMs)
 	for _, seq := range q.pending[first:last] {
 		q.take(seq, known && uint64(seq) > limit)
 	}
@@ -114,7 +112,7 @@ func (q *queue) take(seq int, vouched bool) {
 	if at == 0 {
 		q.storedMs[seq] = q.nowMs
 		if q.rnd.IntN(20) > 0 {
-			q.f.note(q.nowMs, uint64(seq))
+			q.f.stored(q.nowMs, uint64(seq))
 		}
 	}
 	if q.acked[seq] = q.rnd.IntN(50) > 0; !q.acked[seq] {

@@ -1,4 +1,4 @@
-package router
+package store
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestFiredLog reads each event once, as long as nothing older is asked for and
+// TestFiredLookup reads each event once, as long as nothing older is asked for and
 // they are not too many.
-func TestFiredLog(t *testing.T) {
+func TestFiredLookup(t *testing.T) {
 	t.Parallel()
 	type event struct {
 		ms    int64
@@ -25,7 +25,7 @@ func TestFiredLog(t *testing.T) {
 	}
 	reads, broken := 0, errors.New("broken")
 	var err error
-	l := &firedLog{max: 11, keep: time.Hour, read: func(_ context.Context, after uint64, since time.Time, fn func(string) bool) (uint64, error) {
+	l := &firedLookup{max: 11, keep: time.Hour, read: func(_ context.Context, after uint64, since time.Time, fn func(string) bool) (uint64, error) {
 		for seq := after + 1; seq <= uint64(len(stream)); seq++ {
 			if e := stream[seq-1]; after > 0 || e.ms >= since.UnixMilli() {
 				reads++

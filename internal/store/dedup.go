@@ -1,0 +1,102 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// FiredReader reads the message ids of published events; *Store has it.
+type FiredReader interface {
+	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
+	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
+}
+
+// AddKey identifies an add of TIMERS_ADD to a DedupCheck.
+type AddKey struct {
+	Timer   schemas.TimerID
+	Service string
+	Seq     uint64 // in TIMERS_ADD
+	// FireMs is the earliest time at which the timer can have fired: the later of its due
+	// time and its add, in Unix milliseconds.
+	FireMs int64
+}
+
+// DedupCheck finds adds that an earlier delivery has stored and whose record has expired.
+//
+// A redelivered add is normally a duplicate because its record exists. If the delivery
+// comes so late that the timer has fired, concluded and expired in between, only its event
+// in TIMERS_FIRED is left, under the message id <timer id>.1. DedupCheck searches for it,
+// but only for adds old enough for that and not excluded by the recency filter.
+//
+// One DedupCheck serves one router; its methods may be called concurrently.
+type DedupCheck struct {
+	reader      FiredReader
+	retentionMs int64
+	recency     recencyFilter
+	lookup      *firedLookup
+}
+
+// NewDedupCheck makes the check for records that are kept for retention.
+func NewDedupCheck(r FiredReader, retention time.Duration) *DedupCheck {
+	ms := retention.Milliseconds()
+	return &DedupCheck{reader: r, retentionMs: ms, recency: recencyFilter{keepMs: ms}, lookup: newFiredLookup(r)}
+}
+
+// NewDedupCheck makes the check for this store's retention.
+func (s *Store) NewDedupCheck() *DedupCheck { return NewDedupCheck(s, s.cfg.Retention) }
+
+// Stored records that an add was stored for the first time. startMs is a time before the
+// write.
+func (d *DedupCheck) Stored(startMs int64, seq uint64) { d.recency.stored(startMs, seq) }
+
+// Needed reports whether TIMERS_FIRED must be searched for an add before it is stored.
+func (d *DedupCheck) Needed(k AddKey, nowMs int64) bool {
+	if k.FireMs+d.retentionMs > nowMs {
+		return false
+	}
+	limit, known := d.recency.limit(nowMs)
+	return !known || k.Seq <= limit
+}
+
+// maxClockSkewMs bounds how far apart the clocks of servers are that lead streams.
+const maxClockSkewMs = 1000
+
+// Fired returns those of the adds' timers that have an event in TIMERS_FIRED.
+// Errors: schemas.ErrUnavailable.
+func (d *DedupCheck) Fired(ctx context.Context, nowMs int64, keys []AddKey) (map[schemas.TimerID]struct{}, error) {
+	timers := make([]schemas.TimerID, len(keys))
+	sinceMs := nowMs
+	for i, k := range keys {
+		timers[i] = k.Timer
+		sinceMs = min(sinceMs, k.FireMs-maxClockSkewMs)
+	}
+	found, ok, err := d.lookup.find(ctx, sinceMs, timers)
+	if ok || err != nil {
+		return found, err
+	}
+	return d.search(ctx, sinceMs, keys)
+}
+
+// search reads the events of the adds' services for these adds alone. It is for a
+// TIMERS_FIRED with more events than firedLookup keeps.
+func (d *DedupCheck) search(ctx context.Context, sinceMs int64, keys []AddKey) (map[schemas.TimerID]struct{}, error) {
+	ids, services := map[string]struct{}{}, map[string]struct{}{}
+	var subjects []string
+	for _, k := range keys {
+		ids[k.Timer.MsgID(1)] = struct{}{}
+		if _, known := services[k.Service]; !known {
+			services[k.Service] = struct{}{}
+			subjects = append(subjects, schemas.SubjectFired(k.Service))
+		}
+	}
+	published, err := d.reader.FiredSince(ctx, subjects, time.UnixMilli(sinceMs), ids)
+	found := map[schemas.TimerID]struct{}{}
+	for _, k := range keys {
+		if _, fired := published[k.Timer.MsgID(1)]; fired {
+			found[k.Timer] = struct{}{}
+		}
+	}
+	return found, err
+}
