@@ -174,11 +174,7 @@ func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Rec
 	if err := c.request(ctx, "add", hdr, data, &reply); err != nil {
 		return Receipt{}, err
 	}
-	due, err := time.Parse(time.RFC3339Nano, reply.Due)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("belfry: the answer to add has no due time: %w", err)
-	}
-	return Receipt{Timer: reply.Timer, Due: due, Duplicate: reply.Duplicate, State: reply.State, Remark: reply.Remark}, nil
+	return Receipt{Timer: reply.Timer, Due: reply.Due, Duplicate: reply.Duplicate, State: reply.State, Remark: reply.Remark}, nil
 }
 
 func encode(e event.Event, opts []AddOption) (nats.Header, []byte, error) {

@@ -177,7 +177,8 @@ type appender interface{ Append(b []byte) []byte }
 type timerAnswer struct{ t *store.Timer }
 
 func (a timerAnswer) Append(b []byte) []byte {
-	return schemas.AppendInfo(b, a.t.ID, &a.t.Record, a.t.Rev)
+	info := schemas.FromRecord(a.t.ID, &a.t.Record, a.t.Rev)
+	return info.Append(b)
 }
 
 func encode(v any) ([]byte, error) {

@@ -53,7 +53,7 @@ func (f *fixture) cancelAll(ids []string) []string {
 				return
 			}
 			var info schemas.TimerInfo
-			if err := json.Unmarshal(m.Data, &info); err != nil || info.State != schemas.StateCancelled || info.ID != id || info.Done == "" {
+			if err := json.Unmarshal(m.Data, &info); err != nil || info.State != schemas.StateCancelled || info.ID != id || info.Done.IsZero() {
 				f.t.Errorf("%s: %s %v", id, m.Data, err)
 			}
 			if tm, err := f.store.Get(f.t.Context(), info.Timer); err != nil || tm.Rev != info.Revision || tm.Record.State != schemas.StateCancelled {

@@ -105,7 +105,7 @@ func rejectedInfo(m *jetstream.RawStreamMsg) schemas.RejectedInfo {
 		seq = 0 // published by hand
 	}
 	info := schemas.RejectedInfo{
-		Sequence: m.Sequence, AddSequence: seq, Rejected: schemas.FormatTime(m.Time.UnixMilli()),
+		Sequence: m.Sequence, AddSequence: seq, Rejected: m.Time.UTC(),
 		Code: schemas.Code(m.Header.Get(schemas.HeaderErrorCode)), Error: m.Header.Get(schemas.HeaderError),
 		DataBytes: len(m.Data), Data: strings.ToValidUTF8(string(m.Data[:min(len(m.Data), schemas.MaxRejectedData)]), "?"),
 	}

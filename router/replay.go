@@ -40,7 +40,7 @@ func (r *Router) readLetter(m *jetstream.RawStreamMsg) (letter, error) {
 	}
 	l.info = schemas.DeadInfo{
 		Sequence: m.Sequence, Timer: l.claim.Timer, ID: l.spec.EventID, Source: l.spec.Source, Type: l.spec.Type, Service: l.spec.Service,
-		Scheduled: schemas.FormatTime(l.fired.ScheduledMs), Died: schemas.FormatTime(m.Time.UnixMilli()), Attempts: l.claim.Attempt,
+		Scheduled: schemas.TimeOf(l.fired.ScheduledMs), Died: m.Time.UTC(), Attempts: l.claim.Attempt,
 		ErrorCode: m.Header.Get(schemas.HeaderErrorCode), ErrorData: m.Header.Get(schemas.HeaderError), Consumer: m.Header.Get(schemas.HeaderConsumer),
 	}
 	return l, nil
@@ -65,7 +65,7 @@ func (r *Router) deadList(ctx context.Context, q schemas.DeadListRequest) (any, 
 			l, err := r.readLetter(m)
 			if err != nil {
 				// Still a dead letter: show that it is there.
-				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: schemas.FormatTime(m.Time.UnixMilli()), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
+				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: m.Time.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
 			}
 			reply.Dead = append(reply.Dead, l.info)
 		}

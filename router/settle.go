@@ -25,7 +25,7 @@ func (r *Router) accept(a *add, result string, rec *schemas.Record) {
 	}
 	r.m.adds.WithLabelValues(result).Inc()
 	if a.msg == nil {
-		reply := schemas.AddReply{Timer: a.spec.Timer, Due: schemas.FormatTime(rec.DueMs), Duplicate: result == resultDuplicate, State: rec.State}
+		reply := schemas.AddReply{Timer: a.spec.Timer, Due: schemas.TimeOf(rec.DueMs), Duplicate: result == resultDuplicate, State: rec.State}
 		if !reply.Duplicate {
 			reply.Remark = schemas.PastDueRemark(rec.DueMs, rec.AddedMs)
 		}

@@ -3,6 +3,7 @@ package schemas
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 	"unicode/utf8"
 )
 
@@ -109,8 +110,8 @@ func readHistory(value []byte) ([]Operation, bool) {
 type OperationInfo struct {
 	// Op is cancel, reschedule or replay.
 	Op string `json:"op"`
-	// At is the cluster's time of the operation, in RFC 3339.
-	At string `json:"at"`
+	// At is the cluster's time of the operation, to the millisecond.
+	At time.Time `json:"at"`
 	// By is the name that the caller stated. It is not verified.
 	By string `json:"by,omitempty"`
 	// Account is the account of a request from another account, as the NATS server
@@ -125,25 +126,7 @@ func operations(history []Operation) []OperationInfo {
 	}
 	out := make([]OperationInfo, 0, len(history))
 	for _, o := range history {
-		out = append(out, OperationInfo{Op: o.Kind.String(), At: FormatTime(o.AtMs), By: o.By, Account: o.Account, User: o.User})
+		out = append(out, OperationInfo{Op: o.Kind.String(), At: TimeOf(o.AtMs), By: o.By, Account: o.Account, User: o.User})
 	}
 	return out
-}
-
-func appendOperations(b []byte, history []Operation) []byte {
-	b = append(b, `,"history":[`...)
-	for i, o := range history {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = quote(append(b, `{"op":`...), o.Kind.String())
-		b = quoteTime(append(b, `,"at":`...), o.AtMs)
-		for _, f := range [...]struct{ name, value string }{{`,"by":`, o.By}, {`,"account":`, o.Account}, {`,"user":`, o.User}} {
-			if f.value != "" {
-				b = quote(append(b, f.name...), f.value)
-			}
-		}
-		b = append(b, '}')
-	}
-	return append(b, ']')
 }

@@ -6,74 +6,57 @@ import (
 	"time"
 )
 
-// TimerInfo is what the API tells of a timer. Times are RFC 3339 in UTC with
-// milliseconds, and absent where there is none yet.
+// TimerInfo describes a timer in the answers of the API. Its JSON has times in RFC 3339,
+// UTC, with milliseconds. Optional times are zero, and absent from the JSON, until they
+// are known.
 type TimerInfo struct {
-	Timer     TimerID `json:"timer"`
-	ID        string  `json:"id"`
-	Source    string  `json:"source"`
-	Type      string  `json:"type"`
-	Service   string  `json:"service"`
-	Group     string  `json:"group,omitempty"`
-	Callback  string  `json:"callback,omitempty"` // credentials redacted
-	State     State   `json:"state"`
-	Scheduled string  `json:"scheduled"`
-	Due       string  `json:"due"` // when the wheel acts next: later than scheduled for a retry
-	Added     string  `json:"added,omitempty"`
-	Fired     string  `json:"fired,omitempty"`
-	Done      string  `json:"done,omitempty"`
-	Next      string  `json:"next,omitempty"` // the next attempt
+	Timer    TimerID `json:"timer"`
+	ID       string  `json:"id"`
+	Source   string  `json:"source"`
+	Type     string  `json:"type"`
+	Service  string  `json:"service"`
+	Group    string  `json:"group,omitempty"`
+	Callback string  `json:"callback,omitempty"` // credentials are redacted
+	State    State   `json:"state"`
+	// Scheduled is the due time that the user asked for. Due is when Belfry acts next,
+	// which is later than Scheduled for a retry. Both are always set.
+	Scheduled time.Time `json:"scheduled"`
+	Due       time.Time `json:"due"`
+	// Added, Fired and Done are when Belfry took, fired and finished the timer.
+	Added time.Time `json:"added,omitzero"`
+	Fired time.Time `json:"fired,omitzero"`
+	Done  time.Time `json:"done,omitzero"`
+	// Next is the time of the next attempt of the callback.
+	Next time.Time `json:"next,omitzero"`
 	// Until is the earliest time of the last attempt if all earlier attempts fail. Jitter
 	// and Retry-After make it later. It is set only while the state is retrying.
-	Until       string       `json:"until,omitempty"`
-	Run         uint32       `json:"run"`
-	Attempts    uint32       `json:"attempts"`
-	MaxAttempts uint32       `json:"maxattempts"`
-	Outcome     *OutcomeInfo `json:"outcome,omitempty"`
+	Until time.Time `json:"until,omitzero"`
+	// Run counts the due occurrences from 1. It is 0 before the timer has fired.
+	Run         uint32 `json:"run"`
+	Attempts    uint32 `json:"attempts"`
+	MaxAttempts uint32 `json:"maxattempts"`
+	// Outcome is the result of the last attempt, nil before the first.
+	Outcome *OutcomeInfo `json:"outcome,omitempty"`
 	// History holds the last control operations, oldest first.
-	History  []OperationInfo `json:"history,omitempty"`
-	Revision uint64          `json:"revision"`
+	History []OperationInfo `json:"history,omitempty"`
+	// Revision is the record's revision in its KV bucket.
+	Revision uint64 `json:"revision"`
 }
 
-// DueTime is Due as a time.
-func (t TimerInfo) DueTime() time.Time { return readTime(t.Due) }
-
-// ScheduledTime is Scheduled as a time.
-func (t TimerInfo) ScheduledTime() time.Time { return readTime(t.Scheduled) }
-
-// FiredTime is Fired as a time, zero where there is none yet.
-func (t TimerInfo) FiredTime() time.Time { return readTime(t.Fired) }
-
-// DoneTime is Done as a time, zero where there is none yet.
-func (t TimerInfo) DoneTime() time.Time { return readTime(t.Done) }
-
-func readTime(s string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil { // none yet
-		return time.Time{}
-	}
-	return t
-}
-
-// OutcomeInfo is the last callback attempt.
+// OutcomeInfo is the result of one attempt of a callback.
 type OutcomeInfo struct {
-	Code     int32  `json:"code,omitempty"`
-	Error    string `json:"error,omitempty"`
-	Response string `json:"response,omitempty"`
+	Code     int32  `json:"code,omitempty"`     // HTTP status, 0 for none
+	Error    string `json:"error,omitempty"`    // why the attempt failed
+	Response string `json:"response,omitempty"` // the start of the answer, or the handler's result
 }
 
 // FromRecord describes a record.
 func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
-	text := func(ms int64) string {
-		if ms == 0 {
-			return ""
-		}
-		return FormatTime(ms)
-	}
 	info := TimerInfo{
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
-		State: r.State, Scheduled: FormatTime(r.ScheduledMs), Due: FormatTime(r.DueMs), Added: text(r.AddedMs), Fired: text(r.FiredMs), Done: text(r.DoneMs),
-		Next: text(r.NextMs), Until: text(r.retryUntilMs()), Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, History: operations(r.History), Revision: rev,
+		State: r.State, Scheduled: TimeOf(r.ScheduledMs), Due: TimeOf(r.DueMs),
+		Added: optionalTime(r.AddedMs), Fired: optionalTime(r.FiredMs), Done: optionalTime(r.DoneMs), Next: optionalTime(r.NextMs), Until: optionalTime(r.retryUntilMs()),
+		Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, History: operations(r.History), Revision: rev,
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}
@@ -81,12 +64,23 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	return info
 }
 
+// TimeOf returns Unix milliseconds as a time in UTC.
+func TimeOf(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+// optionalTime is TimeOf, but returns the zero time for 0.
+func optionalTime(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return TimeOf(ms)
+}
+
 // AddReply answers timers.api.add.
 type AddReply struct {
-	Timer     TimerID `json:"timer"`
-	Due       string  `json:"due"`
-	Duplicate bool    `json:"duplicate"`
-	State     State   `json:"state"`
+	Timer     TimerID   `json:"timer"`
+	Due       time.Time `json:"due"`
+	Duplicate bool      `json:"duplicate"`
+	State     State     `json:"state"`
 	// Remark warns of something that was accepted but may be a mistake; see
 	// PastDueRemark.
 	Remark string `json:"remark,omitempty"`
@@ -181,19 +175,19 @@ type DeadListRequest struct {
 	Cursor  string `json:"cursor,omitempty"`
 }
 
-// DeadInfo is one dead letter.
+// DeadInfo describes a dead letter: a timer whose callback or handler failed for good.
 type DeadInfo struct {
-	Sequence  uint64  `json:"sequence"`
-	Timer     TimerID `json:"timer"`
-	ID        string  `json:"id"`
-	Source    string  `json:"source"`
-	Type      string  `json:"type"`
-	Service   string  `json:"service"`
-	Scheduled string  `json:"scheduled"`
-	Died      string  `json:"died"`
-	Attempts  uint32  `json:"attempts"`
-	ErrorCode string  `json:"errorcode"`
-	ErrorData string  `json:"errordata,omitempty"`
+	Sequence  uint64    `json:"sequence"` // in stream TIMERS_DEAD
+	Timer     TimerID   `json:"timer"`
+	ID        string    `json:"id"`
+	Source    string    `json:"source"`
+	Type      string    `json:"type"`
+	Service   string    `json:"service"`
+	Scheduled time.Time `json:"scheduled,omitzero"` // zero if the dead letter cannot be decoded
+	Died      time.Time `json:"died"`
+	Attempts  uint32    `json:"attempts"`
+	ErrorCode string    `json:"errorcode"`
+	ErrorData string    `json:"errordata,omitempty"`
 	// Consumer is the name of the consumer of timers.fired.<service> (the Go client's
 	// Handle) that wrote the dead letter. Such a dead letter cannot be replayed.
 	Consumer string `json:"consumer,omitempty"`
@@ -218,11 +212,11 @@ const MaxRejectedData = 1 << 10
 type RejectedInfo struct {
 	// Sequence is that of stream TIMERS_REJECTED, AddSequence that of the add in
 	// TIMERS_ADD.
-	Sequence    uint64 `json:"sequence"`
-	AddSequence uint64 `json:"addsequence,omitempty"`
-	Rejected    string `json:"rejected"` // when
-	Code        Code   `json:"code"`
-	Error       string `json:"error"`
+	Sequence    uint64    `json:"sequence"`
+	AddSequence uint64    `json:"addsequence,omitempty"`
+	Rejected    time.Time `json:"rejected"` // when Belfry rejected the add
+	Code        Code      `json:"code"`
+	Error       string    `json:"error"`
 	// Source and ID are those of the event, empty if it cannot be decoded.
 	Source string `json:"source,omitempty"`
 	ID     string `json:"id,omitempty"`

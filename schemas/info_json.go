@@ -1,70 +1,142 @@
 package schemas
 
-import "strconv"
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+)
 
-// AppendInfo appends what FromRecord says of a record, as JSON: the answer to
-// every cancel, without reflection.
-func AppendInfo(b []byte, id TimerID, r *Record, rev uint64) []byte {
+// This file writes the JSON of the API's answers. Cancel and add are frequent, so their
+// answers are written without reflection. Reading uses the struct tags.
+
+// MarshalJSON implements json.Marshaler; see Append.
+func (t TimerInfo) MarshalJSON() ([]byte, error) { return t.Append(nil), nil }
+
+// Append appends the timer as JSON.
+func (t *TimerInfo) Append(b []byte) []byte {
 	b = append(b, `{"timer":"`...)
-	b = id.AppendTo(b)
-	b = quote(append(b, `","id":`...), r.EventID)
-	b = quote(append(b, `,"source":`...), r.Source)
-	b = quote(append(b, `,"type":`...), r.Type)
-	b = quote(append(b, `,"service":`...), r.Service)
-	if r.Group != "" {
-		b = quote(append(b, `,"group":`...), r.Group)
-	}
-	if r.Callback != "" {
-		b = quote(append(b, `,"callback":`...), RedactURL(r.Callback))
-	}
-	b = quote(append(b, `,"state":`...), r.State.String())
-	b = quoteTime(append(b, `,"scheduled":`...), r.ScheduledMs)
-	b = quoteTime(append(b, `,"due":`...), r.DueMs)
-	for _, t := range [...]struct {
+	b = t.Timer.AppendTo(b)
+	b = quote(append(b, `","id":`...), t.ID)
+	b = quote(append(b, `,"source":`...), t.Source)
+	b = quote(append(b, `,"type":`...), t.Type)
+	b = quote(append(b, `,"service":`...), t.Service)
+	b = appendOptional(b, `,"group":`, t.Group)
+	b = appendOptional(b, `,"callback":`, t.Callback)
+	b = quote(append(b, `,"state":`...), t.State.String())
+	b = quoteTime(append(b, `,"scheduled":`...), t.Scheduled)
+	b = quoteTime(append(b, `,"due":`...), t.Due)
+	for _, o := range [...]struct {
 		name string
-		ms   int64
-	}{{`,"added":`, r.AddedMs}, {`,"fired":`, r.FiredMs}, {`,"done":`, r.DoneMs}, {`,"next":`, r.NextMs}, {`,"until":`, r.retryUntilMs()}} {
-		if t.ms != 0 {
-			b = quoteTime(append(b, t.name...), t.ms)
+		time time.Time
+	}{{`,"added":`, t.Added}, {`,"fired":`, t.Fired}, {`,"done":`, t.Done}, {`,"next":`, t.Next}, {`,"until":`, t.Until}} {
+		if !o.time.IsZero() {
+			b = quoteTime(append(b, o.name...), o.time)
 		}
 	}
-	b = strconv.AppendUint(append(b, `,"run":`...), uint64(r.Run), 10)
-	b = strconv.AppendUint(append(b, `,"attempts":`...), uint64(r.Attempt), 10)
-	b = strconv.AppendUint(append(b, `,"maxattempts":`...), uint64(r.MaxAttempt), 10)
-	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
-		b = append(b, `,"outcome":{`...)
-		sep := ""
-		if o.Code != 0 {
-			b = strconv.AppendInt(append(b, `"code":`...), int64(o.Code), 10)
-			sep = ","
-		}
-		if o.Error != "" {
-			b = quote(append(append(b, sep...), `"error":`...), o.Error)
-			sep = ","
-		}
-		if text := cleanText(string(o.Response)); text != "" {
-			b = quote(append(append(b, sep...), `"response":`...), text)
-		}
-		b = append(b, '}')
+	b = strconv.AppendUint(append(b, `,"run":`...), uint64(t.Run), 10)
+	b = strconv.AppendUint(append(b, `,"attempts":`...), uint64(t.Attempts), 10)
+	b = strconv.AppendUint(append(b, `,"maxattempts":`...), uint64(t.MaxAttempts), 10)
+	if t.Outcome != nil {
+		b = t.Outcome.append(append(b, `,"outcome":`...))
 	}
-	if len(r.History) > 0 {
-		b = appendOperations(b, r.History)
+	for i := range t.History {
+		b = append(b, [...]string{`,"history":[`, `,`}[min(i, 1)]...)
+		b = t.History[i].append(b)
 	}
-	b = strconv.AppendUint(append(b, `,"revision":`...), rev, 10)
+	if len(t.History) > 0 {
+		b = append(b, ']')
+	}
+	b = strconv.AppendUint(append(b, `,"revision":`...), t.Revision, 10)
 	return append(b, '}')
 }
+
+func (o *OutcomeInfo) append(b []byte) []byte {
+	b = append(b, '{')
+	begin := len(b)
+	if o.Code != 0 {
+		b = strconv.AppendInt(append(b, `,"code":`...), int64(o.Code), 10)
+	}
+	b = appendOptional(b, `,"error":`, o.Error)
+	b = appendOptional(b, `,"response":`, o.Response)
+	if len(b) > begin { // remove the first comma
+		b = append(b[:begin], b[begin+1:]...)
+	}
+	return append(b, '}')
+}
+
+// MarshalJSON implements json.Marshaler.
+func (o OperationInfo) MarshalJSON() ([]byte, error) { return o.append(nil), nil }
+
+func (o *OperationInfo) append(b []byte) []byte {
+	b = quote(append(b, `{"op":`...), o.Op)
+	b = quoteTime(append(b, `,"at":`...), o.At)
+	b = appendOptional(b, `,"by":`, o.By)
+	b = appendOptional(b, `,"account":`, o.Account)
+	b = appendOptional(b, `,"user":`, o.User)
+	return append(b, '}')
+}
+
+// MarshalJSON implements json.Marshaler; see Append.
+func (a AddReply) MarshalJSON() ([]byte, error) { return a.Append(nil), nil }
 
 // Append appends the answer to an add as JSON.
 func (a *AddReply) Append(b []byte) []byte {
 	b = append(b, `{"timer":"`...)
 	b = a.Timer.AppendTo(b)
-	b = quote(append(b, `","due":`...), a.Due)
+	b = quoteTime(append(b, `","due":`...), a.Due)
 	b = strconv.AppendBool(append(b, `,"duplicate":`...), a.Duplicate)
 	b = quote(append(b, `,"state":`...), a.State.String())
-	if a.Remark != "" {
-		b = quote(append(b, `,"remark":`...), a.Remark)
-	}
+	b = appendOptional(b, `,"remark":`, a.Remark)
 	return append(b, '}')
 }
 
-func quoteTime(b []byte, ms int64) []byte { return append(appendTime(append(b, '"'), ms), '"') }
+// appendOptional appends a member whose text is not empty.
+func appendOptional(b []byte, name, text string) []byte {
+	if text == "" {
+		return b
+	}
+	return quote(append(b, name...), text)
+}
+
+// quoteTime appends a time in RFC 3339, UTC, with milliseconds.
+func quoteTime(b []byte, t time.Time) []byte {
+	return append(appendTime(append(b, '"'), t.UnixMilli()), '"')
+}
+
+// marshal is json.Marshal without the escapes for HTML.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
+// milliTime is a time whose JSON always has milliseconds; time.Time omits trailing zeros.
+type milliTime time.Time
+
+// MarshalJSON implements json.Marshaler.
+func (t milliTime) MarshalJSON() ([]byte, error) { return quoteTime(nil, time.Time(t)), nil }
+
+// IsZero is for the JSON option omitzero.
+func (t milliTime) IsZero() bool { return time.Time(t).IsZero() }
+
+// MarshalJSON implements json.Marshaler.
+func (d DeadInfo) MarshalJSON() ([]byte, error) {
+	type plain DeadInfo // without this method
+	return marshal(struct {
+		plain
+		Scheduled milliTime `json:"scheduled,omitzero"`
+		Died      milliTime `json:"died"`
+	}{plain(d), milliTime(d.Scheduled), milliTime(d.Died)})
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r RejectedInfo) MarshalJSON() ([]byte, error) {
+	type plain RejectedInfo // without this method
+	return marshal(struct {
+		plain
+		Rejected milliTime `json:"rejected"`
+	}{plain(r), milliTime(r.Rejected)})
+}

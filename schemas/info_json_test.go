@@ -2,15 +2,20 @@ package schemas
 
 import (
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 )
 
-// TestAppendInfo: what is appended is what the JSON encoder makes of FromRecord,
-// for records of any content.
-func TestAppendInfo(t *testing.T) {
+// TestInfoJSON compares the hand-written JSON of answers with that of encoding/json, for
+// records of random content: equal values after decoding, and the same members.
+func TestInfoJSON(t *testing.T) {
 	t.Parallel()
+	type plainTimer TimerInfo // without MarshalJSON
+	type plainReply AddReply
 	rng := rand.New(rand.NewPCG(1, 2))
 	texts := []string{"", "plain", `quote " and \`, "tab\tnew\nline", "ü 世界 <&>", "bad \xff\xfe", "http://user:secret@host/x", "nats:a.b"}
 	text := func() string { return texts[rng.IntN(len(texts))] }
@@ -26,33 +31,79 @@ func TestAppendInfo(t *testing.T) {
 			r.History = append(r.History, Operation{Kind: OperationKind(rng.IntN(9)), AtMs: number(), Caller: Caller{By: text(), Account: text(), User: text()}})
 		}
 		id, rev := NewTimerID(text(), text()), rng.Uint64()
-		want, err := json.Marshal(FromRecord(id, &r, rev))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sameJSON(t, AppendInfo(nil, id, &r, rev), want, &TimerInfo{}, &TimerInfo{})
-		reply := AddReply{Timer: id, Due: FormatTime(r.DueMs), Duplicate: rng.IntN(2) == 0, State: r.State, Remark: text()}
-		if want, err = json.Marshal(reply); err != nil {
-			t.Fatal(err)
-		}
-		sameJSON(t, reply.Append(nil), want, &AddReply{}, &AddReply{})
+		info := FromRecord(id, &r, rev)
+		sameJSON(t, info, plainTimer(info))
+		reply := AddReply{Timer: id, Due: TimeOf(r.DueMs), Duplicate: rng.IntN(2) == 0, State: r.State, Remark: text()}
+		sameJSON(t, reply, plainReply(reply))
 	}
 }
 
-// sameJSON compares the values, and the members that are there.
-func sameJSON(t *testing.T, got, want []byte, a, b any) {
+// sameJSON checks that a, with MarshalJSON, and plain, without it, encode alike.
+func sameJSON[T any](t *testing.T, a T, plain any) {
 	t.Helper()
-	var ga, wa map[string]any
-	for _, in := range []struct {
-		text []byte
-		into any
-	}{{got, a}, {want, b}, {got, &ga}, {want, &wa}} {
-		if err := json.Unmarshal(in.text, in.into); err != nil {
-			t.Fatalf("%s: %v", in.text, err)
+	var decoded [2]T
+	var members [2]map[string]any
+	for i, v := range [...]any{a, plain} {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &decoded[i]); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if err := json.Unmarshal(text, &members[i]); err != nil {
+			t.Fatalf("%s: %v", text, err)
 		}
 	}
-	if !reflect.DeepEqual(a, b) || !reflect.DeepEqual(ga, wa) {
-		t.Fatalf("got  %s\nwant %s", got, want)
+	if !reflect.DeepEqual(decoded[0], decoded[1]) || !slices.Equal(slices.Sorted(maps.Keys(members[0])), slices.Sorted(maps.Keys(members[1]))) {
+		t.Fatalf("got  %+v\nwant %+v", decoded[0], decoded[1])
+	}
+}
+
+// TestInfoTimes: times in answers always have milliseconds, and unknown ones are absent.
+func TestInfoTimes(t *testing.T) {
+	t.Parallel()
+	at := TimeOf(1_700_000_000_500)
+	const text = `"2023-11-14T22:13:20.500Z"`
+	for _, c := range []struct {
+		v    any
+		want []string
+		not  string
+	}{
+		{TimerInfo{Scheduled: at, Due: at, Added: at, History: []OperationInfo{{Op: "cancel", At: at}}}, []string{`"scheduled":` + text, `"due":` + text, `"added":` + text, `"at":` + text}, `"fired"`},
+		{AddReply{Due: at}, []string{`"due":` + text}, `"remark"`},
+		{DeadInfo{Scheduled: at, Died: at, ErrorData: "a&b"}, []string{`"scheduled":` + text, `"died":` + text}, `"consumer"`},
+		{DeadInfo{Died: at}, []string{`"died":` + text}, `"scheduled"`},
+		{RejectedInfo{Rejected: at}, []string{`"rejected":` + text}, `"data"`},
+	} {
+		b, err := json.Marshal(c.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range c.want {
+			if !strings.Contains(string(b), w) {
+				t.Errorf("%s has no %s", b, w)
+			}
+		}
+		if strings.Contains(string(b), c.not) {
+			t.Errorf("%s has %s", b, c.not)
+		}
+	}
+}
+
+// BenchmarkInfo is the answer to a cancel.
+func BenchmarkInfo(b *testing.B) {
+	r := Record{
+		State: StateCancelled, DueMs: 1_700_000_000_123, ScheduledMs: 1_700_000_000_123, AddedMs: 1_700_000_000_000, DoneMs: 1_700_000_000_100, MaxAttempt: 5,
+		Service: "orders", Callback: "https://shop.example/expired", Source: "/shop", EventID: "order-17", Type: "order.timeout",
+		History: []Operation{{Kind: OperationCancel, AtMs: 1_700_000_000_100, Caller: Caller{By: "ann"}}},
+	}
+	id := NewTimerID(r.Source, r.EventID)
+	room := make([]byte, 0, 1024)
+	b.ReportAllocs()
+	for b.Loop() {
+		info := FromRecord(id, &r, 7)
+		room = info.Append(room[:0])
 	}
 }
 

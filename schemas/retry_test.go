@@ -56,12 +56,12 @@ func TestInfoTellsTheSpan(t *testing.T) {
 	}
 	rec := schemas.Record{State: schemas.StateRetrying, Attempt: 3, MaxAttempt: spec.MaxAttempts, NextMs: 1_000_000, Callback: spec.Callback, Body: body}
 	// Attempt 4 is next; 8, 16, 32 and then 60 s follow it, up to attempt 10.
-	want := schemas.FormatTime(1_000_000 + 1000*(8+16+32+3*60))
-	if got := schemas.FromRecord(spec.Timer, &rec, 1); got.Until != want || got.Next != schemas.FormatTime(1_000_000) {
+	want := schemas.TimeOf(1_000_000 + 1000*(8+16+32+3*60))
+	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.Equal(want) || !got.Next.Equal(schemas.TimeOf(1_000_000)) {
 		t.Errorf("until %s, next %s; want until %s", got.Until, got.Next, want)
 	}
 	rec.State, rec.Body = schemas.StateFail, schemas.Body{}
-	if got := schemas.FromRecord(spec.Timer, &rec, 1); got.Until != "" {
+	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.IsZero() {
 		t.Errorf("a concluded timer is tried until %s", got.Until)
 	}
 }

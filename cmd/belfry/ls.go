@@ -55,7 +55,7 @@ func checkRows(rows int) error {
 func (c *cli) listTimers(ctx context.Context, s session, q belfry.Query, rows int) error {
 	t := table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}}
 	return printRows(c, s, t, rows, s.List(ctx, q), []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}, func(timer belfry.Timer) []string {
-		return []string{timer.Timer.String(), timer.State.String(), timer.Due, timer.Service, fmt.Sprint(timer.Attempts), timer.ID}
+		return []string{timer.Timer.String(), timer.State.String(), showTime(timer.Due), timer.Service, fmt.Sprint(timer.Attempts), timer.ID}
 	})
 }
 

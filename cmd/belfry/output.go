@@ -83,22 +83,30 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 		}
 		outcome, response = strings.TrimSpace(outcome+o.Error), o.Response
 	}
-	due := t.Due
-	if due == t.Scheduled {
-		due = ""
+	due := ""
+	if !t.Due.Equal(t.Scheduled) {
+		due = showTime(t.Due)
 	}
 	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
-		"callback", t.Callback, "state", t.State.String(), "scheduled", t.Scheduled, "due", due, "added", t.Added, "fired", t.Fired,
-		"done", t.Done, "attempts", attempts, "next", t.Next, "until", t.Until, "outcome", outcome, "response", response}
+		"callback", t.Callback, "state", t.State.String(), "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
+		"done", showTime(t.Done), "attempts", attempts, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
 	for _, op := range t.History {
 		pairs = append(pairs, "history", historyLine(op))
 	}
 	return c.printText(pairs...)
 }
 
+// showTime formats a time as the API does, and the zero time as "".
+func showTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return schemas.FormatTime(t.UnixMilli())
+}
+
 // historyLine is one control operation. A caller's own claim is marked as one.
 func historyLine(op schemas.OperationInfo) string {
-	line := op.Op + " at " + op.At
+	line := op.Op + " at " + showTime(op.At)
 	if op.Account != "" {
 		line += ", account " + op.Account
 	}

@@ -39,7 +39,7 @@ TIMERS_REJECTED under the sequence shown.`, schemas.MaxRejectedData),
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{8, 24, 16, 20, 20}}
 		return printRows(c, s, t, rows, s.Rejections(ctx), []string{"SEQUENCE", "REJECTED", "SOURCE", "ID", "CODE", "REASON"}, func(r schemas.RejectedInfo) []string {
-			return []string{fmt.Sprint(r.Sequence), r.Rejected, cut(r.Source, 40), cut(r.ID, 40), string(r.Code), cut(r.Error, 160)}
+			return []string{fmt.Sprint(r.Sequence), showTime(r.Rejected), cut(r.Source, 40), cut(r.ID, 40), string(r.Code), cut(r.Error, 160)}
 		})
 	})
 }

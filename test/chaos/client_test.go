@@ -378,7 +378,7 @@ func (c *client) overdue(ctx context.Context) {
 			c.t.Log(err)
 			continue
 		}
-		c.t.Logf("shard %d: %s %s due %s is %s since revision %d, %s", shard, info.ID, info.Timer, info.Due, info.State, m.Sequence, m.Time)
+		c.t.Logf("shard %d: %s %s due %s is %s since revision %d, %s", shard, info.ID, info.Timer, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time)
 	}
 }
 

@@ -229,10 +229,7 @@ func (l *ledger) check(m *timer, got belfry.Timer, found bool, f fired) (faults 
 		fault("lost: its add was acknowledged, and it is not known")
 		return faults
 	}
-	due, err := schemas.ParseTime(got.Due)
-	if err != nil {
-		fault("due at %q: %v", got.Due, err)
-	}
+	due := got.Due.UnixMilli()
 	switch {
 	case m.cancelled == yes && got.State != schemas.StateCancelled:
 		fault("lost: its cancel was acknowledged, and it is %s", got.State)
