@@ -2,15 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,193 +12,61 @@ import (
 	"github.com/belfryio/belfry/internal/gctune"
 )
 
-// benchFlags are those of every workload.
-type benchFlags struct {
-	config   bench.Config
-	profile  string
-	on       string
-	repeat   int
-	jsonFile string
-	plotFile string
-	htmlFile string
-}
+// fullBench is how to get the complete tool, which is a program of its own because of
+// its plot library.
+const fullBench = "go run ./cmd/belfry-bench, in a clone of the repository"
 
 func (c *cli) benchCommand() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure: adds a second, lateness, bursts, callbacks, what pending timers cost",
-		Long: `Measure Belfry. Without --nats-url it starts what it measures, in temporary folders,
-and removes it afterwards: by default a node with an embedded server in this
-process, with --on server a nats-server process, with --on cluster three.
-
-Every run accounts for its timers: one that lost a timer, fired one twice or early
-fails, whatever its figures are.`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
-	}
-	for _, w := range bench.Workloads() {
-		root.AddCommand(c.benchWorkload(w))
-	}
-	root.AddCommand(c.benchTable(), c.benchCurves(), c.benchServer())
-	return root
-}
-
-func (c *cli) benchWorkload(w bench.Workload) *cobra.Command {
-	b := &benchFlags{}
-	var defaults bench.Config
-	w.Defaults(&defaults)
+	var config bench.Config
+	var profile string
+	var quick bool
 	cmd := &cobra.Command{
-		Use:   w.Name(),
-		Short: w.About(),
-		Args:  exactly(0),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return c.bench(cmd.Context(), w, b) },
+		Use:   "bench",
+		Short: "Measure this machine quickly: adds a second, lateness, a burst",
+		Long: `Measure Belfry on this machine in less than a minute: adds a second, lateness at
+1,000 timers a second, and a burst of 10,000 timers. Each runs on a new node with an
+embedded server in a temporary folder, which is removed afterwards.
+
+Every run accounts for its timers. It fails if a timer is lost, fires twice or early.
+
+The full tool is belfry-bench: more workloads, callbacks, clusters, growth, plots. Get
+it with: ` + fullBench + `.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("belfry bench has no workload %q: the full tool is belfry-bench (%s)", args[0], fullBench)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !quick {
+				return usagef("belfry bench is always quick: the full tool is belfry-bench (%s)", fullBench)
+			}
+			config.Profile = app.Profile(profile)
+			return c.bench(cmd.Context(), config)
+		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&b.config.NATSURL, "nats-url", "", "measure the Belfry at this server (default: one that is started)")
-	f.StringVar(&b.config.Creds, "creds", "", "NATS credentials file for nats-url")
-	f.StringVar(&b.on, "on", string(bench.OnEmbedded), "what to start: embedded, server (a nats-server process), or cluster (three, and three replicas)")
-	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "of the servers: safe syncs every write, fast every two minutes")
-	f.StringVar(&b.config.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
-	f.BoolVar(&b.config.Keep, "keep", false, "leave the servers' folders behind, and say where they are")
-	f.IntVar(&b.config.Shards, "shards", 0, "shards of the store")
-	f.IntVar(&b.config.Rate, "rate", 0, "timers due a second, or single adds begun a second"+defaultText(defaults.Rate))
-	f.IntVar(&b.config.Seconds, "seconds", 0, "how long"+defaultText(defaults.Seconds))
-	f.IntVar(&b.config.Count, "count", 0, "how many timers"+defaultText(defaults.Count))
-	f.IntVar(&b.config.Size, "size", bench.DefaultSize, "bytes of data of an event")
-	f.IntVar(&b.config.Workers, "workers", 0, fmt.Sprintf("how many add at the same time, each on a connection of its own (default %d; %d with one add at a time)", bench.DefaultWorkers, bench.DefaultSingles))
-	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), api (timers.api.add, one at a time and worker), or client (the Go client's Add, which asks the API, one call at a time and worker)")
-	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
-	f.Var(durationValue{&b.config.Lead}, "lead", "how far ahead of its due time a timer is added (default: chosen)")
-	f.Var(durationValue{&b.config.Retention}, "retention", "how long the records of concluded timers are kept; they are verified beside the run then (default: the node's)")
-	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, so that only firing them is measured")
-	f.IntVar(&b.config.Services, "services", 1, "services that the timers of steady, burst, day and callback are for, in turn")
-	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are told (without HTTP callbacks)")
-	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due a second beside those that wait")
-	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, whatever the profile is that is measured then")
-	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers let through before anything is measured; -1 for none")
-	f.IntVar(&b.config.Raw, "raw", defaults.Raw, "raw JetStream operations of each kind to measure on the same server after the run")
-	f.IntVar(&b.repeat, "repeat", 1, "runs, each afresh; median, least and greatest are told")
-	f.StringVar(&b.jsonFile, "json", "", "write the results to this file")
-	f.StringVar(&b.plotFile, "plot", "", "draw the results into this file: .svg or .png")
-	f.StringVar(&b.htmlFile, "html", "", "write a report with plots to this file")
-	f.StringVar(&b.config.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured, of the first run, to this file")
-	f.StringVar(&b.config.MemProfile, "memprofile", "", "write a profile of what was allocated until the end of the first run to this file")
+	f.BoolVar(&quick, "quick", true, "the short form, the only one that this program has")
+	f.StringVar(&profile, "profile", string(app.ProfileSafe), "of the server: safe syncs every write, fast every two minutes")
+	f.StringVar(&config.Dir, "dir", "", "where the servers' folders are made: a folder on the disk to measure (default: the system's for temporary files)")
 	return c.printing(cmd)
 }
 
-func defaultText(n int) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (default %d)", n)
-}
-
-// bench runs a workload and prints and writes what it measured, also that of a
-// run which was not sound.
-func (c *cli) bench(ctx context.Context, w bench.Workload, b *benchFlags) error {
-	if b.plotFile != "" {
-		if err := bench.CheckPlot(b.plotFile); err != nil {
-			return err
-		}
-	}
-	b.config.Profile, b.config.On = app.Profile(b.profile), bench.Topology(b.on)
-	if err := c.benchChildren(&b.config); err != nil {
-		return err
-	}
-	defer gctune.Start(ctx)()
-	results, err := bench.Run(ctx, w, b.config, b.repeat)
-	return errors.Join(err, c.benchOutput(b, results))
-}
-
-// benchChildren fills in how progress is shown, and how this very program is
-// started as a node or as a server.
-func (c *cli) benchChildren(config *bench.Config) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
+// bench prints what it measured also if a run failed.
+func (c *cli) bench(ctx context.Context, config bench.Config) error {
 	config.Progress, config.Live = c.err, isTerminal(c.err)
-	command := func(args ...string) *exec.Cmd {
-		cmd := exec.Command(self, args...)
-		// Settings that the environment has for a node are not the measured one's.
-		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, envPrefix) })
-		return cmd
-	}
-	config.Serve = func(s bench.NodeSpec) *exec.Cmd {
-		args := []string{"serve", "--http", s.HTTP, "--shards", strconv.Itoa(s.Shards)}
-		if s.Retention != 0 {
-			args = append(args, "--retention", s.Retention.String())
-		}
-		if s.NATSURL == "" {
-			return command(append(args, "--data", s.Data, "--nats-listen", s.NATSListen, "--profile", string(s.Profile))...)
-		}
-		return command(append(args, "--nats-url", s.NATSURL, "--replicas", strconv.Itoa(s.Replicas))...)
-	}
-	config.Server = func(s bench.ServerSpec) *exec.Cmd {
-		spec, err := json.Marshal(s)
-		if err != nil {
-			panic(err) // strings and numbers
-		}
-		return command("bench", benchServerName, string(spec))
-	}
-	return nil
-}
-
-const benchServerName = "nats-server"
-
-// benchServer is the nats-server that bench starts, not a command for people.
-func (c *cli) benchServer() *cobra.Command {
-	return &cobra.Command{
-		Use: benchServerName + " SPEC", Short: "A nats-server for the other commands, until its input ends", Hidden: true, Args: exactly(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var spec bench.ServerSpec
-			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
-				return usagef("the spec is not JSON: %v", err)
-			}
-			return bench.RunServer(cmd.Context(), spec, os.Stdin)
-		},
-	}
-}
-
-func (c *cli) benchOutput(b *benchFlags, results []*bench.Result) error {
+	defer gctune.Start(ctx)()
+	results, err := bench.Quick(ctx, config)
 	if len(results) == 0 {
-		return nil
+		return err
 	}
 	if c.json() {
-		if err := bench.JSON(c.out, results); err != nil {
-			return err
-		}
-	} else {
-		for _, r := range results {
-			if err := r.Text(c.out); err != nil {
-				return err
-			}
-		}
-		if err := bench.Summary(c.out, results); err != nil {
-			return err
-		}
+		return errors.Join(err, bench.JSON(c.out, results))
 	}
-	if b.jsonFile != "" {
-		if err := writeFile(b.jsonFile, func(w io.Writer) error { return bench.JSON(w, results) }); err != nil {
-			return err
-		}
-	}
-	if b.htmlFile != "" {
-		if err := writeFile(b.htmlFile, func(w io.Writer) error { return bench.HTML(w, results) }); err != nil {
-			return err
-		}
-	}
-	if b.plotFile != "" {
-		return bench.Plot(b.plotFile, results)
-	}
-	return nil
-}
-
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
+	if err = errors.Join(err, bench.QuickText(c.out, results)); err != nil {
 		return err
 	}
-	return errors.Join(write(f), f.Close())
+	_, err = fmt.Fprintf(c.out, "more: %s\n", fullBench)
+	return err
 }

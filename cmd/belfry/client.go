@@ -16,6 +16,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -43,7 +44,7 @@ func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
 	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of the subjects for answers, for a user that has its own (default $BELFRY_INBOX_PREFIX, or _INBOX)")
-	fs.Var(durationValue{&f.timeout}, "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultTimeout)+" for each request that it makes)")
+	fs.Var(cmdline.Duration(&f.timeout), "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultTimeout)+" for each request that it makes)")
 }
 
 // fill takes from the environment what no flag gave.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/doctor"
 )
 
@@ -18,6 +19,8 @@ type unhealthyError struct{ n int }
 func (e *unhealthyError) Error() string {
 	return fmt.Sprintf("%d of the findings must be repaired", e.n)
 }
+
+func (*unhealthyError) Is(target error) bool { return target == cmdline.ErrUnhealthy }
 
 func (c *cli) doctorCommand() *cobra.Command {
 	s := &settings{}

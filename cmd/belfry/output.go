@@ -4,48 +4,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/schemas"
 )
 
-const (
-	formatText = "text"
-	formatJSON = "json"
-)
-
-// formatValue is the flag -o.
-type formatValue struct{ to *string }
-
-func (v formatValue) String() string {
-	if v.to == nil || *v.to == "" {
-		return formatText
-	}
-	return *v.to
-}
-func (formatValue) Type() string { return "text|json" }
-func (v formatValue) Set(s string) error {
-	if s != formatText && s != formatJSON {
-		return fmt.Errorf("must be text or json")
-	}
-	*v.to = s
-	return nil
-}
-
 // printing gives a command the flag -o.
 func (c *cli) printing(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().VarP(formatValue{&c.format}, "output", "o", "how to print: text, or json (one line an object)")
+	cmdline.AddOutput(cmd, &c.format)
 	return cmd
 }
 
-func (c *cli) json() bool { return c.format == formatJSON }
+func (c *cli) json() bool { return c.format == cmdline.FormatJSON }
 
 // printJSON prints one line.
 func (c *cli) printJSON(v any) error {
@@ -156,44 +132,4 @@ func cut(s string, n int) string {
 		return s
 	}
 	return string(r[:n-1]) + "…"
-}
-
-// isTerminal tells whether a person reads w.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && (isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd()))
-}
-
-// durationValue is a flag that takes what Belfry takes: 10s, 1h30m, P30D.
-type durationValue struct{ to *time.Duration }
-
-func (v durationValue) String() string {
-	if v.to == nil || *v.to == 0 {
-		return ""
-	}
-	return formatDuration(*v.to)
-}
-func (durationValue) Type() string { return "duration" }
-func (v durationValue) Set(s string) error {
-	d, err := schemas.ParseDuration(s)
-	if err != nil {
-		return err
-	}
-	if d < 0 {
-		return fmt.Errorf("must not be negative")
-	}
-	*v.to = d
-	return nil
-}
-
-// formatDuration leaves out what is zero: 24h rather than 24h0m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
 }

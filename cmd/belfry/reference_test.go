@@ -12,35 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/internal/doctest"
 )
 
 // reference is docs/reference.md, by the titles of its sections.
 func reference(t *testing.T) map[string]string {
 	t.Helper()
-	b, err := os.ReadFile("../../docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sections, title := map[string]string{}, ""
-	for line := range strings.Lines(string(b)) {
-		if name, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
-			title = strings.Trim(strings.TrimSpace(name), "`")
-			continue
-		}
-		sections[title] += line
-	}
-	return sections
-}
-
-// row is the line of a table that begins with the name, or "".
-func row(section, name string) string {
-	for line := range strings.Lines(section) {
-		first, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
-		if strings.HasPrefix(line, "| ") && slices.Contains(strings.Split(first, ", "), "`"+name+"`") {
-			return line
-		}
-	}
-	return ""
+	return doctest.Sections(t, "../../docs/reference.md")
 }
 
 const (
@@ -50,8 +30,8 @@ const (
 	sectionExit       = "Exit codes"
 )
 
-// TestReferenceHasEveryFlag walks the commands: each has a section of its own, or
-// is named in its parent's, and there or in a section of common flags are all its
+// TestReferenceHasEveryFlag walks the commands: each has a section of its own, or is
+// named in its parent's. All flags of a command are there or in a section of common
 // flags, with their defaults.
 func TestReferenceHasEveryFlag(t *testing.T) {
 	t.Parallel()
@@ -60,56 +40,19 @@ func TestReferenceHasEveryFlag(t *testing.T) {
 	settingsOf := c.serveCommand().Flags()
 	var connection cobra.Command
 	c.talking(&connection, nil, nil)
-	var walk func(cmd *cobra.Command)
-	walk = func(cmd *cobra.Command) {
-		for _, sub := range cmd.Commands() {
-			walk(sub)
+	doctest.Flags(t, c.rootCommand(), ref, func(cmd *cobra.Command, f *pflag.Flag) (doctest.Place, bool) {
+		switch name := cmd.CommandPath(); {
+		case settingsOf.Lookup(f.Name) != nil && cmd.Flags().Lookup("config") != nil:
+			return doctest.Place{Title: sectionSettings, Text: ref[sectionSettings], Key: f.Name}, true
+		case connection.Flags().Lookup(f.Name) != nil:
+			text := ref[sectionConnection]
+			if f.Name != "output" && !strings.Contains(text, "`"+strings.TrimPrefix(name, "belfry ")+"`") {
+				t.Errorf("%q is not named in section %q", name, sectionConnection)
+			}
+			return doctest.Place{Title: sectionConnection, Text: text, Key: "--" + f.Name}, true
 		}
-		if !cmd.Runnable() || cmd.Name() == "help" || !cmd.HasParent() {
-			return
-		}
-		name := cmd.CommandPath()
-		section, ok := ref[name]
-		if !ok {
-			section = ref[cmd.Parent().CommandPath()]
-			if !regexp.MustCompile("`(" + name + "[ `]|" + cmd.Name() + "`)").MatchString(section) {
-				t.Errorf("docs/reference.md has no section %q, nor is the command in its parent's", name)
-				return
-			}
-		}
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			where, key, within := section, "--"+f.Name, name
-			switch {
-			case strings.Contains(section, "`--"+f.Name+"`"):
-			case settingsOf.Lookup(f.Name) != nil && cmd.Flags().Lookup("config") != nil:
-				where, key, within = ref[sectionSettings], f.Name, sectionSettings
-			case connection.Flags().Lookup(f.Name) != nil:
-				where, within = ref[sectionConnection], sectionConnection
-				if f.Name != "output" && !strings.Contains(where, "`"+strings.TrimPrefix(name, "belfry ")+"`") {
-					t.Errorf("%q is not named in section %q", name, within)
-				}
-			}
-			if !strings.Contains(where, "`"+key+"`") && !strings.Contains(where, "`--"+f.Name+"`") {
-				t.Errorf("flag --%s of %q is not in section %q", f.Name, name, within)
-				return
-			}
-			if line := row(where, key); line != "" && !tells(line, f) {
-				t.Errorf("the row of --%s of %q does not tell its default %q: %s", f.Name, name, f.DefValue, line)
-			}
-			if f.Shorthand != "" && !strings.Contains(where, "`-"+f.Shorthand+"`") {
-				t.Errorf("-%s of --%s of %q is not in section %q", f.Shorthand, f.Name, name, within)
-			}
-		})
-	}
-	root := c.rootCommand()
-	root.InitDefaultHelpCmd()
-	walk(root)
-}
-
-// tells reports whether a row has a flag's default.
-func tells(line string, f *pflag.Flag) bool {
-	def := strings.Trim(f.DefValue, "[]")
-	return def == "" || def == "0" || strings.Contains(line, "`"+def+"`")
+		return doctest.Place{}, false
+	})
 }
 
 // TestReferenceHasEverySetting: the file's keys and the environment's variables.
@@ -119,7 +62,7 @@ func TestReferenceHasEverySetting(t *testing.T) {
 	s := &settings{}
 	s.add(&cobra.Command{})
 	for _, name := range s.names {
-		if line := row(section, name); !strings.Contains(line, "`"+envName(name)+"`") {
+		if line := doctest.Row(section, name); !strings.Contains(line, "`"+envName(name)+"`") {
 			t.Errorf("setting %s has no row with its variable %s", name, envName(name))
 		}
 	}
@@ -137,7 +80,7 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 	t.Parallel()
 	section := reference(t)[sectionService]
 	for key := range serviceKeys {
-		if row(section, key) == "" {
+		if doctest.Row(section, key) == "" {
 			t.Errorf("setting %s of a service has no row", key)
 		}
 	}
@@ -206,9 +149,9 @@ func TestReferenceHasEveryExitCode(t *testing.T) {
 	topic := exitCodesTopic()
 	help.WriteString(strings.Join(strings.Fields(topic.Long), " "))
 	for code := exitOK; code <= exitUnhealthy; code++ {
-		line := row(section, fmt.Sprint(code))
-		if word := codeNames[code]; line == "" || word != "" && code != exitRefused && !strings.Contains(line, "`"+word+"`") {
-			t.Errorf("exit code %d lacks its row, or the word %q: %s", code, codeNames[code], line)
+		line := doctest.Row(section, fmt.Sprint(code))
+		if word := cmdline.CodeNames[code]; line == "" || word != "" && code != exitRefused && !strings.Contains(line, "`"+word+"`") {
+			t.Errorf("exit code %d lacks its row, or the word %q: %s", code, cmdline.CodeNames[code], line)
 		}
 		if text := strings.TrimSpace(strings.Split(line+"|||", "|")[2]); !strings.Contains(help.String(), text) {
 			t.Errorf("exit code %d is %q here and not in belfry help exit-codes: %s", code, text, help.String())

@@ -1,9 +1,18 @@
 package main
 
 import (
-	"strings"
-
 	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/cmdline"
+)
+
+// Short names for the helpers of cmdline that every command uses.
+var (
+	usagef         = cmdline.Usagef
+	group          = cmdline.Group
+	exactly        = cmdline.Exactly
+	isTerminal     = cmdline.IsTerminal
+	formatDuration = cmdline.FormatDuration
 )
 
 // cli is one run of the program.
@@ -27,9 +36,7 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%v (see %s --help)", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(cmdline.FlagError)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "timers", Title: "Timers:"})
 	in := func(id string, cmds ...*cobra.Command) {
 		for _, cmd := range cmds {
@@ -41,27 +48,4 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 	in("timers", c.addCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.lsCommand(), c.tailCommand(), c.deadCommand(), c.rejectedCommand())
 	root.AddCommand(c.versionCommand(), exitCodesTopic())
 	return root
-}
-
-// group is what a command does that only has others below it.
-func group(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cmd.Help()
-	}
-	cmd.SuggestionsMinimumDistance = 2 // letters that may be wrong
-	hint := ""
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		hint = "; did you mean " + strings.Join(s, " or ") + "?"
-	}
-	return usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
-}
-
-// exactly wants the arguments that the command's use line names.
-func exactly(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == n {
-			return nil
-		}
-		return usagef("got %d arguments; the use is: %s", len(args), cmd.UseLine())
-	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -98,18 +99,18 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.Node, "node", "", "name of this node (default: kept in the data folder, or made up)")
 	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 takes what it has, or %d", schemas.DefaultShards))
 	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream")
-	d.Var(durationValue{&o.Retention}, "retention", "how long the record of a concluded timer is kept")
-	d.Var(durationValue{&o.FiredMaxAge}, "fired-max-age", "how long fired events stay in their stream")
+	d.Var(cmdline.Duration(&o.Retention), "retention", "how long the record of a concluded timer is kept")
+	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long fired events stay in their stream")
 	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "how many events of one service stay in their stream; 0 takes a share of its bytes")
-	d.Var(durationValue{&o.DeadMaxAge}, "dead-max-age", "how long dead letters are kept")
-	d.Var(durationValue{&o.RejectedMaxAge}, "rejected-max-age", "how long rejected adds are kept")
-	d.Var(durationValue{&o.SweepDelay}, "sweep-delay", "how far behind the sweeper audits")
-	d.Var(durationValue{&o.Lease}, "lease", "how long a silent scheduler keeps its shards")
-	d.Var(durationValue{&o.Horizon}, "horizon", "how far ahead timers are read into memory")
-	d.Var(durationValue{&o.Limits.MaxHorizon}, "max-ahead", "how far ahead a timer may be due")
+	d.Var(cmdline.Duration(&o.DeadMaxAge), "dead-max-age", "how long dead letters are kept")
+	d.Var(cmdline.Duration(&o.RejectedMaxAge), "rejected-max-age", "how long rejected adds are kept")
+	d.Var(cmdline.Duration(&o.SweepDelay), "sweep-delay", "how far behind the sweeper audits")
+	d.Var(cmdline.Duration(&o.Lease), "lease", "how long a silent scheduler keeps its shards")
+	d.Var(cmdline.Duration(&o.Horizon), "horizon", "how far ahead timers are read into memory")
+	d.Var(cmdline.Duration(&o.Limits.MaxHorizon), "max-ahead", "how far ahead a timer may be due")
 	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "callbacks of one service at a time")
 	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "callbacks at a time in all")
-	d.Var(durationValue{&o.ServiceIdle}, "service-idle", "after how long without an event a service loses its consumers, until its next event; 0 is never")
+	d.Var(cmdline.Duration(&o.ServiceIdle), "service-idle", "after how long without an event a service loses its consumers, until its next event; 0 is never")
 	d.IntVar(&o.MaxServices, "max-services", o.MaxServices, "how many services may have callbacks")
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")

@@ -42,7 +42,8 @@ func (v *Verified) because(why string) {
 	v.Why[why]++
 }
 
-func (v Verified) reasons() string {
+// Reasons lists Why: "3 pending still, 1 never stored".
+func (v Verified) Reasons() string {
 	var out []string
 	for why, n := range v.Why {
 		out = append(out, fmt.Sprintf("%d %s", n, why))
@@ -51,13 +52,15 @@ func (v Verified) reasons() string {
 	return strings.Join(out, ", ")
 }
 
-func (v Verified) err() error {
+// Err returns an error that wraps ErrUnsound if a timer is missing, early, duplicated or
+// in a wrong state.
+func (v Verified) Err() error {
 	if v.Missing == 0 && v.Duplicates == 0 && v.Early == 0 && v.Wrong == 0 {
 		return nil
 	}
 	err := fmt.Errorf("%w: of %d timers %d are missing, %d came twice, %d came early, %d are in a wrong state", ErrUnsound, v.Expected, v.Missing, v.Duplicates, v.Early, v.Wrong)
 	if len(v.Why) > 0 {
-		err = fmt.Errorf("%w (%s)", err, v.reasons())
+		err = fmt.Errorf("%w (%s)", err, v.Reasons())
 	}
 	return err
 }
@@ -248,6 +251,9 @@ func (e *Env) explain(ctx context.Context, id schemas.TimerID) (string, error) {
 	return r.State.String() + ", but not in " + schemas.StreamFired, nil
 }
 
+// latenessAtSubscriber is the distribution that figures and goals are about.
+const latenessAtSubscriber = "lateness at the subscriber"
+
 // Lateness of the received and of the stored events. What did not reach the
 // subscriber counts there with the stream's timestamp: leaving the latest out
 // would flatter.
@@ -258,5 +264,5 @@ func (a *Account) Lateness() (bySubscriber, byStream *Latency) {
 			received[n] = a.stored[n]
 		}
 	}
-	return latencyOf("lateness at the subscriber", a.fromMs, received), latencyOf("lateness by the stream's timestamp", a.fromMs, a.stored)
+	return latencyOf(latenessAtSubscriber, a.fromMs, received), latencyOf("lateness by the stream's timestamp", a.fromMs, a.stored)
 }

@@ -90,7 +90,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 	if acc, err = w.accountPatient(ctx, p, patience); err != nil || acc.Duplicates != 1 {
 		t.Errorf("%+v %v", acc, err)
 	}
-	if err := acc.err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {
+	if err := acc.Err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {
 		t.Errorf("%v", err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
@@ -21,25 +20,17 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// childEnv makes the test binary a Belfry or a nats-server: a spec of either, as JSON.
-const (
-	childEnv  = "BELFRY_BENCH_CHILD"
-	serverEnv = "BELFRY_BENCH_SERVER"
-)
+// childEnv makes the test binary a child process that runs the spec in it.
+const childEnv = "BELFRY_BENCH_CHILD"
 
 func TestMain(m *testing.M) {
-	var err error
-	switch node, nats := os.Getenv(childEnv), os.Getenv(serverEnv); {
-	case node != "":
-		err = serve(node)
-	case nats != "":
-		var spec ServerSpec
-		if err = json.Unmarshal([]byte(nats), &spec); err == nil {
-			err = RunServer(context.Background(), spec, os.Stdin)
-		}
-	default:
+	spec := os.Getenv(childEnv)
+	if spec == "" {
 		goleak.VerifyTestMain(m)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	err := RunChild(ctx, spec, os.Stdin)
+	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -47,40 +38,16 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-func serve(text string) error {
-	var s NodeSpec
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return err
-	}
-	o := app.Options{NATSURL: s.NATSURL, Replicas: s.Replicas, HTTP: s.HTTP, Shards: s.Shards}
-	if s.NATSURL == "" {
-		o.Data, o.NATSListen, o.Profile = s.Data, s.NATSListen, s.Profile
-	}
-	a, err := app.New(o)
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	return a.Run(ctx)
-}
-
-// child makes this very binary a process with a spec in its environment.
-func child(name string, spec any) *exec.Cmd {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		panic(err)
-	}
+// child makes this very binary a process that runs a spec.
+func child(spec string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), name+"="+string(text))
+	cmd.Env = append(os.Environ(), childEnv+"="+spec)
 	return cmd
 }
 
 func config(t *testing.T) Config {
 	return Config{
-		Dir: t.TempDir(), Profile: app.ProfileFast, Shards: 2, Warmup: 50,
-		Serve:  func(s NodeSpec) *exec.Cmd { return child(childEnv, s) },
-		Server: func(s ServerSpec) *exec.Cmd { return child(serverEnv, s) },
+		Dir: t.TempDir(), Profile: app.ProfileFast, Shards: 2, Warmup: 50, Child: child,
 	}
 }
 
@@ -161,15 +128,6 @@ func TestSteady(t *testing.T) {
 		}
 	}
 	results := []*Result{r, r}
-	for _, name := range []string{"a.svg", "a.png"} {
-		path := filepath.Join(t.TempDir(), name)
-		if err := Plot(path, results); err != nil {
-			t.Error(err)
-		}
-		if info, err := os.Stat(path); err != nil || info.Size() < 1000 {
-			t.Errorf("%s: %v %v", name, info, err)
-		}
-	}
 	var b bytes.Buffer
 	if err := JSON(&b, results); err != nil {
 		t.Fatal(err)
@@ -222,17 +180,17 @@ func TestPlantedFlaws(t *testing.T) {
 		t.Errorf("got %+v, want %+v", a.Verified, want)
 	}
 	for _, v := range []Verified{{Missing: 1}, {Duplicates: 1}, {Early: 1}, {Wrong: 1}, stored(5, 4), stored(5, 6)} {
-		if !errors.Is(v.err(), ErrUnsound) {
+		if !errors.Is(v.Err(), ErrUnsound) {
 			t.Errorf("%+v is taken for sound", v)
 		}
 	}
-	if err := a.err(); err == nil || !strings.Contains(err.Error(), "1 pending still") {
+	if err := a.Err(); err == nil || !strings.Contains(err.Error(), "1 pending still") {
 		t.Errorf("%v does not say why", err)
 	}
-	if err := (Verified{Unseen: 1, Repeated: 1}).err(); err != nil {
+	if err := (Verified{Unseen: 1, Repeated: 1}).Err(); err != nil {
 		t.Errorf("what a plain subscriber saw is taken for a fault: %v", err)
 	}
-	if err := stored(5, 5).err(); err != nil {
+	if err := stored(5, 5).Err(); err != nil {
 		t.Error(err)
 	}
 }
@@ -258,8 +216,5 @@ func TestBadConfig(t *testing.T) {
 	}
 	if _, err := Run(t.Context(), addWorkload{}, Config{NATSURL: "nats://127.0.0.1:1"}, 1); err == nil {
 		t.Error("a server that is not there was accepted")
-	}
-	if err := CheckPlot("a.pdf"); err == nil {
-		t.Error("a plot as PDF was accepted")
 	}
 }

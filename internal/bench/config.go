@@ -88,11 +88,9 @@ type Config struct {
 	// terminal, where the line is drawn over.
 	Progress io.Writer
 	Live     bool
-	// Serve makes the command of a Belfry of its own process, for the workloads
-	// that kill it.
-	Serve func(NodeSpec) *exec.Cmd
-	// Server makes the command of a process that calls RunServer with the spec.
-	Server func(ServerSpec) *exec.Cmd
+	// Child makes the command of a process that calls RunChild with the spec. It is
+	// needed for nats-server processes, and for nodes in processes of their own.
+	Child func(spec string) *exec.Cmd
 }
 
 // Topology says on what a node runs.
@@ -104,19 +102,6 @@ const (
 	OnServer   Topology = "server"   // a nats-server process
 	OnCluster  Topology = "cluster"  // three nats-server processes, three replicas
 )
-
-// NodeSpec is what a node in a process of its own is started with.
-type NodeSpec struct {
-	// Data and NATSListen are for an embedded server, NATSURL and Replicas for
-	// another.
-	Data, NATSListen string
-	NATSURL          string
-	Replicas         int
-	HTTP             string
-	Profile          app.Profile
-	Shards           int
-	Retention        time.Duration // 0 for the default
-}
 
 // How timers are added.
 const (

@@ -16,8 +16,8 @@ import (
 // size of events, and replicas. Each point of a curve is one or two runs of a
 // workload, each afresh, with the node in a process of its own.
 type Growth struct {
-	// Config is the base of every run: Dir, Warmup, Progress, Serve and Server are
-	// taken from it, and Seconds, which is how long each point is measured; 0 is
+	// Config is the base of every run: Dir, Warmup, Progress and Child are taken from it,
+	// and Seconds, which is how long each point is measured; 0 is
 	// DefaultGrowthSeconds.
 	Config
 	Profiles []app.Profile
@@ -79,7 +79,7 @@ type growCost struct {
 
 // growthCurves are all curves.
 func growthCurves(maxPending int) []growing {
-	const late = "lateness at the subscriber"
+	const late = latenessAtSubscriber
 	cpu := []growCost{
 		{"CPU a timer, clients included", "µs", "", byFigure(cpuFigure), 0, 0},
 		{"CPU a timer, of server and node", "µs", "", byFigure(apartFigure), 0, 0},

@@ -31,7 +31,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 	if count > 1 {
 		d.replicas = replicas
 	}
-	if count > 0 && e.Server == nil || withNode && e.Serve == nil {
+	if (count > 0 || withNode) && e.Child == nil {
 		return nil, bad("this needs a program to start")
 	}
 	addrs, err := freeAddrs(2*count + 2)
@@ -49,14 +49,14 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 			return nil, err
 		}
 		d.dirs = append(d.dirs, dir)
-		spec := ServerSpec{Name: fmt.Sprintf("n%d", n+1), Data: dir, Listen: clients[n]}
+		spec := serverSpec{Name: fmt.Sprintf("n%d", n+1), Data: dir, Listen: clients[n]}
 		if count > 1 {
 			spec.Cluster, spec.Routes = routes[n], routes
 		}
 		p := &process{what: "nats-server " + spec.Name, endsWithInput: true, ready: serves("nats://"+spec.Listen, d.replicas)}
 		p.command = func() *exec.Cmd {
 			spec.SyncAlways = d.profile == app.ProfileSafe
-			return e.Server(spec)
+			return e.command(childSpec{Server: &spec})
 		}
 		d.servers = append(d.servers, p)
 		e.onClose(p.kill)
@@ -64,7 +64,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 	if !withNode {
 		return d, nil
 	}
-	spec := NodeSpec{HTTP: httpAddr, Shards: e.Shards, Retention: e.Retention}
+	spec := nodeSpec{HTTP: httpAddr, Shards: e.Shards, Retention: e.Retention}
 	if count > 0 {
 		spec.NATSURL, spec.Replicas = d.url, d.replicas
 	} else {
@@ -78,7 +78,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 	d.node = &process{what: "the node", ready: answers("http://" + httpAddr + "/readyz")}
 	d.node.command = func() *exec.Cmd {
 		spec.Profile = d.profile
-		return e.Serve(spec)
+		return e.command(childSpec{Node: &spec})
 	}
 	e.onClose(d.node.kill)
 	return d, nil

@@ -1,6 +1,7 @@
 // Package bench measures Belfry: adds a second, lateness, bursts, what is kept up
 // with and without callbacks, cancels, what pending timers cost, and all of it in
-// one table. It is what `belfry bench` runs.
+// one table. Command belfry-bench runs all of it, `belfry bench` the few runs of Quick.
+// Package report draws the results.
 //
 // # What it guarantees
 //
@@ -21,9 +22,9 @@
 //
 // A node in this process, on an embedded server (the default), on a nats-server
 // process, or on three with three replicas (deploy.go). The pending workload kills
-// what it measures, so there the node is a process, too. Whoever embeds this
-// package says how these processes are started (Config.Serve, Config.Server):
-// children end with the run, and servers also when this process dies.
+// what it measures, so there the node is a process, too. A program that uses this
+// package says how these processes are started (Config.Child): children end with the
+// run, and servers also when this process dies.
 //
 // # Adding a workload
 //

@@ -73,7 +73,7 @@ func (s *GrowthSeries) Label() string {
 
 func (r *GrowthResult) nameOf(p point) string {
 	c := &r.Curves[p.curve]
-	return fmt.Sprintf("%s %s, %s", c.Name, short(float64(p.x)), c.Series[p.series].Label())
+	return fmt.Sprintf("%s %s, %s", c.Name, Short(float64(p.x)), c.Series[p.series].Label())
 }
 
 // take fills in a point.
@@ -164,7 +164,7 @@ func (r *GrowthResult) remark(curve *GrowthCurve, s *GrowthSeries, c *GrowthCost
 	grown := *c.Values[to] / max(*c.Values[from], c.floor)
 	if allowed := math.Pow(s.X[to]/s.X[from], c.Most) * grownSlack; grown > allowed {
 		r.Remarks = append(r.Remarks, fmt.Sprintf("%s (%s), %s: from %s to %s %s it grows from %s to %s %s, with the power %.2f; it may with %g",
-			curve.Name, s.Label(), c.Name, short(s.X[from]), short(s.X[to]), curve.X, short(*c.Values[from]), short(*c.Values[to]), c.Unit, *e, c.Most))
+			curve.Name, s.Label(), c.Name, Short(s.X[from]), Short(s.X[to]), curve.X, Short(*c.Values[from]), Short(*c.Values[to]), c.Unit, *e, c.Most))
 	}
 }
 
@@ -178,7 +178,7 @@ func (c *GrowthCost) Cells() []string {
 	for n, v := range c.Values {
 		cell := ""
 		if v != nil {
-			cell = short(*v)
+			cell = Short(*v)
 		}
 		if n > 0 && c.Exponents[n-1] != nil {
 			cell += fmt.Sprintf(" (%+.2f)", *c.Exponents[n-1])
@@ -196,7 +196,7 @@ func (c *GrowthCost) Cells() []string {
 func (s *GrowthSeries) Heads() []string {
 	var out []string
 	for _, x := range s.X {
-		out = append(out, short(x))
+		out = append(out, Short(x))
 	}
 	return append(out, "power, first to last", "may be")
 }
@@ -232,12 +232,12 @@ func (r *GrowthResult) Markdown(w io.Writer) error {
 	if r.Scale != 1 {
 		scale = fmt.Sprintf(" at a scale of %g,", r.Scale)
 	}
-	p.f("\n%d CPUs, %s/%s, %s; %s;%s %.0f s in all. %s\n", r.Machine.CPUs, r.Machine.OS, r.Machine.Arch, r.Machine.Go, r.At.Format("2006-01-02"), scale, r.Took, r.disturbed())
+	p.f("\n%d CPUs, %s/%s, %s; %s;%s %.0f s in all. %s\n", r.Machine.CPUs, r.Machine.OS, r.Machine.Arch, r.Machine.Go, r.At.Format("2006-01-02"), scale, r.Took, r.Disturbed())
 	return p.err
 }
 
-// disturbed tells how busy the machine was with something else.
-func (r *GrowthResult) disturbed() string {
+// Disturbed says how busy the machine was with other processes during the runs.
+func (r *GrowthResult) Disturbed() string {
 	most, busy := 0.0, 0
 	for _, res := range r.Results {
 		v := max(res.value(othersFigure), res.value(besides+othersFigure))

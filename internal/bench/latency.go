@@ -50,26 +50,27 @@ func (l *Latency) At(percentile float64) float64 {
 // Count is how many durations there are.
 func (l *Latency) Count() int { return int(l.h.TotalCount()) }
 
-// percentiles that are told.
-var percentiles = []float64{50, 90, 99, 99.9, 100}
+// Percentiles are the percentiles of every distribution that is printed.
+var Percentiles = []float64{50, 90, 99, 99.9, 100}
 
-func percentileName(p float64) string {
+// PercentileName is p99.9, or max for 100.
+func PercentileName(p float64) string {
 	if p == 100 {
 		return "max"
 	}
 	return fmt.Sprintf("p%g", p)
 }
 
-// MarshalJSON tells the percentiles in milliseconds.
+// MarshalJSON writes the percentiles in milliseconds.
 func (l *Latency) MarshalJSON() ([]byte, error) {
 	m := map[string]any{"name": l.Name, "unit": "ms", "count": l.h.TotalCount(), "mean": l.h.Mean() / 1000}
-	for _, p := range percentiles {
-		m[percentileName(p)] = l.At(p)
+	for _, p := range Percentiles {
+		m[PercentileName(p)] = l.At(p)
 	}
 	return json.Marshal(m)
 }
 
-// curve is the distribution by percentile: x is how many nines.
+// curve is the distribution by percentile; x is 1/(1-q).
 func (l *Latency) curve() Curve {
 	c := Curve{Name: l.Name}
 	for _, b := range l.h.CumulativeDistribution() {
@@ -78,4 +79,15 @@ func (l *Latency) curve() Curve {
 		}
 	}
 	return c
+}
+
+// AxisPercentiles is the label of an axis of percentiles, whose values are 1/(1-q).
+const AxisPercentiles = "percentile"
+
+// latencyCurves are the distributions on one plot.
+func (r *Result) latencyCurves(title string) {
+	r.Curves = Curves{Title: title, X: AxisPercentiles, Y: "milliseconds", LogY: true}
+	for _, l := range r.Latencies {
+		r.Curves.Lines = append(r.Curves.Lines, l.curve())
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// ServerSpec is what a nats-server process is started with.
-type ServerSpec struct {
+// serverSpec is what a nats-server process is started with.
+type serverSpec struct {
 	Name       string `json:"name"`
 	Data       string `json:"data"`
 	Listen     string `json:"listen"`
@@ -24,9 +24,9 @@ type ServerSpec struct {
 	Routes  []string `json:"routes,omitempty"`
 }
 
-// RunServer runs a nats-server with JetStream until in ends, as it does when the
+// runServer runs a nats-server with JetStream until in ends, as it does when the
 // process that started this one is gone.
-func RunServer(ctx context.Context, spec ServerSpec, in io.Reader) error {
+func runServer(ctx context.Context, spec serverSpec, in io.Reader) error {
 	host, port, err := hostPort(spec.Listen)
 	if err != nil {
 		return err

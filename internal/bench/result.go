@@ -22,7 +22,7 @@ type Result struct {
 	Figures     []Figure       `json:"figures"`
 	Latencies   []*Latency     `json:"latencies,omitempty"`
 	Verified    Verified       `json:"verified"`
-	// Curves are drawn by Plot.
+	// Curves are drawn by package report.
 	Curves Curves `json:"curves"`
 }
 
@@ -102,8 +102,8 @@ func (r *Result) figure(name string, value float64, unit string) {
 	r.Figures = append(r.Figures, Figure{Name: name, Value: value, Unit: unit})
 }
 
-// name is that of the workload, and of the row of the table that it was run for.
-func (r *Result) name() string {
+// Label is the name of the workload, and of the row of the table that it was run for.
+func (r *Result) Label() string {
 	if r.Row == "" {
 		return r.Workload
 	}
@@ -150,24 +150,24 @@ func (r *Result) Text(w io.Writer) error {
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
-	p.f("%s", r.name())
+	p.f("%s", r.Label())
 	for _, k := range keys {
 		p.f("  %s=%v", k, r.Settings[k])
 	}
 	p.f("\n")
 	for _, f := range r.Figures {
-		p.f("  %-46s %12s %s\n", f.Name, number(f.Value), f.Unit)
+		p.f("  %-46s %12s %s\n", f.Name, Number(f.Value), f.Unit)
 	}
 	if len(r.Latencies) > 0 {
 		p.f("  %-46s", "in milliseconds")
-		for _, q := range percentiles {
-			p.f(" %9s", percentileName(q))
+		for _, q := range Percentiles {
+			p.f(" %9s", PercentileName(q))
 		}
 		p.f("\n")
 	}
 	for _, l := range r.Latencies {
 		p.f("  %-46s", l.Name)
-		for _, q := range percentiles {
+		for _, q := range Percentiles {
 			p.f(" %9.3f", l.At(q))
 		}
 		p.f("\n")
@@ -175,7 +175,7 @@ func (r *Result) Text(w io.Writer) error {
 	v := r.Verified
 	p.f("  verified: %d timers expected, %d found, %d missing, %d duplicates, %d early, %d in a wrong state", v.Expected, v.Found, v.Missing, v.Duplicates, v.Early, v.Wrong)
 	if len(v.Why) > 0 {
-		p.f(" (%s)", v.reasons())
+		p.f(" (%s)", v.Reasons())
 	}
 	p.f("\n")
 	if v.Unseen > 0 || v.Repeated > 0 {
@@ -187,7 +187,8 @@ func (r *Result) Text(w io.Writer) error {
 	return p.err
 }
 
-func number(v float64) string {
+// Number formats a figure: at most three decimals, none from 1,000 on.
+func Number(v float64) string {
 	switch size := math.Abs(v); {
 	case size >= 1000:
 		return fmt.Sprintf("%.0f", v)

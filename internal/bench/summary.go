@@ -16,8 +16,8 @@ type Spread struct {
 	Greatest float64 `json:"greatest"`
 }
 
-// spreads are those of all figures and percentiles of runs of one workload.
-func spreads(results []*Result) []Spread {
+// Spreads returns the spread of all figures and Percentiles of runs of one workload.
+func Spreads(results []*Result) []Spread {
 	values := map[[2]string][]float64{}
 	var names [][2]string
 	take := func(name, unit string, v float64) {
@@ -32,8 +32,8 @@ func spreads(results []*Result) []Spread {
 			take(f.Name, f.Unit, f.Value)
 		}
 		for _, l := range r.Latencies {
-			for _, q := range percentiles {
-				take(l.Name+" "+percentileName(q), "ms", l.At(q))
+			for _, q := range Percentiles {
+				take(l.Name+" "+PercentileName(q), "ms", l.At(q))
 			}
 		}
 	}
@@ -61,12 +61,12 @@ func Summary(w io.Writer, results []*Result) error {
 	}
 	p := &printer{w: w}
 	p.f("%-62s %12s %12s %12s\n", fmt.Sprintf("of %d runs", len(results)), "median", "least", "greatest")
-	for _, s := range spreads(results) {
+	for _, s := range Spreads(results) {
 		name := s.Name
 		if s.Unit != "" {
 			name += " (" + s.Unit + ")"
 		}
-		p.f("  %-60s %12s %12s %12s\n", name, number(s.Median), number(s.Least), number(s.Greatest))
+		p.f("  %-60s %12s %12s %12s\n", name, Number(s.Median), Number(s.Least), Number(s.Greatest))
 	}
 	return p.err
 }
@@ -75,8 +75,8 @@ func Summary(w io.Writer, results []*Result) error {
 // of one workload.
 func JSON(w io.Writer, results []*Result) error {
 	doc := map[string]any{"results": results}
-	if len(results) > 1 {
-		doc["summary"] = spreads(results)
+	if len(results) > 1 && results[0].Workload == results[len(results)-1].Workload {
+		doc["summary"] = Spreads(results)
 	}
 	return writeJSON(w, doc)
 }

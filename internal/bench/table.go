@@ -15,8 +15,8 @@ import (
 // Table is the whole list of what Belfry must reach on two cores, measured and
 // held against it.
 type Table struct {
-	// Config is the base of every row: Dir, Size, On, Raw, Progress, Serve and
-	// Server are taken from it.
+	// Config is the base of every row: Dir, Size, On, Raw, Progress and Child are taken
+	// from it.
 	Config
 	Profiles []app.Profile
 	Repeat   int
@@ -41,7 +41,7 @@ func (g goal) String() string {
 	if g.below {
 		sign = "< "
 	}
-	return strings.TrimSpace(sign + short(g.value) + " " + g.unit)
+	return strings.TrimSpace(sign + Short(g.value) + " " + g.unit)
 }
 
 func (g goal) met(v float64) bool { return g.below && v < g.value || !g.below && v >= g.value }
@@ -87,7 +87,7 @@ const rowBound = 4 * time.Minute
 
 // rows are the figures that are asked for, in the order in which they run.
 func rows() []row {
-	const late = "lateness at the subscriber"
+	const late = latenessAtSubscriber
 	return []row{
 		{
 			"bulk", "add", func(c *Config) { c.Via, c.Count = ViaBatch, 200_000 }, func(c *Config) { c.Count = 200_000 },
@@ -322,9 +322,9 @@ func cell(want goal, value func(*Result) (float64, bool), results []*Result, err
 		slices.Sort(v)
 		m := median(v)
 		c.Value, c.Least, c.Greatest = &m, &v[0], &v[len(v)-1]
-		c.Got = short(m) + " " + want.unit
+		c.Got = Short(m) + " " + want.unit
 		if len(v) > 1 {
-			c.Got += fmt.Sprintf(" (%s to %s)", short(v[0]), short(v[len(v)-1]))
+			c.Got += fmt.Sprintf(" (%s to %s)", Short(v[0]), Short(v[len(v)-1]))
 		}
 		c.Good = want.met(m) && err == nil
 	}
@@ -336,8 +336,8 @@ func cell(want goal, value func(*Result) (float64, bool), results []*Result, err
 	return c
 }
 
-// short is a number with three digits: 11.6 k, 0.412.
-func short(v float64) string {
+// Short formats a number with three digits: 11.6 k, 0.412.
+func Short(v float64) string {
 	switch {
 	case v >= 1e6:
 		return fmt.Sprintf("%.3g M", v/1e6)
@@ -351,9 +351,6 @@ func short(v float64) string {
 
 // JSON writes the table and its runs.
 func (t *TableResult) JSON(w io.Writer) error { return writeJSON(w, t) }
-
-// HTML writes the table and its runs as one page with plots.
-func (t *TableResult) HTML(w io.Writer) error { return writeReport(w, t.Results, t) }
 
 // Markdown writes the table, and below it what a timer costs by step beside the
 // raw operations of the same run, if those were measured.
@@ -399,10 +396,10 @@ func (t *TableResult) budget(p *printer) {
 		if r.value(cpuFigure) == 0 {
 			continue
 		}
-		p.f("| %s | %v |", r.name(), r.Settings["profile"])
+		p.f("| %s | %v |", r.Label(), r.Settings["profile"])
 		for _, name := range []string{cpuFigure, "messages stored a timer", "allocations a timer", callsFigure, rawCPU("publish"), rawCPU("create"), rawCPU("compare-and-set"), "a timer costs, in raw publishes", othersFigure} {
 			if v := r.value(name); v > 0 {
-				p.f(" %s |", short(v))
+				p.f(" %s |", Short(v))
 			} else {
 				p.f(" |")
 			}

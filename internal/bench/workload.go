@@ -87,5 +87,5 @@ func runOnce(ctx context.Context, w Workload, c Config) (r *Result, err error) {
 		return nil, err
 	}
 	r.Workload, r.At, r.TookSeconds, r.Machine, r.Settings = w.Name(), begun.UTC().Truncate(time.Second), time.Since(begun).Seconds(), machine(), settings(e.Config)
-	return r, errors.Join(err, r.Verified.err())
+	return r, errors.Join(err, r.Verified.Err())
 }

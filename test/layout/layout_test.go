@@ -30,17 +30,7 @@ func TestImports(t *testing.T) {
 	for _, r := range rules {
 		t.Run(r.pkg, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+r.pkg)
-			cmd.Dir = "../.."
-			out, err := cmd.Output()
-			if err != nil {
-				t.Fatalf("go list: %v", err)
-			}
-			deps := strings.Fields(string(out))
-			if len(deps) < 2 {
-				t.Fatalf("go list found only %v", deps)
-			}
-			for _, dep := range deps {
+			for _, dep := range deps(t, r.pkg) {
 				rel, ours := strings.CutPrefix(dep, module+"/")
 				if !ours || rel == r.pkg {
 					continue
@@ -53,4 +43,33 @@ func TestImports(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestProgramIsSmall: the program has no plot library, fonts or HTML templates. Only
+// belfry-bench draws.
+func TestProgramIsSmall(t *testing.T) {
+	t.Parallel()
+	for _, dep := range deps(t, "cmd/belfry") {
+		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "html/template", module + "/internal/bench/report"} {
+			if dep == not || strings.HasPrefix(dep, strings.TrimSuffix(not, "/")+"/") {
+				t.Errorf("cmd/belfry depends on %s", dep)
+			}
+		}
+	}
+}
+
+// deps returns all packages that a package of the module depends on, itself included.
+func deps(t *testing.T, pkg string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+pkg)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	list := strings.Fields(string(out))
+	if len(list) < 2 {
+		t.Fatalf("go list found only %v", list)
+	}
+	return list
 }

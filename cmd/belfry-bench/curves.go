@@ -2,16 +2,19 @@ package main
 
 import (
 	"errors"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/bench"
+	"github.com/belfryio/belfry/internal/bench/report"
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/gctune"
 )
 
-// benchCurves is the command that measures how cost grows.
-func (c *cli) benchCurves() *cobra.Command {
+// curvesCommand is the command that measures how cost grows.
+func (t *tool) curvesCommand() *cobra.Command {
 	g := &bench.Growth{}
 	var profile, out string
 	cmd := &cobra.Command{
@@ -21,10 +24,10 @@ func (c *cli) benchCurves() *cobra.Command {
 greater, with the node in a process of its own; tell with what power each cost
 grows, and which grows steeper than it may. It takes about a quarter of an hour,
 and the machine should do nothing else.`,
-		Args: exactly(0),
+		Args: cmdline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			g.Profiles = benchProfiles(profile)
-			if err := c.benchPrepare(&g.Config, out); err != nil {
+			g.Profiles = profiles(profile)
+			if err := t.prepareFolder(&g.Config, out); err != nil {
 				return err
 			}
 			defer gctune.Start(cmd.Context())()
@@ -33,9 +36,9 @@ and the machine should do nothing else.`,
 				return err
 			}
 			if out != "" {
-				err = errors.Join(err, r.Plots(out))
+				err = errors.Join(err, report.CurvePlots(out, r))
 			}
-			return errors.Join(err, c.benchReport("curves", out, r))
+			return errors.Join(err, t.report("curves", out, r, func(w io.Writer) error { return report.Curves(w, r) }))
 		},
 	}
 	f := cmd.Flags()
@@ -49,5 +52,6 @@ and the machine should do nothing else.`,
 	f.Float64Var(&g.Scale, "scale", 1, "make counts, rates and durations smaller by this, to try it out")
 	f.StringSliceVar(&g.Only, "only", nil, "curves to measure: "+strings.Join(bench.CurveNames(), ", "))
 	f.StringVar(&out, "out", "", "folder for curves.json, curves.md, curves.html and a picture of each curve")
-	return c.printing(cmd)
+	cmdline.AddOutput(cmd, &t.format)
+	return cmd
 }

@@ -1,4 +1,4 @@
-package bench
+package report
 
 import (
 	"fmt"
@@ -10,25 +10,28 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/belfryio/belfry/internal/bench"
+	"github.com/belfryio/belfry/schemas"
 )
 
-// lineColours are told apart also by those who see fewer colours.
+// lineColours can be distinguished with colour blindness, too (Okabe and Ito).
 var lineColours = []color.Color{
 	color.RGBA{R: 0, G: 114, B: 178, A: 255}, color.RGBA{R: 213, G: 94, B: 0, A: 255},
 	color.RGBA{R: 0, G: 158, B: 115, A: 255}, color.RGBA{R: 204, G: 121, B: 167, A: 255},
 }
 
-// CheckPlot tells before a run whether Plot can write the file.
+// CheckPlot returns an error if Plot cannot write a file of that name.
 func CheckPlot(path string) error {
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".svg", ".png":
 		return nil
 	}
-	return bad("plot file %q must end in .svg or .png", path)
+	return schemas.Errorf(schemas.CodeConfig, "plot file %q must end in .svg or .png", path)
 }
 
 // Plot draws the curves of the results into one file, .svg or .png.
-func Plot(path string, results []*Result) error {
+func Plot(path string, results []*bench.Result) error {
 	if err := CheckPlot(path); err != nil {
 		return err
 	}
@@ -47,8 +50,8 @@ func Plot(path string, results []*Result) error {
 
 const plotWidth, plotHeight = 22 * vg.Centimeter, 13 * vg.Centimeter
 
-// draw puts the curves of runs of one kind into one plot.
-func draw(results []*Result) (*plot.Plot, error) {
+// draw puts the curves of runs of one workload into one plot.
+func draw(results []*bench.Result) (*plot.Plot, error) {
 	first := results[0].Curves
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = first.Title, first.X, first.Y
@@ -88,15 +91,13 @@ func draw(results []*Result) (*plot.Plot, error) {
 	if first.LogY && drawn {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	}
-	if first.X == nines && drawn {
+	if first.X == bench.AxisPercentiles && drawn {
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ninesTicks{}
 	}
 	return p, nil
 }
 
-// nines is the label of an axis of percentiles, drawn as 1/(1-q).
-const nines = "percentile"
-
+// ninesTicks labels an axis of percentiles, which is drawn as 1/(1-q).
 type ninesTicks struct{}
 
 func (ninesTicks) Ticks(lo, hi float64) []plot.Tick {
@@ -109,12 +110,4 @@ func (ninesTicks) Ticks(lo, hi float64) []plot.Tick {
 		}
 	}
 	return out
-}
-
-// latencyCurves are the distributions on one plot.
-func (r *Result) latencyCurves(title string) {
-	r.Curves = Curves{Title: title, X: nines, Y: "milliseconds", LogY: true}
-	for _, l := range r.Latencies {
-		r.Curves.Lines = append(r.Curves.Lines, l.curve())
-	}
 }

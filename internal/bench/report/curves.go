@@ -1,4 +1,4 @@
-package bench
+package report
 
 import (
 	"bytes"
@@ -17,6 +17,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	vgdraw "gonum.org/v1/plot/vg/draw"
+
+	"github.com/belfryio/belfry/internal/bench"
 )
 
 const (
@@ -24,23 +26,23 @@ const (
 	panelWidth, panelHeight = 12 * vg.Centimeter, 7.5 * vg.Centimeter
 )
 
-// Plots writes a picture of each curve into a folder, as curve-<name>.svg.
-func (r *GrowthResult) Plots(dir string) error {
+// CurvePlots writes a picture of each curve into a folder, as curve-<name>.svg.
+func CurvePlots(dir string, r *bench.GrowthResult) error {
 	for i := range r.Curves {
 		c := &r.Curves[i]
 		f, err := os.Create(filepath.Join(dir, "curve-"+c.Name+".svg"))
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(c.draw(f), f.Close()); err != nil {
+		if err := errors.Join(drawCurve(f, c), f.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// draw draws a panel for each cost, with a line for each series.
-func (c *GrowthCurve) draw(w io.Writer) error {
+// drawCurve draws a panel for each cost, with a line for each series.
+func drawCurve(w io.Writer, c *bench.GrowthCurve) error {
 	var names []string // of costs; a series may lack some
 	of := map[string][]panelLine{}
 	for _, s := range c.Series {
@@ -55,7 +57,7 @@ func (c *GrowthCurve) draw(w io.Writer) error {
 	}
 	var rows [][]*plot.Plot
 	for n, name := range names {
-		p, err := c.panel(name, of[name])
+		p, err := panel(c, name, of[name])
 		if err != nil {
 			return fmt.Errorf("plot %s: %w", c.Name, err)
 		}
@@ -86,12 +88,12 @@ func (c *GrowthCurve) draw(w io.Writer) error {
 type panelLine struct {
 	name string
 	x    []float64
-	cost *GrowthCost
+	cost *bench.GrowthCost
 }
 
-// panel draws one cost, on logarithmic axes where it is positive, and in grey how
-// it may grow from its first point.
-func (c *GrowthCurve) panel(name string, lines []panelLine) (*plot.Plot, error) {
+// panel draws one cost on logarithmic axes, or on a linear y axis if a value is not
+// positive. A grey line shows how the cost may grow from its first point.
+func panel(c *bench.GrowthCurve, name string, lines []panelLine) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text = name, c.X
 	p.Legend.Top, p.Legend.Left = true, true
@@ -150,7 +152,7 @@ func (decades) Ticks(lo, hi float64) []plot.Tick {
 	for power := math.Floor(math.Log10(lo)); power <= math.Log10(hi); power++ {
 		for _, step := range steps {
 			if v := step * math.Pow(10, power); v >= lo && v <= hi {
-				out = append(out, plot.Tick{Value: v, Label: strings.ReplaceAll(short(v), " ", "")})
+				out = append(out, plot.Tick{Value: v, Label: strings.ReplaceAll(bench.Short(v), " ", "")})
 			}
 		}
 	}
@@ -162,19 +164,19 @@ var curvesText string
 
 var curvesPage = template.Must(template.New("curves").Parse(curvesText))
 
-// HTML writes the curves as one page that needs nothing from elsewhere.
-func (r *GrowthResult) HTML(w io.Writer) error {
+// Curves writes the curves as one page.
+func Curves(w io.Writer, r *bench.GrowthResult) error {
 	type section struct {
-		*GrowthCurve
+		*bench.GrowthCurve
 		Plot template.HTML
 	}
 	var sections []section
 	for i := range r.Curves {
 		var b bytes.Buffer
-		if err := r.Curves[i].draw(&b); err != nil {
+		if err := drawCurve(&b, &r.Curves[i]); err != nil {
 			return err
 		}
 		sections = append(sections, section{&r.Curves[i], inline(b.Bytes())})
 	}
-	return curvesPage.Execute(w, map[string]any{"Result": r, "Sections": sections, "Disturbed": r.disturbed()})
+	return curvesPage.Execute(w, map[string]any{"Result": r, "Sections": sections, "Disturbed": r.Disturbed()})
 }

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/internal/doctest"
+)
+
+// binary is the program, built once for all tests of this package.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "belfry-bench-cli-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "belfry-bench")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// bound is far longer than any run here takes.
+const bound = 2 * time.Minute
+
+type result struct {
+	out, err string
+	code     int
+}
+
+func runTool(t *testing.T, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("belfry-bench %s: %v", strings.Join(args, " "), err)
+	}
+	return result{out.String(), errOut.String(), cmd.ProcessState.ExitCode()}
+}
+
+// benchDoc has the fields of --json that are checked here.
+type benchDoc struct {
+	Results []struct {
+		Workload string
+		Verified struct{ Expected, Found, Missing int }
+		Settings map[string]any
+	}
+	Summary []any
+}
+
+// TestBench runs workloads on a nats-server process and on a node in a process of its
+// own, both of which are belfry-bench itself, and reads the files that they wrote.
+func TestBench(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"add", "--on", "server", "--count", "300", "--warmup", "20", "--repeat", "2"},
+		{"pending", "--on", "server", "--count", "299", "--seconds", "1"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			data := filepath.Join(dir, "data")
+			if err := os.Mkdir(data, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			doc, page := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.html")
+			r := runTool(t, append(args, "--profile", "fast", "--dir", data, "--json", doc, "--html", page)...)
+			if r.code != 0 || !strings.Contains(r.out, "verified: 300 timers expected, 300 found") {
+				t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+			}
+			var d benchDoc
+			text, err := os.ReadFile(doc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(text, &d); err != nil {
+				t.Fatal(err)
+			}
+			if len(d.Results) == 0 || d.Results[0].Workload != args[0] || d.Results[0].Verified.Found != 300 || d.Results[0].Settings["on"] != "server" || (len(d.Results) == 2) != (len(d.Summary) > 0) {
+				t.Errorf("%s", text)
+			}
+			if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "<svg") {
+				t.Errorf("%d bytes of report: %v", len(html), err)
+			}
+			if left, err := os.ReadDir(data); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v %v", left, err)
+			}
+		})
+	}
+}
+
+func TestBenchTable(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	r := runTool(t, "table", "--profile", "fast", "--only", "bulk", "--scale", "0.001", "--warmup", "20", "--raw", "50", "--out", out)
+	if r.code != 0 || !strings.Contains(r.out, "| bulk adds, acknowledged | ≥ 40 k /s |") {
+		t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+	}
+	for _, name := range []string{"table.json", "table.md", "table.html"} {
+		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v %v", name, info, err)
+		}
+	}
+}
+
+func TestBenchUsage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"there is no", []string{"add", "--on", "moon"}},
+		{"via", []string{"add", "--via", "pigeon"}},
+		{"callback", []string{"day", "--callback", "smoke"}},
+		{"profile", []string{"table", "--profile", "slow"}},
+		{"row", []string{"table", "--only", "nothing"}},
+		{"curve", []string{"curves", "--only", "nothing"}},
+		{"services", []string{"steady", "--services", "-3"}},
+		{"scale", []string{"table", "--scale", "7"}},
+		{"must end in", []string{"add", "--plot", "x.pdf"}},
+	} {
+		r := runTool(t, c.args...)
+		if r.code != cmdline.ExitUsage || r.out != "" || strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, c.want) {
+			t.Errorf("%v: %+v", c.args, r)
+		}
+	}
+}
+
+func TestBenchCurves(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	r := runTool(t, "curves", "--profile", "fast", "--only", "replicas", "--scale", "0.1", "--warmup", "20", "--out", out)
+	if r.code != 0 || !strings.Contains(r.out, "| fast: by replicas | 1 | 3 |") {
+		t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+	}
+	for _, name := range []string{"curves.json", "curves.md", "curves.html", "curve-replicas.svg"} {
+		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v %v", name, info, err)
+		}
+	}
+}
+
+// TestReferenceHasEveryFlag: docs/reference.md has every command and flag of this program.
+func TestReferenceHasEveryFlag(t *testing.T) {
+	t.Parallel()
+	ref := doctest.Sections(t, "../../docs/reference.md")
+	common := ref["Flags for the connection"]
+	doctest.Flags(t, (&tool{}).rootCommand(), ref, func(_ *cobra.Command, f *pflag.Flag) (doctest.Place, bool) {
+		return doctest.Place{Title: "Flags for the connection", Text: common, Key: "--output"}, f.Name == "output"
+	})
+}

@@ -1,0 +1,83 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/gctune"
+)
+
+// childSpec says what a child process runs. Exactly one field is set.
+type childSpec struct {
+	Node   *nodeSpec   `json:"node,omitempty"`
+	Server *serverSpec `json:"server,omitempty"`
+}
+
+// nodeSpec is what a node in a process of its own is started with.
+type nodeSpec struct {
+	// Data and NATSListen are for an embedded server, NATSURL and Replicas for
+	// another.
+	Data, NATSListen string
+	NATSURL          string
+	Replicas         int
+	HTTP             string
+	Profile          app.Profile
+	Shards           int
+	Retention        time.Duration // 0 for the default
+}
+
+// command makes the command of a child process.
+func (c *Config) command(spec childSpec) *exec.Cmd {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return c.Child(string(text))
+}
+
+// RunChild runs what a spec says, which Config.Child was called with: a node, until ctx
+// ends, or a nats-server, until ctx or in ends. in ends with the process that started
+// this one.
+func RunChild(ctx context.Context, spec string, in io.Reader) error {
+	var s childSpec
+	if err := json.Unmarshal([]byte(spec), &s); err != nil {
+		return bad("the spec of a child process is not JSON: %v", err)
+	}
+	switch {
+	case s.Node != nil:
+		return runNode(ctx, *s.Node)
+	case s.Server != nil:
+		return runServer(ctx, *s.Server, in)
+	}
+	return fmt.Errorf("the spec of a child process names neither a node nor a server")
+}
+
+// runNode runs a node as "belfry serve" does without settings from elsewhere: with the
+// defaults, the same collection of garbage, and a log on stderr.
+func runNode(ctx context.Context, s nodeSpec) error {
+	defer gctune.Start(ctx)()
+	o := app.DefaultOptions()
+	o.HTTP, o.Shards = s.HTTP, s.Shards
+	o.Log = zerolog.New(zerolog.SyncWriter(os.Stderr)).Level(zerolog.InfoLevel).With().Timestamp().Logger()
+	if s.Retention != 0 {
+		o.Retention = s.Retention
+	}
+	if s.NATSURL != "" {
+		o.NATSURL, o.Replicas = s.NATSURL, s.Replicas
+	} else {
+		o.Data, o.NATSListen, o.Profile, o.AllowLoopback = s.Data, s.NATSListen, s.Profile, true
+	}
+	a, err := app.New(o)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
