@@ -231,7 +231,7 @@ func TestLongCallIsKeptAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, family := range families {
-		if family.GetName() == "belfry_functions_skipped_total" {
+		if family.GetName() == "belfry_callbacks_skipped_total" {
 			t.Errorf("the event was delivered again while its callback ran: %v", family)
 		}
 	}

@@ -265,7 +265,7 @@ func (f *Functions) newService(name string) *service {
 		return nil
 	}
 	limit := f.limitOf(cfg)
-	s := &service{name: name, label: f.metrics.label(name), seat: f.places.add(limit, 2)}
+	s := &service{name: name, label: f.metrics.services.Label(name), seat: f.places.add(limit, 2)}
 	s.limit.Store(int64(limit))
 	s.calling.Store(c)
 	return s

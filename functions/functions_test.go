@@ -44,7 +44,7 @@ func TestSuccessOverHTTP(t *testing.T) {
 			seen[f.GetName()] += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()) + m.GetGauge().GetValue()
 		}
 	}
-	if seen["belfry_functions_callbacks_total"] != 1 || seen["belfry_functions_callback_seconds"] != 1 || seen["belfry_functions_in_flight"] != 0 {
+	if seen["belfry_callbacks_total"] != 1 || seen["belfry_callback_duration_seconds"] != 1 || seen["belfry_callbacks_in_flight"] != 0 {
 		t.Fatal(seen)
 	}
 }

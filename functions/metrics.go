@@ -3,20 +3,14 @@ package functions
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/belfryio/belfry/internal/labels"
 )
 
-// maxLabels bounds the services that have time series of their own; the others
-// are counted together as otherServices.
-const (
-	maxLabels     = 1000
-	otherServices = "_other"
-)
-
-// metrics are the package's time series. Labels come only from registered
-// services and from fixed words, so their number is bounded.
+// metrics holds the package's time series. labels.Services bounds the label service; the
+// other labels have fixed values.
 type metrics struct {
 	callbacks *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
@@ -29,33 +23,31 @@ type metrics struct {
 	wakes     prometheus.Counter
 	rests     prometheus.Counter
 
-	mu    sync.Mutex
-	known map[string]struct{}
+	services labels.Services
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	const ns, sub = "belfry", "functions"
+	const ns = "belfry"
 	m := &metrics{
-		known: map[string]struct{}{},
-		callbacks: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "callbacks_total",
+		callbacks: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "callbacks_total",
 			Help: "Callback attempts, by service and outcome (success, or the reason of the failure)."}, []string{"service", "outcome"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "callback_seconds",
-			Help: "Duration of callback attempts.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900}}, []string{"service"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "in_flight",
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: ns, Name: "callback_duration_seconds",
+			Help: "Duration of callback attempts, by service.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900}}, []string{"service"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Name: "callbacks_in_flight",
 			Help: "Callbacks running now."}, []string{"service"}),
-		dead: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "dead_letters_total",
+		dead: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "dead_lettered_total",
 			Help: "Timers that were dead-lettered, by service and reason."}, []string{"service", "reason"}),
-		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "retries_total",
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "callback_retries_total",
 			Help: "Retries planned: short ones wait in the consumer, long ones in the wheel."}, []string{"service", "kind"}),
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "skipped_total",
-			Help: "Deliveries that needed no call, by service and why."}, []string{"service", "why"}),
-		active: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "services_active",
+		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "callbacks_skipped_total",
+			Help: "Deliveries that needed no call, by service and reason."}, []string{"service", "reason"}),
+		active: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "service_consumers",
 			Help: "Consumers of services that this node serves now; a service has one, or two while retries come from the wheel, and none at rest."}),
 		overtaken: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "fired_consumers_overtaken",
 			Help: "Durable consumers of TIMERS_FIRED, other than Belfry's, whose next event left the stream unread."}),
-		wakes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "services_woken_total",
+		wakes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "service_wakes_total",
 			Help: "Times that this node began to serve a service's events or retries."}),
-		rests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "services_rested_total",
+		rests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "service_rests_total",
 			Help: "Times that this node put a service's events or retries to rest."}),
 	}
 	if reg == nil {
@@ -69,18 +61,4 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return nil, fmt.Errorf("functions: register metrics: %w", errs)
 	}
 	return m, nil
-}
-
-// label is the label of a service.
-func (m *metrics) label(svc string) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.known[svc]; ok {
-		return svc
-	}
-	if len(m.known) >= maxLabels {
-		return otherServices
-	}
-	m.known[svc] = struct{}{}
-	return svc
 }

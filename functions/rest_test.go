@@ -84,7 +84,7 @@ func TestServiceRestsAndWakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range families {
-		if m.GetName() == "belfry_functions_skipped_total" {
+		if m.GetName() == "belfry_callbacks_skipped_total" {
 			t.Errorf("events were delivered that needed no call: %v", m)
 		}
 	}

@@ -72,7 +72,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 			}
 		}
 	}
-	f.eventually("all are counted", func() bool { return gather(t, reg)["belfry_api_refused_replies_total"] == float64(sent) })
+	f.eventually("all are counted", func() bool { return gather(t, reg)["belfry_api_replies_refused_total"] == float64(sent) })
 	// Inboxes of every form are answered, on the same subjects.
 	for _, reply := range []string{f.nc.NewInbox(), "_INBOX_orders.x", "REPLIES.shop.x"} {
 		sub, err := f.nc.SubscribeSync(reply)

@@ -15,32 +15,6 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// lossEvery is the interval at which the gauges of dead letters and rejected adds are
-// read. Each reading requests the state of two streams.
-const lossEvery = 15 * time.Second
-
-// watchLoss updates the gauges of dead letters and rejected adds until ctx ends. After a
-// failed reading the gauges keep their last values.
-func (r *Router) watchLoss(ctx context.Context) {
-	for {
-		if loss, err := r.o.Store.DeadCounts(ctx); err == nil {
-			dead := uint64(0)
-			for _, n := range loss.Dead {
-				dead += n
-			}
-			r.m.loss.dead.Set(float64(dead))
-			r.m.loss.deadExpired.Set(float64(loss.DeadExpired))
-			r.m.loss.rejected.Set(float64(loss.Rejected))
-			r.m.loss.rejectedExpired.Set(float64(loss.RejectedExpired))
-		} else if ctx.Err() == nil {
-			r.o.Log.Debug().Err(err).Msg("dead letters and rejected adds were not counted")
-		}
-		if !pause(ctx, lossEvery) {
-			return
-		}
-	}
-}
-
 // refusalLogEvery is the minimum time between two log lines about refusals of one kind.
 const refusalLogEvery = 10 * time.Second
 

@@ -92,23 +92,4 @@ func TestRejectionsAreVisible(t *testing.T) {
 	if lines == 0 || lines == n {
 		t.Errorf("%d log lines for %d refused adds at once:\n%s", lines, n, log)
 	}
-
-	// Gauges are read when the router starts: a second one finds what is there.
-	reg = prometheus.NewRegistry()
-	f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop(), Registerer: reg})
-	f.eventually("belfry_rejections is 7", func() bool { return gauge(t, reg, "belfry_rejections") == n })
-}
-
-func gauge(t *testing.T, reg *prometheus.Registry, name string) float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	return -1
 }

@@ -39,7 +39,6 @@ type Store interface {
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 	DeadDelete(ctx context.Context, seq uint64) error
-	DeadCounts(ctx context.Context) (store.Loss, error)
 }
 
 // DedupCheck finds adds whose record has expired since an earlier delivery stored it;
@@ -177,7 +176,6 @@ func (r *Router) Start(ctx context.Context) error {
 		r.wg.Go(r.cancelLoop)
 	}
 	r.reading.Go(func() { inbox.Read(pull, maxBatch, r.take) })
-	r.reading.Go(func() { r.watchLoss(pull) })
 	if err := r.serveAPI(); err != nil {
 		cancel(errStopping)
 		r.shut()

@@ -116,7 +116,7 @@ func (p *keeping) take(ctx context.Context, a KeepTake, release <-chan struct{})
 		}
 		return
 	}
-	s.m.takeovers.Inc()
+	s.m.tookOver(a, p.s.o.Node)
 	if a.Damaged {
 		s.m.damagedClocks.Inc()
 		s.log.Error().Uint64("revision", a.Rev).Uint64("tail", a.Clock.Tail).Msg("shard taken although its clock is damaged: resuming from the clock that this node saw last, or from its copy; with tail 0 the whole shard is read")

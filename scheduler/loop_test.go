@@ -47,7 +47,7 @@ func TestTailFromItsOffset(t *testing.T) {
 	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay, o.IndexKeep = time.Hour, 4*time.Hour })
 	checkTimes(t, fired(t, n.nc, 1))
 	await(t, n.store, w.ID, schemas.StateSuccess)
-	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 0 {
+	if v := metric(t, n.reg, "belfry_missed_timers_total"); v != 0 {
 		t.Errorf("the sweeper fired it, not the tail: %v orphans", v)
 	}
 }

@@ -2,22 +2,16 @@ package scheduler
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-// maxLabels bounds the services with their own time series. The other services are
-// counted together as otherServices, as in functions.
-const (
-	maxLabels     = 1000
-	otherServices = "_other"
+	"github.com/belfryio/belfry/internal/labels"
 )
 
 type metrics struct {
 	fired      *prometheus.CounterVec
-	labelled   atomic.Int64 // services in services
-	services   sync.Map     // service -> prometheus.Counter of fired
+	services   labels.Services
+	firedBySvc sync.Map // service -> prometheus.Counter of fired
 	lateness   prometheus.Histogram
 	duplicates prometheus.Counter
 	orphans    prometheus.Counter
@@ -27,7 +21,7 @@ type metrics struct {
 	pending    *prometheus.GaugeVec
 	loaded     *prometheus.GaugeVec
 	lag        *prometheus.GaugeVec
-	takeovers  prometheus.Counter
+	takeovers  *prometheus.CounterVec
 	deposed    prometheus.Counter
 	storeErrs  *prometheus.CounterVec
 	refused    prometheus.Counter
@@ -37,20 +31,39 @@ type metrics struct {
 	lost          *prometheus.GaugeVec
 }
 
-// firedOf counts the events of a service.
+// firedOf returns the counter of a service's events. It does not allocate for a service
+// that has its own time series.
 func (m *metrics) firedOf(svc string) prometheus.Counter {
-	if c, ok := m.services.Load(svc); ok {
+	if c, ok := m.firedBySvc.Load(svc); ok {
 		return c.(prometheus.Counter)
 	}
-	if m.labelled.Add(1) > maxLabels {
-		m.labelled.Add(-1)
-		return m.fired.WithLabelValues(otherServices)
+	label := m.services.Label(svc)
+	c := m.fired.WithLabelValues(label)
+	if label == svc {
+		m.firedBySvc.Store(svc, c)
 	}
-	c, twice := m.services.LoadOrStore(svc, m.fired.WithLabelValues(svc))
-	if twice {
-		m.labelled.Add(-1)
+	return c
+}
+
+// Reasons of take-overs.
+const (
+	takenReleased = "released"
+	takenExpired  = "expired"
+	takenRestart  = "restart"
+)
+
+// tookOver counts a take-over by node.
+func (m *metrics) tookOver(a KeepTake, node string) {
+	reason := takenExpired
+	switch {
+	case a.Clock.Epoch == 1:
+		return // nobody has owned the shard before
+	case a.From == "":
+		reason = takenReleased
+	case a.From == node:
+		reason = takenRestart
 	}
-	return c.(prometheus.Counter)
+	m.takeovers.WithLabelValues(reason).Inc()
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -63,25 +76,29 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		fired: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "fired_total", Help: "Events published when due, by service."}, []string{"service"}),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "belfry", Name: "lateness_seconds", Help: "Time from due to the acknowledged publish.",
+			Namespace: "belfry", Name: "lateness_seconds", Help: "Time from max(due, added) to the acknowledged publish.",
 			Buckets: []float64{.001, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 600, 3600},
 		}),
 		duplicates: counter("fired_duplicates_total", "Publishes that the stream's dedup window answered."),
-		orphans:    counter("sweeper_orphans_total", "Timers found unfired behind the mark and fired by the sweeper."),
-		refired:    counter("sweeper_refired_total", "Events fired again because they left TIMERS_FIRED unconcluded."),
-		swept:      counter("sweeper_records_total", "Records that the sweeper has looked at."),
-		owner:      gauge("shard_owned", "1 where this node owns the shard."),
+		orphans:    counter("missed_timers_total", "Timers that the sweeper found unfired behind the low watermark, and fired."),
+		refired:    counter("redispatched_total", "Events fired again because they left TIMERS_FIRED before their callback concluded."),
+		swept:      counter("swept_records_total", "Records that the sweeper has audited."),
+		owner:      gauge("shard_owned", "1 if this node owns the shard."),
 		pending:    gauge("pending_timers", "Timers in state pending in a shard that this node owns; absent while they are not counted."),
 		loaded:     gauge("loaded_timers", "Entries that a shard holds in memory."),
-		lag:        gauge("clock_lag_seconds", "How far the shard's low-water mark is behind the cluster's time."),
-		takeovers:  counter("shard_takeovers_total", "Times that this node became the owner of a shard."),
-		deposed:    counter("shard_deposed_total", "Times that this node lost a shard to another."),
-		refused:    counter("undeliverable_total", "Timers that ended as dead letters because JetStream will never store their events."),
-		storeErrs:  prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are tried again, by call."}, []string{"call"}),
+		lag:        gauge("low_watermark_lag_seconds", "Time from the low watermark of a shard that this node owns to now, by the cluster's clock."),
+		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "shard_takeovers_total",
+			Help: "Shards that this node took over, by reason: released (by their owner), expired (the owner's lease ran out), or restart (this node's own earlier process). The first ownership of a new shard does not count."}, []string{"reason"}),
+		deposed:   counter("shard_leases_lost_total", "Times that this node lost a shard to another owner."),
+		refused:   counter("undeliverable_timers_total", "Timers that ended as dead letters because JetStream will never store their events."),
+		storeErrs: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are tried again, by call."}, []string{"call"}),
 
-		damagedClocks: counter("damaged_clocks_total", "Clocks found overwritten or removed by somebody who does not own the shard."),
+		damagedClocks: counter("damaged_clocks_total", "Clocks that a client other than the shard's owner overwrote or removed."),
 		damaged:       gauge("damaged_records", "Records of a shard that this node owns which cannot be decoded."),
 		lost:          gauge("lost_messages", "Messages that the server has lost of a shard that this node owns."),
+	}
+	for _, reason := range []string{takenReleased, takenExpired, takenRestart} {
+		m.takeovers.WithLabelValues(reason)
 	}
 	if reg == nil {
 		return m, nil

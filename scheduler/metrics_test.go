@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/belfryio/belfry/internal/labels"
 )
 
-// TestLabelsAreBounded: services beyond maxLabels share one time series.
+// TestLabelsAreBounded: services beyond labels.MaxServices share one time series.
 func TestLabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -15,7 +17,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range maxLabels + 50 {
+	for n := range labels.MaxServices + 50 {
 		for range 2 {
 			m.firedOf(fmt.Sprintf("svc-%d", n)).Inc()
 		}
@@ -32,7 +34,7 @@ func TestLabelsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if len(got) != maxLabels+1 || got["svc-7"] != 2 || got[otherServices] != 100 {
-		t.Errorf("%d time series; svc-7 counts %v, the others %v; want %d, 2 and 100", len(got), got["svc-7"], got[otherServices], maxLabels+1)
+	if len(got) != labels.MaxServices+1 || got["svc-7"] != 2 || got[labels.OtherServices] != 100 {
+		t.Errorf("%d time series; svc-7 counts %v, the others %v; want %d, 2 and 100", len(got), got["svc-7"], got[labels.OtherServices], labels.MaxServices+1)
 	}
 }

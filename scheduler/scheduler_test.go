@@ -206,7 +206,7 @@ func TestDueDuringDownTime(t *testing.T) {
 	waitUntil(t, ws[len(ws)-1].Record.DueMs+1500)
 	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay = time.Hour; o.IndexKeep = 4 * time.Hour })
 	checkTimes(t, fired(t, n.nc, len(ws)))
-	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 0 {
+	if v := metric(t, n.reg, "belfry_missed_timers_total"); v != 0 {
 		t.Errorf("the sweeper fired %v of them; the mark should have", v)
 	}
 }
@@ -296,7 +296,7 @@ func TestSweeperFindsAPlantedOrphan(t *testing.T) {
 	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay = 2 * time.Second })
 	checkTimes(t, fired(t, n.nc, 1))
 	await(t, n.store, w.ID, schemas.StateSuccess)
-	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 1 {
+	if v := metric(t, n.reg, "belfry_missed_timers_total"); v != 1 {
 		t.Errorf("orphans counted: %v", v)
 	}
 }
@@ -338,7 +338,7 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for metric(t, n.reg, "belfry_sweeper_refired_total") == 0 {
+	for metric(t, n.reg, "belfry_redispatched_total") == 0 {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
@@ -356,7 +356,7 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 	if now.Rev <= claimed.Rev || now.Record.Run != 1 || now.Record.FiredMs <= claimed.Record.FiredMs {
 		t.Errorf("fired again without a claim: %+v, before %+v", now.Record, claimed.Record)
 	}
-	if v := metric(t, n.reg, "belfry_sweeper_orphans_total"); v != 0 {
+	if v := metric(t, n.reg, "belfry_missed_timers_total"); v != 0 {
 		t.Errorf("%v counted as orphans", v)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -297,7 +298,7 @@ func (s *settings) readServices(k *koanf.Koanf, getenv func(string) string) erro
 // options turns the settings into a node's options.
 func (s *settings) options(c *cli) (app.Options, error) {
 	o := s.app
-	o.Version = version
+	o.Version, o.Commit = version, commit(debug.ReadBuildInfo())
 	if o.ServiceIdle == 0 {
 		o.ServiceIdle = -1 // never
 	}

@@ -196,6 +196,9 @@ func (a *App) start(ctx context.Context) error {
 	if err := a.time.Ready(ctx); err != nil {
 		return err
 	}
+	if err := a.startStoreMetrics(); err != nil {
+		return err
+	}
 	a.setPhase("starting the roles")
 	if err := a.startRoles(ctx); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -36,7 +37,7 @@ const bound = 60 * time.Second
 func options(t *testing.T) Options {
 	return Options{
 		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: "127.0.0.1:0", Profile: ProfileFast, Shards: 2,
-		AllowLoopback: true, Version: "1.2.3", Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
+		AllowLoopback: true, Version: "1.2.3", Commit: "abc", Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel),
 	}
 }
 
@@ -128,9 +129,9 @@ func TestWholeLife(t *testing.T) {
 	if code, body := get(t, a, "/healthz"); code != http.StatusOK || !strings.Contains(body, "true") {
 		t.Errorf("healthz %d %s", code, body)
 	}
-	want := []string{`belfry_build_info{node="` + a.Node() + `",version="1.2.3"} 1`, "belfry_ready 1", `belfry_adds_total{result="accepted"} 1`,
-		`belfry_fired_total{service="orders"} 1`, "go_goroutines", "process_cpu_seconds_total", "belfry_lateness_seconds_bucket", "belfry_clock_lag_seconds{", "belfry_pending_timers{",
-		"belfry_time_reading_age_seconds", `belfry_functions_callbacks_total{outcome="success",service="orders"} 1`}
+	want := []string{`belfry_build_info{commit="abc",goversion="` + runtime.Version() + `",node="` + a.Node() + `",version="1.2.3"} 1`, "belfry_dead_letters 0", "belfry_rejections_expired_total 0", `belfry_stream_bytes{stream="TIMERS_ADD"}`, `belfry_stream_max_bytes{stream="timers_0"}`, "belfry_ready 1", `belfry_adds_total{result="accepted"} 1`,
+		`belfry_fired_total{service="orders"} 1`, "go_goroutines", "process_cpu_seconds_total", "belfry_lateness_seconds_bucket", "belfry_low_watermark_lag_seconds{", "belfry_pending_timers{",
+		"belfry_time_reading_age_seconds", `belfry_callbacks_total{outcome="success",service="orders"} 1`}
 	await(t, func() (string, bool) { // gauges of shards are set once a second
 		_, metrics := get(t, a, "/metrics")
 		for _, w := range want {

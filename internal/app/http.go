@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -38,8 +40,8 @@ func newRegistry(a *App) (*prometheus.Registry, error) {
 		}
 		return 0
 	})
-	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "build_info", Help: "Always 1; the labels tell.",
-		ConstLabels: prometheus.Labels{"version": a.o.Version, "node": a.node}})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "belfry", Name: "build_info", Help: "Always 1. The labels show the version, the commit, the Go version and the node's name.",
+		ConstLabels: prometheus.Labels{"version": a.o.Version, "commit": cmp.Or(a.o.Commit, "unknown"), "goversion": runtime.Version(), "node": a.node}})
 	build.Set(1)
 	age := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "time_reading_age_seconds", Help: "Age of the last reading of the JetStream leader's clock; -1 before the first."}, func() float64 {
 		if !a.running.Load() {

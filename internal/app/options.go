@@ -135,7 +135,9 @@ type Options struct {
 
 	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
 	Version string
-	Log     zerolog.Logger
+	// Commit is the revision that the program was built from. It is shown in metrics.
+	Commit string
+	Log    zerolog.Logger
 
 	// dontListen keeps the embedded server from opening a port; see OpenFolder.
 	dontListen bool

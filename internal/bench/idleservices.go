@@ -188,7 +188,7 @@ func (d *deployment) state(ctx context.Context) (s nodeState, err error) {
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	var gogc float64
-	want := map[string]*float64{"go_goroutines": &s.goroutines, "go_memstats_next_gc_bytes": &s.heapMB, "go_gc_gogc_percent": &gogc, "go_gc_duration_seconds_count": &s.collections, "belfry_functions_services_active": &s.awake}
+	want := map[string]*float64{"go_goroutines": &s.goroutines, "go_memstats_next_gc_bytes": &s.heapMB, "go_gc_gogc_percent": &gogc, "go_gc_duration_seconds_count": &s.collections, "belfry_service_consumers": &s.awake}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		name, text, _ := strings.Cut(lines.Text(), " ")

@@ -224,7 +224,7 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 	// The sweeper's mark passing now means that everything before was looked at.
 	restarted := time.Now().UnixMilli()
 	eventually(t, time.Minute, "the sweeper past the restart", func(ctx context.Context) (bool, error) { return swept(ctx, c, restarted) })
-	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_sweeper_orphans_total 0") {
+	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0") {
 		t.Error("the sweeper found something to fire")
 	}
 	proof := plan{source: killSource, id: "proof", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}

@@ -153,7 +153,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("API: %s %s: %v %s, want an error with a code", verb, body, err, v)
 		}
 	}
-	if n := metric(t, a, "belfry_rejected_total"); int(n) < len(rejected) {
+	if n := metric(t, a, "belfry_adds_rejected_total"); int(n) < len(rejected) {
 		t.Errorf("%v rejections were counted, want %d", n, len(rejected))
 	}
 }

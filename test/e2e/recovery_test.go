@@ -67,7 +67,7 @@ func TestDueWhileDown(t *testing.T) {
 			if got := c.firedEvents("down", 0); len(got) != count {
 				t.Errorf("%d events, want %d", len(got), count)
 			}
-			if n := metric(t, second, "belfry_sweeper_orphans_total"); n != 0 {
+			if n := metric(t, second, "belfry_missed_timers_total"); n != 0 {
 				t.Errorf("the sweeper fired %v of them; the mark should have", n)
 			}
 		})
@@ -128,7 +128,7 @@ func TestTakeover(t *testing.T) {
 	if n := metric(t, second, "belfry_shard_takeovers_total"); n < 2 { // more, if the machine stood still for a lease
 		t.Errorf("%v take-overs, want 2", n)
 	}
-	if n := metric(t, second, "belfry_sweeper_orphans_total"); n != 0 {
+	if n := metric(t, second, "belfry_missed_timers_total"); n != 0 {
 		t.Errorf("the sweeper fired %v", n)
 	}
 	t.Logf("killed at %d of %d; first event after it %s later; lateness p50 %s, max %s", before, count,
@@ -208,7 +208,7 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 		t.Errorf("%+v", events[0])
 	}
 	c.until("orphan", schemas.StateSuccess)
-	if n := metric(t, a, "belfry_sweeper_orphans_total"); n < 1 {
+	if n := metric(t, a, "belfry_missed_timers_total"); n < 1 {
 		t.Errorf("the sweeper counted %v orphans, want 1", n)
 	}
 	if got := c.firedEvents("orphans", 0); len(got) != 1 {

@@ -95,7 +95,7 @@ func TestStopUnderLoad(t *testing.T) {
 	if len(events) < acknowledged {
 		t.Errorf("%d fired of %d acknowledged", len(events), acknowledged)
 	}
-	if n := metric(t, a, "belfry_sweeper_orphans_total"); n != 0 {
+	if n := metric(t, a, "belfry_missed_timers_total"); n != 0 {
 		t.Errorf("the sweeper fired %v", n)
 	}
 	t.Logf("%d acknowledged, %d fired, %d callbacks; lateness p50 %s, max %s", acknowledged, len(events), callee.count(), percentile(late, 50), percentile(late, 100))

@@ -233,7 +233,7 @@ func TestUndeliverable(t *testing.T) {
 		}
 	}
 	checkLetters(t, c, s, refused, gone, bodies)
-	if n := metric(t, a, "belfry_undeliverable_total"); int(n) != len(refused) {
+	if n := metric(t, a, "belfry_undeliverable_timers_total"); int(n) != len(refused) {
 		t.Errorf("%v are counted; want %d", n, len(refused))
 	}
 
