@@ -34,6 +34,9 @@ type feed struct {
 	// regular says that the feed was woken soon after it had come to rest.
 	regular bool
 	used    atomic.Int64 // when it last had a message, or was looked at, in Unix nanoseconds
+	// elsewhere says that the last attempt to put the feed to rest found work for it that
+	// another node holds, or has just concluded.
+	elsewhere atomic.Bool
 
 	mu    sync.Mutex
 	asked int // messages asked for and not yet come
@@ -171,6 +174,7 @@ func (d *feed) fetch(cons jetstream.Consumer, born time.Time, n int) error {
 // arrived starts to work on a message.
 func (d *feed) arrived(m jetstream.Msg, born time.Time) {
 	d.touch()
+	d.elsewhere.Store(false)
 	d.mu.Lock()
 	d.asked--
 	d.local++

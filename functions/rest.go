@@ -25,11 +25,15 @@ const (
 	// within ServiceIdle of its last rest is left alone: it would come back at once.
 	ease  = 256
 	hasty = 250 * time.Millisecond
-	// admitMost is how many feeds a node serves before it begins further ones not faster
-	// than one in admitPace, or as others come to rest. No service waits for another
-	// that hangs: the pace goes on.
+	// admitMost bounds the feeds of a node that are awake without work: those whose
+	// consumer is being made, and those that have concluded and wait to be put to rest.
+	// While there are so many, the next feed is woken when one of them has come to rest,
+	// so the memory of a node does not grow with the number of services that fire at the
+	// same moment. Feeds with work do not count: no service waits for another that hangs.
 	admitMost = 384
-	admitPace = 5 * time.Millisecond
+	// admitPace bounds how long a feed waits for another to come to rest. It is the rate
+	// of wakes while the store answers slowly.
+	admitPace = 50 * time.Millisecond
 	// Pauses between looks for idle feeds.
 	maxRestLook   = 5 * time.Second
 	hastyRestLook = 50 * time.Millisecond
@@ -101,7 +105,7 @@ func (f *Functions) admit(ctx context.Context) {
 			}
 			continue
 		}
-		if f.o.ServiceIdle > 0 && f.served() >= admitMost {
+		if f.o.ServiceIdle > 0 && f.o.Store.MayRest() && f.withoutWork() >= admitMost {
 			pace := time.NewTimer(admitPace)
 			select {
 			case <-ctx.Done():
@@ -122,6 +126,26 @@ func (f *Functions) served() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.active
+}
+
+// withoutWork is how many feeds this process serves that will come to rest by its own
+// effort: they have no event here, no other node has work for them, and they are not in
+// regular use.
+func (f *Functions) withoutWork() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.active < admitMost {
+		return f.active
+	}
+	n := 0
+	for _, s := range f.services {
+		for _, d := range s.feeds {
+			if d != nil && !d.regular && !d.elsewhere.Load() && d.idle(0) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // check is a look at a feed that this process has put to rest.
@@ -251,6 +275,7 @@ func (f *Functions) restOne(ctx context.Context, d *feed, haste bool) (floor uin
 		return 0, false, err
 	}
 	if a.Busy || a.Idle < f.idleFor(d, haste) {
+		d.elsewhere.Store(!a.Absent)
 		d.touch() // as if it had been used here, so that it is not asked about all the time
 		return 0, false, nil
 	}
@@ -299,24 +324,32 @@ func (f *Functions) checkNow(ctx context.Context, c check) (next check, ok bool)
 	return c, false
 }
 
-// checkRest wakes a feed that has an event behind its floor, or else removes its
-// consumer. It returns whether the feed rests.
+// checkRest wakes a feed that has an event behind its floor. If it has none, the first
+// check removes its consumer. It returns whether the feed rests.
+//
+// The feed may be awake again. Then whoever pulls from a consumer that was removed reads the key and
+// makes another, behind the same floor.
 func (f *Functions) checkRest(ctx context.Context, c check) (resting bool, err error) {
-	st, err := f.o.Store.ServiceState(ctx, c.feed)
-	if err != nil || st.Awake {
-		return false, err
-	}
 	left, err := f.o.Store.ServiceBacklog(ctx, c.feed, c.floor)
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, err
-	}
-	if left {
-		return false, f.o.Store.WakeService(ctx, c.feed)
-	}
-	if c.last {
+	case left:
+		return false, f.wakeBehind(ctx, c)
+	case c.last:
 		return true, nil
 	}
 	return true, f.o.Store.DropService(ctx, c.feed)
+}
+
+// wakeBehind wakes a feed that has an event behind the floor of a check, unless it has
+// been awake since: whoever put it to rest again checks again.
+func (f *Functions) wakeBehind(ctx context.Context, c check) error {
+	st, err := f.o.Store.ServiceState(ctx, c.feed)
+	if err != nil || st.Awake || st.Floor > c.floor {
+		return err
+	}
+	return f.o.Store.WakeService(ctx, c.feed)
 }
 
 // wakeRetries wakes the feeds of retries that nobody serves.

@@ -3,7 +3,8 @@
 // then spends a tenth of its CPU in them, and what is due while one runs is late.
 // Here the heap may grow to four times what is alive, as long as that is below
 // half of the machine's memory, or of the container's. The more is alive the less
-// garbage is let lie, down to Go's default.
+// garbage is let lie, down to Go's default. A process that was busy and has become quiet
+// returns the memory that it no longer needs (release.go).
 //
 // It is for the program, not for what is embedded in others: the setting is the
 // process's. Whoever sets GOGC or GOMEMLIMIT has decided, and nothing is changed.
@@ -87,12 +88,14 @@ func follow(ctx context.Context, budget uint64) {
 	defer debug.SetGCPercent(before)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var release releaser
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
+		release.look()
 		want := percent(read(live), budget)
 		if d := want - now; d >= step || -d >= step || d != 0 && (want == leastPercent || want == mostPercent) {
 			debug.SetGCPercent(want)

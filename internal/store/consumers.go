@@ -50,11 +50,12 @@ func (s *Store) ServiceConsumer(ctx context.Context, f Feed, floor uint64, maxAc
 	}
 	defer release()
 	c, err := again(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
-		c, err := s.js.Consumer(ctx, stream, want.Durable)
-		switch {
-		case errors.Is(err, jetstream.ErrConsumerNotFound):
-			return s.makeServiceConsumer(ctx, stream, f, floor, want)
-		case err != nil:
+		c, err := s.makeServiceConsumer(ctx, stream, f, floor, want)
+		if !errors.Is(err, jetstream.ErrConsumerExists) {
+			return c, err
+		}
+		// Another node was faster, or a node has other settings.
+		if c, err = s.js.Consumer(ctx, stream, want.Durable); err != nil {
 			return nil, err
 		}
 		have := c.CachedInfo().Config
@@ -67,7 +68,8 @@ func (s *Store) ServiceConsumer(ctx context.Context, f Feed, floor uint64, maxAc
 	return c, ctxError(bound, op, err)
 }
 
-// makeServiceConsumer makes the consumer of a feed that was at rest.
+// makeServiceConsumer makes the consumer of a feed that was at rest, or finds one of the
+// same configuration. Error: jetstream.ErrConsumerExists if there is one of another.
 func (s *Store) makeServiceConsumer(ctx context.Context, stream string, f Feed, floor uint64, want jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	if f.Kind == KindFired && floor > 0 { // a work queue starts where it is
 		info, err := s.streamState(ctx, stream)

@@ -56,6 +56,8 @@ const (
 	// fullFor is how long a node refuses unknown services without asking again, once
 	// there were too many.
 	fullFor = time.Second
+	// countFor is how long a count of the services is used: many may be new at once.
+	countFor = time.Second
 	// registerTries bounds the tries of a compare-and-set on a service's key.
 	registerTries = 5
 	// manyServices is how many services' entries a node remembers before it forgets
@@ -91,7 +93,11 @@ type serviceCache struct {
 	feeds map[Feed]*feedEntry
 	known map[string]time.Time // when an add's service was last seen to have a key
 	full  time.Time            // when there were last too many services
-	swept time.Time            // when expired entries were last forgotten
+	// count is how many services there were at countAt, and those that this process has
+	// registered since.
+	count   int
+	countAt time.Time
+	swept   time.Time // when expired entries were last forgotten
 }
 
 // feedEntry is what this process knows of a feed.
@@ -171,12 +177,20 @@ func (s *Store) register(ctx context.Context, f Feed, full bool) error {
 	} else if time.Since(st.Since) < serviceKeep/2 { // by two clocks, which days forgive
 		return nil
 	}
-	_, err = s.putRest(ctx, f, st.Floor, st.Rev)
+	if _, err = s.putRest(ctx, f, st.Floor, st.Rev); err == nil && st.Rev == 0 {
+		s.services.mu.Lock()
+		s.services.count++
+		s.services.mu.Unlock()
+	}
 	return err
 }
 
-// countServices is how many services have a key.
+// countServices is how many services have a key. What other nodes have registered within
+// countFor is not counted, so the services of a cluster may exceed MaxServices by as many.
 func (s *Store) countServices(ctx context.Context) (int, error) {
+	if n, ok := s.services.counted(); ok {
+		return n, nil
+	}
 	info, err := s.streamState(ctx, servicesStream)
 	if err != nil {
 		return 0, err
@@ -190,7 +204,15 @@ func (s *Store) countServices(ctx context.Context) (int, error) {
 			n-- // a second key of a service that is counted
 		}
 	}
+	c.count, c.countAt = n, time.Now()
 	return n, nil
+}
+
+// counted returns the last count, if it is not too old.
+func (c *serviceCache) counted() (int, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count, time.Since(c.countAt) < countFor
 }
 
 // WakeService wakes a feed: functions make its consumer. A feed that is known to be
@@ -571,6 +593,8 @@ type ServiceActivity struct {
 	Idle time.Duration
 	// Busy says that events wait or are worked on, or that there is no consumer yet.
 	Busy bool
+	// Absent says that there is no consumer yet.
+	Absent bool
 	// Floor is the sequence up to which all events of the service are concluded.
 	Floor uint64
 }
@@ -587,7 +611,7 @@ func (s *Store) ServiceActivity(ctx context.Context, f Feed) (ServiceActivity, e
 		return ServiceActivity{}, err
 	}
 	if r.Error != nil && r.Error.ErrorCode == codeConsumerNotFound {
-		return ServiceActivity{Busy: true}, nil // about to be made
+		return ServiceActivity{Busy: true, Absent: true}, nil // about to be made
 	}
 	if r.Error != nil {
 		return ServiceActivity{}, apiError(op, r.Error)

@@ -1,0 +1,90 @@
+package gctune
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// A process that was busy keeps the memory of its garbage: a heap that was collected at
+// four times its live size keeps that size, and Go returns what lies free slowly. Once
+// the process has become quiet, releaser returns the memory to the system at once.
+//
+// A release costs two garbage collections of what is alive, so it follows only where much
+// is to be gained, and not more often than once in releasePause.
+const (
+	// releaseLeast is the least gain, in bytes, that is worth a release.
+	releaseLeast = 64 << 20
+	// releaseShare: the gain must also be more than the live heap divided by it. The
+	// collection costs time in proportion to what is alive.
+	releaseShare = 1
+	// quietBytes is what a quiet process allocates in one interval, at most. An idle node
+	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
+	quietBytes = 8 << 20
+	// quietLooks is for how many intervals in turn the process must be quiet.
+	quietLooks = 5
+	// releasePause is the least time between two releases.
+	releasePause = 30 * time.Second
+)
+
+// heap is what one look at the runtime's metrics found, in bytes.
+type heap struct {
+	allocated uint64 // since the start
+	live      uint64 // after the last collection
+	resident  uint64 // of the heap: objects, garbage and free spans, without what was returned
+}
+
+// releaser decides when memory is returned.
+type releaser struct {
+	last  heap
+	quiet int
+	at    time.Time // of the last release
+}
+
+// due takes note of a look, and reports whether memory is to be returned now.
+func (r *releaser) due(h heap, now time.Time) bool {
+	if h.allocated-r.last.allocated > quietBytes {
+		r.quiet = 0
+	} else {
+		r.quiet++
+	}
+	r.last = h
+	gain := h.resident - min(h.live, h.resident)
+	if r.quiet < quietLooks || gain < releaseLeast || gain < h.live/releaseShare || now.Sub(r.at) < releasePause {
+		return false
+	}
+	r.at = now
+	return true
+}
+
+// heapMetrics are those that readHeap reads, in its order.
+var heapMetrics = []string{
+	"/gc/heap/allocs:bytes", "/gc/heap/live:bytes",
+	"/memory/classes/heap/objects:bytes", "/memory/classes/heap/unused:bytes", "/memory/classes/heap/free:bytes",
+}
+
+func readHeap() heap {
+	s := make([]metrics.Sample, len(heapMetrics))
+	for i := range s {
+		s[i].Name = heapMetrics[i]
+	}
+	metrics.Read(s)
+	v := make([]uint64, len(s))
+	for i := range s {
+		if s[i].Value.Kind() == metrics.KindUint64 { // 0 where this runtime does not have it
+			v[i] = s[i].Value.Uint64()
+		}
+	}
+	return heap{allocated: v[0], live: v[1], resident: v[2] + v[3] + v[4]}
+}
+
+// look returns the memory of a process that has become quiet.
+func (r *releaser) look() {
+	if r.due(readHeap(), time.Now()) {
+		// The first collection moves what lies in a sync.Pool aside, the second one frees
+		// it. nats-server keeps its block buffers there, 8 MB each.
+		runtime.GC()
+		debug.FreeOSMemory()
+	}
+}

@@ -1,0 +1,91 @@
+package gctune
+
+import (
+	"testing"
+	"time"
+)
+
+// TestReleaseWhenQuiet: memory is returned once, when the process has allocated little
+// for a while, and only where that gains much.
+func TestReleaseWhenQuiet(t *testing.T) {
+	t.Parallel()
+	const mb = 1 << 20
+	begin := time.Unix(1_000_000, 0)
+	for _, c := range []struct {
+		name           string
+		allocates      uint64 // in a look
+		live, resident uint64
+		want           bool
+	}{
+		{"busy", 100 * mb, 50 * mb, 800 * mb, false},
+		{"quiet after a burst", mb, 50 * mb, 800 * mb, true},
+		{"quiet, little to gain", mb, 20 * mb, 60 * mb, false},
+		{"quiet, much alive beside the gain", mb, 800 * mb, 1000 * mb, false},
+		{"no live heap known", mb, 0, 100 * mb, true},
+		{"metrics of different moments", mb, 100 * mb, 90 * mb, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var r releaser
+			var released []int
+			for look := 1; look <= 30; look++ {
+				h := heap{allocated: uint64(look) * c.allocates, live: c.live, resident: c.resident}
+				if r.due(h, begin.Add(time.Duration(look)*time.Second)) {
+					released = append(released, look)
+				}
+			}
+			if c.want != (len(released) == 1) || !c.want && len(released) > 0 {
+				t.Errorf("released at looks %v", released)
+			}
+		})
+	}
+}
+
+// TestReleaseAgain: after releasePause, and after a look with work only once it is quiet
+// again for so long.
+func TestReleaseAgain(t *testing.T) {
+	t.Parallel()
+	var r releaser
+	var allocated uint64
+	at := time.Unix(1_000_000, 0)
+	look := func(bytes uint64) bool {
+		allocated += bytes
+		at = at.Add(time.Second)
+		return r.due(heap{allocated: allocated, live: 1 << 20, resident: 1 << 30}, at)
+	}
+	count := func(looks int, bytes uint64) (n int) {
+		for range looks {
+			if look(bytes) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(quietLooks-1, 0); n != 0 {
+		t.Errorf("%d releases before it was quiet for long enough", n)
+	}
+	if !look(0) {
+		t.Error("no release when it was quiet for long enough")
+	}
+	if n := count(int(releasePause/time.Second)-1, 0); n != 0 {
+		t.Errorf("%d releases within the pause", n)
+	}
+	if !look(0) {
+		t.Error("no release after the pause")
+	}
+	if n := count(200, quietBytes+1); n != 0 {
+		t.Errorf("%d releases of a busy process", n)
+	}
+	if n := count(quietLooks, 0); n != 1 {
+		t.Errorf("%d releases when it became quiet again", n)
+	}
+}
+
+// TestHeapMetrics: this Go has the metrics that a release rests on.
+func TestHeapMetrics(t *testing.T) {
+	t.Parallel()
+	h := readHeap()
+	if h.allocated == 0 || h.resident == 0 {
+		t.Errorf("%+v", h)
+	}
+}
