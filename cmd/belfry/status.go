@@ -46,6 +46,9 @@ type status struct {
 	Consumers []store.ConsumerHealth `json:"consumers"`
 	// Overtaken lists consumers, other than Belfry's, that lose events unread.
 	Overtaken []store.Overtaken `json:"overtaken,omitempty"`
+	// Trimmed lists services that lost events early within the last 24 hours, since they
+	// filled TIMERS_FIRED.
+	Trimmed []store.Trimmed `json:"trimmed,omitempty"`
 	// Damage lists the shards with damaged records or lost messages.
 	Damage []store.ShardDamage `json:"damage,omitempty"`
 }
@@ -176,6 +179,9 @@ func readStatus(ctx context.Context, s session, look *store.Store) (*status, err
 	if st.Overtaken, err = look.OvertakenConsumers(ctx); err != nil {
 		return nil, err
 	}
+	if st.Trimmed, err = look.ReadTrimmed(ctx); err != nil {
+		return nil, err
+	}
 	loss, err := look.DeadCounts(ctx)
 	if err != nil {
 		return nil, err
@@ -292,6 +298,9 @@ func (st *status) findProblems() {
 	st.lossProblems()
 	for _, o := range st.Overtaken {
 		st.problem("%s", o.Problem())
+	}
+	for _, t := range st.Trimmed {
+		st.problem("%s", t.Problem())
 	}
 	for _, c := range st.Consumers {
 		if c.Belfry && c.Pulls == 0 && c.Pending > 0 && c.InFlight == 0 {

@@ -49,7 +49,13 @@ func newRegistry(a *App) (*prometheus.Registry, error) {
 		}
 		return a.time.Age().Seconds()
 	})
-	for _, c := range []prometheus.Collector{ready, build, age, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+	trimmed := prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "belfry", Name: "fired_trimmed_total", Help: "Events that this node removed from TIMERS_FIRED when the stream was nearly full, because their service exceeded its share."}, func() float64 {
+		if !a.running.Load() {
+			return 0
+		}
+		return float64(a.store.FiredTrimmed())
+	})
+	for _, c := range []prometheus.Collector{ready, build, age, trimmed, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

@@ -111,6 +111,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.streamSettings()
 		e.health()
 		e.overtaken(ctx)
+		e.trimmed(ctx)
 		e.damage(ctx)
 		e.replicas()
 	}
@@ -369,6 +370,20 @@ func (e *examination) overtaken(ctx context.Context) {
 	}
 	for _, o := range all {
 		e.found("consumers", Warning, "run its reader, or remove it with: nats consumer rm "+schemas.StreamFired+" "+o.Consumer, "%s", o.Problem())
+	}
+}
+
+// trimmed looks for services that fill TIMERS_FIRED.
+func (e *examination) trimmed(ctx context.Context) {
+	all, err := e.look.ReadTrimmed(ctx)
+	switch {
+	case err != nil:
+		e.found("fired events", Unknown, "", "whether a service fills %s cannot be found out: %v", schemas.StreamFired, err)
+	case len(all) == 0:
+		e.found("fired events", OK, "", "no service fills %s", schemas.StreamFired)
+	}
+	for _, t := range all {
+		e.found("fired events", Warning, "give "+schemas.StreamFired+" more bytes, or have service "+t.Service+" fire less or smaller events", "%s", t.Problem())
 	}
 }
 

@@ -99,6 +99,7 @@ func (s *Store) lookFormats(ctx context.Context) error {
 	if own < 0 || c.Nodes[own].Rev < s.firstBeat.Load() {
 		return nil
 	}
+	s.first.Store(own == 0)
 	level, oldest := NewestLevel, Member{}
 	for _, m := range c.Nodes {
 		if l := m.Presence.Level(); l < level {

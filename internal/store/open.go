@@ -70,6 +70,12 @@ type Store struct {
 	// layoutSettle is the constant; tests change it.
 	layoutSettle time.Duration
 
+	// first says that this node is the first of the live ones, by name: it does what one
+	// node does for all.
+	first atomic.Bool
+	// trimmed counts events; see FiredTrimmed.
+	trimmed atomic.Uint64
+
 	services serviceCache
 	life     context.Context // ends with Close
 
@@ -144,6 +150,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	s.background.Go(func() { s.warmth(background) })
 	s.background.Go(func() { s.watchFormats(background) })
 	s.background.Go(func() { s.followServices(background) })
+	s.background.Go(func() { s.shareFired(background) })
 	return s, nil
 }
 

@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// CountFired is how many events of a service are in TIMERS_FIRED.
+func (s *Store) CountFired(ctx context.Context, svc string) (uint64, error) {
+	stream, err := s.js.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		return 0, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(schemas.SubjectFired(svc)))
+	if err != nil {
+		return 0, err
+	}
+	return info.State.Subjects[schemas.SubjectFired(svc)], nil
+}
+
+// FiredFill is the share of its bytes that TIMERS_FIRED has used.
+func (s *Store) FiredFill(ctx context.Context, t *testing.T) float64 {
+	t.Helper()
+	info, err := s.streamState(ctx, schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return float64(info.State.Bytes) / float64(info.Config.MaxBytes)
+}
+
+// TrimExample trims services of so many events of 10 bytes, stored in turns, and returns
+// the bytes that each has left.
+func TrimExample(share, excess uint64, events map[string]int) map[string]uint64 {
+	u := newFiredUsage(share)
+	names := slices.Sorted(maps.Keys(events))
+	for n, seq := 0, uint64(0); ; n++ {
+		more := false
+		for _, svc := range names {
+			if n < events[svc] {
+				more = true
+				seq++
+				u.add(svc, seq, 10)
+			}
+		}
+		if !more {
+			break
+		}
+	}
+	left := map[string]uint64{}
+	level := u.level(excess, share)
+	for svc, usage := range u.services {
+		if usage.bytes > level {
+			usage.drop(usage.cut(level))
+		}
+		left[svc] = usage.bytes
+	}
+	return left
+}
+
+// UsageOfMany sums up the events of so many services, one each, and of one large service.
+// It returns the names that are remembered.
+func UsageOfMany(share uint64, services int) []string {
+	u := newFiredUsage(share)
+	for n := range services {
+		u.add(fmt.Sprint("s", n), uint64(2*n), 10)
+		u.add("large", uint64(2*n+1), 10)
+	}
+	return slices.Collect(maps.Keys(u.services))
+}
