@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/knadh/koanf/parsers/yaml"
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 )
 
 func (c *cli) configCommand() *cobra.Command {
@@ -30,7 +30,7 @@ func (c *cli) configPrintCommand() *cobra.Command {
 			if c.json() {
 				return c.printJSON(s.effective())
 			}
-			b, err := yaml.Parser().Marshal(s.effective())
+			b, err := yaml.Marshal(s.effective())
 			if err != nil {
 				return err
 			}

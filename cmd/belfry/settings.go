@@ -11,14 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/v2"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/app"
@@ -143,19 +139,15 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	if err != nil {
 		return app.Options{}, err
 	}
-	fromEnv := koanf.New(".")
-	if err := fromEnv.Load(env.Provider(".", env.Opt{Prefix: envPrefix, EnvironFunc: s.environ(c.getenv), TransformFunc: func(k, v string) (string, any) {
-		return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(k, envPrefix)), "_", "-"), v
-	}}), nil); err != nil {
-		return app.Options{}, usagef("environment: %v", err)
-	}
 	for _, name := range s.names {
+		fromEnv := c.getenv(envName(name))
+		inFile, exists := fromFile[name]
 		switch {
 		case s.flagged[name], s.ownServer && slices.Contains(externalSettings, name), s.flagged["nats-url"] && slices.Contains(embeddedSettings, name):
-		case fromEnv.Exists(name):
-			err = s.set(name, fromEnv.Get(name), "environment variable "+envName(name))
-		case fromFile.Exists(name):
-			err = s.set(name, fromFile.Get(name), "config file "+s.config+": "+name)
+		case fromEnv != "":
+			err = s.set(name, fromEnv, "environment variable "+envName(name))
+		case exists:
+			err = s.set(name, inFile, "config file "+s.config+": "+name)
 			if url := s.app.NATSURL; name == "nats-url" && schemas.RedactURLs(url) != url {
 				s.configSecret = true
 			}
@@ -201,43 +193,59 @@ func envName(name string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// environ is the part of the environment that names settings.
-func (s *settings) environ(getenv func(string) string) func() []string {
-	return func() []string {
-		var out []string
-		for _, name := range s.names {
-			if v := getenv(envName(name)); v != "" {
-				out = append(out, envName(name)+"="+v)
-			}
-		}
-		return out
-	}
-}
-
-func (s *settings) readFile() (*koanf.Koanf, error) {
-	k := koanf.New(".")
+// readFile returns the config file as YAML decodes it, with text keys at every level. It
+// refuses keys that are no settings.
+func (s *settings) readFile() (map[string]any, error) {
 	if s.config == "" {
-		return k, k.Load(confmap.Provider(map[string]any{}, "."), nil)
+		return nil, nil
 	}
 	s.files.note(s.config)
-	if err := k.Load(file.Provider(s.config), yaml.Parser()); err != nil {
+	b, err := os.ReadFile(s.config)
+	if err != nil {
 		var path *os.PathError
 		if errors.As(err, &path) {
-			return nil, usagef("config file %s: %v", s.config, path.Err)
+			err = path.Err
 		}
+		return nil, usagef("config file %s: %v", s.config, err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(b, &values); err != nil {
 		return nil, usagef("config file %s is not YAML with settings: %v", s.config, err)
 	}
 	var unknown []string
-	for key := range k.Raw() {
+	for key, value := range values {
 		if key != keyServices && key != keyUsers && !slices.Contains(s.names, key) {
 			unknown = append(unknown, key)
 		}
+		values[key] = textKeys(value)
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
 		return nil, usagef("config file %s has unknown keys: %s (the settings are those of \"belfry serve --help\", services and nats-users)", s.config, strings.Join(unknown, ", "))
 	}
-	return k, nil
+	return values, nil
+}
+
+// textKeys makes text of the keys of groups, which YAML decodes as numbers or booleans
+// where they look like it.
+func textKeys(value any) any {
+	switch v := value.(type) {
+	case map[any]any:
+		out := make(map[string]any, len(v))
+		for key, item := range v {
+			out[fmt.Sprint(key)] = textKeys(item)
+		}
+		return out
+	case map[string]any:
+		for key, item := range v {
+			v[key] = textKeys(item)
+		}
+	case []any:
+		for i, item := range v {
+			v[i] = textKeys(item)
+		}
+	}
+	return value
 }
 
 // set gives a value to its flag, which knows what it may be.
@@ -262,9 +270,9 @@ func (s *settings) set(name string, value any, where string) error {
 	return nil
 }
 
-func (s *settings) readServices(k *koanf.Koanf, getenv func(string) string) error {
+func (s *settings) readServices(file map[string]any, getenv func(string) string) error {
 	where := "config file " + s.config + ": services"
-	value := k.Get(keyServices)
+	value := file[keyServices]
 	if value == nil {
 		return nil
 	}

@@ -93,6 +93,11 @@ func TestConfigFileMistakes(t *testing.T) {
 	}{
 		"unknown keys":      {"shard: 3\nretension: 1h\nshards: 2", []string{"retension, shard "}},
 		"unknown nested":    {"services:\n  orders:\n    secrte: " + secret, []string{"services.orders.secrte", "secret"}},
+		"number as a key":   {"7: 3", []string{"unknown keys: 7 "}},
+		"no file":           {"", []string{"no such file"}},
+		"number as service": {"services:\n  7:\n    concurrency: 0", []string{"services.7.concurrency"}},
+		"mixed keys":        {"services:\n  7: {concurrency: 1}\n  b: {true: 1}", []string{"services.b.true"}},
+		"group in a list":   {"nats-users: [{7: x}]", []string{"user 1: unknown key 7"}},
 		"not YAML":          {"\x00\x01garbage: [", []string{"not YAML"}},
 		"a text":            {"hello", []string{"not YAML with settings"}},
 		"wrong number":      {"shards: many", []string{"shards", "many"}},
@@ -113,6 +118,9 @@ func TestConfigFileMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := writeConfig(t, tt.text)
+			if name == "no file" {
+				path += ".none"
+			}
 			for _, cmd := range []string{"config check", "config print", "serve"} {
 				r := belfryRun(t, append(strings.Fields(cmd), "--config", path)...)
 				r.oneLine(t, exitUsage, tt.want...)

@@ -7,8 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/knadh/koanf/v2"
-
 	"github.com/belfryio/belfry/internal/app"
 )
 
@@ -74,7 +72,7 @@ func (s *settings) readSecrets(getenv func(string) string) error {
 
 // readUsers reads the users of the embedded server: the user that the flags name, and
 // those in the config file.
-func (s *settings) readUsers(getenv func(string) string, k *koanf.Koanf) error {
+func (s *settings) readUsers(getenv func(string) string, file map[string]any) error {
 	o := &s.app
 	if s.natsPasswordFile != "" && s.natsUser == "" {
 		return usagef("nats-password-file needs nats-user")
@@ -90,7 +88,7 @@ func (s *settings) readUsers(getenv func(string) string, k *koanf.Koanf) error {
 		o.Users = append(o.Users, app.User{Name: s.natsUser, Password: password, Admin: true})
 		o.SecretFiles = append(o.SecretFiles, s.natsPasswordFile)
 	}
-	value := k.Get(keyUsers)
+	value := file[keyUsers]
 	if value == nil || s.flagged["nats-url"] {
 		return nil
 	}
