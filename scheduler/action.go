@@ -81,13 +81,18 @@ type EvFailed struct {
 	Err error
 }
 
-// EvCounted answers ActCount: the sorted countKeys of the records in state pending,
-// and the last sequence of a record when the reading ended.
+// EvCounted answers ActCount; see store.Count for the fields.
 type EvCounted struct {
+	Round   int // of the ActCount
 	Waiting []uint64
+	Unread  int64
 	Last    uint64
 	Err     error
 }
+
+// EvRecount says that the shard has lost messages, so that the number of waiting timers
+// is unknown until they are counted again.
+type EvRecount struct{}
 
 // EvIndexed answers ActIndex.
 type EvIndexed struct {
@@ -108,6 +113,7 @@ func (EvConfirmed) event() {}
 func (EvSwept) event()     {}
 func (EvIndexed) event()   {}
 func (EvCounted) event()   {}
+func (EvRecount) event()   {}
 
 func (EvDeadLettered) event() {}
 func (EvFailed) event()       {}
@@ -186,8 +192,15 @@ type ActConfirm struct {
 
 // ActCount asks which records in state pending have a revision up to Through.
 type ActCount struct {
+	Round   int
 	Through uint64
 	Delay   time.Duration
+}
+
+// ActMissing reports that a count has found fewer timers than an earlier owner had
+// counted, although none of their records can have expired.
+type ActMissing struct {
+	Missing int64
 }
 
 // ActIndex asks for an index entry in a tick that the sweeper has yet to come to.
@@ -205,6 +218,7 @@ func (ActFinish) action()  {}
 func (ActReread) action()  {}
 func (ActConfirm) action() {}
 func (ActCount) action()   {}
+func (ActMissing) action() {}
 func (ActIndex) action()   {}
 
 func (ActDeadLetter) action() {}

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -120,17 +121,25 @@ type Core struct {
 	pending     int64
 	// pendingKnown says that pending is right; see recount.go.
 	pendingKnown bool
-	count        *recount
-	countFails   int
-	inflight     int
-	unsettled    []ActFinish // fired, not concluded
-	settling     int         // of them, being written
-	refinish     []ActFinish // of them, failed, for when it is refinishMs
-	refinishMs   int64
-	confirming   bool
-	confirmN     int // how many of confirm were asked about
-	paused       bool
-	draining     bool
+	// counted says that pending results from a count; see store.Clock.Counted.
+	counted bool
+	// expected is the number of timers that an earlier owner had counted, for the first
+	// count; -1 if it is unknown. From expectedUntilMs on, records that counted may have
+	// expired.
+	expected        int64
+	expectedUntilMs int64
+	count           *recount
+	countFails      int
+	countRound      int // grows with each EvRecount
+	inflight        int
+	unsettled       []ActFinish // fired, not concluded
+	settling        int         // of them, being written
+	refinish        []ActFinish // of them, failed, for when it is refinishMs
+	refinishMs      int64
+	confirming      bool
+	confirmN        int // how many of confirm were asked about
+	paused          bool
+	draining        bool
 
 	doubtMs int64
 	now     int64
@@ -147,10 +156,14 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
 		mark:        mark, loaded: mark, horizon: mark, width: maxLoadTicks,
-		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown,
+		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown, counted: c.Counted, expected: -1,
 		doubtMs: publishDoubtMs,
 	}
+	if c.Counted {
+		k.expected, k.expectedUntilMs = c.Pending, math.MaxInt64
+	}
 	if keep := cfg.Retention.Milliseconds(); keep > 0 {
+		k.expectedUntilMs = c.TimeMs + keep*7/8
 		// Half of the dedup window; see store.DedupWindowFor.
 		k.doubtMs = min(k.doubtMs, keep*3/8)
 	}
@@ -192,6 +205,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onFinished(ev)
 	case EvCounted:
 		k.onCounted(ev)
+	case EvRecount:
+		k.onRecount()
 	}
 	k.readAhead()
 	k.fire()
@@ -211,7 +226,7 @@ func (k *Core) Checkpoint(c *store.Clock) {
 	}
 	c.Tail = max(c.Tail, k.tailMark())
 	c.Seen = max(k.tailSeen, k.pendingFrom)
-	c.Pending, c.PendingUnknown = max(k.pending, 0), !k.pendingKnown
+	c.Pending, c.PendingUnknown, c.Counted = max(k.pending, 0), !k.pendingKnown, k.pendingKnown && k.counted
 }
 
 // tailMark is the sequence that a new owner may resume the tail after.
@@ -373,8 +388,9 @@ func (k *Core) onTail(t store.Timer) {
 	k.tailSeen = max(k.tailSeen, t.Rev)
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	r := &t.Record
-	k.noteChange(t.ID, t.Rev, r.State == schemas.StatePending)
-	if r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom {
+	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom
+	k.noteChange(t.ID, t.Rev, r.State == schemas.StatePending, added)
+	if added {
 		k.pending++
 	}
 	var hold uint64

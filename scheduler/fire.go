@@ -73,7 +73,7 @@ func (k *Core) claimed(e *entry) {
 	}
 	e.wasPending = false
 	k.pending--
-	k.noteChange(e.id, e.rev, false)
+	k.noteChange(e.id, e.rev, false, false)
 }
 
 func (k *Core) onClaimed(ev EvClaimed) {

@@ -35,72 +35,160 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	// Record the position: another node may own the shard next and must compare with it.
 	s.seen.Store(max(s.seen.Load(), c.Seen))
 	s.end.Store(last)
+	expect := c.Expects()
+	s.expect.Store(&expect)
+	s.counted.Store(nil)
 	if err == nil && last < c.Seen {
 		c.Tail, c.Seen = min(c.Tail, last), last
 	}
 	return c
 }
 
+// inspector looks for damage in a shard for one term.
+type inspector struct {
+	*reign
+	// interruptions is the number of lost connections at the last comparison of counts:
+	// after each the server may have started again, with less than it had.
+	interruptions uint64
+	// audited is true once the shard was read as a whole in this term.
+	audited bool
+}
+
 // inspect checks for damage until the term ends, first at once.
 func (r *reign) inspect() {
-	for wait := time.Duration(0); pause(r.ctx, wait); {
-		wait = inspectEvery
-		// Compare the end of the stream at the take-over with the position read by
-		// then; afterwards compare the current end with the current position.
-		seen, end := r.seen.Load(), r.end.Load()
-		if end == 0 {
-			seen = max(seen, r.written.Load().Seen)
-		}
-		in, err := r.o.Store.Inspect(r.ctx, r.n, seen, end)
-		r.failed("inspect", err)
-		if err != nil {
-			wait = inspectSoon
-			continue
-		}
-		r.end.Store(0)
-		if in.LastSeq < r.written.Load().Seen {
-			// The tail waits for sequences that do not exist. If that persists, take the
-			// shard again, from the end of the stream.
-			wait = inspectSoon
-			if in.Key != "" {
-				r.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that its owner had read: taking the shard again")
-				r.rewind.Store(true)
-				r.in.put(EvTick{})
-				return
-			}
-		} else if in.LastSeq < r.seen.Load() {
-			wait = inspectSoon
-		}
-		r.tellDamage(in.Damage)
-		if in.Key != "" {
-			wait = inspectSoon
-			r.audit(in)
+	i := inspector{reign: r, interruptions: r.o.Store.Interruptions()}
+	for wait := time.Duration(0); i.rest(wait); {
+		var again bool
+		if wait, again = i.look(); !again {
+			return
 		}
 	}
 }
 
-// audit reads the whole shard after a loss and records the loss.
-func (r *reign) audit(in store.Inspection) {
-	r.log.Error().Str("evidence", in.Evidence).Uint64("messages", in.Messages).Msg("the server has lost messages of this shard: reading all of it")
-	through := r.o.Time.EarliestNs()/int64(time.Millisecond) + r.cfg.HorizonMs
-	loss, err := r.o.Store.Audit(r.ctx, r.n, in, r.written.Load().Pending, through, func(t store.Timer) error {
+// rest waits for the next inspection, or until a count misses timers; false at the end
+// of the term.
+func (i *inspector) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-i.ctx.Done():
+		return false
+	case <-t.C:
+	case n := <-i.missing:
+		if i.audited {
+			break // the audit has recorded it
+		}
+		i.audit(store.Inspection{
+			Key: fmt.Sprintf("missing %d at %d", n, i.expect.Load().Seen), Missing: n,
+			Evidence: fmt.Sprintf("%d waiting timers that an earlier owner had counted are gone", n),
+		}, *i.expect.Load())
+	}
+	return true
+}
+
+// look inspects the shard once. It returns the time until the next inspection, or false
+// if the shard must be taken again.
+func (i *inspector) look() (wait time.Duration, ok bool) {
+	// Compare the end of the stream at the take-over with the position read by then;
+	// afterwards compare the current end with the current position.
+	seen, end := i.seen.Load(), i.end.Load()
+	if end == 0 {
+		seen = max(seen, i.written.Load().Seen)
+	}
+	interruptions := i.o.Store.Interruptions()
+	var expect *store.Expectation
+	switch {
+	case i.counted.Load() == nil:
+		expect = i.expect.Load()
+	case interruptions != i.interruptions:
+		x := i.written.Load().Expects()
+		expect = &x
+	}
+	in, err := i.o.Store.Inspect(i.ctx, i.n, seen, end, expect)
+	i.failed("inspect", err)
+	if err != nil {
+		return inspectSoon, true
+	}
+	i.end.Store(0)
+	wait = inspectEvery
+	if in.LastSeq < i.written.Load().Seen {
+		// The tail waits for sequences that do not exist. If that persists, take the shard
+		// again, from the end of the stream.
+		wait = inspectSoon
+		if in.Key != "" {
+			i.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that its owner had read: taking the shard again")
+			i.rewind.Store(true)
+			i.in.put(EvTick{})
+			return 0, false
+		}
+	} else if in.LastSeq < i.seen.Load() {
+		wait = inspectSoon
+	}
+	i.tellDamage(in.Damage)
+	if in.Key != "" {
+		wait = inspectSoon
+		if expect == nil {
+			expect = i.expect.Load()
+		}
+		if !i.audit(in, *expect) {
+			return wait, true
+		}
+	}
+	i.interruptions = interruptions
+	i.counted.Store(&store.Expectation{Msgs: in.Msgs, MsgsMs: in.StoredMs})
+	return wait, true
+}
+
+// audit reads the whole shard after a sign of a loss, and records the loss. It returns
+// false if it failed, so that the next inspection repeats it.
+func (i *inspector) audit(in store.Inspection, expect store.Expectation) bool {
+	log := i.log.Error()
+	text := "the server has lost messages of this shard: reading all of it"
+	if in.Suspect {
+		log, text = i.log.Warn(), "the server may have lost messages of this shard: reading all of it"
+	}
+	log.Str("evidence", in.Evidence).Uint64("messages", in.Messages).Msg(text)
+	through := i.o.Time.EarliestNs()/int64(time.Millisecond) + i.cfg.HorizonMs
+	d, err := i.o.Store.Audit(i.ctx, i.n, in, expect, through, func(t store.Timer) error {
 		select {
-		case r.scan <- EvScanned{Timer: t}:
+		case i.scan <- EvScanned{Timer: t}:
 			return nil
-		case <-r.ctx.Done():
-			return context.Cause(r.ctx)
+		case <-i.ctx.Done():
+			return context.Cause(i.ctx)
 		}
 	})
-	r.failed("audit", err)
+	i.failed("audit", err)
 	if err != nil {
-		return
+		return false
 	}
-	r.seen.Store(0) // the loss up to here is recorded
-	in.Damage.Loss = &loss
-	r.tellDamage(in.Damage)
-	r.log.Error().Str("evidence", loss.Evidence).Uint64("messages", loss.Messages).Strs("timers", loss.Timers).Int("more_timers", loss.TimersMore).
-		Int64("waiting", loss.Waiting).Int64("expected", loss.Expected).Int("reindexed", loss.Reindexed).
-		Msg("the loss is recorded, and intact timers fire; \"belfry repair\" shows it, and --apply marks it as known")
+	i.audited = true
+	i.seen.Store(0) // the loss up to here is recorded
+	i.tellDamage(d)
+	if d.Loss == nil || d.Loss.Noted {
+		i.log.Info().Str("evidence", in.Evidence).Msg("the shard was read: nothing is missing")
+		return true
+	}
+	i.in.put(EvRecount{})
+	l := d.Loss
+	log = i.log.Error().Str("evidence", l.Evidence).Uint64("messages", l.Messages).Int64("missing", l.Missing).Strs("timers", l.Timers).Int("more_timers", l.TimersMore).
+		Int64("waiting", l.Waiting).Int64("expected", l.Expected).Int("reindexed", l.Reindexed)
+	if l.Gap != nil {
+		log = log.Stringer("gap", l.Gap)
+	}
+	log.Msg("the loss is recorded, and intact timers fire; \"belfry repair\" shows it, and --apply marks it as known")
+	return true
+}
+
+// countMessages counts the shard's messages for the next owner. Without an answer, the
+// last inspection's count remains.
+func (r *reign) countMessages(ctx context.Context) {
+	if r.counted.Load() == nil {
+		return // what the previous owner counted was not compared yet
+	}
+	n, atMs, err := r.o.Store.Messages(ctx, r.n)
+	if err == nil {
+		r.counted.Store(&store.Expectation{Msgs: n, MsgsMs: atMs})
+	}
 }
 
 // tellDamage publishes the damage that was found.
@@ -108,8 +196,9 @@ func (r *reign) tellDamage(d store.ShardDamage) {
 	found := damage{records: d.Count()}
 	lost := uint64(0)
 	if d.Loss != nil && !d.Loss.Noted {
-		lost = d.Loss.Messages
-		found.loss = fmt.Sprintf("%s; timers without a record: %d", d.Loss.Evidence, len(d.Loss.Timers)+d.Loss.TimersMore)
+		// A loss that only a count shows has no number of messages: each timer was one.
+		lost = max(d.Loss.Messages, uint64(d.Loss.Missing), 1)
+		found.loss = d.Loss.Summary()
 	}
 	r.m.damaged.WithLabelValues(r.label).Set(float64(found.records))
 	r.m.lost.WithLabelValues(r.label).Set(float64(lost))

@@ -22,7 +22,7 @@ type Store interface {
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
-	CountPending(ctx context.Context, shard int, through uint64) (waiting []uint64, last uint64, err error)
+	CountPending(ctx context.Context, shard int, through uint64) (store.Count, error)
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
@@ -31,8 +31,10 @@ type Store interface {
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 	ReadCluster(ctx context.Context) (store.Cluster, error)
 	LastSeq(ctx context.Context, shard int) (uint64, error)
-	Inspect(ctx context.Context, shard int, seen, end uint64) (store.Inspection, error)
-	Audit(ctx context.Context, shard int, in store.Inspection, expected, throughMs int64, fn func(store.Timer) error) (store.ShardLoss, error)
+	Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error)
+	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
+	Audit(ctx context.Context, shard int, in store.Inspection, expect store.Expectation, throughMs int64, fn func(store.Timer) error) (store.ShardDamage, error)
+	Interruptions() uint64
 	Announce(change func(*store.Presence))
 }
 

@@ -17,6 +17,10 @@ import (
 //	   │         meanwhile, records from the tail and claims are remembered by id
 //	   └────▶ EvCounted, and the tail has come as far as the reading: pending is set
 //
+// A count also finds lost records: every timer that waited when the previous owner wrote
+// its clock still waits, or its record has changed since. If there are fewer of both
+// than the previous owner had counted, ActMissing reports the difference.
+//
 // A count reads the shard once. It takes 8 bytes for each waiting timer and about 50 for
 // each record that changes meanwhile.
 const (
@@ -43,6 +47,8 @@ type recount struct {
 type countChange struct {
 	rev     uint64
 	pending bool
+	// fresh is true for a timer that was added after the previous owner's count.
+	fresh bool
 }
 
 // countKey identifies a waiting timer in a count.
@@ -58,27 +64,35 @@ func (k *Core) beginCount() {
 	if k.countFails > 0 {
 		delay = countAgain
 	}
-	k.do(ActCount{Through: k.tailSeen, Delay: delay})
+	k.do(ActCount{Round: k.countRound, Through: k.tailSeen, Delay: delay})
 }
 
-// noteChange records that a record has changed during a count.
-func (k *Core) noteChange(id schemas.TimerID, rev uint64, pending bool) {
+// onRecount starts a count over, after messages were lost.
+func (k *Core) onRecount() {
+	k.countRound++
+	k.count, k.pendingKnown, k.expected = nil, false, -1
+}
+
+// noteChange records that a record has changed during a count. fresh is true for the
+// record that adds a timer.
+func (k *Core) noteChange(id schemas.TimerID, rev uint64, pending, fresh bool) {
 	c := k.count
 	if c == nil || rev <= c.from || c.tooMuch {
 		return
 	}
-	if was, known := c.changed[id]; known && was.rev >= rev {
+	was, known := c.changed[id]
+	if known && was.rev >= rev {
 		return
 	}
 	if len(c.changed) == maxCountChanges {
 		c.tooMuch, c.changed = true, nil
 		return
 	}
-	c.changed[id] = countChange{rev, pending}
+	c.changed[id] = countChange{rev, pending, fresh || was.fresh}
 }
 
 func (k *Core) onCounted(ev EvCounted) {
-	if k.count == nil {
+	if k.count == nil || ev.Round != k.countRound {
 		return
 	}
 	if ev.Err != nil || k.count.tooMuch {
@@ -103,14 +117,21 @@ func (k *Core) endCount() {
 	}
 	waiting := c.result.Waiting
 	n := int64(len(waiting))
+	accounted := n + c.result.Unread
 	for id, change := range c.changed {
 		if _, counted := slices.BinarySearch(waiting, countKey(id)); counted {
 			n--
+		} else if !change.fresh {
+			accounted++
 		}
 		if change.pending {
 			n++
 		}
 	}
+	if missing := k.expected - accounted; missing > 0 && k.now < k.expectedUntilMs {
+		k.do(ActMissing{Missing: missing})
+	}
+	k.expected, k.counted = -1, true
 	// A claim whose revision the tail has brought before its answer is counted.
 	for _, e := range k.entries {
 		if change, ok := c.changed[e.id]; ok && e.wasPending && change.rev > e.rev && !change.pending {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -85,5 +86,68 @@ func TestCountThatFails(t *testing.T) {
 	k.Step(now, EvCounted{Last: 6})
 	if n, known := k.Pending(); !known || n != 0 {
 		t.Errorf("%d %t", n, known)
+	}
+}
+
+// TestCountFindsMissing: a count reports the timers that a previous owner had counted and
+// that are gone, but not those that have changed, cannot be read, or may have expired.
+func TestCountFindsMissing(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	cfg := coreConfig
+	cfg.Retention = time.Hour
+	id := func(name string) schemas.TimerID { return schemas.NewTimerID("/t", name) }
+	waiting := []uint64{countKey(id("a")), countKey(id("b"))}
+	slices.Sort(waiting)
+	for _, c := range []struct {
+		name    string
+		clock   store.Clock
+		unread  int64
+		laterMs int64
+		missing int64
+	}{
+		{"lost", store.Clock{Pending: 6, Counted: true}, 0, 0, 3},
+		{"one cannot be read", store.Clock{Pending: 6, Counted: true}, 1, 0, 2},
+		{"none lost", store.Clock{Pending: 3, Counted: true}, 0, 0, 0},
+		{"the count may have drifted", store.Clock{Pending: 6}, 0, 0, 0},
+		{"records may have expired", store.Clock{Pending: 6, Counted: true}, 0, time.Hour.Milliseconds(), 0},
+	} {
+		c.clock.TimeMs, c.clock.Tail, c.clock.Seen, c.clock.PendingUnknown = now, 6, 6, true
+		at := now + c.laterMs
+		k := NewCore(cfg, c.clock, 2)
+		k.Step(at, EvTick{})
+		k.Step(at, EvLoaded{Load: store.Load{Complete: true}})
+		for i, r := range []struct {
+			name  string
+			state schemas.State
+		}{{"cancelled since", schemas.StateCancelled}, {"added since", schemas.StatePending}} {
+			k.Step(at, EvTail{Timer: store.Timer{ID: id(r.name), Rev: uint64(7 + i), Record: schemas.Record{State: r.state, DueMs: at + 3_600_000, Service: "s"}}})
+		}
+		var missing int64
+		for _, a := range k.Step(at, EvCounted{Waiting: waiting, Unread: c.unread, Last: 8}) {
+			if m, ok := a.(ActMissing); ok {
+				missing = m.Missing
+			}
+		}
+		if missing != c.missing {
+			t.Errorf("%s: %d are missing, want %d", c.name, missing, c.missing)
+		}
+		// After a loss the timers are counted again, and nothing is reported twice.
+		again := one[ActCount](t, k.Step(at, EvRecount{}))
+		if n, known := k.Pending(); known {
+			t.Errorf("%s: %d are pending, and that is known", c.name, n)
+		}
+		k.Step(at, EvCounted{Waiting: waiting, Last: 8}) // the answer to the first count
+		if _, known := k.Pending(); known {
+			t.Errorf("%s: an answer to an earlier count is taken", c.name)
+		}
+		for _, a := range k.Step(at, EvCounted{Round: again.Round, Waiting: waiting, Last: 8}) {
+			if m, ok := a.(ActMissing); ok {
+				t.Errorf("%s: %+v after the audit", c.name, m)
+			}
+		}
+		if n, known := k.Pending(); !known || n != 2 {
+			t.Errorf("%s: %d are pending (%t)", c.name, n, known)
+		}
 	}
 }

@@ -61,6 +61,10 @@ type shard struct {
 	// 0 if unknown.
 	seen, end atomic.Uint64
 	damage    atomic.Pointer[damage]
+	// expect is what the clock said about the stream at the take-over. counted is the
+	// number of messages in the stream that the last inspection found.
+	expect  atomic.Pointer[store.Expectation]
+	counted atomic.Pointer[store.Expectation]
 
 	mu       sync.Mutex
 	lastErrs map[string]string
@@ -124,9 +128,11 @@ type reign struct {
 	// toldDamage is the time of the last log line about a damaged clock.
 	toldDamage time.Duration
 	rewind     atomic.Bool // the shard must be taken again
-	keptAt     time.Duration
-	acts       int // performed since
-	draining   bool
+	// missing receives the number of timers that a count misses.
+	missing  chan int64
+	keptAt   time.Duration
+	acts     int // performed since
+	draining bool
 }
 
 // own fires the shard's timers until release is closed, which gives it back in
@@ -138,7 +144,7 @@ func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
 		shard: s, t: t, core: NewCore(s.cfg, clock, clock.Epoch),
 		in:   inbox{wake: make(chan struct{}, 1)},
 		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer),
-		ctx: rctx, renewed: make(chan renewal, 1),
+		ctx: rctx, renewed: make(chan renewal, 1), missing: make(chan int64, 1),
 	}
 	s.markMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
@@ -367,6 +373,9 @@ func (r *reign) checkpoint() store.Clock {
 	c, _ := r.t.Clock()
 	r.core.Checkpoint(&c)
 	c.SweptMs = max(c.SweptMs, r.swept.Load())
+	if n := r.counted.Load(); n != nil {
+		c.Msgs, c.MsgsMs = n.Msgs, n.MsgsMs
+	}
 	return c
 }
 
@@ -449,6 +458,7 @@ func (r *reign) release() {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, releaseBound)
 	defer cancel()
+	r.countMessages(ctx)
 	for {
 		c := r.checkpoint()
 		c.Owner = ""
@@ -558,10 +568,15 @@ func (r *reign) perform(actions []Action) {
 			})
 		case ActCount:
 			r.later(a.Delay, func() {
-				waiting, last, err := r.o.Store.CountPending(r.ctx, r.n, a.Through)
+				c, err := r.o.Store.CountPending(r.ctx, r.n, a.Through)
 				r.failed("count", err)
-				r.in.put(EvCounted{Waiting: waiting, Last: last, Err: err})
+				r.in.put(EvCounted{Round: a.Round, Waiting: c.Waiting, Unread: c.Unread, Last: c.Last, Err: err})
 			})
+		case ActMissing:
+			select {
+			case r.missing <- a.Missing:
+			default: // one term has one such count
+			}
 		case ActConfirm:
 			r.later(a.Delay, func() {
 				found, err := r.o.Store.FiredSince(r.ctx, a.Subjects, time.UnixMilli(a.SinceMs), a.IDs)

@@ -113,6 +113,7 @@ func (k *Core) onFailed(ev EvFailed) {
 	case ev.Err == nil:
 		if e.rec.State == schemas.StatePending {
 			k.pending--
+			k.noteChange(e.id, e.rev+1, false, false)
 		}
 		k.done(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):

@@ -417,7 +417,13 @@ func (r *reign) act(a scheduler.Action) {
 			r.put(scheduler.EvIndexed{ID: a.ID, Err: c.PutIndex(within(callTimeout), a.ID, a.Tick)})
 		})
 	case scheduler.ActCount:
-		r.later(a.Delay, func(*proc) { r.put(r.w.countPending(r.shard, a.Through)) })
+		r.later(a.Delay, func(*proc) {
+			ev := r.w.countPending(r.shard, a.Through)
+			ev.Round = a.Round
+			r.put(ev)
+		})
+	case scheduler.ActMissing:
+		r.w.check.fail(PropKept, "shard %d: a count misses %d timers", r.shard, a.Missing)
 	case scheduler.ActConfirm:
 		r.later(a.Delay, func(*proc) {
 			found, err := c.FiredSince(within(callTimeout), a.Subjects, time.UnixMilli(a.SinceMs), a.IDs)

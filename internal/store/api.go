@@ -76,6 +76,13 @@ type Clock struct {
 	// PendingUnknown is true if an owner died without releasing the shard, so that its
 	// last claims are not in Pending, until the timers have been counted.
 	PendingUnknown bool `json:"pending_unknown,omitempty"`
+	// Counted is true if Pending results from a count of the shard's records, or from its
+	// first clock. Builds before the field kept a number that could drift; they drop it.
+	Counted bool `json:"counted,omitempty"`
+	// Msgs is the number of messages in the shard's stream at MsgsMs, in Unix
+	// milliseconds. The next owner compares it with what it finds.
+	Msgs   uint64 `json:"msgs,omitempty"`
+	MsgsMs int64  `json:"msgs_at,omitempty"`
 }
 
 // States of Presence.Scheduler.

@@ -162,7 +162,7 @@ func (s *Store) copyClock(shard int, c Clock, b []byte) {
 // the time in milliseconds, which is beyond every epoch in use: epochs grow by one
 // with each owner.
 func (s *Store) resumeClock(ctx context.Context, shard int, nowMs int64) (Clock, error) {
-	fresh := Clock{Version: clockVersion, TimeMs: max(nowMs-s.geo.SlotWidth.Milliseconds(), 0)}
+	fresh := Clock{Version: clockVersion, TimeMs: max(nowMs-s.geo.SlotWidth.Milliseconds(), 0), PendingUnknown: true}
 	if s.geo.SlotWidth > 0 {
 		fresh.TimeMs = s.geo.TickStart(s.geo.Tick(nowMs) - 1)
 	}
@@ -174,6 +174,7 @@ func (s *Store) resumeClock(ctx context.Context, shard int, nowMs int64) (Clock,
 		}
 		// A shard that nobody has written to is new: its first epoch is 1.
 		if last, err := s.LastSeq(ctx, shard); err != nil || last <= 1 {
+			fresh.PendingUnknown, fresh.Counted = false, true
 			return fresh, err
 		}
 		fresh.Epoch = uint64(max(nowMs, 0))
@@ -186,7 +187,7 @@ func (s *Store) resumeClock(ctx context.Context, shard int, nowMs int64) (Clock,
 		s.log.Error().Int("shard", shard).Err(err).Msg("the copy of a clock is damaged, too: its shard is read from its beginning")
 		c = fresh
 	}
-	c.Owner, c.Epoch = "", max(c.Epoch, uint64(max(nowMs, 0)))
+	c.Owner, c.Epoch, c.PendingUnknown = "", max(c.Epoch, uint64(max(nowMs, 0))), true
 	return c, nil
 }
 

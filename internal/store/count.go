@@ -20,16 +20,26 @@ const (
 	maxCounted = 32 << 20
 )
 
-// CountPending reads every record of a shard and returns, sorted, the first 8 bytes of
-// the timer id (big-endian) of each whose revision is through or older and that is in
-// state pending. last is the revision of the shard's newest record when the reading had
-// ended: a record that is missing because it was changed meanwhile has a revision
-// between through and last. It holds 8 bytes in memory for each pending timer.
-func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (waiting []uint64, last uint64, err error) {
+// Count is the result of CountPending.
+type Count struct {
+	// Waiting has the first 8 bytes (big-endian) of the id of each waiting timer, sorted.
+	Waiting []uint64
+	// Unread is the number of records that cannot be decoded; they may be waiting ones.
+	Unread int64
+	// Last is the revision of the shard's newest record when the reading had ended: a
+	// record that is missing because it was changed meanwhile has a revision between the
+	// requested one and Last.
+	Last uint64
+}
+
+// CountPending reads every record of a shard and returns those in state pending whose
+// revision is through or older. It holds 8 bytes in memory for each pending timer.
+func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
 	sh := &s.subjects[shard]
 	cfg := jetstream.ConsumerConfig{FilterSubject: sh.timer + "*"}
 	n := 0
-	err = s.readAll(ctx, sh.stream, cfg, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+	var c Count
+	err := s.readAll(ctx, sh.stream, cfg, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		if n++; n%countBatch == 0 {
 			select {
 			case <-ctx.Done():
@@ -41,21 +51,25 @@ func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (wa
 			return false, nil // what follows is newer
 		}
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject()))
-		// A damaged record does not count, and is reported elsewhere.
 		r, damaged := schemas.DecodeRecord(m.Data())
-		if notTimer != nil || damaged != nil || r.State != schemas.StatePending {
-			return true, nil //nolint:nilerr // a damaged record is reported where it is read
+		switch {
+		case notTimer != nil:
+		case damaged != nil: // it is reported where it is read
+			c.Unread++
+		case r.State == schemas.StatePending:
+			if len(c.Waiting) == maxCounted {
+				return false, schemas.Errorf(schemas.CodeUnavailable, "shard %d has more than %d pending timers: they are not counted", shard, maxCounted)
+			}
+			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(id[:8]))
 		}
-		if len(waiting) == maxCounted {
-			return false, schemas.Errorf(schemas.CodeUnavailable, "shard %d has more than %d pending timers: they are not counted", shard, maxCounted)
-		}
-		waiting = append(waiting, binary.BigEndian.Uint64(id[:8]))
 		return true, nil
 	})
 	if err != nil {
-		return nil, 0, err
+		return Count{}, err
 	}
-	slices.Sort(waiting)
-	last, err = s.lastOf(ctx, sh.stream, cfg)
-	return waiting, last, err
+	// Damaged records with a newer revision do not reach the tail's reader.
+	c.Unread += sh.damaged.n.Load()
+	slices.Sort(c.Waiting)
+	c.Last, err = s.lastOf(ctx, sh.stream, cfg)
+	return c, err
 }

@@ -17,8 +17,8 @@ func TestCountPending(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
 	g := s.Geometry()
-	if waiting, last, err := s.CountPending(t.Context(), 0, 1<<60); err != nil || len(waiting) != 0 || last != 0 {
-		t.Errorf("an empty shard: %v %d %v", waiting, last, err)
+	if c, err := s.CountPending(t.Context(), 0, 1<<60); err != nil || len(c.Waiting) != 0 || c.Last != 0 {
+		t.Errorf("an empty shard: %+v %v", c, err)
 	}
 	ids := storetest.IDsOf(g, 0, 2505)
 	due := storetest.NowMs(t, s) + 3_600_000
@@ -40,7 +40,7 @@ func TestCountPending(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waiting, last, err := s.CountPending(t.Context(), 0, through)
+	c, err := s.CountPending(t.Context(), 0, through)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestCountPending(t *testing.T) {
 		want = append(want, binary.BigEndian.Uint64(id[:8]))
 	}
 	slices.Sort(want)
-	if !slices.Equal(waiting, want) || last <= revs[2504] {
-		t.Errorf("%d are pending, want %d; the last revision is %d", len(waiting), len(want), last)
+	if !slices.Equal(c.Waiting, want) || c.Last <= revs[2504] {
+		t.Errorf("%d are pending, want %d; the last revision is %d", len(c.Waiting), len(want), c.Last)
 	}
 }

@@ -40,6 +40,9 @@ type ShardLoss struct {
 	Evidence string `json:"evidence"`
 	// Messages is a lower bound of the lost messages; 0 if it is unknown.
 	Messages uint64 `json:"messages"`
+	// Missing is the number of waiting timers that an owner had counted and that are gone.
+	// It is a lower bound; 0 also if the owner's count is unknown.
+	Missing int64 `json:"missing,omitempty"`
 	// Timers lists timers that the index names and that have no record, at most maxNamed;
 	// TimersMore counts the others.
 	Timers     []string `json:"timers,omitempty"`
@@ -47,10 +50,29 @@ type ShardLoss struct {
 	// Waiting is the number of waiting timers that were found, Expected the owner's count.
 	Waiting  int64 `json:"waiting"`
 	Expected int64 `json:"expected"`
+	// Gap is the longest run of sequences without a message; nil if nothing points to a
+	// gap. Deleted and expired messages leave gaps too, so it is only a hint.
+	Gap *Gap `json:"gap,omitempty"`
 	// Reindexed is the number of lost index entries that were restored.
 	Reindexed int `json:"reindexed"`
 	// Noted is true once an operator has marked the loss as known (belfry repair).
 	Noted bool `json:"noted,omitempty"`
+}
+
+// Gap is a run of sequences without a message.
+type Gap struct {
+	// First and Last are the sequences that are missing.
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
+	// AfterMs and BeforeMs are the times at which the neighbouring messages were stored,
+	// in Unix milliseconds.
+	AfterMs  int64 `json:"after_ms"`
+	BeforeMs int64 `json:"before_ms"`
+}
+
+// String describes the gap for an operator.
+func (g *Gap) String() string {
+	return fmt.Sprintf("the longest gap is sequences %d to %d, stored between %s and %s", g.First, g.Last, schemas.FormatTime(g.AfterMs), schemas.FormatTime(g.BeforeMs))
 }
 
 // ShardDamage is the damage that the owner of a shard has found.
@@ -60,6 +82,9 @@ type ShardDamage struct {
 	Records []DamagedRecord `json:"records,omitempty"`
 	More    int             `json:"more,omitempty"`
 	Loss    *ShardLoss      `json:"loss,omitempty"`
+	// Known lists the keys of the losses that were audited, at most maxKnown. Some signs
+	// of a loss last, and must not hide the signs of the next one.
+	Known []string `json:"known,omitempty"`
 }
 
 // Problems returns the damage in sentences.
@@ -78,13 +103,31 @@ func (d *ShardDamage) Problems() []string {
 		out = append(out, fmt.Sprintf("shard %d has %d records of a newer version of Belfry, which need newer nodes to fire", d.Shard, newer))
 	}
 	if l := d.Loss; l != nil && !l.Noted {
-		text := fmt.Sprintf("shard %d has lost messages: %s; %d timers wait of %d that its owner had counted", d.Shard, l.Evidence, l.Waiting, l.Expected)
-		if n := len(l.Timers) + l.TimersMore; n > 0 {
-			text += fmt.Sprintf("; the index names %d timers without a record (belfry repair lists them)", n)
-		}
-		out = append(out, text)
+		out = append(out, fmt.Sprintf("shard %d has lost messages: %s (belfry repair)", d.Shard, l.Summary()))
 	}
 	return out
+}
+
+// Summary describes the loss in a sentence without the ids of timers.
+func (l *ShardLoss) Summary() string {
+	text := l.Evidence
+	if l.Missing > 0 {
+		text += fmt.Sprintf("; at least %d waiting timers are gone", l.Missing)
+	}
+	text += fmt.Sprintf("; %d timers wait", l.Waiting)
+	if l.Expected > 0 {
+		text += fmt.Sprintf(", and its owner had counted %d", l.Expected)
+	}
+	if n := len(l.Timers) + l.TimersMore; n > 0 {
+		text += fmt.Sprintf("; the index names %d timers without a record", n)
+	}
+	if l.Reindexed > 0 {
+		text += fmt.Sprintf("; %d index entries were restored", l.Reindexed)
+	}
+	if l.Gap != nil {
+		text += "; " + l.Gap.String()
+	}
+	return text
 }
 
 // Count returns the number of damaged records, including those of newer versions.
@@ -93,6 +136,10 @@ func (d *ShardDamage) Count() int { return len(d.Records) + d.More }
 const (
 	// maxNamed bounds the entries of each list in a report.
 	maxNamed = 100
+	// maxKnown bounds ShardDamage.Known.
+	maxKnown = 16
+	// maxEvidence bounds the bytes of ShardLoss.Evidence when losses add up.
+	maxEvidence = 1000
 	// maxDamaged bounds the damaged records of a shard that a node remembers.
 	maxDamaged = 10_000
 	// rechecks is the number of damaged records that an inspection reads again.
@@ -181,20 +228,48 @@ func (s *Store) noteDamaged(m *jetstream.RawStreamMsg, err error) {
 // Inspection is the result of Inspect.
 type Inspection struct {
 	Damage ShardDamage
-	// Key and Evidence are set if the server has lost messages and no recorded loss
-	// explains it. The caller must then audit the shard.
+	// Key and Evidence are set if there is a sign of a loss that was not audited yet. The
+	// caller must then audit the shard.
 	Key, Evidence string
-	Messages      uint64
-	// LastSeq is the last sequence of the shard's stream.
-	LastSeq uint64
+	// Messages is a lower bound of the lost messages; 0 if it is unknown.
+	Messages uint64
+	// Missing is the number of waiting timers that a count has missed.
+	Missing int64
+	// Suspect is true if the sign may have a harmless cause, so that the audit decides.
+	Suspect bool
+	// LastSeq is the last sequence of the shard's stream, Msgs the number of its messages
+	// at StoredMs (Unix milliseconds, by the server's clock).
+	LastSeq, Msgs uint64
+	StoredMs      int64
+}
+
+// Expectation is what an owner has recorded about its shard's stream in the clock.
+type Expectation struct {
+	// Msgs is the number of messages at MsgsMs (Unix milliseconds); 0 if it is unknown.
+	Msgs   uint64
+	MsgsMs int64
+	// Seen is the last sequence that the owner had read.
+	Seen uint64
+	// Pending is the number of waiting timers as of Seen; -1 if it is unknown.
+	Pending int64
+}
+
+// Expects returns what a clock says about its shard's stream.
+func (c *Clock) Expects() Expectation {
+	x := Expectation{Msgs: c.Msgs, MsgsMs: c.MsgsMs, Seen: max(c.Seen, c.Tail), Pending: -1}
+	if c.Counted {
+		x.Pending = c.Pending
+	}
+	return x
 }
 
 // Inspect examines a shard for its owner: it loads the recorded damage, reads damaged
 // records again, and compares the stream with the owner's position. seen is the last
 // sequence that this owner or a previous one has read. end is the last sequence of the
-// stream when the owner took the shard, 0 if unknown. Without damage it takes a few
-// requests.
-func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64) (Inspection, error) {
+// stream when the owner took the shard, 0 if unknown. With an expectation, it also
+// compares the number of messages; that is for the first inspection after the server may
+// have started again. Without damage it takes a few requests.
+func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
 	var in Inspection
 	was, err := s.readDamage(ctx, shard)
 	if err != nil {
@@ -212,14 +287,26 @@ func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64) (Inspe
 	if s.cfg.Replicas > 1 {
 		end = 0 // a leader that was just elected may have had to catch up
 	}
-	if err := s.compare(ctx, shard, seen, end, &in); err != nil {
+	found, err := s.signs(ctx, shard, seen, end, expect, &in)
+	if err != nil {
 		return in, err
 	}
-	if was.Loss != nil && was.Loss.Key == in.Key {
-		in.Key, in.Evidence = "", ""
+	for _, f := range found {
+		if !was.knows(f.key) {
+			in.Key, in.Evidence, in.Messages, in.Suspect = f.key, f.evidence, f.messages, f.suspect
+			break
+		}
 	}
-	in.Damage = ShardDamage{Shard: shard, Records: d.list(), Loss: was.Loss}
+	in.Damage = ShardDamage{Shard: shard, Records: d.list(), Loss: was.Loss, Known: was.Known}
 	return in, s.writeDamage(ctx, in.Damage)
+}
+
+// Interruptions counts the lost connections to the server.
+func (s *Store) Interruptions() uint64 { return s.nc.Stats().Reconnects }
+
+// knows reports whether the loss of a key was audited.
+func (d *ShardDamage) knows(key string) bool {
+	return slices.Contains(d.Known, key) || d.Loss != nil && d.Loss.Key == key
 }
 
 // recheck reads damaged records again: they may be repaired, or gone.
@@ -244,77 +331,135 @@ func (s *Store) recheck(ctx context.Context, shard int) error {
 	return nil
 }
 
-// compare looks for what a shard's stream has lost. What is deleted, superseded or
-// expired leaves gaps, too; each of the signs here is one that those do not make.
-func (s *Store) compare(ctx context.Context, shard int, seen, end uint64, in *Inspection) error {
+// sign is a trace that a loss leaves.
+type sign struct {
+	key, evidence string
+	messages      uint64
+	suspect       bool
+}
+
+// signs looks for traces of lost messages in a shard's stream. Deleted, superseded and
+// expired messages leave gaps too; apart from suspects, each sign here is one that those
+// do not leave.
+func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
 	sh := &s.subjects[shard]
 	info, err := s.streamState(ctx, sh.stream)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	st := info.State
-	in.LastSeq = st.LastSeq
+	in.LastSeq, in.Msgs, in.StoredMs = st.LastSeq, st.Msgs, info.TimeStamp.UnixMilli()
 	if end == 0 || end > st.LastSeq {
 		end = st.LastSeq
 	}
-	switch {
-	case end < seen && s.settled(sh, true):
-		in.Key, in.Messages = fmt.Sprintf("end %d of %d", end, seen), seen-end
-		in.Evidence = fmt.Sprintf("the stream ended at sequence %d, and its owner had read up to %d", end, seen)
-		return nil
-	case sh.damaged.unreadable.Load() > 0:
-		in.Key = fmt.Sprintf("unreadable %d", sh.damaged.unreadable.Load())
-		in.Messages = uint64(sh.damaged.unreadable.Load())
-		in.Evidence = "the server has messages that it cannot read: a block of the stream's file is damaged"
-		return nil
-	case end < seen:
-		return nil // a leader that has to catch up
+	var found []sign
+	if n := sh.damaged.unreadable.Load(); n > 0 {
+		found = append(found, sign{
+			key: fmt.Sprintf("unreadable %d", n), messages: uint64(n),
+			evidence: "the server has messages that it cannot read: a block of the stream's file is damaged",
+		})
+	}
+	if end < seen {
+		// A leader that is behind catches up; only a lasting difference is a loss.
+		if s.settled(sh, true) {
+			found = append([]sign{{
+				key: fmt.Sprintf("end %d of %d", end, seen), messages: seen - end,
+				evidence: fmt.Sprintf("the stream ended at sequence %d, and its owner had read up to %d", end, seen),
+			}}, found...)
+		}
+		return found, nil
 	}
 	s.settled(sh, false)
 	if st.LastSeq == 0 {
-		return nil
+		return found, nil
 	}
 	if st.FirstSeq > 1 {
-		if found, err := s.compareStart(ctx, sh, in); found || err != nil {
-			return err
+		f, err := s.lostStart(ctx, sh)
+		if err != nil {
+			return nil, err
 		}
+		found = append(found, f...)
 	}
-	// The newest message is superseded by none, and no message expires sooner than
-	// this: it is there.
-	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
+	f, err := s.lostEnd(ctx, sh, &info)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, f...)
+	if expect != nil {
+		found = append(found, s.tooFew(&info, expect)...)
+	}
+	return found, nil
+}
+
+// countSlack is the number of messages by which a stream may shrink without a suspicion:
+// revisions whose removal was under way when they were counted.
+const countSlack = 64
+
+// tooFew compares the number of messages of a shard's stream with the one that an owner
+// recorded. Every write of a record adds a message and removes at most the one that it
+// supersedes, so only expired messages may be fewer. Messages of waiting timers do not
+// expire, and of the others at most the part that corresponds to the time between.
+func (s *Store) tooFew(info *jetstream.StreamInfo, x *Expectation) []sign {
+	st := &info.State
+	if x.Msgs == 0 || st.LastSeq < x.Seen || st.Msgs+countSlack >= x.Msgs {
 		return nil
+	}
+	lost := x.Msgs - st.Msgs
+	mayExpire := float64(x.Msgs)
+	if x.Pending > 0 {
+		mayExpire = max(0, mayExpire-float64(x.Pending))
+	}
+	// Twice the average rate, because messages do not expire evenly.
+	part := 2 * float64(info.TimeStamp.UnixMilli()-x.MsgsMs) / float64(min(s.cfg.Retention, s.cfg.IndexKeep).Milliseconds())
+	if float64(lost) <= countSlack+mayExpire*min(max(part, 0), 1) {
+		return nil
+	}
+	return []sign{{
+		key: fmt.Sprintf("count %d of %d", st.Msgs, x.Msgs), messages: lost, suspect: true,
+		evidence: fmt.Sprintf("the stream has %d messages, and had %d at %s", st.Msgs, x.Msgs, schemas.FormatTime(x.MsgsMs)),
+	}}
+}
+
+// lostStart looks for a lost beginning of a shard's stream. Open writes the shard's own
+// message before every record, so its sequence is 1. After the loss of the block that had
+// it, Open writes it again, with the sequence that is next by then.
+func (s *Store) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error) {
+	m, err := s.getLast(ctx, sh.stream, sh.meta)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil, nil // reads restore it: see loadDamaged
+	}
+	if err != nil || m.Sequence == 1 {
+		return nil, err
+	}
+	return []sign{{
+		key: fmt.Sprintf("start %d", m.Sequence), messages: m.Sequence - 1,
+		evidence: fmt.Sprintf("the stream has lost its first message, and with it up to %d others that were stored before sequence %d", m.Sequence-2, m.Sequence),
+	}}, nil
+}
+
+// lostEnd looks for a lost end of a shard's stream. Its newest message is superseded by
+// none, so it exists as long as it cannot have expired.
+func (s *Store) lostEnd(ctx context.Context, sh *shardSubjects, info *jetstream.StreamInfo) ([]sign, error) {
+	st := &info.State
+	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
+		return nil, nil
 	}
 	there, err := s.has(ctx, sh.stream, st.LastSeq)
 	if err != nil || there {
-		return err
+		return nil, err
 	}
 	again, err := s.streamState(ctx, sh.stream)
 	if err != nil || again.State.LastSeq != st.LastSeq {
-		return err
+		return nil, err
 	}
 	gap, err := s.endGap(ctx, sh, st.LastSeq)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	in.Key, in.Messages = fmt.Sprintf("gap at %d", st.LastSeq), gap
-	in.Evidence = fmt.Sprintf("the last %d messages of the stream, up to sequence %d, are not in its file", gap, st.LastSeq)
-	return nil
-}
-
-// compareStart looks for a lost beginning of a shard's stream. Open writes the shard's
-// own message before every record, so its sequence is 1. After the loss of the block
-// that had it, Open writes it again, with the sequence that is next by then.
-func (s *Store) compareStart(ctx context.Context, sh *shardSubjects, in *Inspection) (found bool, err error) {
-	m, err := s.getLast(ctx, sh.stream, sh.meta)
-	if err != nil && !errors.Is(err, schemas.ErrNotFound) || err == nil && m.Sequence == 1 {
-		return false, err
-	}
-	if err != nil {
-		return false, nil //nolint:nilerr // reads restore it: see loadDamaged
-	}
-	in.Key, in.Messages = fmt.Sprintf("start %d", m.Sequence), m.Sequence-1
-	in.Evidence = fmt.Sprintf("the stream has lost its first message, and with it up to %d others that were stored before sequence %d", m.Sequence-2, m.Sequence)
-	return true, nil
+	return []sign{{
+		key: fmt.Sprintf("gap at %d", st.LastSeq), messages: gap,
+		evidence: fmt.Sprintf("the last %d messages of the stream, up to sequence %d, are not in its file", gap, st.LastSeq),
+	}}, nil
 }
 
 // goneMargin is kept from the expiry of a message when it is missed.
@@ -354,35 +499,41 @@ func (s *Store) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uin
 	return last - m.Sequence, nil
 }
 
-// Audit reads a whole shard after a loss. It passes on every waiting or claimed record
-// that is due by throughMs (Unix milliseconds), restores lost index entries, and records
-// what is missing. It takes about 100 bytes of memory for each timer while it runs.
-func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expected, throughMs int64, fn func(Timer) error) (ShardLoss, error) {
-	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: expected}
+// Audit reads a whole shard after a sign of a loss. It passes on every waiting or claimed
+// record that is due by throughMs (Unix milliseconds), restores lost index entries, and
+// records what is missing. If the sign was only a suspicion and nothing is missing, it
+// records that the sign is known, and returns a loss without Key. It takes about 100
+// bytes of memory for each timer while it runs.
+func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expectation, throughMs int64, fn func(Timer) error) (ShardDamage, error) {
+	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: max(expect.Pending, 0)}
 	nowMs, err := s.nowMs(ctx)
 	if err != nil {
-		return loss, err
+		return ShardDamage{}, err
 	}
 	loss.FoundMs = nowMs
-	a := audit{s: s, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
+	loss.Missing = in.Missing
+	a := newAudit(s, shard)
 	if err := a.read(ctx, func(t Timer) error {
 		if t.Record.DueMs <= throughMs {
 			return fn(t)
 		}
 		return nil
 	}); err != nil {
-		return loss, err
+		return ShardDamage{}, err
+	}
+	if expect.Pending >= 0 && nowMs-expect.MsgsMs < (s.cfg.Retention-goneMargin).Milliseconds() {
+		loss.Missing = max(loss.Missing, expect.Pending-a.accounted(expect.Seen))
 	}
 	for id, r := range a.records {
 		if !r.pending {
 			continue
 		}
 		loss.Waiting++
-		if n, ok := a.named[id]; ok && slices.Contains(n.slots, s.geo.Slot(r.tick)) {
+		if a.indexed(id, r) {
 			continue
 		}
 		if err := s.PutIndex(ctx, id, r.tick); err != nil {
-			return loss, err
+			return ShardDamage{}, err
 		}
 		loss.Reindexed++
 	}
@@ -394,7 +545,48 @@ func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expected, t
 		loss.Timers = append(loss.Timers, id.String())
 	}
 	slices.Sort(loss.Timers)
-	return loss, s.writeDamage(ctx, ShardDamage{Shard: shard, Records: s.subjects[shard].damaged.list(), Loss: &loss})
+	loss.Gap = a.gap
+	was, err := s.readDamage(ctx, shard)
+	if err != nil {
+		return ShardDamage{}, err
+	}
+	d := ShardDamage{Shard: shard, Records: s.subjects[shard].damaged.list(), Loss: was.Loss, Known: was.Known}
+	if !in.Suspect || loss.Missing > 0 || loss.Reindexed > 0 || len(loss.Timers) > 0 {
+		d.Loss = was.Loss.and(loss)
+	}
+	d.Known = append(slices.Clone(d.Known), in.Key)
+	d.Known = d.Known[max(0, len(d.Known)-maxKnown):]
+	return d, s.writeDamage(ctx, d)
+}
+
+// and adds a loss to one that no operator has marked as known yet.
+func (l *ShardLoss) and(next ShardLoss) *ShardLoss {
+	if l == nil || l.Noted {
+		return &next
+	}
+	next.Evidence = l.Evidence + "; " + next.Evidence
+	if len(next.Evidence) > maxEvidence {
+		next.Evidence = next.Evidence[:maxEvidence]
+	}
+	next.Messages += l.Messages
+	next.Missing += l.Missing
+	next.Reindexed += l.Reindexed
+	for _, id := range l.Timers {
+		if slices.Contains(next.Timers, id) {
+			continue
+		}
+		if len(next.Timers) == maxNamed {
+			next.TimersMore++
+			continue
+		}
+		next.Timers = append(next.Timers, id)
+	}
+	next.TimersMore += l.TimersMore
+	slices.Sort(next.Timers)
+	if next.Gap == nil {
+		next.Gap = l.Gap
+	}
+	return &next
 }
 
 // audit is one reading of a shard.
@@ -403,6 +595,15 @@ type audit struct {
 	shard   int
 	records map[schemas.TimerID]audited
 	named   map[schemas.TimerID]naming
+	// gap is the longest run of sequences without a message so far. lastSeq and lastMs
+	// are those of the last message.
+	gap     *Gap
+	lastSeq uint64
+	lastMs  int64
+}
+
+func newAudit(s *Store, shard int) *audit {
+	return &audit{s: s, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
 }
 
 // audited is what an audit remembers of a record, naming of its index entries.
@@ -410,6 +611,8 @@ type audited struct {
 	rev     uint64
 	tick    int64
 	pending bool
+	// unread is true for a record that cannot be decoded: it may be a waiting one.
+	unread bool
 }
 
 type naming struct {
@@ -417,11 +620,37 @@ type naming struct {
 	slots    []int64
 }
 
+// indexed reports whether an index entry names a timer in the slot of its due time.
+func (a *audit) indexed(id schemas.TimerID, r audited) bool {
+	return slices.Contains(a.named[id].slots, a.s.geo.Slot(r.tick))
+}
+
+// accounted returns the number of records that may have been waiting when the owner had
+// read up to a sequence: those that wait, those that have changed since, and those that
+// cannot be decoded.
+func (a *audit) accounted(seen uint64) (n int64) {
+	for _, r := range a.records {
+		if r.pending || r.unread || r.rev > seen {
+			n++
+		}
+	}
+	return n
+}
+
+// step follows the sequences of messages, which come in order.
+func (a *audit) step(seq uint64, ms int64) {
+	if n := seq - a.lastSeq - 1; a.lastSeq > 0 && n > 0 && (a.gap == nil || n > a.gap.Last-a.gap.First+1) {
+		a.gap = &Gap{First: a.lastSeq + 1, Last: seq - 1, AfterMs: a.lastMs, BeforeMs: ms}
+	}
+	a.lastSeq, a.lastMs = seq, ms
+}
+
 // read reads every record and index entry of the shard. fn gets the records that
 // wait, or are claimed.
 func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	sh := &a.s.subjects[a.shard]
 	return a.s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubjects: []string{sh.timer + "*", sh.slot + ">"}}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		a.step(meta.Sequence.Stream, meta.Timestamp.UnixMilli())
 		raw := &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp}
 		if strings.HasPrefix(raw.Subject, sh.slot) {
 			a.entry(sh, raw)
@@ -435,7 +664,7 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 		t, ok := a.s.decode(raw)
 		if !ok {
 			// There is a record, whatever it is.
-			a.records[id] = audited{rev: raw.Sequence}
+			a.records[id] = audited{rev: raw.Sequence, unread: true}
 			if isMarker(raw) {
 				delete(a.records, id)
 			}

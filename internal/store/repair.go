@@ -205,7 +205,7 @@ func (s *Store) purgeKey(ctx context.Context, subject string, rev uint64) error 
 // shard examines the records and the index of a shard.
 func (r *repair) shard(ctx context.Context, n int) error {
 	s := r.s
-	a := audit{s: s, shard: n, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
+	a := newAudit(s, n)
 	// A damaged record is followed by none of its timer.
 	if err := a.read(ctx, func(Timer) error { return nil }); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (r *repair) shard(ctx context.Context, n int) error {
 		}
 	}
 	for id, rec := range a.records {
-		if nm, ok := a.named[id]; !rec.pending || ok && slices.Contains(nm.slots, s.geo.Slot(rec.tick)) {
+		if !rec.pending || a.indexed(id, rec) {
 			continue
 		}
 		err := r.found(RepairFinding{
@@ -396,7 +396,7 @@ func (r *repair) losses(ctx context.Context) error {
 			continue
 		}
 		l := *d.Loss
-		problem := fmt.Sprintf("%s; %d timers wait of %d counted", l.Evidence, l.Waiting, l.Expected)
+		problem := l.Summary()
 		if len(l.Timers) > 0 {
 			problem += "; without a record: " + strings.Join(l.Timers, ", ")
 			if l.TimersMore > 0 {
