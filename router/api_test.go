@@ -67,8 +67,8 @@ func TestAddTimeout(t *testing.T) {
 	if code := f.request("add", add("1", `"timerafter":"1h"`), nil); code != "unavailable" {
 		t.Errorf("%q", code)
 	}
-	if router.APITimeout > 4500*time.Millisecond {
-		t.Errorf("answered after %s; clients wait 5s", router.APITimeout)
+	if router.OperationTimeout > 4500*time.Millisecond {
+		t.Errorf("answered after %s; clients wait 5s", router.OperationTimeout)
 	}
 	close(free)
 	f.await("/test", "1") // as the error said, it may have taken effect

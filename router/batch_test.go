@@ -16,7 +16,7 @@ func TestBatcher(t *testing.T) {
 		hold := make(chan struct{})
 		var mu sync.Mutex
 		var sizes []int
-		b := newBatcher(func(group []*add) {
+		b := newBatcher(func(group []*Add) {
 			mu.Lock()
 			sizes = append(sizes, len(group))
 			mu.Unlock()
@@ -37,23 +37,23 @@ func TestBatcher(t *testing.T) {
 			defer close(ended)
 			b.loop()
 		}()
-		group := func(n int) []*add {
-			g := make([]*add, n)
+		group := func(n int) []*Add {
+			g := make([]*Add, n)
 			for i := range g {
-				g[i] = &add{}
+				g[i] = &Add{}
 			}
 			return g
 		}
-		b.put(&add{})
+		b.put(&Add{})
 		expect("a caller alone", 1)
 		for n := range maxParallel - 1 {
-			b.run(group(2 + n))
+			_ = b.run(t.Context(), group(2+n))
 			expect("a group of the stream", 2+n)
 		}
 		// All places are taken.
 		ran := make(chan struct{})
 		go func() {
-			b.run(group(7))
+			_ = b.run(t.Context(), group(7))
 			close(ran)
 		}()
 		expect("a group that waits")
@@ -66,13 +66,13 @@ func TestBatcher(t *testing.T) {
 		<-ran
 		expect("its turn", 7)
 		for range 5 {
-			b.put(&add{})
+			b.put(&Add{})
 		}
 		expect("callers that wait")
 		hold <- struct{}{}
 		expect("those that waited, together", 5)
-		for range 2*maxBatch + 1 {
-			go b.put(&add{})
+		for range 2*MaxBatch + 1 {
+			go b.put(&Add{})
 		}
 		expect("a crowd that waits")
 		close(hold)
@@ -83,12 +83,12 @@ func TestBatcher(t *testing.T) {
 		defer mu.Unlock()
 		total := 0
 		for _, n := range sizes {
-			if total += n; n > maxBatch {
-				t.Errorf("a group of %d, more than %d", n, maxBatch)
+			if total += n; n > MaxBatch {
+				t.Errorf("a group of %d, more than %d", n, MaxBatch)
 			}
 		}
-		if total != 2*maxBatch+1 {
-			t.Errorf("%d of %d were run when the batcher had ended", total, 2*maxBatch+1)
+		if total != 2*MaxBatch+1 {
+			t.Errorf("%d of %d were run when the batcher had ended", total, 2*MaxBatch+1)
 		}
 	})
 }
@@ -98,14 +98,14 @@ func TestBatcherEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
-		b := newBatcher(func([]*add) { <-hold })
+		b := newBatcher(func([]*Add) { <-hold })
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			b.loop()
 		}()
-		b.run([]*add{{}})
-		b.put(&add{})
+		_ = b.run(t.Context(), []*Add{{}})
+		b.put(&Add{})
 		b.close()
 		synctest.Wait()
 		select {

@@ -1,35 +1,46 @@
-// Package router is the way in: it turns what is published to timers.add, and
-// what is asked of the NATS micro service "timers", into validated records.
+// Package router validates adds and carries out operations on timers. It knows no
+// transport: package natsapi serves it on timers.add and timers.api, and an HTTP server can
+// call it the same way.
 //
 // # What it guarantees
 //
-//   - An add is acknowledged to its stream, or answered, only after JetStream has
-//     acknowledged the record and its index entry.
-//   - The same event again is one timer: a repeated add is a duplicate, another
-//     timer under the same source and id is a conflict.
-//   - An add that is refused is on timers.rejected with its bytes, its headers and
-//     the reason before it is acknowledged. Nothing that is published can stop,
-//     crash or loop the router.
-//   - A cancel or reschedule that is answered with success has changed the record
-//     by compare-and-set: the timer does not fire (as it was) after that.
+//   - The outcome of an add is Stored or Duplicate only after JetStream has acknowledged
+//     the record and its index entry.
+//   - The same event again is one timer: a repeated add is a duplicate, another timer under
+//     the same source and id is a conflict.
+//   - A rejected add of the stream is on timers.rejected with its bytes, its headers and
+//     the reason before its outcome is Rejected. No input stops or crashes the router, or
+//     makes it loop.
+//   - A cancel or reschedule that returns no error has changed the record by
+//     compare-and-set: the timer does not fire (as it was) after that.
 //
 // # How it works
 //
-//	TIMERS_ADD ──▶ what came in 2 ms ───┐
-//	                                    ├─▶ validate ──▶ store.Create ──▶ done
-//	timers.api.add ──▶ whatever waits ──┘   (up to maxBatch; maxParallel groups at a time)
+//	AddAll   (groups of TIMERS_ADD) ──┐
+//	                                  ├─▶ batcher ─▶ validate ─▶ Writer.Write ─▶ Receiver.Settle
+//	AddAsync (callers who wait) ──────┘                (register, dedup check, create, repair)
 //
-// Adds of the stream come in groups 2 ms apart, or less where many wait: whoever
-// published them has been answered. One after a pause is written at once. Those of
-// the API are grouped by what waits while earlier groups are being written, so
-// that one alone is written at once. Cancels that come many at a time share a short way;
-// see cancel.go.
+//	Cancel, Reschedule ─▶ Operations: read, change, compare-and-set
+//	DeadReplay         ─▶ read the letter, write the record, delete the letter
+//
+// Writer and Operations hold the decisions. They wait only in the interfaces that they are
+// given, and read no clock but the one given, so the simulation (internal/sim) drives the
+// same code. Service adds what a process needs: batches, admission control, time-outs,
+// metrics and logs.
+//
+// Adds whose callers wait are grouped by what is queued while earlier groups are written,
+// so a single add is written at once. Cancels that come many at a time take a fast path;
+// see fastcancel.go.
 //
 // # How it fails
 //
-// If the store is full or silent, adds from the stream wait, unacknowledged, and
-// are tried again; callers of the API get the error. A router that dies leaves its
-// unacknowledged adds to be delivered again; the record that it may have written
-// makes them duplicates. If such an add comes back only after its timer has fired,
-// concluded and expired, it is looked up in timers.fired by its message id.
+// Admission control (MaxAdds, MaxOperations, MaxSlowOperations) refuses operations beyond
+// its limits with unavailable, before they have any effect. An operation that takes longer
+// than OperationTimeout returns unavailable and may have taken effect.
+//
+// If the store is full or silent, the outcome of adds is Delayed. A circuit breaker per
+// shard keeps adds of other shards going. If a router dies, the server delivers its
+// unacknowledged adds to another router, and the records that it may have written make
+// them duplicates. If such an add comes back only after its timer has fired, concluded and
+// expired, the dedup check finds its event in TIMERS_FIRED.
 package router

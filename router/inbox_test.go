@@ -1,38 +1,19 @@
 package router_test
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// logged is a log that is read while it is written.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *logged) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), text)
-}
 
 // TestAnswersOnlyToInboxes: whatever is requested with a reply subject that is no inbox,
 // as somebody would who wants Belfry to write for them, is refused, counted and logged
@@ -41,11 +22,10 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
 	reg := prometheus.NewPedanticRegistry()
-	log := &logged{}
+	log := &logtest.Buffer{}
 	f.startWith(router.Options{
 		Store: f.store, Time: f.clock, Log: zerolog.New(log), Registerer: reg,
-		Inboxes: schemas.Inboxes{"REPLIES.shop"},
-	})
+	}, "REPLIES.shop")
 	if code := f.request("add", add("1", `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
 		t.Fatal(code)
 	}
@@ -106,7 +86,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 	if code := f.request("get", []byte(`{"id":"2","source":"/test"}`), nil); code != "not_found" {
 		t.Errorf("the add was carried out: %q", code)
 	}
-	f.eventually("one log line", func() bool { return log.count("inbox-prefixes") == 1 })
+	f.eventually("one log line", func() bool { return log.Count("inbox-prefixes") == 1 })
 	// Without a reply subject a request is carried out.
 	if err := f.nc.PublishMsg(&nats.Msg{Subject: schemas.SubjectAPIPrefix + "cancel", Data: ref}); err != nil {
 		t.Fatal(err)

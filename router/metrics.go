@@ -8,8 +8,6 @@ type metrics struct {
 	batch    prometheus.Histogram
 	delayed  *prometheus.CounterVec
 	panics   prometheus.Counter
-	requests *prometheus.CounterVec
-	replies  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -21,17 +19,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		rejected: vec("adds_rejected_total", "Adds rejected, by error code.", "code"),
 		delayed:  vec("adds_delayed_total", "Adds from timers.add that could not be stored yet and are retried, by error code.", "code"),
 		panics:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "router_panics_total", Help: "Panics contained to one add or request."}),
-		requests: vec("api_requests_total", "API requests by verb and error code (ok for none).", "verb", "code"),
-		replies:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "api_replies_refused_total", Help: "API requests refused because their reply subject is not an inbox."}),
 		batch:    prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "belfry", Name: "add_batch_size", Help: "Adds written together.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 	}
-	for _, result := range []string{resultAccepted, resultDuplicate, resultRejected} {
-		m.adds.WithLabelValues(result)
+	for _, result := range []Result{Stored, Duplicate, Rejected} {
+		m.adds.WithLabelValues(result.String())
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch, m.requests, m.replies} {
+	for _, c := range []prometheus.Collector{m.adds, m.rejected, m.delayed, m.panics, m.batch} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -3,7 +3,6 @@ package router
 import (
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/schemas"
@@ -16,12 +15,19 @@ func TestPanicIsContained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Router{o: Options{Log: zerolog.Nop()}, m: m}
-	r.parse = func(nats.Header, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error) { panic("planted") }
-	if err := r.validate(&add{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {
+	s := &Service{o: Options{Log: zerolog.Nop(), Store: sizeOnly{}}, m: m}
+	s.parse = func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error) {
+		panic("planted")
+	}
+	if err := s.validate(&Add{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {
 		t.Errorf("%v", err)
 	}
-	if _, err := r.contain(func() (any, error) { panic("planted") }); schemas.CodeOf(err) != schemas.CodeUnavailable {
+	if _, err := contain(s, func() (int, error) { panic("planted") }); schemas.CodeOf(err) != schemas.CodeUnavailable {
 		t.Errorf("%v", err)
 	}
 }
+
+// sizeOnly is a store that tells the size of a message.
+type sizeOnly struct{ Store }
+
+func (sizeOnly) MaxMessage() int { return schemas.DefaultLimitMessage }

@@ -1,47 +1,28 @@
 package router_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// safeLog is a log that several goroutines write and a test reads.
-type safeLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *safeLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *safeLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // TestRejectionsAreVisible: adds that were published and refused are listed with
 // their reasons, logged with a bound, and counted.
 func TestRejectionsAreVisible(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
-	log, reg := &safeLog{}, prometheus.NewRegistry()
+	log, reg := &logtest.Buffer{}, prometheus.NewRegistry()
 	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.New(log), Registerer: reg})
 	const n = 7
 	for i := range n - 1 {

@@ -23,9 +23,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/router/natsapi"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -44,7 +46,7 @@ type fixture struct {
 	js    jetstream.JetStream
 	store *store.Store
 	clock *clustertime.Service
-	r     *router.Router
+	r     *node
 }
 
 // setup runs a router on a server of its own.
@@ -85,24 +87,54 @@ func newFixtureOn(t *testing.T, nc *nats.Conn, cfg store.Config) *fixture {
 	return f
 }
 
-func (f *fixture) startWith(o router.Options) *router.Router {
-	f.t.Helper()
+// node is a service with its NATS server.
+type node struct {
+	*router.Service
+	nats *natsapi.Server
+}
+
+func (n *node) Stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, router.StopTimeout)
+	defer cancel()
+	err := n.nats.Stop(ctx)
+	n.Service.Stop(ctx)
+	return err
+}
+
+// newNode makes a node with defaults for what o does not say, and starts nothing.
+func (f *fixture) newNode(o router.Options, inboxes ...string) (*node, error) {
 	if o.Dedup == nil {
 		o.Dedup = f.store.NewDedupCheck()
 	}
-	r, err := router.New(o)
+	s, err := router.New(o)
+	if err != nil {
+		return nil, err
+	}
+	n, err := natsapi.New(natsapi.Options{
+		Service: s, OpenInbox: f.store.OpenInbox, Conn: endpoint.On(f.nc), Inboxes: inboxes, Log: o.Log, Registerer: o.Registerer,
+	})
+	return &node{s, n}, err
+}
+
+// startWith starts a node, and stops it when the test ends.
+func (f *fixture) startWith(o router.Options, inboxes ...string) *node {
+	f.t.Helper()
+	n, err := f.newNode(o, inboxes...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if err := r.Start(f.t.Context()); err != nil {
+	if err := n.Start(f.t.Context()); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := n.nats.Start(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() {
-		if err := r.Stop(context.Background()); err != nil {
+		if err := n.Stop(context.Background()); err != nil {
 			f.t.Error(err)
 		}
 	})
-	return r
+	return n
 }
 
 func add(id, more string) []byte {
@@ -490,7 +522,7 @@ func TestStopTwiceAndUnstarted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r, err := router.New(router.Options{Store: f.store, Dedup: f.store.NewDedupCheck(), Time: &clustertime.Service{}})
+	r, err := f.newNode(router.Options{Store: f.store, Time: &clustertime.Service{}})
 	if err != nil {
 		t.Fatal(err)
 	}

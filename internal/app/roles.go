@@ -11,15 +11,18 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/router/natsapi"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
 // roles are those that run here; nil for those that do not.
 type roles struct {
-	router    *router.Router
+	router    *router.Service
+	nats      *natsapi.Server // serves router
 	scheduler *scheduler.Scheduler
 	functions *functions.Functions
 }
@@ -150,6 +153,9 @@ func (a *App) startRoles(ctx context.Context) error {
 		if err := r.router.Start(ctx); err != nil {
 			return err
 		}
+		if err := r.nats.Start(ctx); err != nil {
+			return err
+		}
 	}
 	// The server knows every subscription before anybody is told that we run.
 	flush, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer after %s", connectTimeout))
@@ -172,7 +178,13 @@ func (a *App) makeRoles() (err error) {
 		}
 	}
 	if a.o.runs(RoleRouter) {
-		a.roles.router, err = router.New(a.routerOptions())
+		if a.roles.router, err = router.New(a.routerOptions()); err != nil {
+			return err
+		}
+		a.roles.nats, err = natsapi.New(natsapi.Options{
+			Service: a.roles.router, OpenInbox: a.store.OpenInbox, Conn: endpoint.On(a.nc), Inboxes: a.o.InboxPrefixes, Version: a.o.Version,
+			Log: a.component("router"), Registerer: a.reg,
+		})
 	}
 	return err
 }
@@ -199,7 +211,7 @@ func (a *App) functionsOptions() functions.Options {
 
 func (a *App) routerOptions() router.Options {
 	return router.Options{
-		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(), Version: a.o.Version, Inboxes: a.o.InboxPrefixes,
+		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
 		Log: a.component("router"), Registerer: a.reg,
 	}
 }
@@ -210,7 +222,10 @@ func (r *roles) drain(ctx context.Context) error {
 	go func() {
 		var err error
 		if r.router != nil {
-			err = r.router.Stop(ctx)
+			ctx, cancel := context.WithTimeout(ctx, router.StopTimeout) // of both together
+			defer cancel()
+			err = r.nats.Stop(ctx)
+			r.router.Stop(ctx)
 		}
 		routed <- err
 	}()

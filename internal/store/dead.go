@@ -20,9 +20,12 @@ type DeadQuery struct {
 	Limit   int
 }
 
+// Letter is a dead letter or a rejected add as it is stored.
+type Letter = jetstream.RawStreamMsg
+
 // DeadPage is one page; Cursor is empty at the end.
 type DeadPage struct {
-	Letters []*jetstream.RawStreamMsg
+	Letters []*Letter
 	Cursor  string
 }
 
@@ -87,7 +90,7 @@ type RejectedQuery struct {
 // RejectedPage is one page of rejected adds, oldest first; Cursor is empty at the
 // end.
 type RejectedPage struct {
-	Adds   []*jetstream.RawStreamMsg
+	Adds   []*Letter
 	Cursor string
 }
 

@@ -9,6 +9,29 @@ import (
 
 const module = "github.com/belfryio/belfry"
 
+// TestRouterImportsNoNATS: the router and its adapters use the store's and the endpoint's
+// types, not those of NATS.
+func TestRouterImportsNoNATS(t *testing.T) {
+	t.Parallel()
+	for _, pkg := range []string{"router", "router/natsapi"} {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{join .Imports "\n"}}`, "./"+pkg)
+		cmd.Dir = "../.."
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		imports := strings.Fields(string(out))
+		if len(imports) < 2 {
+			t.Fatalf("go list found only %v", imports)
+		}
+		for _, imp := range imports {
+			if strings.HasPrefix(imp, "github.com/nats-io/") {
+				t.Errorf("%s imports %s", pkg, imp)
+			}
+		}
+	}
+}
+
 // TestImports holds the arrows of docs/architecture.md: what a package may not
 // depend on, directly or through others.
 func TestImports(t *testing.T) {
@@ -19,7 +42,8 @@ func TestImports(t *testing.T) {
 	}{
 		{"schemas", []string{"router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"scheduler/wheel", []string{"schemas", "router", "functions", "internal/", "cmd/"}},
-		{"router", []string{"scheduler", "functions", "internal/app", "cmd/"}},
+		{"router", []string{"scheduler", "functions", "internal/app", "internal/endpoint", "cmd/"}},
+		{"router/natsapi", []string{"scheduler", "functions", "internal/app", "cmd/"}},
 		{"scheduler", []string{"router", "functions", "internal/app", "cmd/"}},
 		{"functions", []string{"router", "scheduler", "internal/app", "cmd/"}},
 		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},

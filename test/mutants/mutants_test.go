@@ -19,18 +19,18 @@ var planted = []struct {
 	pkg, run string
 }{
 	// Nine that an earlier suite let through.
-	{m("an add is acknowledged after its fourth failed store", "router/settle.go", "	code := schemas.CodeOf(err)\n	if code == \"\" {", "	if a.deliveries > 3 {\n		a.msg.Done()\n		return\n	}\n	code := schemas.CodeOf(err)\n	if code == \"\" {"), "./router", "TestAddIsKeptUntilStored"},
-	{m("a rescheduled record gets the retention's TTL", "router/api.go", "		return 0, false, err\n	})\n}\n\nfunc (r *Router) newDue", "		return r.o.Store.Retention(), false, err\n	})\n}\n\nfunc (r *Router) newDue"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("an add is acknowledged after its fourth failed store", "router/natsapi/intake.go", "if o.Result == router.Delayed {", "if o.Result == router.Delayed && d.msg.Deliveries <= 3 {"), "./router", "TestAddIsKeptUntilStored"},
+	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "return 0, false, err\n	})", "return o.Retention, false, err\n	})"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("dead letters have no message id", "functions/conclude.go", "d.claim.Timer.RetryMsgID(d.claim.Run, p.record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/store/direct.go", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1\n		}\n		subjects", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 2\n		}\n		subjects"), "./internal/store", "TestConformance$/LargeAnswers"},
 	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep", "return s.cfg.IndexKeep"), "./internal/store", "TestTTLsOnDisk"},
-	{m("a duplicate does not repair its index entry", "router/write.go", "err = c.mend(t)", "err = nil"), "./router", "TestDuplicateRepairsTheIndex"},
+	{m("a duplicate does not repair its index entry", "router/writer.go", "err = r.repair(t)", "err = nil"), "./router", "TestDuplicateRepairsTheIndex"},
 	{m("the real loop follows from what was seen", "scheduler/shard.go", "after := clock.Tail", "after := clock.Seen"), "./scheduler", "TestTailFromItsOffset"},
 	{m("the real loop ignores a clock jump", "scheduler/shard.go", "r.core.Pause(expired || jumped)", "r.core.Pause(expired)"), "./scheduler", "TestNothingFiresAfterAJump"},
 	{m("a release does not wait for its writes", "scheduler/shard.go", "for !r.core.Idle() && !r.lost {", "for false {"), "./scheduler", "TestReleaseWaitsForWrites"},
 
 	// TTLs.
-	{m("a cancelled record expires after a second", "router/cancel.go", "TTL: c.r.o.Store.Retention()}", "TTL: time.Minute}"), "./router", "TestManyCancels"},
+	{m("a cancelled record expires after a second", "router/operations.go", "TTL: o.Retention}", "TTL: time.Minute}"), "./router", "TestManyCancels"},
 	{m("a record that the scheduler concludes expires after an hour", "scheduler/shard.go", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("functions keep records for the default retention", "internal/app/roles.go", "Total: a.o.TotalConcurrency, Retention: a.store.Retention(),", "Total: a.o.TotalConcurrency,"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("TTLs are rounded down", "internal/store/records.go", "(max(ttl, time.Second)+time.Second-1)/time.Second", "max(ttl, time.Second)/time.Second"), "./internal/store", "TestTTLsOnDisk"},
@@ -53,7 +53,7 @@ var planted = []struct {
 	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `d.skip("stopping", d.msg.Nak)`, `d.skip("stopping", d.msg.Ack)`), "./functions", "Stop"},
 	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "TestLongCallIsKeptAlive"},
 	{m("an unfinished add is purged with finished ones", "internal/store/adds.go", "seqs[n]-info.State.FirstSeq == uint64(n-i)", "true"), "./internal/store", "RemoveAdds|Adds"},
-	{m("a conflict is answered as a duplicate", "router/write.go", "err == nil && t.Record.Hash != a.rec.Hash:", "false:"), "./router", "Conflict|TestRepeatedAdds"},
+	{m("a conflict is answered as a duplicate", "router/writer.go", "err == nil && t.Record.Hash != a.Record.Hash:", "false:"), "./router", "Conflict|TestRepeatedAdds"},
 }
 
 func m(name, file, from, to string) mutate.Mutant {

@@ -1,15 +1,14 @@
-package router
+package natsapi
 
 import (
 	"encoding/json"
 	"strings"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A request states its caller in two places.
+// A request names its caller in two places.
 //
 // The member "by" of the request is the caller's own claim. It is not verified.
 //
@@ -32,7 +31,7 @@ const (
 )
 
 // callerOf returns the account and user of a request, without the caller's own claim.
-func callerOf(req *nats.Msg) schemas.Caller {
+func callerOf(req *endpoint.Request) schemas.Caller {
 	if !imported(req.Reply) {
 		return schemas.Caller{}
 	}
@@ -51,7 +50,7 @@ func imported(reply string) bool {
 
 // requestInfo reads the server's header. It ignores duplicates, which the server never
 // sends.
-func requestInfo(hdr nats.Header) schemas.Caller {
+func requestInfo(hdr map[string][]string) schemas.Caller {
 	values := hdr[requestInfoHeader]
 	var info struct {
 		Account string `json:"acc"`
@@ -61,36 +60,4 @@ func requestInfo(hdr nats.Header) schemas.Caller {
 		return schemas.Caller{}
 	}
 	return schemas.Caller{Account: info.Account, User: info.User}
-}
-
-// claimed adds the caller's own claim.
-func claimed(from schemas.Caller, by string) (schemas.Caller, error) {
-	if by == "" {
-		return from, nil
-	}
-	if err := schemas.CheckBy(by); err != nil {
-		return from, err
-	}
-	from.By = by
-	return from, nil
-}
-
-// auditMessages are constant, so that logs can be searched for them.
-var auditMessages = map[schemas.OperationKind]string{
-	schemas.OperationCancel: "timer cancelled", schemas.OperationReschedule: "timer rescheduled", schemas.OperationReplay: "timer replayed",
-}
-
-// audit logs the last operation of a record's history.
-func (r *Router) audit(id schemas.TimerID, rec *schemas.Record) {
-	if len(rec.History) == 0 {
-		return
-	}
-	op := rec.History[len(rec.History)-1]
-	e := r.o.Log.Info().Stringer("timer", id).Stringer("op", op.Kind).Str("service", rec.Service)
-	for _, f := range [...]struct{ name, value string }{{"by", op.By}, {"account", op.Account}, {"user", op.User}} {
-		if f.value != "" {
-			e = e.Str(f.name, f.value)
-		}
-	}
-	e.Msg(auditMessages[op.Kind])
 }

@@ -1,0 +1,296 @@
+package natsapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/endpoint"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/throttle"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// maxRequests bounds the requests that have a goroutine. It exceeds what the service
+// admits, so that callers get the service's errors.
+const maxRequests = 2 * router.MaxOperations
+
+// api serves timers.api.
+type api struct {
+	o Options
+	m *metrics
+	// replies throttles log lines about reply subjects that are not inboxes.
+	replies throttle.Log
+	svc     *endpoint.Service
+	permits chan struct{}
+
+	mu      sync.Mutex
+	closed  bool
+	serving sync.WaitGroup
+}
+
+func newAPI(o Options, m *metrics) *api {
+	return &api{o: o, m: m, permits: make(chan struct{}, maxRequests)}
+}
+
+// handler carries out a request and returns the answer: JSON in bytes, a store.Timer, or a
+// value to encode as JSON.
+type handler func(context.Context, *endpoint.Request) (any, error)
+
+// start registers the micro service.
+func (a *api) start() error {
+	svc, err := a.o.Conn.Serve(endpoint.Config{
+		Name: schemas.APIService, Version: a.o.Version, Inboxes: a.o.Inboxes, Refused: a.refused,
+		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters; list rejected adds.",
+	})
+	if err != nil {
+		return fmt.Errorf("router: start the API: %w", err)
+	}
+	a.svc = svc
+	s := a.o.Service
+	for _, e := range []struct {
+		verb, doc string
+		handle    func(*endpoint.Request)
+	}{
+		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.add},
+		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.cancel},
+		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Get))},
+		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
+		{"list", "timers by state, service, group; paged", a.serve("list", page(a, s.List, listPage))},
+		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
+		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
+		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", a.serve("dead.replay", control(s.DeadReplay))},
+	} {
+		// micro's names are tokens, without dots.
+		name := strings.ReplaceAll(e.verb, ".", "-")
+		if err := svc.Add(name, schemas.SubjectAPIPrefix+e.verb, map[string]string{"description": e.doc, "format": "application/json"}, e.handle); err != nil {
+			return fmt.Errorf("router: start the API: %w", err)
+		}
+	}
+	return nil
+}
+
+// stop ends the subscriptions. Requests that have arrived are answered: by the service, or
+// with an error once stop has returned.
+func (a *api) stop() error {
+	var err error
+	if a.svc != nil {
+		err = a.svc.Stop()
+	}
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.serving.Wait() // every operation ends within router.OperationTimeout
+	if err != nil {
+		return fmt.Errorf("router: stop the API: %w", err)
+	}
+	return nil
+}
+
+// add passes an add to the service, which answers it.
+func (a *api) add(r *endpoint.Request) {
+	a.o.Service.AddAsync(r.Header, r.Data, func(reply schemas.AddReply, err error) { a.respond("add", r, &reply, err) })
+}
+
+// cancel passes a cancel to the service, which answers it.
+func (a *api) cancel(r *endpoint.Request) {
+	q, ok := plainCancel(r.Data)
+	if !ok {
+		var err error
+		if q, err = decode[schemas.CancelRequest](r); err != nil {
+			a.respond("cancel", r, nil, err)
+			return
+		}
+	}
+	a.o.Service.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond("cancel", r, t, err) })
+}
+
+var (
+	refBegin = []byte(`{"timer":"`)
+	refBy    = []byte(`","by":"`)
+	refEnd   = []byte(`"}`)
+)
+
+// plainCancel decodes a cancel of a timer id, with an optional name without escapes, as all
+// clients in this module encode it. The JSON decoder takes four times as long.
+func plainCancel(data []byte) (q schemas.CancelRequest, ok bool) {
+	text, begins := bytes.CutPrefix(data, refBegin)
+	text, ends := bytes.CutSuffix(text, refEnd)
+	if !begins || !ends || len(text) < schemas.TimerIDLength {
+		return q, false
+	}
+	id, rest := text[:schemas.TimerIDLength], text[schemas.TimerIDLength:]
+	name, named := bytes.CutPrefix(rest, refBy)
+	if !named && len(rest) > 0 || bytes.ContainsAny(name, `"\`) {
+		return q, false
+	}
+	return schemas.CancelRequest{TimerRef: schemas.TimerRef{Timer: string(id)}, By: string(name)}, true
+}
+
+// serve returns the handler of an endpoint, which runs h on a goroutine of its own.
+func (a *api) serve(verb string, h handler) func(*endpoint.Request) {
+	return func(r *endpoint.Request) {
+		if err := a.enter(); err != nil {
+			a.respond(verb, r, nil, err)
+			return
+		}
+		go func() {
+			defer a.leave()
+			ctx, cancel := context.WithTimeout(context.Background(), router.OperationTimeout)
+			defer cancel()
+			v, err := h(ctx, r)
+			a.respond(verb, r, v, err)
+		}()
+	}
+}
+
+func (a *api) enter() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return schemas.Errorf(schemas.CodeUnavailable, "this router is stopping; nothing was done: try again")
+	}
+	select {
+	case a.permits <- struct{}{}:
+		a.serving.Add(1)
+		return nil
+	default:
+		return schemas.Errorf(schemas.CodeUnavailable, "%d requests are being served, which is the limit; nothing was done: try again", cap(a.permits))
+	}
+}
+
+func (a *api) leave() {
+	<-a.permits
+	a.serving.Done()
+}
+
+// query is the handler of an operation that reads.
+func query[Q, R any](f func(context.Context, Q) (R, error)) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		q, err := decode[Q](r)
+		if err != nil {
+			return nil, err
+		}
+		return f(ctx, q)
+	}
+}
+
+// control is the handler of an operation whose caller goes into the timer's history.
+func control[Q, R any](f func(context.Context, Q, schemas.Caller) (R, error)) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		q, err := decode[Q](r)
+		if err != nil {
+			return nil, err
+		}
+		return f(ctx, q, callerOf(r))
+	}
+}
+
+// answerSpare is room for the headers of an answer, in bytes.
+const answerSpare = 1024
+
+// page is the handler of an operation that returns a page. It asks for a smaller page if one
+// does not fit one message. limits tells the limit of a request, which it can change, and
+// the number of items on a page.
+func page[Q, R any](a *api, f func(context.Context, Q) (R, error), limits func(*Q, *R) (limit *int, items int)) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		q, err := decode[Q](r)
+		if err != nil {
+			return nil, err
+		}
+		room := a.svc.MaxReply() - answerSpare
+		for {
+			reply, err := f(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			b, err := json.Marshal(reply)
+			if err != nil {
+				return nil, fmt.Errorf("router: encode the answer: %w", err)
+			}
+			limit, items := limits(&q, &reply)
+			if len(b) <= room || items <= 1 {
+				return b, nil
+			}
+			// The items differ in size: a little fewer than would fit on average.
+			*limit = max(1, int(int64(items)*int64(room)/int64(len(b))*9/10))
+		}
+	}
+}
+
+func listPage(q *schemas.ListRequest, r *schemas.ListReply) (*int, int) {
+	return &q.Limit, len(r.Timers)
+}
+
+func deadPage(q *schemas.DeadListRequest, r *schemas.DeadListReply) (*int, int) {
+	return &q.Limit, len(r.Dead)
+}
+
+func rejectedPage(q *schemas.RejectedListRequest, r *schemas.RejectedListReply) (*int, int) {
+	return &q.Limit, len(r.Rejected)
+}
+
+func decode[Q any](r *endpoint.Request) (q Q, err error) {
+	if len(r.Data) == 0 {
+		return q, nil
+	}
+	if err := json.Unmarshal(r.Data, &q); err != nil {
+		return q, schemas.Errorf(schemas.CodeBadRequest, "the request is not the JSON object expected: %w", err)
+	}
+	return q, nil
+}
+
+func encode(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case []byte:
+		return v, nil
+	case *store.Timer:
+		info := schemas.FromRecord(v.ID, &v.Record, v.Rev)
+		return info.Append(make([]byte, 0, 512)), nil
+	case store.Timer:
+		return encode(&v)
+	}
+	return json.Marshal(v)
+}
+
+// respond answers a request with v, or with an error.
+func (a *api) respond(verb string, r *endpoint.Request, v any, err error) {
+	if err == nil {
+		var b []byte
+		if b, err = encode(v); err == nil {
+			err = r.Respond(b)
+		}
+		if err == nil {
+			a.m.requests.WithLabelValues(verb, "ok").Inc()
+			return
+		}
+	}
+	code := string(schemas.CodeOf(err))
+	if code == "" {
+		code = string(schemas.CodeUnavailable)
+	}
+	a.m.requests.WithLabelValues(verb, code).Inc()
+	text := router.HeaderText(err.Error())
+	body, jerr := json.Marshal(map[string]string{"code": code, "error": text})
+	if jerr != nil {
+		body = nil // a map of strings always encodes
+	}
+	if err := r.Fail(code, text, body); err != nil {
+		a.o.Log.Warn().Err(err).Str("verb", verb).Msg("request not answered")
+	}
+}
+
+// refused counts and logs a request that was not carried out, because its reply subject is
+// not an inbox.
+func (a *api) refused(r *endpoint.Request) {
+	a.m.replies.Inc()
+	if suppressed, ok := a.replies.Allow(time.Now()); ok {
+		a.o.Log.Warn().Str("subject", r.Subject).Str("reply", router.HeaderText(r.Reply)).Int("others_since_last_line", suppressed).
+			Msg("request refused: its reply subject is not an inbox, so the answer could be a write that the requester is not permitted to make. If a client uses another inbox prefix, add it to the setting inbox-prefixes")
+	}
+}

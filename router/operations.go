@@ -1,0 +1,155 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Adds is the part of the store that removes adds whose timers must not come back;
+// *store.Store has it.
+type Adds interface {
+	// AddForgotten reports, without a request, that ForgetAdd has nothing to do.
+	AddForgotten(addedMs int64) bool
+	ForgetAdd(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) error
+}
+
+// Operations read and change single timers. Every change is a compare-and-set. They wait
+// only in the methods of their interfaces, and read no clock but NowMs, so the simulation
+// drives the same code as production. The fields are set once.
+type Operations struct {
+	Records Records
+	Adds    Adds
+	// SameTimer reports whether an add made a record.
+	SameTimer func(header map[string][]string, data []byte, rec *schemas.Record) bool
+	// Retention is how long final records are kept.
+	Retention time.Duration
+	// MaxHorizon bounds how far ahead a timer may be moved.
+	MaxHorizon time.Duration
+	// NowMs is the cluster's time, never behind the leader's.
+	NowMs func() int64
+	// Changed is called after each change, with the new record; nil for nothing.
+	Changed func(*store.Timer)
+}
+
+// Get reads a timer. Errors: bad_request, invalid_timer_id, not_found, unavailable.
+func (o *Operations) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, error) {
+	id, err := ref.Resolve()
+	if err != nil {
+		return store.Timer{}, err
+	}
+	return o.get(ctx, id)
+}
+
+func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	t, err := o.Records.Get(ctx, id)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return t, schemas.Errorf(schemas.CodeNotFound, "no timer %s: it was never added, is still on its way from timers.add, or its record has expired (after %s)", id, o.Retention)
+	}
+	return t, err
+}
+
+// Cancel cancels a timer that is pending, or queued for a retry. Cancelling a cancelled
+// timer is no error. Errors: those of Get, already_fired, already_done.
+func (o *Operations) Cancel(ctx context.Context, id schemas.TimerID, by schemas.Caller) (store.Timer, error) {
+	return o.change(ctx, id, func(rec *schemas.Record) (time.Duration, bool, error) {
+		unchanged, err := rec.Cancel(o.NowMs(), by)
+		if err == nil && !unchanged {
+			err = o.forgetAdd(ctx, rec)
+		}
+		return o.Retention, unchanged, err
+	})
+}
+
+// CancelStale returns the write that cancels a timer as some replica has it. ok is false if
+// the cancel needs Cancel instead: the timer cannot be cancelled according to the replica,
+// which may be behind, or its add has to be removed first. If the write is answered with
+// store.ErrRevision, the cancel needs Cancel, too.
+func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Write, ok bool) {
+	unchanged, err := t.Record.Cancel(o.NowMs(), by)
+	if err != nil || unchanged || !o.Adds.AddForgotten(t.Record.AddedMs) {
+		return store.Write{}, false
+	}
+	return store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: o.Retention}, true
+}
+
+// Reschedule moves a pending timer to another due time, in Unix milliseconds.
+// Errors: those of Get, already_fired, already_done.
+func (o *Operations) Reschedule(ctx context.Context, id schemas.TimerID, dueMs int64, by schemas.Caller) (store.Timer, error) {
+	return o.change(ctx, id, func(rec *schemas.Record) (time.Duration, bool, error) {
+		before := rec.DueMs
+		err := rec.Reschedule(dueMs, o.NowMs(), by)
+		if err == nil && dueMs < before {
+			// The timer may fire and expire before the due time of its add. A redelivery
+			// of the add would then not be checked against TIMERS_FIRED.
+			err = o.forgetAdd(ctx, rec)
+		}
+		return 0, false, err
+	})
+}
+
+// change applies f to a record and writes it, again after each conflict, until ctx ends.
+func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*schemas.Record) (ttl time.Duration, unchanged bool, err error)) (store.Timer, error) {
+	for {
+		t, err := o.get(ctx, id)
+		if err != nil {
+			return t, err
+		}
+		ttl, unchanged, err := f(&t.Record)
+		if err != nil || unchanged {
+			return t, err
+		}
+		rev, err := o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: ttl})
+		switch {
+		case err == nil:
+			t.Rev = rev
+			if o.Changed != nil {
+				o.Changed(&t)
+			}
+			return t, nil
+		case !errors.Is(err, store.ErrRevision):
+			return t, err
+		case ctx.Err() != nil:
+			return t, context.Cause(ctx)
+		}
+	}
+}
+
+// forgetAdd removes the add of a record from TIMERS_ADD, where a router that died before
+// acknowledging it may have left it.
+func (o *Operations) forgetAdd(ctx context.Context, rec *schemas.Record) error {
+	return o.Adds.ForgetAdd(ctx, rec.AddedMs, func(header map[string][]string, data []byte) bool {
+		return o.SameTimer(header, data, rec)
+	})
+}
+
+// due returns the due time that a request asks for, in Unix milliseconds.
+func (o *Operations) due(q schemas.RescheduleRequest) (int64, error) {
+	now := o.NowMs() + 1
+	var due int64
+	switch {
+	case (q.At == "") == (q.After == ""):
+		return 0, schemas.Errorf(schemas.CodeBadRequest, "give either at or after")
+	case q.At != "":
+		var err error
+		if due, err = schemas.ParseTime(q.At); err != nil {
+			return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "at %.80q: %w", q.At, err)
+		}
+	default:
+		d, err := schemas.ParseDuration(q.After)
+		if err != nil {
+			return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "after %.80q: %w", q.After, err)
+		}
+		if d < 0 || d > o.MaxHorizon {
+			return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "after %s: must be 0s to %s", d, o.MaxHorizon)
+		}
+		due = now + (d + time.Millisecond - 1).Milliseconds()
+	}
+	if due-now > o.MaxHorizon.Milliseconds() {
+		return 0, schemas.Errorf(schemas.CodeInvalidAttribute, "%s is further ahead than the limit of %s", schemas.FormatTime(due), o.MaxHorizon)
+	}
+	return due, nil
+}

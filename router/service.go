@@ -1,0 +1,346 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/throttle"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// FastRecords is the part of the store that cancels use when many come at a time;
+// *store.Store has it.
+type FastRecords interface {
+	PeekAsync(id schemas.TimerID, done func(store.Peek))
+	UpdateAsync(w store.Write, done func(store.Result))
+}
+
+// Letters is the part of the store that keeps dead letters and rejected adds; *store.Store
+// has it.
+type Letters interface {
+	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
+	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
+	DeadDelete(ctx context.Context, seq uint64) error
+	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
+}
+
+// Lister is the part of the store that lists records; *store.Store has it.
+type Lister interface {
+	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
+}
+
+// Settings is the part of the store that tells how it is laid out; *store.Store has it.
+type Settings interface {
+	Geometry() schemas.Geometry
+	Retention() time.Duration
+	// MaxMessage is the size of a message that the server takes now, in bytes.
+	MaxMessage() int
+	OpenCallback(id schemas.TimerID, sealed string) (string, error)
+}
+
+// Store is all that a Service needs of the store. Its parts use the smaller interfaces.
+type Store interface {
+	Settings
+	Records
+	FastRecords
+	Services
+	Adds
+	Letters
+	Lister
+}
+
+// Time is the cluster's time; *clustertime.Service has it.
+type Time interface {
+	// LatestNs is the leader's clock in Unix nanoseconds, never behind it.
+	LatestNs() int64
+	Ready(ctx context.Context) error
+}
+
+// Options configure a Service.
+type Options struct {
+	Store  Store
+	Dedup  DedupCheck
+	Time   Time
+	Limits schemas.Limits
+	// Callbacks restricts the callbacks of adds, until SetCallbacks replaces it; nil allows
+	// all.
+	Callbacks  *schemas.CallbackPolicy
+	Log        zerolog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Bounds of a Service.
+const (
+	// OperationTimeout bounds every operation. One that exceeds it may have taken effect.
+	OperationTimeout = 4 * time.Second
+	// MaxAdds bounds the adds under way whose callers wait; further adds are refused.
+	MaxAdds = 1024
+	// MaxOperations bounds the other operations under way.
+	MaxOperations = 256
+	// MaxSlowOperations bounds the lists and replays under way.
+	MaxSlowOperations = 8
+	// StopTimeout bounds how long Stop waits for operations under way before it cancels
+	// them.
+	StopTimeout = 5 * time.Second
+)
+
+// Service validates adds and carries out operations on timers, for any transport. Nodes
+// share the work. All methods may be called concurrently; between Start and Stop, unless
+// they say otherwise.
+//
+// Every operation returns an error with a schemas.Code; see the package comment for
+// admission control and time-outs.
+type Service struct {
+	o        Options
+	m        *metrics
+	ops      Operations
+	writer   Writer
+	breakers *Breakers
+	batcher  *batcher
+	// rejections throttles log lines about rejected adds.
+	rejections throttle.Log
+	callbacks  atomic.Pointer[schemas.CallbackPolicy]
+	parse      func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
+
+	// run ends when operations under way are cancelled.
+	run    context.Context
+	cancel context.CancelCauseFunc
+	// batching is the batcher's loop, with the groups that it processes.
+	batching sync.WaitGroup
+	// cancelling are the workers of fast cancels.
+	cancelling sync.WaitGroup
+	// gate counts the operations under way; permits bound them by kind.
+	gate              gate
+	adds, quick, slow permits
+	// cancels are fast cancels that wait for their next step.
+	cancels chan *fastCancel
+
+	mu      sync.Mutex
+	started bool
+	stopped bool
+}
+
+var errStopping = errors.New("router is stopping")
+
+var (
+	// errClosed answers operations that come while the router stops.
+	errClosed = schemas.Errorf(schemas.CodeUnavailable, "this router is stopping; nothing was done: try again")
+	// errSlow answers operations that took too long.
+	errSlow = schemas.Errorf(schemas.CodeUnavailable, "the request took longer than %s; it may have taken effect", OperationTimeout)
+)
+
+// New checks the options; it starts nothing.
+func New(o Options) (*Service, error) {
+	if o.Store == nil || o.Dedup == nil || o.Time == nil {
+		return nil, schemas.Errorf(schemas.CodeConfig, "router needs a store, a dedup check and a time source")
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("router: register metrics: %w", err)
+	}
+	geo := o.Store.Geometry()
+	s := &Service{
+		o: o, m: m, breakers: NewBreakers(geo.Shards, time.Now, o.Log),
+		adds: make(permits, MaxAdds), quick: make(permits, MaxOperations), slow: make(permits, MaxSlowOperations),
+		cancels: make(chan *fastCancel, MaxOperations),
+		parse: func(h map[string][]string, data []byte, addedMs int64, l schemas.Limits) (schemas.Body, schemas.Spec, error) {
+			return schemas.ParseAdd(h, data, addedMs, l)
+		},
+	}
+	s.run, s.cancel = context.WithCancelCause(context.Background())
+	s.callbacks.Store(o.Callbacks)
+	horizon := o.Limits.MaxHorizon
+	if horizon == 0 {
+		horizon = schemas.DefaultLimitHorizon
+	}
+	s.ops = Operations{Records: o.Store, Adds: o.Store, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.audit}
+	s.writer = Writer{
+		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
+	}
+	s.batcher = newBatcher(s.process)
+	return s, nil
+}
+
+// SetCallbacks replaces the restrictions of callbacks for further adds. It may be called at
+// any time.
+func (s *Service) SetCallbacks(p *schemas.CallbackPolicy) { s.callbacks.Store(p) }
+
+// Start waits for the cluster's time and starts the service. A service that was stopped
+// cannot be started again.
+func (s *Service) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stopped:
+		return schemas.Errorf(schemas.CodeConfig, "a router that was stopped cannot be started again; make a new one")
+	case s.started:
+		return nil
+	}
+	if err := s.o.Time.Ready(ctx); err != nil {
+		return fmt.Errorf("router: the cluster's time is not known: %w", err)
+	}
+	s.started = true
+	s.batching.Go(s.batcher.loop)
+	for range cancelWorkers {
+		s.cancelling.Go(s.cancelLoop)
+	}
+	return nil
+}
+
+// Stop refuses further operations and waits for those under way. It cancels them when ctx
+// ends or StopTimeout has passed. It may be called more than once, and without Start.
+func (s *Service) Stop(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gate.close()
+	if s.stopped {
+		return
+	}
+	s.stopped = true
+	defer s.cancel(errStopping)
+	if !s.started {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, StopTimeout)
+	defer cancel()
+	// Adds of the stream that were cancelled are delivered again to another router.
+	defer context.AfterFunc(ctx, func() { s.cancel(errStopping) })()
+	s.gate.wait()
+	s.batcher.close()
+	s.batching.Wait()
+	close(s.cancels)
+	s.cancelling.Wait()
+}
+
+func (s *Service) nowMs() int64 { return s.o.Time.LatestNs() / int64(time.Millisecond) }
+
+// admit takes a permit and a place behind the gate; the caller calls leave.
+func (s *Service) admit(p permits) error {
+	if !p.take() {
+		return schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit; nothing was done: try again", cap(p))
+	}
+	if !s.gate.enter() {
+		p.release()
+		return errClosed
+	}
+	return nil
+}
+
+func (s *Service) leave(p permits) {
+	p.release()
+	s.gate.leave()
+}
+
+// do carries out one operation on the caller's goroutine.
+func do[T any](ctx context.Context, s *Service, p permits, f func(context.Context) (T, error)) (v T, err error) {
+	if err := s.admit(p); err != nil {
+		return v, err
+	}
+	defer s.leave(p)
+	return bounded(ctx, s, time.Now().Add(OperationTimeout), f)
+}
+
+// bounded runs f until a deadline, the end of ctx or that of the service. A panic is an
+// error of this operation alone.
+func bounded[T any](ctx context.Context, s *Service, deadline time.Time, f func(context.Context) (T, error)) (v T, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.run, func() { cancel(errStopping) })()
+	ctx, stop := context.WithDeadlineCause(ctx, deadline, errSlow)
+	defer stop()
+	return contain(s, func() (T, error) { return f(ctx) })
+}
+
+// contain turns a panic of f into an error.
+func contain[T any](s *Service, f func() (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.m.panics.Inc()
+			s.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("a request made the router panic")
+			err = schemas.Errorf(schemas.CodeUnavailable, "the request made this router panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// Get reads a timer. Errors: bad_request, invalid_timer_id, not_found, unavailable.
+func (s *Service) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, error) {
+	return do(ctx, s, s.quick, func(ctx context.Context) (store.Timer, error) { return s.ops.Get(ctx, ref) })
+}
+
+// Reschedule moves a pending timer. from is the verified part of the caller, q.By the
+// caller's own claim. Errors: those of Get, invalid_attribute, already_fired, already_done.
+func (s *Service) Reschedule(ctx context.Context, q schemas.RescheduleRequest, from schemas.Caller) (store.Timer, error) {
+	return do(ctx, s, s.quick, func(ctx context.Context) (t store.Timer, err error) {
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return t, err
+		}
+		due, err := s.ops.due(q)
+		if err != nil {
+			return t, err
+		}
+		id, err := q.Resolve()
+		if err != nil {
+			return t, err
+		}
+		return s.ops.Reschedule(ctx, id, due, by)
+	})
+}
+
+// List returns a page of timers. Errors: bad_request, unavailable.
+func (s *Service) List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.ListReply, error) {
+		page, err := s.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Cursor: q.Cursor, Limit: q.Limit})
+		if err != nil {
+			return schemas.ListReply{}, err
+		}
+		reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
+		for _, t := range page.Timers {
+			reply.Timers = append(reply.Timers, schemas.FromRecord(t.ID, &t.Record, t.Rev))
+		}
+		return reply, nil
+	})
+}
+
+// claimed adds the caller's own claim to the verified part of a caller.
+func claimed(from schemas.Caller, by string) (schemas.Caller, error) {
+	if by == "" {
+		return from, nil
+	}
+	if err := schemas.CheckBy(by); err != nil {
+		return from, err
+	}
+	from.By = by
+	return from, nil
+}
+
+// auditMessages are constant, so that logs can be searched for them.
+var auditMessages = map[schemas.OperationKind]string{
+	schemas.OperationCancel: "timer cancelled", schemas.OperationReschedule: "timer rescheduled", schemas.OperationReplay: "timer replayed",
+}
+
+// audit logs the last operation of a timer's history.
+func (s *Service) audit(t *store.Timer) {
+	rec := &t.Record
+	if len(rec.History) == 0 {
+		return
+	}
+	op := rec.History[len(rec.History)-1]
+	e := s.o.Log.Info().Stringer("timer", t.ID).Stringer("op", op.Kind).Str("service", rec.Service)
+	for _, f := range [...]struct{ name, value string }{{"by", op.By}, {"account", op.Account}, {"user", op.User}} {
+		if f.value != "" {
+			e = e.Str(f.name, f.value)
+		}
+	}
+	e.Msg(auditMessages[op.Kind])
+}

@@ -1,0 +1,327 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Records is the part of the store that writes and reads single records; *store.Store has
+// it.
+type Records interface {
+	Create(ctx context.Context, timers []store.Write) []store.Result
+	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	Update(ctx context.Context, w store.Write) (uint64, error)
+	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+}
+
+// Services is the part of the store that knows services with callbacks; *store.Store has
+// it.
+type Services interface {
+	RegisterService(ctx context.Context, svc string) error
+}
+
+// DedupCheck finds adds whose record has expired since an earlier delivery stored it;
+// *store.DedupCheck has it.
+type DedupCheck interface {
+	Needed(k store.AddKey, nowMs int64) bool
+	Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[schemas.TimerID]struct{}, error)
+	Stored(startMs int64, seq uint64)
+}
+
+// Sink takes the outcomes of adds. Its methods may be called concurrently.
+type Sink interface {
+	// Store: the timer is stored, or was before; rec is its record.
+	Store(a *Add, result Result, rec *schemas.Record)
+	// Reject: the add will never be stored.
+	Reject(a *Add, reason error)
+	// Delay: the add could not be stored now.
+	Delay(a *Add, err error)
+}
+
+// Writer stores validated adds. It waits only in the methods of its interfaces, and reads
+// no clock but NowMs, so the simulation drives the same code as production. The fields are
+// set once.
+type Writer struct {
+	Records  Records
+	Services Services
+	Dedup    DedupCheck
+	Sink     Sink
+	Breakers *Breakers
+	Geometry schemas.Geometry
+	// NowMs is the cluster's time, never behind the leader's.
+	NowMs func() int64
+	Log   zerolog.Logger
+}
+
+// Write stores adds, whose Spec and Record are set. Each add has gone to the Sink when
+// Write returns. Adds of one timer are written one after the other, in their order; if one
+// is delayed, so are those after it.
+func (w *Writer) Write(ctx context.Context, adds []*Add) {
+	delayed := map[schemas.TimerID]error{}
+	for len(adds) > 0 {
+		var now, later []*Add
+		seen := make(map[schemas.TimerID]struct{}, len(adds))
+		for _, a := range adds {
+			_, repeated := seen[a.Spec.Timer]
+			switch err := delayed[a.Spec.Timer]; {
+			case err != nil:
+				w.Sink.Delay(a, err)
+			case repeated:
+				later = append(later, a)
+			default:
+				seen[a.Spec.Timer] = struct{}{}
+				now = append(now, a)
+			}
+		}
+		r := round{Writer: w, ctx: ctx, delayed: delayed}
+		r.run(now)
+		adds = later
+	}
+}
+
+// round is one round of Write, in which all timers differ.
+type round struct {
+	*Writer
+	ctx context.Context
+
+	mu      sync.Mutex
+	delayed map[schemas.TimerID]error
+}
+
+// delay delays an add, and later adds of the same timer.
+func (r *round) delay(a *Add, err error) {
+	r.mu.Lock()
+	r.delayed[a.Spec.Timer] = err
+	r.mu.Unlock()
+	r.Sink.Delay(a, err)
+}
+
+func (r *round) run(adds []*Add) {
+	adds = r.available(adds)
+	adds = r.register(adds)
+	adds = r.dedup(adds)
+	if len(adds) > 0 {
+		each(r.create(adds), r.exists)
+	}
+}
+
+// available removes the adds of shards that fail.
+func (r *round) available(adds []*Add) []*Add {
+	asked := map[int]error{}
+	out := make([]*Add, 0, len(adds))
+	for _, a := range adds {
+		shard := r.Geometry.Shard(a.Spec.Timer)
+		err, known := asked[shard]
+		if !known {
+			err = r.Breakers.shards[shard].allow()
+			asked[shard] = err
+		}
+		if err != nil {
+			r.delay(a, err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// register registers services with callbacks. It rejects adds of services beyond the limit.
+func (r *round) register(adds []*Add) []*Add {
+	asked := map[string]error{}
+	out := adds[:0]
+	var refused []*Add
+	for _, a := range adds {
+		if a.Spec.Callback == "" {
+			out = append(out, a)
+			continue
+		}
+		err, known := asked[a.Spec.Service]
+		if !known {
+			err = r.registerOne(a.Spec.Service)
+			asked[a.Spec.Service] = err
+		}
+		switch {
+		case schemas.CodeOf(err) == schemas.CodeTooManyServices:
+			refused = append(refused, a)
+		case err != nil:
+			r.delay(a, err)
+		default:
+			out = append(out, a)
+		}
+	}
+	each(refused, func(a *Add) { r.Sink.Reject(a, asked[a.Spec.Service]) })
+	return out
+}
+
+func (r *round) registerOne(svc string) error {
+	if err := r.Breakers.services.allow(); err != nil {
+		return err
+	}
+	err := r.Services.RegisterService(r.ctx, svc)
+	if schemas.CodeOf(err) == schemas.CodeTooManyServices {
+		r.Breakers.services.note(nil) // the store works
+	} else {
+		r.Breakers.services.note(err)
+	}
+	return err
+}
+
+// dedup removes adds that an earlier delivery has stored and whose record has expired
+// since; see store.DedupCheck.
+func (r *round) dedup(adds []*Add) []*Add {
+	nowMs := r.NowMs()
+	var keys []store.AddKey
+	for _, a := range adds {
+		if a.Seq == 0 {
+			continue
+		}
+		k := store.AddKey{Timer: a.Spec.Timer, Service: a.Spec.Service, Seq: a.Seq, FireMs: max(a.Record.DueMs, a.AddedMs)}
+		if a.suspect = r.Dedup.Needed(k, nowMs); a.suspect {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 {
+		return adds
+	}
+	err := r.Breakers.lookup.allow()
+	var fired map[schemas.TimerID]struct{}
+	if err == nil {
+		fired, err = r.Dedup.Fired(r.ctx, nowMs, keys)
+		r.Breakers.lookup.note(err)
+	}
+	out := adds[:0]
+	for _, a := range adds {
+		_, hasFired := fired[a.Spec.Timer]
+		switch {
+		case !a.suspect:
+			out = append(out, a)
+		case err != nil:
+			r.delay(a, err)
+		case hasFired:
+			r.Sink.Store(a, Duplicate, &a.Record)
+		default:
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// create creates the records and returns the adds whose record exists.
+func (r *round) create(adds []*Add) (exist []*Add) {
+	writes := make([]store.Write, len(adds))
+	for i, a := range adds {
+		writes[i] = store.Write{ID: a.Spec.Timer, Record: &a.Record}
+	}
+	startMs := r.NowMs()
+	tried := map[int]error{}
+	for i, res := range r.Records.Create(r.ctx, writes) {
+		a, err := adds[i], res.Err
+		switch {
+		case err == nil:
+			if a.Seq != 0 {
+				r.Dedup.Stored(startMs, a.Seq)
+			}
+			r.Sink.Store(a, Stored, &a.Record)
+		case errors.Is(err, store.ErrRevision):
+			exist = append(exist, a)
+			err = nil
+		case store.Permanent(err):
+			r.Sink.Reject(a, err)
+			err = nil
+		default:
+			r.delay(a, err)
+		}
+		shard := r.Geometry.Shard(a.Spec.Timer)
+		if first := tried[shard]; first == nil {
+			tried[shard] = err
+		}
+	}
+	for shard, err := range tried {
+		r.Breakers.shards[shard].note(err)
+	}
+	return exist
+}
+
+// maxRepairTries bounds how often a record is read that changes in between.
+const maxRepairTries = 8
+
+// exists settles an add whose record exists: it is a duplicate or a conflict.
+func (r *round) exists(a *Add) {
+	var t store.Timer
+	err := store.ErrRevision
+	for try := 0; try < maxRepairTries && errors.Is(err, store.ErrRevision); try++ {
+		t, err = r.Records.Get(r.ctx, a.Spec.Timer)
+		switch {
+		case errors.Is(err, schemas.ErrNotFound):
+			r.delay(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired between two reads"))
+			return
+		case err == nil && t.Record.Hash != a.Record.Hash:
+			r.Sink.Reject(a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
+				a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State))
+			return
+		case err == nil && !t.Record.State.Final():
+			err = r.repair(t)
+		}
+	}
+	if errors.Is(err, store.ErrRevision) {
+		err = schemas.Errorf(schemas.CodeUnavailable, "timer %s changed between each read and write of its record", t.ID)
+	}
+	if store.Permanent(err) {
+		// max_payload was lowered after the record was stored, so the record cannot be
+		// written again. The shard's owner handles it.
+		r.Log.Warn().Err(err).Stringer("timer", t.ID).Msg("the record of a repeated add cannot be written again: the server's max_payload was lowered")
+		err = nil
+	}
+	r.Breakers.records.note(err)
+	if err != nil {
+		r.delay(a, err)
+		return
+	}
+	r.Sink.Store(a, Duplicate, &t.Record)
+}
+
+// repair writes the index entry and the record of a duplicate again. The first try may have
+// stored the record and lost its index entry. The shard's owner may have read the entry's
+// tick since, or claimed the record and died; then neither it nor the next owner would see
+// the timer. Writing the record after its entry brings it to the owner's tail. It returns
+// store.ErrRevision if the record has changed since it was read.
+func (r *round) repair(t store.Timer) error {
+	rec := t.Record
+	if !rec.Queued {
+		// The wheel is done with this timer; the entry is for the sweeper.
+		if err := r.Records.PutIndex(r.ctx, t.ID, r.Geometry.Tick(r.NowMs())); err != nil {
+			return err
+		}
+	}
+	rec.Moves = max(rec.Moves, 1) // the timer is not new
+	_, err := r.Records.Update(r.ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	return err
+}
+
+// maxFanOut bounds the duplicates that one group reads, or the rejections that it
+// publishes, at a time.
+const maxFanOut = 16
+
+// each calls f for all, up to maxFanOut at a time; for one it starts no goroutine.
+func each[T any](all []T, f func(T)) {
+	if len(all) == 1 {
+		f(all[0])
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	permits := make(chan struct{}, maxFanOut)
+	for _, v := range all {
+		permits <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-permits }()
+			f(v)
+		})
+	}
+}
