@@ -78,21 +78,21 @@ func TestClient(t *testing.T) {
 	if err := e.SetData("application/json", map[string]int{"order": 17}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"), belfry.Group("g"), belfry.MaxAttempts(3), belfry.Backoff(time.Second, time.Minute), belfry.Timeout(time.Second), belfry.Callback("nats:callbacks.x"))
+	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.WithService("orders"), belfry.WithGroup("g"), belfry.WithMaxAttempts(3), belfry.WithBackoff(time.Second, time.Minute), belfry.WithAttemptTimeout(time.Second), belfry.WithCallback("nats:callbacks.x"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(e.Extensions()) != 0 {
 		t.Error("the caller's event was changed")
 	}
-	if again, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"), belfry.Group("g"), belfry.MaxAttempts(3), belfry.Backoff(time.Second, time.Minute), belfry.Timeout(time.Second), belfry.Callback("nats:callbacks.x")); err != nil || !again.Duplicate || again.Timer != r.Timer {
+	if again, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.WithService("orders"), belfry.WithGroup("g"), belfry.WithMaxAttempts(3), belfry.WithBackoff(time.Second, time.Minute), belfry.WithAttemptTimeout(time.Second), belfry.WithCallback("nats:callbacks.x")); err != nil || !again.Duplicate || again.Timer != r.Timer {
 		t.Errorf("%+v %v", again, err)
 	}
 	if _, err := c.Add(ctx, e, belfry.After(2*time.Hour)); !errors.Is(err, belfry.ErrConflict) {
 		t.Errorf("%v", err)
 	}
 	at := time.Now().Add(3 * time.Hour).Truncate(time.Millisecond)
-	moved, err := c.Reschedule(ctx, r.Timer, belfry.AtTime(at))
+	moved, err := c.Reschedule(ctx, r.Timer, belfry.At(at))
 	if err != nil || !moved.Due.Equal(at) {
 		t.Errorf("%+v %v", moved, err)
 	}
@@ -104,7 +104,7 @@ func TestClient(t *testing.T) {
 			t.Errorf("%+v %v", got, err)
 		}
 	}
-	if _, err := c.Reschedule(ctx, r.Timer, belfry.FromNow(time.Second)); !errors.Is(err, belfry.ErrAlreadyDone) {
+	if _, err := c.Reschedule(ctx, r.Timer, belfry.After(time.Second)); !errors.Is(err, belfry.ErrAlreadyDone) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Get(ctx, schemas.NewTimerID("/shop", "none")); !errors.Is(err, belfry.ErrNotFound) {
@@ -123,14 +123,14 @@ func TestClient(t *testing.T) {
 	for i := range 1200 {
 		batch = append(batch, newEvent(fmt.Sprint("b", i)))
 	}
-	if err := c.AddBatch(ctx, batch, belfry.After(time.Hour), belfry.Service("batch")); err != nil {
+	if err := c.AddBatch(ctx, batch, belfry.After(time.Hour), belfry.WithService("batch")); err != nil {
 		t.Fatal(err)
 	}
 	// The adds are durable; the router stores them in its own time.
 	deadline := time.Now().Add(bound)
 	for n := 0; n < len(batch); {
 		n = 0
-		for tm, err := range c.List(ctx, belfry.Query{Service: "batch"}) {
+		for tm, err := range c.List(ctx, belfry.ListQuery{Service: "batch"}) {
 			if err != nil || tm.State != schemas.StatePending {
 				t.Fatalf("%+v %v", tm, err)
 			}
@@ -147,7 +147,7 @@ func TestOwnConsumers(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
 	// Due now, and never answered: a service without work has no consumer.
-	if _, err := c.Add(t.Context(), newEvent("1"), belfry.After(0), belfry.Service("orders"), belfry.Callback("nats:callbacks.x")); err != nil {
+	if _, err := c.Add(t.Context(), newEvent("1"), belfry.After(0), belfry.WithService("orders"), belfry.WithCallback("nats:callbacks.x")); err != nil {
 		t.Fatal(err)
 	}
 	js, err := jetstream.New(c.Conn())
@@ -168,7 +168,7 @@ func TestOwnConsumers(t *testing.T) {
 		}
 	}
 	for _, name := range own {
-		if err := c.Handle(t.Context(), "orders", nothing, belfry.Durable(name)); schemas.CodeOf(err) != schemas.CodeBadRequest {
+		if err := c.Handle(t.Context(), "orders", nothing, belfry.WithDurable(name)); schemas.CodeOf(err) != schemas.CodeBadRequest {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -219,7 +219,7 @@ func TestHandle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	for _, id := range []string{"fine", "later", "fails", "never"} {
-		if _, err := c.Add(ctx, newEvent(id), belfry.After(0), belfry.Service("h")); err != nil {
+		if _, err := c.Add(ctx, newEvent(id), belfry.After(0), belfry.WithService("h")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -253,7 +253,7 @@ func TestHandle(t *testing.T) {
 			return belfry.Permanent(errors.New("no"))
 		}
 		return nil
-	}, belfry.Durable("mine"), belfry.Concurrency(4), belfry.AckWait(2*bound))
+	}, belfry.WithDurable("mine"), belfry.WithConcurrency(4), belfry.WithAckWait(2*bound))
 	if err != nil {
 		t.Fatal(err)
 	}

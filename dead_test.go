@@ -23,7 +23,7 @@ func TestHandleDeadLetters(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
 	for _, id := range []string{"permanent", "exhausted", "later"} {
-		if _, err := c.Add(t.Context(), newEvent(id), belfry.After(0), belfry.Service("dead")); err != nil {
+		if _, err := c.Add(t.Context(), newEvent(id), belfry.After(0), belfry.WithService("dead")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,13 +40,13 @@ func TestHandleDeadLetters(t *testing.T) {
 				return belfry.RetryAfter(0)
 			}
 			return errors.New("shop is closed")
-		}, belfry.Durable("mine"), belfry.MaxDeliver(2), belfry.OnError(func(_ *belfry.Run, err error) {
+		}, belfry.WithDurable("mine"), belfry.WithMaxDeliver(2), belfry.WithErrorHandler(func(_ *belfry.Run, err error) {
 			if strings.Contains(err.Error(), "dead letter on timers.dead.dead") {
 				reported.Add(1)
 			}
 		}))
 	}()
-	var dead map[string]belfry.Dead
+	var dead map[string]belfry.DeadLetter
 	for deadline := time.Now().Add(bound); len(dead) < 3 || reported.Load() < 3; dead = letters(t, c, "dead") {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d reported; dead letters: %+v", reported.Load(), dead)
@@ -117,7 +117,7 @@ func TestHandleDiedInLastDelivery(t *testing.T) {
 	out := b.handle(ctx, "s", func(context.Context, *belfry.Run) error {
 		t.Error("called")
 		return nil
-	}, belfry.MaxDeliver(1), belfry.OnError(quiet))
+	}, belfry.WithMaxDeliver(1), belfry.WithErrorHandler(quiet))
 	m := b.dead(1)
 	if code := m.Header.Get(schemas.HeaderErrorCode); code != "handler_exhausted" || m.Header.Get(nats.MsgIdHdr) == "" {
 		t.Errorf("%v", m.Header)
@@ -155,7 +155,7 @@ func TestHandleMayNotDie(t *testing.T) {
 	defer cancel()
 	told := make(chan error, 10)
 	out := b.handle(ctx, "s", func(context.Context, *belfry.Run) error { return belfry.Permanent(errors.New("no")) },
-		belfry.OnError(func(_ *belfry.Run, err error) { told <- err }))
+		belfry.WithErrorHandler(func(_ *belfry.Run, err error) { told <- err }))
 	select {
 	case err := <-told:
 		if !strings.Contains(err.Error(), "may this user publish to timers.dead.s?") {

@@ -38,12 +38,12 @@ func Example() {
 	e.SetID("order-17")
 	e.SetSource("/shop")
 	e.SetType("order.timeout")
-	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.Service("orders"))
+	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.WithService("orders"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("added", r.Timer)
-	if _, err := c.Reschedule(ctx, r.Timer, belfry.FromNow(50*time.Millisecond)); err != nil {
+	if _, err := c.Reschedule(ctx, r.Timer, belfry.After(50*time.Millisecond)); err != nil {
 		log.Fatal(err)
 	}
 	err = c.Handle(ctx, "orders", func(_ context.Context, run *belfry.Run) error {
@@ -83,7 +83,7 @@ func ExampleClient_Cancel() {
 	}
 	t, err := c.Cancel(ctx, r.Timer)
 	fmt.Println(t.State, err)
-	_, err = c.Reschedule(ctx, r.Timer, belfry.FromNow(time.Minute))
+	_, err = c.Reschedule(ctx, r.Timer, belfry.After(time.Minute))
 	fmt.Println(errors.Is(err, belfry.ErrAlreadyDone), err)
 	// Output:
 	// cancelled <nil>
@@ -113,7 +113,7 @@ func ExampleClient_Work() {
 	if err := e.SetData(event.ApplicationJSON, map[string]int{"order": 20}); err != nil {
 		log.Fatal(err)
 	}
-	r, err := c.Add(context.Background(), e, belfry.After(0), belfry.ToWorker("orders"), belfry.Backoff(10*time.Millisecond, time.Second))
+	r, err := c.Add(context.Background(), e, belfry.After(0), belfry.ToWorker("orders"), belfry.WithBackoff(10*time.Millisecond, time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func ExampleClient_Work() {
 		run.SetResult(fmt.Sprint("expired order ", o.Order))
 		cancel() // Work returns once this handler has
 		return nil
-	}), belfry.OnError(func(run *belfry.Run, err error) {
+	}), belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		fmt.Printf("%s, attempt %d: %v\n", run.Event.ID(), run.Attempt, err)
 	}))
 	fmt.Println("stopped:", err)
@@ -164,7 +164,7 @@ func ExampleClient_Handle() {
 	}
 	defer c.Close()
 
-	if _, err := c.Add(ctx, newEvent("order-19"), belfry.After(0), belfry.Service("mail")); err != nil {
+	if _, err := c.Add(ctx, newEvent("order-19"), belfry.After(0), belfry.WithService("mail")); err != nil {
 		log.Fatal(err)
 	}
 	tries := 0
@@ -178,7 +178,7 @@ func ExampleClient_Handle() {
 		}
 		cancel()
 		return belfry.Permanent(errors.New("no such mailbox")) // reported to OnError, dead letter
-	}, belfry.Concurrency(1), belfry.OnError(func(run *belfry.Run, err error) {
+	}, belfry.WithConcurrency(1), belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		fmt.Printf("%s, delivery %d: %v\n", run.Event.ID(), run.Attempt, err)
 	}))
 	fmt.Println("stopped:", err)
@@ -211,14 +211,14 @@ func ExampleClient_AddBatch() {
 	for i := range 1000 {
 		events = append(events, newEvent(fmt.Sprint("order-", i)))
 	}
-	if err := c.AddBatch(ctx, events, belfry.After(time.Hour), belfry.Group("spring")); err != nil {
+	if err := c.AddBatch(ctx, events, belfry.After(time.Hour), belfry.WithGroup("spring")); err != nil {
 		log.Fatal(err)
 	}
 	// The adds are durable; the timers appear as the router takes them.
 	n := 0
 	for n < len(events) {
 		n = 0
-		for _, err := range c.List(ctx, belfry.Query{Group: "spring", States: []belfry.State{belfry.StatePending}}) {
+		for _, err := range c.List(ctx, belfry.ListQuery{Group: "spring", States: []belfry.State{belfry.StatePending}}) {
 			if err != nil {
 				log.Fatal(err)
 			}

@@ -9,18 +9,19 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Firing is what Belfry adds to an event when it fires.
+// Firing says which timer fired, and when.
 type Firing struct {
 	Timer TimerID
-	// Scheduled is when it was due, Fired when it was fired by the cluster's clock,
-	// both to the millisecond.
+	// Scheduled is when the timer was due. Fired is when it fired, by the cluster's clock.
+	// Both are exact to the millisecond.
 	Scheduled, Fired time.Time
-	// Run counts the due occurrences of the timer, from 1.
+	// Run counts the due occurrences of the timer from 1.
 	Run uint32
 }
 
-// FiringOf reads the attributes that Belfry added to a fired event. Use it in programs
-// that subscribe to timers.fired themselves; a Handler has the Firing in its Run.
+// FiringOf reads the attributes that Belfry added to a fired event. Use it in programs that
+// subscribe to timers.fired themselves; a [Handler] gets the Firing in its [Run]. Errors:
+// ErrInvalidAttribute for an event that Belfry did not fire.
 func FiringOf(e *event.Event) (Firing, error) {
 	text := func(name string) string {
 		v, ok := e.Extensions()[name]
@@ -35,7 +36,7 @@ func FiringOf(e *event.Event) (Firing, error) {
 		if err != nil {
 			return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is not a fired event: %s: %w", name, err)
 		}
-		*t = time.UnixMilli(ms)
+		*t = schemas.TimeOf(ms)
 	}
 	run, err := strconv.ParseUint(text(schemas.AttrRun), 10, 32)
 	if err != nil {
@@ -45,10 +46,10 @@ func FiringOf(e *event.Event) (Firing, error) {
 	return f, nil
 }
 
-// Key names the run: the same for each delivery of it, and for no other. It is
-// the Nats-Msg-Id of the fired event and the idempotency key of its callback: a
-// handler that remembers the keys that it has served serves each run once.
+// Key returns the idempotency key of the run. It is the same for each delivery and attempt of
+// the run, and no other run has it: a handler that skips the keys that it has processed
+// processes each run once. It is also the Nats-Msg-Id of the fired event.
 func (f Firing) Key() string { return f.Timer.MsgID(f.Run) }
 
-// Late is how long after it was due it was fired.
+// Late returns how long after its due time the timer fired.
 func (f Firing) Late() time.Duration { return f.Fired.Sub(f.Scheduled) }

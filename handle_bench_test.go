@@ -55,7 +55,7 @@ func BenchmarkHandle(b *testing.B) {
 					cancel()
 				}
 				return nil
-			}, belfry.Concurrency(c.concurrency)); err != nil {
+			}, belfry.WithConcurrency(c.concurrency)); err != nil {
 				b.Fatal(err)
 			}
 		})

@@ -23,7 +23,7 @@ func fire(t *testing.T, c *belfry.Client, service string, n int) {
 	for i := range n {
 		batch = append(batch, newEvent(fmt.Sprint(service, i)))
 	}
-	if err := c.AddBatch(t.Context(), batch, belfry.After(0), belfry.Service(service)); err != nil {
+	if err := c.AddBatch(t.Context(), batch, belfry.After(0), belfry.WithService(service)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -53,7 +53,7 @@ func TestHandleSlowerThanAckWait(t *testing.T) {
 			cancel()
 		}
 		return nil
-	}, belfry.Concurrency(places), belfry.AckWait(ackWait))
+	}, belfry.WithConcurrency(places), belfry.WithAckWait(ackWait))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestHandleHandsOver(t *testing.T) {
 				cancel()
 			}
 			return nil
-		}, belfry.Concurrency(1), belfry.AckWait(2*bound))
+		}, belfry.WithConcurrency(1), belfry.WithAckWait(2*bound))
 		late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		cancel()
 		if err != nil || late {
@@ -114,7 +114,7 @@ func TestHandleRetryLater(t *testing.T) {
 		}
 		cancel()
 		return nil
-	}, belfry.OnError(func(_ *belfry.Run, err error) { t.Errorf("reported: %v", err) }))
+	}, belfry.WithErrorHandler(func(_ *belfry.Run, err error) { t.Errorf("reported: %v", err) }))
 	if err != nil || calls.Load() != 2 {
 		t.Errorf("%v after %d calls", err, calls.Load())
 	}
@@ -126,10 +126,10 @@ func TestHandleRefuses(t *testing.T) {
 	if err := c.Handle(t.Context(), "a.b", nothing); schemas.CodeOf(err) != schemas.CodeBadRequest {
 		t.Errorf("%v", err)
 	}
-	if err := c.Handle(t.Context(), "a", nothing, belfry.Concurrency(0)); schemas.CodeOf(err) != schemas.CodeBadRequest {
+	if err := c.Handle(t.Context(), "a", nothing, belfry.WithConcurrency(0)); schemas.CodeOf(err) != schemas.CodeBadRequest {
 		t.Errorf("%v", err)
 	}
-	if err := c.Handle(t.Context(), "a", nothing, belfry.AckWait(0)); schemas.CodeOf(err) != schemas.CodeBadRequest {
+	if err := c.Handle(t.Context(), "a", nothing, belfry.WithAckWait(0)); schemas.CodeOf(err) != schemas.CodeBadRequest {
 		t.Errorf("%v", err)
 	}
 }
@@ -156,7 +156,7 @@ func TestNobodyServes(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	for _, err := range c.List(ctx, belfry.Query{}) {
+	for _, err := range c.List(ctx, belfry.ListQuery{}) {
 		if !errors.Is(err, belfry.ErrUnavailable) {
 			t.Errorf("%v", err)
 		}

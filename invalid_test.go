@@ -9,7 +9,6 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/belfryio/belfry"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // TestInvalidAdds: Add, AddAsync and AddBatch refuse what can never be a timer, with
@@ -21,25 +20,29 @@ func TestInvalidAdds(t *testing.T) {
 	if err := large.SetData("text/plain", strings.Repeat("x", 1<<20-1000)); err != nil {
 		t.Fatal(err)
 	}
-	option := func(name, value string) belfry.AddOption {
-		return func(e *event.Event) { e.SetExtension(name, value) }
+	with := func(id, name, value string) event.Event {
+		e := newEvent(id)
+		e.SetExtension(name, value)
+		return e
 	}
 	after := belfry.After(time.Hour)
+	both := with("b", "timerat", "2036-01-01T00:00:00Z")
+	both.SetExtension("timerafter", "1h")
 	for name, x := range map[string]struct {
 		event event.Event
 		opts  []belfry.AddOption
 		want  error
 	}{
 		"no due time":         {newEvent("a"), nil, belfry.ErrInvalidAttribute},
-		"two due times":       {newEvent("b"), []belfry.AddOption{after, option("timerat", "2036-01-01T00:00:00Z")}, belfry.ErrInvalidAttribute},
+		"two due times":       {both, nil, belfry.ErrInvalidAttribute},
 		"negative":            {newEvent("c"), []belfry.AddOption{belfry.After(-time.Second)}, belfry.ErrInvalidAttribute},
-		"ftp callback":        {newEvent("d"), []belfry.AddOption{after, belfry.Callback("ftp://host/x")}, belfry.ErrInvalidAttribute},
-		"Belfry's subject":    {newEvent("e"), []belfry.AddOption{after, belfry.Callback("nats:timers.add")}, belfry.ErrInvalidAttribute},
-		"service with blank":  {newEvent("f"), []belfry.AddOption{after, belfry.Service("a b")}, belfry.ErrInvalidAttribute},
-		"too many attempts":   {newEvent("g"), []belfry.AddOption{after, belfry.MaxAttempts(1_000_000)}, belfry.ErrInvalidAttribute},
-		"misspelt attribute":  {newEvent("h"), []belfry.AddOption{after, option("timerservice", "orders")}, belfry.ErrInvalidAttribute},
-		"output attribute":    {newEvent("i"), []belfry.AddOption{after, option("timerrun", "1")}, belfry.ErrInvalidAttribute},
-		"recurrence":          {newEvent("j"), []belfry.AddOption{option("timercron", "* * * * *")}, &belfry.Error{Code: schemas.CodeUnsupported}},
+		"ftp callback":        {newEvent("d"), []belfry.AddOption{after, belfry.WithCallback("ftp://host/x")}, belfry.ErrInvalidAttribute},
+		"Belfry's subject":    {newEvent("e"), []belfry.AddOption{after, belfry.WithCallback("nats:timers.add")}, belfry.ErrInvalidAttribute},
+		"service with blank":  {newEvent("f"), []belfry.AddOption{after, belfry.WithService("a b")}, belfry.ErrInvalidAttribute},
+		"too many attempts":   {newEvent("g"), []belfry.AddOption{after, belfry.WithMaxAttempts(1_000_000)}, belfry.ErrInvalidAttribute},
+		"misspelt attribute":  {with("h", "timerservice", "orders"), []belfry.AddOption{after}, belfry.ErrInvalidAttribute},
+		"output attribute":    {with("i", "timerrun", "1"), []belfry.AddOption{after}, belfry.ErrInvalidAttribute},
+		"recurrence":          {with("j", "timercron", "* * * * *"), nil, belfry.ErrUnsupported},
 		"no id":               {newEvent(""), []belfry.AddOption{after}, belfry.ErrInvalidEvent},
 		"over the byte limit": {large, []belfry.AddOption{after}, belfry.ErrTooLarge},
 	} {
@@ -56,7 +59,7 @@ func TestInvalidAdds(t *testing.T) {
 	if err := c.AddBatch(t.Context(), mixed); !errors.Is(err, belfry.ErrInvalidAttribute) || !strings.HasPrefix(err.Error(), "add 2 of 2") {
 		t.Errorf("mixed batch: %v", err)
 	}
-	for timer, err := range c.List(t.Context(), belfry.Query{}) {
+	for timer, err := range c.List(t.Context(), belfry.ListQuery{}) {
 		t.Errorf("a timer exists: %+v, %v", timer, err)
 	}
 }
@@ -84,7 +87,7 @@ func BenchmarkValidate(b *testing.B) {
 	if err := e.SetData("application/json", map[string]string{"order": strings.Repeat("x", 400)}); err != nil {
 		b.Fatal(err)
 	}
-	opts := []belfry.AddOption{belfry.After(time.Hour), belfry.Service("orders"), belfry.Callback("https://shop.example/due")}
+	opts := []belfry.AddOption{belfry.After(time.Hour), belfry.WithService("orders"), belfry.WithCallback("https://shop.example/due")}
 	for name, f := range map[string]func(event.Event, ...belfry.AddOption) error{"encode": belfry.Encode, "validate": belfry.Validate} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -3,455 +3,275 @@ package belfry
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
+	"log/slog"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/client/worker"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Defaults and bounds of Work.
-const (
-	DefaultHandlerTimeout = 15 * time.Minute
-	MinHandlerTimeout     = 10 * time.Millisecond
-	// MaxHandlerTimeout leaves time for the answer before schemas.MaxWork ends.
-	MaxHandlerTimeout = schemas.MaxWork - time.Minute
-	DefaultStopGrace  = 30 * time.Second
-)
-
-const (
-	// workQueueWait bounds how long a request waits for a free place before this worker
-	// answers "busy". Belfry then asks again, and may reach another worker. It must stay
-	// far below schemas.MinWorkSilence, after which Belfry considers a worker dead.
-	workQueueWait = 500 * time.Millisecond
-	// workQueueMin is the minimum number of requests that may wait at once; more may
-	// wait if Concurrency is higher. A node has 64 under way per service by default.
-	workQueueMin = 64
-	// workAnswer bounds how long a handler may run after its context ended, before the
-	// worker answers in its place.
-	workAnswer = time.Second
-	// maxReplies bounds the requests of one run that are answered together.
-	maxReplies = 4
-)
-
-// Causes of the end of a handler's context.
-var (
-	errWorkStops   = errors.New("belfry: the worker is stopping")
-	errWorkTimeout = errors.New("belfry: HandlerTimeout is over")
-	errWorkLost    = errors.New("belfry: the connection was lost for so long that Belfry has started another attempt")
-)
-
-type workOption func(*workConfig)
-
-func (o workOption) work(c *workConfig) { o(c) }
-
-type workConfig struct {
-	common
-	timeout, grace time.Duration
+// Work runs h for the timers of a service that were added with [ToWorker], until ctx ends. It
+// is the recommended way to handle timers in Go. Any number of processes may call Work for a
+// service: Belfry requests one of them for each run, and records the outcome, which
+// [Client.Get] returns.
+//
+// The timer's attributes are the retry policy (WithMaxAttempts, WithBackoff). A handler may
+// run for longer than the attempt timeout, up to [WithHandlerTimeout]: Work sends signs of
+// life meanwhile. If there is none for the attempt timeout (2 s at least), as after a crash,
+// Belfry counts a failed attempt and requests another worker.
+//
+// While no worker runs, or all are busy, timers wait and use no attempts. Belfry tries again
+// after growing pauses of up to 5 minutes; after 7 days these tries count as attempts. A
+// worker that runs [WithConcurrency] handlers holds further requests for half a second, then
+// answers "busy".
+//
+// A handler's context has the values of ctx. It ends after WithHandlerTimeout, after
+// WithStopGrace, and when the connection was lost for so long that Belfry requested another
+// worker.
+//
+// When ctx ends, Work takes no more requests, waits up to [WithStopGrace] for running handlers
+// and returns nil. It hands back unfinished runs: another worker gets them at once, and no
+// attempt is used.
+//
+// Work returns ErrBadRequest for options out of range, and ErrUnavailable if it cannot
+// subscribe, if the connection is closed, or if handlers ignore the end of their context at
+// the stop. While the connection is lost it waits. Its NATS user must be allowed to subscribe
+// to timers.work.<service> and to reply (allow_responses, with as many replies as signs of
+// life).
+func (c *Client) Work(ctx context.Context, service string, h Handler, opts ...WorkOption) error {
+	cfg := workConfig{handlerConfig: handlerConfig{concurrency: DefaultConcurrency}, timeout: DefaultHandlerTimeout, grace: DefaultStopGrace}
+	for _, o := range opts {
+		o.applyWork(&cfg)
+	}
+	if err := cfg.check(service, h); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return worker.Serve(ctx, c.nc, worker.ServeConfig{Config: cfg.worker(service, h), Timeout: cfg.timeout, StopGrace: cfg.grace})
 }
 
-// HandlerTimeout bounds one call of a handler, 10 ms to 11 h 59 min; default 15 min.
-// The handler's context ends then. If the handler does not return within another second,
-// its attempt fails, and it counts towards Concurrency until it returns.
-func HandlerTimeout(d time.Duration) WorkOption {
+// Handle runs h for the fired events of a service, until ctx ends. Prefer [Client.Work], where
+// Belfry records the outcome, unless several programs each need every event. With Handle, the
+// state success of a timer means only that Belfry published the event. TIMERS_FIRED drops an
+// event after the setting fired-max-age, 24 h by default, handled or not.
+//
+// Handle reads timers.fired.<service> through a durable consumer of its own (WithDurable). A
+// new consumer starts with the oldest event in TIMERS_FIRED. It remains when Handle returns,
+// and collects the events that fire meanwhile.
+//
+// Delivery is at least once, in no order. A failed event is delivered again after 100 ms,
+// doubled up to a minute. When a handler returns [Permanent], or after [WithMaxDeliver]
+// deliveries, Handle publishes a dead letter to timers.dead.<service>; [Client.DeadLetters]
+// lists it with the consumer's name. It cannot be replayed, because it has no callback. If
+// the NATS user is not allowed to publish there, Handle reports an error and the event is
+// delivered again.
+//
+// When ctx ends, Handle hands back events whose handler has not started, waits for running
+// handlers and returns nil. The handlers' contexts have the values of ctx and do not end.
+//
+// Handle returns ErrBadRequest for options out of range, ErrConfig if an existing consumer of
+// that name has another ack wait, reads another service or has a limit of deliveries
+// ([WithReconfigure] changes the first and the last), and ErrUnavailable if it cannot start,
+// if its consumer is deleted, or if the connection is closed. While the connection is lost it
+// waits.
+func (c *Client) Handle(ctx context.Context, service string, h Handler, opts ...HandleOption) error {
+	cfg := handleConfig{handlerConfig: handlerConfig{concurrency: DefaultConcurrency}, durable: service}
+	for _, o := range opts {
+		o.applyHandle(&cfg)
+	}
+	if err := cfg.check(service, h); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return worker.Consume(ctx, c.nc, c.js, worker.ConsumeConfig{
+		Config: cfg.worker(service, h), Durable: cfg.durable, AckWait: cfg.ackWait, DefaultAckWait: DefaultAckWait,
+		MaxDeliver: uint64(cfg.maxDeliver), Reconfigure: cfg.reconfigure,
+	})
+}
+
+// WorkOption is an option of [Client.Work].
+type WorkOption interface{ applyWork(c *workConfig) }
+
+// HandleOption is an option of [Client.Handle].
+type HandleOption interface{ applyHandle(c *handleConfig) }
+
+// HandlerOption is an option of both Work and Handle.
+type HandlerOption interface {
+	WorkOption
+	HandleOption
+}
+
+type (
+	handlerOption func(c *handlerConfig)
+	workOption    func(c *workConfig)
+	handleOption  func(c *handleConfig)
+)
+
+func (o handlerOption) applyWork(c *workConfig)     { o(&c.handlerConfig) }
+func (o handlerOption) applyHandle(c *handleConfig) { o(&c.handlerConfig) }
+func (o workOption) applyWork(c *workConfig)        { o(c) }
+func (o handleOption) applyHandle(c *handleConfig)  { o(c) }
+
+// Defaults and bounds of the options.
+const (
+	DefaultConcurrency = 16
+	MaxConcurrency     = 10_000
+
+	DefaultHandlerTimeout = 15 * time.Minute
+	MinHandlerTimeout     = 10 * time.Millisecond
+	// MaxHandlerTimeout leaves time for the answer within schemas.MaxWork.
+	MaxHandlerTimeout = schemas.MaxWork - time.Minute
+	DefaultStopGrace  = 30 * time.Second
+
+	DefaultAckWait = 30 * time.Second
+	MinAckWait     = 100 * time.Millisecond
+)
+
+// WithConcurrency sets how many handlers run at once, 1 to 10,000; default 16.
+func WithConcurrency(n int) HandlerOption {
+	return handlerOption(func(c *handlerConfig) { c.concurrency = n })
+}
+
+// WithErrorHandler sets a function that gets the errors of handlers except "not now",
+// including [*PanicError]. It also gets, with a run or nil, answers that could not be sent,
+// messages that are not fired events, and errors of the connection. It is called
+// concurrently. By default errors are logged with slog.Default().
+func WithErrorHandler(f func(run *Run, err error)) HandlerOption {
+	return handlerOption(func(c *handlerConfig) { c.onError = f })
+}
+
+// WithHandlerTimeout bounds one call of a handler, 10 ms to 11 h 59 min; default 15 min. The
+// handler's context ends then. If the handler does not return within another second, its
+// attempt fails; it still counts for WithConcurrency until it returns.
+func WithHandlerTimeout(d time.Duration) WorkOption {
 	return workOption(func(c *workConfig) { c.timeout = d })
 }
 
-// StopGrace bounds how long running handlers may continue after Work's context has ended:
-// 0 or more; default 30 s. Then their contexts end, and Work hands back their runs.
-func StopGrace(d time.Duration) WorkOption {
+// WithStopGrace bounds how long running handlers may continue after the end of Work's
+// context: 0 or more; default 30 s. Then the handlers' contexts end, and Work hands back their
+// runs.
+func WithStopGrace(d time.Duration) WorkOption {
 	return workOption(func(c *workConfig) { c.grace = d })
 }
 
-// ToWorker makes Belfry call the workers of a service when the timer is due. It sets the
-// service and the callback nats:timers.work.<service>. See [Client.Work].
-func ToWorker(service string) AddOption {
-	return func(e *event.Event) {
-		e.SetExtension(schemas.AttrService, service)
-		e.SetExtension(schemas.AttrCallback, schemas.WorkCallback(service))
-	}
+// WithDurable sets the name of the consumer on TIMERS_FIRED: 1 to 64 letters, digits, '-' or
+// '_'; default the service's name. Processes with the same name share the events; each name
+// gets all events. Names that begin with "belfry_" are reserved.
+func WithDurable(name string) HandleOption {
+	return handleOption(func(c *handleConfig) { c.durable = name })
 }
 
-// Work serves the timers of a service that were added with [ToWorker] until ctx
-// ends. For each run Belfry sends a request to one of the processes that call Work for
-// the service, and records what its handler returns: Get shows the attempts and the
-// outcome. Work is the recommended way to handle timers in Go.
-//
-// The event's timermaxattempts and timerbackoff are the retry policy. A handler may
-// run for longer than timertimeout, up to [HandlerTimeout]: meanwhile Work sends
-// signs of life. When they stop for timertimeout (2 s at least), as after a crash,
-// Belfry counts a failed attempt and requests another worker.
-//
-// A handler's context has the values of ctx. It ends after HandlerTimeout, after
-// StopGrace, and when the connection was lost for so long that Belfry requested another
-// worker.
-//
-// While no worker runs, or all are busy, timers wait and use no attempts. Belfry tries
-// again after growing pauses of up to 5 minutes; after 7 days tries count as attempts. A
-// worker that runs [Concurrency] handlers keeps a further request for half a second and
-// then answers "busy"; Belfry asks again.
-//
-// When ctx ends, Work takes no more requests, waits up to [StopGrace] for running
-// handlers and returns nil. It hands back unfinished runs: another worker gets them at
-// once, and no attempt is used.
-//
-// Work returns an error if it cannot start, if the connection is closed, and if handlers
-// ignore the end of their context at the stop. It waits for a lost connection. It needs
-// permission to subscribe to timers.work.<service> and to reply (allow_responses, with as
-// many replies as signs of life).
-func (c *Client) Work(ctx context.Context, service string, h Handler, opts ...WorkOption) error {
-	cfg := workConfig{common: common{concurrency: DefaultConcurrency}, timeout: DefaultHandlerTimeout, grace: DefaultStopGrace}
-	for _, o := range opts {
-		o.work(&cfg)
+// WithAckWait sets after which time the events of a process that died are delivered to
+// another: 100 ms or more, default 30 s. Handle extends it while a handler runs.
+func WithAckWait(d time.Duration) HandleOption {
+	return handleOption(func(c *handleConfig) {
+		if c.ackWait = d; d == 0 {
+			c.ackWait = -1 // 0 means not set
+		}
+	})
+}
+
+// WithMaxDeliver sets the number of deliveries of one event before the dead letter, 1 or more;
+// default unbounded. Deliveries that ended with RetryAfter, or that a stopped Handle handed
+// back, count. Handle counts them itself, because JetStream silently drops an event after a
+// consumer's own MaxDeliver.
+func WithMaxDeliver(n int) HandleOption {
+	return handleOption(func(c *handleConfig) {
+		if c.maxDeliver = n; n == 0 {
+			c.maxDeliver = -1 // 0 means not set
+		}
+	})
+}
+
+// WithReconfigure changes an existing consumer to the ack wait of WithAckWait, or to the
+// default, and to unbounded deliveries. Without it Handle returns ErrConfig if they differ.
+func WithReconfigure() HandleOption {
+	return handleOption(func(c *handleConfig) { c.reconfigure = true })
+}
+
+// handlerConfig is the configuration that Work and Handle share.
+type handlerConfig struct {
+	concurrency int
+	onError     func(*Run, error)
+}
+
+type workConfig struct {
+	handlerConfig
+	timeout, grace time.Duration
+}
+
+type handleConfig struct {
+	handlerConfig
+	durable     string
+	ackWait     time.Duration // 0: not set
+	maxDeliver  int           // 0: not set
+	reconfigure bool
+}
+
+// reservedDurables is the prefix of the names of Belfry's own consumers.
+const reservedDurables = "belfry_"
+
+func (c *handlerConfig) check(service string, h Handler) error {
+	switch {
+	case h == nil:
+		return badRequest("the handler is nil")
+	case !schemas.ValidService(service):
+		return badRequest("service %.80q must be 1 to %d letters, digits, '-' or '_'", service, schemas.MaxServiceLength)
+	case c.concurrency < 1 || c.concurrency > MaxConcurrency:
+		return badRequest("WithConcurrency is %d; it must be 1 to %d", c.concurrency, MaxConcurrency)
 	}
-	if err := cfg.check(service, h); err != nil {
-		return err
-	}
-	if over(ctx) {
-		return nil
-	}
-	w := newWork(ctx, c.nc, service, h, cfg)
-	defer w.cancel(nil)
-	closed := c.nc.StatusChanged(nats.CLOSED)
-	defer c.nc.RemoveStatusListener(closed)
-	if err := w.subscribe(ctx); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return w.stop()
-	case <-closed:
-		w.cancel(errWorkLost)
-		return errors.Join(schemas.Errorf(schemas.CodeUnavailable, "workers of %s: %w", service, nats.ErrConnectionClosed), w.wait(workAnswer))
-	}
+	return nil
 }
 
 func (c *workConfig) check(service string, h Handler) error {
 	switch {
 	case c.timeout < MinHandlerTimeout || c.timeout > MaxHandlerTimeout:
-		return badRequest("HandlerTimeout is %s; it must be %s to %s", c.timeout, MinHandlerTimeout, MaxHandlerTimeout)
+		return badRequest("WithHandlerTimeout is %s; it must be %s to %s", c.timeout, MinHandlerTimeout, MaxHandlerTimeout)
 	case c.grace < 0:
-		return badRequest("StopGrace is %s; it must be 0 or more", c.grace)
+		return badRequest("WithStopGrace is %s; it must be 0 or more", c.grace)
 	}
-	return c.common.check(service, h)
+	return c.handlerConfig.check(service, h)
 }
 
-// work is one call of Work.
-type work struct {
-	nc      *nats.Conn
-	service string
-	cfg     workConfig
-	handler Handler
-
-	// base is the parent of the handlers' contexts; cancel ends them.
-	base   context.Context
-	cancel context.CancelCauseFunc
-	// stopping is closed when no more requests are taken.
-	stopping chan struct{}
-	sub      *nats.Subscription
-	drained  chan struct{}
-
-	places  chan struct{} // one for each handler that runs
-	waiting chan struct{} // one for each request that waits for a place
-	calls   sync.WaitGroup
-	// ignoring counts handlers that still run although the worker has answered for them.
-	ignoring atomic.Int32
-
-	mu      sync.Mutex
-	running map[string]*attempt // by idempotency key
-}
-
-// attempt is one running handler. It has several requests if another Belfry node took
-// over meanwhile and requested the same run.
-type attempt struct {
-	mu      sync.Mutex
-	replies []string
-}
-
-func newWork(ctx context.Context, nc *nats.Conn, service string, h Handler, cfg workConfig) *work {
-	w := &work{
-		nc: nc, service: service, cfg: cfg, handler: h, stopping: make(chan struct{}), drained: make(chan struct{}),
-		places: make(chan struct{}, cfg.concurrency), waiting: make(chan struct{}, max(workQueueMin, cfg.concurrency)),
-		running: map[string]*attempt{},
-	}
-	w.base, w.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	return w
-}
-
-// subscribe starts to take requests. A refused subscription is an error. Without a
-// connection nats.go subscribes when it reconnects.
-func (w *work) subscribe(ctx context.Context) error {
-	subject := schemas.SubjectWork(w.service)
-	failed := func(err error) error {
-		return schemas.Errorf(schemas.CodeUnavailable, "cannot subscribe to %s: %w", subject, err)
-	}
-	var err error
-	if w.sub, err = w.nc.QueueSubscribe(subject, schemas.QueueWorkers, w.take); err != nil {
-		return failed(err)
-	}
-	w.sub.SetClosedHandler(func(string) { close(w.drained) })
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	if !w.nc.IsConnected() {
-		return nil
-	}
-	if err := w.nc.FlushWithContext(ctx); err == nil {
-		// The server answers the subscription before the flush.
-		if err := w.nc.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+subject+`"`) {
-			_ = w.sub.Unsubscribe()
-			return failed(err)
-		}
-	}
-	return nil
-}
-
-// stop takes no more requests and then waits for the handlers.
-func (w *work) stop() error {
-	close(w.stopping)
-	if err := w.sub.Drain(); err == nil { // take still answers requests that have arrived
-		t := time.NewTimer(drainWait)
-		defer t.Stop()
-		select {
-		case <-w.drained:
-		case <-t.C:
-		}
-	}
-	err := w.wait(w.cfg.grace)
-	if w.nc.IsConnected() {
-		// Send the last answers before the program may exit. Without them Belfry considers
-		// this worker dead.
-		_ = w.nc.FlushTimeout(drainWait)
-	}
-	return err
-}
-
-// wait waits for the handlers, then ends their contexts.
-func (w *work) wait(grace time.Duration) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.calls.Wait()
-	}()
-	t := time.NewTimer(grace)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-		w.cancel(errWorkStops)
-		<-done // bounded by workAnswer
-	}
-	if n := w.ignoring.Load(); n > 0 {
-		return schemas.Errorf(schemas.CodeUnavailable, "%d handlers of service %s ignore the end of their context; Work handed their runs back, so they may run twice", n, w.service)
-	}
-	return nil
-}
-
-// take is called with each request, one at a time.
-func (w *work) take(m *nats.Msg) {
-	if !schemas.IsInbox(m.Reply) {
-		// The request is not from Belfry. NATS checks no permission on a reply subject, so
-		// an answer would publish to a subject that the sender chose.
-		w.cfg.report(nil, w.service, fmt.Errorf("ignored a request on %s: its reply subject %.100q is not an inbox", m.Subject, m.Reply))
-		return
-	}
-	select {
-	case <-w.stopping:
-		w.respond(m.Reply, schemas.WorkStopping, nil, "")
-		return
-	default:
-	}
-	if w.join(m) {
-		return
-	}
-	select {
-	case w.waiting <- struct{}{}:
-		w.calls.Go(func() { w.serve(m) })
-	default:
-		w.respond(m.Reply, schemas.WorkBusy, nil, "")
-	}
-}
-
-// join adds the request to the handler that already serves its run.
-func (w *work) join(m *nats.Msg) bool {
-	w.mu.Lock()
-	a := w.running[m.Header.Get(nats.MsgIdHdr)]
-	w.mu.Unlock()
-	if a == nil {
-		return false
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.replies == nil {
-		return false // answered
-	}
-	a.replies = append(a.replies, m.Reply)
-	if len(a.replies) > maxReplies {
-		a.replies = a.replies[1:]
-	}
-	w.respond(m.Reply, schemas.WorkWorking, nil, "")
-	return true
-}
-
-// serve waits for a place and runs the handler.
-func (w *work) serve(m *nats.Msg) {
-	t := time.NewTimer(workQueueWait)
-	defer t.Stop()
-	refusal := ""
-	select {
-	case w.places <- struct{}{}:
-	case <-t.C:
-		refusal = schemas.WorkBusy
-	case <-w.stopping:
-		refusal = schemas.WorkStopping
-	}
-	<-w.waiting
-	if refusal != "" {
-		w.respond(m.Reply, refusal, nil, "")
-		return
-	}
-	run, err := newRun(m.Header, m.Data)
-	if err != nil {
-		<-w.places
-		err = fmt.Errorf("a request on %s is not a fired event: %w", m.Subject, err)
-		w.respond(m.Reply, schemas.WorkPermanent, nil, err.Error())
-		w.cfg.report(nil, w.service, err)
-		return
-	}
-	w.attempt(run, m)
-}
-
-// attempt runs the handler and answers with signs of life, then with the outcome.
-func (w *work) attempt(run *Run, m *nats.Msg) {
-	a := &attempt{replies: []string{m.Reply}}
-	key := m.Header.Get(nats.MsgIdHdr)
-	w.enter(key, a)
-	ctx, cancel := context.WithCancelCause(w.base)
-	defer cancel(nil)
-	ctx, stopTimer := context.WithTimeoutCause(ctx, w.cfg.timeout, errWorkTimeout)
-	defer stopTimer()
-	returned := make(chan error, 1)
-	go func() {
-		defer func() { <-w.places }()
-		returned <- call(ctx, w.handler, run)
-	}()
-	silence := silenceOf(m)
-	tick := time.NewTicker(silence / 3)
-	defer tick.Stop()
-	heard := time.Now()
-	var late <-chan time.Time
-	ended := ctx.Done()
-	for {
-		select {
-		case err := <-returned:
-			w.leave(key, a)
-			w.conclude(ctx, run, a, err)
-			return
-		case <-tick.C:
-			if w.nc.IsConnected() {
-				heard = time.Now()
-			} else if time.Since(heard) > silence {
-				cancel(errWorkLost)
-			}
-			w.answer(a, schemas.WorkWorking, nil, "")
-		case <-ended:
-			ended = nil
-			t := time.NewTimer(workAnswer)
-			defer t.Stop()
-			late = t.C
-		case <-late:
-			w.leave(key, a)
-			w.ignoring.Add(1)
-			go func() {
-				<-returned //nolint:errcheck // the run has been concluded already
-				w.ignoring.Add(-1)
-			}()
-			w.conclude(ctx, run, a, fmt.Errorf("the handler ignores the end of its context and still runs: %w", context.Cause(ctx)))
-			return
-		}
-	}
-}
-
-// silenceOf returns the longest time between two replies that Belfry allows.
-func silenceOf(m *nats.Msg) time.Duration {
-	ms, err := strconv.ParseUint(m.Header.Get(schemas.HeaderWorkSilence), 10, 31)
-	if err != nil {
-		return schemas.DefaultTimeout
-	}
-	return max(time.Duration(ms)*time.Millisecond, schemas.MinWorkSilence)
-}
-
-func (w *work) enter(key string, a *attempt) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if key != "" {
-		w.running[key] = a
-	}
-}
-
-func (w *work) leave(key string, a *attempt) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.running[key] == a {
-		delete(w.running, key)
-	}
-}
-
-// conclude answers with the handler's outcome and reports failures.
-func (w *work) conclude(ctx context.Context, run *Run, a *attempt, err error) {
-	var later *RetryLaterError
-	var permanent *permanentError
+func (c *handleConfig) check(service string, h Handler) error {
 	switch {
-	case err == nil:
-		w.answer(a, schemas.WorkDone, nil, run.result)
-		return
-	case errors.As(err, &later):
-		w.answer(a, schemas.WorkLater, nats.Header{schemas.HeaderRetryAfterMs: {strconv.FormatInt(max(later.After, 0).Milliseconds(), 10)}}, "")
-		return
-	case errors.Is(err, ErrRetryLater):
-		w.answer(a, schemas.WorkLater, nil, "")
-		return
-	case errors.As(err, &permanent):
-		w.answer(a, schemas.WorkPermanent, nil, err.Error())
-	case errors.Is(context.Cause(ctx), errWorkStops):
-		w.answer(a, schemas.WorkStopping, nil, "") // not the handler's failure
-	default:
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w (%w)", err, cause)
-		}
-		w.answer(a, schemas.WorkFailed, nil, err.Error())
+	case !schemas.ValidService(c.durable):
+		return badRequest("WithDurable %.80q must be 1 to %d letters, digits, '-' or '_'", c.durable, schemas.MaxServiceLength)
+	case strings.HasPrefix(c.durable, reservedDurables):
+		return badRequest("WithDurable %s: names that begin with %s are reserved for Belfry's own consumers; choose another", c.durable, reservedDurables)
+	case c.ackWait != 0 && c.ackWait < MinAckWait:
+		return badRequest("WithAckWait must be %s or more", MinAckWait)
+	case c.maxDeliver < 0:
+		return badRequest("WithMaxDeliver must be 1 or more")
 	}
-	w.cfg.report(run, w.service, err)
+	return c.handlerConfig.check(service, h)
 }
 
-// answer replies to all requests for the run. After any word except "working" it forgets
-// them.
-func (w *work) answer(a *attempt, word string, hdr nats.Header, text string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, reply := range a.replies {
-		w.respond(reply, word, hdr, text)
-	}
-	if word != schemas.WorkWorking {
-		a.replies = nil
+func badRequest(format string, args ...any) error {
+	return schemas.Errorf(schemas.CodeBadRequest, format, args...)
+}
+
+// worker returns the configuration for the package worker.
+func (c *handlerConfig) worker(service string, h Handler) worker.Config {
+	return worker.Config{
+		Service: service, Concurrency: c.concurrency,
+		Call:   func(ctx context.Context, r *worker.Run) worker.Outcome { return callHandler(ctx, h, r) },
+		Report: func(r *worker.Run, err error) { c.report(newRun(r), service, err) },
 	}
 }
 
-// maxWorkText bounds the data of an answer in bytes. Belfry stores less.
-const maxWorkText = 4 << 10
-
-func (w *work) respond(reply, word string, hdr nats.Header, text string) {
-	if hdr == nil {
-		hdr = nats.Header{}
+// report passes an error to the error handler, or logs it.
+func (c *handlerConfig) report(run *Run, service string, err error) {
+	if c.onError != nil {
+		c.onError(run, err)
+		return
 	}
-	hdr[schemas.HeaderWork] = []string{word}
-	err := w.nc.PublishMsg(&nats.Msg{Subject: reply, Header: hdr, Data: []byte(text[:min(len(text), maxWorkText)])})
-	if err != nil && word != schemas.WorkWorking {
-		w.cfg.report(nil, w.service, fmt.Errorf("the answer %q was not sent, so another attempt follows: %w", word, err))
+	attrs := []any{"service", service, "error", err}
+	if run != nil {
+		attrs = append(attrs, "timer", run.Timer.String(), "run", run.Run, "attempt", run.Attempt, "id", run.Event.ID(), "source", run.Event.Source())
 	}
+	var p *PanicError
+	if errors.As(err, &p) {
+		attrs = append(attrs, "stack", string(p.Stack))
+	}
+	slog.Error("belfry: a run was not handled", attrs...)
 }

@@ -54,7 +54,7 @@ func worker(t *testing.T, c *belfry.Client, service string, h belfry.Handler, op
 // addWork adds a timer that is due now, for the workers of a service.
 func addWork(t *testing.T, c *belfry.Client, service, id string, opts ...belfry.AddOption) belfry.TimerID {
 	t.Helper()
-	opts = append([]belfry.AddOption{belfry.After(0), belfry.ToWorker(service), belfry.Backoff(20*time.Millisecond, time.Second)}, opts...)
+	opts = append([]belfry.AddOption{belfry.After(0), belfry.ToWorker(service), belfry.WithBackoff(20*time.Millisecond, time.Second)}, opts...)
 	r, err := c.Add(t.Context(), newEvent(id), opts...)
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +83,9 @@ func untilState(t *testing.T, c *belfry.Client, id belfry.TimerID, s belfry.Stat
 
 func quiet(*belfry.Run, error) {}
 
-func letters(t *testing.T, c *belfry.Client, service string) map[string]belfry.Dead {
+func letters(t *testing.T, c *belfry.Client, service string) map[string]belfry.DeadLetter {
 	t.Helper()
-	out := map[string]belfry.Dead{}
+	out := map[string]belfry.DeadLetter{}
 	for d, err := range c.DeadLetters(t.Context(), service) {
 		if err != nil {
 			t.Fatal(err)
@@ -134,10 +134,10 @@ func TestWork(t *testing.T) {
 		}
 		run.SetResult("sent " + run.Event.ID())
 		return nil
-	}, belfry.OnError(quiet))
+	}, belfry.WithErrorHandler(quiet))
 	ids := map[string]belfry.TimerID{}
 	for _, id := range []string{"fine", "fails", "panics", "permanent", "later", "json"} {
-		ids[id] = addWork(t, c, "w", id, belfry.MaxAttempts(2))
+		ids[id] = addWork(t, c, "w", id, belfry.WithMaxAttempts(2))
 	}
 	for id, want := range map[string]struct {
 		state    belfry.State
@@ -221,13 +221,13 @@ func TestWorkLong(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-	}, belfry.HandlerTimeout(5*time.Second), belfry.OnError(quiet))
-	long := addWork(t, c, "long", "long", belfry.MaxAttempts(1), belfry.Timeout(50*time.Millisecond))
-	endless := addWork(t, c, "long", "endless", belfry.MaxAttempts(1), belfry.Timeout(50*time.Millisecond))
+	}, belfry.WithHandlerTimeout(5*time.Second), belfry.WithErrorHandler(quiet))
+	long := addWork(t, c, "long", "long", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(50*time.Millisecond))
+	endless := addWork(t, c, "long", "endless", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(50*time.Millisecond))
 	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 {
 		t.Errorf("%d attempts", got.Attempts)
 	}
-	if got := untilState(t, c, endless, belfry.StateFail); got.Attempts != 1 || !strings.Contains(got.Outcome.Error, "HandlerTimeout is over") || stuck.Load() != 1 {
+	if got := untilState(t, c, endless, belfry.StateFail); got.Attempts != 1 || !strings.Contains(got.Outcome.Error, "the handler timeout is over") || stuck.Load() != 1 {
 		t.Errorf("%+v %+v, called %d times", got, got.Outcome, stuck.Load())
 	}
 }
@@ -248,10 +248,10 @@ func TestWorkBusy(t *testing.T) {
 		<-work.C
 		return nil
 	}
-	worker(t, c, "busy", h, belfry.Concurrency(2))
+	worker(t, c, "busy", h, belfry.WithConcurrency(2))
 	var ids []belfry.TimerID
 	for i := range 100 {
-		ids = append(ids, addWork(t, c, "busy", fmt.Sprint(i), belfry.MaxAttempts(1)))
+		ids = append(ids, addWork(t, c, "busy", fmt.Sprint(i), belfry.WithMaxAttempts(1)))
 	}
 	for _, id := range ids {
 		if got := untilState(t, c, id, belfry.StateSuccess); got.Attempts != 1 {
@@ -268,7 +268,7 @@ func TestWorkBusy(t *testing.T) {
 func TestNoWorker(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
-	id := addWork(t, c, "none", "1", belfry.MaxAttempts(1))
+	id := addWork(t, c, "none", "1", belfry.WithMaxAttempts(1))
 	waits := until(t, c, id, "waiting for the third time", func(x belfry.Timer) bool { return x.State == belfry.StateRetrying && x.Attempts >= 3 })
 	if waits.Outcome == nil || !strings.Contains(waits.Outcome.Error, "no worker") {
 		t.Errorf("outcome %+v", waits.Outcome)
@@ -287,10 +287,10 @@ func TestWorkStops(t *testing.T) {
 		begun <- run.Event.ID()
 		<-finish
 		return nil
-	}, belfry.Concurrency(1))
+	}, belfry.WithConcurrency(1))
 	var ids []belfry.TimerID
 	for i := range 5 {
-		ids = append(ids, addWork(t, c, "stops", fmt.Sprint(i), belfry.MaxAttempts(1)))
+		ids = append(ids, addWork(t, c, "stops", fmt.Sprint(i), belfry.WithMaxAttempts(1)))
 	}
 	<-begun
 	var second atomic.Int32
@@ -338,9 +338,9 @@ func TestWorkHandsBack(t *testing.T) {
 				}
 				<-finish
 				return nil
-			}, belfry.StopGrace(0), belfry.OnError(quiet))
+			}, belfry.WithStopGrace(0), belfry.WithErrorHandler(quiet))
 		}()
-		id := addWork(t, c, service, service, belfry.MaxAttempts(1))
+		id := addWork(t, c, service, service, belfry.WithMaxAttempts(1))
 		<-begun
 		worker(t, c, service, func(_ context.Context, run *belfry.Run) error {
 			if run.Attempt != 1 {
@@ -403,7 +403,7 @@ func TestWorkKilled(t *testing.T) {
 		_ = cmd.Wait() // "signal: killed"
 	})
 	defer killed()
-	id := addWork(t, c, "killed", "1", belfry.MaxAttempts(100), belfry.Timeout(time.Second))
+	id := addWork(t, c, "killed", "1", belfry.WithMaxAttempts(100), belfry.WithAttemptTimeout(time.Second))
 	var b [5]byte
 	if _, err := said.Read(b[:]); err != nil || string(b[:]) != "begun" {
 		t.Fatalf("%q %v", b, err)
@@ -472,7 +472,7 @@ accounts {
 	}
 	t.Cleanup(c.Close)
 	// No worker: that is known across accounts, too.
-	early := addWork(t, c, "orders", "early", belfry.MaxAttempts(1))
+	early := addWork(t, c, "orders", "early", belfry.WithMaxAttempts(1))
 	until(t, c, early, "waiting", func(x belfry.Timer) bool {
 		return x.State == belfry.StateRetrying && x.Outcome != nil && strings.Contains(x.Outcome.Error, "no worker")
 	})
@@ -485,7 +485,7 @@ accounts {
 		run.SetResult("thanks")
 		return nil
 	})
-	long := addWork(t, c, "orders", "long", belfry.MaxAttempts(1), belfry.Timeout(time.Second))
+	long := addWork(t, c, "orders", "long", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(time.Second))
 	untilState(t, c, early, belfry.StateSuccess)
 	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 || got.Outcome.Response != "thanks" {
 		t.Errorf("%+v %+v", got, got.Outcome)
@@ -508,9 +508,9 @@ func TestWorkRefuses(t *testing.T) {
 	for name, err := range map[string]error{
 		"no handler":  c.Work(t.Context(), "s", nil),
 		"service":     c.Work(t.Context(), "a.b", nothing),
-		"concurrency": c.Work(t.Context(), "s", nothing, belfry.Concurrency(0)),
-		"time-out":    c.Work(t.Context(), "s", nothing, belfry.HandlerTimeout(24*time.Hour)),
-		"grace":       c.Work(t.Context(), "s", nothing, belfry.StopGrace(-1)),
+		"concurrency": c.Work(t.Context(), "s", nothing, belfry.WithConcurrency(0)),
+		"time-out":    c.Work(t.Context(), "s", nothing, belfry.WithHandlerTimeout(24*time.Hour)),
+		"grace":       c.Work(t.Context(), "s", nothing, belfry.WithStopGrace(-1)),
 	} {
 		if schemas.CodeOf(err) != schemas.CodeBadRequest {
 			t.Errorf("%s: %v", name, err)
@@ -602,7 +602,7 @@ func TestWorkForeign(t *testing.T) {
 	worker(t, c, "s", func(context.Context, *belfry.Run) error {
 		t.Error("called")
 		return nil
-	}, belfry.OnError(func(_ *belfry.Run, err error) { told <- err }))
+	}, belfry.WithErrorHandler(func(_ *belfry.Run, err error) { told <- err }))
 	var m *nats.Msg
 	for deadline := time.Now().Add(bound); m == nil; { // until it serves
 		if m, err = nc.Request("timers.work.s", []byte("hello"), bound); err != nil && (!errors.Is(err, nats.ErrNoResponders) || time.Now().After(deadline)) {
@@ -689,7 +689,7 @@ func TestDefaultLog(t *testing.T) { // not parallel: slog's default is global
 		}
 		return belfry.Permanent(errors.New("never ever"))
 	})
-	addWork(t, c, "log", "panic", belfry.MaxAttempts(1))
+	addWork(t, c, "log", "panic", belfry.WithMaxAttempts(1))
 	addWork(t, c, "log", "gone")
 	logged("oh dear", "work_test.go", "never ever", `"service":"log"`)
 	ctx, cancel := context.WithCancel(t.Context())

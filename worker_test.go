@@ -138,7 +138,7 @@ func TestHandleHoldsNoMore(t *testing.T) {
 		begun <- struct{}{}
 		<-block
 		return nil
-	}, belfry.Concurrency(3))
+	}, belfry.WithConcurrency(3))
 	for range 3 {
 		<-begun
 	}
@@ -186,7 +186,7 @@ func TestHandleStopsUnderLoad(t *testing.T) {
 				cancel()
 			}
 			return nil
-		}, belfry.Concurrency(16), belfry.AckWait(time.Hour)))
+		}, belfry.WithConcurrency(16), belfry.WithAckWait(time.Hour)))
 		cancel()
 		if err != nil {
 			t.Fatal(err)
@@ -232,7 +232,7 @@ func TestHandlePanics(t *testing.T) {
 		}
 		cancel()
 		return nil
-	}, belfry.OnError(func(run *belfry.Run, err error) {
+	}, belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		var p *belfry.PanicError
 		if errors.As(err, &p) && p.Value == "oh" && strings.Contains(string(p.Stack), "worker_test.go") && run.Event.ID() == "0" {
 			told.Add(1)
@@ -253,7 +253,7 @@ func TestHandleNoEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told atomic.Int32
-	err := b.once("s", belfry.Concurrency(1), belfry.OnError(func(run *belfry.Run, err error) {
+	err := b.once("s", belfry.WithConcurrency(1), belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		told.Add(1)
 		if run != nil || !strings.Contains(err.Error(), "not a fired event") {
 			t.Errorf("%v %v", run, err)
@@ -285,7 +285,7 @@ func TestHandleMaxDeliver(t *testing.T) {
 			cancel()
 		}
 		return belfry.RetryAfter(-time.Second)
-	}, belfry.MaxDeliver(3)))
+	}, belfry.WithMaxDeliver(3)))
 	if err != nil || calls["0"] != 3 || calls["1"] != 3 {
 		t.Errorf("%v; %v", err, calls)
 	}
@@ -395,12 +395,12 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 		opts    []belfry.HandleOption
 		code    schemas.Code
 	}{
-		"another ack wait":       {"s", []belfry.HandleOption{belfry.Durable("mine"), belfry.AckWait(time.Second)}, schemas.CodeConfig},
-		"bounded deliveries":     {"s", []belfry.HandleOption{belfry.Durable("drops"), belfry.MaxDeliver(5)}, schemas.CodeConfig},
-		"another service's":      {"other", []belfry.HandleOption{belfry.Durable("mine"), belfry.Reconfigure()}, schemas.CodeConfig},
-		"several services'":      {"s", []belfry.HandleOption{belfry.Durable("all")}, schemas.CodeConfig},
-		"without acknowledgment": {"s", []belfry.HandleOption{belfry.Durable("unacked")}, schemas.CodeConfig},
-		"Belfry's own":           {"orders", []belfry.HandleOption{belfry.Durable("belfry_orders")}, schemas.CodeBadRequest},
+		"another ack wait":       {"s", []belfry.HandleOption{belfry.WithDurable("mine"), belfry.WithAckWait(time.Second)}, schemas.CodeConfig},
+		"bounded deliveries":     {"s", []belfry.HandleOption{belfry.WithDurable("drops"), belfry.WithMaxDeliver(5)}, schemas.CodeConfig},
+		"another service's":      {"other", []belfry.HandleOption{belfry.WithDurable("mine"), belfry.WithReconfigure()}, schemas.CodeConfig},
+		"several services'":      {"s", []belfry.HandleOption{belfry.WithDurable("all")}, schemas.CodeConfig},
+		"without acknowledgment": {"s", []belfry.HandleOption{belfry.WithDurable("unacked")}, schemas.CodeConfig},
+		"Belfry's own":           {"orders", []belfry.HandleOption{belfry.WithDurable("belfry_orders")}, schemas.CodeBadRequest},
 		"Belfry's own, by name":  {"belfry_orders", nil, schemas.CodeBadRequest},
 	} {
 		if err := b.c.Handle(t.Context(), c.service, nothing, c.opts...); schemas.CodeOf(err) != c.code {
@@ -410,15 +410,15 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 	if cfg := b.info("belfry_orders").Config; cfg.FilterSubject != "timers.fired.orders" || cfg.AckWait != time.Minute {
 		t.Errorf("Belfry's own consumer was changed: %+v", cfg)
 	}
-	for _, opts := range [][]belfry.HandleOption{nil, {belfry.AckWait(7 * time.Second), belfry.MaxDeliver(5)}} {
-		if err := b.once("s", append(opts, belfry.Durable("mine"))...); err != nil {
+	for _, opts := range [][]belfry.HandleOption{nil, {belfry.WithAckWait(7 * time.Second), belfry.WithMaxDeliver(5)}} {
+		if err := b.once("s", append(opts, belfry.WithDurable("mine"))...); err != nil {
 			t.Error(err)
 		}
 		if cfg := b.info("mine").Config; cfg.AckWait != 7*time.Second || cfg.MaxAckPending != 77 {
 			t.Errorf("it was changed: %+v", cfg)
 		}
 	}
-	if err := b.once("s", belfry.Durable("drops"), belfry.AckWait(9*time.Second), belfry.MaxDeliver(5), belfry.Reconfigure()); err != nil {
+	if err := b.once("s", belfry.WithDurable("drops"), belfry.WithAckWait(9*time.Second), belfry.WithMaxDeliver(5), belfry.WithReconfigure()); err != nil {
 		t.Error(err)
 	}
 	if cfg := b.info("drops").Config; cfg.AckWait != 9*time.Second || cfg.MaxDeliver != -1 || cfg.FilterSubject != "timers.fired.s" {
@@ -430,7 +430,7 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(100*time.Millisecond, cancel)
-			if err := b.c.Handle(ctx, "many", nothing, belfry.AckWait(3*time.Second)); err != nil {
+			if err := b.c.Handle(ctx, "many", nothing, belfry.WithAckWait(3*time.Second)); err != nil {
 				t.Error(err)
 			}
 		})

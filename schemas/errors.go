@@ -58,12 +58,16 @@ func (e *Error) Is(target error) bool {
 var (
 	ErrInvalidEvent     = &Error{Code: CodeInvalidEvent}
 	ErrInvalidAttribute = &Error{Code: CodeInvalidAttribute}
+	ErrUnsupported      = &Error{Code: CodeUnsupported}
 	ErrConflict         = &Error{Code: CodeConflict}
 	ErrNotFound         = &Error{Code: CodeNotFound}
 	ErrAlreadyFired     = &Error{Code: CodeAlreadyFired}
 	ErrAlreadyDone      = &Error{Code: CodeAlreadyDone}
 	ErrStoreFull        = &Error{Code: CodeStoreFull}
 	ErrTooLarge         = &Error{Code: CodeTooLarge}
+	ErrTooManyServices  = &Error{Code: CodeTooManyServices}
+	ErrBadRequest       = &Error{Code: CodeBadRequest}
+	ErrConfig           = &Error{Code: CodeConfig}
 	ErrUnavailable      = &Error{Code: CodeUnavailable}
 
 	// ErrNewer and ErrDamaged are the two reasons why stored bytes cannot be

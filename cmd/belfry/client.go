@@ -44,7 +44,7 @@ func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
 	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of the subjects for answers, for a user that has its own (default $BELFRY_INBOX_PREFIX, or _INBOX)")
-	fs.Var(cmdline.Duration(&f.timeout), "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultTimeout)+" for each request that it makes)")
+	fs.Var(cmdline.Duration(&f.timeout), "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultRequestTimeout)+" for each request that it makes)")
 }
 
 // fill takes from the environment what no flag gave.
@@ -135,7 +135,7 @@ func (f *clientFlags) requestTimeout() time.Duration {
 	if f.timeout > 0 {
 		return f.timeout
 	}
-	return belfry.DefaultTimeout
+	return belfry.DefaultRequestTimeout
 }
 
 func (f *clientFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -170,7 +170,7 @@ func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do fu
 		case errors.Is(context.Cause(ctx), errOverdue):
 			return schemas.Errorf(schemas.CodeUnavailable, "not done within --timeout %s: %w", formatDuration(f.timeout), err)
 		case errors.Is(err, context.DeadlineExceeded):
-			return schemas.Errorf(schemas.CodeUnavailable, "no answer within %s (--timeout allows more): %w", formatDuration(belfry.DefaultTimeout), err)
+			return schemas.Errorf(schemas.CodeUnavailable, "no answer within %s (--timeout allows more): %w", formatDuration(belfry.DefaultRequestTimeout), err)
 		}
 		return err
 	})

@@ -15,7 +15,7 @@ import (
 const defaultRows = 100
 
 func (c *cli) lsCommand() *cobra.Command {
-	var q belfry.Query
+	var q belfry.ListQuery
 	var states []string
 	var rows int
 	cmd := &cobra.Command{
@@ -52,7 +52,7 @@ func checkRows(rows int) error {
 	return nil
 }
 
-func (c *cli) listTimers(ctx context.Context, s session, q belfry.Query, rows int) error {
+func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, rows int) error {
 	t := table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}}
 	return printRows(c, s, t, rows, s.List(ctx, q), []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}, func(timer belfry.Timer) []string {
 		return []string{timer.Timer.String(), timer.State.String(), showTime(timer.Due), timer.Service, fmt.Sprint(timer.Attempts), timer.ID}

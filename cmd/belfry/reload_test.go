@@ -79,7 +79,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 		e.SetID(uuid.NewString())
 		e.SetSource("/rotation")
 		e.SetType("t")
-		r, err := c.Add(t.Context(), e, belfry.After(0), belfry.Service("orders"), belfry.Callback(callee.URL))
+		r, err := c.Add(t.Context(), e, belfry.After(0), belfry.WithService("orders"), belfry.WithCallback(callee.URL))
 		if err != nil {
 			t.Fatal(err)
 		}

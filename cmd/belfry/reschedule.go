@@ -47,8 +47,8 @@ func (f *dueFlags) when() (belfry.When, error) {
 	}
 	if f.in != "" {
 		d, err := schemas.ParseDuration(f.in)
-		return belfry.FromNow(d), err
+		return belfry.After(d), err
 	}
 	ms, err := schemas.ParseTime(f.at)
-	return belfry.AtTime(time.UnixMilli(ms)), err
+	return belfry.At(time.UnixMilli(ms)), err
 }

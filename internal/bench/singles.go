@@ -77,9 +77,9 @@ func (a *Adder) call(ctx context.Context, c *belfry.Client, n int, dueMs int64) 
 	if err := e.SetData(event.ApplicationJSON, a.pad); err != nil {
 		return err
 	}
-	opts := []belfry.AddOption{belfry.At(time.UnixMilli(dueMs)), belfry.Service(a.serviceOf(n))}
+	opts := []belfry.AddOption{belfry.At(time.UnixMilli(dueMs)), belfry.WithService(a.serviceOf(n))}
 	if a.callback != "" {
-		opts = append(opts, belfry.Callback(a.callback))
+		opts = append(opts, belfry.WithCallback(a.callback))
 	}
 	r, err := c.Add(ctx, e, opts...)
 	switch {

@@ -146,7 +146,7 @@ func (c *client) callMsg(m *nats.Msg, v any) error {
 
 // tryMsg gives up as soon as a client does that asks again.
 func (c *client) tryMsg(m *nats.Msg, v any) error {
-	ctx, cancel := context.WithTimeout(c.t.Context(), belfry.DefaultTimeout)
+	ctx, cancel := context.WithTimeout(c.t.Context(), belfry.DefaultRequestTimeout)
 	defer cancel()
 	return c.ask(ctx, m, v)
 }

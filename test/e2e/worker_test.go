@@ -47,7 +47,7 @@ func TestWorkerWithProductionConfig(t *testing.T) {
 				return errors.New("once")
 			}
 			return nil
-		}, belfry.OnError(func(*belfry.Run, error) {}))
+		}, belfry.WithErrorHandler(func(*belfry.Run, error) {}))
 		if err != nil {
 			t.Error(err)
 		}
@@ -55,7 +55,7 @@ func TestWorkerWithProductionConfig(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	for id, want := range map[string]uint32{"long": 1, "fails-once": 2} {
-		r, err := c.Add(ctx, workEvent(id), belfry.After(0), belfry.ToWorker("orders"), belfry.Timeout(time.Second), belfry.Backoff(10*time.Millisecond, time.Second))
+		r, err := c.Add(ctx, workEvent(id), belfry.After(0), belfry.ToWorker("orders"), belfry.WithAttemptTimeout(time.Second), belfry.WithBackoff(10*time.Millisecond, time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}

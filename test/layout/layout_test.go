@@ -49,6 +49,8 @@ func TestImports(t *testing.T) {
 		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/doctor", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/client/publish", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
+		{"internal/client/worker", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/client/publish", "cmd/"}},
 		{".", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
 	}
 	for _, r := range rules {

@@ -41,7 +41,7 @@ var planted = []struct {
 	{m("a page of timers skips one at its end", "internal/store/list.go", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, after)", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, m.Sequence)"), "./internal/store", "TestConformance$/List"},
 	{m("a list ends with the first shard", "internal/store/list.go", "shard, after = shard+1, 0", "shard, after = s.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
 	{m("a scan skips a message between pages", "internal/store/direct.go", "directGet{Seq: after + 1, Batch: scanBatch", "directGet{Seq: after + 2, Batch: scanBatch"), "./internal/store", "TestConformance$"},
-	{m("the client lists one page of rejections", "belfry.go", "for _, r := range page.Rejected {", "req.Limit, page.Cursor = 0, \"\"\n			for _, r := range page.Rejected {"), ".", "TestRejectionsOfManyPages"},
+	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 
 	// Settings.
 	{m("rejected-max-age is not passed on", "internal/app/roles.go", "RejectedMaxAge: o.RejectedMaxAge,", ""), "./internal/app", "TestSettingsReachTheParts"},

@@ -126,7 +126,7 @@ func (l *ledger) step(ctx context.Context, c *belfry.Client) {
 	switch n := l.chance(10); {
 	case n < 4:
 		m, data := l.next()
-		_, err := c.Add(ctx, l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.Service(service))
+		_, err := c.Add(ctx, l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.WithService(service))
 		l.settle(m, err, func() { m.added = yes }, func() {})
 	case n < 6:
 		l.publish(ctx, c)()
@@ -140,7 +140,7 @@ func (l *ledger) step(ctx context.Context, c *belfry.Client) {
 			l.mu.Lock()
 			due := l.due()
 			l.mu.Unlock()
-			_, err := c.Reschedule(ctx, m.key, belfry.AtTime(time.UnixMilli(due)))
+			_, err := c.Reschedule(ctx, m.key, belfry.At(time.UnixMilli(due)))
 			l.settle(m, err, func() { m.dueMs = due }, func() { m.moves = append(m.moves, due) })
 		}
 	}
@@ -149,7 +149,7 @@ func (l *ledger) step(ctx context.Context, c *belfry.Client) {
 // publish adds by timers.add, and returns what waits for the acknowledgement.
 func (l *ledger) publish(ctx context.Context, c *belfry.Client) (wait func()) {
 	m, data := l.next()
-	p, err := c.AddAsync(l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.Service(service))
+	p, err := c.AddAsync(l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.WithService(service))
 	if err != nil {
 		l.settle(m, err, func() {}, func() {})
 		return func() {}

@@ -1,4 +1,4 @@
-package belfry
+package worker
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// deadLetter returns the dead letter of a message that Handle gives up: the event with
+// deadLetter returns the dead letter of a message that Consume gives up: the event with
 // timererrorcode and timererrordata, under a message id that is the same for each
 // delivery. run is nil for a message that is not a fired event; the dead letter then has
 // the message unchanged.
@@ -22,11 +22,11 @@ func deadLetter(run *Run, m jetstream.Msg, durable, code string, reason error) *
 	if run != nil {
 		if body, err := schemas.StripFired(m.Headers(), m.Data()); err == nil {
 			claim := m.Headers().Get(schemas.HeaderClaim)
-			hdr, data = body.DeadMessage(schemas.Fired{
-				ScheduledMs: run.Scheduled.UnixMilli(), FiredMs: run.Fired.UnixMilli(), Run: run.Run, Attempt: run.Attempt,
-			}, code, text)
+			fired := run.Fired
+			fired.NoCallback = false
+			hdr, data = body.DeadMessage(fired, code, text)
 			if c, err := schemas.ParseClaim(claim); err == nil {
-				c.Attempt = run.Attempt
+				c.Attempt = run.Fired.Attempt
 				hdr[schemas.HeaderClaim] = []string{c.String()}
 			}
 		}
@@ -49,18 +49,19 @@ func plainDeadLetter(m jetstream.Msg) (nats.Header, []byte) {
 	return hdr, m.Data()
 }
 
+// deadMsgID returns the message id of a dead letter, by which JetStream drops repeated ones.
 func deadMsgID(run *Run, m jetstream.Msg, durable string) string {
-	what := ""
+	id := ""
 	switch meta, err := m.Metadata(); {
 	case run != nil:
-		what = run.Key()
+		id = run.key()
 	case err == nil:
-		what = strconv.FormatUint(meta.Sequence.Stream, 10)
+		id = strconv.FormatUint(meta.Sequence.Stream, 10)
 	}
-	return fmt.Sprintf("%s.%s.dead", what, durable)
+	return fmt.Sprintf("%s.%s.dead", id, durable)
 }
 
-// oneLine makes a text fit for a header.
+// oneLine replaces the control characters of a text, which a header must not have.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -1,0 +1,125 @@
+package belfry
+
+import (
+	"context"
+	"iter"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Get returns a timer. Errors: ErrNotFound, ErrUnavailable.
+func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
+	var t Timer
+	err := c.call(ctx, "get", ref(id), &t)
+	return t, err
+}
+
+// Cancel cancels a pending timer. After it returned nil, the timer does not fire. Cancelling
+// a cancelled timer succeeds again. Errors: ErrAlreadyFired, ErrNotFound, ErrBadRequest,
+// ErrUnavailable.
+func (c *Client) Cancel(ctx context.Context, id TimerID, opts ...ControlOption) (Timer, error) {
+	var t Timer
+	err := c.call(ctx, "cancel", schemas.CancelRequest{TimerRef: ref(id), By: callerName(opts)}, &t)
+	return t, err
+}
+
+// Reschedule changes the due time of a pending timer. After it returned nil, the timer fires
+// at the new time and not at the old one. Errors: ErrAlreadyFired, ErrAlreadyDone,
+// ErrNotFound, ErrInvalidAttribute, ErrBadRequest, ErrUnavailable.
+func (c *Client) Reschedule(ctx context.Context, id TimerID, when When, opts ...ControlOption) (Timer, error) {
+	if when == (When{}) {
+		return Timer{}, badRequest("the new due time is missing: use At or After")
+	}
+	var t Timer
+	err := c.call(ctx, "reschedule", schemas.RescheduleRequest{TimerRef: ref(id), By: callerName(opts), At: when.at, After: when.after}, &t)
+	return t, err
+}
+
+func ref(id TimerID) schemas.TimerRef { return schemas.TimerRef{Timer: id.String()} }
+
+// ListQuery selects timers for [Client.List]. An empty field selects all.
+type ListQuery struct {
+	States  []State
+	Service string
+	Group   string
+}
+
+// pageSize is the number of entries that a list requests at a time.
+const pageSize = 500
+
+// List yields the selected timers shard by shard, in the order of their last change. A timer
+// that changes meanwhile may be missing or come twice. The iteration ends after the first
+// error: ErrBadRequest, ErrUnavailable.
+func (c *Client) List(ctx context.Context, q ListQuery) iter.Seq2[Timer, error] {
+	return pages(func(cursor string) ([]Timer, string, error) {
+		var page schemas.ListReply
+		err := c.call(ctx, "list", schemas.ListRequest{States: q.States, Service: q.Service, Group: q.Group, Limit: pageSize, Cursor: cursor}, &page)
+		return page.Timers, page.Cursor, err
+	})
+}
+
+// DeadLetters yields the dead letters of a service, or of all services if it is empty, oldest
+// first. The iteration ends after the first error: ErrBadRequest, ErrUnavailable.
+func (c *Client) DeadLetters(ctx context.Context, service string) iter.Seq2[DeadLetter, error] {
+	return pages(func(cursor string) ([]DeadLetter, string, error) {
+		var page schemas.DeadListReply
+		err := c.call(ctx, "dead.list", schemas.DeadListRequest{Service: service, Limit: pageSize, Cursor: cursor}, &page)
+		return page.Dead, page.Cursor, err
+	})
+}
+
+// Rejections yields the rejected adds, oldest first. Belfry keeps them for the setting
+// rejected-max-age, 7 days by default. The iteration ends after the first error:
+// ErrUnavailable.
+func (c *Client) Rejections(ctx context.Context) iter.Seq2[Rejection, error] {
+	return pages(func(cursor string) ([]Rejection, string, error) {
+		var page schemas.RejectedListReply
+		err := c.call(ctx, "rejected.list", schemas.RejectedListRequest{Limit: pageSize, Cursor: cursor}, &page)
+		return page.Rejected, page.Cursor, err
+	})
+}
+
+// pages yields the entries of all pages. read returns the page at a cursor, "" for the first,
+// and the cursor of the next page, "" after the last.
+func pages[T any](read func(cursor string) (page []T, next string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		cursor := ""
+		for {
+			page, next, err := read(cursor)
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, v := range page {
+				if !yield(v, nil) {
+					return
+				}
+			}
+			if cursor = next; cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// Replay calls the callback of a dead timer again, with all its attempts. Errors: ErrNotFound
+// if there is no dead letter that can be replayed, ErrBadRequest, ErrUnavailable.
+func (c *Client) Replay(ctx context.Context, id TimerID, opts ...ControlOption) error {
+	return c.call(ctx, "dead.replay", schemas.ReplayRequest{TimerRef: ref(id), By: callerName(opts)}, &schemas.ReplayReply{})
+}
+
+// ReplayService replays all dead letters of a service and returns their number, also with an
+// error. Errors: ErrBadRequest, ErrUnavailable.
+func (c *Client) ReplayService(ctx context.Context, service string, opts ...ControlOption) (int, error) {
+	n := 0
+	for {
+		var reply schemas.ReplayReply
+		if err := c.call(ctx, "dead.replay", schemas.ReplayRequest{By: callerName(opts), Service: service}, &reply); err != nil {
+			return n, err
+		}
+		if n += reply.Replayed; !reply.More || reply.Replayed == 0 {
+			return n, nil
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package belfry
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// AddOption sets timer attributes in [Client.Add], [Client.AddAsync] and [Client.AddBatch].
+// Values out of range make these calls return ErrInvalidAttribute.
+type AddOption interface{ applyAdd(e *event.Event) }
+
+type addOption func(e *event.Event)
+
+func (o addOption) applyAdd(e *event.Event) { o(e) }
+
+// extension returns the option that sets an attribute.
+func extension(name, value string) AddOption {
+	return addOption(func(e *event.Event) { e.SetExtension(name, value) })
+}
+
+// When is a due time: the result of [At] or [After]. It is an argument of
+// [Client.Reschedule], and an option of adds. An add uses the last one.
+type When struct {
+	at, after string // one of them is set
+}
+
+// At returns a due time. Belfry rounds it up to the millisecond. A time in the past is due
+// now; the limit for the future is the setting max-ahead, 10 years by default.
+func At(t time.Time) When { return When{at: t.UTC().Format(time.RFC3339Nano)} }
+
+// After returns the due time d after the time at which Belfry receives the call: 0 or more,
+// and at most the setting max-ahead, 10 years by default.
+func After(d time.Duration) When { return When{after: d.String()} }
+
+func (w When) applyAdd(e *event.Event) {
+	switch {
+	case w.at != "":
+		e.SetExtension(schemas.AttrAt, w.at)
+		e.SetExtension(schemas.AttrAfter, nil)
+	case w.after != "":
+		e.SetExtension(schemas.AttrAfter, w.after)
+		e.SetExtension(schemas.AttrAt, nil)
+	}
+}
+
+// ToWorker makes Belfry call the workers of a service: the processes that call
+// [Client.Work]. It sets the service, and the callback nats:timers.work.<service>.
+func ToWorker(service string) AddOption {
+	return addOption(func(e *event.Event) {
+		e.SetExtension(schemas.AttrService, service)
+		e.SetExtension(schemas.AttrCallback, schemas.WorkCallback(service))
+	})
+}
+
+// WithService sets the service: 1 to 64 letters, digits, '-' or '_'; default "default". The
+// event fires on timers.fired.<service>.
+func WithService(name string) AddOption { return extension(schemas.AttrService, name) }
+
+// WithCallback sets what Belfry calls when the timer is due, at most 2,048 bytes: an http:// or
+// https:// URL, nats:<subject>, or a /path below the service's setting base-url. Without a
+// callback, Belfry only publishes the event.
+func WithCallback(target string) AddOption { return extension(schemas.AttrCallback, target) }
+
+// WithGroup sets a label by which [Client.List] finds the timer: at most 128 bytes of
+// printable text.
+func WithGroup(label string) AddOption { return extension(schemas.AttrGroup, label) }
+
+// WithMaxAttempts sets the number of callback attempts before the dead letter, 1 to 1000;
+// default 36, which takes about 24 hours with the default backoff.
+func WithMaxAttempts(n int) AddOption { return extension(schemas.AttrMaxAttempts, strconv.Itoa(n)) }
+
+// WithBackoff sets the delay after the first failed attempt, which doubles with each further
+// one up to limit. Both are 10 ms to 24 h; default 1 s and 1 h.
+func WithBackoff(first, limit time.Duration) AddOption {
+	return extension(schemas.AttrBackoff, first.String()+".."+limit.String())
+}
+
+// WithAttemptTimeout bounds one attempt of the callback, 10 ms to 15 min; default 30 s. With
+// [ToWorker] it bounds the silence of a worker instead; see [Client.Work].
+func WithAttemptTimeout(d time.Duration) AddOption { return extension(schemas.AttrTimeout, d.String()) }
+
+// ControlOption is an option of the calls that change a timer, such as [By].
+type ControlOption interface{ applyControl(o *controlOptions) }
+
+type controlOptions struct{ by string }
+
+type controlOption func(o *controlOptions)
+
+func (f controlOption) applyControl(o *controlOptions) { f(o) }
+
+// By sets the caller's name for the timer's history and the nodes' logs: at most 128 bytes of
+// printable text, such as "ann@example.com". Belfry does not verify it.
+func By(name string) ControlOption { return controlOption(func(o *controlOptions) { o.by = name }) }
+
+// callerName returns the name that the options set.
+func callerName(opts []ControlOption) string {
+	var o controlOptions
+	for _, opt := range opts {
+		opt.applyControl(&o)
+	}
+	return o.by
+}
