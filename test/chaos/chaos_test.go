@@ -68,13 +68,16 @@ func TestChaos(t *testing.T) {
 	cl.start()
 	c := newClient(t, rec, cl.url(), retention)
 	c.useSDK()
+	c.useClient()
 	recv.serve(c.nc)
+	stopWork := recv.work(cl.url())
+	stopOperations := c.operate(t)
 
 	begin := time.Now().Add(200 * time.Millisecond)
 	rng := rand.New(rand.NewPCG(sd, 1))
 	plans := makePlans(rng, work{
 		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: spread,
-		httpURL: recv.url, moves: true, sdk: true,
+		httpURL: recv.url, moves: true, sdk: true, services: clusterServices, client: true,
 	})
 	clients := make(chan struct{})
 	go func() {
@@ -88,7 +91,11 @@ func TestChaos(t *testing.T) {
 		r.until(begin.Add(load))
 	}
 	<-clients
+	invalid := stopOperations()
+	c.replayAll(concludeBound)
+	c.allRejected(invalid)
 	report := judge(t, cl, c, rec, r.last)
+	stopWork()
 	if brief {
 		// It shares the machine with the tests of other packages: what the times are
 		// then is told, and judged by the run that has the machine for itself.

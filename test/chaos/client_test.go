@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 )
@@ -24,13 +25,16 @@ import (
 type plan struct {
 	source, id string
 	dueMs      int64
-	via        string // publish, api or sdk
+	service    string
+	via        string // publish, api, sdk or batch
 	callback   string // "", an URL, or nats:…
 	data       string
 	cancel     time.Duration // before (or, negative, after) the due time; 0 for never
 	move       time.Duration // a reschedule, so long before the due time; 0 for never
 	movedMs    int64         // what it asks for
 	binary     bool
+	refuse     bool // its callback is refused for good at first
+	batch      int  // plans of one batch have the same number; 0 for none
 	addAt      time.Time
 	begun      chan struct{} // closed when it was added for the first time
 }
@@ -50,6 +54,11 @@ type work struct {
 	httpURL string
 	// moves and sdk have some timers rescheduled, and added by the SDK's module.
 	moves, sdk bool
+	// services is how many services beside the first there are.
+	services int
+	// client has some timers added in batches, handled by workers, and dead-lettered
+	// until they are replayed.
+	client bool
 }
 
 // makePlans draws what is done: all by the seed.
@@ -69,11 +78,15 @@ func makePlans(rng *rand.Rand, w work) []plan {
 		if w.sdk && rng.IntN(4) == 0 {
 			p.via = "sdk"
 		}
+		p.service = w.service(n)
 		switch n % 4 {
 		case 0, 1:
 			p.callback = w.httpURL
 		case 2:
 			p.callback = "nats:" + natsCallback
+		}
+		if w.client {
+			w.useClient(plans, n)
 		}
 		// Every tenth is cancelled, somewhere around its due time.
 		if rng.IntN(10) == 0 {
@@ -88,10 +101,40 @@ func makePlans(rng *rand.Rand, w work) []plan {
 	return plans
 }
 
+// service is the service of a plan: the first for one in four, and then in turns.
+func (w *work) service(n int) string {
+	if w.services == 0 || n%4 == 0 {
+		return "chaos"
+	}
+	return fmt.Sprintf("chaos-%d", n%w.services)
+}
+
+// useClient has a plan use what package belfry offers.
+func (w *work) useClient(plans []plan, n int) {
+	p := &plans[n]
+	switch n % 10 {
+	case 3:
+		p.service, p.callback = workService, schemas.NATSScheme+schemas.WorkSubjectPrefix+workService
+	case 5:
+		p.callback, p.refuse = w.httpURL, true
+		p.data = fmt.Sprintf(`{"n":%d,%s}`, n, refuseMark)
+	}
+	// Every fifth batchSize of plans is added at once.
+	if k := n / batchSize; k%5 == 4 {
+		p.batch, p.via, p.addAt = k, "batch", plans[k*batchSize].addAt
+		p.dueMs = max(p.dueMs, p.addAt.UnixMilli()+50)
+	}
+}
+
+// added is what the history has of an add.
+func (p *plan) added() check.Event {
+	return check.Event{Kind: check.Add, Via: p.via, Source: p.source, ID: p.id, DueMs: p.dueMs, Data: p.data, Callback: p.callback != ""}
+}
+
 // extensions are the timer's attributes.
 func (p *plan) extensions() map[string]string {
 	attrs := map[string]string{
-		schemas.AttrService: "chaos", schemas.AttrAt: schemas.FormatTime(p.dueMs),
+		schemas.AttrService: p.service, schemas.AttrAt: schemas.FormatTime(p.dueMs),
 		schemas.AttrBackoff: "50ms..1s", schemas.AttrMaxAttempts: "500", schemas.AttrTimeout: "5s",
 	}
 	if p.callback != "" {
@@ -140,6 +183,8 @@ type client struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 	sdk *cejs.Sender // for plans that ask for it
+	// belfry is package belfry's client; see useClient.
+	belfry *belfry.Client
 	// repeat is for how long an add is repeated: well below the retention, since
 	// one that comes when the record has expired adds another timer of that id.
 	repeat time.Duration
@@ -182,15 +227,28 @@ func (c *client) useSDK() {
 func (c *client) run(ctx context.Context, plans []plan) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	batches := map[int][]*plan{}
 	for i := range plans {
-		p := &plans[i]
+		if p := &plans[i]; p.batch > 0 {
+			batches[p.batch] = append(batches[p.batch], p)
+		}
+	}
+	for _, batch := range batches {
 		wg.Go(func() {
-			if !wait(ctx, time.Until(p.addAt)) {
-				close(p.begun)
+			if !wait(ctx, time.Until(batch[0].addAt)) {
+				for _, p := range batch {
+					close(p.begun)
+				}
 				return
 			}
-			c.add(ctx, p)
+			c.addBatch(ctx, batch)
 		})
+	}
+	for i := range plans {
+		p := &plans[i]
+		if p.batch == 0 {
+			wg.Go(func() { c.begin(ctx, p) })
+		}
 		if p.cancel != 0 {
 			wg.Go(func() {
 				<-p.begun
@@ -210,6 +268,15 @@ func (c *client) run(ctx context.Context, plans []plan) {
 	}
 }
 
+// begin adds a plan when its time has come.
+func (c *client) begin(ctx context.Context, p *plan) {
+	if !wait(ctx, time.Until(p.addAt)) {
+		close(p.begun)
+		return
+	}
+	c.add(ctx, p)
+}
+
 func wait(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -226,7 +293,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 func (c *client) add(ctx context.Context, p *plan) {
 	until := time.Now().Add(c.repeat)
 	for try := 0; try == 0 || time.Now().Before(until); try++ {
-		call := c.rec.Put(check.Event{Kind: check.Add, Via: p.via, Source: p.source, ID: p.id, DueMs: p.dueMs, Data: p.data, Callback: p.callback != ""})
+		call := c.rec.Put(p.added())
 		if try == 0 {
 			close(p.begun)
 		}

@@ -62,6 +62,30 @@ type seenClock struct {
 	rev uint64
 }
 
+// clusterServices is how many services beside the first the timers are for.
+const clusterServices = 8
+
+// clusterConfig is a node's: services come to rest soon, and some have settings of their
+// own.
+func clusterConfig(retention time.Duration) string {
+	return fmt.Sprintf(`replicas: %d
+lease: %s
+allow-loopback: true
+retention: %s
+sweep-delay: %s
+service-idle: 1s
+services:
+  chaos:
+    secret: %s
+  chaos-1:
+    concurrency: 2
+  chaos-3:
+    mode: structured
+  %s:
+    concurrency: 8
+`, replicas, lease, retention, clusterSweepDelay, webhookSecret, workService)
+}
+
 func newCluster(t *testing.T, rec *check.Recorder, retention time.Duration) *cluster {
 	t.Helper()
 	c := &cluster{t: t, rec: rec, servers: proc.NewServers(t, serverCount), clocks: map[int]seenClock{}, told: map[string]bool{}}
@@ -79,7 +103,7 @@ func newCluster(t *testing.T, rec *check.Recorder, retention time.Duration) *clu
 		}
 		m.Node = proc.New(t, proc.Options{
 			NATSURL: strings.Join(urls, ","),
-			Config:  fmt.Sprintf("replicas: %d\nlease: %s\nallow-loopback: true\nretention: %s\nsweep-delay: %s\nservices:\n  chaos:\n    secret: %s\n", replicas, lease, retention, clusterSweepDelay, webhookSecret),
+			Config:  clusterConfig(retention),
 		})
 		c.nodes = append(c.nodes, m)
 	}

@@ -131,6 +131,62 @@ func TestKillNine(t *testing.T) {
 	}
 }
 
+// TestKillNineWhileServicesRest ends the process with SIGKILL again and again while many
+// services wake and come to rest. Nothing is lost, nothing fires twice, and in the end
+// every service rests: no consumer is left.
+func TestKillNineWhileServicesRest(t *testing.T) {
+	t.Parallel()
+	const timers, services, kills = 1000, 60, 6
+	sz := size{timers: timers, kills: kills, adding: 9 * time.Second, retention: 10 * time.Minute}
+	sd := seed(t)
+	t.Logf("seed %d: %d timers of %d services, %d kills", sd, timers, services, kills)
+	rng := rand.New(rand.NewPCG(sd, 1))
+	rec := check.NewRecorder(nil)
+	recv := newReceiver(t, rec, sd)
+	n := proc.New(t, proc.Options{Config: "service-idle: 100ms\n" + nodeConfig(sz.retention)})
+	n.Start()
+	n.Ready(t.Context())
+	c := newClient(t, rec, n.URL(), sz.retention)
+	recv.serve(c.nc)
+	begin := time.Now().Add(500 * time.Millisecond)
+	plans := makePlans(rng, work{source: killSource, count: timers, begin: begin, adding: sz.adding, spread: 3 * time.Second, httpURL: recv.url, moves: true, services: services})
+	clients := make(chan struct{})
+	go func() {
+		defer close(clients)
+		c.run(t.Context(), plans)
+	}()
+	killWhile(t, n, rec, rng, sz, begin)
+	<-clients
+	settle(t, n, c, 2*time.Minute)
+	eventually(t, time.Minute, "every service at rest", func(ctx context.Context) (bool, error) { return allRest(ctx, c) })
+	if m := n.Metrics(); strings.Contains(m, "\nbelfry_service_rests_total 0\n") || !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
+		t.Error("no service came to rest, or the sweeper found something to fire")
+	}
+	report := conclude(t, c, rec)
+	t.Logf("\n%s", report)
+	fail(t, report)
+	if report.Acknowledged < timers/2 || report.Cancelled == 0 || report.Kills < kills {
+		t.Errorf("the run showed too little:\n%s", report)
+	}
+	if t.Failed() {
+		keep(t, n.LogPath(), nil)
+	}
+}
+
+// allRest reports whether no service has a consumer.
+func allRest(ctx context.Context, c *client) (bool, error) {
+	for _, name := range []string{schemas.StreamFired, schemas.StreamRetry} {
+		s, err := c.js.Stream(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		if n := s.CachedInfo().State.Consumers; n > 0 {
+			return false, fmt.Errorf("%s has %d consumers", name, n)
+		}
+	}
+	return true, nil
+}
+
 // noDamage holds that no node has put damage on record: a kill is none.
 func noDamage(t *testing.T, nc *nats.Conn) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"math/rand/v2"
@@ -27,6 +28,22 @@ type receiver struct {
 
 	mu  sync.Mutex
 	rng *rand.Rand
+	// refused counts, by id, the callbacks of timers that are refused for good at first.
+	refused map[string]int
+}
+
+// refuseMark is in the data of such a timer.
+const refuseMark = `"refuse":true`
+
+// gone reports whether a call is to be refused for good.
+func (r *receiver) gone(c call) bool {
+	if !bytes.Contains(c.body, []byte(refuseMark)) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refused[c.id]++
+	return r.refused[c.id] <= refusals
 }
 
 const (
@@ -38,7 +55,7 @@ const (
 
 func newReceiver(t *testing.T, rec *check.Recorder, seed uint64) *receiver {
 	t.Helper()
-	r := &receiver{t: t, rec: rec, rng: rand.New(rand.NewPCG(seed, 2))}
+	r := &receiver{t: t, rec: rec, rng: rand.New(rand.NewPCG(seed, 2)), refused: map[string]int{}}
 	s := httptest.NewServer(http.HandlerFunc(r.http))
 	t.Cleanup(s.Close)
 	r.url = s.URL + "/callback"
@@ -71,7 +88,14 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 		}
 		c = call{header: req.Header.Get, source: e.Source(), id: e.ID(), body: e.Data()}
 	}
+	if c.source == "" {
+		c.source, c.id = attribute(c.header, "source"), attribute(c.header, "id")
+	}
 	r.called("http", c, at)
+	if r.gone(c) {
+		w.WriteHeader(http.StatusGone)
+		return
+	}
 	refuse, wait := r.draw()
 	time.Sleep(wait) // a slow callee: what is waited for is its slowness
 	if refuse {

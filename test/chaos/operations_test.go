@@ -1,0 +1,242 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
+)
+
+// This file has the operations of package belfry that join a run: workers, batches of
+// adds, replays of dead letters, and rejected adds.
+
+const (
+	// workService is the service whose timers workers handle.
+	workService = "chaos-work"
+	// workersCount is how many processes' worth of workers there are.
+	workersCount = 2
+	// batchSize is large enough for an atomic batch.
+	batchSize = 30
+	// invalidPause is between two invalid adds.
+	invalidPause = 300 * time.Millisecond
+	// replayPause is between two looks for dead letters.
+	replayPause = 500 * time.Millisecond
+	// refusals is how often a callback of a timer with plan.refuse is refused for good.
+	refusals = 2
+)
+
+// errRefused is a handler's error of one attempt.
+var errRefused = errors.New("refused by the chaos run")
+
+// useClient gives the client package belfry's, on its own connection.
+func (c *client) useClient() {
+	c.t.Helper()
+	var err error
+	if c.belfry, err = belfry.New(c.nc); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// work serves the timers of workService until stop is called. Some attempts fail, and
+// some take a while, so that servers and nodes die in between.
+func (r *receiver) work(url string) (stop func()) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range workersCount {
+		c, err := belfry.New(dial(r.t, url))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		wg.Go(func() {
+			// It returns early if it cannot subscribe yet.
+			for ctx.Err() == nil {
+				if err := c.Work(ctx, workService, r.worked); err != nil {
+					wait(ctx, 100*time.Millisecond)
+				}
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+	})
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// worked is the workers' handler.
+func (r *receiver) worked(ctx context.Context, run *belfry.Run) error {
+	r.rec.Put(check.Event{
+		Kind: check.Called, Via: "work", Source: run.Event.Source(), ID: run.Event.ID(), TimeNs: time.Now().UnixNano(),
+		Key: run.Key(), Data: string(run.Event.Data()),
+	})
+	refuse, pause := r.draw()
+	wait(ctx, pause)
+	if refuse {
+		return errRefused
+	}
+	return nil
+}
+
+// addBatch adds plans that belong together until they are stored.
+func (c *client) addBatch(ctx context.Context, plans []*plan) {
+	events := make([]event.Event, len(plans))
+	for i, p := range plans {
+		e, err := p.event()
+		if err != nil {
+			c.t.Error(err)
+			return
+		}
+		events[i] = *e
+	}
+	until := time.Now().Add(c.repeat)
+	for try := 0; try == 0 || time.Now().Before(until); try++ {
+		calls := make([]int64, len(plans))
+		for i, p := range plans {
+			calls[i] = c.rec.Put(p.added())
+			if try == 0 {
+				close(p.begun)
+			}
+		}
+		bounded, cancel := context.WithTimeout(ctx, 2*callTimeout)
+		err := c.belfry.AddBatch(bounded, events)
+		cancel()
+		for _, call := range calls {
+			if err != nil { // some may be stored
+				c.rec.Put(check.Event{Kind: check.Unknown, Call: call, Note: err.Error()})
+				continue
+			}
+			c.answer(call, nil)
+		}
+		if err == nil || !wait(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// replays replays dead letters, as they come, until ctx ends.
+func (c *client) replays(ctx context.Context) {
+	for wait(ctx, replayPause) {
+		// What fails now is tried again, at the latest by replayAll.
+		_, _ = c.replayOnce(ctx)
+	}
+}
+
+// replayOnce replays what is dead now, and returns how many that were.
+func (c *client) replayOnce(ctx context.Context) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for dead, err := range c.belfry.DeadLetters(ctx, "") {
+		if err != nil {
+			return n, err
+		}
+		n++
+		if err := c.belfry.Replay(ctx, dead.Timer); err != nil && !errors.Is(err, belfry.ErrNotFound) {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// replayAll replays until no dead letter is left and every timer has concluded. A timer
+// that failed without a dead letter would stay failed.
+func (c *client) replayAll(bound time.Duration) {
+	c.t.Helper()
+	eventually(c.t, bound, "every dead letter replayed", func(ctx context.Context) (bool, error) {
+		dead, err := c.replayOnce(ctx)
+		if err != nil || dead > 0 {
+			return false, err
+		}
+		failed, err := c.count(ctx, schemas.StateFail)
+		if err != nil {
+			return false, err
+		}
+		open, err := c.pending(ctx)
+		return failed == 0 && open == 0, err
+	})
+}
+
+// count counts the timers of a state.
+func (c *client) count(ctx context.Context, state schemas.State) (int, error) {
+	n := 0
+	for cursor := ""; ; {
+		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", fmt.Appendf(nil, `{"state":[%q],"limit":500,"cursor":%q}`, state, cursor))
+		if err != nil {
+			return 0, err
+		}
+		var page schemas.ListReply
+		if err := decode(m, &page); err != nil {
+			return 0, err
+		}
+		n += len(page.Timers)
+		if cursor = page.Cursor; cursor == "" {
+			return n, nil
+		}
+	}
+}
+
+// invalid publishes adds that Belfry must reject until ctx ends, and returns the ids of
+// those that JetStream has acknowledged.
+func (c *client) invalid(ctx context.Context) map[string]bool {
+	acked := map[string]bool{}
+	for n := 0; wait(ctx, invalidPause); n++ {
+		id := fmt.Sprintf("invalid-%d", n)
+		m := &nats.Msg{Subject: schemas.SubjectAdd, Header: nats.Header{
+			"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-source": {clusterSource}, "ce-type": {"chaos.timer"},
+			"ce-" + schemas.AttrAt: {"not a time"},
+		}}
+		if err := c.publish(ctx, m); err == nil {
+			acked[id] = true
+		}
+	}
+	return acked
+}
+
+// allRejected holds that each invalid add that was acknowledged is listed as rejected.
+func (c *client) allRejected(acked map[string]bool) {
+	c.t.Helper()
+	var missing []string
+	eventually(c.t, time.Minute, "every invalid add to be listed", func(ctx context.Context) (bool, error) {
+		left := maps.Clone(acked)
+		for r, err := range c.belfry.Rejections(ctx) {
+			if err != nil {
+				return false, err
+			}
+			delete(left, r.ID)
+		}
+		missing = slices.Sorted(maps.Keys(left))
+		if len(missing) > 0 {
+			return false, fmt.Errorf("%d of %d are not listed: %.200v", len(missing), len(acked), missing)
+		}
+		return true, nil
+	})
+	c.t.Logf("%d invalid adds were acknowledged, and are listed as rejected", len(acked))
+}
+
+// operate runs beside the clients what is not a plan, until stop is called. stop returns
+// the ids of the invalid adds that were acknowledged.
+func (c *client) operate(t *testing.T) (stop func() map[string]bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var acked map[string]bool
+	wg.Go(func() { c.replays(ctx) })
+	wg.Go(func() { acked = c.invalid(ctx) })
+	return func() map[string]bool {
+		cancel()
+		wg.Wait()
+		return acked
+	}
+}
