@@ -76,7 +76,8 @@ type Store struct {
 	// trimmed counts events; see FiredTrimmed.
 	trimmed atomic.Uint64
 
-	services serviceCache
+	services registrations
+	waker    *Waker
 	life     context.Context // ends with Close
 
 	mu       sync.Mutex
@@ -130,6 +131,7 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
+	s.waker = NewWaker(s, cfg.ServiceGrace, time.Now)
 	if err := patiently(ctx, s.checkServer); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,79 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// WakeService wakes a feed: functions make its consumer. A feed that is known to be
+// awake costs nothing.
+func (s *Store) WakeService(ctx context.Context, f Feed) error {
+	if err := checkService(f.Service); err != nil {
+		return err
+	}
+	return s.waker.Wake(ctx, f)
+}
+
+// publishFor publishes an event that a service must be called back for.
+func (s *Store) publishFor(m Msg, done func(seq uint64, duplicate bool, err error)) {
+	s.waker.Publish(s.life, feedFor(&m), s.inBackground, s.WakeService, func(done func(uint64, bool, error)) { s.publishNow(m, done) }, done)
+}
+
+// feedFor is the feed that a message of a service is for.
+func feedFor(m *Msg) Feed {
+	f := Feed{Service: m.Service}
+	if strings.HasPrefix(m.Subject, schemas.SubjectRetryPrefix) {
+		f.Kind = KindRetry
+	}
+	return f
+}
+
+// inBackground runs f unless the store is being closed; Close waits for it.
+func (s *Store) inBackground(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.background.Go(f)
+	return true
+}
+
+// followServices keeps what this process knows of feeds up to date, until ctx ends.
+func (s *Store) followServices(ctx context.Context) {
+	s.watchKeys(ctx, func() {
+		for f, need := range s.waker.Missed() {
+			s.inBackground(func() { s.wakeAgain(ctx, f, need) })
+		}
+	}, func(ch ServiceChange) {
+		if !ch.Awake {
+			s.sawRest(ctx, ch)
+		}
+	}, jetstream.UpdatesOnly())
+}
+
+// sawRest takes note that a feed rests, and wakes it if this process has published an
+// event behind the floor.
+func (s *Store) sawRest(ctx context.Context, ch ServiceChange) {
+	if need := s.waker.Rested(ch); need > 0 {
+		s.inBackground(func() { s.wakeAgain(ctx, ch.Feed, need) })
+	}
+}
+
+// wakeAgain wakes a feed for an event that was published, until the store answers or ctx
+// ends.
+func (s *Store) wakeAgain(ctx context.Context, f Feed, need uint64) {
+	for ctx.Err() == nil && s.waker.WakeFor(ctx, f, need) != nil {
+		timer := time.NewTimer(tailRetry)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
