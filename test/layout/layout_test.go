@@ -48,6 +48,7 @@ func TestImports(t *testing.T) {
 		{"functions", []string{"router", "scheduler", "internal/app", "cmd/"}},
 		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/doctor", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/calendar", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/client/publish", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "cmd/"}},
 		{"internal/client/worker", []string{"router", "scheduler", "functions", "internal/app", "internal/store", "internal/client/publish", "cmd/"}},

@@ -6,6 +6,7 @@ package mutants
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/belfryio/belfry/internal/mutate"
@@ -54,6 +55,26 @@ var planted = []struct {
 	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "TestLongCallIsKeptAlive"},
 	{m("an unfinished add is purged with finished ones", "internal/store/adds.go", "seqs[n]-info.State.FirstSeq == uint64(n-i)", "true"), "./internal/store", "RemoveAdds|Adds"},
 	{m("a conflict is answered as a duplicate", "router/writer.go", "err == nil && t.Record.Hash != a.Record.Hash:", "false:"), "./router", "Conflict|TestRepeatedAdds"},
+
+	// Schedules.
+	{m("calendar: a repeated local time runs in both passes", "internal/calendar/search.go", "			from = max(from, g.seenMs)\n", ""), "./internal/calendar", "TestEveryChangeOfEveryZone"},
+	{m("calendar: overlap=last runs in the first pass too", "internal/calendar/search.go", "			to = min(to, g.laterMs)\n", ""), "./internal/calendar", "TestEveryChangeOfEveryZone"},
+	{m("calendar: a gap of an hour loses its run", "internal/calendar/dst.go", "d.shift && lengthMs <= maxGapMs", "d.shift && lengthMs < hourMs"), "./internal/calendar", "TestKnownIncidents"},
+	{m("calendar: a missing day runs on the next", "internal/calendar/dst.go", "d.shift && lengthMs <= maxGapMs", "d.shift"), "./internal/calendar", "TestKnownIncidents"},
+	{m("calendar: an hour field with * is not a wildcard", "internal/calendar/parse.go", "words[minute][0] == '*' || words[minute+1][0] == '*'", "words[minute][0] == '*'"), "./internal/calendar", "TestEveryChangeOfEveryZone"},
+	{m("calendar: the walk over a zone has no progress guard", "internal/calendar/zone.go", "end = sameOffsetUntil(loc, t)", "end = bound.Unix()"), "./internal/calendar", "TestProgressGuard|TestEveryZoneLoads"},
+	{m("calendar: 1W on a Saturday leaves the month", "internal/calendar/cron.go", "		if day == 1 {\n			return 3\n		}\n", ""), "./internal/calendar", "TestDaysOfMonth"},
+	{m("calendar: L-3 counts from the 31st", "internal/calendar/cron.go", "day := length - bits.TrailingZeros32(rest)", "day := 31 - bits.TrailingZeros32(rest)"), "./internal/calendar", "TestDaysOfMonth"},
+	{m("calendar: the fifth Monday is the fourth", "internal/calendar/cron.go", "+ 7*(n%5))", "+ 7*min(n%5, 3))"), "./internal/calendar", "TestDaysOfMonth"},
+	{m("calendar: a range that wraps lacks its last value", "internal/calendar/parse.go", "		to += f.size()\n", "		to += f.size() - 1\n"), "./internal/calendar", "TestFieldValues"},
+	{m("calendar: 2100 is a leap year", "internal/calendar/date.go", "year%4 == 0 && (year%100 != 0 || year%400 == 0)", "year%4 == 0"), "./internal/calendar", "TestKnownIncidents"},
+	{m("calendar: an elapsed period counts from the last run", "internal/calendar/every.go", "e.startMs + max(0, ceilDiv(ms-e.startMs, e.count))*e.count", "max(e.startMs, ms-1+e.count)"), "./internal/calendar", "TestElapsedPeriods"},
+	{m("calendar: the 31st of a short month is in the next", "internal/calendar/every.go", "min(e.day, daysIn(y, m))", "e.day"), "./internal/calendar", "TestWallClockPeriods"},
+	{m("calendar: a period that starts in an overlap runs twice", "internal/calendar/search.go", "for ok && !excluded && f.wantedMs == q.every.localMs {", "for false {"), "./internal/calendar", "TestPeriodStartsInAnOverlap"},
+	{m("calendar: only one of two excluded dates moves back", "internal/calendar/exclude.go", "return day, x.onOrAfter(day+1) - 1", "return day, min(day+1, x.onOrAfter(day+1)-1)"), "./internal/calendar", "TestExcludedDates"},
+	{m("calendar: jitter passes the next run", "internal/calendar/calendar.go", "window = min(window, next.atMs-nominalMs)", "_ = next"), "./internal/calendar", "TestJitter"},
+	{m("calendar: the end is exclusive", "internal/calendar/calendar.go", "ok && f.atMs <= s.endMs", "ok && f.atMs < s.endMs"), "./internal/calendar", "TestBounds"},
+	{m("calendar: Prev returns the first run that it finds", "internal/calendar/calendar.go", "last < high; { // the answer", "false && last < high; { // the answer"), "./internal/calendar", "TestPrevVisitsTheSameInstants"},
 }
 
 func m(name, file, from, to string) mutate.Mutant {
@@ -87,6 +108,9 @@ func TestMutantsAreNoticed(t *testing.T) {
 	for _, p := range run {
 		t.Run(p.Name, func(t *testing.T) {
 			out, err := p.Test(t.Context(), abs, t.TempDir(), nil, "-timeout", "5m", "-run", p.run, p.pkg)
+			if strings.Contains(string(out), "[build failed]") {
+				t.Errorf("the bug does not compile:\n%s", out)
+			}
 			if err == nil {
 				t.Errorf("go test -run %q %s passes with the bug:\n%s", p.run, p.pkg, out)
 			}

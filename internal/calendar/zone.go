@@ -1,0 +1,213 @@
+package calendar
+
+import (
+	"archive/zip"
+	"bytes"
+	_ "embed" // for zoneInfo
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ZoneDataVersion is the release of the IANA time zone database in zoneinfo/zoneinfo.zip.
+const ZoneDataVersion = "2025c"
+
+//go:embed zoneinfo/zoneinfo.zip
+var zoneInfo []byte
+
+const (
+	// MinMs is the first instant that a Schedule considers, in Unix milliseconds: 1970-01-01 in
+	// UTC.
+	MinMs int64 = 0
+	// MaxMs ends the instants that a Schedule considers, in Unix milliseconds: 2200-01-01 in
+	// UTC. Zone tables cover this range; a timer is due at most 10 years ahead.
+	MaxMs int64 = 7_258_118_400_000
+	// maxSegments bounds a zone's table, and the walk that makes it. The longest walk today
+	// takes about 1,000 steps.
+	maxSegments = 5000
+	// maxGapMs is the longest gap that counts as daylight saving.
+	maxGapMs = 3 * hourMs
+)
+
+// segment is a stretch of real time in which a zone has one offset.
+type segment struct {
+	startMs, endMs int64 // Unix milliseconds; the end is exclusive
+	offsetMs       int64 // local time = Unix time + offsetMs
+	// seenMs is the latest end of all earlier segments, in local time. Earlier local times
+	// in this segment are repetitions; if the segment starts later, a gap precedes it.
+	seenMs int64
+	// laterMs is the earliest start of all later segments, in local time. Later local times
+	// in this segment occur again.
+	laterMs int64
+}
+
+// gap returns the local times that the clock skipped just before the segment.
+func (g *segment) gap() (fromMs, toMs int64, ok bool) {
+	return g.seenMs, g.startMs + g.offsetMs, g.startMs+g.offsetMs > g.seenMs
+}
+
+// zone is a time zone as a list of adjacent segments from MinMs to MaxMs. Two adjacent
+// segments have different offsets.
+type zone struct {
+	name     string
+	segments []segment
+}
+
+// at returns the index of the segment that contains the instant.
+func (z *zone) at(ms int64) int {
+	low, high := 0, len(z.segments)-1
+	for low < high {
+		if mid := (low + high) / 2; z.segments[mid].endMs > ms {
+			high = mid
+		} else {
+			low = mid + 1
+		}
+	}
+	return low
+}
+
+// localMs returns the local time of an instant.
+func (z *zone) localMs(ms int64) int64 { return ms + z.segments[z.at(ms)].offsetMs }
+
+// firstInstant returns the first instant at which the wall clock shows the local time or a
+// later one.
+func (z *zone) firstInstant(localMs int64) int64 {
+	for i := z.at(localMs - maxOffsetMs); i < len(z.segments); i++ {
+		if g := &z.segments[i]; g.endMs+g.offsetMs > localMs {
+			return max(g.startMs, localMs-g.offsetMs)
+		}
+	}
+	return MaxMs
+}
+
+// maxOffsetMs is more than the offset of any zone.
+const maxOffsetMs = 30 * hourMs
+
+// zoneFiles indexes the embedded archive by zone name. The archive is part of the binary and
+// a test reads every file in it, so damage is a build error.
+var zoneFiles = sync.OnceValue(func() map[string]*zip.File {
+	r, err := zip.NewReader(bytes.NewReader(zoneInfo), int64(len(zoneInfo)))
+	if err != nil {
+		panic(fmt.Sprintf("calendar: embedded zoneinfo.zip: %v", err))
+	}
+	files := make(map[string]*zip.File, len(r.File))
+	for _, f := range r.File {
+		if !strings.HasSuffix(f.Name, "/") {
+			files[f.Name] = f
+		}
+	}
+	return files
+})
+
+// ZoneNames returns the names of all zones in the embedded data, sorted.
+func ZoneNames() []string { return slices.Sorted(maps.Keys(zoneFiles())) }
+
+// zones caches tables by name. It never holds more than the zones of the archive.
+var zones sync.Map // string → *zone
+
+// loadZone returns the table of a zone of the archive, or nil if there is no such zone. An
+// error means that this build cannot use the zone's data.
+func loadZone(name string) (*zone, error) {
+	if z, ok := zones.Load(name); ok {
+		return z.(*zone), nil
+	}
+	f, ok := zoneFiles()[name]
+	if !ok {
+		return nil, nil
+	}
+	loc, err := readZone(f)
+	if err != nil {
+		return nil, err
+	}
+	segments, err := segmentsOf(loc)
+	if err != nil {
+		return nil, err
+	}
+	z, _ := zones.LoadOrStore(name, &zone{name, segments})
+	return z.(*zone), nil
+}
+
+func readZone(f *zip.File) (*time.Location, error) {
+	r, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	return time.LoadLocationFromTZData(f.Name, data)
+}
+
+// segmentsOf walks a location from MinMs to MaxMs.
+func segmentsOf(loc *time.Location) ([]segment, error) {
+	var list []segment
+	t := MinMs / secondMs
+	for range maxSegments {
+		if t == MaxMs/secondMs {
+			break
+		}
+		end, offset := stretch(loc, t)
+		end = min(end, MaxMs/secondMs)
+		if n := len(list); n > 0 && list[n-1].offsetMs == offset*secondMs {
+			list[n-1].endMs = end * secondMs
+		} else {
+			list = append(list, segment{startMs: t * secondMs, endMs: end * secondMs, offsetMs: offset * secondMs})
+		}
+		t = end
+	}
+	if t < MaxMs/secondMs {
+		return nil, fmt.Errorf("more than %d changes before %s", maxSegments, formatUTC(t*secondMs))
+	}
+	for i := range list {
+		list[i].seenMs = list[i].startMs + list[i].offsetMs
+		if i > 0 {
+			list[i].seenMs = max(list[i-1].seenMs, list[i-1].endMs+list[i-1].offsetMs)
+		}
+	}
+	for i := len(list) - 1; i >= 0; i-- {
+		list[i].laterMs = list[i].endMs + list[i].offsetMs
+		if i < len(list)-1 {
+			list[i].laterMs = min(list[i+1].laterMs, list[i+1].startMs+list[i+1].offsetMs)
+		}
+	}
+	return list, nil
+}
+
+// stretch returns the location's offset at t, and an end after t until which the offset is
+// the same. Both times are Unix seconds.
+//
+// ZoneBounds of Go 1.26 may return an end that is not after t: on 31 December of every leap
+// year after the zone's last recorded change, which for most zones in zoneinfo.zip is before
+// 2010 (golang/go#81583). In that case stretch searches the rest of the day for a change.
+// Without this guard a walk would not advance.
+func stretch(loc *time.Location, t int64) (end, offsetSeconds int64) {
+	_, bound := time.Unix(t, 0).In(loc).ZoneBounds()
+	switch {
+	case bound.IsZero():
+		end = MaxMs / secondMs
+	case bound.Unix() > t:
+		end = bound.Unix()
+	default:
+		end = sameOffsetUntil(loc, t)
+	}
+	return end, offsetAt(loc, t)
+}
+
+// sameOffsetUntil returns the first change of the offset after t, or the next midnight in UTC
+// if that is earlier.
+func sameOffsetUntil(loc *time.Location, t int64) int64 {
+	const day = dayMs / secondMs
+	offset := offsetAt(loc, t)
+	return t + int64(sort.Search(int(day-t%day), func(i int) bool { return offsetAt(loc, t+int64(i)) != offset }))
+}
+
+func offsetAt(loc *time.Location, t int64) int64 {
+	_, offset := time.Unix(t, 0).In(loc).Zone()
+	return int64(offset)
+}
