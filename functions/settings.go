@@ -80,20 +80,22 @@ func equalRules(a, b *schemas.CallbackRules) bool {
 		}
 		return u.String()
 	}
-	return equalLists(a.Subjects, b.Subjects) && equalLists(a.Hosts, b.Hosts) && a.HTTPSOnly == b.HTTPSOnly && text(a.BaseURL) == text(b.BaseURL)
+	return equalLists(a.Subjects, b.Subjects) && equalLists(a.Hosts, b.Hosts) && a.OwnSubjects == b.OwnSubjects && a.OwnHosts == b.OwnHosts &&
+		a.HTTPSOnly == b.HTTPSOnly && text(a.BaseURL) == text(b.BaseURL)
 }
 
 // rules are those of a service with configuration c.
 func (s *Settings) rules(c *ServiceConfig) schemas.CallbackRules {
 	r := schemas.CallbackRules{Subjects: s.Subjects, Hosts: s.Hosts, BaseURL: c.BaseURL, HTTPSOnly: len(c.Headers) > 0}
 	if c.Subjects != nil {
-		r.Subjects = c.Subjects
+		r.Subjects, r.OwnSubjects = c.Subjects, true
 	}
 	switch {
 	case c.Hosts != nil:
-		r.Hosts = c.Hosts
+		r.Hosts, r.OwnHosts = c.Hosts, true
 	case c.credentials():
-		r.Hosts = []string{}
+		// Only the service's own setting can allow a host.
+		r.Hosts, r.OwnHosts = []string{}, true
 	}
 	if c.BaseURL != nil && r.Hosts != nil {
 		r.Hosts = append(slices.Clip(r.Hosts), schemas.HostPatternOf(c.BaseURL))

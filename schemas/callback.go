@@ -120,6 +120,9 @@ type CallbackRules struct {
 	Subjects []string
 	// Hosts are patterns as CheckHostPattern describes; nil allows all.
 	Hosts []string
+	// OwnSubjects and OwnHosts are true if the lists are settings of the service itself
+	// (subjects, hosts) rather than callback-subjects and callback-hosts. Errors name them.
+	OwnSubjects, OwnHosts bool
 	// HTTPSOnly restricts patterns without a scheme to https: the service has
 	// credentials that must not be sent unencrypted.
 	HTTPSOnly bool
@@ -176,7 +179,10 @@ func (r *CallbackRules) Check(callback, service string) error {
 		if r.Subjects == nil || subject == WorkSubjectPrefix+service || slices.ContainsFunc(r.Subjects, func(p string) bool { return subjectMatches(p, subject) }) {
 			return nil
 		}
-		return bad("callback-subjects of service %s does not allow this subject", service)
+		if r.OwnSubjects {
+			return bad("the setting subjects of service %s does not allow this subject", service)
+		}
+		return bad("the setting callback-subjects does not allow this subject for service %s", service)
 	}
 	target, err := r.Resolve(callback, service)
 	if err != nil {
@@ -190,7 +196,13 @@ func (r *CallbackRules) Check(callback, service string) error {
 		return bad("not a URL")
 	}
 	if !slices.ContainsFunc(r.Hosts, func(p string) bool { return r.hostMatches(p, u) }) {
-		return bad("callback-hosts of service %s does not allow %s://%s", service, u.Scheme, u.Host)
+		switch {
+		case r.OwnHosts:
+			return bad("the setting hosts of service %s does not allow %s://%s", service, u.Scheme, u.Host)
+		case r.HTTPSOnly && u.Scheme != "https":
+			return bad("service %s has credentials, so neither its setting hosts nor callback-hosts allows %s://%s: use https, or list the host with its scheme", service, u.Scheme, u.Host)
+		}
+		return bad("the setting callback-hosts does not allow %s://%s for service %s", u.Scheme, u.Host, service)
 	}
 	return nil
 }

@@ -77,6 +77,8 @@ func TestCallbackRules(t *testing.T) {
 		"rest":                     {schemas.CallbackRules{Subjects: []string{"a.>"}}, "nats:a.b.c", ""},
 		"rest needs a token":       {schemas.CallbackRules{Subjects: []string{"a.>"}}, "nats:a", "callback-subjects"},
 		"no host":                  {schemas.CallbackRules{Hosts: []string{}}, "https://x.example", "callback-hosts"},
+		"no host of its own":       {schemas.CallbackRules{Hosts: []string{}, OwnHosts: true}, "https://x.example", "setting hosts of service orders"},
+		"no subject of its own":    {schemas.CallbackRules{Subjects: []string{}, OwnSubjects: true}, "nats:a.b", "setting subjects of service orders"},
 		"host":                     {schemas.CallbackRules{Hosts: []string{"x.example"}}, "http://X.Example.:8080/p", ""},
 		"another host":             {schemas.CallbackRules{Hosts: []string{"x.example"}}, "https://x.example.evil", "callback-hosts"},
 		"user info is no host":     {schemas.CallbackRules{Hosts: []string{"x.example"}}, "https://x.example@evil.example/", "callback-hosts"},

@@ -218,7 +218,9 @@ func (p *parsed) add(a attribute) error {
 // maxFiredAttributes leaves what fires room for what Belfry adds.
 const maxFiredAttributes = MaxAttributes + 8
 
-func tooManyAttributes() error { return badEvent("more than %d attributes", MaxAttributes) }
+func tooManyAttributes() error {
+	return Errorf(CodeTooLarge, "the event has more than %d attributes, the limit: put some of them into the data", MaxAttributes)
+}
 
 func checkName(name string) error {
 	if name == "" || len(name) > MaxNameLength {

@@ -31,7 +31,8 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Long: `Examine the NATS set-up of a node with the same flags, environment and config file
 as "belfry serve": the server's version and limits, JetStream, what an acknowledged
 write survives, replicas, rights, clocks, and the streams against the settings. It
-only reads. Without nats-url it looks at the embedded server of a running node.
+only reads. Without nats-url, $NATS_URL and nats-listen it looks at the embedded server of a
+running node.
 
 How a server is set is told only to its system account: --sys-creds or --sys-url
 name a user of it.
@@ -45,6 +46,10 @@ error. The exit code is 7 if one is an error, and otherwise 0.`,
 			o, err := s.load(c)
 			if err != nil {
 				return err
+			}
+			// As for the other commands that talk to running nodes.
+			if url := c.getenv("NATS_URL"); url != "" && o.NATSURL == "" && !s.given["nats-listen"] {
+				o.NATSURL = url
 			}
 			return c.doctor(cmd.Context(), o, !s.given["profile"], sysURL, sysCreds)
 		},

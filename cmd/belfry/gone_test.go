@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -12,12 +14,6 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 )
-
-// serveOn starts a node on a server.
-func serveOn(t *testing.T, url string, args ...string) *node {
-	t.Helper()
-	return launch(t, "", append([]string{"--nats-url", url, "--http", "127.0.0.1:0", "--shards", "2"}, args...))
-}
 
 // TestStopWithServerGone: SIGTERM while the NATS server is dead, or there and
 // silent, with nothing to do or much. The node ends in time, says that it stopped

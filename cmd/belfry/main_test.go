@@ -272,3 +272,9 @@ func httpGet(t *testing.T, url string) (int, string) {
 	}
 	return resp.StatusCode, string(b)
 }
+
+// serveOn starts a node on a server.
+func serveOn(t *testing.T, url string, args ...string) *node {
+	t.Helper()
+	return launch(t, "", append([]string{"--nats-url", url, "--http", "127.0.0.1:0", "--shards", "2"}, args...))
+}

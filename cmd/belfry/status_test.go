@@ -126,6 +126,9 @@ func TestDoctor(t *testing.T) {
 	if m := levels(r); m["sync"] != doctor.OK || m["shards"] != doctor.OK || m["version"] != doctor.OK || m["streams"] != doctor.OK {
 		t.Errorf("doctor: %s", r.out)
 	}
+	if m := levels(n.client(t, "doctor", "-o", "json")); m["shards"] != doctor.OK {
+		t.Errorf("doctor with $NATS_URL: %v", m)
+	}
 	if r := belfryRun(t, "doctor", "--nats-listen", listen); r.code != exitOK || !strings.Contains(r.out, "OK       sync") {
 		t.Errorf("doctor as text: %+v", r)
 	}

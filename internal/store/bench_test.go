@@ -1,3 +1,5 @@
+//go:build unix
+
 package store
 
 import (
@@ -51,15 +53,6 @@ func benchStoreOf(b *testing.B, shards int, grouped bool, options ...natstest.Op
 		b.Fatal(err)
 	}
 	return s
-}
-
-func benchID(i int) schemas.TimerID { return schemas.NewTimerID("bench", fmt.Sprint(i)) }
-
-func benchRecord(due, added int64) *schemas.Record {
-	return &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due, AddedMs: added, Service: "bench", Source: "/bench", EventID: "1", Type: "t",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: make([]byte, 400)},
-	}
 }
 
 // BenchmarkPublish compares the publisher with nats.go's own.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -79,5 +80,14 @@ func TestAddForgotten(t *testing.T) {
 	}
 	if err := s.ForgetAdd(t.Context(), now.Add(time.Minute).UnixMilli(), none); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func benchID(i int) schemas.TimerID { return schemas.NewTimerID("bench", fmt.Sprint(i)) }
+
+func benchRecord(due, added int64) *schemas.Record {
+	return &schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due, AddedMs: added, Service: "bench", Source: "/bench", EventID: "1", Type: "t",
+		Body: schemas.Body{Mode: schemas.ModeStructured, Data: make([]byte, 400)},
 	}
 }

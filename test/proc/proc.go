@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package proc runs real programs for tests: belfry nodes (proc.go) and a
 // cluster of nats-server (servers.go), built once a test binary, on a temporary
 // folder and free ports, killed by their process ids when the test ends, however
