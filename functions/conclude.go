@@ -51,6 +51,9 @@ func (d *delivery) conclude(out callback.Outcome) {
 func (d *delivery) rebase(attempt uint32, out callback.Outcome) bool {
 	t, ok := d.read()
 	if !ok {
+		if d.newer {
+			d.giveBack()
+		}
 		return false
 	}
 	nowMs := d.f.o.Now()

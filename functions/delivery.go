@@ -33,6 +33,8 @@ type delivery struct {
 	// sealed says that the message's callback could not be opened.
 	sealed   bool
 	deadSent bool
+	// newer says that this node does not know the format of the record.
+	newer bool
 	// leave gives the place back, once, when the call is over.
 	leave func()
 	// writing says that the outcome is written without holding a place.
@@ -248,7 +250,7 @@ func (d *delivery) trace() map[string]string {
 }
 
 // read gets the record, trying until the store answers; nil is "gone". ok is
-// false when functions stopped first.
+// false when functions stopped first, or cannot read the record.
 func (d *delivery) read() (t *store.Timer, ok bool) {
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
 		got, err := d.f.o.Store.Get(d.f.writing, d.claim.Timer)
@@ -257,12 +259,20 @@ func (d *delivery) read() (t *store.Timer, ok bool) {
 			return &got, true
 		case errors.Is(err, schemas.ErrNotFound):
 			return nil, true
+		case errors.Is(err, schemas.ErrNewer):
+			// Only a node of that version can conclude it.
+			d.newer = true
+			return nil, false
 		}
 		if !d.retryStore("read", err, wait) {
 			return nil, false
 		}
 	}
 }
+
+// newerPause is the delay after which a message comes again whose record has a newer
+// format than this node reads. Another node may receive it then.
+const newerPause = time.Second
 
 // retryStore logs a failed store call and waits; false when functions stops.
 func (d *delivery) retryStore(what string, err error, wait time.Duration) bool {
@@ -283,7 +293,13 @@ func (d *delivery) skip(why string, end func() error) {
 }
 
 // giveBack hands the message back for another process, or a later one.
-func (d *delivery) giveBack() { d.skip("stopping", d.msg.Nak) }
+func (d *delivery) giveBack() {
+	if d.newer {
+		d.skip("newer", func() error { return d.msg.NakWithDelay(newerPause) })
+		return
+	}
+	d.skip("stopping", d.msg.Nak)
+}
 
 // end acknowledges in some way. If that is lost the message is redelivered, and
 // the record says then what is left to do: nothing.

@@ -100,6 +100,13 @@ type EvIndexed struct {
 	Err error
 }
 
+// EvGone says that a record of a newer format, up to revision Rev, is gone.
+type EvGone struct {
+	ID  schemas.TimerID
+	Rev uint64
+}
+
+func (EvGone) event()      {}
 func (EvTick) event()      {}
 func (EvTail) event()      {}
 func (EvLoaded) event()    {}

@@ -15,22 +15,53 @@ import (
 // node that joins or leaves moves little else. The result has a node for every
 // shard, and is nil without nodes.
 func Assign(shards int, nodes []string) []string {
+	return assign(shards, nodes, func(int) []string { return nodes })
+}
+
+// assign is Assign where some shards can only go to some of the nodes, which may then
+// have more than an even share. able returns the nodes for a shard, at least one.
+func assign(shards int, nodes []string, able func(shard int) []string) []string {
 	if len(nodes) == 0 {
 		return nil
 	}
-	room := make(map[string]int, len(nodes))
 	most := (shards + len(nodes) - 1) / len(nodes)
-	out := make([]string, shards)
-	for n := range out {
-		for _, node := range ranking(n, nodes) {
-			if room[node] < most {
-				room[node]++
-				out[n] = node
-				break
-			}
+	a := assignment{owned: make(map[string]int, len(nodes)), out: make([]string, shards)}
+	var choosy []int // shards that not every node can own
+	for n := range shards {
+		if len(able(n)) < len(nodes) {
+			choosy = append(choosy, n)
 		}
 	}
-	return out
+	for _, n := range choosy {
+		to := able(n)
+		a.give(n, to, max(most, (len(choosy)+len(to)-1)/len(to)))
+	}
+	for n := range shards {
+		if a.out[n] == "" {
+			a.give(n, nodes, most)
+		}
+	}
+	return a.out
+}
+
+type assignment struct {
+	owned map[string]int
+	out   []string // by shard
+}
+
+// give assigns a shard to the first of the nodes in its ranking that has fewer than most
+// shards. If all have, it goes to the first.
+func (a *assignment) give(shard int, nodes []string, most int) {
+	ranked := ranking(shard, nodes)
+	to := ranked[0]
+	for _, node := range ranked {
+		if a.owned[node] < most {
+			to = node
+			break
+		}
+	}
+	a.owned[to]++
+	a.out[shard] = to
 }
 
 // ranking is the order in which nodes are to own a shard.

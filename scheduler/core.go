@@ -24,6 +24,8 @@ type CoreConfig struct {
 	SweepMs int64
 	// Retention is the TTL of a final record.
 	Retention time.Duration
+	// Level is the format level that this node reads.
+	Level store.FormatLevel
 	// Seal returns a timer's callback as it travels in schemas.HeaderCallback, or ""
 	// if it stays in the event; nil leaves every callback there.
 	Seal func(id schemas.TimerID, callback string) string
@@ -117,6 +119,7 @@ type Core struct {
 	loadFail int
 
 	tailSeen    uint64
+	newer       newerRecords
 	pendingFrom uint64 // creations up to here are in pending already
 	pending     int64
 	// pendingKnown says that pending is right; see recount.go.
@@ -158,6 +161,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		mark:        mark, loaded: mark, horizon: mark, width: maxLoadTicks,
 		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown, counted: c.Counted, expected: -1,
 		doubtMs: publishDoubtMs,
+		newer:   newNewerRecords(),
 	}
 	if c.Counted {
 		k.expected, k.expectedUntilMs = c.Pending, math.MaxInt64
@@ -207,6 +211,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onCounted(ev)
 	case EvRecount:
 		k.onRecount()
+	case EvGone:
+		k.newer.replaced(ev.ID, ev.Rev)
 	}
 	k.readAhead()
 	k.fire()
@@ -219,14 +225,18 @@ func (k *Core) Step(now int64, ev Event) []Action {
 
 func (k *Core) do(a Action) { k.actions = append(k.actions, a) }
 
-// Checkpoint fills in what a new owner would resume from.
-func (k *Core) Checkpoint(c *store.Clock) {
-	if t := k.cfg.Geometry.TickStart(k.mark + 1); t > c.TimeMs {
-		c.TimeMs = t
-	}
-	c.Tail = max(c.Tail, k.tailMark())
+// Checkpoint fills in what a new owner would resume from. It returns the same clock as
+// it would be without records of newer formats, from which the sweeper works.
+func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
 	c.Seen = max(k.tailSeen, k.pendingFrom)
 	c.Pending, c.PendingUnknown, c.Counted = max(k.pending, 0), !k.pendingKnown, k.pendingKnown && k.counted
+	progress = *c
+	progress.TimeMs, progress.Tail = max(c.TimeMs, k.MarkMs()), max(c.Tail, k.tailMark())
+	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.tailMark()))
+	if k.newer.count() > 0 {
+		c.Needs = max(c.Needs, k.cfg.Level+1)
+	}
+	return progress
 }
 
 // tailMark is the sequence that a new owner may resume the tail after.
@@ -273,7 +283,7 @@ func (k *Core) WantsTail() bool { return len(k.entries) < 2*k.cfg.MaxLoaded }
 // again is not waited for.
 func (k *Core) Idle() bool { return k.inflight == 0 && k.settling == 0 && len(k.unsettled) == 0 }
 
-// MarkMs is the end of the last tick that is done.
+// MarkMs is the end of the last tick that is done, but for records of newer formats.
 func (k *Core) MarkMs() int64 { return k.cfg.Geometry.TickStart(k.mark + 1) }
 
 // Loaded is the number of entries held.
@@ -330,6 +340,9 @@ func (k *Core) onLoaded(ev EvLoaded) {
 		return
 	}
 	k.loadFail = 0
+	for _, r := range ev.Load.Newer {
+		k.holdMark(r)
+	}
 	if !ev.Load.Complete && k.asked > 1 {
 		k.width = max(1, int(k.asked)/4)
 		return
@@ -364,6 +377,10 @@ func (k *Core) onScanDone(ev EvScanDone) {
 // onScanned takes a record that a scan found. One behind the mark is the tail's,
 // which the scan was ahead of: it holds the tail as if that had brought it.
 func (k *Core) onScanned(t store.Timer) {
+	if t.Unread != store.Readable {
+		k.onScannedNewer(t)
+		return
+	}
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	var hold uint64
 	if tick <= k.mark {
@@ -386,6 +403,11 @@ func (k *Core) onRecord(t store.Timer, tick int64, hold uint64) {
 
 func (k *Core) onTail(t store.Timer) {
 	k.tailSeen = max(k.tailSeen, t.Rev)
+	if t.Unread != store.Readable {
+		k.onTailNewer(t)
+		return
+	}
+	k.newer.replaced(t.ID, t.Rev)
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	r := &t.Record
 	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom

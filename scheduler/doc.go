@@ -73,6 +73,6 @@
 //
 // If the store is silent, nothing fires and nothing is forgotten: entries keep
 // their place, writes are tried again with back-off, and the mark stands still.
-// A record that cannot be decoded is skipped, logged and counted; it never stops
-// the shard.
+// A damaged record is skipped, logged and counted; it never stops the shard. A
+// record of a newer format holds the clock, but not the shard: see newer.go.
 package scheduler

@@ -110,6 +110,9 @@ func (i *inspector) look() (wait time.Duration, ok bool) {
 		return inspectSoon, true
 	}
 	i.end.Store(0)
+	for _, g := range in.Gone {
+		i.in.put(EvGone{ID: g.ID, Rev: g.Rev})
+	}
 	wait = inspectEvery
 	if in.LastSeq < i.written.Load().Seen {
 		// The tail waits for sequences that do not exist. If that persists, take the shard

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,6 +19,8 @@ type KeeperConfig struct {
 	// Lease is how long a silent owner keeps its shards; Tick how often owners
 	// write.
 	Lease, Tick time.Duration
+	// Level is the format level that this node reads; see store.Clock.Needs.
+	Level store.FormatLevel
 }
 
 // Keeper decides for one node which shards it takes and which it gives back. It
@@ -37,7 +40,9 @@ type Keeper struct {
 	trouble time.Duration // until then the store was in doubt
 
 	live     []string // nodes that schedule, this one included unless it leaves
-	want     []string // by shard
+	levels   map[string]store.FormatLevel
+	needs    []store.FormatLevel // by shard
+	want     []string            // by shard
 	wantFrom time.Duration
 
 	leaving bool
@@ -66,12 +71,14 @@ type seat struct {
 	// clock at rev cannot be decoded; the next epoch must then be above floor.
 	newer, damaged bool
 	floor          uint64
+	needs          store.FormatLevel // the highest that a clock of the shard stated
 }
 
 type peer struct {
 	rev     uint64
 	changed time.Duration
 	state   string
+	level   store.FormatLevel
 }
 
 // KeepEvent is something that happened to a node's ownership; see the Keep types.
@@ -150,7 +157,7 @@ func (k *Keeper) Step(now time.Duration, ev KeepEvent) []KeepAction {
 	case KeepEnded:
 		// What was seen of it before is our own doing: look anew. Until then there
 		// is no clock to take it by.
-		k.seats[ev.Shard] = seat{changed: now}
+		k.seats[ev.Shard] = seat{changed: now, needs: k.seats[ev.Shard].needs}
 	case KeepLeave:
 		if !k.leaving {
 			k.leaving, k.leaveAt = true, now
@@ -215,9 +222,9 @@ func (k *Keeper) onLooked(now time.Duration, ev KeepLooked) {
 			// A key that others have outlived by a lease is that of a node that died
 			// before this one came.
 			before := min(time.Duration(newest-m.StoredMs)*time.Millisecond, k.cfg.Lease)
-			k.peers[m.Node] = &peer{rev: m.Rev, changed: now - before, state: m.Presence.Scheduler}
+			k.peers[m.Node] = &peer{rev: m.Rev, changed: now - before, state: m.Presence.Scheduler, level: m.Presence.Reads}
 		case m.Rev > p.rev:
-			*p = peer{rev: m.Rev, changed: now, state: m.Presence.Scheduler}
+			*p = peer{rev: m.Rev, changed: now, state: m.Presence.Scheduler, level: m.Presence.Reads}
 		}
 	}
 	for node := range k.peers {
@@ -254,6 +261,7 @@ func (s *seat) look(now time.Duration, c store.ClockAt) {
 	default:
 		s.clock = c.Clock
 	}
+	s.needs = max(s.needs, s.clock.Needs)
 }
 
 func (k *Keeper) alive(now time.Duration, p *peer) bool {
@@ -272,11 +280,45 @@ func (k *Keeper) assign(now time.Duration) {
 		live = append(live, k.cfg.Node)
 	}
 	slices.Sort(live)
-	if slices.Equal(live, k.live) && k.want != nil {
+	levels := map[string]store.FormatLevel{k.cfg.Node: k.cfg.Level}
+	for _, node := range live {
+		if node != k.cfg.Node {
+			levels[node] = k.peers[node].level
+		}
+	}
+	needs := make([]store.FormatLevel, len(k.seats))
+	for n := range k.seats {
+		needs[n] = k.seats[n].needs
+	}
+	if k.want != nil && slices.Equal(live, k.live) && maps.Equal(levels, k.levels) && slices.Equal(needs, k.needs) {
 		return
 	}
-	k.live, k.wantFrom = live, now
-	k.want = Assign(k.cfg.Shards, live)
+	was := k.want
+	k.levels, k.needs = levels, needs
+	k.want = k.assignTo(live)
+	if !slices.Equal(live, k.live) || !slices.Equal(was, k.want) {
+		k.live, k.wantFrom = live, now
+	}
+}
+
+// assignTo spreads the shards over nodes. A shard that needs a format level goes to the
+// nodes that read it, or to any if none does.
+func (k *Keeper) assignTo(nodes []string) []string {
+	return assign(k.cfg.Shards, nodes, func(shard int) []string {
+		if k.needs[shard] == 0 {
+			return nodes
+		}
+		able := make([]string, 0, len(nodes))
+		for _, node := range nodes {
+			if k.levels[node] >= k.needs[shard] {
+				able = append(able, node)
+			}
+		}
+		if len(able) == 0 {
+			return nodes
+		}
+		return able
+	})
 }
 
 // wanted is the node that a shard is assigned to.
@@ -334,7 +376,7 @@ func (k *Keeper) rank(shard int, owner string) int {
 	want, live := k.want, k.live
 	if owner != k.cfg.Node && slices.Contains(live, owner) {
 		live = slices.DeleteFunc(slices.Clone(live), func(n string) bool { return n == owner })
-		want = Assign(k.cfg.Shards, live)
+		want = k.assignTo(live)
 	}
 	if want[shard] == k.cfg.Node {
 		return 0

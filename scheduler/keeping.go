@@ -24,7 +24,7 @@ type keeping struct {
 func newKeeping(s *Scheduler) *keeping {
 	return &keeping{
 		s: s,
-		k: NewKeeper(KeeperConfig{Node: s.o.Node, Exclusive: s.o.NodeExclusive, Shards: len(s.shards), Lease: s.o.Lease, Tick: s.o.Tick}),
+		k: NewKeeper(KeeperConfig{Node: s.o.Node, Exclusive: s.o.NodeExclusive, Shards: len(s.shards), Lease: s.o.Lease, Tick: s.o.Tick, Level: s.o.Store.Reads()}),
 		// One result a shard, and a look, can be under way.
 		events:  make(chan KeepEvent, 2*len(s.shards)+1),
 		release: map[int]chan struct{}{},

@@ -29,6 +29,7 @@ type metrics struct {
 	damagedClocks prometheus.Counter
 	damaged       *prometheus.GaugeVec
 	lost          *prometheus.GaugeVec
+	newer         *prometheus.GaugeVec
 }
 
 // firedOf returns the counter of a service's events. It does not allocate for a service
@@ -96,6 +97,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		damagedClocks: counter("damaged_clocks_total", "Clocks that a client other than the shard's owner overwrote or removed."),
 		damaged:       gauge("damaged_records", "Records of a shard that this node owns which cannot be decoded."),
 		lost:          gauge("lost_messages", "Messages that the server has lost of a shard that this node owns."),
+		newer:         gauge("newer_records", "Records of a newer format that a shard of this node has and this node cannot read; they hold its low watermark."),
 	}
 	for _, reason := range []string{takenReleased, takenExpired, takenRestart} {
 		m.takeovers.WithLabelValues(reason)
@@ -103,7 +105,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost} {
+	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost, m.newer} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

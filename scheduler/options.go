@@ -14,6 +14,8 @@ import (
 // Store is what the scheduler needs of the store; *store.Store has it.
 type Store interface {
 	Geometry() schemas.Geometry
+	// Reads is the format level that this process reads.
+	Reads() store.FormatLevel
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 	UpdateAsync(w store.Write, done func(store.Result))
 	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))

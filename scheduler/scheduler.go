@@ -107,6 +107,9 @@ type ShardStatus struct {
 	// State is standby, owner, or suspended (the lease ran out, the store is silent).
 	State string    `json:"state"`
 	Mark  time.Time `json:"mark"`
+	// NewerRecords counts records of a newer format than this node reads. They hold Mark.
+	// Only the owner sets it.
+	NewerRecords int64 `json:"newer_records,omitempty"`
 	// DamagedRecords counts records that cannot be decoded. Loss describes the shard's
 	// messages that the server has lost. Only the owner sets them.
 	DamagedRecords int    `json:"damaged_records,omitempty"`
@@ -118,7 +121,7 @@ func (s *Scheduler) Status() []ShardStatus {
 	out := make([]ShardStatus, 0, len(s.shards))
 	for _, sh := range s.shards {
 		state := [...]string{StateStandby, StateOwner, StateSuspended}[sh.state.Load()]
-		st := ShardStatus{Shard: sh.n, State: state, Mark: time.UnixMilli(sh.markMs.Load()).UTC()}
+		st := ShardStatus{Shard: sh.n, State: state, Mark: time.UnixMilli(sh.markMs.Load()).UTC(), NewerRecords: sh.newer.Load()}
 		if d := sh.damage.Load(); d != nil {
 			st.DamagedRecords, st.Loss = d.records, d.loss
 		}

@@ -56,6 +56,9 @@ type shard struct {
 	markMs  atomic.Int64
 	swept   atomic.Int64
 	written atomic.Pointer[store.Clock] // the clock as last written
+	// progress is the clock as last written, without holds of newer records.
+	progress atomic.Pointer[store.Clock]
+	newer    atomic.Int64 // records of newer formats, for Status
 	// seen is the last sequence of the stream that a previous owner had read, until the
 	// loss below it is recorded. end is the last sequence of the stream at the take-over,
 	// 0 if unknown.
@@ -77,7 +80,7 @@ func newShard(n int, o *Options, m *metrics) *shard {
 		cfg: CoreConfig{
 			Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: min(o.IndexKeep, DefaultIndexKeep).Milliseconds() / 2,
 			SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
-			Seal: o.Store.SealCallback,
+			Level: o.Store.Reads(), Seal: o.Store.SealCallback,
 		},
 		lastErrs: map[string]string{},
 	}
@@ -129,10 +132,13 @@ type reign struct {
 	toldDamage time.Duration
 	rewind     atomic.Bool // the shard must be taken again
 	// missing receives the number of timers that a count misses.
-	missing  chan int64
-	keptAt   time.Duration
-	acts     int // performed since
-	draining bool
+	missing chan int64
+	// sweepHeld is the position that the recorded sweep must not pass, in Unix
+	// milliseconds; 0 for none. It lasts until the term ends.
+	sweepHeld atomic.Int64
+	keptAt    time.Duration
+	acts      int // performed since
+	draining  bool
 }
 
 // own fires the shard's timers until release is closed, which gives it back in
@@ -148,6 +154,7 @@ func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
 	}
 	s.markMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
+	s.progress.Store(&clock)
 	if s.swept.Store(clock.SweptMs); clock.SweptMs == 0 {
 		// A new shard's: what was due shortly before it was made is audited, too.
 		s.swept.Store(clock.TimeMs - s.o.SweepDelay.Milliseconds())
@@ -177,6 +184,8 @@ func (s *shard) setState(v int32) {
 		s.m.lag.DeleteLabelValues(s.label)
 		s.m.damaged.DeleteLabelValues(s.label)
 		s.m.lost.DeleteLabelValues(s.label)
+		s.m.newer.DeleteLabelValues(s.label)
+		s.newer.Store(0)
 		s.damage.Store(nil)
 	}
 }
@@ -336,13 +345,14 @@ func (r *reign) sleep() time.Duration {
 // renewal is the result of one write of the clock, with the reading that had to
 // follow it where it lost a compare-and-set.
 type renewal struct {
-	start   time.Duration
-	clock   store.Clock
-	rev     uint64
-	err     error
-	was     store.Clock
-	wasRev  uint64
-	readErr error
+	start    time.Duration
+	clock    store.Clock
+	progress store.Clock // see Core.Checkpoint
+	rev      uint64
+	err      error
+	was      store.Clock
+	wasRev   uint64
+	readErr  error
 }
 
 // maybeRenew writes the clock once a tick, without holding up the loop.
@@ -350,10 +360,14 @@ func (r *reign) maybeRenew() {
 	if next, ok := r.t.NextWrite(); !ok || monotonic() < next {
 		return
 	}
-	c := r.checkpoint()
+	c, progress := r.checkpoint()
 	_, rev := r.t.Clock()
 	r.t.Writing()
-	r.wg.Go(func() { r.renewed <- r.renew(r.ctx, c, rev) })
+	r.wg.Go(func() {
+		res := r.renew(r.ctx, c, rev)
+		res.progress = progress
+		r.renewed <- res
+	})
 }
 
 // renew writes the clock. An attempt is given up after a tick: what a store
@@ -369,14 +383,27 @@ func (s *shard) renew(ctx context.Context, c store.Clock, rev uint64) renewal {
 	return res
 }
 
-func (r *reign) checkpoint() store.Clock {
-	c, _ := r.t.Clock()
-	r.core.Checkpoint(&c)
-	c.SweptMs = max(c.SweptMs, r.swept.Load())
+// checkpoint returns the clock to write, and the progress behind it; see Core.Checkpoint.
+func (r *reign) checkpoint() (c, progress store.Clock) {
+	c, _ = r.t.Clock()
+	progress = r.core.Checkpoint(&c)
+	swept := r.swept.Load()
+	if held := r.sweepHeld.Load(); held != 0 {
+		swept = min(swept, held)
+	}
+	c.SweptMs = max(c.SweptMs, swept)
 	if n := r.counted.Load(); n != nil {
 		c.Msgs, c.MsgsMs = n.Msgs, n.MsgsMs
 	}
-	return c
+	return c, progress
+}
+
+// holdSweep keeps the recorded position of the sweeper before a time in Unix
+// milliseconds, where it found a record of a newer format.
+func (r *reign) holdSweep(ms int64) {
+	if held := r.sweepHeld.Load(); held == 0 || ms < held {
+		r.sweepHeld.Store(ms)
+	}
 }
 
 // onRenewed returns false if the shard is lost.
@@ -389,15 +416,17 @@ func (r *reign) onRenewed(res renewal) bool {
 	}
 	switch verdict {
 	case Kept:
-		r.markMs.Store(r.core.MarkMs())
+		r.markMs.Store(res.clock.TimeMs)
 		r.written.Store(&res.clock)
+		r.progress.Store(&res.progress)
+		r.tellNewer(res.clock)
 		if pending, known := r.core.Pending(); known {
 			r.m.pending.WithLabelValues(r.label).Set(float64(pending))
 		} else {
 			r.m.pending.DeleteLabelValues(r.label)
 		}
 		r.m.loaded.WithLabelValues(r.label).Set(float64(r.core.Loaded()))
-		lag := time.Duration(r.o.Time.EarliestNs() - r.core.MarkMs()*int64(time.Millisecond))
+		lag := time.Duration(r.o.Time.EarliestNs() - r.core.LowWatermarkMs()*int64(time.Millisecond))
 		r.m.lag.WithLabelValues(r.label).Set(lag.Seconds())
 	case Lost:
 		r.m.deposed.Inc()
@@ -419,6 +448,20 @@ func (r *reign) onRenewed(res renewal) bool {
 	}
 	r.logChange("renew clock", err)
 	return true
+}
+
+// tellNewer reports the records of newer formats, in the log when the first is met and
+// when none is left.
+func (r *reign) tellNewer(c store.Clock) {
+	n := int64(r.core.Newer())
+	r.m.newer.WithLabelValues(r.label).Set(float64(n))
+	switch was := r.newer.Swap(n); {
+	case was == 0 && n > 0:
+		r.log.Error().Int64("records", n).Int("needs_level", int(c.Needs)).Int("reads_level", int(r.cfg.Level)).Time("low_watermark", time.UnixMilli(c.TimeMs)).
+			Msg("the shard has records of a newer format: it goes to a node that reads them; until there is one, the low watermark stays before them and all other timers fire")
+	case was > 0 && n == 0:
+		r.log.Info().Msg("no record of a newer format is left in the shard")
+	}
 }
 
 // isDamage reports whether a clock has a value that no owner wrote.
@@ -460,7 +503,7 @@ func (r *reign) release() {
 	defer cancel()
 	r.countMessages(ctx)
 	for {
-		c := r.checkpoint()
+		c, _ := r.checkpoint()
 		c.Owner = ""
 		_, rev := r.t.Clock()
 		res := r.renew(ctx, c, rev)

@@ -36,6 +36,10 @@ type Sweeper struct {
 	Shard    int
 	Geometry schemas.Geometry
 	Delay    time.Duration
+	// Newer, if not nil, is called with the first tick in which there is a record of a
+	// newer format. The sweeper goes on; the caller keeps the position before that tick
+	// for an owner that can read it.
+	Newer func(tick int64)
 	// Found takes what has to be fired. Looked counts the records looked at.
 	Found func(EvSwept)
 	// Rest, if not nil, is called between the pages of a large tick, as a pause; false
@@ -69,6 +73,7 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	}
 	clean := true
 	for err == nil {
+		s.newer(load.Newer)
 		var ok bool
 		if ok, err = s.audit(ctx, load.Timers, first, last, markMs, tail); !ok {
 			clean = false
@@ -85,6 +90,18 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 		return sweptMs, false, err
 	}
 	return s.Geometry.TickStart(last + 1), true, nil
+}
+
+// newer reports the records that this node cannot read.
+func (s *Sweeper) newer(records []store.NewerRecord) {
+	if len(records) == 0 || s.Newer == nil {
+		return
+	}
+	first := records[0].Tick
+	for _, r := range records {
+		first = min(first, r.Tick)
+	}
+	s.Newer(first)
 }
 
 // audit looks at the records of the ticks first to last. It returns false if
@@ -169,6 +186,7 @@ func (r *reign) sweep() {
 	s := Sweeper{
 		Store: r.o.Store, Shard: r.n, Geometry: r.cfg.Geometry, Delay: r.o.SweepDelay,
 		Rest:  func(ctx context.Context) bool { return pause(ctx, leisurePause) },
+		Newer: func(tick int64) { r.holdSweep(r.cfg.Geometry.TickStart(tick)) },
 		Found: r.found, Looked: func(n int) { r.m.swept.Add(float64(n)) },
 	}
 	every := min(max(r.o.SweepDelay/20, sweepMinPause), sweepMaxPause)
@@ -176,7 +194,7 @@ func (r *reign) sweep() {
 		for more := true; more && r.state.Load() == 1; {
 			var next int64
 			var err error
-			next, more, err = s.Some(r.ctx, r.swept.Load(), *r.written.Load())
+			next, more, err = s.Some(r.ctx, r.swept.Load(), *r.progress.Load())
 			r.failed("sweep", err)
 			r.swept.Store(next)
 			if more && !pause(r.ctx, time.Millisecond) {

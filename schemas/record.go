@@ -135,6 +135,9 @@ const (
 	// stay below the printable characters, so that text that overwrote a record, such
 	// as a JSON answer, is never mistaken for a record of a newer version.
 	maxRecordFormat RecordFormat = 0x1f
+	// RecordFormatTest stands for a future format in tests: the layout of format 2 under
+	// the highest version. DecodeRecord does not read it.
+	RecordFormatTest = maxRecordFormat
 )
 
 // checksumBytes is the length of the checksum at the end of every record from
@@ -173,8 +176,8 @@ const maxField = 64 << 20
 // Append appends the record in the newest format.
 func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
 
-// AppendFormat appends the record in the given format, RecordFormat1 or
-// RecordFormat2. Format 1 omits History and Ext. The encoding is binary rather than
+// AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
+// RecordFormatTest. Format 1 omits History and Ext. The encoding is binary rather than
 // JSON because each timer's record is encoded three times and decoded four.
 //
 // Layout: the version byte, the state, a flag byte, uvarints for the numbers (times
@@ -255,11 +258,15 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// DecodeRecord reads a record of any known format. It returns ErrDamaged for bytes
+// DecodeRecord reads a record of any known format; see DecodeRecordUpTo.
+func DecodeRecord(b []byte) (Record, error) { return DecodeRecordUpTo(b, NewestRecordFormat) }
+
+// DecodeRecordUpTo reads a record of a format up to newest, as a build does whose newest
+// format that is. It returns ErrDamaged for bytes
 // that are not a record, or not all of it, and ErrNewer for an intact record with
 // something that this version does not know: a format, a flag, a state, a content
 // mode or a critical extension. The result's Body.Data aliases b.
-func DecodeRecord(b []byte) (Record, error) {
+func DecodeRecordUpTo(b []byte, newest RecordFormat) (Record, error) {
 	if len(b) < prefixBytes {
 		return Record{}, Errorf(CodeDamaged, "record of %d bytes is too short", len(b))
 	}
@@ -274,8 +281,8 @@ func DecodeRecord(b []byte) (Record, error) {
 	if fields < prefixBytes || crc32.Checksum(b[:fields], castagnoli) != binary.LittleEndian.Uint32(b[fields:]) {
 		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged: its checksum does not match", len(b))
 	}
-	if format > NewestRecordFormat {
-		return Record{}, Errorf(CodeUnknownFormat, "record has format version %d; this version of belfry reads %d: upgrade this node", format, NewestRecordFormat)
+	if format > newest || format > NewestRecordFormat && format != RecordFormatTest {
+		return Record{}, Errorf(CodeUnknownFormat, "record has format version %d; this version of belfry reads %d: upgrade this node", format, newest)
 	}
 	return decodeRecord(b, b[:fields])
 }

@@ -337,7 +337,7 @@ func (e *examination) differences() {
 	values, differ := map[string]string{}, map[string]bool{}
 	level := store.NewestLevel
 	for _, n := range alive {
-		level = min(level, n.Presence.Level())
+		level = min(level, n.Presence.Reads)
 		for name, v := range n.Presence.Settings {
 			if was, known := values[name]; known && was != v {
 				differ[name] = true

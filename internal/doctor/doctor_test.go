@@ -249,7 +249,7 @@ func TestNodesDiffer(t *testing.T) {
 	}
 	beat("c", "10s", "24h0m0s")
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "settings", doctor.Warning, "lease: a 3s, b 3s, c 10s", "same lease")
-	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"shared_index":true}`), 5*time.Second); err != nil {
+	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"reads":1}`), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "formats", doctor.Warning, "older format")

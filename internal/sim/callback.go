@@ -59,12 +59,16 @@ type delivery struct {
 	t        store.Timer
 	complete bool
 	deadSent bool
+	newer    bool // the record has a newer format
 }
 
 func (d *delivery) handle() {
 	if decider.Doubtful(d.claim, d.m.Header, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
 		t := d.read()
 		run, wait := decider.Admit(d.claim, t, d.n.nowMs())
+		if d.newer {
+			run, wait = false, time.Second // for a node that reads it
+		}
 		if !run {
 			d.end(wait)
 			return
@@ -95,6 +99,9 @@ func (d *delivery) read() *store.Timer {
 		case err == nil:
 			return &t
 		case errors.Is(err, schemas.ErrNotFound):
+			return nil
+		case errors.Is(err, schemas.ErrNewer):
+			d.newer = true
 			return nil
 		}
 		d.p.sleep(wait)

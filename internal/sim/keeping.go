@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -36,6 +37,8 @@ func (n *node) step(ev scheduler.KeepEvent) {
 			if r := n.reigns[a.Shard]; r != nil {
 				r.releasing = true
 				r.wake()
+			} else {
+				n.release = append(n.release, a.Shard) // just being taken
 			}
 		}
 	}
@@ -45,13 +48,19 @@ func (n *node) step(ev scheduler.KeepEvent) {
 func (n *node) take(a scheduler.KeepTake) {
 	start := n.mono()
 	rev, err := n.client.WriteClock(within(n.w.p.lease), a.Shard, a.Clock, a.Rev)
+	n.release = nil
 	n.step(scheduler.KeepTook{Shard: a.Shard, Err: err})
 	if err != nil {
 		return
 	}
+	atOnce := slices.Contains(n.release, a.Shard)
 	n.w.stats.Takeovers++
 	n.w.trace("%s takes shard %d from %q, epoch %d, mark %s, tail %d", n.name, a.Shard, a.From, a.Clock.Epoch, ms(a.Clock.TimeMs), a.Clock.Tail)
 	newReign(n, a.Shard, scheduler.NewTenure(n.w.p.lease, n.w.p.tick, start, a.Clock, rev))
+	if r := n.reigns[a.Shard]; r != nil && atOnce {
+		r.releasing = true
+		r.wake()
+	}
 }
 
 // leave stops the process gracefully.

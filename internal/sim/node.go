@@ -18,7 +18,8 @@ type node struct {
 	// inc counts the processes that ran here: what comes for an earlier one is lost.
 	inc    int
 	bootAt int64
-	ppm    int64 // of the host's monotonic clock
+	level  store.FormatLevel // that its build reads
+	ppm    int64             // of the host's monotonic clock
 	// wall is how far the host's wall clock was moved.
 	wall int64
 
@@ -48,6 +49,7 @@ type node struct {
 
 	keeper  *scheduler.Keeper
 	reigns  []*reign
+	release []int // shards that are given back as soon as they are taken
 	leaving bool
 	calls   map[string]bool // callbacks under way, by key
 }
@@ -59,7 +61,7 @@ const (
 )
 
 func newNode(w *world, i int) *node {
-	n := &node{w: w, name: fmt.Sprintf("n%d", i+1)}
+	n := &node{w: w, name: fmt.Sprintf("n%d", i+1), level: store.NewestLevel}
 	if w.p.drift {
 		n.ppm = w.rng.Int64N(201) - 100
 	}
@@ -78,8 +80,9 @@ func (n *node) boot() {
 	n.resample = signal{}
 	n.calls = map[string]bool{}
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
+	n.client.SetReads(n.level)
 	n.keeper = scheduler.NewKeeper(scheduler.KeeperConfig{
-		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick,
+		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick, Level: n.client.Reads(),
 	})
 	n.reigns = make([]*reign, w.p.geo.Shards)
 	w.trace("%s starts", n.name)

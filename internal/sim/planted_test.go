@@ -2,9 +2,11 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,44 +55,56 @@ func TestPlantedBugsAreFound(t *testing.T) {
 type mutant struct {
 	name, file, from, to string
 	seeds                int
+	test                 string // that finds it; TestSeeds if empty
 }
 
-var mutants = []mutant{
-	{"wheel cascade skipped", "scheduler/wheel/wheel.go", "w.cascade(l)\n", "l.head, l.tail = nil, nil\n", 10},
-	{"the tail does not know what is being loaded", "scheduler/core.go", "k.horizon = max(k.horizon, last)\n", "\n", 10},
-	{"load from a replica that is behind", "scheduler/core.go", "Seen: k.tailSeen,", "Seen: 0,", 60},
-	{"a late record does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tswitch {", "hold = 0\n\t}\n\tswitch {", 10},
-	{"claims of predecessors are not confirmed", "scheduler/core.go", "r.Epoch != k.epoch && tick <= k.horizon", "false", 60},
-	{"lease trusted for longer than it is", "scheduler/tenure.go", "t.until = start + t.lease - t.lease/leaseMargin", "t.until = start + 2*t.lease", 200},
-	{"latest instead of earliest time", "internal/sim/node.go", "\tlo, _ := n.bounds()\n\treturn lo\n", "\t_, hi := n.bounds()\n\treturn hi\n", 10},
-	{"an owner without a lease writes over a damaged clock", "scheduler/tenure.go", "if !t.Trusted(now) {\n\t\t\treturn Lost", "if false {\n\t\t\treturn Lost", 1500},
-	{"a damaged clock is taken at once", "scheduler/keeper.go", "free := !s.damaged && (", "free := s.damaged || (", 1500},
-	{"a resumed shard reuses epochs", "internal/sim/fake/damage.go", "max(c.Epoch, uint64(nowMs))", "c.Epoch", 1500},
-	{"a damaged clock is never taken", "scheduler/keeper.go", "if s.hold != holdNone || !s.seen || s.newer {", "if s.hold != holdNone || !s.seen || s.newer || s.damaged {", 1500},
+var mutants = slices.Concat(seedMutants, newerMutants)
+
+// newerMutants are found by TestNewerRecords.
+var newerMutants = []mutant{
+	{"the tail passes a record of a newer format", "scheduler/newer.go", "seq: t.Rev})", "seq: 0})", 60, "TestNewerRecords"},
+	{"the index load passes a record of a newer format", "scheduler/core.go", "\t\tk.holdMark(r)\n", "\t\t_ = r\n", 60, "TestNewerRecords"},
+	{"a scan passes a record of a newer format", "scheduler/newer.go", "tick: k.mark + 1})", "tick: noHold})", 600, "TestNewerRecords"},
+	{"the clock does not state the level that the shard needs", "scheduler/core.go", "c.Needs = max(c.Needs, k.cfg.Level+1)", "c.Needs = max(c.Needs, 0)", 60, "TestNewerRecords"},
+	{"a shard goes to a node that cannot read its records", "scheduler/keeper.go", "if k.levels[node] >= k.needs[shard] {", "if true {", 60, "TestNewerRecords"},
+}
+
+var seedMutants = []mutant{
+	{"wheel cascade skipped", "scheduler/wheel/wheel.go", "w.cascade(l)\n", "l.head, l.tail = nil, nil\n", 10, ""},
+	{"the tail does not know what is being loaded", "scheduler/core.go", "k.horizon = max(k.horizon, last)\n", "\n", 10, ""},
+	{"load from a replica that is behind", "scheduler/core.go", "Seen: k.tailSeen,", "Seen: 0,", 60, ""},
+	{"a late record does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tswitch {", "hold = 0\n\t}\n\tswitch {", 10, ""},
+	{"claims of predecessors are not confirmed", "scheduler/core.go", "r.Epoch != k.epoch && tick <= k.horizon", "false", 60, ""},
+	{"lease trusted for longer than it is", "scheduler/tenure.go", "t.until = start + t.lease - t.lease/leaseMargin", "t.until = start + 2*t.lease", 200, ""},
+	{"latest instead of earliest time", "internal/sim/node.go", "\tlo, _ := n.bounds()\n\treturn lo\n", "\t_, hi := n.bounds()\n\treturn hi\n", 10, ""},
+	{"an owner without a lease writes over a damaged clock", "scheduler/tenure.go", "if !t.Trusted(now) {\n\t\t\treturn Lost", "if false {\n\t\t\treturn Lost", 1500, ""},
+	{"a damaged clock is taken at once", "scheduler/keeper.go", "free := !s.damaged && (", "free := s.damaged || (", 1500, ""},
+	{"a resumed shard reuses epochs", "internal/sim/fake/damage.go", "max(c.Epoch, uint64(nowMs))", "c.Epoch", 1500, ""},
+	{"a damaged clock is never taken", "scheduler/keeper.go", "if s.hold != holdNone || !s.seen || s.newer {", "if s.hold != holdNone || !s.seen || s.newer || s.damaged {", 1500, ""},
 
 	// Faults that this simulation has found.
-	{"a deposed owner publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat", 60},
-	{"a reread record moves the tail", "scheduler/core.go", "return min(k.held[0].hold-1, k.tailSeen)", "return k.held[0].hold - 1", 2000},
-	{"what holds the tail is out of order", "scheduler/core.go", "k.held[i-1].hold > seq", "k.held[i-1].hold < 0", 3000},
-	{"a scan does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tk.onRecord", "hold = 0\n\t}\n\tk.onRecord", 3000},
-	{"a newer record does not hold the tail", "scheduler/core.go", "if e.hold == 0 && rev != 0 {\n\t\tk.holdAt(e, rev)", "if e.hold == 0 && rev == 0 {\n\t\tk.holdAt(e, rev)", 4000},
-	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000},
-	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now {", "if false {", 1000},
-	{"late adds are not audited", "scheduler/fire.go", "if e.hold != 0 && e.rec.DueMs", "if e.hold < 0 && e.rec.DueMs", 300},
-	{"late adds are taken for orphans", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300},
-	{"a publish that is refused for good is repeated", "scheduler/fire.go", "if store.Permanent(ev.Err) {\n\t\tk.refuse", "if false {\n\t\tk.refuse", 20},
-	{"a claim that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuseClaim", "case k.now < 0:\n\t\tk.refuseClaim", 60},
-	{"a refused timer lets the watermark pass before it has failed", "scheduler/undeliverable.go", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n\tk.done(e)\n", 300},
-	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refusal != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refusal == \"never\" {\n\t\treturn deadTarget(e)", 1000},
-	{"a callback's result drops the history", "scheduler/fire.go", "if r.Extended() {", "if false {", 60},
-	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000},
+	{"a deposed owner publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat", 60, ""},
+	{"a reread record moves the tail", "scheduler/core.go", "return min(k.held[0].hold-1, k.tailSeen)", "return k.held[0].hold - 1", 2000, ""},
+	{"what holds the tail is out of order", "scheduler/core.go", "k.held[i-1].hold > seq", "k.held[i-1].hold < 0", 3000, ""},
+	{"a scan does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tk.onRecord", "hold = 0\n\t}\n\tk.onRecord", 3000, ""},
+	{"a newer record does not hold the tail", "scheduler/core.go", "if e.hold == 0 && rev != 0 {\n\t\tk.holdAt(e, rev)", "if e.hold == 0 && rev == 0 {\n\t\tk.holdAt(e, rev)", 4000, ""},
+	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
+	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now {", "if false {", 1000, ""},
+	{"late adds are not audited", "scheduler/fire.go", "if e.hold != 0 && e.rec.DueMs", "if e.hold < 0 && e.rec.DueMs", 300, ""},
+	{"late adds are taken for orphans", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300, ""},
+	{"a publish that is refused for good is repeated", "scheduler/fire.go", "if store.Permanent(ev.Err) {\n\t\tk.refuse", "if false {\n\t\tk.refuse", 20, ""},
+	{"a claim that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuseClaim", "case k.now < 0:\n\t\tk.refuseClaim", 60, ""},
+	{"a refused timer lets the watermark pass before it has failed", "scheduler/undeliverable.go", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n\tk.done(e)\n", 300, ""},
+	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refusal != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refusal == \"never\" {\n\t\treturn deadTarget(e)", 1000, ""},
+	{"a callback's result drops the history", "scheduler/fire.go", "if r.Extended() {", "if false {", 60, ""},
+	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000, ""},
 }
 
 // TestMutantsAreFound builds the simulation with each mutant and runs it. The
 // first is always run; all with BELFRY_SIM_MUTANTS=all.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
-	run := mutants[:1]
+	run := []mutant{seedMutants[0], newerMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else if testing.Short() {
@@ -136,7 +150,7 @@ func (m *mutant) run(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	env := []string{"BELFRY_SIM_SEEDS=" + strconv.Itoa(m.seeds), "BELFRY_SIM_ONE_BY_ONE=1"}
-	out, err := m.plant().Test(t.Context(), root, t.TempDir(), env, "-run", "^TestSeeds$", "./internal/sim")
+	out, err := m.plant().Test(t.Context(), root, t.TempDir(), env, "-run", "^"+cmp.Or(m.test, "TestSeeds")+"$", "./internal/sim")
 	if err == nil {
 		t.Fatalf("%d seeds passed", m.seeds)
 	}

@@ -54,7 +54,8 @@ type reign struct {
 	acts      int // performed in it
 
 	markMs, sweptMs int64
-	written         store.Clock
+	progress        store.Clock // as last written, without holds of newer records
+	sweepHeld       int64
 
 	waking   bool
 	timer    uint64 // of the sleep that counts
@@ -69,12 +70,13 @@ func (r *reign) config() scheduler.CoreConfig {
 	return scheduler.CoreConfig{
 		Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
 		SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, Retention: p.retention,
+		Level: r.n.client.Reads(),
 	}
 }
 
 func newReign(n *node, shard int, t *scheduler.Tenure) {
 	clock, _ := t.Clock()
-	r := &reign{n: n, w: n.w, shard: shard, epoch: clock.Epoch, t: t, markMs: clock.TimeMs, sweptMs: clock.SweptMs, tailPos: clock.Tail, written: clock}
+	r := &reign{n: n, w: n.w, shard: shard, epoch: clock.Epoch, t: t, markMs: clock.TimeMs, sweptMs: clock.SweptMs, tailPos: clock.Tail, progress: clock}
 	if r.sweptMs == 0 {
 		r.sweptMs = clock.TimeMs - n.w.p.sweep.Milliseconds()
 	}
@@ -247,24 +249,26 @@ func (r *reign) sleep(jumped bool) time.Duration {
 // --- the clock ---
 
 type renewal struct {
-	start   time.Duration
-	clock   store.Clock
-	rev     uint64
-	err     error
-	was     store.Clock
-	wasRev  uint64
-	readErr error
+	start    time.Duration
+	clock    store.Clock
+	progress store.Clock
+	rev      uint64
+	err      error
+	was      store.Clock
+	wasRev   uint64
+	readErr  error
 }
 
 func (r *reign) maybeRenew() {
 	if next, ok := r.t.NextWrite(); !ok || r.n.mono() < next {
 		return
 	}
-	c := r.checkpoint()
+	c, progress := r.checkpoint()
 	_, rev := r.t.Clock()
 	r.t.Writing()
 	r.w.spawn(r.n, func(*proc) {
 		res := r.renew(c, rev)
+		res.progress = progress
 		r.renewed = &res
 		r.drained.give()
 		r.wake()
@@ -281,11 +285,15 @@ func (r *reign) renew(c store.Clock, rev uint64) renewal {
 	return res
 }
 
-func (r *reign) checkpoint() store.Clock {
-	c, _ := r.t.Clock()
-	r.core.Checkpoint(&c)
-	c.SweptMs = max(c.SweptMs, r.sweptMs)
-	return c
+func (r *reign) checkpoint() (c, progress store.Clock) {
+	c, _ = r.t.Clock()
+	progress = r.core.Checkpoint(&c)
+	swept := r.sweptMs
+	if r.sweepHeld != 0 {
+		swept = min(swept, r.sweepHeld)
+	}
+	c.SweptMs = max(c.SweptMs, swept)
+	return c, progress
 }
 
 func (r *reign) onRenewed(res *renewal) bool {
@@ -295,7 +303,7 @@ func (r *reign) onRenewed(res *renewal) bool {
 	}
 	switch verdict {
 	case scheduler.Kept:
-		r.markMs, r.written = r.core.MarkMs(), res.clock
+		r.markMs, r.progress = r.core.MarkMs(), res.progress
 	case scheduler.Lost:
 		r.over("lost to " + res.was.Owner)
 		return false
@@ -346,7 +354,7 @@ func (r *reign) release(p *proc) {
 	}
 	until = r.n.mono() + releaseBound
 	for {
-		c := r.checkpoint()
+		c, _ := r.checkpoint()
 		c.Owner = ""
 		_, rev := r.t.Clock()
 		res := r.renew(c, rev)

@@ -35,7 +35,7 @@ func (r *reign) fetch() {
 			return
 		}
 		stream := fake.StreamShard(r.shard)
-		got, pos := w.server.ReadTail(r.shard, r.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60))
+		got, pos := w.server.ReadTail(r.shard, r.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60), r.n.client.Reads())
 		if pos == r.tailPos {
 			if pos < w.server.LastSeq(stream) {
 				again(w.between(time.Millisecond, 50*time.Millisecond)) // the replica lags
@@ -70,6 +70,11 @@ func (w *world) tailsOf(shard int) {
 func (r *reign) sweep(p *proc) {
 	s := scheduler.Sweeper{
 		Store: r.n.client, Shard: r.shard, Geometry: r.w.p.geo, Delay: r.w.p.sweep,
+		Newer: func(tick int64) {
+			if at := r.w.p.geo.TickStart(tick); r.sweepHeld == 0 || at < r.sweepHeld {
+				r.sweepHeld = at
+			}
+		},
 		Found: func(ev scheduler.EvSwept) {
 			r.w.check.swept(r, ev)
 			r.put(ev)
@@ -81,7 +86,7 @@ func (r *reign) sweep(p *proc) {
 		for more := true; more && !r.ended && !r.suspended; {
 			was := r.sweptMs
 			var err error
-			r.sweptMs, more, err = s.Some(within(callTimeout), r.sweptMs, r.written)
+			r.sweptMs, more, err = s.Some(within(callTimeout), r.sweptMs, r.progress)
 			if (err != nil || r.sweptMs != was) && r.w.cfg.Trace != nil {
 				r.w.trace("%s: shard %d swept %s to %s, %v", r.n.name, r.shard, ms(was), ms(r.sweptMs), err)
 			}

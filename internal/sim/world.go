@@ -15,6 +15,9 @@ type Config struct {
 	Seed uint64
 	// Plant is a bug to make, to see that it is found.
 	Plant Plant
+	// Newer has some records written in the format of the next build. In two thirds of
+	// the seeds a node of that build joins.
+	Newer bool
 	// Trace gets a line for everything that happens; nil for nothing.
 	Trace io.Writer
 }
@@ -33,6 +36,9 @@ type Stats struct {
 	Events, Timers, Fired, Claims, Cancelled, Moved, Called int
 	DeadLetters, Refused,                                   // refused: letters of events that could never be published
 	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale, Damaged int
+	// Newer counts records written in a newer format, Held those that never fired for want
+	// of a node that reads them. Both are 0 without Config.Newer.
+	Newer, Held int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int
 }
@@ -85,6 +91,9 @@ func Run(cfg Config) Report {
 	}
 	w.scheduleClients()
 	w.scheduleFaults()
+	if cfg.Newer {
+		w.scheduleNewer()
+	}
 	w.loop()
 	w.check.atEnd()
 	w.close()

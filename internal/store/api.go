@@ -19,6 +19,32 @@ type Timer struct {
 	// StoredMs is the leader's timestamp of this revision, 0 where unknown.
 	StoredMs int64
 	Record   schemas.Record
+	// Unread says why Record is not set; Readable if it is.
+	Unread Unread
+}
+
+// Unread says whether this build can read a record. Only Tail, ScanQueued and Audit
+// return timers whose record they cannot read.
+type Unread uint8
+
+const (
+	// Readable is a record that this build reads.
+	Readable Unread = iota
+	// UnreadOpen is a record of a newer format (schemas.ErrNewer) that may have to fire.
+	UnreadOpen
+	// UnreadFinal is a record of a newer format that needs no work. Such a record has a
+	// TTL, which only final records have, whatever their format.
+	UnreadFinal
+)
+
+// NewerRecord is a record of a newer format that an index entry names.
+type NewerRecord struct {
+	ID  schemas.TimerID
+	Rev uint64
+	// Tick is the first of the requested ticks whose index entries name the record. The
+	// record is due in that tick, in the same slot of a later revolution of the wheel, or
+	// was moved away from it.
+	Tick int64
 }
 
 // Result is the outcome of one write. Rev is the new revision.
@@ -69,6 +95,10 @@ type Clock struct {
 	// after the clock has not changed for that long. 0 comes from an older build, which
 	// does not state its lease.
 	LeaseMs int64 `json:"lease,omitempty"`
+	// Needs is the lowest FormatLevel that a node must read to own the shard: an owner
+	// found a record of a newer format and raised it. Nodes below it own the shard only
+	// while no node that reads it is alive. It never falls; 0 is no requirement.
+	Needs FormatLevel `json:"needs,omitempty"`
 	// SweptMs is the sweeper's own mark.
 	SweptMs int64 `json:"swept"`
 	// Pending is the number of timers in state pending, unless PendingUnknown.
@@ -107,10 +137,9 @@ type Presence struct {
 	// InFlight is how many callbacks the node works on.
 	InFlight int `json:"in_flight,omitempty"`
 	// Reads is the newest FormatLevel that the node reads; 0 for builds before
-	// LevelRecord2. See Level.
+	// LevelRecord2. A level covers records, index entries, settings of services and
+	// headers of events.
 	Reads FormatLevel `json:"reads,omitempty"`
-	// SharedIndex states LevelSharedIndex in builds without Reads.
-	SharedIndex bool `json:"shared_index,omitempty"`
 	// Sync is what the node knows of its server's setting: SyncAlways,
 	// SyncInterval, or empty where it cannot know.
 	Sync string `json:"sync,omitempty"`
@@ -120,14 +149,6 @@ type Presence struct {
 	// Settings has the settings that all nodes of a store should share, by name. doctor
 	// compares them.
 	Settings map[string]string `json:"settings,omitempty"`
-}
-
-// Level is the newest FormatLevel that the node reads.
-func (p *Presence) Level() FormatLevel {
-	if p.Reads == LevelFirst && p.SharedIndex {
-		return LevelSharedIndex
-	}
-	return p.Reads
 }
 
 // Values of Presence.Sync.
@@ -190,6 +211,8 @@ type Msg struct {
 // their state.
 type Load struct {
 	Timers []Timer
+	// Newer lists the records of newer formats that may have to fire.
+	Newer []NewerRecord
 	// Complete is false if there was more than the limit: the caller asks again
 	// with fewer ticks, or pages with After.
 	Complete bool

@@ -12,9 +12,10 @@ import (
 
 // Peek is a record as some replica had it, maybe a while ago.
 type Peek struct {
-	id  schemas.TimerID
-	msg *nats.Msg
-	err error
+	id     schemas.TimerID
+	newest schemas.RecordFormat // that the process reads
+	msg    *nats.Msg
+	err    error
 }
 
 // PeekAsync reads a record by direct get, at a third of what Get costs. Any
@@ -26,7 +27,7 @@ type Peek struct {
 func (s *Store) PeekAsync(id schemas.TimerID, done func(Peek)) {
 	subject, stream := s.timerSubject(id)
 	s.pub.ask("read timer", "$JS.API.DIRECT.GET."+stream+"."+subject, nil, nil,
-		func(m *nats.Msg) { done(Peek{id: id, msg: m}) },
+		func(m *nats.Msg) { done(Peek{id: id, newest: s.cfg.Level.recordFormat(), msg: m}) },
 		func(_ ack, err error) { done(Peek{id: id, err: err}) })
 }
 
@@ -42,7 +43,7 @@ func (p Peek) Timer() (Timer, error) {
 	if err != nil {
 		return Timer{}, mapError("read timer", fmt.Errorf("direct get without a sequence: %w", err))
 	}
-	r, err := schemas.DecodeRecord(p.msg.Data)
+	r, err := schemas.DecodeRecordUpTo(p.msg.Data, p.newest)
 	if err != nil {
 		return Timer{}, err
 	}

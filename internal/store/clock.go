@@ -360,7 +360,7 @@ func (s *Store) Announce(change func(*Presence)) {
 func (s *Store) presenceValue() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.presence.Version, s.presence.Reads, s.presence.SharedIndex = clockVersion, NewestLevel, true
+	s.presence.Version, s.presence.Reads = clockVersion, s.cfg.Level
 	b, err := json.Marshal(s.presence)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)

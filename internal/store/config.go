@@ -56,6 +56,10 @@ type Config struct {
 	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
 	// 1 MiB. An event may have schemas.PayloadReserve less.
 	MaxPayload int
+
+	// Level is the FormatLevel that this process reads; default NewestLevel. Tests set it
+	// to run as an older or newer build.
+	Level FormatLevel
 }
 
 // Defaults of Config. A byte limit is not a reservation of disk, but JetStream
@@ -103,6 +107,9 @@ func (c *Config) setDefaults() error {
 	def(&c.ServiceGrace, DefaultServiceGrace)
 	if c.Replicas == 0 {
 		c.Replicas = 1
+	}
+	if c.Level == LevelFirst {
+		c.Level = NewestLevel
 	}
 	if c.Window == 0 {
 		c.Window = DefaultWindow

@@ -78,10 +78,12 @@ func (g *Gap) String() string {
 // ShardDamage is the damage that the owner of a shard has found.
 type ShardDamage struct {
 	Shard int `json:"shard"`
-	// Records lists at most maxNamed damaged records; More counts the others.
-	Records []DamagedRecord `json:"records,omitempty"`
-	More    int             `json:"more,omitempty"`
-	Loss    *ShardLoss      `json:"loss,omitempty"`
+	// Records lists at most maxNamed damaged records and records of newer formats. More
+	// counts the other damaged records, MoreNewer the others of newer formats.
+	Records   []DamagedRecord `json:"records,omitempty"`
+	More      int             `json:"more,omitempty"`
+	MoreNewer int             `json:"more_newer,omitempty"`
+	Loss      *ShardLoss      `json:"loss,omitempty"`
 	// Known lists the keys of the losses that were audited, at most maxKnown. Some signs
 	// of a loss last, and must not hide the signs of the next one.
 	Known []string `json:"known,omitempty"`
@@ -90,17 +92,12 @@ type ShardDamage struct {
 // Problems returns the damage in sentences.
 func (d *ShardDamage) Problems() []string {
 	var out []string
-	newer := 0
-	for _, r := range d.Records {
-		if r.Newer {
-			newer++
-		}
-	}
-	if n := d.Count() - newer; n > 0 {
+	newer := d.Newer()
+	if n := d.Count(); n > 0 {
 		out = append(out, fmt.Sprintf("shard %d has %d damaged records, of which none fires (belfry repair)", d.Shard, n))
 	}
 	if newer > 0 {
-		out = append(out, fmt.Sprintf("shard %d has %d records of a newer version of Belfry, which need newer nodes to fire", d.Shard, newer))
+		out = append(out, fmt.Sprintf("shard %d has %d records of a newer version of Belfry: they wait for a node of that version, and the low watermark stays before them", d.Shard, newer))
 	}
 	if l := d.Loss; l != nil && !l.Noted {
 		out = append(out, fmt.Sprintf("shard %d has lost messages: %s (belfry repair)", d.Shard, l.Summary()))
@@ -130,8 +127,19 @@ func (l *ShardLoss) Summary() string {
 	return text
 }
 
-// Count returns the number of damaged records, including those of newer versions.
-func (d *ShardDamage) Count() int { return len(d.Records) + d.More }
+// Count returns the number of damaged records.
+func (d *ShardDamage) Count() int { return len(d.Records) + d.More + d.MoreNewer - d.Newer() }
+
+// Newer returns the number of records of newer formats.
+func (d *ShardDamage) Newer() int {
+	n := d.MoreNewer
+	for _, r := range d.Records {
+		if r.Newer {
+			n++
+		}
+	}
+	return n
+}
 
 const (
 	// maxNamed bounds the entries of each list in a report.
@@ -222,6 +230,11 @@ func (s *Store) noteDamaged(m *jetstream.RawStreamMsg, err error) {
 	if d == nil || !d.note(DamagedRecord{Timer: lastToken(m.Subject), Revision: m.Sequence, Reason: err.Error(), Newer: errors.Is(err, schemas.ErrNewer)}) {
 		return
 	}
+	if errors.Is(err, schemas.ErrNewer) {
+		// The scheduler logs once for all of them.
+		s.log.Debug().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record of a newer format")
+		return
+	}
 	s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record skipped: it cannot be decoded; \"belfry repair\" shows what can be done")
 }
 
@@ -241,6 +254,9 @@ type Inspection struct {
 	// at StoredMs (Unix milliseconds, by the server's clock).
 	LastSeq, Msgs uint64
 	StoredMs      int64
+	// Gone lists records of newer formats that are gone, or can be read now, with the
+	// last revision that this is true of.
+	Gone []NewerRecord
 }
 
 // Expectation is what an owner has recorded about its shard's stream in the clock.
@@ -281,7 +297,7 @@ func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64, expect
 			s.undecodable.Add(1)
 		}
 	}
-	if err := s.recheck(ctx, shard); err != nil {
+	if in.Gone, err = s.recheck(ctx, shard); err != nil {
 		return in, err
 	}
 	if s.cfg.Replicas > 1 {
@@ -309,26 +325,33 @@ func (d *ShardDamage) knows(key string) bool {
 	return slices.Contains(d.Known, key) || d.Loss != nil && d.Loss.Key == key
 }
 
-// recheck reads damaged records again: they may be repaired, or gone.
-func (s *Store) recheck(ctx context.Context, shard int) error {
+// recheck reads damaged records again: they may be repaired, or gone. It returns those
+// of newer formats among them.
+func (s *Store) recheck(ctx context.Context, shard int) (gone []NewerRecord, err error) {
 	d := &s.subjects[shard].damaged
+	good := func(r DamagedRecord, rev uint64) {
+		d.good(r.Timer, rev)
+		if id, err := schemas.ParseTimerID(r.Timer); err == nil && r.Newer {
+			gone = append(gone, NewerRecord{ID: id, Rev: rev})
+		}
+	}
 	for i, r := range d.list() {
 		if i == rechecks {
-			return nil
+			break
 		}
 		m, err := s.getLast(ctx, s.subjects[shard].stream, s.subjects[shard].timer+r.Timer)
 		switch {
 		case errors.Is(err, schemas.ErrNotFound):
-			d.good(r.Timer, 1<<64-1)
+			good(r, 1<<64-1)
 		case err != nil:
-			return err
+			return gone, err
 		default:
-			if _, err := s.timer(m); err == nil || errors.Is(err, schemas.ErrNotFound) {
-				d.good(r.Timer, m.Sequence)
+			if _, err := s.timer(m); err == nil || errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) && s.unread(m).Unread == UnreadFinal {
+				good(r, m.Sequence)
 			}
 		}
 	}
-	return nil
+	return gone, nil
 }
 
 // sign is a trace that a loss leaves.
@@ -668,6 +691,9 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 			if isMarker(raw) {
 				delete(a.records, id)
 			}
+			if t.Unread == UnreadOpen {
+				return true, fn(t)
+			}
 			return true, nil
 		}
 		a.records[id] = audited{rev: t.Rev, tick: a.s.geo.Tick(t.Record.DueMs), pending: t.Record.Pending()}
@@ -722,8 +748,15 @@ func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) 
 
 // writeDamage records the damage of a shard if it has changed.
 func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
-	if n := len(d.Records); n > maxNamed {
-		d.Records, d.More = d.Records[:maxNamed], d.More+n-maxNamed
+	if len(d.Records) > maxNamed {
+		for _, r := range d.Records[maxNamed:] {
+			if r.Newer {
+				d.MoreNewer++
+			} else {
+				d.More++
+			}
+		}
+		d.Records = d.Records[:maxNamed]
 	}
 	was, err := s.readDamage(ctx, d.Shard)
 	if err != nil {
@@ -790,20 +823,20 @@ func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit
 	if len(ids) > limit && len(ticks) > 1 {
 		return Load{}, nil
 	}
-	load := Load{Complete: true}
+	var timers []Timer
 	for some := range slices.Chunk(ids, maxExact) {
-		timers, err := s.readable(ctx, shard, some)
+		got, err := s.readable(ctx, shard, some)
 		if err != nil {
 			return Load{}, err
 		}
-		load.Timers = append(load.Timers, timers...)
+		timers = append(timers, got...)
 	}
 	// The index may be what could not be read: then nothing tells which timers it
 	// named, and the audit finds them.
 	if sh.damaged.unreadable.Load() == 0 {
 		sh.damaged.unreadable.Add(1)
 	}
-	return load, nil
+	return s.loaded(shard, ticks, index, timers), nil
 }
 
 // readable reads the records that the server can read.

@@ -33,7 +33,29 @@ const (
 	LevelSealedCallback FormatLevel = 4
 	// NewestLevel is the level that this version reads.
 	NewestLevel = LevelSealedCallback
+	// LevelTest stands for the level of the next build in tests. It adds
+	// schemas.RecordFormatTest.
+	LevelTest = NewestLevel + 1
 )
+
+// recordFormat is the newest record format of a level.
+func (l FormatLevel) recordFormat() schemas.RecordFormat {
+	switch {
+	case l >= LevelTest:
+		return schemas.RecordFormatTest
+	case l >= LevelRecord2:
+		return schemas.RecordFormat2
+	}
+	return schemas.RecordFormat1
+}
+
+// layout is the newest layout version of a level.
+func (l FormatLevel) layout() int {
+	if l >= LevelRecord2 {
+		return newestLayout
+	}
+	return layout1
+}
 
 // Layout versions, recorded in the clock bucket. Builds refuse to open a store of a
 // version that they do not know, which keeps those that cannot read
@@ -58,11 +80,14 @@ const (
 func (s *Store) level() FormatLevel { return FormatLevel(s.writes.Load()) }
 
 // RecordFormat is the format in which this node writes records now.
-func (s *Store) RecordFormat() schemas.RecordFormat {
-	if s.level() >= LevelRecord2 {
-		return schemas.RecordFormat2
-	}
-	return schemas.RecordFormat1
+func (s *Store) RecordFormat() schemas.RecordFormat { return s.level().recordFormat() }
+
+// Reads returns the FormatLevel that this process reads.
+func (s *Store) Reads() FormatLevel { return s.cfg.Level }
+
+// decodeRecord reads a record of a format that this process knows.
+func (s *Store) decodeRecord(b []byte) (schemas.Record, error) {
+	return schemas.DecodeRecordUpTo(b, s.cfg.Level.recordFormat())
 }
 
 // watchFormats keeps the level at what all live nodes read.
@@ -100,9 +125,9 @@ func (s *Store) lookFormats(ctx context.Context) error {
 		return nil
 	}
 	s.first.Store(own == 0)
-	level, oldest := NewestLevel, Member{}
+	level, oldest := s.cfg.Level, Member{}
 	for _, m := range c.Nodes {
-		if l := m.Presence.Level(); l < level {
+		if l := m.Presence.Reads; l < level {
 			level, oldest = l, m
 		}
 	}

@@ -112,7 +112,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	nodes := bucket(t, made, schemas.BucketClock)
 	made.Close() // first: it raises the layout
 	setLayout(t, nodes, 1)
-	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","shared_index":true}`)); err != nil {
+	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"scheduler":"active","reads":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, nc, func(c *store.Config) { c.Node = "n2" })
@@ -146,7 +146,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 		t.Errorf("the layout was raised from %d", from)
 	}
 	// One that had been paused for so long that its presence had expired.
-	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"shared_index":true}`)); err != nil {
+	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"reads":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	storetest.Eventually(t, "format 1 again", func() bool { return !writesFormat2(s)() })

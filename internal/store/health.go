@@ -26,7 +26,7 @@ func Look(nc *nats.Conn, timeout time.Duration) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{nc: nc, js: js, cfg: Config{Timeout: timeout}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}}
+	s := &Store{nc: nc, js: js, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}}
 	if s.pub, err = newPublisher(nc, 1, timeout); err != nil {
 		return nil, err
 	}

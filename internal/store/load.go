@@ -3,7 +3,10 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -87,7 +90,50 @@ func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit 
 		return Load{}, errTooMany
 	}
 	timers, err := s.indexed(ctx, shard, ids, seen)
-	return Load{Timers: timers, Complete: err == nil}, err
+	if err != nil {
+		return Load{}, err
+	}
+	return s.loaded(shard, ticks, index, timers), nil
+}
+
+// loaded separates the records that this build cannot read from those that it can.
+// index has the entries that name them.
+func (s *Store) loaded(shard int, ticks []int64, index []*jetstream.RawStreamMsg, timers []Timer) Load {
+	load := Load{Timers: timers, Complete: true}
+	if !slices.ContainsFunc(timers, func(t Timer) bool { return t.Unread != Readable }) {
+		return load
+	}
+	load.Timers = make([]Timer, 0, len(timers))
+	for _, t := range timers {
+		switch t.Unread {
+		case Readable:
+			load.Timers = append(load.Timers, t)
+		case UnreadOpen:
+			load.Newer = append(load.Newer, NewerRecord{ID: t.ID, Rev: t.Rev, Tick: s.tickNaming(shard, ticks, index, t.ID)})
+		case UnreadFinal:
+		}
+	}
+	return load
+}
+
+// tickNaming returns the first of the ticks whose index entries name a timer.
+func (s *Store) tickNaming(shard int, ticks []int64, index []*jetstream.RawStreamMsg, id schemas.TimerID) int64 {
+	slots := map[int64]bool{}
+	for _, m := range index {
+		var slot int64
+		if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, s.subjects[shard].slot), "%d.", &slot); err != nil {
+			continue
+		}
+		if slices.Contains(s.timersOf([]*jetstream.RawStreamMsg{m}), id) {
+			slots[slot] = true
+		}
+	}
+	for _, t := range ticks {
+		if slots[s.geo.Slot(t)] {
+			return t
+		}
+	}
+	return ticks[0]
 }
 
 // loadPage reads as many parts of a tick, from a first one on, as one answer
@@ -122,7 +168,9 @@ func (s *Store) loadPage(ctx context.Context, shard int, tick int64, limit int, 
 		if err != nil {
 			return Load{}, err
 		}
-		return Load{Timers: timers, Complete: true, Next: end % slotParts}, nil
+		load := s.loaded(shard, []int64{tick}, index, timers)
+		load.Next = end % slotParts
+		return load, nil
 	}
 	return Load{Complete: true}, nil
 }
@@ -168,19 +216,21 @@ func (s *Store) indexed(ctx context.Context, shard int, ids []schemas.TimerID, s
 	return s.decodeAll(got), nil
 }
 
-// decodeAll reads records. One that cannot be decoded is logged, counted and left
-// out: it must not stop the others.
+// decodeAll reads records. One of a newer format comes without its Record; see
+// Timer.Unread. A damaged one is logged, counted and left out: it must not stop the
+// others.
 func (s *Store) decodeAll(msgs []*jetstream.RawStreamMsg) []Timer {
 	timers := make([]Timer, 0, len(msgs))
 	for _, m := range msgs {
-		if t, ok := s.decode(m); ok {
+		if t, ok := s.decode(m); ok || t.Unread != Readable {
 			timers = append(timers, t)
 		}
 	}
 	return timers
 }
 
-// decode reads a record, or logs and counts that it cannot be read.
+// decode reads a record; false if it cannot be read, which it logs and counts. A record
+// of a newer format comes with its identity; see Timer.Unread.
 func (s *Store) decode(m *jetstream.RawStreamMsg) (Timer, bool) {
 	t, err := s.timer(m)
 	if err == nil {
@@ -191,10 +241,32 @@ func (s *Store) decode(m *jetstream.RawStreamMsg) (Timer, bool) {
 		}
 		return t, true
 	}
-	if !errors.Is(err, schemas.ErrNotFound) {
+	if errors.Is(err, schemas.ErrNotFound) {
+		return Timer{}, false
+	}
+	if !errors.Is(err, schemas.ErrNewer) {
+		s.noteDamaged(m, err)
+		return Timer{}, false
+	}
+	t = s.unread(m)
+	if t.Unread != UnreadFinal {
 		s.noteDamaged(m, err)
 	}
-	return Timer{}, false
+	return t, false
+}
+
+// unread identifies a record of a newer format. A record with a TTL is final in every
+// format: Write.Check gives a TTL to no other, and an older build must be able to tell.
+func (s *Store) unread(m *jetstream.RawStreamMsg) Timer {
+	id, err := schemas.ParseTimerID(lastToken(m.Subject))
+	if err != nil {
+		return Timer{} // nobody's
+	}
+	t := Timer{ID: id, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Unread: UnreadOpen}
+	if m.Header.Get(jetstream.MsgTTLHeader) != "" {
+		t.Unread = UnreadFinal
+	}
+	return t
 }
 
 // Undecodable counts the records that were skipped because they could not be

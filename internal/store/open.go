@@ -329,7 +329,7 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 		if err := want.Validate(); err != nil {
 			return err
 		}
-		b, err := json.Marshal(meta{Format: newestLayout, Geometry: want})
+		b, err := json.Marshal(meta{Format: s.cfg.Level.layout(), Geometry: want})
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}

@@ -209,7 +209,7 @@ func (s *Store) timer(m *jetstream.RawStreamMsg) (Timer, error) {
 	if err != nil {
 		return Timer{}, err
 	}
-	r, err := schemas.DecodeRecord(m.Data)
+	r, err := s.decodeRecord(m.Data)
 	if err != nil {
 		return Timer{}, err
 	}
@@ -231,7 +231,11 @@ func (s *Store) GetMany(ctx context.Context, ids []schemas.TimerID) ([]Timer, er
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, s.decodeAll(got)...)
+		for _, t := range s.decodeAll(got) {
+			if t.Unread == Readable {
+				out = append(out, t)
+			}
+		}
 	}
 	return out, nil
 }

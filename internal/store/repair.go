@@ -295,7 +295,7 @@ func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64)
 		}
 		for _, m := range msgs {
 			after = m.Sequence
-			if _, err := schemas.DecodeRecord(m.Data); err == nil && m.Sequence < rev {
+			if _, err := s.decodeRecord(m.Data); err == nil && m.Sequence < rev {
 				found = m
 			}
 		}
@@ -307,7 +307,7 @@ func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64)
 
 // restore writes a revision again, as it was, over a damaged one.
 func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jetstream.RawStreamMsg) error {
-	rec, err := schemas.DecodeRecord(was.Data)
+	rec, err := s.decodeRecord(was.Data)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@ import (
 // those that are due by throughMs and not concluded: waiting, or claimed. Its
 // cost is that of the whole shard; it is for a mark that is older than the index.
 // What lies behind the shard's clock, in time and in the stream, is left out: it
-// was seen to by an owner, and a record there that looks open was superseded.
+// was seen to by an owner, and a record there that looks open was superseded. Records
+// of newer formats that may have to fire come wherever they lie; see Timer.Unread.
 func (s *Store) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(Timer) error) error {
 	clock, _, err := s.ReadClock(ctx, shard)
 	if err != nil {
@@ -26,6 +27,9 @@ func (s *Store) ScanQueued(ctx context.Context, shard int, throughMs int64, fn f
 	return s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubject: sh.timer + "*"}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
 		t, ok := s.decode(&jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
 		if !ok {
+			if t.Unread == UnreadOpen {
+				return true, fn(t)
+			}
 			return true, nil
 		}
 		r := &t.Record

@@ -38,7 +38,8 @@ const (
 
 // Tail hands every record of the shard after the sequence to fn, in stream
 // order, one at a time, and then what is written, as it is written. Revisions
-// that were overwritten before they were read are absent. It survives a
+// that were overwritten before they were read are absent. A record of a newer format
+// comes without its Record; see Timer.Unread. Tail survives a
 // reconnect and a restart of the server without gap. It ends with Stop, or ctx.
 func (s *Store) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
 	if shard < 0 || shard >= s.geo.Shards {
@@ -123,7 +124,7 @@ func (s *Store) follow(ctx context.Context, shard int, after *uint64, fn func(Ti
 		}
 		*after = seq
 		t, ok := s.decode(&jetstream.RawStreamMsg{Subject: m.Subject, Sequence: seq, Header: m.Header, Data: m.Data, Time: meta.Timestamp})
-		if ok {
+		if ok || t.Unread != Readable {
 			fn(t)
 		}
 	}

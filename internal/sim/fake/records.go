@@ -119,7 +119,10 @@ func (c *Client) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) e
 // Get reads a record from its leader.
 func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, err error) {
 	err = c.leader(ctx, c.shardOf(id), func() (err error) {
-		t, err = c.s.Record(id)
+		st := c.s.shards[c.s.cfg.Geometry.Shard(id)]
+		if t, err = viewOf(st.asOf(st.last[recordKey(id)], st.seq), c.Reads()); err == nil && t.Unread != store.Readable {
+			err = schemas.ErrNewer
+		}
 		return err
 	})
 	if err != nil {
@@ -142,7 +145,11 @@ func (c *Client) GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Ti
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, got...)
+		for _, t := range got {
+			if t.Unread == store.Readable {
+				out = append(out, t)
+			}
+		}
 	}
 	return out, nil
 }
@@ -178,7 +185,7 @@ func (c *Client) lastFor(ctx context.Context, shard int, keys []key, seen uint64
 		}
 		out = out[:0]
 		for _, m := range inOrder(msgs) {
-			if t, err := timerOf(m); err == nil { // else it cannot be decoded
+			if t, err := viewOf(m, c.Reads()); err == nil { // else it cannot be decoded
 				out = append(out, t)
 			}
 		}
@@ -232,9 +239,11 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 			err = errTooMany
 		}
 		if err == nil {
-			var timers []store.Timer
-			timers, err = c.lastFor(ctx, shard, keys, seen)
-			return store.Load{Timers: timers, Complete: err == nil}, err
+			timers, err := c.lastFor(ctx, shard, keys, seen)
+			if err != nil {
+				return store.Load{}, err
+			}
+			return c.loaded(shard, ticks, timers, 0), nil
 		}
 		if !errors.Is(err, errTooMany) {
 			return store.Load{}, err
@@ -272,7 +281,7 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int,
 		if err != nil {
 			return store.Load{}, err
 		}
-		return store.Load{Timers: timers, Complete: true, Next: end % slotParts}, nil
+		return c.loaded(shard, []int64{tick}, timers, end%slotParts), nil
 	}
 	return store.Load{Complete: true}, nil
 }
@@ -301,7 +310,7 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 			if upTo < newest {
 				return errBehind
 			}
-			got, to, end = c.s.next(shard, from, upTo, scanBatch)
+			got, to, end = c.s.next(shard, from, upTo, scanBatch, c.Reads())
 			return nil
 		})
 		if err != nil {
@@ -309,6 +318,14 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 		}
 		after, last = to, end
 		for _, t := range got {
+			if t.Unread != store.Readable {
+				if t.Unread == store.UnreadOpen {
+					if err := fn(t); err != nil {
+						return err
+					}
+				}
+				continue
+			}
 			r := &t.Record
 			done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
 			if done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered {
@@ -340,26 +357,28 @@ func (c *Client) newest(ctx context.Context, stream string, asked func(*message)
 
 // next reads the records of a shard after a sequence, as of another, looking at no
 // more than some; the sequence it got to; and whether that is the end.
-func (s *Server) next(shard int, after, upTo uint64, look int) (got []store.Timer, last uint64, end bool) {
+func (s *Server) next(shard int, after, upTo uint64, look int, level store.FormatLevel) (got []store.Timer, last uint64, end bool) {
 	st := s.shards[shard]
 	upTo = min(upTo, st.seq)
 	for ; after < upTo && look > 0; look-- {
 		m := st.log[after]
 		after++
-		if m.rec == nil || !st.alive(m) || st.superseded(m, upTo) {
+		if m.rec == nil && (m.data == nil || m.slot != recordSlot) || !st.alive(m) || st.superseded(m, upTo) {
 			continue
 		}
-		t, _ := timerOf(m) // m is there
-		got = append(got, t)
+		if t, err := viewOf(m, level); err == nil {
+			got = append(got, t)
+		}
 	}
 	return got, after, after >= upTo
 }
 
 // ReadTail reads the records of a shard after a sequence as a consumer does at a
 // replica that stands at upTo: what was overwritten by then is absent. It looks at
-// a bounded number of messages and returns the sequence that it got to.
-func (s *Server) ReadTail(shard int, after, upTo uint64, look int) ([]store.Timer, uint64) {
-	got, last, _ := s.next(shard, after, upTo, look)
+// a bounded number of messages and returns the sequence that it got to. level is what the
+// reader's process reads.
+func (s *Server) ReadTail(shard int, after, upTo uint64, look int, level store.FormatLevel) ([]store.Timer, uint64) {
+	got, last, _ := s.next(shard, after, upTo, look, level)
 	return got, last
 }
 

@@ -40,7 +40,8 @@ type message struct {
 	// ids are the timers that an index entry names, whose key is not that of one.
 	ids   []schemas.TimerID
 	rec   *schemas.Record
-	val   any // of the clock bucket
+	level store.FormatLevel // that a process must read to decode rec
+	val   any               // of the clock bucket
 	hdr   nats.Header
 	data  []byte
 	msgID string

@@ -230,13 +230,16 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 		var last uint64
 		var end bool
 		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
-			got, last, end = c.s.next(shard, after, upTo, scanBatch)
+			got, last, end = c.s.next(shard, after, upTo, scanBatch, c.Reads())
 			return nil
 		})
 		if err != nil {
 			return store.ListPage{}, err
 		}
 		for _, t := range got {
+			if t.Unread != store.Readable {
+				continue
+			}
 			if len(page.Timers) == limit {
 				page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 				return page, nil

@@ -57,8 +57,14 @@ type Client struct {
 
 // NewClient makes the calls of a node.
 func NewClient(s *Server, t Transport, node string, nowMs func() int64) *Client {
-	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), services: map[string]struct{}{}}
+	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), services: map[string]struct{}{}, presence: store.Presence{Reads: store.NewestLevel}}
 }
+
+// Reads is the format level that the client's process reads.
+func (c *Client) Reads() store.FormatLevel { return c.presence.Reads }
+
+// SetReads makes the client that of an older or a newer build.
+func (c *Client) SetReads(level store.FormatLevel) { c.presence.Reads = level }
 
 // Geometry is the store's.
 func (c *Client) Geometry() schemas.Geometry { return c.s.cfg.Geometry }

@@ -142,4 +142,43 @@ func damagedRecord(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	same("scan", scanned)
+	newerRecords(t, s, ids[1], g.Tick(due))
+}
+
+// newerRecords: a record of a newer format comes with its identity, and by the index
+// with its tick.
+func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
+	critical := Pending(NowMs(t, s))
+	critical.Ext = []schemas.Extension{{Type: 1001}}
+	for _, data := range [][]byte{[]byte(newerRecord()), critical.AppendFormat(nil, schemas.RecordFormat2)} {
+		Overwrite(t, s, "KV_timers_0", "timer."+id.String(), data)
+		rev := must[uint64](t)(s.LastSeq(t.Context(), 0))
+		load := must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{tick - 1, tick}, 1000, 0, rev))
+		if want := []store.NewerRecord{{ID: id, Rev: rev, Tick: tick}}; !slices.Equal(load.Newer, want) {
+			t.Fatalf("load: newer records %+v, want %+v", load.Newer, want)
+		}
+		seen := 0
+		if err := s.ScanQueued(t.Context(), 0, 1<<62, func(tm store.Timer) error {
+			if tm.ID == id && tm.Rev == rev && tm.Unread == store.UnreadOpen {
+				seen++
+			}
+			return nil
+		}); err != nil || seen != 1 {
+			t.Fatalf("scan: a record of a newer format came %d times, %v", seen, err)
+		}
+		tailed := make(chan store.Timer, 100)
+		tail := must[*store.Tail](t)(s.Tail(t.Context(), 0, rev-1, func(tm store.Timer) { tailed <- tm }))
+		Eventually(t, "the tail to bring a record of a newer format", func() bool {
+			select {
+			case tm := <-tailed:
+				return tm.ID == id && tm.Rev == rev && tm.Unread == store.UnreadOpen
+			default:
+				return false
+			}
+		})
+		tail.Stop()
+		if many := must[[]store.Timer](t)(s.GetMany(t.Context(), []schemas.TimerID{id})); len(many) != 0 {
+			t.Fatalf("many: %+v", many)
+		}
+	}
 }
