@@ -123,7 +123,7 @@ func (k *Core) holdMark(r store.NewerRecord) {
 
 // onTailNewer takes a revision of a newer format from the tail.
 func (k *Core) onTailNewer(t store.Timer) {
-	k.noteChange(t.ID, t.Rev, false, false)
+	// A count that is running keeps the record: it may wait.
 	k.forget(t)
 	if t.Unread != store.UnreadOpen {
 		k.newer.replaced(t.ID, t.Rev)
