@@ -3,8 +3,8 @@
 // program belfry must not contain (test/layout checks that). The short form of it is
 // "belfry bench".
 //
-// workload.go has the commands that run one workload, table.go and curves.go those that
-// run many. "belfry-bench child" is a node or a nats-server that the others start.
+// workload.go has the commands that run one workload; table.go and curves.go run many.
+// "belfry-bench child" is a node or a nats-server that the other commands start.
 package main
 
 import (

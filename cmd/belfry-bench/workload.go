@@ -32,12 +32,12 @@ func (t *tool) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "belfry-bench",
 		Short: "Measure Belfry: adds a second, lateness, bursts, callbacks, pending timers",
-		Long: `Measure Belfry. Without --nats-url belfry-bench starts what it measures, in temporary
-folders, and removes it afterwards: by default a node with an embedded server in this
+		Long: `Measure Belfry. Without --nats-url belfry-bench starts servers and a node in temporary
+folders, and removes them afterwards: by default a node with an embedded server in this
 process, with --on server a nats-server process, with --on cluster three.
 
-Every run accounts for its timers: one that lost a timer, fired one twice or early
-fails, whatever its figures are.`,
+Every run accounts for its timers. It fails if a timer is lost, fires twice or early,
+whatever its figures are.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.ArbitraryArgs,
 		RunE: cmdline.Group,
@@ -62,7 +62,7 @@ func (t *tool) workloadCommand(w bench.Workload) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&b.config.NATSURL, "nats-url", "", "measure the Belfry at this server (default: one that is started)")
+	f.StringVar(&b.config.NATSURL, "nats-url", "", "measure the Belfry at this server (default: a new node)")
 	f.StringVar(&b.config.Creds, "creds", "", "NATS credentials file for nats-url")
 	f.StringVar(&b.on, "on", string(bench.OnEmbedded), "what to start: embedded, server (a nats-server process), or cluster (three, and three replicas)")
 	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "of the servers: safe syncs every write, fast every two minutes")
@@ -80,12 +80,12 @@ func (t *tool) workloadCommand(w bench.Workload) *cobra.Command {
 	f.Var(cmdline.Duration(&b.config.Retention), "retention", "how long the records of concluded timers are kept; they are verified beside the run then (default: the node's)")
 	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, so that only firing them is measured")
 	f.IntVar(&b.config.Services, "services", 1, "services that the timers of steady, burst, day and callback are for, in turn")
-	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are told (without HTTP callbacks)")
-	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due a second beside those that wait")
+	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are measured alone (without HTTP callbacks)")
+	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due a second while the others wait")
 	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, whatever the profile is that is measured then")
 	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers let through before anything is measured; -1 for none")
 	f.IntVar(&b.config.Raw, "raw", defaults.Raw, "raw JetStream operations of each kind to measure on the same server after the run")
-	f.IntVar(&b.repeat, "repeat", 1, "runs, each afresh; median, least and greatest are told")
+	f.IntVar(&b.repeat, "repeat", 1, "runs, each on a new node; prints median, minimum and maximum")
 	f.StringVar(&b.jsonFile, "json", "", "write the results to this file")
 	f.StringVar(&b.plotFile, "plot", "", "draw the results into this file: .svg or .png")
 	f.StringVar(&b.htmlFile, "html", "", "write a report with plots to this file")

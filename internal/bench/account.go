@@ -26,7 +26,7 @@ type Verified struct {
 	Duplicates int `json:"duplicates"`
 	Early      int `json:"early"`
 	Wrong      int `json:"wrong"`
-	// Why says what is known of those that are missing or wrong.
+	// Why counts what is known of timers that are missing or wrong.
 	Why map[string]int `json:"why,omitempty"`
 	// Unseen are in TIMERS_FIRED but did not reach the live subscriber, Repeated
 	// reached it, or the callback, more than once. Neither is a fault: a plain
@@ -84,8 +84,8 @@ const (
 )
 
 // Account reads TIMERS_FIRED, which alone says what was fired, until every timer
-// is found in it or nothing more comes, and looks up the record of each that is
-// not.
+// is found in it or nothing more comes, and looks up the record of each timer that is
+// missing.
 func (w *Watch) Account(ctx context.Context, p *progress) (*Account, error) {
 	return w.accountPatient(ctx, p, accountPatience)
 }
@@ -119,9 +119,7 @@ func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.D
 		}
 		p.show("%d of %d accounted for; waiting for the others", found, len(w.dueMs))
 	}
-	w.mu.Lock()
-	acc.received, acc.Repeated = append([]int64(nil), w.received...), w.repeated
-	w.mu.Unlock()
+	acc.received, acc.Repeated = w.result()
 	acc.verify()
 	return acc, w.explain(ctx, acc)
 }

@@ -69,9 +69,9 @@ func TestAccountAsksTheStream(t *testing.T) {
 	}
 	// The subscriber misses one, and gets one twice.
 	w.mu.Lock()
-	w.received[3] = 0
+	w.at[3] = 0
 	w.mu.Unlock()
-	w.receive([]byte(`{"id":"` + a.ID(5) + `"}`))
+	w.note([]byte(`{"id":"` + a.ID(5) + `"}`))
 	acc, err := w.accountPatient(ctx, p, patience)
 	if err != nil {
 		t.Fatal(err)

@@ -105,8 +105,8 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 
 // Add adds the timers 0 to count-1, due when due says, and returns when every add
 // was acknowledged. pace, if not nil, is when (of the run's start) a timer may be
-// added. answered, if not nil, is told how long a single add took: from when pace
-// intended it to begin, so that one slow answer counts for all that it held up,
+// added. answered, if not nil, receives how long a single add took: from when pace
+// intended it to begin, so that a slow answer counts for every add that it delays,
 // or without a pace from when it began.
 func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace func(n int) time.Time, answered func(time.Duration)) error {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// What is told of a node that is a process of its own.
+// Names of figures of a node in a process of its own.
 const (
 	apartFigure = "CPU a timer, of server and node"
 	diskFigure  = "disk a timer"
@@ -41,32 +41,44 @@ func (d *deployment) cpu() (float64, error) {
 
 func (d *deployment) diskBytes() (int64, error) { return diskBytes(d.dirs...) }
 
-// liveHeap is what the node's heap held at its last collection, in MB: half of
-// what it may grow to until the next one. What it holds now is no measure, as
-// most of it may be garbage.
+// nextCollection is the metric of the heap size at which Go collects next.
+const nextCollection = "go_memstats_next_gc_bytes"
+
+// liveHeap is the size of the node's heap after its last collection, in MB, if the heap
+// may double until the next one. The heap's present size is mostly garbage.
 func (d *deployment) liveHeap(ctx context.Context) (mb float64, err error) {
-	const name = "go_memstats_next_gc_bytes "
+	m, err := d.askMetrics(ctx)
+	next, ok := m[nextCollection]
+	if err == nil && !ok {
+		err = errors.New("the node's metrics lack " + nextCollection)
+	}
+	return next / 2 / 1e6, err
+}
+
+// askMetrics returns the node's metrics that have no labels, by name.
+func (d *deployment) askMetrics(ctx context.Context) (metrics map[string]float64, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.metrics, nil)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("ask the node for its metrics: %w", err)
+		return nil, fmt.Errorf("ask the node for its metrics: %w", err)
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	metrics = map[string]float64{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), name); ok {
-			v, err := strconv.ParseFloat(text, 64)
-			return v / 2 / 1e6, err
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(text, 64); err == nil { // comments are no numbers
+			metrics[name] = v
 		}
 	}
-	return 0, errors.Join(errors.New("the node's metrics do not tell its heap"), lines.Err())
+	return metrics, lines.Err()
 }
 
-// after tells what servers and node have come to use, and with Idle what they use
-// then when nothing is asked of them.
+// after adds figures of the memory of servers and node at the end, and with Idle of their
+// CPU while they have no work.
 func (e *Env) after(ctx context.Context, r *Result) error {
 	e.disconnect()
 	if e.Idle {
@@ -92,8 +104,8 @@ func (e *Env) after(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// beside has timers fire beside those that are pending and tells what they cost;
-// it returns how many there were.
+// beside fires Beside timers a second while others are pending, and adds figures of their
+// cost. It returns how many timers it fired.
 func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error) {
 	if e.Beside == 0 {
 		return 0, nil
@@ -114,10 +126,10 @@ func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error)
 		return 0, err
 	}
 	for _, f := range s.Figures {
-		r.figure(besides+f.Name, f.Value, f.Unit)
+		r.figure(withPending+f.Name, f.Value, f.Unit)
 	}
 	for _, l := range s.Latencies {
-		l.Name = besides + l.Name
+		l.Name = withPending + l.Name
 	}
 	r.Latencies = append(r.Latencies, s.Latencies...)
 	r.Verified.add(s.Verified)
@@ -125,8 +137,8 @@ func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error)
 	return e.Beside*e.Seconds + max(e.Warmup, 0), nil
 }
 
-// besides begins the names of what was measured beside pending timers.
-const besides = "beside them: "
+// withPending is the prefix of figures that were measured while timers were pending.
+const withPending = "beside them: "
 
 // add puts two accounts together.
 func (v *Verified) add(o Verified) {

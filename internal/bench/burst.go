@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,12 +19,8 @@ func (burstWorkload) About() string {
 }
 
 func (burstWorkload) Defaults(c *Config) {
-	if c.Count == 0 {
-		c.Count = defaultBurstCount
-	}
-	if c.Lead == 0 {
-		c.Lead = defaultAheadLead(c, c.Count)
-	}
+	c.Count = cmp.Or(c.Count, defaultBurstCount)
+	c.Lead = cmp.Or(c.Lead, defaultAheadLead(c, c.Count))
 }
 
 func (burstWorkload) Run(ctx context.Context, e *Env) (*Result, error) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,9 +29,7 @@ func (cancelWorkload) About() string {
 }
 
 func (cancelWorkload) Defaults(c *Config) {
-	if c.Count == 0 {
-		c.Count = defaultCancelCount
-	}
+	c.Count = cmp.Or(c.Count, defaultCancelCount)
 }
 
 func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {

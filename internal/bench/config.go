@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"io"
 	"os/exec"
 	"time"
@@ -22,7 +23,7 @@ type Config struct {
 	// Dir is where the servers' folders are made; default the system's for
 	// temporary files. It should be on the disk that is to be measured.
 	Dir string
-	// Keep leaves the folders behind; Progress is told where.
+	// Keep leaves the folders behind and writes their paths to Progress.
 	Keep bool
 	// Profile is that of the servers; default safe.
 	Profile app.Profile
@@ -31,8 +32,8 @@ type Config struct {
 	LoadFast bool
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
-	// Apart runs the node in a process of its own, too, so that what it uses is told
-	// apart from what the clients use. It takes no HTTP callbacks.
+	// Apart runs the node in a process of its own, too, so that its CPU, memory and disk
+	// can be measured without those of the clients. It takes no HTTP callbacks.
 	Apart bool
 	// Idle watches it for Seconds after the run, with Apart.
 	Idle bool
@@ -44,8 +45,8 @@ type Config struct {
 	Seconds int
 	// Count is how many timers there are, where Rate does not say.
 	Count int
-	// Beside is how many timers are due a second, for Seconds, beside those that the
-	// pending workload has added; 0 for none.
+	// Beside is how many timers are due a second, for Seconds, while the timers of the
+	// pending workload wait; 0 for none.
 	Beside int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
@@ -141,28 +142,17 @@ func (c *Config) oneByOne() bool {
 }
 
 func (c *Config) setDefaults() error {
-	orInt := func(p *int, d int) {
-		if *p == 0 {
-			*p = d
-		}
-	}
-	orInt(&c.Size, DefaultSize)
-	if c.Via == "" {
-		c.Via = ViaPublish
-	}
+	c.Size = cmp.Or(c.Size, DefaultSize)
+	c.Via = cmp.Or(c.Via, ViaPublish)
 	if !c.oneByOne() {
-		orInt(&c.Workers, DefaultWorkers)
+		c.Workers = cmp.Or(c.Workers, DefaultWorkers)
 	}
-	orInt(&c.Workers, DefaultSingles)
-	orInt(&c.Warmup, DefaultWarmup)
-	orInt(&c.Shards, schemas.DefaultShards)
-	orInt(&c.Services, 1)
-	if c.Profile == "" {
-		c.Profile = app.ProfileSafe
-	}
-	if c.On == "" {
-		c.On = OnEmbedded
-	}
+	c.Workers = cmp.Or(c.Workers, DefaultSingles)
+	c.Warmup = cmp.Or(c.Warmup, DefaultWarmup)
+	c.Shards = cmp.Or(c.Shards, schemas.DefaultShards)
+	c.Services = cmp.Or(c.Services, 1)
+	c.Profile = cmp.Or(c.Profile, app.ProfileSafe)
+	c.On = cmp.Or(c.On, OnEmbedded)
 	switch {
 	case c.Size < 0 || c.Size > schemas.DefaultLimitPayload:
 		return bad("size is %d; it must be 1 to %d bytes", c.Size, schemas.DefaultLimitPayload)
@@ -181,7 +171,7 @@ func (c *Config) setDefaults() error {
 	case c.On != OnEmbedded && c.On != OnServer && c.On != OnCluster:
 		return bad("there is no %.40q to run on; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
 	case c.NATSURL != "" && c.On != OnEmbedded:
-		return bad("on %s starts servers, and nats-url is one that runs: give one of them", c.On)
+		return bad("on %s starts servers, and nats-url names a server that runs: give one of them", c.On)
 	case c.Apart && (c.NATSURL != "" || c.Callback == CallbackHTTP):
 		return bad("apart starts a node, which makes no HTTP callbacks to this machine: leave out nats-url and callback %s", CallbackHTTP)
 	case c.Retention != 0 && (c.Retention < minRetention || c.NATSURL != ""):

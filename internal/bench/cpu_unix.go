@@ -12,7 +12,7 @@ import (
 func selfCPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0 // a figure that is missing, not one that is wrong
+		return 0 // no figure rather than a wrong one
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

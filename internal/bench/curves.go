@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,9 +107,9 @@ func growthCurves(maxPending int) []growing {
 				{"restart until ready", "s", "", byFigure("restart after a kill, until ready"), 1, 0},
 				{"restart until firing", "s", "", byFigure(restartFigure), 1, 0},
 				{"idle CPU above empty", "% of a core", "", byFigure(idleFigure), 0, 2},
-				{"500/s beside them: CPU a timer, of server and node", "µs", "", byFigure(besides + apartFigure), 0, 0},
-				{"500/s beside them: lateness p50", "ms", "", byLatency(besides+late, 50), 0, 5},
-				{"500/s beside them: lateness p99", "ms", "", byLatency(besides+late, 99), 0, 20},
+				{"500/s beside them: CPU a timer, of server and node", "µs", "", byFigure(withPending + apartFigure), 0, 0},
+				{"500/s beside them: lateness p50", "ms", "", byLatency(withPending+late, 50), 0, 5},
+				{"500/s beside them: lateness p99", "ms", "", byLatency(withPending+late, 99), 0, 20},
 			},
 		},
 		{
@@ -182,7 +183,7 @@ func grownTo(most float64, costs []growCost) []growCost {
 	return out
 }
 
-// CurveNames are those that Only takes.
+// CurveNames are the names that Growth.Only accepts.
 func CurveNames() []string {
 	var out []string
 	for _, g := range growthCurves(0) {
@@ -219,12 +220,8 @@ func (g *Growth) plan() (*GrowthResult, []point, error) {
 	if g.MaxPending < 0 || g.MaxPending > 10_000_000 {
 		return nil, nil, bad("max-pending is %d; it must be 1 to 10,000,000", g.MaxPending)
 	}
-	if g.MaxPending == 0 {
-		g.MaxPending = DefaultMaxPending
-	}
-	if g.Seconds == 0 {
-		g.Seconds = DefaultGrowthSeconds
-	}
+	g.MaxPending = cmp.Or(g.MaxPending, DefaultMaxPending)
+	g.Seconds = cmp.Or(g.Seconds, DefaultGrowthSeconds)
 	out := &GrowthResult{Profiles: g.Profiles, Scale: g.Scale, Seconds: g.Seconds}
 	var points []point
 	for _, def := range growthCurves(g.MaxPending) {
@@ -326,8 +323,8 @@ func (r plannedRun) guess() float64 {
 	return t
 }
 
-// Run measures curve by curve. A point that fails is told with its error, which is
-// returned in the end, and the others are measured; only a context that ends, and
+// Run measures curve by curve. It reports the error of a point that fails, returns it
+// in the end, and the others are measured; only a context that ends, and
 // a bad setting, end it all.
 func (g *Growth) Run(ctx context.Context) (*GrowthResult, error) {
 	out, points, err := g.plan()

@@ -97,7 +97,7 @@ func TestGrowthBadSettings(t *testing.T) {
 	}
 }
 
-// TestGrowthInterrupted: what was not measured is told as such, and is drawn.
+// TestGrowthInterrupted: an interrupted run returns every curve, without results.
 func TestGrowthInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,12 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/belfryio/belfry/schemas"
 )
 
 // dayWorkload measures what can be kept up: timers are added at a rate, fire and
@@ -41,9 +40,7 @@ func (callbackWorkload) About() string {
 
 func (callbackWorkload) Defaults(c *Config) {
 	sustainDefaults(c, defaultCallbackRate, defaultCallbackSeconds)
-	if c.Callback == "" {
-		c.Callback = CallbackHTTP
-	}
+	c.Callback = cmp.Or(c.Callback, CallbackHTTP)
 }
 
 func (callbackWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
@@ -51,15 +48,9 @@ func (callbackWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 }
 
 func sustainDefaults(c *Config, rate, seconds int) {
-	if c.Rate == 0 {
-		c.Rate = rate
-	}
-	if c.Seconds == 0 {
-		c.Seconds = seconds
-	}
-	if c.Lead == 0 {
-		c.Lead = defaultSteadyLead
-	}
+	c.Rate = cmp.Or(c.Rate, rate)
+	c.Seconds = cmp.Or(c.Seconds, seconds)
+	c.Lead = cmp.Or(c.Lead, defaultSteadyLead)
 }
 
 // sustain adds Rate timers a second for Seconds and follows each to its end.
@@ -67,78 +58,12 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	if err := e.Start(ctx); err != nil {
 		return nil, err
 	}
-	a, err := e.NewAdder(service)
+	run, r, err := e.paced(ctx, service, true)
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{}
-	if err := e.beginServices(ctx, a, r); err != nil {
-		return nil, err
-	}
-	count := e.Rate * e.Seconds
-	records, err := e.follow(ctx, a, count, schemas.StateSuccess)
-	if err != nil {
-		return nil, err
-	}
-	records.beside(ctx)
-	defer records.stop()
-	var rx *receiver
-	if e.Callback != "" {
-		if rx, err = e.newReceiver(ctx, a, count); err != nil {
-			return nil, err
-		}
-	}
-	begun := time.Now().Add(settle)
-	at := e.pace(begun)
-	due := make([]int64, count)
-	for n := range due {
-		due[n] = at(n).Add(e.Lead).UnixMilli()
-	}
-	w, err := e.Watch(ctx, a, due)
-	if err != nil {
-		return nil, err
-	}
-	p := e.progress()
-	defer p.end()
-	if !waitUntil(ctx, begun) {
-		return nil, context.Cause(ctx)
-	}
-	m, err := e.meter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := e.addWatched(ctx, a, w, p, at); err != nil {
-		return nil, err
-	}
-	behind := time.Since(at(count - 1))
-	if err := w.Wait(ctx, patience, func(seen int) { p.show("%d of %d fired", seen, count) }); err != nil {
-		return nil, err
-	}
-	if err := e.rest(ctx, p); err != nil {
-		return nil, err
-	}
-	use, err := m.stop(ctx)
-	if err != nil {
-		return nil, err
-	}
-	st, err := records.settled(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	acc, err := w.Account(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	r.Verified = acc.Verified
-	records.verify(ctx, &r.Verified)
 	r.figure("timers due", float64(e.Rate), "1/s")
-	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
-	use.figures(r, count)
-	var called []int64
-	if rx != nil {
-		called = rx.verify(&r.Verified, due)
-	}
-	e.sustained(r, acc, st, called)
+	e.sustained(r, run)
 	return r, nil
 }
 
@@ -164,9 +89,10 @@ func (e *Env) rest(ctx context.Context, p *progress) error {
 	return nil
 }
 
-// sustained tells of the lags: how late timers fired, were called back and were
-// concluded, and whether that grew.
-func (e *Env) sustained(r *Result, acc *Account, st *states, called []int64) {
+// sustained adds the lags: how late timers fired, were called back and were concluded,
+// and whether that grew.
+func (e *Env) sustained(r *Result, run *pacedRun) {
+	acc, st, called := run.acc, run.states, run.called
 	due := acc.dueMs
 	last := slices.Max(st.at)
 	if took := float64(last-due[0]*int64(time.Millisecond)) / 1e9; took > 0 {

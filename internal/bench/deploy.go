@@ -11,8 +11,8 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// deployment is what a run starts besides the node in this process: servers, and
-// for the workloads that kill it a node of its own process.
+// deployment has the processes that a run starts: servers, and for workloads that kill
+// or observe a node, the node.
 type deployment struct {
 	servers  []*process
 	node     *process // nil for a node in this process

@@ -3,12 +3,11 @@
 // one table. Command belfry-bench runs all of it, `belfry bench` the few runs of Quick.
 // Package report draws the results.
 //
-// # What it guarantees
+// # Guarantees
 //
-// A figure is reported only with what it was taken from. Each run accounts for
-// every timer that it added: those that are missing, came twice or came early, or
-// whose record is not in the state that it must have come to, are counted and make
-// the run an error, however good its figures look. What fired is what TIMERS_FIRED
+// Each run accounts for every timer that it added. It fails, however good its figures
+// look, if a timer is missing, fired twice or early, or if its record is not in the
+// expected state. What fired is what TIMERS_FIRED
 // holds (account.go), what was concluded is what the records say (records.go); the
 // live subscriber only takes times.
 //
@@ -22,7 +21,7 @@
 //
 // A node in this process, on an embedded server (the default), on a nats-server
 // process, or on three with three replicas (deploy.go). The pending workload kills
-// what it measures, so there the node is a process, too. A program that uses this
+// the node, so there the node is a process, too. A program that uses this
 // package says how these processes are started (Config.Child): children end with the
 // run, and servers also when this process dies.
 //

@@ -40,7 +40,7 @@ func (e *Env) Start(ctx context.Context) error {
 	}
 	o := app.Options{
 		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true, Retention: e.Retention,
-		// What it has to say would tear the progress line; a run that fails says why.
+		// Log lines would break the progress line; the error of a run says why it failed.
 		Log: zerolog.New(os.Stderr).With().Timestamp().Logger().Level(zerolog.ErrorLevel),
 	}
 	var err error

@@ -220,7 +220,7 @@ func (r *GrowthResult) Markdown(w io.Writer) error {
 	}
 	p.f("In brackets the power of x with which a cost has grown from the point before: 0 is no growth, 1 as x does.\n\n")
 	if len(r.Remarks) == 0 {
-		p.f("Nothing grew by more than a half above what it may.\n")
+		p.f("No cost exceeds its allowed growth by more than a half.\n")
 	}
 	for _, text := range r.Remarks {
 		p.f("- Steeper than it may be: %s.\n", text)
@@ -240,7 +240,7 @@ func (r *GrowthResult) Markdown(w io.Writer) error {
 func (r *GrowthResult) Disturbed() string {
 	most, busy := 0.0, 0
 	for _, res := range r.Results {
-		v := max(res.value(othersFigure), res.value(besides+othersFigure))
+		v := max(res.value(othersFigure), res.value(withPending+othersFigure))
 		if most = max(most, v); v > busyPercent {
 			busy++
 		}

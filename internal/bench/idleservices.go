@@ -1,14 +1,10 @@
 package bench
 
 import (
-	"bufio"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -32,12 +28,8 @@ func (servicesWorkload) About() string {
 }
 
 func (servicesWorkload) Defaults(c *Config) {
-	if c.Count == 0 {
-		c.Count = defaultServicesCount
-	}
-	if c.Seconds == 0 {
-		c.Seconds = defaultServicesSeconds
-	}
+	c.Count = cmp.Or(c.Count, defaultServicesCount)
+	c.Seconds = cmp.Or(c.Seconds, defaultServicesSeconds)
 	c.Callback, c.Services = CallbackNATS, c.Count
 }
 
@@ -152,7 +144,7 @@ func (e *Env) wakeServices(ctx context.Context, a *Adder, r *Result, p *progress
 			return err
 		}
 		until := time.Now().Add(patience)
-		for rx.at(i) == 0 {
+		for rx.first(i) == 0 {
 			if time.Now().After(until) {
 				return fmt.Errorf("%w: the second timer of service %s was not called back", ErrUnsound, next.serviceOf(i))
 			}
@@ -160,7 +152,7 @@ func (e *Env) wakeServices(ctx context.Context, a *Adder, r *Result, p *progress
 				return context.Cause(ctx)
 			}
 		}
-		late = append(late, float64(rx.at(i)-due*int64(time.Millisecond))/1e6)
+		late = append(late, float64(rx.first(i)-due*int64(time.Millisecond))/1e6)
 		p.show("waking services: %d of %d", i+1, n)
 	}
 	slices.Sort(late)
@@ -169,36 +161,12 @@ func (e *Env) wakeServices(ctx context.Context, a *Adder, r *Result, p *progress
 	return nil
 }
 
-// at is when a timer was first called back, in Unix nanoseconds, or 0.
-func (rx *receiver) at(n int) int64 {
-	rx.mu.Lock()
-	defer rx.mu.Unlock()
-	return rx.received[n]
-}
-
 // state asks the node's metrics.
-func (d *deployment) state(ctx context.Context) (s nodeState, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.metrics, nil)
-	if err != nil {
-		return s, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return s, fmt.Errorf("ask the node for its metrics: %w", err)
-	}
-	defer func() { err = errors.Join(err, resp.Body.Close()) }()
-	var gogc float64
-	want := map[string]*float64{"go_goroutines": &s.goroutines, "go_memstats_next_gc_bytes": &s.heapMB, "go_gc_gogc_percent": &gogc, "go_gc_duration_seconds_count": &s.collections, "belfry_service_consumers": &s.awake}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		name, text, _ := strings.Cut(lines.Text(), " ")
-		if v := want[name]; v != nil {
-			if *v, err = strconv.ParseFloat(text, 64); err != nil {
-				return s, err
-			}
-		}
-	}
-	// The next collection is due when the heap is so much more than the last one left.
-	s.heapMB /= 1e6 * (1 + gogc/100)
-	return s, lines.Err()
+func (d *deployment) state(ctx context.Context) (nodeState, error) {
+	m, err := d.askMetrics(ctx)
+	return nodeState{
+		goroutines: m["go_goroutines"], collections: m["go_gc_duration_seconds_count"], awake: m["belfry_functions_services_active"],
+		// The next collection is due when the heap is so much larger than the live heap.
+		heapMB: m[nextCollection] / (1e6 * (1 + m["go_gc_gogc_percent"]/100)),
+	}, err
 }

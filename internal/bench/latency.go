@@ -21,8 +21,8 @@ func newLatency(name string) *Latency {
 	return &Latency{Name: name, h: hdr.New(1, longest.Microseconds(), 3)}
 }
 
-// latencyOf is how long after its due time each timer was seen; at holds Unix
-// nanoseconds, 0 for those that were not.
+// latencyOf is the distribution of the time from due to at, which holds Unix
+// nanoseconds, 0 for timers that were not seen.
 func latencyOf(name string, dueMs, at []int64) *Latency {
 	l := newLatency(name)
 	for n, due := range dueMs {

@@ -163,15 +163,15 @@ const (
 	callsFigure = "reads and writes a timer (system calls)"
 )
 
-// othersFigure is what the machine did besides, in the same time: from
-// busyPercent of a core on, the run is said to be disturbed.
+// othersFigure is the CPU of other processes during the run. Above busyPercent of a core
+// the run reports that it was disturbed.
 const (
 	othersFigure = "CPU used by others, of one core"
 	busyPercent  = 10
 )
 
-// figures tells what each of count timers has used. A server elsewhere is not
-// seen, so there only the messages are told.
+// figures adds figures of the cost of one of count timers. The CPU of a server elsewhere
+// is unknown, so for such a server it adds only the messages.
 func (u usage) figures(r *Result, count int) {
 	n := float64(count)
 	if u.cpu > 0 && !u.clientsOnly {

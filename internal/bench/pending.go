@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ type pendingWorkload struct{}
 const (
 	defaultPendingCount   = 1_000_000
 	defaultPendingSeconds = 30
-	// quiet is how long a server is left alone, at most, before its idleness is
-	// measured, so that what it does after a start or an add is over.
+	// quiet bounds the pause before idle CPU is measured, in which a server finishes its
+	// work after a start or an add.
 	quiet = 10 * time.Second
 	// probeLead is when the timer is due whose firing ends a restart.
 	probeLead = 2 * time.Second
@@ -32,12 +33,8 @@ func (pendingWorkload) About() string {
 }
 
 func (pendingWorkload) Defaults(c *Config) {
-	if c.Count == 0 {
-		c.Count = defaultPendingCount
-	}
-	if c.Seconds == 0 {
-		c.Seconds = defaultPendingSeconds
-	}
+	c.Count = cmp.Or(c.Count, defaultPendingCount)
+	c.Seconds = cmp.Or(c.Seconds, defaultPendingSeconds)
 }
 
 // The figures of the table.

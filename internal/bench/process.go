@@ -86,7 +86,7 @@ func (p *process) kill() error {
 	<-p.exited // "signal: killed" is what we want
 	p.cmd = nil
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // it ended by itself: whoever needed it has said so
+		return nil // it ended by itself; await or the workload reports that
 	}
 	return err
 }

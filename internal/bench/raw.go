@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ type rawWorkload struct{}
 
 const (
 	defaultRawCount = 50_000
-	// A stream that keeps everything, and one that keeps the last message of each
-	// subject, as a key/value bucket does.
+	// A stream with all messages, and a stream with the last message of each subject, as
+	// a key/value bucket has.
 	rawLog, rawBucket   = "BENCH_RAW_LOG", "BENCH_RAW_BUCKET"
 	rawSubject, rawKeys = "bench.raw.log", "bench.raw.key."
 	// settleRaw gives what the run has left behind time to end, so that it is not
@@ -34,9 +35,7 @@ func (rawWorkload) About() string {
 }
 
 func (rawWorkload) Defaults(c *Config) {
-	if c.Raw == 0 {
-		c.Raw = defaultRawCount
-	}
+	c.Raw = cmp.Or(c.Raw, defaultRawCount)
 }
 
 func (rawWorkload) Run(ctx context.Context, e *Env) (*Result, error) {

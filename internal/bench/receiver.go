@@ -7,21 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
-// receiver is what the timers of a run call back.
-type receiver struct {
-	adder *Adder
-
-	mu       sync.Mutex
-	received []int64 // Unix nanoseconds of the first call, 0 for none yet
-	seen     int
-	repeated int
-}
+// receiver serves the callbacks of a run's timers.
+type receiver struct{ arrivals }
 
 // receiverStop bounds the end of the HTTP receiver.
 const receiverStop = 5 * time.Second
@@ -29,7 +21,7 @@ const receiverStop = 5 * time.Second
 // newReceiver starts a receiver of the kind that Config.Callback says and makes
 // the adder's timers call it back.
 func (e *Env) newReceiver(ctx context.Context, a *Adder, count int) (*receiver, error) {
-	rx := &receiver{adder: a, received: make([]int64, count)}
+	rx := &receiver{newArrivals(a, count)}
 	if e.Callback == CallbackNATS {
 		return rx, e.receiveNATS(ctx, rx)
 	}
@@ -54,30 +46,17 @@ func (e *Env) newReceiver(ctx context.Context, a *Adder, count int) (*receiver, 
 }
 
 func (e *Env) receiveNATS(ctx context.Context, rx *receiver) error {
-	nc, err := e.Connect("belfry bench receiver")
-	if err != nil {
-		return err
-	}
 	subject := "bench.callback." + rx.adder.prefix + "call"
 	rx.adder.callback = "nats:" + subject
-	sub, err := nc.Subscribe(subject, func(m *nats.Msg) {
-		rx.receive(m.Header.Get("ce-id"))
-		// An answer that is lost is called again, and counted.
+	return e.subscribe(ctx, "belfry bench receiver", subject, func(m *nats.Msg) {
+		rx.note([]byte(m.Header.Get("ce-id")))
+		// If the answer is lost, Belfry calls again, which is counted.
 		_ = m.Respond(nil)
 	})
-	if err != nil {
-		return err
-	}
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, addTimeout)
-	defer cancel()
-	return nc.FlushWithContext(ctx)
 }
 
 func (rx *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rx.receive(r.Header.Get("ce-id"))
+	rx.note([]byte(r.Header.Get("ce-id")))
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
@@ -85,28 +64,11 @@ func (rx *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (rx *receiver) receive(id string) {
-	now := time.Now().UnixNano()
-	n, ours := rx.adder.number([]byte(id))
-	if !ours || n >= len(rx.received) {
-		return
-	}
-	rx.mu.Lock()
-	defer rx.mu.Unlock()
-	if rx.received[n] != 0 {
-		rx.repeated++
-		return
-	}
-	rx.received[n] = now
-	rx.seen++
-}
-
 // verify counts the timers that were not called back, and the calls that were
-// early or repeated.
+// early or repeated. It returns when each was called back.
 func (rx *receiver) verify(v *Verified, dueMs []int64) []int64 {
-	rx.mu.Lock()
-	defer rx.mu.Unlock()
-	for n, at := range rx.received {
+	called, repeated := rx.result()
+	for n, at := range called {
 		switch {
 		case at == 0:
 			v.Missing++
@@ -115,6 +77,6 @@ func (rx *receiver) verify(v *Verified, dueMs []int64) []int64 {
 			v.Early++
 		}
 	}
-	v.Repeated = max(v.Repeated, rx.repeated)
-	return append([]int64(nil), rx.received...)
+	v.Repeated = max(v.Repeated, repeated)
+	return called
 }

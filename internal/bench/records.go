@@ -18,8 +18,7 @@ func bucketStream(shard int) string { return "KV_" + schemas.BucketTimers(shard)
 func recordSubject(shard int) string { return "$KV." + schemas.BucketTimers(shard) + ".timer." }
 
 // record reads a timer's record from its shard's leader; nil if there is none. (By
-// the client's older interface: the newer one asks any replica of a stream that
-// allows it, also one that is behind.)
+// the client's older interface: the newer one may ask a replica that is behind.)
 func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, error) {
 	geo := schemas.DefaultGeometry()
 	geo.Shards = e.shard
@@ -47,7 +46,7 @@ func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, 
 func (e *Env) records(ctx context.Context) (int, error) {
 	n := 0
 	for shard := range e.shard {
-		// A consumer's count of what it would deliver is the one exact and cheap count
+		// A consumer's count of pending messages is the one exact and cheap count
 		// by subject that JetStream has.
 		c, err := e.js.CreateConsumer(ctx, bucketStream(shard), jetstream.ConsumerConfig{
 			FilterSubject: recordSubject(shard) + "*", AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
@@ -188,8 +187,8 @@ func (f *follower) settled(ctx context.Context, p *progress) (*states, error) {
 }
 
 // verify counts the timers whose record did not come to the wanted state, and says
-// what the leader knows of each now. One that was seen, and that it has in the wanted
-// state or has no more, was concluded, and this tool has missed it.
+// what the leader knows of each now. If the leader has the record in the wanted
+// state, or no more, the timer was concluded and the tool missed it.
 func (f *follower) verify(ctx context.Context, v *Verified) {
 	looked := 0
 	for n, at := range f.st.at {

@@ -33,7 +33,7 @@ type Figure struct {
 	Unit  string  `json:"unit"`
 }
 
-// Machine says what it was measured on.
+// Machine is the machine of a run.
 type Machine struct {
 	OS   string `json:"os"`
 	Arch string `json:"arch"`

@@ -30,7 +30,7 @@ const beginFigure = "CPU to begin a service"
 
 // beginServices spreads the adder's timers over Services and lets a timer of each
 // through, with a callback if the run's have one: a service's consumer is made
-// with its first callback, which is told by itself and not in what a timer costs.
+// with its first callback, which has a figure of its own and is not in the cost of a timer.
 func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 	if e.Services <= 1 {
 		return nil
@@ -72,8 +72,10 @@ func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 	if err := w.Wait(ctx, patience, func(seen int) { p.show("beginning services: %d of %d have fired", seen, e.Services) }); err != nil {
 		return err
 	}
-	if err := rx.wait(ctx, p); err != nil {
-		return err
+	if rx != nil {
+		if err := rx.called(ctx, p); err != nil {
+			return err
+		}
 	}
 	u, err := m.stop(ctx)
 	if err != nil {
@@ -86,28 +88,14 @@ func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 	return nil
 }
 
-// wait waits until every timer was called back, or nothing more comes.
-func (rx *receiver) wait(ctx context.Context, p *progress) error {
-	if rx == nil {
-		return nil
+// called waits until every service has called back.
+func (rx *receiver) called(ctx context.Context, p *progress) error {
+	count := len(rx.at)
+	if err := rx.wait(ctx, time.Time{}, patience, func(seen int) { p.show("beginning services: %d of %d have called back", seen, count) }); err != nil {
+		return err
 	}
-	last, moved := -1, time.Now()
-	for {
-		rx.mu.Lock()
-		seen := rx.seen
-		rx.mu.Unlock()
-		if seen != last {
-			last, moved = seen, time.Now()
-		}
-		switch {
-		case seen == len(rx.received):
-			return nil
-		case time.Since(moved) > patience:
-			return fmt.Errorf("%w: of %d services only %d have called back", ErrUnsound, len(rx.received), seen)
-		}
-		p.show("beginning services: %d of %d have called back", seen, len(rx.received))
-		if !waitUntil(ctx, time.Now().Add(10*time.Millisecond)) {
-			return context.Cause(ctx)
-		}
+	if seen := rx.Seen(); seen < count {
+		return fmt.Errorf("%w: of %d services only %d have called back", ErrUnsound, count, seen)
 	}
+	return nil
 }

@@ -67,8 +67,7 @@ func (a *Adder) single(nc *nats.Conn, due func(int) int64) (func(ctx context.Con
 	}, nil
 }
 
-// call adds a timer as a program does that uses the Go client: it makes the event
-// besides.
+// call adds a timer with the Go client, and makes the event as a program would.
 func (a *Adder) call(ctx context.Context, c *belfry.Client, n int, dueMs int64) error {
 	e := event.New()
 	e.SetID(a.ID(n))

@@ -1,9 +1,12 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // steadyWorkload measures lateness at a steady rate: of timers that were all added
@@ -25,12 +28,8 @@ func (steadyWorkload) About() string {
 }
 
 func (steadyWorkload) Defaults(c *Config) {
-	if c.Rate == 0 {
-		c.Rate = defaultSteadyRate
-	}
-	if c.Seconds == 0 {
-		c.Seconds = defaultSteadySeconds
-	}
+	c.Rate = cmp.Or(c.Rate, defaultSteadyRate)
+	c.Seconds = cmp.Or(c.Seconds, defaultSteadySeconds)
 	switch {
 	case c.Lead != 0:
 	case c.Ahead:
@@ -66,53 +65,11 @@ func (e *Env) steadyAhead(ctx context.Context) (*Result, error) {
 
 // steady adds Rate timers a second for Seconds to what runs, and sees them fire.
 func (e *Env) steady(ctx context.Context) (*Result, error) {
-	a, err := e.NewAdder("bench_steady")
+	run, r, err := e.paced(ctx, "bench_steady", false)
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{}
-	if err := e.beginServices(ctx, a, r); err != nil {
-		return nil, err
-	}
-	count := e.Rate * e.Seconds
-	begun := time.Now().Add(settle)
-	at := e.pace(begun)
-	due := make([]int64, count)
-	for n := range due {
-		due[n] = at(n).Add(e.Lead).UnixMilli()
-	}
-	w, err := e.Watch(ctx, a, due)
-	if err != nil {
-		return nil, err
-	}
-	p := e.progress()
-	defer p.end()
-	if !waitUntil(ctx, begun) {
-		return nil, context.Cause(ctx)
-	}
-	m, err := e.meter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := e.addWatched(ctx, a, w, p, at); err != nil {
-		return nil, err
-	}
-	behind := time.Since(at(count - 1))
-	if err := w.Wait(ctx, patience, func(seen int) { p.show("%d of %d fired", seen, count) }); err != nil {
-		return nil, err
-	}
-	use, err := m.stop(ctx)
-	if err != nil {
-		return nil, err
-	}
-	acc, err := w.Account(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	r.Verified = acc.Verified
-	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
-	use.figures(r, count)
-	e.steadyFigures(r, acc, "while as many are added")
+	e.steadyFigures(r, run.acc, "while as many are added")
 	return r, nil
 }
 
@@ -123,9 +80,99 @@ func (e *Env) steadyFigures(r *Result, acc *Account, how string) {
 	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d timers a second for %d s, %s", e.Rate, e.Seconds, how)))
 }
 
-// pace is when each timer is added, Rate a second in steps of a millisecond: a
-// generator that slept before each add by itself would take more of the machine
-// than what it measures.
+// pacedRun is what became of timers that were added at a rate.
+type pacedRun struct {
+	acc *Account
+	// states of the records, and when each timer was called back; nil unless the run
+	// followed the timers to their end.
+	states *states
+	called []int64
+}
+
+// paced adds Rate timers a second for Seconds and sees them fire. With follow it also
+// follows each to its final record, and through its callback if the run has callbacks.
+func (e *Env) paced(ctx context.Context, service string, follow bool) (*pacedRun, *Result, error) {
+	a, err := e.NewAdder(service)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &Result{}
+	if err := e.beginServices(ctx, a, r); err != nil {
+		return nil, nil, err
+	}
+	count := e.Rate * e.Seconds
+	var records *follower
+	var rx *receiver
+	if follow {
+		if records, err = e.follow(ctx, a, count, schemas.StateSuccess); err != nil {
+			return nil, nil, err
+		}
+		records.beside(ctx)
+		defer func() { records.stop() }()
+		if e.Callback != "" {
+			if rx, err = e.newReceiver(ctx, a, count); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	begun := time.Now().Add(settle)
+	at := e.pace(begun)
+	due := make([]int64, count)
+	for n := range due {
+		due[n] = at(n).Add(e.Lead).UnixMilli()
+	}
+	w, err := e.Watch(ctx, a, due)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := e.progress()
+	defer p.end()
+	if !waitUntil(ctx, begun) {
+		return nil, nil, context.Cause(ctx)
+	}
+	m, err := e.meter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := e.addWatched(ctx, a, w, p, at); err != nil {
+		return nil, nil, err
+	}
+	behind := time.Since(at(count - 1))
+	if err := w.Wait(ctx, patience, func(seen int) { p.show("%d of %d fired", seen, count) }); err != nil {
+		return nil, nil, err
+	}
+	if follow {
+		if err := e.rest(ctx, p); err != nil {
+			return nil, nil, err
+		}
+	}
+	use, err := m.stop(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	run := &pacedRun{}
+	if follow {
+		if run.states, err = records.settled(ctx, p); err != nil {
+			return nil, nil, err
+		}
+	}
+	if run.acc, err = w.Account(ctx, p); err != nil {
+		return nil, nil, err
+	}
+	r.Verified = run.acc.Verified
+	if follow {
+		records.verify(ctx, &r.Verified)
+	}
+	if rx != nil {
+		run.called = rx.verify(&r.Verified, due)
+	}
+	r.figure("last add behind its plan", behind.Seconds()*1000, "ms")
+	use.figures(r, count)
+	return run, r, nil
+}
+
+// pace is when each timer is added, Rate a second in steps of a millisecond. Sleeping
+// before each add would cost more CPU than the timers that are measured.
 func (e *Env) pace(begun time.Time) func(n int) time.Time {
 	return func(n int) time.Time {
 		return begun.Add((time.Duration(n) * time.Second / time.Duration(e.Rate)).Truncate(time.Millisecond))

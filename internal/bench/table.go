@@ -85,36 +85,32 @@ func byLatency(name string, q float64) func(*Result) (float64, bool) {
 // rowBound is how long one run of a row may take.
 const rowBound = 4 * time.Minute
 
+// adderRows are the rows of 16 workers that add one timer at a time: as fast as they can,
+// and at a fixed rate.
+func adderRows(name, paced, via, title string) []row {
+	adds := func(count, rate int) func(*Config) {
+		return func(c *Config) { c.Via, c.Count, c.Rate = via, count, rate }
+	}
+	return []row{
+		{name, "add", adds(40_000, 0), adds(150_000, 0), []rowGoal{
+			{title + ": adds", atLeast(5000, "/s"), atLeast(20_000, "/s"), byFigure("adds acknowledged")},
+			{title + ": p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add", 99)},
+		}},
+		{paced, "add", adds(40_000, 4000), adds(150_000, 15_000), []rowGoal{
+			{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)},
+		}},
+	}
+}
+
 // rows are the figures that are asked for, in the order in which they run.
 func rows() []row {
 	const late = latenessAtSubscriber
-	return []row{
+	return slices.Concat([]row{
 		{
 			"bulk", "add", func(c *Config) { c.Via, c.Count = ViaBatch, 200_000 }, func(c *Config) { c.Count = 200_000 },
 			[]rowGoal{{"bulk adds, acknowledged", atLeast(20_000, "/s"), atLeast(40_000, "/s"), byFigure("adds acknowledged")}},
 		},
-		{
-			"singles", "add", func(c *Config) { c.Via, c.Count = ViaSingle, 40_000 }, func(c *Config) { c.Via, c.Count = ViaSingle, 150_000 },
-			[]rowGoal{
-				{"16 single adders: adds", atLeast(5000, "/s"), atLeast(20_000, "/s"), byFigure("adds acknowledged")},
-				{"16 single adders: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add", 99)},
-			},
-		},
-		{
-			"paced", "add", func(c *Config) { c.Via, c.Rate, c.Count = ViaSingle, 4000, 40_000 }, func(c *Config) { c.Via, c.Rate, c.Count = ViaSingle, 15_000, 150_000 },
-			[]rowGoal{{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)}},
-		},
-		{
-			"client", "add", func(c *Config) { c.Via, c.Count = ViaClient, 40_000 }, func(c *Config) { c.Via, c.Count = ViaClient, 150_000 },
-			[]rowGoal{
-				{"16 callers of the Go client's Add: adds", atLeast(5000, "/s"), atLeast(20_000, "/s"), byFigure("adds acknowledged")},
-				{"16 callers of the Go client's Add: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add", 99)},
-			},
-		},
-		{
-			"clientpaced", "add", func(c *Config) { c.Via, c.Rate, c.Count = ViaClient, 4000, 40_000 }, func(c *Config) { c.Via, c.Rate, c.Count = ViaClient, 15_000, 150_000 },
-			[]rowGoal{{"… at 4 k/s (safe), 15 k/s (fast), from the intended start: p99", below(10, "ms"), below(5, "ms"), byLatency("answer to an add, from its intended start", 99)}},
-		},
+	}, adderRows("singles", "paced", ViaSingle, "16 single adders"), adderRows("client", "clientpaced", ViaClient, "16 callers of the Go client's Add"), []row{
 		{
 			"steady1k", "steady", steadyAhead(1000, 20), nil,
 			[]rowGoal{
@@ -177,7 +173,7 @@ func rows() []row {
 				{"1 M pending: idle CPU above an empty server's", below(2, "% of a core"), below(2, "% of a core"), byFigure(idleFigure)},
 			},
 		},
-	}
+	})
 }
 
 // steadyAhead is a steady rate of timers that were added before.
@@ -219,7 +215,7 @@ type TableResult struct {
 	Took     float64       `json:"took_seconds"`
 }
 
-// RowNames are those that Only takes.
+// RowNames are the names that Table.Only accepts.
 func RowNames() []string {
 	var out []string
 	for _, r := range rows() {

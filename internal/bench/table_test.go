@@ -54,7 +54,7 @@ func TestTableBadSettings(t *testing.T) {
 	}
 }
 
-// TestTableInterrupted: what was not measured is told as such.
+// TestTableInterrupted: rows that were not measured carry an error.
 func TestTableInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -74,7 +74,7 @@ func TestTableInterrupted(t *testing.T) {
 	}
 }
 
-// TestCells: a run that failed is not one that reached its goal.
+// TestCells: a failed run does not reach its goal.
 func TestCells(t *testing.T) {
 	t.Parallel()
 	results := []*Result{{}, {}, {}}

@@ -22,7 +22,7 @@ type Workload interface {
 	Run(ctx context.Context, e *Env) (*Result, error)
 }
 
-// Workloads are those that there are.
+// Workloads are all workloads.
 func Workloads() []Workload {
 	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, rawWorkload{}}
 }

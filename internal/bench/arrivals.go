@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// arrivals notes when each timer of an adder arrived somewhere first: at a subscriber of
+// timers.fired (Watch) or at its callback (receiver).
+type arrivals struct {
+	adder *Adder
+
+	mu       sync.Mutex
+	at       []int64 // Unix nanoseconds of the first arrival, 0 for none yet
+	seen     int
+	repeated int
+	all      chan struct{} // closed when every timer has arrived
+}
+
+func newArrivals(a *Adder, count int) arrivals {
+	return arrivals{adder: a, at: make([]int64, count), all: make(chan struct{})}
+}
+
+// note notes the timer whose id is in text.
+func (s *arrivals) note(text []byte) {
+	now := time.Now().UnixNano()
+	n, ours := s.adder.number(text)
+	if !ours || n >= len(s.at) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at[n] != 0 {
+		s.repeated++
+		return
+	}
+	s.at[n] = now
+	if s.seen++; s.seen == len(s.at) {
+		close(s.all)
+	}
+}
+
+// Seen is how many timers have arrived.
+func (s *arrivals) Seen() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+// first is when a timer arrived first, in Unix nanoseconds, or 0.
+func (s *arrivals) first(n int) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at[n]
+}
+
+// result returns a copy of all first arrivals, and how many were repeated.
+func (s *arrivals) result() (at []int64, repeated int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.at), s.repeated
+}
+
+// wait waits until every timer has arrived. It gives up, without an error, when nothing
+// has arrived for patience after the time due. show shows how many have.
+func (s *arrivals) wait(ctx context.Context, due time.Time, patience time.Duration, show func(seen int)) error {
+	last, moved := -1, time.Now()
+	t := time.NewTicker(50 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.all:
+			show(len(s.at))
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+		}
+		now, seen := time.Now(), s.Seen()
+		if seen != last || now.Before(due) {
+			last, moved = seen, now
+		}
+		if now.Sub(moved) > patience {
+			return nil
+		}
+		show(seen)
+	}
+}
+
+// subscribe subscribes on a connection of its own, without a limit of pending messages,
+// and returns when the server knows of it.
+func (e *Env) subscribe(ctx context.Context, name, subject string, handle nats.MsgHandler) error {
+	nc, err := e.Connect(name)
+	if err != nil {
+		return err
+	}
+	sub, err := nc.Subscribe(subject, handle)
+	if err != nil {
+		return err
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, addTimeout)
+	defer cancel()
+	return nc.FlushWithContext(ctx)
+}
