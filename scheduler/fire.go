@@ -161,6 +161,10 @@ func (k *Core) onReread(ev EvReread) {
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseConfirming
 		k.confirm = append(k.confirm, e)
 	default:
+		if r.State == schemas.StateFail && e.rec.State == schemas.StatePending {
+			// The final record of a refused claim is stored: only its answer was lost.
+			k.failed(e, ev.Timer.Rev)
+		}
 		k.done(e)
 	}
 }

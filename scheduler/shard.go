@@ -505,6 +505,8 @@ func (r *reign) release() {
 	for {
 		c, _ := r.checkpoint()
 		c.Owner = ""
+		// Claims without an answer may be stored, and are not in the count.
+		c.PendingUnknown = c.PendingUnknown || !idle
 		_, rev := r.t.Clock()
 		res := r.renew(ctx, c, rev)
 		if res.err == nil || res.readErr == nil && res.was.Owner == "" && res.was.Epoch == c.Epoch {

@@ -112,8 +112,7 @@ func (k *Core) onFailed(ev EvFailed) {
 	case e == nil || e.phase != phaseFailing:
 	case ev.Err == nil:
 		if e.rec.State == schemas.StatePending {
-			k.pending--
-			k.noteChange(e.id, e.rev+1, false, false)
+			k.failed(e, e.rev+1)
 		}
 		k.done(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
@@ -121,6 +120,13 @@ func (k *Core) onFailed(ev EvFailed) {
 	default:
 		k.again(e)
 	}
+}
+
+// failed removes a timer whose claim was refused from the number of those that wait. rev
+// is the revision of its final record, or a lower bound.
+func (k *Core) failed(e *entry, rev uint64) {
+	k.pending--
+	k.noteChange(e.id, rev, false, false)
 }
 
 // again repeats a failed step after a pause.

@@ -121,6 +121,26 @@ func TestRefusedClaim(t *testing.T) {
 	}
 }
 
+// TestRefusedClaimIsCountedOnce: a timer whose claim is refused no longer waits once its
+// final record is stored, also if the answer to that write is lost.
+func TestRefusedClaimIsCountedOnce(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		k, tm, now := claiming(t)
+		before, _ := k.Pending()
+		one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
+		fail := one[ActFail](t, k.Step(now, EvDeadLettered{ID: tm.ID}))
+		if lost {
+			one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrUnavailable}))
+			k.Step(now, EvReread{ID: tm.ID, Timer: store.Timer{ID: tm.ID, Rev: tm.Rev + 1, Record: *fail.Record}})
+		} else {
+			k.Step(now, EvFailed{ID: tm.ID})
+		}
+		if after, _ := k.Pending(); before != 1 || after != 0 {
+			t.Errorf("answer lost: %t: %d timers wait, then %d", lost, before, after)
+		}
+	}
+}
+
 // TestNotRefusedForGood: what may succeed the next time is published again.
 func TestNotRefusedForGood(t *testing.T) {
 	for _, err := range []error{schemas.ErrUnavailable, schemas.ErrStoreFull, errSuspended, errors.New("any")} {
