@@ -123,7 +123,8 @@ func (k *Core) holdMark(r store.NewerRecord) {
 
 // onTailNewer takes a revision of a newer format from the tail.
 func (k *Core) onTailNewer(t store.Timer) {
-	// A count that is running keeps the record: it may wait.
+	// It may wait, so that a count that is running must not miss it.
+	k.noteChange(t.ID, t.Rev, true, false)
 	k.forget(t)
 	if t.Unread != store.UnreadOpen {
 		k.newer.replaced(t.ID, t.Rev)

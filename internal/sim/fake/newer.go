@@ -50,14 +50,17 @@ func (c *Client) tickNaming(shard int, ticks []int64, id schemas.TimerID) int64 
 	return ticks[0]
 }
 
-// WriteNewer writes a timer's record again as it is, in the format of a level.
+// WriteNewer writes a timer's record again, as after a move to the same due time, in the
+// format of a level.
 func (s *Server) WriteNewer(id schemas.TimerID, level store.FormatLevel) error {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	m := st.asOf(st.last[recordKey(id)], st.seq)
 	if m == nil || m.rec == nil {
 		return schemas.ErrNotFound
 	}
-	_, err := st.put(&message{key: m.key, rec: m.rec, level: level}, nil, 0)
+	rec := *m.rec
+	rec.Moves = max(rec.Moves, 1)
+	_, err := st.put(&message{key: m.key, rec: &rec, level: level}, nil, 0)
 	return err
 }
 
