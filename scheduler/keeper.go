@@ -71,7 +71,7 @@ type seat struct {
 	// clock at rev cannot be decoded; the next epoch must then be above floor.
 	newer, damaged bool
 	floor          uint64
-	needs          store.FormatLevel // the highest that a clock of the shard stated
+	needs          store.FormatLevel // as the last clock stated that this node saw
 }
 
 type peer struct {
@@ -261,7 +261,7 @@ func (s *seat) look(now time.Duration, c store.ClockAt) {
 	default:
 		s.clock = c.Clock
 	}
-	s.needs = max(s.needs, s.clock.Needs)
+	s.needs = s.clock.Needs
 }
 
 func (k *Keeper) alive(now time.Duration, p *peer) bool {

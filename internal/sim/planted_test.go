@@ -66,6 +66,7 @@ var newerMutants = []mutant{
 	{"the index load passes a record of a newer format", "scheduler/core.go", "\t\tk.holdMark(r)\n", "\t\t_ = r\n", 60, "TestNewerRecords"},
 	{"a scan passes a record of a newer format", "scheduler/newer.go", "tick: k.mark + 1})", "tick: noHold})", 600, "TestNewerRecords"},
 	{"the clock does not state the level that the shard needs", "scheduler/core.go", "c.Needs = max(c.Needs, k.cfg.Level+1)", "c.Needs = max(c.Needs, 0)", 60, "TestNewerRecords"},
+	{"a node remembers a level that the clock has lost", "scheduler/keeper.go", "s.needs = s.clock.Needs", "s.needs = max(s.needs, s.clock.Needs)", 1000, "TestNewerRecords"},
 	{"a shard goes to a node that cannot read its records", "scheduler/keeper.go", "if k.levels[node] >= k.needs[shard] {", "if true {", 60, "TestNewerRecords"},
 }
 

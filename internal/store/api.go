@@ -97,7 +97,7 @@ type Clock struct {
 	LeaseMs int64 `json:"lease,omitempty"`
 	// Needs is the lowest FormatLevel that a node must read to own the shard: an owner
 	// found a record of a newer format and raised it. Nodes below it own the shard only
-	// while no node that reads it is alive. It never falls; 0 is no requirement.
+	// while no node that reads it is alive. No owner lowers it; 0 is no requirement.
 	Needs FormatLevel `json:"needs,omitempty"`
 	// SweptMs is the sweeper's own mark.
 	SweptMs int64 `json:"swept"`
