@@ -14,7 +14,7 @@ import (
 // The oracle for days asks, for each date, whether an item of an expression names it. It
 // works with calendar arithmetic of Go's time package and shares no code with the package.
 
-// dayItem is an item of the day-of-month or day-of-week field and what it means.
+// dayItem is an item of the day-of-month or day-of-week field and its meaning.
 type dayItem struct {
 	text  string
 	names func(date time.Time) bool
@@ -76,7 +76,7 @@ func weekItems() (items []dayItem) {
 	return items
 }
 
-// checkDays compares the dates of a schedule with those that the oracle names.
+// checkDays compares the dates of a schedule with the dates that the oracle names.
 func checkDays(t *testing.T, spec calendar.Spec, fromYear, toYear int, names func(time.Time) bool) {
 	t.Helper()
 	s, err := calendar.New(spec)

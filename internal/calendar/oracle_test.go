@@ -261,7 +261,7 @@ func TestEveryChangeOfEveryZone(t *testing.T) {
 		case everything:
 			list = changes(loc.Location, 2005, 2047)
 		case testing.Short() && i%8 != 0: // the race detector makes this ten times slower
-		default: // one year in the future, and one that differs from zone to zone
+		default: // one year in the future, and a year that differs from zone to zone
 			year := 2005 + i*5%42
 			list = append(changes(loc.Location, 2028, 2029), changes(loc.Location, year, year+1)...)
 		}

@@ -19,7 +19,7 @@ type field struct {
 	name     string // as in error messages
 	min, max int
 	names    []string // of the values from min, if they have names
-	// hashMax is the greatest value of H: in the day of month one that every month has.
+	// hashMax is the greatest value of H: in the day of month a day that every month has.
 	hashMax int
 	// period writes a timerevery value for "every n", used for steps that are too large.
 	period string
