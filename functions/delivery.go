@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -175,7 +176,7 @@ func (d *delivery) call() {
 	}
 	m.callbacks.WithLabelValues(d.svc.label, word).Inc()
 	m.duration.WithLabelValues(d.svc.label).Observe(took.Seconds())
-	if out.Unattempted && d.f.mute.ok("worker "+d.svc.name) {
+	if out.Unattempted && d.f.complaints.Allow("worker "+d.svc.name, time.Now()) {
 		d.f.o.Log.Warn().Str("service", d.svc.name).Str("reason", word).Msg("no worker takes the timers of this service; they wait, and use no attempts")
 	}
 	d.called()
@@ -279,11 +280,11 @@ func (d *delivery) retryStore(what string, err error, wait time.Duration) bool {
 	if d.f.writing.Err() != nil {
 		return false
 	}
-	if d.f.mute.ok(what + " " + d.svc.name) {
+	if d.f.complaints.Allow(what+" "+d.svc.name, time.Now()) {
 		d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("call", what).
 			Msg("the store did not take the outcome of a callback; it is tried again")
 	}
-	return pause(d.f.writing, wait)
+	return pause.For(d.f.writing, wait)
 }
 
 // skip ends a delivery without a call.

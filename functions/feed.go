@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 )
 
@@ -84,10 +85,10 @@ func (d *feed) run(ctx context.Context) {
 		case errors.Is(err, jetstream.ErrConsumerDeleted):
 			continue // it rests, perhaps
 		}
-		if d.f.mute.ok("pull " + d.svc.name) {
+		if d.f.complaints.Allow("pull "+d.svc.name, time.Now()) {
 			d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Msg("pulling events failed; it is tried again")
 		}
-		pause(ctx, wait)
+		pause.For(ctx, wait)
 		wait = min(wait*2, maxPause)
 	}
 }
@@ -127,7 +128,7 @@ func (d *feed) next() (int, error) {
 	case expecting && n < max(1, d.svc.limit.n()/2):
 		return 0, nil
 	case !expecting && n < d.svc.limit.n()/4 && d.f.places.busy(d.svc.seat) > 0:
-		if !pause(d.f.pulling, linger) {
+		if !pause.For(d.f.pulling, linger) {
 			return 0, nil
 		}
 		n, _, err = d.wanted()

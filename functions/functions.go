@@ -14,6 +14,7 @@ import (
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -23,12 +24,12 @@ type Functions struct {
 	policy policy
 	places *places
 	// outcomes bounds those that are written without holding a place.
-	outcomes chan struct{}
-	metrics  *metrics
-	nats     *natscall.Invoker
-	live     *inFlight
-	mute     mute
-	wakes    *wakes
+	outcomes   chan struct{}
+	metrics    *metrics
+	nats       *natscall.Invoker
+	live       *inFlight
+	complaints throttle.Keyed
+	wakes      *wakes
 
 	// pulling ends when Stop is called, calling when running callbacks must end,
 	// writing when their outcomes must be written.
@@ -98,7 +99,6 @@ func New(o Options) (*Functions, error) {
 		outcomes: make(chan struct{}, outcomesPerPlace*o.Total),
 		nats:     natscall.New(o.Conn),
 		live:     newInFlight(o.AckWait),
-		mute:     mute{last: map[string]time.Time{}},
 		wakes:    newWakes(), rested: map[store.Feed]time.Time{},
 		stopped:  make(chan struct{}),
 		services: map[string]*service{},
@@ -309,43 +309,3 @@ func (f *Functions) pullContext() context.Context {
 
 // random is in [0,1).
 func random() float64 { return rand.Float64() }
-
-// pause waits for d or until ctx is done, which it reports as false.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// mute drops repeats of the same complaint.
-type mute struct {
-	mu   sync.Mutex
-	last map[string]time.Time
-}
-
-// ok reports whether the complaint may be logged now.
-func (m *mute) ok(key string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := time.Now()
-	if t, seen := m.last[key]; seen && now.Sub(t) < logEvery {
-		return false
-	}
-	if len(m.last) >= maxMuted {
-		for k, t := range m.last {
-			if now.Sub(t) >= logEvery {
-				delete(m.last, k)
-			}
-		}
-	}
-	if len(m.last) >= maxMuted {
-		return false
-	}
-	m.last[key] = now
-	return true
-}

@@ -142,10 +142,6 @@ const (
 	// Pauses between attempts to reach the store.
 	minPause = 50 * time.Millisecond
 	maxPause = 2 * time.Second
-	// logEvery is how often the same complaint about one service is logged.
-	logEvery = 10 * time.Second
-	// maxMuted bounds the complaints that are logged within logEvery.
-	maxMuted = 1000
 	// maxTimeout bounds a callback whose event names no time-out that can be read.
 	maxTimeout = 15 * time.Minute
 	// doubtAfter: an event published this much later than its claim was

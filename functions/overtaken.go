@@ -3,6 +3,8 @@ package functions
 import (
 	"context"
 	"time"
+
+	"github.com/belfryio/belfry/internal/pause"
 )
 
 // overtakenLook is how often consumers of others on TIMERS_FIRED are looked at, and so
@@ -12,7 +14,7 @@ const overtakenLook = 30 * time.Second
 // watchOvertaken reports consumers that lose events unread, until ctx is done. Every node
 // reports the same.
 func (f *Functions) watchOvertaken(ctx context.Context) {
-	for wait := time.Duration(random() * float64(time.Second)); pause(ctx, wait); wait = overtakenLook {
+	for wait := time.Duration(random() * float64(time.Second)); pause.For(ctx, wait); wait = overtakenLook {
 		all, err := f.o.Store.OvertakenConsumers(ctx)
 		if err != nil {
 			f.complain("look for overtaken consumers", err)
@@ -20,7 +22,7 @@ func (f *Functions) watchOvertaken(ctx context.Context) {
 		}
 		f.metrics.overtaken.Set(float64(len(all)))
 		for _, o := range all {
-			if f.mute.ok("overtaken " + o.Consumer) {
+			if f.complaints.Allow("overtaken "+o.Consumer, time.Now()) {
 				f.o.Log.Warn().Str("consumer", o.Consumer).Str("subject", o.Subject).Uint64("lost_at_least", o.Lost).Uint64("pending", o.Pending).
 					Str("limit", o.Why).Msg("a consumer of TIMERS_FIRED is overtaken: events left the stream before it read them")
 			}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 )
 
@@ -165,7 +166,7 @@ func (f *Functions) rest(ctx context.Context) {
 	}
 	var checks []check
 	var retried, tidied time.Time
-	for wait := hastyRestLook; pause(ctx, wait); {
+	for wait := hastyRestLook; pause.For(ctx, wait); {
 		now := time.Now()
 		if now.Sub(retried) >= retryLook {
 			retried = now
@@ -195,7 +196,7 @@ func (f *Functions) rest(ctx context.Context) {
 }
 
 func (f *Functions) complain(what string, err error) {
-	if err != nil && !errors.Is(err, store.ErrRevision) && f.pulling.Err() == nil && f.mute.ok(what) {
+	if err != nil && !errors.Is(err, store.ErrRevision) && f.pulling.Err() == nil && f.complaints.Allow(what, time.Now()) {
 		f.o.Log.Warn().Err(err).Str("call", what).Msg("putting idle services to rest failed; it is tried again")
 	}
 }
@@ -447,7 +448,7 @@ func (f *Functions) leaveResting(ctx context.Context, d *feed) {
 			}
 			return
 		}
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return
 		}
 	}

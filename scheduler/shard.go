@@ -10,7 +10,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -128,9 +130,9 @@ type reign struct {
 	nowMs  int64
 	jumped bool
 	lost   bool
-	// toldDamage is the time of the last log line about a damaged clock.
-	toldDamage time.Duration
-	rewind     atomic.Bool // the shard must be taken again
+	// damageLog throttles error lines about an overwritten clock.
+	damageLog throttle.Log
+	rewind    atomic.Bool // the shard must be taken again
 	// missing receives the number of timers that a count misses.
 	missing chan int64
 	// sweepHeld is the position that the recorded sweep must not pass, in Unix
@@ -151,6 +153,7 @@ func (s *shard) own(ctx context.Context, t *Tenure, release <-chan struct{}) {
 		in:   inbox{wake: make(chan struct{}, 1)},
 		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer),
 		ctx: rctx, renewed: make(chan renewal, 1), missing: make(chan int64, 1),
+		damageLog: throttle.Log{Every: damageLogEvery},
 	}
 	s.markMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
@@ -211,7 +214,7 @@ func (r *reign) startTail() {
 				return
 			}
 			fails++
-			if !pause(r.ctx, r.core.backoff(fails)) {
+			if !pause.For(r.ctx, r.core.backoff(fails)) {
 				return
 			}
 		}
@@ -437,10 +440,8 @@ func (r *reign) onRenewed(res renewal) bool {
 		if isDamage(res.readErr) {
 			r.m.damagedClocks.Inc()
 			log := r.log.Error()
-			if now := monotonic(); now-r.toldDamage < damageLogEvery && r.toldDamage != 0 {
-				log = r.log.Debug() // throttled; the metric counts each
-			} else {
-				r.toldDamage = now
+			if _, ok := r.damageLog.Allow(time.Now()); !ok {
+				log = r.log.Debug() // the metric counts each
 			}
 			log.Err(res.readErr).Uint64("revision", res.wasRev).Msg("a client that does not own the shard overwrote or removed its clock: writing it again")
 			err = nil // the next write decides
@@ -513,7 +514,7 @@ func (r *reign) release() {
 			r.log.Debug().Uint64("epoch", c.Epoch).Time("mark", time.UnixMilli(c.TimeMs)).Msg("shard released")
 			return
 		}
-		if !r.onRenewed(res) || !pause(ctx, releaseRetry) {
+		if !r.onRenewed(res) || !pause.For(ctx, releaseRetry) {
 			r.log.Warn().Err(res.err).Msg("clock not released: the next owner waits for the lease")
 			return
 		}
@@ -671,7 +672,7 @@ func (r *reign) scanAll(throughMs int64) {
 // later runs f in a goroutine of the reign, after a delay.
 func (r *reign) later(d time.Duration, f func()) {
 	r.wg.Go(func() {
-		if pause(r.ctx, d) {
+		if pause.For(r.ctx, d) {
 			f()
 		}
 	})
@@ -707,20 +708,5 @@ func (s *shard) logChange(call string, err error) {
 		s.log.Warn().Str("call", call).Err(err).Msg("store call fails; trying again")
 	default:
 		s.log.Info().Str("call", call).Msg("store call succeeds again")
-	}
-}
-
-// pause waits for d, or returns false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -185,19 +186,19 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 func (r *reign) sweep() {
 	s := Sweeper{
 		Store: r.o.Store, Shard: r.n, Geometry: r.cfg.Geometry, Delay: r.o.SweepDelay,
-		Rest:  func(ctx context.Context) bool { return pause(ctx, leisurePause) },
+		Rest:  func(ctx context.Context) bool { return pause.For(ctx, leisurePause) },
 		Newer: func(tick int64) { r.holdSweep(r.cfg.Geometry.TickStart(tick)) },
 		Found: r.found, Looked: func(n int) { r.m.swept.Add(float64(n)) },
 	}
 	every := min(max(r.o.SweepDelay/20, sweepMinPause), sweepMaxPause)
-	for pause(r.ctx, every) {
+	for pause.For(r.ctx, every) {
 		for more := true; more && r.state.Load() == 1; {
 			var next int64
 			var err error
 			next, more, err = s.Some(r.ctx, r.swept.Load(), *r.progress.Load())
 			r.failed("sweep", err)
 			r.swept.Store(next)
-			if more && !pause(r.ctx, time.Millisecond) {
+			if more && !pause.For(r.ctx, time.Millisecond) {
 				return
 			}
 		}

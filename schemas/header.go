@@ -36,9 +36,6 @@ func encodeHeader(s string) string {
 	return b.String()
 }
 
-// EncodeHTTPHeader is the percent-encoding of attribute values in HTTP headers.
-func EncodeHTTPHeader(s string) string { return encodeHeader(s) }
-
 // decodeHeader undoes quoting and percent-encoding where they are well formed,
 // and leaves everything else, such as sdk-go's unescaped values, as it is.
 func decodeHeader(s string) string {

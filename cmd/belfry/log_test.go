@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/throttle"
 )
 
 // logLine is one line of a node's log.
@@ -128,7 +130,7 @@ func TestStdLog(t *testing.T) {
 	var out bytes.Buffer
 	before := log.Writer()
 	now := time.Unix(1, 0)
-	s := &stdLog{log: zerolog.New(&out), now: func() time.Time { return now }}
+	s := &stdLog{log: zerolog.New(&out), now: func() time.Time { return now }, throttle: throttle.Log{Every: stdLogInterval}}
 	for range 5 {
 		if n, err := s.Write([]byte("a\n\x1b[31mb")); n != 8 || err != nil {
 			t.Fatal(n, err)

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"log"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 
 	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/throttle"
 )
 
 // Bounds of the texts that reach the log through Go's standard logger.
@@ -27,9 +28,7 @@ type stdLog struct {
 	log zerolog.Logger
 	now func() time.Time
 
-	mu         sync.Mutex
-	last       time.Time
-	suppressed int
+	throttle throttle.Log
 }
 
 // routeStdLog sends Go's standard logger to l until the returned function is called.
@@ -38,7 +37,7 @@ func routeStdLog(l zerolog.Logger) (restore func()) {
 	w, flags, prefix := log.Writer(), log.Flags(), log.Prefix()
 	log.SetFlags(0)
 	log.SetPrefix("")
-	log.SetOutput(&stdLog{log: l.With().Str("component", "go").Logger(), now: time.Now})
+	log.SetOutput(&stdLog{log: l.With().Str("component", "go").Logger(), now: time.Now, throttle: throttle.Log{Every: stdLogInterval}})
 	return func() {
 		log.SetOutput(w)
 		log.SetFlags(flags)
@@ -48,18 +47,14 @@ func routeStdLog(l zerolog.Logger) (restore func()) {
 
 // Write logs one text. It always succeeds.
 func (s *stdLog) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	if !s.last.IsZero() && now.Sub(s.last) < stdLogInterval {
-		s.suppressed++
+	suppressed, ok := s.throttle.Allow(s.now())
+	if !ok {
 		return len(b), nil
 	}
 	e := s.log.Warn()
-	if s.suppressed > 0 {
-		e = e.Int("suppressed", s.suppressed)
+	if suppressed > 0 {
+		e = e.Int("suppressed", suppressed)
 	}
-	s.last, s.suppressed = now, 0
 	e.Msg(printableText(b))
 	return len(b), nil
 }

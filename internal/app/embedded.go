@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/pause"
 )
 
 // embedded is the node's own NATS server. It outlives the server instance: when an
@@ -299,7 +301,7 @@ func serverFailure(o *Options, text string) error {
 func (e *embedded) watch(ctx context.Context) {
 	wait, wellSince := restartMin, time.Now()
 	var shortSince time.Time // when the disk was last seen short of room
-	for look := 1; pause(ctx, watchInterval); look++ {
+	for look := 1; pause.For(ctx, watchInterval); look++ {
 		if free, need := e.room(); free < need {
 			shortSince = time.Now()
 		}
@@ -388,7 +390,7 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 			return false
 		}
 		e.setTrouble(why + "; it restarts")
-		if !pause(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return false
 		}
 		if !e.stopWithin(haltBound) {
@@ -428,7 +430,7 @@ func (e *embedded) waitForRoom(ctx context.Context, say func(string)) error {
 			e.log.Error().Str("folder", e.o.Data).Int64("free_mb", toMB(free)).Int64("needs_mb", toMB(need)).
 				Msg("the disk of the data folder is full: waiting for room")
 		}
-		if !pause(ctx, watchInterval) {
+		if !pause.For(ctx, watchInterval) {
 			return context.Cause(ctx)
 		}
 	}
@@ -444,15 +446,3 @@ func needBytes(dir string) int64 { return min(maxNeedBytes, totalBytes(dir)/10) 
 
 // toMB rounds up, so that nothing but 0 is 0.
 func toMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
-
-// pause waits, and reports false if ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -128,9 +128,6 @@ func (p *Process) Kill() {
 // URL is the server's address for clients.
 func (p *Process) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", p.port) }
 
-// StoreDir is the folder that the server was given.
-func (p *Process) StoreDir() string { return p.dir }
-
 // Connect connects over TCP, reconnecting for ever, until the test ends.
 func (p *Process) Connect(options ...nats.Option) *nats.Conn {
 	p.tb.Helper()

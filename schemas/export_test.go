@@ -1,0 +1,4 @@
+package schemas
+
+// EncodeHTTPHeader percent-encodes the value of an attribute in a header.
+var EncodeHTTPHeader = encodeHeader
