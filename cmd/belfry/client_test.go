@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -87,7 +88,7 @@ func TestVersion(t *testing.T) {
 	t.Parallel()
 	text := belfryRun(t, "version")
 	m := parseLines[map[string]string](t, belfryRun(t, "version", "-o", "json").out)[0]
-	if m["version"] != version || m["go"] != runtime.Version() || m["commit"] == "" {
+	if m["version"] != version || m["go"] != runtime.Version() || m["commit"] == "" || m["tzdata"] != calendar.ZoneDataVersion {
 		t.Errorf("version: %v", m)
 	}
 	for name, value := range m {

@@ -7,6 +7,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/calendar"
 )
 
 func (c *cli) versionCommand() *cobra.Command {
@@ -18,10 +20,10 @@ func (c *cli) versionCommand() *cobra.Command {
 			commit := commit(debug.ReadBuildInfo())
 			if c.json() {
 				return c.printJSON(map[string]string{"version": version, "commit": commit, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
-					"nats-server": server.VERSION, "nats.go": nats.Version})
+					"nats-server": server.VERSION, "nats.go": nats.Version, "tzdata": calendar.ZoneDataVersion})
 			}
 			return c.printText("belfry", version, "commit", commit, "go", runtime.Version(), "platform", runtime.GOOS+"/"+runtime.GOARCH,
-				"nats-server", server.VERSION, "nats.go", nats.Version)
+				"nats-server", server.VERSION, "nats.go", nats.Version, "tzdata", calendar.ZoneDataVersion)
 		},
 	})
 }

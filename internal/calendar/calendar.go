@@ -92,6 +92,9 @@ func New(spec Spec) (*Schedule, error) {
 	if err := s.parseExclusion(elapsed); err != nil {
 		return nil, err
 	}
+	if spec.ID == "" && (s.resolved != "" || s.jitterMs > 0) {
+		s.warnings = append(s.warnings, "H and jitter are derived from the timer ID; without one the times differ from those of the stored schedule")
+	}
 	s.warnOfRealTime()
 	return s, nil
 }
@@ -124,7 +127,7 @@ func (s *Schedule) parseRule() error {
 	case s.spec.Cron != "" && s.spec.Every != "":
 		return &Error{attrEvery, s.spec.Every, whole, "timercron is set too", "write one of the two"}
 	case days != "" && days != daysAnd && days != daysOr:
-		return &Error{attrDays, days, whole, "not a rule", "write and or or"}
+		return &Error{attrDays, days, whole, "not a rule", "write \"and\" or \"or\""}
 	case days != "" && s.spec.Every != "":
 		return &Error{attrDays, days, whole, "a period has no days to combine", "remove timerdays"}
 	case s.spec.Every != "" && s.spec.StartMs == 0:
@@ -141,9 +144,6 @@ func (s *Schedule) parseRule() error {
 	s.cron, s.warnings = &p.cron, p.warnings
 	if p.hashed {
 		s.resolved = strings.Join(p.resolved, " ")
-		if s.spec.ID == "" {
-			s.warnings = append(s.warnings, "H is derived from the timer ID; without one the times differ from those of the stored schedule")
-		}
 	}
 	return nil
 }

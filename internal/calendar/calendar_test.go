@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 		{cron("0 ? * * *"), 2, "? stands alone in the day of month or the day of week; write *"},
 		{cron("0 L * * *"), 2, `"L" is for days`},
 		// Days.
-		{cron("0 0 13 * FRI"), 9, "some implementations read as AND and others as OR; write MON#1 for the first Monday of the month, or two schedules for either day, or set timerdays to and or or"},
+		{cron("0 0 13 * FRI"), 9, "some implementations read as AND and others as OR; write MON#1 for the first Monday of the month, or two schedules for either day, or set timerdays to \"and\" or \"or\""},
 		{cron("0 0 30 2 *"), 4, "no date matches, so it would never run; write L for the last day of the month"},
 		{cron("0 0 31 4,6,9,11 *"), 4, "no date matches"},
 		{calendar.Spec{Cron: "0 0 L-30 2 *"}, 4, "no date matches"},
@@ -152,7 +152,7 @@ func TestRefusals(t *testing.T) {
 		{cron("H(0-29 * * * *"), 0, "write H, H/15, H(0-29) or H(0-29)/10"},
 		{cron("H(50-10) * * * *"), 2, "write the smaller value first"},
 		{cron("H(0-99) * * * *"), 4, "minute 99 does not exist"},
-		{calendar.Spec{Cron: "@daily", Days: "xor"}, -1, "write and or or"},
+		{calendar.Spec{Cron: "@daily", Days: "xor"}, -1, `write "and" or "or"`},
 		// Periods.
 		{calendar.Spec{Every: "1h"}, -1, "set timerstart"},
 		{calendar.Spec{Every: "1h", StartMs: 1, Cron: "@daily"}, -1, "timercron is set too"},

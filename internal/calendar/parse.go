@@ -197,7 +197,7 @@ func (p *cronParser) compile(words []string, offsets []int, daysRule string) err
 	dayAt, weekAt := offsets[len(words)-3], offsets[len(words)-1]
 	if !c.days.anyMonth && !c.days.anyWeek && daysRule == "" {
 		return p.fail(weekAt, "day of month and day of week are both restricted, which some implementations read as AND and others as OR",
-			"write MON#1 for the first Monday of the month, or two schedules for either day, or set timerdays to and or or")
+			"write MON#1 for the first Monday of the month, or two schedules for either day, or set timerdays to \"and\" or \"or\"")
 	}
 	if !c.matchesSomeDay() {
 		return p.fail(dayAt, "no date matches, so it would never run", "write L for the last day of the month, or days that the months have")

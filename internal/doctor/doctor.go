@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -101,6 +102,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 	defer look.Close()
 	e := &examination{o: o, js: js, look: look}
 	e.version()
+	e.found("zones", OK, "", "time zone data %s, embedded: every node of this version uses it, and no other", calendar.ZoneDataVersion)
 	if !e.jetStream(ctx) {
 		return e.findings, ctx.Err()
 	}

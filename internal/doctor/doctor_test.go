@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
@@ -131,6 +132,7 @@ func TestFreshServer(t *testing.T) {
 	none(t, f, doctor.Error)
 	none(t, f, doctor.Warning)
 	want(t, f, "version", doctor.OK, "2.")
+	want(t, f, "zones", doctor.OK, calendar.ZoneDataVersion)
 	want(t, f, "streams", doctor.OK, "belfry serve")
 	want(t, f, "permissions", doctor.OK)
 	want(t, f, "sync", doctor.Unknown, "sync_interval: always", "--sys-creds")

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// previewFlags are the attributes of a schedule as flags.
+type previewFlags struct {
+	cron, every, tz, dst, days string
+	from, start, end           string
+	jitter                     time.Duration
+	exclude                    []string
+	excludeFile, excludeShift  string
+	id, source                 string
+	limit, count               int
+}
+
+// maxDatesFile bounds a file of excluded dates, in bytes: MaxDates lines with comments.
+const maxDatesFile = 1 << 20
+
+func (c *cli) previewCommand() *cobra.Command {
+	f := &previewFlags{}
+	cmd := &cobra.Command{
+		Use:   "preview --cron EXPR | --every PERIOD",
+		Short: "Show when a schedule would run, and why then",
+		Long: `Show when a cron expression or a period would run, in UTC and in local time, with
+the reason for each time that daylight saving, an excluded date or jitter changed.
+
+It needs no server and changes nothing. Schedules cannot be added yet.
+
+With -o json each run is a line: at (UTC), local, due with --jitter, and why, a list of
+code and text. Skipped times are lines with "skipped": true, and do not count for -n.
+Warnings are lines on standard error.`,
+		Example: `  belfry preview --cron '30 2 * * *' --tz Europe/Berlin --from 2027-03-26T12:00:00Z -n 5
+  belfry preview --cron '0 9 * * MON#1' --tz America/New_York
+  belfry preview --every P1M --start 2027-01-31T09:00:00Z
+  belfry preview --cron '0 9 * * 1-5' --exclude 2027-12-24,2027-12-31 --exclude-shift previous`,
+		Args: exactly(0),
+		RunE: func(*cobra.Command, []string) error { return c.preview(f) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.cron, "cron", "", "cron expression of 5 fields, or 6 with seconds first")
+	fs.StringVar(&f.every, "every", "", "period: 90m and PT90M are elapsed time; P1D, P2W, P1M step the wall clock")
+	fs.StringVar(&f.tz, "tz", "UTC", "IANA time zone, for example Europe/Berlin")
+	fs.StringVar(&f.from, "from", "", "show runs at or after this RFC 3339 time (default: now)")
+	fs.StringVar(&f.start, "start", "", "no run before this RFC 3339 time; --every counts from it (default with --every: --from)")
+	fs.StringVar(&f.end, "end", "", "no run after this RFC 3339 time")
+	fs.IntVar(&f.limit, "limit", 0, "end after this many runs (default: no limit)")
+	fs.Var(cmdline.Duration(&f.jitter), "jitter", "delay each run by up to this duration, derived from the timer ID (see --id)")
+	fs.StringVar(&f.dst, "dst", "auto", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both")
+	fs.StringVar(&f.days, "days", "", "if day of month and day of week are both restricted: and, or or")
+	fs.StringSliceVar(&f.exclude, "exclude", nil, "dates without runs, in the zone: 2027-12-25,2028-01-01 (may be repeated)")
+	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with a date without runs on each line; # begins a comment")
+	fs.StringVar(&f.excludeShift, "exclude-shift", "skip", "what happens on an excluded date: skip, or run on the next or previous date")
+	fs.StringVar(&f.id, "id", "", "the CloudEvent's id, from which H and jitter are derived")
+	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source, with --id")
+	fs.IntVarP(&f.count, "count", "n", 10, fmt.Sprintf("number of runs, at most %d", calendar.MaxExplained))
+	return c.printing(cmd)
+}
+
+func (c *cli) preview(f *previewFlags) error {
+	if f.count < 1 || f.count > calendar.MaxExplained {
+		return usagef("-n %d: write 1 to %d", f.count, calendar.MaxExplained)
+	}
+	if f.limit < 0 {
+		return usagef("--limit %d: write 1 or more", f.limit)
+	}
+	fromMs, err := timeFlag("--from", f.from, time.Now().UnixMilli())
+	if err != nil {
+		return err
+	}
+	spec, err := f.spec(fromMs)
+	if err != nil {
+		return err
+	}
+	s, err := calendar.New(spec)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	count := f.count
+	if f.limit > 0 {
+		count = min(count, f.limit)
+	}
+	list := s.Explain(fromMs, calendar.MaxMs, count)
+	if c.json() {
+		return c.previewLines(s, list, spec.Jitter > 0)
+	}
+	_, err = c.out.Write(previewPage(s, f, list, spec.Jitter > 0))
+	return err
+}
+
+// spec reads the flags. Times are checked here, and everything else by calendar.New.
+func (f *previewFlags) spec(fromMs int64) (calendar.Spec, error) {
+	spec := calendar.Spec{Cron: f.cron, Every: f.every, Zone: f.tz, Jitter: f.jitter, DST: f.dst, Days: f.days, ExcludeShift: f.excludeShift}
+	if (f.cron == "") == (f.every == "") {
+		return spec, usagef("give either --cron or --every")
+	}
+	if f.id != "" {
+		spec.ID = schemas.NewTimerID(f.source, f.id).String()
+	}
+	var err error
+	if f.every != "" {
+		spec.StartMs = fromMs
+	}
+	if spec.StartMs, err = timeFlag("--start", f.start, spec.StartMs); err != nil {
+		return spec, err
+	}
+	if spec.EndMs, err = timeFlag("--end", f.end, 0); err != nil {
+		return spec, err
+	}
+	if len(f.exclude) > 0 {
+		dates, err := calendar.NewDates("--exclude", f.exclude...)
+		if err != nil {
+			return spec, usagef("%v", err)
+		}
+		spec.Exclude = append(spec.Exclude, dates)
+	}
+	if f.excludeFile != "" {
+		dates, err := datesFile(f.excludeFile)
+		if err != nil {
+			return spec, usagef("--exclude-file: %v", err)
+		}
+		spec.Exclude = append(spec.Exclude, dates)
+	}
+	return spec, nil
+}
+
+// timeFlag reads an RFC 3339 time, or returns the default for an empty flag.
+func timeFlag(name, text string, defaultMs int64) (int64, error) {
+	if text == "" {
+		return defaultMs, nil
+	}
+	at, err := schemas.ParseTime(text)
+	if err != nil {
+		return 0, usagef("%s %q: %v", name, text, err)
+	}
+	return at, nil
+}
+
+// datesFile reads a file of dates. The calendar's name is that of the file.
+func datesFile(path string) (calendar.Dates, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return calendar.Dates{}, err
+	}
+	defer file.Close() //nolint:errcheck // only read
+	var dates []string
+	lines := bufio.NewScanner(io.LimitReader(file, maxDatesFile+1))
+	read := 0
+	for lines.Scan() {
+		read += len(lines.Bytes()) + 1
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text != "" {
+			dates = append(dates, text)
+		}
+	}
+	if lines.Err() != nil {
+		return calendar.Dates{}, lines.Err()
+	}
+	if read > maxDatesFile {
+		return calendar.Dates{}, fmt.Errorf("%s is larger than %d bytes", path, maxDatesFile)
+	}
+	return calendar.NewDates(filepath.Base(path), dates...)
+}
+
+// previewLine is a run or a skip in JSON.
+type previewLine struct {
+	At      string            `json:"at"`
+	Local   string            `json:"local"`
+	Due     string            `json:"due,omitempty"`
+	Skipped bool              `json:"skipped,omitempty"`
+	Why     []calendar.Reason `json:"why"`
+}
+
+func (c *cli) previewLines(s *calendar.Schedule, list []calendar.Occurrence, jitter bool) error {
+	for _, w := range s.Warnings() {
+		fmt.Fprintf(c.err, "belfry: warning: %s\n", w) //nolint:errcheck // stderr is the last resort
+	}
+	for _, o := range list {
+		line := previewLine{At: schemas.FormatTime(o.NominalMs), Local: o.Local(), Skipped: o.Skipped, Why: o.Reasons}
+		if line.Why == nil {
+			line.Why = []calendar.Reason{}
+		}
+		if jitter && !o.Skipped {
+			line.Due = schemas.FormatTime(o.DueMs)
+		}
+		if err := c.printJSON(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// previewPage is the text for people.
+func previewPage(s *calendar.Schedule, f *previewFlags, list []calendar.Occurrence, jitter bool) []byte {
+	p := &page{}
+	p.line("%s (time zone data %s)", printable(s.Describe()), calendar.ZoneDataVersion)
+	if r := s.Resolved(); r != "" {
+		p.line("H resolved: %s", printable(r))
+	}
+	for _, w := range s.Warnings() {
+		p.line("warning: %s", printable(w))
+	}
+	header, runs := "RUN\tAT\tLOCAL\tWHY", 0
+	if jitter {
+		header = "RUN\tAT\tDUE\tLOCAL\tWHY"
+	}
+	columns(p, header, list, func(o calendar.Occurrence) []any {
+		number, due := "-", "-"
+		if !o.Skipped {
+			runs++
+			number, due = fmt.Sprint(runs), schemas.FormatTime(o.DueMs)
+		}
+		var why []string
+		if o.Skipped {
+			why = append(why, "skipped")
+		}
+		for _, r := range o.Reasons {
+			why = append(why, r.String())
+		}
+		cells := []any{number, schemas.FormatTime(o.NominalMs), due, o.Local(), strings.Join(why, "; ")}
+		if !jitter {
+			cells = append(cells[:2], cells[3:]...)
+		}
+		return cells
+	})
+	switch {
+	case runs == f.count:
+	case runs == f.limit && f.limit > 0:
+		p.line("\nNo further run: the limit is reached.")
+	case len(list) == 2*calendar.MaxExplained:
+		p.line("\nThe list is cut after %d lines.", len(list))
+	case f.end != "":
+		p.line("\nNo further run before the end.")
+	default:
+		p.line("\nNo further run before 2200.")
+	}
+	return p.Bytes()
+}
