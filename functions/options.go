@@ -40,13 +40,8 @@ type Store interface {
 // Services is how the feeds of services are woken and put to rest; see package store for
 // what each call does.
 type Services interface {
+	RestStore
 	MayRest() bool
-	ServiceState(ctx context.Context, f store.Feed) (store.ServiceState, error)
-	ServiceActivity(ctx context.Context, f store.Feed) (store.ServiceActivity, error)
-	ServiceBacklog(ctx context.Context, f store.Feed, floor uint64) (bool, error)
-	RestService(ctx context.Context, f store.Feed, rev, floor uint64) error
-	WakeService(ctx context.Context, f store.Feed) error
-	DropService(ctx context.Context, f store.Feed) error
 	ServedFeeds(ctx context.Context) ([]store.Feed, error)
 	RetryBacklog(ctx context.Context) ([]string, error)
 	OvertakenConsumers(ctx context.Context) ([]store.Overtaken, error)

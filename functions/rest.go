@@ -267,25 +267,17 @@ func restEach[T any](all []T, do func(T)) {
 // restOne puts a feed to rest, if no node has had work for it.
 func (f *Functions) restOne(ctx context.Context, d *feed, haste bool) (floor uint64, done bool, err error) {
 	k := d.key()
-	st, err := f.o.Store.ServiceState(ctx, k)
-	if err != nil || !st.Awake {
-		return 0, false, err // its change is on its way here
-	}
-	a, err := f.o.Store.ServiceActivity(ctx, k)
-	if err != nil {
-		return 0, false, err
-	}
-	if a.Busy || a.Idle < f.idleFor(d, haste) {
-		d.elsewhere.Store(!a.Absent)
+	r, err := f.rester().Rest(ctx, k, f.idleFor(d, haste))
+	if r.InUse {
+		d.elsewhere.Store(!r.Absent)
 		d.touch() // as if it had been used here, so that it is not asked about all the time
-		return 0, false, nil
 	}
-	if err := f.o.Store.RestService(ctx, k, st.Rev, a.Floor); err != nil {
+	if err != nil || !r.Done {
 		return 0, false, err
 	}
 	f.metrics.rests.Inc()
 	f.leave(d)
-	return a.Floor, true, nil
+	return r.Floor, true, nil
 }
 
 // checkSome makes the checks that are due and returns those that are left.
@@ -325,33 +317,12 @@ func (f *Functions) checkNow(ctx context.Context, c check) (next check, ok bool)
 	return c, false
 }
 
-// checkRest wakes a feed that has an event behind its floor. If it has none, the first
-// check removes its consumer. It returns whether the feed rests.
-//
-// The feed may be awake again. Then whoever pulls from a consumer that was removed reads the key and
-// makes another, behind the same floor.
+// checkRest looks at a feed that was put to rest. It returns whether the feed rests.
 func (f *Functions) checkRest(ctx context.Context, c check) (resting bool, err error) {
-	left, err := f.o.Store.ServiceBacklog(ctx, c.feed, c.floor)
-	switch {
-	case err != nil:
-		return false, err
-	case left:
-		return false, f.wakeBehind(ctx, c)
-	case c.last:
-		return true, nil
-	}
-	return true, f.o.Store.DropService(ctx, c.feed)
+	return f.rester().Check(ctx, c.feed, c.floor, c.last)
 }
 
-// wakeBehind wakes a feed that has an event behind the floor of a check, unless it has
-// been awake since: whoever put it to rest again checks again.
-func (f *Functions) wakeBehind(ctx context.Context, c check) error {
-	st, err := f.o.Store.ServiceState(ctx, c.feed)
-	if err != nil || st.Awake || st.Floor > c.floor {
-		return err
-	}
-	return f.o.Store.WakeService(ctx, c.feed)
-}
+func (f *Functions) rester() Rester { return Rester{Store: f.o.Store} }
 
 // wakeRetries wakes the feeds of retries that nobody serves.
 func (f *Functions) wakeRetries(ctx context.Context) error {

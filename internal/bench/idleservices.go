@@ -79,6 +79,11 @@ func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	r.figure("goroutines of the node, above none", with.goroutines-empty.goroutines, "")
 	r.figure("live heap of the node, above none", with.heapMB-empty.heapMB, "MB")
 	r.figure("memory, above none", withIdle.nodeMB-emptyIdle.nodeMB, "MB")
+	least, err := d.returned(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	r.figure("memory, above none, once it was returned", least-emptyIdle.nodeMB, "MB")
 	r.figure("idle CPU, above none", withIdle.cpu()-emptyIdle.cpu(), "% of a core")
 	return r, e.wakeServices(ctx, a, r, p)
 }
@@ -105,6 +110,31 @@ func (e *Env) quieten(ctx context.Context, d *deployment, p *progress, what stri
 	}
 	s, err := d.collected(ctx)
 	return s, i, err
+}
+
+// Bounds of returned: a node returns memory at most every 30 s, once it is quiet. For two
+// minutes after services came to rest it looks for late events of theirs.
+const (
+	returnSteady = 45 * time.Second
+	returnBound  = 5 * time.Minute
+)
+
+// returned waits until the node's memory has not fallen for returnSteady, and tells the
+// least that it had, in MB.
+func (d *deployment) returned(ctx context.Context, p *progress) (float64, error) {
+	const step = 1 // MB; less is noise
+	_, least, err := d.usage()
+	for begin, fell := time.Now(), time.Now(); err == nil && time.Since(fell) < returnSteady && time.Since(begin) < returnBound; {
+		p.show("waiting for memory to be returned: %.0f MB", least.rssMB)
+		if !waitUntil(ctx, time.Now().Add(time.Second)) {
+			return 0, context.Cause(ctx)
+		}
+		var now used
+		if _, now, err = d.usage(); err == nil && now.rssMB < least.rssMB-step {
+			least, fell = now, time.Now()
+		}
+	}
+	return least.rssMB, err
 }
 
 // collected is the node's state after its garbage was collected twice, for which its

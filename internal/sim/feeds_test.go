@@ -1,0 +1,43 @@
+package sim
+
+import (
+	"os"
+
+	"testing"
+)
+
+// feedSeeds are run where BELFRY_SIM_SEEDS does not say how many.
+const feedSeeds = 100
+
+// TestFeeds runs the life of a feed. BELFRY_SIM_SEEDS says how many seeds.
+func TestFeeds(t *testing.T) {
+	t.Parallel()
+	n := uint64(feedSeeds)
+	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
+		n = number(t, s)
+	}
+	var sum FeedStats
+	for seed := uint64(1); seed <= n; seed++ {
+		violation, st := RunFeed(seed)
+		if violation != "" {
+			t.Fatalf("seed %d (feeds): %s: %s", seed, PropResting, violation)
+		}
+		sum.Published, sum.Delivered, sum.Rests, sum.Wakes = sum.Published+st.Published, sum.Delivered+st.Delivered, sum.Rests+st.Rests, sum.Wakes+st.Wakes
+		sum.Crashes, sum.Behind = sum.Crashes+st.Crashes, sum.Behind+st.Behind
+	}
+	t.Logf("%d seeds: %+v", n, sum)
+	if sum.Rests == 0 || sum.Wakes == 0 || sum.Crashes == 0 || sum.Behind == 0 {
+		t.Errorf("the runs showed too little: %+v", sum)
+	}
+}
+
+// TestFeedRunsRepeat: a seed is one history.
+func TestFeedRunsRepeat(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed < 20; seed++ {
+		_, a := RunFeed(seed)
+		if _, b := RunFeed(seed); a != b {
+			t.Errorf("seed %d: %+v and %+v", seed, a, b)
+		}
+	}
+}
