@@ -15,7 +15,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// addStream is a server that takes adds and has nobody who looks at them.
+// addStream runs a server with the stream TIMERS_ADD and without a router, so adds stay in the
+// stream.
 func addStream(t testing.TB, change func(*jetstream.StreamConfig), options ...natstest.Option) (*belfry.Client, jetstream.Stream) {
 	t.Helper()
 	nc := natstest.Run(t, options...).Connect()
@@ -44,7 +45,7 @@ func events(n int) (out []event.Event) {
 }
 
 // stored checks that the stream holds n different events, and returns how many
-// came in atomic batches.
+// were stored in atomic batches.
 func stored(t *testing.T, s jetstream.Stream, n int) (batched int) {
 	t.Helper()
 	info, err := s.Info(t.Context())
@@ -87,7 +88,7 @@ func TestAddBatch(t *testing.T) {
 	}
 }
 
-// TestAddBatchAlone: a stream that knows no atomic batches takes all the same.
+// TestAddBatchAlone: a stream without atomic batches stores all adds.
 func TestAddBatchAlone(t *testing.T) {
 	t.Parallel()
 	c, s := addStream(t, func(cfg *jetstream.StreamConfig) { cfg.AllowAtomicPublish = false })
@@ -105,7 +106,7 @@ func TestAddBatchAlone(t *testing.T) {
 	}
 }
 
-// fresh empties the stream, sequences included.
+// fresh replaces the stream by an empty one, whose sequences start at 1.
 func fresh(t *testing.T, c *belfry.Client, s jetstream.Stream) jetstream.Stream {
 	t.Helper()
 	js, err := jetstream.New(c.Conn())
@@ -123,8 +124,8 @@ func fresh(t *testing.T, c *belfry.Client, s jetstream.Stream) jetstream.Stream 
 	return s
 }
 
-// TestAddBatchTooLarge: one that the stream refuses is named, and stops none of
-// those before it.
+// TestAddBatchTooLarge: the error has the number of the event that the stream refuses. The
+// events before it are stored.
 func TestAddBatchTooLarge(t *testing.T) {
 	t.Parallel()
 	c, s := addStream(t, func(cfg *jetstream.StreamConfig) { cfg.MaxMsgSize = 2000 })
@@ -143,7 +144,7 @@ func TestAddBatchTooLarge(t *testing.T) {
 	if err := batch[70].SetData("text/plain", make([]byte, 4<<20)); err != nil {
 		t.Fatal(err)
 	}
-	// Too large for the connection: known before anything is sent.
+	// An event over max_payload fails before the first publish.
 	s = fresh(t, c, s)
 	if err := c.AddBatch(t.Context(), batch, belfry.After(time.Hour)); !errors.Is(err, belfry.ErrTooLarge) {
 		t.Errorf("%v", err)

@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of a wait in a test, far above what it takes on a busy machine.
 const bound = 60 * time.Second
 
-// serve runs all of Belfry in a folder, on free ports.
+// serve runs Belfry with an embedded NATS server on a free port. Its data is in dir.
 func serve(dir string) (url string, stop func(), err error) {
 	a, err := app.New(app.Options{Data: dir, NATSListen: "127.0.0.1:0", HTTP: app.NoHTTP, AllowLoopback: true, Log: zerolog.Nop()})
 	if err != nil {
@@ -126,7 +126,7 @@ func TestClient(t *testing.T) {
 	if err := c.AddBatch(ctx, batch, belfry.After(time.Hour), belfry.WithService("batch")); err != nil {
 		t.Fatal(err)
 	}
-	// The adds are durable; the router stores them in its own time.
+	// The adds are durable; the router stores the timers later.
 	deadline := time.Now().Add(bound)
 	for n := 0; n < len(batch); {
 		n = 0
@@ -142,11 +142,11 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestOwnConsumers: the names that Handle refuses are those of Belfry's consumers.
+// TestOwnConsumers: Handle refuses the names of Belfry's own consumers.
 func TestOwnConsumers(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
-	// Due now, and never answered: a service without work has no consumer.
+	// Nothing answers this callback, so Belfry keeps the consumer of the service.
 	if _, err := c.Add(t.Context(), newEvent("1"), belfry.After(0), belfry.WithService("orders"), belfry.WithCallback("nats:callbacks.x")); err != nil {
 		t.Fatal(err)
 	}

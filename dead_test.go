@@ -17,8 +17,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestHandleDeadLetters: what Handle gives up is a dead letter, with the consumer's
-// name, the reason and the deliveries; its replay is refused and leaves it there.
+// TestHandleDeadLetters: an event that Handle gives up becomes a dead letter with the
+// consumer's name, the reason and the number of deliveries. A replay is refused, and the dead
+// letter stays.
 func TestHandleDeadLetters(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -80,7 +81,7 @@ func TestHandleDeadLetters(t *testing.T) {
 	}
 }
 
-// dead waits for n dead letters in a bare server's stream.
+// dead waits for n dead letters in the stream of a bare server.
 func (b *bare) dead(n uint64) *jetstream.RawStreamMsg {
 	b.t.Helper()
 	s, err := b.js.Stream(b.t.Context(), schemas.StreamDead)
@@ -97,8 +98,8 @@ func (b *bare) dead(n uint64) *jetstream.RawStreamMsg {
 	}
 }
 
-// TestHandleDiedInLastDelivery: a process that dies in the last delivery leaves it
-// unsettled. The next delivery is one too many: a dead letter without a call.
+// TestHandleDiedInLastDelivery: after a process died in the last delivery, the next one makes
+// a dead letter without calling the handler.
 func TestHandleDiedInLastDelivery(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -129,8 +130,8 @@ func TestHandleDiedInLastDelivery(t *testing.T) {
 	}
 }
 
-// TestHandleMayNotDie: without the permission to publish dead letters nothing is
-// given up: it is reported, and the event stays.
+// TestHandleMayNotDie: without permission to publish dead letters, Handle reports an error and
+// the event is delivered again.
 func TestHandleMayNotDie(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, func(o *server.Options) {

@@ -9,21 +9,68 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
 )
 
-// Example adds a timer, moves it, and handles it when it fires.
-func Example() {
+// startBelfry runs Belfry on an embedded NATS server, for the examples. Programs connect to a
+// server that "belfry serve" runs instead.
+func startBelfry() (url string, stop func()) {
 	dir, err := os.MkdirTemp("", "belfry-example")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
+	url, stopServer, err := serve(dir)
 	if err != nil {
 		log.Fatal(err)
 	}
+	return url, func() {
+		stopServer()
+		os.RemoveAll(dir)
+	}
+}
+
+// connected returns a client of a new Belfry, for the examples.
+func connected() (c *belfry.Client, stop func()) {
+	url, stopServer := startBelfry()
+	c, err := belfry.Connect(context.Background(), url)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return c, func() {
+		c.Close()
+		stopServer()
+	}
+}
+
+// orderTimeout returns an event of the shop.
+func orderTimeout(id string) event.Event {
+	e := event.New()
+	e.SetID(id)
+	e.SetSource("/shop")
+	e.SetType("order.timeout")
+	return e
+}
+
+// waitFor waits until a timer has a state.
+func waitFor(ctx context.Context, c *belfry.Client, id belfry.TimerID, state belfry.State) belfry.Timer {
+	for {
+		t, err := c.Get(ctx, id)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if t.State == state {
+			return t
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Add a timer, move it, and handle it when it fires.
+func Example() {
+	url, stop := startBelfry()
 	defer stop()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -38,7 +85,7 @@ func Example() {
 	e.SetID("order-17")
 	e.SetSource("/shop")
 	e.SetType("order.timeout")
-	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.WithService("orders"))
+	r, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.ToWorker("orders"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -46,9 +93,9 @@ func Example() {
 	if _, err := c.Reschedule(ctx, r.Timer, belfry.After(50*time.Millisecond)); err != nil {
 		log.Fatal(err)
 	}
-	err = c.Handle(ctx, "orders", func(_ context.Context, run *belfry.Run) error {
+	err = c.Work(ctx, "orders", func(_ context.Context, run *belfry.Run) error {
 		fmt.Println("fired", run.Event.ID(), "run", run.Run, "early:", run.Late() < 0)
-		cancel() // Handle returns once this handler has
+		cancel() // Work returns when this handler has returned
 		return nil
 	})
 	if err != nil {
@@ -59,57 +106,252 @@ func Example() {
 	// fired order-17 run 1 early: false
 }
 
-func ExampleClient_Cancel() {
-	dir, err := os.MkdirTemp("", "belfry-example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
+func ExampleConnect() {
+	url, stop := startBelfry()
 	defer stop()
-	ctx := context.Background()
-	c, err := belfry.Connect(ctx, url)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // bounds the connect
+	defer cancel()
+	c, err := belfry.Connect(ctx, url, nats.Name("shop"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close()
+	fmt.Println(c.Conn().Opts.Name)
+	// Output: shop
+}
 
-	r, err := c.Add(ctx, newEvent("order-18"), belfry.After(time.Hour))
+func ExampleNew() {
+	url, stop := startBelfry()
+	defer stop()
+	nc, err := nats.Connect(url)
 	if err != nil {
 		log.Fatal(err)
 	}
-	t, err := c.Cancel(ctx, r.Timer)
-	fmt.Println(t.State, err)
+	defer nc.Close() // the client does not close it
+	c, err := belfry.New(nc)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = c.Get(context.Background(), belfry.NewTimerID("/shop", "order-1"))
+	fmt.Println(errors.Is(err, belfry.ErrNotFound))
+	// Output: true
+}
+
+func ExampleClient_Add() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	due := time.Now().Add(24 * time.Hour).Truncate(time.Millisecond)
+	r, err := c.Add(ctx, orderTimeout("order-1"), belfry.At(due),
+		belfry.WithService("orders"),
+		belfry.WithCallback("https://shop.example/expired"),
+		belfry.WithMaxAttempts(10),
+		belfry.WithBackoff(time.Second, 10*time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.State, r.Due.Equal(due), r.Duplicate)
+
+	_, err = c.Add(ctx, orderTimeout("order-1"), belfry.After(time.Hour))
+	fmt.Println(errors.Is(err, belfry.ErrConflict)) // another timer has this source and id
+
+	_, err = c.Add(ctx, orderTimeout("order-2"))
+	fmt.Println(errors.Is(err, belfry.ErrInvalidAttribute)) // no due time
+	// Output:
+	// pending true false
+	// true
+	// true
+}
+
+// AddAsync adds many timers, each with its own answer.
+func ExampleClient_AddAsync() {
+	c, stop := connected()
+	defer stop()
+
+	pending := make([]belfry.Pending, 100)
+	for i := range pending {
+		var err error
+		if pending[i], err = c.AddAsync(orderTimeout(fmt.Sprint("order-", i)), belfry.After(time.Hour)); err != nil {
+			log.Fatal(err) // the event can never be a timer, or the connection is lost
+		}
+	}
+	stored := 0
+	for _, p := range pending {
+		if err := p.Wait(context.Background()); err != nil {
+			log.Fatal(err)
+		}
+		stored++
+	}
+	fmt.Println(stored, "are stored")
+	// Output: 100 are stored
+}
+
+// AddBatch is the fastest way to add many timers.
+func ExampleClient_AddBatch() {
+	c, stop := connected()
+	defer stop()
+
+	var events []event.Event
+	for i := range 1000 {
+		events = append(events, orderTimeout(fmt.Sprint("order-", i)))
+	}
+	err := c.AddBatch(context.Background(), events, belfry.After(time.Hour), belfry.WithGroup("spring"))
+	fmt.Println("added:", err)
+	// Output: added: <nil>
+}
+
+func ExampleClient_Get() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	if _, err := c.Add(ctx, orderTimeout("order-3"), belfry.After(time.Hour), belfry.WithService("orders")); err != nil {
+		log.Fatal(err)
+	}
+	t, err := c.Get(ctx, belfry.NewTimerID("/shop", "order-3"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(t.ID, t.Service, t.State, "due in the future:", t.Due.After(time.Now()), "fired:", !t.Fired.IsZero())
+	// Output: order-3 orders pending due in the future: true fired: false
+}
+
+func ExampleClient_Cancel() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	r, err := c.Add(ctx, orderTimeout("order-18"), belfry.After(time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	t, err := c.Cancel(ctx, r.Timer, belfry.By("ann@example.com"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(t.State, "by", t.History[0].By)
+	// Output: cancelled by ann@example.com
+}
+
+func ExampleClient_Reschedule() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	r, err := c.Add(ctx, orderTimeout("order-4"), belfry.After(time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	due := time.Date(2030, time.January, 2, 3, 4, 5, 0, time.UTC)
+	t, err := c.Reschedule(ctx, r.Timer, belfry.At(due))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(t.Due)
+	if _, err := c.Cancel(ctx, r.Timer); err != nil {
+		log.Fatal(err)
+	}
 	_, err = c.Reschedule(ctx, r.Timer, belfry.After(time.Minute))
 	fmt.Println(errors.Is(err, belfry.ErrAlreadyDone), err)
 	// Output:
-	// cancelled <nil>
+	// 2030-01-02 03:04:05 +0000 UTC
 	// true cannot reschedule: the timer is cancelled
 }
 
-// Work serves timers that were added with ToWorker. What the handler returns is what
-// Get says: here a second attempt succeeds.
-func ExampleClient_Work() {
-	dir, err := os.MkdirTemp("", "belfry-example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
+func ExampleClient_List() {
+	c, stop := connected()
 	defer stop()
-	c, err := belfry.Connect(context.Background(), url)
+	ctx := context.Background()
+
+	for i := range 3 {
+		if _, err := c.Add(ctx, orderTimeout(fmt.Sprint("order-", i)), belfry.After(time.Hour), belfry.WithGroup("spring")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	n := 0
+	for t, err := range c.List(ctx, belfry.ListQuery{Group: "spring", States: []belfry.State{belfry.StatePending}}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		n++
+		_ = t.ID
+	}
+	fmt.Println(n, "timers are pending")
+	// Output: 3 timers are pending
+}
+
+// A handler that gives up makes a dead letter. Replay calls it again.
+func ExampleClient_DeadLetters() {
+	c, stop := connected()
+	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	r, err := c.Add(ctx, orderTimeout("order-5"), belfry.After(0), belfry.ToWorker("mail"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close()
+	go func() {
+		first := true
+		_ = c.Work(ctx, "mail", func(context.Context, *belfry.Run) error {
+			if first {
+				first = false
+				return belfry.Permanent(errors.New("no such mailbox"))
+			}
+			return nil
+		}, belfry.WithErrorHandler(func(*belfry.Run, error) {}))
+	}()
+	waitFor(ctx, c, r.Timer, belfry.StateFail)
+	for d, err := range c.DeadLetters(ctx, "mail") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.ID, d.ErrorData)
+	}
+	if err := c.Replay(ctx, r.Timer); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(waitFor(ctx, c, r.Timer, belfry.StateSuccess).State)
+	// Output:
+	// order-5 no such mailbox
+	// success
+}
 
-	e := newEvent("order-20")
+func ExampleClient_ReplayService() {
+	c, stop := connected()
+	defer stop()
+	n, err := c.ReplayService(context.Background(), "mail", belfry.By("ann@example.com"))
+	fmt.Println(n, err) // there are no dead letters
+	// Output: 0 <nil>
+}
+
+// Programs in any language may publish to timers.add. Belfry keeps what it rejects.
+func ExampleClient_Rejections() {
+	c, stop := connected()
+	defer stop()
+	if err := c.Conn().Publish(schemas.SubjectAdd, []byte(`{"specversion":"1.0","id":"order-6","source":"/shop","type":"t"}`)); err != nil {
+		log.Fatal(err)
+	}
+	for n := 0; n == 0; {
+		for r, err := range c.Rejections(context.Background()) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			n++
+			fmt.Println(r.ID, r.Code)
+		}
+	}
+	// Output: order-6 invalid_attribute
+}
+
+// Work handles the timers that were added with ToWorker. Belfry records the outcome of the
+// handler: here the second attempt succeeds.
+func ExampleClient_Work() {
+	c, stop := connected()
+	defer stop()
+
+	e := orderTimeout("order-20")
 	if err := e.SetData(event.ApplicationJSON, map[string]int{"order": 20}); err != nil {
 		log.Fatal(err)
 	}
@@ -125,18 +367,13 @@ func ExampleClient_Work() {
 			return errors.New("the shop is closed")
 		}
 		run.SetResult(fmt.Sprint("expired order ", o.Order))
-		cancel() // Work returns once this handler has
+		cancel() // Work returns when this handler has returned
 		return nil
 	}), belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		fmt.Printf("%s, attempt %d: %v\n", run.Event.ID(), run.Attempt, err)
 	}))
 	fmt.Println("stopped:", err)
-	t := belfry.Timer{}
-	for t.State != belfry.StateSuccess { // the outcome is written down
-		if t, err = c.Get(context.Background(), r.Timer); err != nil {
-			log.Fatal(err)
-		}
-	}
+	t := waitFor(context.Background(), c, r.Timer, belfry.StateSuccess)
 	fmt.Println(t.Attempts, "attempts:", t.Outcome.Response)
 	// Output:
 	// order-20, attempt 1: the shop is closed
@@ -144,91 +381,52 @@ func ExampleClient_Work() {
 	// 2 attempts: expired order 20
 }
 
-// A handler says what becomes of an event: done, later, never, or tried again.
+// The result of a handler decides what becomes of an event: not now, another delivery, or a
+// dead letter.
 func ExampleClient_Handle() {
-	dir, err := os.MkdirTemp("", "belfry-example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
+	c, stop := connected()
 	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	c, err := belfry.Connect(ctx, url)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
 
-	if _, err := c.Add(ctx, newEvent("order-19"), belfry.After(0), belfry.WithService("mail")); err != nil {
+	if _, err := c.Add(ctx, orderTimeout("order-19"), belfry.After(0), belfry.WithService("mail")); err != nil {
 		log.Fatal(err)
 	}
-	tries := 0
-	err = c.Handle(ctx, "mail", func(_ context.Context, run *belfry.Run) error {
-		tries++
-		switch tries {
+	calls := 0
+	err := c.Handle(ctx, "mail", func(_ context.Context, run *belfry.Run) error {
+		calls++
+		switch calls {
 		case 1:
 			return belfry.RetryAfter(20 * time.Millisecond) // not now, and no failure
 		case 2:
-			return errors.New("the mail server is away") // told to OnError, tried again
+			return errors.New("the mail server does not answer") // delivered again
 		}
 		cancel()
-		return belfry.Permanent(errors.New("no such mailbox")) // reported to OnError, dead letter
+		return belfry.Permanent(errors.New("no such mailbox")) // a dead letter
 	}, belfry.WithConcurrency(1), belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		fmt.Printf("%s, delivery %d: %v\n", run.Event.ID(), run.Attempt, err)
 	}))
 	fmt.Println("stopped:", err)
 	// Output:
-	// order-19, delivery 2: the mail server is away
+	// order-19, delivery 2: the mail server does not answer
 	// order-19, delivery 3: gave up, dead letter on timers.dead.mail: no such mailbox
 	// stopped: <nil>
 }
 
-// AddBatch is the fast way to add many; List finds them again.
-func ExampleClient_AddBatch() {
-	dir, err := os.MkdirTemp("", "belfry-example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	url, stop, err := serve(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer stop()
-	ctx := context.Background()
-	c, err := belfry.Connect(ctx, url)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
+// A handler that must not act twice skips the keys that it has processed.
+func ExampleFiring_Key() {
+	f := belfry.Firing{Timer: belfry.NewTimerID("/shop", "order-17"), Run: 1}
+	fmt.Println(f.Key())
+	// Output: ml2ai6l95vcp3hc3fk0o71pouo.1
+}
 
-	var events []event.Event
-	for i := range 1000 {
-		events = append(events, newEvent(fmt.Sprint("order-", i)))
-	}
-	if err := c.AddBatch(ctx, events, belfry.After(time.Hour), belfry.WithGroup("spring")); err != nil {
-		log.Fatal(err)
-	}
-	// The adds are durable; the timers appear as the router takes them.
-	n := 0
-	for n < len(events) {
-		n = 0
-		for _, err := range c.List(ctx, belfry.ListQuery{Group: "spring", States: []belfry.State{belfry.StatePending}}) {
-			if err != nil {
-				log.Fatal(err)
-			}
-			n++
-		}
-	}
-	fmt.Println(n, "timers wait")
-	_, err = c.Cancel(ctx, belfry.NewTimerID("/shop", "order-7")) // known by source and id alone
-	fmt.Println("cancelled:", err)
-	// Output:
-	// 1000 timers wait
-	// cancelled: <nil>
+// Programs that subscribe to timers.fired themselves read the firing from the event.
+func ExampleFiringOf() {
+	e := orderTimeout("order-17")
+	e.SetExtension("timerscheduled", "2027-01-15T08:00:00.000Z")
+	e.SetExtension("timerfired", "2027-01-15T08:00:00.003Z")
+	e.SetExtension("timerrun", "1")
+	f, err := belfry.FiringOf(&e)
+	fmt.Println(f.Scheduled, f.Late(), f.Run, err)
+	// Output: 2027-01-15 08:00:00 +0000 UTC 3ms 1 <nil>
 }

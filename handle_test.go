@@ -28,13 +28,13 @@ func fire(t *testing.T, c *belfry.Client, service string, n int) {
 	}
 }
 
-// TestHandleSlowerThanAckWait: events that wait for a place do not run into the
-// ack wait: each is handled once.
+// TestHandleSlowerThanAckWait: each event is handled once, although handling all of them takes
+// longer than the ack wait.
 func TestHandleSlowerThanAckWait(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
-	// The rounds of work together take longer than the ack wait, one far less: a
-	// machine that stands still for seconds delivers nothing again.
+	// All rounds take longer than the ack wait, and one round far less, so that a pause of
+	// the machine for some seconds causes no second delivery.
 	const n, places, ackWait, took = 8, 2, 10 * time.Second, 3 * time.Second
 	fire(t, c, "slow", n)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -69,7 +69,7 @@ func TestHandleSlowerThanAckWait(t *testing.T) {
 	}
 }
 
-// TestHandleHandsOver: what a stopped Handle had not begun goes to another at
+// TestHandleHandsOver: another Handle gets the events that a stopped Handle has not started at
 // once, not after the ack wait.
 func TestHandleHandsOver(t *testing.T) {
 	t.Parallel()
@@ -97,7 +97,7 @@ func TestHandleHandsOver(t *testing.T) {
 	}
 }
 
-// TestHandleRetryLater: "not now" is no error to report.
+// TestHandleRetryLater: "not now" is not reported as an error.
 func TestHandleRetryLater(t *testing.T) {
 	t.Parallel()
 	if !errors.Is(belfry.RetryAfter(time.Second), belfry.ErrRetryLater) {
@@ -134,7 +134,7 @@ func TestHandleRefuses(t *testing.T) {
 	}
 }
 
-// TestNobodyServes: a NATS server without Belfry.
+// TestNobodyServes: calls to a NATS server without Belfry return ErrUnavailable.
 func TestNobodyServes(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -163,8 +163,7 @@ func TestNobodyServes(t *testing.T) {
 	}
 }
 
-// TestAsync: a Pending may be asked twice, and by many; its errors are definite
-// where the server's are.
+// TestAsync: Wait may be called several times and concurrently. It returns the server's errors.
 func TestAsync(t *testing.T) {
 	t.Parallel()
 	c := connect(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/belfryio/belfry"
 )
 
-// TestInvalidAdds: Add, AddAsync and AddBatch refuse what can never be a timer, with
-// errors of the same code, and the last two publish nothing.
+// TestInvalidAdds: Add, AddAsync and AddBatch return errors with the same code for an event that
+// can never be a timer. AddAsync and AddBatch publish nothing.
 func TestInvalidAdds(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -64,8 +64,8 @@ func TestInvalidAdds(t *testing.T) {
 	}
 }
 
-// TestAheadIsTheServers: max-ahead is a setting of the server. Add returns the
-// verdict; AddAsync cannot know it.
+// TestAheadIsTheServers: Add returns an error for a due time beyond the server's setting
+// max-ahead. AddAsync cannot know the setting.
 func TestAheadIsTheServers(t *testing.T) {
 	t.Parallel()
 	c := connect(t)

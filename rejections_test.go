@@ -12,7 +12,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRejectionsOfManyPages lists more refused adds than a page holds.
+// TestRejectionsOfManyPages lists more rejected adds than one page has.
 func TestRejectionsOfManyPages(t *testing.T) {
 	t.Parallel()
 	const n = 1100 // a page has 500

@@ -62,7 +62,7 @@ func addWork(t *testing.T, c *belfry.Client, service, id string, opts ...belfry.
 	return r.Timer
 }
 
-// until waits until a timer is as wanted.
+// until waits until a timer meets a condition.
 func until(t *testing.T, c *belfry.Client, id belfry.TimerID, what string, ok func(belfry.Timer) bool) belfry.Timer {
 	t.Helper()
 	var got belfry.Timer
@@ -97,7 +97,7 @@ func letters(t *testing.T, c *belfry.Client, service string) map[string]belfry.D
 
 type order struct{ Order int }
 
-// TestWork: what a handler returns is what Get and the dead letters say.
+// TestWork: Get and the dead letters have the outcome of each kind of handler result.
 func TestWork(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -204,7 +204,7 @@ func TestHandleJSON(t *testing.T) {
 	}
 }
 
-// TestWorkLong: signs of life extend timertimeout; HandlerTimeout ends the handler.
+// TestWorkLong: signs of life extend timertimeout, and WithHandlerTimeout ends the handler.
 func TestWorkLong(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -232,8 +232,7 @@ func TestWorkLong(t *testing.T) {
 	}
 }
 
-// TestWorkBusy: more timers than places: none uses an attempt for it, and all are
-// served soon.
+// TestWorkBusy: with more timers than WithConcurrency, waiting uses no attempts.
 func TestWorkBusy(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -263,8 +262,8 @@ func TestWorkBusy(t *testing.T) {
 	}
 }
 
-// TestNoWorker: without a worker a timer waits, uses none of its attempts, and Get
-// says so; a worker that starts late serves it.
+// TestNoWorker: without a worker a timer waits and uses no attempts, which Get shows. A worker
+// that starts later handles it.
 func TestNoWorker(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -277,8 +276,8 @@ func TestNoWorker(t *testing.T) {
 	untilState(t, c, id, belfry.StateSuccess)
 }
 
-// TestWorkStops: a stopped worker finishes what runs and hands back what waits for a
-// place, which another worker serves in its first attempt.
+// TestWorkStops: a stopped worker finishes running handlers and hands back waiting requests.
+// Another worker handles these in their first attempt.
 func TestWorkStops(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -317,9 +316,8 @@ func TestWorkStops(t *testing.T) {
 	}
 }
 
-// TestWorkHandsBack: a handler that does not finish within StopGrace is handed back:
-// another worker serves its run, in the same attempt. One that ignores its context
-// is told of.
+// TestWorkHandsBack: another worker handles a run that did not finish within WithStopGrace, in
+// the same attempt. Work returns an error if a handler ignores its context.
 func TestWorkHandsBack(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -364,10 +362,10 @@ func TestWorkHandsBack(t *testing.T) {
 	}
 }
 
-// workerVariable makes the test binary a worker, see TestMain.
+// workerVariable is the environment variable that makes TestMain run a worker.
 const workerVariable = "BELFRY_TEST_WORKER"
 
-// workForever is a worker process: it says when its handler runs, which never ends.
+// workForever is a worker process. Its handler prints a line and never returns.
 func workForever(url string) {
 	c, err := belfry.Connect(context.Background(), url)
 	if err != nil {
@@ -379,8 +377,8 @@ func workForever(url string) {
 	}))
 }
 
-// TestWorkKilled: when the process of a worker dies amid a handler, the attempt
-// fails, and another worker makes the next one.
+// TestWorkKilled: when the process of a running handler is killed, the attempt fails, and
+// another worker gets the next one.
 func TestWorkKilled(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
@@ -424,8 +422,8 @@ func TestWorkKilled(t *testing.T) {
 	}
 }
 
-// TestWorkAcrossAccounts: Belfry in one account, the worker in another, with a
-// service export of response type stream and the least permissions.
+// TestWorkAcrossAccounts: a worker in another account than Belfry, with a service export of
+// response type stream and the least permissions.
 func TestWorkAcrossAccounts(t *testing.T) {
 	t.Parallel()
 	conf := t.TempDir() + "/nats.conf"
@@ -471,7 +469,7 @@ accounts {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	// No worker: that is known across accounts, too.
+	// Belfry notices across accounts that no worker runs.
 	early := addWork(t, c, "orders", "early", belfry.WithMaxAttempts(1))
 	until(t, c, early, "waiting", func(x belfry.Timer) bool {
 		return x.State == belfry.StateRetrying && x.Outcome != nil && strings.Contains(x.Outcome.Error, "no worker")
@@ -492,7 +490,7 @@ accounts {
 	}
 }
 
-// TestWorkRefuses: what cannot work is an error at the start.
+// TestWorkRefuses: Work returns an error at the start for bad options and permissions.
 func TestWorkRefuses(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, func(o *server.Options) {
@@ -523,8 +521,8 @@ func TestWorkRefuses(t *testing.T) {
 	}
 }
 
-// TestWorkJoins: a second request of a run that a handler serves, as of another node
-// of Belfry, does not run it twice: both are answered.
+// TestWorkJoins: a second request for a run whose handler is running, as from another node,
+// does not start a second handler. Both requests are answered.
 func TestWorkJoins(t *testing.T) {
 	t.Parallel()
 	c, err := belfry.New(natstest.Run(t).Connect())
@@ -585,8 +583,8 @@ func TestWorkJoins(t *testing.T) {
 	}
 }
 
-// TestWorkForeign: a request that names a stream's subject for its answer, or none,
-// is not served; one that is no fired event is refused.
+// TestWorkForeign: Work ignores a request whose reply subject is empty or not an inbox, and
+// refuses a request that is not a fired event.
 func TestWorkForeign(t *testing.T) {
 	t.Parallel()
 	c, err := belfry.New(natstest.Run(t).Connect())
@@ -653,7 +651,7 @@ func TestWorkClosed(t *testing.T) {
 	}
 }
 
-// TestDefaultLog: without OnError, failures of Work and Handle are logged.
+// TestDefaultLog: without WithErrorHandler, failures of Work and Handle are logged.
 func TestDefaultLog(t *testing.T) { // not parallel: slog's default is global
 	before := slog.Default()
 	defer slog.SetDefault(before)

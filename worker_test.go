@@ -20,8 +20,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// bare is a NATS server with the streams that a client sees, and no Belfry: what
-// fires is published by the test, at its own pace.
+// bare is a NATS server with the streams that a client uses, and without Belfry. The test
+// publishes the fired events.
 type bare struct {
 	t   *testing.T
 	srv *natstest.Server
@@ -52,7 +52,7 @@ func (b *bare) stream(cfg jetstream.StreamConfig) {
 	}
 }
 
-// fire publishes n events of a service as a scheduler does.
+// fire publishes n fired events of a service, as a scheduler does.
 func (b *bare) fire(service string, from, n int) {
 	b.t.Helper()
 	now := time.Now().UnixMilli()
@@ -82,7 +82,7 @@ func (b *bare) info(durable string) *jetstream.ConsumerInfo {
 	return info
 }
 
-// concluded waits until the server has taken all acknowledgements: it queues them.
+// concluded waits until the server has processed all acknowledgements, which it queues.
 func (b *bare) concluded(durable string) *jetstream.ConsumerInfo {
 	b.t.Helper()
 	for deadline := time.Now().Add(bound); ; {
@@ -96,7 +96,7 @@ func (b *bare) concluded(durable string) *jetstream.ConsumerInfo {
 	}
 }
 
-// handle runs Handle until it returns, and tells what it returned.
+// handle runs Handle and returns its error.
 func (b *bare) handle(ctx context.Context, service string, h belfry.Handler, opts ...belfry.HandleOption) <-chan error {
 	out := make(chan error, 1)
 	go func() { out <- b.c.Handle(ctx, service, h, opts...) }()
@@ -125,8 +125,8 @@ func (b *bare) once(service string, opts ...belfry.HandleOption) error {
 	return b.returned(b.handle(ctx, service, func(context.Context, *belfry.Run) error { cancel(); return nil }, opts...))
 }
 
-// TestHandleHoldsNoMore: a Handle whose places are taken holds nothing else: a
-// second process has the rest.
+// TestHandleHoldsNoMore: a Handle with all handlers running holds no further events: a second
+// process gets the rest.
 func TestHandleHoldsNoMore(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -167,8 +167,8 @@ func TestHandleHoldsNoMore(t *testing.T) {
 	}
 }
 
-// TestHandleStopsUnderLoad: one Handle after the other is stopped while events
-// abound: none is lost to an ack wait, none is handled twice.
+// TestHandleStopsUnderLoad: several Handles are stopped one after the other under load. No
+// event waits for its ack wait, and none is handled twice.
 func TestHandleStopsUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -198,7 +198,7 @@ func TestHandleStopsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestHandleLetsRunnersFinish: the end of Handle's context is not the handler's.
+// TestHandleLetsRunnersFinish: a handler's context does not end with Handle's context.
 func TestHandleLetsRunnersFinish(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -245,7 +245,8 @@ func TestHandlePanics(t *testing.T) {
 	}
 }
 
-// TestHandleNoEvent: what is no event is reported, and a dead letter as it is.
+// TestHandleNoEvent: a message that is not a fired event is reported, and becomes an unchanged
+// dead letter.
 func TestHandleNoEvent(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -268,7 +269,7 @@ func TestHandleNoEvent(t *testing.T) {
 	}
 }
 
-// TestHandleMaxDeliver: RetryAfter counts too.
+// TestHandleMaxDeliver: deliveries that end with RetryAfter count for WithMaxDeliver.
 func TestHandleMaxDeliver(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -291,7 +292,7 @@ func TestHandleMaxDeliver(t *testing.T) {
 	}
 }
 
-// TestHandleReconnects: a server that comes back is asked again at once.
+// TestHandleReconnects: Handle pulls again as soon as the server is back.
 func TestHandleReconnects(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -328,7 +329,7 @@ func TestHandleReconnects(t *testing.T) {
 	}
 }
 
-// TestHandleEnds: what cannot be mended by waiting is returned.
+// TestHandleEnds: Handle returns errors that waiting does not resolve.
 func TestHandleEnds(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -374,8 +375,8 @@ func TestHandleEnds(t *testing.T) {
 	}
 }
 
-// TestHandleLeavesConsumersAlone: one that exists is used, or refused; never
-// changed unasked.
+// TestHandleLeavesConsumersAlone: Handle uses an existing consumer or refuses it, and changes
+// it only with WithReconfigure.
 func TestHandleLeavesConsumersAlone(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -424,7 +425,7 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 	if cfg := b.info("drops").Config; cfg.AckWait != 9*time.Second || cfg.MaxDeliver != -1 || cfg.FilterSubject != "timers.fired.s" {
 		t.Errorf("it was not changed as asked: %+v", cfg)
 	}
-	// Two that start at once find each other's.
+	// Two Handles that start at the same time share one consumer.
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -438,7 +439,7 @@ func TestHandleLeavesConsumersAlone(t *testing.T) {
 	wg.Wait()
 }
 
-// TestAddErrors: what the server says of an add under way is told as what it is.
+// TestAddErrors: Wait maps the errors of the stream to the errors of the client.
 func TestAddErrors(t *testing.T) {
 	t.Parallel()
 	b := newBare(t)
@@ -490,8 +491,8 @@ func TestAddErrors(t *testing.T) {
 	}
 }
 
-// TestHandleWithLeastPermissions: the permissions that nats.conf gives a service
-// are enough for Handle.
+// TestHandleWithLeastPermissions: the permissions of a service in nats.conf are sufficient for
+// Handle.
 func TestHandleWithLeastPermissions(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, func(o *server.Options) {
