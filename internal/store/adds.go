@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -43,13 +41,13 @@ func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(header m
 	}
 	// AddedMs is the message's timestamp, rounded up.
 	from := time.UnixMilli(addedMs - 1)
-	req := directGet{StartTime: &from, Batch: forgetBatch, MaxBytes: maxAnswer}
+	req := jet.Get{StartTime: &from, Batch: forgetBatch, MaxBytes: jet.MaxAnswerBytes}
 	for {
-		a, err := s.direct(ctx, schemas.StreamAdd, req)
+		a, err := s.jet.Direct(ctx, schemas.StreamAdd, req)
 		if err != nil {
 			return err
 		}
-		for _, m := range a.msgs {
+		for _, m := range a.Msgs {
 			if m.Time.After(time.UnixMilli(addedMs)) {
 				return nil
 			}
@@ -59,10 +57,10 @@ func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(header m
 				}
 			}
 		}
-		if a.more == 0 || len(a.msgs) == 0 {
+		if a.More == 0 || len(a.Msgs) == 0 {
 			return nil
 		}
-		req.StartTime, req.Seq = nil, a.msgs[len(a.msgs)-1].Sequence+1
+		req.StartTime, req.Seq = nil, a.Msgs[len(a.Msgs)-1].Sequence+1
 	}
 }
 
@@ -80,7 +78,7 @@ func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 		return false, nil
 	}
 	at := time.Now()
-	info, err := s.streamState(ctx, schemas.StreamAdd)
+	info, err := s.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
 		return false, err
 	}
@@ -95,17 +93,7 @@ func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 }
 
 func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
-	var r struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	const op = "remove an add"
-	if err := s.change(ctx, op, deleteSubject(schemas.StreamAdd), deleteRequest(seq), &r); err != nil {
-		return err
-	}
-	if r.Error == nil {
-		return nil
-	}
-	if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
+	if err := s.jet.DeleteMsg(ctx, "remove an add", schemas.StreamAdd, seq); !errors.Is(err, schemas.ErrNotFound) {
 		return err
 	}
 	return nil // acknowledged in the meantime
@@ -117,7 +105,7 @@ func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
 // one write of the server, however many adds it removes; fewer than minPurge are not worth
 // it. Errors: schemas.ErrUnavailable.
 func (s *Store) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
-	info, err := s.streamState(ctx, schemas.StreamAdd)
+	info, err := s.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
 		return 0, err
 	}
@@ -134,17 +122,8 @@ func (s *Store) removeAdds(ctx context.Context, seqs []uint64) (through uint64, 
 		return 0, nil
 	}
 	through = seqs[n-1]
-	var r struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	const op = "remove adds"
-	// The server keeps the sequence that the request names.
-	req := append(strconv.AppendUint([]byte(`{"seq":`), through+1, 10), '}')
-	if err := s.change(ctx, op, "$JS.API.STREAM.PURGE."+schemas.StreamAdd, req, &r); err != nil {
+	if err := s.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, "", through+1); err != nil {
 		return 0, err
-	}
-	if r.Error != nil {
-		return 0, apiError(op, r.Error)
 	}
 	return through, nil
 }

@@ -1,16 +1,11 @@
 package store
 
 import (
-	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// ErrRevision is returned by a compare-and-set that came second.
-var ErrRevision = errors.New("the record was changed by another writer")
 
 // Timer is a record with its identity and revision.
 type Timer struct {
@@ -199,7 +194,7 @@ type Stamp struct {
 // Msg is a message to publish.
 type Msg struct {
 	Subject string
-	Header  nats.Header
+	Header  jet.Header
 	Data    []byte
 	MsgID   string
 	// Service is to be called back for this message: it is registered before the

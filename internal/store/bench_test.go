@@ -82,7 +82,7 @@ func BenchmarkPublish(b *testing.B) {
 		})
 		b.Run(name+"/nats.go", func(b *testing.B) {
 			s := benchStore(b, 1, options...)
-			js, err := jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(4096))
+			js, err := jetstream.New(s.Conn(), jetstream.WithPublishAsyncMaxPending(4096))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -235,7 +235,7 @@ func BenchmarkLoad(b *testing.B) {
 		measure(b, func() {
 			for range b.N {
 				for after := uint64(0); ; {
-					msgs, more, err := s.next(b.Context(), s.subjects[0].stream, s.slotPrefix(0, large)+">", after, 1000)
+					msgs, more, err := s.jet.Next(b.Context(), s.subjects[0].stream, s.slotPrefix(0, large)+">", after, 1000)
 					if err != nil {
 						b.Fatal(err)
 					}

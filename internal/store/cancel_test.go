@@ -45,7 +45,7 @@ func TestPeek(t *testing.T) {
 	}
 	// A KV client deletes the key.
 	subject, _ := s.timerSubject(id)
-	if _, err := s.js.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Header: nats.Header{"KV-Operation": {"DEL"}}}); err != nil {
+	if _, err := s.JetStream().PublishMsg(t.Context(), &nats.Msg{Subject: subject, Header: nats.Header{"KV-Operation": {"DEL"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := peek(id); !errors.Is(err, schemas.ErrNotFound) {

@@ -13,8 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -53,13 +52,13 @@ func (s *Store) createClock(ctx context.Context, shard int) error {
 	if err != nil {
 		return err
 	}
-	return s.createOnce(ctx, clockStream, clockSubject(shard), b)
+	return s.jet.CreateOnce(ctx, clockStream, clockSubject(shard), b)
 }
 
 // ReadClock reads a shard's clock from the leader. A clock that cannot be decoded
 // is ErrDamaged or ErrNewer, and comes with its revision.
 func (s *Store) ReadClock(ctx context.Context, shard int) (Clock, uint64, error) {
-	m, err := s.getLast(ctx, clockStream, clockSubject(shard))
+	m, err := s.jet.Last(ctx, clockStream, clockSubject(shard))
 	if err != nil {
 		return Clock{}, 0, err
 	}
@@ -147,7 +146,7 @@ func (s *Store) copyClock(shard int, c Clock, b []byte) {
 	if !due {
 		return
 	}
-	s.pub.send("copy clock", copySubject(shard), nil, b, func(_ ack, err error) {
+	s.jet.PublishAsync("copy clock", copySubject(shard), nil, b, func(_ jet.Ack, err error) {
 		if err == nil {
 			return
 		}
@@ -166,7 +165,7 @@ func (s *Store) resumeClock(ctx context.Context, shard int, nowMs int64) (Clock,
 	if s.geo.SlotWidth > 0 {
 		fresh.TimeMs = s.geo.TickStart(s.geo.Tick(nowMs) - 1)
 	}
-	m, err := s.getLast(ctx, clockStream, copySubject(shard))
+	m, err := s.jet.Last(ctx, clockStream, copySubject(shard))
 	switch {
 	case errors.Is(err, schemas.ErrNotFound):
 		if s.geo.Shards == 0 {
@@ -217,7 +216,7 @@ func (s *Store) ReadCluster(ctx context.Context) (Cluster, error) {
 // clusterKeys reads the keys of clocks and nodes. If one of them is in a damaged
 // block of the stream's file, nats-server 2.15.2 answers "not found" to the whole
 // request; then the keys are read one by one from the leader.
-func (s *Store) clusterKeys(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
+func (s *Store) clusterKeys(ctx context.Context) ([]*jet.Msg, error) {
 	filters := []string{nodePrefix + "*"}
 	if s.geo.Shards == 0 {
 		filters = append(filters, clockPrefix+"clock.*") // alien keys are of interest, too
@@ -225,32 +224,32 @@ func (s *Store) clusterKeys(ctx context.Context) ([]*jetstream.RawStreamMsg, err
 	for n := range s.geo.Shards {
 		filters = append(filters, clockSubject(n))
 	}
-	var out []*jetstream.RawStreamMsg
-	req := directGet{MultiLast: filters, MaxBytes: maxAnswer}
+	var out []*jet.Msg
+	req := jet.Get{MultiLast: filters, MaxBytes: jet.MaxAnswerBytes}
 	for {
-		a, err := s.direct(ctx, clockStream, req)
-		if errors.Is(err, errTooMany) {
-			return nil, schemas.Errorf(schemas.CodeConfig, "there are more than %d shards and nodes: run fewer nodes", maxMultiLast)
+		a, err := s.jet.Direct(ctx, clockStream, req)
+		if errors.Is(err, jet.ErrTooMany) {
+			return nil, schemas.Errorf(schemas.CodeConfig, "there are more than %d shards and nodes: run fewer nodes", jet.MaxMultiLast)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if !a.found && req.Seq == 0 {
+		if !a.Found && req.Seq == 0 {
 			return s.keysOneByOne(ctx, filters)
 		}
-		out = append(out, a.msgs...)
-		if a.more == 0 || len(a.msgs) == 0 {
+		out = append(out, a.Msgs...)
+		if a.More == 0 || len(a.Msgs) == 0 {
 			return out, nil
 		}
-		req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1
+		req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 1
 	}
 }
 
 // keysOneByOne reads the last message of each key that matches the filters.
-func (s *Store) keysOneByOne(ctx context.Context, filters []string) ([]*jetstream.RawStreamMsg, error) {
-	last := map[string]*jetstream.RawStreamMsg{}
-	err := s.readAll(ctx, clockStream, jetstream.ConsumerConfig{FilterSubjects: filters}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		last[m.Subject()] = &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp}
+func (s *Store) keysOneByOne(ctx context.Context, filters []string) ([]*jet.Msg, error) {
+	last := map[string]*jet.Msg{}
+	err := s.jet.Scan(ctx, clockStream, jet.Range{Filters: filters}, func(m jet.Msg) (bool, error) {
+		last[m.Subject] = &m
 		return true, nil
 	})
 	return slices.Collect(maps.Values(last)), err
@@ -297,8 +296,8 @@ func (s *Store) resumeDamaged(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-func (c *Cluster) add(m *jetstream.RawStreamMsg) {
-	if op := m.Header.Get("KV-Operation"); op != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "" {
+func (c *Cluster) add(m *jet.Msg) {
+	if jet.HasOperation(m) {
 		return // deleted, or expired
 	}
 	if node, ok := strings.CutPrefix(m.Subject, nodePrefix); ok {
@@ -339,7 +338,7 @@ func (c *Cluster) limit(shards int) {
 // 0 if neither can be read.
 func (s *Store) recordedShards(ctx context.Context) int {
 	for _, subject := range []string{metaSubject, metaCopySubject} {
-		msg, err := s.getLast(ctx, clockStream, subject)
+		msg, err := s.jet.Last(ctx, clockStream, subject)
 		if err != nil {
 			continue
 		}
@@ -375,7 +374,7 @@ func (s *Store) WriteClock(ctx context.Context, shard int, c Clock, rev uint64) 
 	if err != nil {
 		return 0, err
 	}
-	next, err := s.putCAS(ctx, clockSubject(shard), b, rev, 0)
+	next, err := s.jet.Put(ctx, clockSubject(shard), b, rev, 0)
 	if err == nil {
 		s.copyClock(shard, c, b)
 	}
@@ -389,7 +388,7 @@ func (s *Store) Beat(ctx context.Context) (Stamp, error) {
 	case s.beating <- struct{}{}:
 		defer func() { <-s.beating }()
 	case <-ctx.Done():
-		return Stamp{}, mapError("write presence", ctx.Err())
+		return Stamp{}, s.jet.Error("write presence", ctx.Err())
 	}
 	subject := nodePrefix + s.cfg.Node
 	value, err := s.presenceValue()
@@ -397,16 +396,14 @@ func (s *Store) Beat(ctx context.Context) (Stamp, error) {
 		return Stamp{}, err
 	}
 	st := Stamp{Sent: time.Now()}
-	a, err := s.await(ctx, "write presence", func(done func(ack, error)) {
-		h := casHeader(0, nodeTTL)
-		delete(h, jetstream.ExpectedLastSubjSeqHeader)
-		s.pub.send("write presence", subject, h, value, done)
+	a, err := s.jet.Await(ctx, "write presence", func(done func(jet.Ack, error)) {
+		s.jet.PublishAsync("write presence", subject, jet.TTLHeader(nodeTTL), value, done)
 	})
 	st.Received = time.Now()
 	if err != nil {
 		return Stamp{}, err
 	}
-	m, err := s.getLast(ctx, clockStream, subject)
+	m, err := s.jet.Last(ctx, clockStream, subject)
 	if err != nil {
 		return Stamp{}, err
 	}

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -36,22 +35,22 @@ type Count struct {
 // revision is through or older. It holds 8 bytes in memory for each pending timer.
 func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
 	sh := &s.subjects[shard]
-	cfg := jetstream.ConsumerConfig{FilterSubject: sh.timer + "*"}
+	all := jet.Range{Filters: []string{sh.timer + "*"}}
 	n := 0
 	var c Count
-	err := s.readAll(ctx, sh.stream, cfg, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+	err := s.jet.Scan(ctx, sh.stream, all, func(m jet.Msg) (bool, error) {
 		if n++; n%countBatch == 0 {
 			select {
 			case <-ctx.Done():
-				return false, mapError("count timers", ctx.Err())
+				return false, s.jet.Error("count timers", ctx.Err())
 			case <-time.After(countPause):
 			}
 		}
-		if meta.Sequence.Stream > through {
+		if m.Sequence > through {
 			return false, nil // what follows is newer
 		}
-		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject()))
-		r, damaged := s.decodeRecord(m.Data())
+		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
+		r, damaged := s.decodeRecord(m.Data)
 		switch {
 		case notTimer != nil:
 		case damaged != nil: // it is reported where it is read
@@ -70,6 +69,6 @@ func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Co
 	// Damaged records with a newer revision do not reach the tail's reader.
 	c.Unread += sh.damaged.n.Load()
 	slices.Sort(c.Waiting)
-	c.Last, err = s.lastOf(ctx, sh.stream, cfg)
+	c.Last, err = s.jet.LastOf(ctx, sh.stream, all)
 	return c, err
 }

@@ -12,8 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -224,7 +223,7 @@ func (s *Store) damagedOf(subject string) *damagedSet {
 func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
 // noteDamaged remembers a record that cannot be decoded, and logs it once.
-func (s *Store) noteDamaged(m *jetstream.RawStreamMsg, err error) {
+func (s *Store) noteDamaged(m *jet.Msg, err error) {
 	s.undecodable.Add(1)
 	d := s.damagedOf(m.Subject)
 	if d == nil || !d.note(DamagedRecord{Timer: lastToken(m.Subject), Revision: m.Sequence, Reason: err.Error(), Newer: errors.Is(err, schemas.ErrNewer)}) {
@@ -318,7 +317,7 @@ func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64, expect
 }
 
 // Interruptions counts the lost connections to the server.
-func (s *Store) Interruptions() uint64 { return s.nc.Stats().Reconnects }
+func (s *Store) Interruptions() uint64 { return s.Conn().Stats().Reconnects }
 
 // knows reports whether the loss of a key was audited.
 func (d *ShardDamage) knows(key string) bool {
@@ -339,7 +338,7 @@ func (s *Store) recheck(ctx context.Context, shard int) (gone []NewerRecord, err
 		if i == rechecks {
 			break
 		}
-		m, err := s.getLast(ctx, s.subjects[shard].stream, s.subjects[shard].timer+r.Timer)
+		m, err := s.jet.Last(ctx, s.subjects[shard].stream, s.subjects[shard].timer+r.Timer)
 		switch {
 		case errors.Is(err, schemas.ErrNotFound):
 			good(r, 1<<64-1)
@@ -366,7 +365,7 @@ type sign struct {
 // do not leave.
 func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
 	sh := &s.subjects[shard]
-	info, err := s.streamState(ctx, sh.stream)
+	info, err := s.jet.Stream(ctx, sh.stream)
 	if err != nil {
 		return nil, err
 	}
@@ -422,7 +421,7 @@ const countSlack = 64
 // recorded. Every write of a record adds a message and removes at most the one that it
 // supersedes, so only expired messages may be fewer. Messages of waiting timers do not
 // expire, and of the others at most the part that corresponds to the time between.
-func (s *Store) tooFew(info *jetstream.StreamInfo, x *Expectation) []sign {
+func (s *Store) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 	st := &info.State
 	if x.Msgs == 0 || st.LastSeq < x.Seen || st.Msgs+countSlack >= x.Msgs {
 		return nil
@@ -447,7 +446,7 @@ func (s *Store) tooFew(info *jetstream.StreamInfo, x *Expectation) []sign {
 // message before every record, so its sequence is 1. After the loss of the block that had
 // it, Open writes it again, with the sequence that is next by then.
 func (s *Store) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error) {
-	m, err := s.getLast(ctx, sh.stream, sh.meta)
+	m, err := s.jet.Last(ctx, sh.stream, sh.meta)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil, nil // reads restore it: see loadDamaged
 	}
@@ -462,16 +461,16 @@ func (s *Store) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error
 
 // lostEnd looks for a lost end of a shard's stream. Its newest message is superseded by
 // none, so it exists as long as it cannot have expired.
-func (s *Store) lostEnd(ctx context.Context, sh *shardSubjects, info *jetstream.StreamInfo) ([]sign, error) {
+func (s *Store) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.StreamInfo) ([]sign, error) {
 	st := &info.State
 	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
 		return nil, nil
 	}
-	there, err := s.has(ctx, sh.stream, st.LastSeq)
+	there, err := s.jet.Has(ctx, sh.stream, st.LastSeq)
 	if err != nil || there {
 		return nil, err
 	}
-	again, err := s.streamState(ctx, sh.stream)
+	again, err := s.jet.Stream(ctx, sh.stream)
 	if err != nil || again.State.LastSeq != st.LastSeq {
 		return nil, err
 	}
@@ -512,7 +511,7 @@ func (s *Store) longStuck(sh *shardSubjects) bool {
 
 // endGap counts the sequences at the end of a stream that are not there.
 func (s *Store) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uint64, error) {
-	m, err := s.getLast(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
+	m, err := s.jet.Last(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
 	if errors.Is(err, schemas.ErrNotFound) {
 		return last, nil
 	}
@@ -672,9 +671,9 @@ func (a *audit) step(seq uint64, ms int64) {
 // wait, or are claimed.
 func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	sh := &a.s.subjects[a.shard]
-	return a.s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubjects: []string{sh.timer + "*", sh.slot + ">"}}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		a.step(meta.Sequence.Stream, meta.Timestamp.UnixMilli())
-		raw := &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp}
+	return a.s.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {
+		a.step(m.Sequence, m.Time.UnixMilli())
+		raw := &m
 		if strings.HasPrefix(raw.Subject, sh.slot) {
 			a.entry(sh, raw)
 			return true, nil
@@ -688,7 +687,7 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 		if !ok {
 			// There is a record, whatever it is.
 			a.records[id] = audited{rev: raw.Sequence, unread: true}
-			if isMarker(raw) {
+			if jet.IsMarker(raw) {
 				delete(a.records, id)
 			}
 			if t.Unread == UnreadOpen {
@@ -704,12 +703,12 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	})
 }
 
-func (a *audit) entry(sh *shardSubjects, m *jetstream.RawStreamMsg) {
+func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 	var slot int64
 	if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, sh.slot), "%d.", &slot); err != nil {
 		return
 	}
-	for _, id := range a.s.timersOf([]*jetstream.RawStreamMsg{m}) {
+	for _, id := range a.s.timersOf([]*jet.Msg{m}) {
 		n := a.named[id]
 		n.newestMs, n.slots = max(n.newestMs, m.Time.UnixMilli()), append(n.slots, slot)
 		a.named[id] = n
@@ -731,8 +730,8 @@ func (a *audit) missing(nowMs int64) []schemas.TimerID {
 // --- the report ---
 
 func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) {
-	m, err := s.getLast(ctx, clockStream, damageSubject(shard))
-	if errors.Is(err, schemas.ErrNotFound) || err == nil && isMarker(m) {
+	m, err := s.jet.Last(ctx, clockStream, damageSubject(shard))
+	if errors.Is(err, schemas.ErrNotFound) || err == nil && jet.IsMarker(m) {
 		return ShardDamage{Shard: shard}, nil
 	}
 	if err != nil {
@@ -770,20 +769,20 @@ func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
 		return err
 	}
 	subject := damageSubject(d.Shard)
-	_, err = s.await(ctx, "write "+subject, func(done func(ack, error)) { s.pub.send("write "+subject, subject, nil, b, done) })
+	_, err = s.jet.Await(ctx, "write "+subject, func(done func(jet.Ack, error)) { s.jet.PublishAsync("write "+subject, subject, nil, b, done) })
 	return err
 }
 
 // ReadDamage reads the recorded damage of all shards, by shard.
 func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
-	a, err := s.direct(ctx, clockStream, directGet{MultiLast: []string{damagePrefix + "*"}, MaxBytes: maxAnswer})
+	a, err := s.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{damagePrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil {
 		return nil, err
 	}
 	var out []ShardDamage
-	for _, m := range a.msgs {
+	for _, m := range a.Msgs {
 		var d ShardDamage
-		if isMarker(m) || json.Unmarshal(m.Data, &d) != nil || len(d.Problems()) == 0 {
+		if jet.IsMarker(m) || json.Unmarshal(m.Data, &d) != nil || len(d.Problems()) == 0 {
 			continue
 		}
 		out = append(out, d)
@@ -801,8 +800,8 @@ func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
 // groups.
 func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit int) (Load, error) {
 	sh := &s.subjects[shard]
-	if _, err := s.getLast(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {
-		if err := s.createOnce(ctx, sh.stream, sh.meta, []byte("belfry")); err != nil {
+	if _, err := s.jet.Last(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {
+		if err := s.jet.CreateOnce(ctx, sh.stream, sh.meta, []byte("belfry")); err != nil {
 			return Load{}, err
 		}
 		return s.loadTicks(ctx, shard, ticks, limit, 0, 0)
@@ -811,9 +810,9 @@ func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit
 	for i, t := range ticks {
 		filters[i] = s.slotPrefix(shard, t) + ">"
 	}
-	var index []*jetstream.RawStreamMsg
-	err := s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubjects: filters}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		index = append(index, &jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
+	var index []*jet.Msg
+	err := s.jet.Scan(ctx, sh.stream, jet.Range{Filters: filters}, func(m jet.Msg) (bool, error) {
+		index = append(index, &m)
 		return true, nil
 	})
 	if err != nil {
@@ -824,7 +823,7 @@ func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit
 		return Load{}, nil
 	}
 	var timers []Timer
-	for some := range slices.Chunk(ids, maxExact) {
+	for some := range slices.Chunk(ids, jet.MaxSubjects) {
 		got, err := s.readable(ctx, shard, some)
 		if err != nil {
 			return Load{}, err
@@ -842,7 +841,7 @@ func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit
 // readable reads the records that the server can read.
 func (s *Store) readable(ctx context.Context, shard int, ids []schemas.TimerID) ([]Timer, error) {
 	timers, err := s.indexed(ctx, shard, ids, 0)
-	if err == nil || !errors.Is(err, errMissing) {
+	if err == nil || !errors.Is(err, jet.ErrMissing) {
 		return timers, err
 	}
 	if len(ids) > 1 {

@@ -7,8 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -21,7 +20,7 @@ type DeadQuery struct {
 }
 
 // Letter is a dead letter or a rejected add as it is stored.
-type Letter = jetstream.RawStreamMsg
+type Letter = jet.Msg
 
 // DeadPage is one page; Cursor is empty at the end.
 type DeadPage struct {
@@ -44,17 +43,17 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 		}
 		filter = schemas.SubjectDead(q.Service)
 	}
-	letters, cursor, err := s.letters(ctx, schemas.StreamDead, filter, after, limit, func(m *jetstream.RawStreamMsg) bool {
-		return q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".")
+	letters, cursor, err := s.letters(ctx, schemas.StreamDead, filter, after, limit, func(m *jet.Msg) bool {
+		return q.TimerID.IsZero() || strings.HasPrefix(jet.MsgID(m.Header), q.TimerID.String()+".")
 	})
 	return DeadPage{letters, cursor}, err
 }
 
 // letters reads a page of a stream of letters after a sequence: those that want
 // accepts, each opened, and the cursor of the next page.
-func (s *Store) letters(ctx context.Context, stream, filter string, after uint64, limit int, want func(*jetstream.RawStreamMsg) bool) (page []*jetstream.RawStreamMsg, cursor string, err error) {
+func (s *Store) letters(ctx context.Context, stream, filter string, after uint64, limit int, want func(*jet.Msg) bool) (page []*jet.Msg, cursor string, err error) {
 	for looked := 0; ; {
-		msgs, more, err := s.next(ctx, stream, filter, after, listBatch)
+		msgs, more, err := s.jet.Next(ctx, stream, filter, after, listBatch)
 		if err != nil {
 			return nil, "", err
 		}
@@ -101,7 +100,7 @@ func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage
 	if err != nil {
 		return RejectedPage{}, err
 	}
-	adds, cursor, err := s.letters(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, func(*jetstream.RawStreamMsg) bool { return true })
+	adds, cursor, err := s.letters(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, func(*jet.Msg) bool { return true })
 	return RejectedPage{adds, cursor}, err
 }
 
@@ -123,34 +122,19 @@ func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err 
 
 // DeadGet reads one dead letter from the stream's leader by its sequence, as it was
 // before it was enclosed or cut.
-func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
-	m, err := s.letterMsg(ctx, schemas.StreamDead, seq)
+func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jet.Msg, error) {
+	m, err := s.jet.At(ctx, schemas.StreamDead, seq)
 	if err != nil {
 		return nil, err
 	}
 	return s.open(ctx, schemas.StreamDead, m)
 }
 
-// letterMsg reads one message of a stream of letters.
-func (s *Store) letterMsg(ctx context.Context, stream string, seq uint64) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	st, err := s.findStream(ctx, stream)
-	if err != nil {
-		return nil, mapError("look up "+stream, err)
-	}
-	m, err := st.GetMsg(ctx, seq)
-	if err != nil {
-		return nil, mapError(fmt.Sprintf("read message %d of %s", seq, stream), err)
-	}
-	return m, nil
-}
-
 // DeadDelete removes a dead letter that was replayed, with all its parts, and counts
 // the messages. A letter that is gone already is no error and is not counted. The
 // first part goes last: a delete that is cut off can be repeated.
 func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
-	m, err := s.letterMsg(ctx, schemas.StreamDead, seq)
+	m, err := s.jet.At(ctx, schemas.StreamDead, seq)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil
 	}
@@ -170,18 +154,12 @@ func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
 }
 
 func (s *Store) deadDelete(ctx context.Context, seq uint64) error {
-	var r struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	op := fmt.Sprintf("delete dead letter %d", seq)
-	if err := s.change(ctx, op, deleteSubject(schemas.StreamDead), deleteRequest(seq), &r); err != nil {
-		return err
-	}
-	if r.Error != nil {
-		if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
-			return err
-		}
+	err := s.jet.DeleteMsg(ctx, fmt.Sprintf("delete dead letter %d", seq), schemas.StreamDead, seq)
+	if errors.Is(err, schemas.ErrNotFound) {
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	if err := s.countDeadDeleted(ctx); err != nil {
 		// The letter is gone and its replay stands: only the count is one too high.

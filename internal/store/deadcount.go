@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -76,36 +75,27 @@ func (s *Store) DeadCounts(ctx context.Context) (Loss, error) {
 	return loss, nil
 }
 
-func (s *Store) subjectCounts(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	stream, err := s.findStream(ctx, name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, schemas.Errorf(schemas.CodeNotFound, "stream %s does not exist", name)
+func (s *Store) subjectCounts(ctx context.Context, name string) (jet.StreamInfo, error) {
+	info, err := s.jet.Subjects(ctx, name)
+	if errors.Is(err, jet.ErrNoStream) {
+		return info, schemas.Errorf(schemas.CodeNotFound, "stream %s does not exist", name)
 	}
-	if err != nil {
-		return nil, mapError("look up stream "+name, err)
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
-	if err != nil {
-		return nil, mapError("count the messages of "+name, err)
-	}
-	return info, nil
+	return info, err
 }
 
 // startDeadCount makes the key. What left the stream before that, in a store of
 // an earlier build, does not count as expired.
 func (s *Store) startDeadCount(ctx context.Context) error {
-	info, err := s.streamState(ctx, schemas.StreamDead)
+	info, err := s.jet.Stream(ctx, schemas.StreamDead)
 	if err != nil {
 		return err
 	}
-	return s.createOnce(ctx, clockStream, deadCountSubject, []byte(strconv.FormatUint(info.State.LastSeq-info.State.Msgs, 10)))
+	return s.jet.CreateOnce(ctx, clockStream, deadCountSubject, []byte(strconv.FormatUint(info.State.LastSeq-info.State.Msgs, 10)))
 }
 
 // deadDeleted is the key's value and revision, from the stream's leader.
 func (s *Store) deadDeleted(ctx context.Context) (n, rev uint64, err error) {
-	m, err := s.getLast(ctx, clockStream, deadCountSubject)
+	m, err := s.jet.Last(ctx, clockStream, deadCountSubject)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -116,11 +106,11 @@ func (s *Store) deadDeleted(ctx context.Context) (n, rev uint64, err error) {
 // peekDeadDeleted is the key's value as any replica has it, which needs no right
 // to read from the leader; 0 before the key was made.
 func (s *Store) peekDeadDeleted(ctx context.Context) (uint64, error) {
-	a, err := s.direct(ctx, clockStream, directGet{MultiLast: []string{deadCountSubject}})
-	if err != nil || len(a.msgs) == 0 {
+	a, err := s.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{deadCountSubject}})
+	if err != nil || len(a.Msgs) == 0 {
 		return 0, err
 	}
-	return parseDeadCount(a.msgs[0].Data)
+	return parseDeadCount(a.Msgs[0].Data)
 }
 
 func parseDeadCount(b []byte) (uint64, error) {
@@ -139,7 +129,7 @@ func (s *Store) countDeadDeleted(ctx context.Context) error {
 		if n, rev, err = s.deadDeleted(ctx); err != nil {
 			return err
 		}
-		if _, err = s.putCAS(ctx, deadCountSubject, []byte(strconv.FormatUint(n+1, 10)), rev, 0); !errors.Is(err, ErrRevision) {
+		if _, err = s.jet.Put(ctx, deadCountSubject, []byte(strconv.FormatUint(n+1, 10)), rev, 0); !errors.Is(err, ErrRevision) {
 			return err
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -103,14 +102,14 @@ type ServiceChange struct {
 
 // ServiceState reads a feed's key from its leader.
 func (s *Store) ServiceState(ctx context.Context, f Feed) (ServiceState, error) {
-	m, err := s.getLast(ctx, servicesStream, servicesPrefix+f.key())
+	m, err := s.jet.Last(ctx, servicesStream, servicesPrefix+f.key())
 	if errors.Is(err, schemas.ErrNotFound) {
 		return ServiceState{}, nil
 	}
 	if err != nil {
 		return ServiceState{}, err
 	}
-	gone := m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != ""
+	gone := jet.HasOperation(m)
 	return ServiceState{
 		Rev: m.Sequence, Awake: !gone, Floor: floorOf(m.Data), Since: m.Time,
 		retiring: !gone && string(m.Data) == serviceRetiring,
@@ -139,7 +138,7 @@ func floorOf(value []byte) uint64 {
 
 // PutActive makes a feed awake whose key has that revision. Error: ErrRevision.
 func (s *Store) PutActive(ctx context.Context, f Feed, floor, rev uint64) (uint64, error) {
-	return s.putCAS(ctx, servicesPrefix+f.key(), activeValue(floor), rev, 0)
+	return s.jet.Put(ctx, servicesPrefix+f.key(), activeValue(floor), rev, 0)
 }
 
 // MayRest reports whether feeds may be put to rest now: while a node of a version
@@ -163,14 +162,7 @@ func (s *Store) putRest(ctx context.Context, f Feed, floor, rev uint64) (uint64,
 	if f.Kind == KindRetry {
 		ttl = retryRestTTL
 	}
-	h := casHeader(rev, ttl)
-	h["KV-Operation"] = []string{"PURGE"}
-	h[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
-	op := "put service " + f.key() + " to rest"
-	a, err := s.await(ctx, op, func(done func(ack, error)) {
-		s.pub.send(op, servicesPrefix+f.key(), h, []byte(strconv.FormatUint(floor, 10)), done)
-	})
-	return a.Seq, err
+	return s.jet.Purge(ctx, "put service "+f.key()+" to rest", servicesPrefix+f.key(), []byte(strconv.FormatUint(floor, 10)), rev, ttl)
 }
 
 // ServiceGrace is how long after a feed came to rest an event may still be stored whose

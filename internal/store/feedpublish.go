@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -69,7 +70,7 @@ func (s *Store) sawRest(ctx context.Context, ch ServiceChange) {
 // ends.
 func (s *Store) wakeAgain(ctx context.Context, f Feed, need uint64) {
 	for ctx.Err() == nil && s.waker.WakeFor(ctx, f, need) != nil {
-		timer := time.NewTimer(tailRetry)
+		timer := time.NewTimer(jet.FollowRetry)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:

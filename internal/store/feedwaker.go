@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -88,7 +89,7 @@ func (w *Waker) Wake(ctx context.Context, f Feed) error {
 	case <-call.done:
 		return call.err
 	case <-ctx.Done():
-		return mapError("wake service "+f.Service, ctx.Err())
+		return mapError(jet.Wrap("wake service "+f.Service, ctx.Err()))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -14,9 +15,9 @@ import (
 // then the channel is closed. A change may come twice.
 func (s *Store) WatchServices(ctx context.Context) (<-chan ServiceChange, error) {
 	// A node that starts is to wait for a slow store here as it does in Open.
-	err := patiently(ctx, func(ctx context.Context) error {
-		_, err := s.js.KeyValue(ctx, schemas.BucketServices)
-		return mapError("watch services", err)
+	err := waitUntilReady(ctx, func(ctx context.Context) error {
+		_, err := s.JetStream().KeyValue(ctx, schemas.BucketServices)
+		return s.jet.Error("watch services", err)
 	})
 	if err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (s *Store) WatchServices(ctx context.Context) (<-chan ServiceChange, error)
 func (s *Store) watchKeys(ctx context.Context, begun func(), change func(ServiceChange), opts ...jetstream.WatchOpt) {
 	for ctx.Err() == nil {
 		s.watchKeysOnce(ctx, begun, change, opts)
-		timer := time.NewTimer(tailRetry)
+		timer := time.NewTimer(jet.FollowRetry)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
@@ -53,7 +54,7 @@ func (s *Store) watchKeysOnce(ctx context.Context, begun func(), change func(Ser
 	// the connection, and begins again as soon as that is back.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	forget, ok := s.pub.onBreak(cancel)
+	forget, ok := s.jet.OnBreak(cancel)
 	if !ok {
 		return
 	}
@@ -86,7 +87,7 @@ func (s *Store) watchKeysOnce(ctx context.Context, begun func(), change func(Ser
 }
 
 func (s *Store) watchBucket(ctx context.Context, opts []jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
-	kv, err := s.js.KeyValue(ctx, schemas.BucketServices)
+	kv, err := s.JetStream().KeyValue(ctx, schemas.BucketServices)
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -40,9 +39,8 @@ func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Ti
 
 func (s *Store) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
 	slices.Sort(filter)
-	cfg := jetstream.ConsumerConfig{FilterSubjects: filter, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since, HeadersOnly: true}
-	return s.readAll(ctx, stream, cfg, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
-		id := m.Headers().Get(jetstream.MsgIDHeader)
+	return s.jet.Scan(ctx, stream, jet.Range{Filters: filter, Since: since, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
+		id := jet.MsgID(m.Header)
 		if _, asked := ids[id]; asked {
 			found[id] = struct{}{}
 		}
@@ -54,9 +52,10 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 // if that is 0 or not in this stream, since a time. It stops when fn returns false. It
 // returns the sequence to continue from. Errors: schemas.ErrUnavailable.
 func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error) {
-	cfg := jetstream.ConsumerConfig{FilterSubject: schemas.SubjectFiredPrefix + "*", HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since}
+	const all = schemas.SubjectFiredPrefix + "*"
+	events := jet.Range{Filters: []string{all}, HeadersOnly: true, Since: since}
 	if after > 0 {
-		switch m, err := s.getLast(ctx, schemas.StreamFired, cfg.FilterSubject); {
+		switch m, err := s.jet.Last(ctx, schemas.StreamFired, all); {
 		case errors.Is(err, schemas.ErrNotFound), err == nil && m.Sequence == after:
 			return after, nil
 		case err != nil:
@@ -64,12 +63,12 @@ func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, f
 		case m.Sequence < after:
 			after = 0
 		default:
-			cfg.DeliverPolicy, cfg.OptStartSeq, cfg.OptStartTime = jetstream.DeliverByStartSequencePolicy, after+1, nil
+			events.AfterSeq, events.Since = after, time.Time{}
 		}
 	}
-	err := s.readAll(ctx, schemas.StreamFired, cfg, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		after = meta.Sequence.Stream
-		return fn(m.Headers().Get(jetstream.MsgIDHeader)), nil
+	err := s.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
+		after = m.Sequence
+		return fn(jet.MsgID(m.Header)), nil
 	})
 	return after, err
 }
@@ -78,13 +77,13 @@ func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, f
 func (s *Store) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {
-			msgs, more, err := s.next(ctx, stream, subject, after, scanBatch)
+			msgs, more, err := s.jet.Next(ctx, stream, subject, after, scanBatch)
 			if err != nil {
 				return err
 			}
 			for _, m := range msgs {
 				after = m.Sequence
-				if id := m.Header.Get(jetstream.MsgIDHeader); id != "" {
+				if id := jet.MsgID(m.Header); id != "" {
 					if _, asked := ids[id]; asked {
 						found[id] = struct{}{}
 					}
@@ -101,7 +100,7 @@ func (s *Store) findQueued(ctx context.Context, stream string, filter []string, 
 // FiredFirstTime returns when the oldest event of a service in TIMERS_FIRED was published,
 // by the leader's clock, or zero if there is none. Errors: schemas.ErrUnavailable.
 func (s *Store) FiredFirstTime(ctx context.Context, svc string) (time.Time, error) {
-	msgs, _, err := s.next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
+	msgs, _, err := s.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
 	if err != nil || len(msgs) == 0 {
 		return time.Time{}, err
 	}

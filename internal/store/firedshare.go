@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -210,7 +208,7 @@ func (s *Store) shareFired(ctx context.Context) {
 
 // trimFired makes one look, and returns the sums for the next; nil without pressure.
 func (s *Store) trimFired(ctx context.Context, usage *firedUsage) (*firedUsage, error) {
-	info, err := s.streamState(ctx, schemas.StreamFired)
+	info, err := s.jet.Stream(ctx, schemas.StreamFired)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil, nil
 	}
@@ -240,22 +238,22 @@ func (s *Store) trimFired(ctx context.Context, usage *firedUsage) (*firedUsage, 
 
 // readUsage adds the events that were stored since the last look.
 func (s *Store) readUsage(ctx context.Context, u *firedUsage) error {
-	cfg := jetstream.ConsumerConfig{FilterSubject: schemas.SubjectFiredPrefix + "*", HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: u.read + 1}
-	return s.readAll(ctx, schemas.StreamFired, cfg, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		if seq := meta.Sequence.Stream; seq > u.read {
+	events := jet.Range{Filters: []string{schemas.SubjectFiredPrefix + "*"}, HeadersOnly: true, AfterSeq: u.read}
+	return s.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
+		if seq := m.Sequence; seq > u.read {
 			u.read = seq
-			u.add(schemas.ServiceOfSubject(m.Subject()), seq, eventBytes(m))
+			u.add(schemas.ServiceOfSubject(m.Subject), seq, eventBytes(m))
 		}
 		return true, nil
 	})
 }
 
 // eventBytes is what an event takes in the stream, about, from its headers.
-func eventBytes(m jetstream.Msg) uint64 {
-	n := eventOverhead + len(m.Subject())
-	for name, values := range m.Headers() {
+func eventBytes(m jet.Msg) uint64 {
+	n := eventOverhead + len(m.Subject)
+	for name, values := range m.Header {
 		for _, v := range values {
-			if name == nats.MsgSize {
+			if name == jet.HeaderSize {
 				size, _ := strconv.Atoi(v) // the server's own header
 				n += size
 				continue
@@ -273,7 +271,7 @@ func (s *Store) trimLargest(ctx context.Context, u *firedUsage, excess, share ui
 		if usage.bytes <= share {
 			continue
 		}
-		msgs, _, err := s.next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
+		msgs, _, err := s.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
 		if err != nil {
 			return err
 		}
@@ -300,18 +298,7 @@ func (s *Store) trimLargest(ctx context.Context, u *firedUsage, excess, share ui
 
 // purgeFired removes the events of a service below a sequence. It may be repeated.
 func (s *Store) purgeFired(ctx context.Context, svc string, below uint64) error {
-	var r struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	op := "trim the events of service " + svc
-	req := fmt.Appendf(nil, `{"filter":%q,"seq":%d}`, schemas.SubjectFired(svc), below)
-	if err := s.change(ctx, op, "$JS.API.STREAM.PURGE."+schemas.StreamFired, req, &r); err != nil {
-		return err
-	}
-	if r.Error != nil {
-		return apiError(op, r.Error)
-	}
-	return nil
+	return s.jet.RemoveBelow(ctx, "trim the events of service "+svc, schemas.StreamFired, schemas.SubjectFired(svc), below)
 }
 
 // noteTrimmed counts, logs and records a trim. The record is for status and doctor: if it
@@ -329,14 +316,14 @@ func (s *Store) noteTrimmed(ctx context.Context, t Trimmed) {
 func (s *Store) recordTrimmed(ctx context.Context, t Trimmed) error {
 	subject := trimmedPrefix + t.Service
 	var rev uint64
-	switch m, err := s.getLast(ctx, clockStream, subject); {
+	switch m, err := s.jet.Last(ctx, clockStream, subject); {
 	case errors.Is(err, schemas.ErrNotFound):
 	case err != nil:
 		return err
 	default:
 		rev = m.Sequence
 		var was Trimmed
-		if !isMarker(m) && json.Unmarshal(m.Data, &was) == nil {
+		if !jet.IsMarker(m) && json.Unmarshal(m.Data, &was) == nil {
 			t.Total = was.Total
 		}
 	}
@@ -348,7 +335,7 @@ func (s *Store) recordTrimmed(ctx context.Context, t Trimmed) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.putCAS(ctx, subject, data, rev, trimmedTTL)
+	_, err = s.jet.Put(ctx, subject, data, rev, trimmedTTL)
 	return err
 }
 
@@ -359,14 +346,14 @@ func (s *Store) FiredTrimmed() uint64 { return s.trimmed.Load() }
 // ReadTrimmed lists the services whose events were removed within the last 24 hours, at
 // most 1,024, by name.
 func (s *Store) ReadTrimmed(ctx context.Context) ([]Trimmed, error) {
-	a, err := s.direct(ctx, clockStream, directGet{MultiLast: []string{trimmedPrefix + "*"}, MaxBytes: maxAnswer})
+	a, err := s.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{trimmedPrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil {
 		return nil, err
 	}
 	var out []Trimmed
-	for _, m := range a.msgs {
+	for _, m := range a.Msgs {
 		var t Trimmed
-		if !isMarker(m) && json.Unmarshal(m.Data, &t) == nil {
+		if !jet.IsMarker(m) && json.Unmarshal(m.Data, &t) == nil {
 			out = append(out, t)
 		}
 	}

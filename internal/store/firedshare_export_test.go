@@ -14,7 +14,7 @@ import (
 
 // CountFired is how many events of a service are in TIMERS_FIRED.
 func (s *Store) CountFired(ctx context.Context, svc string) (uint64, error) {
-	stream, err := s.js.Stream(ctx, schemas.StreamFired)
+	stream, err := s.JetStream().Stream(ctx, schemas.StreamFired)
 	if err != nil {
 		return 0, err
 	}
@@ -28,7 +28,7 @@ func (s *Store) CountFired(ctx context.Context, svc string) (uint64, error) {
 // FiredFill is the share of its bytes that TIMERS_FIRED has used.
 func (s *Store) FiredFill(ctx context.Context, t *testing.T) float64 {
 	t.Helper()
-	info, err := s.streamState(ctx, schemas.StreamFired)
+	info, err := s.jet.Stream(ctx, schemas.StreamFired)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -169,7 +168,7 @@ func (s *Store) allowLayout2(ctx context.Context) (bool, error) {
 			return false, fmt.Errorf("store: %w", err)
 		}
 		// Another node may have been faster.
-		if _, err := s.putCAS(ctx, metaSubject, b, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
+		if _, err := s.jet.Put(ctx, metaSubject, b, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
 			return false, err
 		}
 		if err := s.copyMeta(ctx, m); err != nil {
@@ -189,20 +188,20 @@ func (s *Store) allowLayout2(ctx context.Context) (bool, error) {
 
 // readMeta reads the recorded layout from the leader. If it is damaged or gone and
 // its copy is not, the copy takes its place.
-func (s *Store) readMeta(ctx context.Context) (meta, *jetstream.RawStreamMsg, error) {
-	msg, err := s.getLast(ctx, clockStream, metaSubject)
+func (s *Store) readMeta(ctx context.Context) (meta, *jet.Msg, error) {
+	msg, err := s.jet.Last(ctx, clockStream, metaSubject)
 	gone := errors.Is(err, schemas.ErrNotFound)
 	if err != nil && !gone {
 		return meta{}, nil, err
 	}
 	if gone {
-		msg = &jetstream.RawStreamMsg{}
+		msg = &jet.Msg{}
 	}
 	m, err := decodeMeta(msg.Data)
 	if !errors.Is(err, schemas.ErrDamaged) {
 		return m, msg, err
 	}
-	kept, cerr := s.getLast(ctx, clockStream, metaCopySubject)
+	kept, cerr := s.jet.Last(ctx, clockStream, metaCopySubject)
 	if cerr != nil && !errors.Is(cerr, schemas.ErrNotFound) {
 		return meta{}, nil, cerr
 	}
@@ -216,10 +215,10 @@ func (s *Store) readMeta(ctx context.Context) (meta, *jetstream.RawStreamMsg, er
 		return meta{}, nil, schemas.Errorf(schemas.CodeDamaged, "%w; \"belfry repair\" shows what it can be rebuilt from", err)
 	}
 	s.log.Error().Err(err).Str("layout", describe(m.Geometry)).Msg("the recorded layout is damaged: it is written again from its copy")
-	if _, err := s.putCAS(ctx, metaSubject, kept.Data, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
+	if _, err := s.jet.Put(ctx, metaSubject, kept.Data, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
 		return meta{}, nil, err
 	}
-	if msg, err = s.getLast(ctx, clockStream, metaSubject); err != nil {
+	if msg, err = s.jet.Last(ctx, clockStream, metaSubject); err != nil {
 		return meta{}, nil, err
 	}
 	m, err = decodeMeta(msg.Data)
@@ -249,10 +248,10 @@ func decodeMeta(b []byte) (meta, error) {
 // copyMeta keeps a second copy of the layout up to date: buckets do not tell the
 // width of a slot.
 func (s *Store) copyMeta(ctx context.Context, m meta) error {
-	have, err := s.getLast(ctx, clockStream, metaCopySubject)
+	have, err := s.jet.Last(ctx, clockStream, metaCopySubject)
 	switch {
 	case errors.Is(err, schemas.ErrNotFound):
-		have = &jetstream.RawStreamMsg{}
+		have = &jet.Msg{}
 	case err != nil:
 		return err
 	}
@@ -263,7 +262,7 @@ func (s *Store) copyMeta(ctx context.Context, m meta) error {
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
-	if _, err := s.putCAS(ctx, metaCopySubject, b, have.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
+	if _, err := s.jet.Put(ctx, metaCopySubject, b, have.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
 		return err
 	}
 	return nil // ErrRevision: another node was faster

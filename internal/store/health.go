@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -22,15 +22,12 @@ func Look(nc *nats.Conn, timeout time.Duration) (*Store, error) {
 	if timeout == 0 {
 		timeout = DefaultTimeout
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(timeout))
+	c, err := jet.New(nc, jet.Options{Timeout: timeout, Window: 1, MapError: mapError})
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
-	s := &Store{nc: nc, js: js, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}}
-	if s.pub, err = newPublisher(nc, 1, timeout); err != nil {
 		return nil, err
 	}
-	s.rem = newRemover(s.pub, 1)
+	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}}
+	s.rem = newRemover(c, 1)
 	return s, nil
 }
 
@@ -61,7 +58,7 @@ type StreamHealth struct {
 	// Now is the answering server's clock when it answered.
 	Now time.Time `json:"-"`
 	// Config is as the server has it.
-	Config jetstream.StreamConfig `json:"-"`
+	Config jet.StreamConfig `json:"-"`
 }
 
 // ConsumerHealth is what a consumer's leader says of it.
@@ -82,17 +79,14 @@ type ConsumerHealth struct {
 
 // Streams lists Belfry's streams and buckets by name.
 func (s *Store) Streams(ctx context.Context) ([]StreamHealth, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
 	var out []StreamHealth
-	list := s.js.ListStreams(ctx)
-	for info := range list.Info() {
+	err := s.jet.Streams(ctx, func(info *jet.StreamInfo) {
 		if ours(info.Config.Name) {
 			out = append(out, streamHealth(info))
 		}
-	}
-	if err := list.Err(); err != nil {
-		return nil, mapError("list streams", err)
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(out, func(a, b StreamHealth) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -107,7 +101,7 @@ func ours(name string) bool {
 	return strings.HasPrefix(name, strings.TrimSuffix("KV_"+schemas.BucketTimers(0), "0"))
 }
 
-func streamHealth(info *jetstream.StreamInfo) StreamHealth {
+func streamHealth(info *jet.StreamInfo) StreamHealth {
 	h := StreamHealth{
 		Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes, Removed: info.State.LastSeq - info.State.Msgs,
 		Replicas: info.Config.Replicas, Now: info.TimeStamp, Config: info.Config,
@@ -124,19 +118,9 @@ func streamHealth(info *jetstream.StreamInfo) StreamHealth {
 // Consumers lists the consumers of the streams that have any, those of others on
 // timers.fired and timers.dead, too.
 func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
 	var out []ConsumerHealth
 	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {
-		stream, err := s.findStream(ctx, name)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			continue // Streams tells
-		}
-		if err != nil {
-			return nil, mapError("look up stream "+name, err)
-		}
-		list := stream.ListConsumers(ctx)
-		for info := range list.Info() {
+		err := s.jet.Consumers(ctx, name, func(info *jet.ConsumerInfo) {
 			c := ConsumerHealth{
 				Stream: name, Name: info.Name, Pending: info.NumPending, InFlight: info.NumAckPending, Redelivered: info.NumRedelivered, Pulls: info.NumWaiting,
 				Belfry: name == schemas.StreamAdd && info.Name == RouterConsumer || strings.HasPrefix(info.Name, serviceConsumerPrefix),
@@ -145,9 +129,9 @@ func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 				c.Leader = info.Cluster.Leader
 			}
 			out = append(out, c)
-		}
-		if err := list.Err(); err != nil {
-			return nil, mapError("list consumers of "+name, err)
+		})
+		if err != nil && !errors.Is(err, jet.ErrNoStream) { // Streams reports a missing stream
+			return nil, err
 		}
 	}
 	return out, nil
@@ -174,7 +158,7 @@ func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, err
 		return nil, err
 	}
 	s := &Store{cfg: cfg, shrink: 1, geo: schemas.Geometry{Shards: shards}}
-	wanted := []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
+	wanted := []jet.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
 	for n := range shards {
 		wanted = append(wanted, s.shardConfig(n))
 	}
@@ -190,7 +174,7 @@ func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, err
 	return out, nil
 }
 
-func differences(have, want jetstream.StreamConfig, perService int) []Difference {
+func differences(have, want jet.StreamConfig, perService int) []Difference {
 	var out []Difference
 	differ := func(setting string, is, should any, fatal bool) {
 		if fmt.Sprint(is) != fmt.Sprint(should) {
@@ -217,6 +201,6 @@ func differences(have, want jetstream.StreamConfig, perService int) []Difference
 
 // LeaderNow is the clock of the server that leads the clocks' stream.
 func (s *Store) LeaderNow(ctx context.Context) (time.Time, error) {
-	info, err := s.streamState(ctx, clockStream)
+	info, err := s.jet.Stream(ctx, clockStream)
 	return info.TimeStamp, err
 }

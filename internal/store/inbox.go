@@ -102,7 +102,7 @@ func (in *Inbox) reopen(ctx context.Context, err error, wait *time.Duration) {
 		if !sleep(ctx, *wait) {
 			return
 		}
-		for !in.s.nc.IsConnected() { // the connection's own handler logs this
+		for !in.s.Conn().IsConnected() { // the connection's own handler logs this
 			if !sleep(ctx, reopenPause) {
 				return
 			}

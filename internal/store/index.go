@@ -6,9 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -71,8 +69,8 @@ func (s *Store) indexFor(due, now int64) time.Duration {
 
 // sendIndex writes an index entry. It is written without an expectation: the
 // same entry twice is the same entry.
-func (s *Store) sendIndex(shard int, key schemas.TimerID, tick int64, ids []byte, ttl time.Duration, done func(ack, error)) {
-	s.write(s.subjects[shard].stream, "index timer", s.slotSubject(shard, key, tick), nats.Header{jetstream.MsgTTLHeader: {ttlString(ttl)}}, ids, done)
+func (s *Store) sendIndex(shard int, key schemas.TimerID, tick int64, ids []byte, ttl time.Duration, done func(jet.Ack, error)) {
+	s.jet.WriteAsync(s.subjects[shard].stream, "index timer", s.slotSubject(shard, key, tick), jet.TTLHeader(ttl), ids, done)
 }
 
 // tickOf is a tick of a shard.
@@ -117,7 +115,7 @@ func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
 }
 
 // sendEntry writes what was gathered.
-func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(ack, error)) {
+func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, error)) {
 	if len(e.writes) == 1 {
 		s.sendIndex(e.at.shard, timers[e.writes[0]].ID, e.at.tick, nil, e.ttl, done)
 		return
@@ -134,7 +132,7 @@ func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(ack, error)) 
 
 // timersOf is what index entries name, each timer once. An entry that cannot be
 // read is logged, counted and left out: it must not stop the others.
-func (s *Store) timersOf(index []*jetstream.RawStreamMsg) []schemas.TimerID {
+func (s *Store) timersOf(index []*jet.Msg) []schemas.TimerID {
 	n := 0
 	for _, m := range index {
 		n += max(1, len(m.Data)/idBytes)
@@ -143,7 +141,7 @@ func (s *Store) timersOf(index []*jetstream.RawStreamMsg) []schemas.TimerID {
 	named := make(map[schemas.TimerID]struct{}, n)
 	for _, m := range index {
 		switch {
-		case isMarker(m):
+		case jet.IsMarker(m):
 		case len(m.Data)%idBytes != 0:
 			s.undecodable.Add(1)
 			s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Int("bytes", len(m.Data)).Msg("index entry skipped: it is no list of timer ids")

@@ -2,11 +2,10 @@ package store
 
 import (
 	"context"
-	"strconv"
+	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/belfryio/belfry/internal/jet"
 )
 
 // A leftover is a revision that a later one has replaced and that is there still:
@@ -23,17 +22,19 @@ const (
 	// whose older revision is out of sight. The last before a server was killed may
 	// lack it; a batch of which that one was part is completed at the server's start,
 	// and others may have written since.
-	leftoverRecent = 4 * groupMax
+	leftoverRecent = 4 * jet.MaxBatch
 	leftoverRetry  = time.Second
 )
+
+var errDown = errors.New("the connection to NATS is down")
 
 // removeLeftovers runs until the store is closed.
 func (s *Store) removeLeftovers(ctx context.Context) {
 	back := uint64(2 * s.cfg.Window)
 	for failing := false; ctx.Err() == nil; {
 		broken, lost := context.WithCancel(ctx)
-		forget, ok := s.pub.onBreak(lost)
-		err := nats.ErrDisconnected
+		forget, ok := s.jet.OnBreak(lost)
+		err := errDown
 		if ok {
 			err = s.removeAllLeftovers(ctx, back)
 		}
@@ -82,12 +83,13 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 	newest := map[string]uint64{}
 	after := start
 	for more := true; more && after < last; {
-		var msgs []*jetstream.RawStreamMsg
+		var msgs []*jet.Msg
 		if msgs, after, _, more, err = s.nextRecords(ctx, shard, after); err != nil {
 			return err
 		}
 		for _, m := range msgs {
-			if m.Header.Get(jetstream.ExpectedLastSubjSeqHeader) == "" && !isMarker(m) {
+			prev, rolled, ok := jet.Replaced(m)
+			if !ok && !jet.IsMarker(m) {
 				// Not a write of Belfry's: the revision before it is what the record can be
 				// repaired from.
 				continue
@@ -96,11 +98,9 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 				return nil
 			}
 			newest[m.Subject] = m.Sequence
-			prev, err := strconv.ParseUint(m.Header.Get(jetstream.ExpectedLastSubjSeqHeader), 10, 64)
-			if err != nil || prev == 0 || prev > start {
+			if prev == 0 || prev > start {
 				continue
 			}
-			rolled := m.Header.Get(rollupHeader) != ""
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}

@@ -7,9 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -83,14 +81,14 @@ func publishParts(ctx context.Context, publish func(context.Context, Msg) (uint6
 		}
 		// The size is in the id, since a repetition may cut differently.
 		part := Msg{Subject: e.Subject, MsgID: e.MsgID + ".part." + strconv.Itoa(i) + "." + strconv.Itoa(size), Data: chunk}
-		part.Header = nats.Header{schemas.HeaderPart: {strconv.Itoa(i)}}
+		part.Header = jet.Header{schemas.HeaderPart: {strconv.Itoa(i)}}
 		seq, _, err := publish(ctx, part)
 		if err != nil {
 			return false, err
 		}
 		seqs = append(seqs, strconv.FormatUint(seq, 10))
 	}
-	first := Msg{Subject: e.Subject, MsgID: e.MsgID, Header: nats.Header{}, Data: e.Data[:min(len(e.Data), size)]}
+	first := Msg{Subject: e.Subject, MsgID: e.MsgID, Header: jet.Header{}, Data: e.Data[:min(len(e.Data), size)]}
 	for name, v := range e.Header {
 		first.Header[name] = v
 	}
@@ -102,7 +100,7 @@ func publishParts(ctx context.Context, publish func(context.Context, Msg) (uint6
 // enclose moves the headers of a message into its data, all but Belfry's.
 func enclose(m Msg) Msg {
 	names := make([]string, 0, len(m.Header))
-	e := Msg{Subject: m.Subject, MsgID: m.MsgID, Header: nats.Header{}}
+	e := Msg{Subject: m.Subject, MsgID: m.MsgID, Header: jet.Header{}}
 	for name, v := range m.Header {
 		switch {
 		case strings.HasPrefix(name, schemas.HeaderPrefix):
@@ -132,10 +130,10 @@ var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
 // IsLetterPart reports whether a message is a part of a letter other than the first,
 // which stands for the letter.
-func IsLetterPart(m *jetstream.RawStreamMsg) bool { return m.Header.Get(schemas.HeaderPart) != "" }
+func IsLetterPart(m *jet.Msg) bool { return m.Header.Get(schemas.HeaderPart) != "" }
 
 // LetterParts are the sequences of a letter's other parts, in order.
-func LetterParts(m *jetstream.RawStreamMsg) ([]uint64, error) {
+func LetterParts(m *jet.Msg) ([]uint64, error) {
 	list := m.Header.Get(schemas.HeaderParts)
 	if list == "" {
 		return nil, nil
@@ -151,7 +149,7 @@ func LetterParts(m *jetstream.RawStreamMsg) ([]uint64, error) {
 	return seqs, nil
 }
 
-func damagedLetter(m *jetstream.RawStreamMsg, format string, args ...any) error {
+func damagedLetter(m *jet.Msg, format string, args ...any) error {
 	e := schemas.Errorf(schemas.CodeUnknownFormat, format, args...)
 	e.Msg = "letter " + strconv.FormatUint(m.Sequence, 10) + ": " + e.Msg
 	return e
@@ -160,7 +158,7 @@ func damagedLetter(m *jetstream.RawStreamMsg, format string, args ...any) error 
 // OpenLetter returns the message that a letter was made of, as it was before
 // PublishLetter; get reads the letter's other parts. A letter in the first form is
 // returned as it is. Errors: what get returns, and CodeUnknownFormat.
-func OpenLetter(m *jetstream.RawStreamMsg, get func(seq uint64) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
+func OpenLetter(m *jet.Msg, get func(seq uint64) (*jet.Msg, error)) (*jet.Msg, error) {
 	length := m.Header.Get(schemas.HeaderEnclosed)
 	if length == "" {
 		return m, nil
@@ -182,7 +180,7 @@ func OpenLetter(m *jetstream.RawStreamMsg, get func(seq uint64) (*jetstream.RawS
 		return nil, damagedLetter(m, "header %s %.80q does not fit %d bytes of data", schemas.HeaderEnclosed, length, len(data))
 	}
 	opened := *m
-	opened.Data, opened.Header = data[n:], nats.Header{}
+	opened.Data, opened.Header = data[n:], jet.Header{}
 	lines, ok := bytes.CutPrefix(data[:n], []byte(headerBegin))
 	if !ok {
 		return nil, damagedLetter(m, "its data does not begin with %q", headerBegin)
@@ -202,8 +200,8 @@ func OpenLetter(m *jetstream.RawStreamMsg, get func(seq uint64) (*jetstream.RawS
 
 // open is OpenLetter for a message of TIMERS_DEAD or TIMERS_REJECTED. One that cannot
 // be opened is returned as it is, for its readers to say so.
-func (s *Store) open(ctx context.Context, stream string, m *jetstream.RawStreamMsg) (*jetstream.RawStreamMsg, error) {
-	opened, err := OpenLetter(m, func(seq uint64) (*jetstream.RawStreamMsg, error) { return s.letterMsg(ctx, stream, seq) })
+func (s *Store) open(ctx context.Context, stream string, m *jet.Msg) (*jet.Msg, error) {
+	opened, err := OpenLetter(m, func(seq uint64) (*jet.Msg, error) { return s.jet.At(ctx, stream, seq) })
 	switch schemas.CodeOf(err) {
 	case schemas.CodeNotFound, schemas.CodeUnknownFormat:
 		return m, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -42,7 +43,7 @@ func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit i
 			s.settled(sh, false)
 		}
 		return load, nil
-	case errors.Is(err, errBehind):
+	case errors.Is(err, jet.ErrBehind):
 		last, serr := s.LastSeq(ctx, shard)
 		if serr != nil || last >= seen || !s.longStuck(sh) {
 			return load, err
@@ -50,20 +51,20 @@ func (s *Store) LoadTicks(ctx context.Context, shard int, ticks []int64, limit i
 		// No replica will ever have it.
 		load, err = s.loadTicks(ctx, shard, ticks, limit, after, last)
 	}
-	if errors.Is(err, errMissing) && s.settled(sh, true) {
-		return s.loadDamaged(ctx, shard, ticks, max(1, min(limit, maxExact)))
+	if errors.Is(err, jet.ErrMissing) && s.settled(sh, true) {
+		return s.loadDamaged(ctx, shard, ticks, max(1, min(limit, jet.MaxSubjects)))
 	}
 	return load, err
 }
 
 func (s *Store) loadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
-	limit = max(1, min(limit, maxExact))
+	limit = max(1, min(limit, jet.MaxSubjects))
 	if len(ticks) == 0 {
 		return Load{Complete: true}, nil
 	}
 	if after == 0 {
 		load, err := s.loadAtOnce(ctx, shard, ticks, limit, seen)
-		if !errors.Is(err, errTooMany) {
+		if !errors.Is(err, jet.ErrTooMany) {
 			return load, err
 		}
 		if len(ticks) > 1 {
@@ -74,8 +75,8 @@ func (s *Store) loadTicks(ctx context.Context, shard int, ticks []int64, limit i
 }
 
 func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit int, seen uint64) (Load, error) {
-	if len(ticks) > maxExact {
-		return Load{}, errTooMany
+	if len(ticks) > jet.MaxSubjects {
+		return Load{}, jet.ErrTooMany
 	}
 	subjects := make([]string, len(ticks))
 	for i, t := range ticks {
@@ -87,7 +88,7 @@ func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit 
 	}
 	ids := s.timersOf(index)
 	if len(ids) > limit {
-		return Load{}, errTooMany
+		return Load{}, jet.ErrTooMany
 	}
 	timers, err := s.indexed(ctx, shard, ids, seen)
 	if err != nil {
@@ -98,7 +99,7 @@ func (s *Store) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit 
 
 // loaded separates the records that this build cannot read from those that it can.
 // index has the entries that name them.
-func (s *Store) loaded(shard int, ticks []int64, index []*jetstream.RawStreamMsg, timers []Timer) Load {
+func (s *Store) loaded(shard int, ticks []int64, index []*jet.Msg, timers []Timer) Load {
 	load := Load{Timers: timers, Complete: true}
 	if !slices.ContainsFunc(timers, func(t Timer) bool { return t.Unread != Readable }) {
 		return load
@@ -117,14 +118,14 @@ func (s *Store) loaded(shard int, ticks []int64, index []*jetstream.RawStreamMsg
 }
 
 // tickNaming returns the first of the ticks whose index entries name a timer.
-func (s *Store) tickNaming(shard int, ticks []int64, index []*jetstream.RawStreamMsg, id schemas.TimerID) int64 {
+func (s *Store) tickNaming(shard int, ticks []int64, index []*jet.Msg, id schemas.TimerID) int64 {
 	slots := map[int64]bool{}
 	for _, m := range index {
 		var slot int64
 		if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, s.subjects[shard].slot), "%d.", &slot); err != nil {
 			continue
 		}
-		if slices.Contains(s.timersOf([]*jetstream.RawStreamMsg{m}), id) {
+		if slices.Contains(s.timersOf([]*jet.Msg{m}), id) {
 			slots[slot] = true
 		}
 	}
@@ -147,10 +148,10 @@ func (s *Store) loadPage(ctx context.Context, shard int, tick int64, limit int, 
 	for first < slotParts {
 		end := min(first+uint64(width), slotParts)
 		index, err := s.lastFor(ctx, shard, partFilters(prefix, first, end), seen)
-		if errors.Is(err, errTooMany) && width == 1 {
-			return Load{}, schemas.Errorf(schemas.CodeUnavailable, "read index of tick %d, shard %d: more than %d entries in one part of it", tick, shard, maxMultiLast)
+		if errors.Is(err, jet.ErrTooMany) && width == 1 {
+			return Load{}, schemas.Errorf(schemas.CodeUnavailable, "read index of tick %d, shard %d: more than %d entries in one part of it", tick, shard, jet.MaxMultiLast)
 		}
-		if err != nil && !errors.Is(err, errTooMany) {
+		if err != nil && !errors.Is(err, jet.ErrTooMany) {
 			return Load{}, err
 		}
 		ids := s.timersOf(index)
@@ -219,7 +220,7 @@ func (s *Store) indexed(ctx context.Context, shard int, ids []schemas.TimerID, s
 // decodeAll reads records. One of a newer format comes without its Record; see
 // Timer.Unread. A damaged one is logged, counted and left out: it must not stop the
 // others.
-func (s *Store) decodeAll(msgs []*jetstream.RawStreamMsg) []Timer {
+func (s *Store) decodeAll(msgs []*jet.Msg) []Timer {
 	timers := make([]Timer, 0, len(msgs))
 	for _, m := range msgs {
 		if t, ok := s.decode(m); ok || t.Unread != Readable {
@@ -231,7 +232,7 @@ func (s *Store) decodeAll(msgs []*jetstream.RawStreamMsg) []Timer {
 
 // decode reads a record; false if it cannot be read, which it logs and counts. A record
 // of a newer format comes with its identity; see Timer.Unread.
-func (s *Store) decode(m *jetstream.RawStreamMsg) (Timer, bool) {
+func (s *Store) decode(m *jet.Msg) (Timer, bool) {
 	t, err := s.timer(m)
 	if err == nil {
 		if s.undecodable.Load() > 0 {
@@ -257,7 +258,7 @@ func (s *Store) decode(m *jetstream.RawStreamMsg) (Timer, bool) {
 
 // unread identifies a record of a newer format. A record with a TTL is final in every
 // format: Write.Check gives a TTL to no other, and an older build must be able to tell.
-func (s *Store) unread(m *jetstream.RawStreamMsg) Timer {
+func (s *Store) unread(m *jet.Msg) Timer {
 	id, err := schemas.ParseTimerID(lastToken(m.Subject))
 	if err != nil {
 		return Timer{} // nobody's

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -17,20 +18,20 @@ import (
 func TestMessageAgain(t *testing.T) {
 	large := &schemas.Record{State: schemas.StatePending, Source: "/a", EventID: "1", Body: schemas.Body{Mode: schemas.ModeStructured, Data: bytes.Repeat([]byte("x"), 4<<10)}}
 	small := &schemas.Record{State: schemas.StateSuccess, Source: "/b", EventID: "2"}
-	m := &message{hdr: nats.Header{}}
+	m := &message{WriteHeader: jet.WriteHeader{Header: nats.Header{}}}
 	m.encode(&Write{Rev: 12345, TTL: 1500 * time.Millisecond, Record: large}, schemas.NewestRecordFormat)
-	m.rollUp()
-	want := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"12345"}, jetstream.MsgTTLHeader: {"2s"}, rollupHeader: {rollupSubject}}
-	if !maps.EqualFunc(m.hdr, want, equal) || !bytes.Equal(m.data, large.Append(nil)) {
-		t.Errorf("%v, %d bytes", m.hdr, len(m.data))
+	m.RollUp()
+	want := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"12345"}, jetstream.MsgTTLHeader: {"2s"}, jetstream.MsgRollup: {jetstream.MsgRollupSubject}}
+	if !maps.EqualFunc(m.Header, want, equal) || !bytes.Equal(m.data, large.Append(nil)) {
+		t.Errorf("%v, %d bytes", m.Header, len(m.data))
 	}
 	m.encode(&Write{Record: small}, schemas.NewestRecordFormat)
-	if !maps.EqualFunc(m.hdr, nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"0"}}, equal) || !bytes.Equal(m.data, small.Append(nil)) {
-		t.Errorf("after another: %v, %q", m.hdr, m.data)
+	if !maps.EqualFunc(m.Header, nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"0"}}, equal) || !bytes.Equal(m.data, small.Append(nil)) {
+		t.Errorf("after another: %v, %q", m.Header, m.data)
 	}
 	w := &Write{Rev: 12345, TTL: time.Hour, Record: large}
 	// The revision and the expiry are strings.
-	if got := testing.AllocsPerRun(100, func() { m.encode(w, schemas.NewestRecordFormat); m.rollUp() }); got > 2 {
+	if got := testing.AllocsPerRun(100, func() { m.encode(w, schemas.NewestRecordFormat); m.RollUp() }); got > 2 {
 		t.Errorf("%.0f allocations, 2 are allowed", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -21,19 +22,12 @@ import (
 // per-message TTLs and multi-subject direct gets came with 2.11.
 const minMajor, minMinor = 2, 11
 
-// atomicMinor is the first that knows atomic batches.
-const atomicMinor = 12
-
 // Store is an open store. Safe for concurrent use.
 type Store struct {
-	nc  *nats.Conn
-	js  jetstream.JetStream
+	jet *jet.Client
 	cfg Config
 	geo schemas.Geometry
 	log zerolog.Logger
-	pub *publisher
-	// groups is nil where writes go one by one.
-	groups *groups
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
 	// atomic says that the server knows atomic batches.
@@ -126,26 +120,24 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(cfg.Timeout))
+	c, err := jet.New(nc, jet.Options{Timeout: cfg.Timeout, Window: cfg.Window, MapError: mapError})
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
+		return nil, err
 	}
-	s := &Store{nc: nc, js: js, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
+	s := &Store{jet: c, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
 	s.waker = NewWaker(s, cfg.ServiceGrace, time.Now)
-	if err := patiently(ctx, s.checkServer); err != nil {
+	if err := waitUntilReady(ctx, s.checkServer); err != nil {
+		c.Close()
 		return nil, err
 	}
-	if s.pub, err = newPublisher(nc, cfg.Window, cfg.Timeout); err != nil {
-		return nil, err
-	}
-	if err := patiently(ctx, s.create); err != nil {
-		s.pub.close()
+	if err := waitUntilReady(ctx, s.create); err != nil {
+		c.Close()
 		return nil, err
 	}
 	if cfg.GroupCommit && s.atomic {
-		s.groups = newGroups(s.pub, cfg.Window)
+		c.CommitInBatches()
 	}
-	s.rem = newRemover(s.pub, cfg.Window)
+	s.rem = newRemover(c, cfg.Window)
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.life, s.cancel = background, cancel
 	s.background.Go(func() { s.removeLeftovers(background) })
@@ -156,17 +148,16 @@ func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*
 	return s, nil
 }
 
-// Bounds of Open while JetStream does not answer: streams that were just made, or
-// whose servers have just started, have no leader for a while, and a disk that has
-// much else to do keeps a stream waiting for longer still.
+// Bounds of waitUntilReady. Streams that were just made, or whose servers have just
+// started, have no leader for a while; a busy disk delays a stream for longer.
 const (
-	openPatience = time.Minute
-	openPause    = 100 * time.Millisecond
+	readyWithin = time.Minute
+	readyPause  = 100 * time.Millisecond
 )
 
-// patiently repeats what may be repeated while JetStream does not answer.
-func patiently(ctx context.Context, do func(context.Context) error) error {
-	until := time.Now().Add(openPatience)
+// waitUntilReady repeats do, which must be repeatable, while JetStream does not answer.
+func waitUntilReady(ctx context.Context, do func(context.Context) error) error {
+	until := time.Now().Add(readyWithin)
 	for {
 		err := do(ctx)
 		if !errors.Is(err, schemas.ErrUnavailable) || time.Now().After(until) {
@@ -175,7 +166,7 @@ func patiently(ctx context.Context, do func(context.Context) error) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(openPause):
+		case <-time.After(readyPause):
 		}
 	}
 }
@@ -189,10 +180,7 @@ func (s *Store) Close() {
 	s.cancel()
 	s.background.Wait()
 	s.rem.close()
-	if s.groups != nil {
-		s.groups.close()
-	}
-	s.pub.close()
+	s.jet.Close()
 }
 
 // Geometry is the layout that the store was made with.
@@ -205,15 +193,15 @@ func (s *Store) Retention() time.Duration { return s.cfg.Retention }
 func (s *Store) IndexKeep() time.Duration { return s.cfg.IndexKeep }
 
 // JetStream is the store's JetStream context.
-func (s *Store) JetStream() jetstream.JetStream { return s.js }
+func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
 
 // Conn is the store's connection.
-func (s *Store) Conn() *nats.Conn { return s.nc }
+func (s *Store) Conn() *nats.Conn { return s.jet.Conn() }
 
 // MaxMessage is the size of the largest message that can be stored now, headers and
 // data, in bytes: the server's max_payload, or the streams' limit if that is lower.
 func (s *Store) MaxMessage() int {
-	if n := s.nc.MaxPayload(); n > 0 {
+	if n := s.jet.MaxPayload(); n > 0 {
 		return int(min(n, int64(s.cfg.MaxPayload)))
 	}
 	return s.cfg.MaxPayload
@@ -225,29 +213,25 @@ func (s *Store) MaxMessage() int {
 const leastMessage = 64 << 10
 
 func (s *Store) checkServer(ctx context.Context) error {
+	server, err := s.jet.Server(ctx)
+	url := schemas.RedactURL(server.URL)
 	if n := s.MaxMessage(); n < leastMessage {
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s takes messages of %d bytes; Belfry needs %d: raise max_payload", s.nc.ConnectedUrlRedacted(), n, leastMessage)
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s takes messages of %d bytes; Belfry needs %d: raise max_payload", url, n, leastMessage)
 	}
-	var major, minor int
-	v := s.nc.ConnectedServerVersion()
-	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n == 2 && err == nil && (major < minMajor || major == minMajor && minor < minMinor) {
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", schemas.RedactURL(s.nc.ConnectedUrl()), v, minMajor, minMinor)
+	if server.Older(minMajor, minMinor) {
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", url, server.Version, minMajor, minMinor)
 	}
-	s.atomic = major > minMajor || minor >= atomicMinor
-	info, err := again(ctx, func(ctx context.Context, _ func()) (*jetstream.AccountInfo, error) { return s.js.AccountInfo(ctx) })
-	switch {
-	case err == nil:
-		s.consumers = manyConsumers
-		if info.Limits.MaxConsumers > 0 || len(info.Tiers) > 0 {
-			s.consumers = 0 // the account's limit is the stream's
-		}
-		return nil
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s runs without JetStream; start it with -js, or with a jetstream block in its config", schemas.RedactURL(s.nc.ConnectedUrl()))
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return schemas.Errorf(schemas.CodeConfig, "JetStream is not enabled for this account at %s", schemas.RedactURL(s.nc.ConnectedUrl()))
+	if errors.Is(err, jet.ErrDisabled) {
+		return schemas.Errorf(schemas.CodeConfig, "%s: %w", url, err)
 	}
-	return mapError("ask for JetStream's account", err)
+	if err != nil {
+		return err
+	}
+	s.atomic = server.AtomicBatches()
+	if s.consumers = manyConsumers; server.LimitedConsumers {
+		s.consumers = 0 // the account's limit is the stream's
+	}
+	return nil
 }
 
 // create makes every stream and bucket, in an order that a second node, or a
@@ -282,7 +266,7 @@ func (s *Store) create(ctx context.Context) error {
 	}
 	s.setSubjects()
 	for n := range s.geo.Shards {
-		if err := s.createOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
+		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err
 		}
 		if err := s.createClock(ctx, n); err != nil {
@@ -302,22 +286,6 @@ func (s *Store) setSubjects() {
 	}
 }
 
-// createOnce creates a key unless it exists. It is repeated if nobody answers.
-func (s *Store) createOnce(ctx context.Context, stream, subject string, data []byte) error {
-	_, err := again(ctx, func(ctx context.Context, _ func()) (uint64, error) {
-		return s.putCAS(ctx, subject, data, 0, 0)
-	})
-	if !errors.Is(err, ErrRevision) {
-		return err
-	}
-	// It is there, or a first write is on its way to the other servers yet, and may
-	// still come to nothing: a leader refuses the second one in both cases.
-	if _, err := s.getLast(ctx, stream, subject); !errors.Is(err, schemas.ErrNotFound) {
-		return err
-	}
-	return schemas.Errorf(schemas.CodeUnavailable, "write %s: JetStream has not decided on it yet", subject)
-}
-
 // recordGeometry takes the recorded geometry, or records the one asked for.
 func (s *Store) recordGeometry(ctx context.Context) error {
 	want := s.cfg.Geometry
@@ -333,7 +301,7 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
-		if err := s.createOnce(ctx, clockStream, metaSubject, b); err != nil {
+		if err := s.jet.CreateOnce(ctx, clockStream, metaSubject, b); err != nil {
 			return err
 		}
 		m, _, err = s.readMeta(ctx)

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -58,24 +57,21 @@ const (
 // the stream's limits drops the oldest of them. It costs one request for each page of
 // 256 consumers, and one for each consumer with events waiting that is not Belfry's.
 func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	stream, err := s.findStream(ctx, schemas.StreamFired)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
+	stream, err := s.jet.Stream(ctx, schemas.StreamFired)
+	if errors.Is(err, jet.ErrNoStream) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, mapError("look up stream "+schemas.StreamFired, err)
+		return nil, err
 	}
-	var waiting []*jetstream.ConsumerInfo
-	list := stream.ListConsumers(ctx)
-	for info := range list.Info() {
+	var waiting []*jet.ConsumerInfo
+	err = s.jet.Consumers(ctx, schemas.StreamFired, func(info *jet.ConsumerInfo) {
 		if info.Config.Durable != "" && info.NumPending > 0 && !strings.HasPrefix(info.Name, serviceConsumerPrefix) {
 			waiting = append(waiting, info)
 		}
-	}
-	if err := list.Err(); err != nil {
-		return nil, mapError("list consumers of "+schemas.StreamFired, err)
+	})
+	if err != nil {
+		return nil, err
 	}
 	var out []Overtaken
 	for _, info := range waiting {
@@ -84,7 +80,7 @@ func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 			filters = []string{info.Config.FilterSubject}
 		}
 		for _, filter := range filters {
-			o, err := s.overtaken(ctx, stream.CachedInfo(), info, filter)
+			o, err := s.overtaken(ctx, &stream, info, filter)
 			if err != nil {
 				return nil, err
 			}
@@ -97,12 +93,12 @@ func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 }
 
 // overtaken looks at one filter subject of a consumer; nil if all is well.
-func (s *Store) overtaken(ctx context.Context, stream *jetstream.StreamInfo, info *jetstream.ConsumerInfo, filter string) (*Overtaken, error) {
+func (s *Store) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet.ConsumerInfo, filter string) (*Overtaken, error) {
 	all := schemas.SubjectFiredPrefix + "*"
 	if filter == "" || strings.HasSuffix(filter, ">") {
 		filter = all
 	}
-	msgs, more, err := s.next(ctx, schemas.StreamFired, filter, 0, 1)
+	msgs, more, err := s.jet.Next(ctx, schemas.StreamFired, filter, 0, 1)
 	if err != nil || len(msgs) == 0 {
 		return nil, err
 	}

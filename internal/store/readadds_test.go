@@ -174,9 +174,11 @@ func TestReadAddsLarge(t *testing.T) {
 func TestReadAddsIdle(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
-	r := readAdds(t, s)
+	r, err := s.ReadAddsExpiring(t.Context(), 2500*time.Millisecond) // the least is twice the heartbeat
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer r.Rest()
-	r.SetExpiry(2500 * time.Millisecond) // the least is twice the heartbeat
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	if adds, err := r.Next(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
@@ -188,47 +190,6 @@ func TestReadAddsIdle(t *testing.T) {
 	publishAdds(t, s, 1, 0)
 	if adds, err := r.Next(t.Context(), 1); err != nil || len(adds) != 1 {
 		t.Errorf("%d adds, %v", len(adds), err)
-	}
-}
-
-// TestReadAddsWords: what the server may say, what it does to the count, and what
-// ends the reader.
-func TestReadAddsWords(t *testing.T) {
-	t.Parallel()
-	s := open(t, natstest.Run(t).InProcess())
-	r := readAdds(t, s)
-	defer r.Rest()
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel) // once it has asked
-	if _, err := r.Next(ctx, 1); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	left := r.Left()
-	if left != store.AddsMost {
-		t.Fatalf("%d are asked for", left)
-	}
-	for _, c := range []struct {
-		status, why, pending string
-		took                 int
-		ends                 bool
-	}{
-		{"100", "Idle Heartbeat", "", 0, false},
-		{"409", "Batch Completed", "0", 0, false},
-		{"408", "Request Timeout", "24", 24, false},
-		{"409", "Message Size Exceeds MaxBytes", "100", 100, false},
-		{"408", "Request Timeout", "", 0, true},
-		{"409", "Message Size Exceeds MaxBytes", fmt.Sprint(store.AddsMost), 0, true}, // nothing of it came: it never will
-		{"409", "Leadership Change", "", 0, true},
-		{"409", "Server Shutdown", "", 0, true},
-		{"409", "Consumer Deleted", "", 0, true},
-		{"503", "", "", 0, true},
-		{"408", "Request Timeout", "100000", store.AddsMost - 124, false}, // and not less than none
-	} {
-		m := &nats.Msg{Header: nats.Header{"Status": {c.status}, "Description": {c.why}, "Nats-Pending-Messages": {c.pending}}}
-		before := r.Left()
-		if err := r.Say(m); (err != nil) != c.ends || before-r.Left() != c.took {
-			t.Errorf("%+v: %v, %d less to come", c, err, before-r.Left())
-		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package store
 
-import "sync"
+import (
+	"sync"
+)
 
 // recencyFilter tells which adds of TIMERS_ADD cannot have been stored longer ago than a
 // record is kept. If an earlier delivery stored such an add, its record still exists, so

@@ -3,41 +3,16 @@ package store
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
 func (s *Store) timerSubject(id schemas.TimerID) (subject, stream string) {
 	sh := &s.subjects[s.geo.Shard(id)]
 	return sh.timer + id.String(), sh.stream
-}
-
-// casHeader is the header of a write that is no record's; see message.cas.
-func casHeader(rev uint64, ttl time.Duration) nats.Header {
-	m := message{hdr: nats.Header{}}
-	m.cas(rev, ttl)
-	return m.hdr
-}
-
-// ttlString rounds up to the second, the server's resolution.
-func ttlString(ttl time.Duration) string {
-	var b [21]byte
-	return string(append(strconv.AppendInt(b[:0], int64((max(ttl, time.Second)+time.Second-1)/time.Second), 10), 's'))
-}
-
-// putCAS writes a key and waits.
-func (s *Store) putCAS(ctx context.Context, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
-	a, err := s.await(ctx, "write "+subject, func(done func(ack, error)) {
-		s.pub.send("write "+subject, subject, casHeader(rev, ttl), data, done)
-	})
-	return a.Seq, err
 }
 
 // Create writes new timers: index entries, then records, for all of them in one
@@ -53,19 +28,19 @@ func (s *Store) Create(ctx context.Context, timers []Write) []Result {
 		if err := ctx.Err(); err != nil {
 			for _, e := range entries[n:] {
 				for _, i := range e.writes {
-					results[i].Err = mapError("write timer", err)
+					results[i].Err = s.jet.Error("write timer", err)
 				}
 			}
 			entries = entries[:n]
 			break
 		}
 		wg.Add(1 + len(e.writes))
-		s.sendEntry(e, timers, func(_ ack, err error) {
+		s.sendEntry(e, timers, func(_ jet.Ack, err error) {
 			e.err = err
 			wg.Done()
 		})
 		for _, i := range e.writes {
-			s.send(timers[i], func(a ack, err error) {
+			s.send(timers[i], func(a jet.Ack, err error) {
 				results[i].Rev, results[i].Err = a.Seq, err
 				wg.Done()
 			})
@@ -111,25 +86,20 @@ func (s *Store) admitAll(ctx context.Context, timers []Write, results []Result) 
 // delete marker is in its place.
 func (s *Store) overMarker(ctx context.Context, w Write, res *Result) {
 	subject, stream := s.timerSubject(w.ID)
-	m, err := s.getLast(ctx, stream, subject)
-	if err != nil || !isMarker(m) {
+	m, err := s.jet.Last(ctx, stream, subject)
+	if err != nil || !jet.IsMarker(m) {
 		return
 	}
 	w.Rev = m.Sequence
-	a, err := s.await(ctx, "write timer", func(done func(ack, error)) { s.send(w, done) })
+	a, err := s.jet.Await(ctx, "write timer", func(done func(jet.Ack, error)) { s.send(w, done) })
 	res.Rev, res.Err = a.Seq, err
-}
-
-// isMarker reports whether a key was deleted or purged with a KV client.
-func isMarker(m *jetstream.RawStreamMsg) bool {
-	return len(m.Data) == 0 && (m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "")
 }
 
 // send writes a record and sees to it that the revision it replaces is removed;
 // see supersede.go.
-func (s *Store) send(w Write, done func(ack, error)) {
+func (s *Store) send(w Write, done func(jet.Ack, error)) {
 	if err := w.Check(); err != nil {
-		done(ack{}, err)
+		done(jet.Ack{}, err)
 		return
 	}
 	subject, stream := s.timerSubject(w.ID)
@@ -138,17 +108,17 @@ func (s *Store) send(w Write, done func(ack, error)) {
 	const op = "write timer"
 	switch {
 	case w.Rev == 0:
-		s.write(stream, op, subject, m.hdr, m.data, done)
+		s.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
 	case s.rollsUp(&w):
-		m.rollUp()
-		s.write(stream, op, subject, m.hdr, m.data, done)
+		m.RollUp()
+		s.jet.WriteAsync(stream, op, subject, m.Header, m.data, done)
 	default:
 		if !s.rem.reserve() {
-			done(ack{}, mapError(op, nats.ErrConnectionClosed))
+			done(jet.Ack{}, s.jet.ClosedError(op))
 			return
 		}
 		replaced := w.Rev
-		s.write(stream, op, subject, m.hdr, m.data, func(a ack, err error) {
+		s.jet.WriteAsync(stream, op, subject, m.Header, m.data, func(a jet.Ack, err error) {
 			if err != nil {
 				s.rem.release()
 			} else {
@@ -162,7 +132,7 @@ func (s *Store) send(w Write, done func(ack, error)) {
 // UpdateAsync replaces a record by compare-and-set, without touching the index.
 // It blocks only for a place in the window; done must not block.
 func (s *Store) UpdateAsync(w Write, done func(Result)) {
-	s.send(w, func(a ack, err error) { done(Result{Rev: a.Seq, Err: err}) })
+	s.send(w, func(a jet.Ack, err error) { done(Result{Rev: a.Seq, Err: err}) })
 }
 
 // Update replaces a record by compare-and-set and waits. If the record is
@@ -173,7 +143,7 @@ func (s *Store) Update(ctx context.Context, w Write) (uint64, error) {
 			return 0, err
 		}
 	}
-	a, err := s.await(ctx, "write timer", func(done func(ack, error)) { s.send(w, done) })
+	a, err := s.jet.Await(ctx, "write timer", func(done func(jet.Ack, error)) { s.send(w, done) })
 	return a.Seq, err
 }
 
@@ -183,7 +153,7 @@ func (s *Store) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) er
 	if err != nil {
 		return err
 	}
-	_, err = s.await(ctx, "index timer", func(done func(ack, error)) {
+	_, err = s.jet.Await(ctx, "index timer", func(done func(jet.Ack, error)) {
 		s.sendIndex(s.geo.Shard(id), id, tick, nil, s.indexFor(s.geo.TickStart(tick+1), now), done)
 	})
 	return err
@@ -192,7 +162,7 @@ func (s *Store) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) er
 // Get reads a record from its shard's leader.
 func (s *Store) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 	subject, stream := s.timerSubject(id)
-	m, err := s.getLast(ctx, stream, subject)
+	m, err := s.jet.Last(ctx, stream, subject)
 	if err != nil {
 		return Timer{}, err
 	}
@@ -201,8 +171,8 @@ func (s *Store) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 
 // timer decodes a stored message. Its id is the subject's last token. A marker
 // of a KV client's delete is schemas.ErrNotFound.
-func (s *Store) timer(m *jetstream.RawStreamMsg) (Timer, error) {
-	if isMarker(m) {
+func (s *Store) timer(m *jet.Msg) (Timer, error) {
+	if jet.IsMarker(m) {
 		return Timer{}, schemas.ErrNotFound
 	}
 	id, err := schemas.ParseTimerID(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])

@@ -9,9 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -77,7 +75,7 @@ func (r *repair) layout(ctx context.Context) error {
 	}
 	s.stamp.Store(&Stamp{ServerNs: now.UnixNano(), Received: time.Now()})
 	read := func(subject string) (meta, uint64, error) {
-		msg, err := s.getLast(ctx, clockStream, subject)
+		msg, err := s.jet.Last(ctx, clockStream, subject)
 		if errors.Is(err, schemas.ErrNotFound) {
 			return meta{}, 0, schemas.Errorf(schemas.CodeDamaged, "the recorded layout is gone")
 		}
@@ -105,7 +103,7 @@ func (r *repair) layout(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("store: %w", err)
 			}
-			_, err = s.putCAS(ctx, metaSubject, b, rev, 0)
+			_, err = s.jet.Put(ctx, metaSubject, b, rev, 0)
 			return err
 		}
 		if err := r.found(f); err != nil {
@@ -177,7 +175,7 @@ func (r *repair) clocks(ctx context.Context) error {
 	slices.Sort(all.Alien)
 	for _, key := range all.Alien {
 		err := r.found(RepairFinding{Kind: "key", Shard: -1, Key: key, Problem: "the key is not Belfry's", Repair: "remove it", do: func(ctx context.Context) error {
-			m, err := s.getLast(ctx, clockStream, key)
+			m, err := s.jet.Last(ctx, clockStream, key)
 			if err != nil {
 				return err
 			}
@@ -195,10 +193,7 @@ const markerTTL = 24 * time.Hour
 
 // purgeKey removes a key by compare-and-set, as a KV client does.
 func (s *Store) purgeKey(ctx context.Context, subject string, rev uint64) error {
-	hdr := casHeader(rev, markerTTL)
-	hdr.Set("KV-Operation", "PURGE")
-	hdr.Set(rollupHeader, rollupSubject)
-	_, err := s.await(ctx, "remove "+subject, func(done func(ack, error)) { s.pub.send("remove "+subject, subject, hdr, nil, done) })
+	_, err := s.jet.Purge(ctx, "remove "+subject, subject, nil, rev, markerTTL)
 	return err
 }
 
@@ -286,10 +281,10 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 
 // previous is the newest revision of a record before a damaged one that is in the
 // bucket and can be decoded; nil if there is none.
-func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64) (*jetstream.RawStreamMsg, error) {
-	var found *jetstream.RawStreamMsg
+func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64) (*jet.Msg, error) {
+	var found *jet.Msg
 	for after := uint64(0); ; {
-		msgs, more, err := s.next(ctx, s.subjects[n].stream, subject, after, history)
+		msgs, more, err := s.jet.Next(ctx, s.subjects[n].stream, subject, after, history)
 		if err != nil {
 			return nil, err
 		}
@@ -306,7 +301,7 @@ func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64)
 }
 
 // restore writes a revision again, as it was, over a damaged one.
-func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jetstream.RawStreamMsg) error {
+func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
 	rec, err := s.decodeRecord(was.Data)
 	if err != nil {
 		return err
@@ -316,11 +311,11 @@ func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was
 			return err
 		}
 	}
-	ttl, _ := time.ParseDuration(was.Header.Get(jetstream.MsgTTLHeader)) // none: it does not expire
 	subject, _ := s.timerSubject(id)
-	hdr := casHeader(rev, ttl)
-	hdr.Set(rollupHeader, rollupSubject)
-	_, err = s.await(ctx, "write timer", func(done func(ack, error)) { s.pub.send("write timer", subject, hdr, was.Data, done) })
+	w := jet.WriteHeader{Header: jet.Header{}}
+	w.CAS(rev, jet.TTL(was))
+	w.RollUp()
+	_, err = s.jet.Publish(ctx, "write timer", subject, w.Header, was.Data)
 	return err
 }
 
@@ -328,18 +323,18 @@ func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was
 // event that was fired. It reads both streams.
 func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schemas.Record, from string, err error) {
 	for _, src := range []struct{ stream, filter string }{{schemas.StreamDead, schemas.SubjectDeadPrefix + "*"}, {schemas.StreamFired, schemas.SubjectFiredPrefix + "*"}} {
-		err := s.readAll(ctx, src.stream, jetstream.ConsumerConfig{FilterSubject: src.filter}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-			claim, err := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim))
+		err := s.jet.Scan(ctx, src.stream, jet.Range{Filters: []string{src.filter}}, func(m jet.Msg) (bool, error) {
+			claim, err := schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim))
 			if err != nil || claim.Timer != id {
 				return true, nil //nolint:nilerr // another timer's, or nobody's
 			}
-			_, spec, fired, err := schemas.ParseFired(m.Headers(), m.Data())
+			_, spec, fired, err := schemas.ParseFired(m.Header, m.Data)
 			if err != nil {
 				return true, nil //nolint:nilerr // an event that cannot be read rebuilds nothing
 			}
 			r := schemas.Record{
 				State: schemas.StateFail, Run: claim.Run, Attempt: claim.Attempt, MaxAttempt: claim.MaxAttempt, DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs,
-				AddedMs: claim.AddedMs, FiredMs: claim.FiredMs, DoneMs: meta.Timestamp.UnixMilli(), Epoch: claim.Epoch, Hash: claim.Hash,
+				AddedMs: claim.AddedMs, FiredMs: claim.FiredMs, DoneMs: m.Time.UnixMilli(), Epoch: claim.Epoch, Hash: claim.Hash,
 				Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type,
 			}
 			if src.stream == schemas.StreamFired {
@@ -347,7 +342,7 @@ func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schema
 				if r.Callback != "" {
 					// Whether the callback was made is not known: it is delivered until it is.
 					r.State, r.DoneMs = schemas.StateDelivered, 0
-					if r.Body, err = schemas.StripFired(m.Headers(), m.Data()); err != nil {
+					if r.Body, err = schemas.StripFired(m.Header, m.Data); err != nil {
 						return true, nil //nolint:nilerr // as above
 					}
 				}
@@ -365,7 +360,7 @@ func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schema
 // reject keeps the bytes of a damaged record where refused adds are, and removes it.
 func (s *Store) reject(ctx context.Context, f RepairFinding) error {
 	var data []byte
-	m, err := s.getLast(ctx, s.subjects[f.Shard].stream, f.Key)
+	m, err := s.jet.Last(ctx, s.subjects[f.Shard].stream, f.Key)
 	switch {
 	case errors.Is(err, schemas.ErrNotFound):
 		return nil // the server cannot read it: there is nothing to keep
@@ -375,7 +370,7 @@ func (s *Store) reject(ctx context.Context, f RepairFinding) error {
 		return ErrRevision
 	}
 	data = m.Data
-	_, _, err = s.Publish(ctx, Msg{Subject: schemas.SubjectRejected, Data: data, MsgID: fmt.Sprintf("%s.%d", f.Key, f.Revision), Header: nats.Header{
+	_, _, err = s.Publish(ctx, Msg{Subject: schemas.SubjectRejected, Data: data, MsgID: fmt.Sprintf("%s.%d", f.Key, f.Revision), Header: jet.Header{
 		schemas.HeaderErrorCode: []string{string(schemas.CodeDamaged)},
 		schemas.HeaderError:     []string{fmt.Sprintf("record %s, revision %d: %s", f.Key, f.Revision, f.Problem)},
 	}})

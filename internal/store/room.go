@@ -41,7 +41,7 @@ func (s *Store) admit(ctx context.Context, shard int, bytes int64) error {
 	defer r.mu.Unlock()
 	age := time.Since(r.at)
 	if r.left-bytes < 0 && age > roomPause || age > roomAge {
-		info, err := s.streamState(ctx, s.subjects[shard].stream)
+		info, err := s.jet.Stream(ctx, s.subjects[shard].stream)
 		if err != nil {
 			return err
 		}

@@ -64,7 +64,7 @@ func TestRush(t *testing.T) {
 		claim(100)
 	}
 	claim(100)
-	stream, err := s.js.Stream(t.Context(), s.subjects[0].stream)
+	stream, err := s.JetStream().Stream(t.Context(), s.subjects[0].stream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestRush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.subjects[0].warm.Load() && last.Header.Get(rollupHeader) == "" {
+	if s.subjects[0].warm.Load() && last.Header.Get(jetstream.MsgRollup) == "" {
 		t.Error("the last write of the rush does not roll up")
 	}
 }

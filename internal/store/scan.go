@@ -2,12 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
+	"strings"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -24,8 +21,8 @@ func (s *Store) ScanQueued(ctx context.Context, shard int, throughMs int64, fn f
 	}
 	mark := s.geo.Tick(clock.TimeMs)
 	sh := &s.subjects[shard]
-	return s.readAll(ctx, sh.stream, jetstream.ConsumerConfig{FilterSubject: sh.timer + "*"}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
-		t, ok := s.decode(&jetstream.RawStreamMsg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
+	return s.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
+		t, ok := s.decode(&m)
 		if !ok {
 			if t.Unread == UnreadOpen {
 				return true, fn(t)
@@ -41,118 +38,27 @@ func (s *Store) ScanQueued(ctx context.Context, shard int, throughMs int64, fn f
 	})
 }
 
-// readAll reads what a stream holds now, from where cfg says, by a consumer of its
-// own: a third of the CPU a message that direct gets take. fn returns false to
-// end. A work queue that others consume refuses it. Such a consumer may live on a
-// replica that is behind; if it ends before what the leader had when this began,
-// that is an error.
-func (s *Store) readAll(ctx context.Context, stream string, cfg jetstream.ConsumerConfig, fn func(jetstream.Msg, *jetstream.MsgMetadata) (bool, error)) error {
-	op := "read " + stream
-	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas, cfg.InactiveThreshold = jetstream.AckNonePolicy, true, 1, 10*time.Second
-	last, err := s.lastOf(ctx, stream, cfg)
-	if err != nil {
-		return err
+// nextRecords reads the records of a shard after a sequence, in stream order. It requests
+// all messages and leaves index entries out: with a filter the server counts the matching
+// messages, which takes 60 ms a request in a shard of 250,000 timers (nats-server 2.15.2).
+// last is the sequence to continue after, looked the number of messages that were read.
+func (s *Store) nextRecords(ctx context.Context, shard int, after uint64) (records []*jet.Msg, last uint64, looked int, more bool, err error) {
+	sh := &s.subjects[shard]
+	a, err := s.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: scanBatch, MaxBytes: jet.MaxAnswerBytes})
+	if err != nil || len(a.Msgs) == 0 {
+		return nil, after, 0, false, err
 	}
-	bound, release, err := s.bind(ctx, op)
-	if err != nil {
-		return err
+	for _, m := range a.Msgs {
+		if strings.HasPrefix(m.Subject, sh.timer) {
+			records = append(records, m)
+		}
 	}
-	c, err := s.ephemeral(bound, stream, cfg)
-	err = ctxError(bound, op, err)
-	release()
-	if err != nil {
-		return err
-	}
-	defer func() {
-		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
-		defer cancel()
-		// What is not deleted here ends by its inactivity threshold.
-		_ = s.js.DeleteConsumer(dctx, stream, c.CachedInfo().Name)
-	}()
-	var reached uint64
-	for left := c.CachedInfo().NumPending; left > 0; {
-		if err := ctx.Err(); err != nil {
-			return mapError(op, err)
-		}
-		batch, err := c.Fetch(int(min(left, scanBatch)), jetstream.FetchMaxWait(s.cfg.Timeout))
-		if err != nil {
-			return mapError(op, err)
-		}
-		n := 0
-		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return mapError(op, err)
-			}
-			n, left, reached = n+1, meta.NumPending, meta.Sequence.Stream
-			if more, err := fn(m, meta); err != nil || !more {
-				return err
-			}
-		}
-		if err := batch.Error(); err != nil {
-			return mapError(op, err)
-		}
-		if n > 0 {
-			continue
-		}
-		// What was left may have been overwritten meanwhile.
-		info, err := c.Info(ctx)
-		if err != nil {
-			return mapError(op, err)
-		}
-		if info.NumPending > 0 {
-			return schemas.Errorf(schemas.CodeUnavailable, "%s: JetStream delivered nothing within %s", op, s.cfg.Timeout)
-		}
-		break
-	}
-	if reached >= last {
-		return nil
-	}
-	// Unless it has left the stream meanwhile.
-	switch there, err := s.has(ctx, stream, last); {
-	case err != nil:
-		return err
-	case there:
-		return schemas.Errorf(schemas.CodeUnavailable, "%s: %w (at %d of %d)", op, errBehind, reached, last)
-	}
-	return nil
+	return records, a.Msgs[len(a.Msgs)-1].Sequence, len(a.Msgs), a.More > 0, nil
 }
 
-// has asks a stream's leader whether a message is in it.
-func (s *Store) has(ctx context.Context, stream string, seq uint64) (bool, error) {
-	var r struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	op := fmt.Sprintf("read %s, sequence %d", stream, seq)
-	if err := s.request(ctx, op, "$JS.API.STREAM.MSG.GET."+stream, fmt.Appendf(nil, `{"seq":%d}`, seq), &r); err != nil {
-		return false, err
-	}
-	if r.Error == nil {
-		return true, nil
-	}
-	if err := apiError(op, r.Error); !errors.Is(err, schemas.ErrNotFound) {
-		return false, err
-	}
-	return false, nil
-}
-
-// lastOf is the sequence of the newest message that a consumer would deliver, by
-// the stream's leader; 0 if there is none.
-func (s *Store) lastOf(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (uint64, error) {
-	filters := cfg.FilterSubjects
-	if len(filters) == 0 {
-		filters = []string{cfg.FilterSubject}
-	}
-	var last uint64
-	for _, f := range filters {
-		m, err := s.getLast(ctx, stream, f)
-		switch {
-		case errors.Is(err, schemas.ErrNotFound):
-		case err != nil:
-			return 0, err
-		case cfg.OptStartTime == nil || !m.Time.Before(*cfg.OptStartTime):
-			last = max(last, m.Sequence)
-		}
-	}
-	return last, nil
+// lastFor reads the last message of each subject (which may have wildcards) of a shard, as
+// of the sequence seen or later; see jet.Client.LastEach.
+func (s *Store) lastFor(ctx context.Context, shard int, subjects []string, seen uint64) ([]*jet.Msg, error) {
+	sh := &s.subjects[shard]
+	return s.jet.LastEach(ctx, sh.stream, sh.meta, subjects, seen)
 }

@@ -33,14 +33,14 @@ var errUnsealed = schemas.Errorf(schemas.CodeDamaged, "header %s was not sealed 
 
 // loadSealKey reads the key, and makes it at the first start.
 func (s *Store) loadSealKey(ctx context.Context) error {
-	m, err := s.getLast(ctx, clockStream, sealKeySubject)
+	m, err := s.jet.Last(ctx, clockStream, sealKeySubject)
 	if errors.Is(err, schemas.ErrNotFound) {
 		key := make([]byte, sealKeyBytes)
 		rand.Read(key) // never fails
-		if err := s.createOnce(ctx, clockStream, sealKeySubject, key); err != nil {
+		if err := s.jet.CreateOnce(ctx, clockStream, sealKeySubject, key); err != nil {
 			return err
 		}
-		m, err = s.getLast(ctx, clockStream, sealKeySubject)
+		m, err = s.jet.Last(ctx, clockStream, sealKeySubject)
 	}
 	if err != nil {
 		return err

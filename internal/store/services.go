@@ -107,7 +107,7 @@ func (s *Store) countServices(ctx context.Context) (int, error) {
 	if n, ok := s.services.counted(); ok {
 		return n, nil
 	}
-	info, err := s.streamState(ctx, servicesStream)
+	info, err := s.jet.Stream(ctx, servicesStream)
 	if err != nil {
 		return 0, err
 	}

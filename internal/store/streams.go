@@ -3,13 +3,10 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -47,9 +44,9 @@ const (
 	manyConsumers = 1_000_000
 )
 
-func (s *Store) stream(name, description string, maxBytes int64, subjects ...string) jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: name, Description: description, Subjects: subjects, Storage: jetstream.FileStorage,
+func (s *Store) stream(name, description string, maxBytes int64, subjects ...string) jet.StreamConfig {
+	return jet.StreamConfig{
+		Name: name, Description: description, Subjects: subjects, Storage: jet.FileStorage,
 		Replicas: s.cfg.Replicas, MaxBytes: maxBytes, MaxMsgSize: int32(s.cfg.MaxPayload), AllowDirect: true,
 		AllowAtomicPublish: s.atomic,
 	}
@@ -68,34 +65,34 @@ func (s *Store) orDefault(n, def int64) int64 {
 // so before the first start only.
 func (s *Store) fitDefaults(ctx context.Context) error {
 	s.shrink = 1
-	if _, err := s.findStream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
+	if _, err := s.jet.Stream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
 		return nil // made before; what is there keeps its limits
-	} else if !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return mapError("look up the last shard", err)
+	} else if !errors.Is(err, jet.ErrNoStream) {
+		return err
 	}
 	for left, taken := 0, 0; ; {
 		total := int64(defaultsTotal) / s.shrink
 		probe := s.stream(s.probe(), "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
-		err := s.createStream(ctx, probe)
+		err := s.jet.CreateStream(ctx, probe)
 		if err == nil {
-			return s.deleteStream(ctx, probe.Name)
+			return s.jet.DeleteStream(ctx, probe.Name)
 		}
 		switch {
-		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) && left < makeTries:
+		case errors.Is(err, jet.ErrExists) && left < makeTries:
 			// A start of this node that was cut off, or had no answer, left one of another size.
 			left++
-			if err := s.deleteStream(ctx, probe.Name); err != nil {
+			if err := s.jet.DeleteStream(ctx, probe.Name); err != nil {
 				return err
 			}
-		case !outOfStorage(err):
-			return notDone("make", fmt.Sprintf("a stream of %d replicas", s.cfg.Replicas), "made", err)
+		case !errors.Is(err, jet.ErrFull):
+			return refused(err, "a stream of %d replicas cannot be made", s.cfg.Replicas)
 		case total <= leastTotal && taken < fitTries:
 			// The probes of other nodes that start for the first time may have it all.
 			taken, s.shrink = taken+1, 1
 			select {
 			case <-ctx.Done():
-				return mapError("measure the room for streams", ctx.Err())
+				return s.jet.Error("measure the room for streams", ctx.Err())
 			case <-time.After(makePause):
 			}
 		case total <= leastTotal:
@@ -112,45 +109,33 @@ func (s *Store) probe() string { return probeName + "_" + s.cfg.Node }
 // removeProbe removes what a start of this node that was cut off has left: it takes
 // room from all that follows.
 func (s *Store) removeProbe(ctx context.Context) {
-	if _, err := s.findStream(ctx, s.probe()); err != nil {
+	if _, err := s.jet.Stream(ctx, s.probe()); err != nil {
 		return // there is none; if JetStream does not answer, the next look-up says so
 	}
-	if err := s.deleteStream(ctx, s.probe()); err != nil {
+	if err := s.jet.DeleteStream(ctx, s.probe()); err != nil {
 		s.log.Warn().Err(err).Str("stream", s.probe()).Msg("a start that was cut off has left a stream, which takes room and could not be removed")
 	}
 }
 
-func outOfStorage(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == codeResources || api.ErrorCode == codeStorageExceeded ||
-		api.ErrorCode == codeNoPeers && strings.Contains(api.Description, "insufficient storage"))
-}
-
-// notDone maps why a stream could not be made or changed, which is not about
-// storage: a cluster that is not whole, or has not elected yet, is to be waited for.
-func notDone(do, what, done string, err error) error {
-	if !refusedForGood(err) {
-		return mapError(do+" "+what, err)
+// refused makes an error of schemas.CodeConfig of one that will be the same the next time.
+// Others, such as those of a cluster that is not whole, stay what they are: the caller
+// tries again.
+func refused(err error, what string, args ...any) error {
+	if !errors.Is(err, jet.ErrRefused) {
+		return err
 	}
-	return schemas.Errorf(schemas.CodeConfig, "%s cannot be %s: %w", what, done, err)
+	return schemas.Errorf(schemas.CodeConfig, what+": %w", append(args, err)...)
 }
 
-// refusedForGood tells an answer that will be the same the next time from none,
-// and from that of a cluster that is not whole.
-func refusedForGood(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && api.Code != 503 && api.ErrorCode != codeNoPeers
-}
-
-func (s *Store) addConfig() jetstream.StreamConfig {
+func (s *Store) addConfig() jet.StreamConfig {
 	c := s.stream(schemas.StreamAdd, "Belfry: adds waiting for a router", s.orDefault(s.cfg.AddMaxBytes, defaultAddMaxBytes), schemas.SubjectAdd)
-	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, addDedupWindow
+	c.Retention, c.Discard, c.Duplicates = jet.WorkQueuePolicy, jet.DiscardNew, addDedupWindow
 	return c
 }
 
-func (s *Store) firedConfig() jetstream.StreamConfig {
+func (s *Store) firedConfig() jet.StreamConfig {
 	c := s.stream(schemas.StreamFired, "Belfry: due events", s.orDefault(s.cfg.FiredMaxBytes, defaultFiredMaxBytes), schemas.SubjectFiredPrefix+"*")
-	c.MaxAge, c.Duplicates, c.Discard = s.cfg.FiredMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
+	c.MaxAge, c.Duplicates, c.Discard = s.cfg.FiredMaxAge, s.cfg.DedupWindow, jet.DiscardOld
 	c.MaxConsumers = s.consumers
 	c.MaxMsgsPerSubject = s.perService(c.MaxBytes)
 	return c
@@ -176,50 +161,50 @@ func (s *Store) perService(maxBytes int64) int64 {
 	return max(maxBytes/perServiceShare/perServiceEvent, leastPerService)
 }
 
-func (s *Store) retryConfig() jetstream.StreamConfig {
+func (s *Store) retryConfig() jet.StreamConfig {
 	c := s.stream(schemas.StreamRetry, "Belfry: retries for functions", s.orDefault(s.cfg.RetryMaxBytes, defaultRetryMaxBytes), schemas.SubjectRetryPrefix+"*")
-	c.Retention, c.Discard, c.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.DedupWindow
+	c.Retention, c.Discard, c.Duplicates = jet.WorkQueuePolicy, jet.DiscardNew, s.cfg.DedupWindow
 	c.MaxConsumers = s.consumers
 	return c
 }
 
-func (s *Store) deadConfig() jetstream.StreamConfig {
+func (s *Store) deadConfig() jet.StreamConfig {
 	c := s.stream(schemas.StreamDead, "Belfry: dead letters", s.orDefault(s.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*")
-	c.MaxAge, c.Duplicates, c.Discard = s.cfg.DeadMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
+	c.MaxAge, c.Duplicates, c.Discard = s.cfg.DeadMaxAge, s.cfg.DedupWindow, jet.DiscardOld
 	return c
 }
 
-func (s *Store) rejectedConfig() jetstream.StreamConfig {
+func (s *Store) rejectedConfig() jet.StreamConfig {
 	c := s.stream(schemas.StreamRejected, "Belfry: refused adds", s.orDefault(s.cfg.RejectedMaxBytes, defaultRejectedMaxBytes), schemas.SubjectRejected)
-	c.MaxAge, c.Duplicates, c.Discard = s.cfg.RejectedMaxAge, s.cfg.DedupWindow, jetstream.DiscardOld
+	c.MaxAge, c.Duplicates, c.Discard = s.cfg.RejectedMaxAge, s.cfg.DedupWindow, jet.DiscardOld
 	return c
 }
 
 // sharesRejected reports whether a stream of dead letters, made by an earlier
 // build, still captures refused adds. Its subjects are narrowed before
 // TIMERS_REJECTED is made, since two streams must not capture one subject.
-func sharesRejected(have, want jetstream.StreamConfig) bool {
+func sharesRejected(have, want jet.StreamConfig) bool {
 	return want.Name == schemas.StreamDead && slices.Contains(have.Subjects, schemas.SubjectRejected)
 }
 
 // bucket is a KV bucket as nats.go would make it, with limits and TTLs.
-func (s *Store) bucket(name, description string, maxBytes int64) jetstream.StreamConfig {
+func (s *Store) bucket(name, description string, maxBytes int64) jet.StreamConfig {
 	c := s.stream("KV_"+name, description, maxBytes, "$KV."+name+".>")
-	c.MaxMsgsPerSubject, c.Discard = 1, jetstream.DiscardNew
+	c.MaxMsgsPerSubject, c.Discard = 1, jet.DiscardNew
 	c.AllowRollup, c.DenyDelete, c.AllowMsgTTL = true, true, true
 	c.Duplicates = min(s.cfg.DedupWindow, 2*time.Minute)
 	return c
 }
 
-func (s *Store) clockConfig() jetstream.StreamConfig {
+func (s *Store) clockConfig() jet.StreamConfig {
 	return s.bucket(schemas.BucketClock, "Belfry: clocks, nodes, layout", clockMaxBytes)
 }
 
-func (s *Store) servicesConfig() jetstream.StreamConfig {
+func (s *Store) servicesConfig() jet.StreamConfig {
 	return s.bucket(schemas.BucketServices, "Belfry: services that have callbacks", servicesMaxBytes)
 }
 
-func (s *Store) shardConfig(n int) jetstream.StreamConfig {
+func (s *Store) shardConfig(n int) jet.StreamConfig {
 	c := s.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", s.orDefault(s.cfg.ShardMaxBytes, defaultShardsBytes/int64(s.geo.Shards)))
 	// Superseded revisions are removed one by one, never by the limit.
 	c.MaxMsgsPerSubject, c.DenyDelete = history, false
@@ -228,21 +213,21 @@ func (s *Store) shardConfig(n int) jetstream.StreamConfig {
 
 // ensure creates a stream, or checks and updates the one that is there. What
 // cannot be changed harmlessly must match.
-func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
+func (s *Store) ensure(ctx context.Context, want jet.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	have, err := s.findStream(ctx, want.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
+	have, err := s.jet.Stream(ctx, want.Name)
+	if errors.Is(err, jet.ErrNoStream) {
 		err = s.make(ctx, want)
-		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		if !errors.Is(err, jet.ErrExists) {
 			return err
 		}
-		have, err = s.findStream(ctx, want.Name) // another node was faster
+		have, err = s.jet.Stream(ctx, want.Name) // another node was faster
 	}
 	if err != nil {
-		return mapError("look up stream "+want.Name, err)
+		return err
 	}
-	got := have.CachedInfo().Config
+	got := have.Config
 	bad := func(what string, g, w any) error {
 		return schemas.Errorf(schemas.CodeConfig, "stream %s exists with %s %v; Belfry needs %v: use another account, or remove the stream", want.Name, what, g, w)
 	}
@@ -280,14 +265,14 @@ func (s *Store) ensure(ctx context.Context, want jetstream.StreamConfig) error {
 	if more {
 		next.MaxConsumers = want.MaxConsumers
 	}
-	err = s.updateStream(ctx, next)
-	if more && refusedForGood(err) {
+	err = s.jet.UpdateStream(ctx, next)
+	if more && errors.Is(err, jet.ErrRefused) {
 		// Not every version changes that; then the default stays.
 		next.MaxConsumers = got.MaxConsumers
-		err = s.updateStream(ctx, next)
+		err = s.jet.UpdateStream(ctx, next)
 	}
 	if err != nil {
-		return notDone("change", "stream "+want.Name, "changed to the configured limits", err)
+		return refused(err, "stream %s cannot be changed to the configured limits", want.Name)
 	}
 	return nil
 }
@@ -322,14 +307,14 @@ const (
 
 // make creates a stream. One whose byte limit is a default becomes smaller if the
 // server, or the account, has no room for it after some tries.
-func (s *Store) make(ctx context.Context, want jetstream.StreamConfig) error {
+func (s *Store) make(ctx context.Context, want jet.StreamConfig) error {
 	for try := 1; ; try++ {
-		err := s.createStream(ctx, want)
+		err := s.jet.CreateStream(ctx, want)
 		switch {
-		case err == nil, errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
+		case err == nil, errors.Is(err, jet.ErrExists):
 			return err
-		case !outOfStorage(err):
-			return notDone("make", "stream "+want.Name, "made", err)
+		case !errors.Is(err, jet.ErrFull):
+			return refused(err, "stream %s cannot be made", want.Name)
 		case s.explicitBytes(want.Name) || want.MaxBytes <= leastBytes:
 			return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
 		case try >= makeTries:
@@ -340,7 +325,7 @@ func (s *Store) make(ctx context.Context, want jetstream.StreamConfig) error {
 		}
 		select {
 		case <-ctx.Done():
-			return mapError("make stream "+want.Name, ctx.Err())
+			return s.jet.Error("make stream "+want.Name, ctx.Err())
 		case <-time.After(makePause):
 		}
 	}

@@ -3,10 +3,10 @@ package store
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -46,11 +46,6 @@ const (
 	removeRetry = 100 * time.Millisecond
 	// closeBound is how long Close waits for deletes in flight.
 	closeBound = time.Second
-)
-
-const (
-	rollupHeader  = "Nats-Rollup"
-	rollupSubject = "sub"
 )
 
 // rollsUp says how the revision that w replaces is removed.
@@ -97,7 +92,7 @@ func (s *Store) warmth(ctx context.Context) {
 	defer tick.Stop()
 	streak := make([]int, s.geo.Shards)
 	blocks := func(n int) uint64 {
-		info, err := s.streamState(ctx, s.subjects[n].stream)
+		info, err := s.jet.Stream(ctx, s.subjects[n].stream)
 		if err != nil {
 			return 1<<64 - 1 // as if it were too large
 		}
@@ -136,7 +131,7 @@ type superseded struct {
 
 // remover deletes superseded revisions, some at a time, behind the writes.
 type remover struct {
-	pub *publisher
+	jet *jet.Client
 	// places bounds the writes that will leave something to delete, and the
 	// deletes that wait or are under way, together.
 	places   chan struct{}
@@ -151,9 +146,9 @@ type remover struct {
 	open  int // places taken
 }
 
-func newRemover(pub *publisher, window int) *remover {
+func newRemover(c *jet.Client, window int) *remover {
 	r := &remover{
-		pub: pub, places: make(chan struct{}, window), inflight: make(chan struct{}, removals),
+		jet: c, places: make(chan struct{}, window), inflight: make(chan struct{}, removals),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	r.idle = sync.NewCond(&r.mu)
@@ -225,7 +220,7 @@ func (r *remover) run() {
 }
 
 func (r *remover) remove(v superseded) {
-	r.pub.send("remove a superseded revision", deleteSubject(v.stream), nil, deleteRequest(v.seq), func(_ ack, err error) {
+	r.jet.DeleteMsgAsync("remove a superseded revision", v.stream, v.seq, func(err error) {
 		<-r.inflight
 		if err == nil || errors.Is(err, schemas.ErrNotFound) {
 			r.release()
@@ -234,15 +229,6 @@ func (r *remover) remove(v superseded) {
 		// It is tried again until it succeeds, or the store is closed.
 		time.AfterFunc(removeRetry, func() { r.put(v) })
 	})
-}
-
-func deleteSubject(stream string) string { return "$JS.API.STREAM.MSG.DELETE." + stream }
-
-// deleteRequest asks to delete a message without overwriting it on disk, which
-// would cost a hundred times as much.
-func deleteRequest(seq uint64) []byte {
-	req := append(make([]byte, 0, 48), `{"no_erase":true,"seq":`...)
-	return append(strconv.AppendUint(req, seq, 10), '}')
 }
 
 // close waits for what is under way, up to closeBound.
@@ -254,7 +240,7 @@ func (r *remover) close() {
 		r.mu.Unlock()
 	})
 	r.mu.Lock()
-	for r.open > 0 && !r.pub.down.Load() {
+	for r.open > 0 && !r.jet.Down() {
 		r.idle.Wait()
 	}
 	r.mu.Unlock()
@@ -270,12 +256,12 @@ func (r *remover) close() {
 // Messages returns the number of messages in a shard's stream, and the server's time of
 // the count in Unix milliseconds.
 func (s *Store) Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error) {
-	info, err := s.streamState(ctx, s.subjects[shard].stream)
+	info, err := s.jet.Stream(ctx, s.subjects[shard].stream)
 	return info.State.Msgs, info.TimeStamp.UnixMilli(), err
 }
 
 // LastSeq is the last sequence of a shard's stream.
 func (s *Store) LastSeq(ctx context.Context, shard int) (uint64, error) {
-	info, err := s.streamState(ctx, s.subjects[shard].stream)
+	info, err := s.jet.Stream(ctx, s.subjects[shard].stream)
 	return info.State.LastSeq, err
 }

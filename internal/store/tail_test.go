@@ -9,13 +9,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/schemas"
 )
 
-const round = store.RoundMost
+const round = jet.FollowBatch
 
 // TestTailReaderAway: the reader is away amid a round, for longer than heartbeats
 // are apart, while more is written than a round holds. Nothing is dropped, and all

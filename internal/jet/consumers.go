@@ -1,0 +1,139 @@
+package jet
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// ConsumerInfo is the state of a consumer as its leader reports it.
+type ConsumerInfo = jetstream.ConsumerInfo
+
+// Durable describes a durable consumer that acknowledges each message, shared by all
+// processes.
+type Durable struct {
+	Stream, Name, Filter string
+	// AckWait is when a message that was not acknowledged is delivered again.
+	AckWait time.Duration
+	// MaxAckPending bounds the messages that are delivered and not acknowledged.
+	MaxAckPending int
+	// AfterSeq is the sequence after which a new consumer starts.
+	AfterSeq uint64
+}
+
+func (d *Durable) config() jetstream.ConsumerConfig {
+	cfg := jetstream.ConsumerConfig{
+		Durable: d.Name, FilterSubject: d.Filter, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: d.AckWait, MaxAckPending: d.MaxAckPending, MaxDeliver: -1,
+	}
+	if d.AfterSeq > 0 {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, d.AfterSeq+1
+	}
+	return cfg
+}
+
+// EnsureDurable creates or updates a durable consumer.
+func (c *Client) EnsureDurable(ctx context.Context, d Durable) error {
+	op := "consumer " + d.Name + " of " + d.Stream
+	bound, release, err := c.Bind(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = hedge(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
+		return c.js.CreateOrUpdateConsumer(ctx, d.Stream, d.config())
+	})
+	return c.CtxError(bound, op, err)
+}
+
+// FindDurable creates a durable consumer, or finds one of the same name and changes its
+// bounds to those of d if they differ.
+func (c *Client) FindDurable(ctx context.Context, d Durable) (jetstream.Consumer, error) {
+	op := "consumer " + d.Name + " of " + d.Stream
+	bound, release, err := c.Bind(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	cons, err := hedge(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
+		cons, err := c.js.CreateConsumer(ctx, d.Stream, d.config())
+		if !errors.Is(err, jetstream.ErrConsumerExists) {
+			return cons, err
+		}
+		// Another node was faster, or has other settings.
+		if cons, err = c.js.Consumer(ctx, d.Stream, d.Name); err != nil {
+			return nil, err
+		}
+		have := cons.CachedInfo().Config
+		if have.AckWait == d.AckWait && have.MaxAckPending == d.MaxAckPending {
+			return cons, nil
+		}
+		have.AckWait, have.MaxAckPending = d.AckWait, d.MaxAckPending
+		return c.js.UpdateConsumer(ctx, d.Stream, have)
+	})
+	return cons, c.CtxError(bound, op, err)
+}
+
+// DeleteConsumer deletes a consumer. Errors: ErrNoConsumer.
+func (c *Client) DeleteConsumer(ctx context.Context, op, stream, name string) error {
+	return c.change(ctx, op, "$JS.API.CONSUMER.DELETE."+stream+"."+name, nil)
+}
+
+// Consumer describes a consumer. Errors: ErrNoConsumer.
+func (c *Client) Consumer(ctx context.Context, op, stream, name string) (ConsumerInfo, error) {
+	var r struct {
+		Error *jetstream.APIError `json:"error"`
+		ConsumerInfo
+	}
+	if err := c.call(ctx, op, "$JS.API.CONSUMER.INFO."+stream+"."+name, nil, &r); err != nil {
+		return r.ConsumerInfo, err
+	}
+	if r.Error != nil {
+		return r.ConsumerInfo, c.mapErr.wrap(op, r.Error)
+	}
+	return r.ConsumerInfo, nil
+}
+
+// Consumers describes the consumers of a stream. Errors: ErrNoStream.
+func (c *Client) Consumers(ctx context.Context, stream string, fn func(*ConsumerInfo)) error {
+	return c.consumers(ctx, stream, func(ctx context.Context, st jetstream.Stream) error {
+		list := st.ListConsumers(ctx)
+		for info := range list.Info() {
+			fn(info)
+		}
+		return list.Err()
+	})
+}
+
+// ConsumerNames lists the names of the consumers of a stream. Errors: ErrNoStream.
+func (c *Client) ConsumerNames(ctx context.Context, stream string, fn func(name string)) error {
+	return c.consumers(ctx, stream, func(ctx context.Context, st jetstream.Stream) error {
+		list := st.ConsumerNames(ctx)
+		for name := range list.Name() {
+			fn(name)
+		}
+		return list.Err()
+	})
+}
+
+func (c *Client) consumers(ctx context.Context, stream string, list func(context.Context, jetstream.Stream) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	st, err := c.findStream(ctx, stream)
+	if err != nil {
+		return c.mapErr.wrap("look up stream "+stream, err)
+	}
+	return c.mapErr.wrap("list consumers of "+stream, list(ctx, st))
+}
+
+// ephemeral creates a consumer for one reader. It chooses the name, so that a hedged
+// request finds the consumer that an unanswered one has created.
+func (c *Client) ephemeral(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	cfg.Name = nuid.Next()
+	return hedge(ctx, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
+		return c.js.CreateConsumer(ctx, stream, cfg)
+	})
+}

@@ -1,0 +1,44 @@
+// Package jet is the only place in Belfry that knows NATS JetStream: its API
+// subjects, headers, error codes and consumers. It knows nothing of timers. Package
+// store builds records, leases and events on it.
+//
+// # Parts
+//
+//	Client        one connection's calls: bounded in number and in time
+//	publisher     pipelined publishes and compare-and-sets, one inbox for all answers
+//	committer     batch commit: gathers writes of one stream into atomic batches
+//	Get, Scan     reads: of the leader, of any replica (direct get), of a whole stream
+//	Reader        the pull reader, for every consumer that Belfry reads
+//	streams       create, update, delete and describe streams and consumers
+//
+// # Guarantees
+//
+// A call that returns nil was acknowledged by JetStream. A call that returns
+// ErrUnavailable may or may not have taken effect. Every write is a compare-and-set
+// or carries a message id, so the caller may read and try again.
+//
+// When the connection breaks, calls in flight fail at once, and calls made while it is
+// down fail before anything is sent: no write comes through minutes later from a
+// client's buffer. (In the instant in which it breaks a call may still reach that
+// buffer, unless the connection was made with nats.ReconnectBufSize(-1).)
+//
+// Writes of one stream keep their order as long as none of them fails. Reads by direct
+// get may be answered by any replica and may be stale; only a compare-and-set decides.
+//
+// # Failures
+//
+// Errors wrap one of ErrWrongRevision, ErrNotFound, ErrExists, ErrFull, ErrTooLarge,
+// ErrBadHeader, ErrRefused and ErrUnavailable; an error of a cancelled context stays
+// context.Canceled. Options.MapError turns them into the errors of the package above.
+//
+// A request that reaches a stream without a leader is never answered, not even by the
+// leader that is elected a moment later. Everything that may be repeated is therefore
+// sent again (hedge.go) long before Options.Timeout.
+//
+// Files workaround_*.go hold what exists only because of a defect or limit of
+// nats-server. Each names the version, the symptom, how to reproduce it, and what to
+// delete once the server has changed.
+//
+// The package needs nats-server 2.11 or later, 2.12 for batch commit; it is tested
+// against 2.15.2.
+package jet

@@ -1,0 +1,101 @@
+package jet
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// FollowBatch is how many messages Follow requests at a time.
+	FollowBatch = 1024
+	// FollowRetry is the pause before Follow makes another consumer.
+	FollowRetry = 100 * time.Millisecond
+
+	followExpiry = 30 * time.Second
+	// followHeartbeat finds a consumer that died with its server.
+	followHeartbeat = time.Second
+	// followIdle is when the server removes a consumer whose reader is away: an owner
+	// whose wheel is full stops reading for a while.
+	followIdle = 5 * time.Minute
+)
+
+// Follow passes every message of a stream that matches a filter and was stored after a
+// sequence to fn, in stream order, one at a time, and then messages that are stored later, as
+// they are stored. Revisions of a key that were replaced before they were read are
+// absent. It survives broken connections and restarts of the server without a gap and
+// without repeating a message. It ends with ctx. interrupted is called with the first
+// error after a message has been read.
+func (c *Client) Follow(ctx context.Context, stream, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
+	failing := false
+	for ctx.Err() == nil {
+		was := after
+		err := c.follow(ctx, stream, filter, &after, fn)
+		if ctx.Err() != nil {
+			return
+		}
+		if !failing || after != was {
+			interrupted(err)
+			failing = true
+		}
+		timer := time.NewTimer(FollowRetry)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// follow reads with one consumer until that is lost.
+func (c *Client) follow(ctx context.Context, stream, filter string, after *uint64, fn func(*Msg)) error {
+	op := "follow " + stream
+	bound, release, err := c.Bind(ctx, op)
+	if err != nil {
+		return err
+	}
+	// It has one replica, in memory: it is cheaper to make than to keep.
+	cons, err := c.ephemeral(bound, stream, jetstream.ConsumerConfig{
+		FilterSubject: filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: followIdle,
+	})
+	err = c.CtxError(bound, op, err)
+	release()
+	if err != nil {
+		return err
+	}
+	name := cons.CachedInfo().Name
+	defer c.forgetConsumer(stream, name)
+	r, err := c.Read(ReaderOptions{
+		Stream: stream, Consumer: name, Pace: Rounds, Most: FollowBatch, Expiry: followExpiry, Heartbeat: followHeartbeat, Exclusive: true,
+	})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		d, err := r.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if d.Sequence <= *after {
+			continue
+		}
+		*after = d.Sequence
+		fn(&d.Msg)
+	}
+}
+
+// forgetConsumer deletes a consumer without waiting: its reader makes another one at
+// once. A consumer that is not deleted here ends by its inactivity threshold.
+func (c *Client) forgetConsumer(stream, consumer string) {
+	if !c.nc.IsConnected() {
+		return
+	}
+	c.background.Go(func() {
+		ctx, cancel := context.WithTimeout(c.life, c.timeout)
+		defer cancel()
+		_ = c.js.DeleteConsumer(ctx, stream, consumer)
+	})
+}

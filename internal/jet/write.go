@@ -1,0 +1,175 @@
+package jet
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Headers of messages that are written.
+const (
+	headerMsgID    = jetstream.MsgIDHeader
+	headerExpected = jetstream.ExpectedLastSubjSeqHeader
+	headerTTL      = jetstream.MsgTTLHeader
+	headerRollup   = jetstream.MsgRollup
+	rollupSubject  = jetstream.MsgRollupSubject
+	// headerOperation holds the operation of a key-value client: DEL or PURGE.
+	headerOperation = "KV-Operation"
+	operationPurge  = "PURGE"
+
+	// HeaderSize holds the size of the data in a message of a Scan with HeadersOnly.
+	HeaderSize = nats.MsgSize
+)
+
+// PublishAsync publishes a message to the stream that captures its subject; op says what
+// that is, for errors. done is called exactly once, on another goroutine or on this one,
+// never under a lock; it must neither block nor publish. PublishAsync blocks only while
+// the window is full.
+func (c *Client) PublishAsync(op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+	c.pub.send(op, subject, hdr, data, done)
+}
+
+// WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
+func (c *Client) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+	if c.batches == nil {
+		c.pub.send(op, subject, hdr, data, done)
+		return
+	}
+	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
+}
+
+// Await makes an asynchronous call and waits for its answer.
+func (c *Client) Await(ctx context.Context, op string, start func(done func(Ack, error))) (Ack, error) {
+	if err := ctx.Err(); err != nil {
+		return Ack{}, c.mapErr.wrap(op, err)
+	}
+	type answer struct {
+		a   Ack
+		err error
+	}
+	ch := make(chan answer, 1)
+	start(func(a Ack, err error) { ch <- answer{a, err} })
+	select {
+	case r := <-ch:
+		return r.a, r.err
+	case <-ctx.Done():
+		return Ack{}, c.mapErr.errorf(ErrUnavailable, "%s: %w; the call may have taken effect", op, context.Cause(ctx))
+	}
+}
+
+// Publish publishes a message and waits for its acknowledgement.
+func (c *Client) Publish(ctx context.Context, op, subject string, hdr Header, data []byte) (Ack, error) {
+	return c.Await(ctx, op, func(done func(Ack, error)) { c.pub.send(op, subject, hdr, data, done) })
+}
+
+// Put replaces the value of a key by compare-and-set and waits: rev is the sequence of
+// the last message on the subject, 0 for none. A ttl of 0 means no expiry. It returns the
+// new revision. Errors: ErrWrongRevision.
+func (c *Client) Put(ctx context.Context, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
+	a, err := c.Publish(ctx, "write "+subject, subject, CASHeader(rev, ttl), data)
+	return a.Seq, err
+}
+
+// Purge replaces a key by a purge marker with a value, by compare-and-set: key-value
+// clients see the key as deleted.
+func (c *Client) Purge(ctx context.Context, op, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
+	h := CASHeader(rev, ttl)
+	h[headerOperation] = []string{operationPurge}
+	h[headerRollup] = []string{rollupSubject}
+	a, err := c.Publish(ctx, op, subject, h, data)
+	return a.Seq, err
+}
+
+// CreateOnce creates a key unless it exists. The write is hedged. Errors: ErrUnavailable
+// if JetStream has not decided yet on a first write.
+func (c *Client) CreateOnce(ctx context.Context, stream, subject string, data []byte) error {
+	_, err := hedge(ctx, func(ctx context.Context, _ func()) (uint64, error) {
+		return c.Put(ctx, subject, data, 0, 0)
+	})
+	if !isWrongRevision(err) {
+		return err
+	}
+	// The key exists, or a first write is still being replicated and may come to nothing:
+	// a leader refuses the second write in both cases.
+	if _, err := c.Last(ctx, stream, subject); !isNotFound(err) {
+		return err
+	}
+	return c.mapErr.errorf(ErrUnavailable, "write %s: JetStream has not decided on it yet", subject)
+}
+
+// CASHeader returns the header of a compare-and-set; see Put.
+func CASHeader(rev uint64, ttl time.Duration) Header {
+	var w WriteHeader
+	w.Header = Header{}
+	w.CAS(rev, ttl)
+	return w.Header
+}
+
+// TTLHeader returns the header of a message that expires.
+func TTLHeader(ttl time.Duration) Header { return Header{headerTTL: {ttlString(ttl)}} }
+
+// SetMsgID sets the message id by which a stream recognises duplicates.
+func SetMsgID(h Header, id string) { h[headerMsgID] = []string{id} }
+
+// MsgID returns the message id of a message, or "".
+func MsgID(h Header) string { return h.Get(headerMsgID) }
+
+// ttlString rounds up to the second, the server's resolution.
+func ttlString(ttl time.Duration) string {
+	var b [21]byte
+	return string(append(strconv.AppendInt(b[:0], int64((max(ttl, time.Second)+time.Second-1)/time.Second), 10), 's'))
+}
+
+// WriteHeader builds the header of a write without allocating more than its strings, so
+// that it can be used again. Header must not be nil.
+type WriteHeader struct {
+	Header nats.Header
+	values [3][1]string // revision, TTL, roll-up
+}
+
+// CAS sets the revision that the write replaces (0: none), and its TTL (0: no expiry).
+// It clears the header first.
+func (w *WriteHeader) CAS(rev uint64, ttl time.Duration) {
+	clear(w.Header)
+	w.set(0, headerExpected, strconv.FormatUint(rev, 10))
+	if ttl > 0 {
+		w.set(1, headerTTL, ttlString(ttl))
+	}
+}
+
+// RollUp makes the server remove all earlier revisions of the key with the write itself.
+func (w *WriteHeader) RollUp() { w.set(2, headerRollup, rollupSubject) }
+
+func (w *WriteHeader) set(i int, name, value string) {
+	w.values[i][0] = value
+	w.Header[name] = w.values[i][:]
+}
+
+// TTL returns the life that a message was written with; 0 if it does not expire.
+func TTL(m *Msg) time.Duration {
+	ttl, _ := time.ParseDuration(m.Header.Get(headerTTL)) // none: 0
+	return ttl
+}
+
+// IsMarker reports whether a message marks a key that a key-value client deleted or
+// purged, or that expired.
+func IsMarker(m *Msg) bool { return len(m.Data) == 0 && HasOperation(m) }
+
+// HasOperation reports whether a message is a marker, which may have a value; see Purge.
+func HasOperation(m *Msg) bool {
+	return m.Header.Get(headerOperation) != "" || m.Header.Get(jetstream.MarkerReasonHeader) != ""
+}
+
+// Replaced returns the revision that a compare-and-set replaced, and whether it rolled
+// up; ok is false for a message that is no compare-and-set.
+func Replaced(m *Msg) (rev uint64, rolledUp, ok bool) {
+	text := m.Header.Get(headerExpected)
+	if text == "" {
+		return 0, false, false
+	}
+	rev, _ = strconv.ParseUint(text, 10, 64) // 0 for what is no number: nothing to remove
+	return rev, m.Header.Get(headerRollup) != "", true
+}
