@@ -80,7 +80,7 @@ type feedConsumer struct {
 	deleted bool
 }
 
-// feedProc is a process; what it has begun ends with it.
+// feedProc is a process. Its tasks end with it.
 type feedProc struct {
 	w       *feedWorld
 	dead    bool
