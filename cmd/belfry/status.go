@@ -37,8 +37,10 @@ type status struct {
 	Server  string    `json:"server"`
 	Version string    `json:"nats_version"`
 	// Problems are what somebody should look at; none is healthy.
-	Problems  []string               `json:"problems"`
-	Nodes     []statusNode           `json:"nodes"`
+	Problems []string     `json:"problems"`
+	Nodes    []statusNode `json:"nodes"`
+	// Formats is the format level that the nodes write, and who holds it back.
+	Formats   store.Formats          `json:"formats"`
 	Shards    []statusShard          `json:"shards"`
 	Totals    statusTotals           `json:"totals"`
 	Dead      map[string]uint64      `json:"dead_by_service"`
@@ -54,13 +56,15 @@ type status struct {
 }
 
 type statusNode struct {
-	Node      string    `json:"node"`
-	Version   string    `json:"version,omitempty"`
-	Roles     []string  `json:"roles,omitempty"`
-	Scheduler string    `json:"scheduler,omitempty"`
-	Shards    int       `json:"shards"`
-	InFlight  int       `json:"in_flight"`
-	Started   time.Time `json:"started,omitzero"`
+	Node      string   `json:"node"`
+	Version   string   `json:"version,omitempty"`
+	Roles     []string `json:"roles,omitempty"`
+	Scheduler string   `json:"scheduler,omitempty"`
+	Shards    int      `json:"shards"`
+	// Reads is the format level that the node reads.
+	Reads    store.FormatLevel `json:"reads"`
+	InFlight int               `json:"in_flight"`
+	Started  time.Time         `json:"started,omitzero"`
 	// SilentMs is how long ago its last beat was.
 	SilentMs int64 `json:"silent_ms"`
 }
@@ -234,11 +238,12 @@ func (st *status) fill(cluster store.Cluster) {
 	if !unknown {
 		st.Totals.Pending = &pending
 	}
+	st.Formats = store.FormatsOf(cluster.Nodes)
 	for _, n := range cluster.Nodes {
 		p := n.Presence
 		st.Totals.InFlight += p.InFlight
 		st.Nodes = append(st.Nodes, statusNode{
-			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], InFlight: p.InFlight, Started: p.Started,
+			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Reads: p.Reads, InFlight: p.InFlight, Started: p.Started,
 			SilentMs: max(newest-n.StoredMs, 0),
 		})
 	}
@@ -349,6 +354,7 @@ func (c *cli) printStatus(st *status) error {
 	p.line("%s  nats-server %s  %s", st.Server, st.Version, st.Time.Format("2006-01-02T15:04:05.000Z"))
 	p.line("pending %s  in flight %d  dead %s  rejected %s  adds waiting %d", orUnknown(st.Totals.Pending), st.Totals.InFlight,
 		kept(st.Totals.Dead, st.Totals.DeadExpired), kept(st.Totals.Rejected, st.Totals.RejectedExpired), st.Totals.Adds)
+	p.line("formats: level %d, records of format %d%s", st.Formats.Level, st.Formats.Record, heldBack(st.Formats))
 	columns(p, "NODE\tVERSION\tROLES\tSCHEDULER\tSHARDS\tIN FLIGHT\tUP\tLAST BEAT", st.Nodes, func(n statusNode) []any {
 		up := "?"
 		if !n.Started.IsZero() {
@@ -381,6 +387,14 @@ func (c *cli) printStatus(st *status) error {
 	p.line("PROBLEMS: %s", cmp.Or(strings.Join(st.Problems, "; "), "none"))
 	_, err := p.WriteTo(c.out)
 	return err
+}
+
+// heldBack names the nodes that keep the others from a newer format level.
+func heldBack(f store.Formats) string {
+	if len(f.HeldBackBy) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; level %d is held back by %s", f.Newest, strings.Join(f.HeldBackBy, ", "))
 }
 
 // orUnknown shows a count that may not be known yet.

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -41,6 +42,9 @@ func TestStatus(t *testing.T) {
 		slices.Contains(st.Nodes[1].Roles, "router") || st.Nodes[0].Version != version || len(st.Streams) != 9 {
 		t.Errorf("status %+v", st)
 	}
+	if f := st.Formats; f.Level != store.NewestLevel || f.Newest != store.NewestLevel || len(f.HeldBackBy) > 0 || st.Nodes[0].Reads != store.NewestLevel {
+		t.Errorf("formats %+v, of nodes %+v", f, st.Nodes)
+	}
 	for _, sh := range st.Shards {
 		if sh.Owner == "" || sh.LagMs > bound.Milliseconds() || sh.Mark.IsZero() || sh.Epoch == 0 {
 			t.Errorf("shard %+v", sh)
@@ -50,7 +54,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("consumers %+v", st.Consumers)
 	}
 	text := a.client(t, "status")
-	for _, w := range []string{"pending 3", "dead 1", "NODE", "SHARD", "TIMERS_FIRED", "belfry_orders", "PROBLEMS: dead letters: 1"} {
+	for _, w := range []string{"pending 3", "dead 1", fmt.Sprintf("formats: level %d, records of format 2\n", store.NewestLevel), "NODE", "SHARD", "TIMERS_FIRED", "belfry_orders", "PROBLEMS: dead letters: 1"} {
 		if !strings.Contains(text.out, w) {
 			t.Errorf("status lacks %q: %s", w, text.out)
 		}

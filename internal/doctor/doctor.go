@@ -338,8 +338,11 @@ func (e *examination) differences() {
 	alive := e.alive()
 	values, differ := map[string]string{}, map[string]bool{}
 	level := store.NewestLevel
+	var older []string
 	for _, n := range alive {
-		level = min(level, n.Presence.Reads)
+		if level = min(level, n.Presence.Reads); n.Presence.Reads < store.NewestLevel {
+			older = append(older, n.Node)
+		}
 		for name, v := range n.Presence.Settings {
 			if was, known := values[name]; known && was != v {
 				differ[name] = true
@@ -357,7 +360,7 @@ func (e *examination) differences() {
 		e.found("settings", Warning, "give all nodes of a store the same "+name, "nodes differ in %s: %s", name, strings.Join(say, ", "))
 	}
 	if level < store.NewestLevel {
-		e.found("formats", Warning, "upgrade the older nodes", "nodes of an older version are alive, so records may be written in the older format, without checksum and history, and services without work keep their consumers")
+		e.found("formats", Warning, "upgrade these nodes: "+strings.Join(older, ", "), "nodes of an older version are alive (format level %d; this program reads %d), so records may be written in the older format, without checksum and history, and services without work keep their consumers", level, store.NewestLevel)
 	}
 }
 

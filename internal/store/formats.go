@@ -37,6 +37,37 @@ const (
 	LevelTest = NewestLevel + 1
 )
 
+// Formats says which FormatLevel the nodes of a store write.
+type Formats struct {
+	// Level is the lowest level among the nodes that are alive.
+	Level FormatLevel `json:"level"`
+	// Newest is the highest level among them.
+	Newest FormatLevel `json:"newest"`
+	// HeldBackBy lists the nodes that do not read Newest, by name.
+	HeldBackBy []string `json:"held_back_by,omitempty"`
+	// Record is the record format of Level.
+	Record schemas.RecordFormat `json:"record"`
+}
+
+// FormatsOf returns what the given nodes write together.
+func FormatsOf(nodes []Member) Formats {
+	var f Formats
+	for i, n := range nodes {
+		if l := n.Presence.Reads; i == 0 || l < f.Level {
+			f.Level = l
+		}
+		f.Newest = max(f.Newest, n.Presence.Reads)
+	}
+	for _, n := range nodes {
+		if n.Presence.Reads < f.Newest {
+			f.HeldBackBy = append(f.HeldBackBy, n.Node)
+		}
+	}
+	slices.Sort(f.HeldBackBy)
+	f.Record = f.Level.recordFormat()
+	return f
+}
+
 // recordFormat is the newest record format of a level.
 func (l FormatLevel) recordFormat() schemas.RecordFormat {
 	switch {

@@ -190,3 +190,22 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 		s.Close()
 	}
 }
+
+func TestFormatsOf(t *testing.T) {
+	t.Parallel()
+	node := func(name string, reads store.FormatLevel) store.Member {
+		return store.Member{Node: name, Presence: store.Presence{Reads: reads}}
+	}
+	for _, c := range []struct {
+		nodes []store.Member
+		want  store.Formats
+	}{
+		{nil, store.Formats{Record: schemas.RecordFormat1}},
+		{[]store.Member{node("a", 4), node("b", 4)}, store.Formats{Level: 4, Newest: 4, Record: schemas.RecordFormat2}},
+		{[]store.Member{node("c", 1), node("a", 4), node("b", 0)}, store.Formats{Level: 0, Newest: 4, HeldBackBy: []string{"b", "c"}, Record: schemas.RecordFormat1}},
+	} {
+		if got := store.FormatsOf(c.nodes); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v: %+v, want %+v", c.nodes, got, c.want)
+		}
+	}
+}
