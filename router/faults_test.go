@@ -29,6 +29,8 @@ type faulty struct {
 	list func()
 	// deadDelete is asked before each removal of a dead letter.
 	deadDelete func() error
+	// change is asked before each Update; an error keeps the write out.
+	change func(store.Write) error
 	// peek is given each answer to PeekAsync, and update to UpdateAsync.
 	peek   func(id schemas.TimerID, p store.Peek, done func(store.Peek))
 	update func(store.Result, func(store.Result))
@@ -48,6 +50,15 @@ func (f *faulty) UpdateAsync(w store.Write, done func(store.Result)) {
 		return
 	}
 	f.Store.UpdateAsync(w, func(res store.Result) { f.update(res, done) })
+}
+
+func (f *faulty) Update(ctx context.Context, w store.Write) (uint64, error) {
+	if f.change != nil {
+		if err := f.change(w); err != nil {
+			return 0, err
+		}
+	}
+	return f.Store.Update(ctx, w)
 }
 
 func (f *faulty) Create(ctx context.Context, writes []store.Write) []store.Result {

@@ -92,3 +92,64 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 		t.Error(code)
 	}
 }
+
+// TestFailedCancelKeepsTheTimer: a router stored an add, lost its index entry and died. A
+// cancel that fails must not remove the add unless the timer is found when it is due.
+func TestFailedCancelKeepsTheTimer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	inbox, err := f.store.OpenInbox(t.Context()) // creates the consumer
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox.Close()
+	f.publish(nil, add("1", `"timerafter":"1h"`))
+	cons, err := f.js.Consumer(t.Context(), schemas.StreamAdd, store.RouterConsumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := cons.Next(jetstream.FetchMaxWait(bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, err := m.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
+	body, spec, err := schemas.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := f.store.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
+		State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: added, Hash: spec.Hash,
+		Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+	}}})
+	if res[0].Err != nil {
+		t.Fatal(res[0].Err)
+	}
+	geo := f.store.Geometry()
+	bucket, err := f.js.Stream(t.Context(), "KV_"+schemas.BucketTimers(geo.Shard(spec.Timer)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bucket.DeleteMsg(t.Context(), res[0].Rev-1); err != nil { // the index entry goes before its record
+		t.Fatal(err)
+	}
+	f.startWith(router.Options{Time: f.clock, Log: zerolog.Nop(), Store: &faulty{Store: f.store, change: func(w store.Write) error {
+		if w.Record.State == schemas.StateCancelled {
+			return schemas.ErrUnavailable
+		}
+		return nil
+	}}})
+	if code := f.request("cancel", []byte(`{"id":"1","source":"/test"}`), nil); code != string(schemas.CodeUnavailable) {
+		t.Fatalf("the cancel is answered with %q", code)
+	}
+	f.eventually("the timer is indexed", func() bool {
+		load, err := f.store.LoadTicks(t.Context(), geo.Shard(spec.Timer), []int64{geo.Tick(spec.DueMs)}, 10, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(load.Timers) == 1
+	})
+}

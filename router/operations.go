@@ -12,9 +12,10 @@ import (
 // Adds is the part of the store that removes adds whose timers must not come back;
 // *store.Store has it.
 type Adds interface {
-	// AddForgotten reports, without a request, that ForgetAdd has nothing to do.
+	// AddForgotten reports, without a request, that FindAdds would find nothing.
 	AddForgotten(addedMs int64) bool
-	ForgetAdd(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) error
+	FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error)
+	RemoveAdd(ctx context.Context, seq uint64) error
 }
 
 // Operations read and change single timers. Every change is a compare-and-set. They wait
@@ -23,6 +24,8 @@ type Adds interface {
 type Operations struct {
 	Records Records
 	Adds    Adds
+	// Geometry is the store's.
+	Geometry schemas.Geometry
 	// SameTimer reports whether an add made a record.
 	SameTimer func(header map[string][]string, data []byte, rec *schemas.Record) bool
 	// Retention is how long final records are kept.
@@ -55,12 +58,9 @@ func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, 
 // Cancel cancels a timer that is pending, or queued for a retry. Cancelling a cancelled
 // timer is no error. Errors: those of Get, already_fired, already_done.
 func (o *Operations) Cancel(ctx context.Context, id schemas.TimerID, by schemas.Caller) (store.Timer, error) {
-	return o.change(ctx, id, func(rec *schemas.Record) (time.Duration, bool, error) {
+	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
 		unchanged, err := rec.Cancel(o.NowMs(), by)
-		if err == nil && !unchanged {
-			err = o.forgetAdd(ctx, rec)
-		}
-		return o.Retention, unchanged, err
+		return edit{unchanged: unchanged, forgetAdd: true, ttl: o.Retention}, err
 	})
 }
 
@@ -79,33 +79,44 @@ func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Wri
 // Reschedule moves a pending timer to another due time, in Unix milliseconds.
 // Errors: those of Get, already_fired, already_done.
 func (o *Operations) Reschedule(ctx context.Context, id schemas.TimerID, dueMs int64, by schemas.Caller) (store.Timer, error) {
-	return o.change(ctx, id, func(rec *schemas.Record) (time.Duration, bool, error) {
-		before := rec.DueMs
-		err := rec.Reschedule(dueMs, o.NowMs(), by)
-		if err == nil && dueMs < before {
-			// The timer may fire and expire before the due time of its add. A redelivery
-			// of the add would then not be checked against TIMERS_FIRED.
-			err = o.forgetAdd(ctx, rec)
-		}
-		return 0, false, err
+	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
+		// Moved to an earlier time, the timer may fire and expire before the due time of
+		// its add. A redelivery of the add would then not be checked against TIMERS_FIRED.
+		e := edit{forgetAdd: dueMs < rec.DueMs}
+		return e, rec.Reschedule(dueMs, o.NowMs(), by)
 	})
 }
 
+// edit says how to write a changed record.
+type edit struct {
+	// unchanged: there is nothing to write.
+	unchanged bool
+	// forgetAdd: remove the record's add from TIMERS_ADD before the write.
+	forgetAdd bool
+	// ttl is the life of a final record.
+	ttl time.Duration
+}
+
 // change applies f to a record and writes it, again after each conflict, until ctx ends.
-func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*schemas.Record) (ttl time.Duration, unchanged bool, err error)) (store.Timer, error) {
+func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*schemas.Record) (edit, error)) (store.Timer, error) {
 	for {
 		t, err := o.get(ctx, id)
 		if err != nil {
 			return t, err
 		}
-		ttl, unchanged, err := f(&t.Record)
-		if err != nil || unchanged {
+		before := t
+		e, err := f(&t.Record)
+		if err != nil || e.unchanged {
 			return t, err
 		}
-		rev, err := o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: ttl})
+		if e.forgetAdd {
+			t.Rev, err = o.forgetAdd(ctx, &before)
+		}
+		if err == nil {
+			t.Rev, err = o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: e.ttl})
+		}
 		switch {
 		case err == nil:
-			t.Rev = rev
 			if o.Changed != nil {
 				o.Changed(&t)
 			}
@@ -118,12 +129,49 @@ func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*sch
 	}
 }
 
-// forgetAdd removes the add of a record from TIMERS_ADD, where a router that died before
-// acknowledging it may have left it.
-func (o *Operations) forgetAdd(ctx context.Context, rec *schemas.Record) error {
-	return o.Adds.ForgetAdd(ctx, rec.AddedMs, func(header map[string][]string, data []byte) bool {
-		return o.SameTimer(header, data, rec)
+// forgetAdd removes the add of a timer from TIMERS_ADD, if it is still there, and returns
+// the record's revision. Without that a redelivery of the add would create the timer again
+// once its final record has expired.
+//
+// An add that is still there was not acknowledged, so the index entry of its timer may have
+// been lost, which only a redelivery of the add would repair. forgetAdd therefore repairs
+// the timer before it removes the add: the change for which it is called may yet fail.
+func (o *Operations) forgetAdd(ctx context.Context, t *store.Timer) (rev uint64, err error) {
+	seqs, err := o.Adds.FindAdds(ctx, t.Record.AddedMs, func(header map[string][]string, data []byte) bool {
+		return o.SameTimer(header, data, &t.Record)
 	})
+	if err != nil || len(seqs) == 0 {
+		return t.Rev, err
+	}
+	rev, err = repair(ctx, o.Records, o.Geometry, o.NowMs, *t)
+	if store.Permanent(err) {
+		// The index entry is written. The record is as it was, and the changed one may
+		// be smaller.
+		rev, err = t.Rev, nil
+	}
+	for _, seq := range seqs {
+		if err == nil {
+			err = o.Adds.RemoveAdd(ctx, seq)
+		}
+	}
+	return rev, err
+}
+
+// repair writes the index entry and the record of a timer again, which may have lost its
+// index entry, and returns the new revision. The shard's owner may have read the entry's
+// tick since, or claimed the record and died; then neither it nor the next owner would see
+// the timer. Writing the record after its entry brings it to the owner's tail. It returns
+// store.ErrRevision if the record has changed since it was read.
+func repair(ctx context.Context, records Records, geo schemas.Geometry, nowMs func() int64, t store.Timer) (rev uint64, err error) {
+	rec := t.Record
+	if !rec.Queued {
+		// The wheel is done with this timer; the entry is for the sweeper.
+		if err := records.PutIndex(ctx, t.ID, geo.Tick(nowMs())); err != nil {
+			return 0, err
+		}
+	}
+	rec.Moves = max(rec.Moves, 1) // the timer is not new
+	return records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
 }
 
 // due returns the due time that a request asks for, in Unix milliseconds.

@@ -266,7 +266,7 @@ func (r *round) exists(a *Add) {
 				a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State))
 			return
 		case err == nil && !t.Record.State.Final():
-			err = r.repair(t)
+			_, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t)
 		}
 	}
 	if errors.Is(err, store.ErrRevision) {
@@ -284,24 +284,6 @@ func (r *round) exists(a *Add) {
 		return
 	}
 	r.Sink.Store(a, Duplicate, &t.Record)
-}
-
-// repair writes the index entry and the record of a duplicate again. The first try may have
-// stored the record and lost its index entry. The shard's owner may have read the entry's
-// tick since, or claimed the record and died; then neither it nor the next owner would see
-// the timer. Writing the record after its entry brings it to the owner's tail. It returns
-// store.ErrRevision if the record has changed since it was read.
-func (r *round) repair(t store.Timer) error {
-	rec := t.Record
-	if !rec.Queued {
-		// The wheel is done with this timer; the entry is for the sweeper.
-		if err := r.Records.PutIndex(r.ctx, t.ID, r.Geometry.Tick(r.NowMs())); err != nil {
-			return err
-		}
-	}
-	rec.Moves = max(rec.Moves, 1) // the timer is not new
-	_, err := r.Records.Update(r.ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
-	return err
 }
 
 // maxFanOut bounds the duplicates that one group reads, or the rejections that it

@@ -238,7 +238,7 @@ func (l *life) add(p *proc) bool {
 		var err error
 		if l.viaAPI {
 			err = w.ask(p, func(n *node) error {
-				return n.create(l, (n.latestNs()+int64(time.Millisecond)-1)/int64(time.Millisecond), false)
+				return n.create(l, (n.latestNs()+int64(time.Millisecond)-1)/int64(time.Millisecond), 0).err
 			})
 		} else {
 			_, _, err = p.n.client.Publish(within(callTimeout), store.Msg{Subject: schemas.SubjectAdd, Data: []byte(strconv.Itoa(l.n))})

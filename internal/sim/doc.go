@@ -3,7 +3,8 @@
 //
 // # What is real
 //
-// scheduler's Core, Keeper, Tenure, Sweeper and wheel, clustertime's Estimator,
+// scheduler's Core, Keeper, Tenure, Sweeper and wheel, router's Writer, Operations and
+// circuit breakers, clustertime's Estimator,
 // schemas' records and transitions, functions' policy. They are pure, so they can
 // be called here as their shells call them in production.
 //
@@ -16,7 +17,8 @@
 //   - The nodes (node.go, reign.go, keeping.go): scheduler's shell in a form that
 //     one goroutine runs, processes that crash, stop, are paused amid a write, and
 //     hosts whose clocks drift and jump.
-//   - router's and functions' ways with messages (router.go, callback.go), and
+//   - The acknowledgements of router/natsapi, and the steps of router's fast cancel, which
+//     are asynchronous in production (router.go); functions' loop (callback.go); and
 //     clients that add, cancel and move timers (client.go).
 //
 // Everything runs on one goroutine at a time. Code that waits for answers is

@@ -7,6 +7,7 @@ import (
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/scheduler"
 )
 
@@ -37,8 +38,11 @@ type node struct {
 	cutUntil     int64
 
 	client *fake.Client
-	procs  []*proc
-	ended  int // how many of procs are done, about
+	// ops and breakers are the router's.
+	ops      router.Operations
+	breakers *router.Breakers
+	procs    []*proc
+	ended    int // how many of procs are done, about
 
 	est      clustertime.Estimator
 	known    bool
@@ -81,6 +85,7 @@ func (n *node) boot() {
 	n.calls = map[string]bool{}
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
 	n.client.SetReads(n.level)
+	n.newRouter()
 	n.keeper = scheduler.NewKeeper(scheduler.KeeperConfig{
 		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick, Level: n.client.Reads(),
 	})

@@ -1,22 +1,52 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file is router's way with adds and requests, for one of each at a time.
+// This file drives router.Writer and router.Operations, which are production's. Their
+// shells are typed again: the acknowledgements of natsapi's intake, and the order of the
+// steps of a fast cancel.
 
-// retryPause and retryMax are router's; apiTimeout bounds a request.
+// retryPause and retryMax are natsapi's; apiTimeout bounds a request.
 const (
 	retryPause = 100 * time.Millisecond
 	retryMax   = 2 * time.Second
-	apiTimeout = 4 * time.Second
+	apiTimeout = router.OperationTimeout
 )
+
+// newRouter makes the router of a process.
+func (n *node) newRouter() {
+	n.breakers = router.NewBreakers(n.w.p.geo.Shards, n.monoTime, zerolog.Nop())
+	n.ops = router.Operations{
+		Records: records{n}, Adds: n.client, Geometry: n.w.p.geo, Retention: n.w.p.retention, NowMs: n.nowMs,
+		SameTimer: func(_ map[string][]string, data []byte, rec *schemas.Record) bool { return string(data) == rec.EventID },
+	}
+}
+
+// outcome takes the outcome of one add.
+type outcome struct {
+	result router.Result
+	err    error
+}
+
+// Store implements router.Sink.
+func (o *outcome) Store(_ *router.Add, result router.Result, _ *schemas.Record) { o.result = result }
+
+// Reject implements router.Sink.
+func (o *outcome) Reject(_ *router.Add, reason error) { o.result, o.err = router.Rejected, reason }
+
+// Delay implements router.Sink.
+func (o *outcome) Delay(_ *router.Add, err error) { o.result, o.err = router.Delayed, err }
 
 // routeAdd takes an add of the stream.
 func (n *node) routeAdd(m *msg) {
@@ -29,94 +59,82 @@ func (n *node) routeAdd(m *msg) {
 		if n.w.cfg.Plant == PlantEarlyAck {
 			m.ack()
 		}
-		// Rounded up, as in router.
+		// Rounded up, as in natsapi.
 		addedMs := (m.StampNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
-		err := n.create(l, addedMs, true)
-		if store.Permanent(err) {
-			l.rejected, err = true, nil // and published on timers.rejected
-		}
-		if err != nil {
+		switch o := n.create(l, addedMs, m.Seq); o.result {
+		case router.Delayed:
 			m.nak(min(retryPause<<min(m.deliveries-1, 10), retryMax))
 			return
+		case router.Rejected:
+			l.rejected = true // and published to timers.rejected
 		}
 		m.ack()
 	})
 }
 
-// create writes a timer's record; a timer that is there already is no error.
-// fromStream says that the add may have been delivered before.
-func (n *node) create(l *life, addedMs int64, fromStream bool) error {
-	ctx := within(callTimeout)
-	rec := l.record(addedMs)
-	if l.callback {
-		if err := n.client.RegisterService(ctx, l.service); err != nil {
-			return err
-		}
+// create writes a timer. seq is the add's in TIMERS_ADD, 0 for an add of the API.
+func (n *node) create(l *life, addedMs int64, seq uint64) outcome {
+	a := &router.Add{AddedMs: addedMs, Seq: seq, Record: *l.record(addedMs)}
+	a.Spec = schemas.Spec{Timer: l.id, Service: l.service, Callback: a.Record.Callback, Source: a.Record.Source, EventID: a.Record.EventID}
+	o := outcome{}
+	w := router.Writer{
+		Records: records{n}, Services: n.client, Dedup: dedup{n}, Sink: &o, Breakers: n.breakers, Geometry: n.w.p.geo, NowMs: n.nowMs, Log: zerolog.Nop(),
 	}
-	nowMs := n.nowMs()
-	if fromStream && max(rec.DueMs, addedMs)+n.w.p.retention.Milliseconds() <= nowMs {
-		// Its timer may have fired, concluded and expired since.
-		ids := map[string]struct{}{l.id.MsgID(1): {}}
-		found, err := n.client.FiredSince(ctx, []string{schemas.SubjectFired(l.service)}, time.UnixMilli(min(nowMs, rec.DueMs-1000)), ids)
-		if err != nil || len(found) > 0 {
-			return err
-		}
-	}
-	err := n.client.Create(ctx, []store.Write{{ID: l.id, Record: rec}})[0].Err
-	if !errors.Is(err, store.ErrRevision) {
-		return err
-	}
-	t, err := n.client.Get(ctx, l.id)
-	if errors.Is(err, schemas.ErrNotFound) {
-		return schemas.ErrUnavailable // it expired while it was looked at
-	}
-	if err == nil && !t.Record.State.Final() {
-		if err = n.mend(t); store.Permanent(err) {
-			err = nil // it is stored, and cannot be written again
-		}
-	}
-	return err
+	w.Write(within(callTimeout), []*router.Add{a})
+	return o
 }
 
-// mend is router's: the first try may have left a record without index entry.
-func (n *node) mend(t store.Timer) error {
-	ctx, rec := within(callTimeout), t.Record
-	if !rec.Queued {
-		if err := n.client.PutIndex(ctx, t.ID, n.w.p.geo.Tick(n.nowMs())); err != nil {
-			return err
-		}
-	}
-	rec.Moves = max(rec.Moves, 1)
-	_, err := n.client.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
-	return err
+// dedup is the dedup check without its memory: a simulation has few timers.
+type dedup struct{ n *node }
+
+// Needed implements router.DedupCheck.
+func (d dedup) Needed(k store.AddKey, nowMs int64) bool {
+	return k.FireMs+d.n.w.p.retention.Milliseconds() <= nowMs
 }
 
-// change replaces a record by what f makes of it, as often as it takes to meet no
-// other writer.
-func (n *node) change(id schemas.TimerID, blind bool, f func(*schemas.Record) (ttl time.Duration, unchanged bool, err error)) (schemas.Record, error) {
-	until := n.mono() + apiTimeout
-	for {
-		left := until - n.mono()
-		if left <= 0 {
-			return schemas.Record{}, schemas.ErrUnavailable
-		}
-		t, err := n.client.Get(within(left), id)
+// Fired implements router.DedupCheck.
+func (d dedup) Fired(ctx context.Context, nowMs int64, keys []store.AddKey) (map[schemas.TimerID]struct{}, error) {
+	found := map[schemas.TimerID]struct{}{}
+	for _, k := range keys {
+		ids := map[string]struct{}{k.Timer.MsgID(1): {}}
+		got, err := d.n.client.FiredSince(ctx, []string{schemas.SubjectFired(k.Service)}, time.UnixMilli(min(nowMs, k.FireMs-1000)), ids)
 		if err != nil {
-			return schemas.Record{}, err
+			return nil, err
 		}
-		ttl, unchanged, err := f(&t.Record)
-		if err != nil || unchanged {
-			return t.Record, err
-		}
-		w := store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: ttl}
-		if blind {
-			return t.Record, n.overwrite(w)
-		}
-		_, err = n.client.Update(within(left), w)
-		if !errors.Is(err, store.ErrRevision) {
-			return t.Record, err
+		if len(got) > 0 {
+			found[k.Timer] = struct{}{}
 		}
 	}
+	return found, nil
+}
+
+// Stored implements router.DedupCheck.
+func (dedup) Stored(int64, uint64) {}
+
+// records are the store's, with the planted bug of a cancel without compare-and-set.
+type records struct{ n *node }
+
+// Create implements router.Records.
+func (r records) Create(ctx context.Context, timers []store.Write) []store.Result {
+	return r.n.client.Create(ctx, timers)
+}
+
+// Get implements router.Records.
+func (r records) Get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+	return r.n.client.Get(ctx, id)
+}
+
+// PutIndex implements router.Records.
+func (r records) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
+	return r.n.client.PutIndex(ctx, id, tick)
+}
+
+// Update implements router.Records.
+func (r records) Update(ctx context.Context, w store.Write) (uint64, error) {
+	if r.n.w.cfg.Plant == PlantBlindCancel && w.Record.State == schemas.StateCancelled {
+		return 0, r.n.overwrite(w)
+	}
+	return r.n.client.Update(ctx, w)
 }
 
 // overwrite is a planted bug.
@@ -131,38 +149,22 @@ func (n *node) overwrite(w store.Write) error {
 	return got
 }
 
+// cancelTimer takes the fast path of cancels, whose read may be stale, or the slow one.
 func (n *node) cancelTimer(id schemas.TimerID) (schemas.Record, error) {
-	if rec, err := n.cancelShort(id); !errors.Is(err, errAlone) {
-		return rec, err
-	}
-	return n.change(id, n.w.cfg.Plant == PlantBlindCancel, func(r *schemas.Record) (time.Duration, bool, error) {
-		unchanged, err := r.Cancel(n.nowMs(), schemas.Caller{})
-		return n.w.p.retention, unchanged, err
-	})
-}
-
-var errAlone = errors.New("it is not for the short way")
-
-// cancelShort is router's way with cancels that come many at a time: what a replica
-// says that may be behind is good for a compare-and-set.
-func (n *node) cancelShort(id schemas.TimerID) (schemas.Record, error) {
 	got, err := n.client.GetMany(within(apiTimeout), []schemas.TimerID{id})
-	if err != nil || len(got) == 0 || n.w.cfg.Plant == PlantBlindCancel {
-		return schemas.Record{}, errAlone
+	if err == nil && len(got) > 0 && n.w.cfg.Plant != PlantBlindCancel {
+		if w, ok := n.ops.CancelStale(&got[0], schemas.Caller{}); ok {
+			_, err := n.client.Update(within(apiTimeout), w)
+			if !errors.Is(err, store.ErrRevision) {
+				return got[0].Record, err
+			}
+		}
 	}
-	t := got[0]
-	if unchanged, err := t.Record.Cancel(n.nowMs(), schemas.Caller{}); err != nil || unchanged {
-		return schemas.Record{}, errAlone
-	}
-	_, err = n.client.Update(within(apiTimeout), store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: n.w.p.retention})
-	if errors.Is(err, store.ErrRevision) {
-		return schemas.Record{}, errAlone
-	}
+	t, err := n.ops.Cancel(within(apiTimeout), id, schemas.Caller{})
 	return t.Record, err
 }
 
 func (n *node) reschedule(id schemas.TimerID, dueMs int64) (schemas.Record, error) {
-	return n.change(id, false, func(r *schemas.Record) (time.Duration, bool, error) {
-		return 0, false, r.Reschedule(dueMs, n.nowMs(), schemas.Caller{})
-	})
+	t, err := n.ops.Reschedule(within(apiTimeout), id, dueMs, schemas.Caller{})
+	return t.Record, err
 }

@@ -19,46 +19,43 @@ type oldestAdd struct {
 	at time.Time // when the stream was last asked
 }
 
-// Bounds of ForgetAdd.
+// Bounds of FindAdds.
 const (
 	// oldestAddFresh is the least time between two requests for the stream's state.
 	oldestAddFresh = 20 * time.Millisecond
-	// forgetBatch is the number of adds read with one request.
-	forgetBatch = 256
+	// findBatch is the number of adds read with one request.
+	findBatch = 256
 	// leaderApart is more than the clock of a new leader can be behind its predecessor's.
 	leaderApart = time.Second
 )
 
-// ForgetAdd removes the add of a timer from TIMERS_ADD, if it is still there. Without that
-// a redelivery of the add would create the timer again once its final record has expired.
-// addedMs is the record's; same identifies the add by its headers and data. For a timer
-// older than every add in the stream ForgetAdd sends no request.
-// Errors: schemas.ErrUnavailable.
-func (s *Store) ForgetAdd(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) error {
+// FindAdds returns the sequences in TIMERS_ADD of the adds of a timer, which are there until
+// the timer is stored and they are acknowledged. addedMs is the record's; same identifies
+// the adds by their headers and data. For a timer older than every add in the stream it
+// sends no request. Errors: schemas.ErrUnavailable.
+func (s *Store) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
 	gone, err := s.addGone(ctx, addedMs)
 	if err != nil || gone {
-		return err
+		return nil, err
 	}
 	// AddedMs is the message's timestamp, rounded up.
 	from := time.UnixMilli(addedMs - 1)
-	req := jet.Get{StartTime: &from, Batch: forgetBatch, MaxBytes: jet.MaxAnswerBytes}
+	req := jet.Get{StartTime: &from, Batch: findBatch, MaxBytes: jet.MaxAnswerBytes}
 	for {
 		a, err := s.jet.Direct(ctx, schemas.StreamAdd, req)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, m := range a.Msgs {
 			if m.Time.After(time.UnixMilli(addedMs)) {
-				return nil
+				return seqs, nil
 			}
 			if same(m.Header, m.Data) {
-				if err := s.deleteAdd(ctx, m.Sequence); err != nil {
-					return err
-				}
+				seqs = append(seqs, m.Sequence)
 			}
 		}
 		if a.More == 0 || len(a.Msgs) == 0 {
-			return nil
+			return seqs, nil
 		}
 		req.StartTime, req.Seq = nil, a.Msgs[len(a.Msgs)-1].Sequence+1
 	}
@@ -92,7 +89,9 @@ func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 	return addedMs < ms, nil
 }
 
-func (s *Store) deleteAdd(ctx context.Context, seq uint64) error {
+// RemoveAdd removes one add from TIMERS_ADD. An add that is gone is no error.
+// Errors: schemas.ErrUnavailable.
+func (s *Store) RemoveAdd(ctx context.Context, seq uint64) error {
 	if err := s.jet.DeleteMsg(ctx, "remove an add", schemas.StreamAdd, seq); !errors.Is(err, schemas.ErrNotFound) {
 		return err
 	}

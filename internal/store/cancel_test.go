@@ -72,13 +72,13 @@ func TestAddForgotten(t *testing.T) {
 		t.Error("known before anybody has asked")
 	}
 	none := func(map[string][]string, []byte) bool { t.Error("an add was found"); return false }
-	if err := s.ForgetAdd(t.Context(), past, none); err != nil {
+	if _, err := s.FindAdds(t.Context(), past, none); err != nil {
 		t.Fatal(err)
 	}
 	if !s.AddForgotten(past) || s.AddForgotten(time.Now().UnixMilli()) {
 		t.Errorf("a minute ago: %v, now: %v", s.AddForgotten(past), s.AddForgotten(time.Now().UnixMilli()))
 	}
-	if err := s.ForgetAdd(t.Context(), now.Add(time.Minute).UnixMilli(), none); err != nil {
+	if _, err := s.FindAdds(t.Context(), now.Add(time.Minute).UnixMilli(), none); err != nil {
 		t.Fatal(err)
 	}
 }
