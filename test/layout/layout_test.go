@@ -2,7 +2,9 @@
 package layout
 
 import (
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -28,6 +30,30 @@ func TestRouterImportsNoNATS(t *testing.T) {
 			if strings.HasPrefix(imp, "github.com/nats-io/") {
 				t.Errorf("%s imports %s", pkg, imp)
 			}
+		}
+	}
+}
+
+// TestWalk: the functions that docs/architecture.md names in its walk exist in their files.
+func TestWalk(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| [a-z]*\\s*\\| `([a-z/]+\\.go)` \\| `(\\w+)\\.(\\w+)` \\|")
+	rows := row.FindAllStringSubmatch(string(doc), -1)
+	if len(rows) < 15 {
+		t.Fatalf("the walk has %d rows", len(rows))
+	}
+	for _, r := range rows {
+		src, err := os.ReadFile("../../" + r[1])
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !regexp.MustCompile(`(?m)^func \(\w+ \*?` + r[2] + `\) ` + r[3] + `[\[(]`).Match(src) {
+			t.Errorf("%s has no %s.%s", r[1], r[2], r[3])
 		}
 	}
 }
