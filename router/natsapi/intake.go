@@ -17,7 +17,7 @@ const (
 	retryMax   = 2 * time.Second
 )
 
-// workingInterval is the interval at which the server is told that a group is still being
+// workingInterval is the interval at which the server hears that a group is still being
 // processed. It must stay well below RouterAckWait.
 const workingInterval = store.RouterAckWait / 2
 
