@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestAcceptedIsServed makes random adds of awkward parts: whatever is accepted
-// can be kept, fired, read, encoded anew, dead-lettered and replayed as itself.
+// TestAcceptedIsServed generates random adds with unusual parts. Every accepted add must
+// survive storing, firing, parsing, encoding again, dead-lettering and replay unchanged.
 func TestAcceptedIsServed(t *testing.T) {
 	t.Parallel()
 	texts := []any{"", " ", "a", " a", "a b", "é", "日本", "\ufffd", "\u2028", "%", "%41", "100%", `"a"`, `"`, `\`, "<&>", "a\tb", "\u0085", "\uffff", "\U0001F514", "null", strings.Repeat("x", 2048), strings.Repeat("x", 2049), nil, true, 5, -2147483648, 2147483648, 1.5}
@@ -76,7 +76,7 @@ func TestAcceptedIsServed(t *testing.T) {
 	t.Logf("%d of 20,000 adds accepted", accepted)
 }
 
-// sameInBinaryMode sends what m says in binary mode: it is the same timer.
+// sameInBinaryMode encodes m in binary mode and checks that it is the same timer.
 func sameInBinaryMode(t *testing.T, m map[string]any, want schemas.Spec) {
 	t.Helper()
 	hdr := nats.Header{}
@@ -112,7 +112,7 @@ func sameInBinaryMode(t *testing.T, m map[string]any, want schemas.Spec) {
 	}
 }
 
-// TestFullEvents: an event at each limit fires and dies like any other.
+// TestFullEvents checks that an event at each limit fits its record and its dead letter.
 func TestFullEvents(t *testing.T) {
 	t.Parallel()
 	full := func(names, length int) map[string]any {

@@ -9,41 +9,43 @@ import (
 	"time"
 )
 
-// Extension attributes that an add may carry.
+// Extension attributes of an add. An add has exactly one of AttrAt and AttrAfter; the
+// others are optional.
 const (
-	AttrAt          = "timerat"
-	AttrAfter       = "timerafter"
-	AttrService     = "timersvc"
-	AttrCallback    = "timercallback"
-	AttrMaxAttempts = "timermaxattempts"
-	AttrBackoff     = "timerbackoff"
-	AttrTimeout     = "timertimeout"
-	AttrGroup       = "timergroup"
+	AttrAt          = "timerat"          // due time, RFC 3339
+	AttrAfter       = "timerafter"       // due time as a duration from the add, see ParseDuration
+	AttrService     = "timersvc"         // service, see ValidService; DefaultService if absent
+	AttrCallback    = "timercallback"    // URL, nats:<subject> or path to call, see CheckCallback
+	AttrMaxAttempts = "timermaxattempts" // attempts before the run becomes a dead letter
+	AttrBackoff     = "timerbackoff"     // delays between attempts: first, or first..cap
+	AttrTimeout     = "timertimeout"     // limit of one attempt, a duration
+	AttrGroup       = "timergroup"       // label to filter lists by, at most MaxGroupLength bytes
 )
 
-// Extension attributes that Belfry adds to an event when it fires, or dies.
+// Extension attributes that Belfry adds to an event that it publishes. The last two are
+// only on dead letters.
 const (
-	AttrScheduled = "timerscheduled"
-	AttrFired     = "timerfired"
-	AttrRun       = "timerrun"
-	AttrAttempt   = "timerattempt"
-	AttrErrorCode = "timererrorcode"
-	AttrErrorData = "timererrordata"
+	AttrScheduled = "timerscheduled" // due time that the user asked for, RFC 3339
+	AttrFired     = "timerfired"     // time of firing, RFC 3339
+	AttrRun       = "timerrun"       // number of the due occurrence, from 1
+	AttrAttempt   = "timerattempt"   // number of finished callback attempts
+	AttrErrorCode = "timererrorcode" // short reason of a dead letter
+	AttrErrorData = "timererrordata" // details of that reason
 )
 
-// attributePrefix is reserved to Belfry, so that a misspelt attribute is an
-// error rather than a timer that does something else.
+// attributePrefix is reserved for Belfry, so typos in attribute names are rejected
+// instead of ignored.
 const attributePrefix = "timer"
 
 var (
 	inputAttributes  = []string{AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup}
 	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData}
-	// laterAttributes belong to the contract and are not served yet. They are
-	// refused: a recurring timer must not fire once and be forgotten.
+	// laterAttributes are reserved for recurring timers, which this version does not
+	// support. It rejects them; a recurring timer must not fire only once.
 	laterAttributes = []string{"timercron", "timerevery", "timertz", "timerstart", "timerend", "timerlimit", "timermisfire", "timergrace", "timerjitter"}
 )
 
-// Defaults of the retry policy, and bounds of what an add may ask for.
+// Defaults of the retry policy, and limits of the values in an add.
 //
 // The default attempts span at least DefaultSpan: 12 delays double from 1 s to
 // 2,048 s (4,095 s in all), and 23 more of an hour each make 86,895 s. Jitter only adds.
@@ -77,7 +79,7 @@ const (
 	MaxGroupLength = 128
 )
 
-// Limits bounds what an add may ask for. The zero value of a field means its default.
+// Limits bounds the values in an add. The zero value of a field means its default.
 type Limits struct {
 	// MaxPayload bounds headers and data together, in bytes. It is at most MaxMessage
 	// less PayloadReserve.
@@ -119,24 +121,24 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Spec is what an event's timer attributes ask for, validated, defaults filled in.
+// Spec is the validated content of an event's timer attributes, with defaults filled in.
 type Spec struct {
 	Timer                   TimerID
 	EventID, Source, Type   string
 	DueMs                   int64 // Unix milliseconds
 	Service, Group          string
-	Callback                string // "" means: only publish
+	Callback                string // "" for none: Belfry only publishes the event
 	MaxAttempts             uint32
-	BackoffFirst, BackoffTo time.Duration
-	Timeout                 time.Duration
-	Hash                    [16]byte
+	BackoffFirst, BackoffTo time.Duration // first and longest delay between attempts
+	Timeout                 time.Duration // limit of one attempt
+	Hash                    [16]byte      // equal for repeated adds, see Record.Hash
 }
 
-// Fired is what Belfry adds to an event when it is due.
+// Fired holds the values of the attributes that Belfry adds to an event when it fires.
 type Fired struct {
-	ScheduledMs, FiredMs int64
+	ScheduledMs, FiredMs int64 // Unix milliseconds
 	Run, Attempt         uint32
-	// NoCallback omits timercallback, because HeaderCallback has it.
+	// NoCallback removes timercallback from the event, because HeaderCallback has it.
 	NoCallback bool
 }
 
@@ -153,8 +155,8 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-// ParseTime reads an RFC 3339 time as Unix milliseconds; what is finer is
-// rounded up, so that nothing is early.
+// ParseTime parses an RFC 3339 time and returns Unix milliseconds. It rounds fractions of
+// a millisecond up, so that no timer fires early. Its errors have CodeInvalidAttribute.
 func ParseTime(s string) (int64, error) {
 	t, err := parseTimestamp(s)
 	if err != nil || !twoDigitHour(s) {
@@ -167,9 +169,9 @@ func ParseTime(s string) (int64, error) {
 	return ms, nil
 }
 
-// ParseDuration reads a Go duration (1h30m, 250ms) or an ISO 8601 one of weeks and
-// less (PT10S, P1DT2H); its last number may have a fraction. Months and years have
-// no fixed length and are refused.
+// ParseDuration parses a Go duration (1h30m, 250ms) or an ISO 8601 duration (PT10S,
+// P1DT2H), in which the last number may have a fraction. It rejects ISO 8601 years and
+// months, which have no fixed length. Its errors have CodeInvalidAttribute.
 func ParseDuration(s string) (time.Duration, error) {
 	unsigned := strings.TrimPrefix(s, "-")
 	switch {
@@ -201,13 +203,13 @@ func badDuration(format string, args ...any) error {
 	return Errorf(CodeInvalidAttribute, format, args...)
 }
 
-// parseISO reads an ISO 8601 duration: numbers with designators, each once and in
-// order.
+// parseISO parses an ISO 8601 duration without a sign. Each designator must occur at most
+// once and in order.
 func parseISO(s string) (time.Duration, error) {
 	malformed := func() error { return badDuration("not an ISO 8601 duration such as PT10S or P1DT2H") }
 	date, clock, hasClock := strings.Cut(s[1:], "T")
 	if hasClock && clock == "" || date == "" && !hasClock {
-		return 0, badDuration("says how long of nothing; write PT0S for none")
+		return 0, badDuration("duration has no value; write PT0S for zero")
 	}
 	var total int64 // nanoseconds
 	fraction := false
@@ -233,7 +235,7 @@ func parseISO(s string) (time.Duration, error) {
 				return 0, badDuration("only the last number of an ISO 8601 duration has a fraction")
 			}
 			fraction = strings.Contains(number, ".")
-			// Go's parser has the numbers right to the nanosecond, and bounds them.
+			// Go's parser is exact to the nanosecond and detects overflow.
 			d, err := time.ParseDuration(number + left[at].unit)
 			switch {
 			case err != nil && !isGoDuration(number+left[at].unit):
@@ -248,8 +250,8 @@ func parseISO(s string) (time.Duration, error) {
 	return time.Duration(total), nil
 }
 
-// isoUnit is a designator of ISO 8601 as a multiple of a unit of Go's; none has no
-// fixed length.
+// isoUnit defines an ISO 8601 designator as a multiple of a unit of Go durations. An empty
+// unit means that the designator has no fixed length.
 type isoUnit struct {
 	designator byte
 	unit       string
@@ -261,12 +263,13 @@ var (
 	isoClock = []isoUnit{{'H', "h", 1}, {'M', "m", 1}, {'S', "s", 1}}
 )
 
-// goDuration is the shape of Go's durations: what has it and is refused is too long.
+// goDuration matches the syntax of Go durations. A text that matches, but that
+// time.ParseDuration rejects, is out of range.
 var goDuration = regexp.MustCompile(`^[-+]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`)
 
 func isGoDuration(s string) bool { return goDuration.MatchString(s) }
 
-// parseBackoff reads "first" or "first..cap".
+// parseBackoff parses the delays "first" or "first..cap".
 func parseBackoff(s string, limit time.Duration) (first, to time.Duration, err error) {
 	a, b, ranged := strings.Cut(s, "..")
 	if first, err = ParseDuration(a); err != nil {
@@ -289,14 +292,14 @@ func parseBackoff(s string, limit time.Duration) (first, to time.Duration, err e
 	return first, to, nil
 }
 
-// FormatTime is RFC 3339 in UTC with milliseconds.
+// FormatTime formats Unix milliseconds as RFC 3339 in UTC with milliseconds.
 func FormatTime(ms int64) string {
-	var room [32]byte
-	return string(appendTime(room[:0], ms))
+	var buf [32]byte
+	return string(appendTime(buf[:0], ms))
 }
 
-// appendTime is FormatTime without its allocation, and without time.Format,
-// which takes four times as long.
+// appendTime is FormatTime without the allocation. It avoids time.Format, which takes four
+// times as long.
 func appendTime(dst []byte, ms int64) []byte {
 	t := time.UnixMilli(ms).UTC()
 	year, month, day := t.Date()

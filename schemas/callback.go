@@ -9,20 +9,20 @@ import (
 	"unicode"
 )
 
-// NATSScheme begins a callback over NATS request/reply.
+// NATSScheme is the prefix of a callback over NATS request/reply: nats:<subject>.
 const NATSScheme = "nats:"
 
-// WorkSubjectPrefix precedes the service in the subject on which workers serve the
-// timers of a service. It is the only subject below timers that a callback may name,
-// and only with the timer's own service.
+// WorkSubjectPrefix and a service make the subject on which workers serve the timers of
+// that service. It is the only subject below timers that a callback may name, and only
+// with the timer's own service.
 const WorkSubjectPrefix = "timers.work."
 
-// ownToken is the first token of Belfry's own subjects.
+// ownToken is the first token of every subject of Belfry.
 const ownToken = "timers"
 
-// CheckCallback reports what is wrong with the timercallback of a timer of service.
-// It checks the form, and that a subject is not reserved. CallbackRules.Check
-// checks what the configuration allows.
+// CheckCallback returns an error, of CodeInvalidAttribute, for an invalid timercallback of
+// a timer of service. It checks the syntax, and that the subject is not reserved.
+// CallbackRules.Check checks the configuration.
 func CheckCallback(s, service string) error {
 	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
 	if subject, ok := strings.CutPrefix(s, NATSScheme); ok {
@@ -74,11 +74,12 @@ func validPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// CheckSubject reports why a callback of a timer of service must not publish to a
-// NATS subject. Belfry's connection may do more than the author of a timer, so the
-// subjects of the server ($JS, $KV, $SYS …), inboxes (_INBOX…, _R_, _GR_) and
-// Belfry's own are refused: every first token that begins with $ or _, and timers.
-// The one exception is WorkSubjectPrefix with the timer's own service.
+// CheckSubject returns an error, of CodeInvalidAttribute, if a callback of a timer of
+// service must not publish to the NATS subject s. Belfry's connection has more permissions
+// than the author of a timer. CheckSubject therefore rejects subjects of the server ($JS,
+// $KV, $SYS …), inboxes (_INBOX…, _R_, _GR_) and Belfry's own: every subject whose first
+// token begins with $ or _, or is timers. The only exception is WorkSubjectPrefix with the
+// timer's own service.
 func CheckSubject(s, service string) error {
 	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
 	if s == "" {
@@ -109,16 +110,16 @@ func CheckSubject(s, service string) error {
 	return nil
 }
 
-// CallbackRules are what the configuration allows the callbacks of one service.
-// The zero value allows every subject and every host, and has no base URL.
+// CallbackRules lists the callbacks that the configuration allows for one service. The
+// zero value allows every subject and every host, and has no base URL.
 //
-// A router applies them to an add, which it rejects. Functions applies them again
-// to each attempt, because the configuration may have changed. A refusal there is a
-// failed attempt, so an operator's mistake delays timers but does not end them.
+// The router applies the rules to each add and rejects adds that violate them. Functions
+// applies them again to each attempt, because the configuration may have changed. There a
+// violation is a failed attempt, so a wrong setting delays timers but does not end them.
 type CallbackRules struct {
-	// Subjects are NATS wildcard patterns; nil allows all that are not reserved.
+	// Subjects lists NATS wildcard patterns; nil allows all subjects that are not reserved.
 	Subjects []string
-	// Hosts are patterns as CheckHostPattern describes; nil allows all.
+	// Hosts lists patterns, see CheckHostPattern; nil allows all hosts.
 	Hosts []string
 	// OwnSubjects and OwnHosts are true if the lists are settings of the service itself
 	// (subjects, hosts) rather than callback-subjects and callback-hosts. Errors name them.
@@ -138,7 +139,7 @@ type CallbackPolicy struct {
 	Services map[string]CallbackRules
 }
 
-// Check applies the rules of a service; see CallbackRules.Check.
+// Check applies the rules of service to a callback; see CallbackRules.Check.
 func (p *CallbackPolicy) Check(callback, service string) error {
 	if p == nil {
 		p = &CallbackPolicy{}
@@ -207,8 +208,9 @@ func (r *CallbackRules) Check(callback, service string) error {
 	return nil
 }
 
-// CheckSubjectPattern reports what is wrong with a pattern of allowed subjects:
-// a NATS subject, in which a token may be * and the last one >.
+// CheckSubjectPattern returns an error, of CodeConfig, for an invalid pattern of allowed
+// subjects. A pattern is a NATS subject with wildcards: a token may be *, and the last
+// token may be >.
 func CheckSubjectPattern(p string) error {
 	tokens := strings.Split(p, ".")
 	for i, t := range tokens {
@@ -224,7 +226,7 @@ func CheckSubjectPattern(p string) error {
 	return nil
 }
 
-// subjectMatches matches a subject as NATS does.
+// subjectMatches reports whether a subject matches a NATS wildcard pattern.
 func subjectMatches(pattern, subject string) bool {
 	for {
 		p, restP, moreP := strings.Cut(pattern, ".")
@@ -244,10 +246,10 @@ func subjectMatches(pattern, subject string) bool {
 // hostPattern is a parsed pattern. Empty parts match everything.
 type hostPattern struct{ scheme, host, port string }
 
-// CheckHostPattern reports what is wrong with a pattern of allowed hosts:
-// [scheme://]host[:port]. The host is a name, an address, *.example.com for every
-// name below example.com, or * for every host. Without a scheme both http and https
-// match, without a port every port.
+// CheckHostPattern returns an error, of CodeConfig, for an invalid pattern of allowed
+// hosts. A pattern is [scheme://]host[:port]. The host is a name, an address, *.example.com
+// for every name below example.com, or * for every host. A pattern without a scheme
+// matches http and https; a pattern without a port matches every port.
 func CheckHostPattern(p string) error {
 	h, ok := readHostPattern(p)
 	bad := func() error {
@@ -305,7 +307,7 @@ func readHostPattern(p string) (h hostPattern, ok bool) {
 	return h, h.host != ""
 }
 
-// canonicalHost makes names and addresses comparable.
+// canonicalHost normalizes a host name or address for comparison.
 func canonicalHost(host string) string {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.WithZone("").Unmap().String()
@@ -333,7 +335,7 @@ func (r *CallbackRules) hostMatches(pattern string, u *url.URL) bool {
 	return host == p.host
 }
 
-// portOf is the URL's port, or that of its scheme.
+// portOf returns the URL's port, or the default port of its scheme.
 func portOf(u *url.URL) string {
 	switch p := u.Port(); {
 	case p != "":
@@ -344,7 +346,7 @@ func portOf(u *url.URL) string {
 	return "443"
 }
 
-// HostPatternOf returns the pattern that matches scheme, host and port of a URL.
+// HostPatternOf returns the pattern that matches exactly the scheme, host and port of a URL.
 func HostPatternOf(u *url.URL) string {
 	host := u.Hostname()
 	if strings.Contains(host, ":") {

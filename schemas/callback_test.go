@@ -117,7 +117,8 @@ func TestCallbackRules(t *testing.T) {
 	}
 }
 
-// What was accepted by another version does not leave the base URL either.
+// Resolve must also keep paths below the base URL that CheckCallback would reject: another
+// version may have accepted them.
 func TestPathsStayBelowTheBaseURL(t *testing.T) {
 	t.Parallel()
 	rules := schemas.CallbackRules{BaseURL: &url.URL{Scheme: "https", Host: "api.example.com", Path: "/hooks"}}

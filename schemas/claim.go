@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// Claim is what HeaderClaim carries: enough for functions to conclude the run by
-// one compare-and-set, without reading the record first.
+// Claim is the content of HeaderClaim. With it functions can write the result of a run by
+// one compare-and-set, without reading the record first. See Record for the fields.
 type Claim struct {
 	Timer TimerID
-	// Revision is that of the claim: the record's state is delivered there.
+	// Revision is the KV revision at which the scheduler claimed the record: there the
+	// record's state is delivered.
 	Revision   uint64
 	Run        uint32
-	Attempt    uint32 // attempts concluded before this delivery
+	Attempt    uint32 // attempts finished before this message
 	MaxAttempt uint32
 	AddedMs    int64
 	FiredMs    int64
@@ -21,7 +22,8 @@ type Claim struct {
 	Hash       [16]byte
 }
 
-// String is the header's value: fields separated by blanks, in the order of the struct.
+// String returns the header's value: the fields separated by spaces, in the order of the
+// struct.
 func (c Claim) String() string {
 	b := make([]byte, 0, 128)
 	b = c.Timer.AppendTo(b)
@@ -33,7 +35,7 @@ func (c Claim) String() string {
 	return string(hex.AppendEncode(b, c.Hash[:]))
 }
 
-// ParseClaim reads a header's value.
+// ParseClaim parses a value of HeaderClaim. Its errors have CodeBadRequest.
 func ParseClaim(s string) (Claim, error) {
 	var c Claim
 	bad := func() error { return Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s) }

@@ -17,9 +17,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestFormerRecords reads what the first version of the format wrote, before
-// events were read by a scanner: testdata/records-v1.json holds its adds, their
-// hashes and its records. A hash that changes makes conflicts of repeated adds.
+// TestFormerRecords reads the adds, hashes and records of format 1 in
+// testdata/records-v1.json. A changed hash would make a repeated add a conflict.
 func TestFormerRecords(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("testdata/records-v1.json")
@@ -46,7 +45,7 @@ func TestFormerRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			if again := rec.AppendFormat(nil, schemas.RecordFormat1); !bytes.Equal(again, written) {
-				t.Errorf("it is written anew as\n%x, was\n%x", again, written)
+				t.Errorf("the record is encoded again as\n%x, was\n%x", again, written)
 			}
 			hdr, data := rec.Body.Message(schemas.Fired{ScheduledMs: rec.ScheduledMs, FiredMs: added, Run: 1, Attempt: 1})
 			_, spec, _, err := schemas.ParseFired(hdr, data)
@@ -71,16 +70,15 @@ func TestFormerRecords(t *testing.T) {
 	}
 }
 
-// seal gives changed bytes of a record the checksum that they would have if they had
-// been written so.
+// seal replaces the checksum of a modified record by a correct one.
 func seal(b []byte) []byte {
 	n := len(b) - 4
 	binary.LittleEndian.PutUint32(b[n:], crc32.Checksum(b[:n], crc32.MakeTable(crc32.Castagnoli)))
 	return b
 }
 
-// TestDamagedOrNewer: a reader repairs damaged records and leaves newer ones alone,
-// so it must never take one for the other.
+// TestDamagedOrNewer checks that a decoder distinguishes damaged records, which belfry
+// repair replaces, from records of a newer version, which nothing may change.
 func TestDamagedOrNewer(t *testing.T) {
 	t.Parallel()
 	r := schemas.Record{State: schemas.StatePending, Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte("{}")}}
@@ -163,8 +161,8 @@ func full() schemas.Record {
 	return r
 }
 
-// TestRecordFormats: each format gives back what was written, but for what format 1
-// has no room for.
+// TestRecordFormats checks that each format decodes to the encoded record. Format 1 drops
+// history and extensions.
 func TestRecordFormats(t *testing.T) {
 	t.Parallel()
 	want := full()
@@ -216,5 +214,5 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// goldenFormat2 is what full is written as.
+// goldenFormat2 is the encoding of full in format 2.
 const goldenFormat2 = "0203010102030480c0e285e36882c0e285e36884c0e285e36886c0e285e36888c0e285e3688ac0e285e3680607000000000000000000000000000000037376630167066e6174733a78022f7301310174e807016501724402280280c0e285e36808616e6e406465736b064f5244455253066f72646572730392c0e285e36800000004126f662061206c617465722076657273696f6e80808080040002010563652d6964013164617461cefb6949"

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// conforms checks what CloudEvents 1.0 asks of its context attributes. It is
-// asked of an add and of what fired alike: what one accepts the other must. What
-// former versions accepted as well is refused in an add alone, by refuse.
+// conforms checks the context attributes against CloudEvents 1.0. It applies to adds and
+// to stored and fired events alike, so every event that it accepts in an add must stay
+// acceptable to it. Stricter rules, which stored events may violate, are in checkAdd.
 func (p *parsed) conforms() error {
 	for _, name := range [...]string{"specversion", "id", "source", "type"} {
 		a, _ := p.get(name)
@@ -19,12 +19,12 @@ func (p *parsed) conforms() error {
 		case a.kind != kindString:
 			return badEvent("attribute %s is not a string", name)
 		case strings.TrimSpace(a.text) != a.text:
-			// Encoders, sdk-go's among them, trim: the event would change its identity.
+			// Some encoders, such as sdk-go, trim white space, which would change the timer id.
 			return badEvent("attribute %s %.80q begins or ends with white space", name, a.text)
 		}
 	}
 	if v := p.text("specversion"); v != "1.0" {
-		return badEvent("specversion %.20q is not served; 1.0 is", v)
+		return badEvent("specversion %.20q is not supported; use 1.0", v)
 	}
 	if v := p.text("source"); !plainPath(v) {
 		if _, err := url.Parse(v); err != nil {
@@ -39,7 +39,8 @@ func (p *parsed) conforms() error {
 	return nil
 }
 
-// plainPath spares a common source, such as /shop/orders, the URL parser.
+// plainPath reports whether s is a simple absolute path such as /shop/orders, a common
+// source that needs no URL parser.
 func plainPath(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !isDigit(c) && c != '/' && c != '-' && c != '.' && c != '_' {
@@ -49,7 +50,7 @@ func plainPath(s string) bool {
 	return len(s) > 1 && s[0] == '/' && s[1] != '/'
 }
 
-// conforms checks the optional attributes of the spec.
+// conforms checks an optional attribute of the CloudEvents spec.
 func (a attribute) conforms() error {
 	if a.kind == kindNull {
 		return nil
@@ -84,8 +85,8 @@ func (a attribute) conforms() error {
 	return nil
 }
 
-// blank tells of an optional attribute without a value. The spec has none such: an
-// add that has one is refused, and to readers it is absent.
+// blank reports whether an optional attribute of the spec has no value, which the spec
+// forbids. An add with such an attribute is rejected; readers treat it as absent.
 func (a attribute) blank() bool {
 	switch a.name {
 	case "subject", "datacontenttype", "dataschema", "time":
@@ -96,20 +97,19 @@ func (a attribute) blank() bool {
 
 const contentJSON = "application/json"
 
-// parseTimestamp reads an RFC 3339 time, T and Z in either case.
+// parseTimestamp parses an RFC 3339 time. It accepts t and z in lower case.
 func parseTimestamp(s string) (time.Time, error) {
-	if strings.IndexByte(s, ',') >= 0 { // time.Parse would take it for a point
+	if strings.IndexByte(s, ',') >= 0 { // time.Parse accepts it as a decimal point
 		return time.Time{}, badEvent("not an RFC 3339 time")
 	}
 	return time.Parse(time.RFC3339Nano, strings.ToUpper(s))
 }
 
-// twoDigitHour tells a time of RFC 3339 from what Go's parser takes besides: an
-// hour of one digit.
+// twoDigitHour reports whether the hour of a time has two digits. RFC 3339 demands that;
+// Go's parser also accepts one digit.
 func twoDigitHour(s string) bool { return len(s) > 13 && s[13] == ':' }
 
-// known holds the names that most events have, so that reading them allocates
-// nothing.
+// known holds common attribute names. intern returns them without an allocation.
 var known = func() map[string]string {
 	m := map[string]string{}
 	for _, names := range [][]string{

@@ -8,22 +8,23 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Message encodes the body as it is published when due: the user's event plus
-// timerscheduled, timerfired, timerrun and timerattempt. In structured mode the
-// user's bytes are kept and Belfry's members follow them.
+// Message encodes the message that fires: the user's event plus timerscheduled,
+// timerfired, timerrun and timerattempt. In structured mode it keeps the user's bytes and
+// appends Belfry's members. It never modifies the body.
 func (b Body) Message(f Fired) (nats.Header, []byte) {
 	return b.with(f, "", "")
 }
 
-// DeadMessage is Message with timererrorcode and timererrordata besides.
+// DeadMessage encodes a dead letter: Message plus timererrorcode, "unknown" if errorCode is
+// empty, and timererrordata. It truncates both to a fixed length.
 func (b Body) DeadMessage(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 	if errorCode == "" {
-		errorCode = "unknown" // a dead letter always has one
+		errorCode = "unknown"
 	}
 	return b.with(f, errorCode, errorData)
 }
 
-// Bounds of the headers that DeadMessage adds. HeaderReserve depends on them.
+// Limits of the attributes that DeadMessage adds, in bytes. HeaderReserve depends on them.
 const (
 	maxErrorCode = 64
 	maxErrorData = MaxOutcomeError
@@ -38,7 +39,7 @@ func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 	hdr[headerContentType] = []string{contentStructured}
 	end := bytes.LastIndexByte(b.Data, '}')
 	if end < 0 {
-		return hdr, b.Data // never stored: ParseAdd takes objects alone
+		return hdr, b.Data // impossible for a stored event: ParseAdd accepts only objects
 	}
 	out := make([]byte, 0, len(b.Data)+160+len(errorCode)+2*len(errorData))
 	from, to := 0, 0
@@ -92,8 +93,8 @@ func memberAt(raw []byte, want string) (from, to int) {
 	return from, to
 }
 
-// header is the user's headers, with room for more of Belfry's; all values share
-// one array.
+// header returns the user's headers, with capacity for more headers of Belfry. All values
+// share one array.
 func (b Body) header(more int) nats.Header {
 	hdr := make(nats.Header, len(b.Headers)+more+4) // the publisher adds up to four
 	values := make([]string, len(b.Headers))
@@ -130,8 +131,8 @@ func (b Body) binaryWith(f Fired, errorCode, errorData string) nats.Header {
 	return hdr
 }
 
-// cleanText makes any text a CloudEvents string: valid UTF-8, no control
-// characters, no longer than an attribute may be.
+// cleanText converts any text to a valid CloudEvents string: valid UTF-8, no control
+// characters, at most MaxAttributeLength bytes.
 func cleanText(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -144,8 +145,8 @@ func cleanText(s string) string {
 	}, strings.ToValidUTF8(clip(s, MaxAttributeLength-4), "?"))
 }
 
-// Clip returns text that a record and a header can hold: characters that an attribute
-// may have, at most n bytes, cut between characters.
+// Clip returns s as text for a record or header: it replaces characters that an attribute
+// must not have, and truncates the text to n bytes between two characters.
 func Clip(s string, n int) string {
 	s = cleanText(s)
 	if len(s) <= n {
@@ -154,10 +155,10 @@ func Clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// StripFired takes a dead letter, or a fired message, back to the body of the
-// add: without what Belfry added. Replay needs it.
+// StripFired returns the body of the add from a dead letter or a fired message, without
+// Belfry's attributes. A replay stores that body again.
 func StripFired(hdr nats.Header, data []byte) (Body, error) {
-	p, err := take(hdr, data)
+	p, err := parse(hdr, data)
 	if err != nil {
 		return Body{}, err
 	}
@@ -172,11 +173,11 @@ func StripFired(hdr nats.Header, data []byte) (Body, error) {
 	if p.mode == ModeBinary {
 		return b, nil
 	}
-	if own := cutOwn(p.raw); own != nil {
-		b.Data = own
+	if user := trimMembers(p.raw); user != nil {
+		b.Data = user
 		return b, nil
 	}
-	// Somebody encoded the event anew: take the members one by one.
+	// Another program has encoded the event again: copy the user's members one by one.
 	b.Data = make([]byte, 0, len(p.raw))
 	sep := byte('{')
 	err = eachMember(p.raw, func(name, v []byte) error {
@@ -191,15 +192,15 @@ func StripFired(hdr nats.Header, data []byte) (Body, error) {
 	return b, err
 }
 
-// cutOwn undoes Message to the byte: Belfry's members follow the user's. It
-// returns nil if they do not.
-func cutOwn(raw []byte) []byte {
+// trimMembers removes the members that Message appended, and returns the exact bytes of
+// the add. It returns nil if Belfry's members are not all at the end.
+func trimMembers(raw []byte) []byte {
 	i := bytes.LastIndex(raw, []byte(`,"`+AttrScheduled+`":"`))
 	if i < 0 {
 		return nil
 	}
 	rest := append([]byte{'{'}, raw[i+1:]...)
-	errUser := badEvent("a member of the user's")
+	errUser := badEvent("a member of the user") // ends the loop
 	err := eachMember(rest, func(name, _ []byte) error {
 		if !isOutput(string(name)) {
 			return errUser

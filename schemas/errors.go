@@ -5,39 +5,40 @@ import (
 	"fmt"
 )
 
-// Code is the stable name of an error. It is what the API puts into micro's
-// Nats-Service-Error-Code header and what timers.rejected carries in
-// HeaderErrorCode; texts may change, codes do not.
+// Code is the stable name of an error. The API sends it in the Nats-Service-Error-Code
+// header of NATS micro, and a rejected add has it in HeaderErrorCode. Error texts may
+// change; codes do not.
 type Code string
 
 // The codes.
 const (
-	CodeInvalidEvent     Code = "invalid_event"     // not a CloudEvent, or one that breaks the spec
+	CodeInvalidEvent     Code = "invalid_event"     // the message is not a valid CloudEvent
 	CodeInvalidAttribute Code = "invalid_attribute" // a timer attribute is malformed or out of range
-	CodeUnsupported      Code = "unsupported"       // an attribute that this version does not serve
-	CodeTooLarge         Code = "too_large"         // the event is over the payload limit
-	CodeConflict         Code = "conflict"          // the id is taken by a different timer
+	CodeUnsupported      Code = "unsupported"       // this version does not support an attribute
+	CodeTooLarge         Code = "too_large"         // the event exceeds a size limit
+	CodeConflict         Code = "conflict"          // a different timer with that source and id exists
 	CodeNotFound         Code = "not_found"         // no such timer, or its record has expired
 	CodeAlreadyFired     Code = "already_fired"     // too late to cancel or reschedule
-	CodeAlreadyDone      Code = "already_done"      // cancelled, or concluded, before
-	CodeInvalidTimerID   Code = "invalid_timer_id"
+	CodeAlreadyDone      Code = "already_done"      // the timer is cancelled or finished already
+	CodeInvalidTimerID   Code = "invalid_timer_id"  // a timer id has the wrong length or alphabet
 	CodeBadRequest       Code = "bad_request"       // the API request itself is malformed
 	CodeStoreFull        Code = "store_full"        // a stream is at its limit
 	CodeUnavailable      Code = "unavailable"       // JetStream did not answer in time; the call may have taken effect
 	CodeConfig           Code = "config"            // a setting is out of range or contradicts the store
-	CodeUnknownFormat    Code = "unknown_format"    // the bytes were written by a newer version: upgrade this node
-	CodeDamaged          Code = "damaged"           // the stored bytes are damaged: belfry repair
+	CodeUnknownFormat    Code = "unknown_format"    // a newer version wrote the bytes: upgrade this node
+	CodeDamaged          Code = "damaged"           // the stored bytes are damaged: run belfry repair
 	CodeTooManyServices  Code = "too_many_services" // an add names a service beyond max-services
 )
 
-// Error is an error with a stable code.
+// Error is an error with a stable code. Compare it with errors.Is and one of the Err
+// variables, or read its code with CodeOf.
 type Error struct {
 	Code Code
 	Msg  string
-	Err  error // the cause, or nil; its text is already in Msg
+	Err  error // the cause, or nil; Msg already includes its text
 }
 
-// Error implements error. Msg holds the text of the cause where that helps.
+// Error returns Msg, or the code if Msg is empty.
 func (e *Error) Error() string {
 	if e.Msg == "" {
 		return string(e.Code)
@@ -48,13 +49,14 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes errors.Is(err, &Error{Code: c}) match any error of that code.
+// Is reports whether target is an *Error with the same code and no text, such as
+// ErrNotFound.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Code == e.Code && t.Msg == ""
 }
 
-// Sentinels to compare with errors.Is.
+// Errors to compare with errors.Is. Each matches every Error with its code.
 var (
 	ErrInvalidEvent     = &Error{Code: CodeInvalidEvent}
 	ErrInvalidAttribute = &Error{Code: CodeInvalidAttribute}
@@ -76,7 +78,7 @@ var (
 	ErrDamaged = &Error{Code: CodeDamaged}
 )
 
-// Errorf makes an Error. A %w operand becomes its cause.
+// Errorf returns an Error with the formatted text. The operand of %w becomes its cause.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), Err: errors.Unwrap(err)}

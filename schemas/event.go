@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Header names and content types of the CloudEvents NATS protocol binding. Its
-// release 1.0.2 has structured mode alone; binary mode is that of its later drafts.
+// Header names and content types of the CloudEvents NATS protocol binding. Release 1.0.2
+// of the binding defines only structured mode; binary mode comes from later drafts.
 const (
 	contentCloudEvents = "application/cloudevents"
 	contentStructured  = contentCloudEvents + "+json"
@@ -22,37 +22,37 @@ const (
 	headerSpecVersion  = headerPrefix + "specversion"
 )
 
-// attribute is one context attribute: its canonical text, and its JSON type.
+// attribute is one context attribute with its canonical text and JSON type.
 type attribute struct {
 	name, text string
 	kind       kind
 }
 
-// kind is the JSON type of an attribute. In binary mode all are strings.
+// kind is the JSON type of an attribute. In binary mode every attribute is a string.
 type kind byte
 
 const (
 	kindString kind = iota
 	kindBoolean
 	kindInteger
-	kindNull // absent, JSON format section 2.2; kept to find repeated names
+	kindNull // absent (JSON format, section 2.2); kept to detect duplicate names
 )
 
-// parsed is an event taken apart.
+// parsed is a decoded event.
 type parsed struct {
 	mode    Mode
 	attrs   []attribute
-	data    []byte // decoded: the bytes that the event carries
+	data    []byte // the event's data, decoded
 	hasData bool
 	base64  bool
-	headers []HeaderField // to keep
-	raw     []byte        // the message's data, trimmed in structured mode
+	headers []HeaderField // see keepHeaders
+	raw     []byte        // the message's data, in structured mode without white space around it
 }
 
 func badEvent(format string, args ...any) *Error { return Errorf(CodeInvalidEvent, format, args...) }
 
-// get returns the attribute of that name. An event has about ten: looking
-// through them is quicker than a map.
+// get returns the attribute of that name. An event has about ten attributes, so a linear
+// search is faster than a map.
 func (p *parsed) get(name string) (attribute, bool) {
 	for i := range p.attrs {
 		if p.attrs[i].name == name {
@@ -67,11 +67,11 @@ func (p *parsed) text(name string) string {
 	return a.text
 }
 
-// take reads an event off a NATS message, as the CloudEvents NATS protocol
-// binding says, section 3, and more leniently where its clients differ:
-// header names in any case, values percent-encoded or not, and a structured event
-// without a content type. What it returns obeys the CloudEvents spec.
-func take(hdr nats.Header, data []byte) (parsed, error) {
+// parse decodes and validates an event in a NATS message. It implements section 3 of the
+// CloudEvents NATS protocol binding, and is more lenient where clients differ: it accepts
+// header names in any case, values without percent-encoding, and a structured event
+// without a content type.
+func parse(hdr nats.Header, data []byte) (parsed, error) {
 	contentType, err := contentTypeOf(hdr)
 	if err != nil {
 		return parsed{}, err
@@ -80,15 +80,15 @@ func take(hdr nats.Header, data []byte) (parsed, error) {
 	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	switch media = strings.TrimSpace(media); {
 	case media == contentCloudEvents || media == contentStructured:
-		p, err = takeStructured(hdr, data)
+		p, err = parseStructured(hdr, data)
 	case strings.HasPrefix(media, contentBatch):
 		return parsed{}, badEvent("a batch of events is not accepted; publish each event by itself")
 	case strings.HasPrefix(media, contentCloudEvents):
 		return parsed{}, badEvent("content type %.80q is not accepted; the event format is JSON (%s)", contentType, contentStructured)
 	case hasHeader(hdr, headerSpecVersion):
-		p, err = takeBinary(hdr, data, contentType)
+		p, err = parseBinary(hdr, data, contentType)
 	default:
-		p, err = takeStructured(hdr, data)
+		p, err = parseStructured(hdr, data)
 	}
 	if err != nil {
 		return parsed{}, err
@@ -96,8 +96,8 @@ func take(hdr nats.Header, data []byte) (parsed, error) {
 	return p, p.conforms()
 }
 
-// contentTypeOf finds the content type under a name in any case. Several that
-// differ are refused, because a map of headers has no first one.
+// contentTypeOf returns the value of the content-type header, with its name in any case. It
+// rejects several different values, because a map of headers has no order.
 func contentTypeOf(hdr nats.Header) (string, error) {
 	found := ""
 	for name, values := range hdr {
@@ -126,7 +126,7 @@ func hasHeader(hdr nats.Header, want string) bool {
 	return false
 }
 
-func takeStructured(hdr nats.Header, data []byte) (parsed, error) {
+func parseStructured(hdr nats.Header, data []byte) (parsed, error) {
 	p := parsed{mode: ModeStructured, attrs: make([]attribute, 0, 16), raw: bytes.Trim(data, jsonSpace)}
 	switch {
 	case len(p.raw) == 0:
@@ -134,7 +134,7 @@ func takeStructured(hdr nats.Header, data []byte) (parsed, error) {
 	case bytes.HasPrefix(p.raw, []byte(byteOrderMark)):
 		return p, badEvent("the JSON begins with a byte order mark; leave it out")
 	case p.raw[0] != '{':
-		return p, badEvent("the message is neither a JSON object nor has it a %s header", headerSpecVersion)
+		return p, badEvent("the message is not a JSON object and has no %s header", headerSpecVersion)
 	case !utf8.Valid(p.raw):
 		return p, badEvent("the JSON is not UTF-8")
 	}
@@ -163,7 +163,7 @@ func takeStructured(hdr nats.Header, data []byte) (parsed, error) {
 func (p *parsed) addJSON(rawName, v []byte) error {
 	name := intern(rawName)
 	if name == "data" || name == "data_base64" {
-		return badEvent("member %s stands twice in the event", name)
+		return badEvent("duplicate member %s", name)
 	}
 	if err := checkName(name); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (p *parsed) addJSON(rawName, v []byte) error {
 		}
 		s, ok := unquote(v)
 		if !ok {
-			return badEvent("attribute %s holds half a surrogate pair", name)
+			return badEvent("attribute %s has half a surrogate pair", name)
 		}
 		return p.add(attribute{name: name, text: s})
 	case 't', 'f':
@@ -187,12 +187,12 @@ func (p *parsed) addJSON(rawName, v []byte) error {
 	}
 	n, err := strconv.ParseInt(string(v), 10, 32)
 	if err != nil {
-		return badEvent("attribute %s: %.40s is not a 32-bit integer, the only number that CloudEvents has", name, v)
+		return badEvent("attribute %s: %.40s is not a 32-bit integer, the only number type in CloudEvents", name, v)
 	}
 	return p.add(attribute{name: name, text: strconv.FormatInt(n, 10), kind: kindInteger})
 }
 
-// add takes an attribute after its name was checked.
+// add adds an attribute whose name is valid.
 func (p *parsed) add(a attribute) error {
 	if len(a.text) > MaxAttributeLength {
 		return badEvent("attribute %s has %d bytes; the limit is %d", a.name, len(a.text), MaxAttributeLength)
@@ -202,20 +202,21 @@ func (p *parsed) add(a attribute) error {
 	}
 	for i := range p.attrs {
 		if p.attrs[i].name == a.name {
-			// Readers differ on which one counts.
-			return badEvent("attribute %s stands twice in the event", a.name)
+			// JSON parsers differ in which of two equal names they use.
+			return badEvent("duplicate attribute %s", a.name)
 		}
 	}
 	for _, r := range a.text {
 		if r < 0x20 || r >= 0x7f && r <= 0x9f || r >= 0xfdd0 && r <= 0xfdef || r&0xfffe == 0xfffe {
-			return badEvent("attribute %s holds the character %U, which CloudEvents strings may not have", a.name, r)
+			return badEvent("attribute %s has the character %U, which CloudEvents strings must not have", a.name, r)
 		}
 	}
 	p.attrs = append(p.attrs, a)
 	return nil
 }
 
-// maxFiredAttributes leaves what fires room for what Belfry adds.
+// maxFiredAttributes bounds the attributes of a fired event: those of the add and at most
+// eight of Belfry's.
 const maxFiredAttributes = MaxAttributes + 8
 
 func tooManyAttributes() error {
@@ -247,7 +248,7 @@ func (p *parsed) setJSONData(rawData, rawBase64 []byte) error {
 		}
 		s, ok := unquote(rawBase64)
 		if !ok {
-			return badEvent("data_base64 holds half a surrogate pair")
+			return badEvent("data_base64 has half a surrogate pair")
 		}
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil {
@@ -259,7 +260,7 @@ func (p *parsed) setJSONData(rawData, rawBase64 []byte) error {
 		if rawData[0] == '"' && !isJSON(p.text("datacontenttype")) {
 			s, ok := unquote(rawData)
 			if !ok {
-				return badEvent("data holds half a surrogate pair")
+				return badEvent("data has half a surrogate pair")
 			}
 			p.data = []byte(s)
 		}
@@ -267,14 +268,14 @@ func (p *parsed) setJSONData(rawData, rawBase64 []byte) error {
 	return nil
 }
 
-// isJSON tells whether data of the content type is JSON; none means it is.
+// isJSON reports whether data of the content type is JSON. An empty content type means JSON.
 func isJSON(contentType string) bool {
 	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	media = strings.TrimSpace(media)
 	return media == "" || strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
 }
 
-func takeBinary(hdr nats.Header, data []byte, contentType string) (parsed, error) {
+func parseBinary(hdr nats.Header, data []byte, contentType string) (parsed, error) {
 	p := parsed{mode: ModeBinary, attrs: make([]attribute, 0, 16), raw: data, data: data, hasData: len(data) > 0}
 	for header, values := range hdr {
 		name, ok := strings.CutPrefix(strings.ToLower(header), headerPrefix)
@@ -285,10 +286,10 @@ func takeBinary(hdr nats.Header, data []byte, contentType string) (parsed, error
 			return p, err
 		}
 		if len(values) != 1 {
-			return p, badEvent("header %s%s stands %d times", headerPrefix, name, len(values))
+			return p, badEvent("header %s%s has %d values; it must have one", headerPrefix, name, len(values))
 		}
 		if name == "data" {
-			return p, badEvent("header %sdata is not an attribute; the data is the message's", headerPrefix)
+			return p, badEvent("header %sdata is not allowed; send the data as the message's data", headerPrefix)
 		}
 		v := decodeHeader(values[0])
 		if !utf8.ValidString(v) {
@@ -298,7 +299,7 @@ func takeBinary(hdr nats.Header, data []byte, contentType string) (parsed, error
 			return p, err
 		}
 	}
-	// The binding and sdk-go have ce-datacontenttype; others write content-type, as HTTP does.
+	// The binding and sdk-go use ce-datacontenttype; other clients use content-type, as in HTTP.
 	if own, has := p.get("datacontenttype"); contentType != "" && !has {
 		if !utf8.ValidString(contentType) {
 			return p, badEvent("header %s is not UTF-8", headerContentType)
@@ -313,17 +314,17 @@ func takeBinary(hdr nats.Header, data []byte, contentType string) (parsed, error
 	return p, nil
 }
 
-// ReservedHeader reports whether a header, in any case, is NATS's or Belfry's own,
-// or one that a client would take for the server's word; what leaves with an event
-// has none of the user's under such a name.
+// ReservedHeader reports whether a header name, in any case, is reserved: for NATS, for
+// Belfry, or because clients interpret it as the server's status. Belfry never sends a
+// user's header with a reserved name.
 func ReservedHeader(name string) bool {
 	lower := strings.ToLower(name)
 	return strings.HasPrefix(lower, "nats-") || strings.HasPrefix(lower, "belfry-") || lower == "status" || lower == "description"
 }
 
-// keepHeaders remembers the headers that are sent with the event: in binary mode
-// its attributes, in both modes the user's own. NATS's and Belfry's are theirs.
-// A line break could smuggle in another header; such headers are left out.
+// keepHeaders stores the headers to send with the event: in binary mode its attributes, in
+// both modes the user's own headers. It omits reserved headers, and headers with a line
+// break, which could inject another header.
 func (p *parsed) keepHeaders(hdr nats.Header) {
 	if len(hdr) == 0 {
 		return

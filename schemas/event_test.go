@@ -102,7 +102,7 @@ func TestParseAddRefuses(t *testing.T) {
 		"array":              {[]byte(`[]`), schemas.CodeInvalidEvent, "JSON object"},
 		"trailing":           {append(doc(t, nil), 'x'), schemas.CodeInvalidEvent, ""},
 		"two objects":        {append(doc(t, nil), doc(t, nil)...), schemas.CodeInvalidEvent, "more after"},
-		"twice":              {[]byte(`{"id":"1","id":"2"}`), schemas.CodeInvalidEvent, "twice"},
+		"twice":              {[]byte(`{"id":"1","id":"2"}`), schemas.CodeInvalidEvent, "duplicate"},
 		"not UTF-8":          {[]byte("{\"id\":\"\xff\"}"), schemas.CodeInvalidEvent, "UTF-8"},
 		"no id":              {doc(t, m{"-id": 0}), schemas.CodeInvalidEvent, "id is missing"},
 		"empty source":       {doc(t, m{"source": ""}), schemas.CodeInvalidEvent, "source"},
@@ -144,7 +144,7 @@ func TestParseAddRefuses(t *testing.T) {
 		"timeout long":       {doc(t, m{"timertimeout": "1h"}), schemas.CodeInvalidAttribute, "15m"},
 		"group empty":        {doc(t, m{"timergroup": ""}), schemas.CodeInvalidAttribute, "group"},
 		"set by Belfry":      {doc(t, m{"timerfired": "x"}), schemas.CodeInvalidAttribute, "set by Belfry"},
-		"not served yet":     {doc(t, m{"timercron": "* * * * *"}), schemas.CodeUnsupported, "not served"},
+		"unsupported":        {doc(t, m{"timercron": "* * * * *"}), schemas.CodeUnsupported, "does not support"},
 		"misspelt":           {doc(t, m{"timercalback": "http://x"}), schemas.CodeInvalidAttribute, "unknown"},
 		"large":              {doc(t, m{"data": strings.Repeat("x", 2<<20)}), schemas.CodeTooLarge, "limit"},
 		"number for a text":  {doc(t, m{"timerafter": 10}), schemas.CodeInvalidAttribute, "duration"},
@@ -160,10 +160,10 @@ func TestParseAddRefuses(t *testing.T) {
 		"not base64":         {doc(t, m{"data_base64": "*"}), schemas.CodeInvalidEvent, "base64"},
 		"base64 number":      {doc(t, m{"data_base64": 1}), schemas.CodeInvalidEvent, "not a string"},
 		"data two ways":      {doc(t, m{"data": 1, "data_base64": ""}), schemas.CodeInvalidEvent, "both"},
-		"twice, escaped":     {[]byte(`{"id":"1","\u0069d":"2"}`), schemas.CodeInvalidEvent, "twice"},
-		"twice, null":        {[]byte(`{"mine":null,"mine":null}`), schemas.CodeInvalidEvent, "twice"},
-		"data twice, alike":  {[]byte(`{"data":1,"data":2}`), schemas.CodeInvalidEvent, "twice"},
-		"base64 twice":       {[]byte(`{"data_base64":null,"data_base64":""}`), schemas.CodeInvalidEvent, "twice"},
+		"twice, escaped":     {[]byte(`{"id":"1","\u0069d":"2"}`), schemas.CodeInvalidEvent, "duplicate"},
+		"twice, null":        {[]byte(`{"mine":null,"mine":null}`), schemas.CodeInvalidEvent, "duplicate"},
+		"data twice, alike":  {[]byte(`{"data":1,"data":2}`), schemas.CodeInvalidEvent, "duplicate"},
+		"base64 twice":       {[]byte(`{"data_base64":null,"data_base64":""}`), schemas.CodeInvalidEvent, "duplicate"},
 		"blank id":           {doc(t, m{"id": " 1"}), schemas.CodeInvalidEvent, "white space"},
 		"null id":            {doc(t, m{"id": nil}), schemas.CodeInvalidEvent, "missing"},
 		"source, no URI":     {doc(t, m{"source": "%zz"}), schemas.CodeInvalidEvent, "URI"},
@@ -175,7 +175,7 @@ func TestParseAddRefuses(t *testing.T) {
 		"at, comma":          {doc(t, m{"-timerafter": 0, "timerat": "2027-01-15T08:00:00,5Z"}), schemas.CodeInvalidAttribute, "RFC 3339"},
 		"at, one digit":      {doc(t, m{"-timerafter": 0, "timerat": "2027-01-15T8:00:00Z"}), schemas.CodeInvalidAttribute, "RFC 3339"},
 		"at, a number":       {doc(t, m{"-timerafter": 0, "timerat": 1_800_000_000}), schemas.CodeInvalidAttribute, "a time such as"},
-		"empty ISO duration": {doc(t, m{"timerafter": "PT"}), schemas.CodeInvalidAttribute, "how long of nothing"},
+		"empty ISO duration": {doc(t, m{"timerafter": "PT"}), schemas.CodeInvalidAttribute, "has no value"},
 		"no unit":            {doc(t, m{"timerafter": "10"}), schemas.CodeInvalidAttribute, "without a unit"},
 		"negative ISO":       {doc(t, m{"timerafter": "-PT1S"}), schemas.CodeInvalidAttribute, "negative"},
 		"noncharacter":       {doc(t, m{"mine": "\ufffe"}), schemas.CodeInvalidEvent, "U+FFFE"},
@@ -377,7 +377,7 @@ func TestErrorsCompare(t *testing.T) {
 	}
 }
 
-// The callback is left out wherever it stands in the document, and nothing else is.
+// NoCallback removes the callback at any position in the document, and nothing else.
 func TestMessageWithoutCallback(t *testing.T) {
 	t.Parallel()
 	const rest = `"specversion":"1.0","id":"1","source":"/s","type":"t","timerafter":"1s"`

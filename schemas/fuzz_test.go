@@ -14,7 +14,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// checkAccepted holds what is promised of whatever was accepted.
+// checkAccepted checks the guarantees for an accepted add.
 func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	t.Helper()
 	rec := schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Body: body}
@@ -52,7 +52,7 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	if kept, err := back.Body.Event(); err != nil || kept.ID() != spec.EventID {
 		t.Fatalf("what is kept cannot be read: %v", err)
 	}
-	// Callbacks and sdk-go's users encode it anew, in either mode.
+	// Callbacks and users of sdk-go encode the event again, in either mode.
 	for _, mode := range []schemas.Mode{schemas.ModeBinary, schemas.ModeStructured} {
 		hdr, data, err := schemas.EncodeEvent(*e, mode)
 		if err != nil {
@@ -60,10 +60,10 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 		}
 		anew, aspec, _, err := schemas.ParseFired(hdr, data)
 		if err != nil {
-			t.Fatalf("encoded anew, it cannot be read: %v\n%v %s", err, hdr, data)
+			t.Fatalf("encoded again, it cannot be read: %v\n%v %s", err, hdr, data)
 		}
 		if anew.ID() != e.ID() || anew.Source() != e.Source() || aspec.Timer != spec.Timer || aspec.Callback != "" || aspec.Service != spec.Service {
-			t.Fatalf("encoded anew, it is another: %+v, was %+v", aspec, spec)
+			t.Fatalf("encoded again, it is another: %+v, was %+v", aspec, spec)
 		}
 	}
 	hdr, data = back.Body.DeadMessage(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1<<31 - 1}, "http", spec.EventID+"\r\n\x00\xff,\"timerscheduled\":\"")
@@ -77,8 +77,7 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	}
 }
 
-// checkRefusal holds what is promised of an error: a code, and a text that fits a
-// header.
+// checkRefusal checks the guarantees for an error: a code, and a text that fits a header.
 func checkRefusal(t *testing.T, err error) {
 	t.Helper()
 	if schemas.CodeOf(err) == "" || !utf8.ValidString(err.Error()) || strings.ContainsFunc(err.Error(), unicode.IsControl) || len(err.Error()) > 1024 {
@@ -86,7 +85,7 @@ func checkRefusal(t *testing.T, err error) {
 	}
 }
 
-// checkStripped takes what left back to what came.
+// checkStripped checks that StripFired returns the body of the add.
 func checkStripped(t *testing.T, hdr nats.Header, data []byte, body schemas.Body) {
 	t.Helper()
 	stripped, err := schemas.StripFired(hdr, data)

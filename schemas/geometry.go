@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// Geometry is how timers are laid out over shards and slots. It is fixed when
-// the store is first made, recorded there, and the same for every node.
+// Geometry defines the layout of timers over shards and slots. The first node stores it in
+// the clock bucket. It never changes afterwards and is the same for all nodes.
 type Geometry struct {
 	// Shards is the number of KV buckets, 1 to MaxShards.
 	Shards int `json:"shards"`
-	// SlotWidth is the time that one slot covers, 100 ms or more.
+	// SlotWidth is the length of a tick, the time that one slot covers: whole milliseconds,
+	// at least MinSlotWidth.
 	SlotWidth time.Duration `json:"slot_width"`
-	// WheelSize is the number of slots; a due time of a later revolution shares
-	// a slot with one of this.
+	// WheelSize is the number of slots, at least 16. Due times that differ by a multiple
+	// of WheelSize ticks share a slot.
 	WheelSize int64 `json:"wheel_size"`
 }
 
@@ -27,12 +28,12 @@ const (
 	MinSlotWidth     = 100 * time.Millisecond
 )
 
-// DefaultGeometry is what a new store gets when nothing else is asked for.
+// DefaultGeometry returns the geometry of a new store without settings.
 func DefaultGeometry() Geometry {
 	return Geometry{Shards: DefaultShards, SlotWidth: DefaultSlotWidth, WheelSize: DefaultWheelSize}
 }
 
-// Validate reports what is out of range.
+// Validate returns an error of CodeConfig for a value out of range.
 func (g Geometry) Validate() error {
 	switch {
 	case g.Shards < 1 || g.Shards > MaxShards:
@@ -45,18 +46,18 @@ func (g Geometry) Validate() error {
 	return nil
 }
 
-// Shard is the shard that keeps the timer: a hash of its id, so that one
-// instant's timers spread over all of them.
+// Shard returns the shard that stores the timer. It depends only on the timer id, so
+// timers that are due at the same time spread over all shards.
 func (g Geometry) Shard(id TimerID) int {
 	return int(binary.BigEndian.Uint64(id[:8]) % uint64(g.Shards))
 }
 
-// Tick is the absolute number of the slot-wide interval that holds dueMs (Unix
-// milliseconds, not negative): it grows with time and never wraps.
+// Tick returns the number of the tick that contains dueMs (Unix milliseconds, not
+// negative). Ticks count from 1970 and never wrap.
 func (g Geometry) Tick(dueMs int64) int64 { return dueMs / g.SlotWidth.Milliseconds() }
 
-// Slot is the place of a tick on the wheel, 0 to WheelSize-1.
+// Slot returns the position of a tick on the wheel, 0 to WheelSize-1.
 func (g Geometry) Slot(tick int64) int64 { return tick % g.WheelSize }
 
-// TickStart is the first millisecond of the tick.
+// TickStart returns the first millisecond of a tick, in Unix milliseconds.
 func (g Geometry) TickStart(tick int64) int64 { return tick * g.SlotWidth.Milliseconds() }

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// hash is over all that makes the timer this one: a repeated add has the same
-// hash in either mode. time and the trace may be new with each try, and what
-// Belfry adds on firing is not the user's. Records keep it, so what is hashed, and
-// in what order, is part of their format: under another hash a repeated add would
-// be a conflict.
+// hash returns the first 128 bits of the SHA-256 of the event's attributes and data. A
+// repeated add has the same hash in either content mode. The hash excludes time and the
+// trace attributes, which may differ in each try, and the attributes that Belfry adds.
+//
+// Records store the hash, so the hashed fields and their order must never change:
+// otherwise a repeated add would become a conflict.
 func (p *parsed) hash() (h [16]byte) {
-	var room [maxFiredAttributes]*attribute
-	counted := room[:0]
+	var array [maxFiredAttributes]*attribute
+	counted := array[:0]
 	for i := range p.attrs {
 		if a := &p.attrs[i]; a.identifies() {
 			counted = append(counted, a)
@@ -37,6 +38,7 @@ func (p *parsed) hash() (h [16]byte) {
 	return [16]byte(d.Sum(buf[:0])[:16])
 }
 
+// identifies reports whether the hash includes the attribute.
 func (a *attribute) identifies() bool {
 	if a.kind == kindNull {
 		return false

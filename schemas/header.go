@@ -2,9 +2,9 @@ package schemas
 
 import "strings"
 
-// Header values of binary mode, section 3.1.3.2 of the NATS binding, which is
-// that of HTTP: per cent signs, blanks, quotes and all that is not printable
-// ASCII are percent-encoded.
+// Header values in binary mode follow section 3.1.3.2 of the NATS binding, which equals
+// the HTTP binding: percent signs, spaces, quotes and all characters that are not
+// printable ASCII are percent-encoded.
 
 const upperHex = "0123456789ABCDEF"
 
@@ -36,8 +36,8 @@ func encodeHeader(s string) string {
 	return b.String()
 }
 
-// decodeHeader undoes quoting and percent-encoding where they are well formed,
-// and leaves everything else, such as sdk-go's unescaped values, as it is.
+// decodeHeader decodes well-formed quoting and percent-encoding. It leaves everything
+// else unchanged, such as the unescaped values of sdk-go.
 func decodeHeader(s string) string {
 	if strings.IndexByte(s, '"') == 0 {
 		s = unquoteHeader(s)
@@ -60,8 +60,8 @@ func decodeHeader(s string) string {
 	return string(out)
 }
 
-// unquoteHeader undoes a quoted-string of RFC 7230, section 3.2.6, if s is one
-// as a whole.
+// unquoteHeader decodes s if all of it is a quoted-string (RFC 7230, section 3.2.6), and
+// returns it unchanged otherwise.
 func unquoteHeader(s string) string {
 	out := make([]byte, 0, len(s))
 	for i := 1; i < len(s); i++ {

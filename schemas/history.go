@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Operation is one control operation on a timer: what was done, when, and by whom.
+// Operation is one control operation on a timer, with its time and its caller.
 type Operation struct {
 	Kind OperationKind
 	// AtMs is the cluster's time, in Unix milliseconds.
@@ -19,8 +19,8 @@ type Operation struct {
 type Caller struct {
 	// By is the name that the caller states in the request. It is not verified.
 	By string
-	// Account and User are the caller's NATS account and user, as the server states them;
-	// empty if it does not.
+	// Account and User are the caller's NATS account and user according to the server, or
+	// empty if the server does not send them.
 	Account, User string
 }
 
@@ -48,27 +48,27 @@ func (k OperationKind) String() string {
 	return fmt.Sprintf("operation(%d)", uint8(k))
 }
 
-// Bounds of a history. A full history takes about 2 kB; PayloadReserve includes it.
+// Limits of a history. A full history takes about 2 kB; PayloadReserve includes it.
 const (
-	// MaxHistory is the number of operations that a record keeps; it drops older ones.
+	// MaxHistory is the number of operations that a record keeps; Note drops older ones.
 	MaxHistory = 8
-	// MaxBy bounds the name that a caller claims, in bytes.
+	// MaxBy bounds Caller.By, in bytes.
 	MaxBy = 128
-	// maxPrincipal bounds an account's and a user's name, in bytes; longer ones are
-	// cut. Public NKEYs have 56.
+	// maxPrincipal bounds Caller.Account and Caller.User, in bytes; Note truncates longer
+	// names. A public NKEY has 56 bytes.
 	maxPrincipal = 64
 )
 
-// Note adds an operation to the history, and drops the oldest ones beyond
-// MaxHistory. It never changes a slice that another copy of the record shares.
+// Note appends an operation to the history and drops the oldest operations beyond
+// MaxHistory. It copies the slice, because copies of the record may share it.
 func (r *Record) Note(op Operation) {
 	keep := r.History[max(0, len(r.History)-MaxHistory+1):]
 	op.By, op.Account, op.User = clipText(op.By, MaxBy), clipText(op.Account, maxPrincipal), clipText(op.User, maxPrincipal)
 	r.History = append(append(make([]Operation, 0, len(keep)+1), keep...), op)
 }
 
-// CheckBy returns an error of CodeBadRequest for a name that a caller may not claim:
-// longer than MaxBy bytes, or with characters that are not printable.
+// CheckBy returns an error of CodeBadRequest for an invalid Caller.By: longer than MaxBy
+// bytes, or with characters that are not printable.
 func CheckBy(by string) error {
 	if len(by) > MaxBy {
 		return Errorf(CodeBadRequest, "by has %d bytes; the limit is %d", len(by), MaxBy)
@@ -79,7 +79,7 @@ func CheckBy(by string) error {
 	return nil
 }
 
-// clipText makes text of at most n bytes that is safe to print.
+// clipText truncates text to n bytes and replaces control characters.
 func clipText(s string, n int) string { return clip(cleanText(s), n) }
 
 // append appends the encoded operation: a byte, a zig-zag varint, three strings.
@@ -91,7 +91,8 @@ func (o *Operation) append(dst []byte) []byte {
 	return dst
 }
 
-// readHistory decodes an extension's value; false if it is malformed.
+// readHistory decodes the value of extension extHistory, and returns false if it is
+// malformed.
 func readHistory(value []byte) ([]Operation, bool) {
 	d := decoder{b: value}
 	var ops []Operation
@@ -114,8 +115,9 @@ type OperationInfo struct {
 	At time.Time `json:"at"`
 	// By is the name that the caller stated. It is not verified.
 	By string `json:"by,omitempty"`
-	// Account is the account of a request from another account, as the NATS server
-	// states it. User is the user in that account, if its import has share: true.
+	// Account is the NATS account of the caller, set by the server for requests from another
+	// account. User is the user in that account; the server sets it if the account's import
+	// has share: true.
 	Account string `json:"account,omitempty"`
 	User    string `json:"user,omitempty"`
 }

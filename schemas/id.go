@@ -7,30 +7,31 @@ import (
 	"strconv"
 )
 
-// TimerID names a timer: the first 128 bits of the SHA-256 of its event's
-// source and id, which are CloudEvents' own identity (spec 1.0.2, "source + id
-// is unique for each distinct event"). A cryptographic hash is used because the
-// two come from strangers: nobody can craft an id that lands on another's timer.
+// TimerID identifies a timer. It is the first 128 bits of the SHA-256 of the event's
+// source and id, which identify an event in CloudEvents (spec 1.0.2, "source + id is unique
+// for each distinct event"). The hash is cryptographic, so nobody can construct an event
+// whose timer id collides with another timer's.
 type TimerID [16]byte
 
-// TimerIDLength is the length of the text form.
+// TimerIDLength is the length of a timer id as text, in characters.
 const TimerIDLength = 26
 
-// lower-case base32hex: one subject token, sorts like the bytes.
+// idEncoding is lower-case base32hex: valid as one subject token, and in the order of the
+// bytes.
 var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
 
-// NewTimerID derives the timer id. The source's length is hashed first, so that
-// no two different pairs have the same input.
+// NewTimerID returns the timer id of an event. The hash begins with the length of source,
+// so that different pairs of source and id never have the same input.
 func NewTimerID(source, id string) TimerID {
-	var room [256]byte
-	buf := binary.BigEndian.AppendUint64(room[:0], uint64(len(source)))
+	var array [256]byte
+	buf := binary.BigEndian.AppendUint64(array[:0], uint64(len(source)))
 	buf = append(buf, source...)
 	buf = append(buf, id...)
 	sum := sha256.Sum256(buf)
 	return TimerID(sum[:16])
 }
 
-// ParseTimerID reads the text form.
+// ParseTimerID parses a timer id. Its errors have CodeInvalidTimerID.
 func ParseTimerID(s string) (TimerID, error) {
 	var id TimerID
 	if len(s) != TimerIDLength {
@@ -42,17 +43,17 @@ func ParseTimerID(s string) (TimerID, error) {
 	return id, nil
 }
 
-// String is the text form: TimerIDLength characters, one subject token.
+// String returns the timer id as TimerIDLength characters, valid as one subject token.
 func (id TimerID) String() string {
 	var dst [TimerIDLength]byte
 	idEncoding.Encode(dst[:], id[:])
 	return string(dst[:])
 }
 
-// AppendTo appends the text form.
+// AppendTo appends String.
 func (id TimerID) AppendTo(dst []byte) []byte { return idEncoding.AppendEncode(dst, id[:]) }
 
-// IsZero reports whether id was never set.
+// IsZero reports whether id is the zero value.
 func (id TimerID) IsZero() bool { return id == TimerID{} }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -68,11 +69,12 @@ func (id *TimerID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MsgID is the Nats-Msg-Id and the callback's idempotency key of one run:
-// stable across retries, owners and restarts.
+// MsgID returns the Nats-Msg-Id of a run, which is also the idempotency key of its
+// callback. It is the same across retries, owners and restarts.
 func (id TimerID) MsgID(run uint32) string { return string(id.appendMsgID(nil, run)) }
 
-// RetryMsgID is the Nats-Msg-Id of one retry that waited in the wheel.
+// RetryMsgID returns the Nats-Msg-Id of a retry that the scheduler publishes to
+// SubjectRetry.
 func (id TimerID) RetryMsgID(run, attempt uint32) string {
 	return string(strconv.AppendUint(append(id.appendMsgID(nil, run), '.'), uint64(attempt), 10))
 }

@@ -2,11 +2,11 @@ package schemas
 
 import "strings"
 
-// Inboxes lists prefixes of inboxes in addition to those of IsInbox: REPLIES.shop stands
-// for REPLIES.shop.>.
+// Inboxes lists prefixes of inbox subjects in addition to those of IsInbox. The prefix
+// REPLIES.shop means all subjects REPLIES.shop.>.
 type Inboxes []string
 
-// CheckInboxPrefix returns an error for a prefix that Inboxes must not have.
+// CheckInboxPrefix returns an error of CodeConfig for a prefix that Inboxes must not have.
 func CheckInboxPrefix(prefix string) error {
 	bad := func(reason string) error {
 		return Errorf(CodeConfig, "inbox prefix %.80q: %s", prefix, reason)
@@ -40,13 +40,13 @@ func (p Inboxes) Allow(reply string) bool {
 	return false
 }
 
-// gatewayTokens is the number of tokens that a gateway puts before the requester's reply
-// subject: _GR_, the cluster and the server.
+// gatewayTokens is the number of tokens with which a gateway prefixes a reply subject:
+// _GR_, the cluster and the server.
 const gatewayTokens = 3
 
 // IsInbox reports whether a subject is an inbox, on which a requester waits for answers.
-// Its first token begins with _INBOX (the default of clients), or is _R_ (service
-// imports), or is _GR_, which a gateway puts before another inbox.
+// The first token of an inbox begins with _INBOX (the default of clients), or is _R_
+// (service imports), or is _GR_, with which a gateway prefixes another inbox.
 func IsInbox(subject string) bool {
 	first, rest, ok := strings.Cut(subject, ".")
 	if !ok || rest == "" {

@@ -7,8 +7,8 @@ import (
 )
 
 // TimerInfo describes a timer in the answers of the API. Its JSON has times in RFC 3339,
-// UTC, with milliseconds. Optional times are zero, and absent from the JSON, until they
-// are known.
+// UTC, with milliseconds. Optional times are zero, and absent from the JSON, until the
+// event that they describe has happened.
 type TimerInfo struct {
 	Timer    TimerID `json:"timer"`
 	ID       string  `json:"id"`
@@ -22,7 +22,7 @@ type TimerInfo struct {
 	// which is later than Scheduled for a retry. Both are always set.
 	Scheduled time.Time `json:"scheduled"`
 	Due       time.Time `json:"due"`
-	// Added, Fired and Done are when Belfry took, fired and finished the timer.
+	// Added, Fired and Done are the times at which Belfry added, fired and finished the timer.
 	Added time.Time `json:"added,omitzero"`
 	Fired time.Time `json:"fired,omitzero"`
 	Done  time.Time `json:"done,omitzero"`
@@ -33,8 +33,8 @@ type TimerInfo struct {
 	Until time.Time `json:"until,omitzero"`
 	// Run counts the due occurrences from 1. It is 0 before the timer has fired.
 	Run         uint32 `json:"run"`
-	Attempts    uint32 `json:"attempts"`
-	MaxAttempts uint32 `json:"maxattempts"`
+	Attempts    uint32 `json:"attempts"`    // finished attempts of this run
+	MaxAttempts uint32 `json:"maxattempts"` // after this many the run becomes a dead letter
 	// Outcome is the result of the last attempt, nil before the first.
 	Outcome *OutcomeInfo `json:"outcome,omitempty"`
 	// History holds the last control operations, oldest first.
@@ -46,11 +46,12 @@ type TimerInfo struct {
 // OutcomeInfo is the result of one attempt of a callback.
 type OutcomeInfo struct {
 	Code     int32  `json:"code,omitempty"`     // HTTP status, 0 for none
-	Error    string `json:"error,omitempty"`    // why the attempt failed
+	Error    string `json:"error,omitempty"`    // reason of a failure
 	Response string `json:"response,omitempty"` // the start of the answer, or the handler's result
 }
 
-// FromRecord describes a record.
+// FromRecord returns the description of a record with revision rev. It redacts the
+// callback.
 func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	info := TimerInfo{
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
@@ -64,7 +65,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	return info
 }
 
-// TimeOf returns Unix milliseconds as a time in UTC.
+// TimeOf converts Unix milliseconds to a time in UTC.
 func TimeOf(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
 // optionalTime is TimeOf, but returns the zero time for 0.
@@ -75,13 +76,15 @@ func optionalTime(ms int64) time.Time {
 	return TimeOf(ms)
 }
 
-// AddReply answers timers.api.add.
+// AddReply is the answer of timers.api.add.
 type AddReply struct {
-	Timer     TimerID   `json:"timer"`
-	Due       time.Time `json:"due"`
-	Duplicate bool      `json:"duplicate"`
-	State     State     `json:"state"`
-	// Remark warns of something that was accepted but may be a mistake; see
+	Timer TimerID   `json:"timer"`
+	Due   time.Time `json:"due"`
+	// Duplicate is true if the timer existed already. Due and State are then those of the
+	// existing timer.
+	Duplicate bool  `json:"duplicate"`
+	State     State `json:"state"`
+	// Remark warns of a value that Belfry accepts but that may be a mistake; see
 	// PastDueRemark.
 	Remark string `json:"remark,omitempty"`
 }
@@ -115,18 +118,19 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-// TimerRef names a timer in a request: by timer id, or by id and source.
+// TimerRef names a timer in a request, either by timer id or by the id and source of its
+// event.
 type TimerRef struct {
 	Timer  string `json:"timer,omitempty"`
 	ID     string `json:"id,omitempty"`
 	Source string `json:"source,omitempty"`
 }
 
-// Resolve returns the timer id.
+// Resolve returns the timer id. Its errors have CodeBadRequest, or CodeInvalidTimerID.
 func (r TimerRef) Resolve() (TimerID, error) {
 	switch {
 	case r.Timer != "" && (r.ID != "" || r.Source != ""):
-		return TimerID{}, Errorf(CodeBadRequest, "both timer and id are given; one names the timer")
+		return TimerID{}, Errorf(CodeBadRequest, "timer and id are both set; name the timer by one of them")
 	case r.Timer != "":
 		return ParseTimerID(r.Timer)
 	case r.ID != "" && r.Source != "":
@@ -138,8 +142,8 @@ func (r TimerRef) Resolve() (TimerID, error) {
 // CancelRequest is the body of timers.api.cancel.
 type CancelRequest struct {
 	TimerRef
-	// By is the caller's name for the timer's history, at most MaxBy bytes. It is not
-	// verified.
+	// By is the caller's name for the timer's history, at most MaxBy bytes. Belfry does not
+	// verify it.
 	By string `json:"by,omitempty"`
 }
 
@@ -152,22 +156,23 @@ type RescheduleRequest struct {
 	After string `json:"after,omitempty"`
 }
 
-// ListRequest is the body of timers.api.list.
+// ListRequest is the body of timers.api.list. Empty filters match every timer.
 type ListRequest struct {
 	States  []State `json:"state,omitempty"`
 	Service string  `json:"service,omitempty"`
 	Group   string  `json:"group,omitempty"`
-	Limit   int     `json:"limit,omitempty"`
-	Cursor  string  `json:"cursor,omitempty"`
+	Limit   int     `json:"limit,omitempty"`  // timers per page; 0 for the default
+	Cursor  string  `json:"cursor,omitempty"` // that of the previous page
 }
 
-// ListReply is one page; Cursor is empty at the end.
+// ListReply is one page of timers. Cursor is empty on the last page.
 type ListReply struct {
 	Timers []TimerInfo `json:"timers"`
 	Cursor string      `json:"cursor,omitempty"`
 }
 
-// DeadListRequest is the body of timers.api.dead.list. TimerRef is optional.
+// DeadListRequest is the body of timers.api.dead.list. Its filters are optional; Limit and
+// Cursor are as in ListRequest.
 type DeadListRequest struct {
 	TimerRef
 	Service string `json:"service,omitempty"`
@@ -175,7 +180,8 @@ type DeadListRequest struct {
 	Cursor  string `json:"cursor,omitempty"`
 }
 
-// DeadInfo describes a dead letter: a timer whose callback or handler failed for good.
+// DeadInfo describes a dead letter: the event of a timer whose callback or handler failed
+// permanently or used up its attempts.
 type DeadInfo struct {
 	Sequence  uint64    `json:"sequence"` // in stream TIMERS_DEAD
 	Timer     TimerID   `json:"timer"`
@@ -193,13 +199,14 @@ type DeadInfo struct {
 	Consumer string `json:"consumer,omitempty"`
 }
 
-// DeadListReply is one page; Cursor is empty at the end.
+// DeadListReply is one page of dead letters. Cursor is empty on the last page.
 type DeadListReply struct {
 	Dead   []DeadInfo `json:"dead"`
 	Cursor string     `json:"cursor,omitempty"`
 }
 
-// RejectedListRequest is the body of timers.api.rejected.list.
+// RejectedListRequest is the body of timers.api.rejected.list. Limit and Cursor are as in
+// ListRequest.
 type RejectedListRequest struct {
 	Limit  int    `json:"limit,omitempty"`
 	Cursor string `json:"cursor,omitempty"`
@@ -210,30 +217,31 @@ const MaxRejectedData = 1 << 10
 
 // RejectedInfo is an add that was rejected after it had been stored in TIMERS_ADD.
 type RejectedInfo struct {
-	// Sequence is that of stream TIMERS_REJECTED, AddSequence that of the add in
-	// TIMERS_ADD.
+	// Sequence is the stream sequence in TIMERS_REJECTED; AddSequence is the stream
+	// sequence that the add had in TIMERS_ADD.
 	Sequence    uint64    `json:"sequence"`
 	AddSequence uint64    `json:"addsequence,omitempty"`
-	Rejected    time.Time `json:"rejected"` // when Belfry rejected the add
+	Rejected    time.Time `json:"rejected"` // time of the rejection
 	Code        Code      `json:"code"`
 	Error       string    `json:"error"`
-	// Source and ID are those of the event, empty if it cannot be decoded.
+	// Source and ID are the event's attributes, empty if the event cannot be decoded.
 	Source string `json:"source,omitempty"`
 	ID     string `json:"id,omitempty"`
-	// DataBytes is the size of the data that is kept; Data is its start as text,
-	// at most MaxRejectedData bytes.
+	// DataBytes is the size of the stored data; Data is its start as text, at most
+	// MaxRejectedData bytes.
 	DataBytes int    `json:"databytes"`
 	Data      string `json:"data,omitempty"`
 }
 
-// RejectedListReply is one page, oldest first; Cursor is empty at the end.
+// RejectedListReply is one page of rejected adds, oldest first. Cursor is empty on the last
+// page.
 type RejectedListReply struct {
 	Rejected []RejectedInfo `json:"rejected"`
 	Cursor   string         `json:"cursor,omitempty"`
 }
 
-// ReplayRequest is the body of timers.api.dead.replay: a timer, or a service. By is
-// as in CancelRequest.
+// ReplayRequest is the body of timers.api.dead.replay. It names one timer, or a service
+// whose dead letters to replay, at most Limit of them. By is as in CancelRequest.
 type ReplayRequest struct {
 	TimerRef
 	By      string `json:"by,omitempty"`
@@ -241,7 +249,8 @@ type ReplayRequest struct {
 	Limit   int    `json:"limit,omitempty"`
 }
 
-// ReplayReply says what was replayed. More says that the limit cut it off.
+// ReplayReply lists the replayed timers. More is true if the limit left further dead
+// letters.
 type ReplayReply struct {
 	Replayed int       `json:"replayed"`
 	Timers   []TimerID `json:"timers"`

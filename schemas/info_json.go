@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// This file writes the JSON of the API's answers. Cancel and add are frequent, so their
-// answers are written without reflection. Reading uses the struct tags.
+// This file encodes the API's answers as JSON. The answers to cancel and add are frequent,
+// so their encoders avoid reflection. Decoding uses the struct tags.
 
 // MarshalJSON implements json.Marshaler; see Append.
 func (t TimerInfo) MarshalJSON() ([]byte, error) { return t.Append(nil), nil }

@@ -6,19 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds how deep arrays and objects nest in an event, the event itself
-// counted: as deep as encoding/json reads, so that Go's readers read what fires.
+// maxDepth bounds the nesting of arrays and objects in an event, including the event
+// itself. It equals the limit of encoding/json, so that Go programs can decode every event
+// that fires.
 const maxDepth = 10_000
 
-// What may stand around JSON, and what may not begin it.
+// jsonSpace is white space that may surround JSON. byteOrderMark must not precede it.
 const (
 	jsonSpace     = " \t\n\r"
 	byteOrderMark = "\ufeff"
 )
 
-// scanner walks JSON text (RFC 8259) without allocating. It exists because an
-// event is read three times in a timer's life and only its top level matters:
-// encoding/json's decoder takes eight times as long for it.
+// scanner validates JSON text (RFC 8259) and finds the members of the top-level object,
+// without allocating. Belfry decodes each event three times; encoding/json's decoder takes
+// eight times as long.
 type scanner struct {
 	b []byte
 	i int
@@ -32,7 +33,7 @@ func (s *scanner) malformed() *Error {
 	return badEvent("malformed JSON at byte %d: %q", s.i+1, r)
 }
 
-// peek is the next byte, or 0 at the end.
+// peek returns the next byte, or 0 at the end.
 func (s *scanner) peek() byte {
 	if s.i < len(s.b) {
 		return s.b[s.i]
@@ -61,8 +62,8 @@ func (s *scanner) next(c byte) bool {
 	return true
 }
 
-// eachMember calls fn for the members of a JSON object, with the value's bytes.
-// Names and values alias raw; a name that is escaped is decoded.
+// eachMember calls fn for each member of a JSON object, with its decoded name and the
+// value's bytes. Values, and names without escapes, alias raw.
 func eachMember(raw []byte, fn func(name, value []byte) error) error {
 	s := scanner{b: raw}
 	if !s.next('{') {
@@ -101,7 +102,7 @@ func eachMember(raw []byte, fn func(name, value []byte) error) error {
 	return nil
 }
 
-// isValue tells whether b is one JSON value.
+// isValue reports whether b is exactly one JSON value.
 func isValue(b []byte) bool {
 	s := scanner{b: b}
 	s.space()
@@ -123,12 +124,12 @@ func (s *scanner) name() ([]byte, error) {
 	}
 	name, ok := unquote(s.b[start:s.i])
 	if !ok {
-		return nil, badEvent("a member's name holds half a surrogate pair, at byte %d", start+1)
+		return nil, badEvent("a member's name has half a surrogate pair, at byte %d", start+1)
 	}
 	return []byte(name), nil
 }
 
-// value passes one value; depth is that of the array or object it stands in.
+// value skips one value. depth is the nesting depth of the array or object around it.
 func (s *scanner) value(depth int) error {
 	switch c := s.peek(); {
 	case c == '"':
@@ -184,7 +185,7 @@ func (s *scanner) nested(depth int) error {
 	}
 }
 
-// text passes a string and tells whether it holds escapes.
+// text skips a string and reports whether it has escapes.
 func (s *scanner) text() (escaped bool, err error) {
 	if s.peek() != '"' {
 		return false, s.malformed()
@@ -254,9 +255,9 @@ func (s *scanner) digits() error {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// unquote decodes a string that the scanner has passed. It is false for half a
-// surrogate pair, which no text can hold: others turn it into U+FFFD, and two
-// different ids would become one.
+// unquote decodes a string that the scanner has validated. It returns false for half a
+// surrogate pair, which UTF-8 cannot represent. Other decoders replace it by U+FFFD, which
+// would make two different ids equal.
 func unquote(quoted []byte) (string, bool) {
 	in := quoted[1 : len(quoted)-1]
 	out := make([]byte, 0, len(in))
@@ -304,7 +305,7 @@ func hex4(b []byte) (r rune) {
 	return r
 }
 
-// quote is the JSON string of s.
+// quote appends s as a JSON string.
 func quote(dst []byte, s string) []byte {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {

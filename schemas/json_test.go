@@ -18,7 +18,7 @@ func agrees(t *testing.T, raw []byte) {
 		got = append(got, member{string(name), string(value)})
 		return nil
 	})
-	if !utf8.Valid(raw) { // takeStructured refuses it before
+	if !utf8.Valid(raw) { // parseStructured rejects it before
 		return
 	}
 	object := bytes.HasPrefix(bytes.TrimLeft(raw, jsonSpace), []byte("{"))

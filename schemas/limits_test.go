@@ -28,7 +28,7 @@ func TestParseDuration(t *testing.T) {
 		"": "not a duration", "soon": "not a duration", "1d": "not a duration", "1h 30m": "not a duration", "10S": "not a duration", "pt10s": "not a duration", "∞": "not a duration", "1e3s": "not a duration", "NaN": "not a duration",
 		"10": "without a unit", "-1.5": "without a unit", strings.Repeat("1", 65) + "s": "longer than 64",
 		"9999999999h": "out of range", "-9999999999999999999s": "out of range", "2562047h47m16.854775808s": "out of range",
-		"P": "how long of nothing", "PT": "how long of nothing", "P1DT": "how long of nothing", "-P": "how long of nothing",
+		"P": "has no value", "PT": "has no value", "P1DT": "has no value", "-P": "has no value",
 		"P1Y": "no fixed length", "P1M": "no fixed length", "P1Y2M3D": "no fixed length", "P1MT1M": "no fixed length",
 		"PT1.5H1S": "last number", "P0.5DT1H": "last number", "P1.5W1D": "last number",
 		"P9999999999D": "out of range", "P106752D": "out of range", "PT2562047H47M16.854775808S": "out of range", "P99999999999999999999W": "out of range", "P106751DT99H": "out of range",

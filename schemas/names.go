@@ -7,22 +7,22 @@ import (
 
 // Subjects of the public surface.
 const (
-	// SubjectAdd takes durable adds; stream StreamAdd captures it.
+	// SubjectAdd is the subject of adds; stream StreamAdd stores them.
 	SubjectAdd = "timers.add"
-	// SubjectRejected receives adds that were refused, original bytes and
-	// headers kept, with the reason in HeaderErrorCode and HeaderError.
+	// SubjectRejected is the subject of rejected adds. A rejected add keeps its data and
+	// headers, and has the reason in HeaderErrorCode and HeaderError.
 	SubjectRejected = "timers.rejected"
-	// SubjectFiredPrefix, followed by the service, is where due events go.
+	// SubjectFiredPrefix and a service make the subject of that service's due events.
 	SubjectFiredPrefix = "timers.fired."
-	// SubjectRetryPrefix, followed by the service, is where retries go that
-	// waited in the wheel. It belongs to functions alone.
+	// SubjectRetryPrefix and a service make the subject of retries that waited in the
+	// wheel. Only functions subscribes to it.
 	SubjectRetryPrefix = "timers.retry."
-	// SubjectDeadPrefix, followed by the service, is where dead letters go.
+	// SubjectDeadPrefix and a service make the subject of that service's dead letters.
 	SubjectDeadPrefix = "timers.dead."
-	// SubjectAPIPrefix, followed by the verb, is the request/reply API, served
-	// as the NATS micro service APIService.
+	// SubjectAPIPrefix and a verb make a subject of the request/reply API, which is the
+	// NATS micro service APIService.
 	SubjectAPIPrefix = "timers.api."
-	// APIService is the name under which the API shows up in $SRV.INFO.
+	// APIService is the name of the API in the answers to $SRV.INFO.
 	APIService = "timers"
 )
 
@@ -32,64 +32,65 @@ const (
 	StreamFired = "TIMERS_FIRED"
 	StreamRetry = "TIMERS_RETRY"
 	StreamDead  = "TIMERS_DEAD"
-	// StreamRejected keeps rejected adds. It is separate so that a flood of invalid adds
-	// evicts no dead letter.
+	// StreamRejected stores rejected adds. It is a separate stream, so that a flood of
+	// invalid adds does not evict dead letters.
 	StreamRejected = "TIMERS_REJECTED"
-	// BucketClock holds clock.<shard>, node.<node> and meta.
+	// BucketClock holds the keys clock.<shard> (a shard's clock), node.<node> (a node's
+	// heartbeat) and meta (the geometry).
 	BucketClock = "clock"
 	// BucketServices holds one key per service that has callbacks.
 	BucketServices = "services"
-	// BucketTimersPrefix, followed by the shard number, is a shard's bucket.
+	// BucketTimersPrefix and a shard number make the name of that shard's bucket.
 	BucketTimersPrefix = "timers_"
 )
 
-// Headers that Belfry sets beside CloudEvents' own.
+// Headers that Belfry sets in addition to the CloudEvents headers.
 const (
-	// HeaderPrefix begins the names of all of them.
+	// HeaderPrefix is the prefix of the names of all these headers.
 	HeaderPrefix = "Belfry-"
-	// HeaderClaim rides on fired and retry messages and tells functions which
-	// revision of which record it concludes; see Claim.
+	// HeaderClaim is on fired and retry messages. It names the record and the revision at
+	// which functions writes the result of the run; see Claim.
 	HeaderClaim = "Belfry-Claim"
 	// HeaderExtended, with the value 1, accompanies HeaderClaim if the record holds more
 	// than the claim and the event. Functions then reads the record before it writes it.
 	HeaderExtended = "Belfry-Extended"
-	// HeaderCallback accompanies HeaderClaim, and is on dead letters. It holds the
-	// callback, which the event does not have, encrypted so that only Belfry can read it.
+	// HeaderCallback accompanies HeaderClaim, and is also on dead letters. It holds the
+	// callback, which Belfry removes from the event, encrypted so that only Belfry can
+	// read it.
 	HeaderCallback = "Belfry-Callback"
-	// HeaderErrorCode and HeaderError say why an add was rejected.
+	// HeaderErrorCode and HeaderError hold the reason of a rejection: a Code and a text.
 	HeaderErrorCode = "Belfry-Error-Code"
 	HeaderError     = "Belfry-Error"
 	// HeaderConsumer is the name of the consumer of timers.fired.<service> (the Go
 	// client's Handle) that wrote the dead letter. Such a dead letter has no callback to
 	// replay.
 	HeaderConsumer = "Belfry-Consumer"
-	// HeaderOriginalSequence is the sequence that a rejected add had in StreamAdd.
+	// HeaderOriginalSequence is the stream sequence that a rejected add had in StreamAdd.
 	HeaderOriginalSequence = "Belfry-Add-Sequence"
-	// HeaderEnclosed is on a dead letter or a rejection that does not fit a message
-	// unchanged. Its data is then the message in NATS's wire form: the header block, whose
-	// length in bytes is the value of HeaderEnclosed, and then the data.
+	// HeaderEnclosed is on a dead letter or rejection that is too large for one message with
+	// Belfry's headers added. Its data is the original message in NATS's wire format: the
+	// header block, whose length in bytes is the value of HeaderEnclosed, and the data.
 	HeaderEnclosed = "Belfry-Enclosed"
-	// HeaderParts is on the first part of an enclosed letter that was split: the stream
-	// sequences of the other parts, in order, separated by commas. Their data follow its
-	// own. HeaderPart is on the other parts: 1, 2, …
+	// HeaderParts is on the first part of an enclosed message that is split into several.
+	// It lists the stream sequences of the other parts, in order, separated by commas. The
+	// data of the parts in that order is the enclosed message. HeaderPart numbers the
+	// other parts: 1, 2, …
 	HeaderParts = "Belfry-Parts"
 	HeaderPart  = "Belfry-Part"
 )
 
-// ReasonUndeliverable is timererrorcode, and HeaderErrorCode, of a dead letter whose
-// event JetStream would never store where it belongs, because it is too large. No
-// attempt was made.
+// ReasonUndeliverable is the timererrorcode, and the HeaderErrorCode, of a dead letter
+// without any attempt: its event is too large for the stream of fired events or retries.
 const ReasonUndeliverable = "undeliverable"
 
 // MaxServiceLength bounds a service name, in bytes.
 const MaxServiceLength = 64
 
-// DefaultService is the service of a timer that names none.
+// DefaultService is the service of a timer without timersvc.
 const DefaultService = "default"
 
-// ValidService reports whether svc can be a service: one subject token of 1 to
-// MaxServiceLength letters, digits, '-' or '_'. The alphabet is that of durable
-// consumer names and KV keys, so a service can be both without escaping.
+// ValidService reports whether svc is a valid service name: 1 to MaxServiceLength letters,
+// digits, '-' or '_'. Such a name is also a valid subject token, consumer name and KV key.
 func ValidService(svc string) bool {
 	if svc == "" || len(svc) > MaxServiceLength {
 		return false
@@ -105,16 +106,16 @@ func ValidService(svc string) bool {
 	return true
 }
 
-// SubjectFired is where due events of svc are published.
+// SubjectFired returns the subject of the due events of svc.
 func SubjectFired(svc string) string { return SubjectFiredPrefix + svc }
 
-// SubjectRetry is where retries of svc that waited in the wheel are published.
+// SubjectRetry returns the subject of the retries of svc that waited in the wheel.
 func SubjectRetry(svc string) string { return SubjectRetryPrefix + svc }
 
-// SubjectDead is where dead letters of svc are published.
+// SubjectDead returns the subject of the dead letters of svc.
 func SubjectDead(svc string) string { return SubjectDeadPrefix + svc }
 
-// BucketTimers is the KV bucket of a shard.
+// BucketTimers returns the name of a shard's KV bucket.
 func BucketTimers(shard int) string { return BucketTimersPrefix + strconv.Itoa(shard) }
 
 // ServiceOfSubject returns the last token of a fired, retry or dead subject.

@@ -6,35 +6,37 @@ import (
 	"math"
 )
 
-// Record is what JetStream keeps of a timer under the key KeyTimer(id): the one
-// authority on it. Every change is a compare-and-set on the key's revision.
-// Times are Unix milliseconds of the cluster's clock; 0 is "not yet".
+// Record is the stored state of a timer, the value of its key in the shard's KV bucket. It
+// is authoritative: streams, indexes and caches follow it. Every change is a
+// compare-and-set on the key's revision. Times are Unix milliseconds of the cluster's
+// clock; 0 means that the event has not happened yet.
 type Record struct {
 	State State
-	// Queued says that the record waits in the wheel: DueMs has an index entry.
-	// It is true for pending and for long retries, false for short ones.
+	// Queued is true while the record waits in the wheel, with an index entry for DueMs:
+	// in state pending, and in state retrying if the delay is long.
 	Queued bool
 	// Run counts due occurrences from 1.
 	Run uint32
-	// Attempt counts concluded callback attempts of this run.
+	// Attempt counts finished callback attempts of this run.
 	Attempt uint32
 	// MaxAttempt is the attempt after which the run is dead-lettered; a replay
 	// raises it.
 	MaxAttempt uint32
-	// Moves counts reschedules; 0 marks the record that created the timer.
+	// Moves counts reschedules; it is 0 in the record that created the timer.
 	Moves uint32
-	// DueMs is when the wheel acts on the record next.
+	// DueMs is the time at which the wheel acts on the record next.
 	DueMs int64
-	// ScheduledMs is when the run was asked for: timerscheduled.
+	// ScheduledMs is the due time that the user asked for, the attribute timerscheduled.
 	ScheduledMs int64
 	AddedMs     int64
 	FiredMs     int64
 	DoneMs      int64
-	// NextMs is when a retrying callback is tried again.
+	// NextMs is the time of the next callback attempt in state retrying.
 	NextMs int64
 	// Epoch is the clock epoch of the owner that claimed the run.
 	Epoch uint64
-	// Hash tells a repeated add from a conflicting one.
+	// Hash is the hash of the event: equal for a repeated add, different for a conflicting
+	// one.
 	Hash     [16]byte
 	Service  string
 	Group    string
@@ -49,41 +51,43 @@ type Record struct {
 	// Ext holds the extensions that this version does not interpret. They are
 	// written back unchanged. Format 1 does not store them.
 	Ext []Extension
-	// Body is the event; empty once the state is final.
+	// Body is the event; empty in a final state.
 	Body Body
 }
 
-// Outcome is what the last callback attempt came to.
+// Outcome is the result of the last callback attempt.
 type Outcome struct {
-	// Code is the HTTP status, or 0 where there was none.
+	// Code is the HTTP status, or 0 without one.
 	Code int32
-	// Error is the failure in a sentence, at most MaxOutcomeError bytes.
+	// Error is the reason of a failure, at most MaxOutcomeError bytes.
 	Error string
 	// Response is the start of the answer's body, at most MaxOutcomeResponse bytes.
 	Response []byte
 }
 
-// Bounds of what is kept of a callback attempt.
+// Limits of an Outcome, in bytes.
 const (
 	MaxOutcomeError    = 512
 	MaxOutcomeResponse = 1024
 )
 
-// Mode is the CloudEvents content mode in which an event came, and leaves.
+// Mode is the CloudEvents content mode of an event. An event fires in the mode in which it
+// was added.
 type Mode uint8
 
 // The content modes of the CloudEvents NATS protocol binding.
 const (
-	ModeNone       Mode = 0 // no event kept
+	ModeNone       Mode = 0 // the record has no event
 	ModeStructured Mode = 1
 	ModeBinary     Mode = 2
 )
 
-// Body is an event as it came.
+// Body is an event as the user sent it.
 type Body struct {
 	Mode Mode
-	// Headers are, in binary mode, the ce-* attributes, content-type and the
-	// user's own headers that are kept, as sent on the wire: name, value.
+	// Headers are the message's headers as sent, without reserved ones (ReservedHeader): in
+	// binary mode the ce-* attributes, content-type and the user's own headers, in
+	// structured mode only the latter.
 	Headers []HeaderField
 	// Data is the whole JSON document in structured mode, the data in binary mode.
 	Data []byte
@@ -92,7 +96,7 @@ type Body struct {
 // HeaderField is one header line.
 type HeaderField struct{ Name, Value string }
 
-// Size is the number of bytes that the body adds to a message.
+// Size returns the size of the body in a message: headers and data, in bytes.
 func (b Body) Size() int {
 	n := len(b.Data)
 	for _, h := range b.Headers {
@@ -101,7 +105,7 @@ func (b Body) Size() int {
 	return n
 }
 
-// Pending reports whether the wheel has to act on the record.
+// Pending reports whether the record waits in the wheel.
 func (r *Record) Pending() bool {
 	return r.State == StatePending || r.State == StateRetrying && r.Queued
 }
@@ -131,9 +135,9 @@ const (
 	RecordFormat2 RecordFormat = 2
 	// NewestRecordFormat is the newest format that this version reads and writes.
 	NewestRecordFormat = RecordFormat2
-	// maxRecordFormat is the highest version that a future format may use. Versions
-	// stay below the printable characters, so that text that overwrote a record, such
-	// as a JSON answer, is never mistaken for a record of a newer version.
+	// maxRecordFormat is the highest version number of any future format. It is below the
+	// printable characters, so text that overwrote a record, such as a JSON answer, is
+	// never mistaken for a record of a newer version.
 	maxRecordFormat RecordFormat = 0x1f
 	// RecordFormatTest stands for a future format in tests: the layout of format 2 under
 	// the highest version. DecodeRecord does not read it.
@@ -141,12 +145,12 @@ const (
 )
 
 // checksumBytes is the length of the checksum at the end of every record from
-// format 2 on: the CRC32C (Castagnoli) of all bytes before it, little-endian. A
-// future format must keep it, because it is how a reader tells a record of a newer
-// version from a damaged one.
+// format 2 on: the CRC32C (Castagnoli) of all bytes before it, little-endian. Future
+// formats must keep it: by the checksum a reader distinguishes a record of a newer version
+// from a damaged record.
 const checksumBytes = 4
 
-// prefixBytes is the length of the version, the state and the flags.
+// prefixBytes is the length of the version, the state and the flags, one byte each.
 const prefixBytes = 3
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -156,21 +160,21 @@ const flagQueued = 1
 
 // Extension is a part of a record that this version does not interpret.
 type Extension struct {
-	// Type names the extension. Odd types are critical: a reader that does not know
-	// one refuses the whole record with ErrNewer. A reader skips even ones.
+	// Type identifies the extension. Odd types are critical: a reader that does not know
+	// the type fails with ErrNewer. It skips unknown even types.
 	Type uint32
-	// Value holds the extension's own encoding.
+	// Value is the extension in its own encoding.
 	Value []byte
 }
 
-// Critical reports whether a reader that does not know the extension must refuse
-// the record.
+// Critical reports whether a reader that does not know the extension must not use the
+// record.
 func (e Extension) Critical() bool { return e.Type&1 == 1 }
 
 // extHistory is the type of the extension that holds Record.History.
 const extHistory = 2
 
-// maxField bounds a decoded string, well above every limit on the way in.
+// maxField bounds a decoded string, in bytes. It is far above the limits of an add.
 const maxField = 64 << 20
 
 // Append appends the record in the newest format.
@@ -180,9 +184,9 @@ func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRe
 // RecordFormatTest. Format 1 omits History and Ext. The encoding is binary rather than
 // JSON because each timer's record is encoded three times and decoded four.
 //
-// Layout: the version byte, the state, a flag byte, uvarints for the numbers (times
-// zig-zag), 16 bytes of hash, length-prefixed strings; in format 2 the extensions as
-// a length-prefixed block of type, length, value; then the body; in format 2 the
+// Layout: the version byte; the state; a flag byte; the numbers as uvarints and the times
+// as zig-zag varints; 16 bytes of hash; length-prefixed strings; in format 2 a
+// length-prefixed block of extensions (type, length, value); the body; in format 2 the
 // checksum.
 func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
 	start := len(dst)
@@ -224,8 +228,8 @@ func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
 	return dst
 }
 
-// Extended reports whether the record holds anything that format 1 and a Claim do
-// not carry.
+// Extended reports whether the record has history or extensions, which format 1 and a
+// Claim do not include.
 func (r *Record) Extended() bool { return len(r.History) > 0 || len(r.Ext) > 0 }
 
 // appendExtensions appends the block of extensions with its length.
@@ -258,14 +262,13 @@ func appendString(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// DecodeRecord reads a record of any known format; see DecodeRecordUpTo.
+// DecodeRecord decodes a record of any known format; see DecodeRecordUpTo.
 func DecodeRecord(b []byte) (Record, error) { return DecodeRecordUpTo(b, NewestRecordFormat) }
 
-// DecodeRecordUpTo reads a record of a format up to newest, as a build does whose newest
-// format that is. It returns ErrDamaged for bytes
-// that are not a record, or not all of it, and ErrNewer for an intact record with
-// something that this version does not know: a format, a flag, a state, a content
-// mode or a critical extension. The result's Body.Data aliases b.
+// DecodeRecordUpTo decodes a record of format newest or older. Tests use it to behave like
+// an older version of Belfry. It returns ErrDamaged for bytes that are not a complete,
+// intact record, and ErrNewer for an intact record with a format, flag, state, content mode
+// or critical extension that it does not know. The result's Body.Data aliases b.
 func DecodeRecordUpTo(b []byte, newest RecordFormat) (Record, error) {
 	if len(b) < prefixBytes {
 		return Record{}, Errorf(CodeDamaged, "record of %d bytes is too short", len(b))
@@ -287,8 +290,8 @@ func DecodeRecordUpTo(b []byte, newest RecordFormat) (Record, error) {
 	return decodeRecord(b, b[:fields])
 }
 
-// decodeRecord reads the fields of a record of format 1 or 2. whole is the record
-// with its checksum, for the error texts.
+// decodeRecord decodes the fields of a record of format 1 or 2. whole is the record
+// with its checksum; error texts give its length.
 func decodeRecord(whole, b []byte) (Record, error) {
 	var r Record
 	format, flags := RecordFormat(b[0]), b[2]
@@ -317,7 +320,7 @@ func decodeRecord(whole, b []byte) (Record, error) {
 	}
 	if r.Body.Mode != ModeNone {
 		n := d.uvarint()
-		if n > uint64(len(d.b)/2) { // each has two lengths
+		if n > uint64(len(d.b)/2) { // a header takes at least two bytes, its two lengths
 			d.bad = true
 			n = 0
 		}
@@ -334,7 +337,7 @@ func decodeRecord(whole, b []byte) (Record, error) {
 		d.bad = true
 	}
 	if flags&^flagQueued != 0 || !r.State.Valid() || r.Body.Mode > ModeBinary {
-		unknown = Errorf(CodeUnknownFormat, "record has flags %#x, state %d and content mode %d, not all of which this version of belfry knows: upgrade this node", flags, r.State, r.Body.Mode)
+		unknown = Errorf(CodeUnknownFormat, "record has flags %#x, state %d and content mode %d; this version of belfry does not know all of them: upgrade this node", flags, r.State, r.Body.Mode)
 	}
 	switch {
 	// Only the checksum shows that a newer version wrote the unknown value.
@@ -347,7 +350,8 @@ func decodeRecord(whole, b []byte) (Record, error) {
 	return r, nil
 }
 
-// decoder reads fields until the first that does not fit, then yields zeros.
+// decoder decodes fields. After the first malformed field, bad is true and all further
+// fields are zero.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -391,7 +395,7 @@ func (d *decoder) take(n int) []byte {
 	return v
 }
 
-// extensions reads the block of extensions. It returns ErrNewer for a critical one
+// extensions decodes the block of extensions. It returns ErrNewer for a critical extension
 // that this version does not know.
 func (d *decoder) extensions(r *Record) error {
 	block := decoder{b: d.bytes()}
@@ -427,8 +431,8 @@ func (d *decoder) bytes() []byte {
 	return d.take(int(n))
 }
 
-// strings reads as many strings. They share one copy of the bytes: there are
-// several in each record, and each by itself is one more thing to collect.
+// strings decodes len(into) strings. The strings share one allocation, which reduces the
+// work of the garbage collector.
 func (d *decoder) strings(into ...*string) {
 	from := d.b
 	for range into {

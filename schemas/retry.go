@@ -41,9 +41,9 @@ func RetrySpan(first, limit time.Duration, from, to uint32) time.Duration {
 	return sum
 }
 
-// retryUntilMs returns the earliest time of the last attempt of a record that waits for
-// its next attempt, in Unix milliseconds, or 0 if it is unknown. The event's attributes
-// have the policy.
+// retryUntilMs returns the earliest time of the last attempt of a record in state retrying,
+// in Unix milliseconds, or 0 if it is unknown. It reads the retry policy from the event's
+// attributes.
 func (r *Record) retryUntilMs() int64 {
 	if r.State != StateRetrying || r.NextMs == 0 || r.Body.Mode == ModeNone {
 		return 0
@@ -52,7 +52,7 @@ func (r *Record) retryUntilMs() int64 {
 	if r.Body.Mode == ModeStructured {
 		hdr[headerContentType] = []string{contentStructured}
 	}
-	p, err := take(hdr, r.Body.Data)
+	p, err := parse(hdr, r.Body.Data)
 	if err != nil {
 		return 0
 	}
@@ -60,14 +60,15 @@ func (r *Record) retryUntilMs() int64 {
 	if err != nil {
 		return 0
 	}
-	// The next attempt is number Attempt+1. Attempts given back do not grow the delay.
+	// The next attempt is number Attempt+1. Attempts given back do not increase the delay.
 	back := r.GivenBack(spec)
 	return r.NextMs + RetrySpan(spec.BackoffFirst, spec.BackoffTo, r.Attempt-min(back, r.Attempt)+1, r.MaxAttempt-back).Milliseconds()
 }
 
-// GivenBack returns how many of a run's attempts do not count, because they ended with
-// "not now" or a replay renewed them. The record has no separate counter: MaxAttempt less
-// timermaxattempts is that number.
+// GivenBack returns the number of attempts of a run that do not count towards
+// timermaxattempts: those that the callback answered with "not now", and those that a
+// replay granted. The record has no counter for them; the number is MaxAttempt minus
+// timermaxattempts.
 func (r *Record) GivenBack(spec Spec) uint32 {
 	if r.MaxAttempt <= spec.MaxAttempts {
 		return 0

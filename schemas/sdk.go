@@ -13,21 +13,21 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Event decodes the body.
+// Event decodes the body to an event of sdk-go.
 func (b Body) Event() (*event.Event, error) {
 	hdr := b.header(1)
 	if b.Mode == ModeStructured {
 		hdr[headerContentType] = []string{contentStructured}
 	}
-	p, err := take(hdr, b.Data)
+	p, err := parse(hdr, b.Data)
 	if err != nil {
 		return nil, err
 	}
 	return p.event()
 }
 
-// event makes sdk-go's type of what was parsed. It sets the fields itself, since
-// the setters check anew what conforms has checked.
+// event converts p to an event of sdk-go. It sets the fields directly: the setters would
+// repeat the checks of conforms.
 func (p *parsed) event() (*event.Event, error) {
 	c := &event.EventContextV1{}
 	for i := range p.attrs {
@@ -73,8 +73,8 @@ func (p *parsed) event() (*event.Event, error) {
 	return &e, nil
 }
 
-// asText tells whether JSON can hold the data as what its content type says;
-// base64 can hold any.
+// asText reports whether JSON can hold the data according to its content type, as a string
+// or a JSON value. Other data needs base64.
 func (p *parsed) asText() bool {
 	if !utf8.Valid(p.data) {
 		return false
@@ -82,8 +82,8 @@ func (p *parsed) asText() bool {
 	return !isJSON(p.text("datacontenttype")) || isValue(p.data)
 }
 
-// exactURL keeps a URI as it is written: its String is s. Go's parser escapes
-// what is not strict, and a timer would change its identity.
+// exactURL returns a URL whose String is exactly s. url.Parse may escape characters, which
+// would change the source and thereby the timer id.
 func exactURL(s string) url.URL {
 	if plainPath(s) {
 		return url.URL{Path: s}
@@ -94,7 +94,7 @@ func exactURL(s string) url.URL {
 	case u.String() == s:
 		return *u
 	case u.IsAbs():
-		n := len(u.Scheme) // as it is written, in upper case too
+		n := len(u.Scheme) // s keeps upper case; u.Scheme does not
 		return url.URL{Scheme: s[:n], Opaque: s[n+1:]}
 	}
 	return url.URL{Opaque: s}
@@ -112,9 +112,9 @@ func (a attribute) value() any {
 	return a.text
 }
 
-// EncodeEvent encodes an event for publishing in the given mode, as the
-// CloudEvents NATS protocol binding says: in binary mode every attribute,
-// datacontenttype too, is a percent-encoded ce- header.
+// EncodeEvent encodes an event as a NATS message in the given content mode, according to
+// the CloudEvents NATS protocol binding: in binary mode every attribute, including
+// datacontenttype, becomes a percent-encoded ce- header. Its errors have CodeInvalidEvent.
 func EncodeEvent(e event.Event, mode Mode) (nats.Header, []byte, error) {
 	if err := e.Validate(); err != nil {
 		return nil, nil, Errorf(CodeInvalidEvent, "%w", err)
@@ -149,7 +149,7 @@ func EncodeEvent(e event.Event, mode Mode) (nats.Header, []byte, error) {
 	return hdr, e.Data(), nil
 }
 
-// ExtensionText is the canonical text of an extension's value: its String
+// ExtensionText returns the canonical text of an extension attribute's value, the String
 // encoding of the CloudEvents type system.
 func ExtensionText(v any) string {
 	if s, ok := v.(string); ok {

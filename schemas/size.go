@@ -6,25 +6,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Sizes that decide whether JetStream can store a message. Belfry accepts an add only if
-// every message of its timer fits: the record, the fired event, its retries, and its dead
-// letter. sizes_test.go builds the largest message of each kind.
+// Sizes of messages, in bytes. Belfry accepts an add only if JetStream can store every
+// message of its timer: the record, the fired event, its retries, and its dead letter.
+// sizes_test.go builds the largest message of each kind.
 const (
 	// MaxHeaderBytes is JetStream's limit of a message's header block, from
 	// "NATS/1.0" to the empty line. nats-server keeps its length in 16 bits and
 	// refuses a longer block with error 10097, whatever max_payload is.
 	MaxHeaderBytes = 1<<16 - 1
 	// HeaderReserve is the part of MaxHeaderBytes that Belfry keeps for its own
-	// headers and attributes. They need 5,900 bytes at most, on a dead letter, of which
-	// 2,800 are HeaderCallback; the rest is for what later versions add to the timers
-	// stored today.
+	// headers and attributes. The largest need is 5,900 bytes on a dead letter, of which
+	// 2,800 are HeaderCallback. The remainder is for headers that later versions of Belfry
+	// may add to timers stored today.
 	HeaderReserve = 6 << 10
-	// MaxEventHeaderBytes bounds the headers of an add that are sent with the event: in
-	// binary mode its attributes, in both modes the user's own headers.
+	// MaxEventHeaderBytes bounds the headers that Belfry sends with the event: in binary
+	// mode its attributes, in both modes the user's own headers.
 	MaxEventHeaderBytes = MaxHeaderBytes - HeaderReserve
-	// PayloadReserve is the part of a message that an event leaves to Belfry's own
-	// headers and attributes, and to the record's fields, which repeat some of the
-	// attributes. A record needs at most 10,400 bytes.
+	// PayloadReserve is the part of a message that Belfry keeps for its own headers and
+	// attributes, and for the record's fields, which repeat some of the attributes. A
+	// record needs at most 10,400 bytes in addition to its event.
 	PayloadReserve = 16 << 10
 	// headerFrame is the first and the last line of a header block.
 	headerFrame = len("NATS/1.0\r\n") + len("\r\n")
@@ -59,17 +59,17 @@ func (b Body) CheckSize(maxMessage int) error {
 		if b.Mode == ModeBinary {
 			advice = "send fewer or shorter attributes and headers, or the event in structured mode, where attributes are not headers"
 		}
-		return Errorf(CodeTooLarge, "the headers that are sent with the event have %d bytes; the limit is %d, since JetStream takes %d and Belfry adds up to %d of its own: %s",
+		return Errorf(CodeTooLarge, "the event's headers have %d bytes; the limit is %d, because JetStream accepts %d and Belfry adds up to %d: %s",
 			headers, MaxEventHeaderBytes, MaxHeaderBytes, HeaderReserve, advice)
 	}
 	if n, limit := b.Size(), maxMessage-PayloadReserve; n > limit {
-		return Errorf(CodeTooLarge, "the event has %d bytes; the limit is %d, since JetStream takes messages of %d and Belfry adds up to %d: send a reference to what is large",
+		return Errorf(CodeTooLarge, "the event has %d bytes; the limit is %d, because JetStream accepts messages of %d and Belfry adds up to %d: send a reference to large data instead",
 			n, limit, maxMessage, PayloadReserve)
 	}
 	return nil
 }
 
-// traceHeaders are sent to callees as separate headers; see functions.
+// traceHeaders are the attributes that functions also sends as plain headers.
 var traceHeaders = [...]string{"traceparent", "tracestate", "baggage"}
 
 // checkRequest returns an error if a callback over NATS cannot carry the event. A request
@@ -95,11 +95,11 @@ func (p *parsed) checkRequest(maxMessage int) error {
 		}
 	}
 	if headers > MaxEventHeaderBytes {
-		return Errorf(CodeTooLarge, "the attributes have %d bytes as headers of a request; the limit is %d for a callback over NATS, since JetStream takes %d and Belfry adds up to %d of its own: send fewer or shorter attributes, or the values as data",
+		return Errorf(CodeTooLarge, "the attributes have %d bytes as headers of a request; the limit is %d for a callback over NATS, because JetStream accepts %d and Belfry adds up to %d: send fewer or shorter attributes, or send the values as data",
 			headers, MaxEventHeaderBytes, MaxHeaderBytes, HeaderReserve)
 	}
 	if n, limit := headers-headerFrame+len(p.data), maxMessage-PayloadReserve; n > limit {
-		return Errorf(CodeTooLarge, "the event has %d bytes as a request; the limit is %d for a callback over NATS, since the server takes messages of %d and Belfry adds up to %d: send a reference to what is large",
+		return Errorf(CodeTooLarge, "the event has %d bytes as a request; the limit is %d for a callback over NATS, because the server accepts messages of %d and Belfry adds up to %d: send a reference to large data instead",
 			n, limit, maxMessage, PayloadReserve)
 	}
 	return nil

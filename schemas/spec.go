@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ParseAdd validates an add as published to timers.add or timers.api.add and
-// returns the body to keep and what it asks for. addedMs is the time from which
-// timerafter counts. Its errors are *Error of CodeInvalidEvent,
+// ParseAdd validates an add, a message published to timers.add or timers.api.add. It
+// returns the body to store and the content of the timer attributes. timerafter counts
+// from addedMs (Unix milliseconds). Its errors are *Error with CodeInvalidEvent,
 // CodeInvalidAttribute, CodeUnsupported or CodeTooLarge.
 func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Spec, error) {
 	lim = lim.withDefaults()
@@ -24,13 +24,13 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 		}
 	}
 	if size > lim.MaxPayload {
-		return Body{}, Spec{}, Errorf(CodeTooLarge, "the event has %d bytes, headers and data together; the limit is %d: send a reference to what is large", size, lim.MaxPayload)
+		return Body{}, Spec{}, Errorf(CodeTooLarge, "the event has %d bytes, headers and data together; the limit is %d: send a reference to large data instead", size, lim.MaxPayload)
 	}
-	p, err := take(hdr, data)
+	p, err := parse(hdr, data)
 	if err != nil {
 		return Body{}, Spec{}, err
 	}
-	if err := p.refuse(); err != nil {
+	if err := p.checkAdd(); err != nil {
 		return Body{}, Spec{}, err
 	}
 	spec, err := p.spec(lim)
@@ -52,14 +52,16 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 	return body, spec, nil
 }
 
-// refuse names what an add may not have.
-func (p *parsed) refuse() error {
+// checkAdd applies the rules that apply only to adds; conforms has the others. It rejects
+// too many attributes, empty ones, header names that cannot be sent, and attributes that
+// begin with attributePrefix but are not input attributes of the right type.
+func (p *parsed) checkAdd() error {
 	if len(p.attrs) > MaxAttributes {
 		return tooManyAttributes()
 	}
 	for i := range p.headers {
 		if name := p.headers[i].Name; !validHeaderName(name) {
-			return badEvent("header name %.80q cannot be sent with the event: nats.go sends letters, digits and !#$%%&'*+-.^_`|~ in a header's name; rename it", name)
+			return badEvent("header name %.80q cannot be sent with the event: use only letters, digits and !#$%%&'*+-.^_`|~ in header names", name)
 		}
 	}
 	for i := range p.attrs {
@@ -78,15 +80,15 @@ func (p *parsed) refuse() error {
 		case slices.Contains(outputAttributes, name):
 			return Errorf(CodeInvalidAttribute, "%s is set by Belfry when an event fires; remove it from the add", name)
 		case slices.Contains(laterAttributes, name):
-			return Errorf(CodeUnsupported, "%s is not served by this version; it serves %s", name, strings.Join(inputAttributes, ", "))
+			return Errorf(CodeUnsupported, "this version does not support %s; it supports %s", name, strings.Join(inputAttributes, ", "))
 		default:
-			return Errorf(CodeInvalidAttribute, "%s is unknown, and names that begin with %q are Belfry's: %s", name, attributePrefix, strings.Join(inputAttributes, ", "))
+			return Errorf(CodeInvalidAttribute, "unknown attribute %s: names that begin with %q are reserved for Belfry's attributes %s", name, attributePrefix, strings.Join(inputAttributes, ", "))
 		}
 	}
 	return nil
 }
 
-// inputExamples shows what a string is wanted for.
+// inputExamples completes the error "must be a string" with an example for the attribute.
 var inputExamples = map[string]string{
 	AttrAt:      `, a time such as "2026-12-24T18:00:00Z"`,
 	AttrAfter:   `, a duration with its unit such as "10s"`,
@@ -94,7 +96,7 @@ var inputExamples = map[string]string{
 	AttrTimeout: `, a duration with its unit such as "30s"`,
 }
 
-// spec reads all but the due time.
+// spec reads the timer attributes except the due time, and applies defaults and limits.
 func (p *parsed) spec(lim Limits) (Spec, error) {
 	s := Spec{
 		EventID: p.text("id"), Source: p.text("source"), Type: p.text("type"),
@@ -105,7 +107,7 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 	s.Timer = NewTimerID(s.Source, s.EventID)
 	if a, ok := p.get(AttrService); ok {
 		if !ValidService(a.text) {
-			return s, badAttribute(AttrService, a.text, "a service is 1 to %d letters, digits, '-' or '_', because it is one token of a subject", MaxServiceLength)
+			return s, badAttribute(AttrService, a.text, "a service must have 1 to %d letters, digits, '-' or '_', because it becomes one token of a subject", MaxServiceLength)
 		}
 		s.Service = a.text
 	}
@@ -139,20 +141,20 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 	}
 	if a, ok := p.get(AttrGroup); ok {
 		if a.text == "" || len(a.text) > MaxGroupLength || strings.ContainsFunc(a.text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			return s, badAttribute(AttrGroup, a.text, "a group is 1 to %d bytes of printable text", MaxGroupLength)
+			return s, badAttribute(AttrGroup, a.text, "a group must have 1 to %d bytes of printable text", MaxGroupLength)
 		}
 		s.Group = a.text
 	}
 	return s, nil
 }
 
-// due reads timerat or timerafter.
+// due returns the due time of timerat or timerafter, in Unix milliseconds.
 func (p *parsed) due(addedMs int64, lim Limits) (int64, error) {
 	at, hasAt := p.get(AttrAt)
 	after, hasAfter := p.get(AttrAfter)
 	switch {
 	case hasAt && hasAfter:
-		return 0, Errorf(CodeInvalidAttribute, "both %s and %s are set; one says when", AttrAt, AttrAfter)
+		return 0, Errorf(CodeInvalidAttribute, "%s and %s are both set; set only one of them", AttrAt, AttrAfter)
 	case hasAt:
 		ms, err := ParseTime(at.text)
 		if err != nil {
@@ -168,13 +170,13 @@ func (p *parsed) due(addedMs int64, lim Limits) (int64, error) {
 		case err != nil:
 			return 0, badAttribute(AttrAfter, after.text, "%w", err)
 		case d < 0:
-			return 0, badAttribute(AttrAfter, after.text, "negative; a timer for now says 0s")
+			return 0, badAttribute(AttrAfter, after.text, "negative; for an immediate timer write 0s")
 		case d > lim.MaxHorizon:
 			return 0, badAttribute(AttrAfter, after.text, "further ahead than the limit of %s", days(lim.MaxHorizon))
 		}
 		return addedMs + (int64(d)+int64(time.Millisecond)-1)/int64(time.Millisecond), nil
 	}
-	return 0, Errorf(CodeInvalidAttribute, "neither %s nor %s is set; one must say when", AttrAt, AttrAfter)
+	return 0, Errorf(CodeInvalidAttribute, "neither %s nor %s is set; set one of them to the due time", AttrAt, AttrAfter)
 }
 
 func days(d time.Duration) string {
@@ -184,15 +186,16 @@ func days(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + " days"
 }
 
-// ParseFired reads back a message from timers.fired, timers.retry or timers.dead:
-// the event without its callback, what its add asked for, and what Belfry added.
-// DueMs is the scheduled time. Callback is empty if HeaderCallback has it.
+// ParseFired parses a message from timers.fired, timers.retry or timers.dead. It returns
+// the event without timercallback, the content of the timer attributes, and the values of
+// the attributes that Belfry added. Spec.DueMs is the scheduled time. Spec.Callback is
+// empty if the message has HeaderCallback instead of timercallback.
 func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error) {
-	p, err := take(hdr, data)
+	p, err := parse(hdr, data)
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}
-	// What was accepted once stays accepted, whatever the limits are now.
+	// An accepted event stays valid, even if the limits are lower now.
 	spec, err := p.spec(Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62, accepted: true})
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
@@ -208,7 +211,7 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 	return e, spec, f, err
 }
 
-// fired reads what Belfry added.
+// fired reads the attributes that Belfry added.
 func (p *parsed) fired() (f Fired, err error) {
 	for _, x := range [...]struct {
 		name string

@@ -2,27 +2,27 @@ package schemas
 
 import "fmt"
 
-// State is where a timer stands. The numbers are part of the stored record.
+// State is the state of a timer. The numbers are part of the stored record.
 type State uint8
 
 // The states; see the package comment for the diagram.
 const (
-	// StatePending waits in the wheel for its due time.
+	// StatePending means that the timer waits in the wheel for its due time.
 	StatePending State = 1
-	// StateDelivered was claimed by the owner of its shard: it is, or is about
-	// to be, on timers.fired.<svc>, and its callback has not concluded.
+	// StateDelivered means that the owner of the shard has claimed the timer: its event is
+	// on timers.fired.<svc>, or soon will be, and its callback has no result yet.
 	StateDelivered State = 2
-	// StateRetrying had a failed callback and waits for the next attempt,
-	// in the consumer (short delays) or in the wheel (Record.Queued).
+	// StateRetrying means that a callback attempt failed, and that the timer waits for the
+	// next attempt: in the consumer (short delays) or in the wheel (Record.Queued).
 	StateRetrying State = 3
-	// StateSuccess is final: the callback succeeded, or there was none and the
+	// StateSuccess is final: the callback succeeded, or the timer has no callback and its
 	// event is on timers.fired.<svc>.
 	StateSuccess State = 4
 	// StateFail is final: the event is on timers.dead.<svc>.
 	StateFail State = 5
-	// StateCancelled is final: it never fires.
+	// StateCancelled is final: the timer never fires.
 	StateCancelled State = 6
-	// StatePaused waits for a resume; reserved.
+	// StatePaused is reserved for paused timers. No operation sets it.
 	StatePaused State = 7
 )
 
@@ -41,7 +41,7 @@ var transitions = map[State][]State{
 	StatePaused:    {StatePending, StateCancelled},
 }
 
-// String is the word users see.
+// String returns the name of the state in the API.
 func (s State) String() string {
 	if int(s) < len(stateNames) && stateNames[s] != "" {
 		return stateNames[s]
@@ -52,10 +52,11 @@ func (s State) String() string {
 // Valid reports whether s is one of the states.
 func (s State) Valid() bool { return int(s) < len(stateNames) && stateNames[s] != "" }
 
-// Final reports whether the record has lost its event and waits to expire.
+// Final reports whether the state is success, fail or cancelled. A record in a final state
+// has no event, and expires after the retention time.
 func (s State) Final() bool { return s == StateSuccess || s == StateFail || s == StateCancelled }
 
-// CanBecome reports whether a record in s may be replaced by one in next.
+// CanBecome reports whether a record may change from state s to state next.
 func (s State) CanBecome(next State) bool {
 	for _, t := range transitions[s] {
 		if t == next {
@@ -65,14 +66,14 @@ func (s State) CanBecome(next State) bool {
 	return false
 }
 
-// ParseState reads the word.
+// ParseState parses the name of a state. Its errors have CodeBadRequest.
 func ParseState(word string) (State, error) {
 	for s, name := range stateNames {
 		if name == word && name != "" {
 			return State(s), nil
 		}
 	}
-	return 0, Errorf(CodeBadRequest, "state %.40q is unknown; it is one of pending, delivered, retrying, success, fail, cancelled, paused", word)
+	return 0, Errorf(CodeBadRequest, "unknown state %.40q; use pending, delivered, retrying, success, fail, cancelled or paused", word)
 }
 
 // MarshalText implements encoding.TextMarshaler.

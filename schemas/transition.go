@@ -1,12 +1,11 @@
 package schemas
 
-// This file has the changes of a record that a caller may ask for. They are pure:
-// whoever applies one writes the result by compare-and-set on the revision that
-// it was made from.
+// This file implements the changes that a caller can request. They only change the Record
+// in memory. The caller writes it by compare-and-set on the revision that it has read.
 
-// Cancel makes a waiting record cancelled. It reports that nothing changed for one
-// that is cancelled already, and an error of CodeAlreadyFired for one that no
-// longer waits. nowMs is the cluster's time; by goes into the history.
+// Cancel sets a waiting record to cancelled. It returns unchanged for a record that is
+// cancelled already, and an error of CodeAlreadyFired for a record that no longer waits.
+// nowMs is the cluster's time in Unix milliseconds; Cancel adds by to the history.
 func (r *Record) Cancel(nowMs int64, by Caller) (unchanged bool, err error) {
 	switch {
 	case r.State == StateCancelled:
@@ -19,9 +18,9 @@ func (r *Record) Cancel(nowMs int64, by Caller) (unchanged bool, err error) {
 	return false, nil
 }
 
-// Reschedule moves a pending record to another due time. nowMs is the cluster's
-// time; by goes into the history. Its errors are of CodeAlreadyFired and, for a
-// cancelled timer, CodeAlreadyDone.
+// Reschedule moves a pending record to another due time. dueMs and nowMs, the cluster's
+// time, are Unix milliseconds; Reschedule adds by to the history. Its errors have
+// CodeAlreadyFired or, for a cancelled timer, CodeAlreadyDone.
 func (r *Record) Reschedule(dueMs, nowMs int64, by Caller) error {
 	if r.State != StatePending {
 		return r.tooLate("reschedule")
@@ -32,9 +31,10 @@ func (r *Record) Reschedule(dueMs, nowMs int64, by Caller) error {
 	return nil
 }
 
-// Replay puts a dead-lettered run back into the wheel, due at nowMs, with attempts
-// more attempts. body is the event of the dead letter. If published is true, the run was
-// on timers.fired and goes only to functions; otherwise it is published there first.
+// Replay puts the run of a dead letter back into the wheel, due at nowMs (Unix
+// milliseconds), and grants it further attempts. body is the event of the dead letter.
+// published is true if the run was on timers.fired before: it then goes only to functions.
+// Otherwise the scheduler publishes it there first. Replay adds by to the history.
 func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64, by Caller) {
 	r.State, r.Queued, r.Body, r.DoneMs = StateRetrying, true, body, 0
 	r.DueMs, r.NextMs = nowMs, nowMs
@@ -48,10 +48,10 @@ func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64,
 	r.Note(Operation{OperationReplay, nowMs, by})
 }
 
-// tooLate says why a record can no longer be changed.
-func (r *Record) tooLate(what string) error {
+// tooLate returns the error of an operation on a record that can no longer change.
+func (r *Record) tooLate(operation string) error {
 	if r.State == StateCancelled {
-		return Errorf(CodeAlreadyDone, "cannot %s: the timer is cancelled", what)
+		return Errorf(CodeAlreadyDone, "cannot %s: the timer is cancelled", operation)
 	}
-	return Errorf(CodeAlreadyFired, "cannot %s: the timer fired at %s and is %s", what, FormatTime(r.FiredMs), r.State)
+	return Errorf(CodeAlreadyFired, "cannot %s: already fired at %s (state: %s)", operation, FormatTime(r.FiredMs), r.State)
 }

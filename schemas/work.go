@@ -2,23 +2,23 @@ package schemas
 
 import "time"
 
-// This file is the protocol between functions and the workers of a service (the Go
-// client's Work): functions requests SubjectWork, one worker of QueueWorkers sends
-// any number of WorkWorking and one other reply.
+// This file defines the protocol between functions and the workers of a service (the Go
+// client's Work). Functions sends a request to SubjectWork. One worker of QueueWorkers
+// sends any number of WorkWorking replies and then one other reply.
 
 // QueueWorkers is the queue group in which workers subscribe to SubjectWork.
 const QueueWorkers = "belfry-workers"
 
 // Headers of the protocol.
 const (
-	// HeaderWork is on each reply of a worker: one of the Work words. A reply without it
-	// is handled as the reply to any NATS callback.
+	// HeaderWork is on each reply of a worker: one of the Work values below. Functions
+	// handles a reply without it like the reply to any NATS callback.
 	HeaderWork = "Belfry-Work"
-	// HeaderWorkSilence is on the request: the longest time in milliseconds between two
-	// replies. Functions considers a worker dead that is silent for longer.
+	// HeaderWorkSilence is on the request: the longest allowed time between two replies, in
+	// milliseconds. Functions considers a worker dead if it is silent for longer.
 	HeaderWorkSilence = "Belfry-Work-Silence-Ms"
-	// HeaderRetryAfterMs is on WorkLater: the time until the next call, in milliseconds.
-	// Without it the timer's backoff decides.
+	// HeaderRetryAfterMs is on WorkLater: the time until the next attempt, in
+	// milliseconds. Without it the timer's backoff applies.
 	HeaderRetryAfterMs = "Belfry-Retry-After-Ms"
 )
 
@@ -29,8 +29,8 @@ const (
 	WorkFailed    = "failed"    // the handler returned an error or panicked
 	WorkPermanent = "permanent" // the handler gave up
 	WorkLater     = "later"     // the handler said "not now"
-	WorkBusy      = "busy"      // not begun: all places are taken
-	WorkStopping  = "stopping"  // not begun, or not finished: the worker stops
+	WorkBusy      = "busy"      // not started: the worker runs as many handlers as it may
+	WorkStopping  = "stopping"  // not started, or not finished: the worker stops
 )
 
 const (
