@@ -12,6 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// Conn is a connection to NATS.
+type Conn = nats.Conn
+
 // Header holds the headers of a message.
 type Header = nats.Header
 

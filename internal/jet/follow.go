@@ -50,16 +50,35 @@ func (c *Client) Follow(ctx context.Context, stream, filter string, after uint64
 
 // follow reads with one consumer until that is lost.
 func (c *Client) follow(ctx context.Context, stream, filter string, after *uint64, fn func(*Msg)) error {
-	op := "follow " + stream
+	cfg := jetstream.ConsumerConfig{FilterSubject: filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1}
+	return c.readRounds(ctx, "follow "+stream, stream, cfg, func() {}, func(m *Msg) {
+		if m.Sequence > *after {
+			*after = m.Sequence
+			fn(m)
+		}
+	})
+}
+
+// Watch passes the last message of each subject that matches a filter to fn, unless
+// updatesOnly, and then every message that is stored later, until ctx ends or the consumer
+// is lost. It calls begun once it has a consumer.
+func (c *Client) Watch(ctx context.Context, stream, filter string, updatesOnly bool, begun func(), fn func(*Msg)) error {
+	cfg := jetstream.ConsumerConfig{FilterSubject: filter, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy}
+	if updatesOnly {
+		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
+	}
+	return c.readRounds(ctx, "watch "+stream, stream, cfg, begun, fn)
+}
+
+// readRounds reads with a consumer of its own until that is lost.
+func (c *Client) readRounds(ctx context.Context, op, stream string, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
 	bound, release, err := c.Bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	// It has one replica, in memory: it is cheaper to make than to keep.
-	cons, err := c.ephemeral(bound, stream, jetstream.ConsumerConfig{
-		FilterSubject: filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1,
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: followIdle,
-	})
+	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas, cfg.InactiveThreshold = jetstream.AckNonePolicy, true, 1, followIdle
+	cons, err := c.ephemeral(bound, stream, cfg)
 	err = c.CtxError(bound, op, err)
 	release()
 	if err != nil {
@@ -74,15 +93,12 @@ func (c *Client) follow(ctx context.Context, stream, filter string, after *uint6
 		return err
 	}
 	defer r.Close()
+	begun()
 	for {
 		d, err := r.Next(ctx)
 		if err != nil {
 			return err
 		}
-		if d.Sequence <= *after {
-			continue
-		}
-		*after = d.Sequence
 		fn(&d.Msg)
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // Headers of messages that are written.
 const (
-	headerMsgID    = jetstream.MsgIDHeader
+	// HeaderMsgID holds the message id; see MsgID.
+	HeaderMsgID    = jetstream.MsgIDHeader
 	headerExpected = jetstream.ExpectedLastSubjSeqHeader
 	headerTTL      = jetstream.MsgTTLHeader
 	headerRollup   = jetstream.MsgRollup
@@ -112,10 +113,10 @@ func CASHeader(rev uint64, ttl time.Duration) Header {
 func TTLHeader(ttl time.Duration) Header { return Header{headerTTL: {ttlString(ttl)}} }
 
 // SetMsgID sets the message id by which a stream recognises duplicates.
-func SetMsgID(h Header, id string) { h[headerMsgID] = []string{id} }
+func SetMsgID(h Header, id string) { h[HeaderMsgID] = []string{id} }
 
 // MsgID returns the message id of a message, or "".
-func MsgID(h Header) string { return h.Get(headerMsgID) }
+func MsgID(h Header) string { return h.Get(HeaderMsgID) }
 
 // ttlString rounds up to the second, the server's resolution.
 func ttlString(ttl time.Duration) string {

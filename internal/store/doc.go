@@ -1,6 +1,6 @@
-// Package store is the only place in Belfry that knows JetStream's streams,
-// buckets, keys, headers and error codes. Everything above it speaks of timers,
-// records, revisions, ticks and clocks.
+// Package store keeps timers in JetStream. It is the only place that knows Belfry's
+// streams, buckets and keys; package jet, below it, knows JetStream itself. Everything
+// above store speaks of timers, records, revisions, ticks and clocks.
 //
 // # Layout
 //

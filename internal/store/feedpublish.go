@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -55,7 +53,7 @@ func (s *Store) followServices(ctx context.Context) {
 		if !ch.Awake {
 			s.sawRest(ctx, ch)
 		}
-	}, jetstream.UpdatesOnly())
+	}, true)
 }
 
 // sawRest takes note that a feed rests, and wakes it if this process has published an

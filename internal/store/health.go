@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -18,7 +17,7 @@ import (
 // Look opens a store to look at it: nothing is made, changed or checked, and only
 // ReadCluster and the calls of this file work. timeout bounds each request; 0 is
 // the default. The connection stays the caller's.
-func Look(nc *nats.Conn, timeout time.Duration) (*Store, error) {
+func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	if timeout == 0 {
 		timeout = DefaultTimeout
 	}

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -264,7 +262,7 @@ func (s *Store) unread(m *jet.Msg) Timer {
 		return Timer{} // nobody's
 	}
 	t := Timer{ID: id, Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Unread: UnreadOpen}
-	if m.Header.Get(jetstream.MsgTTLHeader) != "" {
+	if jet.TTL(m) > 0 {
 		t.Unread = UnreadFinal
 	}
 	return t

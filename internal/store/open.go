@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
@@ -116,7 +115,7 @@ const (
 // Open creates what is missing and checks what is there. It returns an error of
 // schemas.CodeConfig if the server cannot serve, or if the store was made with
 // other settings. The connection stays the caller's.
-func Open(ctx context.Context, nc *nats.Conn, cfg Config, log zerolog.Logger) (*Store, error) {
+func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -196,7 +195,7 @@ func (s *Store) IndexKeep() time.Duration { return s.cfg.IndexKeep }
 func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
 
 // Conn is the store's connection.
-func (s *Store) Conn() *nats.Conn { return s.jet.Conn() }
+func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
 
 // MaxMessage is the size of the largest message that can be stored now, headers and
 // data, in bytes: the server's max_payload, or the streams' limit if that is lower.
@@ -238,7 +237,7 @@ func (s *Store) checkServer(ctx context.Context) error {
 // second try, can join at any point.
 func (s *Store) create(ctx context.Context) error {
 	s.removeProbe(ctx)
-	for _, cfg := range []jetstream.StreamConfig{s.clockConfig(), s.servicesConfig()} {
+	for _, cfg := range []jet.StreamConfig{s.clockConfig(), s.servicesConfig()} {
 		if err := s.ensure(ctx, cfg); err != nil {
 			return err
 		}
@@ -252,7 +251,7 @@ func (s *Store) create(ctx context.Context) error {
 	if err := s.fitDefaults(ctx); err != nil {
 		return err
 	}
-	configs := []jetstream.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
+	configs := []jet.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
 	for n := range s.geo.Shards {
 		configs = append(configs, s.shardConfig(n))
 	}

@@ -58,6 +58,56 @@ func TestWalk(t *testing.T) {
 	}
 }
 
+// natsImporters are the packages that import NATS's client, beside internal/jet, the root
+// package with internal/client, cmd and internal/natstest, and why. The list must only
+// shrink.
+var natsImporters = map[string]string{
+	"functions":                "pulls through jetstream.Consumer; is to read through jet.Reader",
+	"functions/natscall":       "calls back by NATS request and reply, which is its purpose",
+	"internal/app":             "makes the connection, and runs the embedded server",
+	"internal/backup":          "copies streams through jsm.go, below the layout",
+	"internal/bench":           "measures NATS beside Belfry",
+	"internal/cmdline":         "makes the connection of command lines",
+	"internal/doctor":          "asks the server about accounts and limits",
+	"internal/endpoint":        "is the micro service: it answers NATS requests",
+	"internal/store":           "ServiceConsumer and JetStream return types of jetstream",
+	"internal/store/storetest": "writes damaged keys past the store",
+	"schemas":                  "nats.Header is the type of headers",
+}
+
+// TestNATSImporters checks that only internal/jet and the listed packages import NATS's
+// client, and that each listed package still does.
+func TestNATSImporters(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		pkg, imports, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.Contains(imports, "github.com/nats-io/nats.go") {
+			found[strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")] = true
+		}
+	}
+	if !found["internal/jet"] {
+		t.Fatal("go list did not find that internal/jet imports NATS")
+	}
+	for pkg := range found {
+		free := pkg == "" || pkg == "internal/jet" || pkg == "internal/natstest" || strings.HasPrefix(pkg, "internal/client/") || strings.HasPrefix(pkg, "cmd/")
+		if !free && natsImporters[pkg] == "" {
+			t.Errorf("%s imports NATS's client: go through internal/jet", pkg)
+		}
+	}
+	for pkg := range natsImporters {
+		if !found[pkg] {
+			t.Errorf("%s imports NATS's client no more: take it off the list", pkg)
+		}
+	}
+}
+
 // TestImports holds the arrows of docs/architecture.md: what a package may not
 // depend on, directly or through others.
 func TestImports(t *testing.T) {
@@ -73,6 +123,7 @@ func TestImports(t *testing.T) {
 		{"scheduler", []string{"router", "functions", "internal/app", "cmd/"}},
 		{"functions", []string{"router", "scheduler", "internal/app", "cmd/"}},
 		{"internal/store", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
+		{"internal/jet", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"internal/doctor", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},
 		{"internal/calendar", []string{"schemas", "router", "scheduler", "functions", "internal/", "cmd/"}},
 		{"internal/clustertime", []string{"router", "scheduler", "functions", "internal/app", "cmd/"}},

@@ -3,9 +3,7 @@ package fake
 import (
 	"context"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -28,7 +26,7 @@ func (s *Server) refuses(headers, data int) error {
 func (s *Server) refusesMsg(m store.Msg) error {
 	headers := schemas.HeaderBytes(m.Header)
 	if m.MsgID != "" {
-		headers = schemas.HeaderBytes(nats.Header{jetstream.MsgIDHeader: {m.MsgID}}) + max(headers, len("NATS/1.0\r\n\r\n")) - len("NATS/1.0\r\n\r\n")
+		headers = schemas.HeaderBytes(jet.Header{jet.HeaderMsgID: {m.MsgID}}) + max(headers, len("NATS/1.0\r\n\r\n")) - len("NATS/1.0\r\n\r\n")
 	}
 	return s.refuses(headers, len(m.Data))
 }
@@ -52,8 +50,8 @@ func (c *Client) PublishLetter(ctx context.Context, m store.Msg) (duplicate bool
 }
 
 // open is store.OpenLetter at one moment of the stream.
-func (s *stream) open(m *jetstream.RawStreamMsg) *jetstream.RawStreamMsg {
-	opened, err := store.OpenLetter(m, func(seq uint64) (*jetstream.RawStreamMsg, error) {
+func (s *stream) open(m *jet.Msg) *jet.Msg {
+	opened, err := store.OpenLetter(m, func(seq uint64) (*jet.Msg, error) {
 		if part := s.bySeq(seq); part != nil {
 			return raw(part), nil
 		}

@@ -6,8 +6,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -42,7 +41,7 @@ type message struct {
 	rec   *schemas.Record
 	level store.FormatLevel // that a process must read to decode rec
 	val   any               // of the clock bucket
-	hdr   nats.Header
+	hdr   jet.Header
 	data  []byte
 	msgID string
 }

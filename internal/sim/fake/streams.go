@@ -9,9 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -290,7 +288,7 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 				return nil
 			}
 			after = m.seq
-			if m := raw(m); !store.IsLetterPart(m) && (q.TimerID.IsZero() || strings.HasPrefix(m.Header.Get(jetstream.MsgIDHeader), q.TimerID.String()+".")) {
+			if m := raw(m); !store.IsLetterPart(m) && (q.TimerID.IsZero() || strings.HasPrefix(jet.MsgID(m.Header), q.TimerID.String()+".")) {
 				page.Letters = append(page.Letters, st.open(m))
 			}
 		}
@@ -299,15 +297,15 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 	return page, err
 }
 
-func raw(m *message) *jetstream.RawStreamMsg {
-	hdr := nats.Header{}
+func raw(m *message) *jet.Msg {
+	hdr := jet.Header{}
 	for name, v := range m.hdr {
 		hdr[name] = v
 	}
 	if m.msgID != "" {
-		hdr[jetstream.MsgIDHeader] = []string{m.msgID}
+		hdr[jet.HeaderMsgID] = []string{m.msgID}
 	}
-	return &jetstream.RawStreamMsg{Subject: m.subject, Sequence: m.seq, Time: time.Unix(0, m.at), Header: hdr, Data: m.data}
+	return &jet.Msg{Subject: m.subject, Sequence: m.seq, Time: time.Unix(0, m.at), Header: hdr, Data: m.data}
 }
 
 // RejectedList pages through refused adds; see store.Store.
@@ -349,7 +347,7 @@ func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store
 }
 
 // DeadGet reads one dead letter from the leader.
-func (c *Client) DeadGet(ctx context.Context, seq uint64) (letter *jetstream.RawStreamMsg, err error) {
+func (c *Client) DeadGet(ctx context.Context, seq uint64) (letter *jet.Msg, err error) {
 	err = c.leader(ctx, schemas.StreamDead, func() error {
 		st := c.s.streams[schemas.StreamDead]
 		m := st.bySeq(seq)
@@ -395,7 +393,7 @@ type Event struct {
 	StampNs int64
 	Subject string
 	MsgID   string
-	Header  nats.Header
+	Header  jet.Header
 	Data    []byte
 }
 

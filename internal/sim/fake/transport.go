@@ -3,8 +3,7 @@ package fake
 import (
 	"context"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -86,7 +85,7 @@ func copyOf(r *schemas.Record) *schemas.Record {
 }
 
 func eventOf(m store.Msg) *message {
-	hdr := nats.Header{}
+	hdr := jet.Header{}
 	for name, v := range m.Header {
 		hdr[name] = v
 	}

@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -20,9 +18,9 @@ import (
 const smallMessage = 128 << 10
 
 // headers is a header block of exactly n bytes.
-func headers(n int) nats.Header {
+func headers(n int) jet.Header {
 	const name = "X-Mine"
-	return nats.Header{name: {strings.Repeat("x", n-len("NATS/1.0\r\n"+name+": \r\n\r\n"))}}
+	return jet.Header{name: {strings.Repeat("x", n-len("NATS/1.0\r\n"+name+": \r\n\r\n"))}}
 }
 
 // refusals: what is too large is refused for good, has no effect, and is told apart
@@ -75,7 +73,7 @@ func refusals(t *testing.T, s Store) {
 func letters(t *testing.T, s Store) {
 	before := time.UnixMilli(NowMs(t, s) - 1)
 	data := func(n int) []byte { return bytes.Repeat([]byte("0123456789abcdef"), n/16+1)[:n] }
-	hdr := func(n int) nats.Header {
+	hdr := func(n int) jet.Header {
 		h := headers(n)
 		h[schemas.HeaderClaim], h[schemas.HeaderError] = []string{"claim"}, []string{"why"}
 		h["ce-x"] = []string{"one", "two"}
@@ -83,7 +81,7 @@ func letters(t *testing.T, s Store) {
 	}
 	forms := []struct {
 		name string
-		hdr  nats.Header
+		hdr  jet.Header
 		data []byte
 	}{
 		{"as it is", hdr(100), data(100)},
@@ -116,8 +114,8 @@ func letters(t *testing.T, s Store) {
 		t.Fatalf("%d letters are listed; want %d", len(page.Letters), len(forms))
 	}
 	for i, f := range forms {
-		got := must[*jetstream.RawStreamMsg](t)(s.DeadGet(t.Context(), page.Letters[i].Sequence))
-		for how, m := range map[string]*jetstream.RawStreamMsg{"listed": page.Letters[i], "read": got} {
+		got := must[*jet.Msg](t)(s.DeadGet(t.Context(), page.Letters[i].Sequence))
+		for how, m := range map[string]*jet.Msg{"listed": page.Letters[i], "read": got} {
 			h := maps.Clone(m.Header)
 			natsOwn := func(name string, _ []string) bool { return strings.HasPrefix(name, "Nats-") }
 			maps.DeleteFunc(h, natsOwn)
@@ -142,7 +140,7 @@ func letters(t *testing.T, s Store) {
 
 // partsOf are the sequences between a letter and the one before it: those of its
 // other parts.
-func partsOf(t *testing.T, letters []*jetstream.RawStreamMsg, i int) (seqs []uint64) {
+func partsOf(t *testing.T, letters []*jet.Msg, i int) (seqs []uint64) {
 	t.Helper()
 	first := uint64(1)
 	if i > 0 {

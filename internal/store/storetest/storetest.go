@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -45,7 +44,7 @@ type Store interface {
 	WatchServices(ctx context.Context) (<-chan store.ServiceChange, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
-	DeadGet(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error)
+	DeadGet(ctx context.Context, seq uint64) (*jet.Msg, error)
 	DeadDelete(ctx context.Context, seq uint64) error
 }
 

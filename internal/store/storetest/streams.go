@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -124,7 +123,7 @@ func list(t *testing.T, s Store) {
 
 func publishTwice(t *testing.T, s Store) {
 	m := func(id string) store.Msg {
-		return store.Msg{Subject: schemas.SubjectFired("orders"), Header: nats.Header{"X": {"y"}}, Data: []byte("e"), MsgID: id}
+		return store.Msg{Subject: schemas.SubjectFired("orders"), Header: jet.Header{"X": {"y"}}, Data: []byte("e"), MsgID: id}
 	}
 	seq, dup, err := s.Publish(t.Context(), m("a.1"))
 	if err != nil || dup || seq == 0 {
