@@ -174,7 +174,7 @@ func TestBaseURL(t *testing.T) {
 	}
 	// The service has a credential: it goes to no host but that of its base URL.
 	other := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
-	if rec := r.await(r.fire(timer{callback: other.URL, attributes: map[string]string{"timermaxattempts": "1"}}), schemas.StateFail); !strings.Contains(rec.Outcome.Error, "callback-hosts") || other.count() != 0 {
+	if rec := r.await(r.fire(timer{callback: other.URL, attributes: map[string]string{"timermaxattempts": "1"}}), schemas.StateFail); !strings.Contains(rec.Outcome.Error, "the setting hosts of service s") || other.count() != 0 {
 		t.Errorf("%+v, %d calls", rec.Outcome, other.count())
 	}
 }

@@ -10,9 +10,6 @@ import (
 
 // Bounds of inspections.
 const (
-	// inspectEvery is the interval between checks for lost messages and damaged records
-	// of a shard. Each check requests the stream's state.
-	inspectEvery = 30 * time.Second
 	// inspectSoon is the interval while checks fail or find damage.
 	inspectSoon = 2 * time.Second
 	// startBound is how long a take-over waits for the end of the shard's stream.
@@ -113,7 +110,7 @@ func (i *inspector) look() (wait time.Duration, ok bool) {
 	for _, g := range in.Gone {
 		i.in.put(EvGone{ID: g.ID, Rev: g.Rev})
 	}
-	wait = inspectEvery
+	wait = i.o.InspectInterval
 	if in.LastSeq < i.written.Load().Seen {
 		// The tail waits for sequences that do not exist. If that persists, take the shard
 		// again, from the end of the stream.

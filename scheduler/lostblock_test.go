@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -49,7 +50,7 @@ func TestLostMiddleBlock(t *testing.T) {
 			srv := natstest.Run(t)
 			// The limit makes blocks of 32 kB.
 			cfg := store.Config{ShardMaxBytes: 127_000, Geometry: schemas.Geometry{Shards: 1, SlotWidth: 100 * time.Millisecond, WheelSize: 1024}}
-			n := start(t, srv, "n1", cfg, nil)
+			n := start(t, srv, "n1", cfg, func(o *scheduler.Options) { o.InspectInterval = time.Second })
 			healthy(t, n.store)
 			const all = 150
 			due := nowMs() + 3_600_000

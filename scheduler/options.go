@@ -78,6 +78,9 @@ type Options struct {
 	IndexKeep time.Duration
 	// Retention is how long final records are kept; default 24 h.
 	Retention time.Duration
+	// InspectInterval is the time between two checks of a shard for lost messages and
+	// damaged records; default 30 s. Each check requests the stream's state.
+	InspectInterval time.Duration
 	// MaxLoaded bounds the entries in memory of one shard; default 100,000.
 	MaxLoaded int
 	// MaxInflight bounds the writes in flight of one shard; default 2,048.
@@ -89,14 +92,16 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultLease       = 3 * time.Second
-	DefaultTick        = time.Second
-	DefaultHorizon     = 5 * time.Second
-	DefaultSweepDelay  = 10 * time.Minute
-	DefaultIndexKeep   = 30 * time.Minute
-	DefaultRetention   = 24 * time.Hour
-	DefaultMaxLoaded   = 100_000
-	DefaultMaxInflight = 2048
+	DefaultLease      = 3 * time.Second
+	DefaultTick       = time.Second
+	DefaultHorizon    = 5 * time.Second
+	DefaultSweepDelay = 10 * time.Minute
+	DefaultIndexKeep  = 30 * time.Minute
+	DefaultRetention  = 24 * time.Hour
+	// DefaultInspectInterval bounds how long a loss of messages goes unnoticed.
+	DefaultInspectInterval = 30 * time.Second
+	DefaultMaxLoaded       = 100_000
+	DefaultMaxInflight     = 2048
 )
 
 // Bounds of Options.
@@ -122,6 +127,7 @@ func (o *Options) setDurations() {
 	def(&o.SweepDelay, DefaultSweepDelay)
 	def(&o.IndexKeep, DefaultIndexKeep)
 	def(&o.Retention, DefaultRetention)
+	def(&o.InspectInterval, DefaultInspectInterval)
 	if o.MaxLoaded == 0 {
 		o.MaxLoaded = DefaultMaxLoaded
 	}
