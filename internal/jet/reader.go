@@ -305,7 +305,7 @@ func (r *Reader) accept(m *nats.Msg) (*Delivery, error) {
 	if err != nil || meta.Stream != r.o.Stream || meta.Consumer != r.o.Consumer {
 		// Published to the inbox by somebody who guessed it. It must not be acknowledged:
 		// that would be a publish to a subject of the sender's choice.
-		return nil, nil
+		return nil, nil //nolint:nilerr // a foreign message is ignored
 	}
 	r.mu.Lock()
 	r.open = max(r.open-1, 0)

@@ -23,8 +23,10 @@ var messages = sync.Pool{New: func() any { return &message{WriteHeader: jet.Writ
 
 // message encodes a write. The caller calls recycle when it has sent the message.
 func (s *Store) message(w *Write) *message {
-	m := &message{WriteHeader: jet.WriteHeader{Header: jet.Header{}}}
-	if !s.jet.InBatches() {
+	var m *message
+	if s.jet.InBatches() {
+		m = &message{WriteHeader: jet.WriteHeader{Header: jet.Header{}}}
+	} else {
 		m = messages.Get().(*message)
 	}
 	m.encode(w, s.RecordFormat())
