@@ -430,6 +430,9 @@ func (k *Core) onTail(t store.Timer) {
 		if r.Epoch != k.epoch && tick <= k.horizon {
 			k.takeClaimed(t, tick, hold)
 		}
+		if r.Epoch == k.epoch {
+			k.countClaim(t)
+		}
 	default:
 		if r.State == schemas.StateCancelled && r.FiredMs == 0 && t.Rev > k.pendingFrom {
 			k.pending--

@@ -76,6 +76,16 @@ func (k *Core) claimed(e *entry) {
 	k.noteChange(e.id, e.rev, false, false)
 }
 
+// countClaim takes a timer off the count of those that wait when the tail brings the claim
+// before its answer comes. The clock would otherwise state a position that includes the
+// claim with a count that does not, and the next owner's count would miss the timer.
+func (k *Core) countClaim(t store.Timer) {
+	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev {
+		e.wasPending = false
+		k.pending--
+	}
+}
+
 func (k *Core) onClaimed(ev EvClaimed) {
 	k.inflight--
 	e := k.entries[ev.ID]

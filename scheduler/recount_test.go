@@ -73,6 +73,27 @@ func TestCountAfterACrash(t *testing.T) {
 	}
 }
 
+// TestCheckpointCountsSeenClaims: the clock counts a claim as soon as its position includes
+// the claim's revision, even if the answer is lost, so the next owner's count misses nothing.
+func TestCheckpointCountsSeenClaims(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, Counted: true}, 2)
+	k.Step(now, EvTick{})
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	due := store.Timer{ID: schemas.NewTimerID("/t", "due"), Rev: 7, Record: schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now, Service: "s"}}
+	claim := one[ActClaim](t, k.Step(now, EvTail{Timer: due}))
+	k.Step(now, EvTail{Timer: store.Timer{ID: claim.ID, Rev: 8, Record: *claim.Record}})
+	var c store.Clock
+	if k.Checkpoint(&c); c.Seen != 8 || c.Pending != 0 {
+		t.Errorf("the clock counts %d timers at %d, want 0 at 8", c.Pending, c.Seen)
+	}
+	k.Step(now, EvClaimed{ID: claim.ID, Rev: 8})
+	if n, known := k.Pending(); n != 0 || !known {
+		t.Errorf("after the answer: %d %t", n, known)
+	}
+}
+
 // TestCountThatFails: a count that fails is begun again after a pause.
 func TestCountThatFails(t *testing.T) {
 	t.Parallel()
