@@ -9,10 +9,14 @@
 //   - Keeper (keeper.go) decides for one node which shards to take and to give
 //     back, and Tenure (tenure.go) how long a shard that was taken may be relied
 //     on. Both are pure, too. Assign (assign.go) spreads shards over nodes.
-//   - shard (shard.go) is the loop around a core and a tenure: it carries out
-//     actions against the store and brings the answers back as events.
-//   - keeping (keeping.go) does the same for the keeper.
-//   - sweeper (sweep.go) audits what is behind the mark.
+//   - Term (term.go, perform.go, renew.go) is the loop around a core and a tenure for
+//     one period of ownership: it carries out actions against the store, and brings
+//     the answers back as events. It has no goroutine of its own: a driver calls Turn.
+//   - termLoop (shard.go) drives a term with goroutines; the simulation drives the same
+//     term with its only goroutine.
+//   - keeping (keeping.go) carries out what the keeper decides.
+//   - Sweeper (sweep.go) audits what is behind the low watermark. A term runs one.
+//   - inspector (inspect.go) looks for damage in a shard's stream during a term.
 //   - Scheduler (scheduler.go) is what a node starts and stops.
 //
 // # The clock

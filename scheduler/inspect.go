@@ -43,7 +43,7 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 
 // inspector looks for damage in a shard for one term.
 type inspector struct {
-	*reign
+	*termLoop
 	// interruptions is the number of lost connections at the last comparison of counts:
 	// after each the server may have started again, with less than it had.
 	interruptions uint64
@@ -52,8 +52,8 @@ type inspector struct {
 }
 
 // inspect checks for damage until the term ends, first at once.
-func (r *reign) inspect() {
-	i := inspector{reign: r, interruptions: r.o.Store.Interruptions()}
+func (l *termLoop) inspect() {
+	i := inspector{termLoop: l, interruptions: l.s.o.Store.Interruptions()}
 	for wait := time.Duration(0); i.rest(wait); {
 		var again bool
 		if wait, again = i.look(); !again {
@@ -76,9 +76,9 @@ func (i *inspector) rest(d time.Duration) bool {
 			break // the audit has recorded it
 		}
 		i.audit(store.Inspection{
-			Key: fmt.Sprintf("missing %d at %d", n, i.expect.Load().Seen), Missing: n,
+			Key: fmt.Sprintf("missing %d at %d", n, i.s.expect.Load().Seen), Missing: n,
 			Evidence: fmt.Sprintf("%d waiting timers that an earlier owner had counted are gone", n),
-		}, *i.expect.Load())
+		}, *i.s.expect.Load())
 	}
 	return true
 }
@@ -88,47 +88,47 @@ func (i *inspector) rest(d time.Duration) bool {
 func (i *inspector) look() (wait time.Duration, ok bool) {
 	// Compare the end of the stream at the take-over with the position read by then;
 	// afterwards compare the current end with the current position.
-	seen, end := i.seen.Load(), i.end.Load()
+	seen, end := i.s.seen.Load(), i.s.end.Load()
 	if end == 0 {
 		seen = max(seen, i.written.Load().Seen)
 	}
-	interruptions := i.o.Store.Interruptions()
+	interruptions := i.s.o.Store.Interruptions()
 	var expect *store.Expectation
 	switch {
 	case i.counted.Load() == nil:
-		expect = i.expect.Load()
+		expect = i.s.expect.Load()
 	case interruptions != i.interruptions:
 		x := i.written.Load().Expects()
 		expect = &x
 	}
-	in, err := i.o.Store.Inspect(i.ctx, i.n, seen, end, expect)
+	in, err := i.s.o.Store.Inspect(i.ctx, i.s.n, seen, end, expect)
 	i.failed("inspect", err)
 	if err != nil {
 		return inspectSoon, true
 	}
-	i.end.Store(0)
+	i.s.end.Store(0)
 	for _, g := range in.Gone {
-		i.in.put(EvGone{ID: g.ID, Rev: g.Rev})
+		i.put(EvGone{ID: g.ID, Rev: g.Rev})
 	}
-	wait = i.o.InspectInterval
+	wait = i.s.o.InspectInterval
 	if in.LastSeq < i.written.Load().Seen {
 		// The tail waits for sequences that do not exist. If that persists, take the shard
 		// again, from the end of the stream.
 		wait = inspectSoon
 		if in.Key != "" {
 			i.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that its owner had read: taking the shard again")
-			i.rewind.Store(true)
-			i.in.put(EvTick{})
+			i.giveUp.Store(true)
+			i.put(EvTick{})
 			return 0, false
 		}
-	} else if in.LastSeq < i.seen.Load() {
+	} else if in.LastSeq < i.s.seen.Load() {
 		wait = inspectSoon
 	}
 	i.tellDamage(in.Damage)
 	if in.Key != "" {
 		wait = inspectSoon
 		if expect == nil {
-			expect = i.expect.Load()
+			expect = i.s.expect.Load()
 		}
 		if !i.audit(in, *expect) {
 			return wait, true
@@ -148,27 +148,22 @@ func (i *inspector) audit(in store.Inspection, expect store.Expectation) bool {
 		log, text = i.log.Warn(), "the server may have lost messages of this shard: reading all of it"
 	}
 	log.Str("evidence", in.Evidence).Uint64("messages", in.Messages).Msg(text)
-	through := i.o.Time.EarliestNs()/int64(time.Millisecond) + i.cfg.HorizonMs
-	d, err := i.o.Store.Audit(i.ctx, i.n, in, expect, through, func(t store.Timer) error {
-		select {
-		case i.scan <- EvScanned{Timer: t}:
-			return nil
-		case <-i.ctx.Done():
-			return context.Cause(i.ctx)
-		}
+	through := i.s.o.Time.EarliestNs()/int64(time.Millisecond) + i.s.cfg.Core.HorizonMs
+	d, err := i.s.o.Store.Audit(i.ctx, i.s.n, in, expect, through, func(t store.Timer) error {
+		return i.Offer(i.ctx, EvScanned{Timer: t})
 	})
 	i.failed("audit", err)
 	if err != nil {
 		return false
 	}
 	i.audited = true
-	i.seen.Store(0) // the loss up to here is recorded
+	i.s.seen.Store(0) // the loss up to here is recorded
 	i.tellDamage(d)
 	if d.Loss == nil || d.Loss.Noted {
 		i.log.Info().Str("evidence", in.Evidence).Msg("the shard was read: nothing is missing")
 		return true
 	}
-	i.in.put(EvRecount{})
+	i.put(EvRecount{})
 	l := d.Loss
 	log = i.log.Error().Str("evidence", l.Evidence).Uint64("messages", l.Messages).Int64("missing", l.Missing).Strs("timers", l.Timers).Int("more_timers", l.TimersMore).
 		Int64("waiting", l.Waiting).Int64("expected", l.Expected).Int("reindexed", l.Reindexed)
@@ -179,20 +174,8 @@ func (i *inspector) audit(in store.Inspection, expect store.Expectation) bool {
 	return true
 }
 
-// countMessages counts the shard's messages for the next owner. Without an answer, the
-// last inspection's count remains.
-func (r *reign) countMessages(ctx context.Context) {
-	if r.counted.Load() == nil {
-		return // what the previous owner counted was not compared yet
-	}
-	n, atMs, err := r.o.Store.Messages(ctx, r.n)
-	if err == nil {
-		r.counted.Store(&store.Expectation{Msgs: n, MsgsMs: atMs})
-	}
-}
-
 // tellDamage publishes the damage that was found.
-func (r *reign) tellDamage(d store.ShardDamage) {
+func (s *shardState) tellDamage(d store.ShardDamage) {
 	found := damage{records: d.Count()}
 	lost := uint64(0)
 	if d.Loss != nil && !d.Loss.Noted {
@@ -200,7 +183,7 @@ func (r *reign) tellDamage(d store.ShardDamage) {
 		lost = max(d.Loss.Messages, uint64(d.Loss.Missing), 1)
 		found.loss = d.Loss.Summary()
 	}
-	r.m.damaged.WithLabelValues(r.label).Set(float64(found.records))
-	r.m.lost.WithLabelValues(r.label).Set(float64(lost))
-	r.damage.Store(&found)
+	s.m.damaged.WithLabelValues(s.label).Set(float64(found.records))
+	s.m.lost.WithLabelValues(s.label).Set(float64(lost))
+	s.damage.Store(&found)
 }

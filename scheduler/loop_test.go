@@ -13,8 +13,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// These tests hold production's shard loop, which the simulation copies, to what
-// the simulation proves of its own.
+// These tests hold production's driver of a term to what the simulation proves of its own.
 
 // oneShard is a store of one shard, so that a test knows whose clock it sees.
 var oneShard = store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 600}}

@@ -67,7 +67,8 @@ func (m *metrics) tookOver(a KeepTake, node string) {
 	m.takeovers.WithLabelValues(reason).Inc()
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+// newMetrics returns metrics that no registry has yet.
+func newMetrics() *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: name, Help: help})
 	}
@@ -102,13 +103,17 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, reason := range []string{takenReleased, takenExpired, takenRestart} {
 		m.takeovers.WithLabelValues(reason)
 	}
+	return m
+}
+
+func (m *metrics) register(reg prometheus.Registerer) error {
 	if reg == nil {
-		return m, nil
+		return nil
 	}
 	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.orphans, m.refired, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost, m.newer} {
 		if err := reg.Register(c); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return m, nil
+	return nil
 }

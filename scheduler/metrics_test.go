@@ -13,8 +13,8 @@ import (
 func TestLabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	m, err := newMetrics(reg)
-	if err != nil {
+	m := newMetrics()
+	if err := m.register(reg); err != nil {
 		t.Fatal(err)
 	}
 	for n := range labels.MaxServices + 50 {

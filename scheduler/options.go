@@ -13,27 +13,15 @@ import (
 
 // Store is what the scheduler needs of the store; *store.Store has it.
 type Store interface {
+	TermStore
 	Geometry() schemas.Geometry
 	// Reads is the format level that this process reads.
 	Reads() store.FormatLevel
-	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
-	UpdateAsync(w store.Write, done func(store.Result))
-	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
-	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
 	SealCallback(id schemas.TimerID, callback string) string
-	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
-	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
-	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
-	CountPending(ctx context.Context, shard int, through uint64) (store.Count, error)
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
-	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
-	WakeService(ctx context.Context, f store.Feed) error
-	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
-	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 	ReadCluster(ctx context.Context) (store.Cluster, error)
-	LastSeq(ctx context.Context, shard int) (uint64, error)
 	Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error)
+	LastSeq(ctx context.Context, shard int) (uint64, error)
 	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
 	Audit(ctx context.Context, shard int, in store.Inspection, expect store.Expectation, throughMs int64, fn func(store.Timer) error) (store.ShardDamage, error)
 	Interruptions() uint64
@@ -42,13 +30,7 @@ type Store interface {
 
 // Time is the cluster's time; *clustertime.Service has it.
 type Time interface {
-	// EarliestNs is the leader's clock in Unix nanoseconds, never ahead of it.
-	EarliestNs() int64
-	// JumpDetected reports that the host's wall clock moved since the last
-	// reading, which makes a new one due before anything is fired.
-	JumpDetected() bool
-	// Resample asks for a reading now.
-	Resample()
+	TermTime
 	// Age is the time since the last reading.
 	Age() time.Duration
 	// Ready waits for the first reading.

@@ -26,8 +26,8 @@ func New(o Options) (*Scheduler, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(o.Registerer)
-	if err != nil {
+	m := newMetrics()
+	if err := m.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("scheduler: register metrics: %w", err)
 	}
 	s := &Scheduler{o: o}

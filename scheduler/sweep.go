@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -182,39 +181,40 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 	return nil
 }
 
-// sweep runs the shard's sweeper for as long as the reign lasts.
-func (r *reign) sweep() {
+// sweep runs the shard's sweeper until the term ends.
+func (t *Term) sweep(ctx context.Context) {
+	delay := time.Duration(t.cfg.Core.SweepMs) * time.Millisecond
 	s := Sweeper{
-		Store: r.o.Store, Shard: r.n, Geometry: r.cfg.Geometry, Delay: r.o.SweepDelay,
-		Rest:  func(ctx context.Context) bool { return pause.For(ctx, leisurePause) },
-		Newer: func(tick int64) { r.holdSweep(r.cfg.Geometry.TickStart(tick)) },
-		Found: r.found, Looked: func(n int) { r.m.swept.Add(float64(n)) },
+		Store: t.cfg.Store, Shard: t.cfg.Shard, Geometry: t.cfg.Core.Geometry, Delay: delay,
+		Rest:  func(ctx context.Context) bool { return t.host.Pause(ctx, leisurePause) },
+		Newer: func(tick int64) { t.holdSweep(t.cfg.Core.Geometry.TickStart(tick)) },
+		Found: t.found, Looked: func(n int) { t.m.swept.Add(float64(n)) },
 	}
-	every := min(max(r.o.SweepDelay/20, sweepMinPause), sweepMaxPause)
-	for pause.For(r.ctx, every) {
-		for more := true; more && r.state.Load() == 1; {
+	every := min(max(delay/20, sweepMinPause), sweepMaxPause)
+	for t.host.Pause(ctx, every) {
+		for more := true; more && t.state.Load() == 1; {
 			var next int64
 			var err error
-			next, more, err = s.Some(r.ctx, r.swept.Load(), *r.progress.Load())
-			r.failed("sweep", err)
-			r.swept.Store(next)
-			if more && !pause.For(r.ctx, time.Millisecond) {
+			next, more, err = s.Some(ctx, t.swept.Load(), *t.progress.Load())
+			t.failed("sweep", err)
+			t.swept.Store(next)
+			if more && !t.host.Pause(ctx, time.Millisecond) {
 				return
 			}
 		}
 	}
 }
 
-// found fires what the sweeper found, and says so.
-func (r *reign) found(ev EvSwept) {
+// found fires what the sweeper found, and logs it.
+func (t *Term) found(ev EvSwept) {
 	rec := &ev.Timer.Record
 	switch {
 	case ev.Refire:
-		r.m.refired.Inc()
-		r.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("fired again: its event left the stream before the callback concluded")
+		t.m.refired.Inc()
+		t.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("fired again: its event left the stream before the callback concluded")
 	case rec.Pending():
-		r.m.orphans.Inc()
-		r.log.Error().Stringer("timer", ev.Timer.ID).Time("due", time.UnixMilli(rec.DueMs)).Msg("the sweeper found a timer unfired behind the mark")
+		t.m.orphans.Inc()
+		t.log.Error().Stringer("timer", ev.Timer.ID).Time("due", time.UnixMilli(rec.DueMs)).Msg("the sweeper found a timer unfired behind the low watermark")
 	}
-	r.in.put(ev)
+	t.put(ev)
 }

@@ -273,38 +273,42 @@ func (c *checker) cancelled(l *life) {
 	}
 }
 
-// claims sees a scheduler set out to claim.
-func (c *checker) claims(r *reign, a scheduler.ActClaim) {
-	c.owns(r, "claim", a.ID)
+// claims sees a term set out to claim.
+func (c *checker) claims(t *term, w store.Write) {
+	c.owns(t, "claim", w.ID)
 	since := c.w.now
-	if len(r.n.readings) > 0 {
-		since = r.n.readings[0]
+	if len(t.n.readings) > 0 {
+		since = t.n.readings[0]
 	}
-	if latest := c.w.net.latest(since); a.Record.DueMs*int64(time.Millisecond) > latest {
-		c.fail(PropEarly, "%s claims timer %d, due %s, %s early", r.n.name, c.w.byID[a.ID].n, ms(a.Record.DueMs), time.Duration(a.Record.DueMs*int64(time.Millisecond)-latest))
+	if latest := c.w.net.latest(since); w.Record.DueMs*int64(time.Millisecond) > latest {
+		c.fail(PropEarly, "%s claims timer %d, due %s, %s early", t.n.name, c.w.byID[w.ID].n, ms(w.Record.DueMs), time.Duration(w.Record.DueMs*int64(time.Millisecond)-latest))
 	}
 }
 
-// deadLetters sees a scheduler set out to publish a dead letter.
-func (c *checker) deadLetters(r *reign, a scheduler.ActDeadLetter) { c.owns(r, "dead-letter", a.ID) }
+// publishes sees a term set out to publish an event or a dead letter.
+func (c *checker) publishes(t *term, what string, m store.Msg) {
+	id, err := schemas.ParseTimerID(m.MsgID[:schemas.TimerIDLength])
+	if err != nil || c.w.byID[id] == nil {
+		c.fail(PropState, "%s sets out to %s no timer: %q", t.n.name, what, m.MsgID)
+		return
+	}
+	c.owns(t, what, id)
+}
 
-// publishes sees a scheduler set out to publish.
-func (c *checker) publishes(r *reign, a scheduler.ActPublish) { c.owns(r, "publish", a.ID) }
-
-func (c *checker) owns(r *reign, what string, id schemas.TimerID) {
+func (c *checker) owns(t *term, what string, id schemas.TimerID) {
 	// While the clock is damaged, its owner is who wrote it last.
-	now := c.w.server.LastClock(r.shard)
-	if now.Epoch != r.epoch || now.Owner != r.n.name {
-		c.fail(PropOwner, "%s, of epoch %d, sets out to %s timer %d; shard %d is %q's since epoch %d", r.n.name, r.epoch, what, c.w.byID[id].n, r.shard, now.Owner, now.Epoch)
+	now := c.w.server.LastClock(t.shard)
+	if now.Epoch != t.epoch || now.Owner != t.n.name {
+		c.fail(PropOwner, "%s, of epoch %d, sets out to %s timer %d; shard %d is %q's since epoch %d", t.n.name, t.epoch, what, c.w.byID[id].n, t.shard, now.Owner, now.Epoch)
 	}
 }
 
-// swept sees what a sweeper found. What a replica that lagged made it believe
-// does no harm, and is not held against it.
-func (c *checker) swept(r *reign, ev scheduler.EvSwept) {
-	t, err := c.w.server.Record(ev.Timer.ID)
-	if err == nil && !ev.Refire && t.Rev == ev.Timer.Rev && t.Record.Pending() && !c.w.byID[t.ID].half {
-		c.fail(PropSwept, "timer %d, due %s, waits behind the mark %s of shard %d", c.w.byID[t.ID].n, ms(t.Record.DueMs), ms(r.markMs), r.shard)
+// swept sees what a sweeper found. A replica that lags may mislead a sweeper, which does no
+// harm and is no violation.
+func (c *checker) swept(t *term, ev scheduler.EvSwept) {
+	rec, err := c.w.server.Record(ev.Timer.ID)
+	if err == nil && !ev.Refire && rec.Rev == ev.Timer.Rev && rec.Record.Pending() && !c.w.byID[rec.ID].half {
+		c.fail(PropSwept, "timer %d, due %s, waits behind the low watermark %s of shard %d", c.w.byID[rec.ID].n, ms(rec.Record.DueMs), ms(c.w.server.LastClock(t.shard).TimeMs), t.shard)
 	}
 }
 

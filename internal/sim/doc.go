@@ -3,10 +3,13 @@
 //
 // # What is real
 //
-// scheduler's Core, Keeper, Tenure, Sweeper and wheel, router's Writer, Operations and
-// circuit breakers, clustertime's Estimator,
-// schemas' records and transitions, functions' policy. They are pure, so they can
-// be called here as their shells call them in production.
+//   - Decisions: scheduler's Core, Keeper, Tenure and wheel, router's Writer, Operations
+//     and circuit breakers, clustertime's Estimator, schemas' records and transitions,
+//     functions' policy, and the protocol of feeds (feeds.go).
+//   - The loop that fires timers: scheduler's Term and Sweeper, with take-over of the
+//     tail's position, renewal of the lease, trust, suspension, scans, hand-over, and the
+//     order of all of these. term.go drives it with this package's goroutine.
+//   - The forms of a dead letter: store.PublishLetter.
 //
 // # What is simulated
 //
@@ -14,12 +17,26 @@
 //     conformance suite of the real store.
 //   - What lies between (net.go): delays, reordering, requests lost before their
 //     effect and answers lost after it, replicas that lag, streams without leader.
-//   - The nodes (node.go, reign.go, keeping.go): scheduler's shell in a form that
-//     one goroutine runs, processes that crash, stop, are paused amid a write, and
+//   - The nodes (node.go): processes that crash, stop, are paused amid a write, and
 //     hosts whose clocks drift and jump.
-//   - The acknowledgements of router/natsapi, and the steps of router's fast cancel, which
-//     are asynchronous in production (router.go); functions' loop (callback.go); and
-//     clients that add, cancel and move timers (client.go).
+//   - Clients that add, cancel and move timers (client.go).
+//
+// # What is typed twice
+//
+// These files repeat loops of production. Change both.
+//
+//   - keeping.go: scheduler's keeping.go, about 40 lines around the Keeper.
+//   - tail.go: the ordered consumer below store.Tail, which belongs to nats.go and its
+//     server.
+//   - node.go, heartbeat: clustertime.Service's loop, which is one call and one wait.
+//   - router.go: the acknowledgements of router/natsapi, and the steps of router's fast
+//     cancel, which are asynchronous in production.
+//   - callback.go, queue.go: functions' loop. It has a goroutine for each message, so there
+//     is no stepper yet to share.
+//
+// Not simulated are the scheduler's inspector (inspect.go), which looks for damage of
+// files, and the number of messages that it counts for the clock. Tests of package
+// scheduler with real servers cover them.
 //
 // Everything runs on one goroutine at a time. Code that waits for answers is
 // written as it is in production, in coroutines (proc.go), each of which runs only

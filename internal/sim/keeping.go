@@ -34,9 +34,8 @@ func (n *node) step(ev scheduler.KeepEvent) {
 		case scheduler.KeepTake:
 			n.w.spawn(n, func(*proc) { n.take(a) })
 		case scheduler.KeepRelease:
-			if r := n.reigns[a.Shard]; r != nil {
-				r.releasing = true
-				r.wake()
+			if t := n.terms[a.Shard]; t != nil {
+				t.release()
 			} else {
 				n.release = append(n.release, a.Shard) // just being taken
 			}
@@ -56,10 +55,9 @@ func (n *node) take(a scheduler.KeepTake) {
 	atOnce := slices.Contains(n.release, a.Shard)
 	n.w.stats.Takeovers++
 	n.w.trace("%s takes shard %d from %q, epoch %d, mark %s, tail %d", n.name, a.Shard, a.From, a.Clock.Epoch, ms(a.Clock.TimeMs), a.Clock.Tail)
-	newReign(n, a.Shard, scheduler.NewTenure(n.w.p.lease, n.w.p.tick, start, a.Clock, rev))
-	if r := n.reigns[a.Shard]; r != nil && atOnce {
-		r.releasing = true
-		r.wake()
+	startTerm(n, a.Shard, scheduler.NewTenure(n.w.p.lease, n.w.p.tick, start, a.Clock, rev))
+	if t := n.terms[a.Shard]; t != nil && atOnce {
+		t.release()
 	}
 }
 

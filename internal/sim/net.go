@@ -233,21 +233,36 @@ type link struct {
 	inc int
 }
 
-// budget bounds a call in place of a context's deadline, which would be of the
-// host's own time.
-type budget struct{ d time.Duration }
+// budget bounds calls in place of a context's deadline, which would be of the host's own
+// time.
+type budget struct {
+	d time.Duration // for each call
+	// n, if not nil, is the node by whose monotonic clock all calls end at a time.
+	n  *node
+	at time.Duration
+}
 
 type budgetKey struct{}
 
+// within bounds each call.
 func within(d time.Duration) context.Context {
-	return context.WithValue(context.Background(), budgetKey{}, budget{d})
+	return context.WithValue(context.Background(), budgetKey{}, budget{d: d})
+}
+
+// until bounds the time of all calls, and what bounds them in ctx already.
+func (n *node) until(ctx context.Context, d time.Duration) context.Context {
+	return context.WithValue(ctx, budgetKey{}, budget{d: callTimeout, n: n, at: n.mono() + min(d, limitOf(ctx))})
 }
 
 func limitOf(ctx context.Context) time.Duration {
-	if b, ok := ctx.Value(budgetKey{}).(budget); ok {
-		return min(b.d, callTimeout)
+	b, ok := ctx.Value(budgetKey{}).(budget)
+	switch {
+	case !ok:
+		return callTimeout
+	case b.n != nil:
+		return min(max(b.at-b.n.mono(), 0), callTimeout)
 	}
-	return callTimeout
+	return min(b.d, callTimeout)
 }
 
 // Do implements fake.Transport for a proc.

@@ -52,7 +52,7 @@ type node struct {
 	resample signal
 
 	keeper  *scheduler.Keeper
-	reigns  []*reign
+	terms   []*term
 	release []int // shards that are given back as soon as they are taken
 	leaving bool
 	calls   map[string]bool // callbacks under way, by key
@@ -89,7 +89,7 @@ func (n *node) boot() {
 	n.keeper = scheduler.NewKeeper(scheduler.KeeperConfig{
 		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick, Level: n.client.Reads(),
 	})
-	n.reigns = make([]*reign, w.p.geo.Shards)
+	n.terms = make([]*term, w.p.geo.Shards)
 	w.trace("%s starts", n.name)
 	w.spawn(n, n.beat)
 }
@@ -102,9 +102,9 @@ func (n *node) kill() {
 	n.up, n.paused = false, false
 	n.inc++
 	n.deferred, n.unsent, n.pauseAtSend = nil, nil, 0
-	for _, r := range n.reigns {
-		if r != nil {
-			r.ended = true
+	for _, t := range n.terms {
+		if t != nil {
+			t.ended = true
 		}
 	}
 	procs := n.procs
@@ -215,6 +215,15 @@ func (n *node) earliestNs() int64 {
 	lo, _ := n.bounds()
 	return lo
 }
+
+// EarliestNs implements scheduler.TermTime.
+func (n *node) EarliestNs() int64 { return n.earliestNs() }
+
+// JumpDetected implements scheduler.TermTime.
+func (n *node) JumpDetected() bool { return n.jumped() }
+
+// Resample implements scheduler.TermTime.
+func (n *node) Resample() { n.resample.give() }
 
 func (n *node) latestNs() int64 {
 	_, hi := n.bounds()

@@ -26,13 +26,13 @@ var planted = []struct {
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/store/direct.go", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1\n		}\n		subjects", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 2\n		}\n		subjects"), "./internal/store", "TestConformance$/LargeAnswers"},
 	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep", "return s.cfg.IndexKeep"), "./internal/store", "TestTTLsOnDisk"},
 	{m("a duplicate does not repair its index entry", "router/writer.go", "_, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t)", "err = nil"), "./router", "TestDuplicateRepairsTheIndex"},
-	{m("the real loop follows from what was seen", "scheduler/shard.go", "after := clock.Tail", "after := clock.Seen"), "./scheduler", "TestTailFromItsOffset"},
-	{m("the real loop ignores a clock jump", "scheduler/shard.go", "r.core.Pause(expired || jumped)", "r.core.Pause(expired)"), "./scheduler", "TestNothingFiresAfterAJump"},
-	{m("a release does not wait for its writes", "scheduler/shard.go", "for !r.core.Idle() && !r.lost {", "for false {"), "./scheduler", "TestReleaseWaitsForWrites"},
+	{m("the real loop follows from what was seen", "scheduler/term.go", "after := clock.Tail", "after := clock.Seen"), "./scheduler", "TestTailFromItsOffset"},
+	{m("the real loop ignores a clock jump", "scheduler/term.go", "t.core.Pause(expired || jumped)", "t.core.Pause(expired)"), "./scheduler", "TestNothingFiresAfterAJump"},
+	{m("a release does not wait for its writes", "scheduler/term.go", "if !t.core.Idle() && now < t.until {", "if false {"), "./scheduler", "TestReleaseWaitsForWrites"},
 
 	// TTLs.
 	{m("a cancelled record expires after a second", "router/operations.go", "TTL: o.Retention}", "TTL: time.Minute}"), "./router", "TestManyCancels"},
-	{m("a record that the scheduler concludes expires after an hour", "scheduler/shard.go", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: r.o.Retention}", "case ActFinish:\n			r.o.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("a record that the scheduler concludes expires after an hour", "scheduler/perform.go", "case ActFinish:\n			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: t.cfg.Core.Retention}", "case ActFinish:\n			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: time.Hour}"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("functions keep records for the default retention", "internal/app/roles.go", "Total: a.o.TotalConcurrency, Retention: a.store.Retention(),", "Total: a.o.TotalConcurrency,"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("TTLs are rounded down", "internal/store/records.go", "(max(ttl, time.Second)+time.Second-1)/time.Second", "max(ttl, time.Second)/time.Second"), "./internal/store", "TestTTLsOnDisk"},
 	{m("an update writes no index entry", "internal/store/records.go", "	if w.Record.Queued {\n		if err", "	if false {\n		if err"), "./internal/store", "TestConformance$"},
@@ -50,7 +50,7 @@ var planted = []struct {
 	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "TestSettingsReachTheParts"},
 
 	// Shells.
-	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			return true", "		case <-release:\n			return false"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
+	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			l.Release()\n			release = nil", "		case <-release:\n			return"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
 	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `d.skip("stopping", d.msg.Nak)`, `d.skip("stopping", d.msg.Ack)`), "./functions", "Stop"},
 	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "TestLongCallIsKeptAlive"},
 	{m("an unfinished add is purged with finished ones", "internal/store/adds.go", "seqs[n]-info.State.FirstSeq == uint64(n-i)", "true"), "./internal/store", "RemoveAdds|Adds"},

@@ -1,0 +1,295 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// recordBuffer is the number of records of the tail, and of a scan, that wait for the
+// term.
+const recordBuffer = 1024
+
+// term drives a scheduler.Term of one process from the simulation's only goroutine.
+type term struct {
+	*scheduler.Term
+	n     *node
+	w     *world
+	shard int
+	epoch uint64
+	ended bool
+
+	waking bool
+	timer  uint64 // of the wait that counts
+
+	tail     []store.Timer
+	scan     []scheduler.Event
+	tailPos  uint64
+	fetching bool
+	scanRoom signal
+}
+
+var _ scheduler.Host = (*term)(nil)
+
+// startTerm begins to own a shard.
+func startTerm(n *node, shard int, tenure *scheduler.Tenure) {
+	clock, _ := tenure.Clock()
+	t := &term{n: n, w: n.w, shard: shard, epoch: clock.Epoch}
+	t.Term = scheduler.NewTerm(t.config(), tenure, t)
+	n.terms[shard] = t
+	t.Start()
+	t.turn()
+}
+
+// maxLookEvery bounds the number of actions between looks at the lease. A turn has fewer
+// actions here than in production, and takes no time.
+const maxLookEvery = 6
+
+func (t *term) config() scheduler.TermConfig {
+	p := &t.w.p
+	c := scheduler.TermConfig{
+		Shard: t.shard, Store: termStore{Client: t.n.client, t: t}, Time: t.n, Lease: p.lease, Tick: p.tick, Log: zerolog.Nop(),
+		Core: scheduler.CoreConfig{
+			Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
+			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, Retention: p.retention,
+			Level: t.n.client.Reads(),
+		},
+		Trace:       t.trace,
+		LookEvery:   1 + t.w.rng.IntN(maxLookEvery),
+		HoldRenewal: func() bool { return t.w.oneIn(2) },
+	}
+	if t.w.cfg.Trace != nil {
+		c.Log = zerolog.New(t)
+	}
+	return c
+}
+
+// Write puts a line of the term's log into the trace.
+func (t *term) Write(line []byte) (int, error) {
+	t.w.trace("%s: shard %d logs %s", t.n.name, t.shard, strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+// trace sees all that the term does, and all that it receives.
+func (t *term) trace(what any) {
+	if ev, ok := what.(scheduler.EvSwept); ok && !t.ended {
+		t.w.check.swept(t, ev)
+	}
+	if t.w.cfg.Trace != nil && !t.ended {
+		t.w.trace("%s: shard %d: %s", t.n.name, t.shard, t.w.describe(what))
+	}
+}
+
+// turn runs one turn of the term, and plans the next.
+func (t *term) turn() {
+	wait, more := t.Turn()
+	if !more {
+		t.over()
+		return
+	}
+	t.timer++
+	timer := t.timer
+	t.n.after(wait, func() {
+		if t.timer == timer {
+			t.Wake()
+		}
+	})
+	if t.WantsRecords() && (len(t.tail) > 0 || len(t.scan) > 0) {
+		t.Wake()
+	}
+}
+
+// over ends the term.
+func (t *term) over() {
+	t.ended = true
+	t.End()
+	t.w.trace("%s: shard %d, epoch %d: the term is over", t.n.name, t.shard, t.epoch)
+	t.n.terms[t.shard] = nil
+	t.n.step(scheduler.KeepEnded{Shard: t.shard})
+}
+
+// release hands the shard over, after what the process does first.
+func (t *term) release() {
+	t.n.soon(func() {
+		if !t.ended {
+			t.Release()
+			t.Wake()
+		}
+	})
+}
+
+// Monotonic implements scheduler.Host.
+func (t *term) Monotonic() time.Duration { return t.n.mono() }
+
+// Go implements scheduler.Host.
+func (t *term) Go(f func(context.Context)) {
+	t.w.spawn(t.n, func(*proc) { f(within(callTimeout)) })
+}
+
+// Pause implements scheduler.Host.
+func (t *term) Pause(_ context.Context, d time.Duration) bool {
+	if d > 0 {
+		t.w.current.sleep(d)
+	}
+	return !t.ended
+}
+
+// WithTimeout implements scheduler.Host.
+func (t *term) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return t.n.until(ctx, d), func() {}
+}
+
+// Wake implements scheduler.Host.
+func (t *term) Wake() {
+	if t.waking || t.ended {
+		return
+	}
+	t.waking = true
+	t.n.soon(func() {
+		t.waking = false
+		if !t.ended {
+			t.turn()
+		}
+	})
+}
+
+// Follow implements scheduler.Host.
+func (t *term) Follow(after uint64) {
+	if t.tailPos = after; t.w.cfg.Plant == PlantTailDropped {
+		t.tailPos = t.w.server.LastSeq(fake.StreamShard(t.shard))
+	}
+	t.fetch()
+}
+
+// Record implements scheduler.Host.
+func (t *term) Record() (ev scheduler.Event) {
+	switch {
+	case len(t.tail) > 0 && (len(t.scan) == 0 || t.w.oneIn(2)):
+		ev = scheduler.EvTail{Timer: t.tail[0]}
+		t.tail = t.tail[1:]
+		t.fetch()
+	case len(t.scan) > 0:
+		ev = t.scan[0]
+		t.scan = t.scan[1:]
+		t.scanRoom.give()
+	default:
+		return nil
+	}
+	t.trace(ev)
+	return ev
+}
+
+// Offer implements scheduler.Host.
+func (t *term) Offer(_ context.Context, ev scheduler.Event) error {
+	for len(t.scan) >= recordBuffer && !t.ended {
+		t.w.current.sleepOr(time.Second, &t.scanRoom)
+	}
+	if t.ended {
+		return schemas.ErrUnavailable
+	}
+	t.scan = append(t.scan, ev)
+	t.Wake()
+	return nil
+}
+
+// Missing implements scheduler.Host.
+func (t *term) Missing(n int64) {
+	t.w.check.fail(PropKept, "shard %d: a count misses %d timers", t.shard, n)
+}
+
+// termStore is a node's client as a term sees it: the checker sees each claim and publish
+// of the term, and planted bugs and faults change them.
+type termStore struct {
+	*fake.Client
+	t *term
+}
+
+// UpdateAsync implements scheduler.TermStore.
+func (s termStore) UpdateAsync(w store.Write, done func(store.Result)) {
+	if w.Record.State != schemas.StateDelivered {
+		s.Client.UpdateAsync(w, done)
+		return
+	}
+	t := s.t
+	t.w.check.claims(t, w)
+	t.w.stats.Claims++
+	write := s.Client.UpdateAsync
+	if t.w.cfg.Plant == PlantUnfenced {
+		write = s.Unfenced
+	}
+	write(w, done)
+	if d := t.n.pauseAtClaim; d > 0 && !t.w.p.refusals {
+		t.n.pauseAtClaim = 0
+		t.w.after(0, func() { t.n.pause(d) })
+	}
+}
+
+// PublishAsync implements scheduler.TermStore.
+func (s termStore) PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error)) {
+	s.t.w.check.publishes(s.t, "publish", m)
+	switch s.t.w.cfg.Plant {
+	case PlantEndless:
+		// Every error may be gone the next time.
+		s.Client.PublishAsync(m, func(seq uint64, duplicate bool, err error) {
+			if store.Permanent(err) {
+				err = schemas.ErrUnavailable
+			}
+			done(seq, duplicate, err)
+		})
+	case PlantEarlyMark:
+		done(0, false, nil)
+		s.Client.PublishAsync(m, func(uint64, bool, error) {})
+	default:
+		s.Client.PublishAsync(m, done)
+	}
+}
+
+// PublishLetter implements scheduler.TermStore.
+func (s termStore) PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error) {
+	t := s.t
+	t.w.check.publishes(t, "dead-letter", m)
+	if t.w.cfg.Plant == PlantUnstableLetter {
+		t.w.letters++
+		m.MsgID += "." + strconv.Itoa(t.w.letters)
+	}
+	duplicate, err = s.Client.PublishLetter(ctx, m)
+	if d := t.n.pauseAtClaim; err == nil && d > 0 {
+		// All die, and the next owner comes when the stream has forgotten the letter.
+		t.n.pauseAtClaim = 0
+		t.w.after(0, func() {
+			for _, n := range t.w.nodes {
+				n.crash(d)
+			}
+		})
+	}
+	return duplicate, err
+}
+
+// CountPending implements scheduler.TermStore at one instant of the server.
+func (s termStore) CountPending(_ context.Context, shard int, through uint64) (store.Count, error) {
+	var c store.Count
+	w := s.t.w
+	for _, l := range w.lives {
+		t, err := w.server.Record(l.id)
+		if err != nil || w.p.geo.Shard(l.id) != shard {
+			continue
+		}
+		c.Last = max(c.Last, t.Rev)
+		if t.Rev <= through && t.Record.State == schemas.StatePending {
+			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(l.id[:8]))
+		}
+	}
+	slices.Sort(c.Waiting)
+	return c, nil
+}

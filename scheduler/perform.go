@@ -1,0 +1,153 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// errSuspended makes the core publish again later.
+var errSuspended = errors.New("firing is suspended")
+
+// perform carries out actions. Their answers come back through put. It looks after the
+// lease now and then, because an action may wait for a permit to write.
+func (t *Term) perform(actions []Action) {
+	for _, a := range actions {
+		now := t.host.Monotonic()
+		if t.acts++; t.acts >= t.cfg.LookEvery || now-t.keptAt > keepFor {
+			t.keep()
+		}
+		if t.lost {
+			return // what is claimed is the next owner's
+		}
+		if t.cfg.Trace != nil {
+			t.cfg.Trace(a)
+		}
+		switch a := a.(type) {
+		case ActClaim:
+			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record}, func(res store.Result) {
+				t.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
+			})
+		case ActPublish:
+			if t.core.Paused() || !t.tenure.Trusted(now) {
+				// The lease ran out since it was decided; see Core.Pause.
+				t.put(EvPublished{ID: a.ID, Err: errSuspended})
+				continue
+			}
+			t.publish(a)
+		case ActFinish:
+			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: t.cfg.Core.Retention}, func(res store.Result) {
+				if res.Err != nil && !errors.Is(res.Err, store.ErrRevision) {
+					t.m.storeErrs.WithLabelValues("finish").Inc()
+				}
+				t.put(EvFinished{Finish: a, Err: res.Err})
+			})
+		case ActDeadLetter:
+			if t.core.Paused() || !t.tenure.Trusted(now) {
+				t.put(EvDeadLettered{ID: a.ID, Err: errSuspended})
+				continue
+			}
+			t.later(0, func(ctx context.Context) {
+				_, err := t.cfg.Store.PublishLetter(ctx, a.Msg)
+				t.failed("dead letter", err)
+				t.put(EvDeadLettered{ID: a.ID, Err: err})
+			})
+		case ActFail:
+			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: t.cfg.Core.Retention}, func(res store.Result) {
+				if res.Err == nil {
+					t.m.refused.Inc()
+					t.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("JetStream will never store the event; it is now a dead letter")
+				} else if !isRevision(res.Err) {
+					t.m.storeErrs.WithLabelValues("fail").Inc()
+				}
+				t.put(EvFailed{ID: a.ID, Err: res.Err})
+			})
+		default:
+			t.read(a)
+		}
+	}
+}
+
+// read carries out the actions that read, or write an index entry.
+func (t *Term) read(a Action) {
+	switch a := a.(type) {
+	case ActLoad:
+		t.later(a.Delay, func(ctx context.Context) {
+			load, err := t.cfg.Store.LoadTicks(ctx, t.cfg.Shard, a.Ticks, a.Limit, a.After, a.Seen)
+			t.failed("load", err)
+			t.put(EvLoaded{Load: load, Err: err})
+		})
+	case ActScan:
+		t.later(a.Delay, func(ctx context.Context) { t.scan(ctx, a.ThroughMs) })
+	case ActReread:
+		t.later(a.Delay, func(ctx context.Context) {
+			got, err := t.cfg.Store.Get(ctx, a.ID)
+			if !errors.Is(err, schemas.ErrNotFound) {
+				t.failed("reread", err)
+			}
+			t.put(EvReread{ID: a.ID, Timer: got, Err: err})
+		})
+	case ActIndex:
+		t.later(a.Delay, func(ctx context.Context) {
+			err := t.cfg.Store.PutIndex(ctx, a.ID, a.Tick)
+			t.failed("index", err)
+			t.put(EvIndexed{ID: a.ID, Err: err})
+		})
+	case ActCount:
+		t.later(a.Delay, func(ctx context.Context) {
+			c, err := t.cfg.Store.CountPending(ctx, t.cfg.Shard, a.Through)
+			t.failed("count", err)
+			t.put(EvCounted{Round: a.Round, Waiting: c.Waiting, Unread: c.Unread, Last: c.Last, Err: err})
+		})
+	case ActMissing:
+		t.host.Missing(a.Missing)
+	case ActConfirm:
+		t.later(a.Delay, func(ctx context.Context) {
+			found, err := t.cfg.Store.FiredSince(ctx, a.Subjects, time.UnixMilli(a.SinceMs), a.IDs)
+			t.failed("confirm", err)
+			t.put(EvConfirmed{Found: found, Err: err})
+		})
+	}
+}
+
+func (t *Term) publish(a ActPublish) {
+	claimed := t.cfg.Time.EarliestNs()
+	t.cfg.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
+		switch {
+		case store.Permanent(err): // the timer becomes a dead letter, and a line in the log
+		case err != nil:
+			t.failed("publish", err)
+		default:
+			t.m.firedOf(a.Service).Inc()
+			late := time.Duration(a.LateMs)*time.Millisecond + time.Duration(t.cfg.Time.EarliestNs()-claimed)
+			t.m.lateness.Observe(max(late, 0).Seconds())
+			if duplicate {
+				t.m.duplicates.Inc()
+			}
+		}
+		t.put(EvPublished{ID: a.ID, Duplicate: duplicate, Err: err})
+	})
+}
+
+// scan reads every queued record due by a time, without the index.
+func (t *Term) scan(ctx context.Context, throughMs int64) {
+	t.log.Info().Msg("the low watermark is older than the index: reading every pending timer once")
+	err := t.cfg.Store.ScanQueued(ctx, t.cfg.Shard, throughMs, func(found store.Timer) error {
+		return t.host.Offer(ctx, EvScanned{Timer: found})
+	})
+	t.failed("scan", err)
+	// An error means that the term ended: nothing waits for the event.
+	_ = t.host.Offer(ctx, EvScanDone{Err: err})
+}
+
+// later runs f elsewhere after a delay, unless the term ends first.
+func (t *Term) later(d time.Duration, f func(ctx context.Context)) {
+	t.host.Go(func(ctx context.Context) {
+		if t.host.Pause(ctx, d) {
+			f(ctx)
+		}
+	})
+}
