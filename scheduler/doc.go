@@ -14,7 +14,8 @@
 //     the answers back as events. It has no goroutine of its own: a driver calls Turn.
 //   - termLoop (shard.go) drives a term with goroutines; the simulation drives the same
 //     term with its only goroutine.
-//   - keeping (keeping.go) carries out what the keeper decides.
+//   - CoordinatorLoop (coordinatorloop.go) is the same for the keeper: it reads membership
+//     snapshots, takes shards, and requests releases. coordinatorDriver drives it.
 //   - Sweeper (sweep.go) audits what is behind the low watermark. A term runs one.
 //   - inspector (inspect.go) looks for damage in a shard's stream during a term.
 //   - Scheduler (scheduler.go) is what a node starts and stops.

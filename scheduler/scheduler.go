@@ -53,8 +53,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	s.leave, s.drop, s.done = make(chan struct{}), drop, make(chan struct{})
 	go func() {
 		defer close(s.done)
-		k := newKeeping(s)
-		k.run(run, s.leave)
+		s.coordinate(run, s.leave)
 	}()
 	return nil
 }

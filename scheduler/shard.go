@@ -26,9 +26,9 @@ func monotonic() time.Duration { return time.Since(started) }
 // shardState is what this node knows of one shard. A term updates it; Status, the
 // sweeper and the inspector read it from other goroutines. It outlives terms.
 type shardState struct {
+	callLog
 	label string
 	m     *metrics
-	log   zerolog.Logger
 
 	state   atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
 	markMs  atomic.Int64
@@ -40,13 +40,10 @@ type shardState struct {
 	damage   atomic.Pointer[damage]
 	// counted is the number of messages in the stream that the last inspection found.
 	counted atomic.Pointer[store.Expectation]
-
-	mu       sync.Mutex
-	lastErrs map[string]string
 }
 
 func newShardState(n int, m *metrics, log zerolog.Logger) *shardState {
-	return &shardState{label: strconv.Itoa(n), m: m, log: log.With().Int("shard", n).Logger(), lastErrs: map[string]string{}}
+	return &shardState{callLog: newCallLog(log.With().Int("shard", n).Logger()), label: strconv.Itoa(n), m: m}
 }
 
 // shard is one shard of a Scheduler.
@@ -250,8 +247,18 @@ func (s *shardState) failed(call string, err error) {
 	s.logChange(call, err)
 }
 
+// callLog logs store calls that fail, without repeating itself.
+type callLog struct {
+	log zerolog.Logger
+
+	mu   sync.Mutex
+	last map[string]string // by call, empty for success
+}
+
+func newCallLog(log zerolog.Logger) callLog { return callLog{log: log, last: map[string]string{}} }
+
 // logChange logs a failing call once until it succeeds or fails otherwise.
-func (s *shardState) logChange(call string, err error) {
+func (c *callLog) logChange(call string, err error) {
 	text := ""
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
@@ -262,15 +269,15 @@ func (s *shardState) logChange(call string, err error) {
 			text = err.Error()
 		}
 	}
-	s.mu.Lock()
-	changed := s.lastErrs[call] != text
-	s.lastErrs[call] = text
-	s.mu.Unlock()
+	c.mu.Lock()
+	changed := c.last[call] != text
+	c.last[call] = text
+	c.mu.Unlock()
 	switch {
 	case !changed:
 	case err != nil:
-		s.log.Warn().Str("call", call).Err(err).Msg("store call fails; trying again")
+		c.log.Warn().Str("call", call).Err(err).Msg("store call fails; trying again")
 	default:
-		s.log.Info().Str("call", call).Msg("store call succeeds again")
+		c.log.Info().Str("call", call).Msg("store call succeeds again")
 	}
 }

@@ -9,6 +9,8 @@
 //   - The loop that fires timers: scheduler's Term and Sweeper, with take-over of the
 //     tail's position, renewal of the lease, trust, suspension, scans, hand-over, and the
 //     order of all of these. term.go drives it with this package's goroutine.
+//   - The loop that takes shards and gives them back: scheduler's CoordinatorLoop, driven
+//     by coordinator.go.
 //   - The forms of a dead letter: store.PublishLetter.
 //
 // # What is simulated
@@ -25,7 +27,6 @@
 //
 // These files repeat loops of production. Change both.
 //
-//   - keeping.go: scheduler's keeping.go, about 40 lines around the Keeper.
 //   - tail.go: the ordered consumer below store.Tail, which belongs to nats.go and its
 //     server.
 //   - node.go, heartbeat: clustertime.Service's loop, which is one call and one wait.

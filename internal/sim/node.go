@@ -8,7 +8,6 @@ import (
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
-	"github.com/belfryio/belfry/scheduler"
 )
 
 // node is one host and the process on it.
@@ -51,11 +50,10 @@ type node struct {
 	wallThen int64 // at the last reading
 	resample signal
 
-	keeper  *scheduler.Keeper
-	terms   []*term
-	release []int // shards that are given back as soon as they are taken
-	leaving bool
-	calls   map[string]bool // callbacks under way, by key
+	coordinator *coordinator
+	terms       []*term
+	leaving     bool
+	calls       map[string]bool // callbacks under way, by key
 }
 
 // beatTimeout and beatRetry are internal/app's and internal/clustertime's.
@@ -86,9 +84,6 @@ func (n *node) boot() {
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
 	n.client.SetReads(n.level)
 	n.newRouter()
-	n.keeper = scheduler.NewKeeper(scheduler.KeeperConfig{
-		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick, Level: n.client.Reads(),
-	})
 	n.terms = make([]*term, w.p.geo.Shards)
 	w.trace("%s starts", n.name)
 	w.spawn(n, n.beat)
@@ -284,7 +279,7 @@ func (n *node) observe(r clustertime.Reading, wall int64) {
 // started begins what waits for the cluster's time.
 func (n *node) started() {
 	n.client.Announce(func(p *store.Presence) { p.Scheduler = store.SchedulerActive })
-	n.w.spawn(n, n.keep)
+	n.coordinate()
 }
 
 // serves reports whether the process takes requests and messages.

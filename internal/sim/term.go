@@ -29,6 +29,7 @@ type term struct {
 	shard int
 	epoch uint64
 	ended bool
+	end   signal // for the coordinator
 
 	waking bool
 	timer  uint64 // of the wait that counts
@@ -43,13 +44,14 @@ type term struct {
 var _ scheduler.Host = (*term)(nil)
 
 // startTerm begins to own a shard.
-func startTerm(n *node, shard int, tenure *scheduler.Tenure) {
+func startTerm(n *node, shard int, tenure *scheduler.Tenure) *term {
 	clock, _ := tenure.Clock()
 	t := &term{n: n, w: n.w, shard: shard, epoch: clock.Epoch}
 	t.Term = scheduler.NewTerm(t.config(), tenure, t)
 	n.terms[shard] = t
 	t.Start()
 	t.turn()
+	return t
 }
 
 // maxLookEvery bounds the number of actions between looks at the lease. A turn has fewer
@@ -116,7 +118,7 @@ func (t *term) over() {
 	t.End()
 	t.w.trace("%s: shard %d, epoch %d: the term is over", t.n.name, t.shard, t.epoch)
 	t.n.terms[t.shard] = nil
-	t.n.step(scheduler.KeepEnded{Shard: t.shard})
+	t.end.give()
 }
 
 // release hands the shard over, after what the process does first.
