@@ -201,7 +201,7 @@ func (t *Term) countMessages(ctx context.Context, c *store.Clock) {
 	}
 }
 
-// retryRelease plans the next try after one that failed.
+// retryRelease plans the next try after a failed try.
 func (t *Term) retryRelease(res *renewal) {
 	now := t.host.Monotonic()
 	if t.retryAt = now + releaseRetry; !t.lost && t.retryAt < t.until {

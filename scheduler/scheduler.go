@@ -10,7 +10,7 @@ import (
 )
 
 // Scheduler shares the shards of the store with the schedulers of other nodes,
-// and fires the timers of those that it owns.
+// and fires the timers of its own shards.
 type Scheduler struct {
 	o      Options
 	shards []*shard
@@ -37,8 +37,8 @@ func New(o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// Start waits for the cluster's time and starts to take shards. What it starts
-// lives until Stop, whatever becomes of ctx.
+// Start waits for the cluster's time and starts to take shards. The scheduler then runs
+// until Stop, even if ctx ends earlier.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if err := s.o.Time.Ready(ctx); err != nil {
 		return fmt.Errorf("scheduler: the cluster's time is not known: %w", err)

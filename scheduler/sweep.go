@@ -24,11 +24,11 @@ type SweepStore interface {
 	WakeService(ctx context.Context, f store.Feed) error
 }
 
-// Sweeper audits the ticks that have been behind a shard's mark for Delay. By the
-// time it looks, everything there should be final, or with functions. What it
-// finds unfired is to be fired, and counted: the count is 0 as long as the mark is
-// what it promises. A record that was fired and not concluded is looked at again
-// every Delay, and is to be fired again once its event has left TIMERS_FIRED.
+// Sweeper audits the ticks that have been behind a shard's low watermark for Delay. Every
+// record there should be final, or its callback under way. The sweeper reports unfired
+// timers, so that they are fired and counted: the count stays 0 as long as the low watermark
+// is right. It looks at fired records whose callback has not concluded again every Delay,
+// and reports them once their event has left TIMERS_FIRED.
 //
 // It has no goroutine and no clock of its own.
 type Sweeper struct {

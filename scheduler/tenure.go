@@ -32,7 +32,7 @@ type Verdict uint8
 
 // Verdicts.
 const (
-	Kept   Verdict = iota // the lease runs anew
+	Kept   Verdict = iota // the lease is renewed
 	Again                 // not known, or not written: it is due again soon
 	Unsure                // the clock is to be read, and Reread called
 	Lost                  // another owns the shard
