@@ -263,6 +263,12 @@ func (t *Term) Release() {
 func (t *Term) Turn() (wait time.Duration, more bool) {
 	// First of all: the wait may have been longer than the lease.
 	t.keep()
+	if t.phase == termReleasing {
+		// Answers are for the next owner: the clock may be released already, so a claim that
+		// is answered now must not be published.
+		wait, more = t.handOver()
+		return wait, more && !t.lost
+	}
 	t.events = t.in.take(t.events)
 	for i, ev := range t.events {
 		t.step(ev)
