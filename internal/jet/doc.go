@@ -35,9 +35,8 @@
 // leader that is elected a moment later. Everything that may be repeated is therefore
 // sent again (hedge.go) long before Options.Timeout.
 //
-// Files workaround_*.go hold what exists only because of a defect or limit of
-// nats-server. Each names the version, the symptom, how to reproduce it, and what to
-// delete once the server has changed.
+// Some code exists only because of a defect or limit of nats-server. The comment beside
+// it names the symptom.
 //
 // The package needs nats-server 2.11 or later, 2.12 for batch commit; it is tested
 // against 2.15.2.

@@ -47,7 +47,11 @@ func TestRepair(t *testing.T) {
 	}
 	// A start removes revisions that a later one has replaced, and not this one.
 	overwrite(0)
-	open(t, nc)
+	second := open(t, nc)
+	// Both have written the layout that they want, so they leave the damaged one alone.
+	storetest.Eventually(t, "both stores to write records of format 2", func() bool {
+		return s.RecordFormat() == schemas.RecordFormat2 && second.RecordFormat() == schemas.RecordFormat2
+	})
 	// 0 has its previous revision, 1 its event, 2 nothing, 3 has lost its index entry.
 	hdr := nats.Header{schemas.HeaderClaim: []string{schemas.Claim{Timer: ids[1], Run: 1, MaxAttempt: 3, AddedMs: due - 1000, FiredMs: due, Epoch: 1}.String()}}
 	body := fmt.Appendf(nil, `{"specversion":"1.0","id":"1","source":"/test","type":"t","timersvc":"orders","timerat":%q,"timerscheduled":%q,"timerfired":%q,"timerrun":1,"timerattempt":1}`,
