@@ -28,7 +28,8 @@ type App struct {
 
 	listener net.Listener // of HTTP, nil for none
 	httpTLS  *tls.Config  // nil for HTTP in the clear
-	failed   chan error   // what ends a running node
+	level    store.FormatLevel
+	failed   chan error // what ends a running node
 
 	// mu is held by Start and Stop, which exclude each other.
 	mu      sync.Mutex
@@ -79,7 +80,11 @@ func New(o Options) (*App, error) {
 	if _, err := o.NATSTLS.config("nats-tls"); err != nil {
 		return nil, err
 	}
-	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS}
+	level, err := storeLevel()
+	if err != nil {
+		return nil, err
+	}
+	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level}
 	a.warnReadable()
 	a.o.warnInsecure()
 	a.setPhase("not started")

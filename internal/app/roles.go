@@ -33,7 +33,7 @@ func (a *App) component(name string) zerolog.Logger {
 
 func (a *App) storeConfig() store.Config {
 	c := a.o.StoreConfig()
-	c.Node = a.node
+	c.Node, c.Level = a.node, a.level
 	return c
 }
 

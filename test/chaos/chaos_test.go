@@ -128,14 +128,21 @@ func (r *rounds) until(end time.Time) {
 	}
 }
 
-// conclude waits until all is concluded, reads what fired, and has the history
-// checked.
+// conclude waits until every timer is concluded, as the API lists them, and has the
+// history checked.
 func conclude(t *testing.T, c *client, rec *check.Recorder) *check.Report {
+	t.Helper()
+	return concludeBy(t, c, rec, c.pending)
+}
+
+// concludeBy waits until pending returns 0, reads the events that fired, and has the
+// history checked.
+func concludeBy(t *testing.T, c *client, rec *check.Recorder, pending func(context.Context) (int, error)) *check.Report {
 	t.Helper()
 	late := time.AfterFunc(concludeSoon, func() { c.overdue(t.Context()) })
 	defer late.Stop()
 	eventually(t, concludeBound, "every timer concluded", func(ctx context.Context) (bool, error) {
-		left, err := c.pending(ctx)
+		left, err := pending(ctx)
 		return left == 0, err
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -10,7 +10,9 @@
 // restarted, connections cut, held up and delayed, leaders made to step down, a
 // disk filled. Clients add, cancel and reschedule meanwhile.
 //
-// TestRollingUpgrade puts nodes of the commit before beside those of this one.
+// TestRollingUpgrade replaces nodes by nodes of a newer build and back, under load.
+// TestNewerRecordsOnProcesses plants records of a newer format. Their newer node is this
+// program, built with the tag belfrylevel, which reads the format of the next build.
 //
 // What clients saw is a history (package check), whose checker judges it. It also
 // measures fail-over: from the fault to the first event, in each shard that it hit,

@@ -3,82 +3,419 @@
 package chaos
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// TestRollingUpgrade replaces two nodes of the commit before by two of this one
-// while clients add, cancel and reschedule: for a while both run together. One old
-// node is stopped in good order, one is killed. BELFRY_UPGRADE_FROM is the
-// revision to begin with; the default is the commit before.
+// Bounds of a rolling upgrade.
+const (
+	upgradeNodes = 3
+	// upgradeWave is the length of one part of the load.
+	upgradeWave = 2 * time.Second
+	// upgradeSpread exceeds the horizon of upgradeConfig, so that one build reads index
+	// entries that another build has written.
+	upgradeSpread = 3 * time.Second
+	upgradeConfig = "allow-loopback: true\nlease: 3s\nhorizon: 2s\n"
+	// upgradeFired is the least number of events in each phase.
+	upgradeFired = 100
+	// upgradeProbes is the number of timers that are added after the format level fell.
+	upgradeProbes = 60
+	// levelBound exceeds the lifetime of a presence key, after which the nodes forget a
+	// node that has stopped, and the time between the change of the layout version and
+	// the first record of its format.
+	levelBound = 3 * time.Minute
+)
+
+// TestRollingUpgrade replaces three old nodes by new ones, one after the other, and then
+// one new node by an old one, while timers are added, cancelled and rescheduled and
+// become due. Nothing is lost, early or fired twice. The nodes write a newer format only
+// while no old node lives.
+//
+// Two pairs of builds take part. The first needs no history: the old nodes are this
+// build, and the new nodes read one format level more. The second pair is the program
+// that BELFRY_OLD names and this build (.ci/upgrade builds the former from a commit).
 func TestRollingUpgrade(t *testing.T) {
-	from := os.Getenv("BELFRY_UPGRADE_FROM")
-	asked := from != ""
-	if !asked {
-		from = "HEAD~1"
+	t.Run("next level", func(t *testing.T) {
+		next := proc.Options{Bin: proc.BuildLevel(t), Env: proc.LevelEnv(store.LevelTest)}
+		rollingUpgrade(t, proc.Options{}, next, true)
+	})
+	old := os.Getenv("BELFRY_OLD")
+	if old == "" {
+		t.Log("ONLY THE UPGRADE TO THE NEXT FORMAT LEVEL WAS TESTED: BELFRY_OLD names no program of an earlier commit (.ci/upgrade COMMIT builds one)")
+		return
 	}
-	old, err := proc.BuildRevision(t, from)
-	switch {
-	case err != nil && asked:
-		t.Fatal(err)
-	case errors.Is(err, proc.ErrNoRevision):
-		t.Skipf("NOT TESTED: the upgrade from the commit before, because it is not here: %v", err)
-	case err != nil:
-		t.Skipf("NOT TESTED: the upgrade from the commit before, because there is nothing of it to run: %v", err)
-	}
-	const load = 14 * time.Second
+	t.Run("earlier build", func(t *testing.T) { rollingUpgrade(t, proc.Options{Bin: old}, proc.Options{}, false) })
+}
+
+// upgrade is a cluster whose nodes are replaced.
+type upgrade struct {
+	t         *testing.T
+	server    *proc.Server
+	c         *client
+	look      *store.Store
+	old, next proc.Options
+	// forget makes the other nodes forget a node at once, and not a minute after it
+	// stopped.
+	forget bool
+	nodes  []*upgradeNode
+}
+
+// upgradeNode is a node with its name in the cluster.
+type upgradeNode struct {
+	*proc.Node
+	name string
+}
+
+func rollingUpgrade(t *testing.T, old, next proc.Options, forget bool) {
 	sd := seed(t)
-	t.Logf("seed %d: from %s", sd, from)
+	rng := rand.New(rand.NewPCG(sd, 1))
 	rec := check.NewRecorder(nil)
 	rec.Begin()
 	recv := newReceiver(t, rec, sd)
-	server := proc.NewServers(t, 1)[0]
-	server.Start()
-	if err := server.WaitHealthy(t.Context(), wellBound); err != nil {
-		t.Fatal(err)
+	u := newUpgrade(t, old, next, forget)
+	for range upgradeNodes {
+		u.nodes = append(u.nodes, u.start(u.old))
 	}
-	node := func(bin string) *proc.Node {
-		n := proc.New(t, proc.Options{Bin: bin, NATSURL: server.URL(), Config: "allow-loopback: true\nlease: 3s\n"})
-		n.Start()
-		n.Ready(t.Context())
-		return n
-	}
-	first, second := node(old), node(old)
-	c := newClient(t, rec, server.URL(), store.DefaultRetention)
-	c.useSDK()
-	recv.serve(c.nc)
-	begin := time.Now().Add(200 * time.Millisecond)
-	plans := makePlans(rand.New(rand.NewPCG(sd, 1)), work{
-		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: clusterSpread, // beyond the horizon: one build reads the index that the other has written
-		httpURL: recv.url, moves: true, sdk: true,
-	})
-	clients := make(chan struct{})
-	go func() {
-		defer close(clients)
-		c.run(t.Context(), plans)
-	}()
-	at := func(d time.Duration) { wait(t.Context(), time.Until(begin.Add(d))) }
-	at(2 * time.Second)
-	node("")
-	at(5 * time.Second)
-	first.Terminate()
-	at(7 * time.Second)
-	node("")
-	at(9 * time.Second)
-	second.Kill()
-	<-clients
+	u.c = newClient(t, rec, u.server.URL(), store.DefaultRetention)
+	u.c.useSDK()
+	recv.serve(u.c.nc)
+	before := u.formats()
+	t.Logf("seed %d: the old nodes read format level %d", sd, before.Level)
+	stop := u.load(rng, recv.url)
+	defer stop()
+	u.fires()
 
-	report := conclude(t, c, rec)
+	for i, end := range []func(*proc.Node){(*proc.Node).Terminate, (*proc.Node).Kill, (*proc.Node).Terminate} {
+		u.onlyWritten(before.Record)
+		u.replace(i, u.next, end)
+		u.fires()
+	}
+	after := u.levelRises(before)
+	t.Logf("the new nodes read format level %d", after.Level)
+	switch {
+	case before.Level < store.LevelRecord2:
+		u.refused()
+	case before.Level < after.Level:
+		u.replace(0, u.old, (*proc.Node).Terminate)
+		u.fires()
+		u.levelFalls(before)
+		u.probe(rng, recv.url, before.Record)
+	default:
+		u.replace(0, u.old, (*proc.Node).Terminate)
+		u.fires()
+	}
+	stop()
+
+	report := concludeBy(t, u.c, rec, u.pending)
 	t.Logf("\n%s", report)
 	fail(t, report)
-	if report.Acknowledged < len(plans)*9/10 || report.Cancelled == 0 || report.Moved == 0 {
-		t.Errorf("the run showed too little")
+	if report.Acknowledged < report.Added*9/10 || report.Cancelled == 0 || report.Moved == 0 {
+		t.Errorf("too few operations succeeded")
 	}
+	u.released()
+}
+
+func newUpgrade(t *testing.T, old, next proc.Options, forget bool) *upgrade {
+	t.Helper()
+	u := &upgrade{t: t, old: old, next: next, forget: forget, server: proc.NewServers(t, 1)[0]}
+	u.server.Start()
+	if err := u.server.WaitHealthy(t.Context(), wellBound); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if u.look, err = store.Look(dial(t, u.server.URL()), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(u.look.Close)
+	return u
+}
+
+// prepare makes a node that is not started yet.
+func (u *upgrade) prepare(o proc.Options) *proc.Node {
+	o.NATSURL, o.Config = u.server.URL(), upgradeConfig
+	return proc.New(u.t, o)
+}
+
+// start starts a node and waits until it is ready.
+func (u *upgrade) start(o proc.Options) *upgradeNode {
+	u.t.Helper()
+	n := &upgradeNode{Node: u.prepare(o)}
+	n.Start()
+	n.Ready(u.t.Context())
+	var err error
+	if n.name, err = n.Name(u.t.Context()); err != nil {
+		u.t.Fatal(err)
+	}
+	return n
+}
+
+// replace ends a node and starts another in its place.
+func (u *upgrade) replace(i int, o proc.Options, end func(*proc.Node)) {
+	u.t.Helper()
+	u.end(i, end)
+	u.nodes[i] = u.start(o)
+}
+
+// end ends a node.
+func (u *upgrade) end(i int, end func(*proc.Node)) {
+	u.t.Helper()
+	end(u.nodes[i].Node)
+	if !u.forget {
+		return
+	}
+	kv, err := u.c.js.KeyValue(u.t.Context(), schemas.BucketClock)
+	if err == nil {
+		err = kv.Delete(u.t.Context(), "node."+u.nodes[i].name)
+	}
+	if err != nil {
+		u.t.Fatal(err)
+	}
+}
+
+// load adds, cancels and reschedules timers until the returned function is called. That
+// function returns when all of them have been added, cancelled and rescheduled.
+func (u *upgrade) load(rng *rand.Rand, url string) (stop func()) {
+	ended := make(chan struct{})
+	var done sync.WaitGroup
+	rng = rand.New(rand.NewPCG(rng.Uint64(), 1))
+	done.Go(func() {
+		for wave := 0; ; wave++ {
+			begin := time.Now()
+			plans := u.plans(rng, fmt.Sprintf("/chaos/upgrade/%d", wave), int(upgradeWave.Seconds())*perSecond, url)
+			done.Go(func() { u.c.run(u.t.Context(), plans) })
+			select {
+			case <-ended:
+				return
+			case <-u.t.Context().Done():
+				return
+			case <-time.After(time.Until(begin.Add(upgradeWave))):
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(ended); done.Wait() })
+}
+
+func (u *upgrade) plans(rng *rand.Rand, source string, count int, url string) []plan {
+	return makePlans(rng, work{
+		source: source, count: count, begin: time.Now(), adding: upgradeWave, spread: upgradeSpread, httpURL: url, moves: true, sdk: true,
+	})
+}
+
+// fires waits until upgradeFired more timers have fired.
+func (u *upgrade) fires() {
+	u.t.Helper()
+	fired := func(ctx context.Context) (uint64, error) {
+		s, err := u.c.js.Stream(ctx, schemas.StreamFired)
+		if err != nil {
+			return 0, err
+		}
+		return s.CachedInfo().State.LastSeq, nil
+	}
+	var from uint64
+	eventually(u.t, wellBound, fmt.Sprintf("%d timers fired", upgradeFired), func(ctx context.Context) (bool, error) {
+		n, err := fired(ctx)
+		if from == 0 {
+			from = n + 1
+		}
+		return err == nil && n >= from+upgradeFired, err
+	})
+}
+
+// formats returns the formats that the nodes write together.
+func (u *upgrade) formats() store.Formats {
+	u.t.Helper()
+	cl, err := u.look.ReadCluster(u.t.Context())
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return store.FormatsOf(cl.Nodes)
+}
+
+// levelRises waits until the nodes write the newest format that they read.
+func (u *upgrade) levelRises(before store.Formats) store.Formats {
+	u.t.Helper()
+	var f store.Formats
+	eventually(u.t, levelBound, "the newest format level", func(context.Context) (bool, error) {
+		if f = u.formats(); len(f.HeldBackBy) > 0 {
+			return false, fmt.Errorf("%+v", f)
+		}
+		return true, nil
+	})
+	if f.Level < before.Level {
+		u.t.Fatalf("the new nodes read format level %d, and the old nodes %d", f.Level, before.Level)
+	}
+	if f.Record != before.Record {
+		eventually(u.t, levelBound, fmt.Sprintf("records of format %d", f.Record), func(ctx context.Context) (bool, error) {
+			n, err := u.written(ctx)
+			return n[f.Record] >= upgradeFired, err
+		})
+	}
+	return f
+}
+
+// levelFalls waits until every new node knows that an old node lives.
+func (u *upgrade) levelFalls(before store.Formats) {
+	u.t.Helper()
+	if f := u.formats(); f.Level != before.Level || !slices.Equal(f.HeldBackBy, []string{u.nodes[0].name}) {
+		u.t.Errorf("the format level is %d, held back by %v; want %d and %s", f.Level, f.HeldBackBy, before.Level, u.nodes[0].name)
+	}
+	for _, n := range u.nodes[1:] {
+		eventually(u.t, wellBound, n.name+" writes the older format", func(context.Context) (bool, error) {
+			b, err := os.ReadFile(n.LogPath())
+			return strings.Contains(string(b), "a node of an older version runs"), err
+		})
+	}
+}
+
+// probe adds timers and checks that all revisions of their records have a format.
+func (u *upgrade) probe(rng *rand.Rand, url string, want schemas.RecordFormat) {
+	u.t.Helper()
+	plans := u.plans(rng, "/chaos/upgrade/probe", upgradeProbes, url)
+	u.c.run(u.t.Context(), plans)
+	probes := map[string]bool{}
+	for i := range plans {
+		probes[schemas.NewTimerID(plans[i].source, plans[i].id).String()] = true
+	}
+	found := 0
+	err := u.eachRecord(u.t.Context(), func(id string, b []byte) {
+		if !probes[id] {
+			return
+		}
+		found++
+		if got := schemas.RecordFormat(b[0]); got != want {
+			u.t.Errorf("an old node lives, and a timer that was added since has a record of format %d", got)
+		}
+	})
+	if err != nil || found < upgradeProbes/2 {
+		u.t.Errorf("%d records of %d timers, %v", found, upgradeProbes, err)
+	}
+}
+
+// refused checks that an old node does not start on a store that it cannot read.
+func (u *upgrade) refused() {
+	u.t.Helper()
+	u.end(0, (*proc.Node).Terminate)
+	n := u.prepare(u.old)
+	n.Start()
+	if err := n.WaitReady(u.t.Context(), wellBound); !errors.Is(err, proc.ErrEnded) {
+		u.t.Errorf("a node that does not read record format 2 starts on a store that has such records: %v", err)
+	}
+	u.t.Logf("the old build refuses the store, as it must:\n%s", n.LogTail())
+	n.Kill()
+	u.fires()
+	u.nodes[0] = u.start(u.next)
+	u.fires()
+}
+
+// onlyWritten checks that no record has another format.
+func (u *upgrade) onlyWritten(want schemas.RecordFormat) {
+	u.t.Helper()
+	n, err := u.written(u.t.Context())
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	if delete(n, want); len(n) > 0 {
+		u.t.Errorf("an old node lives, which reads record format %d; the other records by format: %v", want, n)
+	}
+}
+
+// written counts records by format.
+func (u *upgrade) written(ctx context.Context) (map[schemas.RecordFormat]int, error) {
+	n := map[schemas.RecordFormat]int{}
+	err := u.eachRecord(ctx, func(_ string, b []byte) { n[schemas.RecordFormat(b[0])]++ })
+	return n, err
+}
+
+// pending counts the timers that are not concluded, in any format, and the adds that no
+// router has stored. The API does not list records that the answering node cannot read.
+func (u *upgrade) pending(ctx context.Context) (int, error) {
+	s, err := u.c.js.Stream(ctx, schemas.StreamAdd)
+	if err != nil {
+		return 0, err
+	}
+	n := int(s.CachedInfo().State.Msgs)
+	var bad error
+	err = u.eachRecord(ctx, func(id string, b []byte) {
+		r, err := schemas.DecodeRecordUpTo(b, schemas.RecordFormatTest)
+		if err != nil {
+			bad = fmt.Errorf("timer %s: %w", id, err)
+		}
+		if !r.State.Final() {
+			n++
+		}
+	})
+	return n, errors.Join(err, bad)
+}
+
+// eachRecord calls do with the last revision of every record, undecoded.
+func (u *upgrade) eachRecord(ctx context.Context, do func(id string, b []byte)) error {
+	for shard := range schemas.DefaultShards {
+		if err := u.eachOfShard(ctx, shard, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *upgrade) eachOfShard(ctx context.Context, shard int, do func(id string, b []byte)) error {
+	prefix := "$KV." + schemas.BucketTimers(shard) + ".timer."
+	cons, err := u.c.js.CreateConsumer(ctx, shardStream(shard), jetstream.ConsumerConfig{
+		FilterSubject: prefix + ">", DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return err
+	}
+	const batch = 500
+	for {
+		msgs, err := cons.FetchNoWait(batch)
+		if err != nil {
+			return err
+		}
+		n := 0
+		for m := range msgs.Messages() {
+			n++
+			if len(m.Data()) > 0 {
+				do(strings.TrimPrefix(m.Subject(), prefix), m.Data())
+			}
+		}
+		if err := msgs.Error(); err != nil {
+			return err
+		}
+		if n == 0 {
+			return u.c.js.DeleteConsumer(ctx, shardStream(shard), cons.CachedInfo().Name)
+		}
+	}
+}
+
+// released waits until no shard's low watermark is held any more.
+func (u *upgrade) released() {
+	u.t.Helper()
+	now := time.Now().UnixMilli()
+	eventually(u.t, wellBound, "every low watermark past the last timer", func(ctx context.Context) (bool, error) {
+		cl, err := u.look.ReadCluster(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, c := range cl.Clocks {
+			if c.Clock.TimeMs < now {
+				return false, fmt.Errorf("shard %d: %+v", c.Shard, c.Clock)
+			}
+		}
+		return len(cl.Clocks) == schemas.DefaultShards, nil
+	})
 }

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/internal/store"
 )
 
 var (
@@ -48,6 +50,22 @@ func Run(m interface{ Run() int }) int {
 func Build(tb testing.TB, args ...string) string {
 	tb.Helper()
 	return build(tb, "belfry", "github.com/belfryio/belfry/cmd/belfry", args...)
+}
+
+// LevelTag is the build tag with which a node reads the format level that its
+// environment names; see LevelEnv.
+const LevelTag = "belfrylevel"
+
+// BuildLevel makes the program with LevelTag, once, and returns its path.
+func BuildLevel(tb testing.TB) string {
+	tb.Helper()
+	return Build(tb, "-tags", LevelTag)
+}
+
+// LevelEnv is the environment of a node that reads up to a format level, if it was
+// built with LevelTag.
+func LevelEnv(level store.FormatLevel) []string {
+	return []string{fmt.Sprintf("BELFRY_TEST_LEVEL=%d", level)}
 }
 
 func build(tb testing.TB, name, pkg string, args ...string) string {
