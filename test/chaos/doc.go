@@ -19,7 +19,7 @@
 // that was due after the fault. Its bounds are judged where the run has the machine for
 // itself, and the longest stall of the machine is added to them.
 //
-//	go test -run TestChaos -v ./test/chaos                           a short run: a node dies, a server dies; fail-over is told, not judged
+//	go test -run TestChaos -v ./test/chaos                           a short run: a node dies, a server dies; fail-over is logged, not judged
 //	BELFRY_CHAOS_SECONDS=120 go test -run TestChaos -v ./test/chaos  all faults, for that long
 //	BELFRY_CHAOS_SEED=7 …                                            a seed again
 //	BELFRY_CHAOS_FAULTS=node-kill,server-kill …                      only these

@@ -231,7 +231,7 @@ func firedTimes(t *testing.T, c *client, count int) map[string][]time.Time {
 	return times
 }
 
-// runProgram runs a command against a server and returns what it prints.
+// runProgram runs a command against a server and returns its output.
 func runProgram(server *proc.Server, bin string, args ...string) string {
 	cmd := exec.Command(bin, args...)
 	cmd.Env = []string{"HOME=" + os.TempDir(), "PATH=" + os.Getenv("PATH"), "NATS_URL=" + server.URL()}
