@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -52,9 +53,11 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 		b.Fatal(err)
 	}
 	// The consumer is older than the events: they need no read.
-	if _, err := st.ServiceConsumer(b.Context(), store.Feed{Service: "s"}, 0, DefaultMaxAckPending, DefaultAckWait); err != nil {
+	reader, err := st.ReadFeed(b.Context(), store.Feed{Service: "s"}, store.FeedOptions{MaxAckPending: DefaultMaxAckPending, AckWait: DefaultAckWait, Most: 1})
+	if err != nil {
 		b.Fatal(err)
 	}
+	reader.Close()
 	var pending atomic.Int64
 	for i := range b.N {
 		now := nowMs()
@@ -78,11 +81,14 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 	for pending.Load() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	f, err := New(Options{Store: st, Conn: nc, Now: nowMs, AllowLoopback: true})
+	calls := natscall.New(nc)
+	defer calls.Close()
+	f, err := New(Options{Store: st, NATS: calls, Now: nowMs, AllowLoopback: true})
 	if err != nil {
 		b.Fatal(err)
 	}
 	cpu := cpuTime()
+	b.ReportAllocs()
 	b.ResetTimer()
 	if err := f.Start(b.Context()); err != nil {
 		b.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/pause"
@@ -17,49 +16,43 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// delivery is one message on its way to a conclusion.
+// delivery is an event that this process handles, from its arrival until it is settled.
 type delivery struct {
 	f     *Functions
 	svc   *service
-	msg   jetstream.Msg
+	msg   *store.Delivery
 	claim schemas.Claim
-	key   string
+	key   string // idempotency key
 	event *event.Event
 	spec  schemas.Spec
 	fired schemas.Fired
-	// timer is the record where it was read or could be rebuilt; complete says
-	// that it was read, and so has its body.
+	// timer is the record as it was read or rebuilt from the claim; complete says that it
+	// was read, and so has its body.
 	timer    store.Timer
 	complete bool
-	// sealed says that the message's callback could not be opened.
+	// sealed says that the callback in the event's header could not be opened.
 	sealed   bool
 	deadSent bool
-	// newer says that this node does not know the format of the record.
+	// newer says that the record has a newer format than this node reads.
 	newer bool
-	// leave gives the place back, once, when the call is over.
-	leave func()
-	// writing says that the outcome is written without holding a place.
-	writing bool
+	// release returns the permit. Calls after the first do nothing.
+	release func()
+	// recording says that the delivery holds a slot of Functions.results.
+	recording bool
 }
 
-// handle works on one message until it is concluded, left to its redelivery, or
-// handed back because functions stops. born is when the consumer was made; left is
-// called when the delivery holds no place any more.
-func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time, left func()) {
-	if _, err := m.Metadata(); err != nil {
-		// Somebody who guesses the inbox has sent it. To settle it would be a publish to a
-		// subject of the sender's choice.
-		return
-	}
+// handle works on an event until it is settled, or left to its redelivery because
+// functions stops. It calls released when the delivery has returned its permit.
+func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 	d := &delivery{f: f, svc: s, msg: m}
 	var err error
-	if d.claim, err = schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err != nil {
-		// Not from a scheduler: there is no record to conclude, and so no right to call.
-		d.skip("foreign", func() error { return m.TermWithReason("no valid " + schemas.HeaderClaim) })
+	if d.claim, err = schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim)); err != nil {
+		// No scheduler has published this event: it has no record, and so no right to a call.
+		d.skip("foreign", func() error { return m.Term("no valid " + schemas.HeaderClaim) })
 		return
 	}
 	d.key = d.claim.Timer.MsgID(d.claim.Run)
-	d.event, d.spec, d.fired, err = schemas.ParseFired(m.Headers(), m.Data())
+	d.event, d.spec, d.fired, err = schemas.ParseFired(m.Header, m.Data)
 	if err == nil {
 		d.openCallback()
 	}
@@ -68,33 +61,33 @@ func (f *Functions) handle(s *service, m jetstream.Msg, born time.Time, left fun
 		return
 	}
 	if !f.live.enter(d.key, m) {
-		d.skip("in_flight", func() error { return m.NakWithDelay(f.o.AckWait / 2) })
+		d.skip("in_flight", func() error { return m.Nak(f.o.AckWait / 2) })
 		return
 	}
 	defer f.live.leave(d.key)
-	if f.places.acquire(f.pulling, s.seat) != nil {
-		d.giveBack()
+	if f.semaphore.acquire(f.pulling, s.quota) != nil {
+		d.handBack()
 		return
 	}
-	d.leave = sync.OnceFunc(func() {
-		f.places.release(s.seat)
-		left()
+	d.release = sync.OnceFunc(func() {
+		f.semaphore.release(s.quota)
+		released()
 	})
-	defer d.over()
-	if !d.prepare(born) {
+	defer d.close()
+	if !d.prepare() {
 		return
 	}
 	if err != nil {
-		d.conclude(callback.Permanent(callback.ReasonUndecodable, err.Error()))
+		d.record(callback.Permanent(callback.ReasonUndecodable, err.Error()))
 		return
 	}
 	d.call()
 }
 
-// openCallback takes the callback from its header. One that cannot be opened, since
-// the key has been replaced, is read from the record.
+// openCallback takes the callback from the event's header. If its key has been replaced,
+// prepare takes the callback from the record.
 func (d *delivery) openCallback() {
-	sealed := d.msg.Headers().Get(schemas.HeaderCallback)
+	sealed := d.msg.Header.Get(schemas.HeaderCallback)
 	if sealed == "" {
 		return
 	}
@@ -106,49 +99,41 @@ func (d *delivery) openCallback() {
 	d.spec.Callback = callback
 }
 
-// prepare finds out what attempt this is; false means that there is none to make.
-func (d *delivery) prepare(born time.Time) bool {
-	if !d.sealed && !d.doubtful(born) {
-		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: fromClaim(d.claim, d.spec, d.fired)}
+// prepare sets d.timer. It returns false, and settles the event, if there is no attempt to
+// make.
+func (d *delivery) prepare() bool {
+	if !d.sealed && !d.msg.BeforeConsumer && !MustRead(d.claim, d.msg.Header, d.msg.Deliveries, d.msg.Stored) {
+		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: FromClaim(d.claim, d.spec, d.fired)}
 		return true
 	}
 	t, ok := d.read()
 	if !ok {
-		d.giveBack()
+		d.handBack()
 		return false
 	}
-	a := admit(d.claim, t, d.f.o.Now())
+	a := Admit(d.claim, t, d.f.o.Now())
 	switch {
-	case a.run:
+	case a.Run:
 		d.timer, d.complete = *t, true
 		if d.sealed {
 			d.spec.Callback = t.Record.Callback
 		}
 		return true
-	case a.wait > 0:
-		d.skip("not_due", func() error { return d.msg.NakWithDelay(a.wait) })
+	case a.Wait > 0:
+		d.skip("not_due", func() error { return d.msg.Nak(a.Wait) })
 	default:
 		d.skip("concluded", d.msg.Ack)
 	}
 	return false
 }
 
-// doubtful reports whether the claim on the message may no longer be the
-// record's state: a redelivery, an event older than its consumer (which was
-// deleted and made again), or one published again after an outage. It also reports
-// a record that holds more than the claim does.
-func (d *delivery) doubtful(born time.Time) bool {
-	md, err := d.msg.Metadata()
-	return err != nil || md.Timestamp.Before(born) || Decider{}.Doubtful(d.claim, d.msg.Headers(), md.NumDelivered, md.Timestamp)
-}
-
-// call makes the attempt and concludes it.
+// call makes the attempt and records its result.
 func (d *delivery) call() {
 	timeout := d.spec.Timeout
 	if timeout <= 0 || timeout > maxTimeout {
 		timeout = maxTimeout
 	}
-	c := d.svc.calling.Load()
+	c := d.svc.caller.Load()
 	d.event.SetExtension(schemas.AttrAttempt, int32(d.timer.Record.Attempt+1))
 	req := callback.Request{
 		Service: d.svc.name, Target: d.spec.Callback, Event: d.event, Trace: d.trace(), Key: d.key,
@@ -167,7 +152,7 @@ func (d *delivery) call() {
 	cancel()
 	m.inFlight.WithLabelValues(d.svc.label).Dec()
 	if !out.Success && d.f.calling.Err() != nil && ctx.Err() == context.Canceled {
-		d.giveBack() // cut short by us: not the callee's failure
+		d.handBack() // functions stops: not a failure of the callee
 		return
 	}
 	word := "success"
@@ -179,35 +164,35 @@ func (d *delivery) call() {
 	if out.Unattempted && d.f.complaints.Allow("worker "+d.svc.name, time.Now()) {
 		d.f.o.Log.Warn().Str("service", d.svc.name).Str("reason", word).Msg("no worker takes the timers of this service; they wait, and use no attempts")
 	}
-	d.called()
-	d.conclude(out)
+	d.releaseEarly()
+	d.record(out)
 }
 
-// called lets another callback begin while the outcome of this one is written:
-// where writes are synced that takes longer than most calls. So many may be
-// written without a place, and no more: a store that is slow is to slow down
-// callbacks, not to fill the memory.
-func (d *delivery) called() {
+// releaseEarly returns the permit before the result is recorded, if fewer than
+// cap(Functions.results) deliveries do so: where writes are synced, recording takes longer
+// than most calls. Beyond that bound a slow store slows the callbacks down instead of
+// filling the memory with results.
+func (d *delivery) releaseEarly() {
 	select {
-	case d.f.outcomes <- struct{}{}:
-		d.writing = true
-		d.leave()
+	case d.f.results <- struct{}{}:
+		d.recording = true
+		d.release()
 	default:
 	}
 }
 
-// over ends what called began.
-func (d *delivery) over() {
-	d.leave()
-	if d.writing {
-		<-d.f.outcomes
+// close returns what the delivery holds.
+func (d *delivery) close() {
+	d.release()
+	if d.recording {
+		<-d.f.results
 	}
 }
 
-// invoke calls what the callback names, if the rules of the service allow it. They
-// were applied when the timer was added; where the configuration has changed since,
-// the attempt fails and another follows, so that the operator can repair it.
-func (d *delivery) invoke(ctx context.Context, c *calling, req callback.Request) callback.Outcome {
+// invoke calls the callback if the rules of the service allow it. The router applied the
+// rules when the timer was added; if the configuration has changed since, the attempt fails
+// and may be repeated, so that the operator can correct it.
+func (d *delivery) invoke(ctx context.Context, c *caller, req callback.Request) callback.Outcome {
 	rules := &c.rules
 	err := rules.Check(req.Target, d.svc.name)
 	if err == nil {
@@ -219,8 +204,8 @@ func (d *delivery) invoke(ctx context.Context, c *calling, req callback.Request)
 	return invoke(ctx, d.f.invoker(c, req.Target), req)
 }
 
-// invoke calls and turns a panic into a failed attempt, so that an event that
-// trips over a defect is counted down like any other.
+// invoke turns a panic into a failed attempt, so that an event which triggers a defect
+// uses up its attempts like any other.
 func invoke(ctx context.Context, i callback.Invoker, r callback.Request) (out callback.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -230,13 +215,13 @@ func invoke(ctx context.Context, i callback.Invoker, r callback.Request) (out ca
 	return i.Invoke(ctx, r)
 }
 
-// traceHeaders are passed on to the callee.
+// traceHeaders are passed on to the callee, from the event's headers or attributes.
 var traceHeaders = [...]string{"traceparent", "tracestate", "baggage"}
 
 func (d *delivery) trace() map[string]string {
 	var out map[string]string
 	for _, name := range traceHeaders {
-		v := d.msg.Headers().Get(name)
+		v := d.msg.Header.Get(name)
 		if v == "" {
 			v, _ = d.event.Extensions()[name].(string)
 		}
@@ -250,18 +235,18 @@ func (d *delivery) trace() map[string]string {
 	return out
 }
 
-// read gets the record, trying until the store answers; nil is "gone". ok is
-// false when functions stopped first, or cannot read the record.
+// read reads the record and retries until the store answers. t is nil if the record is
+// gone. ok is false if functions stops first, or the record has a newer format.
 func (d *delivery) read() (t *store.Timer, ok bool) {
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
-		got, err := d.f.o.Store.Get(d.f.writing, d.claim.Timer)
+		got, err := d.f.o.Store.Get(d.f.recording, d.claim.Timer)
 		switch {
 		case err == nil:
 			return &got, true
 		case errors.Is(err, schemas.ErrNotFound):
 			return nil, true
 		case errors.Is(err, schemas.ErrNewer):
-			// Only a node of that version can conclude it.
+			// Only a node that reads the format can record a result.
 			d.newer = true
 			return nil, false
 		}
@@ -271,40 +256,40 @@ func (d *delivery) read() (t *store.Timer, ok bool) {
 	}
 }
 
-// newerPause is the delay after which a message comes again whose record has a newer
-// format than this node reads. Another node may receive it then.
+// newerPause is the delay of the redelivery of an event whose record has a newer format
+// than this node reads. Another node may receive it then.
 const newerPause = time.Second
 
-// retryStore logs a failed store call and waits; false when functions stops.
-func (d *delivery) retryStore(what string, err error, wait time.Duration) bool {
-	if d.f.writing.Err() != nil {
+// retryStore logs a failed store call and waits. It returns false if functions stops.
+func (d *delivery) retryStore(call string, err error, wait time.Duration) bool {
+	if d.f.recording.Err() != nil {
 		return false
 	}
-	if d.f.complaints.Allow(what+" "+d.svc.name, time.Now()) {
-		d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("call", what).
-			Msg("the store did not take the outcome of a callback; it is tried again")
+	if d.f.complaints.Allow(call+" "+d.svc.name, time.Now()) {
+		d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("call", call).
+			Msg("a store call for a callback failed; functions tries again")
 	}
-	return pause.For(d.f.writing, wait)
+	return pause.For(d.f.recording, wait)
 }
 
-// skip ends a delivery without a call.
-func (d *delivery) skip(why string, end func() error) {
+// skip settles an event without a call.
+func (d *delivery) skip(why string, settle func() error) {
 	d.f.metrics.skipped.WithLabelValues(d.svc.label, why).Inc()
-	d.end(end)
+	d.settle(settle)
 }
 
-// giveBack hands the message back for another process, or a later one.
-func (d *delivery) giveBack() {
+// handBack requests a redelivery, to another process or, after a restart, to this one.
+func (d *delivery) handBack() {
+	why, after := "stopping", time.Duration(0)
 	if d.newer {
-		d.skip("newer", func() error { return d.msg.NakWithDelay(newerPause) })
-		return
+		why, after = "newer", newerPause
 	}
-	d.skip("stopping", d.msg.Nak)
+	d.skip(why, func() error { return d.msg.Nak(after) })
 }
 
-// end acknowledges in some way. If that is lost the message is redelivered, and
-// the record says then what is left to do: nothing.
-func (d *delivery) end(how func() error) {
+// settle acknowledges or naks the event. If the message is lost, the event is redelivered,
+// and the record says then that nothing is left to do.
+func (d *delivery) settle(how func() error) {
 	if err := how(); err != nil {
 		d.f.o.Log.Debug().Err(err).Str("service", d.svc.name).Msg("an acknowledgement was not sent; the event will be redelivered")
 	}

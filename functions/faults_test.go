@@ -96,7 +96,7 @@ func TestSlowStoreHoldsNoPlaces(t *testing.T) {
 	for i := range ids {
 		ids[i] = r.fire(timer{callback: c.URL})
 	}
-	const bound = limit + limit*outcomesPerPlace
+	const bound = limit + limit*resultsPerPermit
 	eventually(t, "as many outcomes to wait as may", func() bool { return h.waiting.Load() == bound })
 	close(h.free)
 	for _, id := range ids {
@@ -174,11 +174,15 @@ func TestRecordedOutcomeIsNotCalledAgain(t *testing.T) {
 	id := r.fire(timer{callback: c.URL})
 	// Delivered once and never acknowledged, but recorded: the crash came between
 	// the write and the acknowledgement.
-	cons, err := r.store.ServiceConsumer(t.Context(), store.Feed{Service: "s"}, 0, 100, time.Second)
+	reader, err := r.store.ReadFeed(t.Context(), store.Feed{Service: "s"}, store.FeedOptions{AckWait: time.Second, MaxAckPending: 100, Most: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cons.Next(); err != nil {
+	defer reader.Close()
+	if err := reader.Request(1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cur := r.get(id)
@@ -292,7 +296,7 @@ func TestStopCancelsWhatHangs(t *testing.T) {
 func TestStartAndStop(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	o := Options{Store: r.store, Conn: r.nc, Now: nowMs}
+	o := Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs}
 	f, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +331,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		func(o *Options) { o.Services = map[string]ServiceConfig{"a.b": {}} },
 		func(o *Options) { o.Services = map[string]ServiceConfig{"a": {Secrets: []string{"whsec_hunter2"}}} },
 	} {
-		o := Options{Store: r.store, Conn: r.nc, Now: nowMs}
+		o := Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs}
 		change(&o)
 		if _, err := New(o); schemas.CodeOf(err) != schemas.CodeConfig || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%d: %v", i, err)

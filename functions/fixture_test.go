@@ -16,6 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -67,12 +69,15 @@ func newRigWith(t *testing.T, grace time.Duration) *rig {
 	return r
 }
 
+// natsCalls returns what makes callbacks over NATS. Its subscription ends with r.nc.
+func (r *rig) natsCalls() callback.Invoker { return natscall.New(r.nc) }
+
 func nowMs() int64 { return time.Now().UnixMilli() } // the server runs on this host's clock
 
 // start starts functions; change may be nil. It is stopped when the test ends.
 func (r *rig) start(change func(*Options)) *Functions {
 	r.t.Helper()
-	o := Options{Store: r.store, Conn: r.nc, Now: nowMs, Log: zerolog.New(r.log), AllowLoopback: true, AckWait: time.Second, StopGrace: 2 * time.Second}
+	o := Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs, Log: zerolog.New(r.log), AllowLoopback: true, AckWait: time.Second, StopGrace: 2 * time.Second}
 	if change != nil {
 		change(&o)
 	}
@@ -90,7 +95,7 @@ func (r *rig) start(change func(*Options)) *Functions {
 type timer struct {
 	svc, callback string
 	attributes    map[string]string
-	attempt       uint32 // attempts concluded before
+	attempt       uint32 // attempts recorded before
 }
 
 // fire makes a record through the store, claims it and publishes the event, as

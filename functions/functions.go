@@ -9,10 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/belfryio/belfry/functions/callback"
-	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/schemas"
@@ -20,38 +17,34 @@ import (
 
 // Functions runs the callbacks of one process.
 type Functions struct {
-	o      Options
-	policy policy
-	places *places
-	// outcomes bounds those that are written without holding a place.
-	outcomes   chan struct{}
+	o         Options
+	policy    Policy
+	semaphore *semaphore
+	// results bounds the deliveries that record their result without a permit.
+	results    chan struct{}
 	metrics    *metrics
-	nats       *natscall.Invoker
 	live       *inFlight
 	complaints throttle.Keyed
 	wakes      *wakes
 
-	// pulling ends when Stop is called, calling when running callbacks must end,
-	// writing when their outcomes must be written.
-	pulling, calling, writing context.Context
-	stopPulling               context.CancelCauseFunc
-	stopCalling               context.CancelCauseFunc
-	stopWriting               context.CancelCauseFunc
+	// pulling ends when Stop is called, calling when running callbacks must have ended,
+	// recording when their results must have been recorded.
+	pulling, calling, recording context.Context
+	stopPulling                 context.CancelCauseFunc
+	stopCalling                 context.CancelCauseFunc
+	stopRecording               context.CancelCauseFunc
 
-	feeds      sync.WaitGroup // goroutines that pull
-	deliveries sync.WaitGroup // one per message
-	background sync.WaitGroup // heartbeat and reconnects
+	pullers    sync.WaitGroup // goroutines that pull, or start to
+	deliveries sync.WaitGroup // one for each delivery
+	background sync.WaitGroup // keepAlive, rest and watchOvertaken
 
 	mu       sync.Mutex
 	state    lifecycle
 	stopped  chan struct{}
 	services map[string]*service
 	settings Settings
-	active   int                      // feeds of services
-	rested   map[store.Feed]time.Time // when feeds came to rest that were served here
-	// pulls is the context of the pulls of this connection; a reconnect replaces it.
-	pulls      context.Context
-	renewPulls context.CancelFunc
+	active   int                      // feeds that are served
+	rested   map[store.Feed]time.Time // when feeds that were served here came to rest
 }
 
 type lifecycle uint8
@@ -62,30 +55,29 @@ const (
 	stopping
 )
 
-// service is one service's part.
+// service is a service with a feed that this process serves.
 type service struct {
-	name, label string
-	limit       limit
-	seat        *seat
-	// calling is replaced by Reconfigure.
-	calling atomic.Pointer[calling]
-	// feeds are those that are served, by source; Functions.mu guards them.
-	feeds [2]*feed
-	work  sync.WaitGroup // deliveries
+	name  string
+	label string // of metrics
+	limit limit
+	quota *quota
+	// caller is replaced by Reconfigure.
+	caller atomic.Pointer[caller]
+	// pullers are by store.Kind, nil for a feed that is not served; Functions.mu guards them.
+	pullers [2]*puller
+	work    sync.WaitGroup // deliveries
 }
 
-// Causes of cancellation.
-var (
-	errStopping    = errors.New("functions is stopping")
-	errReconnected = errors.New("the connection was replaced")
-)
+// errStopping is the cause of cancellation after Stop.
+var errStopping = errors.New("functions is stopping")
 
-// New checks the options and makes Functions, not yet running.
+// New checks the options and returns Functions that do not run yet. Errors:
+// schemas.CodeConfig, and those of the Registerer.
 func New(o Options) (*Functions, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
-	if err := o.Check(); err != nil { // now, not at the first callback
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	m, err := newMetrics(o.Registerer)
@@ -94,25 +86,24 @@ func New(o Options) (*Functions, error) {
 	}
 	f := &Functions{
 		o: o, metrics: m,
-		policy:   policy{short: o.ShortDelay, maxNotNow: o.MaxNotNow},
-		places:   newPlaces(o.Total),
-		outcomes: make(chan struct{}, outcomesPerPlace*o.Total),
-		nats:     natscall.New(o.Conn),
-		live:     newInFlight(o.AckWait),
-		wakes:    newWakes(), rested: map[store.Feed]time.Time{},
+		policy:    Policy{ShortDelay: o.ShortDelay, MaxNotNow: o.MaxNotNow},
+		semaphore: newSemaphore(o.Total),
+		results:   make(chan struct{}, resultsPerPermit*o.Total),
+		live:      newInFlight(o.AckWait),
+		wakes:     newWakes(), rested: map[store.Feed]time.Time{},
 		stopped:  make(chan struct{}),
 		services: map[string]*service{},
 		settings: o.Settings,
 	}
 	f.pulling, f.stopPulling = context.WithCancelCause(context.Background())
 	f.calling, f.stopCalling = context.WithCancelCause(context.Background())
-	f.writing, f.stopWriting = context.WithCancelCause(context.Background())
-	f.pulls, f.renewPulls = context.WithCancel(f.pulling)
+	f.recording, f.stopRecording = context.WithCancelCause(context.Background())
 	return f, nil
 }
 
-// Start begins to serve every service that has callbacks, now and later. ctx
-// bounds the start alone. Errors: what the store answers.
+// Start begins to serve the services with callbacks, including services that are added
+// later. ctx bounds only the start. Errors: those of Store.WatchServices; an error if
+// Start or Stop was called before.
 func (f *Functions) Start(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,26 +118,18 @@ func (f *Functions) Start(ctx context.Context) error {
 		return err
 	}
 	f.state = started
-	f.feeds.Go(func() { f.watch(changes) })
-	f.feeds.Go(func() { f.admit(f.pulling) })
+	f.pullers.Go(func() { f.watch(changes) })
+	f.pullers.Go(func() { f.admit(f.pulling) })
 	f.background.Go(func() { f.rest(f.pulling) })
 	f.background.Go(func() { f.watchOvertaken(f.pulling) })
-	f.background.Add(2)
-	go func() {
-		defer f.background.Done()
-		f.live.keepAlive(f.writing)
-	}()
-	go func() {
-		defer f.background.Done()
-		f.watchConnection()
-	}()
+	f.background.Go(func() { f.live.keepAlive(f.recording) })
 	return nil
 }
 
-// Stop ends the pulls, lets running callbacks finish for StopGrace (less if ctx
-// ends before), cancels the rest and returns when all is done. Callbacks that
-// were cancelled are redelivered, here or elsewhere, and not counted as attempts.
-// Stop may be called more than once, and without Start.
+// Stop ends the pulls, lets running callbacks finish for StopGrace (less if ctx ends
+// earlier), cancels the others and returns when everything has ended. It always returns
+// nil. The events of cancelled callbacks are redelivered, here or to another node, and the
+// attempts are not counted. Stop may be called more than once, and without Start.
 func (f *Functions) Stop(ctx context.Context) error {
 	f.mu.Lock()
 	first, ran := f.state != stopping, f.state == started
@@ -159,27 +142,25 @@ func (f *Functions) Stop(ctx context.Context) error {
 	defer close(f.stopped)
 	f.stopPulling(errStopping)
 	if ran {
-		f.feeds.Wait()
+		f.pullers.Wait()
 		f.drain(ctx)
 	}
 	f.stopCalling(errStopping)
-	f.stopWriting(errStopping)
-	f.renewPulls()
+	f.stopRecording(errStopping)
 	f.deliveries.Wait()
 	f.background.Wait()
-	f.nats.Close()
 	for _, s := range f.services {
-		s.calling.Load().http.Close()
+		s.caller.Load().http.Close()
 	}
 	return nil
 }
 
-// InFlight is how many deliveries this process works on now: calling, waiting for
-// a place, or being concluded.
+// InFlight returns how many deliveries this process handles now: waiting for a permit,
+// being called, or having their result recorded.
 func (f *Functions) InFlight() int { return f.live.count() }
 
-// drain waits for the deliveries: StopGrace for the calls, then stopWrites for
-// their outcomes.
+// drain waits for the deliveries: StopGrace for the calls, then recordGrace for their
+// results.
 func (f *Functions) drain(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -198,12 +179,12 @@ func (f *Functions) drain(ctx context.Context) {
 	f.stopCalling(errStopping)
 	select {
 	case <-done:
-	case <-time.After(stopWrites):
+	case <-time.After(recordGrace):
 	}
 }
 
-// watch follows the keys of the services: a feed that is awake is to be served, one that
-// rests is left.
+// watch follows the keys of the feeds: it queues a feed that wakes to be served, and stops
+// serving a feed that comes to rest.
 func (f *Functions) watch(changes <-chan store.ServiceChange) {
 	for {
 		select {
@@ -225,7 +206,7 @@ func (f *Functions) watch(changes <-chan store.ServiceChange) {
 	}
 }
 
-// serve starts a feed, once, and with the first of its service the service.
+// serve starts a puller for a feed that has none.
 func (f *Functions) serve(k store.Feed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,73 +220,45 @@ func (f *Functions) serve(k store.Feed) {
 		}
 		f.services[k.Service] = s
 	}
-	if s.feeds[k.Kind] != nil {
+	if s.pullers[k.Kind] != nil {
 		return
 	}
-	d := &feed{f: f, svc: s, source: k.Kind, wake: s.seat.wake[k.Kind]}
-	_, d.regular = f.rested[k]
-	d.pulling, d.stop = context.WithCancel(f.pulling)
-	d.touch()
-	s.feeds[k.Kind] = d
+	p := &puller{f: f, svc: s, kind: k.Kind, wake: s.quota.wake[k.Kind]}
+	_, p.regular = f.rested[k]
+	p.pulling, p.stop = context.WithCancel(f.pulling)
+	p.touch()
+	s.pullers[k.Kind] = p
 	f.active++
 	f.metrics.active.Set(float64(f.active))
 	f.metrics.wakes.Inc()
-	f.feeds.Go(func() {
-		defer d.stop()
-		d.run(d.pulling)
+	f.pullers.Go(func() {
+		defer p.stop()
+		p.run(p.pulling)
 	})
 }
 
-// newService makes a service's part of this process; nil if its settings are wrong.
+// newService returns nil if the settings of the service are wrong.
 func (f *Functions) newService(name string) *service {
 	cfg := f.settings.Services[name]
-	c, err := f.newCalling(cfg, f.settings.rules(&cfg))
+	c, err := f.newCaller(cfg, f.settings.rules(&cfg))
 	if err != nil { // New and Reconfigure have checked the same settings
 		f.o.Log.Error().Err(err).Str("service", name).Msg("service has no callbacks: its settings are wrong")
 		return nil
 	}
 	limit := f.limitOf(cfg)
-	s := &service{name: name, label: f.metrics.services.Label(name), seat: f.places.add(limit, 2)}
+	s := &service{name: name, label: f.metrics.services.Label(name), quota: f.semaphore.add(limit, 2)}
 	s.limit.Store(int64(limit))
-	s.calling.Store(c)
+	s.caller.Store(c)
 	return s
 }
 
-// invoker picks by the callback's scheme.
-func (f *Functions) invoker(c *calling, target string) callback.Invoker {
-	if strings.HasPrefix(target, natscall.Scheme) {
-		return f.nats
+// invoker returns the invoker for a callback's scheme.
+func (f *Functions) invoker(c *caller, target string) callback.Invoker {
+	if strings.HasPrefix(target, schemas.NATSScheme) {
+		return f.o.NATS
 	}
 	return c.http
 }
 
-// watchConnection renews the pulls when the connection is back: the server has
-// forgotten those of the old one, and their heartbeat would notice late.
-func (f *Functions) watchConnection() {
-	ch := f.o.Conn.StatusChanged(nats.CONNECTED)
-	defer f.o.Conn.RemoveStatusListener(ch)
-	for {
-		select {
-		case <-f.pulling.Done():
-			return
-		case _, ok := <-ch:
-			if !ok {
-				return
-			}
-			f.mu.Lock()
-			f.renewPulls()
-			f.pulls, f.renewPulls = context.WithCancel(f.pulling)
-			f.mu.Unlock()
-		}
-	}
-}
-
-// pullContext is the parent of pulls begun now.
-func (f *Functions) pullContext() context.Context {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.pulls
-}
-
-// random is in [0,1).
+// random returns a number in [0,1).
 func random() float64 { return rand.Float64() }

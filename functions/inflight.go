@@ -5,11 +5,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/belfryio/belfry/internal/store"
 )
 
-// inFlight holds the deliveries that this process works on, so that they are
-// kept alive and so that a second copy of one is not worked on beside it.
+// inFlight holds the deliveries that this process handles. It keeps them alive, and it
+// prevents that a redelivery of an event is handled while the first delivery is.
 type inFlight struct {
 	ackWait time.Duration
 	mu      sync.Mutex
@@ -17,22 +17,22 @@ type inFlight struct {
 }
 
 type liveEntry struct {
-	msg  jetstream.Msg
-	last time.Time // when the server last heard of it
+	m    *store.Delivery
+	last time.Time // of the delivery, or of the last InProgress
 }
 
 func newInFlight(ackWait time.Duration) *inFlight {
 	return &inFlight{ackWait: ackWait, entries: map[string]*liveEntry{}}
 }
 
-// enter reports false if a delivery with that key is being worked on.
-func (l *inFlight) enter(key string, m jetstream.Msg) bool {
+// enter adds a delivery. It returns false if there is one with the same key.
+func (l *inFlight) enter(key string, m *store.Delivery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.entries[key] != nil {
 		return false
 	}
-	l.entries[key] = &liveEntry{msg: m, last: time.Now()}
+	l.entries[key] = &liveEntry{m: m, last: time.Now()}
 	return true
 }
 
@@ -48,9 +48,8 @@ func (l *inFlight) count() int {
 	return len(l.entries)
 }
 
-// keepAlive tells the server, until ctx is done, that deliveries older than a
-// third of AckWait are still worked on. One goroutine serves all: most
-// callbacks are done long before they need it.
+// keepAlive restarts AckWait for deliveries older than a third of it, until ctx is done.
+// One goroutine serves all deliveries: most callbacks end long before they need it.
 func (l *inFlight) keepAlive(ctx context.Context) {
 	every := time.NewTicker(l.ackWait / 6)
 	defer every.Stop()
@@ -61,22 +60,22 @@ func (l *inFlight) keepAlive(ctx context.Context) {
 		case <-every.C:
 		}
 		for _, m := range l.due(time.Now()) {
-			// An error means no connection, or a message concluded just now; the
-			// next round, or the redelivery, is the answer to both.
+			// It fails without a connection. The next round repeats it, or the event is
+			// redelivered.
 			_ = m.InProgress()
 		}
 	}
 }
 
-// due lists what must be kept alive now, and marks it as done.
-func (l *inFlight) due(now time.Time) []jetstream.Msg {
+// due returns the deliveries to keep alive at now, and marks them as kept alive.
+func (l *inFlight) due(now time.Time) []*store.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []jetstream.Msg
+	var out []*store.Delivery
 	for _, e := range l.entries {
 		if now.Sub(e.last) >= l.ackWait/3 {
 			e.last = now
-			out = append(out, e.msg)
+			out = append(out, e.m)
 		}
 	}
 	return out

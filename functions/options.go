@@ -7,16 +7,15 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Store is what functions needs of the store.
+// Store has the calls that functions make to the store.
 type Store interface {
 	// Get reads a record from the leader. Errors: schemas.ErrNotFound, schemas.ErrUnavailable.
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
@@ -26,19 +25,22 @@ type Store interface {
 	// PublishLetter publishes a dead letter in a form that fits a message, and waits
 	// for the acknowledgement. Errors: schemas.ErrUnavailable, schemas.ErrStoreFull.
 	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
-	// SealCallback and OpenCallback are how a callback travels outside its event: it
-	// stays in the event if SealCallback returns "".
+	// SealCallback encrypts a callback for a header; it returns "" if the callback stays in
+	// the event. OpenCallback decrypts it.
 	SealCallback(id schemas.TimerID, callback string) string
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
-	// ServiceConsumer returns the feed's durable consumer, made behind floor if absent.
-	ServiceConsumer(ctx context.Context, f store.Feed, floor uint64, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error)
-	// WatchServices yields every feed that is awake, and every change, until ctx is done.
+	// ReadFeed reads the events of a feed. Error: schemas.ErrUnavailable.
+	ReadFeed(ctx context.Context, f store.Feed, o store.FeedOptions) (*store.FeedReader, error)
+	// WaitConnected waits until the connection is up. Errors: schemas.ErrUnavailable,
+	// ctx.Err().
+	WaitConnected(ctx context.Context) error
+	// WatchServices sends every feed that is awake, then every change, until ctx is done.
 	WatchServices(ctx context.Context) (<-chan store.ServiceChange, error)
 	Services
 }
 
-// Services is how the feeds of services are woken and put to rest; see package store for
-// what each call does.
+// Services has the store's calls that wake feeds and put them to rest; package store
+// documents each.
 type Services interface {
 	RestStore
 	MayRest() bool
@@ -51,49 +53,49 @@ type Services interface {
 // Options configures Functions. The zero value of a field means its default.
 type Options struct {
 	Store Store // required
-	// Conn makes the NATS callbacks; required.
-	Conn *nats.Conn
+	// NATS makes the callbacks to nats: subjects; required. It must work until Stop has
+	// returned.
+	NATS callback.Invoker
 	// Now is the cluster's time in Unix milliseconds; required.
 	Now func() int64
 	Log zerolog.Logger
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics; nil for none.
 	Registerer prometheus.Registerer
 
-	// Concurrency is how many callbacks of one service run at once; default 64.
+	// Concurrency bounds the callbacks of one service that run at once; default 64.
 	Concurrency int
-	// Total is how many callbacks run at once in this process; default 512. It
-	// is exceeded only to give each service one place when there are more
-	// services than places.
+	// Total bounds the callbacks that run at once in this process; default 512. Each service
+	// has at least one permit, also if there are more services than that.
 	Total int
-	// AckWait is after how long a delivery whose process died comes again;
-	// default 15 s, at least 1 s.
+	// AckWait is when an event whose process died is redelivered; default 15 s, at least 1 s.
 	AckWait time.Duration
-	// MaxAckPending bounds the deliveries of a service that are being called or
-	// wait for a short retry; default 10,000.
+	// MaxAckPending bounds the events of a service that are being called or wait for a
+	// short retry; default 10,000.
 	MaxAckPending int
-	// ShortDelay is up to which delay a retry waits in its consumer; a longer
-	// one waits in the wheel. Default 30 s.
+	// ShortDelay is the longest delay for which a retry waits in its consumer; a longer
+	// retry waits in the wheel. Default 30 s.
 	ShortDelay time.Duration
-	// Retention is how long the record of a concluded timer is kept; default 24 h.
+	// Retention is how long the record of a timer is kept after its final state; default
+	// 24 h, at least 1 s.
 	Retention time.Duration
-	// MaxNotNow is how often a run's "not now" answers are not counted as
-	// attempts; default 100, negative for never.
+	// MaxNotNow is the number of "not now" answers of a run that are not counted as
+	// attempts; default 100, negative for none.
 	MaxNotNow int
-	// ServiceIdle is after how long without an event a service comes to rest: it loses
-	// its consumers until its next one. Default 30 s, at least 100 ms, negative for never.
+	// ServiceIdle is the time without an event after which a service comes to rest: it has
+	// no consumers until its next event. Default 30 s, at least 100 ms, negative for never.
 	ServiceIdle time.Duration
 	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
 	StopGrace time.Duration
 
-	// Settings can be replaced later; see Reconfigure.
+	// Settings are the initial settings; Reconfigure replaces them.
 	Settings
 
-	// AllowLoopback, AllowPrivate and AllowPrefixes open the guard on HTTP
-	// callbacks; see httpcall.Guard.
+	// AllowLoopback, AllowPrivate and AllowPrefixes allow HTTP callbacks to addresses that
+	// are refused otherwise; see httpcall.Guard.
 	AllowLoopback bool
 	AllowPrivate  bool
 	AllowPrefixes []netip.Prefix
-	// ReadLimit is how much of an HTTP answer is read, in bytes; default 64 KiB.
+	// ReadLimit bounds the bytes of an HTTP response that are read; default 64 KiB.
 	ReadLimit int64
 	// TLS adds roots or a client certificate to HTTP callbacks; nil for the system's.
 	TLS *tls.Config
@@ -103,11 +105,11 @@ type Options struct {
 	UserAgent string
 }
 
-// outcomesPerPlace is how many outcomes may be written without a place, for each
-// place that there is.
-const outcomesPerPlace = 4
+// resultsPerPermit is the number of results that may be recorded without a permit, for each
+// permit of Options.Total.
+const resultsPerPermit = 4
 
-// Defaults.
+// Defaults of Options.
 const (
 	DefaultConcurrency   = 64
 	DefaultTotal         = 512
@@ -125,29 +127,25 @@ const (
 	minAckWait = time.Second
 	// minServiceIdle keeps a service with a steady flow of events awake.
 	minServiceIdle = 100 * time.Millisecond
-	// fetchExpiry is how long one pull waits for messages.
-	fetchExpiry = 30 * time.Second
-	// fetchHeartbeat finds a pull that the server has forgotten.
-	fetchHeartbeat = 5 * time.Second
-	// linger lets places of a busy service add up before the next pull.
+	// linger is how long a busy service waits for more permits before it requests events.
 	linger = time.Millisecond
-	// stopWrites is what Stop grants, beyond StopGrace, to write down the
-	// outcomes of callbacks that finished in time.
-	stopWrites = time.Second
-	// Pauses between attempts to reach the store.
+	// recordGrace is the time after StopGrace in which Stop lets the results of callbacks
+	// be recorded.
+	recordGrace = time.Second
+	// minPause and maxPause bound the pauses between two tries of a store call.
 	minPause = 50 * time.Millisecond
 	maxPause = 2 * time.Second
-	// maxTimeout bounds a callback whose event names no time-out that can be read.
+	// maxTimeout bounds a callback whose event has no time-out, or one that is not valid.
 	maxTimeout = 15 * time.Minute
-	// doubtAfter: an event published this much later than its claim was
-	// published again after an outage; the record is read before it is called.
-	doubtAfter = 5 * time.Second
+	// maxClaimAge: an event that was stored this much later than its claim was published
+	// again after an outage. The record is read before the call.
+	maxClaimAge = 5 * time.Second
 )
 
 func (o *Options) fill() error {
 	switch {
-	case o.Store == nil, o.Conn == nil, o.Now == nil:
-		return schemas.Errorf(schemas.CodeConfig, "functions: Store, Conn and Now are required")
+	case o.Store == nil, o.NATS == nil, o.Now == nil:
+		return schemas.Errorf(schemas.CodeConfig, "functions: Store, NATS and Now are required")
 	case o.AckWait != 0 && o.AckWait < minAckWait:
 		return schemas.Errorf(schemas.CodeConfig, "functions: ack wait is %s; it must be %s or more", o.AckWait, minAckWait)
 	case o.Retention != 0 && o.Retention < time.Second:
@@ -169,7 +167,7 @@ func (o *Options) fill() error {
 	orInt(&o.Total, DefaultTotal)
 	orInt(&o.MaxAckPending, DefaultMaxAckPending)
 	orInt(&o.MaxNotNow, DefaultMaxNotNow)
-	// One service cannot have more than all together, and has what it may call in hand.
+	// A service cannot use more than all permits, and needs an event for each of its own.
 	o.Concurrency = min(o.Concurrency, o.Total)
 	o.MaxAckPending = max(o.MaxAckPending, o.Concurrency)
 	orDur(&o.AckWait, DefaultAckWait)

@@ -7,14 +7,14 @@ import (
 	"github.com/belfryio/belfry/internal/pause"
 )
 
-// overtakenLook is how often consumers of others on TIMERS_FIRED are looked at, and so
-// how late a consumer that loses events is reported.
-const overtakenLook = 30 * time.Second
+// overtakenInterval is the interval between two checks of the consumers of others on
+// TIMERS_FIRED. It bounds how late a consumer that loses events is reported.
+const overtakenInterval = 30 * time.Second
 
 // watchOvertaken reports consumers that lose events unread, until ctx is done. Every node
-// reports the same.
+// reports all of them.
 func (f *Functions) watchOvertaken(ctx context.Context) {
-	for wait := time.Duration(random() * float64(time.Second)); pause.For(ctx, wait); wait = overtakenLook {
+	for wait := time.Duration(random() * float64(time.Second)); pause.For(ctx, wait); wait = overtakenInterval {
 		all, err := f.o.Store.OvertakenConsumers(ctx)
 		if err != nil {
 			f.complain("look for overtaken consumers", err)

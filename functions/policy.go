@@ -8,146 +8,173 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file decides; it does no I/O and reads no clock.
+// This file holds the decisions of the package. They are pure: no I/O, no clock. The
+// simulation of whole nodes (internal/sim) runs them, too.
 
-// admission is what becomes of a delivery once the record was read.
-type admission struct {
-	run  bool          // make the attempt
-	wait time.Duration // if not run: 0 means ack, more means come back then
+// Admission is the decision about a delivery after its record was read.
+type Admission struct {
+	// Run says that the attempt is to be made.
+	Run bool
+	// Wait is the delay after which the event must be redelivered. If Run is false, 0 means
+	// that nothing is left to do: the event is acknowledged.
+	Wait time.Duration
 }
 
-// admit decides about a redelivered message. t is nil if the record is gone.
+// MustRead reports whether the record must be read before an attempt, because the claim
+// on the event may differ from it: the event was delivered before, was stored long after
+// the claim (it was published again after an outage), or carries the header that says
+// that the record holds more than the claim.
+func MustRead(c schemas.Claim, header map[string][]string, deliveries uint64, stored time.Time) bool {
+	return len(header[schemas.HeaderExtended]) > 0 || deliveries > 1 || stored.Sub(time.UnixMilli(c.FiredMs)) > maxClaimAge
+}
+
+// Admit decides about an event whose record was read. t is nil if the record is gone.
 //
-// A delivered record whose attempts differ from the claim's was claimed again
-// for a retry since: a message on timers.retry is responsible for it now.
-func admit(c schemas.Claim, t *store.Timer, nowMs int64) admission {
+// If the attempts of a delivered record differ from the claim's, the scheduler has claimed
+// the record again for a retry: the event of that claim, on timers.retry, is in charge.
+func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 	if t == nil {
-		return admission{}
+		return Admission{}
 	}
 	r := &t.Record
 	switch {
 	case r.Run != c.Run, r.Hash != c.Hash, r.State.Final():
-		return admission{}
+		return Admission{}
 	case r.State == schemas.StateDelivered:
-		return admission{run: r.Attempt == c.Attempt}
+		return Admission{Run: r.Attempt == c.Attempt}
 	case r.State != schemas.StateRetrying, r.Queued:
-		return admission{}
+		return Admission{}
 	case r.NextMs > nowMs:
-		return admission{wait: time.Duration(r.NextMs-nowMs) * time.Millisecond}
+		return Admission{Wait: time.Duration(r.NextMs-nowMs) * time.Millisecond}
 	}
-	return admission{run: true}
+	return Admission{Run: true}
 }
 
-// step is what follows an attempt.
-type step uint8
-
-const (
-	stepSuccess step = iota
-	stepShort        // retrying, waits in the consumer
-	stepLong         // retrying, waits in the wheel
-	stepDead
-)
-
-// policy holds what planning needs of the options.
-type policy struct {
-	short     time.Duration
-	maxNotNow int
-}
-
-// plan is the record after an attempt, and what to do with the message.
-type plan struct {
-	step   step
-	delay  time.Duration
-	record schemas.Record
-}
-
-// next plans what follows the attempt that came to out. rec is the record
-// before it, spec what the event asks for, and random is in [0,1).
-func (p policy) next(rec schemas.Record, out callback.Outcome, spec schemas.Spec, nowMs int64, random float64) plan {
-	rec.Attempt++
-	rec.Queued = false
-	rec.Outcome = schemas.Outcome{Code: out.Code, Error: out.Err, Response: out.Response}
-	if out.Success {
-		return final(rec, stepSuccess, schemas.StateSuccess, nowMs)
-	}
-	if rec.MaxAttempt == 0 {
-		rec.MaxAttempt = max(spec.MaxAttempts, 1)
-	}
-	back := rec.GivenBack(spec)
-	n, to := rec.Attempt-min(back, rec.Attempt-1), spec.BackoffTo
-	switch {
-	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
-		// Doubled like after failures, so that a service without workers costs little;
-		// capped, so that workers that start late find their timers soon.
-		n, to = back+1, min(max(to, spec.BackoffFirst), max(workerPauseMax, spec.BackoffFirst))
-		rec.MaxAttempt++
-	case out.NotNow && p.maxNotNow > 0 && int64(back) < int64(p.maxNotNow):
-		n = 1
-		rec.MaxAttempt++
-	}
-	if !out.Retryable || rec.Attempt >= rec.MaxAttempt {
-		return final(rec, stepDead, schemas.StateFail, nowMs)
-	}
-	delay := max(schemas.RetryDelay(spec.BackoffFirst, to, n), min(out.RetryAfter, callback.MaxRetryAfter))
-	delay += time.Duration(random * jitter * float64(delay))
-	delay = delay.Round(time.Millisecond)
-	rec.State = schemas.StateRetrying
-	rec.NextMs = nowMs + delay.Milliseconds()
-	if delay <= p.short {
-		return plan{step: stepShort, delay: delay, record: rec}
-	}
-	rec.Queued, rec.DueMs = true, rec.NextMs
-	return plan{step: stepLong, delay: delay, record: rec}
-}
-
-const (
-	// maxWorkerWait is how long after it was due (or added, if that is later) a timer
-	// waits for a worker without using up attempts. After that, and where a replay
-	// comes later, each try is an attempt.
-	maxWorkerWait = 7 * 24 * time.Hour
-	// workerPauseMax caps the pause between two tries to find a worker.
-	workerPauseMax = 5 * time.Minute
-)
-
-// final drops the event from the record.
-func final(rec schemas.Record, s step, state schemas.State, nowMs int64) plan {
-	rec.State, rec.DoneMs, rec.NextMs = state, nowMs, 0
-	rec.Body = schemas.Body{}
-	return plan{step: s, record: rec}
-}
-
-// jitter is how much of a delay is added to it at most.
-const jitter = 0.2
-
-// rebase decides what follows when the record turned out to have changed before
-// the outcome of attempt could be written. It returns the record to write upon,
-// or nil and what becomes of the message.
-func rebase(c schemas.Claim, attempt uint32, success bool, t *store.Timer, nowMs int64) (*store.Timer, admission) {
-	if t == nil || t.Record.Run != c.Run || t.Record.Hash != c.Hash || t.Record.State.Final() {
-		return nil, admission{}
-	}
-	r := &t.Record
-	open := r.State == schemas.StateDelivered || r.State == schemas.StateRetrying
-	switch {
-	case !open:
-		return nil, admission{}
-	case success, r.Attempt+1 == attempt:
-		return t, admission{}
-	case r.State == schemas.StateRetrying && !r.Queued:
-		// This attempt is written down (by us, the answer lost, or by another
-		// process that held the same message): the message waits for the next.
-		return nil, admission{wait: max(time.Duration(r.NextMs-nowMs)*time.Millisecond, time.Millisecond)}
-	}
-	return nil, admission{}
-}
-
-// fromClaim rebuilds the record, all but its body, from what rides on the
-// message, so that a success at the first attempt needs no read.
-func fromClaim(c schemas.Claim, spec schemas.Spec, fired schemas.Fired) schemas.Record {
+// FromClaim rebuilds the record, except its body, from an event for which MustRead is
+// false, so that a success at the first attempt needs no read.
+func FromClaim(c schemas.Claim, spec schemas.Spec, fired schemas.Fired) schemas.Record {
 	return schemas.Record{
 		State: schemas.StateDelivered, Run: c.Run, Attempt: c.Attempt, MaxAttempt: c.MaxAttempt,
 		DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs, AddedMs: c.AddedMs, FiredMs: c.FiredMs,
 		Epoch: c.Epoch, Hash: c.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback,
 		Source: spec.Source, EventID: spec.EventID, Type: spec.Type,
 	}
+}
+
+// ResolveConflict decides what follows when another writer changed the record before the
+// result of an attempt was written. t is the record now, nil if it is gone. ResolveConflict
+// returns the timer to write the result on, or nil and the decision about the event.
+func ResolveConflict(c schemas.Claim, attempt uint32, success bool, t *store.Timer, nowMs int64) (*store.Timer, Admission) {
+	if t == nil || t.Record.Run != c.Run || t.Record.Hash != c.Hash || t.Record.State.Final() {
+		return nil, Admission{}
+	}
+	r := &t.Record
+	open := r.State == schemas.StateDelivered || r.State == schemas.StateRetrying
+	switch {
+	case !open:
+		return nil, Admission{}
+	case success, r.Attempt+1 == attempt:
+		return t, Admission{}
+	case r.State == schemas.StateRetrying && !r.Queued:
+		// The result of this attempt is recorded: by this process, whose answer was lost, or
+		// by another process with the same event. The event waits for the next attempt.
+		return nil, Admission{Wait: max(time.Duration(r.NextMs-nowMs)*time.Millisecond, time.Millisecond)}
+	}
+	return nil, Admission{}
+}
+
+// Policy plans what follows an attempt.
+type Policy struct {
+	// ShortDelay is the longest delay for which a retry waits in its consumer; a longer
+	// retry waits in the wheel.
+	ShortDelay time.Duration
+	// MaxNotNow is the number of "not now" answers of a run that are not counted as
+	// attempts; 0 or less for none.
+	MaxNotNow int
+}
+
+// Step says what follows an attempt.
+type Step uint8
+
+// The steps.
+const (
+	StepSuccess    Step = iota // done
+	StepShortRetry             // retrying, the event waits in its consumer
+	StepLongRetry              // retrying, the timer waits in the wheel
+	StepDead                   // failed for good: publish a dead letter before the record is written
+)
+
+// Plan is the result of an attempt.
+type Plan struct {
+	Step Step
+	// Delay is the delay of a retry.
+	Delay time.Duration
+	// Record is the record to write.
+	Record schemas.Record
+}
+
+// RedeliverAfter returns the delay after which the event must be redelivered, or 0 if it is
+// acknowledged.
+func (p *Plan) RedeliverAfter() time.Duration {
+	if p.Step == StepShortRetry {
+		return max(p.Delay, time.Millisecond)
+	}
+	return 0
+}
+
+const (
+	// maxWorkerWait is how long, from its due time or from when it was added if that is
+	// later, a timer waits for a worker without using attempts. After that, and for a replay
+	// after that, each try is an attempt.
+	maxWorkerWait = 7 * 24 * time.Hour
+	// maxWorkerPause caps the pause between two tries to find a worker.
+	maxWorkerPause = 5 * time.Minute
+	// jitter is the largest random part that is added to a delay, as a fraction of it.
+	jitter = 0.2
+)
+
+// Next plans what follows an attempt with outcome out. rec is the record before the
+// attempt, spec has the retry settings of the event, random is in [0,1).
+func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec, nowMs int64, random float64) Plan {
+	rec.Attempt++
+	rec.Queued = false
+	rec.Outcome = schemas.Outcome{Code: out.Code, Error: out.Err, Response: out.Response}
+	if out.Success {
+		return final(rec, StepSuccess, schemas.StateSuccess, nowMs)
+	}
+	if rec.MaxAttempt == 0 {
+		rec.MaxAttempt = max(spec.MaxAttempts, 1)
+	}
+	uncounted := rec.GivenBack(spec)
+	n, to := rec.Attempt-min(uncounted, rec.Attempt-1), spec.BackoffTo
+	switch {
+	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
+		// The pause doubles as after failures, so that a service without workers costs
+		// little, up to a cap, so that workers which start late find their timers soon.
+		n, to = uncounted+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
+		rec.MaxAttempt++
+	case out.NotNow && p.MaxNotNow > 0 && int64(uncounted) < int64(p.MaxNotNow):
+		n = 1
+		rec.MaxAttempt++
+	}
+	if !out.Retryable || rec.Attempt >= rec.MaxAttempt {
+		return final(rec, StepDead, schemas.StateFail, nowMs)
+	}
+	delay := max(schemas.RetryDelay(spec.BackoffFirst, to, n), min(out.RetryAfter, callback.MaxRetryAfter))
+	delay += time.Duration(random * jitter * float64(delay))
+	delay = delay.Round(time.Millisecond)
+	rec.State = schemas.StateRetrying
+	rec.NextMs = nowMs + delay.Milliseconds()
+	if delay <= p.ShortDelay {
+		return Plan{Step: StepShortRetry, Delay: delay, Record: rec}
+	}
+	rec.Queued, rec.DueMs = true, rec.NextMs
+	return Plan{Step: StepLongRetry, Delay: delay, Record: rec}
+}
+
+// final drops the event from the record.
+func final(rec schemas.Record, s Step, state schemas.State, nowMs int64) Plan {
+	rec.State, rec.DoneMs, rec.NextMs = state, nowMs, 0
+	rec.Body = schemas.Body{}
+	return Plan{Step: s, Record: rec}
 }

@@ -19,7 +19,7 @@ func deliveredRecord() schemas.Record {
 
 func TestNext(t *testing.T) {
 	t.Parallel()
-	p := policy{short: 30 * time.Second, maxNotNow: 5}
+	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
 	retry := callback.Retry(callback.ReasonStatus, "500")
 	for _, c := range []struct {
 		name       string
@@ -27,27 +27,27 @@ func TestNext(t *testing.T) {
 		max        uint32
 		out        callback.Outcome
 		random     float64
-		step       step
+		step       Step
 		delay      time.Duration
 		maxAfter   uint32
 		stateAfter schemas.State
 	}{
-		{"success", 0, 3, callback.Outcome{Success: true, Code: 204}, 0, stepSuccess, 0, 3, schemas.StateSuccess},
-		{"first failure", 0, 3, retry, 0, stepShort, time.Second, 3, schemas.StateRetrying},
-		{"jitter adds", 0, 3, retry, .5, stepShort, 1100 * time.Millisecond, 3, schemas.StateRetrying},
-		{"second failure", 1, 3, retry, 0, stepShort, 2 * time.Second, 3, schemas.StateRetrying},
-		{"last attempt", 2, 3, retry, 0, stepDead, 0, 3, schemas.StateFail},
-		{"permanent", 0, 3, callback.Permanent(callback.ReasonStatus, "410"), 0, stepDead, 0, 3, schemas.StateFail},
-		{"one attempt alone", 0, 1, retry, 0, stepDead, 0, 1, schemas.StateFail},
-		{"no maximum known", 0, 0, retry, 0, stepShort, time.Second, 3, schemas.StateRetrying},
-		{"backoff above Retry-After", 5, 30, callback.Outcome{Retryable: true, RetryAfter: 30 * time.Second}, 0, stepLong, 32 * time.Second, 30, schemas.StateRetrying},
-		{"at the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30 * time.Second}, 0, stepShort, 30 * time.Second, 3, schemas.StateRetrying},
-		{"beyond the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30*time.Second + time.Millisecond}, 0, stepLong, 30*time.Second + time.Millisecond, 3, schemas.StateRetrying},
-		{"Retry-After below the backoff", 1, 3, callback.Outcome{Retryable: true, RetryAfter: time.Second}, 0, stepShort, 2 * time.Second, 3, schemas.StateRetrying},
-		{"Retry-After bounded", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 1000 * time.Hour}, 0, stepLong, callback.MaxRetryAfter, 3, schemas.StateRetrying},
-		{"not now gives back", 2, 3, callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second}, 0, stepShort, 2 * time.Second, 4, schemas.StateRetrying},
-		{"not now does not double", 6, 7, callback.Outcome{Retryable: true, NotNow: true}, 0, stepShort, time.Second, 8, schemas.StateRetrying},
-		{"not now has an end", 7, 8, callback.Outcome{Retryable: true, NotNow: true}, 0, stepDead, 0, 8, schemas.StateFail},
+		{"success", 0, 3, callback.Outcome{Success: true, Code: 204}, 0, StepSuccess, 0, 3, schemas.StateSuccess},
+		{"first failure", 0, 3, retry, 0, StepShortRetry, time.Second, 3, schemas.StateRetrying},
+		{"jitter adds", 0, 3, retry, .5, StepShortRetry, 1100 * time.Millisecond, 3, schemas.StateRetrying},
+		{"second failure", 1, 3, retry, 0, StepShortRetry, 2 * time.Second, 3, schemas.StateRetrying},
+		{"last attempt", 2, 3, retry, 0, StepDead, 0, 3, schemas.StateFail},
+		{"permanent", 0, 3, callback.Permanent(callback.ReasonStatus, "410"), 0, StepDead, 0, 3, schemas.StateFail},
+		{"one attempt alone", 0, 1, retry, 0, StepDead, 0, 1, schemas.StateFail},
+		{"no maximum known", 0, 0, retry, 0, StepShortRetry, time.Second, 3, schemas.StateRetrying},
+		{"backoff above Retry-After", 5, 30, callback.Outcome{Retryable: true, RetryAfter: 30 * time.Second}, 0, StepLongRetry, 32 * time.Second, 30, schemas.StateRetrying},
+		{"at the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30 * time.Second}, 0, StepShortRetry, 30 * time.Second, 3, schemas.StateRetrying},
+		{"beyond the short limit", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 30*time.Second + time.Millisecond}, 0, StepLongRetry, 30*time.Second + time.Millisecond, 3, schemas.StateRetrying},
+		{"Retry-After below the backoff", 1, 3, callback.Outcome{Retryable: true, RetryAfter: time.Second}, 0, StepShortRetry, 2 * time.Second, 3, schemas.StateRetrying},
+		{"Retry-After bounded", 0, 3, callback.Outcome{Retryable: true, RetryAfter: 1000 * time.Hour}, 0, StepLongRetry, callback.MaxRetryAfter, 3, schemas.StateRetrying},
+		{"not now gives back", 2, 3, callback.Outcome{Retryable: true, NotNow: true, RetryAfter: 2 * time.Second}, 0, StepShortRetry, 2 * time.Second, 4, schemas.StateRetrying},
+		{"not now does not double", 6, 7, callback.Outcome{Retryable: true, NotNow: true}, 0, StepShortRetry, time.Second, 8, schemas.StateRetrying},
+		{"not now has an end", 7, 8, callback.Outcome{Retryable: true, NotNow: true}, 0, StepDead, 0, 8, schemas.StateFail},
 	} {
 		rec := deliveredRecord()
 		rec.Attempt, rec.MaxAttempt = c.attempt, c.max
@@ -55,10 +55,10 @@ func TestNext(t *testing.T) {
 		if c.max == 30 {
 			spec.MaxAttempts = 30
 		}
-		got := p.next(rec, c.out, spec, 10_000, c.random)
-		r := got.record
-		if got.step != c.step || got.delay != c.delay || r.MaxAttempt != c.maxAfter || r.State != c.stateAfter || r.Attempt != c.attempt+1 {
-			t.Errorf("%s: step %d delay %v max %d state %v attempt %d", c.name, got.step, got.delay, r.MaxAttempt, r.State, r.Attempt)
+		got := p.Next(rec, c.out, spec, 10_000, c.random)
+		r := got.Record
+		if got.Step != c.step || got.Delay != c.delay || r.MaxAttempt != c.maxAfter || r.State != c.stateAfter || r.Attempt != c.attempt+1 {
+			t.Errorf("%s: Step %d delay %v max %d state %v attempt %d", c.name, got.Step, got.Delay, r.MaxAttempt, r.State, r.Attempt)
 		}
 		if !rec.State.CanBecome(r.State) {
 			t.Errorf("%s: %v cannot become %v", c.name, rec.State, r.State)
@@ -68,7 +68,7 @@ func TestNext(t *testing.T) {
 			t.Errorf("%s: final record keeps %v, done %d, queued %v", c.name, r.Body, r.DoneMs, r.Queued)
 		case !r.State.Final() && (r.Body.Mode != schemas.ModeBinary || r.NextMs != 10_000+c.delay.Milliseconds()):
 			t.Errorf("%s: body %v, next %d", c.name, r.Body, r.NextMs)
-		case c.step == stepLong && (!r.Queued || r.DueMs != r.NextMs), c.step == stepShort && (r.Queued || r.DueMs != 500):
+		case c.step == StepLongRetry && (!r.Queued || r.DueMs != r.NextMs), c.step == StepShortRetry && (r.Queued || r.DueMs != 500):
 			t.Errorf("%s: queued %v, due %d", c.name, r.Queued, r.DueMs)
 		}
 	}
@@ -78,31 +78,31 @@ func TestNext(t *testing.T) {
 // attempt, and then has its attempts and its first backoff. The wait is bounded.
 func TestUnattempted(t *testing.T) {
 	t.Parallel()
-	p := policy{short: 30 * time.Second, maxNotNow: 5}
+	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
 	spec := schemas.Spec{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: 10 * time.Minute}
 	rec := deliveredRecord()
 	none := callback.Outcome{Retryable: true, NotNow: true, Unattempted: true, Reason: callback.ReasonNoResponders}
 	nowMs := int64(500)
 	for i := range 200 {
-		got := p.next(rec, none, spec, nowMs, 0)
-		want := min(time.Second<<min(i, 20), workerPauseMax)
-		if got.record.State != schemas.StateRetrying || got.delay != want {
-			t.Fatalf("wait %d: state %v, delay %v, want %v", i+1, got.record.State, got.delay, want)
+		got := p.Next(rec, none, spec, nowMs, 0)
+		want := min(time.Second<<min(i, 20), maxWorkerPause)
+		if got.Record.State != schemas.StateRetrying || got.Delay != want {
+			t.Fatalf("wait %d: state %v, delay %v, want %v", i+1, got.Record.State, got.Delay, want)
 		}
-		rec = got.record
-		nowMs += got.delay.Milliseconds()
+		rec = got.Record
+		nowMs += got.Delay.Milliseconds()
 	}
 	failure := callback.Retry(callback.ReasonHandler, "no")
 	for i, want := range []time.Duration{time.Second, 2 * time.Second, 0} {
-		got := p.next(rec, failure, spec, nowMs, 0)
-		if got.delay != want || (got.step == stepDead) != (i == 2) {
-			t.Errorf("failure %d after the wait: step %d, delay %v, want %v", i+1, got.step, got.delay, want)
+		got := p.Next(rec, failure, spec, nowMs, 0)
+		if got.Delay != want || (got.Step == StepDead) != (i == 2) {
+			t.Errorf("failure %d after the Wait: Step %d, delay %v, want %v", i+1, got.Step, got.Delay, want)
 		}
-		rec = got.record
+		rec = got.Record
 	}
 	rec, nowMs = deliveredRecord(), maxWorkerWait.Milliseconds()+500
 	for range 3 + 5 { // its attempts, and the "not now" that every callee has
-		rec = p.next(rec, none, spec, nowMs, 0).record
+		rec = p.Next(rec, none, spec, nowMs, 0).Record
 	}
 	if rec.State != schemas.StateFail {
 		t.Errorf("after %v without a worker: %v", maxWorkerWait, rec.State)
@@ -113,7 +113,7 @@ func TestUnattempted(t *testing.T) {
 // "not now" that are given back.
 func TestEveryRunEnds(t *testing.T) {
 	t.Parallel()
-	p := policy{short: 30 * time.Second, maxNotNow: 20}
+	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 20}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		spec := testSpec
@@ -123,7 +123,7 @@ func TestEveryRunEnds(t *testing.T) {
 		var calls uint32
 		for !rec.State.Final() {
 			out := callback.Outcome{Retryable: true, NotNow: rng.IntN(2) == 0, RetryAfter: time.Duration(rng.Int64N(int64(time.Hour)))}
-			rec = p.next(rec, out, spec, int64(calls), rng.Float64()).record
+			rec = p.Next(rec, out, spec, int64(calls), rng.Float64()).Record
 			if calls++; calls > spec.MaxAttempts+20 {
 				t.Fatalf("%d calls with %d attempts", calls, spec.MaxAttempts)
 			}
@@ -147,13 +147,13 @@ func TestAdmit(t *testing.T) {
 			r.State, r.Queued, r.NextMs, r.Attempt = schemas.StateRetrying, queued, next, 2
 		})
 	}
-	ack := admission{}
+	ack := Admission{}
 	for name, c := range map[string]struct {
 		t    *store.Timer
-		want admission
+		want Admission
 	}{
 		"gone":                 {nil, ack},
-		"cut short by a crash": {rec(func(*schemas.Record) {}), admission{run: true}},
+		"cut short by a crash": {rec(func(*schemas.Record) {}), Admission{Run: true}},
 		"success":              {rec(func(r *schemas.Record) { r.State = schemas.StateSuccess }), ack},
 		"fail":                 {rec(func(r *schemas.Record) { r.State = schemas.StateFail }), ack},
 		"cancelled":            {rec(func(r *schemas.Record) { r.State = schemas.StateCancelled }), ack},
@@ -162,16 +162,16 @@ func TestAdmit(t *testing.T) {
 		"another timer's":      {rec(func(r *schemas.Record) { r.Hash[0] = 1 }), ack},
 		"claimed for a retry":  {rec(func(r *schemas.Record) { r.Attempt = 2 }), ack},
 		"in the wheel":         {retrying(true, 0), ack},
-		"retry due":            {retrying(false, 1000), admission{run: true}},
-		"retry not due":        {retrying(false, 1250), admission{wait: 250 * time.Millisecond}},
+		"retry due":            {retrying(false, 1000), Admission{Run: true}},
+		"retry not due":        {retrying(false, 1250), Admission{Wait: 250 * time.Millisecond}},
 	} {
-		if got := admit(claim, c.t, 1000); got != c.want {
+		if got := Admit(claim, c.t, 1000); got != c.want {
 			t.Errorf("%s: %+v; want %+v", name, got, c.want)
 		}
 	}
 }
 
-func TestRebase(t *testing.T) {
+func TestResolveConflict(t *testing.T) {
 	t.Parallel()
 	claim := schemas.Claim{Run: 1}
 	at := func(state schemas.State, attempt uint32, queued bool) *store.Timer {
@@ -184,7 +184,7 @@ func TestRebase(t *testing.T) {
 		goOn    bool
 		wait    time.Duration
 	}{
-		"claimed anew by a sweeper":     {at(d, 0, false), false, true, 0},
+		"claimed again by a sweeper":    {at(d, 0, false), false, true, 0},
 		"our own write, answer lost":    {at(r, 1, false), false, false, 300 * time.Millisecond},
 		"our own long one, answer lost": {at(r, 1, true), false, false, 0},
 		"claimed for the next attempt":  {at(d, 1, false), false, false, 0},
@@ -193,9 +193,9 @@ func TestRebase(t *testing.T) {
 		"cancelled meanwhile":           {at(schemas.StateCancelled, 0, false), false, false, 0},
 		"gone":                          {nil, true, false, 0},
 	} {
-		got, a := rebase(claim, 1, c.success, c.t, 1000)
-		if (got != nil) != c.goOn || a.wait != c.wait {
-			t.Errorf("%s: go on %v, wait %v", name, got != nil, a.wait)
+		got, a := ResolveConflict(claim, 1, c.success, c.t, 1000)
+		if (got != nil) != c.goOn || a.Wait != c.wait {
+			t.Errorf("%s: go on %v, wait %v", name, got != nil, a.Wait)
 		}
 	}
 }

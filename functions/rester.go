@@ -7,13 +7,14 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// Rester puts feeds to rest, and finds the events that were published meanwhile. It is
-// the servers' part of the protocol that package store describes (feed.go); store.Waker is
-// the publishers'. It holds no state and starts no goroutines: any number of nodes may
-// run one, and the compare-and-set on a feed's key decides.
+// Rester puts feeds to rest, and finds events that are published at the same time. It
+// implements the part of the nodes that serve feeds in the protocol that package store
+// describes (feed.go); store.Waker implements the publishers' part. It has no state and
+// starts no goroutines: any number of nodes may run one, and the compare-and-set on a feed's
+// key decides.
 type Rester struct{ Store RestStore }
 
-// RestStore is what a Rester needs of the store.
+// RestStore has the calls that a Rester makes to the store.
 type RestStore interface {
 	ServiceState(ctx context.Context, f store.Feed) (store.ServiceState, error)
 	ServiceActivity(ctx context.Context, f store.Feed) (store.ServiceActivity, error)
@@ -25,23 +26,23 @@ type RestStore interface {
 
 // Rested is the outcome of Rest.
 type Rested struct {
-	// Done says that the feed was put to rest. Check must follow.
+	// Done says that the feed was put to rest. The caller must call Check.
 	Done bool
-	// Floor is a sequence: all events of the feed up to it are concluded.
+	// Floor is a sequence: all events of the feed up to it are acknowledged.
 	Floor uint64
-	// InUse says that some node has work for the feed, or had it less than idle ago.
+	// InUse says that a node handles an event of the feed, or did less than idle ago.
 	InUse bool
 	// Absent says that the feed has no consumer yet.
 	Absent bool
 }
 
-// Rest puts a feed to rest if no node has had work for it for idle. A feed that rests
-// already is left alone. Errors: store.ErrRevision if another process was faster,
+// Rest puts a feed to rest if no node has had an event of it for idle. It does nothing if
+// the feed rests already. Errors: store.ErrRevision if another process was faster,
 // schemas.ErrUnavailable.
 func (r Rester) Rest(ctx context.Context, f store.Feed, idle time.Duration) (Rested, error) {
 	st, err := r.Store.ServiceState(ctx, f)
 	if err != nil || !st.Awake {
-		return Rested{}, err // its change is on its way here
+		return Rested{}, err // Functions.watch receives the change
 	}
 	a, err := r.Store.ServiceActivity(ctx, f)
 	if err != nil {
@@ -56,29 +57,29 @@ func (r Rester) Rest(ctx context.Context, f store.Feed, idle time.Duration) (Res
 	return Rested{Done: true, Floor: a.Floor}, nil
 }
 
-// Check wakes a feed that was put to rest with that floor and has an event behind it. If
-// it has none, the first check removes its consumer. The last one follows after
-// ServiceGrace, when no publisher takes the feed for awake any more. Check returns whether
-// the feed rests. It must be repeated after an error.
+// Check wakes a feed that was put to rest with a floor if it has an event after the floor.
+// Otherwise the first check removes the consumer. The last check must follow after
+// ServiceGrace: from then on no publisher assumes that the feed is awake. Check returns true
+// if the feed rests. The caller must repeat it after an error.
 //
-// The feed may be awake again. Then whoever pulls from a consumer that was removed reads
-// the key and makes another, behind the same floor.
+// The feed may be awake again. A node that pulls from the removed consumer then reads the
+// key and creates the consumer again, after the same floor.
 func (r Rester) Check(ctx context.Context, f store.Feed, floor uint64, last bool) (resting bool, err error) {
 	left, err := r.Store.ServiceBacklog(ctx, f, floor)
 	switch {
 	case err != nil:
 		return false, err
 	case left:
-		return false, r.wakeBehind(ctx, f, floor)
+		return false, r.wakeAfter(ctx, f, floor)
 	case last:
 		return true, nil
 	}
 	return true, r.Store.DropService(ctx, f)
 }
 
-// wakeBehind wakes a feed that has an event behind the floor of a check, unless it has
-// been awake since: whoever put it to rest again checks again.
-func (r Rester) wakeBehind(ctx context.Context, f store.Feed, floor uint64) error {
+// wakeAfter wakes a feed that has an event after the floor of a check, unless the feed has
+// been awake since: the node that put it to rest again makes its own checks.
+func (r Rester) wakeAfter(ctx context.Context, f store.Feed, floor uint64) error {
 	st, err := r.Store.ServiceState(ctx, f)
 	if err != nil || st.Awake || st.Floor > floor {
 		return err

@@ -13,16 +13,16 @@ import (
 
 // Settings are the part of Options that Reconfigure replaces while callbacks run.
 type Settings struct {
-	// Subjects and Hosts are what callbacks may call, for services that do not have
-	// their own; see schemas.CallbackRules. nil allows all.
+	// Subjects and Hosts are the patterns of subjects and hosts that callbacks may call, for
+	// services without patterns of their own; see schemas.CallbackRules. nil allows all.
 	Subjects, Hosts []string
-	// Services holds settings of single services, by name.
+	// Services has the settings of single services, by name.
 	Services map[string]ServiceConfig
 }
 
 // ServiceConfig holds the settings of one service.
 type ServiceConfig struct {
-	// Concurrency overrides Options.Concurrency; 0 does not.
+	// Concurrency replaces Options.Concurrency, unless it is 0.
 	Concurrency int
 	// Subjects replaces Settings.Subjects, unless it is nil.
 	Subjects []string
@@ -30,15 +30,15 @@ type ServiceConfig struct {
 	// client certificate must have Hosts or a BaseURL, because its credentials would
 	// otherwise go to any host that a timer names.
 	Hosts []string
-	// BaseURL resolves callbacks that are a path, and is always an allowed host.
+	// BaseURL resolves callbacks that are a path. Its host is always allowed.
 	BaseURL *url.URL
-	// Secrets sign HTTP callbacks (whsec_…); more than one while rotating.
+	// Secrets sign HTTP callbacks (whsec_…); two while a secret is being replaced.
 	Secrets []string
 	// Headers are sent with HTTP callbacks, by canonical name. A value is a secret.
 	Headers map[string]string
-	// Mode is how events are sent over HTTP.
+	// Mode is the content mode of HTTP callbacks.
 	Mode Mode
-	// PermanentStatuses are the HTTP statuses after which no attempt follows; nil
+	// PermanentStatuses are the HTTP statuses that fail a timer without another attempt; nil
 	// for httpcall.DefaultPermanent.
 	PermanentStatuses []int
 	// PEM adds a private CA and a client certificate to HTTP callbacks.
@@ -60,8 +60,8 @@ func (c *ServiceConfig) structured() bool {
 	return c.Mode == ModeStructured || c.Mode == ModeDefault && len(c.Secrets) > 0
 }
 
-// credentials reports whether requests carry something that must not reach hosts
-// that the operator has not named.
+// credentials reports whether requests carry credentials, which must not reach hosts that
+// the operator has not named.
 func (c *ServiceConfig) credentials() bool { return len(c.Headers) > 0 || len(c.PEM.Cert) > 0 }
 
 func (c *ServiceConfig) equal(o *ServiceConfig) bool {
@@ -70,7 +70,7 @@ func (c *ServiceConfig) equal(o *ServiceConfig) bool {
 		bytes.Equal(c.PEM.CA, o.PEM.CA) && bytes.Equal(c.PEM.Cert, o.PEM.Cert) && bytes.Equal(c.PEM.Key, o.PEM.Key)
 }
 
-// equalLists compares lists of which nil means another thing than empty.
+// equalLists compares lists in which nil and empty differ.
 func equalLists[T comparable](a, b []T) bool { return slices.Equal(a, b) && (a == nil) == (b == nil) }
 
 func equalRules(a, b *schemas.CallbackRules) bool {
@@ -84,7 +84,7 @@ func equalRules(a, b *schemas.CallbackRules) bool {
 		a.HTTPSOnly == b.HTTPSOnly && text(a.BaseURL) == text(b.BaseURL)
 }
 
-// rules are those of a service with configuration c.
+// rules returns the rules of a service with configuration c.
 func (s *Settings) rules(c *ServiceConfig) schemas.CallbackRules {
 	r := schemas.CallbackRules{Subjects: s.Subjects, Hosts: s.Hosts, BaseURL: c.BaseURL, HTTPSOnly: len(c.Headers) > 0}
 	if c.Subjects != nil {
@@ -103,7 +103,7 @@ func (s *Settings) rules(c *ServiceConfig) schemas.CallbackRules {
 	return r
 }
 
-// Policy is what callbacks of each service may call, for a router.
+// Policy returns what the callbacks of each service may call, for a router.
 func (s *Settings) Policy() *schemas.CallbackPolicy {
 	p := &schemas.CallbackPolicy{Common: s.rules(&ServiceConfig{}), Services: make(map[string]schemas.CallbackRules, len(s.Services))}
 	for name, c := range s.Services {
@@ -112,8 +112,7 @@ func (s *Settings) Policy() *schemas.CallbackPolicy {
 	return p
 }
 
-// Check reports what is wrong with the settings. Errors are of schemas.CodeConfig
-// and hold no secrets.
+// Check checks the settings. Errors have schemas.CodeConfig and contain no secrets.
 func (s Settings) Check() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Services)) {
 		c := s.Services[name]
@@ -169,15 +168,15 @@ func (c *ServiceConfig) checkBaseURL() error {
 	return nil
 }
 
-// calling is what the callbacks of one service are made with. A callback uses one
-// calling from its beginning to its end.
-type calling struct {
+// caller has the settings and the HTTP client of one service. A callback uses one caller
+// from its beginning to its end.
+type caller struct {
 	config ServiceConfig
 	rules  schemas.CallbackRules
 	http   *httpcall.Invoker
 }
 
-func (f *Functions) newCalling(c ServiceConfig, rules schemas.CallbackRules) (*calling, error) {
+func (f *Functions) newCaller(c ServiceConfig, rules schemas.CallbackRules) (*caller, error) {
 	h, err := httpcall.New(httpcall.Config{
 		Guard:    httpcall.Guard{AllowLoopback: f.o.AllowLoopback, AllowPrivate: f.o.AllowPrivate, AllowPrefixes: f.o.AllowPrefixes},
 		MaxConns: f.limitOf(c), ReadLimit: f.o.ReadLimit, Secrets: c.Secrets, Structured: c.structured(), Headers: c.Headers,
@@ -186,10 +185,10 @@ func (f *Functions) newCalling(c ServiceConfig, rules schemas.CallbackRules) (*c
 	if err != nil {
 		return nil, err
 	}
-	return &calling{config: c, rules: rules, http: h}, nil
+	return &caller{config: c, rules: rules, http: h}, nil
 }
 
-// limitOf is how many callbacks of a service with this configuration run at once.
+// limitOf returns how many callbacks of a service with this configuration run at once.
 func (f *Functions) limitOf(c ServiceConfig) int {
 	if c.Concurrency > 0 {
 		return c.Concurrency
@@ -197,23 +196,23 @@ func (f *Functions) limitOf(c ServiceConfig) int {
 	return f.o.Concurrency
 }
 
-// Reconfigure replaces the settings. Callbacks that run go on with those that they
-// began with; every callback that begins later has the new ones. On an error, which
-// is of schemas.CodeConfig, nothing has changed.
+// Reconfigure replaces the settings. Running callbacks keep the settings that they started
+// with; callbacks that start later use the new settings. Error: schemas.CodeConfig, and
+// then nothing has changed.
 func (f *Functions) Reconfigure(s Settings) error {
 	if err := s.Check(); err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	next := map[*service]*calling{}
+	next := map[*service]*caller{}
 	for name, svc := range f.services {
 		c := s.Services[name]
-		rules, now := s.rules(&c), svc.calling.Load()
+		rules, now := s.rules(&c), svc.caller.Load()
 		if c.equal(&now.config) && equalRules(&rules, &now.rules) {
 			continue
 		}
-		n, err := f.newCalling(c, rules)
+		n, err := f.newCaller(c, rules)
 		if err != nil {
 			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
 		}
@@ -221,16 +220,16 @@ func (f *Functions) Reconfigure(s Settings) error {
 	}
 	f.settings = s
 	for svc, n := range next {
-		old := svc.calling.Swap(n)
+		old := svc.caller.Swap(n)
 		old.http.Close()
 		limit := f.limitOf(n.config)
 		svc.limit.Store(int64(limit))
-		f.places.resize(svc.seat, limit)
+		f.semaphore.resize(svc.quota, limit)
 	}
 	return nil
 }
 
-// limit is how many callbacks of a service run at once.
+// limit bounds the callbacks of a service that run at once.
 type limit struct{ atomic.Int64 }
 
 func (l *limit) n() int { return int(l.Load()) }

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
@@ -25,6 +26,7 @@ type roles struct {
 	nats      *natsapi.Server // serves router
 	scheduler *scheduler.Scheduler
 	functions *functions.Functions
+	calls     *natscall.Invoker // makes the NATS callbacks of functions
 }
 
 func (a *App) component(name string) zerolog.Logger {
@@ -173,6 +175,7 @@ func (a *App) makeRoles() (err error) {
 		}
 	}
 	if a.o.runs(RoleFunctions) {
+		a.roles.calls = natscall.New(a.nc)
 		if a.roles.functions, err = functions.New(a.functionsOptions()); err != nil {
 			return err
 		}
@@ -202,7 +205,7 @@ func (a *App) schedulerOptions() scheduler.Options {
 
 func (a *App) functionsOptions() functions.Options {
 	return functions.Options{
-		Store: a.store, Conn: a.nc, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
+		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
 		Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
 		StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
 		AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,
@@ -232,6 +235,7 @@ func (r *roles) drain(ctx context.Context) error {
 	var err error
 	if r.functions != nil {
 		err = r.functions.Stop(ctx)
+		r.calls.Close()
 	}
 	return errors.Join(<-routed, err)
 }

@@ -92,6 +92,27 @@ func (c *Client) Timeout() time.Duration { return c.timeout }
 // Down reports whether the connection is down, as far as the client has noticed.
 func (c *Client) Down() bool { return c.pub.down.Load() }
 
+// WaitConnected waits until the connection is up, at once if it is. Errors: ErrUnavailable
+// if the connection is closed for good, ctx.Err().
+func (c *Client) WaitConnected(ctx context.Context) error {
+	if c.nc.IsConnected() {
+		return nil
+	}
+	status := c.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer c.nc.RemoveStatusListener(status)
+	for !c.nc.IsConnected() {
+		if c.nc.IsClosed() {
+			return c.ClosedError("wait for the connection")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-status:
+		}
+	}
+	return nil
+}
+
 // OnBreak has f called, on another goroutine and at most once, when the connection
 // breaks; forget cancels that. It returns false, and does not keep f, if the connection
 // is down.

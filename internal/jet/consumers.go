@@ -50,12 +50,13 @@ func (c *Client) EnsureDurable(ctx context.Context, d Durable) error {
 }
 
 // FindDurable creates a durable consumer, or finds one of the same name and changes its
-// bounds to those of d if they differ.
-func (c *Client) FindDurable(ctx context.Context, d Durable) (jetstream.Consumer, error) {
+// bounds to those of d if they differ. It returns when the consumer was created, by the
+// server's clock.
+func (c *Client) FindDurable(ctx context.Context, d Durable) (created time.Time, err error) {
 	op := "consumer " + d.Name + " of " + d.Stream
 	bound, release, err := c.Bind(ctx, op)
 	if err != nil {
-		return nil, err
+		return created, err
 	}
 	defer release()
 	cons, err := hedge(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
@@ -74,7 +75,10 @@ func (c *Client) FindDurable(ctx context.Context, d Durable) (jetstream.Consumer
 		have.AckWait, have.MaxAckPending = d.AckWait, d.MaxAckPending
 		return c.js.UpdateConsumer(ctx, d.Stream, have)
 	})
-	return cons, c.CtxError(bound, op, err)
+	if err != nil {
+		return created, c.CtxError(bound, op, err)
+	}
+	return cons.CachedInfo().Created, nil
 }
 
 // DeleteConsumer deletes a consumer. Errors: ErrNoConsumer.

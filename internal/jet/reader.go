@@ -52,6 +52,10 @@ const (
 	headerLeft         = "Nats-Pending-Messages"
 )
 
+// ErrRequestEnded says that a request of a Demand reader ended before all of its messages
+// came. The reader goes on: the caller may request again.
+var ErrRequestEnded = errors.New("a request ended before all of its messages came")
+
 // ErrReaderLost says that a Reader has lost its consumer: the consumer was deleted, its
 // leader changed, the connection broke, or no heartbeat came. The caller closes the Reader
 // and makes another. It comes with ErrUnavailable.
@@ -179,8 +183,8 @@ func (r *Reader) Requested() int {
 // Waiting returns how many messages and status messages have come and are not read.
 func (r *Reader) Waiting() int { return len(r.arrived) }
 
-// Next waits for the next message. Errors: ErrReaderLost, ErrTooLarge if MaxBytes is less
-// than the next message, ctx.Err().
+// Next waits for the next message. Errors: ErrReaderLost, ErrRequestEnded for Demand,
+// ErrTooLarge if MaxBytes is less than the next message, ctx.Err().
 func (r *Reader) Next(ctx context.Context) (*Delivery, error) {
 	for {
 		if err := r.refill(ctx); err != nil {
@@ -342,6 +346,11 @@ func (r *Reader) status(m *nats.Msg) error {
 			return r.c.mapErr.errorf(ErrTooLarge, "read %s: the next message is larger than the %d bytes of a request", r.o.Stream, r.o.MaxBytes)
 		}
 		r.open = max(r.open-n, 0)
+		if r.o.Pace == Demand {
+			return ErrRequestEnded
+		}
+	case status == "409" && strings.EqualFold(why, "Consumer Deleted"):
+		return r.lost("%w", ErrNoConsumer)
 	default:
 		return r.lost("%s", strings.TrimSpace(status+" "+why))
 	}
@@ -349,28 +358,66 @@ func (r *Reader) status(m *nats.Msg) error {
 }
 
 // Delivery is a message that a consumer delivered to this process. Unless Ack, Nak, Term
-// or Working is called within the consumer's AckWait, it is delivered again, to any.
+// or Working is called within the consumer's AckWait, the server delivers it again, to any
+// process.
+//
+// The methods are safe for concurrent use. The first of Ack, AckConfirmed, Nak and Term
+// that is sent settles the delivery; every later call does nothing. A Working after a Nak
+// would otherwise put off the redelivery.
 type Delivery struct {
 	Msg
 	// Deliveries counts the deliveries of the message, this one included.
 	Deliveries uint64
 
-	nc    *nats.Conn
-	reply string
+	nc      *nats.Conn
+	reply   string
+	mu      sync.Mutex
+	settled bool
 }
 
 // Ack says that the message is done: a work queue removes it.
-func (d *Delivery) Ack() error { return d.nc.Publish(d.reply, []byte("+ACK")) }
+func (d *Delivery) Ack() error { return d.settle([]byte("+ACK")) }
 
-// Working starts AckWait again.
-func (d *Delivery) Working() error { return d.nc.Publish(d.reply, []byte("+WPI")) }
+// AckConfirmed is Ack, and waits until the server has processed it.
+func (d *Delivery) AckConfirmed(ctx context.Context) error {
+	d.mu.Lock()
+	settled := d.settled
+	d.settled = true
+	d.mu.Unlock()
+	if settled {
+		return nil
+	}
+	_, err := d.nc.RequestWithContext(ctx, d.reply, []byte("+ACK"))
+	return err
+}
 
-// Nak has the message delivered again after a delay.
+// Working restarts AckWait.
+func (d *Delivery) Working() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.settled {
+		return nil
+	}
+	return d.nc.Publish(d.reply, []byte("+WPI"))
+}
+
+// Nak requests a redelivery after a delay.
 func (d *Delivery) Nak(after time.Duration) error {
-	return d.nc.Publish(d.reply, fmt.Appendf(nil, `-NAK {"delay":%d}`, after))
+	return d.settle(fmt.Appendf(nil, `-NAK {"delay":%d}`, after))
 }
 
 // Term says that the message must not be delivered again.
-func (d *Delivery) Term(reason string) error {
-	return d.nc.Publish(d.reply, append([]byte("+TERM "), reason...))
+func (d *Delivery) Term(reason string) error { return d.settle(append([]byte("+TERM "), reason...)) }
+
+func (d *Delivery) settle(body []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.settled {
+		return nil
+	}
+	if err := d.nc.Publish(d.reply, body); err != nil {
+		return err
+	}
+	d.settled = true
+	return nil
 }

@@ -11,13 +11,14 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file is functions' way with a delivery: its decisions are functions' own.
+// This file handles a delivery as package functions does. Its decisions are those of
+// functions' policy.go.
 
 // Short delays wait in the consumer, longer ones in the wheel. Production's limit
 // is 30 s; here retries are to pass through the wheel often.
 const shortDelay = 2 * time.Second
 
-var decider = functions.NewDecider(shortDelay, 2)
+var policy = functions.Policy{ShortDelay: shortDelay, MaxNotNow: 2}
 
 // minPause and maxPause are functions': between two tries of a store call.
 const (
@@ -63,26 +64,26 @@ type delivery struct {
 }
 
 func (d *delivery) handle() {
-	if decider.Doubtful(d.claim, d.m.Header, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
+	if functions.MustRead(d.claim, d.m.Header, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
 		t := d.read()
-		run, wait := decider.Admit(d.claim, t, d.n.nowMs())
+		a := functions.Admit(d.claim, t, d.n.nowMs())
 		if d.newer {
-			run, wait = false, time.Second // for a node that reads it
+			a = functions.Admission{Wait: time.Second} // for a node that reads it
 		}
-		if !run {
-			d.end(wait)
+		if !a.Run {
+			d.end(a.Wait)
 			return
 		}
 		d.t, d.complete = *t, true
 	} else {
-		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: decider.FromClaim(d.claim, d.l.spec(), schemas.Fired{ScheduledMs: d.l.due()})}
+		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: functions.FromClaim(d.claim, d.l.spec(), schemas.Fired{ScheduledMs: d.l.due()})}
 	}
 	d.n.w.check.called(d.l, d.n, d.t.Record.Attempt+1)
 	d.p.sleep(d.l.callTakes(d.n.w))
-	d.conclude(d.l.outcome(d.n.w, d.t.Record.Attempt+1))
+	d.record(d.l.outcome(d.n.w, d.t.Record.Attempt+1))
 }
 
-// end acknowledges the message, or has it come again.
+// end acknowledges the message, or requests a redelivery after a delay.
 func (d *delivery) end(wait time.Duration) {
 	if wait > 0 {
 		d.m.nak(wait)
@@ -91,7 +92,8 @@ func (d *delivery) end(wait time.Duration) {
 	d.m.ack()
 }
 
-// read gets the record, trying until the store answers; nil is "gone".
+// read reads the record and retries until the store answers. It returns nil if the record
+// is gone, or has a newer format.
 func (d *delivery) read() *store.Timer {
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
 		t, err := d.n.client.Get(within(callTimeout), d.claim.Timer)
@@ -108,15 +110,15 @@ func (d *delivery) read() *store.Timer {
 	}
 }
 
-// conclude writes down what the attempt came to, then ends the message.
-func (d *delivery) conclude(out callback.Outcome) {
+// record writes the result of an attempt to the record, then settles the message.
+func (d *delivery) record(out callback.Outcome) {
 	attempt := d.t.Record.Attempt + 1
-	if !out.Success && !d.complete && !d.rebase(attempt, out) {
+	if !out.Success && !d.complete && !d.resolveConflict(attempt, out) {
 		return
 	}
 	for wait := minPause; ; {
-		plan := decider.Next(d.t.Record, out, d.l.spec(), d.n.nowMs(), d.n.w.rng.Float64())
-		if plan.Dead && !d.deadSent {
+		plan := policy.Next(d.t.Record, out, d.l.spec(), d.n.nowMs(), d.n.w.rng.Float64())
+		if plan.Step == functions.StepDead && !d.deadSent {
 			d.publishDead(plan)
 		}
 		w := store.Write{ID: d.t.ID, Rev: d.t.Rev, Record: &plan.Record}
@@ -126,10 +128,10 @@ func (d *delivery) conclude(out callback.Outcome) {
 		_, err := d.n.client.Update(within(callTimeout), w)
 		switch {
 		case err == nil:
-			d.end(plan.Again)
+			d.end(plan.RedeliverAfter())
 			return
 		case errors.Is(err, store.ErrRevision):
-			if !d.rebase(attempt, out) {
+			if !d.resolveConflict(attempt, out) {
 				return
 			}
 		case store.Permanent(err) && plan.Record.Body.Mode != schemas.ModeNone:
@@ -141,10 +143,10 @@ func (d *delivery) conclude(out callback.Outcome) {
 	}
 }
 
-func (d *delivery) rebase(attempt uint32, out callback.Outcome) bool {
-	t, wait := decider.Rebase(d.claim, attempt, out.Success, d.read(), d.n.nowMs())
+func (d *delivery) resolveConflict(attempt uint32, out callback.Outcome) bool {
+	t, a := functions.ResolveConflict(d.claim, attempt, out.Success, d.read(), d.n.nowMs())
 	if t == nil {
-		d.end(wait)
+		d.end(a.Wait)
 		return false
 	}
 	d.t, d.complete = *t, true

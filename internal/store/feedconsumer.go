@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -97,25 +95,6 @@ func (s *Store) DropService(ctx context.Context, f Feed) error {
 		return nil
 	}
 	return err
-}
-
-// ServiceConsumer returns the durable consumer of a feed, shared by all nodes. It creates
-// a missing consumer, which starts after floor. maxAckPending bounds the events that the
-// service holds at once.
-func (s *Store) ServiceConsumer(ctx context.Context, f Feed, floor uint64, maxAckPending int, ackWait time.Duration) (jetstream.Consumer, error) {
-	stream, subject := serviceStream(f.Service, f.Kind)
-	want := jet.Durable{Stream: stream, Name: serviceConsumerPrefix + f.Service, Filter: subject, AckWait: ackWait, MaxAckPending: maxAckPending}
-	if f.Kind == KindFired && floor > 0 { // a work queue starts at its first message
-		info, err := s.jet.Stream(ctx, stream)
-		if err != nil {
-			return nil, err
-		}
-		// A floor beyond the stream's end is of an earlier stream of this name.
-		if floor <= info.State.LastSeq {
-			want.AfterSeq = floor
-		}
-	}
-	return s.jet.FindDurable(ctx, want)
 }
 
 func serviceStream(svc string, kind Kind) (stream, subject string) {

@@ -107,9 +107,11 @@ func TestManyServices(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, kind := range []store.Kind{store.KindFired, store.KindRetry} {
-				if _, err := s.ServiceConsumer(t.Context(), store.Feed{Service: svc, Kind: kind}, 0, 100, time.Second); err != nil {
+				r, err := s.ReadFeed(t.Context(), store.Feed{Service: svc, Kind: kind}, store.FeedOptions{AckWait: time.Second, MaxAckPending: 100, Most: 1})
+				if err != nil {
 					t.Fatalf("service %d: %v", n, err)
 				}
+				r.Close()
 			}
 		}
 	}

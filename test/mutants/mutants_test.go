@@ -22,7 +22,7 @@ var planted = []struct {
 	// Nine that an earlier suite let through.
 	{m("an add is acknowledged after its fourth failed store", "router/natsapi/intake.go", "if o.Result == router.Delayed {", "if o.Result == router.Delayed && d.msg.Deliveries <= 3 {"), "./router", "TestAddIsKeptUntilStored"},
 	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "e := edit{forgetAdd: dueMs < rec.DueMs}", "e := edit{forgetAdd: dueMs < rec.DueMs, ttl: o.Retention}"), "./test/e2e", "TestRetentionOfEveryEnding"},
-	{m("dead letters have no message id", "functions/conclude.go", "d.claim.Timer.RetryMsgID(d.claim.Run, p.record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
+	{m("dead letters have no message id", "functions/result.go", "d.claim.Timer.RetryMsgID(d.claim.Run, p.Record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/store/direct.go", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 1\n		}\n		subjects", "req.Seq = a.msgs[len(a.msgs)-1].Sequence + 2\n		}\n		subjects"), "./internal/store", "TestConformance$/LargeAnswers"},
 	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep", "return s.cfg.IndexKeep"), "./internal/store", "TestTTLsOnDisk"},
 	{m("a duplicate does not repair its index entry", "router/writer.go", "_, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t)", "err = nil"), "./router", "TestDuplicateRepairsTheIndex"},
@@ -51,7 +51,7 @@ var planted = []struct {
 
 	// Shells.
 	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			l.Release()\n			release = nil", "		case <-release:\n			return"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
-	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `d.skip("stopping", d.msg.Nak)`, `d.skip("stopping", d.msg.Ack)`), "./functions", "Stop"},
+	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `return d.msg.Nak(after) })`, `_ = after; return d.msg.Ack() })`), "./functions", "Stop"},
 	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "TestLongCallIsKeptAlive"},
 	{m("an unfinished add is purged with finished ones", "internal/store/adds.go", "seqs[n]-info.State.FirstSeq == uint64(n-i)", "true"), "./internal/store", "RemoveAdds|Adds"},
 	{m("a conflict is answered as a duplicate", "router/writer.go", "err == nil && t.Record.Hash != a.Record.Hash:", "false:"), "./router", "Conflict|TestRepeatedAdds"},

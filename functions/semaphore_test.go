@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-func TestPlacesGuaranteeEachServiceItsOwn(t *testing.T) {
+func TestSemaphoreGuaranteeEachServiceItsOwn(t *testing.T) {
 	t.Parallel()
-	p := newPlaces(32)
-	var hung []*seat
+	p := newSemaphore(32)
+	var hung []*quota
 	for range 4 {
 		hung = append(hung, p.add(32, 1))
 	}
 	late := p.add(32, 1)
 	total := 0
 	for _, s := range hung { // four services take all that they get
-		for n := p.room(s); n > 0; n = p.room(s) {
+		for n := p.available(s); n > 0; n = p.available(s) {
 			if err := p.acquire(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
@@ -30,7 +30,7 @@ func TestPlacesGuaranteeEachServiceItsOwn(t *testing.T) {
 	if own < 1 || total != 32-own {
 		t.Fatalf("the hung services run %d, each owns %d", total, own)
 	}
-	if got := p.room(late); got != own {
+	if got := p.available(late); got != own {
 		t.Fatalf("the late service has room for %d; want %d", got, own)
 	}
 	for range own {
@@ -38,7 +38,7 @@ func TestPlacesGuaranteeEachServiceItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if p.room(late) != 0 {
+	if p.available(late) != 0 {
 		t.Fatal("more than the total")
 	}
 	p.release(hung[0])
@@ -47,14 +47,14 @@ func TestPlacesGuaranteeEachServiceItsOwn(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("a starved service is not woken")
 	}
-	if p.room(late) != 1 {
+	if p.available(late) != 1 {
 		t.Fatal("a place that was given back is not there")
 	}
 }
 
-func TestPlacesGoToTheServiceThatRunsFewest(t *testing.T) {
+func TestSemaphoreGoToTheServiceThatRunsFewest(t *testing.T) {
 	t.Parallel()
-	p := newPlaces(8)
+	p := newSemaphore(8)
 	a, b := p.add(8, 1), p.add(8, 1)
 	for range 8 - p.guaranteed { // a uses its own and all shared
 		if err := p.acquire(t.Context(), a); err != nil {
@@ -68,7 +68,7 @@ func TestPlacesGoToTheServiceThatRunsFewest(t *testing.T) {
 	}
 	got := make(chan string, 2)
 	var wg sync.WaitGroup
-	for name, s := range map[string]*seat{"a": a, "b": b} {
+	for name, s := range map[string]*quota{"a": a, "b": b} {
 		wg.Go(func() {
 			if err := p.acquire(t.Context(), s); err == nil {
 				got <- name
@@ -84,12 +84,12 @@ func TestPlacesGoToTheServiceThatRunsFewest(t *testing.T) {
 	wg.Wait()
 }
 
-func TestPlacesMoreServicesThanPlaces(t *testing.T) {
+func TestSemaphoreMoreServicesThanPlaces(t *testing.T) {
 	t.Parallel()
-	p := newPlaces(2)
+	p := newSemaphore(2)
 	for range 10 {
 		s := p.add(4, 1)
-		if p.room(s) < 1 {
+		if p.available(s) < 1 {
 			t.Fatal("a service without any place")
 		}
 		if err := p.acquire(t.Context(), s); err != nil {
@@ -98,9 +98,9 @@ func TestPlacesMoreServicesThanPlaces(t *testing.T) {
 	}
 }
 
-func TestPlacesCancelledWait(t *testing.T) {
+func TestSemaphoreCancelledWait(t *testing.T) {
 	t.Parallel()
-	p := newPlaces(1)
+	p := newSemaphore(1)
 	s := p.add(1, 1)
 	if err := p.acquire(t.Context(), s); err != nil {
 		t.Fatal(err)
@@ -115,30 +115,30 @@ func TestPlacesCancelledWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.release(s)
-	if p.room(s) != 1 || p.busy(s) != 0 {
+	if p.available(s) != 1 || p.busy(s) != 0 {
 		t.Fatal("the cancelled wait left something behind")
 	}
 }
 
 // Whatever comes and goes: no limit is passed, no place is lost.
-func TestPlacesRandom(t *testing.T) {
+func TestSemaphoreRandom(t *testing.T) {
 	t.Parallel()
-	p := newPlaces(20)
+	p := newSemaphore(20)
 	var wg sync.WaitGroup
-	seats := make([]*seat, 6)
-	for i := range seats {
-		seats[i] = p.add(5, 1)
+	quotas := make([]*quota, 6)
+	for i := range quotas {
+		quotas[i] = p.add(5, 1)
 	}
 	for w := range 60 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 1))
 			for range 200 {
-				s := seats[rng.IntN(len(seats))]
+				s := quotas[rng.IntN(len(quotas))]
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(2000))*time.Microsecond)
 				if p.acquire(ctx, s) == nil {
 					p.mu.Lock()
 					total := 0
-					for _, x := range seats {
+					for _, x := range quotas {
 						total += x.running
 						if x.running > x.limit {
 							t.Error("over the service's limit")
@@ -155,7 +155,7 @@ func TestPlacesRandom(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for _, s := range seats {
+	for _, s := range quotas {
 		if p.busy(s) != 0 {
 			t.Fatal("places were lost")
 		}

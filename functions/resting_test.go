@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/functions/natscall"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -201,7 +202,7 @@ func (r *rig) startKillable(change func(*Options)) (kill func()) {
 	}
 	f := r.start(func(o *Options) {
 		change(o)
-		o.Store, o.Conn, o.StopGrace = st, nc, time.Millisecond
+		o.Store, o.NATS, o.StopGrace = st, natscall.New(nc), time.Millisecond
 	})
 	return func() {
 		nc.Close()
@@ -284,9 +285,11 @@ func TestTidy(t *testing.T) {
 		if err := r.store.WakeService(ctx, k); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.store.ServiceConsumer(ctx, k, 0, 10, time.Second); err != nil {
+		reader, err := r.store.ReadFeed(ctx, k, store.FeedOptions{AckWait: time.Second, MaxAckPending: 10, Most: 1})
+		if err != nil {
 			t.Fatal(err)
 		}
+		reader.Close()
 	}
 	st, err := r.store.ServiceState(ctx, left)
 	if err != nil {
@@ -305,14 +308,14 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// TestManyServicesAtOnce: services beyond admitMost that hang keep no other waiting, and
+// TestManyServicesAtOnce: services beyond maxWithoutWork that hang keep no other waiting, and
 // those that are done cost no goroutine any more.
 func TestManyServicesAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes hundreds of consumers")
 	}
 	r := newRig(t)
-	f := r.start(func(o *Options) { o.ServiceIdle, o.Total = time.Second, 4*admitMost })
+	f := r.start(func(o *Options) { o.ServiceIdle, o.Total = time.Second, 4*maxWithoutWork })
 	release := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		if q.URL.Path == "/hang" {
@@ -322,10 +325,10 @@ func TestManyServicesAtOnce(t *testing.T) {
 	t.Cleanup(s.Close)
 	before := runtime.NumGoroutine()
 	var hung []schemas.TimerID
-	for n := range admitMost + 20 {
+	for n := range maxWithoutWork + 20 {
 		hung = append(hung, r.fire(timer{svc: fmt.Sprintf("hangs-%d", n), callback: s.URL + "/hang", attributes: map[string]string{"timertimeout": "5m"}}))
 	}
-	eventually(t, "all to hang", func() bool { return f.InFlight() >= admitMost+20 })
+	eventually(t, "all to hang", func() bool { return f.InFlight() >= maxWithoutWork+20 })
 	id := r.fire(timer{svc: "well", callback: s.URL + "/"})
 	r.await(id, schemas.StateSuccess)
 	close(release)
@@ -342,11 +345,11 @@ func TestManyServicesAtOnce(t *testing.T) {
 func TestServiceIdleIsChecked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	_, err := New(Options{Store: r.store, Conn: r.nc, Now: nowMs, ServiceIdle: time.Millisecond})
+	_, err := New(Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs, ServiceIdle: time.Millisecond})
 	if schemas.CodeOf(err) != schemas.CodeConfig {
 		t.Errorf("a tiny idle time: %v", err)
 	}
-	f, err := New(Options{Store: r.store, Conn: r.nc, Now: nowMs, ServiceIdle: -1})
+	f, err := New(Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs, ServiceIdle: -1})
 	if err != nil || f.Stop(t.Context()) != nil {
 		t.Errorf("never: %v", err)
 	}
