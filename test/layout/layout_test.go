@@ -63,7 +63,6 @@ func TestWalk(t *testing.T) {
 // package with internal/client, cmd and internal/natstest, and why. The list must only
 // shrink.
 var natsImporters = map[string]string{
-	"functions":                "pulls through jetstream.Consumer; is to read through jet.Reader",
 	"functions/natscall":       "calls back by NATS request and reply, which is its purpose",
 	"internal/app":             "makes the connection, and runs the embedded server",
 	"internal/backup":          "copies streams through jsm.go, below the layout",
@@ -71,7 +70,7 @@ var natsImporters = map[string]string{
 	"internal/cmdline":         "makes the connection of command lines",
 	"internal/doctor":          "asks the server about accounts and limits",
 	"internal/endpoint":        "is the micro service: it answers NATS requests",
-	"internal/store":           "ServiceConsumer and JetStream return types of jetstream",
+	"internal/store":           "JetStream returns a type of jetstream",
 	"internal/store/storetest": "writes damaged keys past the store",
 	"schemas":                  "nats.Header is the type of headers",
 }
