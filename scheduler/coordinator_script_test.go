@@ -40,9 +40,9 @@ func TestCoordinatorScripts(t *testing.T) {
 }
 
 type coordinatorScript struct {
-	keeper *scheduler.Keeper
-	view   store.Cluster
-	rev    uint64
+	coordinator *scheduler.Coordinator
+	view        store.Cluster
+	rev         uint64
 }
 
 func (s *coordinatorScript) run(t *testing.T, d *datadriven.TestData) string {
@@ -59,7 +59,7 @@ func (s *coordinatorScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "node":
 		var shards int
 		d.ScanArgs(t, "shards", &shards)
-		*s = coordinatorScript{keeper: scheduler.NewKeeper(scheduler.KeeperConfig{
+		*s = coordinatorScript{coordinator: scheduler.NewCoordinator(scheduler.CoordinatorConfig{
 			Node: "me", Exclusive: d.HasArg("exclusive"), Shards: shards, Lease: 3 * time.Second, Tick: time.Second,
 		})}
 		for n := range shards {
@@ -69,13 +69,13 @@ func (s *coordinatorScript) run(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "look":
 		s.change(t, d, now)
-		return s.show(s.keeper.Step(now, scheduler.KeepLooked{Cluster: s.view, BeatAge: s.duration(t, d, "heartbeat-age"), Err: err}))
+		return s.show(s.coordinator.Step(now, scheduler.KeepLooked{Cluster: s.view, BeatAge: s.duration(t, d, "heartbeat-age"), Err: err}))
 	case "took":
-		return s.show(s.keeper.Step(now, scheduler.KeepTook{Shard: shard, Err: err}))
+		return s.show(s.coordinator.Step(now, scheduler.KeepTook{Shard: shard, Err: err}))
 	case "ended":
-		return s.show(s.keeper.Step(now, scheduler.KeepEnded{Shard: shard}))
+		return s.show(s.coordinator.Step(now, scheduler.KeepEnded{Shard: shard}))
 	case "leave":
-		return s.show(s.keeper.Step(now, scheduler.KeepLeave{}))
+		return s.show(s.coordinator.Step(now, scheduler.KeepLeave{}))
 	}
 	d.Fatalf(t, "unknown command %s", d.Cmd)
 	return ""

@@ -26,7 +26,7 @@ var _ CoordinatorHost = (*coordinatorDriver)(nil)
 func (s *Scheduler) coordinate(ctx context.Context, leave <-chan struct{}) {
 	d := &coordinatorDriver{s: s, ctx: ctx, wake: make(chan struct{}, 1)}
 	defer d.wg.Wait()
-	c := KeeperConfig{Node: s.o.Node, Exclusive: s.o.NodeExclusive, Shards: len(s.shards), Lease: s.o.Lease, Tick: s.o.Tick, Level: s.o.Store.Reads()}
+	c := CoordinatorConfig{Node: s.o.Node, Exclusive: s.o.NodeExclusive, Shards: len(s.shards), Lease: s.o.Lease, Tick: s.o.Tick, Level: s.o.Store.Reads()}
 	d.CoordinatorLoop = NewCoordinatorLoop(c, s.o.Store, d, s.o.Log)
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// A CoordinatorLoop carries out what a node's shard coordinator (Keeper) decides: it reads
+// A CoordinatorLoop carries out what a node's shard coordinator (Coordinator) decides: it reads
 // the membership snapshot at intervals, takes shards and has them owned, and asks for
 // releases. Like a Term it has no goroutine and no timer of its own: a driver calls Turn,
 // and CoordinatorHost runs what takes time.
@@ -76,10 +76,10 @@ func (r *ReleaseRequest) make() {
 // at the same time.
 type CoordinatorLoop struct {
 	callLog
-	cfg   KeeperConfig
+	cfg   CoordinatorConfig
 	store CoordinatorStore
 	host  CoordinatorHost
-	k     *Keeper
+	k     *Coordinator
 
 	mu     sync.Mutex
 	events []KeepEvent // at most one for each shard, and a snapshot
@@ -92,9 +92,9 @@ type CoordinatorLoop struct {
 }
 
 // NewCoordinatorLoop returns a loop whose first turn reads a membership snapshot.
-func NewCoordinatorLoop(c KeeperConfig, s CoordinatorStore, host CoordinatorHost, log zerolog.Logger) *CoordinatorLoop {
+func NewCoordinatorLoop(c CoordinatorConfig, s CoordinatorStore, host CoordinatorHost, log zerolog.Logger) *CoordinatorLoop {
 	return &CoordinatorLoop{
-		callLog: newCallLog(log), cfg: c, store: s, host: host, k: NewKeeper(c),
+		callLog: newCallLog(log), cfg: c, store: s, host: host, k: NewCoordinator(c),
 		next: host.Monotonic(), release: map[int]*ReleaseRequest{},
 	}
 }

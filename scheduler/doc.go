@@ -6,7 +6,7 @@
 //   - Core (core.go, fire.go) is the pure heart of one shard: Step(now, event)
 //     returns the actions to take. It does no I/O, owns no goroutine and reads
 //     no clock, so a simulation can run thousands of them.
-//   - Keeper (keeper.go) decides for one node which shards to take and to give
+//   - Coordinator (coordinator.go) decides for one node which shards to take and to give
 //     back, and Tenure (tenure.go) how long a shard that was taken may be relied
 //     on. Both are pure, too. Assign (assign.go) spreads shards over nodes.
 //   - Term (term.go, perform.go, renew.go) is the loop around a core and a tenure for
@@ -14,7 +14,7 @@
 //     the answers back as events. It has no goroutine of its own: a driver calls Turn.
 //   - termLoop (shard.go) drives a term with goroutines; the simulation drives the same
 //     term with its only goroutine.
-//   - CoordinatorLoop (coordinatorloop.go) is the same for the keeper: it reads membership
+//   - CoordinatorLoop (coordinatorloop.go) is the same for the coordinator: it reads membership
 //     snapshots, takes shards, and requests releases. coordinatorDriver drives it.
 //   - Sweeper (sweep.go) audits what is behind the low watermark. A term runs one.
 //   - inspector (inspect.go) looks for damage in a shard's stream during a term.

@@ -22,7 +22,7 @@ import (
 //
 // A later revision of the record that can be read or is final ends its hold. The clock
 // also states the format level that the shard needs, and the coordinators of all nodes
-// give the shard to one that reads it (keeper.go). A level only rises, so a shard never
+// give the shard to one that reads it (coordinator.go). A level only rises, so a shard never
 // goes back and forth between nodes that cannot read it.
 
 // maxNewer bounds the records of newer formats that a core remembers one by one. Holds of

@@ -26,7 +26,7 @@ var _ scheduler.CoordinatorHost = (*coordinator)(nil)
 func (n *node) coordinate() {
 	w := n.w
 	c := &coordinator{n: n, w: w}
-	c.CoordinatorLoop = scheduler.NewCoordinatorLoop(scheduler.KeeperConfig{
+	c.CoordinatorLoop = scheduler.NewCoordinatorLoop(scheduler.CoordinatorConfig{
 		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick, Level: n.client.Reads(),
 	}, n.client, c, zerolog.Nop())
 	n.coordinator = c

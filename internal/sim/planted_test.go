@@ -66,8 +66,8 @@ var newerMutants = []mutant{
 	{"the index load passes a record of a newer format", "scheduler/core.go", "\t\tk.holdMark(r)\n", "\t\t_ = r\n", 60, "TestNewerRecords"},
 	{"a scan passes a record of a newer format", "scheduler/newer.go", "tick: k.mark + 1})", "tick: noHold})", 600, "TestNewerRecords"},
 	{"the clock does not state the level that the shard needs", "scheduler/core.go", "c.Needs = max(c.Needs, k.cfg.Level+1)", "c.Needs = max(c.Needs, 0)", 60, "TestNewerRecords"},
-	{"a node remembers a level that the clock has lost", "scheduler/keeper.go", "s.needs = s.clock.Needs", "s.needs = max(s.needs, s.clock.Needs)", 1000, "TestNewerRecords"},
-	{"a shard goes to a node that cannot read its records", "scheduler/keeper.go", "if k.levels[node] >= k.needs[shard] {", "if true {", 60, "TestNewerRecords"},
+	{"a node remembers a level that the clock has lost", "scheduler/coordinator.go", "s.needs = s.clock.Needs", "s.needs = max(s.needs, s.clock.Needs)", 1000, "TestNewerRecords"},
+	{"a shard goes to a node that cannot read its records", "scheduler/coordinator.go", "if k.levels[node] >= k.needs[shard] {", "if true {", 60, "TestNewerRecords"},
 }
 
 var seedMutants = []mutant{
@@ -79,9 +79,9 @@ var seedMutants = []mutant{
 	{"lease trusted for longer than it is", "scheduler/tenure.go", "t.until = start + t.lease - t.lease/leaseMargin", "t.until = start + 2*t.lease", 200, ""},
 	{"latest instead of earliest time", "internal/sim/node.go", "\tlo, _ := n.bounds()\n\treturn lo\n", "\t_, hi := n.bounds()\n\treturn hi\n", 10, ""},
 	{"an owner without a lease writes over a damaged clock", "scheduler/tenure.go", "if !t.Trusted(now) {\n\t\t\treturn Lost", "if false {\n\t\t\treturn Lost", 1500, ""},
-	{"a damaged clock is taken at once", "scheduler/keeper.go", "free := !s.damaged && (", "free := s.damaged || (", 1500, ""},
+	{"a damaged clock is taken at once", "scheduler/coordinator.go", "free := !s.damaged && (", "free := s.damaged || (", 1500, ""},
 	{"a resumed shard reuses epochs", "internal/sim/fake/damage.go", "max(c.Epoch, uint64(nowMs))", "c.Epoch", 1500, ""},
-	{"a damaged clock is never taken", "scheduler/keeper.go", "if s.hold != holdNone || !s.seen || s.newer {", "if s.hold != holdNone || !s.seen || s.newer || s.damaged {", 1500, ""},
+	{"a damaged clock is never taken", "scheduler/coordinator.go", "if s.hold != holdNone || !s.seen || s.newer {", "if s.hold != holdNone || !s.seen || s.newer || s.damaged {", 1500, ""},
 
 	// Faults that this simulation has found.
 	{"a deposed owner publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat", 60, ""},

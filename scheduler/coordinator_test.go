@@ -50,10 +50,10 @@ const (
 	testTick  = time.Second
 )
 
-// court is what a keeper sees: clocks and presences that a test sets.
+// court is what a coordinator sees: clocks and presences that a test sets.
 type court struct {
 	t    *testing.T
-	k    *Keeper
+	k    *Coordinator
 	now  time.Duration
 	rev  uint64
 	view store.Cluster
@@ -62,7 +62,7 @@ type court struct {
 }
 
 func newCourt(t *testing.T, shards int, exclusive bool) *court {
-	c := &court{t: t, k: NewKeeper(KeeperConfig{Node: "me", Exclusive: exclusive, Shards: shards, Lease: testLease, Tick: testTick}), now: time.Hour}
+	c := &court{t: t, k: NewCoordinator(CoordinatorConfig{Node: "me", Exclusive: exclusive, Shards: shards, Lease: testLease, Tick: testTick}), now: time.Hour}
 	for n := range shards {
 		c.view.Clocks = append(c.view.Clocks, store.ClockAt{Shard: n})
 		c.clock(n, "")
@@ -114,7 +114,7 @@ func (c *court) take(a KeepTake) {
 	c.k.Step(c.now, KeepTook{Shard: a.Shard})
 }
 
-func TestKeeperAlone(t *testing.T) {
+func TestCoordinatorAlone(t *testing.T) {
 	t.Parallel()
 	c := newCourt(t, 3, false)
 	c.beat("me", store.SchedulerActive)
@@ -148,7 +148,7 @@ func TestKeeperAlone(t *testing.T) {
 	}
 }
 
-func TestKeeperWaitsForTheLease(t *testing.T) {
+func TestCoordinatorWaitsForTheLease(t *testing.T) {
 	t.Parallel()
 	c := newCourt(t, 1, false)
 	c.clock(0, "other")
@@ -185,7 +185,7 @@ func TestKeeperWaitsForTheLease(t *testing.T) {
 	}
 }
 
-func TestKeeperDoesNotMistakeTheStoresSilence(t *testing.T) {
+func TestCoordinatorDoesNotMistakeTheStoresSilence(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(*court, bool){
 		"looks fail":   func(c *court, on bool) { c.err = nil; c.err = map[bool]error{true: errors.New("no leader")}[on] },
@@ -214,7 +214,7 @@ func TestKeeperDoesNotMistakeTheStoresSilence(t *testing.T) {
 	}
 }
 
-func TestKeeperExclusive(t *testing.T) {
+func TestCoordinatorExclusive(t *testing.T) {
 	t.Parallel()
 	for _, exclusive := range []bool{true, false} {
 		c := newCourt(t, 1, exclusive)
@@ -225,9 +225,9 @@ func TestKeeperExclusive(t *testing.T) {
 	}
 }
 
-// TestKeeperShares: what is assigned to a node that joins is given to it once the
+// TestCoordinatorShares: what is assigned to a node that joins is given to it once the
 // assignment has settled, and it looks often while it waits.
-func TestKeeperShares(t *testing.T) {
+func TestCoordinatorShares(t *testing.T) {
 	t.Parallel()
 	const shards = 8
 	c := newCourt(t, shards, false)
@@ -282,8 +282,8 @@ func TestKeeperShares(t *testing.T) {
 	}
 }
 
-// TestKeeperLeaves: with others there, shards are released after notice was given.
-func TestKeeperLeaves(t *testing.T) {
+// TestCoordinatorLeaves: with others there, shards are released after notice was given.
+func TestCoordinatorLeaves(t *testing.T) {
 	t.Parallel()
 	c := newCourt(t, 2, false)
 	takes, _ := c.after(0)

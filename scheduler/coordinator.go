@@ -10,8 +10,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// KeeperConfig is what a keeper has to know of its node.
-type KeeperConfig struct {
+// CoordinatorConfig is what a coordinator has to know of its node.
+type CoordinatorConfig struct {
 	// Node is this node's name; Exclusive that no other process can have it.
 	Node      string
 	Exclusive bool
@@ -23,7 +23,7 @@ type KeeperConfig struct {
 	Level store.FormatLevel
 }
 
-// Keeper decides for one node which shards it takes and which it gives back. It
+// Coordinator decides for one node which shards it takes and which it gives back. It
 // is pure: it does no I/O, and times are the node's monotonic clock, counted from
 // any start. Not safe for concurrent use.
 //
@@ -33,8 +33,8 @@ type KeeperConfig struct {
 // fail, or are late, nobody's silence counts: if the store does not answer,
 // owners cannot renew. What is decided on a look that was stale does no harm: the
 // compare-and-set on the clock fails.
-type Keeper struct {
-	cfg     KeeperConfig
+type Coordinator struct {
+	cfg     CoordinatorConfig
 	seats   []seat
 	peers   map[string]*peer
 	trouble time.Duration // until then the store was in doubt
@@ -136,14 +136,14 @@ const (
 	fastTicks    = 8  // how long a hand-over is waited for with fast looks
 )
 
-// NewKeeper makes a keeper that has seen nothing yet.
-func NewKeeper(cfg KeeperConfig) *Keeper {
-	return &Keeper{cfg: cfg, seats: make([]seat, cfg.Shards), peers: map[string]*peer{}}
+// NewCoordinator makes a coordinator that has seen nothing yet.
+func NewCoordinator(cfg CoordinatorConfig) *Coordinator {
+	return &Coordinator{cfg: cfg, seats: make([]seat, cfg.Shards), peers: map[string]*peer{}}
 }
 
 // Step takes one event at now and returns what to do. The slice is valid until
 // the next call.
-func (k *Keeper) Step(now time.Duration, ev KeepEvent) []KeepAction {
+func (k *Coordinator) Step(now time.Duration, ev KeepEvent) []KeepAction {
 	k.actions = k.actions[:0]
 	switch ev := ev.(type) {
 	case KeepLooked:
@@ -169,20 +169,20 @@ func (k *Keeper) Step(now time.Duration, ev KeepEvent) []KeepAction {
 }
 
 // Holds reports whether any shard is ours, or is being taken or released.
-func (k *Keeper) Holds() bool {
+func (k *Coordinator) Holds() bool {
 	return slices.ContainsFunc(k.seats, func(s seat) bool { return s.hold != holdNone })
 }
 
 // Changing reports whether any shard is being taken or released right now.
-func (k *Keeper) Changing() bool {
+func (k *Coordinator) Changing() bool {
 	return slices.ContainsFunc(k.seats, func(s seat) bool { return s.hold == holdTaking || s.hold == holdReleasing })
 }
 
 // Owner is who owns a shard as this node last saw it.
-func (k *Keeper) Owner(shard int) string { return k.seats[shard].clock.Owner }
+func (k *Coordinator) Owner(shard int) string { return k.seats[shard].clock.Owner }
 
 // NextLook is how long to wait with the next look.
-func (k *Keeper) NextLook(now time.Duration) time.Duration {
+func (k *Coordinator) NextLook(now time.Duration) time.Duration {
 	for n := range k.seats {
 		s := &k.seats[n]
 		if s.hold != holdNone || k.leaving || k.wanted(n) != k.cfg.Node {
@@ -196,7 +196,7 @@ func (k *Keeper) NextLook(now time.Duration) time.Duration {
 	return k.cfg.Tick / lookPart
 }
 
-func (k *Keeper) onLooked(now time.Duration, ev KeepLooked) {
+func (k *Coordinator) onLooked(now time.Duration, ev KeepLooked) {
 	if ev.Err != nil || ev.BeatAge > k.cfg.Lease/2 {
 		k.trouble = now
 	}
@@ -264,12 +264,12 @@ func (s *seat) look(now time.Duration, c store.ClockAt) {
 	s.needs = s.clock.Needs
 }
 
-func (k *Keeper) alive(now time.Duration, p *peer) bool {
+func (k *Coordinator) alive(now time.Duration, p *peer) bool {
 	return p.state == store.SchedulerActive && now-max(p.changed, k.trouble) < k.cfg.Lease
 }
 
 // assign spreads the shards over the nodes that live now.
-func (k *Keeper) assign(now time.Duration) {
+func (k *Coordinator) assign(now time.Duration) {
 	var live []string
 	for node, p := range k.peers {
 		if node != k.cfg.Node && k.alive(now, p) {
@@ -303,7 +303,7 @@ func (k *Keeper) assign(now time.Duration) {
 
 // assignTo spreads the shards over nodes. A shard that needs a format level goes to the
 // nodes that read it, or to any if none does.
-func (k *Keeper) assignTo(nodes []string) []string {
+func (k *Coordinator) assignTo(nodes []string) []string {
 	return assign(k.cfg.Shards, nodes, func(shard int) []string {
 		if k.needs[shard] == 0 {
 			return nodes
@@ -322,14 +322,14 @@ func (k *Keeper) assignTo(nodes []string) []string {
 }
 
 // wanted is the node that a shard is assigned to.
-func (k *Keeper) wanted(shard int) string {
+func (k *Coordinator) wanted(shard int) string {
 	if k.want == nil {
 		return ""
 	}
 	return k.want[shard]
 }
 
-func (k *Keeper) maybeTake(now time.Duration, n int) {
+func (k *Coordinator) maybeTake(now time.Duration, n int) {
 	s := &k.seats[n]
 	c := s.clock
 	if s.hold != holdNone || !s.seen || s.newer {
@@ -372,7 +372,7 @@ func (k *Keeper) maybeTake(now time.Duration, n int) {
 
 // rank is 0 if a shard is assigned to this node once its owner does not count,
 // or else this node's place among those that live.
-func (k *Keeper) rank(shard int, owner string) int {
+func (k *Coordinator) rank(shard int, owner string) int {
 	want, live := k.want, k.live
 	if owner != k.cfg.Node && slices.Contains(live, owner) {
 		live = slices.DeleteFunc(slices.Clone(live), func(n string) bool { return n == owner })
@@ -385,7 +385,7 @@ func (k *Keeper) rank(shard int, owner string) int {
 }
 
 // giveBack releases what is assigned to others, or all of it when leaving.
-func (k *Keeper) giveBack(now time.Duration) {
+func (k *Coordinator) giveBack(now time.Duration) {
 	for n := range k.seats {
 		s := &k.seats[n]
 		if s.hold != holdOwned {
