@@ -43,7 +43,7 @@
 // is added at random, so that timers that failed together are not retried together.
 //
 // "Not now" — 429 or 503 with Retry-After, or a NATS reply with Retry-After — is a request
-// of the callee to be called later, not a failure. The delay is the one that it requests (at
+// of the callee to be called later, not a failure. The delay is the requested delay (at
 // least the first backoff, not doubled), and the attempt does not count: MaxAttempt grows by
 // one, at most Options.MaxNotNow times per run. After that such answers count like any other
 // failure.

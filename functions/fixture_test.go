@@ -270,7 +270,7 @@ func (c *callee) count() int {
 	return len(c.calls)
 }
 
-// httpCallee serves with h, which is told which call it is, from 1.
+// httpCallee serves with h; n is the number of the call, from 1.
 func httpCallee(t *testing.T, h func(n int, w http.ResponseWriter, r *http.Request)) *callee {
 	t.Helper()
 	c := &callee{}

@@ -135,7 +135,7 @@ const (
 	// minPause and maxPause bound the pauses between two tries of a store call.
 	minPause = 50 * time.Millisecond
 	maxPause = 2 * time.Second
-	// maxTimeout bounds a callback whose event has no time-out, or one that is not valid.
+	// maxTimeout bounds a callback whose event has no time-out, or an invalid one.
 	maxTimeout = 15 * time.Minute
 	// maxClaimAge: an event that was stored this much later than its claim was published
 	// again after an outage. The record is read before the call.

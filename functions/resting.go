@@ -30,7 +30,7 @@ const (
 	// consumer is being created, or that has handled its events and waits to be put to
 	// rest. At the bound, a feed is woken only when another has come to rest, so the memory
 	// of a node does not grow with the number of services that fire at the same moment.
-	// Feeds with work do not count: no service waits for another one that hangs.
+	// Feeds with work do not count: no service waits for another whose callee hangs.
 	maxWithoutWork = 384
 	// admitPace bounds how long a feed waits for another one to come to rest. It is the
 	// interval between wakes while the store answers slowly.

@@ -212,7 +212,7 @@ func (r *rig) startKillable(change func(*Options)) (kill func()) {
 }
 
 // TestEventBehindTheFloor: an event that is stored while its service comes to rest wakes
-// it again, whoever notices: its publisher, the node that put the service to rest, right
+// it again. It is found by its publisher, the node that put the service to rest, right
 // after or once more after the grace.
 func TestEventBehindTheFloor(t *testing.T) {
 	t.Parallel()
@@ -309,7 +309,7 @@ func TestTidy(t *testing.T) {
 }
 
 // TestManyServicesAtOnce: services beyond maxWithoutWork that hang keep no other waiting, and
-// those that are done cost no goroutine any more.
+// services that are done cost no goroutine.
 func TestManyServicesAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes hundreds of consumers")

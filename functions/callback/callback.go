@@ -1,10 +1,9 @@
-// Package callback holds what the engine of functions and its invokers share: the
-// request that an invoker is given, the outcome that it answers, and the small
-// rules that are the same for every kind of callback (Retry-After, what text may
-// be kept).
+// Package callback has the types that package functions and its invokers share: the request
+// of one attempt, its outcome, and the rules that hold for every kind of callback
+// (Retry-After, the texts that are kept).
 //
-// An invoker never decides about attempts, delays or records. It makes one call
-// and says, explicitly, whether another one could end differently.
+// An invoker makes one call and reports whether another attempt could end differently. It
+// does not decide about attempts, delays or records.
 package callback
 
 import (
@@ -28,7 +27,7 @@ type Invoker interface {
 
 // Request is one attempt.
 type Request struct {
-	// Service is the timer's.
+	// Service is the timer's service.
 	Service string
 	// Target is a nats: subject, or a URL, which may hold credentials.
 	Target string
@@ -39,13 +38,14 @@ type Request struct {
 	Trace map[string]string
 	// Key is the idempotency key, <timer id>.<run>: the same for every attempt.
 	Key string
-	// Timeout is that of ctx, for the text of the error.
+	// Timeout is the timer's time-out, for the text of the error. For a worker it bounds the
+	// time between two signs of progress.
 	Timeout time.Duration
 	// NowMs is the cluster's time, Unix milliseconds.
 	NowMs int64
 }
 
-// Outcome is what one attempt came to.
+// Outcome is the outcome of one attempt.
 type Outcome struct {
 	Success bool
 	// Retryable says that a later attempt may succeed. It is false for success.
@@ -53,17 +53,17 @@ type Outcome struct {
 	// NotNow says that the callee itself asked to be called later: it answered,
 	// and named a delay.
 	NotNow bool
-	// Unattempted says that nobody took the event, so that no attempt was made. It is
-	// set with NotNow, by workers' subjects alone, and is not counted for as long as
-	// the policy waits for workers.
+	// Unattempted says that no worker took the event, so that no attempt was made. It is set
+	// only for workers' subjects, together with NotNow. Such an attempt is not counted while
+	// functions waits for workers.
 	Unattempted bool
 	// RetryAfter is the least delay that the callee asked for, 0 if none.
 	RetryAfter time.Duration
-	// Reason is the stable word for a failure; timererrorcode of a dead letter.
+	// Reason is why the attempt failed; it becomes timererrorcode of a dead letter.
 	Reason Reason
-	// Code is the HTTP status, or that of the micro error; 0 where there is none.
+	// Code is the HTTP status or the code of the micro error; 0 if there is none.
 	Code int32
-	// Err is the failure in a sentence, without credentials.
+	// Err describes the failure, without credentials.
 	Err string
 	// Response is the start of the answer, at most schemas.MaxOutcomeResponse bytes.
 	Response []byte
@@ -94,24 +94,24 @@ const (
 	ReasonInternal         Reason = "internal"          // a defect in Belfry; the attempt counts
 )
 
-// Permanent is the outcome of a failure that no later attempt changes.
+// Permanent returns the outcome of a failure that a later attempt would repeat.
 func Permanent(reason Reason, text string) Outcome {
 	return Outcome{Reason: reason, Err: Clip(text, schemas.MaxOutcomeError)}
 }
 
-// Retry is the outcome of a failure that a later attempt may not meet.
+// Retry returns the outcome of a failure after which a later attempt may succeed.
 func Retry(reason Reason, text string) Outcome {
 	return Outcome{Retryable: true, Reason: reason, Err: Clip(text, schemas.MaxOutcomeError)}
 }
 
-// MaxRetryAfter bounds what Retry-After may ask for. A callee that says a year
-// is called again after a day.
+// MaxRetryAfter bounds Retry-After: a callee that requests a year is called again after a
+// day.
 const MaxRetryAfter = 24 * time.Hour
 
-// RetryAfter reads a Retry-After value: whole seconds, or an HTTP date, which is
-// taken against the answer's own Date where it has one (so that the callee's
-// clock need not agree with ours), else against nowMs. A date in the past is 0.
-// The result is bounded by MaxRetryAfter; ok is false for what is neither.
+// RetryAfter parses a Retry-After value: whole seconds, or an HTTP date. A date is relative
+// to date, the Date header of the answer, so that the callee's clock need not be right; or to
+// nowMs (Unix milliseconds) if there is none. A date in the past gives 0. The result is at
+// most MaxRetryAfter; ok is false if the value is neither.
 func RetryAfter(value, date string, nowMs int64) (d time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
 	if value == "" {
@@ -135,8 +135,8 @@ func RetryAfter(value, date string, nowMs int64) (d time.Duration, ok bool) {
 	return min(max(at.Sub(base), 0), MaxRetryAfter), true
 }
 
-// Clip makes a text fit to keep and to send as an attribute: valid UTF-8 without
-// control characters, at most n bytes, cut between characters.
+// Clip returns a text that can be stored and sent as an attribute: valid UTF-8 without
+// control characters, cut between characters to at most n bytes.
 func Clip(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
@@ -153,7 +153,8 @@ func Clip(s string, n int) string {
 	return s[:n]
 }
 
-// Excerpt copies the start of an answer, so that the whole can be freed.
+// Excerpt copies the first schemas.MaxOutcomeResponse bytes of an answer, so that the
+// answer itself can be freed.
 func Excerpt(b []byte) []byte {
 	b = b[:min(len(b), schemas.MaxOutcomeResponse)]
 	if len(b) == 0 {

@@ -97,7 +97,7 @@ type Config struct {
 
 // PEM holds certificates in PEM form; an empty field adds nothing.
 type PEM struct {
-	// CA is trusted besides the system's authorities.
+	// CA is trusted in addition to the system's authorities.
 	CA []byte
 	// Cert and Key are presented to servers that ask for a client certificate.
 	Cert, Key []byte

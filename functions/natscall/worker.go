@@ -15,21 +15,21 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Between requests to workers that are all busy. A worker holds a request for half a
-// second before it answers "busy", so a free place is found at once.
+// Pauses between requests while all workers are busy. A worker holds a request for half a
+// second before it answers "busy", so a worker that becomes free gets one soon.
 const (
 	busyPauseFirst = 10 * time.Millisecond
 	busyPauseMax   = time.Second
-	// busyMax bounds how long one delivery waits for a free place: after that its
-	// record says so, and it makes room for another.
+	// busyMax bounds how long one delivery waits for a free worker. After that the result is
+	// recorded, and another delivery gets the permit.
 	busyMax = time.Minute
 )
 
-// errSilent says that a worker has sent nothing for too long.
+// errSilent: the worker sent nothing for longer than the time-out.
 var errSilent = errors.New("silent")
 
-// work requests the workers of a service until one takes the event, and waits for
-// its answer. The bound of the whole is ctx's deadline, that of silence r.Timeout.
+// work sends the event to the workers of a service until one takes it, and waits for its
+// answer. ctx bounds the whole, r.Timeout the time between two messages of the worker.
 func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) callback.Outcome {
 	silence := max(r.Timeout, schemas.MinWorkSilence)
 	m.Header[schemas.HeaderWorkSilence] = []string{strconv.FormatInt(silence.Milliseconds(), 10)}
@@ -42,7 +42,7 @@ func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) cal
 		switch word := reply.Header.Get(schemas.HeaderWork); word {
 		case schemas.WorkBusy, schemas.WorkStopping:
 			if time.Since(begun) > busyMax {
-				out := callback.Retry(callback.ReasonWorkerBusy, fmt.Sprintf("no worker on %s had a free place for %s; no attempt was used", m.Subject, busyMax))
+				out := callback.Retry(callback.ReasonWorkerBusy, fmt.Sprintf("no worker on %s was free for %s; no attempt was used", m.Subject, busyMax))
 				out.NotNow, out.Unattempted = true, true
 				return out
 			}
@@ -108,8 +108,8 @@ func workFailure(ctx context.Context, r callback.Request, subject string, silenc
 	return failure(ctx, r, subject, err)
 }
 
-// workers receives the replies of workers: several to one request, which nats.go's
-// own Request does not do. Its subscription is made with the first request.
+// workers receives the replies of workers: several to one request, which nats.go's Request
+// does not support. The first request makes the subscription.
 type workers struct {
 	nc *nats.Conn
 
@@ -120,7 +120,7 @@ type workers struct {
 	calls map[string]*workCall
 }
 
-// workCall is one request under way. Its channels have room for one.
+// workCall is a request without an answer yet. Its channels have room for one message.
 type workCall struct {
 	inbox  string
 	alive  chan struct{}
@@ -180,8 +180,7 @@ func (w *workers) forget(c *workCall) {
 	delete(w.calls, c.inbox)
 }
 
-// route hands a reply to its request. It never blocks: a second answer to one
-// request is dropped.
+// route passes a reply to its request. It never blocks: a second answer is dropped.
 func (w *workers) route(m *nats.Msg) {
 	w.mu.Lock()
 	c := w.calls[m.Subject]

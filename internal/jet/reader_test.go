@@ -128,3 +128,53 @@ func TestReaderDemand(t *testing.T) {
 		t.Errorf("%d came, %d are requested still", want-1, r.Requested())
 	}
 }
+
+// TestReaderDemandEnds checks that Next reports a request that ended short, and a consumer
+// that was deleted.
+func TestReaderDemandEnds(t *testing.T) {
+	t.Parallel()
+	c, _ := reads(t, Demand)
+	r, err := c.Read(ReaderOptions{Stream: "S", Consumer: "c", Pace: Demand, Most: 10, Expiry: 100 * time.Millisecond, Heartbeat: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Request(10); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := r.Next(t.Context()); !errors.Is(err, ErrRequestEnded) || r.Requested() != 0 {
+		t.Fatalf("an expired request: %v, %v, %d are requested still", d, err, r.Requested())
+	}
+	if _, err := r.accept(&nats.Msg{Header: nats.Header{"Status": {"409"}, "Description": {"Consumer Deleted"}}}); !errors.Is(err, ErrReaderLost) || !errors.Is(err, ErrNoConsumer) {
+		t.Errorf("a deleted consumer: %v", err)
+	}
+}
+
+// TestDeliverySettlesOnce checks that nothing is sent after a delivery is settled: the
+// message stays away for the delay of its Nak.
+func TestDeliverySettlesOnce(t *testing.T) {
+	t.Parallel()
+	c, r := reads(t, Demand)
+	if _, err := c.Publish(t.Context(), "publish", "s.1", nil, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Request(2); err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(d.Nak(0), d.Ack(), d.Working(), d.Term("late"), d.AckConfirmed(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = r.Next(t.Context()); err != nil || d.Deliveries != 2 {
+		t.Fatalf("after the Nak: %+v, %v", d, err)
+	}
+	if err := d.AckConfirmed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := c.Stream(t.Context(), "S"); err != nil || info.State.Msgs != 0 {
+		t.Errorf("%d messages are left (%v)", info.State.Msgs, err)
+	}
+}
