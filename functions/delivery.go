@@ -149,6 +149,7 @@ func (d *delivery) call() {
 	begin := time.Now()
 	out := d.invoke(ctx, c, req)
 	took := time.Since(begin)
+	out.AtMs, out.Took = req.NowMs, took
 	cancel()
 	m.inFlight.WithLabelValues(d.svc.label).Dec()
 	if !out.Success && d.f.calling.Err() != nil && ctx.Err() == context.Canceled {

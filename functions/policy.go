@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/belfryio/belfry/functions/callback"
@@ -136,16 +137,15 @@ const (
 // Next plans what follows an attempt with outcome out. rec is the record before the
 // attempt, spec has the retry settings of the event, random is in [0,1).
 func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec, nowMs int64, random float64) Plan {
-	rec.Attempt++
 	rec.Queued = false
-	rec.Outcome = schemas.Outcome{Code: out.Code, Error: out.Err, Response: out.Response}
+	rec.AddAttempt(cmp.Or(out.AtMs, nowMs), out.Took, schemas.Outcome{Code: out.Code, Error: out.Err, Response: out.Response})
 	if out.Success {
 		return final(rec, StepSuccess, schemas.StateSuccess, nowMs)
 	}
 	if rec.MaxAttempt == 0 {
 		rec.MaxAttempt = max(spec.MaxAttempts, 1)
 	}
-	uncounted := rec.GivenBack(spec)
+	uncounted := rec.GivenBack(&spec.RetryPolicy)
 	n, to := rec.Attempt-min(uncounted, rec.Attempt-1), spec.BackoffTo
 	switch {
 	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():

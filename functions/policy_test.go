@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-var testSpec = schemas.Spec{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute}
+var testSpec = schemas.Spec{RetryPolicy: schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute}}
 
 func deliveredRecord() schemas.Record {
 	return schemas.Record{State: schemas.StateDelivered, Run: 1, MaxAttempt: 3, DueMs: 500, ScheduledMs: 500,
@@ -79,7 +79,7 @@ func TestNext(t *testing.T) {
 func TestUnattempted(t *testing.T) {
 	t.Parallel()
 	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
-	spec := schemas.Spec{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: 10 * time.Minute}
+	spec := schemas.Spec{RetryPolicy: schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: 10 * time.Minute}}
 	rec := deliveredRecord()
 	none := callback.Outcome{Retryable: true, NotNow: true, Unattempted: true, Reason: callback.ReasonNoResponders}
 	nowMs := int64(500)

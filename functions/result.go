@@ -33,7 +33,9 @@ func (d *delivery) record(out callback.Outcome) {
 		case store.Permanent(err) && p.Step != StepDead && p.Step != StepSuccess:
 			// The record of a retry has the event, which the server no longer accepts because
 			// max_payload was lowered. No retry can be stored, so this attempt was the last one.
-			out = callback.Permanent(callback.ReasonTooLarge, "cannot be retried: "+err.Error()+", after: "+out.Err)
+			last := callback.Permanent(callback.ReasonTooLarge, "cannot be retried: "+err.Error()+", after: "+out.Err)
+			last.AtMs, last.Took = out.AtMs, out.Took
+			out = last
 		default:
 			if !d.retryStore("update", err, wait) {
 				return
@@ -150,6 +152,9 @@ func (d *delivery) annotate(hdr map[string][]string, p Plan, out callback.Outcom
 	c := d.claim
 	c.Attempt, c.MaxAttempt = p.Record.Attempt, p.Record.MaxAttempt
 	hdr[schemas.HeaderClaim] = []string{c.String()}
+	if policy := d.spec.RetryPolicy.Header(); policy != "" {
+		hdr[schemas.HeaderRetry] = []string{policy}
+	}
 	hdr[schemas.HeaderErrorCode] = []string{string(out.Reason)}
 	hdr[schemas.HeaderError] = []string{callback.Clip(out.Err, schemas.MaxOutcomeError)}
 }

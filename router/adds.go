@@ -144,6 +144,9 @@ func (s *Service) validate(a *Add) (err error) {
 		DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: a.AddedMs, Hash: spec.Hash,
 		Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
 	}
+	if spec.Callback != "" {
+		a.Record.Retry = spec.RetryPolicy.Shared()
+	}
 	return nil
 }
 

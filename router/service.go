@@ -306,7 +306,9 @@ func (s *Service) List(ctx context.Context, q schemas.ListRequest) (schemas.List
 		}
 		reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
 		for _, t := range page.Timers {
-			reply.Timers = append(reply.Timers, schemas.FromRecord(t.ID, &t.Record, t.Rev))
+			info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
+			info.LastAttempts = nil // a page has up to MaxListLimit timers
+			reply.Timers = append(reply.Timers, info)
 		}
 		return reply, nil
 	})

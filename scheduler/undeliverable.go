@@ -69,6 +69,9 @@ func (k *Core) deadLetter(e *entry) {
 		Timer: e.id, Revision: e.rev, Run: run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
 	}.String()}
+	if policy := r.Retry.Header(); policy != "" {
+		hdr[schemas.HeaderRetry] = []string{policy}
+	}
 	hdr[schemas.HeaderErrorCode] = []string{schemas.ReasonUndeliverable}
 	hdr[schemas.HeaderError] = []string{e.refusal}
 	subject, msgID := deadTarget(e)
@@ -99,7 +102,7 @@ func (k *Core) fail(e *entry) {
 	if rec.FiredMs == 0 {
 		rec.FiredMs = rec.DoneMs // it was due, and taken
 	}
-	rec.Outcome = schemas.Outcome{Error: e.refusal}
+	rec.SetOutcome(schemas.Outcome{Error: e.refusal})
 	rec.Body = schemas.Body{}
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})

@@ -123,15 +123,13 @@ func (l Limits) withDefaults() Limits {
 
 // Spec is the validated content of an event's timer attributes, with defaults filled in.
 type Spec struct {
-	Timer                   TimerID
-	EventID, Source, Type   string
-	DueMs                   int64 // Unix milliseconds
-	Service, Group          string
-	Callback                string // "" for none: Belfry only publishes the event
-	MaxAttempts             uint32
-	BackoffFirst, BackoffTo time.Duration // first and longest delay between attempts
-	Timeout                 time.Duration // limit of one attempt
-	Hash                    [16]byte      // equal for repeated adds, see Record.Hash
+	Timer                 TimerID
+	EventID, Source, Type string
+	DueMs                 int64 // Unix milliseconds
+	Service, Group        string
+	Callback              string // "" for none: Belfry only publishes the event
+	RetryPolicy
+	Hash [16]byte // equal for repeated adds, see Record.Hash
 }
 
 // Fired holds the values of the attributes that Belfry adds to an event when it fires.

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -83,7 +84,7 @@ func TestDamagedOrNewer(t *testing.T) {
 	t.Parallel()
 	r := schemas.Record{State: schemas.StatePending, Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte("{}")}}
 	critical := r
-	critical.Ext = []schemas.Extension{{Type: 4, Value: []byte("x")}, {Type: 7}}
+	critical.Ext = []schemas.Extension{{Type: 1000, Value: []byte("x")}, {Type: 1001}}
 	first := r.AppendFormat(nil, schemas.RecordFormat1)
 	second := r.AppendFormat(nil, schemas.RecordFormat2)
 	for _, c := range []struct {
@@ -153,11 +154,16 @@ func full() schemas.Record {
 		DueMs: added, ScheduledMs: added + 1, AddedMs: added + 2, FiredMs: added + 3, DoneMs: added + 4, NextMs: added + 5,
 		Epoch: 6, Hash: [16]byte{7}, Service: "svc", Group: "g", Callback: "nats:x", Source: "/s", EventID: "1", Type: "t",
 		Outcome: schemas.Outcome{Code: 500, Error: "e", Response: []byte("r")},
-		Ext:     []schemas.Extension{{Type: 4, Value: []byte("of a later version")}, {Type: 1 << 30}},
+		Ext:     []schemas.Extension{{Type: 1000, Value: []byte("of a later version")}, {Type: 1 << 30}},
 		Body:    schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("data")},
 	}
 	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, Caller: schemas.Caller{By: "ann@desk", Account: "ORDERS", User: "orders"}})
 	r.Note(schemas.Operation{Kind: schemas.OperationReplay, AtMs: added + 9})
+	r.Retry = &schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute, Timeout: 5 * time.Second}
+	r.Attempts = []schemas.Attempt{
+		{Number: 1, AtMs: added + 3, TookMs: 15, Outcome: schemas.Outcome{Code: 503, Error: "busy", Response: []byte("later")}},
+		{Number: 2, AtMs: added + 1003, TookMs: 300},
+	}
 	return r
 }
 
@@ -175,7 +181,7 @@ func TestRecordFormats(t *testing.T) {
 		}
 		want := want
 		if format == schemas.RecordFormat1 {
-			want.History, want.Ext = nil, nil
+			want.History, want.Ext, want.Retry, want.Attempts = nil, nil, nil, nil
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("format %d:\n%+v, want\n%+v", format, got, want)
@@ -215,4 +221,4 @@ func TestHistoryIsBounded(t *testing.T) {
 }
 
 // goldenFormat2 is the encoding of full in format 2.
-const goldenFormat2 = "0203010102030480c0e285e36882c0e285e36884c0e285e36886c0e285e36888c0e285e3688ac0e285e3680607000000000000000000000000000000037376630167066e6174733a78022f7301310174e807016501724402280280c0e285e36808616e6e406465736b064f5244455253066f72646572730392c0e285e36800000004126f662061206c617465722076657273696f6e80808080040002010563652d6964013164617461cefb6949"
+const goldenFormat2 = "0203010102030480c0e285e36882c0e285e36884c0e285e36886c0e285e36888c0e285e3688ac0e285e3680607000000000000000000000000000000037376630167066e6174733a78022f7301310174e807016501727a02280280c0e285e36808616e6e406465736b064f5244455253066f72646572730392c0e285e3680000000411038094ebdc0380b09dc2df0180e497d01206200186c0e285e3680f01ee070462757379056c6174657202d6cfe285e368ac0200e807126f662061206c617465722076657273696f6e80808080040002010563652d6964013164617461c7f409d5"

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -134,7 +135,13 @@ func FuzzDecodeRecord(f *testing.F) {
 		Body: schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "a", Value: "b"}}, Data: []byte("d")}}
 	f.Add(r.AppendFormat(nil, schemas.RecordFormat1))
 	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: added, Caller: schemas.Caller{By: "ann"}})
-	r.Ext = []schemas.Extension{{Type: 2, Value: []byte("no history")}, {Type: 4}}
+	r.Ext = []schemas.Extension{{Type: 2, Value: []byte("no history")}, {Type: 1000}}
+	f.Add(r.Append(nil))
+	r.Ext = []schemas.Extension{{Type: 4, Value: []byte("no policy")}, {Type: 6, Value: []byte("no attempts")}}
+	f.Add(r.Append(nil))
+	r.Ext, r.Retry = nil, &schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: 1, BackoffTo: 2, Timeout: 3}
+	r.AddAttempt(added, time.Second, schemas.Outcome{Error: "e"})
+	r.AddAttempt(added, time.Second, schemas.Outcome{Code: 200, Response: []byte("y")})
 	f.Add(r.Append(nil))
 	f.Add([]byte{1, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -37,6 +37,9 @@ type TimerInfo struct {
 	MaxAttempts uint32 `json:"maxattempts"` // after this many the run becomes a dead letter
 	// Outcome is the result of the last attempt, nil before the first.
 	Outcome *OutcomeInfo `json:"outcome,omitempty"`
+	// LastAttempts holds the last attempts, oldest first, at most MaxKeptAttempts.
+	// List leaves them out.
+	LastAttempts []AttemptInfo `json:"lastattempts,omitempty"`
 	// History holds the last control operations, oldest first.
 	History []OperationInfo `json:"history,omitempty"`
 	// Revision is the record's revision in its KV bucket.
@@ -57,7 +60,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
 		State: r.State, Scheduled: TimeOf(r.ScheduledMs), Due: TimeOf(r.DueMs),
 		Added: optionalTime(r.AddedMs), Fired: optionalTime(r.FiredMs), Done: optionalTime(r.DoneMs), Next: optionalTime(r.NextMs), Until: optionalTime(r.retryUntilMs()),
-		Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, History: operations(r.History), Revision: rev,
+		Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, LastAttempts: attemptInfos(r), History: operations(r.History), Revision: rev,
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}

@@ -40,6 +40,13 @@ func (t *TimerInfo) Append(b []byte) []byte {
 	if t.Outcome != nil {
 		b = t.Outcome.append(append(b, `,"outcome":`...))
 	}
+	for i := range t.LastAttempts {
+		b = append(b, [...]string{`,"lastattempts":[`, `,`}[min(i, 1)]...)
+		b = t.LastAttempts[i].append(b)
+	}
+	if len(t.LastAttempts) > 0 {
+		b = append(b, ']')
+	}
 	for i := range t.History {
 		b = append(b, [...]string{`,"history":[`, `,`}[min(i, 1)]...)
 		b = t.History[i].append(b)
@@ -62,6 +69,21 @@ func (o *OutcomeInfo) append(b []byte) []byte {
 	if len(b) > begin { // remove the first comma
 		b = append(b[:begin], b[begin+1:]...)
 	}
+	return append(b, '}')
+}
+
+// MarshalJSON implements json.Marshaler.
+func (a AttemptInfo) MarshalJSON() ([]byte, error) { return a.append(nil), nil }
+
+func (a *AttemptInfo) append(b []byte) []byte {
+	b = strconv.AppendUint(append(b, `{"attempt":`...), uint64(a.Attempt), 10)
+	b = quoteTime(append(b, `,"at":`...), a.At)
+	b = strconv.AppendUint(append(b, `,"took_ms":`...), uint64(a.TookMs), 10)
+	if a.Status != 0 {
+		b = strconv.AppendInt(append(b, `,"status":`...), int64(a.Status), 10)
+	}
+	b = appendOptional(b, `,"error":`, a.Error)
+	b = appendOptional(b, `,"response":`, a.Response)
 	return append(b, '}')
 }
 

@@ -66,6 +66,7 @@ func FuzzParseDuration(f *testing.F) {
 // life an event is read, and each costs the collector.
 func TestAllocations(t *testing.T) {
 	data := doc(t, map[string]any{"data": strings.Repeat("x", 250), "timersvc": "orders", "timercallback": "https://example.com/x", "timerbackoff": "1s..10m", "timertimeout": "PT5S"})
+	retry := &schemas.RetryPolicy{MaxAttempts: 36, BackoffFirst: time.Second, BackoffTo: 10 * time.Minute, Timeout: 5 * time.Second}
 	hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/shop"}, "ce-type": {"t"}, "ce-timerafter": {"10s"}, "ce-timersvc": {"orders"}, "content-type": {"application/json"}}
 	fired := schemas.Fired{ScheduledMs: added, FiredMs: added + 3, Run: 1, Attempt: 1}
 	body, spec, err := parse(data)
@@ -78,11 +79,16 @@ func TestAllocations(t *testing.T) {
 	}
 	rec := schemas.Record{State: schemas.StatePending, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Callback: spec.Callback, Body: body}
 	room := rec.Append(nil)
+	called := rec
+	called.Retry, called.Body = &schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute, Timeout: time.Second}, schemas.Body{}
+	called.AddAttempt(added, time.Second, schemas.Outcome{Code: 200})
+	calledRoom := called.Append(nil)
 	binRec := rec
 	binRec.Body = binary
 	binRoom := binRec.Append(nil)
 	sHdr, sData := body.Message(fired)
 	bHdr, bData := binary.Message(fired)
+	sHdr[schemas.HeaderRetry] = []string{retry.Header()} // as a scheduler sends it
 	claim := schemas.Claim{Timer: spec.Timer, Revision: 7, Run: 1, AddedMs: added, FiredMs: added}.String()
 	check := func(err error) {
 		if err != nil {
@@ -103,6 +109,8 @@ func TestAllocations(t *testing.T) {
 		{"Record.Append", 0, func() { room = rec.Append(room[:0]) }},
 		{"DecodeRecord, structured", 1, func() { _, err := schemas.DecodeRecord(room); check(err) }},
 		{"DecodeRecord, binary", 4, func() { _, err := schemas.DecodeRecord(binRoom); check(err) }},
+		{"Record.Append, policy and attempt", 0, func() { calledRoom = called.Append(calledRoom[:0]) }},
+		{"DecodeRecord, policy and attempt", 3, func() { _, err := schemas.DecodeRecord(calledRoom); check(err) }},
 		{"NewTimerID", 0, func() { schemas.NewTimerID(spec.Source, spec.EventID) }},
 		{"MsgID", 1, func() { spec.Timer.MsgID(1) }},
 		{"ParseClaim", 3, func() { _, err := schemas.ParseClaim(claim); check(err) }},

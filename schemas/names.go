@@ -58,6 +58,9 @@ const (
 	// callback, which Belfry removes from the event, encrypted so that only Belfry can
 	// read it.
 	HeaderCallback = "Belfry-Callback"
+	// HeaderRetry accompanies HeaderClaim, and is also on dead letters. It is the retry
+	// policy of the timer; see RetryPolicy.Header. It is absent for the default policy.
+	HeaderRetry = "Belfry-Retry"
 	// HeaderErrorCode and HeaderError hold the reason of a rejection: a Code and a text.
 	HeaderErrorCode = "Belfry-Error-Code"
 	HeaderError     = "Belfry-Error"

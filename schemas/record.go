@@ -44,7 +44,14 @@ type Record struct {
 	Source   string
 	EventID  string
 	Type     string
-	Outcome  Outcome
+	// Retry is the retry policy of a timer with a callback, nil if the record does not have
+	// it: see RetryPolicy. Records share policies; never change one.
+	Retry *RetryPolicy
+	// Outcome is the result of the last attempt.
+	Outcome Outcome
+	// Attempts holds the last attempts of the run, oldest first, at most MaxKeptAttempts.
+	// AddAttempt adds to it. Format 1 does not store it.
+	Attempts []Attempt
 	// History holds the last control operations, oldest first, at most MaxHistory.
 	// Record.Note adds to it. Format 1 does not store it.
 	History []Operation
@@ -55,7 +62,7 @@ type Record struct {
 	Body Body
 }
 
-// Outcome is the result of the last callback attempt.
+// Outcome is the result of a callback attempt.
 type Outcome struct {
 	// Code is the HTTP status, or 0 without one.
 	Code int32
@@ -171,8 +178,12 @@ type Extension struct {
 // record.
 func (e Extension) Critical() bool { return e.Type&1 == 1 }
 
-// extHistory is the type of the extension that holds Record.History.
-const extHistory = 2
+// The types of the extensions in fields of Record. All are optional.
+const (
+	extHistory  = 2
+	extRetry    = 4
+	extAttempts = 6
+)
 
 // maxField bounds a decoded string, in bytes. It is far above the limits of an add.
 const maxField = 64 << 20
@@ -181,7 +192,7 @@ const maxField = 64 << 20
 func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
-// RecordFormatTest. Format 1 omits History and Ext. The encoding is binary rather than
+// RecordFormatTest. Format 1 omits Retry, Attempts, History and Ext. The encoding is binary rather than
 // JSON because each timer's record is encoded three times and decoded four.
 //
 // Layout: the version byte; the state; a flag byte; the numbers as uvarints and the times
@@ -206,10 +217,7 @@ func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
 	for _, s := range [...]string{r.Service, r.Group, r.Callback, r.Source, r.EventID, r.Type} {
 		dst = appendString(dst, s)
 	}
-	dst = binary.AppendVarint(dst, int64(r.Outcome.Code))
-	dst = appendString(dst, r.Outcome.Error)
-	dst = binary.AppendUvarint(dst, uint64(len(r.Outcome.Response)))
-	dst = append(dst, r.Outcome.Response...)
+	dst = r.Outcome.append(dst)
 	if format >= RecordFormat2 {
 		dst = r.appendExtensions(dst)
 	}
@@ -228,21 +236,42 @@ func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
 	return dst
 }
 
-// Extended reports whether the record has history or extensions, which format 1 and a
-// Claim do not include.
-func (r *Record) Extended() bool { return len(r.History) > 0 || len(r.Ext) > 0 }
+// append appends the encoded outcome.
+func (o *Outcome) append(dst []byte) []byte {
+	dst = binary.AppendVarint(dst, int64(o.Code))
+	dst = appendString(dst, o.Error)
+	dst = binary.AppendUvarint(dst, uint64(len(o.Response)))
+	return append(dst, o.Response...)
+}
+
+// Extended reports whether the record has attempts, history or extensions, which a message
+// on timers.fired does not include. The retry policy is not one of them: HeaderRetry or the
+// event has it, and a record in a final state does not need it.
+func (r *Record) Extended() bool {
+	return len(r.Attempts) > 0 || len(r.History) > 0 || len(r.Ext) > 0
+}
 
 // appendExtensions appends the block of extensions with its length.
 func (r *Record) appendExtensions(dst []byte) []byte {
-	if !r.Extended() {
-		return append(dst, 0)
-	}
-	var block, history []byte
+	// A record with a policy and one attempt is encoded without an allocation.
+	var room, valueRoom [64]byte
+	block := room[:0]
 	if len(r.History) > 0 {
+		value := valueRoom[:0]
 		for i := range r.History {
-			history = r.History[i].append(history)
+			value = r.History[i].append(value)
 		}
-		block = appendExtension(block, Extension{extHistory, history})
+		block = appendExtension(block, Extension{extHistory, value})
+	}
+	if r.Retry != nil {
+		block = appendExtension(block, Extension{extRetry, r.Retry.append(valueRoom[:0])})
+	}
+	if len(r.Attempts) > 0 {
+		value := valueRoom[:0]
+		for i := range r.Attempts {
+			value = r.Attempts[i].append(value)
+		}
+		block = appendExtension(block, Extension{extAttempts, value})
 	}
 	for _, e := range r.Ext {
 		block = appendExtension(block, e)
@@ -306,11 +335,7 @@ func decodeRecord(whole, b []byte) (Record, error) {
 	r.Epoch = d.uvarint()
 	copy(r.Hash[:], d.take(len(r.Hash)))
 	d.strings(&r.Service, &r.Group, &r.Callback, &r.Source, &r.EventID, &r.Type)
-	code := d.varint()
-	r.Outcome.Error = string(d.bytes())
-	if resp := d.bytes(); len(resp) > 0 {
-		r.Outcome.Response = append([]byte(nil), resp...)
-	}
+	r.Outcome = d.outcome()
 	var unknown error
 	if format >= RecordFormat2 {
 		unknown = d.extensions(&r)
@@ -343,10 +368,9 @@ func decodeRecord(whole, b []byte) (Record, error) {
 	// Only the checksum shows that a newer version wrote the unknown value.
 	case format >= RecordFormat2 && unknown != nil:
 		return Record{}, unknown
-	case d.bad || unknown != nil || code < math.MinInt32 || code > math.MaxInt32:
+	case d.bad || unknown != nil:
 		return Record{}, Errorf(CodeDamaged, "record of %d bytes is damaged", len(whole))
 	}
-	r.Outcome.Code = int32(code)
 	return r, nil
 }
 
@@ -407,11 +431,8 @@ func (d *decoder) extensions(r *Record) error {
 			d.b, d.bad = nil, true
 			return nil
 		}
-		if e.Type == extHistory && r.History == nil {
-			if h, ok := readHistory(value); ok {
-				r.History = h
-				continue
-			}
+		if r.readExtension(e.Type, value) {
+			continue
 		}
 		if e.Critical() && unknown == nil {
 			unknown = Errorf(CodeUnknownFormat, "record has the critical extension %d, which this version of belfry does not know: upgrade this node", e.Type)
@@ -420,6 +441,33 @@ func (d *decoder) extensions(r *Record) error {
 		r.Ext = append(r.Ext, e)
 	}
 	return unknown
+}
+
+// readExtension decodes an extension into its field. It returns false for an extension that
+// it does not know, that is malformed, or that the record has twice.
+func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
+	switch {
+	case kind == extHistory && r.History == nil:
+		r.History, ok = readHistory(value)
+	case kind == extRetry && r.Retry == nil:
+		r.Retry = readRetryPolicy(value)
+		ok = r.Retry != nil
+	case kind == extAttempts && r.Attempts == nil:
+		r.Attempts, ok = readAttempts(value)
+	}
+	return ok
+}
+
+func (d *decoder) outcome() (o Outcome) {
+	code := d.varint()
+	if code < math.MinInt32 || code > math.MaxInt32 {
+		d.bad = true
+	}
+	o.Code, o.Error = int32(code), string(d.bytes())
+	if response := d.bytes(); len(response) > 0 {
+		o.Response = append([]byte(nil), response...)
+	}
+	return o
 }
 
 func (d *decoder) bytes() []byte {

@@ -61,11 +61,22 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 		DueMs: math.MinInt64, ScheduledMs: math.MinInt64, AddedMs: math.MinInt64, FiredMs: math.MinInt64, DoneMs: math.MinInt64, NextMs: math.MinInt64, Epoch: math.MaxUint64,
 		Hash: spec.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type,
 		Outcome: schemas.Outcome{Code: math.MinInt32, Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}, Body: body,
+		Retry: &schemas.RetryPolicy{MaxAttempts: math.MaxUint32, BackoffFirst: math.MaxInt64, BackoffTo: math.MaxInt64, Timeout: math.MaxInt64},
 	}
+	for range schemas.MaxHistory {
+		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: math.MinInt64, Caller: schemas.Caller{By: strings.Repeat("b", 1000), Account: strings.Repeat("a", 1000), User: strings.Repeat("u", 1000)}})
+	}
+	largest := rec.Outcome
+	rec.Attempt -= schemas.MaxKeptAttempts
+	for range schemas.MaxKeptAttempts {
+		rec.AddAttempt(math.MinInt64, math.MaxInt64, largest)
+	}
+	rec.SetOutcome(largest) // the newest has its outcome twice
 	fits("the record", nats.Header{}, rec.Append(nil))
 	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32} // what CloudEvents' integers hold
 	hdr, data := body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
+	hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
 	fits("the fired event", hdr, data)
 	// The callback travels in the event, or sealed beside it.
 	sealed := func() {
@@ -76,11 +87,14 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	fired.NoCallback = true
 	hdr, data = body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
+	hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
 	sealed()
 	fits("the fired event with a sealed callback", hdr, data)
 	for _, text := range worstTexts {
 		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
 		hdr[schemas.HeaderClaim] = []string{largestClaim()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
 		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
 		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
 		sealed()
@@ -90,6 +104,8 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	for _, text := range worstTexts {
 		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
 		hdr[schemas.HeaderClaim] = []string{largestClaim()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
 		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
 		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
 		fits("the dead letter", hdr, data)

@@ -33,7 +33,7 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 	if err := p.checkAdd(); err != nil {
 		return Body{}, Spec{}, err
 	}
-	spec, err := p.spec(lim)
+	spec, err := p.spec(lim, nil)
 	if err != nil {
 		return Body{}, Spec{}, err
 	}
@@ -96,13 +96,16 @@ var inputExamples = map[string]string{
 	AttrTimeout: `, a duration with its unit such as "30s"`,
 }
 
-// spec reads the timer attributes except the due time, and applies defaults and limits.
-func (p *parsed) spec(lim Limits) (Spec, error) {
+// unlimited is for events that were accepted before. They stay valid, even if the limits
+// are lower now.
+var unlimited = Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62, accepted: true}
+
+// spec reads the timer attributes except the due time, and applies defaults and limits. It
+// reads the attributes of the retry policy only if policy is nil.
+func (p *parsed) spec(lim Limits, policy *RetryPolicy) (Spec, error) {
 	s := Spec{
 		EventID: p.text("id"), Source: p.text("source"), Type: p.text("type"),
-		Service: DefaultService, MaxAttempts: min(DefaultMaxAttempts, lim.MaxAttempts),
-		BackoffFirst: DefaultBackoffFirst, BackoffTo: min(DefaultBackoffTo, lim.MaxBackoff), Timeout: min(DefaultTimeout, lim.MaxTimeout),
-		Callback: p.text(AttrCallback), Hash: p.hash(),
+		Service: DefaultService, Callback: p.text(AttrCallback), Hash: p.hash(),
 	}
 	s.Timer = NewTimerID(s.Source, s.EventID)
 	if a, ok := p.get(AttrService); ok {
@@ -116,29 +119,14 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 			return s, badAttribute(AttrCallback, RedactURL(a.text), "%w", err)
 		}
 	}
-	if a, ok := p.get(AttrMaxAttempts); ok {
-		n, err := strconv.ParseUint(a.text, 10, 32)
-		if err != nil || n < 1 || n > uint64(lim.MaxAttempts) {
-			return s, badAttribute(AttrMaxAttempts, a.text, "must be a number from 1 to %d", lim.MaxAttempts)
+	if policy == nil {
+		parsed, err := p.retryPolicy(lim)
+		if err != nil {
+			return s, err
 		}
-		s.MaxAttempts = uint32(n)
+		policy = &parsed
 	}
-	if a, ok := p.get(AttrBackoff); ok {
-		var err error
-		if s.BackoffFirst, s.BackoffTo, err = parseBackoff(a.text, lim.MaxBackoff); err != nil {
-			return s, badAttribute(AttrBackoff, a.text, "%w (write 200ms, or 1s..10m)", err)
-		}
-	}
-	if a, ok := p.get(AttrTimeout); ok {
-		d, err := ParseDuration(a.text)
-		switch {
-		case err != nil:
-			return s, badAttribute(AttrTimeout, a.text, "%w", err)
-		case d < MinTimeout || d > lim.MaxTimeout:
-			return s, badAttribute(AttrTimeout, a.text, "must be %s to %s", MinTimeout, lim.MaxTimeout)
-		}
-		s.Timeout = d
-	}
+	s.RetryPolicy = *policy
 	if a, ok := p.get(AttrGroup); ok {
 		if a.text == "" || len(a.text) > MaxGroupLength || strings.ContainsFunc(a.text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return s, badAttribute(AttrGroup, a.text, "a group must have 1 to %d bytes of printable text", MaxGroupLength)
@@ -146,6 +134,38 @@ func (p *parsed) spec(lim Limits) (Spec, error) {
 		s.Group = a.text
 	}
 	return s, nil
+}
+
+// retryPolicy reads the attributes of the retry policy, and applies defaults and limits.
+func (p *parsed) retryPolicy(lim Limits) (RetryPolicy, error) {
+	r := RetryPolicy{
+		MaxAttempts:  min(DefaultMaxAttempts, lim.MaxAttempts),
+		BackoffFirst: DefaultBackoffFirst, BackoffTo: min(DefaultBackoffTo, lim.MaxBackoff), Timeout: min(DefaultTimeout, lim.MaxTimeout),
+	}
+	if a, ok := p.get(AttrMaxAttempts); ok {
+		n, err := strconv.ParseUint(a.text, 10, 32)
+		if err != nil || n < 1 || n > uint64(lim.MaxAttempts) {
+			return r, badAttribute(AttrMaxAttempts, a.text, "must be a number from 1 to %d", lim.MaxAttempts)
+		}
+		r.MaxAttempts = uint32(n)
+	}
+	if a, ok := p.get(AttrBackoff); ok {
+		var err error
+		if r.BackoffFirst, r.BackoffTo, err = parseBackoff(a.text, lim.MaxBackoff); err != nil {
+			return r, badAttribute(AttrBackoff, a.text, "%w (write 200ms, or 1s..10m)", err)
+		}
+	}
+	if a, ok := p.get(AttrTimeout); ok {
+		d, err := ParseDuration(a.text)
+		switch {
+		case err != nil:
+			return r, badAttribute(AttrTimeout, a.text, "%w", err)
+		case d < MinTimeout || d > lim.MaxTimeout:
+			return r, badAttribute(AttrTimeout, a.text, "must be %s to %s", MinTimeout, lim.MaxTimeout)
+		}
+		r.Timeout = d
+	}
+	return r, nil
 }
 
 // due returns the due time of timerat or timerafter, in Unix milliseconds.
@@ -195,8 +215,15 @@ func ParseFired(hdr nats.Header, data []byte) (*event.Event, Spec, Fired, error)
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}
-	// An accepted event stays valid, even if the limits are lower now.
-	spec, err := p.spec(Limits{MaxAttempts: 1<<32 - 1, MaxTimeout: 1 << 62, MaxBackoff: 1 << 62, accepted: true})
+	var policy *RetryPolicy
+	if v := hdr[HeaderRetry]; len(v) > 0 {
+		sent, err := parseRetryHeader(v[0])
+		if err != nil {
+			return nil, Spec{}, Fired{}, err
+		}
+		policy = &sent
+	}
+	spec, err := p.spec(unlimited, policy)
 	if err != nil {
 		return nil, Spec{}, Fired{}, err
 	}

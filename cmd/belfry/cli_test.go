@@ -63,6 +63,11 @@ func TestRoundTrip(t *testing.T) {
 	if info.Group != "g" || info.MaxAttempts != 2 || info.Type != "t" || info.Attempts != 1 || info.Outcome == nil || info.Outcome.Code != 200 {
 		t.Errorf("got %+v", info)
 	}
+	if a := info.LastAttempts; len(a) != 1 || a[0].Attempt != 1 || a[0].Status != 200 || a[0].At.Before(info.Fired) {
+		t.Errorf("attempts %+v", a)
+	} else if r := n.client(t, "get", "one", "--source", "/shop"); !strings.Contains(r.out, attemptLine(a[0])+"\n") || !strings.HasPrefix(attemptLine(a[0]), "1 at "+showTime(a[0].At)+", ") {
+		t.Errorf("get: %s", r.out)
+	}
 
 	far := []string{"add", "--in", "1h", "--svc", "orders", "--id", "far", "--data", "text"}
 	if a := ok[added](t, n, far...)[0]; a.Duplicate || a.Source != "belfry-cli" {

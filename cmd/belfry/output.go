@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -66,6 +67,9 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
 		"callback", t.Callback, "state", t.State.String(), "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
 		"done", showTime(t.Done), "attempts", attempts, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
+	for _, a := range t.LastAttempts {
+		pairs = append(pairs, "attempt", attemptLine(a))
+	}
 	for _, op := range t.History {
 		pairs = append(pairs, "history", historyLine(op))
 	}
@@ -78,6 +82,21 @@ func showTime(t time.Time) string {
 		return ""
 	}
 	return schemas.FormatTime(t.UnixMilli())
+}
+
+// attemptLine describes one attempt of the callback.
+func attemptLine(a schemas.AttemptInfo) string {
+	line := fmt.Sprintf("%d at %s, %d ms", a.Attempt, showTime(a.At), a.TookMs)
+	if a.Status != 0 {
+		line += fmt.Sprintf(", HTTP %d", a.Status)
+	}
+	if a.Error != "" {
+		line += ": " + a.Error
+	}
+	if a.Response != "" {
+		line += ", answer " + strconv.Quote(a.Response)
+	}
+	return line
 }
 
 // historyLine is one control operation. A caller's own claim is marked as one.

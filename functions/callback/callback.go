@@ -67,6 +67,10 @@ type Outcome struct {
 	Err string
 	// Response is the start of the answer, at most schemas.MaxOutcomeResponse bytes.
 	Response []byte
+	// AtMs is when the call began, in Unix milliseconds of the cluster's clock, and Took its
+	// duration. Functions sets them; both are 0 if nothing was called.
+	AtMs int64
+	Took time.Duration
 }
 
 // Reason is why an attempt failed. The words are stable.

@@ -79,8 +79,11 @@ func (d *delivery) handle() {
 		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: functions.FromClaim(d.claim, d.l.spec(), schemas.Fired{ScheduledMs: d.l.due()})}
 	}
 	d.n.w.check.called(d.l, d.n, d.t.Record.Attempt+1)
-	d.p.sleep(d.l.callTakes(d.n.w))
-	d.record(d.l.outcome(d.n.w, d.t.Record.Attempt+1))
+	atMs, took := d.n.nowMs(), d.l.callTakes(d.n.w)
+	d.p.sleep(took)
+	out := d.l.outcome(d.n.w, d.t.Record.Attempt+1)
+	out.AtMs, out.Took = atMs, took
+	d.record(out)
 }
 
 // end acknowledges the message, or requests a redelivery after a delay.
@@ -135,7 +138,9 @@ func (d *delivery) record(out callback.Outcome) {
 				return
 			}
 		case store.Permanent(err) && plan.Record.Body.Mode != schemas.ModeNone:
-			out = callback.Permanent(callback.ReasonTooLarge, err.Error())
+			last := callback.Permanent(callback.ReasonTooLarge, err.Error())
+			last.AtMs, last.Took = out.AtMs, out.Took
+			out = last
 		default:
 			d.p.sleep(wait)
 			wait = min(wait*2, maxPause)

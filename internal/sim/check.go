@@ -46,6 +46,8 @@ const (
 	// PropState: each change of a record is an arrow of the diagram of states; so
 	// what is finished stays finished.
 	PropState = "finished stays finished"
+	// PropAttempts: a record has the last attempts of its run, in order and without gaps.
+	PropAttempts = "attempts are kept"
 	// PropHistory: no write of a record loses a control operation.
 	PropHistory = "operations are kept"
 	// PropSwept: the sweeper finds nothing unfired behind the mark.
@@ -122,6 +124,9 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	if n := len(was.Record.History); len(r.History) < n {
 		c.fail(PropHistory, "timer %d: %d operations became %d, with %s -> %s", l.n, n, len(r.History), was.Record.State, r.State)
 	}
+	if text := attemptsLost(&was.Record, r); text != "" {
+		c.fail(PropAttempts, "timer %d: %s, with %s -> %s", l.n, text, was.Record.State, r.State)
+	}
 	if r.Pending() {
 		l.dues = append(l.dues, r.DueMs)
 	}
@@ -134,6 +139,27 @@ func (c *checker) record(shard int, was, now store.Timer) {
 		}
 	}
 	l.final = l.final || r.State.Final()
+}
+
+// attemptsLost says what is wrong with the attempts of a record that replaces was, or "". The
+// record counts attempts since it was created, and so must have the last of them.
+func attemptsLost(was, now *schemas.Record) string {
+	want := min(int(now.Attempt), schemas.MaxKeptAttempts)
+	if len(now.Attempts) != want {
+		return fmt.Sprintf("%d attempts were made, %d are kept, of at most %d", now.Attempt, len(now.Attempts), schemas.MaxKeptAttempts)
+	}
+	for i, a := range now.Attempts {
+		n := int(now.Attempt) - want + 1 + i
+		if int(a.Number) != n { // the times are of several nodes, whose clocks differ
+			return fmt.Sprintf("attempt %d is in the place of %d", a.Number, n)
+		}
+		for _, before := range was.Attempts {
+			if before.Number == a.Number && before.AtMs != a.AtMs {
+				return fmt.Sprintf("attempt %d has another time", n)
+			}
+		}
+	}
+	return ""
 }
 
 // clock sees every move of a shard's clock.

@@ -116,7 +116,7 @@ func (l *life) record(addedMs int64) *schemas.Record {
 }
 
 func (l *life) spec() schemas.Spec {
-	return schemas.Spec{Timer: l.id, Service: l.service, Hash: [16]byte(l.id), MaxAttempts: 4, BackoffFirst: 700 * time.Millisecond, BackoffTo: 4 * time.Second, Callback: "nats:" + l.service}
+	return schemas.Spec{Timer: l.id, Service: l.service, Hash: [16]byte(l.id), RetryPolicy: schemas.RetryPolicy{MaxAttempts: 4, BackoffFirst: 700 * time.Millisecond, BackoffTo: 4 * time.Second}, Callback: "nats:" + l.service}
 }
 
 func (l *life) callTakes(w *world) time.Duration {
