@@ -84,7 +84,6 @@ var seedMutants = []mutant{
 	{"a damaged clock is never taken", "scheduler/coordinator.go", "if s.hold != holdNone || !s.seen || s.newer {", "if s.hold != holdNone || !s.seen || s.newer || s.damaged {", 1500, ""},
 
 	// Faults that this simulation has found.
-	{"a deposed owner publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat", 60, ""},
 	{"a reread record moves the tail", "scheduler/core.go", "return min(k.held[0].hold-1, k.tailSeen)", "return k.held[0].hold - 1", 2000, ""},
 	{"what holds the tail is out of order", "scheduler/core.go", "k.held[i-1].hold > seq", "k.held[i-1].hold < 0", 3000, ""},
 	{"a scan does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tk.onRecord", "hold = 0\n\t}\n\tk.onRecord", 3000, ""},
