@@ -66,8 +66,8 @@ func TestAttemptsOfATimer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h := msg.Header.Get(schemas.HeaderRetry); h != policy.Header() {
-		t.Errorf("the event has the policy %q, want %q", h, policy.Header())
+	if h := msg.Header.Get(schemas.HeaderRetry); h != policy.RetryHeader() {
+		t.Errorf("the event has the policy %q, want %q", h, policy.RetryHeader())
 	}
 
 	r, err := c.Add(t.Context(), newEvent("works"), belfry.After(0), belfry.ToWorker("w"))

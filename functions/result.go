@@ -152,7 +152,7 @@ func (d *delivery) annotate(hdr map[string][]string, p Plan, out callback.Outcom
 	c := d.claim
 	c.Attempt, c.MaxAttempt = p.Record.Attempt, p.Record.MaxAttempt
 	hdr[schemas.HeaderClaim] = []string{c.String()}
-	if policy := d.spec.RetryPolicy.Header(); policy != "" {
+	if policy := d.spec.RetryHeader(); policy != "" {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}
 	hdr[schemas.HeaderErrorCode] = []string{string(out.Reason)}

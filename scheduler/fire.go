@@ -225,7 +225,7 @@ func (k *Core) publish(e *entry) {
 		Timer: e.id, Revision: e.rev, Run: r.Run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
 	}.String()}
-	if policy := r.Retry.Header(); policy != "" {
+	if policy := r.Retry.RetryHeader(); policy != "" {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}
 	if r.Extended() {

@@ -69,7 +69,7 @@ func (k *Core) deadLetter(e *entry) {
 		Timer: e.id, Revision: e.rev, Run: run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
 	}.String()}
-	if policy := r.Retry.Header(); policy != "" {
+	if policy := r.Retry.RetryHeader(); policy != "" {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}
 	hdr[schemas.HeaderErrorCode] = []string{schemas.ReasonUndeliverable}

@@ -109,8 +109,8 @@ func TestAttemptsCostNothing(t *testing.T) {
 	r := schemas.Record{State: schemas.StatePending, Run: 1}
 	empty := len(r.Append(nil))
 	r.Retry = &spec.RetryPolicy
-	if n := len(r.Append(nil)) - empty; n != 2 || r.Extended() || spec.RetryPolicy.Header() != "" {
-		t.Errorf("the default policy takes %d bytes, extended %v, header %q", n, r.Extended(), spec.RetryPolicy.Header())
+	if n := len(r.Append(nil)) - empty; n != 2 || r.Extended() || spec.RetryHeader() != "" {
+		t.Errorf("the default policy takes %d bytes, extended %v, header %q", n, r.Extended(), spec.RetryHeader())
 	}
 	r.AddAttempt(added, 90*time.Second, schemas.Outcome{Code: 200})
 	if n := len(r.Append(nil)) - empty; n > 20 {
@@ -137,7 +137,7 @@ func TestRetryPolicyOfMessage(t *testing.T) {
 		want   schemas.RetryPolicy
 		fails  bool
 	}{
-		{"", asked, false}, {asked.Header(), asked, false}, {other.Header(), other, false}, {other.Header() + " later fields", other, false},
+		{"", asked, false}, {asked.RetryHeader(), asked, false}, {other.RetryHeader(), other, false}, {other.RetryHeader() + " later fields", other, false},
 		{"1 2 3", asked, true}, {"x", asked, true}, {"4294967296 1 1 1", asked, true}, {"1 -1 1 1", asked, true},
 	} {
 		hdr, data := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1})

@@ -88,7 +88,7 @@ func TestAllocations(t *testing.T) {
 	binRoom := binRec.Append(nil)
 	sHdr, sData := body.Message(fired)
 	bHdr, bData := binary.Message(fired)
-	sHdr[schemas.HeaderRetry] = []string{retry.Header()} // as a scheduler sends it
+	sHdr[schemas.HeaderRetry] = []string{retry.RetryHeader()} // as a scheduler sends it
 	claim := schemas.Claim{Timer: spec.Timer, Revision: 7, Run: 1, AddedMs: added, FiredMs: added}.String()
 	check := func(err error) {
 		if err != nil {

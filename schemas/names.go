@@ -59,7 +59,7 @@ const (
 	// read it.
 	HeaderCallback = "Belfry-Callback"
 	// HeaderRetry accompanies HeaderClaim, and is also on dead letters. It is the retry
-	// policy of the timer; see RetryPolicy.Header. It is absent for the default policy.
+	// policy of the timer; see RetryPolicy.RetryHeader. It is absent for the default policy.
 	HeaderRetry = "Belfry-Retry"
 	// HeaderErrorCode and HeaderError hold the reason of a rejection: a Code and a text.
 	HeaderErrorCode = "Belfry-Error-Code"

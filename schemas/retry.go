@@ -69,9 +69,9 @@ func (p RetryPolicy) Shared() *RetryPolicy {
 	return &p
 }
 
-// Header returns the value of HeaderRetry, "" if the message needs none: the number of
+// RetryHeader returns the value of HeaderRetry, "" if the message needs none: the number of
 // attempts, and the durations in nanoseconds.
-func (p *RetryPolicy) Header() string {
+func (p *RetryPolicy) RetryHeader() string {
 	if p == nil || *p == implicitRetryPolicy {
 		return ""
 	}

@@ -76,7 +76,7 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32} // what CloudEvents' integers hold
 	hdr, data := body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
-	hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
+	hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
 	fits("the fired event", hdr, data)
 	// The callback travels in the event, or sealed beside it.
 	sealed := func() {
@@ -87,14 +87,14 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	fired.NoCallback = true
 	hdr, data = body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
-	hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
+	hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
 	sealed()
 	fits("the fired event with a sealed callback", hdr, data)
 	for _, text := range worstTexts {
 		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
 		hdr[schemas.HeaderClaim] = []string{largestClaim()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
 		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
 		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
 		sealed()
@@ -104,8 +104,8 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	for _, text := range worstTexts {
 		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
 		hdr[schemas.HeaderClaim] = []string{largestClaim()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.Header()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
+		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
 		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
 		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
 		fits("the dead letter", hdr, data)
