@@ -46,10 +46,10 @@ type ServerTLS struct {
 }
 
 const (
-	// nodeUser is the node's own user of the embedded server. Its password is random and
-	// lives as long as the process.
+	// nodeUser is the node's own user of the embedded server. Each start of the process
+	// generates a new password for it.
 	nodeUser = "belfry-node"
-	// teamPrefix begins the name of a team's account; its services follow.
+	// teamPrefix and the team's services make the name of a team's account.
 	teamPrefix = "team-"
 	// maxUsers bounds the users of the embedded server.
 	maxUsers = 10_000
@@ -118,7 +118,7 @@ func (t ServerTLS) validate(name string) error {
 	return nil
 }
 
-// config reads the files; nil if none is named.
+// config reads the files. It returns nil if t names no files.
 func (t ServerTLS) config(name string) (*tls.Config, error) {
 	if t.Cert == "" {
 		return nil, nil
@@ -162,13 +162,13 @@ func validateUsers(users []User) error {
 	return nil
 }
 
-// team names the account of the user's team.
+// team returns the name of the account of the user's team.
 func (u User) team() string {
 	services := slices.Compact(slices.Sorted(slices.Values(u.Services)))
 	return teamPrefix + strings.Join(services, "+")
 }
 
-// account is the server's account that holds Belfry's streams.
+// account returns the name of the server's account that holds Belfry's streams.
 func (o *Options) account() string {
 	if len(o.Users) == 0 {
 		return noAccount
@@ -176,8 +176,8 @@ func (o *Options) account() string {
 	return accounts.Belfry
 }
 
-// addUsers gives the server options the users and accounts, and the node's own user.
-// nodePassword is that user's.
+// addUsers adds the users, their accounts and the node's own user, with nodePassword, to
+// the server's options.
 func (o *Options) addUsers(so *server.Options, nodePassword string) error {
 	if len(o.Users) == 0 {
 		return nil
@@ -245,9 +245,9 @@ func letAsk(belfry, system *server.Account) error {
 	return nil
 }
 
-// moveStreams moves the streams in the data folder to the account that the options ask
-// for, when users were configured for the first time or were all removed. A rename moves
-// them all or none.
+// moveStreams moves the streams in the data folder to another account if that is
+// necessary: after the first user was configured, or the last one removed. It renames the
+// account's folder, so it moves all streams or none.
 func (o *Options) moveStreams() (moved bool, err error) {
 	want, other := o.account(), accounts.Belfry
 	if want == other {
@@ -277,7 +277,8 @@ func hasStreams(account string) bool {
 	return err == nil && len(entries) > 0
 }
 
-// warnInsecure logs what is open to other hosts, mostly because of --insecure.
+// warnInsecure logs each listener that other hosts can reach without authentication or
+// encryption.
 func (o *Options) warnInsecure() {
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.HTTPToken != "" && o.HTTPTLS.Cert == "" {
 		o.Log.Warn().Str("http", o.HTTP).Msg("HTTP listens beyond this host without TLS: the token crosses the network in the clear; give http-tls-cert and http-tls-key")
@@ -297,9 +298,10 @@ func (o *Options) warnInsecure() {
 	}
 }
 
-// ownCredentials let Dial reach the embedded server of another process that has the same
-// settings: those of the first administrator whose password is known, and trust in the
-// server's certificate.
+// ownCredentials returns the credentials with which Dial connects to the embedded server of
+// another process with the same settings: the user and password of the first administrator
+// whose password is not a hash, and a TLS configuration that trusts the server's
+// certificate.
 func (o *Options) ownCredentials() (user, password string, t *tls.Config, err error) {
 	for _, u := range o.Users {
 		if u.Admin && !strings.HasPrefix(u.Password, "$2") {
@@ -327,7 +329,7 @@ func (o *Options) ownCredentials() (user, password string, t *tls.Config, err er
 		t.ServerName = leaf.IPAddresses[0].String()
 	}
 	if o.NATSTLS.CA != "" {
-		t.Certificates = []tls.Certificate{pair} // as good a client certificate as there is here
+		t.Certificates = []tls.Certificate{pair} // the only client certificate in the settings
 	}
 	return user, password, t, nil
 }

@@ -27,49 +27,49 @@ type App struct {
 	reloads *reloads
 
 	listener net.Listener // of HTTP, nil for none
-	httpTLS  *tls.Config  // nil for HTTP in the clear
+	httpTLS  *tls.Config  // nil for HTTP without TLS
 	level    store.FormatLevel
-	failed   chan error // what ends a running node
+	failed   chan error // the error that ends a running node
 
 	// mu is held by Start and Stop, which exclude each other.
 	mu      sync.Mutex
 	started bool
 	stopped bool
 	stopErr error
-	// undo holds what Stop does, last first.
+	// undo is a stack of the steps of Stop.
 	undo []undo
 
 	// Written by Start before running is stored.
-	own   *embedded // the server; nil for another's
+	own   *embedded // the embedded server; nil with NATSURL
 	nc    *nats.Conn
 	store *store.Store
 	time  *clustertime.Service
 	roles roles
 	node  string
-	// syncs is what is known of the server's sync setting, as in store.Presence.
+	// syncs is the server's sync setting as far as it is known; see store.Presence.
 	syncs   string
-	phase   atomic.Pointer[string] // what Start is doing, for /readyz
+	phase   atomic.Pointer[string] // current step of Start, for /readyz
 	running atomic.Bool
-	// calling is roles.functions, for the beat, which begins before the roles do.
+	// calling is roles.functions. The heartbeat reads it, and begins before the roles.
 	calling atomic.Pointer[functions.Functions]
 }
 
 // undo is one step of Stop, with the time that it may take.
 type undo struct {
 	name  string
-	bound time.Duration // 0: what is left
+	bound time.Duration // 0 for the remaining time of Stop
 	do    func(context.Context) error
 }
 
-// New checks the options and takes what can be taken without waiting: the data
-// folder's lock and the HTTP port. Errors: ErrInUse, and those of
+// New checks the options, locks the data folder and opens the HTTP port. It does not wait.
+// The caller must call Stop, also without Start. Errors: ErrInUse, and errors of
 // schemas.CodeConfig.
 func New(o Options) (*App, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	// Before the port is taken: a missing file is the user's mistake also while
-	// another node has the port.
+	// Read the files before opening the port, so that a missing file is reported even while
+	// another node uses the port.
 	if _, err := o.credentials(); err != nil {
 		return nil, err
 	}
@@ -136,9 +136,9 @@ func (a *App) onStop(name string, bound time.Duration, do func(context.Context) 
 
 func (a *App) setPhase(s string) { a.phase.Store(&s) }
 
-// Start brings everything up and returns when timers are served. The node lives
-// until Stop, whatever becomes of ctx. A Start that fails has stopped the node.
-// Errors: ErrInUse, ErrUnreachable, ErrStopped, and those of schemas.CodeConfig.
+// Start starts the node and returns when it serves timers. ctx bounds only the start; the
+// node runs until Stop. If Start fails, it stops the node. Errors: ErrInUse,
+// ErrUnreachable, ErrStopped, and errors of schemas.CodeConfig.
 func (a *App) Start(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -214,9 +214,9 @@ func (a *App) start(ctx context.Context) error {
 	return nil
 }
 
-// disconnect closes the connection. A request that was cut off, such as the
-// making of a stream, is still worked on: the embedded server must be done with
-// it when it shuts down. Another server's silence is no failure of ours.
+// disconnect flushes and closes the connection. The embedded server may still process an
+// interrupted request, such as the creation of a stream, and must finish it before it
+// shuts down. If another server does not answer, that is not an error of this node.
 func (a *App) disconnect(ctx context.Context) error {
 	defer a.nc.Close()
 	if err := a.nc.FlushWithContext(ctx); err != nil && a.o.embedded() {
@@ -225,9 +225,8 @@ func (a *App) disconnect(ctx context.Context) error {
 	return nil
 }
 
-// leaveSilentServer closes the connection to a server that does not answer, so
-// that nothing waits for it: every call ends at once, and tells that. It reports
-// whether it did.
+// leaveSilentServer closes the connection if the server does not answer, so that all calls
+// fail at once instead of waiting. It reports whether it has closed the connection.
 func (a *App) leaveSilentServer(ctx context.Context) bool {
 	if a.o.embedded() || a.nc == nil {
 		return false
@@ -242,8 +241,8 @@ func (a *App) leaveSilentServer(ctx context.Context) bool {
 	return true
 }
 
-// Stop drains and releases everything, in the order of the package comment.
-// It returns the first call's error when called again.
+// Stop drains and releases everything, in the order of the package comment. Further calls
+// return the error of the first one.
 func (a *App) Stop(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -263,7 +262,7 @@ func (a *App) stop(ctx context.Context) error {
 	for len(a.undo) > 0 {
 		u := a.undo[len(a.undo)-1]
 		a.undo = a.undo[:len(a.undo)-1]
-		if alone { // nothing can be stored, nor handed over
+		if alone { // without the server no write and no hand-over can succeed
 			u.bound = min(u.bound, aloneBound)
 		}
 		a.setPhase("stopping: " + u.name)
@@ -296,7 +295,8 @@ func (a *App) Run(ctx context.Context) error {
 	return errors.Join(err, a.Stop(stop))
 }
 
-// Wait returns when ctx ends, with nil, or when the node has failed.
+// Wait waits until ctx ends, and then returns nil, or until the node fails, and then returns
+// its error.
 func (a *App) Wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -306,7 +306,7 @@ func (a *App) Wait(ctx context.Context) error {
 	}
 }
 
-// fail ends Wait with the error; the first one counts.
+// fail makes Wait return err. Only the first call has an effect.
 func (a *App) fail(err error) {
 	select {
 	case a.failed <- err:
@@ -314,10 +314,10 @@ func (a *App) fail(err error) {
 	}
 }
 
-// Node is this process's name among those that share the store.
+// Node returns the node's name, unique among the nodes of the store.
 func (a *App) Node() string { return a.node }
 
-// HTTPAddr is where health and metrics are served, or "".
+// HTTPAddr returns the address of health and metrics, or "" without HTTP.
 func (a *App) HTTPAddr() string {
 	if a.listener == nil {
 		return ""
@@ -325,7 +325,7 @@ func (a *App) HTTPAddr() string {
 	return a.listener.Addr().String()
 }
 
-// NATSURL is where clients connect, without credentials. Only after Start.
+// NATSURL returns the URL for clients, without credentials. Call it only after Start.
 func (a *App) NATSURL() string {
 	if a.own != nil {
 		return a.own.ClientURL()
@@ -333,12 +333,12 @@ func (a *App) NATSURL() string {
 	return schemas.RedactURLs(a.o.NATSURL)
 }
 
-// Connect makes another connection to the node's server, without a socket if it
-// is the embedded one. Only after Start; the caller closes it.
+// Connect opens another connection to the node's server, without a socket if the server is
+// embedded. Call it only after Start; the caller closes the connection.
 func (a *App) Connect(name string) (*nats.Conn, error) { return connect(&a.o, a.own, name) }
 
-// Store is the open store. Only after Start.
+// Store returns the open store. Call it only after Start.
 func (a *App) Store() *store.Store { return a.store }
 
-// Registry holds the node's metrics.
+// Registry returns the registry of the node's metrics.
 func (a *App) Registry() *prometheus.Registry { return a.reg }

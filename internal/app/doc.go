@@ -1,8 +1,8 @@
 // Package app wires Belfry together: the NATS server or a connection to one, the
 // store, the cluster's time, the roles, and the HTTP server for health and
-// metrics. cmd/belfry maps flags to Options; tests embed the same thing, as often
-// in one process as they like: there is no global state, no signal handler and no
-// exit in here.
+// metrics. cmd/belfry maps flags to Options; tests embed the same App. A process can run
+// any number of Apps: the package has no global state, handles no signals and never exits
+// the process.
 //
 // # Life
 //
@@ -12,32 +12,33 @@
 //	       clocks), the store, the connection, and the server last
 //	Run    Start, wait for the context, Stop within StopTimeout
 //
-// Whatever was acquired put its release on one stack. Stop unwinds it, and so do
-// a New and a Start that fail: nothing is left behind in any case. Stop may be
-// called more than once, and without Start.
+// Each acquired resource pushes its release onto one stack. Stop unwinds the stack, and so
+// do New and Start if they fail, so no resource remains. Stop may be called more than once,
+// and without Start.
 //
 // # The embedded server
 //
-// It is restarted in place when it cannot write to its data folder any more, once
-// there is room; see embedded. The roles see what they see when another server is
-// restarted: their connection is lost, and comes back.
+// If the embedded server can no longer write to its data folder, the node restarts it in
+// place as soon as the disk has free space; see embedded. For the roles that is like the
+// restart of any server: they lose their connection and reconnect.
 //
 // # Access
 //
-// Nothing listens beyond loopback without authentication, unless Options.Insecure says
-// so. The users of the embedded server are in accounts as package accounts lays them out.
+// The node listens on addresses other than loopback only with authentication, unless
+// Options.Insecure is set. Package accounts defines the accounts of the embedded server's
+// users.
 //
 // # Errors
 //
-// ErrInUse tells a busy port or data folder, ErrUnreachable a server that cannot
-// be reached or does not answer; errors of schemas.CodeConfig tell settings that
-// cannot be, among them a server without JetStream or one that is too old. Each
-// is one line that says what to do.
+// ErrInUse means that a port or the data folder is in use; ErrUnreachable that no server
+// answers. Errors of schemas.CodeConfig mean invalid settings, or a server that does not
+// meet the requirements, such as a server without JetStream. Each error is one line that
+// says what to do.
 //
 // # Health
 //
-// /healthz answers 200 while the process lives. /readyz answers 200 when the
-// store answers, the cluster's time is known and the roles have started, and 503
-// otherwise; its body says which of them is missing. /metrics is Prometheus's. With
+// /healthz answers 200 while the process is alive. /readyz answers 200 when the store
+// answers, the cluster's time is known and the roles have started, and otherwise 503 with
+// the missing condition in its body. /metrics serves Prometheus metrics. With
 // Options.HTTPToken, that body and /metrics need the token.
 package app

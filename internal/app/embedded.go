@@ -88,10 +88,10 @@ const (
 
 var errNoServer = errors.New("the embedded server does not run")
 
-// startEmbedded starts the server and returns when clients can connect; that takes as
-// long as JetStream needs to read the data folder. It first waits, within ctx, until
-// the folder's disk has room. say tells what it waits for; fail is called when the server
-// hangs.
+// startEmbedded starts the server and returns when clients can connect, which takes as
+// long as JetStream needs to read the data folder. Before that it waits, within ctx, until
+// the folder's disk has free space. It reports the current step to say, and calls fail if
+// the server hangs later.
 func startEmbedded(ctx context.Context, o *Options, say func(string), fail func(error)) (*embedded, error) {
 	e := &embedded{o: o, fail: fail, answerWithin: answerBound, log: o.Log.With().Str("component", "nats-server").Logger(), password: rand.Text(), watched: make(chan struct{})}
 	e.room = func() (int64, int64) { return freeBytes(o.Data), needBytes(o.Data) }
@@ -121,7 +121,7 @@ func startEmbedded(ctx context.Context, o *Options, say func(string), fail func(
 	return e, nil
 }
 
-// Unwatch ends the watching: the server is not replaced any more. It may be called
+// Unwatch stops watching the server, so that it is no longer replaced. It may be called
 // more than once.
 func (e *embedded) Unwatch(context.Context) error {
 	e.stopWatch()
@@ -129,8 +129,8 @@ func (e *embedded) Unwatch(context.Context) error {
 	return nil
 }
 
-// Stop ends the server. It is not bounded: a bound would cut off the server's last
-// write to disk.
+// Stop stops the server. It ignores the deadline of ctx, which could interrupt the server's
+// last write to disk.
 func (e *embedded) Stop(ctx context.Context) error {
 	err := e.Unwatch(ctx)
 	e.stop()
@@ -162,9 +162,8 @@ func (e *embedded) stopWithin(bound time.Duration) bool {
 	}
 }
 
-// InProcessConn connects to the present instance without a socket. It makes embedded
-// a nats.InProcessConnProvider, so that a connection that reconnects finds the next
-// instance.
+// InProcessConn connects to the current server instance without a socket. It implements
+// nats.InProcessConnProvider, so connections reconnect to the next instance.
 func (e *embedded) InProcessConn() (net.Conn, error) {
 	e.mu.Lock()
 	srv := e.srv
@@ -175,7 +174,7 @@ func (e *embedded) InProcessConn() (net.Conn, error) {
 	return srv.InProcessConn()
 }
 
-// ClientURL is where clients connect; "" while there is no server.
+// ClientURL returns the URL for clients, or "" while no server runs.
 func (e *embedded) ClientURL() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -185,8 +184,8 @@ func (e *embedded) ClientURL() string {
 	return e.srv.ClientURL()
 }
 
-// Trouble says why the server does not accept writes, and what it waits for; "" when
-// it is well.
+// Trouble returns the reason why the server does not accept writes, and the condition for
+// its restart. It returns "" while the server accepts writes.
 func (e *embedded) Trouble() string {
 	if s := e.trouble.Load(); s != nil {
 		return *s
@@ -194,7 +193,7 @@ func (e *embedded) Trouble() string {
 	return ""
 }
 
-// start makes an instance and waits until clients can connect to it.
+// start starts an instance and waits until clients can connect to it.
 func (e *embedded) start(ctx context.Context) error {
 	so, err := e.serverOptions()
 	if err != nil {
@@ -241,7 +240,7 @@ func (e *embedded) start(ctx context.Context) error {
 	return nil
 }
 
-// serverOptions are those of the next instance.
+// serverOptions returns the options of the next instance.
 func (e *embedded) serverOptions() (*server.Options, error) {
 	host, portText, err := net.SplitHostPort(e.o.NATSListen)
 	if err != nil {
@@ -273,15 +272,16 @@ func (e *embedded) serverOptions() (*server.Options, error) {
 	return so, e.o.addUsers(so, e.password)
 }
 
-// inProcessURL is what nats.go calls a connection without a socket. It has no tls://
-// scheme: within the process there is no TLS.
+// inProcessURL is a placeholder for the URL of a connection without a socket. Its scheme is
+// not tls://, because the connection has no TLS.
 const inProcessURL = "nats://in-process"
 
-// options are for a connection of the node itself: without a socket, and as its own user.
+// options returns the options for a connection of the node itself: without a socket, and
+// with the node's own user.
 func (e *embedded) options() []nats.Option {
 	opts := []nats.Option{
 		nats.InProcessServer(e), nats.PingInterval(pingOwn),
-		// While a write waits, the connection does not even tell its state.
+		// While a write blocks, even nats.Conn.Status blocks.
 		nats.FlusherTimeout(answerBound), nats.ReconnectOnFlusherError(),
 	}
 	if len(e.o.Users) > 0 {
@@ -300,7 +300,7 @@ func serverFailure(o *Options, text string) error {
 // watch replaces each instance that cannot write, until ctx ends.
 func (e *embedded) watch(ctx context.Context) {
 	wait, wellSince := restartMin, time.Now()
-	var shortSince time.Time // when the disk was last seen short of room
+	var shortSince time.Time // time of the last check that found the disk too full
 	for look := 1; pause.For(ctx, watchInterval); look++ {
 		if free, need := e.room(); free < need {
 			shortSince = time.Now()
@@ -324,7 +324,8 @@ func (e *embedded) watch(ctx context.Context) {
 	}
 }
 
-// ask is failure with a bound: a server that hangs does not answer.
+// ask calls failure and waits for it at most answerWithin, because a server that hangs does
+// not answer.
 func (e *embedded) ask(ctx context.Context, thorough bool) (why string, answered bool) {
 	answer := make(chan string, 1)
 	go func() { answer <- e.failure(thorough) }() // ends with the server, or with the process
@@ -340,7 +341,7 @@ func (e *embedded) ask(ctx context.Context, thorough bool) (why string, answered
 	}
 }
 
-// giveUp waits for room and then ends the node with ErrHung.
+// giveUp waits until the disk has free space and then ends the node with ErrHung.
 func (e *embedded) giveUp(ctx context.Context, why string) {
 	why = "the embedded server hangs: " + why
 	e.setTrouble(why)
@@ -351,8 +352,8 @@ func (e *embedded) giveUp(ctx context.Context, why string) {
 	e.fail(errorOf(ErrHung, nil, "%s; the process must be started again", why))
 }
 
-// failure says what keeps the server from writing, or "". thorough asks for the health
-// of every stream also without a hint.
+// failure returns the reason why the server cannot write, or "". If thorough is true it
+// checks the health of every stream; otherwise only after the server logged a failed write.
 func (e *embedded) failure(thorough bool) string {
 	e.mu.Lock()
 	srv := e.srv
@@ -364,8 +365,8 @@ func (e *embedded) failure(thorough bool) string {
 	case !srv.JetStreamEnabled():
 		return "nats-server has turned JetStream off"
 	case hint:
-		// The error is kept by the stream's store for good, and not all of them are
-		// part of the stream's health.
+		// The stream's store keeps the error until a restart, and the stream's health does
+		// not include every such error.
 		return "nats-server cannot write to the data folder"
 	case !thorough:
 		return ""
@@ -378,8 +379,8 @@ func (e *embedded) failure(thorough bool) string {
 	return ""
 }
 
-// replace waits until there is room, and then for wait, and starts a new instance. It
-// tries until that succeeds, and returns false if ctx ends before.
+// replace waits until the disk has free space, then for the duration wait, and starts a new
+// instance. It retries until that succeeds, and returns false if ctx ends first.
 func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) bool {
 	begun := time.Now()
 	why = "the embedded server does not accept writes: " + why
@@ -415,7 +416,8 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 
 func (e *embedded) setTrouble(s string) { e.trouble.Store(&s) }
 
-// waitForRoom returns when the data folder's disk has room, or with the cause of ctx.
+// waitForRoom waits until the data folder's disk has free space. If ctx ends first, it
+// returns the cause.
 func (e *embedded) waitForRoom(ctx context.Context, say func(string)) error {
 	var logged time.Time
 	for {
@@ -441,8 +443,8 @@ func (e *embedded) freeMB() int64 {
 	return toMB(free)
 }
 
-// needBytes is how much room the folder's disk must have for the server to start.
+// needBytes returns the free space that the folder's disk must have for the server to start.
 func needBytes(dir string) int64 { return min(maxNeedBytes, totalBytes(dir)/10) }
 
-// toMB rounds up, so that nothing but 0 is 0.
+// toMB converts bytes to MB and rounds up, so that only 0 becomes 0.
 func toMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }

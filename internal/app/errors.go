@@ -5,20 +5,22 @@ import (
 	"fmt"
 )
 
-// Errors that a caller tells apart with errors.Is.
+// Errors of an App, to compare with errors.Is.
 var (
-	// ErrInUse: a port or the data folder belongs to another process.
+	// ErrInUse means that another process uses a port or the data folder.
 	ErrInUse = errors.New("in use by another process")
-	// ErrUnreachable: no NATS server answers at the URL, or it refuses us.
+	// ErrUnreachable means that no NATS server answers at the URL, or that it refuses the
+	// connection.
 	ErrUnreachable = errors.New("server unreachable")
-	// ErrHung: the embedded server hangs and cannot be stopped, so neither can the node.
-	// The process must be replaced; nothing acknowledged is lost by that.
+	// ErrHung means that the embedded server hangs and that the node cannot stop it. The
+	// process must be replaced. That loses no acknowledged write.
 	ErrHung = errors.New("embedded server hangs")
-	// ErrStopped: Start after Stop.
+	// ErrStopped means that Start was called after Stop.
 	ErrStopped = errors.New("app: stopped before")
 )
 
-// kindError is a line of its own with a sentinel and a cause to be found.
+// kindError is an error with its own text that also matches a sentinel and a cause in
+// errors.Is.
 type kindError struct {
 	kind  error
 	cause error

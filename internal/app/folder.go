@@ -7,10 +7,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// OpenFolder runs the embedded server of a data folder without a node, for tools
-// that work on a store while no node does, and connects to it. end closes the
-// connection and stops the server. The server has no port. Errors: ErrInUse while a node uses the folder,
-// and those of schemas.CodeConfig.
+// OpenFolder starts the embedded server of a data folder without a node, and connects to
+// it. It is for tools that work on a store while no node runs. The server opens no port.
+// end closes the connection and stops the server. Errors: ErrInUse while a node uses the
+// folder, and errors of schemas.CodeConfig.
 func OpenFolder(ctx context.Context, o Options) (nc *nats.Conn, end func() error, err error) {
 	o.NATSListen, o.NATSURL, o.dontListen = "127.0.0.1:0", "", true
 	if err := o.setDefaults(); err != nil {

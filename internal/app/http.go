@@ -31,7 +31,8 @@ const (
 	httpStopBound     = time.Second
 )
 
-// newRegistry is the node's own, so that many nodes fit into one process.
+// newRegistry returns a registry for this node, so that several nodes can run in one
+// process.
 func newRegistry(a *App) (*prometheus.Registry, error) {
 	reg := prometheus.NewRegistry()
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "ready", Help: "1 when /readyz answers 200."}, func() float64 {
@@ -66,11 +67,11 @@ func newRegistry(a *App) (*prometheus.Registry, error) {
 // Check is one condition of readiness.
 type Check struct {
 	OK bool `json:"ok"`
-	// Reason says why it is not.
+	// Reason explains a condition that is not met.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Readiness is what /readyz answers.
+// Readiness is the body of /readyz.
 type Readiness struct {
 	Ready  bool                    `json:"ready"`
 	Node   string                  `json:"node"`
@@ -79,7 +80,7 @@ type Readiness struct {
 	Shards []scheduler.ShardStatus `json:"shards,omitempty"`
 }
 
-// Ready tells whether the node serves timers, and why it does not.
+// Ready reports whether the node serves timers, with every condition that it checks.
 func (a *App) Ready() Readiness {
 	r := Readiness{Node: a.node, Phase: *a.phase.Load(), Checks: map[string]Check{}}
 	check := func(name string, ok bool, format string, args ...any) bool {
@@ -99,12 +100,12 @@ func (a *App) Ready() Readiness {
 		trouble := a.own.Trouble()
 		if !check("server", trouble == "", "%s", trouble) {
 			r.Ready = false
-			return r // the connection to a server that hangs does not tell its state
+			return r // nats.Conn.Status may block while the server hangs
 		}
 	}
 	connected := a.nc.Status() == nats.CONNECTED
-	// Each reading of the time is a write and a read by JetStream, so its age
-	// says also whether the store answers.
+	// Each reading of the time is a JetStream write and read, so its age also shows
+	// whether the store answers.
 	age := a.time.Age()
 	r.Ready = check("store", connected && age <= timeTooOld, "connection is %s, last answer of JetStream %s ago", a.nc.Status(), age.Round(time.Millisecond)) && r.Ready
 	r.Ready = check("time", age <= timeTooOld, "last reading of the leader's clock is %s old", age.Round(time.Millisecond)) && r.Ready
@@ -141,7 +142,7 @@ func (a *App) serveHTTP() {
 	a.onStop("http", httpStopBound, func(ctx context.Context) error {
 		defer func() { <-done }()
 		if err := srv.Shutdown(ctx); err != nil {
-			return srv.Close() // a client that does not finish is cut off
+			return srv.Close() // closes connections whose clients do not finish
 		}
 		return nil
 	})
@@ -156,7 +157,7 @@ func (a *App) handler() http.Handler {
 		if !r.Ready {
 			status = http.StatusServiceUnavailable
 		}
-		if !a.authorized(req) { // a probe without the token needs the status alone
+		if !a.authorized(req) { // a probe without the token gets only the status
 			a.answer(w, status, map[string]bool{"ready": r.Ready})
 			return
 		}

@@ -25,9 +25,8 @@ const (
 	nodeFile = "node"
 )
 
-// lockFolder makes the folder and locks it against every other process. The lock
-// ends with the process, so one that was killed leaves none behind; the process
-// id is kept only to be told.
+// lockFolder creates the folder and locks it against other processes. The lock ends with
+// the process, even after SIGKILL. The file with the process id is only for error texts.
 func lockFolder(dir string) (unlock func(context.Context) error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, badConfig("data folder %s cannot be made: %w", dir, err)
@@ -48,13 +47,13 @@ func lockFolder(dir string) (unlock func(context.Context) error, err error) {
 	return func(context.Context) error {
 		err := os.Remove(pid)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // somebody tidied up; the lock is what counts
+			err = nil // another program removed the file; only the lock matters
 		}
 		return errors.Join(err, l.Unlock())
 	}, nil
 }
 
-// lockHolder names the process in words, or is empty.
+// lockHolder returns a text that names the process with the lock, or "" if it is unknown.
 func lockHolder(dir string) string {
 	b, err := os.ReadFile(filepath.Join(dir, pidFile))
 	if err != nil {
@@ -67,7 +66,8 @@ func lockHolder(dir string) string {
 	return fmt.Sprintf(" (process %d)", pid)
 }
 
-// folderNode is the node name that the folder keeps from its first start on.
+// folderNode returns the node name that is stored in the folder. The first start generates
+// it.
 func folderNode(dir string) (string, error) {
 	path := filepath.Join(dir, nodeFile)
 	b, err := os.ReadFile(path)
@@ -87,8 +87,8 @@ func folderNode(dir string) (string, error) {
 	return name, nil
 }
 
-// writeSynced writes a small file that after a power loss is there as a whole or
-// not at all: one that was only written may be left with its length and zeros.
+// writeSynced writes a small file atomically and durably: after a power loss the file is
+// complete or absent. Without the sync it could have its length but contain zeros.
 func writeSynced(path string, b []byte) error {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -105,12 +105,12 @@ func writeSynced(path string, b []byte) error {
 	return os.Rename(tmp, path)
 }
 
-// hostNode makes a name for a process that has no folder: the host's, for the
-// reader of logs, and a random part, so that no two share it.
+// hostNode returns a node name for a process without a data folder: the host's name, which
+// helps readers of logs, and a random part, which makes the name unique.
 func hostNode() string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "host" // only the random part has to tell nodes apart
+		host = "host" // the random part is sufficient to make the name unique
 	}
 	host, _, _ = strings.Cut(host, ".")
 	token := strings.Map(func(r rune) rune {

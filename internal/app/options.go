@@ -25,112 +25,112 @@ const (
 	RoleFunctions Role = "functions"
 )
 
-// AllRoles is what a node runs by default.
+// AllRoles returns all roles, the default of a node.
 func AllRoles() []Role { return []Role{RoleRouter, RoleScheduler, RoleFunctions} }
 
-// Profile says what an acknowledged write survives. It sets the embedded server;
-// of another server it is what the node promises, and checks as far as the server
-// tells it.
+// Profile determines which failures an acknowledged write survives. It configures the
+// embedded server. On another server the node checks that the server's settings match the
+// profile, as far as the server reports them.
 type Profile string
 
 // The profiles.
 const (
-	// ProfileSafe: what was acknowledged survives power loss, since the server
-	// syncs every write before it acknowledges it, or since three replicas have it.
+	// ProfileSafe means that acknowledged writes survive power loss, because the server
+	// syncs every write before it acknowledges it, or because three replicas store it.
 	ProfileSafe Profile = "safe"
-	// ProfileFast: what was acknowledged survives the end of the process, however
-	// it ends, but not power loss. The embedded server syncs every two minutes.
+	// ProfileFast means that acknowledged writes survive any end of the process, including
+	// SIGKILL, but not power loss. The embedded server syncs every two minutes.
 	ProfileFast Profile = "fast"
 )
 
-// TLS are files for a connection to a server: CA to trust besides the system's,
-// and a client certificate. Empty fields are not used.
+// TLS names PEM files for a connection to a server: a CA to trust in addition to the
+// system's, and a client certificate with its key. Empty fields have no effect.
 type TLS struct{ CA, Cert, Key string }
 
 // Options configure an App. The zero value of a field means its default.
 type Options struct {
 	// Data is the folder of the embedded server; required unless NATSURL is set.
 	Data string
-	// NATSListen is where the embedded server listens; port 0 takes a free one.
+	// NATSListen is the address of the embedded server; port 0 means a free port.
 	// Default 127.0.0.1:4222.
 	NATSListen string
-	// Profile is what an acknowledged write survives; default ProfileSafe.
+	// Profile determines which failures an acknowledged write survives; default ProfileSafe.
 	Profile Profile
 
 	// NATSURL is a server to use instead of the embedded one.
 	NATSURL string
 	// Creds is a NATS credentials file for NATSURL.
 	Creds string
-	// User and Password, or Token, are for NATSURL; credentials in the URL win. Dial uses
-	// them for the embedded server, too.
+	// User and Password, or Token, are for NATSURL; credentials in the URL take precedence.
+	// Dial uses them for the embedded server, too.
 	User, Password, Token string
 	// TLS is for NATSURL.
 	TLS TLS
 
-	// Users may connect to the embedded server; none means that everybody may, who
-	// reaches it.
+	// Users lists the users of the embedded server. Without users, every client that reaches
+	// the server may connect.
 	Users []User
-	// NATSTLS makes the embedded server ask for TLS.
+	// NATSTLS makes the embedded server require TLS.
 	NATSTLS ServerTLS
 	// Insecure allows to listen beyond loopback without authentication and encryption.
 	Insecure bool
 
-	// HTTP is where health and metrics are served; port 0 takes a free one, "-"
-	// is no HTTP server. Default 127.0.0.1:8420.
+	// HTTP is the address of health and metrics; port 0 means a free port, NoHTTP no HTTP
+	// server. Default 127.0.0.1:8420.
 	HTTP string
 	// HTTPToken, if set, is the bearer token that /metrics and the details of /readyz
-	// ask for. HTTPTLS makes the HTTP server speak HTTPS.
+	// require. HTTPTLS makes the HTTP server serve HTTPS.
 	HTTPToken string
 	HTTPTLS   ServerTLS
 	// Roles to run; default all.
 	Roles []Role
-	// Node names this process among those that share a store: a token of letters,
-	// digits, '-' or '_'. Default: kept in the data folder, or with NATSURL the
-	// host's name and a random part.
+	// Node is the node's name, unique among the nodes of a store: letters, digits, '-' or
+	// '_'. Default: the name stored in the data folder, or with NATSURL the host's name and
+	// a random part.
 	Node string
 
-	// Shards of a new store; 0 takes what is recorded, or schemas.DefaultShards.
+	// Shards of a new store; 0 means the stored number, or schemas.DefaultShards.
 	Shards int
 	// Replicas of every stream; default 1.
 	Replicas int
-	// Retention is how long the record of a concluded timer is kept; default 24 h.
+	// Retention is the lifetime of the record of a finished timer; default 24 h.
 	Retention time.Duration
-	// FiredMaxAge, DeadMaxAge and RejectedMaxAge bound the streams of fired events,
-	// of dead letters and of refused adds; default 24 h, 30 days and 7 days.
+	// FiredMaxAge, DeadMaxAge and RejectedMaxAge are the lifetimes of fired events, dead
+	// letters and rejected adds in their streams; default 24 h, 30 days and 7 days.
 	FiredMaxAge, DeadMaxAge, RejectedMaxAge time.Duration
-	// FiredMaxPerService is how many events of one service stay in TIMERS_FIRED; 0 takes
-	// a share of the stream.
+	// FiredMaxPerService is the maximum number of events of one service in TIMERS_FIRED; 0
+	// means a share of the stream.
 	FiredMaxPerService int
 	// MaxServices bounds the services with callbacks; default 20,000.
 	MaxServices int
 	// Timeout bounds every call to JetStream; default 5 s.
 	Timeout time.Duration
-	// Limits bound what an add may ask for.
+	// Limits bounds the values in an add.
 	Limits schemas.Limits
-	// InboxPrefixes are prefixes of reply subjects of API requests that are answered,
-	// besides _INBOX…; see schemas.Inboxes.
+	// InboxPrefixes lists prefixes of reply subjects that API requests may have, in addition
+	// to _INBOX…; see schemas.Inboxes.
 	InboxPrefixes []string
 
 	// Lease, Tick, Horizon and SweepDelay are the scheduler's; see package
 	// scheduler.
 	Lease, Tick, Horizon, SweepDelay time.Duration
 
-	// AllowLoopback, AllowPrivate and AllowPrefixes open HTTP callbacks to such
-	// addresses.
+	// AllowLoopback, AllowPrivate and AllowPrefixes permit HTTP callbacks to these addresses,
+	// which Belfry otherwise refuses to call.
 	AllowLoopback, AllowPrivate bool
 	AllowPrefixes               []netip.Prefix
-	// Concurrency and TotalConcurrency bound callbacks running at once, of one
-	// service and of all; default 64 and 512.
+	// Concurrency and TotalConcurrency bound the concurrent callbacks of one service and of
+	// all services; default 64 and 512.
 	Concurrency, TotalConcurrency int
-	// ServiceIdle is after how long without an event a service comes to rest: it loses
-	// its consumers until its next one. Default 30 s, negative for never.
+	// ServiceIdle is the time without an event after which a service's consumers are
+	// removed, until its next event. Default 30 s, negative for never.
 	ServiceIdle time.Duration
-	// Callbacks are the settings of callbacks that Reconfigure replaces.
+	// Callbacks holds the settings of callbacks. Reconfigure replaces them.
 	Callbacks functions.Settings
 
-	// SecretFiles are further files that hold secrets, such as the config file. The
-	// node warns about each that every user of the host can read, and about Creds, the
-	// keys of TLS and the data folder without being asked.
+	// SecretFiles lists further files with secrets, such as the config file. The node logs a
+	// warning for each of them, and for Creds, the keys of TLS and the data folder, that
+	// every user of the host can read.
 	SecretFiles []string
 
 	// Version is shown in $SRV.INFO, metrics and the User-Agent of callbacks.
@@ -149,34 +149,34 @@ const (
 	DefaultHTTP       = "127.0.0.1:8420"
 	// NoHTTP is the value of Options.HTTP for no HTTP server.
 	NoHTTP = "-"
-	// StopTimeout is how long Run lets Stop take.
+	// StopTimeout bounds Stop within Run.
 	StopTimeout = 10 * time.Second
-	// callbackGrace is how long running callbacks may go on after Stop begins.
+	// callbackGrace bounds how long running callbacks may continue after Stop begins.
 	callbackGrace = 5 * time.Second
-	// drainBound is the part of Stop that is given to router and functions,
-	// releaseBound that of the scheduler. What is left is the server's.
+	// drainBound bounds the part of Stop for router and functions, releaseBound the part
+	// for the scheduler. The remainder of StopTimeout is for the server.
 	drainBound   = 6 * time.Second
 	releaseBound = 2 * time.Second
-	// aloneBound takes the place of either when the server does not answer.
+	// aloneBound replaces drainBound and releaseBound if the server does not answer.
 	aloneBound = time.Second
-	// flushBound is how long the server may take for requests that were cut off.
+	// flushBound bounds how long the server may take to finish interrupted requests.
 	flushBound = time.Second
-	// probeBound is how long a server may take to answer when Stop begins.
+	// probeBound bounds the server's answer to the request with which Stop begins.
 	probeBound = time.Second
-	// connectTimeout bounds one attempt to reach a server, and with it how long a
-	// silent one holds up whoever uses the connection.
+	// connectTimeout bounds one attempt to connect to a server. Users of the connection may
+	// wait that long for a server that does not answer.
 	connectTimeout = 2 * time.Second
-	// A server that has missed so many pings, which are sent to the embedded one
-	// and to others in these intervals, is taken for gone; so is one that takes no
-	// bytes for writeBound, for which every call has to wait.
+	// A connection counts as lost after pingsMissed unanswered pings, which it sends to the
+	// embedded server and to other servers in the intervals below, or if the server accepts
+	// no bytes for writeBound, during which every call blocks.
 	pingsMissed = 2
 	pingOwn     = 10 * time.Second
 	pingOther   = 2 * time.Second
 	writeBound  = 2 * time.Second
-	// beatTimeout bounds one beat.
+	// beatTimeout bounds one heartbeat.
 	beatTimeout = 2 * time.Second
-	// timeTooOld is the age of the last reading of the cluster's time from which
-	// on the node is not ready: the store has not answered for that long.
+	// timeTooOld is the maximum age of the last reading of the cluster's time on a node that
+	// is ready. An older reading means that the store has not answered for that long.
 	timeTooOld = 5 * time.Second
 )
 
@@ -188,8 +188,8 @@ func badConfig(format string, args ...any) error {
 	return schemas.Errorf(schemas.CodeConfig, format, args...)
 }
 
-// DefaultOptions has every default filled in, but for Data, which has none, and
-// Shards and Node, which the store and the data folder know.
+// DefaultOptions returns options with all defaults, except Data, which has no default, and
+// Shards and Node, whose defaults come from the store and the data folder.
 func DefaultOptions() Options {
 	return Options{
 		NATSListen: DefaultNATSListen, HTTP: DefaultHTTP, Profile: ProfileSafe, Roles: AllRoles(), Replicas: 1,
@@ -201,7 +201,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// Validate reports what is out of range, without touching anything outside.
+// Validate returns an error of schemas.CodeConfig for invalid options. It reads no files and
+// opens no connections.
 func (o Options) Validate() error { return o.setDefaults() }
 
 func (o *Options) setDefaults() error {

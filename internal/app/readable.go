@@ -6,16 +6,15 @@ import (
 	"runtime"
 )
 
-// anybody are the permission bits of users who are neither the owner nor in the group
-// of a file.
+// anybody is the mask of the permission bits for users who are neither the owner nor in the
+// group of a file.
 const anybody fs.FileMode = 0o007
 
-// warnReadable warns about secrets, and about a data folder, that every user of the
-// host can read. It changes nothing: the permissions may be meant, and only their
-// owner can tell.
+// warnReadable logs a warning for files with secrets, and for a data folder, that every user
+// of the host can read. It does not change permissions, because they may be intentional.
 func (a *App) warnReadable() {
 	if runtime.GOOS == "windows" {
-		return // permission bits mean nothing there
+		return // this system has no permission bits
 	}
 	if a.o.embedded() {
 		if mode, ok := openToAnybody(a.o.Data); ok {
@@ -35,7 +34,7 @@ func (a *App) warnReadable() {
 	}
 }
 
-// secretFiles are all files with secrets that the options name.
+// secretFiles returns all files with secrets in the options.
 func (o *Options) secretFiles() []string {
 	var out []string
 	for _, path := range append([]string{o.Creds, o.TLS.Key, o.NATSTLS.Key, o.HTTPTLS.Key}, o.SecretFiles...) {
@@ -50,7 +49,7 @@ func (o *Options) secretFiles() []string {
 func openToAnybody(path string) (fs.FileMode, bool) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return 0, false // whoever reads the file reports the error
+		return 0, false // the reader of the file reports the error
 	}
 	mode := info.Mode().Perm()
 	return mode, mode&anybody != 0

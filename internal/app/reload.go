@@ -12,7 +12,7 @@ import (
 // errNotRunning is returned by Reconfigure before Start and after Stop.
 var errNotRunning = errors.New("app: the node is not running")
 
-// reloads are the metrics of reloaded configurations.
+// reloads holds the metrics of configuration reloads.
 type reloads struct {
 	successful prometheus.Gauge
 	last       prometheus.Gauge
@@ -71,8 +71,8 @@ func (a *App) reconfigure(s functions.Settings) error {
 	return nil
 }
 
-// NoteReload counts a reload, which Reconfigure does by itself: callers count those
-// that failed before it.
+// NoteReload counts a reload with its result. Reconfigure calls it; a caller calls it for a
+// reload that failed before Reconfigure.
 func (a *App) NoteReload(err error) {
 	result, ok := reloadSuccess, 1.0
 	if err != nil {

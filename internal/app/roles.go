@@ -20,7 +20,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// roles are those that run here; nil for those that do not.
+// roles holds the parts that run on this node; the others are nil.
 type roles struct {
 	router    *router.Service
 	nats      *natsapi.Server // serves router
@@ -39,7 +39,7 @@ func (a *App) storeConfig() store.Config {
 	return c
 }
 
-// StoreConfig is how the options lay out the store, but for the node's name.
+// StoreConfig returns the store's configuration, without the node's name.
 func (o *Options) StoreConfig() store.Config {
 	c := store.Config{
 		Replicas: o.Replicas, Retention: o.Retention, IndexKeep: o.indexKeep(), Timeout: o.Timeout,
@@ -56,9 +56,10 @@ func (o *Options) StoreConfig() store.Config {
 	return c
 }
 
-// indexKeep follows the sweep delay, because the sweeper finds nothing without the
-// index. It is never below the default, because other nodes of the store, with other
-// settings, rely on that; see scheduler.Options.IndexKeep.
+// indexKeep returns the lifetime of index entries after their due time. It grows with the
+// sweep delay, because the sweeper needs the index. It is at least the default, because
+// other nodes of the store, with other settings, rely on that; see
+// scheduler.Options.IndexKeep.
 func (o *Options) indexKeep() time.Duration {
 	sweep := o.SweepDelay
 	if sweep == 0 {
@@ -67,8 +68,8 @@ func (o *Options) indexKeep() time.Duration {
 	return max(store.DefaultIndexKeep, 3*sweep, 2*(sweep+time.Minute))
 }
 
-// openError says that the server is silent where the store could only say that
-// it is unavailable.
+// openError converts the store's "unavailable" to ErrUnreachable: while the node starts, it
+// means that the server does not answer.
 func openError(err error) error {
 	if errors.Is(err, schemas.ErrUnavailable) {
 		return errorOf(ErrUnreachable, err, "open the store: %v", err)
@@ -76,9 +77,8 @@ func openError(err error) error {
 	return err
 }
 
-// readTime is one beat: the node's presence is written and read back. It is given
-// up early, because a beat that a store without a leader has swallowed would be
-// waited for in vain.
+// readTime makes one heartbeat: it writes the node's presence and reads it back. Its
+// timeout is short, because a store without a leader drops requests without an answer.
 func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
@@ -89,7 +89,8 @@ func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 }
 
-// beatInterval is such that a node is missed within half a lease.
+// beatInterval returns the heartbeat interval. It is short enough for other nodes to notice
+// a missing heartbeat within half a lease.
 func (a *App) beatInterval() time.Duration {
 	lease := a.o.Lease
 	if lease == 0 {
@@ -98,7 +99,7 @@ func (a *App) beatInterval() time.Duration {
 	return min(clustertime.DefaultInterval, lease/3)
 }
 
-// announce says in the node's presence what runs here.
+// announce writes the node's roles and settings into its presence.
 func (a *App) announce() {
 	started := time.Now().UTC()
 	names := make([]string, 0, len(a.o.Roles))
@@ -128,11 +129,11 @@ func (o *Options) shared() map[string]string {
 	return out
 }
 
-// nowMs is the cluster's time in Unix milliseconds, not behind the leader's.
+// nowMs returns the upper bound of the cluster's time, in Unix milliseconds.
 func (a *App) nowMs() int64 { return a.time.LatestNs() / int64(time.Millisecond) }
 
-// startRoles makes all roles before it starts any. The router comes last, so
-// that whatever is added finds the others at work.
+// startRoles creates all roles before it starts any. It starts the router last, so that the
+// other roles already run when it accepts timers.
 func (a *App) startRoles(ctx context.Context) error {
 	if err := a.makeRoles(); err != nil {
 		return err
@@ -159,7 +160,7 @@ func (a *App) startRoles(ctx context.Context) error {
 			return err
 		}
 	}
-	// The server knows every subscription before anybody is told that we run.
+	// Flush, so that the server has every subscription before Start returns.
 	flush, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer after %s", connectTimeout))
 	defer cancel()
 	if err := a.nc.FlushWithContext(flush); err != nil {
@@ -195,7 +196,7 @@ func (a *App) makeRoles() (err error) {
 func (a *App) schedulerOptions() scheduler.Options {
 	return scheduler.Options{
 		Store: a.store, Time: a.time, Node: a.node,
-		// The folder's lock is ours, so no process of this name runs any more.
+		// This process has the folder's lock, so no other process with this name runs.
 		NodeExclusive: a.o.embedded() && a.o.Node == "",
 		Lease:         a.o.Lease, Tick: a.o.Tick, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
 		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
@@ -219,13 +220,13 @@ func (a *App) routerOptions() router.Options {
 	}
 }
 
-// drain stops the router and functions, which do not need each other, at once.
+// drain stops the router and functions concurrently; they are independent.
 func (r *roles) drain(ctx context.Context) error {
 	routed := make(chan error, 1)
 	go func() {
 		var err error
 		if r.router != nil {
-			ctx, cancel := context.WithTimeout(ctx, router.StopTimeout) // of both together
+			ctx, cancel := context.WithTimeout(ctx, router.StopTimeout) // for both together
 			defer cancel()
 			err = r.nats.Stop(ctx)
 			r.router.Stop(ctx)

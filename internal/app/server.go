@@ -16,7 +16,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// tryPort finds a busy port before anything is begun.
+// tryPort returns ErrInUse if another process uses the port of addr.
 func tryPort(ctx context.Context, name, addr string) error {
 	l, err := listen(ctx, name, addr)
 	if err != nil {
@@ -41,7 +41,7 @@ func portInUse(name, addr string, cause error) error {
 	return errorOf(ErrInUse, cause, "address %s is in use by another process: stop it, or give another --%s HOST:PORT", addr, name)
 }
 
-// connect reaches the server: the embedded one without a socket.
+// connect connects to the server, without a socket if the server is embedded.
 func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 	log := o.Log.With().Str("component", "nats").Logger()
 	opts := []nats.Option{
@@ -70,14 +70,14 @@ func connect(o *Options, own *embedded, name string) (*nats.Conn, error) {
 		}
 		return nc, nil
 	}
-	// A server that hangs is left for another of its cluster.
+	// If the server hangs, reconnect to another server of its cluster.
 	opts = append(opts, nats.PingInterval(pingOther), nats.FlusherTimeout(writeBound), nats.ReconnectOnFlusherError())
 	return dial(o, opts)
 }
 
-// Dial connects to the server that the options name, the embedded one being that
-// of another process, to look at it: it does not reconnect, and what the server
-// complains of is not logged. The caller closes the connection.
+// Dial connects a tool to the server in the options; an embedded server is then that of
+// another process. The connection does not reconnect and logs no errors. The caller closes
+// it.
 func Dial(o Options, name string) (*nats.Conn, error) {
 	var own []nats.Option
 	if o.embedded() {
@@ -134,7 +134,7 @@ func dial(o *Options, opts []nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// Config reads the files; nil if none is named.
+// Config reads the files. It returns nil if t names no files.
 func (t TLS) Config() (*tls.Config, error) {
 	if t == (TLS{}) {
 		return nil, nil
@@ -146,7 +146,7 @@ func (t TLS) Config() (*tls.Config, error) {
 			return nil, badConfig("tls-ca: %w", err)
 		}
 		if c.RootCAs, err = x509.SystemCertPool(); err != nil {
-			c.RootCAs = x509.NewCertPool() // no system roots here: the given CA alone
+			c.RootCAs = x509.NewCertPool() // the system has no roots: trust only the given CA
 		}
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, badConfig("tls-ca: %s holds no certificate in PEM form", t.CA)

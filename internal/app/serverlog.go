@@ -10,11 +10,11 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// serverLog carries the embedded server's log into the node's. A Fatalf must not end
-// the process, so startServer gets its text.
+// serverLog writes the embedded server's log to the node's log. Fatalf does not end the
+// process; startServer receives its text instead.
 //
-// Some of nats-server's warnings are expected. They are on level debug here, and the
-// node says once what they mean; see unclean and quiet.
+// Some of nats-server's warnings are expected. serverLog writes them at level debug, and
+// logs one explanation; see uncleanWarnings and quietWarnings.
 type serverLog struct {
 	log   zerolog.Logger
 	fatal chan string
@@ -22,16 +22,16 @@ type serverLog struct {
 	unclean atomic.Int64
 	// writeFailed is set when the server reports an error of the disk.
 	writeFailed *atomic.Bool
-	// first bounds the lines about such errors: nats-server repeats them.
+	// first throttles lines about such errors, which nats-server repeats.
 	first firstOnes
-	// clients bounds the lines about clients that are not let in.
+	// clients throttles lines about refused clients.
 	clients firstOnes
 }
 
-// uncleanWarnings are parts of the warnings with which nats-server 2.15 reads a data
-// folder whose last process was killed: the notes that it writes when it stops are
-// missing or older than the data, so it rebuilds them from the data. Reports of
-// damaged files ("checksum did not match", "corrupt") are not among them.
+// uncleanWarnings lists parts of the warnings that nats-server 2.15 logs when it opens a data
+// folder whose last process was killed. The state files that it writes when it stops are
+// then missing or older than the data, so it rebuilds them. The list has no reports of
+// damaged files ("checksum did not match", "corrupt").
 var uncleanWarnings = []string{
 	"TTL state is outdated",
 	"Message scheduling state is outdated",
@@ -41,14 +41,14 @@ var uncleanWarnings = []string{
 	"Recovering stream state from index errored: prior state file",
 }
 
-// quietWarnings are parts of warnings that say nothing about an embedded server.
+// quietWarnings lists parts of warnings that do not apply to an embedded server.
 var quietWarnings = []string{
 	// Passwords in the config file may be plain; the node's own is random and never stored.
 	"Plaintext passwords detected",
 }
 
-// writeErrors are parts of the errors after which nats-server 2.15 refuses every write
-// to a stream, or turns JetStream off. They begin in either case.
+// writeErrors lists parts of the errors after which nats-server 2.15 rejects every write
+// to a stream, or turns JetStream off. nats-server writes the first one with C and c.
 var writeErrors = []string{"ritical write error", "no space left on device", "DISABLED"}
 
 func (l *serverLog) Warnf(format string, v ...any) {
@@ -64,7 +64,7 @@ func (l *serverLog) Warnf(format string, v ...any) {
 	}
 }
 
-// explain logs once what the lowered warnings mean.
+// explain logs one line that explains the warnings that serverLog wrote at level debug.
 func (l *serverLog) explain() {
 	if n := l.unclean.Swap(0); n > 0 {
 		l.log.Info().Int64("notes", n).Msg("the last process did not close the data folder (it was killed, or the power failed): nats-server rebuilt its indexes from the data files; this is normal")
@@ -77,7 +77,7 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	if containsAny(text, writeErrors) {
 		l.writeFailed.Store(true)
 		if !l.first.allow(time.Now()) {
-			return // watch says once a minute what is the matter
+			return // watch logs the reason once a minute
 		}
 	}
 	if containsAny(text, clientErrors) {
@@ -89,18 +89,18 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	l.log.Error().Msg(text)
 }
 
-// clientErrors are parts of nats-server's reports about refused clients. Any host that
-// reaches the port can cause them, so their number is bounded.
+// clientErrors lists parts of nats-server's reports about refused clients. Any host that
+// reaches the port can cause them, so serverLog throttles them.
 var clientErrors = []string{"authentication error", "TLS handshake error", "Client parser ERROR", "authorization violation"}
 
-// firstOnes lets through the first lines of each interval.
+// firstOnes admits the first lines of each interval and drops the others.
 type firstOnes struct {
 	mu    sync.Mutex
 	since time.Time
 	count int
 }
 
-// Bounds of lines about the same trouble.
+// Limits of a firstOnes.
 const (
 	firstInterval = time.Minute
 	firstCount    = 10

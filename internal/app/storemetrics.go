@@ -16,14 +16,14 @@ import (
 // costs one list of the streams and the state of two of them.
 const storeMetricsInterval = 15 * time.Second
 
-// storeState is what storeMetrics reads.
+// storeState is the part of the store that storeMetrics reads.
 type storeState interface {
 	DeadCounts(ctx context.Context) (store.Loss, error)
 	Streams(ctx context.Context) ([]store.StreamHealth, error)
 }
 
-// storeMetrics exports what the store holds: dead letters, rejections, and the size of
-// the streams. Every node exports the same values, so use max, not sum, over nodes. Before
+// storeMetrics exports the number of dead letters and rejections, and the size of the
+// streams. Every node exports the same values, so use max, not sum, over nodes. Before
 // the first reading the series are absent. After a failed reading they keep their values.
 type storeMetrics struct {
 	store storeState

@@ -12,8 +12,8 @@ import (
 // its timer is due, and must not overflow a time.Duration (292 years).
 const maxMaxAhead = 200 * 366 * 24 * time.Hour
 
-// checkTogether refuses settings that contradict each other, before anything is
-// opened. TestContradictions lists every pair.
+// checkTogether returns an error for settings that contradict each other. TestContradictions
+// lists every pair.
 func (o *Options) checkTogether() error {
 	c := o.StoreConfig()
 	c.Node = "any"
