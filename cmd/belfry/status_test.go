@@ -184,7 +184,7 @@ system_account: SYS`), 0o600); err != nil {
 		o.Accounts, o.Users, o.SystemAccount = c.Accounts, c.Users, c.SystemAccount
 	}
 	url := func(srv *natstest.Server) string { return strings.Replace(srv.URL(), "nats://", "nats://node:pw@", 1) }
-	const warning = "DOES NOT TELL WHETHER IT SYNCS"
+	const warning = "DOES NOT REPORT WHETHER IT SYNCS"
 
 	later := natstest.Run(t, told)
 	belfryRun(t, "serve", "--http", "-", "--nats-url", url(later)).oneLine(t, exitUsage, "profile safe", "sync_interval: always", "--replicas 3", "--profile fast")

@@ -11,13 +11,14 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// syncAsked is how long servers have to tell how they are set.
+// syncAsked bounds the servers' answer to the question how they sync.
 const syncAsked = time.Second
 
-// checkDurability refuses to promise more than the server's settings give; where
-// they cannot be known, it returns a warning to give once all else is well. Three
-// replicas on three servers give it whatever the settings are; an embedded server
-// is set as the profile says.
+// checkDurability returns an error if the server's settings contradict profile safe. If
+// the server does not report its settings, it returns a function that logs a warning, to
+// call when the node has started. It checks nothing with three replicas, which survive the
+// power loss of one server with any settings, or with the embedded server, which the node
+// configures itself.
 func (a *App) checkDurability(ctx context.Context) (warn func(), err error) {
 	warn = func() {}
 	safe, replicated := a.o.Profile == ProfileSafe, a.o.Replicas >= 3
@@ -28,7 +29,7 @@ func (a *App) checkDurability(ctx context.Context) (warn func(), err error) {
 		}
 		return warn, nil
 	}
-	a.setPhase("asking the servers how they are set")
+	a.setPhase("reading the servers' settings")
 	loose, err := a.looseServers(ctx)
 	switch {
 	case err == nil && len(loose) == 0:
@@ -38,17 +39,17 @@ func (a *App) checkDurability(ctx context.Context) (warn func(), err error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case !errors.Is(err, doctor.ErrNotPermitted):
-		return nil, errorOf(ErrUnreachable, err, "ask the servers how they are set: %v", err)
+		return nil, errorOf(ErrUnreachable, err, "read the servers' settings: %v", err)
 	}
 	switch {
 	case !safe || replicated || a.syncs == store.SyncAlways:
 		return warn, nil
 	case a.syncs == store.SyncInterval:
-		return nil, badConfig("profile safe promises that acknowledged timers survive power loss, and with %d replica they do not: %s. Set sync_interval: always in the server's jetstream block, or use --replicas 3 on three servers, or say --profile fast", a.o.Replicas, strings.Join(loose, ", "))
+		return nil, badConfig("with profile safe acknowledged timers must survive power loss, but with %d replica they do not: %s. Set sync_interval: always in the server's jetstream block, or use --replicas 3 on three servers, or use --profile fast", a.o.Replicas, strings.Join(loose, ", "))
 	}
 	return func() {
 		a.o.Log.Warn().Str("profile", string(a.o.Profile)).Int("replicas", a.o.Replicas).
-			Msg("THE SERVER DOES NOT TELL WHETHER IT SYNCS EVERY WRITE: with one replica, acknowledged timers survive power loss only if its jetstream block has sync_interval: always, which is not its default. Set that, or use --replicas 3 on three servers; say --profile fast if it is meant")
+			Msg("THE SERVER DOES NOT REPORT WHETHER IT SYNCS EVERY WRITE: with one replica, acknowledged timers survive power loss only if its jetstream block has sync_interval: always, which is not the default. Set that, or use --replicas 3 on three servers, or use --profile fast if losing timers is acceptable")
 	}, nil
 }
 
@@ -58,10 +59,10 @@ func (a *App) warnShared(ctx context.Context) {
 	if a.o.embedded() {
 		return
 	}
-	// On a connection of its own, as looseServers.
+	// Use a separate connection, like looseServers.
 	nc, err := Dial(a.o, "belfry "+a.node+" (start)")
 	if err != nil {
-		return // the node's own connection says more
+		return // the node's own connection reports the error
 	}
 	defer nc.Close()
 	b, err := doctor.ReadBoundary(ctx, nc, nil)
@@ -72,9 +73,9 @@ func (a *App) warnShared(ctx context.Context) {
 		Msg("Belfry shares its NATS account with its users: every client with access to the account can change every timer, regardless of its permissions")
 }
 
-// looseServers are those that sync later than they acknowledge, in words. It asks
-// on a connection of its own, since a user that may not ask is told so in a way
-// that would look like a fault of the node.
+// looseServers returns texts about the servers that acknowledge writes before they sync
+// them. It uses a separate connection: if the user lacks the permission, the server reports
+// a permissions violation on the connection, which would look like an error of the node.
 func (a *App) looseServers(ctx context.Context) ([]string, error) {
 	nc, err := Dial(a.o, "belfry "+a.node+" (start)")
 	if err != nil {

@@ -19,39 +19,39 @@ import (
 	"github.com/belfryio/belfry/internal/pause"
 )
 
-// embedded is the node's own NATS server. It outlives the server instance: when an
-// instance cannot write any more, watch replaces it with a new one on the same data
-// folder and port, and the node's connections reconnect to that.
+// embedded is the node's own NATS server. It lives longer than a server instance: if an
+// instance can no longer write, watch replaces it by a new instance with the same data
+// folder and port, and the node's connections reconnect.
 //
-// nats-server 2.15 does not recover from a write error. A stream that met one refuses
-// every later write, also when the disk has room again, and some errors turn JetStream
-// off; only a new instance, which reads the data folder again, accepts writes. (To
-// reproduce: fill the disk under "nats-server -js", publish, make room, publish.)
-// Nothing acknowledged is lost by the replacement: an acknowledged write is in the
-// files, and a write that failed was not acknowledged.
+// nats-server 2.15 does not recover from a write error. The stream rejects every later
+// write, even when the disk has free space again, and some errors turn JetStream off. Only
+// a new instance, which reads the data folder again, accepts writes. (To reproduce: fill
+// the disk under "nats-server -js", publish, free space, publish.) The replacement loses no
+// acknowledged write: acknowledged writes are in the files, and nats-server does not
+// acknowledge a failed write.
 //
 // An instance can also hang on a full disk: a purge that cannot flush a block locks the
 // stream's store twice (2.15.2, fileStore.PurgeEx, msgBlock.flushPendingMsgs and
-// fileStore.rebuildState). Such an instance cannot be ended, and a second one must not
-// write to the same folder, so the whole process has to be replaced: see ErrHung.
+// fileStore.rebuildState). The node cannot stop such an instance, and a second instance
+// must not write to the same folder, so the process must be replaced: see ErrHung.
 type embedded struct {
 	o   *Options
 	log zerolog.Logger
 	// fail ends the node with an error.
 	fail func(error)
-	// room is the free space of the data folder's disk, and how much of it the server
-	// needs to start. answerWithin is answerBound. Tests replace both.
+	// room returns the free space of the data folder's disk, and the free space that the
+	// server needs to start. answerWithin is answerBound. Tests replace both.
 	room         func() (free, need int64)
 	answerWithin time.Duration
-	// password is that of the node's own user, where there are users.
+	// password is the password of nodeUser; "" without users.
 	password string
 
 	mu   sync.Mutex
-	srv  *server.Server // nil while there is none
-	halt func()         // ends srv and waits for its end
-	port int            // the port of the first instance, for all later ones
+	srv  *server.Server // nil while no instance runs
+	halt func()         // stops srv and waits for its end
+	port int            // the port of the first instance; later instances use it again
 
-	// hint is set by the server's log when a write failed.
+	// hint is true after the server has logged a failed write.
 	hint atomic.Bool
 	// trouble is the reason why the server does not accept writes; nil if it does.
 	trouble atomic.Pointer[string]
@@ -74,15 +74,16 @@ const (
 	restartMax = time.Minute
 	// troubleLogInterval is the time between two log lines about the same trouble.
 	troubleLogInterval = time.Minute
-	// answerBound is how long the server may take to say how it is. It matters only when
-	// the disk has been short of room within hungMemory: a busy server may be slow.
+	// answerBound bounds the server's answer to a health check. It applies only if the disk
+	// was too full within hungMemory, because a busy server may be slow.
 	answerBound = 10 * time.Second
 	hungMemory  = 10 * time.Minute
-	// haltBound is how long an instance may take to end before it counts as hung.
+	// haltBound bounds the stop of an instance; an instance that takes longer counts as hung.
 	haltBound = 30 * time.Second
-	// maxNeedBytes is how much room the data folder's disk must have for the server to
-	// be started: enough for the notes that a server writes when it starts and stops,
-	// and for a second of firing. On a disk below ten times that it is a tenth.
+	// maxNeedBytes is the free space that the data folder's disk must have before the server
+	// starts: enough for the state files that a server writes when it starts and stops, and
+	// for a second of firing. On a disk smaller than ten times that, a tenth of the disk is
+	// sufficient.
 	maxNeedBytes = 16 << 20
 )
 

@@ -1,14 +1,13 @@
-// Package clustertime keeps Belfry's time: that of the JetStream leader, carried
-// between readings by this process's monotonic clock. The host's wall clock is
-// never consulted for it, so a host that is an hour wrong, or jumps, changes
-// nothing.
+// Package clustertime provides Belfry's time: the time of the JetStream leader, which this
+// process's monotonic clock extrapolates between readings. It never uses the host's wall
+// clock, so a wrong or jumping wall clock has no effect.
 //
-// A reading (Observe) says that the leader stamped a message somewhere between
-// its sending and its answer. That bounds the leader's clock from both sides:
-// Earliest never runs ahead of it, Latest never behind it (but for drift between
-// readings, which DriftPPM allows for). Whoever must not be early uses Earliest.
+// In a reading the leader stamps a message at some time between its sending and its answer.
+// That gives a lower bound (earliest) and an upper bound (latest) of the leader's clock. The
+// bounds include the drift of the clocks between readings, at most DriftPPM. A caller that
+// must not act early uses the lower bound.
 //
-// If the leader's clock is set forward, Earliest follows with the next reading;
-// if it is set back, so does it: time here can go backwards, as the cluster's
-// did. What must never go backwards (a shard's mark) is the caller's to hold.
+// If the leader's clock is stepped forward or back, both bounds follow with the next
+// reading, so this time can go backwards. Callers must themselves protect values that must
+// not go backwards, such as a shard's low watermark.
 package clustertime

@@ -2,30 +2,30 @@ package clustertime
 
 import "time"
 
-// DriftPPM is how far two clocks are taken to drift apart, in parts per million:
-// more than any sound quartz or disciplined clock does.
+// DriftPPM bounds the drift between two clocks, in parts per million. It is more than that
+// of any intact quartz or disciplined clock.
 const DriftPPM = 200
 
-// readings is how many of the last readings the bounds are taken from.
+// readings is the number of recent readings from which the bounds are computed.
 const readings = 8
 
-// Reading is one look at the leader's clock: it stood at ServerNs (Unix
-// nanoseconds) some time between Sent and Received. Both carry the monotonic
-// clock, the only part of them that is used.
+// Reading is one reading of the leader's clock: it showed ServerNs (Unix nanoseconds) at
+// some time between Sent and Received. Only the monotonic clock readings of Sent and
+// Received count.
 type Reading struct {
 	Sent, Received time.Time
 	ServerNs       int64
 }
 
-// Estimator turns readings into bounds. It is pure: whoever asks says what time
-// it is on the monotonic clock. Not safe for concurrent use.
+// Estimator computes bounds of the leader's clock from readings. It is pure: callers pass
+// the current time of the monotonic clock. It is not safe for concurrent use.
 type Estimator struct {
 	last [readings]Reading
-	n    int // how many of last are valid
+	n    int // number of valid readings in last
 	at   int
 }
 
-// drift is how far the clocks may have drifted apart over d.
+// drift returns the maximum drift of the clocks during d, in nanoseconds.
 func drift(d time.Duration) int64 {
 	if d < 0 {
 		d = -d
@@ -33,14 +33,15 @@ func drift(d time.Duration) int64 {
 	return int64(d) * DriftPPM / 1_000_000
 }
 
-// carry carries a reading to now: the leader's clock is between lo and hi.
+// carry extrapolates a reading to now. The leader's clock is then between lo and hi, in Unix
+// nanoseconds.
 func (r Reading) carry(now time.Time) (lo, hi int64) {
 	sinceReceived, sinceSent := now.Sub(r.Received), now.Sub(r.Sent)
 	return r.ServerNs + int64(sinceReceived) - drift(sinceReceived), r.ServerNs + int64(sinceSent) + drift(sinceSent)
 }
 
-// Observe takes a reading. It reports whether the leader's clock was stepped: the
-// reading contradicts what was carried, which is then forgotten.
+// Observe adds a reading. It reports whether the leader's clock was stepped, which it
+// concludes from a reading outside the current bounds. It then discards the older readings.
 func (e *Estimator) Observe(r Reading) (stepped bool) {
 	if e.n > 0 {
 		lo, hi := e.Bounds(r.Received)
@@ -55,7 +56,7 @@ func (e *Estimator) Observe(r Reading) (stepped bool) {
 	return stepped
 }
 
-// Known reports whether there was a reading.
+// Known reports whether the estimator has a reading.
 func (e *Estimator) Known() bool { return e.n > 0 }
 
 // Bounds returns the tightest bounds of the leader's clock at now, in Unix
@@ -70,7 +71,7 @@ func (e *Estimator) Bounds(now time.Time) (earliest, latest int64) {
 			latest = hi
 		}
 	}
-	// Readings that disagree by less than a step: the newest one rules.
+	// The readings contradict each other by less than a step: use the newest.
 	if earliest > latest {
 		return e.last[(e.at+readings-1)%readings].carry(now)
 	}

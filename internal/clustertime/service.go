@@ -12,14 +12,14 @@ import (
 // Defaults of a Service.
 const (
 	DefaultInterval = time.Second
-	// JumpTolerance is how far the host's wall clock may move against its
-	// monotonic one before a new reading is asked for.
+	// JumpTolerance is how far the host's wall clock may move relative to its monotonic
+	// clock before JumpDetected reports a jump.
 	JumpTolerance = 5 * time.Millisecond
 	retryInterval = 100 * time.Millisecond
 )
 
-// Service reads the leader's clock once an interval and answers from its last
-// readings. Safe for concurrent use.
+// Service reads the leader's clock once per interval and computes the time from its last
+// readings. It is safe for concurrent use.
 type Service struct {
 	read     func(context.Context) (Reading, error)
 	interval time.Duration
@@ -31,7 +31,7 @@ type Service struct {
 	est      Estimator
 	received time.Time // of the last reading
 	wallLead time.Duration
-	// steps were seen since they were told of last; only run's goroutine uses them.
+	// steps counts the steps since the last log line; only the goroutine of run uses it.
 	steps int
 	told  time.Time
 
@@ -40,8 +40,8 @@ type Service struct {
 	done   chan struct{}
 }
 
-// NewService makes a service that takes its readings from read. An interval of 0
-// means DefaultInterval.
+// NewService returns a service that calls read for each reading. An interval of 0 means
+// DefaultInterval.
 func NewService(read func(context.Context) (Reading, error), interval time.Duration, log zerolog.Logger) *Service {
 	if interval <= 0 {
 		interval = DefaultInterval
@@ -49,7 +49,7 @@ func NewService(read func(context.Context) (Reading, error), interval time.Durat
 	return &Service{read: read, interval: interval, log: log, resample: make(chan struct{}, 1), ready: make(chan struct{})}
 }
 
-// Start begins reading; it lives until Stop.
+// Start starts a goroutine that reads the clock until Stop.
 func (s *Service) Start() {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -61,7 +61,8 @@ func (s *Service) Start() {
 	go s.run(ctx)
 }
 
-// Stop ends it and waits. It may be called twice, and without Start.
+// Stop ends the readings and waits for the goroutine. It may be called more than once, and
+// without Start.
 func (s *Service) Stop() {
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -84,7 +85,7 @@ func (s *Service) run(ctx context.Context) {
 		case <-timer.C:
 		case <-s.resample:
 		}
-		// Taken before the reading: a jump amid it counts as one after it.
+		// Measure the lead before the reading, so that a jump during the reading is detected.
 		lead := wallLead()
 		r, err := s.read(ctx)
 		if ctx.Err() != nil {
@@ -95,10 +96,10 @@ func (s *Service) run(ctx context.Context) {
 		case err != nil:
 			next = min(next, retryInterval)
 			if !failing {
-				s.log.Warn().Err(err).Msg("the cluster's time cannot be read; carrying the last reading")
+				s.log.Warn().Err(err).Msg("cannot read the cluster's time; extrapolating the last reading")
 			}
 		case failing:
-			s.log.Info().Msg("the cluster's time is read again")
+			s.log.Info().Msg("reading the cluster's time works again")
 		}
 		failing = err != nil
 		if err == nil {
@@ -111,7 +112,7 @@ func (s *Service) run(ctx context.Context) {
 // monotonicStart is an arbitrary start to measure wallLead from.
 var monotonicStart = time.Now()
 
-// wallLead is how far the host's wall clock has moved against its monotonic clock.
+// wallLead returns how far the host's wall clock has moved relative to its monotonic clock.
 func wallLead() time.Duration {
 	now := time.Now()
 	return time.Duration(now.UnixNano()-monotonicStart.UnixNano()) - now.Sub(monotonicStart)
@@ -133,8 +134,8 @@ func (s *Service) observe(r Reading, lead time.Duration) {
 	}
 }
 
-// tellSteps logs a step at once, and those that follow once a minute: a host whose
-// clock is slewed faster than DriftPPM steps with every reading.
+// tellSteps logs the first step at once and further steps once a minute. While a host's
+// clock is slewed faster than DriftPPM, every reading is a step.
 func (s *Service) tellSteps(r Reading) {
 	s.steps++
 	if s.told.IsZero() || time.Since(s.told) >= time.Minute {
@@ -153,7 +154,7 @@ func (s *Service) Ready(ctx context.Context) error {
 	}
 }
 
-// EarliestNs is the leader's clock in Unix nanoseconds, never ahead of it.
+// EarliestNs returns the lower bound of the leader's clock in Unix nanoseconds.
 func (s *Service) EarliestNs() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -161,7 +162,7 @@ func (s *Service) EarliestNs() int64 {
 	return lo
 }
 
-// LatestNs is the leader's clock in Unix nanoseconds, never behind it.
+// LatestNs returns the upper bound of the leader's clock in Unix nanoseconds.
 func (s *Service) LatestNs() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -169,7 +170,7 @@ func (s *Service) LatestNs() int64 {
 	return hi
 }
 
-// Age is the time since the last reading.
+// Age returns the time since the last reading.
 func (s *Service) Age() time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -179,10 +180,9 @@ func (s *Service) Age() time.Duration {
 	return time.Since(s.received)
 }
 
-// JumpDetected reports that the host's wall clock has moved against its
-// monotonic clock since the last reading. The leader may run on this host, so
-// that is a reason to take a new reading before anything is fired; it is never a
-// reason to fire.
+// JumpDetected reports whether the host's wall clock has jumped since the last reading,
+// relative to its monotonic clock. The leader may run on this host, so take a new reading
+// before firing anything. A jump is never a reason to fire.
 func (s *Service) JumpDetected() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -193,7 +193,7 @@ func (s *Service) JumpDetected() bool {
 	return d > JumpTolerance || d < -JumpTolerance
 }
 
-// Resample asks for a reading now.
+// Resample makes the service take a reading now. It does not wait for it.
 func (s *Service) Resample() {
 	select {
 	case s.resample <- struct{}{}:

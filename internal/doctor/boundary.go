@@ -16,19 +16,19 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Boundary says who shares Belfry's account. NATS checks no permission on a reply
-// subject, so whoever has a user in that account can change every timer.
+// Boundary describes who has access to Belfry's account. NATS checks no permission on a
+// reply subject, so every user in that account can change every timer.
 type Boundary struct {
-	// Account is Belfry's; empty if the server does not say.
+	// Account is the name of Belfry's account; empty if the server does not report it.
 	Account string
-	// Shared: the account is the server's global one, or exports nothing to users, so
-	// everybody who adds timers has a user in it.
+	// Shared is true if clients that add timers must be in Belfry's account: it is the
+	// server's global account, or it does not export timers.add.
 	Shared bool
-	// Known: Shared is known. Whether an account exports timers.add is told to the system
+	// Known is true if Shared is known. The server reports exports only to the system
 	// account, and to an account that imports $SYS.REQ.ACCOUNT.<its name>.INFO.
 	Known bool
-	// Users are those that are connected to the account now, sorted; nil if the server
-	// does not say.
+	// Users lists the users that are connected to the account now, sorted; nil if the
+	// server does not report them.
 	Users []string
 }
 
@@ -36,15 +36,16 @@ type Boundary struct {
 const (
 	accountInfoSubject = "$SYS.REQ.ACCOUNT.%s.INFO"
 	connectionsSubject = "$SYS.REQ.ACCOUNT.PING.CONNZ"
-	// maxUsers bounds how many users of the account are named.
+	// maxUsers bounds the number of users in a finding.
 	maxUsers = 8
 )
 
-// SecurityModel is where the account layout is described.
+// SecurityModel is the advice for an account that is shared with users.
 const SecurityModel = "give Belfry an account of its own and each team of users another, with service imports, as nats.conf does; docs/operations.md, \"Security model\", says why"
 
-// ReadBoundary asks the server about the account of nc; sys is a connection of the system
-// account, or nil. What the server does not say is left empty: that is no error.
+// ReadBoundary reads the description of nc's account from the server. sys is a connection of
+// the system account, or nil. Fields that the server does not report stay empty, without an
+// error.
 func ReadBoundary(ctx context.Context, nc, sys *nats.Conn) (Boundary, error) {
 	var b Boundary
 	var user struct {
@@ -85,8 +86,8 @@ func ReadBoundary(ctx context.Context, nc, sys *nats.Conn) (Boundary, error) {
 	return b, ctx.Err()
 }
 
-// askServer makes a request of the server and reads the answer. It is an error if nobody
-// answers within askBound, as for a user that may not ask.
+// askServer sends a request to the server and decodes the answer. It returns an error if no
+// answer arrives within askBound, for example because the user lacks the permission.
 func askServer(ctx context.Context, nc *nats.Conn, subject string, request []byte, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
@@ -118,16 +119,16 @@ func (e *examination) boundary(ctx context.Context) {
 	const all = "every client with access to it can change every timer, regardless of its permissions"
 	switch {
 	case b.Account == "":
-		e.found("accounts", Unknown, "let the user publish to "+userInfoSubject, "the server does not tell which account this is")
+		e.found("accounts", Unknown, "let the user publish to "+userInfoSubject, "the server does not report the account's name")
 	case b.Shared && e.o.Loopback:
-		e.found("accounts", OK, "", "Belfry and its users share one account on an embedded server that listens on this machine alone: every program here can change every timer")
+		e.found("accounts", OK, "", "Belfry and its users share one account on an embedded server that listens only on this machine: every program on it can change every timer")
 	case b.Shared && b.Account == server.DEFAULT_GLOBAL_ACCOUNT:
 		e.found("accounts", Warning, SecurityModel, "the server has no accounts: Belfry and its users share one, and %s%s", all, connected)
 	case b.Shared:
 		e.found("accounts", Warning, SecurityModel, "account %s exports no %s, so users of Belfry have users in it, and %s%s", b.Account, schemas.SubjectAdd, all, connected)
 	case !b.Known:
-		e.found("accounts", Unknown, "give --sys-creds or --sys-url, or let account "+b.Account+" import "+fmt.Sprintf(accountInfoSubject, b.Account)+" from the system account, as nats.conf does", "whether users are in accounts of their own is not told to this user; in account %s %s%s", b.Account, all, connected)
+		e.found("accounts", Unknown, "give --sys-creds or --sys-url, or let account "+b.Account+" import "+fmt.Sprintf(accountInfoSubject, b.Account)+" from the system account, as nats.conf does", "the server does not report to this user whether users have their own accounts; in account %s %s%s", b.Account, all, connected)
 	default:
-		e.found("accounts", OK, "", "users come in through the exports of account %s%s", b.Account, connected)
+		e.found("accounts", OK, "", "users reach Belfry only through the exports of account %s%s", b.Account, connected)
 	}
 }

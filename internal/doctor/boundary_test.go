@@ -24,7 +24,7 @@ func TestBoundary(t *testing.T) {
 		t.Parallel()
 		srv := natstest.Run(t)
 		f := examine(t, doctor.Options{Conn: srv.Connect(), Store: config(1), Loopback: true})
-		want(t, f, "accounts", doctor.OK, "this machine alone")
+		want(t, f, "accounts", doctor.OK, "only on this machine")
 	})
 	t.Run("users in Belfry's account", func(t *testing.T) {
 		t.Parallel()

@@ -1,8 +1,8 @@
-// Package doctor examines the NATS set-up that Belfry runs on, and says what to
-// do about what it finds. It reads, and changes nothing.
+// Package doctor checks the NATS installation that Belfry runs on, and says how to fix each
+// problem. It only reads.
 //
-// What a server is set to is told only to its system account; what cannot be
-// known is a finding of its own (Unknown), never an OK.
+// A server reports its settings only to its system account. A check without the necessary
+// permissions has the result Unknown, never OK.
 package doctor
 
 import (
@@ -22,55 +22,56 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels.
 const (
 	OK      Level = "ok"
-	Unknown Level = "unknown" // cannot be found out with these rights
-	Warning Level = "warning" // it works, and less well or safely than it should
-	Error   Level = "error"   // it does not work, or breaks a promise
+	Unknown Level = "unknown" // the user lacks the permissions for the check
+	Warning Level = "warning" // Belfry works, but less well or less safely than it should
+	Error   Level = "error"   // Belfry does not work, or breaks a guarantee
 )
 
-// Finding is the outcome of one check.
+// Finding is the result of one check.
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Do says what to do about it; empty if nothing.
+	// Do is the advice for the operator; empty if there is nothing to do.
 	Do string `json:"do,omitempty"`
 }
 
-// Options say what to compare the set-up with.
+// Options of an examination.
 type Options struct {
 	Conn *nats.Conn // of the account that Belfry uses; required
 	// Sys is a connection of the system account, nil for none.
 	Sys *nats.Conn
-	// Loopback: Conn is to an embedded server that listens on loopback addresses alone.
+	// Loopback is true if Conn is connected to an embedded server that listens only on
+	// loopback addresses.
 	Loopback bool
 	// Store is the configuration of the nodes.
 	Store store.Config
-	// Safe: the nodes promise that acknowledged writes survive power loss.
+	// Safe is true for the safe profile: acknowledged writes must survive power loss.
 	Safe bool
-	// NodesDecide: Safe is only a default. If every live node announces the fast
-	// profile, the examination assumes that profile.
+	// NodesDecide makes Safe only a default: if every live node announces the fast profile,
+	// the examination assumes that profile.
 	NodesDecide bool
 	// Timeout bounds each request.
 	Timeout time.Duration
 }
 
-// Bounds of what is well.
+// Thresholds of the checks.
 const (
-	// minVersion is what Belfry needs.
+	// minMajor and minMinor are the oldest nats-server version that Belfry supports.
 	minMajor, minMinor = 2, 11
-	// clockOffset is how far a host's clock may be from the leader's.
+	// clockOffset is the largest normal difference between a host's clock and the leader's.
 	clockOffset = time.Second
-	// offsetTries is how often the leader's clock is read; the quickest counts.
+	// offsetTries is the number of readings of the leader's clock; the fastest counts.
 	offsetTries = 5
-	// maxPayload is what an add may have (schemas' limit of an event).
+	// maxPayload is the max_payload for events of the default size limit, in bytes.
 	maxPayload = 1 << 20
-	// silent is after how long a clock or a node that does not move is told.
+	// silent is the age from which a clock or a node's presence counts as stale.
 	silent = 10 * time.Second
 )
 
@@ -85,8 +86,8 @@ type examination struct {
 	cluster  store.Cluster
 }
 
-// Examine runs every check. An error means that the examination itself could not
-// be made.
+// Examine runs every check and returns a finding for each. It returns an error only if it
+// could not run the checks.
 func Examine(ctx context.Context, o Options) ([]Finding, error) {
 	if o.Timeout == 0 {
 		o.Timeout = store.DefaultTimeout
@@ -130,7 +131,7 @@ func (e *examination) version() {
 	v := e.o.Conn.ConnectedServerVersion()
 	var major, minor int
 	if n, err := fmt.Sscanf(v, "%d.%d", &major, &minor); n != 2 || err != nil {
-		e.found("version", Unknown, "", "nats-server calls itself %q", v)
+		e.found("version", Unknown, "", "nats-server reports the version %q", v)
 		return
 	}
 	if major < minMajor || major == minMajor && minor < minMinor {
@@ -139,11 +140,11 @@ func (e *examination) version() {
 	}
 	e.found("version", OK, "", "nats-server is %s", v)
 	if n := e.o.Conn.MaxPayload(); n < maxPayload {
-		e.found("payload", Warning, "set max_payload: 1MB in the server's config", "the server takes messages of %d bytes; larger timers are refused", n)
+		e.found("payload", Warning, "set max_payload: 1MB in the server's config", "the server accepts messages of up to %d bytes; Belfry rejects larger timers", n)
 	}
 }
 
-// jetStream checks that it is there, and its limits for the account.
+// jetStream checks that JetStream is enabled, and its limits for the account.
 func (e *examination) jetStream(ctx context.Context) bool {
 	info, err := e.js.AccountInfo(ctx)
 	switch {
@@ -154,7 +155,7 @@ func (e *examination) jetStream(ctx context.Context) bool {
 		e.found("jetstream", Error, "connect as a user of Belfry's account. If this is to be Belfry's account, enable JetStream for it (accounts { NAME { jetstream: enabled } }, or in its JWT); do not enable it in an account of users", "JetStream is not enabled for this account")
 		return false
 	case err != nil:
-		e.found("jetstream", Error, "wait until the servers have elected a leader, and look at their logs; a user that may not publish to $JS.API.INFO gets no answer either", "JetStream does not answer: %v", err)
+		e.found("jetstream", Error, "wait until the servers have elected a leader, and read their logs; check that the user may publish to $JS.API.INFO", "JetStream does not answer: %v", err)
 		return false
 	}
 	e.found("jetstream", OK, "", "JetStream is enabled: %d streams, %d consumers, %d bytes stored", info.Streams, info.Consumers, info.Store)
@@ -173,7 +174,7 @@ func (e *examination) limits(info *jetstream.AccountInfo) {
 		e.found("limits", level, do, format, args...)
 	}
 	if need := baseStreams + shards; l.MaxStreams > 0 && l.MaxStreams < need {
-		tell(Error, fmt.Sprintf("allow the account %d streams or more", need), "the account may have %d streams; Belfry makes %d", l.MaxStreams, need)
+		tell(Error, fmt.Sprintf("allow the account %d streams or more", need), "the account may have %d streams; Belfry creates %d", l.MaxStreams, need)
 	}
 	if l.MaxConsumers > 0 && l.MaxConsumers < fewConsumers {
 		tell(Warning, "allow the account two consumers for each service with callbacks, and one for each node and shard", "the account may have %d consumers", l.MaxConsumers)
@@ -187,9 +188,9 @@ func (e *examination) limits(info *jetstream.AccountInfo) {
 }
 
 const (
-	// baseStreams are those besides the shards'.
+	// baseStreams is the number of streams in addition to the shards' buckets.
 	baseStreams = 7
-	// fewConsumers is what some services and nodes need already.
+	// fewConsumers is a limit of consumers that a few services and nodes reach already.
 	fewConsumers = 64
 )
 
@@ -200,8 +201,8 @@ func limit(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// clock compares this host's clock with that of the server which leads the
-// clocks' stream.
+// clock compares this host's clock with the clock of the server that leads the stream of
+// bucket clock.
 func (e *examination) clock(ctx context.Context) {
 	var best, offset time.Duration
 	for range offsetTries {
@@ -219,7 +220,7 @@ func (e *examination) clock(ctx context.Context) {
 	margin := best / 2
 	switch {
 	case offset.Abs() > clockOffset+margin:
-		e.found("clock", Warning, "synchronise the hosts' clocks (NTP): timers go by the leader's clock, and people and clients by their own", "this host's clock is %s %s the JetStream leader's", offset.Abs().Round(time.Millisecond), aheadOf(offset))
+		e.found("clock", Warning, "synchronise the hosts' clocks (NTP): timers follow the leader's clock, people and clients their own", "this host's clock is %s %s the JetStream leader's", offset.Abs().Round(time.Millisecond), aheadOf(offset))
 	default:
 		within := max((offset.Abs() + margin).Round(time.Millisecond), time.Millisecond)
 		e.found("clock", OK, "", "this host's clock is within %s of the JetStream leader's", within)
@@ -241,7 +242,7 @@ func (e *examination) readStore(ctx context.Context) bool {
 		return false
 	}
 	if len(e.streams) == 0 {
-		e.found("streams", OK, "", "there are none yet: the first \"belfry serve\" makes them")
+		e.found("streams", OK, "", "there are no streams yet: the first \"belfry serve\" creates them")
 		return false
 	}
 	if e.cluster, err = e.look.ReadCluster(ctx); err != nil {
@@ -260,25 +261,26 @@ func (e *examination) streamSettings() {
 	}
 	diffs, err := store.Differences(e.streams, e.o.Store, shards)
 	if err != nil {
-		e.found("streams", Error, "mend the setting", "%v", err)
+		e.found("streams", Error, "correct the setting", "%v", err)
 		return
 	}
 	for _, d := range diffs {
 		switch {
 		case d.Missing:
-			e.found("streams", Error, "restore a backup if there is one (docs/operations.md says how): what was in the stream is gone. A node makes the stream again, empty, when it starts", "stream %s is missing", d.Stream)
+			e.found("streams", Error, "restore a backup if there is one (see docs/operations.md): the stream's messages are lost. A node that starts creates the stream again, empty", "stream %s is missing", d.Stream)
 		case d.Fatal:
-			e.found("streams", Error, "give Belfry another account, where it makes its streams itself. Removing this one loses what is in it, so do that only if nothing of Belfry's is in it", "stream %s has %s %v; Belfry needs %v", d.Stream, d.Setting, d.Have, d.Want)
+			e.found("streams", Error, "give Belfry another account, in which it creates its streams itself. Remove this stream only if it has no messages of Belfry, because that loses its messages", "stream %s has %s %v; Belfry needs %v", d.Stream, d.Setting, d.Have, d.Want)
 		default:
 			e.found("streams", Warning, "restart the nodes with these settings: they change the stream", "stream %s has %s %v; the settings say %v", d.Stream, d.Setting, d.Have, d.Want)
 		}
 	}
 	if len(diffs) == 0 && !other {
-		e.found("streams", OK, "", "%d streams are as the settings want them", len(e.streams))
+		e.found("streams", OK, "", "%d streams match the settings", len(e.streams))
 	}
 }
 
-// newest is the leader's latest timestamp that was read, in Unix milliseconds.
+// newest returns the latest timestamp of the leader that this examination has read, in Unix
+// milliseconds.
 func (e *examination) newest() int64 {
 	newest := int64(0)
 	for _, h := range e.streams {
@@ -287,7 +289,7 @@ func (e *examination) newest() int64 {
 	return newest
 }
 
-// alive are the nodes whose presence is recent.
+// alive returns the nodes whose presence is recent.
 func (e *examination) alive() []store.Member {
 	newest := e.newest()
 	var out []store.Member
@@ -299,7 +301,7 @@ func (e *examination) alive() []store.Member {
 	return out
 }
 
-// health looks at nodes and clocks.
+// health checks nodes and clocks.
 func (e *examination) health() {
 	newest := e.newest()
 	if alive := len(e.alive()); alive == 0 {
@@ -333,7 +335,7 @@ func (e *examination) health() {
 	}
 }
 
-// differences compares what the nodes that are alive say of themselves.
+// differences compares the settings that live nodes announce.
 func (e *examination) differences() {
 	alive := e.alive()
 	values, differ := map[string]string{}, map[string]bool{}
@@ -364,26 +366,26 @@ func (e *examination) differences() {
 	}
 }
 
-// overtaken looks for consumers that lose events unread.
+// overtaken checks for consumers that lose unread events.
 func (e *examination) overtaken(ctx context.Context) {
 	all, err := e.look.OvertakenConsumers(ctx)
 	switch {
 	case err != nil:
-		e.found("consumers", Unknown, "", "whether consumers of %s lose events cannot be found out: %v", schemas.StreamFired, err)
+		e.found("consumers", Unknown, "", "cannot find out whether consumers of %s lose events: %v", schemas.StreamFired, err)
 	case len(all) == 0:
-		e.found("consumers", OK, "", "no consumer of %s has lost events unread", schemas.StreamFired)
+		e.found("consumers", OK, "", "no consumer of %s has lost unread events", schemas.StreamFired)
 	}
 	for _, o := range all {
 		e.found("consumers", Warning, "run its reader, or remove it with: nats consumer rm "+schemas.StreamFired+" "+o.Consumer, "%s", o.Problem())
 	}
 }
 
-// trimmed looks for services that fill TIMERS_FIRED.
+// trimmed checks for services that fill TIMERS_FIRED.
 func (e *examination) trimmed(ctx context.Context) {
 	all, err := e.look.ReadTrimmed(ctx)
 	switch {
 	case err != nil:
-		e.found("fired events", Unknown, "", "whether a service fills %s cannot be found out: %v", schemas.StreamFired, err)
+		e.found("fired events", Unknown, "", "cannot find out whether a service fills %s: %v", schemas.StreamFired, err)
 	case len(all) == 0:
 		e.found("fired events", OK, "", "no service fills %s", schemas.StreamFired)
 	}
@@ -392,12 +394,12 @@ func (e *examination) trimmed(ctx context.Context) {
 	}
 }
 
-// damage tells what the owners of shards have found of it.
+// damage reports the damage that the owners of shards have found.
 func (e *examination) damage(ctx context.Context) {
 	shards, err := e.look.ReadDamage(ctx)
 	switch {
 	case err != nil:
-		e.found("damage", Unknown, "", "what the nodes know of damaged records cannot be read: %v", err)
+		e.found("damage", Unknown, "", "cannot read the nodes' reports of damaged records: %v", err)
 	case len(shards) == 0:
 		e.found("damage", OK, "", "no node has found damaged records or lost messages")
 	}
@@ -412,8 +414,8 @@ func (e *examination) damage(ctx context.Context) {
 	}
 }
 
-// replicas compares them with what the cluster has, and looks for copies that
-// are behind.
+// replicas compares the streams' replicas with the number of servers, and checks for
+// replicas that are behind.
 func (e *examination) replicas() {
 	var behind []string
 	clustered, have := false, 1
@@ -434,10 +436,10 @@ func (e *examination) replicas() {
 	}
 	switch {
 	case clustered && have == 1:
-		e.found("replicas", Warning, "run every node with replicas 3: the streams are changed when it starts", "the streams have 1 replica on a cluster: while the server that has one is down its timers wait, and with its disk they are lost")
+		e.found("replicas", Warning, "run every node with replicas 3: a node changes the streams when it starts", "the streams have 1 replica on a cluster: while its server is down timers wait, and if its disk is lost they are lost")
 	case have > 1 && len(behind) == 0:
 		e.found("replicas", OK, "", "every stream has its %d replicas", have)
 	case have == 1:
-		e.found("replicas", OK, "", "one server, one replica: while it is down nothing fires, and what it has lives on one disk")
+		e.found("replicas", OK, "", "one server, one replica: while it is down nothing fires, and all data is on one disk")
 	}
 }

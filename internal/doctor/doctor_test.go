@@ -194,7 +194,7 @@ func TestSync(t *testing.T) {
 	}{
 		{"always, imported", always, "node", false, true, doctor.OK, "every server syncs"},
 		{"always, system account", always, "plain", true, true, doctor.OK, "every server syncs"},
-		{"not told", always, "plain", false, true, doctor.Unknown, "not told"},
+		{"not told", always, "plain", false, true, doctor.Unknown, "does not report"},
 		{"later, safe", later, "node", false, true, doctor.Error, "sync_interval: always"},
 		{"later, fast", later, "plain", true, false, doctor.Warning, "sync_interval: always"},
 	} {

@@ -15,29 +15,29 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// Server is what a server tells its system account.
+// Server holds the settings that a server reports to its system account.
 type Server struct {
 	Name, Version string
-	// SyncAlways: each write is synced before it is acknowledged.
+	// SyncAlways is true if the server syncs each write before it acknowledges it.
 	SyncAlways   bool
 	SyncInterval time.Duration
-	// Cluster is how many servers share JetStream's metadata; 0 without a cluster.
+	// Cluster is the number of servers in JetStream's metadata group; 0 without a cluster.
 	Cluster int
 }
 
-// ErrNotPermitted says that the servers do not tell this user how they are set.
-var ErrNotPermitted = errors.New("only the system account is told how a server is set")
+// ErrNotPermitted means that the servers do not report their settings to this user.
+var ErrNotPermitted = errors.New("a server reports its settings only to the system account")
 
 const (
 	jszSubject      = "$SYS.REQ.SERVER.PING.JSZ"
 	userInfoSubject = "$SYS.REQ.USER.INFO"
-	// collect is how long further servers have to answer after the first.
+	// collect bounds the answers of further servers, after the first answer.
 	collect = 300 * time.Millisecond
 )
 
-// Servers asks every server with JetStream how it is set. It returns
-// ErrNotPermitted unless the connection is of the system account, or of one that
-// was given this right. wait bounds the first answer.
+// Servers returns the settings of every server with JetStream. It returns ErrNotPermitted
+// unless the connection's account is the system account, or imports
+// $SYS.REQ.SERVER.PING.JSZ from it. wait bounds the first answer.
 func Servers(ctx context.Context, nc *nats.Conn, wait time.Duration) ([]Server, error) {
 	sub, err := nc.SubscribeSync(nc.NewInbox())
 	if err != nil {
@@ -83,7 +83,7 @@ func next(ctx context.Context, sub *nats.Subscription, wait time.Duration) (*nat
 	return sub.NextMsgWithContext(ctx)
 }
 
-// askServers fills e.servers.
+// askServers sets e.servers.
 func (e *examination) askServers(ctx context.Context) {
 	nc := e.o.Sys
 	if nc == nil {
@@ -95,17 +95,16 @@ func (e *examination) askServers(ctx context.Context) {
 	}
 	for _, s := range e.servers {
 		if want := max(e.o.Store.Replicas, 1); want > 1 && s.Cluster < want {
-			e.found("replicas", Error, fmt.Sprintf("add servers to the cluster, or set replicas to %d", max(s.Cluster, 1)), "the settings ask for %d replicas, and server %s knows %d servers", want, s.Name, max(s.Cluster, 1))
+			e.found("replicas", Error, fmt.Sprintf("add servers to the cluster, or set replicas to %d", max(s.Cluster, 1)), "the settings have %d replicas, but server %s knows only %d servers", want, s.Name, max(s.Cluster, 1))
 			return
 		}
 	}
 }
 
-// askBound is how long servers have for an answer that most users do not get.
+// askBound bounds requests that most users may not make, and that therefore get no answer.
 const askBound = time.Second
 
-// promisesSafe reports whether the nodes promise that acknowledged writes survive
-// power loss.
+// promisesSafe reports whether the nodes have the safe profile.
 func (e *examination) promisesSafe() bool {
 	alive := e.alive()
 	if !e.o.Safe || !e.o.NodesDecide || len(alive) == 0 {
@@ -114,10 +113,10 @@ func (e *examination) promisesSafe() bool {
 	return slices.ContainsFunc(alive, func(n store.Member) bool { return n.Presence.Profile != profileFast })
 }
 
-// profileFast is what a node of the fast profile announces.
+// profileFast is the profile that a node with the fast profile announces.
 const profileFast = "fast"
 
-// sync tells how safe an acknowledged write is.
+// sync checks which failures an acknowledged write survives.
 func (e *examination) sync() {
 	replicated := len(e.streams) > 0
 	for _, h := range e.streams {
@@ -133,7 +132,7 @@ func (e *examination) sync() {
 		}
 	}
 	known := len(e.servers) > 0
-	if !known { // nodes with a server of their own know how it is set
+	if !known { // nodes with an embedded server announce its setting
 		for _, n := range e.cluster.Nodes {
 			switch n.Presence.Sync {
 			case store.SyncAlways:
@@ -148,19 +147,19 @@ func (e *examination) sync() {
 	case known && len(loose) == 0:
 		e.found("sync", OK, "", "every server syncs each write before it acknowledges it")
 	case known && replicated:
-		e.found("sync", OK, "", "writes are replicated, and synced later on %s: what was acknowledged survives the power loss of one server, not that of all at once", strings.Join(loose, ", "))
+		e.found("sync", OK, "", "writes are replicated, and synced later on %s: acknowledged writes survive the power loss of one server, but not of all servers at once", strings.Join(loose, ", "))
 	case known && e.promisesSafe():
-		e.found("sync", Error, set+", or run the nodes with replicas 3 on three servers, or with profile fast", "the settings promise that acknowledged timers survive power loss (profile safe), and one replica is synced later on %s", strings.Join(loose, ", "))
+		e.found("sync", Error, set+", or run the nodes with replicas 3 on three servers, or with profile fast", "with profile safe acknowledged timers must survive power loss, but the only replica is synced later on %s", strings.Join(loose, ", "))
 	case known:
-		e.found("sync", Warning, "nothing, if profile fast is meant; otherwise "+set, "writes are synced later on %s: power loss may lose what was acknowledged since", strings.Join(loose, ", "))
+		e.found("sync", Warning, "nothing if profile fast is intended; otherwise "+set, "writes are synced later on %s: power loss may lose acknowledged writes", strings.Join(loose, ", "))
 	case replicated:
-		e.found("sync", Unknown, "give --sys-creds or --sys-url, a user of the system account", "writes are replicated; whether the servers sync each is not told to this user")
+		e.found("sync", Unknown, "give --sys-creds or --sys-url, a user of the system account", "writes are replicated; the servers do not report to this user whether they sync each write")
 	default:
-		e.found("sync", Unknown, "give --sys-creds or --sys-url, a user of the system account; or look whether the server's config says sync_interval: always", "whether the server syncs each write before it acknowledges it is not told to this user; without that, power loss may lose two minutes of acknowledged timers")
+		e.found("sync", Unknown, "give --sys-creds or --sys-url, a user of the system account; or check that the server's config has sync_interval: always", "the server does not report to this user whether it syncs each write before it acknowledges it; otherwise power loss may lose two minutes of acknowledged timers")
 	}
 }
 
-// needed is what a node publishes and subscribes to.
+// neededPublish and neededSubscribe list the subjects that a node uses.
 var (
 	neededPublish = []string{
 		"timers.>", "_INBOX.>", "_R_.>", "$KV.clock.>", "$KV.services.>", "$KV.timers_0.>", "$JS.API.INFO", "$JS.API.STREAM.>", "$JS.API.CONSUMER.>", "$JS.API.DIRECT.GET.>",
@@ -169,7 +168,7 @@ var (
 	neededSubscribe = []string{"_INBOX.>", "timers.api.>", "$SRV.>"}
 )
 
-// permissions compares those of this user with what a node needs.
+// permissions compares the user's permissions with those that a node needs.
 func (e *examination) permissions(ctx context.Context) {
 	var r struct {
 		Data *server.UserInfo `json:"data"`
@@ -181,7 +180,7 @@ func (e *examination) permissions(ctx context.Context) {
 		err = json.Unmarshal(m.Data, &r)
 	}
 	if err != nil || r.Data == nil {
-		e.found("permissions", Unknown, "let the user publish to "+userInfoSubject, "the server does not tell what this user may do")
+		e.found("permissions", Unknown, "let the user publish to "+userInfoSubject, "the server does not report this user's permissions")
 		return
 	}
 	p := r.Data.Permissions
@@ -191,13 +190,13 @@ func (e *examination) permissions(ctx context.Context) {
 	}
 	missing := append(refused("publish to", p.Publish, neededPublish), refused("subscribe to", p.Subscribe, neededSubscribe)...)
 	if len(missing) > 0 {
-		e.found("permissions", Error, "grant it if this is the user of a node; nats.conf shows a node's rights. A user that only looks needs less", "user %q may not %s", r.Data.UserID, strings.Join(missing, ", "))
+		e.found("permissions", Error, "grant these permissions if this is the user of a node; nats.conf shows a node's permissions. A user that only reads needs fewer", "user %q may not %s", r.Data.UserID, strings.Join(missing, ", "))
 		return
 	}
 	e.found("permissions", OK, "", "user %q may do what a node needs", r.Data.UserID)
 }
 
-// refused lists what of need the permissions do not allow in full.
+// refused returns the subjects of need that the permissions do not fully allow.
 func refused(verb string, p *server.SubjectPermission, need []string) []string {
 	if p == nil {
 		return nil

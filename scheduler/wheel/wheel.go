@@ -1,5 +1,5 @@
-// Package wheel is a hierarchical timing wheel: a queue of timers, to the
-// millisecond, whose insert, cancel and expiry cost the same however many wait.
+// Package wheel implements a hierarchical timing wheel: a queue of timers with millisecond
+// precision, in which insert, cancel and expiry take constant time.
 //
 // It is scheme 7 of Varghese and Lauck, "Hashed and Hierarchical Timing Wheels"
 // (SOSP 1987): levels of 64 slots, each slot of a level as wide as the whole
@@ -8,23 +8,20 @@
 // A timer moves down at most once a level: ten times in a life of 292 million
 // years, twice in one of an hour.
 //
-// # What it guarantees
+// # Guarantees
 //
-// Advance(now) hands out exactly the timers whose due time is now or before, each
-// once: first those that were added overdue, in the order of their adding, then
-// the others in the order of their due milliseconds, and within a millisecond in
-// the order of their adding. A timer that is removed before is never handed out.
-// A bitmap a level finds the next occupied slot, so empty time, however long,
-// costs nothing.
+// Advance(now) expires exactly the timers whose due time is now or earlier, each once. First
+// it expires timers that were overdue when they were added, in the order of Add, then the
+// others in the order of their due times, and within a millisecond in the order of Add. A
+// removed timer never expires. Each level has a bitmap of its occupied slots, so periods
+// without timers take no time.
 //
-// Time may be set back. Nothing is handed out early then: timers that are added
-// for the time between are put in order again, once, at the cost of looking at
-// every timer in the wheel.
+// Time may be set back. No timer expires early then: the wheel sorts its timers again, once,
+// which takes time proportional to their number.
 //
-// The wheel does no I/O, owns no goroutine and reads no clock; it allocates only
-// in New. It is not safe for concurrent use. It cannot fail; adding a timer that
-// is in the wheel already moves it. A timer must not be given to another wheel
-// before it has left this one.
+// The wheel does no I/O, has no goroutine and reads no clock. It allocates only in New. It
+// is not safe for concurrent use. No operation fails; Add moves a timer that is in the wheel
+// already. A timer must not be added to a second wheel while it is in this one.
 package wheel
 
 import "math/bits"
@@ -35,10 +32,10 @@ const (
 	levels   = (63 + slotBits - 1) / slotBits
 )
 
-// Timer is one timer. It is its own list node: embed it, or keep it, and reuse
-// it after it has expired. The zero value is ready.
+// Timer is one timer. It contains its list node, so embed it or keep a pointer to it; it may
+// be added again after it has expired. The zero value is ready to use.
 type Timer[T any] struct {
-	// Value is the caller's.
+	// Value is for the caller; the wheel does not use it.
 	Value T
 
 	due        int64
@@ -46,13 +43,13 @@ type Timer[T any] struct {
 	in         *list[T]
 }
 
-// Due is the due time given to Add, in milliseconds.
+// Due returns the due time given to Add, in milliseconds.
 func (t *Timer[T]) Due() int64 { return t.due }
 
 // Scheduled reports whether the timer is in a wheel.
 func (t *Timer[T]) Scheduled() bool { return t.in != nil }
 
-// list is a doubly linked list of timers, and knows which bit it sets.
+// list is a doubly linked list of timers. It maintains its bit in the bitmap of its level.
 type list[T any] struct {
 	head, tail  *Timer[T]
 	level, slot int
@@ -82,26 +79,25 @@ func (l *list[T]) unlink(t *Timer[T]) {
 	t.in, t.prev, t.next = nil, nil, nil
 }
 
-// Wheel is the timing wheel.
+// Wheel is a timing wheel. Create it with New.
 type Wheel[T any] struct {
-	now int64 // given to the last Advance
-	// cursor is where the slots stand: no timer in them is due at or before it.
-	// It is behind now inside Advance, and ahead of it after time was set back.
+	now int64 // argument of the last Advance
+	// cursor is the time for which the slots are arranged: no timer in them is due at or
+	// before it. It is behind now inside Advance, and ahead of now after time was set back.
 	cursor   int64
 	n        int
 	occupied [levels]uint64
 	slots    [levels][slots]list[T]
 	// overdue holds timers due at or before the cursor.
 	overdue list[T]
-	// batch is what Advance is handing out, and spare what rewind puts in order:
-	// kept here so that they allocate nothing.
+	// batch holds the timers that Advance expires, spare the timers that rewind sorts. They
+	// are fields so that Advance does not allocate.
 	batch, spare list[T]
 }
 
 const overdueLevel = -1
 
-// New makes a wheel whose time is startMs, in milliseconds of any epoch, not
-// negative.
+// New returns an empty wheel at time startMs, in milliseconds since any epoch, not negative.
 func New[T any](startMs int64) *Wheel[T] {
 	w := &Wheel[T]{now: max(startMs, 0), cursor: max(startMs, 0)}
 	for l := range w.slots {
@@ -113,14 +109,14 @@ func New[T any](startMs int64) *Wheel[T] {
 	return w
 }
 
-// Len is the number of timers in the wheel.
+// Len returns the number of timers in the wheel.
 func (w *Wheel[T]) Len() int { return w.n }
 
-// Now is the wheel's time: that of the last Advance, also inside it.
+// Now returns the wheel's time: the argument of the last Advance, also inside Advance.
 func (w *Wheel[T]) Now() int64 { return w.now }
 
-// Add schedules t for dueMs. A due time at or before the wheel's time expires at
-// the next Advance. A timer that is already scheduled is moved.
+// Add schedules t for dueMs. If dueMs is not after the wheel's time, t expires at the next
+// Advance. Add moves a timer that is already scheduled.
 func (w *Wheel[T]) Add(t *Timer[T], dueMs int64) {
 	w.Remove(t)
 	t.due = dueMs
@@ -144,7 +140,7 @@ func (w *Wheel[T]) placeSlot(t *Timer[T]) {
 	w.slots[level][slot].push(t)
 }
 
-// Remove takes t out and reports whether it was scheduled.
+// Remove removes t and reports whether it was scheduled.
 func (w *Wheel[T]) Remove(t *Timer[T]) bool {
 	l := t.in
 	if l == nil {
@@ -158,11 +154,11 @@ func (w *Wheel[T]) Remove(t *Timer[T]) bool {
 	return true
 }
 
-// Next is the earliest time at which Advance may have something to do: a lower
-// bound of the next due time. It is never before the wheel's time, and after it
-// unless a timer is overdue, so that who sleeps until Next and advances makes
-// progress. With up to eight timers in the slot that starts first it is exact.
-// It returns false for an empty wheel.
+// Next returns the earliest time at which Advance may expire a timer, a lower bound of the
+// next due time. It returns false for an empty wheel. The result is never before the wheel's
+// time, and is after it unless a timer is overdue, so a caller that sleeps until Next and
+// then calls Advance makes progress. It is exact if the first occupied slot has at most
+// eight timers.
 func (w *Wheel[T]) Next() (ms int64, ok bool) {
 	if w.overdue.head != nil {
 		return w.now, true
@@ -172,8 +168,8 @@ func (w *Wheel[T]) Next() (ms int64, ok bool) {
 		return 0, false
 	}
 	if level > 0 {
-		// The slot's start is a bound, but a lone or few timers' own time is a
-		// better one, and saves waking up for the cascade.
+		// The slot's start is a lower bound. For few timers their earliest due time is a
+		// better one, which avoids a wake-up for the cascade.
 		const look = 8
 		best := int64(-1)
 		t := w.slots[level][slot].head
@@ -189,7 +185,7 @@ func (w *Wheel[T]) Next() (ms int64, ok bool) {
 	return at, true
 }
 
-// nextSlot finds the occupied slot that starts first.
+// nextSlot returns the occupied slot that starts first, and its start.
 func (w *Wheel[T]) nextSlot() (level, slot int, at int64) {
 	for level, occupied := range w.occupied {
 		if occupied == 0 {
@@ -208,10 +204,10 @@ func (w *Wheel[T]) nextSlot() (level, slot int, at int64) {
 	return -1, 0, 0
 }
 
-// Advance moves the wheel to nowMs (negative counts as 0) and hands every timer
-// due by then to fn, in the order of the package comment. fn may add and remove
-// timers, also t; what it adds at or before nowMs expires at the next Advance.
-// It must not call Advance. The callback's timer is already out of the wheel.
+// Advance sets the wheel's time to nowMs (a negative value counts as 0) and calls fn for
+// every timer that is due, in the order of the package comment. Before the call it removes
+// the timer from the wheel. fn may add and remove timers, also t; a timer that it adds for
+// nowMs or earlier expires at the next Advance. fn must not call Advance.
 func (w *Wheel[T]) Advance(nowMs int64, fn func(t *Timer[T])) {
 	w.now = max(nowMs, 0)
 	if w.overdue.head != nil {
@@ -235,8 +231,8 @@ func (w *Wheel[T]) Advance(nowMs int64, fn func(t *Timer[T])) {
 	w.cursor = max(w.cursor, w.now)
 }
 
-// cascade spreads a slot over the levels below, and over the batch what is due
-// at its very start, which is the cursor.
+// cascade distributes the timers of a slot over the levels below. Timers that are due at the
+// slot's start, which is the cursor, go to the batch.
 func (w *Wheel[T]) cascade(l *list[T]) {
 	t := l.head
 	l.head, l.tail = nil, nil
@@ -251,7 +247,7 @@ func (w *Wheel[T]) cascade(l *list[T]) {
 	}
 }
 
-// drain hands out a list. Its timers may be removed meanwhile, and none is added
+// drain expires the timers of a list. fn may remove timers from the list, but Add never adds
 // to it, because all of its due times have passed.
 func (w *Wheel[T]) drain(l *list[T], fn func(*Timer[T])) {
 	for l.head != nil {
@@ -262,8 +258,8 @@ func (w *Wheel[T]) drain(l *list[T], fn func(*Timer[T])) {
 	}
 }
 
-// takeOverdue moves what is overdue now to the batch. What is not due any more,
-// because time was set back, makes the wheel follow.
+// takeOverdue moves overdue timers to the batch. If time was set back and some are no longer
+// due, it rewinds the wheel.
 func (w *Wheel[T]) takeOverdue() {
 	t := w.overdue.head
 	w.overdue.head, w.overdue.tail = nil, nil
@@ -281,8 +277,8 @@ func (w *Wheel[T]) takeOverdue() {
 	}
 }
 
-// rewind sets the cursor back to now and places every timer anew: those in
-// spare, which are due before all others, then those of the slots.
+// rewind sets the cursor back to now and places every timer again: first the timers in
+// spare, which are due before all others, then the timers of the slots.
 func (w *Wheel[T]) rewind() {
 	for level := range w.slots {
 		for b := w.occupied[level]; b != 0; b &= b - 1 {
