@@ -17,7 +17,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// dueFlags are when: one of them.
+// dueFlags holds the flags for the due time; a command needs exactly one of them.
 type dueFlags struct{ in, at string }
 
 func (f *dueFlags) add(fs *pflag.FlagSet) {
@@ -25,7 +25,7 @@ func (f *dueFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.at, "at", "", "due at this RFC 3339 time: 2026-12-24T18:00:00Z")
 }
 
-// check finds mistakes before Belfry is asked.
+// check validates the flags before any request.
 func (f *dueFlags) check() error {
 	switch {
 	case (f.in == "") == (f.at == ""):
@@ -58,8 +58,8 @@ func (c *cli) addCommand() *cobra.Command {
 		Short: "Add a timer",
 		Long: `Add a timer: a CloudEvent that fires when it is due.
 
-The same event again (same source, id, due time and data) is a duplicate and no
-error; another one under the same source and id is refused.`,
+If the same event (source, id, due time and data) was added before, it is a duplicate,
+which is not an error. Belfry rejects a different event with the same source and id.`,
 		Example: `  belfry add --in 2s --svc orders --data '{"order":17}'
   belfry add --at 2026-12-24T18:00:00Z --id order-17 --source /shop --callback https://shop.example/due
   belfry add --in 10m --svc orders --worker --data @order.json
@@ -68,18 +68,18 @@ error; another one under the same source and id is refused.`,
 	}
 	fs := cmd.Flags()
 	f.due.add(fs)
-	fs.StringVar(&f.service, "svc", "", "service: it fires on timers.fired.<svc> (default \"default\")")
+	fs.StringVar(&f.service, "svc", "", "service: the event fires on timers.fired.<svc> (default \"default\")")
 	fs.StringVar(&f.callback, "callback", "", "call this when due: https://…, http://… or nats:<subject>")
 	fs.BoolVar(&f.worker, "worker", false, "call the Go workers of the service (client.Work): --callback nats:timers.work.<svc>")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
 	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
 	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
 	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
-	fs.StringVar(&f.dataType, "content-type", "", "of the data (default: application/json if it is JSON, else text/plain)")
-	fs.StringVar(&f.group, "group", "", "a label to list by")
-	fs.StringVar(&f.maxAttempts, "max-attempts", "", "callback attempts before it is dead-lettered")
+	fs.StringVar(&f.dataType, "content-type", "", "content type of the data (default: application/json if it is JSON, else text/plain)")
+	fs.StringVar(&f.group, "group", "", "a label to filter lists by")
+	fs.StringVar(&f.maxAttempts, "max-attempts", "", "callback attempts before the dead letter")
 	fs.StringVar(&f.backoff, "backoff", "", "first delay between attempts, doubled each time: 200ms, or 1s..10m")
-	fs.StringVar(&f.callbackTime, "callback-timeout", "", "how long one callback attempt may take")
+	fs.StringVar(&f.callbackTime, "callback-timeout", "", "time limit of one callback attempt")
 	fs.StringArrayVar(&f.extensions, "ext", nil, "further CloudEvents attribute, NAME=VALUE (may be repeated)")
 	var e event.Event
 	check := func([]string) (err error) {
@@ -103,7 +103,7 @@ error; another one under the same source and id is refused.`,
 		}
 		note := ""
 		if r.Duplicate {
-			note = "yes: it had been added before, and is " + r.State.String()
+			note = "yes: added before (state: " + r.State.String() + ")"
 		}
 		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "due", due, "remark", r.Remark, "duplicate", note)
 	})
@@ -160,7 +160,7 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	return e, nil
 }
 
-// maxData bounds what is read; the server's limit is lower.
+// maxData bounds the data that is read, in bytes; the server's limit is lower.
 const maxData = 64 << 20
 
 func (c *cli) readData(arg string) ([]byte, error) {

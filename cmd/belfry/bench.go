@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/internal/gctune"
 )
 
-// fullBench is how to get the complete tool, which is a program of its own because of
-// its plot library.
+// fullBench is the command for the complete tool, a separate program because of its plot
+// library.
 const fullBench = "go run ./cmd/belfry-bench, in a clone of the repository"
 
 func (c *cli) benchCommand() *cobra.Command {
@@ -47,13 +47,13 @@ it with: ` + fullBench + `.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&quick, "quick", true, "the short form, the only one that this program has")
-	f.StringVar(&profile, "profile", string(app.ProfileSafe), "of the server: safe syncs every write, fast every two minutes")
-	f.StringVar(&config.Dir, "dir", "", "where the servers' folders are made: a folder on the disk to measure (default: the system's for temporary files)")
+	f.BoolVar(&quick, "quick", true, "the short measurement; this program has no other")
+	f.StringVar(&profile, "profile", string(app.ProfileSafe), "profile of the server: safe syncs every write, fast every two minutes")
+	f.StringVar(&config.Dir, "dir", "", "folder for the servers' data, on the disk to measure (default: the system's for temporary files)")
 	return c.printing(cmd)
 }
 
-// bench prints what it measured also if a run failed.
+// bench prints the measurements, also if a run failed.
 func (c *cli) bench(ctx context.Context, config bench.Config) error {
 	config.Progress, config.Live = c.err, isTerminal(c.err)
 	defer gctune.Start(ctx)()

@@ -11,9 +11,10 @@ func (c *cli) cancelCommand() *cobra.Command {
 	ref, by := &timerRef{}, &byFlag{}
 	cmd := &cobra.Command{
 		Use:   "cancel ID",
-		Short: "Cancel a timer that waits",
-		Long: `Cancel a timer that waits: once this has succeeded it never fires. One that has
-fired is refused. ID is a timer id, or a CloudEvent's id with --source.`,
+		Short: "Cancel a waiting timer",
+		Long: `Cancel a waiting timer. After the command has succeeded, the timer never fires. The
+command fails if the timer has fired already. ID is a timer id, or a CloudEvent's id
+with --source.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())

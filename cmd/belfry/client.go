@@ -22,7 +22,7 @@ import (
 
 const defaultNATSURL = "nats://" + app.DefaultNATSListen
 
-// clientFlags say which server a command talks to.
+// clientFlags holds the flags for the connection to a server.
 type clientFlags struct {
 	url, creds string
 	inbox      string
@@ -30,7 +30,7 @@ type clientFlags struct {
 	// from files or the environment.
 	user, password, passwordFile, token, tokenFile string
 	tls                                            app.TLS
-	// timeout bounds the whole command; 0 leaves each request its own bound.
+	// timeout bounds the whole command; 0 means the default timeout for each request.
 	timeout time.Duration
 }
 
@@ -44,10 +44,10 @@ func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
 	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of the subjects for answers, for a user that has its own (default $BELFRY_INBOX_PREFIX, or _INBOX)")
-	fs.Var(cmdline.Duration(&f.timeout), "timeout", "how long the whole command may take (default: "+formatDuration(belfry.DefaultRequestTimeout)+" for each request that it makes)")
+	fs.Var(cmdline.Duration(&f.timeout), "timeout", "time limit of the whole command (default: "+formatDuration(belfry.DefaultRequestTimeout)+" for each request that it makes)")
 }
 
-// fill takes from the environment what no flag gave.
+// fill sets values from the environment for flags that were not given.
 func (f *clientFlags) fill(getenv func(string) string) {
 	or := func(p *string, values ...string) {
 		for _, v := range values {
@@ -97,8 +97,8 @@ func (f *clientFlags) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-// secrets returns the options for a user and password, or a token. Files win over the
-// environment, and credentials in the URL win over both.
+// secrets returns the options for a user and password, or a token. Files take precedence
+// over the environment, and credentials in the URL over both.
 func (f *clientFlags) secrets() ([]nats.Option, error) {
 	read := func(flag, path string, into *string) (err error) {
 		if path == "" {
@@ -127,7 +127,7 @@ type session struct {
 	flags *clientFlags
 }
 
-// errOverdue is why a command ended that took longer than --timeout.
+// errOverdue is the cause of the context of a command that took longer than --timeout.
 var errOverdue = errors.New("--timeout is over")
 
 // requestTimeout bounds one request: --timeout, or the client's default.
@@ -142,12 +142,12 @@ func (f *clientFlags) bounded(ctx context.Context) (context.Context, context.Can
 	return context.WithTimeout(ctx, f.requestTimeout())
 }
 
-// call makes a context for one request.
+// call returns a context for one request.
 func (s session) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	return s.flags.bounded(ctx)
 }
 
-// far says how far a command of many requests had come when it failed.
+// far adds to the error of a command with many requests how far the command came.
 func (s session) far(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -155,8 +155,8 @@ func (s session) far(err error, format string, args ...any) error {
 	return fmt.Errorf("%w (%s)", err, fmt.Sprintf(format, args...))
 }
 
-// talking makes a command of two functions: check looks at the arguments before
-// anybody is asked, do has a client. --timeout bounds all of it.
+// talking makes cmd a command that uses a client: check validates the arguments before any
+// request, do runs with the client. --timeout bounds the whole command.
 func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
 	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error {
 		if f.timeout > 0 {
@@ -176,8 +176,8 @@ func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do fu
 	})
 }
 
-// following is talking for a command that goes on until it is interrupted:
-// --timeout bounds each of its requests.
+// following is like talking, for a command that runs until it is interrupted: --timeout
+// bounds each of its requests.
 func (c *cli) following(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
 	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error { return f.connect(ctx, do) })
 }
@@ -214,7 +214,7 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 	return do(ctx, session{client, f})
 }
 
-// cause is the innermost error: what the network said.
+// cause returns the innermost error, which is the network's.
 func cause(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -229,14 +229,14 @@ func cause(err error) error {
 // with --source.
 type timerRef struct {
 	source string
-	id     schemas.TimerID // once resolved
+	id     schemas.TimerID // set by resolve
 }
 
 func (r *timerRef) add(fs *pflag.FlagSet) {
 	fs.StringVar(&r.source, "source", "", "the CloudEvent's source: ID is then the CloudEvent's id")
 }
 
-// resolve finds the timer that the first argument names.
+// resolve sets id from the first argument.
 func (r *timerRef) resolve(args []string) error {
 	id := args[0]
 	if r.source != "" {

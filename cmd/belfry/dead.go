@@ -14,7 +14,7 @@ func (c *cli) deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
 		Short: "List and replay dead letters",
-		Long:  "Dead letters are timers whose callback was given up, after its last attempt or a permanent error.",
+		Long:  "Dead letters are events of timers whose callback failed permanently or used up its attempts.",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  group,
 	}
@@ -32,7 +32,7 @@ func (c *cli) deadLsCommand() *cobra.Command {
 		Args:    exactly(0),
 	}
 	cmd.Flags().StringVar(&service, "svc", "", "only this service")
-	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
+	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of dead letters; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{schemas.TimerIDLength, 24, 12, 8, 16}}
@@ -76,7 +76,7 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 	var service string
 	cmd := &cobra.Command{
 		Use:   "replay ID | --svc SERVICE",
-		Short: "Call back again, with the attempts renewed",
+		Short: "Call back again, with a new set of attempts",
 		Long:  "Replay one dead letter, by timer id or by CloudEvent id with --source, or all of a service.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || (len(args) == 1) == (service != "") {

@@ -27,18 +27,18 @@ func (c *cli) doctorCommand() *cobra.Command {
 	var sysURL, sysCreds string
 	cmd := c.printing(&cobra.Command{
 		Use:   "doctor",
-		Short: "Examine the NATS set-up, and say what to do",
-		Long: `Examine the NATS set-up of a node with the same flags, environment and config file
-as "belfry serve": the server's version and limits, JetStream, what an acknowledged
-write survives, replicas, rights, clocks, and the streams against the settings. It
-only reads. Without nats-url, $NATS_URL and nats-listen it looks at the embedded server of a
-running node.
+		Short: "Check the NATS installation, and say how to fix each problem",
+		Long: `Check the NATS installation of a node with the same flags, environment and config
+file as "belfry serve": the server's version and limits, JetStream, the failures that
+an acknowledged write survives, replicas, permissions, clocks, and the streams against
+the settings. The command only reads. Without nats-url, $NATS_URL and nats-listen it
+checks the embedded server of a running node.
 
-How a server is set is told only to its system account: --sys-creds or --sys-url
-name a user of it.
+A server reports its settings only to its system account: name a user of it by
+--sys-creds or --sys-url.
 
-Each finding is ok, unknown (not to be found out with these rights), warning or
-error. The exit code is 7 if one is an error, and otherwise 0.`,
+Each finding is ok, unknown (the user lacks the permissions for the check), warning or
+error. The exit code is 7 if a finding is an error, and otherwise 0.`,
 		Example: `  belfry doctor
   belfry doctor --nats-url nats://nats.internal:4222 --creds belfry.creds --replicas 3 --sys-creds sys.creds`,
 		Args: exactly(0),
@@ -47,7 +47,7 @@ error. The exit code is 7 if one is an error, and otherwise 0.`,
 			if err != nil {
 				return err
 			}
-			// As for the other commands that talk to running nodes.
+			// Use $NATS_URL, like the other commands that connect to running nodes.
 			if url := c.getenv("NATS_URL"); url != "" && o.NATSURL == "" && !s.given["nats-listen"] {
 				o.NATSURL = url
 			}

@@ -10,8 +10,8 @@ func (c *cli) getCommand() *cobra.Command {
 	ref := &timerRef{}
 	cmd := &cobra.Command{
 		Use:   "get ID",
-		Short: "Show what became of a timer",
-		Long:  "Show what is known of a timer. ID is a timer id, or a CloudEvent's id with --source.",
+		Short: "Show a timer's state, times, attempts and history",
+		Long:  "Show a timer's state, times, attempts and history. ID is a timer id, or a CloudEvent's id with --source.",
 		Args:  exactly(1),
 	}
 	ref.add(cmd.Flags())

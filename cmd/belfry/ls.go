@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// defaultRows is how many rows a list shows unless told.
+// defaultRows is the default number of rows in a list.
 const defaultRows = 100
 
 func (c *cli) lsCommand() *cobra.Command {
@@ -28,10 +28,10 @@ func (c *cli) lsCommand() *cobra.Command {
 		Args: exactly(0),
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVar(&states, "state", nil, "only these: pending, delivered, retrying, success, fail, cancelled")
+	fs.StringSliceVar(&states, "state", nil, "only timers in these states: pending, delivered, retrying, success, fail, cancelled")
 	fs.StringVar(&q.Service, "svc", "", "only this service")
 	fs.StringVar(&q.Group, "group", "", "only this group")
-	fs.IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
+	fs.IntVarP(&rows, "limit", "n", defaultRows, "maximum number of timers; 0 for all")
 	check := func([]string) error {
 		for _, word := range states {
 			state, err := schemas.ParseState(strings.TrimSpace(word))
@@ -59,7 +59,7 @@ func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, row
 	})
 }
 
-// more tells a person that the list was cut off.
+// more prints a note that the list has further rows.
 func (c *cli) more(rows int) error {
 	_, err := fmt.Fprintf(c.err, "only the first %d are shown; -n 0 shows all\n", rows)
 	return err

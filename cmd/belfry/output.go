@@ -44,7 +44,7 @@ func (c *cli) printText(pairs ...string) error {
 	return w.Flush()
 }
 
-// printTimer prints all that is known of a timer.
+// printTimer prints a timer.
 func (c *cli) printTimer(t schemas.TimerInfo) error {
 	if c.json() {
 		return c.printJSON(t)
@@ -99,7 +99,7 @@ func attemptLine(a schemas.AttemptInfo) string {
 	return line
 }
 
-// historyLine is one control operation. A caller's own claim is marked as one.
+// historyLine formats one control operation. It marks the caller's name as unverified.
 func historyLine(op schemas.OperationInfo) string {
 	line := op.Op + " at " + showTime(op.At)
 	if op.Account != "" {
@@ -114,8 +114,8 @@ func historyLine(op schemas.OperationInfo) string {
 	return line
 }
 
-// table prints rows as they come: columns are as wide as they are said to be, so
-// that a long list needs no memory.
+// table prints rows one by one, with fixed column widths, so that a long list needs no
+// memory.
 type table struct {
 	w      io.Writer
 	widths []int
@@ -134,7 +134,8 @@ func (t table) row(cells ...string) error {
 	return err
 }
 
-// printable keeps what strangers sent from steering the terminal.
+// printable replaces control characters in text of other users, which could control the
+// terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -6,15 +6,15 @@ import (
 	"text/tabwriter"
 )
 
-// page is text that is printed at once.
+// page is a buffer for text that is printed by one write.
 type page struct{ bytes.Buffer }
 
 func (p *page) line(format string, args ...any) {
 	fmt.Fprintf(&p.Buffer, format+"\n", args...)
 }
 
-// columns writes a table after an empty line; one without rows is left out.
-// header and rows are separated by tabs.
+// columns writes an empty line and a table. It writes nothing for a table without rows. The
+// header's cells are separated by tabs.
 func columns[T any](p *page, header string, list []T, cells func(T) []any) {
 	if len(list) == 0 {
 		return
@@ -34,10 +34,10 @@ func columns[T any](p *page, header string, list []T, cells func(T) []any) {
 	w.Flush() //nolint:errcheck // a buffer takes everything
 }
 
-// ago says how long something was ago, in milliseconds.
+// ago formats an age in milliseconds.
 func ago(ms int64) string { return fmt.Sprintf("%.1fs ago", float64(ms)/1000) }
 
-// bytesText is a number of bytes for people.
+// bytesText formats a number of bytes with a unit.
 func bytesText(n int64) string {
 	if n < 0 {
 		return "unlimited"

@@ -34,7 +34,7 @@ has the first %d bytes of its data. All data and headers are in stream
 TIMERS_REJECTED under the sequence shown.`, schemas.MaxRejectedData),
 		Args: exactly(0),
 	}
-	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "at most so many; 0 for all")
+	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of rejected adds; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{8, 24, 16, 20, 20}}

@@ -35,10 +35,10 @@ var reloadable = []string{"callback-subjects", "callback-hosts"}
 // reports a configuration with a mistake and keeps the previous one.
 type reloader struct {
 	c   *cli
-	s   *settings // those in use
+	s   *settings // the settings in use
 	a   *app.App
 	log zerolog.Logger
-	// files are the files of the configuration in use, and those of the last one that
+	// files stamps the files of the configuration in use, and of the last configuration that
 	// failed: its mistake may be in a file that only it names.
 	files fileStamps
 }

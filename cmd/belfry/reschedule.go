@@ -15,8 +15,8 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	ref, due, by := &timerRef{}, &dueFlags{}, &byFlag{}
 	cmd := &cobra.Command{
 		Use:   "reschedule ID --in DURATION | --at TIME",
-		Short: "Move a pending timer",
-		Long:  "Move a pending timer to another time. ID is a timer id, or a CloudEvent's id with --source.",
+		Short: "Give a pending timer another due time",
+		Long:  "Give a pending timer another due time. ID is a timer id, or a CloudEvent's id with --source.",
 		Args:  exactly(1),
 	}
 	ref.add(cmd.Flags())

@@ -18,7 +18,7 @@ var (
 // cli is one run of the program.
 type cli struct {
 	process
-	// format is how results and errors are printed: text or json.
+	// format is the output format of results and errors: text or json.
 	format string
 }
 

@@ -30,10 +30,10 @@ type settings struct {
 	fs     *pflag.FlagSet
 	config string
 	names  []string // in the order of the flags
-	// given are the settings that did not come from a default, flagged those
-	// that came from a flag.
+	// given has the settings with a value from a flag, the environment or the file; flagged
+	// has the settings with a value from a flag.
 	given, flagged map[string]bool
-	// ownServer: a flag asks for the embedded server.
+	// ownServer is true if a flag configures the embedded server.
 	ownServer bool
 
 	app                 app.Options
@@ -92,11 +92,11 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
 	d.StringVar(&o.TLS.Cert, "tls-cert", "", "PEM file of a client certificate for nats-url")
 	d.StringVar(&o.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
-	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "what to run")
-	d.StringVar(&o.Node, "node", "", "name of this node (default: kept in the data folder, or made up)")
-	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 takes what it has, or %d", schemas.DefaultShards))
+	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "parts that this node runs")
+	d.StringVar(&o.Node, "node", "", "name of this node (default: the name in the data folder, or a random name)")
+	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 for the number of an existing store, or %d", schemas.DefaultShards))
 	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream")
-	d.Var(cmdline.Duration(&o.Retention), "retention", "how long the record of a concluded timer is kept")
+	d.Var(cmdline.Duration(&o.Retention), "retention", "lifetime of the record of a finished timer")
 	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long fired events stay in their stream")
 	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "how many events of one service stay in their stream; 0 takes a share of its bytes")
 	d.Var(cmdline.Duration(&o.DeadMaxAge), "dead-max-age", "how long dead letters are kept")
@@ -248,7 +248,7 @@ func textKeys(value any) any {
 	return value
 }
 
-// set gives a value to its flag, which knows what it may be.
+// set passes a value to its flag, which validates it.
 func (s *settings) set(name string, value any, where string) error {
 	text := fmt.Sprint(value)
 	switch v := value.(type) {

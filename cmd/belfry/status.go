@@ -17,12 +17,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Bounds of what is healthy.
+// Thresholds for PROBLEMS.
 const (
-	// statusLag is a mark behind the clock, or a clock behind the newest, that is
-	// more than a fail-over explains.
+	// statusLag is the lag of a shard's low watermark, or the age of its clock, above which
+	// status reports a problem. A fail-over takes less.
 	statusLag = 10 * time.Second
-	// statusFull is the part of a stream's bytes from which on it is told.
+	// statusFull is the used part of a stream's bytes from which status reports a problem.
 	statusFull = 0.9
 	// statusRejected is how long after the last rejection status lists rejections under
 	// PROBLEMS. They would never leave it otherwise: nobody can repair a rejected add.
@@ -143,8 +143,8 @@ func (c *cli) showStatus(ctx context.Context, s session, look *store.Store) erro
 	return c.printStatus(st)
 }
 
-// watchStatus goes on when a look fails: what it is for is the time when things
-// are broken.
+// watchStatus prints the status repeatedly. It continues after a failed request, because
+// users watch the status while parts fail.
 func (c *cli) watchStatus(ctx context.Context, s session, look *store.Store) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -341,7 +341,7 @@ func (st *status) streamProblems(h store.StreamHealth) {
 	}
 }
 
-// kept formats the number of messages in a stream and of those that have left it.
+// kept formats the number of messages in a stream, and the number that it has dropped.
 func kept(n, expired uint64) string {
 	if expired == 0 {
 		return strconv.FormatUint(n, 10)

@@ -14,7 +14,7 @@ import (
 func (c *cli) versionCommand() *cobra.Command {
 	return c.printing(&cobra.Command{
 		Use:   "version",
-		Short: "Show version, commit and what it was built with",
+		Short: "Show the version, the commit and the versions of Go and NATS",
 		Args:  exactly(0),
 		RunE: func(*cobra.Command, []string) error {
 			commit := commit(debug.ReadBuildInfo())
