@@ -307,7 +307,7 @@ func readHostPattern(p string) (h hostPattern, ok bool) {
 	return h, h.host != ""
 }
 
-// canonicalHost normalizes a host name or address for comparison.
+// canonicalHost normalises a host name or address for comparison.
 func canonicalHost(host string) string {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.WithZone("").Unmap().String()

@@ -1,16 +1,16 @@
 // Package backup copies all streams and buckets of a Belfry store into a folder,
 // while the store is in use, and restores them into an empty JetStream account.
 //
-// # What it guarantees
+// # Guarantees
 //
 // Every timer whose add was acknowledged before Write began is in the backup, in
 // its state at some moment during Write. After a restore it fires when it is due,
 // or at once if it is overdue. A timer that was cancelled before Write began stays
 // cancelled.
 //
-// JetStream copies one stream at a time, so the copies differ in age. They are
-// taken in the direction in which a timer moves, so that one that moves meanwhile
-// is in two copies rather than in none:
+// JetStream copies one stream at a time, so the copies differ in age. Write copies the
+// streams in the order in which a timer passes through them. A timer that moves during
+// Write is therefore in two copies, never in none:
 //
 //  1. KV_clock         an older low watermark only makes the new owner look at more
 //  2. TIMERS_ADD       an add that is stored meanwhile is also a record: a duplicate

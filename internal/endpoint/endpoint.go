@@ -144,8 +144,8 @@ func (s *Service) subscribe(subject, queue string, h func(*Request)) error {
 	return nil
 }
 
-// MaxReply is the size of the largest answer that the server takes now, in bytes, headers
-// included.
+// MaxReply returns the size of the largest answer that the server currently accepts, in
+// bytes, including headers.
 func (s *Service) MaxReply() int { return int(s.nc.MaxPayload()) }
 
 // Add serves a subject. h is called for one request at a time.

@@ -23,8 +23,8 @@ type Cluster struct {
 func Cluster3(tb testing.TB, options ...Option) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb}
-	// A server of a cluster must be told the others' addresses before it starts, so
-	// their ports are picked beforehand, all at once.
+	// The configuration of each server has the addresses of the others, so choose all
+	// ports before starting the first server.
 	ports := freePorts(tb, len(c.Servers))
 	var routes []*url.URL
 	for _, port := range ports {

@@ -42,8 +42,8 @@ func (p *process) start(tb testing.TB, cmd *exec.Cmd) {
 // endBound is how long a process may take to end in order.
 const endBound = 30 * time.Second
 
-// end sends a signal that ends the process, and waits for its end. One that does
-// not end in time is killed.
+// end sends a signal that ends the process, and waits for its end. After endBound it kills
+// the process.
 func (p *process) end(s os.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,8 +117,8 @@ func killLate(tb testing.TB, kill func()) {
 	}
 }
 
-// Ports are drawn below those that systems give to outgoing connections, so that
-// a server that is down for a while finds its port free again.
+// firstPort and lastPort bound the ports of servers. They are below the range for outgoing
+// connections, so no connection takes the port of a server while it is down.
 const firstPort, lastPort = 12_000, 30_000
 
 var (

@@ -63,9 +63,9 @@ jetstream { store_dir: %q, max_file_store: 16GB, max_memory_store: 64MB }
 %s
 `
 
-// The servers tell clients nothing of each other: a client that is connected
-// through a Link would go around it. They ping each other as often as those of
-// deploy/cluster/nats.conf do, so that one that hangs is noticed.
+// clusterConfig disables the advertisement of the other servers, because a client that is
+// connected through a Link could then bypass it. The ping interval is the same as in
+// deploy/cluster/nats.conf, so that the servers detect one that hangs.
 const clusterConfig = `cluster { name: chaos, listen: %q, no_advertise: true, ping_interval: "2s", ping_max: 2, routes: [%s] }`
 
 func (s *Server) prepare(cluster string) {
