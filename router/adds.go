@@ -145,7 +145,7 @@ func (s *Service) validate(a *Add) (err error) {
 		Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
 	}
 	if spec.Callback != "" {
-		a.Record.Retry = spec.RetryPolicy.Shared()
+		a.Record.Retry = spec.Shared()
 	}
 	return nil
 }

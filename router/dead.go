@@ -232,6 +232,6 @@ func (l *letter) record() schemas.Record {
 	return schemas.Record{
 		Run: l.claim.Run, Attempt: l.claim.Attempt, ScheduledMs: l.fired.ScheduledMs, AddedMs: l.claim.AddedMs, FiredMs: l.claim.FiredMs,
 		Hash: l.claim.Hash, Service: l.spec.Service, Group: l.spec.Group, Callback: l.spec.Callback,
-		Source: l.spec.Source, EventID: l.spec.EventID, Type: l.spec.Type, Retry: l.spec.RetryPolicy.Shared(),
+		Source: l.spec.Source, EventID: l.spec.EventID, Type: l.spec.Type, Retry: l.spec.Shared(),
 	}
 }

@@ -73,7 +73,7 @@ var newerMutants = []mutant{
 var seedMutants = []mutant{
 	{"wheel cascade skipped", "scheduler/wheel/wheel.go", "w.cascade(l)\n", "l.head, l.tail = nil, nil\n", 10, ""},
 	{"the tail does not know what is being loaded", "scheduler/core.go", "k.horizon = max(k.horizon, last)\n", "\n", 10, ""},
-	{"load from a replica that is behind", "scheduler/core.go", "Seen: k.tailSeen,", "Seen: 0,", 60, ""},
+	{"load from a replica that is behind", "scheduler/core.go", "Seen: k.tailSeen,", "Seen: 0,", 2000, ""},
 	{"a late record does not hold the tail", "scheduler/core.go", "hold = t.Rev\n\t}\n\tswitch {", "hold = 0\n\t}\n\tswitch {", 10, ""},
 	{"claims of predecessors are not confirmed", "scheduler/core.go", "r.Epoch != k.epoch && tick <= k.horizon", "false", 60, ""},
 	{"lease trusted for longer than it is", "scheduler/tenure.go", "t.until = start + t.lease - t.lease/leaseMargin", "t.until = start + 2*t.lease", 200, ""},
