@@ -165,7 +165,7 @@ func (s *Service) Add(name, subject string, metadata map[string]string, h func(*
 }
 
 // Stop drains the subscriptions: handlers may be called after it returns, with requests that
-// have arrived before.
+// have arrived before. A closed connection has ended them already.
 func (s *Service) Stop() error {
 	s.mu.Lock()
 	subs := s.subs
@@ -173,7 +173,7 @@ func (s *Service) Stop() error {
 	s.mu.Unlock()
 	var failed error
 	for _, sub := range subs {
-		if err := sub.Drain(); err != nil {
+		if err := sub.Drain(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 			failed = errors.Join(failed, fmt.Errorf("endpoint: stop serving %s: %w", sub.Subject, err))
 		}
 	}
