@@ -285,7 +285,7 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0") {
 		t.Error("the sweeper found something to fire")
 	}
-	proof := plan{source: killSource, id: "proof", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}
+	proof := plan{source: killSource, id: "proof", service: "chaos", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}
 	if err := c.request(t.Context(), proof.message(schemas.SubjectAPIPrefix+"add")); err != nil {
 		t.Fatalf("add after all was over: %v", err)
 	}
