@@ -91,6 +91,7 @@ type Reader struct {
 	c       *Client
 	o       ReaderOptions
 	subject string // of requests
+	most    []byte // the request for Most messages, which Rounds sends every RoundPace
 	inbox   string
 	sub     *nats.Subscription
 	arrived chan *nats.Msg
@@ -112,7 +113,7 @@ type Reader struct {
 func (c *Client) Read(o ReaderOptions) (*Reader, error) {
 	op := "read " + o.Stream
 	r := &Reader{
-		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, inbox: c.nc.NewInbox(),
+		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, most: o.pullRequest(o.Most), inbox: c.nc.NewInbox(),
 		arrived: make(chan *nats.Msg, o.Most+statusSpare), broken: make(chan struct{}), timer: time.NewTimer(time.Hour), wake: make(chan struct{}, 1),
 	}
 	var ok bool
@@ -254,17 +255,26 @@ func (r *Reader) request(n int) error {
 	r.open += n
 	r.asked = n
 	r.mu.Unlock()
-	req := fmt.Appendf(make([]byte, 0, 112), `{"batch":%d,"expires":%d,"idle_heartbeat":%d`, n, r.o.Expiry, r.o.Heartbeat)
-	if r.o.MaxBytes > 0 {
-		req = fmt.Appendf(req, `,"max_bytes":%d`, r.o.MaxBytes)
+	req := r.most
+	if n != r.o.Most {
+		req = r.o.pullRequest(n)
 	}
-	if r.o.Pace == Rounds {
-		req = append(req, `,"no_wait":true`...)
-	}
-	if err := r.c.nc.PublishRequest(r.subject, r.inbox, append(req, '}')); err != nil {
+	if err := r.c.nc.PublishRequest(r.subject, r.inbox, req); err != nil {
 		return r.lost("%w", err)
 	}
 	return nil
+}
+
+// pullRequest returns the body of a pull request for n messages.
+func (o *ReaderOptions) pullRequest(n int) []byte {
+	req := fmt.Appendf(make([]byte, 0, 112), `{"batch":%d,"expires":%d,"idle_heartbeat":%d`, n, o.Expiry, o.Heartbeat)
+	if o.MaxBytes > 0 {
+		req = fmt.Appendf(req, `,"max_bytes":%d`, o.MaxBytes)
+	}
+	if o.Pace == Rounds {
+		req = append(req, `,"no_wait":true`...)
+	}
+	return append(req, '}')
 }
 
 func (r *Reader) lost(format string, args ...any) error {
