@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// BenchmarkAddAsync adds as fast as the client allows, to a server that syncs every write and
-// to one that does not. cpu-us/op includes the server, which runs in this process.
+// BenchmarkAddAsync adds as fast as the client allows, with and without a sync of every write.
+// The server runs in this process, so cpu-us/op includes its CPU.
 func BenchmarkAddAsync(b *testing.B) {
 	for _, c := range []struct {
 		name    string

@@ -16,16 +16,7 @@ import (
 // with the event unless it is the default.
 func TestAttemptsOfATimer(t *testing.T) {
 	t.Parallel()
-	url, stop, err := serve(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
-	c, err := belfry.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c, url := connectURL(t)
 	nc, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ type (
 
 // Errors to compare with errors.Is.
 var (
-	ErrInvalidEvent     = schemas.ErrInvalidEvent     // not a CloudEvent, or one that breaks the specification
+	ErrInvalidEvent     = schemas.ErrInvalidEvent     // the message is not a valid CloudEvent
 	ErrInvalidAttribute = schemas.ErrInvalidAttribute // a timer attribute is missing, malformed or out of range
 	ErrUnsupported      = schemas.ErrUnsupported      // an attribute that this version does not support
 	ErrTooLarge         = schemas.ErrTooLarge         // the event is larger than the payload limit

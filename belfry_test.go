@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// bound is the time limit of a wait in a test, far above what it takes on a busy machine.
+// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
 
 // serve runs Belfry with an embedded NATS server on a free port. Its data is in dir.
@@ -49,17 +49,24 @@ func serve(dir string) (url string, stop func(), err error) {
 
 func connect(t *testing.T) *belfry.Client {
 	t.Helper()
+	c, _ := connectURL(t)
+	return c
+}
+
+// connectURL starts a node and returns a client of it, and the URL of its server.
+func connectURL(t *testing.T) (c *belfry.Client, url string) {
+	t.Helper()
 	url, stop, err := serve(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	c, err := belfry.Connect(t.Context(), url)
+	c, err = belfry.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return c
+	return c, url
 }
 
 func newEvent(id string) event.Event {

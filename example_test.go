@@ -326,7 +326,7 @@ func ExampleClient_ReplayService() {
 	// Output: 0 <nil>
 }
 
-// Programs in any language may publish to timers.add. Belfry keeps what it rejects.
+// Programs in any language may publish to timers.add. Belfry keeps rejected events.
 func ExampleClient_Rejections() {
 	c, stop := connected()
 	defer stop()

@@ -23,8 +23,7 @@ type Run struct {
 	Event *event.Event
 	// Service is the timer's service.
 	Service string
-	// Attempt counts the calls for this run from 1, including those that ended with "not
-	// now" (RetryAfter).
+	// Attempt is the number of this call, from 1. Calls that ended with RetryAfter count.
 	Attempt uint32
 
 	result string

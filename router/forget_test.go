@@ -22,38 +22,9 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 	f := newFixture(t, store.Config{})
 	const n = 300 // more than are looked at with one request, many of one millisecond
 	f.publishAll(n, func(i int) []byte { return add(fmt.Sprint(i), `"timerafter":"1h"`) })
-	inbox, err := f.store.OpenInbox(t.Context()) // creates the consumer
-	if err != nil {
-		t.Fatal(err)
-	}
-	inbox.Close()
-	cons, err := f.js.Consumer(t.Context(), schemas.StreamAdd, store.RouterConsumer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	batch, err := cons.Fetch(n, jetstream.FetchMaxWait(bound))
-	if err != nil {
-		t.Fatal(err)
-	}
 	seqs := map[string]uint64{}
-	for m := range batch.Messages() {
-		meta, err := m.Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
-		added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
-		body, spec, err := schemas.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		seqs[spec.EventID] = meta.Sequence.Stream
-		res := f.store.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
-			State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: added, Hash: spec.Hash,
-			Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
-		}}})
-		if res[0].Err != nil {
-			t.Fatal(res[0].Err)
-		}
+	for _, a := range f.storeOnly(n) {
+		seqs[a.spec.EventID] = a.seq
 	}
 	if len(seqs) != n {
 		t.Fatalf("%d of %d adds were delivered", len(seqs), n)
@@ -98,42 +69,18 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 func TestFailedCancelKeepsTheTimer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
-	inbox, err := f.store.OpenInbox(t.Context()) // creates the consumer
-	if err != nil {
-		t.Fatal(err)
-	}
-	inbox.Close()
 	f.publish(nil, add("1", `"timerafter":"1h"`))
-	cons, err := f.js.Consumer(t.Context(), schemas.StreamAdd, store.RouterConsumer)
-	if err != nil {
-		t.Fatal(err)
+	stored := f.storeOnly(1)
+	if len(stored) != 1 {
+		t.Fatalf("%d adds were delivered, want 1", len(stored))
 	}
-	m, err := cons.Next(jetstream.FetchMaxWait(bound))
-	if err != nil {
-		t.Fatal(err)
-	}
-	meta, err := m.Metadata()
-	if err != nil {
-		t.Fatal(err)
-	}
-	added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
-	body, spec, err := schemas.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	res := f.store.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: added, Hash: spec.Hash,
-		Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
-	}}})
-	if res[0].Err != nil {
-		t.Fatal(res[0].Err)
-	}
+	spec := stored[0].spec
 	geo := f.store.Geometry()
 	bucket, err := f.js.Stream(t.Context(), "KV_"+schemas.BucketTimers(geo.Shard(spec.Timer)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bucket.DeleteMsg(t.Context(), res[0].Rev-1); err != nil { // the index entry goes before its record
+	if err := bucket.DeleteMsg(t.Context(), stored[0].rev-1); err != nil { // the index entry goes before its record
 		t.Fatal(err)
 	}
 	f.startWith(router.Options{Time: f.clock, Log: zerolog.Nop(), Store: &faulty{Store: f.store, change: func(w store.Write) error {
@@ -152,4 +99,50 @@ func TestFailedCancelKeepsTheTimer(t *testing.T) {
 		}
 		return len(load.Timers) == 1
 	})
+}
+
+// storedAdd is an add whose record is stored and which is not acknowledged.
+type storedAdd struct {
+	spec     *schemas.Spec
+	seq, rev uint64 // of the add, and of its record
+}
+
+// storeOnly does what a router does that dies before it acknowledges: it reads up to n adds
+// and stores their records.
+func (f *fixture) storeOnly(n int) []storedAdd {
+	f.t.Helper()
+	inbox, err := f.store.OpenInbox(f.t.Context()) // creates the consumer
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	inbox.Close()
+	cons, err := f.js.Consumer(f.t.Context(), schemas.StreamAdd, store.RouterConsumer)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	batch, err := cons.Fetch(n, jetstream.FetchMaxWait(bound))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var out []storedAdd
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
+		body, spec, err := schemas.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
+			State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: added, Hash: spec.Hash,
+			Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+		}}})
+		if res[0].Err != nil {
+			f.t.Fatal(res[0].Err)
+		}
+		out = append(out, storedAdd{spec: &spec, seq: meta.Sequence.Stream, rev: res[0].Rev})
+	}
+	return out
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -33,7 +34,7 @@ var errSilent = errors.New("silent")
 func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) callback.Outcome {
 	silence := max(r.Timeout, schemas.MinWorkSilence)
 	m.Header[schemas.HeaderWorkSilence] = []string{strconv.FormatInt(silence.Milliseconds(), 10)}
-	begun, pause := time.Now(), busyPauseFirst
+	begun, rest := time.Now(), busyPauseFirst
 	for {
 		reply, err := i.workers.ask(ctx, m, silence)
 		if err != nil {
@@ -47,25 +48,14 @@ func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) cal
 				return out
 			}
 			if word == schemas.WorkBusy {
-				pause = min(2*pause, busyPauseMax)
+				rest = min(2*rest, busyPauseMax)
 			}
-			if !sleep(ctx, pause/2+rand.N(pause/2)) {
+			if !pause.For(ctx, rest/2+rand.N(rest/2)) {
 				return workFailure(ctx, r, m.Subject, silence, ctx.Err())
 			}
 		default:
 			return judgeWork(reply, word, m.Subject, r.NowMs)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

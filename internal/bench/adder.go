@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/synadia-io/orbit.go/jetstreamext"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -219,17 +220,4 @@ func (a *Adder) batches(ctx context.Context, nc *nats.Conn, take func() (int, bo
 }
 
 // waitUntil waits for a time, or returns false when ctx ends first.
-func waitUntil(ctx context.Context, at time.Time) bool {
-	d := time.Until(at)
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
+func waitUntil(ctx context.Context, at time.Time) bool { return pause.For(ctx, time.Until(at)) }

@@ -168,7 +168,7 @@ var (
 	neededSubscribe = []string{"_INBOX.>", "timers.api.>", "$SRV.>"}
 )
 
-// permissions compares the user's permissions with those that a node needs.
+// permissions compares the user's permissions with the permissions of a node.
 func (e *examination) permissions(ctx context.Context) {
 	var r struct {
 		Data *server.UserInfo `json:"data"`

@@ -58,7 +58,7 @@ func (r *releaser) due(h heap, now time.Time) bool {
 	return true
 }
 
-// heapMetrics are those that readHeap reads, in its order.
+// heapMetrics names the metrics that readHeap reads. readHeap relies on their order.
 var heapMetrics = []string{
 	"/gc/heap/allocs:bytes", "/gc/heap/live:bytes",
 	"/memory/classes/heap/objects:bytes", "/memory/classes/heap/unused:bytes", "/memory/classes/heap/free:bytes",

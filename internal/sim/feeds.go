@@ -84,7 +84,7 @@ type feedConsumer struct {
 type feedProc struct {
 	w       *feedWorld
 	dead    bool
-	dies    func() // kills the process; nil if it lives for ever
+	dies    func() // kills the process; nil if it lives until the end
 	tasks   []*feedTask
 	waker   *store.Waker
 	serving *feedConsumer

@@ -68,8 +68,8 @@ func (w *world) stuck(shard int) bool {
 	return false
 }
 
-// maxCalmTakeovers bounds the changes of owners of one shard once nothing is broken any
-// more: to the assigned node, and away from one that the last fault let in.
+// maxCalmTakeovers bounds how often one shard changes its owner after the last fault. A
+// node that took the shard during the fault hands it to the assigned node.
 const maxCalmTakeovers = 4
 
 // calm sees a shard change its owner.

@@ -36,8 +36,8 @@ type Stats struct {
 	Events, Timers, Fired, Claims, Cancelled, Moved, Called int
 	DeadLetters, Refused,                                   // refused: letters of events that could never be published
 	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale, Damaged int
-	// Newer counts records written in a newer format, Held those that never fired for want
-	// of a node that reads them. Both are 0 without Config.Newer.
+	// Newer counts records written in a newer format. Held counts the records among them
+	// that never fired, because no node could read them. Both are 0 without Config.Newer.
 	Newer, Held int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int

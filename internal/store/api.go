@@ -105,7 +105,7 @@ type Clock struct {
 	// first clock. Builds before the field kept a number that could drift; they drop it.
 	Counted bool `json:"counted,omitempty"`
 	// Msgs is the number of messages in the shard's stream at MsgsMs, in Unix
-	// milliseconds. The next owner compares it with what it finds.
+	// milliseconds. The next owner compares it with the stream.
 	Msgs   uint64 `json:"msgs,omitempty"`
 	MsgsMs int64  `json:"msgs_at,omitempty"`
 }

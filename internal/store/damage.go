@@ -361,8 +361,7 @@ type sign struct {
 }
 
 // signs looks for traces of lost messages in a shard's stream. Deleted, superseded and
-// expired messages leave gaps too; apart from suspects, each sign here is one that those
-// do not leave.
+// expired messages leave gaps, too. They leave none of these signs, except suspects.
 func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
 	sh := &s.subjects[shard]
 	info, err := s.jet.Stream(ctx, sh.stream)
@@ -417,9 +416,9 @@ func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *
 // revisions whose removal was under way when they were counted.
 const countSlack = 64
 
-// tooFew compares the number of messages of a shard's stream with the one that an owner
-// recorded. Every write of a record adds a message and removes at most the one that it
-// supersedes, so only expired messages may be fewer. Messages of waiting timers do not
+// tooFew compares the number of messages of a shard's stream with the number that an owner
+// recorded. Every write of a record adds a message and removes at most the message
+// that it supersedes, so only expired messages may be fewer. Messages of waiting timers do not
 // expire, and of the others at most the part that corresponds to the time between.
 func (s *Store) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 	st := &info.State
@@ -581,7 +580,7 @@ func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expe
 	return d, s.writeDamage(ctx, d)
 }
 
-// and adds a loss to one that no operator has marked as known yet.
+// and adds a loss to l. If an operator has marked l as known, the new loss replaces it.
 func (l *ShardLoss) and(next ShardLoss) *ShardLoss {
 	if l == nil || l.Noted {
 		return &next
@@ -648,8 +647,8 @@ func (a *audit) indexed(id schemas.TimerID, r audited) bool {
 }
 
 // accounted returns the number of records that may have been waiting when the owner had
-// read up to a sequence: those that wait, those that have changed since, and those that
-// cannot be decoded.
+// read up to a sequence. These are waiting records, records that have changed since, and
+// records that cannot be decoded.
 func (a *audit) accounted(seen uint64) (n int64) {
 	for _, r := range a.records {
 		if r.pending || r.unread || r.rev > seen {

@@ -49,8 +49,8 @@ func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	return DeadPage{letters, cursor}, err
 }
 
-// letters reads a page of a stream of letters after a sequence: those that want
-// accepts, each opened, and the cursor of the next page.
+// letters reads a page of dead letters or rejections after a sequence. It returns the
+// opened letters that want accepts, and the cursor of the next page.
 func (s *Store) letters(ctx context.Context, stream, filter string, after uint64, limit int, want func(*jet.Msg) bool) (page []*jet.Msg, cursor string, err error) {
 	for looked := 0; ; {
 		msgs, more, err := s.jet.Next(ctx, stream, filter, after, listBatch)

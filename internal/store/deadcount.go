@@ -24,8 +24,7 @@ const deadCountSubject = clockPrefix + "count.dead"
 // replay at the same time contend for the key.
 const maxCountTries = 50
 
-// Loss counts the dead letters and rejected adds in their streams, and those that have
-// left them.
+// Loss counts the dead letters and rejected adds that are kept, and the expired ones.
 type Loss struct {
 	// Dead counts dead letters by service.
 	Dead map[string]uint64

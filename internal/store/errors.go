@@ -30,7 +30,8 @@ var codes = []struct {
 	{jet.ErrDisabled, schemas.CodeConfig},
 }
 
-// mapError gives jet's errors their codes. ErrRevision stays what it is.
+// mapError turns an error of jet into an error with a code of schemas. It returns
+// ErrRevision unchanged.
 func mapError(err error) error {
 	var e *jet.Error
 	switch {

@@ -38,8 +38,8 @@ import (
 // Waker is the publishers' part, package functions' Rester the part of those who serve.
 const (
 	serviceActive = "callbacks"
-	// serviceRetiring is what nodes of versions before 0.9 write when they are about to
-	// remove a service. It is served, and whoever uses it makes it active again.
+	// serviceRetiring is written by nodes before version 0.9 that are about to remove a
+	// service. Such a service is still served, and the next publisher makes it active.
 	serviceRetiring = "retiring"
 	// retryKey ends the keys of feeds of TIMERS_RETRY; no service has a dot in its name.
 	retryKey = ".retry"

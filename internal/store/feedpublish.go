@@ -3,9 +3,9 @@ package store
 import (
 	"context"
 	"strings"
-	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -68,11 +68,6 @@ func (s *Store) sawRest(ctx context.Context, ch ServiceChange) {
 // ends.
 func (s *Store) wakeAgain(ctx context.Context, f Feed, need uint64) {
 	for ctx.Err() == nil && s.waker.WakeFor(ctx, f, need) != nil {
-		timer := time.NewTimer(jet.FollowRetry)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause.For(ctx, jet.FollowRetry)
 	}
 }

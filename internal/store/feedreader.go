@@ -141,7 +141,7 @@ func (d *Delivery) InProgress() error { return d.d.Working() }
 // advisory.
 func (d *Delivery) Term(reason string) error { return d.d.Term(reason) }
 
-// UserHeader returns a copy of the headers without those that are for the server.
+// UserHeader returns a copy of the headers without the server's own.
 func (d *Delivery) UserHeader() jet.Header {
 	out := jet.Header{}
 	for name, values := range d.Header {

@@ -13,8 +13,8 @@ import (
 const (
 	// wakeTries bounds the tries of a compare-and-set on a feed's key.
 	wakeTries = 5
-	// manyFeeds is how many feeds a Waker remembers before it forgets those that it no
-	// longer trusts.
+	// manyFeeds is the number of feeds above which a Waker forgets feeds that it no longer
+	// trusts.
 	manyFeeds = 1024
 )
 

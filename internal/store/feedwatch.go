@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 )
 
 // WatchServices sends every feed that is awake, and then every change, until ctx ends;
@@ -44,6 +45,6 @@ func (s *Store) watchKeys(ctx context.Context, begun func(), change func(Service
 		if ctx.Err() == nil && s.Conn().IsConnected() {
 			s.log.Warn().Err(err).Msg("watching services interrupted; resuming")
 		}
-		sleep(ctx, jet.FollowRetry)
+		pause.For(ctx, jet.FollowRetry)
 	}
 }

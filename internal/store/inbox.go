@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"time"
+
+	"github.com/belfryio/belfry/internal/pause"
 )
 
 // Bounds of an Inbox's retries.
@@ -99,11 +101,11 @@ func (in *Inbox) pass(group []*Add, handle func([]*Add)) {
 func (in *Inbox) reopen(ctx context.Context, err error, wait *time.Duration) {
 	for in.reader == nil {
 		in.s.log.Warn().Err(err).Str("consumer", RouterConsumer).Msg("reading adds failed; retrying")
-		if !sleep(ctx, *wait) {
+		if !pause.For(ctx, *wait) {
 			return
 		}
 		for !in.s.Conn().IsConnected() { // the connection's own handler logs this
-			if !sleep(ctx, reopenPause) {
+			if !pause.For(ctx, reopenPause) {
 				return
 			}
 		}
@@ -122,16 +124,4 @@ func (in *Inbox) Close() {
 		in.reader = nil
 	}
 	in.acker.close()
-}
-
-// sleep waits for d. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -91,8 +92,8 @@ func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 	if err != nil {
 		return nil, err
 	}
-	if pause := addsPace - time.Since(r.last); pause > 0 && r.r.Waiting() < most/2 {
-		sleep(ctx, pause)
+	if rest := addsPace - time.Since(r.last); rest > 0 && r.r.Waiting() < most/2 {
+		pause.For(ctx, rest)
 	}
 	r.last = time.Now()
 	adds := []*Add{addOf(d)}

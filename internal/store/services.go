@@ -20,7 +20,7 @@ const (
 	countFor = time.Second
 	// registerTries bounds the tries of a compare-and-set on a service's key.
 	registerTries = 5
-	// manyServices is how many services a node remembers before it forgets those that it
+	// manyServices is the number of services above which a node forgets services that it
 	// has not seen for serviceFresh.
 	manyServices = 1024
 )

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 )
@@ -108,12 +109,12 @@ func TestChaos(t *testing.T) {
 
 // brief is the run of the plain test suite: a node dies, a server dies.
 func (r *rounds) brief(begin time.Time) {
-	wait(r.t.Context(), time.Until(begin.Add(calm)))
+	pause.For(r.t.Context(), time.Until(begin.Add(calm)))
 	for _, name := range []string{"node-kill", "server-kill"} {
 		f := kindNamed(name)
 		f.most = f.least + time.Second
 		r.make(f)
-		wait(r.t.Context(), calm)
+		pause.For(r.t.Context(), calm)
 	}
 }
 
@@ -121,7 +122,7 @@ func (r *rounds) brief(begin time.Time) {
 func (r *rounds) until(end time.Time) {
 	next := r.drawn()
 	for {
-		if !wait(r.t.Context(), calm+time.Duration(r.rng.Int64N(int64(calm)))) || time.Now().After(end) {
+		if !pause.For(r.t.Context(), calm+time.Duration(r.rng.Int64N(int64(calm)))) || time.Now().After(end) {
 			return
 		}
 		r.make(next())

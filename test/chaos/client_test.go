@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 )
@@ -237,7 +238,7 @@ func (c *client) run(ctx context.Context, plans []plan) {
 	}
 	for _, batch := range batches {
 		wg.Go(func() {
-			if !wait(ctx, time.Until(batch[0].addAt)) {
+			if !pause.For(ctx, time.Until(batch[0].addAt)) {
 				for _, p := range batch {
 					close(p.begun)
 				}
@@ -254,7 +255,7 @@ func (c *client) run(ctx context.Context, plans []plan) {
 		if p.cancel != 0 {
 			wg.Go(func() {
 				<-p.begun
-				if wait(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.cancel))) {
+				if pause.For(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.cancel))) {
 					c.cancel(ctx, p)
 				}
 			})
@@ -262,7 +263,7 @@ func (c *client) run(ctx context.Context, plans []plan) {
 		if p.move != 0 {
 			wg.Go(func() {
 				<-p.begun
-				if wait(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.move))) {
+				if pause.For(ctx, time.Until(time.UnixMilli(p.dueMs).Add(-p.move))) {
 					c.reschedule(ctx, p)
 				}
 			})
@@ -272,22 +273,11 @@ func (c *client) run(ctx context.Context, plans []plan) {
 
 // begin adds a plan when its time has come.
 func (c *client) begin(ctx context.Context, p *plan) {
-	if !wait(ctx, time.Until(p.addAt)) {
+	if !pause.For(ctx, time.Until(p.addAt)) {
 		close(p.begun)
 		return
 	}
 	c.add(ctx, p)
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // add adds until it is told what became of it. Some are not repeated, so that the
@@ -318,7 +308,7 @@ func (c *client) add(ctx context.Context, p *plan) {
 		}
 		// Like any client that waits longer each time: it is not to keep a node busy
 		// with the same adds again and again.
-		if !wait(ctx, min(50*time.Millisecond<<min(try, 5), time.Second)) {
+		if !pause.For(ctx, min(50*time.Millisecond<<min(try, 5), time.Second)) {
 			return
 		}
 	}

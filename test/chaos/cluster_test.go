@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
@@ -181,7 +182,7 @@ func (c *cluster) up(m *member) {
 			c.t.Fatalf("%s: %v; its log:\n%s", m.title, err, m.LogTail())
 		}
 		c.rec.Put(check.Event{Kind: check.Start, Target: m.title, Note: "again: it ended while it started"})
-		wait(c.t.Context(), 200*time.Millisecond)
+		pause.For(c.t.Context(), 200*time.Millisecond)
 		m.Start()
 	}
 	name, err := m.Name(c.t.Context())
@@ -203,7 +204,7 @@ func (c *cluster) watch(s *proc.Server) {
 	c.t.Cleanup(func() { cancel(); done.Wait() })
 	for shard := range schemas.DefaultShards {
 		done.Go(func() {
-			for wait(ctx, 100*time.Millisecond) {
+			for pause.For(ctx, 100*time.Millisecond) {
 				m, err := nc.Request(fmt.Sprintf("$JS.API.DIRECT.GET.KV_%s.$KV.%s.clock.%d", schemas.BucketClock, schemas.BucketClock, shard), nil, 400*time.Millisecond)
 				if err == nil {
 					c.saw(shard, m)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
@@ -138,7 +139,7 @@ func (r *rounds) nodeKill(d time.Duration) {
 	m := r.owner()
 	r.hit(m, true)
 	m.Kill()
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	m.Start()
 }
 
@@ -149,7 +150,7 @@ func (r *rounds) nodePause(d time.Duration, loses bool) {
 	m := r.owner()
 	r.hit(m, loses)
 	m.Pause()
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	m.Resume()
 }
 
@@ -168,7 +169,7 @@ func (r *rounds) network(d time.Duration, loses bool, fail func(*proc.Link)) {
 	for _, k := range m.links {
 		fail(k)
 	}
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	for _, k := range m.links {
 		k.Heal()
 	}
@@ -196,7 +197,7 @@ func (r *rounds) serverKill(d time.Duration) {
 	shards := r.ledBy(s)
 	r.begin(s.Name, "", shards)
 	s.Kill()
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	s.Start()
 }
 
@@ -204,7 +205,7 @@ func (r *rounds) serverPause(d time.Duration) {
 	s := r.leading()
 	r.begin(s.Name, "", r.ledBy(s))
 	s.Pause()
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	s.Resume()
 }
 
@@ -251,7 +252,7 @@ func (r *rounds) restartAll(d time.Duration) {
 	for _, s := range r.servers {
 		s.Kill()
 	}
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	for _, s := range r.servers {
 		s.Start()
 	}
@@ -279,7 +280,7 @@ func (r *rounds) diskFull(d time.Duration) {
 	if err := s.Fill(); err != nil {
 		r.t.Errorf("fill the disk of %s: %v", s.Name, err)
 	}
-	wait(r.t.Context(), d)
+	pause.For(r.t.Context(), d)
 	if err := s.Free(); err != nil {
 		r.t.Errorf("free the disk of %s: %v", s.Name, err)
 	}

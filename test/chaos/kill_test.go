@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
@@ -78,30 +79,13 @@ func TestKillNine(t *testing.T) {
 	t.Parallel()
 	sz, sd := chosen(t), seed(t)
 	t.Logf("seed %d: %d timers, %d kills, adding for %s, records kept %s", sd, sz.timers, sz.kills, sz.adding, sz.retention)
-	rng := rand.New(rand.NewPCG(sd, 1))
 	historyPath := filepath.Join(t.TempDir(), "history.jsonl")
 	history, err := os.Create(historyPath)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec := check.NewRecorder(history)
-	recv := newReceiver(t, rec, sd)
-	n := proc.New(t, proc.Options{Config: nodeConfig(sz.retention)})
-	n.Start()
-	n.Ready(t.Context())
-	c := newClient(t, rec, n.URL(), sz.retention)
-	recv.serve(c.nc)
-
-	begin := time.Now().Add(500 * time.Millisecond)
-	plans := makePlans(rng, work{source: killSource, count: sz.timers, begin: begin, adding: sz.adding, spread: sz.adding/2 + time.Second, httpURL: recv.url})
-	clients := make(chan struct{})
-	go func() {
-		defer close(clients)
-		c.run(t.Context(), plans)
-	}()
-	killWhile(t, n, rec, rng, sz, begin)
-	<-clients
-	settle(t, n, c, 2*time.Minute)
+	n, c := killRun(t, rec, sd, nodeConfig(sz.retention), sz, work{spread: sz.adding/2 + time.Second})
 	last, err := c.readFired(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -142,24 +126,8 @@ func TestKillNineWhileServicesRest(t *testing.T) {
 	sz := size{timers: timers, kills: kills, adding: 9 * time.Second, retention: 10 * time.Minute}
 	sd := seed(t)
 	t.Logf("seed %d: %d timers of %d services, %d kills", sd, timers, services, kills)
-	rng := rand.New(rand.NewPCG(sd, 1))
 	rec := check.NewRecorder(nil)
-	recv := newReceiver(t, rec, sd)
-	n := proc.New(t, proc.Options{Config: "service-idle: 100ms\n" + nodeConfig(sz.retention)})
-	n.Start()
-	n.Ready(t.Context())
-	c := newClient(t, rec, n.URL(), sz.retention)
-	recv.serve(c.nc)
-	begin := time.Now().Add(500 * time.Millisecond)
-	plans := makePlans(rng, work{source: killSource, count: timers, begin: begin, adding: sz.adding, spread: 3 * time.Second, httpURL: recv.url, moves: true, services: services})
-	clients := make(chan struct{})
-	go func() {
-		defer close(clients)
-		c.run(t.Context(), plans)
-	}()
-	killWhile(t, n, rec, rng, sz, begin)
-	<-clients
-	settle(t, n, c, 2*time.Minute)
+	n, c := killRun(t, rec, sd, "service-idle: 100ms\n"+nodeConfig(sz.retention), sz, work{spread: 3 * time.Second, moves: true, services: services})
 	eventually(t, time.Minute, "every service at rest", func(ctx context.Context) (bool, error) { return allRest(ctx, c) })
 	if m := n.Metrics(); strings.Contains(m, "\nbelfry_service_rests_total 0\n") || !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
 		t.Error("no service came to rest, or the sweeper found something to fire")
@@ -206,6 +174,31 @@ func noDamage(t *testing.T, nc *nats.Conn) {
 	}
 }
 
+// killRun starts a node, has clients add the timers of w, kills the node meanwhile, and
+// waits until every timer has ended. It fills in what w has in common for all runs.
+func killRun(t *testing.T, rec *check.Recorder, sd uint64, config string, sz size, w work) (*proc.Node, *client) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(sd, 1))
+	recv := newReceiver(t, rec, sd)
+	n := proc.New(t, proc.Options{Config: config})
+	n.Start()
+	n.Ready(t.Context())
+	c := newClient(t, rec, n.URL(), sz.retention)
+	recv.serve(c.nc)
+	w.source, w.count, w.adding, w.httpURL = killSource, sz.timers, sz.adding, recv.url
+	w.begin = time.Now().Add(500 * time.Millisecond)
+	plans := makePlans(rng, w)
+	clients := make(chan struct{})
+	go func() {
+		defer close(clients)
+		c.run(t.Context(), plans)
+	}()
+	killWhile(t, n, rec, rng, sz, w.begin)
+	<-clients
+	settle(t, n, c, 2*time.Minute)
+	return n, c
+}
+
 // killWhile kills and restarts at moments drawn by the seed: from the first adds
 // until the last timers are due.
 func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, sz size, begin time.Time) {
@@ -219,7 +212,7 @@ func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, 
 	}
 	slices.Sort(moments)
 	for _, m := range moments {
-		wait(t.Context(), time.Until(begin.Add(m)))
+		pause.For(t.Context(), time.Until(begin.Add(m)))
 		n.Kill()
 		rec.Put(check.Event{Kind: check.Kill, Note: m.String()})
 		n.Start()
@@ -242,7 +235,7 @@ func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx cont
 			return
 		}
 		last = err
-		if !wait(ctx, 100*time.Millisecond) {
+		if !pause.For(ctx, 100*time.Millisecond) {
 			t.Fatalf("not within %s: %s (last error: %v)", bound, what, last)
 		}
 	}

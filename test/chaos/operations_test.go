@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 )
@@ -63,7 +64,7 @@ func (r *receiver) work(url string) (stop func()) {
 			// It returns early if it cannot subscribe yet.
 			for ctx.Err() == nil {
 				if err := c.Work(ctx, workService, r.worked); err != nil {
-					wait(ctx, 100*time.Millisecond)
+					pause.For(ctx, 100*time.Millisecond)
 				}
 			}
 		})
@@ -82,8 +83,8 @@ func (r *receiver) worked(ctx context.Context, run *belfry.Run) error {
 		Kind: check.Called, Via: "work", Source: run.Event.Source(), ID: run.Event.ID(), TimeNs: time.Now().UnixNano(),
 		Key: run.Key(), Data: string(run.Event.Data()),
 	})
-	refuse, pause := r.draw()
-	wait(ctx, pause)
+	refuse, took := r.draw()
+	pause.For(ctx, took)
 	if refuse {
 		return errRefused
 	}
@@ -120,7 +121,7 @@ func (c *client) addBatch(ctx context.Context, plans []*plan) {
 			}
 			c.answer(call, nil)
 		}
-		if err == nil || !wait(ctx, time.Second) {
+		if err == nil || !pause.For(ctx, time.Second) {
 			return
 		}
 	}
@@ -128,7 +129,7 @@ func (c *client) addBatch(ctx context.Context, plans []*plan) {
 
 // replays replays dead letters, as they come, until ctx ends.
 func (c *client) replays(ctx context.Context) {
-	for wait(ctx, replayPause) {
+	for pause.For(ctx, replayPause) {
 		// What fails now is tried again, at the latest by replayAll.
 		_, _ = c.replayOnce(ctx)
 	}
@@ -191,7 +192,7 @@ func (c *client) count(ctx context.Context, state schemas.State) (int, error) {
 // those that JetStream has acknowledged.
 func (c *client) invalid(ctx context.Context) map[string]bool {
 	acked := map[string]bool{}
-	for n := 0; wait(ctx, invalidPause); n++ {
+	for n := 0; pause.For(ctx, invalidPause); n++ {
 		id := fmt.Sprintf("invalid-%d", n)
 		m := &nats.Msg{Subject: schemas.SubjectAdd, Header: nats.Header{
 			"ce-specversion": {"1.0"}, "ce-id": {id}, "ce-source": {clusterSource}, "ce-type": {"chaos.timer"},

@@ -125,8 +125,8 @@ func (a *adaptive) reserve() error {
 	}
 }
 
-// measure computes the cost of a single publish from one that has many others ahead, and
-// switches to batches if it is high. It does not block.
+// measure computes the cost of a single publish, from a publish that waited behind many
+// others, and switches to batches if the cost is high. It does not block.
 func (p *Publisher) measure(r *Result) {
 	a := &p.adaptive
 	begin := a.now()

@@ -255,8 +255,7 @@ func TestAddUnknown(t *testing.T) {
 	}
 }
 
-// BenchmarkAdd compares batches with single publishes, on a server that syncs every write
-// and on one that does not.
+// BenchmarkAdd compares batches with single publishes, with and without a sync of every write.
 func BenchmarkAdd(b *testing.B) {
 	for _, c := range []struct {
 		name    string
