@@ -1,0 +1,217 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Audit reads a whole shard after a sign of a loss. It passes on every waiting or claimed
+// record that is due by throughMs (Unix milliseconds), restores lost index entries, and
+// records what is missing. If the sign was only a suspicion and nothing is missing, it
+// records that the sign is known, and returns a loss without Key. It takes about 100
+// bytes of memory for each timer while it runs.
+func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expectation, throughMs int64, fn func(Timer) error) (ShardDamage, error) {
+	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: max(expect.Pending, 0)}
+	nowMs, err := s.nowMs(ctx)
+	if err != nil {
+		return ShardDamage{}, err
+	}
+	loss.FoundMs = nowMs
+	loss.Missing = in.Missing
+	a := newAudit(s, shard)
+	if err := a.read(ctx, func(t Timer) error {
+		if t.Record.DueMs <= throughMs {
+			return fn(t)
+		}
+		return nil
+	}); err != nil {
+		return ShardDamage{}, err
+	}
+	if expect.Pending >= 0 && nowMs-expect.MsgsMs < (s.cfg.Retention-goneMargin).Milliseconds() {
+		loss.Missing = max(loss.Missing, expect.Pending-a.accounted(expect.Seen))
+	}
+	for id, r := range a.records {
+		if !r.pending {
+			continue
+		}
+		loss.Waiting++
+		if a.indexed(id, r) {
+			continue
+		}
+		if err := s.PutIndex(ctx, id, r.tick); err != nil {
+			return ShardDamage{}, err
+		}
+		loss.Reindexed++
+	}
+	for _, id := range a.missing(nowMs) {
+		if len(loss.Timers) == maxNamed {
+			loss.TimersMore++
+			continue
+		}
+		loss.Timers = append(loss.Timers, id.String())
+	}
+	slices.Sort(loss.Timers)
+	loss.Gap = a.gap
+	was, err := s.readDamage(ctx, shard)
+	if err != nil {
+		return ShardDamage{}, err
+	}
+	d := ShardDamage{Shard: shard, Records: s.subjects[shard].damaged.list(), Loss: was.Loss, Known: was.Known}
+	if !in.Suspect || loss.Missing > 0 || loss.Reindexed > 0 || len(loss.Timers) > 0 {
+		d.Loss = was.Loss.and(loss)
+	}
+	d.Known = append(slices.Clone(d.Known), in.Key)
+	d.Known = d.Known[max(0, len(d.Known)-maxKnown):]
+	return d, s.writeDamage(ctx, d)
+}
+
+// and adds a loss to l. If an operator has marked l as known, the new loss replaces it.
+func (l *ShardLoss) and(next ShardLoss) *ShardLoss {
+	if l == nil || l.Noted {
+		return &next
+	}
+	next.Evidence = l.Evidence + "; " + next.Evidence
+	if len(next.Evidence) > maxEvidence {
+		next.Evidence = next.Evidence[:maxEvidence]
+	}
+	next.Messages += l.Messages
+	next.Missing += l.Missing
+	next.Reindexed += l.Reindexed
+	for _, id := range l.Timers {
+		if slices.Contains(next.Timers, id) {
+			continue
+		}
+		if len(next.Timers) == maxNamed {
+			next.TimersMore++
+			continue
+		}
+		next.Timers = append(next.Timers, id)
+	}
+	next.TimersMore += l.TimersMore
+	slices.Sort(next.Timers)
+	if next.Gap == nil {
+		next.Gap = l.Gap
+	}
+	return &next
+}
+
+// audit is one reading of a shard.
+type audit struct {
+	s       *Store
+	shard   int
+	records map[schemas.TimerID]audited
+	named   map[schemas.TimerID]naming
+	// gap is the longest run of sequences without a message so far. lastSeq and lastMs
+	// are those of the last message.
+	gap     *Gap
+	lastSeq uint64
+	lastMs  int64
+}
+
+func newAudit(s *Store, shard int) *audit {
+	return &audit{s: s, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
+}
+
+// audited is what an audit remembers of a record, naming of its index entries.
+type audited struct {
+	rev     uint64
+	tick    int64
+	pending bool
+	// unread is true for a record that cannot be decoded: it may be a waiting one.
+	unread bool
+}
+
+type naming struct {
+	newestMs int64
+	slots    []int64
+}
+
+// indexed reports whether an index entry names a timer in the slot of its due time.
+func (a *audit) indexed(id schemas.TimerID, r audited) bool {
+	return slices.Contains(a.named[id].slots, a.s.geo.Slot(r.tick))
+}
+
+// accounted returns the number of records that may have been waiting when the owner had
+// read up to a sequence. These are waiting records, records that have changed since, and
+// records that cannot be decoded.
+func (a *audit) accounted(seen uint64) (n int64) {
+	for _, r := range a.records {
+		if r.pending || r.unread || r.rev > seen {
+			n++
+		}
+	}
+	return n
+}
+
+// step follows the sequences of messages, which come in order.
+func (a *audit) step(seq uint64, ms int64) {
+	if n := seq - a.lastSeq - 1; a.lastSeq > 0 && n > 0 && (a.gap == nil || n > a.gap.Last-a.gap.First+1) {
+		a.gap = &Gap{First: a.lastSeq + 1, Last: seq - 1, AfterMs: a.lastMs, BeforeMs: ms}
+	}
+	a.lastSeq, a.lastMs = seq, ms
+}
+
+// read reads every record and index entry of the shard. fn gets the records that
+// wait, or are claimed.
+func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
+	sh := &a.s.subjects[a.shard]
+	return a.s.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {
+		a.step(m.Sequence, m.Time.UnixMilli())
+		raw := &m
+		if strings.HasPrefix(raw.Subject, sh.slot) {
+			a.entry(sh, raw)
+			return true, nil
+		}
+		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
+		if err != nil {
+			a.s.decode(raw)  // notes a key that is no timer's
+			return true, nil //nolint:nilerr // it stops nothing else
+		}
+		t, ok := a.s.decode(raw)
+		if !ok {
+			// There is a record, whatever it is.
+			a.records[id] = audited{rev: raw.Sequence, unread: true}
+			if jet.IsMarker(raw) {
+				delete(a.records, id)
+			}
+			if t.Unread == UnreadOpen {
+				return true, fn(t)
+			}
+			return true, nil
+		}
+		a.records[id] = audited{rev: t.Rev, tick: a.s.geo.Tick(t.Record.DueMs), pending: t.Record.Pending()}
+		if t.Record.Pending() || t.Record.State == schemas.StateDelivered {
+			return true, fn(t)
+		}
+		return true, nil
+	})
+}
+
+func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
+	var slot int64
+	if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, sh.slot), "%d.", &slot); err != nil {
+		return
+	}
+	for _, id := range a.s.timersOf([]*jet.Msg{m}) {
+		n := a.named[id]
+		n.newestMs, n.slots = max(n.newestMs, m.Time.UnixMilli()), append(n.slots, slot)
+		a.named[id] = n
+	}
+}
+
+// missing are the timers that the index names and that have no record, although
+// none that was concluded since it was indexed can have expired.
+func (a *audit) missing(nowMs int64) []schemas.TimerID {
+	var out []schemas.TimerID
+	for id, n := range a.named {
+		if _, ok := a.records[id]; !ok && nowMs-n.newestMs < (a.s.cfg.Retention-goneMargin).Milliseconds() {
+			out = append(out, id)
+		}
+	}
+	return out
+}

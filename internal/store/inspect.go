@@ -1,0 +1,296 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Inspection is the result of Inspect.
+type Inspection struct {
+	Damage ShardDamage
+	// Key and Evidence are set if there is a sign of a loss that was not audited yet. The
+	// caller must then audit the shard.
+	Key, Evidence string
+	// Messages is a lower bound of the lost messages; 0 if it is unknown.
+	Messages uint64
+	// Missing is the number of waiting timers that a count has missed.
+	Missing int64
+	// Suspect is true if the sign may have a harmless cause, so that the audit decides.
+	Suspect bool
+	// LastSeq is the last sequence of the shard's stream, Msgs the number of its messages
+	// at StoredMs (Unix milliseconds, by the server's clock).
+	LastSeq, Msgs uint64
+	StoredMs      int64
+	// Gone lists records of newer formats that are gone, or can be read now, with the
+	// last revision that this is true of.
+	Gone []NewerRecord
+}
+
+// Expectation is what an owner has recorded about its shard's stream in the clock.
+type Expectation struct {
+	// Msgs is the number of messages at MsgsMs (Unix milliseconds); 0 if it is unknown.
+	Msgs   uint64
+	MsgsMs int64
+	// Seen is the last sequence that the owner had read.
+	Seen uint64
+	// Pending is the number of waiting timers as of Seen; -1 if it is unknown.
+	Pending int64
+}
+
+// Expects returns what a clock says about its shard's stream.
+func (c *Clock) Expects() Expectation {
+	x := Expectation{Msgs: c.Msgs, MsgsMs: c.MsgsMs, Seen: max(c.Seen, c.Tail), Pending: -1}
+	if c.Counted {
+		x.Pending = c.Pending
+	}
+	return x
+}
+
+// Inspect examines a shard for its owner: it loads the recorded damage, reads damaged
+// records again, and compares the stream with the owner's position. seen is the last
+// sequence that this owner or a previous one has read. end is the last sequence of the
+// stream when the owner took the shard, 0 if unknown. With an expectation, it also
+// compares the number of messages; that is for the first inspection after the server may
+// have started again. Without damage it takes a few requests.
+func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
+	var in Inspection
+	was, err := s.readDamage(ctx, shard)
+	if err != nil {
+		return in, err
+	}
+	d := &s.subjects[shard].damaged
+	for _, r := range was.Records {
+		if d.note(r) {
+			s.undecodable.Add(1)
+		}
+	}
+	if in.Gone, err = s.recheck(ctx, shard); err != nil {
+		return in, err
+	}
+	if s.cfg.Replicas > 1 {
+		end = 0 // a leader that was just elected may have had to catch up
+	}
+	found, err := s.signs(ctx, shard, seen, end, expect, &in)
+	if err != nil {
+		return in, err
+	}
+	for _, f := range found {
+		if !was.knows(f.key) {
+			in.Key, in.Evidence, in.Messages, in.Suspect = f.key, f.evidence, f.messages, f.suspect
+			break
+		}
+	}
+	in.Damage = ShardDamage{Shard: shard, Records: d.list(), Loss: was.Loss, Known: was.Known}
+	return in, s.writeDamage(ctx, in.Damage)
+}
+
+// Interruptions counts the lost connections to the server.
+func (s *Store) Interruptions() uint64 { return s.Conn().Stats().Reconnects }
+
+// knows reports whether the loss of a key was audited.
+func (d *ShardDamage) knows(key string) bool {
+	return slices.Contains(d.Known, key) || d.Loss != nil && d.Loss.Key == key
+}
+
+// recheck reads damaged records again: they may be repaired, or gone. It returns those
+// of newer formats among them.
+func (s *Store) recheck(ctx context.Context, shard int) (gone []NewerRecord, err error) {
+	d := &s.subjects[shard].damaged
+	good := func(r DamagedRecord, rev uint64) {
+		d.good(r.Timer, rev)
+		if id, err := schemas.ParseTimerID(r.Timer); err == nil && r.Newer {
+			gone = append(gone, NewerRecord{ID: id, Rev: rev})
+		}
+	}
+	for i, r := range d.list() {
+		if i == rechecks {
+			break
+		}
+		m, err := s.jet.Last(ctx, s.subjects[shard].stream, s.subjects[shard].timer+r.Timer)
+		switch {
+		case errors.Is(err, schemas.ErrNotFound):
+			good(r, 1<<64-1)
+		case err != nil:
+			return gone, err
+		default:
+			if _, err := s.timer(m); err == nil || errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) && s.unread(m).Unread == UnreadFinal {
+				good(r, m.Sequence)
+			}
+		}
+	}
+	return gone, nil
+}
+
+// sign is a trace that a loss leaves.
+type sign struct {
+	key, evidence string
+	messages      uint64
+	suspect       bool
+}
+
+// signs looks for traces of lost messages in a shard's stream. Deleted, superseded and
+// expired messages leave gaps, too. They leave none of these signs, except suspects.
+func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
+	sh := &s.subjects[shard]
+	info, err := s.jet.Stream(ctx, sh.stream)
+	if err != nil {
+		return nil, err
+	}
+	st := info.State
+	in.LastSeq, in.Msgs, in.StoredMs = st.LastSeq, st.Msgs, info.TimeStamp.UnixMilli()
+	if end == 0 || end > st.LastSeq {
+		end = st.LastSeq
+	}
+	var found []sign
+	if n := sh.damaged.unreadable.Load(); n > 0 {
+		found = append(found, sign{
+			key: fmt.Sprintf("unreadable %d", n), messages: uint64(n),
+			evidence: "the server has messages that it cannot read: a block of the stream's file is damaged",
+		})
+	}
+	if end < seen {
+		// A leader that is behind catches up; only a lasting difference is a loss.
+		if s.settled(sh, true) {
+			found = append([]sign{{
+				key: fmt.Sprintf("end %d of %d", end, seen), messages: seen - end,
+				evidence: fmt.Sprintf("the stream ended at sequence %d, and its owner had read up to %d", end, seen),
+			}}, found...)
+		}
+		return found, nil
+	}
+	s.settled(sh, false)
+	if st.LastSeq == 0 {
+		return found, nil
+	}
+	if st.FirstSeq > 1 {
+		f, err := s.lostStart(ctx, sh)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, f...)
+	}
+	f, err := s.lostEnd(ctx, sh, &info)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, f...)
+	if expect != nil {
+		found = append(found, s.tooFew(&info, expect)...)
+	}
+	return found, nil
+}
+
+// countSlack is the number of messages by which a stream may shrink without a suspicion:
+// revisions whose removal was under way when they were counted.
+const countSlack = 64
+
+// tooFew compares the number of messages of a shard's stream with the number that an owner
+// recorded. Every write of a record adds a message and removes at most the message
+// that it supersedes, so only expired messages may be fewer. Messages of waiting timers do not
+// expire, and of the others at most the part that corresponds to the time between.
+func (s *Store) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
+	st := &info.State
+	if x.Msgs == 0 || st.LastSeq < x.Seen || st.Msgs+countSlack >= x.Msgs {
+		return nil
+	}
+	lost := x.Msgs - st.Msgs
+	mayExpire := float64(x.Msgs)
+	if x.Pending > 0 {
+		mayExpire = max(0, mayExpire-float64(x.Pending))
+	}
+	// Twice the average rate, because messages do not expire evenly.
+	part := 2 * float64(info.TimeStamp.UnixMilli()-x.MsgsMs) / float64(min(s.cfg.Retention, s.cfg.IndexKeep).Milliseconds())
+	if float64(lost) <= countSlack+mayExpire*min(max(part, 0), 1) {
+		return nil
+	}
+	return []sign{{
+		key: fmt.Sprintf("count %d of %d", st.Msgs, x.Msgs), messages: lost, suspect: true,
+		evidence: fmt.Sprintf("the stream has %d messages, and had %d at %s", st.Msgs, x.Msgs, schemas.FormatTime(x.MsgsMs)),
+	}}
+}
+
+// lostStart looks for a lost beginning of a shard's stream. Open writes the shard's own
+// message before every record, so its sequence is 1. After the loss of the block that had
+// it, Open writes it again, with the sequence that is next by then.
+func (s *Store) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error) {
+	m, err := s.jet.Last(ctx, sh.stream, sh.meta)
+	if errors.Is(err, schemas.ErrNotFound) {
+		return nil, nil // reads restore it: see loadDamaged
+	}
+	if err != nil || m.Sequence == 1 {
+		return nil, err
+	}
+	return []sign{{
+		key: fmt.Sprintf("start %d", m.Sequence), messages: m.Sequence - 1,
+		evidence: fmt.Sprintf("the stream has lost its first message, and with it up to %d others that were stored before sequence %d", m.Sequence-2, m.Sequence),
+	}}, nil
+}
+
+// lostEnd looks for a lost end of a shard's stream. Its newest message is superseded by
+// none, so it exists as long as it cannot have expired.
+func (s *Store) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.StreamInfo) ([]sign, error) {
+	st := &info.State
+	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
+		return nil, nil
+	}
+	there, err := s.jet.Has(ctx, sh.stream, st.LastSeq)
+	if err != nil || there {
+		return nil, err
+	}
+	again, err := s.jet.Stream(ctx, sh.stream)
+	if err != nil || again.State.LastSeq != st.LastSeq {
+		return nil, err
+	}
+	gap, err := s.endGap(ctx, sh, st.LastSeq)
+	if err != nil {
+		return nil, err
+	}
+	return []sign{{
+		key: fmt.Sprintf("gap at %d", st.LastSeq), messages: gap,
+		evidence: fmt.Sprintf("the last %d messages of the stream, up to sequence %d, are not in its file", gap, st.LastSeq),
+	}}, nil
+}
+
+// goneMargin is kept from the expiry of a message when it is missed.
+const goneMargin = 5 * time.Second
+
+// settled reports whether reads that a shard's leader refuses, or that lack what
+// was there, are the truth by now.
+func (s *Store) settled(sh *shardSubjects, stuck bool) bool {
+	if !stuck {
+		sh.damaged.stuck.Store(0)
+		return false
+	}
+	if s.cfg.Replicas <= 1 {
+		return true
+	}
+	return s.longStuck(sh)
+}
+
+// longStuck reports whether reads of a shard are refused for stuckAfter now.
+func (s *Store) longStuck(sh *shardSubjects) bool {
+	now := time.Now().UnixNano()
+	if sh.damaged.stuck.CompareAndSwap(0, now) {
+		return false
+	}
+	return now-sh.damaged.stuck.Load() >= int64(stuckAfter)
+}
+
+// endGap counts the sequences at the end of a stream that are not there.
+func (s *Store) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uint64, error) {
+	m, err := s.jet.Last(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
+	if errors.Is(err, schemas.ErrNotFound) {
+		return last, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return last - m.Sequence, nil
+}
