@@ -91,6 +91,7 @@ type Reader struct {
 	c       *Client
 	o       ReaderOptions
 	subject string // of requests
+	from    string // "<stream>.<consumer>."; see parseAckReply
 	most    []byte // the request for Most messages, which Rounds sends every RoundPace
 	inbox   string
 	sub     *nats.Subscription
@@ -113,7 +114,7 @@ type Reader struct {
 func (c *Client) Read(o ReaderOptions) (*Reader, error) {
 	op := "read " + o.Stream
 	r := &Reader{
-		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, most: o.pullRequest(o.Most), inbox: c.nc.NewInbox(),
+		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, from: o.Stream + "." + o.Consumer + ".", most: o.pullRequest(o.Most), inbox: c.nc.NewInbox(),
 		arrived: make(chan *nats.Msg, o.Most+statusSpare), broken: make(chan struct{}), timer: time.NewTimer(time.Hour), wake: make(chan struct{}, 1),
 	}
 	var ok bool
@@ -315,21 +316,21 @@ func (r *Reader) accept(m *nats.Msg) (*Delivery, error) {
 		return nil, r.status(m)
 	}
 	// A message whatever its headers say: it has a subject to acknowledge it on.
-	meta, err := m.Metadata()
-	if err != nil || meta.Stream != r.o.Stream || meta.Consumer != r.o.Consumer {
+	meta, ok := parseAckReply(m.Reply, r.from)
+	if !ok {
 		// Published to the inbox by somebody who guessed it. It must not be acknowledged:
 		// that would be a publish to a subject of the sender's choice.
-		return nil, nil //nolint:nilerr // a foreign message is ignored
+		return nil, nil
 	}
 	r.mu.Lock()
 	r.open = max(r.open-1, 0)
 	r.mu.Unlock()
-	if r.got++; r.o.Exclusive && meta.Sequence.Consumer != r.got {
-		return nil, r.lost("message %d of the consumer came, want %d", meta.Sequence.Consumer, r.got)
+	if r.got++; r.o.Exclusive && meta.consumerSeq != r.got {
+		return nil, r.lost("message %d of the consumer came, want %d", meta.consumerSeq, r.got)
 	}
 	return &Delivery{
-		Msg:        Msg{Subject: m.Subject, Sequence: meta.Sequence.Stream, Header: m.Header, Data: m.Data, Time: meta.Timestamp},
-		Deliveries: meta.NumDelivered, nc: r.c.nc, reply: m.Reply,
+		Msg:        Msg{Subject: m.Subject, Sequence: meta.sequence, Header: m.Header, Data: m.Data, Time: meta.time},
+		Deliveries: meta.deliveries, nc: r.c.nc, reply: m.Reply,
 	}, nil
 }
 
@@ -385,8 +386,10 @@ type Delivery struct {
 	settled bool
 }
 
+var ackBody = []byte("+ACK")
+
 // Ack says that the message is done: a work queue removes it.
-func (d *Delivery) Ack() error { return d.settle([]byte("+ACK")) }
+func (d *Delivery) Ack() error { return d.settle(ackBody) }
 
 // AckConfirmed is Ack, and waits until the server has processed it.
 func (d *Delivery) AckConfirmed(ctx context.Context) error {
@@ -397,7 +400,7 @@ func (d *Delivery) AckConfirmed(ctx context.Context) error {
 	if settled {
 		return nil
 	}
-	_, err := d.nc.RequestWithContext(ctx, d.reply, []byte("+ACK"))
+	_, err := d.nc.RequestWithContext(ctx, d.reply, ackBody)
 	return err
 }
 
