@@ -25,7 +25,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}}
+	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}, Shards: newShards(c, schemas.Geometry{})}
 	s.rem = newRemover(c, 1)
 	return s, nil
 }
@@ -156,7 +156,7 @@ func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, err
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, shrink: 1, geo: schemas.Geometry{Shards: shards}}
+	s := &Store{cfg: cfg, shrink: 1, Shards: newShards(nil, schemas.Geometry{Shards: shards})}
 	wanted := []jet.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
 	for n := range shards {
 		wanted = append(wanted, s.shardConfig(n))

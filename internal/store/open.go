@@ -25,7 +25,6 @@ const minMajor, minMinor = 2, 11
 type Store struct {
 	jet *jet.Client
 	cfg Config
-	geo schemas.Geometry
 	log zerolog.Logger
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
@@ -34,7 +33,7 @@ type Store struct {
 	// shrink divides the default byte limits; see fitDefaults.
 	shrink int64
 
-	subjects    []shardSubjects
+	*Shards
 	undecodable atomic.Uint64
 
 	rem *remover
@@ -182,9 +181,6 @@ func (s *Store) Close() {
 	s.jet.Close()
 }
 
-// Geometry is the layout that the store was made with.
-func (s *Store) Geometry() schemas.Geometry { return s.geo }
-
 // Retention is the TTL of final records.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
 
@@ -263,7 +259,7 @@ func (s *Store) create(ctx context.Context) error {
 	if err := s.startDeadCount(ctx); err != nil {
 		return err
 	}
-	s.setSubjects()
+	s.rooms = make([]room, s.geo.Shards)
 	for n := range s.geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err
@@ -273,16 +269,6 @@ func (s *Store) create(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// setSubjects names the keys of every shard.
-func (s *Store) setSubjects() {
-	s.rooms, s.subjects = make([]room, s.geo.Shards), make([]shardSubjects, s.geo.Shards)
-	for n := range s.geo.Shards {
-		p := "$KV." + schemas.BucketTimers(n) + "."
-		sh := &s.subjects[n]
-		sh.stream, sh.timer, sh.slot, sh.meta = "KV_"+schemas.BucketTimers(n), p+"timer.", p+"slot.", p+"meta"
-	}
 }
 
 // recordGeometry takes the recorded geometry, or records the one asked for.
@@ -313,7 +299,7 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 	if s.cfg.Geometry != (schemas.Geometry{}) && m.Geometry != s.cfg.Geometry {
 		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
 	}
-	s.geo = m.Geometry
+	s.Shards = newShards(s.jet, m.Geometry)
 	return s.copyMeta(ctx, m)
 }
 

@@ -37,11 +37,7 @@ func TestParts(t *testing.T) {
 
 func TestSlotSubject(t *testing.T) {
 	t.Parallel()
-	s := &Store{geo: schemas.DefaultGeometry()}
-	s.subjects = make([]shardSubjects, s.geo.Shards)
-	for i := range s.subjects {
-		s.subjects[i].slot = "$KV.t.slot."
-	}
+	s := &Store{Shards: newShards(nil, schemas.DefaultGeometry())}
 	for i := range 1000 {
 		id := benchID(i)
 		subject := s.slotSubject(s.geo.Shard(id), id, int64(i))

@@ -10,11 +10,6 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-func (s *Store) timerSubject(id schemas.TimerID) (subject, stream string) {
-	sh := &s.subjects[s.geo.Shard(id)]
-	return sh.timer + id.String(), sh.stream
-}
-
 // Create writes new timers: index entries, then records, for all of them in one
 // round trip. A timer that exists answers ErrRevision; a shard that is full,
 // schemas.ErrStoreFull.

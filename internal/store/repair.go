@@ -112,9 +112,8 @@ func (r *repair) layout(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	s.geo = m.Geometry
 	s.cfg.Retention, s.cfg.IndexKeep, s.cfg.Replicas = DefaultRetention, DefaultIndexKeep, 1
-	s.setSubjects()
+	s.Shards = newShards(s.jet, m.Geometry)
 	return nil
 }
 

@@ -252,16 +252,3 @@ func (r *remover) close() {
 	}
 	r.stopped.Wait()
 }
-
-// Messages returns the number of messages in a shard's stream, and the server's time of
-// the count in Unix milliseconds.
-func (s *Store) Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error) {
-	info, err := s.jet.Stream(ctx, s.subjects[shard].stream)
-	return info.State.Msgs, info.TimeStamp.UnixMilli(), err
-}
-
-// LastSeq is the last sequence of a shard's stream.
-func (s *Store) LastSeq(ctx context.Context, shard int) (uint64, error) {
-	info, err := s.jet.Stream(ctx, s.subjects[shard].stream)
-	return info.State.LastSeq, err
-}
