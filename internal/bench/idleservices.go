@@ -57,6 +57,10 @@ func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	one, err := e.oneService(ctx, d, p)
+	if err != nil {
+		return nil, err
+	}
 	r := &Result{}
 	a, err := e.NewAdder("bench_service")
 	if err != nil {
@@ -84,6 +88,7 @@ func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 		return nil, err
 	}
 	r.figure("memory, above none, once it was returned", least-emptyIdle.nodeMB, "MB")
+	r.figure("memory, above one service with as many timers", least-one, "MB")
 	r.figure("idle CPU, above none", withIdle.cpu()-emptyIdle.cpu(), "% of a core")
 	return r, e.wakeServices(ctx, a, r, p)
 }
@@ -110,6 +115,17 @@ func (e *Env) quieten(ctx context.Context, d *deployment, p *progress, what stri
 	}
 	s, err := d.collected(ctx)
 	return s, i, err
+}
+
+// oneService lets as many timers through as there will be services, all of one service,
+// and tells the memory that the node keeps, in MB: it is what the work left behind, in the
+// server's buffers above all, and not what services cost.
+func (e *Env) oneService(ctx context.Context, d *deployment, p *progress) (float64, error) {
+	names := slices.Repeat([]string{"bench_one"}, e.Count)
+	if _, err := e.throughServices(ctx, names[0], names); err != nil {
+		return 0, err
+	}
+	return d.returned(ctx, p)
 }
 
 // Bounds of returned: a node returns memory at most every 30 s, once it is quiet. For two

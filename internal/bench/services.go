@@ -38,46 +38,7 @@ func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 	for n := range e.Services {
 		a.names = append(a.names, fmt.Sprintf("%s-%d", a.service, n))
 	}
-	first, err := e.NewAdder(a.service)
-	if err != nil {
-		return err
-	}
-	first.names = a.names
-	var rx *receiver
-	if e.Callback != "" {
-		if rx, err = e.newReceiver(ctx, first, e.Services); err != nil {
-			return err
-		}
-	}
-	due := make([]int64, e.Services)
-	for n := range due {
-		due[n] = time.Now().UnixMilli()
-	}
-	w, err := e.Watch(ctx, first, due)
-	if err != nil {
-		return err
-	}
-	p := e.progress()
-	defer p.end()
-	cpu, mem := e.CPUProfile, e.MemProfile // not of this
-	e.CPUProfile, e.MemProfile = "", ""
-	defer func() { e.CPUProfile, e.MemProfile = cpu, mem }()
-	m, err := e.meter(ctx)
-	if err != nil {
-		return err
-	}
-	if err := e.addWatched(ctx, first, w, p, nil); err != nil {
-		return err
-	}
-	if err := w.Wait(ctx, patience, func(seen int) { p.show("beginning services: %d of %d have fired", seen, e.Services) }); err != nil {
-		return err
-	}
-	if rx != nil {
-		if err := rx.called(ctx, p); err != nil {
-			return err
-		}
-	}
-	u, err := m.stop(ctx)
+	u, err := e.throughServices(ctx, a.service, a.names)
 	if err != nil {
 		return err
 	}
@@ -86,6 +47,51 @@ func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 		r.figure(beginFigure, u.cpu/float64(e.Services)*1e6, "µs")
 	}
 	return nil
+}
+
+// throughServices lets one timer through for each name, of that service. A name may occur
+// several times.
+func (e *Env) throughServices(ctx context.Context, service string, names []string) (usage, error) {
+	first, err := e.NewAdder(service)
+	if err != nil {
+		return usage{}, err
+	}
+	first.names = names
+	var rx *receiver
+	if e.Callback != "" {
+		if rx, err = e.newReceiver(ctx, first, len(names)); err != nil {
+			return usage{}, err
+		}
+	}
+	due := make([]int64, len(names))
+	for n := range due {
+		due[n] = time.Now().UnixMilli()
+	}
+	w, err := e.Watch(ctx, first, due)
+	if err != nil {
+		return usage{}, err
+	}
+	p := e.progress()
+	defer p.end()
+	cpu, mem := e.CPUProfile, e.MemProfile // not of this
+	e.CPUProfile, e.MemProfile = "", ""
+	defer func() { e.CPUProfile, e.MemProfile = cpu, mem }()
+	m, err := e.meter(ctx)
+	if err != nil {
+		return usage{}, err
+	}
+	if err := e.addWatched(ctx, first, w, p, nil); err != nil {
+		return usage{}, err
+	}
+	if err := w.Wait(ctx, patience, func(seen int) { p.show("beginning services: %d of %d have fired", seen, len(names)) }); err != nil {
+		return usage{}, err
+	}
+	if rx != nil {
+		if err := rx.called(ctx, p); err != nil {
+			return usage{}, err
+		}
+	}
+	return m.stop(ctx)
 }
 
 // called waits until every service has called back.
