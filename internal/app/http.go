@@ -56,7 +56,13 @@ func newRegistry(a *App) (*prometheus.Registry, error) {
 		}
 		return float64(a.store.FiredTrimmed())
 	})
-	for _, c := range []prometheus.Collector{ready, build, age, trimmed, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+	level := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "format_level", Help: "Format level that this node writes now; -1 until it runs. Lower than on a newer node: an older node lives."}, func() float64 {
+		if !a.running.Load() {
+			return -1
+		}
+		return float64(a.store.Writes())
+	})
+	for _, c := range []prometheus.Collector{ready, build, age, trimmed, level, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

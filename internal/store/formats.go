@@ -112,6 +112,10 @@ func (s *Store) level() FormatLevel { return FormatLevel(s.writes.Load()) }
 // RecordFormat is the format in which this node writes records now.
 func (s *Store) RecordFormat() schemas.RecordFormat { return s.level().recordFormat() }
 
+// Writes returns the FormatLevel that this process writes now: the lowest that the live
+// nodes read, as this process saw last.
+func (s *Store) Writes() FormatLevel { return s.level() }
+
 // Reads returns the FormatLevel that this process reads.
 func (s *Store) Reads() FormatLevel { return s.cfg.Level }
 

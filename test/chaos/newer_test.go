@@ -262,11 +262,13 @@ func newerOf(n *proc.Node) (int, error) {
 func gauge(metrics, name string) int {
 	sum := 0
 	for line := range strings.Lines(metrics) {
-		if value, found := strings.CutPrefix(line, name+"{"); found {
-			var n int
-			if _, err := fmt.Sscan(value[strings.Index(value, "}")+1:], &n); err == nil {
-				sum += n
-			}
+		rest, found := strings.CutPrefix(line, name)
+		if !found || !strings.HasPrefix(rest, "{") && !strings.HasPrefix(rest, " ") {
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscan(rest[strings.Index(rest, "}")+1:], &n); err == nil {
+			sum += n
 		}
 	}
 	return sum

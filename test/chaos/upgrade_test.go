@@ -260,6 +260,9 @@ func (u *upgrade) levelRises(before store.Formats) store.Formats {
 		u.t.Fatalf("the new nodes read format level %d, and the old nodes %d", f.Level, before.Level)
 	}
 	if f.Record != before.Record {
+		// Each node reads the others' presence every two seconds. A node that reads it late
+		// must do so before the older node starts: otherwise its level never rises.
+		u.allWrite(u.nodes, f.Level)
 		eventually(u.t, levelBound, fmt.Sprintf("records of format %d", f.Record), func(ctx context.Context) (bool, error) {
 			n, err := u.written(ctx)
 			return n[f.Record] >= upgradeFired, err
@@ -274,10 +277,18 @@ func (u *upgrade) levelFalls(before store.Formats) {
 	if f := u.formats(); f.Level != before.Level || !slices.Equal(f.HeldBackBy, []string{u.nodes[0].name}) {
 		u.t.Errorf("the format level is %d, held back by %v; want %d and %s", f.Level, f.HeldBackBy, before.Level, u.nodes[0].name)
 	}
-	for _, n := range u.nodes[1:] {
-		eventually(u.t, wellBound, n.name+" writes the older format", func(context.Context) (bool, error) {
-			b, err := os.ReadFile(n.LogPath())
-			return strings.Contains(string(b), "a node of an older version runs"), err
+	u.allWrite(u.nodes[1:], before.Level)
+}
+
+// allWrite waits until each of the nodes writes a format level.
+func (u *upgrade) allWrite(nodes []*upgradeNode, level store.FormatLevel) {
+	u.t.Helper()
+	for _, n := range nodes {
+		eventually(u.t, levelBound, fmt.Sprintf("%s writes format level %d", n.name, level), func(context.Context) (bool, error) {
+			if m := n.Metrics(); gauge(m, "belfry_format_level") != int(level) {
+				return false, fmt.Errorf("it writes level %d", gauge(m, "belfry_format_level"))
+			}
+			return true, nil
 		})
 	}
 }
