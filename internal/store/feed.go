@@ -152,7 +152,7 @@ func (s *Store) RestService(ctx context.Context, f Feed, rev, floor uint64) erro
 	if err != nil {
 		return err
 	}
-	s.sawRest(s.life, ServiceChange{Feed: f, Rev: rest, Floor: floor})
+	s.sawRest(s.background.ctx, ServiceChange{Feed: f, Rev: rest, Floor: floor})
 	return nil
 }
 

@@ -20,7 +20,7 @@ func (s *Store) WakeService(ctx context.Context, f Feed) error {
 
 // publishFor publishes an event that a service must be called back for.
 func (s *Store) publishFor(m Msg, done func(seq uint64, duplicate bool, err error)) {
-	s.waker.Publish(s.life, feedFor(&m), s.inBackground, s.WakeService, func(done func(uint64, bool, error)) { s.publishNow(m, done) }, done)
+	s.waker.Publish(s.background.ctx, feedFor(&m), s.background.spawn, s.WakeService, func(done func(uint64, bool, error)) { s.publishNow(m, done) }, done)
 }
 
 // feedFor is the feed that a message of a service is for.
@@ -32,22 +32,11 @@ func feedFor(m *Msg) Feed {
 	return f
 }
 
-// inBackground runs f unless the store is being closed; Close waits for it.
-func (s *Store) inBackground(f func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return false
-	}
-	s.background.Go(f)
-	return true
-}
-
 // followServices keeps what this process knows of feeds up to date, until ctx ends.
 func (s *Store) followServices(ctx context.Context) {
 	s.watchKeys(ctx, func() {
 		for f, need := range s.waker.Missed() {
-			s.inBackground(func() { s.wakeAgain(ctx, f, need) })
+			s.background.spawn(func() { s.wakeAgain(ctx, f, need) })
 		}
 	}, func(ch ServiceChange) {
 		if !ch.Awake {
@@ -60,7 +49,7 @@ func (s *Store) followServices(ctx context.Context) {
 // event behind the floor.
 func (s *Store) sawRest(ctx context.Context, ch ServiceChange) {
 	if need := s.waker.Rested(ch); need > 0 {
-		s.inBackground(func() { s.wakeAgain(ctx, ch.Feed, need) })
+		s.background.spawn(func() { s.wakeAgain(ctx, ch.Feed, need) })
 	}
 }
 

@@ -25,7 +25,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), cancel: func() {}, copied: map[int]lastCopy{}, Shards: newShards(c, schemas.Geometry{})}
+	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), background: newBackground(context.Background()), copied: map[int]lastCopy{}, Shards: newShards(c, schemas.Geometry{})}
 	s.rem = newRemover(c, 1)
 	return s, nil
 }

@@ -43,9 +43,7 @@ type Store struct {
 	shortTTL time.Duration
 	rooms    []room
 
-	// background ends with cancel; Close waits for it.
-	background sync.WaitGroup
-	cancel     context.CancelFunc
+	background *background
 
 	stamp   atomic.Pointer[Stamp] // the last reading of the leader's clock
 	beating chan struct{}
@@ -70,11 +68,9 @@ type Store struct {
 
 	services registrations
 	waker    *Waker
-	life     context.Context // ends with Close
 
 	mu       sync.Mutex
 	copied   map[int]lastCopy // by shard
-	closing  bool
 	presence Presence
 }
 
@@ -122,7 +118,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{jet: c, cfg: cfg, log: log, beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
+	s := &Store{jet: c, cfg: cfg, log: log, background: newBackground(ctx), beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
 	s.waker = NewWaker(s, cfg.ServiceGrace, time.Now)
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
@@ -136,13 +132,9 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.rem = newRemover(c, cfg.Window)
-	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.life, s.cancel = background, cancel
-	s.background.Go(func() { s.removeLeftovers(background) })
-	s.background.Go(func() { s.warmth(background) })
-	s.background.Go(func() { s.watchFormats(background) })
-	s.background.Go(func() { s.followServices(background) })
-	s.background.Go(func() { s.shareFired(background) })
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.watchFormats, s.followServices, s.shareFired} {
+		s.background.run(f)
+	}
 	return s, nil
 }
 
@@ -169,14 +161,10 @@ func waitUntilReady(ctx context.Context, do func(context.Context) error) error {
 	}
 }
 
-// Close answers calls in flight and ends them. It leaves the connection open. It
-// may be called twice.
+// Close fails calls in flight with schemas.ErrUnavailable and waits for the store's
+// goroutines. It leaves the connection open. It may be called twice.
 func (s *Store) Close() {
-	s.mu.Lock()
-	s.closing = true
-	s.mu.Unlock()
-	s.cancel()
-	s.background.Wait()
+	s.background.stop()
 	s.rem.close()
 	s.jet.Close()
 }
