@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/cipher"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +25,9 @@ type Store struct {
 	jet *jet.Client
 	cfg Config
 	log zerolog.Logger
+
+	*Seal
+
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
 	// atomic says that the server knows atomic batches.
@@ -49,8 +51,6 @@ type Store struct {
 	beating chan struct{}
 	oldest  oldestAdd
 
-	// seal seals callbacks; nil if its key is damaged.
-	seal cipher.AEAD
 	// writes is the FormatLevel that may be written; see watchFormats.
 	writes atomic.Int32
 	// firstBeat is the revision of the first presence that this process wrote.
@@ -119,6 +119,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		return nil, err
 	}
 	s := &Store{jet: c, cfg: cfg, log: log, background: newBackground(ctx), beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
+	s.Seal = newSeal(c, log, func() FormatLevel { return s.level() })
 	s.waker = NewWaker(s, cfg.ServiceGrace, time.Now)
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
@@ -226,7 +227,7 @@ func (s *Store) create(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.loadSealKey(ctx); err != nil {
+	if err := s.Seal.loadKey(ctx); err != nil {
 		return err
 	}
 	if err := s.recordGeometry(ctx); err != nil {

@@ -8,31 +8,48 @@ import (
 	"encoding/base64"
 	"errors"
 
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// A timer's callback may hold credentials, and everybody who consumes timers.fired
-// would read it. So it leaves the event when that is published, and travels in header
-// schemas.HeaderCallback, sealed with a key that only those have who may read the
-// clock bucket: Belfry's nodes. Nodes that call back open it without reading the
-// record, which would cost a tenth of a callback; a seal costs less than a
-// microsecond.
-//
-// The key is made at the first start. If it is lost, callbacks are taken from the
-// records, and a dead letter can be replayed as long as its record exists.
 
 const (
 	sealKeySubject = clockPrefix + "key.callback"
 	sealKeyBytes   = 16 // AES-128
-	// sealVersion begins a sealed callback, so that another kind can follow.
+	// sealVersion begins a sealed callback, so that a later format can be told apart.
 	sealVersion = "1."
 )
 
-// errUnsealed is returned for what this store's key has not sealed.
+// errUnsealed is the error for a header that this store's key has not sealed.
 var errUnsealed = schemas.Errorf(schemas.CodeDamaged, "header %s was not sealed with this store's key", schemas.HeaderCallback)
 
-// loadSealKey reads the key, and makes it at the first start.
-func (s *Store) loadSealKey(ctx context.Context) error {
+// Seal encrypts the callbacks of timers in fired events.
+//
+// A callback may contain credentials, and every consumer of timers.fired would read them.
+// A published event therefore carries its callback in header schemas.HeaderCallback,
+// encrypted (AES-GCM) with a key in bucket clock, which only Belfry's nodes may read.
+// Nodes that call back decrypt the header in less than a microsecond; reading the record
+// instead would cost a tenth of a callback.
+//
+// The first start of a store makes the key. If the key is lost, nodes take callbacks from
+// the records, and a dead letter can be replayed as long as its record exists. If it is
+// damaged, callbacks stay in the events. Safe for concurrent use.
+type Seal struct {
+	jet   *jet.Client
+	log   zerolog.Logger
+	level func() FormatLevel
+
+	aead cipher.AEAD // nil without a usable key
+}
+
+func newSeal(c *jet.Client, log zerolog.Logger, level func() FormatLevel) *Seal {
+	return &Seal{jet: c, log: log, level: level}
+}
+
+// loadKey reads the key, or makes it at the first start of the store. It must return
+// before the other methods are called.
+func (s *Seal) loadKey(ctx context.Context) error {
 	m, err := s.jet.Last(ctx, clockStream, sealKeySubject)
 	if errors.Is(err, schemas.ErrNotFound) {
 		key := make([]byte, sealKeyBytes)
@@ -46,41 +63,41 @@ func (s *Store) loadSealKey(ctx context.Context) error {
 		return err
 	}
 	if len(m.Data) != sealKeyBytes {
-		s.log.Error().Str("key", sealKeySubject).Int("bytes", len(m.Data)).Msg("the key of callbacks is damaged: callbacks stay in fired events; delete it, and a new one is made at the next start")
+		s.log.Error().Str("key", sealKeySubject).Int("bytes", len(m.Data)).Msg("the key of callbacks is damaged: callbacks stay in fired events; delete it, and the next start makes a new one")
 		return nil
 	}
 	block, err := aes.NewCipher(m.Data)
 	if err != nil {
 		return err
 	}
-	s.seal, err = cipher.NewGCMWithRandomNonce(block)
+	s.aead, err = cipher.NewGCMWithRandomNonce(block)
 	return err
 }
 
-// SealCallback returns the value of schemas.HeaderCallback for a timer's callback, or
-// "" if the callback must stay in the event, because a node of an older build lives
-// that would not find it elsewhere.
-func (s *Store) SealCallback(id schemas.TimerID, callback string) string {
-	if s.seal == nil || s.level() < LevelSealedCallback {
+// SealCallback returns the value of schemas.HeaderCallback for a timer's callback. It
+// returns "" if the callback must stay in the event: there is no usable key, or a live
+// node of an older build does not read the header.
+func (s *Seal) SealCallback(id schemas.TimerID, callback string) string {
+	if s.aead == nil || s.level() < LevelSealedCallback {
 		return ""
 	}
-	sealed := s.seal.Seal(nil, nil, []byte(callback), id[:])
+	sealed := s.aead.Seal(nil, nil, []byte(callback), id[:])
 	out := make([]byte, len(sealVersion), len(sealVersion)+base64.RawURLEncoding.EncodedLen(len(sealed)))
 	copy(out, sealVersion)
 	return string(base64.RawURLEncoding.AppendEncode(out, sealed))
 }
 
-// OpenCallback returns the callback that SealCallback has sealed for the same timer.
-// Its error is of schemas.CodeDamaged; the record has the callback, too.
-func (s *Store) OpenCallback(id schemas.TimerID, sealed string) (string, error) {
-	if s.seal == nil || len(sealed) < len(sealVersion) || sealed[:len(sealVersion)] != sealVersion {
+// OpenCallback returns the callback that SealCallback has encrypted for the same timer.
+// Its error is of schemas.CodeDamaged; the record also has the callback.
+func (s *Seal) OpenCallback(id schemas.TimerID, sealed string) (string, error) {
+	if s.aead == nil || len(sealed) < len(sealVersion) || sealed[:len(sealVersion)] != sealVersion {
 		return "", errUnsealed
 	}
 	b, err := base64.RawURLEncoding.DecodeString(sealed[len(sealVersion):])
 	if err != nil {
 		return "", errUnsealed
 	}
-	if b, err = s.seal.Open(b[:0], nil, b, id[:]); err != nil {
+	if b, err = s.aead.Open(b[:0], nil, b, id[:]); err != nil {
 		return "", errUnsealed
 	}
 	return string(b), nil
