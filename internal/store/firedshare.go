@@ -8,59 +8,80 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TIMERS_FIRED discards its oldest events when it is full, whoever fired them, and
-// JetStream bounds the events of one subject by their number only. So a service with
-// large events could evict those of all others. The store therefore frees the space
-// before the stream is full, and takes it from the largest services:
-//
-// When the stream is above trimAbove of its bytes, the first live node (by name) purges the
-// oldest events of the largest services until it is below trimTo, or until each of them
-// has one perServiceShare-th of the stream's bytes. A service below that share loses
-// nothing.
-//
-// Nobody has to know the sizes beforehand: under pressure, the node reads the headers
-// of the stream's events, each once, and keeps one sum for each service and part of the
-// stream (firedUsage). Without pressure a look costs one request a second for the whole
-// cluster.
-//
-// The bound rests on the space above trimAbove: events of others leave the stream only if
-// services fire more than that (a quarter of the stream's bytes) between two looks, or if
-// more than perServiceShare services are each above their share.
+// Bounds of FiredShare.
 const (
+	// trimAbove is the used part of TIMERS_FIRED above which services are trimmed. What
+	// services fire within trimEvery must fit above it.
 	trimAbove = 0.75
-	trimTo    = 0.70
-	// trimFollow is the share of the stream's bytes below which the sums are forgotten.
-	// It is below trimTo, so that a purge does not make the next look start anew.
+	// trimTo is the used part of the stream at which a trim stops.
+	trimTo = 0.70
+	// trimFollow is the used part of the stream below which the sums are dropped. It is
+	// below trimTo, so that the sums survive a trim.
 	trimFollow = 0.5
-	// trimEvery is the interval of looks at the stream. What is fired in it must fit
-	// into the space above trimAbove.
+	// trimEvery is the interval between two looks at the stream.
 	trimEvery = time.Second
-	// trimParts is into how many parts the share of a service is divided: a service may
-	// lose one part more than necessary.
+	// trimParts is the number of parts into which the share of a service is divided. Whole
+	// parts are purged, so a service may lose one part more than necessary.
 	trimParts = 32
-	// maxUsages bounds the services whose sums are kept. Beyond, the smallest are
-	// forgotten; each forgotten service had less than a part.
+	// maxUsages bounds the services whose sums are kept. Beyond it the smallest are
+	// dropped; each of them had less than one part.
 	maxUsages = 50_000
 	// trimmedTTL is how long status and doctor report a trim.
 	trimmedTTL = 24 * time.Hour
-	// eventOverhead is what nats-server's file store adds to a subject, headers and data.
+	// eventOverhead is the number of bytes that nats-server's file store adds to an event.
 	eventOverhead = 34
 )
 
+// FiredShare keeps one service from evicting the events of all others from TIMERS_FIRED.
+//
+// The stream discards its oldest events when it is full, and JetStream bounds the events
+// of one subject by their number, not by their bytes. FiredShare therefore frees space
+// before the stream is full: when the stream is above trimAbove of its bytes, the first
+// live node (by name) purges the oldest events of the largest services. It stops at
+// trimTo, or when each of these services is down to its share, which is one
+// perServiceShare-th of the stream's bytes. A service below its share loses nothing.
+//
+// Sizes need not be configured. Above trimAbove the node reads the headers of each event
+// once and keeps a sum for each service and part of the stream (firedUsage). Below it,
+// each look costs the cluster one request.
+//
+// It fails in two cases, in which the stream evicts events of other services: if services
+// fire more than the space above trimAbove (a quarter of the stream) between two looks, or
+// if more than perServiceShare services exceed their share. The sweeper fires timers again
+// whose events were evicted before their callbacks have a result.
+type FiredShare struct {
+	jet *jet.Client
+	log zerolog.Logger
+	// isFirst reports whether this node is the first of the live ones.
+	isFirst func() bool
+	// leaderMs returns the time of the JetStream leader in Unix milliseconds, or false if
+	// it is not known yet.
+	leaderMs func() (int64, bool)
+
+	trimmed atomic.Uint64 // events; see FiredTrimmed
+}
+
+func newFiredShare(c *jet.Client, log zerolog.Logger, isFirst func() bool, leaderMs func() (int64, bool)) *FiredShare {
+	return &FiredShare{jet: c, log: log, isFirst: isFirst, leaderMs: leaderMs}
+}
+
 const trimmedPrefix = clockPrefix + "trimmed."
 
-// Trimmed is what a service lost, since it exceeded its share of TIMERS_FIRED while the
-// stream was nearly full.
+// Trimmed reports the events that a service lost because it exceeded its share of
+// TIMERS_FIRED while the stream was nearly full.
 type Trimmed struct {
 	Service string `json:"service"`
-	// Events left the stream, Bytes in all, in the last trim. Share is the bytes that no
-	// trim takes.
+	// Events and Bytes are the number and the size of the events that the last trim removed.
+	// Share is the size in bytes below which a service loses nothing.
 	Events uint64 `json:"events"`
 	Bytes  uint64 `json:"bytes"`
 	Share  uint64 `json:"share_bytes"`
@@ -69,7 +90,7 @@ type Trimmed struct {
 	At    time.Time `json:"at"`
 }
 
-// Problem says in a sentence what is wrong, and what to do.
+// Problem describes the trim in one sentence, and what to do about it.
 func (t Trimmed) Problem() string {
 	return fmt.Sprintf("service %s fills %s: its %d oldest events left the stream early (%d in all, the last at %s); raise the bytes of %s, or have the service fire less or smaller events",
 		t.Service, schemas.StreamFired, t.Events, t.Total, t.At.UTC().Format(time.RFC3339), schemas.StreamFired)
@@ -78,7 +99,7 @@ func (t Trimmed) Problem() string {
 // firedUsage sums the bytes of events by service, up to a sequence of TIMERS_FIRED.
 type firedUsage struct {
 	part     uint64 // bytes
-	read     uint64 // the last sequence that is summed
+	read     uint64 // the last sequence in the sums
 	services map[string]*serviceUsage
 }
 
@@ -119,7 +140,7 @@ func (u *firedUsage) forgetSmall() {
 	}
 }
 
-// drop removes the parts whose events are all below a sequence.
+// drop removes the parts whose events are all below a sequence, and returns their size.
 func (s *serviceUsage) drop(below uint64) (events, bytes uint64) {
 	n := 0
 	for ; n < len(s.parts) && s.parts[n].last < below; n++ {
@@ -130,7 +151,7 @@ func (s *serviceUsage) drop(below uint64) (events, bytes uint64) {
 	return events, bytes
 }
 
-// drop removes what has left the stream, whose first sequence is given.
+// drop removes the events that have left the stream; first is its first sequence.
 func (u *firedUsage) drop(first uint64) {
 	for svc, s := range u.services {
 		if s.drop(first); len(s.parts) == 0 {
@@ -139,8 +160,8 @@ func (u *firedUsage) drop(first uint64) {
 	}
 }
 
-// level is the number of bytes to which services must be trimmed so that excess bytes
-// are freed: share, or more if that suffices.
+// level returns the size in bytes to which all larger services must be trimmed to free
+// excess bytes. It is never less than share.
 func (u *firedUsage) level(excess, share uint64) uint64 {
 	var sizes []uint64
 	for _, s := range u.services {
@@ -165,8 +186,8 @@ func (u *firedUsage) level(excess, share uint64) uint64 {
 	return share
 }
 
-// cut is the sequence below which a service's events are purged so that at most level
-// bytes stay; 0 if nothing is.
+// cut returns the sequence below which to purge a service's events so that at most level
+// bytes stay; 0 if no part can be purged.
 func (s *serviceUsage) cut(level uint64) uint64 {
 	left := s.bytes
 	for n, p := range s.parts {
@@ -181,8 +202,8 @@ func (s *serviceUsage) cut(level uint64) uint64 {
 	return 0
 }
 
-// shareFired keeps services to their share of TIMERS_FIRED until ctx ends.
-func (s *Store) shareFired(ctx context.Context) {
+// run keeps services to their share of TIMERS_FIRED until ctx ends.
+func (f *FiredShare) run(ctx context.Context) {
 	var usage *firedUsage
 	tick := time.NewTicker(trimEvery)
 	defer tick.Stop()
@@ -193,22 +214,23 @@ func (s *Store) shareFired(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if !s.first.Load() {
+		if !f.isFirst() {
 			usage = nil
 			continue
 		}
 		var err error
-		usage, err = s.trimFired(ctx, usage)
+		usage, err = f.trim(ctx, usage)
 		if err != nil && ctx.Err() == nil && !failed {
-			s.log.Warn().Err(err).Msg("the sizes of services in TIMERS_FIRED are not known; trying again")
+			f.log.Warn().Err(err).Msg("the sizes of services in TIMERS_FIRED are not known; trying again")
 		}
 		failed = err != nil
 	}
 }
 
-// trimFired makes one look, and returns the sums for the next; nil without pressure.
-func (s *Store) trimFired(ctx context.Context, usage *firedUsage) (*firedUsage, error) {
-	info, err := s.jet.Stream(ctx, schemas.StreamFired)
+// trim looks at the stream once and trims it if necessary. It returns the sums for the
+// next look, or nil if the stream is not full enough to keep them.
+func (f *FiredShare) trim(ctx context.Context, usage *firedUsage) (*firedUsage, error) {
+	info, err := f.jet.Stream(ctx, schemas.StreamFired)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil, nil
 	}
@@ -218,7 +240,7 @@ func (s *Store) trimFired(ctx context.Context, usage *firedUsage) (*firedUsage, 
 	limit, used := uint64(max(info.Config.MaxBytes, 0)), info.State.Bytes
 	above := func(part float64) bool { return float64(used) > part*float64(limit) }
 	if limit == 0 || !above(trimFollow) || usage != nil && info.State.LastSeq < usage.read {
-		return nil, nil // the last: another stream of that name
+		return nil, nil // a lower last sequence: the stream was made again
 	}
 	if usage == nil {
 		if !above(trimAbove) {
@@ -226,20 +248,20 @@ func (s *Store) trimFired(ctx context.Context, usage *firedUsage) (*firedUsage, 
 		}
 		usage = newFiredUsage(limit / perServiceShare)
 	}
-	if err := s.readUsage(ctx, usage); err != nil {
+	if err := f.readUsage(ctx, usage); err != nil {
 		return usage, err
 	}
 	usage.drop(info.State.FirstSeq)
 	if !above(trimAbove) {
 		return usage, nil
 	}
-	return usage, s.trimLargest(ctx, usage, used-uint64(trimTo*float64(limit)), limit/perServiceShare)
+	return usage, f.trimLargest(ctx, usage, used-uint64(trimTo*float64(limit)), limit/perServiceShare)
 }
 
 // readUsage adds the events that were stored since the last look.
-func (s *Store) readUsage(ctx context.Context, u *firedUsage) error {
+func (f *FiredShare) readUsage(ctx context.Context, u *firedUsage) error {
 	events := jet.Range{Filters: []string{schemas.SubjectFiredPrefix + "*"}, HeadersOnly: true, AfterSeq: u.read}
-	return s.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
+	return f.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
 		if seq := m.Sequence; seq > u.read {
 			u.read = seq
 			u.add(schemas.ServiceOfSubject(m.Subject), seq, eventBytes(m))
@@ -248,7 +270,7 @@ func (s *Store) readUsage(ctx context.Context, u *firedUsage) error {
 	})
 }
 
-// eventBytes is what an event takes in the stream, about, from its headers.
+// eventBytes estimates the size of an event in the stream from its headers.
 func eventBytes(m jet.Msg) uint64 {
 	n := eventOverhead + len(m.Subject)
 	for name, values := range m.Header {
@@ -265,13 +287,13 @@ func eventBytes(m jet.Msg) uint64 {
 }
 
 // trimLargest purges the oldest events of the largest services.
-func (s *Store) trimLargest(ctx context.Context, u *firedUsage, excess, share uint64) error {
-	// Events may also have left by fired-max-per-service: what is there counts.
+func (f *FiredShare) trimLargest(ctx context.Context, u *firedUsage, excess, share uint64) error {
+	// fired-max-per-service may also have removed events: drop them from the sums.
 	for svc, usage := range u.services {
 		if usage.bytes <= share {
 			continue
 		}
-		msgs, _, err := s.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
+		msgs, _, err := f.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
 		if err != nil {
 			return err
 		}
@@ -285,38 +307,38 @@ func (s *Store) trimLargest(ctx context.Context, u *firedUsage, excess, share ui
 			continue
 		}
 		if seq := usage.cut(level); seq > 0 {
-			if err := s.purgeFired(ctx, svc, seq); err != nil {
+			if err := f.purge(ctx, svc, seq); err != nil {
 				return err
 			}
 			t := Trimmed{Service: svc, Share: share}
 			t.Events, t.Bytes = usage.drop(seq)
-			s.noteTrimmed(ctx, t)
+			f.note(ctx, t)
 		}
 	}
 	return nil
 }
 
-// purgeFired removes the events of a service below a sequence. It may be repeated.
-func (s *Store) purgeFired(ctx context.Context, svc string, below uint64) error {
-	return s.jet.RemoveBelow(ctx, "trim the events of service "+svc, schemas.StreamFired, schemas.SubjectFired(svc), below)
+// purge removes the events of a service below a sequence. It may be repeated.
+func (f *FiredShare) purge(ctx context.Context, svc string, below uint64) error {
+	return f.jet.RemoveBelow(ctx, "trim the events of service "+svc, schemas.StreamFired, schemas.SubjectFired(svc), below)
 }
 
-// noteTrimmed counts, logs and records a trim. The record is for status and doctor: if it
-// cannot be written, the next trim writes it.
-func (s *Store) noteTrimmed(ctx context.Context, t Trimmed) {
-	s.trimmed.Add(t.Events)
-	s.log.Warn().Str("service", t.Service).Uint64("events", t.Events).Uint64("bytes", t.Bytes).Uint64("share_bytes", t.Share).
+// note counts, logs and records a trim. The record is for status and doctor; after a
+// failed write, the next trim writes it.
+func (f *FiredShare) note(ctx context.Context, t Trimmed) {
+	f.trimmed.Add(t.Events)
+	f.log.Warn().Str("service", t.Service).Uint64("events", t.Events).Uint64("bytes", t.Bytes).Uint64("share_bytes", t.Share).
 		Msg("TIMERS_FIRED is nearly full: the oldest events of its largest service were removed; timers whose callback has not concluded are fired again")
-	err := s.recordTrimmed(ctx, t)
+	err := f.record(ctx, t)
 	if err != nil {
-		s.log.Debug().Err(err).Msg("a trim was not recorded")
+		f.log.Debug().Err(err).Msg("a trim was not recorded")
 	}
 }
 
-func (s *Store) recordTrimmed(ctx context.Context, t Trimmed) error {
+func (f *FiredShare) record(ctx context.Context, t Trimmed) error {
 	subject := trimmedPrefix + t.Service
 	var rev uint64
-	switch m, err := s.jet.Last(ctx, clockStream, subject); {
+	switch m, err := f.jet.Last(ctx, clockStream, subject); {
 	case errors.Is(err, schemas.ErrNotFound):
 	case err != nil:
 		return err
@@ -328,25 +350,25 @@ func (s *Store) recordTrimmed(ctx context.Context, t Trimmed) error {
 		}
 	}
 	t.Total, t.At = t.Total+t.Events, time.Now()
-	if stamp := s.stamp.Load(); stamp != nil {
-		t.At = time.Unix(0, stamp.ServerNs)
+	if ms, ok := f.leaderMs(); ok {
+		t.At = time.UnixMilli(ms)
 	}
 	data, err := json.Marshal(t)
 	if err != nil {
 		return err
 	}
-	_, err = s.jet.Put(ctx, subject, data, rev, trimmedTTL)
+	_, err = f.jet.Put(ctx, subject, data, rev, trimmedTTL)
 	return err
 }
 
-// FiredTrimmed is how many events this process has removed from TIMERS_FIRED, since their
-// service exceeded its share of a stream that was nearly full.
-func (s *Store) FiredTrimmed() uint64 { return s.trimmed.Load() }
+// FiredTrimmed returns the number of events that this process has removed from
+// TIMERS_FIRED because their service exceeded its share.
+func (f *FiredShare) FiredTrimmed() uint64 { return f.trimmed.Load() }
 
-// ReadTrimmed lists the services whose events were removed within the last 24 hours, at
-// most 1,024, by name.
-func (s *Store) ReadTrimmed(ctx context.Context) ([]Trimmed, error) {
-	a, err := s.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{trimmedPrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
+// ReadTrimmed lists the services whose events were removed within the last 24 hours by
+// name, at most 1,024. Errors: schemas.ErrUnavailable.
+func (f *FiredShare) ReadTrimmed(ctx context.Context) ([]Trimmed, error) {
+	a, err := f.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{trimmedPrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil {
 		return nil, err
 	}

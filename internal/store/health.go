@@ -26,6 +26,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), background: newBackground(context.Background()), copied: map[int]lastCopy{}, Shards: newShards(c, schemas.Geometry{})}
+	s.FiredShare = newFiredShare(c, s.log, s.first.Load, s.carriedMs)
 	s.rem = newRemover(c, 1)
 	return s, nil
 }

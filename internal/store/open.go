@@ -27,6 +27,7 @@ type Store struct {
 	log zerolog.Logger
 
 	*Seal
+	*FiredShare
 
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
@@ -63,8 +64,6 @@ type Store struct {
 	// first says that this node is the first of the live ones, by name: it does what one
 	// node does for all.
 	first atomic.Bool
-	// trimmed counts events; see FiredTrimmed.
-	trimmed atomic.Uint64
 
 	services registrations
 	waker    *Waker
@@ -120,6 +119,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	}
 	s := &Store{jet: c, cfg: cfg, log: log, background: newBackground(ctx), beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
 	s.Seal = newSeal(c, log, func() FormatLevel { return s.level() })
+	s.FiredShare = newFiredShare(c, log, s.first.Load, func() (int64, bool) { return s.carriedMs() })
 	s.waker = NewWaker(s, cfg.ServiceGrace, time.Now)
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
@@ -133,7 +133,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.rem = newRemover(c, cfg.Window)
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.watchFormats, s.followServices, s.shareFired} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.watchFormats, s.followServices, s.FiredShare.run} {
 		s.background.run(f)
 	}
 	return s, nil

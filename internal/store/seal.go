@@ -36,15 +36,15 @@ var errUnsealed = schemas.Errorf(schemas.CodeDamaged, "header %s was not sealed 
 // the records, and a dead letter can be replayed as long as its record exists. If it is
 // damaged, callbacks stay in the events. Safe for concurrent use.
 type Seal struct {
-	jet   *jet.Client
-	log   zerolog.Logger
-	level func() FormatLevel
+	jet         *jet.Client
+	log         zerolog.Logger
+	formatLevel func() FormatLevel
 
 	aead cipher.AEAD // nil without a usable key
 }
 
 func newSeal(c *jet.Client, log zerolog.Logger, level func() FormatLevel) *Seal {
-	return &Seal{jet: c, log: log, level: level}
+	return &Seal{jet: c, log: log, formatLevel: level}
 }
 
 // loadKey reads the key, or makes it at the first start of the store. It must return
@@ -78,7 +78,7 @@ func (s *Seal) loadKey(ctx context.Context) error {
 // returns "" if the callback must stay in the event: there is no usable key, or a live
 // node of an older build does not read the header.
 func (s *Seal) SealCallback(id schemas.TimerID, callback string) string {
-	if s.aead == nil || s.level() < LevelSealedCallback {
+	if s.aead == nil || s.formatLevel() < LevelSealedCallback {
 		return ""
 	}
 	sealed := s.aead.Seal(nil, nil, []byte(callback), id[:])
