@@ -7,35 +7,38 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
 // A service with callbacks is served from two streams, TIMERS_FIRED and TIMERS_RETRY.
 // Each of the two is a Feed. A feed is awake while it has a consumer, and resting
-// otherwise; a resting feed costs one message in the bucket "services" and nothing else.
+// otherwise. A resting feed costs one message in bucket "services" and nothing else.
 //
 //	key of the feed          state     consumer
-//	"callbacks [floor]"      awake     exists, or is about to be made
+//	"callbacks [floor]"      awake     exists, or is about to be created
 //	purge marker [floor]     resting   none
-//	nothing                  unknown   none
+//	no key                   unknown   none
 //
-// The floor is a sequence of the feed's stream: every event of the service up to it is
-// concluded. The next consumer starts behind it.
+// The floor is a sequence of the feed's stream: every event of the service up to it has a
+// result. The next consumer starts after the floor.
 //
-// A publisher of an event that must be called back wakes the feed before it publishes.
-// It remembers for serviceTrust that the feed is awake, so a feed may come to rest
-// between the publisher's look and the publish. Such an event is found by
-//   - functions, which look at the stream right after they put a feed to rest,
-//   - the publisher, which follows the bucket and wakes a feed whose floor is below a
-//     sequence that it has published, and looks at the key again where the
-//     acknowledgement came after serviceTrust,
-//   - functions, which look at the stream once more after ServiceGrace,
-//   - the sweeper, which wakes the feed of every event that has not concluded.
+// The publisher of an event with a callback wakes the feed before it publishes
+// (FeedActivator). It relies for half of ServiceGrace on having seen the feed awake, so a
+// feed may come to rest between that and the publish. Such an event is found by
+//   - functions, which look at the stream right after they put a feed to rest;
+//   - the publisher, which watches the bucket and wakes a feed whose floor is below a
+//     sequence that it has published, and reads the key again if the acknowledgement came
+//     too late;
+//   - functions, which look at the stream once more after ServiceGrace;
+//   - the sweeper, which wakes the feed of every event without a result.
 //
 // Every change of a key is a compare-and-set.
 //
-// Waker is the publishers' part, package functions' Rester the part of those who serve.
+// Waker is the publishers' part of the protocol; Rester, in package functions, is the part
+// of the nodes that serve.
 const (
 	serviceActive = "callbacks"
 	// serviceRetiring is written by nodes before version 0.9 that are about to remove a
@@ -43,11 +46,11 @@ const (
 	serviceRetiring = "retiring"
 	// retryKey ends the keys of feeds of TIMERS_RETRY; no service has a dot in its name.
 	retryKey = ".retry"
-	// retryRestTTL is how long the marker of a resting retry feed stays: it says nothing
-	// that the stream, a work queue, does not say.
+	// retryRestTTL is the TTL of the marker of a resting retry feed. The marker may expire:
+	// the stream is a work queue, so all of its events have no result yet.
 	retryRestTTL = time.Hour
-	// serviceKeep is how long a resting service is remembered, and counted as one of
-	// MaxServices, after its last add or event.
+	// serviceKeep is how long after its last add or event a resting service is remembered,
+	// and counted as one of MaxServices.
 	serviceKeep = 7 * 24 * time.Hour
 )
 
@@ -80,13 +83,14 @@ func checkService(svc string) error {
 	return nil
 }
 
-// ServiceState is what the store has of a feed. Rev is that of its key, or of the
-// marker that is left of it, 0 if there is neither.
+// ServiceState is the state of a feed.
 type ServiceState struct {
+	// Rev is the revision of the feed's key, or of the marker that replaced it; 0 if there
+	// is neither.
 	Rev   uint64
 	Awake bool
-	// Floor is a sequence of the feed's stream: all events of the service up to it are
-	// concluded.
+	// Floor is a sequence of the feed's stream: all events of the service up to it have a
+	// result.
 	Floor    uint64
 	Since    time.Time // of the key's last change, by the leader's clock
 	retiring bool
@@ -100,9 +104,24 @@ type ServiceChange struct {
 	Floor uint64
 }
 
-// ServiceState reads a feed's key from its leader.
-func (s *Store) ServiceState(ctx context.Context, f Feed) (ServiceState, error) {
-	m, err := s.jet.Last(ctx, servicesStream, servicesPrefix+f.key())
+// ServiceKeys are the keys of feeds in bucket "services". Reads come from the bucket's
+// leader and every write is a compare-and-set: ErrRevision says that another node was
+// first. Safe for concurrent use.
+type ServiceKeys struct {
+	jet *jet.Client
+	log zerolog.Logger
+	// restTTL is the TTL of the marker of a resting service. It must not be shorter than
+	// events stay in TIMERS_FIRED.
+	restTTL time.Duration
+}
+
+func newServiceKeys(c *jet.Client, log zerolog.Logger, firedMaxAge time.Duration) *ServiceKeys {
+	return &ServiceKeys{jet: c, log: log, restTTL: max(serviceKeep, firedMaxAge)}
+}
+
+// ServiceState reads a feed's state from the leader. Errors: schemas.ErrUnavailable.
+func (k *ServiceKeys) ServiceState(ctx context.Context, f Feed) (ServiceState, error) {
+	m, err := k.jet.Last(ctx, servicesStream, servicesPrefix+f.key())
 	if errors.Is(err, schemas.ErrNotFound) {
 		return ServiceState{}, nil
 	}
@@ -123,7 +142,7 @@ func activeValue(floor uint64) []byte {
 	return append([]byte(serviceActive+" "), strconv.FormatUint(floor, 10)...)
 }
 
-// floorOf reads the floor of a key or of a marker; 0 where it has none.
+// floorOf reads the floor from a key or a marker; 0 if it has none.
 func floorOf(value []byte) uint64 {
 	text := string(value)
 	if i := strings.IndexByte(text, ' '); i >= 0 {
@@ -136,35 +155,25 @@ func floorOf(value []byte) uint64 {
 	return n
 }
 
-// PutActive makes a feed awake whose key has that revision. Error: ErrRevision.
-func (s *Store) PutActive(ctx context.Context, f Feed, floor, rev uint64) (uint64, error) {
-	return s.jet.Put(ctx, servicesPrefix+f.key(), activeValue(floor), rev, 0)
+// PutActive makes a feed awake if its key still has revision rev, and returns the new
+// revision. Errors: ErrRevision, schemas.ErrUnavailable.
+func (k *ServiceKeys) PutActive(ctx context.Context, f Feed, floor, rev uint64) (uint64, error) {
+	return k.jet.Put(ctx, servicesPrefix+f.key(), activeValue(floor), rev, 0)
 }
 
-// MayRest reports whether feeds may be put to rest now: while a node of a version
-// before 0.9 is alive, they may not, because it would not wake them in time.
-func (s *Store) MayRest() bool { return s.level() >= LevelRestingServices }
-
-// RestService puts a feed to rest whose key has that revision; floor is from
-// ServiceActivity. Its consumer is left to DropService. Error: ErrRevision.
-func (s *Store) RestService(ctx context.Context, f Feed, rev, floor uint64) error {
-	rest, err := s.putRest(ctx, f, floor, rev)
-	if err != nil {
-		return err
-	}
-	s.sawRest(s.background.ctx, ServiceChange{Feed: f, Rev: rest, Floor: floor})
-	return nil
-}
-
-// putRest writes the marker of a feed that rests.
-func (s *Store) putRest(ctx context.Context, f Feed, floor, rev uint64) (uint64, error) {
-	ttl := max(serviceKeep, s.cfg.FiredMaxAge)
+// putRest replaces a feed's key of revision rev by the marker of a resting feed. Errors:
+// ErrRevision, schemas.ErrUnavailable.
+func (k *ServiceKeys) putRest(ctx context.Context, f Feed, floor, rev uint64) (uint64, error) {
+	ttl := k.restTTL
 	if f.Kind == KindRetry {
 		ttl = retryRestTTL
 	}
-	return s.jet.Purge(ctx, "put service "+f.key()+" to rest", servicesPrefix+f.key(), []byte(strconv.FormatUint(floor, 10)), rev, ttl)
+	return k.jet.Purge(ctx, "put service "+f.key()+" to rest", servicesPrefix+f.key(), []byte(strconv.FormatUint(floor, 10)), rev, ttl)
 }
 
-// ServiceGrace is how long after a feed came to rest an event may still be stored whose
-// publisher had seen it awake.
-func (s *Store) ServiceGrace() time.Duration { return s.cfg.ServiceGrace }
+// keys returns the number of feeds that have a key or a marker. Errors:
+// schemas.ErrUnavailable.
+func (k *ServiceKeys) keys(ctx context.Context) (int, error) {
+	info, err := k.jet.Stream(ctx, servicesStream)
+	return int(info.State.NumSubjects), err
+}

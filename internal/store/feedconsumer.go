@@ -10,22 +10,30 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// ServiceActivity is what a feed's consumer does.
+// FeedConsumers are the consumers of feeds on TIMERS_FIRED and TIMERS_RETRY, which all
+// nodes share. Its methods only act on the streams; whether a feed has a consumer is
+// decided by its key in bucket services (ServiceKeys). Errors: schemas.ErrUnavailable. Safe
+// for concurrent use.
+type FeedConsumers struct {
+	jet *jet.Client
+}
+
+// ServiceActivity is the activity of a feed's consumer.
 type ServiceActivity struct {
-	// Idle is how long ago it was last used, by the server's clock.
+	// Idle is the time since the consumer was last used, by the server's clock.
 	Idle time.Duration
-	// Busy says that events wait or are worked on, or that there is no consumer yet.
+	// Busy is true if events wait or have no result yet, or if there is no consumer yet.
 	Busy bool
-	// Absent says that there is no consumer yet.
+	// Absent is true if there is no consumer yet.
 	Absent bool
-	// Floor is the sequence up to which all events of the service are concluded.
+	// Floor is the sequence up to which all events of the service have a result.
 	Floor uint64
 }
 
-// ServiceActivity asks the leader of a feed's consumer.
-func (s *Store) ServiceActivity(ctx context.Context, f Feed) (ServiceActivity, error) {
+// ServiceActivity reads the activity from the leader of a feed's consumer.
+func (c *FeedConsumers) ServiceActivity(ctx context.Context, f Feed) (ServiceActivity, error) {
 	stream, _ := serviceStream(f.Service, f.Kind)
-	r, err := s.jet.Consumer(ctx, "look up the consumer of "+f.Service+" on "+stream, stream, serviceConsumerPrefix+f.Service)
+	r, err := c.jet.Consumer(ctx, "look up the consumer of "+f.Service+" on "+stream, stream, serviceConsumerPrefix+f.Service)
 	if errors.Is(err, jet.ErrNoConsumer) {
 		return ServiceActivity{Busy: true, Absent: true}, nil // about to be created
 	}
@@ -41,24 +49,24 @@ func (s *Store) ServiceActivity(ctx context.Context, f Feed) (ServiceActivity, e
 	return ServiceActivity{Idle: r.TimeStamp.Sub(last), Busy: r.NumPending > 0 || r.NumAckPending > 0, Floor: r.AckFloor.Stream}, nil
 }
 
-// ServiceBacklog reports whether a resting feed's stream has an event behind its floor.
-func (s *Store) ServiceBacklog(ctx context.Context, f Feed, floor uint64) (bool, error) {
+// ServiceBacklog reports whether a resting feed's stream has an event after its floor.
+func (c *FeedConsumers) ServiceBacklog(ctx context.Context, f Feed, floor uint64) (bool, error) {
 	stream, subject := serviceStream(f.Service, f.Kind)
-	m, err := s.jet.Last(ctx, stream, subject)
+	m, err := c.jet.Last(ctx, stream, subject)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return false, nil
 	}
-	// What is in the work queue is not concluded.
+	// Every event in the work queue has no result yet.
 	return err == nil && (f.Kind == KindRetry || m.Sequence > floor), err
 }
 
 // RetryBacklog lists the services that have retries in TIMERS_RETRY.
-func (s *Store) RetryBacklog(ctx context.Context) ([]string, error) {
-	info, err := s.jet.Stream(ctx, schemas.StreamRetry)
+func (c *FeedConsumers) RetryBacklog(ctx context.Context) ([]string, error) {
+	info, err := c.jet.Stream(ctx, schemas.StreamRetry)
 	if err != nil || info.State.Msgs == 0 {
 		return nil, err
 	}
-	all, err := s.jet.Subjects(ctx, schemas.StreamRetry)
+	all, err := c.jet.Subjects(ctx, schemas.StreamRetry)
 	if err != nil {
 		return nil, err
 	}
@@ -72,10 +80,10 @@ func (s *Store) RetryBacklog(ctx context.Context) ([]string, error) {
 }
 
 // ServedFeeds lists the feeds that have consumers.
-func (s *Store) ServedFeeds(ctx context.Context) ([]Feed, error) {
+func (c *FeedConsumers) ServedFeeds(ctx context.Context) ([]Feed, error) {
 	var out []Feed
 	for name, kind := range map[string]Kind{schemas.StreamFired: KindFired, schemas.StreamRetry: KindRetry} {
-		err := s.jet.ConsumerNames(ctx, name, func(consumer string) {
+		err := c.jet.ConsumerNames(ctx, name, func(consumer string) {
 			if svc, ours := strings.CutPrefix(consumer, serviceConsumerPrefix); ours && schemas.ValidService(svc) {
 				out = append(out, Feed{svc, kind})
 			}
@@ -88,9 +96,9 @@ func (s *Store) ServedFeeds(ctx context.Context) ([]Feed, error) {
 }
 
 // DropService deletes the consumer of a feed. A missing consumer is no error.
-func (s *Store) DropService(ctx context.Context, f Feed) error {
+func (c *FeedConsumers) DropService(ctx context.Context, f Feed) error {
 	stream, _ := serviceStream(f.Service, f.Kind)
-	err := s.jet.DeleteConsumer(ctx, "delete the consumer of "+f.Service+" on "+stream, stream, serviceConsumerPrefix+f.Service)
+	err := c.jet.DeleteConsumer(ctx, "delete the consumer of "+f.Service+" on "+stream, stream, serviceConsumerPrefix+f.Service)
 	if errors.Is(err, jet.ErrNoConsumer) {
 		return nil
 	}

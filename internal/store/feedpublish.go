@@ -3,27 +3,47 @@ package store
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// WakeService wakes a feed: functions make its consumer. A feed that is known to be
-// awake costs nothing.
-func (s *Store) WakeService(ctx context.Context, f Feed) error {
+// FeedActivator changes the state of feeds: it wakes them for publishers and puts them to
+// rest for functions. It guarantees that a feed with an event that this process has
+// published does not rest: it watches the keys of all feeds, and wakes a feed again until
+// the store confirms it or the process ends. For the latter case see the protocol in
+// feed.go. Safe for concurrent use.
+type FeedActivator struct {
+	keys       *ServiceKeys
+	waker      *Waker
+	background *background
+	grace      time.Duration
+	// formatLevel returns the FormatLevel that all live nodes read.
+	formatLevel func() FormatLevel
+}
+
+func newFeedActivator(keys *ServiceKeys, grace time.Duration, b *background, formatLevel func() FormatLevel) *FeedActivator {
+	return &FeedActivator{keys: keys, waker: NewWaker(keys, grace, time.Now), background: b, grace: grace, formatLevel: formatLevel}
+}
+
+// WakeService wakes a feed: functions then create its consumer. It sends no request for a
+// feed that was awake a short while ago. Errors: bad_request, ErrRevision,
+// schemas.ErrUnavailable.
+func (a *FeedActivator) WakeService(ctx context.Context, f Feed) error {
 	if err := checkService(f.Service); err != nil {
 		return err
 	}
-	return s.waker.Wake(ctx, f)
+	return a.waker.Wake(ctx, f)
 }
 
-// publishFor publishes an event that a service must be called back for.
-func (s *Store) publishFor(m Msg, done func(seq uint64, duplicate bool, err error)) {
-	s.waker.Publish(s.background.ctx, feedFor(&m), s.background.spawn, s.WakeService, func(done func(uint64, bool, error)) { s.publishNow(m, done) }, done)
+// publishFor wakes the feed of m.Service and publishes m with send; see Waker.Publish.
+func (a *FeedActivator) publishFor(m *Msg, send func(done func(uint64, bool, error)), done func(seq uint64, duplicate bool, err error)) {
+	a.waker.Publish(a.background.ctx, feedFor(m), a.background.spawn, a.WakeService, send, done)
 }
 
-// feedFor is the feed that a message of a service is for.
+// feedFor returns the feed on which a message to m.Service arrives.
 func feedFor(m *Msg) Feed {
 	f := Feed{Service: m.Service}
 	if strings.HasPrefix(m.Subject, schemas.SubjectRetryPrefix) {
@@ -32,31 +52,51 @@ func feedFor(m *Msg) Feed {
 	return f
 }
 
-// followServices keeps what this process knows of feeds up to date, until ctx ends.
-func (s *Store) followServices(ctx context.Context) {
-	s.watchKeys(ctx, func() {
-		for f, need := range s.waker.Missed() {
-			s.background.spawn(func() { s.wakeAgain(ctx, f, need) })
+// MayRest reports whether feeds may be put to rest now. While a node of a version before
+// 0.9 is alive they may not, because it would not wake them in time.
+func (a *FeedActivator) MayRest() bool { return a.formatLevel() >= LevelRestingServices }
+
+// ServiceGrace bounds how long after a feed came to rest an event may still be stored
+// whose publisher had seen the feed awake.
+func (a *FeedActivator) ServiceGrace() time.Duration { return a.grace }
+
+// RestService puts a feed to rest if its key still has revision rev; floor is from
+// ServiceActivity. It leaves the consumer to DropService. Errors: ErrRevision,
+// schemas.ErrUnavailable.
+func (a *FeedActivator) RestService(ctx context.Context, f Feed, rev, floor uint64) error {
+	rest, err := a.keys.putRest(ctx, f, floor, rev)
+	if err != nil {
+		return err
+	}
+	a.sawRest(a.background.ctx, ServiceChange{Feed: f, Rev: rest, Floor: floor})
+	return nil
+}
+
+// follow keeps the Waker up to date with the keys until ctx ends.
+func (a *FeedActivator) follow(ctx context.Context) {
+	a.keys.watch(ctx, func() {
+		for f, need := range a.waker.Missed() {
+			a.background.spawn(func() { a.wakeAgain(ctx, f, need) })
 		}
 	}, func(ch ServiceChange) {
 		if !ch.Awake {
-			s.sawRest(ctx, ch)
+			a.sawRest(ctx, ch)
 		}
 	}, true)
 }
 
-// sawRest takes note that a feed rests, and wakes it if this process has published an
-// event behind the floor.
-func (s *Store) sawRest(ctx context.Context, ch ServiceChange) {
-	if need := s.waker.Rested(ch); need > 0 {
-		s.background.spawn(func() { s.wakeAgain(ctx, ch.Feed, need) })
+// sawRest wakes a feed that came to rest if this process has published an event after its
+// floor.
+func (a *FeedActivator) sawRest(ctx context.Context, ch ServiceChange) {
+	if need := a.waker.Rested(ch); need > 0 {
+		a.background.spawn(func() { a.wakeAgain(ctx, ch.Feed, need) })
 	}
 }
 
-// wakeAgain wakes a feed for an event that was published, until the store answers or ctx
-// ends.
-func (s *Store) wakeAgain(ctx context.Context, f Feed, need uint64) {
-	for ctx.Err() == nil && s.waker.WakeFor(ctx, f, need) != nil {
+// wakeAgain wakes a feed for the published event of sequence need, until that succeeds or
+// ctx ends.
+func (a *FeedActivator) wakeAgain(ctx context.Context, f Feed, need uint64) {
+	for ctx.Err() == nil && a.waker.WakeFor(ctx, f, need) != nil {
 		pause.For(ctx, jet.FollowRetry)
 	}
 }

@@ -47,11 +47,11 @@ type FeedReader struct {
 
 // ReadFeed creates the durable consumer of a feed if it does not exist, and starts to read
 // it. Errors: schemas.ErrUnavailable.
-func (s *Store) ReadFeed(ctx context.Context, f Feed, o FeedOptions) (*FeedReader, error) {
+func (c *FeedConsumers) ReadFeed(ctx context.Context, f Feed, o FeedOptions) (*FeedReader, error) {
 	stream, subject := serviceStream(f.Service, f.Kind)
 	want := jet.Durable{Stream: stream, Name: serviceConsumerPrefix + f.Service, Filter: subject, AckWait: o.AckWait, MaxAckPending: o.MaxAckPending}
 	if f.Kind == KindFired && o.Floor > 0 { // a work queue starts at its first message
-		info, err := s.jet.Stream(ctx, stream)
+		info, err := c.jet.Stream(ctx, stream)
 		if err != nil {
 			return nil, err
 		}
@@ -59,11 +59,11 @@ func (s *Store) ReadFeed(ctx context.Context, f Feed, o FeedOptions) (*FeedReade
 			want.AfterSeq = o.Floor
 		}
 	}
-	created, err := s.jet.FindDurable(ctx, want)
+	created, err := c.jet.FindDurable(ctx, want)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.jet.Read(jet.ReaderOptions{Stream: stream, Consumer: want.Name, Pace: jet.Demand, Most: o.Most, Expiry: feedExpiry, Heartbeat: feedHeartbeat})
+	r, err := c.jet.Read(jet.ReaderOptions{Stream: stream, Consumer: want.Name, Pace: jet.Demand, Most: o.Most, Expiry: feedExpiry, Heartbeat: feedHeartbeat})
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +152,6 @@ func (d *Delivery) UserHeader() jet.Header {
 	return out
 }
 
-// WaitConnected waits until the connection to NATS is up, at once if it is. Errors:
+// WaitConnected waits until the connection to NATS is up. Errors:
 // schemas.ErrUnavailable if the connection is closed for good, ctx.Err().
-func (s *Store) WaitConnected(ctx context.Context) error { return s.jet.WaitConnected(ctx) }
+func (c *FeedConsumers) WaitConnected(ctx context.Context) error { return c.jet.WaitConnected(ctx) }

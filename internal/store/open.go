@@ -28,6 +28,10 @@ type Store struct {
 
 	*Seal
 	*FiredShare
+	*ServiceKeys
+	*Services
+	*FeedActivator
+	*FeedConsumers
 
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
@@ -64,9 +68,6 @@ type Store struct {
 	// first says that this node is the first of the live ones, by name: it does what one
 	// node does for all.
 	first atomic.Bool
-
-	services registrations
-	waker    *Waker
 
 	mu       sync.Mutex
 	copied   map[int]lastCopy // by shard
@@ -120,7 +121,10 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s := &Store{jet: c, cfg: cfg, log: log, background: newBackground(ctx), beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
 	s.Seal = newSeal(c, log, func() FormatLevel { return s.level() })
 	s.FiredShare = newFiredShare(c, log, s.first.Load, func() (int64, bool) { return s.carriedMs() })
-	s.waker = NewWaker(s, cfg.ServiceGrace, time.Now)
+	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
+	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, func() FormatLevel { return s.level() })
+	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
+	s.FeedConsumers = &FeedConsumers{jet: c}
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
 		return nil, err
@@ -133,7 +137,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.rem = newRemover(c, cfg.Window)
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.watchFormats, s.followServices, s.FiredShare.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.watchFormats, s.FeedActivator.follow, s.FiredShare.run} {
 		s.background.run(f)
 	}
 	return s, nil

@@ -13,7 +13,7 @@ import (
 // set, a repetition is harmless.
 func (s *Store) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err error)) {
 	if m.Service != "" {
-		s.publishFor(m, done)
+		s.FeedActivator.publishFor(&m, func(done func(uint64, bool, error)) { s.publishNow(m, done) }, done)
 		return
 	}
 	s.publishNow(m, done)

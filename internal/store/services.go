@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// serviceFresh is how long a node remembers that it has seen, or made, the key of a
-	// service that an add names.
+	// serviceFresh is how long a node relies on having seen, or made, the key of a service.
 	serviceFresh = time.Hour
-	// fullFor is how long a node refuses unknown services without asking again, once
+	// fullFor is how long a node rejects unknown services without counting again, after
 	// there were too many.
 	fullFor = time.Second
 	// countFor is how long a count of the services is used: many may be new at once.
@@ -25,31 +24,42 @@ const (
 	manyServices = 1024
 )
 
-// registrations is what this process knows of the services that adds name.
-type registrations struct {
+// Services registers the services that adds name, at most MaxServices of them. A service
+// counts from its first add until serviceKeep after its last add or event.
+//
+// The bound is not exact: the nodes count on their own, so the services of a cluster may
+// exceed it by as many as other nodes register within countFor. Safe for concurrent use.
+type Services struct {
+	keys  *ServiceKeys
+	waker *Waker
+	most  int // MaxServices
+
 	mu    sync.Mutex
-	known map[string]time.Time // when an add's service was last seen to have a key
-	swept time.Time            // when known was last searched for what is too old
+	known map[string]time.Time // when a registered service was last seen to have a key
+	swept time.Time            // when forget last searched known
 	full  time.Time            // when there were last too many services
-	// count is how many services there were at countAt, and those that this process has
+	// count is the number of services at countAt, and those that this process has
 	// registered since.
 	count   int
 	countAt time.Time
 }
 
-// RegisterService makes a service with callbacks known, so that it counts as one of
-// MaxServices. It does not wake it: that is for whoever publishes. A known service
-// costs a read once an hour and node. Errors: bad_request, too_many_services,
+func newServices(keys *ServiceKeys, w *Waker, most int) *Services {
+	return &Services{keys: keys, waker: w, most: most, known: map[string]time.Time{}}
+}
+
+// RegisterService registers a service with callbacks, so that it counts as one of
+// MaxServices. It does not wake the service; publishers do that. For a known service it
+// sends one request an hour from each node. Errors: bad_request, too_many_services,
 // unavailable.
-func (s *Store) RegisterService(ctx context.Context, svc string) error {
+func (s *Services) RegisterService(ctx context.Context, svc string) error {
 	if err := checkService(svc); err != nil {
 		return err
 	}
-	c := &s.services
-	c.mu.Lock()
-	at, known := c.known[svc]
-	full := time.Since(c.full) < fullFor
-	c.mu.Unlock()
+	s.mu.Lock()
+	at, known := s.known[svc]
+	full := time.Since(s.full) < fullFor
+	s.mu.Unlock()
 	if known && time.Since(at) < serviceFresh {
 		return nil
 	}
@@ -57,85 +67,81 @@ func (s *Store) RegisterService(ctx context.Context, svc string) error {
 	for try := 0; errors.Is(err, ErrRevision) && try < registerTries; try++ {
 		err = s.register(ctx, Feed{Service: svc}, full)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case err == nil:
-		if c.known == nil {
-			c.known = map[string]time.Time{}
-		}
-		c.known[svc] = time.Now()
-		c.forget()
+		s.known[svc] = time.Now()
+		s.forget()
 	case schemas.CodeOf(err) == schemas.CodeTooManyServices && !full:
-		c.full = time.Now()
+		s.full = time.Now()
 	}
 	return err
 }
 
-// register looks for the key of a service, and makes it where there is room. full says
-// that there was none a moment ago.
-func (s *Store) register(ctx context.Context, f Feed, full bool) error {
-	st, err := s.ServiceState(ctx, f)
+// register makes the key of a service if there is none and fewer than the limit exist. full
+// says that the limit was reached less than fullFor ago.
+func (s *Services) register(ctx context.Context, f Feed, full bool) error {
+	st, err := s.keys.ServiceState(ctx, f)
 	if err != nil || st.Awake {
 		return err
 	}
 	if st.Rev == 0 { // unknown
-		n := s.cfg.MaxServices
+		n := s.most
 		if !full {
 			if n, err = s.countServices(ctx); err != nil {
 				return err
 			}
 		}
-		if n >= s.cfg.MaxServices {
+		if n >= s.most {
 			return schemas.Errorf(schemas.CodeTooManyServices, "service %s would be one too many: there are %d services with callbacks, the limit (max-services) is %d: raise it, use fewer names, or wait until a service has had no timer for %s",
-				f.Service, n, s.cfg.MaxServices, serviceKeep)
+				f.Service, n, s.most, serviceKeep)
 		}
-	} else if time.Since(st.Since) < serviceKeep/2 { // by two clocks, which days forgive
+	} else if time.Since(st.Since) < serviceKeep/2 { // two clocks: days are far more than they differ
 		return nil
 	}
-	if _, err = s.putRest(ctx, f, st.Floor, st.Rev); err == nil && st.Rev == 0 {
-		s.services.mu.Lock()
-		s.services.count++
-		s.services.mu.Unlock()
+	if _, err = s.keys.putRest(ctx, f, st.Floor, st.Rev); err == nil && st.Rev == 0 {
+		s.mu.Lock()
+		s.count++
+		s.mu.Unlock()
 	}
 	return err
 }
 
-// countServices is how many services have a key. What other nodes have registered within
-// countFor is not counted, so the services of a cluster may exceed MaxServices by as many.
-func (s *Store) countServices(ctx context.Context) (int, error) {
-	if n, ok := s.services.counted(); ok {
+// countServices returns the number of services that have a key.
+func (s *Services) countServices(ctx context.Context) (int, error) {
+	if n, ok := s.counted(); ok {
 		return n, nil
 	}
-	info, err := s.jet.Stream(ctx, servicesStream)
+	n, err := s.keys.keys(ctx)
 	if err != nil {
 		return 0, err
 	}
 	// A retry feed that is awake is a second key of a service that is counted.
-	n := int(info.State.NumSubjects) - s.waker.awakeRetries()
-	c := &s.services
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.count, c.countAt = n, time.Now()
+	n -= s.waker.awakeRetries()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count, s.countAt = n, time.Now()
 	return n, nil
 }
 
-// counted returns the last count, if it is not too old.
-func (c *registrations) counted() (int, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.count, time.Since(c.countAt) < countFor
+// counted returns the last count, if it is not older than countFor.
+func (s *Services) counted() (int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count, time.Since(s.countAt) < countFor
 }
 
-// forget drops services that were not seen for long, once there are many. c.mu is held.
-func (c *registrations) forget() {
-	if len(c.known) < manyServices || time.Since(c.swept) < time.Second {
+// forget drops services that were not seen for serviceFresh, once there are many. s.mu is
+// held.
+func (s *Services) forget() {
+	if len(s.known) < manyServices || time.Since(s.swept) < time.Second {
 		return
 	}
-	c.swept = time.Now()
-	for svc, at := range c.known {
+	s.swept = time.Now()
+	for svc, at := range s.known {
 		if time.Since(at) > serviceFresh {
-			delete(c.known, svc)
+			delete(s.known, svc)
 		}
 	}
 }
