@@ -50,7 +50,7 @@ func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Co
 			return false, nil // what follows is newer
 		}
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
-		r, damaged := s.decodeRecord(m.Data)
+		r, damaged := s.cfg.Level.decodeRecord(m.Data)
 		switch {
 		case notTimer != nil:
 		case damaged != nil: // it is reported where it is read

@@ -25,8 +25,14 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), background: newBackground(context.Background()), copied: map[int]lastCopy{}, Shards: newShards(c, schemas.Geometry{})}
-	s.FiredShare = newFiredShare(c, s.log, s.first.Load, s.carriedMs)
+	s := &Store{
+		jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), background: newBackground(context.Background()),
+		Nodes: newNodes(c, "", NewestLevel), Shards: newShards(c, schemas.Geometry{}),
+	}
+	layout := layoutRecord{jet: c, log: s.log}
+	s.Levels = newLevels(s.Nodes, layout, s.log) // never run: what is written has the oldest format
+	s.Clocks = newClocks(c, s.Shards, s.Nodes, layout, s.log)
+	s.FiredShare = newFiredShare(c, s.log, s.Nodes.first.Load, s.Nodes.carriedMs)
 	s.rem = newRemover(c, 1)
 	return s, nil
 }

@@ -2,10 +2,7 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +37,10 @@ type Store struct {
 	// shrink divides the default byte limits; see fitDefaults.
 	shrink int64
 
+	*Nodes
+	*Levels
 	*Shards
+	*Clocks
 	undecodable atomic.Uint64
 
 	rem *remover
@@ -52,26 +52,7 @@ type Store struct {
 
 	background *background
 
-	stamp   atomic.Pointer[Stamp] // the last reading of the leader's clock
-	beating chan struct{}
-	oldest  oldestAdd
-
-	// writes is the FormatLevel that may be written; see watchFormats.
-	writes atomic.Int32
-	// firstBeat is the revision of the first presence that this process wrote.
-	firstBeat atomic.Uint64
-	// layout2 says that the store's layout version has been layout2 for long enough.
-	layout2 atomic.Bool
-	// layoutSettle is the constant; tests change it.
-	layoutSettle time.Duration
-
-	// first says that this node is the first of the live ones, by name: it does what one
-	// node does for all.
-	first atomic.Bool
-
-	mu       sync.Mutex
-	copied   map[int]lastCopy // by shard
-	presence Presence
+	oldest oldestAdd
 }
 
 // shardSubjects are the prefixes of a shard's keys.
@@ -83,15 +64,6 @@ type shardSubjects struct {
 	farWrites atomic.Int64
 	warm      atomic.Bool
 	damaged   damagedSet
-}
-
-// meta is what the clock bucket records of the layout.
-type meta struct {
-	Format   int              `json:"format"`
-	Geometry schemas.Geometry `json:"geometry"`
-	// From is the layout version that the store had before it was raised to Format; 0
-	// if it was made with Format.
-	From int `json:"from,omitempty"`
 }
 
 const (
@@ -118,11 +90,15 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{jet: c, cfg: cfg, log: log, background: newBackground(ctx), beating: make(chan struct{}, 1), rush: make(chan struct{}, 1), shortTTL: shortTTL, layoutSettle: layoutSettle, copied: map[int]lastCopy{}}
-	s.Seal = newSeal(c, log, func() FormatLevel { return s.level() })
-	s.FiredShare = newFiredShare(c, log, s.first.Load, func() (int64, bool) { return s.carriedMs() })
+	nodes := newNodes(c, cfg.Node, cfg.Level)
+	s := &Store{
+		jet: c, cfg: cfg, log: log, background: newBackground(ctx), rush: make(chan struct{}, 1), shortTTL: shortTTL,
+		Nodes: nodes, Levels: newLevels(nodes, layoutRecord{jet: c, log: log}, log),
+	}
+	s.Seal = newSeal(c, log, s.Levels.Writes)
+	s.FiredShare = newFiredShare(c, log, nodes.first.Load, nodes.carriedMs)
 	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
-	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, func() FormatLevel { return s.level() })
+	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Levels.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
@@ -137,7 +113,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.rem = newRemover(c, cfg.Window)
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.watchFormats, s.FeedActivator.follow, s.FiredShare.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.FeedActivator.follow, s.FiredShare.run} {
 		s.background.run(f)
 	}
 	return s, nil
@@ -257,7 +233,7 @@ func (s *Store) create(ctx context.Context) error {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err
 		}
-		if err := s.createClock(ctx, n); err != nil {
+		if err := s.Clocks.create(ctx, n); err != nil {
 			return err
 		}
 	}
@@ -270,19 +246,16 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 	if want == (schemas.Geometry{}) {
 		want = schemas.DefaultGeometry()
 	}
-	m, _, err := s.readMeta(ctx)
+	layout := layoutRecord{jet: s.jet, log: s.log}
+	m, _, err := layout.read(ctx)
 	if errors.Is(err, schemas.ErrNotFound) {
 		if err := want.Validate(); err != nil {
 			return err
 		}
-		b, err := json.Marshal(meta{Format: s.cfg.Level.layout(), Geometry: want})
-		if err != nil {
-			return fmt.Errorf("store: %w", err)
-		}
-		if err := s.jet.CreateOnce(ctx, clockStream, metaSubject, b); err != nil {
+		if err := layout.create(ctx, meta{Format: s.cfg.Level.layout(), Geometry: want}); err != nil {
 			return err
 		}
-		m, _, err = s.readMeta(ctx)
+		m, _, err = layout.read(ctx)
 		if err != nil {
 			return err
 		}
@@ -293,9 +266,6 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
 	}
 	s.Shards = newShards(s.jet, m.Geometry)
-	return s.copyMeta(ctx, m)
-}
-
-func describe(g schemas.Geometry) string {
-	return fmt.Sprintf("shards=%d slot_width=%s wheel_size=%d", g.Shards, g.SlotWidth, g.WheelSize)
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layout, s.log)
+	return layout.copy(ctx, m)
 }

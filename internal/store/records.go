@@ -174,7 +174,7 @@ func (s *Store) timer(m *jet.Msg) (Timer, error) {
 	if err != nil {
 		return Timer{}, err
 	}
-	r, err := s.decodeRecord(m.Data)
+	r, err := s.cfg.Level.decodeRecord(m.Data)
 	if err != nil {
 		return Timer{}, err
 	}

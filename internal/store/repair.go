@@ -114,6 +114,7 @@ func (r *repair) layout(ctx context.Context) error {
 	}
 	s.cfg.Retention, s.cfg.IndexKeep, s.cfg.Replicas = DefaultRetention, DefaultIndexKeep, 1
 	s.Shards = newShards(s.jet, m.Geometry)
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layoutRecord{jet: s.jet, log: s.log}, s.log)
 	return nil
 }
 
@@ -162,7 +163,7 @@ func (r *repair) clocks(ctx context.Context) error {
 			return err
 		}
 	}
-	keys, err := s.keysOneByOne(ctx, []string{clockPrefix + "clock.*", nodePrefix + "*"})
+	keys, err := clockKeysOneByOne(ctx, s.jet, []string{clockPrefix + "clock.*", nodePrefix + "*"})
 	if err != nil {
 		return err
 	}
@@ -289,7 +290,7 @@ func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64)
 		}
 		for _, m := range msgs {
 			after = m.Sequence
-			if _, err := s.decodeRecord(m.Data); err == nil && m.Sequence < rev {
+			if _, err := s.cfg.Level.decodeRecord(m.Data); err == nil && m.Sequence < rev {
 				found = m
 			}
 		}
@@ -301,7 +302,7 @@ func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64)
 
 // restore writes a revision again, as it was, over a damaged one.
 func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
-	rec, err := s.decodeRecord(was.Data)
+	rec, err := s.cfg.Level.decodeRecord(was.Data)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,210 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// nodeTTL is the life of a presence key: that of a node that is gone disappears as long
+// after its last heartbeat.
+const nodeTTL = time.Minute
+
+// Nodes writes this node's heartbeats, which carry its presence, and reads the presences
+// of all nodes. Each heartbeat also reads the clock of the JetStream leader. Safe for
+// concurrent use.
+//
+// A failed heartbeat changes nothing: the presence stays until nodeTTL after the last
+// successful one, and the leader's time is carried on from the last reading.
+type Nodes struct {
+	jet  *jet.Client
+	node string
+	// reads is the FormatLevel that this process reads.
+	reads FormatLevel
+
+	// beating has an element while a heartbeat is under way.
+	beating chan struct{}
+	// stamp is the last reading of the leader's clock; nil before the first.
+	stamp atomic.Pointer[Stamp]
+	// firstBeat is the revision of the first presence that this process wrote; 0 before it.
+	firstBeat atomic.Uint64
+	// first is true if this node is the first of the live nodes, by name. Work that one
+	// node does for all is done by that node.
+	first atomic.Bool
+
+	mu       sync.Mutex
+	presence Presence
+}
+
+func newNodes(c *jet.Client, node string, reads FormatLevel) *Nodes {
+	return &Nodes{jet: c, node: node, reads: reads, beating: make(chan struct{}, 1)}
+}
+
+// Reads returns the FormatLevel that this process reads.
+func (n *Nodes) Reads() FormatLevel { return n.reads }
+
+// Announce changes the presence that the following heartbeats write.
+func (n *Nodes) Announce(change func(*Presence)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(&n.presence)
+}
+
+func (n *Nodes) presenceValue() ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.presence.Version, n.presence.Reads = clockVersion, n.reads
+	b, err := json.Marshal(n.presence)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	return b, nil
+}
+
+// Beat writes this node's presence and reads back the time at which the leader stored it.
+// Errors: schemas.ErrUnavailable; schemas.CodeConfig if another process uses the name of
+// this node.
+func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
+	// One at a time: each must read its own heartbeat back.
+	select {
+	case n.beating <- struct{}{}:
+		defer func() { <-n.beating }()
+	case <-ctx.Done():
+		return Stamp{}, n.jet.Error("write presence", ctx.Err())
+	}
+	subject := nodePrefix + n.node
+	value, err := n.presenceValue()
+	if err != nil {
+		return Stamp{}, err
+	}
+	st := Stamp{Sent: time.Now()}
+	a, err := n.jet.Await(ctx, "write presence", func(done func(jet.Ack, error)) {
+		n.jet.PublishAsync("write presence", subject, jet.TTLHeader(nodeTTL), value, done)
+	})
+	st.Received = time.Now()
+	if err != nil {
+		return Stamp{}, err
+	}
+	m, err := n.jet.Last(ctx, clockStream, subject)
+	if err != nil {
+		return Stamp{}, err
+	}
+	if m.Sequence != a.Seq {
+		// Two processes of one name: the time is that of the other's heartbeat.
+		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each its own", n.node)
+	}
+	st.ServerNs = m.Time.UnixNano()
+	n.stamp.Store(&st)
+	n.firstBeat.CompareAndSwap(0, a.Seq)
+	return st, nil
+}
+
+// carriedMs returns the leader's time in Unix milliseconds, carried on from the last
+// reading by this process's clock; false before the first reading.
+func (n *Nodes) carriedMs() (int64, bool) {
+	st := n.stamp.Load()
+	if st == nil {
+		return 0, false
+	}
+	return (st.ServerNs + int64(time.Since(st.Received))) / int64(time.Millisecond), true
+}
+
+// nowMs returns the leader's time in Unix milliseconds, as carriedMs does, with a heartbeat
+// if there was no reading yet. It suffices for TTLs of hours.
+func (n *Nodes) nowMs(ctx context.Context) (int64, error) {
+	if ms, ok := n.carriedMs(); ok {
+		return ms, nil
+	}
+	st, err := n.Beat(ctx)
+	return st.ServerNs / int64(time.Millisecond), err
+}
+
+// live reads the presences of all live nodes, by name. It returns none if the replica that
+// answered is too far behind to show every node that lived when this process started.
+func (n *Nodes) live(ctx context.Context) ([]Member, error) {
+	if n.firstBeat.Load() == 0 {
+		if _, err := n.Beat(ctx); err != nil {
+			return nil, err
+		}
+	}
+	msgs, err := clockKeys(ctx, n.jet, []string{nodePrefix + "*"})
+	if err != nil {
+		return nil, err
+	}
+	var c Cluster
+	for _, m := range msgs {
+		c.add(m)
+	}
+	c.sort()
+	// A replica that shows this process's own presence also shows the presences of all
+	// nodes that lived before this process started.
+	own := slices.IndexFunc(c.Nodes, func(m Member) bool { return m.Node == n.node })
+	if own < 0 || c.Nodes[own].Rev < n.firstBeat.Load() {
+		return nil, nil
+	}
+	n.first.Store(own == 0)
+	return c.Nodes, nil
+}
+
+// clockKeys reads the last message of each key of bucket clock that matches the filters.
+// Any replica may answer. If one of the keys is in a damaged block of the stream's file,
+// nats-server 2.15.2 answers "not found" to the whole request; then the keys are read one
+// by one from the leader.
+func clockKeys(ctx context.Context, c *jet.Client, filters []string) ([]*jet.Msg, error) {
+	var out []*jet.Msg
+	req := jet.Get{MultiLast: filters, MaxBytes: jet.MaxAnswerBytes}
+	for {
+		a, err := c.Direct(ctx, clockStream, req)
+		if errors.Is(err, jet.ErrTooMany) {
+			return nil, schemas.Errorf(schemas.CodeConfig, "there are more than %d shards and nodes: run fewer nodes", jet.MaxMultiLast)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !a.Found && req.Seq == 0 {
+			return clockKeysOneByOne(ctx, c, filters)
+		}
+		out = append(out, a.Msgs...)
+		if a.More == 0 || len(a.Msgs) == 0 {
+			return out, nil
+		}
+		req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 1
+	}
+}
+
+// clockKeysOneByOne is clockKeys by a scan of the leader's stream.
+func clockKeysOneByOne(ctx context.Context, c *jet.Client, filters []string) ([]*jet.Msg, error) {
+	last := map[string]*jet.Msg{}
+	err := c.Scan(ctx, clockStream, jet.Range{Filters: filters}, func(m jet.Msg) (bool, error) {
+		last[m.Subject] = &m
+		return true, nil
+	})
+	return slices.Collect(maps.Values(last)), err
+}
+
+// addNode adds a presence. One that cannot be decoded goes to Alien.
+func (c *Cluster) addNode(node string, m *jet.Msg) {
+	n := Member{Node: node, Rev: m.Sequence, StoredMs: m.Time.UnixMilli()}
+	// A heartbeat without a value is that of a node that announces nothing.
+	if len(m.Data) > 0 && (json.Unmarshal(m.Data, &n.Presence) != nil || n.Presence.Version < 1) {
+		c.Alien = append(c.Alien, m.Subject)
+		return
+	}
+	c.Nodes = append(c.Nodes, n)
+}
+
+// sort puts clocks in the order of their shards and nodes in that of their names.
+func (c *Cluster) sort() {
+	slices.SortFunc(c.Clocks, func(a, b ClockAt) int { return a.Shard - b.Shard })
+	slices.SortFunc(c.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+}
