@@ -197,8 +197,8 @@ type Msg struct {
 	Header  jet.Header
 	Data    []byte
 	MsgID   string
-	// Service is to be called back for this message: it is registered before the
-	// message is published. Empty for none.
+	// Service names the service that is called back for this message. Its feed is woken
+	// before the message is published; see Events. Empty if nobody is called back.
 	Service string
 }
 

@@ -38,15 +38,15 @@ func (a *FeedActivator) WakeService(ctx context.Context, f Feed) error {
 	return a.waker.Wake(ctx, f)
 }
 
-// publishFor wakes the feed of m.Service and publishes m with send; see Waker.Publish.
-func (a *FeedActivator) publishFor(m *Msg, send func(done func(uint64, bool, error)), done func(seq uint64, duplicate bool, err error)) {
-	a.waker.Publish(a.background.ctx, feedFor(m), a.background.spawn, a.WakeService, send, done)
+// publishFor wakes a feed and publishes an event of it with send; see Waker.Publish.
+func (a *FeedActivator) publishFor(f Feed, send func(done func(uint64, bool, error)), done func(seq uint64, duplicate bool, err error)) {
+	a.waker.Publish(a.background.ctx, f, a.background.spawn, a.WakeService, send, done)
 }
 
-// feedFor returns the feed on which a message to m.Service arrives.
-func feedFor(m *Msg) Feed {
-	f := Feed{Service: m.Service}
-	if strings.HasPrefix(m.Subject, schemas.SubjectRetryPrefix) {
+// feedFor returns the feed of a service that receives messages of a subject.
+func feedFor(svc, subject string) Feed {
+	f := Feed{Service: svc}
+	if strings.HasPrefix(subject, schemas.SubjectRetryPrefix) {
 		f.Kind = KindRetry
 	}
 	return f

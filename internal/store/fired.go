@@ -11,10 +11,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredSince returns those of the message ids that were published since a time on subjects
-// of TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD. It reads every message of the subjects since
+// FiredSince returns the message ids of ids that were published since a time on subjects of
+// TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD. It reads every message of the subjects since
 // then, so it is for recovery and audits. Errors: schemas.ErrUnavailable.
-func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
+func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
 	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix} {
 		var filter []string
@@ -26,9 +26,9 @@ func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Ti
 		if len(filter) == 0 {
 			continue
 		}
-		find := s.findIDs
+		find := e.findIDs
 		if stream == schemas.StreamRetry {
-			find = s.findQueued // a work queue takes no second consumer on a subject
+			find = e.findQueued // a work queue takes no second consumer on a subject
 		}
 		if err := find(ctx, stream, filter, since, ids, found); err != nil {
 			return nil, err
@@ -37,9 +37,9 @@ func (s *Store) FiredSince(ctx context.Context, subjects []string, since time.Ti
 	return found, nil
 }
 
-func (s *Store) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
+func (e *Events) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
 	slices.Sort(filter)
-	return s.jet.Scan(ctx, stream, jet.Range{Filters: filter, Since: since, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
+	return e.jet.Scan(ctx, stream, jet.Range{Filters: filter, Since: since, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
 		id := jet.MsgID(m.Header)
 		if _, asked := ids[id]; asked {
 			found[id] = struct{}{}
@@ -51,11 +51,11 @@ func (s *Store) findIDs(ctx context.Context, stream string, filter []string, sin
 // FiredAfter passes to fn the message id of each event of TIMERS_FIRED after a sequence or,
 // if that is 0 or not in this stream, since a time. It stops when fn returns false. It
 // returns the sequence to continue from. Errors: schemas.ErrUnavailable.
-func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error) {
+func (e *Events) FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error) {
 	const all = schemas.SubjectFiredPrefix + "*"
 	events := jet.Range{Filters: []string{all}, HeadersOnly: true, Since: since}
 	if after > 0 {
-		switch m, err := s.jet.Last(ctx, schemas.StreamFired, all); {
+		switch m, err := e.jet.Last(ctx, schemas.StreamFired, all); {
 		case errors.Is(err, schemas.ErrNotFound), err == nil && m.Sequence == after:
 			return after, nil
 		case err != nil:
@@ -66,7 +66,7 @@ func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, f
 			events.AfterSeq, events.Since = after, time.Time{}
 		}
 	}
-	err := s.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
+	err := e.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
 		after = m.Sequence
 		return fn(jet.MsgID(m.Header)), nil
 	})
@@ -74,10 +74,10 @@ func (s *Store) FiredAfter(ctx context.Context, after uint64, since time.Time, f
 }
 
 // findQueued searches a work queue by direct gets.
-func (s *Store) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
+func (e *Events) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {
-			msgs, more, err := s.jet.Next(ctx, stream, subject, after, scanBatch)
+			msgs, more, err := e.jet.Next(ctx, stream, subject, after, scanBatch)
 			if err != nil {
 				return err
 			}
@@ -97,10 +97,10 @@ func (s *Store) findQueued(ctx context.Context, stream string, filter []string, 
 	return nil
 }
 
-// FiredFirstTime returns when the oldest event of a service in TIMERS_FIRED was published,
-// by the leader's clock, or zero if there is none. Errors: schemas.ErrUnavailable.
-func (s *Store) FiredFirstTime(ctx context.Context, svc string) (time.Time, error) {
-	msgs, _, err := s.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
+// FiredFirstTime returns the time at which the oldest event of a service in TIMERS_FIRED
+// was published, by the leader's clock; zero if there is none. Errors: schemas.ErrUnavailable.
+func (e *Events) FiredFirstTime(ctx context.Context, svc string) (time.Time, error) {
+	msgs, _, err := e.jet.Next(ctx, schemas.StreamFired, schemas.SubjectFired(svc), 0, 1)
 	if err != nil || len(msgs) == 0 {
 		return time.Time{}, err
 	}

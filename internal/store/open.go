@@ -29,6 +29,7 @@ type Store struct {
 	*Services
 	*FeedActivator
 	*FeedConsumers
+	*Events
 
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
@@ -100,6 +101,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
 	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Levels.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
+	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
@@ -161,15 +163,6 @@ func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
 
 // Conn is the store's connection.
 func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
-
-// MaxMessage is the size of the largest message that can be stored now, headers and
-// data, in bytes: the server's max_payload, or the streams' limit if that is lower.
-func (s *Store) MaxMessage() int {
-	if n := s.jet.MaxPayload(); n > 0 {
-		return int(min(n, int64(s.cfg.MaxPayload)))
-	}
-	return s.cfg.MaxPayload
-}
 
 // leastMessage is the least max_payload that Belfry runs with. Every message that
 // carries no event fits in it: index entries, clocks, final records, and the parts of

@@ -8,18 +8,54 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// PublishAsync publishes m; done is called once, and must neither block nor publish. An
-// error of schemas.ErrUnavailable means that the message may have been stored; with MsgID
-// set, a repetition is harmless.
-func (s *Store) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err error)) {
-	if m.Service != "" {
-		s.FeedActivator.publishFor(&m, func(done func(uint64, bool, error)) { s.publishNow(m, done) }, done)
-		return
-	}
-	s.publishNow(m, done)
+// Events publishes messages (fired events, retries, dead letters) and finds published ones
+// again.
+//
+// It also wakes the feed of a message that names a service (Msg.Service), before it
+// publishes the message. That happens here and not at the publishers, because the
+// guarantee that an event of a resting feed reaches its callback depends on the order of
+// three steps: wake the feed, store the event, check that the feed has not come to rest
+// meanwhile. So every publisher (the scheduler, and functions for retries) gets the order
+// right, and none has to wait: a message to a feed that is awake is sent at once, one to
+// a resting feed in a goroutine of the store.
+//
+// A message with a MsgID is stored once within the stream's dedup window, however often it
+// is published. An error of schemas.ErrUnavailable leaves open whether the message was
+// stored; an error for which Permanent is true says that it never will be. Safe for
+// concurrent use.
+type Events struct {
+	jet   *jet.Client
+	feeds *FeedActivator
+	// maxPayload bounds the headers and data of a message in bytes; see Config.MaxPayload.
+	maxPayload int
 }
 
-func (s *Store) publishNow(m Msg, done func(seq uint64, duplicate bool, err error)) {
+func newEvents(c *jet.Client, feeds *FeedActivator, maxPayload int) *Events {
+	return &Events{jet: c, feeds: feeds, maxPayload: maxPayload}
+}
+
+// MaxMessage returns the size of the largest message that can be stored now, headers and
+// data, in bytes: the server's max_payload, or the streams' limit if that is lower.
+func (e *Events) MaxMessage() int {
+	if n := e.jet.MaxPayload(); n > 0 {
+		return int(min(n, int64(e.maxPayload)))
+	}
+	return e.maxPayload
+}
+
+// PublishAsync publishes m and calls done once with its sequence. done must neither block
+// nor publish. For m.Service see Events. Errors: schemas.ErrUnavailable,
+// schemas.ErrStoreFull, and errors for which Permanent is true.
+func (e *Events) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err error)) {
+	if m.Service != "" {
+		e.feeds.publishFor(feedFor(m.Service, m.Subject), func(done func(uint64, bool, error)) { e.publish(m, done) }, done)
+		return
+	}
+	e.publish(m, done)
+}
+
+// publish publishes m without waking a feed.
+func (e *Events) publish(m Msg, done func(seq uint64, duplicate bool, err error)) {
 	hdr := m.Header
 	if m.MsgID != "" {
 		if hdr == nil {
@@ -36,18 +72,18 @@ func (s *Store) publishNow(m Msg, done func(seq uint64, duplicate bool, err erro
 	op := "publish " + m.Subject
 	switch {
 	case strings.HasPrefix(m.Subject, schemas.SubjectFiredPrefix):
-		s.jet.WriteAsync(schemas.StreamFired, op, m.Subject, hdr, m.Data, answer)
+		e.jet.WriteAsync(schemas.StreamFired, op, m.Subject, hdr, m.Data, answer)
 	case strings.HasPrefix(m.Subject, schemas.SubjectRetryPrefix):
-		s.jet.WriteAsync(schemas.StreamRetry, op, m.Subject, hdr, m.Data, answer)
+		e.jet.WriteAsync(schemas.StreamRetry, op, m.Subject, hdr, m.Data, answer)
 	default:
-		s.jet.PublishAsync(op, m.Subject, hdr, m.Data, answer)
+		e.jet.PublishAsync(op, m.Subject, hdr, m.Data, answer)
 	}
 }
 
-// Publish publishes m and waits for the acknowledgement.
-func (s *Store) Publish(ctx context.Context, m Msg) (seq uint64, duplicate bool, err error) {
-	a, err := s.jet.Await(ctx, "publish "+m.Subject, func(done func(jet.Ack, error)) {
-		s.PublishAsync(m, func(seq uint64, duplicate bool, err error) { done(jet.Ack{Seq: seq, Duplicate: duplicate}, err) })
+// Publish is PublishAsync and waits for the acknowledgement. Errors: those of PublishAsync.
+func (e *Events) Publish(ctx context.Context, m Msg) (seq uint64, duplicate bool, err error) {
+	a, err := e.jet.Await(ctx, "publish "+m.Subject, func(done func(jet.Ack, error)) {
+		e.PublishAsync(m, func(seq uint64, duplicate bool, err error) { done(jet.Ack{Seq: seq, Duplicate: duplicate}, err) })
 	})
 	return a.Seq, a.Duplicate, err
 }
