@@ -80,13 +80,17 @@ func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	}
 	r.figure("services", float64(e.Count), "")
 	r.figure("services that hold consumers", with.awake, "")
-	r.figure("goroutines of the node, above none", with.goroutines-empty.goroutines, "")
 	r.figure("live heap of the node, above none", with.heapMB-empty.heapMB, "MB")
 	r.figure("memory, above none", withIdle.nodeMB-emptyIdle.nodeMB, "MB")
 	least, err := d.returned(ctx, p)
 	if err != nil {
 		return nil, err
 	}
+	end, err := d.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.figure("goroutines of the node, above none, once memory was returned", end.goroutines-empty.goroutines, "")
 	r.figure("memory, above none, once it was returned", least-emptyIdle.nodeMB, "MB")
 	r.figure("memory, above one service with as many timers", least-one, "MB")
 	r.figure("idle CPU, above none", withIdle.cpu()-emptyIdle.cpu(), "% of a core")
