@@ -66,8 +66,10 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 		if err != nil {
 			b.Fatal(err)
 		}
-		rec := schemas.Record{State: schemas.StateDelivered, Run: 1, MaxAttempt: 3, DueMs: now, ScheduledMs: now, AddedMs: now, FiredMs: now,
-			Hash: spec.Hash, Service: "s", Callback: target, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body}
+		rec := schemas.Record{
+			Definition: schemas.Definition{AddedMs: now, Hash: spec.Hash, Service: "s", Callback: target, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+			RunState:   schemas.RunState{State: schemas.StateDelivered, Run: 1, MaxAttempt: 3, DueMs: now, ScheduledMs: now, FiredMs: now},
+		}
 		pending.Add(1)
 		st.UpdateAsync(store.Write{ID: spec.Timer, Record: &rec}, func(r store.Result) {
 			if r.Err != nil {

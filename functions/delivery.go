@@ -103,7 +103,7 @@ func (d *delivery) openCallback() {
 // make.
 func (d *delivery) prepare() bool {
 	if !d.sealed && !d.msg.BeforeConsumer && !MustRead(d.claim, d.msg.Header, d.msg.Deliveries, d.msg.Stored) {
-		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: FromClaim(d.claim, d.spec, d.fired)}
+		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&d.spec, d.fired)}
 		return true
 	}
 	t, ok := d.read()

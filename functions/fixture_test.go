@@ -133,8 +133,8 @@ func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.Ti
 		}
 	}
 	rec := schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: now, ScheduledMs: now, AddedMs: now, Hash: spec.Hash,
-		Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+		Definition: schemas.Definition{AddedMs: now, Hash: spec.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: now, ScheduledMs: now},
 	}
 	id := spec.Timer
 	w := store.Write{ID: id, Record: &rec}

@@ -51,17 +51,6 @@ func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 	return Admission{Run: true}
 }
 
-// FromClaim rebuilds the record, except its body, from an event for which MustRead is
-// false, so that a success at the first attempt needs no read.
-func FromClaim(c schemas.Claim, spec schemas.Spec, fired schemas.Fired) schemas.Record {
-	return schemas.Record{
-		State: schemas.StateDelivered, Run: c.Run, Attempt: c.Attempt, MaxAttempt: c.MaxAttempt,
-		DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs, AddedMs: c.AddedMs, FiredMs: c.FiredMs,
-		Epoch: c.Epoch, Hash: c.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback,
-		Source: spec.Source, EventID: spec.EventID, Type: spec.Type,
-	}
-}
-
 // ResolveConflict decides what follows when another writer changed the record before the
 // result of an attempt was written. t is the record now, nil if it is gone. ResolveConflict
 // returns the timer to write the result on, or nil and the decision about the event.

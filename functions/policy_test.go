@@ -13,8 +13,10 @@ import (
 var testSpec = schemas.Spec{RetryPolicy: schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute}}
 
 func deliveredRecord() schemas.Record {
-	return schemas.Record{State: schemas.StateDelivered, Run: 1, MaxAttempt: 3, DueMs: 500, ScheduledMs: 500,
-		Body: schemas.Body{Mode: schemas.ModeBinary, Data: []byte("x")}}
+	return schemas.Record{
+		Definition: schemas.Definition{Body: schemas.Body{Mode: schemas.ModeBinary, Data: []byte("x")}},
+		RunState:   schemas.RunState{State: schemas.StateDelivered, Run: 1, MaxAttempt: 3, DueMs: 500, ScheduledMs: 500},
+	}
 }
 
 func TestNext(t *testing.T) {
@@ -138,7 +140,7 @@ func TestAdmit(t *testing.T) {
 	t.Parallel()
 	claim := schemas.Claim{Run: 2, Attempt: 1}
 	rec := func(change func(*schemas.Record)) *store.Timer {
-		r := schemas.Record{State: schemas.StateDelivered, Run: 2, Attempt: 1}
+		r := schemas.Record{RunState: schemas.RunState{State: schemas.StateDelivered, Run: 2, Attempt: 1}}
 		change(&r)
 		return &store.Timer{Record: r}
 	}
@@ -175,7 +177,7 @@ func TestResolveConflict(t *testing.T) {
 	t.Parallel()
 	claim := schemas.Claim{Run: 1}
 	at := func(state schemas.State, attempt uint32, queued bool) *store.Timer {
-		return &store.Timer{Rev: 9, Record: schemas.Record{State: state, Run: 1, Attempt: attempt, Queued: queued, NextMs: 1300}}
+		return &store.Timer{Rev: 9, Record: schemas.Record{RunState: schemas.RunState{State: state, Run: 1, Attempt: attempt, Queued: queued, NextMs: 1300}}}
 	}
 	const d, r, s = schemas.StateDelivered, schemas.StateRetrying, schemas.StateSuccess
 	for name, c := range map[string]struct {

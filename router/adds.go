@@ -139,14 +139,7 @@ func (s *Service) validate(a *Add) (err error) {
 		}
 	}
 	a.Spec = spec
-	a.Record = schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts,
-		DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: a.AddedMs, Hash: spec.Hash,
-		Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
-	}
-	if spec.Callback != "" {
-		a.Record.Retry = spec.Shared()
-	}
+	a.Record = schemas.NewRecord(&spec, body, a.AddedMs)
 	return nil
 }
 

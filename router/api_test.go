@@ -173,8 +173,10 @@ func (f *fixture) dead(id string, attempt uint32, withRecord bool) schemas.Timer
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	rec := schemas.Record{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs,
-		Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
+	rec := schemas.Record{
+		Definition: schemas.Definition{AddedMs: nowMs, Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type},
+		RunState:   schemas.RunState{State: schemas.StateFail, Run: 1, Attempt: attempt, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, FiredMs: nowMs},
+	}
 	if withRecord {
 		if res := f.store.Create(f.t.Context(), []store.Write{final(store.Write{ID: spec.Timer, Record: &rec})}); res[0].Err != nil {
 			f.t.Fatal(res[0].Err)

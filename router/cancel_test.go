@@ -18,8 +18,10 @@ import (
 func (f *fixture) old(id string, change func(*schemas.Record)) store.Timer {
 	f.t.Helper()
 	due := time.Now().Add(time.Hour).UnixMilli()
-	rec := &schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, Service: "s", Source: "/test", EventID: id, Type: "t",
-		AddedMs: time.Now().Add(-time.Hour).UnixMilli(), DueMs: due, ScheduledMs: due}
+	rec := &schemas.Record{
+		Definition: schemas.Definition{Service: "s", Source: "/test", EventID: id, Type: "t", AddedMs: time.Now().Add(-time.Hour).UnixMilli()},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due},
+	}
 	t := store.Timer{ID: schemas.NewTimerID("/test", id), Record: *rec}
 	res := f.store.Create(f.t.Context(), []store.Write{{ID: t.ID, Record: rec}})
 	if res[0].Err != nil {

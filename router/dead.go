@@ -229,9 +229,7 @@ func (l *letter) replayable(rec schemas.Record, missing bool) (bool, error) {
 
 // record restores the letter's record after it has expired.
 func (l *letter) record() schemas.Record {
-	return schemas.Record{
-		Run: l.claim.Run, Attempt: l.claim.Attempt, ScheduledMs: l.fired.ScheduledMs, AddedMs: l.claim.AddedMs, FiredMs: l.claim.FiredMs,
-		Hash: l.claim.Hash, Service: l.spec.Service, Group: l.spec.Group, Callback: l.spec.Callback,
-		Source: l.spec.Source, EventID: l.spec.EventID, Type: l.spec.Type, Retry: l.spec.Shared(),
-	}
+	r := l.claim.Record(&l.spec, l.fired)
+	r.Retry = l.spec.Shared()
+	return r
 }

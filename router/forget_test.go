@@ -136,8 +136,8 @@ func (f *fixture) storeOnly(n int) []storedAdd {
 			f.t.Fatal(err)
 		}
 		res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
-			State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: added, Hash: spec.Hash,
-			Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+			Definition: schemas.Definition{AddedMs: added, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+			RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs},
 		}}})
 		if res[0].Err != nil {
 			f.t.Fatal(res[0].Err)

@@ -462,7 +462,10 @@ func TestCancelRace(t *testing.T) {
 	cancels, claims := 0, 0
 	var writes []store.Write
 	for i := range n {
-		writes = append(writes, store.Write{ID: schemas.NewTimerID("/race", fmt.Sprint(i)), Record: &schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, Service: "s", DueMs: time.Now().UnixMilli()}})
+		writes = append(writes, store.Write{ID: schemas.NewTimerID("/race", fmt.Sprint(i)), Record: &schemas.Record{
+			Definition: schemas.Definition{Service: "s"},
+			RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: time.Now().UnixMilli()},
+		}})
 	}
 	revs := make([]store.Result, 0, n)
 	for some := range slices.Chunk(writes, 500) {

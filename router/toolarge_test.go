@@ -74,7 +74,10 @@ func TestReplayUndeliverable(t *testing.T) {
 			t.Fatal(err)
 		}
 		body.Headers = []schemas.HeaderField{{Name: "X-Mine", Value: strings.Repeat("x", headerBytes)}}
-		rec := schemas.Record{State: state, Run: 1, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: nowMs, FiredMs: nowMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type}
+		rec := schemas.Record{
+			Definition: schemas.Definition{AddedMs: nowMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type},
+			RunState:   schemas.RunState{State: state, Run: 1, MaxAttempt: 3, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, FiredMs: nowMs},
+		}
 		if res := f.store.Create(t.Context(), []store.Write{final(store.Write{ID: spec.Timer, Record: &rec})}); res[0].Err != nil {
 			t.Fatal(res[0].Err)
 		}

@@ -32,8 +32,8 @@ func TestCountAfterACrash(t *testing.T) {
 	id := func(name string) schemas.TimerID { return schemas.NewTimerID("/t", name) }
 	tail := func(name string, rev uint64, state schemas.State, dueMs int64) []Action {
 		return k.Step(now, EvTail{Timer: store.Timer{ID: id(name), Rev: rev, Record: schemas.Record{
-			State: state, Queued: state == schemas.StatePending, Run: 1, DueMs: dueMs, Service: "s", Epoch: 1, Callback: "nats:x",
-			Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+			Definition: schemas.Definition{Service: "s", Callback: "nats:x", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
+			RunState:   schemas.RunState{State: state, Queued: state == schemas.StatePending, Run: 1, DueMs: dueMs, Epoch: 1},
 		}}})
 	}
 	const far = 3_600_000
@@ -50,7 +50,7 @@ func TestCountAfterACrash(t *testing.T) {
 	k.Step(now, EvCounted{Waiting: waiting, Last: 14})
 	unknown("the tail is behind the reading")
 	// The revision of a claim comes by the tail before its answer does.
-	k.Step(now, EvTail{Timer: store.Timer{ID: answerLate.ID, Rev: 14, Record: schemas.Record{State: schemas.StateDelivered, Run: 1, DueMs: now, Service: "s", Epoch: 2}}})
+	k.Step(now, EvTail{Timer: store.Timer{ID: answerLate.ID, Rev: 14, Record: schemas.Record{Definition: schemas.Definition{Service: "s"}, RunState: schemas.RunState{State: schemas.StateDelivered, Run: 1, DueMs: now, Epoch: 2}}}})
 	want := func(n int64, after string) {
 		t.Helper()
 		if got, known := k.Pending(); !known || got != n {
@@ -81,7 +81,7 @@ func TestCheckpointCountsSeenClaims(t *testing.T) {
 	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, Counted: true}, 2)
 	k.Step(now, EvTick{})
 	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
-	due := store.Timer{ID: schemas.NewTimerID("/t", "due"), Rev: 7, Record: schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now, Service: "s"}}
+	due := store.Timer{ID: schemas.NewTimerID("/t", "due"), Rev: 7, Record: schemas.Record{Definition: schemas.Definition{Service: "s"}, RunState: schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now}}}
 	claim := one[ActClaim](t, k.Step(now, EvTail{Timer: due}))
 	k.Step(now, EvTail{Timer: store.Timer{ID: claim.ID, Rev: 8, Record: *claim.Record}})
 	var c store.Clock
@@ -142,7 +142,7 @@ func TestCountFindsMissing(t *testing.T) {
 			name  string
 			state schemas.State
 		}{{"cancelled since", schemas.StateCancelled}, {"added since", schemas.StatePending}} {
-			k.Step(at, EvTail{Timer: store.Timer{ID: id(r.name), Rev: uint64(7 + i), Record: schemas.Record{State: r.state, DueMs: at + 3_600_000, Service: "s"}}})
+			k.Step(at, EvTail{Timer: store.Timer{ID: id(r.name), Rev: uint64(7 + i), Record: schemas.Record{Definition: schemas.Definition{Service: "s"}, RunState: schemas.RunState{State: r.state, DueMs: at + 3_600_000}}}})
 		}
 		var missing int64
 		for _, a := range k.Step(at, EvCounted{Waiting: waiting, Unread: c.unread, Last: 8}) {

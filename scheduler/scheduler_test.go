@@ -84,8 +84,8 @@ func nowMs() int64 { return time.Now().UnixMilli() }
 
 func timer(id string, due int64) store.Write {
 	return store.Write{ID: schemas.NewTimerID("/test", id), Record: &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due, AddedMs: nowMs(), Service: "svc", Source: "/test", EventID: id, Type: "t",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t","timerafter":"1s"}`, id)},
+		Definition: schemas.Definition{AddedMs: nowMs(), Service: "svc", Source: "/test", EventID: id, Type: "t", Body: schemas.Body{Mode: schemas.ModeStructured, Data: fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t","timerafter":"1s"}`, id)}},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due},
 	}}
 }
 

@@ -58,8 +58,8 @@ func TestSweptFirst(t *testing.T) {
 	t.Parallel()
 	k, now := loaded(t, 2)
 	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
-		State: schemas.StateDelivered, Run: 1, DueMs: now - 5000, ScheduledMs: now - 5000, FiredMs: now - 10, Epoch: 1, Service: "s",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+		Definition: schemas.Definition{Service: "s", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
+		RunState:   schemas.RunState{State: schemas.StateDelivered, Run: 1, DueMs: now - 5000, ScheduledMs: now - 5000, FiredMs: now - 10, Epoch: 1},
 	}}
 	tail := func() uint64 {
 		var c store.Clock
@@ -106,8 +106,8 @@ func TestLatenessOfPastDueTimers(t *testing.T) {
 		k, now := loaded(t, 1)
 		id := schemas.NewTimerID("/t", "1")
 		actions := k.Step(now, EvTail{Timer: store.Timer{ID: id, Rev: 7, Record: schemas.Record{
-			State: schemas.StatePending, Queued: true, Run: 1, DueMs: now - c.dueAgo, ScheduledMs: now - c.dueAgo, AddedMs: now - c.addedAgo, Service: "s",
-			Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+			Definition: schemas.Definition{AddedMs: now - c.addedAgo, Service: "s", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
+			RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now - c.dueAgo, ScheduledMs: now - c.dueAgo},
 		}}})
 		one[ActClaim](t, actions)
 		if p := one[ActPublish](t, k.Step(now, EvClaimed{ID: id, Rev: 8})); p.LateMs != c.want {

@@ -43,8 +43,8 @@ func claiming(t *testing.T) (*Core, store.Timer, int64) {
 	t.Helper()
 	k, now := loaded(t, 1)
 	tm := store.Timer{ID: schemas.NewTimerID("/t", "1"), Rev: 7, Record: schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10, Service: "s",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)},
+		Definition: schemas.Definition{Service: "s", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{}`)}},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now + 10, ScheduledMs: now + 10},
 	}}
 	k.Step(now, EvTail{Timer: tm})
 	now += 10

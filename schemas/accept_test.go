@@ -143,8 +143,10 @@ func TestFullEvents(t *testing.T) {
 	}
 	checkAccepted(t, body, spec)
 	const serverLimit = 1 << 20
-	rec := schemas.Record{State: schemas.StateRetrying, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
-		Outcome: schemas.Outcome{Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}}
+	rec := schemas.Record{
+		Definition: schemas.Definition{Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Outcome: schemas.Outcome{Error: strings.Repeat("e", schemas.MaxOutcomeError), Response: make([]byte, schemas.MaxOutcomeResponse)}},
+	}
 	for range schemas.MaxHistory {
 		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, Caller: schemas.Caller{By: strings.Repeat("b", schemas.MaxBy), Account: strings.Repeat("a", 64), User: strings.Repeat("u", 64)}})
 	}

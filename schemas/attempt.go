@@ -35,7 +35,7 @@ type Attempt struct {
 // AddAttempt records an attempt that began at atMs (Unix milliseconds) and took so long.
 // It increments Attempt, sets Outcome, and drops the oldest attempts beyond MaxKeptAttempts.
 // It never changes a slice that another copy of the record shares.
-func (r *Record) AddAttempt(atMs int64, took time.Duration, out Outcome) {
+func (r *RunState) AddAttempt(atMs int64, took time.Duration, out Outcome) {
 	keep := r.attemptsWithOutcome()
 	keep = keep[max(0, len(keep)-MaxKeptAttempts+1):]
 	r.Attempt++
@@ -45,14 +45,14 @@ func (r *Record) AddAttempt(atMs int64, took time.Duration, out Outcome) {
 }
 
 // SetOutcome sets Outcome to a failure that is not the result of an attempt.
-func (r *Record) SetOutcome(out Outcome) {
+func (r *RunState) SetOutcome(out Outcome) {
 	r.Attempts = r.attemptsWithOutcome()
 	r.Outcome = out
 }
 
 // attemptsWithOutcome returns a copy of the attempts in which the newest also has its
 // outcome, cut to the bounds of older attempts.
-func (r *Record) attemptsWithOutcome() []Attempt {
+func (r *RunState) attemptsWithOutcome() []Attempt {
 	last := len(r.Attempts) - 1
 	if last < 0 || !r.outcomeIsOf(&r.Attempts[last]) {
 		return r.Attempts
@@ -70,7 +70,7 @@ func (r *Record) attemptsWithOutcome() []Attempt {
 // outcomeIsOf reports whether Record.Outcome is the result of the attempt. A node of a
 // build that does not know the attempts counts its own attempts in Attempt, replaces
 // Outcome and leaves the attempts as they are: then it is not.
-func (r *Record) outcomeIsOf(a *Attempt) bool {
+func (r *RunState) outcomeIsOf(a *Attempt) bool {
 	return a.Number == r.Attempt && a.Outcome.empty()
 }
 

@@ -24,7 +24,7 @@ func failures(r *schemas.Record, n int) {
 // outcome, the others the start of it.
 func TestAttempts(t *testing.T) {
 	t.Parallel()
-	r := schemas.Record{State: schemas.StateRetrying}
+	r := schemas.Record{RunState: schemas.RunState{State: schemas.StateRetrying}}
 	failures(&r, 3)
 	other := r
 	failures(&r, 12)
@@ -71,7 +71,10 @@ func TestAttempts(t *testing.T) {
 // back as they are, also with an attempt of its own. Only that attempt is missing then.
 func TestOlderNodeKeepsAttempts(t *testing.T) {
 	t.Parallel()
-	r := schemas.Record{State: schemas.StateRetrying, Retry: &schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute, Timeout: time.Second}}
+	r := schemas.Record{
+		Definition: schemas.Definition{Retry: &schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute, Timeout: time.Second}},
+		RunState:   schemas.RunState{State: schemas.StateRetrying},
+	}
 	failures(&r, 2)
 	older := r
 	older.Retry, older.Attempts = nil, nil
@@ -106,7 +109,7 @@ func TestAttemptsCostNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := schemas.Record{State: schemas.StatePending, Run: 1}
+	r := schemas.Record{RunState: schemas.RunState{State: schemas.StatePending, Run: 1}}
 	empty := len(r.Append(nil))
 	r.Retry = &spec.RetryPolicy
 	if n := len(r.Append(nil)) - empty; n != 2 || r.Extended() || spec.RetryHeader() != "" {
@@ -162,7 +165,10 @@ func TestPolicyIsThatOfTheAdd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := schemas.Record{State: schemas.StateRetrying, Attempt: 1, MaxAttempt: spec.MaxAttempts, NextMs: added, Callback: spec.Callback, Retry: &spec.RetryPolicy, Body: body}
+	rec := schemas.Record{
+		Definition: schemas.Definition{Callback: spec.Callback, Retry: &spec.RetryPolicy, Body: body},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Attempt: 1, MaxAttempt: spec.MaxAttempts, NextMs: added},
+	}
 	// Attempt 2 is next; then the delays are 2 s, not 4 s.
 	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.Equal(schemas.TimeOf(added + 4000)) {
 		t.Errorf("until %s", got.Until)

@@ -22,6 +22,18 @@ type Claim struct {
 	Hash       [16]byte
 }
 
+// Record rebuilds the claimed record from its event, without Body and Retry: neither is in
+// the claim. A record with more than the claim has is marked by HeaderExtended.
+func (c Claim) Record(spec *Spec, fired Fired) Record {
+	return Record{
+		Definition: spec.definition(c.AddedMs, c.Hash),
+		RunState: RunState{
+			State: StateDelivered, Run: c.Run, Attempt: c.Attempt, MaxAttempt: c.MaxAttempt,
+			DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs, FiredMs: c.FiredMs, Epoch: c.Epoch,
+		},
+	}
+}
+
 // String returns the header's value: the fields separated by spaces, in the order of the
 // struct.
 func (c Claim) String() string {

@@ -82,7 +82,10 @@ func seal(b []byte) []byte {
 // repair replaces, from records of a newer version, which nothing may change.
 func TestDamagedOrNewer(t *testing.T) {
 	t.Parallel()
-	r := schemas.Record{State: schemas.StatePending, Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte("{}")}}
+	r := schemas.Record{
+		Definition: schemas.Definition{Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte("{}")}},
+		RunState:   schemas.RunState{State: schemas.StatePending},
+	}
 	critical := r
 	critical.Ext = []schemas.Extension{{Type: 1000, Value: []byte("x")}, {Type: 1001}}
 	first := r.AppendFormat(nil, schemas.RecordFormat1)
@@ -150,12 +153,10 @@ func TestFlippedBits(t *testing.T) {
 // full is a record with a value in every field.
 func full() schemas.Record {
 	r := schemas.Record{
-		State: schemas.StateRetrying, Queued: true, Run: 1, Attempt: 2, MaxAttempt: 3, Moves: 4,
-		DueMs: added, ScheduledMs: added + 1, AddedMs: added + 2, FiredMs: added + 3, DoneMs: added + 4, NextMs: added + 5,
-		Epoch: 6, Hash: [16]byte{7}, Service: "svc", Group: "g", Callback: "nats:x", Source: "/s", EventID: "1", Type: "t",
-		Outcome: schemas.Outcome{Code: 500, Error: "e", Response: []byte("r")},
-		Ext:     []schemas.Extension{{Type: 1000, Value: []byte("of a later version")}, {Type: 1 << 30}},
-		Body:    schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("data")},
+		Definition: schemas.Definition{AddedMs: added + 2, Hash: [16]byte{7}, Service: "svc", Group: "g", Callback: "nats:x", Source: "/s", EventID: "1", Type: "t", Body: schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("data")}},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Queued: true, Run: 1, Attempt: 2, MaxAttempt: 3, DueMs: added, ScheduledMs: added + 1, FiredMs: added + 3, DoneMs: added + 4, NextMs: added + 5, Epoch: 6, Outcome: schemas.Outcome{Code: 500, Error: "e", Response: []byte("r")}},
+		Moves:      4,
+		Ext:        []schemas.Extension{{Type: 1000, Value: []byte("of a later version")}, {Type: 1 << 30}},
 	}
 	r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, Caller: schemas.Caller{By: "ann@desk", Account: "ORDERS", User: "orders"}})
 	r.Note(schemas.Operation{Kind: schemas.OperationReplay, AtMs: added + 9})

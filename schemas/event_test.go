@@ -297,7 +297,7 @@ func TestFiredKeepsTheBytes(t *testing.T) {
 
 func TestRedaction(t *testing.T) {
 	t.Parallel()
-	r := schemas.Record{State: schemas.StatePending, Callback: "https://user:hunter2@example.com/x"}
+	r := schemas.Record{Definition: schemas.Definition{Callback: "https://user:hunter2@example.com/x"}, RunState: schemas.RunState{State: schemas.StatePending}}
 	b, err := json.Marshal(schemas.FromRecord(schemas.TimerID{}, &r, 1))
 	if err != nil {
 		t.Fatal(err)

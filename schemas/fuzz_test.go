@@ -18,7 +18,10 @@ import (
 // checkAccepted checks the guarantees for an accepted add.
 func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	t.Helper()
-	rec := schemas.Record{State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Body: body}
+	rec := schemas.Record{
+		Definition: schemas.Definition{Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Body: body},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs},
+	}
 	back, err := schemas.DecodeRecord(rec.Append(nil))
 	if err != nil {
 		t.Fatalf("its record cannot be read: %v", err)
@@ -131,8 +134,10 @@ func FuzzParseBinary(f *testing.F) {
 }
 
 func FuzzDecodeRecord(f *testing.F) {
-	r := schemas.Record{State: schemas.StateRetrying, Queued: true, Run: 2, Attempt: 3, DueMs: added, Service: "s", Outcome: schemas.Outcome{Code: 500, Error: "x", Response: []byte("y")},
-		Body: schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "a", Value: "b"}}, Data: []byte("d")}}
+	r := schemas.Record{
+		Definition: schemas.Definition{Service: "s", Body: schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "a", Value: "b"}}, Data: []byte("d")}},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Queued: true, Run: 2, Attempt: 3, DueMs: added, Outcome: schemas.Outcome{Code: 500, Error: "x", Response: []byte("y")}},
+	}
 	f.Add(r.AppendFormat(nil, schemas.RecordFormat1))
 	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: added, Caller: schemas.Caller{By: "ann"}})
 	r.Ext = []schemas.Extension{{Type: 2, Value: []byte("no history")}, {Type: 1000}}
@@ -214,7 +219,10 @@ func benchmarkRecord(b *testing.B, format schemas.RecordFormat) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := schemas.Record{State: schemas.StatePending, Run: 1, DueMs: added, Service: "svc", Source: "/s", EventID: "1", Type: "t", Body: body}
+	r := schemas.Record{
+		Definition: schemas.Definition{Service: "svc", Source: "/s", EventID: "1", Type: "t", Body: body},
+		RunState:   schemas.RunState{State: schemas.StatePending, Run: 1, DueMs: added},
+	}
 	buf := make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -22,10 +22,8 @@ func TestInfoJSON(t *testing.T) {
 	number := func() int64 { return [...]int64{0, 1, 1_700_000_000_123, -5, 253_402_300_799_999}[rng.IntN(5)] }
 	for range 5000 {
 		r := Record{
-			State: State(1 + rng.IntN(7)), Run: rng.Uint32(), Attempt: rng.Uint32N(3), MaxAttempt: rng.Uint32N(3),
-			DueMs: number(), ScheduledMs: number(), AddedMs: number(), FiredMs: number(), DoneMs: number(), NextMs: number(),
-			Service: text(), Group: text(), Callback: text(), Source: text(), EventID: text(), Type: text(),
-			Outcome: Outcome{Code: int32(number()), Error: text(), Response: []byte(text())},
+			Definition: Definition{AddedMs: number(), Service: text(), Group: text(), Callback: text(), Source: text(), EventID: text(), Type: text()},
+			RunState:   RunState{State: State(1 + rng.IntN(7)), Run: rng.Uint32(), Attempt: rng.Uint32N(3), MaxAttempt: rng.Uint32N(3), DueMs: number(), ScheduledMs: number(), FiredMs: number(), DoneMs: number(), NextMs: number(), Outcome: Outcome{Code: int32(number()), Error: text(), Response: []byte(text())}},
 		}
 		for range rng.IntN(3) {
 			r.History = append(r.History, Operation{Kind: OperationKind(rng.IntN(9)), AtMs: number(), Caller: Caller{By: text(), Account: text(), User: text()}})
@@ -94,9 +92,9 @@ func TestInfoTimes(t *testing.T) {
 // BenchmarkInfo is the answer to a cancel.
 func BenchmarkInfo(b *testing.B) {
 	r := Record{
-		State: StateCancelled, DueMs: 1_700_000_000_123, ScheduledMs: 1_700_000_000_123, AddedMs: 1_700_000_000_000, DoneMs: 1_700_000_000_100, MaxAttempt: 5,
-		Service: "orders", Callback: "https://shop.example/expired", Source: "/shop", EventID: "order-17", Type: "order.timeout",
-		History: []Operation{{Kind: OperationCancel, AtMs: 1_700_000_000_100, Caller: Caller{By: "ann"}}},
+		Definition: Definition{AddedMs: 1_700_000_000_000, Service: "orders", Callback: "https://shop.example/expired", Source: "/shop", EventID: "order-17", Type: "order.timeout"},
+		RunState:   RunState{State: StateCancelled, DueMs: 1_700_000_000_123, ScheduledMs: 1_700_000_000_123, DoneMs: 1_700_000_000_100, MaxAttempt: 5},
+		History:    []Operation{{Kind: OperationCancel, AtMs: 1_700_000_000_100, Caller: Caller{By: "ann"}}},
 	}
 	id := NewTimerID(r.Source, r.EventID)
 	room := make([]byte, 0, 1024)
@@ -132,11 +130,11 @@ func TestLateFrom(t *testing.T) {
 		r    Record
 		want int64
 	}{
-		{"ahead", Record{AddedMs: 10, DueMs: 50}, 50},
-		{"in the past", Record{AddedMs: 100, DueMs: 50}, 100},
-		{"moved ahead", Record{AddedMs: 10, DueMs: 50, History: []Operation{{Kind: OperationReschedule, AtMs: 20}}}, 50},
-		{"moved to the past", Record{AddedMs: 10, DueMs: 50, History: []Operation{{Kind: OperationReschedule, AtMs: 90}}}, 90},
-		{"replayed", Record{AddedMs: 10, DueMs: 300, History: []Operation{{Kind: OperationReplay, AtMs: 300}}}, 300},
+		{"ahead", Record{Definition: Definition{AddedMs: 10}, RunState: RunState{DueMs: 50}}, 50},
+		{"in the past", Record{Definition: Definition{AddedMs: 100}, RunState: RunState{DueMs: 50}}, 100},
+		{"moved ahead", Record{Definition: Definition{AddedMs: 10}, RunState: RunState{DueMs: 50}, History: []Operation{{Kind: OperationReschedule, AtMs: 20}}}, 50},
+		{"moved to the past", Record{Definition: Definition{AddedMs: 10}, RunState: RunState{DueMs: 50}, History: []Operation{{Kind: OperationReschedule, AtMs: 90}}}, 90},
+		{"replayed", Record{Definition: Definition{AddedMs: 10}, RunState: RunState{DueMs: 300}, History: []Operation{{Kind: OperationReplay, AtMs: 300}}}, 300},
 	} {
 		if got := c.r.LateFromMs(); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

@@ -77,7 +77,10 @@ func TestAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := schemas.Record{State: schemas.StatePending, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Callback: spec.Callback, Body: body}
+	rec := schemas.Record{
+		Definition: schemas.Definition{Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Callback: spec.Callback, Body: body},
+		RunState:   schemas.RunState{State: schemas.StatePending},
+	}
 	room := rec.Append(nil)
 	called := rec
 	called.Retry, called.Body = &schemas.RetryPolicy{MaxAttempts: 3, BackoffFirst: time.Second, BackoffTo: time.Minute, Timeout: time.Second}, schemas.Body{}

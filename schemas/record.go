@@ -10,31 +10,49 @@ import (
 // is authoritative: streams, indexes and caches follow it. Every change is a
 // compare-and-set on the key's revision. Times are Unix milliseconds of the cluster's
 // clock; 0 means that the event has not happened yet.
+//
+// A one-shot timer has one run, and both are in one record: a change of either is one
+// message.
 type Record struct {
-	State State
-	// Queued is true while the record waits in the wheel, with an index entry for DueMs:
-	// in state pending, and in state retrying if the delay is long.
-	Queued bool
-	// Run counts due occurrences from 1.
-	Run uint32
-	// Attempt counts finished callback attempts of this run.
-	Attempt uint32
-	// MaxAttempt is the attempt after which the run is dead-lettered; a replay
-	// raises it.
-	MaxAttempt uint32
+	Definition
+	RunState
 	// Moves counts reschedules; it is 0 in the record that created the timer.
 	Moves uint32
-	// DueMs is the time at which the wheel acts on the record next.
-	DueMs int64
-	// ScheduledMs is the due time that the user asked for, the attribute timerscheduled.
-	ScheduledMs int64
-	AddedMs     int64
-	FiredMs     int64
-	DoneMs      int64
-	// NextMs is the time of the next callback attempt in state retrying.
-	NextMs int64
-	// Epoch is the clock epoch of the owner that claimed the run.
-	Epoch uint64
+	// History holds the last control operations, oldest first, at most MaxHistory.
+	// Record.Note adds to it. Format 1 does not store it.
+	History []Operation
+	// Ext holds the extensions that this version does not interpret. They are
+	// written back unchanged. Format 1 does not store them.
+	Ext []Extension
+}
+
+// NewRecord returns the first record of a timer, in state pending. addedMs is the time of
+// the add, body the event as the user sent it.
+func NewRecord(spec *Spec, body Body, addedMs int64) Record {
+	r := Record{
+		Definition: spec.definition(addedMs, spec.Hash),
+		RunState:   RunState{State: StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: spec.DueMs, ScheduledMs: spec.DueMs},
+	}
+	r.Body = body
+	if spec.Callback != "" {
+		r.Retry = spec.Shared()
+	}
+	return r
+}
+
+// definition returns the definition of an event, without Retry and Body.
+func (s *Spec) definition(addedMs int64, hash [16]byte) Definition {
+	return Definition{
+		AddedMs: addedMs, Hash: hash, Service: s.Service, Group: s.Group, Callback: s.Callback,
+		Source: s.Source, EventID: s.EventID, Type: s.Type,
+	}
+}
+
+// Definition is what the user asked for. Neither firing nor calling changes it; only the
+// end of the timer removes its Body.
+type Definition struct {
+	// AddedMs is the time at which the add's stream stored the event.
+	AddedMs int64
 	// Hash is the hash of the event: equal for a repeated add, different for a conflicting
 	// one.
 	Hash     [16]byte
@@ -47,19 +65,39 @@ type Record struct {
 	// Retry is the retry policy of a timer with a callback, nil if the record does not have
 	// it: see RetryPolicy. Records share policies; never change one.
 	Retry *RetryPolicy
+	// Body is the event; empty in a final state.
+	Body Body
+}
+
+// RunState is one occurrence of a timer and what became of it.
+type RunState struct {
+	State State
+	// Queued is true while the record waits in the wheel, with an index entry for DueMs:
+	// in state pending, and in state retrying if the delay is long.
+	Queued bool
+	// Run is the number of the occurrence, from 1.
+	Run uint32
+	// Attempt counts finished callback attempts of this run.
+	Attempt uint32
+	// MaxAttempt is the attempt after which the run is dead-lettered; a replay
+	// raises it.
+	MaxAttempt uint32
+	// DueMs is the time at which the wheel acts on the record next.
+	DueMs int64
+	// ScheduledMs is the due time that the user asked for, the attribute timerscheduled.
+	ScheduledMs int64
+	// FiredMs is the time of the claim, DoneMs that of the final state.
+	FiredMs int64
+	DoneMs  int64
+	// NextMs is the time of the next callback attempt in state retrying.
+	NextMs int64
+	// Epoch is the clock epoch of the owner that claimed the run.
+	Epoch uint64
 	// Outcome is the result of the last attempt.
 	Outcome Outcome
 	// Attempts holds the last attempts of the run, oldest first, at most MaxKeptAttempts.
 	// AddAttempt adds to it. Format 1 does not store it.
 	Attempts []Attempt
-	// History holds the last control operations, oldest first, at most MaxHistory.
-	// Record.Note adds to it. Format 1 does not store it.
-	History []Operation
-	// Ext holds the extensions that this version does not interpret. They are
-	// written back unchanged. Format 1 does not store them.
-	Ext []Extension
-	// Body is the event; empty in a final state.
-	Body Body
 }
 
 // Outcome is the result of a callback attempt.
@@ -112,8 +150,8 @@ func (b Body) Size() int {
 	return n
 }
 
-// Pending reports whether the record waits in the wheel.
-func (r *Record) Pending() bool {
+// Pending reports whether the run waits in the wheel.
+func (r *RunState) Pending() bool {
 	return r.State == StatePending || r.State == StateRetrying && r.Queued
 }
 

@@ -54,7 +54,10 @@ func TestInfoTellsTheSpan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := schemas.Record{State: schemas.StateRetrying, Attempt: 3, MaxAttempt: spec.MaxAttempts, NextMs: 1_000_000, Callback: spec.Callback, Body: body}
+	rec := schemas.Record{
+		Definition: schemas.Definition{Callback: spec.Callback, Body: body},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Attempt: 3, MaxAttempt: spec.MaxAttempts, NextMs: 1_000_000},
+	}
 	// Attempt 4 is next; 8, 16, 32 and then 60 s follow it, up to attempt 10.
 	want := schemas.TimeOf(1_000_000 + 1000*(8+16+32+3*60))
 	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.Equal(want) || !got.Next.Equal(schemas.TimeOf(1_000_000)) {

@@ -58,7 +58,10 @@ func TestJSONSchemas(t *testing.T) {
 	if valid(t, fired, data) == nil {
 		t.Error("an add is valid as a fired event")
 	}
-	rec := schemas.Record{State: schemas.StateFail, DueMs: added, ScheduledMs: added, AddedMs: added, FiredMs: added, Service: "s", Run: 1, Outcome: schemas.Outcome{Code: 500, Response: []byte("no")}}
+	rec := schemas.Record{
+		Definition: schemas.Definition{AddedMs: added, Service: "s"},
+		RunState:   schemas.RunState{State: schemas.StateFail, DueMs: added, ScheduledMs: added, FiredMs: added, Run: 1, Outcome: schemas.Outcome{Code: 500, Response: []byte("no")}},
+	}
 	b, err := json.Marshal(schemas.FromRecord(schemas.NewTimerID("/s", "1"), &rec, 9))
 	if err != nil {
 		t.Fatal(err)

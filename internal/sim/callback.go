@@ -76,7 +76,8 @@ func (d *delivery) handle() {
 		}
 		d.t, d.complete = *t, true
 	} else {
-		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: functions.FromClaim(d.claim, d.l.spec(), schemas.Fired{ScheduledMs: d.l.due()})}
+		spec := d.l.spec()
+		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&spec, schemas.Fired{ScheduledMs: d.l.due()})}
 	}
 	d.n.w.check.called(d.l, d.n, d.t.Record.Attempt+1)
 	atMs, took := d.n.nowMs(), d.l.callTakes(d.n.w)

@@ -106,8 +106,8 @@ func (l *life) record(addedMs int64) *schemas.Record {
 		due = addedMs + l.afterMs
 	}
 	r := &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: l.spec().MaxAttempts, DueMs: due, ScheduledMs: due,
-		AddedMs: addedMs, Hash: [16]byte(l.id), Service: l.service, Source: "/sim", EventID: strconv.Itoa(l.n), Body: l.body(),
+		Definition: schemas.Definition{AddedMs: addedMs, Hash: [16]byte(l.id), Service: l.service, Source: "/sim", EventID: strconv.Itoa(l.n), Body: l.body()},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: l.spec().MaxAttempts, DueMs: due, ScheduledMs: due},
 	}
 	if l.callback {
 		r.Callback = "nats:" + l.service

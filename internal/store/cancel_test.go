@@ -87,7 +87,7 @@ func benchID(i int) schemas.TimerID { return schemas.NewTimerID("bench", fmt.Spr
 
 func benchRecord(due, added int64) *schemas.Record {
 	return &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due, AddedMs: added, Service: "bench", Source: "/bench", EventID: "1", Type: "t",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: make([]byte, 400)},
+		Definition: schemas.Definition{AddedMs: added, Service: "bench", Source: "/bench", EventID: "1", Type: "t", Body: schemas.Body{Mode: schemas.ModeStructured, Data: make([]byte, 400)}},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: due, ScheduledMs: due},
 	}
 }

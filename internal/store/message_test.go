@@ -16,8 +16,11 @@ import (
 // TestMessageAgain: what serves again carries nothing of the write before, and is
 // not made anew. It is not parallel: allocations are the process's.
 func TestMessageAgain(t *testing.T) {
-	large := &schemas.Record{State: schemas.StatePending, Source: "/a", EventID: "1", Body: schemas.Body{Mode: schemas.ModeStructured, Data: bytes.Repeat([]byte("x"), 4<<10)}}
-	small := &schemas.Record{State: schemas.StateSuccess, Source: "/b", EventID: "2"}
+	large := &schemas.Record{
+		Definition: schemas.Definition{Source: "/a", EventID: "1", Body: schemas.Body{Mode: schemas.ModeStructured, Data: bytes.Repeat([]byte("x"), 4<<10)}},
+		RunState:   schemas.RunState{State: schemas.StatePending},
+	}
+	small := &schemas.Record{Definition: schemas.Definition{Source: "/b", EventID: "2"}, RunState: schemas.RunState{State: schemas.StateSuccess}}
 	m := &message{WriteHeader: jet.WriteHeader{Header: nats.Header{}}}
 	m.encode(&Write{Rev: 12345, TTL: 1500 * time.Millisecond, Record: large}, schemas.NewestRecordFormat)
 	m.RollUp()

@@ -332,11 +332,8 @@ func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schema
 			if err != nil {
 				return true, nil //nolint:nilerr // an event that cannot be read rebuilds nothing
 			}
-			r := schemas.Record{
-				State: schemas.StateFail, Run: claim.Run, Attempt: claim.Attempt, MaxAttempt: claim.MaxAttempt, DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs,
-				AddedMs: claim.AddedMs, FiredMs: claim.FiredMs, DoneMs: m.Time.UnixMilli(), Epoch: claim.Epoch, Hash: claim.Hash,
-				Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type,
-			}
+			r := claim.Record(&spec, fired)
+			r.State, r.DoneMs = schemas.StateFail, m.Time.UnixMilli()
 			if src.stream == schemas.StreamFired {
 				r.State = schemas.StateSuccess
 				if r.Callback != "" {

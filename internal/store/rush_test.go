@@ -34,7 +34,8 @@ func TestRush(t *testing.T) {
 		for i := range writes {
 			added++
 			writes[i] = Write{ID: schemas.NewTimerID("/rush", fmt.Sprint(added)), Record: &schemas.Record{
-				State: schemas.StatePending, Queued: true, Run: 1, DueMs: now, AddedMs: now - time.Hour.Milliseconds(), Service: "rush", Source: "/rush", EventID: fmt.Sprint(added), Type: "t",
+				Definition: schemas.Definition{AddedMs: now - time.Hour.Milliseconds(), Service: "rush", Source: "/rush", EventID: fmt.Sprint(added), Type: "t"},
+				RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: now},
 			}}
 		}
 		done := make(chan Result, n)

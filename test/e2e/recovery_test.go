@@ -181,8 +181,8 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := schemas.Record{
-		State: schemas.StatePending, Queued: true, MaxAttempt: spec.MaxAttempts, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: now, Hash: spec.Hash,
-		Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+		Definition: schemas.Definition{AddedMs: now, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, MaxAttempt: spec.MaxAttempts, DueMs: spec.DueMs, ScheduledMs: spec.DueMs},
 	}
 	res := s.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: &rec}})
 	if res[0].Err != nil {

@@ -181,8 +181,8 @@ func accepted(t *testing.T, s *store.Store, m *nats.Msg) schemas.Body {
 		}
 	}
 	rec := &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: spec.DueMs, ScheduledMs: spec.DueMs, AddedMs: now, Hash: spec.Hash,
-		Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body,
+		Definition: schemas.Definition{AddedMs: now, Hash: spec.Hash, Service: spec.Service, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: spec.DueMs, ScheduledMs: spec.DueMs},
 	}
 	if res := s.Create(t.Context(), []store.Write{{ID: spec.Timer, Record: rec}})[0]; res.Err != nil {
 		t.Fatal(res.Err)

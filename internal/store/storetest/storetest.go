@@ -85,9 +85,8 @@ func IDsOf(g schemas.Geometry, shard, n int) []schemas.TimerID {
 // Pending is a record that waits for dueMs.
 func Pending(dueMs int64) *schemas.Record {
 	return &schemas.Record{
-		State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: 3, DueMs: dueMs, ScheduledMs: dueMs, AddedMs: dueMs - 1000,
-		Service: "orders", Group: "g", Source: "/test", EventID: "1", Type: "t",
-		Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{"specversion":"1.0"}`)},
+		Definition: schemas.Definition{AddedMs: dueMs - 1000, Service: "orders", Group: "g", Source: "/test", EventID: "1", Type: "t", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{"specversion":"1.0"}`)}},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: 3, DueMs: dueMs, ScheduledMs: dueMs},
 	}
 }
 
