@@ -4,13 +4,13 @@ package belfry_test
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/cputest"
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
@@ -29,7 +29,7 @@ func BenchmarkAddAsync(b *testing.B) {
 			pending := make([]belfry.Pending, b.N)
 			b.ReportAllocs()
 			b.ResetTimer()
-			before := cpuTime(b)
+			report := cputest.Measure(b)
 			for i := range b.N {
 				var err error
 				if pending[i], err = client.AddAsync(newEvent(fmt.Sprint(i)), belfry.After(time.Hour)); err != nil {
@@ -41,17 +41,9 @@ func BenchmarkAddAsync(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			report()
 		})
 	}
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var ru syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 
 func BenchmarkAddBatch(b *testing.B) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -134,8 +135,8 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The adds are durable; the router stores the timers later.
-	deadline := time.Now().Add(bound)
-	for n := 0; n < len(batch); {
+	n := 0
+	waittest.Until(t, "every timer of the batch is listed", func() bool {
 		n = 0
 		for tm, err := range c.List(ctx, belfry.ListQuery{Service: "batch"}) {
 			if err != nil || tm.State != schemas.StatePending {
@@ -143,10 +144,8 @@ func TestClient(t *testing.T) {
 			}
 			n++
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d listed", n, len(batch))
-		}
-	}
+		return n == len(batch)
+	}, func() string { return fmt.Sprintf("%d of %d are", n, len(batch)) })
 }
 
 // TestOwnConsumers: Handle refuses the names of Belfry's own consumers.
@@ -162,10 +161,7 @@ func TestOwnConsumers(t *testing.T) {
 		t.Fatal(err)
 	}
 	var own []string
-	for deadline := time.Now().Add(bound); len(own) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("no consumer calls back")
-		}
+	waittest.Until(t, "Belfry has a consumer that calls back", func() bool {
 		stream, err := js.Stream(t.Context(), schemas.StreamFired)
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +169,8 @@ func TestOwnConsumers(t *testing.T) {
 		for name := range stream.ConsumerNames(t.Context()).Name() {
 			own = append(own, name)
 		}
-	}
+		return len(own) > 0
+	})
 	for _, name := range own {
 		if err := c.Handle(t.Context(), "orders", nothing, belfry.WithDurable(name)); schemas.CodeOf(err) != schemas.CodeBadRequest {
 			t.Errorf("%s: %v", name, err)

@@ -3,6 +3,7 @@ package belfry_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -48,11 +50,10 @@ func TestHandleDeadLetters(t *testing.T) {
 		}))
 	}()
 	var dead map[string]belfry.DeadLetter
-	for deadline := time.Now().Add(bound); len(dead) < 3 || reported.Load() < 3; dead = letters(t, c, "dead") {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d reported; dead letters: %+v", reported.Load(), dead)
-		}
-	}
+	waittest.Until(t, "3 dead letters, each reported", func() bool {
+		dead = letters(t, c, "dead")
+		return len(dead) == 3 && reported.Load() >= 3
+	}, func() string { return fmt.Sprintf("%d reported; dead letters: %+v", reported.Load(), dead) })
 	cancel()
 	if err := <-out; err != nil {
 		t.Error(err)
@@ -88,14 +89,12 @@ func (b *bare) dead(n uint64) *jetstream.RawStreamMsg {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(bound); ; {
-		if m, err := s.GetMsg(b.t.Context(), n); err == nil {
-			return m
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("no dead letter %d", n)
-		}
-	}
+	var m *jetstream.RawStreamMsg
+	waittest.Until(b.t, fmt.Sprintf("dead letter %d", n), func() bool {
+		m, err = s.GetMsg(b.t.Context(), n)
+		return err == nil
+	}, func() string { return err.Error() })
+	return m
 }
 
 // TestHandleDiedInLastDelivery: after a process died in the last delivery, the next one makes
@@ -157,13 +156,8 @@ func TestHandleMayNotDie(t *testing.T) {
 	told := make(chan error, 10)
 	out := b.handle(ctx, "s", func(context.Context, *belfry.Run) error { return belfry.Permanent(errors.New("no")) },
 		belfry.WithErrorHandler(func(_ *belfry.Run, err error) { told <- err }))
-	select {
-	case err := <-told:
-		if !strings.Contains(err.Error(), "may this user publish to timers.dead.s?") {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(bound):
-		t.Fatal("nothing was reported")
+	if err := waittest.Receive(t, "an error report", told); !strings.Contains(err.Error(), "may this user publish to timers.dead.s?") {
+		t.Errorf("reported %v, want a hint at the permission", err)
 	}
 	cancel()
 	if err := b.returned(out); err != nil {

@@ -1,14 +1,13 @@
 package belfry_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -22,25 +21,14 @@ func TestRejectionsOfManyPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		seen := map[uint64]belfry.Rejection{}
-		for r, err := range c.Rejections(ctx) {
+	seen := map[uint64]belfry.Rejection{}
+	waittest.Until(t, "every rejected add is listed", func() bool {
+		for r, err := range c.Rejections(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			seen[r.AddSequence] = r
 		}
-		if len(seen) == n {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%d of %d refused adds are listed", len(seen), n)
-		case <-tick.C:
-		}
-	}
+		return len(seen) == n
+	}, func() string { return fmt.Sprintf("%d of %d are", len(seen), n) })
 }

@@ -1,7 +1,6 @@
 package belfry_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,9 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -30,19 +31,10 @@ func worker(t *testing.T, c *belfry.Client, service string, h belfry.Handler, op
 	ctx, cancel := context.WithCancel(t.Context())
 	out := make(chan error, 1)
 	go func() { out <- c.Work(ctx, service, h, opts...) }()
-	var once sync.Once
-	var result error
-	stop = func() error {
+	stop = sync.OnceValue(func() error {
 		cancel()
-		once.Do(func() {
-			select {
-			case result = <-out:
-			case <-time.After(bound):
-				result = errors.New("Work did not return")
-			}
-		})
-		return result
-	}
+		return waittest.Receive(t, "Work returns", out)
+	})
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
 			t.Errorf("Work: %v", err)
@@ -66,13 +58,11 @@ func addWork(t *testing.T, c *belfry.Client, service, id string, opts ...belfry.
 func until(t *testing.T, c *belfry.Client, id belfry.TimerID, what string, ok func(belfry.Timer) bool) belfry.Timer {
 	t.Helper()
 	var got belfry.Timer
-	for deadline := time.Now().Add(bound); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	waittest.Until(t, "the timer is "+what, func() bool {
 		var err error
-		if got, err = c.Get(t.Context(), id); err == nil && ok(got) {
-			return got
-		}
-	}
-	t.Fatalf("not %s: %+v, outcome %+v", what, got, got.Outcome)
+		got, err = c.Get(t.Context(), id)
+		return err == nil && ok(got)
+	}, func() string { return fmt.Sprintf("%+v, outcome %+v", got, got.Outcome) })
 	return got
 }
 
@@ -189,13 +179,8 @@ func TestHandleJSON(t *testing.T) {
 	out := make(chan error, 1)
 	go func() { out <- c.Handle(ctx, "j", h) }()
 	for range 2 { // by Work and by Handle
-		select {
-		case o := <-got:
-			if o.Order != 17 {
-				t.Errorf("%+v", o)
-			}
-		case <-time.After(bound):
-			t.Fatal("not called")
+		if o := waittest.Receive(t, "a call of the handler", got); o.Order != 17 {
+			t.Errorf("order %d, want 17", o.Order)
 		}
 	}
 	cancel()
@@ -296,12 +281,7 @@ func TestWorkStops(t *testing.T) {
 	stopped := make(chan error, 1)
 	worker(t, c, "stops", func(context.Context, *belfry.Run) error { second.Add(1); return nil })
 	go func() { stopped <- stop() }()
-	var last int
-	for deadline := time.Now().Add(bound); second.Load() < 4; {
-		if time.Now().After(deadline) {
-			t.Fatalf("the second worker served %d of 4 (%d)", second.Load(), last)
-		}
-	}
+	waittest.Until(t, "the second worker has served 4 timers", func() bool { return second.Load() >= 4 })
 	close(finish)
 	if err := <-stopped; err != nil {
 		t.Error(err)
@@ -347,13 +327,8 @@ func TestWorkHandsBack(t *testing.T) {
 			return nil
 		})
 		cancel()
-		select {
-		case err := <-out:
-			if obeys != (err == nil) {
-				t.Errorf("obeys %v: %v", obeys, err)
-			}
-		case <-time.After(bound):
-			t.Fatal("Work did not return")
+		if err := waittest.Receive(t, "Work returns", out); obeys != (err == nil) {
+			t.Errorf("obeys %v: %v", obeys, err)
 		}
 		if got := untilState(t, c, id, belfry.StateSuccess); got.Attempts != 1 {
 			t.Errorf("%d attempts", got.Attempts)
@@ -543,11 +518,7 @@ func TestWorkJoins(t *testing.T) {
 	hdr, data := schemas.Body{Mode: schemas.ModeStructured, Data: data}.Message(schemas.Fired{ScheduledMs: 1, FiredMs: 2, Run: 1, Attempt: 1})
 	hdr[nats.MsgIdHdr] = []string{"key.1"}
 	nc := c.Conn()
-	for deadline := time.Now().Add(bound); nc.NumSubscriptions() == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("no subscription")
-		}
-	}
+	waittest.Until(t, "Work has subscribed", func() bool { return nc.NumSubscriptions() > 0 })
 	request := func() *nats.Subscription {
 		t.Helper()
 		sub, err := nc.SubscribeSync(nc.NewInbox())
@@ -602,11 +573,12 @@ func TestWorkForeign(t *testing.T) {
 		return nil
 	}, belfry.WithErrorHandler(func(_ *belfry.Run, err error) { told <- err }))
 	var m *nats.Msg
-	for deadline := time.Now().Add(bound); m == nil; { // until it serves
-		if m, err = nc.Request("timers.work.s", []byte("hello"), bound); err != nil && (!errors.Is(err, nats.ErrNoResponders) || time.Now().After(deadline)) {
+	waittest.Until(t, "Work answers", func() bool {
+		if m, err = nc.Request("timers.work.s", []byte("hello"), bound); err != nil && !errors.Is(err, nats.ErrNoResponders) {
 			t.Fatal(err)
 		}
-	}
+		return err == nil
+	})
 	if m.Header.Get(schemas.HeaderWork) != schemas.WorkPermanent || !strings.Contains((<-told).Error(), "not a fired event") {
 		t.Errorf("%v %q", m.Header, m.Data)
 	}
@@ -635,19 +607,10 @@ func TestWorkClosed(t *testing.T) {
 	}
 	out := make(chan error, 1)
 	go func() { out <- c.Work(t.Context(), "s", nothing) }()
-	for deadline := time.Now().Add(bound); c.Conn().NumSubscriptions() == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("no subscription")
-		}
-	}
+	waittest.Until(t, "Work has subscribed", func() bool { return c.Conn().NumSubscriptions() > 0 })
 	c.Close()
-	select {
-	case err := <-out:
-		if !errors.Is(err, belfry.ErrUnavailable) || !errors.Is(err, nats.ErrConnectionClosed) {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(bound):
-		t.Fatal("Work did not return")
+	if err := waittest.Receive(t, "Work returns", out); !errors.Is(err, belfry.ErrUnavailable) || !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Errorf("Work returned %v, want that the connection is closed", err)
 	}
 }
 
@@ -655,29 +618,12 @@ func TestWorkClosed(t *testing.T) {
 func TestDefaultLog(t *testing.T) { // not parallel: slog's default is global
 	before := slog.Default()
 	defer slog.SetDefault(before)
-	var mu sync.Mutex
-	var log bytes.Buffer
-	slog.SetDefault(slog.New(slog.NewJSONHandler(writer(func(b []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return log.Write(b)
-	}), nil)))
+	var log logtest.Buffer
+	slog.SetDefault(slog.New(slog.NewJSONHandler(&log, nil)))
 	logged := func(what ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(bound); ; {
-			mu.Lock()
-			text := log.String()
-			mu.Unlock()
-			missing := false
-			for _, w := range what {
-				missing = missing || !strings.Contains(text, w)
-			}
-			if !missing {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no %q in %s", what, text)
-			}
+		for _, w := range what {
+			waittest.Until(t, fmt.Sprintf("the log has %q", w), func() bool { return log.Count(w) > 0 }, log.String)
 		}
 	}
 	c := connect(t)
@@ -701,7 +647,3 @@ func TestDefaultLog(t *testing.T) { // not parallel: slog's default is global
 		t.Error(err)
 	}
 }
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(b []byte) (int, error) { return w(b) }

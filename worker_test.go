@@ -17,6 +17,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -85,15 +86,12 @@ func (b *bare) info(durable string) *jetstream.ConsumerInfo {
 // concluded waits until the server has processed all acknowledgements, which it queues.
 func (b *bare) concluded(durable string) *jetstream.ConsumerInfo {
 	b.t.Helper()
-	for deadline := time.Now().Add(bound); ; {
-		i := b.info(durable)
-		if i.NumAckPending == 0 && i.NumPending == 0 {
-			return i
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("%d events are held, %d left, of consumer %s", i.NumAckPending, i.NumPending, durable)
-		}
-	}
+	var i *jetstream.ConsumerInfo
+	waittest.Until(b.t, "consumer "+durable+" has nothing left", func() bool {
+		i = b.info(durable)
+		return i.NumAckPending == 0 && i.NumPending == 0
+	}, func() string { return fmt.Sprintf("%d events are held, %d pending", i.NumAckPending, i.NumPending) })
+	return i
 }
 
 // handle runs Handle and returns its error.
@@ -105,13 +103,7 @@ func (b *bare) handle(ctx context.Context, service string, h belfry.Handler, opt
 
 func (b *bare) returned(out <-chan error) error {
 	b.t.Helper()
-	select {
-	case err := <-out:
-		return err
-	case <-time.After(bound):
-		b.t.Fatal("Handle did not return")
-		return nil
-	}
+	return waittest.Receive(b.t, "Handle returns", out)
 }
 
 func nothing(context.Context, *belfry.Run) error { return nil }
@@ -314,11 +306,7 @@ func TestHandleReconnects(t *testing.T) {
 		}
 		if round == 0 {
 			b.srv.Restart()
-			for deadline := time.Now().Add(bound); !b.c.Conn().IsConnected() || b.c.Conn().Stats().Reconnects == 0; {
-				if time.Now().After(deadline) {
-					t.Fatal("not reconnected")
-				}
-			}
+			waittest.Until(t, "the client has reconnected", func() bool { return b.c.Conn().IsConnected() && b.c.Conn().Stats().Reconnects > 0 })
 		}
 	}
 	// A stop while the server is away does not wait for it.
@@ -343,14 +331,10 @@ func TestHandleEnds(t *testing.T) {
 	}
 	waiting := func() {
 		t.Helper()
-		for deadline := time.Now().Add(bound); ; {
-			if cons, err := b.js.Consumer(t.Context(), schemas.StreamFired, "s"); err == nil && cons.CachedInfo().NumWaiting > 0 {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatal("no pull")
-			}
-		}
+		waittest.Until(t, "Handle pulls", func() bool {
+			cons, err := b.js.Consumer(t.Context(), schemas.StreamFired, "s")
+			return err == nil && cons.CachedInfo().NumWaiting > 0
+		})
 	}
 	out := b.handle(t.Context(), "s", nothing)
 	waiting()

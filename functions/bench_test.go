@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions/natscall"
+	"github.com/belfryio/belfry/internal/cputest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -89,7 +89,7 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 	if err != nil {
 		b.Fatal(err)
 	}
-	cpu := cpuTime()
+	report := cputest.Measure(b)
 	b.ReportAllocs()
 	b.ResetTimer()
 	if err := f.Start(b.Context()); err != nil {
@@ -99,17 +99,9 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 		time.Sleep(100 * time.Microsecond)
 	}
 	b.StopTimer()
-	b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(b.N), "cpu-µs/op")
+	report()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "callbacks/s")
 	if err := f.Stop(context.Background()); err != nil {
 		b.Fatal(err)
 	}
-}
-
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +17,10 @@ import (
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/functions/natscall"
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -29,25 +30,8 @@ type rig struct {
 	server *natstest.Server
 	nc     *nats.Conn
 	store  *store.Store
-	log    *logBuffer
+	log    *logtest.Buffer
 	n      int
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func newRig(t *testing.T) *rig { return newRigWith(t, 0) }
@@ -55,7 +39,7 @@ func newRig(t *testing.T) *rig { return newRigWith(t, 0) }
 // newRigWith has a store with that ServiceGrace; 0 is the default.
 func newRigWith(t *testing.T, grace time.Duration) *rig {
 	t.Helper()
-	r := &rig{t: t, server: natstest.Run(t), log: &logBuffer{}}
+	r := &rig{t: t, server: natstest.Run(t), log: &logtest.Buffer{}}
 	r.nc = r.server.Connect()
 	var err error
 	r.store, err = store.Open(t.Context(), r.nc, store.Config{
@@ -185,7 +169,7 @@ func (r *rig) get(id schemas.TimerID) store.Timer {
 func (r *rig) await(id schemas.TimerID, want schemas.State) schemas.Record {
 	r.t.Helper()
 	var got schemas.Record
-	eventually(r.t, "state "+want.String(), func() bool {
+	waittest.Until(r.t, "state "+want.String(), func() bool {
 		t, err := r.store.Get(r.t.Context(), id)
 		got = t.Record
 		return err == nil && got.State == want
@@ -196,7 +180,7 @@ func (r *rig) await(id schemas.TimerID, want schemas.State) schemas.Record {
 // settled waits until the service's consumers hold nothing.
 func (r *rig) settled(svc string) {
 	r.t.Helper()
-	eventually(r.t, "nothing left to acknowledge", func() bool {
+	waittest.Until(r.t, "nothing left to acknowledge", func() bool {
 		for _, k := range []store.Kind{store.KindFired, store.KindRetry} {
 			info, err := r.lookUp(svc, k)
 			if errors.Is(err, jetstream.ErrConsumerNotFound) {

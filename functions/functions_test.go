@@ -1,7 +1,6 @@
 package functions
 
 import (
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,7 +9,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -34,18 +36,10 @@ func TestSuccessOverHTTP(t *testing.T) {
 	if c.count() != 1 || h.Get("Idempotency-Key") != id.MsgID(1) || h.Get("Ce-Timerattempt") != "1" || h.Get("Ce-Id") != "1" {
 		t.Fatalf("%d calls, %v", c.count(), h)
 	}
-	fams, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]float64{}
-	for _, f := range fams {
-		for _, m := range f.GetMetric() {
-			seen[f.GetName()] += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()) + m.GetGauge().GetValue()
+	for name, want := range map[string]float64{"belfry_callbacks_total": 1, "belfry_callback_duration_seconds": 1, "belfry_callbacks_in_flight": 0} {
+		if got := metrictest.Sum(t, reg, name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
 		}
-	}
-	if seen["belfry_callbacks_total"] != 1 || seen["belfry_callback_duration_seconds"] != 1 || seen["belfry_callbacks_in_flight"] != 0 {
-		t.Fatal(seen)
 	}
 }
 
@@ -80,10 +74,10 @@ func TestWithoutCallbackIsAcknowledged(t *testing.T) {
 	r := newRig(t)
 	r.start(nil)
 	id := r.fire(timer{})
-	if _, err := r.nc.Request("timers.fired.s", []byte("not from a scheduler"), patience); err != nil {
+	if _, err := r.nc.Request("timers.fired.s", []byte("not from a scheduler"), waittest.Bound); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a consumer", func() bool {
+	waittest.Until(t, "a consumer", func() bool {
 		_, err := r.store.JetStream().Consumer(t.Context(), schemas.StreamFired, "belfry_s")
 		return err == nil
 	})
@@ -100,12 +94,7 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 	status := func(code int) string {
 		return httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }).URL
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := "http://" + l.Addr().String()
-	_ = l.Close()
+	closed := "http://" + tcptest.Refused(t)
 	hang := httpCallee(t, func(_ int, _ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }).URL
 	redirect := httpCallee(t, func(_ int, w http.ResponseWriter, q *http.Request) {
 		http.Redirect(w, q, "http://192.168.0.1/", http.StatusFound)
@@ -211,7 +200,7 @@ func TestNotNowIsHonouredAndNotCounted(t *testing.T) {
 	r.start(nil)
 	id := r.fire(timer{callback: c.URL, attributes: map[string]string{"timermaxattempts": "1"}})
 	rec := r.await(id, schemas.StateSuccess)
-	if gap := c.times[1].Sub(c.times[0]); gap < 2*time.Second || gap > patience || rec.Attempt != 2 || rec.MaxAttempt != 2 {
+	if gap := c.times[1].Sub(c.times[0]); gap < 2*time.Second || gap > waittest.Bound || rec.Attempt != 2 || rec.MaxAttempt != 2 {
 		t.Fatalf("called again after %v; %+v", gap, rec)
 	}
 }

@@ -18,7 +18,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/functions/natscall"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -73,21 +75,15 @@ func TestServiceRestsAndWakes(t *testing.T) {
 		if got := <-calls; got != fmt.Sprint(r.n) {
 			t.Errorf("called for %s, want %d", got, r.n)
 		}
-		eventually(t, "the service to rest", func() bool { return r.resting("rare", a, b) })
+		waittest.Until(t, "the service to rest", func() bool { return r.resting("rare", a, b) })
 	}
 	select {
 	case id := <-calls:
 		t.Errorf("called again for %s", id)
 	default:
 	}
-	families, err := metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range families {
-		if m.GetName() == "belfry_callbacks_skipped_total" {
-			t.Errorf("events were delivered that needed no call: %v", m)
-		}
+	if n := metrictest.Sum(t, metrics, "belfry_callbacks_skipped_total"); n != 0 {
+		t.Errorf("%v events were delivered that needed no call", n)
 	}
 }
 
@@ -106,7 +102,7 @@ func TestRetriesRestAndWake(t *testing.T) {
 	}
 	id = r.fire(timer{svc: "s", callback: url, attempt: 1})
 	r.await(id, schemas.StateSuccess)
-	eventually(t, "the service to rest", func() bool { return r.resting("s", f) })
+	waittest.Until(t, "the service to rest", func() bool { return r.resting("s", f) })
 }
 
 // TestRetriesOfOldNodes: a retry that was published without a wake is found.
@@ -137,7 +133,7 @@ func TestBusyServiceStays(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hold }))
 	t.Cleanup(s.Close)
 	id := r.fire(timer{svc: "slow", callback: s.URL})
-	eventually(t, "the call", func() bool { return f.InFlight()+other.InFlight() == 1 })
+	waittest.Until(t, "the call", func() bool { return f.InFlight()+other.InFlight() == 1 })
 	looks := time.NewTimer(10 * testIdle)
 	<-looks.C // what must not happen has no event: it is given the time that it would take
 	if st, err := r.store.ServiceState(t.Context(), store.Feed{Service: "slow"}); err != nil || !st.Awake {
@@ -145,7 +141,7 @@ func TestBusyServiceStays(t *testing.T) {
 	}
 	close(hold)
 	r.await(id, schemas.StateSuccess)
-	eventually(t, "the service to rest", func() bool { return r.resting("slow", f, other) })
+	waittest.Until(t, "the service to rest", func() bool { return r.resting("slow", f, other) })
 }
 
 // TestRestRaces: events come about when their services are put to rest, by three nodes,
@@ -235,7 +231,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 	}
 	awake := func(t *testing.T, r *rig) {
 		t.Helper()
-		eventually(t, "the service to be awake", func() bool {
+		waittest.Until(t, "the service to be awake", func() bool {
 			st, err := r.store.ServiceState(t.Context(), k)
 			return err == nil && st.Awake
 		})
@@ -299,7 +295,7 @@ func TestTidy(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start(nil)
-	eventually(t, "the consumer to go", func() bool {
+	waittest.Until(t, "the consumer to go", func() bool {
 		_, err := r.lookUp("left", store.KindFired)
 		return errors.Is(err, jetstream.ErrConsumerNotFound)
 	})
@@ -328,17 +324,17 @@ func TestManyServicesAtOnce(t *testing.T) {
 	for n := range maxWithoutWork + 20 {
 		hung = append(hung, r.fire(timer{svc: fmt.Sprintf("hangs-%d", n), callback: s.URL + "/hang", attributes: map[string]string{"timertimeout": "5m"}}))
 	}
-	eventually(t, "all to hang", func() bool { return f.InFlight() >= maxWithoutWork+20 })
+	waittest.Until(t, "all to hang", func() bool { return f.InFlight() >= maxWithoutWork+20 })
 	id := r.fire(timer{svc: "well", callback: s.URL + "/"})
 	r.await(id, schemas.StateSuccess)
 	close(release)
 	for _, id := range hung {
 		r.await(id, schemas.StateSuccess)
 	}
-	eventually(t, "all to rest", func() bool { return f.served() == 0 })
+	waittest.Until(t, "all to rest", func() bool { return f.served() == 0 })
 	s.CloseClientConnections()
 	const few = 20
-	eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before+few })
+	waittest.Until(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before+few })
 }
 
 // TestServiceIdleIsChecked against its least.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 func TestSemaphoreGuaranteeEachServiceItsOwn(t *testing.T) {
@@ -42,11 +44,7 @@ func TestSemaphoreGuaranteeEachServiceItsOwn(t *testing.T) {
 		t.Fatal("more than the total")
 	}
 	p.release(hung[0])
-	select {
-	case <-late.wake[0]:
-	case <-time.After(patience):
-		t.Fatal("a starved service is not woken")
-	}
+	waittest.Receive(t, "the service that waits is woken", late.wake[0])
 	if p.available(late) != 1 {
 		t.Fatal("a place that was given back is not there")
 	}
@@ -75,7 +73,7 @@ func TestSemaphoreGoToTheServiceThatRunsFewest(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "both wait", func() bool { return p.busy(a)+p.busy(b) == 10 })
+	waittest.Until(t, "both wait", func() bool { return p.busy(a)+p.busy(b) == 10 })
 	p.release(a)
 	if first := <-got; first != "b" {
 		t.Fatalf("%s got the place", first)
@@ -109,7 +107,7 @@ func TestSemaphoreCancelledWait(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.acquire(ctx, s) }()
-	eventually(t, "it waits", func() bool { return p.busy(s) == 2 })
+	waittest.Until(t, "it waits", func() bool { return p.busy(s) == 2 })
 	cancel(cause)
 	if err := <-done; !errors.Is(err, cause) {
 		t.Fatal(err)

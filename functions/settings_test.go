@@ -15,6 +15,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/belfryio/belfry/functions/httpcall"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -198,11 +199,11 @@ func TestReconfigureConcurrency(t *testing.T) {
 	for range 6 {
 		ids = append(ids, r.fire(timer{callback: c.URL}))
 	}
-	eventually(t, "one callback", func() bool { return running.Load() == 1 })
+	waittest.Until(t, "one callback", func() bool { return running.Load() == 1 })
 	if err := f.Reconfigure(set(4)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "four callbacks", func() bool { return running.Load() == 4 })
+	waittest.Until(t, "four callbacks", func() bool { return running.Load() == 4 })
 	close(release)
 	for _, id := range ids {
 		r.await(id, schemas.StateSuccess)

@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -41,7 +43,7 @@ func TestSlowListBlocksNothing(t *testing.T) {
 			}
 		})
 	}
-	f.eventually("all places are taken", func() bool { return inside.Load() == places })
+	waittest.Until(f.t, "all places are taken", func() bool { return inside.Load() == places })
 	m, err := f.nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound)
 	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "unavailable" || !strings.Contains(m.Header.Get(micro.ErrorHeader), "limit") {
 		t.Errorf("%v %v", m, err)
@@ -124,35 +126,11 @@ func TestMetrics(t *testing.T) {
 	// An answer is counted after it is sent.
 	var got map[string]float64
 	defer func() { t.Log(got) }()
-	f.eventually("all is counted", func() bool { got = gather(t, reg); return maps.Equal(got, want) })
+	waittest.Until(f.t, "all is counted", func() bool { got = metrictest.Series(t, reg); return maps.Equal(got, want) })
 	// The same names twice are an error, not a panic.
 	if _, err := router.New(router.Options{Store: f.store, Time: f.clock, Registerer: reg}); err == nil {
 		t.Error("registered twice")
 	}
-}
-
-// gather is every counter, and the count of every histogram, by name and labels.
-func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			name := family.GetName()
-			for _, l := range m.GetLabel() {
-				name += "/" + l.GetValue()
-			}
-			if m.GetCounter() != nil {
-				got[name] = m.GetCounter().GetValue()
-			} else {
-				got[name] = float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return got
 }
 
 // dead stores a failed timer and its dead letter, as functions does.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -57,7 +58,7 @@ func TestBacklogOlderThanRetention(t *testing.T) {
 	}
 	s := &counting{Store: f.store}
 	f.startWith(router.Options{Store: f.store, Dedup: store.NewDedupCheck(s, retention), Time: later{f.clock, down}, Log: zerolog.Nop()})
-	stored := func() { f.eventually("all is stored", func() bool { return f.waiting() == 0 }) }
+	stored := func() { waittest.Until(f.t, "all is stored", func() bool { return f.waiting() == 0 }) }
 	stored()
 	if s.reads.Load() == 0 {
 		t.Error("the first of the backlog were not looked up")

@@ -3,7 +3,6 @@ package router_test
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/cputest"
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
@@ -45,7 +45,7 @@ func BenchmarkStreamAdds(b *testing.B) {
 		}
 	}
 	<-js.PublishAsyncComplete()
-	before := cpuTime(b)
+	report := cputest.Measure(b)
 	b.ReportAllocs()
 	b.ResetTimer()
 	stop := startForBench(b, router.Options{Store: s, Time: clock, Log: zerolog.Nop()}, s, nc)
@@ -60,16 +60,8 @@ func BenchmarkStreamAdds(b *testing.B) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	b.StopTimer()
-	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/op")
+	report()
 	stop()
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func startForBench(b *testing.B, o router.Options, s *store.Store, nc *nats.Conn) func() {

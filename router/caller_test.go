@@ -19,7 +19,7 @@ import (
 	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -32,7 +32,7 @@ func TestHistory(t *testing.T) {
 	f := newFixture(t, store.Config{})
 	var log logtest.Buffer
 	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.New(&log).Level(zerolog.InfoLevel)})
-	storetest.Eventually(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
+	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
 	const cancels = 64
 	for i := range cancels {
 		if code := f.request("add", add(fmt.Sprint(i), `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
@@ -116,7 +116,7 @@ func TestCallersOfOtherAccounts(t *testing.T) {
 	f := newFixtureOn(t, srv.Connect(nats.UserInfo("belfry", "p")), store.Config{})
 	var log logtest.Buffer
 	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.New(&log)})
-	storetest.Eventually(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
+	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
 	forged := nats.Header{
 		"Nats-Request-Info": {`{"acc":"SYS","user":"root"}`, `{"acc":"BELFRY","user":"root"}`},
 		"nats-request-info": {`{"acc":"SYS","user":"root"}`},
@@ -173,13 +173,8 @@ func TestForgedReply(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case err := <-refused:
-			if !errors.Is(err, nats.ErrPermissionViolation) {
-				t.Errorf("%s: %v", reply, err)
-			}
-		case <-time.After(bound):
-			t.Errorf("%s: the server took it", reply)
+		if err := waittest.Receive(t, "the server refuses "+reply, refused); !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("%s: %v, want a permission violation", reply, err)
 		}
 	}
 	if rec := f.await("/test", "1").Record; rec.State != schemas.StatePending {

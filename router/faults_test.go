@@ -14,6 +14,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -114,21 +115,6 @@ func setupFaulty(t *testing.T, fault *faulty) *fixture {
 	return f
 }
 
-func (f *fixture) eventually(what string, cond func() bool) {
-	f.t.Helper()
-	deadline := time.NewTimer(bound)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			f.t.Fatalf("not within %s: %s", bound, what)
-		case <-tick.C:
-		}
-	}
-}
-
 // waiting is how many adds the stream still holds.
 func (f *fixture) waiting() uint64 {
 	f.t.Helper()
@@ -158,11 +144,7 @@ func (f *fixture) publishAll(n int, data func(i int) []byte) {
 			f.t.Fatal(err)
 		}
 	}
-	select {
-	case <-f.js.PublishAsyncComplete():
-	case <-time.After(bound):
-		f.t.Fatal("adds were not acknowledged")
-	}
+	waittest.Receive(f.t, "acknowledgements of all adds", f.js.PublishAsyncComplete())
 }
 
 // TestOneShardInTrouble has one shard refuse everything: adds of the others are
@@ -221,7 +203,7 @@ func TestOneShardInTrouble(t *testing.T) {
 			for _, id := range sick {
 				f.await("/test", id)
 			}
-			f.eventually("no add is left", func() bool { return f.waiting() == 0 })
+			waittest.Until(f.t, "no add is left", func() bool { return f.waiting() == 0 })
 		})
 	}
 }
@@ -240,7 +222,7 @@ func TestStopWhileNothingIsStored(t *testing.T) {
 		t.Errorf("%d of %d adds are still in the stream, and none was stored", left, n)
 	}
 	f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop()})
-	f.eventually("all adds are stored", func() bool { return f.waiting() == 0 })
+	waittest.Until(f.t, "all adds are stored", func() bool { return f.waiting() == 0 })
 }
 
 // TestRejectedStreamInTrouble: bad adds wait for timers.rejected, good ones do not.
@@ -268,7 +250,7 @@ func TestRejectedStreamInTrouble(t *testing.T) {
 	if n := len(f.rejected(20)); n != 20 {
 		t.Errorf("%d rejected", n)
 	}
-	f.eventually("no add is left", func() bool { return f.waiting() == 0 })
+	waittest.Until(f.t, "no add is left", func() bool { return f.waiting() == 0 })
 }
 
 // TestListOfLargeTimers: a page never outgrows a message.
@@ -280,7 +262,7 @@ func TestListOfLargeTimers(t *testing.T) {
 	f.publishAll(n, func(i int) []byte {
 		return fmt.Appendf(nil, `{"specversion":"1.0","id":"%d","source":"/test","type":%q,"timerafter":"1h"}`, i, long)
 	})
-	f.eventually("all are stored", func() bool { return f.waiting() == 0 })
+	waittest.Until(f.t, "all are stored", func() bool { return f.waiting() == 0 })
 	seen := map[schemas.TimerID]bool{}
 	for cursor := ""; ; {
 		var page schemas.ListReply
@@ -336,7 +318,7 @@ func TestAbruptRestart(t *testing.T) {
 			cancel()
 		}
 		p.Start()
-		f.eventually("connected again", f.nc.IsConnected)
+		waittest.Until(f.t, "connected again", f.nc.IsConnected)
 	}
 	if len(acked) < 400 {
 		t.Errorf("only %d adds were acknowledged", len(acked))

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -57,7 +58,7 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 		t.Errorf("%d adds wait; %d were neither cancelled nor moved to an earlier time", got, n-4)
 	}
 	// The rest comes again, is found to be there, and goes.
-	f.eventually("every add is acknowledged", func() bool { return f.waiting() == 0 })
+	waittest.Until(f.t, "every add is acknowledged", func() bool { return f.waiting() == 0 })
 	// From then on a cancel asks for nothing but the record.
 	if code := f.request("cancel", []byte(`{"id":"7","source":"/test"}`), new(schemas.TimerInfo)); code != "" {
 		t.Error(code)
@@ -92,7 +93,7 @@ func TestFailedCancelKeepsTheTimer(t *testing.T) {
 	if code := f.request("cancel", []byte(`{"id":"1","source":"/test"}`), nil); code != string(schemas.CodeUnavailable) {
 		t.Fatalf("the cancel is answered with %q", code)
 	}
-	f.eventually("the timer is indexed", func() bool {
+	waittest.Until(f.t, "the timer is indexed", func() bool {
 		load, err := f.store.LoadTicks(t.Context(), geo.Shard(spec.Timer), []int64{geo.Tick(spec.DueMs)}, 10, 0, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/logtest"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -52,7 +54,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 			}
 		}
 	}
-	f.eventually("all are counted", func() bool { return gather(t, reg)["belfry_api_replies_refused_total"] == float64(sent) })
+	waittest.Until(f.t, "all are counted", func() bool { return metrictest.Series(t, reg)["belfry_api_replies_refused_total"] == float64(sent) })
 	// Inboxes of every form are answered, on the same subjects.
 	for _, reply := range []string{f.nc.NewInbox(), "_INBOX_orders.x", "REPLIES.shop.x"} {
 		sub, err := f.nc.SubscribeSync(reply)
@@ -86,12 +88,12 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 	if code := f.request("get", []byte(`{"id":"2","source":"/test"}`), nil); code != "not_found" {
 		t.Errorf("the add was carried out: %q", code)
 	}
-	f.eventually("one log line", func() bool { return log.Count("inbox-prefixes") == 1 })
+	waittest.Until(f.t, "one log line", func() bool { return log.Count("inbox-prefixes") == 1 })
 	// Without a reply subject a request is carried out.
 	if err := f.nc.PublishMsg(&nats.Msg{Subject: schemas.SubjectAPIPrefix + "cancel", Data: ref}); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("cancelled", func() bool {
+	waittest.Until(f.t, "cancelled", func() bool {
 		var i schemas.TimerInfo
 		return f.request("get", ref, &i) == "" && i.State == schemas.StateCancelled
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -33,7 +34,7 @@ func TestAddIsKeptUntilStored(t *testing.T) {
 	close(started)
 	f.publish(nil, add("late", `"timerafter":"1h"`))
 	f.await("/test", "late")
-	f.eventually("the add leaves its stream", func() bool { return f.waiting() == 0 })
+	waittest.Until(f.t, "the add leaves its stream", func() bool { return f.waiting() == 0 })
 	if missing.Load() > 0 || tries.Load() <= refusals {
 		t.Errorf("of %d tries to store the add, %d found it gone from the stream", tries.Load(), missing.Load())
 	}
@@ -73,8 +74,8 @@ func TestDuplicateRepairsTheIndex(t *testing.T) {
 		t.Fatal("the index entry is still there")
 	}
 	f.publish(nil, event)
-	f.eventually("the duplicate has the timer indexed again", found)
-	f.eventually("the record is written again", func() bool { return f.await("/test", "half").Rev > first.Rev })
+	waittest.Until(f.t, "the duplicate has the timer indexed again", found)
+	waittest.Until(f.t, "the record is written again", func() bool { return f.await("/test", "half").Rev > first.Rev })
 	if again := f.await("/test", "half"); again.Record.Hash != first.Record.Hash || again.Record.DueMs != first.Record.DueMs {
 		t.Errorf("the record changed: %+v, was %+v", again.Record, first.Record)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/router/natsapi"
 	"github.com/belfryio/belfry/schemas"
@@ -144,21 +145,13 @@ func add(id, more string) []byte {
 // await polls for the record.
 func (f *fixture) await(source, id string) store.Timer {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
-	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		tm, err := f.store.Get(ctx, schemas.NewTimerID(source, id))
-		if err == nil {
-			return tm
-		}
-		select {
-		case <-ctx.Done():
-			f.t.Fatalf("timer %s %s is not stored: %v", source, id, err)
-		case <-tick.C:
-		}
-	}
+	var tm store.Timer
+	var err error
+	waittest.Until(f.t, "timer "+source+" "+id+" is stored", func() bool {
+		tm, err = f.store.Get(f.t.Context(), schemas.NewTimerID(source, id))
+		return err == nil
+	}, func() string { return err.Error() })
+	return tm
 }
 
 // request asks the API and returns the code of the error, if any.

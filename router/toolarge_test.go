@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -34,7 +35,7 @@ func TestRejectionsOfAnySize(t *testing.T) {
 		}
 	}
 	var page store.RejectedPage
-	f.eventually("all are rejected", func() bool {
+	waittest.Until(f.t, "all are rejected", func() bool {
 		var err error
 		if page, err = f.store.RejectedList(t.Context(), store.RejectedQuery{}); err != nil {
 			t.Fatal(err)
@@ -52,7 +53,7 @@ func TestRejectionsOfAnySize(t *testing.T) {
 			t.Errorf("the add of %d bytes of headers and %d of data is not kept as it was", schemas.HeaderBytes(m.Header), len(m.Data))
 		}
 	}
-	f.eventually("timers.add is empty", func() bool {
+	waittest.Until(f.t, "timers.add is empty", func() bool {
 		info, err := f.js.Stream(t.Context(), schemas.StreamAdd)
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -57,7 +57,7 @@ func TestDamagedBlock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			storetest.Eventually(t, "the clock to say what was seen", func() bool {
+			waittest.Until(t, "the clock to say what was seen", func() bool {
 				clock, _, err := n.store.ReadClock(t.Context(), 0)
 				return err == nil && clock.Seen >= last
 			})
@@ -106,7 +106,7 @@ func TestDamagedBlock(t *testing.T) {
 				}
 				return
 			}
-			storetest.Eventually(t, "the loss to be on record", look)
+			waittest.Until(t, "the loss to be on record", look)
 			t.Logf("%+v", report[0].Loss)
 			if report[0].Loss.Messages == 0 {
 				t.Error("no messages are missed")

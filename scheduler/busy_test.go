@@ -9,6 +9,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -145,11 +146,7 @@ func TestHaltAmidRound(t *testing.T) {
 			const count = 200
 			due := nowMs() + 1000
 			create(t, a.store, timers(count, func(int64) int64 { return due })...)
-			select {
-			case <-h.stands:
-			case <-time.After(bound):
-				t.Fatal("nothing was published")
-			}
+			waittest.Receive(t, "the first event to be published", h.stands)
 			if taken {
 				owns(t, 1, start(t, srv, "b", cfg, nil))
 			} else {

@@ -11,6 +11,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -19,7 +20,7 @@ var twoShards = store.Config{Geometry: schemas.Geometry{Shards: 2, SlotWidth: 10
 // healthy waits until every clock can be decoded and has an owner.
 func healthy(t *testing.T, s *store.Store) {
 	t.Helper()
-	storetest.Eventually(t, "clocks with owners", func() bool {
+	waittest.Until(t, "clocks with owners", func() bool {
 		c, err := s.ReadCluster(t.Context())
 		if err != nil || len(c.Clocks) != s.Geometry().Shards {
 			return false
@@ -144,7 +145,7 @@ func TestNewerClock(t *testing.T) {
 	healthy(t, n.store)
 	const newer = `{"v":99,"owner":"n9"}`
 	storetest.Overwrite(t, n.store, "KV_clock", "clock.0", []byte(newer))
-	storetest.Eventually(t, "the shard to be given up", func() bool { return n.sched.Status()[0].State == "standby" })
+	waittest.Until(t, "the shard to be given up", func() bool { return n.sched.Status()[0].State == "standby" })
 	start(t, srv, "n2", store.Config{}, nil)
 	ws := timers(20, func(i int64) int64 { return nowMs() + 1000 })
 	create(t, n.store, ws...)

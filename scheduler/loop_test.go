@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -46,7 +48,7 @@ func TestTailFromItsOffset(t *testing.T) {
 	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay, o.IndexKeep = time.Hour, 4*time.Hour })
 	checkTimes(t, fired(t, n.nc, 1))
 	await(t, n.store, w.ID, schemas.StateSuccess)
-	if v := metric(t, n.reg, "belfry_missed_timers_total"); v != 0 {
+	if v := metrictest.Sum(t, n.reg, "belfry_missed_timers_total"); v != 0 {
 		t.Errorf("the sweeper fired it, not the tail: %v orphans", v)
 	}
 }
@@ -101,10 +103,10 @@ func TestNothingFiresAfterAJump(t *testing.T) {
 	})
 	w := timer("1", nowMs()-1000)
 	create(t, n.store, w)
-	eventually(t, "the shard is owned", func() bool { return metric(t, n.reg, "belfry_shard_owned") == 1 })
+	waittest.Until(t, "the shard is owned", func() bool { return metrictest.Sum(t, n.reg, "belfry_shard_owned") == 1 })
 	// Each look is a turn of the loop, which would fire what is due.
 	from := clock.looks.Load()
-	eventually(t, "200 turns of the loop", func() bool { return clock.looks.Load() > from+200 })
+	waittest.Until(t, "200 turns of the loop", func() bool { return clock.looks.Load() > from+200 })
 	if made := counted.made.Load(); made != 0 {
 		t.Errorf("%d claims and publishes while the clock was in doubt", made)
 	}
@@ -114,21 +116,6 @@ func TestNothingFiresAfterAJump(t *testing.T) {
 	clock.jumped.Store(false)
 	fired(t, n.nc, 1)
 	await(t, n.store, w.ID, schemas.StateSuccess)
-}
-
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(bound)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("not within %s: %s", bound, what)
-		case <-tick.C:
-		}
-	}
 }
 
 // slowPublish holds the answers to publishes until they are let go, and notes a
@@ -187,7 +174,7 @@ func TestReleaseWaitsForWrites(t *testing.T) {
 		o.Store = s
 	})
 	create(t, n.store, timers(20, func(int64) int64 { return nowMs() })...)
-	eventually(t, "all are published", func() bool { return s.holding() == 20 })
+	waittest.Until(t, "all are published", func() bool { return s.holding() == 20 })
 	begun := time.Now()
 	stopped := make(chan error, 1)
 	go func() { stopped <- n.sched.Stop(context.Background()) }()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -91,7 +91,7 @@ func TestLostMiddleBlock(t *testing.T) {
 				}
 				return s.CachedInfo().State
 			}
-			storetest.Eventually(t, "the clock to say what was seen and counted", func() bool {
+			waittest.Until(t, "the clock to say what was seen and counted", func() bool {
 				clock, _, err := n.store.ReadClock(t.Context(), 0)
 				return err == nil && clock.Seen >= lastRecord(t, n.store, ws) && clock.Pending == all && clock.Msgs > 0
 			})
@@ -139,7 +139,7 @@ func TestLostMiddleBlock(t *testing.T) {
 				t.Fatalf("%d of %d timers are gone", len(gone), all)
 			}
 			t.Logf("%d of %d timers are gone", len(gone), all)
-			storetest.Eventually(t, "a right count of waiting timers", func() bool {
+			waittest.Until(t, "a right count of waiting timers", func() bool {
 				clock, _, err := again.store.ReadClock(t.Context(), 0)
 				return err == nil && clock.Owner == "n2" && !clock.PendingUnknown && clock.Counted && clock.Pending == int64(all-len(gone)) && clock.Msgs > 0
 			})
@@ -156,7 +156,7 @@ func TestLostMiddleBlock(t *testing.T) {
 				}
 				return
 			}
-			storetest.Eventually(t, "the loss to be on record", look)
+			waittest.Until(t, "the loss to be on record", look)
 			for tick, n := range waiting {
 				indexed(t, again.store, tick, n)
 			}
@@ -219,7 +219,7 @@ func removeBlock(t *testing.T, dir string, at int) {
 // indexed waits until the index names as many timers for a tick as wait.
 func indexed(t *testing.T, s *store.Store, tick int64, want int) {
 	t.Helper()
-	storetest.Eventually(t, "an index of all timers", func() bool {
+	waittest.Until(t, "an index of all timers", func() bool {
 		load, err := s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, 0)
 		n := 0
 		for _, tm := range load.Timers {

@@ -7,9 +7,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -68,7 +70,7 @@ func TestNewerRecords(t *testing.T) {
 		}
 		return ""
 	}
-	storetest.Eventually(t, "the shards to state what they need", func() bool {
+	waittest.Until(t, "the shards to state what they need", func() bool {
 		for shard := range shards {
 			c, _, err := old.store.ReadClock(t.Context(), shard)
 			if err != nil || c.Needs != store.LevelTest {
@@ -87,12 +89,12 @@ func TestNewerRecords(t *testing.T) {
 	if reported != int64(len(newer)) {
 		t.Errorf("status reports %d records of a newer format, want %d", reported, len(newer))
 	}
-	if n := metric(t, old.reg, "belfry_newer_records"); n != float64(len(newer)) {
+	if n := metrictest.Sum(t, old.reg, "belfry_newer_records"); n != float64(len(newer)) {
 		t.Errorf("belfry_newer_records is %v, want %d", n, len(newer))
 	}
 
 	other := start(t, srv, "other", store.Config{}, nil) // does not read them either
-	storetest.Eventually(t, "the other node to own a shard", func() bool {
+	waittest.Until(t, "the other node to own a shard", func() bool {
 		for _, st := range other.sched.Status() {
 			if st.State == "owner" {
 				return true
@@ -112,7 +114,7 @@ func TestNewerRecords(t *testing.T) {
 			t.Errorf("shard %d: owner %q, %v", shard, c.Owner, err)
 		}
 	}
-	storetest.Eventually(t, "the low watermark to pass the records", func() bool {
+	waittest.Until(t, "the low watermark to pass the records", func() bool {
 		for id, due := range newer {
 			c, _, err := next.store.ReadClock(t.Context(), next.store.Geometry().Shard(id))
 			if err != nil || c.TimeMs <= due {
@@ -161,7 +163,7 @@ func TestNewerRecordsAfterAScan(t *testing.T) {
 	}
 	old := start(t, srv, "old", store.Config{}, nil)
 	fired(t, old.nc, 15)
-	storetest.Eventually(t, "5 records that are held", func() bool { return metric(t, old.reg, "belfry_newer_records") == 5 })
+	waittest.Until(t, "5 records that are held", func() bool { return metrictest.Sum(t, old.reg, "belfry_newer_records") == 5 })
 	for _, w := range ws[:5] {
 		if c, _, err := old.store.ReadClock(t.Context(), old.store.Geometry().Shard(w.ID)); err != nil || c.TimeMs > w.Record.DueMs {
 			t.Errorf("the low watermark %d has passed a record due %d, %v", c.TimeMs, w.Record.DueMs, err)

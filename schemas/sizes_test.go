@@ -88,25 +88,18 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
 	sealed()
 	fits("the fired event with a sealed callback", hdr, data)
-	for _, text := range worstTexts {
-		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
-		hdr[schemas.HeaderClaim] = []string{largestClaim()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
-		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
-		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
-		sealed()
-		fits("the dead letter with a sealed callback", hdr, data)
-	}
-	fired.NoCallback = false
-	for _, text := range worstTexts {
-		hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
-		hdr[schemas.HeaderClaim] = []string{largestClaim()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
-		hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
-		hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
-		hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
-		fits("the dead letter", hdr, data)
+	for _, fired.NoCallback = range []bool{true, false} {
+		for _, text := range worstTexts {
+			hdr, data = body.DeadMessage(fired, strings.Repeat("c", 1000), text)
+			hdr[schemas.HeaderClaim] = []string{largestClaim()}
+			hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
+			hdr[schemas.HeaderErrorCode] = []string{strings.Repeat("c", 64)}
+			hdr[schemas.HeaderError] = []string{strings.Repeat("e", schemas.MaxOutcomeError)}
+			if fired.NoCallback {
+				sealed()
+			}
+			fits(fmt.Sprintf("the dead letter, sealed callback: %t", fired.NoCallback), hdr, data)
+		}
 	}
 	// The replay of a dead letter stores what was stored.
 	if back, err := schemas.StripFired(hdr, data); err != nil || back.Size() > body.Size() {

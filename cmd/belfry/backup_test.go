@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/backup"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -44,9 +45,9 @@ func TestBackupDrill(t *testing.T) {
 	publishAdd(t, js, "rejected", `"timersvc":"no due time"`)
 	for i := range drillTimers {
 		id := fmt.Sprintf("cancelled-%d", i)
-		await(t, func() bool { return n.client(t, "cancel", id, "--source", "/drill").code == exitOK })
+		waittest.Until(t, "timer "+id+" is stored, and then cancelled", func() bool { return n.client(t, "cancel", id, "--source", "/drill").code == exitOK })
 	}
-	await(t, func() bool {
+	waittest.Until(t, "a dead letter, a rejection, and a timer that has fired", func() bool {
 		return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 && len(ok[schemas.RejectedInfo](t, n, "rejected", "ls")) == 1 && state(t, n, "plain") == schemas.StateSuccess
 	})
 
@@ -89,7 +90,7 @@ func TestBackupDrill(t *testing.T) {
 			t.Errorf("cancelled-%d is %s after the restore", i, s)
 		}
 		id := fmt.Sprintf("due-%d", i)
-		await(t, func() bool { return state(t, restored, id) == schemas.StateSuccess && calls.of(id) > 0 })
+		waittest.Until(t, "timer "+id+" is called back after the restore", func() bool { return state(t, restored, id) == schemas.StateSuccess && calls.of(id) > 0 })
 		if n := calls.of(fmt.Sprintf("cancelled-%d", i)); n > 0 {
 			t.Errorf("cancelled-%d was called %d times", i, n)
 		}

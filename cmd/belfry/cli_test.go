@@ -15,7 +15,9 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -48,15 +50,10 @@ func TestRoundTrip(t *testing.T) {
 	if first.ID != "one" || first.Source != "/shop" || first.Duplicate || first.State != "pending" || first.Timer != schemas.NewTimerID("/shop", "one") {
 		t.Errorf("added %+v", first)
 	}
-	select {
-	case body := <-got:
-		if body != `{"n":1}` {
-			t.Errorf("callback got %s", body)
-		}
-	case <-time.After(bound):
-		t.Fatal("no callback")
+	if body := waittest.Receive(t, "a callback", got); body != `{"n":1}` {
+		t.Errorf("callback got %s", body)
 	}
-	await(t, func() bool {
+	waittest.Until(t, "the timer succeeds", func() bool {
 		return ok[schemas.TimerInfo](t, n, "get", first.Timer.String())[0].State == schemas.StateSuccess
 	})
 	info := ok[schemas.TimerInfo](t, n, "get", "one", "--source", "/shop")[0]
@@ -133,33 +130,19 @@ func TestRoundTrip(t *testing.T) {
 	n.stop(t)
 }
 
-func await(t *testing.T, ask func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(bound)
-	for !ask() { // each asking is a process: no pause is needed
-		if time.Now().After(deadline) {
-			t.Fatal("it does not come")
-		}
-	}
-}
-
 // TestTail: live, from the past, and as text.
 func TestTail(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
 	live := command(t, []string{"NATS_URL=" + n.nats}, "tail", "orders", "-o", "json", "-n", "2")
-	r, w := io.Pipe()
-	live.Stdout = w
+	var printed logtest.Buffer
+	live.Stdout = &printed
 	if err := live.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := readLog(r)
 	// Timers are added until the tail, which began at an unknown moment, has had two.
 	ended := make(chan error, 1)
-	go func() {
-		ended <- live.Wait()
-		w.Close()
-	}()
+	go func() { ended <- live.Wait() }()
 	count := 0
 	for running := true; running; count++ {
 		ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--id", fmt.Sprint(count), "--data", "line\x1b[31m\nbreak")
@@ -172,8 +155,7 @@ func TestTail(t *testing.T) {
 		default:
 		}
 	}
-	<-lines.end
-	events := parseLines[firedEvent](t, lines.text()+"\n")
+	events := parseLines[firedEvent](t, printed.String())
 	if len(events) != 2 {
 		t.Fatalf("tail -n 2 printed %d events", len(events))
 	}
@@ -207,7 +189,7 @@ func TestDeadLetters(t *testing.T) {
 	a := ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", hook.URL)[0]
 	<-calls
 	var dead []schemas.DeadInfo
-	await(t, func() bool {
+	waittest.Until(t, "a dead letter", func() bool {
 		dead = ok[schemas.DeadInfo](t, n, "dead", "ls", "--svc", "orders")
 		return len(dead) == 1
 	})
@@ -221,7 +203,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("replay: %v", r)
 	}
 	<-calls
-	await(t, func() bool { return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 })
+	waittest.Until(t, "a dead letter of the replayed timer", func() bool { return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 })
 	if r := ok[map[string]int](t, n, "dead", "replay", "--svc", "orders"); r[0]["replayed"] != 1 {
 		t.Errorf("replay of the service: %v", r)
 	}

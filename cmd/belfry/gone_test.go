@@ -31,13 +31,8 @@ func TestStopWithServerGone(t *testing.T) {
 				}
 				end(t, srv)
 				n.stop(t)
-				<-n.log.end
-				if _, ok := n.log.wait(`"message":"stopped"`); !ok {
-					t.Errorf("it does not say that it stopped: %s", n.log.text())
-				}
-				if _, ok := n.log.wait("does not answer: stopping without it"); !ok {
-					t.Errorf("it does not say that the server is silent: %s", n.log.text())
-				}
+				n.logged(t, `"message":"stopped"`)
+				n.logged(t, "does not answer: stopping without it")
 			})
 		}
 	}

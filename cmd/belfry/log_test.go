@@ -15,6 +15,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/certtest"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/throttle"
 )
 
@@ -28,7 +30,7 @@ type logLine struct {
 func logLines(t *testing.T, n *node) []logLine {
 	t.Helper()
 	var out []logLine
-	for line := range strings.Lines(n.log.text()) {
+	for line := range strings.Lines(n.log.String()) {
 		var l logLine
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
 			t.Errorf("a line of stderr is not JSON (%v): %q", err, line)
@@ -42,9 +44,7 @@ func logLines(t *testing.T, n *node) []logLine {
 // calm checks that a start logged no warning and no line of a single shard.
 func calm(t *testing.T, n *node) {
 	t.Helper()
-	if _, ok := n.log.wait("shards taken"); !ok {
-		t.Error("no line says that the shards were taken")
-	}
+	n.logged(t, "shards taken")
 	for _, l := range logLines(t, n) {
 		if l.Level != "info" || l.Shard != nil {
 			t.Errorf("the log of a normal start has %+v", l)
@@ -62,8 +62,8 @@ func TestStartLog(t *testing.T) {
 	n.stop(t)
 	n = serve(t, n.data)
 	calm(t, n)
-	if strings.Contains(n.log.text(), "did not close the data folder") {
-		t.Errorf("after an orderly stop: %s", n.log.text())
+	if strings.Contains(n.log.String(), "did not close the data folder") {
+		t.Errorf("after an orderly stop: %s", n.log.String())
 	}
 	for range 3 {
 		ok[added](t, n, "add", "--in", "1h")
@@ -73,8 +73,8 @@ func TestStartLog(t *testing.T) {
 		<-n.done
 		n = serve(t, n.data)
 		calm(t, n)
-		if strings.Count(n.log.text(), "did not close the data folder") != 1 {
-			t.Errorf("the log after SIGKILL does not explain once what nats-server does: %s", n.log.text())
+		if strings.Count(n.log.String(), "did not close the data folder") != 1 {
+			t.Errorf("the log after SIGKILL does not explain once what nats-server does: %s", n.log.String())
 		}
 	}
 	n.stop(t)
@@ -84,36 +84,19 @@ func TestStartLog(t *testing.T) {
 // reported by net/http through the standard logger; they reach stderr as JSON lines.
 func TestHostileCalleeStaysInTheLog(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				b := make([]byte, 64<<10)
-				if _, err := c.Read(b); err != nil {
-					return
-				}
-				fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-				<-time.After(200 * time.Millisecond) // the connection is idle by then
-				fmt.Fprint(c, "HTTP/1.1 500 \x1b[31mhostile\r\n\r\n\n{\"level\":\"error\",\"message\":\"forged\"}\n")
-				c.Read(b) // until the node closes
-			}()
+	callee := tcptest.Serve(t, func(c net.Conn) {
+		b := make([]byte, 64<<10)
+		if _, err := c.Read(b); err != nil {
+			return
 		}
-	}()
+		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		<-time.After(200 * time.Millisecond) // the connection is idle by then
+		fmt.Fprint(c, "HTTP/1.1 500 \x1b[31mhostile\r\n\r\n\n{\"level\":\"error\",\"message\":\"forged\"}\n")
+		c.Read(b) // until the node closes
+	})
 	n := serve(t, "", "--allow-loopback")
-	ok[added](t, n, "add", "--in", "1ms", "--callback", "http://"+l.Addr().String()+"/")
-	line, found := n.log.wait("Unsolicited response")
-	if !found {
-		t.Fatalf("net/http's report is missing: %s", n.log.text())
-	}
+	ok[added](t, n, "add", "--in", "1ms", "--callback", "http://"+callee+"/")
+	line := n.logged(t, "Unsolicited response") // net/http's report
 	if !strings.HasPrefix(line, "{") || strings.Contains(line, "\x1b") {
 		t.Errorf("the report is not a line of the log: %q", line)
 	}
@@ -168,7 +151,7 @@ func TestSecretFilesOfOthers(t *testing.T) {
 		return path
 	}
 	open, private := file("open", secret+"\n", 0o644), file("private", secret+"\n", 0o600)
-	ca := newAuthority(t, "ours").ca
+	ca := certtest.New(t).File()
 	if err := os.Chmod(ca, 0o644); err != nil { //nolint:gosec // a certificate is public
 		t.Fatal(err)
 	}
@@ -186,12 +169,12 @@ func TestSecretFilesOfOthers(t *testing.T) {
 		}
 		n := serve(t, "", "--config", config)
 		for _, path := range want {
-			if !strings.Contains(n.log.text(), path+`"`) {
-				t.Errorf("%s: no warning about %s: %s", text, path, n.log.text())
+			if !strings.Contains(n.log.String(), path+`"`) {
+				t.Errorf("%s: no warning about %s: %s", text, path, n.log.String())
 			}
 		}
-		if got := strings.Count(n.log.text(), "chmod 600 "); got != len(want) {
-			t.Errorf("%s: %d warnings: %s", text, got, n.log.text())
+		if got := strings.Count(n.log.String(), "chmod 600 "); got != len(want) {
+			t.Errorf("%s: %d warnings: %s", text, got, n.log.String())
 		}
 		n.stop(t)
 	}

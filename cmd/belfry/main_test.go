@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -19,7 +18,9 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // binary is the program, built once for all tests of this package.
@@ -110,8 +111,8 @@ type node struct {
 	cmd        *exec.Cmd
 	data       string
 	nats, http string
-	log        *logBuffer
-	done       chan struct{} // closed when the process has ended
+	log        logtest.Buffer // standard error
+	done       chan struct{}  // closed when the process has ended
 }
 
 // serve starts a node with a server of its own on free ports.
@@ -127,16 +128,10 @@ func serve(t *testing.T, data string, args ...string) *node {
 func launch(t *testing.T, data string, args []string) *node {
 	t.Helper()
 	n := &node{cmd: command(t, nil, append([]string{"serve"}, args...)...), data: data, done: make(chan struct{})}
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.cmd.Stderr = w
+	n.cmd.Stderr = &n.log
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.Close()
-	n.log = readLog(r)
 	go func() {
 		defer close(n.done)
 		n.cmd.Wait() // the exit code is in ProcessState
@@ -144,13 +139,8 @@ func launch(t *testing.T, data string, args []string) *node {
 	t.Cleanup(func() {
 		n.cmd.Process.Kill()
 		<-n.done
-		<-n.log.end
-		r.Close()
 	})
-	line, ok := n.log.wait("belfry is running")
-	if !ok {
-		t.Fatalf("serve does not run: %s", n.log.text())
-	}
+	line := n.logged(t, "belfry is running")
 	var announced struct{ NATS, HTTP string }
 	if err := json.Unmarshal([]byte(line), &announced); err != nil {
 		t.Fatalf("%v: %s", err, line)
@@ -166,13 +156,9 @@ func (n *node) stop(t *testing.T) {
 	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-n.done:
-	case <-time.After(bound):
-		t.Fatalf("not stopped within %s of SIGTERM: %s", bound, n.log.text())
-	}
+	waittest.Receive(t, "the end of the process after SIGTERM", n.done, n.log.String)
 	if code := n.cmd.ProcessState.ExitCode(); code != exitOK {
-		t.Errorf("exit code %d after SIGTERM: %s", code, n.log.text())
+		t.Errorf("exit code %d after SIGTERM: %s", code, n.log.String())
 	}
 	t.Logf("stopped %s after SIGTERM", time.Since(begun).Round(time.Millisecond))
 }
@@ -206,57 +192,23 @@ func parseLines[T any](t *testing.T, text string) []T {
 	return out
 }
 
-// logBuffer keeps the lines of a process and lets one wait for one.
-type logBuffer struct {
-	end   chan struct{}
-	state chan logState // holds one
-}
-
-type logState struct {
-	lines   []string
-	changed chan struct{}
-}
-
-func readLog(r io.Reader) *logBuffer {
-	b := &logBuffer{end: make(chan struct{}), state: make(chan logState, 1)}
-	b.state <- logState{changed: make(chan struct{})}
-	go func() {
-		defer close(b.end)
-		s := bufio.NewScanner(r)
-		s.Buffer(nil, 1<<20)
-		for s.Scan() {
-			st := <-b.state
-			close(st.changed)
-			b.state <- logState{append(st.lines, s.Text()), make(chan struct{})}
-		}
-	}()
-	return b
-}
-
-func (b *logBuffer) wait(part string) (string, bool) {
-	deadline := time.After(bound)
-	for {
-		st := <-b.state
-		b.state <- st
-		for _, l := range st.lines {
-			if strings.Contains(l, part) {
-				return l, true
-			}
-		}
+// logged waits for a log line that has part, and returns it.
+func (n *node) logged(t *testing.T, part string) string {
+	t.Helper()
+	line, found := "", false
+	waittest.Until(t, fmt.Sprintf("the log has %q", part), func() bool {
 		select {
-		case <-st.changed:
-		case <-b.end:
-			return "", false
-		case <-deadline:
-			return "", false
+		case <-n.done: // nothing is logged after this look
+			if line, found = n.log.Line(part); !found {
+				t.Fatalf("the process has ended without logging %q: %s", part, n.log.String())
+			}
+			return true
+		default:
+			line, found = n.log.Line(part)
+			return found
 		}
-	}
-}
-
-func (b *logBuffer) text() string {
-	st := <-b.state
-	b.state <- st
-	return strings.Join(st.lines, "\n")
+	}, n.log.String)
+	return line
 }
 
 func httpGet(t *testing.T, url string) (int, string) {

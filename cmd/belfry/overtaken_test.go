@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -42,7 +43,7 @@ func TestOvertakenConsumerIsReported(t *testing.T) {
 		t.Errorf("before the flood: %+v", st.Overtaken)
 	}
 	fire(2, 1300)
-	await(t, func() bool {
+	waittest.Until(t, "status names the reader", func() bool {
 		return strings.Contains(strings.Join(ok[status](t, n, "status")[0].Problems, ";"), "reader")
 	})
 	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, "reader") {

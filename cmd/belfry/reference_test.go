@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/belfryio/belfry/internal/certtest"
 	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/doctest"
 )
@@ -101,7 +102,7 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := strings.NewReplacer("/run/secrets/orders-token", token, "/run/secrets/orders", secrets, "/etc/belfry/internal-ca.pem", newAuthority(t, "ca").ca).Replace(example[1])
+	text := strings.NewReplacer("/run/secrets/orders-token", token, "/run/secrets/orders", secrets, "/etc/belfry/internal-ca.pem", certtest.New(t).File()).Replace(example[1])
 	path := filepath.Join(dir, "belfry.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

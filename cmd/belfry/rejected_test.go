@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -29,7 +30,7 @@ func TestRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	var list []schemas.RejectedInfo
-	await(t, func() bool {
+	waittest.Until(t, "7 rejections", func() bool {
 		list = ok[schemas.RejectedInfo](t, n, "rejected", "ls")
 		return len(list) == 7
 	})
@@ -46,7 +47,7 @@ func TestRejected(t *testing.T) {
 	n.client(t, "rejected", "list", "-n", "-1").oneLine(t, exitUsage)
 
 	ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", "nats:nobody.serves.this", "--max-attempts", "1")
-	await(t, func() bool {
+	waittest.Until(t, "status counts the dead letter", func() bool {
 		st := ok[status](t, n, "status")[0]
 		return st.Totals.Dead == 1 && strings.Contains(strings.Join(st.Problems, ";"), "dead letters: 1")
 	})

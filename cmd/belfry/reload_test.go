@@ -14,6 +14,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/uuid"
@@ -95,7 +96,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	until := func(counter *atomic.Int64) {
 		t.Helper()
 		from := counter.Load()
-		await(t, func() bool { add(); return counter.Load() > from+10 })
+		waittest.Until(t, "10 more callbacks with this signature", func() bool { add(); return counter.Load() > from+10 })
 	}
 	until(&byOld)
 	write(secrets, secret+"\n"+next+"\n")
@@ -104,26 +105,25 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	until(&byNew)
 
 	write(secrets, "whsec_hunter2\n")
-	await(t, metric("belfry_config_reload_successful 0"))
+	waittest.Until(t, "the metric says that the reload failed", metric("belfry_config_reload_successful 0"))
 	old, both := byOld.Load(), byBoth.Load()
 	until(&byNew)
 	if byOld.Load() != old || byBoth.Load() != both {
 		t.Error("a secret that was replaced signs again")
 	}
-	line, found := n.log.wait("was not reloaded")
-	if !found || !strings.Contains(line, "orders") || strings.Contains(line, "hunter2") {
+	if line := n.logged(t, "was not reloaded"); !strings.Contains(line, "orders") || strings.Contains(line, "hunter2") {
 		t.Errorf("log: %s", line)
 	}
 	write(secrets, next+"\n")
-	await(t, metric("belfry_config_reload_successful 1"))
+	waittest.Until(t, "the metric says that the reload succeeded", metric("belfry_config_reload_successful 1"))
 
 	// The config file itself, and what needs a restart.
 	write(config, "retention: 3h\ncallback-hosts: [example.com]\nservices:\n  orders:\n    secret-file: "+secrets+"\n    hosts: [127.0.0.1]\n")
 	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	if line, found = n.log.wait("take effect at the next start"); !found || !strings.Contains(line, `["retention"]`) {
-		t.Errorf("log: %s", n.log.text())
+	if line := n.logged(t, "take effect at the next start"); !strings.Contains(line, `["retention"]`) {
+		t.Errorf("log: %s", n.log.String())
 	}
 	r := n.client(t, "add", "--in", "1ms", "--svc", "bills", "--callback", callee.URL)
 	if r.code != exitRefused || !strings.Contains(r.err, "callback-hosts") {
@@ -132,7 +132,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	until(&byNew)
 
 	for _, id := range timers {
-		await(t, func() bool {
+		waittest.Until(t, "timer "+id.String()+" succeeds", func() bool {
 			i, err := c.Get(t.Context(), id)
 			if err == nil && i.State == schemas.StateSuccess && i.Attempts != 1 {
 				t.Errorf("%s needed %d attempts", id, i.Attempts)

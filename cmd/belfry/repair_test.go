@@ -9,6 +9,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -28,7 +29,7 @@ func TestRepair(t *testing.T) {
 	}
 	defer nc.Close()
 	var shard string
-	await(t, func() bool { // the shard is the one that has the key
+	waittest.Until(t, "the record is stored", func() bool { // the shard is the one that has the key
 		shards := len(ok[status](t, n, "status")[0].Shards)
 		for _, s := range []string{"0", "1", "2", "3", "4", "5", "6", "7"}[:min(shards, 8)] {
 			m, err := nc.Request("$JS.API.STREAM.MSG.GET.KV_timers_"+s, []byte(`{"last_by_subj":"$KV.timers_`+s+`.timer.`+id+`"}`), bound)
@@ -41,7 +42,7 @@ func TestRepair(t *testing.T) {
 	if err := nc.PublishMsg(&nats.Msg{Subject: "timers.add", Reply: "$KV.timers_" + shard + ".timer." + id, Data: []byte(`{"specversion":"1.0","id":"x","source":"/s","type":"t","timerafter":"1h"}`)}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool {
+	waittest.Until(t, "status reports the damage", func() bool {
 		problems := ok[status](t, n, "status")[0].Problems
 		return slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "1 damaged records") })
 	})
@@ -61,7 +62,7 @@ func TestRepair(t *testing.T) {
 	if r := n.client(t, "get", "victim", "--source", "/s"); r.code != exitOK || !strings.Contains(r.out, "pending") {
 		t.Errorf("get: %d %s %s", r.code, r.out, r.err)
 	}
-	await(t, func() bool {
+	waittest.Until(t, "status reports no damage", func() bool {
 		problems := ok[status](t, n, "status")[0].Problems
 		return !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "damaged") })
 	})

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry/internal/certtest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 func writeConfig(t *testing.T, text string) string {
@@ -157,7 +160,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 	n := serve(t, "", "--config", path, "--log-level", "debug")
 	ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", "http://user:hunter2@127.0.0.1:1/", "--max-attempts", "1")
-	await(t, func() bool { return len(ok[map[string]any](t, n, "dead", "ls")) == 1 })
+	waittest.Until(t, "a dead letter", func() bool { return len(ok[map[string]any](t, n, "dead", "ls")) == 1 })
 	for _, path := range []string{"/readyz", "/metrics"} {
 		_, body := httpGet(t, "http://"+n.http+path)
 		all.WriteString(body)
@@ -167,7 +170,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 		all.WriteString(r.out + r.err)
 	}
 	n.stop(t)
-	all.WriteString(url.out + n.log.text())
+	all.WriteString(url.out + n.log.String())
 	for _, s := range []string{secret, strings.TrimPrefix(secret, "whsec_"), "hunter2"} {
 		if strings.Contains(all.String(), s) {
 			t.Errorf("%s was told", s)
@@ -188,11 +191,11 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 		return path
 	}
 	const second, third = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "whsec_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB"
-	ca := newAuthority(t, "ca")
-	cert, key := ca.leaf("client", x509.ExtKeyUsageClientAuth)
+	ca := certtest.New(t)
+	cert, key := ca.Files("client", x509.ExtKeyUsageClientAuth)
 	config := func(text string) string {
 		return "services:\n  orders:\n" + strings.NewReplacer("SECRETS", write("secrets", secret+"\n"+second+"\n"), "EMPTY", write("empty", "\n"), "TOKEN", write("token", "hunter2-token\n"),
-			"CA", ca.ca, "CERT", cert, "PRIVATE", key, "DIR", dir).Replace(text)
+			"CA", ca.File(), "CERT", cert, "PRIVATE", key, "DIR", dir).Replace(text)
 	}
 	c := &cli{process: process{err: io.Discard, getenv: func(name string) string {
 		return map[string]string{"HOME": dir, "ORDERS": third, "API_KEY": "hunter2-key"}[name]

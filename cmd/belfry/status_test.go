@@ -17,6 +17,7 @@ import (
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestStatus: two nodes on one server, timers that wait and one that died; then
@@ -34,7 +35,7 @@ func TestStatus(t *testing.T) {
 	belfryRun(t, "add", "--in", "1s", "--svc", "a.b", "--nats-url", srv.URL()).oneLine(t, exitRefused)
 	var st status
 	deadLetter := []string{"dead letters: 1 (see belfry dead ls)"}
-	await(t, func() bool {
+	waittest.Until(t, "status counts both nodes and all timers", func() bool {
 		st = ok[status](t, a, "status")[0]
 		return st.Totals.Dead == 1 && st.Totals.Pending != nil && *st.Totals.Pending == 3 && len(st.Nodes) == 2 && st.Nodes[0].Shards == 1 && st.Nodes[1].Shards == 1
 	})
@@ -60,7 +61,7 @@ func TestStatus(t *testing.T) {
 		}
 	}
 	b.stop(t)
-	await(t, func() bool {
+	waittest.Until(t, "node a owns both shards", func() bool {
 		st = ok[status](t, a, "status")[0]
 		return slices.Equal(st.Problems, deadLetter) && st.Shards[0].Owner == "a" && st.Shards[1].Owner == "a"
 	})
@@ -123,7 +124,7 @@ func TestDoctor(t *testing.T) {
 	}
 	// A clock that a standing shard has is an error until the node has taken it.
 	var r result
-	await(t, func() bool {
+	waittest.Until(t, "doctor succeeds", func() bool {
 		r = belfryRun(t, "doctor", "--nats-listen", listen, "-o", "json")
 		return r.code == exitOK
 	})
@@ -151,7 +152,7 @@ func TestDoctorOfFastNode(t *testing.T) {
 	n := serve(t, "", "--profile", "fast")
 	listen := strings.TrimPrefix(n.nats, "nats://")
 	var r result
-	await(t, func() bool {
+	waittest.Until(t, "doctor succeeds with all shards", func() bool {
 		r = belfryRun(t, "doctor", "--nats-listen", listen)
 		return r.code == exitOK && strings.Contains(r.out, "OK       shards")
 	})
@@ -188,17 +189,17 @@ system_account: SYS`), 0o600); err != nil {
 
 	later := natstest.Run(t, told)
 	belfryRun(t, "serve", "--http", "-", "--nats-url", url(later)).oneLine(t, exitUsage, "profile safe", "sync_interval: always", "--replicas 3", "--profile fast")
-	if n := serveOn(t, url(later), "--profile", "fast"); strings.Contains(n.log.text(), warning) {
-		t.Errorf("profile fast: %s", n.log.text())
+	if n := serveOn(t, url(later), "--profile", "fast"); strings.Contains(n.log.String(), warning) {
+		t.Errorf("profile fast: %s", n.log.String())
 	}
-	if n := serveOn(t, url(natstest.Run(t, told, natstest.SyncAlways))); strings.Contains(n.log.text(), warning) {
-		t.Errorf("a server that syncs always: %s", n.log.text())
+	if n := serveOn(t, url(natstest.Run(t, told, natstest.SyncAlways))); strings.Contains(n.log.String(), warning) {
+		t.Errorf("a server that syncs always: %s", n.log.String())
 	}
 	plain := natstest.Run(t)
-	if n := serveOn(t, plain.URL()); strings.Count(n.log.text(), warning) != 1 {
-		t.Errorf("a server that does not tell: %s", n.log.text())
+	if n := serveOn(t, plain.URL()); strings.Count(n.log.String(), warning) != 1 {
+		t.Errorf("a server that does not tell: %s", n.log.String())
 	}
-	if n := serveOn(t, plain.URL(), "--profile", "fast"); strings.Contains(n.log.text(), warning) {
-		t.Errorf("profile fast: %s", n.log.text())
+	if n := serveOn(t, plain.URL(), "--profile", "fast"); strings.Contains(n.log.String(), warning) {
+		t.Errorf("profile fast: %s", n.log.String())
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/belfryio/belfry/internal/certtest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -73,8 +75,8 @@ func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
 // interfaces with TLS.
 func TestUsers(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t, "ours")
-	cert, key := ca.leaf("server", x509.ExtKeyUsageServerAuth)
+	ca := certtest.New(t)
+	cert, key := ca.Files("server", x509.ExtKeyUsageServerAuth)
 	for _, tt := range []struct {
 		listen, host string
 		args         []string
@@ -82,7 +84,7 @@ func TestUsers(t *testing.T) {
 	}{
 		{"127.0.0.1:0", "127.0.0.1", nil, nil},
 		{"127.0.0.2:0", "127.0.0.2", nil, nil},
-		{"0.0.0.0:0", "127.0.0.1", []string{"--nats-tls-cert", cert, "--nats-tls-key", key}, []nats.Option{nats.RootCAs(ca.ca)}},
+		{"0.0.0.0:0", "127.0.0.1", []string{"--nats-tls-cert", cert, "--nats-tls-key", key}, []nats.Option{nats.RootCAs(ca.File())}},
 	} {
 		t.Run(tt.listen, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +114,7 @@ func TestUsers(t *testing.T) {
 			// The commands, as the administrator and as a team.
 			env := []string{"BELFRY_NATS_URL=" + url}
 			if len(tt.args) > 0 {
-				env = append(env, "BELFRY_TLS_CA="+ca.ca)
+				env = append(env, "BELFRY_TLS_CA="+ca.File())
 			}
 			admins := append(slices.Clone(env), "BELFRY_USER=admin", "BELFRY_PASSWORD=admin-pw")
 			teams := []string{"--user", "orders", "--password-file", secretFile(t, "orders-pw")}
@@ -134,7 +136,7 @@ func TestUsers(t *testing.T) {
 			// The doctor has the node's settings.
 			listen := append([]string{"doctor"}, append(args, "--nats-listen", tt.host+":"+port, "--shards", "2")...)
 			var r result
-			await(t, func() bool {
+			waittest.Until(t, "doctor succeeds", func() bool {
 				r = belfryEnv(t, nil, "", listen...)
 				return r.code == exitOK
 			})
@@ -142,8 +144,8 @@ func TestUsers(t *testing.T) {
 				t.Errorf("doctor: %s", r.out)
 			}
 			for _, pw := range []string{"admin-pw", "orders-pw", "bills-pw"} {
-				if strings.Contains(n.log.text(), pw) {
-					t.Errorf("the log has a password: %s", n.log.text())
+				if strings.Contains(n.log.String(), pw) {
+					t.Errorf("the log has a password: %s", n.log.String())
 				}
 			}
 			n.stop(t)
@@ -249,8 +251,8 @@ func TestUsersComeAndGo(t *testing.T) {
 // unless the user insists, and then the log warns.
 func TestBeyondLoopback(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t, "ours")
-	cert, key := ca.leaf("server", x509.ExtKeyUsageServerAuth)
+	ca := certtest.New(t)
+	cert, key := ca.Files("server", x509.ExtKeyUsageServerAuth)
 	withTLS := []string{"--nats-tls-cert", cert, "--nats-tls-key", key}
 	user := []string{"--nats-user", "admin", "--nats-password-file", secretFile(t, "admin-pw")}
 	join := func(parts ...[]string) (all []string) {
@@ -273,7 +275,7 @@ func TestBeyondLoopback(t *testing.T) {
 		{[]string{"--http", "0.0.0.0:0"}, "http-token-file"},
 		{[]string{"--http", ":0"}, "--insecure"},
 		{[]string{"--nats-tls-cert", cert}, "belong together"},
-		{[]string{"--nats-tls-ca", ca.ca}, "nats-tls-cert"},
+		{[]string{"--nats-tls-ca", ca.File()}, "nats-tls-cert"},
 		{[]string{"--nats-user", "admin"}, "BELFRY_NATS_PASSWORD"},
 		{[]string{"--nats-user", "admin", "--nats-password-file", "/does/not/exist"}, "no such file"},
 		{[]string{"--nats-password-file", "/x"}, "needs nats-user"},
@@ -309,8 +311,8 @@ func TestBeyondLoopback(t *testing.T) {
 		}
 	}
 	n := serve(t, "", "--nats-listen", "0.0.0.0:0", "--http", "0.0.0.0:0", "--insecure")
-	if strings.Count(n.log.text(), "INSECURE") != 2 {
-		t.Errorf("--insecure is not warned about: %s", n.log.text())
+	if strings.Count(n.log.String(), "INSECURE") != 2 {
+		t.Errorf("--insecure is not warned about: %s", n.log.String())
 	}
 	n.stop(t)
 	printed := belfryRun(t, "config", "print", "--config", usersConfig(t))
@@ -323,16 +325,14 @@ func TestBeyondLoopback(t *testing.T) {
 // none; with TLS the same over HTTPS.
 func TestHTTPToken(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t, "ours")
-	cert, key := ca.leaf("server", x509.ExtKeyUsageServerAuth)
-	pool := x509.NewCertPool()
-	pool.AddCert(ca.cert)
+	ca := certtest.New(t)
+	cert, key := ca.Files("server", x509.ExtKeyUsageServerAuth)
 	for scheme, args := range map[string][]string{"http": nil, "https": {"--http-tls-cert", cert, "--http-tls-key", key}} {
 		n := serve(t, "", append([]string{"--http", "0.0.0.0:0", "--http-token-file", secretFile(t, "tok-1234")}, args...)...)
-		if warned := strings.Contains(n.log.text(), "in the clear"); warned != (scheme == "http") {
+		if warned := strings.Contains(n.log.String(), "in the clear"); warned != (scheme == "http") {
 			t.Errorf("%s: warned about TLS: %v", scheme, warned)
 		}
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}}}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool()}}}
 		url := scheme + "://127.0.0.1" + n.http[strings.LastIndex(n.http, ":"):]
 		get := func(path, token string) (int, string) {
 			t.Helper()

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -62,29 +63,14 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return s.URL
 }
 
-// raw serves connections by hand.
+// raw calls h after the request of each connection.
 func raw(t *testing.T, h func(net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-				h(c)
-			}
-			_ = c.Close()
+	return "http://" + tcptest.Serve(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			h(c)
 		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	return "http://" + l.Addr().String()
+	})
 }
 
 // hang answers never. The body is read first: only then does the server notice
@@ -282,13 +268,7 @@ func TestBrokenAnswers(t *testing.T) {
 
 func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := "http://" + l.Addr().String()
-	_ = l.Close()
-	out := call(t, newInvoker(t, loopback), target, time.Minute)
+	out := call(t, newInvoker(t, loopback), "http://"+tcptest.Refused(t), time.Minute)
 	if !out.Retryable || out.Reason != callback.ReasonConnection {
 		t.Fatalf("%+v", out)
 	}

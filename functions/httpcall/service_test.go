@@ -2,17 +2,10 @@ package httpcall
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,76 +15,24 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/certtest"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// authority is a private CA.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t}
-	a.cert, a.key, a.pem, _ = issue(t, nil, &x509.Certificate{Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	return a
-}
-
-// issue makes a certificate, signed by a, or by itself if a is nil.
-func issue(t *testing.T, a *authority, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := c, key
-	if a != nil {
-		parent, signer = a.cert, a.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
-}
-
-func (a *authority) pair(client bool) (cert, key []byte) {
-	c := &x509.Certificate{Subject: pkix.Name{CommonName: "leaf"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-	if client {
-		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	}
-	_, _, cert, key = issue(a.t, a, c)
-	return cert, key
-}
 
 // A server of a private CA that demands a client certificate is reached with both.
 func TestPrivateCAAndClientCertificate(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
-	cert, key := ca.pair(false)
+	ca := certtest.New(t)
+	cert, key := ca.Issue("server", x509.ExtKeyUsageServerAuth)
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients := x509.NewCertPool()
-	clients.AddCert(ca.cert)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
 	}))
 	s.Config.ErrorLog = nil
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool()}
 	s.StartTLS()
 	t.Cleanup(s.Close)
 
@@ -99,12 +40,12 @@ func TestPrivateCAAndClientCertificate(t *testing.T) {
 	if out := call(t, newInvoker(t, cfg), s.URL, time.Minute); !out.Retryable || out.Reason != callback.ReasonTLS {
 		t.Errorf("without the CA: %+v", out)
 	}
-	cfg.PEM.CA = ca.pem
+	cfg.PEM.CA = ca.PEM
 	if out := call(t, newInvoker(t, cfg), s.URL, time.Minute); out.Success || !out.Retryable {
 		t.Errorf("without a client certificate: %+v", out)
 	}
-	cfg.PEM.Cert, cfg.PEM.Key = ca.pair(true)
-	if out := call(t, newInvoker(t, cfg), s.URL, time.Minute); !out.Success || string(out.Response) != "leaf" {
+	cfg.PEM.Cert, cfg.PEM.Key = ca.Issue("client", x509.ExtKeyUsageClientAuth)
+	if out := call(t, newInvoker(t, cfg), s.URL, time.Minute); !out.Success || string(out.Response) != "client" {
 		t.Errorf("with both: %+v", out)
 	}
 	for name, bad := range map[string]PEM{"CA": {CA: []byte("hunter2")}, "no key": {Cert: cert}, "another key": {Cert: cert, Key: cfg.PEM.Key}} {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -115,13 +117,8 @@ func TestWholeLife(t *testing.T) {
 	if !strings.Contains(string(msg.Data), `"timerfired"`) {
 		t.Errorf("fired event: %s", msg.Data)
 	}
-	select {
-	case r := <-called:
-		if got := r.Header.Get("User-Agent"); got != "belfry/1.2.3" {
-			t.Errorf("User-Agent %q", got)
-		}
-	case <-time.After(bound):
-		t.Fatal("no callback")
+	if got := waittest.Receive(t, "a callback", called).Header.Get("User-Agent"); got != "belfry/1.2.3" {
+		t.Errorf("User-Agent %q, want belfry/1.2.3", got)
 	}
 	if code, body := get(t, a, "/readyz"); code != http.StatusOK || !strings.Contains(body, `"ready":true`) {
 		t.Errorf("readyz %d %s", code, body)
@@ -132,33 +129,15 @@ func TestWholeLife(t *testing.T) {
 	want := []string{`belfry_build_info{commit="abc",goversion="` + runtime.Version() + `",node="` + a.Node() + `",version="1.2.3"} 1`, "belfry_dead_letters 0", "belfry_rejections_expired_total 0", `belfry_stream_bytes{stream="TIMERS_ADD"}`, `belfry_stream_max_bytes{stream="timers_0"}`, "belfry_ready 1", `belfry_adds_total{result="accepted"} 1`,
 		`belfry_fired_total{service="orders"} 1`, "go_goroutines", "process_cpu_seconds_total", "belfry_lateness_seconds_bucket", "belfry_low_watermark_lag_seconds{", "belfry_pending_timers{",
 		"belfry_time_reading_age_seconds", `belfry_callbacks_total{outcome="success",service="orders"} 1`}
-	await(t, func() (string, bool) { // gauges of shards are set once a second
+	missing := ""
+	waittest.Until(t, "the metrics are complete", func() bool { // gauges of shards are set once a second
 		_, metrics := get(t, a, "/metrics")
-		for _, w := range want {
-			if !strings.Contains(metrics, w) {
-				return "metrics lack " + w, false
-			}
+		n := slices.IndexFunc(want, func(w string) bool { return !strings.Contains(metrics, w) })
+		if n >= 0 {
+			missing = want[n]
 		}
-		return "", true
-	})
-}
-
-// await asks until the answer is yes.
-func await(t *testing.T, ask func() (string, bool)) {
-	t.Helper()
-	deadline := time.Now().Add(bound)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		state, ok := ask()
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(state)
-		}
-		<-tick.C
-	}
+		return n < 0
+	}, func() string { return "they lack " + missing })
 }
 
 // TestManyInOneProcess: no global state; every one starts, stops, and starts
@@ -388,11 +367,7 @@ func TestTimerOfRestingService(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, o)
-	select {
-	case <-called:
-	case <-time.After(bound):
-		t.Fatal("no callback")
-	}
+	waittest.Receive(t, "a callback", called)
 }
 
 // TestReadiness: not ready while the server is away, ready again when it is back.
@@ -414,8 +389,10 @@ func TestReadiness(t *testing.T) {
 	}
 	becomes := func(want bool) {
 		t.Helper()
-		await(t, func() (string, bool) {
-			code, body := get(t, a, "/readyz")
+		body := ""
+		waittest.Until(t, fmt.Sprintf("ready is %t", want), func() bool {
+			var code int
+			code, body = get(t, a, "/readyz")
 			var r Readiness
 			if err := json.Unmarshal([]byte(body), &r); err != nil {
 				t.Fatalf("%v: %s", err, body)
@@ -423,8 +400,8 @@ func TestReadiness(t *testing.T) {
 			if r.Ready == want && (want != (code == http.StatusOK) || !want && r.Checks["store"].Reason == "") {
 				t.Errorf("readyz %d %s", code, body)
 			}
-			return "readyz stays " + body, r.Ready == want
-		})
+			return r.Ready == want
+		}, func() string { return "readyz is " + body })
 	}
 	becomes(true)
 	s.Stop()
@@ -495,14 +472,9 @@ func TestRunStops(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	await(t, func() (string, bool) { return "not ready", a.Ready().Ready })
+	waittest.Until(t, "the node is ready", func() bool { return a.Ready().Ready })
 	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(bound):
-		t.Fatal("Run does not end")
+	if err := waittest.Receive(t, "Run returns", done); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -29,9 +31,9 @@ func TestStrangersReply(t *testing.T) {
 	}
 	victim, other := add("victim", "6s"), add("other", "6s")
 	for _, id := range []schemas.TimerID{victim, other} {
-		await(t, func() (string, bool) {
+		waittest.Until(t, "the timer is stored", func() bool {
 			_, err := a.Store().Get(t.Context(), id)
-			return "timer not stored", err == nil
+			return err == nil
 		})
 	}
 	g := a.Store().Geometry()
@@ -47,16 +49,15 @@ func TestStrangersReply(t *testing.T) {
 	attack("$KV.clock.clock.0")
 	attack("$KV.clock.clock.1")
 	attack("$KV.clock.meta")
-	await(t, func() (string, bool) {
+	waittest.Until(t, "the record is overwritten", func() bool {
 		_, err := a.Store().Get(t.Context(), victim)
-		return "the record is not overwritten", schemas.CodeOf(err) == schemas.CodeDamaged
+		return schemas.CodeOf(err) == schemas.CodeDamaged
 	})
 	clocks := func(a *App) {
 		t.Helper()
-		await(t, func() (string, bool) {
+		waittest.Until(t, "every clock is readable and has an owner", func() bool {
 			c, err := a.Store().ReadCluster(t.Context())
-			ok := err == nil && !slices.ContainsFunc(c.Clocks, func(at store.ClockAt) bool { return at.Err != nil || at.Clock.Owner == "" })
-			return "clocks are damaged", ok
+			return err == nil && !slices.ContainsFunc(c.Clocks, func(at store.ClockAt) bool { return at.Err != nil || at.Clock.Owner == "" })
 		})
 	}
 	clocks(a)
@@ -65,13 +66,12 @@ func TestStrangersReply(t *testing.T) {
 	o.NATSListen = "127.0.0.1:0"
 	a = start(t, o)
 	clocks(a)
-	await(t, func() (string, bool) {
+	waittest.Until(t, "the other timer has fired", func() bool {
 		r, err := a.Store().Get(t.Context(), other)
-		return "the other timer has not fired", err == nil && r.Record.State == schemas.StateSuccess
+		return err == nil && r.Record.State == schemas.StateSuccess
 	})
-	await(t, func() (string, bool) {
-		code, body := get(t, a, "/readyz")
-		return body, code == http.StatusOK && strings.Contains(body, `"damaged_records":1`)
+	awaitReady(t, a, func(code int, body string) bool {
+		return code == http.StatusOK && strings.Contains(body, `"damaged_records":1`)
 	})
 	_, metrics := get(t, a, "/metrics")
 	if !strings.Contains(metrics, `belfry_damaged_records{shard="`) {
@@ -81,6 +81,16 @@ func TestStrangersReply(t *testing.T) {
 	if err != nil || len(report) != 1 || report[0].Records[0].Timer != victim.String() {
 		t.Fatalf("%+v, %v", report, err)
 	}
+}
+
+// awaitReady waits until the answer of /readyz meets a condition.
+func awaitReady(t *testing.T, a *App, ok func(code int, body string) bool) {
+	t.Helper()
+	code, body := 0, ""
+	waittest.Until(t, "an answer of /readyz", func() bool {
+		code, body = get(t, a, "/readyz")
+		return ok(code, body)
+	}, func() string { return fmt.Sprint(code, " ", body) })
 }
 
 // TestSuspendedIsNotReady: shards whose clocks cannot be written make a node not ready.
@@ -102,13 +112,9 @@ func TestSuspendedIsNotReady(t *testing.T) {
 		}
 	}
 	limit(1)
-	await(t, func() (string, bool) {
-		code, body := get(t, a, "/readyz")
-		return body, code == http.StatusServiceUnavailable && strings.Contains(body, "shards 0, 1 are suspended")
+	awaitReady(t, a, func(code int, body string) bool {
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "shards 0, 1 are suspended")
 	})
 	limit(size)
-	await(t, func() (string, bool) {
-		code, body := get(t, a, "/readyz")
-		return body, code == http.StatusOK
-	})
+	awaitReady(t, a, func(code int, _ string) bool { return code == http.StatusOK })
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestServerHangs: a server that does not answer since its disk was full ends the node
@@ -30,30 +32,25 @@ func TestServerHangs(t *testing.T) {
 		defer close(done)
 		e.watch(ctx)
 	}()
-	await(t, func() (string, bool) {
+	waittest.Until(t, "the server does not answer", func() bool {
 		_, answered := e.ask(ctx, false)
-		return "the server answers", !answered
+		return !answered
 	})
 	if e.Trouble() != "" {
 		t.Errorf("a slow server is in trouble: %s", e.Trouble())
 	}
 	free.Store(0)
-	await(t, func() (string, bool) {
-		return "trouble is " + e.Trouble(), strings.Contains(e.Trouble(), "is full: 0 MB free, needs 16 MB")
-	})
+	waittest.Until(t, "a full disk is reported", func() bool {
+		return strings.Contains(e.Trouble(), "is full: 0 MB free, needs 16 MB")
+	}, e.Trouble)
 	select {
 	case err := <-failed:
 		t.Fatalf("the node ended without room: %v", err)
 	default:
 	}
 	free.Store(maxNeedBytes)
-	select {
-	case err := <-failed:
-		if !errors.Is(err, ErrHung) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("error %v", err)
-		}
-	case <-time.After(bound):
-		t.Fatal("the node does not end")
+	if err := waittest.Receive(t, "the node ends", failed); !errors.Is(err, ErrHung) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v, want ErrHung in one line", err)
 	}
 	cancel()
 	<-done

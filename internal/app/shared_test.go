@@ -1,12 +1,12 @@
 package app
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
@@ -26,9 +26,9 @@ func TestSharedAccountIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var log bytes.Buffer
+			var log logtest.Buffer
 			o := options(t)
-			o.Log = zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel)
+			o.Log = zerolog.New(&log).Level(zerolog.WarnLevel)
 			tt.change(&o)
 			stop(t, start(t, o))
 			if got := strings.Contains(log.String(), "shares its NATS account"); got != tt.warns {

@@ -6,7 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestStoreMetrics reads rejections and stream sizes from a real store.
@@ -31,25 +33,15 @@ func TestStoreMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	gauge := func(name, stream string) float64 {
+	gauge := func(metric, stream string) float64 {
 		m.read(t.Context())
-		families, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
+		v, ok := metrictest.Of(t, reg, metric)[stream]
+		if !ok {
+			return -1
 		}
-		for _, f := range families {
-			for _, s := range f.GetMetric() {
-				if f.GetName() == name && (stream == "" || s.GetLabel()[0].GetValue() == stream) {
-					return s.GetGauge().GetValue() + s.GetCounter().GetValue()
-				}
-			}
-		}
-		return -1
+		return v
 	}
-	await(t, func() (string, bool) {
-		n := gauge("belfry_rejections", "")
-		return "rejections", n == invalid
-	})
+	waittest.Until(t, "all rejections are counted", func() bool { return gauge("belfry_rejections", "") == invalid })
 	if n := gauge("belfry_stream_messages", "TIMERS_REJECTED"); n != invalid {
 		t.Errorf("TIMERS_REJECTED has %v messages, want %d", n, invalid)
 	}

@@ -2,12 +2,14 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -150,15 +152,15 @@ func TestFollow(t *testing.T) {
 	if err := a.Add(ctx, 30, func(int) int64 { return now }, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	for most := -1; ; time.Sleep(100 * time.Millisecond) {
+	most := 0
+	waittest.Until(t, "30 records that have come and expired", func() bool {
 		n, err := e.records(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if most = max(most, n); most == 30 && n == 0 {
-			break
-		}
-	}
+		most = max(most, n)
+		return most == 30 && n == 0
+	}, func() string { return fmt.Sprintf("there were %d at most", most) })
 	st, err := records.settled(ctx, e.progress())
 	if err != nil {
 		t.Fatal(err)

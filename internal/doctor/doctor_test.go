@@ -1,14 +1,11 @@
 package doctor_test
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +19,7 @@ import (
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -138,30 +136,10 @@ func TestFreshServer(t *testing.T) {
 	want(t, f, "sync", doctor.Unknown, "sync_interval: always", "--sys-creds")
 }
 
-// TestOldServer: a server that says in its greeting that it is too old. The real
-// one is not at hand, and no more than that greeting is asked for.
+// TestOldServer: doctor reports a server whose version is too old.
 func TestOldServer(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var serving sync.WaitGroup
-	t.Cleanup(func() { l.Close(); serving.Wait() })
-	serving.Go(func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		fmt.Fprint(c, "INFO {\"server_id\":\"OLD\",\"version\":\"2.10.29\",\"proto\":1,\"headers\":true,\"max_payload\":65536}\r\n")
-		for s := bufio.NewScanner(c); s.Scan(); {
-			if strings.HasPrefix(s.Text(), "PING") {
-				fmt.Fprint(c, "PONG\r\n")
-			}
-		}
-	})
-	nc, err := nats.Connect("nats://"+l.Addr().String(), nats.NoReconnect())
+	nc, err := nats.Connect(natstest.Greeting(t, "2.10.29"), nats.NoReconnect())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,16 +328,14 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := doctor.Options{Conn: nc, Store: config(3), Safe: true}
-	// New replicas take a moment to be up to date.
-	until(t, func() bool {
-		f := examine(t, o)
-		for _, x := range f {
-			if x.Check == "replicas" && x.Level == doctor.OK {
-				return true
-			}
+	replicas := func(level doctor.Level, text string) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(examine(t, o), func(f doctor.Finding) bool {
+				return f.Check == "replicas" && f.Level == level && strings.Contains(f.Text, text)
+			})
 		}
-		return false
-	})
+	}
+	waittest.Until(t, "all replicas are up to date", replicas(doctor.OK, ""))
 	want(t, examine(t, o), "sync", doctor.Unknown, "replicated")
 	for _, srv := range c.Servers {
 		if c.StreamLeader("KV_clock") != srv && nc.ConnectedAddr() != srv.Addr().String() {
@@ -367,12 +343,5 @@ func TestCluster(t *testing.T) {
 			break
 		}
 	}
-	until(t, func() bool {
-		for _, x := range examine(t, o) {
-			if x.Check == "replicas" && x.Level == doctor.Warning && strings.Contains(x.Text, "behind or offline") {
-				return true
-			}
-		}
-		return false
-	})
+	waittest.Until(t, "a warning of an offline replica", replicas(doctor.Warning, "behind or offline"))
 }

@@ -33,6 +33,16 @@ func (b *Buffer) String() string {
 // Count returns how often text was written.
 func (b *Buffer) Count(text string) int { return strings.Count(b.String(), text) }
 
+// Line returns the first line that has part.
+func (b *Buffer) Line(part string) (line string, found bool) {
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, part) {
+			return strings.TrimSuffix(line, "\n"), true
+		}
+	}
+	return "", false
+}
+
 // Lines returns the lines with a message. A line that is not JSON fails the test.
 func (b *Buffer) Lines(t *testing.T, message string) []map[string]any {
 	t.Helper()

@@ -1,16 +1,9 @@
 package natstest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"maps"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,10 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/certtest"
 )
 
 // Production is a server that runs the repository's nats.conf.
@@ -46,11 +40,13 @@ func RunProduction(tb testing.TB, path string, edit func(conf string) string) *P
 		text = edit(text)
 	}
 	dir := tb.TempDir()
-	cert, key := certificate(tb, dir)
-	text = define(text, map[string]string{"BELFRY_STORE": filepath.Join(dir, "js"), "BELFRY_CERT": cert, "BELFRY_KEY": key, "BELFRY_CA": cert})
+	ca := certtest.New(tb)
+	cert, key := ca.Files("belfry-test", x509.ExtKeyUsageServerAuth)
+	p := &Production{CA: ca.File()}
+	text = define(text, map[string]string{"BELFRY_STORE": filepath.Join(dir, "js"), "BELFRY_CERT": cert, "BELFRY_KEY": key, "BELFRY_CA": p.CA})
 	opts := load(tb, dir, text)
 	opts.Host, opts.Port, opts.HTTPPort = "127.0.0.1", server.RANDOM_PORT, -1
-	p := &Production{Server: &Server{opts: *opts, tb: tb}, CA: cert}
+	p.Server = &Server{opts: *opts, tb: tb}
 	tb.Cleanup(p.Stop)
 	p.launch()
 	p.await()
@@ -152,35 +148,4 @@ func AddTeam(team string) func(conf string) string {
 		}
 		return out.String() + conf[begin:end] + rename.Replace(conf[begin:end]) + conf[end:]
 	}
-}
-
-// certificate makes a self-signed certificate for 127.0.0.1.
-func certificate(tb testing.TB, dir string) (cert, key string) {
-	tb.Helper()
-	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "belfry-test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &priv.PublicKey, priv)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(priv)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	write := func(name, kind string, b []byte) string {
-		p := filepath.Join(dir, name)
-		if err := os.WriteFile(p, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
-			tb.Fatal(err)
-		}
-		return p
-	}
-	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "EC PRIVATE KEY", keyDER)
 }

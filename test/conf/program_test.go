@@ -10,12 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/logtest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // TestProgramWithProductionConfig: a node and the commands live with the rights
@@ -23,9 +24,9 @@ import (
 func TestProgramWithProductionConfig(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunProduction(t, file, nil)
-	var log bytes.Buffer
+	var log logtest.Buffer
 	o := app.DefaultOptions()
-	o.NATSURL, o.TLS.CA, o.HTTP, o.Log = s.URLOf("belfry"), s.CA, app.NoHTTP, zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.WarnLevel)
+	o.NATSURL, o.TLS.CA, o.HTTP, o.Log = s.URLOf("belfry"), s.CA, app.NoHTTP, zerolog.New(&log).Level(zerolog.WarnLevel)
 	a, err := app.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -88,12 +89,10 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	}
 	// A shard's clock needs a moment to move for the first time.
 	var report string
-	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); {
+	waittest.Until(t, "doctor finds no error", func() bool {
 		report = run("doctor", "--nats-url", s.URLOf("belfry"))
-		if !strings.Contains(report, "ERROR") {
-			break
-		}
-	}
+		return !strings.Contains(report, "ERROR")
+	}, func() string { return report })
 	for _, check := range []string{"permissions", "sync", "streams", "shards"} {
 		if !strings.Contains(report, fmt.Sprintf("%-9s%s", "OK", check)) {
 			t.Errorf("doctor has not found %s well: %s", check, report)

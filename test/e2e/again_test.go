@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -41,17 +42,17 @@ func TestAddedAgain(t *testing.T) {
 			}
 		}
 		for id, want := range states {
-			eventually(t, id+" is concluded", func() bool {
+			waittest.Until(t, id+" is concluded", func() bool {
 				i, err := c.info(id)
 				// A record that is gone already was concluded before.
 				return schemas.CodeOf(err) == schemas.CodeNotFound || err == nil && i.State == want
-			}, nil)
+			})
 		}
 		for id := range states {
-			eventually(t, "the record of "+id+" has expired", func() bool {
+			waittest.Until(t, "the record of "+id+" has expired", func() bool {
 				_, err := c.info(id)
 				return schemas.CodeOf(err) == schemas.CodeNotFound
-			}, nil)
+			})
 		}
 	}
 	if n := len(c.firedEvents("again", 0)); n != 6 {

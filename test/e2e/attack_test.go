@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -253,7 +254,7 @@ func (x *attacked) unharmed(a *app.App) {
 	if err := x.orders.nc.FlushTimeout(bound); err != nil {
 		x.t.Fatal(err)
 	}
-	eventually(x.t, "every add of the attack is done with", func() bool { return x.admin.left(schemas.StreamAdd) == 0 }, nil)
+	waittest.Until(x.t, "every add of the attack is done with", func() bool { return x.admin.left(schemas.StreamAdd) == 0 })
 	for subject, want := range x.before {
 		stream := "KV_" + strings.Split(subject, ".")[1]
 		if got := x.admin.last(stream, subject); got.seq != want.seq || !bytes.Equal(got.data, want.data) {
@@ -269,7 +270,7 @@ func (x *attacked) unharmed(a *app.App) {
 	}
 	for shard := range 2 {
 		first := clock(shard).TimeMs
-		eventually(x.t, "the clock moves", func() bool { return clock(shard).TimeMs > first }, nil)
+		waittest.Until(x.t, "the clock moves", func() bool { return clock(shard).TimeMs > first })
 	}
 	for stream, want := range map[string]uint64{schemas.StreamFired: 0, schemas.StreamRetry: 0} {
 		if n := x.admin.left(stream); n != want {
@@ -333,8 +334,8 @@ func TestAttackerInsideTheAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server's answer in the bucket", func() bool {
+	waittest.Until(t, "the server's answer in the bucket", func() bool {
 		e, err := bucket.Get(t.Context(), "inside-timers-add")
 		return err == nil && bytes.Contains(e.Value(), []byte(schemas.StreamAdd))
-	}, nil)
+	})
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/metrictest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -155,7 +157,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("API: %s %s: %v %s, want an error with a code", verb, body, err, v)
 		}
 	}
-	if n := metric(t, a, "belfry_adds_rejected_total"); int(n) < len(rejected) {
+	if n := metrictest.Sum(t, a.Registry(), "belfry_adds_rejected_total"); int(n) < len(rejected) {
 		t.Errorf("%v rejections were counted, want %d", n, len(rejected))
 	}
 }
@@ -240,7 +242,7 @@ func TestRandomInput(t *testing.T) {
 		}
 	}
 	c.firedEvents("good", count/100)
-	eventually(t, "every add taken", func() bool { return c.left(schemas.StreamAdd) == 0 }, nil)
+	waittest.Until(t, "every add taken", func() bool { return c.left(schemas.StreamAdd) == 0 })
 	events := c.firedEvents("random", 0)
 	lateness(t, events)
 	t.Logf("%d of %d were served as they came", len(events), count)

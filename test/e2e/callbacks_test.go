@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -80,7 +81,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 				t.Errorf("busy: %s was called %d times: %+v", id, len(calls), calls)
 			}
 		}},
-		{svc: "refused", callback: "http://" + closedPort(t), extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "connection"},
+		{svc: "refused", callback: "http://" + tcptest.Refused(t), extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "connection"},
 		{svc: "redirect", callback: redirect.url, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, code: 302, reason: "redirect"},
 		{svc: "redirect-loopback", callback: loopback.url, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, code: 307, reason: "redirect"},
 		{svc: "metadata", callback: "http://169.254.169.254/latest/meta-data/", extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "address_refused"},
@@ -112,7 +113,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 	for _, e := range events {
 		firedAt[e.id] = e.at
 	}
-	eventually(t, "every good callback made", func() bool { return good.count() >= goodCount }, nil)
+	waittest.Until(t, "every good callback made", func() bool { return good.count() >= goodCount })
 	called := make([]time.Duration, 0, goodCount)
 	good.mu.Lock()
 	for _, call := range good.calls {
@@ -166,16 +167,6 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 	if n := flooded.Load(); n > int64(each)*(20<<20) {
 		t.Errorf("%d MB of answers were taken in", n>>20)
 	}
-}
-
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // TestReplay brings dead letters back, once their callee is well again.

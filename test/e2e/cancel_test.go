@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 )
@@ -53,9 +54,9 @@ func TestCancelRace(t *testing.T) { // not in parallel: it needs the millisecond
 			lead *= 2
 		}
 	}
-	eventually(t, "nothing is pending", func() bool {
+	waittest.Until(t, "nothing is pending", func() bool {
 		return r.c.none(schemas.ListRequest{States: []schemas.State{schemas.StatePending, schemas.StateDelivered}, Service: raceService})
-	}, nil)
+	})
 	for _, e := range r.c.firedEvents(raceService, 0) {
 		r.rec.Put(check.Event{Kind: check.Fired, Source: e.source, ID: e.id, TimeNs: e.at.UnixNano(), Key: e.msgID, Data: e.data, Sequence: e.seq})
 	}
@@ -115,16 +116,12 @@ func (r *cancelRace) add(begin time.Time) {
 			r.t.Fatal(err)
 		}
 	}
-	select {
-	case <-r.c.js.PublishAsyncComplete():
-	case <-time.After(bound):
-		r.t.Fatal("adds were not acknowledged")
-	}
+	waittest.Receive(r.t, "acknowledgements of all adds", r.c.js.PublishAsyncComplete())
 	for _, call := range calls {
 		r.rec.Put(check.Event{Kind: check.Answer, Call: call, OK: true})
 	}
 	r.added += r.size
-	eventually(r.t, "every add stored", func() bool { return r.c.left(schemas.StreamAdd) == 0 }, nil)
+	waittest.Until(r.t, "every add stored", func() bool { return r.c.left(schemas.StreamAdd) == 0 })
 }
 
 // race cancels a round's timers. Those whose moment has passed, because the machine

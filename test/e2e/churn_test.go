@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -73,7 +74,7 @@ func TestChurn(t *testing.T) {
 	// returns memory to the system by and by.
 	const back = 8 * time.Minute
 	var after usage
-	within(t, back, "all is where it was", func() bool {
+	waittest.UntilWithin(t, back, "all is where it was", func() bool {
 		collect(t, n)
 		after = c.usage(n, data)
 		return after.within(before)
@@ -111,13 +112,7 @@ func (c *client) churn(name string, count int) {
 			done()
 		}
 	})()
-	place := func() {
-		select {
-		case <-places:
-		case <-time.After(bound):
-			c.t.Fatalf("no timer has concluded for %s", bound)
-		}
-	}
+	place := func() { waittest.Receive(c.t, "a timer concludes", places) }
 	for i := range count {
 		place()
 		a := attrs{"id": fmt.Sprintf("%s-%d", name, i), "timersvc": svc, "timerafter": "400ms"}
@@ -149,25 +144,6 @@ func (c *client) listen(subject string, h nats.MsgHandler) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // fails only with the connection
 }
 
-// within waits for something that may take long.
-func within(t *testing.T, limit time.Duration, what string, done func() bool, state func() string) {
-	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			if state != nil {
-				what += ": " + state()
-			}
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
-}
-
 // gone waits until nothing is left of the timers: no record, and if whole, no
 // index entry or fired event.
 func (c *client) gone(empty map[string]uint64, whole bool) {
@@ -176,7 +152,7 @@ func (c *client) gone(empty map[string]uint64, whole bool) {
 	if whole {
 		expiry += store.DefaultIndexKeep
 	}
-	within(c.t, expiry, "nothing is left", func() bool {
+	waittest.UntilWithin(c.t, expiry, "nothing is left", func() bool {
 		if c.left(schemas.StreamAdd)+c.left(schemas.StreamRetry) > 0 {
 			return false
 		}
@@ -195,7 +171,7 @@ func (c *client) gone(empty map[string]uint64, whole bool) {
 			}
 		}
 		return true
-	}, nil)
+	})
 }
 
 // held is how many messages each stream has.
@@ -278,14 +254,14 @@ func collect(t *testing.T, n *proc.Node) {
 	t.Helper()
 	for range 2 {
 		at := read(t, n.Metrics(), "go_memstats_last_gc_time_seconds")
-		within(t, 2*time.Minute, "garbage is collected", func() bool {
+		waittest.UntilWithin(t, 2*time.Minute, "garbage is collected", func() bool {
 			for range 200 {
 				if read(t, n.Metrics(), "go_memstats_last_gc_time_seconds") > at {
 					return true
 				}
 			}
 			return false
-		}, nil)
+		})
 	}
 }
 

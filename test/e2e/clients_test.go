@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -164,13 +165,13 @@ func TestAddsAreIdempotent(t *testing.T) {
 	c.publish(m)
 	c.publish(m)
 	var reply schemas.AddReply
-	eventually(t, "a duplicate", func() bool {
+	waittest.Until(t, "a duplicate", func() bool {
 		err := c.callMsg(&api, &reply)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return reply.Duplicate
-	}, nil)
+	})
 	other := structured(attrs{"id": "once", "timersvc": "idem", "timerat": at(time.Hour)}, `2`)
 	other.Subject = api.Subject
 	if err := c.callMsg(other, &reply); schemas.CodeOf(err) != schemas.CodeConflict {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -57,10 +58,10 @@ func TestFullDisk(t *testing.T) {
 				if err := n.Fill(); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, "an add is refused", func() bool {
+				waittest.Until(t, "an add is refused", func() bool {
 					return add(fmt.Sprintf("full-%d-%d", round, len(acked)), time.Second) != nil
 				}, n.LogTail)
-				eventually(t, "readyz names the disk", func() bool {
+				waittest.Until(t, "readyz names the disk", func() bool {
 					status, body, err := n.Readiness()
 					return err == nil && status == http.StatusServiceUnavailable && strings.Contains(body, "is full: 0 MB free, needs ")
 				}, n.LogTail)
@@ -69,8 +70,8 @@ func TestFullDisk(t *testing.T) {
 				}
 				n.Ready(t.Context())
 				id := fmt.Sprintf("after-%d", round)
-				eventually(t, "an add is accepted", func() bool { return add(id, time.Millisecond) == nil }, n.LogTail)
-				eventually(t, "every acknowledged timer fires", func() bool { return len(missing(acked, firedEvents(t, c))) == 0 },
+				waittest.Until(t, "an add is accepted", func() bool { return add(id, time.Millisecond) == nil }, n.LogTail)
+				waittest.Until(t, "every acknowledged timer fires", func() bool { return len(missing(acked, firedEvents(t, c))) == 0 },
 					func() string { return fmt.Sprint(missing(acked, firedEvents(t, c))) })
 			}
 			for id, times := range firedEvents(t, c) {
@@ -162,7 +163,7 @@ func TestStartOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Start()
-	eventually(t, "readyz names the disk", func() bool {
+	waittest.Until(t, "readyz names the disk", func() bool {
 		status, body, err := n.Readiness()
 		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(body, "is full: 0 MB free, needs ")
 	}, n.LogTail)

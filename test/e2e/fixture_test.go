@@ -26,6 +26,7 @@ import (
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -196,7 +197,7 @@ func (c *client) until(id string, want schemas.State) schemas.TimerInfo {
 	c.t.Helper()
 	var i schemas.TimerInfo
 	var err error
-	eventually(c.t, id+" is "+want.String(), func() bool {
+	waittest.Until(c.t, id+" is "+want.String(), func() bool {
 		i, err = c.info(id)
 		return err == nil && i.State == want
 	}, func() string { return fmt.Sprintf("%+v %v", i, err) })
@@ -284,43 +285,6 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 		return 0
 	}
 	return sorted[min(int(p/100*float64(len(sorted))), len(sorted)-1)]
-}
-
-// eventually polls for what gives no notice.
-func eventually(t *testing.T, what string, ok func() bool, state func() string) {
-	t.Helper()
-	deadline := time.Now().Add(bound)
-	for !ok() {
-		if time.Now().After(deadline) {
-			text := ""
-			if state != nil {
-				text = ": " + state()
-			}
-			t.Fatalf("not within %s: %s%s", bound, what, text)
-		}
-		time.Sleep(10 * time.Millisecond) // the pause between two looks
-	}
-}
-
-// metric is the value of a node's counter or gauge, summed over its labels.
-func metric(t *testing.T, a *app.App, name string) float64 {
-	t.Helper()
-	families, err := a.Registry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-		sum := 0.0
-		for _, m := range f.GetMetric() {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-		return sum
-	}
-	t.Fatalf("there is no metric %s", name)
-	return 0
 }
 
 // callee is an HTTP server that remembers its calls.

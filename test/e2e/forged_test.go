@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -38,7 +39,7 @@ func TestForgedMessages(t *testing.T) {
 	}
 	call() // the service's consumers exist, and are pulled
 	seen := map[string]bool{}
-	eventually(t, "forged messages for functions", func() bool {
+	waittest.Until(t, "forged messages for functions", func() bool {
 		select {
 		case m := <-pulls:
 			if m.Reply == "" || seen[m.Reply] {

@@ -10,8 +10,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
 )
@@ -32,7 +34,7 @@ func TestDueWhileDown(t *testing.T) {
 					// Some were in memory already when the node went, some were not.
 					c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "down", "timerat": at(1500*time.Millisecond + time.Duration(n)*20*time.Millisecond)}, `{}`))
 				}
-				eventually(t, "every add stored", func() bool { return c.left(schemas.StreamAdd) == 0 }, nil)
+				waittest.Until(t, "every add stored", func() bool { return c.left(schemas.StreamAdd) == 0 })
 			}
 			if abrupt {
 				p := proc.New(t, proc.Options{NATSURL: server.URL(), Config: "lease: 600ms\nshards: 2\n"})
@@ -69,7 +71,7 @@ func TestDueWhileDown(t *testing.T) {
 			if got := c.firedEvents("down", 0); len(got) != count {
 				t.Errorf("%d events, want %d", len(got), count)
 			}
-			if n := metric(t, second, "belfry_missed_timers_total"); n != 0 {
+			if n := metrictest.Sum(t, second.Registry(), "belfry_missed_timers_total"); n != 0 {
 				t.Errorf("the sweeper fired %v of them; the mark should have", n)
 			}
 		})
@@ -95,14 +97,14 @@ func TestTakeover(t *testing.T) {
 	first.Start()
 	first.Ready(t.Context())
 	c := connect(t, server.URL())
-	eventually(t, "the first node owns every shard", func() bool { return c.owned(2) == 2 }, nil)
+	waittest.Until(t, "the first node owns every shard", func() bool { return c.owned(2) == 2 })
 	second := node(t, func(o *app.Options) { o.NATSURL, o.Lease = server.URL(), 3*time.Second })
 	const early, count = 2000, 2300
 	for n := range early {
 		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "takeover", "timerat": at(time.Second + time.Duration(n)*3*time.Millisecond)}, `{}`))
 	}
-	eventually(t, "some of them fired", func() bool { return c.left(schemas.StreamFired) > 100 }, nil)
-	eventually(t, "the second node has its share", func() bool { return metric(t, second, "belfry_shard_takeovers_total") >= 1 }, nil)
+	waittest.Until(t, "some of them fired", func() bool { return c.left(schemas.StreamFired) > 100 })
+	waittest.Until(t, "the second node has its share", func() bool { return metrictest.Sum(t, second.Registry(), "belfry_shard_takeovers_total") >= 1 })
 	if a, b := c.owner(0), c.owner(1); a == b || a != second.Node() && b != second.Node() {
 		t.Errorf("the shards are owned by %s and %s", a, b)
 	}
@@ -127,10 +129,10 @@ func TestTakeover(t *testing.T) {
 		}
 		seen[e.msgID] = true
 	}
-	if n := metric(t, second, "belfry_shard_takeovers_total"); n < 2 { // more, if the machine stood still for a lease
+	if n := metrictest.Sum(t, second.Registry(), "belfry_shard_takeovers_total"); n < 2 { // more, if the machine stood still for a lease
 		t.Errorf("%v take-overs, want 2", n)
 	}
-	if n := metric(t, second, "belfry_missed_timers_total"); n != 0 {
+	if n := metrictest.Sum(t, second.Registry(), "belfry_missed_timers_total"); n != 0 {
 		t.Errorf("the sweeper fired %v", n)
 	}
 	t.Logf("killed at %d of %d; first event after it %s later; lateness p50 %s, max %s", before, count,
@@ -210,7 +212,7 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 		t.Errorf("%+v", events[0])
 	}
 	c.until("orphan", schemas.StateSuccess)
-	if n := metric(t, a, "belfry_missed_timers_total"); n < 1 {
+	if n := metrictest.Sum(t, a.Registry(), "belfry_missed_timers_total"); n < 1 {
 		t.Errorf("the sweeper counted %v orphans, want 1", n)
 	}
 	if got := c.firedEvents("orphans", 0); len(got) != 1 {

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -77,14 +78,14 @@ func TestCallbacksDoNotTravel(t *testing.T) {
 		}
 	}
 	n := 0
-	eventually(t, "a fired event without its callback", func() bool {
+	waittest.Until(t, "a fired event without its callback", func() bool {
 		n++
 		id := fmt.Sprint("probe-", n)
 		c.publish(structured(attrs{"id": id, "timersvc": "probe", "timercallback": "nats:callbacks.sealed", "timerafter": "1ms"}, `{}`))
 		c.until(id, schemas.StateSuccess)
 		events := fired(schemas.SubjectFired("probe"))
 		return len(events) > 0 && !strings.Contains(events[len(events)-1], "callbacks.sealed")
-	}, nil)
+	})
 	mu.Lock()
 	requests = nil
 	mu.Unlock()
@@ -112,19 +113,19 @@ func TestCallbacksDoNotTravel(t *testing.T) {
 	}
 
 	// The records expire; the dead letters still know whom to call.
-	eventually(t, "the records to expire", func() bool {
+	waittest.Until(t, "the records to expire", func() bool {
 		_, err := c.info("s")
 		_, err2 := c.info("b")
 		return err != nil && err2 != nil
-	}, nil)
+	})
 	well.Store(true)
 	var r schemas.ReplayReply
 	if err := c.call("dead.replay", schemas.ReplayRequest{Service: "sealed"}, &r); err != nil || r.Replayed != 2 {
 		t.Fatalf("replay: %+v %v", r, err)
 	}
-	eventually(t, "both to be called again", func() bool {
+	waittest.Until(t, "both to be called again", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return calls["s"] == 2 && calls["b"] == 2
-	}, nil)
+	})
 }

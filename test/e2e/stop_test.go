@@ -13,7 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -79,11 +81,11 @@ func TestStopUnderLoad(t *testing.T) {
 	a := node(t, func(o *app.Options) { o.NATSURL = server.URL() })
 	close(stopAdding)
 	wg.Wait()
-	eventually(t, "every add taken", func() bool { return c.left(schemas.StreamAdd) == 0 }, nil)
+	waittest.Until(t, "every add taken", func() bool { return c.left(schemas.StreamAdd) == 0 })
 	events := c.firedEvents("load", acknowledged)
-	eventually(t, "nothing left", func() bool {
+	waittest.Until(t, "nothing left", func() bool {
 		return c.none(schemas.ListRequest{States: []schemas.State{schemas.StatePending, schemas.StateDelivered, schemas.StateRetrying}})
-	}, nil)
+	})
 	late := lateness(t, events)
 	seen := map[string]bool{}
 	events = c.firedEvents("load", 0)
@@ -97,7 +99,7 @@ func TestStopUnderLoad(t *testing.T) {
 	if len(events) < acknowledged {
 		t.Errorf("%d fired of %d acknowledged", len(events), acknowledged)
 	}
-	if n := metric(t, a, "belfry_missed_timers_total"); n != 0 {
+	if n := metrictest.Sum(t, a.Registry(), "belfry_missed_timers_total"); n != 0 {
 		t.Errorf("the sweeper fired %v", n)
 	}
 	t.Logf("%d acknowledged, %d fired, %d callbacks; lateness p50 %s, max %s", acknowledged, len(events), callee.count(), percentile(late, 50), percentile(late, 100))

@@ -20,7 +20,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -61,7 +63,7 @@ func flows(t *testing.T, a *app.App, c *client, svc string) {
 	if late := lateness(t, c.firedEvents(svc, n)); late[n-1] > 20*time.Second {
 		t.Errorf("other timers were %s late", late[n-1])
 	}
-	eventually(t, "the low watermarks are near", func() bool {
+	waittest.Until(t, "the low watermarks are near", func() bool {
 		for shard := range 2 {
 			clock, _, err := a.Store().ReadClock(t.Context(), shard)
 			if err != nil || time.Since(time.UnixMilli(clock.TimeMs)) > 10*time.Second {
@@ -69,7 +71,7 @@ func flows(t *testing.T, a *app.App, c *client, svc string) {
 			}
 		}
 		return true
-	}, nil)
+	})
 }
 
 // TestTooManyHeaders: an add whose event, request or dead letter could never be
@@ -104,7 +106,7 @@ func TestTooManyHeaders(t *testing.T) {
 	flows(t, a, c, "beside")
 	var page []*jetstream.RawStreamMsg
 	s := a.Store()
-	eventually(t, "all are rejected", func() bool {
+	waittest.Until(t, "all are rejected", func() bool {
 		p, err := s.RejectedList(t.Context(), store.RejectedQuery{})
 		page = p.Adds
 		return err == nil && len(page) == len(both)+1
@@ -235,7 +237,7 @@ func TestUndeliverable(t *testing.T) {
 		}
 	}
 	checkLetters(t, c, s, refused, gone, bodies)
-	if n := metric(t, a, "belfry_undeliverable_timers_total"); int(n) != len(refused) {
+	if n := metrictest.Sum(t, a.Registry(), "belfry_undeliverable_timers_total"); int(n) != len(refused) {
 		t.Errorf("%v are counted; want %d", n, len(refused))
 	}
 

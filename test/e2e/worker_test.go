@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -62,14 +64,12 @@ func TestWorkerWithProductionConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got belfry.Timer
-		for deadline := time.Now().Add(bound); got.State != belfry.StateSuccess; time.Sleep(10 * time.Millisecond) {
+		waittest.Until(t, "timer "+id+" succeeds", func() bool {
 			if got, err = c.Get(ctx, r.Timer); err != nil {
 				t.Fatal(err)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %+v %+v", id, got, got.Outcome)
-			}
-		}
+			return got.State == belfry.StateSuccess
+		}, func() string { return fmt.Sprintf("%+v %+v", got, got.Outcome) })
 		// An attempt before Work had subscribed found no worker, and was given back.
 		if used := got.Attempts - (got.MaxAttempts - schemas.DefaultMaxAttempts); used != want {
 			t.Errorf("%s: %d attempts, want %d", id, used, want)

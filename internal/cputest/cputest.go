@@ -1,0 +1,30 @@
+//go:build unix
+
+// Package cputest reports the CPU time of benchmarks.
+package cputest
+
+import (
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Measure starts the measurement of the CPU time of this process, which includes an
+// embedded server. report stops it and reports the CPU time per iteration.
+func Measure(b *testing.B) (report func()) {
+	b.Helper()
+	before := used(b)
+	return func() {
+		b.Helper()
+		b.ReportMetric(float64((used(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
+	}
+}
+
+func used(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
