@@ -60,6 +60,9 @@ const (
 	// PropNewer: a record of a newer format waits for a node that reads it, and its shard
 	// does not go back and forth between nodes that do not.
 	PropNewer = "newer records wait for newer nodes"
+	// PropDamaged: a damaged record stops no other timer. Its owner reports it by its key,
+	// and nothing fires that was not added.
+	PropDamaged = "a damaged record is reported and stops nothing"
 	// PropIndexed: a record that waits has its index entry.
 	PropIndexed = "what waits is indexed"
 )
@@ -253,6 +256,7 @@ func (c *checker) event(stream string, e fake.Event) {
 			c.fail(PropOnce, "timer %d: published at %s and again, %s later", l.n, rel(l.fired[k-1].real), time.Duration(w.now-l.fired[k-1].real))
 		}
 	}
+	c.fires(l, e)
 	if l.cancelled != 0 {
 		c.fail(PropCancel, "timer %d: cancelled at %s", l.n, rel(l.cancelled))
 	}
@@ -389,6 +393,8 @@ func (c *checker) left(l *life) string {
 	r := &t.Record
 	now := c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) / int64(time.Millisecond)
 	switch {
+	case l.damaged && c.w.server.Damaged(l.id):
+		return c.damaged(l)
 	case l.cancelled != 0, l.promised == 0 && (len(l.dues) == 0 || l.half):
 		return ""
 	case len(l.dues) == 0 && l.rejected:
@@ -424,6 +430,8 @@ func (c *checker) atEnd() {
 			property := PropKept
 			if l.size == sizeNoFire || l.size == sizeLarge {
 				property = PropFlow
+			} else if l.damaged {
+				property = PropDamaged
 			} else if len(l.fired) > 0 {
 				property = PropCalled
 			}
@@ -443,7 +451,7 @@ func (c *checker) atEnd() {
 }
 
 func (c *checker) onTime(l *life) {
-	if len(l.fired) == 0 || len(l.moving) > 0 || l.promised == 0 || l.newer {
+	if len(l.fired) == 0 || len(l.moving) > 0 || l.promised == 0 || l.newer || l.damaged {
 		return
 	}
 	if !l.late && (c.w.cfg.Seed%10 != 0 || l.bornAt < epoch+int64(settleFor)) {

@@ -45,6 +45,8 @@ type life struct {
 	final        bool     // its record was final once
 	letters      []copyOf // its dead letters
 	newer        bool     // its record was written in a newer format
+	damaged      bool     // its record was damaged in the store
+	overwritten  bool     // by a new revision
 	rejected     bool     // for its size
 	// half says that the index entry was lost when the record was created, and has
 	// not been put back yet: whoever made it does not take it for done.
@@ -203,7 +205,7 @@ func (n *node) life(l *life) {
 	w := n.w
 	w.at(l.bornAt, func() {
 		w.spawn(n, func(p *proc) {
-			if !l.add(p) || l.late || w.plantNewer(l) {
+			if !l.add(p) || l.late || w.plantNewer(l) || w.planDamage(l) {
 				return
 			}
 			dueAt := l.atMs*int64(time.Millisecond) - w.now

@@ -88,6 +88,7 @@ func (c *coordinator) Own(_ context.Context, a scheduler.KeepTake, tenure *sched
 	c.w.stats.Takeovers++
 	c.w.trace("%s takes shard %d from %q, epoch %d, low watermark %s, tail %d", n.name, a.Shard, a.From, a.Clock.Epoch, ms(a.Clock.TimeMs), a.Clock.Tail)
 	t := startTerm(n, a.Shard, tenure)
+	c.w.tookOver(a.Shard)
 	release.Then(t.release)
 	for !t.ended {
 		p.sleepOr(time.Hour, &t.end)

@@ -29,15 +29,19 @@
 //
 //   - tail.go: the ordered consumer below store.Tail, which belongs to nats.go and its
 //     server.
+//
 //   - node.go, heartbeat: clustertime.Service's loop, which is one call and one wait.
+//
 //   - router.go: the acknowledgements of router/natsapi, and the steps of router's fast
 //     cancel, which are asynchronous in production.
+//
 //   - callback.go, queue.go: functions' loop. It has a goroutine for each message, so there
 //     is no stepper yet to share.
 //
-// Not simulated are the scheduler's inspector (inspect.go), which looks for damage of
-// files, and the number of messages that it counts for the clock. Tests of package
-// scheduler with real servers cover them.
+//   - damage.go, inspect: of the scheduler's inspector (inspect.go), only the call that reports
+//     damaged records. It does not look for lost messages, because the fake loses none, and
+//     does not count messages for the clock. Tests of package scheduler with real servers
+//     cover these.
 //
 // Everything runs on one goroutine at a time. Code that waits for answers is
 // written as it is in production, in coroutines (proc.go), each of which runs only

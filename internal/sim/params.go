@@ -33,6 +33,7 @@ type params struct {
 	timers         int
 	active         time.Duration // how long clients add and faults happen
 	quiet          time.Duration // how long all may take to settle after that
+	faults         bool          // there are others than refusals
 
 	// latency of the network, and how often a request or its answer is lost, one
 	// in so many, 0 for never.
@@ -109,6 +110,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	if seed%10 == 0 {
 		return p
 	}
+	p.faults = true
 	if !one(3) {
 		p.loss = []int{8, 20, 60, 200}[rng.IntN(4)]
 	}

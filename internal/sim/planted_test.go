@@ -58,7 +58,7 @@ type mutant struct {
 	test                 string // that finds it; TestSeeds if empty
 }
 
-var mutants = slices.Concat(seedMutants, newerMutants, feedMutants)
+var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants)
 
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
@@ -68,6 +68,20 @@ var newerMutants = []mutant{
 	{"the clock does not state the level that the shard needs", "scheduler/core.go", "c.Needs = max(c.Needs, k.cfg.Level+1)", "c.Needs = max(c.Needs, 0)", 60, "TestNewerRecords"},
 	{"a node remembers a level that the clock has lost", "scheduler/coordinator.go", "s.needs = s.clock.Needs", "s.needs = max(s.needs, s.clock.Needs)", 1000, "TestNewerRecords"},
 	{"a shard goes to a node that cannot read its records", "scheduler/coordinator.go", "if k.levels[node] >= k.needs[shard] {", "if true {", 60, "TestNewerRecords"},
+}
+
+// damageMutants are found by TestDamagedRecords. Those in package fake have their
+// counterpart in package store, which the conformance suite holds to the same.
+var damageMutants = []mutant{
+	{"a damaged record is read again and again", "scheduler/fire.go", " || errors.Is(ev.Err, schemas.ErrDamaged) {", " {", 20, "TestDamagedRecords"},
+	{"a count takes a damaged record for a lost timer", "scheduler/recount.go", "accounted := n + c.result.Unread", "accounted := n", 60, "TestDamagedRecords"},
+	{"a record's checksum is not verified", "schemas/record.go", "if fields < prefixBytes || crc32.Checksum(b[:fields], castagnoli) != binary.LittleEndian.Uint32(b[fields:]) {", "if fields < prefixBytes {", 20, "TestDamagedRecords"},
+	{"a clock passes a damaged record before it is reported", "internal/sim/fake/streams.go", "if err := c.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {", 300, "TestDamagedRecords"},
+	{"a damaged record is passed without a report", "internal/sim/fake/damagedrecord.go", "t, err := viewOf(m, c.Reads())\n\tc.note(m, err)\n\treturn", "t, err := viewOf(m, c.Reads())\n\treturn", 20, "TestDamagedRecords"},
+	{"a load stops at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\tbreak\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
+	{"a load fails at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\treturn errBehind\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
+	{"an inspection forgets the report of the owner before", "internal/sim/fake/damagedrecord.go", "if err := c.recall(ctx, shard); err != nil {\n\t\treturn in, err\n\t}\n", "", 60, "TestDamagedRecords"},
+	{"a damaged record is repaired with a revision before the last good one", "internal/sim/fake/damagedrecord.go", "for was != nil && was.rec == nil {\n\t\twas = was.older\n\t}\n", "for was.older != nil {\n\t\twas = was.older\n\t}\n", 300, "TestDamagedRecords"},
 }
 
 var seedMutants = []mutant{
@@ -114,7 +128,7 @@ var feedMutants = []mutant{
 // first is always run; all with BELFRY_SIM_MUTANTS=all.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
-	run := []mutant{seedMutants[0], newerMutants[0], feedMutants[0]}
+	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else if testing.Short() {

@@ -21,18 +21,24 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // defaultSeeds are run where BELFRY_SIM_SEEDS does not say how many.
 const defaultSeeds = 300
 
-// newerSeeds are run of TestNewerRecords.
-const newerSeeds = 120
+// newerSeeds are run of TestNewerRecords, damageSeeds of TestDamagedRecords.
+const (
+	newerSeeds  = 120
+	damageSeeds = 150
+)
 
 // shortSeeds are run with -short.
 const shortSeeds = 60
+
+// ofOtherTests are the Stats that TestSeeds leaves at 0.
+var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true}
 
 // TestSeeds runs the kept seeds and then many others. BELFRY_SIM_SEEDS says how
 // many, BELFRY_SIM_FIRST from which on; BELFRY_SIM_SEED runs one, and tells all.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	if one := os.Getenv("BELFRY_SIM_SEED"); one != "" {
-		runOne(t, number(t, one), false)
+		runOne(t, Config{Seed: number(t, one)})
 		return
 	}
 	// One by one is for counting how many it takes, so without those kept.
@@ -95,7 +101,7 @@ func TestSeeds(t *testing.T) {
 	// What never happens is not tested.
 	all := reflect.ValueOf(sum)
 	for i := range all.NumField() {
-		if name := all.Type().Field(i).Name; all.Field(i).Int() == 0 && name != "Newer" && name != "Held" {
+		if name := all.Type().Field(i).Name; all.Field(i).Int() == 0 && !ofOtherTests[name] {
 			t.Errorf("%s: none", all.Type().Field(i).Name)
 		}
 	}
@@ -107,7 +113,10 @@ func report(t *testing.T, r Report) {
 	for _, v := range r.Violations {
 		fmt.Fprintf(&b, "\t%s\n", v)
 	}
-	fmt.Fprintf(&b, "\trepeat with: BELFRY_SIM_SEED=%d go test -v -run TestSeeds ./internal/sim\n\tkeep with:   echo '%d # why' >> internal/sim/testdata/seeds", r.Seed, r.Seed)
+	fmt.Fprintf(&b, "\trepeat with: BELFRY_SIM_SEED=%d go test -v -run %s ./internal/sim", r.Seed, t.Name())
+	if t.Name() == "TestSeeds" {
+		fmt.Fprintf(&b, "\n\tkeep with:   echo '%d # why' >> internal/sim/testdata/seeds", r.Seed)
+	}
 	t.Error(b.String())
 }
 
@@ -115,36 +124,55 @@ func report(t *testing.T, r Report) {
 // crashes and other faults. BELFRY_SIM_SEEDS says how many.
 func TestNewerRecords(t *testing.T) {
 	t.Parallel()
-	if one := os.Getenv("BELFRY_SIM_SEED"); one != "" {
-		runOne(t, number(t, one), true)
-		return
+	sum, all := runSeeds(t, newerSeeds, Config{Newer: true})
+	if all && (sum.Newer == 0 || sum.Held == 0) {
+		t.Errorf("records of a newer format: %d written, %d without a node that reads them; both must happen", sum.Newer, sum.Held)
 	}
-	n := uint64(newerSeeds)
+}
+
+// TestDamagedRecords runs seeds in which records are damaged in the store.
+// BELFRY_SIM_SEEDS says how many.
+func TestDamagedRecords(t *testing.T) {
+	t.Parallel()
+	sum, all := runSeeds(t, damageSeeds, Config{Damage: true})
+	if all && (sum.DamagedRecords == 0 || sum.Repaired == 0) {
+		t.Errorf("%d records were damaged and %d repaired; both must happen", sum.DamagedRecords, sum.Repaired)
+	}
+}
+
+// runSeeds runs n seeds with a configuration, or as many as BELFRY_SIM_SEEDS says, one after
+// the other. It returns false if those were fewer than n, or BELFRY_SIM_SEED names one.
+func runSeeds(t *testing.T, n uint64, cfg Config) (sum Stats, all bool) {
+	t.Helper()
+	if one := os.Getenv("BELFRY_SIM_SEED"); one != "" {
+		cfg.Seed = number(t, one)
+		runOne(t, cfg)
+		return sum, false
+	}
+	want := n
 	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
 		n = number(t, s)
 	}
-	var sum Stats
 	failed := 0
-	for seed := uint64(1); seed <= n; seed++ {
-		r := Run(Config{Seed: seed, Newer: true})
+	for cfg.Seed = 1; cfg.Seed <= n; cfg.Seed++ {
+		r := Run(cfg)
 		sum.add(r.Stats)
 		if len(r.Violations) == 0 {
 			continue
 		}
 		report(t, r)
 		if failed++; failed == 20 || os.Getenv("BELFRY_SIM_ONE_BY_ONE") != "" {
-			return
+			return sum, false
 		}
 	}
 	t.Logf("%d seeds: %+v", n, sum)
-	if n >= newerSeeds && (sum.Newer == 0 || sum.Held == 0) {
-		t.Errorf("records of a newer format: %d written, %d without a node that reads them; both must happen", sum.Newer, sum.Held)
-	}
+	return sum, n >= want
 }
 
-func runOne(t *testing.T, seed uint64, newer bool) {
+func runOne(t *testing.T, cfg Config) {
+	t.Helper()
 	var b strings.Builder
-	cfg := Config{Seed: seed, Newer: newer, Plant: Plant(os.Getenv("BELFRY_SIM_PLANT"))}
+	cfg.Plant = Plant(os.Getenv("BELFRY_SIM_PLANT"))
 	if testing.Verbose() {
 		cfg.Trace = &b
 	}

@@ -30,7 +30,7 @@ func (t *term) fetch() {
 			return
 		}
 		stream := fake.StreamShard(t.shard)
-		got, pos := w.server.ReadTail(t.shard, t.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60), t.n.client.Reads())
+		got, pos := t.n.client.ReadTail(t.shard, t.tailPos, w.net.stands(i, stream), 1+w.rng.IntN(60))
 		if pos == t.tailPos {
 			if pos < w.server.LastSeq(stream) {
 				again(w.between(time.Millisecond, 50*time.Millisecond)) // the replica lags

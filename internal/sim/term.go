@@ -50,6 +50,9 @@ func startTerm(n *node, shard int, tenure *scheduler.Tenure) *term {
 	t.Term = scheduler.NewTerm(t.config(), tenure, t)
 	n.terms[shard] = t
 	t.Start()
+	if n.w.cfg.Damage {
+		t.Go(t.inspect)
+	}
 	t.turn()
 	return t
 }
@@ -292,6 +295,7 @@ func (s termStore) CountPending(_ context.Context, shard int, through uint64) (s
 			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(l.id[:8]))
 		}
 	}
+	c.Unread = w.unreadRecords(shard)
 	slices.Sort(c.Waiting)
 	return c, nil
 }

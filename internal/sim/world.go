@@ -18,6 +18,8 @@ type Config struct {
 	// Newer has some records written in the format of the next build. In two thirds of
 	// the seeds a node of that build joins.
 	Newer bool
+	// Damage has some records damaged in the store.
+	Damage bool
 	// Trace gets a line for everything that happens; nil for nothing.
 	Trace io.Writer
 }
@@ -39,6 +41,9 @@ type Stats struct {
 	// Newer counts records written in a newer format. Held counts the records among them
 	// that never fired, because no node could read them. Both are 0 without Config.Newer.
 	Newer, Held int
+	// DamagedRecords counts records that were damaged in the store, Repaired those of them
+	// that an operator repaired. Both are 0 without Config.Damage.
+	DamagedRecords, Repaired int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int
 }
@@ -67,6 +72,7 @@ type world struct {
 	desk    *node // where the clients are
 
 	waitingTails [][]func() // by shard
+	atTakeOver   [][]func() // by shard: what happens when a node takes it
 	damaged      []bool     // by shard: a stranger has overwritten its clock
 	healed       int64      // from when on nothing is broken any more
 	over         bool
@@ -79,6 +85,7 @@ func Run(cfg Config) Report {
 	w.p = newParams(w.rng, cfg.Seed)
 	w.net = newNetwork(w)
 	w.server = fake.NewServer(w.p.fake(), w.net.clock)
+	w.atTakeOver = make([][]func(), w.p.geo.Shards)
 	w.waitingTails, w.damaged = make([][]func(), w.p.geo.Shards), make([]bool, w.p.geo.Shards)
 	w.check = newChecker(w)
 	w.server.Watch(w.check.watcher())

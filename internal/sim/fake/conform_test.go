@@ -89,7 +89,7 @@ func (l *local) Tail(ctx context.Context, shard int, after uint64, fn func(store
 		for {
 			l.mu.Lock()
 			var got []store.Timer
-			got, after = l.server.ReadTail(shard, after, l.server.LastSeq(fake.StreamShard(shard)), 100, l.Reads())
+			got, after = l.ReadTail(shard, after, l.server.LastSeq(fake.StreamShard(shard)), 100)
 			changed := l.changed
 			l.mu.Unlock()
 			for _, t := range got {

@@ -26,7 +26,7 @@ func (s *Server) Overwrite(stream, subject string, data []byte) error {
 		if err != nil {
 			return err
 		}
-		m = &message{key: recordKey(id), data: data}
+		m = &message{key: recordKey(id), data: append([]byte{}, data...)}
 	}
 	_, err := st.put(m, nil, 0)
 	return err

@@ -55,7 +55,7 @@ func (c *Client) tickNaming(shard int, ticks []int64, id schemas.TimerID) int64 
 func (s *Server) WriteNewer(id schemas.TimerID, level store.FormatLevel) error {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	m := st.asOf(st.last[recordKey(id)], st.seq)
-	if m == nil || m.rec == nil {
+	if m == nil || !m.intact() {
 		return schemas.ErrNotFound
 	}
 	rec := *m.rec

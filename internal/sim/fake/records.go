@@ -120,7 +120,11 @@ func (c *Client) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) e
 func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, err error) {
 	err = c.leader(ctx, c.shardOf(id), func() (err error) {
 		st := c.s.shards[c.s.cfg.Geometry.Shard(id)]
-		if t, err = viewOf(st.asOf(st.last[recordKey(id)], st.seq), c.Reads()); err == nil && t.Unread != store.Readable {
+		m := st.asOf(st.last[recordKey(id)], st.seq)
+		if t, err = viewOf(m, c.Reads()); m != nil {
+			c.note(m, err)
+		}
+		if err == nil && t.Unread != store.Readable {
 			err = schemas.ErrNewer
 		}
 		return err
@@ -185,7 +189,7 @@ func (c *Client) lastFor(ctx context.Context, shard int, keys []key, seen uint64
 		}
 		out = out[:0]
 		for _, m := range inOrder(msgs) {
-			if t, err := viewOf(m, c.Reads()); err == nil { // else it cannot be decoded
+			if t, ok := c.decode(m); ok {
 				out = append(out, t)
 			}
 		}
@@ -298,7 +302,7 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 	}
 	g, st := c.s.cfg.Geometry, c.s.shards[shard]
 	mark := g.Tick(clock.TimeMs)
-	newest, err := c.newest(ctx, StreamShard(shard), func(m *message) bool { return m.rec != nil && !st.superseded(m, st.seq) })
+	newest, err := c.newest(ctx, StreamShard(shard), func(m *message) bool { return m.isRecord() && !st.superseded(m, st.seq) })
 	if err != nil {
 		return err
 	}
@@ -310,7 +314,7 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 			if upTo < newest {
 				return errBehind
 			}
-			got, to, end = c.s.next(shard, from, upTo, scanBatch, c.Reads())
+			got, to, end = c.next(shard, from, upTo, scanBatch)
 			return nil
 		})
 		if err != nil {
@@ -355,18 +359,21 @@ func (c *Client) newest(ctx context.Context, stream string, asked func(*message)
 	return seq, err
 }
 
+// isRecord reports whether a message has the key of a record, whatever its bytes are.
+func (m *message) isRecord() bool { return m.subject == "" && m.slot == recordSlot }
+
 // next reads the records of a shard after a sequence, as of another, looking at no
 // more than some; the sequence it got to; and whether that is the end.
-func (s *Server) next(shard int, after, upTo uint64, look int, level store.FormatLevel) (got []store.Timer, last uint64, end bool) {
-	st := s.shards[shard]
+func (c *Client) next(shard int, after, upTo uint64, look int) (got []store.Timer, last uint64, end bool) {
+	st := c.s.shards[shard]
 	upTo = min(upTo, st.seq)
 	for ; after < upTo && look > 0; look-- {
 		m := st.log[after]
 		after++
-		if m.rec == nil && (m.data == nil || m.slot != recordSlot) || !st.alive(m) || st.superseded(m, upTo) {
+		if !m.isRecord() || !st.alive(m) || st.superseded(m, upTo) {
 			continue
 		}
-		if t, err := viewOf(m, level); err == nil {
+		if t, ok := c.decode(m); ok {
 			got = append(got, t)
 		}
 	}
@@ -375,10 +382,9 @@ func (s *Server) next(shard int, after, upTo uint64, look int, level store.Forma
 
 // ReadTail reads the records of a shard after a sequence as a consumer does at a
 // replica that stands at upTo: what was overwritten by then is absent. It looks at
-// a bounded number of messages and returns the sequence that it got to. level is what the
-// reader's process reads.
-func (s *Server) ReadTail(shard int, after, upTo uint64, look int, level store.FormatLevel) ([]store.Timer, uint64) {
-	got, last, _ := s.next(shard, after, upTo, look, level)
+// a bounded number of messages and returns the sequence that it got to.
+func (c *Client) ReadTail(shard int, after, upTo uint64, look int) ([]store.Timer, uint64) {
+	got, last, _ := c.next(shard, after, upTo, look)
 	return got, last
 }
 

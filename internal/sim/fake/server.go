@@ -114,18 +114,23 @@ func timerOf(m *message) (store.Timer, error) {
 	if m == nil {
 		return store.Timer{}, schemas.ErrNotFound
 	}
-	if m.rec == nil {
-		_, err := schemas.DecodeRecord(m.data)
+	t := store.Timer{ID: m.id, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond)}
+	if m.intact() {
+		t.Record = *m.rec
+		return t, nil
+	}
+	var err error
+	if t.Record, err = schemas.DecodeRecord(m.data); err != nil {
 		return store.Timer{}, err
 	}
-	return store.Timer{ID: m.id, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Record: *m.rec}, nil
+	return t, nil
 }
 
 // Records calls f for every record of a shard, in stream order.
 func (s *Server) Records(shard int, f func(store.Timer)) {
 	st := s.shards[shard]
 	for _, m := range st.log {
-		if m.rec != nil && st.alive(m) && !st.superseded(m, st.seq) {
+		if m.intact() && st.alive(m) && !st.superseded(m, st.seq) {
 			t, _ := timerOf(m) // m is there
 			f(t)
 		}
@@ -176,9 +181,13 @@ func (s *Server) Watch(w Watcher) {
 			if m.rec == nil {
 				return
 			}
+			// A damaged record counts as the last one that could be read.
+			for was != nil && was.rec == nil {
+				was = was.older
+			}
 			var before store.Timer
 			if st.alive(was) {
-				before, _ = timerOf(was) // was is there
+				before = store.Timer{ID: was.id, Rev: was.seq, StoredMs: was.at / int64(time.Millisecond), Record: *was.rec}
 			}
 			now, _ := timerOf(m) // and so is m
 			w.Record(n, before, now)

@@ -23,7 +23,8 @@ const recordSlot = -1
 
 func recordKey(id schemas.TimerID) key { return key{id: id, slot: recordSlot} }
 
-// message is one stored message. It is never changed but for removed and older.
+// message is one stored message. It is never changed but for removed, older, and the data
+// of a damaged record.
 type message struct {
 	key
 	seq uint64
@@ -42,6 +43,8 @@ type message struct {
 	level store.FormatLevel // that a process must read to decode rec
 	val   any               // of the clock bucket
 	hdr   jet.Header
+	// data of a record is nil, or its bytes if it is damaged: rec is then what it was
+	// before, nil for a foreign message.
 	data  []byte
 	msgID string
 }
@@ -175,7 +178,12 @@ func inOrder(msgs []*message) []*message {
 	return msgs
 }
 
-// superseded reports whether a later message of its key is in the stream.
+// superseded reports whether a message was removed because a later one of its key is in
+// the stream. A foreign message over a record removes nothing: the record before it stays.
 func (s *stream) superseded(m *message, upTo uint64) bool {
-	return s.asOf(s.last[m.key], upTo) != m
+	last := s.asOf(s.last[m.key], upTo)
+	for last != m && last != nil && last.isRecord() && last.rec == nil {
+		last = last.older
+	}
+	return last != m
 }

@@ -149,8 +149,12 @@ func (c *Client) ReadClock(ctx context.Context, shard int) (clock store.Clock, r
 	return clock, rev, nil
 }
 
-// WriteClock moves a shard's clock by compare-and-set.
+// WriteClock moves a shard's clock by compare-and-set. It first reports the damaged records
+// that the client has read.
 func (c *Client) WriteClock(ctx context.Context, shard int, clock store.Clock, rev uint64) (next uint64, err error) {
+	if err := c.report(ctx, shard); err != nil {
+		return 0, err
+	}
 	err = c.leader(ctx, StreamClock, func() (err error) {
 		if next, err = c.s.putClock(shard, clock, &rev); err == nil {
 			c.s.copyClock(shard, clock)
@@ -228,7 +232,7 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 		var last uint64
 		var end bool
 		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
-			got, last, end = c.s.next(shard, after, upTo, scanBatch, c.Reads())
+			got, last, end = c.next(shard, after, upTo, scanBatch)
 			return nil
 		})
 		if err != nil {

@@ -52,11 +52,15 @@ type Client struct {
 	parts    []uint32
 	services map[string]struct{}
 	presence store.Presence
+	// damaged has the damaged records that the process has read, by shard; unreported says
+	// that some of them are not on record.
+	damaged    []map[schemas.TimerID]store.DamagedRecord
+	unreported []bool
 }
 
 // NewClient makes the calls of a node.
 func NewClient(s *Server, t Transport, node string, nowMs func() int64) *Client {
-	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), services: map[string]struct{}{}, presence: store.Presence{Reads: store.NewestLevel}}
+	return &Client{s: s, t: t, node: node, nowMs: nowMs, parts: make([]uint32, s.cfg.Geometry.Shards), services: map[string]struct{}{}, presence: store.Presence{Reads: store.NewestLevel}, damaged: make([]map[schemas.TimerID]store.DamagedRecord, s.cfg.Geometry.Shards), unreported: make([]bool, s.cfg.Geometry.Shards)}
 }
 
 // Reads is the format level that the client's process reads.

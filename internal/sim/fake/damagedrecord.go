@@ -1,0 +1,202 @@
+package fake
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file damages records, and reports them as package store does: a client remembers
+// each damaged record that it reads. WriteClock and Inspect write what it remembers to the
+// key damage.<shard> of bucket clock.
+
+// DamageRecord changes the stored bytes of a timer's record in place, on all replicas, as
+// a disk does: the revision stays. Error: schemas.ErrNotFound.
+func (s *Server) DamageRecord(id schemas.TimerID, change func(encoded []byte) []byte) error {
+	st := s.shards[s.cfg.Geometry.Shard(id)]
+	m := st.asOf(st.last[recordKey(id)], st.seq)
+	if m == nil || !m.intact() {
+		return schemas.ErrNotFound
+	}
+	m.data = append([]byte{}, change(m.rec.Append(nil))...)
+	return nil
+}
+
+// RepairRecord writes the previous revision of a damaged record again, with its index
+// entry, as "belfry repair --apply" does. Errors: schemas.ErrNotFound if there is no
+// previous revision. There is none if the newest revision was damaged in place, because
+// package store removes superseded revisions.
+func (s *Server) RepairRecord(id schemas.TimerID) error {
+	st := s.shards[s.cfg.Geometry.Shard(id)]
+	damaged := st.asOf(st.last[recordKey(id)], st.seq)
+	if damaged == nil || damaged.rec != nil {
+		return schemas.ErrNotFound
+	}
+	was := damaged
+	for was != nil && was.rec == nil {
+		was = was.older
+	}
+	if was == nil || !was.intact() || !st.alive(was) {
+		return schemas.ErrNotFound
+	}
+	leader, _ := st.now()
+	if was.rec.Queued {
+		g := s.cfg.Geometry
+		slot := g.Slot(g.Tick(was.rec.DueMs))
+		ttl := max(time.Duration(was.rec.DueMs)*time.Millisecond-time.Duration(leader), 0) + s.cfg.IndexKeep
+		if _, err := st.put(&message{key: key{id: id, slot: slot}}, nil, ttl); err != nil {
+			return err
+		}
+	}
+	ttl := time.Duration(0)
+	if was.expires != 0 {
+		ttl = time.Duration(was.expires - leader)
+	}
+	_, err := st.put(&message{key: was.key, rec: was.rec, level: was.level}, &damaged.seq, ttl)
+	return err
+}
+
+// intact reports whether a message holds a record that can be decoded.
+func (m *message) intact() bool { return m.rec != nil && m.data == nil }
+
+// Damaged reports whether the newest revision of a timer's record cannot be decoded.
+func (s *Server) Damaged(id schemas.TimerID) bool {
+	_, err := s.Record(id)
+	return errors.Is(err, schemas.ErrDamaged)
+}
+
+// Reported lists the damaged records of a shard that its owners have reported.
+func (s *Server) Reported(shard int) []store.DamagedRecord {
+	m := s.clock.asOf(s.clock.last[damageKey(shard)], s.clock.seq)
+	if m == nil {
+		return nil
+	}
+	return m.val.(store.ShardDamage).Records
+}
+
+func damageKey(shard int) key { return key{subject: "damage." + strconv.Itoa(shard)} }
+
+// note remembers a damaged record that the client has read, and forgets one that it can
+// read again.
+func (c *Client) note(m *message, err error) {
+	shard := c.s.cfg.Geometry.Shard(m.id)
+	was, known := c.damaged[shard][m.id]
+	switch {
+	case errors.Is(err, schemas.ErrDamaged):
+		if known && was.Revision >= m.seq {
+			return
+		}
+		if c.damaged[shard] == nil {
+			c.damaged[shard] = map[schemas.TimerID]store.DamagedRecord{}
+		}
+		c.unreported[shard] = true
+		c.damaged[shard][m.id] = store.DamagedRecord{Timer: m.id.String(), Revision: m.seq, Reason: err.Error()}
+	case err == nil && known && was.Revision <= m.seq:
+		delete(c.damaged[shard], m.id)
+	}
+}
+
+// decode returns what the client's process sees of a record. It returns false for a
+// damaged one, which the client remembers.
+func (c *Client) decode(m *message) (store.Timer, bool) {
+	t, err := viewOf(m, c.Reads())
+	c.note(m, err)
+	return t, err == nil
+}
+
+// Inspect reads damaged records again and reports those that still are; see store.Store. The
+// fake loses no messages, so there are no signs of a loss.
+func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.Expectation) (store.Inspection, error) {
+	in := store.Inspection{Damage: store.ShardDamage{Shard: shard}}
+	if err := c.recall(ctx, shard); err != nil {
+		return in, err
+	}
+	st := c.s.shards[shard]
+	err := c.leader(ctx, StreamShard(shard), func() error {
+		for id := range c.damaged[shard] {
+			if m := st.asOf(st.last[recordKey(id)], st.seq); m == nil {
+				delete(c.damaged[shard], id)
+			} else {
+				c.decode(m)
+			}
+		}
+		in.LastSeq = st.seq
+		return nil
+	})
+	if err != nil {
+		return in, err
+	}
+	in.Damage.Records = c.damagedOf(shard)
+	return in, c.writeDamage(ctx, in.Damage)
+}
+
+// recall remembers the damaged records of a shard that are on record.
+func (c *Client) recall(ctx context.Context, shard int) error {
+	var recorded []store.DamagedRecord
+	err := c.leader(ctx, StreamClock, func() error {
+		recorded = c.s.Reported(shard)
+		return nil
+	})
+	for _, r := range recorded {
+		if id, err := schemas.ParseTimerID(r.Timer); err == nil {
+			c.note(&message{key: recordKey(id), seq: r.Revision}, schemas.Errorf(schemas.CodeDamaged, "%s", r.Reason))
+		}
+	}
+	return err
+}
+
+// report records the damaged records that the client has read and not reported yet.
+func (c *Client) report(ctx context.Context, shard int) error {
+	if !c.unreported[shard] {
+		return nil
+	}
+	if err := c.recall(ctx, shard); err != nil {
+		return err
+	}
+	return c.writeDamage(ctx, store.ShardDamage{Shard: shard, Records: c.damagedOf(shard)})
+}
+
+func (c *Client) writeDamage(ctx context.Context, d store.ShardDamage) error {
+	err := c.leader(ctx, StreamClock, func() error {
+		if slices.Equal(c.s.Reported(d.Shard), d.Records) {
+			return nil
+		}
+		_, err := c.s.clock.put(&message{key: damageKey(d.Shard), val: d}, nil, 0)
+		return err
+	})
+	if err == nil && slices.Equal(d.Records, c.damagedOf(d.Shard)) {
+		c.unreported[d.Shard] = false
+	}
+	return err
+}
+
+// damagedOf lists the damaged records of a shard that the client remembers.
+func (c *Client) damagedOf(shard int) (out []store.DamagedRecord) {
+	for _, r := range c.damaged[shard] {
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b store.DamagedRecord) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Timer, b.Timer))
+	})
+	return out
+}
+
+// ReadDamage reads the reports of all shards.
+func (c *Client) ReadDamage(ctx context.Context) (out []store.ShardDamage, err error) {
+	err = c.leader(ctx, StreamClock, func() error {
+		out = nil
+		for n := range c.s.shards {
+			if r := c.s.Reported(n); len(r) > 0 {
+				out = append(out, store.ShardDamage{Shard: n, Records: r})
+			}
+		}
+		return nil
+	})
+	return out, err
+}
