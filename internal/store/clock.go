@@ -34,13 +34,15 @@ type Clocks struct {
 	nodes  *Nodes
 	layout layoutRecord
 	log    zerolog.Logger
+	// report records newly found damaged records of a shard; see Store.reportDamaged.
+	report func(ctx context.Context, shard int) error
 
 	mu     sync.Mutex
 	copied map[int]lastCopy // by shard
 }
 
-func newClocks(c *jet.Client, shards *Shards, nodes *Nodes, layout layoutRecord, log zerolog.Logger) *Clocks {
-	return &Clocks{jet: c, shards: shards, nodes: nodes, layout: layout, log: log, copied: map[int]lastCopy{}}
+func newClocks(c *jet.Client, shards *Shards, nodes *Nodes, layout layoutRecord, log zerolog.Logger, report func(ctx context.Context, shard int) error) *Clocks {
+	return &Clocks{jet: c, shards: shards, nodes: nodes, layout: layout, log: log, report: report, copied: map[int]lastCopy{}}
 }
 
 func clockSubject(shard int) string { return clockPrefix + "clock." + strconv.Itoa(shard) }
@@ -316,11 +318,15 @@ func (c *Cluster) limit(shards int) {
 	})
 }
 
-// WriteClock replaces a shard's clock by compare-and-set, and returns its new revision.
+// WriteClock replaces a shard's clock by compare-and-set, and returns its new revision. It
+// first records the damaged records that this process has read.
 // Errors: ErrRevision if another node changed it first, schemas.ErrUnavailable.
 func (k *Clocks) WriteClock(ctx context.Context, shard int, c Clock, rev uint64) (uint64, error) {
 	b, err := encodeClock(c)
 	if err != nil {
+		return 0, err
+	}
+	if err := k.report(ctx, shard); err != nil {
 		return 0, err
 	}
 	next, err := k.jet.Put(ctx, clockSubject(shard), b, rev, 0)

@@ -165,6 +165,9 @@ type damagedSet struct {
 	n  atomic.Int64 // len(by), for those who need not look
 	mu sync.Mutex
 	by map[string]DamagedRecord // by timer
+	// found counts the damaged records that were added to by; reported is the value of
+	// found at the last report.
+	found, reported atomic.Uint64
 	// unreadable counts messages that the server could not read.
 	unreadable atomic.Int64
 	// stuck is the time of the first refused read, in Unix nanoseconds; 0 for none.
@@ -184,6 +187,9 @@ func (d *damagedSet) note(r DamagedRecord) bool {
 	}
 	d.by[r.Timer] = r
 	d.n.Store(int64(len(d.by)))
+	if !r.Newer {
+		d.found.Add(1)
+	}
 	return true
 }
 
@@ -253,6 +259,31 @@ func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) 
 	}
 	d.Shard = shard
 	return d, nil
+}
+
+// reportDamaged records the damaged records of a shard that this process has read since the
+// last report. A clock that has passed a damaged record must not be written before: if its
+// writer died then, no later owner would read the record again. Without new damage it makes
+// no request.
+func (s *Store) reportDamaged(ctx context.Context, shard int) error {
+	set := &s.subjects[shard].damaged
+	found := set.found.Load()
+	if found == set.reported.Load() {
+		return nil
+	}
+	d, err := s.readDamage(ctx, shard)
+	if err != nil {
+		return err
+	}
+	for _, r := range d.Records {
+		set.note(r)
+	}
+	d.Records, d.More, d.MoreNewer = set.list(), 0, 0
+	if err := s.writeDamage(ctx, d); err != nil {
+		return err
+	}
+	set.reported.Store(found)
+	return nil
 }
 
 // writeDamage records the damage of a shard if it has changed.

@@ -259,6 +259,6 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
 	}
 	s.Shards = newShards(s.jet, m.Geometry)
-	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layout, s.log)
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layout, s.log, s.reportDamaged)
 	return layout.copy(ctx, m)
 }

@@ -161,7 +161,11 @@ func (s *Store) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 	if err != nil {
 		return Timer{}, err
 	}
-	return s.timer(m)
+	t, err := s.timer(m)
+	if errors.Is(err, schemas.ErrDamaged) {
+		s.noteDamaged(m, err)
+	}
+	return t, err
 }
 
 // timer decodes a stored message. Its id is the subject's last token. A marker

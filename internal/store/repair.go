@@ -114,7 +114,7 @@ func (r *repair) layout(ctx context.Context) error {
 	}
 	s.cfg.Retention, s.cfg.IndexKeep, s.cfg.Replicas = DefaultRetention, DefaultIndexKeep, 1
 	s.Shards = newShards(s.jet, m.Geometry)
-	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layoutRecord{jet: s.jet, log: s.log}, s.log)
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layoutRecord{jet: s.jet, log: s.log}, s.log, s.reportDamaged)
 	return nil
 }
 

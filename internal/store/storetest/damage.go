@@ -145,6 +145,69 @@ func damagedRecord(t *testing.T, s Store) {
 	newerRecords(t, s, ids[1], g.Tick(due))
 }
 
+// damageReport: a clock is not written before the damaged records that its writer has read,
+// in whatever way, are on record. A record that can be read again leaves the report.
+func damageReport(t *testing.T, s Store) {
+	g := s.Geometry()
+	ids := IDsOf(g, 0, 4)
+	due := NowMs(t, s) + 3000
+	var writes []store.Write
+	for _, id := range ids {
+		writes = append(writes, store.Write{ID: id, Record: Pending(due)})
+	}
+	CreateAll(t, s, writes)
+	clock, rev, err := s.ReadClock(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := must[uint64](t)(s.LastSeq(t.Context(), 0))
+	last := ids[3]
+	for n, read := range []func(){
+		func() { must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)) },
+		func() {
+			if _, err := s.Get(t.Context(), ids[1]); !errors.Is(err, schemas.ErrDamaged) {
+				t.Fatal(err)
+			}
+		},
+		func() {
+			tailed := make(chan store.Timer, 100)
+			tail := must[*store.Tail](t)(s.Tail(t.Context(), 0, after, func(tm store.Timer) { tailed <- tm }))
+			defer tail.Stop()
+			// The tail brings what follows the damaged record.
+			at := must[store.Timer](t)(s.Get(t.Context(), last))
+			rev := must[uint64](t)(s.Update(t.Context(), store.Write{ID: last, Rev: at.Rev, Record: &at.Record}))
+			Eventually(t, "the tail", func() bool {
+				select {
+				case tm := <-tailed:
+					return tm.Rev == rev
+				default:
+					return false
+				}
+			})
+		},
+	} {
+		Overwrite(t, s, "KV_timers_0", "timer."+ids[n].String(), []byte(PubAck))
+		damaged := must[uint64](t)(s.LastSeq(t.Context(), 0))
+		read()
+		rev = must[uint64](t)(s.WriteClock(t.Context(), 0, clock, rev))
+		found := must[[]store.ShardDamage](t)(s.ReadDamage(t.Context()))
+		if len(found) != 1 || found[0].Shard != 0 || len(found[0].Records) != n+1 {
+			t.Fatalf("%d: %+v", n, found)
+		}
+		if r := found[0].Records[n]; r.Timer != ids[n].String() || r.Revision != damaged || r.Newer || r.Reason == "" {
+			t.Fatalf("%d: %+v", n, r)
+		}
+	}
+	must[uint64](t)(s.Update(t.Context(), store.Write{ID: ids[1], Rev: after + 2, Record: Pending(due)}))
+	in := must[store.Inspection](t)(s.Inspect(t.Context(), 0, 0, 0, nil))
+	if n := in.Damage.Count(); n != 2 || in.Key != "" {
+		t.Fatalf("after a repair, %d records are damaged: %+v", n, in)
+	}
+	if found := must[[]store.ShardDamage](t)(s.ReadDamage(t.Context())); len(found) != 1 || found[0].Count() != 2 {
+		t.Fatalf("after a repair: %+v", found)
+	}
+}
+
 // newerRecords: a record of a newer format comes with its identity, and by the index
 // with its tick.
 func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {

@@ -42,6 +42,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"Clock":           clock,
 		"DamagedClock":    damagedClock,
 		"DamagedRecord":   damagedRecord,
+		"DamageReport":    damageReport,
 		"Beat":            beat,
 		"Services":        services,
 		"DeadLetters":     deadLetters,

@@ -34,6 +34,8 @@ type Store interface {
 	MaxMessage() int
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
 	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
+	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
+	ReadDamage(ctx context.Context) ([]store.ShardDamage, error)
 	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 	ReadCluster(ctx context.Context) (store.Cluster, error)
