@@ -32,6 +32,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	layout := layoutRecord{jet: c, log: s.log}
 	s.Levels = newLevels(s.Nodes, layout, s.log) // never run: what is written has the oldest format
 	s.Clocks = newClocks(c, s.Shards, s.Nodes, layout, s.log, s.reportDamaged)
+	s.Events = newEvents(c, nil, DefaultMaxPayload) // repair publishes for no service
 	s.FiredShare = newFiredShare(c, s.log, s.Nodes.first.Load, s.Nodes.carriedMs)
 	s.rem = newRemover(c, 1)
 	return s, nil
