@@ -47,10 +47,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/jsm.go"
-	"github.com/nats-io/jsm.go/api"
-	"github.com/nats-io/nats.go"
-
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -59,6 +56,14 @@ const (
 	manifestName = "manifest.json"
 	// format is the version of the manifest.
 	format = 1
+
+	// The files of a stream's folder: its settings and state (jet.Copy), and its archive.
+	// The archive has a name for each of nats-server's two formats, the older one of servers
+	// before 2.15. The command-line tool of NATS uses the same names, so that it can restore
+	// a single stream of a backup.
+	copyName       = "backup.json"
+	archiveName    = "stream.arc.s2"
+	oldArchiveName = "stream.tar.s2"
 )
 
 // Manifest describes a complete backup.
@@ -85,7 +90,7 @@ type Stream struct {
 // Options configure Write and Restore.
 type Options struct {
 	// Conn is a connection of the account that Belfry's streams live in; required.
-	Conn *nats.Conn
+	Conn *jet.Conn
 	// Timeout bounds each request; default store.DefaultTimeout. A whole stream may
 	// take longer.
 	Timeout time.Duration
@@ -93,6 +98,21 @@ type Options struct {
 	Replicas int
 	// Progress is called when a stream is done; nil for none.
 	Progress func(Stream)
+}
+
+// open makes the client of a backup. A refusal of the server keeps its own error: it is
+// neither a wrong setting nor a server that cannot be reached.
+func (o *Options) open() (*jet.Client, error) {
+	c, err := jet.New(o.Conn, jet.Options{Timeout: o.Timeout, Window: 1, MapError: func(err error) error {
+		if errors.Is(err, jet.ErrRefused) {
+			return err
+		}
+		return store.MapError(err)
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("backup: %w", err)
+	}
+	return c, nil
 }
 
 func (o *Options) fill() {
@@ -112,8 +132,6 @@ func Write(ctx context.Context, o Options, dir string) (Manifest, error) {
 	if err := makeEmpty(dir); err != nil {
 		return Manifest{}, err
 	}
-	ctx, stop := whileConnected(ctx, o.Conn)
-	defer stop()
 	look, err := store.Look(o.Conn, o.Timeout)
 	if err != nil {
 		return Manifest{}, err
@@ -124,14 +142,23 @@ func Write(ctx context.Context, o Options, dir string) (Manifest, error) {
 	if err != nil {
 		return Manifest{}, err
 	}
-	mgr, err := jsm.New(o.Conn, jsm.WithTimeout(o.Timeout))
+	c, err := o.open()
 	if err != nil {
-		return Manifest{}, fmt.Errorf("backup: %w", err)
+		return Manifest{}, err
+	}
+	defer c.Close()
+	archive := archiveName
+	server, err := c.Server(ctx)
+	if err != nil {
+		return Manifest{}, err
+	}
+	if server.Older(2, 15) {
+		archive = oldArchiveName
 	}
 	for _, name := range names {
-		s, err := copyStream(ctx, mgr, name, filepath.Join(dir, name))
+		s, err := copyStream(ctx, c, name, filepath.Join(dir, name), archive)
 		if err != nil {
-			return Manifest{}, fmt.Errorf("backup: copy stream %s: %w", name, cause(ctx, err))
+			return Manifest{}, fmt.Errorf("backup: %w", err)
 		}
 		m.Streams = append(m.Streams, s)
 		o.Progress(s)
@@ -179,26 +206,33 @@ func order(shards int) []string {
 	return append(names, schemas.StreamFired, schemas.StreamRetry, "KV_"+schemas.BucketServices, schemas.StreamDead, schemas.StreamRejected)
 }
 
-func copyStream(ctx context.Context, mgr *jsm.Manager, name, dir string) (Stream, error) {
-	stream, err := mgr.LoadStream(name)
+// copyStream copies a stream into a folder that does not exist yet.
+func copyStream(ctx context.Context, c *jet.Client, name, dir, archive string) (Stream, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return Stream{}, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, archive), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return Stream{}, err
 	}
-	if _, err := stream.SnapshotToDirectory(ctx, dir, jsm.SnapshotConsumers(), jsm.SnapshotHealthCheck()); err != nil {
+	meta, err := c.Snapshot(ctx, name, f)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return Stream{}, err
 	}
-	state, err := readState(dir)
+	s := Stream{Name: name, Files: map[string]string{}}
+	if s.Messages, s.Bytes, err = meta.Totals(); err != nil {
+		return Stream{}, err
+	}
+	b, err := json.MarshalIndent(meta, "", "  ")
 	if err != nil {
 		return Stream{}, err
 	}
-	s := Stream{Name: name, Messages: state.Msgs, Bytes: state.Bytes, Files: map[string]string{}}
-	files, err := os.ReadDir(dir)
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(dir, copyName), b, 0o600); err != nil {
 		return Stream{}, err
 	}
-	for _, f := range files {
-		path := filepath.Join(dir, f.Name())
-		if s.Files[f.Name()], err = sum(path); err != nil {
+	for _, file := range []string{archive, copyName} {
+		path := filepath.Join(dir, file)
+		if s.Files[file], err = sum(path); err != nil {
 			return Stream{}, err
 		}
 		if err := syncFile(path); err != nil {
@@ -206,19 +240,6 @@ func copyStream(ctx context.Context, mgr *jsm.Manager, name, dir string) (Stream
 		}
 	}
 	return s, nil
-}
-
-// readState returns the stream's state that the server sent with the copy.
-func readState(dir string) (api.StreamState, error) {
-	var meta struct{ State api.StreamState }
-	b, err := os.ReadFile(filepath.Join(dir, jsm.SnapshotMetaFile))
-	if err != nil {
-		return meta.State, err
-	}
-	if err := json.Unmarshal(b, &meta); err != nil {
-		return meta.State, fmt.Errorf("%s: %w", jsm.SnapshotMetaFile, err)
-	}
-	return meta.State, nil
 }
 
 // Read reads a backup's manifest and checks every file against it. Errors:
@@ -264,95 +285,73 @@ func Restore(ctx context.Context, o Options, dir string) (Manifest, error) {
 	if err != nil {
 		return m, err
 	}
-	ctx, stop := whileConnected(ctx, o.Conn)
-	defer stop()
-	mgr, err := jsm.New(o.Conn, jsm.WithTimeout(o.Timeout))
+	c, err := o.open()
 	if err != nil {
-		return m, fmt.Errorf("backup: %w", err)
+		return m, err
 	}
+	defer c.Close()
 	for _, s := range m.Streams {
-		known, err := mgr.IsKnownStream(s.Name)
-		if err != nil {
-			return m, schemas.Errorf(schemas.CodeUnavailable, "look up stream %s: %w", s.Name, err)
-		}
-		if known {
+		switch _, err := c.Stream(ctx, s.Name); {
+		case err == nil:
 			return m, schemas.Errorf(schemas.CodeConflict, "stream %s exists already: restore into an account or data folder without Belfry's streams; nothing was changed", s.Name)
+		case !errors.Is(err, jet.ErrNoStream):
+			return m, err
 		}
 	}
 	var made []string
 	for _, s := range m.Streams {
 		made = append(made, s.Name)
-		if err := restoreStream(ctx, mgr, o, s, filepath.Join(dir, s.Name)); err != nil {
-			return m, errors.Join(fmt.Errorf("restore stream %s: %w", s.Name, cause(ctx, err)), undo(mgr, made))
+		if err := restoreStream(ctx, c, o, s, filepath.Join(dir, s.Name)); err != nil {
+			return m, errors.Join(err, undo(ctx, c, o, made))
 		}
 		o.Progress(s)
 	}
 	return m, nil
 }
 
-func restoreStream(ctx context.Context, mgr *jsm.Manager, o Options, s Stream, dir string) error {
-	var opts []jsm.SnapshotOption
-	if o.Replicas > 0 {
-		var meta struct{ Config api.StreamConfig }
-		b, err := os.ReadFile(filepath.Join(dir, jsm.SnapshotMetaFile))
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(b, &meta); err != nil {
-			return err
-		}
-		meta.Config.Replicas = o.Replicas
-		opts = append(opts, jsm.RestoreConfiguration(meta.Config))
+func restoreStream(ctx context.Context, c *jet.Client, o Options, s Stream, dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, copyName))
+	if err != nil {
+		return err
 	}
-	_, _, err := mgr.RestoreSnapshotFromDirectory(ctx, s.Name, dir, opts...)
-	return err
+	var meta jet.Copy
+	if err := json.Unmarshal(b, &meta); err != nil {
+		return fmt.Errorf("%s of stream %s: %w", copyName, s.Name, err)
+	}
+	if o.Replicas > 0 {
+		if err := meta.SetReplicas(o.Replicas); err != nil {
+			return err
+		}
+	}
+	f, err := openArchive(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	return c.Restore(ctx, s.Name, meta, f)
 }
 
-// undo removes the streams of a restore that failed.
-func undo(mgr *jsm.Manager, names []string) error {
+// openArchive opens the archive of either format.
+func openArchive(dir string) (*os.File, error) {
+	f, err := os.Open(filepath.Join(dir, archiveName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.Open(filepath.Join(dir, oldArchiveName))
+	}
+	return f, err
+}
+
+// undo removes the streams of a restore that failed, also if ctx has ended.
+func undo(ctx context.Context, c *jet.Client, o Options, names []string) error {
 	var errs []error
 	for _, name := range names {
-		known, err := mgr.IsKnownStream(name)
-		if err == nil && known {
-			err = mgr.DeleteStream(name)
-		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Timeout)
+		err := c.DeleteStream(ctx, name)
+		cancel()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("stream %s is partly restored and could not be removed: remove it: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// errDisconnected ends a copy whose connection broke: the server does not go on
-// with it on another one.
-var errDisconnected = errors.New("the connection to NATS was lost; run the command again")
-
-// whileConnected is ctx until the connection breaks.
-func whileConnected(ctx context.Context, nc *nats.Conn) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	changed := nc.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		select {
-		case <-changed:
-			cancel(errDisconnected)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancel(nil)
-		<-done
-		nc.RemoveStatusListener(changed)
-	}
-}
-
-// cause returns the cause of the end of ctx if there is one, else err.
-func cause(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
 }
 
 func makeEmpty(dir string) error {

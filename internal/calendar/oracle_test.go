@@ -2,6 +2,8 @@ package calendar_test
 
 import (
 	"archive/zip"
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -33,11 +35,23 @@ type location struct {
 }
 
 var locations = sync.OnceValue(func() []location {
-	r, err := zip.OpenReader("zoneinfo/zoneinfo.zip")
+	compressed, err := os.Open("zoneinfo/zoneinfo.zip.gz")
 	if err != nil {
 		panic(err)
 	}
-	defer r.Close()
+	defer compressed.Close()
+	plain, err := gzip.NewReader(compressed)
+	if err != nil {
+		panic(err)
+	}
+	archive, err := io.ReadAll(plain)
+	if err != nil {
+		panic(err)
+	}
+	r, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
+	if err != nil {
+		panic(err)
+	}
 	var list []location
 	seen := map[[32]byte]bool{}
 	for _, f := range r.File {

@@ -31,6 +31,8 @@ var (
 	// ErrRefused: JetStream refuses a change of a stream or consumer, and will refuse it
 	// the next time.
 	ErrRefused = errors.New("refused")
+	// ErrDenied: the user of the connection lacks a permission.
+	ErrDenied = errors.New("permission denied")
 	// ErrDisabled: the server, or the account, has no JetStream.
 	ErrDisabled = errors.New("JetStream is not enabled")
 	// ErrUnavailable: no answer, or none that decides. The call may have taken effect.
@@ -97,10 +99,13 @@ const (
 	codeDeleteFailed        = 10057
 	codeStreamNameInUse     = 10058
 	codeStreamNotFound      = 10059
+	codeRestoreFailed       = 10062
+	codeSnapshotFailed      = 10064
 	codeWrongLastSeq        = 10071
 	codeNotEnabled          = 10076
 	codeStoreFailed         = 10077 // maximum bytes, messages or messages per subject
 	codeHeaderTooLarge      = 10097 // MaxHeaderBytes
+	codeRestoreNameInUse    = 10130
 	codeWrongLastSeqReplica = 10164 // codeWrongLastSeq of a stream with replicas
 )
 

@@ -28,11 +28,12 @@ var codes = []struct {
 	{jet.ErrTooLarge, schemas.CodeTooLarge},
 	{jet.ErrBadHeader, schemas.CodeInvalidEvent},
 	{jet.ErrDisabled, schemas.CodeConfig},
+	{jet.ErrDenied, schemas.CodeConfig},
 }
 
-// mapError turns an error of jet into an error with a code of schemas. It returns
+// MapError turns an error of jet into an error with a code of schemas. It returns
 // ErrRevision unchanged.
-func mapError(err error) error {
+func MapError(err error) error {
 	var e *jet.Error
 	switch {
 	case errors.As(err, &e):

@@ -89,7 +89,7 @@ func (w *Waker) Wake(ctx context.Context, f Feed) error {
 	case <-call.done:
 		return call.err
 	case <-ctx.Done():
-		return mapError(jet.Wrap("wake service "+f.Service, ctx.Err()))
+		return MapError(jet.Wrap("wake service "+f.Service, ctx.Err()))
 	}
 }
 

@@ -21,7 +21,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	if timeout == 0 {
 		timeout = DefaultTimeout
 	}
-	c, err := jet.New(nc, jet.Options{Timeout: timeout, Window: 1, MapError: mapError})
+	c, err := jet.New(nc, jet.Options{Timeout: timeout, Window: 1, MapError: MapError})
 	if err != nil {
 		return nil, err
 	}

@@ -87,7 +87,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	c, err := jet.New(nc, jet.Options{Timeout: cfg.Timeout, Window: cfg.Window, MapError: mapError})
+	c, err := jet.New(nc, jet.Options{Timeout: cfg.Timeout, Window: cfg.Window, MapError: MapError})
 	if err != nil {
 		return nil, err
 	}

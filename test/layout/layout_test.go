@@ -65,7 +65,6 @@ func TestWalk(t *testing.T) {
 var natsImporters = map[string]string{
 	"functions/natscall":       "calls back by NATS request and reply, which is its purpose",
 	"internal/app":             "makes the connection, and runs the embedded server",
-	"internal/backup":          "copies streams through jsm.go, below the layout",
 	"internal/bench":           "measures NATS beside Belfry",
 	"internal/cmdline":         "makes the connection of command lines",
 	"internal/doctor":          "asks the server about accounts and limits",
@@ -149,12 +148,13 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestProgramIsSmall: the program has no plot library, fonts or HTML templates. Only
-// belfry-bench draws.
+// TestProgramIsSmall: the program has no plot library, fonts or HTML templates, because only
+// belfry-bench draws, and no jsm.go, which brings JSON schemas and an expression language
+// (docs/adr/0010).
 func TestProgramIsSmall(t *testing.T) {
 	t.Parallel()
 	for _, dep := range deps(t, "cmd/belfry") {
-		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "html/template", module + "/internal/bench/report"} {
+		for _, not := range []string{"gonum.org/", "codeberg.org/", "git.sr.ht/", "golang.org/x/image", "github.com/golang/freetype", "image", "html/template", "github.com/nats-io/jsm.go", "github.com/expr-lang/", "gopkg.in/yaml.v3", module + "/internal/bench/report"} {
 			if dep == not || strings.HasPrefix(dep, strings.TrimSuffix(not, "/")+"/") {
 				t.Errorf("cmd/belfry depends on %s", dep)
 			}

@@ -1,0 +1,131 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func TestMain(m *testing.M) {
+	natstest.MaybeServe()
+	goleak.VerifyTestMain(m, natstest.ServerLeaks()...)
+}
+
+// oldBackup was made with jsm.go and nats-server 2.15.2. It has one pending timer.
+const (
+	oldBackup = "testdata/format1"
+	oldRecord = "$KV.timers_0.timer.jn4kai3gvujoicsna6j8n9kg58"
+)
+
+func client(t *testing.T, nc *nats.Conn) *jet.Client {
+	t.Helper()
+	c, err := jet.New(nc, jet.Options{Timeout: 10 * time.Second, Window: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestRestoreOldBackup restores a backup that an earlier build made, makes a backup of the
+// result, and restores that.
+func TestRestoreOldBackup(t *testing.T) {
+	t.Parallel()
+	from := oldBackup
+	for range 2 {
+		nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
+		c := client(t, nc)
+		m, err := Restore(t.Context(), Options{Conn: nc}, from)
+		if err != nil {
+			t.Fatalf("restore %s: %v", from, err)
+		}
+		if _, err := c.Last(t.Context(), "KV_timers_0", oldRecord); err != nil {
+			t.Errorf("the timer of %s: %v", from, err)
+		}
+		from = filepath.Join(t.TempDir(), "backup")
+		again, err := Write(t.Context(), Options{Conn: nc}, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(again.Streams) != len(m.Streams) {
+			t.Fatalf("%d streams, want %d", len(again.Streams), len(m.Streams))
+		}
+		for i, s := range again.Streams {
+			// The presence of a node in KV_clock has expired.
+			if want := m.Streams[i]; s.Name != want.Name || s.Messages != want.Messages && s.Name != "KV_clock" {
+				t.Errorf("%s has %d messages, want %s with %d", s.Name, s.Messages, want.Name, want.Messages)
+			}
+		}
+	}
+}
+
+// TestRestoreUndone checks that a restore that is cancelled, or that the server refuses,
+// leaves no stream.
+func TestRestoreUndone(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t, natstest.MaxStore(64<<30)).Connect()
+	c := client(t, nc)
+	none := func(what string) {
+		t.Helper()
+		if err := c.Streams(t.Context(), func(s *jet.StreamInfo) { t.Errorf("%s: stream %s is left", what, s.Config.Name) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := Restore(ctx, Options{Conn: nc, Progress: func(s Stream) {
+		if s.Name == "KV_timers_0" {
+			cancel()
+		}
+	}}, oldBackup)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	none("cancelled")
+	_, err = Restore(t.Context(), Options{Conn: nc, Replicas: 3}, oldBackup)
+	if err == nil || schemas.CodeOf(err) != "" {
+		t.Errorf("three replicas on one server: %v, code %q", err, schemas.CodeOf(err))
+	}
+	none("refused")
+}
+
+// TestDenied checks that a user without permission to copy or restore streams gets an error
+// that says so, and that nothing is left.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	deny := func(subject string) *server.Permissions {
+		return &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{subject}}}
+	}
+	s := natstest.Run(t, natstest.MaxStore(64<<30), func(o *server.Options) {
+		o.Users = []*server.User{
+			{Username: "all", Password: "p"},
+			{Username: "copy", Password: "p", Permissions: deny("$JS.API.STREAM.SNAPSHOT.>")},
+			{Username: "restore", Password: "p", Permissions: deny("$JS.API.STREAM.RESTORE.>")},
+		}
+	})
+	quiet := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
+	if _, err := Restore(t.Context(), Options{Conn: s.Connect(nats.UserInfo("restore", "p"), quiet)}, oldBackup); schemas.CodeOf(err) != schemas.CodeConfig || !errors.Is(err, jet.ErrDenied) {
+		t.Errorf("restore: %v", err)
+	}
+	all := s.Connect(nats.UserInfo("all", "p"))
+	if _, err := Restore(t.Context(), Options{Conn: all}, oldBackup); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	if _, err := Write(t.Context(), Options{Conn: s.Connect(nats.UserInfo("copy", "p"), quiet)}, dir); schemas.CodeOf(err) != schemas.CodeConfig || !errors.Is(err, jet.ErrDenied) {
+		t.Errorf("copy: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, manifestName)); err == nil {
+		t.Error("a backup that failed is complete")
+	}
+}
