@@ -7,81 +7,85 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Event is something that happened to a shard; see the Ev types.
+// Event is an input of Core.Step, one of the Ev types. Most events are the results of
+// actions.
 type Event interface{ event() }
 
-// EvTick says only that time has passed.
+// EvTick lets the core act on the time that has passed.
 type EvTick struct{}
 
-// EvTail is a record that the tail brought, in stream order.
+// EvTail delivers a new record of the shard's stream. Records come in stream order.
 type EvTail struct{ Timer store.Timer }
 
-// EvLoaded answers ActLoad.
+// EvLoaded is the result of ActLoad.
 type EvLoaded struct {
 	Load store.Load
 	Err  error
 }
 
-// EvScanned is one record found by ActScan.
+// EvScanned is one record that ActScan, or an audit after a loss of messages, has found.
 type EvScanned struct{ Timer store.Timer }
 
-// EvScanDone ends the answer to ActScan.
+// EvScanDone is the end of ActScan.
 type EvScanDone struct{ Err error }
 
-// EvClaimed answers ActClaim.
+// EvClaimed is the result of ActClaim.
 type EvClaimed struct {
 	ID  schemas.TimerID
 	Rev uint64
 	Err error
 }
 
-// EvPublished answers ActPublish.
+// EvPublished is the result of ActPublish. Duplicate is true if the stream had the message
+// already.
 type EvPublished struct {
 	ID        schemas.TimerID
 	Duplicate bool
 	Err       error
 }
 
-// EvFinished answers ActFinish.
+// EvFinished is the result of ActFinish.
 type EvFinished struct {
 	Finish ActFinish
 	Err    error
 }
 
-// EvReread answers ActReread. Err is schemas.ErrNotFound if the record is gone.
+// EvReread is the result of ActReread. Err is schemas.ErrNotFound if the record is gone.
 type EvReread struct {
 	ID    schemas.TimerID
 	Timer store.Timer
 	Err   error
 }
 
-// EvConfirmed answers ActConfirm: the Msg-Ids that were found published.
-type EvConfirmed struct {
+// EvDedupChecked is the result of ActDedupCheck. Found has the message ids that the streams
+// contain.
+type EvDedupChecked struct {
 	Found map[string]struct{}
 	Err   error
 }
 
-// EvSwept is what the sweeper found behind the mark: a record that should have
-// been fired (Refire false), or whose fired event is gone (Refire true).
+// EvSwept is a record that the sweeper found behind the low watermark. It is a missed timer
+// or a claim whose record was never finished (Redispatch false), or its event has left
+// TIMERS_FIRED before the callback concluded (Redispatch true).
 type EvSwept struct {
-	Timer  store.Timer
-	Refire bool
+	Timer      store.Timer
+	Redispatch bool
 }
 
-// EvDeadLettered answers ActDeadLetter. Err is never permanent, because a dead letter
-// always fits.
+// EvDeadLettered is the result of ActDeadLetter. Err is never permanent, because a dead
+// letter always fits.
 type EvDeadLettered struct {
 	ID  schemas.TimerID
 	Err error
 }
 
-// EvFailed answers ActFail.
+// EvFailed is the result of ActFail.
 type EvFailed struct {
 	ID  schemas.TimerID
 	Err error
 }
 
-// EvCounted answers ActCount; see store.Count for the fields.
+// EvCounted is the result of ActCount; see store.Count for the fields.
 type EvCounted struct {
 	Round   int // of the ActCount
 	Waiting []uint64
@@ -90,143 +94,150 @@ type EvCounted struct {
 	Err     error
 }
 
-// EvRecount says that the shard has lost messages, so that the number of waiting timers
-// is unknown until they are counted again.
+// EvRecount reports that the shard has lost messages. The core then counts its pending
+// timers again.
 type EvRecount struct{}
 
-// EvIndexed answers ActIndex.
+// EvIndexed is the result of ActIndex.
 type EvIndexed struct {
 	ID  schemas.TimerID
 	Err error
 }
 
-// EvGone says that a record of a newer format, up to revision Rev, is gone.
+// EvGone reports that a record of a newer format no longer exists, in any revision up to
+// Rev.
 type EvGone struct {
 	ID  schemas.TimerID
 	Rev uint64
 }
 
-func (EvGone) event()      {}
-func (EvTick) event()      {}
-func (EvTail) event()      {}
-func (EvLoaded) event()    {}
-func (EvScanned) event()   {}
-func (EvScanDone) event()  {}
-func (EvClaimed) event()   {}
-func (EvPublished) event() {}
-func (EvFinished) event()  {}
-func (EvReread) event()    {}
-func (EvConfirmed) event() {}
-func (EvSwept) event()     {}
-func (EvIndexed) event()   {}
-func (EvCounted) event()   {}
-func (EvRecount) event()   {}
+func (EvGone) event()         {}
+func (EvTick) event()         {}
+func (EvTail) event()         {}
+func (EvLoaded) event()       {}
+func (EvScanned) event()      {}
+func (EvScanDone) event()     {}
+func (EvClaimed) event()      {}
+func (EvPublished) event()    {}
+func (EvFinished) event()     {}
+func (EvReread) event()       {}
+func (EvDedupChecked) event() {}
+func (EvSwept) event()        {}
+func (EvIndexed) event()      {}
+func (EvCounted) event()      {}
+func (EvRecount) event()      {}
 
 func (EvDeadLettered) event() {}
 func (EvFailed) event()       {}
 
-// Action is something that the shell has to do; see the Act types.
+// Action is an output of Core.Step, one of the Act types. A Term carries it out, after
+// Delay if the action has one, and returns the result as an event.
 type Action interface{ action() }
 
-// ActLoad asks for the records of some ticks; one is outstanding at a time.
+// ActLoad requests the records of some ticks through the index. One ActLoad is in flight at
+// a time.
 type ActLoad struct {
 	Ticks []int64
-	Limit int
-	After uint64
-	Seen  uint64 // refuse a replica that is behind this sequence
+	Limit int    // maximum number of records in the answer
+	After uint64 // where the page begins: the Next of the previous page, 0 for the first
+	Seen  uint64 // refuse a replica that has not applied this stream sequence
 	Delay time.Duration
 }
 
-// ActScan asks for every queued record due by ThroughMs, without the index.
+// ActScan requests every queued record that is due by ThroughMs. It reads the whole shard
+// instead of the index.
 type ActScan struct {
 	ThroughMs int64
 	Delay     time.Duration
 }
 
-// ActClaim asks for a compare-and-set; its record says delivered.
+// ActClaim requests a compare-and-set of a due record to state delivered.
 type ActClaim struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
 }
 
-// ActPublish asks for a message on timers.fired or timers.retry.
+// ActPublish requests a publish of a claimed event to timers.fired or timers.retry.
 type ActPublish struct {
 	ID  schemas.TimerID
 	Msg store.Msg
-	// LateMs is how long after schemas.Record.LateFromMs the claim was made.
+	// LateMs is the time from schemas.Record.LateFromMs to the claim.
 	LateMs  int64
 	Service string
 }
 
-// ActFinish asks for the final record of a timer without a callback. Nothing
-// waits for it: the sweeper finishes what is left. It is answered by EvFinished.
+// ActFinish requests the final record (success) of a timer without a callback. The low
+// watermark does not wait for it: if it never succeeds, the sweeper finishes the record.
 type ActFinish struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
-	// Fails is how often it failed.
+	// Fails is the number of failed attempts.
 	Fails int
 }
 
-// ActDeadLetter requests a dead letter, in a form that fits: JetStream will never store
-// the event itself. Every owner computes the same message id.
+// ActDeadLetter requests a dead letter for an event that JetStream will never store. The
+// store encloses or splits the letter so that it fits. Every owner computes the same message
+// id.
 type ActDeadLetter struct {
 	ID  schemas.TimerID
 	Msg store.Msg
 }
 
-// ActFail requests the final record of a timer whose dead letter is stored.
+// ActFail requests the final record (fail) of a timer whose dead letter is stored.
 type ActFail struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
 }
 
-// ActReread asks for a leader's read of one record.
+// ActReread requests one record from the stream's leader.
 type ActReread struct {
 	ID    schemas.TimerID
 	Delay time.Duration
 }
 
-// ActConfirm asks which Msg-Ids were published since a time.
-type ActConfirm struct {
+// ActDedupCheck requests a search of the streams for message ids that may have been
+// published since SinceMs.
+type ActDedupCheck struct {
 	Subjects []string
 	SinceMs  int64
 	IDs      map[string]struct{}
 	Delay    time.Duration
 }
 
-// ActCount asks which records in state pending have a revision up to Through.
+// ActCount requests the records in state pending whose revision is at most Through.
 type ActCount struct {
 	Round   int
 	Through uint64
 	Delay   time.Duration
 }
 
-// ActMissing reports that a count has found fewer timers than an earlier owner had
-// counted, although none of their records can have expired.
+// ActMissing reports that a count found fewer timers than the previous owner had counted,
+// although none of the records can have expired. It has no result.
 type ActMissing struct {
 	Missing int64
 }
 
-// ActIndex asks for an index entry in a tick that the sweeper has yet to come to.
+// ActIndex requests an index entry in a tick that the sweeper has not reached, so that the
+// sweeper audits the record again.
 type ActIndex struct {
 	ID    schemas.TimerID
 	Tick  int64
 	Delay time.Duration
 }
 
-func (ActLoad) action()    {}
-func (ActScan) action()    {}
-func (ActClaim) action()   {}
-func (ActPublish) action() {}
-func (ActFinish) action()  {}
-func (ActReread) action()  {}
-func (ActConfirm) action() {}
-func (ActCount) action()   {}
-func (ActMissing) action() {}
-func (ActIndex) action()   {}
+func (ActLoad) action()       {}
+func (ActScan) action()       {}
+func (ActClaim) action()      {}
+func (ActPublish) action()    {}
+func (ActFinish) action()     {}
+func (ActReread) action()     {}
+func (ActDedupCheck) action() {}
+func (ActCount) action()      {}
+func (ActMissing) action()    {}
+func (ActIndex) action()      {}
 
 func (ActDeadLetter) action() {}
 func (ActFail) action()       {}

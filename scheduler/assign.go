@@ -8,33 +8,33 @@ import (
 	"strings"
 )
 
-// Assign spreads shards over nodes: each goes to the node that ranks first for it
-// by rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to
-// increase hit rates", 1998) and has room, so that no node has more than
-// ceil(shards/nodes). All who know the same nodes come to the same result, and a
-// node that joins or leaves moves little else. The result has a node for every
-// shard, and is nil without nodes.
+// Assign spreads shards over nodes by rendezvous hashing (Thaler and Ravishankar, "Using
+// name-based mappings to increase hit rates", 1998). It assigns each shard to the first
+// node in the shard's ranking that has fewer than ceil(shards/nodes) shards. The result
+// depends only on the arguments, so all nodes that know the same nodes compute the same
+// assignment; when a node joins or leaves, few other shards move. The result has one node
+// for each shard, and is nil if there are no nodes.
 func Assign(shards int, nodes []string) []string {
 	return assign(shards, nodes, func(int) []string { return nodes })
 }
 
-// assign is Assign where some shards can only go to some of the nodes, which may then
-// have more than an even share. able returns the nodes for a shard, at least one.
+// assign is Assign with a restriction: able returns the nodes that can own a shard, at
+// least one. If a restriction requires it, a node gets more than an even share.
 func assign(shards int, nodes []string, able func(shard int) []string) []string {
 	if len(nodes) == 0 {
 		return nil
 	}
 	most := (shards + len(nodes) - 1) / len(nodes)
 	a := assignment{owned: make(map[string]int, len(nodes)), out: make([]string, shards)}
-	var choosy []int // shards that not every node can own
+	var restricted []int // shards that not every node can own
 	for n := range shards {
 		if len(able(n)) < len(nodes) {
-			choosy = append(choosy, n)
+			restricted = append(restricted, n)
 		}
 	}
-	for _, n := range choosy {
+	for _, n := range restricted {
 		to := able(n)
-		a.give(n, to, max(most, (len(choosy)+len(to)-1)/len(to)))
+		a.give(n, to, max(most, (len(restricted)+len(to)-1)/len(to)))
 	}
 	for n := range shards {
 		if a.out[n] == "" {
@@ -44,13 +44,14 @@ func assign(shards int, nodes []string, able func(shard int) []string) []string 
 	return a.out
 }
 
+// assignment is an assignment in progress.
 type assignment struct {
-	owned map[string]int
-	out   []string // by shard
+	owned map[string]int // number of shards by node
+	out   []string       // by shard
 }
 
-// give assigns a shard to the first of the nodes in its ranking that has fewer than most
-// shards. If all have, it goes to the first.
+// give assigns a shard to the first node in its ranking that has fewer than most shards,
+// or to the first node if none has.
 func (a *assignment) give(shard int, nodes []string, most int) {
 	ranked := ranking(shard, nodes)
 	to := ranked[0]
@@ -64,7 +65,7 @@ func (a *assignment) give(shard int, nodes []string, most int) {
 	a.out[shard] = to
 }
 
-// ranking is the order in which nodes are to own a shard.
+// ranking sorts nodes by their preference for a shard: the first should own it.
 func ranking(shard int, nodes []string) []string {
 	type scored struct {
 		node  string

@@ -10,204 +10,214 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// CoordinatorConfig is what a coordinator has to know of its node.
+// CoordinatorConfig configures a Coordinator.
 type CoordinatorConfig struct {
-	// Node is this node's name; Exclusive that no other process can have it.
+	// Node is this node's name. Exclusive is true if no other process can have that name.
 	Node      string
 	Exclusive bool
 	Shards    int
-	// Lease is how long a silent owner keeps its shards; Tick how often owners
-	// write.
-	Lease, Tick time.Duration
+	// Lease is how long an owner keeps a shard without a renewal. Heartbeat is the interval
+	// at which owners renew.
+	Lease, Heartbeat time.Duration
 	// Level is the format level that this node reads; see store.Clock.Needs.
 	Level store.FormatLevel
 }
 
-// Coordinator decides for one node which shards it takes and which it gives back. It
-// is pure: it does no I/O, and times are the node's monotonic clock, counted from
-// any start. Not safe for concurrent use.
+// Coordinator decides for one node which shards it takes and which it releases. It is
+// pure: it does no I/O, and times are the node's monotonic clock, counted from any start.
+// It is not safe for concurrent use.
 //
-// It sees all clocks and presences with every look. A shard whose clock is
-// released is taken at once by the node that it is assigned to; one whose clock
-// has not moved for a lease is taken from its owner. While this node's own beats
-// fail, or are late, nobody's silence counts: if the store does not answer,
-// owners cannot renew. What is decided on a look that was stale does no harm: the
-// compare-and-set on the clock fails.
+// Each membership snapshot has the clocks of all shards and the presence of all nodes. A
+// node takes a shard at once if the shard is assigned to it and its clock is released. It
+// takes a shard from an owner whose clock has not changed for a lease. While this node's
+// own heartbeats fail or are late, it does not count that time: if the store does not
+// answer, owners cannot renew. A decision on a stale snapshot is harmless, because the
+// compare-and-set of the clock fails.
 type Coordinator struct {
-	cfg     CoordinatorConfig
-	seats   []seat
-	peers   map[string]*peer
-	trouble time.Duration // until then the store was in doubt
+	cfg    CoordinatorConfig
+	shards []shardView
+	peers  map[string]*peer
+	// lastDoubt is the last time when a snapshot failed or this node's heartbeat was late.
+	// Leases of other nodes are counted from then on.
+	lastDoubt time.Duration
 
-	live     []string // nodes that schedule, this one included unless it leaves
+	live     []string // nodes that schedule, with this node unless it leaves
 	levels   map[string]store.FormatLevel
 	needs    []store.FormatLevel // by shard
-	want     []string            // by shard
-	wantFrom time.Duration
+	assigned []string            // node by shard
+	// assignedSince is the time of the last change of live or assigned.
+	assignedSince time.Duration
 
 	leaving bool
-	leaveAt time.Duration
+	leaveAt time.Duration // when the node started to leave
 
-	actions []KeepAction
+	actions []CoordinatorAction
 }
 
-type hold uint8
+// ownership is this node's relation to a shard.
+type ownership uint8
 
 const (
-	holdNone hold = iota
-	holdTaking
-	holdOwned
-	holdReleasing
+	ownershipNone      ownership = iota
+	ownershipTaking              // the compare-and-set of its clock is in flight
+	ownershipHeld                // this node fires it
+	ownershipReleasing           // the release was requested
 )
 
-type seat struct {
-	seen    bool // a look brought the clock since the shard was last ours
-	rev     uint64
-	clock   store.Clock   // the last decoded clock, or the one to resume from
-	changed time.Duration // when this node saw it move
-	hold    hold
-	tried   uint64 // the epoch of our last attempt to take it
+// shardView is what the coordinator knows of one shard.
+type shardView struct {
+	seen      bool // a snapshot contained the clock since this node last owned the shard
+	rev       uint64
+	clock     store.Clock   // the last clock that could be decoded, or its copy; a take-over resumes from it
+	changed   time.Duration // when this node last saw the clock change
+	ownership ownership
+	tried     uint64 // the epoch of this node's last attempt to take the shard
 	// newer is true if nodes of a newer version own the shard. damaged is true if the
 	// clock at rev cannot be decoded; the next epoch must then be above floor.
 	newer, damaged bool
 	floor          uint64
-	needs          store.FormatLevel // as the last clock stated that this node saw
+	needs          store.FormatLevel // as stated by the last clock that this node saw
 }
 
+// peer is what the coordinator knows of a node, this one included, from its presence key.
 type peer struct {
 	rev     uint64
-	changed time.Duration
+	changed time.Duration // when this node last saw the presence key change
 	state   string
 	level   store.FormatLevel
 }
 
-// KeepEvent is something that happened to a node's ownership; see the Keep types.
-type KeepEvent interface{ keepEvent() }
+// CoordinatorEvent is an input of Coordinator.Step: SnapshotRead, ShardTaken, TermEnded or
+// LeaveCluster.
+type CoordinatorEvent interface{ coordinatorEvent() }
 
-// KeepLooked is one look at the cluster. BeatAge is the time since this node's
-// last successful beat.
-type KeepLooked struct {
-	Cluster store.Cluster
-	BeatAge time.Duration
-	Err     error
+// SnapshotRead is the result of reading a membership snapshot. HeartbeatAge is the time
+// since this node's last successful heartbeat.
+type SnapshotRead struct {
+	Cluster      store.Cluster
+	HeartbeatAge time.Duration
+	Err          error
 }
 
-// KeepTook answers KeepTake.
-type KeepTook struct {
+// ShardTaken is the result of TakeShard.
+type ShardTaken struct {
 	Shard int
 	Err   error
 }
 
-// KeepEnded says that a shard is no longer ours: released, or lost.
-type KeepEnded struct{ Shard int }
+// TermEnded reports that this node no longer owns a shard: it released or lost it.
+type TermEnded struct{ Shard int }
 
-// KeepLeave says that the node stops. Its presence is to say so from now on.
-type KeepLeave struct{}
+// LeaveCluster makes the node release all its shards. The caller announces in the node's
+// presence that it leaves.
+type LeaveCluster struct{}
 
-func (KeepLooked) keepEvent() {}
-func (KeepTook) keepEvent()   {}
-func (KeepEnded) keepEvent()  {}
-func (KeepLeave) keepEvent()  {}
+func (SnapshotRead) coordinatorEvent() {}
+func (ShardTaken) coordinatorEvent()   {}
+func (TermEnded) coordinatorEvent()    {}
+func (LeaveCluster) coordinatorEvent() {}
 
-// KeepAction is something that the shell has to do.
-type KeepAction interface{ keepAction() }
+// CoordinatorAction is an output of Coordinator.Step, which CoordinatorLoop carries out:
+// TakeShard or ReleaseShard.
+type CoordinatorAction interface{ coordinatorAction() }
 
-// KeepTake asks for a compare-and-set of a shard's clock from revision Rev.
-type KeepTake struct {
+// TakeShard requests a compare-and-set of a shard's clock from revision Rev to Clock.
+// ShardTaken answers it.
+type TakeShard struct {
 	Shard int
 	Clock store.Clock
 	Rev   uint64
-	From  string // the owner it is taken from, or empty
+	From  string // the previous owner if it has not released the shard, else empty
 	// Damaged is true if the clock at Rev cannot be decoded.
 	Damaged bool
 }
 
-// KeepRelease asks for a shard to be given back.
-type KeepRelease struct{ Shard int }
+// ReleaseShard requests the hand-over of an owned shard. TermEnded answers it.
+type ReleaseShard struct{ Shard int }
 
-func (KeepTake) keepAction()    {}
-func (KeepRelease) keepAction() {}
+func (TakeShard) coordinatorAction()    {}
+func (ReleaseShard) coordinatorAction() {}
 
-// Intervals of looks, in parts of a tick.
+// Membership snapshots per heartbeat interval, and periods in heartbeat intervals.
 const (
-	lookPart     = 4  // while other nodes own shards, or may come
-	lookFastPart = 50 // while a shard is about to be handed to us
-	settleTicks  = 2  // an assignment holds this long before a shard moves for it
-	fastTicks    = 8  // how long a hand-over is waited for with fast looks
+	snapshotsPerHeartbeat     = 4
+	fastSnapshotsPerHeartbeat = 50 // while a live owner is about to hand a shard over to this node
+	stableHeartbeats          = 2  // an assignment must be this old before an owner hands a shard over
+	fastHeartbeats            = 8  // bounds the fast snapshots after a change of the assignment
 )
 
-// NewCoordinator makes a coordinator that has seen nothing yet.
+// NewCoordinator returns a coordinator that has not seen a snapshot.
 func NewCoordinator(cfg CoordinatorConfig) *Coordinator {
-	return &Coordinator{cfg: cfg, seats: make([]seat, cfg.Shards), peers: map[string]*peer{}}
+	return &Coordinator{cfg: cfg, shards: make([]shardView, cfg.Shards), peers: map[string]*peer{}}
 }
 
-// Step takes one event at now and returns what to do. The slice is valid until
-// the next call.
-func (k *Coordinator) Step(now time.Duration, ev KeepEvent) []KeepAction {
+// Step processes one event at the time now and returns the actions that follow. The slice
+// is valid until the next call.
+func (k *Coordinator) Step(now time.Duration, ev CoordinatorEvent) []CoordinatorAction {
 	k.actions = k.actions[:0]
 	switch ev := ev.(type) {
-	case KeepLooked:
-		k.onLooked(now, ev)
-	case KeepTook:
-		s := &k.seats[ev.Shard]
-		s.hold = holdNone
+	case SnapshotRead:
+		k.onSnapshot(now, ev)
+	case ShardTaken:
+		s := &k.shards[ev.Shard]
+		s.ownership = ownershipNone
 		if ev.Err == nil {
-			s.hold = holdOwned
+			s.ownership = ownershipHeld
 		}
-	case KeepEnded:
-		// What was seen of it before is our own doing: look anew. Until then there
-		// is no clock to take it by.
-		k.seats[ev.Shard] = seat{changed: now, needs: k.seats[ev.Shard].needs}
-	case KeepLeave:
+	case TermEnded:
+		// The clock seen before is this node's own. The next snapshot brings the clock to
+		// take the shard from.
+		k.shards[ev.Shard] = shardView{changed: now, needs: k.shards[ev.Shard].needs}
+	case LeaveCluster:
 		if !k.leaving {
 			k.leaving, k.leaveAt = true, now
 			k.assign(now)
 		}
 	}
-	k.giveBack(now)
+	k.releaseShards(now)
 	return k.actions
 }
 
-// Holds reports whether any shard is ours, or is being taken or released.
+// Holds reports whether this node owns, takes or releases any shard.
 func (k *Coordinator) Holds() bool {
-	return slices.ContainsFunc(k.seats, func(s seat) bool { return s.hold != holdNone })
+	return slices.ContainsFunc(k.shards, func(s shardView) bool { return s.ownership != ownershipNone })
 }
 
-// Changing reports whether any shard is being taken or released right now.
+// Changing reports whether this node takes or releases any shard right now.
 func (k *Coordinator) Changing() bool {
-	return slices.ContainsFunc(k.seats, func(s seat) bool { return s.hold == holdTaking || s.hold == holdReleasing })
+	return slices.ContainsFunc(k.shards, func(s shardView) bool { return s.ownership == ownershipTaking || s.ownership == ownershipReleasing })
 }
 
-// Owner is who owns a shard as this node last saw it.
-func (k *Coordinator) Owner(shard int) string { return k.seats[shard].clock.Owner }
+// Owner returns the owner of a shard in the last clock that this node saw.
+func (k *Coordinator) Owner(shard int) string { return k.shards[shard].clock.Owner }
 
-// NextLook is how long to wait with the next look.
-func (k *Coordinator) NextLook(now time.Duration) time.Duration {
-	for n := range k.seats {
-		s := &k.seats[n]
-		if s.hold != holdNone || k.leaving || k.wanted(n) != k.cfg.Node {
+// NextSnapshot returns how long to wait before reading the next membership snapshot.
+func (k *Coordinator) NextSnapshot(now time.Duration) time.Duration {
+	for n := range k.shards {
+		s := &k.shards[n]
+		if s.ownership != ownershipNone || k.leaving || k.assignee(n) != k.cfg.Node {
 			continue
 		}
-		// An owner that lives, or says that it leaves, is about to hand over.
-		if k.peers[s.clock.Owner] != nil && now-k.wantFrom < fastTicks*k.cfg.Tick {
-			return k.cfg.Tick / lookFastPart
+		// The owner is alive or leaving, so it is about to hand over.
+		if k.peers[s.clock.Owner] != nil && now-k.assignedSince < fastHeartbeats*k.cfg.Heartbeat {
+			return k.cfg.Heartbeat / fastSnapshotsPerHeartbeat
 		}
 	}
-	return k.cfg.Tick / lookPart
+	return k.cfg.Heartbeat / snapshotsPerHeartbeat
 }
 
-func (k *Coordinator) onLooked(now time.Duration, ev KeepLooked) {
-	if ev.Err != nil || ev.BeatAge > k.cfg.Lease/2 {
-		k.trouble = now
+func (k *Coordinator) onSnapshot(now time.Duration, ev SnapshotRead) {
+	if ev.Err != nil || ev.HeartbeatAge > k.cfg.Lease/2 {
+		k.lastDoubt = now
 	}
 	if ev.Err != nil {
 		return
 	}
 	for _, c := range ev.Cluster.Clocks {
-		if c.Shard >= len(k.seats) {
+		if c.Shard >= len(k.shards) {
 			continue
 		}
-		k.seats[c.Shard].look(now, c)
+		k.shards[c.Shard].apply(now, c)
 	}
 	seen := make(map[string]bool, len(ev.Cluster.Nodes))
 	newest := int64(0)
@@ -219,8 +229,8 @@ func (k *Coordinator) onLooked(now time.Duration, ev KeepLooked) {
 		p := k.peers[m.Node]
 		switch {
 		case p == nil:
-			// A key that others have outlived by a lease is that of a node that died
-			// before this one came.
+			// If the key is older than another node's newest key, its node may have died
+			// before this node started.
 			before := min(time.Duration(newest-m.StoredMs)*time.Millisecond, k.cfg.Lease)
 			k.peers[m.Node] = &peer{rev: m.Rev, changed: now - before, state: m.Presence.Scheduler, level: m.Presence.Reads}
 		case m.Rev > p.rev:
@@ -236,13 +246,13 @@ func (k *Coordinator) onLooked(now time.Duration, ev KeepLooked) {
 	if k.leaving {
 		return
 	}
-	for n := range k.seats {
+	for n := range k.shards {
 		k.maybeTake(now, n)
 	}
 }
 
-// look applies the clock of a membership snapshot to a shard.
-func (s *seat) look(now time.Duration, c store.ClockAt) {
+// apply updates the view of a shard with its clock from a membership snapshot.
+func (s *shardView) apply(now time.Duration, c store.ClockAt) {
 	gone := c.Rev == 0 && s.rev != 0
 	if s.seen && c.Rev <= s.rev && !gone {
 		return
@@ -265,10 +275,10 @@ func (s *seat) look(now time.Duration, c store.ClockAt) {
 }
 
 func (k *Coordinator) alive(now time.Duration, p *peer) bool {
-	return p.state == store.SchedulerActive && now-max(p.changed, k.trouble) < k.cfg.Lease
+	return p.state == store.SchedulerActive && now-max(p.changed, k.lastDoubt) < k.cfg.Lease
 }
 
-// assign spreads the shards over the nodes that live now.
+// assign recomputes the assignment from the nodes that are alive now.
 func (k *Coordinator) assign(now time.Duration) {
 	var live []string
 	for node, p := range k.peers {
@@ -286,23 +296,23 @@ func (k *Coordinator) assign(now time.Duration) {
 			levels[node] = k.peers[node].level
 		}
 	}
-	needs := make([]store.FormatLevel, len(k.seats))
-	for n := range k.seats {
-		needs[n] = k.seats[n].needs
+	needs := make([]store.FormatLevel, len(k.shards))
+	for n := range k.shards {
+		needs[n] = k.shards[n].needs
 	}
-	if k.want != nil && slices.Equal(live, k.live) && maps.Equal(levels, k.levels) && slices.Equal(needs, k.needs) {
+	if k.assigned != nil && slices.Equal(live, k.live) && maps.Equal(levels, k.levels) && slices.Equal(needs, k.needs) {
 		return
 	}
-	was := k.want
+	was := k.assigned
 	k.levels, k.needs = levels, needs
-	k.want = k.assignTo(live)
-	if !slices.Equal(live, k.live) || !slices.Equal(was, k.want) {
-		k.live, k.wantFrom = live, now
+	k.assigned = k.assignTo(live)
+	if !slices.Equal(live, k.live) || !slices.Equal(was, k.assigned) {
+		k.live, k.assignedSince = live, now
 	}
 }
 
-// assignTo spreads the shards over nodes. A shard that needs a format level goes to the
-// nodes that read it, or to any if none does.
+// assignTo spreads the shards over nodes. A shard that needs a format level goes to a node
+// that reads that level, or to any node if none does.
 func (k *Coordinator) assignTo(nodes []string) []string {
 	return assign(k.cfg.Shards, nodes, func(shard int) []string {
 		if k.needs[shard] == 0 {
@@ -321,59 +331,61 @@ func (k *Coordinator) assignTo(nodes []string) []string {
 	})
 }
 
-// wanted is the node that a shard is assigned to.
-func (k *Coordinator) wanted(shard int) string {
-	if k.want == nil {
+// assignee returns the node that a shard is assigned to, "" before the first assignment.
+func (k *Coordinator) assignee(shard int) string {
+	if k.assigned == nil {
 		return ""
 	}
-	return k.want[shard]
+	return k.assigned[shard]
 }
 
+// maybeTake takes a shard that is free, or whose owner's lease has expired, if it is this
+// node's turn.
 func (k *Coordinator) maybeTake(now time.Duration, n int) {
-	s := &k.seats[n]
+	s := &k.shards[n]
 	c := s.clock
-	if s.hold != holdNone || !s.seen || s.newer {
+	if s.ownership != ownershipNone || !s.seen || s.newer {
 		return
 	}
-	// A clock in our name is nobody else's if the folder's lock is ours, or if the
-	// answer to our own attempt was lost. A damaged clock does not tell its owner,
-	// who writes it again within the lease.
+	// A clock with this node's name is free if no other process can have that name, or if
+	// the answer to this node's own attempt was lost. A damaged clock does not name its
+	// owner, who writes it again within the lease.
 	free := !s.damaged && (c.Owner == "" || c.Owner == k.cfg.Node && (k.cfg.Exclusive || s.tried != 0 && c.Epoch == s.tried))
-	// A longer lease of the owner's counts: the owner fires until it ends.
+	// If the owner has a longer lease, it counts: the owner fires until it ends.
 	lease := max(k.cfg.Lease, min(time.Duration(c.LeaseMs)*time.Millisecond, maxLease))
-	silent := now - max(s.changed, k.trouble)
+	silent := now - max(s.changed, k.lastDoubt)
 	if !free && silent < lease {
 		return
 	}
-	// Whom it is assigned to comes first; the others wait, in turn, in case that
-	// node does not come.
-	patience := time.Duration(0)
+	// The assigned node takes the shard at once. The others wait in rank order, in case that
+	// node does not take it.
+	takeoverDelay := time.Duration(0)
 	if rank := k.rank(n, c.Owner); rank > 0 {
-		patience = k.cfg.Lease/4 + time.Duration(rank)*k.cfg.Tick/4
+		takeoverDelay = k.cfg.Lease/4 + time.Duration(rank)*k.cfg.Heartbeat/4
 	}
 	if free {
 		silent = now - s.changed
 	} else {
 		silent -= lease
 	}
-	if silent < patience {
+	if silent < takeoverDelay {
 		return
 	}
 	c.Owner, c.LeaseMs = k.cfg.Node, k.cfg.Lease.Milliseconds()
 	if s.damaged {
 		c.Epoch = max(c.Epoch, s.floor)
 	}
-	// The last claims of an owner that has not released the shard are not in the count.
+	// The count lacks the last claims of an owner that has not released the shard.
 	c.PendingUnknown = c.PendingUnknown || s.damaged || s.clock.Owner != ""
 	c.Epoch++
-	s.hold, s.tried = holdTaking, c.Epoch
-	k.actions = append(k.actions, KeepTake{Shard: n, Clock: c, Rev: s.rev, From: s.clock.Owner, Damaged: s.damaged})
+	s.ownership, s.tried = ownershipTaking, c.Epoch
+	k.actions = append(k.actions, TakeShard{Shard: n, Clock: c, Rev: s.rev, From: s.clock.Owner, Damaged: s.damaged})
 }
 
-// rank is 0 if a shard is assigned to this node once its owner does not count,
-// or else this node's place among those that live.
+// rank returns 0 if the shard would be assigned to this node if owner were dead, else this
+// node's position, from 1, in the shard's ranking of the other live nodes.
 func (k *Coordinator) rank(shard int, owner string) int {
-	want, live := k.want, k.live
+	want, live := k.assigned, k.live
 	if owner != k.cfg.Node && slices.Contains(live, owner) {
 		live = slices.DeleteFunc(slices.Clone(live), func(n string) bool { return n == owner })
 		want = k.assignTo(live)
@@ -384,26 +396,27 @@ func (k *Coordinator) rank(shard int, owner string) int {
 	return 1 + slices.Index(ranking(shard, live), k.cfg.Node)
 }
 
-// giveBack releases what is assigned to others, or all of it when leaving.
-func (k *Coordinator) giveBack(now time.Duration) {
-	for n := range k.seats {
-		s := &k.seats[n]
-		if s.hold != holdOwned {
+// releaseShards releases the shards that are assigned to other nodes, or all shards when
+// the node leaves.
+func (k *Coordinator) releaseShards(now time.Duration) {
+	for n := range k.shards {
+		s := &k.shards[n]
+		if s.ownership != ownershipHeld {
 			continue
 		}
 		if k.leaving {
-			// The others are given the time to notice, so that they wait at the
-			// door when the shard is released.
-			if len(k.live) > 0 && now-k.leaveAt < 2*k.cfg.Tick/lookPart {
+			// Wait until the other nodes have read that this node leaves, so that they take
+			// the released shards quickly.
+			if len(k.live) > 0 && now-k.leaveAt < 2*k.cfg.Heartbeat/snapshotsPerHeartbeat {
 				continue
 			}
-		} else if w := k.wanted(n); w == k.cfg.Node || w == "" || now-k.wantFrom < settleTicks*k.cfg.Tick || now-k.trouble < k.cfg.Lease {
+		} else if w := k.assignee(n); w == k.cfg.Node || w == "" || now-k.assignedSince < stableHeartbeats*k.cfg.Heartbeat || now-k.lastDoubt < k.cfg.Lease {
 			continue
 		}
-		s.hold = holdReleasing
-		k.actions = append(k.actions, KeepRelease{Shard: n})
+		s.ownership = ownershipReleasing
+		k.actions = append(k.actions, ReleaseShard{Shard: n})
 	}
 }
 
-// isRevision reports whether a compare-and-set came second.
+// isRevision reports whether a compare-and-set failed because the revision had changed.
 func isRevision(err error) bool { return errors.Is(err, store.ErrRevision) }

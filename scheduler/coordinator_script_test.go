@@ -60,7 +60,7 @@ func (s *coordinatorScript) run(t *testing.T, d *datadriven.TestData) string {
 		var shards int
 		d.ScanArgs(t, "shards", &shards)
 		*s = coordinatorScript{coordinator: scheduler.NewCoordinator(scheduler.CoordinatorConfig{
-			Node: "me", Exclusive: d.HasArg("exclusive"), Shards: shards, Lease: 3 * time.Second, Tick: time.Second,
+			Node: "me", Exclusive: d.HasArg("exclusive"), Shards: shards, Lease: 3 * time.Second, Heartbeat: time.Second,
 		})}
 		for n := range shards {
 			s.rev++
@@ -69,13 +69,13 @@ func (s *coordinatorScript) run(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "look":
 		s.change(t, d, now)
-		return s.show(s.coordinator.Step(now, scheduler.KeepLooked{Cluster: s.view, BeatAge: s.duration(t, d, "heartbeat-age"), Err: err}))
+		return s.show(s.coordinator.Step(now, scheduler.SnapshotRead{Cluster: s.view, HeartbeatAge: s.duration(t, d, "heartbeat-age"), Err: err}))
 	case "took":
-		return s.show(s.coordinator.Step(now, scheduler.KeepTook{Shard: shard, Err: err}))
+		return s.show(s.coordinator.Step(now, scheduler.ShardTaken{Shard: shard, Err: err}))
 	case "ended":
-		return s.show(s.coordinator.Step(now, scheduler.KeepEnded{Shard: shard}))
+		return s.show(s.coordinator.Step(now, scheduler.TermEnded{Shard: shard}))
 	case "leave":
-		return s.show(s.coordinator.Step(now, scheduler.KeepLeave{}))
+		return s.show(s.coordinator.Step(now, scheduler.LeaveCluster{}))
 	}
 	d.Fatalf(t, "unknown command %s", d.Cmd)
 	return ""
@@ -116,11 +116,11 @@ func (s *coordinatorScript) change(t *testing.T, d *datadriven.TestData, now tim
 	}
 }
 
-func (s *coordinatorScript) show(actions []scheduler.KeepAction) string {
+func (s *coordinatorScript) show(actions []scheduler.CoordinatorAction) string {
 	var out strings.Builder
 	for _, a := range actions {
 		switch a := a.(type) {
-		case scheduler.KeepTake:
+		case scheduler.TakeShard:
 			from := a.From
 			if from == "" {
 				from = "nobody"
@@ -130,7 +130,7 @@ func (s *coordinatorScript) show(actions []scheduler.KeepAction) string {
 				out.WriteString(", its clock is damaged")
 			}
 			out.WriteByte('\n')
-		case scheduler.KeepRelease:
+		case scheduler.ReleaseShard:
 			fmt.Fprintf(&out, "release shard %d\n", a.Shard)
 		}
 	}

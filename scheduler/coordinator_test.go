@@ -62,7 +62,7 @@ type court struct {
 }
 
 func newCourt(t *testing.T, shards int, exclusive bool) *court {
-	c := &court{t: t, k: NewCoordinator(CoordinatorConfig{Node: "me", Exclusive: exclusive, Shards: shards, Lease: testLease, Tick: testTick}), now: time.Hour}
+	c := &court{t: t, k: NewCoordinator(CoordinatorConfig{Node: "me", Exclusive: exclusive, Shards: shards, Lease: testLease, Heartbeat: testTick}), now: time.Hour}
 	for n := range shards {
 		c.view.Clocks = append(c.view.Clocks, store.ClockAt{Shard: n})
 		c.clock(n, "")
@@ -92,13 +92,13 @@ func (c *court) beat(node, state string) {
 }
 
 // after lets time pass and looks; what it takes and releases is returned.
-func (c *court) after(d time.Duration) (takes []KeepTake, releases []int) {
+func (c *court) after(d time.Duration) (takes []TakeShard, releases []int) {
 	c.now += d
-	for _, a := range c.k.Step(c.now, KeepLooked{Cluster: c.view, BeatAge: c.age, Err: c.err}) {
+	for _, a := range c.k.Step(c.now, SnapshotRead{Cluster: c.view, HeartbeatAge: c.age, Err: c.err}) {
 		switch a := a.(type) {
-		case KeepTake:
+		case TakeShard:
 			takes = append(takes, a)
-		case KeepRelease:
+		case ReleaseShard:
 			releases = append(releases, a.Shard)
 		}
 	}
@@ -106,12 +106,12 @@ func (c *court) after(d time.Duration) (takes []KeepTake, releases []int) {
 }
 
 // take performs a take: the clock is ours.
-func (c *court) take(a KeepTake) {
+func (c *court) take(a TakeShard) {
 	if at := c.view.Clocks[a.Shard]; at.Rev != a.Rev || at.Clock.Epoch+1 != a.Clock.Epoch || a.Clock.Owner != "me" {
 		c.t.Errorf("takes %+v of %+v", a, at)
 	}
 	c.clock(a.Shard, "me")
-	c.k.Step(c.now, KeepTook{Shard: a.Shard})
+	c.k.Step(c.now, ShardTaken{Shard: a.Shard})
 }
 
 func TestCoordinatorAlone(t *testing.T) {
@@ -131,7 +131,7 @@ func TestCoordinatorAlone(t *testing.T) {
 	if takes, releases := c.after(time.Hour); len(takes)+len(releases) != 0 {
 		t.Errorf("takes %v, releases %v", takes, releases)
 	}
-	c.k.Step(c.now, KeepLeave{})
+	c.k.Step(c.now, LeaveCluster{})
 	// Nobody else is there to be given notice.
 	if !c.k.Holds() {
 		t.Fatal("holds nothing")
@@ -139,10 +139,10 @@ func TestCoordinatorAlone(t *testing.T) {
 	c2 := newCourt(t, 1, false)
 	takes, _ = c2.after(0)
 	c2.take(takes[0])
-	if got := c2.k.Step(c2.now, KeepLeave{}); len(got) != 1 {
+	if got := c2.k.Step(c2.now, LeaveCluster{}); len(got) != 1 {
 		t.Errorf("a lone node that leaves does %v", got)
 	}
-	c2.k.Step(c2.now, KeepEnded{Shard: 0})
+	c2.k.Step(c2.now, TermEnded{Shard: 0})
 	if takes, _ := c2.after(time.Hour); len(takes) != 0 || c2.k.Holds() {
 		t.Errorf("takes %v after it has left", takes)
 	}
@@ -170,7 +170,7 @@ func TestCoordinatorWaitsForTheLease(t *testing.T) {
 	}
 	// The answer is lost, but the write took effect: it is ours to take again.
 	c.clock(0, "me")
-	c.k.Step(c.now, KeepTook{Shard: 0, Err: errors.New("no answer")})
+	c.k.Step(c.now, ShardTaken{Shard: 0, Err: errors.New("no answer")})
 	takes, _ = c.after(10 * time.Millisecond)
 	if len(takes) != 1 {
 		t.Fatal("waits for its own attempt")
@@ -178,7 +178,7 @@ func TestCoordinatorWaitsForTheLease(t *testing.T) {
 	c.take(takes[0])
 	// Lost again to the other: not before a lease of its own.
 	c.clock(0, "other")
-	c.k.Step(c.now, KeepEnded{Shard: 0})
+	c.k.Step(c.now, TermEnded{Shard: 0})
 	c.beat("other", store.SchedulerActive)
 	if takes, _ := c.after(time.Second); len(takes) != 0 {
 		t.Errorf("takes %v back at once", takes)
@@ -254,7 +254,7 @@ func TestCoordinatorShares(t *testing.T) {
 	}
 	for _, n := range releases {
 		c.clock(n, "")
-		c.k.Step(c.now, KeepEnded{Shard: n})
+		c.k.Step(c.now, TermEnded{Shard: n})
 	}
 	// The other does not come: after a while anybody is better than nobody.
 	c.beat("other", store.SchedulerActive)
@@ -272,12 +272,12 @@ func TestCoordinatorShares(t *testing.T) {
 	}
 	d.beat("owner", store.SchedulerActive)
 	d.after(0)
-	if got := d.k.NextLook(d.now); got > 50*time.Millisecond {
+	if got := d.k.NextSnapshot(d.now); got > 50*time.Millisecond {
 		t.Errorf("looks every %s while shards are about to come", got)
 	}
 	d.beat("owner", store.SchedulerActive)
 	d.after(time.Minute)
-	if got := d.k.NextLook(d.now); got < testTick/10 {
+	if got := d.k.NextSnapshot(d.now); got < testTick/10 {
 		t.Errorf("looks every %s for ever", got)
 	}
 }
@@ -296,7 +296,7 @@ func TestCoordinatorLeaves(t *testing.T) {
 	}
 	c.beat("third", store.SchedulerActive)
 	c.after(0)
-	if got := c.k.Step(c.now, KeepLeave{}); len(got) != 0 {
+	if got := c.k.Step(c.now, LeaveCluster{}); len(got) != 0 {
 		t.Fatalf("does %v without notice", got)
 	}
 	c.beat("third", store.SchedulerActive)
@@ -305,10 +305,10 @@ func TestCoordinatorLeaves(t *testing.T) {
 	}
 }
 
-func TestTenure(t *testing.T) {
+func TestLease(t *testing.T) {
 	t.Parallel()
 	c := store.Clock{Owner: "me", Epoch: 7}
-	tn := NewTenure(testLease, testTick, 0, c, 10)
+	tn := NewLease(testLease, testTick, 0, c, 10)
 	if !tn.Trusted(testLease*9/10-1) || tn.Trusted(testLease*9/10) {
 		t.Error("the lease is not relied on for nine tenths")
 	}
@@ -349,7 +349,7 @@ func TestTenure(t *testing.T) {
 		t.Errorf("goes on from revision %d", rev)
 	}
 	for _, other := range []store.Clock{{Owner: "other", Epoch: 8}, {Owner: "me", Epoch: 9}, {Owner: "", Epoch: 7}} {
-		l := NewTenure(testLease, testTick, 0, store.Clock{Owner: "me", Epoch: 7}, 1)
+		l := NewLease(testLease, testTick, 0, store.Clock{Owner: "me", Epoch: 7}, 1)
 		l.Writing()
 		l.Wrote(now, now, c, 0, store.ErrRevision)
 		if v := l.Reread(now, other, 13, nil); v != Lost {
@@ -372,7 +372,7 @@ func TestOwnersLongerLease(t *testing.T) {
 		c.clock(0, "other")
 		c.view.Clocks[0].Clock.LeaseMs = tt.owners.Milliseconds()
 		c.after(0)
-		var taken []KeepTake
+		var taken []TakeShard
 		var waited time.Duration
 		for waited = 0; waited < 2*maxLease && taken == nil; waited += testTick / 4 {
 			c.beat("me", store.SchedulerActive)

@@ -4,11 +4,7 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/belfryio/belfry/internal/store"
 )
-
-var _ Store = (*store.Store)(nil)
 
 // coordinatorDriver drives a CoordinatorLoop with goroutines.
 type coordinatorDriver struct {
@@ -21,12 +17,12 @@ type coordinatorDriver struct {
 
 var _ CoordinatorHost = (*coordinatorDriver)(nil)
 
-// coordinate runs the node's coordinator until leave is closed and all shards are given
-// back, or ctx ends.
+// coordinate runs the node's coordinator until leave is closed and all shards are
+// released, or ctx ends.
 func (s *Scheduler) coordinate(ctx context.Context, leave <-chan struct{}) {
 	d := &coordinatorDriver{s: s, ctx: ctx, wake: make(chan struct{}, 1)}
 	defer d.wg.Wait()
-	c := CoordinatorConfig{Node: s.o.Node, Exclusive: s.o.NodeExclusive, Shards: len(s.shards), Lease: s.o.Lease, Tick: s.o.Tick, Level: s.o.Store.Reads()}
+	c := CoordinatorConfig{Node: s.o.Node, Exclusive: s.o.NodeExclusive, Shards: len(s.shards), Lease: s.o.Lease, Heartbeat: s.o.Heartbeat, Level: s.o.Store.Reads()}
 	d.CoordinatorLoop = NewCoordinatorLoop(c, s.o.Store, d, s.o.Log)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -78,16 +74,16 @@ func (d *coordinatorDriver) NotTaken(shard int, err error) {
 }
 
 // Own implements CoordinatorHost.
-func (d *coordinatorDriver) Own(ctx context.Context, a KeepTake, tenure *Tenure, release *ReleaseRequest) {
+func (d *coordinatorDriver) Own(ctx context.Context, a TakeShard, lease *Lease, release *ReleaseRequest) {
 	s := d.s.shards[a.Shard]
 	s.m.tookOver(a, d.s.o.Node)
 	if a.Damaged {
 		s.m.damagedClocks.Inc()
-		s.log.Error().Uint64("revision", a.Rev).Uint64("tail", a.Clock.Tail).Msg("shard taken although its clock is damaged: resuming from the clock that this node saw last, or from its copy; with tail 0 the whole shard is read")
+		s.log.Error().Uint64("revision", a.Rev).Uint64("tail", a.Clock.Tail).Msg("took a shard whose clock is damaged: resuming from the last intact clock that this node saw, or from the clock's copy; if tail is 0, the whole shard is read")
 	}
 	s.log.Debug().Str("from", a.From).Uint64("epoch", a.Clock.Epoch).Time("low_watermark", time.UnixMilli(a.Clock.TimeMs)).Uint64("tail", a.Clock.Tail).Msg("shard taken")
-	tenure.clock = s.start(ctx, tenure.clock)
+	lease.clock = s.start(ctx, lease.clock)
 	ask := make(chan struct{})
 	release.Then(func() { close(ask) })
-	s.own(ctx, tenure, ask)
+	s.own(ctx, lease, ask)
 }

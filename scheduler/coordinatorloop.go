@@ -10,48 +10,44 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// A CoordinatorLoop carries out what a node's shard coordinator (Coordinator) decides: it reads
-// the membership snapshot at intervals, takes shards and has them owned, and asks for
-// releases. Like a Term it has no goroutine and no timer of its own: a driver calls Turn,
-// and CoordinatorHost runs what takes time.
-
 // snapshotBound bounds one reading of the membership snapshot.
 const snapshotBound = 2 * time.Second
 
-// CoordinatorHost is what a coordinator's loop needs of its driver.
+// CoordinatorHost is the environment of a CoordinatorLoop: the driver's clock, goroutines
+// and terms.
 type CoordinatorHost interface {
 	// Monotonic returns the process's monotonic clock, counted from any start.
 	Monotonic() time.Duration
-	// Go runs f elsewhere, so that it may wait. The context ends with the loop.
+	// Go runs f concurrently; f may block. The context ends with the loop.
 	Go(f func(ctx context.Context))
-	// WithTimeout bounds calls within a function that Go runs.
+	// WithTimeout is context.WithTimeout by the host's clock, for functions that Go runs.
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 	// Wake makes the driver call Turn soon. Any goroutine may call it.
 	Wake()
-	// Own owns a shard that the loop has taken, until the release is requested or the shard
-	// is lost. It runs within a function that Go runs, and may wait.
-	Own(ctx context.Context, take KeepTake, tenure *Tenure, release *ReleaseRequest)
+	// Own runs the term of a shard that the loop has taken. It returns when the shard is
+	// released or lost. The loop calls it within a function that Go runs, so it may block.
+	Own(ctx context.Context, take TakeShard, lease *Lease, release *ReleaseRequest)
 	// NotTaken reports a take-over that failed.
 	NotTaken(shard int, err error)
 	// HeartbeatAge is the time since this node's last successful heartbeat.
 	HeartbeatAge() time.Duration
 }
 
-// CoordinatorStore is what a coordinator's loop needs of the store.
+// CoordinatorStore is the part of the store that a CoordinatorLoop uses.
 type CoordinatorStore interface {
 	ReadCluster(ctx context.Context) (store.Cluster, error)
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 }
 
-// ReleaseRequest tells the owner of a shard that the coordinator wants it released.
+// ReleaseRequest is the coordinator's request to the running term of a shard to release it.
 type ReleaseRequest struct {
 	mu   sync.Mutex
 	made bool
 	then func()
 }
 
-// Then runs f once when the release is requested, or at once if it has been. f must not
-// wait. Call it once.
+// Then runs f once when the release is requested, or at once if it was requested before. f
+// must not block. Call Then once.
 func (r *ReleaseRequest) Then(f func()) {
 	r.mu.Lock()
 	made := r.made
@@ -72,8 +68,10 @@ func (r *ReleaseRequest) make() {
 	}
 }
 
-// CoordinatorLoop is the loop of a node's shard coordinator. Turn and Leave must not run
-// at the same time.
+// CoordinatorLoop carries out the decisions of a node's Coordinator: it reads membership
+// snapshots at intervals, takes shards, starts their terms and requests their release. Like
+// a Term it has no goroutine and no timer: a driver calls Turn, and calls that may block
+// run through CoordinatorHost. Turn and Leave must not run at the same time.
 type CoordinatorLoop struct {
 	callLog
 	cfg   CoordinatorConfig
@@ -82,12 +80,12 @@ type CoordinatorLoop struct {
 	k     *Coordinator
 
 	mu     sync.Mutex
-	events []KeepEvent // at most one for each shard, and a snapshot
+	events []CoordinatorEvent // at most one for each shard, and a snapshot
 
 	reading bool
 	next    time.Duration           // when to read the next snapshot
-	release map[int]*ReleaseRequest // by shard that is ours
-	left    bool
+	release map[int]*ReleaseRequest // by shard that this node takes or owns
+	left    bool                    // Leave was called
 	changes ownershipLog
 }
 
@@ -99,10 +97,10 @@ func NewCoordinatorLoop(c CoordinatorConfig, s CoordinatorStore, host Coordinato
 	}
 }
 
-// Leave makes the node give all its shards back. Turn returns false when it has.
+// Leave makes the node release all its shards. Turn returns false when it has.
 func (l *CoordinatorLoop) Leave() {
 	l.left = true
-	l.step(KeepLeave{})
+	l.step(LeaveCluster{})
 }
 
 // Turn does one turn of the loop. It returns how long the driver may wait before the next
@@ -114,9 +112,9 @@ func (l *CoordinatorLoop) Turn() (wait time.Duration, more bool) {
 	l.mu.Unlock()
 	for _, ev := range events {
 		l.step(ev)
-		if _, ok := ev.(KeepLooked); ok {
+		if _, ok := ev.(SnapshotRead); ok {
 			now := l.host.Monotonic()
-			l.reading, l.next = false, now+l.k.NextLook(now)
+			l.reading, l.next = false, now+l.k.NextSnapshot(now)
 		}
 	}
 	if l.left && !l.k.Holds() {
@@ -127,38 +125,38 @@ func (l *CoordinatorLoop) Turn() (wait time.Duration, more bool) {
 	}
 	if wait = l.next - l.host.Monotonic(); wait <= 0 {
 		l.reading = true
-		l.host.Go(func(ctx context.Context) { l.put(l.look(ctx)) })
+		l.host.Go(func(ctx context.Context) { l.put(l.readSnapshot(ctx)) })
 		return maxSleep, true
 	}
 	return wait, true
 }
 
-func (l *CoordinatorLoop) put(ev KeepEvent) {
+func (l *CoordinatorLoop) put(ev CoordinatorEvent) {
 	l.mu.Lock()
 	l.events = append(l.events, ev)
 	l.mu.Unlock()
 	l.host.Wake()
 }
 
-func (l *CoordinatorLoop) look(ctx context.Context) KeepEvent {
+func (l *CoordinatorLoop) readSnapshot(ctx context.Context) CoordinatorEvent {
 	ctx, cancel := l.host.WithTimeout(ctx, snapshotBound)
 	defer cancel()
 	c, err := l.store.ReadCluster(ctx)
 	l.logChange("read clocks", err)
-	return KeepLooked{Cluster: c, BeatAge: l.host.HeartbeatAge(), Err: err}
+	return SnapshotRead{Cluster: c, HeartbeatAge: l.host.HeartbeatAge(), Err: err}
 }
 
-func (l *CoordinatorLoop) step(ev KeepEvent) {
+func (l *CoordinatorLoop) step(ev CoordinatorEvent) {
 	actions := l.k.Step(l.host.Monotonic(), ev)
 	l.changes.note(ev)
 	for _, a := range actions {
 		switch a := a.(type) {
-		case KeepTake:
+		case TakeShard:
 			l.changes.taking(a)
 			release := &ReleaseRequest{}
 			l.release[a.Shard] = release
 			l.host.Go(func(ctx context.Context) { l.take(ctx, a, release) })
-		case KeepRelease:
+		case ReleaseShard:
 			l.release[a.Shard].make()
 		}
 	}
@@ -167,18 +165,18 @@ func (l *CoordinatorLoop) step(ev KeepEvent) {
 	}
 }
 
-// take moves a shard's clock to this node, and has the shard owned from then on.
-func (l *CoordinatorLoop) take(ctx context.Context, a KeepTake, release *ReleaseRequest) {
+// take writes this node into a shard's clock, and runs the term if the write succeeds.
+func (l *CoordinatorLoop) take(ctx context.Context, a TakeShard, release *ReleaseRequest) {
 	start := l.host.Monotonic()
 	write, cancel := l.host.WithTimeout(ctx, l.cfg.Lease)
 	rev, err := l.store.WriteClock(write, a.Shard, a.Clock, a.Rev)
 	cancel()
-	l.put(KeepTook{Shard: a.Shard, Err: err})
+	l.put(ShardTaken{Shard: a.Shard, Err: err})
 	if err != nil {
 		// Lost to another node, or not answered: the next snapshot shows which.
 		l.host.NotTaken(a.Shard, err)
 		return
 	}
-	l.host.Own(ctx, a, NewTenure(l.cfg.Lease, l.cfg.Tick, start, a.Clock, rev), release)
-	l.put(KeepEnded{Shard: a.Shard})
+	l.host.Own(ctx, a, NewLease(l.cfg.Lease, l.cfg.Heartbeat, start, a.Clock, rev), release)
+	l.put(TermEnded{Shard: a.Shard})
 }

@@ -9,66 +9,73 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// CoreConfig bounds a core.
+// CoreConfig configures a Core.
 type CoreConfig struct {
 	Geometry schemas.Geometry
-	// HorizonMs is how far ahead of now ticks are read into the wheel.
+	// HorizonMs is the read-ahead: ticks up to HorizonMs after now are read into the wheel.
 	HorizonMs int64
-	// ScanBehindMs: a mark further back than this is caught up with ActScan,
-	// because index entries may have expired.
+	// ScanBehindMs is the age of the low watermark, in milliseconds, above which the core
+	// reads the whole shard (ActScan), because index entries may have expired.
 	ScanBehindMs int64
-	// MaxLoaded entries stop the read-ahead; MaxInflight writes stop claims.
+	// MaxLoaded is the number of entries that stops the read-ahead. The tail stops at twice
+	// that number. MaxInflight is the number of writes in flight that stops claims.
 	MaxLoaded, MaxInflight int
-	// SweepMs is how far behind the mark the sweeper looks: what comes for a tick
-	// further back is indexed anew, or nobody would see it concluded.
+	// SweepMs is the sweeper's distance behind the low watermark. A record for a tick
+	// further back gets a new index entry, because the sweeper has passed its tick.
 	SweepMs int64
 	// Retention is the TTL of a final record.
 	Retention time.Duration
 	// Level is the format level that this node reads.
 	Level store.FormatLevel
-	// Seal returns a timer's callback as it travels in schemas.HeaderCallback, or ""
-	// if it stays in the event; nil leaves every callback there.
+	// Seal encrypts a timer's callback for schemas.HeaderCallback. It returns "" if the
+	// callback stays in the event. If Seal is nil, every callback stays there.
 	Seal func(id schemas.TimerID, callback string) string
 }
 
-// Bounds of one load.
+// Bounds of a core.
 const (
-	maxLoadTicks = 512  // ticks asked for at once
-	loadLimit    = 1000 // records asked for at once
-	// Where there is time, a tick of many timers is read little by little: a
-	// thousand records read at once keep what is due waiting for tens of
-	// milliseconds. The second half of the horizon is for reading without pauses.
-	leisureLimit  = 250
-	leisurePause  = 20 * time.Millisecond
-	minRetryDelay = 50 * time.Millisecond
-	maxRetryDelay = 2 * time.Second
-	confirmBatch  = 4096
-	// How much earlier than its claim an event's timestamp may be: another server's,
-	// or by a clock that was set back meanwhile. What the stream may have forgotten
-	// is looked for from farther back.
-	confirmSlackMs    = 1000
-	oldConfirmSlackMs = 30_000
-	// publishDoubtMs after its claim, an event is looked up before it is published
-	// again; earlier where records, and with them the stream's memory of ids, are
-	// kept for less than 40 s.
-	publishDoubtMs = 15_000
+	maxLoadTicks = 512  // ticks in one ActLoad
+	loadLimit    = 1000 // records in one ActLoad
+	// Reading a thousand records at once delays due timers by tens of milliseconds. The core
+	// therefore reads a large tick in small pages with pauses between them, unless the tick
+	// is due within half the horizon.
+	pacedPageLimit = 250
+	pacedPagePause = 20 * time.Millisecond
+	minRetryDelay  = 50 * time.Millisecond
+	maxRetryDelay  = 2 * time.Second
+	// dedupBatch bounds the message ids in one ActDedupCheck.
+	dedupBatch = 4096
+	// A dedup check searches the stream from dedupSlackMs before the claim, because the
+	// event's timestamp may come from another server or from a clock that was set back since.
+	// For claims older than dedupCheckAfterMs it starts at oldDedupSlackMs before.
+	dedupSlackMs    = 1000
+	oldDedupSlackMs = 30_000
+	// dedupCheckAfterMs is the age of a claim above which a dedup check precedes a repeated
+	// publish. It must stay below the stream's dedup window. NewCore lowers it if retention,
+	// and with it the window, is less than 40 s.
+	dedupCheckAfterMs = 15_000
 )
 
+// phase is the state of an entry; package doc draws the transitions.
 type phase uint8
 
 const (
 	phaseWaiting    phase = iota // in the wheel until due
-	phaseReady                   // in the fair queue
-	phaseClaiming                // compare-and-set in flight
-	phasePublishing              // publish in flight, or waiting to be repeated
-	phaseRereading               // lost a compare-and-set, or confirming what won
-	phaseConfirming              // claimed by an earlier owner
-	phaseIndexing                // published, being indexed for the sweeper
-	phaseDeadLetter              // refused permanently; dead letter in flight, or waiting to be repeated
-	phaseFailing                 // dead letter stored; final record in flight, or waiting to be repeated
+	phaseReady                   // due, in the fair queue
+	phaseClaiming                // claim in flight
+	phasePublishing              // claimed; publish in flight, or waiting for its retry
+	phaseRereading               // the claim's result is unclear; reread in flight
+	phaseDedupCheck              // claimed, perhaps published before; waiting for a dedup check
+	phaseIndexing                // published; index entry for the sweeper in flight
+	phaseDeadLetter              // permanently rejected; dead letter in flight, or waiting for its retry
+	phaseFailing                 // dead letter stored; final record in flight, or waiting for its retry
 	phaseDone
 )
 
+// entry is a record that the core works on: it is due within the horizon, or waits for a
+// result.
+// entry is a record that the core works on: it is due within the horizon, or waits for a
+// result.
 type entry struct {
 	node  wheel.Timer[*entry]
 	id    schemas.TimerID
@@ -76,92 +83,94 @@ type entry struct {
 	rec   schemas.Record
 	tick  int64
 	phase phase
-	// hold is the stream sequence that the tail may not pass while the entry is
-	// not done, because its tick is behind the mark; 0 if its tick covers it.
-	hold uint64
-	// counted says that the entry stands in outstanding[tick].
+	// pin is the stream sequence before which the entry holds the applied offset until it is
+	// done, because its tick is not after the low watermark. It is 0 if the low watermark
+	// waits for the entry.
+	pin uint64
+	// counted is true while outstanding[tick] includes the entry.
 	counted bool
-	// wasPending says that the claim takes it off the pending count.
+	// wasPending is true if the claim in flight will reduce the number of pending timers.
 	wasPending bool
-	// beforeClaim is the record that the claim in flight replaces.
+	// beforeClaim has the fields that the claim in flight replaces.
 	beforeClaim claimed
-	// refusal is why JetStream will never store the entry's event, or its claim;
+	// refusal is the reason why JetStream will never store the entry's event or its claim;
 	// empty otherwise.
 	refusal string
 	fails   int
-	// stale counts the rereads that the leader answered with less than was known.
+	// stale counts the rereads to which the leader answered with an older revision, or none.
 	stale int
-	newer *store.Timer // came while a write of ours was in flight
+	newer *store.Timer // a later revision that arrived while a write of this entry was in flight
 }
 
-// Core decides for one shard during one epoch of ownership. Not safe for
-// concurrent use.
+// Core makes the decisions for one shard during one term: what to read, claim, publish and
+// finish. It is pure: it does no I/O, has no goroutine and reads no clock. It is not safe
+// for concurrent use.
 type Core struct {
 	cfg   CoreConfig
 	epoch uint64
 
-	wheel       *wheel.Wheel[*entry]
-	entries     map[schemas.TimerID]*entry
-	outstanding map[int64]int // entries not done, by tick beyond the mark
-	held        []*entry      // in order of hold
-	ready       fairQueue
-	confirm     []*entry
-	repeat      []*entry // publishes due to be tried again
+	wheel        *wheel.Wheel[*entry]
+	entries      map[schemas.TimerID]*entry
+	outstanding  map[int64]int // number of unfinished entries by tick after watermark
+	pinned       []*entry      // in ascending order of pin
+	ready        fairQueue
+	toDedupCheck []*entry
+	repeats      []*entry // steps whose retry is due
 
-	mark     int64 // every tick up to here is done
-	loaded   int64 // every tick up to here is in the wheel
-	horizon  int64 // every tick up to here is loaded or being loaded
-	page     uint64
-	loading  bool
-	scanning bool
-	width    int // ticks to ask for next
-	asked    int64
-	loadFail int
+	watermark int64  // all readable records of every tick up to here are done
+	loaded    int64  // every tick up to here is in the wheel
+	horizon   int64  // every tick up to here is loaded or being loaded
+	page      uint64 // After of the next ActLoad; not 0 within a large tick
+	loading   bool   // an ActLoad or ActScan is in flight
+	scanning  bool
+	width     int   // maximum ticks of the next ActLoad
+	asked     int64 // ticks of the last ActLoad
+	loadFail  int   // failed reads in a row
 
-	tailSeen    uint64
+	tailSeen    uint64 // last stream sequence that the tail delivered
 	newer       newerRecords
-	pendingFrom uint64 // creations up to here are in pending already
-	pending     int64
-	// pendingKnown says that pending is right; see recount.go.
+	pendingFrom uint64 // pending includes the timers created up to this stream sequence
+	pending     int64  // timers in state pending
+	// pendingKnown is false until pending is exact; see recount.go.
 	pendingKnown bool
-	// counted says that pending results from a count; see store.Clock.Counted.
+	// counted is true if pending results from a count; see store.Clock.Counted.
 	counted bool
-	// expected is the number of timers that an earlier owner had counted, for the first
-	// count; -1 if it is unknown. From expectedUntilMs on, records that counted may have
-	// expired.
-	expected        int64
-	expectedUntilMs int64
-	count           *recount
-	countFails      int
-	countRound      int // grows with each EvRecount
-	inflight        int
-	unsettled       []ActFinish // fired, not concluded
-	settling        int         // of them, being written
-	refinish        []ActFinish // of them, failed, for when it is refinishMs
-	refinishMs      int64
-	confirming      bool
-	confirmN        int // how many of confirm were asked about
-	paused          bool
-	draining        bool
+	// expected is the number of timers that the previous owner had counted, for comparison
+	// with the first count; -1 if unknown. At expectedUntilMs and later the comparison is
+	// void, because records of that count may have expired.
+	expected          int64
+	expectedUntilMs   int64
+	count             *recount // running count, else nil
+	countFails        int
+	countRound        int         // grows with each EvRecount
+	inflight          int         // writes, publishes and rereads in flight
+	completions       []ActFinish // completion queue: final records to be written
+	completing        int         // final records in flight
+	completionRetries []ActFinish // final records whose write failed, retried at completionRetryMs
+	completionRetryMs int64
+	dedupChecking     bool // an ActDedupCheck is in flight
+	dedupCheckN       int  // entries of toDedupCheck that it covers
+	paused            bool
+	draining          bool
 
-	doubtMs int64
-	now     int64
-	actions []Action
+	dedupAfterMs int64 // see dedupCheckAfterMs
+	now          int64 // the time of the current Step, Unix milliseconds
+	actions      []Action
 }
 
-// NewCore resumes a shard from its clock. epoch is the new owner's.
+// NewCore returns a core that resumes a shard from its clock c, in the term of epoch.
 func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
-	mark := cfg.Geometry.Tick(c.TimeMs) - 1
+	watermark := cfg.Geometry.Tick(c.TimeMs) - 1
 	k := &Core{
 		cfg: cfg, epoch: epoch,
 		wheel:       wheel.New[*entry](c.TimeMs),
 		entries:     map[schemas.TimerID]*entry{},
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
-		mark:        mark, loaded: mark, horizon: mark, width: maxLoadTicks,
+		watermark:   watermark, loaded: watermark, horizon: watermark, width: maxLoadTicks,
 		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown, counted: c.Counted, expected: -1,
-		doubtMs: publishDoubtMs,
-		newer:   newNewerRecords(),
+		dedupAfterMs: dedupCheckAfterMs,
+		newer:        newNewerRecords(),
 	}
 	if c.Counted {
 		k.expected, k.expectedUntilMs = c.Pending, math.MaxInt64
@@ -169,13 +178,13 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 	if keep := cfg.Retention.Milliseconds(); keep > 0 {
 		k.expectedUntilMs = c.TimeMs + keep*7/8
 		// Half of the dedup window; see store.DedupWindowFor.
-		k.doubtMs = min(k.doubtMs, keep*3/8)
+		k.dedupAfterMs = min(k.dedupAfterMs, keep*3/8)
 	}
 	return k
 }
 
-// Step takes one event at now (Unix milliseconds, the cluster's earliest) and
-// returns what to do. The slice is valid until the next call.
+// Step processes one event and returns the actions that follow. now is the lower bound of
+// the cluster's time in Unix milliseconds. The slice is valid until the next call.
 func (k *Core) Step(now int64, ev Event) []Action {
 	k.actions = k.actions[:0]
 	k.now = now
@@ -195,8 +204,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onPublished(ev)
 	case EvReread:
 		k.onReread(ev)
-	case EvConfirmed:
-		k.onConfirmed(ev)
+	case EvDedupChecked:
+		k.onDedupChecked(ev)
 	case EvSwept:
 		k.onSwept(ev)
 	case EvIndexed:
@@ -216,8 +225,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 	}
 	k.readAhead()
 	k.fire()
-	k.settle()
-	k.advanceMark()
+	k.complete()
+	k.advanceWatermark()
 	k.endCount()
 	k.beginCount()
 	return k.actions
@@ -225,34 +234,36 @@ func (k *Core) Step(now int64, ev Event) []Action {
 
 func (k *Core) do(a Action) { k.actions = append(k.actions, a) }
 
-// Checkpoint fills in what a new owner would resume from. It returns the same clock as
-// it would be without records of newer formats, from which the sweeper works.
+// Checkpoint sets the fields of c from which a new owner resumes: low watermark, applied
+// offset, and number of pending timers. It returns the same clock as if no record of a newer
+// format held it back; the sweeper works from that clock.
 func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
 	c.Seen = max(k.tailSeen, k.pendingFrom)
 	c.Pending, c.PendingUnknown, c.Counted = max(k.pending, 0), !k.pendingKnown, k.pendingKnown && k.counted
 	progress = *c
-	progress.TimeMs, progress.Tail = max(c.TimeMs, k.MarkMs()), max(c.Tail, k.tailMark())
-	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.tailMark()))
+	progress.TimeMs, progress.Tail = max(c.TimeMs, k.ProgressMs()), max(c.Tail, k.appliedOffset())
+	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.appliedOffset()))
 	if k.newer.count() > 0 {
 		c.Needs = max(c.Needs, k.cfg.Level+1)
 	}
 	return progress
 }
 
-// tailMark is the sequence that a new owner may resume the tail after.
-func (k *Core) tailMark() uint64 {
-	for len(k.held) > 0 && (k.held[0].phase == phaseDone || k.held[0].hold == 0) {
-		k.held[0] = nil
-		k.held = k.held[1:]
+// appliedOffset returns the stream sequence after which a new owner may resume the tail.
+func (k *Core) appliedOffset() uint64 {
+	for len(k.pinned) > 0 && (k.pinned[0].phase == phaseDone || k.pinned[0].pin == 0) {
+		k.pinned[0] = nil
+		k.pinned = k.pinned[1:]
 	}
-	if len(k.held) > 0 {
-		// A record that was reread may be ahead of the tail, and hold it there.
-		return min(k.held[0].hold-1, k.tailSeen)
+	if len(k.pinned) > 0 {
+		// A record that was reread may be ahead of the tail.
+		return min(k.pinned[0].pin-1, k.tailSeen)
 	}
 	return k.tailSeen
 }
 
-// Next is when Step has something to do without an event, in Unix milliseconds.
+// Next returns the time, in Unix milliseconds, at which Step must be called if no event
+// comes before; false if there is none.
 func (k *Core) Next() (int64, bool) {
 	if k.paused {
 		return 0, false
@@ -260,41 +271,45 @@ func (k *Core) Next() (int64, bool) {
 	return k.wheel.Next()
 }
 
-// Pause stops claims and publishes while the owner's lease is in doubt; what is
-// in flight is still taken note of. What was claimed is published when the doubt
-// is over, or by the next owner: a process that wakes up hours later, with the
-// answer to a claim before it, must not publish what another owner has published
-// so long ago that the stream's dedup window has forgotten it.
+// Pause stops claims and publishes while the owner's lease or the time is in doubt. Step
+// still processes results. A claimed event is published after the pause, or by the next
+// owner. Without this rule, a process that was paused for hours could publish an event that
+// another owner published longer ago than the stream's dedup window.
 func (k *Core) Pause(yes bool) { k.paused = yes }
 
-// Drain ends claims for good; what is claimed is still published.
+// Drain stops claims for the rest of the term. Claimed events are still published.
 func (k *Core) Drain(now int64) []Action {
 	k.draining = true
 	return k.Step(now, EvTick{})
 }
 
-// Paused reports what Pause last said.
+// Paused reports whether the core is paused.
 func (k *Core) Paused() bool { return k.paused }
 
-// WantsTail reports whether there is room for more of the tail.
+// WantsTail reports whether there is room for more records of the tail.
 func (k *Core) WantsTail() bool { return len(k.entries) < 2*k.cfg.MaxLoaded }
 
-// Idle reports whether no write is in flight, or waits to be. What is to be tried
-// again is not waited for.
-func (k *Core) Idle() bool { return k.inflight == 0 && k.settling == 0 && len(k.unsettled) == 0 }
+// Idle reports whether no write is in flight or queued. Steps that wait for a retry do not
+// count.
+func (k *Core) Idle() bool { return k.inflight == 0 && k.completing == 0 && len(k.completions) == 0 }
 
-// MarkMs is the end of the last tick that is done, but for records of newer formats.
-func (k *Core) MarkMs() int64 { return k.cfg.Geometry.TickStart(k.mark + 1) }
+// ProgressMs returns the low watermark as if no record of a newer format held it back, in
+// Unix milliseconds: the end of the last tick whose readable records are all done.
+func (k *Core) ProgressMs() int64 { return k.cfg.Geometry.TickStart(k.watermark + 1) }
 
-// Loaded is the number of entries held.
+// Loaded returns the number of entries in memory.
 func (k *Core) Loaded() int { return len(k.entries) }
 
-// Pending is the number of timers in state pending in the shard; false while it is not
-// known.
+// Pending returns the number of timers in state pending in the shard; false while the
+// number is unknown.
 func (k *Core) Pending() (int64, bool) { return max(k.pending, 0), k.pendingKnown }
 
 // --- reading ahead ---
 
+// readAhead requests the next ticks within the horizon, or a scan of the shard if the low
+// watermark is too old for the index.
+// readAhead requests the next ticks within the horizon, or a scan of the shard if the low
+// watermark is too old for the index.
 func (k *Core) readAhead() {
 	if k.loading || len(k.entries) >= k.cfg.MaxLoaded {
 		return
@@ -303,7 +318,7 @@ func (k *Core) readAhead() {
 	if k.loaded >= through {
 		return
 	}
-	if k.now-k.MarkMs() > k.cfg.ScanBehindMs && k.loaded == k.mark && k.page == 0 {
+	if k.now-k.ProgressMs() > k.cfg.ScanBehindMs && k.loaded == k.watermark && k.page == 0 {
 		k.loading, k.scanning = true, true
 		k.horizon = through
 		k.do(ActScan{ThroughMs: k.cfg.Geometry.TickStart(through+1) - 1, Delay: k.backoff(k.loadFail)})
@@ -313,21 +328,21 @@ func (k *Core) readAhead() {
 	if k.page != 0 {
 		last = k.loaded + 1
 	}
-	// More ticks than slots would name a slot twice.
+	// With more ticks than slots, two ticks would have the same slot.
 	last = min(last, k.loaded+k.cfg.Geometry.WheelSize)
 	ticks := make([]int64, 0, last-k.loaded)
 	for t := k.loaded + 1; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
 	k.loading, k.asked = true, last-k.loaded
-	// From here the tail puts these ticks' records into the wheel itself: what it
-	// brought before is in the store, and the load must see it.
+	// From now on the tail puts records of these ticks into the wheel. Records that it
+	// delivered before are in the store; Seen makes sure that the load sees them.
 	k.horizon = max(k.horizon, last)
 	a := ActLoad{Ticks: ticks, Limit: loadLimit, After: k.page, Seen: k.tailSeen, Delay: k.backoff(k.loadFail)}
 	if k.cfg.Geometry.TickStart(k.loaded+1)-k.now > k.cfg.HorizonMs/2 {
-		a.Limit = leisureLimit
+		a.Limit = pacedPageLimit
 		if k.page != 0 {
-			a.Delay = max(a.Delay, leisurePause)
+			a.Delay = max(a.Delay, pacedPagePause)
 		}
 	}
 	k.do(a)
@@ -341,7 +356,7 @@ func (k *Core) onLoaded(ev EvLoaded) {
 	}
 	k.loadFail = 0
 	for _, r := range ev.Load.Newer {
-		k.holdMark(r)
+		k.holdWatermark(r)
 	}
 	if !ev.Load.Complete && k.asked > 1 {
 		k.width = max(1, int(k.asked)/4)
@@ -350,7 +365,8 @@ func (k *Core) onLoaded(ev EvLoaded) {
 	for i := range ev.Load.Timers {
 		t := ev.Load.Timers[i]
 		tick := k.cfg.Geometry.Tick(t.Record.DueMs)
-		// Another revolution, or an index entry that a reschedule or a sweep left.
+		// Skip records of another revolution of the slots, and index entries left by a
+		// reschedule or by the sweeper.
 		if tick > k.loaded && tick <= k.horizon {
 			k.onRecord(t, tick, 0)
 		}
@@ -374,28 +390,29 @@ func (k *Core) onScanDone(ev EvScanDone) {
 	k.loaded = k.horizon
 }
 
-// onScanned takes a record that a scan found. One behind the mark is the tail's,
-// which the scan was ahead of: it holds the tail as if that had brought it.
+// onScanned processes a record that a scan found. If its tick is not after the low
+// watermark, the tail has yet to deliver it: the record then pins the applied offset as if
+// the tail had delivered it.
 func (k *Core) onScanned(t store.Timer) {
 	if t.Unread != store.Readable {
 		k.onScannedNewer(t)
 		return
 	}
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
-	var hold uint64
-	if tick <= k.mark {
-		hold = t.Rev
+	var pin uint64
+	if tick <= k.watermark {
+		pin = t.Rev
 	}
-	k.onRecord(t, tick, hold)
+	k.onRecord(t, tick, pin)
 }
 
-// onRecord takes a record that a load or a scan found in a tick.
-func (k *Core) onRecord(t store.Timer, tick int64, hold uint64) {
+// onRecord processes a record that a load or a scan found in a tick.
+func (k *Core) onRecord(t store.Timer, tick int64, pin uint64) {
 	switch {
 	case t.Record.Pending():
-		k.take(t, tick, hold)
+		k.take(t, tick, pin)
 	case t.Record.State == schemas.StateDelivered && t.Record.Epoch != k.epoch:
-		k.takeClaimed(t, tick, hold)
+		k.takeClaimed(t, tick, pin)
 	}
 }
 
@@ -415,9 +432,9 @@ func (k *Core) onTail(t store.Timer) {
 	if added {
 		k.pending++
 	}
-	var hold uint64
-	if tick <= k.mark {
-		hold = t.Rev
+	var pin uint64
+	if tick <= k.watermark {
+		pin = t.Rev
 	}
 	switch {
 	case r.Pending():
@@ -425,10 +442,10 @@ func (k *Core) onTail(t store.Timer) {
 			k.forget(t)
 			return
 		}
-		k.take(t, tick, hold)
+		k.take(t, tick, pin)
 	case r.State == schemas.StateDelivered:
 		if r.Epoch != k.epoch && tick <= k.horizon {
-			k.takeClaimed(t, tick, hold)
+			k.takeClaimed(t, tick, pin)
 		}
 		if r.Epoch == k.epoch {
 			k.countClaim(t)
@@ -441,52 +458,52 @@ func (k *Core) onTail(t store.Timer) {
 	}
 }
 
-// take puts a record that waits into the wheel, in place of an older one.
-func (k *Core) take(t store.Timer, tick int64, hold uint64) {
+// take puts a waiting record into the wheel and removes an older revision of it.
+func (k *Core) take(t store.Timer, tick int64, pin uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
-			k.holdFor(e, hold) // the sweeper's entry holds nothing
+			k.pinFor(e, pin) // an entry of the sweeper has no pin yet
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
 			if e.newer == nil || e.newer.Rev < t.Rev {
 				e.newer = &t
-				k.holdFor(e, t.Rev)
+				k.pinFor(e, t.Rev)
 			}
 			return
 		}
 		k.done(e)
 	}
-	k.insert(t, tick, hold, phaseWaiting)
+	k.insert(t, tick, pin, phaseWaiting)
 }
 
-// takeClaimed takes a claim that an owner before this one made: whether it was
-// published is not known yet.
-func (k *Core) takeClaimed(t store.Timer, tick int64, hold uint64) {
+// takeClaimed queues a dedup check for a record that a previous owner claimed: its event may
+// or may not have been published.
+func (k *Core) takeClaimed(t store.Timer, tick int64, pin uint64) {
 	if e := k.entries[t.ID]; e != nil {
 		if e.rev >= t.Rev {
-			k.holdFor(e, hold) // the sweeper's entry holds nothing
+			k.pinFor(e, pin) // an entry of the sweeper has no pin yet
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
-			k.holdFor(e, t.Rev)
-			return // our own write in flight will meet it
+			k.pinFor(e, t.Rev)
+			return // this node's write in flight will conflict with the claim
 		}
 		k.done(e)
 	}
-	e := k.insert(t, tick, hold, phaseConfirming)
-	k.confirm = append(k.confirm, e)
+	e := k.insert(t, tick, pin, phaseDedupCheck)
+	k.toDedupCheck = append(k.toDedupCheck, e)
 }
 
-func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
+func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 	e := &entry{id: t.ID, rev: t.Rev, rec: t.Record, tick: tick, phase: p}
 	e.node.Value = e
 	k.entries[t.ID] = e
-	if tick > k.mark {
+	if tick > k.watermark {
 		k.outstanding[tick]++
 		e.counted = true
-	} else if hold != 0 {
-		k.holdAt(e, hold)
+	} else if pin != 0 {
+		k.pinAt(e, pin)
 	}
 	if p == phaseWaiting {
 		k.wheel.Add(&e.node, t.Record.DueMs)
@@ -494,16 +511,16 @@ func (k *Core) insert(t store.Timer, tick int64, hold uint64, p phase) *entry {
 	return e
 }
 
-// holdFor keeps the tail from passing a newer record that waits behind e's write.
-// Its tick may be before e's, and then nothing else keeps the mark from passing it.
-// A rev of 0 is a record that its tick covers.
-func (k *Core) holdFor(e *entry, rev uint64) {
-	if e.hold == 0 && rev != 0 {
-		k.holdAt(e, rev)
+// pinFor pins the applied offset before a later revision of e's record, which waits until
+// e's write has a result. The revision's tick may be before e's; then only the pin keeps a
+// new owner from missing it. A rev of 0 means that the low watermark waits for the record.
+func (k *Core) pinFor(e *entry, rev uint64) {
+	if e.pin == 0 && rev != 0 {
+		k.pinAt(e, rev)
 	}
 }
 
-// forget drops an entry that a newer record has made idle.
+// forget drops an entry whose record has a later revision that needs no work now.
 func (k *Core) forget(t store.Timer) {
 	e := k.entries[t.ID]
 	if e != nil && e.rev < t.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {
@@ -511,7 +528,7 @@ func (k *Core) forget(t store.Timer) {
 	}
 }
 
-// done ends an entry and takes up what came meanwhile.
+// done removes an entry and takes up a later revision that arrived in the meantime.
 func (k *Core) done(e *entry) {
 	if e.phase == phaseDone {
 		return
@@ -532,41 +549,42 @@ func (k *Core) done(e *entry) {
 		if n.Record.Pending() {
 			tick := k.cfg.Geometry.Tick(n.Record.DueMs)
 			if tick <= k.horizon {
-				var hold uint64
-				if tick <= k.mark {
-					hold = n.Rev
+				var pin uint64
+				if tick <= k.watermark {
+					pin = n.Rev
 				}
-				k.insert(*n, tick, hold, phaseWaiting)
+				k.insert(*n, tick, pin, phaseWaiting)
 			}
 		}
 	}
 	e.rec.Body = schemas.Body{}
 }
 
-// holdAt keeps the tail from passing a sequence until e is done. Records that were
-// reread come ahead of the tail, so the order is not that of the calls.
-func (k *Core) holdAt(e *entry, seq uint64) {
-	e.hold = seq
-	k.held = append(k.held, e)
-	for i := len(k.held) - 1; i > 0 && k.held[i-1].hold > seq; i-- {
-		k.held[i], k.held[i-1] = k.held[i-1], k.held[i]
+// pinAt pins the applied offset before a sequence until e is done. Rereads are ahead of the
+// tail, so calls do not come in the order of sequences.
+func (k *Core) pinAt(e *entry, seq uint64) {
+	e.pin = seq
+	k.pinned = append(k.pinned, e)
+	for i := len(k.pinned) - 1; i > 0 && k.pinned[i-1].pin > seq; i-- {
+		k.pinned[i], k.pinned[i-1] = k.pinned[i-1], k.pinned[i]
 	}
 }
 
-// advanceMark moves over every tick that has passed, is loaded and is done.
-func (k *Core) advanceMark() {
-	for k.mark < k.loaded {
-		next := k.mark + 1
+// advanceWatermark moves the low watermark over the ticks that have passed, are loaded and
+// have no unfinished entry.
+func (k *Core) advanceWatermark() {
+	for k.watermark < k.loaded {
+		next := k.watermark + 1
 		if k.outstanding[next] > 0 || k.cfg.Geometry.TickStart(next+1) > k.now {
 			return
 		}
 		if len(k.outstanding) == 0 {
-			// Nothing waits anywhere: jump over the empty ticks at once.
+			// No tick has an unfinished entry: skip all of them at once.
 			passed := k.cfg.Geometry.Tick(k.now) - 1
-			k.mark = max(next, min(k.loaded, passed))
+			k.watermark = max(next, min(k.loaded, passed))
 			continue
 		}
-		k.mark = next
+		k.watermark = next
 	}
 }
 

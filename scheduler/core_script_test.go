@@ -93,7 +93,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		step(scheduler.EvScanDone{Err: s.err(t, d)})
 	case "swept":
 		for line := range strings.Lines(d.Input) {
-			step(scheduler.EvSwept{Timer: s.record(t, d, line), Refire: d.HasArg("redispatch")})
+			step(scheduler.EvSwept{Timer: s.record(t, d, line), Redispatch: d.HasArg("redispatch")})
 		}
 	case "claimed":
 		ev := scheduler.EvClaimed{ID: s.id(t, d), Err: s.err(t, d)}
@@ -110,7 +110,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		step(ev)
 	case "found":
-		ev := scheduler.EvConfirmed{Err: s.err(t, d), Found: map[string]struct{}{}}
+		ev := scheduler.EvDedupChecked{Err: s.err(t, d), Found: map[string]struct{}{}}
 		for _, a := range d.CmdArgs {
 			if a.Key == "id" {
 				for _, name := range a.Vals {
@@ -307,7 +307,7 @@ func (s *coreScript) print(out *strings.Builder, actions []scheduler.Action) {
 		case scheduler.ActReread:
 			fmt.Fprintf(out, "reread %s", s.names[a.ID])
 			delayed(out, a.Delay)
-		case scheduler.ActConfirm:
+		case scheduler.ActDedupCheck:
 			ids := make([]string, 0, len(a.IDs))
 			for id := range a.IDs {
 				ids = append(ids, s.msgID(id))

@@ -8,8 +8,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// fire moves what is due into the fair queue and claims as much of it as there
-// is room for in flight.
+// fire moves due entries from the wheel to the fair queue, repeats failed steps, and claims
+// entries until MaxInflight writes are in flight.
 func (k *Core) fire() {
 	if k.paused {
 		return
@@ -21,15 +21,15 @@ func (k *Core) fire() {
 			e.phase = phaseReady
 			k.ready.push(e)
 		case phasePublishing, phaseDeadLetter, phaseFailing:
-			k.repeat = append(k.repeat, e)
+			k.repeats = append(k.repeats, e)
 		}
 	})
-	for len(k.repeat) > 0 && k.inflight < k.cfg.MaxInflight {
-		e := k.repeat[0]
-		k.repeat = k.repeat[1:]
+	for len(k.repeats) > 0 && k.inflight < k.cfg.MaxInflight {
+		e := k.repeats[0]
+		k.repeats = k.repeats[1:]
 		switch e.phase {
 		case phasePublishing, phaseDeadLetter:
-			k.publishOrLook(e)
+			k.publishChecked(e)
 		case phaseFailing:
 			k.fail(e)
 		}
@@ -43,14 +43,14 @@ func (k *Core) fire() {
 			break
 		}
 		if e.rec.DueMs > k.now {
-			// The cluster's clock was set back while it waited for its turn.
+			// The cluster's clock was set back while the entry was queued.
 			e.phase = phaseWaiting
 			k.wheel.Add(&e.node, e.rec.DueMs)
 			continue
 		}
 		k.claim(e)
 	}
-	k.confirmSome()
+	k.dedupCheckSome()
 }
 
 func (k *Core) claim(e *entry) {
@@ -66,7 +66,7 @@ func (k *Core) claim(e *entry) {
 	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &e.rec})
 }
 
-// claimed takes a claimed timer off the count of those that wait.
+// claimed removes a claimed timer from the number of pending timers.
 func (k *Core) claimed(e *entry) {
 	if !e.wasPending {
 		return
@@ -76,9 +76,10 @@ func (k *Core) claimed(e *entry) {
 	k.noteChange(e.id, e.rev, false, false)
 }
 
-// countClaim takes a timer off the count of those that wait when the tail brings the claim
-// before its answer comes. The clock would otherwise state a position that includes the
-// claim with a count that does not, and the next owner's count would miss the timer.
+// countClaim removes a timer from the number of pending timers if the tail delivers its
+// claim before the claim's result arrives. Otherwise the clock could have an applied offset
+// that includes the claim and a number that does not, and the next owner's count would
+// report a missing timer.
 func (k *Core) countClaim(t store.Timer) {
 	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev {
 		e.wasPending = false
@@ -98,7 +99,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 		k.claimed(e)
 		k.publish(e)
 	case isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrUnavailable):
-		// Another writer won, or ours was applied and its answer lost: look.
+		// Another write came first, or the claim was stored and its answer lost.
 		k.reread(e)
 	case store.Permanent(ev.Err):
 		k.refuseClaim(e, ev.Err)
@@ -122,9 +123,9 @@ func (k *Core) reread(e *entry) {
 	k.do(ActReread{ID: e.id, Delay: k.backoff(e.fails - 1)})
 }
 
-// staleTries is how often a record is looked for anew that the leader does not
-// have, or has an older revision of: some 11 s.
-const staleTries = 10
+// maxStaleRereads bounds the repeated rereads of a record that the leader does not have yet
+// in the known revision. They take about 11 s.
+const maxStaleRereads = 10
 
 func (k *Core) onReread(ev EvReread) {
 	k.inflight--
@@ -133,9 +134,9 @@ func (k *Core) onReread(ev EvReread) {
 		return
 	}
 	stale := errors.Is(ev.Err, schemas.ErrNotFound) || ev.Err == nil && ev.Timer.Rev < e.rev
-	if stale && e.stale < staleTries {
-		// A replica that has applied more than the leader has shown it to the tail.
-		// The leader is to come to it yet; a record that is gone stays gone.
+	if stale && e.stale < maxStaleRereads {
+		// The tail read the record from a replica that has applied more than the leader.
+		// The leader will apply it too, unless the record is gone.
 		e.stale++
 		k.inflight++
 		k.do(ActReread{ID: e.id, Delay: k.backoff(e.stale)})
@@ -161,50 +162,50 @@ func (k *Core) onReread(ev EvReread) {
 			n.fails = fails
 		}
 	case r.State == schemas.StateDelivered && r.Epoch == k.epoch:
-		// The claim is ours: only its answer was lost.
+		// This term's claim is stored; only its answer was lost. It may also be an earlier
+		// claim of this term that was published long ago.
 		e.rev, e.rec, e.fails = ev.Timer.Rev, *r, 0
 		k.claimed(e)
-		// Or an earlier claim of ours, long published, and what was claimed now had
-		// been read before it.
-		k.publishOrLook(e)
+		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
-		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseConfirming
-		k.confirm = append(k.confirm, e)
+		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
+		k.toDedupCheck = append(k.toDedupCheck, e)
 	default:
 		if r.State == schemas.StateFail && e.rec.State == schemas.StatePending {
-			// The final record of a refused claim is stored: only its answer was lost.
+			// The final record of a rejected claim is stored; only its answer was lost.
 			k.failed(e, ev.Timer.Rev)
 		}
 		k.done(e)
 	}
 }
 
-// publishOrLook publishes an event or dead letter that may have been published before. If
-// the stream's dedup window may have passed since then, it first searches the stream.
-func (k *Core) publishOrLook(e *entry) {
+// publishChecked publishes an event or dead letter that may have been published before. If
+// the stream's dedup window may have passed since then, a dedup check comes first.
+func (k *Core) publishChecked(e *entry) {
 	if k.claimedLongAgo(e) {
-		e.phase = phaseConfirming
-		k.confirm = append(k.confirm, e)
+		e.phase = phaseDedupCheck
+		k.toDedupCheck = append(k.toDedupCheck, e)
 		return
 	}
 	k.publish(e)
 }
 
-// claimedLongAgo reports whether the stream may have forgotten an event's id.
-func (k *Core) claimedLongAgo(e *entry) bool { return k.now-takenMs(e) > k.doubtMs }
+// claimedLongAgo reports whether the stream's dedup window may no longer contain the entry's
+// message id.
+func (k *Core) claimedLongAgo(e *entry) bool { return k.now-publishedSinceMs(e) > k.dedupAfterMs }
 
-// takenMs returns the earliest time, in Unix milliseconds, at which the entry's event or
-// dead letter may have been published: its claim or, if the claim is refused, its due
-// time.
-func takenMs(e *entry) int64 {
+// publishedSinceMs returns the earliest time, in Unix milliseconds, at which the entry's
+// event or dead letter may have been published: its claim or, if JetStream rejects the
+// claim, its due time.
+func publishedSinceMs(e *entry) int64 {
 	if e.rec.State == schemas.StateDelivered {
 		return e.rec.FiredMs
 	}
 	return max(e.rec.DueMs, e.rec.AddedMs)
 }
 
-// publish sends the claimed event, or the dead letter of a refused event. A run that was
-// attempted before goes only to functions; timers.fired gets each run once.
+// publish sends the claimed event, or the dead letter of an event that JetStream rejects.
+// A repeated attempt goes to timers.retry, because timers.fired gets each run once.
 func (k *Core) publish(e *entry) {
 	if e.refusal != "" {
 		k.deadLetter(e)
@@ -212,7 +213,7 @@ func (k *Core) publish(e *entry) {
 	}
 	e.phase = phasePublishing
 	if k.paused {
-		k.repeat = append(k.repeat, e)
+		k.repeats = append(k.repeats, e)
 		return
 	}
 	r := &e.rec
@@ -249,6 +250,8 @@ func (k *Core) seal(e *entry) string {
 	return k.cfg.Seal(e.id, e.rec.Callback)
 }
 
+// target returns the subject and message id of the message that publish sends.
+// target returns the subject and message id of the message that publish sends.
 func target(e *entry) (subject, msgID string) {
 	if e.refusal != "" {
 		return deadTarget(e)
@@ -267,12 +270,12 @@ func (k *Core) onPublished(ev EvPublished) {
 	}
 	if store.Permanent(ev.Err) {
 		k.refuse(e, ev.Err)
-		k.publishOrLook(e)
+		k.publishChecked(e)
 		return
 	}
 	if ev.Err != nil {
-		// The claim stands, so the publish is repeated until it is acknowledged;
-		// the Msg-Id makes a repetition harmless.
+		// The claim is stored, so repeat the publish until it is acknowledged. The message
+		// id makes a repetition harmless.
 		e.fails++
 		k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())
 		return
@@ -280,16 +283,16 @@ func (k *Core) onPublished(ev EvPublished) {
 	k.finish(e)
 }
 
-// finish ends a published entry; without a callback the run is a success.
+// finish ends a published entry. Without a callback it queues the final record, success.
 func (k *Core) finish(e *entry) {
 	if e.rec.Callback == "" {
 		rec := e.rec
 		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
-		k.unsettled = append(k.unsettled, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
+		k.completions = append(k.completions, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
 	}
-	if e.hold != 0 && e.rec.DueMs < k.MarkMs()-k.cfg.SweepMs {
-		// The sweeper has been where its index entry is. It is to come by once more,
-		// since ActFinish may be lost, or a callback's event.
+	if e.pin != 0 && e.rec.DueMs < k.ProgressMs()-k.cfg.SweepMs {
+		// The sweeper has passed the tick of the record's index entry. ActFinish or the event
+		// for the callback may still be lost, so let the sweeper audit the record again.
 		e.phase, e.fails = phaseIndexing, 0
 		k.index(e)
 		return
@@ -299,7 +302,7 @@ func (k *Core) finish(e *entry) {
 
 func (k *Core) index(e *entry) {
 	k.inflight++
-	k.do(ActIndex{ID: e.id, Tick: k.mark + 1, Delay: k.backoff(e.fails)})
+	k.do(ActIndex{ID: e.id, Tick: k.watermark + 1, Delay: k.backoff(e.fails)})
 }
 
 func (k *Core) onIndexed(ev EvIndexed) {
@@ -307,7 +310,7 @@ func (k *Core) onIndexed(ev EvIndexed) {
 	e := k.entries[ev.ID]
 	switch {
 	case e == nil || e.phase != phaseIndexing:
-	case ev.Err != nil && !store.Permanent(ev.Err): // else the sweeper does without it
+	case ev.Err != nil && !store.Permanent(ev.Err): // a permanent error ends the entry without the audit
 		e.fails++
 		k.index(e)
 	default:
@@ -315,17 +318,17 @@ func (k *Core) onIndexed(ev EvIndexed) {
 	}
 }
 
-// confirmSome asks for a batch of claims of earlier owners.
-func (k *Core) confirmSome() {
-	if k.confirming || len(k.confirm) == 0 {
+// dedupCheckSome requests a dedup check for a batch of claims.
+func (k *Core) dedupCheckSome() {
+	if k.dedupChecking || len(k.toDedupCheck) == 0 {
 		return
 	}
-	a := ActConfirm{IDs: map[string]struct{}{}, SinceMs: k.now}
+	a := ActDedupCheck{IDs: map[string]struct{}{}, SinceMs: k.now}
 	subjects := map[string]struct{}{}
 	fails := 0
-	k.confirmN = min(len(k.confirm), confirmBatch)
-	for _, e := range k.confirm[:k.confirmN] {
-		if e.phase != phaseConfirming {
+	k.dedupCheckN = min(len(k.toDedupCheck), dedupBatch)
+	for _, e := range k.toDedupCheck[:k.dedupCheckN] {
+		if e.phase != phaseDedupCheck {
 			continue
 		}
 		subject, id := target(e)
@@ -334,38 +337,38 @@ func (k *Core) confirmSome() {
 			subjects[subject] = struct{}{}
 			a.Subjects = append(a.Subjects, subject)
 		}
-		slack := int64(confirmSlackMs)
+		slack := int64(dedupSlackMs)
 		if k.claimedLongAgo(e) {
-			slack = oldConfirmSlackMs
+			slack = oldDedupSlackMs
 		}
-		a.SinceMs = min(a.SinceMs, takenMs(e)-slack)
+		a.SinceMs = min(a.SinceMs, publishedSinceMs(e)-slack)
 		fails = max(fails, e.fails)
 	}
 	if len(a.IDs) == 0 {
-		k.confirm = k.confirm[k.confirmN:]
+		k.toDedupCheck = k.toDedupCheck[k.dedupCheckN:]
 		return
 	}
 	a.Delay = k.backoff(fails)
-	k.confirming = true
+	k.dedupChecking = true
 	k.do(a)
 }
 
-func (k *Core) onConfirmed(ev EvConfirmed) {
-	k.confirming = false
-	batch := k.confirm[:k.confirmN]
+func (k *Core) onDedupChecked(ev EvDedupChecked) {
+	k.dedupChecking = false
+	batch := k.toDedupCheck[:k.dedupCheckN]
 	if ev.Err != nil {
 		for _, e := range batch {
 			e.fails++
 		}
 		return
 	}
-	k.confirm = k.confirm[len(batch):]
+	k.toDedupCheck = k.toDedupCheck[len(batch):]
 	for _, e := range batch {
-		if e.phase != phaseConfirming {
+		if e.phase != phaseDedupCheck {
 			continue
 		}
 		e.fails = 0
-		_, found := ev.Found[first(target(e))]
+		_, found := ev.Found[msgIDOf(target(e))]
 		switch {
 		case found && e.refusal != "":
 			k.fail(e)
@@ -377,27 +380,28 @@ func (k *Core) onConfirmed(ev EvConfirmed) {
 	}
 }
 
-func first(_, msgID string) string { return msgID }
+// msgIDOf returns the second result of target.
+func msgIDOf(_, msgID string) string { return msgID }
 
-// onSwept takes up what the sweeper found behind the mark. The sweeper holds its
-// own mark until it finds nothing there, so nothing needs to be held here.
+// onSwept processes a record that the sweeper found behind the low watermark. It needs no
+// pin: the sweeper's own position stays until the sweeper finds nothing there.
 func (k *Core) onSwept(ev EvSwept) {
 	if k.entries[ev.Timer.ID] != nil {
 		return
 	}
 	tick := k.cfg.Geometry.Tick(ev.Timer.Record.DueMs)
-	if tick > k.mark {
+	if tick > k.watermark {
 		return
 	}
 	switch r := &ev.Timer.Record; {
 	case r.Pending():
 		k.insert(ev.Timer, tick, 0, phaseWaiting)
-	case ev.Refire:
-		// Claimed anew, so that the record says when it was fired last.
+	case ev.Redispatch:
+		// Claim the record again, so that it has the time of the last firing.
 		e := k.insert(ev.Timer, tick, 0, phaseReady)
 		e.rec.Attempt = r.Attempt
 		k.ready.push(e)
 	case r.State == schemas.StateDelivered:
-		k.confirm = append(k.confirm, k.insert(ev.Timer, tick, 0, phaseConfirming))
+		k.toDedupCheck = append(k.toDedupCheck, k.insert(ev.Timer, tick, 0, phaseDedupCheck))
 	}
 }

@@ -10,13 +10,14 @@ import (
 
 // Bounds of inspections.
 const (
-	// inspectSoon is the interval while checks fail or find damage.
+	// inspectSoon is the interval between inspections while they fail or find damage.
 	inspectSoon = 2 * time.Second
-	// startBound is how long a take-over waits for the end of the shard's stream.
+	// startBound bounds the request for the last sequence of the shard's stream at a
+	// take-over.
 	startBound = time.Second
 )
 
-// damage is what a shard's last inspection found, for Status.
+// damage is the result of a shard's last inspection, for Status.
 type damage struct {
 	records int
 	loss    string
@@ -29,7 +30,7 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	ctx, cancel := context.WithTimeout(ctx, startBound)
 	defer cancel()
 	last, err := s.o.Store.LastSeq(ctx, s.n)
-	// Record the position: another node may own the shard next and must compare with it.
+	// Keep the previous owner's position in memory: inspections compare the stream with it.
 	s.seen.Store(max(s.seen.Load(), c.Seen))
 	s.end.Store(last)
 	expect := c.Expects()
@@ -41,30 +42,30 @@ func (s *shard) start(ctx context.Context, c store.Clock) store.Clock {
 	return c
 }
 
-// inspector looks for damage in a shard for one term.
+// inspector looks for lost messages and damaged records in a shard during one term.
 type inspector struct {
 	*termLoop
-	// interruptions is the number of lost connections at the last comparison of counts:
-	// after each the server may have started again, with less than it had.
+	// interruptions is the number of lost connections at the last comparison of message
+	// counts. The server may have restarted with each, and may have lost messages.
 	interruptions uint64
-	// audited is true once the shard was read as a whole in this term.
+	// audited is true after the whole shard has been read in this term.
 	audited bool
 }
 
-// inspect checks for damage until the term ends, first at once.
+// inspect inspects the shard at once and then at intervals until the term ends.
 func (l *termLoop) inspect() {
 	i := inspector{termLoop: l, interruptions: l.s.o.Store.Interruptions()}
-	for wait := time.Duration(0); i.rest(wait); {
+	for wait := time.Duration(0); i.pause(wait); {
 		var again bool
-		if wait, again = i.look(); !again {
+		if wait, again = i.inspectOnce(); !again {
 			return
 		}
 	}
 }
 
-// rest waits for the next inspection, or until a count misses timers; false at the end
-// of the term.
-func (i *inspector) rest(d time.Duration) bool {
+// pause waits for the next inspection, or until a count finds missing timers, which it
+// audits. It returns false at the end of the term.
+func (i *inspector) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -83,11 +84,12 @@ func (i *inspector) rest(d time.Duration) bool {
 	return true
 }
 
-// look inspects the shard once. It returns the time until the next inspection, or false
-// if the shard must be taken again.
-func (i *inspector) look() (wait time.Duration, ok bool) {
-	// Compare the end of the stream at the take-over with the position read by then;
-	// afterwards compare the current end with the current position.
+// inspectOnce inspects the shard. It returns the time until the next inspection, or false if
+// the shard must be taken again.
+func (i *inspector) inspectOnce() (wait time.Duration, ok bool) {
+	// The first inspection compares the stream's last sequence at the take-over with the
+	// previous owner's position, later inspections the current sequence with the current
+	// position.
 	seen, end := i.s.seen.Load(), i.s.end.Load()
 	if end == 0 {
 		seen = max(seen, i.written.Load().Seen)
@@ -112,11 +114,11 @@ func (i *inspector) look() (wait time.Duration, ok bool) {
 	}
 	wait = i.s.o.InspectInterval
 	if in.LastSeq < i.written.Load().Seen {
-		// The tail waits for sequences that do not exist. If that persists, take the shard
-		// again, from the end of the stream.
+		// The stream ends before the position that this owner has read. If that persists, take
+		// the shard again, so that the tail resumes at the end of the stream.
 		wait = inspectSoon
 		if in.Key != "" {
-			i.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that its owner had read: taking the shard again")
+			i.log.Error().Str("evidence", in.Evidence).Msg("the shard's stream has lost messages that this owner had read: taking the shard again")
 			i.giveUp.Store(true)
 			i.put(EvTick{})
 			return 0, false
@@ -124,7 +126,7 @@ func (i *inspector) look() (wait time.Duration, ok bool) {
 	} else if in.LastSeq < i.s.seen.Load() {
 		wait = inspectSoon
 	}
-	i.tellDamage(in.Damage)
+	i.reportDamage(in.Damage)
 	if in.Key != "" {
 		wait = inspectSoon
 		if expect == nil {
@@ -143,9 +145,9 @@ func (i *inspector) look() (wait time.Duration, ok bool) {
 // false if it failed, so that the next inspection repeats it.
 func (i *inspector) audit(in store.Inspection, expect store.Expectation) bool {
 	log := i.log.Error()
-	text := "the server has lost messages of this shard: reading all of it"
+	text := "the server has lost messages of this shard: reading the whole shard"
 	if in.Suspect {
-		log, text = i.log.Warn(), "the server may have lost messages of this shard: reading all of it"
+		log, text = i.log.Warn(), "the server may have lost messages of this shard: reading the whole shard"
 	}
 	log.Str("evidence", in.Evidence).Uint64("messages", in.Messages).Msg(text)
 	through := i.s.o.Time.EarliestNs()/int64(time.Millisecond) + i.s.cfg.Core.HorizonMs
@@ -158,9 +160,9 @@ func (i *inspector) audit(in store.Inspection, expect store.Expectation) bool {
 	}
 	i.audited = true
 	i.s.seen.Store(0) // the loss up to here is recorded
-	i.tellDamage(d)
+	i.reportDamage(d)
 	if d.Loss == nil || d.Loss.Noted {
-		i.log.Info().Str("evidence", in.Evidence).Msg("the shard was read: nothing is missing")
+		i.log.Info().Str("evidence", in.Evidence).Msg("read the whole shard: no timer is missing")
 		return true
 	}
 	i.put(EvRecount{})
@@ -170,16 +172,16 @@ func (i *inspector) audit(in store.Inspection, expect store.Expectation) bool {
 	if l.Gap != nil {
 		log = log.Stringer("gap", l.Gap)
 	}
-	log.Msg("the loss is recorded, and intact timers fire; \"belfry repair\" shows it, and --apply marks it as known")
+	log.Msg("recorded the loss; intact timers fire. \"belfry repair\" shows the loss, and \"belfry repair --apply\" marks it as known")
 	return true
 }
 
-// tellDamage publishes the damage that was found.
-func (s *shardState) tellDamage(d store.ShardDamage) {
+// reportDamage sets the metrics and the status of a shard's damage.
+func (s *shardState) reportDamage(d store.ShardDamage) {
 	found := damage{records: d.Count()}
 	lost := uint64(0)
 	if d.Loss != nil && !d.Loss.Noted {
-		// A loss that only a count shows has no number of messages: each timer was one.
+		// A loss that only a count shows has no number of messages; each timer has one.
 		lost = max(d.Loss.Messages, uint64(d.Loss.Missing), 1)
 		found.loss = d.Loss.Summary()
 	}

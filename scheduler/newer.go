@@ -7,53 +7,53 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file keeps the recovery state of a shard before records of newer formats, which
-// this node cannot read and so cannot fire.
+// This file handles records of newer formats, which this node cannot decode and therefore
+// cannot fire.
 //
-// The core itself passes such a record, so that everything else fires on time, and the
-// sweeper works as usual. Only the clock that is written stays before it: a node that
-// reads the record resumes from there. A record's due time is not known, so the position
-// is conservative:
+// The core skips such a record, so all other timers fire on time and the sweeper works as
+// usual. But the clock that the owner writes stays before the record, so that a node that
+// can decode the record resumes there. The record's due time is unknown, so the position is
+// conservative:
 //
-//	found by               what is held
-//	the index load         the low watermark before the tick whose index entry names it
-//	the tail               the applied offset before its revision
-//	a scan of the shard    the low watermark where it is, unless the tail will bring it
+//	record found by        pinned
+//	the index load         the low watermark, before the tick of the index entry
+//	the tail               the applied offset, before the record's revision
+//	a scan of the shard    the low watermark, where it is; nothing if the tail will deliver the record
 //
-// A later revision of the record that can be read or is final ends its hold. The clock
-// also states the format level that the shard needs, and the coordinators of all nodes
-// give the shard to one that reads it (coordinator.go). A level only rises, so a shard never
-// goes back and forth between nodes that cannot read it.
+// A later revision that is readable or final ends the pin. The clock also states the format
+// level that the shard needs, and the coordinators assign the shard to a node that reads
+// that level (coordinator.go). The level only rises, so the shard does not move back and
+// forth between nodes that cannot read it.
 
-// maxNewer bounds the records of newer formats that a core remembers one by one. Holds of
-// more are merged into one, which lasts until the term ends.
+// maxNewer bounds the records of newer formats that a core remembers individually. Pins of
+// further records are merged into one, which lasts until the term ends.
 const maxNewer = 10_000
 
-// noHold is a tick that holds nothing.
-const noHold = math.MaxInt64
+// noPin is the tick of a newerPin that does not pin the low watermark.
+const noPin = math.MaxInt64
 
-// newerHold is what one record of a newer format holds.
-type newerHold struct {
+// newerPin is the position before which one record of a newer format holds the clock.
+type newerPin struct {
 	rev  uint64
-	tick int64  // the low watermark stays before it; noHold for no tick
-	seq  uint64 // the applied offset stays before it; 0 for none
+	tick int64  // the low watermark stays before this tick; noPin for none
+	seq  uint64 // the applied offset stays before this sequence; 0 for none
 }
 
-// newerRecords are the records of newer formats that a core has met.
+// newerRecords are the records of newer formats that a core has found in its term.
 type newerRecords struct {
-	by   map[schemas.TimerID]newerHold
-	more int       // those that are only in rest
-	rest newerHold // the holds beyond maxNewer, merged
+	by   map[schemas.TimerID]newerPin
+	more int      // records that are only in rest
+	rest newerPin // the pins beyond maxNewer, merged
 }
 
 func newNewerRecords() newerRecords {
-	return newerRecords{by: map[schemas.TimerID]newerHold{}, rest: newerHold{tick: noHold}}
+	return newerRecords{by: map[schemas.TimerID]newerPin{}, rest: newerPin{tick: noPin}}
 }
 
 func (n *newerRecords) count() int { return len(n.by) + n.more }
 
-// add merges a hold with an earlier one of the same record.
-func (n *newerRecords) add(id schemas.TimerID, h newerHold) {
+// add adds a pin, or merges it with an earlier pin of the same record.
+func (n *newerRecords) add(id schemas.TimerID, h newerPin) {
 	was, known := n.by[id]
 	switch {
 	case known:
@@ -67,21 +67,21 @@ func (n *newerRecords) add(id schemas.TimerID, h newerHold) {
 	}
 }
 
-func (h *newerHold) merge(o newerHold) {
+func (h *newerPin) merge(o newerPin) {
 	h.rev, h.tick = max(h.rev, o.rev), min(h.tick, o.tick)
 	if h.seq == 0 || o.seq != 0 && o.seq < h.seq {
 		h.seq = o.seq
 	}
 }
 
-// replaced ends the hold of a record up to a revision.
+// replaced removes the pin of a record if the pin's revision is at most rev.
 func (n *newerRecords) replaced(id schemas.TimerID, rev uint64) {
 	if h, held := n.by[id]; held && h.rev <= rev {
 		delete(n.by, id)
 	}
 }
 
-// tick is the first tick that is held, noHold for none.
+// tick returns the first tick before which the low watermark must stay, noPin for none.
 func (n *newerRecords) tick() int64 {
 	first := n.rest.tick
 	for _, h := range n.by {
@@ -90,7 +90,7 @@ func (n *newerRecords) tick() int64 {
 	return first
 }
 
-// tail limits an applied offset to what is not held.
+// tail returns the applied offset seq, limited by the pins.
 func (n *newerRecords) tail(seq uint64) uint64 {
 	if n.rest.seq != 0 {
 		seq = min(seq, n.rest.seq-1)
@@ -103,27 +103,27 @@ func (n *newerRecords) tail(seq uint64) uint64 {
 	return seq
 }
 
-// Newer is the number of records of newer formats that hold the shard's clock.
+// Newer returns the number of records of newer formats that hold the shard's clock back.
 func (k *Core) Newer() int { return k.newer.count() }
 
-// LowWatermarkMs is the time, in Unix milliseconds, before which every timer has fired.
-// It is MarkMs unless a record of a newer format holds it.
+// LowWatermarkMs returns the low watermark in Unix milliseconds: every timer due before it
+// has fired. It equals ProgressMs unless a record of a newer format holds it back.
 func (k *Core) LowWatermarkMs() int64 {
-	ms := k.MarkMs()
-	if t := k.newer.tick(); t != noHold {
+	ms := k.ProgressMs()
+	if t := k.newer.tick(); t != noPin {
 		ms = min(ms, k.cfg.Geometry.TickStart(t))
 	}
 	return ms
 }
 
-// holdMark keeps the low watermark before a record that the index names.
-func (k *Core) holdMark(r store.NewerRecord) {
-	k.newer.add(r.ID, newerHold{rev: r.Rev, tick: max(r.Tick, k.mark+1)})
+// holdWatermark keeps the low watermark before a newer record that an index entry names.
+func (k *Core) holdWatermark(r store.NewerRecord) {
+	k.newer.add(r.ID, newerPin{rev: r.Rev, tick: max(r.Tick, k.watermark+1)})
 }
 
-// onTailNewer takes a revision of a newer format from the tail.
+// onTailNewer processes a revision of a newer format that the tail delivered.
 func (k *Core) onTailNewer(t store.Timer) {
-	// It may wait, so that a count that is running must not miss it.
+	// The record may be pending, so a running count must include it.
 	k.noteChange(t.ID, t.Rev, true, false)
 	k.forget(t)
 	if t.Unread != store.UnreadOpen {
@@ -131,13 +131,13 @@ func (k *Core) onTailNewer(t store.Timer) {
 		return
 	}
 	k.newer.replaced(t.ID, t.Rev-1)
-	k.newer.add(t.ID, newerHold{rev: t.Rev, tick: noHold, seq: t.Rev})
+	k.newer.add(t.ID, newerPin{rev: t.Rev, tick: noPin, seq: t.Rev})
 }
 
-// onScannedNewer takes a record that a scan found, without its tick. If the tail has
-// passed it, nothing else covers it.
+// onScannedNewer processes a newer record that a scan found; its tick is unknown. If the
+// tail has passed the record, only this pin protects it.
 func (k *Core) onScannedNewer(t store.Timer) {
 	if t.Unread == store.UnreadOpen && t.Rev <= k.tailSeen {
-		k.newer.add(t.ID, newerHold{rev: t.Rev, tick: k.mark + 1})
+		k.newer.add(t.ID, newerPin{rev: t.Rev, tick: k.watermark + 1})
 	}
 }

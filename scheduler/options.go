@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Store is what the scheduler needs of the store; *store.Store has it.
+// Store is the part of *store.Store that a Scheduler uses.
 type Store interface {
 	TermStore
 	Geometry() schemas.Geometry
@@ -28,7 +28,7 @@ type Store interface {
 	Announce(change func(*store.Presence))
 }
 
-// Time is the cluster's time; *clustertime.Service has it.
+// Time is the cluster's time; *clustertime.Service implements it.
 type Time interface {
 	TermTime
 	// Age is the time since the last reading.
@@ -41,29 +41,36 @@ type Time interface {
 type Options struct {
 	Store Store
 	Time  Time
-	// Node names this process in the clock; no two that run may share it.
+	// Node is the name of this process in the clocks. Running processes must have different
+	// names.
 	Node string
-	// NodeExclusive says that an earlier process of the same name is certainly
-	// gone (its data folder's lock is ours), so its shards need no lease to end.
+	// NodeExclusive is true if no earlier process with this name can still run, because this
+	// process holds the lock of the data folder. The node then takes shards of its own name
+	// without waiting for the lease.
 	NodeExclusive bool
-	// Lease is how long a silent owner keeps its shards; default 3 s.
+	// Lease is how long an owner keeps a shard without a renewal; default 3 s, 300 ms to 1
+	// min. After a crash the shard's timers fire late by up to a lease.
 	Lease time.Duration
-	// Tick is how often the clock is moved; default 1 s, at most Lease/3.
-	Tick time.Duration
-	// Horizon is how far ahead of now timers are read into memory; default 5 s.
+	// Heartbeat is the interval at which an owner renews its lease; default 1 s, at most
+	// Lease/3.
+	Heartbeat time.Duration
+	// Horizon is the read-ahead: timers due within Horizon are in memory; default 5 s, from
+	// one slot to 10 min.
 	Horizon time.Duration
-	// SweepDelay is how far behind the mark the sweeper audits; default 10 min.
+	// SweepDelay is the sweeper's distance behind the low watermark; default 10 min, at least
+	// 1 s.
 	SweepDelay time.Duration
-	// IndexKeep is that of the store; see package store. Other nodes may write entries
-	// with a shorter life, but at least DefaultIndexKeep. After an outage of more than
-	// half of DefaultIndexKeep, the owner reads each record once.
+	// IndexKeep is the life of index entries that the store writes; default 30 min. It must be
+	// at least twice SweepDelay plus 2 min. Other nodes may write entries with a shorter
+	// life, but at least DefaultIndexKeep. After an outage of more than half of
+	// DefaultIndexKeep, the owner therefore reads each record once.
 	IndexKeep time.Duration
-	// Retention is how long final records are kept; default 24 h.
+	// Retention is the TTL of final records; default 24 h.
 	Retention time.Duration
-	// InspectInterval is the time between two checks of a shard for lost messages and
-	// damaged records; default 30 s. Each check requests the stream's state.
+	// InspectInterval is the time between two inspections of a shard for lost messages and
+	// damaged records; default 30 s. Each inspection requests the stream's state.
 	InspectInterval time.Duration
-	// MaxLoaded bounds the entries in memory of one shard; default 100,000.
+	// MaxLoaded bounds the timers of one shard in memory; default 100,000, at least 1,000.
 	MaxLoaded int
 	// MaxInflight bounds the writes in flight of one shard; default 2,048.
 	MaxInflight int
@@ -75,12 +82,12 @@ type Options struct {
 // Defaults of Options.
 const (
 	DefaultLease      = 3 * time.Second
-	DefaultTick       = time.Second
+	DefaultHeartbeat  = time.Second
 	DefaultHorizon    = 5 * time.Second
 	DefaultSweepDelay = 10 * time.Minute
 	DefaultIndexKeep  = 30 * time.Minute
 	DefaultRetention  = 24 * time.Hour
-	// DefaultInspectInterval bounds how long a loss of messages goes unnoticed.
+	// DefaultInspectInterval bounds the time until a loss of messages is found.
 	DefaultInspectInterval = 30 * time.Second
 	DefaultMaxLoaded       = 100_000
 	DefaultMaxInflight     = 2048
@@ -89,11 +96,11 @@ const (
 // Bounds of Options.
 const (
 	minLease = 300 * time.Millisecond
-	// maxLease is the life of a node's presence. After a longer silence a node is no
-	// longer assigned any shards.
+	// maxLease must not exceed the TTL of a presence key: the other nodes no longer know a
+	// node whose key has expired.
 	maxLease = time.Minute
-	// maxHorizon keeps the timers in memory a small part of those pending, and the
-	// horizon within the life of index entries.
+	// maxHorizon limits the timers in memory to a small part of the pending timers. It must
+	// stay below the life of index entries.
 	maxHorizon = 10 * time.Minute
 )
 
@@ -104,7 +111,7 @@ func (o *Options) setDurations() {
 		}
 	}
 	def(&o.Lease, DefaultLease)
-	def(&o.Tick, min(DefaultTick, o.Lease/3))
+	def(&o.Heartbeat, min(DefaultHeartbeat, o.Lease/3))
 	def(&o.Horizon, DefaultHorizon)
 	def(&o.SweepDelay, DefaultSweepDelay)
 	def(&o.IndexKeep, DefaultIndexKeep)
@@ -145,14 +152,14 @@ func (o *Options) check(g schemas.Geometry) error {
 	switch {
 	case o.Lease < minLease || o.Lease > maxLease:
 		return bad("lease is %s; it must be %s to %s", o.Lease, minLease, maxLease)
-	case o.Tick < 10*time.Millisecond || o.Tick > o.Lease/3:
-		return bad("tick is %s; it must be 10ms to a third of the lease (%s)", o.Tick, o.Lease)
+	case o.Heartbeat < 10*time.Millisecond || o.Heartbeat > o.Lease/3:
+		return bad("heartbeat interval is %s; it must be 10ms to a third of the lease (%s)", o.Heartbeat, o.Lease)
 	case o.Horizon < g.SlotWidth || o.Horizon > maxHorizon:
 		return bad("horizon is %s; it must be %s (a slot) to %s", o.Horizon, g.SlotWidth, maxHorizon)
 	case o.SweepDelay < time.Second:
 		return bad("sweep delay is %s; it must be 1s or more", o.SweepDelay)
 	case o.IndexKeep < 2*(o.SweepDelay+time.Minute):
-		return bad("index_keep is %s; it must be twice the sweep delay (%s) and two minutes, or the sweeper finds nothing", o.IndexKeep, o.SweepDelay)
+		return bad("index_keep is %s; it must be at least twice the sweep delay (%s) plus 2m, or index entries expire before the sweeper reads them", o.IndexKeep, o.SweepDelay)
 	case o.MaxLoaded < 1000 || o.MaxInflight < 1:
 		return bad("max loaded is %d and max inflight %d; they must be at least 1000 and 1", o.MaxLoaded, o.MaxInflight)
 	}

@@ -6,27 +6,26 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// ownershipLog collects the shards that this node takes and gives up, and logs a start or
-// a take-over in one line. Lines of single shards have level debug. It is not safe for
-// concurrent use.
+// ownershipLog collects the shards that this node takes and gives up, and logs them in one
+// line each when no change is in progress. It is not safe for concurrent use.
 type ownershipLog struct {
 	from         map[int]string // previous owner of each shard that is being taken
-	taken, given []int
-	owners       []string // previous owners of the taken shards
+	taken, given []int          // since the last flush
+	owners       []string       // previous owners of the taken shards
 }
 
 // taking records the start of a take-over.
-func (l *ownershipLog) taking(a KeepTake) {
+func (l *ownershipLog) taking(a TakeShard) {
 	if l.from == nil {
 		l.from = map[int]string{}
 	}
 	l.from[a.Shard] = a.From
 }
 
-// note records the end of a take-over or of an ownership.
-func (l *ownershipLog) note(ev KeepEvent) {
+// note records the end of a take-over or of a term.
+func (l *ownershipLog) note(ev CoordinatorEvent) {
 	switch ev := ev.(type) {
-	case KeepTook:
+	case ShardTaken:
 		if owner := l.from[ev.Shard]; ev.Err == nil {
 			l.taken = append(l.taken, ev.Shard)
 			if owner != "" && !slices.Contains(l.owners, owner) {
@@ -34,7 +33,7 @@ func (l *ownershipLog) note(ev KeepEvent) {
 			}
 		}
 		delete(l.from, ev.Shard)
-	case KeepEnded:
+	case TermEnded:
 		l.given = append(l.given, ev.Shard)
 	}
 }

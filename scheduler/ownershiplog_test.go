@@ -18,16 +18,16 @@ func TestOwnershipIsOneLine(t *testing.T) {
 	var l ownershipLog
 	l.flush(log)
 	for n, from := range []string{"b", "", "a", "b", "a"} {
-		l.taking(KeepTake{Shard: n, From: from})
+		l.taking(TakeShard{Shard: n, From: from})
 	}
 	for _, n := range []int{3, 1, 0, 2} {
-		l.note(KeepTook{Shard: n})
+		l.note(ShardTaken{Shard: n})
 	}
-	l.note(KeepTook{Shard: 4, Err: errors.New("lost")})
+	l.note(ShardTaken{Shard: 4, Err: errors.New("lost")})
 	l.flush(log)
 	l.flush(log)
-	l.note(KeepEnded{Shard: 2})
-	l.note(KeepEnded{Shard: 0})
+	l.note(TermEnded{Shard: 2})
+	l.note(TermEnded{Shard: 0})
 	l.flush(log)
 	want := `{"level":"info","shards":[0,1,2,3],"from":["a","b"],"message":"shards taken"}
 {"level":"info","shards":[0,2],"message":"shards given up"}

@@ -9,19 +9,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// errSuspended makes the core publish again later.
+// errSuspended is the result of a publish that was not sent because the lease is in doubt.
+// The core retries it.
 var errSuspended = errors.New("firing is suspended")
 
-// perform carries out actions. Their answers come back through put. It looks after the
-// lease now and then, because an action may wait for a permit to write.
+// perform carries out actions. Their results come back through put. It checks the lease
+// at intervals, because an action may wait for a permit to write.
 func (t *Term) perform(actions []Action) {
 	for _, a := range actions {
 		now := t.host.Monotonic()
-		if t.acts++; t.acts >= t.cfg.LookEvery || now-t.keptAt > keepFor {
-			t.keep()
+		if t.actsSinceCheck++; t.actsSinceCheck >= t.cfg.LeaseCheckEvery || now-t.leaseCheckedAt > leaseCheckAfter {
+			t.checkLease()
 		}
 		if t.lost {
-			return // what is claimed is the next owner's
+			return // the next owner publishes what is claimed
 		}
 		if t.cfg.Trace != nil {
 			t.cfg.Trace(a)
@@ -32,8 +33,8 @@ func (t *Term) perform(actions []Action) {
 				t.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 			})
 		case ActPublish:
-			if t.core.Paused() || !t.tenure.Trusted(now) {
-				// The lease ran out since it was decided; see Core.Pause.
+			if t.core.Paused() || !t.lease.Trusted(now) {
+				// The lease expired after the core's decision; see Core.Pause.
 				t.put(EvPublished{ID: a.ID, Err: errSuspended})
 				continue
 			}
@@ -46,7 +47,7 @@ func (t *Term) perform(actions []Action) {
 				t.put(EvFinished{Finish: a, Err: res.Err})
 			})
 		case ActDeadLetter:
-			if t.core.Paused() || !t.tenure.Trusted(now) {
+			if t.core.Paused() || !t.lease.Trusted(now) {
 				t.put(EvDeadLettered{ID: a.ID, Err: errSuspended})
 				continue
 			}
@@ -59,7 +60,7 @@ func (t *Term) perform(actions []Action) {
 			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: t.cfg.Core.Retention}, func(res store.Result) {
 				if res.Err == nil {
 					t.m.refused.Inc()
-					t.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("JetStream will never store the event; it is now a dead letter")
+					t.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("JetStream permanently rejects the event: stored it as a dead letter")
 				} else if !isRevision(res.Err) {
 					t.m.storeErrs.WithLabelValues("fail").Inc()
 				}
@@ -71,7 +72,7 @@ func (t *Term) perform(actions []Action) {
 	}
 }
 
-// read carries out the actions that read, or write an index entry.
+// read carries out the actions that read, and ActIndex and ActMissing.
 func (t *Term) read(a Action) {
 	switch a := a.(type) {
 	case ActLoad:
@@ -104,20 +105,22 @@ func (t *Term) read(a Action) {
 		})
 	case ActMissing:
 		t.host.Missing(a.Missing)
-	case ActConfirm:
+	case ActDedupCheck:
 		t.later(a.Delay, func(ctx context.Context) {
 			found, err := t.cfg.Store.FiredSince(ctx, a.Subjects, time.UnixMilli(a.SinceMs), a.IDs)
 			t.failed("confirm", err)
-			t.put(EvConfirmed{Found: found, Err: err})
+			t.put(EvDedupChecked{Found: found, Err: err})
 		})
 	}
 }
 
+// publish publishes a claimed event and measures its lateness.
+// publish publishes a claimed event and measures its lateness.
 func (t *Term) publish(a ActPublish) {
 	claimed := t.cfg.Time.EarliestNs()
 	t.cfg.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
 		switch {
-		case store.Permanent(err): // the timer becomes a dead letter, and a line in the log
+		case store.Permanent(err): // ActFail logs it, after the dead letter
 		case err != nil:
 			t.failed("publish", err)
 		default:
@@ -132,18 +135,18 @@ func (t *Term) publish(a ActPublish) {
 	})
 }
 
-// scan reads every queued record due by a time, without the index.
+// scan carries out ActScan.
 func (t *Term) scan(ctx context.Context, throughMs int64) {
-	t.log.Info().Msg("the low watermark is older than the index: reading every pending timer once")
+	t.log.Info().Msg("index entries may have expired since the low watermark: reading every pending timer of the shard once")
 	err := t.cfg.Store.ScanQueued(ctx, t.cfg.Shard, throughMs, func(found store.Timer) error {
 		return t.host.Offer(ctx, EvScanned{Timer: found})
 	})
 	t.failed("scan", err)
-	// An error means that the term ended: nothing waits for the event.
+	// An error means that the term has ended: nothing waits for the event.
 	_ = t.host.Offer(ctx, EvScanDone{Err: err})
 }
 
-// later runs f elsewhere after a delay, unless the term ends first.
+// later runs f concurrently after a delay, unless the term ends first.
 func (t *Term) later(d time.Duration, f func(ctx context.Context)) {
 	t.host.Go(func(ctx context.Context) {
 		if t.host.Pause(ctx, d) {

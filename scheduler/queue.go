@@ -1,14 +1,16 @@
 package scheduler
 
-// fairQueue holds ready entries by service and hands them out in turns, so that
-// a service with 100,000 timers due at one instant delays another's by one.
+// fairQueue queues due entries by service and serves the services round robin. If one
+// service has 100,000 timers due at one instant, another service's timer waits for one of
+// them.
 type fairQueue struct {
 	byService map[string]*serviceQueue
-	ring      []*serviceQueue // the services that have something ready
+	ring      []*serviceQueue // the services with entries
 	turn      int
 	n         int
 }
 
+// serviceQueue is the first-in, first-out queue of one service.
 type serviceQueue struct {
 	items []*entry
 	head  int
@@ -28,7 +30,7 @@ func (q *fairQueue) push(e *entry) {
 	q.n++
 }
 
-// pop returns the next entry, skipping those that left the queue (phase changed).
+// pop returns the next entry, or nil. It skips entries whose phase has changed since push.
 func (q *fairQueue) pop() *entry {
 	for len(q.ring) > 0 {
 		if q.turn >= len(q.ring) {

@@ -8,26 +8,26 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A shard's clock carries the number of its waiting timers from owner to owner. If an
-// owner did not release the shard, the number is unknown, because that owner may have
-// claimed timers after its last write of the clock. The new owner then counts them, and
-// reports no number until it has finished.
+// A shard's clock passes the number of pending timers from owner to owner. If an owner did
+// not release the shard, the number is unknown, because that owner may have claimed timers
+// after its last write of the clock. The new owner then counts the pending timers, and
+// reports no number until the count is finished.
 //
-//	begin ─▶ ActCount: every record up to the tail's position is read in the background
-//	   │         meanwhile, records from the tail and claims are remembered by id
-//	   └────▶ EvCounted, and the tail has come as far as the reading: pending is set
+//	begin ─▶ ActCount: read every record up to the tail's position in the background;
+//	   │     in the meantime remember by id which records change (tail and claims)
+//	   └───▶ EvCounted, and the tail has reached the position of the reading: set pending
 //
-// A count also finds lost records: every timer that waited when the previous owner wrote
-// its clock still waits, or its record has changed since. If there are fewer of both
-// than the previous owner had counted, ActMissing reports the difference.
+// A count also finds lost records. Each timer that was pending when the previous owner wrote
+// its clock is still pending, or its record has changed since. If these are fewer than the
+// previous owner had counted, ActMissing reports the difference.
 //
-// A count reads the shard once. It takes 8 bytes for each waiting timer and about 50 for
-// each record that changes meanwhile.
+// A count reads the shard once. It takes 8 bytes for each pending timer and about 50 for
+// each record that changes during the count.
 const (
-	// countAfter is the delay of the count after a take-over, so that firing goes first.
+	// countAfter delays the count after a take-over, so that due timers fire first.
 	countAfter = 2 * time.Second
-	// countAgain is the pause after a count that failed, or during which too many records
-	// changed.
+	// countAgain is the pause after a failed count, or after a count during which too many
+	// records changed.
 	countAgain = 30 * time.Second
 	// maxCountChanges bounds the records that change during a count.
 	maxCountChanges = 1_000_000
@@ -35,7 +35,7 @@ const (
 
 // recount is a running count.
 type recount struct {
-	from    uint64 // records up to here are read; later revisions come by the tail
+	from    uint64 // the count reads records up to this sequence; the tail delivers later ones
 	changed map[schemas.TimerID]countChange
 	// tooMuch is true if too many records changed, so the count must start again.
 	tooMuch bool
@@ -51,10 +51,10 @@ type countChange struct {
 	fresh bool
 }
 
-// countKey identifies a waiting timer in a count.
+// countKey identifies a pending timer in a count by half of its id.
 func countKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[:8]) }
 
-// beginCount starts a count if the number of waiting timers is unknown.
+// beginCount starts a count if the number of pending timers is unknown and no count runs.
 func (k *Core) beginCount() {
 	if k.pendingKnown || k.count != nil {
 		return
@@ -67,7 +67,7 @@ func (k *Core) beginCount() {
 	k.do(ActCount{Round: k.countRound, Through: k.tailSeen, Delay: delay})
 }
 
-// onRecount starts a count over, after messages were lost.
+// onRecount discards a running count and starts a new count, after a loss of messages.
 func (k *Core) onRecount() {
 	k.countRound++
 	k.count, k.pendingKnown, k.expected = nil, false, -1
@@ -132,7 +132,7 @@ func (k *Core) endCount() {
 		k.do(ActMissing{Missing: missing})
 	}
 	k.expected, k.counted = -1, true
-	// A claim whose revision the tail has brought before its answer is counted.
+	// The count includes claims that the tail has delivered before their results.
 	for _, e := range k.entries {
 		if change, ok := c.changed[e.id]; ok && e.wasPending && change.rev > e.rev && !change.pending {
 			e.wasPending = false

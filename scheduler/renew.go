@@ -9,11 +9,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file is a term's writes of the shard's clock: renewals of the lease, and the
-// release.
+// This file writes the shard's clock during a term: renewals of the lease, and the release.
 
-// renewal is the result of one write of the clock, with the reading that follows a lost
-// compare-and-set.
+// renewal is the result of one write of the clock. After a lost compare-and-set it includes
+// the result of reading the clock (was, wasRev, readErr).
 type renewal struct {
 	start    time.Duration
 	clock    store.Clock
@@ -23,20 +22,20 @@ type renewal struct {
 	was      store.Clock
 	wasRev   uint64
 	readErr  error
-	release  bool // it writes the clock without an owner
+	release  bool // the write releases the shard
 }
 
-// maybeRenew begins a write of the clock once a heartbeat interval.
+// maybeRenew starts a write of the clock if the next renewal is due.
 func (t *Term) maybeRenew() {
-	if next, ok := t.tenure.NextWrite(); !ok || t.host.Monotonic() < next {
+	if next, ok := t.lease.NextWrite(); !ok || t.host.Monotonic() < next {
 		return
 	}
 	if t.cfg.HoldRenewal != nil && t.cfg.HoldRenewal() {
 		return
 	}
 	c, progress := t.checkpoint()
-	_, rev := t.tenure.Clock()
-	t.tenure.Writing()
+	_, rev := t.lease.Clock()
+	t.lease.Writing()
 	t.host.Go(func(ctx context.Context) {
 		res := t.renew(ctx, c, rev)
 		res.progress = progress
@@ -49,11 +48,12 @@ func (t *Term) renewed(res *renewal) {
 	t.host.Wake()
 }
 
-// renew writes the clock. It gives an attempt up after a heartbeat interval: a store
-// without a leader may never answer, and when it is back its owners must write first.
+// renew writes the clock. It gives up after a heartbeat interval: a store without a leader
+// may never answer, and when the store answers again, its owners must be able to write
+// before other nodes take their shards.
 func (t *Term) renew(ctx context.Context, c store.Clock, rev uint64) renewal {
 	res := renewal{start: t.host.Monotonic(), clock: c}
-	write, cancel := t.host.WithTimeout(ctx, max(t.cfg.Tick, minRenewWait))
+	write, cancel := t.host.WithTimeout(ctx, max(t.cfg.Heartbeat, minRenewWait))
 	defer cancel()
 	if res.rev, res.err = t.cfg.Store.WriteClock(write, t.cfg.Shard, c, rev); isRevision(res.err) {
 		res.was, res.wasRev, res.readErr = t.cfg.Store.ReadClock(write, t.cfg.Shard)
@@ -61,9 +61,9 @@ func (t *Term) renew(ctx context.Context, c store.Clock, rev uint64) renewal {
 	return res
 }
 
-// checkpoint returns the clock to write, and the progress behind it; see Core.Checkpoint.
+// checkpoint returns the clock to write, and the clock for the sweeper; see Core.Checkpoint.
 func (t *Term) checkpoint() (c, progress store.Clock) {
-	c, _ = t.tenure.Clock()
+	c, _ = t.lease.Clock()
 	progress = t.core.Checkpoint(&c)
 	swept := t.swept.Load()
 	if held := t.sweepHeld.Load(); held != 0 {
@@ -76,8 +76,8 @@ func (t *Term) checkpoint() (c, progress store.Clock) {
 	return c, progress
 }
 
-// holdSweep keeps the recorded position of the sweeper before a time in Unix
-// milliseconds, where it found a record of a newer format.
+// holdSweep limits the sweeper's position in the clock to ms (Unix milliseconds), because
+// the sweeper found a record of a newer format there.
 func (t *Term) holdSweep(ms int64) {
 	if held := t.sweepHeld.Load(); held == 0 || ms < held {
 		t.sweepHeld.Store(ms)
@@ -89,21 +89,21 @@ func (t *Term) holdSweep(ms int64) {
 func (t *Term) onRenewed(res *renewal) {
 	if res.release {
 		if res.err == nil || res.readErr == nil && res.was.Owner == "" && res.was.Epoch == res.clock.Epoch {
-			t.log.Debug().Uint64("epoch", res.clock.Epoch).Time("mark", time.UnixMilli(res.clock.TimeMs)).Msg("shard released")
+			t.log.Debug().Uint64("epoch", res.clock.Epoch).Time("low_watermark", time.UnixMilli(res.clock.TimeMs)).Msg("shard released")
 			t.over = true
 			return
 		}
 		defer t.retryRelease(res)
 	}
-	verdict := t.tenure.Wrote(t.host.Monotonic(), res.start, res.clock, res.rev, res.err)
+	verdict := t.lease.Wrote(t.host.Monotonic(), res.start, res.clock, res.rev, res.err)
 	err := res.err
 	if verdict == Unsure {
-		verdict = t.tenure.Reread(t.host.Monotonic(), res.was, res.wasRev, res.readErr)
+		verdict = t.lease.Reread(t.host.Monotonic(), res.was, res.wasRev, res.readErr)
 		err = res.readErr
 	}
 	switch verdict {
 	case Kept:
-		t.kept(res)
+		t.onStored(res)
 	case Lost:
 		t.m.deposed.Inc()
 		t.lostTo(res)
@@ -115,7 +115,7 @@ func (t *Term) onRenewed(res *renewal) {
 			t.m.damagedClocks.Inc()
 			log := t.log.Error()
 			if _, ok := t.damageLog.Allow(time.Unix(0, 0).Add(t.host.Monotonic())); !ok {
-				log = t.log.Debug() // the metric counts each
+				log = t.log.Debug() // the metric counts every case
 			}
 			log.Err(res.readErr).Uint64("revision", res.wasRev).Msg("a client that does not own the shard overwrote or removed its clock: writing it again")
 			err = nil // the next write decides
@@ -124,12 +124,12 @@ func (t *Term) onRenewed(res *renewal) {
 	t.logChange("renew clock", err)
 }
 
-// kept publishes a state that is stored.
-func (t *Term) kept(res *renewal) {
-	t.markMs.Store(res.clock.TimeMs)
+// onStored updates status and metrics after a successful write of the clock.
+func (t *Term) onStored(res *renewal) {
+	t.watermarkMs.Store(res.clock.TimeMs)
 	t.written.Store(&res.clock)
 	t.progress.Store(&res.progress)
-	t.tellNewer(res.clock)
+	t.reportNewer(res.clock)
 	if pending, known := t.core.Pending(); known {
 		t.m.pending.WithLabelValues(t.label).Set(float64(pending))
 	} else {
@@ -140,21 +140,22 @@ func (t *Term) kept(res *renewal) {
 	t.m.lag.WithLabelValues(t.label).Set(lag.Seconds())
 }
 
-// tellNewer reports the records of newer formats, in the log when the first is met and
-// when none is left.
-func (t *Term) tellNewer(c store.Clock) {
+// reportNewer updates the number of records of newer formats. It logs when the first is
+// found and when none is left.
+func (t *Term) reportNewer(c store.Clock) {
 	n := int64(t.core.Newer())
 	t.m.newer.WithLabelValues(t.label).Set(float64(n))
 	switch was := t.newer.Swap(n); {
 	case was == 0 && n > 0:
 		t.log.Error().Int64("records", n).Int("needs_level", int(c.Needs)).Int("reads_level", int(t.cfg.Core.Level)).Time("low_watermark", time.UnixMilli(c.TimeMs)).
-			Msg("the shard has records of a newer format: it goes to a node that reads them; until there is one, the low watermark stays before them and all other timers fire")
+			Msg("the shard has records of a newer format: a node that reads them takes the shard; until then the low watermark stays before them and all other timers fire")
 	case was > 0 && n == 0:
 		t.log.Info().Msg("no record of a newer format is left in the shard")
 	}
 }
 
-// isDamage reports whether a clock has a value that no owner wrote.
+// isDamage reports whether err is the error of a clock that a client other than an owner
+// overwrote or removed.
 func isDamage(err error) bool {
 	return errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNotFound)
 }
@@ -163,23 +164,23 @@ func isDamage(err error) bool {
 func (t *Term) lostTo(res *renewal) {
 	switch log := t.log.With().Uint64("epoch", res.clock.Epoch).Logger(); {
 	case errors.Is(res.readErr, schemas.ErrNewer):
-		log.Error().Err(res.readErr).Msg("shard given up: a node of a newer version has written its clock")
+		log.Error().Err(res.readErr).Msg("shard given up: a node of a newer version wrote its clock")
 	case isDamage(res.readErr):
 		t.m.damagedClocks.Inc()
-		log.Error().Err(res.readErr).Msg("shard given up: its clock was overwritten after the lease had expired; a node takes it again after a lease")
+		log.Error().Err(res.readErr).Msg("shard given up: its clock was overwritten or removed after the lease had expired; a node takes the shard after another lease")
 	default:
-		log.Warn().Str("to", res.was.Owner).Msg("shard lost: another node moved its clock")
+		log.Warn().Str("to", res.was.Owner).Msg("shard lost: another node wrote its clock")
 	}
 }
 
-// releaseClock begins to write the clock without an owner, within a time.
+// releaseClock starts a write of the clock without an owner, which gives up after within.
 func (t *Term) releaseClock(within time.Duration) {
 	c, progress := t.checkpoint()
 	c.Owner = ""
-	// Claims without an answer may be stored, and are not in the count.
+	// Claims without a result may be stored, and the number lacks them.
 	c.PendingUnknown = c.PendingUnknown || !t.idle
-	_, rev := t.tenure.Clock()
-	t.tenure.Writing()
+	_, rev := t.lease.Clock()
+	t.lease.Writing()
 	t.host.Go(func(ctx context.Context) {
 		ctx, cancel := t.host.WithTimeout(ctx, within)
 		defer cancel()
@@ -190,23 +191,23 @@ func (t *Term) releaseClock(within time.Duration) {
 	})
 }
 
-// countMessages counts the shard's messages for the next owner. Without an answer, the
-// last inspection's count remains.
+// countMessages sets the number of the shard's messages for the next owner. If the request
+// fails, the number of the last inspection remains.
 func (t *Term) countMessages(ctx context.Context, c *store.Clock) {
 	if t.cfg.Messages == nil || t.counted.Load() == nil {
-		return // what the previous owner counted was not compared yet
+		return // the previous owner's number was not compared yet: keep it
 	}
 	if n, atMs, err := t.cfg.Messages(ctx, t.cfg.Shard); err == nil {
 		c.Msgs, c.MsgsMs = n, atMs
 	}
 }
 
-// retryRelease plans the next try after a failed try.
+// retryRelease plans the next attempt to release the clock, or gives up.
 func (t *Term) retryRelease(res *renewal) {
 	now := t.host.Monotonic()
 	if t.retryAt = now + releaseRetry; !t.lost && t.retryAt < t.until {
 		return
 	}
 	t.over = true
-	t.log.Warn().Err(res.err).Msg("clock not released: the next owner waits for the lease")
+	t.log.Warn().Err(res.err).Msg("clock not released: the next owner waits until the lease expires")
 }

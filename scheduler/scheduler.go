@@ -9,19 +9,21 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// Scheduler shares the shards of the store with the schedulers of other nodes,
-// and fires the timers of its own shards.
+var _ Store = (*store.Store)(nil)
+
+// Scheduler divides the shards of the store with the schedulers of other nodes, and fires
+// the timers of the shards that it owns. Create it with New.
 type Scheduler struct {
 	o      Options
 	shards []*shard
 
 	mu    sync.Mutex
-	leave chan struct{} // closed by Stop
-	drop  context.CancelFunc
-	done  chan struct{}
+	leave chan struct{}      // closed by Stop: release all shards
+	drop  context.CancelFunc // ends the terms without a release
+	done  chan struct{}      // closed when no shard is left
 }
 
-// New checks the options; it starts nothing.
+// New checks the options and registers the metrics. The scheduler does nothing until Start.
 func New(o Options) (*Scheduler, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -58,15 +60,15 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	return nil
 }
 
-// announce has the node's presence say what its scheduler does, from now on.
+// announce sets the scheduler's state in the node's presence and sends a heartbeat at once.
 func (s *Scheduler) announce(state string) {
 	s.o.Store.Announce(func(p *store.Presence) { p.Scheduler = state })
 	s.o.Time.Resample()
 }
 
-// Stop hands the shards over and waits until that is done. When ctx ends first,
-// it drops what is left: nothing is lost, but the next owners wait for the lease.
-// It may be called more than once, and without Start.
+// Stop hands all shards over and waits until that is done. If ctx ends first, Stop drops
+// the remaining shards: nothing is lost, but their next owners wait until the lease expires.
+// Stop may be called more than once, and without Start.
 func (s *Scheduler) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	leave, drop, done := s.leave, s.drop, s.done
@@ -85,7 +87,7 @@ func (s *Scheduler) Stop(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.o.Log.Warn().Err(context.Cause(ctx)).Msg("shards were not handed over in time: their next owners wait for the lease")
+		s.o.Log.Warn().Err(context.Cause(ctx)).Msg("shards were not handed over in time: their next owners wait until the lease expires")
 		drop()
 		<-done
 	}
@@ -100,14 +102,16 @@ const (
 	StateSuspended = "suspended"
 )
 
-// ShardStatus is what one node knows of a shard.
+// ShardStatus is one node's view of a shard.
 type ShardStatus struct {
 	Shard int `json:"shard"`
-	// State is standby, owner, or suspended (the lease ran out, the store is silent).
-	State string    `json:"state"`
-	Mark  time.Time `json:"mark"`
-	// NewerRecords counts records of a newer format than this node reads. They hold Mark.
-	// Only the owner sets it.
+	// State is StateStandby, StateOwner, or StateSuspended (the lease has expired because
+	// the store does not answer).
+	State string `json:"state"`
+	// Mark is the low watermark: every timer due before it has been fired.
+	Mark time.Time `json:"mark"`
+	// NewerRecords counts records of a newer format than this node reads. They hold Mark
+	// back. Only the owner sets it.
 	NewerRecords int64 `json:"newer_records,omitempty"`
 	// DamagedRecords counts records that cannot be decoded. Loss describes the shard's
 	// messages that the server has lost. Only the owner sets them.
@@ -120,7 +124,7 @@ func (s *Scheduler) Status() []ShardStatus {
 	out := make([]ShardStatus, 0, len(s.shards))
 	for _, sh := range s.shards {
 		state := [...]string{StateStandby, StateOwner, StateSuspended}[sh.state.Load()]
-		st := ShardStatus{Shard: sh.n, State: state, Mark: time.UnixMilli(sh.markMs.Load()).UTC(), NewerRecords: sh.newer.Load()}
+		st := ShardStatus{Shard: sh.n, State: state, Mark: time.UnixMilli(sh.watermarkMs.Load()).UTC(), NewerRecords: sh.newer.Load()}
 		if d := sh.damage.Load(); d != nil {
 			st.DamagedRecords, st.Loss = d.records, d.loss
 		}

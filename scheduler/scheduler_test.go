@@ -61,7 +61,7 @@ func start(t *testing.T, srv *natstest.Server, name string, cfg store.Config, ch
 	}, 200*time.Millisecond, zerolog.Nop())
 	n.time.Start()
 	t.Cleanup(n.time.Stop)
-	o := scheduler.Options{Store: n.store, Time: n.time, Node: name, Lease: 900 * time.Millisecond, Tick: 100 * time.Millisecond, Registerer: n.reg, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
+	o := scheduler.Options{Store: n.store, Time: n.time, Node: name, Lease: 900 * time.Millisecond, Heartbeat: 100 * time.Millisecond, Registerer: n.reg, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
 	if change != nil {
 		change(&o)
 	}
@@ -391,7 +391,7 @@ func TestNodesShare(t *testing.T) {
 	const lease = 9 * time.Second // long, because a busy machine may stop a node for seconds
 	var log logtest.Buffer
 	long := func(o *scheduler.Options) {
-		o.Lease, o.Tick, o.Log = lease, lease/20, zerolog.New(&log).Level(zerolog.WarnLevel)
+		o.Lease, o.Heartbeat, o.Log = lease, lease/20, zerolog.New(&log).Level(zerolog.WarnLevel)
 	}
 	a := start(t, srv, "a", cfg, long)
 	owns(t, 6, a)

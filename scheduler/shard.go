@@ -15,26 +15,27 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// tailBuffer is the number of records of the tail, and of a scan, that wait for the loop.
+// tailBuffer bounds the records of the tail, and those of a scan, that wait for the loop.
 const tailBuffer = 1024
 
-// started is the origin of the monotonic clock.
+// started is the origin of monotonic.
 var started = time.Now()
 
+// monotonic returns the time since the process started, on the monotonic clock.
 func monotonic() time.Duration { return time.Since(started) }
 
-// shardState is what this node knows of one shard. A term updates it; Status, the
-// sweeper and the inspector read it from other goroutines. It outlives terms.
+// shardState is the state of one shard that outlives terms: status, metrics and positions. A
+// term updates it; Status, the sweeper and the inspector read it from other goroutines.
 type shardState struct {
 	callLog
 	label string
 	m     *metrics
 
-	state   atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
-	markMs  atomic.Int64
-	swept   atomic.Int64
-	written atomic.Pointer[store.Clock] // the clock as last written
-	// progress is the clock as last written, without holds of newer records.
+	state       atomic.Int32 // for Status: 0 standby, 1 owner, 2 suspended
+	watermarkMs atomic.Int64
+	swept       atomic.Int64                // the sweeper's position, Unix milliseconds
+	written     atomic.Pointer[store.Clock] // the clock as last written
+	// progress is the clock as last written, as if no newer record held it back.
 	progress atomic.Pointer[store.Clock]
 	newer    atomic.Int64 // records of newer formats, for Status
 	damage   atomic.Pointer[damage]
@@ -53,11 +54,11 @@ type shard struct {
 	o   *Options
 	cfg TermConfig
 
-	// seen is the last sequence of the stream that a previous owner had read, until the
-	// loss below it is recorded. end is the last sequence of the stream at the take-over,
-	// 0 if unknown.
+	// seen is the last stream sequence that a previous owner had read; 0 after a loss below
+	// it has been recorded. end is the last sequence of the stream at the take-over, 0 if
+	// unknown.
 	seen, end atomic.Uint64
-	// expect is what the clock said about the stream at the take-over.
+	// expect is the content of the stream according to the clock at the take-over.
 	expect atomic.Pointer[store.Expectation]
 }
 
@@ -65,7 +66,7 @@ func newShard(n int, o *Options, m *metrics) *shard {
 	return &shard{
 		shardState: newShardState(n, m, o.Log), n: n, o: o,
 		cfg: TermConfig{
-			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Tick: o.Tick, Messages: o.Store.Messages,
+			Shard: n, Store: o.Store, Time: o.Time, Lease: o.Lease, Heartbeat: o.Heartbeat, Messages: o.Store.Messages,
 			Core: CoreConfig{
 				Geometry: o.Store.Geometry(), HorizonMs: o.Horizon.Milliseconds(), ScanBehindMs: min(o.IndexKeep, DefaultIndexKeep).Milliseconds() / 2,
 				SweepMs: o.SweepDelay.Milliseconds(), MaxLoaded: o.MaxLoaded, MaxInflight: o.MaxInflight, Retention: o.Retention,
@@ -84,22 +85,23 @@ type termLoop struct {
 	wake   chan struct{}
 	tail   chan Event
 	scan   chan Event
-	waited Event // a record that ended the last wait
-	// missing receives the number of timers that a count misses.
+	waited Event // the record that ended the last wait
+	// missing receives the number of missing timers that a count has found.
 	missing chan int64
 }
 
 var _ Host = (*termLoop)(nil)
 
-// own fires the shard's timers until release is closed, which hands the shard over; until
-// ctx ends, which drops it; or until another node has it.
-func (s *shard) own(ctx context.Context, tenure *Tenure, release <-chan struct{}) {
+// own runs a term of the shard. It returns when another node owns the shard, after release
+// was closed and the shard is handed over, or when ctx ends, which drops the shard without
+// a release.
+func (s *shard) own(ctx context.Context, lease *Lease, release <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &termLoop{
 		s: s, ctx: ctx, wake: make(chan struct{}, 1),
 		tail: make(chan Event, tailBuffer), scan: make(chan Event, tailBuffer), missing: make(chan int64, 1),
 	}
-	l.Term = newTerm(s.cfg, s.shardState, tenure, l)
+	l.Term = newTerm(s.cfg, s.shardState, lease, l)
 	l.Start()
 	l.wg.Go(l.inspect)
 	l.run(release)
@@ -216,10 +218,11 @@ func (l *termLoop) Offer(ctx context.Context, ev Event) error {
 func (l *termLoop) Missing(n int64) {
 	select {
 	case l.missing <- n:
-	default: // one term has one such count
+	default: // full: a term reports only once
 	}
 }
 
+// setState sets the state of the shard for Status and the metrics.
 func (s *shardState) setState(v int32) {
 	s.state.Store(v)
 	owned := 0.0
@@ -239,7 +242,8 @@ func (s *shardState) setState(v int32) {
 	}
 }
 
-// failed counts and logs a store call that will be tried again.
+// failed counts and logs the failure of a store call that will be retried. A nil err ends a
+// series of failures.
 func (s *shardState) failed(call string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		s.m.storeErrs.WithLabelValues(call).Inc()
@@ -247,24 +251,24 @@ func (s *shardState) failed(call string, err error) {
 	s.logChange(call, err)
 }
 
-// callLog logs store calls that fail, without repeating itself.
+// callLog logs failing store calls, one line for each series of equal failures.
 type callLog struct {
 	log zerolog.Logger
 
 	mu   sync.Mutex
-	last map[string]string // by call, empty for success
+	last map[string]string // last error code by call, empty for success
 }
 
 func newCallLog(log zerolog.Logger) callLog { return callLog{log: log, last: map[string]string{}} }
 
-// logChange logs a failing call once until it succeeds or fails otherwise.
+// logChange logs the result of a call if it differs from the previous result.
 func (c *callLog) logChange(call string, err error) {
 	text := ""
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
 			return
 		}
-		// By code: texts name the record, and would make each a change.
+		// Compare codes: texts name the record, so each would be a change.
 		if text = string(schemas.CodeOf(err)); text == "" {
 			text = err.Error()
 		}
@@ -276,7 +280,7 @@ func (c *callLog) logChange(call string, err error) {
 	switch {
 	case !changed:
 	case err != nil:
-		c.log.Warn().Str("call", call).Err(err).Msg("store call fails; trying again")
+		c.log.Warn().Str("call", call).Err(err).Msg("store call fails; retrying")
 	default:
 		c.log.Info().Str("call", call).Msg("store call succeeds again")
 	}

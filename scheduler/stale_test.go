@@ -80,8 +80,8 @@ func TestLeaderBehindTheTail(t *testing.T) {
 		if a := one[ActReread](t, k.Step(now, ev)); a.Delay == 0 {
 			t.Error("asks again without a pause")
 		}
-		if k.MarkMs() > tm.Record.DueMs {
-			t.Fatalf("the mark %d has passed the timer due %d", k.MarkMs(), tm.Record.DueMs)
+		if k.ProgressMs() > tm.Record.DueMs {
+			t.Fatalf("the mark %d has passed the timer due %d", k.ProgressMs(), tm.Record.DueMs)
 		}
 	}
 	claim := one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
@@ -92,7 +92,7 @@ func TestLeaderBehindTheTail(t *testing.T) {
 func TestRecordGone(t *testing.T) {
 	t.Parallel()
 	k, tm, now := lost(t)
-	for range staleTries {
+	for range maxStaleRereads {
 		one[ActReread](t, k.Step(now, EvReread{ID: tm.ID, Err: schemas.ErrNotFound}))
 	}
 	for _, a := range k.Step(now, EvReread{ID: tm.ID, Err: schemas.ErrNotFound}) {

@@ -10,12 +10,12 @@ import (
 
 // Bounds of the sweeper.
 const (
-	sweepTicks    = 256
+	sweepTicks    = 256 // ticks in one call of Some
 	sweepMinPause = 250 * time.Millisecond
 	sweepMaxPause = 30 * time.Second
 )
 
-// SweepStore is what a sweeper needs of the store.
+// SweepStore is the part of the store that a Sweeper uses.
 type SweepStore interface {
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
@@ -24,28 +24,29 @@ type SweepStore interface {
 	WakeService(ctx context.Context, f store.Feed) error
 }
 
-// Sweeper audits the ticks that have been behind a shard's low watermark for Delay. Every
-// record there should be final, or its callback under way. The sweeper reports unfired
-// timers, so that they are fired and counted: the count stays 0 as long as the low watermark
-// is right. It looks at fired records whose callback has not concluded again every Delay,
-// and reports them once their event has left TIMERS_FIRED.
+// Sweeper audits the ticks that the low watermark of a shard passed at least Delay ago.
+// Every record there should be final, or wait for its callback. The sweeper reports each
+// missed timer through Found, so that it is fired and counted; as long as the low watermark
+// is correct, there is none. It audits a record whose callback has no result again every
+// Delay, and reports it when its event has left TIMERS_FIRED.
 //
-// It has no goroutine and no clock of its own.
+// It has no goroutine and no clock.
 type Sweeper struct {
 	Store    SweepStore
 	Shard    int
 	Geometry schemas.Geometry
 	Delay    time.Duration
-	// Newer, if not nil, is called with the first tick in which there is a record of a
-	// newer format. The sweeper goes on; the caller keeps the position before that tick
-	// for an owner that can read it.
+	// Newer, if not nil, is called with the first tick that has a record of a newer format.
+	// The sweeper continues; the caller writes a position before that tick into the clock,
+	// for an owner that can read the record.
 	Newer func(tick int64)
-	// Found takes what has to be fired. Looked counts the records looked at.
+	// Found is called for each record that must be fired or finished.
 	Found func(EvSwept)
-	// Rest, if not nil, is called between the pages of a large tick, as a pause; false
-	// ends the audit.
-	Rest   func(context.Context) bool
-	Looked func(n int)
+	// Pause, if not nil, waits between the pages of a large tick. If it returns false, the
+	// audit ends.
+	Pause func(context.Context) bool
+	// Audited is called with the number of records of each page.
+	Audited func(n int)
 }
 
 // Some audits some ticks from its own mark on, given the shard's clock as last
@@ -55,9 +56,9 @@ type Sweeper struct {
 // A replica that has not what the owner had read when it wrote the clock is
 // refused: it might miss a record that is past the mark only since then.
 func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next int64, more bool, err error) {
-	markMs, tail := c.TimeMs, c.Tail
+	watermarkMs, tail := c.TimeMs, c.Tail
 	first := s.Geometry.Tick(sweptMs)
-	last := s.Geometry.Tick(markMs-s.Delay.Milliseconds()) - 1
+	last := s.Geometry.Tick(watermarkMs-s.Delay.Milliseconds()) - 1
 	if last < first {
 		return sweptMs, false, nil
 	}
@@ -66,25 +67,25 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	for t := first; t <= last; t++ {
 		ticks = append(ticks, t)
 	}
-	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, leisureLimit, 0, c.Seen)
+	load, err := s.Store.LoadTicks(ctx, s.Shard, ticks, pacedPageLimit, 0, c.Seen)
 	if err == nil && !load.Complete && len(ticks) > 1 {
 		last, ticks = first, ticks[:1]
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, leisureLimit, 0, c.Seen)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, pacedPageLimit, 0, c.Seen)
 	}
 	clean := true
 	for err == nil {
 		s.newer(load.Newer)
 		var ok bool
-		if ok, err = s.audit(ctx, load.Timers, first, last, markMs, tail); !ok {
+		if ok, err = s.audit(ctx, load.Timers, first, last, watermarkMs, tail); !ok {
 			clean = false
 		}
 		if err != nil || load.Next == 0 {
 			break
 		}
-		if s.Rest != nil && !s.Rest(ctx) {
+		if s.Pause != nil && !s.Pause(ctx) {
 			return sweptMs, false, context.Cause(ctx)
 		}
-		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, leisureLimit, load.Next, c.Seen)
+		load, err = s.Store.LoadTicks(ctx, s.Shard, ticks, pacedPageLimit, load.Next, c.Seen)
 	}
 	if err != nil || !clean {
 		return sweptMs, false, err
@@ -92,7 +93,7 @@ func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next 
 	return s.Geometry.TickStart(last + 1), true, nil
 }
 
-// newer reports the records that this node cannot read.
+// newer reports the first tick of the records that this node cannot read.
 func (s *Sweeper) newer(records []store.NewerRecord) {
 	if len(records) == 0 || s.Newer == nil {
 		return
@@ -104,13 +105,13 @@ func (s *Sweeper) newer(records []store.NewerRecord) {
 	s.Newer(first)
 }
 
-// audit looks at the records of the ticks first to last. It returns false if
-// something had to be fired, so that the ticks are looked at once more.
-// What waits after the tail is no orphan: it came late, and the tail brings it.
-func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, markMs int64, tail uint64) (clean bool, err error) {
+// audit checks the records of the ticks first to last. It returns false if one must be fired
+// or finished, so that the ticks are audited again. A pending record after the applied
+// offset (tail) is not a missed timer: it arrived late, and the tail will deliver it.
+func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, watermarkMs int64, tail uint64) (clean bool, err error) {
 	clean = true
 	var open []store.Timer
-	s.Looked(len(timers))
+	s.Audited(len(timers))
 	for _, t := range timers {
 		rec := &t.Record
 		tick := s.Geometry.Tick(rec.DueMs)
@@ -133,13 +134,13 @@ func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, 
 	if len(open) == 0 {
 		return clean, nil
 	}
-	return clean, s.auditOpen(ctx, open, markMs)
+	return clean, s.auditOpen(ctx, open, watermarkMs)
 }
 
-// auditOpen looks at records whose callback has not concluded.
-func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int64) error {
-	oldest := map[string]time.Time{} // by service: each service has its own limit
-	next := s.Geometry.Tick(markMs) + 1
+// auditOpen checks records whose callback has no result.
+func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, watermarkMs int64) error {
+	oldest := map[string]time.Time{} // time of the oldest event in the stream, by service
+	next := s.Geometry.Tick(watermarkMs) + 1
 	for _, t := range open {
 		rec := &t.Record
 		first, asked := oldest[rec.Service]
@@ -149,19 +150,19 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 				return err
 			}
 			oldest[rec.Service] = first
-			// The service may have gone to rest while its event was stored, and the
-			// processes that would have noticed may have died.
+			// Functions may have deactivated the service's feed while its event was stored,
+			// and the processes that would have noticed may have died.
 			if err := s.Store.WakeService(ctx, store.Feed{Service: rec.Service}); err != nil {
 				return err
 			}
 		}
-		// Looked at again as if it were due now, so Delay from now.
+		// The new index entry makes the sweeper audit the record again, Delay from now.
 		if err := s.Store.PutIndex(ctx, t.ID, next); err != nil {
 			return err
 		}
-		// It was stored when it was claimed or later, and of a service's events those that
-		// left the stream are no younger than those that are there: in the same
-		// millisecond it may be either.
+		// The event was stored at its claim or later, and a service's oldest events leave the
+		// stream first. So an event that was claimed after the oldest event was stored is
+		// still there.
 		if !first.IsZero() && rec.FiredMs > first.UnixMilli() {
 			continue
 		}
@@ -170,12 +171,12 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, markMs int6
 			ids[t.ID.RetryMsgID(rec.Run, a)] = struct{}{}
 		}
 		subjects := []string{schemas.SubjectFired(rec.Service), schemas.SubjectRetry(rec.Service)}
-		found, err := s.Store.FiredSince(ctx, subjects, time.UnixMilli(rec.FiredMs-confirmSlackMs), ids)
+		found, err := s.Store.FiredSince(ctx, subjects, time.UnixMilli(rec.FiredMs-dedupSlackMs), ids)
 		if err != nil {
 			return err
 		}
 		if len(found) == 0 {
-			s.Found(EvSwept{Timer: t, Refire: true})
+			s.Found(EvSwept{Timer: t, Redispatch: true})
 		}
 	}
 	return nil
@@ -186,9 +187,9 @@ func (t *Term) sweep(ctx context.Context) {
 	delay := time.Duration(t.cfg.Core.SweepMs) * time.Millisecond
 	s := Sweeper{
 		Store: t.cfg.Store, Shard: t.cfg.Shard, Geometry: t.cfg.Core.Geometry, Delay: delay,
-		Rest:  func(ctx context.Context) bool { return t.host.Pause(ctx, leisurePause) },
+		Pause: func(ctx context.Context) bool { return t.host.Pause(ctx, pacedPagePause) },
 		Newer: func(tick int64) { t.holdSweep(t.cfg.Core.Geometry.TickStart(tick)) },
-		Found: t.found, Looked: func(n int) { t.m.swept.Add(float64(n)) },
+		Found: t.found, Audited: func(n int) { t.m.swept.Add(float64(n)) },
 	}
 	every := min(max(delay/20, sweepMinPause), sweepMaxPause)
 	for t.host.Pause(ctx, every) {
@@ -205,15 +206,15 @@ func (t *Term) sweep(ctx context.Context) {
 	}
 }
 
-// found fires what the sweeper found, and logs it.
+// found logs a record that the sweeper found, and passes it to the core.
 func (t *Term) found(ev EvSwept) {
 	rec := &ev.Timer.Record
 	switch {
-	case ev.Refire:
-		t.m.refired.Inc()
-		t.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("fired again: its event left the stream before the callback concluded")
+	case ev.Redispatch:
+		t.m.redispatched.Inc()
+		t.log.Warn().Stringer("timer", ev.Timer.ID).Time("fired", time.UnixMilli(rec.FiredMs)).Msg("timer fired again: its event left TIMERS_FIRED before the callback concluded")
 	case rec.Pending():
-		t.m.orphans.Inc()
+		t.m.missed.Inc()
 		t.log.Error().Stringer("timer", ev.Timer.ID).Time("due", time.UnixMilli(rec.DueMs)).Msg("the sweeper found a timer unfired behind the low watermark")
 	}
 	t.put(ev)

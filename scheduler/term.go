@@ -13,71 +13,74 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A Term is the loop of one period of ownership of a shard, without goroutines, timers
-// or channels of its own. A driver calls Turn in a loop; everything that takes time runs
-// through Host, and its answer comes back as an event for a later turn:
+// A Term is the loop of one period of ownership of a shard. It has no goroutines, timers or
+// channels: a driver calls Turn in a loop. Calls that may block run through Host, and their
+// results come back as events for a later turn:
 //
-//	driver ── Turn ──▶ 1. look after the lease: result of the last clock write, time, trust, next write
-//	  ▲                2. events: Core.Step, carry out the actions
+//	driver ── Turn ──▶ 1. checkLease: result of the last clock write, time, trust, next write
+//	  ▲                2. events: Core.Step, perform the actions
 //	  │                3. records of the tail and of scans: the same
 //	  │                4. EvTick
 //	  │  returns how long the driver may sleep
-//	  └── Host.Wake ◀── answers of store calls (any goroutine)
+//	  └── Host.Wake ◀── results of store calls (any goroutine)
 //
 // Production drives a term with goroutines (termLoop in shard.go), the simulation with its
 // only goroutine.
 //
-// After Release, a term stops claiming, waits for the writes in flight, at most drainBound,
-// and gives the clock back, within releaseBound:
+// After Release, a term stops claiming, waits at most drainBound for its writes in flight,
+// and writes the released clock within releaseBound:
 //
 //	firing ── Release ──▶ draining ── idle or bound ──▶ releasing ── clock written ──▶ over
 
 // Bounds of a term.
 const (
-	maxSleep    = time.Second // every sleep is capped, and the clock read again
+	// maxSleep bounds every wait, after which the term reads the time again.
+	maxSleep = time.Second
+	// jumpRecheck is the wait while a jump of the host's clock awaits a new reading.
 	jumpRecheck = 5 * time.Millisecond
-	tailBurst   = 256 // records of the tail taken in one turn
+	// tailBurst bounds the records of the tail in one turn.
+	tailBurst = 256
 	// A turn of a busy shard has thousands of actions, and each may wait for a permit to
-	// write, so a turn can take longer than the lease. The term therefore looks after its
-	// lease after so many actions, or so much time.
-	keepEvery = 64
-	keepFor   = 50 * time.Millisecond
-	// drainBound bounds the wait for writes in flight before a release, and releaseBound
-	// the release itself.
+	// write, so a turn can take longer than the lease. The term therefore checks its lease
+	// after leaseCheckEvery actions or after leaseCheckAfter.
+	leaseCheckEvery = 64
+	leaseCheckAfter = 50 * time.Millisecond
+	// drainBound bounds the wait for writes in flight before a release. releaseBound bounds
+	// the release itself, and releaseRetry is the pause between its attempts.
 	drainBound   = 500 * time.Millisecond
 	releaseBound = 500 * time.Millisecond
 	releaseRetry = 50 * time.Millisecond
 	// damageLogEvery is the minimum time between error lines about an overwritten clock.
 	damageLogEvery = 30 * time.Second
-	// minRenewWait is the least time that a write of the clock may take.
+	// minRenewWait is the minimum timeout of a write of the clock.
 	minRenewWait = 250 * time.Millisecond
 )
 
-// Host is what a term needs of its driver.
+// Host is the environment of a Term: the driver's clock, goroutines and queues.
 type Host interface {
 	// Monotonic returns the process's monotonic clock, counted from any start.
 	Monotonic() time.Duration
-	// Go runs f elsewhere, so that it may wait. The context ends with the term.
+	// Go runs f concurrently; f may block. The context ends with the term.
 	Go(f func(ctx context.Context))
 	// Pause waits for d within a function that Go runs. It returns false if the term ended.
 	Pause(ctx context.Context, d time.Duration) bool
-	// WithTimeout bounds calls within a function that Go runs.
+	// WithTimeout is context.WithTimeout by the host's clock, for functions that Go runs.
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 	// Wake makes the driver call Turn soon. Any goroutine may call it.
 	Wake()
-	// Follow begins to read the shard's stream after a sequence, for Record.
+	// Follow starts to read the shard's stream after a sequence. Record returns what it reads.
 	Follow(after uint64)
-	// Record returns the next record of the tail (EvTail) or of a scan (EvScanned,
-	// EvScanDone), nil if there is none now. The order within each is kept.
+	// Record returns the next event of the tail (EvTail) or of a scan (EvScanned,
+	// EvScanDone), nil if there is none now. It keeps the order within each of the two.
 	Record() Event
-	// Offer queues an event of a scan for Record. It waits for room within a function
-	// that Go runs, and returns an error if the term ended.
+	// Offer queues an event of a scan for Record. It blocks while the queue is full, so only
+	// functions that Go runs may call it. It returns an error if the term ended.
 	Offer(ctx context.Context, ev Event) error
-	// Missing reports that a count has found fewer timers than were counted before.
+	// Missing reports that a count found n fewer timers than the previous owner had counted.
 	Missing(n int64)
 }
 
-// TermStore is what a term needs of the store.
+// TermStore is the part of the store that a Term uses.
 type TermStore interface {
 	SweepStore
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
@@ -90,14 +93,14 @@ type TermStore interface {
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 }
 
-// TermTime is what a term needs of the cluster's time.
+// TermTime is the cluster's time, as a Term uses it.
 type TermTime interface {
-	// EarliestNs is the leader's clock in Unix nanoseconds, never ahead of it.
+	// EarliestNs returns a lower bound of the JetStream leader's clock, in Unix nanoseconds.
 	EarliestNs() int64
-	// JumpDetected reports that the host's wall clock moved since the last
-	// reading, which makes a new one due before anything is fired.
+	// JumpDetected reports that the host's wall clock has jumped since the last reading of
+	// the leader's clock. Nothing may fire before a new reading.
 	JumpDetected() bool
-	// Resample asks for a reading now.
+	// Resample requests a reading of the leader's clock now.
 	Resample()
 }
 
@@ -107,24 +110,24 @@ type TermConfig struct {
 	Core  CoreConfig
 	Store TermStore
 	Time  TermTime
-	// Lease and Tick are those of Options.
-	Lease, Tick time.Duration
-	Log         zerolog.Logger
+	// Lease and Heartbeat are as in Options.
+	Lease, Heartbeat time.Duration
+	Log              zerolog.Logger
 	// Messages, if not nil, counts the messages of the shard's stream for the next owner;
 	// see store.Expectation.
 	Messages func(ctx context.Context, shard int) (n uint64, atMs int64, err error)
-	// Trace, if not nil, receives each action before it is carried out, and each answer
-	// when it arrives.
+	// Trace, if not nil, receives each action before it is carried out, and each result when
+	// it arrives.
 	Trace func(actionOrEvent any)
-	// LookEvery is the number of actions between looks at the lease; 0 for keepEvery.
-	// HoldRenewal, if not nil, reports whether a due renewal waits for the next look. The
-	// simulation sets both: a turn takes no time there, so without them every renewal
-	// would begin at the start of a turn.
-	LookEvery   int
-	HoldRenewal func() bool
+	// LeaseCheckEvery is the number of actions between two checks of the lease; 0 means 64.
+	// HoldRenewal, if not nil, reports whether a due renewal waits for the next check. The
+	// simulation sets both: a turn takes no time there, so without them every renewal would
+	// begin at the start of a turn.
+	LeaseCheckEvery int
+	HoldRenewal     func() bool
 }
 
-// termPhase is how far a term is.
+// termPhase is the phase of a term; see the diagram above.
 type termPhase uint8
 
 const (
@@ -133,65 +136,66 @@ const (
 	termReleasing
 )
 
-// Term is one period of ownership of a shard. Turn and Release must not run at the same
-// time. Everything else happens within them, or in functions that Host.Go runs.
+// Term runs one period of ownership of a shard: it carries out the decisions of a Core and
+// renews the Lease. Turn and Release must not run at the same time. All work happens within
+// them, or in functions that Host.Go runs.
 type Term struct {
 	*shardState
 	cfg    TermConfig
 	host   Host
-	tenure *Tenure
+	lease  *Lease
 	core   *Core
 	in     inbox
 	events []Event // taken from in by the current turn
 
 	phase termPhase
-	// until is the end of the current phase's bound, on the monotonic clock. retryAt is
-	// the time of the next try to release the clock.
+	// until is the end of the current phase, on the monotonic clock. retryAt is the time of
+	// the next attempt to release the clock.
 	until, retryAt time.Duration
 	idle           bool // no write was in flight at the end of draining
-	over           bool // released, or given up trying
+	over           bool // the clock is released, or the attempts have ended
 
-	// As the last look at the lease found them.
-	nowMs  int64
-	jumped bool
-	lost   bool
-	keptAt time.Duration
-	acts   int // carried out since
+	// Results of the last checkLease.
+	nowMs          int64
+	jumped         bool
+	lost           bool
+	leaseCheckedAt time.Duration
+	actsSinceCheck int // actions carried out since
 	// damageLog throttles error lines about an overwritten clock.
 	damageLog throttle.Log
 
-	giveUp atomic.Bool // the shard must be taken again
-	// sweepHeld is the position that the recorded sweep must not pass, in Unix
-	// milliseconds; 0 for none. It lasts until the term ends.
+	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again
+	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
+	// limit. It lasts until the term ends.
 	sweepHeld atomic.Int64
 }
 
-// NewTerm returns a term for a driver other than a Scheduler. tenure is the acknowledged
-// take-over of the shard.
-func NewTerm(c TermConfig, tenure *Tenure, host Host) *Term {
-	return newTerm(c, newShardState(c.Shard, newMetrics(), c.Log), tenure, host)
+// NewTerm returns a term for a driver other than a Scheduler, such as a simulation. lease
+// begins with the take-over of the shard.
+func NewTerm(c TermConfig, lease *Lease, host Host) *Term {
+	return newTerm(c, newShardState(c.Shard, newMetrics(), c.Log), lease, host)
 }
 
-func newTerm(c TermConfig, s *shardState, tenure *Tenure, host Host) *Term {
-	if c.LookEvery == 0 {
-		c.LookEvery = keepEvery
+func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
+	if c.LeaseCheckEvery == 0 {
+		c.LeaseCheckEvery = leaseCheckEvery
 	}
-	clock, _ := tenure.Clock()
-	t := &Term{shardState: s, cfg: c, host: host, tenure: tenure, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}}
-	s.markMs.Store(clock.TimeMs)
+	clock, _ := lease.Clock()
+	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}}
+	s.watermarkMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
 	s.progress.Store(&clock)
 	if s.swept.Store(clock.SweptMs); clock.SweptMs == 0 {
-		// A new shard: audit what was due shortly before it was created, too.
+		// A new shard: also audit the ticks shortly before its creation.
 		s.swept.Store(clock.TimeMs - c.Core.SweepMs)
 	}
 	return t
 }
 
-// Start begins to follow the shard's stream and to sweep. Call it once, before Turn.
+// Start starts the tail and the sweeper. Call it once, before the first Turn.
 func (t *Term) Start() {
 	t.setState(1)
-	clock, _ := t.tenure.Clock()
+	clock, _ := t.lease.Clock()
 	after := clock.Tail
 	t.host.Follow(after)
 	t.host.Go(t.sweep)
@@ -200,7 +204,7 @@ func (t *Term) Start() {
 // End marks the shard as not owned. Call it once, after the last Turn.
 func (t *Term) End() { t.setState(0) }
 
-// inbox receives the answers of store calls.
+// inbox queues the results of store calls for the next turn.
 type inbox struct {
 	mu      sync.Mutex
 	events  []Event
@@ -236,7 +240,7 @@ func (b *inbox) takeRenewed() *renewal {
 	return r
 }
 
-// put delivers an answer to the core, in the next turn.
+// put queues an event for the core, for the next turn. Any goroutine may call it.
 func (t *Term) put(ev Event) {
 	if t.cfg.Trace != nil {
 		t.cfg.Trace(ev)
@@ -258,14 +262,15 @@ func (t *Term) Release() {
 }
 
 // Turn does one turn of the loop. It returns how long the driver may wait before the next
-// one, unless Wake is called, or WantsRecords and there is a record. It returns false when
-// the term is over: the shard is released or lost.
+// turn. The driver must call Turn sooner after Host.Wake, and when there is a record while
+// WantsRecords is true. Turn returns false when the term is over: the shard is released or
+// lost.
 func (t *Term) Turn() (wait time.Duration, more bool) {
-	// First of all: the wait may have been longer than the lease.
-	t.keep()
+	// Check first: the driver may have waited for longer than the lease.
+	t.checkLease()
 	if t.phase == termReleasing {
-		// Answers are for the next owner: the clock may be released already, so a claim that
-		// is answered now must not be published.
+		// The clock may be released already, so a claim whose result arrives now must not be
+		// published. Ignore all results; the next owner finds them in the store.
 		wait, more = t.handOver()
 		return wait, more && !t.lost
 	}
@@ -297,10 +302,10 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 
 func (t *Term) step(ev Event) { t.perform(t.core.Step(t.nowMs, ev)) }
 
-// keep reads the time and looks after the lease: it processes the result of the last clock
-// write, and begins the next write when it is due.
-func (t *Term) keep() {
-	t.acts, t.keptAt = 0, t.host.Monotonic()
+// checkLease reads the time, processes the result of the last clock write, and starts the
+// next write if it is due.
+func (t *Term) checkLease() {
+	t.actsSinceCheck, t.leaseCheckedAt = 0, t.host.Monotonic()
 	if t.giveUp.Load() {
 		t.lost = true
 	}
@@ -316,14 +321,14 @@ func (t *Term) keep() {
 
 // checkTrust pauses the core while the lease or the time is in doubt.
 func (t *Term) checkTrust() (jumped bool) {
-	expired := !t.tenure.Trusted(t.host.Monotonic())
+	expired := !t.lease.Trusted(t.host.Monotonic())
 	if jumped = t.cfg.Time.JumpDetected(); jumped {
 		t.cfg.Time.Resample()
 	}
 	if expired != (t.state.Load() == 2) {
 		if expired {
 			t.state.Store(2)
-			t.log.Warn().Dur("lease", t.cfg.Lease).Msg("lease ran out without a renewal: firing is suspended until the store answers")
+			t.log.Warn().Dur("lease", t.cfg.Lease).Msg("lease expired without a renewal: firing is suspended until the store answers")
 		} else {
 			t.state.Store(1)
 			t.log.Info().Msg("lease renewed: firing again")
@@ -333,13 +338,13 @@ func (t *Term) checkTrust() (jumped bool) {
 	return jumped
 }
 
-// sleep returns how long nothing is to do without an event.
+// sleep returns how long the term has nothing to do unless an event comes.
 func (t *Term) sleep() time.Duration {
 	if t.jumped {
 		return jumpRecheck
 	}
 	d := maxSleep
-	if next, ok := t.tenure.NextWrite(); ok {
+	if next, ok := t.lease.NextWrite(); ok {
 		d = min(d, next-t.host.Monotonic())
 	}
 	if t.core.Paused() {
@@ -351,8 +356,8 @@ func (t *Term) sleep() time.Duration {
 	return max(d, 0)
 }
 
-// handOver is the end of a turn after Release. The next owner need not wait for the lease
-// if the clock is given back.
+// handOver is the end of a turn after Release. It waits for writes in flight and then
+// releases the clock, so that the next owner need not wait until the lease expires.
 func (t *Term) handOver() (wait time.Duration, more bool) {
 	now := t.host.Monotonic()
 	if t.phase == termDraining {
@@ -360,15 +365,15 @@ func (t *Term) handOver() (wait time.Duration, more bool) {
 			return t.until - now, true
 		}
 		if t.idle = t.core.Idle(); !t.idle {
-			t.log.Warn().Dur("bound", drainBound).Msg("writes still in flight at the release: the next owner confirms them")
+			t.log.Warn().Dur("bound", drainBound).Msg("writes are still in flight at the release: the next owner checks whether their events were published")
 		}
-		// The bound of the release starts when no write of the clock is in flight.
+		// releaseBound starts when no write of the clock is in flight.
 		t.phase, t.until = termReleasing, 0
 	}
 	if t.over || t.lost {
 		return 0, false
 	}
-	if _, idle := t.tenure.NextWrite(); !idle {
+	if _, idle := t.lease.NextWrite(); !idle {
 		return maxSleep, true
 	}
 	switch {

@@ -8,18 +8,18 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file handles a timer whose event JetStream will never store. The event is too
-// large, although its add was accepted under the limits of that time. The timer ends as a
-// dead letter, so that it does not hold back its shard's low watermark.
+// This file handles a timer whose event JetStream will never store, for example because the
+// server's limits were lowered after its add. The timer ends as a dead letter, so that it
+// does not hold back its shard's low watermark.
 //
-//	claim, or publish ──▶ refused permanently ──▶ dead letter ──▶ record: fail ──▶ done
+//	claim, or publish ──▶ permanently rejected ──▶ dead letter ──▶ record: fail ──▶ done
 //
-// The owner repeats both steps until they are acknowledged. If it dies, the next owner
-// finds the record unchanged: its publish is refused too, and its dead letter has the same
-// message id. If the stream's dedup window may have passed, the owner searches for the
-// dead letter before it publishes it again.
+// The owner repeats the dead letter and the record until they are acknowledged. If it dies,
+// the next owner finds the record unchanged: JetStream rejects its publish too, and its dead
+// letter has the same message id. If the stream's dedup window may have passed, the owner
+// searches for the dead letter before it publishes it again.
 
-// claimed has the fields that a claim changes and that a refused claim must restore.
+// claimed has the fields that a claim changes and unclaim restores.
 type claimed struct {
 	state   schemas.State
 	firedMs int64
@@ -30,21 +30,21 @@ func (k *Core) unclaim(e *entry) {
 	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.beforeClaim.state, true, e.beforeClaim.firedMs
 }
 
-// refuseClaim ends a timer whose record cannot be written with its event. The timer stays
+// refuseClaim ends a timer whose claim JetStream permanently rejects. The timer stays
 // unclaimed, so a cancel may still succeed: the cancelled timer then has a dead letter.
 func (k *Core) refuseClaim(e *entry, err error) {
 	k.unclaim(e)
 	k.refuse(e, err)
-	k.publishOrLook(e)
+	k.publishChecked(e)
 }
 
-// refuse records why an entry's event cannot be stored.
+// refuse stores the reason why JetStream will never store an entry's event.
 func (k *Core) refuse(e *entry, err error) {
 	e.fails = 0
 	e.refusal = schemas.Clip("the event cannot be published: "+err.Error(), schemas.MaxOutcomeError)
 }
 
-// deadTarget returns the subject and message id of the dead letter of a refused event.
+// deadTarget returns the subject and message id of the dead letter of a rejected event.
 // The message id includes the time of the claim, which differs after a replay.
 func deadTarget(e *entry) (subject, msgID string) {
 	id := e.id.RetryMsgID(max(e.rec.Run, 1), e.rec.Attempt+1)
@@ -55,7 +55,7 @@ func deadTarget(e *entry) (subject, msgID string) {
 func (k *Core) deadLetter(e *entry) {
 	e.phase = phaseDeadLetter
 	if k.paused {
-		k.repeat = append(k.repeat, e)
+		k.repeats = append(k.repeats, e)
 		return
 	}
 	r := &e.rec
@@ -100,7 +100,7 @@ func (k *Core) fail(e *entry) {
 	rec.State, rec.Queued, rec.Run, rec.NextMs = schemas.StateFail, false, max(rec.Run, 1), 0
 	rec.DoneMs = max(k.now, rec.FiredMs)
 	if rec.FiredMs == 0 {
-		rec.FiredMs = rec.DoneMs // it was due, and taken
+		rec.FiredMs = rec.DoneMs // the claim was rejected, so there is no time of firing
 	}
 	rec.SetOutcome(schemas.Outcome{Error: e.refusal})
 	rec.Body = schemas.Body{}
@@ -125,14 +125,14 @@ func (k *Core) onFailed(ev EvFailed) {
 	}
 }
 
-// failed removes a timer whose claim was refused from the number of those that wait. rev
-// is the revision of its final record, or a lower bound.
+// failed removes a timer whose claim was rejected from the number of pending timers. rev is
+// the revision of its final record, or a lower bound.
 func (k *Core) failed(e *entry, rev uint64) {
 	k.pending--
 	k.noteChange(e.id, rev, false, false)
 }
 
-// again repeats a failed step after a pause.
+// again plans the retry of a failed step.
 func (k *Core) again(e *entry) {
 	e.fails++
 	k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())

@@ -43,15 +43,15 @@ func TestRefusedForGood(t *testing.T) {
 	k.Step(now, EvFailed{ID: tm.ID, Err: schemas.ErrStoreFull})
 	now += maxRetryDelay.Milliseconds()
 	one[ActFail](t, k.Step(now, EvTick{}))
-	if k.MarkMs() > tm.Record.DueMs {
-		t.Fatalf("the mark %d passed a timer, due %d, that is not concluded", k.MarkMs(), tm.Record.DueMs)
+	if k.ProgressMs() > tm.Record.DueMs {
+		t.Fatalf("the mark %d passed a timer, due %d, that is not concluded", k.ProgressMs(), tm.Record.DueMs)
 	}
 	k.Step(now, EvFailed{ID: tm.ID})
 	if k.Loaded() != 0 || !k.Idle() {
 		t.Fatalf("%d entries are left", k.Loaded())
 	}
-	if k.Step(now, EvTick{}); k.MarkMs() <= tm.Record.DueMs {
-		t.Fatalf("the mark %d does not move on", k.MarkMs())
+	if k.Step(now, EvTick{}); k.ProgressMs() <= tm.Record.DueMs {
+		t.Fatalf("the mark %d does not move on", k.ProgressMs())
 	}
 }
 
@@ -64,20 +64,20 @@ func TestRefusedByTheNextOwner(t *testing.T) {
 	claimed.Record.State, claimed.Record.Queued, claimed.Record.FiredMs, claimed.Record.Epoch = schemas.StateDelivered, false, now, k.epoch
 	for _, late := range []bool{false, true} {
 		for _, there := range []bool{false, true} {
-			next := NewCore(k.cfg, store.Clock{TimeMs: k.MarkMs()}, k.epoch+1)
+			next := NewCore(k.cfg, store.Clock{TimeMs: k.ProgressMs()}, k.epoch+1)
 			at := now
 			if late {
-				at += publishDoubtMs + 1
+				at += dedupCheckAfterMs + 1
 			}
 			next.Step(at, EvTick{})
-			ask := one[ActConfirm](t, next.Step(at, EvTail{Timer: claimed}))
+			ask := one[ActDedupCheck](t, next.Step(at, EvTail{Timer: claimed}))
 			if ask.Subjects[0] != schemas.SubjectFired(tm.Record.Service) {
 				t.Fatalf("asks for %v", ask.Subjects)
 			}
-			one[ActPublish](t, next.Step(at, EvConfirmed{}))
+			one[ActPublish](t, next.Step(at, EvDedupChecked{}))
 			actions := next.Step(at, EvPublished{ID: tm.ID, Err: errTooLarge})
 			if late {
-				ask = one[ActConfirm](t, actions)
+				ask = one[ActDedupCheck](t, actions)
 				if ask.Subjects[0] != schemas.SubjectDead(tm.Record.Service) {
 					t.Fatalf("asks for %v", ask.Subjects)
 				}
@@ -85,7 +85,7 @@ func TestRefusedByTheNextOwner(t *testing.T) {
 				if there {
 					found[letter.Msg.MsgID] = struct{}{}
 				}
-				actions = next.Step(at, EvConfirmed{Found: found})
+				actions = next.Step(at, EvDedupChecked{Found: found})
 				if there {
 					one[ActFail](t, actions)
 					continue

@@ -111,9 +111,9 @@ type Options struct {
 	// to _INBOX…; see schemas.Inboxes.
 	InboxPrefixes []string
 
-	// Lease, Tick, Horizon and SweepDelay are the scheduler's; see package
+	// Lease, Heartbeat, Horizon and SweepDelay are the scheduler's; see package
 	// scheduler.
-	Lease, Tick, Horizon, SweepDelay time.Duration
+	Lease, Heartbeat, Horizon, SweepDelay time.Duration
 
 	// AllowLoopback, AllowPrivate and AllowPrefixes permit HTTP callbacks to these addresses,
 	// which Belfry otherwise refuses to call.

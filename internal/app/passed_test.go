@@ -19,7 +19,7 @@ var renamed = map[string]string{"Total": "TotalConcurrency"}
 func TestSettingsReachTheParts(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.Lease, o.Tick, o.Horizon, o.SweepDelay = 4*time.Second, 500*time.Millisecond, 7*time.Second, 5*time.Minute
+	o.Lease, o.Heartbeat, o.Horizon, o.SweepDelay = 4*time.Second, 500*time.Millisecond, 7*time.Second, 5*time.Minute
 	o.Retention, o.FiredMaxAge, o.DeadMaxAge, o.RejectedMaxAge, o.Timeout = 3*time.Hour, 5*time.Hour, 6*time.Hour, 7*time.Hour, 6*time.Second
 	o.Concurrency, o.TotalConcurrency, o.ServiceIdle, o.Replicas = 11, 22, 9*time.Minute, 1
 	o.MaxServices, o.FiredMaxPerService, o.AllowPrivate = 123, 4567, true

@@ -198,7 +198,7 @@ func (a *App) schedulerOptions() scheduler.Options {
 		Store: a.store, Time: a.time, Node: a.node,
 		// This process has the folder's lock, so no other process with this name runs.
 		NodeExclusive: a.o.embedded() && a.o.Node == "",
-		Lease:         a.o.Lease, Tick: a.o.Tick, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
+		Lease:         a.o.Lease, Heartbeat: a.o.Heartbeat, Horizon: a.o.Horizon, SweepDelay: a.o.SweepDelay,
 		IndexKeep: a.store.IndexKeep(), Retention: a.store.Retention(),
 		Log: a.component("scheduler"), Registerer: a.reg,
 	}

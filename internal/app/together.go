@@ -24,7 +24,7 @@ func (o *Options) checkTogether() error {
 	if geometry == (schemas.Geometry{}) {
 		geometry = schemas.DefaultGeometry()
 	}
-	err := scheduler.Options{Lease: o.Lease, Tick: o.Tick, Horizon: o.Horizon, SweepDelay: o.SweepDelay, IndexKeep: c.IndexKeep}.Validate(geometry)
+	err := scheduler.Options{Lease: o.Lease, Heartbeat: o.Heartbeat, Horizon: o.Horizon, SweepDelay: o.SweepDelay, IndexKeep: c.IndexKeep}.Validate(geometry)
 	if err != nil {
 		return err
 	}

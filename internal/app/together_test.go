@@ -61,9 +61,9 @@ func TestContradictions(t *testing.T) {
 			[]string{"lease is 100ms", "300ms"},
 		},
 		{
-			"tick above a third of the lease", func(o *Options) { o.Lease, o.Tick = 2*time.Second, time.Second },
-			func(o *Options) { o.Lease, o.Tick = 3*time.Second, time.Second },
-			[]string{"tick is 1s", "lease (2s)"},
+			"heartbeat interval above a third of the lease", func(o *Options) { o.Lease, o.Heartbeat = 2*time.Second, time.Second },
+			func(o *Options) { o.Lease, o.Heartbeat = 3*time.Second, time.Second },
+			[]string{"heartbeat interval is 1s", "lease (2s)"},
 		},
 		{
 			"horizon below a slot", func(o *Options) { o.Horizon = 500 * time.Millisecond },

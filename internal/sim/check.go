@@ -337,7 +337,7 @@ func (c *checker) owns(t *term, what string, id schemas.TimerID) {
 // harm and is no violation.
 func (c *checker) swept(t *term, ev scheduler.EvSwept) {
 	rec, err := c.w.server.Record(ev.Timer.ID)
-	if err == nil && !ev.Refire && rec.Rev == ev.Timer.Rev && rec.Record.Pending() && !c.w.byID[rec.ID].half {
+	if err == nil && !ev.Redispatch && rec.Rev == ev.Timer.Rev && rec.Record.Pending() && !c.w.byID[rec.ID].half {
 		c.fail(PropSwept, "timer %d, due %s, waits behind the low watermark %s of shard %d", c.w.byID[rec.ID].n, ms(rec.Record.DueMs), ms(c.w.server.LastClock(t.shard).TimeMs), t.shard)
 	}
 }

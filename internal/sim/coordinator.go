@@ -27,7 +27,7 @@ func (n *node) coordinate() {
 	w := n.w
 	c := &coordinator{n: n, w: w}
 	c.CoordinatorLoop = scheduler.NewCoordinatorLoop(scheduler.CoordinatorConfig{
-		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Tick: w.p.tick, Level: n.client.Reads(),
+		Node: n.name, Exclusive: w.p.exclusive, Shards: w.p.geo.Shards, Lease: w.p.lease, Heartbeat: w.p.tick, Level: n.client.Reads(),
 	}, n.client, c, zerolog.Nop())
 	n.coordinator = c
 	c.turn()
@@ -83,11 +83,11 @@ func (c *coordinator) NotTaken(shard int, err error) {
 }
 
 // Own implements scheduler.CoordinatorHost.
-func (c *coordinator) Own(_ context.Context, a scheduler.KeepTake, tenure *scheduler.Tenure, release *scheduler.ReleaseRequest) {
+func (c *coordinator) Own(_ context.Context, a scheduler.TakeShard, lease *scheduler.Lease, release *scheduler.ReleaseRequest) {
 	n, p := c.n, c.w.current
 	c.w.stats.Takeovers++
 	c.w.trace("%s takes shard %d from %q, epoch %d, low watermark %s, tail %d", n.name, a.Shard, a.From, a.Clock.Epoch, ms(a.Clock.TimeMs), a.Clock.Tail)
-	t := startTerm(n, a.Shard, tenure)
+	t := startTerm(n, a.Shard, lease)
 	c.w.tookOver(a.Shard)
 	release.Then(t.release)
 	for !t.ended {

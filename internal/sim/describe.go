@@ -31,7 +31,7 @@ func (w *world) describe(what any) string {
 		return fmt.Sprintf("failed %d, %v", n(x.ID), x.Err)
 	case scheduler.ActReread:
 		return fmt.Sprintf("reread %d in %s", n(x.ID), x.Delay)
-	case scheduler.ActConfirm:
+	case scheduler.ActDedupCheck:
 		return fmt.Sprintf("confirm %d events since %s", len(x.IDs), ms(x.SinceMs))
 	case scheduler.ActIndex:
 		return fmt.Sprintf("index %d", n(x.ID))
@@ -43,12 +43,12 @@ func (w *world) describe(what any) string {
 		return fmt.Sprintf("published %d, duplicate %v, %v", n(x.ID), x.Duplicate, x.Err)
 	case scheduler.EvReread:
 		return fmt.Sprintf("reread %d: %s, revision %d, %v", n(x.ID), x.Timer.Record.State, x.Timer.Rev, x.Err)
-	case scheduler.EvConfirmed:
+	case scheduler.EvDedupChecked:
 		return fmt.Sprintf("confirmed %d, %v", len(x.Found), x.Err)
 	case scheduler.EvIndexed:
 		return fmt.Sprintf("indexed %d, %v", n(x.ID), x.Err)
 	case scheduler.EvSwept:
-		return fmt.Sprintf("swept %d: %s, refire %v", n(x.Timer.ID), x.Timer.Record.State, x.Refire)
+		return fmt.Sprintf("swept %d: %s, refire %v", n(x.Timer.ID), x.Timer.Record.State, x.Redispatch)
 	case scheduler.EvScanned:
 		return fmt.Sprintf("scanned %d: %s, revision %d", n(x.Timer.ID), x.Timer.Record.State, x.Timer.Rev)
 	case scheduler.EvScanDone:

@@ -44,10 +44,10 @@ type term struct {
 var _ scheduler.Host = (*term)(nil)
 
 // startTerm begins to own a shard.
-func startTerm(n *node, shard int, tenure *scheduler.Tenure) *term {
-	clock, _ := tenure.Clock()
+func startTerm(n *node, shard int, lease *scheduler.Lease) *term {
+	clock, _ := lease.Clock()
 	t := &term{n: n, w: n.w, shard: shard, epoch: clock.Epoch}
-	t.Term = scheduler.NewTerm(t.config(), tenure, t)
+	t.Term = scheduler.NewTerm(t.config(), lease, t)
 	n.terms[shard] = t
 	t.Start()
 	if n.w.cfg.Damage {
@@ -57,22 +57,22 @@ func startTerm(n *node, shard int, tenure *scheduler.Tenure) *term {
 	return t
 }
 
-// maxLookEvery bounds the number of actions between looks at the lease. A turn has fewer
+// maxLeaseCheckEvery bounds the number of actions between looks at the lease. A turn has fewer
 // actions here than in production, and takes no time.
-const maxLookEvery = 6
+const maxLeaseCheckEvery = 6
 
 func (t *term) config() scheduler.TermConfig {
 	p := &t.w.p
 	c := scheduler.TermConfig{
-		Shard: t.shard, Store: termStore{Client: t.n.client, t: t}, Time: t.n, Lease: p.lease, Tick: p.tick, Log: zerolog.Nop(),
+		Shard: t.shard, Store: termStore{Client: t.n.client, t: t}, Time: t.n, Lease: p.lease, Heartbeat: p.tick, Log: zerolog.Nop(),
 		Core: scheduler.CoreConfig{
 			Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
 			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, Retention: p.retention,
 			Level: t.n.client.Reads(),
 		},
-		Trace:       t.trace,
-		LookEvery:   1 + t.w.rng.IntN(maxLookEvery),
-		HoldRenewal: func() bool { return t.w.oneIn(2) },
+		Trace:           t.trace,
+		LeaseCheckEvery: 1 + t.w.rng.IntN(maxLeaseCheckEvery),
+		HoldRenewal:     func() bool { return t.w.oneIn(2) },
 	}
 	if t.w.cfg.Trace != nil {
 		c.Log = zerolog.New(t)

@@ -101,7 +101,7 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	stop()
 	// What a machine does that stands still for seconds. What is not allowed is told
 	// in other words, too.
-	machine := []string{"clock was stepped", "no heartbeat received", "no answer from JetStream", "lease ran out"}
+	machine := []string{"clock was stepped", "no heartbeat received", "no answer from JetStream", "lease expired"}
 	for line := range strings.Lines(log.String()) {
 		if !slices.ContainsFunc(machine, func(text string) bool { return strings.Contains(line, text) }) {
 			t.Errorf("the node complained: %s", line)

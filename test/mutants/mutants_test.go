@@ -52,7 +52,7 @@ var planted = []struct {
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
 	// does not notice when one of them is gone.
 	{m("a paused core publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat"), "./scheduler", "TestCoreScripts"},
-	{m("an event is published after the lease has run out", "scheduler/perform.go", "if t.core.Paused() || !t.tenure.Trusted(now) {\n\t\t\t\t// The lease", "if false {\n\t\t\t\t// The lease"), "./scheduler", "TestHaltAmidRound"},
+	{m("an event is published after the lease has run out", "scheduler/perform.go", "if t.core.Paused() || !t.lease.Trusted(now) {\n\t\t\t\t// The lease", "if false {\n\t\t\t\t// The lease"), "./scheduler", "TestHaltAmidRound"},
 	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			l.Release()\n			release = nil", "		case <-release:\n			return"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
 	{m("a delivery that is handed back is acknowledged", "functions/delivery.go", `return d.msg.Nak(after) })`, `_ = after; return d.msg.Ack() })`), "./functions", "Stop"},
 	{m("running callbacks are not kept alive", "functions/inflight.go", "_ = m.InProgress()", "_ = m"), "./functions", "TestLongCallIsKeptAlive"},

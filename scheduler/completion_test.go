@@ -23,7 +23,7 @@ func TestFinishAgain(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	for range maxRefinish {
+	for range maxCompletionRetries {
 		if k.Idle() {
 			t.Fatal("idle while a record is being written")
 		}
@@ -31,7 +31,7 @@ func TestFinishAgain(t *testing.T) {
 		if !k.Idle() {
 			t.Fatal("a record that may be left to the sweeper holds the shard")
 		}
-		now += refinishPauseMs - 1
+		now += completionRetryDelayMs - 1
 		none(EvTick{})
 		now++
 		again := one[ActFinish](t, k.Step(now, EvTick{}))
@@ -41,13 +41,13 @@ func TestFinishAgain(t *testing.T) {
 		a = again
 	}
 	none(EvFinished{Finish: a, Err: schemas.ErrUnavailable})
-	now += 10 * refinishPauseMs
+	now += 10 * completionRetryDelayMs
 	none(EvTick{})
 
 	for _, err := range []error{nil, store.ErrRevision, schemas.ErrNotFound} {
-		k.settling++
+		k.completing++
 		none(EvFinished{Finish: ActFinish{ID: id, Rev: 8}, Err: err})
-		now += 10 * refinishPauseMs
+		now += 10 * completionRetryDelayMs
 		none(EvTick{})
 	}
 }
@@ -66,7 +66,7 @@ func TestSweptFirst(t *testing.T) {
 		k.Checkpoint(&c)
 		return c.Tail
 	}
-	confirm := one[ActConfirm](t, k.Step(now, EvSwept{Timer: tm}))
+	confirm := one[ActDedupCheck](t, k.Step(now, EvSwept{Timer: tm}))
 	k.Step(now, EvTail{Timer: tm})
 	if got := tail(); got != 6 {
 		t.Errorf("the tail is at %d, behind it a claim that may not have been published", got)
@@ -75,7 +75,7 @@ func TestSweptFirst(t *testing.T) {
 	for id := range confirm.IDs {
 		found[id] = struct{}{}
 	}
-	k.Step(now, EvConfirmed{Found: found})
+	k.Step(now, EvDedupChecked{Found: found})
 	if got := tail(); got != 7 {
 		t.Errorf("the tail is at %d", got)
 	}
@@ -91,7 +91,7 @@ func TestOldClaimOfOurs(t *testing.T) {
 		tm.Record.State, tm.Record.Queued, tm.Record.Epoch, tm.Record.FiredMs = schemas.StateDelivered, false, 1, now-age.Milliseconds()
 		actions := k.Step(now, EvReread{ID: tm.ID, Timer: tm})
 		if old {
-			one[ActConfirm](t, actions)
+			one[ActDedupCheck](t, actions)
 		} else {
 			one[ActPublish](t, actions)
 		}
