@@ -46,7 +46,7 @@ type delivery struct {
 func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 	d := &delivery{f: f, svc: s, msg: m}
 	var err error
-	if d.claim, err = schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim)); err != nil {
+	if d.claim, err = schemas.ParseClaim(m.Get(schemas.HeaderClaim)); err != nil {
 		// No scheduler has published this event: it has no record, and so no right to a call.
 		d.skip("foreign", func() error { return m.Term("no valid " + schemas.HeaderClaim) })
 		return
@@ -87,7 +87,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 // openCallback takes the callback from the event's header. If its key has been replaced,
 // prepare takes the callback from the record.
 func (d *delivery) openCallback() {
-	sealed := d.msg.Header.Get(schemas.HeaderCallback)
+	sealed := d.msg.Get(schemas.HeaderCallback)
 	if sealed == "" {
 		return
 	}
@@ -222,7 +222,7 @@ var traceHeaders = [...]string{"traceparent", "tracestate", "baggage"}
 func (d *delivery) trace() map[string]string {
 	var out map[string]string
 	for _, name := range traceHeaders {
-		v := d.msg.Header.Get(name)
+		v := d.msg.Get(name)
 		if v == "" {
 			v, _ = d.event.Extensions()[name].(string)
 		}

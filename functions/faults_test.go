@@ -164,7 +164,7 @@ func TestOneDeadLetterAcrossACrash(t *testing.T) {
 	if len(letters) != 1 || c.count() < 2 {
 		t.Fatalf("%d dead letters after %d calls of two processes", len(letters), c.count())
 	}
-	if got := letters[0].Header.Get("Nats-Msg-Id"); !strings.HasPrefix(got, id.MsgID(1)+".") {
+	if got := letters[0].Get("Nats-Msg-Id"); !strings.HasPrefix(got, id.MsgID(1)+".") {
 		t.Errorf("the dead letter's message id is %q", got)
 	}
 }

@@ -223,7 +223,7 @@ func (r *rig) lookUp(svc string, k store.Kind) (*jetstream.ConsumerInfo, error) 
 }
 
 // dead returns the dead letters of a service.
-func (r *rig) dead(svc string) []*jetstream.RawStreamMsg {
+func (r *rig) dead(svc string) []*store.Letter {
 	r.t.Helper()
 	p, err := r.store.DeadList(r.t.Context(), store.DeadQuery{Service: svc})
 	if err != nil {

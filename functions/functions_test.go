@@ -119,7 +119,7 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 			t.Errorf("%s: %+v, %d dead letters", name, rec, len(dead))
 			continue
 		}
-		h := dead[0].Header
+		h := nats.Header(dead[0].Header)
 		e, _, _, err := schemas.ParseFired(h, dead[0].Data)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -161,7 +161,7 @@ func TestDeadLetterOfAStructuredEvent(t *testing.T) {
 	}
 	body, err := schemas.StripFired(dead[0].Header, dead[0].Data)
 	// The callback is in the event, or sealed beside it.
-	if want := strings.Replace(doc, callback, "", 1); err != nil || string(body.Data) != doc && (string(body.Data) != want || dead[0].Header.Get(schemas.HeaderCallback) == "") {
+	if want := strings.Replace(doc, callback, "", 1); err != nil || string(body.Data) != doc && (string(body.Data) != want || dead[0].Get(schemas.HeaderCallback) == "") {
 		t.Fatalf("stripped: %s, %v", body.Data, err)
 	}
 }

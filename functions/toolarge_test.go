@@ -34,7 +34,7 @@ func TestRetryThatCannotBeStored(t *testing.T) {
 	}
 	r.settled("s")
 	page, err := r.store.DeadList(t.Context(), store.DeadQuery{Service: "s"})
-	if err != nil || len(page.Letters) != 1 || page.Letters[0].Header.Get(schemas.HeaderErrorCode) != string(callback.ReasonTooLarge) {
+	if err != nil || len(page.Letters) != 1 || page.Letters[0].Get(schemas.HeaderErrorCode) != string(callback.ReasonTooLarge) {
 		t.Errorf("%d dead letters (%v)", len(page.Letters), err)
 	}
 }

@@ -27,19 +27,19 @@ type letter struct {
 func (s *Service) readLetter(m *store.Letter) (letter, error) {
 	l := letter{raw: m}
 	var err error
-	if l.claim, err = schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim)); err != nil {
+	if l.claim, err = schemas.ParseClaim(m.Get(schemas.HeaderClaim)); err != nil {
 		return l, err
 	}
 	if _, l.spec, l.fired, err = schemas.ParseFired(m.Header, m.Data); err != nil {
 		return l, err
 	}
-	if sealed := m.Header.Get(schemas.HeaderCallback); sealed != "" {
+	if sealed := m.Get(schemas.HeaderCallback); sealed != "" {
 		l.spec.Callback, l.sealed = s.o.Store.OpenCallback(l.claim.Timer, sealed)
 	}
 	l.info = schemas.DeadInfo{
 		Sequence: m.Sequence, Timer: l.claim.Timer, ID: l.spec.EventID, Source: l.spec.Source, Type: l.spec.Type, Service: l.spec.Service,
-		Scheduled: schemas.TimeOf(l.fired.ScheduledMs), Died: m.Time.UTC(), Attempts: l.claim.Attempt,
-		ErrorCode: m.Header.Get(schemas.HeaderErrorCode), ErrorData: m.Header.Get(schemas.HeaderError), Consumer: m.Header.Get(schemas.HeaderConsumer),
+		Scheduled: schemas.TimeOf(l.fired.ScheduledMs), Died: m.Stored.UTC(), Attempts: l.claim.Attempt,
+		ErrorCode: m.Get(schemas.HeaderErrorCode), ErrorData: m.Get(schemas.HeaderError), Consumer: m.Get(schemas.HeaderConsumer),
 	}
 	return l, nil
 }
@@ -63,7 +63,7 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 			l, err := s.readLetter(m)
 			if err != nil {
 				// A damaged dead letter is listed, too.
-				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: m.Time.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
+				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: m.Stored.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
 			}
 			reply.Dead = append(reply.Dead, l.info)
 		}

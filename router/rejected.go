@@ -27,13 +27,13 @@ func (s *Service) RejectedList(ctx context.Context, q schemas.RejectedListReques
 }
 
 func rejectedInfo(m *store.Letter) schemas.RejectedInfo {
-	seq, err := strconv.ParseUint(m.Header.Get(schemas.HeaderOriginalSequence), 10, 64)
+	seq, err := strconv.ParseUint(m.Get(schemas.HeaderOriginalSequence), 10, 64)
 	if err != nil {
 		seq = 0 // the message was not published by Belfry
 	}
 	info := schemas.RejectedInfo{
-		Sequence: m.Sequence, AddSequence: seq, Rejected: m.Time.UTC(),
-		Code: schemas.Code(m.Header.Get(schemas.HeaderErrorCode)), Error: m.Header.Get(schemas.HeaderError),
+		Sequence: m.Sequence, AddSequence: seq, Rejected: m.Stored.UTC(),
+		Code: schemas.Code(m.Get(schemas.HeaderErrorCode)), Error: m.Get(schemas.HeaderError),
 		DataBytes: len(m.Data), Data: strings.ToValidUTF8(string(m.Data[:min(len(m.Data), schemas.MaxRejectedData)]), "?"),
 	}
 	info.Source, info.ID = eventName(m.Header, m.Data)

@@ -45,7 +45,7 @@ func TestRejectionsOfAnySize(t *testing.T) {
 	for _, m := range adds {
 		found := false
 		for _, got := range page.Adds {
-			if bytes.Equal(got.Data, m.Data) && got.Header.Get("X-Mine") == m.Header.Get("X-Mine") && got.Header.Get(schemas.HeaderErrorCode) != "" && got.Header.Get(schemas.HeaderError) != "" {
+			if bytes.Equal(got.Data, m.Data) && got.Get("X-Mine") == m.Header.Get("X-Mine") && got.Get(schemas.HeaderErrorCode) != "" && got.Get(schemas.HeaderError) != "" {
 				found = true
 			}
 		}

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func refusedOnce(t *testing.T) (*Core, store.Timer, int64, ActDeadLetter) {
 func TestRefusedForGood(t *testing.T) {
 	k, tm, now, letter := refusedOnce(t)
 	m := letter.Msg
-	if m.Subject != schemas.SubjectDead(tm.Record.Service) || m.MsgID == "" || m.Header.Get(schemas.HeaderErrorCode) != schemas.ReasonUndeliverable || !strings.Contains(m.Header.Get(schemas.HeaderError), "65535") {
+	if m.Subject != schemas.SubjectDead(tm.Record.Service) || m.MsgID == "" || fmt.Sprint(m.Header[schemas.HeaderErrorCode]) != "["+schemas.ReasonUndeliverable+"]" || !strings.Contains(fmt.Sprint(m.Header[schemas.HeaderError]), "65535") {
 		t.Fatalf("dead letter %q %q %v", m.Subject, m.MsgID, m.Header)
 	}
 	// Whatever is not acknowledged is tried again, under the same id.

@@ -3,7 +3,6 @@ package store
 import (
 	"time"
 
-	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -194,7 +193,7 @@ type Stamp struct {
 // Msg is a message to publish.
 type Msg struct {
 	Subject string
-	Header  jet.Header
+	Header  map[string][]string
 	Data    []byte
 	MsgID   string
 	// Service names the service that is called back for this message. Its feed is woken

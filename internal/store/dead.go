@@ -7,20 +7,36 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// DeadQuery says which dead letters to list. An empty field matches all.
+// Letters stores and lists dead letters (TIMERS_DEAD) and rejected adds (TIMERS_REJECTED).
+// A letter is stored whatever its size, and listed as it was published; see letter.go for
+// the forms in between. Letters leave the streams by age and size; LetterCounts counts
+// them. Safe for concurrent use.
+type Letters struct {
+	jet    *jet.Client
+	log    zerolog.Logger
+	events *Events
+	counts *LetterCounts
+}
+
+func newLetters(c *jet.Client, log zerolog.Logger, events *Events, counts *LetterCounts) *Letters {
+	return &Letters{jet: c, log: log, events: events, counts: counts}
+}
+
+// DeadQuery selects dead letters. An empty field matches all.
 type DeadQuery struct {
 	Service string
 	TimerID schemas.TimerID
-	Cursor  string
-	Limit   int
+	// Cursor is that of the previous page; empty for the first page.
+	Cursor string
+	// Limit bounds the letters of the page: 1 to MaxListLimit, or 0 for DefaultListLimit.
+	Limit int
 }
-
-// Letter is a dead letter or a rejected add as it is stored.
-type Letter = jet.Msg
 
 // DeadPage is one page; Cursor is empty at the end.
 type DeadPage struct {
@@ -28,32 +44,32 @@ type DeadPage struct {
 	Cursor  string
 }
 
-// DeadList pages through dead letters in the order in which they died, each as
-// it was before it was enclosed or cut; see OpenLetter. The work
-// of one call is bounded like List's.
-func (s *Store) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
+// DeadList returns a page of dead letters, oldest first. The work of one call is bounded
+// like List's, so a page may be empty and not the last. Errors: bad_request,
+// schemas.ErrUnavailable.
+func (l *Letters) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 	after, limit, err := pageOf(q.Cursor, q.Limit, "dead.list")
 	if err != nil {
 		return DeadPage{}, err
 	}
 	filter := schemas.SubjectDeadPrefix + "*"
 	if q.Service != "" {
-		if !schemas.ValidService(q.Service) {
-			return DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "service %.80q must be 1 to %d letters, digits, '-' or '_'", q.Service, schemas.MaxServiceLength)
+		if err := checkService(q.Service); err != nil {
+			return DeadPage{}, err
 		}
 		filter = schemas.SubjectDead(q.Service)
 	}
-	letters, cursor, err := s.letters(ctx, schemas.StreamDead, filter, after, limit, func(m *jet.Msg) bool {
+	letters, cursor, err := l.page(ctx, schemas.StreamDead, filter, after, limit, func(m *Letter) bool {
 		return q.TimerID.IsZero() || strings.HasPrefix(jet.MsgID(m.Header), q.TimerID.String()+".")
 	})
 	return DeadPage{letters, cursor}, err
 }
 
-// letters reads a page of dead letters or rejections after a sequence. It returns the
+// page reads a page of dead letters or rejected adds after a sequence. It returns the
 // opened letters that want accepts, and the cursor of the next page.
-func (s *Store) letters(ctx context.Context, stream, filter string, after uint64, limit int, want func(*jet.Msg) bool) (page []*jet.Msg, cursor string, err error) {
+func (l *Letters) page(ctx context.Context, stream, filter string, after uint64, limit int, want func(*Letter) bool) (page []*Letter, cursor string, err error) {
 	for looked := 0; ; {
-		msgs, more, err := s.jet.Next(ctx, stream, filter, after, listBatch)
+		msgs, more, err := l.jet.Next(ctx, stream, filter, after, listBatch)
 		if err != nil {
 			return nil, "", err
 		}
@@ -62,13 +78,14 @@ func (s *Store) letters(ctx context.Context, stream, filter string, after uint64
 				return page, strconv.FormatUint(after, 10), nil
 			}
 			after = m.Sequence
-			if IsLetterPart(m) || !want(m) {
+			letter := letterOf(m)
+			if IsLetterPart(letter) || !want(letter) {
 				continue
 			}
-			if m, err = s.open(ctx, stream, m); err != nil {
+			if letter, err = l.open(ctx, stream, letter); err != nil {
 				return nil, "", err
 			}
-			page = append(page, m)
+			page = append(page, letter)
 		}
 		if looked += len(msgs); more == 0 || len(msgs) == 0 {
 			return page, "", nil
@@ -79,32 +96,30 @@ func (s *Store) letters(ctx context.Context, stream, filter string, after uint64
 	}
 }
 
-// RejectedQuery selects rejected adds. Cursor is empty for the first
-// page.
+// RejectedQuery selects rejected adds; see DeadQuery.
 type RejectedQuery struct {
 	Cursor string
 	Limit  int
 }
 
-// RejectedPage is one page of rejected adds, oldest first; Cursor is empty at the
-// end.
+// RejectedPage is one page; Cursor is empty at the end.
 type RejectedPage struct {
 	Adds   []*Letter
 	Cursor string
 }
 
-// RejectedList pages through the rejected adds in TIMERS_REJECTED, each as it was
-// before it was enclosed or cut; see OpenLetter.
-func (s *Store) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage, error) {
+// RejectedList returns a page of rejected adds, oldest first. Errors: bad_request,
+// schemas.ErrUnavailable.
+func (l *Letters) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPage, error) {
 	after, limit, err := pageOf(q.Cursor, q.Limit, "rejected.list")
 	if err != nil {
 		return RejectedPage{}, err
 	}
-	adds, cursor, err := s.letters(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, func(*jet.Msg) bool { return true })
+	adds, cursor, err := l.page(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, func(*Letter) bool { return true })
 	return RejectedPage{adds, cursor}, err
 }
 
-// pageOf reads the cursor and the limit of a request for a page of a stream.
+// pageOf decodes the cursor and the limit of a request for a page of a stream.
 func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err error) {
 	if rows = limit; rows == 0 {
 		rows = DefaultListLimit
@@ -120,50 +135,41 @@ func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err 
 	return after, rows, nil
 }
 
-// DeadGet reads one dead letter from the stream's leader by its sequence, as it was
-// before it was enclosed or cut.
-func (s *Store) DeadGet(ctx context.Context, seq uint64) (*jet.Msg, error) {
-	m, err := s.jet.At(ctx, schemas.StreamDead, seq)
-	if err != nil {
-		return nil, err
-	}
-	return s.open(ctx, schemas.StreamDead, m)
-}
-
-// DeadDelete removes a dead letter that was replayed, with all its parts, and counts
-// the messages. A letter that is gone already is no error and is not counted. The
-// first part goes last: a delete that is cut off can be repeated.
-func (s *Store) DeadDelete(ctx context.Context, seq uint64) error {
-	m, err := s.jet.At(ctx, schemas.StreamDead, seq)
+// DeadDelete removes a dead letter that was replayed, with all its parts, and counts the
+// messages. It returns nil, without counting, if the letter is gone. It removes the first
+// part last, so that an interrupted call can be repeated. Errors: schemas.ErrUnavailable,
+// schemas.CodeUnknownFormat.
+func (l *Letters) DeadDelete(ctx context.Context, seq uint64) error {
+	m, err := l.jet.At(ctx, schemas.StreamDead, seq)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	parts, err := LetterParts(m)
+	parts, err := LetterParts(letterOf(m))
 	if err != nil {
 		return err
 	}
 	for _, part := range parts {
-		if err := s.deadDelete(ctx, part); err != nil {
+		if err := l.deadDelete(ctx, part); err != nil {
 			return err
 		}
 	}
-	return s.deadDelete(ctx, seq)
+	return l.deadDelete(ctx, seq)
 }
 
-func (s *Store) deadDelete(ctx context.Context, seq uint64) error {
-	err := s.jet.DeleteMsg(ctx, fmt.Sprintf("delete dead letter %d", seq), schemas.StreamDead, seq)
+func (l *Letters) deadDelete(ctx context.Context, seq uint64) error {
+	err := l.jet.DeleteMsg(ctx, fmt.Sprintf("delete dead letter %d", seq), schemas.StreamDead, seq)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.countDeadDeleted(ctx); err != nil {
-		// The letter is gone and its replay stands: only the count is one too high.
-		s.log.Warn().Err(err).Uint64("sequence", seq).Msg("replayed dead letter counts as expired: its removal could not be counted")
+	if err := l.counts.countRemoved(ctx); err != nil {
+		// The letter is removed and its replay stands; DeadExpired is one too high.
+		l.log.Warn().Err(err).Uint64("sequence", seq).Msg("the removal of a replayed dead letter could not be counted; it counts as expired")
 	}
 	return nil
 }

@@ -11,44 +11,50 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Dead letters and rejected adds leave their streams by age, by size, or because a
-// replay removed them. JetStream tells only how many are gone in all. Belfry
-// therefore counts those that it removed itself in a key of bucket clock; the
-// others left without a replay, and status and metrics show their number.
-
-// deadCountSubject holds the number of messages that left TIMERS_DEAD by
-// Belfry's own hand, as decimal text.
+// deadCountSubject is the key of the number of messages that Belfry itself removed from
+// TIMERS_DEAD, as decimal text.
 const deadCountSubject = clockPrefix + "count.dead"
 
 // maxCountTries bounds the compare-and-sets of one increment: routers that
 // replay at the same time contend for the key.
 const maxCountTries = 50
 
-// Loss counts the dead letters and rejected adds that are kept, and the expired ones.
+// LetterCounts counts the dead letters and rejected adds that are stored, and those that
+// expired.
+//
+// Letters leave their streams by age, by size, or because a replay removed them, and
+// JetStream counts only how many have left in all. LetterCounts therefore counts the
+// removed ones in a key of bucket clock; the others have expired. If a count fails after
+// a removal, that letter counts as expired. Safe for concurrent use.
+type LetterCounts struct {
+	jet *jet.Client
+}
+
+// Loss has the counts of LetterCounts.
 type Loss struct {
-	// Dead counts dead letters by service.
+	// Dead is the number of stored dead letters by service.
 	Dead map[string]uint64
-	// Rejected is the number of refused adds that are kept, and LastRejected is
-	// when the newest was refused; zero without any.
+	// Rejected is the number of stored rejected adds, and LastRejected the time at which
+	// the newest was stored; zero if there is none.
 	Rejected     uint64
 	LastRejected time.Time
-	// DeadExpired counts dead letters that left by age or size, or that somebody
-	// else removed, without a replay. A node that dies between a replay and its
-	// count adds one.
+	// DeadExpired is the number of dead letters that left by age or size, or that another
+	// client removed, without a replay. A node that dies between a removal and its count
+	// adds one.
 	DeadExpired uint64
-	// RejectedExpired counts rejected adds that left by age or size.
+	// RejectedExpired is the number of rejected adds that left by age or size.
 	RejectedExpired uint64
 }
 
 // DeadCounts reads the counts. Errors: schemas.ErrUnavailable.
-func (s *Store) DeadCounts(ctx context.Context) (Loss, error) {
+func (c *LetterCounts) DeadCounts(ctx context.Context) (Loss, error) {
 	loss := Loss{Dead: map[string]uint64{}}
-	dead, err := s.subjectCounts(ctx, schemas.StreamDead)
+	dead, err := c.stream(ctx, schemas.StreamDead)
 	if err != nil {
 		return loss, err
 	}
-	// The key last: a replay in between makes the difference smaller, never larger.
-	deleted, err := s.peekDeadDeleted(ctx)
+	// Read the key last: then a replay in between makes the difference smaller, not larger.
+	deleted, err := c.peek(ctx)
 	if err != nil {
 		return loss, err
 	}
@@ -60,9 +66,9 @@ func (s *Store) DeadCounts(ctx context.Context) (Loss, error) {
 	if gone := dead.State.LastSeq - dead.State.Msgs; gone > deleted {
 		loss.DeadExpired = gone - deleted
 	}
-	rejected, err := s.subjectCounts(ctx, schemas.StreamRejected)
+	rejected, err := c.stream(ctx, schemas.StreamRejected)
 	if errors.Is(err, schemas.ErrNotFound) {
-		return loss, nil // a store of an earlier build that no node has opened since
+		return loss, nil // made by an older build, and not opened since
 	}
 	if err != nil {
 		return loss, err
@@ -74,27 +80,27 @@ func (s *Store) DeadCounts(ctx context.Context) (Loss, error) {
 	return loss, nil
 }
 
-func (s *Store) subjectCounts(ctx context.Context, name string) (jet.StreamInfo, error) {
-	info, err := s.jet.Subjects(ctx, name)
+func (c *LetterCounts) stream(ctx context.Context, name string) (jet.StreamInfo, error) {
+	info, err := c.jet.Subjects(ctx, name)
 	if errors.Is(err, jet.ErrNoStream) {
 		return info, schemas.Errorf(schemas.CodeNotFound, "stream %s does not exist", name)
 	}
 	return info, err
 }
 
-// startDeadCount makes the key. What left the stream before that, in a store of
-// an earlier build, does not count as expired.
-func (s *Store) startDeadCount(ctx context.Context) error {
-	info, err := s.jet.Stream(ctx, schemas.StreamDead)
+// create makes the key. Messages that left the stream before, in a store of an older
+// build, do not count as expired.
+func (c *LetterCounts) create(ctx context.Context) error {
+	info, err := c.jet.Stream(ctx, schemas.StreamDead)
 	if err != nil {
 		return err
 	}
-	return s.jet.CreateOnce(ctx, clockStream, deadCountSubject, []byte(strconv.FormatUint(info.State.LastSeq-info.State.Msgs, 10)))
+	return c.jet.CreateOnce(ctx, clockStream, deadCountSubject, []byte(strconv.FormatUint(info.State.LastSeq-info.State.Msgs, 10)))
 }
 
-// deadDeleted is the key's value and revision, from the stream's leader.
-func (s *Store) deadDeleted(ctx context.Context) (n, rev uint64, err error) {
-	m, err := s.jet.Last(ctx, clockStream, deadCountSubject)
+// removed reads the key's value and revision from the leader.
+func (c *LetterCounts) removed(ctx context.Context) (n, rev uint64, err error) {
+	m, err := c.jet.Last(ctx, clockStream, deadCountSubject)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -102,10 +108,10 @@ func (s *Store) deadDeleted(ctx context.Context) (n, rev uint64, err error) {
 	return n, m.Sequence, err
 }
 
-// peekDeadDeleted is the key's value as any replica has it, which needs no right
-// to read from the leader; 0 before the key was made.
-func (s *Store) peekDeadDeleted(ctx context.Context) (uint64, error) {
-	a, err := s.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{deadCountSubject}})
+// peek reads the key's value from any replica, for which a reader needs no permission to
+// use the leader; 0 before the key was made.
+func (c *LetterCounts) peek(ctx context.Context) (uint64, error) {
+	a, err := c.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{deadCountSubject}})
 	if err != nil || len(a.Msgs) == 0 {
 		return 0, err
 	}
@@ -120,15 +126,15 @@ func parseDeadCount(b []byte) (uint64, error) {
 	return n, nil
 }
 
-// countDeadDeleted adds one to the key.
-func (s *Store) countDeadDeleted(ctx context.Context) error {
+// countRemoved adds one to the key.
+func (c *LetterCounts) countRemoved(ctx context.Context) error {
 	var err error
 	for range maxCountTries {
 		var n, rev uint64
-		if n, rev, err = s.deadDeleted(ctx); err != nil {
+		if n, rev, err = c.removed(ctx); err != nil {
 			return err
 		}
-		if _, err = s.jet.Put(ctx, deadCountSubject, []byte(strconv.FormatUint(n+1, 10)), rev, 0); !errors.Is(err, ErrRevision) {
+		if _, err = c.jet.Put(ctx, deadCountSubject, []byte(strconv.FormatUint(n+1, 10)), rev, 0); !errors.Is(err, ErrRevision) {
 			return err
 		}
 	}

@@ -111,7 +111,7 @@ func (r *FeedReader) delivery(d *jet.Delivery) *Delivery {
 // settled all of these methods do nothing. They are safe for concurrent use.
 type Delivery struct {
 	// Header and Data are the event as it was published; see schemas.ParseFired.
-	Header jet.Header
+	Header map[string][]string
 	Data   []byte
 	// Seq is the sequence in the stream; Deliveries counts the deliveries of the event, this
 	// one included.
@@ -124,6 +124,9 @@ type Delivery struct {
 
 	d *jet.Delivery
 }
+
+// Get returns the first value of a header, or "".
+func (d *Delivery) Get(name string) string { return firstValue(d.Header, name) }
 
 // Ack says that the event is done.
 func (d *Delivery) Ack() error { return d.d.Ack() }
@@ -142,8 +145,8 @@ func (d *Delivery) InProgress() error { return d.d.Working() }
 func (d *Delivery) Term(reason string) error { return d.d.Term(reason) }
 
 // UserHeader returns a copy of the headers without the server's own.
-func (d *Delivery) UserHeader() jet.Header {
-	out := jet.Header{}
+func (d *Delivery) UserHeader() map[string][]string {
+	out := map[string][]string{}
 	for name, values := range d.Header {
 		if !strings.HasPrefix(strings.ToLower(name), "nats-") {
 			out[name] = values

@@ -34,6 +34,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	s.Clocks = newClocks(c, s.Shards, s.Nodes, layout, s.log, s.reportDamaged)
 	s.Events = newEvents(c, nil, DefaultMaxPayload) // repair publishes for no service
 	s.FiredShare = newFiredShare(c, s.log, s.Nodes.first.Load, s.Nodes.carriedMs)
+	s.LetterCounts = &LetterCounts{jet: c}
 	s.rem = newRemover(c, 1)
 	return s, nil
 }

@@ -6,43 +6,66 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A letter is a message that must not get lost because of its own size: a dead
-// letter or a rejected add. It is published in the first form that JetStream takes.
+// A Letter is a dead letter or a rejected add: a message that must not get lost because of
+// its own size. Letters publishes it in the first of three forms that JetStream stores.
 //
-//	as it is    the event's headers and data, and Belfry's headers
+//	unchanged   the event's headers and data, and Belfry's headers
 //	enclosed    Belfry's headers; the data is the message as NATS sends it: its
 //	            header block, whose length is in Belfry-Enclosed, and then its data
-//	in parts    the enclosed data, cut; the first part comes last and lists the
+//	in parts    the enclosed data, cut; the first part is stored last and lists the
 //	            stream sequences of the others in Belfry-Parts
 //
-// Enclosing lifts the limit of headers, parts that of a message, which an operator
-// may have lowered since the event was accepted. Nothing is ever truncated.
-// OpenLetter takes any form back to the first.
+// An enclosed letter may have more headers than a message, a letter in parts more bytes,
+// also after an operator has lowered the limit. Nothing is ever truncated. OpenLetter
+// restores the first form.
+type Letter struct {
+	Subject  string
+	Sequence uint64    // in the stream
+	Stored   time.Time // by the stream leader's clock
+	Header   map[string][]string
+	Data     []byte
+}
+
+// Get returns the first value of a header, or "".
+func (l *Letter) Get(name string) string { return firstValue(l.Header, name) }
+
+func firstValue(header map[string][]string, name string) string {
+	if v := header[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+func letterOf(m *jet.Msg) *Letter {
+	return &Letter{Subject: m.Subject, Sequence: m.Sequence, Stored: m.Time, Header: m.Header, Data: m.Data}
+}
+
 const (
-	// leastPart bounds how many parts a letter has. Every server that Belfry runs
-	// with takes it; see leastMessage.
+	// leastPart is the smallest size of a part in bytes, which bounds the number of parts.
+	// Every server that Belfry runs with stores it; see leastMessage.
 	leastPart = 16 << 10
-	// partHeaders is room for the headers of a part, the sequences of 500 other
-	// parts among them.
+	// partHeaders is the space in bytes for the headers of a part, including the sequences
+	// of 500 other parts.
 	partHeaders = 16 << 10
 )
 
-// PublishLetter publishes a letter in the first form that fits. The message id must
-// be set: it is that of the letter in any form. The call may be repeated.
-// Errors: schemas.ErrUnavailable, schemas.ErrStoreFull.
-func (s *Store) PublishLetter(ctx context.Context, m Msg) (duplicate bool, err error) {
-	return PublishLetter(ctx, s.Publish, s.MaxMessage(), m)
+// PublishLetter publishes a letter in the first form that fits. m.MsgID must be set: every
+// form has this id, so the call may be repeated. Errors: schemas.ErrUnavailable,
+// schemas.ErrStoreFull.
+func (l *Letters) PublishLetter(ctx context.Context, m Msg) (duplicate bool, err error) {
+	return PublishLetter(ctx, l.events.Publish, l.events.MaxMessage(), m)
 }
 
-// PublishLetter is Store.PublishLetter with any other way to publish, for a server
-// that takes messages of maxMessage bytes.
+// PublishLetter is Letters.PublishLetter for other stores, such as a simulated one, that
+// store messages of at most maxMessage bytes.
 func PublishLetter(ctx context.Context, publish func(context.Context, Msg) (uint64, bool, error), maxMessage int, m Msg) (duplicate bool, err error) {
-	// What cannot fit is not tried. What does not fit although it should is.
+	// The server may store less than maxMessage: after a refusal, try the next form.
 	if fits(m, maxMessage) {
 		if _, duplicate, err = publish(ctx, m); !Permanent(err) {
 			return duplicate, err
@@ -60,13 +83,13 @@ func PublishLetter(ctx context.Context, publish func(context.Context, Msg) (uint
 			return duplicate, err
 		}
 		if size == leastPart {
-			// Not the letter's fault: no timer could be stored there.
+			// The limit is below leastMessage, so no timer could be stored either.
 			return false, schemas.Errorf(schemas.CodeStoreFull, "publish %s: a part of %d bytes is refused (%w): raise max_payload and the stream's max_msg_size", m.Subject, size, err)
 		}
 	}
 }
 
-// fits reports whether a message is within the limits that are known here.
+// fits reports whether a message is within the known limits.
 func fits(m Msg, maxMessage int) bool {
 	n := schemas.HeaderBytes(m.Header)
 	return n <= schemas.MaxHeaderBytes && n+len(m.Data) <= maxMessage
@@ -79,7 +102,7 @@ func publishParts(ctx context.Context, publish func(context.Context, Msg) (uint6
 		if i == 0 {
 			continue
 		}
-		// The size is in the id, since a repetition may cut differently.
+		// The id includes the size, because a repetition may cut differently.
 		part := Msg{Subject: e.Subject, MsgID: e.MsgID + ".part." + strconv.Itoa(i) + "." + strconv.Itoa(size), Data: chunk}
 		part.Header = jet.Header{schemas.HeaderPart: {strconv.Itoa(i)}}
 		seq, _, err := publish(ctx, part)
@@ -97,7 +120,7 @@ func publishParts(ctx context.Context, publish func(context.Context, Msg) (uint6
 	return duplicate, err
 }
 
-// enclose moves the headers of a message into its data, all but Belfry's.
+// enclose moves all headers of a message into its data, except Belfry's.
 func enclose(m Msg) Msg {
 	names := make([]string, 0, len(m.Header))
 	e := Msg{Subject: m.Subject, MsgID: m.MsgID, Header: jet.Header{}}
@@ -128,13 +151,13 @@ const headerBegin = "NATS/1.0\r\n"
 
 var lineBreaks = strings.NewReplacer("\r", " ", "\n", " ")
 
-// IsLetterPart reports whether a message is a part of a letter other than the first,
-// which stands for the letter.
-func IsLetterPart(m *jet.Msg) bool { return m.Header.Get(schemas.HeaderPart) != "" }
+// IsLetterPart reports whether a message is a part of a letter, but not the first part.
+func IsLetterPart(m *Letter) bool { return m.Get(schemas.HeaderPart) != "" }
 
-// LetterParts are the sequences of a letter's other parts, in order.
-func LetterParts(m *jet.Msg) ([]uint64, error) {
-	list := m.Header.Get(schemas.HeaderParts)
+// LetterParts returns the sequences of a letter's parts after the first, in order. Error:
+// schemas.CodeUnknownFormat.
+func LetterParts(m *Letter) ([]uint64, error) {
+	list := m.Get(schemas.HeaderParts)
 	if list == "" {
 		return nil, nil
 	}
@@ -149,17 +172,16 @@ func LetterParts(m *jet.Msg) ([]uint64, error) {
 	return seqs, nil
 }
 
-func damagedLetter(m *jet.Msg, format string, args ...any) error {
+func damagedLetter(m *Letter, format string, args ...any) error {
 	e := schemas.Errorf(schemas.CodeUnknownFormat, format, args...)
 	e.Msg = "letter " + strconv.FormatUint(m.Sequence, 10) + ": " + e.Msg
 	return e
 }
 
-// OpenLetter returns the message that a letter was made of, as it was before
-// PublishLetter; get reads the letter's other parts. A letter in the first form is
-// returned as it is. Errors: what get returns, and CodeUnknownFormat.
-func OpenLetter(m *jet.Msg, get func(seq uint64) (*jet.Msg, error)) (*jet.Msg, error) {
-	length := m.Header.Get(schemas.HeaderEnclosed)
+// OpenLetter returns a letter as it was published, whatever its stored form; get reads the
+// other parts. Errors: those of get, schemas.CodeUnknownFormat.
+func OpenLetter(m *Letter, get func(seq uint64) (*Letter, error)) (*Letter, error) {
+	length := m.Get(schemas.HeaderEnclosed)
 	if length == "" {
 		return m, nil
 	}
@@ -198,10 +220,16 @@ func OpenLetter(m *jet.Msg, get func(seq uint64) (*jet.Msg, error)) (*jet.Msg, e
 	return &opened, nil
 }
 
-// open is OpenLetter for a message of TIMERS_DEAD or TIMERS_REJECTED. One that cannot
-// be opened is returned as it is, for its readers to say so.
-func (s *Store) open(ctx context.Context, stream string, m *jet.Msg) (*jet.Msg, error) {
-	opened, err := OpenLetter(m, func(seq uint64) (*jet.Msg, error) { return s.jet.At(ctx, stream, seq) })
+// open is OpenLetter for a message of TIMERS_DEAD or TIMERS_REJECTED. It returns a letter
+// that is damaged, or misses a part, in its stored form: its reader finds no event in it.
+func (l *Letters) open(ctx context.Context, stream string, m *Letter) (*Letter, error) {
+	opened, err := OpenLetter(m, func(seq uint64) (*Letter, error) {
+		part, err := l.jet.At(ctx, stream, seq)
+		if err != nil {
+			return nil, err
+		}
+		return letterOf(part), nil
+	})
 	switch schemas.CodeOf(err) {
 	case schemas.CodeNotFound, schemas.CodeUnknownFormat:
 		return m, nil

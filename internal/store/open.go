@@ -30,6 +30,8 @@ type Store struct {
 	*FeedActivator
 	*FeedConsumers
 	*Events
+	*Letters
+	*LetterCounts
 
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
@@ -102,6 +104,8 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Levels.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
+	s.LetterCounts = &LetterCounts{jet: c}
+	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
@@ -218,7 +222,7 @@ func (s *Store) create(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.startDeadCount(ctx); err != nil {
+	if err := s.LetterCounts.create(ctx); err != nil {
 		return err
 	}
 	s.rooms = make([]room, s.geo.Shards)

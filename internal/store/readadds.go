@@ -12,7 +12,7 @@ import (
 // Add is a message of timers.add, delivered to one router. The server redelivers it to any
 // router unless Done, Retry or Working is called within RouterAckWait.
 type Add struct {
-	Header jet.Header
+	Header map[string][]string
 	Data   []byte
 	// Seq is the sequence in TIMERS_ADD; Deliveries counts deliveries, this one included.
 	Seq, Deliveries uint64

@@ -76,7 +76,7 @@ func testReadAddsShared(t *testing.T, s *store.Store) {
 			switch {
 			case seen[a.Seq], a.Seq <= last[g.reader]:
 				t.Fatalf("add %d came to reader %d after %d", a.Seq, g.reader, last[g.reader])
-			case string(a.Data) != fmt.Sprint(a.Seq), a.Header.Get("n") != fmt.Sprint(a.Seq), a.Deliveries != 1, a.Stored.IsZero():
+			case string(a.Data) != fmt.Sprint(a.Seq), fmt.Sprint(a.Header["n"]) != fmt.Sprint([]any{a.Seq}), a.Deliveries != 1, a.Stored.IsZero():
 				t.Fatalf("%+v", a)
 			}
 			seen[a.Seq], last[g.reader] = true, a.Seq
@@ -217,7 +217,7 @@ func TestReadAddsStatus(t *testing.T) {
 			if a.Deliveries > 1 {
 				continue // this machine is slow
 			}
-			if got, want := a.Header.Get("Status"), looks[total].Get("Status"); got != want || a.Seq != uint64(total+1) {
+			if got, want := nats.Header(a.Header).Get("Status"), looks[total].Get("Status"); got != want || a.Seq != uint64(total+1) {
 				t.Errorf("add %d with status %q, want %d with %q", a.Seq, got, total+1, want)
 			}
 			total++

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/app"
 	"github.com/belfryio/belfry/internal/metrictest"
@@ -104,7 +103,7 @@ func TestTooManyHeaders(t *testing.T) {
 	raw := structured(attrs{"id": "name", "timerafter": "1ms", "timersvc": "wide"}, `{}`)
 	publishRaw(t, a.NATSURL(), schemas.SubjectAdd, "NATS/1.0\r\na/b: c\r\n\r\n", raw.Data)
 	flows(t, a, c, "beside")
-	var page []*jetstream.RawStreamMsg
+	var page []*store.Letter
 	s := a.Store()
 	waittest.Until(t, "all are rejected", func() bool {
 		p, err := s.RejectedList(t.Context(), store.RejectedQuery{})
@@ -114,13 +113,13 @@ func TestTooManyHeaders(t *testing.T) {
 	for _, m := range page {
 		x, known := want[string(m.Data)]
 		if !known {
-			if m.Header.Get("a/b") != "c" || m.Header.Get(schemas.HeaderErrorCode) != string(schemas.CodeInvalidEvent) {
+			if m.Get("a/b") != "c" || m.Get(schemas.HeaderErrorCode) != string(schemas.CodeInvalidEvent) {
 				t.Errorf("rejected with %.300v", m.Header)
 			}
 			continue
 		}
-		if m.Header.Get(schemas.HeaderErrorCode) != string(schemas.CodeTooLarge) {
-			t.Errorf("%s: %s", x.name, m.Header.Get(schemas.HeaderErrorCode))
+		if m.Get(schemas.HeaderErrorCode) != string(schemas.CodeTooLarge) {
+			t.Errorf("%s: %s", x.name, m.Get(schemas.HeaderErrorCode))
 		}
 		for name, v := range x.msg.Header {
 			if !slices.Equal(m.Header[name], v) {
@@ -290,10 +289,12 @@ func checkLetters(t *testing.T, c *client, s *store.Store, refused, gone map[str
 		if d.ErrorCode != reason || d.ErrorData == "" || d.Source != "/e2e" {
 			t.Errorf("dead letter %+v; want reason %s", d, reason)
 		}
-		m, err := s.DeadGet(context.WithoutCancel(t.Context()), d.Sequence)
-		if err != nil {
-			t.Fatal(err)
+		page, err := s.DeadList(context.WithoutCancel(t.Context()), store.DeadQuery{TimerID: d.Timer})
+		i := slices.IndexFunc(page.Letters, func(m *store.Letter) bool { return m.Sequence == d.Sequence })
+		if err != nil || i < 0 {
+			t.Fatalf("dead letter %d is not listed: %v", d.Sequence, err)
 		}
+		m := page.Letters[i]
 		body, err := schemas.StripFired(m.Header, m.Data)
 		if want := withoutCallback(bodies[d.ID]); err != nil || !bytes.Equal(body.Data, want.Data) || len(body.Headers) < len(want.Headers) {
 			t.Errorf("dead letter of %s: %d headers and %d bytes (%v); want %d and %d", d.ID, len(body.Headers), len(body.Data), err, len(want.Headers), len(want.Data))

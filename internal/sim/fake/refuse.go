@@ -50,8 +50,8 @@ func (c *Client) PublishLetter(ctx context.Context, m store.Msg) (duplicate bool
 }
 
 // open is store.OpenLetter at one moment of the stream.
-func (s *stream) open(m *jet.Msg) *jet.Msg {
-	opened, err := store.OpenLetter(m, func(seq uint64) (*jet.Msg, error) {
+func (s *stream) open(m *store.Letter) *store.Letter {
+	opened, err := store.OpenLetter(m, func(seq uint64) (*store.Letter, error) {
 		if part := s.bySeq(seq); part != nil {
 			return raw(part), nil
 		}

@@ -301,7 +301,7 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 	return page, err
 }
 
-func raw(m *message) *jet.Msg {
+func raw(m *message) *store.Letter {
 	hdr := jet.Header{}
 	for name, v := range m.hdr {
 		hdr[name] = v
@@ -309,7 +309,7 @@ func raw(m *message) *jet.Msg {
 	if m.msgID != "" {
 		hdr[jet.HeaderMsgID] = []string{m.msgID}
 	}
-	return &jet.Msg{Subject: m.subject, Sequence: m.seq, Time: time.Unix(0, m.at), Header: hdr, Data: m.data}
+	return &store.Letter{Subject: m.subject, Sequence: m.seq, Stored: time.Unix(0, m.at), Header: hdr, Data: m.data}
 }
 
 // RejectedList pages through refused adds; see store.Store.
@@ -348,20 +348,6 @@ func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store
 		return nil
 	})
 	return page, err
-}
-
-// DeadGet reads one dead letter from the leader.
-func (c *Client) DeadGet(ctx context.Context, seq uint64) (letter *jet.Msg, err error) {
-	err = c.leader(ctx, schemas.StreamDead, func() error {
-		st := c.s.streams[schemas.StreamDead]
-		m := st.bySeq(seq)
-		if m == nil {
-			return schemas.ErrNotFound
-		}
-		letter = st.open(raw(m))
-		return nil
-	})
-	return letter, err
 }
 
 // DeadDelete removes a dead letter with its parts; one that is gone already is no

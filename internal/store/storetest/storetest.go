@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -46,7 +45,6 @@ type Store interface {
 	WatchServices(ctx context.Context) (<-chan store.ServiceChange, error)
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
-	DeadGet(ctx context.Context, seq uint64) (*jet.Msg, error)
 	DeadDelete(ctx context.Context, seq uint64) error
 }
 
