@@ -42,7 +42,10 @@ var (
 	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData}
 	// laterAttributes are reserved for recurring timers, which this version does not
 	// support. It rejects them; a recurring timer must not fire only once.
-	laterAttributes = []string{"timercron", "timerevery", "timertz", "timerstart", "timerend", "timerlimit", "timermisfire", "timergrace", "timerjitter"}
+	laterAttributes = []string{
+		"timercron", "timerevery", "timertz", "timerstart", "timerend", "timerlimit", "timerjitter", "timerdst", "timerdays",
+		"timerexclude", "timerexcludeshift", "timermisfire", "timergrace", "timeroverlap", "timerexpect",
+	}
 )
 
 // Defaults of the retry policy, and limits of the values in an add.

@@ -62,9 +62,11 @@ type statusNode struct {
 	Scheduler string   `json:"scheduler,omitempty"`
 	Shards    int      `json:"shards"`
 	// Reads is the format level that the node reads.
-	Reads    store.FormatLevel `json:"reads"`
-	InFlight int               `json:"in_flight"`
-	Started  time.Time         `json:"started,omitzero"`
+	Reads store.FormatLevel `json:"reads"`
+	// Zones is the release of the time zone data that it uses.
+	Zones    string    `json:"zones,omitempty"`
+	InFlight int       `json:"in_flight"`
+	Started  time.Time `json:"started,omitzero"`
 	// SilentMs is how long ago its last beat was.
 	SilentMs int64 `json:"silent_ms"`
 }
@@ -243,7 +245,7 @@ func (st *status) fill(cluster store.Cluster) {
 		p := n.Presence
 		st.Totals.InFlight += p.InFlight
 		st.Nodes = append(st.Nodes, statusNode{
-			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Reads: p.Reads, InFlight: p.InFlight, Started: p.Started,
+			Node: n.Node, Version: p.Release, Roles: p.Roles, Scheduler: p.Scheduler, Shards: owned[n.Node], Reads: p.Reads, Zones: p.Zones, InFlight: p.InFlight, Started: p.Started,
 			SilentMs: max(newest-n.StoredMs, 0),
 		})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/functions/natscall"
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/endpoint"
 	"github.com/belfryio/belfry/internal/store"
@@ -108,7 +109,7 @@ func (a *App) announce() {
 	}
 	a.store.Announce(func(p *store.Presence) {
 		p.Release, p.Roles, p.Started, p.Sync, p.Profile = a.o.Version, names, started, a.syncs, string(a.o.Profile)
-		p.Settings = a.o.shared()
+		p.Settings, p.Zones = a.o.shared(), calendar.ZoneDataVersion
 	})
 }
 

@@ -310,6 +310,7 @@ func (e *examination) health() {
 		e.found("nodes", OK, "", "nodes alive: %d", alive)
 	}
 	e.differences()
+	e.zones()
 	bad := 0
 	for _, c := range e.cluster.Clocks {
 		still := time.Duration(newest-c.StoredMs) * time.Millisecond
@@ -363,6 +364,20 @@ func (e *examination) differences() {
 	}
 	if level < store.NewestLevel {
 		e.found("formats", Warning, "upgrade these nodes: "+strings.Join(older, ", "), "nodes of an older version are alive (format level %d; this program reads %d), so records may be written in the older format, without checksum and history, and services without work keep their consumers", level, store.NewestLevel)
+	}
+}
+
+// zones compares the time zone data of live nodes with this program's. Nodes with
+// different data plan the same schedule for different times.
+func (e *examination) zones() {
+	var differ []string
+	for _, n := range e.alive() {
+		if z := n.Presence.Zones; z != "" && z != calendar.ZoneDataVersion {
+			differ = append(differ, n.Node+" "+z)
+		}
+	}
+	if len(differ) > 0 {
+		e.found("zones", Warning, "run the same version of belfry on all nodes", "nodes use other time zone data than this program's %s: %s", calendar.ZoneDataVersion, strings.Join(differ, ", "))
 	}
 }
 

@@ -229,6 +229,13 @@ func TestNodesDiffer(t *testing.T) {
 	}
 	beat("c", "10s", "24h0m0s")
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "settings", doctor.Warning, "lease: a 3s, b 3s, c 10s", "same lease")
+	if slices.ContainsFunc(examine(t, doctor.Options{Conn: nc, Store: config(1)}), func(f doctor.Finding) bool { return f.Check == "zones" && f.Level != doctor.OK }) {
+		t.Error("nodes that announce no time zone data are warned about")
+	}
+	if _, err := nc.Request("$KV.clock.node.zones", []byte(`{"v":1,"reads":4,"zones":"2019a"}`), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "zones", doctor.Warning, "zones 2019a", "same version")
 	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"reads":1}`), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}

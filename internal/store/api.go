@@ -140,6 +140,9 @@ type Presence struct {
 	// Profile is the durability profile that the node runs with ("safe" or "fast");
 	// empty from versions that did not announce it.
 	Profile string `json:"profile,omitempty"`
+	// Zones is the release of the time zone data that the node uses; empty from versions
+	// that did not announce it. doctor compares them.
+	Zones string `json:"zones,omitempty"`
 	// Settings has the settings that all nodes of a store should share, by name. doctor
 	// compares them.
 	Settings map[string]string `json:"settings,omitempty"`
