@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -15,15 +16,15 @@ import (
 // records what is missing. If the sign was only a suspicion and nothing is missing, it
 // records that the sign is known, and returns a loss without Key. It takes about 100
 // bytes of memory for each timer while it runs.
-func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expectation, throughMs int64, fn func(Timer) error) (ShardDamage, error) {
+func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect Expectation, throughMs int64, fn func(Timer) error) (ShardDamage, error) {
 	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: max(expect.Pending, 0)}
-	nowMs, err := s.nowMs(ctx)
+	nowMs, err := i.nodes.nowMs(ctx)
 	if err != nil {
 		return ShardDamage{}, err
 	}
 	loss.FoundMs = nowMs
 	loss.Missing = in.Missing
-	a := newAudit(s, shard)
+	a := newAudit(i.jet, i.dec, shard)
 	if err := a.read(ctx, func(t Timer) error {
 		if t.Record.DueMs <= throughMs {
 			return fn(t)
@@ -32,7 +33,7 @@ func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expe
 	}); err != nil {
 		return ShardDamage{}, err
 	}
-	if expect.Pending >= 0 && nowMs-expect.MsgsMs < (s.cfg.Retention-goneMargin).Milliseconds() {
+	if expect.Pending >= 0 && nowMs-expect.MsgsMs < (i.retention-goneMargin).Milliseconds() {
 		loss.Missing = max(loss.Missing, expect.Pending-a.accounted(expect.Seen))
 	}
 	for id, r := range a.records {
@@ -43,12 +44,12 @@ func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expe
 		if a.indexed(id, r) {
 			continue
 		}
-		if err := s.PutIndex(ctx, id, r.tick); err != nil {
+		if err := i.index.PutIndex(ctx, id, r.tick); err != nil {
 			return ShardDamage{}, err
 		}
 		loss.Reindexed++
 	}
-	for _, id := range a.missing(nowMs) {
+	for _, id := range a.missing(nowMs, i.retention) {
 		if len(loss.Timers) == maxNamed {
 			loss.TimersMore++
 			continue
@@ -57,17 +58,17 @@ func (s *Store) Audit(ctx context.Context, shard int, in Inspection, expect Expe
 	}
 	slices.Sort(loss.Timers)
 	loss.Gap = a.gap
-	was, err := s.readDamage(ctx, shard)
+	was, err := i.reports.read(ctx, shard)
 	if err != nil {
 		return ShardDamage{}, err
 	}
-	d := ShardDamage{Shard: shard, Records: s.subjects[shard].damaged.list(), Loss: was.Loss, Known: was.Known}
+	d := ShardDamage{Shard: shard, Records: i.dec.damaged[shard].list(), Loss: was.Loss, Known: was.Known}
 	if !in.Suspect || loss.Missing > 0 || loss.Reindexed > 0 || len(loss.Timers) > 0 {
 		d.Loss = was.Loss.and(loss)
 	}
 	d.Known = append(slices.Clone(d.Known), in.Key)
 	d.Known = d.Known[max(0, len(d.Known)-maxKnown):]
-	return d, s.writeDamage(ctx, d)
+	return d, i.reports.write(ctx, d)
 }
 
 // and adds a loss to l. If an operator has marked l as known, the new loss replaces it.
@@ -102,7 +103,8 @@ func (l *ShardLoss) and(next ShardLoss) *ShardLoss {
 
 // audit is one reading of a shard.
 type audit struct {
-	s       *Store
+	jet     *jet.Client
+	dec     *decoder
 	shard   int
 	records map[schemas.TimerID]audited
 	named   map[schemas.TimerID]naming
@@ -113,8 +115,8 @@ type audit struct {
 	lastMs  int64
 }
 
-func newAudit(s *Store, shard int) *audit {
-	return &audit{s: s, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
+func newAudit(c *jet.Client, dec *decoder, shard int) *audit {
+	return &audit{jet: c, dec: dec, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
 }
 
 // audited is what an audit remembers of a record, naming of its index entries.
@@ -133,7 +135,7 @@ type naming struct {
 
 // indexed reports whether an index entry names a timer in the slot of its due time.
 func (a *audit) indexed(id schemas.TimerID, r audited) bool {
-	return slices.Contains(a.named[id].slots, a.s.geo.Slot(r.tick))
+	return slices.Contains(a.named[id].slots, a.dec.shards.geo.Slot(r.tick))
 }
 
 // accounted returns the number of records that may have been waiting when the owner had
@@ -159,8 +161,8 @@ func (a *audit) step(seq uint64, ms int64) {
 // read reads every record and index entry of the shard. fn gets the records that
 // wait, or are claimed.
 func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
-	sh := &a.s.subjects[a.shard]
-	return a.s.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {
+	sh := &a.dec.shards.subjects[a.shard]
+	return a.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {
 		a.step(m.Sequence, m.Time.UnixMilli())
 		raw := &m
 		if strings.HasPrefix(raw.Subject, sh.slot) {
@@ -169,10 +171,10 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 		}
 		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
 		if err != nil {
-			a.s.decode(raw)  // notes a key that is no timer's
-			return true, nil //nolint:nilerr // it stops nothing else
+			a.dec.decode(raw) // notes a key that is no timer's
+			return true, nil  //nolint:nilerr // it stops nothing else
 		}
-		t, ok := a.s.decode(raw)
+		t, ok := a.dec.decode(raw)
 		if !ok {
 			// There is a record, whatever it is.
 			a.records[id] = audited{rev: raw.Sequence, unread: true}
@@ -184,7 +186,7 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 			}
 			return true, nil
 		}
-		a.records[id] = audited{rev: t.Rev, tick: a.s.geo.Tick(t.Record.DueMs), pending: t.Record.Pending()}
+		a.records[id] = audited{rev: t.Rev, tick: a.dec.shards.geo.Tick(t.Record.DueMs), pending: t.Record.Pending()}
 		if t.Record.Pending() || t.Record.State == schemas.StateDelivered {
 			return true, fn(t)
 		}
@@ -197,7 +199,7 @@ func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 	if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, sh.slot), "%d.", &slot); err != nil {
 		return
 	}
-	for _, id := range a.s.timersOf([]*jet.Msg{m}) {
+	for _, id := range a.dec.timersOf([]*jet.Msg{m}) {
 		n := a.named[id]
 		n.newestMs, n.slots = max(n.newestMs, m.Time.UnixMilli()), append(n.slots, slot)
 		a.named[id] = n
@@ -206,10 +208,10 @@ func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 
 // missing are the timers that the index names and that have no record, although
 // none that was concluded since it was indexed can have expired.
-func (a *audit) missing(nowMs int64) []schemas.TimerID {
+func (a *audit) missing(nowMs int64, retention time.Duration) []schemas.TimerID {
 	var out []schemas.TimerID
 	for id, n := range a.named {
-		if _, ok := a.records[id]; !ok && nowMs-n.newestMs < (a.s.cfg.Retention-goneMargin).Milliseconds() {
+		if _, ok := a.records[id]; !ok && nowMs-n.newestMs < (retention-goneMargin).Milliseconds() {
 			out = append(out, id)
 		}
 	}

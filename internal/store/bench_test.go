@@ -126,7 +126,7 @@ func BenchmarkLife(b *testing.B) {
 				s := benchStoreOf(b, shards, c.grouped, options...)
 				age := c.age
 				for n := range s.subjects {
-					s.subjects[n].warm.Store(c.warm)
+					s.revisionGC.writes[n].warm.Store(c.warm)
 				}
 				now, err := s.nowMs(b.Context())
 				if err != nil {

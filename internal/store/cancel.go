@@ -17,9 +17,9 @@ type Peek struct {
 // revision, and for nothing else: only Get can say that there is no such record, or that
 // it can no longer be changed. It blocks only while the window is full; done must not
 // block.
-func (s *Store) PeekAsync(id schemas.TimerID, done func(Peek)) {
-	subject, stream := s.timerSubject(id)
-	s.jet.PeekAsync("read timer", stream, subject, func(m jet.Peeked) { done(Peek{id: id, newest: s.cfg.Level.recordFormat(), msg: m}) })
+func (rd *Reader) PeekAsync(id schemas.TimerID, done func(Peek)) {
+	subject, stream := rd.shards.timerSubject(id)
+	rd.jet.PeekAsync("read timer", stream, subject, func(m jet.Peeked) { done(Peek{id: id, newest: rd.dec.reads.recordFormat(), msg: m}) })
 }
 
 // Timer decodes the record; StoredMs is not known.

@@ -34,7 +34,7 @@ type Clocks struct {
 	nodes  *Nodes
 	layout layoutRecord
 	log    zerolog.Logger
-	// report records newly found damaged records of a shard; see Store.reportDamaged.
+	// report records newly found damaged records of a shard; see DamageReports.record.
 	report func(ctx context.Context, shard int) error
 
 	mu     sync.Mutex

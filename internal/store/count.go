@@ -33,16 +33,16 @@ type Count struct {
 
 // CountPending reads every record of a shard and returns those in state pending whose
 // revision is through or older. It holds 8 bytes in memory for each pending timer.
-func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
-	sh := &s.subjects[shard]
+func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
+	sh := &rd.shards.subjects[shard]
 	all := jet.Range{Filters: []string{sh.timer + "*"}}
 	n := 0
 	var c Count
-	err := s.jet.Scan(ctx, sh.stream, all, func(m jet.Msg) (bool, error) {
+	err := rd.jet.Scan(ctx, sh.stream, all, func(m jet.Msg) (bool, error) {
 		if n++; n%countBatch == 0 {
 			select {
 			case <-ctx.Done():
-				return false, s.jet.Error("count timers", ctx.Err())
+				return false, rd.jet.Error("count timers", ctx.Err())
 			case <-time.After(countPause):
 			}
 		}
@@ -50,7 +50,7 @@ func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Co
 			return false, nil // what follows is newer
 		}
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
-		r, damaged := s.cfg.Level.decodeRecord(m.Data)
+		r, damaged := rd.dec.reads.decodeRecord(m.Data)
 		switch {
 		case notTimer != nil:
 		case damaged != nil: // it is reported where it is read
@@ -67,8 +67,8 @@ func (s *Store) CountPending(ctx context.Context, shard int, through uint64) (Co
 		return Count{}, err
 	}
 	// Damaged records with a newer revision do not reach the tail's reader.
-	c.Unread += sh.damaged.n.Load()
+	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
-	c.Last, err = s.jet.LastOf(ctx, sh.stream, all)
+	c.Last, err = rd.jet.LastOf(ctx, sh.stream, all)
 	return c, err
 }

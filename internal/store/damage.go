@@ -1,16 +1,11 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -147,106 +142,21 @@ const (
 	maxKnown = 16
 	// maxEvidence bounds the bytes of ShardLoss.Evidence when losses add up.
 	maxEvidence = 1000
-	// maxDamaged bounds the damaged records of a shard that a node remembers.
-	maxDamaged = 10_000
 	// rechecks is the number of damaged records that an inspection reads again.
 	rechecks = 64
-	// stuckAfter is how long the leader of a replicated shard may refuse reads before its
-	// answer is final. A newly elected leader may need some seconds to apply the log.
-	stuckAfter = 10 * time.Second
 )
 
 const damagePrefix = clockPrefix + "damage."
 
 func damageSubject(shard int) string { return fmt.Sprintf("%s%d", damagePrefix, shard) }
 
-// damagedSet holds the damaged records of a shard that this process has read.
-type damagedSet struct {
-	n  atomic.Int64 // len(by), for those who need not look
-	mu sync.Mutex
-	by map[string]DamagedRecord // by timer
-	// found counts the damaged records that were added to by; reported is the value of
-	// found at the last report.
-	found, reported atomic.Uint64
-	// unreadable counts messages that the server could not read.
-	unreadable atomic.Int64
-	// stuck is the time of the first refused read, in Unix nanoseconds; 0 for none.
-	stuck atomic.Int64
-}
+// DamageReports reads and writes the damage that is known of each shard. Safe for concurrent
+// use. A report that cannot be decoded counts as empty: the shard's owner writes it again.
+type DamageReports struct{ jet *jet.Client }
 
-// note remembers a damaged record; false if it was known.
-func (d *damagedSet) note(r DamagedRecord) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	was, known := d.by[r.Timer]
-	if known && was.Revision >= r.Revision || len(d.by) >= maxDamaged && !known {
-		return false
-	}
-	if d.by == nil {
-		d.by = map[string]DamagedRecord{}
-	}
-	d.by[r.Timer] = r
-	d.n.Store(int64(len(d.by)))
-	if !r.Newer {
-		d.found.Add(1)
-	}
-	return true
-}
-
-// good forgets a record that was damaged before a revision.
-func (d *damagedSet) good(timer string, rev uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if was, known := d.by[timer]; known && was.Revision <= rev {
-		delete(d.by, timer)
-		d.n.Store(int64(len(d.by)))
-	}
-}
-
-func (d *damagedSet) list() []DamagedRecord {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	out := make([]DamagedRecord, 0, len(d.by))
-	for _, r := range d.by {
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b DamagedRecord) int {
-		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Timer, b.Timer))
-	})
-	return out
-}
-
-// damagedOf is the set of the shard that a subject belongs to, nil for none.
-func (s *Store) damagedOf(subject string) *damagedSet {
-	for n := range s.subjects {
-		if strings.HasPrefix(subject, s.subjects[n].timer) {
-			return &s.subjects[n].damaged
-		}
-	}
-	return nil
-}
-
-func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
-
-// noteDamaged remembers a record that cannot be decoded, and logs it once.
-func (s *Store) noteDamaged(m *jet.Msg, err error) {
-	s.undecodable.Add(1)
-	d := s.damagedOf(m.Subject)
-	if d == nil || !d.note(DamagedRecord{Timer: lastToken(m.Subject), Revision: m.Sequence, Reason: err.Error(), Newer: errors.Is(err, schemas.ErrNewer)}) {
-		return
-	}
-	if errors.Is(err, schemas.ErrNewer) {
-		// The scheduler logs once for all of them.
-		s.log.Debug().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record of a newer format")
-		return
-	}
-	s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Err(err).Msg("record skipped: it cannot be decoded; \"belfry repair\" shows what can be done")
-}
-
-// --- the report ---
-
-func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) {
-	m, err := s.jet.Last(ctx, clockStream, damageSubject(shard))
+// read reads the report of a shard from the leader.
+func (r DamageReports) read(ctx context.Context, shard int) (ShardDamage, error) {
+	m, err := r.jet.Last(ctx, clockStream, damageSubject(shard))
 	if errors.Is(err, schemas.ErrNotFound) || err == nil && jet.IsMarker(m) {
 		return ShardDamage{Shard: shard}, nil
 	}
@@ -261,36 +171,40 @@ func (s *Store) readDamage(ctx context.Context, shard int) (ShardDamage, error) 
 	return d, nil
 }
 
-// reportDamaged records the damaged records of a shard that this process has read since the
-// last report. A clock that has passed a damaged record must not be written before: if its
-// writer died then, no later owner would read the record again. Without new damage it makes
-// no request.
-func (s *Store) reportDamaged(ctx context.Context, shard int) error {
-	set := &s.subjects[shard].damaged
+// of returns a function that records the damaged records of a shard; see record.
+func (r DamageReports) of(dec *decoder) func(context.Context, int) error {
+	return func(ctx context.Context, shard int) error { return r.record(ctx, shard, &dec.damaged[shard]) }
+}
+
+// record adds the damaged records of a shard that this process has read since the last
+// call to the shard's report. A clock that has passed a damaged record must not be written
+// before: if its writer died then, no later owner would read the record again. Without new
+// damage it makes no request.
+func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) error {
 	found := set.found.Load()
 	if found == set.reported.Load() {
 		return nil
 	}
-	d, err := s.readDamage(ctx, shard)
+	d, err := r.read(ctx, shard)
 	if err != nil {
 		return err
 	}
-	for _, r := range d.Records {
-		set.note(r)
+	for _, rec := range d.Records {
+		set.note(rec)
 	}
 	d.Records, d.More, d.MoreNewer = set.list(), 0, 0
-	if err := s.writeDamage(ctx, d); err != nil {
+	if err := r.write(ctx, d); err != nil {
 		return err
 	}
 	set.reported.Store(found)
 	return nil
 }
 
-// writeDamage records the damage of a shard if it has changed.
-func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
+// write records the damage of a shard if it has changed.
+func (r DamageReports) write(ctx context.Context, d ShardDamage) error {
 	if len(d.Records) > maxNamed {
-		for _, r := range d.Records[maxNamed:] {
-			if r.Newer {
+		for _, rec := range d.Records[maxNamed:] {
+			if rec.Newer {
 				d.MoreNewer++
 			} else {
 				d.More++
@@ -298,7 +212,7 @@ func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
 		}
 		d.Records = d.Records[:maxNamed]
 	}
-	was, err := s.readDamage(ctx, d.Shard)
+	was, err := r.read(ctx, d.Shard)
 	if err != nil {
 		return err
 	}
@@ -310,13 +224,13 @@ func (s *Store) writeDamage(ctx context.Context, d ShardDamage) error {
 		return err
 	}
 	subject := damageSubject(d.Shard)
-	_, err = s.jet.Await(ctx, "write "+subject, func(done func(jet.Ack, error)) { s.jet.PublishAsync("write "+subject, subject, nil, b, done) })
+	_, err = r.jet.Await(ctx, "write "+subject, func(done func(jet.Ack, error)) { r.jet.PublishAsync("write "+subject, subject, nil, b, done) })
 	return err
 }
 
 // ReadDamage reads the recorded damage of all shards, by shard.
-func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
-	a, err := s.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{damagePrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
+func (r DamageReports) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
+	a, err := r.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{damagePrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil {
 		return nil, err
 	}
@@ -330,74 +244,4 @@ func (s *Store) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
 	}
 	slices.SortFunc(out, func(a, b ShardDamage) int { return a.Shard - b.Shard })
 	return out, nil
-}
-
-// --- reads of a damaged stream ---
-
-// loadDamaged is LoadTicks where direct gets fail for good: a message of a damaged
-// block that the server cannot read, or the shard's meta key being gone, makes
-// nats-server 2.15.2 answer "not found" to a request for many. The index is read
-// with a consumer, which leaves such messages out, and records in ever smaller
-// groups.
-func (s *Store) loadDamaged(ctx context.Context, shard int, ticks []int64, limit int) (Load, error) {
-	sh := &s.subjects[shard]
-	if _, err := s.jet.Last(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {
-		if err := s.jet.CreateOnce(ctx, sh.stream, sh.meta, []byte("belfry")); err != nil {
-			return Load{}, err
-		}
-		return s.loadTicks(ctx, shard, ticks, limit, 0, 0)
-	}
-	filters := make([]string, len(ticks))
-	for i, t := range ticks {
-		filters[i] = s.slotPrefix(shard, t) + ">"
-	}
-	var index []*jet.Msg
-	err := s.jet.Scan(ctx, sh.stream, jet.Range{Filters: filters}, func(m jet.Msg) (bool, error) {
-		index = append(index, &m)
-		return true, nil
-	})
-	if err != nil {
-		return Load{}, err
-	}
-	ids := s.timersOf(index)
-	if len(ids) > limit && len(ticks) > 1 {
-		return Load{}, nil
-	}
-	var timers []Timer
-	for some := range slices.Chunk(ids, jet.MaxSubjects) {
-		got, err := s.readable(ctx, shard, some)
-		if err != nil {
-			return Load{}, err
-		}
-		timers = append(timers, got...)
-	}
-	// The index may be what could not be read: then nothing tells which timers it
-	// named, and the audit finds them.
-	if sh.damaged.unreadable.Load() == 0 {
-		sh.damaged.unreadable.Add(1)
-	}
-	return s.loaded(shard, ticks, index, timers), nil
-}
-
-// readable reads the records that the server can read.
-func (s *Store) readable(ctx context.Context, shard int, ids []schemas.TimerID) ([]Timer, error) {
-	timers, err := s.indexed(ctx, shard, ids, 0)
-	if err == nil || !errors.Is(err, jet.ErrMissing) {
-		return timers, err
-	}
-	if len(ids) > 1 {
-		half := len(ids) / 2
-		a, err := s.readable(ctx, shard, ids[:half])
-		if err != nil {
-			return nil, err
-		}
-		b, err := s.readable(ctx, shard, ids[half:])
-		return append(a, b...), err
-	}
-	sh := &s.subjects[shard]
-	if sh.damaged.note(DamagedRecord{Timer: ids[0].String(), Reason: "the server cannot read it: a block of the stream's file is damaged"}) {
-		sh.damaged.unreadable.Add(1)
-		s.log.Error().Int("shard", shard).Stringer("timer", ids[0]).Msg("record lost: the server cannot read it; a block of the stream's file is damaged")
-	}
-	return nil, nil
 }

@@ -27,15 +27,14 @@ func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
 	}
 	s := &Store{
 		jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), background: newBackground(context.Background()),
+		DamageReports: DamageReports{jet: c}, Health: Health{jet: c},
 		Nodes: newNodes(c, "", NewestLevel), Shards: newShards(c, schemas.Geometry{}),
 	}
 	layout := layoutRecord{jet: c, log: s.log}
 	s.Levels = newLevels(s.Nodes, layout, s.log) // never run: what is written has the oldest format
-	s.Clocks = newClocks(c, s.Shards, s.Nodes, layout, s.log, s.reportDamaged)
-	s.Events = newEvents(c, nil, DefaultMaxPayload) // repair publishes for no service
+	s.Clocks = newClocks(c, s.Shards, s.Nodes, layout, s.log, s.DamageReports.of(newDecoder(s.Shards, NewestLevel, s.log)))
 	s.FiredShare = newFiredShare(c, s.log, s.Nodes.first.Load, s.Nodes.carriedMs)
 	s.LetterCounts = &LetterCounts{jet: c}
-	s.rem = newRemover(c, 1)
 	return s, nil
 }
 
@@ -85,10 +84,14 @@ type ConsumerHealth struct {
 	Pulls int `json:"pulls"`
 }
 
+// Health reads the state of streams and consumers from the server. It reads nothing that
+// Belfry has stored, so it works on a damaged store, too. Safe for concurrent use.
+type Health struct{ jet *jet.Client }
+
 // Streams lists Belfry's streams and buckets by name.
-func (s *Store) Streams(ctx context.Context) ([]StreamHealth, error) {
+func (h Health) Streams(ctx context.Context) ([]StreamHealth, error) {
 	var out []StreamHealth
-	err := s.jet.Streams(ctx, func(info *jet.StreamInfo) {
+	err := h.jet.Streams(ctx, func(info *jet.StreamInfo) {
 		if ours(info.Config.Name) {
 			out = append(out, streamHealth(info))
 		}
@@ -125,10 +128,10 @@ func streamHealth(info *jet.StreamInfo) StreamHealth {
 
 // Consumers lists the consumers of the streams that have any, those of others on
 // timers.fired and timers.dead, too.
-func (s *Store) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
+func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	var out []ConsumerHealth
 	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {
-		err := s.jet.Consumers(ctx, name, func(info *jet.ConsumerInfo) {
+		err := h.jet.Consumers(ctx, name, func(info *jet.ConsumerInfo) {
 			c := ConsumerHealth{
 				Stream: name, Name: info.Name, Pending: info.NumPending, InFlight: info.NumAckPending, Redelivered: info.NumRedelivered, Pulls: info.NumWaiting,
 				Belfry: name == schemas.StreamAdd && info.Name == RouterConsumer || strings.HasPrefix(info.Name, serviceConsumerPrefix),
@@ -208,7 +211,7 @@ func differences(have, want jet.StreamConfig, perService int) []Difference {
 }
 
 // LeaderNow is the clock of the server that leads the clocks' stream.
-func (s *Store) LeaderNow(ctx context.Context) (time.Time, error) {
-	info, err := s.jet.Stream(ctx, clockStream)
+func (h Health) LeaderNow(ctx context.Context) (time.Time, error) {
+	info, err := h.jet.Stream(ctx, clockStream)
 	return info.TimeStamp, err
 }

@@ -1,9 +1,9 @@
 package store
 
 import (
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -27,22 +27,24 @@ import (
 // save little, and make a part of a slot more than a load wants to read at once.
 const indexGroup = 64
 
-const idBytes = len(schemas.TimerID{})
-
-// slotSubject is the key of an index entry, slot.<slot>.<a>.<b>.<c>.<rest>: the
-// first characters of the id are tokens, so that a part of a large slot can be
-// asked for.
-func (s *Store) slotSubject(shard int, id schemas.TimerID, tick int64) string {
-	slot := s.subjects[shard].slot
-	b := make([]byte, 0, len(slot)+20+schemas.TimerIDLength+slotTokens+1)
-	b = append(b, slot...)
-	b = append(strconv.AppendInt(b, s.geo.Slot(tick), 10), '.')
-	text := id.String()
-	for i := range slotTokens {
-		b = append(b, text[i], '.')
-	}
-	return string(append(b, text[slotTokens:]...))
+// Index writes index entries: pointers from the slot of a tick to records. Safe for
+// concurrent use.
+//
+// An entry that was acknowledged can be found until keep after the end of its tick. An
+// entry without a record that is due in its tick is harmless.
+type Index struct {
+	jet    *jet.Client
+	shards *Shards
+	nodes  *Nodes
+	levels *Levels
+	// keep is how long an entry outlives its tick.
+	keep time.Duration
 }
+
+// IndexKeep is how long an index entry outlives its tick.
+func (ix *Index) IndexKeep() time.Duration { return ix.keep }
+
+const idBytes = len(schemas.TimerID{})
 
 // timerOfSlot is the id, as text, of an index entry's key.
 func timerOfSlot(subject string) string {
@@ -63,14 +65,14 @@ func timerOfSlot(subject string) string {
 func indexNow(r *schemas.Record) int64 { return max(r.AddedMs, r.FiredMs, 0) }
 
 // indexFor is how long an entry lives for a timer.
-func (s *Store) indexFor(due, now int64) time.Duration {
-	return time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep
+func (ix *Index) indexFor(due, now int64) time.Duration {
+	return time.Duration(max(due-now, 0))*time.Millisecond + ix.keep
 }
 
 // sendIndex writes an index entry. It is written without an expectation: the
 // same entry twice is the same entry.
-func (s *Store) sendIndex(shard int, key schemas.TimerID, tick int64, ids []byte, ttl time.Duration, done func(jet.Ack, error)) {
-	s.jet.WriteAsync(s.subjects[shard].stream, "index timer", s.slotSubject(shard, key, tick), jet.TTLHeader(ttl), ids, done)
+func (ix *Index) sendIndex(shard int, key schemas.TimerID, tick int64, ids []byte, ttl time.Duration, done func(jet.Ack, error)) {
+	ix.jet.WriteAsync(ix.shards.subjects[shard].stream, "index timer", ix.shards.slotSubject(shard, key, tick), jet.TTLHeader(ttl), ids, done)
 }
 
 // tickOf is a tick of a shard.
@@ -89,9 +91,9 @@ type indexEntry struct {
 
 // indexEntries gathers the entries that new timers need. Results that have an
 // error are of timers that are not written.
-func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
+func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 	most := 1
-	if s.level() >= LevelSharedIndex {
+	if ix.levels.Writes() >= LevelSharedIndex {
 		most = indexGroup
 	}
 	var all []*indexEntry
@@ -101,7 +103,7 @@ func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
 			continue
 		}
 		w := &timers[i]
-		at := tickOf{s.geo.Shard(w.ID), s.geo.Tick(w.Record.DueMs)}
+		at := tickOf{ix.shards.geo.Shard(w.ID), ix.shards.geo.Tick(w.Record.DueMs)}
 		e := open[at]
 		if e == nil || len(e.writes) == most {
 			e = &indexEntry{at: at}
@@ -109,15 +111,15 @@ func (s *Store) indexEntries(timers []Write, results []Result) []*indexEntry {
 			all = append(all, e)
 		}
 		e.writes = append(e.writes, i)
-		e.ttl = max(e.ttl, s.indexFor(w.Record.DueMs, indexNow(w.Record)))
+		e.ttl = max(e.ttl, ix.indexFor(w.Record.DueMs, indexNow(w.Record)))
 	}
 	return all
 }
 
 // sendEntry writes what was gathered.
-func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, error)) {
+func (ix *Index) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, error)) {
 	if len(e.writes) == 1 {
-		s.sendIndex(e.at.shard, timers[e.writes[0]].ID, e.at.tick, nil, e.ttl, done)
+		ix.sendIndex(e.at.shard, timers[e.writes[0]].ID, e.at.tick, nil, e.ttl, done)
 		return
 	}
 	ids := make([]byte, 0, len(e.writes)*idBytes)
@@ -127,43 +129,17 @@ func (s *Store) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, erro
 	var key schemas.TimerID
 	binary.NativeEndian.PutUint64(key[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(key[8:], rand.Uint64())
-	s.sendIndex(e.at.shard, key, e.at.tick, ids, e.ttl, done)
+	ix.sendIndex(e.at.shard, key, e.at.tick, ids, e.ttl, done)
 }
 
-// timersOf is what index entries name, each timer once. An entry that cannot be
-// read is logged, counted and left out: it must not stop the others.
-func (s *Store) timersOf(index []*jet.Msg) []schemas.TimerID {
-	n := 0
-	for _, m := range index {
-		n += max(1, len(m.Data)/idBytes)
+// PutIndex writes the index entry of one timer for a tick, and waits.
+func (ix *Index) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
+	now, err := ix.nodes.nowMs(ctx)
+	if err != nil {
+		return err
 	}
-	ids := make([]schemas.TimerID, 0, n)
-	named := make(map[schemas.TimerID]struct{}, n)
-	for _, m := range index {
-		switch {
-		case jet.IsMarker(m):
-		case len(m.Data)%idBytes != 0:
-			s.undecodable.Add(1)
-			s.log.Error().Str("key", m.Subject).Uint64("revision", m.Sequence).Int("bytes", len(m.Data)).Msg("index entry skipped: it is no list of timer ids")
-		case len(m.Data) == 0:
-			// A key that is no timer's is nobody's: it names a record that is not there.
-			if id, err := schemas.ParseTimerID(timerOfSlot(m.Subject)); err == nil {
-				ids = once(ids, named, id)
-			}
-		default:
-			for b := m.Data; len(b) > 0; b = b[idBytes:] {
-				ids = once(ids, named, schemas.TimerID(b[:idBytes]))
-			}
-		}
-	}
-	return ids
-}
-
-// once appends an id that was not named before.
-func once(ids []schemas.TimerID, named map[schemas.TimerID]struct{}, id schemas.TimerID) []schemas.TimerID {
-	if _, ok := named[id]; ok {
-		return ids
-	}
-	named[id] = struct{}{}
-	return append(ids, id)
+	_, err = ix.jet.Await(ctx, "index timer", func(done func(jet.Ack, error)) {
+		ix.sendIndex(ix.shards.geo.Shard(id), id, tick, nil, ix.indexFor(ix.shards.geo.TickStart(tick+1), now), done)
+	})
+	return err
 }

@@ -53,31 +53,52 @@ func (c *Clock) Expects() Expectation {
 	return x
 }
 
+// Inspector finds damage to shards for their owners: messages of a stream that the server
+// has lost, and records that cannot be decoded. It records what it finds; see DamageReports.
+// Safe for concurrent use with different shards.
+//
+// An inspection sends a few requests. It may suspect a loss where there is none, and then
+// asks for an audit, which reads the whole shard and decides. It misses a loss only if the
+// server removed messages in the middle of a stream and counts them as deleted, or lost
+// fewer than countSlack.
+type Inspector struct {
+	jet     *jet.Client
+	shards  *Shards
+	nodes   *Nodes
+	dec     *decoder
+	index   *Index
+	reports DamageReports
+	// retention is the TTL of final records. replicated is true if the shards' streams have
+	// replicas.
+	retention  time.Duration
+	replicated bool
+}
+
 // Inspect examines a shard for its owner: it loads the recorded damage, reads damaged
 // records again, and compares the stream with the owner's position. seen is the last
 // sequence that this owner or a previous one has read. end is the last sequence of the
 // stream when the owner took the shard, 0 if unknown. With an expectation, it also
 // compares the number of messages; that is for the first inspection after the server may
 // have started again. Without damage it takes a few requests.
-func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
+func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
 	var in Inspection
-	was, err := s.readDamage(ctx, shard)
+	was, err := i.reports.read(ctx, shard)
 	if err != nil {
 		return in, err
 	}
-	d := &s.subjects[shard].damaged
+	d := &i.dec.damaged[shard]
 	for _, r := range was.Records {
 		if d.note(r) {
-			s.undecodable.Add(1)
+			i.dec.undecodable.Add(1)
 		}
 	}
-	if in.Gone, err = s.recheck(ctx, shard); err != nil {
+	if in.Gone, err = i.recheck(ctx, shard); err != nil {
 		return in, err
 	}
-	if s.cfg.Replicas > 1 {
+	if i.replicated {
 		end = 0 // a leader that was just elected may have had to catch up
 	}
-	found, err := s.signs(ctx, shard, seen, end, expect, &in)
+	found, err := i.signs(ctx, shard, seen, end, expect, &in)
 	if err != nil {
 		return in, err
 	}
@@ -88,11 +109,11 @@ func (s *Store) Inspect(ctx context.Context, shard int, seen, end uint64, expect
 		}
 	}
 	in.Damage = ShardDamage{Shard: shard, Records: d.list(), Loss: was.Loss, Known: was.Known}
-	return in, s.writeDamage(ctx, in.Damage)
+	return in, i.reports.write(ctx, in.Damage)
 }
 
 // Interruptions counts the lost connections to the server.
-func (s *Store) Interruptions() uint64 { return s.Conn().Stats().Reconnects }
+func (i *Inspector) Interruptions() uint64 { return i.jet.Conn().Stats().Reconnects }
 
 // knows reports whether the loss of a key was audited.
 func (d *ShardDamage) knows(key string) bool {
@@ -101,26 +122,26 @@ func (d *ShardDamage) knows(key string) bool {
 
 // recheck reads damaged records again: they may be repaired, or gone. It returns those
 // of newer formats among them.
-func (s *Store) recheck(ctx context.Context, shard int) (gone []NewerRecord, err error) {
-	d := &s.subjects[shard].damaged
+func (i *Inspector) recheck(ctx context.Context, shard int) (gone []NewerRecord, err error) {
+	d := &i.dec.damaged[shard]
 	good := func(r DamagedRecord, rev uint64) {
 		d.good(r.Timer, rev)
 		if id, err := schemas.ParseTimerID(r.Timer); err == nil && r.Newer {
 			gone = append(gone, NewerRecord{ID: id, Rev: rev})
 		}
 	}
-	for i, r := range d.list() {
-		if i == rechecks {
+	for n, r := range d.list() {
+		if n == rechecks {
 			break
 		}
-		m, err := s.jet.Last(ctx, s.subjects[shard].stream, s.subjects[shard].timer+r.Timer)
+		m, err := i.jet.Last(ctx, i.shards.subjects[shard].stream, i.shards.subjects[shard].timer+r.Timer)
 		switch {
 		case errors.Is(err, schemas.ErrNotFound):
 			good(r, 1<<64-1)
 		case err != nil:
 			return gone, err
 		default:
-			if _, err := s.timer(m); err == nil || errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) && s.unread(m).Unread == UnreadFinal {
+			if _, err := i.dec.timer(m); err == nil || errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) && i.dec.unread(m).Unread == UnreadFinal {
 				good(r, m.Sequence)
 			}
 		}
@@ -137,9 +158,9 @@ type sign struct {
 
 // signs looks for traces of lost messages in a shard's stream. Deleted, superseded and
 // expired messages leave gaps, too. They leave none of these signs, except suspects.
-func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
-	sh := &s.subjects[shard]
-	info, err := s.jet.Stream(ctx, sh.stream)
+func (i *Inspector) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
+	sh := &i.shards.subjects[shard]
+	info, err := i.jet.Stream(ctx, sh.stream)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +170,7 @@ func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *
 		end = st.LastSeq
 	}
 	var found []sign
-	if n := sh.damaged.unreadable.Load(); n > 0 {
+	if n := i.dec.damaged[shard].unreadable.Load(); n > 0 {
 		found = append(found, sign{
 			key: fmt.Sprintf("unreadable %d", n), messages: uint64(n),
 			evidence: "the server has messages that it cannot read: a block of the stream's file is damaged",
@@ -157,7 +178,7 @@ func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *
 	}
 	if end < seen {
 		// A leader that is behind catches up; only a lasting difference is a loss.
-		if s.settled(sh, true) {
+		if i.dec.damaged[shard].settled(true, i.replicated) {
 			found = append([]sign{{
 				key: fmt.Sprintf("end %d of %d", end, seen), messages: seen - end,
 				evidence: fmt.Sprintf("the stream ended at sequence %d, and its owner had read up to %d", end, seen),
@@ -165,24 +186,24 @@ func (s *Store) signs(ctx context.Context, shard int, seen, end uint64, expect *
 		}
 		return found, nil
 	}
-	s.settled(sh, false)
+	i.dec.damaged[shard].settled(false, i.replicated)
 	if st.LastSeq == 0 {
 		return found, nil
 	}
 	if st.FirstSeq > 1 {
-		f, err := s.lostStart(ctx, sh)
+		f, err := i.lostStart(ctx, sh)
 		if err != nil {
 			return nil, err
 		}
 		found = append(found, f...)
 	}
-	f, err := s.lostEnd(ctx, sh, &info)
+	f, err := i.lostEnd(ctx, sh, &info)
 	if err != nil {
 		return nil, err
 	}
 	found = append(found, f...)
 	if expect != nil {
-		found = append(found, s.tooFew(&info, expect)...)
+		found = append(found, i.tooFew(&info, expect)...)
 	}
 	return found, nil
 }
@@ -195,7 +216,7 @@ const countSlack = 64
 // recorded. Every write of a record adds a message and removes at most the message
 // that it supersedes, so only expired messages may be fewer. Messages of waiting timers do not
 // expire, and of the others at most the part that corresponds to the time between.
-func (s *Store) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
+func (i *Inspector) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 	st := &info.State
 	if x.Msgs == 0 || st.LastSeq < x.Seen || st.Msgs+countSlack >= x.Msgs {
 		return nil
@@ -206,7 +227,7 @@ func (s *Store) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 		mayExpire = max(0, mayExpire-float64(x.Pending))
 	}
 	// Twice the average rate, because messages do not expire evenly.
-	part := 2 * float64(info.TimeStamp.UnixMilli()-x.MsgsMs) / float64(min(s.cfg.Retention, s.cfg.IndexKeep).Milliseconds())
+	part := 2 * float64(info.TimeStamp.UnixMilli()-x.MsgsMs) / float64(min(i.retention, i.index.keep).Milliseconds())
 	if float64(lost) <= countSlack+mayExpire*min(max(part, 0), 1) {
 		return nil
 	}
@@ -219,8 +240,8 @@ func (s *Store) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 // lostStart looks for a lost beginning of a shard's stream. Open writes the shard's own
 // message before every record, so its sequence is 1. After the loss of the block that had
 // it, Open writes it again, with the sequence that is next by then.
-func (s *Store) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error) {
-	m, err := s.jet.Last(ctx, sh.stream, sh.meta)
+func (i *Inspector) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error) {
+	m, err := i.jet.Last(ctx, sh.stream, sh.meta)
 	if errors.Is(err, schemas.ErrNotFound) {
 		return nil, nil // reads restore it: see loadDamaged
 	}
@@ -235,20 +256,20 @@ func (s *Store) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error
 
 // lostEnd looks for a lost end of a shard's stream. Its newest message is superseded by
 // none, so it exists as long as it cannot have expired.
-func (s *Store) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.StreamInfo) ([]sign, error) {
+func (i *Inspector) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.StreamInfo) ([]sign, error) {
 	st := &info.State
-	if info.TimeStamp.Sub(st.LastTime) > min(s.cfg.Retention, s.cfg.IndexKeep)-goneMargin {
+	if info.TimeStamp.Sub(st.LastTime) > min(i.retention, i.index.keep)-goneMargin {
 		return nil, nil
 	}
-	there, err := s.jet.Has(ctx, sh.stream, st.LastSeq)
+	there, err := i.jet.Has(ctx, sh.stream, st.LastSeq)
 	if err != nil || there {
 		return nil, err
 	}
-	again, err := s.jet.Stream(ctx, sh.stream)
+	again, err := i.jet.Stream(ctx, sh.stream)
 	if err != nil || again.State.LastSeq != st.LastSeq {
 		return nil, err
 	}
-	gap, err := s.endGap(ctx, sh, st.LastSeq)
+	gap, err := i.endGap(ctx, sh, st.LastSeq)
 	if err != nil {
 		return nil, err
 	}
@@ -261,31 +282,9 @@ func (s *Store) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.Stream
 // goneMargin is kept from the expiry of a message when it is missed.
 const goneMargin = 5 * time.Second
 
-// settled reports whether reads that a shard's leader refuses, or that lack what
-// was there, are the truth by now.
-func (s *Store) settled(sh *shardSubjects, stuck bool) bool {
-	if !stuck {
-		sh.damaged.stuck.Store(0)
-		return false
-	}
-	if s.cfg.Replicas <= 1 {
-		return true
-	}
-	return s.longStuck(sh)
-}
-
-// longStuck reports whether reads of a shard are refused for stuckAfter now.
-func (s *Store) longStuck(sh *shardSubjects) bool {
-	now := time.Now().UnixNano()
-	if sh.damaged.stuck.CompareAndSwap(0, now) {
-		return false
-	}
-	return now-sh.damaged.stuck.Load() >= int64(stuckAfter)
-}
-
 // endGap counts the sequences at the end of a stream that are not there.
-func (s *Store) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uint64, error) {
-	m, err := s.jet.Last(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
+func (i *Inspector) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uint64, error) {
+	m, err := i.jet.Last(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
 	if errors.Is(err, schemas.ErrNotFound) {
 		return last, nil
 	}

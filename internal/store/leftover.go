@@ -29,17 +29,17 @@ const (
 var errDown = errors.New("the connection to NATS is down")
 
 // removeLeftovers runs until the store is closed.
-func (s *Store) removeLeftovers(ctx context.Context) {
-	back := uint64(2 * s.cfg.Window)
+func (g *revisionGC) removeLeftovers(ctx context.Context) {
+	back := uint64(2 * g.window)
 	for failing := false; ctx.Err() == nil; {
 		broken, lost := context.WithCancel(ctx)
-		forget, ok := s.jet.OnBreak(lost)
+		forget, ok := g.jet.OnBreak(lost)
 		err := errDown
 		if ok {
-			err = s.removeAllLeftovers(ctx, back)
+			err = g.removeAllLeftovers(ctx, back)
 		}
 		switch {
-		case err == nil && s.cfg.Replicas > 1:
+		case err == nil && g.replicated:
 			// Deletes go by what a stream's leader has: what one of several servers alone
 			// has kept cannot be removed here.
 			forget()
@@ -50,7 +50,7 @@ func (s *Store) removeLeftovers(ctx context.Context) {
 			<-broken.Done()
 		case !failing && ctx.Err() == nil:
 			failing = true
-			s.log.Warn().Err(err).Msg("superseded revisions could not be looked for; trying on")
+			g.log.Warn().Err(err).Msg("superseded revisions could not be looked for; trying on")
 		}
 		forget()
 		lost()
@@ -61,9 +61,9 @@ func (s *Store) removeLeftovers(ctx context.Context) {
 	}
 }
 
-func (s *Store) removeAllLeftovers(ctx context.Context, back uint64) error {
-	for n := range s.geo.Shards {
-		if err := s.removeShardLeftovers(ctx, n, back); err != nil {
+func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error {
+	for n := range g.shards.geo.Shards {
+		if err := g.removeShardLeftovers(ctx, n, back); err != nil {
 			return err
 		}
 	}
@@ -73,9 +73,9 @@ func (s *Store) removeAllLeftovers(ctx context.Context, back uint64) error {
 // removeShardLeftovers looks at the last sequences: at the start at twice as many
 // as there can be writes in flight. What is there of a timer beside a newer
 // revision is a leftover; whether one is that lies farther back, its delete tells.
-func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
-	stream := s.subjects[shard].stream
-	last, err := s.LastSeq(ctx, shard)
+func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
+	stream := g.shards.subjects[shard].stream
+	last, err := g.shards.LastSeq(ctx, shard)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 	after := start
 	for more := true; more && after < last; {
 		var msgs []*jet.Msg
-		if msgs, after, _, more, err = s.nextRecords(ctx, shard, after); err != nil {
+		if msgs, after, _, more, err = g.shards.nextRecords(ctx, shard, after); err != nil {
 			return err
 		}
 		for _, m := range msgs {
@@ -94,7 +94,7 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 				// repaired from.
 				continue
 			}
-			if older, ok := newest[m.Subject]; ok && !s.removeLater(stream, older) {
+			if older, ok := newest[m.Subject]; ok && !g.removeLater(stream, older) {
 				return nil
 			}
 			newest[m.Subject] = m.Sequence
@@ -104,7 +104,7 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 			if rolled && m.Sequence+leftoverRecent <= last {
 				continue
 			}
-			if !s.removeLater(stream, prev) {
+			if !g.removeLater(stream, prev) {
 				return nil
 			}
 		}
@@ -113,10 +113,10 @@ func (s *Store) removeShardLeftovers(ctx context.Context, shard int, back uint64
 }
 
 // removeLater hands a revision to the remover; false if that has ended.
-func (s *Store) removeLater(stream string, seq uint64) bool {
-	if !s.rem.reserve() {
+func (g *revisionGC) removeLater(stream string, seq uint64) bool {
+	if !g.rem.reserve() {
 		return false
 	}
-	s.rem.put(superseded{stream: stream, seq: seq})
+	g.rem.put(superseded{stream: stream, seq: seq})
 	return true
 }

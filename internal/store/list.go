@@ -38,7 +38,7 @@ type ListPage struct {
 
 // List pages through the records, shard by shard in the order of their last
 // change. It never holds more than a page. Reads are direct gets.
-func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
+func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	limit := q.Limit
 	if limit == 0 {
 		limit = DefaultListLimit
@@ -49,17 +49,17 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	var shard int
 	var after uint64
 	if q.Cursor != "" {
-		if n, err := fmt.Sscanf(q.Cursor, "%d.%d", &shard, &after); n != 2 || err != nil || shard < 0 || shard >= s.geo.Shards {
+		if n, err := fmt.Sscanf(q.Cursor, "%d.%d", &shard, &after); n != 2 || err != nil || shard < 0 || shard >= rd.shards.geo.Shards {
 			return ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that list gave", q.Cursor)
 		}
 	}
 	var page ListPage
-	for looked := 0; shard < s.geo.Shards; {
+	for looked := 0; shard < rd.shards.geo.Shards; {
 		if looked >= listScan {
 			page.Cursor = fmt.Sprintf("%d.%d", shard, after)
 			return page, nil
 		}
-		msgs, last, seen, more, err := s.nextRecords(ctx, shard, after)
+		msgs, last, seen, more, err := rd.shards.nextRecords(ctx, shard, after)
 		if err != nil {
 			return ListPage{}, err
 		}
@@ -69,7 +69,7 @@ func (s *Store) List(ctx context.Context, q ListQuery) (ListPage, error) {
 				return page, nil
 			}
 			after = m.Sequence
-			if t, ok := s.decode(m); ok && q.matches(&t.Record) {
+			if t, ok := rd.dec.decode(m); ok && q.matches(&t.Record) {
 				page.Timers = append(page.Timers, t)
 			}
 		}

@@ -22,14 +22,14 @@ const maxReuseBytes = 16 << 10
 var messages = sync.Pool{New: func() any { return &message{WriteHeader: jet.WriteHeader{Header: jet.Header{}}, reuse: true} }}
 
 // message encodes a write. The caller calls recycle when it has sent the message.
-func (s *Store) message(w *Write) *message {
+func (r *Records) message(w *Write) *message {
 	var m *message
-	if s.jet.InBatches() {
+	if r.jet.InBatches() {
 		m = &message{WriteHeader: jet.WriteHeader{Header: jet.Header{}}}
 	} else {
 		m = messages.Get().(*message)
 	}
-	m.encode(w, s.RecordFormat())
+	m.encode(w, r.levels.RecordFormat())
 	return m
 }
 

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,29 +43,26 @@ type Store struct {
 	*Levels
 	*Shards
 	*Clocks
-	undecodable atomic.Uint64
+	*decoder
+	*Index
+	*Reader
+	*Loader
+	*Records
+	*revisionGC
+	*Inspector
+	DamageReports
+	Health
 
-	rem *remover
-	// rush says that many old timers are replaced in some shard; see warmth.
-	rush chan struct{}
-	// shortTTL is the constant; tests change it.
-	shortTTL time.Duration
-	rooms    []room
+	rooms []room
 
 	background *background
 
 	oldest oldestAdd
 }
 
-// shardSubjects are the prefixes of a shard's keys.
+// shardSubjects names the stream of a shard and the prefixes of its keys.
 type shardSubjects struct {
 	stream, timer, slot, meta string
-	// parts is how many parts of a large slot its last page had; see loadPage.
-	parts atomic.Int64
-	// farWrites counts replaced records of old timers; see warmth.
-	farWrites atomic.Int64
-	warm      atomic.Bool
-	damaged   damagedSet
 }
 
 const (
@@ -95,7 +91,8 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	}
 	nodes := newNodes(c, cfg.Node, cfg.Level)
 	s := &Store{
-		jet: c, cfg: cfg, log: log, background: newBackground(ctx), rush: make(chan struct{}, 1), shortTTL: shortTTL,
+		DamageReports: DamageReports{jet: c}, Health: Health{jet: c},
+		jet: c, cfg: cfg, log: log, background: newBackground(ctx),
 		Nodes: nodes, Levels: newLevels(nodes, layoutRecord{jet: c, log: log}, log),
 	}
 	s.Seal = newSeal(c, log, s.Levels.Writes)
@@ -118,11 +115,25 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	if cfg.GroupCommit && s.atomic {
 		c.CommitInBatches()
 	}
-	s.rem = newRemover(c, cfg.Window)
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.FeedActivator.follow, s.FiredShare.run} {
+	s.openRecords()
+	for _, f := range []func(context.Context){s.revisionGC.removeLeftovers, s.revisionGC.warmth, s.Levels.run, s.FeedActivator.follow, s.FiredShare.run} {
 		s.background.run(f)
 	}
 	return s, nil
+}
+
+// openRecords makes the parts that read and write records.
+func (s *Store) openRecords() {
+	dec, replicated := s.decoder, s.cfg.Replicas > 1
+	s.Index = &Index{jet: s.jet, shards: s.Shards, nodes: s.Nodes, levels: s.Levels, keep: s.cfg.IndexKeep}
+	s.Reader = &Reader{jet: s.jet, shards: s.Shards, clocks: s.Clocks, dec: dec, log: s.log}
+	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
+	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
+	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admit: s.admit}
+	s.Inspector = &Inspector{
+		jet: s.jet, shards: s.Shards, nodes: s.Nodes, dec: dec, index: s.Index, reports: s.DamageReports,
+		retention: s.cfg.Retention, replicated: replicated,
+	}
 }
 
 // Bounds of waitUntilReady. Streams that were just made, or whose servers have just
@@ -152,15 +163,14 @@ func waitUntilReady(ctx context.Context, do func(context.Context) error) error {
 // goroutines. It leaves the connection open. It may be called twice.
 func (s *Store) Close() {
 	s.background.stop()
-	s.rem.close()
+	if s.revisionGC != nil {
+		s.rem.close()
+	}
 	s.jet.Close()
 }
 
 // Retention is the TTL of final records.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
-
-// IndexKeep is how long an index entry outlives its tick.
-func (s *Store) IndexKeep() time.Duration { return s.cfg.IndexKeep }
 
 // JetStream is the store's JetStream context.
 func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
@@ -263,6 +273,7 @@ func (s *Store) recordGeometry(ctx context.Context) error {
 		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
 	}
 	s.Shards = newShards(s.jet, m.Geometry)
-	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layout, s.log, s.reportDamaged)
+	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layout, s.log, s.DamageReports.of(s.decoder))
 	return layout.copy(ctx, m)
 }

@@ -56,8 +56,8 @@ const (
 // Such a consumer has read none of the events that its filter still finds, while one of
 // the stream's limits drops the oldest of them. It costs one request for each page of
 // 256 consumers, and one for each consumer with events waiting that is not Belfry's.
-func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
-	stream, err := s.jet.Stream(ctx, schemas.StreamFired)
+func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
+	stream, err := h.jet.Stream(ctx, schemas.StreamFired)
 	if errors.Is(err, jet.ErrNoStream) {
 		return nil, nil
 	}
@@ -65,7 +65,7 @@ func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 		return nil, err
 	}
 	var waiting []*jet.ConsumerInfo
-	err = s.jet.Consumers(ctx, schemas.StreamFired, func(info *jet.ConsumerInfo) {
+	err = h.jet.Consumers(ctx, schemas.StreamFired, func(info *jet.ConsumerInfo) {
 		if info.Config.Durable != "" && info.NumPending > 0 && !strings.HasPrefix(info.Name, serviceConsumerPrefix) {
 			waiting = append(waiting, info)
 		}
@@ -80,7 +80,7 @@ func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 			filters = []string{info.Config.FilterSubject}
 		}
 		for _, filter := range filters {
-			o, err := s.overtaken(ctx, &stream, info, filter)
+			o, err := h.overtaken(ctx, &stream, info, filter)
 			if err != nil {
 				return nil, err
 			}
@@ -93,12 +93,12 @@ func (s *Store) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 }
 
 // overtaken looks at one filter subject of a consumer; nil if all is well.
-func (s *Store) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet.ConsumerInfo, filter string) (*Overtaken, error) {
+func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet.ConsumerInfo, filter string) (*Overtaken, error) {
 	all := schemas.SubjectFiredPrefix + "*"
 	if filter == "" || strings.HasSuffix(filter, ">") {
 		filter = all
 	}
-	msgs, more, err := s.jet.Next(ctx, schemas.StreamFired, filter, 0, 1)
+	msgs, more, err := h.jet.Next(ctx, schemas.StreamFired, filter, 0, 1)
 	if err != nil || len(msgs) == 0 {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func TestParts(t *testing.T) {
 
 func TestSlotSubject(t *testing.T) {
 	t.Parallel()
-	s := &Store{Shards: newShards(nil, schemas.DefaultGeometry())}
+	s := newShards(nil, schemas.DefaultGeometry())
 	for i := range 1000 {
 		id := benchID(i)
 		subject := s.slotSubject(s.geo.Shard(id), id, int64(i))

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -37,7 +39,7 @@ type RepairFinding struct {
 // changes under it has an Error and is left for the next run. It reads every shard
 // as a whole, and holds about 100 bytes a timer of one shard in memory.
 func (s *Store) Repair(ctx context.Context, apply bool, fn func(RepairFinding) error) error {
-	r := repair{s: s, found: func(f RepairFinding) error {
+	r := repair{jet: s.jet, log: s.log, nodes: s.Nodes, health: s.Health, reports: s.DamageReports, found: func(f RepairFinding) error {
 		if apply && f.do != nil {
 			if err := f.do(ctx); err != nil {
 				f.Error = err.Error()
@@ -50,10 +52,11 @@ func (s *Store) Repair(ctx context.Context, apply bool, fn func(RepairFinding) e
 	if err := r.layout(ctx); err != nil {
 		return err
 	}
-	if err := r.clocks(ctx); err != nil {
+	defer r.records.gc.rem.close()
+	if err := r.clocksAndKeys(ctx); err != nil {
 		return err
 	}
-	for n := range s.geo.Shards {
+	for n := range r.shards.geo.Shards {
 		if err := r.shard(ctx, n); err != nil {
 			return err
 		}
@@ -61,21 +64,31 @@ func (s *Store) Repair(ctx context.Context, apply bool, fn func(RepairFinding) e
 	return r.losses(ctx)
 }
 
+// repair is one run of Repair.
 type repair struct {
-	s     *Store
-	found func(RepairFinding) error
+	jet     *jet.Client
+	log     zerolog.Logger
+	nodes   *Nodes
+	health  Health
+	reports DamageReports
+	found   func(RepairFinding) error
+
+	// Set by layout.
+	shards  *Shards
+	clocks  *Clocks
+	dec     *decoder
+	records *Records
 }
 
 // layout finds out the geometry, and prepares the store for what follows.
 func (r *repair) layout(ctx context.Context) error {
-	s := r.s
-	now, err := s.LeaderNow(ctx)
+	now, err := r.health.LeaderNow(ctx)
 	if err != nil {
 		return err
 	}
-	s.stamp.Store(&Stamp{ServerNs: now.UnixNano(), Received: time.Now()})
+	r.nodes.stamp.Store(&Stamp{ServerNs: now.UnixNano(), Received: time.Now()})
 	read := func(subject string) (meta, uint64, error) {
-		msg, err := s.jet.Last(ctx, clockStream, subject)
+		msg, err := r.jet.Last(ctx, clockStream, subject)
 		if errors.Is(err, schemas.ErrNotFound) {
 			return meta{}, 0, schemas.Errorf(schemas.CodeDamaged, "the recorded layout is gone")
 		}
@@ -103,7 +116,7 @@ func (r *repair) layout(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("store: %w", err)
 			}
-			_, err = s.jet.Put(ctx, metaSubject, b, rev, 0)
+			_, err = r.jet.Put(ctx, metaSubject, b, rev, 0)
 			return err
 		}
 		if err := r.found(f); err != nil {
@@ -112,15 +125,21 @@ func (r *repair) layout(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	s.cfg.Retention, s.cfg.IndexKeep, s.cfg.Replicas = DefaultRetention, DefaultIndexKeep, 1
-	s.Shards = newShards(s.jet, m.Geometry)
-	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layoutRecord{jet: s.jet, log: s.log}, s.log, s.reportDamaged)
+	// Records are written in the oldest format: it is not known what other nodes read.
+	layout, levels := layoutRecord{jet: r.jet, log: r.log}, newLevels(r.nodes, layoutRecord{}, r.log)
+	r.shards = newShards(r.jet, m.Geometry)
+	r.dec = newDecoder(r.shards, NewestLevel, r.log)
+	r.clocks = newClocks(r.jet, r.shards, r.nodes, layout, r.log, r.reports.of(r.dec))
+	r.records = &Records{
+		jet: r.jet, shards: r.shards, levels: levels, gc: newRevisionGC(r.jet, r.shards, r.nodes, 1, false, r.log),
+		index: &Index{jet: r.jet, shards: r.shards, nodes: r.nodes, levels: levels, keep: DefaultIndexKeep},
+	}
 	return nil
 }
 
 // rebuiltLayout is the layout by the buckets that there are.
 func (r *repair) rebuiltLayout(ctx context.Context) (meta, error) {
-	streams, err := r.s.Streams(ctx)
+	streams, err := r.health.Streams(ctx)
 	if err != nil {
 		return meta{}, err
 	}
@@ -137,10 +156,9 @@ func (r *repair) rebuiltLayout(ctx context.Context) (meta, error) {
 	return m, nil
 }
 
-// clocks finds damaged clocks and keys that are none of Belfry's.
-func (r *repair) clocks(ctx context.Context) error {
-	s := r.s
-	c, err := s.ReadCluster(ctx)
+// clocksAndKeys finds damaged clocks and keys that are none of Belfry's.
+func (r *repair) clocksAndKeys(ctx context.Context) error {
+	c, err := r.clocks.ReadCluster(ctx)
 	if err != nil {
 		return err
 	}
@@ -155,7 +173,7 @@ func (r *repair) clocks(ctx context.Context) error {
 				f.Repair = "write one from which the shard's owner reads the whole shard"
 			}
 			f.do = func(ctx context.Context) error {
-				_, err := s.WriteClock(ctx, at.Shard, at.Clock, at.Rev)
+				_, err := r.clocks.WriteClock(ctx, at.Shard, at.Clock, at.Rev)
 				return err
 			}
 		}
@@ -163,7 +181,7 @@ func (r *repair) clocks(ctx context.Context) error {
 			return err
 		}
 	}
-	keys, err := clockKeysOneByOne(ctx, s.jet, []string{clockPrefix + "clock.*", nodePrefix + "*"})
+	keys, err := clockKeysOneByOne(ctx, r.jet, []string{clockPrefix + "clock.*", nodePrefix + "*"})
 	if err != nil {
 		return err
 	}
@@ -171,15 +189,15 @@ func (r *repair) clocks(ctx context.Context) error {
 	for _, m := range keys {
 		all.add(m)
 	}
-	all.limit(s.geo.Shards)
+	all.limit(r.shards.geo.Shards)
 	slices.Sort(all.Alien)
 	for _, key := range all.Alien {
 		err := r.found(RepairFinding{Kind: "key", Shard: -1, Key: key, Problem: "the key is not Belfry's", Repair: "remove it", do: func(ctx context.Context) error {
-			m, err := s.jet.Last(ctx, clockStream, key)
+			m, err := r.jet.Last(ctx, clockStream, key)
 			if err != nil {
 				return err
 			}
-			return s.purgeKey(ctx, key, m.Sequence)
+			return r.purgeKey(ctx, key, m.Sequence)
 		}})
 		if err != nil {
 			return err
@@ -192,20 +210,19 @@ func (r *repair) clocks(ctx context.Context) error {
 const markerTTL = 24 * time.Hour
 
 // purgeKey removes a key by compare-and-set, as a KV client does.
-func (s *Store) purgeKey(ctx context.Context, subject string, rev uint64) error {
-	_, err := s.jet.Purge(ctx, "remove "+subject, subject, nil, rev, markerTTL)
+func (r *repair) purgeKey(ctx context.Context, subject string, rev uint64) error {
+	_, err := r.jet.Purge(ctx, "remove "+subject, subject, nil, rev, markerTTL)
 	return err
 }
 
 // shard examines the records and the index of a shard.
 func (r *repair) shard(ctx context.Context, n int) error {
-	s := r.s
-	a := newAudit(s, n)
+	a := newAudit(r.jet, r.dec, n)
 	// A damaged record is followed by none of its timer.
 	if err := a.read(ctx, func(Timer) error { return nil }); err != nil {
 		return err
 	}
-	for _, d := range s.subjects[n].damaged.list() {
+	for _, d := range r.dec.damaged[n].list() {
 		if err := r.record(ctx, n, d); err != nil {
 			return err
 		}
@@ -216,13 +233,14 @@ func (r *repair) shard(ctx context.Context, n int) error {
 		}
 		err := r.found(RepairFinding{
 			Kind: "index", Shard: n, Key: id.String(), Revision: rec.rev, Problem: "the timer waits, and no index entry names it", Repair: "write its index entry",
-			do: func(ctx context.Context) error { return s.PutIndex(ctx, id, rec.tick) },
+			do: func(ctx context.Context) error { return r.records.index.PutIndex(ctx, id, rec.tick) },
 		})
 		if err != nil {
 			return err
 		}
 	}
-	for _, id := range a.missing(s.lookedMs()) {
+	nowMs, _ := r.nodes.carriedMs() // layout has read the time
+	for _, id := range a.missing(nowMs, DefaultRetention) {
 		err := r.found(RepairFinding{Kind: "index", Shard: n, Key: id.String(), Problem: "an index entry names the timer, and it has no record: it was lost, or its add was never acknowledged; the entry expires by itself"})
 		if err != nil {
 			return err
@@ -231,34 +249,28 @@ func (r *repair) shard(ctx context.Context, n int) error {
 	return nil
 }
 
-func (s *Store) lookedMs() int64 {
-	ms, _ := s.carriedMs() // layout has read it
-	return ms
-}
-
 // record reports a damaged record with the best source to repair it from.
 func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
-	s := r.s
-	f := RepairFinding{Kind: "record", Shard: n, Key: s.subjects[n].timer + d.Timer, Revision: d.Revision, Problem: d.Reason}
+	f := RepairFinding{Kind: "record", Shard: n, Key: r.shards.subjects[n].timer + d.Timer, Revision: d.Revision, Problem: d.Reason}
 	id, err := schemas.ParseTimerID(d.Timer)
 	switch {
 	case d.Newer:
 		return r.found(f) // for newer nodes
-	case err != nil || s.geo.Shard(id) != n:
+	case err != nil || r.shards.geo.Shard(id) != n:
 		f.Repair = "keep its bytes on " + schemas.SubjectRejected + ", and remove the key, which is no timer's of this shard"
-		f.do = func(ctx context.Context) error { return s.reject(ctx, f) }
+		f.do = func(ctx context.Context) error { return r.reject(ctx, f) }
 		return r.found(f)
 	}
-	was, err := s.previous(ctx, n, f.Key, d.Revision)
+	was, err := r.previous(ctx, n, f.Key, d.Revision)
 	if err != nil {
 		return err
 	}
 	if was != nil {
 		f.Repair = fmt.Sprintf("write its previous revision, %d, again", was.Sequence)
-		f.do = func(ctx context.Context) error { return s.restore(ctx, id, d.Revision, was) }
+		f.do = func(ctx context.Context) error { return r.restore(ctx, id, d.Revision, was) }
 		return r.found(f)
 	}
-	rec, from, err := s.fromEvents(ctx, id)
+	rec, from, err := r.fromEvents(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -267,30 +279,30 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 		f.do = func(ctx context.Context) error {
 			ttl := time.Duration(0)
 			if rec.State.Final() {
-				ttl = s.cfg.Retention
+				ttl = DefaultRetention
 			}
-			_, err := s.Update(ctx, Write{ID: id, Rev: d.Revision, Record: rec, TTL: ttl})
+			_, err := r.records.Update(ctx, Write{ID: id, Rev: d.Revision, Record: rec, TTL: ttl})
 			return err
 		}
 		return r.found(f)
 	}
 	f.Repair = "nothing is left of it: keep its bytes on " + schemas.SubjectRejected + ", and remove it, so that it can be added again"
-	f.do = func(ctx context.Context) error { return s.reject(ctx, f) }
+	f.do = func(ctx context.Context) error { return r.reject(ctx, f) }
 	return r.found(f)
 }
 
 // previous is the newest revision of a record before a damaged one that is in the
 // bucket and can be decoded; nil if there is none.
-func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64) (*jet.Msg, error) {
+func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64) (*jet.Msg, error) {
 	var found *jet.Msg
 	for after := uint64(0); ; {
-		msgs, more, err := s.jet.Next(ctx, s.subjects[n].stream, subject, after, history)
+		msgs, more, err := r.jet.Next(ctx, r.shards.subjects[n].stream, subject, after, history)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range msgs {
 			after = m.Sequence
-			if _, err := s.cfg.Level.decodeRecord(m.Data); err == nil && m.Sequence < rev {
+			if _, err := NewestLevel.decodeRecord(m.Data); err == nil && m.Sequence < rev {
 				found = m
 			}
 		}
@@ -301,29 +313,29 @@ func (s *Store) previous(ctx context.Context, n int, subject string, rev uint64)
 }
 
 // restore writes a revision again, as it was, over a damaged one.
-func (s *Store) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
-	rec, err := s.cfg.Level.decodeRecord(was.Data)
+func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
+	rec, err := NewestLevel.decodeRecord(was.Data)
 	if err != nil {
 		return err
 	}
 	if rec.Queued {
-		if err := s.PutIndex(ctx, id, s.geo.Tick(rec.DueMs)); err != nil {
+		if err := r.records.index.PutIndex(ctx, id, r.shards.geo.Tick(rec.DueMs)); err != nil {
 			return err
 		}
 	}
-	subject, _ := s.timerSubject(id)
+	subject, _ := r.shards.timerSubject(id)
 	w := jet.WriteHeader{Header: jet.Header{}}
 	w.CAS(rev, jet.TTL(was))
 	w.RollUp()
-	_, err = s.jet.Publish(ctx, "write timer", subject, w.Header, was.Data)
+	_, err = r.jet.Publish(ctx, "write timer", subject, w.Header, was.Data)
 	return err
 }
 
 // fromEvents rebuilds a record from what is left of its run: a dead letter, or the
 // event that was fired. It reads both streams.
-func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schemas.Record, from string, err error) {
+func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schemas.Record, from string, err error) {
 	for _, src := range []struct{ stream, filter string }{{schemas.StreamDead, schemas.SubjectDeadPrefix + "*"}, {schemas.StreamFired, schemas.SubjectFiredPrefix + "*"}} {
-		err := s.jet.Scan(ctx, src.stream, jet.Range{Filters: []string{src.filter}}, func(m jet.Msg) (bool, error) {
+		err := r.jet.Scan(ctx, src.stream, jet.Range{Filters: []string{src.filter}}, func(m jet.Msg) (bool, error) {
 			claim, err := schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim))
 			if err != nil || claim.Timer != id {
 				return true, nil //nolint:nilerr // another timer's, or nobody's
@@ -355,9 +367,8 @@ func (s *Store) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schema
 }
 
 // reject keeps the bytes of a damaged record where refused adds are, and removes it.
-func (s *Store) reject(ctx context.Context, f RepairFinding) error {
-	var data []byte
-	m, err := s.jet.Last(ctx, s.subjects[f.Shard].stream, f.Key)
+func (r *repair) reject(ctx context.Context, f RepairFinding) error {
+	m, err := r.jet.Last(ctx, r.shards.subjects[f.Shard].stream, f.Key)
 	switch {
 	case errors.Is(err, schemas.ErrNotFound):
 		return nil // the server cannot read it: there is nothing to keep
@@ -366,20 +377,21 @@ func (s *Store) reject(ctx context.Context, f RepairFinding) error {
 	case m.Sequence != f.Revision:
 		return ErrRevision
 	}
-	data = m.Data
-	_, _, err = s.Publish(ctx, Msg{Subject: schemas.SubjectRejected, Data: data, MsgID: fmt.Sprintf("%s.%d", f.Key, f.Revision), Header: jet.Header{
+	h := jet.Header{
 		schemas.HeaderErrorCode: []string{string(schemas.CodeDamaged)},
 		schemas.HeaderError:     []string{fmt.Sprintf("record %s, revision %d: %s", f.Key, f.Revision, f.Problem)},
-	}})
+	}
+	jet.SetMsgID(h, fmt.Sprintf("%s.%d", f.Key, f.Revision))
+	_, err = r.jet.Publish(ctx, "publish "+schemas.SubjectRejected, schemas.SubjectRejected, h, m.Data)
 	if err != nil {
 		return err
 	}
-	return s.purgeKey(ctx, f.Key, f.Revision)
+	return r.purgeKey(ctx, f.Key, f.Revision)
 }
 
 // losses reports what the owners of shards have put on record.
 func (r *repair) losses(ctx context.Context) error {
-	all, err := r.s.ReadDamage(ctx)
+	all, err := r.reports.ReadDamage(ctx)
 	if err != nil {
 		return err
 	}
@@ -396,12 +408,12 @@ func (r *repair) losses(ctx context.Context) error {
 			}
 		}
 		err := r.found(RepairFinding{Kind: "loss", Shard: d.Shard, Key: damageSubject(d.Shard), Problem: problem, Repair: "take note of it, so that it is reported no more", do: func(ctx context.Context) error {
-			d, err := r.s.readDamage(ctx, d.Shard)
+			d, err := r.reports.read(ctx, d.Shard)
 			if err != nil || d.Loss == nil {
 				return err
 			}
 			d.Loss.Noted = true
-			return r.s.writeDamage(ctx, d)
+			return r.reports.write(ctx, d)
 		}})
 		if err != nil {
 			return err

@@ -54,11 +54,11 @@ func TestRush(t *testing.T) {
 		}
 	}
 	claim(rushWrites - 1)
-	if s.subjects[0].warm.Load() {
+	if s.revisionGC.writes[0].warm.Load() {
 		t.Error("rolled up before there was a rush")
 	}
 	// A window that ends here only makes it begin later.
-	for deadline := time.Now().Add(time.Minute); !s.subjects[0].warm.Load(); {
+	for deadline := time.Now().Add(time.Minute); !s.revisionGC.writes[0].warm.Load(); {
 		if time.Now().After(deadline) {
 			t.Fatal("no rush was seen")
 		}
@@ -86,7 +86,7 @@ func TestRush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.subjects[0].warm.Load() && last.Header.Get(jetstream.MsgRollup) == "" {
+	if s.revisionGC.writes[0].warm.Load() && last.Header.Get(jetstream.MsgRollup) == "" {
 		t.Error("the last write of the rush does not roll up")
 	}
 }

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"strconv"
+	"strings"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -47,4 +49,49 @@ func (h *Shards) LastSeq(ctx context.Context, shard int) (uint64, error) {
 func (h *Shards) timerSubject(id schemas.TimerID) (subject, stream string) {
 	sh := &h.subjects[h.geo.Shard(id)]
 	return sh.timer + id.String(), sh.stream
+}
+
+// nextRecords reads the records of a shard after a sequence, in stream order. It requests
+// all messages and leaves index entries out: with a filter the server counts the matching
+// messages, which takes 60 ms a request in a shard of 250,000 timers (nats-server 2.15.2).
+// last is the sequence to continue after, looked the number of messages that were read.
+func (h *Shards) nextRecords(ctx context.Context, shard int, after uint64) (records []*jet.Msg, last uint64, looked int, more bool, err error) {
+	sh := &h.subjects[shard]
+	a, err := h.jet.Direct(ctx, sh.stream, jet.Get{Seq: after + 1, Batch: scanBatch, MaxBytes: jet.MaxAnswerBytes})
+	if err != nil || len(a.Msgs) == 0 {
+		return nil, after, 0, false, err
+	}
+	for _, m := range a.Msgs {
+		if strings.HasPrefix(m.Subject, sh.timer) {
+			records = append(records, m)
+		}
+	}
+	return records, a.Msgs[len(a.Msgs)-1].Sequence, len(a.Msgs), a.More > 0, nil
+}
+
+// lastFor reads the last message of each subject (which may have wildcards) of a shard, as
+// of the sequence seen or later; see jet.Client.LastEach.
+func (h *Shards) lastFor(ctx context.Context, shard int, subjects []string, seen uint64) ([]*jet.Msg, error) {
+	sh := &h.subjects[shard]
+	return h.jet.LastEach(ctx, sh.stream, sh.meta, subjects, seen)
+}
+
+// slotPrefix returns the prefix of the keys of all index entries of a tick.
+func (h *Shards) slotPrefix(shard int, tick int64) string {
+	return h.subjects[shard].slot + strconv.FormatInt(h.geo.Slot(tick), 10) + "."
+}
+
+// slotSubject returns the key of an index entry, slot.<slot>.<a>.<b>.<c>.<rest>. The first
+// characters of the id are tokens of their own, so that a filter can select a part of a
+// large slot.
+func (h *Shards) slotSubject(shard int, id schemas.TimerID, tick int64) string {
+	slot := h.subjects[shard].slot
+	b := make([]byte, 0, len(slot)+20+schemas.TimerIDLength+slotTokens+1)
+	b = append(b, slot...)
+	b = append(strconv.AppendInt(b, h.geo.Slot(tick), 10), '.')
+	text := id.String()
+	for i := range slotTokens {
+		b = append(b, text[i], '.')
+	}
+	return string(append(b, text[slotTokens:]...))
 }

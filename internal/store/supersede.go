@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -48,22 +51,55 @@ const (
 	closeBound = time.Second
 )
 
+// revisionGC removes the revisions of records that later ones have replaced. Safe for
+// concurrent use.
+type revisionGC struct {
+	jet    *jet.Client
+	shards *Shards
+	nodes  *Nodes
+	log    zerolog.Logger
+	// window is the greatest number of writes in flight, replicated true if the shards'
+	// streams have replicas.
+	window     int
+	replicated bool
+	// shortTTL is the constant; tests change it.
+	shortTTL time.Duration
+
+	rem    *remover
+	writes []oldWrites // by shard
+	// rush has an element when many old timers are replaced in some shard; see warmth.
+	rush chan struct{}
+}
+
+// oldWrites describes the replaced records of old timers in a shard; see warmth.
+type oldWrites struct {
+	n    atomic.Int64
+	warm atomic.Bool
+}
+
+func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, replicated bool, log zerolog.Logger) *revisionGC {
+	return &revisionGC{
+		jet: c, shards: shards, nodes: nodes, log: log, window: window, replicated: replicated, shortTTL: shortTTL,
+		rem: newRemover(c, window), writes: make([]oldWrites, shards.geo.Shards), rush: make(chan struct{}, 1),
+	}
+}
+
 // rollsUp says how the revision that w replaces is removed.
-func (s *Store) rollsUp(w *Write) bool {
+func (g *revisionGC) rollsUp(w *Write) bool {
 	switch w.Record.State {
 	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
 		return true
 	}
-	if w.TTL > 0 && w.TTL < s.shortTTL {
+	if w.TTL > 0 && w.TTL < g.shortTTL {
 		return true
 	}
-	if now, ok := s.carriedMs(); ok && now-w.Record.AddedMs < nearAge.Milliseconds() {
+	if now, ok := g.nodes.carriedMs(); ok && now-w.Record.AddedMs < nearAge.Milliseconds() {
 		return true
 	}
-	sh := &s.subjects[s.geo.Shard(w.ID)]
-	if sh.farWrites.Add(1) == rushWrites {
+	sh := &g.writes[g.shards.geo.Shard(w.ID)]
+	if sh.n.Add(1) == rushWrites {
 		select {
-		case s.rush <- struct{}{}:
+		case g.rush <- struct{}{}:
 		default: // it is being looked at
 		}
 	}
@@ -87,12 +123,12 @@ const (
 )
 
 // warmth decides, window by window and when a rush begins, which shards are warm.
-func (s *Store) warmth(ctx context.Context) {
+func (g *revisionGC) warmth(ctx context.Context) {
 	tick := time.NewTicker(warmCheck)
 	defer tick.Stop()
-	streak := make([]int, s.geo.Shards)
+	streak := make([]int, g.shards.geo.Shards)
 	blocks := func(n int) uint64 {
-		info, err := s.jet.Stream(ctx, s.subjects[n].stream)
+		info, err := g.jet.Stream(ctx, g.shards.subjects[n].stream)
 		if err != nil {
 			return 1<<64 - 1 // as if it were too large
 		}
@@ -102,9 +138,9 @@ func (s *Store) warmth(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.rush:
-			for n := range s.subjects {
-				if sh := &s.subjects[n]; sh.farWrites.Load() >= rushWrites && !sh.warm.Load() && blocks(n) <= rushBlocks {
+		case <-g.rush:
+			for n := range g.writes {
+				if sh := &g.writes[n]; sh.n.Load() >= rushWrites && !sh.warm.Load() && blocks(n) <= rushBlocks {
 					streak[n] = warmWindows
 					sh.warm.Store(true)
 				}
@@ -112,9 +148,9 @@ func (s *Store) warmth(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
-		for n := range s.subjects {
-			sh := &s.subjects[n]
-			busy := sh.farWrites.Swap(0) >= warmRate*int64(warmCheck/time.Second) && blocks(n) <= warmBlocks
+		for n := range g.writes {
+			sh := &g.writes[n]
+			busy := sh.n.Swap(0) >= warmRate*int64(warmCheck/time.Second) && blocks(n) <= warmBlocks
 			if streak[n]++; !busy {
 				streak[n] = 0
 			}

@@ -24,20 +24,20 @@ func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 // that were overwritten before they were read are absent. A record of a newer format
 // comes without its Record; see Timer.Unread. Tail survives a
 // reconnect and a restart of the server without gap. It ends with Stop, or ctx.
-func (s *Store) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
-	if shard < 0 || shard >= s.geo.Shards {
+func (rd *Reader) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
+	if shard < 0 || shard >= rd.shards.geo.Shards {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "there is no shard %d", shard)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sh := &s.subjects[shard]
-		s.jet.Follow(ctx, sh.stream, sh.timer+"*", after, func(m *jet.Msg) {
-			if t, ok := s.decode(m); ok || t.Unread != Readable {
+		sh := &rd.shards.subjects[shard]
+		rd.jet.Follow(ctx, sh.stream, sh.timer+"*", after, func(m *jet.Msg) {
+			if t, ok := rd.dec.decode(m); ok || t.Unread != Readable {
 				fn(t)
 			}
-		}, func(err error) { s.log.Warn().Int("shard", shard).Err(err).Msg("tail interrupted; resuming") })
+		}, func(err error) { rd.log.Warn().Int("shard", shard).Err(err).Msg("tail interrupted; resuming") })
 	}()
 	return NewTail(cancel, done), nil
 }

@@ -24,7 +24,7 @@ var planted = []struct {
 	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "e := edit{forgetAdd: dueMs < rec.DueMs}", "e := edit{forgetAdd: dueMs < rec.DueMs, ttl: o.Retention}"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("dead letters have no message id", "functions/result.go", "d.claim.Timer.RetryMsgID(d.claim.Run, p.Record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/jet/get.go", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 1", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 2"), "./internal/store", "TestConformance$/LargeAnswers"},
-	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + s.cfg.IndexKeep", "return s.cfg.IndexKeep"), "./internal/store", "TestTTLsOnDisk"},
+	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + ix.keep", "return ix.keep"), "./internal/store", "TestTTLsOnDisk"},
 	{m("a duplicate does not repair its index entry", "router/writer.go", "_, err = repair(r.ctx, r.Records, r.Geometry, r.NowMs, t)", "err = nil"), "./router", "TestDuplicateRepairsTheIndex"},
 	{m("the real loop follows from what was seen", "scheduler/term.go", "after := clock.Tail", "after := clock.Seen"), "./scheduler", "TestTailFromItsOffset"},
 	{m("the real loop ignores a clock jump", "scheduler/term.go", "t.core.Pause(expired || jumped)", "t.core.Pause(expired)"), "./scheduler", "TestNothingFiresAfterAJump"},
@@ -40,7 +40,7 @@ var planted = []struct {
 	// Pagination.
 	{m("a page of dead letters, or of rejections, skips one at its end", "internal/store/dead.go", "			if len(page) == limit {\n				return page, strconv.FormatUint(after, 10), nil", "			if len(page) == limit {\n				return page, strconv.FormatUint(m.Sequence, 10), nil"), "./internal/store", "TestConformance$/DeadLetters"},
 	{m("a page of timers skips one at its end", "internal/store/list.go", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, after)", "			if len(page.Timers) == limit {\n				page.Cursor = fmt.Sprintf(\"%d.%d\", shard, m.Sequence)"), "./internal/store", "TestConformance$/List"},
-	{m("a list ends with the first shard", "internal/store/list.go", "shard, after = shard+1, 0", "shard, after = s.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
+	{m("a list ends with the first shard", "internal/store/list.go", "shard, after = shard+1, 0", "shard, after = rd.shards.geo.Shards, 0"), "./internal/store", "TestConformance$/List"},
 	{m("a scan skips a message between pages", "internal/store/scan.go", "jet.Get{Seq: after + 1, Batch: scanBatch", "jet.Get{Seq: after + 2, Batch: scanBatch"), "./internal/store", "TestConformance$"},
 	{m("the client lists one page of rejections", "control.go", "return page.Rejected, page.Cursor, err", "return page.Rejected, \"\", err"), ".", "TestRejectionsOfManyPages"},
 

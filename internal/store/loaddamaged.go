@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// loadDamaged is LoadTicks where direct gets fail for good: a message of a damaged
+// block that the server cannot read, or the shard's meta key being gone, makes
+// nats-server 2.15.2 answer "not found" to a request for many. The index is read
+// with a consumer, which leaves such messages out, and records in ever smaller
+// groups.
+func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limit int) (Load, error) {
+	sh := &l.shards.subjects[shard]
+	if _, err := l.jet.Last(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {
+		if err := l.jet.CreateOnce(ctx, sh.stream, sh.meta, []byte("belfry")); err != nil {
+			return Load{}, err
+		}
+		return l.loadTicks(ctx, shard, ticks, limit, 0, 0)
+	}
+	filters := make([]string, len(ticks))
+	for i, t := range ticks {
+		filters[i] = l.shards.slotPrefix(shard, t) + ">"
+	}
+	var index []*jet.Msg
+	err := l.jet.Scan(ctx, sh.stream, jet.Range{Filters: filters}, func(m jet.Msg) (bool, error) {
+		index = append(index, &m)
+		return true, nil
+	})
+	if err != nil {
+		return Load{}, err
+	}
+	ids := l.dec.timersOf(index)
+	if len(ids) > limit && len(ticks) > 1 {
+		return Load{}, nil
+	}
+	var timers []Timer
+	for some := range slices.Chunk(ids, jet.MaxSubjects) {
+		got, err := l.readable(ctx, shard, some)
+		if err != nil {
+			return Load{}, err
+		}
+		timers = append(timers, got...)
+	}
+	// The index may be what could not be read: then nothing tells which timers it
+	// named, and the audit finds them.
+	if l.dec.damaged[shard].unreadable.Load() == 0 {
+		l.dec.damaged[shard].unreadable.Add(1)
+	}
+	return l.loaded(shard, ticks, index, timers), nil
+}
+
+// readable reads the records that the server can read.
+func (l *Loader) readable(ctx context.Context, shard int, ids []schemas.TimerID) ([]Timer, error) {
+	timers, err := l.indexed(ctx, shard, ids, 0)
+	if err == nil || !errors.Is(err, jet.ErrMissing) {
+		return timers, err
+	}
+	if len(ids) > 1 {
+		half := len(ids) / 2
+		a, err := l.readable(ctx, shard, ids[:half])
+		if err != nil {
+			return nil, err
+		}
+		b, err := l.readable(ctx, shard, ids[half:])
+		return append(a, b...), err
+	}
+	if l.dec.damaged[shard].note(DamagedRecord{Timer: ids[0].String(), Reason: "the server cannot read it: a block of the stream's file is damaged"}) {
+		l.dec.damaged[shard].unreadable.Add(1)
+		l.log.Error().Int("shard", shard).Stringer("timer", ids[0]).Msg("record lost: the server cannot read it; a block of the stream's file is damaged")
+	}
+	return nil, nil
+}

@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Reader reads records: one, a page, or all of a shard. Safe for concurrent use.
+//
+// A record that cannot be decoded is counted and logged (see decoder) and left out, except
+// by Get, which returns the error, and where Timer.Unread says so. Reads of many records are
+// direct gets: any replica may answer, and be behind.
+type Reader struct {
+	jet    *jet.Client
+	shards *Shards
+	clocks *Clocks
+	dec    *decoder
+	log    zerolog.Logger
+}
+
+// Get reads a record from its shard's leader.
+func (rd *Reader) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
+	subject, stream := rd.shards.timerSubject(id)
+	m, err := rd.jet.Last(ctx, stream, subject)
+	if err != nil {
+		return Timer{}, err
+	}
+	t, err := rd.dec.timer(m)
+	if errors.Is(err, schemas.ErrDamaged) {
+		rd.dec.noteDamaged(m, err)
+	}
+	return t, err
+}
+
+// GetMany reads records by direct get: any replica may answer, and be behind.
+// Timers that are not there, and records that cannot be decoded, are left out.
+func (rd *Reader) GetMany(ctx context.Context, ids []schemas.TimerID) ([]Timer, error) {
+	byShard := map[int][]string{}
+	for _, id := range ids {
+		subject, _ := rd.shards.timerSubject(id)
+		n := rd.shards.geo.Shard(id)
+		byShard[n] = append(byShard[n], subject)
+	}
+	out := make([]Timer, 0, len(ids))
+	for n, subjects := range byShard {
+		got, err := rd.shards.lastFor(ctx, n, subjects, 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range rd.dec.decodeAll(got) {
+			if t.Unread == Readable {
+				out = append(out, t)
+			}
+		}
+	}
+	return out, nil
+}
