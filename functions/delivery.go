@@ -33,8 +33,8 @@ type delivery struct {
 	// sealed says that the callback in the event's header could not be opened.
 	sealed   bool
 	deadSent bool
-	// newer says that the record has a newer format than this node reads.
-	newer bool
+	// unreadable says why this node cannot read the record; the zero value if it can.
+	unreadable unreadable
 	// release returns the permit. Calls after the first do nothing.
 	release func()
 	// recording says that the delivery holds a slot of Functions.results.
@@ -237,7 +237,7 @@ func (d *delivery) trace() map[string]string {
 }
 
 // read reads the record and retries until the store answers. t is nil if the record is
-// gone. ok is false if functions stops first, or the record has a newer format.
+// gone. ok is false if functions stops first, or the record is unreadable.
 func (d *delivery) read() (t *store.Timer, ok bool) {
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
 		got, err := d.f.o.Store.Get(d.f.recording, d.claim.Timer)
@@ -248,7 +248,11 @@ func (d *delivery) read() (t *store.Timer, ok bool) {
 			return nil, true
 		case errors.Is(err, schemas.ErrNewer):
 			// Only a node that reads the format can record a result.
-			d.newer = true
+			d.unreadable = unreadable{"newer", newerPause}
+			return nil, false
+		case errors.Is(err, schemas.ErrDamaged):
+			// The shard's owner reports it. Until it is repaired, no result can be recorded.
+			d.unreadable = unreadable{"damaged", damagedPause}
 			return nil, false
 		}
 		if !d.retryStore("read", err, wait) {
@@ -257,9 +261,20 @@ func (d *delivery) read() (t *store.Timer, ok bool) {
 	}
 }
 
-// newerPause is the delay of the redelivery of an event whose record has a newer format
-// than this node reads. Another node may receive it then.
-const newerPause = time.Second
+// unreadable is why a record cannot be read, and the delay of its event's redelivery.
+type unreadable struct {
+	why   string
+	after time.Duration
+}
+
+const (
+	// newerPause is the delay if the record has a newer format than this node reads. Another
+	// node may receive the event then.
+	newerPause = time.Second
+	// damagedPause is the delay if the record is damaged. Until an operator has repaired it,
+	// each redelivery costs one read.
+	damagedPause = 30 * time.Second
+)
 
 // retryStore logs a failed store call and waits. It returns false if functions stops.
 func (d *delivery) retryStore(call string, err error, wait time.Duration) bool {
@@ -282,8 +297,8 @@ func (d *delivery) skip(why string, settle func() error) {
 // handBack requests a redelivery, to another process or, after a restart, to this one.
 func (d *delivery) handBack() {
 	why, after := "stopping", time.Duration(0)
-	if d.newer {
-		why, after = "newer", newerPause
+	if d.unreadable.why != "" {
+		why, after = d.unreadable.why, d.unreadable.after
 	}
 	d.skip(why, func() error { return d.msg.Nak(after) })
 }

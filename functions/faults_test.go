@@ -3,6 +3,7 @@ package functions
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -197,6 +199,30 @@ func TestRecordedOutcomeIsNotCalledAgain(t *testing.T) {
 	r.settled("s")
 	if c.count() != 0 {
 		t.Fatalf("%d calls", c.count())
+	}
+}
+
+// TestDamagedRecordHoldsNoPermit: callbacks whose records are damaged while they run return
+// their permits, and are not called again.
+func TestDamagedRecordHoldsNoPermit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const damaged = 2 * resultsPerPermit // more than may wait for the store without a permit
+	ids := make(chan schemas.TimerID, 1)
+	c := httpCallee(t, func(n int, _ http.ResponseWriter, _ *http.Request) {
+		if n <= damaged {
+			id := <-ids
+			storetest.Overwrite(t, r.store, fmt.Sprint("KV_timers_", r.store.Geometry().Shard(id)), "timer."+id.String(), []byte(storetest.PubAck))
+		}
+	})
+	r.start(func(o *Options) { o.Concurrency, o.Total = 1, 1 })
+	for n := range damaged {
+		ids <- r.fire(timer{callback: c.URL})
+		waittest.Until(t, "the call", func() bool { return c.count() > n })
+	}
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+	if c.count() != damaged+1 {
+		t.Fatalf("%d calls for %d timers", c.count(), damaged+1)
 	}
 }
 

@@ -50,7 +50,7 @@ func (d *delivery) record(out callback.Outcome) {
 func (d *delivery) resolveConflict(attempt uint32, out callback.Outcome) bool {
 	t, ok := d.read()
 	if !ok {
-		if d.newer {
+		if d.unreadable.why != "" {
 			d.handBack()
 		}
 		return false
