@@ -1,11 +1,14 @@
 package router_test
 
 import (
+	"bytes"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -37,6 +40,27 @@ func TestAddIsKeptUntilStored(t *testing.T) {
 	waittest.Until(f.t, "the add leaves its stream", func() bool { return f.waiting() == 0 })
 	if missing.Load() > 0 || tries.Load() <= refusals {
 		t.Errorf("of %d tries to store the add, %d found it gone from the stream", tries.Load(), missing.Load())
+	}
+}
+
+// TestDuplicateOfDamagedRecord: an add whose timer exists with a damaged record is rejected
+// with its bytes. It does not stay in the stream, where it would be delivered for ever.
+func TestDuplicateOfDamagedRecord(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	event := add("damaged", `"timerafter":"1h"`)
+	f.publish(nil, event)
+	id := f.await("/test", "damaged").ID
+	waittest.Until(f.t, "the add leaves its stream", func() bool { return f.waiting() == 0 })
+	storetest.Overwrite(t, f.store, fmt.Sprint("KV_timers_", f.store.Geometry().Shard(id)), "timer."+id.String(), []byte(storetest.PubAck))
+	f.publish(nil, event)
+	waittest.Until(f.t, "the repeated add leaves its stream", func() bool { return f.waiting() == 0 })
+	page, err := f.store.RejectedList(t.Context(), store.RejectedQuery{})
+	if err != nil || len(page.Adds) != 1 {
+		t.Fatalf("%d rejected adds, %v", len(page.Adds), err)
+	}
+	if m := page.Adds[0]; m.Header.Get(schemas.HeaderErrorCode) != string(schemas.CodeDamaged) || !bytes.Equal(m.Data, event) {
+		t.Errorf("rejected: %v %.200s", m.Header, m.Data)
 	}
 }
 

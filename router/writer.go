@@ -261,6 +261,11 @@ func (r *round) exists(a *Add) {
 		case errors.Is(err, schemas.ErrNotFound):
 			r.delay(a, schemas.Errorf(schemas.CodeUnavailable, "the record expired between two reads"))
 			return
+		case errors.Is(err, schemas.ErrDamaged):
+			// Whether the timer has fired is not known, so the add cannot replace the record. It
+			// is kept with the rejected adds, from which an operator can restore the timer.
+			r.Sink.Reject(a, schemas.Errorf(schemas.CodeDamaged, "timer %s was stored before, and its record is damaged: run belfry repair", a.Spec.Timer))
+			return
 		case err == nil && t.Record.Hash != a.Record.Hash:
 			r.Sink.Reject(a, schemas.Errorf(schemas.CodeConflict, "source %.200q and id %.200q are taken by another timer, %s, which is %s: use another id, or reschedule that one",
 				a.Spec.Source, a.Spec.EventID, a.Spec.Timer, t.Record.State))
