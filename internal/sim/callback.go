@@ -20,10 +20,14 @@ const shortDelay = 2 * time.Second
 
 var policy = functions.Policy{ShortDelay: shortDelay, MaxNotNow: 2}
 
-// minPause and maxPause are functions': between two tries of a store call.
+// These are constants of package functions. minPause and maxPause are between two tries of a
+// store call, newerPause and damagedPause before the redelivery of an event whose record is
+// unreadable. damagedPause is shorter here, so that it passes within a run.
 const (
-	minPause = 50 * time.Millisecond
-	maxPause = 2 * time.Second
+	minPause     = 50 * time.Millisecond
+	maxPause     = 2 * time.Second
+	newerPause   = time.Second
+	damagedPause = 5 * time.Second
 )
 
 // callBack works on one message.
@@ -60,15 +64,17 @@ type delivery struct {
 	t        store.Timer
 	complete bool
 	deadSent bool
-	newer    bool // the record has a newer format
+	// unreadable is the pause before the redelivery if the record cannot be read, because it
+	// has a newer format or is damaged; otherwise 0.
+	unreadable time.Duration
 }
 
 func (d *delivery) handle() {
 	if functions.MustRead(d.claim, d.m.Header, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
 		t := d.read()
 		a := functions.Admit(d.claim, t, d.n.nowMs())
-		if d.newer {
-			a = functions.Admission{Wait: time.Second} // for a node that reads it
+		if d.unreadable > 0 {
+			a = functions.Admission{Wait: d.unreadable}
 		}
 		if !a.Run {
 			d.end(a.Wait)
@@ -97,7 +103,7 @@ func (d *delivery) end(wait time.Duration) {
 }
 
 // read reads the record and retries until the store answers. It returns nil if the record
-// is gone, or has a newer format.
+// is gone or unreadable.
 func (d *delivery) read() *store.Timer {
 	for wait := minPause; ; wait = min(wait*2, maxPause) {
 		t, err := d.n.client.Get(within(callTimeout), d.claim.Timer)
@@ -107,7 +113,10 @@ func (d *delivery) read() *store.Timer {
 		case errors.Is(err, schemas.ErrNotFound):
 			return nil
 		case errors.Is(err, schemas.ErrNewer):
-			d.newer = true
+			d.unreadable = newerPause
+			return nil
+		case errors.Is(err, schemas.ErrDamaged):
+			d.unreadable = damagedPause
 			return nil
 		}
 		d.p.sleep(wait)
@@ -151,6 +160,9 @@ func (d *delivery) record(out callback.Outcome) {
 
 func (d *delivery) resolveConflict(attempt uint32, out callback.Outcome) bool {
 	t, a := functions.ResolveConflict(d.claim, attempt, out.Success, d.read(), d.n.nowMs())
+	if d.unreadable > 0 {
+		a = functions.Admission{Wait: d.unreadable}
+	}
 	if t == nil {
 		d.end(a.Wait)
 		return false
