@@ -3,6 +3,7 @@ package router_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestDuplicateOfDamagedRecord(t *testing.T) {
 	if err != nil || len(page.Adds) != 1 {
 		t.Fatalf("%d rejected adds, %v", len(page.Adds), err)
 	}
-	if m := page.Adds[0]; m.Header.Get(schemas.HeaderErrorCode) != string(schemas.CodeDamaged) || !bytes.Equal(m.Data, event) {
+	if m := page.Adds[0]; !slices.Equal(m.Header[schemas.HeaderErrorCode], []string{string(schemas.CodeDamaged)}) || !bytes.Equal(m.Data, event) {
 		t.Errorf("rejected: %v %.200s", m.Header, m.Data)
 	}
 }
