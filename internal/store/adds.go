@@ -8,15 +8,40 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// oldestAdd caches how far TIMERS_ADD has been emptied.
+// Adds reads, finds and removes the adds in stream TIMERS_ADD.
+//
+// The stream holds an add until a router has stored its timer and acknowledged the add. If
+// a router dies in between, or its acknowledgement is lost, the server delivers the add
+// again, to any router, after RouterAckWait; DedupCheck tells such adds from new ones. All
+// calls return schemas.ErrUnavailable while the stream does not answer, and can be
+// repeated. Safe for concurrent use.
+type Adds struct {
+	jet       *jet.Client
+	log       zerolog.Logger
+	fired     FiredReader
+	retention time.Duration // of the records of timers
+
+	oldest oldestAdd
+}
+
+func newAdds(c *jet.Client, log zerolog.Logger, fired FiredReader, retention time.Duration) *Adds {
+	return &Adds{jet: c, log: log, fired: fired, retention: retention}
+}
+
+// NewDedupCheck makes the check of one router.
+func (a *Adds) NewDedupCheck() *DedupCheck { return NewDedupCheck(a.fired, a.retention) }
+
+// oldestAdd caches a lower bound of the times of the adds in TIMERS_ADD.
 type oldestAdd struct {
 	ms atomic.Int64 // every add stored before this time, by the leader's clock, is removed
 	mu sync.Mutex
-	at time.Time // when the stream was last asked
+	at time.Time // when the stream's state was last requested
 }
 
 // Bounds of FindAdds.
@@ -29,12 +54,12 @@ const (
 	leaderApart = time.Second
 )
 
-// FindAdds returns the sequences in TIMERS_ADD of the adds of a timer, which are there until
-// the timer is stored and they are acknowledged. addedMs is the record's; same identifies
-// the adds by their headers and data. For a timer older than every add in the stream it
-// sends no request. Errors: schemas.ErrUnavailable.
-func (s *Store) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
-	gone, err := s.addGone(ctx, addedMs)
+// FindAdds returns the sequences in TIMERS_ADD of the adds of a timer that are not
+// acknowledged yet. addedMs is the record's; same identifies the adds by their headers and
+// data. For a timer older than every add in the stream FindAdds usually sends no request.
+// Errors: schemas.ErrUnavailable.
+func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
+	gone, err := a.addGone(ctx, addedMs)
 	if err != nil || gone {
 		return nil, err
 	}
@@ -42,11 +67,11 @@ func (s *Store) FindAdds(ctx context.Context, addedMs int64, same func(header ma
 	from := time.UnixMilli(addedMs - 1)
 	req := jet.Get{StartTime: &from, Batch: findBatch, MaxBytes: jet.MaxAnswerBytes}
 	for {
-		a, err := s.jet.Direct(ctx, schemas.StreamAdd, req)
+		page, err := a.jet.Direct(ctx, schemas.StreamAdd, req)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range a.Msgs {
+		for _, m := range page.Msgs {
 			if m.Time.After(time.UnixMilli(addedMs)) {
 				return seqs, nil
 			}
@@ -54,28 +79,32 @@ func (s *Store) FindAdds(ctx context.Context, addedMs int64, same func(header ma
 				seqs = append(seqs, m.Sequence)
 			}
 		}
-		if a.More == 0 || len(a.Msgs) == 0 {
+		if page.More == 0 || len(page.Msgs) == 0 {
 			return seqs, nil
 		}
-		req.StartTime, req.Seq = nil, a.Msgs[len(a.Msgs)-1].Sequence+1
+		req.StartTime, req.Seq = nil, page.Msgs[len(page.Msgs)-1].Sequence+1
 	}
 }
 
-// addGone reports whether all adds stored by addedMs are removed.
-func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
-	if s.AddForgotten(addedMs) {
+// AddForgotten reports, without a request, whether all adds stored by addedMs are known to
+// be removed, so that FindAdds finds none.
+func (a *Adds) AddForgotten(addedMs int64) bool { return addedMs < a.oldest.ms.Load() }
+
+// addGone is AddForgotten, but requests the stream's state if it has to.
+func (a *Adds) addGone(ctx context.Context, addedMs int64) (bool, error) {
+	if a.AddForgotten(addedMs) {
 		return true, nil
 	}
-	s.oldest.mu.Lock()
-	defer s.oldest.mu.Unlock()
-	if s.AddForgotten(addedMs) {
+	a.oldest.mu.Lock()
+	defer a.oldest.mu.Unlock()
+	if a.AddForgotten(addedMs) {
 		return true, nil
 	}
-	if time.Since(s.oldest.at) < oldestAddFresh {
+	if time.Since(a.oldest.at) < oldestAddFresh {
 		return false, nil
 	}
 	at := time.Now()
-	info, err := s.jet.Stream(ctx, schemas.StreamAdd)
+	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
 		return false, err
 	}
@@ -84,27 +113,27 @@ func (s *Store) addGone(ctx context.Context, addedMs int64) (bool, error) {
 		// The stream is empty: everything stored before this answer is removed.
 		ms = max(info.State.LastTime.UnixMilli()+1, info.TimeStamp.Add(-leaderApart).UnixMilli())
 	}
-	s.oldest.ms.Store(ms)
-	s.oldest.at = at
+	a.oldest.ms.Store(ms)
+	a.oldest.at = at
 	return addedMs < ms, nil
 }
 
-// RemoveAdd removes one add from TIMERS_ADD. An add that is gone is no error.
-// Errors: schemas.ErrUnavailable.
-func (s *Store) RemoveAdd(ctx context.Context, seq uint64) error {
-	if err := s.jet.DeleteMsg(ctx, "remove an add", schemas.StreamAdd, seq); !errors.Is(err, schemas.ErrNotFound) {
+// RemoveAdd removes one add from TIMERS_ADD, or returns nil if it is gone. Errors:
+// schemas.ErrUnavailable.
+func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
+	if err := a.jet.DeleteMsg(ctx, "remove an add", schemas.StreamAdd, seq); !errors.Is(err, schemas.ErrNotFound) {
 		return err
 	}
 	return nil // acknowledged in the meantime
 }
 
-// removeAdds purges finished adds, whose sequences are given in rising order, as far as
-// they are the oldest of TIMERS_ADD without a gap. So it removes only adds that were given,
-// whatever other routers do. It returns the last sequence that is removed, or 0. A purge is
-// one write of the server, however many adds it removes; fewer than minPurge are not worth
-// it. Errors: schemas.ErrUnavailable.
-func (s *Store) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
-	info, err := s.jet.Stream(ctx, schemas.StreamAdd)
+// removeAdds purges the finished adds of seqs, which rise, that are the oldest of TIMERS_ADD
+// without a gap. So it never removes an add that is not in seqs, whatever other routers do.
+// It returns the last sequence that is removed, or 0. A purge costs the server one write
+// for any number of adds; it is not worth it for fewer than minPurge. Errors:
+// schemas.ErrUnavailable.
+func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
+	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
 		return 0, err
 	}
@@ -121,7 +150,7 @@ func (s *Store) removeAdds(ctx context.Context, seqs []uint64) (through uint64, 
 		return 0, nil
 	}
 	through = seqs[n-1]
-	if err := s.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, "", through+1); err != nil {
+	if err := a.jet.RemoveBelow(ctx, "remove adds", schemas.StreamAdd, "", through+1); err != nil {
 		return 0, err
 	}
 	return through, nil

@@ -37,6 +37,3 @@ func (p Peek) Timer() (Timer, error) {
 	}
 	return Timer{ID: p.id, Rev: m.Sequence, Record: r}, nil
 }
-
-// AddForgotten reports, without a request, whether FindAdds is known to find nothing.
-func (s *Store) AddForgotten(addedMs int64) bool { return addedMs < s.oldest.ms.Load() }

@@ -7,7 +7,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredReader reads the message ids of published events; *Store has it.
+// FiredReader reads the message ids of published events; *Events has it.
 type FiredReader interface {
 	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
@@ -43,9 +43,6 @@ func NewDedupCheck(r FiredReader, retention time.Duration) *DedupCheck {
 	ms := retention.Milliseconds()
 	return &DedupCheck{reader: r, retentionMs: ms, recency: recencyFilter{keepMs: ms}, lookup: newFiredLookup(r)}
 }
-
-// NewDedupCheck makes the check for this store's retention.
-func (s *Store) NewDedupCheck() *DedupCheck { return NewDedupCheck(s, s.cfg.Retention) }
 
 // Stored records that an add was stored for the first time. startMs is a time before the
 // write.

@@ -18,16 +18,16 @@ const (
 )
 
 // ReadAddsExpiring is ReadAdds with another expiry of requests.
-func (s *Store) ReadAddsExpiring(ctx context.Context, d time.Duration) (*AddReader, error) {
-	return s.readAdds(ctx, d)
+func (a *Adds) ReadAddsExpiring(ctx context.Context, d time.Duration) (*AddReader, error) {
+	return a.readAdds(ctx, d)
 }
 
 // Left returns how many adds are requested and not delivered yet.
 func (r *AddReader) Left() int { return r.r.Requested() }
 
 // RemoveAdds is removeAdds.
-func (s *Store) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
-	return s.removeAdds(ctx, seqs)
+func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
+	return a.removeAdds(ctx, seqs)
 }
 
 // Ack acknowledges an add of a reader without an Inbox.

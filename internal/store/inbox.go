@@ -21,26 +21,26 @@ const (
 // Inbox is one router's access to TIMERS_ADD. It delivers adds, reopens the routers'
 // consumer when it is lost, and removes finished adds from the stream (see bulkAcker).
 type Inbox struct {
-	s      *Store
+	adds   *Adds
 	acker  *bulkAcker
 	reader *AddReader
 }
 
 // OpenInbox creates the routers' consumer if necessary and starts to read it. The caller
 // must call Close. Errors: schemas.ErrUnavailable.
-func (s *Store) OpenInbox(ctx context.Context) (*Inbox, error) {
-	r, err := s.ReadAdds(ctx)
+func (a *Adds) OpenInbox(ctx context.Context) (*Inbox, error) {
+	r, err := a.ReadAdds(ctx)
 	if err != nil {
 		return nil, err
 	}
-	in := &Inbox{s: s, reader: r}
-	in.acker = newBulkAcker(in.ackOne, s.removeAdds)
+	in := &Inbox{adds: a, reader: r}
+	in.acker = newBulkAcker(in.ackOne, a.removeAdds)
 	return in, nil
 }
 
 func (in *Inbox) ackOne(a *Add) {
 	if err := a.ack(); err != nil {
-		in.s.log.Warn().Err(err).Uint64("sequence", a.Seq).Msg("add stored but not acknowledged; it is redelivered as a duplicate")
+		in.adds.log.Warn().Err(err).Uint64("sequence", a.Seq).Msg("add stored but not acknowledged; it is redelivered as a duplicate")
 	}
 }
 
@@ -100,17 +100,17 @@ func (in *Inbox) pass(group []*Add, handle func([]*Add)) {
 // reopen makes another reader after an error, unless ctx ends first.
 func (in *Inbox) reopen(ctx context.Context, err error, wait *time.Duration) {
 	for in.reader == nil {
-		in.s.log.Warn().Err(err).Str("consumer", RouterConsumer).Msg("reading adds failed; retrying")
+		in.adds.log.Warn().Err(err).Str("consumer", RouterConsumer).Msg("reading adds failed; retrying")
 		if !pause.For(ctx, *wait) {
 			return
 		}
-		for !in.s.Conn().IsConnected() { // the connection's own handler logs this
+		for !in.adds.jet.Conn().IsConnected() { // the connection's own handler logs this
 			if !pause.For(ctx, reopenPause) {
 				return
 			}
 		}
 		*wait = min(2**wait, reopenPauseMax)
-		if in.reader, err = in.s.ReadAdds(ctx); err != nil {
+		if in.reader, err = in.adds.ReadAdds(ctx); err != nil {
 			in.reader = nil
 		}
 	}

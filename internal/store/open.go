@@ -31,6 +31,7 @@ type Store struct {
 	*Events
 	*Letters
 	*LetterCounts
+	*Adds
 
 	// consumers is how many the streams of services may have; 0 for the default.
 	consumers int
@@ -53,11 +54,7 @@ type Store struct {
 	DamageReports
 	Health
 
-	rooms []room
-
 	background *background
-
-	oldest oldestAdd
 }
 
 // shardSubjects names the stream of a shard and the prefixes of its keys.
@@ -103,6 +100,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
+	s.Adds = newAdds(c, log, s.Events, cfg.Retention)
 	s.FeedConsumers = &FeedConsumers{jet: c}
 	if err := waitUntilReady(ctx, s.checkServer); err != nil {
 		c.Close()
@@ -129,7 +127,7 @@ func (s *Store) openRecords() {
 	s.Reader = &Reader{jet: s.jet, shards: s.Shards, clocks: s.Clocks, dec: dec, log: s.log}
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
-	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admit: s.admit}
+	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admit: newAdmission(s.jet, s.Shards).admit}
 	s.Inspector = &Inspector{
 		jet: s.jet, shards: s.Shards, nodes: s.Nodes, dec: dec, index: s.Index, reports: s.DamageReports,
 		retention: s.cfg.Retention, replicated: replicated,
@@ -235,7 +233,6 @@ func (s *Store) create(ctx context.Context) error {
 	if err := s.LetterCounts.create(ctx); err != nil {
 		return err
 	}
-	s.rooms = make([]room, s.geo.Shards)
 	for n := range s.geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err

@@ -38,14 +38,14 @@ func (a *Add) ack() error { return a.d.Ack() }
 
 // Bounds of an AddReader.
 const (
-	// addsMost bounds the adds that a reader has requested and not returned yet. Routers
-	// write that many well within RouterAckWait, also if every write is synced.
+	// addsMost bounds the adds that a reader has requested and not returned yet. A router
+	// stores that many well within RouterAckWait, also if the server syncs every write.
 	addsMost = 1024
 	// addsBytes bounds the bytes of each request.
 	addsBytes = 32 << 20
-	// addsPace is the least time between two groups, unless many adds wait. Nobody waits
-	// for an add of the stream, and in groups of two or three an add costs half as much
-	// again. It adds to the lateness of timers that are due at once.
+	// addsPace is the minimum time between two groups, unless many adds wait. In groups of
+	// two or three an add costs 50 % more, and no client waits for adds of the stream. It
+	// adds to the lateness of timers that are due at once.
 	addsPace      = 2 * time.Millisecond
 	addsExpiry    = 30 * time.Second
 	addsHeartbeat = time.Second
@@ -58,23 +58,23 @@ type AddReader struct {
 	last time.Time // when the last group was read
 }
 
-// ReadAdds creates the consumer of TIMERS_ADD, which all routers share, if it does not
-// exist, and starts to read it. Errors: schemas.ErrUnavailable.
-func (s *Store) ReadAdds(ctx context.Context) (*AddReader, error) {
-	return s.readAdds(ctx, addsExpiry)
+// ReadAdds creates the consumer that all routers share, if it does not exist, and starts to
+// read it. Errors: schemas.ErrUnavailable.
+func (a *Adds) ReadAdds(ctx context.Context) (*AddReader, error) {
+	return a.readAdds(ctx, addsExpiry)
 }
 
-func (s *Store) readAdds(ctx context.Context, expiry time.Duration) (*AddReader, error) {
-	err := s.jet.EnsureDurable(ctx, jet.Durable{
+func (a *Adds) readAdds(ctx context.Context, expiry time.Duration) (*AddReader, error) {
+	err := a.jet.EnsureDurable(ctx, jet.Durable{
 		Stream: schemas.StreamAdd, Name: RouterConsumer, Filter: schemas.SubjectAdd, AckWait: RouterAckWait, MaxAckPending: RouterMaxAckPending,
 	})
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.jet.Read(jet.ReaderOptions{
+	r, err := a.jet.Read(jet.ReaderOptions{
 		Stream: schemas.StreamAdd, Consumer: RouterConsumer, Pace: jet.Refill, Most: addsMost,
 		// The server never delivers a message larger than the bytes requested.
-		MaxBytes: max(addsBytes, 2*s.jet.MaxPayload()), Expiry: expiry, Heartbeat: addsHeartbeat,
+		MaxBytes: max(addsBytes, 2*a.jet.MaxPayload()), Expiry: expiry, Heartbeat: addsHeartbeat,
 	})
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (s *Store) readAdds(ctx context.Context, expiry time.Duration) (*AddReader,
 }
 
 // Next waits for adds and returns 1 to most of them, in the stream's order. After an error
-// (the consumer is lost, or ctx has ended) the caller ends this reader with Rest.
+// (the consumer is lost, or ctx has ended) the caller ends the reader with Rest.
 func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -5,43 +5,58 @@ import (
 	"sync"
 	"time"
 
+	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// room keeps new timers out of a shard that is nearly full, so that those that
-// are in it can still be claimed, concluded and moved: a full bucket would refuse
-// these writes, too, and then nothing in it could ever end. It counts what this
-// process adds and asks the stream every now and then.
+// admission rejects new timers for shards that are nearly full.
+//
+// A full bucket refuses all writes, so its timers could not be claimed, moved or ended
+// either, and no space would ever be freed. admission therefore keeps a part of each
+// bucket for them (reserveOf). It reads the size of the bucket at most once in maxRoomAge and
+// subtracts what this process adds in between; what other nodes add comes out of the
+// reserve. Safe for concurrent use.
+type admission struct {
+	jet    *jet.Client
+	shards *Shards
+	rooms  []room // by shard
+}
+
+// room is the space in one shard for new timers.
 type room struct {
 	mu   sync.Mutex
-	left int64
-	at   time.Time
+	left int64     // bytes
+	at   time.Time // when the size of the bucket was last read
 }
 
 const (
-	// roomAge is after how long the stream is asked again; what other nodes add
-	// in between comes out of the reserve.
-	roomAge = time.Second
-	// roomPause is how often a full shard is asked at most.
-	roomPause = 50 * time.Millisecond
-	// recordOverhead is what a record and its index entry take in the stream
-	// besides the event: two subjects, headers and frames, and the record's fields.
+	// maxRoomAge is the time after which the size of a bucket is read again.
+	maxRoomAge = time.Second
+	// minRoomAge is the minimum time between two reads of the size of a full bucket.
+	minRoomAge = 50 * time.Millisecond
+	// recordOverhead is the size in bytes of a record and its index entry without the
+	// event: two subjects, headers and frames, and the record's fields.
 	recordOverhead = 512
 )
 
-// reserveOf is the part of a bucket that new timers may not fill.
+func newAdmission(c *jet.Client, shards *Shards) *admission {
+	return &admission{jet: c, shards: shards, rooms: make([]room, shards.geo.Shards)}
+}
+
+// reserveOf returns the part of a bucket that new timers must not fill.
 func reserveOf(maxBytes int64) int64 {
 	return max(maxBytes/16, min(maxBytes/4, 64<<20))
 }
 
-// admit takes room for new timers of a shard, or returns schemas.ErrStoreFull.
-func (s *Store) admit(ctx context.Context, shard int, bytes int64) error {
-	r := &s.rooms[shard]
+// admit takes space for new timers of a shard. Errors: schemas.ErrStoreFull,
+// schemas.ErrUnavailable.
+func (a *admission) admit(ctx context.Context, shard int, bytes int64) error {
+	r := &a.rooms[shard]
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	age := time.Since(r.at)
-	if r.left-bytes < 0 && age > roomPause || age > roomAge {
-		info, err := s.jet.Stream(ctx, s.subjects[shard].stream)
+	if r.left-bytes < 0 && age > minRoomAge || age > maxRoomAge {
+		info, err := a.jet.Stream(ctx, a.shards.subjects[shard].stream)
 		if err != nil {
 			return err
 		}
