@@ -28,7 +28,7 @@ type (
 	Operation = schemas.OperationInfo
 	// State is the state of a timer.
 	State = schemas.State
-	// DeadLetter describes a timer whose callback or handler failed for good.
+	// DeadLetter describes a timer whose callback or handler failed and will not be repeated.
 	DeadLetter = schemas.DeadInfo
 	// Rejection describes an add that Belfry rejected after it had been stored.
 	Rejection = schemas.RejectedInfo
@@ -59,7 +59,7 @@ const (
 	StateDelivered = schemas.StateDelivered // fired; its callback has not finished
 	StateRetrying  = schemas.StateRetrying  // its callback failed and will be called again
 	StateSuccess   = schemas.StateSuccess   // its callback succeeded, or it fired and has no callback
-	StateFail      = schemas.StateFail      // its callback failed for good: there is a dead letter
+	StateFail      = schemas.StateFail      // its callback failed and will not be repeated: there is a dead letter
 	StateCancelled = schemas.StateCancelled // will never fire
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Firing says which timer fired, and when.
+// Firing identifies a run: the timer that fired, and when.
 type Firing struct {
 	Timer TimerID
 	// Scheduled is when the timer was due. Fired is when it fired, by the cluster's clock.

@@ -17,8 +17,8 @@ import (
 // [Client.Get] returns.
 //
 // The timer's attributes are the retry policy (WithMaxAttempts, WithBackoff). A handler may
-// run for longer than the attempt timeout, up to [WithHandlerTimeout]: Work sends signs of
-// life meanwhile. If there is none for the attempt timeout (2 s at least), as after a crash,
+// run for longer than the attempt timeout, up to [WithHandlerTimeout]: Work sends progress
+// messages in the meantime. If none arrives for the attempt timeout (at least 2 s), as after a crash,
 // Belfry counts a failed attempt and requests another worker.
 //
 // While no worker runs, or all are busy, timers wait and use no attempts. Belfry tries again
@@ -37,8 +37,8 @@ import (
 // Work returns ErrBadRequest for options out of range, and ErrUnavailable if it cannot
 // subscribe, if the connection is closed, or if handlers ignore the end of their context at
 // the stop. While the connection is lost it waits. Its NATS user must be allowed to subscribe
-// to timers.work.<service> and to reply (allow_responses, with as many replies as signs of
-// life).
+// to timers.work.<service> and to reply (allow_responses, with as many replies as progress
+// messages).
 func (c *Client) Work(ctx context.Context, service string, h Handler, opts ...WorkOption) error {
 	cfg := workConfig{handlerConfig: handlerConfig{concurrency: DefaultConcurrency}, timeout: DefaultHandlerTimeout, grace: DefaultStopGrace}
 	for _, o := range opts {

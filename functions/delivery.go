@@ -26,28 +26,29 @@ type delivery struct {
 	event *event.Event
 	spec  schemas.Spec
 	fired schemas.Fired
-	// timer is the record as it was read or rebuilt from the claim; complete says that it
-	// was read, and so has its body.
+	// timer is the record: read from the store (then complete is true and the record has its
+	// body), or built from the claim.
 	timer    store.Timer
 	complete bool
-	// sealed says that the callback in the event's header could not be opened.
-	sealed   bool
-	deadSent bool
-	// unreadable says why this node cannot read the record; the zero value if it can.
+	// undecrypted is true if the callback in the event's header could not be decrypted.
+	undecrypted bool
+	deadSent    bool
+	// unreadable is the reason why this node cannot read the record; the zero value if it can.
 	unreadable unreadable
 	// release returns the permit. Calls after the first do nothing.
 	release func()
-	// recording says that the delivery holds a slot of Functions.results.
+	// recording is true if the delivery holds a slot of Functions.results.
 	recording bool
 }
 
-// handle works on an event until it is settled, or left to its redelivery because
-// functions stops. It calls released when the delivery has returned its permit.
+// handle processes an event until it is acknowledged, terminated or handed back. If functions
+// stops first, the event is redelivered later. handle calls released when the delivery has
+// returned its permit.
 func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 	d := &delivery{f: f, svc: s, msg: m}
 	var err error
 	if d.claim, err = schemas.ParseClaim(m.Get(schemas.HeaderClaim)); err != nil {
-		// No scheduler has published this event: it has no record, and so no right to a call.
+		// A scheduler did not publish this event, so it has no record and gets no call.
 		d.skip("foreign", func() error { return m.Term("no valid " + schemas.HeaderClaim) })
 		return
 	}
@@ -56,7 +57,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 	if err == nil {
 		d.openCallback()
 	}
-	if err == nil && d.spec.Callback == "" && !d.sealed {
+	if err == nil && d.spec.Callback == "" && !d.undecrypted {
 		d.skip("no_callback", m.Ack)
 		return
 	}
@@ -84,7 +85,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 	d.call()
 }
 
-// openCallback takes the callback from the event's header. If its key has been replaced,
+// openCallback decrypts the callback in the event's header. If the key has been replaced since,
 // prepare takes the callback from the record.
 func (d *delivery) openCallback() {
 	sealed := d.msg.Get(schemas.HeaderCallback)
@@ -93,7 +94,7 @@ func (d *delivery) openCallback() {
 	}
 	callback, err := d.f.o.Store.OpenCallback(d.claim.Timer, sealed)
 	if err != nil {
-		d.sealed = true
+		d.undecrypted = true
 		return
 	}
 	d.spec.Callback = callback
@@ -102,7 +103,7 @@ func (d *delivery) openCallback() {
 // prepare sets d.timer. It returns false, and settles the event, if there is no attempt to
 // make.
 func (d *delivery) prepare() bool {
-	if !d.sealed && !d.msg.BeforeConsumer && !MustRead(d.claim, d.msg.Header, d.msg.Deliveries, d.msg.Stored) {
+	if !d.undecrypted && !d.msg.BeforeConsumer && !MustRead(d.claim, d.msg.Header, d.msg.Deliveries, d.msg.Stored) {
 		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&d.spec, d.fired)}
 		return true
 	}
@@ -115,7 +116,7 @@ func (d *delivery) prepare() bool {
 	switch {
 	case a.Run:
 		d.timer, d.complete = *t, true
-		if d.sealed {
+		if d.undecrypted {
 			d.spec.Callback = t.Record.Callback
 		}
 		return true
@@ -163,16 +164,16 @@ func (d *delivery) call() {
 	m.callbacks.WithLabelValues(d.svc.label, word).Inc()
 	m.duration.WithLabelValues(d.svc.label).Observe(took.Seconds())
 	if out.Unattempted && d.f.complaints.Allow("worker "+d.svc.name, time.Now()) {
-		d.f.o.Log.Warn().Str("service", d.svc.name).Str("reason", word).Msg("no worker takes the timers of this service; they wait, and use no attempts")
+		d.f.o.Log.Warn().Str("service", d.svc.name).Str("reason", word).Msg("no worker takes the timers of this service; they wait, and the waiting uses no attempts")
 	}
 	d.releaseEarly()
 	d.record(out)
 }
 
-// releaseEarly returns the permit before the result is recorded, if fewer than
-// cap(Functions.results) deliveries do so: where writes are synced, recording takes longer
-// than most calls. Beyond that bound a slow store slows the callbacks down instead of
-// filling the memory with results.
+// releaseEarly returns the permit before the result is recorded, because with synced writes
+// recording takes longer than most calls. At most cap(Functions.results) deliveries record
+// without a permit; beyond that, a slow store slows the callbacks down instead of filling the
+// memory with results.
 func (d *delivery) releaseEarly() {
 	select {
 	case d.f.results <- struct{}{}:
@@ -182,7 +183,7 @@ func (d *delivery) releaseEarly() {
 	}
 }
 
-// close returns what the delivery holds.
+// close returns the permit and the slot of the delivery.
 func (d *delivery) close() {
 	d.release()
 	if d.recording {
@@ -283,7 +284,7 @@ func (d *delivery) retryStore(call string, err error, wait time.Duration) bool {
 	}
 	if d.f.complaints.Allow(call+" "+d.svc.name, time.Now()) {
 		d.f.o.Log.Warn().Err(err).Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("call", call).
-			Msg("a store call for a callback failed; functions tries again")
+			Msg("a store call for a callback failed; retrying")
 	}
 	return pause.For(d.f.recording, wait)
 }
@@ -303,8 +304,8 @@ func (d *delivery) handBack() {
 	d.skip(why, func() error { return d.msg.Nak(after) })
 }
 
-// settle acknowledges or naks the event. If the message is lost, the event is redelivered,
-// and the record says then that nothing is left to do.
+// settle acknowledges, naks or terminates the event. If the acknowledgement is lost, the event
+// is redelivered, and the record then shows that nothing is left to do.
 func (d *delivery) settle(how func() error) {
 	if err := how(); err != nil {
 		d.f.o.Log.Debug().Err(err).Str("service", d.svc.name).Msg("an acknowledgement was not sent; the event will be redelivered")

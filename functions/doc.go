@@ -1,7 +1,7 @@
 // Package functions makes the callbacks: it reads fired events, invokes the callee that
 // timercallback names, and writes the result to the timer's record.
 //
-// # What it guarantees
+// # Guarantees
 //
 //   - At least once. An event is acknowledged only after its record has the result
 //     (success, retrying, fail), or shows that another process has recorded one. If a
@@ -55,7 +55,7 @@
 // all are busy) no attempt is counted: the pause doubles up to maxWorkerPause, until
 // maxWorkerWait after the timer was due.
 //
-// # How it fails
+// # Failures
 //
 //   - The store does not answer: the write is repeated with growing pauses while the event
 //     is kept alive. Nothing is acknowledged before. A write whose answer was lost is

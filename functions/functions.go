@@ -27,8 +27,8 @@ type Functions struct {
 	complaints throttle.Keyed
 	wakes      *wakes
 
-	// pulling ends when Stop is called, calling when running callbacks must have ended,
-	// recording when their results must have been recorded.
+	// pulling ends when Stop is called, calling at the end of StopGrace, and recording at the
+	// end of recordGrace.
 	pulling, calling, recording context.Context
 	stopPulling                 context.CancelCauseFunc
 	stopCalling                 context.CancelCauseFunc
@@ -44,7 +44,7 @@ type Functions struct {
 	services map[string]*service
 	settings Settings
 	active   int                      // feeds that are served
-	rested   map[store.Feed]time.Time // when feeds that were served here came to rest
+	rested   map[store.Feed]time.Time // when a feed served here was last put to rest
 }
 
 type lifecycle uint8
@@ -71,7 +71,7 @@ type service struct {
 // errStopping is the cause of cancellation after Stop.
 var errStopping = errors.New("functions is stopping")
 
-// New checks the options and returns Functions that do not run yet. Errors:
+// New checks the options and registers the metrics. The callbacks start with Start. Errors:
 // schemas.CodeConfig, and those of the Registerer.
 func New(o Options) (*Functions, error) {
 	if err := o.fill(); err != nil {
@@ -101,7 +101,7 @@ func New(o Options) (*Functions, error) {
 	return f, nil
 }
 
-// Start begins to serve the services with callbacks, including services that are added
+// Start starts to make the callbacks of all services, including services that are added
 // later. ctx bounds only the start. Errors: those of Store.WatchServices; an error if
 // Start or Stop was called before.
 func (f *Functions) Start(ctx context.Context) error {
@@ -175,7 +175,7 @@ func (f *Functions) drain(ctx context.Context) {
 	case <-grace.C:
 	case <-ctx.Done():
 	}
-	f.o.Log.Warn().Int("callbacks", f.live.count()).Dur("grace", f.o.StopGrace).Msg("callbacks still running are cancelled; they will be redelivered")
+	f.o.Log.Warn().Int("callbacks", f.live.count()).Dur("grace", f.o.StopGrace).Msg("cancelled the callbacks that were still running; their events will be redelivered")
 	f.stopCalling(errStopping)
 	select {
 	case <-done:

@@ -39,8 +39,9 @@ type Store interface {
 	Services
 }
 
-// Services has the store's calls that wake feeds and put them to rest; package store
-// documents each.
+// Services has the store's calls that wake feeds and put them to rest. A feed is the part of
+// TIMERS_FIRED or TIMERS_RETRY that belongs to one service. Package store documents each
+// call.
 type Services interface {
 	RestStore
 	MayRest() bool
@@ -67,7 +68,8 @@ type Options struct {
 	// Total bounds the callbacks that run at once in this process; default 512. Each service
 	// has at least one permit, also if there are more services than that.
 	Total int
-	// AckWait is when an event whose process died is redelivered; default 15 s, at least 1 s.
+	// AckWait is the time after which the event of a process that died is redelivered; default
+	// 15 s, at least 1 s.
 	AckWait time.Duration
 	// MaxAckPending bounds the events of a service that are being called or wait for a
 	// short retry; default 10,000.
@@ -132,13 +134,13 @@ const (
 	// recordGrace is the time after StopGrace in which Stop lets the results of callbacks
 	// be recorded.
 	recordGrace = time.Second
-	// minPause and maxPause bound the pauses between two tries of a store call.
+	// minPause and maxPause bound the pause before a failed store call is repeated.
 	minPause = 50 * time.Millisecond
 	maxPause = 2 * time.Second
 	// maxTimeout bounds a callback whose event has no time-out, or an invalid one.
 	maxTimeout = 15 * time.Minute
-	// maxClaimAge: an event that was stored this much later than its claim was published
-	// again after an outage. The record is read before the call.
+	// maxClaimAge is the time from claim to publish above which the record is read before the
+	// call: the event was published again after an outage, so the record may have changed.
 	maxClaimAge = 5 * time.Second
 )
 

@@ -7,12 +7,12 @@ import (
 	"github.com/belfryio/belfry/internal/pause"
 )
 
-// overtakenInterval is the interval between two checks of the consumers of others on
-// TIMERS_FIRED. It bounds how late a consumer that loses events is reported.
+// overtakenInterval is the interval between two checks of the users' consumers of
+// TIMERS_FIRED. It bounds the time until a consumer that loses events is reported.
 const overtakenInterval = 30 * time.Second
 
-// watchOvertaken reports consumers that lose events unread, until ctx is done. Every node
-// reports all of them.
+// watchOvertaken reports consumers whose unread events leave the stream, until ctx is done.
+// Every node reports all of them.
 func (f *Functions) watchOvertaken(ctx context.Context) {
 	for wait := time.Duration(random() * float64(time.Second)); pause.For(ctx, wait); wait = overtakenInterval {
 		all, err := f.o.Store.OvertakenConsumers(ctx)

@@ -9,15 +9,16 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file holds the decisions of the package. They are pure: no I/O, no clock. The
-// simulation of whole nodes (internal/sim) runs them, too.
+// This file has the decisions of the package. They are pure: no I/O, no clock. The simulation
+// (internal/sim) runs them too.
 
-// Admission is the decision about a delivery after its record was read.
+// Admission is the decision about an event after its record was read: make the attempt,
+// redeliver the event later, or acknowledge it.
 type Admission struct {
-	// Run says that the attempt is to be made.
+	// Run is true if the attempt must be made.
 	Run bool
-	// Wait is the delay after which the event must be redelivered. If Run is false, 0 means
-	// that nothing is left to do: the event is acknowledged.
+	// Wait is the delay of the redelivery if Run is false. 0 means that nothing is left to do
+	// for the event: acknowledge it.
 	Wait time.Duration
 }
 
@@ -32,7 +33,8 @@ func MustRead(c schemas.Claim, header map[string][]string, deliveries uint64, st
 // Admit decides about an event whose record was read. t is nil if the record is gone.
 //
 // If the attempts of a delivered record differ from the claim's, the scheduler has claimed
-// the record again for a retry: the event of that claim, on timers.retry, is in charge.
+// the record again for a retry. The event of that later claim, on timers.retry, then makes
+// the attempt, and this event is acknowledged.
 func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 	if t == nil {
 		return Admission{}
@@ -83,18 +85,18 @@ type Policy struct {
 	MaxNotNow int
 }
 
-// Step says what follows an attempt.
+// Step is the next step after an attempt.
 type Step uint8
 
 // The steps.
 const (
-	StepSuccess    Step = iota // done
-	StepShortRetry             // retrying, the event waits in its consumer
-	StepLongRetry              // retrying, the timer waits in the wheel
-	StepDead                   // failed for good: publish a dead letter before the record is written
+	StepSuccess    Step = iota // success: acknowledge the event
+	StepShortRetry             // retrying: the event waits in its consumer
+	StepLongRetry              // retrying: the timer waits in the wheel
+	StepDead                   // fail: publish a dead letter before the record is written
 )
 
-// Plan is the result of an attempt.
+// Plan is the decision about a timer after an attempt.
 type Plan struct {
 	Step Step
 	// Delay is the delay of a retry.
@@ -113,17 +115,17 @@ func (p *Plan) RedeliverAfter() time.Duration {
 }
 
 const (
-	// maxWorkerWait is how long, from its due time or from when it was added if that is
-	// later, a timer waits for a worker without using attempts. After that, and for a replay
-	// after that, each try is an attempt.
+	// maxWorkerWait bounds the time that a timer waits for a worker without using attempts. It
+	// counts from the due time, or from the add if that is later. After that time, also for a
+	// replay, each request counts as an attempt.
 	maxWorkerWait = 7 * 24 * time.Hour
-	// maxWorkerPause caps the pause between two tries to find a worker.
+	// maxWorkerPause bounds the pause between two requests for a worker.
 	maxWorkerPause = 5 * time.Minute
-	// jitter is the largest random part that is added to a delay, as a fraction of it.
+	// jitter is the maximum random addition to a delay, as a fraction of the delay.
 	jitter = 0.2
 )
 
-// Next plans what follows an attempt with outcome out. rec is the record before the
+// Next decides what to do after an attempt with outcome out. rec is the record before the
 // attempt, spec has the retry settings of the event, random is in [0,1).
 func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec, nowMs int64, random float64) Plan {
 	rec.Queued = false
@@ -138,8 +140,8 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	n, to := rec.Attempt-min(uncounted, rec.Attempt-1), spec.BackoffTo
 	switch {
 	case out.Unattempted && nowMs-max(rec.ScheduledMs, rec.AddedMs) < maxWorkerWait.Milliseconds():
-		// The pause doubles as after failures, so that a service without workers costs
-		// little, up to a cap, so that workers which start late find their timers soon.
+		// The pause doubles as after failures, so that a service without workers costs little.
+		// The cap makes the timers reach workers that start late soon.
 		n, to = uncounted+1, min(max(to, spec.BackoffFirst), max(maxWorkerPause, spec.BackoffFirst))
 		rec.MaxAttempt++
 	case out.NotNow && p.MaxNotNow > 0 && int64(uncounted) < int64(p.MaxNotNow):
@@ -161,7 +163,7 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	return Plan{Step: StepLongRetry, Delay: delay, Record: rec}
 }
 
-// final drops the event from the record.
+// final returns the plan that ends a timer. The final record does not hold the event.
 func final(rec schemas.Record, s Step, state schemas.State, nowMs int64) Plan {
 	rec.State, rec.DoneMs, rec.NextMs = state, nowMs, 0
 	rec.Body = schemas.Body{}

@@ -23,10 +23,10 @@ type puller struct {
 	// pulling ends with Functions.Stop, or when the feed comes to rest.
 	pulling context.Context
 	stop    context.CancelFunc
-	// regular says that the feed was woken soon after it had come to rest.
+	// regular is true if the feed was woken soon after it had come to rest.
 	regular bool
 	used    atomic.Int64 // Unix nanoseconds of the last delivery, or of the last look for one
-	// elsewhere says that the last attempt to put the feed to rest found that another node
+	// elsewhere is true if the last attempt to put the feed to rest found that another node
 	// handles an event of it, or has just done so.
 	elsewhere atomic.Bool
 
@@ -62,7 +62,7 @@ func (p *puller) run(ctx context.Context) {
 			continue // read the key of the feed: perhaps it rests
 		}
 		if p.f.complaints.Allow("pull "+p.svc.name, time.Now()) {
-			p.f.o.Log.Warn().Err(err).Str("service", p.svc.name).Msg("pulling events failed; functions tries again")
+			p.f.o.Log.Warn().Err(err).Str("service", p.svc.name).Msg("pulling events failed; retrying")
 		}
 		if time.Since(begun) > maxPause {
 			wait = minPause // this failure does not follow from the last one
@@ -163,7 +163,7 @@ func (p *puller) next(ctx context.Context, limit int) int {
 	return n
 }
 
-// wanted returns how many events could get a permit and are not requested. more says that
+// wanted returns how many events could get a permit and are not requested. more is true if
 // requested events are on their way.
 func (p *puller) wanted(limit int) (n int, more bool) {
 	free := p.f.semaphore.available(p.svc.quota)

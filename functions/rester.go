@@ -7,11 +7,11 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// Rester puts feeds to rest, and finds events that are published at the same time. It
-// implements the part of the nodes that serve feeds in the protocol that package store
-// describes (feed.go); store.Waker implements the publishers' part. It has no state and
-// starts no goroutines: any number of nodes may run one, and the compare-and-set on a feed's
-// key decides.
+// Rester puts feeds to rest (removes the consumer of a feed without work), and finds events
+// that are published at the same time. Package store (feed.go) describes the protocol. Rester
+// implements the side of the nodes that serve feeds, and store.Waker the side of the
+// publishers. Rester has no state and starts no goroutines. Any number of nodes may run one,
+// because each change is a compare-and-set on the feed's key.
 type Rester struct{ Store RestStore }
 
 // RestStore has the calls that a Rester makes to the store.
@@ -26,13 +26,13 @@ type RestStore interface {
 
 // Rested is the outcome of Rest.
 type Rested struct {
-	// Done says that the feed was put to rest. The caller must call Check.
+	// Done is true if the feed was put to rest. The caller must then call Check with Floor.
 	Done bool
 	// Floor is a sequence: all events of the feed up to it are acknowledged.
 	Floor uint64
-	// InUse says that a node handles an event of the feed, or did less than idle ago.
+	// InUse is true if a node handles an event of the feed, or did less than idle ago.
 	InUse bool
-	// Absent says that the feed has no consumer yet.
+	// Absent is true if the feed has no consumer yet.
 	Absent bool
 }
 

@@ -147,7 +147,7 @@ type check struct {
 	feed  store.Feed
 	floor uint64
 	at    time.Time
-	// last says that this is the check after ServiceGrace. The consumer is removed by then.
+	// last is true if this is the check after ServiceGrace. The consumer is removed by then.
 	last bool
 }
 
@@ -191,7 +191,7 @@ func (f *Functions) rest(ctx context.Context) {
 // complain logs an error of a call, unless another process was faster or functions stops.
 func (f *Functions) complain(call string, err error) {
 	if err != nil && !errors.Is(err, store.ErrRevision) && f.pulling.Err() == nil && f.complaints.Allow(call, time.Now()) {
-		f.o.Log.Warn().Err(err).Str("call", call).Msg("putting idle services to rest failed; functions tries again")
+		f.o.Log.Warn().Err(err).Str("call", call).Msg("putting idle services to rest failed; retrying")
 	}
 }
 
@@ -258,7 +258,7 @@ func restEach[T any](all []T, do func(T)) {
 	wg.Wait()
 }
 
-// restOne puts a feed to rest if it is idle on all nodes. done says that it did.
+// restOne puts a feed to rest if it is idle on all nodes. done is true if it did.
 func (f *Functions) restOne(ctx context.Context, p *puller, haste bool) (floor uint64, done bool, err error) {
 	r, err := f.rester().Rest(ctx, p.feed(), f.idleFor(p, haste))
 	if r.InUse {

@@ -88,7 +88,7 @@ func (d *delivery) finish(p Plan, out callback.Outcome) {
 		d.settle(func() error { return d.msg.Nak(p.RedeliverAfter()) })
 	case StepLongRetry:
 		m.retries.WithLabelValues(d.svc.label, "long").Inc()
-		// Confirmed, so that this event is gone before the one of the retry comes.
+		// Wait for the confirmation, so that this event is gone before the retry's event comes.
 		d.settle(func() error {
 			ctx, cancel := context.WithTimeout(d.f.recording, maxPause)
 			defer cancel()
@@ -97,7 +97,7 @@ func (d *delivery) finish(p Plan, out callback.Outcome) {
 	case StepDead:
 		m.dead.WithLabelValues(d.svc.label, string(out.Reason)).Inc()
 		d.f.o.Log.Warn().Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("callback", schemas.RedactURL(d.spec.Callback)).
-			Uint32("attempts", p.Record.Attempt).Str("reason", string(out.Reason)).Str("error", out.Err).Msg("callback failed for good; the event is a dead letter")
+			Uint32("attempts", p.Record.Attempt).Str("reason", string(out.Reason)).Str("error", out.Err).Msg("callback failed permanently or used all attempts; stored the event as a dead letter")
 		d.settle(func() error { return d.msg.Term("dead letter: " + string(out.Reason)) })
 	}
 }

@@ -26,14 +26,14 @@ type quota struct {
 	limit   int // of running
 	running int
 	waiting []chan struct{} // each is closed when its waiter has a permit
-	// wanted says that the service found no free permit and must be woken when one is
+	// wanted is true if the service found no free permit and must be woken when one is
 	// released.
 	wanted bool
 	// wake are one-slot channels: a permit may be free.
 	wake []chan struct{}
 }
 
-// maxGuaranteed bounds the permits that a service owns: the others serve more if shared.
+// maxGuaranteed bounds the permits that each service owns, so that most permits are shared.
 const maxGuaranteed = 8
 
 func newSemaphore(total int) *semaphore { return &semaphore{total: total} }

@@ -17,7 +17,7 @@ type Add struct {
 	// is published to timers.rejected if it is rejected. It is 0 for an add whose caller
 	// waits for the outcome.
 	Seq uint64
-	// Receiver is told the outcome.
+	// Receiver receives the outcome.
 	Receiver Receiver
 
 	// Spec and Record are set by validation.
@@ -28,13 +28,14 @@ type Add struct {
 	settled atomic.Bool
 }
 
-// Receiver is told the outcome of an add.
+// Receiver receives the outcome of an add: of the stream's adds it acknowledges the message,
+// of a caller's add it answers the caller.
 type Receiver interface {
 	// Settle is called once for each add, from any goroutine. It must not block.
 	Settle(Outcome)
 }
 
-// Result is what became of an add.
+// Result is the kind of an add's outcome.
 type Result uint8
 
 // The results.

@@ -75,9 +75,10 @@ func (w *waitingAdd) finish(o Outcome) {
 	w.done(o.Reply())
 }
 
-// AddAll stores a group of 1 to MaxBatch adds, whose receivers are told the outcomes. It
-// returns once the group is being processed, and blocks while enough groups are, until ctx
-// ends: the back-pressure on whoever reads TIMERS_ADD. The outcome of adds that were not
+// AddAll stores a group of 1 to MaxBatch adds. Their receivers receive the outcomes later:
+// AddAll returns when the processing of the group has started. While maxParallel groups are
+// processed it blocks, until ctx ends, which slows the reader of TIMERS_ADD down. The outcome
+// of adds that were not
 // processed is Delayed.
 func (s *Service) AddAll(ctx context.Context, adds []*Add) {
 	err := error(errClosed)
@@ -123,7 +124,7 @@ func (s *Service) validate(a *Add) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.m.panics.Inc()
-			s.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("an add made the parser panic; it is rejected")
+			s.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("the parser panicked on an add: the add is rejected")
 			err = schemas.Errorf(schemas.CodeInvalidEvent, "the event cannot be parsed: %v", p)
 		}
 	}()

@@ -56,7 +56,7 @@ func (b *breaker) note(err error) {
 	defer b.mu.Unlock()
 	switch {
 	case err == nil && b.err != nil:
-		b.log.Info().Str("what", b.what).Msg("adds can be stored again")
+		b.log.Info().Str("what", b.what).Msg("adds are stored again")
 		b.err, b.wait = nil, 0
 	case err != nil && b.err == nil:
 		b.log.Warn().Err(err).Str("what", b.what).Msg("adds wait and are retried")

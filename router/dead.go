@@ -92,7 +92,7 @@ func (s *Service) DeadReplay(ctx context.Context, q schemas.ReplayRequest, from 
 		one := q.TimerRef != (schemas.TimerRef{})
 		switch {
 		case one == (q.Service != ""):
-			return reply, schemas.Errorf(schemas.CodeBadRequest, "name what to replay: a timer (timer, or id and source), or a service")
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters to replay: by timer (timer, or id and source), or by service")
 		case one:
 			if dq.TimerID, err = q.Resolve(); err != nil {
 				return reply, err
@@ -125,7 +125,7 @@ func (s *Service) replay(ctx context.Context, dq store.DeadQuery, one bool, by s
 				return partly(ctx, reply, err)
 			default:
 				refused = err
-				s.o.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("dead letter cannot be replayed; it stays")
+				s.o.Log.Error().Err(err).Uint64("sequence", m.Sequence).Msg("the dead letter cannot be replayed: it stays in the stream")
 			}
 		}
 		reply.More = page.Cursor != ""
@@ -143,7 +143,7 @@ func (s *Service) replay(ctx context.Context, dq store.DeadQuery, one bool, by s
 	return reply, nil
 }
 
-// partly returns what was replayed before an error, or the error if that is nothing.
+// partly returns reply if letters were replayed before the error, else the error.
 func partly(ctx context.Context, reply schemas.ReplayReply, err error) (schemas.ReplayReply, error) {
 	if reply.Replayed == 0 || errors.Is(ctx.Err(), context.Canceled) {
 		return reply, err

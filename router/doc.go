@@ -2,7 +2,7 @@
 // transport: package natsapi serves it on timers.add and timers.api, and an HTTP server can
 // call it the same way.
 //
-// # What it guarantees
+// # Guarantees
 //
 //   - The outcome of an add is Stored or Duplicate only after JetStream has acknowledged
 //     the record and its index entry.
@@ -32,7 +32,7 @@
 // so a single add is written at once. Cancels that come many at a time take a fast path;
 // see fastcancel.go.
 //
-// # How it fails
+// # Failures
 //
 // Admission control (MaxAdds, MaxOperations, MaxSlowOperations) refuses operations beyond
 // its limits with unavailable, before they have any effect. An operation that takes longer

@@ -14,7 +14,7 @@ import (
 // and reads the record by a direct get, which any replica may answer, and be behind. That
 // is good enough for a compare-and-set, which refuses a stale revision. Any other answer
 // (no such timer, already fired, already cancelled) is not trusted: the cancel then takes
-// the slow path, Operations.Cancel, which asks the shard's leader.
+// the slow path, Operations.Cancel, which reads from the shard's leader.
 //
 //	request ─▶ reading ─▶ queue ─▶ writing ─▶ queue ─▶ answered
 //	              │         │                   │
@@ -30,7 +30,8 @@ const (
 	peekTimeout = 500 * time.Millisecond
 )
 
-// Stages of a fast cancel. Whoever moves it to the next stage takes the next step.
+// Stages of a fast cancel. The goroutine that moves a cancel to the next stage takes its next
+// step.
 const (
 	stageReading int32 = iota
 	stageWorking

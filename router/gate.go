@@ -16,7 +16,7 @@ func (p permits) take() bool {
 
 func (p permits) release() { <-p }
 
-// gate counts the operations under way, and lets none in once it is closed. (A WaitGroup
+// gate counts the operations under way, and admits none after close. (A WaitGroup
 // alone must not be used for that: Add may not run concurrently with Wait.)
 type gate struct {
 	mu     sync.Mutex

@@ -18,7 +18,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		adds:     vec("adds_total", "Adds by result: accepted, duplicate, rejected.", "result"),
 		rejected: vec("adds_rejected_total", "Adds rejected, by error code.", "code"),
 		delayed:  vec("adds_delayed_total", "Adds from timers.add that could not be stored yet and are retried, by error code.", "code"),
-		panics:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "router_panics_total", Help: "Panics contained to one add or request."}),
+		panics:   prometheus.NewCounter(prometheus.CounterOpts{Namespace: "belfry", Name: "router_panics_total", Help: "Panics of one add or request, which the router contained."}),
 		batch:    prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "belfry", Name: "add_batch_size", Help: "Adds written together.", Buckets: prometheus.ExponentialBuckets(1, 2, 10)}),
 	}
 	for _, result := range []Result{Stored, Duplicate, Rejected} {

@@ -87,7 +87,7 @@ func (o *Operations) Reschedule(ctx context.Context, id schemas.TimerID, dueMs i
 	})
 }
 
-// edit says how to write a changed record.
+// edit describes how to write a changed record.
 type edit struct {
 	// unchanged: there is nothing to write.
 	unchanged bool
@@ -174,7 +174,7 @@ func repair(ctx context.Context, records Records, geo schemas.Geometry, nowMs fu
 	return records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
 }
 
-// due returns the due time that a request asks for, in Unix milliseconds.
+// due returns the due time of a request, in Unix milliseconds.
 func (o *Operations) due(q schemas.RescheduleRequest) (int64, error) {
 	now := o.NowMs() + 1
 	var due int64

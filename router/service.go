@@ -265,7 +265,7 @@ func contain[T any](s *Service, f func() (T, error)) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.m.panics.Inc()
-			s.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("a request made the router panic")
+			s.o.Log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("the router panicked on a request")
 			err = schemas.Errorf(schemas.CodeUnavailable, "the request made this router panic: %v", p)
 		}
 	}()

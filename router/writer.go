@@ -34,7 +34,7 @@ type DedupCheck interface {
 	Stored(startMs int64, seq uint64)
 }
 
-// Sink takes the outcomes of adds. Its methods may be called concurrently.
+// Sink receives the outcomes of adds. Its methods may be called concurrently.
 type Sink interface {
 	// Store: the timer is stored, or was before; rec is its record.
 	Store(a *Add, result Result, rec *schemas.Record)

@@ -1,6 +1,6 @@
 // Package callback has the types that package functions and its invokers share: the request
-// of one attempt, its outcome, and the rules that hold for every kind of callback
-// (Retry-After, the texts that are kept).
+// of one attempt, its outcome, and the rules for every kind of callback (Retry-After, the
+// texts that the record keeps).
 //
 // An invoker makes one call and reports whether another attempt could end differently. It
 // does not decide about attempts, delays or records.
@@ -48,16 +48,16 @@ type Request struct {
 // Outcome is the outcome of one attempt.
 type Outcome struct {
 	Success bool
-	// Retryable says that a later attempt may succeed. It is false for success.
+	// Retryable is true if a later attempt may succeed. It is false for success.
 	Retryable bool
-	// NotNow says that the callee itself asked to be called later: it answered,
-	// and named a delay.
+	// NotNow is true if the callee answered that it wants to be called later, and named a
+	// delay.
 	NotNow bool
-	// Unattempted says that no worker took the event, so that no attempt was made. It is set
+	// Unattempted is true if no worker took the event, so that no attempt was made. It is set
 	// only for workers' subjects, together with NotNow. Such an attempt is not counted while
 	// functions waits for workers.
 	Unattempted bool
-	// RetryAfter is the least delay that the callee asked for, 0 if none.
+	// RetryAfter is the minimum delay that the callee requested, 0 if none.
 	RetryAfter time.Duration
 	// Reason is why the attempt failed; it becomes timererrorcode of a dead letter.
 	Reason Reason
@@ -73,7 +73,8 @@ type Outcome struct {
 	Took time.Duration
 }
 
-// Reason is why an attempt failed. The words are stable.
+// Reason is the reason why an attempt failed. Users see these words in dead letters and
+// metrics, so they do not change.
 type Reason string
 
 // The reasons.
@@ -91,10 +92,10 @@ const (
 	ReasonStreamRefused    Reason = "stream_refused"    // a stream captures the NATS subject, and did not store the message
 	ReasonRetryLater       Reason = "retry_later"       // the callee said "not now"
 	ReasonHandler          Reason = "handler_error"     // a worker's handler returned an error, or panicked
-	ReasonHandlerPermanent Reason = "handler_permanent" // a worker's handler gave up
+	ReasonHandlerPermanent Reason = "handler_permanent" // a worker's handler returned an error that no retry changes
 	ReasonWorkerBusy       Reason = "worker_busy"       // all workers of the service were busy
 	ReasonTooLarge         Reason = "too_large"         // the request is over the server's payload limit
-	ReasonUndecodable      Reason = "undecodable_event" // the fired message is no event
+	ReasonUndecodable      Reason = "undecodable_event" // the fired message is not a valid event
 	ReasonInternal         Reason = "internal"          // a defect in Belfry; the attempt counts
 )
 

@@ -6,25 +6,24 @@ import (
 	"syscall"
 )
 
-// Guard decides which addresses a callback may connect to. It is asked about
-// each address that is about to be dialled, after the name was resolved, so a
-// name that resolves to something else the second time gains nothing. The zero
-// Guard allows public unicast addresses only.
+// Guard decides to which addresses a callback may connect. It checks each address when it is
+// dialled, after the name was resolved, so a name that later resolves to another address
+// cannot evade it. The zero Guard allows only public unicast addresses.
 type Guard struct {
 	// AllowLoopback allows 127.0.0.0/8 and ::1.
 	AllowLoopback bool
 	// AllowPrivate allows 10/8, 172.16/12, 192.168/16, 100.64/10 and fc00::/7.
-	// Link-local and metadata addresses stay refused.
+	// Link-local and metadata addresses are still refused.
 	AllowPrivate bool
-	// AllowPrefixes allows what they contain, whatever it is. A metadata address
-	// needs a prefix of its own (/32 or /128): a wider one does not open it.
+	// AllowPrefixes allows all addresses in these prefixes, except metadata addresses. A
+	// metadata address needs a prefix of its own (/32 or /128).
 	AllowPrefixes []netip.Prefix
 }
 
-// BlockedError says that the guard refused an address.
+// BlockedError is the error for an address that the guard refuses.
 type BlockedError struct {
 	Addr  netip.Addr
-	Class string // what the address is: "loopback", "private", ...
+	Class string // the class of the address: "loopback", "private", ...
 	Hint  string // the setting that would allow it
 }
 
@@ -55,8 +54,8 @@ const (
 	kindMetadata
 )
 
-// classes is searched in order: the special case stands before its range. They
-// follow the IANA special-purpose registries.
+// classes are the special-purpose ranges of the IANA registries. Check searches them in
+// order, so a special case comes before the range that contains it.
 var classes = []class{
 	{netip.MustParsePrefix("169.254.169.254/32"), "a cloud metadata service", kindMetadata},
 	{netip.MustParsePrefix("169.254.170.2/32"), "a cloud metadata service", kindMetadata},
@@ -127,8 +126,8 @@ func (g Guard) Check(addr netip.Addr) error {
 	return &BlockedError{Addr: addr, Class: c.name, Hint: hint}
 }
 
-// classify returns what is special about addr, nil for public unicast. An IPv6
-// address that carries an IPv4 one is what the inner one is.
+// classify returns the class of addr, nil for public unicast. An IPv6 address that embeds an
+// IPv4 address has the class of the IPv4 address.
 func classify(addr netip.Addr) *class {
 	if !addr.IsValid() {
 		return &class{name: "not an address"}

@@ -45,12 +45,12 @@ func tokenRune(r rune) bool {
 	return r > ' ' && r < 0x7f && !strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
 
-// minSecretText is the shortest text that is searched for in answers: a shorter one
-// is found by chance, and is no secret.
+// minSecretText is the minimum length of a secret that is removed from answers. Shorter texts
+// occur in answers by chance.
 const minSecretText = 6
 
-// secretsOf are the texts of a header's value that must not be shown: the whole, and
-// what follows a scheme such as Bearer.
+// secretsOf returns the texts of a header's value that must not be shown: the whole value, and
+// the part after a scheme such as Bearer.
 func secretsOf(value string) []string {
 	var out []string
 	if _, credential, ok := strings.Cut(value, " "); ok && len(credential) >= minSecretText {
@@ -62,7 +62,7 @@ func secretsOf(value string) []string {
 	return out
 }
 
-// scrub replaces secrets that an answer repeats.
+// scrub replaces secrets in an answer.
 func scrub(b []byte, secrets []string) []byte {
 	for _, secret := range secrets {
 		if len(secret) >= minSecretText {

@@ -1,40 +1,38 @@
 // Package httpcall invokes callbacks over HTTP: one POST of the fired event, in
 // the binary or the structured content mode of the CloudEvents HTTP binding.
 //
-// # What it guarantees
+// # Guarantees
 //
-// It connects only where its Guard allows, decided on the resolved address at
-// the moment of dialling. It follows no redirect, uses no proxy from the
-// environment, keeps no cookies, and reads a bounded part of any answer: status
-// line and headers up to maxHeaderBytes, the body up to Config.ReadLimit and not
-// longer than Config.BodyWait after the headers came. The status decides; a body
-// that is too long or too slow is cut off and changes nothing.
+// The invoker connects only to addresses that its Guard allows, checked on the resolved
+// address when it is dialled. It follows no redirect, uses no proxy from the environment,
+// keeps no cookies, and reads a bounded part of any answer: status line and headers up to
+// maxHeaderBytes, the body up to Config.ReadLimit and for at most Config.BodyWait after the
+// headers. The status alone decides the outcome; a body that is too long or too slow is cut
+// off.
 //
 // Credentials in the URL are sent as basic authentication. Neither they nor the
 // configured headers appear in an error, a log, or the excerpt of an answer that
 // repeats them.
 //
-// # How an answer is judged
+// # Outcomes
 //
 //	2xx                           success
-//	a status in Config.Permanent  permanent; by default 410 alone
-//	429, 503 with Retry-After     "not now": retryable, and the callee named when
+//	a status in Config.Permanent  permanent; by default only 410
+//	429, 503 with Retry-After     "not now": retryable after the delay that the callee named
 //	every other status            retryable; Retry-After is honoured
 //	time-out, broken connection   retryable
-//	TLS that cannot be trusted    retryable
+//	untrusted certificate         retryable
 //	address refused by the guard  retryable
 //
-// A status such as 401, 404 or 302 often comes from a deployment or a rotated
-// credential, a refused address from a setting: each can be repaired while the
-// timer is retried, and a dead letter could not.
+// A status such as 401, 404 or 302 often comes from a deployment or a rotated credential, and
+// a refused address from a setting. An operator can correct these while the timer is retried.
 //
 // # Signature
 //
-// With a secret every request carries webhook-id (the idempotency key),
-// webhook-timestamp and webhook-signature as Standard Webhooks says. What is
-// signed is id, timestamp and body. In structured mode the body is the whole event,
-// so the signature covers its id, source and type; in binary mode the ce- headers
-// are not covered.
+// With a secret, every request has the headers webhook-id (the idempotency key),
+// webhook-timestamp and webhook-signature of Standard Webhooks. The signature covers id,
+// timestamp and body. In structured mode the body is the whole event, so the signature covers
+// the event's id, source and type. In binary mode it does not cover the ce- headers.
 package httpcall
 
 import (
@@ -60,21 +58,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Config is what one service's invoker may do. The zero value of a field means
-// its default.
+// Config configures the invoker of one service. The zero value of a field means its default.
 type Config struct {
 	Guard Guard
 	// MaxConns bounds the connections to one host; default 64. Each service has
 	// an invoker, and so connections, of its own.
 	MaxConns int
-	// ReadLimit is how much of an answer's body is read; default 64 KiB.
+	// ReadLimit bounds the bytes of an answer's body that are read; default 64 KiB.
 	ReadLimit int64
-	// BodyWait is how long the body may take after the headers; default 2 s.
+	// BodyWait bounds the wait for the body after the headers; default 2 s.
 	BodyWait time.Duration
 	// DialTimeout bounds connecting and the TLS handshake, each; default 10 s.
 	DialTimeout time.Duration
-	// Secrets sign each request; several while one is being replaced. Each is
-	// whsec_ and base64, 24 to 64 bytes of key.
+	// Secrets sign each request; several while one is being replaced. Each is whsec_ followed
+	// by 24 to 64 bytes in base64.
 	Secrets []string
 	// Structured sends the whole event as JSON in the body, instead of its data with
 	// the attributes in headers.
@@ -82,10 +79,10 @@ type Config struct {
 	// Headers are added to every request, by canonical name; see CheckHeader. A value
 	// is a secret.
 	Headers map[string]string
-	// Permanent are the statuses, 300 to 599, that no later attempt changes; nil for
+	// Permanent are the statuses, 300 to 599, after which no other attempt follows; nil for
 	// DefaultPermanent.
 	Permanent []int
-	// TLS is the base of the configuration of TLS; nil for the system's.
+	// TLS is the TLS configuration to which PEM adds; nil for Go's default.
 	TLS *tls.Config
 	// PEM adds certificates to TLS.
 	PEM PEM
@@ -97,14 +94,14 @@ type Config struct {
 
 // PEM holds certificates in PEM form; an empty field adds nothing.
 type PEM struct {
-	// CA is trusted in addition to the system's authorities.
+	// CA has certificate authorities to trust in addition to the system's.
 	CA []byte
-	// Cert and Key are presented to servers that ask for a client certificate.
+	// Cert and Key are the client certificate for servers that request one.
 	Cert, Key []byte
 }
 
-// DefaultPermanent is the default of Config.Permanent: 410 (Gone) is the only
-// status by which a callee says that the resource will not come back.
+// DefaultPermanent returns the default of Config.Permanent: 410 (Gone), the only status that
+// means that the resource will not come back.
 func DefaultPermanent() []int { return []int{http.StatusGone} }
 
 // Defaults and bounds.
@@ -124,13 +121,12 @@ type Invoker struct {
 	cfg       Config
 	transport *http.Transport
 	signers   []*standardwebhooks.Webhook
-	// secrets are replaced in what callees answer.
+	// secrets are removed from the answers of callees.
 	secrets []string
 }
 
-// New makes an invoker. It refuses malformed secrets, headers, statuses and
-// certificates, without repeating what may be secret. Errors are of
-// schemas.CodeConfig.
+// New returns an invoker. Errors: schemas.CodeConfig for malformed secrets, headers, statuses
+// and certificates; the texts contain no secrets.
 func New(cfg Config) (*Invoker, error) {
 	if cfg.MaxConns <= 0 {
 		cfg.MaxConns = DefaultMaxConns
@@ -175,7 +171,7 @@ func New(cfg Config) (*Invoker, error) {
 	}
 	dialer := &net.Dialer{Timeout: cfg.DialTimeout, Control: cfg.Guard.control, Resolver: cfg.Resolver}
 	i.transport = &http.Transport{
-		Proxy:                  nil, // an environment's proxy would dial in our place, past the guard
+		Proxy:                  nil, // a proxy from the environment would connect without the guard
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.DialTimeout,
@@ -190,7 +186,7 @@ func New(cfg Config) (*Invoker, error) {
 	return i, nil
 }
 
-// tls is the configuration of TLS, nil for Go's default.
+// tls returns the TLS configuration, nil for Go's default.
 func (c *Config) tls() (*tls.Config, error) {
 	out := c.TLS.Clone()
 	if len(c.PEM.CA)+len(c.PEM.Cert)+len(c.PEM.Key) == 0 {
@@ -209,7 +205,7 @@ func (c *Config) tls() (*tls.Config, error) {
 		}
 		out.RootCAs = roots.Clone()
 		if !out.RootCAs.AppendCertsFromPEM(c.PEM.CA) {
-			return nil, schemas.Errorf(schemas.CodeConfig, "tls-ca holds no certificate in PEM form")
+			return nil, schemas.Errorf(schemas.CodeConfig, "tls-ca has no certificate in PEM form")
 		}
 	}
 	if len(c.PEM.Cert)+len(c.PEM.Key) > 0 {
@@ -222,7 +218,8 @@ func (c *Config) tls() (*tls.Config, error) {
 	return out, nil
 }
 
-// newSigner checks a secret as strictly as Standard Webhooks asks.
+// newSigner returns the signer of a secret. It accepts only the form that Standard Webhooks
+// specifies.
 func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	rest, ok := strings.CutPrefix(secret, "whsec_")
 	if !ok {
@@ -230,7 +227,7 @@ func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	}
 	// 4 base64 characters hold 3 bytes.
 	if n := len(strings.TrimRight(rest, "=")) * 3 / 4; n < minSecretBytes || n > maxSecretBytes {
-		return nil, fmt.Errorf("it holds %d bytes; it must hold %d to %d", n, minSecretBytes, maxSecretBytes)
+		return nil, fmt.Errorf("it has %d bytes; it must have %d to %d", n, minSecretBytes, maxSecretBytes)
 	}
 	w, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
@@ -239,10 +236,10 @@ func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	return w, nil
 }
 
-// Close closes idle connections. Running calls are not touched.
+// Close closes idle connections. Running calls continue.
 func (i *Invoker) Close() { i.transport.CloseIdleConnections() }
 
-// Invoke makes one POST.
+// Invoke implements callback.Invoker: it makes one POST.
 func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -264,7 +261,7 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	slow := time.AfterFunc(i.cfg.BodyWait, cancel)
 	defer slow.Stop()
 	excerpt := i.readBody(resp, secrets)
-	return i.judge(resp, excerpt, r)
+	return i.outcomeOf(resp, excerpt, r)
 }
 
 // readBody reads up to the limit. Its errors do not matter: the status decides.
@@ -273,7 +270,7 @@ func (i *Invoker) readBody(resp *http.Response, secrets []string) []byte {
 	if resp.StatusCode == http.StatusSwitchingProtocols || resp.ContentLength == 0 {
 		return nil
 	}
-	// A secret that the excerpt's end would cut in two must be found as a whole.
+	// Search beyond the excerpt, so that a secret at its end is found as a whole.
 	size := schemas.MaxOutcomeResponse
 	for _, secret := range secrets {
 		size = max(size, schemas.MaxOutcomeResponse+len(secret))
@@ -281,17 +278,17 @@ func (i *Invoker) readBody(resp *http.Response, secrets []string) []byte {
 	buf := make([]byte, size)
 	n, err := io.ReadFull(resp.Body, buf)
 	if err == nil {
-		// The rest is read, up to the limit, so that the connection can serve again.
+		// Read the rest, up to the limit, so that the connection can be reused.
 		_, _ = io.CopyN(io.Discard, resp.Body, i.cfg.ReadLimit-int64(n))
 	}
 	return callback.Excerpt(scrub(buf[:n], secrets))
 }
 
-// request builds the POST, or says why it cannot be built.
+// request builds the POST, or returns the outcome if it cannot be built.
 func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Request, *callback.Outcome) {
 	u, err := url.Parse(r.Target)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		// err is not repeated: it quotes the URL, and the URL may hold credentials.
+		// err quotes the URL, which may hold credentials: do not include it.
 		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(r.Target)+" is not an http or https URL")
 		return nil, &bad
 	}
@@ -333,7 +330,7 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 // contentStructured is the content type of structured mode, HTTP binding 3.2.1.
 const contentStructured = "application/cloudevents+json; charset=utf-8"
 
-// body is what is sent, and signed.
+// body returns the body of the request, which the signature covers.
 func (i *Invoker) body(r callback.Request) ([]byte, error) {
 	if !i.cfg.Structured {
 		return r.Event.Data(), nil
@@ -342,8 +339,8 @@ func (i *Invoker) body(r callback.Request) ([]byte, error) {
 	return data, err
 }
 
-// setEvent writes the attributes as the HTTP binding says (version 1.0.2,
-// section 3.1.3): ce- headers, percent-encoded.
+// setEvent writes the attributes as percent-encoded ce- headers (HTTP binding 1.0.2, section
+// 3.1.3).
 func setEvent(h http.Header, r callback.Request) error {
 	e := r.Event
 	if ct := e.DataContentType(); ct != "" {
@@ -373,8 +370,8 @@ func setEvent(h http.Header, r callback.Request) error {
 	return nil
 }
 
-// percentEncode encodes what the HTTP binding says must be encoded in a header:
-// blank, double quote, percent, and all that is not printable ASCII.
+// percentEncode encodes the characters that the HTTP binding does not allow in a header:
+// blank, double quote, percent, and everything that is not printable ASCII.
 func percentEncode(s string) string {
 	const hex = "0123456789ABCDEF"
 	plain := true
@@ -400,7 +397,7 @@ func percentEncode(s string) string {
 
 func mustEncode(c byte) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
 
-// headerSafe replaces what a plain header value cannot hold.
+// headerSafe replaces the characters that a header value cannot contain.
 func headerSafe(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\t' || r >= 0x7f {
@@ -427,8 +424,8 @@ func (i *Invoker) sign(h http.Header, r callback.Request, data []byte) {
 	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(sigs, " "))
 }
 
-// judge turns an answer into an outcome.
-func (i *Invoker) judge(resp *http.Response, excerpt []byte, r callback.Request) callback.Outcome {
+// outcomeOf turns an answer into an outcome.
+func (i *Invoker) outcomeOf(resp *http.Response, excerpt []byte, r callback.Request) callback.Outcome {
 	code := resp.StatusCode
 	if code >= 200 && code < 300 {
 		return callback.Outcome{Success: true, Code: int32(code), Response: excerpt}

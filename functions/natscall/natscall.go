@@ -1,7 +1,7 @@
 // Package natscall invokes callbacks by NATS request/reply: one request with the
 // fired event in binary mode to the subject of timercallback ("nats:<subject>").
 //
-// # How a reply is judged
+// # Outcomes
 //
 //	a reply without the headers below                     success
 //	a PubAck: a stream captures the subject               success with stream and seq;
@@ -17,10 +17,10 @@
 // # Workers
 //
 // On timers.work.<service>, the subject of the Go client's Work, a worker may reply
-// several times (worker.go): signs of life, which extend the time-out r.Timeout up to
-// schemas.MaxWork, and one answer. No responders, and "busy" for longer than a
-// minute, are "not now" without an attempt (Outcome.Unattempted). Retries after
-// "busy" and "stopping" are made within one Invoke.
+// several times (worker.go): progress messages, each of which restarts the time-out
+// r.Timeout, up to schemas.MaxWork in total, and one answer. No responders, and "busy" for
+// longer than a minute, are "not now" without an attempt (Outcome.Unattempted). After "busy"
+// and "stopping" the same Invoke tries again.
 //
 // Each request carries Idempotency-Key and Nats-Msg-Id, both <timer id>.<run>.
 package natscall
@@ -55,13 +55,13 @@ type Invoker struct {
 	workers workers
 }
 
-// New makes an invoker that uses the connection and does not own it.
+// New returns an invoker that uses a connection; the caller closes the connection.
 func New(nc *nats.Conn) *Invoker { return &Invoker{nc: nc, workers: workers{nc: nc}} }
 
-// Close ends what the requests to workers needed. Invoke is not called after it.
+// Close ends the subscription for workers' replies. Do not call Invoke after it.
 func (i *Invoker) Close() { i.workers.close() }
 
-// Invoke makes one request.
+// Invoke implements callback.Invoker: it makes one request.
 func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
 	subject := strings.TrimPrefix(r.Target, Scheme)
 	if err := schemas.CheckSubject(subject, r.Service); err != nil {
@@ -84,17 +84,17 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	if err != nil {
 		return failure(ctx, r, subject, err)
 	}
-	return judge(reply, subject, r.NowMs)
+	return outcomeOf(reply, subject, r.NowMs)
 }
 
-// judge turns a reply into an outcome.
-func judge(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
+// outcomeOf turns a reply into an outcome.
+func outcomeOf(m *nats.Msg, subject string, nowMs int64) callback.Outcome {
 	excerpt := callback.Excerpt(m.Data)
 	text, code := m.Header.Get(headerError), m.Header.Get(headerErrorCode)
 	isError := text != "" || code != ""
 	wait, notNow := callback.RetryAfter(m.Header.Get(headerRetryAfter), "", nowMs)
 	if !isError && !notNow {
-		if out, ok := judgePubAck(m, subject); ok {
+		if out, ok := pubAckOutcome(m, subject); ok {
 			return out
 		}
 		return callback.Outcome{Success: true, Response: excerpt}

@@ -18,14 +18,14 @@ import (
 //	stored    {"stream":"ORDERS","seq":7}                    and domain, duplicate, val, batch, count
 //	refused   {"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"ORDERS","seq":0}
 //
-// A reply is taken for a PubAck only if it is an object of these members and no
-// others, of the right types, and if it either has both stream and seq, or an error
-// with an err_code in JetStream's range. A handler's own JSON, such as
-// {"error":{"code":503,"message":"…"}}, is therefore never mistaken for one.
+// A reply counts as a PubAck only if it is an object with these members and no others, of the
+// right types, and if it has either both stream and seq, or an error with an err_code in
+// JetStream's range. A handler's own JSON, such as {"error":{"code":503,"message":"…"}},
+// therefore never counts as one.
 //
-// The refusals are judged by err_code (server/errors.json, 2.15.2):
+// The err_code decides the outcome of a refusal (server/errors.json, 2.15.2):
 //
-//	err_code       code  description                             judged as
+//	err_code       code  description                             outcome
 //	10023          503   insufficient resources                  retryable
 //	10028, 10047   500   insufficient memory, storage            retryable
 //	10077          503   maximum messages or bytes exceeded      retryable
@@ -42,8 +42,8 @@ import (
 //	10165–10192    400   TTL, counter, batch or schedule headers permanent
 //	any other 4xx                                                permanent
 //
-// A full stream is drained or enlarged, so the refusal may end. A message that the
-// stream does not accept is the same at the next attempt.
+// A full stream may be drained or enlarged, so a later attempt may succeed. A message that
+// the stream does not accept is the same at each attempt.
 
 // JetStream's error codes lie in this range (server/errors.json).
 const (
@@ -54,11 +54,11 @@ const (
 // errCodeStoreFailed is JSStreamStoreFailedF: its text names the cause.
 const errCodeStoreFailed = 10077
 
-// textTooLarge is the one cause under errCodeStoreFailed that no retry changes
-// (ErrMsgTooLarge, server/store.go).
+// textTooLarge is the description of the only cause under errCodeStoreFailed that is
+// permanent (ErrMsgTooLarge, server/store.go).
 const textTooLarge = "message too large"
 
-// retryable4xx are the refusals with a code below 500 that may end by themselves.
+// retryable4xx are the refusals with a code below 500 after which a retry may succeed.
 var retryable4xx = map[int]bool{
 	10002: true, // resource limits exceeded for account
 	10122: true, // stream max bytes exceeds account limit
@@ -69,8 +69,8 @@ var retryable4xx = map[int]bool{
 	10226: true, // stream reconfiguration already in progress
 }
 
-// pubAck is what JetStream answers to a publish. Pointers tell an absent member
-// from a zero.
+// pubAck is JetStream's answer to a publish. Pointers distinguish an absent member from a
+// zero.
 type pubAck struct {
 	Error *struct {
 		Code        *int    `json:"code"`
@@ -86,7 +86,7 @@ type pubAck struct {
 	BatchSize uint64  `json:"count"`
 }
 
-// maxPubAck bounds what is looked at as a PubAck. The longest real one has a
+// maxPubAck bounds the length of a reply that can be a PubAck. The longest real PubAck has a
 // stream name of 255 bytes and an error text.
 const maxPubAck = 4 << 10
 
@@ -109,8 +109,8 @@ func readPubAck(data []byte) (a pubAck, ok bool) {
 	return a, true
 }
 
-// judgePubAck turns a PubAck into an outcome; ok is false if the reply is none.
-func judgePubAck(m *nats.Msg, subject string) (out callback.Outcome, ok bool) {
+// pubAckOutcome returns the outcome of a PubAck; ok is false if the reply is not a PubAck.
+func pubAckOutcome(m *nats.Msg, subject string) (out callback.Outcome, ok bool) {
 	a, ok := readPubAck(m.Data)
 	if !ok {
 		return out, false
@@ -132,18 +132,18 @@ func judgePubAck(m *nats.Msg, subject string) (out callback.Outcome, ok bool) {
 	if a.Error.Description != nil {
 		description = *a.Error.Description
 	}
-	judged := callback.Retry
+	outcome := callback.Retry
 	if permanentRefusal(*a.Error.Code, a.Error.ErrCode, description) {
-		judged = callback.Permanent
+		outcome = callback.Permanent
 	}
-	out = judged(callback.ReasonStreamRefused, fmt.Sprintf("stream %.100s, which captures %s, refused the message: %s (JetStream error %d)",
+	out = outcome(callback.ReasonStreamRefused, fmt.Sprintf("stream %.100s, which captures %s, refused the message: %s (JetStream error %d)",
 		stream, subject, callback.Clip(description, schemas.MaxOutcomeError/2), a.Error.ErrCode))
 	out.Code, out.Response = int32(*a.Error.Code), excerpt
 	return out, true
 }
 
-// permanentRefusal reports whether the same message is refused again whenever it
-// is sent; see the table above.
+// permanentRefusal reports whether the stream will refuse the same message again; see the
+// table above.
 func permanentRefusal(code, errCode int, description string) bool {
 	if errCode == errCodeStoreFailed {
 		return description == textTooLarge

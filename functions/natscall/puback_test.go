@@ -110,7 +110,7 @@ func TestPubAckShapes(t *testing.T) {
 		`{"error":{"code":503,"err_code":10077,"why":"x"}}`: success,
 		`{"stream":"S","seq":0} {"stream":"S","seq":0}`:     success,
 	} {
-		out := judge(&nats.Msg{Data: []byte(reply)}, "orders.in", time.Now().UnixMilli())
+		out := outcomeOf(&nats.Msg{Data: []byte(reply)}, "orders.in", time.Now().UnixMilli())
 		got := permanent
 		switch {
 		case out.Success:

@@ -26,11 +26,12 @@ const (
 	busyMax = time.Minute
 )
 
-// errSilent: the worker sent nothing for longer than the time-out.
+// errSilent is the error if the worker sent nothing for longer than the time-out.
 var errSilent = errors.New("silent")
 
-// work sends the event to the workers of a service until one takes it, and waits for its
-// answer. ctx bounds the whole, r.Timeout the time between two messages of the worker.
+// work sends the event to the workers of a service until a worker takes it, and waits for
+// that worker's answer. ctx bounds the whole, r.Timeout the time between two messages of the
+// worker.
 func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) callback.Outcome {
 	silence := max(r.Timeout, schemas.MinWorkSilence)
 	m.Header[schemas.HeaderWorkSilence] = []string{strconv.FormatInt(silence.Milliseconds(), 10)}
@@ -54,13 +55,13 @@ func (i *Invoker) work(ctx context.Context, r callback.Request, m *nats.Msg) cal
 				return workFailure(ctx, r, m.Subject, silence, ctx.Err())
 			}
 		default:
-			return judgeWork(reply, word, m.Subject, r.NowMs)
+			return workOutcome(reply, word, m.Subject, r.NowMs)
 		}
 	}
 }
 
-// judgeWork turns a worker's answer into an outcome.
-func judgeWork(m *nats.Msg, word, subject string, nowMs int64) callback.Outcome {
+// workOutcome turns a worker's answer into an outcome.
+func workOutcome(m *nats.Msg, word, subject string, nowMs int64) callback.Outcome {
 	text := string(m.Data)
 	switch word {
 	case schemas.WorkDone:
@@ -80,7 +81,7 @@ func judgeWork(m *nats.Msg, word, subject string, nowMs int64) callback.Outcome 
 	case schemas.WorkFailed:
 		return callback.Retry(callback.ReasonHandler, text)
 	}
-	return judge(m, subject, nowMs)
+	return outcomeOf(m, subject, nowMs)
 }
 
 // workFailure turns the error of a request without an answer into an outcome.

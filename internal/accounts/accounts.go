@@ -16,7 +16,7 @@
 // In one account, a user that may publish to timers.add alone can therefore have the
 // stream's answer published to $KV.timers_0.timer.<id>, which is a write to the bucket.
 // A service import replaces the reply subject by one of the server's own; the answer is
-// published, under the reply subject that was asked for, in the team's account.
+// published under the requested reply subject, but in the team's account.
 //
 // # What must not be exported or enabled
 //

@@ -1,4 +1,4 @@
-// Package doctor checks the NATS installation that Belfry runs on, and says how to fix each
+// Package doctor checks the NATS installation that Belfry runs on, and describes how to fix each
 // problem. It only reads.
 //
 // A server reports its settings only to its system account. A check without the necessary

@@ -1,13 +1,12 @@
-// Package gctune has Go's garbage collector run less often where there is memory
-// for it. At Go's default the heap doubles between two collections; a busy node
-// then spends a tenth of its CPU in them, and what is due while one runs is late.
-// Here the heap may grow to four times what is alive, as long as that is below
-// half of the machine's memory, or of the container's. The more is alive the less
-// garbage is let lie, down to Go's default. A process that was busy and has become quiet
-// returns the memory that it no longer needs (release.go).
+// Package gctune makes Go's garbage collector run less often if the machine has memory to
+// spare. With Go's default (GOGC=100) the heap doubles between two collections: a busy node
+// then spends a tenth of its CPU in collections, and timers that are due during one are late.
+// gctune lets the heap grow to four times the live memory, up to half of the machine's or the
+// container's memory. With more live memory it lowers the factor, down to Go's default. When
+// a busy process becomes quiet, gctune returns the free memory to the system (release.go).
 //
-// It is for the program, not for what is embedded in others: the setting is the
-// process's. Whoever sets GOGC or GOMEMLIMIT has decided, and nothing is changed.
+// The settings belong to the whole process, so only the program uses gctune, not a node that
+// is embedded in another program. gctune changes nothing if GOGC or GOMEMLIMIT is set.
 package gctune
 
 import (
@@ -21,29 +20,29 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The range of the percentage of garbage that may lie beside what is alive, see
-// GOGC in package runtime.
+// leastPercent and mostPercent bound the setting GOGC: garbage as a percentage of the live
+// memory.
 const (
 	leastPercent = 100 // Go's default
 	mostPercent  = 300
-	// share of the memory that the heap may take before the percentage is lowered.
+	// share is the divisor of the memory that gives the budget of the heap.
 	share = 2
-	// step is the least change that is worth stopping the world for.
+	// step is the minimum change of GOGC, because each change stops all goroutines.
 	step = 20
-	// every is how often it is looked at; it takes microseconds.
+	// every is the interval between two adjustments; one takes microseconds.
 	every = time.Second
 )
 
-// percent is the garbage to let lie beside so many bytes alive, with a budget for
-// both.
+// percent returns the GOGC with which live bytes and their garbage stay within a budget.
 func percent(live, budget uint64) int {
 	if live == 0 {
-		return leastPercent // nothing was collected yet, and nothing is known
+		return leastPercent // unknown until the first collection
 	}
 	return int(min(max(budget/(live/100+1), leastPercent+100)-100, mostPercent))
 }
 
-// Start tunes until stop is called.
+// Start adjusts the garbage collector until stop is called, which restores the previous
+// settings.
 func Start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -57,9 +56,8 @@ func Start(ctx context.Context) (stop func()) {
 	}
 }
 
-// tune does so until ctx ends, and puts back what was there. It returns at once if
-// the environment says how to collect, or if how much memory there is cannot be
-// known.
+// tune adjusts the garbage collector until ctx ends, and then restores the previous settings.
+// It returns at once if GOGC or GOMEMLIMIT is set, or if the size of the memory is unknown.
 func tune(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -73,14 +71,15 @@ func tune(ctx context.Context) {
 		memory = min(memory, limit)
 	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported), errors.Is(err, os.ErrNotExist):
 	default:
-		return // there is a limit, and it cannot be read
+		return // the container's limit cannot be read
 	}
-	// What grows between two looks is collected before it is more than there is.
+	// The limit bounds the growth of the heap between two adjustments.
 	before := debug.SetMemoryLimit(int64(memory / 10 * 9))
 	defer debug.SetMemoryLimit(before)
 	follow(ctx, memory/share)
 }
 
+// follow adjusts GOGC to the live memory until ctx ends.
 func follow(ctx context.Context, budget uint64) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	now := percent(read(live), budget)
@@ -107,7 +106,7 @@ func follow(ctx context.Context, budget uint64) {
 func read(live []metrics.Sample) uint64 {
 	metrics.Read(live)
 	if live[0].Value.Kind() != metrics.KindUint64 {
-		return 0 // a runtime that does not tell
+		return 0 // this version of the runtime does not have the metric
 	}
 	return live[0].Value.Uint64()
 }

@@ -3,7 +3,7 @@
 //
 // # What is real
 //
-//   - Decisions: scheduler's Core, Coordinator, Tenure and wheel, router's Writer, Operations
+//   - Decisions: scheduler's Core, Coordinator, Lease and wheel, router's Writer, Operations
 //     and circuit breakers, clustertime's Estimator, schemas' records and transitions,
 //     functions' policy, and the protocol of feeds (feeds.go).
 //   - The loop that fires timers: scheduler's Term and Sweeper, with take-over of the
