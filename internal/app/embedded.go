@@ -23,7 +23,7 @@ import (
 // instance can no longer write, watch replaces it by a new instance with the same data
 // folder and port, and the node's connections reconnect.
 //
-// nats-server 2.15 does not recover from a write error. The stream rejects every later
+// Work-arounds 13 and 14 (docs/internals/nats-server.md). nats-server 2.15 does not recover from a write error. The stream rejects every later
 // write, even when the disk has free space again, and some errors turn JetStream off. Only
 // a new instance, which reads the data folder again, accepts writes. (To reproduce: fill
 // the disk under "nats-server -js", publish, free space, publish.) The replacement loses no

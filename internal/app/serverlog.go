@@ -28,7 +28,7 @@ type serverLog struct {
 	clients firstOnes
 }
 
-// uncleanWarnings lists parts of the warnings that nats-server 2.15 logs when it opens a data
+// Work-around 16: uncleanWarnings lists parts of the warnings that nats-server 2.15 logs when it opens a data
 // folder whose last process was killed. The state files that it writes when it stops are
 // then missing or older than the data, so it rebuilds them. The list has no reports of
 // damaged files ("checksum did not match", "corrupt").

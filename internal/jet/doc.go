@@ -33,10 +33,11 @@
 //
 // A request that reaches a stream without a leader is never answered, not even by the
 // leader that is elected a moment later. Everything that may be repeated is therefore
-// sent again (hedge.go) long before Options.Timeout.
+// sent again (quirk_hedge.go) long before Options.Timeout.
 //
-// Some code exists only because of a defect or limit of nats-server. The comment beside
-// it names the symptom.
+// Some code exists only because of a defect of nats-server: the files quirk_*.go, and
+// places that name the number of a work-around. docs/internals/nats-server.md lists them
+// all, and quirk_test.go shows each defect on a real server.
 //
 // The package needs nats-server 2.11 or later, 2.12 for batch commit; it is tested
 // against 2.15.2.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -106,7 +105,7 @@ const (
 	codeStoreFailed         = 10077 // maximum bytes, messages or messages per subject
 	codeHeaderTooLarge      = 10097 // MaxHeaderBytes
 	codeRestoreNameInUse    = 10130
-	codeWrongLastSeqReplica = 10164 // codeWrongLastSeq of a stream with replicas
+	codeWrongLastSeqReplica = 10164 // codeWrongLastSeq while an earlier write is undecided: work-around 7
 )
 
 // errorMapper turns whatever nats.go and JetStream return into errors of this package,
@@ -173,10 +172,6 @@ func wrapError(op string, err error) error {
 	return errorf(ErrUnavailable, "%s: no answer from JetStream (%w); the call may have taken effect", op, err)
 }
 
-// messageTooLarge is nats-server's text with codeStoreFailed for a message that its
-// storage cannot hold, whatever room there is.
-const messageTooLarge = "message too large"
-
 func apiError(op string, err *jetstream.APIError) error {
 	switch err.ErrorCode {
 	case codeWrongLastSeq, codeWrongLastSeqReplica:
@@ -187,22 +182,15 @@ func apiError(op string, err *jetstream.APIError) error {
 		return errorf(ErrNoStream, "%s: there is no such stream (%w)", op, err)
 	case codeConsumerNotFound:
 		return errorf(ErrNoConsumer, "%s: there is no such consumer (%w)", op, err)
-	case codeDeleteFailed:
-		if strings.Contains(err.Description, "no message found") || strings.Contains(err.Description, "not found") {
-			return ErrNotFound
-		}
 	case codeTooLarge:
 		return errorf(ErrTooLarge, "%s: over the stream's limit of a message (%w)", op, err)
 	case codeHeaderTooLarge:
 		return errorf(ErrTooLarge, "%s: over JetStream's limit of %d bytes of headers (%w)", op, MaxHeaderBytes, err)
 	case codeResources, codeStorageExceeded, codeMemoryExceeded:
 		return errorf(ErrFull, "%s: JetStream is out of storage (%w): raise its limit, or the stream's, or shorten the retention", op, err)
-	case codeStoreFailed:
-		if strings.Contains(err.Description, messageTooLarge) {
-			return errorf(ErrTooLarge, "%s: over the limit of JetStream's file storage (%w)", op, err)
-		}
-		if strings.Contains(err.Description, "maximum") {
-			return errorf(ErrFull, "%s: the stream is full (%w): raise its byte limit, or shorten the retention", op, err)
+	case codeDeleteFailed, codeStoreFailed:
+		if err := errorByText(op, err); err != nil {
+			return err
 		}
 	}
 	if err.Code == 503 {

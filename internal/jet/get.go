@@ -183,7 +183,8 @@ func (c *Client) Next(ctx context.Context, stream, filter string, after uint64, 
 // get, all of a replica that has reached the sequence minSeq. witness is a key of the
 // stream that always exists: with it there is always something to answer, so that an
 // empty answer is known to be wrong, and the answer says as of which sequence it was
-// given. Errors: ErrTooMany; ErrUnavailable, with ErrBehind or ErrMissing.
+// given. The server also answers "not found" to the whole request if it cannot read one of
+// the messages: work-around 2 (docs/internals/nats-server.md). Errors: ErrTooMany; ErrUnavailable, with ErrBehind or ErrMissing.
 func (c *Client) LastEach(ctx context.Context, stream, witness string, subjects []string, minSeq uint64) ([]*Msg, error) {
 	var out []*Msg
 	for len(subjects) > 0 {

@@ -344,7 +344,8 @@ func (r *Reader) status(m *nats.Msg) error {
 		if last, err := strconv.ParseUint(m.Header.Get(headerLastConsumer), 10, 64); r.o.Exclusive && err == nil && last > r.got {
 			return r.lost("the client dropped messages: %d came, %d were sent", r.got, last)
 		}
-	case status == "409" && strings.EqualFold(why, "Batch Completed"): // its messages are counted as they come
+	case status == "409" && strings.EqualFold(why, "Batch Completed"):
+		// Its messages are counted as they come; it may overtake the last ones (work-around 15).
 	case r.o.Pace == Rounds && (status == "404" || status == "408"): // no more messages, or none came
 		r.open, r.rest = 0, true
 	case status == "408", status == "409" && strings.EqualFold(why, tooLarge):

@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Requests that manage streams are hedged as reads are: a server that loses the lead of
-// the cluster's metadata drops its pending proposals and never answers. All of them
-// may be repeated: creating a stream that exists with the same settings succeeds.
+// Requests that manage streams are hedged as reads are. All of them may be repeated:
+// creating a stream that exists with the same settings succeeds.
 
 // StreamConfig holds the settings of a stream.
 type StreamConfig = jetstream.StreamConfig
@@ -162,39 +159,6 @@ func (c *Client) streamError(op string, err error) error {
 		return c.mapErr.errorf(ErrRefused, "%s: %w", op, err)
 	}
 	return c.mapErr.wrap(op, err)
-}
-
-// Bounds of DeleteStream.
-const (
-	deleteTries = 5
-	deletePause = time.Second
-)
-
-// DeleteStream deletes a stream. A missing stream is no error, unless the request was
-// hedged: the leader answers "not found" as soon as the first request is being
-// replicated, which may come to nothing. DeleteStream then repeats the request once that
-// must have been decided.
-func (c *Client) DeleteStream(ctx context.Context, name string) error {
-	op := "remove " + name
-	for range deleteTries {
-		var asked atomic.Int32
-		_, err := hedge(ctx, func(ctx context.Context, _ func()) (struct{}, error) {
-			asked.Add(1)
-			return struct{}{}, c.js.DeleteStream(ctx, name)
-		})
-		switch {
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return c.mapErr.wrap(op, err)
-		case asked.Load() == 1:
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return c.mapErr.wrap(op, ctx.Err())
-		case <-time.After(deletePause):
-		}
-	}
-	return c.mapErr.errorf(ErrUnavailable, "remove %s: JetStream does not say in time whether it is gone", name)
 }
 
 // DeleteMsg deletes a message. Errors: ErrNotFound.

@@ -84,23 +84,6 @@ func (c *Client) Purge(ctx context.Context, op, subject string, data []byte, rev
 	return a.Seq, err
 }
 
-// CreateOnce creates a key unless it exists. The write is hedged. Errors: ErrUnavailable
-// if JetStream has not decided yet on a first write.
-func (c *Client) CreateOnce(ctx context.Context, stream, subject string, data []byte) error {
-	_, err := hedge(ctx, func(ctx context.Context, _ func()) (uint64, error) {
-		return c.Put(ctx, subject, data, 0, 0)
-	})
-	if !isWrongRevision(err) {
-		return err
-	}
-	// The key exists, or a first write is still being replicated and may come to nothing:
-	// a leader refuses the second write in both cases.
-	if _, err := c.Last(ctx, stream, subject); !isNotFound(err) {
-		return err
-	}
-	return c.mapErr.errorf(ErrUnavailable, "write %s: JetStream has not decided on it yet", subject)
-}
-
 // CASHeader returns the header of a compare-and-set; see Put.
 func CASHeader(rev uint64, ttl time.Duration) Header {
 	var w WriteHeader

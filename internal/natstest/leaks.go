@@ -2,7 +2,7 @@ package natstest
 
 import "go.uber.org/goleak"
 
-// ServerLeaks are goroutines that nats-server itself leaves behind now and then
+// ServerLeaks (work-around 17, docs/internals/nats-server.md) are goroutines that nats-server itself leaves behind now and then
 // when it stops (2.15.2): a file store that was made while its stream was removed,
 // as a replica's or by a start that was cut off, or that held an atomic batch which
 // was cut off, and the clock that it keeps running. A package that has either hands them to goleak.

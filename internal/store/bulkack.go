@@ -44,7 +44,7 @@ const (
 //
 // The newest finished add stays in the buffer until a newer one is finished, or for
 // newestHold: a purge that empties a work queue makes nats-server (2.15.2) remove the
-// file behind it and create the next one.
+// file behind it and create the next one (work-around 4).
 //
 // If the process dies with a full buffer, the server redelivers those adds and the router
 // recognises them as duplicates.

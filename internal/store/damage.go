@@ -11,9 +11,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Damage to a shard comes from a disk, or from a client that is not an owner. The shard's
-// owner records it under the key damage.<shard> of bucket clock, so that the report
-// outlives the owner and every reader of the store sees it.
+// Damage to a shard comes from a disk, or from a client that is not an owner. The server
+// drops damaged messages without a report (work-around 3, docs/internals/nats-server.md).
+// The shard's owner records the damage under the key damage.<shard> of bucket clock, so
+// that the report outlives the owner and every reader of the store sees it.
 
 // DamagedRecord is a record that cannot be decoded.
 type DamagedRecord struct {

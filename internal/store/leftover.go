@@ -8,7 +8,7 @@ import (
 	"github.com/belfryio/belfry/internal/jet"
 )
 
-// A leftover is a revision that a later one has replaced and that is there still:
+// Work-around 1 (docs/internals/nats-server.md). A leftover is a revision that a later one has replaced and that is there still:
 // a process died between a write and its delete, or a server between a write and
 // its roll-up. When the later one expires, it would be the timer's record again,
 // and a cancelled timer pending. They are looked for at the end of each shard, at

@@ -9,11 +9,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// loadDamaged is LoadTicks where direct gets fail for good: a message of a damaged
-// block that the server cannot read, or the shard's meta key being gone, makes
-// nats-server 2.15.2 answer "not found" to a request for many. The index is read
-// with a consumer, which leaves such messages out, and records in ever smaller
-// groups.
+// loadDamaged is LoadTicks where direct gets fail permanently: if the server cannot read a
+// message of a damaged block, or the shard's meta key is gone, nats-server 2.15.2 answers
+// "not found" to a request for many (work-around 2, docs/internals/nats-server.md). The
+// index is read with a consumer, which leaves such messages out, and records in ever
+// smaller groups.
 func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limit int) (Load, error) {
 	sh := &l.shards.subjects[shard]
 	if _, err := l.jet.Last(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {

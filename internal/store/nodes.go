@@ -159,7 +159,7 @@ func (n *Nodes) live(ctx context.Context) ([]Member, error) {
 // clockKeys reads the last message of each key of bucket clock that matches the filters.
 // Any replica may answer. If one of the keys is in a damaged block of the stream's file,
 // nats-server 2.15.2 answers "not found" to the whole request; then the keys are read one
-// by one from the leader.
+// by one from the leader (work-around 2).
 func clockKeys(ctx context.Context, c *jet.Client, filters []string) ([]*jet.Msg, error) {
 	var out []*jet.Msg
 	req := jet.Get{MultiLast: filters, MaxBytes: jet.MaxAnswerBytes}

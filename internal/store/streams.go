@@ -26,7 +26,8 @@ const (
 	servicesMaxBytes        = 16 << 20
 	defaultsTotal           = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultShardsBytes
 	// spareParts of the total are left free when defaults are fitted: a server that
-	// had room for exactly all refuses its last replica when it starts again.
+	// had room for exactly all refuses its last replica when it starts again:
+	// work-around 11.
 	spareParts = 8
 	// leastTotal is the storage below which Belfry does not start.
 	leastTotal = 64 << 20
@@ -40,7 +41,7 @@ const (
 	// lost.
 	addDedupWindow = 100 * time.Millisecond
 	// manyConsumers is more than there will be services. A stream that says nothing
-	// may have the server's default, 1,000.
+	// may have the server's default, 1,000 (work-around 12).
 	manyConsumers = 1_000_000
 )
 

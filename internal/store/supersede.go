@@ -13,7 +13,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A record that replaces another leaves the older revision on disk. If the
+// Work-around 1 (docs/internals/nats-server.md). A record that replaces another leaves the older revision on disk. If the
 // server drops it because of the bucket's history limit, it does so without a
 // trace in the file, and when the newest revision expires by its TTL and the
 // server is killed before its index is written, the rebuilt bucket brings the
@@ -44,7 +44,7 @@ const (
 	// never reached: see above.
 	history = 16
 	// removals is how many deletes are in flight at most: far below the 10,000
-	// requests at which JetStream drops its whole queue.
+	// requests at which JetStream drops its whole queue (work-around 9).
 	removals    = 256
 	removeRetry = 100 * time.Millisecond
 	// closeBound is how long Close waits for deletes in flight.

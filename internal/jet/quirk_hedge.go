@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// A request that reaches a stream while it has no leader is never answered, not even by
-// the leader that is elected a moment later. Requests that may be repeated are hedged:
-// sent again long before Options.Timeout, so that callers notice a new leader at once and
-// not up to five seconds later.
+// Work-around 6 (docs/internals/nats-server.md). A request that reaches a stream while it
+// has no leader is never answered, not even by the leader that is elected a moment later.
+// Nor does a server answer that loses the lead of the cluster's metadata: it drops the
+// proposals that are pending. Requests that may be repeated are hedged: sent again long
+// before Options.Timeout, so that callers notice a new leader at once and not up to five
+// seconds later.
 const (
 	// hedgeAfter is how long the first request may stay without any answer. A healthy
 	// leader answers in milliseconds.
