@@ -45,7 +45,7 @@ every record of every shard, and needs the permissions of a node. The exit code 
 	})
 }
 
-func (c *cli) repair(ctx context.Context, look *store.Store, apply bool) error {
+func (c *cli) repair(ctx context.Context, look *store.View, apply bool) error {
 	t := table{c.out, []int{8, 7, 9}}
 	left := 0
 	err := look.Repair(ctx, apply, func(f store.RepairFinding) error {

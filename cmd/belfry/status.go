@@ -132,7 +132,7 @@ PROBLEMS is what somebody should look at; "belfry doctor" says what to do.`,
 	})
 }
 
-func (c *cli) showStatus(ctx context.Context, s session, look *store.Store) error {
+func (c *cli) showStatus(ctx context.Context, s session, look *store.View) error {
 	ctx, cancel := s.call(ctx)
 	defer cancel()
 	st, err := readStatus(ctx, s, look)
@@ -147,7 +147,7 @@ func (c *cli) showStatus(ctx context.Context, s session, look *store.Store) erro
 
 // watchStatus prints the status repeatedly. It continues after a failed request, because
 // users watch the status while parts fail.
-func (c *cli) watchStatus(ctx context.Context, s session, look *store.Store) error {
+func (c *cli) watchStatus(ctx context.Context, s session, look *store.View) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -167,7 +167,7 @@ func (c *cli) watchStatus(ctx context.Context, s session, look *store.Store) err
 	}
 }
 
-func readStatus(ctx context.Context, s session, look *store.Store) (*status, error) {
+func readStatus(ctx context.Context, s session, look *store.View) (*status, error) {
 	cluster, err := look.ReadCluster(ctx)
 	if err == nil && len(cluster.Clocks) == 0 || errors.Is(err, nats.ErrNoResponders) {
 		return nil, schemas.Errorf(schemas.CodeUnavailable, "there are no clocks at %s: no Belfry has run there yet, or JetStream is not available", schemas.RedactURL(s.Conn().ConnectedUrl()))

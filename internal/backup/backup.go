@@ -171,7 +171,7 @@ func Write(ctx context.Context, o Options, dir string) (Manifest, error) {
 }
 
 // plan finds the streams to copy, in their order, and checks that none is missing.
-func (m *Manifest) plan(ctx context.Context, look *store.Store) ([]string, error) {
+func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error) {
 	now, err := look.LeaderNow(ctx)
 	if err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ const (
 type examination struct {
 	o        Options
 	js       jetstream.JetStream
-	look     *store.Store
+	look     *store.View
 	findings []Finding
 	servers  []Server
 	streams  []store.StreamHealth

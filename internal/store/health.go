@@ -3,40 +3,13 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// Look opens a store to look at it: nothing is made, changed or checked, and only
-// ReadCluster and the calls of this file work. timeout bounds each request; 0 is
-// the default. The connection stays the caller's.
-func Look(nc *jet.Conn, timeout time.Duration) (*Store, error) {
-	if timeout == 0 {
-		timeout = DefaultTimeout
-	}
-	c, err := jet.New(nc, jet.Options{Timeout: timeout, Window: 1, MapError: MapError})
-	if err != nil {
-		return nil, err
-	}
-	s := &Store{
-		jet: c, cfg: Config{Timeout: timeout, Level: NewestLevel}, log: zerolog.Nop(), background: newBackground(context.Background()),
-		DamageReports: DamageReports{jet: c}, Health: Health{jet: c},
-		Nodes: newNodes(c, "", NewestLevel), Shards: newShards(c, schemas.Geometry{}),
-	}
-	layout := layoutRecord{jet: c, log: s.log}
-	s.Levels = newLevels(s.Nodes, layout, s.log) // never run: what is written has the oldest format
-	s.Clocks = newClocks(c, s.Shards, s.Nodes, layout, s.log, s.DamageReports.of(newDecoder(s.Shards, NewestLevel, s.log)))
-	s.FiredShare = newFiredShare(c, s.log, s.Nodes.first.Load, s.Nodes.carriedMs)
-	s.LetterCounts = &LetterCounts{jet: c}
-	return s, nil
-}
 
 // Replica is one copy of a stream besides its leader's.
 type Replica struct {
@@ -146,68 +119,6 @@ func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 		}
 	}
 	return out, nil
-}
-
-// Difference is one setting of a stream that is not as a configuration wants it.
-type Difference struct {
-	Stream, Setting string
-	Have, Want      any
-	// Missing: there is no such stream.
-	Missing bool
-	// Fatal: a node with that configuration does not start. What is not fatal it
-	// changes when it starts.
-	Fatal bool
-}
-
-// Differences compares streams with what a configuration would make of a store
-// of so many shards.
-func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, error) {
-	if cfg.Node == "" {
-		cfg.Node = "look"
-	}
-	if err := cfg.setDefaults(); err != nil {
-		return nil, err
-	}
-	s := &Store{cfg: cfg, shrink: 1, Shards: newShards(nil, schemas.Geometry{Shards: shards})}
-	wanted := []jet.StreamConfig{s.clockConfig(), s.servicesConfig(), s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
-	for n := range shards {
-		wanted = append(wanted, s.shardConfig(n))
-	}
-	var out []Difference
-	for _, want := range wanted {
-		i := slices.IndexFunc(have, func(h StreamHealth) bool { return h.Name == want.Name })
-		if i < 0 {
-			out = append(out, Difference{Stream: want.Name, Missing: true})
-			continue
-		}
-		out = append(out, differences(have[i].Config, want, cfg.FiredMaxPerService)...)
-	}
-	return out, nil
-}
-
-func differences(have, want jet.StreamConfig, perService int) []Difference {
-	var out []Difference
-	differ := func(setting string, is, should any, fatal bool) {
-		if fmt.Sprint(is) != fmt.Sprint(should) {
-			out = append(out, Difference{Stream: want.Name, Setting: setting, Have: is, Want: should, Fatal: fatal})
-		}
-	}
-	differ("storage", have.Storage, want.Storage, true)
-	differ("retention", have.Retention, want.Retention, true)
-	if want.Name == schemas.StreamFired && have.MaxBytes != want.MaxBytes && perService == 0 {
-		// A share of bytes that were fitted to the server.
-		want.MaxMsgsPerSubject = (&Store{}).perService(have.MaxBytes)
-	}
-	differ("messages a subject", max(have.MaxMsgsPerSubject, 0), want.MaxMsgsPerSubject, want.Name != schemas.StreamFired)
-	differ("discard", have.Discard, want.Discard, true)
-	differ("subjects", have.Subjects, want.Subjects, !sharesRejected(have, want))
-	differ("replicas", have.Replicas, want.Replicas, false)
-	differ("maximum age", have.MaxAge, want.MaxAge, false)
-	differ("dedup window", have.Duplicates, want.Duplicates, false)
-	differ("bytes of a message", have.MaxMsgSize, want.MaxMsgSize, false)
-	differ("direct gets", have.AllowDirect, true, false)
-	differ("TTLs", have.AllowMsgTTL, want.AllowMsgTTL, false)
-	return out
 }
 
 // LeaderNow is the clock of the server that leads the clocks' stream.

@@ -12,10 +12,6 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// minServer is the oldest nats-server that has all that the store uses:
-// per-message TTLs and multi-subject direct gets came with 2.11.
-const minMajor, minMinor = 2, 11
-
 // Store is an open store. Safe for concurrent use.
 type Store struct {
 	jet *jet.Client
@@ -32,13 +28,6 @@ type Store struct {
 	*Letters
 	*LetterCounts
 	*Adds
-
-	// consumers is how many the streams of services may have; 0 for the default.
-	consumers int
-	// atomic says that the server knows atomic batches.
-	atomic bool
-	// shrink divides the default byte limits; see fitDefaults.
-	shrink int64
 
 	*Nodes
 	*Levels
@@ -102,15 +91,16 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
 	s.Adds = newAdds(c, log, s.Events, cfg.Retention)
 	s.FeedConsumers = &FeedConsumers{jet: c}
-	if err := waitUntilReady(ctx, s.checkServer); err != nil {
+	m := &streamMaker{jet: c, log: log, configs: streamConfigs{cfg: &s.cfg, shrink: 1}}
+	if err := waitUntilReady(ctx, func(ctx context.Context) error { return m.checkServer(ctx, s.MaxMessage) }); err != nil {
 		c.Close()
 		return nil, err
 	}
-	if err := waitUntilReady(ctx, s.create); err != nil {
+	if err := waitUntilReady(ctx, func(ctx context.Context) error { return s.create(ctx, m) }); err != nil {
 		c.Close()
 		return nil, err
 	}
-	if cfg.GroupCommit && s.atomic {
+	if cfg.GroupCommit && m.configs.atomic {
 		c.CommitInBatches()
 	}
 	s.openRecords()
@@ -127,7 +117,7 @@ func (s *Store) openRecords() {
 	s.Reader = &Reader{jet: s.jet, shards: s.Shards, clocks: s.Clocks, dec: dec, log: s.log}
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
-	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admit: newAdmission(s.jet, s.Shards).admit}
+	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards)}
 	s.Inspector = &Inspector{
 		jet: s.jet, shards: s.Shards, nodes: s.Nodes, dec: dec, index: s.Index, reports: s.DamageReports,
 		retention: s.cfg.Retention, replicated: replicated,
@@ -161,9 +151,7 @@ func waitUntilReady(ctx context.Context, do func(context.Context) error) error {
 // goroutines. It leaves the connection open. It may be called twice.
 func (s *Store) Close() {
 	s.background.stop()
-	if s.revisionGC != nil {
-		s.rem.close()
-	}
+	s.rem.close()
 	s.jet.Close()
 }
 
@@ -176,64 +164,33 @@ func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
 // Conn is the store's connection.
 func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
 
-// leastMessage is the least max_payload that Belfry runs with. Every message that
-// carries no event fits in it: index entries, clocks, final records, and the parts of
-// a large dead letter.
-const leastMessage = 64 << 10
-
-func (s *Store) checkServer(ctx context.Context) error {
-	server, err := s.jet.Server(ctx)
-	url := schemas.RedactURL(server.URL)
-	if n := s.MaxMessage(); n < leastMessage {
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s takes messages of %d bytes; Belfry needs %d: raise max_payload", url, n, leastMessage)
-	}
-	if server.Older(minMajor, minMinor) {
-		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", url, server.Version, minMajor, minMinor)
-	}
-	if errors.Is(err, jet.ErrDisabled) {
-		return schemas.Errorf(schemas.CodeConfig, "%s: %w", url, err)
-	}
-	if err != nil {
+// create makes every stream, bucket and key that is missing, in an order that a second
+// node, or a second try, can join at any point.
+func (s *Store) create(ctx context.Context, m *streamMaker) error {
+	m.removeProbe(ctx)
+	if err := m.ensureAll(ctx, m.configs.base()); err != nil {
 		return err
-	}
-	s.atomic = server.AtomicBatches()
-	if s.consumers = manyConsumers; server.LimitedConsumers {
-		s.consumers = 0 // the account's limit is the stream's
-	}
-	return nil
-}
-
-// create makes every stream and bucket, in an order that a second node, or a
-// second try, can join at any point.
-func (s *Store) create(ctx context.Context) error {
-	s.removeProbe(ctx)
-	for _, cfg := range []jet.StreamConfig{s.clockConfig(), s.servicesConfig()} {
-		if err := s.ensure(ctx, cfg); err != nil {
-			return err
-		}
 	}
 	if err := s.Seal.loadKey(ctx); err != nil {
 		return err
 	}
-	if err := s.recordGeometry(ctx); err != nil {
+	geo, err := m.geometry(ctx)
+	if err != nil {
 		return err
 	}
-	if err := s.fitDefaults(ctx); err != nil {
+	if err := m.fitDefaults(ctx); err != nil {
 		return err
 	}
-	configs := []jet.StreamConfig{s.addConfig(), s.firedConfig(), s.retryConfig(), s.deadConfig(), s.rejectedConfig()}
-	for n := range s.geo.Shards {
-		configs = append(configs, s.shardConfig(n))
-	}
-	for _, cfg := range configs {
-		if err := s.ensure(ctx, cfg); err != nil {
-			return err
-		}
+	if err := m.ensureAll(ctx, m.configs.rest()); err != nil {
+		return err
 	}
 	if err := s.LetterCounts.create(ctx); err != nil {
 		return err
 	}
-	for n := range s.geo.Shards {
+	s.Shards = newShards(s.jet, geo)
+	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, s.Levels.layout, s.log, s.DamageReports.of(s.decoder))
+	for n := range geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err
 		}
@@ -242,35 +199,4 @@ func (s *Store) create(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// recordGeometry takes the recorded geometry, or records the one asked for.
-func (s *Store) recordGeometry(ctx context.Context) error {
-	want := s.cfg.Geometry
-	if want == (schemas.Geometry{}) {
-		want = schemas.DefaultGeometry()
-	}
-	layout := layoutRecord{jet: s.jet, log: s.log}
-	m, _, err := layout.read(ctx)
-	if errors.Is(err, schemas.ErrNotFound) {
-		if err := want.Validate(); err != nil {
-			return err
-		}
-		if err := layout.create(ctx, meta{Format: s.cfg.Level.layout(), Geometry: want}); err != nil {
-			return err
-		}
-		m, _, err = layout.read(ctx)
-		if err != nil {
-			return err
-		}
-	} else if err != nil {
-		return err
-	}
-	if s.cfg.Geometry != (schemas.Geometry{}) && m.Geometry != s.cfg.Geometry {
-		return schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(m.Geometry), describe(s.cfg.Geometry))
-	}
-	s.Shards = newShards(s.jet, m.Geometry)
-	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
-	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, layout, s.log, s.DamageReports.of(s.decoder))
-	return layout.copy(ctx, m)
 }

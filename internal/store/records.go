@@ -19,9 +19,8 @@ type Records struct {
 	levels *Levels
 	index  *Index
 	gc     *revisionGC
-	// admit takes room for new timers of a shard, in bytes, or returns
-	// schemas.ErrStoreFull.
-	admit func(ctx context.Context, shard int, bytes int64) error
+	// admission refuses new timers in a shard that is nearly full.
+	admission *admission
 }
 
 // Create writes new timers: index entries, then records, for all of them in one
@@ -81,7 +80,7 @@ func (r *Records) admitAll(ctx context.Context, timers []Write, results []Result
 		if bytes == 0 {
 			continue
 		}
-		if err := r.admit(ctx, shard, bytes); err != nil {
+		if err := r.admission.admit(ctx, shard, bytes); err != nil {
 			for i := range timers {
 				if r.shards.geo.Shard(timers[i].ID) == shard {
 					results[i].Err = err

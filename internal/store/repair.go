@@ -38,8 +38,8 @@ type RepairFinding struct {
 // it reports it, by compare-and-set, so nodes may run meanwhile: a finding that
 // changes under it has an Error and is left for the next run. It reads every shard
 // as a whole, and holds about 100 bytes a timer of one shard in memory.
-func (s *Store) Repair(ctx context.Context, apply bool, fn func(RepairFinding) error) error {
-	r := repair{jet: s.jet, log: s.log, nodes: s.Nodes, health: s.Health, reports: s.DamageReports, found: func(f RepairFinding) error {
+func (v *View) Repair(ctx context.Context, apply bool, fn func(RepairFinding) error) error {
+	r := repair{jet: v.jet, log: v.log, nodes: v.nodes, health: v.Health, reports: v.DamageReports, found: func(f RepairFinding) error {
 		if apply && f.do != nil {
 			if err := f.do(ctx); err != nil {
 				f.Error = err.Error()

@@ -6,121 +6,91 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Default byte limits. JetStream counts them against the server's and the
-// account's limit when a stream is made; where those have less, all defaults
-// shrink alike (fitDefaults).
-const (
-	gib                  = 1 << 30
-	defaultAddMaxBytes   = 8 * gib
-	defaultFiredMaxBytes = 16 * gib
-	defaultRetryMaxBytes = 4 * gib
-	defaultDeadMaxBytes  = 4 * gib
-	// Refused adds are for people to read: they need less room than dead letters.
-	defaultRejectedMaxBytes = 1 * gib
-	defaultShardsBytes      = 32 * gib // all shards together
-	clockMaxBytes           = 16 << 20
-	servicesMaxBytes        = 16 << 20
-	defaultsTotal           = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultShardsBytes
-	// spareParts of the total are left free when defaults are fitted: a server that
-	// had room for exactly all refuses its last replica when it starts again:
-	// work-around 11.
-	spareParts = 8
-	// leastTotal is the storage below which Belfry does not start.
-	leastTotal = 64 << 20
-	// leastBytes is the least that a stream's default limit is lowered to.
-	leastBytes = 1 << 20
-	probeName  = "BELFRY_PROBE"
-	// addDedupWindow is how long StreamAdd answers a repeated Nats-Msg-Id with an
-	// acknowledgement and stores nothing: as short as nats-server allows. The router
-	// recognises a repeated add by its source and id. A longer window lets whoever
-	// guesses somebody's message ids use them first, so that adds are acknowledged and
-	// lost.
-	addDedupWindow = 100 * time.Millisecond
-	// manyConsumers is more than there will be services. A stream that says nothing
-	// may have the server's default, 1,000 (work-around 12).
-	manyConsumers = 1_000_000
-)
-
-func (s *Store) stream(name, description string, maxBytes int64, subjects ...string) jet.StreamConfig {
-	return jet.StreamConfig{
-		Name: name, Description: description, Subjects: subjects, Storage: jet.FileStorage,
-		Replicas: s.cfg.Replicas, MaxBytes: maxBytes, MaxMsgSize: int32(s.cfg.MaxPayload), AllowDirect: true,
-		AllowAtomicPublish: s.atomic,
-	}
+// streamMaker makes the streams and buckets of a store, or checks and updates those that
+// there are. Open uses it, and nothing else. Each step can be repeated, and other nodes may
+// make the same streams at the same time.
+type streamMaker struct {
+	jet     *jet.Client
+	log     zerolog.Logger
+	configs streamConfigs
 }
 
-// orDefault is a configured limit, or a default that fits the server.
-func (s *Store) orDefault(n, def int64) int64 {
-	if n == 0 {
-		return def / s.shrink
+// ensureAll calls ensure for each configuration.
+func (m *streamMaker) ensureAll(ctx context.Context, configs []jet.StreamConfig) error {
+	for _, cfg := range configs {
+		if err := m.ensure(ctx, cfg); err != nil {
+			return err
+		}
 	}
-	return n
+	return nil
 }
 
-// fitDefaults finds out how much of the default limits the server and the
-// account have room for, by making, and removing, a stream of that size. It does
-// so before the first start only.
-func (s *Store) fitDefaults(ctx context.Context) error {
-	s.shrink = 1
-	if _, err := s.jet.Stream(ctx, "KV_"+schemas.BucketTimers(s.geo.Shards-1)); err == nil {
-		return nil // made before; what is there keeps its limits
+// fitDefaults measures how much of the default limits the server and the account have room
+// for, by making and removing a stream of that size. Once the streams exist it does
+// nothing.
+func (m *streamMaker) fitDefaults(ctx context.Context) error {
+	m.configs.shrink = 1
+	if _, err := m.jet.Stream(ctx, "KV_"+schemas.BucketTimers(m.configs.shards-1)); err == nil {
+		return nil // the streams exist, and keep their limits
 	} else if !errors.Is(err, jet.ErrNoStream) {
 		return err
 	}
 	for left, taken := 0, 0; ; {
-		total := int64(defaultsTotal) / s.shrink
-		probe := s.stream(s.probe(), "Belfry: measures the room for its streams", total+total/spareParts)
+		total := int64(defaultsTotal) / m.configs.shrink
+		probe := m.configs.stream(m.probe(), "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
-		err := s.jet.CreateStream(ctx, probe)
+		err := m.jet.CreateStream(ctx, probe)
 		if err == nil {
-			return s.jet.DeleteStream(ctx, probe.Name)
+			return m.jet.DeleteStream(ctx, probe.Name)
 		}
 		switch {
 		case errors.Is(err, jet.ErrExists) && left < makeTries:
-			// A start of this node that was cut off, or had no answer, left one of another size.
+			// An interrupted start of this node, or a lost answer, left one of another size.
 			left++
-			if err := s.jet.DeleteStream(ctx, probe.Name); err != nil {
+			if err := m.jet.DeleteStream(ctx, probe.Name); err != nil {
 				return err
 			}
 		case !errors.Is(err, jet.ErrFull):
-			return refused(err, "a stream of %d replicas cannot be made", s.cfg.Replicas)
+			return refused(err, "a stream of %d replicas cannot be made", m.configs.cfg.Replicas)
 		case total <= leastTotal && taken < fitTries:
 			// The probes of other nodes that start for the first time may have it all.
-			taken, s.shrink = taken+1, 1
+			taken, m.configs.shrink = taken+1, 1
 			select {
 			case <-ctx.Done():
-				return s.jet.Error("measure the room for streams", ctx.Err())
+				return m.jet.Error("measure the room for streams", ctx.Err())
 			case <-time.After(makePause):
 			}
 		case total <= leastTotal:
 			return schemas.Errorf(schemas.CodeStoreFull, "JetStream has less than %d MiB of file storage left for Belfry's streams (%w): raise max_file_store, or the account's limit", leastTotal>>20, err)
 		default:
-			s.shrink *= 2
+			m.configs.shrink *= 2
 		}
 	}
 }
 
 // probe is the name of the stream that measures the room.
-func (s *Store) probe() string { return probeName + "_" + s.cfg.Node }
+func (m *streamMaker) probe() string { return probeName + "_" + m.configs.cfg.Node }
 
-// removeProbe removes what a start of this node that was cut off has left: it takes
-// room from all that follows.
-func (s *Store) removeProbe(ctx context.Context) {
-	if _, err := s.jet.Stream(ctx, s.probe()); err != nil {
-		return // there is none; if JetStream does not answer, the next look-up says so
+// removeProbe removes the probe that an interrupted start of this node has left. It would
+// take room from all streams.
+func (m *streamMaker) removeProbe(ctx context.Context) {
+	if _, err := m.jet.Stream(ctx, m.probe()); err != nil {
+		return // there is none; if JetStream does not answer, the next request fails
 	}
-	if err := s.jet.DeleteStream(ctx, s.probe()); err != nil {
-		s.log.Warn().Err(err).Str("stream", s.probe()).Msg("a start that was cut off has left a stream, which takes room and could not be removed")
+	if err := m.jet.DeleteStream(ctx, m.probe()); err != nil {
+		m.log.Warn().Err(err).Str("stream", m.probe()).Msg("a start that was cut off has left a stream, which takes room and could not be removed")
 	}
 }
 
-// refused makes an error of schemas.CodeConfig of one that will be the same the next time.
-// Others, such as those of a cluster that is not whole, stay what they are: the caller
-// tries again.
+// refused returns an error of schemas.CodeConfig for an error that a retry would repeat. It
+// returns other errors, such as those of an incomplete cluster, unchanged: the caller tries
+// again.
 func refused(err error, what string, args ...any) error {
 	if !errors.Is(err, jet.ErrRefused) {
 		return err
@@ -128,102 +98,18 @@ func refused(err error, what string, args ...any) error {
 	return schemas.Errorf(schemas.CodeConfig, what+": %w", append(args, err)...)
 }
 
-func (s *Store) addConfig() jet.StreamConfig {
-	c := s.stream(schemas.StreamAdd, "Belfry: adds waiting for a router", s.orDefault(s.cfg.AddMaxBytes, defaultAddMaxBytes), schemas.SubjectAdd)
-	c.Retention, c.Discard, c.Duplicates = jet.WorkQueuePolicy, jet.DiscardNew, addDedupWindow
-	return c
-}
-
-func (s *Store) firedConfig() jet.StreamConfig {
-	c := s.stream(schemas.StreamFired, "Belfry: due events", s.orDefault(s.cfg.FiredMaxBytes, defaultFiredMaxBytes), schemas.SubjectFiredPrefix+"*")
-	c.MaxAge, c.Duplicates, c.Discard = s.cfg.FiredMaxAge, s.cfg.DedupWindow, jet.DiscardOld
-	c.MaxConsumers = s.consumers
-	c.MaxMsgsPerSubject = s.perService(c.MaxBytes)
-	return c
-}
-
-// Bounds of the events of one service in TIMERS_FIRED. JetStream counts the messages of
-// a subject and not their bytes, so the default takes an event for perServiceEvent
-// bytes.
-const (
-	perServiceShare = 8
-	perServiceEvent = 2 << 10
-	// leastPerService is far more than is published within the time in which a publish
-	// may still be looked up in the stream.
-	leastPerService = 1000
-)
-
-// perService is how many events of one service TIMERS_FIRED keeps, if it has so many
-// bytes.
-func (s *Store) perService(maxBytes int64) int64 {
-	if s.cfg.FiredMaxPerService > 0 {
-		return int64(s.cfg.FiredMaxPerService)
-	}
-	return max(maxBytes/perServiceShare/perServiceEvent, leastPerService)
-}
-
-func (s *Store) retryConfig() jet.StreamConfig {
-	c := s.stream(schemas.StreamRetry, "Belfry: retries for functions", s.orDefault(s.cfg.RetryMaxBytes, defaultRetryMaxBytes), schemas.SubjectRetryPrefix+"*")
-	c.Retention, c.Discard, c.Duplicates = jet.WorkQueuePolicy, jet.DiscardNew, s.cfg.DedupWindow
-	c.MaxConsumers = s.consumers
-	return c
-}
-
-func (s *Store) deadConfig() jet.StreamConfig {
-	c := s.stream(schemas.StreamDead, "Belfry: dead letters", s.orDefault(s.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*")
-	c.MaxAge, c.Duplicates, c.Discard = s.cfg.DeadMaxAge, s.cfg.DedupWindow, jet.DiscardOld
-	return c
-}
-
-func (s *Store) rejectedConfig() jet.StreamConfig {
-	c := s.stream(schemas.StreamRejected, "Belfry: refused adds", s.orDefault(s.cfg.RejectedMaxBytes, defaultRejectedMaxBytes), schemas.SubjectRejected)
-	c.MaxAge, c.Duplicates, c.Discard = s.cfg.RejectedMaxAge, s.cfg.DedupWindow, jet.DiscardOld
-	return c
-}
-
-// sharesRejected reports whether a stream of dead letters, made by an earlier
-// build, still captures refused adds. Its subjects are narrowed before
-// TIMERS_REJECTED is made, since two streams must not capture one subject.
-func sharesRejected(have, want jet.StreamConfig) bool {
-	return want.Name == schemas.StreamDead && slices.Contains(have.Subjects, schemas.SubjectRejected)
-}
-
-// bucket is a KV bucket as nats.go would make it, with limits and TTLs.
-func (s *Store) bucket(name, description string, maxBytes int64) jet.StreamConfig {
-	c := s.stream("KV_"+name, description, maxBytes, "$KV."+name+".>")
-	c.MaxMsgsPerSubject, c.Discard = 1, jet.DiscardNew
-	c.AllowRollup, c.DenyDelete, c.AllowMsgTTL = true, true, true
-	c.Duplicates = min(s.cfg.DedupWindow, 2*time.Minute)
-	return c
-}
-
-func (s *Store) clockConfig() jet.StreamConfig {
-	return s.bucket(schemas.BucketClock, "Belfry: clocks, nodes, layout", clockMaxBytes)
-}
-
-func (s *Store) servicesConfig() jet.StreamConfig {
-	return s.bucket(schemas.BucketServices, "Belfry: services that have callbacks", servicesMaxBytes)
-}
-
-func (s *Store) shardConfig(n int) jet.StreamConfig {
-	c := s.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", s.orDefault(s.cfg.ShardMaxBytes, defaultShardsBytes/int64(s.geo.Shards)))
-	// Superseded revisions are removed one by one, never by the limit.
-	c.MaxMsgsPerSubject, c.DenyDelete = history, false
-	return c
-}
-
-// ensure creates a stream, or checks and updates the one that is there. What
-// cannot be changed harmlessly must match.
-func (s *Store) ensure(ctx context.Context, want jet.StreamConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+// ensure makes a stream, or checks and updates the existing one. It returns an error of
+// schemas.CodeConfig if a setting differs that cannot be changed without harm.
+func (m *streamMaker) ensure(ctx context.Context, want jet.StreamConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, m.configs.cfg.Timeout)
 	defer cancel()
-	have, err := s.jet.Stream(ctx, want.Name)
+	have, err := m.jet.Stream(ctx, want.Name)
 	if errors.Is(err, jet.ErrNoStream) {
-		err = s.make(ctx, want)
+		err = m.make(ctx, want)
 		if !errors.Is(err, jet.ErrExists) {
 			return err
 		}
-		have, err = s.jet.Stream(ctx, want.Name) // another node was faster
+		have, err = m.jet.Stream(ctx, want.Name) // another node was faster
 	}
 	if err != nil {
 		return err
@@ -244,12 +130,12 @@ func (s *Store) ensure(ctx context.Context, want jet.StreamConfig) error {
 	case !slices.Equal(got.Subjects, want.Subjects) && !sharesRejected(got, want):
 		return bad("subjects", got.Subjects, want.Subjects)
 	}
-	if want.Name == schemas.StreamFired && !s.explicitBytes(want.Name) {
-		want.MaxMsgsPerSubject = s.perService(got.MaxBytes)
+	if want.Name == schemas.StreamFired && !m.configs.explicitBytes(want.Name) {
+		want.MaxMsgsPerSubject = m.configs.perService(got.MaxBytes)
 	}
 	more := want.MaxConsumers > 0 && got.MaxConsumers <= 0
 	if !more && !sharesRejected(got, want) && (want.Name != schemas.StreamFired || got.MaxMsgsPerSubject == want.MaxMsgsPerSubject) && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
-		got.AllowDirect && (got.AllowAtomicPublish || !s.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !s.explicitBytes(want.Name)) {
+		got.AllowDirect && (got.AllowAtomicPublish || !m.configs.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !m.configs.explicitBytes(want.Name)) {
 		return nil
 	}
 	next := got
@@ -259,18 +145,18 @@ func (s *Store) ensure(ctx context.Context, want jet.StreamConfig) error {
 	if want.Name == schemas.StreamFired {
 		next.MaxMsgsPerSubject = want.MaxMsgsPerSubject
 	}
-	next.AllowAtomicPublish = got.AllowAtomicPublish || s.atomic
-	if s.explicitBytes(want.Name) {
+	next.AllowAtomicPublish = got.AllowAtomicPublish || m.configs.atomic
+	if m.configs.explicitBytes(want.Name) {
 		next.MaxBytes = want.MaxBytes
 	}
 	if more {
 		next.MaxConsumers = want.MaxConsumers
 	}
-	err = s.jet.UpdateStream(ctx, next)
+	err = m.jet.UpdateStream(ctx, next)
 	if more && errors.Is(err, jet.ErrRefused) {
 		// Not every version changes that; then the default stays.
 		next.MaxConsumers = got.MaxConsumers
-		err = s.jet.UpdateStream(ctx, next)
+		err = m.jet.UpdateStream(ctx, next)
 	}
 	if err != nil {
 		return refused(err, "stream %s cannot be changed to the configured limits", want.Name)
@@ -278,56 +164,96 @@ func (s *Store) ensure(ctx context.Context, want jet.StreamConfig) error {
 	return nil
 }
 
-// explicitBytes reports whether the stream's byte limit was configured, rather
-// than a default that was fitted to the server when the stream was made.
-func (s *Store) explicitBytes(name string) bool {
-	switch name {
-	case schemas.StreamAdd:
-		return s.cfg.AddMaxBytes != 0
-	case schemas.StreamFired:
-		return s.cfg.FiredMaxBytes != 0
-	case schemas.StreamRetry:
-		return s.cfg.RetryMaxBytes != 0
-	case schemas.StreamDead:
-		return s.cfg.DeadMaxBytes != 0
-	case schemas.StreamRejected:
-		return s.cfg.RejectedMaxBytes != 0
-	case clockStream, servicesStream:
-		return false
-	}
-	return s.cfg.ShardMaxBytes != 0
-}
-
-// Bounds of make: storage that another node, or a probe, has just given back may
-// be counted still.
+// Bounds of make and of fitDefaults. They retry because the server may still count storage
+// that another node, or a probe, has just given back.
 const (
 	makeTries = 20
 	makePause = 100 * time.Millisecond
 	fitTries  = 5
 )
 
-// make creates a stream. One whose byte limit is a default becomes smaller if the
-// server, or the account, has no room for it after some tries.
-func (s *Store) make(ctx context.Context, want jet.StreamConfig) error {
+// make creates a stream. If the server or the account has no room for it after makeTries, and
+// its byte limit is a default, make lowers the limit, down to leastBytes.
+func (m *streamMaker) make(ctx context.Context, want jet.StreamConfig) error {
 	for try := 1; ; try++ {
-		err := s.jet.CreateStream(ctx, want)
+		err := m.jet.CreateStream(ctx, want)
 		switch {
 		case err == nil, errors.Is(err, jet.ErrExists):
 			return err
 		case !errors.Is(err, jet.ErrFull):
 			return refused(err, "stream %s cannot be made", want.Name)
-		case s.explicitBytes(want.Name) || want.MaxBytes <= leastBytes:
+		case m.configs.explicitBytes(want.Name) || want.MaxBytes <= leastBytes:
 			return schemas.Errorf(schemas.CodeStoreFull, "stream %s with %d bytes does not fit JetStream's storage limit: %w", want.Name, want.MaxBytes, err)
 		case try >= makeTries:
 			want.MaxBytes /= 2
 			if want.Name == schemas.StreamFired {
-				want.MaxMsgsPerSubject = s.perService(want.MaxBytes)
+				want.MaxMsgsPerSubject = m.configs.perService(want.MaxBytes)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return s.jet.Error("make stream "+want.Name, ctx.Err())
+			return m.jet.Error("make stream "+want.Name, ctx.Err())
 		case <-time.After(makePause):
 		}
 	}
+}
+
+// minServer is the oldest nats-server that has all that the store uses:
+// per-message TTLs and multi-subject direct gets came with 2.11.
+const minMajor, minMinor = 2, 11
+
+// leastMessage is the least max_payload that Belfry runs with. Every message that
+// carries no event fits in it: index entries, clocks, final records, and the parts of
+// a large dead letter.
+const leastMessage = 64 << 10
+
+func (m *streamMaker) checkServer(ctx context.Context, maxMessage func() int) error {
+	server, err := m.jet.Server(ctx)
+	url := schemas.RedactURL(server.URL)
+	if n := maxMessage(); n < leastMessage {
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s takes messages of %d bytes; Belfry needs %d: raise max_payload", url, n, leastMessage)
+	}
+	if server.Older(minMajor, minMinor) {
+		return schemas.Errorf(schemas.CodeConfig, "nats-server at %s is version %s; Belfry needs %d.%d or later", url, server.Version, minMajor, minMinor)
+	}
+	if errors.Is(err, jet.ErrDisabled) {
+		return schemas.Errorf(schemas.CodeConfig, "%s: %w", url, err)
+	}
+	if err != nil {
+		return err
+	}
+	m.configs.atomic = server.AtomicBatches()
+	if m.configs.consumers = manyConsumers; server.LimitedConsumers {
+		m.configs.consumers = 0 // the account's limit is the stream's
+	}
+	return nil
+}
+
+// geometry reads the recorded geometry, or records the configured one.
+func (m *streamMaker) geometry(ctx context.Context) (schemas.Geometry, error) {
+	want := m.configs.cfg.Geometry
+	if want == (schemas.Geometry{}) {
+		want = schemas.DefaultGeometry()
+	}
+	layout := layoutRecord{jet: m.jet, log: m.log}
+	was, _, err := layout.read(ctx)
+	if errors.Is(err, schemas.ErrNotFound) {
+		if err := want.Validate(); err != nil {
+			return schemas.Geometry{}, err
+		}
+		if err := layout.create(ctx, meta{Format: m.configs.cfg.Level.layout(), Geometry: want}); err != nil {
+			return schemas.Geometry{}, err
+		}
+		was, _, err = layout.read(ctx)
+		if err != nil {
+			return schemas.Geometry{}, err
+		}
+	} else if err != nil {
+		return schemas.Geometry{}, err
+	}
+	if m.configs.cfg.Geometry != (schemas.Geometry{}) && was.Geometry != m.configs.cfg.Geometry {
+		return schemas.Geometry{}, schemas.Errorf(schemas.CodeConfig, "the store was made with %s; it cannot be opened with %s: these are fixed at the first start", describe(was.Geometry), describe(m.configs.cfg.Geometry))
+	}
+	m.configs.shards = was.Geometry.Shards
+	return was.Geometry, layout.copy(ctx, was)
 }

@@ -157,19 +157,29 @@ func (p *newerPlan) add(t *testing.T, c *client, id string, due time.Time) {
 // held checks that no low watermark has passed a planted record.
 func (p *newerPlan) held(t *testing.T, server *proc.Server) {
 	t.Helper()
-	look, err := store.Look(dial(t, server.URL()), 0)
+	nc := dial(t, server.URL())
+	look, err := store.Look(nc, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer look.Close()
+	cluster, err := look.ReadCluster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, id := range p.planted {
 		timer := schemas.NewTimerID(newerSource, id)
 		shard := schemas.DefaultGeometry().Shard(timer)
-		c, _, err := look.ReadClock(t.Context(), shard)
-		if err != nil {
-			t.Fatal(err)
+		at := cluster.Clocks[shard]
+		if at.Err != nil {
+			t.Fatal(at.Err)
 		}
-		kv, err := look.JetStream().KeyValue(t.Context(), schemas.BucketTimers(shard))
+		c := at.Clock
+		kv, err := js.KeyValue(t.Context(), schemas.BucketTimers(shard))
 		if err != nil {
 			t.Fatal(err)
 		}

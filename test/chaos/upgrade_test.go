@@ -67,7 +67,7 @@ type upgrade struct {
 	t         *testing.T
 	server    *proc.Server
 	c         *client
-	look      *store.Store
+	look      *store.View
 	old, next proc.Options
 	// forget makes the other nodes forget a node at once, and not a minute after it
 	// stopped.

@@ -1,0 +1,55 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// View reads the state of a store for operators: clocks, nodes, streams, consumers and
+// damage. It works without an open Store, also where the recorded layout is damaged, and
+// changes nothing, except Repair with apply. Safe for concurrent use, except Repair.
+type View struct {
+	Health
+	DamageReports
+	*LetterCounts
+
+	jet    *jet.Client
+	log    zerolog.Logger
+	nodes  *Nodes
+	clocks *Clocks
+	share  *FiredShare
+}
+
+// Look opens a View of the store on a connection. It sends no request. timeout bounds each
+// request; 0 is DefaultTimeout. The connection stays the caller's.
+func Look(nc *jet.Conn, timeout time.Duration) (*View, error) {
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	c, err := jet.New(nc, jet.Options{Timeout: timeout, Window: 1, MapError: MapError})
+	if err != nil {
+		return nil, err
+	}
+	v := &View{
+		Health: Health{jet: c}, DamageReports: DamageReports{jet: c}, LetterCounts: &LetterCounts{jet: c},
+		jet: c, log: zerolog.Nop(), nodes: newNodes(c, "", NewestLevel),
+	}
+	shards := newShards(c, schemas.Geometry{})
+	v.clocks = newClocks(c, shards, v.nodes, layoutRecord{jet: c, log: v.log}, v.log, v.DamageReports.of(newDecoder(shards, NewestLevel, v.log)))
+	v.share = newFiredShare(c, v.log, v.nodes.first.Load, v.nodes.carriedMs)
+	return v, nil
+}
+
+// ReadCluster reads all clocks and presences; see Clocks.ReadCluster.
+func (v *View) ReadCluster(ctx context.Context) (Cluster, error) { return v.clocks.ReadCluster(ctx) }
+
+// ReadTrimmed reads the recorded trims of TIMERS_FIRED; see FiredShare.ReadTrimmed.
+func (v *View) ReadTrimmed(ctx context.Context) ([]Trimmed, error) { return v.share.ReadTrimmed(ctx) }
+
+// Close ends calls in flight. It leaves the connection open. It may be called twice.
+func (v *View) Close() { v.jet.Close() }
