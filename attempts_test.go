@@ -66,7 +66,7 @@ func TestAttemptsOfATimer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := untilState(t, c, r.Timer, belfry.StateSuccess); len(got.LastAttempts) != 1 || got.LastAttempts[0].Attempt != 1 || got.LastAttempts[0].At.Before(got.Fired) {
-		t.Errorf("%+v", got.LastAttempts)
+		t.Errorf("got %+v", got.LastAttempts)
 	}
 	msg, err = fired.NextMsg(bound)
 	if err != nil {

@@ -135,7 +135,7 @@ func TestAddBatchTooLarge(t *testing.T) {
 	}
 	err := c.AddBatch(t.Context(), batch, belfry.After(time.Hour))
 	if !errors.Is(err, belfry.ErrTooLarge) {
-		t.Fatalf("%v", err)
+		t.Fatalf("got error %v", err)
 	}
 	if want := "add 71 of 100"; err.Error()[:len(want)] != want {
 		t.Errorf("%v does not begin with %q", err, want)
@@ -147,12 +147,12 @@ func TestAddBatchTooLarge(t *testing.T) {
 	// An event over max_payload fails before the first publish.
 	s = fresh(t, c, s)
 	if err := c.AddBatch(t.Context(), batch, belfry.After(time.Hour)); !errors.Is(err, belfry.ErrTooLarge) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	stored(t, s, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.AddBatch(ctx, events(100), belfry.After(time.Hour)); !errors.Is(err, belfry.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }

@@ -94,38 +94,38 @@ func TestClient(t *testing.T) {
 		t.Error("the caller's event was changed")
 	}
 	if again, err := c.Add(ctx, e, belfry.After(time.Hour), belfry.WithService("orders"), belfry.WithGroup("g"), belfry.WithMaxAttempts(3), belfry.WithBackoff(time.Second, time.Minute), belfry.WithAttemptTimeout(time.Second), belfry.WithCallback("nats:callbacks.x")); err != nil || !again.Duplicate || again.Timer != r.Timer {
-		t.Errorf("%+v %v", again, err)
+		t.Errorf("got %+v, %v", again, err)
 	}
 	if _, err := c.Add(ctx, e, belfry.After(2*time.Hour)); !errors.Is(err, belfry.ErrConflict) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	at := time.Now().Add(3 * time.Hour).Truncate(time.Millisecond)
 	moved, err := c.Reschedule(ctx, r.Timer, belfry.At(at))
 	if err != nil || !moved.Due.Equal(at) {
-		t.Errorf("%+v %v", moved, err)
+		t.Errorf("got %+v, %v", moved, err)
 	}
 	if got, err := c.Get(ctx, belfry.NewTimerID("/shop", "1")); err != nil || got.State != belfry.StatePending || got.Group != "g" || !got.Due.Equal(at) || !got.Scheduled.Equal(at) || !got.Fired.IsZero() || !got.Done.IsZero() {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("got %+v, %v", got, err)
 	}
 	for range 2 {
 		if got, err := c.Cancel(ctx, r.Timer); err != nil || got.State != schemas.StateCancelled {
-			t.Errorf("%+v %v", got, err)
+			t.Errorf("got %+v, %v", got, err)
 		}
 	}
 	if _, err := c.Reschedule(ctx, r.Timer, belfry.After(time.Second)); !errors.Is(err, belfry.ErrAlreadyDone) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if _, err := c.Get(ctx, schemas.NewTimerID("/shop", "none")); !errors.Is(err, belfry.ErrNotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if err := c.Replay(ctx, r.Timer); !errors.Is(err, belfry.ErrNotFound) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if _, err := c.Add(ctx, newEvent("2")); schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	for d, err := range c.DeadLetters(ctx, "") {
-		t.Errorf("%v %v", d, err)
+		t.Errorf("got %v, %v", d, err)
 	}
 	var batch []event.Event
 	for i := range 1200 {
@@ -140,7 +140,7 @@ func TestClient(t *testing.T) {
 		n = 0
 		for tm, err := range c.List(ctx, belfry.ListQuery{Service: "batch"}) {
 			if err != nil || tm.State != schemas.StatePending {
-				t.Fatalf("%+v %v", tm, err)
+				t.Fatalf("got %+v, %v", tm, err)
 			}
 			n++
 		}
@@ -189,7 +189,7 @@ func TestFiringOf(t *testing.T) {
 	}
 	f, err := belfry.FiringOf(&e)
 	if err != nil || f.Run != 7 || f.Late() != 3*time.Millisecond || f.Scheduled.UnixMilli() != 1_800_000_000_001 || !strings.HasSuffix(f.Key(), ".7") {
-		t.Errorf("%+v %v", f, err)
+		t.Errorf("got %+v, %v", f, err)
 	}
 	id, err := belfry.ParseTimerID(f.Timer.String())
 	if err != nil || id != f.Timer {
@@ -213,7 +213,7 @@ func TestConnectRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := belfry.Connect(ctx, "nats://127.0.0.1:1"); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestHandle(t *testing.T) {
 		defer finished()
 		e := run.Event
 		if f, err := belfry.FiringOf(e); err != nil || f != run.Firing || run.Service != "h" || f.Run != 1 || f.Late() < 0 || f.Late() > bound || f.Key() != belfry.NewTimerID("/shop", e.ID()).MsgID(1) {
-			t.Errorf("%+v %v", f, err)
+			t.Errorf("got %+v, %v", f, err)
 		}
 		switch e.ID() {
 		case "fine":

@@ -120,7 +120,7 @@ func TestHandleDiedInLastDelivery(t *testing.T) {
 	}, belfry.WithMaxDeliver(1), belfry.WithErrorHandler(quiet))
 	m := b.dead(1)
 	if code := m.Header.Get(schemas.HeaderErrorCode); code != "handler_exhausted" || m.Header.Get(nats.MsgIdHdr) == "" {
-		t.Errorf("%v", m.Header)
+		t.Errorf("got %v", m.Header)
 	}
 	b.concluded("s")
 	cancel()

@@ -124,13 +124,13 @@ func TestHandleRefuses(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
 	if err := c.Handle(t.Context(), "a.b", nothing); schemas.CodeOf(err) != schemas.CodeBadRequest {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if err := c.Handle(t.Context(), "a", nothing, belfry.WithConcurrency(0)); schemas.CodeOf(err) != schemas.CodeBadRequest {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if err := c.Handle(t.Context(), "a", nothing, belfry.WithAckWait(0)); schemas.CodeOf(err) != schemas.CodeBadRequest {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestNobodyServes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	if _, err := c.Add(ctx, newEvent("1"), belfry.After(time.Hour)); !errors.Is(err, belfry.ErrUnavailable) {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	p, err := c.AddAsync(newEvent("1"), belfry.After(time.Hour))
 	if err != nil {
@@ -153,12 +153,12 @@ func TestNobodyServes(t *testing.T) {
 	}
 	for range 2 {
 		if err := p.Wait(ctx); !errors.Is(err, belfry.ErrUnavailable) || ctx.Err() != nil {
-			t.Errorf("%v", err)
+			t.Errorf("got error %v", err)
 		}
 	}
 	for _, err := range c.List(ctx, belfry.ListQuery{}) {
 		if !errors.Is(err, belfry.ErrUnavailable) {
-			t.Errorf("%v", err)
+			t.Errorf("got error %v", err)
 		}
 	}
 }
@@ -187,15 +187,15 @@ func TestAsync(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.AddAsync(big, belfry.After(time.Hour)); schemas.CodeOf(err) != schemas.CodeTooLarge {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if _, err := c.Add(t.Context(), big, belfry.After(time.Hour)); schemas.CodeOf(err) != schemas.CodeTooLarge {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	// One After, then another, then At: the last one counts.
 	at := time.Now().Add(2 * time.Hour).Truncate(time.Millisecond)
 	r, err := c.Add(t.Context(), newEvent("3"), belfry.After(time.Hour), belfry.At(at))
 	if err != nil || !r.Due.Equal(at) {
-		t.Errorf("%+v %v", r, err)
+		t.Errorf("got %+v, %v", r, err)
 	}
 }

@@ -18,17 +18,17 @@ func TestWhen(t *testing.T) {
 	e.SetExtension("timerafter", "1h")
 	r, err := c.Add(t.Context(), e, belfry.After(time.Minute), belfry.At(at))
 	if err != nil || !r.Due.Equal(at) || e.Extensions()["timerafter"] != "1h" {
-		t.Fatalf("%+v %v", r, err)
+		t.Fatalf("got %+v, %v", r, err)
 	}
 	if r, err := c.Add(t.Context(), newEvent("2"), belfry.At(at), belfry.After(0)); err != nil || r.Due.Equal(at) {
-		t.Errorf("%+v %v", r, err)
+		t.Errorf("got %+v, %v", r, err)
 	}
 	later := at.Add(time.Hour)
 	if moved, err := c.Reschedule(t.Context(), r.Timer, belfry.At(later)); err != nil || !moved.Due.Equal(later) {
-		t.Errorf("%+v %v", moved, err)
+		t.Errorf("got %+v, %v", moved, err)
 	}
 	if moved, err := c.Reschedule(t.Context(), r.Timer, belfry.After(time.Hour)); err != nil || !moved.Due.Before(at) {
-		t.Errorf("%+v %v", moved, err)
+		t.Errorf("got %+v, %v", moved, err)
 	}
 	if _, err := c.Reschedule(t.Context(), r.Timer, belfry.When{}); !errors.Is(err, belfry.ErrBadRequest) {
 		t.Errorf("without a due time: %v", err)

@@ -206,7 +206,7 @@ func TestWorkLong(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-	}, belfry.WithHandlerTimeout(5*time.Second), belfry.WithErrorHandler(quiet))
+	}, belfry.WithHandlerTimeout(15*time.Second), belfry.WithErrorHandler(quiet))
 	long := addWork(t, c, "long", "long", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(50*time.Millisecond))
 	endless := addWork(t, c, "long", "endless", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(50*time.Millisecond))
 	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 {
@@ -461,7 +461,7 @@ accounts {
 	long := addWork(t, c, "orders", "long", belfry.WithMaxAttempts(1), belfry.WithAttemptTimeout(time.Second))
 	untilState(t, c, early, belfry.StateSuccess)
 	if got := untilState(t, c, long, belfry.StateSuccess); got.Attempts != 1 || got.Outcome.Response != "thanks" {
-		t.Errorf("%+v %+v", got, got.Outcome)
+		t.Errorf("got %+v, %+v", got, got.Outcome)
 	}
 }
 
@@ -535,7 +535,7 @@ func TestWorkJoins(t *testing.T) {
 	second := request()
 	m, err := second.NextMsg(bound)
 	if err != nil || m.Header.Get(schemas.HeaderWork) != schemas.WorkWorking {
-		t.Fatalf("%+v %v", m, err)
+		t.Fatalf("got %+v, %v", m, err)
 	}
 	close(finish)
 	for _, sub := range []*nats.Subscription{first, second} {
@@ -587,7 +587,7 @@ func TestWorkForeign(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-told; !strings.Contains(err.Error(), "is not an inbox") {
-			t.Errorf("%v", err)
+			t.Errorf("got error %v", err)
 		}
 	}
 	if err := nc.Flush(); err != nil {

@@ -249,7 +249,7 @@ func TestHandleNoEvent(t *testing.T) {
 	err := b.once("s", belfry.WithConcurrency(1), belfry.WithErrorHandler(func(run *belfry.Run, err error) {
 		told.Add(1)
 		if run != nil || !strings.Contains(err.Error(), "not a fired event") {
-			t.Errorf("%v %v", run, err)
+			t.Errorf("got %v, %v", run, err)
 		}
 	}))
 	b.concluded("s")

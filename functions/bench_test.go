@@ -21,8 +21,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// BenchmarkCallbacks measures the CPU of whole callbacks: pull, invoke, record,
-// acknowledge, on an embedded server, with the callee in the same process.
+// BenchmarkCallbacks measures the CPU of complete callbacks: pull, call, record and
+// acknowledge, with an embedded server and the callee in this process.
 func BenchmarkCallbacks(b *testing.B) {
 	b.Run("http", func(b *testing.B) {
 		var n atomic.Int64
@@ -52,7 +52,7 @@ func benchmarkCallbacks(b *testing.B, target string, n *atomic.Int64, respond na
 	if err := st.WakeService(b.Context(), store.Feed{Service: "s"}); err != nil {
 		b.Fatal(err)
 	}
-	// The consumer is older than the events: they need no read.
+	// Create the consumer before the events, so that none of them needs a read.
 	reader, err := st.ReadFeed(b.Context(), store.Feed{Service: "s"}, store.FeedOptions{MaxAckPending: DefaultMaxAckPending, AckWait: DefaultAckWait, Most: 1})
 	if err != nil {
 		b.Fatal(err)

@@ -24,7 +24,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// rig is a real server with a real store, and functions on it.
+// rig is a real server and a real store, on which a test starts functions.
 type rig struct {
 	t      *testing.T
 	server *natstest.Server
@@ -36,7 +36,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig { return newRigWith(t, 0) }
 
-// newRigWith has a store with that ServiceGrace; 0 is the default.
+// newRigWith uses a store with the given ServiceGrace; 0 is the default.
 func newRigWith(t *testing.T, grace time.Duration) *rig {
 	t.Helper()
 	r := &rig{t: t, server: natstest.Run(t), log: &logtest.Buffer{}}
@@ -53,12 +53,13 @@ func newRigWith(t *testing.T, grace time.Duration) *rig {
 	return r
 }
 
-// natsCalls returns what makes callbacks over NATS. Its subscription ends with r.nc.
+// natsCalls returns an Invoker for callbacks over NATS. Its subscription ends with r.nc.
 func (r *rig) natsCalls() callback.Invoker { return natscall.New(r.nc) }
 
 func nowMs() int64 { return time.Now().UnixMilli() } // the server runs on this host's clock
 
-// start starts functions; change may be nil. It is stopped when the test ends.
+// start starts functions, with options that change may modify. They stop when the test
+// ends.
 func (r *rig) start(change func(*Options)) *Functions {
 	r.t.Helper()
 	o := Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs, Log: zerolog.New(r.log), AllowLoopback: true, AckWait: time.Second, StopGrace: 2 * time.Second}
@@ -79,11 +80,10 @@ func (r *rig) start(change func(*Options)) *Functions {
 type timer struct {
 	svc, callback string
 	attributes    map[string]string
-	attempt       uint32 // attempts recorded before
+	attempt       uint32 // attempts that were recorded before
 }
 
-// fire makes a record through the store, claims it and publishes the event, as
-// a scheduler does.
+// fire creates a record, claims it and publishes the event, as a scheduler does.
 func (r *rig) fire(x timer) schemas.TimerID {
 	r.t.Helper()
 	r.n++
@@ -103,7 +103,7 @@ func (r *rig) fire(x timer) schemas.TimerID {
 	return r.fireEvent(hdr, []byte("hello"), x.attempt)
 }
 
-// fireEvent adds an event, and fires it at once.
+// fireEvent adds an event and fires it.
 func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.TimerID {
 	r.t.Helper()
 	now := nowMs()
@@ -111,7 +111,7 @@ func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.Ti
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if spec.Callback == "" { // such events are served only beside others
+	if spec.Callback == "" { // a service without callbacks has no consumer of its own
 		if err := r.store.WakeService(r.t.Context(), store.Feed{Service: spec.Service}); err != nil {
 			r.t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.Ti
 	return id
 }
 
-// claim does what a scheduler does with a timer that is due.
+// claim claims a due timer and publishes its event, as a scheduler does.
 func (r *rig) claim(t store.Timer) {
 	r.t.Helper()
 	rec := t.Record
@@ -155,7 +155,7 @@ func (r *rig) claim(t store.Timer) {
 	}
 }
 
-// get reads the record.
+// get reads a record.
 func (r *rig) get(id schemas.TimerID) store.Timer {
 	r.t.Helper()
 	t, err := r.store.Get(r.t.Context(), id)
@@ -165,7 +165,7 @@ func (r *rig) get(id schemas.TimerID) store.Timer {
 	return t
 }
 
-// await waits until the record is in the state.
+// await waits until a record has a state.
 func (r *rig) await(id schemas.TimerID, want schemas.State) schemas.Record {
 	r.t.Helper()
 	var got schemas.Record
@@ -177,7 +177,7 @@ func (r *rig) await(id schemas.TimerID, want schemas.State) schemas.Record {
 	return got
 }
 
-// settled waits until the service's consumers hold nothing.
+// settled waits until the service's consumers have nothing left.
 func (r *rig) settled(svc string) {
 	r.t.Helper()
 	waittest.Until(r.t, "nothing left to acknowledge", func() bool {
@@ -185,7 +185,7 @@ func (r *rig) settled(svc string) {
 			info, err := r.lookUp(svc, k)
 			if errors.Is(err, jetstream.ErrConsumerNotFound) {
 				if k == store.KindRetry {
-					continue // nothing came back from the wheel
+					continue // no retries were published
 				}
 				return false
 			}
@@ -209,7 +209,7 @@ func (r *rig) consumer(svc string, k store.Kind) *jetstream.ConsumerInfo {
 	return info
 }
 
-// lookUp asks the server about a service's consumer.
+// lookUp returns the consumer of a service.
 func (r *rig) lookUp(svc string, k store.Kind) (*jetstream.ConsumerInfo, error) {
 	stream := schemas.StreamFired
 	if k == store.KindRetry {
@@ -232,7 +232,7 @@ func (r *rig) dead(svc string) []*store.Letter {
 	return p.Letters
 }
 
-// callee is an HTTP server that counts.
+// callee is an HTTP server that records its calls.
 type callee struct {
 	URL   string
 	mu    sync.Mutex
@@ -241,7 +241,7 @@ type callee struct {
 	data  []string
 }
 
-// bodies are the bodies of the first n calls; false if there were fewer.
+// bodies returns the bodies of the first n calls; false if there were fewer.
 func (c *callee) bodies(n int) ([]string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +254,7 @@ func (c *callee) count() int {
 	return len(c.calls)
 }
 
-// httpCallee serves with h; n is the number of the call, from 1.
+// httpCallee starts a server that answers with h. n is the number of the call, from 1.
 func httpCallee(t *testing.T, h func(n int, w http.ResponseWriter, r *http.Request)) *callee {
 	t.Helper()
 	c := &callee{}

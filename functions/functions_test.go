@@ -29,7 +29,7 @@ func TestSuccessOverHTTP(t *testing.T) {
 	rec := r.await(id, schemas.StateSuccess)
 	if rec.Attempt != 1 || rec.Outcome.Code != 201 || string(rec.Outcome.Response) != "made" || rec.Body.Mode != schemas.ModeNone ||
 		rec.DoneMs == 0 || rec.FiredMs == 0 || rec.Service != "s" || rec.EventID != "1" || rec.Callback != c.URL || rec.MaxAttempt != 3 {
-		t.Fatalf("%+v", rec)
+		t.Fatalf("got record %+v", rec)
 	}
 	r.settled("s")
 	h := c.calls[0].Header
@@ -54,7 +54,7 @@ func TestSuccessOverNATS(t *testing.T) {
 	id := r.fire(timer{callback: "nats:orders.new"})
 	rec := r.await(id, schemas.StateSuccess)
 	if m := <-got; m.Header.Get("Idempotency-Key") != id.MsgID(1) || string(m.Data) != "hello" || string(rec.Outcome.Response) != "ok" {
-		t.Fatalf("%v %+v", m, rec)
+		t.Fatalf("got %v, %+v", m, rec)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestNoResponders(t *testing.T) {
 	id := r.fire(timer{callback: "nats:nobody.here"})
 	rec := r.await(id, schemas.StateFail)
 	if rec.Attempt != 3 || !strings.Contains(rec.Outcome.Error, "nobody serves") {
-		t.Fatalf("%+v", rec)
+		t.Fatalf("got record %+v", rec)
 	}
 }
 
@@ -83,11 +83,11 @@ func TestWithoutCallbackIsAcknowledged(t *testing.T) {
 	})
 	r.settled("s")
 	if s := r.get(id).Record.State; s != schemas.StateDelivered {
-		t.Fatal(s) // the scheduler concludes it
+		t.Fatal(s) // the scheduler ends such a timer
 	}
 }
 
-// Each bad callee ends as documented.
+// TestFailuresEndAsDocumented: each kind of failing callee has the documented result.
 func TestFailuresEndAsDocumented(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -136,7 +136,8 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 	}
 }
 
-// A structured event dies as the very bytes that were published, and more after them.
+// TestDeadLetterOfAStructuredEvent: the dead letter has the bytes of the published event,
+// plus members for the failure.
 func TestDeadLetterOfAStructuredEvent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -160,7 +161,7 @@ func TestDeadLetterOfAStructuredEvent(t *testing.T) {
 		t.Fatalf("%q %v", got, c.calls[0].Header)
 	}
 	body, err := schemas.StripFired(dead[0].Header, dead[0].Data)
-	// The callback is in the event, or sealed beside it.
+	// The callback is in the event, or sealed in a header.
 	if want := strings.Replace(doc, callback, "", 1); err != nil || string(body.Data) != doc && (string(body.Data) != want || dead[0].Get(schemas.HeaderCallback) == "") {
 		t.Fatalf("stripped: %s, %v", body.Data, err)
 	}
@@ -218,9 +219,9 @@ func TestLongRetryGoesThroughTheWheel(t *testing.T) {
 	rec := r.await(id, schemas.StateRetrying)
 	r.settled("s")
 	if !rec.Queued || rec.DueMs != rec.NextMs || rec.Attempt != 1 || rec.Body.Mode != schemas.ModeBinary {
-		t.Fatalf("%+v", rec)
+		t.Fatalf("got record %+v", rec)
 	}
-	r.claim(r.get(id)) // the scheduler's part
+	r.claim(r.get(id)) // the part of the scheduler
 	if rec = r.await(id, schemas.StateSuccess); rec.Attempt != 2 || c.count() != 2 {
 		t.Fatalf("%+v, %d calls", rec, c.count())
 	}

@@ -76,8 +76,9 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestUnattempted: while no worker takes a timer it waits in growing steps, loses no
-// attempt, and then has its attempts and its first backoff. The wait is bounded.
+// TestUnattempted: while no worker takes a timer, it waits in growing steps and uses no
+// attempts. Then it has all attempts and starts with the first backoff. The wait is
+// bounded.
 func TestUnattempted(t *testing.T) {
 	t.Parallel()
 	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 5}
@@ -98,7 +99,7 @@ func TestUnattempted(t *testing.T) {
 	for i, want := range []time.Duration{time.Second, 2 * time.Second, 0} {
 		got := p.Next(rec, failure, spec, nowMs, 0)
 		if got.Delay != want || (got.Step == StepDead) != (i == 2) {
-			t.Errorf("failure %d after the Wait: Step %d, delay %v, want %v", i+1, got.Step, got.Delay, want)
+			t.Errorf("failure %d after the wait: Step %d, delay %v, want %v", i+1, got.Step, got.Delay, want)
 		}
 		rec = got.Record
 	}
@@ -111,8 +112,8 @@ func TestUnattempted(t *testing.T) {
 	}
 }
 
-// Whatever a callee answers, a run comes to an end within its attempts and the
-// "not now" that are given back.
+// TestEveryRunEnds: whatever the callee answers, a run ends within its attempts and a
+// bounded number of attempts that are given back.
 func TestEveryRunEnds(t *testing.T) {
 	t.Parallel()
 	p := Policy{ShortDelay: 30 * time.Second, MaxNotNow: 20}

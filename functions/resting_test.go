@@ -28,8 +28,8 @@ const testIdle = 200 * time.Millisecond
 
 func idleSoon(o *Options) { o.ServiceIdle = testIdle }
 
-// resting reports that nothing is left of a service but the marker of its key: no
-// consumer, and no part of it in any node.
+// resting reports whether only the marker in the key of a service is left: no consumer,
+// and nothing in any node.
 func (r *rig) resting(svc string, nodes ...*Functions) bool {
 	r.t.Helper()
 	for _, k := range []store.Feed{{Service: svc}, {Service: svc, Kind: store.KindRetry}} {
@@ -49,7 +49,7 @@ func (r *rig) resting(svc string, nodes ...*Functions) bool {
 	return true
 }
 
-// hook is a callee that answers 200 and tells which event came.
+// hook starts a callee that answers 200 and sends the event's ID to calls.
 func hook(t *testing.T, calls chan<- string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { calls <- q.Header.Get("ce-id") }))
@@ -57,8 +57,8 @@ func hook(t *testing.T, calls chan<- string) string {
 	return s.URL
 }
 
-// TestServiceRestsAndWakes, on two nodes, more than once. An event that was served
-// before the rest is not read again after it.
+// TestServiceRestsAndWakes: a service rests and wakes several times on two nodes. An
+// event that was handled before the rest is not read again after it.
 func TestServiceRestsAndWakes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -83,7 +83,7 @@ func TestServiceRestsAndWakes(t *testing.T) {
 	default:
 	}
 	if n := metrictest.Sum(t, metrics, "belfry_callbacks_skipped_total"); n != 0 {
-		t.Errorf("%v events were delivered that needed no call", n)
+		t.Errorf("%v events that needed no call were delivered", n)
 	}
 }
 
@@ -98,14 +98,15 @@ func TestRetriesRestAndWake(t *testing.T) {
 	id := r.fire(timer{svc: "s", callback: url})
 	r.await(id, schemas.StateSuccess)
 	if f.serves(store.Feed{Service: "s", Kind: store.KindRetry}) {
-		t.Error("retries are served that nobody has published")
+		t.Error("retries are served, but none was published")
 	}
 	id = r.fire(timer{svc: "s", callback: url, attempt: 1})
 	r.await(id, schemas.StateSuccess)
 	waittest.Until(t, "the service to rest", func() bool { return r.resting("s", f) })
 }
 
-// TestRetriesOfOldNodes: a retry that was published without a wake is found.
+// TestRetriesOfOldNodes: a retry that an older node published without waking the feed is
+// found.
 func TestRetriesOfOldNodes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -114,7 +115,7 @@ func TestRetriesOfOldNodes(t *testing.T) {
 	k := store.Feed{Service: "s", Kind: store.KindRetry}
 	st, err := r.store.ServiceState(t.Context(), k)
 	if err != nil || !st.Awake {
-		t.Fatalf("%+v, %v", st, err)
+		t.Fatalf("got %+v, %v", st, err)
 	}
 	if err := r.store.RestService(t.Context(), k, st.Rev, 1<<40); err != nil {
 		t.Fatal(err)
@@ -123,8 +124,8 @@ func TestRetriesOfOldNodes(t *testing.T) {
 	r.await(id, schemas.StateSuccess)
 }
 
-// TestBusyServiceStays: an event that waits for its callback, or for its next attempt,
-// is no idleness.
+// TestBusyServiceStays: a service does not rest while an event waits for its callback or
+// its next attempt.
 func TestBusyServiceStays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -135,7 +136,7 @@ func TestBusyServiceStays(t *testing.T) {
 	id := r.fire(timer{svc: "slow", callback: s.URL})
 	waittest.Until(t, "the call", func() bool { return f.InFlight()+other.InFlight() == 1 })
 	looks := time.NewTimer(10 * testIdle)
-	<-looks.C // what must not happen has no event: it is given the time that it would take
+	<-looks.C // there is no event to wait for, so wait ten times as long as the rest would take
 	if st, err := r.store.ServiceState(t.Context(), store.Feed{Service: "slow"}); err != nil || !st.Awake {
 		t.Errorf("a busy service was put to rest: %+v, %v", st, err)
 	}
@@ -144,8 +145,8 @@ func TestBusyServiceStays(t *testing.T) {
 	waittest.Until(t, "the service to rest", func() bool { return r.resting("slow", f, other) })
 }
 
-// TestRestRaces: events come about when their services are put to rest, by three nodes,
-// one of which is killed and replaced again and again. Each event is called back, and no
+// TestRestRaces: events are published while three nodes put their services to rest. One
+// of the nodes is killed and replaced again and again. Each event is called back, and no
 // other.
 func TestRestRaces(t *testing.T) {
 	t.Parallel()
@@ -174,7 +175,7 @@ func TestRestRaces(t *testing.T) {
 			kill = r.startKillable(soon)
 		}
 		between := time.NewTimer(time.Duration(rng.Int64N(int64(shortest))))
-		<-between.C // the load itself, not a wait for something
+		<-between.C // the pace of the load
 	}
 	kill()
 	for _, id := range ids {
@@ -183,12 +184,12 @@ func TestRestRaces(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(called) != len(ids) {
-		t.Errorf("%d of %d were called", len(called), len(ids))
+		t.Errorf("%d of %d events were called back", len(called), len(ids))
 	}
 }
 
-// startKillable starts functions on a connection and a store of their own, and returns
-// what cuts them off from the server, as the end of the process would.
+// startKillable starts functions with their own connection and store. kill disconnects
+// them from the server, like the death of the process.
 func (r *rig) startKillable(change func(*Options)) (kill func()) {
 	r.t.Helper()
 	nc := r.server.Connect(nats.NoReconnect())
@@ -207,9 +208,9 @@ func (r *rig) startKillable(change func(*Options)) (kill func()) {
 	}
 }
 
-// TestEventBehindTheFloor: an event that is stored while its service comes to rest wakes
-// it again. It is found by its publisher, the node that put the service to rest, right
-// after or once more after the grace.
+// TestEventBehindTheFloor: an event that is stored while its service goes to rest wakes
+// the service again. Its publisher finds it, or the node that put the service to rest, at
+// once or after the grace.
 func TestEventBehindTheFloor(t *testing.T) {
 	t.Parallel()
 	k := store.Feed{Service: "s"}
@@ -217,7 +218,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 		t.Helper()
 		st, err := r.store.ServiceState(t.Context(), k)
 		if err != nil || !st.Awake {
-			t.Fatalf("%+v, %v", st, err)
+			t.Fatalf("got %+v, %v", st, err)
 		}
 		other, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "other"}, zerolog.Nop())
 		if err != nil {
@@ -240,7 +241,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 		t.Parallel()
 		r := newRig(t)
 		r.fire(timer{svc: "s", callback: "http://127.0.0.1:1/"})
-		rest(t, r) // by another process, whose floor is below what this one has published
+		rest(t, r) // by another process, with a floor below the event that this process has published
 		awake(t, r)
 	})
 	for _, last := range []bool{false, true} {
@@ -256,7 +257,7 @@ func TestEventBehindTheFloor(t *testing.T) {
 				t.Fatal(err)
 			}
 			floor := rest(t, r)
-			// A publisher that had seen it awake, and died.
+			// A publisher that knew the service as awake published an event and died.
 			if _, _, err := publisher.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("s"), Data: []byte("x")}); err != nil {
 				t.Fatal(err)
 			}
@@ -270,8 +271,8 @@ func TestEventBehindTheFloor(t *testing.T) {
 	}
 }
 
-// TestTidy removes the consumer of a feed at rest, which a node left that died, and
-// leaves others alone.
+// TestTidy: the consumer of a resting feed, which a dead node left behind, is removed.
+// Other consumers stay.
 func TestTidy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -304,11 +305,11 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// TestManyServicesAtOnce: services beyond maxWithoutWork that hang keep no other waiting, and
-// services that are done cost no goroutine.
+// TestManyServicesAtOnce: hanging services beyond maxWithoutWork do not keep others
+// waiting, and services that have finished use no goroutine.
 func TestManyServicesAtOnce(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it makes hundreds of consumers")
+		t.Skip("-short: this test creates hundreds of consumers")
 	}
 	r := newRig(t)
 	f := r.start(func(o *Options) { o.ServiceIdle, o.Total = time.Second, 4*maxWithoutWork })
@@ -337,21 +338,21 @@ func TestManyServicesAtOnce(t *testing.T) {
 	waittest.Until(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before+few })
 }
 
-// TestServiceIdleIsChecked against its least.
+// TestServiceIdleIsChecked: New refuses an idle time below the minimum.
 func TestServiceIdleIsChecked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	_, err := New(Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs, ServiceIdle: time.Millisecond})
 	if schemas.CodeOf(err) != schemas.CodeConfig {
-		t.Errorf("a tiny idle time: %v", err)
+		t.Errorf("an idle time below the minimum: %v", err)
 	}
 	f, err := New(Options{Store: r.store, NATS: r.natsCalls(), Now: nowMs, ServiceIdle: -1})
 	if err != nil || f.Stop(t.Context()) != nil {
-		t.Errorf("never: %v", err)
+		t.Errorf("a negative idle time, which disables rest: %v", err)
 	}
 }
 
-// TestRevisionsOfAFeed: who comes late changes nothing.
+// TestRevisionsOfAFeed: a write with an old revision of a feed's key has no effect.
 func TestRevisionsOfAFeed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -379,5 +380,5 @@ func TestRevisionsOfAFeed(t *testing.T) {
 	if err := r.store.RestService(ctx, k, first.Rev, 9); !errors.Is(err, store.ErrRevision) {
 		t.Errorf("put to rest by an old revision: %v", err)
 	}
-	must(r.store.DropService(ctx, k)) // has none
+	must(r.store.DropService(ctx, k)) // the service has none
 }

@@ -20,7 +20,7 @@ func TestSemaphoreGuaranteeEachServiceItsOwn(t *testing.T) {
 	}
 	late := p.add(32, 1)
 	total := 0
-	for _, s := range hung { // four services take all that they get
+	for _, s := range hung { // four services take all permits that they can get
 		for n := p.available(s); n > 0; n = p.available(s) {
 			if err := p.acquire(t.Context(), s); err != nil {
 				t.Fatal(err)
@@ -30,10 +30,10 @@ func TestSemaphoreGuaranteeEachServiceItsOwn(t *testing.T) {
 	}
 	own := p.guaranteed
 	if own < 1 || total != 32-own {
-		t.Fatalf("the hung services run %d, each owns %d", total, own)
+		t.Fatalf("the hung services have %d permits, of which each owns %d", total, own)
 	}
 	if got := p.available(late); got != own {
-		t.Fatalf("the late service has room for %d; want %d", got, own)
+		t.Fatalf("%d permits are available to the late service, want %d", got, own)
 	}
 	for range own {
 		if err := p.acquire(t.Context(), late); err != nil {
@@ -41,12 +41,12 @@ func TestSemaphoreGuaranteeEachServiceItsOwn(t *testing.T) {
 		}
 	}
 	if p.available(late) != 0 {
-		t.Fatal("more than the total")
+		t.Fatal("more permits than the total are available")
 	}
 	p.release(hung[0])
 	waittest.Receive(t, "the service that waits is woken", late.wake[0])
 	if p.available(late) != 1 {
-		t.Fatal("a place that was given back is not there")
+		t.Fatal("a released permit is not available")
 	}
 }
 
@@ -54,7 +54,7 @@ func TestSemaphoreGoToTheServiceThatRunsFewest(t *testing.T) {
 	t.Parallel()
 	p := newSemaphore(8)
 	a, b := p.add(8, 1), p.add(8, 1)
-	for range 8 - p.guaranteed { // a uses its own and all shared
+	for range 8 - p.guaranteed { // a uses its own and all shared permits
 		if err := p.acquire(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestSemaphoreGoToTheServiceThatRunsFewest(t *testing.T) {
 	waittest.Until(t, "both wait", func() bool { return p.busy(a)+p.busy(b) == 10 })
 	p.release(a)
 	if first := <-got; first != "b" {
-		t.Fatalf("%s got the place", first)
+		t.Fatalf("%s got the permit", first)
 	}
 	p.release(a)
 	wg.Wait()
@@ -88,7 +88,7 @@ func TestSemaphoreMoreServicesThanPlaces(t *testing.T) {
 	for range 10 {
 		s := p.add(4, 1)
 		if p.available(s) < 1 {
-			t.Fatal("a service without any place")
+			t.Fatal("a service has no permit")
 		}
 		if err := p.acquire(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -114,11 +114,12 @@ func TestSemaphoreCancelledWait(t *testing.T) {
 	}
 	p.release(s)
 	if p.available(s) != 1 || p.busy(s) != 0 {
-		t.Fatal("the cancelled wait left something behind")
+		t.Fatal("the cancelled wait still has a permit or a place in the queue")
 	}
 }
 
-// Whatever comes and goes: no limit is passed, no place is lost.
+// TestSemaphoreRandom: random acquires and releases never exceed a limit and never lose a
+// permit.
 func TestSemaphoreRandom(t *testing.T) {
 	t.Parallel()
 	p := newSemaphore(20)
@@ -139,11 +140,11 @@ func TestSemaphoreRandom(t *testing.T) {
 					for _, x := range quotas {
 						total += x.running
 						if x.running > x.limit {
-							t.Error("over the service's limit")
+							t.Error("more permits in use than the service's limit")
 						}
 					}
 					if total > 20 {
-						t.Errorf("%d run", total)
+						t.Errorf("%d permits are in use, want at most the total", total)
 					}
 					p.mu.Unlock()
 					p.release(s)
@@ -155,10 +156,10 @@ func TestSemaphoreRandom(t *testing.T) {
 	wg.Wait()
 	for _, s := range quotas {
 		if p.busy(s) != 0 {
-			t.Fatal("places were lost")
+			t.Fatal("permits were lost")
 		}
 	}
 	if p.sharedUsed != 0 {
-		t.Fatalf("%d shared places in use by nobody", p.sharedUsed)
+		t.Fatalf("%d shared permits are in use, want 0", p.sharedUsed)
 	}
 }

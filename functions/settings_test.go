@@ -33,8 +33,8 @@ func mustURL(t *testing.T, s string) *url.URL {
 	return u
 }
 
-// Settings are replaced while callbacks run: each is signed with what was valid when
-// it began, and none fails.
+// TestReconfigureUnderLoad: secrets change while callbacks run. Each callback is signed
+// with secrets that were valid when it started, and none fails.
 func TestReconfigureUnderLoad(t *testing.T) {
 	t.Parallel()
 	verify := func(secret string, body []byte, h http.Header) bool {
@@ -97,7 +97,8 @@ func TestReconfigureUnderLoad(t *testing.T) {
 	}
 }
 
-// A service with a secret gets structured events, others binary ones, unless told.
+// TestModes: callbacks of a service with a secret are structured events, others binary
+// ones, unless the service is configured otherwise.
 func TestModes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -120,8 +121,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// A callback that the configuration does not allow any more is a failed attempt, and
-// succeeds once the configuration is repaired.
+// TestNotAllowedIsRetried: a callback that the configuration no longer permits is a
+// failed attempt. It succeeds once the configuration permits it again.
 func TestNotAllowedIsRetried(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -153,7 +154,7 @@ func TestNotAllowedIsRetried(t *testing.T) {
 	}
 }
 
-// A path is resolved against the base URL of the service at the attempt.
+// TestBaseURL: a path is resolved against the base URL of the service at each attempt.
 func TestBaseURL(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -173,14 +174,15 @@ func TestBaseURL(t *testing.T) {
 	if q.RequestURI != "/v1/hooks/orders?x=1" || q.Header.Get("X-Api-Key") != "hunter2" {
 		t.Errorf("%s %v", q.RequestURI, q.Header)
 	}
-	// The service has a credential: it goes to no host but that of its base URL.
+	// The service has a credential, which is sent only to the host of its base URL.
 	other := httpCallee(t, func(int, http.ResponseWriter, *http.Request) {})
 	if rec := r.await(r.fire(timer{callback: other.URL, attributes: map[string]string{"timermaxattempts": "1"}}), schemas.StateFail); !strings.Contains(rec.Outcome.Error, "the setting hosts of service s") || other.count() != 0 {
 		t.Errorf("%+v, %d calls", rec.Outcome, other.count())
 	}
 }
 
-// A smaller or larger limit holds for callbacks that begin after it.
+// TestReconfigureConcurrency: a new limit applies to callbacks that start after the
+// change.
 func TestReconfigureConcurrency(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -209,7 +211,7 @@ func TestReconfigureConcurrency(t *testing.T) {
 		r.await(id, schemas.StateSuccess)
 	}
 	if most.Load() != 4 {
-		t.Errorf("%d ran at once", most.Load())
+		t.Errorf("%d callbacks ran at once", most.Load())
 	}
 }
 

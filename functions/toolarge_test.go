@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// shrunk is the real store of a server that takes no record with an event any more.
+// shrunk is the real store of a server that no longer accepts records with an event.
 type shrunk struct{ *store.Store }
 
 func (s shrunk) Update(ctx context.Context, w store.Write) (uint64, error) {
@@ -21,7 +21,7 @@ func (s shrunk) Update(ctx context.Context, w store.Write) (uint64, error) {
 	return s.Store.Update(ctx, w)
 }
 
-// TestRetryThatCannotBeStored: where the record of a retry is refused for good, the
+// TestRetryThatCannotBeStored: if the record of a retry is refused permanently, the
 // attempt was the last one.
 func TestRetryThatCannotBeStored(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestSlowListBlocksNothing fills all places of lists: more are refused with a
-// clear error, and adds, gets and cancels go on.
+// TestSlowListBlocksNothing uses all permits for lists. Further lists are refused with a
+// clear error, while adds, gets and cancels continue.
 func TestSlowListBlocksNothing(t *testing.T) {
 	t.Parallel()
 	var inside atomic.Int32
@@ -39,14 +39,14 @@ func TestSlowListBlocksNothing(t *testing.T) {
 	for range places {
 		wg.Go(func() {
 			if m, err := f.nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound); err != nil || m.Header.Get(micro.ErrorCodeHeader) != "" {
-				t.Errorf("%v %v", m, err)
+				t.Errorf("got %v, %v", m, err)
 			}
 		})
 	}
 	waittest.Until(f.t, "all places are taken", func() bool { return inside.Load() == places })
 	m, err := f.nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound)
 	if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "unavailable" || !strings.Contains(m.Header.Get(micro.ErrorHeader), "limit") {
-		t.Errorf("%v %v", m, err)
+		t.Errorf("got %v, %v", m, err)
 	}
 	if code := f.request("add", add("1", `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
 		t.Error(code)
@@ -60,8 +60,8 @@ func TestSlowListBlocksNothing(t *testing.T) {
 	wg.Wait()
 }
 
-// TestAddTimeout: a caller gets its answer before it gives up, also when the
-// store has none.
+// TestAddTimeout: the API answers before clients give up, even if the store does not
+// answer.
 func TestAddTimeout(t *testing.T) {
 	t.Parallel()
 	free := make(chan struct{})
@@ -73,7 +73,7 @@ func TestAddTimeout(t *testing.T) {
 		t.Errorf("answered after %s; clients wait 5s", router.OperationTimeout)
 	}
 	close(free)
-	f.await("/test", "1") // as the error said, it may have taken effect
+	f.await("/test", "1") // as the error says, the add may have taken effect
 }
 
 func TestServiceInfo(t *testing.T) {
@@ -93,7 +93,7 @@ func TestServiceInfo(t *testing.T) {
 	}
 	for _, e := range info.Endpoints {
 		if !want[e.Subject] || e.QueueGroup == "" || e.Metadata["description"] == "" {
-			t.Errorf("%+v", e)
+			t.Errorf("got %+v", e)
 		}
 		delete(want, e.Subject)
 	}
@@ -123,18 +123,17 @@ func TestMetrics(t *testing.T) {
 		"belfry_api_requests_total/ok/add": 2, "belfry_api_requests_total/invalid_attribute/add": 1, "belfry_api_requests_total/bad_request/get": 1,
 		"belfry_add_batch_size": 3, "belfry_router_panics_total": 0, "belfry_api_replies_refused_total": 0,
 	}
-	// An answer is counted after it is sent.
+	// A request is counted after its answer is sent.
 	var got map[string]float64
 	defer func() { t.Log(got) }()
 	waittest.Until(f.t, "all is counted", func() bool { got = metrictest.Series(t, reg); return maps.Equal(got, want) })
-	// The same names twice are an error, not a panic.
+	// Registering the same metrics again is an error, not a panic.
 	if _, err := router.New(router.Options{Store: f.store, Time: f.clock, Registerer: reg}); err == nil {
-		t.Error("registered twice")
+		t.Error("metrics were registered twice without an error")
 	}
 }
 
-// dead stores a failed timer and its dead letter, as functions does.
-// final gives a write the TTL that a final record needs.
+// final gives a write the TTL of a final record.
 func final(w store.Write) store.Write {
 	if w.Record.State.Final() {
 		w.TTL = time.Hour
@@ -223,7 +222,8 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%d letters are left", n)
 	}
 
-	// Interrupted between record and letter, and repeated: replayed once.
+	// A replay that was interrupted between record and dead letter, and is repeated,
+	// replays once.
 	id := f.dead("halfway", 3, true)
 	broken.Store(true)
 	req := fmt.Appendf(nil, `{"timer":%q}`, id)
@@ -239,7 +239,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("revision %d, then %d", before.Rev, after.Rev)
 	}
 
-	// The letter is there before the record says fail: too early.
+	// The dead letter exists before the record is final: too early to replay.
 	f.dead("early", 3, true)
 	f.update("early", func(r *schemas.Record) { r.State, r.Attempt = schemas.StateDelivered, 2 })
 	if code := f.request("dead.replay", []byte(`{"id":"early","source":"/test"}`), nil); code != "unavailable" || f.letters() != 1 {
@@ -247,14 +247,15 @@ func TestReplay(t *testing.T) {
 	}
 	f.update("early", func(r *schemas.Record) { r.State, r.Attempt = schemas.StateFail, 3 })
 
-	// Its id is another timer's by now: the letter stays.
+	// The timer's ID belongs to another timer by now, so the dead letter stays.
 	f.dead("taken", 3, true)
 	f.update("taken", func(r *schemas.Record) { r.Hash[0]++ })
 	if code := f.request("dead.replay", []byte(`{"id":"taken","source":"/test"}`), nil); code != "conflict" || f.letters() != 2 {
 		t.Errorf("%q, %d letters", code, f.letters())
 	}
 
-	// A whole service, some at a time, beside one that cannot be replayed.
+	// Replay a whole service in several steps, with a dead letter among them that cannot
+	// be replayed.
 	const n = 20
 	for i := range n {
 		f.dead(fmt.Sprint("many", i), 1, i%2 == 0)

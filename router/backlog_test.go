@@ -16,7 +16,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// counting counts how often TIMERS_FIRED is read.
+// counting counts the reads of TIMERS_FIRED.
 type counting struct {
 	*store.Store
 	reads atomic.Int64
@@ -32,7 +32,7 @@ func (c *counting) FiredAfter(ctx context.Context, after uint64, since time.Time
 	return c.Store.FiredAfter(ctx, after, since, fn)
 }
 
-// later is the cluster's time, and more.
+// later is a cluster time that is ahead of the real one.
 type later struct {
 	*clustertime.Service
 	by time.Duration
@@ -40,9 +40,9 @@ type later struct {
 
 func (l later) LatestNs() int64 { return l.Service.LatestNs() + l.by.Nanoseconds() }
 
-// TestBacklogOlderThanRetention: routers were down for longer than records are
-// kept. The first add of the backlog was stored before, fired, and its record is
-// gone: it is not stored again. What routers cannot have had is not looked up.
+// TestBacklogOlderThanRetention: no router ran for longer than the retention. The first
+// add of the backlog had been stored and had fired, and its record has expired: it is not
+// stored again. Adds that no router can have stored before are not looked up.
 func TestBacklogOlderThanRetention(t *testing.T) {
 	t.Parallel()
 	const retention, down, part = time.Hour, 2 * time.Hour, 4000
@@ -61,7 +61,7 @@ func TestBacklogOlderThanRetention(t *testing.T) {
 	stored := func() { waittest.Until(f.t, "all is stored", func() bool { return f.waiting() == 0 }) }
 	stored()
 	if s.reads.Load() == 0 {
-		t.Error("the first of the backlog were not looked up")
+		t.Error("the first adds of the backlog were not looked up")
 	}
 	n := part
 	for ; n < store.RouterMaxAckPending+part; n += part {
@@ -72,7 +72,7 @@ func TestBacklogOlderThanRetention(t *testing.T) {
 	publish(n)
 	stored()
 	if more := s.reads.Load() - reads; more != 0 {
-		t.Errorf("%d looks at what is known to be new", more)
+		t.Errorf("%d look-ups of adds that are known to be new", more)
 	}
 	f.await("/test", "1")
 	f.await("/test", fmt.Sprint(n+part-1))

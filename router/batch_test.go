@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 )
 
-// TestBatcher: a group of the stream is run as it came; what is put in alone is
-// run with all that waits; no more than maxParallel run at a time, and both ways in
-// wait for that; and the end waits for all of them.
+// TestBatcher: groups from the stream run as they came. A single add runs together with
+// all waiting adds. At most maxParallel groups run at a time, and both entries wait for
+// that. The end waits for all groups.
 func TestBatcher(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestBatcher(t *testing.T) {
 			_ = b.run(t.Context(), group(2+n))
 			expect("a group of the stream", 2+n)
 		}
-		// All places are taken.
+		// All permits are in use.
 		ran := make(chan struct{})
 		go func() {
 			_ = b.run(t.Context(), group(7))
@@ -59,7 +59,7 @@ func TestBatcher(t *testing.T) {
 		expect("a group that waits")
 		select {
 		case <-ran:
-			t.Error("a group was taken that has no place")
+			t.Error("a group was accepted without a permit")
 		default:
 		}
 		hold <- struct{}{}
@@ -93,7 +93,7 @@ func TestBatcher(t *testing.T) {
 	})
 }
 
-// TestBatcherEnd: the end waits for what is still under way.
+// TestBatcherEnd: the end waits for groups in progress.
 func TestBatcherEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestBatcherEnd(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-ended:
-			t.Error("the batcher has ended while a group was under way")
+			t.Error("the batcher has ended while a group was running")
 		default:
 		}
 		close(hold)

@@ -20,8 +20,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// BenchmarkStreamAdds measures what a router spends on one add of timers.add, apart from
-// the server, which is a process of its own. Run it with -benchtime 20000x or so.
+// BenchmarkStreamAdds measures the router's cost of an add on timers.add, without the
+// server, which is a process of its own. Run it with a count, such as -benchtime 20000x.
 func BenchmarkStreamAdds(b *testing.B) {
 	nc := natstest.RunProcess(b, false).Connect()
 	s, err := store.Open(b.Context(), nc, store.Config{Node: "n1"}, zerolog.Nop())

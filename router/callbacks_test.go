@@ -8,8 +8,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// An add whose callback the configuration does not allow is rejected with the reason,
-// at both doors, and accepted once the configuration allows it.
+// TestCallbacksThatAreNotAllowed: an add whose callback the configuration does not permit
+// is rejected with the reason, on the stream and by the API, and accepted once the
+// configuration permits it.
 func TestCallbacksThatAreNotAllowed(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -47,6 +48,6 @@ func TestCallbacksThatAreNotAllowed(t *testing.T) {
 	}
 	f.r.SetCallbacks(nil)
 	if code, text := request("other subject", "orders", "nats:else"); code != "" {
-		t.Errorf("after the rules are gone: %s %s", code, text)
+		t.Errorf("after the rules were removed: %s %s", code, text)
 	}
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestHistory: who changed a timer, and when, is in its record, in the answers and in
-// the log; also after cancels that come many at a time, and only for operations that
-// changed something.
+// TestHistory: the time and the caller of each change of a timer are in its record, in
+// answers and in the log, also for cancels that are written together, and only for
+// operations that changed something.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
@@ -61,7 +61,7 @@ func TestHistory(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Once more: it changes nothing.
+	// Repeating the cancel changes nothing.
 	if code := f.request("cancel", fmt.Appendf(nil, `{"timer":%q,"by":"bob"}`, id), &schemas.TimerInfo{}); code != "" {
 		t.Error(code)
 	}
@@ -77,7 +77,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("%d lines of cancels: %v", len(lines), lines)
 	}
 	if lines := log.Lines(t, "timer rescheduled"); len(lines) != 1 || lines[0]["timer"] != id.String() {
-		t.Errorf("%v", lines)
+		t.Errorf("got %v", lines)
 	}
 	for _, by := range []string{strings.Repeat("b", schemas.MaxBy+1), `a\nb`, `\u0000`} {
 		if code := f.request("cancel", fmt.Appendf(nil, `{"timer":%q,"by":"%s"}`, id, by), nil); code != "bad_request" {
@@ -100,8 +100,8 @@ accounts {
   BILLS { users: [ { user: bills, password: p } ], imports: [ { service: { account: BELFRY, subject: "timers.api.>" } } ] }
 }`
 
-// TestCallersOfOtherAccounts: what the server says of a caller is kept, and what a
-// caller says in the server's place is not.
+// TestCallersOfOtherAccounts: the history has the server's description of a caller, and
+// not a forged one.
 func TestCallersOfOtherAccounts(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nats.conf")
@@ -140,7 +140,7 @@ func TestCallersOfOtherAccounts(t *testing.T) {
 		}
 		m, err := nc.RequestMsg(&nats.Msg{Subject: "timers.api.cancel", Header: c.hdr, Data: fmt.Appendf(nil, `{"timer":%q}`, schemas.NewTimerID("/test", id))}, bound)
 		if err != nil || m.Header.Get(micro.ErrorCodeHeader) != "" {
-			t.Fatalf("%v %v", m, err)
+			t.Fatalf("got %v, %v", m, err)
 		}
 		var got schemas.TimerInfo
 		if err := json.Unmarshal(m.Data, &got); err != nil {
@@ -151,12 +151,12 @@ func TestCallersOfOtherAccounts(t *testing.T) {
 		}
 	}
 	if lines := log.Lines(t, "timer cancelled"); len(lines) != 6 || lines[0]["account"] != "ORDERS" || lines[0]["user"] != "orders" {
-		t.Errorf("%v", lines)
+		t.Errorf("got %v", lines)
 	}
 }
 
 // TestForgedReply: no client can send a request with a reply subject of the form that the
-// server uses for service imports. natsapi's callerOf relies on that.
+// server uses for service imports. callerOf of natsapi relies on that.
 func TestForgedReply(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -182,8 +182,8 @@ func TestForgedReply(t *testing.T) {
 	}
 }
 
-// TestPastDueIsRemarked: an add whose due time lies in the past fires now, and its
-// answer says so; the same add again is a duplicate without a remark.
+// TestPastDueIsRemarked: an add with a due time in the past fires now, and its answer has
+// a remark. The same add again is a duplicate without a remark.
 func TestPastDueIsRemarked(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})

@@ -14,7 +14,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// old stores a timer that was added long ago, so that its add is known to be gone.
+// old stores a timer with an old add, which is known to have left the stream.
 func (f *fixture) old(id string, change func(*schemas.Record)) store.Timer {
 	f.t.Helper()
 	due := time.Now().Add(time.Hour).UnixMilli()
@@ -39,7 +39,7 @@ func (f *fixture) old(id string, change func(*schemas.Record)) store.Timer {
 	return t
 }
 
-// cancelAll asks for many cancels at once, and returns the codes.
+// cancelAll sends many cancels at once and returns the codes of the answers.
 func (f *fixture) cancelAll(ids []string) []string {
 	f.t.Helper()
 	codes := make([]string, len(ids))
@@ -61,7 +61,7 @@ func (f *fixture) cancelAll(ids []string) []string {
 			if tm, err := f.store.Get(f.t.Context(), info.Timer); err != nil || tm.Rev != info.Revision || tm.Record.State != schemas.StateCancelled {
 				f.t.Errorf("%s: answered %+v, stored %+v %v", id, info, tm, err)
 			}
-			if ttl := f.ttl(info.Timer); ttl != "86400s" && ttl != "3600s" { // the retention, or what old gave
+			if ttl := f.ttl(info.Timer); ttl != "86400s" && ttl != "3600s" { // the retention, or the TTL that old set
 				f.t.Errorf("%s: the cancelled record expires after %q", id, ttl)
 			}
 		})
@@ -70,7 +70,7 @@ func (f *fixture) cancelAll(ids []string) []string {
 	return codes
 }
 
-// ttl is after how long the server removes a timer's record.
+// ttl returns the TTL of a timer's record.
 func (f *fixture) ttl(id schemas.TimerID) string {
 	f.t.Helper()
 	bucket := schemas.BucketTimers(f.store.Geometry().Shard(id))
@@ -94,8 +94,8 @@ func (f *fixture) check(ids, codes, want []string) {
 	}
 }
 
-// TestManyCancels: what comes at once is answered as one by one, whether the
-// timers can be cancelled or not.
+// TestManyCancels: concurrent cancels, which share writes, have the same results as
+// single ones.
 func TestManyCancels(t *testing.T) {
 	t.Parallel()
 	var peeks atomic.Int64
@@ -123,12 +123,12 @@ func TestManyCancels(t *testing.T) {
 	}
 	f.check(ids, f.cancelAll(ids), want)
 	if n := peeks.Load(); n < 20 {
-		t.Errorf("%d of 200 cancels at once took the short way", n)
+		t.Errorf("%d of 200 cancels at once took the fast path", n)
 	}
 }
 
-// TestCancelWithOldPeeks: the replica that is asked has not heard the last, and
-// knows timers only as they were. Nothing is decided by that.
+// TestCancelWithOldPeeks: the replica that answers the peek is behind, and returns older
+// states. They decide nothing.
 func TestCancelWithOldPeeks(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -157,15 +157,15 @@ func TestCancelWithOldPeeks(t *testing.T) {
 		id, code := fmt.Sprint(i), ""
 		var tm store.Timer
 		switch i % 3 {
-		case 0: // known as not there, and pending
+		case 0: // the replica has no record; the timer is pending
 			remember(schemas.NewTimerID("/test", id))
 			f.old(id, nil)
-		case 1: // known as pending, and fired since
+		case 1: // pending in the replica; it has fired since
 			tm = f.old(id, nil)
 			remember(tm.ID)
 			tm.Record.State, tm.Record.Queued = schemas.StateDelivered, false
 			code = "already_fired"
-		default: // known as fired, and waiting for a retry since
+		default: // fired in the replica; it waits for a retry since
 			tm = f.old(id, func(r *schemas.Record) { r.State, r.Queued = schemas.StateDelivered, false })
 			remember(tm.ID)
 			tm.Record.State, tm.Record.Queued = schemas.StateRetrying, true
@@ -179,12 +179,12 @@ func TestCancelWithOldPeeks(t *testing.T) {
 	}
 	f.check(ids, f.cancelAll(ids), want)
 	if old.Load() < 20 {
-		t.Errorf("%d peeks were old", old.Load())
+		t.Errorf("%d peeks returned older states, want more", old.Load())
 	}
 }
 
-// TestCancelWithoutPeek: a read that is not answered holds up neither its cancel
-// nor the others, and leaves no place taken.
+// TestCancelWithoutPeek: a read without an answer delays neither its cancel nor others,
+// and keeps no permit.
 func TestCancelWithoutPeek(t *testing.T) {
 	t.Parallel()
 	var lost atomic.Int64
@@ -193,7 +193,7 @@ func TestCancelWithoutPeek(t *testing.T) {
 			done(p)
 		}
 	}})
-	for round := range 4 { // together more than there are places
+	for round := range 4 { // together more than there are permits
 		var ids, want []string
 		for i := range 200 {
 			id := fmt.Sprint(round, "-", i)
@@ -203,12 +203,12 @@ func TestCancelWithoutPeek(t *testing.T) {
 		f.check(ids, f.cancelAll(ids), want)
 	}
 	if lost.Load() < 20 {
-		t.Errorf("%d cancels took the short way", lost.Load())
+		t.Errorf("%d cancels took the fast path", lost.Load())
 	}
 }
 
-// TestCancelNotStored: a write that is not answered is told in time; when the
-// answer comes, the place is free.
+// TestCancelNotStored: if a write is not answered, the caller gets an error in time. When
+// the answer arrives, the permit is free.
 func TestCancelNotStored(t *testing.T) {
 	t.Parallel()
 	free := make(chan struct{})
@@ -217,7 +217,7 @@ func TestCancelNotStored(t *testing.T) {
 		held.Add(1)
 		go func() { <-free; done(res) }()
 	}})
-	f.old("first", nil) // its cancel finds out that old adds are gone
+	f.old("first", nil) // this cancel learns that old adds have left the stream
 	f.check([]string{"first"}, f.cancelAll([]string{"first"}), []string{""})
 	var ids []string
 	for i := range 100 {
@@ -231,11 +231,11 @@ func TestCancelNotStored(t *testing.T) {
 		}
 	}
 	if unavailable < int(held.Load()) || held.Load() < 20 {
-		t.Errorf("%d of %d held were told so", unavailable, held.Load())
+		t.Errorf("%d of %d held cancels were answered with unavailable", unavailable, held.Load())
 	}
 	close(free)
 	want := make([]string, len(ids))
-	f.check(ids, f.cancelAll(ids), want) // as the error said, it may have taken effect
+	f.check(ids, f.cancelAll(ids), want) // as the error says, it may have taken effect
 	if err := f.r.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}

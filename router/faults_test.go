@@ -19,20 +19,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// faulty is the real store, with faults put in its way.
+// faulty is the real store with injected faults.
 type faulty struct {
 	*store.Store
-	// create is asked before each write; an error keeps the write out.
+	// create is called before each write; its error replaces the write.
 	create func(store.Write) error
-	// publish is asked before each publish.
+	// publish is called before each publish; its error replaces the publish.
 	publish func(store.Msg) error
-	// list is called before each page, which then has all the time it needs.
+	// list is called before each page of a list.
 	list func()
-	// deadDelete is asked before each removal of a dead letter.
+	// deadDelete is called before each removal of a dead letter.
 	deadDelete func() error
-	// change is asked before each Update; an error keeps the write out.
+	// change is called before each Update; its error replaces the write.
 	change func(store.Write) error
-	// peek is given each answer to PeekAsync, and update to UpdateAsync.
+	// peek receives each answer to PeekAsync, and update each answer to UpdateAsync.
 	peek   func(id schemas.TimerID, p store.Peek, done func(store.Peek))
 	update func(store.Result, func(store.Result))
 }
@@ -106,7 +106,7 @@ func (f *faulty) DeadDelete(ctx context.Context, seq uint64) error {
 	return f.Store.DeadDelete(ctx, seq)
 }
 
-// setupFaulty is setup with faults between router and store.
+// setupFaulty is setup with injected faults between router and store.
 func setupFaulty(t *testing.T, fault *faulty) *fixture {
 	t.Helper()
 	f := newFixture(t, store.Config{})
@@ -115,7 +115,7 @@ func setupFaulty(t *testing.T, fault *faulty) *fixture {
 	return f
 }
 
-// waiting is how many adds the stream still holds.
+// waiting returns the number of adds in the stream.
 func (f *fixture) waiting() uint64 {
 	f.t.Helper()
 	s, err := f.js.Stream(f.t.Context(), schemas.StreamAdd)
@@ -136,7 +136,7 @@ func (f *fixture) publish(hdr nats.Header, data []byte) {
 	}
 }
 
-// publishAll publishes many, and waits for the acknowledgements.
+// publishAll publishes many adds and waits for the acknowledgements.
 func (f *fixture) publishAll(n int, data func(i int) []byte) {
 	f.t.Helper()
 	for i := range n {
@@ -147,9 +147,9 @@ func (f *fixture) publishAll(n int, data func(i int) []byte) {
 	waittest.Receive(f.t, "acknowledgements of all adds", f.js.PublishAsyncComplete())
 }
 
-// TestOneShardInTrouble has one shard refuse everything: adds of the others are
-// stored at once, callers of the API learn of it at once, and when the shard is
-// well again its adds are stored, too.
+// TestOneShardInTrouble: while one shard refuses every write, adds of other shards are
+// stored at once, and API callers get the error at once. When the shard has recovered,
+// its adds are stored, too.
 func TestOneShardInTrouble(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -180,22 +180,23 @@ func TestOneShardInTrouble(t *testing.T) {
 					well = append(well, id)
 				}
 			}
-			// More than the router holds at a time, all for the sick shard, first.
+			// First more adds of the failing shard than the router holds at a time.
 			for _, ids := range [][]string{sick, well[:100]} {
 				f.publishAll(len(ids), func(i int) []byte { return add(ids[i], `"timerafter":"1h"`) })
 			}
 			for _, id := range well[:100] {
 				f.await("/test", id)
 			}
-			// What the shard said is the answer; a caller who waited would hear of a time-out.
+			// The answer has the error of the shard; a caller that waited would get a
+			// time-out.
 			if code, text := f.answer("add", add("api-"+sick[0], `"timerafter":"1h"`), &schemas.AddReply{}); code != "" && text != c.err.Error() {
-				t.Errorf("an API add to some shard: %s %s", code, text)
+				t.Errorf("an API add: %s %s", code, text)
 			}
 			for i, n := 0, 0; n < 5; i++ {
 				if id := fmt.Sprint("fresh", i); geo.Shard(schemas.NewTimerID("/test", id)) == 0 {
 					n++
 					if code, text := f.answer("add", add(id, `"timerafter":"1h"`), &schemas.AddReply{}); code != string(schemas.CodeOf(c.err)) || text != c.err.Error() {
-						t.Errorf("an API add to the sick shard: %q %s", code, text)
+						t.Errorf("an API add to the failing shard: %q %s", code, text)
 					}
 				}
 			}
@@ -208,14 +209,14 @@ func TestOneShardInTrouble(t *testing.T) {
 	}
 }
 
-// TestStopWhileNothingIsStored stops a router whose queues are full because the
-// store takes nothing; what it held is stored by the next one.
+// TestStopWhileNothingIsStored stops a router whose queues are full because the store
+// refuses every write. The next router stores the adds.
 func TestStopWhileNothingIsStored(t *testing.T) {
 	t.Parallel()
 	f := setupFaulty(t, &faulty{create: func(store.Write) error { return schemas.ErrUnavailable }})
 	const n = 5000
 	f.publishAll(n, func(i int) []byte { return add(fmt.Sprint(i), `"timerafter":"1h"`) })
-	if err := f.r.Stop(t.Context()); err != nil { // it ends, while the store takes nothing
+	if err := f.r.Stop(t.Context()); err != nil { // it must end although nothing can be stored
 		t.Fatal(err)
 	}
 	if left := f.waiting(); left != n {
@@ -225,7 +226,8 @@ func TestStopWhileNothingIsStored(t *testing.T) {
 	waittest.Until(f.t, "all adds are stored", func() bool { return f.waiting() == 0 })
 }
 
-// TestRejectedStreamInTrouble: bad adds wait for timers.rejected, good ones do not.
+// TestRejectedStreamInTrouble: while timers.rejected refuses messages, invalid adds wait
+// and valid adds do not.
 func TestRejectedStreamInTrouble(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
@@ -244,16 +246,16 @@ func TestRejectedStreamInTrouble(t *testing.T) {
 		f.await("/test", fmt.Sprint(i))
 	}
 	if n := f.waiting(); n < 20 {
-		t.Errorf("%d adds are left in the stream; 20 could not be rejected", n)
+		t.Errorf("%d adds are left in the stream, want the 20 that could not be rejected", n)
 	}
 	down.Store(false)
 	if n := len(f.rejected(20)); n != 20 {
-		t.Errorf("%d rejected", n)
+		t.Errorf("%d adds were rejected, want 20", n)
 	}
 	waittest.Until(f.t, "no add is left", func() bool { return f.waiting() == 0 })
 }
 
-// TestListOfLargeTimers: a page never outgrows a message.
+// TestListOfLargeTimers: a page of a list never exceeds the largest message.
 func TestListOfLargeTimers(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -281,7 +283,7 @@ func TestListOfLargeTimers(t *testing.T) {
 	}
 }
 
-// TestConsumerDeleted: somebody deletes the routers' consumer; adds go on.
+// TestConsumerDeleted: adds continue after the routers' consumer was deleted.
 func TestConsumerDeleted(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -294,8 +296,8 @@ func TestConsumerDeleted(t *testing.T) {
 	f.await("/test", "after")
 }
 
-// TestAbruptRestart kills the server while adds are on their way: what was
-// acknowledged is stored, once.
+// TestAbruptRestart kills the server while adds are in flight. Every acknowledged add is
+// stored once.
 func TestAbruptRestart(t *testing.T) {
 	t.Parallel()
 	p := natstest.RunProcess(t, true)

@@ -15,13 +15,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestCancelForgetsTheAdd: a router stored adds and died before it acknowledged
-// them. What is cancelled then must not be added anew when the cancelled record
-// is gone, however late the adds are delivered again: they are not.
+// TestCancelForgetsTheAdd: a router stored adds and died before it acknowledged them. A
+// redelivered add of a cancelled timer must not be stored again after the cancelled
+// record has expired.
 func TestCancelForgetsTheAdd(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
-	const n = 300 // more than are looked at with one request, many of one millisecond
+	const n = 300 // more than one request looks up, many of one millisecond
 	f.publishAll(n, func(i int) []byte { return add(fmt.Sprint(i), `"timerafter":"1h"`) })
 	seqs := map[string]uint64{}
 	for _, a := range f.storeOnly(n) {
@@ -44,8 +44,8 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 			t.Errorf("the add of %s is in the stream after its cancel was acknowledged: %v", id, err)
 		}
 	}
-	// So does the add of a timer that is moved to an earlier time, and only that: it
-	// may fire and expire before the add's own due time.
+	// The same holds for a timer that is moved to an earlier time, and only for that: it
+	// may fire and expire before the due time in its add.
 	for id, after := range map[string]string{"98": "2h", "99": "1m"} {
 		if code := f.request("reschedule", fmt.Appendf(nil, `{"id":%q,"source":"/test","after":%q}`, id, after), new(schemas.TimerInfo)); code != "" {
 			t.Fatalf("reschedule %s: %s", id, code)
@@ -55,11 +55,11 @@ func TestCancelForgetsTheAdd(t *testing.T) {
 		}
 	}
 	if got := f.waiting(); got != n-4 {
-		t.Errorf("%d adds wait; %d were neither cancelled nor moved to an earlier time", got, n-4)
+		t.Errorf("%d adds are in the stream, want the %d that were neither cancelled nor moved to an earlier time", got, n-4)
 	}
-	// The rest comes again, is found to be there, and goes.
+	// The other adds are redelivered, recognised as duplicates, and removed.
 	waittest.Until(f.t, "every add is acknowledged", func() bool { return f.waiting() == 0 })
-	// From then on a cancel asks for nothing but the record.
+	// From then on a cancel needs only the record.
 	if code := f.request("cancel", []byte(`{"id":"7","source":"/test"}`), new(schemas.TimerInfo)); code != "" {
 		t.Error(code)
 	}
@@ -81,7 +81,7 @@ func TestFailedCancelKeepsTheTimer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bucket.DeleteMsg(t.Context(), stored[0].rev-1); err != nil { // the index entry goes before its record
+	if err := bucket.DeleteMsg(t.Context(), stored[0].rev-1); err != nil { // the index entry precedes its record
 		t.Fatal(err)
 	}
 	f.startWith(router.Options{Time: f.clock, Log: zerolog.Nop(), Store: &faulty{Store: f.store, change: func(w store.Write) error {
@@ -102,14 +102,14 @@ func TestFailedCancelKeepsTheTimer(t *testing.T) {
 	})
 }
 
-// storedAdd is an add whose record is stored and which is not acknowledged.
+// storedAdd is an add whose record is stored and that is not acknowledged.
 type storedAdd struct {
 	spec     *schemas.Spec
 	seq, rev uint64 // of the add, and of its record
 }
 
-// storeOnly does what a router does that dies before it acknowledges: it reads up to n adds
-// and stores their records.
+// storeOnly does what a router does that dies before it acknowledges: it reads up to n
+// adds and stores their records.
 func (f *fixture) storeOnly(n int) []storedAdd {
 	f.t.Helper()
 	inbox, err := f.store.OpenInbox(f.t.Context()) // creates the consumer

@@ -17,9 +17,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestAnswersOnlyToInboxes: whatever is requested with a reply subject that is no inbox,
-// as somebody would who wants Belfry to write for them, is refused, counted and logged
-// once.
+// TestAnswersOnlyToInboxes: a request whose reply subject is not an inbox is refused,
+// counted, and logged once. An attacker could otherwise make Belfry write to that
+// subject.
 func TestAnswersOnlyToInboxes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
@@ -71,7 +71,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 		}
 	}
 	if n, _, err := elsewhere.Pending(); err != nil || n != 0 {
-		t.Errorf("%d answers went elsewhere (%v)", n, err)
+		t.Errorf("%d answers were sent to reply subjects that are not inboxes (%v)", n, err)
 	}
 	for _, subject := range subjects {
 		if m, err := f.store.JetStream().Stream(t.Context(), "KV_clock"); err != nil {
@@ -80,7 +80,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 			t.Errorf("an answer was written into the bucket: %s", got.Data)
 		}
 	}
-	// None of it was carried out, either.
+	// No refused request had an effect.
 	var after schemas.TimerInfo
 	if code := f.request("get", ref, &after); code != "" || after.Revision != before.Revision {
 		t.Errorf("%s: the timer was %+v, and is %+v", code, before, after)
@@ -89,7 +89,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 		t.Errorf("the add was carried out: %q", code)
 	}
 	waittest.Until(f.t, "one log line", func() bool { return log.Count("inbox-prefixes") == 1 })
-	// Without a reply subject a request is carried out.
+	// A request without a reply subject is executed.
 	if err := f.nc.PublishMsg(&nats.Msg{Subject: schemas.SubjectAPIPrefix + "cancel", Data: ref}); err != nil {
 		t.Fatal(err)
 	}

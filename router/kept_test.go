@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestAddIsKeptUntilStored: however often the store refuses an add, it stays in its
-// stream until it is stored.
+// TestAddIsKeptUntilStored: an add stays in its stream until it is stored, however often
+// the store refuses it.
 func TestAddIsKeptUntilStored(t *testing.T) {
 	t.Parallel()
 	const refusals = 6
@@ -40,7 +40,7 @@ func TestAddIsKeptUntilStored(t *testing.T) {
 	f.await("/test", "late")
 	waittest.Until(f.t, "the add leaves its stream", func() bool { return f.waiting() == 0 })
 	if missing.Load() > 0 || tries.Load() <= refusals {
-		t.Errorf("of %d tries to store the add, %d found it gone from the stream", tries.Load(), missing.Load())
+		t.Errorf("in %d of %d tries to store the add, it had left the stream", missing.Load(), tries.Load())
 	}
 }
 
@@ -65,9 +65,9 @@ func TestDuplicateOfDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestDuplicateRepairsTheIndex: a first try whose index entry was lost and whose
-// record was stored is repaired by the next one: the timer is found when it is due,
-// and its record is written again, so that an owner who has read the tick sees it.
+// TestDuplicateRepairsTheIndex: the first delivery of an add stored its record but lost
+// its index entry. The next delivery restores the entry and writes the record again, so
+// that an owner that has already read the tick sees it.
 func TestDuplicateRepairsTheIndex(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -92,7 +92,7 @@ func TestDuplicateRepairsTheIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteMsg(t.Context(), first.Rev-1); err != nil { // the entry goes before its record
+	if err := s.DeleteMsg(t.Context(), first.Rev-1); err != nil { // the index entry precedes its record
 		t.Fatal(err)
 	}
 	if found() {

@@ -8,7 +8,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestPanicIsContained: no event is known to make the parser panic, so one is made to.
+// TestPanicIsContained: a panic in the parser, which the test injects, does not stop the
+// router.
 func TestPanicIsContained(t *testing.T) {
 	t.Parallel()
 	m, err := newMetrics(nil)
@@ -20,14 +21,14 @@ func TestPanicIsContained(t *testing.T) {
 		panic("planted")
 	}
 	if err := s.validate(&Add{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	if _, err := contain(s, func() (int, error) { panic("planted") }); schemas.CodeOf(err) != schemas.CodeUnavailable {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
-// sizeOnly is a store that tells the size of a message.
+// sizeOnly is a store with only the size of a message.
 type sizeOnly struct{ Store }
 
 func (sizeOnly) MaxMessage() int { return schemas.DefaultLimitMessage }

@@ -17,8 +17,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRejectionsAreVisible: adds that were published and refused are listed with
-// their reasons, logged with a bound, and counted.
+// TestRejectionsAreVisible: rejected adds are listed with their reasons, logged at a
+// bounded rate, and counted.
 func TestRejectionsAreVisible(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, store.Config{})
@@ -59,11 +59,11 @@ func TestRejectionsAreVisible(t *testing.T) {
 		}
 	}
 	if len(all) != n {
-		t.Fatalf("%d rejections are listed, not %d", len(all), n)
+		t.Fatalf("%d rejections are listed, want %d", len(all), n)
 	}
 	for _, r := range all {
 		if r.Code == "" || r.Error == "" || r.Source != "/test" || r.ID == "" || r.AddSequence == 0 || r.Rejected.IsZero() {
-			t.Errorf("listed without all that is known: %+v", r)
+			t.Errorf("an incomplete rejection is listed: %+v", r)
 		}
 		if r.ID == "binary" && (r.DataBytes != len(long) || r.Data != long[:schemas.MaxRejectedData]) {
 			t.Errorf("data of %d bytes is listed as %d bytes and %d shown", len(long), r.DataBytes, len(r.Data))

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
 
 type fixture struct {
@@ -50,7 +50,7 @@ type fixture struct {
 	r     *node
 }
 
-// setup runs a router on a server of its own.
+// setup starts a router on its own server.
 func setup(t *testing.T, cfg store.Config) *fixture {
 	t.Helper()
 	f := newFixture(t, cfg)
@@ -58,7 +58,7 @@ func setup(t *testing.T, cfg store.Config) *fixture {
 	return f
 }
 
-// newFixture has all but the router.
+// newFixture prepares everything but the router.
 func newFixture(t *testing.T, cfg store.Config) *fixture {
 	t.Helper()
 	srv := natstest.Run(t)
@@ -88,7 +88,7 @@ func newFixtureOn(t *testing.T, nc *nats.Conn, cfg store.Config) *fixture {
 	return f
 }
 
-// node is a service with its NATS server.
+// node is a router with its NATS endpoint.
 type node struct {
 	*router.Service
 	nats *natsapi.Server
@@ -102,7 +102,7 @@ func (n *node) Stop(ctx context.Context) error {
 	return err
 }
 
-// newNode makes a node with defaults for what o does not say, and starts nothing.
+// newNode creates a node, with defaults for unset options, and does not start it.
 func (f *fixture) newNode(o router.Options, inboxes ...string) (*node, error) {
 	if o.Dedup == nil {
 		o.Dedup = f.store.NewDedupCheck()
@@ -142,7 +142,7 @@ func add(id, more string) []byte {
 	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t",%s}`, id, more)
 }
 
-// await polls for the record.
+// await waits until the record is stored.
 func (f *fixture) await(source, id string) store.Timer {
 	f.t.Helper()
 	var tm store.Timer
@@ -154,14 +154,15 @@ func (f *fixture) await(source, id string) store.Timer {
 	return tm
 }
 
-// request asks the API and returns the code of the error, if any.
+// request sends a request to the API and returns the code of the error, if any.
 func (f *fixture) request(verb string, data []byte, reply any) string {
 	f.t.Helper()
 	code, _ := f.answer(verb, data, reply)
 	return code
 }
 
-// answer asks the API and returns the code and the text of the error, if any.
+// answer sends a request to the API and returns the code and the text of the error, if
+// any.
 func (f *fixture) answer(verb string, data []byte, reply any) (code, text string) {
 	f.t.Helper()
 	m, err := f.nc.Request(schemas.SubjectAPIPrefix+verb, data, bound)
@@ -203,7 +204,7 @@ func (f *fixture) rejected(n int) []jetstream.Msg {
 	return out
 }
 
-// TestClientsThatKnowNothing publishes as ordinary clients do.
+// TestClientsThatKnowNothing publishes adds like ordinary NATS clients.
 func TestClientsThatKnowNothing(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -213,7 +214,7 @@ func TestClientsThatKnowNothing(t *testing.T) {
 	ack, err := f.js.PublishMsg(t.Context(), &nats.Msg{Subject: schemas.SubjectAdd, Data: []byte("data"), Header: nats.Header{
 		"ce-specversion": {"1.0"}, "ce-id": {"binary"}, "ce-source": {"/test"}, "ce-type": {"t"}, "ce-timerafter": {"1h"}, "content-type": {"text/plain"}}})
 	if err != nil || ack.Stream != schemas.StreamAdd {
-		t.Fatalf("%v %v", ack, err)
+		t.Fatalf("got %v, %v", ack, err)
 	}
 	for _, mode := range []string{"structured", "binary"} {
 		ctx := binding.WithForceStructured(t.Context())
@@ -276,7 +277,7 @@ func TestBadInputStopsNothing(t *testing.T) {
 		{string(add("a", `"timerafter":"1s","timersvc":"ü"`)), "invalid_attribute"}, {string(add("a", `"timerafter":"1s","timercron":"* * * * *"`)), "unsupported"},
 		{string(add("a", `"timerafter":"1s","data":"`+strings.Repeat("x", 1<<20-20_000)+`","more":"`+strings.Repeat("y", 5000)+`"`)), "too_large"},
 	}
-	// What looks like a word of the server's is an add, too.
+	// Headers that look like a status of the server are ordinary headers of an add.
 	looks := []nats.Header{{"Status": {"404"}}, {"Status": {"100"}}, {"Status": {"409"}, "Description": {"Consumer Deleted"}}}
 	for range looks {
 		bad = append(bad, bad[1])
@@ -333,7 +334,8 @@ func TestRepeatedAdds(t *testing.T) {
 			t.Errorf("%s: %q", other, code)
 		}
 	}
-	// Many at once, of one id: one timer, all others duplicates.
+	// Of many concurrent adds with the same ID, one creates a timer and all others are
+	// duplicates.
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	accepted := 0
@@ -358,12 +360,12 @@ func TestRepeatedAdds(t *testing.T) {
 	if accepted != 1 {
 		t.Errorf("%d of 50 equal adds made a timer", accepted)
 	}
-	// A conflict from the stream is rejected.
+	// A conflicting add on the stream is rejected.
 	if _, err := f.js.Publish(t.Context(), schemas.SubjectAdd, add("x", `"timerafter":"3h"`)); err != nil {
 		t.Fatal(err)
 	}
 	if m := f.rejected(1)[0]; m.Headers().Get(schemas.HeaderErrorCode) != "conflict" {
-		t.Errorf("%v", m.Headers())
+		t.Errorf("got %v", m.Headers())
 	}
 }
 
@@ -391,7 +393,7 @@ func TestAPI(t *testing.T) {
 	}
 	tm := f.await("/test", "7")
 	if len(tm.Record.Body.Data) > 0 || tm.Record.Queued {
-		t.Errorf("a cancelled record keeps its event: %+v", tm.Record)
+		t.Errorf("a cancelled record still has its event: %+v", tm.Record)
 	}
 	for req, want := range map[string]string{
 		"get {}": "bad_request", "get x": "bad_request", `get {"timer":"zz"}`: "invalid_timer_id", `get {"id":"no","source":"/test"}`: "not_found",
@@ -405,7 +407,7 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%s: %q, want %q", req, code, want)
 		}
 	}
-	// Pages, in filters.
+	// Lists with pages and filters.
 	seen := map[schemas.TimerID]bool{}
 	for cursor, pages := "", 0; ; pages++ {
 		var page schemas.ListReply
@@ -414,7 +416,7 @@ func TestAPI(t *testing.T) {
 		}
 		for _, i := range page.Timers {
 			if i.Service != "svc1" || i.State != schemas.StatePending || seen[i.Timer] {
-				t.Errorf("%+v", i)
+				t.Errorf("got timer %+v", i)
 			}
 			seen[i.Timer] = true
 		}
@@ -428,7 +430,7 @@ func TestAPI(t *testing.T) {
 	if len(seen) != 9 {
 		t.Errorf("%d timers of svc1 are listed, 9 wait", len(seen))
 	}
-	// A timer that has fired cannot be cancelled or moved.
+	// A timer that has fired can be neither cancelled nor rescheduled.
 	tm = f.await("/test", "9")
 	tm.Record.State, tm.Record.Queued, tm.Record.FiredMs = schemas.StateDelivered, false, 1
 	if _, err := f.store.Update(t.Context(), store.Write{ID: tm.ID, Rev: tm.Rev, Record: &tm.Record}); err != nil {
@@ -440,14 +442,14 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%s: %q", verb, code)
 		}
 	}
-	// The service shows up among NATS's micro services.
+	// The API is listed as a NATS micro service.
 	m, err := f.nc.Request("$SRV.INFO.timers", nil, bound)
 	if err != nil || !strings.Contains(string(m.Data), "timers.api.reschedule") {
-		t.Errorf("%v %v", m, err)
+		t.Errorf("got %v, %v", m, err)
 	}
 }
 
-// TestCancelRace has a cancel and a claim race for each timer: exactly one wins.
+// TestCancelRace: of a concurrent cancel and claim of a timer, exactly one wins.
 func TestCancelRace(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})

@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRejectionsOfAnySize: an add that JetStream takes and Belfry refuses is kept
-// with all its bytes, however few of them are left for the reason.
+// TestRejectionsOfAnySize: a rejected add is kept with all its bytes, however little room they
+// leave for the reason.
 func TestRejectionsOfAnySize(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
@@ -50,7 +50,7 @@ func TestRejectionsOfAnySize(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("the add of %d bytes of headers and %d of data is not kept as it was", schemas.HeaderBytes(m.Header), len(m.Data))
+			t.Errorf("the add of %d bytes of headers and %d of data was changed or lost", schemas.HeaderBytes(m.Header), len(m.Data))
 		}
 	}
 	waittest.Until(f.t, "timers.add is empty", func() bool {
@@ -63,12 +63,12 @@ func TestRejectionsOfAnySize(t *testing.T) {
 }
 
 // TestReplayUndeliverable: the replay of a dead letter whose event was never published
-// publishes it like a new one, or says why it cannot.
+// publishes the event, or reports why it cannot.
 func TestReplayUndeliverable(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
 	nowMs := time.Now().UnixMilli() - 1000
-	// letter stores a dead letter, and the record with it, in a state.
+	// letter stores a dead letter and its record in a state.
 	letter := func(id string, headerBytes int, state schemas.State) schemas.TimerID {
 		body, spec, err := schemas.ParseAdd(nil, add(id, `"timerafter":"1s","timersvc":"mail"`), nowMs, schemas.Limits{})
 		if err != nil {
@@ -98,9 +98,9 @@ func TestReplayUndeliverable(t *testing.T) {
 	if code := replay(schemas.NewTimerID("/test", "fits")); code != "" {
 		t.Fatal(code)
 	}
-	// Attempt 0 has it published on timers.fired, where it has never been.
+	// With attempt 0 the scheduler publishes it on timers.fired.
 	if r := f.await("/test", "fits").Record; r.State != schemas.StateRetrying || !r.Queued || r.Attempt != 0 || r.FiredMs == nowMs || r.Body.Mode == schemas.ModeNone {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 	for state, want := range map[schemas.State]string{schemas.StateFail: "too_large", schemas.StateDelivered: "too_large"} {
 		if code := replay(letter("large-"+state.String(), 66_000, state)); code != want {

@@ -14,8 +14,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestDamagedBlock: bytes of a shard's file are flipped, or cut off, while the
-// server is down, or the file is removed. What is intact fires, and the report names what is missing.
+// TestDamagedBlock: bytes of a shard's file are changed or cut off while the server is
+// down, or the file is removed. All intact timers fire, and the report names the missing
+// ones.
 func TestDamagedBlock(t *testing.T) {
 	t.Parallel()
 	flip := func(at float64) func([]byte) []byte {
@@ -31,7 +32,7 @@ func TestDamagedBlock(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		damage  func([]byte) []byte
-		rebuilt bool // the server rebuilds its index from the file
+		rebuilt bool // the server rebuilds its index of the file
 		lost    bool
 	}{
 		{"nothing", func(b []byte) []byte { return b }, false, false},
@@ -102,25 +103,25 @@ func TestDamagedBlock(t *testing.T) {
 			}
 			if !c.lost {
 				if look() || len(report) > 0 {
-					t.Fatalf("a false alarm: %+v", report[0].Loss)
+					t.Fatalf("a loss is reported, but nothing was lost: %+v", report[0].Loss)
 				}
 				return
 			}
 			waittest.Until(t, "the loss to be on record", look)
 			t.Logf("%+v", report[0].Loss)
 			if report[0].Loss.Messages == 0 {
-				t.Error("no messages are missed")
+				t.Error("the report has no missing messages")
 			}
 			for _, id := range report[0].Loss.Timers {
 				if !slices.Contains(gone, id) {
-					t.Errorf("timer %s is missed, and it is there", id)
+					t.Errorf("timer %s is reported as missing, but it is stored", id)
 				}
 			}
-			// A timer whose index entry is gone, too, is named by nothing.
+			// Without its index entry, the name of a lost timer is unknown.
 			if n := len(report[0].Loss.Timers) + report[0].Loss.TimersMore; n == 0 && report[0].Loss.Expected-report[0].Loss.Waiting < int64(len(gone)) {
-				t.Errorf("%d timers are gone, and the report is %+v", len(gone), report[0].Loss)
+				t.Errorf("%d timers are gone, but the report is %+v", len(gone), report[0].Loss)
 			}
-			// What is added now fires.
+			// Timers that are added now fire.
 			more := timer("after", nowMs()+500)
 			create(t, again.store, more)
 			fired(t, again.nc, intact+1)
@@ -128,7 +129,8 @@ func TestDamagedBlock(t *testing.T) {
 	}
 }
 
-// harm changes the first block of a stream's file, or removes it if change returns nil.
+// harm changes the first block of a stream's file, or removes the block if change returns
+// nil.
 func harm(t *testing.T, dir string, change func([]byte) []byte, rebuilt bool) {
 	t.Helper()
 	path := filepath.Join(dir, "1.blk")
@@ -144,7 +146,7 @@ func harm(t *testing.T, dir string, change func([]byte) []byte, rebuilt bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rebuilt { // as after SIGKILL: the server's index of the file is missing
+	if rebuilt { // as after SIGKILL: there is no index of the file
 		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil {
 			t.Fatal(err)
 		}

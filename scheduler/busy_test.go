@@ -14,9 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// crowded is a store whose writes wait for a place, as they do when a busy node
-// has as many under way as may be. It counts those that its owner makes while the
-// clock is neither being written nor due.
+// crowded is a store whose writes wait for a permit, as on a busy node. It counts the
+// owner's writes in a row during which the clock is neither being written nor due.
 type crowded struct {
 	*store.Store
 
@@ -35,7 +34,7 @@ func (c *crowded) UpdateAsync(w store.Write, done func(store.Result)) {
 		c.most = max(c.most, c.since)
 	}
 	c.mu.Unlock()
-	time.Sleep(crowdedWait) // for its place
+	time.Sleep(crowdedWait) // the wait for a permit
 	c.Store.UpdateAsync(w, done)
 }
 
@@ -52,8 +51,8 @@ func (c *crowded) turn(by int) {
 	c.since = 0
 }
 
-// TestLeaseKeptWhileBusy: however much there is to do at once, the clock is written
-// amid it. A tick is 50 of these writes; a burst is thousands.
+// TestLeaseKeptWhileBusy: an owner renews its clock in time, however much work it has. A
+// tick is as long as 50 of these writes, and a burst has thousands.
 func TestLeaseKeptWhileBusy(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -71,21 +70,20 @@ func TestLeaseKeptWhileBusy(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.most > count/2 {
-		t.Errorf("%d writes in a row without one of the clock", c.most)
+		t.Errorf("%d writes in a row without a write of the clock", c.most)
 	}
 }
 
-// halted is a store of which one publish stands still until it is let go, amid a
-// round of its owner; until then no clock is written. It notes what is published
-// afterwards before the lease is renewed.
+// halted is a store in which one publish blocks until the test releases it; meanwhile no
+// clock is written. It records what is published after that before the lease is renewed.
 type halted struct {
 	*store.Store
 
 	mu      sync.Mutex
-	stands  chan struct{} // closed when the publish stands still
+	stands  chan struct{} // closed when the publish blocks
 	letGo   chan struct{}
 	halt    bool
-	doubted bool // the lease has run out, and no clock was written since
+	doubted bool // the lease has ended, and no clock was written since
 	wrong   int
 }
 
@@ -110,7 +108,7 @@ func (h *halted) PublishAsync(m store.Msg, done func(uint64, bool, error)) {
 func (h *halted) WriteClock(ctx context.Context, shard int, clock store.Clock, rev uint64) (uint64, error) {
 	select {
 	case <-h.stands:
-		// What was begun before counts for nothing when it is answered so much later.
+		// A write that began before has no effect if its answer comes so late.
 		select {
 		case <-h.letGo:
 		case <-ctx.Done():
@@ -127,9 +125,9 @@ func (h *halted) WriteClock(ctx context.Context, shard int, clock store.Clock, r
 	return rev, err
 }
 
-// TestHaltAmidRound: an owner that stands still amid a round of its work, for longer
-// than its lease, publishes nothing more of that round before it knows that the
-// shard is still its own. Each timer fires once, also if another has taken it.
+// TestHaltAmidRound: an owner that is stopped in the middle of a round for longer than
+// its lease publishes nothing more of that round before it has confirmed that it owns the
+// shard. Each timer fires once, also if another node has taken the shard.
 func TestHaltAmidRound(t *testing.T) {
 	t.Parallel()
 	for _, taken := range []bool{false, true} {
@@ -150,7 +148,7 @@ func TestHaltAmidRound(t *testing.T) {
 			if taken {
 				owns(t, 1, start(t, srv, "b", cfg, nil))
 			} else {
-				time.Sleep(2 * time.Second) // what this is about: twice the lease
+				time.Sleep(2 * time.Second) // longer than the lease, which is what the test is about
 			}
 			close(h.letGo)
 			if got := fired(t, a.nc, count); len(got) != count {

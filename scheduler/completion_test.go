@@ -10,7 +10,7 @@ import (
 )
 
 // TestFinishAgain: a final record that could not be written is written again after a
-// pause, a few times; one that somebody else has written is not.
+// pause, a few times, unless another writer has changed it.
 func TestFinishAgain(t *testing.T) {
 	t.Parallel()
 	k, tm, now := claiming(t)
@@ -20,7 +20,7 @@ func TestFinishAgain(t *testing.T) {
 	none := func(ev Event) {
 		t.Helper()
 		if got := k.Step(now, ev); slices.ContainsFunc(got, func(a Action) bool { _, is := a.(ActFinish); return is }) {
-			t.Errorf("%+v", got)
+			t.Errorf("got %+v", got)
 		}
 	}
 	for range maxCompletionRetries {
@@ -29,7 +29,7 @@ func TestFinishAgain(t *testing.T) {
 		}
 		none(EvFinished{Finish: a, Err: schemas.ErrUnavailable})
 		if !k.Idle() {
-			t.Fatal("a record that may be left to the sweeper holds the shard")
+			t.Fatal("the shard waits for a record that the sweeper would repair")
 		}
 		now += completionRetryDelayMs - 1
 		none(EvTick{})
@@ -52,8 +52,8 @@ func TestFinishAgain(t *testing.T) {
 	}
 }
 
-// TestSweptFirst: a claim behind the mark that the sweeper brings before the tail
-// does keeps the tail from passing it until it is done.
+// TestSweptFirst: a claim behind the low watermark that the sweeper finds before the tail
+// delivers it keeps the applied offset before it until its event is published.
 func TestSweptFirst(t *testing.T) {
 	t.Parallel()
 	k, now := loaded(t, 2)
@@ -69,7 +69,7 @@ func TestSweptFirst(t *testing.T) {
 	confirm := one[ActDedupCheck](t, k.Step(now, EvSwept{Timer: tm}))
 	k.Step(now, EvTail{Timer: tm})
 	if got := tail(); got != 6 {
-		t.Errorf("the tail is at %d, behind it a claim that may not have been published", got)
+		t.Errorf("the applied offset is %d and has passed a claim that may not be published", got)
 	}
 	found := map[string]struct{}{}
 	for id := range confirm.IDs {
@@ -77,12 +77,12 @@ func TestSweptFirst(t *testing.T) {
 	}
 	k.Step(now, EvDedupChecked{Found: found})
 	if got := tail(); got != 7 {
-		t.Errorf("the tail is at %d", got)
+		t.Errorf("the applied offset is %d", got)
 	}
 }
 
-// TestOldClaimOfOurs: a claim that lost to an earlier one of the same owner, whose
-// event may have been published before the dedup window, is looked up.
+// TestOldClaimOfOurs: a claim that conflicts with an earlier claim of the same owner,
+// whose event may have been published before the dedup window, causes a dedup check.
 func TestOldClaimOfOurs(t *testing.T) {
 	t.Parallel()
 	for age, old := range map[time.Duration]bool{time.Second: false, 20 * time.Second: true} {
@@ -98,8 +98,8 @@ func TestOldClaimOfOurs(t *testing.T) {
 	}
 }
 
-// TestLatenessOfPastDueTimers: a timer that was due before it was added is late from
-// then on.
+// TestLatenessOfPastDueTimers: the lateness of a timer that was due before it was added
+// counts from the add.
 func TestLatenessOfPastDueTimers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ dueAgo, addedAgo, want int64 }{{10, 5000, 10}, {3_600_000, 20, 20}, {3_600_000, -5, 0}} {

@@ -33,14 +33,14 @@ func TestAssign(t *testing.T) {
 				t.Errorf("%s of %d nodes has %d of 64 shards", node, n, count[node])
 			}
 		}
-		// Only what the newcomer gets has to move; the bound on the load moves few more.
+		// Only the newcomer's shards have to move. The limit per node moves a few more.
 		if moved > 64/4 {
-			t.Errorf("the %dth node made %d shards move between others", n, moved)
+			t.Errorf("node %d made %d shards move between other nodes", n, moved)
 		}
 		shuffled := slices.Clone(nodes)
 		slices.Reverse(shuffled)
 		if !slices.Equal(after, Assign(64, shuffled)) {
-			t.Error("the order in which nodes are known matters")
+			t.Error("the assignment depends on the order of the nodes")
 		}
 	}
 }
@@ -50,7 +50,7 @@ const (
 	testTick  = time.Second
 )
 
-// court is what a coordinator sees: clocks and presences that a test sets.
+// court is the cluster that a coordinator sees. A test sets its clocks and presences.
 type court struct {
 	t    *testing.T
 	k    *Coordinator
@@ -70,7 +70,7 @@ func newCourt(t *testing.T, shards int, exclusive bool) *court {
 	return c
 }
 
-// clock moves a shard's clock in the name of an owner.
+// clock renews a shard's clock for an owner.
 func (c *court) clock(shard int, owner string) {
 	c.rev++
 	at := &c.view.Clocks[shard]
@@ -91,7 +91,7 @@ func (c *court) beat(node, state string) {
 	c.view.Nodes[i].StoredMs = c.now.Milliseconds()
 }
 
-// after lets time pass and looks; what it takes and releases is returned.
+// after lets time pass and polls. It returns what the coordinator takes and releases.
 func (c *court) after(d time.Duration) (takes []TakeShard, releases []int) {
 	c.now += d
 	for _, a := range c.k.Step(c.now, SnapshotRead{Cluster: c.view, HeartbeatAge: c.age, Err: c.err}) {
@@ -105,7 +105,7 @@ func (c *court) after(d time.Duration) (takes []TakeShard, releases []int) {
 	return takes, releases
 }
 
-// take performs a take: the clock is ours.
+// take performs a take: this node owns the clock.
 func (c *court) take(a TakeShard) {
 	if at := c.view.Clocks[a.Shard]; at.Rev != a.Rev || at.Clock.Epoch+1 != a.Clock.Epoch || a.Clock.Owner != "me" {
 		c.t.Errorf("takes %+v of %+v", a, at)
@@ -132,7 +132,7 @@ func TestCoordinatorAlone(t *testing.T) {
 		t.Errorf("takes %v, releases %v", takes, releases)
 	}
 	c.k.Step(c.now, LeaveCluster{})
-	// Nobody else is there to be given notice.
+	// There is no other node to which notice could be given.
 	if !c.k.Holds() {
 		t.Fatal("holds nothing")
 	}
@@ -154,7 +154,7 @@ func TestCoordinatorWaitsForTheLease(t *testing.T) {
 	c.clock(0, "other")
 	c.beat("other", store.SchedulerActive)
 	c.after(0)
-	for range 20 { // it lives
+	for range 20 { // the owner is alive
 		c.clock(0, "other")
 		c.beat("other", store.SchedulerActive)
 		if takes, _ := c.after(2900 * time.Millisecond); len(takes) != 0 {
@@ -168,7 +168,7 @@ func TestCoordinatorWaitsForTheLease(t *testing.T) {
 	if len(takes) != 1 || takes[0].From != "other" {
 		t.Fatalf("takes %v after the lease", takes)
 	}
-	// The answer is lost, but the write took effect: it is ours to take again.
+	// The answer is lost, but the write took effect: the node may take it again.
 	c.clock(0, "me")
 	c.k.Step(c.now, ShardTaken{Shard: 0, Err: errors.New("no answer")})
 	takes, _ = c.after(10 * time.Millisecond)
@@ -176,7 +176,7 @@ func TestCoordinatorWaitsForTheLease(t *testing.T) {
 		t.Fatal("waits for its own attempt")
 	}
 	c.take(takes[0])
-	// Lost again to the other: not before a lease of its own.
+	// Lost to the other node again: wait for another lease.
 	c.clock(0, "other")
 	c.k.Step(c.now, TermEnded{Shard: 0})
 	c.beat("other", store.SchedulerActive)
@@ -218,15 +218,15 @@ func TestCoordinatorExclusive(t *testing.T) {
 	t.Parallel()
 	for _, exclusive := range []bool{true, false} {
 		c := newCourt(t, 1, exclusive)
-		c.clock(0, "me") // an earlier process of this name
+		c.clock(0, "me") // an earlier process with this name
 		if takes, _ := c.after(0); (len(takes) == 1) != exclusive {
 			t.Errorf("exclusive %v: takes %v", exclusive, takes)
 		}
 	}
 }
 
-// TestCoordinatorShares: what is assigned to a node that joins is given to it once the
-// assignment has settled, and it looks often while it waits.
+// TestCoordinatorShares: a node that joins receives its shards after the assignment has
+// been stable for a while, and polls often while it waits.
 func TestCoordinatorShares(t *testing.T) {
 	t.Parallel()
 	const shards = 8
@@ -237,7 +237,7 @@ func TestCoordinatorShares(t *testing.T) {
 	}
 	c.beat("other", store.SchedulerActive)
 	if _, releases := c.after(0); len(releases) != 0 {
-		t.Fatalf("releases %v at first sight", releases)
+		t.Fatalf("releases %v without waiting for a stable assignment", releases)
 	}
 	c.beat("other", store.SchedulerActive)
 	c.after(testTick)
@@ -250,22 +250,22 @@ func TestCoordinatorShares(t *testing.T) {
 		}
 	}
 	if !slices.Equal(releases, want) || len(want) != shards/2 {
-		t.Fatalf("releases %v, not %v", releases, want)
+		t.Fatalf("releases %v, want %v", releases, want)
 	}
 	for _, n := range releases {
 		c.clock(n, "")
 		c.k.Step(c.now, TermEnded{Shard: n})
 	}
-	// The other does not come: after a while anybody is better than nobody.
+	// The other node does not take the shard. After a while its last owner takes it back.
 	c.beat("other", store.SchedulerActive)
 	if takes, _ := c.after(100 * time.Millisecond); len(takes) != 0 {
 		t.Fatalf("takes %v back", takes)
 	}
 	c.beat("other", store.SchedulerActive)
 	if takes, _ := c.after(testLease / 2); len(takes) != len(want) {
-		t.Fatalf("leaves shards to nobody: takes %v", takes)
+		t.Fatalf("leaves shards without an owner: takes %v", takes)
 	}
-	// Seen from the other side.
+	// The same from the view of the other node.
 	d := newCourt(t, shards, false)
 	for n := range shards {
 		d.clock(n, "owner")
@@ -273,16 +273,17 @@ func TestCoordinatorShares(t *testing.T) {
 	d.beat("owner", store.SchedulerActive)
 	d.after(0)
 	if got := d.k.NextSnapshot(d.now); got > 50*time.Millisecond {
-		t.Errorf("looks every %s while shards are about to come", got)
+		t.Errorf("polls every %s while shards are about to come", got)
 	}
 	d.beat("owner", store.SchedulerActive)
 	d.after(time.Minute)
 	if got := d.k.NextSnapshot(d.now); got < testTick/10 {
-		t.Errorf("looks every %s for ever", got)
+		t.Errorf("still polls every %s after the wait", got)
 	}
 }
 
-// TestCoordinatorLeaves: with others there, shards are released after notice was given.
+// TestCoordinatorLeaves: a node that leaves releases its shards after it has given notice
+// to the others.
 func TestCoordinatorLeaves(t *testing.T) {
 	t.Parallel()
 	c := newCourt(t, 2, false)
@@ -290,7 +291,7 @@ func TestCoordinatorLeaves(t *testing.T) {
 	for _, a := range takes {
 		c.take(a)
 	}
-	c.beat("other", store.SchedulerLeaving) // not one to give anything to
+	c.beat("other", store.SchedulerLeaving) // must not receive shards
 	if _, releases := c.after(5 * testTick); len(releases) != 0 {
 		t.Fatalf("releases %v to a node that leaves", releases)
 	}
@@ -310,16 +311,16 @@ func TestLease(t *testing.T) {
 	c := store.Clock{Owner: "me", Epoch: 7}
 	tn := NewLease(testLease, testTick, 0, c, 10)
 	if !tn.Trusted(testLease*9/10-1) || tn.Trusted(testLease*9/10) {
-		t.Error("the lease is not relied on for nine tenths")
+		t.Error("the lease is not trusted for nine tenths of its length")
 	}
 	if next, ok := tn.NextWrite(); next != testTick || !ok {
-		t.Errorf("to be written at %s %v", next, ok)
+		t.Errorf("next write at %s, %v", next, ok)
 	}
 	tn.Writing()
 	if _, ok := tn.NextWrite(); ok {
 		t.Error("two writes at a time")
 	}
-	// Trust counts from the attempt, not from the answer.
+	// The lease counts from the attempt, not from the answer.
 	c.TimeMs = 1
 	if v := tn.Wrote(testTick+testLease/2, testTick, c, 11, nil); v != Kept || tn.Trusted(testTick+testLease*9/10) {
 		t.Errorf("verdict %d", v)
@@ -330,9 +331,9 @@ func TestLease(t *testing.T) {
 		t.Errorf("verdict %d of a write without an answer", v)
 	}
 	if next, ok := tn.NextWrite(); !ok || next > now+250*time.Millisecond {
-		t.Errorf("tried again at %s", next-now)
+		t.Errorf("next try after %s", next-now)
 	}
-	// The lost answer was of a write that took effect.
+	// The write whose answer was lost took effect.
 	tn.Writing()
 	if v := tn.Wrote(now, now, c, 0, store.ErrRevision); v != Unsure {
 		t.Errorf("verdict %d of a conflict", v)
@@ -346,21 +347,21 @@ func TestLease(t *testing.T) {
 		t.Errorf("verdict %d of our own write", v)
 	}
 	if _, rev := tn.Clock(); rev != 12 {
-		t.Errorf("goes on from revision %d", rev)
+		t.Errorf("continues from revision %d", rev)
 	}
 	for _, other := range []store.Clock{{Owner: "other", Epoch: 8}, {Owner: "me", Epoch: 9}, {Owner: "", Epoch: 7}} {
 		l := NewLease(testLease, testTick, 0, store.Clock{Owner: "me", Epoch: 7}, 1)
 		l.Writing()
 		l.Wrote(now, now, c, 0, store.ErrRevision)
 		if v := l.Reread(now, other, 13, nil); v != Lost {
-			t.Errorf("verdict %d though the clock says %+v", v, other)
+			t.Errorf("verdict %d, but the clock is %+v", v, other)
 		}
 	}
 }
 
 // TestOwnersLongerLease: a node with a shorter lease than the owner's waits for the
-// owner's, because the owner fires for that long; one with a longer lease waits for
-// its own. What it takes states its own lease.
+// owner's lease, because the owner fires for that long. A node with a longer lease waits
+// for its own. The clock of a shard that a node takes has the node's lease.
 func TestOwnersLongerLease(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -131,7 +131,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "counted":
 		waiting := make([]uint64, s.number(t, d, "waiting", 0))
 		for i := range waiting {
-			waiting[i] = uint64(i) // in no way the keys of the script's timers
+			waiting[i] = uint64(i) // other keys than those of the script's timers
 		}
 		step(scheduler.EvCounted{Waiting: waiting, Last: s.lastRev, Err: s.err(t, d)})
 	case "pause", "resume":

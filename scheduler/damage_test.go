@@ -34,8 +34,8 @@ func healthy(t *testing.T, s *store.Store) {
 	})
 }
 
-// TestClockDamaged: the owner of a shard writes its clock again when a stranger has
-// overwritten or removed it; timers fire.
+// TestClockDamaged: the owner of a shard writes its clock again after another client has
+// overwritten or removed it. All timers fire.
 func TestClockDamaged(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -64,14 +64,14 @@ func TestClockDamaged(t *testing.T) {
 	}
 }
 
-// TestStartWithDamagedClock: a node that starts resumes a shard whose clock is
-// damaged or gone, from the clock's copy or without one, and misses no timer.
+// TestStartWithDamagedClock: a node that starts resumes a shard whose clock is damaged or
+// missing, from the clock's copy or without it, and misses no timer.
 func TestStartWithDamagedClock(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		damage []string // keys that are overwritten
-		gone   []string // keys that are purged
+		damage []string // keys to overwrite
+		gone   []string // keys to purge
 	}{
 		{"from the copy", []string{"clock.0"}, []string{"clock.1"}},
 		{"copies are damaged, too", []string{"clock.0", "clock.1", "copy.0", "copy.1"}, nil},
@@ -137,7 +137,7 @@ func TestStartWithDamagedClock(t *testing.T) {
 	}
 }
 
-// TestNewerClock: a node leaves a shard alone whose clock has a newer version.
+// TestNewerClock: a node does not take a shard whose clock has a newer version.
 func TestNewerClock(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

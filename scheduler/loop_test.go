@@ -15,14 +15,14 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// These tests hold production's driver of a term to what the simulation proves of its own.
+// These tests check that the production loop of a term behaves like the simulated one.
 
-// oneShard is a store of one shard, so that a test knows whose clock it sees.
+// oneShard is a store with a single shard, so that a test knows its clock.
 var oneShard = store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 600}}
 
-// TestTailFromItsOffset: a new owner follows the shard from the clock's tail, not
-// from what its predecessor had seen. The timer is behind the low watermark and
-// after the tail, so nothing but the tail brings it.
+// TestTailFromItsOffset: a new owner follows the shard from the clock's applied offset,
+// not from the last sequence that its predecessor saw. The timer is behind the low
+// watermark and after the offset, so only the tail delivers it.
 func TestTailFromItsOffset(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -49,11 +49,11 @@ func TestTailFromItsOffset(t *testing.T) {
 	checkTimes(t, fired(t, n.nc, 1))
 	await(t, n.store, w.ID, schemas.StateSuccess)
 	if v := metrictest.Sum(t, n.reg, "belfry_missed_timers_total"); v != 0 {
-		t.Errorf("the sweeper fired it, not the tail: %v orphans", v)
+		t.Errorf("the sweeper fired it, not the tail: %v missed timers", v)
 	}
 }
 
-// doubtful is the cluster's time while the host's clock has jumped.
+// doubtful is the cluster's time while the host's clock may have jumped.
 type doubtful struct {
 	scheduler.Time
 	jumped    atomic.Bool
@@ -89,8 +89,8 @@ func (c *claims) PublishAsync(m store.Msg, done func(uint64, bool, error)) {
 	c.Store.PublishAsync(m, done)
 }
 
-// TestNothingFiresAfterAJump: while the host's clock may have jumped, the loop asks
-// for a new reading of the cluster's time and fires nothing, however overdue.
+// TestNothingFiresAfterAJump: while the host's clock may have jumped, the loop requests a
+// new reading of the cluster's time and fires nothing, however overdue.
 func TestNothingFiresAfterAJump(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -104,29 +104,29 @@ func TestNothingFiresAfterAJump(t *testing.T) {
 	w := timer("1", nowMs()-1000)
 	create(t, n.store, w)
 	waittest.Until(t, "the shard is owned", func() bool { return metrictest.Sum(t, n.reg, "belfry_shard_owned") == 1 })
-	// Each look is a turn of the loop, which would fire what is due.
+	// The loop, which would fire due timers, reads the time once per iteration.
 	from := clock.looks.Load()
 	waittest.Until(t, "200 turns of the loop", func() bool { return clock.looks.Load() > from+200 })
 	if made := counted.made.Load(); made != 0 {
-		t.Errorf("%d claims and publishes while the clock was in doubt", made)
+		t.Errorf("%d claims and publishes while the clock may have jumped", made)
 	}
 	if clock.resamples.Load() == 0 {
-		t.Error("no new reading of the time was asked for")
+		t.Error("no new reading of the time was requested")
 	}
 	clock.jumped.Store(false)
 	fired(t, n.nc, 1)
 	await(t, n.store, w.ID, schemas.StateSuccess)
 }
 
-// slowPublish holds the answers to publishes until they are let go, and notes a
-// clock that is given back while one is held.
+// slowPublish holds the answers to publishes until the test releases them, and records a
+// release of the clock while one is held.
 type slowPublish struct {
 	*store.Store
 	letGo chan struct{}
 
 	mu       sync.Mutex
 	held     int
-	released int // publishes under way when the clock was given back; -1 before that
+	released int // publishes in flight at the release of the clock; -1 before it
 }
 
 func (s *slowPublish) PublishAsync(m store.Msg, done func(uint64, bool, error)) {
@@ -153,18 +153,18 @@ func (s *slowPublish) WriteClock(ctx context.Context, shard int, c store.Clock, 
 	return s.Store.WriteClock(ctx, shard, c, rev)
 }
 
-// holding is how many publishes are held.
+// holding returns the number of held publishes.
 func (s *slowPublish) holding() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held
 }
 
-// drainsWithin is below the time that a release waits for writes in flight.
+// drainsWithin is shorter than the time for which a release waits for writes in flight.
 const drainsWithin = 400 * time.Millisecond
 
-// TestReleaseWaitsForWrites: a shard is given back when the answers to what was
-// published have come, so that the next owner need not look for them.
+// TestReleaseWaitsForWrites: a shard is released after the answers to its publishes have
+// arrived, so that the next owner does not have to check them.
 func TestReleaseWaitsForWrites(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -187,8 +187,8 @@ func TestReleaseWaitsForWrites(t *testing.T) {
 	defer s.mu.Unlock()
 	switch {
 	case s.released < 0:
-		t.Errorf("the clock was not given back within %s", took)
+		t.Errorf("the clock was not released within %s", took)
 	case s.released > 0 && took < drainsWithin:
-		t.Errorf("the clock was given back after %s with %d publishes under way", took, s.released)
+		t.Errorf("the clock was released after %s with %d publishes in flight", took, s.released)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestLostMiddleBlock: a whole block in the middle of a shard's file is removed while the
+// TestLostMiddleBlock: a block in the middle of a shard's file is removed while the
 // server is down. The next owner reports how many timers are gone and which of them the
 // index names, restores the index of the others, and counts the waiting timers again.
 func TestLostMiddleBlock(t *testing.T) {
@@ -30,8 +30,8 @@ func TestLostMiddleBlock(t *testing.T) {
 		died bool // the owner died, so the clock is not released
 		// rebuilt: the server rebuilds its index of the file, as after SIGKILL.
 		rebuilt bool
-		moved   bool // timers were moved before
-		// at is the removed block, from the file's beginning; -1 removes none.
+		moved   bool // timers were rescheduled before
+		// at is the position of the removed block in the file; -1 removes none.
 		at int
 		// lost is true if timers are gone, index if only index entries are.
 		lost, index bool
@@ -48,14 +48,14 @@ func TestLostMiddleBlock(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			srv := natstest.Run(t)
-			// The limit makes blocks of 32 kB.
+			// With this limit a block has 32 kB.
 			cfg := store.Config{ShardMaxBytes: 127_000, Geometry: schemas.Geometry{Shards: 1, SlotWidth: 100 * time.Millisecond, WheelSize: 1024}}
 			n := start(t, srv, "n1", cfg, func(o *scheduler.Options) { o.InspectInterval = time.Second })
 			healthy(t, n.store)
 			const all = 150
 			due := nowMs() + 3_600_000
 			ws := timers(all, func(int64) int64 { return due })
-			for _, w := range ws { // one by one, so that each has its own index entry
+			for _, w := range ws { // one at a time, so that each has its own index entry
 				create(t, n.store, w)
 			}
 			g := n.store.Geometry()
@@ -125,7 +125,7 @@ func TestLostMiddleBlock(t *testing.T) {
 
 			again := start(t, srv, "n2", store.Config{}, nil)
 			var gone []string
-			waiting := map[int64]int{} // by tick; a moved timer may have lost its last revision
+			waiting := map[int64]int{} // by tick; a rescheduled timer may have lost its last revision
 			for _, w := range ws {
 				if tm, err := again.store.Get(t.Context(), w.ID); schemas.CodeOf(err) == schemas.CodeNotFound {
 					gone = append(gone, w.ID.String())
@@ -152,7 +152,7 @@ func TestLostMiddleBlock(t *testing.T) {
 			}
 			if !c.lost && !c.index {
 				if look() || len(report) > 0 {
-					t.Fatalf("a false alarm: %+v", report[0].Loss)
+					t.Fatalf("a loss is reported, but nothing was lost: %+v", report[0].Loss)
 				}
 				return
 			}
@@ -170,14 +170,14 @@ func TestLostMiddleBlock(t *testing.T) {
 			}
 			for _, id := range loss.Timers {
 				if !slices.Contains(gone, id) {
-					t.Errorf("timer %s is reported as missing, and it is there", id)
+					t.Errorf("timer %s is reported as missing, but it is stored", id)
 				}
 			}
 			if c.index && loss.Reindexed == 0 {
 				t.Error("no index entry was restored")
 			}
 			if len(loss.Timers)+loss.TimersMore != len(gone) {
-				t.Errorf("the index names %d timers without a record, and %d are reported", len(gone), len(loss.Timers)+loss.TimersMore)
+				t.Errorf("the index names %d timers without a record, but %d are reported", len(gone), len(loss.Timers)+loss.TimersMore)
 			}
 		})
 	}
@@ -216,7 +216,7 @@ func removeBlock(t *testing.T, dir string, at int) {
 	}
 }
 
-// indexed waits until the index names as many timers for a tick as wait.
+// indexed waits until the index names the wanted number of timers for a tick.
 func indexed(t *testing.T, s *store.Store, tick int64, want int) {
 	t.Helper()
 	waittest.Until(t, "an index of all timers", func() bool {

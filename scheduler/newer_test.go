@@ -22,9 +22,9 @@ func overwriteNewer(t *testing.T, s *store.Store, w store.Write) {
 	storetest.Overwrite(t, s, key, "timer."+w.ID.String(), w.Record.AppendFormat(nil, schemas.RecordFormatTest))
 }
 
-// TestNewerRecords: a node that cannot read some records fires all others on time and
-// keeps the low watermark, and the position in the stream, before those. When a node
-// that reads them joins, it gets their shards and fires them.
+// TestNewerRecords: a node that cannot read some records fires all others on time, and
+// keeps the low watermark and the applied offset before these records. When a node that
+// reads them joins, it receives their shards and fires them.
 func TestNewerRecords(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -42,7 +42,7 @@ func TestNewerRecords(t *testing.T) {
 	got := fired(t, old.nc, len(ws)-len(newer))
 	for id := range newer {
 		if len(got[id.MsgID(1)]) > 0 {
-			t.Errorf("timer %s fired, and its record cannot be read", id)
+			t.Errorf("timer %s fired, though the node cannot read its record", id)
 		}
 	}
 	checkTimes(t, got)
@@ -136,7 +136,8 @@ func raw(t *testing.T, s *store.Store, id schemas.TimerID) (jetstream.KeyValueEn
 }
 
 // TestNewerRecordsAfterAScan: an owner that has to read a whole shard, because its low
-// watermark is older than the index, keeps it before records that it cannot read.
+// watermark is older than the index, keeps the low watermark before records that it
+// cannot read.
 func TestNewerRecordsAfterAScan(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -146,7 +147,8 @@ func TestNewerRecordsAfterAScan(t *testing.T) {
 	for _, w := range ws[:5] {
 		overwriteNewer(t, s, w)
 	}
-	// An outage of longer than half of the index's life, after which the tail is past all.
+	// After an outage longer than half of the index's TTL, with the applied offset at the
+	// end of the stream.
 	before := nowMs() - (20 * time.Minute).Milliseconds()
 	for shard := range 2 {
 		c, rev, err := s.ReadClock(t.Context(), shard)

@@ -9,8 +9,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TestOwnershipIsOneLine: shards that are taken together are one line, and so are
-// shards that are given up together; a failed attempt is none.
+// TestOwnershipIsOneLine: shards that are taken together make one log line, and so do
+// shards that are given up together. A failed attempt makes none.
 func TestOwnershipIsOneLine(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -7,8 +7,8 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// TestLeisure: a tick that is far enough ahead is read in small pages with a pause
-// between them; one that is near, or was missed, as fast as it can be.
+// TestLeisure: a tick that is far enough ahead is read in small pages with pauses; a near
+// or missed tick is read without pauses.
 func TestLeisure(t *testing.T) {
 	t.Parallel()
 	start := int64(1_800_000_000_000)
@@ -19,7 +19,7 @@ func TestLeisure(t *testing.T) {
 	}
 	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
 
-	// The next tick comes into the horizon: five seconds ahead.
+	// The next tick enters the horizon: five seconds ahead.
 	now += 1000
 	page := func(want time.Duration, limit int, ev Event) {
 		t.Helper()
@@ -31,6 +31,6 @@ func TestLeisure(t *testing.T) {
 	page(pacedPagePause, pacedPageLimit, EvLoaded{Load: store.Load{Complete: true, Next: 10}})
 	now += 2000
 	page(pacedPagePause, pacedPageLimit, EvLoaded{Load: store.Load{Complete: true, Next: 20}})
-	now += 1500 // it is due in less than half of the horizon
+	now += 1500 // due in less than half of the horizon
 	page(0, loadLimit, EvLoaded{Load: store.Load{Complete: true, Next: 30}})
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestCountAfterACrash: after an owner that did not release the shard the number of
-// pending timers is not known until they are counted; what changes while they are
-// read is counted once, whichever of reading, tail and claim comes first.
+// TestCountAfterACrash: after an owner that did not release the shard, the number of
+// pending timers is unknown until they are counted. A timer that changes during the count
+// is counted once, in whatever order scan, tail and claim report it.
 func TestCountAfterACrash(t *testing.T) {
 	t.Parallel()
 	now := int64(1_800_000_000_000)
 	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, Pending: 99, PendingUnknown: true}, 2)
 	count := one[ActCount](t, k.Step(now, EvTick{}))
 	if count.Through != 6 || count.Delay == 0 {
-		t.Fatalf("%+v", count)
+		t.Fatalf("got %+v", count)
 	}
 	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
 	unknown := func(after string) {
@@ -26,7 +26,7 @@ func TestCountAfterACrash(t *testing.T) {
 		var c store.Clock
 		k.Checkpoint(&c)
 		if n, known := k.Pending(); known || !c.PendingUnknown {
-			t.Fatalf("%s: %d are pending, and that is known", after, n)
+			t.Fatalf("%s: the number of pending timers is known to be %d, want unknown", after, n)
 		}
 	}
 	id := func(name string) schemas.TimerID { return schemas.NewTimerID("/t", name) }
@@ -49,7 +49,7 @@ func TestCountAfterACrash(t *testing.T) {
 	slices.Sort(waiting)
 	k.Step(now, EvCounted{Waiting: waiting, Last: 14})
 	unknown("the tail is behind the reading")
-	// The revision of a claim comes by the tail before its answer does.
+	// The tail delivers the revision of a claim before its answer arrives.
 	k.Step(now, EvTail{Timer: store.Timer{ID: answerLate.ID, Rev: 14, Record: schemas.Record{Definition: schemas.Definition{Service: "s"}, RunState: schemas.RunState{State: schemas.StateDelivered, Run: 1, DueMs: now, Epoch: 2}}}})
 	want := func(n int64, after string) {
 		t.Helper()
@@ -65,16 +65,17 @@ func TestCountAfterACrash(t *testing.T) {
 	var c store.Clock
 	k.Checkpoint(&c)
 	if c.Pending != 2 || c.PendingUnknown {
-		t.Errorf("the clock says %+v", c)
+		t.Errorf("the clock is %+v", c)
 	}
-	// The next owner goes on from a clock that was released.
+	// The next owner continues with the count of a released clock.
 	if n, known := NewCore(coreConfig, c, 3).Pending(); !known || n != 2 {
 		t.Errorf("after a release: %d %t", n, known)
 	}
 }
 
-// TestCheckpointCountsSeenClaims: the clock counts a claim as soon as its position includes
-// the claim's revision, even if the answer is lost, so the next owner's count misses nothing.
+// TestCheckpointCountsSeenClaims: the clock counts a claim once its applied offset
+// includes the claim's revision, even if the answer is lost. So the next owner's count is
+// complete.
 func TestCheckpointCountsSeenClaims(t *testing.T) {
 	t.Parallel()
 	now := int64(1_800_000_000_000)
@@ -94,7 +95,7 @@ func TestCheckpointCountsSeenClaims(t *testing.T) {
 	}
 }
 
-// TestCountThatFails: a count that fails is begun again after a pause.
+// TestCountThatFails: a failed count is repeated after a pause.
 func TestCountThatFails(t *testing.T) {
 	t.Parallel()
 	now := int64(1_800_000_000_000)
@@ -110,8 +111,9 @@ func TestCountThatFails(t *testing.T) {
 	}
 }
 
-// TestCountFindsMissing: a count reports the timers that a previous owner had counted and
-// that are gone, but not those that have changed, cannot be read, or may have expired.
+// TestCountFindsMissing: a count reports the timers that a previous owner counted and
+// that are gone. It does not report timers that have changed, cannot be read, or may have
+// expired.
 func TestCountFindsMissing(t *testing.T) {
 	t.Parallel()
 	now := int64(1_800_000_000_000)
@@ -156,11 +158,11 @@ func TestCountFindsMissing(t *testing.T) {
 		// After a loss the timers are counted again, and nothing is reported twice.
 		again := one[ActCount](t, k.Step(at, EvRecount{}))
 		if n, known := k.Pending(); known {
-			t.Errorf("%s: %d are pending, and that is known", c.name, n)
+			t.Errorf("%s: the number of pending timers is known to be %d, want unknown", c.name, n)
 		}
 		k.Step(at, EvCounted{Waiting: waiting, Last: 8}) // the answer to the first count
 		if _, known := k.Pending(); known {
-			t.Errorf("%s: an answer to an earlier count is taken", c.name)
+			t.Errorf("%s: the answer to an earlier count was accepted", c.name)
 		}
 		for _, a := range k.Step(at, EvCounted{Round: again.Round, Waiting: waiting, Last: 8}) {
 			if m, ok := a.(ActMissing); ok {

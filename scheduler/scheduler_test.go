@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
 }
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
 
-// node is one scheduler with a store and a time of its own.
+// node is a scheduler with a store and a clock of its own.
 type node struct {
 	store *store.Store
 	sched *scheduler.Scheduler
@@ -82,7 +82,7 @@ func start(t *testing.T, srv *natstest.Server, name string, cfg store.Config, ch
 	return n
 }
 
-// nowMs is the server's clock: it runs in this process.
+// nowMs is the clock of the server, which runs on this host.
 func nowMs() int64 { return time.Now().UnixMilli() }
 
 func timer(id string, due int64) store.Write {
@@ -92,7 +92,8 @@ func timer(id string, due int64) store.Write {
 	}}
 }
 
-// timers are n of them, named by their number; due says when each is, in Unix ms.
+// timers returns n timers, named by their numbers. due returns their due times in Unix
+// milliseconds.
 func timers(n int, due func(i int64) int64) []store.Write {
 	ws := make([]store.Write, n)
 	for i := range ws {
@@ -103,7 +104,7 @@ func timers(n int, due func(i int64) int64) []store.Write {
 
 func create(t *testing.T, s *store.Store, ws ...store.Write) {
 	t.Helper()
-	for some := range slices.Chunk(ws, 200) { // each call has its time
+	for some := range slices.Chunk(ws, 200) { // each call has a time limit
 		for _, r := range s.Create(t.Context(), some) {
 			if r.Err != nil {
 				t.Fatal(r.Err)
@@ -112,7 +113,7 @@ func create(t *testing.T, s *store.Store, ws ...store.Write) {
 	}
 }
 
-// fired collects n messages from TIMERS_FIRED, by message id.
+// fired reads n messages from TIMERS_FIRED, by message ID.
 func fired(t *testing.T, nc *nats.Conn, n int) map[string][]jetstream.Msg {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -140,7 +141,7 @@ func fired(t *testing.T, nc *nats.Conn, n int) map[string][]jetstream.Msg {
 	return got
 }
 
-// checkTimes holds that nothing was published before it was due.
+// checkTimes checks that nothing was published early or twice.
 func checkTimes(t *testing.T, got map[string][]jetstream.Msg) {
 	t.Helper()
 	for id, ms := range got {
@@ -163,7 +164,7 @@ func checkTimes(t *testing.T, got map[string][]jetstream.Msg) {
 	}
 }
 
-// await polls the store until the timer's state is as wanted.
+// await waits until a timer has a state.
 func await(t *testing.T, s *store.Store, id schemas.TimerID, want schemas.State) store.Timer {
 	t.Helper()
 	var tm store.Timer
@@ -202,11 +203,11 @@ func TestDueDuringDownTime(t *testing.T) {
 	n := start(t, srv, "n1", store.Config{}, func(o *scheduler.Options) { o.SweepDelay = time.Hour; o.IndexKeep = 4 * time.Hour })
 	checkTimes(t, fired(t, n.nc, len(ws)))
 	if v := metrictest.Sum(t, n.reg, "belfry_missed_timers_total"); v != 0 {
-		t.Errorf("the sweeper fired %v of them; the mark should have", v)
+		t.Errorf("the sweeper fired %v of them, want none: the low watermark includes them", v)
 	}
 }
 
-// waitUntil waits for a time that the test is about.
+// waitUntil waits until ms, Unix milliseconds.
 func waitUntil(t *testing.T, ms int64) {
 	t.Helper()
 	select {
@@ -221,7 +222,7 @@ func TestOutageLongerThanTheIndex(t *testing.T) {
 	setup := open(t, srv.Connect(), "setup", store.Config{Geometry: schemas.Geometry{Shards: 2, SlotWidth: time.Second, WheelSize: 1000}})
 	ws := timers(300, func(i int64) int64 { return nowMs() - 3_600_000 + i*1000 })
 	for _, w := range ws {
-		// Records without any index, as after its TTL.
+		// A record without index entry, as after the entry's TTL.
 		if err := updated(t, setup, w); err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +233,7 @@ func TestOutageLongerThanTheIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.TimeMs = nowMs() - 7_200_000
-		seq := uint64(1 << 40) // the tail brings nothing
+		seq := uint64(1 << 40) // beyond the stream, so that the tail delivers nothing
 		c.Tail, c.Seen = seq, seq
 		if _, err := setup.WriteClock(t.Context(), shard, c, rev); err != nil {
 			t.Fatal(err)
@@ -265,7 +266,7 @@ func TestSweeperFindsAPlantedOrphan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A clock that lies: the mark and the tail are past the timer.
+	// A wrong clock: the low watermark and the applied offset have passed the timer.
 	c.TimeMs, c.Tail, c.SweptMs = nowMs()-5000, tm.Rev, nowMs()-60_000
 	if _, err := setup.WriteClock(t.Context(), shard, c, rev); err != nil {
 		t.Fatal(err)
@@ -274,21 +275,22 @@ func TestSweeperFindsAPlantedOrphan(t *testing.T) {
 	checkTimes(t, fired(t, n.nc, 1))
 	await(t, n.store, w.ID, schemas.StateSuccess)
 	if v := metrictest.Sum(t, n.reg, "belfry_missed_timers_total"); v != 1 {
-		t.Errorf("orphans counted: %v", v)
+		t.Errorf("%v missed timers are counted, want 1", v)
 	}
 }
 
-// TestSweeperFiresAgainWhatLeftTheStream: an event that leaves TIMERS_FIRED before
-// its callback concluded comes again, under the same id; one that is still there
-// does not.
+// TestSweeperFiresAgainWhatLeftTheStream: an event that leaves TIMERS_FIRED before its
+// callback has ended is published again with the same ID. An event that is still in the
+// stream is not.
 func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
-	// The lease outlasts a machine that stands still: a new reign might claim again,
-	// and what was claimed later than the stream's oldest event is not looked for.
+	// The lease is long, so that a slow machine does not start a new term: its owner
+	// might claim again, and a claim later than the oldest event in the stream is not
+	// checked.
 	n := start(t, srv, "n1", store.Config{DedupWindow: time.Second}, func(o *scheduler.Options) { o.SweepDelay, o.Lease = 2*time.Second, bound })
 	lost, kept := timer("lost", nowMs()), timer("kept", nowMs())
-	for _, w := range []store.Write{lost, kept} { // functions do not run here: the callbacks never conclude
+	for _, w := range []store.Write{lost, kept} { // no functions run, so the callbacks never end
 		w.Record.Callback = "http://127.0.0.1:9/"
 	}
 	create(t, n.store, lost, kept)
@@ -304,7 +306,7 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 		}
 		return meta.Sequence.Stream
 	}
-	if sequence(kept) < sequence(lost) { // events leave a stream from its start
+	if sequence(kept) < sequence(lost) { // the oldest event leaves first
 		lost, kept = kept, lost
 	}
 	claimed := await(t, n.store, lost.ID, schemas.StateDelivered)
@@ -324,10 +326,10 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 	}
 	now := await(t, n.store, lost.ID, schemas.StateDelivered)
 	if now.Rev <= claimed.Rev || now.Record.Run != 1 || now.Record.FiredMs <= claimed.Record.FiredMs {
-		t.Errorf("fired again without a claim: %+v, before %+v", now.Record, claimed.Record)
+		t.Errorf("fired again without a new claim: %+v, before %+v", now.Record, claimed.Record)
 	}
 	if v := metrictest.Sum(t, n.reg, "belfry_missed_timers_total"); v != 0 {
-		t.Errorf("%v counted as orphans", v)
+		t.Errorf("%v missed timers are counted, want none", v)
 	}
 }
 
@@ -412,7 +414,7 @@ func TestNodesShare(t *testing.T) {
 	if !graceful {
 		t.Logf("lateness is not checked, because the machine was too busy for graceful hand-overs: %s", log.String())
 	}
-	// c is cut off without a word: it cannot release anything.
+	// c loses its connection, so it cannot release its shards.
 	c.nc.Close()
 	owns(t, 6, a)
 	got := fired(t, a.nc, len(ws))
@@ -441,7 +443,7 @@ func ownsAll(t *testing.T, n *node) {
 	owns(t, n.store.Geometry().Shards, n)
 }
 
-// owns waits until each of the nodes owns that many shards.
+// owns waits until each of the nodes owns the given number of shards.
 func owns(t *testing.T, shards int, nodes ...*node) {
 	t.Helper()
 	waittest.Until(t, fmt.Sprintf("each of %d nodes owns %d shards", len(nodes), shards), func() bool {
@@ -467,7 +469,7 @@ func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	n := start(t, srv, "n1", store.Config{Timeout: time.Second}, nil)
-	setup := open(t, srv.Connect(), "setup", store.Config{}) // with all the time it needs
+	setup := open(t, srv.Connect(), "setup", store.Config{}) // with the default time limit
 	ownsAll(t, n)
 	ws := timers(1000, func(i int64) int64 { return nowMs() + 300 + i*3 })
 	create(t, setup, ws...)
@@ -477,9 +479,8 @@ func TestServerRestart(t *testing.T) {
 	ownsAll(t, n)
 }
 
-// TestPendingAfterACrash: an owner has died, and its clock tells a number of pending
-// timers that is not right. The next owner says nothing of it until it has counted,
-// and then the truth.
+// TestPendingAfterACrash: the clock of a dead owner has a wrong number of pending timers.
+// The next owner reports no number until it has counted, and then the right one.
 func TestPendingAfterACrash(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

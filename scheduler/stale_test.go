@@ -8,7 +8,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// one runs a step and wants exactly one action of a type.
+// one returns the only action of a type, and fails if there is not exactly one.
 func one[A Action](t *testing.T, actions []Action) A {
 	t.Helper()
 	var found []A
@@ -28,7 +28,8 @@ var coreConfig = CoreConfig{
 	HorizonMs: 5000, ScanBehindMs: 3_600_000, MaxLoaded: 1000, MaxInflight: 16, SweepMs: 60_000,
 }
 
-// loaded is a core that has read all that is due within its horizon: nothing.
+// loaded returns a core that has read everything due within its horizon, which is
+// nothing.
 func loaded(t *testing.T, epoch uint64) (k *Core, now int64) {
 	t.Helper()
 	now = 1_800_000_000_000
@@ -38,7 +39,7 @@ func loaded(t *testing.T, epoch uint64) (k *Core, now int64) {
 	return k, now
 }
 
-// claiming is a core that claims a timer.
+// claiming returns a core that claims a timer.
 func claiming(t *testing.T) (*Core, store.Timer, int64) {
 	t.Helper()
 	k, now := loaded(t, 1)
@@ -55,7 +56,7 @@ func claiming(t *testing.T) (*Core, store.Timer, int64) {
 	return k, tm, now
 }
 
-// lost is a core whose claim of a timer has lost, and asks what became of it.
+// lost returns a core whose claim has lost and that reads the record again.
 func lost(t *testing.T) (*Core, store.Timer, int64) {
 	t.Helper()
 	k, tm, now := claiming(t)
@@ -63,9 +64,9 @@ func lost(t *testing.T) (*Core, store.Timer, int64) {
 	return k, tm, now
 }
 
-// TestLeaderBehindTheTail: a replica that has applied more than the leader served
-// the tail, so that the leader knows nothing of the timer yet, or an older
-// revision. It is not given up, and the mark does not pass it.
+// TestLeaderBehindTheTail: the tail was served by a replica that is ahead of the leader,
+// so the leader does not have the timer yet, or has an older revision. The core does not
+// give the timer up, and the low watermark does not pass it.
 func TestLeaderBehindTheTail(t *testing.T) {
 	t.Parallel()
 	k, tm, now := lost(t)
@@ -78,17 +79,17 @@ func TestLeaderBehindTheTail(t *testing.T) {
 			ev = EvReread{ID: tm.ID, Timer: older}
 		}
 		if a := one[ActReread](t, k.Step(now, ev)); a.Delay == 0 {
-			t.Error("asks again without a pause")
+			t.Error("reads the record again without a pause")
 		}
 		if k.ProgressMs() > tm.Record.DueMs {
-			t.Fatalf("the mark %d has passed the timer due %d", k.ProgressMs(), tm.Record.DueMs)
+			t.Fatalf("the low watermark %d has passed the timer due %d", k.ProgressMs(), tm.Record.DueMs)
 		}
 	}
 	claim := one[ActClaim](t, k.Step(now, EvReread{ID: tm.ID, Timer: tm}))
 	one[ActPublish](t, k.Step(now, EvClaimed{ID: tm.ID, Rev: claim.Rev + 1}))
 }
 
-// TestRecordGone: a record that somebody removed is given up after a while.
+// TestRecordGone: the core gives up a timer whose record stays missing.
 func TestRecordGone(t *testing.T) {
 	t.Parallel()
 	k, tm, now := lost(t)
@@ -97,7 +98,7 @@ func TestRecordGone(t *testing.T) {
 	}
 	for _, a := range k.Step(now, EvReread{ID: tm.ID, Err: schemas.ErrNotFound}) {
 		if _, again := a.(ActReread); again {
-			t.Error("asks for ever")
+			t.Error("still reads the missing record")
 		}
 	}
 	if k.Loaded() != 0 || !k.Idle() {

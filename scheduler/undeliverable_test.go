@@ -12,7 +12,7 @@ import (
 
 var errTooLarge = schemas.Errorf(schemas.CodeTooLarge, "over the limit of 65535 bytes of headers")
 
-// refusedOnce brings a core to the dead letter of a timer whose publish was refused.
+// refusedOnce returns a core with the dead letter of a timer whose publish was refused.
 func refusedOnce(t *testing.T) (*Core, store.Timer, int64, ActDeadLetter) {
 	t.Helper()
 	k, tm, now := claiming(t)
@@ -20,17 +20,17 @@ func refusedOnce(t *testing.T) (*Core, store.Timer, int64, ActDeadLetter) {
 	return k, tm, now, one[ActDeadLetter](t, k.Step(now, EvPublished{ID: tm.ID, Err: errTooLarge}))
 }
 
-// TestRefusedForGood: a timer whose publish is refused for good holds the mark until
-// its dead letter and its final record are stored, and no longer.
+// TestRefusedForGood: a timer whose publish is refused permanently holds the low
+// watermark until its dead letter and its final record are stored, and no longer.
 func TestRefusedForGood(t *testing.T) {
 	k, tm, now, letter := refusedOnce(t)
 	m := letter.Msg
 	if m.Subject != schemas.SubjectDead(tm.Record.Service) || m.MsgID == "" || fmt.Sprint(m.Header[schemas.HeaderErrorCode]) != "["+schemas.ReasonUndeliverable+"]" || !strings.Contains(fmt.Sprint(m.Header[schemas.HeaderError]), "65535") {
 		t.Fatalf("dead letter %q %q %v", m.Subject, m.MsgID, m.Header)
 	}
-	// Whatever is not acknowledged is tried again, under the same id.
+	// A write that is not acknowledged is repeated with the same message ID.
 	if got := k.Step(now, EvDeadLettered{ID: tm.ID, Err: schemas.ErrUnavailable}); len(got) != 0 {
-		t.Fatalf("without a pause: %v", got)
+		t.Fatalf("repeated without a pause: %v", got)
 	}
 	now += maxRetryDelay.Milliseconds()
 	if again := one[ActDeadLetter](t, k.Step(now, EvTick{})); again.Msg.MsgID != m.MsgID {
@@ -45,19 +45,20 @@ func TestRefusedForGood(t *testing.T) {
 	now += maxRetryDelay.Milliseconds()
 	one[ActFail](t, k.Step(now, EvTick{}))
 	if k.ProgressMs() > tm.Record.DueMs {
-		t.Fatalf("the mark %d passed a timer, due %d, that is not concluded", k.ProgressMs(), tm.Record.DueMs)
+		t.Fatalf("the low watermark %d passed a timer, due %d, that has not ended", k.ProgressMs(), tm.Record.DueMs)
 	}
 	k.Step(now, EvFailed{ID: tm.ID})
 	if k.Loaded() != 0 || !k.Idle() {
 		t.Fatalf("%d entries are left", k.Loaded())
 	}
 	if k.Step(now, EvTick{}); k.ProgressMs() <= tm.Record.DueMs {
-		t.Fatalf("the mark %d does not move on", k.ProgressMs())
+		t.Fatalf("the low watermark %d does not advance", k.ProgressMs())
 	}
 }
 
-// TestRefusedByTheNextOwner: an owner that finds the claim of a predecessor comes to
-// the same dead letter, and looks for it where the stream may have forgotten its id.
+// TestRefusedByTheNextOwner: an owner that finds the claim of a predecessor creates the
+// same dead letter, and looks for it in the stream if the message ID may be older than
+// the dedup window.
 func TestRefusedByTheNextOwner(t *testing.T) {
 	k, tm, now, letter := refusedOnce(t)
 	claimed := tm
@@ -73,14 +74,14 @@ func TestRefusedByTheNextOwner(t *testing.T) {
 			next.Step(at, EvTick{})
 			ask := one[ActDedupCheck](t, next.Step(at, EvTail{Timer: claimed}))
 			if ask.Subjects[0] != schemas.SubjectFired(tm.Record.Service) {
-				t.Fatalf("asks for %v", ask.Subjects)
+				t.Fatalf("requests %v", ask.Subjects)
 			}
 			one[ActPublish](t, next.Step(at, EvDedupChecked{}))
 			actions := next.Step(at, EvPublished{ID: tm.ID, Err: errTooLarge})
 			if late {
 				ask = one[ActDedupCheck](t, actions)
 				if ask.Subjects[0] != schemas.SubjectDead(tm.Record.Service) {
-					t.Fatalf("asks for %v", ask.Subjects)
+					t.Fatalf("requests %v", ask.Subjects)
 				}
 				found := map[string]struct{}{}
 				if there {
@@ -99,8 +100,8 @@ func TestRefusedByTheNextOwner(t *testing.T) {
 	}
 }
 
-// TestRefusedClaim: a record that can no longer be written with its event ends as a
-// dead letter, too.
+// TestRefusedClaim: a timer whose record became too large to be claimed ends as a dead
+// letter, too.
 func TestRefusedClaim(t *testing.T) {
 	k, tm, now := claiming(t)
 	letter := one[ActDeadLetter](t, k.Step(now, EvClaimed{ID: tm.ID, Err: errTooLarge}))
@@ -111,7 +112,7 @@ func TestRefusedClaim(t *testing.T) {
 	if fail.Rev != tm.Rev || fail.Record.State != schemas.StateFail || fail.Record.FiredMs == 0 {
 		t.Fatalf("revision %d: %+v", fail.Rev, fail.Record)
 	}
-	// A cancel came first: the record is looked at, and that is the end.
+	// A cancel came first: the core reads the record again and forgets the timer.
 	one[ActReread](t, k.Step(now, EvFailed{ID: tm.ID, Err: store.ErrRevision}))
 	cancelled := tm
 	cancelled.Rev++
@@ -122,8 +123,8 @@ func TestRefusedClaim(t *testing.T) {
 	}
 }
 
-// TestRefusedClaimIsCountedOnce: a timer whose claim is refused no longer waits once its
-// final record is stored, also if the answer to that write is lost.
+// TestRefusedClaimIsCountedOnce: a timer whose claim is refused no longer counts as
+// waiting once its final record is stored, even if the answer to that write is lost.
 func TestRefusedClaimIsCountedOnce(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		k, tm, now := claiming(t)
@@ -142,7 +143,7 @@ func TestRefusedClaimIsCountedOnce(t *testing.T) {
 	}
 }
 
-// TestNotRefusedForGood: what may succeed the next time is published again.
+// TestNotRefusedForGood: a publish that may succeed later is repeated.
 func TestNotRefusedForGood(t *testing.T) {
 	for _, err := range []error{schemas.ErrUnavailable, schemas.ErrStoreFull, errSuspended, errors.New("any")} {
 		k, tm, now := claiming(t)

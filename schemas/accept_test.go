@@ -129,7 +129,7 @@ func TestFullEvents(t *testing.T) {
 	}
 	checkAccepted(t, body, spec)
 	if _, _, err := parse(doc(t, full(schemas.MaxAttributes-own+1, 2))); schemas.CodeOf(err) != schemas.CodeTooLarge {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {strings.Repeat("i", 2048)}, "ce-source": {strings.Repeat("s", 2048)}, "ce-type": {strings.Repeat("t", 2048)}, "ce-timerafter": {"1s"}, "ce-timercallback": {"nats:" + strings.Repeat("c", 2043)}, "ce-timergroup": {strings.Repeat("g", 128)}}
 	size := 0
@@ -164,6 +164,6 @@ func TestFullEvents(t *testing.T) {
 		t.Errorf("its dead letter has %d bytes: no server takes it", n)
 	}
 	if _, _, err = schemas.ParseAdd(hdr, make([]byte, len(data)+1), added, schemas.Limits{}); schemas.CodeOf(err) != schemas.CodeTooLarge {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }

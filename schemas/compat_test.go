@@ -60,7 +60,7 @@ func TestFormerRecords(t *testing.T) {
 			switch {
 			case refused[f.Name]:
 				if schemas.CodeOf(err) != schemas.CodeInvalidEvent {
-					t.Errorf("%v", err)
+					t.Errorf("got error %v", err)
 				}
 			case err != nil:
 				t.Error(err)

@@ -78,7 +78,7 @@ func TestParseAddAccepts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !c.check(spec) {
-				t.Errorf("%+v", spec)
+				t.Errorf("got %+v", spec)
 			}
 			if !bytes.Equal(body.Data, data) {
 				t.Error("the bytes were changed")
@@ -215,14 +215,14 @@ func TestBinaryMode(t *testing.T) {
 	}
 	out, data := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added + 2, Run: 1, Attempt: 1})
 	if !bytes.Equal(data, []byte{0, 1, 2}) || out.Get("X-Own") != "kept" || out.Get("Nats-Msg-Id") != "" || out["ce-mine"][0] != "%E2%82%AC" {
-		t.Errorf("%v %v", out, data)
+		t.Errorf("got %v, %v", out, data)
 	}
 	e, fspec, f, err := schemas.ParseFired(out, data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if e.Extensions()["mine"] != "€" || f.FiredMs != added+2 || fspec.Hash != spec.Hash || fspec.Timer != spec.Timer || e.DataContentType() != "text/plain" {
-		t.Errorf("%v %+v", e, f)
+		t.Errorf("got %v, %+v", e, f)
 	}
 	for name, h := range map[string]nats.Header{
 		"twice":    {"ce-specversion": {"1.0"}, "ce-id": {"1", "2"}},
@@ -279,7 +279,7 @@ func TestFiredKeepsTheBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(e.Data()) != `{"b":[1, 2.50],"a":"}"}` || e.Extensions()["mine"] != true || e.Extensions()["n"] != int32(5) || f.Attempt != 2 {
-		t.Errorf("%v", e)
+		t.Errorf("got %v", e)
 	}
 	var sdk event.Event
 	if err := json.Unmarshal(out, &sdk); err != nil {
@@ -373,7 +373,7 @@ func TestErrorsCompare(t *testing.T) {
 	cause := errors.New("cause")
 	err := fmt.Errorf("outer: %w", schemas.Errorf(schemas.CodeConflict, "taken: %w", cause))
 	if !errors.Is(err, schemas.ErrConflict) || errors.Is(err, schemas.ErrNotFound) || !errors.Is(err, cause) || err.Error() != "outer: taken: cause" {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestBenchQuick(t *testing.T) {
 	want := map[string]int{"add": 20_000, "steady": 10_000, "burst": 10_000}
 	for _, res := range d.Results {
 		if res.Verified.Expected != want[res.Workload] || res.Verified.Found != want[res.Workload] {
-			t.Errorf("%+v", res)
+			t.Errorf("got %+v", res)
 		}
 		delete(want, res.Workload)
 	}
@@ -53,6 +53,6 @@ func TestBenchUsage(t *testing.T) {
 	belfryRun(t, "bench", "--profile", "slow").oneLine(t, exitUsage, "profile")
 	belfryRun(t, "bench", "day").oneLine(t, exitUsage, "belfry-bench")
 	if r := belfryRun(t, "bench", "--help"); r.code != exitOK || !strings.Contains(r.out, "go run ./cmd/belfry-bench") {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }

@@ -225,7 +225,7 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 	sc := s.app.Callbacks.Services["orders"]
 	if !slices.Equal(sc.Secrets, []string{third, secret, second}) || len(sc.PEM.CA) == 0 || len(sc.PEM.Key) == 0 || sc.PermanentStatuses == nil || sc.Hosts == nil || len(sc.Subjects) != 1 ||
 		sc.Headers["Authorization"] != "Bearer hunter2-token" || sc.Headers["X-Api-Key"] != "hunter2-key" || sc.Headers["X-Plain"] != "hunter2-plain" {
-		t.Errorf("%+v", sc)
+		t.Errorf("got %+v", sc)
 	}
 	shown := fmt.Sprint(s.effective())
 	for _, hide := range []string{"hunter2", secret, second, third} {

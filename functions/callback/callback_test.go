@@ -78,6 +78,6 @@ func TestExcerptIsBoundedAndOwn(t *testing.T) {
 		t.Fatalf("%d bytes, first %q", len(got), got[0])
 	}
 	if Excerpt(nil) != nil {
-		t.Fatal("an empty answer leaves something")
+		t.Fatal("an empty answer has an excerpt")
 	}
 }

@@ -28,7 +28,7 @@ func TestGuardRefuses(t *testing.T) {
 		}
 	}
 	if (Guard{AllowLoopback: true, AllowPrivate: true}).Check(netip.Addr{}) == nil {
-		t.Error("no address at all passes")
+		t.Error("the guard permits an empty address")
 	}
 }
 
@@ -86,8 +86,8 @@ func FuzzGuardEmbeddedAddresses(f *testing.F) {
 	})
 }
 
-// resolver answers each query for an A record with the next of the addresses,
-// the last one for ever.
+// resolver answers each query for an A record with the next address, and repeats the last
+// one.
 func resolver(t *testing.T, addrs ...string) *net.Resolver {
 	t.Helper()
 	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -104,7 +104,7 @@ func resolver(t *testing.T, addrs ...string) *net.Resolver {
 			if err != nil {
 				return
 			}
-			// Header, then the question up to its zero label, type and class.
+			// The header, then the question up to its zero label, type and class.
 			end := 12 + slices.Index(buf[12:n], 0) + 5
 			kind := binary.BigEndian.Uint16(buf[end-4:])
 			reply := append([]byte(nil), buf[:end]...)

@@ -73,8 +73,8 @@ func raw(t *testing.T, h func(net.Conn)) string {
 	})
 }
 
-// hang answers never. The body is read first: only then does the server notice
-// that the client has gone.
+// hang never answers. It reads the body first, because only then does the server notice
+// that the client has disconnected.
 func hang(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()
@@ -104,7 +104,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	cfg.Secrets = []string{s1, s2}
 	out := call(t, newInvoker(t, cfg), strings.Replace(target, "http://", "http://alice:hunter2@", 1)+"/p?q=1#f", time.Minute)
 	if !out.Success || out.Code != 202 || string(out.Response) != "thanks" || out.Retryable {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 	if got.Method != "POST" || got.RequestURI != "/p?q=1" || string(body) != `{"a":1}` {
 		t.Fatalf("%s %s %q", got.Method, got.RequestURI, body)
@@ -192,7 +192,7 @@ func TestHang(t *testing.T) {
 	target := serve(t, hang)
 	out := call(t, newInvoker(t, loopback), target, 50*time.Millisecond)
 	if !out.Retryable || out.Reason != callback.ReasonTimeout || !strings.Contains(out.Err, "50ms") {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 }
 
@@ -214,10 +214,10 @@ func TestHugeAnswerIsCutOff(t *testing.T) {
 	begin := time.Now()
 	out := call(t, newInvoker(t, loopback), target, time.Minute)
 	if !out.Success || len(out.Response) != schemas.MaxOutcomeResponse {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 	if n := <-wrote; n >= size {
-		t.Fatalf("the whole answer was taken, in %v", time.Since(begin))
+		t.Fatalf("the whole answer was read, in %v", time.Since(begin))
 	}
 }
 
@@ -228,7 +228,7 @@ func TestSlowBodyDoesNotHoldTheCall(t *testing.T) {
 		for r.Context().Err() == nil {
 			_, _ = io.WriteString(w, "x")
 			w.(http.Flusher).Flush()
-			time.Sleep(5 * time.Millisecond) // the drip, not a wait
+			time.Sleep(5 * time.Millisecond) // the pace of the body
 		}
 	})
 	cfg := loopback
@@ -252,7 +252,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	})
 	out := call(t, newInvoker(t, loopback), target, time.Minute)
 	if out.Success || !out.Retryable || out.Reason != callback.ReasonConnection {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
 	out := call(t, newInvoker(t, loopback), "http://"+tcptest.Refused(t), time.Minute)
 	if !out.Retryable || out.Reason != callback.ReasonConnection {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 }
 
@@ -284,7 +284,8 @@ func TestGuardAtDialTime(t *testing.T) {
 	}
 	port := u.Port()
 	named := Config{Resolver: resolver(t, "127.0.0.1")}
-	// The second answer differs from the first: what is dialled is what is judged.
+	// The second answer of the resolver differs from the first. The guard must check the
+	// address that is dialled.
 	rebinding := Config{Guard: Guard{AllowPrefixes: nil}, Resolver: resolver(t, "127.0.0.1", "127.0.0.2")}
 	for _, c := range []struct {
 		cfg  Config
@@ -304,7 +305,7 @@ func TestGuardAtDialTime(t *testing.T) {
 	}
 	allowed := Config{Guard: Guard{AllowLoopback: true}, Resolver: resolver(t, "127.0.0.1")}
 	if out := call(t, newInvoker(t, allowed), "http://inside.example:"+port+"/", time.Minute); !out.Success {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 }
 
@@ -374,7 +375,7 @@ func TestCancelEndsTheCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
 	if out := newInvoker(t, loopback).Invoke(ctx, request(target)); out.Success || !errors.Is(ctx.Err(), context.Canceled) {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 }
 
@@ -394,7 +395,7 @@ func TestConnectionsAreReused(t *testing.T) {
 	i := newInvoker(t, loopback)
 	for range 20 {
 		if out := call(t, i, s.URL, time.Minute); !out.Success {
-			t.Fatalf("%+v", out)
+			t.Fatalf("got outcome %+v", out)
 		}
 	}
 	if conns != 1 {
@@ -414,7 +415,7 @@ func BenchmarkInvoke(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if out := i.Invoke(b.Context(), r); !out.Success {
-			b.Fatalf("%+v", out)
+			b.Fatalf("got outcome %+v", out)
 		}
 	}
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A server of a private CA that demands a client certificate is reached with both.
+// TestPrivateCAAndClientCertificate: a server with a certificate of a private CA that
+// requires a client certificate can be called with both.
 func TestPrivateCAAndClientCertificate(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
@@ -55,7 +56,7 @@ func TestPrivateCAAndClientCertificate(t *testing.T) {
 	}
 }
 
-// In structured mode the signature covers the event's id, source and type.
+// TestStructuredMode: the signature covers the event's id, source and type.
 func TestStructuredMode(t *testing.T) {
 	t.Parallel()
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -70,7 +71,7 @@ func TestStructuredMode(t *testing.T) {
 	r := request(target)
 	r.Event.DataBase64 = false // as schemas.ParseFired reads JSON data
 	if out := newInvoker(t, cfg).Invoke(t.Context(), r); !out.Success {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 	if ct := got.Header.Get("Content-Type"); ct != "application/cloudevents+json; charset=utf-8" || got.Header.Get("Ce-Id") != "" || got.Header.Get("Idempotency-Key") != "tid.1" {
 		t.Errorf("headers %v", got.Header)
@@ -122,8 +123,8 @@ func TestPermanentStatuses(t *testing.T) {
 	}
 }
 
-// Configured headers are sent, and appear in no outcome, even if the callee repeats
-// them across the end of the excerpt.
+// TestHeaders: configured headers are sent, and do not appear in an outcome, even if the
+// callee repeats them across the end of the excerpt.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	const token, key = "hunter2-token", "hunter2-api-key"

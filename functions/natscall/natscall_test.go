@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The embedded server's own goroutines end some time after its shutdown.
+	// Some goroutines of the embedded server end only after its shutdown.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*Server).startGoRoutine.func1"))
 }
 
@@ -112,7 +112,7 @@ func TestRequestOnTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := New(nc).Invoke(t.Context(), request("orders.new")); !out.Success {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 	m := <-got
 	for k, want := range map[string]string{"ce-id": "1", "ce-timerattempt": "1", "Idempotency-Key": "tid.1", "Nats-Msg-Id": "tid.1", "traceparent": "00-1-2-01"} {
@@ -133,10 +133,10 @@ func TestConnectionLost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if out := New(nc).Invoke(ctx, request("x")); !out.Retryable {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 	nc.Close()
 	if out := New(nc).Invoke(t.Context(), request("x")); !out.Retryable || out.Reason != callback.ReasonConnection {
-		t.Fatalf("%+v", out)
+		t.Fatalf("got outcome %+v", out)
 	}
 }

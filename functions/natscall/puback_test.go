@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// A stream that captures the callback's subject answers with a PubAck.
+// TestStreamsAnswer: a stream that captures the callback's subject answers with a PubAck.
 func TestStreamsAnswer(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)
@@ -45,7 +45,7 @@ func TestStreamsAnswer(t *testing.T) {
 		"orders.sealed": {Reason: callback.ReasonStreamRefused, Code: 400},
 		"orders.room":   {Success: true},
 	} {
-		// The second request has the same Nats-Msg-Id, and is a duplicate.
+		// The second request has the same Nats-Msg-Id and is a duplicate.
 		for range 2 {
 			got := i.Invoke(t.Context(), request(subject))
 			if got.Success != want.Success || got.Retryable != want.Retryable || got.Reason != want.Reason || got.Code != want.Code {

@@ -13,7 +13,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestWorkerAnswers: each word of the protocol, by workers of service s.
+// TestWorkerAnswers: the outcomes of each answer that a worker can give.
 func TestWorkerAnswers(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)
@@ -86,9 +86,9 @@ func TestWorkerAnswers(t *testing.T) {
 		}
 	}
 	if len(i.workers.calls) != 0 {
-		t.Errorf("%d requests are remembered", len(i.workers.calls))
+		t.Errorf("%d requests are still registered", len(i.workers.calls))
 	}
-	// A worker that is alive for too long.
+	// A worker that reports progress without end.
 	if _, err := callee.Subscribe(schemas.SubjectWork("endless"), func(m *nats.Msg) {
 		if err := m.RespondMsg(&nats.Msg{Header: nats.Header{schemas.HeaderWork: {schemas.WorkWorking}}}); err != nil {
 			t.Error(err)
@@ -104,6 +104,6 @@ func TestWorkerAnswers(t *testing.T) {
 	r := request(schemas.SubjectWork("endless"))
 	r.Service = "endless"
 	if got := i.Invoke(ctx, r); !got.Retryable || got.Reason != callback.ReasonTimeout || got.Unattempted {
-		t.Errorf("at the bound of an attempt: %+v", got)
+		t.Errorf("at the time limit of an attempt: %+v", got)
 	}
 }

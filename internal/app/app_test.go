@@ -361,7 +361,7 @@ func TestTimerOfRestingService(t *testing.T) {
 	feed := store.Feed{Service: "rare"}
 	state, err := st.ServiceState(t.Context(), feed)
 	if err != nil || state.Awake || state.Rev == 0 { // an add wakes nothing
-		t.Fatalf("%+v, %v", state, err)
+		t.Fatalf("got %+v, %v", state, err)
 	}
 	if err := st.RestService(t.Context(), feed, state.Rev, 0); err != nil {
 		t.Fatal(err)

@@ -79,7 +79,7 @@ func TestStrangersReply(t *testing.T) {
 	}
 	report, err := a.Store().ReadDamage(t.Context())
 	if err != nil || len(report) != 1 || report[0].Records[0].Timer != victim.String() {
-		t.Fatalf("%+v, %v", report, err)
+		t.Fatalf("got %+v, %v", report, err)
 	}
 }
 

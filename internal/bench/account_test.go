@@ -80,7 +80,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 	}
 	v := acc.Verified
 	if v.Found != fires+1 || v.Missing != 2 || v.Duplicates != 0 || v.Early != 0 || v.Unseen != 1 || v.Repeated != 1 || v.Why["pending still"] != 1 || v.Why["never stored"] != 1 {
-		t.Errorf("%+v", v)
+		t.Errorf("got %+v", v)
 	}
 	if sub, _ := acc.Lateness(); sub.Count() != fires+1 {
 		t.Errorf("lateness of %d timers", sub.Count())
@@ -90,10 +90,10 @@ func TestAccountAsksTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	if acc, err = w.accountPatient(ctx, p, patience); err != nil || acc.Duplicates != 1 {
-		t.Errorf("%+v %v", acc, err)
+		t.Errorf("got %+v, %v", acc, err)
 	}
 	if err := acc.Err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestSettled(t *testing.T) {
 	}
 	records.want = schemas.StateCancelled
 	if records.verify(ctx, &v); v.Wrong != 30 || v.Why["success, not cancelled; success at the end"] != 30 {
-		t.Errorf("%+v", v)
+		t.Errorf("got %+v", v)
 	}
 }
 
@@ -171,10 +171,10 @@ func TestFollow(t *testing.T) {
 	}
 	records.st.state[7] = schemas.StateDelivered
 	if records.verify(ctx, &v); v.Why["delivered, not success; none at the end"] != 1 {
-		t.Errorf("%+v", v)
+		t.Errorf("got %+v", v)
 	}
 	if _, err := late.settled(ctx, e.progress()); err == nil || !strings.Contains(err.Error(), "give a longer retention") {
-		t.Errorf("%v", err)
+		t.Errorf("got error %v", err)
 	}
 	for _, bad := range []Config{{Retention: time.Second}, {Retention: -time.Minute}, {Retention: time.Minute, NATSURL: "nats://127.0.0.1:1"}} {
 		if err := bad.setDefaults(); schemas.CodeOf(err) != schemas.CodeConfig {

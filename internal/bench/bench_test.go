@@ -97,7 +97,7 @@ func TestAdd(t *testing.T) {
 			t.Parallel()
 			r := run(t, "add", func(c *Config) { c.Count, c.Via = 500, via })
 			if r.Verified.Found != 500 || figure(t, r, "timers stored") <= 0 || figure(t, r, "adds acknowledged") <= 0 {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v", r)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestSteadyAhead(t *testing.T) {
 	t.Parallel()
 	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds, c.Ahead, c.Lead = 200, 2, true, time.Millisecond })
 	if r.Verified.Found != 400 || len(r.Latencies) != 2 || r.Latencies[1].h.TotalCount() != 400 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("got %+v", r)
 	}
 	if got := figure(t, r, "messages stored a timer"); got > 3.5 {
 		t.Errorf("%v messages a timer: adds are in it", got)
@@ -120,7 +120,7 @@ func TestSteady(t *testing.T) {
 	t.Parallel()
 	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds = 200, 2 })
 	if r.Verified.Found != 400 || len(r.Latencies) != 2 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("got %+v", r)
 	}
 	for _, l := range r.Latencies {
 		if l.h.TotalCount() != 400 || l.At(50) > l.At(99) || l.At(99) > l.At(100) {
@@ -155,7 +155,7 @@ func TestBurst(t *testing.T) {
 	t.Parallel()
 	r := run(t, "burst", func(c *Config) { c.Count, c.Lead = 1000, 5*time.Second })
 	if r.Verified.Found != 1000 || figure(t, r, "first, by the stream") > figure(t, r, "last, by the stream") {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestPending(t *testing.T) {
 	t.Parallel()
 	r := run(t, "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast, c.Profile = 1000, 1, true, app.ProfileSafe })
 	if r.Verified.Found != 1001 || figure(t, r, restartFigure) <= 0 || figure(t, r, "restart after a kill, until ready") <= 0 || figure(t, r, "disk, pending") <= 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 

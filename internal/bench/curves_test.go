@@ -31,16 +31,16 @@ func TestCurves(t *testing.T) {
 	}
 	pending := r.Curves[0].Series[0]
 	if len(pending.X) != 2 || pending.X[0] != 10 || pending.X[1] != 100 || len(pending.Costs) != 9 {
-		t.Errorf("%+v", pending)
+		t.Errorf("got %+v", pending)
 	}
 	for _, cost := range pending.Costs {
 		if len(cost.Values) != 2 || len(cost.Exponents) != 1 {
-			t.Errorf("%+v", cost)
+			t.Errorf("got %+v", cost)
 			continue
 		}
 		// So few timers may cost less CPU than the system counts; it is not told then.
 		if few := strings.Contains(cost.Name, "CPU a timer"); !few && (cost.Values[0] == nil || cost.Values[1] == nil) {
-			t.Errorf("%+v", cost)
+			t.Errorf("got %+v", cost)
 		}
 	}
 	for _, want := range []string{"| fast: by timers pending | 10 | 100 | power", "| disk a pending timer, B |"} {
@@ -66,10 +66,10 @@ func TestServices(t *testing.T) {
 				}
 			})
 			if r.Verified.Found != 100 || r.Settings["services"] != 7 {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v", r)
 			}
 			if name == "callback" && (figure(t, r, beginFigure) <= 0 || figure(t, r, "memory, "+idleAfter) <= 0 || figure(t, r, "heap of the node, "+idleAfter) <= 0) {
-				t.Errorf("%+v", r.Figures)
+				t.Errorf("got %+v", r.Figures)
 			}
 		})
 	}
@@ -171,6 +171,6 @@ func TestGrowthPowers(t *testing.T) {
 	}}}}}}
 	r.grow()
 	if costs := r.Curves[0].Series[0].Costs; len(costs) != 1 || costs[0].Name != "some" || costs[0].Exponents[0] != nil || len(r.Remarks) != 0 {
-		t.Errorf("%+v %v", costs, r.Remarks)
+		t.Errorf("got %+v, %v", costs, r.Remarks)
 	}
 }

@@ -66,7 +66,7 @@ func TestTableInterrupted(t *testing.T) {
 	}
 	for _, row := range r.Rows {
 		if len(row.Cells) != 2 || row.Cells[0].Good || row.Cells[1].Error == "" {
-			t.Errorf("%+v", row)
+			t.Errorf("got %+v", row)
 		}
 	}
 	if err := r.Markdown(io.Discard); err != nil {
@@ -98,10 +98,10 @@ func TestCells(t *testing.T) {
 		}
 	}
 	if c := cell(atLeast(1, "/s"), byFigure("g"), results, nil); c.Good || c.Got != "no result" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 	if c := cell(below(1, "ms"), byLatency("g", 99), results, nil); c.Good {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 }
 

@@ -14,7 +14,7 @@ func TestSingle(t *testing.T) {
 	r := run(t, "add", func(c *Config) { c.Count, c.Via, c.Rate = 200, ViaSingle, 1000 })
 	l := r.latency("answer to an add, from its intended start")
 	if r.Verified.Found != 200 || l == nil || l.Count() != 200 || r.Settings["workers"] != DefaultSingles {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -24,7 +24,7 @@ func TestDay(t *testing.T) {
 	r := run(t, "day", func(c *Config) { c.Rate, c.Seconds, c.Raw, c.CPUProfile = 200, 3, 500, profile })
 	l := r.latency(concludedLag)
 	if r.Verified.Found != 600 || l == nil || l.Count() != 600 || figure(t, r, "timers concluded") <= 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 	for _, op := range []string{"publish", "create", "compare-and-set"} {
 		if figure(t, r, "raw JetStream "+op) <= 0 || figure(t, r, rawCPU(op)) <= 0 {
@@ -32,10 +32,10 @@ func TestDay(t *testing.T) {
 		}
 	}
 	if figure(t, r, cpuFigure) <= 0 || figure(t, r, "a timer costs, in raw publishes") <= 0 || figure(t, r, "messages stored a timer") < 3 {
-		t.Errorf("%+v", r.Figures)
+		t.Errorf("got %+v", r.Figures)
 	}
 	if len(r.Curves.Lines) != 4 || len(r.Curves.Lines[0].X) < 3 {
-		t.Errorf("%+v", r.Curves)
+		t.Errorf("got %+v", r.Curves)
 	}
 	if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
 		t.Errorf("profile: %v %v", info, err)
@@ -49,7 +49,7 @@ func TestCallback(t *testing.T) {
 			t.Parallel()
 			r := run(t, "callback", func(c *Config) { c.Rate, c.Seconds, c.Callback = 100, 2, kind })
 			if l := r.latency("lateness of the callback"); r.Verified.Found != 200 || l == nil || l.Count() != 200 {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v", r)
 			}
 		})
 	}
@@ -62,7 +62,7 @@ func TestRemote(t *testing.T) {
 	url := started(t).node.NATSURL()
 	r := run(t, "callback", func(c *Config) { c.NATSURL, c.Rate, c.Seconds, c.Callback, c.Raw = url, 100, 2, CallbackNATS, 50 })
 	if r.Verified.Found != 200 || r.value(cpuFigure) != 0 || r.value(rawCPU("publish")) != 0 || figure(t, r, "raw JetStream publish") <= 0 || r.Settings["on"] != "remote" {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	r := run(t, "cancel", func(c *Config) { c.Count = 300 })
 	if r.Verified.Found != 300 || figure(t, r, "cancels") <= 0 || r.Latencies[0].Count() != 300 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRaw(t *testing.T) {
 	t.Parallel()
 	r := run(t, "raw", func(c *Config) { c.Raw, c.Warmup = 300, -1 })
 	if figure(t, r, "raw JetStream publish") <= 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestTopologies(t *testing.T) {
 			t.Parallel()
 			r := run(t, "steady", func(c *Config) { c.On, c.Profile, c.Rate, c.Seconds, c.Raw = on, app.ProfileSafe, 100, 2, 100 })
 			if r.Verified.Found != 200 || figure(t, r, cpuFigure) <= 0 || r.Settings["on"] != string(on) {
-				t.Errorf("%+v", r)
+				t.Errorf("got %+v", r)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func TestTopologies(t *testing.T) {
 		t.Parallel()
 		r := run(t, "pending", func(c *Config) { c.On, c.Count, c.Seconds = OnServer, 500, 1 })
 		if r.Verified.Found != 501 || figure(t, r, "memory of the servers, pending") <= 0 || figure(t, r, "memory of the node, pending") <= 0 {
-			t.Errorf("%+v", r)
+			t.Errorf("got %+v", r)
 		}
 	})
 }
@@ -141,6 +141,6 @@ func TestBySecond(t *testing.T) {
 	}
 	c := bySecond("x", due, at, 100)
 	if len(c.X) != 2 || c.X[0] != 0 || c.X[1] != 1 || c.Y[0] < 2.9 || c.Y[0] > 3.1 || c.Y[1] < 39 || c.Y[1] > 41 {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 }

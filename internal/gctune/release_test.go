@@ -86,6 +86,6 @@ func TestHeapMetrics(t *testing.T) {
 	t.Parallel()
 	h := readHeap()
 	if h.allocated == 0 || h.resident == 0 {
-		t.Errorf("%+v", h)
+		t.Errorf("got %+v", h)
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"net/url"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // Cluster is three servers that replicate to each other.
@@ -64,7 +65,7 @@ func freePorts(tb testing.TB, n int) []int {
 // knows them all.
 func (c *Cluster) WaitReady() {
 	c.tb.Helper()
-	waitFor(c.tb, "a JetStream leader", func() bool {
+	waittest.UntilWithin(c.tb, startBound, "a JetStream leader knows all running servers", func() bool {
 		running, known := 0, 0
 		for _, s := range c.Servers {
 			if !s.Running() {
@@ -94,7 +95,7 @@ func (c *Cluster) StreamLeader(stream string) *Server {
 func (c *Cluster) WaitStreamLeader(stream string) *Server {
 	c.tb.Helper()
 	var leader *Server
-	waitFor(c.tb, "a leader of "+stream, func() bool {
+	waittest.UntilWithin(c.tb, startBound, "stream "+stream+" has a leader", func() bool {
 		leader = c.StreamLeader(stream)
 		return leader != nil
 	})
@@ -104,7 +105,7 @@ func (c *Cluster) WaitStreamLeader(stream string) *Server {
 // WaitNoStreamLeader waits until the stream has no leader.
 func (c *Cluster) WaitNoStreamLeader(stream string) {
 	c.tb.Helper()
-	waitFor(c.tb, "no leader of "+stream, func() bool { return c.StreamLeader(stream) == nil })
+	waittest.UntilWithin(c.tb, startBound, "stream "+stream+" has no leader", func() bool { return c.StreamLeader(stream) == nil })
 }
 
 // Connect connects to all servers, reconnecting for ever, until the test ends.
@@ -118,20 +119,4 @@ func (c *Cluster) Connect(options ...nats.Option) *nats.Conn {
 		urls += s.URL()
 	}
 	return connect(c.tb, urls, options)
-}
-
-// waitFor polls: a server gives no notice of an election.
-func waitFor(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	deadline := time.NewTimer(startBound)
-	defer deadline.Stop()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			tb.Fatalf("natstest: no %s within %s", what, startBound)
-		case <-poll.C:
-		}
-	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// startBound is how long a server may take to start, or a cluster to elect.
+// startBound bounds the start of a server and the first election of a cluster.
 const startBound = 90 * time.Second
 
 // Server is one embedded server.
@@ -26,7 +26,7 @@ type Server struct {
 	*server.Server
 	opts server.Options
 	tb   testing.TB
-	// now is Server again, for connections that are made in the background.
+	// now is Server again, for connections that background goroutines make.
 	now atomic.Pointer[server.Server]
 }
 
@@ -68,8 +68,7 @@ func newServer(tb testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// launch starts the server and keeps the port that it got: a restart comes back
-// on the same one.
+// launch starts the server. await stores its port, so that a restart uses the same port.
 func (s *Server) launch() {
 	s.tb.Helper()
 	o := s.opts

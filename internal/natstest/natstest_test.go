@@ -30,7 +30,7 @@ func stream(t *testing.T, nc *nats.Conn, replicas int) jetstream.JetStream {
 	return js
 }
 
-// publish tries until the stream has answered, as after a restart.
+// publish tries until the stream answers, which takes a while after a restart.
 func publish(t *testing.T, js jetstream.JetStream) uint64 {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); ; {
@@ -56,10 +56,10 @@ func TestRestart(t *testing.T) {
 			url := s.URL()
 			s.Restart()
 			if s.URL() != url {
-				t.Fatalf("%s after %s", s.URL(), url)
+				t.Fatalf("the URL is %s after the restart, want %s", s.URL(), url)
 			}
 			if seq := publish(t, js); seq < 2 {
-				t.Fatalf("sequence %d: the stream is new", seq)
+				t.Fatalf("sequence %d: the restart lost the stream", seq)
 			}
 			s.Stop()
 			s.Stop()
@@ -75,7 +75,7 @@ func TestKill(t *testing.T) {
 	p.Kill()
 	p.Start()
 	if seq := publish(t, js); seq < 2 {
-		t.Fatalf("sequence %d: the stream is new", seq)
+		t.Fatalf("sequence %d: the kill lost the stream", seq)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestCluster3(t *testing.T) {
 	leader.Stop()
 	publish(t, js)
 	if c.WaitStreamLeader("S") == leader {
-		t.Fatal("a stopped server leads")
+		t.Fatal("the stopped server is still the leader")
 	}
 	leader.Start()
 	c.WaitReady()

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// childEnv tells a re-executed test binary to be a server: folder, port and
-// whether to fsync every write.
+// childEnv makes a re-executed test binary serve. Its value is port|sync|folder: the
+// port, whether to fsync every write, and the folder of the store.
 const childEnv = "NATSTEST_CHILD"
 
 // Process is a server in a process of its own.
@@ -64,7 +64,7 @@ func serveChild(env string) error {
 		return fmt.Errorf("nats-server did not start within %s", startBound)
 	}
 	fmt.Println(srv.Addr().(*net.TCPAddr).Port)
-	// Standard input ends with the parent, however that ends.
+	// Standard input ends when the parent process ends, for whatever reason.
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
@@ -134,8 +134,8 @@ func (p *Process) Connect(options ...nats.Option) *nats.Conn {
 	return connect(p.tb, p.URL(), options)
 }
 
-// Signal sends a signal to the process: SIGSTOP and SIGCONT make a server that
-// is there and silent. Kill ends a stopped one, too.
+// Signal sends a signal to the process. After SIGSTOP the server keeps its connections
+// and answers nothing, until SIGCONT. Kill also ends a stopped process.
 func (p *Process) Signal(sig os.Signal) {
 	p.tb.Helper()
 	if err := p.cmd.Process.Signal(sig); err != nil {

@@ -86,8 +86,8 @@ func RunProductionCluster(tb testing.TB, path string) *Cluster {
 	return c
 }
 
-// define puts variables, and the passwords that the text names, before it. A server
-// takes a variable from its file before it looks into the environment.
+// define puts the variables, and a password for each user that the text names, before the
+// text. nats-server prefers a variable of the file to the environment.
 func define(text string, variables map[string]string) string {
 	for _, m := range regexp.MustCompile(`\$([A-Z]+)_PASSWORD`).FindAllStringSubmatch(text, -1) {
 		variables[m[1]+"_PASSWORD"] = strings.ToLower(m[1]) + "-pw"

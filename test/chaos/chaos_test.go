@@ -16,26 +16,26 @@ import (
 	"github.com/belfryio/belfry/test/chaos/check"
 )
 
-// The cluster run's rates and lengths.
+// Rates and durations of TestChaos.
 const (
 	clusterSource = "/chaos/cluster"
-	// perSecond is the rate at which timers are added: modest, since servers, nodes
-	// and clients share the machine, and what is sought is loss, not load.
+	// perSecond is the rate of adds. It is low, because servers, nodes and clients share
+	// the machine, and the test looks for lost timers, not for throughput.
 	perSecond     = 100
-	clusterSpread = 8 * time.Second // how far ahead they are due
-	// The plain test suite's.
+	clusterSpread = 8 * time.Second // due times are at most this far ahead
+	// In the plain test suite.
 	briefLoad   = 13 * time.Second
 	briefSpread = 2 * time.Second
-	// calm is at least between two faults.
+	// calm is the least time between two faults.
 	calm = 2 * time.Second
-	// concludeBound is how long the last timers may take after the last fault.
+	// concludeBound bounds the time from the last fault until every timer has ended.
 	concludeBound = 2 * time.Minute
-	// concludeSoon is how long they take if nothing went wrong.
+	// concludeSoon is the usual time; when it has passed, the test logs what is missing.
 	concludeSoon = 6 * time.Second
 )
 
-// TestChaos runs three servers and three nodes, and breaks them while clients
-// add, cancel and reschedule and callbacks come in.
+// TestChaos: no acknowledged timer is lost, early, or fired twice while servers and nodes
+// fail one after another, and every shard fires again within the promised time.
 func TestChaos(t *testing.T) {
 	sd := seed(t)
 	load, spread, brief := briefLoad, briefSpread, true
@@ -100,14 +100,14 @@ func TestChaos(t *testing.T) {
 	report := judge(t, cl, c, rec, r.last)
 	stopWork()
 	if brief {
-		// It shares the machine with the tests of other packages: what the times are
-		// then is told, and judged by the run that has the machine for itself.
+		// The machine is shared with the tests of other packages: log the times of
+		// fail-over, but check them only in the long run.
 		return
 	}
 	judgeTimes(t, report, stalled.max())
 }
 
-// brief is the run of the plain test suite: a node dies, a server dies.
+// brief makes two faults: it kills a node and a server.
 func (r *rounds) brief(begin time.Time) {
 	pause.For(r.t.Context(), time.Until(begin.Add(calm)))
 	for _, name := range []string{"node-kill", "server-kill"} {
@@ -118,7 +118,7 @@ func (r *rounds) brief(begin time.Time) {
 	}
 }
 
-// until makes faults until a time.
+// until makes faults until end.
 func (r *rounds) until(end time.Time) {
 	next := r.drawn()
 	for {
@@ -129,8 +129,7 @@ func (r *rounds) until(end time.Time) {
 	}
 }
 
-// conclude waits until every timer is concluded, as the API lists them, and has the
-// history checked.
+// conclude waits until the API lists no open timer, and has the history checked.
 func conclude(t *testing.T, c *client, rec *check.Recorder) *check.Report {
 	t.Helper()
 	return concludeBy(t, c, rec, c.pending)
@@ -159,7 +158,7 @@ func concludeBy(t *testing.T, c *client, rec *check.Recorder, pending func(conte
 	return check.Check(events)
 }
 
-// fail tells the violations, the first of them one by one.
+// fail reports the violations, at most 20 of them in full.
 func fail(t *testing.T, report *check.Report) {
 	t.Helper()
 	for i, v := range report.Violations {
@@ -171,7 +170,8 @@ func fail(t *testing.T, report *check.Report) {
 	}
 }
 
-// judge concludes a run and fails for what the history violates.
+// judge waits for the end of a run and fails the test if the history has violations, or
+// the run showed too little.
 func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) *check.Report {
 	t.Helper()
 	report := conclude(t, c, rec)
@@ -182,14 +182,14 @@ func judge(t *testing.T, cl *cluster, c *client, rec *check.Recorder, made int) 
 	}
 	for i := range schemas.DefaultShards {
 		if s, err := c.js.Stream(t.Context(), shardStream(i)); err != nil || s.CachedInfo().Config.Replicas != replicas {
-			t.Errorf("%s has not %d replicas (%v)", shardStream(i), replicas, err)
+			t.Errorf("%s does not have %d replicas (%v)", shardStream(i), replicas, err)
 		}
 	}
 	return report
 }
 
-// judgeTimes holds fail-overs against what is promised. What the machine held up
-// everybody for is added to the bounds.
+// judgeTimes compares fail-over times with the promised bounds, plus the time for which
+// the machine stopped every process.
 func judgeTimes(t *testing.T, report *check.Report, stall time.Duration) {
 	t.Helper()
 	t.Logf("the machine's longest stall: %s", stall.Round(time.Millisecond))

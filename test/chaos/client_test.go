@@ -24,7 +24,7 @@ import (
 	"github.com/belfryio/belfry/test/chaos/check"
 )
 
-// plan is one timer that a client will add.
+// plan is a timer that a client adds.
 type plan struct {
 	source, id string
 	dueMs      int64
@@ -32,14 +32,14 @@ type plan struct {
 	via        string // publish, api, sdk or batch
 	callback   string // "", an URL, or nats:…
 	data       string
-	cancel     time.Duration // before (or, negative, after) the due time; 0 for never
-	move       time.Duration // a reschedule, so long before the due time; 0 for never
-	movedMs    int64         // what it asks for
+	cancel     time.Duration // lead before the due time, negative for after it; 0 for no cancel
+	move       time.Duration // lead of a reschedule before the due time; 0 for no reschedule
+	movedMs    int64         // the new due time, Unix milliseconds
 	binary     bool
-	refuse     bool // its callback is refused for good at first
+	refuse     bool // the first callbacks are refused with a permanent error
 	batch      int  // plans of one batch have the same number; 0 for none
 	addAt      time.Time
-	begun      chan struct{} // closed when it was added for the first time
+	begun      chan struct{} // closed after the first attempt to add
 }
 
 const (
@@ -47,24 +47,24 @@ const (
 	callTimeout = 1500 * time.Millisecond
 )
 
-// work is what clients are to do.
+// work describes the plans of a run.
 type work struct {
 	source  string
 	count   int
 	begin   time.Time
-	adding  time.Duration // adds are spread over it
-	spread  time.Duration // how far ahead timers are due, at most
+	adding  time.Duration // adds are spread over this time
+	spread  time.Duration // due times are at most this far ahead
 	httpURL string
-	// moves and sdk have some timers rescheduled, and added by the SDK's module.
+	// moves adds reschedules; sdk adds some timers with the CloudEvents SDK.
 	moves, sdk bool
-	// services is how many services beside the first there are.
+	// services is the number of services in addition to the first.
 	services int
-	// client has some timers added in batches, handled by workers, and dead-lettered
-	// until they are replayed.
+	// client adds batches of timers, timers for workers, and timers that become dead
+	// letters until they are replayed.
 	client bool
 }
 
-// makePlans draws what is done: all by the seed.
+// makePlans draws the plans. The seed of rng determines them.
 func makePlans(rng *rand.Rand, w work) []plan {
 	plans := make([]plan, w.count)
 	for n := range plans {
@@ -91,11 +91,11 @@ func makePlans(rng *rand.Rand, w work) []plan {
 		if w.client {
 			w.useClient(plans, n)
 		}
-		// Every tenth is cancelled, somewhere around its due time.
+		// Cancel every tenth timer, around its due time.
 		if rng.IntN(10) == 0 {
 			p.cancel = time.Duration(rng.Int64N(int64(800*time.Millisecond))) - 200*time.Millisecond
 		}
-		// Another tenth is moved, to sooner or later.
+		// Reschedule another tenth, to an earlier or a later time.
 		if w.moves && rng.IntN(10) == 0 {
 			p.move = time.Duration(rng.Int64N(int64(1500*time.Millisecond))) + time.Millisecond
 			p.movedMs = p.dueMs - 1000 + rng.Int64N(6000)
@@ -104,7 +104,8 @@ func makePlans(rng *rand.Rand, w work) []plan {
 	return plans
 }
 
-// service is the service of a plan: the first for one in four, and then in turns.
+// service returns the service of plan n: every fourth plan has the first service, the
+// others take turns.
 func (w *work) service(n int) string {
 	if w.services == 0 || n%4 == 0 {
 		return "chaos"
@@ -112,7 +113,7 @@ func (w *work) service(n int) string {
 	return fmt.Sprintf("chaos-%d", n%w.services)
 }
 
-// useClient has a plan use what package belfry offers.
+// useClient makes plan n use a feature of package belfry.
 func (w *work) useClient(plans []plan, n int) {
 	p := &plans[n]
 	switch n % 10 {
@@ -122,14 +123,14 @@ func (w *work) useClient(plans []plan, n int) {
 		p.callback, p.refuse = w.httpURL, true
 		p.data = fmt.Sprintf(`{"n":%d,%s}`, n, refuseMark)
 	}
-	// Every fifth batchSize of plans is added at once.
+	// Add every fifth run of batchSize plans as a batch.
 	if k := n / batchSize; k%5 == 4 {
 		p.batch, p.via, p.addAt = k, "batch", plans[k*batchSize].addAt
 		p.dueMs = max(p.dueMs, p.addAt.UnixMilli()+50)
 	}
 }
 
-// added is what the history has of an add.
+// added returns the history's event of an add.
 func (p *plan) added() check.Event {
 	return check.Event{Kind: check.Add, Via: p.via, Source: p.source, ID: p.id, DueMs: p.dueMs, Data: p.data, Callback: p.callback != ""}
 }
@@ -146,7 +147,7 @@ func (p *plan) extensions() map[string]string {
 	return attrs
 }
 
-// event is the plan as the SDK has it.
+// event returns the plan as an event of the CloudEvents SDK.
 func (p *plan) event() (*event.Event, error) {
 	e := event.New()
 	e.SetID(p.id)
@@ -179,22 +180,23 @@ func (p *plan) message(subject string) *nats.Msg {
 	return m
 }
 
-// client adds, cancels and reschedules, recording what it is told.
+// client adds, cancels and reschedules, and records the answers.
 type client struct {
 	t   *testing.T
 	rec *check.Recorder
 	nc  *nats.Conn
 	js  jetstream.JetStream
 	sdk *cejs.Sender // for plans that ask for it
-	// belfry is package belfry's client; see useClient.
+	// belfry is the client of package belfry; see useClient.
 	belfry *belfry.Client
-	// repeat is for how long an add is repeated: well below the retention, since
-	// one that comes when the record has expired adds another timer of that id.
+	// repeat bounds the time for which an add is repeated. It is well below the
+	// retention: an add that arrives after the record has expired would create a second
+	// timer.
 	repeat time.Duration
 }
 
-// dial connects for as long as the test lasts, whatever happens to the servers. A
-// server that hangs is left after three seconds.
+// dial connects until the test ends, and reconnects after every failure. It leaves a
+// server that does not answer after three seconds.
 func dial(t *testing.T, url string) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0),
@@ -216,7 +218,7 @@ func newClient(t *testing.T, rec *check.Recorder, url string, retention time.Dur
 	return &client{t: t, rec: rec, nc: nc, js: js, repeat: min(retention/3, time.Minute)}
 }
 
-// useSDK lets plans add by the SDK's own module; TIMERS_ADD must exist.
+// useSDK lets plans add with the SDK's JetStream protocol; TIMERS_ADD must exist.
 func (c *client) useSDK() {
 	c.t.Helper()
 	var err error
@@ -225,8 +227,8 @@ func (c *client) useSDK() {
 	}
 }
 
-// run carries out the plans, each in its own goroutine when its time has come,
-// and returns when all have ended.
+// run executes each plan in a goroutine when its time has come, and returns when all have
+// ended.
 func (c *client) run(ctx context.Context, plans []plan) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -271,7 +273,7 @@ func (c *client) run(ctx context.Context, plans []plan) {
 	}
 }
 
-// begin adds a plan when its time has come.
+// begin adds a timer when its time has come.
 func (c *client) begin(ctx context.Context, p *plan) {
 	if !pause.For(ctx, time.Until(p.addAt)) {
 		close(p.begun)
@@ -280,8 +282,8 @@ func (c *client) begin(ctx context.Context, p *plan) {
 	c.add(ctx, p)
 }
 
-// add adds until it is told what became of it. Some are not repeated, so that the
-// history has adds that nobody knows about.
+// add adds until the outcome is known. Some adds are not repeated, so that the history
+// has adds with an unknown outcome.
 func (c *client) add(ctx context.Context, p *plan) {
 	until := time.Now().Add(c.repeat)
 	for try := 0; try == 0 || time.Now().Before(until); try++ {
@@ -304,10 +306,9 @@ func (c *client) add(ctx context.Context, p *plan) {
 			return
 		}
 		if p.id[len(p.id)-1] == '7' && try == 0 {
-			return // nobody will know
+			return // the outcome stays unknown
 		}
-		// Like any client that waits longer each time: it is not to keep a node busy
-		// with the same adds again and again.
+		// Wait longer each time, like any client: repeated adds must not occupy a node.
 		if !pause.For(ctx, min(50*time.Millisecond<<min(try, 5), time.Second)) {
 			return
 		}
@@ -326,7 +327,7 @@ func (c *client) reschedule(ctx context.Context, p *plan) {
 	c.answer(call, c.request(ctx, m))
 }
 
-// send adds by the SDK's module for JetStream, in binary mode.
+// send adds with the SDK's JetStream protocol, in binary mode.
 func (c *client) send(ctx context.Context, p *plan) error {
 	e, err := p.event()
 	if err != nil {
@@ -347,7 +348,7 @@ func (c *client) answer(call int64, err error) {
 	}
 }
 
-// publish adds durably: JetStream's acknowledgement is what counts.
+// publish adds durably: it waits for JetStream's acknowledgement.
 func (c *client) publish(ctx context.Context, m *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -388,8 +389,8 @@ func (c *client) records(ctx context.Context) (int, error) {
 	}
 }
 
-// open lists the timers that are not concluded, as the API tells, and counts the
-// adds that wait for a router.
+// open lists the timers that have not ended, as the API reports them, and counts the adds
+// that wait for a router.
 func (c *client) open(ctx context.Context) (timers []schemas.TimerInfo, adds int, err error) {
 	for cursor := ""; ; {
 		m, err := c.nc.RequestWithContext(ctx, schemas.SubjectAPIPrefix+"list", []byte(fmt.Sprintf(`{"state":["pending","delivered","retrying"],"limit":500,"cursor":%q}`, cursor)))
@@ -412,14 +413,13 @@ func (c *client) open(ctx context.Context) (timers []schemas.TimerInfo, adds int
 	return timers, int(s.CachedInfo().State.Msgs), nil
 }
 
-// pending counts what is not concluded.
+// pending counts the timers and adds that have not ended.
 func (c *client) pending(ctx context.Context) (int, error) {
 	timers, adds, err := c.open(ctx)
 	return len(timers) + adds, err
 }
 
-// overdue tells, for whoever looks for the reason, what the store has of timers
-// that should long have fired.
+// overdue logs the records of timers that should have fired, to help find the reason.
 func (c *client) overdue(ctx context.Context) {
 	timers, adds, err := c.open(ctx)
 	c.t.Logf("%d timers are not concluded, %d adds not stored (%v)", len(timers), adds, err)
@@ -441,7 +441,7 @@ func (c *client) overdue(ctx context.Context) {
 	}
 }
 
-// logConsumers tells where a stream and its consumers stand.
+// logConsumers logs the state of a stream and of its consumers.
 func (c *client) logConsumers(ctx context.Context, stream string) {
 	s, err := c.js.Stream(ctx, stream)
 	if err != nil {
@@ -460,8 +460,8 @@ func (c *client) logConsumers(ctx context.Context, stream string) {
 	}
 }
 
-// readFired records what stands on timers.fired from a sequence on, and returns
-// the last sequence.
+// readFired records the events of TIMERS_FIRED from a sequence on, and returns the last
+// sequence.
 func (c *client) readFired(ctx context.Context, from uint64) (last uint64, err error) {
 	s, err := c.js.Stream(ctx, schemas.StreamFired)
 	if err != nil {

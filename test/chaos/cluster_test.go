@@ -23,26 +23,26 @@ import (
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// Sizes of the cluster, and bounds.
+// Sizes and bounds of the cluster.
 const (
 	serverCount, nodeCount, replicas = 3, 3, 3
 	lease                            = 3 * time.Second
-	// wellBound is how long the cluster may take to be well after a fault.
+	// wellBound bounds the recovery of the cluster after a fault.
 	wellBound = 60 * time.Second
-	// smallDisk is a disk in memory: room for half an hour's run.
+	// smallDisk is the size of the disk that can be filled, in memory. It suffices for
+	// half an hour.
 	smallDisk = 1 << 30
-	// clusterSweepDelay is longer than any add waits while routers cannot work: an
-	// add that comes later than that is behind the mark in good order, and the
-	// sweeper could not tell it from one that was forgotten. It is the dedup window, the
-	// shortest that a node accepts.
+	// clusterSweepDelay is longer than any add waits while no router works. The sweeper
+	// could not distinguish an add that is stored later, behind the low watermark, from a
+	// missed timer. It is the dedup window, the least value that a node accepts.
 	clusterSweepDelay = store.DefaultDedupWindow
 )
 
-// member is a node, and its own network to each server.
+// member is a node with its own network link to each server.
 type member struct {
 	*proc.Node
-	title string // node1, …: for the report
-	name  string // what the node calls itself since its last start
+	title string // node1, …: the name in the report
+	name  string // the node's name since its last start
 	links []*proc.Link
 }
 
@@ -55,7 +55,7 @@ type cluster struct {
 	js      jetstream.JetStream
 
 	mu     sync.Mutex
-	clocks map[int]seenClock // of each shard, as last seen
+	clocks map[int]seenClock // the newest clock of each shard
 	told   map[string]bool   // advisories that were recorded
 }
 
@@ -65,11 +65,11 @@ type seenClock struct {
 	rev uint64
 }
 
-// clusterServices is how many services beside the first the timers are for.
+// clusterServices is the number of services in addition to the first.
 const clusterServices = 8
 
-// clusterConfig is a node's: services come to rest soon, and some have settings of their
-// own.
+// clusterConfig is the configuration of a node. Services rest soon, and some have
+// settings of their own.
 func clusterConfig(retention time.Duration) string {
 	return fmt.Sprintf(`replicas: %d
 lease: %s
@@ -92,7 +92,7 @@ services:
 func newCluster(t *testing.T, rec *check.Recorder, retention time.Duration) *cluster {
 	t.Helper()
 	c := &cluster{t: t, rec: rec, servers: proc.NewServers(t, serverCount), clocks: map[int]seenClock{}, told: map[string]bool{}}
-	// Where it can be had, one server has a disk that can be filled.
+	// If the machine permits, one server has a disk that can be filled.
 	if err := c.servers[serverCount-1].SmallDisk(smallDisk); err != nil {
 		t.Logf("THE FAULT %s IS LEFT OUT: this machine gives no disk that can be filled: %v", diskFull, err)
 	}
@@ -113,7 +113,7 @@ func newCluster(t *testing.T, rec *check.Recorder, retention time.Duration) *clu
 	return c
 }
 
-// start starts everything and waits until it is well.
+// start starts all processes and waits until they work.
 func (c *cluster) start() {
 	c.t.Helper()
 	for _, s := range c.servers {
@@ -134,7 +134,7 @@ func (c *cluster) start() {
 	c.well()
 }
 
-// well waits until servers and nodes are ready, and every shard is up to date.
+// well waits until servers and nodes are ready and every shard has fired all that is due.
 func (c *cluster) well() {
 	c.t.Helper()
 	c.serversWell()
@@ -143,7 +143,7 @@ func (c *cluster) well() {
 	eventually(c.t, wellBound, "every shard past now", func(context.Context) (bool, error) { return c.past(now) })
 }
 
-// url is that of all servers, without the nodes' links.
+// url lists all servers, without the nodes' links.
 func (c *cluster) url() string {
 	var urls []string
 	for _, s := range c.servers {
@@ -168,8 +168,8 @@ func (c *cluster) nodesWell() {
 	}
 }
 
-// up waits until a node serves. One that ends while it starts, because no server
-// answers, is started again, as systemd would.
+// up waits until a node serves. A node that exits during its start, because no server
+// answers, is started again, as systemd would do.
 func (c *cluster) up(m *member) {
 	c.t.Helper()
 	until := time.Now().Add(wellBound)
@@ -192,8 +192,8 @@ func (c *cluster) up(m *member) {
 	m.name = name
 }
 
-// watch records every move of the shards' clocks that one server's connection
-// shows. The servers' stamps tell when each was, not when it is seen here.
+// watch records every write of a shard's clock that one server delivers. The time of a
+// write is the server's timestamp.
 func (c *cluster) watch(s *proc.Server) {
 	nc := dial(c.t, s.URL())
 	if _, err := nc.Subscribe(electedAdvisory+">", c.elected); err != nil {
@@ -216,7 +216,7 @@ func (c *cluster) watch(s *proc.Server) {
 
 const electedAdvisory = "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED."
 
-// elected records an election, which each connection is told of.
+// elected records an election. Each connection receives the advisory.
 func (c *cluster) elected(m *nats.Msg) {
 	var a struct {
 		ID, Stream, Leader string
@@ -252,26 +252,26 @@ func (c *cluster) saw(shard int, m *nats.Msg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if rev <= c.clocks[shard].rev {
-		return // another server showed it, or a replica is behind
+		return // already recorded, or a replica is behind
 	}
 	c.clocks[shard] = seenClock{clock, rev}
 	c.rec.Put(check.Event{Kind: check.Clock, Shard: shard, Owner: clock.Owner, Epoch: clock.Epoch, Sequence: rev, TimeNs: at.UnixNano(), DueMs: clock.TimeMs, Tail: clock.Tail})
 }
 
-// past tells whether every shard has an owner that has fired all until then.
+// past reports whether every shard has an owner whose low watermark has passed a time.
 func (c *cluster) past(then time.Time) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for shard := range schemas.DefaultShards {
 		clock := c.clocks[shard]
 		if mark := time.UnixMilli(clock.TimeMs); clock.Owner == "" || mark.Before(then) {
-			return false, fmt.Errorf("shard %d: owner %q, mark %s", shard, clock.Owner, mark)
+			return false, fmt.Errorf("shard %d: owner %q, low watermark %s", shard, clock.Owner, mark)
 		}
 	}
 	return true, nil
 }
 
-// shardsOf are those that a node owns.
+// shardsOf returns the shards that a node owns.
 func (c *cluster) shardsOf(name string) []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,7 +292,7 @@ func allShards() []int {
 	return out
 }
 
-// leader is the server that leads a stream.
+// leader returns the server that leads a stream.
 func (c *cluster) leader(stream string) (*proc.Server, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 	defer cancel()
@@ -312,8 +312,8 @@ func shardStream(shard int) string { return "KV_" + schemas.BucketTimers(shard) 
 
 const clockStream = "KV_" + schemas.BucketClock
 
-// ledBy are the shards that cannot go on without a server: those whose bucket it
-// leads, or all if it leads what all need.
+// ledBy returns the shards that need a server: those whose bucket it leads, or all shards
+// if it leads a stream that all of them need.
 func (c *cluster) ledBy(srv *proc.Server) []int {
 	for _, stream := range []string{clockStream, schemas.StreamFired} {
 		if l, err := c.leader(stream); err == nil && l == srv {

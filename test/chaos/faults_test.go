@@ -15,20 +15,19 @@ import (
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// Bounds of fail-over that the project promises, from the fault to the first event
-// fired.
+// Promised bounds of fail-over, from the fault to the first event.
 const (
-	nodeBound = lease + 2*time.Second // a dead, hung or cut-off node
-	// afterElection is for a server that leads a stream: how long after the servers
-	// have elected other leaders. They draw their time-outs from 4 to 9 s.
+	nodeBound = lease + 2*time.Second // a dead, paused or disconnected node
+	// afterElection bounds fail-over after the death of a server that leads a stream,
+	// from the election of the new leaders. Servers draw election timeouts from 4 to 9 s.
 	afterElection = 2 * time.Second
 )
 
-// fault is one kind. run breaks something for about d, and mends it.
+// fault is a kind of fault. run causes it for about d, and then repairs it.
 type fault struct {
 	name  string
-	bound time.Duration // of every shard's fail-over; 0 for only reported
-	after time.Duration // the same, less elections
+	bound time.Duration // for the fail-over of every shard; 0: only reported
+	after time.Duration // the same, without the elections
 	least time.Duration // d is drawn from least to most
 	most  time.Duration
 	run   func(r *rounds, d time.Duration)
@@ -36,7 +35,7 @@ type fault struct {
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// kinds are all faults.
+// kinds lists all faults.
 var kinds = []fault{
 	{"node-kill", nodeBound, 0, ms(200), ms(8000), (*rounds).nodeKill},
 	{"node-pause-short", 0, 0, ms(500), ms(2000), (*rounds).nodePauseShort},
@@ -65,7 +64,7 @@ func kindNamed(name string) fault {
 	panic("no fault is named " + name)
 }
 
-// rounds makes one fault after the other.
+// rounds makes one fault after another.
 type rounds struct {
 	*cluster
 	rng  *rand.Rand
@@ -73,8 +72,8 @@ type rounds struct {
 	open check.Event
 }
 
-// drawn is an endless series in which each kind comes once before any comes
-// again. BELFRY_CHAOS_FAULTS names the kinds; all by default.
+// drawn returns an endless series in which each kind occurs once before any occurs again.
+// BELFRY_CHAOS_FAULTS selects the kinds; by default all.
 func (r *rounds) drawn() func() fault {
 	only := os.Getenv("BELFRY_CHAOS_FAULTS")
 	var chosen, left []fault
@@ -97,7 +96,7 @@ func (r *rounds) drawn() func() fault {
 	}
 }
 
-// make makes one fault and waits until all is well again.
+// make makes one fault and waits until the cluster has recovered.
 func (r *rounds) make(f fault) {
 	r.t.Helper()
 	r.last++
@@ -109,12 +108,12 @@ func (r *rounds) make(f fault) {
 	r.rec.Put(check.Event{Kind: check.Heal, Fault: r.last, Name: f.name, TimeNs: time.Now().UnixNano()})
 }
 
-// begin records that the fault is made now: whom it hits, and which shards.
+// begin records the start of a fault, its target and the affected shards.
 func (r *rounds) begin(target, owner string, shards []int) {
 	r.rec.Put(check.Event{Kind: check.Fault, Fault: r.last, Name: r.open.Name, Target: target, Owner: owner, Shards: shards, TimeNs: time.Now().UnixNano()})
 }
 
-// owner is a node that owns shards, if there is one; else any.
+// owner returns a node that owns shards, or any node if none does.
 func (r *rounds) owner() *member {
 	nodes := append([]*member(nil), r.nodes...)
 	r.rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
@@ -126,7 +125,8 @@ func (r *rounds) owner() *member {
 	return nodes[0]
 }
 
-// hit begins a fault of a node. A node that is away for long loses its shards.
+// hit records the start of a fault of a node. loses says that the fault lasts so long
+// that the node loses its shards.
 func (r *rounds) hit(m *member, loses bool) {
 	owner := ""
 	if loses {
@@ -175,7 +175,7 @@ func (r *rounds) network(d time.Duration, loses bool, fail func(*proc.Link)) {
 	}
 }
 
-// stream is one that a fault may hit at its leader.
+// stream draws a stream whose leader a fault hits.
 func (r *rounds) stream() string {
 	streams := []string{clockStream, clockStream, schemas.StreamFired, schemas.StreamAdd}
 	for shard := range schemas.DefaultShards {
@@ -184,7 +184,7 @@ func (r *rounds) stream() string {
 	return streams[r.rng.IntN(len(streams))]
 }
 
-// leading is a server that leads a stream that is drawn.
+// leading draws a stream and returns the server that leads it.
 func (r *rounds) leading() *proc.Server {
 	if s, err := r.leader(r.stream()); err == nil {
 		return s
@@ -261,7 +261,7 @@ func (r *rounds) restartAll(d time.Duration) {
 	}
 }
 
-// small is the server whose disk can be filled; nil where this machine has none.
+// small returns the server whose disk can be filled, or nil.
 func (r *rounds) small() *proc.Server {
 	for _, s := range r.servers {
 		if s.HasDisk() {
@@ -271,9 +271,8 @@ func (r *rounds) small() *proc.Server {
 	return nil
 }
 
-// diskFull fills one server's disk, and after a while makes room and starts the
-// server again: JetStream, which a full disk turns off, does not come back by
-// itself.
+// diskFull fills a server's disk, frees it, and restarts the server: JetStream disables
+// itself on a full disk and does not come back without a restart.
 func (r *rounds) diskFull(d time.Duration) {
 	s := r.small()
 	r.begin(s.Name, "", r.ledBy(s))

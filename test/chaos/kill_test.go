@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(proc.Run(m)) }
 
-// size of a run.
+// size is the size of a run.
 type size struct {
 	timers, kills int
 	adding        time.Duration
@@ -40,8 +40,9 @@ const (
 	fullTimers, fullKills   = 10_000, 5
 )
 
-// chosen is the size that BELFRY_CHAOS_SECONDS asks for: a third of the time
-// is for adding, another for records to expire, the rest for firing late and quiet.
+// chosen returns the size of the run. BELFRY_CHAOS_SECONDS sets its duration: a third for
+// adds, a third for the expiry of records, the rest for late timers and for a quiet time
+// in which nothing may fire.
 func chosen(t *testing.T) size {
 	text := os.Getenv("BELFRY_CHAOS_SECONDS")
 	if text == "" {
@@ -66,15 +67,15 @@ func seed(t *testing.T) uint64 {
 	return uint64(time.Now().UnixNano())
 }
 
-// webhookSecret is a secret of no use elsewhere.
+// webhookSecret signs the callbacks of service chaos.
 const webhookSecret = "whsec_Y2hhb3MgY2hhb3MgY2hhb3MgY2hhb3MgY2hhb3Mh"
 
 func nodeConfig(retention time.Duration) string {
 	return fmt.Sprintf("retention: %s\nsweep-delay: %s\nservices:\n  chaos:\n    secret: %s\n", retention, store.DedupWindowFor(retention), webhookSecret)
 }
 
-// TestKillNine ends the process with SIGKILL while timers are added, fire, are
-// cancelled and called back.
+// TestKillNine: no acknowledged timer is lost, early or fired twice, and no cancelled
+// timer fires, though the process is killed again and again.
 func TestKillNine(t *testing.T) {
 	t.Parallel()
 	sz, sd := chosen(t), seed(t)
@@ -101,7 +102,7 @@ func TestKillNine(t *testing.T) {
 	t.Logf("seed %d\n%s", sd, report)
 	for i, v := range report.Violations {
 		if i == 20 {
-			t.Errorf("… and %d more", len(report.Violations)-i)
+			t.Errorf("… and %d more violations", len(report.Violations)-i)
 			break
 		}
 		t.Error(v)
@@ -117,9 +118,9 @@ func TestKillNine(t *testing.T) {
 	}
 }
 
-// TestKillNineWhileServicesRest ends the process with SIGKILL again and again while many
-// services wake and come to rest. Nothing is lost, nothing fires twice, and in the end
-// every service rests: no consumer is left.
+// TestKillNineWhileServicesRest kills the process again and again while many services
+// wake and come to rest. Nothing is lost, nothing fires twice, and finally every service
+// rests: no consumer is left.
 func TestKillNineWhileServicesRest(t *testing.T) {
 	t.Parallel()
 	const timers, services, kills = 1000, 60, 6
@@ -130,7 +131,7 @@ func TestKillNineWhileServicesRest(t *testing.T) {
 	n, c := killRun(t, rec, sd, "service-idle: 100ms\n"+nodeConfig(sz.retention), sz, work{spread: 3 * time.Second, moves: true, services: services})
 	eventually(t, time.Minute, "every service at rest", func(ctx context.Context) (bool, error) { return allRest(ctx, c) })
 	if m := n.Metrics(); strings.Contains(m, "\nbelfry_service_rests_total 0\n") || !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
-		t.Error("no service came to rest, or the sweeper found something to fire")
+		t.Error("no service came to rest, or the sweeper found a missed timer")
 	}
 	report := conclude(t, c, rec)
 	t.Logf("\n%s", report)
@@ -157,7 +158,7 @@ func allRest(ctx context.Context, c *client) (bool, error) {
 	return true, nil
 }
 
-// noDamage holds that no node has put damage on record: a kill is none.
+// noDamage checks that no node has recorded damage: a kill damages nothing.
 func noDamage(t *testing.T, nc *nats.Conn) {
 	t.Helper()
 	look, err := store.Look(nc, 0)
@@ -170,12 +171,13 @@ func noDamage(t *testing.T, nc *nats.Conn) {
 		t.Fatal(err)
 	}
 	for _, d := range damage {
-		t.Errorf("a false alarm: %s", d.Problems())
+		t.Errorf("damage was recorded after a kill: %s", d.Problems())
 	}
 }
 
-// killRun starts a node, has clients add the timers of w, kills the node meanwhile, and
-// waits until every timer has ended. It fills in what w has in common for all runs.
+// killRun starts a node, lets clients add the timers of w, kills the node meanwhile, and
+// waits until every timer has ended. It sets the fields of w that are the same in all
+// runs.
 func killRun(t *testing.T, rec *check.Recorder, sd uint64, config string, sz size, w work) (*proc.Node, *client) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(sd, 1))
@@ -199,14 +201,14 @@ func killRun(t *testing.T, rec *check.Recorder, sd uint64, config string, sz siz
 	return n, c
 }
 
-// killWhile kills and restarts at moments drawn by the seed: from the first adds
-// until the last timers are due.
+// killWhile kills and restarts the node at random times, from the first add until the
+// last timer is due.
 func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, sz size, begin time.Time) {
 	t.Helper()
 	whole := sz.adding + sz.adding/2
 	moments := make([]time.Duration, sz.kills)
 	for i := range moments {
-		// One in each part of the run, so that none is spared.
+		// One kill in each part of the run, so that every phase is hit.
 		part := whole / time.Duration(sz.kills)
 		moments[i] = time.Duration(i)*part + time.Duration(rng.Int64N(int64(part)))
 	}
@@ -221,7 +223,8 @@ func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, 
 	n.Ready(t.Context())
 }
 
-// eventually waits for something that gives no notice.
+// eventually polls ok until it returns true. It reports the last error if that takes
+// longer than bound.
 func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx context.Context) (bool, error)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -236,13 +239,13 @@ func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx cont
 		}
 		last = err
 		if !pause.For(ctx, 100*time.Millisecond) {
-			t.Fatalf("not within %s: %s (last error: %v)", bound, what, last)
+			t.Fatalf("waited %s in vain: %s (last error: %v)", bound, what, last)
 		}
 	}
 }
 
-// settle waits until nothing is pending, delivered or retrying, and tells what the
-// store has of what is left over if that takes too long.
+// settle waits until no timer is pending, delivered or retrying. If that takes too long,
+// it logs the records of the timers that are left.
 func settle(t *testing.T, n *proc.Node, c *client, bound time.Duration) {
 	t.Helper()
 	n.Ready(t.Context())
@@ -254,9 +257,9 @@ func settle(t *testing.T, n *proc.Node, c *client, bound time.Duration) {
 	})
 }
 
-// expired waits until every record has expired, kills once more, and shows that
-// nothing comes back: no record, no event, no callback. A timer added afterwards
-// shows that the node would have fired.
+// expired waits until every record has expired, kills the node once more, and checks that
+// nothing comes back: no record, no event, no callback. A timer that is added afterwards
+// fires, which shows that the node works.
 func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size, last uint64) {
 	t.Helper()
 	gone := func(ctx context.Context) (bool, error) {
@@ -272,17 +275,17 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 	if left, err := c.records(t.Context()); err != nil || left != 0 {
 		t.Errorf("%d records are back after the kill (%v)", left, err)
 	}
-	// The sweeper's mark passing now means that everything before was looked at.
+	// When the sweepers have passed this time, they have examined everything before it.
 	restarted := time.Now().UnixMilli()
 	eventually(t, time.Minute, "the sweeper past the restart", func(ctx context.Context) (bool, error) { return swept(ctx, c, restarted) })
 	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0") {
-		t.Error("the sweeper found something to fire")
+		t.Error("the sweeper found a missed timer")
 	}
 	proof := plan{source: killSource, id: "proof", service: "chaos", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}
 	if err := c.request(t.Context(), proof.message(schemas.SubjectAPIPrefix+"add")); err != nil {
-		t.Fatalf("add after all was over: %v", err)
+		t.Fatalf("add after the last kill: %v", err)
 	}
-	eventually(t, 30*time.Second, "one more timer fired", func(ctx context.Context) (bool, error) {
+	eventually(t, time.Minute, "one more timer fired", func(ctx context.Context) (bool, error) {
 		s, err := c.js.Stream(ctx, schemas.StreamFired)
 		return err == nil && s.CachedInfo().State.LastSeq > last, err
 	})
@@ -291,14 +294,14 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 		t.Fatal(err)
 	}
 	if got := s.CachedInfo().State.LastSeq; got != last+1 {
-		t.Errorf("%d events fired after everything was over, want the one that was added since", got-last)
+		t.Errorf("%d events fired after every record had expired, want only that of the timer added since", got-last)
 	}
 	if left, err := c.records(t.Context()); err != nil || left > 1 {
-		t.Errorf("%d records, want that of the last timer at most (%v)", left, err)
+		t.Errorf("%d records, want at most that of the last timer (%v)", left, err)
 	}
 }
 
-// swept tells whether every shard's sweeper has passed a time.
+// swept reports whether every shard's sweeper has passed a time.
 func swept(ctx context.Context, c *client, ms int64) (bool, error) {
 	kv, err := c.js.KeyValue(ctx, schemas.BucketClock)
 	if err != nil {
@@ -327,7 +330,7 @@ func decode(m *nats.Msg, v any) error {
 	return json.Unmarshal(m.Data, v)
 }
 
-// keep saves the history of a run, and what its processes logged.
+// keep saves the history and the logs of a run in a folder that outlives the test.
 func keep(t *testing.T, history string, logs map[string]string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "belfry-chaos-")
@@ -349,5 +352,5 @@ func keep(t *testing.T, history string, logs map[string]string) {
 			t.Error(err)
 		}
 	}
-	t.Logf("the history, and logs, are kept in %s", dir)
+	t.Logf("history and logs are kept in %s", dir)
 }

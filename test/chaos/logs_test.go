@@ -12,12 +12,11 @@ import (
 	"testing"
 )
 
-// sweeperFound is what a node logs when the sweeper found what the mark had
-// promised not to be there.
+// sweeperFound is the log message of a missed timer, which the low watermark had passed.
 const sweeperFound = "the sweeper found a timer unfired behind the mark"
 
-// logs tells what the nodes logged as warnings and errors, and fails the test for
-// what none may ever log.
+// logs counts the warnings and errors of the nodes, and fails the test for messages that
+// must never occur.
 func (c *cluster) logs(t *testing.T) string {
 	t.Helper()
 	counts := map[string]int{}
@@ -60,7 +59,7 @@ func (c *cluster) logs(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// logPaths names the logs of all processes.
+// logPaths adds the log files of all processes.
 func (c *cluster) logPaths(into map[string]string) {
 	for _, m := range c.nodes {
 		into[m.title+".log"] = m.LogPath()

@@ -25,22 +25,22 @@ import (
 const (
 	// workService is the service whose timers workers handle.
 	workService = "chaos-work"
-	// workersCount is how many processes' worth of workers there are.
+	// workersCount is the number of workers, each with a connection of its own.
 	workersCount = 2
 	// batchSize is large enough for an atomic batch.
 	batchSize = 30
-	// invalidPause is between two invalid adds.
+	// invalidPause is the time between two invalid adds.
 	invalidPause = 300 * time.Millisecond
-	// replayPause is between two looks for dead letters.
+	// replayPause is the time between two searches for dead letters.
 	replayPause = 500 * time.Millisecond
-	// refusals is how often a callback of a timer with plan.refuse is refused for good.
+	// refusals is the number of permanent refusals for a timer with plan.refuse.
 	refusals = 2
 )
 
-// errRefused is a handler's error of one attempt.
+// errRefused is the error of a handler that fails an attempt.
 var errRefused = errors.New("refused by the chaos run")
 
-// useClient gives the client package belfry's, on its own connection.
+// useClient gives the client a belfry.Client on its connection.
 func (c *client) useClient() {
 	c.t.Helper()
 	var err error
@@ -50,7 +50,7 @@ func (c *client) useClient() {
 }
 
 // work serves the timers of workService until stop is called. Some attempts fail, and
-// some take a while, so that servers and nodes die in between.
+// some are slow, so that faults interrupt them.
 func (r *receiver) work(url string) (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -61,7 +61,7 @@ func (r *receiver) work(url string) (stop func()) {
 			r.t.Fatal(err)
 		}
 		wg.Go(func() {
-			// It returns early if it cannot subscribe yet.
+			// Work returns early if it cannot subscribe yet.
 			for ctx.Err() == nil {
 				if err := c.Work(ctx, workService, r.worked); err != nil {
 					pause.For(ctx, 100*time.Millisecond)
@@ -91,7 +91,7 @@ func (r *receiver) worked(ctx context.Context, run *belfry.Run) error {
 	return nil
 }
 
-// addBatch adds plans that belong together until they are stored.
+// addBatch adds the plans as one batch, and repeats the batch until it is stored.
 func (c *client) addBatch(ctx context.Context, plans []*plan) {
 	events := make([]event.Event, len(plans))
 	for i, p := range plans {
@@ -115,7 +115,7 @@ func (c *client) addBatch(ctx context.Context, plans []*plan) {
 		err := c.belfry.AddBatch(bounded, events)
 		cancel()
 		for _, call := range calls {
-			if err != nil { // some may be stored
+			if err != nil { // some of the batch may be stored
 				c.rec.Put(check.Event{Kind: check.Unknown, Call: call, Note: err.Error()})
 				continue
 			}
@@ -127,15 +127,15 @@ func (c *client) addBatch(ctx context.Context, plans []*plan) {
 	}
 }
 
-// replays replays dead letters, as they come, until ctx ends.
+// replays replays dead letters until ctx ends.
 func (c *client) replays(ctx context.Context) {
 	for pause.For(ctx, replayPause) {
-		// What fails now is tried again, at the latest by replayAll.
+		// Failed replays are repeated, at the latest by replayAll.
 		_, _ = c.replayOnce(ctx)
 	}
 }
 
-// replayOnce replays what is dead now, and returns how many that were.
+// replayOnce replays all present dead letters and returns their number.
 func (c *client) replayOnce(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -151,8 +151,8 @@ func (c *client) replayOnce(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// replayAll replays until no dead letter is left and every timer has concluded. A timer
-// that failed without a dead letter would stay failed.
+// replayAll replays until no dead letter is left and every timer has ended. A timer that
+// failed without a dead letter would stay failed.
 func (c *client) replayAll(bound time.Duration) {
 	c.t.Helper()
 	eventually(c.t, bound, "every dead letter replayed", func(ctx context.Context) (bool, error) {
@@ -188,8 +188,8 @@ func (c *client) count(ctx context.Context, state schemas.State) (int, error) {
 	}
 }
 
-// invalid publishes adds that Belfry must reject until ctx ends, and returns the ids of
-// those that JetStream has acknowledged.
+// invalid publishes invalid adds until ctx ends, and returns the IDs of those that
+// JetStream has acknowledged.
 func (c *client) invalid(ctx context.Context) map[string]bool {
 	acked := map[string]bool{}
 	for n := 0; pause.For(ctx, invalidPause); n++ {
@@ -205,7 +205,7 @@ func (c *client) invalid(ctx context.Context) map[string]bool {
 	return acked
 }
 
-// allRejected holds that each invalid add that was acknowledged is listed as rejected.
+// allRejected checks that each acknowledged invalid add is listed as rejected.
 func (c *client) allRejected(acked map[string]bool) {
 	c.t.Helper()
 	var missing []string
@@ -226,8 +226,8 @@ func (c *client) allRejected(acked map[string]bool) {
 	c.t.Logf("%d invalid adds were acknowledged, and are listed as rejected", len(acked))
 }
 
-// operate runs beside the clients what is not a plan, until stop is called. stop returns
-// the ids of the invalid adds that were acknowledged.
+// operate runs the operations that are not plans until stop is called. stop returns the
+// IDs of the invalid adds that were acknowledged.
 func (c *client) operate(t *testing.T) (stop func() map[string]bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

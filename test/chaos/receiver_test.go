@@ -21,8 +21,8 @@ import (
 	"github.com/belfryio/belfry/test/chaos/check"
 )
 
-// receiver takes callbacks, over HTTP and NATS, and records them. Some it takes
-// slowly, so that processes die in the middle, and some it refuses at first.
+// receiver receives callbacks over HTTP and NATS, and records them. It answers some
+// slowly, so that faults interrupt them, and refuses some at first.
 type receiver struct {
 	t   *testing.T
 	rec *check.Recorder
@@ -30,14 +30,14 @@ type receiver struct {
 
 	mu  sync.Mutex
 	rng *rand.Rand
-	// refused counts, by id, the callbacks of timers that are refused for good at first.
+	// refused counts the permanent refusals by the timer's ID.
 	refused map[string]int
 }
 
-// refuseMark is in the data of such a timer.
+// refuseMark is in the data of a timer that is refused at first.
 const refuseMark = `"refuse":true`
 
-// gone reports whether a call is to be refused for good.
+// gone reports whether to refuse a call permanently.
 func (r *receiver) gone(c call) bool {
 	if !bytes.Contains(c.body, []byte(refuseMark)) {
 		return false
@@ -64,7 +64,7 @@ func newReceiver(t *testing.T, rec *check.Recorder, seed uint64) *receiver {
 	return r
 }
 
-// draw decides about one call.
+// draw decides the answer to one call.
 func (r *receiver) draw() (refuse bool, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,14 +78,14 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 	at := time.Now()
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
-		return // the caller was killed while it sent
+		return // the caller was killed while it sent the request
 	}
 	c := call{header: req.Header.Get, body: body}
 	if strings.HasPrefix(req.Header.Get("Content-Type"), event.ApplicationCloudEventsJSON) {
 		// Structured mode: the service has a secret.
 		var e event.Event
 		if err := json.Unmarshal(body, &e); err != nil {
-			r.t.Errorf("callback is no CloudEvent: %v in %.200s", err, body)
+			r.t.Errorf("the callback is not a CloudEvent: %v in %.200s", err, body)
 			return
 		}
 		c = call{header: req.Header.Get, source: e.Source(), id: e.ID(), body: e.Data()}
@@ -99,7 +99,7 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	refuse, wait := r.draw()
-	time.Sleep(wait) // a slow callee: what is waited for is its slowness
+	time.Sleep(wait) // the callee is slow on purpose
 	if refuse {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
@@ -109,22 +109,22 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 func (r *receiver) serve(nc *nats.Conn) {
 	r.t.Helper()
 	_, err := nc.Subscribe(natsCallback, func(m *nats.Msg) {
-		// nats.go's headers are as they were sent, ours in lower case.
+		// nats.go keeps the case of header names; ours are in lower case.
 		r.called("nats", call{header: m.Header.Get, body: m.Data}, time.Now())
 		refuse, _ := r.draw()
 		reply := &nats.Msg{}
 		if refuse {
 			reply.Header = nats.Header{"Nats-Service-Error": {"not now"}, "Nats-Service-Error-Code": {"503"}}
 		}
-		_ = m.RespondMsg(reply) // the server may just have been killed
+		_ = m.RespondMsg(reply) // fails if the server was just killed
 	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// call is a callback as it came. source and id are empty in binary mode, where they
-// are headers.
+// call is a received callback. source and id are empty in binary mode, which has them in
+// headers.
 type call struct {
 	header     func(string) string
 	source, id string

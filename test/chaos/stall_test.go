@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// stalls measures how long the machine kept this process from running: a bound in
-// seconds holds on a machine that runs what is ready, and what it does not give to
-// anybody is no fault of the nodes.
+// stalls measures for how long the machine did not run this process. Promised times of
+// fail-over hold on a machine that runs what is ready to run, so such stalls are added to
+// them.
 type stalls struct {
 	mu      sync.Mutex
 	longest time.Duration

@@ -1,5 +1,5 @@
-// Package clock runs the real program on a host whose wall clock is wrong, and
-// one whose clock jumps, against a server whose clock is right.
+// Package clock runs the program on hosts whose wall clock is wrong or jumps, against a
+// server whose clock is right.
 package clock
 
 import (
@@ -23,11 +23,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of the whole test.
 const bound = 120 * time.Second
 
-// shiftSource is added to package time of the program under test: the wall clock
-// is off by BELFRY_TEST_SHIFT seconds once BELFRY_TEST_AFTER seconds have passed.
+// shiftSource is added to package time of the program under test. Once BELFRY_TEST_AFTER
+// seconds have passed, the wall clock is off by BELFRY_TEST_SHIFT seconds.
 const shiftSource = `package time
 
 import "syscall"
@@ -48,8 +48,8 @@ func testWall(sec, mono int64) int64 {
 }
 `
 
-// build builds belfry with a package time whose Now goes through testWall. The
-// changed source is made here, from the toolchain's own.
+// build builds belfry with a package time whose Now calls testWall. It changes a copy of
+// the toolchain's source.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,13 +64,13 @@ func build(t *testing.T) string {
 	const before = "func Now() Time {\n"
 	i := strings.Index(string(b), before)
 	if i < 0 {
-		t.Fatal("package time has no Now to change")
+		t.Fatal("package time has no func Now; adapt build to this version of Go")
 	}
 	i += len(before)
 	// The first statement reads the clock.
 	j := strings.Index(string(b[i:]), "()\n")
 	if j < 0 || !strings.Contains(string(b[i:i+j]), "sec, nsec, mono := ") {
-		t.Fatal("time.Now does not read the clock as expected")
+		t.Fatal("time.Now does not read the clock in its first statement; adapt build to this version of Go")
 	}
 	j += i + len("()\n")
 	changed := string(b[:j]) + "\tsec = testWall(sec, mono)\n" + string(b[j:])
@@ -110,7 +110,8 @@ func TestHostClockIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			srv := natstest.Run(t)
-			// Not the test's context: the process must outlive that to be stopped in order.
+			// Do not use the test's context: the process must live until it has been
+			// stopped with SIGTERM.
 			ctx, cancel := context.WithTimeout(context.Background(), bound)
 			t.Cleanup(cancel)
 			cmd := exec.CommandContext(ctx, bin, "serve", "--nats-url", srv.URL(), "--http", "-", "--log-level", "info", "--log-format", "json")
@@ -121,7 +122,8 @@ func TestHostClockIsWrong(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				// Stopped in order, it says so, with the time that it takes it to be.
+				// After an orderly stop the last line of the log has the time of the
+				// program's clock.
 				if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 					t.Error(err)
 				}
@@ -129,7 +131,7 @@ func TestHostClockIsWrong(t *testing.T) {
 					t.Errorf("belfry serve, after SIGTERM: %v", err)
 				}
 				if want := c.shift != "0"; shifted(t, log.String()) != want {
-					t.Errorf("the program's own clock is shifted: %v, want %v", !want, want)
+					t.Errorf("the program's clock is shifted: %v, want %v", !want, want)
 				}
 				if t.Failed() {
 					t.Log(log.String())
@@ -140,20 +142,21 @@ func TestHostClockIsWrong(t *testing.T) {
 	}
 }
 
-// shifted reports whether the last line of the program's log has a time that is
-// far from this host's: the proof that its clock really was wrong.
+// shifted reports whether the time in the last line of the program's log is far from this
+// host's clock. It shows that the program's clock was wrong.
 func shifted(t *testing.T, log string) bool {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(log), "\n")
 	var line struct{ Time time.Time }
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &line); err != nil {
-		t.Errorf("the last line of the log is no JSON: %v in %q", err, lines[len(lines)-1])
+		t.Errorf("the last line of the log is not JSON: %v in %q", err, lines[len(lines)-1])
 	}
 	d := time.Since(line.Time)
 	return d > 30*time.Minute || d < -30*time.Minute
 }
 
-// run adds timers over some seconds and checks each by the server's own stamps.
+// run adds timers over some seconds and checks with the server's timestamps that none is
+// early or late.
 func run(ctx context.Context, t *testing.T, srv *natstest.Server) {
 	t.Helper()
 	c, err := belfry.New(srv.Connect())
@@ -167,14 +170,14 @@ func run(ctx context.Context, t *testing.T, srv *natstest.Server) {
 		e.SetID(fmt.Sprint(i))
 		e.SetSource("/clock")
 		e.SetType("t")
-		// Adds at once and, with the last hundred, after a jump; due within 6 s.
+		// Add the first hundred at once and the others after a jump, all due within 6 s.
 		when := belfry.After(time.Duration(i) * 20 * time.Millisecond)
 		if i%2 == 0 {
 			when = belfry.At(time.Now().Add(time.Duration(i) * 20 * time.Millisecond))
 		}
 		r, err := c.Add(ctx, e, when)
 		for err != nil && ctx.Err() == nil && i == 0 {
-			r, err = c.Add(ctx, e, when) // the process is starting
+			r, err = c.Add(ctx, e, when) // retry until the program serves
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 const clusterFile = "../../deploy/cluster/nats.conf"
 
-// crossings are the exports and imports of a file, in its order.
+// crossings returns the exports and imports of a configuration file, in their order.
 func crossings(t *testing.T, path string) []string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -30,8 +30,9 @@ func crossings(t *testing.T, path string) []string {
 	return out
 }
 
-// TestClusterConfig loads the cluster's nats.conf into three real servers. What crosses
-// accounts is what the production nats.conf has, and it crosses from any server to any.
+// TestClusterConfig loads the cluster's nats.conf into three servers. Its exports and
+// imports are those of the production nats.conf, and they work from any server to any
+// other.
 func TestClusterConfig(t *testing.T) {
 	t.Parallel()
 	one, three := crossings(t, file), crossings(t, clusterFile)

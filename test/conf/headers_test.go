@@ -15,9 +15,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestHeadersOfAdds publishes adds with each header that JetStream acts on, to the streams
-// as a node makes them and with no router that takes adds off. Each is refused, or stored
-// like any other add: none removes, hides or redirects an add of somebody else.
+// TestHeadersOfAdds publishes adds with each header that JetStream interprets, to the
+// streams of a node and without a router that removes adds. JetStream refuses the add or
+// stores it unchanged; no header removes, hides or redirects the add of another team.
 func TestHeadersOfAdds(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunProduction(t, file, nil)
@@ -70,27 +70,29 @@ func TestHeadersOfAdds(t *testing.T) {
 		cancel()
 		var refused *jetstream.APIError
 		if tt.kept != (err == nil) || !tt.kept && !errors.As(err, &refused) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: unexpected result: %v", name, err)
 		}
 		if tt.kept {
 			before[schemas.StreamAdd]++
 		}
 	}
 	if m, err := adds.GetMsg(t.Context(), victim.Sequence); err != nil || string(m.Data) != "victim" {
-		t.Errorf("the victim is gone: %+v, %v", m, err)
+		t.Errorf("the add of the other team is gone: %+v, %v", m, err)
 	}
 	for name, n := range stored() {
 		if n != before[name] {
 			t.Errorf("%s has %d messages, had %d", name, n, before[name])
 		}
 	}
-	// An identity that a message claims for its sender does not reach the router.
+	// The router sees only the server's identity of the sender, not one that a message
+	// claims.
 	for seq := victim.Sequence + 1; seq <= victim.Sequence+5; seq++ {
 		if m, err := adds.GetMsg(t.Context(), seq); err != nil || m.Header.Get("Nats-Request-Info") != "" {
-			t.Errorf("%+v, %v", m, err)
+			t.Errorf("got %+v, %v", m, err)
 		}
 	}
-	// A message id that orders has used hides nobody's add for longer than a moment.
+	// A message ID that orders has used hides an add of another team only for the
+	// duplicate window.
 	if _, err := orders.Publish(t.Context(), schemas.SubjectAdd, []byte("first"), jetstream.WithMsgID("guessed")); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package conf runs the production nats.conf of the repository on a real server.
+// Package conf runs the repository's nats.conf files on real servers.
 package conf
 
 import (
@@ -57,7 +57,7 @@ func TestProductionConfig(t *testing.T) {
 		t.Fatalf("orders cannot add: %+v, %v", ack, err)
 	}
 
-	// Events as they come, of the team's own service.
+	// The events of the team's own service, live.
 	own, err := orders.SubscribeSync("timers.>")
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestProductionConfig(t *testing.T) {
 		}
 	}
 
-	// Events later, through the consumer that an operator has made.
+	// The events of the past, through the consumer that an operator has created.
 	ajs := jetStream(t, s.ConnectAs("admin"))
 	if _, err := ajs.CreateConsumer(t.Context(), "TIMERS_FIRED", jetstream.ConsumerConfig{Durable: "orders", FilterSubject: "timers.fired.orders", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
@@ -89,20 +89,20 @@ func TestProductionConfig(t *testing.T) {
 	}
 	m, err := c.Next(jetstream.FetchMaxWait(bound))
 	if err != nil || m.Subject() != "timers.fired.orders" {
-		t.Fatalf("%+v, %v", m, err)
+		t.Fatalf("got %+v, %v", m, err)
 	}
 	if err := m.DoubleAck(t.Context()); err != nil {
 		t.Errorf("orders cannot acknowledge: %v", err)
 	}
 	if info, err := c.Info(t.Context()); err != nil || info.NumAckPending != 0 || info.NumPending != 0 {
-		t.Errorf("%+v, %v", info, err)
+		t.Errorf("got %+v, %v", info, err)
 	}
 
-	if err := own.Unsubscribe(); err != nil { // it would receive the callbacks, too
+	if err := own.Unsubscribe(); err != nil { // else it would also receive the callbacks
 		t.Fatal(err)
 	}
 
-	// Callbacks: Belfry requests, orders answers, with progress first.
+	// Callbacks: Belfry sends a request, and orders answers, first with progress.
 	for _, subject := range []string{"callbacks.orders.expire", "timers.work.orders"} {
 		if _, err := belfry.Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("%s without a subscriber: %v", subject, err)
@@ -129,7 +129,7 @@ func TestProductionConfig(t *testing.T) {
 		}
 	}
 	if _, err := belfry.Request("callbacks.billing.expire", nil, bound); !errors.Is(err, nats.ErrNoResponders) {
-		t.Errorf("a callback that nobody exports: %v", err)
+		t.Errorf("a callback to a subject that no account exports: %v", err)
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
-// TestProgramWithProductionConfig: a node and the commands live with the rights
-// that nats.conf gives them.
+// TestProgramWithProductionConfig: the permissions in nats.conf suffice for a node and
+// for the commands.
 func TestProgramWithProductionConfig(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunProduction(t, file, nil)
@@ -87,7 +87,7 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	if out := admin("status"); !strings.Contains(out, "PROBLEMS: none") {
 		t.Errorf("status: %s", out)
 	}
-	// A shard's clock needs a moment to move for the first time.
+	// The first write of a shard's clock takes a moment.
 	var report string
 	waittest.Until(t, "doctor finds no error", func() bool {
 		report = run("doctor", "--nats-url", s.URLOf("belfry"))
@@ -95,16 +95,15 @@ func TestProgramWithProductionConfig(t *testing.T) {
 	}, func() string { return report })
 	for _, check := range []string{"permissions", "sync", "streams", "shards"} {
 		if !strings.Contains(report, fmt.Sprintf("%-9s%s", "OK", check)) {
-			t.Errorf("doctor has not found %s well: %s", check, report)
+			t.Errorf("doctor does not report OK for %s: %s", check, report)
 		}
 	}
 	stop()
-	// What a machine does that stands still for seconds. What is not allowed is told
-	// in other words, too.
-	machine := []string{"clock was stepped", "no heartbeat received", "no answer from JetStream", "lease expired"}
+	// Warnings that a slow machine causes. A missing permission causes others.
+	machine := []string{"clock was stepped", "no heartbeat received", "no answer from JetStream", "lease ran out"}
 	for line := range strings.Lines(log.String()) {
 		if !slices.ContainsFunc(machine, func(text string) bool { return strings.Contains(line, text) }) {
-			t.Errorf("the node complained: %s", line)
+			t.Errorf("the node logged a warning: %s", line)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestAddedAgain adds timers a second time once their records have expired, well
-// within the two minutes for which the streams know an event's id by default: the
-// second is a timer like any other, fires, is called back, and may fail.
+// TestAddedAgain adds timers a second time after their records have expired, but within
+// the two minutes for which the streams recognise a message ID. The second timer is a new
+// timer: it fires, is called back, and may fail.
 func TestAddedAgain(t *testing.T) {
 	t.Parallel()
 	callee := newCallee(t, func(_ int, w http.ResponseWriter, r *http.Request) {
@@ -38,13 +38,13 @@ func TestAddedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			if reply.Duplicate {
-				t.Fatalf("%s is taken for a duplicate", id)
+				t.Fatalf("timer %s was answered as a duplicate after its record had expired", id)
 			}
 		}
 		for id, want := range states {
 			waittest.Until(t, id+" is concluded", func() bool {
 				i, err := c.info(id)
-				// A record that is gone already was concluded before.
+				// If the record is gone, the timer had ended before.
 				return schemas.CodeOf(err) == schemas.CodeNotFound || err == nil && i.State == want
 			})
 		}

@@ -23,8 +23,8 @@ import (
 // secret is in the data of every timer of team billing; team orders must never see it.
 const secret = "of billing alone"
 
-// attacked is a node on the shipped nats.conf with two teams, orders and billing, and
-// billing's timers, which orders attacks.
+// attacked is a node that runs on the shipped nats.conf with two teams. Team orders
+// attacks the timers of team billing.
 type attacked struct {
 	t       *testing.T
 	server  *natstest.Production
@@ -33,7 +33,7 @@ type attacked struct {
 	billing *client
 	victims []schemas.TimerID
 	before  map[string]stored
-	names   []string // of the streams
+	names   []string // of all streams
 }
 
 // stored is the last message of a subject.
@@ -64,7 +64,7 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 	s := natstest.RunProduction(t, "../../nats.conf", natstest.AddTeam("billing"))
 	a := node(t, func(o *app.Options) { o.NATSURL, o.TLS.CA = s.URLOf("belfry"), s.CA })
 	as := func(user string) *client {
-		// The server's complaints about refused publishes are expected.
+		// The server reports refused publishes; the test expects them.
 		nc := s.ConnectAs(user, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 		js, err := jetstream.New(nc)
 		if err != nil {
@@ -73,7 +73,7 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 		return &client{t: t, nc: nc, js: js}
 	}
 	x := &attacked{t: t, server: s, admin: as("admin"), orders: as("orders"), billing: as("billing"), before: map[string]stored{}}
-	for n := range 6 { // some in each shard
+	for n := range 6 { // so that each shard has some
 		id := fmt.Sprintf("victim-%d", n)
 		var reply schemas.AddReply
 		m := structured(attrs{"id": id, "source": "/billing", "timersvc": "billing", "timerafter": "1h"}, `"`+secret+`"`)
@@ -90,7 +90,7 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 	return x, a
 }
 
-// doors are what a team may publish to.
+// doors returns the subjects to which a team may publish.
 func doors(team string) []string {
 	return []string{
 		"timers.add", "timers.api.add", "timers.api.get", "timers.api.cancel", "timers.api.reschedule",
@@ -99,7 +99,7 @@ func doors(team string) []string {
 	}
 }
 
-// targets are subjects of account BELFRY that an attacker would like to write to.
+// targets returns subjects of account BELFRY to which an attacker would like to write.
 func (x *attacked) targets() []string {
 	out := []string{
 		"$KV.clock.clock.0", "$KV.clock.clock.1", "$KV.clock.meta", "$KV.clock.node.belfry-1", "$KV.services.billing",
@@ -115,7 +115,7 @@ func (x *attacked) targets() []string {
 	return out
 }
 
-// messages are requests for a door: what it takes, and rubbish.
+// messages returns requests for a subject, valid and invalid.
 func messages(door, id string) []*nats.Msg {
 	event := structured(attrs{"id": id, "source": "/orders", "timersvc": "orders", "timerafter": "1h"}, `{}`)
 	event.Subject = door
@@ -123,7 +123,7 @@ func messages(door, id string) []*nats.Msg {
 	return []*nats.Msg{event, {Subject: door, Data: []byte(ref)}, {Subject: door, Data: []byte("rubbish")}, {Subject: door}}
 }
 
-// send publishes as the attacker. The server may refuse it.
+// send publishes as the attacker. The server may refuse the message.
 func (c *client) send(m *nats.Msg) {
 	c.t.Helper()
 	if err := c.nc.PublishMsg(m); err != nil {
@@ -131,10 +131,9 @@ func (c *client) send(m *nats.Msg) {
 	}
 }
 
-// TestAttacksFromAnotherAccount attacks a node that runs on the shipped nats.conf, with
-// the rights of a team: by the reply subject of everything that a team may publish to,
-// by headers, by direct publishes and by subscriptions. Nothing of another team's, and
-// nothing of Belfry's, may be read or changed.
+// TestAttacksFromAnotherAccount attacks a node with the permissions of a team: with reply
+// subjects on everything that a team may publish, with headers, with direct publishes and
+// with subscriptions. Nothing of another team or of Belfry may be read or changed.
 func TestAttacksFromAnotherAccount(t *testing.T) {
 	t.Parallel()
 	x, a := newAttacked(t)
@@ -143,7 +142,7 @@ func TestAttacksFromAnotherAccount(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// Team billing answers its own callbacks, and must get none but Belfry's.
+	// Team billing answers its callbacks. It must receive only callbacks from Belfry.
 	answered := make(chan *nats.Msg, 1024)
 	for _, subject := range []string{"callbacks.billing.>", "timers.work.billing"} {
 		if _, err := x.billing.nc.ChanSubscribe(subject, answered); err != nil {
@@ -177,14 +176,14 @@ func TestAttacksFromAnotherAccount(t *testing.T) {
 		break
 	}
 
-	// A node that starts now finds everything in order.
+	// A node that starts now finds nothing damaged.
 	stop(t, a)
 	again := node(t, func(o *app.Options) { o.NATSURL, o.TLS.CA = x.server.URLOf("belfry"), x.server.CA })
 	x.unharmed(again)
 	x.fires()
 }
 
-// byReply sends each message that a team may send, with each target as reply subject.
+// byReply sends each message that a team may send, with each target as its reply subject.
 func (x *attacked) byReply() {
 	for n, target := range x.targets() {
 		for m, door := range doors("orders") {
@@ -196,8 +195,8 @@ func (x *attacked) byReply() {
 	}
 }
 
-// byHeader sends adds with each header that JetStream acts on. None may touch other
-// adds, or have the server publish to a subject that the header names.
+// byHeader sends adds with each header that JetStream interprets. None may change another
+// add, or make the server publish to a subject that the header names.
 func (x *attacked) byHeader() {
 	victim, _ := recordKey(x.victims[0])
 	key := strings.TrimPrefix(victim, "KV_")
@@ -224,7 +223,8 @@ func (x *attacked) byHeader() {
 	}
 }
 
-// directly publishes to what a team may not, with and without a reply subject.
+// directly publishes to subjects that a team must not use, with and without a reply
+// subject.
 func (x *attacked) directly() {
 	for _, target := range x.targets() {
 		if strings.HasPrefix(target, "timers.add") {
@@ -236,19 +236,19 @@ func (x *attacked) directly() {
 			}
 		}
 	}
-	// A push consumer, whose deliver subject would be a write.
+	// A push consumer would write to its deliver subject.
 	for _, subject := range []string{"$JS.API.CONSUMER.CREATE.TIMERS_FIRED", "JS.BELFRY.API.CONSUMER.CREATE.TIMERS_FIRED", "$JS.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders", "JS.BELFRY.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders"} {
 		body := `{"stream_name":"TIMERS_FIRED","config":{"name":"orders","deliver_subject":"$KV.clock.clock.0","ack_policy":"none","deliver_policy":"all"}}`
 		x.orders.send(&nats.Msg{Subject: subject, Reply: x.orders.nc.NewInbox(), Data: []byte(body)})
 	}
-	// Another team's doors.
+	// The subjects of another team.
 	for _, door := range doors("billing")[5:] {
 		x.orders.send(&nats.Msg{Subject: door, Reply: x.orders.nc.NewInbox(), Data: []byte(`{"batch":10,"no_wait":true}`)})
 	}
 }
 
-// unharmed checks that the victims' records and the layout are to the byte as before,
-// that clocks can be read and move, that no stream is damaged, and that the doors work.
+// unharmed checks that the records and settings are unchanged to the byte, that clocks
+// are readable and move, that no stream is damaged, and that adds and callbacks work.
 func (x *attacked) unharmed(a *app.App) {
 	x.t.Helper()
 	if err := x.orders.nc.FlushTimeout(bound); err != nil {
@@ -297,7 +297,7 @@ func (x *attacked) streams() []string {
 	return names
 }
 
-// fires moves the victims to now: each fires, to its own team.
+// fires makes the victims due now: each fires, and only its own team receives it.
 func (x *attacked) fires() {
 	x.t.Helper()
 	sub, err := x.billing.nc.SubscribeSync("timers.fired.billing")
@@ -311,7 +311,7 @@ func (x *attacked) fires() {
 	}
 	for range x.victims {
 		if m, err := sub.NextMsg(bound); err != nil || !bytes.Contains(m.Data, []byte(secret)) {
-			x.t.Fatalf("%+v, %v", m, err)
+			x.t.Fatalf("got %+v, %v", m, err)
 		}
 	}
 	m := structured(attrs{"id": "after", "timersvc": "orders", "timerafter": "10ms"}, `{}`)
@@ -319,9 +319,9 @@ func (x *attacked) fires() {
 	x.orders.until("after", schemas.StateSuccess)
 }
 
-// TestAttackerInsideTheAccount shows why users belong in accounts of their own: who has
-// any user in account BELFRY can have an answer written where the user may not publish.
-// It also shows that the attacks above would be noticed.
+// TestAttackerInsideTheAccount shows why users belong in accounts of their own: any user
+// of account BELFRY can make JetStream write an answer to a subject where the user may
+// not publish. It also shows that the other test would notice a successful attack.
 func TestAttackerInsideTheAccount(t *testing.T) {
 	t.Parallel()
 	x, _ := newAttacked(t)

@@ -17,9 +17,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestMisbehavingCallbacks gives timers to callees that hang, fail, ask for time,
-// refuse, redirect and flood: each ends as the documents say, and the timers of
-// another service are on time all the while.
+// TestMisbehavingCallbacks gives timers to callees that hang, fail, delay, refuse,
+// redirect and flood. Each ends as documented, and the timers of another service stay on
+// time.
 func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges lateness
 	a := node(t, func(o *app.Options) { o.Concurrency, o.TotalConcurrency = 16, 64 })
 	c := connect(t, a.NATSURL())
@@ -52,7 +52,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 			n, err := w.Write(block)
 			flooded.Add(int64(n))
 			if err != nil {
-				return // cut off
+				return // the caller has closed the connection
 			}
 		}
 	})
@@ -70,7 +70,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		state         schemas.State
 		attempts      uint32
 		code          int32
-		reason        string // of the dead letter
+		reason        string // in the dead letter
 		check         func(id string)
 	}{
 		{svc: "hang", callback: hang.url, extra: attrs{"timertimeout": "300ms", "timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "timeout"},
@@ -122,7 +122,8 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 	good.mu.Unlock()
 	slices.Sort(called)
 	t.Logf("the good service: fired p50 %s p99 %s, called after that p50 %s p99 %s", percentile(late, 50), percentile(late, 99), percentile(called, 50), percentile(called, 99))
-	// The median, by the stream's own timestamps: the machine may have stood still.
+	// Use the median of the stream's timestamps, because the machine may stop for a
+	// while.
 	if p := percentile(called, 50); p > 2*time.Second {
 		t.Errorf("the good service was called %s after its timers had fired (p50)", p)
 	}
@@ -165,11 +166,11 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		t.Errorf("%d redirects were followed", n)
 	}
 	if n := flooded.Load(); n > int64(each)*(20<<20) {
-		t.Errorf("%d MB of answers were taken in", n>>20)
+		t.Errorf("%d MB of answers were read", n>>20)
 	}
 }
 
-// TestReplay brings dead letters back, once their callee is well again.
+// TestReplay replays dead letters after their callee has recovered.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)
@@ -202,6 +203,6 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	if events := c.firedEvents("replay", 0); len(events) != 5 {
-		t.Errorf("%d events on timers.fired: a replay is for functions alone", len(events))
+		t.Errorf("%d events on timers.fired: want 5: a replay publishes no fired event", len(events))
 	}
 }

@@ -27,10 +27,10 @@ func decode[T any](t *testing.T, b []byte) T {
 	return v
 }
 
-// TestCancelRace cancels thousands of timers in the millisecond in which they are
-// due, or one beside it: each was either cancelled or fired, never both, never
-// neither. How soon a cancel has to be sent for that, a worker learns from what
-// became of its last one, so that a slow machine races as well as a quick one.
+// TestCancelRace cancels thousands of timers within a millisecond of their due times.
+// Each is either cancelled or fired, never both and never neither. A worker adapts the
+// moment of its cancels to the outcome of the last one, so that a slow machine races,
+// too.
 func TestCancelRace(t *testing.T) { // not in parallel: it needs the milliseconds
 	const rounds, tries = 4, 10
 	r := &cancelRace{t: t, rate: 1000, size: 2500, rec: check.NewRecorder(nil)}
@@ -49,8 +49,8 @@ func TestCancelRace(t *testing.T) { // not in parallel: it needs the millisecond
 			r.race(first, begin)
 			run++
 		case try >= tries:
-			t.Fatalf("%d timers are not stored within %s: no race", r.size, lead)
-		default: // they fire by themselves
+			t.Fatalf("%d timers are not stored within %s: the test needs them earlier", r.size, lead)
+		default: // the rest fire without a race
 			lead *= 2
 		}
 	}
@@ -80,7 +80,7 @@ func TestCancelRace(t *testing.T) { // not in parallel: it needs the millisecond
 		t.Errorf("cancelled %d, unknown %d, fired %d: of %d timers", rep.Cancelled, rep.UnknownCan, rep.Fired, r.added)
 	}
 	if rep.Cancelled == 0 || rep.CancelsTooLate == 0 {
-		t.Errorf("no race: %d cancelled, %d too late", rep.Cancelled, rep.CancelsTooLate)
+		t.Errorf("not a race: %d cancelled, %d too late; want some of each", rep.Cancelled, rep.CancelsTooLate)
 	}
 }
 
@@ -91,7 +91,7 @@ type cancelRace struct {
 	t          *testing.T
 	c          *client
 	rec        *check.Recorder
-	rate, size int // timers due a second, and in a round
+	rate, size int // timers due per second and per round
 	added      int
 	raced      atomic.Int64
 }
@@ -102,8 +102,7 @@ func (r *cancelRace) due(n int, begin time.Time) time.Time {
 	return begin.Add(time.Duration(n%r.size) * time.Second / time.Duration(r.rate))
 }
 
-// add adds a round's timers by a publish each, so that only the race is a race, and
-// waits until they are stored.
+// add adds the timers of a round and waits until they are stored.
 func (r *cancelRace) add(begin time.Time) {
 	r.t.Helper()
 	calls := make([]int64, r.size)
@@ -124,8 +123,8 @@ func (r *cancelRace) add(begin time.Time) {
 	waittest.Until(r.t, "every add stored", func() bool { return r.c.left(schemas.StreamAdd) == 0 })
 }
 
-// race cancels a round's timers. Those whose moment has passed, because the machine
-// stood still or the last cancel took its time, fire by themselves.
+// race cancels the timers of a round. Timers whose moment has passed, because the machine
+// stopped or the last cancel was slow, fire without a race.
 func (r *cancelRace) race(first int, begin time.Time) {
 	const (
 		workers         = 32
@@ -137,7 +136,7 @@ func (r *cancelRace) race(first int, begin time.Time) {
 		wg.Go(func() {
 			ahead := time.Duration(0)
 			for n := first + w; n < first+r.size; n += workers {
-				// The call takes a part of a millisecond to arrive.
+				// The request takes a fraction of a millisecond.
 				wait := time.Until(r.due(n, begin)) - ahead - time.Duration(rng.Int64N(int64(3*time.Millisecond))) + 500*time.Microsecond
 				if wait < -time.Millisecond {
 					continue
@@ -155,7 +154,7 @@ func (r *cancelRace) race(first int, begin time.Time) {
 	wg.Wait()
 }
 
-// cancel returns the code of the error, if any.
+// cancel returns the code of the error, or "".
 func (r *cancelRace) cancel(n int) schemas.Code {
 	r.raced.Add(1)
 	call := r.rec.Put(check.Event{Kind: check.Cancel, Via: "api", Source: "/e2e", ID: raceID(n)})

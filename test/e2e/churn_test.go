@@ -25,23 +25,23 @@ import (
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// TestChurn lets timers run through a node, each fired and one in ten called back,
-// and waits until what they left has expired. BELFRY_CHURN sets how many; then the
-// index entries, which are kept for half an hour, and the events on timers.fired,
-// which are kept for two minutes, are waited for too, and streams, disk, memory and goroutines must come back to
-// where they were.
+// TestChurn runs many timers through a node. All fire, one in ten is called back, and
+// finally all that they used has expired. With BELFRY_CHURN, the number of timers, the
+// test also waits for the expiry of index entries (half an hour) and of fired events (two
+// minutes), and checks that streams, disk, memory and goroutines are back at their sizes
+// before.
 func TestChurn(t *testing.T) {
 	count, whole, config := 4000, false, "profile: fast\nretention: 2s\nsweep-delay: 1500ms\n"
 	if text := os.Getenv("BELFRY_CHURN"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			t.Fatalf("BELFRY_CHURN=%q must be how many timers", text)
+			t.Fatalf("BELFRY_CHURN=%q must be the number of timers", text)
 		}
-		// The index is kept for half an hour.
+		// Index entries are kept for half an hour.
 		count, whole, config = n, true, "profile: fast\nretention: 15s\nsweep-delay: 12s\nfired-max-age: 2m\n"
 	}
 	if !whole {
-		t.Parallel() // it measures nothing
+		t.Parallel() // nothing is measured
 	}
 	data := t.TempDir()
 	n := proc.New(t, proc.Options{Config: config, Data: data})
@@ -49,7 +49,7 @@ func TestChurn(t *testing.T) {
 	n.Ready(t.Context())
 	c := connect(t, n.URL())
 	empty := c.held()
-	// Once through, so that every stream, consumer and buffer is there.
+	// Run some timers first, so that every stream, consumer and buffer exists.
 	c.churn("warm", 1000)
 	c.gone(empty, false)
 	if whole {
@@ -63,15 +63,15 @@ func TestChurn(t *testing.T) {
 	t.Logf("%d timers ran through in %s, %.0f a second: %s", count, took.Round(time.Second), float64(count)/took.Seconds(), c.usage(n, data))
 	c.gone(empty, whole)
 	t.Logf("after %s nothing is left of them: %s", time.Since(at).Round(time.Second), c.usage(n, data))
-	// Not before: a subscriber has an event sooner than its stream has.
+	// Read it only now: a subscriber receives an event before its stream stores it.
 	if fired = c.lastSeq(schemas.StreamFired) - fired; fired != uint64(count) {
 		t.Errorf("%d timers were published %d times", count, fired)
 	}
 	if !whole {
 		return
 	}
-	// nats-server rewrites its files every two minutes, one after the other; Go
-	// returns memory to the system by and by.
+	// nats-server rewrites its files every two minutes, one after another, and Go returns
+	// memory to the system gradually.
 	const back = 8 * time.Minute
 	var after usage
 	waittest.UntilWithin(t, back, "all is where it was", func() bool {
@@ -82,11 +82,11 @@ func TestChurn(t *testing.T) {
 	t.Logf("after %s: %s", time.Since(at).Round(time.Second), after)
 }
 
-// churnWindow is how many timers are under way at a time.
+// churnWindow bounds the number of open timers.
 const churnWindow = 5000
 
-// churn adds timers and waits until each has concluded; never are more than
-// churnWindow under way.
+// churn adds timers and waits until each has ended. At most churnWindow are open at a
+// time.
 func (c *client) churn(name string, count int) {
 	c.t.Helper()
 	places := make(chan struct{}, churnWindow)
@@ -96,7 +96,7 @@ func (c *client) churn(name string, count int) {
 	done := func() {
 		select {
 		case places <- struct{}{}:
-		default: // a callback that was repeated
+		default: // a repeated callback
 		}
 	}
 	const call, svc = "churn.callback", "churn"
@@ -107,7 +107,8 @@ func (c *client) churn(name string, count int) {
 		done()
 	})()
 	defer c.listen(schemas.SubjectFired(svc), func(m *nats.Msg) {
-		// The event does not say that its timer calls back; that one is done when it has.
+		// The event does not say that its timer has a callback. Such a timer ends with
+		// its callback.
 		if id := m.Header.Get("ce-id"); !strings.HasSuffix(id, "0") {
 			done()
 		}
@@ -128,7 +129,7 @@ func (c *client) churn(name string, count int) {
 	}
 }
 
-// listen calls h for each message until stop.
+// listen calls h for each message until stop is called.
 func (c *client) listen(subject string, h nats.MsgHandler) (stop func()) {
 	c.t.Helper()
 	sub, err := c.nc.Subscribe(subject, h)
@@ -144,8 +145,8 @@ func (c *client) listen(subject string, h nats.MsgHandler) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // fails only with the connection
 }
 
-// gone waits until nothing is left of the timers: no record, and if whole, no
-// index entry or fired event.
+// gone waits until nothing of the timers is left: no record and, if whole, no index entry
+// and no fired event.
 func (c *client) gone(empty map[string]uint64, whole bool) {
 	c.t.Helper()
 	expiry := 5 * time.Minute
@@ -174,7 +175,7 @@ func (c *client) gone(empty map[string]uint64, whole bool) {
 	})
 }
 
-// held is how many messages each stream has.
+// held returns the number of messages of each stream.
 func (c *client) held() map[string]uint64 {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
@@ -199,10 +200,10 @@ func (c *client) lastSeq(stream string) uint64 {
 	return s.CachedInfo().State.LastSeq
 }
 
-// subjects counts the keys of a bucket that match.
+// subjects counts the keys of a bucket that match a filter.
 func (c *client) subjects(stream, filter string) uint64 {
 	c.t.Helper()
-	// Counted by a consumer, not by listing the names.
+	// Use the count of a consumer instead of listing the names.
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 	defer cancel()
 	cons, err := c.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{FilterSubject: filter, AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
@@ -215,7 +216,7 @@ func (c *client) subjects(stream, filter string) uint64 {
 	return cons.CachedInfo().NumPending
 }
 
-// usage is what a node with its server has, and holds.
+// usage is what a node and its server use.
 type usage struct {
 	messages, storedKB, consumers uint64
 	diskMB, residentMB, liveMB    float64
@@ -232,7 +233,8 @@ func (c *client) usage(n *proc.Node, data string) usage {
 	metrics := n.Metrics()
 	u := usage{
 		residentMB: read(c.t, metrics, "process_resident_memory_bytes") / 1e6,
-		// The next collection is due when the heap is twice what the last one left.
+		// The next collection starts when the heap has twice the size that the last one
+		// left.
 		liveMB:     read(c.t, metrics, "go_memstats_next_gc_bytes") / 2e6,
 		goroutines: read(c.t, metrics, "go_goroutines"), openFiles: read(c.t, metrics, "process_open_fds"),
 		diskMB: disk(c.t, data),
@@ -248,8 +250,8 @@ func (c *client) usage(n *proc.Node, data string) usage {
 	return u
 }
 
-// collect waits for two of the node's garbage collections, for which its metrics
-// are garbage enough.
+// collect waits for two garbage collections of the node. Reading its metrics allocates
+// enough to cause them.
 func collect(t *testing.T, n *proc.Node) {
 	t.Helper()
 	for range 2 {
@@ -265,7 +267,7 @@ func collect(t *testing.T, n *proc.Node) {
 	}
 }
 
-// read finds a metric.
+// read returns the value of a metric.
 func read(t *testing.T, metrics, name string) float64 {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(metrics)
@@ -279,7 +281,7 @@ func read(t *testing.T, metrics, name string) float64 {
 	return v
 }
 
-// disk is what a folder takes of the disk, in MB. Files may go meanwhile.
+// disk returns the size of a folder in MB. Files may disappear meanwhile.
 func disk(t *testing.T, dir string) float64 {
 	t.Helper()
 	blocks := int64(0)
@@ -302,9 +304,9 @@ func disk(t *testing.T, dir string) float64 {
 	return float64(blocks) * 512 / 1e6
 }
 
-// within reports whether nothing has grown by more than what comes and goes. On
-// disk nats-server leaves, of each shard, what it last noted of its index, and a
-// file of tombstones: 17 MB in all after 60,000 timers, 26 MB after a million.
+// within reports whether nothing has grown by more than the usual variation. For each
+// shard nats-server leaves the last state of its index and a file of tombstones: 17 MB in
+// all after 60,000 timers, 26 MB after a million.
 func (u usage) within(before usage) bool {
 	const heapMB, residentMB, diskMB, few = 16, 100, 48, 10
 	return u.messages <= before.messages && u.storedKB <= before.storedKB && u.consumers <= before.consumers &&

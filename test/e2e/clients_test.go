@@ -20,8 +20,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestPlainPublish adds with nothing but a NATS publish, in both modes, and sees
-// the event come back as it was, on time, on its subject and at its callback.
+// TestPlainPublish adds timers with a plain NATS publish in both modes. The events fire
+// unchanged, on time, on their subject, and their callbacks are made.
 func TestPlainPublish(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)
@@ -46,7 +46,7 @@ func TestPlainPublish(t *testing.T) {
 		"no-headers": {Subject: schemas.SubjectAdd, Data: structured(attrs{"id": "no-headers", "timersvc": "orders", "timerafter": "PT0.3S"}, `"x"`).Data},
 	}
 	for _, m := range msgs {
-		if err := c.nc.PublishMsg(m); err != nil { // not even acknowledged
+		if err := c.nc.PublishMsg(m); err != nil { // without an acknowledgement
 			t.Fatal(err)
 		}
 	}
@@ -91,8 +91,7 @@ func TestPlainPublish(t *testing.T) {
 	}
 }
 
-// TestSDKModules adds with the CloudEvents SDK's own protocol modules for NATS,
-// and receives with them.
+// TestSDKModules adds and receives with the CloudEvents SDK's protocol modules for NATS.
 func TestSDKModules(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)
@@ -145,7 +144,7 @@ func TestSDKModules(t *testing.T) {
 		}
 		subject := got.Subject()
 		if u, err := url.PathUnescape(subject); err == nil && got.Subject() != e.Subject() {
-			subject = u // the SDK does not decode binary headers, which the spec has it do
+			subject = u // the SDK does not decode binary headers, though the spec requires it
 		}
 		if got.ID() != f.id || got.Source() != "/e2e" || got.Type() != "sdk.test" || subject != e.Subject() || got.Extensions()[schemas.AttrScheduled] == nil {
 			t.Errorf("%s: came back as %s", f.id, got)
@@ -154,7 +153,7 @@ func TestSDKModules(t *testing.T) {
 	}
 }
 
-// TestAddsAreIdempotent adds the same event again, and another with its id.
+// TestAddsAreIdempotent adds the same event again, and another event with the same ID.
 func TestAddsAreIdempotent(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)
@@ -175,19 +174,19 @@ func TestAddsAreIdempotent(t *testing.T) {
 	other := structured(attrs{"id": "once", "timersvc": "idem", "timerat": at(time.Hour)}, `2`)
 	other.Subject = api.Subject
 	if err := c.callMsg(other, &reply); schemas.CodeOf(err) != schemas.CodeConflict {
-		t.Errorf("another event of the same id: %v, want a conflict", err)
+		t.Errorf("another event with the same ID: %v, want a conflict", err)
 	}
 	c.firedEvents("idem", 1)
 	c.until("once", schemas.StateSuccess)
 	if err := c.callMsg(&api, &reply); err != nil || !reply.Duplicate || reply.State != schemas.StateSuccess {
-		t.Errorf("the same after it fired: %+v %v", reply, err)
+		t.Errorf("the same event after it fired: %+v %v", reply, err)
 	}
 	if events := c.firedEvents("idem", 0); len(events) != 1 {
 		t.Errorf("fired %d times", len(events))
 	}
 }
 
-// TestServiceIsFound shows that the API is a micro service like others.
+// TestServiceIsFound shows that the API is an ordinary NATS micro service.
 func TestServiceIsFound(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)

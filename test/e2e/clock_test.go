@@ -18,9 +18,9 @@ import (
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// shiftEnv gives a program built with wrongClock a wall clock that is wrong by
-// its first number of seconds, and from its third number of seconds after the
-// start on by its second. The monotonic clock is not touched, as on a host.
+// shiftEnv has three numbers of seconds for a program that wrongClock has built: the
+// error of its wall clock, the error after a jump, and the time of the jump after the
+// start. The monotonic clock stays right, as on a real host.
 const shiftEnv = "BELFRY_TEST_WALL_SHIFT"
 
 // shiftSource is added to package time.
@@ -63,8 +63,8 @@ var (
 	shifted     string
 )
 
-// wrongClock builds belfry with a standard library whose time.Now is shifted. The
-// library is this machine's own, changed in one line.
+// wrongClock builds belfry with a standard library whose time.Now is shifted. It changes
+// one line of a copy of this machine's library.
 func wrongClock(t *testing.T) string {
 	t.Helper()
 	shiftedOnce.Lock()
@@ -84,7 +84,7 @@ func wrongClock(t *testing.T) string {
 	const reading = "\tsec, nsec, mono := runtimeNow()\n"
 	text := strings.Replace(string(source), "func Now() Time {\n"+reading, "func Now() Time {\n"+reading+"\tsec += wallShift(mono)\n", 1)
 	if text == string(source) {
-		t.Fatal("this Go's time.Now is not written as expected: teach wrongClock where it reads the clock")
+		t.Fatal("time.Now of this Go version is not written as expected: adapt wrongClock to it")
 	}
 	dir := t.TempDir()
 	overlay := map[string]map[string]string{"Replace": {}}
@@ -107,9 +107,9 @@ func wrongClock(t *testing.T) string {
 	return shifted
 }
 
-// TestWrongHostClock runs nodes whose wall clock is wrong by an hour, or becomes
-// so, against a server whose clock is right: nothing is early, and nothing late,
-// by the server's own timestamps.
+// TestWrongHostClock runs nodes whose wall clock is wrong by an hour, or becomes wrong,
+// against a server whose clock is right. By the server's timestamps nothing is early and
+// nothing late.
 func TestWrongHostClock(t *testing.T) {
 	t.Parallel()
 	bin := wrongClock(t)
@@ -128,9 +128,10 @@ func TestWrongHostClock(t *testing.T) {
 			off := func(d time.Duration, seconds int) bool {
 				return (d - time.Duration(seconds)*time.Second).Abs() > hour*time.Second/2
 			}
-			// On a slow machine the clock has jumped before the node is ready: a later jump.
+			// On a slow machine the clock may jump before the node is ready. Then start
+			// again, with a later jump.
 			var n *proc.Node
-			var started time.Time // a little after the process
+			var started time.Time // shortly after the start of the process
 			for {
 				n = proc.New(t, proc.Options{
 					Bin: bin, NATSURL: server.URL(), Config: "shards: 2\nallow-loopback: true\n",
@@ -159,7 +160,7 @@ func TestWrongHostClock(t *testing.T) {
 				}
 				c.publish(structured(a, `{}`))
 			}
-			// Counted from the stream's timestamp, and from the node's idea of it.
+			// Counted from the stream's timestamp, and from the node's estimate of it.
 			asked := time.Now()
 			c.publish(structured(attrs{"id": "after", "timersvc": "clock", "timerafter": "2s"}, `{}`))
 			api := structured(attrs{"id": "api", "timersvc": "clock", "timerafter": "2s"}, `{}`)
@@ -172,7 +173,7 @@ func TestWrongHostClock(t *testing.T) {
 			late := lateness(t, events)
 			t.Logf("lateness p50 %s, p99 %s, max %s", percentile(late, 50), percentile(late, 99), percentile(late, 100))
 			if worst := percentile(late, 100); worst > bound {
-				t.Errorf("the worst is %s late", worst)
+				t.Errorf("the latest timer was %s late", worst)
 			}
 			for _, e := range events {
 				if e.id == "after" || e.id == "api" {

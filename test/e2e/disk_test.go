@@ -20,12 +20,12 @@ import (
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// maxLogLines bounds what a node may log while its disk is full twice.
+// maxLogLines bounds the log of a node whose disk is full twice.
 const maxLogLines = 500
 
-// TestFullDisk: while the disk of an embedded node is full, adds are refused and
-// /readyz says what it waits for; when there is room again the same process goes on by
-// itself, and every acknowledged timer fires, also those that were due meanwhile.
+// TestFullDisk: while the disk of an embedded node is full, adds are refused, and /readyz
+// names the reason. When there is room again, the same process continues by itself, and
+// every acknowledged timer fires, including those that became due meanwhile.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, profile := range []string{"safe", "fast"} {
@@ -33,7 +33,7 @@ func TestFullDisk(t *testing.T) {
 			t.Parallel()
 			n := proc.New(t, proc.Options{Config: "profile: " + profile + "\nshards: 2\n"})
 			if err := n.SmallDisk(256 << 20); err != nil {
-				t.Skipf("NOT SHOWN: this machine gives no disk that can be filled: %v", err)
+				t.Skipf("NOTHING WAS SHOWN: this machine cannot provide a disk that can be filled: %v", err)
 			}
 			n.Start()
 			n.Ready(t.Context())
@@ -49,12 +49,12 @@ func TestFullDisk(t *testing.T) {
 				}
 				return err
 			}
-			for i := range 100 { // due from now until far into the outage
+			for i := range 100 { // due from now until well into the outage
 				if err := add(fmt.Sprintf("before-%d", i), time.Duration(i)*100*time.Millisecond); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for round := range 2 { // it recovers more than once
+			for round := range 2 { // twice, because it must recover more than once
 				if err := n.Fill(); err != nil {
 					t.Fatal(err)
 				}
@@ -76,7 +76,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			for id, times := range firedEvents(t, c) {
 				if times != 1 {
-					t.Errorf("timer %s fired %d times", id, times)
+					t.Errorf("timer %s fired %d times, want once", id, times)
 				}
 			}
 			b, err := os.ReadFile(n.LogPath())
@@ -87,7 +87,7 @@ func TestFullDisk(t *testing.T) {
 			t.Logf("the node logged %d lines, restarted its server %d times and replaced its process %d times",
 				lines, strings.Count(string(b), "the embedded server was restarted"), strings.Count(string(b), "the process is replaced by"))
 			if lines > maxLogLines {
-				t.Errorf("the node logged %d lines about two full disks", lines)
+				t.Errorf("the node logged %d lines about two full disks, want %d at most", lines, maxLogLines)
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func diskClient(t *testing.T, url string) *belfry.Client {
 	return c
 }
 
-// firedEvents counts the events in TIMERS_FIRED by their id.
+// firedEvents counts the events in TIMERS_FIRED by their IDs.
 func firedEvents(t *testing.T, c *belfry.Client) map[string]int {
 	t.Helper()
 	js, err := jetstream.New(c.Conn())
@@ -138,7 +138,7 @@ func firedEvents(t *testing.T, c *belfry.Client) map[string]int {
 	return out
 }
 
-// missing are the acknowledged timers that have not fired.
+// missing returns the acknowledged timers that have not fired.
 func missing(acked map[string]bool, fired map[string]int) []string {
 	var out []string
 	for id := range acked {
@@ -149,12 +149,12 @@ func missing(acked map[string]bool, fired map[string]int) []string {
 	return out
 }
 
-// TestStartOnFullDisk: a node that is started while the disk is full waits for room.
+// TestStartOnFullDisk: a node that starts while its disk is full waits for room.
 func TestStartOnFullDisk(t *testing.T) {
 	t.Parallel()
 	n := proc.New(t, proc.Options{Config: "shards: 2\n"})
 	if err := n.SmallDisk(256 << 20); err != nil {
-		t.Skipf("NOT SHOWN: this machine gives no disk that can be filled: %v", err)
+		t.Skipf("NOTHING WAS SHOWN: this machine cannot provide a disk that can be filled: %v", err)
 	}
 	n.Start()
 	n.Ready(t.Context())

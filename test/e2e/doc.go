@@ -1,3 +1,3 @@
-// Package e2e tests what the README promises, end to end: whole nodes on real
-// servers, with clients that know nothing of Belfry but its subjects.
+// Package e2e tests the promises of the README end to end: whole nodes on real servers,
+// with clients that use only Belfry's subjects.
 package e2e

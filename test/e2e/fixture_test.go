@@ -36,11 +36,15 @@ func TestMain(m *testing.M) {
 	os.Exit(proc.Run(m))
 }
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
 
-// node starts a whole node in this process, on an embedded server unless change
-// gives it a URL. It is stopped when the test ends.
+// lateBound bounds the lateness of timers that must not wait for others. It is long, because
+// the machine may be busy.
+const lateBound = 30 * time.Second
+
+// node starts a node in this process, on an embedded server unless change sets a URL. It
+// is stopped when the test ends.
 func node(t *testing.T, change func(*app.Options)) *app.App {
 	t.Helper()
 	o := app.Options{
@@ -94,10 +98,10 @@ func connect(t *testing.T, url string) *client {
 	return &client{t: t, nc: nc, js: js}
 }
 
-// attrs are CloudEvents attributes.
+// attrs are the attributes of a CloudEvent.
 type attrs map[string]string
 
-// structured is an event in structured mode with the data, which is JSON.
+// structured returns an add in structured mode with JSON data.
 func structured(a attrs, data string) *nats.Msg {
 	doc := map[string]any{"specversion": "1.0", "type": "e2e", "source": "/e2e", "data": json.RawMessage(data)}
 	for k, v := range a {
@@ -105,12 +109,12 @@ func structured(a attrs, data string) *nats.Msg {
 	}
 	b, err := json.Marshal(doc)
 	if err != nil {
-		panic(err) // the test's own mistake
+		panic(err) // a mistake in the test
 	}
 	return &nats.Msg{Subject: schemas.SubjectAdd, Header: nats.Header{"content-type": {"application/cloudevents+json"}}, Data: b}
 }
 
-// binary is an event in binary mode.
+// binary returns an add in binary mode.
 func binary(a attrs, contentType, data string) *nats.Msg {
 	h := nats.Header{"ce-specversion": {"1.0"}, "ce-type": {"e2e"}, "ce-source": {"/e2e"}, "content-type": {contentType}}
 	for k, v := range a {
@@ -119,7 +123,7 @@ func binary(a attrs, contentType, data string) *nats.Msg {
 	return &nats.Msg{Subject: schemas.SubjectAdd, Header: h, Data: []byte(data)}
 }
 
-// at is a due time from now.
+// at returns a due time d from now.
 func at(d time.Duration) string { return schemas.FormatTime(time.Now().Add(d).UnixMilli()) }
 
 // publish adds durably.
@@ -132,7 +136,7 @@ func (c *client) publish(m *nats.Msg) {
 	}
 }
 
-// call asks the API and reads the answer into v.
+// call sends a request to the API and decodes the answer into v.
 func (c *client) call(verb string, req, v any) error {
 	b, err := json.Marshal(req)
 	if err != nil {
@@ -147,7 +151,7 @@ func (c *client) callMsg(m *nats.Msg, v any) error {
 	return c.ask(ctx, m, v)
 }
 
-// tryMsg gives up as soon as a client does that asks again.
+// tryMsg has a short time limit, like a client that repeats its requests.
 func (c *client) tryMsg(m *nats.Msg, v any) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), belfry.DefaultRequestTimeout)
 	defer cancel()
@@ -165,14 +169,14 @@ func (c *client) ask(ctx context.Context, m *nats.Msg, v any) error {
 	return json.Unmarshal(reply.Data, v)
 }
 
-// none asks for every page of a list: is there nothing that matches?
+// none reports whether no timer matches a list request. It reads every page.
 func (c *client) none(q schemas.ListRequest) bool {
 	c.t.Helper()
 	for {
 		var page schemas.ListReply
 		err := c.call("list", q, &page)
 		if schemas.CodeOf(err) == schemas.CodeUnavailable {
-			return false // not answered in time: not known
+			return false // no answer in time: unknown
 		}
 		if err != nil {
 			c.t.Fatal(err)
@@ -186,7 +190,7 @@ func (c *client) none(q schemas.ListRequest) bool {
 	}
 }
 
-// info asks about a timer of source /e2e.
+// info returns a timer of source /e2e.
 func (c *client) info(id string) (schemas.TimerInfo, error) {
 	var i schemas.TimerInfo
 	return i, c.call("get", schemas.TimerRef{ID: id, Source: "/e2e"}, &i)
@@ -204,7 +208,7 @@ func (c *client) until(id string, want schemas.State) schemas.TimerInfo {
 	return i
 }
 
-// fired is an event as it stands in TIMERS_FIRED.
+// fired is an event in TIMERS_FIRED.
 type fired struct {
 	subject, id, source, msgID string
 	data                       string
@@ -216,8 +220,8 @@ type fired struct {
 	extensions                 map[string]any
 }
 
-// firedEvents reads a service's events from the start of the stream, until there
-// are n, or, with n 0, until its end.
+// firedEvents reads a service's events from the start of the stream until there are n or,
+// if n is 0, until the end.
 func (c *client) firedEvents(svc string, n int) []fired {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
@@ -265,7 +269,7 @@ func (c *client) firedEvents(svc string, n int) []fired {
 	return out
 }
 
-// lateness of each, sorted. It fails the test for one that is early.
+// lateness returns the sorted lateness of events. It fails the test for an early event.
 func lateness(t *testing.T, events []fired) []time.Duration {
 	t.Helper()
 	var out []time.Duration
@@ -287,7 +291,7 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[min(int(p/100*float64(len(sorted))), len(sorted)-1)]
 }
 
-// callee is an HTTP server that remembers its calls.
+// callee is an HTTP server that records its calls.
 type callee struct {
 	url   string
 	mu    sync.Mutex

@@ -14,9 +14,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestForgedMessages sends messages of its own to the inboxes on which a node pulls adds
-// and events. The node settles only what its consumers deliver: an acknowledgement of a
-// forged message would be a publish to a subject of the sender's choice.
+// TestForgedMessages sends messages to the inboxes on which a node receives adds and
+// events. The node must acknowledge only messages that its consumers deliver:
+// acknowledging a forged message would publish to a subject of the attacker's choice.
 func TestForgedMessages(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)
@@ -37,7 +37,7 @@ func TestForgedMessages(t *testing.T) {
 		c.publish(structured(attrs{"id": id, "timersvc": "forged", "timerafter": "10ms", "timercallback": callee.url}, `{}`))
 		c.until(id, schemas.StateSuccess)
 	}
-	call() // the service's consumers exist, and are pulled
+	call() // the service's consumers exist and have pulls
 	seen := map[string]bool{}
 	waittest.Until(t, "forged messages for functions", func() bool {
 		select {

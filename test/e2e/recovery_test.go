@@ -18,8 +18,8 @@ import (
 	"github.com/belfryio/belfry/test/proc"
 )
 
-// TestDueWhileDown lets timers become due while no node runs: they fire right
-// after the start, by the mark, and say how late they are.
+// TestDueWhileDown lets timers become due while no node runs. After the start they fire
+// at once, from the low watermark on, and their events tell how late they are.
 func TestDueWhileDown(t *testing.T) {
 	t.Parallel()
 	for name, abrupt := range map[string]bool{"stopped": false, "killed": true} {
@@ -31,7 +31,7 @@ func TestDueWhileDown(t *testing.T) {
 			const count = 300
 			add := func() {
 				for n := range count {
-					// Some were in memory already when the node went, some were not.
+					// Some are in the node's memory when it stops, some are not.
 					c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "down", "timerat": at(1500*time.Millisecond + time.Duration(n)*20*time.Millisecond)}, `{}`))
 				}
 				waittest.Until(t, "every add stored", func() bool { return c.left(schemas.StreamAdd) == 0 })
@@ -57,7 +57,7 @@ func TestDueWhileDown(t *testing.T) {
 				t.Errorf("the last fired %s after the start", d)
 			}
 			if before == count {
-				t.Error("everything had fired before the down time: nothing was shown")
+				t.Error("everything had fired before the down time: the test showed nothing")
 			}
 			for _, e := range events[before:] {
 				firedMs, err := schemas.ParseTime(fmt.Sprint(e.extensions[schemas.AttrFired]))
@@ -72,13 +72,13 @@ func TestDueWhileDown(t *testing.T) {
 				t.Errorf("%d events, want %d", len(got), count)
 			}
 			if n := metrictest.Sum(t, second.Registry(), "belfry_missed_timers_total"); n != 0 {
-				t.Errorf("the sweeper fired %v of them; the mark should have", n)
+				t.Errorf("the sweeper fired %v of them, want none: the low watermark includes them", n)
 			}
 		})
 	}
 }
 
-// left is how many messages a stream holds.
+// left returns the number of messages in a stream.
 func (c *client) left(stream string) uint64 {
 	c.t.Helper()
 	s, err := c.js.Stream(c.t.Context(), stream)
@@ -88,8 +88,8 @@ func (c *client) left(stream string) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-// TestTakeover starts a second node beside one that owns both shards: it is handed
-// one while timers fire, and takes the other when the first node is killed.
+// TestTakeover starts a second node. It receives one of two shards while timers fire, and
+// takes the other when the first node stops without releasing it.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	server := natstest.Run(t)
@@ -108,7 +108,7 @@ func TestTakeover(t *testing.T) {
 	if a, b := c.owner(0), c.owner(1); a == b || a != second.Node() && b != second.Node() {
 		t.Errorf("the shards are owned by %s and %s", a, b)
 	}
-	for n := early; n < count; n++ { // due after the kill, even if the machine stands still until then
+	for n := early; n < count; n++ { // due after the kill, even on a slow machine
 		c.publish(structured(attrs{"id": fmt.Sprint(n), "timersvc": "takeover", "timerat": at(7 * time.Second)}, `{}`))
 	}
 	killed := time.Now()
@@ -120,7 +120,7 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("%d events, want %d", len(got), count)
 	}
 	if before >= count {
-		t.Fatal("everything had fired before the kill: nothing was shown")
+		t.Fatal("everything had fired before the kill: the test showed nothing")
 	}
 	seen := map[string]bool{}
 	for _, e := range events {
@@ -129,16 +129,16 @@ func TestTakeover(t *testing.T) {
 		}
 		seen[e.msgID] = true
 	}
-	if n := metrictest.Sum(t, second.Registry(), "belfry_shard_takeovers_total"); n < 2 { // more, if the machine stood still for a lease
+	if n := metrictest.Sum(t, second.Registry(), "belfry_shard_takeovers_total"); n < 2 { // more, if the machine stopped for longer than a lease
 		t.Errorf("%v take-overs, want 2", n)
 	}
 	if n := metrictest.Sum(t, second.Registry(), "belfry_missed_timers_total"); n != 0 {
-		t.Errorf("the sweeper fired %v", n)
+		t.Errorf("the sweeper fired %v timers, want none", n)
 	}
 	t.Logf("killed at %d of %d; first event after it %s later; lateness p50 %s, max %s", before, count,
 		events[min(int(before), count-1)].at.Sub(killed).Round(time.Millisecond), percentile(late, 50), percentile(late, 100))
 	if worst := percentile(late, 100); worst > bound {
-		t.Errorf("the worst is %s late", worst)
+		t.Errorf("the latest timer was %s late", worst)
 	}
 }
 
@@ -155,7 +155,7 @@ func (c *client) owner(shard int) string {
 	return decode[store.Clock](c.t, e.Value()).Owner
 }
 
-// owned is how many of the shards have an owner.
+// owned returns the number of shards that have an owner.
 func (c *client) owned(shards int) int {
 	n := 0
 	for shard := range shards {
@@ -166,8 +166,8 @@ func (c *client) owned(shards int) int {
 	return n
 }
 
-// TestSweeperFindsAnOrphan plants what should not be: a pending timer behind the
-// mark. The sweeper fires it, and counts it.
+// TestSweeperFindsAnOrphan plants a state that must not occur: a pending timer behind the
+// low watermark. The sweeper fires it and counts it.
 func TestSweeperFindsAnOrphan(t *testing.T) {
 	t.Parallel()
 	server := natstest.Run(t)
@@ -194,7 +194,8 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Everything up to now is said to be done, and swept up to a minute ago.
+	// The clock claims that everything until now has fired, and that the sweeper has
+	// checked all until a minute ago.
 	clock.TimeMs, clock.Tail, clock.Seen, clock.SweptMs = now/1000*1000, res[0].Rev, res[0].Rev, now/1000*1000-60_000
 	if _, err := s.WriteClock(t.Context(), 0, clock, rev); err != nil {
 		t.Fatal(err)
@@ -203,7 +204,7 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 
 	a := node(t, func(o *app.Options) {
 		o.NATSURL, o.Shards, o.Retention, o.SweepDelay = server.URL(), 0, 30*time.Second, 23*time.Second
-		o.Log = zerolog.Nop() // an orphan is an error in the log
+		o.Log = zerolog.Nop() // a missed timer is logged as an error
 	})
 	c := connect(t, server.URL())
 	events := c.firedEvents("orphans", 1)
@@ -213,9 +214,9 @@ func TestSweeperFindsAnOrphan(t *testing.T) {
 	}
 	c.until("orphan", schemas.StateSuccess)
 	if n := metrictest.Sum(t, a.Registry(), "belfry_missed_timers_total"); n < 1 {
-		t.Errorf("the sweeper counted %v orphans, want 1", n)
+		t.Errorf("the sweeper counted %v missed timers, want 1", n)
 	}
 	if got := c.firedEvents("orphans", 0); len(got) != 1 {
-		t.Errorf("fired %d times", len(got))
+		t.Errorf("the timer fired %d times, want once", len(got))
 	}
 }

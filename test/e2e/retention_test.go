@@ -12,8 +12,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRetentionOfEveryEnding reads the TTLs that the server has stored: a record has
-// one when it is final, and it is the retention, whichever part of Belfry wrote it.
+// TestRetentionOfEveryEnding reads the TTLs that the server has stored. A record has a
+// TTL when it is final, and the TTL is the retention, whichever part of Belfry wrote the
+// record.
 func TestRetentionOfEveryEnding(t *testing.T) {
 	t.Parallel()
 	a := node(t, func(o *app.Options) { o.Retention = 90 * time.Minute })
@@ -23,7 +24,7 @@ func TestRetentionOfEveryEnding(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "/gone"):
 			w.WriteHeader(http.StatusGone)
 		case strings.HasSuffix(r.URL.Path, "/busy"):
-			w.Header().Set("Retry-After", "3600") // waits in the wheel
+			w.Header().Set("Retry-After", "3600") // a retry that waits in the wheel
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})

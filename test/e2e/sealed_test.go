@@ -21,9 +21,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestCallbacksDoNotTravel: credentials in a callback's URL are in no fired event, no
-// dead letter and no callback, in both modes; and the callback is made, retried, and
-// replayed also after the record has expired.
+// TestCallbacksDoNotTravel: credentials in a callback URL do not appear in fired events,
+// dead letters or callbacks, in either mode. The callback is still made, retried, and
+// replayed after the record has expired.
 func TestCallbacksDoNotTravel(t *testing.T) {
 	t.Parallel()
 	a := node(t, func(o *app.Options) { o.Retention = 2 * time.Second })
@@ -60,7 +60,7 @@ func TestCallbacksDoNotTravel(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// A node hides callbacks from its first look at the other nodes on.
+	// A node hides callbacks once it has read which other nodes there are.
 	fired := func(subject string) []string {
 		t.Helper()
 		cons, err := c.js.OrderedConsumer(t.Context(), map[bool]string{true: schemas.StreamFired, false: schemas.StreamDead}[strings.HasPrefix(subject, schemas.SubjectFiredPrefix)],
@@ -108,11 +108,11 @@ func TestCallbacksDoNotTravel(t *testing.T) {
 	mu.Unlock()
 	for _, s := range seen {
 		if strings.Contains(s, "hunter2") || strings.Contains(s, "nats:callbacks.sealed") {
-			t.Errorf("the callback travels: %s", s)
+			t.Errorf("the callback URL is in a message: %s", s)
 		}
 	}
 
-	// The records expire; the dead letters still know whom to call.
+	// After the records have expired, the dead letters still have the (sealed) callback.
 	waittest.Until(t, "the records to expire", func() bool {
 		_, err := c.info("s")
 		_, err2 := c.info("b")

@@ -19,8 +19,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestStopUnderLoad stops nodes in the middle of everything, again and again:
-// nothing is lost, nothing early.
+// TestStopUnderLoad stops nodes under load again and again. Nothing is lost and nothing
+// is early.
 func TestStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	server := natstest.Run(t)
@@ -45,14 +45,14 @@ func TestStopUnderLoad(t *testing.T) {
 				m := structured(a, `{}`)
 				var err error
 				if w%2 == 0 {
-					// There is a stream only once the first node has run.
+					// The stream exists only after the first node has started.
 					if _, err = c.js.PublishMsg(t.Context(), m); err != nil {
 						continue
 					}
 				} else {
 					m.Subject = schemas.SubjectAPIPrefix + "add"
 					var reply schemas.AddReply
-					for try := 0; try < 1000; try++ { // until a node answers; a request is no more than that
+					for try := 0; try < 1000; try++ { // until a node answers
 						if err = c.tryMsg(m, &reply); err == nil {
 							break
 						}
@@ -75,7 +75,7 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 	for range 6 {
 		a := node(t, func(o *app.Options) { o.NATSURL = server.URL() })
-		time.Sleep(700 * time.Millisecond) // a while of work
+		time.Sleep(700 * time.Millisecond) // let the node work for a while
 		stop(t, a)
 	}
 	a := node(t, func(o *app.Options) { o.NATSURL = server.URL() })
@@ -95,12 +95,12 @@ func TestStopUnderLoad(t *testing.T) {
 		}
 		seen[e.id] = true
 	}
-	// An add whose answer was lost may have been stored.
+	// An add whose answer was lost may be stored.
 	if len(events) < acknowledged {
 		t.Errorf("%d fired of %d acknowledged", len(events), acknowledged)
 	}
 	if n := metrictest.Sum(t, a.Registry(), "belfry_missed_timers_total"); n != 0 {
-		t.Errorf("the sweeper fired %v", n)
+		t.Errorf("the sweeper fired %v timers, want none", n)
 	}
 	t.Logf("%d acknowledged, %d fired, %d callbacks; lateness p50 %s, max %s", acknowledged, len(events), callee.count(), percentile(late, 50), percentile(late, 100))
 }

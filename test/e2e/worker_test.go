@@ -29,7 +29,7 @@ func workEvent(id string) event.Event {
 }
 
 // TestWorkerWithProductionConfig: a Go worker in a team's account of the shipped
-// nats.conf adds timers and serves them, one for longer than timertimeout.
+// nats.conf adds timers and handles them. One handler runs for longer than timertimeout.
 func TestWorkerWithProductionConfig(t *testing.T) {
 	t.Parallel()
 	s := natstest.RunProduction(t, "../../nats.conf", nil)
@@ -70,7 +70,7 @@ func TestWorkerWithProductionConfig(t *testing.T) {
 			}
 			return got.State == belfry.StateSuccess
 		}, func() string { return fmt.Sprintf("%+v %+v", got, got.Outcome) })
-		// An attempt before Work had subscribed found no worker, and was given back.
+		// An attempt before Work has subscribed finds no worker and does not count.
 		if used := got.Attempts - (got.MaxAttempts - schemas.DefaultMaxAttempts); used != want {
 			t.Errorf("%s: %d attempts, want %d", id, used, want)
 		}

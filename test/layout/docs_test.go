@@ -22,7 +22,7 @@ func files(t *testing.T, endings ...string) []string {
 	var all []string
 	if err == nil {
 		all = strings.Fields(string(out))
-	} else { // an archive without git
+	} else { // an archive, without git
 		err = filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
 			rel, rerr := filepath.Rel(root, path)
 			all = append(all, rel)
@@ -44,7 +44,7 @@ func files(t *testing.T, endings ...string) []string {
 		}
 	}
 	if len(found) < 10 {
-		t.Fatalf("only %v", found)
+		t.Fatalf("found only the files %v", found)
 	}
 	return found
 }
@@ -72,7 +72,7 @@ func TestLinks(t *testing.T) {
 				target = filepath.ToSlash(filepath.Join(filepath.Dir(path), file))
 			}
 			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
-				t.Errorf("%s: the link %s leads nowhere", path, m[1])
+				t.Errorf("%s: the target of link %s does not exist", path, m[1])
 				continue
 			}
 			if anchor != "" && !anchors(markdown(t, target))[anchor] {
@@ -85,7 +85,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// markdown returns a Markdown file without its blocks of code.
+// markdown returns a Markdown file without its code blocks.
 func markdown(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, path))
@@ -95,7 +95,7 @@ func markdown(t *testing.T, path string) string {
 	return fencePattern.ReplaceAllString(string(b), "")
 }
 
-// anchors are the names that GitHub gives to the headings of a text.
+// anchors returns the names that GitHub gives to the headings of a text.
 func anchors(text string) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range headingPattern.FindAllStringSubmatch(text, -1) {
@@ -113,7 +113,7 @@ func anchors(text string) map[string]bool {
 	return out
 }
 
-// TestBenchCommands: workloads are commands of belfry-bench, not of belfry.
+// TestBenchCommands: the docs name workloads as commands of belfry-bench, not of belfry.
 func TestBenchCommands(t *testing.T) {
 	t.Parallel()
 	wrong := regexp.MustCompile(`belfry bench [a-z]+`)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestEveryFailureIsTested holds the failure table of docs/operations.md: each row
-// names tests, and these exist.
+// TestEveryFailureIsTested: each row of the failure table in docs/operations.md names
+// tests that exist.
 func TestEveryFailureIsTested(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("../../docs/operations.md")
@@ -36,16 +36,16 @@ func TestEveryFailureIsTested(t *testing.T) {
 		}
 		for _, n := range names {
 			if !exists[n[1]] {
-				t.Errorf("there is no %s, which has to show: %.100s", n[1], line)
+				t.Errorf("test %s does not exist, but this row names it: %.100s", n[1], line)
 			}
 		}
 	}
 	if rows < 20 {
-		t.Errorf("the table has %d rows", rows)
+		t.Errorf("the table has only %d rows", rows)
 	}
 }
 
-// testNames are those of all tests of the module.
+// testNames returns the names of all tests of the module.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}

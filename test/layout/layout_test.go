@@ -1,4 +1,4 @@
-// Package layout checks the rules of the architecture that the compiler does not.
+// Package layout checks rules of the architecture that the compiler cannot check.
 package layout
 
 import (
@@ -45,7 +45,7 @@ func TestWalk(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| [a-z]*\\s*\\| `([a-z/]+\\.go)` \\| `(\\w+)\\.(\\w+)` \\|")
 	rows := row.FindAllStringSubmatch(string(doc), -1)
 	if len(rows) < 15 {
-		t.Fatalf("the walk has %d rows", len(rows))
+		t.Fatalf("the walk has only %d rows", len(rows))
 	}
 	for _, r := range rows {
 		src, err := os.ReadFile("../../" + r[1])
@@ -59,9 +59,9 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// natsImporters are the packages that import NATS's client, beside internal/jet, the root
-// package with internal/client, cmd and internal/natstest, and why. The list must only
-// shrink.
+// natsImporters are the packages that import NATS's client, with the reason, in addition
+// to internal/jet, the root package with internal/client, cmd and internal/natstest. The
+// list must only become shorter.
 var natsImporters = map[string]string{
 	"functions/natscall":       "calls back by NATS request and reply, which is its purpose",
 	"internal/app":             "makes the connection, and runs the embedded server",
@@ -102,13 +102,13 @@ func TestNATSImporters(t *testing.T) {
 	}
 	for pkg := range natsImporters {
 		if !found[pkg] {
-			t.Errorf("%s imports NATS's client no more: take it off the list", pkg)
+			t.Errorf("%s no longer imports NATS's client: remove it from the list", pkg)
 		}
 	}
 }
 
-// TestImports holds the arrows of docs/architecture.md: what a package may not
-// depend on, directly or through others.
+// TestImports checks the dependencies in docs/architecture.md: the packages that a
+// package must not depend on, directly or indirectly.
 func TestImports(t *testing.T) {
 	t.Parallel()
 	rules := []struct {
@@ -162,7 +162,7 @@ func TestProgramIsSmall(t *testing.T) {
 	}
 }
 
-// deps returns all packages that a package of the module depends on, itself included.
+// deps returns all packages that a package of the module depends on, including itself.
 func deps(t *testing.T, pkg string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+pkg)

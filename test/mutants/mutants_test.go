@@ -1,6 +1,6 @@
-// Package mutants plants bugs outside the simulation's reach, in shells, TTLs,
-// pagination and settings, and holds that a test notices each. internal/sim does
-// the same for the parts that it runs.
+// Package mutants plants bugs outside the reach of the simulation, in shells, TTLs,
+// pagination and settings, and checks that a test fails for each. internal/sim does the
+// same for the code that it runs.
 package mutants
 
 import (
@@ -14,12 +14,13 @@ import (
 
 const root = "../.."
 
-// planted are the bugs: what notices each is a go test command's package and -run.
+// planted are the bugs, each with the package and the -run pattern of the test that must
+// fail.
 var planted = []struct {
 	mutate.Mutant
 	pkg, run string
 }{
-	// Nine that an earlier suite let through.
+	// Nine bugs that an earlier version of the tests did not notice.
 	{m("an add is acknowledged after its fourth failed store", "router/natsapi/intake.go", "if o.Result == router.Delayed {", "if o.Result == router.Delayed && d.msg.Deliveries <= 3 {"), "./router", "TestAddIsKeptUntilStored"},
 	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "e := edit{forgetAdd: dueMs < rec.DueMs}", "e := edit{forgetAdd: dueMs < rec.DueMs, ttl: o.Retention}"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("dead letters have no message id", "functions/result.go", "d.claim.Timer.RetryMsgID(d.claim.Run, p.Record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
@@ -50,7 +51,7 @@ var planted = []struct {
 	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "TestSettingsReachTheParts"},
 
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
-	// does not notice when one of them is gone.
+	// does not notice if one of them is missing.
 	{m("a paused core publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat"), "./scheduler", "TestCoreScripts"},
 	{m("an event is published after the lease has run out", "scheduler/perform.go", "if t.core.Paused() || !t.lease.Trusted(now) {\n\t\t\t\t// The lease", "if false {\n\t\t\t\t// The lease"), "./scheduler", "TestHaltAmidRound"},
 	{m("a shard is dropped where it should be released", "scheduler/shard.go", "		case <-release:\n			l.Release()\n			release = nil", "		case <-release:\n			return"), "./scheduler", "TestReleaseWaitsForWrites|Handover|TestNodesShare"},
@@ -84,7 +85,7 @@ func m(name, file, from, to string) mutate.Mutant {
 	return mutate.Mutant{Name: name, File: file, From: from, To: to}
 }
 
-// TestMutantsFollowTheCode: each bug still changes one place of its file.
+// TestMutantsFollowTheCode: each bug changes exactly one place of its file.
 func TestMutantsFollowTheCode(t *testing.T) {
 	t.Parallel()
 	for _, p := range planted {
@@ -94,15 +95,15 @@ func TestMutantsFollowTheCode(t *testing.T) {
 	}
 }
 
-// TestMutantsAreNoticed plants each bug and runs the test that has to fail. It
-// builds a test binary for each, so that go test ./... plants the first alone;
+// TestMutantsAreNoticed plants each bug and runs the test that must fail. It builds a
+// test binary for each bug. Therefore a plain run plants only the first;
 // BELFRY_MUTANTS=all plants all.
 func TestMutantsAreNoticed(t *testing.T) {
 	run := planted[:1]
 	if os.Getenv("BELFRY_MUTANTS") == "all" {
 		run = planted
 	} else if testing.Short() {
-		t.Skip("-short: builds a test binary anew; run without it")
+		t.Skip("-short: this test builds a test binary")
 	}
 	abs, err := filepath.Abs(root)
 	if err != nil {
@@ -112,7 +113,7 @@ func TestMutantsAreNoticed(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			out, err := p.Test(t.Context(), abs, t.TempDir(), nil, "-timeout", "5m", "-run", p.run, p.pkg)
 			if strings.Contains(string(out), "[build failed]") {
-				t.Errorf("the bug does not compile:\n%s", out)
+				t.Errorf("the code with the bug does not compile:\n%s", out)
 			}
 			if err == nil {
 				t.Errorf("go test -run %q %s passes with the bug:\n%s", p.run, p.pkg, out)

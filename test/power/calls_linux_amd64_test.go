@@ -4,7 +4,7 @@ import "syscall"
 
 const auditArch = 0xc000003e // AUDIT_ARCH_X86_64
 
-// Calls that package syscall has no name for.
+// System calls without a name in package syscall.
 const (
 	sysRenameat2     = 316
 	sysCopyFileRange = 326
@@ -14,7 +14,8 @@ const (
 	sysDup3          = syscall.SYS_DUP3
 )
 
-// oldCalls are those by path alone, which newer machines do not have.
+// oldCalls are system calls with a path and without a folder, which newer architectures
+// do not have.
 var oldCalls = map[int]string{
 	syscall.SYS_OPEN: "open", syscall.SYS_CREAT: "creat", syscall.SYS_RENAME: "rename", syscall.SYS_MKDIR: "mkdir",
 	syscall.SYS_RMDIR: "rmdir", syscall.SYS_LINK: "link", syscall.SYS_UNLINK: "unlink", syscall.SYS_SYMLINK: "symlink",

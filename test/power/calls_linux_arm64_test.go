@@ -4,7 +4,7 @@ import "syscall"
 
 const auditArch = 0xc00000b7 // AUDIT_ARCH_AARCH64
 
-// Calls that package syscall has no name for.
+// System calls without a name in package syscall.
 const (
 	sysRenameat2     = 276
 	sysCopyFileRange = 285
@@ -14,5 +14,5 @@ const (
 	sysDup3          = syscall.SYS_DUP3
 )
 
-// oldCalls are those by path alone, which this machine does not have.
+// oldCalls are system calls with a path and without a folder. arm64 has none.
 var oldCalls = map[int]string{}

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// calls are those that the filter stops at, and what begins with each; nil for
-// one that is of no concern to the model.
+// calls are the system calls at which the filter stops, with the function that starts to
+// model each; nil for a call that does not concern the model.
 var calls map[int]func(*traced, []uint64) *call
 
 func init() {
@@ -30,10 +30,11 @@ func init() {
 		syscall.SYS_RENAMEAT:  (*traced).renameat,
 		sysRenameat2:          (*traced).renameat,
 	}
-	// A thing done to a file below root by one of these would be missed: nobody may.
+	// The model does not handle these calls, so a program must not use them on a file
+	// below root.
 	for nr, c := range map[int]struct {
 		name string
-		fd   int // which argument is the descriptor
+		fd   int // index of the argument that is the descriptor
 	}{
 		syscall.SYS_WRITEV: {"writev", 0}, sysPwritev: {"pwritev", 0}, sysPwritev2: {"pwritev2", 0}, syscall.SYS_FALLOCATE: {"fallocate", 0},
 		syscall.SYS_SENDFILE: {"sendfile", 0}, syscall.SYS_SPLICE: {"splice", 2}, sysCopyFileRange: {"copy_file_range", 2},
@@ -61,18 +62,18 @@ func init() {
 	}
 }
 
-// file is what is behind a descriptor, if that is below root.
+// file returns the file of a descriptor, or nil if it is not below root.
 func (t *traced) file(fd uint64) *opened { return t.files[int(int32(fd))] }
 
-// place is where a path below root leads to.
+// place is the result of following a path below root.
 type place struct {
-	folder *inode // nil if there is none, or for root itself
+	folder *inode // nil if it does not exist, or for root itself
 	name   string
-	ino    *inode // nil if there is none yet
+	ino    *inode // nil if it does not exist
 	path   string
 }
 
-// find follows a path of the program; nil for one that is not below root.
+// find follows a path of the program. It returns nil for a path that is not below root.
 func (t *traced) find(dirfd, at uint64) *place {
 	path := t.text(at)
 	p := &place{ino: t.disk.root, path: path}
@@ -81,7 +82,7 @@ func (t *traced) find(dirfd, at uint64) *place {
 		return p
 	case strings.HasPrefix(path, t.root+"/"):
 		path = path[len(t.root)+1:]
-	case filepath.IsAbs(path) || f == nil: // the working folder is elsewhere
+	case filepath.IsAbs(path) || f == nil: // the working folder is not below root
 		return nil
 	default:
 		p.ino, p.path = f.inode, f.path+"/"+path
@@ -101,7 +102,7 @@ func (t *traced) find(dirfd, at uint64) *place {
 	return p
 }
 
-// missing says that a call succeeded on what the model does not have.
+// missing reports that a call succeeded on a file that the model does not have.
 func (t *traced) missing(what string, p *place) {
 	t.problem("%s of %s, which is not in the model", what, p.path)
 }
@@ -114,7 +115,7 @@ func (t *traced) openat(a []uint64) *call {
 	}
 	c := &call{name: "openat", finish: func(ret int64) {
 		if p.folder != nil {
-			p.ino = p.folder.live[p.name] // as it is now
+			p.ino = p.folder.live[p.name] // its present state
 		}
 		switch {
 		case p.ino == nil && (p.folder == nil || flags&syscall.O_CREAT == 0):
@@ -137,7 +138,7 @@ func (t *traced) openat(a []uint64) *call {
 	return c
 }
 
-// close is certain to happen: the descriptor is free from here on.
+// close always succeeds: the descriptor is free from here on.
 func (t *traced) close(a []uint64) *call {
 	delete(t.files, int(int32(a[0])))
 	return nil
@@ -164,8 +165,8 @@ func (t *traced) written(name string, a []uint64, at func(n int64) int64) *call 
 			f.write(at(n), b[:n])
 			return
 		}
-		// It makes itself durable, and the sizes before it; of writes before it the
-		// model would have to make a difference.
+		// Such a write makes itself and earlier sizes durable, but not earlier writes,
+		// which the model cannot express.
 		for _, c := range f.log {
 			if c.isWrite() {
 				t.problem("a synced write to %s, after one that was not", f.path)
@@ -249,7 +250,7 @@ func (t *traced) renameat(a []uint64) *call {
 	}}
 }
 
-// position is that of a descriptor.
+// position returns the offset of a descriptor.
 func (t *traced) position(fd uint64) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", t.pid, int32(fd)))
 	if err == nil {
@@ -263,7 +264,7 @@ func (t *traced) position(fd uint64) int64 {
 	return 0
 }
 
-// read copies the program's memory.
+// read copies memory of the program.
 func (t *traced) read(at uint64, b []byte) {
 	if t.mem == nil {
 		t.problem("a write before the program began")
@@ -276,11 +277,11 @@ func (t *traced) read(at uint64, b []byte) {
 
 const longestPath = 4096
 
-// text reads a string that ends with a zero.
+// text reads a string that ends with a zero byte.
 func (t *traced) text(at uint64) string {
 	var out []byte
 	for len(out) < longestPath && t.mem != nil {
-		// To the end of a page at most: the next one may not be mapped.
+		// Read to the end of a page at most, because the next page may not be mapped.
 		b := make([]byte, pageBytes-at%pageBytes)
 		n, err := t.mem.ReadAt(b, int64(at))
 		if end := bytes.IndexByte(b[:n], 0); end >= 0 {

@@ -9,39 +9,39 @@ import (
 	"slices"
 )
 
-// disk is a model of a folder on a disk: as programs see it, and what of that a
-// power loss leaves. Nothing is left of itself: bytes and lengths need an fsync
-// of their file that began after they were written, and has succeeded.
+// disk models a folder on a disk: its content as programs see it, and the part that a
+// power loss leaves. Nothing is durable without an fsync: bytes and sizes need a
+// successful fsync of their file that began after they were written.
 //
-// A name (of a file made, renamed or removed) needs an fsync of its folder. Where
-// journal is set, an fsync of the file itself does as well, and takes with it
-// what was changed in the same folders before: so do file systems with a journal
-// of metadata (ext4, XFS, Btrfs), though POSIX does not ask it.
+// A name (of a file that is created, renamed or removed) needs an fsync of its folder.
+// With journal, an fsync of the file also suffices, and makes earlier changes in the same
+// folders durable. File systems with a metadata journal (ext4, XFS, Btrfs) do that,
+// though POSIX does not require it.
 type disk struct {
 	journal bool
 	root    *inode
 	names   []*nameChange // not yet durable, in order
-	serial  int           // of the last nameChange
+	serial  int           // number of the last nameChange
 }
 
 // inode is a file or a folder.
 type inode struct {
-	live, kept map[string]*inode // a folder's; nil for a file
+	live, kept map[string]*inode // of a folder; nil for a file
 
-	data   []byte   // a file's durable content
-	log    []change // what was done since, in order
-	synced int      // changes that were in log and have become durable
+	data   []byte   // durable content of a file
+	log    []change // later changes, in order
+	synced int      // number of changes that were in log and have become durable
 }
 
-// change is one to a file: a write, or, without bytes, a new size.
+// change is a write to a file or, without bytes, a new size.
 type change struct {
 	at    int64
 	bytes []byte
 	size  int64
 }
 
-// nameChange is one to folders: a name added (from is nil), removed (to is nil),
-// or moved.
+// nameChange adds a name to a folder (from is nil), removes one (to is nil), or moves
+// one.
 type nameChange struct {
 	serial         int
 	from, to       *inode
@@ -51,7 +51,7 @@ type nameChange struct {
 
 func newFolder() *inode { return &inode{live: map[string]*inode{}, kept: map[string]*inode{}} }
 
-// newDisk reads a folder, all of which counts as durable.
+// newDisk reads a folder and regards all of it as durable.
 func newDisk(dir string, journal bool) (*disk, error) {
 	root, err := load(dir)
 	return &disk{journal: journal, root: root}, err
@@ -115,7 +115,7 @@ func (c change) isWrite() bool              { return c.bytes != nil }
 func (i *inode) isFolder() bool             { return i.live != nil }
 func (c *nameChange) touches(i *inode) bool { return c.from == i || c.to == i }
 
-// apply returns the content with a change made.
+// apply returns the content after a change.
 func (c change) apply(b []byte) []byte {
 	end := c.size
 	if c.isWrite() {
@@ -130,7 +130,7 @@ func (c change) apply(b []byte) []byte {
 	return b
 }
 
-// content is what programs see of a file.
+// content returns the content of a file as programs see it.
 func (i *inode) content() []byte {
 	b := slices.Clone(i.data)
 	for _, c := range i.log {
@@ -139,13 +139,13 @@ func (i *inode) content() []byte {
 	return b
 }
 
-// mark is a moment in the life of a file or folder.
+// mark is a moment in the history of a file or folder.
 type mark struct{ changes, serial int }
 
-// now is taken when an fsync begins: what comes later is not covered by it.
+// now returns the present moment. An fsync covers what happened before it began.
 func (d *disk) now(i *inode) mark { return mark{i.synced + len(i.log), d.serial} }
 
-// sync makes durable what an fsync covers that began at m and has succeeded.
+// sync makes durable what a successful fsync covers that began at m.
 func (d *disk) sync(i *inode, m mark) {
 	for i.synced < m.changes {
 		i.data = i.log[0].apply(i.data)
@@ -155,7 +155,7 @@ func (d *disk) sync(i *inode, m mark) {
 	d.commit(d.covered(i, m))
 }
 
-// covered are the changes of names that an fsync makes durable.
+// covered returns the changes of names that an fsync makes durable.
 func (d *disk) covered(i *inode, m mark) map[*nameChange]bool {
 	out := map[*nameChange]bool{}
 	wanted, folders := map[*inode]bool{i: true}, map[*inode]bool{i: i.isFolder()}
@@ -167,7 +167,7 @@ func (d *disk) covered(i *inode, m mark) map[*nameChange]bool {
 		case !d.journal:
 			out[c] = i.isFolder() && c.touches(i)
 		case wanted[c.ino] || c.from != nil && folders[c.from] || c.to != nil && folders[c.to]:
-			// With it, what was changed in its folders before, and that those exist.
+			// Also earlier changes in its folders, and the creation of these folders.
 			out[c] = true
 			for _, f := range []*inode{c.from, c.to} {
 				if f != nil {
@@ -197,14 +197,14 @@ func (d *disk) commit(which map[*nameChange]bool) {
 	d.names = rest
 }
 
-// loss is what becomes of the changes that were not synced.
+// loss says what a power loss does to changes that were not synced.
 type loss int
 
 const (
-	// dropAll leaves nothing of them.
+	// dropAll loses all of them.
 	dropAll loss = iota
-	// dropSome leaves some, as a cache does that was written back in part: names up
-	// to a moment (a journal keeps their order), and of files any pages.
+	// dropSome loses some of them, like a cache that was written back in part: it keeps
+	// names up to a moment, because a journal keeps their order, and any pages of files.
 	dropSome
 )
 
@@ -215,14 +215,14 @@ func (l loss) String() string {
 	return "some of what was not synced lost"
 }
 
-// lost counts what a power loss took.
+// lost counts what a power loss has removed.
 type lost struct{ names, writes, bytes, files int }
 
 func (l lost) String() string {
 	return fmt.Sprintf("%d names, %d writes (%d bytes) of %d files not synced", l.names, l.writes, l.bytes, l.files)
 }
 
-// crash writes to dir what a power loss leaves. The model is of no use afterwards.
+// crash writes to dir what a power loss leaves. The model must not be used afterwards.
 func (d *disk) crash(dir string, how loss, rng *rand.Rand) (lost, error) {
 	var l lost
 	l.names = len(d.names)
@@ -266,23 +266,23 @@ func (i *inode) leave(dir string, how loss, rng *rand.Rand, l *lost) error {
 	return nil
 }
 
-// pageBytes are written back together, or not.
+// pageBytes is the unit in which a cache is written back.
 const pageBytes = 4096
 
-// some makes those of a file's changes that were written back by chance.
+// some applies a random part of a file's changes.
 func (i *inode) some(b []byte, rng *rand.Rand) []byte {
 	switch rng.IntN(4) {
 	case 0: // none
 		return b
 	case 1: // all
 		return i.content()
-	case 2: // those up to a moment
+	case 2: // up to a moment
 		for _, c := range i.log[:rng.IntN(len(i.log)+1)] {
 			b = c.apply(b)
 		}
 		return b
 	}
-	// The size, and any of the pages: the others are as they were, or empty.
+	// The size, and any of the pages. The other pages are unchanged or empty.
 	full := i.content()
 	out := make([]byte, len(full))
 	copy(out, b)
@@ -294,8 +294,8 @@ func (i *inode) some(b []byte, rng *rand.Rand) []byte {
 	return out
 }
 
-// differs tells where the real folder is not what the model has programs see,
-// but for what is in doubt: calls on that were under way when the node was killed.
+// differs compares the folder with the model's view of it. It ignores the files of calls
+// that were in progress when the node was killed.
 func (d *disk) differs(dir string, doubt map[*inode]bool) ([]string, error) {
 	var out []string
 	err := d.root.differs(dir, doubt, &out)

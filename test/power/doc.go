@@ -1,15 +1,15 @@
-// Package power shows what a power loss takes: in the safe profile nothing that
-// was acknowledged.
+// Package power shows that a power loss takes nothing that was acknowledged, if the node
+// has the safe profile.
 //
-// A node is run under a tracer (trace_linux_test.go), which sees every system
-// call that changes a file or a folder below the data folder, and every fsync,
-// and keeps a model of the disk beside it (disk_test.go): what was written, and
-// how much of that a power loss would leave. At a moment that a seed draws, the
-// node is killed between two system calls, and a folder is made of what was left.
-// Belfry is started on that, and whatever it had acknowledged must hold.
+// A tracer (trace_linux_test.go) runs a node and sees every system call that changes a
+// file or folder below the data folder, and every fsync. From them it maintains a model
+// of the disk (disk_test.go): what was written, and how much of it a power loss would
+// leave. At a random moment the node is killed between two system calls, and a folder is
+// created with what was left. Belfry starts on that folder, and everything that it had
+// acknowledged must be there.
 //
-// The tracer is ptrace with a seccomp filter: no root, no tool, nothing mounted.
-// What it does not understand (a mapped file, a call that it has no model of)
-// fails the test, and so does a model that differs from the real files at the end:
-// a write that escaped it would be one that is never lost.
+// The tracer uses ptrace with a seccomp filter. It needs no root, no tool and no mount.
+// The test fails if the tracer meets something that it does not model (a mapped file, an
+// unknown call), or if the model finally differs from the files, since a write that the
+// tracer misses would never be lost.
 package power

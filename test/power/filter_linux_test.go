@@ -10,9 +10,8 @@ import (
 	"unsafe"
 )
 
-// The traced program is started by way of this test binary, which puts the
-// filter before itself and then becomes the program: package os has no place
-// between fork and exec.
+// becomeEnv makes this test binary install the filter and execute the program in its
+// arguments, because package os cannot run code between fork and exec.
 const becomeEnv = "BELFRY_POWER_BECOME"
 
 const (
@@ -28,10 +27,10 @@ const (
 	dataNr, dataArch, dataArgs = 0, 4, 16
 )
 
-// become makes this process the program of its arguments, with its system calls
-// on files shown to the tracer. It does not return.
+// become installs the filter and replaces this process by the program in its arguments.
+// It does not return.
 func become() {
-	runtime.LockOSThread() // a filter is a thread's, and exec is done by this one
+	runtime.LockOSThread() // a filter belongs to a thread, and this thread executes the program
 	prog := filter()
 	fprog := syscall.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
 	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0); e != 0 {
@@ -54,8 +53,7 @@ func fail(what string, err error) {
 	os.Exit(1)
 }
 
-// filter stops at the calls of the table, and lets all others through at full
-// speed.
+// filter stops at the calls of the table. All others run at full speed.
 func filter() []syscall.SockFilter {
 	load := func(off uint32) syscall.SockFilter {
 		return syscall.SockFilter{Code: syscall.BPF_LD | syscall.BPF_W | syscall.BPF_ABS, K: off}
@@ -69,7 +67,7 @@ func filter() []syscall.SockFilter {
 	prog := []syscall.SockFilter{
 		load(dataArch), jump(syscall.BPF_JEQ, auditArch, 1, 0), answer(seccompKill),
 		load(dataNr),
-		// Memory of a process's own is none of a file's.
+		// An anonymous mapping has no file.
 		jump(syscall.BPF_JEQ, syscall.SYS_MMAP, 0, 4),
 		load(dataArgs + 3*8), jump(syscall.BPF_JSET, mapShared, 0, 1), answer(seccompTrace), answer(seccompAllow),
 	}

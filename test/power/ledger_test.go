@@ -20,34 +20,34 @@ const (
 	service = "power"
 )
 
-// answer is what a client knows of a call.
+// answer is what a client knows about the effect of a call.
 type answer int
 
 const (
-	none    answer = iota // not made, or refused: without effect
-	unknown               // made, and not answered: it may have taken effect
+	none    answer = iota // not made, or refused: no effect
+	unknown               // made but not answered: it may have had an effect
 	yes                   // acknowledged
 )
 
-// timer is what was asked for, and answered.
+// timer is a timer with the calls that were made for it.
 type timer struct {
 	id    string
 	key   belfry.TimerID
-	dueMs int64 // as acknowledged last
+	dueMs int64 // in the last acknowledged call
 	moves []int64
 
 	added, cancelled answer
-	busy             bool // a call on it is under way
+	busy             bool // a call for it is in progress
 }
 
-// ledger is all timers of a round, over its power losses.
+// ledger has all timers of a round, over its power losses.
 type ledger struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
 	timers []*timer
-	far    bool // no timer is due while the round runs
-	pad    int  // most bytes of data
-	acked  int  // calls
+	far    bool // no timer becomes due in this round
+	pad    int  // the largest number of data bytes
+	acked  int  // acknowledged calls
 }
 
 const (
@@ -55,7 +55,7 @@ const (
 	away            = time.Hour
 )
 
-// due draws when a timer is due: soon, or not in this round.
+// due draws a due time: soon, or after the round.
 func (l *ledger) due() int64 {
 	d := away + time.Duration(l.rng.Int64N(int64(away)))
 	if !l.far && l.rng.IntN(2) == 0 {
@@ -64,7 +64,7 @@ func (l *ledger) due() int64 {
 	return time.Now().Add(d).UnixMilli()
 }
 
-// next draws a new timer, and its data.
+// next draws a new timer and its data.
 func (l *ledger) next() (*timer, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +74,7 @@ func (l *ledger) next() (*timer, string) {
 	return m, fmt.Sprintf("%q", strings.Repeat("x", l.rng.IntN(l.pad)))
 }
 
-// pick draws a timer to cancel or move; nil if it hits none.
+// pick draws a timer to cancel or reschedule, or returns nil.
 func (l *ledger) pick() *timer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *ledger) chance(n int) int {
 	return l.rng.IntN(n)
 }
 
-// settle takes what a call was answered.
+// settle records the result of a call.
 func (l *ledger) settle(m *timer, err error, ok, maybe func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,13 +115,12 @@ func (l *ledger) made(m *timer, data string) event.Event {
 	e.SetSource(source)
 	e.SetType("power.timer")
 	if err := e.SetData("application/json", []byte(data)); err != nil {
-		panic(err) // bytes always fit
+		panic(err) // these bytes are always valid
 	}
 	return e
 }
 
-// step makes one call, of a kind drawn by chance, and waits for its answer. A
-// refusal is no error: only time was lost.
+// step makes one random call and waits for its answer. A refused call is not an error.
 func (l *ledger) step(ctx context.Context, c *belfry.Client) {
 	switch n := l.chance(10); {
 	case n < 4:
@@ -146,7 +145,8 @@ func (l *ledger) step(ctx context.Context, c *belfry.Client) {
 	}
 }
 
-// publish adds by timers.add, and returns what waits for the acknowledgement.
+// publish adds with timers.add, and returns a function that waits for the
+// acknowledgement.
 func (l *ledger) publish(ctx context.Context, c *belfry.Client) (wait func()) {
 	m, data := l.next()
 	p, err := c.AddAsync(l.made(m, data), belfry.At(time.UnixMilli(m.dueMs)), belfry.WithService(service))
@@ -157,8 +157,8 @@ func (l *ledger) publish(ctx context.Context, c *belfry.Client) (wait func()) {
 	return func() { l.settle(m, p.Wait(ctx), func() { m.added = yes }, func() {}) }
 }
 
-// work makes calls until ctx ends: one after the other, or many at once, so that
-// the node commits them in groups.
+// work makes calls until ctx ends: one after another, or many at once, so that the node
+// commits them in groups.
 func (l *ledger) work(ctx context.Context, c *belfry.Client, workers, burst int) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -185,14 +185,14 @@ func (l *ledger) work(ctx context.Context, c *belfry.Client, workers, burst int)
 	})
 }
 
-// fired is an event of timers.fired.
+// fired is an event in TIMERS_FIRED.
 type fired struct {
 	id    string
 	count int
 	atMs  int64
 }
 
-// soon tells whether all that a timer may be due at is in this round.
+// soon reports whether all possible due times of a timer are in this round.
 func (l *ledger) soon(m *timer) bool {
 	limit := time.Now().Add(away / 2).UnixMilli()
 	for _, ms := range m.moves {
@@ -203,8 +203,8 @@ func (l *ledger) soon(m *timer) bool {
 	return m.dueMs <= limit
 }
 
-// check holds what a timer's record says, and its events, against what was
-// acknowledged. found is false for a timer that is not known.
+// check compares a timer's record and events with what was acknowledged. found is false
+// if there is no record.
 func (l *ledger) check(m *timer, got belfry.Timer, found bool, f fired) (faults []string) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Sprintf("%s (%+v): ", m.id, *m)+fmt.Sprintf(format, args...))
@@ -239,8 +239,8 @@ func (l *ledger) check(m *timer, got belfry.Timer, found bool, f fired) (faults 
 	case due != m.dueMs && !contains(m.moves, due):
 		fault("lost: due at %d", due)
 	case l.soon(m) && (got.State != schemas.StateSuccess && got.State != schemas.StateDelivered || f.count != 1):
-		// Delivered is a record whose last state was lost with the node, and not
-		// acknowledged to anybody: the sweeper sees to it.
+		// The record says delivered if the node died before its final state was synced,
+		// which nobody had acknowledged. The sweeper repairs that.
 		fault("lost: it was due, and is %s, with %d events", got.State, f.count)
 	case !l.soon(m) && len(m.moves) == 0 && (got.State != schemas.StatePending || f.count != 0):
 		fault("not due yet, and is %s, with %d events", got.State, f.count)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestModel holds the model of the disk against what fsync(2) promises.
+// TestModel compares the model of the disk with what fsync(2) promises.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	write := func(i *inode, at int64, text string) { i.write(at, []byte(text)) }
@@ -19,10 +19,10 @@ func TestModel(t *testing.T) {
 		write(i, 0, text)
 		return i
 	}
-	// Each begins with the file "old" of six bytes, which are durable.
+	// Each case starts with the durable file "old" of six bytes.
 	for name, c := range map[string]struct {
 		do             func(d *disk)
-		journal, posix map[string]string // what is left
+		journal, posix map[string]string // what a power loss leaves
 	}{
 		"a write alone": {func(d *disk) {
 			write(d.root.live["old"], 6, "more")
@@ -119,7 +119,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// leaves are the files that a power loss leaves, and their content.
+// leaves returns the files that a power loss leaves, with their content.
 func leaves(t *testing.T, d *disk, how loss, rng *rand.Rand) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -145,8 +145,8 @@ func leaves(t *testing.T, d *disk, how loss, rng *rand.Rand) map[string]string {
 	return out
 }
 
-// TestModelSome shows that what is synced is left whatever chance does with the
-// rest, and that chance does each thing.
+// TestModelSome shows that synced data survives every random loss, and that each kind of
+// loss occurs.
 func TestModelSome(t *testing.T) {
 	t.Parallel()
 	page := func(c byte) []byte { return slices.Repeat([]byte{c}, pageBytes) }
@@ -161,7 +161,7 @@ func TestModelSome(t *testing.T) {
 		i.write(2*pageBytes, page('c'))
 		got := leaves(t, d, dropSome, rand.New(rand.NewPCG(n, 0)))["f"]
 		if len(got) < pageBytes || got[:pageBytes] != string(page('a')) {
-			t.Fatalf("seed %d: what was synced is lost", n)
+			t.Fatalf("seed %d: synced data is lost", n)
 		}
 		shape := ""
 		for at := 0; at < len(got); at += pageBytes {
@@ -171,7 +171,7 @@ func TestModelSome(t *testing.T) {
 	}
 	for _, shape := range []string{"a", "ab", "abc", "ab\x00", "a\x00c", "a\x00\x00"} {
 		if !seen[shape] {
-			t.Errorf("%q never came about", shape)
+			t.Errorf("the state %q never occurred", shape)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// seed is drawn anew for every run; a round's is this one plus its number.
+// seed returns a new seed for every run. A round's seed is this one plus its number.
 func seed(t *testing.T) uint64 {
 	if text := os.Getenv("BELFRY_POWER_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -64,18 +64,18 @@ func seed(t *testing.T) uint64 {
 	return uint64(time.Now().UnixNano()) / 1e6
 }
 
-// scene is what a round does, drawn by its seed.
+// scene describes a round. The round's seed determines it.
 type scene struct {
 	seed     uint64
 	profile  string
 	how      loss
 	workers  int
 	burst    int // adds that are published at once; 0 for none
-	pad      int // most bytes of an event's data
+	pad      int // the largest number of data bytes
 	shards   int
 	losses   int
 	far      bool
-	settled  bool // the folder was there before, and synced
+	settled  bool // the folder existed before and was synced
 	broken   func(path string) bool
 	maxStops int64
 }
@@ -84,21 +84,20 @@ func (s scene) String() string {
 	return fmt.Sprintf("seed %d: profile %s, %s, %d clients, bursts of %d, data to %d bytes, %d shards", s.seed, s.profile, s.how, s.workers, s.burst, s.pad, s.shards)
 }
 
-// draw makes a scene of the safe profile: the kinds take turns.
+// draw returns a scene of the safe profile. The kinds take turns.
 func draw(seed uint64, rng *rand.Rand) scene {
 	s := scene{seed: seed, profile: "safe", how: loss(seed % 2), losses: 2, pad: 300, shards: 4, workers: 1, maxStops: 600}
 	switch seed / 2 % 3 {
-	case 1: // many at once: writes go in groups
+	case 1: // many at once, so that writes are grouped
 		s.workers, s.burst, s.maxStops = 8, 200+rng.IntN(300), 6000
-	case 2: // large ones: blocks fill up, and new files are begun
+	case 2: // large ones, which fill blocks and start new files
 		s.workers, s.burst, s.pad, s.shards, s.maxStops = 4, 100, 200_000, 1, 6000
 	}
 	return s
 }
 
-// TestPowerLossSafe kills a node of the safe profile at moments drawn by a seed,
-// takes from its folder what was not synced, and shows that all that was
-// acknowledged holds.
+// TestPowerLossSafe kills a node of the safe profile at random moments, removes what was
+// not synced from its folder, and checks that everything that was acknowledged is there.
 func TestPowerLossSafe(t *testing.T) {
 	t.Parallel()
 	sd := seed(t)
@@ -112,14 +111,14 @@ func TestPowerLossSafe(t *testing.T) {
 				t.Error(f)
 			}
 			if t.Failed() {
-				t.Logf("again, as far as the order of calls allows: BELFRY_POWER_SEED=%d BELFRY_POWER_ROUNDS=1 go test -run 'TestPowerLossSafe' -count=1 -v ./test/power", s.seed)
+				t.Logf("to repeat it, as far as the order of calls allows: BELFRY_POWER_SEED=%d BELFRY_POWER_ROUNDS=1 go test -run 'TestPowerLossSafe' -count=1 -v ./test/power", s.seed)
 			}
 		})
 	}
 }
 
-// TestPowerLossIsSeen shows that the same check finds what is lost: in the fast
-// profile, and in the safe one on a disk that only says that it has synced.
+// TestPowerLossIsSeen shows that the check finds lost calls: in the fast profile, and in
+// the safe profile on a disk whose fsync does nothing.
 func TestPowerLossIsSeen(t *testing.T) {
 	t.Parallel()
 	sd := seed(t)
@@ -135,21 +134,21 @@ func TestPowerLossIsSeen(t *testing.T) {
 				s.seed = sd + uint64(n)
 				lost += len(run(t, s, rand.New(rand.NewPCG(s.seed, 2))).faults)
 			}
-			t.Logf("%d acknowledged calls were lost, as they must be", lost)
+			t.Logf("%d acknowledged calls were lost, as expected", lost)
 			if lost == 0 {
-				t.Error("nothing was lost: the check would not see it")
+				t.Error("no call was lost: the check does not find losses")
 			}
 		})
 	}
 }
 
-// result is what a round has shown.
+// result is the result of a round.
 type result struct {
 	acked  int
 	faults []string
 }
 
-// run is one round: some power losses, and then the check.
+// run runs one round: some power losses, and then the check.
 func run(t *testing.T, s scene, rng *rand.Rand) result {
 	t.Helper()
 	t.Log(s)
@@ -207,10 +206,10 @@ func keep(t *testing.T, data string) {
 	t.Logf("what the last power loss left is kept in %s (%v)", dir, err)
 }
 
-// startStops is about how many stops a start takes.
+// startStops is roughly the number of stops during a start.
 const startStops = 700
 
-// life is one of a node's: from its start to its power loss.
+// life is one life of a node, from its start to its power loss.
 func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next string, again bool) {
 	t.Helper()
 	d, err := newDisk(data, true)
@@ -231,17 +230,17 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	argv := []string{proc.Build(t), "serve", "--config", configPath, "--data", data, "--nats-listen", listen, "--http", web, "--log-format", "json"}
 	n, err := trace(d, data, argv, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}, log)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) {
-		t.Skipf("NOTHING WAS SHOWN: this system lets no process trace another (%v); in a container, allow ptrace", err)
+		t.Skipf("NOTHING WAS SHOWN: this system does not allow ptrace (%v); in a container, allow it", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.broken = s.broken
 	defer n.kill()
-	// On a slow machine the moment may be far away; this one is as good.
+	// On a slow machine the drawn moment may be far away. Any other moment will do.
 	late := time.AfterFunc(startBound, n.kill)
 	defer late.Stop()
-	// Some losses after the first come while the node still reads what is left.
+	// Some power losses happen while the node still recovers from the one before.
 	if again && rng.IntN(3) == 0 {
 		n.arm(1 + rng.Int64N(startStops))
 	}
@@ -267,14 +266,14 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 		t.Fatal(err)
 	}
 	if len(n.problems) > 0 {
-		t.Fatalf("the tracer did not understand what it saw: %s\nend of the node's log:\n%s", strings.Join(n.problems, "; "), text[max(0, len(text)-3000):])
+		t.Fatalf("the tracer cannot model what it saw: %s\nend of the node's log:\n%s", strings.Join(n.problems, "; "), text[max(0, len(text)-3000):])
 	}
 	diff, err := d.differs(data, n.doubt())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(diff) > 0 {
-		t.Fatalf("the model is not what the files are: %s", strings.Join(diff, "; "))
+		t.Fatalf("the model differs from the files: %s", strings.Join(diff, "; "))
 	}
 	left, err := d.crash(next, s.how, rng)
 	if err != nil {
@@ -283,14 +282,14 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 	t.Logf("killed at stop %d with %d calls under way, after %d fsyncs; %s; %d calls were acknowledged so far", n.seen.Load(), len(n.begun), n.fsyncs, left, l.acked)
 }
 
-// Bounds of a node's start, of its life after that, and of a check.
+// Bounds of a node's start, of its life after the start, and of a check.
 const (
 	startBound = 60 * time.Second
 	lifeBound  = 15 * time.Second
 	checkBound = 60 * time.Second
 )
 
-// ready waits until the node serves; false if it is killed before.
+// ready waits until the node serves. It returns false if the node is killed before.
 func ready(ctx context.Context, n *traced, web string) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -313,7 +312,7 @@ func ready(ctx context.Context, n *traced, web string) bool {
 	}
 }
 
-// verify waits until what must fire has, and returns what does not hold.
+// verify waits until all due timers have fired, and returns the violations.
 func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	t.Helper()
 	ctx := t.Context()
@@ -329,7 +328,7 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	begun := time.Now()
-	// What was cancelled must have had its time to fire.
+	// Wait until the cancelled timers could have fired.
 	over := begun.Add(latest + 500*time.Millisecond)
 	if s.far {
 		over = begun
@@ -360,8 +359,8 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	}
 }
 
-// adds tells what of TIMERS_ADD the routers have yet to do; empty for nothing. What
-// they have done may be there still: its removal was not synced, and need not be.
+// adds describes the adds that routers have not processed; empty for none. Processed adds
+// may still be in the stream, because their removal was not synced, which is permitted.
 func adds(ctx context.Context, js jetstream.JetStream) (string, error) {
 	st, err := js.Stream(ctx, schemas.StreamAdd)
 	if err != nil {
@@ -376,7 +375,7 @@ func adds(ctx context.Context, js jetstream.JetStream) (string, error) {
 	return text, nil
 }
 
-// readers ask for records at the same time.
+// readers is the number of concurrent readers of records.
 const readers = 16
 
 func compare(ctx context.Context, c *belfry.Client, js jetstream.JetStream, l *ledger) ([]string, error) {
@@ -419,7 +418,7 @@ func compare(ctx context.Context, c *belfry.Client, js jetstream.JetStream, l *l
 	return faults, failed
 }
 
-// firedEvents are those that the stream holds, by the timer's id.
+// firedEvents returns the events in the stream by the timer's ID.
 func firedEvents(ctx context.Context, js jetstream.JetStream) (map[string]fired, error) {
 	cons, err := js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{})
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 
 // traced is a program whose changes to a folder are followed in a model.
 //
-// All of it belongs to one thread, which is the only one that the kernel lets
-// trace, and is read by others once done is closed. Every thread of the program
-// stands still while one of its calls is looked at, so whatever it told anybody
-// before it was killed rests on fsyncs whose end was seen here.
+// Only one thread may trace, and it owns all fields; others may read them after done is
+// closed. While the tracer handles a call of the program, the calling thread is stopped.
+// So everything that the program reported to others before it was killed depends only on
+// fsyncs whose end the tracer has seen.
 type traced struct {
 	root string // absolute, without symbolic links
 	disk *disk
@@ -36,21 +36,21 @@ type traced struct {
 	problems []string
 	status   syscall.WaitStatus
 	fsyncs   int
-	broken   func(path string) bool // files whose fsyncs are taken for nothing; nil for none
+	broken   func(path string) bool // fsyncs of these files do nothing; nil for none
 }
 
-// opened is a file or folder below root behind a descriptor.
+// opened is a file or folder below root with a descriptor.
 type opened struct {
 	*inode
 	path string
 	sync bool // O_SYNC or O_DSYNC
 }
 
-// call is one that has begun. What it does to the model is done when it has
-// returned without an error.
+// call is a system call in progress. Its effect on the model occurs when it has returned
+// without an error.
 type call struct {
 	name   string
-	doubt  []*inode // where it may have had an effect, if its end is not seen
+	doubt  []*inode // files that it may have changed if its end is not seen
 	finish func(ret int64)
 }
 
@@ -58,14 +58,13 @@ const (
 	ptraceGetSyscallInfo = 0x420e // Linux 5.3
 	ptraceOptions        = syscall.PTRACE_O_TRACESYSGOOD | syscall.PTRACE_O_TRACECLONE | syscall.PTRACE_O_TRACEFORK | syscall.PTRACE_O_TRACEVFORK |
 		syscall.PTRACE_O_TRACEEXEC | traceSeccomp | exitKill
-	// These are not in package syscall of every machine.
+	// Constants that package syscall does not have on every architecture.
 	traceSeccomp = 0x80
 	exitKill     = 0x100000
 	eventSeccomp = 7
 )
 
-// trace starts a program under the tracer. It is killed when this process ends,
-// however that ends.
+// trace starts a program under the tracer. The kernel kills it when this process ends.
 func trace(d *disk, root string, argv, env []string, log *os.File) (*traced, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -74,7 +73,7 @@ func trace(d *disk, root string, argv, env []string, log *os.File) (*traced, err
 	t := &traced{root: root, disk: d, files: map[int]*opened{}, begun: map[int]*call{}, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		defer close(t.done)
 		err := t.start(self, append([]string{self}, argv...), append([]string{becomeEnv + "=1"}, env...), log)
 		started <- err
@@ -111,10 +110,10 @@ func (t *traced) start(self string, argv, env []string, log *os.File) error {
 	return nil
 }
 
-// arm has the program killed at the n-th stop from now.
+// arm makes the tracer kill the program at the n-th stop from now.
 func (t *traced) arm(n int64) { t.left.Store(max(n, 1)) }
 
-// kill ends the program wherever it is, and waits for its end.
+// kill ends the program at any point, and waits for its end.
 func (t *traced) kill() {
 	select {
 	case <-t.done:
@@ -130,7 +129,7 @@ func (t *traced) kill() {
 func (t *traced) follow() {
 	for {
 		var ws syscall.WaitStatus
-		// Only what this thread has started: others have children too.
+		// Wait only for children of this thread.
 		tid, err := syscall.Wait4(-1, &ws, syscall.WALL|syscall.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
@@ -177,7 +176,7 @@ func (t *traced) stopped(tid int, ws syscall.WaitStatus) {
 	}
 }
 
-// became opens the memory of the program that was executed.
+// became opens the memory of the program after exec.
 func (t *traced) became() {
 	if t.mem != nil {
 		t.mem.Close()
@@ -189,7 +188,7 @@ func (t *traced) became() {
 	clear(t.files)
 }
 
-// info is what the kernel says of the call that a thread stands at.
+// info returns the kernel's description of the call at which a thread has stopped.
 func (t *traced) info(tid int) (op byte, words [7]uint64, ok bool) {
 	var b [88]byte
 	_, _, e := syscall.Syscall6(syscall.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(tid), uintptr(len(b)), uintptr(unsafe.Pointer(&b)), 0, 0)
@@ -210,7 +209,7 @@ const (
 	opSeccomp = 3
 )
 
-// enter looks at a call that is about to be made; true asks for its end.
+// enter handles the start of a call. It returns true if the tracer must also see its end.
 func (t *traced) enter(tid int) bool {
 	op, w, ok := t.info(tid)
 	if !ok {
@@ -247,7 +246,7 @@ func (t *traced) leave(tid int) {
 	t.count()
 }
 
-// count ends the program at the stop that was drawn.
+// count kills the program at the drawn stop.
 func (t *traced) count() {
 	t.seen.Add(1)
 	if t.left.Load() > 0 && t.left.Add(-1) == 0 {
@@ -258,7 +257,7 @@ func (t *traced) count() {
 	}
 }
 
-// doubt is where calls that were under way at the end may have had an effect.
+// doubt returns the files that calls in progress at the end may have changed.
 func (t *traced) doubt() map[*inode]bool {
 	out := map[*inode]bool{}
 	for _, c := range t.begun {

@@ -16,10 +16,9 @@ import (
 	"testing"
 )
 
-// disk is a small file system of a server's own, in memory, that can be filled
-// without harm to anybody else. It is mounted in a name space of its own, which
-// needs no root where the kernel lets users make such, and lives as long as the
-// process that holds it.
+// disk is a small file system in memory that belongs to one server, so that filling it harms
+// nothing else. It is mounted in a mount name space of its own, which needs no root where the
+// kernel permits user name spaces, and exists as long as the holder process.
 type disk struct {
 	dir    string
 	holder *exec.Cmd
@@ -36,7 +35,7 @@ func newDisk(tb testing.TB, dir string, bytes int64) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// cat ends, and with it the file system, when this process does.
+	// cat ends when this process ends, and the file system with it.
 	cmd := exec.Command("sh", "-c", `mount -t tmpfs -o size="$1" belfry "$2" && echo mounted && exec cat`, "sh", strconv.FormatInt(bytes, 10), dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
@@ -62,23 +61,23 @@ func newDisk(tb testing.TB, dir string, bytes int64) (*disk, error) {
 	}
 	tb.Cleanup(func() {
 		in.Close()
-		_ = cmd.Wait() // cat has nothing to tell
+		_ = cmd.Wait() // the exit code of cat does not matter
 	})
 	return &disk{dir: dir, holder: cmd, hold: in}, nil
 }
 
-// command runs a program where the file system is seen.
+// command returns a command that runs in the name space of the file system.
 func (d *disk) command(bin string, args ...string) *exec.Cmd {
 	pid := strconv.Itoa(d.holder.Process.Pid)
 	return exec.Command("nsenter", append([]string{"--preserve-credentials", "-U", "-m", "-t", pid, "--", bin}, args...)...)
 }
 
-// ballast is the file that fills the disk, as it is seen from here.
+// ballast is the file that fills the disk, as a path of this process.
 func (d *disk) ballast() string {
 	return filepath.Join("/proc", strconv.Itoa(d.holder.Process.Pid), "root", d.dir, "ballast")
 }
 
-// fill takes all the room that is left.
+// fill writes ballast until the disk is full.
 func (d *disk) fill() error {
 	f, err := os.Create(d.ballast())
 	if err != nil {

@@ -20,11 +20,11 @@ type Link struct {
 	closed bool
 	cut    bool
 	delay  time.Duration
-	held   chan struct{} // closed when what is held up goes on; nil for not held
+	held   chan struct{} // closed when held data may pass; nil if nothing is held
 	conns  map[net.Conn]struct{}
 }
 
-// NewLink listens on a free port and carries to target until the test ends.
+// NewLink listens on a free port and forwards connections to target until the test ends.
 func NewLink(tb testing.TB, target string) *Link {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,7 +37,7 @@ func NewLink(tb testing.TB, target string) *Link {
 	return k
 }
 
-// Address is where clients connect to.
+// Address is the address for clients.
 func (k *Link) Address() string { return k.l.Addr().String() }
 
 // Cut closes every connection, and each new one, until Heal.
@@ -50,8 +50,8 @@ func (k *Link) Cut() {
 	}
 }
 
-// Hold lets nothing pass, and nobody know, until Heal: then what was held
-// arrives, as after a network's outage.
+// Hold holds all data back until Heal, without closing a connection. Then the data arrives,
+// as after an outage of a network.
 func (k *Link) Hold() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,14 +60,14 @@ func (k *Link) Hold() {
 	}
 }
 
-// Delay holds every byte up for d in each direction, until Heal.
+// Delay delays every byte by d in each direction, until Heal.
 func (k *Link) Delay(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.delay = d
 }
 
-// Heal makes the network sound again.
+// Heal ends Cut, Hold and Delay.
 func (k *Link) Heal() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,7 +100,7 @@ func (k *Link) accept() {
 	}
 }
 
-// add keeps a connection to be closed; false says that it must not live.
+// add registers a connection. It returns false if the connection must be closed.
 func (k *Link) add(c net.Conn) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -137,7 +137,7 @@ func (k *Link) carry(from net.Conn) {
 	both.Wait()
 }
 
-// chunk is what was read, and when it may arrive.
+// chunk is data with the time at which it may arrive.
 type chunk struct {
 	b  []byte
 	at time.Time
@@ -148,7 +148,7 @@ const (
 	chunksAhead = 256
 )
 
-// pump carries one direction until either end closes.
+// pump forwards one direction until either end closes.
 func (k *Link) pump(from, to net.Conn) {
 	defer from.Close()
 	defer to.Close()
@@ -170,7 +170,7 @@ func (k *Link) pump(from, to net.Conn) {
 		}
 	})
 	for c := range chunks {
-		time.Sleep(time.Until(c.at)) // the network's delay is what is made here
+		time.Sleep(time.Until(c.at)) // the delay of the network
 		k.mu.Lock()
 		held := k.held
 		k.mu.Unlock()

@@ -1,13 +1,12 @@
 //go:build unix
 
-// Package proc runs real programs for tests: belfry nodes (proc.go) and a
-// cluster of nats-server (servers.go), built once a test binary, on a temporary
-// folder and free ports, killed by their process ids when the test ends, however
-// that ends. A Link (link.go) is a network between them that can fail.
+// Package proc runs real programs for tests: belfry nodes (proc.go) and nats-server, alone or
+// as a cluster (servers.go). Each program is built once per test binary, runs on a temporary
+// folder and free ports, and is killed by its process ID when the test ends, also when the
+// test runs out of time. A Link (link.go) is a network between them that can fail.
 package proc
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,12 +24,11 @@ import (
 
 var (
 	mu    sync.Mutex
-	built string // the folder of what was built
+	built string // the folder of the programs
 	done  = map[string]string{}
 )
 
-// Run runs the tests of a TestMain and removes what was built for them. It
-// returns the exit code.
+// Run runs the tests of a TestMain, removes the programs, and returns the exit code.
 func Run(m interface{ Run() int }) int {
 	code := m.Run()
 	mu.Lock()
@@ -45,25 +42,23 @@ func Run(m interface{ Run() int }) int {
 	return code
 }
 
-// Build makes the program, once for the same arguments of go build, and returns
-// its path.
+// Build builds belfry, once for each list of arguments of go build, and returns its path.
 func Build(tb testing.TB, args ...string) string {
 	tb.Helper()
 	return build(tb, "belfry", "github.com/belfryio/belfry/cmd/belfry", args...)
 }
 
-// LevelTag is the build tag with which a node reads the format level that its
-// environment names; see LevelEnv.
+// LevelTag is the build tag of a node that reads the format level in LevelEnv.
 const LevelTag = "belfrylevel"
 
-// BuildLevel makes the program with LevelTag, once, and returns its path.
+// BuildLevel builds belfry with LevelTag, once, and returns its path.
 func BuildLevel(tb testing.TB) string {
 	tb.Helper()
 	return Build(tb, "-tags", LevelTag)
 }
 
-// LevelEnv is the environment of a node that reads up to a format level, if it was
-// built with LevelTag.
+// LevelEnv is the environment of a node that reads up to a format level, if LevelTag was set
+// when it was built.
 func LevelEnv(level store.FormatLevel) []string {
 	return []string{fmt.Sprintf("BELFRY_TEST_LEVEL=%d", level)}
 }
@@ -91,9 +86,9 @@ func build(tb testing.TB, name, pkg string, args ...string) string {
 	return path
 }
 
-// Options say how a Node is served. The zero value serves an embedded server.
+// Options of a Node. The zero value runs an embedded server.
 type Options struct {
-	// Bin is the program; default Build's.
+	// Bin is the program; the default is Build's.
 	Bin string
 	// Config is the text of the config file.
 	Config string
@@ -106,20 +101,15 @@ type Options struct {
 	Env []string
 }
 
-// Node is a belfry in a process of its own.
+// Node is a belfry process.
 type Node struct {
-	t          testing.TB
+	process
 	o          Options
-	dir        string
 	config     string
 	nats, http string
-
-	p    process
-	log  *os.File
-	disk *disk // nil for the machine's
 }
 
-// readyBound is how long a start may take until the node is ready.
+// readyBound bounds the time from the start until the node is ready.
 const readyBound = 60 * time.Second
 
 // New prepares a node; Start starts it. It is killed when the test ends.
@@ -129,27 +119,21 @@ func New(t testing.TB, o Options) *Node {
 		o.Bin = Build(t)
 	}
 	dir := t.TempDir()
-	n := &Node{t: t, o: o, dir: filepath.Join(dir, "data"), config: filepath.Join(dir, "belfry.yaml"), nats: FreeAddress(t), http: FreeAddress(t)}
-	if o.Data != "" {
-		n.dir = o.Data
+	n := &Node{o: o, config: filepath.Join(dir, "belfry.yaml"), nats: FreeAddress(t), http: FreeAddress(t)}
+	data := o.Data
+	if data == "" {
+		data = filepath.Join(dir, "data")
 	}
 	if err := os.WriteFile(n.config, []byte(o.Config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	if n.log, err = os.Create(filepath.Join(dir, "belfry.log")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		n.Kill()
+	n.prepare(t, data, filepath.Join(dir, "belfry.log"))
+	t.Cleanup(func() { // before the log is closed
 		if t.Failed() {
-			n.t.Logf("end of the node's log:\n%s", n.LogTail())
-		}
-		if err := n.log.Close(); err != nil {
-			t.Error(err)
+			n.Kill()
+			t.Logf("end of the node's log:\n%s", n.LogTail())
 		}
 	})
-	killLate(t, n.Kill)
 	return n
 }
 
@@ -168,52 +152,34 @@ func (n *Node) Start() {
 	if n.o.NATSURL != "" {
 		args = append(args, "--nats-url", n.o.NATSURL)
 	} else {
-		args = append(args, "--data", n.dir, "--nats-listen", n.nats)
+		args = append(args, "--data", n.store, "--nats-listen", n.nats)
 	}
-	cmd := exec.Command(n.o.Bin, args...)
-	if n.disk != nil {
-		cmd = n.disk.command(n.o.Bin, args...)
-	}
-	cmd.Env = append([]string{"HOME=" + n.dir, "PATH=" + os.Getenv("PATH")}, n.o.Env...) // no settings of the machine's
-	cmd.Stdout, cmd.Stderr = n.log, n.log
-	n.p.start(n.t, cmd)
+	n.start(n.o.Bin, args, n.o.Env)
 }
 
-// SmallDisk gives the node's data folder, before the first start, a file system of its
-// own that Fill can fill. The error says why this machine cannot.
-func (n *Node) SmallDisk(bytes int64) (err error) {
-	n.disk, err = newDisk(n.t, n.dir, bytes)
-	return err
-}
-
-// Fill leaves no byte on the node's own disk, until Free.
-func (n *Node) Fill() error { return n.disk.fill() }
-
-// Free gives the room back.
-func (n *Node) Free() error { return n.disk.free() }
-
-// Readiness is the answer of /readyz: its status and its body.
-func (n *Node) Readiness() (status int, body string, err error) {
-	resp, err := http.Get("http://" + n.http + "/readyz")
+// get returns an answer of the node and its body.
+func (n *Node) get(ctx context.Context, path string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.http+path, nil)
 	if err != nil {
-		return 0, "", err
+		return nil, "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, "", err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(b), err
+	return resp, string(b), err
 }
 
-// Kill ends the process with SIGKILL, by its id, and waits for its end.
-func (n *Node) Kill() { n.p.end(os.Kill) }
-
-// Terminate asks the process to end in order, and waits for its end.
-func (n *Node) Terminate() { n.p.end(syscall.SIGTERM) }
-
-// Pause stops the process where it stands, until Resume.
-func (n *Node) Pause() { n.p.signal(n.t, syscall.SIGSTOP) }
-
-// Resume lets a paused process go on.
-func (n *Node) Resume() { n.p.signal(n.t, syscall.SIGCONT) }
+// Readiness returns the status and the body of /readyz.
+func (n *Node) Readiness() (status int, body string, err error) {
+	resp, body, err := n.get(context.Background(), "/readyz")
+	if err != nil {
+		return 0, "", err
+	}
+	return resp.StatusCode, body, nil
+}
 
 // Ready waits until the node serves.
 func (n *Node) Ready(ctx context.Context) {
@@ -223,35 +189,28 @@ func (n *Node) Ready(ctx context.Context) {
 	}
 }
 
-// WaitReady waits until the node serves, and says why it does not.
+// WaitReady waits until the node serves. The error has the reason why it does not.
 func (n *Node) WaitReady(ctx context.Context, bound time.Duration) error {
-	return n.p.await(ctx, bound, "http://"+n.http+"/readyz")
+	return n.await(ctx, bound, "http://"+n.http+"/readyz")
 }
 
-// Name is what the node calls itself, in the clocks of the shards that it owns.
+// Name returns the node's name, which the clocks of its shards have.
 func (n *Node) Name(ctx context.Context) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.http+"/readyz", nil)
+	_, body, err := n.get(ctx, "/readyz")
 	if err != nil {
 		return "", err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
 	var ready struct{ Node string }
-	return ready.Node, json.NewDecoder(resp.Body).Decode(&ready)
+	return ready.Node, json.Unmarshal([]byte(body), &ready)
 }
 
-// Clock is the wall clock that the node's process sees, to the second: it is the
-// Date of its answers.
+// Clock returns the wall clock of the node's process, to the second: the Date of an answer.
 func (n *Node) Clock() time.Time {
 	n.t.Helper()
-	resp, err := http.Get("http://" + n.http + "/healthz")
+	resp, _, err := n.get(context.Background(), "/healthz")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	defer resp.Body.Close()
 	at, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		n.t.Fatal(err)
@@ -259,24 +218,17 @@ func (n *Node) Clock() time.Time {
 	return at
 }
 
-// Metrics reads the node's metrics.
+// Metrics returns the node's metrics.
 func (n *Node) Metrics() string {
-	resp, err := http.Get("http://" + n.http + "/metrics")
+	n.t.Helper()
+	_, body, err := n.get(context.Background(), "/metrics")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(resp.Body); err != nil {
-		n.t.Fatal(err)
-	}
-	return b.String()
+	return body
 }
 
-// LogPath is the file that the node logs to, over all its restarts.
-func (n *Node) LogPath() string { return n.log.Name() }
-
-// LogTail is the end of what the node has logged.
+// LogTail returns the end of the node's log.
 func (n *Node) LogTail() string {
 	b, err := os.ReadFile(n.log.Name())
 	if err != nil {

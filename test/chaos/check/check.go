@@ -8,26 +8,26 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Rule is a promise that a history can break.
+// Rule names a promise that a history can break.
 type Rule string
 
 // The rules.
 const (
-	Lost           Rule = "lost"             // acknowledged, not cancelled, and never fired
-	NotCalled      Rule = "not-called"       // fired, and its callback never called
-	Early          Rule = "early"            // fired, or called, before its due time
-	AfterCancel    Rule = "after-cancel"     // fired although a cancel was acknowledged
+	Lost           Rule = "lost"             // acknowledged, not cancelled, but never fired
+	NotCalled      Rule = "not-called"       // fired, but its callback was never called
+	Early          Rule = "early"            // fired or called before its due time
+	AfterCancel    Rule = "after-cancel"     // fired after a cancel was acknowledged
 	NotFired       Rule = "not-fired"        // a cancel was told "already fired", and it never fired
 	Forgotten      Rule = "forgotten"        // a cancel was told "not found" after the API had acknowledged the add
-	ChangedID      Rule = "changed-id"       // a fired event or callback with another key than the timer's
-	ChangedData    Rule = "changed-data"     // what came back is not what was published
-	Invented       Rule = "invented"         // fired, and nobody added it
-	Refused        Rule = "refused"          // fired although its add was refused
-	AfterDone      Rule = "after-done"       // fired or called after all was over
-	FiredTwice     Rule = "fired-twice"      // on timers.fired more than once
+	ChangedID      Rule = "changed-id"       // a fired event or a callback has a wrong key
+	ChangedData    Rule = "changed-data"     // the data of the event has changed
+	Invented       Rule = "invented"         // fired, but never added
+	Refused        Rule = "refused"          // fired, though its add was refused
+	AfterDone      Rule = "after-done"       // fired or called after the end of the run
+	FiredTwice     Rule = "fired-twice"      // in TIMERS_FIRED more than once
 	CancelledTwice Rule = "contradictory"    // one cancel acknowledged, another told "already fired"
-	BadHistory     Rule = "malformed-record" // the history itself makes no sense
-	WrongDue       Rule = "wrong-due"        // fired as due at a time that nobody asked for
+	BadHistory     Rule = "malformed-record" // the history contradicts itself
+	WrongDue       Rule = "wrong-due"        // the event's due time was never requested
 )
 
 // Violation is one broken promise.
@@ -38,26 +38,26 @@ type Violation struct {
 	Text   string
 }
 
-// String is one line.
+// String returns the violation in one line.
 func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s %s: %s", v.Rule, v.Source, v.ID, v.Text)
 }
 
-// Report is what a history amounts to.
+// Report is the result of the check of a history.
 type Report struct {
 	Added, Acknowledged, UnknownAdds, RefusedAdds  int
 	Cancels, Cancelled, CancelsTooLate, UnknownCan int
 	Moves, Moved, MovesTooLate, UnknownMoves       int // reschedules
-	Fired, FiredDuplicates                         int // messages; those beyond the first of a timer
+	Fired, FiredDuplicates                         int // messages; those after the first of a timer
 	Called, CalledDuplicates                       int
 	Kills                                          int
 	LateMs                                         []int64 // of the first firing of each timer, sorted
-	AddedLate                                      int     // acknowledged after they were due: not in LateMs, if the history has a Begin
+	AddedLate                                      int     // acknowledged after the due time: not in LateMs if the history has a Begin
 	Faults                                         FaultReport
 	Violations                                     []Violation
 }
 
-// Count is how often a rule was broken.
+// Count returns the number of violations of a rule.
 func (r *Report) Count(rule Rule) int {
 	n := 0
 	for _, v := range r.Violations {
@@ -68,7 +68,7 @@ func (r *Report) Count(rule Rule) int {
 	return n
 }
 
-// Percentile of the lateness, in milliseconds.
+// Percentile returns a percentile of the lateness in milliseconds.
 func (r *Report) Percentile(p float64) int64 { return percentile(r.LateMs, p) }
 
 func percentile(sorted []int64, p float64) int64 {
@@ -78,7 +78,7 @@ func percentile(sorted []int64, p float64) int64 {
 	return sorted[min(int(p/100*float64(len(sorted))), len(sorted)-1)]
 }
 
-// String is a summary of a few lines.
+// String returns a summary of a few lines.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "timers %d: acknowledged %d, unknown %d, refused %d\n", r.Added, r.Acknowledged, r.UnknownAdds, r.RefusedAdds)
@@ -94,15 +94,15 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// timer is what the history says of one.
+// timer is the state of one timer in the history.
 type timer struct {
 	source, id, data   string
 	dueMs              int64
 	callback           bool
 	acked              bool  // some add was acknowledged
-	ackedByAPI         int64 // when, AtNs; 0 for never
+	ackedByAPI         int64 // AtNs; 0 for never
 	open               int   // adds without an answer
-	refused            int   // adds refused for good
+	refused            int   // adds that were refused permanently
 	adds               int
 	cancelOK           bool
 	cancelUnknown      bool
@@ -112,15 +112,15 @@ type timer struct {
 	firstFiredSequence uint64
 	shard              int
 	ackedAt            int64 // of the first acknowledgement, AtNs
-	// A reschedule that was acknowledged moved the due time to moved; each that
-	// was not answered may have.
+	// A reschedule that was acknowledged moved the due time to moved; one that was not
+	// answered may have moved it.
 	moved     int64
 	maybe     []int64
-	seenFirst map[string]int64 // when it was first fired, called
-	asDue     []int64          // what its fired events said that they were due
+	seenFirst map[string]int64 // time of the first firing, of the first call
+	asDue     []int64          // due times in the fired events
 }
 
-// dues are the times, Unix milliseconds, that the timer may have been due.
+// dues returns all possible due times in Unix milliseconds.
 func (t *timer) dues() []int64 {
 	due := t.dueMs
 	if t.moved != 0 {
@@ -140,11 +140,11 @@ type checker struct {
 	order  []*timer
 	calls  map[int64]*call
 	done   bool
-	began  int64 // wall clock of the history's 0, Unix nanoseconds; 0 for not known
+	began  int64 // wall clock at the start of the history, Unix nanoseconds; 0 if unknown
 	faults faults
 }
 
-// Check judges a history in the order in which it was recorded.
+// Check checks a history in the order of its events.
 func Check(events []Event) *Report {
 	c := &checker{timers: map[[2]string]*timer{}, calls: map[int64]*call{}}
 	for _, e := range events {
@@ -266,15 +266,15 @@ func (c *checker) moveAnswer(t *timer, asked, e Event) {
 	}
 }
 
-// forgotten judges a call that was told "not found".
+// forgotten checks a call whose answer was "not found".
 func (c *checker) forgotten(t *timer, asked Event) {
 	if t.ackedByAPI != 0 && t.ackedByAPI < asked.AtNs && t.fired == 0 && t.called == 0 {
 		c.fail(Forgotten, t.source, t.id, "the API acknowledged it, and then did not find it")
 	}
 }
 
-// mayHaveHappened tells the refusals that leave it open whether the call took
-// effect.
+// mayHaveHappened reports whether a call may have taken effect although it was refused
+// with code.
 func mayHaveHappened(code string) bool { return code == "" || code == string(schemas.CodeUnavailable) }
 
 func (c *checker) cancelAnswer(t *timer, asked, e Event) {
@@ -308,7 +308,7 @@ func (c *checker) unknown(asked Event) {
 	c.rep.UnknownCan++
 }
 
-// seen is what fired and called have in common.
+// seen handles what fired events and callbacks have in common.
 func (c *checker) seen(e Event, what string) *timer {
 	t := c.timers[[2]string{e.Source, e.ID}]
 	if t == nil {
@@ -318,7 +318,7 @@ func (c *checker) seen(e Event, what string) *timer {
 	if c.done {
 		c.fail(AfterDone, t.source, t.id, "%s after everything was over", what)
 	}
-	// Judged at the end, when all that it may have been due is known.
+	// Whether it was early is decided at the end, when all possible due times are known.
 	if first, ok := t.seenFirst[what]; !ok || e.TimeNs < first {
 		if t.seenFirst == nil {
 			t.seenFirst = map[string]int64{}
@@ -360,7 +360,7 @@ func (c *checker) called(e Event) {
 	}
 }
 
-// judge looks at a timer after the whole history was read.
+// judge checks a timer after the whole history was read.
 func (c *checker) judge(t *timer) {
 	happened := t.fired > 0 || t.called > 0
 	switch {
@@ -403,7 +403,7 @@ func (c *checker) judge(t *timer) {
 	}
 }
 
-// lateness counts how late a timer fired, if it could have been on time.
+// lateness records how late a timer fired, unless it was added too late to be on time.
 func (c *checker) lateness(t *timer) {
 	if t.fired == 0 {
 		return
@@ -415,7 +415,7 @@ func (c *checker) lateness(t *timer) {
 		}
 	}
 	switch {
-	case due == 0: // early, and reported as that
+	case due == 0: // early: reported as a violation
 		return
 	case c.began != 0 && (!t.acked || c.began+t.ackedAt > due*1_000_000):
 		c.rep.AddedLate++

@@ -84,7 +84,7 @@ func TestSoundHistories(t *testing.T) {
 	}
 	for name, s := range sound {
 		if r := Check(s.events); len(r.Violations) > 0 {
-			t.Errorf("%s: %v", name, r.Violations)
+			t.Errorf("%s: violations %v, want none", name, r.Violations)
 		}
 	}
 }
@@ -174,6 +174,6 @@ func TestRecorderRoundTrip(t *testing.T) {
 		t.Errorf("read %v, wrote %v", got, want)
 	}
 	if want[0].AtNs > want[1].AtNs || want[1].Call != want[0].Call || want[0].Call == 0 {
-		t.Errorf("order or call is wrong: %v", want)
+		t.Errorf("wrong order or call number: %v", want)
 	}
 }

@@ -10,34 +10,32 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FaultReport is what a history tells of its faults.
+// FaultReport describes the faults of a history.
 type FaultReport struct {
 	Kinds []FaultKind // by name
-	// Outside and Inside are the lateness, sorted milliseconds, of timers that
-	// were due outside, and inside, a fault's window: from the fault until all was
-	// well again and every shard that it hit had fired, and windowSlack more.
+	// Outside and Inside have the lateness of timers in sorted milliseconds. Inside has
+	// the timers that were due in the window of a fault: from its start until it is
+	// healed and every affected shard has fired, and windowSlack more.
 	Outside, Inside []int64
 }
 
-// FaultKind is all faults of one kind.
+// FaultKind describes all faults of one kind.
 type FaultKind struct {
 	Name string
-	// Count is how often it was made.
+	// Count is the number of faults.
 	Count int
-	// ClockMs and FiredMs are the fail-over times, sorted: for each shard that was
-	// hit, from the fault to the first move of its clock by a new owner (by any, if
-	// the fault hit no node), and to the first event fired that was due after the
-	// fault.
+	// ClockMs and FiredMs are the sorted fail-over times of each affected shard: from the
+	// fault until a new owner (any owner, if the fault hit no node) first writes the
+	// clock, and until the first event that was due after the fault.
 	ClockMs, FiredMs []int64
-	// AfterMs is FiredMs without the time that the streams behind the shard (its
-	// bucket, the clocks', the fired events') took to elect their leaders, which is
-	// the servers' own.
+	// AfterMs is FiredMs without the time of the elections of the streams that the shard
+	// needs: its bucket, the clocks and the fired events.
 	AfterMs []int64
-	// Never counts the shards that did not fire again before the next fault.
+	// Never is the number of shards that did not fire again before the next fault.
 	Never int
 }
 
-// windowSlack is what a window lasts beyond the fault's end.
+// windowSlack extends a window beyond the end of the fault.
 const windowSlack = time.Second
 
 // Max is the largest fail-over, by fired events, in milliseconds.
@@ -74,13 +72,13 @@ func spread(ms []int64) string {
 		percentile(ms, 50), percentile(ms, 90), percentile(ms, 99), percentile(ms, 99.9), percentile(ms, 100))
 }
 
-// firing is one timer's: when it was due and when it fired, Unix nanoseconds.
+// firing has the due time and the time of firing of a timer in Unix nanoseconds.
 type firing struct {
 	shard      int
 	due, fired int64
 }
 
-// faults collects what a history says of them.
+// faults collects the events of a history that concern faults.
 type faults struct {
 	begun, healed []Event
 	clocks        []Event
@@ -105,7 +103,7 @@ func (f *faults) fired(shard int, due, at int64) {
 	f.firings = append(f.firings, firing{shard, due, at})
 }
 
-// window is when a fault may have made timers late, Unix nanoseconds.
+// window is the time, in Unix nanoseconds, in which a fault may make timers late.
 type window struct{ from, to int64 }
 
 func (f *faults) report() FaultReport {
@@ -142,7 +140,7 @@ func (f *faults) report() FaultReport {
 	return r
 }
 
-// one measures one fault's fail-overs and returns its window.
+// one measures the fail-overs of one fault and returns its window.
 func (f *faults) one(k *FaultKind, e Event) window {
 	w := window{from: e.TimeNs, to: e.TimeNs}
 	for _, h := range f.healed {
@@ -175,8 +173,8 @@ func (f *faults) one(k *FaultKind, e Event) window {
 	return w
 }
 
-// moved is when the shard's clock first moved after a fault: by a new owner if
-// the fault hit the old one.
+// moved returns the time of the first write of a shard's clock after a fault. If the
+// fault hit the owner, it is the first write of a new owner.
 func (f *faults) moved(shard int, e Event) (int64, bool) {
 	epoch := uint64(0)
 	for _, c := range f.clocks {
@@ -194,8 +192,9 @@ func (f *faults) moved(shard int, e Event) (int64, bool) {
 	return 0, false
 }
 
-// elected is when the last of the streams behind a shard had a leader, between a
-// fault and the shard's next fired event; the fault's time if none had to elect.
+// elected returns the time at which the last of the shard's streams got a new leader,
+// between the fault and the shard's next event; without an election, the time of the
+// fault.
 func (f *faults) elected(shard int, from, to int64) int64 {
 	last := from
 	for _, e := range f.elections {
@@ -207,7 +206,7 @@ func (f *faults) elected(shard int, from, to int64) int64 {
 	return last
 }
 
-// firedAfter is when the shard first fired an event that was due after a time.
+// firedAfter returns the time of the shard's first event that was due after ns.
 func (f *faults) firedAfter(shard int, ns int64) (int64, bool) {
 	for _, x := range f.firings {
 		if x.shard == shard && x.due >= ns {

@@ -7,7 +7,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// at is a time of the faults' stories, in milliseconds after due, as nanoseconds.
+// at returns a time in Unix nanoseconds, ms milliseconds after due.
 func at(ms int64) int64 { return (due + ms) * 1_000_000 }
 
 func (s *story) clock(shard int, owner string, epoch uint64, ms int64) *story {
@@ -22,7 +22,8 @@ func (s *story) heal(n int, ms int64) *story {
 	return s.put(Event{Kind: Heal, Fault: n, TimeNs: at(ms)})
 }
 
-// timer adds one that is due, and fires, at times after due, in a shard.
+// timer adds a timer of a shard that is due at dueMs and fires at firedMs, both relative
+// to due.
 func (s *story) timer(call int64, id string, shard int, dueMs, firedMs int64) *story {
 	return s.put(Event{Kind: Add, Call: call, ID: id, DueMs: due + dueMs, Data: "d"}).ok(call).
 		put(Event{Kind: Fired, ID: id, Shard: shard, TimeNs: at(firedMs), Key: key(id), Data: "d"})
@@ -33,7 +34,7 @@ func TestFailover(t *testing.T) {
 	s := new(story).
 		clock(0, "n1", 1, 0).clock(1, "n2", 1, 0).
 		timer(1, "calm", 0, 10, 11).
-		// n1 dies at 1000; its last write was on its way.
+		// n1 dies at 1000. A write that it sent before arrives later.
 		fault(1, "node-kill", "n1", 1000, 0).
 		clock(0, "n1", 1, 1001).clock(0, "n2", 2, 4000).
 		timer(2, "before", 0, 990, 1002). // claimed before the fault
@@ -47,7 +48,7 @@ func TestFailover(t *testing.T) {
 		clock(1, "n2", 1, 20_700).
 		timer(5, "elected", 1, 20_100, 25_600).
 		heal(2, 26_000).
-		// The next hits shard 0, which never fires again.
+		// The next fault hits shard 0, which never fires again.
 		fault(3, "node-kill", "n2", 40_000, 0).heal(3, 41_000)
 	r := Check(s.events)
 	if len(r.Violations) > 0 {

@@ -1,14 +1,16 @@
-// Package check judges a history: what clients of Belfry did and saw while its
-// processes were killed. It knows nothing of how the history was made, and is
-// itself proven by histories with planted violations (check_test.go).
+// Package check checks a history: the calls of clients and the events and callbacks that
+// they saw while processes of Belfry were killed. It does not depend on how the history
+// was recorded. Its own tests are histories with planted violations (check_test.go).
 //
-// # What it takes as the truth
+// Assumptions:
 //
-//   - A call that was answered had the effect that the answer says.
-//   - A call that was not answered may have taken effect, or not, or later: an add
-//     of that kind may fire or not, a cancel of that kind may have cancelled.
-//   - "Early" is judged by the timestamp that JetStream gave the fired event, not
-//     by when a client saw it.
+// A call that was answered had the effect that the answer reports.
+//
+// A call without an answer may have taken effect, at any time or never: such an add may
+// fire, and such a cancel may have cancelled.
+//
+// Whether an event is early is decided by its JetStream timestamp, not by the time at
+// which a client received it.
 package check
 
 import (
@@ -21,83 +23,86 @@ import (
 	"time"
 )
 
-// Kind says what an Event is.
+// Kind is the kind of an Event.
 type Kind string
 
-// The kinds. A call is one of Add, Cancel and Reschedule, later answered by an
-// event with the same Call; one that never is answered is unknown.
+// The kinds of events. Add, Cancel and Reschedule are calls. An Answer or Unknown with
+// the same Call ends a call. A call without either has an unknown outcome.
 const (
-	// Begin ties the history's clock to the wall's, TimeNs, once.
+	// Begin relates the history's clock to the wall clock, TimeNs, once.
 	Begin      Kind = "begin"
 	Add        Kind = "add"
 	Cancel     Kind = "cancel"
 	Reschedule Kind = "reschedule"
-	// Answer ends a call: OK, or Code says why not.
+	// Answer ends a call with success (OK) or an error (Code).
 	Answer Kind = "answer"
-	// Unknown ends a call without an answer.
+	// Unknown ends a call that was not answered.
 	Unknown Kind = "unknown"
-	// Fired is an event as it stands on timers.fired.
+	// Fired is an event in TIMERS_FIRED.
 	Fired Kind = "fired"
-	// Called is a callback as its receiver saw it.
+	// Called is a callback, recorded by its receiver.
 	Called Kind = "called"
-	// Done says that everything is over: nothing may fire or be called after it.
+	// Done ends the run: nothing may fire or be called after it.
 	Done Kind = "done"
-	// Kill and Start tell of processes; only for the reader.
+	// Kill and Start of processes help the reader of a history; the check ignores them.
 	Kill  Kind = "kill"
 	Start Kind = "start"
-	// Fault and Heal are the two ends of a fault. All is well again at Heal.
+	// Fault and Heal are the start and the end of a fault. At Heal the cluster has
+	// recovered.
 	Fault Kind = "fault"
 	Heal  Kind = "heal"
-	// Clock is a shard's clock, as its owner moved it.
+	// Clock is a write of a shard's clock.
 	Clock Kind = "clock"
-	// Elected tells that the stream Name has a new leader, Target.
+	// Elected reports that stream Name has the new leader Target.
 	Elected Kind = "elected"
 )
 
 // Event is one line of a history.
 type Event struct {
-	// AtNs is when it was recorded, nanoseconds of one monotonic clock.
+	// AtNs is the time of recording in nanoseconds of a monotonic clock.
 	AtNs int64 `json:"at"`
 	Kind Kind  `json:"kind"`
-	// Call pairs a call with its answer.
+	// Call relates an answer to its call.
 	Call int64 `json:"call,omitempty"`
-	// Source and ID are CloudEvents' identity.
+	// Source and ID identify the CloudEvent.
 	Source string `json:"source,omitempty"`
 	ID     string `json:"id,omitempty"`
-	// Via is how a call or a callback went: publish, api, http, nats.
+	// Via is the transport of a call or callback: publish, api, sdk, batch, http, nats or
+	// work.
 	Via string `json:"via,omitempty"`
-	// DueMs (Unix milliseconds), Data and Callback are what an Add asked for, DueMs
-	// also what a Reschedule did; DueMs and Data are also what came back.
+	// DueMs (Unix milliseconds), Data and Callback are the arguments of an Add; DueMs
+	// also that of a Reschedule. Fired and Called have the received DueMs and Data.
 	DueMs    int64  `json:"due,omitempty"`
 	Data     string `json:"data,omitempty"`
 	Callback bool   `json:"callback,omitempty"`
-	// OK and Code are an Answer's.
+	// OK and Code are the result in an Answer.
 	OK   bool   `json:"ok,omitempty"`
 	Code string `json:"code,omitempty"`
-	// Sequence and TimeNs (Unix nanoseconds) are those of a Fired message and of a
-	// Clock, TimeNs also when a receiver was Called, and when a Fault or Heal was.
+	// Sequence is that of a Fired message or a Clock. TimeNs (Unix nanoseconds) is the
+	// time of a Fired message, a Clock, a Called, a Fault or a Heal.
 	Sequence uint64 `json:"seq,omitempty"`
 	TimeNs   int64  `json:"time,omitempty"`
-	// Key is the Nats-Msg-Id of a Fired message, the idempotency key of a Called.
+	// Key is the Nats-Msg-Id of a Fired message or the idempotency key of a Called.
 	Key string `json:"key,omitempty"`
-	// Webhook is the webhook-id of a Called, if it was signed.
+	// Webhook is the webhook-id of a signed Called.
 	Webhook string `json:"webhook,omitempty"`
 	Note    string `json:"note,omitempty"`
-	// Fault numbers a Fault and its Heal, from 1; Name is its kind, Target whom it
-	// hits, Shards those that must go on elsewhere, or after an election.
+	// Fault numbers a Fault and its Heal, from 1. Name is the kind of fault, Target the
+	// process or stream that it hits, and Shards the shards that need a new owner or
+	// leader.
 	Fault  int    `json:"fault,omitempty"`
 	Name   string `json:"name,omitempty"`
 	Target string `json:"target,omitempty"`
 	Shards []int  `json:"shards,omitempty"`
-	// Shard is that of a Clock or a Fired, Owner, Epoch and Tail those of a Clock.
+	// Shard belongs to a Clock or a Fired; Owner, Epoch and Tail to a Clock.
 	Shard int    `json:"shard,omitempty"`
 	Owner string `json:"owner,omitempty"`
 	Epoch uint64 `json:"epoch,omitempty"`
 	Tail  uint64 `json:"tail,omitempty"`
 }
 
-// Recorder collects a history on one monotonic clock and writes it as JSON lines.
-// Safe for concurrent use.
+// Recorder records a history with one monotonic clock and writes it as JSON lines. It is
+// safe for concurrent use.
 type Recorder struct {
 	start  time.Time
 	mu     sync.Mutex
@@ -107,7 +112,7 @@ type Recorder struct {
 	err    error
 }
 
-// NewRecorder records from now on; w takes the lines and may be nil.
+// NewRecorder starts a history. w receives the lines and may be nil.
 func NewRecorder(w io.Writer) *Recorder {
 	r := &Recorder{start: time.Now()}
 	if w != nil {
@@ -116,11 +121,11 @@ func NewRecorder(w io.Writer) *Recorder {
 	return r
 }
 
-// Begin puts the event that ties the history's clock to the wall's.
+// Begin records the event that relates the history's clock to the wall clock.
 func (r *Recorder) Begin() { r.Put(Event{Kind: Begin, TimeNs: r.start.UnixNano()}) }
 
-// Put records an event now and returns its Call, which is a new one for Add,
-// Cancel and Reschedule.
+// Put records an event now. It assigns a new call number to Add, Cancel and Reschedule,
+// and returns the number.
 func (r *Recorder) Put(e Event) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,14 +141,14 @@ func (r *Recorder) Put(e Event) int64 {
 	return e.Call
 }
 
-// Events are a copy of what was recorded; the error is that of the writer.
+// Events returns a copy of the history, and errors of the writer.
 func (r *Recorder) Events() ([]Event, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Event(nil), r.events...), r.err
 }
 
-// Read reads a history back.
+// Read reads a history that a Recorder has written.
 func Read(r io.Reader) ([]Event, error) {
 	var out []Event
 	s := bufio.NewScanner(r)
