@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/belfryio/belfry/internal/metrictest"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -235,7 +236,7 @@ func TestRecreatedConsumerCallsNothingTwice(t *testing.T) {
 		r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
 	}
 	r.settled("s")
-	if err := r.store.JetStream().DeleteConsumer(t.Context(), schemas.StreamFired, "belfry_s"); err != nil {
+	if err := natstest.JetStream(t, r.nc).DeleteConsumer(t.Context(), schemas.StreamFired, "belfry_s"); err != nil {
 		t.Fatal(err)
 	}
 	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)

@@ -215,7 +215,7 @@ func (r *rig) lookUp(svc string, k store.Kind) (*jetstream.ConsumerInfo, error) 
 	if k == store.KindRetry {
 		stream = schemas.StreamRetry
 	}
-	c, err := r.store.JetStream().Consumer(r.t.Context(), stream, "belfry_"+svc)
+	c, err := natstest.JetStream(r.t, r.nc).Consumer(r.t.Context(), stream, "belfry_"+svc)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/belfryio/belfry/internal/metrictest"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -78,7 +79,7 @@ func TestWithoutCallbackIsAcknowledged(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, "a consumer", func() bool {
-		_, err := r.store.JetStream().Consumer(t.Context(), schemas.StreamFired, "belfry_s")
+		_, err := natstest.JetStream(t, r.nc).Consumer(t.Context(), schemas.StreamFired, "belfry_s")
 		return err == nil
 	})
 	r.settled("s")

@@ -74,7 +74,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 		t.Errorf("%d answers were sent to reply subjects that are not inboxes (%v)", n, err)
 	}
 	for _, subject := range subjects {
-		if m, err := f.store.JetStream().Stream(t.Context(), "KV_clock"); err != nil {
+		if m, err := f.js.Stream(t.Context(), "KV_clock"); err != nil {
 			t.Fatal(err)
 		} else if got, err := m.GetLastMsgForSubject(t.Context(), "$KV.clock."+subject); err == nil {
 			t.Errorf("an answer was written into the bucket: %s", got.Data)

@@ -43,7 +43,7 @@ func TestClockDamaged(t *testing.T) {
 	healthy(t, n.store)
 	ws := timers(40, func(i int64) int64 { return nowMs() + 1000 + 50*i })
 	create(t, n.store, ws...)
-	kv, err := n.store.JetStream().KeyValue(t.Context(), schemas.BucketClock)
+	kv, err := natstest.JetStream(t, n.nc).KeyValue(t.Context(), schemas.BucketClock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestStartWithDamagedClock(t *testing.T) {
 				}
 				before[shard] = clock.Epoch
 			}
-			kv, err := n.store.JetStream().KeyValue(t.Context(), schemas.BucketClock)
+			kv, err := natstest.JetStream(t, n.nc).KeyValue(t.Context(), schemas.BucketClock)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestStartWithDamagedClock(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s, err := n.store.JetStream().Stream(t.Context(), "KV_clock")
+			s, err := natstest.JetStream(t, n.nc).Stream(t.Context(), "KV_clock")
 			if err != nil {
 				t.Fatal(err)
 			}

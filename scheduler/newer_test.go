@@ -60,7 +60,7 @@ func TestNewerRecords(t *testing.T) {
 			if err != nil {
 				return err.Error()
 			}
-			timer, err := raw(t, old.store, id)
+			timer, err := raw(t, old, id)
 			if err != nil {
 				return err.Error()
 			}
@@ -126,9 +126,9 @@ func TestNewerRecords(t *testing.T) {
 }
 
 // raw reads a record without decoding it.
-func raw(t *testing.T, s *store.Store, id schemas.TimerID) (jetstream.KeyValueEntry, error) {
+func raw(t *testing.T, n *node, id schemas.TimerID) (jetstream.KeyValueEntry, error) {
 	t.Helper()
-	kv, err := s.JetStream().KeyValue(t.Context(), schemas.BucketTimers(s.Geometry().Shard(id)))
+	kv, err := natstest.JetStream(t, n.nc).KeyValue(t.Context(), schemas.BucketTimers(n.store.Geometry().Shard(id)))
 	if err != nil {
 		return nil, err
 	}

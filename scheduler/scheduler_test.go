@@ -295,7 +295,7 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 	}
 	create(t, n.store, lost, kept)
 	first := fired(t, n.nc, 2)
-	stream, err := n.store.JetStream().Stream(t.Context(), schemas.StreamFired)
+	stream, err := natstest.JetStream(t, n.nc).Stream(t.Context(), schemas.StreamFired)
 	if err != nil {
 		t.Fatal(err)
 	}

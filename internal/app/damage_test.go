@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -97,7 +98,7 @@ func awaitReady(t *testing.T, a *App, ok func(code int, body string) bool) {
 func TestSuspendedIsNotReady(t *testing.T) {
 	t.Parallel()
 	a := start(t, options(t))
-	js := a.Store().JetStream()
+	js := natstest.JetStream(t, connectTo(t, a.NATSURL()))
 	s, err := js.Stream(t.Context(), "KV_clock")
 	if err != nil {
 		t.Fatal(err)

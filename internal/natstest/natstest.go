@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // startBound bounds the start of a server and the first election of a cluster.
@@ -144,6 +145,16 @@ func (s *Server) InProcess(options ...nats.Option) *nats.Conn {
 type inProcess struct{ s *Server }
 
 func (p inProcess) InProcessConn() (net.Conn, error) { return p.s.now.Load().InProcessConn() }
+
+// JetStream returns the JetStream context of a connection.
+func JetStream(tb testing.TB, nc *nats.Conn) jetstream.JetStream {
+	tb.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return js
+}
 
 func connect(tb testing.TB, url string, options []nats.Option) *nats.Conn {
 	tb.Helper()

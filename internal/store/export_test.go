@@ -3,7 +3,17 @@ package store
 import (
 	"context"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/jet"
 )
+
+// JetStream returns the JetStream context of the store's connection.
+func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
+
+// Conn returns the store's connection.
+func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
 
 // SetShortTTL changes below which TTL a revision rolls up.
 func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }

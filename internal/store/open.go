@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -157,12 +156,6 @@ func (s *Store) Close() {
 
 // Retention is the TTL of final records.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
-
-// JetStream is the store's JetStream context.
-func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
-
-// Conn is the store's connection.
-func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
 
 // create makes every stream, bucket and key that is missing, in an order that a second
 // node, or a second try, can join at any point.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -18,20 +16,17 @@ import (
 // as the reply subject of a publish.
 const PubAck = `{"stream":"TIMERS_ADD","seq":1}`
 
-// Overwrite stores bytes under a key of a bucket's stream, as anybody may who can
+// Overwrite stores bytes under a key of a bucket's stream, as any client can that may
 // publish there.
 func Overwrite(t testing.TB, s Store, stream, key string, data []byte) {
 	t.Helper()
 	var err error
-	switch s := s.(type) {
-	case interface{ JetStream() jetstream.JetStream }:
-		_, err = s.JetStream().Publish(t.Context(), "$KV."+strings.TrimPrefix(stream, "KV_")+"."+key, data)
-	case interface {
+	if fake, ok := s.(interface {
 		Overwrite(stream, subject string, data []byte) error
-	}:
-		err = s.Overwrite(stream, key, data)
-	default:
-		t.Fatalf("%T has no way to damage it", s)
+	}); ok {
+		err = fake.Overwrite(stream, key, data)
+	} else {
+		_, _, err = s.Publish(t.Context(), store.Msg{Subject: "$KV." + strings.TrimPrefix(stream, "KV_") + "." + key, Data: data})
 	}
 	if err != nil {
 		t.Fatal(err)
