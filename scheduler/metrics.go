@@ -91,7 +91,7 @@ func newMetrics() *metrics {
 		loaded:       gauge("loaded_timers", "Timers of a shard in this node's memory."),
 		lag:          gauge("low_watermark_lag_seconds", "Time from the low watermark of a shard that this node owns to now, by the cluster's clock."),
 		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "shard_takeovers_total",
-			Help: "Shards that this node took over, by reason: released (by their owner), expired (the owner's lease ran out), or restart (this node's own earlier process). The first ownership of a new shard does not count."}, []string{"reason"}),
+			Help: "Shards that this node took over, by reason: released (by their owner), expired (the owner's lease expired), or restart (this node's own earlier process). The first ownership of a new shard does not count."}, []string{"reason"}),
 		deposed:   counter("shard_leases_lost_total", "Times that this node lost a shard to another owner."),
 		refused:   counter("undeliverable_timers_total", "Timers that ended as dead letters because JetStream will never store their events."),
 		storeErrs: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are retried, by call."}, []string{"call"}),

@@ -80,7 +80,7 @@ which is not an error. Belfry rejects a different event with the same source and
 	fs.StringVar(&f.maxAttempts, "max-attempts", "", "callback attempts before the dead letter")
 	fs.StringVar(&f.backoff, "backoff", "", "first delay between attempts, doubled each time: 200ms, or 1s..10m")
 	fs.StringVar(&f.callbackTime, "callback-timeout", "", "time limit of one callback attempt")
-	fs.StringArrayVar(&f.extensions, "ext", nil, "further CloudEvents attribute, NAME=VALUE (may be repeated)")
+	fs.StringArrayVar(&f.extensions, "ext", nil, "another CloudEvents attribute, NAME=VALUE (may be repeated)")
 	var e event.Event
 	check := func([]string) (err error) {
 		e, err = c.makeEvent(f)

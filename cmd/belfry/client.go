@@ -147,7 +147,7 @@ func (s session) call(ctx context.Context) (context.Context, context.CancelFunc)
 	return s.flags.bounded(ctx)
 }
 
-// far adds to the error of a command with many requests how far the command came.
+// far adds the progress of the command to an error, for a command with many requests.
 func (s session) far(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -155,8 +155,8 @@ func (s session) far(err error, format string, args ...any) error {
 	return fmt.Errorf("%w (%s)", err, fmt.Sprintf(format, args...))
 }
 
-// talking makes cmd a command that uses a client: check validates the arguments before any
-// request, do runs with the client. --timeout bounds the whole command.
+// talking makes cmd a command that uses a client. check validates the arguments before any
+// request; do runs with the client. --timeout bounds the whole command.
 func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
 	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error {
 		if f.timeout > 0 {
@@ -214,7 +214,7 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 	return do(ctx, session{client, f})
 }
 
-// cause returns the innermost error, which is the network's.
+// cause returns the innermost error, which is that of the network.
 func cause(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -270,8 +270,8 @@ func (f *byFlag) check() error {
 
 func (f *byFlag) option() belfry.ControlOption { return belfry.By(f.by) }
 
-// whoami returns user@host, without the part that is unknown, or "" if the result is no
-// valid name for a history.
+// whoami returns user@host, or only the known part. It returns "" if the result is not a valid
+// name for a history.
 func whoami() string {
 	name, host := "", ""
 	if u, err := user.Current(); err == nil {

@@ -77,7 +77,7 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay ID | --svc SERVICE",
 		Short: "Call back again, with a new set of attempts",
-		Long:  "Replay one dead letter, by timer id or by CloudEvent id with --source, or all of a service.",
+		Long:  "Replay one dead letter, by timer id or by CloudEvent id with --source, or all dead letters of a service.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || (len(args) == 1) == (service != "") {
 				return usagef("name either one timer or a service; the use is: %s", cmd.UseLine())

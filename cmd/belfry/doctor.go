@@ -27,7 +27,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 	var sysURL, sysCreds string
 	cmd := c.printing(&cobra.Command{
 		Use:   "doctor",
-		Short: "Check the NATS installation, and say how to fix each problem",
+		Short: "Check the NATS installation, and show how to fix each problem",
 		Long: `Check the NATS installation of a node with the same flags, environment and config
 file as "belfry serve": the server's version and limits, JetStream, the failures that
 an acknowledged write survives, replicas, permissions, clocks, and the streams against

@@ -23,23 +23,23 @@ const (
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
-		Short: "What each exit code says",
+		Short: "The meaning of each exit code",
 		Long: fmt.Sprintf(`Exit codes:
 
-  %d  done
-  %d  failed for another reason than those below
-  %d  usage: a flag, an argument, the config file or the server's set-up is wrong;
-     nothing was done
+  %d  success
+  %d  failure: any reason without a code of its own
+  %d  usage: a flag, an argument, the config file or a setting of the NATS server is
+     wrong; nothing was changed
   %d  not found: no such timer or dead letter, or its record has expired
-  %d  refused by Belfry: an invalid event, an id that is taken, too late to cancel,
-     storage full
-  %d  unreachable: no NATS server, or nobody there serves Belfry's API, or no answer
-     in time; a change may have taken effect if the answer was lost, and it is safe
-     to repeat
-  %d  in use: the address or the data folder belongs to another process
+  %d  refused by Belfry: the event is invalid, another timer has its id, it is too late
+     to cancel, or the storage is full
+  %d  unreachable: no NATS server, no Belfry router on it, or no answer in time. A change
+     may have taken effect; repeating it is safe
+  %d  in use: another process uses the address or the data folder
   %d  unhealthy: belfry doctor or belfry repair found something that must be repaired
 
-The reason is one line on stderr; with -o json it is {"error":{"code","message"}}.`,
+The reason is one line on standard error; with -o json it is
+{"error":{"code","message"}}.`,
 			exitOK, exitFailure, exitUsage, exitNotFound, exitRefused, exitUnreachable, exitInUse, exitUnhealthy),
 	}
 }

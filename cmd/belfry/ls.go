@@ -22,7 +22,7 @@ func (c *cli) lsCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List timers",
-		Long:    "List timers by state, service and group, as they are found.",
+		Long:    "List timers, selected by state, service and group. The order is that of the store: shard by shard, by the last change.",
 		Example: `  belfry ls --state pending --svc orders
   belfry ls -n 0 -o json | jq -r .timer`,
 		Args: exactly(0),

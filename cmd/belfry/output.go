@@ -16,7 +16,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// printing gives a command the flag -o.
+// printing adds the flag -o to a command.
 func (c *cli) printing(cmd *cobra.Command) *cobra.Command {
 	cmdline.AddOutput(cmd, &c.format)
 	return cmd
@@ -24,7 +24,7 @@ func (c *cli) printing(cmd *cobra.Command) *cobra.Command {
 
 func (c *cli) json() bool { return c.format == cmdline.FormatJSON }
 
-// printJSON prints one line.
+// printJSON prints a value as one line of JSON.
 func (c *cli) printJSON(v any) error {
 	e := json.NewEncoder(c.out)
 	e.SetEscapeHTML(false)

@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// page is a buffer for text that is printed by one write.
+// page is a buffer for text that is printed with one write.
 type page struct{ bytes.Buffer }
 
 func (p *page) line(format string, args ...any) {

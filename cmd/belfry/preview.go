@@ -34,7 +34,7 @@ func (c *cli) previewCommand() *cobra.Command {
 	f := &previewFlags{}
 	cmd := &cobra.Command{
 		Use:   "preview --cron EXPR | --every PERIOD",
-		Short: "Show when a schedule would run, and why then",
+		Short: "Show when a schedule would run, and why",
 		Long: `Show when a cron expression or a period would run, in UTC and in local time, with
 the reason for each time that daylight saving, an excluded date or jitter changed.
 

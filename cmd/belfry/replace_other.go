@@ -2,6 +2,6 @@
 
 package main
 
-// replaceProcess is not possible here: the process ends with the cause, for a supervisor
-// to start it again.
+// replaceProcess is not possible on this system. It returns the cause; the process ends, and a
+// supervisor must start it again.
 func replaceProcess(cause error) error { return cause }

@@ -17,14 +17,14 @@ func (c *cli) serveCommand() *cobra.Command {
 	s := &settings{}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run a node, with a NATS server of its own or on yours",
-		Long: `Run a node. Without --nats-url it brings its own NATS server with JetStream, which
+		Short: "Run a node, with an embedded NATS server or on yours",
+		Long: `Run a node. Without --nats-url it runs an embedded NATS server with JetStream, which
 any NATS client can use. Every flag is also a key of the config file and an
 environment variable: --nats-listen is nats-listen and BELFRY_NATS_LISTEN. A flag
-wins over the environment, and that over the file.
+takes precedence over the environment, and the environment over the file.
 
-Beyond this host nothing listens without authentication: nats-listen needs users and
-TLS there, http a token; --insecure insists.
+An address that other hosts can reach requires authentication: nats-listen needs users
+and TLS, http needs a token. --insecure removes this requirement.
 
 SIGHUP, or a change of the config file or of a file that it names for a service,
 reloads the settings of services, callback-subjects and callback-hosts. SIGTERM and
@@ -56,7 +56,7 @@ func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
 	}
 	if err := a.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			err = nil // stopped while it started, as asked
+			err = nil // the user stopped the node while it started
 		}
 		return err
 	}
@@ -73,22 +73,22 @@ func (c *cli) serve(ctx context.Context, s *settings, o app.Options) error {
 		<-reloaded
 	}
 	if errors.Is(err, app.ErrHung) && ctx.Err() == nil {
-		// The server that hangs would only use up the time for stopping.
-		o.Log.Warn().Err(err).Msg("the process is replaced by a new one with the same arguments; nothing acknowledged is lost")
+		// Do not stop the node first: the hanging server cannot be stopped.
+		o.Log.Warn().Err(err).Msg("starting this program again in place of the process; no acknowledged timer is lost")
 		return replaceProcess(err)
 	}
 	return errors.Join(err, c.stop(ctx, a, o))
 }
 
-// exitMargin is what the end of the process itself may take of StopTimeout.
+// exitMargin is the part of StopTimeout that is left for the end of the process.
 const exitMargin = 250 * time.Millisecond
 
-// stop ends the node, and returns in time even if the node does not: what is cut
-// off then is as after a SIGKILL, which loses nothing either.
+// stop stops the node. It returns within StopTimeout even if the node does not stop; the end
+// of the process is then like a SIGKILL, which loses no acknowledged timer.
 func (c *cli) stop(ctx context.Context, a *app.App, o app.Options) error {
 	o.Log.Info().Msg("stopping")
 	begun := time.Now()
-	bound, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), app.StopTimeout-exitMargin, errors.New("not done in time"))
+	bound, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), app.StopTimeout-exitMargin, errors.New("the time for stopping is over"))
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- a.Stop(bound) }()
@@ -99,11 +99,12 @@ func (c *cli) stop(ctx context.Context, a *app.App, o app.Options) error {
 		}
 		return err
 	case <-bound.Done():
-		return fmt.Errorf("the node was cut off, since it was not stopped after %s (%s); nothing that was acknowledged is lost", time.Since(begun).Round(time.Millisecond), a.Ready().Phase)
+		return fmt.Errorf("the node did not stop within %s (%s), so the process ends without it; no acknowledged timer is lost", time.Since(begun).Round(time.Millisecond), a.Ready().Phase)
 	}
 }
 
-// announce says what runs: in words on a terminal, as one log line otherwise.
+// announce prints the addresses and settings of the running node: as text on a terminal, else
+// as one log line.
 func (c *cli) announce(a *app.App, o app.Options) error {
 	roles := make([]string, len(o.Roles))
 	for i, r := range o.Roles {
@@ -138,16 +139,16 @@ func (c *cli) announce(a *app.App, o app.Options) error {
 func profileText(o app.Options) string {
 	switch {
 	case o.Profile == app.ProfileFast:
-		return "fast: power loss may lose what was acknowledged in the last minutes"
+		return "fast: power loss may lose timers that were acknowledged in the last minutes"
 	case o.NATSURL == "":
 		return "safe: every write is synced to disk before it is acknowledged"
 	case o.Replicas >= 3:
 		return fmt.Sprintf("safe: every write is on a majority of %d servers before it is acknowledged", o.Replicas)
 	}
-	return "safe: as far as the server syncs every write"
+	return "safe, if the server syncs every write"
 }
 
-// allowed says where callbacks may connect.
+// allowed returns a text that lists the addresses to which callbacks may connect.
 func allowed(o app.Options) string {
 	what := []string{"public addresses"}
 	if o.AllowLoopback {

@@ -15,14 +15,14 @@ import (
 )
 
 // serviceReader reads the group of one service in the config file, and the files and
-// environment variables that it names. Its errors never hold a value.
+// environment variables that it names. Its errors never contain a value.
 type serviceReader struct {
 	getenv func(string) string
 	config functions.ServiceConfig
 	// files are the files that were read. If one changes, the configuration changes.
 	files fileStamps
-	// inline is true if the config file itself holds a secret; secretFiles are other
-	// files with secrets.
+	// inline is true if the config file itself has a secret. secretFiles are other files with
+	// secrets.
 	inline      bool
 	secretFiles []string
 }
@@ -105,7 +105,7 @@ func (r *serviceReader) secretFile(v any) error {
 		}
 		found := strings.Fields(string(b))
 		if len(found) == 0 {
-			return fmt.Errorf("file %s holds no secret", path)
+			return fmt.Errorf("file %s has no secret", path)
 		}
 		r.config.Secrets = append(r.config.Secrets, found...)
 	}
@@ -223,7 +223,7 @@ func (r *serviceReader) baseURL(v any) error {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		return errors.New("is not a URL") // err would repeat it
+		return errors.New("is not a URL") // err would repeat the URL
 	}
 	r.config.BaseURL = u
 	return nil
@@ -288,8 +288,8 @@ func texts(v any) ([]string, error) {
 	return nil, errors.New("not a text")
 }
 
-// hideService returns the group of a service for display: it keeps where secrets come
-// from and hides the secrets.
+// hideService returns the group of a service for display. It shows the files and variables of
+// the secrets, and hides the secrets.
 func hideService(group map[string]any) map[string]any {
 	const hidden = "(hidden)"
 	out := maps.Clone(group)

@@ -22,10 +22,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// settings are those of a node. Each has one name: its flag, its key in the
-// config file, and in capitals with BELFRY_ before it its environment variable.
-// A flag wins over the environment, that over the file. Only the services are in
-// the file alone.
+// settings are the settings of a node. Each has one name, which is its flag and its key in the
+// config file; the environment variable is the name in capitals after BELFRY_. A flag takes
+// precedence over the environment, and the environment over the file. Only the services and the
+// list of users have no flag.
 type settings struct {
 	fs     *pflag.FlagSet
 	config string
@@ -54,7 +54,7 @@ type settings struct {
 	passwordFile, tokenFile, natsPasswordFile, httpTokenFile string
 	natsUser                                                 string
 	listedUsers                                              []app.User // of the config file
-	configSecret                                             bool       // the config file holds a secret itself
+	configSecret                                             bool       // the config file itself has a secret
 }
 
 const (
@@ -82,8 +82,8 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with the bearer token for /metrics and the details of /readyz (or $BELFRY_HTTP_TOKEN)")
 	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate: serve HTTPS")
 	d.StringVar(&o.HTTPTLS.Key, "http-tls-key", "", "PEM file of that certificate's key")
-	d.BoolVar(&o.Insecure, "insecure", false, "permit other addresses than loopback without users, TLS or token")
-	d.StringVar(&s.profile, "profile", string(o.Profile), "what acknowledged timers survive: safe also power loss, fast the end of any process")
+	d.BoolVar(&o.Insecure, "insecure", false, "permit addresses other than loopback without users, TLS or token")
+	d.StringVar(&s.profile, "profile", string(o.Profile), "what acknowledged timers survive: safe: power loss and the end of any process; fast: the end of any process")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
 	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
 	d.StringVar(&o.User, "user", "", "user for nats-url")
@@ -98,20 +98,20 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream")
 	d.Var(cmdline.Duration(&o.Retention), "retention", "lifetime of the record of a finished timer")
 	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long fired events stay in their stream")
-	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "how many events of one service stay in their stream; 0 takes a share of its bytes")
+	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "how many events of one service stay in their stream; 0 means a share of the stream's bytes")
 	d.Var(cmdline.Duration(&o.DeadMaxAge), "dead-max-age", "how long dead letters are kept")
 	d.Var(cmdline.Duration(&o.RejectedMaxAge), "rejected-max-age", "how long rejected adds are kept")
-	d.Var(cmdline.Duration(&o.SweepDelay), "sweep-delay", "how far behind the sweeper audits")
-	d.Var(cmdline.Duration(&o.Lease), "lease", "how long a silent scheduler keeps its shards")
+	d.Var(cmdline.Duration(&o.SweepDelay), "sweep-delay", "how far behind the low watermark the sweeper audits")
+	d.Var(cmdline.Duration(&o.Lease), "lease", "how long a scheduler keeps its shards without a renewal")
 	d.Var(cmdline.Duration(&o.Horizon), "horizon", "how far ahead timers are read into memory")
 	d.Var(cmdline.Duration(&o.Limits.MaxHorizon), "max-ahead", "how far ahead a timer may be due")
-	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "callbacks of one service at a time")
-	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "callbacks at a time in all")
-	d.Var(cmdline.Duration(&o.ServiceIdle), "service-idle", "after how long without an event a service loses its consumers, until its next event; 0 is never")
-	d.IntVar(&o.MaxServices, "max-services", o.MaxServices, "how many services may have callbacks")
+	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "maximum number of concurrent callbacks of one service")
+	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "maximum number of concurrent callbacks of this node")
+	d.Var(cmdline.Duration(&o.ServiceIdle), "service-idle", "time without an event after which Belfry removes a service's consumers, until its next event; 0 means never")
+	d.IntVar(&o.MaxServices, "max-services", o.MaxServices, "maximum number of services with callbacks")
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
-	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these ranges, whatever they are: 10.1.0.0/16")
+	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these address ranges: 10.1.0.0/16")
 	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subject has one of these prefixes, in addition to _INBOX: REPLIES.shop")
 	d.StringSliceVar(&s.subjects, "callback-subjects", nil, "NATS subjects that callbacks may name, with wildcards: orders.> (default: all but reserved ones)")
 	d.StringSliceVar(&s.hosts, "callback-hosts", nil, "hosts that HTTP callbacks may name: api.example.com, *.example.com (default: all)")
@@ -124,8 +124,8 @@ func (s *settings) add(cmd *cobra.Command) {
 	})
 }
 
-// load takes what flags have not given from the environment and the file, checks
-// everything, and returns the options of a node.
+// load reads the settings that have no flag from the environment and the config file, checks
+// all settings, and returns the options of a node.
 func (s *settings) load(c *cli) (app.Options, error) {
 	s.given, s.flagged, s.files = map[string]bool{}, map[string]bool{}, fileStamps{}
 	s.fs.Visit(func(f *pflag.Flag) { s.given[f.Name], s.flagged[f.Name] = true, true })
@@ -168,21 +168,21 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	return s.options(c)
 }
 
-// embeddedSettings are for the embedded server, externalSettings for another.
+// embeddedSettings apply to the embedded server, externalSettings to a server at nats-url.
 var (
 	embeddedSettings = []string{"data", "nats-listen", "nats-user", "nats-password-file", "nats-tls-cert", "nats-tls-key", "nats-tls-ca"}
 	externalSettings = []string{"nats-url", "creds", "user", "password-file", "token-file", "tls-ca", "tls-cert", "tls-key"}
 )
 
-// chooseServer lets a flag for the embedded server win over a nats-url that is
-// in the environment for the commands that talk to a server.
+// chooseServer makes a flag of the embedded server take precedence over a nats-url in the
+// environment, which is there for the commands that connect to a server.
 func (s *settings) chooseServer() error {
 	for _, name := range embeddedSettings {
 		if !s.flagged[name] {
 			continue
 		}
 		if s.flagged["nats-url"] {
-			return usagef("--%s is for the embedded server, and --nats-url for another: give one of them", name)
+			return usagef("--%s is for the embedded server, and --nats-url for a server of your own: give one of them", name)
 		}
 		s.ownServer = true
 	}
@@ -194,7 +194,7 @@ func envName(name string) string {
 }
 
 // readFile returns the config file as YAML decodes it, with text keys at every level. It
-// refuses keys that are no settings.
+// refuses unknown keys.
 func (s *settings) readFile() (map[string]any, error) {
 	if s.config == "" {
 		return nil, nil
@@ -226,8 +226,8 @@ func (s *settings) readFile() (map[string]any, error) {
 	return values, nil
 }
 
-// textKeys makes text of the keys of groups, which YAML decodes as numbers or booleans
-// where they look like it.
+// textKeys converts the keys of groups to text. YAML decodes keys such as 1 and true as numbers
+// and booleans.
 func textKeys(value any) any {
 	switch v := value.(type) {
 	case map[any]any:
@@ -303,7 +303,7 @@ func (s *settings) readServices(file map[string]any, getenv func(string) string)
 	return nil
 }
 
-// options turns the settings into a node's options.
+// options converts the settings to the options of a node.
 func (s *settings) options(c *cli) (app.Options, error) {
 	o := s.app
 	o.Version, o.Commit = version, commit(debug.ReadBuildInfo())
@@ -336,7 +336,8 @@ func (s *settings) options(c *cli) (app.Options, error) {
 		}
 		o.Data = dir
 	}
-	// Who can reach the embedded server is on this host, where the callbacks run.
+	// Only clients on this host can reach the embedded server, so callbacks to this host give
+	// them no additional access.
 	if !s.given["allow-loopback"] && o.NATSURL == "" {
 		o.AllowLoopback = app.OnLoopback(o.NATSListen)
 	}
@@ -348,7 +349,7 @@ func (s *settings) options(c *cli) (app.Options, error) {
 	if s.config != "" && s.configSecret {
 		o.SecretFiles = append(o.SecretFiles, s.config)
 	}
-	s.app.Data, s.app.AllowLoopback = o.Data, o.AllowLoopback // what is printed
+	s.app.Data, s.app.AllowLoopback = o.Data, o.AllowLoopback // effective shows these values
 	return o, o.Validate()
 }
 
@@ -378,7 +379,7 @@ func (s *settings) logger(c *cli) (zerolog.Logger, error) {
 	return zerolog.New(zerolog.SyncWriter(w)).Level(level).With().Timestamp().Logger(), nil
 }
 
-// effective is every setting with its value, for people to see: without secrets.
+// effective returns every setting with its value for display, without secrets.
 func (s *settings) effective() map[string]any {
 	m := map[string]any{}
 	for _, name := range s.names {

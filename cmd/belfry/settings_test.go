@@ -241,7 +241,7 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"    secret-file: DIR/none\n":                                         "none: no such file",
-		"    secret-file: EMPTY\n":                                            "holds no secret",
+		"    secret-file: EMPTY\n":                                            "has no secret",
 		"    secret-file: TOKEN\n":                                            "whsec_",
 		"    secret-env: NOT_SET\n":                                           "NOT_SET is empty or not set",
 		"    headers: {X-A: {file: EMPTY}}\n":                                 "is empty",

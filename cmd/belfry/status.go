@@ -25,21 +25,23 @@ const (
 	// statusFull is the used part of a stream's bytes from which status reports a problem.
 	statusFull = 0.9
 	// statusRejected is how long after the last rejection status lists rejections under
-	// PROBLEMS. They would never leave it otherwise: nobody can repair a rejected add.
+	// PROBLEMS. Without this limit they would stay there, because nobody can repair a rejected
+	// add.
 	statusRejected = 24 * time.Hour
-	// watchEvery is how often --watch looks.
+	// watchEvery is the interval of --watch.
 	watchEvery = 2 * time.Second
 )
 
-// status is one look at a whole Belfry. Its JSON is part of the interface.
+// status is the state of all nodes, shards and streams at one moment. Its JSON is part of the
+// interface.
 type status struct {
 	Time    time.Time `json:"time"` // the JetStream leader's
 	Server  string    `json:"server"`
 	Version string    `json:"nats_version"`
-	// Problems are what somebody should look at; none is healthy.
+	// Problems lists conditions that an operator should check; it is empty if all is well.
 	Problems []string     `json:"problems"`
 	Nodes    []statusNode `json:"nodes"`
-	// Formats is the format level that the nodes write, and who holds it back.
+	// Formats is the format level that the nodes write, and the nodes that hold it back.
 	Formats   store.Formats          `json:"formats"`
 	Shards    []statusShard          `json:"shards"`
 	Totals    statusTotals           `json:"totals"`
@@ -67,7 +69,7 @@ type statusNode struct {
 	Zones    string    `json:"zones,omitempty"`
 	InFlight int       `json:"in_flight"`
 	Started  time.Time `json:"started,omitzero"`
-	// SilentMs is how long ago its last beat was.
+	// SilentMs is the time since the node's last heartbeat.
 	SilentMs int64 `json:"silent_ms"`
 }
 
@@ -75,16 +77,17 @@ type statusShard struct {
 	Shard int    `json:"shard"`
 	Owner string `json:"owner"`
 	Epoch uint64 `json:"epoch"`
-	// Mark is the clock: all that was due before it has been fired.
+	// Mark is the low watermark: every timer due before it has been fired.
 	Mark time.Time `json:"mark"`
-	// LagMs is how far the mark is behind the cluster's time, SilentMs how long
-	// ago the clock moved.
+	// LagMs is the time from Mark to the cluster's time. SilentMs is the time since the last
+	// write of the clock.
 	LagMs    int64 `json:"lag_ms"`
 	SilentMs int64 `json:"silent_ms"`
-	// Pending is absent while the timers are not counted, after an owner has died.
+	// Pending is absent while the number of pending timers is unknown, as after the death of an
+	// owner.
 	Pending *int64 `json:"pending,omitempty"`
-	// Damage says why the clock cannot be decoded. The fields above are then the values
-	// from which a node would resume.
+	// Damage is the reason why the clock cannot be decoded. The fields above are then the
+	// values from which a node would resume.
 	Damage string `json:"damage,omitempty"`
 }
 
@@ -100,7 +103,7 @@ type statusTotals struct {
 	RejectedExpired uint64 `json:"rejected_expired"`
 	// LastRejected is the time of the newest rejection in the stream.
 	LastRejected time.Time `json:"last_rejected,omitzero"`
-	// Adds wait for a router.
+	// Adds is the number of adds that wait for a router.
 	Adds uint64 `json:"adds_waiting"`
 }
 
@@ -109,10 +112,11 @@ func (c *cli) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show nodes, shards, clocks, counts, streams and consumers",
-		Long: `Show how Belfry is: who owns which shard and how far its clock is behind, what
-waits, runs and has died, and how the streams and consumers are. It only reads.
+		Long: `Show the state of Belfry: the nodes, the owner and the lag of each shard, the numbers
+of waiting timers, running callbacks and dead letters, and the streams and consumers.
+The command only reads.
 
-PROBLEMS is what somebody should look at; "belfry doctor" says what to do.`,
+PROBLEMS lists conditions that you should check; "belfry doctor" shows how to fix them.`,
 		Example: `  belfry status
   belfry status --watch
   belfry status -o json | jq .totals`,
@@ -161,7 +165,7 @@ func (c *cli) watchStatus(ctx context.Context, s session, look *store.View) erro
 		}
 		select {
 		case <-ctx.Done():
-			return nil // interrupted, which is how it ends
+			return nil // the user interrupted the command
 		case <-tick.C:
 		}
 	}
@@ -202,8 +206,8 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	return st, nil
 }
 
-// fill takes over clocks and presences. The time is that of the server which has
-// the clocks, asked after them, so that nothing seems to be of the future.
+// fill adds the clocks and presences. It reads the server's time after the clocks, so that no
+// clock has a time in the future.
 func (st *status) fill(cluster store.Cluster) {
 	for _, h := range st.Streams {
 		if strings.HasSuffix(h.Name, "_"+schemas.BucketClock) {
@@ -268,7 +272,7 @@ func (st *status) findProblems() {
 	roles := map[string]bool{}
 	for _, n := range st.Nodes {
 		if ms := time.Duration(n.SilentMs) * time.Millisecond; ms > statusLag {
-			st.problem("node %s is silent for %s", n.Node, ms.Round(time.Second))
+			st.problem("node %s has sent no heartbeat for %s", n.Node, ms.Round(time.Second))
 			continue
 		}
 		alive++
@@ -281,7 +285,7 @@ func (st *status) findProblems() {
 	}
 	for _, r := range []string{"router", "scheduler", "functions"} {
 		if alive > 0 && !roles[r] {
-			st.problem("no node that is alive runs the %s", r)
+			st.problem("no live node runs the %s", r)
 		}
 	}
 	for _, sh := range st.Shards {
@@ -291,9 +295,9 @@ func (st *status) findProblems() {
 		case sh.Owner == "":
 			st.problem("shard %d has no owner", sh.Shard)
 		case silent > statusLag:
-			st.problem("the clock of shard %d stands still for %s; its owner is %s", sh.Shard, silent.Round(time.Second), sh.Owner)
+			st.problem("the clock of shard %d has not changed for %s; its owner is %s", sh.Shard, silent.Round(time.Second), sh.Owner)
 		case lag > statusLag:
-			st.problem("the mark of shard %d is %s behind", sh.Shard, lag.Round(time.Second))
+			st.problem("the low watermark of shard %d is %s behind", sh.Shard, lag.Round(time.Second))
 		}
 	}
 	for _, d := range st.Damage {
@@ -311,7 +315,7 @@ func (st *status) findProblems() {
 	}
 	for _, c := range st.Consumers {
 		if c.Belfry && c.Pulls == 0 && c.Pending > 0 && c.InFlight == 0 {
-			st.problem("%d messages wait in consumer %s of %s, and nobody pulls", c.Pending, c.Name, c.Stream)
+			st.problem("%d messages wait in consumer %s of %s, and no client pulls them", c.Pending, c.Name, c.Stream)
 		}
 	}
 }
@@ -357,7 +361,7 @@ func (c *cli) printStatus(st *status) error {
 	p.line("pending %s  in flight %d  dead %s  rejected %s  adds waiting %d", orUnknown(st.Totals.Pending), st.Totals.InFlight,
 		kept(st.Totals.Dead, st.Totals.DeadExpired), kept(st.Totals.Rejected, st.Totals.RejectedExpired), st.Totals.Adds)
 	p.line("formats: level %d, records of format %d%s", st.Formats.Level, st.Formats.Record, heldBack(st.Formats))
-	columns(p, "NODE\tVERSION\tROLES\tSCHEDULER\tSHARDS\tIN FLIGHT\tUP\tLAST BEAT", st.Nodes, func(n statusNode) []any {
+	columns(p, "NODE\tVERSION\tROLES\tSCHEDULER\tSHARDS\tIN FLIGHT\tUP\tHEARTBEAT", st.Nodes, func(n statusNode) []any {
 		up := "?"
 		if !n.Started.IsZero() {
 			up = max(st.Time.Sub(n.Started), 0).Round(time.Second).String()
@@ -399,7 +403,7 @@ func heldBack(f store.Formats) string {
 	return fmt.Sprintf("; level %d is held back by %s", f.Newest, strings.Join(f.HeldBackBy, ", "))
 }
 
-// orUnknown shows a count that may not be known yet.
+// orUnknown formats a count, or "unknown" for nil.
 func orUnknown(n *int64) string {
 	if n == nil {
 		return "?"

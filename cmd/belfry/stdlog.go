@@ -14,8 +14,8 @@ import (
 
 // Bounds of the texts that reach the log through Go's standard logger.
 const (
-	// stdLogInterval is the minimum time between two lines. A callee can cause such
-	// texts (net/http quotes its bytes), and must not be able to fill the log.
+	// stdLogInterval is the minimum time between two lines. A callee can cause such lines,
+	// because net/http quotes its bytes, and must not be able to fill the log.
 	stdLogInterval = time.Second
 	// stdLogBytes bounds one text.
 	stdLogBytes = 512

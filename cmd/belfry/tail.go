@@ -20,7 +20,7 @@ func (c *cli) tailCommand() *cobra.Command {
 		Use:   "tail SERVICE",
 		Short: "Show fired events as they come, with their lateness",
 		Long: `Show the events of a service as they fire, until interrupted; "*" is every service.
-It reads the stream TIMERS_FIRED beside everybody else: nothing is consumed.
+It reads the stream TIMERS_FIRED and consumes nothing: other readers are not affected.
 
 LATE is the time from when a timer was due, or added if that was later, until
 its event was stored in the stream, by the server's clock.`,
@@ -28,8 +28,8 @@ its event was stored in the stream, by the server's clock.`,
   belfry tail orders --since 1h -n 10 -o json`,
 		Args: exactly(1),
 	}
-	cmd.Flags().IntVarP(&count, "count", "n", 0, "stop after so many; 0 is never")
-	cmd.Flags().StringVar(&since, "since", "", "begin with what fired since then: 10m, or an RFC 3339 time (default: now)")
+	cmd.Flags().IntVarP(&count, "count", "n", 0, "stop after this many events; 0 means never")
+	cmd.Flags().StringVar(&since, "since", "", "also show the events since then: 10m, or an RFC 3339 time (default: now)")
 	var cfg jetstream.OrderedConsumerConfig
 	check := func(args []string) error {
 		if args[0] != "*" && !schemas.ValidService(args[0]) {
@@ -91,13 +91,13 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 		m, err := msgs.Next(jetstream.NextContext(ctx))
 		switch {
 		case ctx.Err() != nil:
-			return nil // interrupted, which is how it ends
+			return nil // the user interrupted the command
 		case err != nil:
 			return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
 		}
 		f, err := readFired(m)
 		if err != nil {
-			// Not ours: anybody with the right may publish there.
+			// Not an event of Belfry's: other clients with the permission may publish there.
 			if _, err := fmt.Fprintf(c.err, "a message on %s is not a fired event: %v\n", printable(m.Subject()), err); err != nil {
 				return err
 			}
@@ -146,8 +146,8 @@ func readFired(m jetstream.Msg) (firedEvent, error) {
 	if err != nil {
 		return firedEvent{}, err
 	}
-	// The lateness of a timer with a past due time counts from its add, and only the
-	// claim has that time.
+	// The lateness of a timer that was added after its due time counts from the add. Only the
+	// claim has the time of the add.
 	from := fired.ScheduledMs
 	if claim, err := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err == nil {
 		from = max(from, claim.AddedMs)

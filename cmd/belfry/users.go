@@ -31,7 +31,7 @@ func readSecretFile(path string) (string, error) {
 	case len(b) > maxPasswordFileBytes:
 		return "", fmt.Errorf("%s has more than %d bytes", path, maxPasswordFileBytes)
 	case text == "" || strings.ContainsAny(text, "\r\n"):
-		return "", fmt.Errorf("%s must hold one line with the secret", path)
+		return "", fmt.Errorf("%s must contain exactly one line, the secret", path)
 	}
 	return text, nil
 }
@@ -132,7 +132,7 @@ func (s *settings) readUser(getenv func(string) string, group map[string]any) (a
 			given++
 			u.Password, ok = text, isText
 			if text == hiddenSecret {
-				return u, errors.New("password: config print hides it; put the password here")
+				return u, errors.New("password: this is the placeholder that config print shows; write the password itself")
 			}
 			s.configSecret = true
 		case "password-env":

@@ -28,11 +28,11 @@ func (c *cli) versionCommand() *cobra.Command {
 	})
 }
 
-// unknown is what a build without version control information says.
+// unknown is the commit of a build without version control information.
 const unknown = "unknown"
 
-// commit is what the program was built from: of a clone the revision, of a
-// module that "go install" fetched its version.
+// commit returns the revision of the clone that the program was built from, or the version of
+// the module that "go install" fetched.
 func commit(info *debug.BuildInfo, ok bool) string {
 	if !ok {
 		return unknown

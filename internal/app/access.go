@@ -18,7 +18,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// User may connect to the embedded server. Once there is a user, every client must log in.
+// User is a user of the embedded server. If there are users, every client must log in.
 //
 // The account is the boundary, as in nats.conf: administrators share account BELFRY with
 // the node and may do everything in it. The other users belong to teams: users with the
@@ -64,7 +64,7 @@ const (
 func OnLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return false // Validate says what is wrong
+		return false // Validate reports the invalid address
 	}
 	if host == "localhost" {
 		return true
@@ -231,8 +231,8 @@ func (o *Options) addUsers(so *server.Options, nodePassword string) error {
 	return nil
 }
 
-// letAsk lets Belfry's account request the server's settings and accounts, as in
-// nats.conf. belfry doctor does so.
+// letAsk permits Belfry's account to request the server's settings and accounts, as nats.conf
+// does. belfry doctor uses this.
 func letAsk(belfry, system *server.Account) error {
 	for _, subject := range []string{"$SYS.REQ.SERVER.PING.JSZ", "$SYS.REQ.ACCOUNT." + accounts.Belfry + ".INFO"} {
 		if err := system.AddServiceExportWithResponse(subject, server.Streamed, []*server.Account{belfry}); err != nil {

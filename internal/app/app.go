@@ -192,7 +192,7 @@ func (a *App) start(ctx context.Context) error {
 	})
 	a.setPhase("reading the cluster's time")
 	a.announce()
-	a.time = clustertime.NewService(a.readTime, a.beatInterval(), a.component("time"))
+	a.time = clustertime.NewService(a.readTime, a.heartbeatInterval(), a.component("time"))
 	a.time.Start()
 	a.onStop("time", 0, func(context.Context) error {
 		a.time.Stop()
@@ -236,7 +236,7 @@ func (a *App) leaveSilentServer(ctx context.Context) bool {
 	if a.nc.IsConnected() && a.nc.FlushWithContext(ctx) == nil {
 		return false
 	}
-	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopping without it; callbacks that run now will be made again, and shards be taken over after the lease")
+	a.o.Log.Warn().Str("server", a.NATSURL()).Msg("the NATS server does not answer: stopping without it. Running callbacks will be repeated, and other nodes take the shards over when the lease expires")
 	a.nc.Close()
 	return true
 }

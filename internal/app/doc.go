@@ -32,8 +32,8 @@
 //
 // ErrInUse means that a port or the data folder is in use; ErrUnreachable that no server
 // answers. Errors of schemas.CodeConfig mean invalid settings, or a server that does not
-// meet the requirements, such as a server without JetStream. Each error is one line that
-// says what to do.
+// meet the requirements, such as a server without JetStream. Each error is one line with the
+// cause and the remedy.
 //
 // # Health
 //

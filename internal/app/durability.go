@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// syncAsked bounds the servers' answer to the question how they sync.
+// syncAsked bounds the wait for the servers' sync settings.
 const syncAsked = time.Second
 
 // checkDurability returns an error if the server's settings contradict profile safe. If

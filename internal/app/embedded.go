@@ -108,7 +108,7 @@ func startEmbedded(ctx context.Context, o *Options, say func(string), fail func(
 		return nil, err
 	}
 	if moved {
-		e.log.Info().Str("account", o.account()).Msg("the streams were moved to the account that the settings of users ask for")
+		e.log.Info().Str("account", o.account()).Msg("moved the streams to the account that the setting nats-users requires")
 	}
 	if err := e.start(ctx); err != nil {
 		return nil, err
@@ -346,7 +346,7 @@ func (e *embedded) ask(ctx context.Context, thorough bool) (why string, answered
 func (e *embedded) giveUp(ctx context.Context, why string) {
 	why = "the embedded server hangs: " + why
 	e.setTrouble(why)
-	e.log.Error().Str("reason", why).Int64("free_mb", e.freeMB()).Msg("the embedded server hangs; the process is replaced when its disk has room")
+	e.log.Error().Str("reason", why).Int64("free_mb", e.freeMB()).Msg("the embedded server hangs; the process is replaced when the disk has free space")
 	if e.waitForRoom(ctx, e.setTrouble) != nil {
 		return
 	}
@@ -386,7 +386,7 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 	begun := time.Now()
 	why = "the embedded server does not accept writes: " + why
 	e.setTrouble(why)
-	e.log.Error().Str("reason", why).Int64("free_mb", e.freeMB()).Msg("the embedded server does not accept writes; it is restarted when its disk has room")
+	e.log.Error().Str("reason", why).Int64("free_mb", e.freeMB()).Msg("the embedded server does not accept writes; it is restarted when the disk has free space")
 	for {
 		if e.waitForRoom(ctx, e.setTrouble) != nil {
 			return false
@@ -406,7 +406,7 @@ func (e *embedded) replace(ctx context.Context, why string, wait time.Duration) 
 		if ctx.Err() != nil {
 			return false
 		}
-		e.log.Error().Err(err).Dur("retry_in_ms", wait).Msg("the embedded server does not restart")
+		e.log.Error().Err(err).Dur("retry_in_ms", wait).Msg("the embedded server could not be restarted; retrying")
 		why = err.Error()
 		wait = min(2*wait, restartMax)
 	}
@@ -431,7 +431,7 @@ func (e *embedded) waitForRoom(ctx context.Context, say func(string)) error {
 		if logged.IsZero() || time.Since(logged) > troubleLogInterval {
 			logged = time.Now()
 			e.log.Error().Str("folder", e.o.Data).Int64("free_mb", toMB(free)).Int64("needs_mb", toMB(need)).
-				Msg("the disk of the data folder is full: waiting for room")
+				Msg("the disk of the data folder is full: waiting for free space")
 		}
 		if !pause.For(ctx, watchInterval) {
 			return context.Cause(ctx)

@@ -56,7 +56,7 @@ func newRegistry(a *App) (*prometheus.Registry, error) {
 		}
 		return float64(a.store.FiredTrimmed())
 	})
-	level := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "format_level", Help: "Format level that this node writes now; -1 until it runs. Lower than on a newer node: an older node lives."}, func() float64 {
+	level := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "belfry", Name: "format_level", Help: "Format level that this node writes now; -1 until it runs. It is below the newest level while a live node reads only an older one."}, func() float64 {
 		if !a.running.Load() {
 			return -1
 		}
@@ -123,7 +123,7 @@ func (a *App) Ready() Readiness {
 				suspended = append(suspended, strconv.Itoa(sh.Shard))
 			}
 		}
-		r.Ready = check("shards", len(suspended) == 0, "shards %s are suspended: their lease ran out, because their clock cannot be written; nothing fires there", strings.Join(suspended, ", ")) && r.Ready
+		r.Ready = check("shards", len(suspended) == 0, "shards %s are suspended: their lease has expired, because their clock cannot be written; their timers do not fire", strings.Join(suspended, ", ")) && r.Ready
 	}
 	return r
 }

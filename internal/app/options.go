@@ -173,8 +173,8 @@ const (
 	pingOwn     = 10 * time.Second
 	pingOther   = 2 * time.Second
 	writeBound  = 2 * time.Second
-	// beatTimeout bounds one heartbeat.
-	beatTimeout = 2 * time.Second
+	// heartbeatTimeout bounds one heartbeat.
+	heartbeatTimeout = 2 * time.Second
 	// timeTooOld is the maximum age of the last reading of the cluster's time on a node that
 	// is ready. An older reading means that the store has not answered for that long.
 	timeTooOld = 5 * time.Second

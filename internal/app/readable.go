@@ -19,7 +19,7 @@ func (a *App) warnReadable() {
 	if a.o.embedded() {
 		if mode, ok := openToAnybody(a.o.Data); ok {
 			a.o.Log.Warn().Str("folder", a.o.Data).Stringer("mode", mode).Str("do", "chmod 700 "+a.o.Data).
-				Msg("every user of this host can open the data folder, which holds all timers: take the permission away")
+				Msg("every user of this host can open the data folder, which has all timers: remove the permission")
 		}
 	}
 	seen := map[string]bool{}
@@ -30,7 +30,7 @@ func (a *App) warnReadable() {
 		}
 		seen[path] = true
 		a.o.Log.Warn().Str("file", path).Stringer("mode", mode).Str("do", "chmod 600 "+path).
-			Msg("every user of this host can read a file that holds secrets: take the permission away")
+			Msg("every user of this host can read a file with secrets: remove the permission")
 	}
 }
 

@@ -81,7 +81,7 @@ func openError(err error) error {
 // readTime makes one heartbeat: it writes the node's presence and reads it back. Its
 // timeout is short, because a store without a leader drops requests without an answer.
 func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
-	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	if f := a.calling.Load(); f != nil {
 		a.store.Announce(func(p *store.Presence) { p.InFlight = f.InFlight() })
@@ -90,9 +90,9 @@ func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 }
 
-// beatInterval returns the heartbeat interval. It is short enough for other nodes to notice
+// heartbeatInterval returns the heartbeat interval. It is short enough for other nodes to notice
 // a missing heartbeat within half a lease.
-func (a *App) beatInterval() time.Duration {
+func (a *App) heartbeatInterval() time.Duration {
 	lease := a.o.Lease
 	if lease == 0 {
 		lease = scheduler.DefaultLease

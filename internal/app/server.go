@@ -149,7 +149,7 @@ func (t TLS) Config() (*tls.Config, error) {
 			c.RootCAs = x509.NewCertPool() // the system has no roots: trust only the given CA
 		}
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, badConfig("tls-ca: %s holds no certificate in PEM form", t.CA)
+			return nil, badConfig("tls-ca: %s has no certificate in PEM form", t.CA)
 		}
 	}
 	if t.Cert != "" || t.Key != "" {

@@ -14,23 +14,23 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Verified is the account of a run's timers.
+// Verified has the numbers of correct and incorrect timers of a run.
 type Verified struct {
-	// Expected timers, and those Found: in TIMERS_FIRED, or among the records for
-	// timers that are not due.
+	// Expected is the number of timers of the run. Found is the number of them that were found:
+	// in TIMERS_FIRED, or among the records if they are not due.
 	Expected int `json:"expected"`
 	Found    int `json:"found"`
-	// Missing, Duplicates (of TIMERS_FIRED), Early and Wrong (not in the state that
-	// they must have come to) are what must be 0.
+	// Missing, Duplicates (in TIMERS_FIRED), Early and Wrong (records not in the expected
+	// state) must be 0.
 	Missing    int `json:"missing"`
 	Duplicates int `json:"duplicates"`
 	Early      int `json:"early"`
 	Wrong      int `json:"wrong"`
-	// Why counts what is known of timers that are missing or wrong.
+	// Why counts the missing and wrong timers by reason.
 	Why map[string]int `json:"why,omitempty"`
-	// Unseen are in TIMERS_FIRED but did not reach the live subscriber, Repeated
-	// reached it, or the callback, more than once. Neither is a fault: a plain
-	// subscriber is promised nothing, a callback at least one call.
+	// Unseen counts the events in TIMERS_FIRED that did not reach the live subscriber. Repeated
+	// counts the events that reached it, or the callback, more than once. Neither is an error:
+	// core NATS does not guarantee delivery, and a callback is called at least once.
 	Unseen   int `json:"unseen,omitempty"`
 	Repeated int `json:"repeated,omitempty"`
 }
@@ -65,7 +65,7 @@ func (v Verified) Err() error {
 	return err
 }
 
-// Account is what became of a run's timers.
+// Account is the state of a run's timers at its end.
 type Account struct {
 	Verified
 	dueMs, received, stored []int64

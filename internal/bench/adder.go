@@ -30,7 +30,7 @@ const (
 // ids alone.
 const source = "/belfry/bench"
 
-// Adder adds timers, by several workers.
+// Adder adds timers with several concurrent workers.
 type Adder struct {
 	env     *Env
 	prefix  string // of ids: unique for the run
@@ -60,10 +60,10 @@ func (e *Env) NewAdder(service string) (*Adder, error) {
 	return a, nil
 }
 
-// ID is the CloudEvent id of timer n.
+// ID returns the CloudEvent id of timer n.
 func (a *Adder) ID(n int) string { return a.prefix + strconv.Itoa(n) }
 
-// Timer is the timer id of timer n.
+// Timer returns the timer id of timer n.
 func (a *Adder) Timer(n int) schemas.TimerID { return schemas.NewTimerID(source, a.ID(n)) }
 
 // number finds which timer something is of: an event, a record's event id, a
@@ -84,7 +84,7 @@ func (a *Adder) number(text []byte) (int, bool) {
 	return n, digits > 0
 }
 
-// Done is how many adds were acknowledged until now.
+// Done returns the number of adds acknowledged so far.
 func (a *Adder) Done() int { return int(a.done.Load()) }
 
 func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
@@ -104,11 +104,11 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 	return &nats.Msg{Subject: subject, Data: append(body, `"}`...)}
 }
 
-// Add adds the timers 0 to count-1, due when due says, and returns when every add
-// was acknowledged. pace, if not nil, is when (of the run's start) a timer may be
-// added. answered, if not nil, receives how long a single add took: from when pace
-// intended it to begin, so that a slow answer counts for every add that it delays,
-// or without a pace from when it began.
+// Add adds the timers 0 to count-1 and returns when every add was acknowledged. due returns the
+// due time of timer n in Unix milliseconds. pace, if not nil, returns the time after the run's
+// start before which timer n must not be added. answered, if not nil, receives the duration of
+// each single add. With a pace the duration counts from the intended start, so that a slow
+// answer counts for every add that it delays.
 func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace func(n int) time.Time, answered func(time.Duration)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -44,7 +44,7 @@ func (s *arrivals) note(text []byte) {
 	}
 }
 
-// Seen is how many timers have arrived.
+// Seen returns the number of timers that have arrived.
 func (s *arrivals) Seen() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

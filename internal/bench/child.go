@@ -43,9 +43,8 @@ func (c *Config) command(spec childSpec) *exec.Cmd {
 	return c.Child(string(text))
 }
 
-// RunChild runs what a spec says, which Config.Child was called with: a node, until ctx
-// ends, or a nats-server, until ctx or in ends. in ends with the process that started
-// this one.
+// RunChild runs the process of a spec, which the parent passed to Config.Child: a node until ctx
+// ends, or a nats-server until ctx or in ends. in ends when the parent process ends.
 func RunChild(ctx context.Context, spec string, in io.Reader) error {
 	var s childSpec
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {

@@ -10,91 +10,90 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Config says what to measure, and on what. The zero value of a field means its
-// default, which may be the workload's own.
+// Config configures a run: the load, the deployment and the output. The zero value of a field
+// means its default, which may depend on the workload.
 type Config struct {
-	// NATSURL is a server on which Belfry runs; empty starts what On says, in new
-	// folders that are removed afterwards.
+	// NATSURL is a server on which Belfry runs already. If it is empty, the run starts Belfry
+	// on On, in new folders that it removes afterwards.
 	NATSURL string
 	// Creds is a NATS credentials file for NATSURL.
 	Creds string
-	// On says on what server the node runs that is measured; default OnEmbedded.
+	// On is the server deployment of the measured node; default OnEmbedded.
 	On Topology
-	// Dir is where the servers' folders are made; default the system's for
-	// temporary files. It should be on the disk that is to be measured.
+	// Dir is the folder for the servers' data, on the disk to measure; default the system's
+	// folder for temporary files.
 	Dir string
-	// Keep leaves the folders behind and writes their paths to Progress.
+	// Keep keeps the folders after the run and writes their paths to Progress.
 	Keep bool
-	// Profile is that of the servers; default safe.
+	// Profile is the servers' profile; default safe.
 	Profile app.Profile
-	// LoadFast lets the pending workload add its timers in the fast profile,
-	// whatever Profile is: then only what is measured afterwards is of Profile.
+	// LoadFast makes the pending workload add its timers in the fast profile. Profile then
+	// applies only to the measurements after the adds.
 	LoadFast bool
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
-	// Apart runs the node in a process of its own, too, so that its CPU, memory and disk
-	// can be measured without those of the clients. It takes no HTTP callbacks.
+	// Apart runs the node in a separate process, so that its CPU, memory and disk usage do not
+	// include those of the clients. It does not support HTTP callbacks.
 	Apart bool
-	// Idle watches it for Seconds after the run, with Apart.
+	// Idle measures the idle node for Seconds after the run. It needs Apart.
 	Idle bool
 
-	// Rate is how many timers are due a second; for single adders how many are
-	// begun a second, 0 for as many as there can be.
+	// Rate is the number of timers due per second. For workloads of single adds it is the
+	// number of adds started per second, 0 for no limit.
 	Rate int
-	// Seconds is how long timers are due, or how long idleness is watched.
+	// Seconds is the period in which timers are due, or in which an idle node is measured.
 	Seconds int
-	// Count is how many timers there are, where Rate does not say.
+	// Count is the number of timers, for workloads without a Rate.
 	Count int
-	// Beside is how many timers are due a second, for Seconds, while the timers of the
+	// Beside is the number of timers due per second, for Seconds, while the timers of the
 	// pending workload wait; 0 for none.
 	Beside int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
-	// Workers add, or cancel, at the same time, each on a connection of its own;
-	// the default is DefaultWorkers for a window of publishes, DefaultSingles for
-	// one request at a time.
+	// Workers is the number of concurrent adders or cancellers, each with its own connection;
+	// default DefaultWorkers for ViaPublish and ViaBatch, DefaultSingles for one request at a
+	// time.
 	Workers int
-	// Via is how timers are added; default ViaPublish.
+	// Via is the way to add timers; default ViaPublish.
 	Via string
-	// Callback is what timers call back: CallbackHTTP, CallbackNATS, or nothing.
+	// Callback is the kind of callback of the timers: CallbackHTTP, CallbackNATS, or "" for
+	// none.
 	Callback string
-	// Services is how many services the timers of steady, burst, day and callback
-	// are for, in turn; default 1. If there are several, each has had a timer before
-	// anything is measured.
+	// Services is the number of services over which the timers of steady, burst, day and
+	// callback are spread; default 1. If there are several, each fires a timer before the
+	// measurement.
 	Services int
-	// Lead is how far ahead of its due time a timer is added; 0 lets the workload
-	// choose.
+	// Lead is the time from the add to the due time of a timer; 0 means the workload's default.
 	Lead time.Duration
-	// Retention is how long the node keeps the records of timers that are concluded;
-	// 0 for its default. The records are read beside the run then, so that each is
-	// seen before it is gone.
+	// Retention is how long the node keeps the records of finished timers; 0 means the node's
+	// default. If it is set, the run reads the records concurrently, before they expire.
 	Retention time.Duration
-	// Ahead lets the steady workload add all of its timers before the first is due,
-	// so that only firing them is measured.
+	// Ahead makes the steady workload add all timers before the first one is due, so that it
+	// measures only firing.
 	Ahead bool
-	// Warmup is how many timers are added and fired before anything is measured;
-	// 0 is DefaultWarmup, less than 0 none.
+	// Warmup is the number of timers that are added and fired before the measurement; 0 means
+	// DefaultWarmup, less than 0 none.
 	Warmup int
 
-	// Raw is how many raw JetStream operations of each kind are measured on the
-	// same server after the run; 0 for none.
+	// Raw is the number of raw JetStream operations of each kind to measure on the same server
+	// after the run; 0 for none.
 	Raw int
-	// CPUProfile is a file for a CPU profile of what is measured, of the first run.
+	// CPUProfile is a file for a CPU profile of the first run's measurement.
 	CPUProfile string
-	// MemProfile is a file for a profile of what was allocated until the first run
-	// was measured.
+	// MemProfile is a file for a profile of the allocations up to the end of the first run's
+	// measurement.
 	MemProfile string
 
-	// Progress takes a line while it runs; nil for none. Live says that it is a
-	// terminal, where the line is drawn over.
+	// Progress receives progress lines; nil for none. If Live is true it is a terminal, and
+	// each line overwrites the previous one.
 	Progress io.Writer
 	Live     bool
-	// Child makes the command of a process that calls RunChild with the spec. It is
-	// needed for nats-server processes, and for nodes in processes of their own.
+	// Child returns the command of a process that calls RunChild with the spec. Runs that start
+	// nats-server processes, or nodes in separate processes, need it.
 	Child func(spec string) *exec.Cmd
 }
 
-// Topology says on what a node runs.
+// Topology is the server deployment of the measured node.
 type Topology string
 
 // The topologies.

@@ -183,7 +183,7 @@ func grownTo(most float64, costs []growCost) []growCost {
 	return out
 }
 
-// CurveNames are the names that Growth.Only accepts.
+// CurveNames returns the names that Growth.Only accepts.
 func CurveNames() []string {
 	var out []string
 	for _, g := range growthCurves(0) {

@@ -16,7 +16,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Env is what a run has at hand. It is for one goroutine.
+// Env is the environment of one run: servers, connections, folders and settings. It is not safe
+// for concurrent use.
 type Env struct {
 	Config
 	node *app.App // nil with a URL, or before Start

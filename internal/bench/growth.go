@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// GrowthResult is all curves, and the runs that they were made from.
+// GrowthResult has the measured curves and the results of their runs.
 type GrowthResult struct {
 	At       time.Time     `json:"at"`
 	Machine  Machine       `json:"machine"`
@@ -27,7 +27,7 @@ type GrowthResult struct {
 	defs    []growing // of Curves
 }
 
-// GrowthCurve is what grows with one thing.
+// GrowthCurve has the costs as functions of one quantity, such as the number of shards.
 type GrowthCurve struct {
 	Name   string         `json:"name"`
 	Title  string         `json:"title"`
@@ -35,7 +35,7 @@ type GrowthCurve struct {
 	Series []GrowthSeries `json:"series"`
 }
 
-// GrowthSeries is a curve in one profile, and in one way to measure it.
+// GrowthSeries is a curve in one profile and one variant of the measurement.
 type GrowthSeries struct {
 	Profile app.Profile  `json:"profile"`
 	Variant string       `json:"variant,omitempty"`
@@ -43,7 +43,7 @@ type GrowthSeries struct {
 	Costs   []GrowthCost `json:"costs"`
 }
 
-// GrowthCost is what one thing costs at each point.
+// GrowthCost is one cost, such as CPU per timer, at each point of a curve.
 type GrowthCost struct {
 	Name string `json:"name"`
 	Unit string `json:"unit"`
@@ -63,7 +63,7 @@ type GrowthCost struct {
 // it is remarked: runs differ by as much as a half.
 const grownSlack = 1.5
 
-// Label is the profile, and the way to measure it if there are several.
+// Label returns the profile, and the variant if there are several.
 func (s *GrowthSeries) Label() string {
 	if s.Variant == "" {
 		return string(s.Profile)
@@ -192,7 +192,7 @@ func (c *GrowthCost) Cells() []string {
 	return append(out, overall, fmt.Sprintf("%g", c.Most))
 }
 
-// Heads are those of the columns of Cells.
+// Heads returns the column headers for Cells.
 func (s *GrowthSeries) Heads() []string {
 	var out []string
 	for _, x := range s.X {
@@ -236,7 +236,7 @@ func (r *GrowthResult) Markdown(w io.Writer) error {
 	return p.err
 }
 
-// Disturbed says how busy the machine was with other processes during the runs.
+// Disturbed returns a text about the CPU that other processes used during the runs.
 func (r *GrowthResult) Disturbed() string {
 	most, busy := 0.0, 0
 	for _, res := range r.Results {

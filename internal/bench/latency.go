@@ -8,8 +8,7 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latency is a distribution of durations, kept to three digits from a
-// microsecond to an hour.
+// Latency is a distribution of durations from 1 µs to 1 h, with three significant digits.
 type Latency struct {
 	Name string
 	h    *hdr.Histogram
@@ -39,7 +38,7 @@ func (l *Latency) add(d time.Duration) {
 	_ = l.h.RecordValue(min(max(d, 0), longest).Microseconds())
 }
 
-// At is a percentile, in milliseconds.
+// At returns a percentile in milliseconds.
 func (l *Latency) At(percentile float64) float64 {
 	if percentile >= 100 {
 		return float64(l.h.Max()) / 1000
@@ -47,13 +46,13 @@ func (l *Latency) At(percentile float64) float64 {
 	return float64(l.h.ValueAtQuantile(percentile)) / 1000
 }
 
-// Count is how many durations there are.
+// Count returns the number of durations.
 func (l *Latency) Count() int { return int(l.h.TotalCount()) }
 
-// Percentiles are the percentiles of every distribution that is printed.
+// Percentiles are the percentiles that reports contain.
 var Percentiles = []float64{50, 90, 99, 99.9, 100}
 
-// PercentileName is p99.9, or max for 100.
+// PercentileName returns the name of a percentile: p99.9, or max for 100.
 func PercentileName(p float64) string {
 	if p == 100 {
 		return "max"

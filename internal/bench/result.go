@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Result is what one run measured.
+// Result is the result of one run.
 type Result struct {
 	Workload string `json:"workload"`
 	// Row is that of Table, if it was run for one.
@@ -26,14 +26,14 @@ type Result struct {
 	Curves Curves `json:"curves"`
 }
 
-// Figure is one number.
+// Figure is one measured number.
 type Figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 }
 
-// Machine is the machine of a run.
+// Machine describes the machine of a run.
 type Machine struct {
 	OS   string `json:"os"`
 	Arch string `json:"arch"`
@@ -50,7 +50,7 @@ type Curves struct {
 	Lines []Curve `json:"lines"`
 }
 
-// Curve is one line: X and Y are of the same length.
+// Curve is one line. X and Y have the same length.
 type Curve struct {
 	Name string    `json:"name"`
 	X    []float64 `json:"x"`
@@ -102,7 +102,7 @@ func (r *Result) figure(name string, value float64, unit string) {
 	r.Figures = append(r.Figures, Figure{Name: name, Value: value, Unit: unit})
 }
 
-// Label is the name of the workload, and of the row of the table that it was run for.
+// Label returns the name of the workload, and of the table's row if the run was for a row.
 func (r *Result) Label() string {
 	if r.Row == "" {
 		return r.Workload

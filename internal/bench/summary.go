@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Spread is what a figure was over several runs.
+// Spread is the median and the range of a figure over several runs.
 type Spread struct {
 	Name     string  `json:"name"`
 	Unit     string  `json:"unit"`

@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// Table is the whole list of what Belfry must reach on two cores, measured and
-// held against it.
+// Table measures every figure that Belfry must reach on two cores, and compares each with its
+// required value.
 type Table struct {
 	// Config is the base of every row: Dir, Size, On, Raw, Progress and Child are taken
 	// from it.
@@ -188,7 +188,7 @@ func steadyAhead(rate, seconds int) func(*Config) {
 // timer's life is in it, and a run is short.
 const keptUp = 0.97
 
-// Cell is what a row came to in one profile.
+// Cell is the result of a row in one profile.
 type Cell struct {
 	Want string `json:"want"`
 	Got  string `json:"got"`
@@ -201,13 +201,13 @@ type Cell struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// TableRow is one figure.
+// TableRow is one figure with its required value and its results.
 type TableRow struct {
 	Name  string `json:"name"`
 	Cells []Cell `json:"cells"` // one for each profile
 }
 
-// TableResult is the table, and the runs that it was made from.
+// TableResult is the finished table with the results of its runs.
 type TableResult struct {
 	Profiles []app.Profile `json:"profiles"`
 	Rows     []TableRow    `json:"rows"`
@@ -215,7 +215,7 @@ type TableResult struct {
 	Took     float64       `json:"took_seconds"`
 }
 
-// RowNames are the names that Table.Only accepts.
+// RowNames returns the names that Table.Only accepts.
 func RowNames() []string {
 	var out []string
 	for _, r := range rows() {

@@ -13,21 +13,20 @@ import (
 type Workload interface {
 	// Name is the word on the command line.
 	Name() string
-	// About says in a line what is measured.
+	// About returns one line that describes the measurement.
 	About() string
-	// Defaults fills in what the user left open.
+	// Defaults sets the fields that the user left zero.
 	Defaults(c *Config)
-	// Run measures once, on an Env of its own. It returns a Result also with an
-	// error that says that the result does not hold (ErrUnsound).
+	// Run measures once. Each run has a new Env. With ErrUnsound, Run also returns the Result.
 	Run(ctx context.Context, e *Env) (*Result, error)
 }
 
-// Workloads are all workloads.
+// Workloads returns all workloads.
 func Workloads() []Workload {
 	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, rawWorkload{}}
 }
 
-// ErrUnsound is in the error of a run that lost a timer, fired one twice or early.
+// ErrUnsound is wrapped by the error of a run that lost a timer or fired one twice or early.
 var ErrUnsound = errors.New("the run is not sound")
 
 // Find returns the workload of that name.

@@ -1,4 +1,4 @@
-// Package cmdline holds what the programs of this module share on the command line:
+// Package cmdline has the parts of the command line that the programs of this module share:
 // flag types, usage errors, exit codes, and the one line that reports an error.
 package cmdline
 
