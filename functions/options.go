@@ -15,8 +15,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Store has the calls that functions make to the store.
+// Store has the calls that functions make to the store, by concern.
 type Store interface {
+	Timers
+	Feeds
+	Services
+}
+
+// Timers has the store's calls for the record, the dead letter and the callback of a timer.
+type Timers interface {
 	// Get reads a record from the leader. Errors: schemas.ErrNotFound, schemas.ErrUnavailable.
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
 	// Update replaces a record if its revision is still w.Rev.
@@ -29,6 +36,10 @@ type Store interface {
 	// the event. OpenCallback decrypts it.
 	SealCallback(id schemas.TimerID, callback string) string
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
+}
+
+// Feeds has the store's calls that read the events of services.
+type Feeds interface {
 	// ReadFeed reads the events of a feed. Error: schemas.ErrUnavailable.
 	ReadFeed(ctx context.Context, f store.Feed, o store.FeedOptions) (*store.FeedReader, error)
 	// WaitConnected waits until the connection is up. Errors: schemas.ErrUnavailable,
@@ -36,7 +47,6 @@ type Store interface {
 	WaitConnected(ctx context.Context) error
 	// WatchServices sends every feed that is awake, then every change, until ctx is done.
 	WatchServices(ctx context.Context) (<-chan store.ServiceChange, error)
-	Services
 }
 
 // Services has the store's calls that wake feeds and put them to rest. A feed is the part of

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-
-	"github.com/belfryio/belfry/internal/store"
 )
 
 // snapshotBound bounds one reading of the membership snapshot.
@@ -31,12 +29,6 @@ type CoordinatorHost interface {
 	NotTaken(shard int, err error)
 	// HeartbeatAge is the time since this node's last successful heartbeat.
 	HeartbeatAge() time.Duration
-}
-
-// CoordinatorStore is the part of the store that a CoordinatorLoop uses.
-type CoordinatorStore interface {
-	ReadCluster(ctx context.Context) (store.Cluster, error)
-	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 }
 
 // ReleaseRequest is the coordinator's request to the running term of a shard to release it.

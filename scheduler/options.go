@@ -7,26 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
-
-// Store is the part of *store.Store that a Scheduler uses.
-type Store interface {
-	TermStore
-	Geometry() schemas.Geometry
-	// Reads is the format level that this process reads.
-	Reads() store.FormatLevel
-	SealCallback(id schemas.TimerID, callback string) string
-	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
-	ReadCluster(ctx context.Context) (store.Cluster, error)
-	Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error)
-	LastSeq(ctx context.Context, shard int) (uint64, error)
-	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
-	Audit(ctx context.Context, shard int, in store.Inspection, expect store.Expectation, throughMs int64, fn func(store.Timer) error) (store.ShardDamage, error)
-	Interruptions() uint64
-	Announce(change func(*store.Presence))
-}
 
 // Time is the cluster's time; *clustertime.Service implements it.
 type Time interface {

@@ -15,15 +15,6 @@ const (
 	sweepMaxPause = 30 * time.Second
 )
 
-// SweepStore is the part of the store that a Sweeper uses.
-type SweepStore interface {
-	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
-	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
-	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
-	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
-	WakeService(ctx context.Context, f store.Feed) error
-}
-
 // Sweeper audits the ticks that the low watermark of a shard passed at least Delay ago.
 // Every record there should be final, or wait for its callback. The sweeper reports each
 // missed timer through Found, so that it is fired and counted; as long as the low watermark

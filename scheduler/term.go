@@ -8,9 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
-	"github.com/belfryio/belfry/schemas"
 )
 
 // A Term is the loop of one period of ownership of a shard. It has no goroutines, timers or
@@ -78,19 +76,6 @@ type Host interface {
 	Offer(ctx context.Context, ev Event) error
 	// Missing reports that a count found n fewer timers than the previous owner had counted.
 	Missing(n int64)
-}
-
-// TermStore is the part of the store that a Term uses.
-type TermStore interface {
-	SweepStore
-	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
-	UpdateAsync(w store.Write, done func(store.Result))
-	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
-	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
-	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
-	CountPending(ctx context.Context, shard int, through uint64) (store.Count, error)
-	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
-	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 }
 
 // TermTime is the cluster's time, as a Term uses it.

@@ -21,7 +21,8 @@ type decoder struct {
 	log   zerolog.Logger
 
 	damaged []damagedSet // by shard
-	// undecodable counts; see Undecodable.
+	// undecodable counts how often a record or an index entry was skipped because it could
+	// not be decoded.
 	undecodable atomic.Uint64
 }
 
@@ -100,10 +101,6 @@ func (d *decoder) unread(m *jet.Msg) Timer {
 	}
 	return t
 }
-
-// Undecodable returns how often a record or an index entry was skipped because it could not
-// be decoded.
-func (d *decoder) Undecodable() uint64 { return d.undecodable.Load() }
 
 // noteDamaged remembers a record that cannot be decoded, and logs it once.
 func (d *decoder) noteDamaged(m *jet.Msg, err error) {

@@ -1,4 +1,4 @@
-// Package store keeps timers in JetStream. It is the only place that knows Belfry's
+// Package store keeps timers in JetStream. It is the only package that knows Belfry's
 // streams, buckets and keys; package jet, below it, knows JetStream itself. Everything
 // above store speaks of timers, records, revisions, ticks and clocks.
 //
@@ -11,7 +11,7 @@
 //	TIMERS_REJECTED timers.rejected               limits, max age, discard old, dedup window
 //	KV clock       clock.<shard>  node.<node>  meta  count.dead
 //	               copy.<shard>  copy.meta       earlier states of clocks, and of meta (clock.go)
-//	               damage.<shard>                what the owner knows of damage (damage.go)
+//	               damage.<shard>                the known damage of a shard (damage.go)
 //	KV services    <svc>
 //	KV timers_<n>  timer.<timerid>              the record (schemas.Record), the one authority
 //	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot
@@ -20,40 +20,74 @@
 //	               meta                         one key that always exists; see LoadTicks
 //
 // The buckets of timers allow per-message TTLs and direct gets, and discard new: a
-// full bucket refuses writes. New timers are refused earlier, while a part of the
-// bucket is left for claims and conclusions of the timers that are in it (room.go).
+// full bucket refuses writes. New timers are refused earlier, so that a part of the
+// bucket is left for claims and results of the timers in it (room.go).
 //
 // It needs nats-server 2.11 or later, for per-message TTLs and multi-subject direct
 // gets; it is tested against 2.15.2.
+//
+// # Parts
+//
+// Store is the sum of small types, one for each concern. Open constructs them from the top
+// of the table to the bottom, and a part refers only to parts that are constructed before
+// it. Consumers state the methods that they need in interfaces of their own (scheduler,
+// router, functions). "inside" means that only other parts use it.
+//
+//	type           concern                                  files                         used by
+//	streamMaker    makes and checks streams, at Open        streams.go streamconfig.go    Open
+//	Nodes          heartbeats, presences, leader's time     nodes.go                      app, scheduler
+//	layoutRecord   the recorded layout and its copy         meta.go                       inside
+//	Levels         the format level that may be written     formats.go                    app
+//	Seal           encrypts callbacks in fired events       seal.go                       all three
+//	FiredShare     trims large services in TIMERS_FIRED     firedshare.go                 app, View
+//	ServiceKeys    the keys of services                     feed.go feedwatch.go          functions
+//	FeedActivator  wakes feeds, puts them to rest           feedpublish.go feedwaker.go   scheduler, functions
+//	Services       registers services, bounds them          services.go                   router
+//	FeedConsumers  the consumers of feeds                   feedconsumer.go feedreader.go functions
+//	Events         publishes and finds events               publish.go fired.go           scheduler
+//	Letters        dead letters and rejections              letter.go dead.go             all three
+//	LetterCounts   counts of letters                        deadcount.go                  app, View
+//	Adds           reads, finds and removes adds            adds.go readadds.go inbox.go  router
+//	Shards         names and sequences of shards' streams   shards.go                     all three
+//	decoder        decodes records, remembers damaged ones  decode.go damagedset.go       inside
+//	DamageReports  the recorded damage                      damage.go                     View
+//	Clocks         the clocks of shards, and their copies   clock.go                      scheduler
+//	Index          writes index entries                     index.go                      scheduler, router
+//	Reader         reads, lists and follows records         read.go list.go scan.go       all three
+//	                                                        count.go tail.go cancel.go
+//	Loader         reads the records of due ticks           load.go loaddamaged.go        scheduler
+//	revisionGC     removes replaced revisions               supersede.go leftover.go      inside
+//	admission      refuses new timers in a full shard       room.go                       inside
+//	Records        writes records                           records.go message.go         all three
+//	Inspector      looks for damage, audits a shard         inspect.go audit.go           scheduler
+//	Health         state of streams and consumers           health.go overtaken.go        app, functions, View
+//	View           all of this read-only, and Repair        view.go repair.go             status, doctor, backup, repair
 //
 // # What it guarantees
 //
 // A call that returns nil was acknowledged by JetStream. A call that returns
 // schemas.ErrUnavailable may or may not have taken effect; every write is a
-// compare-and-set (or idempotent), so the caller may look and try again. Errors
-// tell conflicts (ErrRevision), a full stream (schemas.ErrStoreFull) and silence
-// (schemas.ErrUnavailable) apart. When the connection breaks, calls under way fail
-// at once, and calls made while it is down fail before anything is sent: nothing
-// that was given up comes through later from a client's buffer.
+// compare-and-set (or idempotent), so the caller may read and try again. Other errors are a
+// conflict (ErrRevision) and a full stream (schemas.ErrStoreFull). When the connection
+// breaks, calls under way fail at once, and calls made while it is down fail before
+// anything is sent: the client buffers nothing, so no failed call takes effect later.
 //
-// The index is written before the record that needs it. So whatever dies in
-// between: a record with Queued set has its index entry, and an entry without a
-// matching record is noise that its TTL removes. Only where the entry was lost on
-// its way, or refused, and the record was not, is there a record without one; its
-// add is not acknowledged then, and the next try puts it right (package router). An entry's TTL ends
-// IndexKeep after its tick is due; a scheduler that finds its mark further back
-// than IndexKeep/2 loads by ScanQueued, which does not need the index.
+// The index is written before the record that needs it. After a crash between the two, a
+// record with Queued set has its index entry, and an entry without a matching record is
+// removed by its TTL. If the write of an entry fails and that of its record succeeds, the
+// add is not acknowledged, and its next delivery writes the entry (package router). An
+// entry's TTL ends IndexKeep after its tick is due; a scheduler whose low watermark is
+// older than IndexKeep/2 loads by ScanQueued, which does not need the index.
 //
-// Reads of many are direct gets, which any replica may answer: they are hints,
-// and only a compare-and-set decides. LoadTicks refuses the answer of a replica
-// that is behind a sequence that the caller has already seen.
+// Reads of many records are direct gets, which any replica may answer: they are hints, and
+// only a compare-and-set decides. LoadTicks refuses the answer of a replica that has not
+// reached the sequence that the caller gives.
 //
 // # What never returns
 //
-// A record whose last state has expired is gone, also after SIGKILL. That takes
-// care, because a revision that a KV bucket drops for its history limit leaves no
-// trace in the file: nats-server 2.15.2, killed after the newest revision expired,
-// rebuilt the older ones in 2,000 of 2,000 cases, with and without
-// sync_interval: always. Here every superseded revision is removed by a roll-up or
-// a delete, which the file does record; supersede.go says which and when.
+// A record whose last state has expired is gone, also after SIGKILL. A revision that a KV
+// bucket drops for its history limit leaves no trace in the file: nats-server 2.15.2, killed
+// after the newest revision expired, rebuilt the older ones in 2,000 of 2,000 cases, with
+// and without sync_interval: always. So revisionGC removes every replaced revision by a
+// roll-up or a delete, which the file does record; supersede.go says which and when.
 package store

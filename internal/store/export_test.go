@@ -18,8 +18,12 @@ func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
 // SetShortTTL changes below which TTL a revision rolls up.
 func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }
 
+// Undecodable returns how often a record or an index entry was skipped because it could not
+// be decoded.
+func (s *Store) Undecodable() uint64 { return s.undecodable.Load() }
+
 // SharesIndex reports whether new timers share index entries.
-func (s *Store) SharesIndex() bool { return s.level() >= LevelSharedIndex }
+func (s *Store) SharesIndex() bool { return s.Writes() >= LevelSharedIndex }
 
 // AddsMost and AddsBytes bound what a reader of adds asks for.
 const (

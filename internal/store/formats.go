@@ -126,8 +126,6 @@ func newLevels(nodes *Nodes, layout layoutRecord, log zerolog.Logger) *Levels {
 // nodes read, as of the last reading.
 func (l *Levels) Writes() FormatLevel { return FormatLevel(l.writes.Load()) }
 
-func (l *Levels) level() FormatLevel { return l.Writes() }
-
 // RecordFormat is the format in which this node writes records now.
 func (l *Levels) RecordFormat() schemas.RecordFormat { return l.Writes().recordFormat() }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Store is an open store. Safe for concurrent use.
+// Store is an open store: the parts in the table of the package comment. It has no state of
+// its own except their lifetime. Safe for concurrent use.
 type Store struct {
 	jet *jet.Client
 	cfg Config
@@ -109,7 +110,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	return s, nil
 }
 
-// openRecords makes the parts that read and write records.
+// openRecords constructs the parts that read and write records. Their streams must exist.
 func (s *Store) openRecords() {
 	dec, replicated := s.decoder, s.cfg.Replicas > 1
 	s.Index = &Index{jet: s.jet, shards: s.Shards, nodes: s.Nodes, levels: s.Levels, keep: s.cfg.IndexKeep}

@@ -1,0 +1,93 @@
+package scheduler
+
+import (
+	"context"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// The parts of *store.Store that this package uses, by concern. Package store documents each
+// method. A type that runs on its own states the parts that it needs: SweepStore, TermStore,
+// CoordinatorStore.
+
+// IndexStore reads and writes the index: which records to look at when a tick is due.
+type IndexStore interface {
+	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
+	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+}
+
+// RecordStore reads and writes records.
+type RecordStore interface {
+	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	UpdateAsync(w store.Write, done func(store.Result))
+	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
+	CountPending(ctx context.Context, shard int, through uint64) (store.Count, error)
+}
+
+// ClockStore reads and writes the clock of a shard.
+type ClockStore interface {
+	ReadClock(ctx context.Context, shard int) (store.Clock, uint64, error)
+	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
+}
+
+// EventStore publishes events and dead letters.
+type EventStore interface {
+	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
+	PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error)
+}
+
+// FiredStore looks up fired events, and wakes the service of an event that waits.
+type FiredStore interface {
+	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
+	FiredFirstTime(ctx context.Context, svc string) (time.Time, error)
+	WakeService(ctx context.Context, f store.Feed) error
+}
+
+// InspectStore looks for damage to a shard.
+type InspectStore interface {
+	Inspect(ctx context.Context, shard int, seen, end uint64, expect *store.Expectation) (store.Inspection, error)
+	Audit(ctx context.Context, shard int, in store.Inspection, expect store.Expectation, throughMs int64, fn func(store.Timer) error) (store.ShardDamage, error)
+	Interruptions() uint64
+	Messages(ctx context.Context, shard int) (n uint64, atMs int64, err error)
+	LastSeq(ctx context.Context, shard int) (uint64, error)
+}
+
+// MemberStore reads the membership snapshot and announces this node.
+type MemberStore interface {
+	ReadCluster(ctx context.Context) (store.Cluster, error)
+	// Reads is the format level that this process reads.
+	Reads() store.FormatLevel
+	Announce(change func(*store.Presence))
+}
+
+// SweepStore is the part of the store that a Sweeper uses.
+type SweepStore interface {
+	IndexStore
+	FiredStore
+}
+
+// TermStore is the part of the store that a Term uses.
+type TermStore interface {
+	SweepStore
+	RecordStore
+	ClockStore
+	EventStore
+}
+
+// CoordinatorStore is the part of the store that a coordinator's loop uses.
+type CoordinatorStore interface {
+	ReadCluster(ctx context.Context) (store.Cluster, error)
+	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
+}
+
+// Store is the part of the store that a Scheduler uses.
+type Store interface {
+	TermStore
+	InspectStore
+	MemberStore
+	Geometry() schemas.Geometry
+	SealCallback(id schemas.TimerID, callback string) string
+	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
+}
