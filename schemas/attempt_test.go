@@ -67,8 +67,9 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestOlderNodeKeepsAttempts: a node that knows format 2 but not the extensions writes them
-// back as they are, also with an attempt of its own. Only that attempt is missing then.
+// TestOlderNodeKeepsAttempts: a node that reads format 2 but not these extensions writes
+// them back unchanged, also when it records an attempt of its own. Only that attempt is
+// missing.
 func TestOlderNodeKeepsAttempts(t *testing.T) {
 	t.Parallel()
 	r := schemas.Record{
@@ -121,8 +122,8 @@ func TestAttemptsCostNothing(t *testing.T) {
 	}
 }
 
-// TestRetryPolicyOfMessage: a message with HeaderRetry has that policy, whatever the
-// attributes of its event are. Without it, the attributes have it.
+// TestRetryPolicyOfMessage: HeaderRetry has precedence over the attributes of the event.
+// Without the header, the attributes apply.
 func TestRetryPolicyOfMessage(t *testing.T) {
 	t.Parallel()
 	data := doc(t, map[string]any{"timercallback": "https://x.example", "timermaxattempts": "7", "timerbackoff": "1s..2s", "timertimeout": "3s"})
@@ -158,7 +159,7 @@ func TestRetryPolicyOfMessage(t *testing.T) {
 }
 
 // TestPolicyIsThatOfTheAdd: the time of the last attempt follows from the policy that was
-// accepted, even if the event's attributes leave it to the defaults.
+// accepted, even if the event has no attributes for it.
 func TestPolicyIsThatOfTheAdd(t *testing.T) {
 	t.Parallel()
 	body, spec, err := schemas.ParseAdd(nil, doc(t, map[string]any{"timercallback": "https://x.example"}), added, schemas.Limits{MaxAttempts: 4, MaxBackoff: 2 * time.Second})

@@ -89,7 +89,7 @@ func TestInfoTimes(t *testing.T) {
 	}
 }
 
-// BenchmarkInfo is the answer to a cancel.
+// BenchmarkInfo encodes the answer to a cancel.
 func BenchmarkInfo(b *testing.B) {
 	r := Record{
 		Definition: Definition{AddedMs: 1_700_000_000_000, Service: "orders", Callback: "https://shop.example/expired", Source: "/shop", EventID: "order-17", Type: "order.timeout"},
@@ -121,8 +121,8 @@ func TestPastDueRemark(t *testing.T) {
 	}
 }
 
-// TestLateFrom: lateness counts from when a timer could have fired, not from a due
-// time that lay in the past when it was asked for.
+// TestLateFrom: lateness counts from the time at which a timer could fire, not from a due
+// time that had passed when it was added.
 func TestLateFrom(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// agrees compares the scanner with encoding/json: they take the same objects for
-// valid, and read the same names and strings in them.
+// agrees checks that the scanner and encoding/json accept the same objects and read the
+// same names and strings.
 func agrees(t *testing.T, raw []byte) {
 	t.Helper()
 	type member struct{ name, value string }
@@ -18,7 +18,7 @@ func agrees(t *testing.T, raw []byte) {
 		got = append(got, member{string(name), string(value)})
 		return nil
 	})
-	if !utf8.Valid(raw) { // parseStructured rejects it before
+	if !utf8.Valid(raw) { // parseStructured rejects it earlier
 		return
 	}
 	object := bytes.HasPrefix(bytes.TrimLeft(raw, jsonSpace), []byte("{"))
@@ -77,7 +77,7 @@ func TestScannerAgreesWithEncodingJSON(t *testing.T) {
 	t.Parallel()
 	for _, s := range scannerSeeds {
 		agrees(t, []byte(s))
-		// Each cut, and each byte changed, is mostly malformed.
+		// Most truncations and changed bytes make the document malformed.
 		for i := range len(s) {
 			agrees(t, []byte(s[:i]))
 			for _, c := range []byte("\"\\{}[],:0 \x00u") {

@@ -62,8 +62,8 @@ func FuzzParseDuration(f *testing.F) {
 	})
 }
 
-// TestAllocations bounds what the hot paths allocate: three times in a timer's
-// life an event is read, and each costs the collector.
+// TestAllocations bounds the allocations of the hot paths: an event is decoded three
+// times in a timer's life.
 func TestAllocations(t *testing.T) {
 	data := doc(t, map[string]any{"data": strings.Repeat("x", 250), "timersvc": "orders", "timercallback": "https://example.com/x", "timerbackoff": "1s..10m", "timertimeout": "PT5S"})
 	retry := &schemas.RetryPolicy{MaxAttempts: 36, BackoffFirst: time.Second, BackoffTo: 10 * time.Minute, Timeout: 5 * time.Second}
@@ -91,7 +91,7 @@ func TestAllocations(t *testing.T) {
 	binRoom := binRec.Append(nil)
 	sHdr, sData := body.Message(fired)
 	bHdr, bData := binary.Message(fired)
-	sHdr[schemas.HeaderRetry] = []string{retry.RetryHeader()} // as a scheduler sends it
+	sHdr[schemas.HeaderRetry] = []string{retry.RetryHeader()} // the header that a scheduler sends
 	claim := schemas.Claim{Timer: spec.Timer, Revision: 7, Run: 1, AddedMs: added, FiredMs: added}.String()
 	check := func(err error) {
 		if err != nil {

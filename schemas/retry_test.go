@@ -47,7 +47,8 @@ func TestRetrySpan(t *testing.T) {
 	}
 }
 
-// A timer that is retried tells until when.
+// TestInfoTellsTheSpan: the answer for a timer with retries has the time of the last
+// attempt.
 func TestInfoTellsTheSpan(t *testing.T) {
 	t.Parallel()
 	body, spec, err := parse(doc(t, map[string]any{"timercallback": "https://x.example", "timerbackoff": "1s..1m", "timermaxattempts": "10"}))
@@ -58,7 +59,7 @@ func TestInfoTellsTheSpan(t *testing.T) {
 		Definition: schemas.Definition{Callback: spec.Callback, Body: body},
 		RunState:   schemas.RunState{State: schemas.StateRetrying, Attempt: 3, MaxAttempt: spec.MaxAttempts, NextMs: 1_000_000},
 	}
-	// Attempt 4 is next; 8, 16, 32 and then 60 s follow it, up to attempt 10.
+	// Attempt 4 is next. The delays of 8, 16, 32 and then 60 s follow, up to attempt 10.
 	want := schemas.TimeOf(1_000_000 + 1000*(8+16+32+3*60))
 	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.Equal(want) || !got.Next.Equal(schemas.TimeOf(1_000_000)) {
 		t.Errorf("until %s, next %s; want until %s", got.Until, got.Next, want)

@@ -12,7 +12,7 @@ func TestJSONSchemas(t *testing.T) {
 	t.Parallel()
 	add, fired, timer := compiler(t, "add"), compiler(t, "fired"), compiler(t, "timer")
 	type m = map[string]any
-	// The schema and the parser say the same of each of these.
+	// The JSON Schema and the parser must agree on each of these.
 	long := strings.Repeat("x", 2049)
 	for _, c := range []struct {
 		change m

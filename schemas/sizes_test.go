@@ -14,9 +14,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Headers that package store adds to what it publishes, at their largest: the
-// message id, an expected revision, a TTL, a roll-up, and those of an atomic batch,
-// whose id is 64 bytes at most.
+// storeHeaders returns the largest headers that package store adds to a message: message
+// ID, expected revision, TTL, roll-up, and those of an atomic batch, whose ID has at most
+// 64 bytes.
 func storeHeaders() nats.Header {
 	return nats.Header{
 		"Nats-Msg-Id":                         {(schemas.TimerID{}).String() + strings.Repeat(".4294967295", 4) + ".dead"},
@@ -29,7 +29,7 @@ func storeHeaders() nats.Header {
 	}
 }
 
-// largestClaim is a header Belfry-Claim with every field at its largest.
+// largestClaim returns a header Belfry-Claim with the largest value in every field.
 func largestClaim() string {
 	return schemas.Claim{
 		Timer: schemas.NewTimerID("/s", "1"), Revision: math.MaxUint64, Run: math.MaxUint32, Attempt: math.MaxUint32, MaxAttempt: math.MaxUint32,
@@ -37,12 +37,11 @@ func largestClaim() string {
 	}.String()
 }
 
-// worstTexts are texts that grow most when they are encoded: as a header, as JSON.
+// worstTexts are the texts that grow most when they are encoded as a header or as JSON.
 var worstTexts = [...]string{strings.Repeat("é", 4096), strings.Repeat("<", 8192), strings.Repeat("\u2028", 4096), strings.Repeat("\x00", 8192), strings.Repeat("\xff", 8192), strings.Repeat("\U0001F514", 4096)}
 
-// checkFits stores, fires, retries, rejects, dead-letters and requests what was
-// accepted, with all that Belfry adds at its largest, where JetStream takes messages
-// of maxMessage bytes.
+// checkFits stores, fires, retries, rejects, dead-letters and requests an accepted add,
+// with the largest values that Belfry adds, for a server with the given largest message.
 func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage int) {
 	t.Helper()
 	fits := func(what string, hdr nats.Header, data []byte) {
@@ -69,14 +68,14 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	for range schemas.MaxKeptAttempts {
 		rec.AddAttempt(math.MinInt64, math.MaxInt64, largest)
 	}
-	rec.SetOutcome(largest) // the newest has its outcome twice
+	rec.SetOutcome(largest) // the newest attempt and the record have the outcome
 	fits("the record", nats.Header{}, rec.Append(nil))
-	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32} // what CloudEvents' integers hold
+	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32} // the largest integers of CloudEvents
 	hdr, data := body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
 	hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}
 	fits("the fired event", hdr, data)
-	// The callback travels in the event, or sealed beside it.
+	// The callback is in the event, or sealed in a header.
 	sealed := func() {
 		if spec.Callback != "" {
 			hdr[schemas.HeaderCallback] = []string{"1." + strings.Repeat("x", (len(spec.Callback)+28)*4/3+1)}
@@ -101,7 +100,7 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 			fits(fmt.Sprintf("the dead letter, sealed callback: %t", fired.NoCallback), hdr, data)
 		}
 	}
-	// The replay of a dead letter stores what was stored.
+	// The replay of a dead letter stores the body of the add.
 	if back, err := schemas.StripFired(hdr, data); err != nil || back.Size() > body.Size() {
 		t.Fatalf("a replay stores %d bytes (%v), the add %d", back.Size(), err, body.Size())
 	}
@@ -130,8 +129,8 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	fits("the request", req, reqData)
 }
 
-// randomSizes is an event of a random shape whose size is near a limit, in either
-// mode, of awkward texts.
+// randomSizes returns a random event in either mode, with awkward texts and a size near a
+// limit.
 func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 	texts := [...]string{"x", "é", "<", "%", "\u2028", "\U0001F514", " ", `\`}
 	text := func(bytes int) string {
@@ -172,7 +171,7 @@ func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 		}
 		return hdr, b
 	}
-	raw := r.IntN(2) == 0 // sdk-go writes values as they are
+	raw := r.IntN(2) == 0 // sdk-go does not encode values
 	for name, v := range attrs {
 		if !raw {
 			v = schemas.EncodeHTTPHeader(v)
@@ -182,8 +181,8 @@ func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 	return hdr, data
 }
 
-// TestWhatIsAcceptedFits: whatever ParseAdd accepts can be stored, fired, retried,
-// called back and dead-lettered, with every field at its largest.
+// TestWhatIsAcceptedFits: every add that ParseAdd accepts can be stored, fired, retried,
+// called back and dead-lettered, with the largest value in every field.
 func TestWhatIsAcceptedFits(t *testing.T) {
 	t.Parallel()
 	const maxMessage = 256 << 10
@@ -211,9 +210,9 @@ func TestWhatIsAcceptedFits(t *testing.T) {
 	t.Logf("%d accepted, %d refused for their size", accepted, refused)
 }
 
-// TestHeaderLimit: an event is refused whose fired event, or dead letter, would be
-// over JetStream's limit of headers, in either mode, with an error that names the
-// limit and the size; one at the limit is accepted and fits.
+// TestHeaderLimit: an event whose fired event or dead letter would exceed JetStream's
+// limit of headers is refused, in either mode, with an error that has the limit and the
+// size. An event at the limit is accepted and fits.
 func TestHeaderLimit(t *testing.T) {
 	t.Parallel()
 	binary := func(attrs, length int) nats.Header {
@@ -272,12 +271,12 @@ func with(m map[string]any, name string, v any) map[string]any {
 	return m
 }
 
-// TestHeaderNames: an add is refused whose header nats.go would not send on.
+// TestHeaderNames: an add with a header that nats.go does not send is refused.
 func TestHeaderNames(t *testing.T) {
 	t.Parallel()
 	for name, ok := range map[string]bool{"X-Mine": true, "a.b_c!~": true, "a/b": false, "a[1]": false, "é": false, "a(b)": false, "x@y": false} {
 		_, _, err := schemas.ParseAdd(nats.Header{name: {"v"}}, doc(t, nil), added, schemas.Limits{})
-		// nats.go does not tell; its encoder does.
+		// nats.go does not report that, but the size shows it.
 		sent := (&nats.Msg{Subject: "s", Header: nats.Header{name: {"v"}}}).Size() > len("s")
 		if (err == nil) != ok || sent != ok {
 			t.Errorf("%q: %v, sent %v; want accepted %v", name, err, sent, ok)
@@ -288,7 +287,8 @@ func TestHeaderNames(t *testing.T) {
 	}
 }
 
-// TestMessageLimit: a server that takes less than 1 MiB lowers the limit of an event.
+// TestMessageLimit: a server with a largest message below 1 MiB lowers the limit of an
+// event.
 func TestMessageLimit(t *testing.T) {
 	t.Parallel()
 	const maxMessage = 128 << 10

@@ -21,11 +21,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// drillTimers is how many timers of each kind the drill has.
+// drillTimers is the number of timers of each kind.
 const drillTimers = 5
 
-// TestBackupDrill is the drill of docs/operations.md: a node that is in use is
-// backed up, killed, and restored elsewhere.
+// TestBackupDrill is the drill of docs/operations.md: a busy node is backed up, killed,
+// and restored in another folder.
 func TestBackupDrill(t *testing.T) {
 	t.Parallel()
 	calls := newCalls()
@@ -33,7 +33,7 @@ func TestBackupDrill(t *testing.T) {
 	t.Cleanup(hook.Close)
 	n := serve(t, "")
 	js := connectJS(t, n)
-	// Due while nothing runs, unless the machine is very slow.
+	// Due while nothing runs, if the machine is fast enough.
 	due := time.Now().Add(10 * time.Second).UTC().Format(time.RFC3339Nano)
 	for i := range drillTimers {
 		publishAdd(t, js, fmt.Sprintf("far-%d", i), `"timerafter":"1h"`)
@@ -51,7 +51,8 @@ func TestBackupDrill(t *testing.T) {
 		return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 && len(ok[schemas.RejectedInfo](t, n, "rejected", "ls")) == 1 && state(t, n, "plain") == schemas.StateSuccess
 	})
 
-	// Adds go on while the copy is made; those acknowledged before it are in it.
+	// Adds continue during the backup. It has those that were acknowledged before it
+	// began.
 	ctx, cancel := context.WithCancel(t.Context())
 	var adders sync.WaitGroup
 	adders.Go(func() {
@@ -106,7 +107,7 @@ func TestBackupDrill(t *testing.T) {
 	}
 }
 
-// TestRestoreRefusesDamage: nothing is restored of a backup that is not whole.
+// TestRestoreRefusesDamage: a damaged backup is not restored, not even in part.
 func TestRestoreRefusesDamage(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -173,7 +174,7 @@ func drillEvent(id, more string) []byte {
 	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/drill","type":"t",%s}`, id, more)
 }
 
-// publishAdd publishes an add; it is acknowledged when this returns.
+// publishAdd publishes an add and waits for the acknowledgement.
 func publishAdd(t *testing.T, js jetstream.JetStream, id, more string) {
 	t.Helper()
 	if _, err := js.Publish(t.Context(), schemas.SubjectAdd, drillEvent(id, more)); err != nil {
@@ -181,7 +182,7 @@ func publishAdd(t *testing.T, js jetstream.JetStream, id, more string) {
 	}
 }
 
-// state asks for a timer's state; 0 while the router has yet to store it.
+// state returns a timer's state; 0 while it is not stored.
 func state(t *testing.T, n *node, id string) schemas.State {
 	t.Helper()
 	r := n.client(t, "get", id, "--source", "/drill", "-o", "json")
@@ -191,7 +192,7 @@ func state(t *testing.T, n *node, id string) schemas.State {
 	return parseLines[schemas.TimerInfo](t, r.out)[0].State
 }
 
-// calls counts callbacks by the event's id. It answers 410 to /gone.
+// calls counts callbacks by the event's ID. It answers 410 to /gone.
 type calls struct {
 	mu sync.Mutex
 	n  map[string]int

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestBenchQuick runs the whole short form, which leaves nothing behind.
+// TestBenchQuick runs the whole short form and checks that it leaves no files.
 func TestBenchQuick(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -46,8 +46,8 @@ func TestBenchQuick(t *testing.T) {
 	}
 }
 
-// TestBenchUsage: a wrong profile fails at once, and the help and a workload's name lead
-// to the full tool.
+// TestBenchUsage: a wrong profile is refused, and the help and the name of a workload
+// refer to the full tool.
 func TestBenchUsage(t *testing.T) {
 	t.Parallel()
 	belfryRun(t, "bench", "--profile", "slow").oneLine(t, exitUsage, "profile")

@@ -30,8 +30,8 @@ type added struct {
 	State     string
 }
 
-// TestRoundTrip is one timer's life on the command line, and a second one's that
-// is cancelled.
+// TestRoundTrip adds a timer that fires and is called back, and one that is cancelled, on
+// the command line.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -130,7 +130,7 @@ func TestRoundTrip(t *testing.T) {
 	n.stop(t)
 }
 
-// TestTail: live, from the past, and as text.
+// TestTail: tail shows events live, from the past, and as text.
 func TestTail(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -140,7 +140,7 @@ func TestTail(t *testing.T) {
 	if err := live.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Timers are added until the tail, which began at an unknown moment, has had two.
+	// Add timers until the tail, which starts at an unknown time, has shown two.
 	ended := make(chan error, 1)
 	go func() { ended <- live.Wait() }()
 	count := 0
@@ -176,7 +176,7 @@ func TestTail(t *testing.T) {
 	n.client(t, "tail", "a", "--since", "yesterday").oneLine(t, exitUsage, "yesterday")
 }
 
-// TestDeadLetters: given up, listed, replayed.
+// TestDeadLetters: dead letters are listed and replayed.
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -212,7 +212,7 @@ func TestDeadLetters(t *testing.T) {
 	n.client(t, "dead", "replay", "none", "--source", "/none").oneLine(t, exitNotFound)
 }
 
-// TestUsage: mistakes that Belfry is not asked about.
+// TestUsage: mistakes that the program finds without a server.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	id := schemas.NewTimerID("a", "b").String()
@@ -260,7 +260,8 @@ func TestUsage(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
-			// An address that nobody serves: whoever asks it fails otherwise.
+			// No server has this address, so a command that connects fails with another
+			// exit code.
 			r := belfryEnv(t, []string{"NATS_URL=nats://127.0.0.1:1"}, "", strings.Fields(line)...)
 			r.oneLine(t, exitUsage, want)
 		})
@@ -284,7 +285,8 @@ func TestRefusedAndNotFound(t *testing.T) {
 	}
 }
 
-// TestUnreachable: one line each, and its exit code, for clients and nodes.
+// TestUnreachable: without a server, clients and nodes print one line and return the
+// documented exit code.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	plain := natstest.Run(t, func(o *server.Options) { o.JetStream = false })
@@ -303,7 +305,7 @@ func TestUnreachable(t *testing.T) {
 	belfryRun(t, "serve", "--http", "-", "--nats-url", plain.URL()).oneLine(t, exitUsage, "JetStream")
 }
 
-// TestInUse: a busy port, and a folder that a live node has.
+// TestInUse: a used port, and a folder that a running node uses, are refused.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -319,8 +321,8 @@ func TestInUse(t *testing.T) {
 	belfryRun(t, "serve", "--data", n.data, "--nats-listen", free, "--http", free).oneLine(t, exitInUse, n.data, fmt.Sprintf("process %d", n.cmd.Process.Pid))
 }
 
-// TestKilledAndBack: what was added is there after SIGKILL, and the folder's lock
-// is not in the way.
+// TestKilledAndBack: after SIGKILL the timers are still there, and the lock of the folder
+// does not prevent a start.
 func TestKilledAndBack(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -339,7 +341,7 @@ func TestKilledAndBack(t *testing.T) {
 	}
 }
 
-// TestStopWithCallbackRunning: SIGTERM while a callback hangs.
+// TestStopWithCallbackRunning: SIGTERM stops a node while a callback hangs.
 func TestStopWithCallbackRunning(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")

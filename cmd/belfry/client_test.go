@@ -15,13 +15,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestTimeoutBoundsTheWholeCommand: a list of many pages, each of which comes at
-// once, ends when --timeout says.
+// TestTimeoutBoundsTheWholeCommand: --timeout bounds a command that reads many pages,
+// each of which arrives quickly.
 func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	nc := srv.Connect()
-	// What a store that never ends answers: a real one would need millions of timers.
+	// A fake API whose lists never end; a real one would need millions of timers.
 	answer := func(verb, body string) {
 		if _, err := nc.Subscribe(schemas.SubjectAPIPrefix+verb, func(m *nats.Msg) {
 			if err := m.Respond([]byte(body)); err != nil {
@@ -44,7 +44,7 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 			t.Parallel()
 			var r result
 			var begun time.Time
-			for try, reached := 0, false; try < 5 && !reached; try++ { // a machine that stands still has no time to connect
+			for try, reached := 0, false; try < 5 && !reached; try++ { // a slow machine may not even connect within the timeout
 				begun = time.Now()
 				r = belfryRun(t, append(strings.Fields(line), "--timeout", "500ms", "--nats-url", srv.URL())...)
 				reached = !strings.Contains(r.err, "cannot be reached")
@@ -57,7 +57,8 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: a server, and somebody who takes requests and never answers.
+// TestNoAnswer: a server without a node, and a node that receives requests and does not
+// answer.
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

@@ -15,9 +15,9 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// TestStopWithServerGone: SIGTERM while the NATS server is dead, or there and
-// silent, with nothing to do or much. The node ends in time, says that it stopped
-// without the server, and that is no failure: nothing is lost by it.
+// TestStopWithServerGone: SIGTERM stops a node in time while the NATS server is dead or
+// does not answer, whether the node is idle or busy. The node logs that it stopped
+// without the server. That is not a failure, because nothing is lost.
 func TestStopWithServerGone(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*testing.T, *natstest.Process){"killed": func(_ *testing.T, p *natstest.Process) { p.Kill() }, "silent": silence} {
@@ -38,18 +38,17 @@ func TestStopWithServerGone(t *testing.T) {
 	}
 }
 
-// silence stops the server's process with SIGSTOP and waits until that has
-// happened.
+// silence stops the server's process with SIGSTOP and waits until it no longer answers.
 func silence(t *testing.T, srv *natstest.Process) {
 	t.Helper()
 	nc := srv.Connect()
 	srv.Signal(syscall.SIGSTOP)
-	for nc.FlushTimeout(50*time.Millisecond) == nil { // each asks the server
+	for nc.FlushTimeout(50*time.Millisecond) == nil { // each sends a PING
 	}
 }
 
-// keepBusy adds timers that are due at once, whose callbacks hang, and returns
-// when the first is called.
+// keepBusy adds timers that are due now and whose callbacks hang, and returns at the
+// first callback.
 func keepBusy(t *testing.T, n *node, nc *nats.Conn) {
 	t.Helper()
 	called, hold := make(chan struct{}, 1), make(chan struct{})

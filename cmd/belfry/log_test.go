@@ -26,7 +26,7 @@ type logLine struct {
 	Shard                     *int
 }
 
-// logLines parses all that a process wrote to stderr: every line must be JSON.
+// logLines parses the whole log of a process. Every line must be JSON.
 func logLines(t *testing.T, n *node) []logLine {
 	t.Helper()
 	var out []logLine
@@ -41,7 +41,7 @@ func logLines(t *testing.T, n *node) []logLine {
 	return out
 }
 
-// calm checks that a start logged no warning and no line of a single shard.
+// calm checks that a start has logged no warning and no line of a single shard.
 func calm(t *testing.T, n *node) {
 	t.Helper()
 	n.logged(t, "shards taken")
@@ -52,8 +52,8 @@ func calm(t *testing.T, n *node) {
 	}
 }
 
-// TestStartLog: the first start, one after SIGTERM, and one after SIGKILL, which
-// explains what nats-server does, log nothing to worry about.
+// TestStartLog: the first start, a start after SIGTERM, and a start after SIGKILL, which
+// explains nats-server's messages, log no warning.
 func TestStartLog(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -80,8 +80,8 @@ func TestStartLog(t *testing.T) {
 	n.stop(t)
 }
 
-// TestHostileCalleeStaysInTheLog: bytes that a callee sends on an idle connection are
-// reported by net/http through the standard logger; they reach stderr as JSON lines.
+// TestHostileCalleeStaysInTheLog: net/http reports bytes that a callee sends on an idle
+// connection with the standard logger. They appear as JSON lines on stderr.
 func TestHostileCalleeStaysInTheLog(t *testing.T) {
 	t.Parallel()
 	callee := tcptest.Serve(t, func(c net.Conn) {
@@ -108,7 +108,8 @@ func TestHostileCalleeStaysInTheLog(t *testing.T) {
 	n.stop(t)
 }
 
-// TestStdLog: one line a text, bounded, throttled, and restored afterwards.
+// TestStdLog: each text becomes one line of bounded length; lines are throttled; the
+// standard logger is restored.
 func TestStdLog(t *testing.T) {
 	var out bytes.Buffer
 	before := log.Writer()
@@ -138,8 +139,8 @@ func TestStdLog(t *testing.T) {
 	}
 }
 
-// TestSecretFilesOfOthers: each file with secrets that every user can read is warned
-// about, and no other.
+// TestSecretFilesOfOthers: the node warns about each file with secrets that every user
+// can read, and about no other file.
 func TestSecretFilesOfOthers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
-	// As while somebody tries Belfry on this machine: the default addresses are
-	// taken, by that node or by us, so no test may depend on them.
+	// Occupy the default addresses, as if another Belfry ran on this machine. No test may
+	// depend on them.
 	for _, addr := range []string{app.DefaultNATSListen, app.DefaultHTTP} {
 		if l, err := net.Listen("tcp", addr); err == nil {
 			defer l.Close()
@@ -53,11 +53,11 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
 
-// command is the program with a nearly empty environment, so that nothing of the
-// tester's own settings reaches it.
+// command returns the program with a nearly empty environment, so that settings of the
+// developer have no effect.
 func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
@@ -90,7 +90,7 @@ func belfryRun(t *testing.T, args ...string) result {
 	return belfryEnv(t, nil, "", args...)
 }
 
-// oneLine checks what a failed command says.
+// oneLine checks the single line that a failed command prints.
 func (r result) oneLine(t *testing.T, code int, want ...string) {
 	t.Helper()
 	if r.code != code {
@@ -115,7 +115,7 @@ type node struct {
 	done       chan struct{}  // closed when the process has ended
 }
 
-// serve starts a node with a server of its own on free ports.
+// serve starts a node with an embedded server on free ports.
 func serve(t *testing.T, data string, args ...string) *node {
 	t.Helper()
 	if data == "" {
@@ -124,7 +124,7 @@ func serve(t *testing.T, data string, args ...string) *node {
 	return launch(t, data, append([]string{"--data", data, "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--shards", "2"}, args...))
 }
 
-// launch starts a node and waits until it says that it runs.
+// launch starts a node and waits until it logs that it runs.
 func launch(t *testing.T, data string, args []string) *node {
 	t.Helper()
 	n := &node{cmd: command(t, nil, append([]string{"serve"}, args...)...), data: data, done: make(chan struct{})}
@@ -149,7 +149,7 @@ func launch(t *testing.T, data string, args []string) *node {
 	return n
 }
 
-// stop sends SIGTERM and waits for the end.
+// stop sends SIGTERM and waits until the process has ended.
 func (n *node) stop(t *testing.T) {
 	t.Helper()
 	begun := time.Now()
@@ -198,7 +198,7 @@ func (n *node) logged(t *testing.T, part string) string {
 	line, found := "", false
 	waittest.Until(t, fmt.Sprintf("the log has %q", part), func() bool {
 		select {
-		case <-n.done: // nothing is logged after this look
+		case <-n.done: // the log is complete
 			if line, found = n.log.Line(part); !found {
 				t.Fatalf("the process has ended without logging %q: %s", part, n.log.String())
 			}
@@ -225,7 +225,7 @@ func httpGet(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// serveOn starts a node on a server.
+// serveOn starts a node that uses a server.
 func serveOn(t *testing.T, url string, args ...string) *node {
 	t.Helper()
 	return launch(t, "", append([]string{"--nats-url", url, "--http", "127.0.0.1:0", "--shards", "2"}, args...))

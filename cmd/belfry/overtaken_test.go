@@ -11,9 +11,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestOvertakenConsumerIsReported: a durable consumer of timers.fired that stopped
-// reading, and has lost events to the limit of its service, is named by status and
-// doctor.
+// TestOvertakenConsumerIsReported: status and doctor name a durable consumer of
+// timers.fired that stopped reading and has lost events to the limit of its service.
 func TestOvertakenConsumerIsReported(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "", "--fired-max-per-service", "1000")

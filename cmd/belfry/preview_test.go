@@ -12,10 +12,11 @@ import (
 	"github.com/belfryio/belfry/internal/calendar"
 )
 
-// noServer is an address that nobody serves: preview must not connect.
+// noServer is an address without a server: preview must not connect.
 var noServer = []string{"NATS_URL=nats://127.0.0.1:1", "BELFRY_NATS_URL=nats://127.0.0.1:1"}
 
-// TestPreviewNeedsNoServer shows a change of daylight saving, as text and as JSON.
+// TestPreviewNeedsNoServer shows runs around a change to daylight saving time, as text
+// and as JSON.
 func TestPreviewNeedsNoServer(t *testing.T) {
 	t.Parallel()
 	args := []string{"preview", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--from", "2027-03-27T12:00:00Z", "-n", "2"}
@@ -40,7 +41,7 @@ func TestPreviewFlags(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# two days\n2027-01-03\n\n 2027-01-04 # Monday\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ args, want string }{ // want: local times and skips, separated by blanks
+	for _, c := range []struct{ args, want string }{ // local times and skips, separated by spaces
 		{"--cron @daily --start 2027-01-02T00:00:00Z --end 2027-01-03T00:00:00Z", "2027-01-02T00:00:00+00:00 2027-01-03T00:00:00+00:00"},
 		{"--cron @daily --limit 1", "2027-01-01T00:00:00+00:00"},
 		{"--every PT8H -n 2", "2027-01-01T00:00:00+00:00 2027-01-01T08:00:00+00:00"},
@@ -83,7 +84,8 @@ func TestPreviewFlags(t *testing.T) {
 	}
 }
 
-// TestPreviewRefusals: one line, exit code 2, with what to write instead.
+// TestPreviewRefusals: a mistake gives exit code 2 and one line that says what to write
+// instead.
 func TestPreviewRefusals(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -31,9 +31,9 @@ const (
 	sectionExit       = "Exit codes"
 )
 
-// TestReferenceHasEveryFlag walks the commands: each has a section of its own, or is
-// named in its parent's. All flags of a command are there or in a section of common
-// flags, with their defaults.
+// TestReferenceHasEveryFlag: each command has a section, or its parent's section names
+// it. The section, or a section of common flags, has all flags of the command with their
+// defaults.
 func TestReferenceHasEveryFlag(t *testing.T) {
 	t.Parallel()
 	ref := reference(t)
@@ -56,7 +56,8 @@ func TestReferenceHasEveryFlag(t *testing.T) {
 	})
 }
 
-// TestReferenceHasEverySetting: the file's keys and the environment's variables.
+// TestReferenceHasEverySetting: the reference has every key of the file and every
+// environment variable.
 func TestReferenceHasEverySetting(t *testing.T) {
 	t.Parallel()
 	section := reference(t)[sectionSettings]
@@ -75,8 +76,8 @@ func TestReferenceHasEverySetting(t *testing.T) {
 	}
 }
 
-// TestReferenceHasEverySettingOfAService: each key has a row, and the example is
-// accepted.
+// TestReferenceHasEverySettingOfAService: each key of a service has a row, and the
+// example is valid.
 func TestReferenceHasEverySettingOfAService(t *testing.T) {
 	t.Parallel()
 	section := reference(t)[sectionService]
@@ -112,7 +113,8 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 	}
 }
 
-// TestReferenceHasEveryVariable: whatever a command asks the environment for.
+// TestReferenceHasEveryVariable: the reference has every environment variable that a
+// command reads.
 func TestReferenceHasEveryVariable(t *testing.T) {
 	t.Parallel()
 	asked := map[string]bool{}
@@ -124,7 +126,7 @@ func TestReferenceHasEveryVariable(t *testing.T) {
 	s := &settings{}
 	s.add(&cobra.Command{})
 	if _, err := s.load(c); err == nil {
-		t.Error("without HOME there is no data folder") // but all has been asked
+		t.Error("without HOME there is no data folder") // all variables have been read by then
 	}
 	if len(asked) < len(s.names) {
 		t.Fatalf("only %d variables", len(asked))
@@ -137,8 +139,8 @@ func TestReferenceHasEveryVariable(t *testing.T) {
 	}
 }
 
-// TestReferenceHasEveryExitCode: in the table, with the word that JSON has for it,
-// and as belfry help exit-codes says it.
+// TestReferenceHasEveryExitCode: the table has every exit code with its JSON name, as
+// belfry help exit-codes prints them.
 func TestReferenceHasEveryExitCode(t *testing.T) {
 	t.Parallel()
 	section := reference(t)[sectionExit]

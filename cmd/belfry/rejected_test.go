@@ -11,8 +11,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRejected: adds that were published and refused show up in the list of
-// rejections and among the problems; so do dead letters.
+// TestRejected: rejected adds and dead letters are listed, and status reports them as
+// problems.
 func TestRejected(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")

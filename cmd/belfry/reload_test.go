@@ -38,7 +38,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	callee := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // the caller is cut off when the test ends
+			return // the connection is closed when the test ends
 		}
 		switch before, after := verify(secret, body, r.Header), verify(next, body, r.Header); {
 		case before && after:
@@ -57,7 +57,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	secrets := filepath.Join(t.TempDir(), "secrets")
 	write := func(path, text string) {
 		t.Helper()
-		// As configuration is replaced in production: in one step.
+		// Replace the file in one step, as in production.
 		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	write(secrets, next+"\n")
 	waittest.Until(t, "the metric says that the reload succeeded", metric("belfry_config_reload_successful 1"))
 
-	// The config file itself, and what needs a restart.
+	// The config file itself, with a setting that needs a restart.
 	write(config, "retention: 3h\ncallback-hosts: [example.com]\nservices:\n  orders:\n    secret-file: "+secrets+"\n    hosts: [127.0.0.1]\n")
 	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)

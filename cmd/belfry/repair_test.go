@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRepair: a stranger overwrites a timer. status and doctor show it while the node
-// runs; repair shows it, and with --apply restores the timer.
+// TestRepair: another client overwrites a timer. status and doctor report it while the
+// node runs; repair reports it, and with --apply restores the timer.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -29,7 +29,7 @@ func TestRepair(t *testing.T) {
 	}
 	defer nc.Close()
 	var shard string
-	waittest.Until(t, "the record is stored", func() bool { // the shard is the one that has the key
+	waittest.Until(t, "the record is stored", func() bool { // in the shard that has the key
 		shards := len(ok[status](t, n, "status")[0].Shards)
 		for _, s := range []string{"0", "1", "2", "3", "4", "5", "6", "7"}[:min(shards, 8)] {
 			m, err := nc.Request("$JS.API.STREAM.MSG.GET.KV_timers_"+s, []byte(`{"last_by_subj":"$KV.timers_`+s+`.timer.`+id+`"}`), bound)

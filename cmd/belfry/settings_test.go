@@ -27,8 +27,8 @@ func writeConfig(t *testing.T, text string) string {
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// TestPrecedence: a flag wins over the environment, that over the file, that over
-// the default.
+// TestPrecedence: a flag overrides the environment, the environment the file, and the
+// file the default.
 func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	path := writeConfig(t, "shards: 3\nretention: P2D\nroles: [router, functions]\nhttp: 127.0.0.1:1\nnode: from-file\n")
@@ -49,15 +49,15 @@ func TestPrecedence(t *testing.T) {
 	if !strings.HasSuffix(m["data"].(string), "/.local/state/belfry") {
 		t.Errorf("data is %v", m["data"])
 	}
-	// What is printed can be read again.
+	// The printed configuration is valid input.
 	again := belfryEnv(t, env, "", "config", "print")
 	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, again.out)); r.code != exitOK {
 		t.Errorf("printed settings are refused: %s\n%s", r.err, again.out)
 	}
 }
 
-// TestServerChoice: the URL that clients use does not turn a node that was asked
-// to bring its own server into one that uses another.
+// TestServerChoice: the URL for clients does not make a node that must run an embedded
+// server use another one.
 func TestServerChoice(t *testing.T) {
 	t.Parallel()
 	env := []string{"BELFRY_NATS_URL=nats://10.0.0.1:4222", "BELFRY_CREDS=/c", "XDG_STATE_HOME=/state"}
@@ -75,7 +75,7 @@ func TestServerChoice(t *testing.T) {
 	}
 }
 
-// TestNeverIdle: 0 is a value, also when it is printed and read again.
+// TestNeverIdle: 0 is a valid value, also after it was printed and read again.
 func TestNeverIdle(t *testing.T) {
 	t.Parallel()
 	r := belfryRun(t, "config", "print", "--service-idle", "0s")
@@ -136,8 +136,8 @@ func TestConfigFileMistakes(t *testing.T) {
 	belfryEnv(t, []string{"BELFRY_SHARDS=many"}, "", "serve").oneLine(t, exitUsage, "BELFRY_SHARDS", "many")
 }
 
-// TestSecretsAreNotTold: by config print, at the start, in the log of a node that
-// uses them, or anywhere on its HTTP server.
+// TestSecretsAreNotTold: secrets do not appear in config print, in the log of a node that
+// uses them, or on its HTTP server.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	path := writeConfig(t, "services:\n  orders:\n    secret: "+secret+"\n    concurrency: 3\n  bills:\n    secrets: ["+secret+"]\n")
@@ -178,8 +178,8 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 }
 
-// Secrets and headers come from files and the environment, several at a time, and
-// are shown nowhere.
+// TestServiceSecretsFromFilesAndEnvironment: secrets and headers can come from several
+// files and from the environment, and are never printed.
 func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -20,8 +20,8 @@ import (
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
-// TestStatus: two nodes on one server, timers that wait and one that died; then
-// one node alone, and none.
+// TestStatus: status with two nodes on one server, waiting timers and a dead letter; then
+// with one node, and with none.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -72,8 +72,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusWatch shows it again and again, ends with SIGINT, and lives on
-// without its server.
+// TestStatusWatch: status --watch prints again and again, also while the server is away,
+// and ends with SIGINT.
 func TestStatusWatch(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -105,8 +105,8 @@ func TestStatusWatch(t *testing.T) {
 	}
 }
 
-// TestDoctor: a healthy node, one whose server does not say how it is set, and
-// none at all.
+// TestDoctor: doctor with a healthy node, with a node whose server does not report its
+// settings, and without a node.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -122,7 +122,7 @@ func TestDoctor(t *testing.T) {
 		}
 		return m
 	}
-	// A clock that a standing shard has is an error until the node has taken it.
+	// The clock of a shard without owner is an error until the node has taken the shard.
 	var r result
 	waittest.Until(t, "doctor succeeds", func() bool {
 		r = belfryRun(t, "doctor", "--nats-listen", listen, "-o", "json")
@@ -145,8 +145,8 @@ func TestDoctor(t *testing.T) {
 	belfryRun(t, "doctor", "--nats-listen", listen, "--sys-url", "nats://127.0.0.1:1").oneLine(t, exitUnreachable, "system account")
 }
 
-// TestDoctorOfFastNode: the profile that a node announces is not an error, unless the
-// settings ask for the other one.
+// TestDoctorOfFastNode: the fast profile that a node announces is not an error, unless
+// the settings name the safe one.
 func TestDoctorOfFastNode(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "", "--profile", "fast")
@@ -164,8 +164,8 @@ func TestDoctorOfFastNode(t *testing.T) {
 	}
 }
 
-// TestProfileOfAnotherServer: what the servers tell a node, or do not, against
-// what it promises.
+// TestProfileOfAnotherServer: a node warns if the server's settings do not permit the
+// promised profile, or are unknown.
 func TestProfileOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "nats.conf")

@@ -16,7 +16,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// tlsServer wants a client certificate of the authority.
+// tlsServer starts a server that requires a client certificate of the authority.
 func tlsServer(t *testing.T, a *certtest.Authority, options ...natstest.Option) string {
 	t.Helper()
 	cert, key := a.Files("server", x509.ExtKeyUsageServerAuth)
@@ -31,8 +31,8 @@ func tlsServer(t *testing.T, a *certtest.Authority, options ...natstest.Option) 
 	return "tls://" + srv.Addr().String()
 }
 
-// TestTLS: a node and the commands talk to a server that wants certificates; what
-// does not fit is one line.
+// TestTLS: a node and the commands connect to a server that requires certificates. A
+// wrong or missing certificate gives one line.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ours, theirs := certtest.New(t), certtest.New(t)
@@ -68,7 +68,8 @@ func TestTLS(t *testing.T) {
 	}{
 		{"no CA", exitUnreachable, "certificate signed by unknown authority", []string{"--tls-cert", cert, "--tls-key", key}},
 		{"another CA", exitUnreachable, "certificate signed by unknown authority", []string{"--tls-ca", theirs.File(), "--tls-cert", cert, "--tls-key", key}},
-		// The server's reason and the end of its connection race; either names TLS.
+		// The server's error and the end of the connection arrive in either order; both
+		// mention TLS.
 		{"no certificate", exitUnreachable, "tls", []string{"--tls-ca", ours.File()}},
 		{"another's certificate", exitUnreachable, "tls", []string{"--tls-ca", ours.File(), "--tls-cert", badCert, "--tls-key", badKey}},
 		{"certificate without key", exitUsage, "tls-cert and tls-key", []string{"--tls-ca", ours.File(), "--tls-cert", cert}},
@@ -86,8 +87,8 @@ func TestTLS(t *testing.T) {
 	n.stop(t)
 }
 
-// credentials are of a user of an account with JetStream, and of one that the
-// operator's account does not know.
+// credentials returns the credentials of a user with JetStream, and those of a user whose
+// account the operator does not know.
 func credentials(t *testing.T) (option natstest.Option, good, bad string) {
 	t.Helper()
 	pair := func(create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, string) {
@@ -145,7 +146,7 @@ func credentials(t *testing.T) (option natstest.Option, good, bad string) {
 	}, creds(account), creds(stranger)
 }
 
-// TestCreds: a server in operator mode, with TLS.
+// TestCreds: a node and the commands connect to a server in operator mode, with TLS.
 func TestCreds(t *testing.T) {
 	t.Parallel()
 	option, good, bad := credentials(t)

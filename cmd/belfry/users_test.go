@@ -33,7 +33,7 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-// usersConfig has an administrator and two teams; passwords are the names with "-pw".
+// usersConfig has an administrator and two teams. Each password is the name with "-pw".
 func usersConfig(t *testing.T) string {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte("orders-pw"), bcrypt.MinCost)
@@ -47,7 +47,7 @@ func usersConfig(t *testing.T) string {
 `, secretFile(t, "admin-pw"), hash))
 }
 
-// as connects a user; the URL is the server's.
+// as connects as a user.
 func as(t *testing.T, url, user string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, append(opts, nats.UserInfo(user, user+"-pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
@@ -70,9 +70,9 @@ func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
 	return sub
 }
 
-// TestUsers: with users on the embedded server a stranger reaches nothing, a team its
-// own, an administrator everything; on loopback addresses without TLS, and on all
-// interfaces with TLS.
+// TestUsers: with users on the embedded server, a client without credentials has no
+// access, a team has access to its own timers, and an administrator to everything.
+// Addresses: loopback without TLS, and all interfaces with TLS.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
@@ -133,7 +133,7 @@ func TestUsers(t *testing.T) {
 				t.Errorf("credentials in the URL: %+v", r)
 			}
 			belfryEnv(t, env, "", "ls").oneLine(t, exitUnreachable, "Authorization Violation")
-			// The doctor has the node's settings.
+			// doctor uses the node's settings.
 			listen := append([]string{"doctor"}, append(args, "--nats-listen", tt.host+":"+port, "--shards", "2")...)
 			var r result
 			waittest.Until(t, "doctor succeeds", func() bool {
@@ -191,7 +191,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 	for {
 		m, err := all.NextMsg(10 * time.Millisecond)
 		if err != nil {
-			break // all that came before the event of orders has been read
+			break // everything before the event of orders has been read
 		}
 		if strings.Contains(m.Subject, "bills") {
 			t.Errorf("orders received %s", m.Subject)
@@ -203,7 +203,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 		"$KV.clock.clock.0", "$KV.timers_0.timer.x", "timers.fired.bills", "timers.dead.bills", "timers.retry.orders",
 		schemas.SubjectAPIPrefix + "list", schemas.SubjectAPIPrefix + "dead.list", schemas.SubjectAPIPrefix + "dead.replay", "$SYS.REQ.SERVER.PING.JSZ", "$SRV.INFO.timers", "callbacks.bills.x", "timers.work.bills",
 	} {
-		all.Unsubscribe() // fails only with the connection
+		all.Unsubscribe() // fails only if the connection is closed
 		m, err := orders.Request(subject, []byte(`{}`), bound)
 		if errors.Is(err, nats.ErrNoResponders) || err == nil && strings.Contains(string(m.Data), "not enabled for account") {
 			continue
@@ -220,8 +220,8 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 	}
 }
 
-// TestUsersComeAndGo: timers stay when users are configured for the first time, and when
-// they are removed, although NATS keeps each account's streams apart.
+// TestUsersComeAndGo: timers remain when users are configured for the first time and when
+// they are removed, although NATS keeps the streams of accounts apart.
 func TestUsersComeAndGo(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -247,8 +247,8 @@ func TestUsersComeAndGo(t *testing.T) {
 	belfryRun(t, "serve", "--data", n.data, "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "$G", "BELFRY")
 }
 
-// TestBeyondLoopback: nothing listens where others can reach it without authentication,
-// unless the user insists, and then the log warns.
+// TestBeyondLoopback: a node does not listen beyond loopback without authentication,
+// unless --insecure permits it, and then it logs a warning.
 func TestBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
@@ -321,8 +321,8 @@ func TestBeyondLoopback(t *testing.T) {
 	}
 }
 
-// TestHTTPToken: without the token there is the status alone, also for a probe that has
-// none; with TLS the same over HTTPS.
+// TestHTTPToken: without the token /readyz has only the status, and /metrics is refused.
+// The same holds over HTTPS.
 func TestHTTPToken(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)

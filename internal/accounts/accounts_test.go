@@ -18,7 +18,8 @@ import (
 
 const bound = 60 * time.Second
 
-// TestConfigFile compares the layout with the shipped nats.conf, as two servers tell it.
+// TestConfigFile: two servers report the same accounts for the generated configuration
+// and for the shipped nats.conf.
 func TestConfigFile(t *testing.T) {
 	t.Parallel()
 	file := natstest.RunProduction(t, "../../nats.conf", nil)
@@ -44,7 +45,8 @@ func TestConfigFile(t *testing.T) {
 			}
 		}
 		for _, line := range got {
-			// The file also lets Belfry ask the servers; every account has $SYS imports of the server's own.
+			// The file also lets Belfry query the servers, and every account has the
+			// server's own $SYS imports.
 			if !slices.Contains(want, line) && !strings.Contains(line, "$SYS.") {
 				t.Errorf("nats.conf: account %s has also %s", account, line)
 			}
@@ -53,14 +55,15 @@ func TestConfigFile(t *testing.T) {
 			t.Errorf("account %s: %v", account, want)
 		}
 	}
-	// No more, and no less, crosses from the team's account.
+	// Exactly the documented subjects cross from the team's account.
 	nc := made.Connect(nats.UserInfo("orders", "x"))
 	if _, err := nc.Request(schemas.SubjectAPIPrefix+"list", nil, bound); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("list: %v", err)
 	}
 }
 
-// layout lists an account's exports and imports, as the server tells its system account.
+// layout lists the exports and imports of an account that the server reports to its
+// system account.
 func layout(t *testing.T, sys *nats.Conn, account string) []string {
 	t.Helper()
 	m, err := sys.Request("$SYS.REQ.ACCOUNT."+account+".INFO", nil, bound)

@@ -29,13 +29,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A start that is cut off leaves nats-server making, and removing, a stream.
+// A start that is interrupted leaves nats-server creating or removing a stream.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
 
-// bound is how long anything may take: far longer than it does.
+// bound is the time limit of a wait in a test. No wait takes that long on a busy machine.
 const bound = 60 * time.Second
 
-// options are those of a node on free ports and a folder of its own.
+// options returns the options of a node with free ports and a temporary folder.
 func options(t *testing.T) Options {
 	return Options{
 		Data: t.TempDir(), NATSListen: "127.0.0.1:0", HTTP: "127.0.0.1:0", Profile: ProfileFast, Shards: 2,
@@ -94,7 +94,7 @@ func event(id string, attrs string) []byte {
 	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/test","type":"t",%s,"data":{"n":1}}`, id, attrs)
 }
 
-// TestWholeLife: any NATS client adds a timer; it fires, and calls back.
+// TestWholeLife: a timer that a NATS client adds fires and is called back.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
 	called := make(chan *http.Request, 1)
@@ -140,8 +140,8 @@ func TestWholeLife(t *testing.T) {
 	}, func() string { return "they lack " + missing })
 }
 
-// TestManyInOneProcess: no global state; every one starts, stops, and starts
-// again on its folder under the same name.
+// TestManyInOneProcess: several nodes in one process start, stop, and start again on
+// their folders under the same names.
 func TestManyInOneProcess(t *testing.T) {
 	t.Parallel()
 	for i := range 3 {
@@ -162,7 +162,7 @@ func TestManyInOneProcess(t *testing.T) {
 				}
 				node = a.Node()
 				stop(t, a)
-				stop(t, a) // again is nothing
+				stop(t, a) // a second Stop does nothing
 				if err := a.Start(t.Context()); !errors.Is(err, ErrStopped) {
 					t.Errorf("Start after Stop: %v", err)
 				}
@@ -171,7 +171,8 @@ func TestManyInOneProcess(t *testing.T) {
 	}
 }
 
-// TestDueDuringDownTime: what was due while nobody ran fires right after the start.
+// TestDueDuringDownTime: a timer that became due while no node ran fires right after the
+// start.
 func TestDueDuringDownTime(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -182,7 +183,7 @@ func TestDueDuringDownTime(t *testing.T) {
 	}
 	nc.Close()
 	stop(t, a)
-	<-time.After(1100 * time.Millisecond) // the down time itself, not a wait for something
+	<-time.After(1100 * time.Millisecond) // the down time
 	o.NATSListen = "127.0.0.1:0"
 	begun := time.Now()
 	b := start(t, o)
@@ -274,7 +275,7 @@ func TestOneLineErrors(t *testing.T) {
 			if o.Data == locked.Data || o.Data == file || o.Data == "" {
 				return
 			}
-			// Everything was released: the folder can be taken.
+			// Everything was released: the folder can be locked.
 			unlock, err := lockFolder(o.Data)
 			if err != nil {
 				t.Fatalf("after the failure: %v", err)
@@ -286,7 +287,8 @@ func TestOneLineErrors(t *testing.T) {
 	}
 }
 
-// TestShardsAreFixed: a folder that was made with others is refused, and says so.
+// TestShardsAreFixed: a folder with another number of shards is refused with an
+// explanation.
 func TestShardsAreFixed(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -301,10 +303,10 @@ func TestShardsAreFixed(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	o.Shards = 0
-	stop(t, start(t, o)) // takes what is recorded
+	stop(t, start(t, o)) // uses the recorded number
 }
 
-// TestRolesOnTwoNodes: the roles are spread over nodes that share a server.
+// TestRolesOnTwoNodes: the roles can be split between nodes that share a server.
 func TestRolesOnTwoNodes(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)
@@ -333,7 +335,7 @@ func TestRolesOnTwoNodes(t *testing.T) {
 		}
 	}
 	add("one")
-	stop(t, nodes[0]) // it releases its clocks; the other scheduler takes over
+	stop(t, nodes[0]) // releases its clocks; the other scheduler takes over
 	add("two")
 	add("three")
 }
@@ -360,7 +362,7 @@ func TestTimerOfRestingService(t *testing.T) {
 	t.Cleanup(st.Close)
 	feed := store.Feed{Service: "rare"}
 	state, err := st.ServiceState(t.Context(), feed)
-	if err != nil || state.Awake || state.Rev == 0 { // an add wakes nothing
+	if err != nil || state.Awake || state.Rev == 0 { // an add does not wake the service
 		t.Fatalf("got %+v, %v", state, err)
 	}
 	if err := st.RestService(t.Context(), feed, state.Rev, 0); err != nil {
@@ -370,7 +372,8 @@ func TestTimerOfRestingService(t *testing.T) {
 	waittest.Receive(t, "a callback", called)
 }
 
-// TestReadiness: not ready while the server is away, ready again when it is back.
+// TestReadiness: a node is not ready while its server is away, and ready again
+// afterwards.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)
@@ -413,7 +416,7 @@ func TestReadiness(t *testing.T) {
 	becomes(true)
 }
 
-// TestStopWhileStarting: a context that ends during Start ends the start.
+// TestStopWhileStarting: Start returns when its context ends.
 func TestStopWhileStarting(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond} {
@@ -439,7 +442,7 @@ func TestStopWhileStarting(t *testing.T) {
 	}
 }
 
-// TestStopWithoutServer: the server is gone, and Stop still ends in time.
+// TestStopWithoutServer: Stop returns in time although the server is away.
 func TestStopWithoutServer(t *testing.T) {
 	t.Parallel()
 	s := natstest.Run(t)
@@ -456,9 +459,9 @@ func TestStopWithoutServer(t *testing.T) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), StopTimeout)
 	defer cancel()
-	err = a.Stop(ctx) // may say that the clocks were not released
+	err = a.Stop(ctx) // the clocks may not be released
 	t.Logf("Stop after %s: %v", time.Since(begun).Round(time.Millisecond), err)
-	if time.Since(begun) > bound { // it is told to end within StopTimeout
+	if time.Since(begun) > bound { // the context ends after StopTimeout
 		t.Error("Stop took too long")
 	}
 }

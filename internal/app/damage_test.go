@@ -15,9 +15,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestStrangersReply: a client names keys of Belfry's buckets as reply subjects.
-// JetStream's answers overwrite a record and every clock; the others fire, the node
-// starts again, and the damage is on view.
+// TestStrangersReply: a client uses keys of Belfry's buckets as reply subjects, so that
+// JetStream's answers overwrite a record and every clock. All other timers fire, the node
+// can restart, and the damage is reported.
 func TestStrangersReply(t *testing.T) {
 	t.Parallel()
 	o := options(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
-// TestServerHangs: a server that does not answer since its disk was full ends the node
-// with ErrHung, and not before there is room; without a full disk it is only slow.
+// TestServerHangs: a server that has not answered since its disk was full ends the node
+// with ErrHung once there is room again. Without a full disk it only counts as slow.
 func TestServerHangs(t *testing.T) {
 	t.Parallel()
 	var free atomic.Int64

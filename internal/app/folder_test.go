@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestOpenFolder: a tool has the streams of a stopped node's folder, nobody else
-// can connect meanwhile, and no node can use the folder.
+// TestOpenFolder: a tool can read the streams in a stopped node's folder. Meanwhile no
+// client can connect, and no node can use the folder.
 func TestOpenFolder(t *testing.T) {
 	t.Parallel()
 	o := options(t)

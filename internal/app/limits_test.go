@@ -10,8 +10,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestManyConsumers: a service more than the server's default of consumers a
-// stream still gets one.
+// TestManyConsumers: one service more than the server's default limit of consumers per
+// stream still gets a consumer.
 func TestManyConsumers(t *testing.T) {
 	t.Parallel()
 	a := start(t, options(t))
@@ -26,7 +26,7 @@ func TestManyConsumers(t *testing.T) {
 	}
 	const byDefault = server.JSDefaultMaxConsumersPerStream
 	for n := range byDefault + 1 {
-		// In memory and without a name they are the cheapest that count.
+		// Consumers in memory and without a name are the cheapest that count.
 		if _, err := js.CreateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{
 			FilterSubject: schemas.SubjectFired(fmt.Sprintf("s%d", n)), AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true,
 		}); err != nil {

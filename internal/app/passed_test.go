@@ -10,12 +10,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// renamed are the fields that have another name in a part of the node than in
-// Options.
+// renamed are the fields whose name in a part of the node differs from that in Options.
 var renamed = map[string]string{"Total": "TotalConcurrency"}
 
-// TestSettingsReachTheParts: every option that a part of the node has, too, reaches
-// it with the value that was set, and the streams are made with it.
+// TestSettingsReachTheParts: each option that a part of the node has, too, is passed on
+// to it, and to the configuration of the streams.
 func TestSettingsReachTheParts(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -37,7 +36,7 @@ func TestSettingsReachTheParts(t *testing.T) {
 			}
 			w := want.FieldByName(option)
 			switch name {
-			case "Node", "Log", "Version": // made up, or made of more than the option
+			case "Node", "Log", "Version": // not copied from one option
 				continue
 			}
 			if !w.IsValid() || w.Type() != v.Field(i).Type() {

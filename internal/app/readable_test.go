@@ -10,8 +10,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TestReadableByAnybody: a new data folder is the owner's alone, an existing one that
-// others can open is warned about, and so is a file with secrets.
+// TestReadableByAnybody: only the owner can read a new data folder. The node warns about
+// an existing folder, or a file with secrets, that others can read.
 func TestReadableByAnybody(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -20,7 +20,7 @@ func TestReadableByAnybody(t *testing.T) {
 		if err := os.WriteFile(path, nil, mode); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(path, mode); err != nil { // whatever the umask is
+		if err := os.Chmod(path, mode); err != nil { // independent of the umask
 			t.Fatal(err)
 		}
 	}

@@ -2,8 +2,8 @@ package app
 
 import "testing"
 
-// TestWritesAreGrouped where each is synced: also when nothing is said of
-// profile and replicas, which then are safe and one.
+// TestWritesAreGrouped: group commit is on where every write is synced, also with the
+// default profile and replicas.
 func TestWritesAreGrouped(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TestServerLog: expected warnings are lowered and explained once, others stay, and
-// write errors are reported to the watch and bounded in the log.
+// TestServerLog: expected warnings are hidden and explained once, other messages are
+// logged, and write errors are reported and throttled.
 func TestServerLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

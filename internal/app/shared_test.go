@@ -10,8 +10,8 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// TestSharedAccountIsLogged: a node on a server without accounts says what that means;
-// one with an account of its own, and one on its embedded server, do not.
+// TestSharedAccountIsLogged: a node on a server without accounts warns. A node with its
+// own account, or with an embedded server, does not.
 func TestSharedAccountIsLogged(t *testing.T) {
 	t.Parallel()
 	production := natstest.RunProduction(t, "../../nats.conf", nil)

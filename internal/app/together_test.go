@@ -9,9 +9,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestContradictions: every pair of settings that can contradict each other is
-// refused before anything is opened, with both in the text, and the nearest sound
-// values are accepted.
+// TestContradictions: every pair of contradicting settings is refused before anything is
+// opened, with an error that names both. The nearest valid values are accepted.
 func TestContradictions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

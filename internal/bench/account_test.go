@@ -34,9 +34,9 @@ func started(t *testing.T, set ...func(*Config)) *Env {
 	return e
 }
 
-// TestAccountAsksTheStream: what the live subscriber missed, or saw before it was
-// stored, is not missing; what a plain publish repeats is a duplicate only if the
-// stream has it twice; and of what is missing the record tells why.
+// TestAccountAsksTheStream: an event that the live subscriber missed, or received before
+// it was stored, is not missing. A plain publish of the same event is a duplicate only if
+// the stream has it twice. The record explains why an event is missing.
 func TestAccountAsksTheStream(t *testing.T) {
 	t.Parallel()
 	e := started(t)
@@ -64,12 +64,12 @@ func TestAccountAsksTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := e.progress()
-	// What never comes takes all of it: longer than a machine stands still.
+	// A missing event takes the whole time, which is longer than a machine usually stops.
 	const patience = 7 * time.Second
 	if err := w.Wait(ctx, patience, func(int) {}); err != nil {
 		t.Fatal(err)
 	}
-	// The subscriber misses one, and gets one twice.
+	// The subscriber misses one event and receives one twice.
 	w.mu.Lock()
 	w.at[3] = 0
 	w.mu.Unlock()
@@ -85,7 +85,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 	if sub, _ := acc.Lateness(); sub.Count() != fires+1 {
 		t.Errorf("lateness of %d timers", sub.Count())
 	}
-	// Once more in the stream is a fault.
+	// A second copy in the stream is an error.
 	if _, err := e.js.Publish(ctx, schemas.SubjectFired(a.service), []byte(`{"id":"`+a.ID(5)+`"}`), jetstream.WithMsgID("another")); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 	}
 }
 
-// followed is an adder, and who follows 30 timers of it to their success.
+// followed returns an adder, and a follower that waits until 30 of its timers succeed.
 func followed(t *testing.T, e *Env) (*Adder, *follower) {
 	t.Helper()
 	a, err := e.NewAdder("bench_followed")
@@ -134,8 +134,8 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestFollow: records that expire before the end of a run were seen before; if they
-// were not, since they were read too seldom, the run says so.
+// TestFollow: the tool reads records that expire before the end of a run. A run that read
+// them too seldom reports it.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	e := started(t, func(c *Config) { c.Retention, c.Warmup = 4*time.Second, -1 })

@@ -20,7 +20,7 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// childEnv makes the test binary a child process that runs the spec in it.
+// childEnv makes the test binary run a spec as a child process.
 const childEnv = "BELFRY_BENCH_CHILD"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// child makes this very binary a process that runs a spec.
+// child returns this test binary as a process that runs a spec.
 func child(spec string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+spec)
@@ -103,8 +103,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestSteadyAhead: all are stored before the first is due, with a longer lead if
-// they were not, and fire at the rate. No add is in what is measured.
+// TestSteadyAhead: all timers are stored before the first is due, if necessary with a
+// longer lead, and fire at the rate. The measurement excludes the adds.
 func TestSteadyAhead(t *testing.T) {
 	t.Parallel()
 	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds, c.Ahead, c.Lead = 200, 2, true, time.Millisecond })
@@ -167,7 +167,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestPlantedFlaws shows that a run that went wrong is not reported as a good one.
+// TestPlantedFlaws shows that the result of a run with errors is not reported as good.
 func TestPlantedFlaws(t *testing.T) {
 	t.Parallel()
 	due := []int64{1000, 1000, 1000, 1000}

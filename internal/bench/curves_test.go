@@ -11,11 +11,11 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// TestCurves measures two points of a curve at a tiny scale, and writes the results.
+// TestCurves measures two points of a curve at a tiny scale and writes the results.
 func TestCurves(t *testing.T) {
 	t.Parallel()
 	c := config(t)
-	c.Warmup, c.Seconds = 20, 1000 // times the scale
+	c.Warmup, c.Seconds = 20, 1000 // multiplied by the scale
 	g := &Growth{Config: c, Profiles: []app.Profile{app.ProfileFast}, Scale: 0.001, Only: []string{"pending"}, MaxPending: 100_000}
 	r, err := g.Run(t.Context())
 	if err != nil {
@@ -38,7 +38,8 @@ func TestCurves(t *testing.T) {
 			t.Errorf("got %+v", cost)
 			continue
 		}
-		// So few timers may cost less CPU than the system counts; it is not told then.
+		// So few timers may use less CPU than the system can measure; then there is no
+		// value.
 		if few := strings.Contains(cost.Name, "CPU a timer"); !few && (cost.Values[0] == nil || cost.Values[1] == nil) {
 			t.Errorf("got %+v", cost)
 		}
@@ -53,7 +54,7 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-// TestServices spreads timers over services, each of which has begun before.
+// TestServices spreads timers over services that were used before.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"steady", "callback", "burst"} {
@@ -113,7 +114,7 @@ func TestGrowthInterrupted(t *testing.T) {
 	}
 }
 
-// TestGrowthFailed: a point that fails leaves the others, and is an error.
+// TestGrowthFailed: a point that fails is an error and does not affect the others.
 func TestGrowthFailed(t *testing.T) {
 	t.Parallel()
 	c := config(t)
@@ -125,7 +126,7 @@ func TestGrowthFailed(t *testing.T) {
 	}
 }
 
-// TestGrowthPowers: what grows too steeply is remarked, and nothing else.
+// TestGrowthPowers: only a cost that grows too steeply gets a remark.
 func TestGrowthPowers(t *testing.T) {
 	t.Parallel()
 	values := func(v ...float64) []*float64 {

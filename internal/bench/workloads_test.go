@@ -55,8 +55,8 @@ func TestCallback(t *testing.T) {
 	}
 }
 
-// TestRemote measures a Belfry that somebody else runs: what is not seen of it, its
-// CPU, is not told.
+// TestRemote measures an existing Belfry. It reports no CPU, which it cannot measure
+// there.
 func TestRemote(t *testing.T) {
 	t.Parallel()
 	url := started(t).node.NATSURL()
@@ -82,7 +82,7 @@ func TestRaw(t *testing.T) {
 	}
 }
 
-// TestTopologies runs the node on servers of their own processes.
+// TestTopologies runs the node on servers in processes of their own.
 func TestTopologies(t *testing.T) {
 	t.Parallel()
 	for _, on := range []Topology{OnServer, OnCluster} {

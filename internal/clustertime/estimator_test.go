@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// world is a leader whose clock is known, and drifts against the monotonic one.
+// world is a leader with a known clock that drifts against the monotonic clock.
 type world struct {
 	start  time.Time
 	ppm    int64
@@ -19,12 +19,13 @@ func (w *world) at(d time.Duration) time.Time { return w.start.Add(d) }
 
 const base = int64(1_800_000_000_000_000_000)
 
-// leader is the leader's clock.
+// leader returns the leader's clock.
 func (w *world) leader(d time.Duration) int64 {
 	return base + int64(d) + int64(d)*w.ppm/1_000_000 + w.stepNs
 }
 
-// read makes a reading that was sent at d, stamped up later and received down after that.
+// read returns a reading that was sent at d, stamped after up, and answered after down
+// more.
 func (w *world) read(d, up, down time.Duration) Reading {
 	return Reading{Sent: w.at(d), Received: w.at(d + up + down), ServerNs: w.leader(d + up)}
 }
@@ -87,7 +88,7 @@ func TestBestOfSeveral(t *testing.T) {
 			t.Fatalf("%s: bounds %s apart", d, width)
 		}
 	}
-	// It does not rule for ever: in the end only the slow ones are left.
+	// It expires: finally only the slow readings are left.
 	for i := 8; i < 20; i++ {
 		e.Observe(w.read(time.Duration(i)*time.Second, 50*time.Millisecond, 50*time.Millisecond))
 	}
@@ -108,7 +109,7 @@ func TestDrift(t *testing.T) {
 			}
 			w.check(t, &e, d+999*time.Millisecond)
 		}
-		// An hour without a reading.
+		// An hour passes without a reading.
 		w.check(t, &e, 600*time.Second+time.Hour)
 	}
 }
@@ -132,8 +133,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestSmallSteps: a step within the readings' uncertainty is not noticed as one;
-// the bounds follow anyhow, at the latest when the older readings have gone.
+// TestSmallSteps: a step within the uncertainty of the readings is not detected as a
+// step. The bounds still follow, at the latest when the older readings have expired.
 func TestSmallSteps(t *testing.T) {
 	w := newWorld()
 	var e Estimator
@@ -147,7 +148,7 @@ func TestSmallSteps(t *testing.T) {
 	w.check(t, &e, (10+readings)*time.Second)
 }
 
-// TestMonotonic: without steps Earliest never goes back.
+// TestMonotonic: without steps Earliest never decreases.
 func TestMonotonic(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	w := newWorld()

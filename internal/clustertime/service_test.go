@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leader is a clock that readings are taken from, in a synctest bubble.
+// leader is the clock that readings are taken from, in a synctest bubble.
 type leader struct {
 	mu     sync.Mutex
 	offset time.Duration
@@ -95,13 +95,13 @@ func TestService(t *testing.T) {
 		if age := s.Age(); age > time.Second+10*time.Millisecond {
 			t.Errorf("age %s", age)
 		}
-		// The leader's clock is set: forward, and back.
+		// The leader's clock is set forward and back.
 		for _, step := range []time.Duration{time.Hour, -2 * time.Hour} {
 			l.change(func() { l.offset += step })
 			time.Sleep(DefaultInterval + 10*time.Millisecond)
 			check(3 * time.Millisecond)
 		}
-		// A host whose wall clock jumps asks at once.
+		// After a jump of the host's wall clock the service reads at once.
 		before := l.taken()
 		s.Resample()
 		s.Resample()
@@ -110,7 +110,8 @@ func TestService(t *testing.T) {
 		if l.taken() == before {
 			t.Error("no reading after Resample")
 		}
-		// The store is silent: the last reading is carried, and asked for often.
+		// The store does not answer: the last reading is carried, and new readings are
+		// tried often.
 		l.change(func() { l.err = errors.New("silent") })
 		before = l.taken()
 		time.Sleep(10 * time.Second)
@@ -129,7 +130,7 @@ func TestService(t *testing.T) {
 	})
 }
 
-// TestStop: it ends amid a reading, twice, and without a start.
+// TestStop: Stop works during a reading, twice, and without a start.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &leader{delay: time.Hour}
@@ -145,8 +146,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// TestJump moves the wall clock as the service sees it, which a test cannot do to
-// the host.
+// TestJump moves the wall clock that the service reads; a test cannot change the host's.
 func TestJump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &leader{delay: time.Millisecond}

@@ -11,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 )
 
-// TestBoundary: whoever runs everything in one account is told what that means.
+// TestBoundary: doctor explains the risk of running everything in one account.
 func TestBoundary(t *testing.T) {
 	t.Parallel()
 	t.Run("no accounts", func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestBoundary(t *testing.T) {
 			f := examine(t, doctor.Options{Conn: srv.ConnectAs(user), Store: config(1)})
 			want(t, f, "accounts", doctor.OK, "exports of account BELFRY", user)
 		}
-		// A team is not told to enable JetStream for its own account.
+		// A team does not get the advice to enable JetStream for its own account.
 		f := examine(t, doctor.Options{Conn: srv.ConnectAs("orders", nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})), Store: config(1)})
 		want(t, f, "jetstream", doctor.Error, "connect as a user of Belfry's account")
 		for _, finding := range f {

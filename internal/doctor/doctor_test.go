@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, natstest.ServerLeaks()...) }
 
-// accounts is a server's configuration with an account for Belfry, whose user
-// "asker" may ask how the servers are set, and a system account.
+// accounts is a server configuration with an account for Belfry, whose user "asker" may
+// read the servers' settings, and a system account.
 const accounts = `
 accounts {
   APP {
@@ -47,7 +47,7 @@ accounts {
 system_account: SYS
 `
 
-// withAccounts makes a server have them.
+// withAccounts is an option for a server with these accounts.
 func withAccounts(t *testing.T, maxStreams int) natstest.Option {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nats.conf")
@@ -68,7 +68,7 @@ func as(srv *natstest.Server, t *testing.T, user string) *nats.Conn {
 	return srv.Connect(nats.UserInfo(user, "pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
-// config is that of a store with few shards.
+// config returns the configuration of a store with few shards.
 func config(replicas int) store.Config {
 	c := store.Config{Node: "n1", Replicas: replicas, Geometry: schemas.DefaultGeometry()}
 	c.Geometry.Shards = 2
@@ -94,8 +94,8 @@ func examine(t *testing.T, o doctor.Options) []doctor.Finding {
 	return findings
 }
 
-// want looks for a finding of a check, of a level, with some words, and for what
-// to do about it.
+// want checks that there is a finding of a check and a level that has the words and an
+// advice.
 func want(t *testing.T, findings []doctor.Finding, check string, level doctor.Level, words ...string) {
 	t.Helper()
 	for _, f := range findings {
@@ -113,7 +113,7 @@ func want(t *testing.T, findings []doctor.Finding, check string, level doctor.Le
 	t.Errorf("no %s of %s with %q in %+v", level, check, words, findings)
 }
 
-// none looks that nothing of a level was found.
+// none checks that there is no finding of a level.
 func none(t *testing.T, findings []doctor.Finding, level doctor.Level) {
 	t.Helper()
 	for _, f := range findings {
@@ -157,7 +157,8 @@ func TestNoJetStream(t *testing.T) {
 	want(t, examine(t, doctor.Options{Conn: as(srv, t, "nojs")}), "jetstream", doctor.Error, "account")
 }
 
-// TestSync: what the servers tell, to whom they tell it, and what follows.
+// TestSync: the result of the check for each combination of server settings and
+// permissions.
 func TestSync(t *testing.T) {
 	t.Parallel()
 	always, later := natstest.Run(t, withAccounts(t, 100), natstest.SyncAlways), natstest.Run(t, withAccounts(t, 100))
@@ -187,7 +188,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestNodesTell: a node with a server of its own says how that is set.
+// TestNodesTell: a node with an embedded server announces its settings.
 func TestNodesTell(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -202,8 +203,8 @@ func TestNodesTell(t *testing.T) {
 	}
 }
 
-// TestNodesDiffer: settings in which nodes should agree, and nodes of an older version,
-// are warned about.
+// TestNodesDiffer: doctor warns about settings that differ between nodes, and about nodes
+// of an older version.
 func TestNodesDiffer(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -242,8 +243,8 @@ func TestNodesDiffer(t *testing.T) {
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "formats", doctor.Warning, "older format")
 }
 
-// TestFastProfileIsNoError: nodes that announce the fast profile are taken at their
-// word, unless the settings of the examination name a profile, or a node is safe.
+// TestFastProfileIsNoError: the fast profile that nodes announce is accepted, unless the
+// settings of the examination name a profile, or a node has the safe one.
 func TestFastProfileIsNoError(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -276,7 +277,7 @@ func TestLimitsAndPermissions(t *testing.T) {
 	want(t, examine(t, doctor.Options{Conn: as(srv, t, "node")}), "permissions", doctor.OK)
 }
 
-// TestStreams: as a node makes them, and as somebody has changed them.
+// TestStreams: streams as a node creates them are fine; changed ones are reported.
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, withAccounts(t, 100), natstest.SyncAlways)

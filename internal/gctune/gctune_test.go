@@ -35,8 +35,8 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// TestFollow follows what is alive, and puts back what was set. It is not parallel:
-// the setting is the process's.
+// TestFollow: the setting follows the live heap, and the former setting is restored. It
+// is not parallel, because the setting belongs to the process.
 func TestFollow(t *testing.T) {
 	current := func() int {
 		gogc := []metrics.Sample{{Name: "/gc/gogc:percent"}}
@@ -45,7 +45,7 @@ func TestFollow(t *testing.T) {
 	}
 	was := current()
 	alive := make([]byte, 64<<20)
-	runtime.GC() // what is alive is known after a collection
+	runtime.GC() // the live heap is known after a collection
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -63,7 +63,7 @@ func TestFollow(t *testing.T) {
 	if was != leastPercent {
 		eventually(leastPercent)
 	}
-	runtime.KeepAlive(alive) // until here
+	runtime.KeepAlive(alive) // keep it alive until here
 	runtime.GC()
 	eventually(mostPercent)
 	cancel()
@@ -73,7 +73,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestEnvironment: whoever has set GOGC or GOMEMLIMIT keeps it.
+// TestEnvironment: GOGC and GOMEMLIMIT of the environment have precedence.
 func TestEnvironment(t *testing.T) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		t.Setenv("GOGC", "")

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// TestReleaseWhenQuiet: memory is returned once, when the process has allocated little
-// for a while, and only where that gains much.
+// TestReleaseWhenQuiet: memory is returned once, after the process has allocated little
+// for a while, and only if that saves much.
 func TestReleaseWhenQuiet(t *testing.T) {
 	t.Parallel()
 	const mb = 1 << 20
 	begin := time.Unix(1_000_000, 0)
 	for _, c := range []struct {
 		name           string
-		allocates      uint64 // in a look
+		allocates      uint64 // between two checks
 		live, resident uint64
 		want           bool
 	}{
@@ -41,8 +41,8 @@ func TestReleaseWhenQuiet(t *testing.T) {
 	}
 }
 
-// TestReleaseAgain: after releasePause, and after a look with work only once it is quiet
-// again for so long.
+// TestReleaseAgain: the next release is after releasePause and, after a busy check, after
+// the same quiet time.
 func TestReleaseAgain(t *testing.T) {
 	t.Parallel()
 	var r releaser
@@ -81,7 +81,7 @@ func TestReleaseAgain(t *testing.T) {
 	}
 }
 
-// TestHeapMetrics: this Go has the metrics that a release rests on.
+// TestHeapMetrics: this version of Go has the metrics that a release needs.
 func TestHeapMetrics(t *testing.T) {
 	t.Parallel()
 	h := readHeap()

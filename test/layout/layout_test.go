@@ -150,7 +150,7 @@ func TestImports(t *testing.T) {
 
 // TestProgramIsSmall: the program has no plot library, fonts or HTML templates, because only
 // belfry-bench draws, and no jsm.go, which brings JSON schemas and an expression language
-// (docs/adr/0010).
+// (docs/adr/0011).
 func TestProgramIsSmall(t *testing.T) {
 	t.Parallel()
 	for _, dep := range deps(t, "cmd/belfry") {
