@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 )
 
 // ConsumerInfo is the state of a consumer as its leader reports it.
@@ -35,10 +34,16 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 	return cfg
 }
 
+// ConsumerAdmin manages the consumers of streams.
+//
+// Creating and describing are hedged; a deletion is sent once. Errors: ErrNoStream,
+// ErrNoConsumer, ErrUnavailable; after the last one the change may have taken effect.
+type ConsumerAdmin struct{ *Connection }
+
 // EnsureDurable creates or updates a durable consumer.
-func (c *Client) EnsureDurable(ctx context.Context, d Durable) error {
+func (c *ConsumerAdmin) EnsureDurable(ctx context.Context, d Durable) error {
 	op := "consumer " + d.Name + " of " + d.Stream
-	bound, release, err := c.Bind(ctx, op)
+	bound, release, err := c.bind(ctx, op)
 	if err != nil {
 		return err
 	}
@@ -46,15 +51,15 @@ func (c *Client) EnsureDurable(ctx context.Context, d Durable) error {
 	_, err = hedge(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
 		return c.js.CreateOrUpdateConsumer(ctx, d.Stream, d.config())
 	})
-	return c.CtxError(bound, op, err)
+	return c.ctxError(bound, op, err)
 }
 
 // FindDurable creates a durable consumer, or finds one of the same name and changes its
 // bounds to those of d if they differ. It returns when the consumer was created, by the
 // server's clock.
-func (c *Client) FindDurable(ctx context.Context, d Durable) (created time.Time, err error) {
+func (c *ConsumerAdmin) FindDurable(ctx context.Context, d Durable) (created time.Time, err error) {
 	op := "consumer " + d.Name + " of " + d.Stream
-	bound, release, err := c.Bind(ctx, op)
+	bound, release, err := c.bind(ctx, op)
 	if err != nil {
 		return created, err
 	}
@@ -76,18 +81,18 @@ func (c *Client) FindDurable(ctx context.Context, d Durable) (created time.Time,
 		return c.js.UpdateConsumer(ctx, d.Stream, have)
 	})
 	if err != nil {
-		return created, c.CtxError(bound, op, err)
+		return created, c.ctxError(bound, op, err)
 	}
 	return cons.CachedInfo().Created, nil
 }
 
 // DeleteConsumer deletes a consumer. Errors: ErrNoConsumer.
-func (c *Client) DeleteConsumer(ctx context.Context, op, stream, name string) error {
+func (c *ConsumerAdmin) DeleteConsumer(ctx context.Context, op, stream, name string) error {
 	return c.change(ctx, op, "$JS.API.CONSUMER.DELETE."+stream+"."+name, nil)
 }
 
 // Consumer describes a consumer. Errors: ErrNoConsumer.
-func (c *Client) Consumer(ctx context.Context, op, stream, name string) (ConsumerInfo, error) {
+func (c *ConsumerAdmin) Consumer(ctx context.Context, op, stream, name string) (ConsumerInfo, error) {
 	var r struct {
 		Error *jetstream.APIError `json:"error"`
 		ConsumerInfo
@@ -102,7 +107,7 @@ func (c *Client) Consumer(ctx context.Context, op, stream, name string) (Consume
 }
 
 // Consumers describes the consumers of a stream. Errors: ErrNoStream.
-func (c *Client) Consumers(ctx context.Context, stream string, fn func(*ConsumerInfo)) error {
+func (c *ConsumerAdmin) Consumers(ctx context.Context, stream string, fn func(*ConsumerInfo)) error {
 	return c.consumers(ctx, stream, func(ctx context.Context, st jetstream.Stream) error {
 		list := st.ListConsumers(ctx)
 		for info := range list.Info() {
@@ -113,7 +118,7 @@ func (c *Client) Consumers(ctx context.Context, stream string, fn func(*Consumer
 }
 
 // ConsumerNames lists the names of the consumers of a stream. Errors: ErrNoStream.
-func (c *Client) ConsumerNames(ctx context.Context, stream string, fn func(name string)) error {
+func (c *ConsumerAdmin) ConsumerNames(ctx context.Context, stream string, fn func(name string)) error {
 	return c.consumers(ctx, stream, func(ctx context.Context, st jetstream.Stream) error {
 		list := st.ConsumerNames(ctx)
 		for name := range list.Name() {
@@ -123,7 +128,7 @@ func (c *Client) ConsumerNames(ctx context.Context, stream string, fn func(name 
 	})
 }
 
-func (c *Client) consumers(ctx context.Context, stream string, list func(context.Context, jetstream.Stream) error) error {
+func (c *ConsumerAdmin) consumers(ctx context.Context, stream string, list func(context.Context, jetstream.Stream) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	st, err := c.findStream(ctx, stream)
@@ -131,13 +136,4 @@ func (c *Client) consumers(ctx context.Context, stream string, list func(context
 		return c.mapErr.wrap("look up stream "+stream, err)
 	}
 	return c.mapErr.wrap("list consumers of "+stream, list(ctx, st))
-}
-
-// ephemeral creates a consumer for one reader. It chooses the name, so that a hedged
-// request finds the consumer that an unanswered one has created.
-func (c *Client) ephemeral(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
-	cfg.Name = nuid.Next()
-	return hedge(ctx, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
-		return c.js.CreateConsumer(ctx, stream, cfg)
-	})
 }

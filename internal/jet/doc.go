@@ -4,12 +4,27 @@
 //
 // # Parts
 //
-//	Client        one connection's calls: bounded in number and in time
-//	publisher     pipelined publishes and compare-and-sets, one inbox for all answers
-//	committer     batch commit: gathers writes of one stream into atomic batches
-//	Get, Scan     reads: of the leader, of any replica (direct get), of a whole stream
-//	Reader        the pull reader, for every consumer that Belfry reads
-//	streams       create, update, delete and describe streams and consumers
+//	Connection     state and bounds of one connection, translation of errors
+//	Writes         publishes and compare-and-sets; publisher pipelines them with one inbox
+//	               for all answers, committer gathers writes of a stream into atomic batches
+//	Reads          messages of the leader, of any replica (direct get), of a whole stream
+//	Readers        Reader, the pull reader of every consumer; Follow and Watch on it
+//	StreamAdmin    create, change, delete and describe streams
+//	ConsumerAdmin  the same for consumers
+//	Copies         copies of whole streams, for backups
+//	Client         all of these
+//
+// # Types of NATS
+//
+// Conn and Header are aliases of types of nats.go. The program makes the connection, with
+// options that are no concern of this package, and callbacks over NATS and the micro service
+// use it too. Header is a map that is sent as it is: a type of its own would have to be
+// converted, or be a conversion in disguise, at every write.
+//
+// StreamConfig, StreamInfo and ConsumerInfo are aliases of types of jetstream: the JSON of
+// the server's API, with some sixty fields, of which the store compares all (doctor) and sets
+// many. A copy would have to follow each version of the server. Nothing on the firing path
+// uses them. All other types are this package's own.
 //
 // # Guarantees
 //

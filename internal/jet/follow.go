@@ -27,7 +27,7 @@ const (
 // absent. It survives broken connections and restarts of the server without a gap and
 // without repeating a message. It ends with ctx. interrupted is called with the first
 // error after a message has been read.
-func (c *Client) Follow(ctx context.Context, stream, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
+func (c *Readers) Follow(ctx context.Context, stream, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
 	failing := false
 	for ctx.Err() == nil {
 		was := after
@@ -49,7 +49,7 @@ func (c *Client) Follow(ctx context.Context, stream, filter string, after uint64
 }
 
 // follow reads with one consumer until that is lost.
-func (c *Client) follow(ctx context.Context, stream, filter string, after *uint64, fn func(*Msg)) error {
+func (c *Readers) follow(ctx context.Context, stream, filter string, after *uint64, fn func(*Msg)) error {
 	cfg := jetstream.ConsumerConfig{FilterSubject: filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1}
 	return c.readRounds(ctx, "follow "+stream, stream, cfg, func() {}, func(m *Msg) {
 		if m.Sequence > *after {
@@ -62,7 +62,7 @@ func (c *Client) follow(ctx context.Context, stream, filter string, after *uint6
 // Watch passes the last message of each subject that matches a filter to fn, unless
 // updatesOnly, and then every message that is stored later, until ctx ends or the consumer
 // is lost. It calls begun once it has a consumer.
-func (c *Client) Watch(ctx context.Context, stream, filter string, updatesOnly bool, begun func(), fn func(*Msg)) error {
+func (c *Readers) Watch(ctx context.Context, stream, filter string, updatesOnly bool, begun func(), fn func(*Msg)) error {
 	cfg := jetstream.ConsumerConfig{FilterSubject: filter, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy}
 	if updatesOnly {
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
@@ -71,15 +71,15 @@ func (c *Client) Watch(ctx context.Context, stream, filter string, updatesOnly b
 }
 
 // readRounds reads with a consumer of its own until that is lost.
-func (c *Client) readRounds(ctx context.Context, op, stream string, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
-	bound, release, err := c.Bind(ctx, op)
+func (c *Readers) readRounds(ctx context.Context, op, stream string, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
+	bound, release, err := c.bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	// It has one replica, in memory: it is cheaper to make than to keep.
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas, cfg.InactiveThreshold = jetstream.AckNonePolicy, true, 1, followIdle
 	cons, err := c.ephemeral(bound, stream, cfg)
-	err = c.CtxError(bound, op, err)
+	err = c.ctxError(bound, op, err)
 	release()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (c *Client) readRounds(ctx context.Context, op, stream string, cfg jetstrea
 
 // forgetConsumer deletes a consumer without waiting: its reader makes another one at
 // once. A consumer that is not deleted here ends by its inactivity threshold.
-func (c *Client) forgetConsumer(stream, consumer string) {
+func (c *Readers) forgetConsumer(stream, consumer string) {
 	if !c.nc.IsConnected() {
 		return
 	}

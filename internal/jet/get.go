@@ -49,11 +49,20 @@ type Answer struct {
 	UpTo uint64
 }
 
+// Reads reads messages: of the stream's leader (Last, At, Has), of any replica (Direct,
+// PeekAsync, Next, LastEach), or many of them in stream order (Scan). What a replica answers
+// may be stale; only a compare-and-set decides. LastEach and Scan notice a replica that is
+// behind.
+//
+// Reads are hedged, except PeekAsync. Errors: ErrNotFound, ErrNoStream, ErrTooMany, and
+// ErrUnavailable, which comes with ErrBehind or ErrMissing if a replica answered wrongly.
+type Reads struct{ *Connection }
+
 // Direct makes a direct get. Any replica may answer and be behind. Errors: ErrTooMany,
 // ErrUnavailable.
-func (c *Client) Direct(ctx context.Context, stream string, req Get) (Answer, error) {
+func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, error) {
 	op := "read " + stream
-	ctx, release, err := c.Bind(ctx, op)
+	ctx, release, err := c.bind(ctx, op)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -66,13 +75,13 @@ func (c *Client) Direct(ctx context.Context, stream string, req Get) (Answer, er
 		return c.directOnce(ctx, op, stream, body, heard)
 	})
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		err = c.CtxError(ctx, op, err)
+		err = c.ctxError(ctx, op, err)
 	}
 	return a, err
 }
 
 // directOnce sends a direct get and collects the messages up to the end mark.
-func (c *Client) directOnce(ctx context.Context, op, stream string, body []byte, heard func()) (Answer, error) {
+func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, heard func()) (Answer, error) {
 	inbox := c.nc.NewInbox()
 	// The channel holds the largest answer and its end mark. SubscribeSync would allocate
 	// half a megabyte for each request.
@@ -143,7 +152,7 @@ func directSeq(m *nats.Msg) (uint64, error) {
 // inside the loop that takes this connection's messages, so PeekAsync suits messages that
 // are likely to be in its memory. It blocks only while the window is full; done must not
 // block. Errors: ErrNotFound, ErrUnavailable.
-func (c *Client) PeekAsync(op, stream, subject string, done func(Peeked)) {
+func (c *Reads) PeekAsync(op, stream, subject string, done func(Peeked)) {
 	c.pub.ask(op, "$JS.API.DIRECT.GET."+stream+"."+subject, nil, nil,
 		func(m *nats.Msg) { done(Peeked{c: c, op: op, msg: m}) },
 		func(_ Ack, err error) { done(Peeked{err: err}) })
@@ -151,7 +160,7 @@ func (c *Client) PeekAsync(op, stream, subject string, done func(Peeked)) {
 
 // Peeked is the answer to PeekAsync, decoded by Msg on the goroutine that wants it.
 type Peeked struct {
-	c   *Client
+	c   *Reads
 	op  string
 	msg *nats.Msg
 	err error
@@ -174,7 +183,7 @@ func (p Peeked) Msg() (Msg, error) {
 
 // Next reads the messages that match a filter after a sequence, in stream order, by
 // direct get. more is the number of messages that follow.
-func (c *Client) Next(ctx context.Context, stream, filter string, after uint64, batch int) (msgs []*Msg, more uint64, err error) {
+func (c *Reads) Next(ctx context.Context, stream, filter string, after uint64, batch int) (msgs []*Msg, more uint64, err error) {
 	a, err := c.Direct(ctx, stream, Get{NextFor: filter, Seq: after + 1, Batch: batch, MaxBytes: MaxAnswerBytes})
 	return a.Msgs, a.More, err
 }
@@ -185,7 +194,7 @@ func (c *Client) Next(ctx context.Context, stream, filter string, after uint64, 
 // empty answer is known to be wrong, and the answer says as of which sequence it was
 // given. The server also answers "not found" to the whole request if it cannot read one of
 // the messages: work-around 2 (docs/internals/nats-server.md). Errors: ErrTooMany; ErrUnavailable, with ErrBehind or ErrMissing.
-func (c *Client) LastEach(ctx context.Context, stream, witness string, subjects []string, minSeq uint64) ([]*Msg, error) {
+func (c *Reads) LastEach(ctx context.Context, stream, witness string, subjects []string, minSeq uint64) ([]*Msg, error) {
 	var out []*Msg
 	for len(subjects) > 0 {
 		n := min(len(subjects), MaxSubjects)
@@ -216,7 +225,7 @@ func (c *Client) LastEach(ctx context.Context, stream, witness string, subjects 
 // checkFresh rejects an answer that cannot be true. A 404 to a first request contradicts
 // the witness key: the replica is still empty, or it could not read a message that its
 // index has. rest marks a later request of the same read.
-func (c *Client) checkFresh(stream string, a *Answer, rest bool, minSeq uint64) error {
+func (c *Reads) checkFresh(stream string, a *Answer, rest bool, minSeq uint64) error {
 	switch {
 	case !a.Found && rest:
 		return nil
@@ -242,7 +251,7 @@ type apiMsg struct {
 
 // Last reads the last message of a subject, which may have wildcards, from the stream's
 // leader. Errors: ErrNotFound, ErrUnavailable.
-func (c *Client) Last(ctx context.Context, stream, subject string) (*Msg, error) {
+func (c *Reads) Last(ctx context.Context, stream, subject string) (*Msg, error) {
 	req, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
 		return nil, fmt.Errorf("jet: %w", err)
@@ -252,12 +261,12 @@ func (c *Client) Last(ctx context.Context, stream, subject string) (*Msg, error)
 
 // At reads the message of a sequence from the stream's leader. Errors: ErrNotFound,
 // ErrUnavailable.
-func (c *Client) At(ctx context.Context, stream string, seq uint64) (*Msg, error) {
+func (c *Reads) At(ctx context.Context, stream string, seq uint64) (*Msg, error) {
 	return c.leaderGet(ctx, fmt.Sprintf("read %s, sequence %d", stream, seq), stream, fmt.Appendf(nil, `{"seq":%d}`, seq))
 }
 
 // Has asks the stream's leader whether a message exists.
-func (c *Client) Has(ctx context.Context, stream string, seq uint64) (bool, error) {
+func (c *Reads) Has(ctx context.Context, stream string, seq uint64) (bool, error) {
 	_, err := c.At(ctx, stream, seq)
 	if isNotFound(err) {
 		return false, nil
@@ -265,7 +274,7 @@ func (c *Client) Has(ctx context.Context, stream string, seq uint64) (bool, erro
 	return err == nil, err
 }
 
-func (c *Client) leaderGet(ctx context.Context, op, stream string, req []byte) (*Msg, error) {
+func (c *Reads) leaderGet(ctx context.Context, op, stream string, req []byte) (*Msg, error) {
 	var r apiMsg
 	if err := c.call(ctx, op, "$JS.API.STREAM.MSG.GET."+stream, req, &r); err != nil {
 		return nil, err

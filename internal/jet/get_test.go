@@ -7,7 +7,7 @@ import (
 
 func TestStale(t *testing.T) {
 	t.Parallel()
-	var c Client
+	c := Reads{&Connection{}}
 	for _, tt := range []struct {
 		a    Answer
 		rest bool

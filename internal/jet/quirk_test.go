@@ -361,7 +361,7 @@ func answer(t *testing.T, nc *nats.Conn, m *nats.Msg) (code jetstream.ErrorCode,
 func TestQuirk7UndecidedWrite(t *testing.T) {
 	t.Parallel()
 	alone(t, func(cl *natstest.Cluster, s *natstest.Server) bool { return cl.StreamLeader("S") == s }, func(nc *nats.Conn) bool {
-		write := func() *nats.Msg { return &nats.Msg{Subject: "s", Header: CASHeader(0, 0)} }
+		write := func() *nats.Msg { return &nats.Msg{Subject: "s", Header: casHeader(0, 0)} }
 		first := write()
 		first.Reply = nc.NewInbox()
 		if err := nc.PublishMsg(first); err != nil {

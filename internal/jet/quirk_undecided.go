@@ -16,7 +16,7 @@ import (
 
 // CreateOnce creates a key unless it exists. The write is hedged. Errors: ErrUnavailable
 // if JetStream has not decided yet on a first write.
-func (c *Client) CreateOnce(ctx context.Context, stream, subject string, data []byte) error {
+func (c *Writes) CreateOnce(ctx context.Context, stream, subject string, data []byte) error {
 	_, err := hedge(ctx, func(ctx context.Context, _ func()) (uint64, error) {
 		return c.Put(ctx, subject, data, 0, 0)
 	})
@@ -25,7 +25,7 @@ func (c *Client) CreateOnce(ctx context.Context, stream, subject string, data []
 	}
 	// The key exists, or a first write is still being replicated and may come to nothing:
 	// a leader refuses the second write in both cases.
-	if _, err := c.Last(ctx, stream, subject); !isNotFound(err) {
+	if _, err := c.reads.Last(ctx, stream, subject); !isNotFound(err) {
 		return err
 	}
 	return c.mapErr.errorf(ErrUnavailable, "write %s: JetStream has not decided on it yet", subject)
@@ -41,7 +41,7 @@ const (
 // hedged: the leader answers "not found" as soon as the first request is being
 // replicated, which may come to nothing. DeleteStream then repeats the request once that
 // must have been decided.
-func (c *Client) DeleteStream(ctx context.Context, name string) error {
+func (c *StreamAdmin) DeleteStream(ctx context.Context, name string) error {
 	op := "remove " + name
 	for range deleteTries {
 		var asked atomic.Int32

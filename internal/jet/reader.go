@@ -18,7 +18,7 @@ type Pace int
 // The paces.
 const (
 	// Rounds requests all messages that there are, and waits for the first one if there
-	// are none. The next round begins when the last one has ended, RoundPace after its
+	// are none. The next round begins when the last one has ended, roundPace after its
 	// beginning at the earliest, unless it was full. A message that is replaced between two
 	// rounds is never sent. Nothing is sent while the reader is away.
 	Rounds Pace = iota
@@ -30,10 +30,10 @@ const (
 )
 
 const (
-	// RoundPace is the least time between the beginnings of two rounds, and so the most
+	// roundPace is the least time between the beginnings of two rounds, and so the most
 	// that it delays a message. Reading what came in 2 ms costs the server and the client
 	// one wake-up instead of one for each message.
-	RoundPace = 2 * time.Millisecond
+	roundPace = 2 * time.Millisecond
 	// statusSpare is room in the buffer for the server's status messages: ends of
 	// requests, and a heartbeat every ReaderOptions.Heartbeat while a request is open.
 	statusSpare = 256
@@ -88,11 +88,11 @@ type ReaderOptions struct {
 // again and again, and ended the reading). The ordered consumer recreates itself by a
 // request of ten seconds, which neither its Stop nor a broken connection ends.
 type Reader struct {
-	c       *Client
+	c       *Readers
 	o       ReaderOptions
 	subject string // of requests
 	from    string // "<stream>.<consumer>."; see parseAckReply
-	most    []byte // the request for Most messages, which Rounds sends every RoundPace
+	most    []byte // the request for Most messages, which Rounds sends every roundPace
 	inbox   string
 	sub     *nats.Subscription
 	arrived chan *nats.Msg
@@ -110,8 +110,15 @@ type Reader struct {
 	asked int // by the last request
 }
 
+// Readers reads the messages of consumers as they are stored.
+//
+// Read reads an existing consumer and ends with ErrReaderLost when the consumer is lost.
+// Follow makes consumers of its own and continues after any failure, without a gap or a
+// repetition. Watch makes one, and ends when it is lost.
+type Readers struct{ *Connection }
+
 // Read makes a reader of a consumer that exists.
-func (c *Client) Read(o ReaderOptions) (*Reader, error) {
+func (c *Readers) Read(o ReaderOptions) (*Reader, error) {
 	op := "read " + o.Stream
 	r := &Reader{
 		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, from: o.Stream + "." + o.Consumer + ".", most: o.pullRequest(o.Most), inbox: c.nc.NewInbox(),
@@ -228,7 +235,7 @@ func (r *Reader) refill(ctx context.Context) error {
 		if open > 0 {
 			return nil
 		}
-		if pause := RoundPace - time.Since(r.begun); r.rest && pause > 0 {
+		if pause := roundPace - time.Since(r.begun); r.rest && pause > 0 {
 			r.timer.Reset(pause)
 			select {
 			case <-ctx.Done():

@@ -46,18 +46,18 @@ func (r *Range) config() jetstream.ConsumerConfig {
 // when fn returns false. A work queue that has consumers refuses it. The consumer may live
 // on a replica that is behind: if the scan ends before the newest message that the leader
 // had at the beginning, it returns ErrBehind with ErrUnavailable.
-func (c *Client) Scan(ctx context.Context, stream string, r Range, fn func(Msg) (more bool, err error)) error {
+func (c *Reads) Scan(ctx context.Context, stream string, r Range, fn func(Msg) (more bool, err error)) error {
 	op := "read " + stream
 	last, err := c.LastOf(ctx, stream, r)
 	if err != nil {
 		return err
 	}
-	bound, release, err := c.Bind(ctx, op)
+	bound, release, err := c.bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	cons, err := c.ephemeral(bound, stream, r.config())
-	err = c.CtxError(bound, op, err)
+	err = c.ctxError(bound, op, err)
 	release()
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (c *Client) Scan(ctx context.Context, stream string, r Range, fn func(Msg) 
 }
 
 // scan reads a consumer to its end. done says that fn ended it.
-func (c *Client) scan(ctx context.Context, op string, cons jetstream.Consumer, fn func(Msg) (bool, error)) (reached uint64, done bool, err error) {
+func (c *Reads) scan(ctx context.Context, op string, cons jetstream.Consumer, fn func(Msg) (bool, error)) (reached uint64, done bool, err error) {
 	for left := cons.CachedInfo().NumPending; left > 0; {
 		if err := ctx.Err(); err != nil {
 			return reached, false, c.mapErr.wrap(op, err)
@@ -125,7 +125,7 @@ func (c *Client) scan(ctx context.Context, op string, cons jetstream.Consumer, f
 
 // LastOf returns the sequence of the newest message of a range, according to the stream's
 // leader; 0 if there is none.
-func (c *Client) LastOf(ctx context.Context, stream string, r Range) (uint64, error) {
+func (c *Reads) LastOf(ctx context.Context, stream string, r Range) (uint64, error) {
 	filters := r.Filters
 	if len(filters) == 0 {
 		filters = []string{">"}

@@ -40,6 +40,16 @@ const (
 	deniedEvery = 100 * time.Millisecond
 )
 
+// Copies copies whole streams and restores them, by the server's own archive format.
+//
+// Each request is sent once: a copy cannot be continued. Every wait has a bound. Errors name
+// the stream and the reason of the server: ErrNoStream, ErrExists, ErrDenied, ErrRefused,
+// ErrFull, ErrUnavailable.
+type Copies struct {
+	*Connection
+	streams *StreamAdmin
+}
+
 // Copy describes the copy of a stream, beside its data.
 type Copy struct {
 	// Config and State are the settings and the state of the stream as the server sent
@@ -79,9 +89,9 @@ func (c *Copy) SetReplicas(n int) error {
 // Errors: ErrNoStream; ErrDenied if the user may not copy streams; ErrRefused with the
 // server's reason, such as a damaged block; ErrUnavailable if the connection broke or the
 // server fell silent; those of w.
-func (c *Client) Snapshot(ctx context.Context, stream string, w io.Writer) (Copy, error) {
+func (c *Copies) Snapshot(ctx context.Context, stream string, w io.Writer) (Copy, error) {
 	op := "copy stream " + stream
-	info, err := c.Stream(ctx, stream)
+	info, err := c.streams.Stream(ctx, stream)
 	if err != nil {
 		return Copy{}, err
 	}
@@ -121,7 +131,7 @@ func (c *Client) Snapshot(ctx context.Context, stream string, w io.Writer) (Copy
 
 // receive writes the chunks of a snapshot to w up to the end mark. It acknowledges a chunk
 // once it is written: the server sends at most a window more.
-func (c *Client) receive(ctx context.Context, op string, arrived <-chan *nats.Msg, w io.Writer) error {
+func (c *Copies) receive(ctx context.Context, op string, arrived <-chan *nats.Msg, w io.Writer) error {
 	patience := snapshotSilence * c.timeout
 	silence := time.NewTimer(patience)
 	defer silence.Stop()
@@ -175,7 +185,7 @@ func checkChunk(m *nats.Msg, number uint64) error {
 // Errors: ErrExists; ErrDenied if the user may not restore streams; ErrRefused with the
 // server's reason, such as a damaged copy; ErrFull; ErrUnavailable if the connection broke
 // or the server fell silent; those of data.
-func (c *Client) Restore(ctx context.Context, stream string, from Copy, data io.Reader) error {
+func (c *Copies) Restore(ctx context.Context, stream string, from Copy, data io.Reader) error {
 	op := "restore stream " + stream
 	req, err := json.Marshal(from)
 	if err != nil {
@@ -217,7 +227,7 @@ func (c *Client) Restore(ctx context.Context, stream string, from Copy, data io.
 
 // restoreChunk sends a part of a copy; without data it is the end mark, which the server
 // answers when it has built the stream.
-func (c *Client) restoreChunk(ctx context.Context, op, subject string, chunk []byte, within time.Duration) error {
+func (c *Copies) restoreChunk(ctx context.Context, op, subject string, chunk []byte, within time.Duration) error {
 	var r struct {
 		Error *jetstream.APIError `json:"error"`
 	}
@@ -233,7 +243,7 @@ func (c *Client) restoreChunk(ctx context.Context, op, subject string, chunk []b
 
 // copyRequest makes a request once, because it cannot be repeated, and decodes the answer
 // unless that is empty.
-func (c *Client) copyRequest(ctx context.Context, op, subject string, body []byte, within time.Duration, into any) error {
+func (c *Copies) copyRequest(ctx context.Context, op, subject string, body []byte, within time.Duration, into any) error {
 	bound, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	m, err := c.nc.RequestWithContext(bound, subject, body)
@@ -251,7 +261,7 @@ func (c *Client) copyRequest(ctx context.Context, op, subject string, body []byt
 
 // bindCopy bounds a copy by the connection, which the server does not continue on another
 // one, and by the user's permissions. Errors go through copyError.
-func (c *Client) bindCopy(ctx context.Context, op string) (context.Context, func(), error) {
+func (c *Copies) bindCopy(ctx context.Context, op string) (context.Context, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, c.mapErr.wrap(op, err)
 	}
@@ -286,7 +296,7 @@ func (c *Client) bindCopy(ctx context.Context, op string) (context.Context, func
 }
 
 // copyError maps an error of a call with a context of bindCopy.
-func (c *Client) copyError(ctx context.Context, op string, err error) error {
+func (c *Copies) copyError(ctx context.Context, op string, err error) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, nats.ErrPermissionViolation):
 		return c.mapErr.errorf(ErrDenied, "%s: the NATS user lacks a permission: %w", op, cause)
@@ -297,7 +307,7 @@ func (c *Client) copyError(ctx context.Context, op string, err error) error {
 }
 
 // copyRefused maps the server's refusal of a copy.
-func (c *Client) copyRefused(op string, api *jetstream.APIError) error {
+func (c *Copies) copyRefused(op string, api *jetstream.APIError) error {
 	switch api.ErrorCode {
 	case codeStreamNameInUse, codeRestoreNameInUse:
 		return c.mapErr.errorf(ErrExists, "%s: %w", op, api)

@@ -25,16 +25,43 @@ const (
 	HeaderSize = nats.MsgSize
 )
 
+// Writes publishes messages and changes keys, by themselves or in atomic batches.
+//
+// A write that returns nil was acknowledged. Writes of one stream keep their order as long
+// as none of them fails. The calls in flight are bounded by Options.Window; further calls
+// wait. A write is sent once, except by CreateOnce. Errors: ErrWrongRevision, ErrFull,
+// ErrTooLarge, ErrBadHeader, and ErrUnavailable, after which the write may have taken effect.
+type Writes struct {
+	*Connection
+	window  int
+	batches *committer // nil: every write goes by itself
+	reads   *Reads
+}
+
+// CommitInBatches makes WriteAsync gather writes from now on; see committer. The server
+// must have atomic batches; see ServerInfo. It must be called before the first write.
+func (c *Writes) CommitInBatches() { c.batches = newCommitter(c.pub, c.window) }
+
+// InBatches reports whether WriteAsync gathers writes.
+func (c *Writes) InBatches() bool { return c.batches != nil }
+
+// close fails the writes that wait for a batch.
+func (c *Writes) close() {
+	if c.batches != nil {
+		c.batches.close()
+	}
+}
+
 // PublishAsync publishes a message to the stream that captures its subject; op says what
 // that is, for errors. done is called exactly once, on another goroutine or on this one,
 // never under a lock; it must neither block nor publish. PublishAsync blocks only while
 // the window is full.
-func (c *Client) PublishAsync(op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+func (c *Writes) PublishAsync(op, subject string, hdr Header, data []byte, done func(Ack, error)) {
 	c.pub.send(op, subject, hdr, data, done)
 }
 
 // WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
-func (c *Client) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
+func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
 	if c.batches == nil {
 		c.pub.send(op, subject, hdr, data, done)
 		return
@@ -43,7 +70,7 @@ func (c *Client) WriteAsync(stream, op, subject string, hdr Header, data []byte,
 }
 
 // Await makes an asynchronous call and waits for its answer.
-func (c *Client) Await(ctx context.Context, op string, start func(done func(Ack, error))) (Ack, error) {
+func (c *Writes) Await(ctx context.Context, op string, start func(done func(Ack, error))) (Ack, error) {
 	if err := ctx.Err(); err != nil {
 		return Ack{}, c.mapErr.wrap(op, err)
 	}
@@ -62,30 +89,30 @@ func (c *Client) Await(ctx context.Context, op string, start func(done func(Ack,
 }
 
 // Publish publishes a message and waits for its acknowledgement.
-func (c *Client) Publish(ctx context.Context, op, subject string, hdr Header, data []byte) (Ack, error) {
+func (c *Writes) Publish(ctx context.Context, op, subject string, hdr Header, data []byte) (Ack, error) {
 	return c.Await(ctx, op, func(done func(Ack, error)) { c.pub.send(op, subject, hdr, data, done) })
 }
 
 // Put replaces the value of a key by compare-and-set and waits: rev is the sequence of
 // the last message on the subject, 0 for none. A ttl of 0 means no expiry. It returns the
 // new revision. Errors: ErrWrongRevision.
-func (c *Client) Put(ctx context.Context, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
-	a, err := c.Publish(ctx, "write "+subject, subject, CASHeader(rev, ttl), data)
+func (c *Writes) Put(ctx context.Context, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
+	a, err := c.Publish(ctx, "write "+subject, subject, casHeader(rev, ttl), data)
 	return a.Seq, err
 }
 
 // Purge replaces a key by a purge marker with a value, by compare-and-set: key-value
 // clients see the key as deleted.
-func (c *Client) Purge(ctx context.Context, op, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
-	h := CASHeader(rev, ttl)
+func (c *Writes) Purge(ctx context.Context, op, subject string, data []byte, rev uint64, ttl time.Duration) (uint64, error) {
+	h := casHeader(rev, ttl)
 	h[headerOperation] = []string{operationPurge}
 	h[headerRollup] = []string{rollupSubject}
 	a, err := c.Publish(ctx, op, subject, h, data)
 	return a.Seq, err
 }
 
-// CASHeader returns the header of a compare-and-set; see Put.
-func CASHeader(rev uint64, ttl time.Duration) Header {
+// casHeader returns the header of a compare-and-set; see Put.
+func casHeader(rev uint64, ttl time.Duration) Header {
 	var w WriteHeader
 	w.Header = Header{}
 	w.CAS(rev, ttl)
