@@ -36,27 +36,3 @@ func (rd *Reader) Get(ctx context.Context, id schemas.TimerID) (Timer, error) {
 	}
 	return t, err
 }
-
-// GetMany reads records by direct get: any replica may answer, and be behind.
-// Timers that are not there, and records that cannot be decoded, are left out.
-func (rd *Reader) GetMany(ctx context.Context, ids []schemas.TimerID) ([]Timer, error) {
-	byShard := map[int][]string{}
-	for _, id := range ids {
-		subject, _ := rd.shards.timerSubject(id)
-		n := rd.shards.geo.Shard(id)
-		byShard[n] = append(byShard[n], subject)
-	}
-	out := make([]Timer, 0, len(ids))
-	for n, subjects := range byShard {
-		got, err := rd.shards.lastFor(ctx, n, subjects, 0)
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range rd.dec.decodeAll(got) {
-			if t.Unread == Readable {
-				out = append(out, t)
-			}
-		}
-	}
-	return out, nil
-}

@@ -13,8 +13,8 @@ type Tail struct {
 	done   <-chan struct{}
 }
 
-// NewTail is for other stores, such as a simulated one: cancel ends the tail, and
-// done is closed once it has ended.
+// NewTail makes a Tail for another store, such as the one with which the conformance suite
+// tests the simulation: cancel ends the tail, and done is closed when it has ended.
 func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 	return &Tail{cancel: cancel, done: done}
 }

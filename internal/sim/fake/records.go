@@ -135,7 +135,8 @@ func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, er
 	return t, nil
 }
 
-// GetMany reads records by direct get.
+// GetMany reads records by direct get, which may be stale. The simulation reads a record
+// with it before a cancel's fast path.
 func (c *Client) GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Timer, error) {
 	out := make([]store.Timer, 0, len(ids))
 	for n := range c.s.shards {

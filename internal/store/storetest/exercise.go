@@ -107,10 +107,6 @@ func createTwice(t *testing.T, s Store) {
 	if _, err := s.Get(t.Context(), ID(2)); !errors.Is(err, schemas.ErrNotFound) {
 		t.Fatalf("get of an absent timer: %v", err)
 	}
-	many := must[[]store.Timer](t)(s.GetMany(t.Context(), []schemas.TimerID{ID(1), ID(2), ID(3)}))
-	if len(many) != 1 || many[0].ID != ID(1) {
-		t.Fatalf("get many: %+v", many)
-	}
 }
 
 func compareAndSet(t *testing.T, s Store) {
