@@ -186,7 +186,13 @@ func (a *App) start(ctx context.Context) error {
 	}
 	warn()
 	a.warnShared(ctx)
-	a.onStop("store", 0, func(context.Context) error {
+	a.onStop("store", 0, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, leaveBound)
+		defer cancel()
+		if err := a.store.Leave(ctx); err != nil {
+			log := a.component("store")
+			log.Debug().Err(err).Msg("this node's presence was not removed: it disappears in a minute")
+		}
 		a.store.Close()
 		return nil
 	})
@@ -248,6 +254,9 @@ func (a *App) Stop(ctx context.Context) error {
 	defer a.mu.Unlock()
 	return a.stop(ctx)
 }
+
+// leaveBound bounds the removal of the node's presence, which disappears by itself, too.
+const leaveBound = time.Second
 
 var errStopTimeout = fmt.Errorf("stopping took longer than %s", StopTimeout)
 

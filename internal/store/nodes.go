@@ -38,6 +38,10 @@ type Nodes struct {
 	stamp atomic.Pointer[Stamp]
 	// firstBeat is the revision of the first presence that this process wrote; 0 before it.
 	firstBeat atomic.Uint64
+	// lastBeat is the revision of the last one, and left is true after Leave. Who has an
+	// element in beating may use them.
+	lastBeat uint64
+	left     bool
 	// first is true if this node is the first of the live nodes, by name. Work that one
 	// node does for all is done by that node.
 	first atomic.Bool
@@ -82,6 +86,9 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	case <-ctx.Done():
 		return Stamp{}, n.jet.Error("write presence", ctx.Err())
 	}
+	if n.left {
+		return Stamp{}, schemas.Errorf(schemas.CodeUnavailable, "node %s is stopping", n.node)
+	}
 	subject := nodePrefix + n.node
 	value, err := n.presenceValue()
 	if err != nil {
@@ -95,6 +102,7 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	if err != nil {
 		return Stamp{}, err
 	}
+	n.lastBeat = a.Seq
 	m, err := n.jet.Last(ctx, clockStream, subject)
 	if err != nil {
 		return Stamp{}, err
@@ -107,6 +115,24 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	n.stamp.Store(&st)
 	n.firstBeat.CompareAndSwap(0, a.Seq)
 	return st, nil
+}
+
+// Leave removes this node's presence, and ends its heartbeats. Call it when the node does
+// nothing any more: the others count it as gone at once, and not nodeTTL later. If it
+// fails, the presence disappears after nodeTTL. It does not remove the presence of another
+// process with the same name.
+func (n *Nodes) Leave(ctx context.Context) error {
+	select {
+	case n.beating <- struct{}{}:
+		defer func() { <-n.beating }()
+	case <-ctx.Done():
+		return n.jet.Error("remove presence", ctx.Err())
+	}
+	n.left = true
+	if n.lastBeat == 0 {
+		return nil
+	}
+	return n.jet.RemoveBelow(ctx, "remove presence", clockStream, nodePrefix+n.node, n.lastBeat+1)
 }
 
 // carriedMs returns the leader's time in Unix milliseconds, carried on from the last

@@ -69,8 +69,8 @@ type upgrade struct {
 	c         *client
 	look      *store.View
 	old, next proc.Options
-	// forget makes the other nodes forget a node at once, and not a minute after it
-	// stopped.
+	// forget makes the other nodes forget a killed node at once, and not a minute later. A
+	// node that stops in an orderly way removes its presence itself.
 	forget bool
 	nodes  []*upgradeNode
 }
@@ -100,9 +100,9 @@ func rollingUpgrade(t *testing.T, old, next proc.Options, forget bool) {
 	defer stop()
 	u.fires()
 
-	for i, end := range []func(*proc.Node){(*proc.Node).Terminate, (*proc.Node).Kill, (*proc.Node).Terminate} {
+	for i, how := range []ending{stopped, killed, stopped} {
 		u.onlyWritten(before.Record)
-		u.replace(i, u.next, end)
+		u.replace(i, u.next, how)
 		u.fires()
 	}
 	after := u.levelRises(before)
@@ -111,12 +111,12 @@ func rollingUpgrade(t *testing.T, old, next proc.Options, forget bool) {
 	case before.Level < store.LevelRecord2:
 		u.refused()
 	case before.Level < after.Level:
-		u.replace(0, u.old, (*proc.Node).Terminate)
+		u.replace(0, u.old, stopped)
 		u.fires()
 		u.levelFalls(before)
 		u.probe(rng, recv.url, before.Record)
 	default:
-		u.replace(0, u.old, (*proc.Node).Terminate)
+		u.replace(0, u.old, stopped)
 		u.fires()
 	}
 	stop()
@@ -165,26 +165,53 @@ func (u *upgrade) start(o proc.Options) *upgradeNode {
 }
 
 // replace ends a node and starts another in its place.
-func (u *upgrade) replace(i int, o proc.Options, end func(*proc.Node)) {
+func (u *upgrade) replace(i int, o proc.Options, how ending) {
 	u.t.Helper()
-	u.end(i, end)
+	u.end(i, how)
 	u.nodes[i] = u.start(o)
 }
 
+// ending says how a node ends.
+type ending int
+
+const (
+	stopped ending = iota // by SIGTERM
+	killed                // by SIGKILL
+)
+
 // end ends a node.
-func (u *upgrade) end(i int, end func(*proc.Node)) {
+func (u *upgrade) end(i int, how ending) {
 	u.t.Helper()
-	end(u.nodes[i].Node)
+	n := u.nodes[i]
+	if how == killed {
+		n.Kill()
+	} else {
+		n.Terminate()
+	}
 	if !u.forget {
 		return
 	}
 	kv, err := u.c.js.KeyValue(u.t.Context(), schemas.BucketClock)
-	if err == nil {
-		err = kv.Delete(u.t.Context(), "node."+u.nodes[i].name)
-	}
 	if err != nil {
 		u.t.Fatal(err)
 	}
+	key := "node." + n.name
+	if how == killed {
+		if err := kv.Delete(u.t.Context(), key); err != nil {
+			u.t.Fatal(err)
+		}
+		return
+	}
+	eventually(u.t, wellBound, "no presence of the stopped node", func(ctx context.Context) (bool, error) {
+		e, err := kv.Get(ctx, key)
+		switch {
+		case errors.Is(err, jetstream.ErrKeyNotFound):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		return false, fmt.Errorf("revision %d: %s", e.Revision(), e.Value())
+	})
 }
 
 // load adds, cancels and reschedules timers until the returned function is called. That
@@ -320,7 +347,7 @@ func (u *upgrade) probe(rng *rand.Rand, url string, want schemas.RecordFormat) {
 // refused checks that an old node does not start on a store that it cannot read.
 func (u *upgrade) refused() {
 	u.t.Helper()
-	u.end(0, (*proc.Node).Terminate)
+	u.end(0, stopped)
 	n := u.prepare(u.old)
 	n.Start()
 	if err := n.WaitReady(u.t.Context(), wellBound); !errors.Is(err, proc.ErrEnded) {
