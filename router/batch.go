@@ -15,8 +15,9 @@ const (
 )
 
 // batcher processes adds in groups, at most maxParallel at a time. Adds of the stream come
-// in groups (run). Adds whose callers wait come one by one (put); those that wait while
-// other groups are processed become one group.
+// in groups (run).Adds whose callers
+// wait come one by one (put); adds that are queued while other groups are processed become one
+// group.
 type batcher struct {
 	in      chan *Add
 	permits chan struct{}

@@ -80,7 +80,8 @@ type Options struct {
 
 // Bounds of a Service.
 const (
-	// OperationTimeout bounds every operation. One that exceeds it may have taken effect.
+	// OperationTimeout bounds every operation. After the timeout the operation may have taken
+	// effect.
 	OperationTimeout = 4 * time.Second
 	// MaxAdds bounds the adds under way whose callers wait; further adds are refused.
 	MaxAdds = 1024

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// RetryPolicy says how often and when a callback is attempted. A router stores it in the
+// RetryPolicy defines the number of attempts of a callback and the delays between them. A router stores it in the
 // record of a timer with a callback, with the defaults and limits of the time of the add, so
 // that later changes of either do not change the timer.
 //
@@ -158,8 +158,8 @@ func (r *Record) retryUntilMs() int64 {
 }
 
 // GivenBack returns the number of attempts of a run that do not count towards
-// timermaxattempts: those that the callback answered with "not now", and those that a
-// replay granted. The record has no counter for them; the number is MaxAttempt minus the
+// timermaxattempts: the attempts that the callback answered with "not now", and the attempts
+// that a replay granted. The record has no counter for them; the number is MaxAttempt minus the
 // policy's MaxAttempts.
 func (r *Record) GivenBack(policy *RetryPolicy) uint32 {
 	if r.MaxAttempt <= policy.MaxAttempts {

@@ -19,7 +19,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// After the first signal the next one ends the process the usual way.
+	// The second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
 	t := &tool{out: os.Stdout, err: os.Stderr}
 	err := t.rootCommand().ExecuteContext(ctx)

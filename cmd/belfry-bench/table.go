@@ -16,7 +16,7 @@ import (
 	"github.com/belfryio/belfry/internal/gctune"
 )
 
-// tableCommand is the command that measures all that Belfry must reach.
+// tableCommand is the command that measures every figure that Belfry must reach.
 func (t *tool) tableCommand() *cobra.Command {
 	table := &bench.Table{}
 	var profile, on, out string

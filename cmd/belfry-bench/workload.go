@@ -133,7 +133,7 @@ func (t *tool) prepare(config *bench.Config) error {
 
 const childName = "child"
 
-// childCommand runs what bench starts in a process of its own. It is not for people.
+// childCommand is the hidden command of the processes that a run starts.
 func (t *tool) childCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: childName + " SPEC", Short: "A node or a nats-server that the other commands started", Hidden: true, Args: cmdline.Exactly(1),

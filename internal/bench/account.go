@@ -69,23 +69,22 @@ func (v Verified) Err() error {
 type Account struct {
 	Verified
 	dueMs, received, stored []int64
-	// fromMs is when the lateness of each timer begins: when it was due, or added if
-	// that was later.
+	// fromMs is the time from which the lateness of each timer counts: its due time, or its add
+	// if that was later.
 	fromMs []int64
 }
 
 const (
-	// accountQuiet is how long a read of TIMERS_FIRED waits for a message before it
-	// asks the stream whether there is one.
+	// accountQuiet bounds the wait for a message of TIMERS_FIRED. After it the stream's state
+	// shows whether there is one.
 	accountQuiet = time.Second
-	// accountPatience is how long nothing may come before what is missing is taken
-	// for missing.
+	// accountPatience is the time without a message after which the remaining timers count as
+	// missing.
 	accountPatience = 30 * time.Second
 )
 
-// Account reads TIMERS_FIRED, which alone says what was fired, until every timer
-// is found in it or nothing more comes, and looks up the record of each timer that is
-// missing.
+// Account reads TIMERS_FIRED, the only proof of firing, until it contains every timer or no
+// more messages come. Then it reads the record of each missing timer.
 func (w *Watch) Account(ctx context.Context, p *progress) (*Account, error) {
 	return w.accountPatient(ctx, p, accountPatience)
 }
@@ -108,7 +107,7 @@ func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.D
 		})
 		next = last + 1
 		if err != nil {
-			// A consumer may break, or be lost with a leader: the next one goes on.
+			// The consumer may be lost with its leader; the next consumer continues.
 			if err := againAfter(ctx, err, moved, patience); err != nil {
 				return nil, fmt.Errorf("read %s: %w", schemas.StreamFired, err)
 			}
@@ -124,11 +123,11 @@ func (w *Watch) accountPatient(ctx context.Context, p *progress, patience time.D
 	return acc, w.explain(ctx, acc)
 }
 
-// againPause is between two tries to read a stream.
+// againPause is the pause before a failed read of a stream is repeated.
 const againPause = 100 * time.Millisecond
 
-// againAfter waits before a read that failed is tried again; it returns why not,
-// when ctx ended or nothing has come for too long.
+// againAfter waits before a failed read is repeated. It returns an error if ctx ended, or if
+// nothing has come for too long.
 func againAfter(ctx context.Context, err error, moved time.Time, patience time.Duration) error {
 	if time.Since(moved) > patience {
 		return err
@@ -139,8 +138,8 @@ func againAfter(ctx context.Context, err error, moved time.Time, patience time.D
 	return nil
 }
 
-// read hands the timers that TIMERS_FIRED holds from a sequence on to see, until
-// nothing more is there, and returns the last sequence that was read.
+// read calls see for each timer in TIMERS_FIRED from a sequence to the end, and returns the last
+// sequence that it read.
 func (w *Watch) read(ctx context.Context, from uint64, see func(n int, at time.Time, addedMs int64)) (uint64, error) {
 	last := from - 1
 	c, err := w.env.js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{
@@ -202,10 +201,10 @@ func (a *Account) verify() {
 	}
 }
 
-// explainMost bounds the records that are looked up, one by one.
+// explainMost bounds the records that explain reads, one by one.
 const explainMost = 1000
 
-// explain says what became of the timers that are missing.
+// explain counts the missing timers by the state of their records.
 func (w *Watch) explain(ctx context.Context, acc *Account) error {
 	looked := 0
 	for n := range acc.stored {
@@ -225,7 +224,7 @@ func (w *Watch) explain(ctx context.Context, acc *Account) error {
 	return nil
 }
 
-// explain says in words what the record of a timer that did not fire tells.
+// explain describes the record of a timer that did not fire.
 func (e *Env) explain(ctx context.Context, id schemas.TimerID) (string, error) {
 	r, err := e.record(ctx, id)
 	if err != nil {
@@ -249,12 +248,12 @@ func (e *Env) explain(ctx context.Context, id schemas.TimerID) (string, error) {
 	return r.State.String() + ", but not in " + schemas.StreamFired, nil
 }
 
-// latenessAtSubscriber is the distribution that figures and goals are about.
+// latenessAtSubscriber is the name of the distribution that figures and goals use.
 const latenessAtSubscriber = "lateness at the subscriber"
 
-// Lateness of the received and of the stored events. What did not reach the
-// subscriber counts there with the stream's timestamp: leaving the latest out
-// would flatter.
+// Lateness returns the lateness of the received and of the stored events. An event that did not
+// reach the subscriber counts in both with the stream's timestamp. Without it the latest events
+// would be missing, and the result too good.
 func (a *Account) Lateness() (bySubscriber, byStream *Latency) {
 	received := append([]int64(nil), a.received...)
 	for n, at := range received {

@@ -9,12 +9,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// addWorkload measures how fast timers are taken.
+// addWorkload measures the rate at which timers are added.
 type addWorkload struct{}
 
 const (
 	defaultAddCount = 100_000
-	// farAhead is when timers are due that shall not fire during a run.
+	// farAhead is the time to the due time of timers that must not fire during a run.
 	farAhead = 30 * 24 * time.Hour
 	sampled  = 200 * time.Millisecond
 )
@@ -65,8 +65,8 @@ func stored(expected, found int) Verified {
 	return Verified{Expected: expected, Found: found, Missing: max(expected-found, 0), Duplicates: max(found-expected, 0)}
 }
 
-// addFar adds Count timers that are due in a month and measures it. The router
-// works while it is added to, so both rates are of the same seconds.
+// addFar measures adding Count timers that are due in a month. The router stores the timers
+// while more are added, so both rates are for the same period.
 func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	r := &Result{Curves: Curves{X: "seconds", Y: "adds a second"}}
 	r.Curves.Title = r.title(e.Config, fmt.Sprintf("%d adds", e.Count))
@@ -94,7 +94,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	wg.Go(func() {
 		curve = sample(sampling, begun, a.Done, func(done int) { p.show("%d of %d added", done, e.Count) })
 	})
-	// Spread over a month, so that no tick is more crowded than real ones are.
+	// Spread over a month, so that a tick has no more timers than in practice.
 	spread := int64(farAhead/time.Millisecond) / int64(e.Count)
 	err = a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n)*max(spread, 1) }, pace, func(d time.Duration) {
 		mu.Lock()
@@ -127,7 +127,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	return r, nil
 }
 
-// sample takes the rate at which count grows, until ctx ends.
+// sample records the growth of count per second until ctx ends.
 func sample(ctx context.Context, begun time.Time, count func() int, tick func(int)) Curve {
 	var c Curve
 	t := time.NewTicker(sampled)

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// window bounds the adds under way of one worker.
+	// window bounds the unacknowledged adds of one worker.
 	window = 2048
 	// addTimeout bounds the wait for one answer.
 	addTimeout = 30 * time.Second
 )
 
-// source is that of every event here, so that one run's timers are known by their
-// ids alone.
+// source is the source of all events of this package, so that the ids alone identify the timers
+// of a run.
 const source = "/belfry/bench"
 
 // Adder adds timers with several concurrent workers.
@@ -36,9 +36,9 @@ type Adder struct {
 	prefix  string // of ids: unique for the run
 	mark    []byte // prefix
 	service string
-	// names are the services that timers are for in turn, if there are several.
+	// names are the services over which the timers are spread, if there are several.
 	names []string
-	// callback is where the timers call back, or "".
+	// callback is the timercallback of the timers, or "".
 	callback string
 	pad      string
 	conns    []*nats.Conn
@@ -66,8 +66,8 @@ func (a *Adder) ID(n int) string { return a.prefix + strconv.Itoa(n) }
 // Timer returns the timer id of timer n.
 func (a *Adder) Timer(n int) schemas.TimerID { return schemas.NewTimerID(source, a.ID(n)) }
 
-// number finds which timer something is of: an event, a record's event id, a
-// header.
+// number returns the number of the timer whose id is in a text: an event, a record's event id,
+// or a header.
 func (a *Adder) number(text []byte) (int, bool) {
 	i := bytes.Index(text, a.mark)
 	if i < 0 {
@@ -141,14 +141,14 @@ func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace 
 	return context.Cause(ctx)
 }
 
-// publish keeps a window of publishes under way.
+// publish publishes with up to window unacknowledged adds.
 func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
 	}
-	// Acknowledgements come in the order of the publishes, so the futures wait in a
-	// queue of the window's size.
+	// Acknowledgements come in the order of the publishes, so a queue of the window's size holds
+	// the futures.
 	futures := make(chan jetstream.PubAckFuture, window)
 	failed := make(chan error, 1)
 	go func() {
@@ -189,7 +189,7 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 // batchSize is that of the client's AddBatch.
 const batchSize = 500
 
-// batches adds an atomic batch at a time.
+// batches adds timers in atomic batches, one at a time.
 func (a *Adder) batches(ctx context.Context, nc *nats.Conn, take func() (int, bool), due func(int) int64) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

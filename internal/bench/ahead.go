@@ -8,20 +8,19 @@ import (
 	"github.com/belfryio/belfry/scheduler"
 )
 
-// aheadRun is what came of timers that were all stored before the first of them
-// was due.
+// aheadRun is the result of a run in which all timers were stored before the first was due.
 type aheadRun struct {
 	acc *Account
 	at  int64 // the instant after which they were due, Unix ms
 }
 
-// aheadTries is how often timers are prepared again, with a longer lead, when not
-// all of them were in before the first was due.
+// aheadTries bounds the attempts, each with a longer lead, to store all timers before the first
+// is due.
 const aheadTries = 2
 
-// ahead adds count timers that are due at an instant or after it, and sees them
-// fire. The instant is after Lead, or later, so that all are stored before it;
-// what is measured begins when they are.
+// ahead adds count timers that are due at an instant or later, and watches them fire. The
+// instant is at least Lead in the future, so that all timers are stored before it. The
+// measurement begins when all are stored.
 func (e *Env) ahead(ctx context.Context, service string, count int, p *progress, due func(at int64, n int) int64) (*aheadRun, *Result, error) {
 	lead := e.Lead
 	for try := 0; ; try++ {
@@ -50,7 +49,7 @@ func (e *Env) ahead(ctx context.Context, service string, count int, p *progress,
 			return nil, nil, err
 		}
 		late := end.Sub(time.UnixMilli(at))
-		// From when they are read ahead; until then nothing happens.
+		// Measure from the time at which the scheduler starts to read the timers ahead.
 		if !waitUntil(ctx, time.UnixMilli(at).Add(-scheduler.DefaultHorizon)) {
 			return nil, nil, context.Cause(ctx)
 		}
@@ -85,14 +84,14 @@ func (e *Env) ahead(ctx context.Context, service string, count int, p *progress,
 	}
 }
 
-// aheadLead is how far ahead timers are due that must all be in by then, at so
-// many adds a second.
+// aheadLead returns the lead with which all timers are stored before the first is due, at a
+// given number of adds per second.
 func aheadLead(count, perSecond int) time.Duration {
 	return aheadMargin + time.Duration(count)*time.Second/time.Duration(perSecond)
 }
 
 const (
-	// aheadPaceSafe and aheadPaceFast are how many adds a second are allowed for.
+	// aheadPaceSafe and aheadPaceFast are the assumed adds per second of the profiles.
 	aheadPaceSafe, aheadPaceFast = 1500, 5000
 	aheadMargin                  = 5 * time.Second
 )

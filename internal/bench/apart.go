@@ -17,7 +17,7 @@ const (
 	idleAfter   = "after the run"
 )
 
-// startApart starts everything but the clients in processes of their own.
+// startApart starts the servers and the node in separate processes.
 func (e *Env) startApart(ctx context.Context) error {
 	var err error
 	if e.deployed, err = e.deploy(true); err != nil {
@@ -33,7 +33,7 @@ func (e *Env) startApart(ctx context.Context) error {
 // hasNode reports whether the node is one of the processes.
 func (d *deployment) hasNode() bool { return d != nil && d.node != nil }
 
-// cpu is what servers and node have used until now, in seconds.
+// cpu returns the CPU time of servers and node so far, in seconds.
 func (d *deployment) cpu() (float64, error) {
 	servers, node, err := d.usage()
 	return servers.cpuSeconds + node.cpuSeconds, err
@@ -140,7 +140,7 @@ func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error)
 // withPending is the prefix of figures that were measured while timers were pending.
 const withPending = "beside them: "
 
-// add puts two accounts together.
+// add returns the sum of two accounts.
 func (v *Verified) add(o Verified) {
 	v.Expected += o.Expected
 	v.Found += o.Found

@@ -51,7 +51,7 @@ func (s *arrivals) Seen() int {
 	return s.seen
 }
 
-// first is when a timer arrived first, in Unix nanoseconds, or 0.
+// first returns the time of a timer's first arrival, in Unix nanoseconds, or 0.
 func (s *arrivals) first(n int) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

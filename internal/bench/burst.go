@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// burstWorkload measures how long timers take that are all due at one instant.
+// burstWorkload measures how long it takes to fire timers that are all due at one instant.
 type burstWorkload struct{}
 
 const defaultBurstCount = 10_000

@@ -15,13 +15,13 @@ import (
 	"github.com/belfryio/belfry/internal/gctune"
 )
 
-// childSpec says what a child process runs. Exactly one field is set.
+// childSpec is the specification of a child process. Exactly one field is set.
 type childSpec struct {
 	Node   *nodeSpec   `json:"node,omitempty"`
 	Server *serverSpec `json:"server,omitempty"`
 }
 
-// nodeSpec is what a node in a process of its own is started with.
+// nodeSpec has the settings of a node in a separate process.
 type nodeSpec struct {
 	// Data and NATSListen are for an embedded server, NATSURL and Replicas for
 	// another.
@@ -59,8 +59,8 @@ func RunChild(ctx context.Context, spec string, in io.Reader) error {
 	return fmt.Errorf("the spec of a child process names neither a node nor a server")
 }
 
-// runNode runs a node as "belfry serve" does without settings from elsewhere: with the
-// defaults, the same collection of garbage, and a log on stderr.
+// runNode runs a node like "belfry serve" without a config file: with the default settings, the
+// same tuning of the garbage collector, and a log on standard error.
 func runNode(ctx context.Context, s nodeSpec) error {
 	defer gctune.Start(ctx)()
 	o := app.DefaultOptions()

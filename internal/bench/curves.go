@@ -25,7 +25,7 @@ type Growth struct {
 	// Scale, above 0 and up to 1, makes counts, rates and durations smaller, to try
 	// it out.
 	Scale float64
-	// Only, if not empty, names the curves to measure.
+	// Only lists the curves to measure; empty for all.
 	Only []string
 	// MaxPending is the greatest number of pending timers; default
 	// DefaultMaxPending, up to ten million.
@@ -40,8 +40,8 @@ const (
 	DefaultGrowthWarmup = 500
 )
 
-// growing is a curve: what is made greater, what is run at each point, and what
-// each point costs.
+// growing is the plan of a curve: the quantity that grows, the runs at each point, and the costs
+// to compute.
 type growing struct {
 	name, title, x string
 	points         []int
@@ -307,7 +307,7 @@ func (g *Growth) planRuns(p *point, def growing) error {
 	return nil
 }
 
-// guess is how many seconds a run takes, about, on two idle cores.
+// guess returns the approximate duration of a run on two idle cores, in seconds.
 func (r plannedRun) guess() float64 {
 	c := r.config
 	switch r.workload.Name() {
@@ -323,9 +323,8 @@ func (r plannedRun) guess() float64 {
 	return t
 }
 
-// Run measures curve by curve. It reports the error of a point that fails, returns it
-// in the end, and the others are measured; only a context that ends, and
-// a bad setting, end it all.
+// Run measures all curves. After a failed point it continues with the others, and returns the
+// errors at the end. It stops only if ctx ends or a setting is invalid.
 func (g *Growth) Run(ctx context.Context) (*GrowthResult, error) {
 	out, points, err := g.plan()
 	if err != nil {

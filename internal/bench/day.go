@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// dayWorkload measures what can be kept up: timers are added at a rate, fire and
-// are concluded at that rate, and the lag must not grow.
+// dayWorkload measures a sustained rate: timers are added, fire and finish at that rate, and the
+// lag must not grow.
 type dayWorkload struct{}
 
 // callbackWorkload is dayWorkload with a callback for every timer.
@@ -67,8 +67,8 @@ func (e *Env) sustain(ctx context.Context, service string) (*Result, error) {
 	return r, nil
 }
 
-// rest waits until no record is written any more, so that all that the timers cost
-// is measured, and the reading of the records, unless it went on beside, is not.
+// rest waits until no more records are written. The measurement then includes the whole cost of
+// the timers, and excludes the reading of the records unless that runs concurrently.
 func (e *Env) rest(ctx context.Context, p *progress) error {
 	const still = 3
 	var last []uint64
@@ -89,8 +89,8 @@ func (e *Env) rest(ctx context.Context, p *progress) error {
 	return nil
 }
 
-// sustained adds the lags: how late timers fired, were called back and were concluded,
-// and whether that grew.
+// sustained adds figures of the lags of firing, callback and final record, and whether they
+// grew.
 func (e *Env) sustained(r *Result, run *pacedRun) {
 	acc, st, called := run.acc, run.states, run.called
 	due := acc.dueMs
@@ -126,13 +126,12 @@ func (e *Env) sustained(r *Result, run *pacedRun) {
 const (
 	concludedLag = "from due to concluded"
 	flatFigure   = "the lag stayed flat (1: yes)"
-	// flatSlack is by how many milliseconds the median lag of the last third of a run
-	// may be above that of the first and still be called flat; or by a tenth, if that
-	// is more.
+	// flatSlack is the increase of the median lag, in milliseconds, from the first to the last
+	// third of a run up to which the lag counts as flat. A tenth counts if that is more.
 	flatSlack = 50
 )
 
-// isFlat is 1 if a lag that went from one median to another stayed flat, else 0.
+// isFlat returns 1 if a lag that changed from one median to another stayed flat, else 0.
 func isFlat(first, last float64) float64 {
 	if last-first <= max(flatSlack, first/10) {
 		return 1
@@ -140,7 +139,7 @@ func isFlat(first, last float64) float64 {
 	return 0
 }
 
-// bySecond is a percentile of the lag of the timers due in each second.
+// bySecond returns a percentile of the lag of the timers due in each second.
 func bySecond(name string, dueMs, at []int64, q float64) Curve {
 	c := Curve{Name: name}
 	for n := 0; n < len(dueMs); {

@@ -23,8 +23,8 @@ type deployment struct {
 	metrics  string // URL of the node's, if it is of its own process
 }
 
-// deploy prepares servers as Config.On says, and a node if asked for; nothing
-// runs yet, and what runs in the end is killed with the Env.
+// deploy prepares the servers of Config.On, and a node if requested, without starting them. The
+// end of the Env kills the processes that run then.
 func (e *Env) deploy(withNode bool) (*deployment, error) {
 	d := &deployment{profile: e.Profile, replicas: 1}
 	count := map[Topology]int{OnServer: 1, OnCluster: replicas}[e.On]
@@ -132,7 +132,7 @@ func (d *deployment) kill() error {
 	return nil
 }
 
-// stop asks the node to end, and then the servers.
+// stop stops the node, and then the servers.
 func (d *deployment) stop() error {
 	all := d.all()
 	for i := len(all) - 1; i >= 0; i-- {
@@ -143,7 +143,7 @@ func (d *deployment) stop() error {
 	return nil
 }
 
-// usage of the servers together, and of the node.
+// usage returns the usage of all servers together, and of the node.
 func (d *deployment) usage() (servers, node used, err error) {
 	for _, p := range d.servers {
 		u, err := p.usage()

@@ -21,17 +21,17 @@ import (
 type Env struct {
 	Config
 	node *app.App // nil with a URL, or before Start
-	// deployed are the servers, and the node, of their own processes, or nil.
+	// deployed has the separate processes of servers and node, or is nil.
 	deployed *deployment
-	url      string // of deployed, where the node is there
+	url      string // of the deployed servers, if the node is one of the processes
 	conns    []*nats.Conn
 	clean    []func() error
 	js       jetstream.JetStream
 	shard    int // how many there are
 }
 
-// Start starts the servers and the node that On says, or connects to the Belfry at
-// NATSURL, and lets a few timers through before anything is measured.
+// Start starts the servers and the node of Config.On, or connects to the Belfry at NATSURL. Then
+// it fires Warmup timers, which are not measured.
 func (e *Env) Start(ctx context.Context) error {
 	if e.NATSURL != "" {
 		return e.begin(ctx)
@@ -76,8 +76,8 @@ func (e *Env) begin(ctx context.Context) error {
 	return e.warm(ctx)
 }
 
-// warm lets timers through until they have fired: connections, pools and files
-// are made then, and not in the first second of what is measured.
+// warm adds timers and waits until they have fired, so that connections, pools and files exist
+// before the measurement.
 func (e *Env) warm(ctx context.Context) error {
 	if e.Warmup <= 0 {
 		return nil
@@ -108,7 +108,7 @@ func (e *Env) warm(ctx context.Context) error {
 	return err
 }
 
-// attach makes the connection for questions.
+// attach opens the connection on which the run reads streams and records.
 func (e *Env) attach(ctx context.Context) error {
 	nc, err := e.Connect("belfry bench")
 	if err != nil {
@@ -129,7 +129,7 @@ func (e *Env) attach(ctx context.Context) error {
 	}
 }
 
-// Connect makes one more connection, closed with the Env.
+// Connect opens another connection, which the end of the Env closes.
 func (e *Env) Connect(name string) (*nats.Conn, error) {
 	var nc *nats.Conn
 	var err error
@@ -151,7 +151,7 @@ func (e *Env) Connect(name string) (*nats.Conn, error) {
 	return nc, err
 }
 
-// TempDir makes a folder that is removed with the Env, unless Keep says otherwise.
+// TempDir creates a folder. The end of the Env removes it, unless Keep is set.
 func (e *Env) TempDir() (string, error) {
 	dir, err := os.MkdirTemp(e.Dir, "belfry-bench-")
 	if err != nil {
@@ -191,8 +191,8 @@ func (e *Env) close(ctx context.Context) error {
 	return err
 }
 
-// drained waits until no add is left in TIMERS_ADD, and returns when that was. It
-// fails when nothing moves for a while.
+// drained waits until TIMERS_ADD is empty, and returns that time. It fails if the number of adds
+// does not fall for a while.
 func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
 	const patience = 30 * time.Second
 	s, err := e.js.Stream(ctx, schemas.StreamAdd)

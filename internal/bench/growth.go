@@ -18,9 +18,9 @@ type GrowthResult struct {
 	Scale    float64       `json:"scale"`
 	Seconds  int           `json:"seconds"`
 	Curves   []GrowthCurve `json:"curves"`
-	// Remarks are costs that grew steeper than they may.
+	// Remarks describes the costs that grew faster than allowed.
 	Remarks []string `json:"remarks"`
-	// Errors are of points that were not measured, or whose run was not sound.
+	// Errors has the errors of points that were not measured or whose run was not sound.
 	Errors  []string  `json:"errors"`
 	Results []*Result `json:"results"`
 	Took    float64   `json:"took_seconds"`
@@ -47,20 +47,19 @@ type GrowthSeries struct {
 type GrowthCost struct {
 	Name string `json:"name"`
 	Unit string `json:"unit"`
-	// Values are one for each point, nil where there is none.
+	// Values has one value for each point, nil for none.
 	Values []*float64 `json:"values"`
-	// Exponents are the powers of x with which it grows from each point to the
-	// next, Overall that from the first to the last; nil where one of both is no
-	// positive number.
+	// Exponents are the powers of x with which the cost grows from each point to the next, and
+	// Overall that from the first to the last point; nil if a value is not positive.
 	Exponents []*float64 `json:"exponents"`
 	Overall   *float64   `json:"overall"`
-	// Most is the power with which it may grow.
+	// Most is the greatest allowed power.
 	Most  float64 `json:"most"`
 	floor float64
 }
 
-// grownSlack is by which factor a cost may be above what its power allows before
-// it is remarked: runs differ by as much as a half.
+// grownSlack is the factor by which a cost may exceed its allowed growth before it is reported.
+// Equal runs differ by up to a half.
 const grownSlack = 1.5
 
 // Label returns the profile, and the variant if there are several.
@@ -97,8 +96,8 @@ func (r *GrowthResult) take(p point, results []*Result) {
 	}
 }
 
-// grow reckons the exponents, leaves out what was measured nowhere, and remarks
-// what grows too steeply.
+// grow computes the exponents, removes costs without values, and reports costs that grow faster
+// than allowed.
 func (r *GrowthResult) grow() {
 	for i := range r.Curves {
 		c := &r.Curves[i]
@@ -142,7 +141,7 @@ func (c *GrowthCost) measured() bool {
 	return false
 }
 
-// exponent is the power of x with which the cost grows from one point to another.
+// exponent returns the power of x with which the cost grows from one point to another.
 func (c *GrowthCost) exponent(x []float64, from, to int) *float64 {
 	a, b := c.Values[from], c.Values[to]
 	if from == to || a == nil || b == nil || *a <= 0 || *b <= 0 {
@@ -152,15 +151,13 @@ func (c *GrowthCost) exponent(x []float64, from, to int) *float64 {
 	return &e
 }
 
-// remark tells of a cost that has grown by more than it may from one point to
-// another.
+// remark returns a text about a cost that grew more than allowed from one point to another.
 func (r *GrowthResult) remark(curve *GrowthCurve, s *GrowthSeries, c *GrowthCost, from, to int) {
 	e := c.exponent(s.X, from, to)
 	if e == nil || *c.Values[to] < c.floor {
 		return
 	}
-	// What is below the floor counts as the floor: the growth up to it is of no
-	// matter.
+	// A value below the floor counts as the floor, because growth up to it does not matter.
 	grown := *c.Values[to] / max(*c.Values[from], c.floor)
 	if allowed := math.Pow(s.X[to]/s.X[from], c.Most) * grownSlack; grown > allowed {
 		r.Remarks = append(r.Remarks, fmt.Sprintf("%s (%s), %s: from %s to %s %s it grows from %s to %s %s, with the power %.2f; it may with %g",
@@ -171,8 +168,8 @@ func (r *GrowthResult) remark(curve *GrowthCurve, s *GrowthSeries, c *GrowthCost
 // JSON writes the curves and their runs.
 func (r *GrowthResult) JSON(w io.Writer) error { return writeJSON(w, r) }
 
-// Cells are the cells of a cost's row: each point's value, with the power with
-// which it has grown from the point before, and the power from first to last.
+// Cells returns the cells of a cost's row: the value of each point with the exponent from the
+// previous point, and the exponent from the first to the last point.
 func (c *GrowthCost) Cells() []string {
 	var out []string
 	for n, v := range c.Values {

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// servicesWorkload measures what services with callbacks cost that have no work: a
-// timer of each is called back, and then nothing is due. Node and embedded server are
-// one process of their own.
+// servicesWorkload measures the cost of services without work. Each service gets one callback;
+// then no timer is due. Node and embedded server are one separate process.
 type servicesWorkload struct{}
 
 const (
 	defaultServicesCount   = 10_000
 	defaultServicesSeconds = 20
-	// servicesRest bounds the wait until no service holds consumers any more.
+	// servicesRest bounds the wait until no service has consumers.
 	servicesRest = 3 * time.Minute
 	// wakes is how many services get a second timer, one after the other.
 	wakes = 100
@@ -33,7 +32,7 @@ func (servicesWorkload) Defaults(c *Config) {
 	c.Callback, c.Services = CallbackNATS, c.Count
 }
 
-// nodeState is what a node tells of itself.
+// nodeState has values from a node's metrics.
 type nodeState struct{ goroutines, heapMB, awake, collections float64 }
 
 func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
@@ -97,8 +96,8 @@ func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	return r, e.wakeServices(ctx, a, r, p)
 }
 
-// quieten waits until services hold no consumers any more, and then tells what the node
-// holds and uses.
+// quieten waits until no service has consumers, and returns the node's memory and CPU usage
+// then.
 func (e *Env) quieten(ctx context.Context, d *deployment, p *progress, what string, awake float64) (nodeState, idleness, error) {
 	for until := time.Now().Add(servicesRest); ; {
 		s, err := d.state(ctx)

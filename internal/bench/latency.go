@@ -20,8 +20,8 @@ func newLatency(name string) *Latency {
 	return &Latency{Name: name, h: hdr.New(1, longest.Microseconds(), 3)}
 }
 
-// latencyOf is the distribution of the time from due to at, which holds Unix
-// nanoseconds, 0 for timers that were not seen.
+// latencyOf returns the distribution of the times from due to at. at has Unix nanoseconds, 0 for
+// timers that were not seen.
 func latencyOf(name string, dueMs, at []int64) *Latency {
 	l := newLatency(name)
 	for n, due := range dueMs {
@@ -32,7 +32,7 @@ func latencyOf(name string, dueMs, at []int64) *Latency {
 	return l
 }
 
-// add records a duration; what is out of range is put at its end.
+// add records a duration. A value out of range counts as the nearest value in the range.
 func (l *Latency) add(d time.Duration) {
 	// The range was checked, so the histogram takes it.
 	_ = l.h.RecordValue(min(max(d, 0), longest).Microseconds())

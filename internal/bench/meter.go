@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// meter measures what a part of a run uses: CPU of this process and of the
-// servers that it started, allocations, and messages that streams have stored.
+// meter measures the usage of a part of a run: CPU of this process and of the servers that it
+// started, allocations, and messages stored in streams.
 type meter struct {
 	env     *Env
 	begun   time.Time
@@ -27,7 +27,7 @@ type meter struct {
 	profile *os.File
 }
 
-// usage is what was used between meter and stop.
+// usage is the usage between meter and stop.
 type usage struct {
 	took                   time.Duration
 	cpu                    float64 // seconds, of all processes that are ours
@@ -40,7 +40,7 @@ type usage struct {
 	clientsOnly, processes bool
 }
 
-// meter begins to measure, and to profile if that was asked for.
+// meter starts a measurement, and a CPU profile if the configuration requests one.
 func (e *Env) meter(ctx context.Context) (*meter, error) {
 	m := &meter{env: e}
 	var err error
@@ -72,8 +72,8 @@ func (e *Env) meter(ctx context.Context) (*meter, error) {
 	return m, nil
 }
 
-// machineCPU is the time that all CPUs of this machine have worked, in seconds,
-// or 0 where the system does not tell.
+// machineCPU returns the busy time of all CPUs of this machine in seconds, or 0 if the system
+// does not report it.
 func machineCPU() float64 {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -87,8 +87,8 @@ func machineCPU() float64 {
 	return c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
 }
 
-// selfCalls is how often this process has asked the system to read or to write, or
-// 0 where the system does not tell. Connections within the process ask nothing.
+// selfCalls returns the number of read and write system calls of this process, or 0 if the
+// system does not report it. In-process connections make none.
 func selfCalls() uint64 {
 	self, err := procfs.Self()
 	if err != nil {
@@ -198,8 +198,8 @@ func (u usage) figures(r *Result, count int) {
 	r.figure("messages stored a timer", float64(u.messages)/n, "")
 }
 
-// sequences is how many messages all streams have ever stored. A cluster that
-// elects has no answer for a while.
+// sequences returns the number of messages that all streams have ever stored. It retries while a
+// cluster elects a leader.
 func (e *Env) sequences(ctx context.Context) (uint64, error) {
 	for begun := time.Now(); ; {
 		var n uint64

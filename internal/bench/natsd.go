@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// serverSpec is what a nats-server process is started with.
+// serverSpec has the settings of a nats-server process.
 type serverSpec struct {
 	Name       string `json:"name"`
 	Data       string `json:"data"`
@@ -76,7 +76,7 @@ func hostPort(addr string) (string, int, error) {
 	return host, port, err
 }
 
-// freeAddrs are addresses on loopback that nobody listens on, all different.
+// freeAddrs returns different free addresses on loopback.
 func freeAddrs(n int) (addrs []string, err error) {
 	for range n {
 		l, lerr := net.Listen("tcp", "127.0.0.1:0")

@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// pendingWorkload measures what timers cost that only wait. Everything but the
-// clients is a process of its own, watched and killed from outside.
+// pendingWorkload measures the cost of timers that only wait. Servers and node are separate
+// processes, which the workload observes and kills.
 type pendingWorkload struct{}
 
 const (
@@ -80,7 +80,7 @@ func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	return r, e.withPending(ctx, r, d, empty, p)
 }
 
-// reprofile starts everything again in another profile, if LoadFast asks for it.
+// reprofile restarts servers and node in another profile if LoadFast is set.
 func (e *Env) reprofile(ctx context.Context, d *deployment, p *progress, to app.Profile) error {
 	if !e.LoadFast || d.profile == to {
 		return nil
@@ -221,7 +221,7 @@ func (e *Env) firedAt(ctx context.Context, a *Adder) (time.Time, error) {
 	}
 }
 
-// idleness is what servers and node use when nothing is asked of them.
+// idleness is the usage of servers and node without work.
 type idleness struct{ serversCPU, serversMB, nodeCPU, nodeMB float64 }
 
 func (i idleness) cpu() float64 { return i.serversCPU + i.nodeCPU }

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// startBound is how long a process may take until it is ready.
+	// startBound bounds the time until a process is ready.
 	startBound = 5 * time.Minute
-	// stopBound is how long one may take to stop when asked to.
+	// stopBound bounds the stop of a process.
 	stopBound = 30 * time.Second
 )
 
@@ -111,7 +111,7 @@ func (p *process) stop() error {
 	}
 }
 
-// used is what a process has used until now.
+// used is the usage of a process since its start.
 type used struct{ cpuSeconds, rssMB float64 }
 
 // usage asks the system; it fails where there is no /proc.

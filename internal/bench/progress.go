@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// progress shows one line about what is going on: drawn over on a terminal, one
-// every few seconds elsewhere.
+// progress shows the progress of a run: on a terminal one line that it overwrites, elsewhere a
+// line every few seconds.
 type progress struct {
 	w     io.Writer
 	live  bool

@@ -13,9 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// rawWorkload measures what JetStream's own operations cost on the same server,
-// with nothing of Belfry between: the measure that a timer's cost is held
-// against.
+// rawWorkload measures the cost of JetStream operations on the same server without Belfry, for
+// comparison with the cost of a timer.
 type rawWorkload struct{}
 
 const (

@@ -62,7 +62,7 @@ func (e *Env) records(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// states is what the records of a run's timers have come to.
+// states has the latest known states of the records of a run's timers.
 type states struct {
 	state []schemas.State
 	at    []int64 // when the record came to it, by its message's timestamp, Unix ns
@@ -70,7 +70,7 @@ type states struct {
 	final int     // records in the state that was waited for
 }
 
-// follower reads what becomes of the records of a run's timers, to their end.
+// follower reads the changes of the records of a run's timers until they are final.
 type follower struct {
 	env   *Env
 	adder *Adder
@@ -216,7 +216,7 @@ func (f *follower) verify(ctx context.Context, v *Verified) {
 	}
 }
 
-// marks are the last sequences of the shards.
+// marks returns the last sequences of the shards' streams.
 func (e *Env) marks(ctx context.Context) ([]uint64, error) {
 	var out []uint64
 	for shard := range e.shard {
@@ -236,8 +236,8 @@ const readerGone = 10 * time.Second
 // recordsRound is how many records are asked for at a time.
 const recordsRound = 2048
 
-// readRecords hands the records that are in a shard's stream from a sequence on
-// to see, and returns the last sequence that was read.
+// readRecords calls see for each record in a shard's stream from a sequence to the end, and
+// returns the last sequence that it read.
 func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(*schemas.Record, time.Time)) (uint64, error) {
 	last := from - 1
 	s, err := e.js.Stream(ctx, bucketStream(shard))

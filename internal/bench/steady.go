@@ -80,7 +80,7 @@ func (e *Env) steadyFigures(r *Result, acc *Account, how string) {
 	r.latencyCurves(r.title(e.Config, fmt.Sprintf("%d timers a second for %d s, %s", e.Rate, e.Seconds, how)))
 }
 
-// pacedRun is what became of timers that were added at a rate.
+// pacedRun is the result of timers that were added at a rate.
 type pacedRun struct {
 	acc *Account
 	// states of the records, and when each timer was called back; nil unless the run

@@ -102,7 +102,7 @@ func adderRows(name, paced, via, title string) []row {
 	}
 }
 
-// rows are the figures that are asked for, in the order in which they run.
+// rows returns the rows of the table in the order in which they run.
 func rows() []row {
 	const late = latenessAtSubscriber
 	return slices.Concat([]row{
@@ -183,9 +183,8 @@ func steadyAhead(rate, seconds int) func(*Config) {
 	}
 }
 
-// keptUp is the share of a rate that is concluded a second, counted from the
-// first due time to the last conclusion, when it is kept up: the end of the last
-// timer's life is in it, and a run is short.
+// keptUp is the part of a rate that must finish per second for the rate to count as sustained.
+// It is below 1 because the time counts until the last timer has finished, and runs are short.
 const keptUp = 0.97
 
 // Cell is the result of a row in one profile.
@@ -224,9 +223,8 @@ func RowNames() []string {
 	return out
 }
 
-// Run measures row by row, in every profile. A row that fails is in the table
-// with its error, and the others run; only a context that ends, and a bad
-// setting, end it all.
+// Run measures all rows in every profile. The table has a failed row with its error, and Run
+// continues with the others. It stops only if ctx ends or a setting is invalid.
 func (t *Table) Run(ctx context.Context) (*TableResult, error) {
 	for _, name := range t.Only {
 		if !slices.Contains(RowNames(), name) {

@@ -32,8 +32,8 @@ func (e *Env) Watch(ctx context.Context, a *Adder, dueMs []int64) (*Watch, error
 	return w, e.subscribe(ctx, "belfry bench subscriber", a.fired(), func(m *nats.Msg) { w.note(m.Data) })
 }
 
-// Wait waits until every timer was received. It gives up, without an error, when nothing
-// has come for patience after the last due time: Account says what became of the others.
+// Wait waits until every timer was received. It returns without an error when nothing has come
+// for patience after the last due time; Account then finds the other timers.
 func (w *Watch) Wait(ctx context.Context, patience time.Duration, show func(seen int)) error {
 	return w.wait(ctx, time.UnixMilli(slices.Max(w.dueMs)), patience, show)
 }

@@ -41,9 +41,8 @@ func Find(name string) (Workload, error) {
 	return nil, schemas.Errorf(schemas.CodeConfig, "workload %.40q does not exist; there are:%s", name, known)
 }
 
-// Run measures as often as repeat says, each time afresh, and returns every
-// result. It stops at the first error; the results until then, and that of an
-// unsound run, are returned beside it.
+// Run measures repeat times, each time on a new Env, and returns all results. It stops at the
+// first error and returns it with the results so far, including that of an unsound run.
 func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, error) {
 	w.Defaults(&c)
 	if err := c.setDefaults(); err != nil {

@@ -49,7 +49,7 @@ func (d Dates) contains(day int64) bool {
 	return found
 }
 
-// shift says what becomes of a run on an excluded date.
+// shift is the rule for a run on an excluded date.
 type shift uint8
 
 const (

@@ -11,8 +11,8 @@ import (
 // four times its live size keeps that size, and Go returns what lies free slowly. Once
 // the process has become quiet, releaser returns the memory to the system at once.
 //
-// A release costs two garbage collections of what is alive, so it follows only where much
-// is to be gained, and not more often than once in releasePause.
+// A release costs two garbage collections, so releaser makes it only if it frees much memory,
+// and at most once in releasePause.
 const (
 	// releaseLeast is the least gain, in bytes, that is worth a release.
 	releaseLeast = 64 << 20
@@ -22,13 +22,13 @@ const (
 	// quietBytes is what a quiet process allocates in one interval, at most. An idle node
 	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
 	quietBytes = 8 << 20
-	// quietLooks is for how many intervals in turn the process must be quiet.
+	// quietLooks is the number of consecutive intervals in which the process must be quiet.
 	quietLooks = 5
 	// releasePause is the least time between two releases.
 	releasePause = 30 * time.Second
 )
 
-// heap is what one look at the runtime's metrics found, in bytes.
+// heap has values of the runtime's metrics, in bytes.
 type heap struct {
 	allocated uint64 // since the start
 	live      uint64 // after the last collection
@@ -42,7 +42,7 @@ type releaser struct {
 	at    time.Time // of the last release
 }
 
-// due takes note of a look, and reports whether memory is to be returned now.
+// due records new values and reports whether the process should return memory now.
 func (r *releaser) due(h heap, now time.Time) bool {
 	if h.allocated-r.last.allocated > quietBytes {
 		r.quiet = 0
@@ -79,7 +79,7 @@ func readHeap() heap {
 	return heap{allocated: v[0], live: v[1], resident: v[2] + v[3] + v[4]}
 }
 
-// look returns the memory of a process that has become quiet.
+// look returns memory to the system if the process has become quiet.
 func (r *releaser) look() {
 	if r.due(readHeap(), time.Now()) {
 		// The first collection moves what lies in a sync.Pool aside, the second one frees
