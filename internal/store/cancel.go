@@ -5,7 +5,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Peek is a record as some replica had it, which may have changed since.
+// Peek is a record as read from any replica. It may have changed since.
 type Peek struct {
 	id     schemas.TimerID
 	newest schemas.RecordFormat // that the process reads

@@ -11,23 +11,23 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Replica is one copy of a stream besides its leader's.
+// Replica is one copy of a stream, other than the leader's.
 type Replica struct {
 	Server string `json:"server"`
-	// Current is false while it is behind, or not known to be up to date.
+	// Current is false while the copy is behind, or not known to be up to date.
 	Current bool `json:"current"`
 	Offline bool `json:"offline,omitempty"`
-	// Lag is how many operations it is behind.
+	// Lag is the number of operations that the copy is behind.
 	Lag uint64 `json:"lag,omitempty"`
 }
 
-// StreamHealth is what a stream's leader says of it.
+// StreamHealth is the state of a stream, as reported by its leader.
 type StreamHealth struct {
 	Name     string `json:"name"`
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 	MaxBytes int64  `json:"max_bytes"`
-	// Removed is how many messages have left the stream since it was made.
+	// Removed is the number of messages that have left the stream since it was made.
 	Removed  uint64 `json:"removed"`
 	Replicas int    `json:"replicas"`
 	// Leader is empty on a server without a cluster, and while there is none.
@@ -37,23 +37,23 @@ type StreamHealth struct {
 	Clustered bool `json:"clustered,omitempty"`
 	// Now is the answering server's clock when it answered.
 	Now time.Time `json:"-"`
-	// Config is as the server has it.
+	// Config is the stream's configuration on the server.
 	Config jet.StreamConfig `json:"-"`
 }
 
-// ConsumerHealth is what a consumer's leader says of it.
+// ConsumerHealth is the state of a consumer, as reported by its leader.
 type ConsumerHealth struct {
 	Stream string `json:"stream"`
 	Name   string `json:"name"`
-	// Belfry tells its own consumers from those of others.
+	// Belfry is true for a consumer that Belfry made.
 	Belfry bool   `json:"belfry"`
 	Leader string `json:"leader,omitempty"`
-	// Pending waits for delivery; InFlight is delivered and not concluded, of
-	// which Redelivered more than once.
+	// Pending messages wait for delivery. InFlight messages are delivered and not
+	// acknowledged; Redelivered of them were delivered more than once.
 	Pending     uint64 `json:"pending"`
 	InFlight    int    `json:"in_flight"`
 	Redelivered int    `json:"redelivered"`
-	// Pulls are requests that wait for messages.
+	// Pulls is the number of requests that wait for messages.
 	Pulls int `json:"pulls"`
 }
 
@@ -99,8 +99,7 @@ func streamHealth(info *jet.StreamInfo) StreamHealth {
 	return h
 }
 
-// Consumers lists the consumers of the streams that have any, those of others on
-// timers.fired and timers.dead, too.
+// Consumers lists all consumers of Belfry's streams, also those of other programs.
 func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	var out []ConsumerHealth
 	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {
@@ -121,7 +120,7 @@ func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	return out, nil
 }
 
-// LeaderNow is the clock of the server that leads the clocks' stream.
+// LeaderNow returns the time of the server that leads the stream of the clocks.
 func (h Health) LeaderNow(ctx context.Context) (time.Time, error) {
 	info, err := h.jet.Stream(ctx, clockStream)
 	return info.TimeStamp, err

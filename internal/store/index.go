@@ -10,21 +10,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// An index entry says which records to look at when a slot is due. One that names
-// a single timer has it in its key, and no value. New timers of one tick that are
-// written together share an entry: their ids are its value, and its key is drawn
-// at random, so that it replaces no other entry and none replaces it. Timers of
-// one time-out that are added at one time have one due second, so a busy system
-// writes, keeps in memory and reads a fraction of an entry a timer.
+// An index entry names the records to look at when a slot is due. The entry of a single
+// timer has the timer id in its key, and no value. New timers of one tick that are written
+// together share an entry: its value lists their ids, and its key is random, so that entries
+// do not replace each other. Timers with the same time-out that are added together are due
+// in the same second, so a busy system writes, stores and reads far fewer entries than
+// timers.
 //
-// Nothing ever takes a timer out of an entry: one that was moved, or is done, is
-// noise there as it would be in an entry of its own.
+// A timer stays in its entry when it is moved or done. Readers ignore it then.
 //
-// A node of a build that does not know of shared entries would not find the timers
-// that one names. So none is written while such a node lives; see FormatLevel.
+// Older builds do not find the timers in a shared entry. No node writes one while a node of
+// such a build lives; see FormatLevel.
 
-// indexGroup is how many timers share an entry at most: 1 kB of ids. More would
-// save little, and make a part of a slot more than a load wants to read at once.
+// indexGroup bounds the timers that share an entry: 1 kB of ids. A larger group would save
+// little, and make a part of a slot larger than one page of a load.
 const indexGroup = 64
 
 // Index writes index entries: pointers from the slot of a tick to records. Safe for
@@ -46,7 +45,7 @@ func (ix *Index) IndexKeep() time.Duration { return ix.keep }
 
 const idBytes = len(schemas.TimerID{})
 
-// timerOfSlot is the id, as text, of an index entry's key.
+// timerOfSlot returns the timer id, as text, in the key of an index entry; "" for none.
 func timerOfSlot(subject string) string {
 	const n = schemas.TimerIDLength + slotTokens
 	if len(subject) < n {
@@ -60,17 +59,19 @@ func timerOfSlot(subject string) string {
 	return string(append(b, key[2*slotTokens:]...))
 }
 
-// indexNow is from when an entry's TTL counts. The record's own times are the
-// cluster's; what they miss of now only makes the entry live longer.
+// indexNow returns the time from which an entry's TTL counts, in Unix milliseconds: the
+// latest time in the record. It is never after the present, so the entry does not expire
+// too early.
 func indexNow(r *schemas.Record) int64 { return max(r.AddedMs, r.FiredMs, 0) }
 
-// indexFor is how long an entry lives for a timer.
+// indexFor returns the TTL of an entry for a timer that is due at due; both times are Unix
+// milliseconds.
 func (ix *Index) indexFor(due, now int64) time.Duration {
 	return time.Duration(max(due-now, 0))*time.Millisecond + ix.keep
 }
 
-// sendIndex writes an index entry. It is written without an expectation: the
-// same entry twice is the same entry.
+// sendIndex writes an index entry, without a compare-and-set: writing it twice changes
+// nothing.
 func (ix *Index) sendIndex(shard int, key schemas.TimerID, tick int64, ids []byte, ttl time.Duration, done func(jet.Ack, error)) {
 	ix.jet.WriteAsync(ix.shards.subjects[shard].stream, "index timer", ix.shards.slotSubject(shard, key, tick), jet.TTLHeader(ttl), ids, done)
 }
@@ -81,7 +82,8 @@ type tickOf struct {
 	tick  int64
 }
 
-// indexEntry is one that is being gathered: the writes that it names.
+// indexEntry is an entry to be written. writes are the positions of the timers that it
+// names; err is the result of its write.
 type indexEntry struct {
 	at     tickOf
 	ttl    time.Duration
@@ -89,8 +91,8 @@ type indexEntry struct {
 	err    error
 }
 
-// indexEntries gathers the entries that new timers need. Results that have an
-// error are of timers that are not written.
+// indexEntries returns the entries that new timers need. It leaves out timers whose result
+// has an error: they are not written.
 func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 	most := 1
 	if ix.levels.Writes() >= LevelSharedIndex {
@@ -116,7 +118,7 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 	return all
 }
 
-// sendEntry writes what was gathered.
+// sendEntry writes an entry of indexEntries.
 func (ix *Index) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, error)) {
 	if len(e.writes) == 1 {
 		ix.sendIndex(e.at.shard, timers[e.writes[0]].ID, e.at.tick, nil, e.ttl, done)

@@ -15,8 +15,8 @@ import (
 // the start and, since the only server may have been killed, after each lost
 // connection.
 const (
-	// leftoverAgain is how far back is looked after a lost connection: no process
-	// has died with deletes that it owed.
+	// leftoverAgain is the number of sequences to check after a lost connection. It may be
+	// small because no process has died with deletes outstanding.
 	leftoverAgain = 2 * leftoverRecent
 	// leftoverRecent is for how many of the newest sequences a roll-up is checked
 	// whose older revision is out of sight. The last before a server was killed may
@@ -40,8 +40,8 @@ func (g *revisionGC) removeLeftovers(ctx context.Context) {
 		}
 		switch {
 		case err == nil && g.replicated:
-			// Deletes go by what a stream's leader has: what one of several servers alone
-			// has kept cannot be removed here.
+			// A delete acts on what the leader has. A revision that only another server has
+			// kept cannot be removed from here.
 			forget()
 			lost()
 			return
@@ -50,7 +50,7 @@ func (g *revisionGC) removeLeftovers(ctx context.Context) {
 			<-broken.Done()
 		case !failing && ctx.Err() == nil:
 			failing = true
-			g.log.Warn().Err(err).Msg("superseded revisions could not be looked for; trying on")
+			g.log.Warn().Err(err).Msg("superseded revisions could not be looked for; trying again")
 		}
 		forget()
 		lost()
@@ -70,9 +70,9 @@ func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error 
 	return nil
 }
 
-// removeShardLeftovers looks at the last sequences: at the start at twice as many
-// as there can be writes in flight. What is there of a timer beside a newer
-// revision is a leftover; whether one is that lies farther back, its delete tells.
+// removeShardLeftovers checks the last back sequences of a shard. A revision with a newer one
+// of the same timer among them is a leftover. A write also names the revision that it
+// replaced; if that lies before the range, it is deleted in case it still exists.
 func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
 	stream := g.shards.subjects[shard].stream
 	last, err := g.shards.LastSeq(ctx, shard)
@@ -112,7 +112,7 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 	return nil
 }
 
-// removeLater hands a revision to the remover; false if that has ended.
+// removeLater passes a revision to the remover. It returns false if the remover has ended.
 func (g *revisionGC) removeLater(stream string, seq uint64) bool {
 	if !g.rem.reserve() {
 		return false

@@ -12,32 +12,31 @@ import (
 const (
 	MaxListLimit     = 1000
 	DefaultListLimit = 100
-	// listScan is how many messages one call looks at, matching or not.
+	// listScan bounds the messages that one call reads.
 	listScan  = 20_000
 	listBatch = 500
 	scanBatch = 1000
 )
 
-// ListQuery says which records to list. An empty field matches all.
+// ListQuery selects records. An empty field matches all.
 type ListQuery struct {
 	States         []schemas.State
 	Service, Group string
-	// Cursor is a former page's, or empty.
+	// Cursor is that of the previous page; empty for the first.
 	Cursor string
-	// Limit is how many at most; default DefaultListLimit, at most MaxListLimit.
+	// Limit bounds the records of the page; default DefaultListLimit, at most MaxListLimit.
 	Limit int
 }
 
-// ListPage is one page. Cursor is empty at the end; a page may hold fewer than
-// the limit, or none, and still have a cursor, because the work of one call is
-// bounded.
+// ListPage is one page. Cursor is empty on the last page. Because the work of one call is
+// bounded, a page before the last may have fewer records than the limit, or none.
 type ListPage struct {
 	Timers []Timer
 	Cursor string
 }
 
-// List pages through the records, shard by shard in the order of their last
-// change. It never holds more than a page. Reads are direct gets.
+// List pages through the records, shard by shard, in the order of their last change. It
+// holds at most one page in memory. Errors: schemas.CodeBadRequest, schemas.ErrUnavailable.
 func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	limit := q.Limit
 	if limit == 0 {

@@ -19,9 +19,9 @@ import (
 const (
 	slotTokens = 3
 	idAlphabet = "0123456789abcdefghijklmnopqrstuv"
-	// slotParts is how many parts there are: 32 to the power of slotTokens.
+	// slotParts is the number of parts: 32 to the power of slotTokens.
 	slotParts = 1 << 15
-	// firstParts is how many parts a page begins with; it adapts.
+	// firstParts is the number of parts of the first page; see widths.
 	firstParts = slotParts / 8
 )
 
@@ -46,15 +46,14 @@ func newLoader(c *jet.Client, shards *Shards, dec *decoder, replicated bool, log
 	return &Loader{jet: c, shards: shards, dec: dec, log: log, replicated: replicated, widths: make([]atomic.Int64, shards.geo.Shards)}
 }
 
-// LoadTicks reads the records that the index names for the ticks of a shard, if
-// they are at most limit (of up to 1,000). If there are more in several ticks, the
-// answer is incomplete and empty; a single tick is answered page by page, each of
-// up to twice the limit, after being the last page's Next. seen
-// is a sequence that the answering replica must have reached; one that has not is
-// schemas.ErrUnavailable.
+// LoadTicks reads the records that the index names for the ticks of a shard, if there are
+// at most limit (up to 1,000). If several ticks have more, the answer is incomplete and
+// empty. A single tick with more is read in pages of up to twice the limit; after is the
+// last page's Next. The replica that answers must have reached sequence seen. Errors:
+// schemas.ErrUnavailable, also for a replica that is behind.
 //
-// Answers that are refused for good, because the stream has lost what it had, end
-// in a slower way to read; see loadDamaged.
+// If the server refuses the reads permanently, because the stream has lost messages,
+// LoadTicks reads in a slower way; see loadDamaged.
 func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (Load, error) {
 	load, err := l.loadTicks(ctx, shard, ticks, limit, after, seen)
 	switch {
@@ -68,7 +67,7 @@ func (l *Loader) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 		if serr != nil || last >= seen || !l.dec.damaged[shard].longStuck() {
 			return load, err
 		}
-		// No replica will ever have it.
+		// The stream has lost the messages up to seen: no replica has them.
 		load, err = l.loadTicks(ctx, shard, ticks, limit, after, last)
 	}
 	if errors.Is(err, jet.ErrMissing) && l.dec.damaged[shard].settled(true, l.replicated) {
@@ -157,8 +156,8 @@ func (l *Loader) tickNaming(shard int, ticks []int64, index []*jet.Msg, id schem
 	return ticks[0]
 }
 
-// loadPage reads as many parts of a tick, from a first one on, as one answer
-// holds.
+// loadPage reads the next page of a tick: the parts from first on, as many as are expected
+// to name up to limit timers.
 func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (Load, error) {
 	prefix, hint := l.shards.slotPrefix(shard, tick), &l.widths[shard]
 	width := hint.Load()
@@ -175,8 +174,8 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 			return Load{}, err
 		}
 		ids := l.dec.timersOf(index)
-		// A page of more than twice what was asked for is read again in part; after one
-		// of less than a third the next is wider.
+		// A page of more than twice the limit is read again with fewer parts. After a page
+		// of less than a third of the limit, the next has more parts.
 		if err != nil || len(ids) > 2*limit && width > 1 {
 			width = max(1, width/4)
 			continue
@@ -196,7 +195,7 @@ func (l *Loader) loadPage(ctx context.Context, shard int, tick int64, limit int,
 	return Load{Complete: true}, nil
 }
 
-// partFilters covers the parts from first up to end with as few filters as it takes.
+// partFilters returns the fewest filters that cover the parts from first to end-1.
 func partFilters(prefix string, first, end uint64) []string {
 	const level1, level2 = slotParts / 32, slotParts / 32 / 32
 	var out []string

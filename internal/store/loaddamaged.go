@@ -46,8 +46,8 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 		}
 		timers = append(timers, got...)
 	}
-	// The index may be what could not be read: then nothing tells which timers it
-	// named, and the audit finds them.
+	// Index entries may be among the messages that cannot be read. The timers in them are
+	// unknown here; an audit finds them.
 	if l.dec.damaged[shard].unreadable.Load() == 0 {
 		l.dec.damaged[shard].unreadable.Add(1)
 	}

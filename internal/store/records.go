@@ -23,16 +23,16 @@ type Records struct {
 	admission *admission
 }
 
-// Create writes new timers: index entries, then records, for all of them in one
-// round trip. A timer that exists answers ErrRevision; a shard that is full,
-// schemas.ErrStoreFull.
+// Create writes new timers, index entries before records, all in one round trip. Errors of a
+// result: ErrRevision if the timer exists, schemas.ErrStoreFull if its shard is full,
+// schemas.ErrUnavailable.
 func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 	results := make([]Result, len(timers))
 	r.admitAll(ctx, timers, results)
 	entries := r.index.indexEntries(timers, results)
 	var wg sync.WaitGroup
 	for n, e := range entries {
-		// Sending may wait for room as long as the server is silent.
+		// Sending may wait for room while the server does not answer.
 		if err := ctx.Err(); err != nil {
 			for _, e := range entries[n:] {
 				for _, i := range e.writes {
@@ -59,8 +59,8 @@ func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 		for _, i := range e.writes {
 			switch res := &results[i]; {
 			case e.err != nil && (res.Err == nil || errors.Is(res.Err, ErrRevision)):
-				// The record is there, or will be, and its index entry is not: not done. The
-				// caller tries again, finds the record, and makes sure of its index.
+				// The record may exist without its index entry. The caller tries again, finds
+				// the record, and writes the entry.
 				res.Err = e.err
 			case errors.Is(res.Err, ErrRevision):
 				r.overMarker(ctx, timers[i], res)
@@ -90,8 +90,8 @@ func (r *Records) admitAll(ctx context.Context, timers []Write, results []Result
 	}
 }
 
-// overMarker creates a timer whose key somebody deleted with a KV client: a
-// delete marker is in its place.
+// overMarker creates a timer whose key was deleted with a KV client, which leaves a delete
+// marker.
 func (r *Records) overMarker(ctx context.Context, w Write, res *Result) {
 	subject, stream := r.shards.timerSubject(w.ID)
 	m, err := r.jet.Last(ctx, stream, subject)
@@ -103,8 +103,7 @@ func (r *Records) overMarker(ctx context.Context, w Write, res *Result) {
 	res.Rev, res.Err = a.Seq, err
 }
 
-// send writes a record and sees to it that the revision it replaces is removed;
-// see supersede.go.
+// send writes a record, and has revisionGC remove the revision that it replaces.
 func (r *Records) send(w Write, done func(jet.Ack, error)) {
 	if err := w.Check(); err != nil {
 		done(jet.Ack{}, err)
@@ -138,7 +137,7 @@ func (r *Records) send(w Write, done func(jet.Ack, error)) {
 }
 
 // UpdateAsync replaces a record by compare-and-set, without touching the index.
-// It blocks only for a place in the window; done must not block.
+// It blocks only while the window is full; done must not block.
 func (r *Records) UpdateAsync(w Write, done func(Result)) {
 	r.send(w, func(a jet.Ack, err error) { done(Result{Rev: a.Seq, Err: err}) })
 }

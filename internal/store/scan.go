@@ -7,12 +7,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// ScanQueued reads every record of a shard once, in stream order, and hands over
-// those that are due by throughMs and not concluded: waiting, or claimed. Its
-// cost is that of the whole shard; it is for a mark that is older than the index.
-// What lies behind the shard's clock, in time and in the stream, is left out: it
-// was seen to by an owner, and a record there that looks open was superseded. Records
-// of newer formats that may have to fire come wherever they lie; see Timer.Unread.
+// ScanQueued reads every record of a shard once, in stream order, and passes to fn the
+// pending and claimed records that are due by throughMs (Unix milliseconds). It is for a low
+// watermark that is older than the index; it costs a read of the whole shard. It leaves out
+// records before the shard's clock, both in time and in the stream: an owner has handled
+// them, and a record there that looks open was replaced. It passes every record of a newer
+// format that may have to fire; see Timer.Unread.
 func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(Timer) error) error {
 	clock, _, err := rd.clocks.ReadClock(ctx, shard)
 	if err != nil {

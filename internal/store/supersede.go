@@ -38,16 +38,16 @@ import (
 // so does a server between a write and its roll-up; see leftover.go.
 const (
 	nearAge = time.Minute
-	// shortTTL is below which a revision that expires rolls up.
+	// shortTTL is the TTL below which a revision is written with a roll-up.
 	shortTTL = 10 * time.Minute
-	// history is how many revisions of a key a bucket of timers may hold. It is
-	// never reached: see above.
+	// history is the limit of revisions of a key in a bucket of timers. It is never
+	// reached: see above.
 	history = 16
-	// removals is how many deletes are in flight at most: far below the 10,000
+	// removals bounds the deletes in flight: far below the 10,000
 	// requests at which JetStream drops its whole queue (work-around 9).
 	removals    = 256
 	removeRetry = 100 * time.Millisecond
-	// closeBound is how long Close waits for deletes in flight.
+	// closeBound bounds the time that Close waits for deletes in flight.
 	closeBound = time.Second
 )
 
@@ -84,7 +84,8 @@ func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, repl
 	}
 }
 
-// rollsUp says how the revision that w replaces is removed.
+// rollsUp reports whether w removes the revision that it replaces by a roll-up, rather than
+// by a delete after it.
 func (g *revisionGC) rollsUp(w *Write) bool {
 	switch w.Record.State {
 	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
@@ -100,7 +101,7 @@ func (g *revisionGC) rollsUp(w *Write) bool {
 	if sh.n.Add(1) == rushWrites {
 		select {
 		case g.rush <- struct{}{}:
-		default: // it is being looked at
+		default: // warmth has a rush to handle
 		}
 	}
 	return sh.warm.Load()
@@ -159,13 +160,14 @@ func (g *revisionGC) warmth(ctx context.Context) {
 	}
 }
 
-// superseded is a revision that a later one has replaced.
+// superseded is a revision that a later revision has replaced.
 type superseded struct {
 	stream string
 	seq    uint64
 }
 
-// remover deletes superseded revisions, some at a time, behind the writes.
+// remover deletes superseded revisions after the writes that replaced them, at most removals
+// at a time.
 type remover struct {
 	jet *jet.Client
 	// places bounds the writes that will leave something to delete, and the
@@ -218,7 +220,7 @@ func (r *remover) release() {
 	r.mu.Unlock()
 }
 
-// put hands over a revision; the place that was reserved goes with it.
+// put queues a revision for deletion. It takes over the place that was reserved.
 func (r *remover) put(v superseded) {
 	r.mu.Lock()
 	r.queue = append(r.queue, v)
@@ -262,12 +264,12 @@ func (r *remover) remove(v superseded) {
 			r.release()
 			return
 		}
-		// It is tried again until it succeeds, or the store is closed.
+		// Retry until the delete succeeds or the store is closed.
 		time.AfterFunc(removeRetry, func() { r.put(v) })
 	})
 }
 
-// close waits for what is under way, up to closeBound.
+// close waits for the deletes that are queued or under way, up to closeBound.
 func (r *remover) close() {
 	late := time.AfterFunc(closeBound, func() {
 		r.mu.Lock()
