@@ -14,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
-	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -133,23 +132,8 @@ func TestHandleDiedInLastDelivery(t *testing.T) {
 // the event is delivered again.
 func TestHandleMayNotDie(t *testing.T) {
 	t.Parallel()
-	srv := natstest.Run(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "orders", Password: "x", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Deny: []string{"timers.dead.>"}},
-		}}}
-	})
-	all := srv.Connect(nats.UserInfo("all", "x"))
-	js, err := jetstream.New(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bare{t: t, srv: srv, js: js}
-	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
-	b.stream(jetstream.StreamConfig{Name: schemas.StreamDead, Subjects: []string{schemas.SubjectDeadPrefix + ">"}})
-	if b.c, err = belfry.Connect(t.Context(), srv.URL(), nats.UserInfo("orders", "x"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.c.Close)
+	b := newBareAs(t, &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.dead.>"}}},
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	b.fire("s", 0, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -32,13 +32,32 @@ type bare struct {
 
 func newBare(t *testing.T) *bare {
 	t.Helper()
-	b := &bare{t: t, srv: natstest.Run(t)}
+	return newBareOn(t, natstest.Run(t), nil, nats.ReconnectWait(20*time.Millisecond))
+}
+
+// newBareAs restricts the client to the permissions.
+func newBareAs(t *testing.T, p *server.Permissions, options ...nats.Option) *bare {
+	t.Helper()
+	srv := natstest.Run(t, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "orders", Password: "x", Permissions: p}}
+	})
+	return newBareOn(t, srv, srv.Connect(nats.UserInfo("all", "x")), append(options, nats.UserInfo("orders", "x"))...)
+}
+
+// newBareOn creates the streams with admin, or with the connection of the client if admin is
+// nil.
+func newBareOn(t *testing.T, srv *natstest.Server, admin *nats.Conn, options ...nats.Option) *bare {
+	t.Helper()
+	b := &bare{t: t, srv: srv}
 	var err error
-	if b.c, err = belfry.Connect(t.Context(), b.srv.URL(), nats.ReconnectWait(20*time.Millisecond)); err != nil {
+	if b.c, err = belfry.Connect(t.Context(), srv.URL(), options...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.c.Close)
-	if b.js, err = jetstream.New(b.c.Conn()); err != nil {
+	if admin == nil {
+		admin = b.c.Conn()
+	}
+	if b.js, err = jetstream.New(admin); err != nil {
 		t.Fatal(err)
 	}
 	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
@@ -479,27 +498,14 @@ func TestAddErrors(t *testing.T) {
 // Handle.
 func TestHandleWithLeastPermissions(t *testing.T) {
 	t.Parallel()
-	srv := natstest.Run(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "all", Password: "x"}, {Username: "orders", Password: "x", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: []string{
-				"$JS.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders", "$JS.API.CONSUMER.INFO.TIMERS_FIRED.orders",
-				"$JS.API.CONSUMER.MSG.NEXT.TIMERS_FIRED.orders", "$JS.ACK.TIMERS_FIRED.orders.>",
-			}},
-			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_orders.>"}},
-		}}}
-	})
-	all := srv.Connect(nats.UserInfo("all", "x"))
-	js, err := jetstream.New(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bare{t: t, srv: srv, js: js}
-	b.stream(jetstream.StreamConfig{Name: schemas.StreamFired, Subjects: []string{schemas.SubjectFiredPrefix + ">"}})
-	if b.c, err = belfry.Connect(t.Context(), srv.URL(), nats.UserInfo("orders", "x"), nats.CustomInboxPrefix("_INBOX_orders"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) })); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.c.Close)
-	for range 2 { // made, then found
+	b := newBareAs(t, &server.Permissions{
+		Publish: &server.SubjectPermission{Allow: []string{
+			"$JS.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders", "$JS.API.CONSUMER.INFO.TIMERS_FIRED.orders",
+			"$JS.API.CONSUMER.MSG.NEXT.TIMERS_FIRED.orders", "$JS.ACK.TIMERS_FIRED.orders.>",
+		}},
+		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_orders.>"}},
+	}, nats.CustomInboxPrefix("_INBOX_orders"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) }))
+	for range 2 { // creates the consumer, then finds it
 		if err := b.once("orders"); err != nil {
 			t.Fatal(err)
 		}

@@ -61,10 +61,7 @@ func TestFullDisk(t *testing.T) {
 				waittest.Until(t, "an add is refused", func() bool {
 					return add(fmt.Sprintf("full-%d-%d", round, len(acked)), time.Second) != nil
 				}, n.LogTail)
-				waittest.Until(t, "readyz names the disk", func() bool {
-					status, body, err := n.Readiness()
-					return err == nil && status == http.StatusServiceUnavailable && strings.Contains(body, "is full: 0 MB free, needs ")
-				}, n.LogTail)
+				reportsFullDisk(t, n)
 				if err := n.Free(); err != nil {
 					t.Fatal(err)
 				}
@@ -149,6 +146,15 @@ func missing(acked map[string]bool, fired map[string]int) []string {
 	return out
 }
 
+// reportsFullDisk waits until /readyz names the full disk.
+func reportsFullDisk(t *testing.T, n *proc.Node) {
+	t.Helper()
+	waittest.Until(t, "readyz names the disk", func() bool {
+		status, body, err := n.Readiness()
+		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(body, "is full: 0 MB free, needs ")
+	}, n.LogTail)
+}
+
 // TestStartOnFullDisk: a node that starts while its disk is full waits for room.
 func TestStartOnFullDisk(t *testing.T) {
 	t.Parallel()
@@ -163,10 +169,7 @@ func TestStartOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Start()
-	waittest.Until(t, "readyz names the disk", func() bool {
-		status, body, err := n.Readiness()
-		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(body, "is full: 0 MB free, needs ")
-	}, n.LogTail)
+	reportsFullDisk(t, n)
 	if err := n.Free(); err != nil {
 		t.Fatal(err)
 	}
