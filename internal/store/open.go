@@ -81,10 +81,10 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		jet: c, cfg: cfg, log: log, background: newBackground(ctx),
 		Nodes: nodes, Levels: newLevels(nodes, layoutRecord{jet: c, log: log}, log),
 	}
-	s.Seal = newSeal(c, log, s.Levels.Writes)
+	s.Seal = newSeal(c, log, s.Writes)
 	s.FiredShare = newFiredShare(c, log, nodes.first.Load, nodes.carriedMs)
 	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
-	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Levels.Writes)
+	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
 	s.LetterCounts = &LetterCounts{jet: c}
@@ -104,7 +104,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.openRecords()
-	for _, f := range []func(context.Context){s.revisionGC.removeLeftovers, s.revisionGC.warmth, s.Levels.run, s.FeedActivator.follow, s.FiredShare.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run} {
 		s.background.run(f)
 	}
 	return s, nil
@@ -165,7 +165,7 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	if err := m.ensureAll(ctx, m.configs.base()); err != nil {
 		return err
 	}
-	if err := s.Seal.loadKey(ctx); err != nil {
+	if err := s.loadKey(ctx); err != nil {
 		return err
 	}
 	geo, err := m.geometry(ctx)
@@ -183,7 +183,7 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	}
 	s.Shards = newShards(s.jet, geo)
 	s.decoder = newDecoder(s.Shards, s.cfg.Level, s.log)
-	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, s.Levels.layout, s.log, s.DamageReports.of(s.decoder))
+	s.Clocks = newClocks(s.jet, s.Shards, s.Nodes, s.Levels.layout, s.log, s.of(s.decoder))
 	for n := range geo.Shards {
 		if err := s.jet.CreateOnce(ctx, s.subjects[n].stream, s.subjects[n].meta, []byte("belfry")); err != nil {
 			return err

@@ -40,7 +40,7 @@ func Look(nc *jet.Conn, timeout time.Duration) (*View, error) {
 		jet: c, log: zerolog.Nop(), nodes: newNodes(c, "", NewestLevel),
 	}
 	shards := newShards(c, schemas.Geometry{})
-	v.clocks = newClocks(c, shards, v.nodes, layoutRecord{jet: c, log: v.log}, v.log, v.DamageReports.of(newDecoder(shards, NewestLevel, v.log)))
+	v.clocks = newClocks(c, shards, v.nodes, layoutRecord{jet: c, log: v.log}, v.log, v.of(newDecoder(shards, NewestLevel, v.log)))
 	v.share = newFiredShare(c, v.log, v.nodes.first.Load, v.nodes.carriedMs)
 	return v, nil
 }
