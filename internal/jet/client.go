@@ -40,7 +40,7 @@ func New(nc *nats.Conn, o Options) (*Client, error) {
 	}
 	reads, streams := &Reads{conn}, &StreamAdmin{conn}
 	return &Client{
-		Connection: conn, Writes: &Writes{Connection: conn, window: o.Window, reads: reads}, Reads: reads,
+		Connection: conn, Writes: &Writes{conn: conn, window: o.Window, reads: reads}, Reads: reads,
 		StreamAdmin: streams, ConsumerAdmin: &ConsumerAdmin{conn}, Readers: &Readers{conn}, Copies: &Copies{conn, streams},
 	}, nil
 }

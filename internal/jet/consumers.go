@@ -38,20 +38,20 @@ func (d *Durable) config() jetstream.ConsumerConfig {
 //
 // Creating and describing are hedged; a deletion is sent once. Errors: ErrNoStream,
 // ErrNoConsumer, ErrUnavailable; after the last one the change may have taken effect.
-type ConsumerAdmin struct{ *Connection }
+type ConsumerAdmin struct{ conn *Connection }
 
 // EnsureDurable creates or updates a durable consumer.
 func (c *ConsumerAdmin) EnsureDurable(ctx context.Context, d Durable) error {
 	op := "consumer " + d.Name + " of " + d.Stream
-	bound, release, err := c.bind(ctx, op)
+	bound, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	defer release()
 	_, err = hedge(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
-		return c.js.CreateOrUpdateConsumer(ctx, d.Stream, d.config())
+		return c.conn.js.CreateOrUpdateConsumer(ctx, d.Stream, d.config())
 	})
-	return c.ctxError(bound, op, err)
+	return c.conn.ctxError(bound, op, err)
 }
 
 // FindDurable creates a durable consumer, or finds one of the same name and changes its
@@ -59,18 +59,18 @@ func (c *ConsumerAdmin) EnsureDurable(ctx context.Context, d Durable) error {
 // server's clock.
 func (c *ConsumerAdmin) FindDurable(ctx context.Context, d Durable) (created time.Time, err error) {
 	op := "consumer " + d.Name + " of " + d.Stream
-	bound, release, err := c.bind(ctx, op)
+	bound, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return created, err
 	}
 	defer release()
 	cons, err := hedge(bound, func(ctx context.Context, _ func()) (jetstream.Consumer, error) {
-		cons, err := c.js.CreateConsumer(ctx, d.Stream, d.config())
+		cons, err := c.conn.js.CreateConsumer(ctx, d.Stream, d.config())
 		if !errors.Is(err, jetstream.ErrConsumerExists) {
 			return cons, err
 		}
 		// Another node was faster, or has other settings.
-		if cons, err = c.js.Consumer(ctx, d.Stream, d.Name); err != nil {
+		if cons, err = c.conn.js.Consumer(ctx, d.Stream, d.Name); err != nil {
 			return nil, err
 		}
 		have := cons.CachedInfo().Config
@@ -78,17 +78,17 @@ func (c *ConsumerAdmin) FindDurable(ctx context.Context, d Durable) (created tim
 			return cons, nil
 		}
 		have.AckWait, have.MaxAckPending = d.AckWait, d.MaxAckPending
-		return c.js.UpdateConsumer(ctx, d.Stream, have)
+		return c.conn.js.UpdateConsumer(ctx, d.Stream, have)
 	})
 	if err != nil {
-		return created, c.ctxError(bound, op, err)
+		return created, c.conn.ctxError(bound, op, err)
 	}
 	return cons.CachedInfo().Created, nil
 }
 
 // DeleteConsumer deletes a consumer. Errors: ErrNoConsumer.
 func (c *ConsumerAdmin) DeleteConsumer(ctx context.Context, op, stream, name string) error {
-	return c.change(ctx, op, "$JS.API.CONSUMER.DELETE."+stream+"."+name, nil)
+	return c.conn.change(ctx, op, "$JS.API.CONSUMER.DELETE."+stream+"."+name, nil)
 }
 
 // Consumer describes a consumer. Errors: ErrNoConsumer.
@@ -97,11 +97,11 @@ func (c *ConsumerAdmin) Consumer(ctx context.Context, op, stream, name string) (
 		Error *jetstream.APIError `json:"error"`
 		ConsumerInfo
 	}
-	if err := c.call(ctx, op, "$JS.API.CONSUMER.INFO."+stream+"."+name, nil, &r); err != nil {
+	if err := c.conn.call(ctx, op, "$JS.API.CONSUMER.INFO."+stream+"."+name, nil, &r); err != nil {
 		return r.ConsumerInfo, err
 	}
 	if r.Error != nil {
-		return r.ConsumerInfo, c.mapErr.wrap(op, r.Error)
+		return r.ConsumerInfo, c.conn.mapErr.wrap(op, r.Error)
 	}
 	return r.ConsumerInfo, nil
 }
@@ -129,11 +129,11 @@ func (c *ConsumerAdmin) ConsumerNames(ctx context.Context, stream string, fn fun
 }
 
 func (c *ConsumerAdmin) consumers(ctx context.Context, stream string, list func(context.Context, jetstream.Stream) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.conn.timeout)
 	defer cancel()
-	st, err := c.findStream(ctx, stream)
+	st, err := c.conn.findStream(ctx, stream)
 	if err != nil {
-		return c.mapErr.wrap("look up stream "+stream, err)
+		return c.conn.mapErr.wrap("look up stream "+stream, err)
 	}
-	return c.mapErr.wrap("list consumers of "+stream, list(ctx, st))
+	return c.conn.mapErr.wrap("list consumers of "+stream, list(ctx, st))
 }

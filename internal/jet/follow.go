@@ -72,14 +72,14 @@ func (c *Readers) Watch(ctx context.Context, stream, filter string, updatesOnly 
 
 // readRounds reads with a consumer of its own until that is lost.
 func (c *Readers) readRounds(ctx context.Context, op, stream string, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
-	bound, release, err := c.bind(ctx, op)
+	bound, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	// It has one replica, in memory: it is cheaper to make than to keep.
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas, cfg.InactiveThreshold = jetstream.AckNonePolicy, true, 1, followIdle
-	cons, err := c.ephemeral(bound, stream, cfg)
-	err = c.ctxError(bound, op, err)
+	cons, err := c.conn.ephemeral(bound, stream, cfg)
+	err = c.conn.ctxError(bound, op, err)
 	release()
 	if err != nil {
 		return err
@@ -106,12 +106,12 @@ func (c *Readers) readRounds(ctx context.Context, op, stream string, cfg jetstre
 // forgetConsumer deletes a consumer without waiting: its reader makes another one at
 // once. A consumer that is not deleted here ends by its inactivity threshold.
 func (c *Readers) forgetConsumer(stream, consumer string) {
-	if !c.nc.IsConnected() {
+	if !c.conn.nc.IsConnected() {
 		return
 	}
-	c.background.Go(func() {
-		ctx, cancel := context.WithTimeout(c.life, c.timeout)
+	c.conn.background.Go(func() {
+		ctx, cancel := context.WithTimeout(c.conn.life, c.conn.timeout)
 		defer cancel()
-		_ = c.js.DeleteConsumer(ctx, stream, consumer)
+		_ = c.conn.js.DeleteConsumer(ctx, stream, consumer)
 	})
 }

@@ -56,13 +56,13 @@ type Answer struct {
 //
 // Reads are hedged, except PeekAsync. Errors: ErrNotFound, ErrNoStream, ErrTooMany, and
 // ErrUnavailable, which comes with ErrBehind or ErrMissing if a replica answered wrongly.
-type Reads struct{ *Connection }
+type Reads struct{ conn *Connection }
 
 // Direct makes a direct get. Any replica may answer and be behind. Errors: ErrTooMany,
 // ErrUnavailable.
 func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, error) {
 	op := "read " + stream
-	ctx, release, err := c.bind(ctx, op)
+	ctx, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -75,24 +75,24 @@ func (c *Reads) Direct(ctx context.Context, stream string, req Get) (Answer, err
 		return c.directOnce(ctx, op, stream, body, heard)
 	})
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		err = c.ctxError(ctx, op, err)
+		err = c.conn.ctxError(ctx, op, err)
 	}
 	return a, err
 }
 
 // directOnce sends a direct get and collects the messages up to the end mark.
 func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, heard func()) (Answer, error) {
-	inbox := c.nc.NewInbox()
+	inbox := c.conn.nc.NewInbox()
 	// The channel holds the largest answer and its end mark. SubscribeSync would allocate
 	// half a megabyte for each request.
 	arrived := make(chan *nats.Msg, MaxMultiLast+1)
-	sub, err := c.nc.ChanSubscribe(inbox, arrived)
+	sub, err := c.conn.nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
-		return Answer{}, c.mapErr.wrap(op, err)
+		return Answer{}, c.conn.mapErr.wrap(op, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
-	if err := c.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
-		return Answer{}, c.mapErr.wrap(op, err)
+	if err := c.conn.nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
+		return Answer{}, c.conn.mapErr.wrap(op, err)
 	}
 	a := Answer{Found: true}
 	for {
@@ -115,13 +115,13 @@ func (c *Reads) directOnce(ctx context.Context, op, stream string, body []byte, 
 		case "413":
 			return Answer{}, ErrTooMany
 		case "503":
-			return Answer{}, c.mapErr.wrap(op, nats.ErrNoResponders)
+			return Answer{}, c.conn.mapErr.wrap(op, nats.ErrNoResponders)
 		default:
-			return Answer{}, c.mapErr.errorf(ErrUnavailable, "%s: JetStream answers %s %s", op, status, m.Header.Get("Description"))
+			return Answer{}, c.conn.mapErr.errorf(ErrUnavailable, "%s: JetStream answers %s %s", op, status, m.Header.Get("Description"))
 		}
 		raw, err := directMsg(m)
 		if err != nil {
-			return Answer{}, c.mapErr.wrap(op, err)
+			return Answer{}, c.conn.mapErr.wrap(op, err)
 		}
 		a.Msgs = append(a.Msgs, raw)
 	}
@@ -153,7 +153,7 @@ func directSeq(m *nats.Msg) (uint64, error) {
 // are likely to be in its memory. It blocks only while the window is full; done must not
 // block. Errors: ErrNotFound, ErrUnavailable.
 func (c *Reads) PeekAsync(op, stream, subject string, done func(Peeked)) {
-	c.pub.ask(op, "$JS.API.DIRECT.GET."+stream+"."+subject, nil, nil,
+	c.conn.pub.ask(op, "$JS.API.DIRECT.GET."+stream+"."+subject, nil, nil,
 		func(m *nats.Msg) { done(Peeked{c: c, op: op, msg: m}) },
 		func(_ Ack, err error) { done(Peeked{err: err}) })
 }
@@ -172,11 +172,11 @@ func (p Peeked) Msg() (Msg, error) {
 		return Msg{}, p.err
 	}
 	if p.msg.Header.Get(headerStatus) != "" { // whatever it says, no message came
-		return Msg{}, p.c.mapErr.notFound()
+		return Msg{}, p.c.conn.mapErr.notFound()
 	}
 	seq, err := directSeq(p.msg)
 	if err != nil {
-		return Msg{}, p.c.mapErr.wrap(p.op, err)
+		return Msg{}, p.c.conn.mapErr.wrap(p.op, err)
 	}
 	return Msg{Sequence: seq, Header: p.msg.Header, Data: p.msg.Data}, nil
 }
@@ -230,9 +230,9 @@ func (c *Reads) checkFresh(stream string, a *Answer, rest bool, minSeq uint64) e
 	case !a.Found && rest:
 		return nil
 	case !a.Found:
-		return c.mapErr.errorf(ErrUnavailable, "read %s: %w", stream, ErrMissing)
+		return c.conn.mapErr.errorf(ErrUnavailable, "read %s: %w", stream, ErrMissing)
 	case a.UpTo < minSeq:
-		return c.mapErr.errorf(ErrUnavailable, "read %s: %w (at %d of %d)", stream, ErrBehind, a.UpTo, minSeq)
+		return c.conn.mapErr.errorf(ErrUnavailable, "read %s: %w (at %d of %d)", stream, ErrBehind, a.UpTo, minSeq)
 	}
 	return nil
 }
@@ -276,20 +276,20 @@ func (c *Reads) Has(ctx context.Context, stream string, seq uint64) (bool, error
 
 func (c *Reads) leaderGet(ctx context.Context, op, stream string, req []byte) (*Msg, error) {
 	var r apiMsg
-	if err := c.call(ctx, op, "$JS.API.STREAM.MSG.GET."+stream, req, &r); err != nil {
+	if err := c.conn.call(ctx, op, "$JS.API.STREAM.MSG.GET."+stream, req, &r); err != nil {
 		return nil, err
 	}
 	if r.Error != nil {
-		return nil, c.mapErr.wrap(op, r.Error)
+		return nil, c.conn.mapErr.wrap(op, r.Error)
 	}
 	if r.Message == nil {
-		return nil, c.mapErr.notFound()
+		return nil, c.conn.mapErr.notFound()
 	}
 	m := &Msg{Subject: r.Message.Subject, Sequence: r.Message.Seq, Data: r.Message.Data, Time: r.Message.Time}
 	if len(r.Message.Hdrs) > 0 {
 		var err error
 		if m.Header, err = nats.DecodeHeadersMsg(r.Message.Hdrs); err != nil {
-			return nil, c.mapErr.wrap(op, err)
+			return nil, c.conn.mapErr.wrap(op, err)
 		}
 	}
 	return m, nil

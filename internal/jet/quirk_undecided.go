@@ -28,7 +28,7 @@ func (c *Writes) CreateOnce(ctx context.Context, stream, subject string, data []
 	if _, err := c.reads.Last(ctx, stream, subject); !isNotFound(err) {
 		return err
 	}
-	return c.mapErr.errorf(ErrUnavailable, "write %s: JetStream has not decided on it yet", subject)
+	return c.conn.mapErr.errorf(ErrUnavailable, "write %s: JetStream has not decided on it yet", subject)
 }
 
 // Bounds of DeleteStream.
@@ -47,19 +47,19 @@ func (c *StreamAdmin) DeleteStream(ctx context.Context, name string) error {
 		var asked atomic.Int32
 		_, err := hedge(ctx, func(ctx context.Context, _ func()) (struct{}, error) {
 			asked.Add(1)
-			return struct{}{}, c.js.DeleteStream(ctx, name)
+			return struct{}{}, c.conn.js.DeleteStream(ctx, name)
 		})
 		switch {
 		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return c.mapErr.wrap(op, err)
+			return c.conn.mapErr.wrap(op, err)
 		case asked.Load() == 1:
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return c.mapErr.wrap(op, ctx.Err())
+			return c.conn.mapErr.wrap(op, ctx.Err())
 		case <-time.After(deletePause):
 		}
 	}
-	return c.mapErr.errorf(ErrUnavailable, "remove %s: JetStream does not say in time whether it is gone", name)
+	return c.conn.mapErr.errorf(ErrUnavailable, "remove %s: JetStream does not say in time whether it is gone", name)
 }

@@ -115,23 +115,23 @@ type Reader struct {
 // Read reads an existing consumer and ends with ErrReaderLost when the consumer is lost.
 // Follow makes consumers of its own and continues after any failure, without a gap or a
 // repetition. Watch makes one, and ends when it is lost.
-type Readers struct{ *Connection }
+type Readers struct{ conn *Connection }
 
 // Read makes a reader of a consumer that exists.
 func (c *Readers) Read(o ReaderOptions) (*Reader, error) {
 	op := "read " + o.Stream
 	r := &Reader{
-		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, from: o.Stream + "." + o.Consumer + ".", most: o.pullRequest(o.Most), inbox: c.nc.NewInbox(),
+		c: c, o: o, subject: "$JS.API.CONSUMER.MSG.NEXT." + o.Stream + "." + o.Consumer, from: o.Stream + "." + o.Consumer + ".", most: o.pullRequest(o.Most), inbox: c.conn.nc.NewInbox(),
 		arrived: make(chan *nats.Msg, o.Most+statusSpare), broken: make(chan struct{}), timer: time.NewTimer(time.Hour), wake: make(chan struct{}, 1),
 	}
 	var ok bool
-	if r.forget, ok = c.OnBreak(func() { close(r.broken) }); !ok {
-		return nil, c.mapErr.wrap(op, nats.ErrDisconnected)
+	if r.forget, ok = c.conn.OnBreak(func() { close(r.broken) }); !ok {
+		return nil, c.conn.mapErr.wrap(op, nats.ErrDisconnected)
 	}
 	var err error
-	if r.sub, err = c.nc.ChanSubscribe(r.inbox, r.arrived); err != nil {
+	if r.sub, err = c.conn.nc.ChanSubscribe(r.inbox, r.arrived); err != nil {
 		r.forget()
-		return nil, c.mapErr.wrap(op, err)
+		return nil, c.conn.mapErr.wrap(op, err)
 	}
 	return r, nil
 }
@@ -150,10 +150,10 @@ func (r *Reader) Drain() []*Delivery {
 	defer r.Close()
 	// Drain ends the subscription on the server; once the server has answered the flush, no
 	// more messages come.
-	if r.sub.Drain() == nil && r.c.nc.IsConnected() {
+	if r.sub.Drain() == nil && r.c.conn.nc.IsConnected() {
 		ctx, cancel := context.WithTimeout(context.Background(), drainWithin)
 		defer cancel()
-		_ = r.c.nc.FlushWithContext(ctx) // without it, what has come is all there is
+		_ = r.c.conn.nc.FlushWithContext(ctx) // without it, what has come is all there is
 	}
 	var out []*Delivery
 	for {
@@ -267,7 +267,7 @@ func (r *Reader) request(n int) error {
 	if n != r.o.Most {
 		req = r.o.pullRequest(n)
 	}
-	if err := r.c.nc.PublishRequest(r.subject, r.inbox, req); err != nil {
+	if err := r.c.conn.nc.PublishRequest(r.subject, r.inbox, req); err != nil {
 		return r.lost("%w", err)
 	}
 	return nil
@@ -286,7 +286,7 @@ func (o *ReaderOptions) pullRequest(n int) []byte {
 }
 
 func (r *Reader) lost(format string, args ...any) error {
-	return r.c.mapErr.errorf(ErrUnavailable, "read %s: %w: %w", r.o.Stream, ErrReaderLost, fmt.Errorf(format, args...))
+	return r.c.conn.mapErr.errorf(ErrUnavailable, "read %s: %w: %w", r.o.Stream, ErrReaderLost, fmt.Errorf(format, args...))
 }
 
 // wait waits for what comes next. It returns nil if a request was sent while none was
@@ -337,7 +337,7 @@ func (r *Reader) accept(m *nats.Msg) (*Delivery, error) {
 	}
 	return &Delivery{
 		Msg:        Msg{Subject: m.Subject, Sequence: meta.sequence, Header: m.Header, Data: m.Data, Time: meta.time},
-		Deliveries: meta.deliveries, nc: r.c.nc, reply: m.Reply,
+		Deliveries: meta.deliveries, nc: r.c.conn.nc, reply: m.Reply,
 	}, nil
 }
 
@@ -362,7 +362,7 @@ func (r *Reader) status(m *nats.Msg) error {
 			return r.lost("%s %s: %w", status, why, err)
 		}
 		if status == "409" && n == r.asked {
-			return r.c.mapErr.errorf(ErrTooLarge, "read %s: the next message is larger than the %d bytes of a request", r.o.Stream, r.o.MaxBytes)
+			return r.c.conn.mapErr.errorf(ErrTooLarge, "read %s: the next message is larger than the %d bytes of a request", r.o.Stream, r.o.MaxBytes)
 		}
 		r.open = max(r.open-n, 0)
 		if r.o.Pace == Demand {

@@ -52,21 +52,21 @@ func (c *Reads) Scan(ctx context.Context, stream string, r Range, fn func(Msg) (
 	if err != nil {
 		return err
 	}
-	bound, release, err := c.bind(ctx, op)
+	bound, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return err
 	}
-	cons, err := c.ephemeral(bound, stream, r.config())
-	err = c.ctxError(bound, op, err)
+	cons, err := c.conn.ephemeral(bound, stream, r.config())
+	err = c.conn.ctxError(bound, op, err)
 	release()
 	if err != nil {
 		return err
 	}
 	defer func() {
-		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+		dctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.conn.timeout)
 		defer cancel()
 		// A consumer that is not deleted here ends by its inactivity threshold.
-		_ = c.js.DeleteConsumer(dctx, stream, cons.CachedInfo().Name)
+		_ = c.conn.js.DeleteConsumer(dctx, stream, cons.CachedInfo().Name)
 	}()
 	reached, done, err := c.scan(ctx, op, cons, fn)
 	if err != nil || done || reached >= last {
@@ -77,7 +77,7 @@ func (c *Reads) Scan(ctx context.Context, stream string, r Range, fn func(Msg) (
 	case err != nil:
 		return err
 	case there:
-		return c.mapErr.errorf(ErrUnavailable, "%s: %w (at %d of %d)", op, ErrBehind, reached, last)
+		return c.conn.mapErr.errorf(ErrUnavailable, "%s: %w (at %d of %d)", op, ErrBehind, reached, last)
 	}
 	return nil
 }
@@ -86,17 +86,17 @@ func (c *Reads) Scan(ctx context.Context, stream string, r Range, fn func(Msg) (
 func (c *Reads) scan(ctx context.Context, op string, cons jetstream.Consumer, fn func(Msg) (bool, error)) (reached uint64, done bool, err error) {
 	for left := cons.CachedInfo().NumPending; left > 0; {
 		if err := ctx.Err(); err != nil {
-			return reached, false, c.mapErr.wrap(op, err)
+			return reached, false, c.conn.mapErr.wrap(op, err)
 		}
-		batch, err := cons.Fetch(int(min(left, scanBatch)), jetstream.FetchMaxWait(c.timeout))
+		batch, err := cons.Fetch(int(min(left, scanBatch)), jetstream.FetchMaxWait(c.conn.timeout))
 		if err != nil {
-			return reached, false, c.mapErr.wrap(op, err)
+			return reached, false, c.conn.mapErr.wrap(op, err)
 		}
 		n := 0
 		for m := range batch.Messages() {
 			meta, err := m.Metadata()
 			if err != nil {
-				return reached, false, c.mapErr.wrap(op, err)
+				return reached, false, c.conn.mapErr.wrap(op, err)
 			}
 			n, left, reached = n+1, meta.NumPending, meta.Sequence.Stream
 			more, err := fn(Msg{Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp})
@@ -105,7 +105,7 @@ func (c *Reads) scan(ctx context.Context, op string, cons jetstream.Consumer, fn
 			}
 		}
 		if err := batch.Error(); err != nil {
-			return reached, false, c.mapErr.wrap(op, err)
+			return reached, false, c.conn.mapErr.wrap(op, err)
 		}
 		if n > 0 {
 			continue
@@ -113,10 +113,10 @@ func (c *Reads) scan(ctx context.Context, op string, cons jetstream.Consumer, fn
 		// The messages that were left may have been replaced meanwhile.
 		info, err := cons.Info(ctx)
 		if err != nil {
-			return reached, false, c.mapErr.wrap(op, err)
+			return reached, false, c.conn.mapErr.wrap(op, err)
 		}
 		if info.NumPending > 0 {
-			return reached, false, c.mapErr.errorf(ErrUnavailable, "%s: JetStream delivered nothing within %s", op, c.timeout)
+			return reached, false, c.conn.mapErr.errorf(ErrUnavailable, "%s: JetStream delivered nothing within %s", op, c.conn.timeout)
 		}
 		break
 	}

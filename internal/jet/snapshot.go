@@ -46,7 +46,7 @@ const (
 // the stream and the reason of the server: ErrNoStream, ErrExists, ErrDenied, ErrRefused,
 // ErrFull, ErrUnavailable.
 type Copies struct {
-	*Connection
+	conn    *Connection
 	streams *StreamAdmin
 }
 
@@ -101,14 +101,14 @@ func (c *Copies) Snapshot(ctx context.Context, stream string, w io.Writer) (Copy
 	}
 	defer release()
 	// Subscribe before the request: the server waits only two seconds for a subscription.
-	inbox := c.nc.NewInbox()
+	inbox := c.conn.nc.NewInbox()
 	arrived := make(chan *nats.Msg, snapshotBuffer)
-	sub, err := c.nc.ChanSubscribe(inbox, arrived)
+	sub, err := c.conn.nc.ChanSubscribe(inbox, arrived)
 	if err != nil {
-		return Copy{}, c.mapErr.wrap(op, err)
+		return Copy{}, c.conn.mapErr.wrap(op, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
-	check := c.timeout + time.Duration(info.State.Bytes/checkBytesPerSecond)*time.Second
+	check := c.conn.timeout + time.Duration(info.State.Bytes/checkBytesPerSecond)*time.Second
 	var r struct {
 		Error *jetstream.APIError `json:"error"`
 		Copy
@@ -124,7 +124,7 @@ func (c *Copies) Snapshot(ctx context.Context, stream string, w io.Writer) (Copy
 		return Copy{}, err
 	}
 	if n, err := sub.Dropped(); err != nil || n > 0 {
-		return Copy{}, c.mapErr.errorf(ErrUnavailable, "%s: the client dropped %d messages of it (%v)", op, n, err)
+		return Copy{}, c.conn.mapErr.errorf(ErrUnavailable, "%s: the client dropped %d messages of it (%v)", op, n, err)
 	}
 	return r.Copy, nil
 }
@@ -132,7 +132,7 @@ func (c *Copies) Snapshot(ctx context.Context, stream string, w io.Writer) (Copy
 // receive writes the chunks of a snapshot to w up to the end mark. It acknowledges a chunk
 // once it is written: the server sends at most a window more.
 func (c *Copies) receive(ctx context.Context, op string, arrived <-chan *nats.Msg, w io.Writer) error {
-	patience := snapshotSilence * c.timeout
+	patience := snapshotSilence * c.conn.timeout
 	silence := time.NewTimer(patience)
 	defer silence.Stop()
 	for chunks := uint64(1); ; chunks++ {
@@ -142,17 +142,17 @@ func (c *Copies) receive(ctx context.Context, op string, arrived <-chan *nats.Ms
 		case <-ctx.Done():
 			return c.copyError(ctx, op, ctx.Err())
 		case <-silence.C:
-			return c.mapErr.errorf(ErrUnavailable, "%s: the server sent nothing for %s", op, patience)
+			return c.conn.mapErr.errorf(ErrUnavailable, "%s: the server sent nothing for %s", op, patience)
 		}
 		silence.Reset(patience)
 		if len(m.Data) == 0 {
 			if status := m.Header.Get(headerStatus); status != "" && status != "204" {
-				return c.mapErr.errorf(ErrRefused, "%s: the server ended it: %s %s", op, status, m.Header.Get(headerDescription))
+				return c.conn.mapErr.errorf(ErrRefused, "%s: the server ended it: %s %s", op, status, m.Header.Get(headerDescription))
 			}
 			return nil
 		}
 		if err := checkChunk(m, chunks); err != nil {
-			return c.mapErr.errorf(ErrUnavailable, "%s: %w", op, err)
+			return c.conn.mapErr.errorf(ErrUnavailable, "%s: %w", op, err)
 		}
 		if _, err := w.Write(m.Data); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
@@ -160,7 +160,7 @@ func (c *Copies) receive(ctx context.Context, op string, arrived <-chan *nats.Ms
 		if m.Reply == "" {
 			continue // the last, shorter chunk
 		}
-		if err := c.nc.Publish(m.Reply, nil); err != nil {
+		if err := c.conn.nc.Publish(m.Reply, nil); err != nil {
 			return c.copyError(ctx, op, err)
 		}
 	}
@@ -200,19 +200,19 @@ func (c *Copies) Restore(ctx context.Context, stream string, from Copy, data io.
 		Error   *jetstream.APIError `json:"error"`
 		Deliver string              `json:"deliver_subject"`
 	}
-	switch err := c.copyRequest(ctx, op, "$JS.API.STREAM.RESTORE."+stream, req, c.timeout, &r); {
+	switch err := c.copyRequest(ctx, op, "$JS.API.STREAM.RESTORE."+stream, req, c.conn.timeout, &r); {
 	case err != nil:
 		return err
 	case r.Error != nil:
 		return c.copyRefused(op, r.Error)
 	case r.Deliver == "":
-		return c.mapErr.errorf(ErrUnavailable, "%s: the server does not say where to send the copy", op)
+		return c.conn.mapErr.errorf(ErrUnavailable, "%s: the server does not say where to send the copy", op)
 	}
-	chunk := make([]byte, min(restoreChunkBytes, c.nc.MaxPayload()))
+	chunk := make([]byte, min(restoreChunkBytes, c.conn.nc.MaxPayload()))
 	for {
 		n, err := io.ReadFull(data, chunk)
 		if n > 0 {
-			if err := c.restoreChunk(ctx, op, r.Deliver, chunk[:n], c.timeout); err != nil {
+			if err := c.restoreChunk(ctx, op, r.Deliver, chunk[:n], c.conn.timeout); err != nil {
 				return err
 			}
 		}
@@ -233,7 +233,7 @@ func (c *Copies) restoreChunk(ctx context.Context, op, subject string, chunk []b
 	}
 	err := c.copyRequest(ctx, op, subject, chunk, within, &r)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return c.mapErr.errorf(ErrUnavailable, "%s: the server has ended it; its log says why (%w)", op, nats.ErrNoResponders)
+		return c.conn.mapErr.errorf(ErrUnavailable, "%s: the server has ended it; its log says why (%w)", op, nats.ErrNoResponders)
 	}
 	if err == nil && r.Error != nil {
 		return c.copyRefused(op, r.Error)
@@ -246,7 +246,7 @@ func (c *Copies) restoreChunk(ctx context.Context, op, subject string, chunk []b
 func (c *Copies) copyRequest(ctx context.Context, op, subject string, body []byte, within time.Duration, into any) error {
 	bound, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	m, err := c.nc.RequestWithContext(bound, subject, body)
+	m, err := c.conn.nc.RequestWithContext(bound, subject, body)
 	if err != nil {
 		return c.copyError(ctx, op, err)
 	}
@@ -254,7 +254,7 @@ func (c *Copies) copyRequest(ctx context.Context, op, subject string, body []byt
 		return nil
 	}
 	if err := json.Unmarshal(m.Data, into); err != nil {
-		return c.mapErr.wrap(op, err)
+		return c.conn.mapErr.wrap(op, err)
 	}
 	return nil
 }
@@ -263,15 +263,15 @@ func (c *Copies) copyRequest(ctx context.Context, op, subject string, body []byt
 // one, and by the user's permissions. Errors go through copyError.
 func (c *Copies) bindCopy(ctx context.Context, op string) (context.Context, func(), error) {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, c.mapErr.wrap(op, err)
+		return nil, nil, c.conn.mapErr.wrap(op, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	forget, ok := c.OnBreak(func() { cancel(nats.ErrDisconnected) })
+	forget, ok := c.conn.OnBreak(func() { cancel(nats.ErrDisconnected) })
 	if !ok {
 		cancel(nil)
-		return nil, nil, c.mapErr.wrap(op, nats.ErrDisconnected)
+		return nil, nil, c.conn.mapErr.wrap(op, nats.ErrDisconnected)
 	}
-	before, done := c.nc.LastError(), make(chan struct{})
+	before, done := c.conn.nc.LastError(), make(chan struct{})
 	go func() {
 		defer close(done)
 		ticker := time.NewTicker(deniedEvery)
@@ -282,7 +282,7 @@ func (c *Copies) bindCopy(ctx context.Context, op string) (context.Context, func
 				return
 			case <-ticker.C:
 				//nolint:errorlint // a later violation is another value
-				if err := c.nc.LastError(); err != before && errors.Is(err, nats.ErrPermissionViolation) {
+				if err := c.conn.nc.LastError(); err != before && errors.Is(err, nats.ErrPermissionViolation) {
 					cancel(err)
 				}
 			}
@@ -299,20 +299,20 @@ func (c *Copies) bindCopy(ctx context.Context, op string) (context.Context, func
 func (c *Copies) copyError(ctx context.Context, op string, err error) error {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, nats.ErrPermissionViolation):
-		return c.mapErr.errorf(ErrDenied, "%s: the NATS user lacks a permission: %w", op, cause)
+		return c.conn.mapErr.errorf(ErrDenied, "%s: the NATS user lacks a permission: %w", op, cause)
 	case errors.Is(cause, nats.ErrDisconnected):
-		return c.mapErr.errorf(ErrUnavailable, "%s: the connection to NATS was lost (%w), and the server does not go on with it on another one; run the command again", op, cause)
+		return c.conn.mapErr.errorf(ErrUnavailable, "%s: the connection to NATS was lost (%w), and the server does not go on with it on another one; run the command again", op, cause)
 	}
-	return c.mapErr.wrap(op, err)
+	return c.conn.mapErr.wrap(op, err)
 }
 
 // copyRefused maps the server's refusal of a copy.
 func (c *Copies) copyRefused(op string, api *jetstream.APIError) error {
 	switch api.ErrorCode {
 	case codeStreamNameInUse, codeRestoreNameInUse:
-		return c.mapErr.errorf(ErrExists, "%s: %w", op, api)
+		return c.conn.mapErr.errorf(ErrExists, "%s: %w", op, api)
 	case codeRestoreFailed, codeSnapshotFailed:
-		return c.mapErr.errorf(ErrRefused, "%s: %w", op, api)
+		return c.conn.mapErr.errorf(ErrRefused, "%s: %w", op, api)
 	}
-	return c.streamError(op, api)
+	return c.conn.streamError(op, api)
 }

@@ -32,7 +32,7 @@ const (
 // election delays them by its own duration only. DeleteMsg and RemoveBelow are sent once.
 // Errors: ErrNoStream, ErrExists, ErrFull, ErrRefused, ErrUnavailable; after the last one the
 // change may have taken effect.
-type StreamAdmin struct{ *Connection }
+type StreamAdmin struct{ conn *Connection }
 
 // Stream describes a stream. Errors: ErrNoStream.
 func (c *StreamAdmin) Stream(ctx context.Context, name string) (StreamInfo, error) {
@@ -42,16 +42,16 @@ func (c *StreamAdmin) Stream(ctx context.Context, name string) (StreamInfo, erro
 // Subjects returns the number of messages of each subject of a stream, with its state.
 // Errors: ErrNoStream.
 func (c *StreamAdmin) Subjects(ctx context.Context, name string) (StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.conn.timeout)
 	defer cancel()
 	op := "count the messages of " + name
-	stream, err := c.findStream(ctx, name)
+	stream, err := c.conn.findStream(ctx, name)
 	if err != nil {
-		return StreamInfo{}, c.mapErr.wrap(op, err)
+		return StreamInfo{}, c.conn.mapErr.wrap(op, err)
 	}
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		return StreamInfo{}, c.mapErr.wrap(op, err)
+		return StreamInfo{}, c.conn.mapErr.wrap(op, err)
 	}
 	return *info, nil
 }
@@ -62,24 +62,24 @@ func (c *StreamAdmin) streamInfo(ctx context.Context, name string, body []byte) 
 		StreamInfo
 	}
 	op := "look up stream " + name
-	if err := c.call(ctx, op, "$JS.API.STREAM.INFO."+name, body, &r); err != nil {
+	if err := c.conn.call(ctx, op, "$JS.API.STREAM.INFO."+name, body, &r); err != nil {
 		return r.StreamInfo, err
 	}
 	if r.Error != nil {
-		return r.StreamInfo, c.mapErr.wrap(op, r.Error)
+		return r.StreamInfo, c.conn.mapErr.wrap(op, r.Error)
 	}
 	return r.StreamInfo, nil
 }
 
 // Streams describes the streams of the account, in no order.
 func (c *StreamAdmin) Streams(ctx context.Context, fn func(*StreamInfo)) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.conn.timeout)
 	defer cancel()
-	list := c.js.ListStreams(ctx)
+	list := c.conn.js.ListStreams(ctx)
 	for info := range list.Info() {
 		fn(info)
 	}
-	return c.mapErr.wrap("list streams", list.Err())
+	return c.conn.mapErr.wrap("list streams", list.Err())
 }
 
 // CreateStream creates a stream. Errors: ErrExists if one of that name has other
@@ -87,27 +87,27 @@ func (c *StreamAdmin) Streams(ctx context.Context, fn func(*StreamInfo)) error {
 // also while the cluster is not whole or has no leader.
 func (c *StreamAdmin) CreateStream(ctx context.Context, cfg StreamConfig) error {
 	_, err := hedge(ctx, func(ctx context.Context, _ func()) (jetstream.Stream, error) {
-		return c.js.CreateStream(ctx, cfg)
+		return c.conn.js.CreateStream(ctx, cfg)
 	})
-	return c.streamError("create stream "+cfg.Name, err)
+	return c.conn.streamError("create stream "+cfg.Name, err)
 }
 
 // UpdateStream changes the settings of a stream. Errors: as CreateStream.
 func (c *StreamAdmin) UpdateStream(ctx context.Context, cfg StreamConfig) error {
 	_, err := hedge(ctx, func(ctx context.Context, _ func()) (jetstream.Stream, error) {
-		return c.js.UpdateStream(ctx, cfg)
+		return c.conn.js.UpdateStream(ctx, cfg)
 	})
-	return c.streamError("change stream "+cfg.Name, err)
+	return c.conn.streamError("change stream "+cfg.Name, err)
 }
 
 // DeleteMsg deletes a message. Errors: ErrNotFound.
 func (c *StreamAdmin) DeleteMsg(ctx context.Context, op, stream string, seq uint64) error {
-	return c.change(ctx, op, deleteSubject(stream), deleteRequest(seq))
+	return c.conn.change(ctx, op, deleteSubject(stream), deleteRequest(seq))
 }
 
 // DeleteMsgAsync is DeleteMsg without waiting.
 func (c *StreamAdmin) DeleteMsgAsync(op, stream string, seq uint64, done func(error)) {
-	c.pub.send(op, deleteSubject(stream), nil, deleteRequest(seq), func(_ Ack, err error) { done(err) })
+	c.conn.pub.send(op, deleteSubject(stream), nil, deleteRequest(seq), func(_ Ack, err error) { done(err) })
 }
 
 func deleteSubject(stream string) string { return "$JS.API.STREAM.MSG.DELETE." + stream }
@@ -126,5 +126,5 @@ func (c *StreamAdmin) RemoveBelow(ctx context.Context, op, stream, filter string
 	if filter != "" {
 		req = fmt.Appendf(nil, `{"filter":%q,"seq":%d}`, filter, seq)
 	}
-	return c.change(ctx, op, "$JS.API.STREAM.PURGE."+stream, req)
+	return c.conn.change(ctx, op, "$JS.API.STREAM.PURGE."+stream, req)
 }

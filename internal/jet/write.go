@@ -32,7 +32,7 @@ const (
 // wait. A write is sent once, except by CreateOnce. Errors: ErrWrongRevision, ErrFull,
 // ErrTooLarge, ErrBadHeader, and ErrUnavailable, after which the write may have taken effect.
 type Writes struct {
-	*Connection
+	conn    *Connection
 	window  int
 	batches *committer // nil: every write goes by itself
 	reads   *Reads
@@ -40,7 +40,7 @@ type Writes struct {
 
 // CommitInBatches makes WriteAsync gather writes from now on; see committer. The server
 // must have atomic batches; see ServerInfo. It must be called before the first write.
-func (c *Writes) CommitInBatches() { c.batches = newCommitter(c.pub, c.window) }
+func (c *Writes) CommitInBatches() { c.batches = newCommitter(c.conn.pub, c.window) }
 
 // InBatches reports whether WriteAsync gathers writes.
 func (c *Writes) InBatches() bool { return c.batches != nil }
@@ -57,13 +57,13 @@ func (c *Writes) close() {
 // never under a lock; it must neither block nor publish. PublishAsync blocks only while
 // the window is full.
 func (c *Writes) PublishAsync(op, subject string, hdr Header, data []byte, done func(Ack, error)) {
-	c.pub.send(op, subject, hdr, data, done)
+	c.conn.pub.send(op, subject, hdr, data, done)
 }
 
 // WriteAsync is PublishAsync for a stream whose writes may be committed in batches.
 func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte, done func(Ack, error)) {
 	if c.batches == nil {
-		c.pub.send(op, subject, hdr, data, done)
+		c.conn.pub.send(op, subject, hdr, data, done)
 		return
 	}
 	c.batches.send(stream, write{op: op, subject: subject, hdr: hdr, data: data, done: done})
@@ -72,7 +72,7 @@ func (c *Writes) WriteAsync(stream, op, subject string, hdr Header, data []byte,
 // Await makes an asynchronous call and waits for its answer.
 func (c *Writes) Await(ctx context.Context, op string, start func(done func(Ack, error))) (Ack, error) {
 	if err := ctx.Err(); err != nil {
-		return Ack{}, c.mapErr.wrap(op, err)
+		return Ack{}, c.conn.mapErr.wrap(op, err)
 	}
 	type answer struct {
 		a   Ack
@@ -84,13 +84,13 @@ func (c *Writes) Await(ctx context.Context, op string, start func(done func(Ack,
 	case r := <-ch:
 		return r.a, r.err
 	case <-ctx.Done():
-		return Ack{}, c.mapErr.errorf(ErrUnavailable, "%s: %w; the call may have taken effect", op, context.Cause(ctx))
+		return Ack{}, c.conn.mapErr.errorf(ErrUnavailable, "%s: %w; the call may have taken effect", op, context.Cause(ctx))
 	}
 }
 
 // Publish publishes a message and waits for its acknowledgement.
 func (c *Writes) Publish(ctx context.Context, op, subject string, hdr Header, data []byte) (Ack, error) {
-	return c.Await(ctx, op, func(done func(Ack, error)) { c.pub.send(op, subject, hdr, data, done) })
+	return c.Await(ctx, op, func(done func(Ack, error)) { c.conn.pub.send(op, subject, hdr, data, done) })
 }
 
 // Put replaces the value of a key by compare-and-set and waits: rev is the sequence of
