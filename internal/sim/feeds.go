@@ -12,9 +12,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file simulates the life of a feed (asleep, waking, awake, retiring) in a world of
-// its own, since its faults need many more rests and wakes than a cluster has in two
-// minutes. The protocol is production's own code: store.Waker for those who publish and
+// This file simulates one feed apart from the cluster, because its faults need many more rests
+// and wakes than a cluster has in two minutes. The protocol is production's own code: store.Waker for those who publish and
 // functions.Rester for those who serve. What is simulated is what lies around it: the
 // key, the stream and the consumer, lost requests and answers, watches that are late
 // or break, and processes that die.
@@ -52,6 +51,7 @@ type feedWorld struct {
 	feed   store.Feed
 	stats  FeedStats
 	faults bool // until all is to come to an end
+	mode   feedMode
 	bound  time.Duration
 
 	key     store.ServiceState
@@ -62,6 +62,23 @@ type feedWorld struct {
 	procs   []*feedProc
 	failure string
 }
+
+// feedMode is which of the processes die. Three parts of the protocol find an event that is
+// stored while its feed comes to rest: the publisher that follows the key, functions' checks
+// after a rest, and the sweeper. Each hides a bug in another, so the last two modes leave only
+// one part at work. There one publisher publishes pairs of events, far apart, much more
+// is lost, and watches break for long.
+type feedMode int
+
+const (
+	anyDies feedMode = iota
+	// serversDie: every process that serves dies when it has put the feed to rest, so
+	// only the publisher finds the event.
+	serversDie
+	// publishersDie: every publisher may die when its event is stored, so only functions'
+	// checks find it.
+	publishersDie
+)
 
 // feedEvent is a message of the stream; its sequence is its place, from 1.
 type feedEvent struct {
@@ -111,11 +128,18 @@ func RunFeed(seed uint64) (violation string, stats FeedStats) {
 	}
 	w.after(feedActive, func() { w.faults = false })
 	publisherDies, serverDies := seed%3 != 1, seed%3 != 0
-	if seed%10 == 0 { // without deaths
+	publishers := 2
+	switch {
+	case seed%10 == 0: // without deaths
 		publisherDies, serverDies = false, false
+	case seed%5 == 4:
+		w.mode = serversDie + feedMode(seed/5%2)
+		publisherDies, serverDies, publishers = w.mode == publishersDie, w.mode == serversDie, 1
+	}
+	for range publishers {
+		w.start((*feedProc).publish, publisherDies)
 	}
 	for range 2 {
-		w.start((*feedProc).publish, publisherDies)
 		w.start((*feedProc).serve, serverDies)
 	}
 	w.bound = feedBound
@@ -183,7 +207,9 @@ func (w *feedWorld) start(run func(*feedProc, context.Context), dies bool) {
 		p.kill()
 		w.after(w.upTo(3*time.Second), func() { w.start(run, true) })
 	}
-	w.after(w.upTo(40*time.Second), p.dies)
+	if w.mode == anyDies {
+		w.after(w.upTo(40*time.Second), p.dies)
+	}
 }
 
 // mayDie ends the process now and then, where it matters most: right after a request had
@@ -239,14 +265,17 @@ func (p *feedProc) sleep(ctx context.Context, d time.Duration) {
 
 // call makes a request: it, or its answer, may be lost.
 func (p *feedProc) call(ctx context.Context, effect func() error) error {
-	w := p.w
-	if w.oneIn(25) {
+	w, loss := p.w, 25
+	if w.mode != anyDies {
+		loss = 8
+	}
+	if w.oneIn(loss) {
 		p.sleep(ctx, feedTimeout)
 		return schemas.ErrUnavailable
 	}
 	p.sleep(ctx, w.delay())
 	err := effect()
-	if w.oneIn(25) {
+	if w.oneIn(loss) {
 		p.sleep(ctx, feedTimeout)
 		return schemas.ErrUnavailable
 	}
@@ -296,7 +325,11 @@ func (p *feedProc) RestService(ctx context.Context, _ store.Feed, rev, floor uin
 		err := p.w.put(rev, store.ServiceState{Floor: floor})
 		if err == nil {
 			p.w.stats.Rests++
-			p.mayDie(4)
+			if p.w.mode == serversDie {
+				p.mayDie(1)
+			} else {
+				p.mayDie(4)
+			}
 		}
 		return err
 	})
@@ -430,10 +463,20 @@ func (p *feedProc) publish(ctx context.Context) {
 	for w.faults {
 		// Now and then so long that nothing else wakes the feed within the bound.
 		pause := w.upTo(6 * time.Second)
-		if w.rng.IntN(4) == 0 {
+		if w.rng.IntN(4) == 0 && w.mode == anyDies {
 			pause += w.bound
 		}
 		p.sleep(ctx, pause)
+		if w.mode != anyDies {
+			// A second event while the feed comes to rest, or soon after.
+			w.stats.Published++
+			p.publishOne(w.stats.Published)
+			p.sleep(ctx, feedIdle/2+w.upTo(2*feedGrace))
+			w.stats.Published++
+			p.publishOne(w.stats.Published)
+			p.sleep(ctx, w.bound)
+			continue
+		}
 		for range 1 + w.rng.IntN(3) {
 			w.stats.Published++
 			p.publishOne(w.stats.Published)
@@ -476,6 +519,9 @@ func (p *feedProc) send(ctx context.Context, id int) (seq uint64, duplicate bool
 		w.stream = append(w.stream, e)
 		seq = e.seq
 		w.offer(e)
+		if w.mode == publishersDie {
+			p.mayDie(2)
+		}
 		w.after(w.bound, func() {
 			if !e.delivered && w.failure == "" {
 				w.failure = fmt.Sprintf("event %d was not delivered within %s; the key is %+v", e.seq, w.bound, w.key)
@@ -510,10 +556,14 @@ func (p *feedProc) watch(ctx context.Context, all bool) {
 			p.changed(ch)
 		}
 		p.sleep(ctx, 20*time.Millisecond)
-		if !w.oneIn(400) {
+		breaks, longest := 400, 5*time.Second
+		if w.mode != anyDies && !p.serves {
+			breaks, longest = 100, 2*feedGrace
+		}
+		if !w.oneIn(breaks) {
 			continue
 		}
-		p.sleep(ctx, w.upTo(5*time.Second))
+		p.sleep(ctx, w.upTo(longest))
 		at = len(w.changes)
 		if all && at > 0 {
 			at--

@@ -9,7 +9,7 @@ import (
 // feedSeeds are run where BELFRY_SIM_SEEDS does not say how many.
 const feedSeeds = 100
 
-// TestFeeds runs the life of a feed. BELFRY_SIM_SEEDS says how many seeds.
+// TestFeeds simulates a feed that rests and wakes. BELFRY_SIM_SEEDS is the number of seeds.
 func TestFeeds(t *testing.T) {
 	t.Parallel()
 	n := uint64(feedSeeds)

@@ -205,18 +205,19 @@ func (w *Waker) Rested(ch ServiceChange) (need uint64) {
 	if e.last > ch.Floor {
 		return e.last
 	}
+	e.last = 0 // concluded
 	return 0
 }
 
-// Missed takes note that changes of keys may have been missed. It returns the feeds that
-// this process has published to lately, with the sequence for which the caller must wake
-// each with WakeFor, until that succeeds.
+// Missed takes note that changes of keys may have been missed, for however long. It returns
+// the feeds that this process has published to and that have not come to rest since, with the
+// sequence for which the caller must wake each with WakeFor, until that succeeds.
 func (w *Waker) Missed() map[Feed]uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	needs := map[Feed]uint64{}
 	for f, e := range w.feeds {
-		if e.last > 0 && w.now().Sub(e.awake) < 2*w.trust {
+		if e.last > 0 {
 			needs[f] = e.last
 		}
 		e.awake = time.Time{}
