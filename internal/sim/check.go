@@ -22,38 +22,40 @@ func (v Violation) String() string { return fmt.Sprintf("%s at %s: %s", v.Proper
 
 // The properties: section 2 of the design, and what follows from it.
 const (
-	// PropKept: an add that was acknowledged fires.
+	// PropKept: the timer of an acknowledged add fires.
 	PropKept = "acknowledged is kept"
-	// PropEarly: nothing is claimed, and nothing fires, before it is due by any
-	// clock that was the cluster's since the node's oldest reading in use.
+	// PropEarly: no timer is claimed or fires before it is due, by the latest of the
+	// clocks that led the cluster since the oldest reading that the node still uses.
 	PropEarly = "never early"
-	// PropOnTime: without faults, and again once they are over, what is due fires
-	// within onTimeBound.
+	// PropOnTime: without faults, and after the last one, every timer fires within
+	// onTimeBound of its due time.
 	PropOnTime = "on time"
-	// PropOnce: one event a run on timers.fired, unless an earlier one has left it.
+	// PropOnce: a run has one event on timers.fired, unless the stream has dropped an
+	// earlier one.
 	PropOnce = "exactly once into timers.fired"
-	// PropCalled: what fired with a callback is called back, and concluded.
+	// PropCalled: the callback of a fired timer is called, and its result is recorded.
 	PropCalled = "at least once to the callback"
-	// PropOwner: whoever claims or publishes owns the shard at that moment.
+	// PropOwner: a node that claims or publishes owns the shard at that moment.
 	PropOwner = "one owner"
-	// PropCancel: what was cancelled before it fired never fires.
+	// PropCancel: a timer whose cancel was acknowledged before it fired never fires.
 	PropCancel = "a cancel that was acknowledged never fires"
-	// PropMark: no record behind the clock waits, but for what the tail brings.
+	// PropMark: no record due before the low watermark waits, except those that the tail
+	// has not read yet.
 	PropMark = "the clock is the low-water mark"
-	// PropClock: neither time nor tail nor epoch goes backwards, and an epoch has
-	// one owner.
+	// PropClock: low watermark, applied offset and epoch of a shard never go backwards, and
+	// an epoch has one owner.
 	PropClock = "the clock never goes backwards"
-	// PropState: each change of a record is an arrow of the diagram of states; so
-	// what is finished stays finished.
+	// PropState: each change of a record is one that schemas.State allows, so a final
+	// record stays final.
 	PropState = "finished stays finished"
 	// PropAttempts: a record has the last attempts of its run, in order and without gaps.
 	PropAttempts = "attempts are kept"
 	// PropHistory: no write of a record loses a control operation.
 	PropHistory = "operations are kept"
-	// PropSwept: the sweeper finds nothing unfired behind the mark.
+	// PropSwept: the sweeper finds no unfired timer before the low watermark.
 	PropSwept = "the sweeper finds nothing"
-	// PropFlow: no single record stops a shard. What can never be published ends as one
-	// dead letter, and the low watermark moves on.
+	// PropFlow: no single record stops a shard. An event that can never be published
+	// becomes one dead letter, and the low watermark moves on.
 	PropFlow = "no single record stops a shard"
 	// PropEnds: work ends; nothing is tried over and over without a pause.
 	PropEnds = "work ends"
@@ -63,7 +65,11 @@ const (
 	// PropDamaged: a damaged record stops no other timer. Its owner reports it by its key,
 	// and nothing fires that was not added.
 	PropDamaged = "a damaged record is reported and stops nothing"
-	// PropIndexed: a record that waits has its index entry.
+	// PropCount: once the cluster is quiet, the number of pending timers in a shard's clock
+	// is unknown, or not above the number of pending records. It is below by at most the
+	// adds that were changed before the owner's tail read them.
+	PropCount = "the count of pending timers is right"
+	// PropIndexed: a waiting record has an index entry.
 	PropIndexed = "what waits is indexed"
 )
 
@@ -121,6 +127,7 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	if len(l.dues) == 0 {
 		c.byShard[shard] = append(c.byShard[shard], l)
 	}
+	c.changed(l, was, now)
 	if !was.Record.State.CanBecome(r.State) {
 		c.fail(PropState, "timer %d became %s from %s", l.n, r.State, was.Record.State)
 	}
@@ -444,6 +451,9 @@ func (c *checker) atEnd() {
 		}
 	}
 	for shard := range c.w.p.geo.Shards {
+		if !c.w.cfg.Damage && !c.w.cfg.Newer {
+			c.counted(shard)
+		}
 		if behind := c.stopped(shard); behind > 0 {
 			c.fail(PropFlow, "the low watermark of shard %d is %s behind", shard, behind)
 		}

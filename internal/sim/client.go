@@ -15,7 +15,7 @@ import (
 // services are the services that timers fire for.
 var services = [...]string{"a", "b", "c"}
 
-// life is one timer: what its client asks for, and what came of it.
+// life is one timer: the operations of its client, and their results.
 type life struct {
 	n        int
 	id       schemas.TimerID
@@ -45,11 +45,16 @@ type life struct {
 	final        bool     // its record was final once
 	letters      []copyOf // its dead letters
 	newer        bool     // its record was written in a newer format
-	damaged      bool     // its record was damaged in the store
-	overwritten  bool     // by a new revision
-	rejected     bool     // for its size
-	// half says that the index entry was lost when the record was created, and has
-	// not been put back yet: whoever made it does not take it for done.
+	// firstRev is the revision that created its record, addRead whether an owner's tail has
+	// read it. changedUnread counts the adds that were changed before.
+	firstRev      uint64
+	addRead       bool
+	changedUnread int
+	damaged       bool // its record was damaged in the store
+	overwritten   bool // by a new revision
+	rejected      bool // for its size
+	// half says that the index entry was lost when the record was created. The router then
+	// does not acknowledge the add, and its redelivery writes the entry again.
 	half bool
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/belfryio/belfry/internal/sim/fake"
 )
 
-// scheduleFaults plans what breaks, and when it is mended.
+// scheduleFaults plans all faults, and when each ends.
 func (w *world) scheduleFaults() {
 	p := &w.p
 	// some calls f at a few times while clients are active.

@@ -11,16 +11,16 @@ import (
 // callTimeout is package store's default: how long an answer is waited for.
 const callTimeout = 5 * time.Second
 
-// network is what lies between nodes and servers, and the servers' own ills: who
-// leads which stream, who lags, whose clock is wrong.
+// network carries requests between nodes and servers, and simulates the servers' faults:
+// changes of a stream's leader, replicas that lag, clocks that are wrong.
 type network struct {
 	backAt  int64 // when a server that died was back last
 	w       *world
 	servers []serverHost
 	// leader of each stream, or -1; last is who led it before.
 	leader, last map[string]int
-	// regimes are the clocks by which the cluster lived, one after the other: a
-	// new one begins when the leader of the clock bucket, or its clock, changes.
+	// regimes are the clock eras: a new one begins when the leader of the clock bucket
+	// changes, or its clock is set.
 	regimes []regime
 }
 
@@ -79,7 +79,7 @@ func (n *network) leaderOf(stream string) int {
 	return n.last[stream]
 }
 
-// note begins a regime if the cluster's clock is another than before.
+// note begins a clock era if the cluster's clock has changed.
 func (n *network) note() {
 	s := &n.servers[n.leaderOf(fake.StreamClock)]
 	r := regime{from: n.w.now, offset: s.offset, ppm: s.ppm}
@@ -102,7 +102,7 @@ func (n *network) latest(since int64) int64 {
 	return best
 }
 
-// --- ills of the servers ---
+// --- faults of the servers ---
 
 // depose leaves a stream without a leader for a while.
 func (n *network) depose(stream string, d time.Duration) {

@@ -70,7 +70,7 @@ func newNode(w *world, i int) *node {
 	return n
 }
 
-// --- its life ---
+// --- start, stop, crash and pause ---
 
 // boot starts a process.
 func (n *node) boot() {
@@ -240,7 +240,7 @@ func (n *node) age() time.Duration {
 	return n.mono() - n.received
 }
 
-// beat is clustertime.Service's loop.
+// beat is the heartbeat: the loop of clustertime.Service.
 func (n *node) beat(p *proc) {
 	interval := min(clustertime.DefaultInterval, n.w.p.lease/3)
 	for {

@@ -11,9 +11,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// params are what a seed draws before it begins: the shape of the cluster, its
-// settings and which faults there are. Each seed has some kinds of faults and not
-// others, because faults hide each other.
+// params are drawn at the start of a seed: the shape of the cluster, its settings and its
+// kinds of faults. A seed has only some kinds, because faults hide each other.
 type params struct {
 	servers, nodes int
 	geo            schemas.Geometry
@@ -52,7 +51,7 @@ type params struct {
 	drift       bool
 	stops       bool // graceful stops and joins
 	outage      bool // one long outage of everything, longer than the index is relied on
-	riser       bool // a node that is paused for longer than the dedup window
+	riser       bool // a long pause: a node pauses for longer than the dedup window
 	smallAge    bool // fired events leave while their callbacks hang
 	burst       bool // many timers at one instant
 	refusals    bool // some events, or their dead letters, are refused for good
@@ -98,8 +97,8 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	}
 	p.indexKeep = 2 * (p.sweep + time.Minute)
 	p.dedup = store.DedupWindowFor(p.retention)
-	// What follows is in some seeds and not in others without being drawn, since a
-	// draw more gives every seed another history.
+	// These depend on the seed without a draw, because another draw would give every seed
+	// another history.
 	p.share = seed%4 >= 2
 	p.damage = seed%16 == 7
 	if seed%4 == 1 {
@@ -126,8 +125,8 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	}
 	switch rng.IntN(12) {
 	case 0:
-		// Records are to outlast the outage: an add whose acknowledgement was lost
-		// before it is told by its record that it was stored.
+		// Records must outlast the outage: the record of an add whose acknowledgement was
+		// lost before the outage shows afterwards that it was stored.
 		p.outage, p.retention, p.dedup = true, 5*time.Minute, 225*time.Second
 	case 1:
 		// Its router has adds before it when it wakes up: their records are to be

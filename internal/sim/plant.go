@@ -1,28 +1,28 @@
 package sim
 
-// Plant is a bug that a simulation makes in place of a shell that is right, to
-// show that the checker finds it.
+// Plant is a bug in the code around the production code. The simulation makes it to show that
+// the checker finds it.
 type Plant string
 
-// The plants. Bugs inside the pure parts are planted by the test, which builds
-// them with a changed source file; see planted_test.go.
+// The plants. For bugs in production code, planted_test.go builds the simulation with a
+// changed source file.
 const (
 	PlantNone Plant = ""
 	// PlantUnfenced claims without a compare-and-set.
 	PlantUnfenced Plant = "no fencing on claim"
 	// PlantEarlyAck acknowledges an add before its record is written.
 	PlantEarlyAck Plant = "acknowledge before the KV write"
-	// PlantEarlyMark lets the mark pass a publish that is not acknowledged.
+	// PlantEarlyMark lets the low watermark pass a publish that is not acknowledged.
 	PlantEarlyMark Plant = "mark advanced before the publish is acknowledged"
-	// PlantTailDropped has a new owner follow the stream from now on.
+	// PlantTailDropped makes a new owner follow the stream from its end.
 	PlantTailDropped Plant = "tail position dropped at take-over"
-	// PlantBlindCancel cancels what it has read, whatever it has become since.
+	// PlantBlindCancel writes a cancelled record without compare-and-set.
 	PlantBlindCancel Plant = "cancel without CAS"
-	// PlantEndless repeats a publish that is refused for good.
+	// PlantEndless repeats a publish that JetStream refuses permanently.
 	PlantEndless Plant = "repeat what is refused for good"
-	// PlantUnstableLetter gives each try of a dead letter a message id of its own.
+	// PlantUnstableLetter gives each try of a dead letter another message id.
 	PlantUnstableLetter Plant = "dead letter without a stable message id"
 )
 
-// Plants are all of them.
+// Plants lists all plants.
 var Plants = []Plant{PlantUnfenced, PlantEarlyAck, PlantEarlyMark, PlantTailDropped, PlantBlindCancel, PlantEndless, PlantUnstableLetter}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// proc is a coroutine: code that waits for answers and runs only when one has
-// come. Those of a node die with its process.
+// proc is a coroutine, which runs until it waits and continues when its answer has come. The
+// coroutines of a node end with its process.
 type proc struct {
 	w      *world
 	n      *node
@@ -18,7 +18,7 @@ type proc struct {
 	turn   uint64 // of its wait, so that nothing wakes it twice
 }
 
-// killed unwinds a proc whose process is gone.
+// killed is the panic that ends a proc whose process has died.
 type killed struct{}
 
 // spawn starts f in a node's process; it runs until its first wait.

@@ -7,15 +7,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// consumer is a durable consumer of a stream of events: it delivers to some node
-// that serves, at least once, and again after ackWait.
+// consumer is a durable consumer of a stream of events. It delivers each message to one of
+// the running nodes, and again after ackWait until it is acknowledged.
 type consumer struct {
 	w       *world
 	stream  string
 	service string // of the subject, empty for all
 	ackWait time.Duration
 	handle  func(n *node, m *msg)
-	// stalled is until when it delivers nothing: nobody pulls.
+	// stalled is the time, in Unix nanoseconds, until which no node pulls from it.
 	stalled int64
 }
 
@@ -37,7 +37,7 @@ type msg struct {
 
 const addAckWait = 3 * time.Second
 
-// pullsFor is how long the pulls of a process outlast its pause.
+// pullsFor bounds how long pull requests of a paused process receive messages.
 const pullsFor = 5 * time.Second
 
 // openQueues makes the consumers.
@@ -94,7 +94,7 @@ func (c *consumer) deliver(o *outstanding) {
 	})
 }
 
-// someNode is one that takes messages and requests, nil if there is none.
+// someNode returns a node that takes messages and requests, nil if there is none.
 func (w *world) someNode() *node {
 	first := w.rng.IntN(len(w.nodes))
 	for i := range w.nodes {

@@ -91,6 +91,9 @@ func (t *term) trace(what any) {
 	if ev, ok := what.(scheduler.EvSwept); ok && !t.ended {
 		t.w.check.swept(t, ev)
 	}
+	if ev, ok := what.(scheduler.EvTail); ok && !t.ended {
+		t.w.check.tailed(ev)
+	}
 	if t.w.cfg.Trace != nil && !t.ended {
 		t.w.trace("%s: shard %d: %s", t.n.name, t.shard, t.w.describe(what))
 	}

@@ -44,6 +44,9 @@ type Stats struct {
 	// DamagedRecords counts records that were damaged in the store, Repaired those of them
 	// that an operator repaired. Both are 0 without Config.Damage.
 	DamagedRecords, Repaired int
+	// Counted are shards whose number of pending timers was checked at the end. In
+	// CountedLow of them it was too low.
+	Counted, CountedLow int
 	// VirtualSeconds is how much time passed in the simulation.
 	VirtualSeconds int
 }
@@ -69,7 +72,7 @@ type world struct {
 	check   *checker
 	stats   Stats
 	current *proc
-	desk    *node // where the clients are
+	desk    *node // the host of all clients
 
 	waitingTails [][]func() // by shard
 	atTakeOver   [][]func() // by shard: what happens when a node takes it

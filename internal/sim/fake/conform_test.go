@@ -23,7 +23,7 @@ type local struct {
 	*fake.Client
 	mu     sync.Mutex
 	server *fake.Server
-	// changed is closed, and made anew, with every request.
+	// changed is closed and replaced with every request.
 	changed chan struct{}
 	beating sync.Mutex
 }
@@ -80,7 +80,7 @@ func (l *local) Beat(ctx context.Context) (store.Stamp, error) {
 	return l.BeatAt(ctx, time.Now)
 }
 
-// Tail follows a shard from a goroutine of its own.
+// Tail follows a shard in a goroutine.
 func (l *local) Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -7,8 +7,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Unfenced writes a record whatever its revision. Nothing that is right does so:
-// it is for bugs that a checker has to find.
+// Unfenced writes a record without compare-and-set, for planted bugs.
 func (c *Client) Unfenced(w store.Write, done func(store.Result)) {
 	rec, st := copyOf(w.Record), c.s.shards[c.s.cfg.Geometry.Shard(w.ID)]
 	var rev uint64

@@ -12,10 +12,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// index is the request that writes an index entry, without an expectation. With
-// ShareIndex, every other entry of a shard that may be shared has a key of its own,
-// and names the timer that was created before, too: in a real store it would be one
-// that came with it, here it may be of another tick, moved, or done.
+// index returns the request that writes an index entry without compare-and-set. With
+// ShareIndex, every other entry of a shard that may be shared also names the timer that was
+// created before, and its key is derived from neither. In the real store both timers come in
+// one batch; here the other one may have another tick, or be rescheduled or final.
 func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool) func(uint64) error {
 	g := c.s.cfg.Geometry
 	ttl := time.Duration(max(dueMs-nowMs, 0))*time.Millisecond + c.s.cfg.IndexKeep

@@ -31,7 +31,7 @@ func (s *Server) refusesMsg(m store.Msg) error {
 	return s.refuses(headers, len(m.Data))
 }
 
-// recordSpare is more than a record has besides its event.
+// recordSpare is more than the size of a record without its event, in bytes.
 const recordSpare = 12 << 10
 
 func (s *Server) refusesRecord(r *schemas.Record) error {

@@ -164,7 +164,7 @@ func (s *Server) Events(stream string, all bool, f func(msgID, subject string, s
 	}
 }
 
-// Watcher is told of everything that is stored, as it is stored.
+// Watcher receives everything that is stored, as it is stored.
 type Watcher struct {
 	// Record: was is the zero Timer where there was none, or none any more.
 	Record func(shard int, was, now store.Timer)

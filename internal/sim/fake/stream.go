@@ -63,7 +63,7 @@ type stream struct {
 	// message leaves a stream of events.
 	window, maxAge time.Duration
 	ids            map[string]*message
-	// watch is told of every message before it is stored, and what it replaces.
+	// watch is called with every message before it is stored, and the message it replaces.
 	watch func(was, m *message)
 }
 

@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file checks the number of pending timers that an owner reports
+// (belfry_pending_timers) against the records.
+
+// tailed sees the tail bring a record to an owner.
+func (c *checker) tailed(ev scheduler.EvTail) {
+	if l := c.w.byID[ev.Timer.ID]; ev.Timer.Rev == l.firstRev {
+		l.addRead = true
+	}
+}
+
+// changed sees a new revision of a record. A change may come before any owner's tail has
+// read the add.
+func (c *checker) changed(l *life, was, now store.Timer) {
+	switch {
+	case was.ID.IsZero():
+		l.firstRev, l.addRead = now.Rev, false
+	case was.Rev == l.firstRev && !l.addRead:
+		l.changedUnread++
+	}
+}
+
+// counted checks, at the end, the number that a shard's owner has written to the clock. Until
+// then the owner has read everything.
+func (c *checker) counted(shard int) {
+	w := c.w
+	clock := w.server.LastClock(shard)
+	pending, unread := int64(0), int64(0)
+	for _, l := range w.lives {
+		if w.p.geo.Shard(l.id) != shard {
+			continue
+		}
+		unread += int64(l.changedUnread)
+		t, err := w.server.Record(l.id)
+		if err != nil {
+			continue
+		}
+		if t.Rev > clock.Seen {
+			return // the tail is not there yet
+		}
+		if t.Record.State == schemas.StatePending {
+			pending++
+		}
+	}
+	if clock.Owner == "" || clock.PendingUnknown {
+		return
+	}
+	w.stats.Counted++
+	switch {
+	case clock.Pending > pending, clock.Pending < max(pending-unread, 0):
+		c.fail(PropCount, "shard %d: its owner counts %d pending timers, and there are %d; %d adds were changed before the tail read them", shard, clock.Pending, pending, unread)
+	case clock.Pending < pending:
+		w.stats.CountedLow++
+	}
+}
