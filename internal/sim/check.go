@@ -435,11 +435,12 @@ func (c *checker) atEnd() {
 	for _, l := range c.w.lives {
 		if what := c.left(l); what != "" {
 			property := PropKept
-			if l.size == sizeNoFire || l.size == sizeLarge {
+			switch {
+			case l.size == sizeNoFire, l.size == sizeLarge:
 				property = PropFlow
-			} else if l.damaged {
+			case l.damaged:
 				property = PropDamaged
-			} else if len(l.fired) > 0 {
+			case len(l.fired) > 0:
 				property = PropCalled
 			}
 			c.fail(property, "timer %d %s", l.n, what)

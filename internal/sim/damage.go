@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -129,12 +130,11 @@ func (w *world) repair(l *life) {
 	if !w.server.Damaged(l.id) || !w.reported(l) {
 		return
 	}
-	switch err := w.server.RepairRecord(l.id); err {
-	case nil:
+	switch err := w.server.RepairRecord(l.id); {
+	case err == nil:
 		w.stats.Repaired++
 		w.trace("timer %d: its record is repaired", l.n)
-	case schemas.ErrNotFound:
-	default:
+	case !errors.Is(err, schemas.ErrNotFound):
 		w.check.fail(PropDamaged, "timer %d: repair: %v", l.n, err)
 	}
 }
