@@ -265,17 +265,21 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 	if err != nil {
 		return err
 	}
-	if was != nil {
+	var ev *firedRecord
+	if was == nil || was.waits {
+		if ev, err = r.fromEvents(ctx, id); err != nil {
+			return err
+		}
+	}
+	// A revision that waits, although the timer was claimed after it, would fire again.
+	if was != nil && (ev == nil || ev.claimed <= was.Sequence) {
 		f.Repair = fmt.Sprintf("write its previous revision, %d, again", was.Sequence)
-		f.do = func(ctx context.Context) error { return r.restore(ctx, id, d.Revision, was) }
+		f.do = func(ctx context.Context) error { return r.restore(ctx, id, d.Revision, was.Msg) }
 		return r.found(f)
 	}
-	rec, from, err := r.fromEvents(ctx, id)
-	if err != nil {
-		return err
-	}
-	if rec != nil {
-		f.Repair = "rebuild it from its event in " + from
+	if ev != nil {
+		rec := &ev.rec
+		f.Repair = "rebuild it from its event in " + ev.stream
 		f.do = func(ctx context.Context) error {
 			ttl := time.Duration(0)
 			if rec.State.Final() {
@@ -291,10 +295,16 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 	return r.found(f)
 }
 
-// previous is the newest revision of a record before a damaged one that is in the
+// olderRevision is a revision of a record, and whether it waits in the wheel.
+type olderRevision struct {
+	*jet.Msg
+	waits bool
+}
+
+// previous returns the newest revision of a record before a damaged one that is in the
 // bucket and can be decoded; nil if there is none.
-func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64) (*jet.Msg, error) {
-	var found *jet.Msg
+func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64) (*olderRevision, error) {
+	var found *olderRevision
 	for after := uint64(0); ; {
 		msgs, more, err := r.jet.Next(ctx, r.shards.subjects[n].stream, subject, after, history)
 		if err != nil {
@@ -302,8 +312,8 @@ func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64
 		}
 		for _, m := range msgs {
 			after = m.Sequence
-			if _, err := NewestLevel.decodeRecord(m.Data); err == nil && m.Sequence < rev {
-				found = m
+			if rec, err := NewestLevel.decodeRecord(m.Data); err == nil && m.Sequence < rev {
+				found = &olderRevision{m, rec.Queued}
 			}
 		}
 		if more == 0 || len(msgs) == 0 {
@@ -331,9 +341,17 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 	return err
 }
 
-// fromEvents rebuilds a record from what is left of its run: a dead letter, or the
-// event that was fired. It reads both streams.
-func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schemas.Record, from string, err error) {
+// firedRecord is a record rebuilt from an event in a stream, and the revision of the claim
+// that the event states.
+type firedRecord struct {
+	rec     schemas.Record
+	claimed uint64
+	stream  string
+}
+
+// fromEvents rebuilds a record from what is left of its run: a dead letter, or the event
+// that was fired; nil if nothing is. It reads both streams.
+func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *firedRecord, err error) {
 	for _, src := range []struct{ stream, filter string }{{schemas.StreamDead, schemas.SubjectDeadPrefix + "*"}, {schemas.StreamFired, schemas.SubjectFiredPrefix + "*"}} {
 		err := r.jet.Scan(ctx, src.stream, jet.Range{Filters: []string{src.filter}}, func(m jet.Msg) (bool, error) {
 			claim, err := schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim))
@@ -344,26 +362,26 @@ func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (rec *schem
 			if err != nil {
 				return true, nil //nolint:nilerr // an event that cannot be read rebuilds nothing
 			}
-			r := claim.Record(&spec, fired)
-			r.State, r.DoneMs = schemas.StateFail, m.Time.UnixMilli()
+			rec := claim.Record(&spec, fired)
+			rec.State, rec.DoneMs = schemas.StateFail, m.Time.UnixMilli()
 			if src.stream == schemas.StreamFired {
-				r.State = schemas.StateSuccess
-				if r.Callback != "" {
+				rec.State = schemas.StateSuccess
+				if rec.Callback != "" {
 					// Whether the callback was made is not known: it is delivered until it is.
-					r.State, r.DoneMs = schemas.StateDelivered, 0
-					if r.Body, err = schemas.StripFired(m.Header, m.Data); err != nil {
+					rec.State, rec.DoneMs = schemas.StateDelivered, 0
+					if rec.Body, err = schemas.StripFired(m.Header, m.Data); err != nil {
 						return true, nil //nolint:nilerr // as above
 					}
 				}
 			}
-			rec, from = &r, src.stream
+			found = &firedRecord{rec, claim.Revision, src.stream}
 			return true, nil // the newest counts
 		})
-		if err != nil || rec != nil {
-			return rec, from, err
+		if err != nil || found != nil {
+			return found, err
 		}
 	}
-	return nil, "", nil
+	return nil, nil
 }
 
 // reject keeps the bytes of a damaged record where refused adds are, and removes it.

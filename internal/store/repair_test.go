@@ -23,7 +23,7 @@ func TestRepair(t *testing.T) {
 	nc := natstest.Run(t).Connect()
 	s := open(t, nc)
 	g := s.Geometry()
-	ids := storetest.IDsOf(g, 0, 5)
+	ids := storetest.IDsOf(g, 0, 6)
 	due := storetest.NowMs(t, s) + 3_600_000
 	var writes []store.Write
 	for _, id := range ids {
@@ -52,12 +52,21 @@ func TestRepair(t *testing.T) {
 	storetest.Eventually(t, "both stores to write records of format 2", func() bool {
 		return s.RecordFormat() == schemas.RecordFormat2 && second.RecordFormat() == schemas.RecordFormat2
 	})
-	// 0 has its previous revision, 1 its event, 2 nothing, 3 has lost its index entry.
-	hdr := nats.Header{schemas.HeaderClaim: []string{schemas.Claim{Timer: ids[1], Run: 1, MaxAttempt: 3, AddedMs: due - 1000, FiredMs: due, Epoch: 1}.String()}}
+	// 0 has its previous revision, 1 its event, 2 nothing, 3 has lost its index entry. 5 has
+	// its previous revision, which waits, and an event of a later claim.
+	waiting, err := s.Get(t.Context(), ids[5])
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(5)
 	body := fmt.Appendf(nil, `{"specversion":"1.0","id":"1","source":"/test","type":"t","timersvc":"orders","timerat":%q,"timerscheduled":%q,"timerfired":%q,"timerrun":1,"timerattempt":1}`,
 		schemas.FormatTime(due), schemas.FormatTime(due), schemas.FormatTime(due))
-	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("orders"), Header: hdr, Data: body, MsgID: ids[1].MsgID(1)}); err != nil {
-		t.Fatal(err)
+	for i, rev := range map[int]uint64{1: 0, 5: waiting.Rev + 1} {
+		claim := schemas.Claim{Timer: ids[i], Revision: rev, Run: 1, MaxAttempt: 3, AddedMs: due - 1000, FiredMs: due, Epoch: 1}
+		hdr := nats.Header{schemas.HeaderClaim: []string{claim.String()}}
+		if _, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("orders"), Header: hdr, Data: body, MsgID: ids[i].MsgID(1)}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, i := range []int{1, 2} {
 		remove(key(i))
@@ -98,7 +107,7 @@ func TestRepair(t *testing.T) {
 		slices.Sort(found)
 		return found
 	}
-	want := []string{"clock 1", "index " + ids[3].String(), "key 77", "key stranger", "key stranger", "layout meta", "record short", "record " + ids[1].String(), "record " + ids[0].String(), "record " + ids[1].String(), "record " + ids[2].String()}
+	want := []string{"clock 1", "index " + ids[3].String(), "key 77", "key stranger", "key stranger", "layout meta", "record short", "record " + ids[1].String(), "record " + ids[0].String(), "record " + ids[1].String(), "record " + ids[2].String(), "record " + ids[5].String()}
 	slices.Sort(want)
 	for _, apply := range []bool{false, false, true} {
 		if got := run(apply); !slices.Equal(got, want) {
@@ -111,8 +120,10 @@ func TestRepair(t *testing.T) {
 	if r, err := s.Get(t.Context(), ids[0]); err != nil || r.Record.State != schemas.StatePending || r.Record.DueMs != due {
 		t.Errorf("from the previous revision: %+v, %v", r.Record, err)
 	}
-	if r, err := s.Get(t.Context(), ids[1]); err != nil || r.Record.State != schemas.StateSuccess || r.Record.EventID != "1" {
-		t.Errorf("from the event: %+v, %v", r.Record, err)
+	for _, i := range []int{1, 5} {
+		if r, err := s.Get(t.Context(), ids[i]); err != nil || r.Record.State != schemas.StateSuccess || r.Record.EventID != "1" {
+			t.Errorf("%d, from the event: %+v, %v", i, r.Record, err)
+		}
 	}
 	if _, err := s.Get(t.Context(), ids[2]); !errors.Is(err, schemas.ErrNotFound) {
 		t.Errorf("of which nothing is left: %v", err)
