@@ -42,9 +42,12 @@ type Connection struct {
 	mapErr  errorMapper
 	pub     *publisher
 
-	life       context.Context // ends with Close
-	end        context.CancelFunc
-	background sync.WaitGroup
+	life context.Context // ends with Close
+	end  context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // of spawn
 }
 
 func newConnection(nc *nats.Conn, o Options) (*Connection, error) {
@@ -62,9 +65,21 @@ func newConnection(nc *nats.Conn, o Options) (*Connection, error) {
 
 // close ends the calls in flight.
 func (c *Connection) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	c.end()
-	c.background.Wait()
+	c.running.Wait()
 	c.pub.close()
+}
+
+// spawn runs f in a goroutine that close waits for. After close it does nothing.
+func (c *Connection) spawn(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.running.Go(f)
+	}
 }
 
 // JetStream returns the JetStream context, for tests and tools that inspect streams.

@@ -109,7 +109,7 @@ func (c *Readers) forgetConsumer(stream, consumer string) {
 	if !c.conn.nc.IsConnected() {
 		return
 	}
-	c.conn.background.Go(func() {
+	c.conn.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.conn.life, c.conn.timeout)
 		defer cancel()
 		_ = c.conn.js.DeleteConsumer(ctx, stream, consumer)
