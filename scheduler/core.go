@@ -74,8 +74,6 @@ const (
 
 // entry is a record that the core works on: it is due within the horizon, or waits for a
 // result.
-// entry is a record that the core works on: it is due within the horizon, or waits for a
-// result.
 type entry struct {
 	node  wheel.Timer[*entry]
 	id    schemas.TimerID
@@ -306,8 +304,6 @@ func (k *Core) Pending() (int64, bool) { return max(k.pending, 0), k.pendingKnow
 
 // --- reading ahead ---
 
-// readAhead requests the next ticks within the horizon, or a scan of the shard if the low
-// watermark is too old for the index.
 // readAhead requests the next ticks within the horizon, or a scan of the shard if the low
 // watermark is too old for the index.
 func (k *Core) readAhead() {

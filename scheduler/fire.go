@@ -251,7 +251,6 @@ func (k *Core) seal(e *entry) string {
 }
 
 // target returns the subject and message id of the message that publish sends.
-// target returns the subject and message id of the message that publish sends.
 func target(e *entry) (subject, msgID string) {
 	if e.refusal != "" {
 		return deadTarget(e)

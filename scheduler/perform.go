@@ -115,7 +115,6 @@ func (t *Term) read(a Action) {
 }
 
 // publish publishes a claimed event and measures its lateness.
-// publish publishes a claimed event and measures its lateness.
 func (t *Term) publish(a ActPublish) {
 	claimed := t.cfg.Time.EarliestNs()
 	t.cfg.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
