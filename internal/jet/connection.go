@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -42,12 +41,7 @@ type Connection struct {
 	mapErr  errorMapper
 	pub     *publisher
 
-	life context.Context // ends with Close
-	end  context.CancelFunc
-
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup // of spawn
+	background *Background // until close
 }
 
 func newConnection(nc *nats.Conn, o Options) (*Connection, error) {
@@ -59,27 +53,14 @@ func newConnection(nc *nats.Conn, o Options) (*Connection, error) {
 	if c.pub, err = newPublisher(nc, o.Window, o.Timeout, c.mapErr); err != nil {
 		return nil, err
 	}
-	c.life, c.end = context.WithCancel(context.Background())
+	c.background = NewBackground(context.Background())
 	return c, nil
 }
 
 // close ends the calls in flight.
 func (c *Connection) close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.end()
-	c.running.Wait()
+	c.background.Stop()
 	c.pub.close()
-}
-
-// spawn runs f in a goroutine that close waits for. After close it does nothing.
-func (c *Connection) spawn(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.running.Go(f)
-	}
 }
 
 // JetStream returns the JetStream context, for tests and tools that inspect streams.

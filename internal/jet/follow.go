@@ -109,8 +109,8 @@ func (c *Readers) forgetConsumer(stream, consumer string) {
 	if !c.conn.nc.IsConnected() {
 		return
 	}
-	c.conn.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.conn.life, c.conn.timeout)
+	c.conn.background.Run(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, c.conn.timeout)
 		defer cancel()
 		_ = c.conn.js.DeleteConsumer(ctx, stream, consumer)
 	})

@@ -18,13 +18,13 @@ import (
 type FeedActivator struct {
 	keys       *ServiceKeys
 	waker      *Waker
-	background *background
+	background *jet.Background
 	grace      time.Duration
 	// formatLevel returns the FormatLevel that all live nodes read.
 	formatLevel func() FormatLevel
 }
 
-func newFeedActivator(keys *ServiceKeys, grace time.Duration, b *background, formatLevel func() FormatLevel) *FeedActivator {
+func newFeedActivator(keys *ServiceKeys, grace time.Duration, b *jet.Background, formatLevel func() FormatLevel) *FeedActivator {
 	return &FeedActivator{keys: keys, waker: NewWaker(keys, grace, time.Now), background: b, grace: grace, formatLevel: formatLevel}
 }
 
@@ -40,7 +40,7 @@ func (a *FeedActivator) WakeService(ctx context.Context, f Feed) error {
 
 // publishFor wakes a feed and publishes an event of it with send; see Waker.Publish.
 func (a *FeedActivator) publishFor(f Feed, send func(done func(uint64, bool, error)), done func(seq uint64, duplicate bool, err error)) {
-	a.waker.Publish(a.background.ctx, f, a.background.spawn, a.WakeService, send, done)
+	a.waker.Publish(a.background.Context(), f, a.background.Spawn, a.WakeService, send, done)
 }
 
 // feedFor returns the feed of a service that receives messages of a subject.
@@ -68,7 +68,7 @@ func (a *FeedActivator) RestService(ctx context.Context, f Feed, rev, floor uint
 	if err != nil {
 		return err
 	}
-	a.sawRest(a.background.ctx, ServiceChange{Feed: f, Rev: rest, Floor: floor})
+	a.sawRest(a.background.Context(), ServiceChange{Feed: f, Rev: rest, Floor: floor})
 	return nil
 }
 
@@ -76,7 +76,7 @@ func (a *FeedActivator) RestService(ctx context.Context, f Feed, rev, floor uint
 func (a *FeedActivator) follow(ctx context.Context) {
 	a.keys.watch(ctx, func() {
 		for f, need := range a.waker.Missed() {
-			a.background.spawn(func() { a.wakeAgain(ctx, f, need) })
+			a.background.Spawn(func() { a.wakeAgain(ctx, f, need) })
 		}
 	}, func(ch ServiceChange) {
 		if !ch.Awake {
@@ -89,7 +89,7 @@ func (a *FeedActivator) follow(ctx context.Context) {
 // floor.
 func (a *FeedActivator) sawRest(ctx context.Context, ch ServiceChange) {
 	if need := a.waker.Rested(ch); need > 0 {
-		a.background.spawn(func() { a.wakeAgain(ctx, ch.Feed, need) })
+		a.background.Spawn(func() { a.wakeAgain(ctx, ch.Feed, need) })
 	}
 }
 

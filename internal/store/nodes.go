@@ -38,8 +38,8 @@ type Nodes struct {
 	stamp atomic.Pointer[Stamp]
 	// firstBeat is the revision of the first presence that this process wrote; 0 before it.
 	firstBeat atomic.Uint64
-	// lastBeat is the revision of the last one, and left is true after Leave. Who has an
-	// element in beating may use them.
+	// lastBeat is the revision of the last heartbeat, and left is true after Leave. Only the
+	// goroutine whose element is in beating reads and writes them.
 	lastBeat uint64
 	left     bool
 	// first is true if this node is the first of the live nodes, by name. Work that one
@@ -218,7 +218,7 @@ func clockKeysOneByOne(ctx context.Context, c *jet.Client, filters []string) ([]
 	return slices.Collect(maps.Values(last)), err
 }
 
-// addNode adds a presence. One that cannot be decoded goes to Alien.
+// addNode adds a presence to Nodes, or the key of a presence that cannot be decoded to Alien.
 func (c *Cluster) addNode(node string, m *jet.Msg) {
 	n := Member{Node: node, Rev: m.Sequence, StoredMs: m.Time.UnixMilli()}
 	// A heartbeat without a value is that of a node that announces nothing.

@@ -43,7 +43,7 @@ type Store struct {
 	DamageReports
 	Health
 
-	background *background
+	background *jet.Background
 }
 
 // shardSubjects names the stream of a shard and the prefixes of its keys.
@@ -78,7 +78,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	nodes := newNodes(c, cfg.Node, cfg.Level)
 	s := &Store{
 		DamageReports: DamageReports{jet: c}, Health: Health{jet: c},
-		jet: c, cfg: cfg, log: log, background: newBackground(ctx),
+		jet: c, cfg: cfg, log: log, background: jet.NewBackground(ctx),
 		Nodes: nodes, Levels: newLevels(nodes, layoutRecord{jet: c, log: log}, log),
 	}
 	s.Seal = newSeal(c, log, s.Writes)
@@ -105,7 +105,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	}
 	s.openRecords()
 	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run} {
-		s.background.run(f)
+		s.background.Run(f)
 	}
 	return s, nil
 }
@@ -150,7 +150,7 @@ func waitUntilReady(ctx context.Context, do func(context.Context) error) error {
 // Close fails calls in flight with schemas.ErrUnavailable and waits for the store's
 // goroutines. It leaves the connection open. It may be called twice.
 func (s *Store) Close() {
-	s.background.stop()
+	s.background.Stop()
 	s.rem.close()
 	s.jet.Close()
 }
