@@ -21,6 +21,10 @@ type Record struct {
 	// History holds the last control operations, oldest first, at most MaxHistory.
 	// Record.Note adds to it. Format 1 does not store it.
 	History []Operation
+	// Schedule makes the timer recur; nil for a one-shot timer.
+	Schedule *Schedule
+	// Origin names the schedule whose run the record describes; nil for all other records.
+	Origin *Origin
 	// Ext holds the extensions that this version does not interpret. They are
 	// written back unchanged. Format 1 does not store them.
 	Ext []Extension
@@ -216,11 +220,14 @@ type Extension struct {
 // record.
 func (e Extension) Critical() bool { return e.Type&1 == 1 }
 
-// The types of the extensions in fields of Record. All are optional.
+// The types of the extensions in fields of Record. Schedule and origin are critical: without
+// them a node would fire the record as a one-shot timer.
 const (
 	extHistory  = 2
 	extRetry    = 4
 	extAttempts = 6
+	extSchedule = 7
+	extOrigin   = 9
 )
 
 // maxField bounds a decoded string, in bytes. It is far above the limits of an add.
@@ -283,7 +290,7 @@ func (o *Outcome) append(dst []byte) []byte {
 }
 
 // Extended reports whether the record has attempts, history or extensions, which a message
-// on timers.fired does not include. The retry policy is not one of them: HeaderRetry or the
+// on timers.fired does not include. The origin of a run is in the message's claim. The retry policy is not one of them: HeaderRetry or the
 // event has it, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
 	return len(r.Attempts) > 0 || len(r.History) > 0 || len(r.Ext) > 0
@@ -310,6 +317,12 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 			value = r.Attempts[i].append(value)
 		}
 		block = appendExtension(block, Extension{extAttempts, value})
+	}
+	if r.Schedule != nil {
+		block = appendExtension(block, Extension{extSchedule, r.Schedule.append(nil)})
+	}
+	if r.Origin != nil {
+		block = appendExtension(block, Extension{extOrigin, r.Origin.append(valueRoom[:0])})
 	}
 	for _, e := range r.Ext {
 		block = appendExtension(block, e)
@@ -492,6 +505,12 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 		ok = r.Retry != nil
 	case kind == extAttempts && r.Attempts == nil:
 		r.Attempts, ok = readAttempts(value)
+	case kind == extSchedule && r.Schedule == nil:
+		r.Schedule = readSchedule(value)
+		ok = r.Schedule != nil
+	case kind == extOrigin && r.Origin == nil:
+		r.Origin = readOrigin(value)
+		ok = r.Origin != nil
 	}
 	return ok
 }

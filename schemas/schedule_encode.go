@@ -1,0 +1,213 @@
+package schemas
+
+import "encoding/binary"
+
+// This file encodes Schedule and Origin, the values of two critical extensions: a node that
+// does not know them must not fire the record. Each value begins with its layout, so that
+// a later version can change it; a reader that does not know the layout treats the record
+// as newer.
+
+// layoutSchedule and layoutOrigin are the layouts that this version writes and reads.
+const (
+	layoutSchedule = 1
+	layoutOrigin   = 1
+)
+
+// append appends the encoded schedule: numbers as uvarints, times as zig-zag varints,
+// strings and lists with their lengths.
+func (s *Schedule) append(dst []byte) []byte {
+	dst = append(dst, layoutSchedule)
+	for _, t := range [...]string{s.Cron, s.Every, s.Zone, s.DST, s.Days, s.ExcludeMode} {
+		dst = appendString(dst, t)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Exclude)))
+	for _, name := range s.Exclude {
+		dst = appendString(dst, name)
+	}
+	dst = appendTimes(dst, s.StartMs, s.EndMs, s.JitterMs, s.GraceMs, s.ExpectMs)
+	dst = append(dst, byte(s.Misfire), byte(s.Overlap))
+	dst = appendNumbers(dst, s.Limit, s.Fired, s.Missed, s.CaughtUp)
+	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs)
+	dst = s.Last.append(dst)
+	// One byte states which of the optional parts follow.
+	var has byte
+	if s.CatchUp != nil {
+		has |= 1
+	}
+	if s.Waiting != nil {
+		has |= 2
+	}
+	if s.Backfill != nil {
+		has |= 4
+	}
+	dst = append(dst, has)
+	if s.CatchUp != nil {
+		dst = append(dst, byte(*s.CatchUp))
+	}
+	if w := s.Waiting; w != nil {
+		dst = appendNumbers(appendTimes(dst, w.NominalMs, w.DueMs), w.Missed)
+	}
+	if b := s.Backfill; b != nil {
+		dst = appendTimes(dst, b.NextMs, b.ToMs, b.EveryMs, b.DueMs)
+		dst = append(dst, flag(b.Again), flag(b.Allow))
+		dst = appendNumbers(dst, b.Fired, b.Skipped)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Manual)))
+	for _, m := range s.Manual {
+		dst = append(appendTimes(dst, m.AtMs), flag(m.Allow))
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Decisions)))
+	for _, d := range s.Decisions {
+		// The times of a range are near each other, so their differences are short.
+		dst = append(dst, byte(d.Kind))
+		dst = appendTimes(dst, d.FromMs, d.ToMs-d.FromMs, d.AtMs-d.ToMs)
+		dst = appendNumbers(dst, d.Count, d.Run)
+	}
+	return dst
+}
+
+func (l *LastRun) append(dst []byte) []byte {
+	dst = appendNumbers(dst, l.Run, l.Missed)
+	dst = append(dst, byte(l.Trigger))
+	dst = appendTimes(dst, l.NominalMs, l.DueMs, l.ClaimedMs)
+	return binary.AppendUvarint(binary.AppendUvarint(dst, l.Epoch), l.Before)
+}
+
+// append appends the encoded origin.
+func (o *Origin) append(dst []byte) []byte {
+	dst = append(append(dst, layoutOrigin), o.Schedule[:]...)
+	dst = append(dst, byte(o.Trigger), flag(o.Waited))
+	return appendNumbers(dst, o.Missed)
+}
+
+// readSchedule decodes the value of extension extSchedule. It returns nil if the value has
+// another layout or is malformed.
+func readSchedule(value []byte) *Schedule {
+	d := decoder{b: value}
+	if d.byte() != layoutSchedule {
+		return nil
+	}
+	var s Schedule
+	d.strings(&s.Cron, &s.Every, &s.Zone, &s.DST, &s.Days, &s.ExcludeMode)
+	if n := d.count(); n > 0 {
+		s.Exclude = make([]string, n)
+		for i := range s.Exclude {
+			d.strings(&s.Exclude[i])
+		}
+	}
+	d.times(&s.StartMs, &s.EndMs, &s.JitterMs, &s.GraceMs, &s.ExpectMs)
+	s.Misfire, s.Overlap = Misfire(d.byte()), Overlap(d.byte())
+	d.numbers(&s.Limit, &s.Fired, &s.Missed, &s.CaughtUp)
+	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs)
+	d.numbers(&s.Last.Run, &s.Last.Missed)
+	s.Last.Trigger = Trigger(d.byte())
+	d.times(&s.Last.NominalMs, &s.Last.DueMs, &s.Last.ClaimedMs)
+	s.Last.Epoch, s.Last.Before = d.uvarint(), d.uvarint()
+	has := d.byte()
+	if has&1 != 0 {
+		m := Misfire(d.byte())
+		s.CatchUp = &m
+	}
+	if has&2 != 0 {
+		s.Waiting = &WaitingRun{}
+		d.times(&s.Waiting.NominalMs, &s.Waiting.DueMs)
+		d.numbers(&s.Waiting.Missed)
+	}
+	if has&4 != 0 {
+		b := &Backfill{}
+		d.times(&b.NextMs, &b.ToMs, &b.EveryMs, &b.DueMs)
+		b.Again, b.Allow = d.byte() == 1, d.byte() == 1
+		d.numbers(&b.Fired, &b.Skipped)
+		s.Backfill = b
+	}
+	if n := d.count(); n > 0 {
+		s.Manual = make([]ManualRun, n)
+		for i := range s.Manual {
+			d.times(&s.Manual[i].AtMs)
+			s.Manual[i].Allow = d.byte() == 1
+		}
+	}
+	if n := d.count(); n > 0 {
+		s.Decisions = make([]Decision, n)
+		for i := range s.Decisions {
+			p := &s.Decisions[i]
+			p.Kind = DecisionKind(d.byte())
+			d.times(&p.FromMs, &p.ToMs, &p.AtMs)
+			p.ToMs += p.FromMs
+			p.AtMs += p.ToMs
+			d.numbers(&p.Count, &p.Run)
+		}
+	}
+	if d.bad || len(d.b) > 0 || has > 7 {
+		return nil
+	}
+	return &s
+}
+
+// readOrigin decodes the value of extension extOrigin. It returns nil if the value has
+// another layout or is malformed.
+func readOrigin(value []byte) *Origin {
+	d := decoder{b: value}
+	if d.byte() != layoutOrigin {
+		return nil
+	}
+	var o Origin
+	copy(o.Schedule[:], d.take(len(o.Schedule)))
+	o.Trigger, o.Waited = Trigger(d.byte()), d.byte() == 1
+	d.numbers(&o.Missed)
+	if d.bad || len(d.b) > 0 {
+		return nil
+	}
+	return &o
+}
+
+func appendTimes(dst []byte, all ...int64) []byte {
+	for _, ms := range all {
+		dst = binary.AppendVarint(dst, ms)
+	}
+	return dst
+}
+
+func appendNumbers(dst []byte, all ...uint32) []byte {
+	for _, n := range all {
+		dst = binary.AppendUvarint(dst, uint64(n))
+	}
+	return dst
+}
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// byte decodes one byte; 0 if there is none.
+func (d *decoder) byte() byte {
+	if b := d.take(1); len(b) == 1 {
+		return b[0]
+	}
+	return 0
+}
+
+// count decodes the length of a list whose elements take at least a byte each.
+func (d *decoder) count() int {
+	n := d.uvarint()
+	if n > uint64(len(d.b)) {
+		d.bad = true
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) times(into ...*int64) {
+	for _, p := range into {
+		*p = d.varint()
+	}
+}
+
+func (d *decoder) numbers(into ...*uint32) {
+	for _, p := range into {
+		*p = d.uint32()
+	}
+}
