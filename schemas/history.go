@@ -32,12 +32,16 @@ const (
 	OperationCancel     OperationKind = 1
 	OperationReschedule OperationKind = 2
 	OperationReplay     OperationKind = 3
-	OperationPause      OperationKind = 4 // reserved
-	OperationResume     OperationKind = 5 // reserved
+	OperationPause      OperationKind = 4
+	OperationResume     OperationKind = 5
+	OperationTrigger    OperationKind = 6
+	OperationBackfill   OperationKind = 7
+	OperationUpdate     OperationKind = 8
 )
 
 var operationNames = [...]string{
 	OperationCancel: "cancel", OperationReschedule: "reschedule", OperationReplay: "replay", OperationPause: "pause", OperationResume: "resume",
+	OperationTrigger: "trigger", OperationBackfill: "backfill", OperationUpdate: "update",
 }
 
 // String returns the name of the operation in the API.

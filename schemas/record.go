@@ -77,7 +77,8 @@ type Definition struct {
 type RunState struct {
 	State State
 	// Queued is true while the record waits in the wheel, with an index entry for DueMs:
-	// in state pending, and in state retrying if the delay is long.
+	// in state pending, in state retrying if the delay is long, and in state paused if a run
+	// of the paused schedule was asked for.
 	Queued bool
 	// Run is the number of the occurrence, from 1.
 	Run uint32
@@ -156,7 +157,7 @@ func (b Body) Size() int {
 
 // Pending reports whether the run waits in the wheel.
 func (r *RunState) Pending() bool {
-	return r.State == StatePending || r.State == StateRetrying && r.Queued
+	return r.State == StatePending || (r.State == StateRetrying || r.State == StatePaused) && r.Queued
 }
 
 // LateFromMs returns the time from which the lateness of the record's run counts, in Unix

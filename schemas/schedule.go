@@ -95,6 +95,14 @@ type Progress struct {
 	CatchUp *Misfire
 	// Last is the run that was claimed last.
 	Last LastRun
+	// PauseNote says why the schedule is paused, at most MaxPauseNote bytes. PausedUntilMs is
+	// the time of the last resume: nominal times up to it that are skipped then were due
+	// during the pause.
+	PauseNote     string
+	PausedUntilMs int64
+	// KnownFromMs is the first nominal time about which Decisions is complete; older ranges
+	// were dropped. 0 if none was.
+	KnownFromMs int64
 	// Waiting is the run that OverlapQueue holds back; nil for none.
 	Waiting *WaitingRun
 	// Manual has the runs that were asked for and have not fired, oldest first, at most
@@ -124,6 +132,7 @@ type LastRun struct {
 
 // WaitingRun is a run that waits until the previous one has concluded.
 type WaitingRun struct {
+	Run              uint32
 	NominalMs, DueMs int64
 	Missed           uint32
 }
@@ -151,6 +160,7 @@ type Backfill struct {
 const (
 	MaxManual    = 16
 	MaxDecisions = 40
+	MaxPauseNote = 256
 )
 
 // Decision says what became of a range of nominal times. Neighbouring ranges of the same
@@ -235,7 +245,13 @@ func (p *Progress) Decide(d Decision) {
 			return
 		}
 	}
-	keep := p.Decisions[max(0, len(p.Decisions)-MaxDecisions+1):]
+	drop := max(0, len(p.Decisions)-MaxDecisions+1)
+	for _, old := range p.Decisions[:drop] {
+		if old.Kind != DecisionTriggered && old.Kind != DecisionBackfilled {
+			p.KnownFromMs = max(p.KnownFromMs, old.ToMs+1)
+		}
+	}
+	keep := p.Decisions[drop:]
 	p.Decisions = append(append(make([]Decision, 0, len(keep)+1), keep...), d)
 }
 
@@ -295,4 +311,19 @@ func ParseRunID(s string) (RunID, error) {
 		}
 	}
 	return RunID{}, Errorf(CodeInvalidTimerID, "run %.50q is not a timer id, a dot and the number of a run", s)
+}
+
+// MayHaveFired reports whether a run of the nominal time fired, or may have: the decisions
+// about it may have been dropped.
+func (p *Progress) MayHaveFired(nominalMs int64) bool {
+	if nominalMs < p.KnownFromMs {
+		return true
+	}
+	for i := range p.Decisions {
+		d := &p.Decisions[i]
+		if (d.Kind == DecisionFired || d.Kind == DecisionBackfilled) && d.FromMs <= nominalMs && nominalMs <= d.ToMs {
+			return true
+		}
+	}
+	return false
 }

@@ -27,7 +27,8 @@ func (s *Schedule) append(dst []byte) []byte {
 	dst = appendTimes(dst, s.StartMs, s.EndMs, s.JitterMs, s.GraceMs, s.ExpectMs)
 	dst = append(dst, byte(s.Misfire), byte(s.Overlap))
 	dst = appendNumbers(dst, s.Limit, s.Fired, s.Missed, s.CaughtUp)
-	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs)
+	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs, s.PausedUntilMs, s.KnownFromMs)
+	dst = appendString(dst, s.PauseNote)
 	dst = s.Last.append(dst)
 	// One byte states which of the optional parts follow.
 	var has byte
@@ -45,7 +46,7 @@ func (s *Schedule) append(dst []byte) []byte {
 		dst = append(dst, byte(*s.CatchUp))
 	}
 	if w := s.Waiting; w != nil {
-		dst = appendNumbers(appendTimes(dst, w.NominalMs, w.DueMs), w.Missed)
+		dst = appendNumbers(appendTimes(dst, w.NominalMs, w.DueMs), w.Run, w.Missed)
 	}
 	if b := s.Backfill; b != nil {
 		dst = appendTimes(dst, b.NextMs, b.ToMs, b.EveryMs, b.DueMs)
@@ -98,7 +99,8 @@ func readSchedule(value []byte) *Schedule {
 	d.times(&s.StartMs, &s.EndMs, &s.JitterMs, &s.GraceMs, &s.ExpectMs)
 	s.Misfire, s.Overlap = Misfire(d.byte()), Overlap(d.byte())
 	d.numbers(&s.Limit, &s.Fired, &s.Missed, &s.CaughtUp)
-	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs)
+	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs, &s.PausedUntilMs, &s.KnownFromMs)
+	d.strings(&s.PauseNote)
 	d.numbers(&s.Last.Run, &s.Last.Missed)
 	s.Last.Trigger = Trigger(d.byte())
 	d.times(&s.Last.NominalMs, &s.Last.DueMs, &s.Last.ClaimedMs)
@@ -111,7 +113,7 @@ func readSchedule(value []byte) *Schedule {
 	if has&2 != 0 {
 		s.Waiting = &WaitingRun{}
 		d.times(&s.Waiting.NominalMs, &s.Waiting.DueMs)
-		d.numbers(&s.Waiting.Missed)
+		d.numbers(&s.Waiting.Run, &s.Waiting.Missed)
 	}
 	if has&4 != 0 {
 		b := &Backfill{}

@@ -22,23 +22,25 @@ const (
 	StateFail State = 5
 	// StateCancelled is final: the timer never fires.
 	StateCancelled State = 6
-	// StatePaused is reserved for paused timers. No operation sets it.
+	// StatePaused means that the timer waits, and fires only after a resume.
 	StatePaused State = 7
+	// StateCompleted is final: the schedule has no run left.
+	StateCompleted State = 8
 )
 
 var stateNames = [...]string{
 	StatePending: "pending", StateDelivered: "delivered", StateRetrying: "retrying", StateSuccess: "success",
-	StateFail: "fail", StateCancelled: "cancelled", StatePaused: "paused",
+	StateFail: "fail", StateCancelled: "cancelled", StatePaused: "paused", StateCompleted: "completed",
 }
 
 // transitions lists, for each state, the states that may follow it.
 var transitions = map[State][]State{
 	0:              {StatePending},
-	StatePending:   {StatePending, StateDelivered, StateFail, StateCancelled, StatePaused},
-	StateDelivered: {StateDelivered, StateRetrying, StateSuccess, StateFail},
+	StatePending:   {StatePending, StateDelivered, StateFail, StateCancelled, StatePaused, StateCompleted},
+	StateDelivered: {StateDelivered, StateRetrying, StateSuccess, StateFail, StateCompleted},
 	StateRetrying:  {StateRetrying, StateDelivered, StateSuccess, StateFail, StateCancelled},
 	StateFail:      {StateRetrying},
-	StatePaused:    {StatePending, StateCancelled},
+	StatePaused:    {StatePaused, StatePending, StateCancelled, StateCompleted},
 }
 
 // String returns the name of the state in the API.
@@ -52,9 +54,12 @@ func (s State) String() string {
 // Valid reports whether s is one of the states.
 func (s State) Valid() bool { return int(s) < len(stateNames) && stateNames[s] != "" }
 
-// Final reports whether the state is success, fail or cancelled. A record in a final state
-// has no event, and expires after the retention time.
-func (s State) Final() bool { return s == StateSuccess || s == StateFail || s == StateCancelled }
+// Final reports whether the state is success, fail, cancelled or completed. A record in a
+// final state expires after the retention time. It has no event, unless it is that of a
+// schedule.
+func (s State) Final() bool {
+	return s == StateSuccess || s == StateFail || s == StateCancelled || s == StateCompleted
+}
 
 // CanBecome reports whether a record may change from state s to state next.
 func (s State) CanBecome(next State) bool {
@@ -73,7 +78,7 @@ func ParseState(word string) (State, error) {
 			return State(s), nil
 		}
 	}
-	return 0, Errorf(CodeBadRequest, "unknown state %.40q; use pending, delivered, retrying, success, fail, cancelled or paused", word)
+	return 0, Errorf(CodeBadRequest, "unknown state %.40q; use pending, delivered, retrying, success, fail, cancelled, paused or completed", word)
 }
 
 // MarshalText implements encoding.TextMarshaler.
