@@ -50,6 +50,20 @@ const (
 	MisfireSkip Misfire = 2 // none fires
 )
 
+var misfireNames = [...]string{MisfireOne: "one", MisfireAll: "all", MisfireSkip: "skip"}
+
+// String returns the value of timermisfire.
+func (m Misfire) String() string { return nameOf(misfireNames[:], uint8(m), "misfire") }
+
+// ParseMisfire parses a value of timermisfire, or the catchup of a resume. Its errors have
+// CodeInvalidAttribute.
+func ParseMisfire(word string) (Misfire, error) {
+	if i := slices.Index(misfireNames[:], word); i >= 0 {
+		return Misfire(i), nil
+	}
+	return 0, Errorf(CodeInvalidAttribute, "unknown policy %.40q; use one, all or skip", word)
+}
+
 // MaxCatchUp bounds the runs that MisfireAll fires one by one.
 const MaxCatchUp = 1000
 
@@ -64,6 +78,19 @@ const (
 	OverlapAllow   Overlap = 2 // the run fires
 	OverlapReplace Overlap = 3 // as OverlapQueue, and the previous run gets no further attempt
 )
+
+var overlapNames = [...]string{OverlapSkip: "skip", OverlapQueue: "queue", OverlapAllow: "allow", OverlapReplace: "replace"}
+
+// String returns the value of timeroverlap.
+func (o Overlap) String() string { return nameOf(overlapNames[:], uint8(o), "overlap") }
+
+// ParseOverlap parses a value of timeroverlap. Its errors have CodeInvalidAttribute.
+func ParseOverlap(word string) (Overlap, error) {
+	if i := slices.Index(overlapNames[:], word); i >= 0 {
+		return Overlap(i), nil
+	}
+	return 0, Errorf(CodeInvalidAttribute, "unknown policy %.40q; use skip, queue, allow or replace", word)
+}
 
 // Trigger says why a run fires. The numbers are part of the stored record.
 type Trigger uint8
@@ -192,19 +219,24 @@ const (
 	DecisionQueue      DecisionKind = 8  // a later run took the waiting run's place
 	DecisionPaused     DecisionKind = 9  // the schedule was paused
 	DecisionUpdated    DecisionKind = 10 // an update changed the schedule before the time was due
+	DecisionCancelled  DecisionKind = 11 // the schedule was cancelled while the run waited
 )
 
 var decisionNames = [...]string{
 	DecisionFired: "fired", DecisionTriggered: "triggered", DecisionBackfilled: "backfilled", DecisionCoalesced: "coalesced",
 	DecisionMisfire: "misfire", DecisionGrace: "grace", DecisionOverlap: "overlap", DecisionQueue: "queue", DecisionPaused: "paused", DecisionUpdated: "updated",
+	DecisionCancelled: "cancelled",
 }
 
 // String returns the name of the kind in the API and in metrics.
-func (k DecisionKind) String() string {
-	if int(k) < len(decisionNames) && decisionNames[k] != "" {
-		return decisionNames[k]
+func (k DecisionKind) String() string { return nameOf(decisionNames[:], uint8(k), "decision") }
+
+// nameOf returns the name of a stored number, or the number for one without a name.
+func nameOf(names []string, n uint8, kind string) string {
+	if int(n) < len(names) && names[n] != "" {
+		return names[n]
 	}
-	return fmt.Sprintf("decision(%d)", uint8(k))
+	return fmt.Sprintf("%s(%d)", kind, n)
 }
 
 // Fires reports whether a run fired.
