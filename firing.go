@@ -17,7 +17,21 @@ type Firing struct {
 	Scheduled, Fired time.Time
 	// Run counts the due occurrences of the timer from 1.
 	Run uint32
+	// Missed is the number of missed nominal times of a schedule for which this run fired,
+	// in addition to its own. Trigger says why the run of a schedule fired.
+	Missed  uint32
+	Trigger Trigger
 }
+
+// Trigger says why a run fires.
+type Trigger = schemas.Trigger
+
+// The triggers.
+const (
+	TriggerSchedule = schemas.TriggerSchedule // it was due
+	TriggerManual   = schemas.TriggerManual   // somebody asked for a run now
+	TriggerBackfill = schemas.TriggerBackfill // somebody asked for the runs of a past period
+)
 
 // FiringOf reads the attributes that Belfry added to a fired event. Use it in programs that
 // subscribe to timers.fired themselves; a [Handler] gets the Firing in its [Run]. Errors:
@@ -43,6 +57,18 @@ func FiringOf(e *event.Event) (Firing, error) {
 		return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is not a fired event: %s: %w", schemas.AttrRun, err)
 	}
 	f.Run = uint32(run)
+	if v := text(schemas.AttrMissed); v != "" {
+		missed, err := strconv.ParseUint(v, 10, 32)
+		if err != nil {
+			return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is not a fired event: %s: %w", schemas.AttrMissed, err)
+		}
+		f.Missed = uint32(missed)
+	}
+	if v := text(schemas.AttrTrigger); v != "" {
+		if f.Trigger, err = schemas.ParseTrigger(v); err != nil {
+			return Firing{}, schemas.Errorf(schemas.CodeInvalidAttribute, "this is not a fired event: %s: %w", schemas.AttrTrigger, err)
+		}
+	}
 	return f, nil
 }
 

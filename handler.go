@@ -109,7 +109,7 @@ func newRun(r *worker.Run) *Run {
 	if r == nil {
 		return nil
 	}
-	f := Firing{Timer: r.Timer, Scheduled: schemas.TimeOf(r.Fired.ScheduledMs), Fired: schemas.TimeOf(r.Fired.FiredMs), Run: r.Fired.Run}
+	f := Firing{Timer: r.Timer, Scheduled: schemas.TimeOf(r.Fired.ScheduledMs), Fired: schemas.TimeOf(r.Fired.FiredMs), Run: r.Fired.Run, Missed: r.Fired.Missed, Trigger: r.Fired.Trigger}
 	return &Run{Firing: f, Event: r.Event, Service: r.Service, Attempt: r.Fired.Attempt}
 }
 

@@ -52,7 +52,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 		d.skip("foreign", func() error { return m.Term("no valid " + schemas.HeaderClaim) })
 		return
 	}
-	d.key = d.claim.Timer.MsgID(d.claim.Run)
+	d.key = d.claim.RunID().String()
 	d.event, d.spec, d.fired, err = schemas.ParseFired(m.Header, m.Data)
 	if err == nil {
 		d.openCallback()

@@ -122,7 +122,7 @@ func (d *delivery) publishDead(p Plan, out callback.Outcome) bool {
 func (d *delivery) deadLetter(p Plan, out callback.Outcome) store.Msg {
 	msg := store.Msg{
 		Subject: schemas.SubjectDead(d.svc.name),
-		MsgID:   d.claim.Timer.RetryMsgID(d.claim.Run, p.Record.Attempt) + ".dead",
+		MsgID:   d.claim.RunID().RetryMsgID(p.Record.Attempt) + ".dead",
 	}
 	body := d.timer.Record.Body
 	if body.Mode == schemas.ModeNone { // the record has no event
@@ -131,7 +131,7 @@ func (d *delivery) deadLetter(p Plan, out callback.Outcome) store.Msg {
 	}
 	r := &p.Record
 	sealed := d.f.o.Store.SealCallback(d.claim.Timer, r.Callback)
-	msg.Header, msg.Data = body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt, NoCallback: sealed != ""},
+	msg.Header, msg.Data = body.DeadMessage(r.Fired(r.Attempt, sealed != ""),
 		string(out.Reason), callback.Clip(out.Err, schemas.MaxOutcomeError))
 	if sealed != "" {
 		msg.Header[schemas.HeaderCallback] = []string{sealed}

@@ -218,14 +218,11 @@ func (k *Core) publish(e *entry) {
 	}
 	r := &e.rec
 	sealed := k.seal(e)
-	hdr, data := r.Body.Message(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt + 1, NoCallback: sealed != ""})
+	hdr, data := r.Body.Message(r.Fired(r.Attempt+1, sealed != ""))
 	if sealed != "" {
 		hdr[schemas.HeaderCallback] = []string{sealed}
 	}
-	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
-		Timer: e.id, Revision: e.rev, Run: r.Run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
-		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
-	}.String()}
+	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(e.id, e.rev, r).String()}
 	if policy := r.Retry.RetryHeader(); policy != "" {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}
@@ -256,9 +253,9 @@ func target(e *entry) (subject, msgID string) {
 		return deadTarget(e)
 	}
 	if e.rec.Attempt > 0 {
-		return schemas.SubjectRetry(e.rec.Service), e.id.RetryMsgID(e.rec.Run, e.rec.Attempt+1)
+		return schemas.SubjectRetry(e.rec.Service), e.rec.RunID(e.id).RetryMsgID(e.rec.Attempt + 1)
 	}
-	return schemas.SubjectFired(e.rec.Service), e.id.MsgID(e.rec.Run)
+	return schemas.SubjectFired(e.rec.Service), e.rec.RunID(e.id).String()
 }
 
 func (k *Core) onPublished(ev EvPublished) {

@@ -157,9 +157,10 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, watermarkMs
 		if !first.IsZero() && rec.FiredMs > first.UnixMilli() {
 			continue
 		}
-		ids := map[string]struct{}{t.ID.MsgID(rec.Run): {}}
+		run := rec.RunID(t.ID)
+		ids := map[string]struct{}{run.String(): {}}
 		for a := uint32(2); a <= rec.Attempt+1; a++ {
-			ids[t.ID.RetryMsgID(rec.Run, a)] = struct{}{}
+			ids[run.RetryMsgID(a)] = struct{}{}
 		}
 		subjects := []string{schemas.SubjectFired(rec.Service), schemas.SubjectRetry(rec.Service)}
 		found, err := s.Store.FiredSince(ctx, subjects, time.UnixMilli(rec.FiredMs-dedupSlackMs), ids)

@@ -47,7 +47,7 @@ func (k *Core) refuse(e *entry, err error) {
 // deadTarget returns the subject and message id of the dead letter of a rejected event.
 // The message id includes the time of the claim, which differs after a replay.
 func deadTarget(e *entry) (subject, msgID string) {
-	id := e.id.RetryMsgID(max(e.rec.Run, 1), e.rec.Attempt+1)
+	id := e.rec.RunID(e.id).RetryMsgID(e.rec.Attempt + 1)
 	return schemas.SubjectDead(e.rec.Service), id + "." + strconv.FormatInt(e.rec.FiredMs, 10) + ".dead"
 }
 
@@ -59,16 +59,12 @@ func (k *Core) deadLetter(e *entry) {
 		return
 	}
 	r := &e.rec
-	run := max(r.Run, 1)
 	sealed := k.seal(e)
-	hdr, data := r.Body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: run, Attempt: r.Attempt, NoCallback: sealed != ""}, schemas.ReasonUndeliverable, e.refusal)
+	hdr, data := r.Body.DeadMessage(r.Fired(r.Attempt, sealed != ""), schemas.ReasonUndeliverable, e.refusal)
 	if sealed != "" {
 		hdr[schemas.HeaderCallback] = []string{sealed}
 	}
-	hdr[schemas.HeaderClaim] = []string{schemas.Claim{
-		Timer: e.id, Revision: e.rev, Run: run, Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
-		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
-	}.String()}
+	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(e.id, e.rev, r).String()}
 	if policy := r.Retry.RetryHeader(); policy != "" {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}

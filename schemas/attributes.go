@@ -22,15 +22,18 @@ const (
 	AttrGroup       = "timergroup"       // label to filter lists by, at most MaxGroupLength bytes
 )
 
-// Extension attributes that Belfry adds to an event that it publishes. The last two are
-// only on dead letters.
+// Extension attributes that Belfry adds to an event that it publishes. AttrErrorCode and
+// AttrErrorData are only on dead letters, AttrMissed and AttrTrigger only on the runs of
+// schedules that have them.
 const (
-	AttrScheduled = "timerscheduled" // due time that the user asked for, RFC 3339
+	AttrScheduled = "timerscheduled" // due time that the user asked for, RFC 3339; of a schedule's run the nominal time
 	AttrFired     = "timerfired"     // time of firing, RFC 3339
 	AttrRun       = "timerrun"       // number of the due occurrence, from 1
 	AttrAttempt   = "timerattempt"   // number of finished callback attempts
 	AttrErrorCode = "timererrorcode" // short reason of a dead letter
 	AttrErrorData = "timererrordata" // details of that reason
+	AttrMissed    = "timermissed"    // number of missed nominal times that the run stands for
+	AttrTrigger   = "timertrigger"   // why the run fired at no due time: manual, backfill
 )
 
 // attributePrefix is reserved for Belfry, so typos in attribute names are rejected
@@ -39,7 +42,7 @@ const attributePrefix = "timer"
 
 var (
 	inputAttributes  = []string{AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup}
-	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData}
+	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger}
 	// laterAttributes are reserved for recurring timers, which this version does not
 	// support. It rejects them; a recurring timer must not fire only once.
 	laterAttributes = []string{
@@ -139,6 +142,9 @@ type Spec struct {
 type Fired struct {
 	ScheduledMs, FiredMs int64 // Unix milliseconds
 	Run, Attempt         uint32
+	// Missed and Trigger are those of a schedule's run; see Origin.
+	Missed  uint32
+	Trigger Trigger
 	// NoCallback removes timercallback from the event, because HeaderCallback has it.
 	NoCallback bool
 }

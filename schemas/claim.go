@@ -9,6 +9,8 @@ import (
 // Claim is the content of HeaderClaim. With it functions can write the result of a run by
 // one compare-and-set, without reading the record first. See Record for the fields.
 type Claim struct {
+	// Timer is the id of the claimed record: for a run of a schedule, that of the run's own
+	// record; see RunTimer.
 	Timer TimerID
 	// Revision is the KV revision at which the scheduler claimed the record: there the
 	// record's state is delivered.
@@ -20,39 +22,78 @@ type Claim struct {
 	FiredMs    int64
 	Epoch      uint64
 	Hash       [16]byte
+	// Schedule is the schedule of the run, and Waited is Origin.Waited. Both are zero for a
+	// one-shot timer.
+	Schedule TimerID
+	Waited   bool
+}
+
+// NewClaim returns the claim of a run whose record has this timer id and revision.
+func NewClaim(id TimerID, revision uint64, r *Record) Claim {
+	c := Claim{
+		Timer: id, Revision: revision, Run: max(r.Run, 1), Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
+		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
+	}
+	if o := r.Origin; o != nil {
+		c.Schedule, c.Waited = o.Schedule, o.Waited
+	}
+	return c
+}
+
+// RunID returns the identity of the claimed run.
+func (c Claim) RunID() RunID {
+	if !c.Schedule.IsZero() {
+		return RunID{c.Schedule, c.Run}
+	}
+	return RunID{c.Timer, c.Run}
 }
 
 // Record rebuilds the claimed record from its event, without Body and Retry: neither is in
 // the claim. A record with more than the claim has is marked by HeaderExtended.
 func (c Claim) Record(spec *Spec, fired Fired) Record {
-	return Record{
+	r := Record{
 		Definition: spec.definition(c.AddedMs, c.Hash),
 		RunState: RunState{
 			State: StateDelivered, Run: c.Run, Attempt: c.Attempt, MaxAttempt: c.MaxAttempt,
 			DueMs: fired.ScheduledMs, ScheduledMs: fired.ScheduledMs, FiredMs: c.FiredMs, Epoch: c.Epoch,
 		},
 	}
+	if !c.Schedule.IsZero() {
+		r.Origin = &Origin{Schedule: c.Schedule, Missed: fired.Missed, Trigger: fired.Trigger, Waited: c.Waited}
+	}
+	return r
 }
 
 // String returns the header's value: the fields separated by spaces, in the order of the
-// struct.
+// struct. The last two are present only for a run of a schedule, and Waited only if it is
+// true, as claimWaited.
 func (c Claim) String() string {
-	b := make([]byte, 0, 128)
+	b := make([]byte, 0, 160)
 	b = c.Timer.AppendTo(b)
 	for _, n := range [...]uint64{c.Revision, uint64(c.Run), uint64(c.Attempt), uint64(c.MaxAttempt), uint64(c.AddedMs), uint64(c.FiredMs), c.Epoch} {
 		b = append(b, ' ')
 		b = strconv.AppendUint(b, n, 10)
 	}
 	b = append(b, ' ')
-	return string(hex.AppendEncode(b, c.Hash[:]))
+	b = hex.AppendEncode(b, c.Hash[:])
+	if !c.Schedule.IsZero() {
+		b = c.Schedule.AppendTo(append(b, ' '))
+		if c.Waited {
+			b = append(append(b, ' '), claimWaited...)
+		}
+	}
+	return string(b)
 }
+
+// claimWaited is the last field of a claim with Waited.
+const claimWaited = "waited"
 
 // ParseClaim parses a value of HeaderClaim. Its errors have CodeBadRequest.
 func ParseClaim(s string) (Claim, error) {
 	var c Claim
 	bad := func() error { return Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s) }
 	f := strings.Fields(s)
-	if len(f) != 9 {
+	if len(f) < 9 || len(f) > 11 {
 		return Claim{}, bad()
 	}
 	var err error
@@ -79,5 +120,15 @@ func ParseClaim(s string) (Claim, error) {
 		return Claim{}, bad()
 	}
 	copy(c.Hash[:], h)
+	if len(f) > 9 {
+		if c.Schedule, err = ParseTimerID(f[9]); err != nil || c.Schedule.IsZero() {
+			return Claim{}, bad()
+		}
+	}
+	if len(f) > 10 {
+		if c.Waited = f[10] == claimWaited; !c.Waited {
+			return Claim{}, bad()
+		}
+	}
 	return c, nil
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // Message encodes the message that fires: the user's event plus timerscheduled,
-// timerfired, timerrun and timerattempt. In structured mode it keeps the user's bytes and
+// timerfired, timerrun and timerattempt, and for some runs of schedules timermissed and
+// timertrigger. In structured mode it keeps the user's bytes and
 // appends Belfry's members. It never modifies the body.
 func (b Body) Message(f Fired) (nats.Header, []byte) {
 	return b.with(f, "", "")
@@ -55,6 +56,12 @@ func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 	out = strconv.AppendUint(out, uint64(f.Run), 10)
 	out = append(out, `,"`+AttrAttempt+`":`...)
 	out = strconv.AppendUint(out, uint64(f.Attempt), 10)
+	if f.Missed > 0 {
+		out = strconv.AppendUint(append(out, `,"`+AttrMissed+`":`...), uint64(f.Missed), 10)
+	}
+	if f.Trigger != TriggerSchedule {
+		out = append(append(append(out, `,"`+AttrTrigger+`":"`...), f.Trigger.String()...), '"')
+	}
 	if errorCode != "" {
 		out = quote(append(out, `,"`+AttrErrorCode+`":`...), cleanText(errorCode))
 		out = quote(append(out, `,"`+AttrErrorData+`":`...), cleanText(errorData))
@@ -124,6 +131,12 @@ func (b Body) binaryWith(f Fired, errorCode, errorData string) nats.Header {
 	hdr[headerPrefix+AttrFired] = v[1:2:2]
 	hdr[headerPrefix+AttrRun] = v[2:3:3]
 	hdr[headerPrefix+AttrAttempt] = v[3:4:4]
+	if f.Missed > 0 {
+		hdr[headerPrefix+AttrMissed] = []string{strconv.FormatUint(uint64(f.Missed), 10)}
+	}
+	if f.Trigger != TriggerSchedule {
+		hdr[headerPrefix+AttrTrigger] = []string{f.Trigger.String()}
+	}
 	if errorCode != "" {
 		hdr[headerPrefix+AttrErrorCode] = []string{encodeHeader(cleanText(errorCode))}
 		hdr[headerPrefix+AttrErrorData] = []string{encodeHeader(cleanText(errorData))}

@@ -169,6 +169,7 @@ func FuzzDecodeRecord(f *testing.F) {
 
 func FuzzParseClaim(f *testing.F) {
 	f.Add(schemas.Claim{Timer: schemas.NewTimerID("/s", "1"), Revision: 7, Run: 1, AddedMs: added, FiredMs: added}.String())
+	f.Add(schemas.Claim{Timer: schemas.NewTimerID("/s", "1"), Run: 2, Schedule: schemas.NewTimerID("/s", "2"), Waited: true}.String())
 	f.Add("x 1 2 3")
 	f.Fuzz(func(t *testing.T, s string) {
 		c, err := schemas.ParseClaim(s)

@@ -44,7 +44,7 @@ func (a *attribute) identifies() bool {
 		return false
 	}
 	switch a.name {
-	case "time", "traceparent", "tracestate", AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData:
+	case "time", "traceparent", "tracestate", AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger:
 		return false
 	case "datacontenttype":
 		return a.text != contentJSON // the default of structured mode

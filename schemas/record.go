@@ -173,6 +173,17 @@ func (r *Record) LateFromMs() int64 {
 	return from
 }
 
+// Fired returns the attributes that Belfry adds to the event of the record's run. attempt
+// is the number of finished or, for an event that is about to be called back, begun
+// attempts. noCallback is Fired.NoCallback.
+func (r *Record) Fired(attempt uint32, noCallback bool) Fired {
+	f := Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: max(r.Run, 1), Attempt: attempt, NoCallback: noCallback}
+	if o := r.Origin; o != nil {
+		f.Missed, f.Trigger = min(o.Missed, math.MaxInt32), o.Trigger // an integer of CloudEvents
+	}
+	return f
+}
+
 // RecordFormat is the format version of an encoded record, its first byte.
 // docs/adr/0009 describes the formats and when each is written.
 type RecordFormat uint8

@@ -102,6 +102,24 @@ const (
 	TriggerBackfill Trigger = 2 // somebody asked for the runs of a past period
 )
 
+var triggerNames = [...]string{TriggerSchedule: "schedule", TriggerManual: "manual", TriggerBackfill: "backfill"}
+
+// String returns the name of the trigger in the API, and in the attribute timertrigger.
+func (t Trigger) String() string {
+	if int(t) < len(triggerNames) {
+		return triggerNames[t]
+	}
+	return fmt.Sprintf("trigger(%d)", uint8(t))
+}
+
+// ParseTrigger parses the name of a trigger. Its errors have CodeInvalidAttribute.
+func ParseTrigger(s string) (Trigger, error) {
+	if i := slices.Index(triggerNames[:], s); i >= 0 {
+		return Trigger(i), nil
+	}
+	return 0, Errorf(CodeInvalidAttribute, "unknown trigger %.40q; use schedule, manual or backfill", s)
+}
+
 // Progress is how far a schedule has come. Each change of it is one compare-and-set, which
 // claims a run or skips nominal times and plans the next in one step.
 type Progress struct {

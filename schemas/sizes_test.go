@@ -34,6 +34,7 @@ func largestClaim() string {
 	return schemas.Claim{
 		Timer: schemas.NewTimerID("/s", "1"), Revision: math.MaxUint64, Run: math.MaxUint32, Attempt: math.MaxUint32, MaxAttempt: math.MaxUint32,
 		AddedMs: math.MaxInt64, FiredMs: math.MaxInt64, Epoch: math.MaxUint64, Hash: [16]byte(bytes.Repeat([]byte{255}, 16)),
+		Schedule: schemas.NewTimerID("/s", "1"), Waited: true,
 	}.String()
 }
 
@@ -70,7 +71,7 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	}
 	rec.SetOutcome(largest) // the newest attempt and the record have the outcome
 	fits("the record", nats.Header{}, rec.Append(nil))
-	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32} // the largest integers of CloudEvents
+	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32, Missed: math.MaxInt32, Trigger: schemas.TriggerBackfill} // the largest integers of CloudEvents
 	hdr, data := body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
 	hdr[schemas.HeaderRetry] = []string{rec.Retry.RetryHeader()}

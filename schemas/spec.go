@@ -258,5 +258,17 @@ func (p *parsed) fired() (f Fired, err error) {
 		}
 		*x.n = uint32(v)
 	}
+	if a, ok := p.get(AttrMissed); ok {
+		v, err := strconv.ParseUint(a.text, 10, 32)
+		if err != nil {
+			return f, badAttribute(AttrMissed, a.text, "not a number")
+		}
+		f.Missed = uint32(v)
+	}
+	if a, ok := p.get(AttrTrigger); ok {
+		if f.Trigger, err = ParseTrigger(a.text); err != nil {
+			return f, badAttribute(AttrTrigger, a.text, "%w", err)
+		}
+	}
 	return f, nil
 }

@@ -127,6 +127,8 @@ type firedEvent struct {
 	Stored     time.Time       `json:"stored"`
 	LatenessMs int64           `json:"lateness_ms"`
 	Run        uint32          `json:"run"`
+	Missed     uint32          `json:"missed,omitempty"`
+	Trigger    string          `json:"trigger,omitempty"`
 	Sequence   uint64          `json:"sequence"`
 	Event      json.RawMessage `json:"event"`
 
@@ -152,9 +154,13 @@ func readFired(m jetstream.Msg) (firedEvent, error) {
 	if claim, err := schemas.ParseClaim(m.Headers().Get(schemas.HeaderClaim)); err == nil {
 		from = max(from, claim.AddedMs)
 	}
+	trigger := ""
+	if fired.Trigger != schemas.TriggerSchedule {
+		trigger = fired.Trigger.String()
+	}
 	return firedEvent{
 		Timer: schemas.NewTimerID(e.Source(), e.ID()), Service: schemas.ServiceOfSubject(m.Subject()), ID: e.ID(), Source: e.Source(), Type: e.Type(),
 		Scheduled: schemas.FormatTime(fired.ScheduledMs), Fired: schemas.FormatTime(fired.FiredMs), Stored: meta.Timestamp.UTC(),
-		LatenessMs: meta.Timestamp.UnixMilli() - from, Run: fired.Run, Sequence: meta.Sequence.Stream, Event: whole, data: string(e.Data()),
+		LatenessMs: meta.Timestamp.UnixMilli() - from, Run: fired.Run, Missed: fired.Missed, Trigger: trigger, Sequence: meta.Sequence.Stream, Event: whole, data: string(e.Data()),
 	}, nil
 }

@@ -42,7 +42,7 @@ func (n *node) callBack(m *msg) {
 		m.ack()
 		return
 	}
-	key := claim.Timer.MsgID(claim.Run)
+	key := claim.RunID().String()
 	if n.calls[key] {
 		m.nak(m.c.ackWait / 2)
 		return
@@ -172,9 +172,9 @@ func (d *delivery) resolveConflict(attempt uint32, out callback.Outcome) bool {
 }
 
 func (d *delivery) publishDead(plan functions.Plan) {
-	m := store.Msg{Subject: schemas.SubjectDead(d.l.service), MsgID: d.claim.Timer.RetryMsgID(d.claim.Run, plan.Record.Attempt) + ".dead"}
+	m := store.Msg{Subject: schemas.SubjectDead(d.l.service), MsgID: d.claim.RunID().RetryMsgID(plan.Record.Attempt) + ".dead"}
 	r := &plan.Record
-	m.Header, m.Data = d.t.Record.Body.DeadMessage(schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Attempt: r.Attempt}, "failed", strings.Repeat("e", schemas.MaxOutcomeError))
+	m.Header, m.Data = d.t.Record.Body.DeadMessage(r.Fired(r.Attempt, false), "failed", strings.Repeat("e", schemas.MaxOutcomeError))
 	for wait := minPause; !d.deadSent; wait = min(wait*2, maxPause) {
 		_, err := d.n.client.PublishLetter(within(callTimeout), m)
 		if d.deadSent = err == nil; !d.deadSent {

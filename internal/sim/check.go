@@ -217,10 +217,11 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 
 // published is the message id under which a claimed record is published.
 func published(t store.Timer) string {
+	run := t.Record.RunID(t.ID)
 	if t.Record.Attempt > 0 {
-		return t.ID.RetryMsgID(t.Record.Run, t.Record.Attempt+1)
+		return run.RetryMsgID(t.Record.Attempt + 1)
 	}
-	return t.ID.MsgID(t.Record.Run)
+	return run.String()
 }
 
 // event sees everything that is added to the streams of events.

@@ -355,8 +355,8 @@ func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *fir
 	for _, src := range []struct{ stream, filter string }{{schemas.StreamDead, schemas.SubjectDeadPrefix + "*"}, {schemas.StreamFired, schemas.SubjectFiredPrefix + "*"}} {
 		err := r.jet.Scan(ctx, src.stream, jet.Range{Filters: []string{src.filter}}, func(m jet.Msg) (bool, error) {
 			claim, err := schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim))
-			if err != nil || claim.Timer != id {
-				return true, nil //nolint:nilerr // another timer's, or nobody's
+			if err != nil || claim.Timer != id || claim.Schedule == id {
+				return true, nil //nolint:nilerr // another timer's, nobody's, or a run, from which no schedule can be rebuilt
 			}
 			_, spec, fired, err := schemas.ParseFired(m.Header, m.Data)
 			if err != nil {
