@@ -249,14 +249,19 @@ const maxField = 64 << 20
 func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
-// RecordFormatTest. Format 1 omits Retry, Attempts, History and Ext. The encoding is binary rather than
-// JSON because each timer's record is encoded three times and decoded four.
+// RecordFormatTest. Format 1 omits Retry, Attempts, History and Ext; a record with a
+// Schedule or an Origin is written in format 2 instead, because it would become another
+// timer without them. The encoding is binary rather than JSON because each timer's record is
+// encoded three times and decoded four.
 //
 // Layout: the version byte; the state; a flag byte; the numbers as uvarints and the times
 // as zig-zag varints; 16 bytes of hash; length-prefixed strings; in format 2 a
 // length-prefixed block of extensions (type, length, value); the body; in format 2 the
 // checksum.
 func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
+	if r.Schedule != nil || r.Origin != nil {
+		format = max(format, RecordFormat2)
+	}
 	start := len(dst)
 	var flags byte
 	if r.Queued {

@@ -363,8 +363,20 @@ func (e *examination) differences() {
 		e.found("settings", Warning, "give all nodes of a store the same "+name, "nodes differ in %s: %s", name, strings.Join(say, ", "))
 	}
 	if level < store.NewestLevel {
-		e.found("formats", Warning, "upgrade these nodes: "+strings.Join(older, ", "), "nodes of an older version are alive (format level %d; this program reads %d), so records may be written in the older format, without checksum and history, and services without work keep their consumers", level, store.NewestLevel)
+		e.found("formats", Warning, "upgrade these nodes: "+strings.Join(older, ", "), "nodes of an older version are alive (format level %d; this program reads %d), so %s", level, store.NewestLevel, withoutLevel(level))
 	}
+}
+
+// withoutLevel says what a store does without while its nodes write this format level.
+func withoutLevel(level store.FormatLevel) string {
+	lacks := "no schedules can be added"
+	if level < store.LevelRestingServices {
+		lacks += ", services without work keep their consumers"
+	}
+	if level < store.LevelRecord2 {
+		lacks += ", and records are written in the older format, without checksum and history"
+	}
+	return lacks
 }
 
 // zones compares the time zone data of live nodes with this program's. Nodes with

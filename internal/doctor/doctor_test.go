@@ -233,14 +233,14 @@ func TestNodesDiffer(t *testing.T) {
 	if slices.ContainsFunc(examine(t, doctor.Options{Conn: nc, Store: config(1)}), func(f doctor.Finding) bool { return f.Check == "zones" && f.Level != doctor.OK }) {
 		t.Error("nodes that announce no time zone data are warned about")
 	}
-	if _, err := nc.Request("$KV.clock.node.zones", []byte(`{"v":1,"reads":4,"zones":"2019a"}`), 5*time.Second); err != nil {
+	if _, err := nc.Request("$KV.clock.node.zones", []byte(`{"v":1,"reads":5,"zones":"2019a"}`), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "zones", doctor.Warning, "zones 2019a", "same version")
 	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"reads":1}`), 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "formats", doctor.Warning, "older format")
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "formats", doctor.Warning, "no schedules can be added", "older format")
 }
 
 // TestFastProfileIsNoError: the fast profile that nodes announce is accepted, unless the

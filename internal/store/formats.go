@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -30,8 +31,11 @@ const (
 	LevelRestingServices FormatLevel = 3
 	// LevelSealedCallback adds events whose callback is in schemas.HeaderCallback.
 	LevelSealedCallback FormatLevel = 4
+	// LevelSchedules adds records of schedules and of their runs (schemas.Schedule,
+	// schemas.Origin), and the claims of these runs.
+	LevelSchedules FormatLevel = 5
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelSealedCallback
+	NewestLevel = LevelSchedules
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -82,7 +86,11 @@ func (l FormatLevel) recordFormat() schemas.RecordFormat {
 // decodeRecord reads a record of a format that a process of this level knows. Errors:
 // schemas.ErrNewer, schemas.ErrDamaged.
 func (l FormatLevel) decodeRecord(b []byte) (schemas.Record, error) {
-	return schemas.DecodeRecordUpTo(b, l.recordFormat())
+	r, err := schemas.DecodeRecordUpTo(b, l.recordFormat())
+	if err == nil && l < LevelSchedules && (r.Schedule != nil || r.Origin != nil) {
+		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record belongs to a schedule, which a node of format level %d does not know: upgrade this node", l)
+	}
+	return r, err
 }
 
 // layout is the newest layout version of a level.
@@ -112,8 +120,9 @@ type Levels struct {
 	nodes  *Nodes
 	layout layoutRecord
 	log    zerolog.Logger
-	// writes is the level.
+	// writes is the level, and oldest the live node that holds it back; nil for none.
 	writes atomic.Int32
+	oldest atomic.Pointer[Member]
 	// layout2 is true once the store's layout version has been layout2 for layoutSettle.
 	layout2 atomic.Bool
 }
@@ -128,6 +137,18 @@ func (l *Levels) Writes() FormatLevel { return FormatLevel(l.writes.Load()) }
 
 // RecordFormat is the format in which this node writes records now.
 func (l *Levels) RecordFormat() schemas.RecordFormat { return l.Writes().recordFormat() }
+
+// CanSchedule returns an error of schemas.CodeUnavailable while no schedules may be written,
+// because a live node does not read them. The error names that node.
+func (l *Levels) CanSchedule() error {
+	if l.Writes() >= LevelSchedules {
+		return nil
+	}
+	if m := l.oldest.Load(); m != nil {
+		return schemas.Errorf(schemas.CodeUnavailable, "schedules cannot be stored while node %s runs, because its version (%s) does not know them: upgrade it, then try again", m.Node, cmp.Or(m.Presence.Release, "unknown"))
+	}
+	return schemas.Errorf(schemas.CodeUnavailable, "this node does not know yet whether all live nodes know schedules: try again")
+}
 
 // run keeps the level at what all live nodes read, until ctx is done.
 func (l *Levels) run(ctx context.Context) {
@@ -157,6 +178,10 @@ func (l *Levels) update(ctx context.Context) error {
 			level, oldest = r, m
 		}
 	}
+	l.oldest.Store(nil)
+	if oldest.Node != "" {
+		l.oldest.Store(&oldest)
+	}
 	if level >= LevelRecord2 {
 		if ok, err := l.allowLayout2(ctx); err != nil || !ok {
 			level = LevelSharedIndex
@@ -166,6 +191,9 @@ func (l *Levels) update(ctx context.Context) error {
 		}
 	}
 	switch was := FormatLevel(l.writes.Swap(int32(level))); {
+	case level < was && level >= LevelSealedCallback:
+		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
+			Msg("a node of an older version runs: no schedules are added until it stops")
 	case level < was && level >= LevelRecord2:
 		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
 			Msg("a node of an older version runs: services keep their consumers until it stops")

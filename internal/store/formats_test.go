@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -208,4 +209,62 @@ func TestFormatsOf(t *testing.T) {
 			t.Errorf("%+v: %+v, want %+v", c.nodes, got, c.want)
 		}
 	}
+}
+
+// TestSchedulesNeedALevel: schedules are refused while a live node does not read them, with
+// the name of that node. A node of the level before reads the record of a schedule as newer,
+// and no format drops a schedule.
+func TestSchedulesNeedALevel(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).InProcess()
+	s := open(t, nc)
+	storetest.Eventually(t, "schedules to be allowed", func() bool { return s.CanSchedule() == nil })
+	due := storetest.NowMs(t, s) + 3_600_000
+	rec := storetest.Pending(due)
+	rec.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "PT1H"}, Progress: schemas.Progress{AnchorMs: due, NextMs: due, NextDueMs: due}}
+	run := storetest.Pending(due)
+	run.Origin = &schemas.Origin{Schedule: storetest.ID(1), Missed: 3}
+	storetest.CreateAll(t, s, []store.Write{{ID: storetest.ID(1), Record: rec}, {ID: storetest.ID(2), Record: run}})
+	older := open(t, nc, func(c *store.Config) { c.Node, c.Level = "older", store.LevelSealedCallback })
+	var err error
+	storetest.Eventually(t, "schedules to be refused", func() bool { err = s.CanSchedule(); return err != nil })
+	if !errors.Is(err, schemas.ErrUnavailable) || !strings.Contains(err.Error(), "node older ") {
+		t.Errorf("%v; want an error that names the older node", err)
+	}
+	storetest.Eventually(t, "the older node to know itself", func() bool {
+		err = older.CanSchedule()
+		return older.Writes() == store.LevelSealedCallback
+	})
+	if !errors.Is(err, schemas.ErrUnavailable) {
+		t.Errorf("the older node: %v", err)
+	}
+	// A node without presences writes the first level; a schedule must stay one.
+	blind := open(t, nc, func(c *store.Config) { c.Node, c.Level = "blind", store.LevelSharedIndex })
+	storetest.Eventually(t, "level 1", func() bool { return blind.Writes() == store.LevelSharedIndex && s.Writes() == store.LevelSharedIndex })
+	for i, want := range []*schemas.Record{rec, run} {
+		id := storetest.ID(i + 1)
+		if _, err := older.Get(t.Context(), id); !errors.Is(err, schemas.ErrNewer) {
+			t.Errorf("record %d on the older node: %v, want ErrNewer", i+1, err)
+		}
+		got, err := s.Get(t.Context(), id)
+		if err != nil || !reflect.DeepEqual(got.Record.Schedule, want.Schedule) || !reflect.DeepEqual(got.Record.Origin, want.Origin) {
+			t.Fatalf("record %d: %+v %v", i+1, got.Record, err)
+		}
+		got.Record.Moves++
+		if _, err := s.Update(t.Context(), store.Write{ID: id, Rev: got.Rev, Record: &got.Record}); err != nil {
+			t.Fatal(err)
+		}
+		got, err = s.Get(t.Context(), id)
+		if err != nil || formatOf(t, s, id) != schemas.RecordFormat2 || !reflect.DeepEqual(got.Record.Schedule, want.Schedule) || !reflect.DeepEqual(got.Record.Origin, want.Origin) {
+			t.Errorf("record %d, written at level 1: %+v %v", i+1, got.Record, err)
+		}
+	}
+	nodes := bucket(t, s, schemas.BucketClock)
+	for name, node := range map[string]*store.Store{"blind": blind, "older": older} {
+		node.Close()
+		if err := nodes.Delete(t.Context(), "node."+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.Eventually(t, "schedules to be allowed again", func() bool { return s.CanSchedule() == nil })
 }
