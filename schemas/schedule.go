@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 )
@@ -126,28 +127,36 @@ type Progress struct {
 	// AnchorMs is the instant from which timerevery counts: timerstart, or the time of the
 	// add.
 	AnchorMs int64
-	// NextMs is the first nominal time that is not decided; 0 if none is left.
+	// NextMs is the first nominal time that is not decided, beside that of Waiting; 0 if none
+	// is left.
 	NextMs int64
 	// NextDueMs is NextMs plus jitter.
 	NextDueMs int64
+	// ChangedMs is the first nominal time after the last update that changed the nominal
+	// times; 0 if none did. Decisions about earlier times follow an older recurrence.
+	ChangedMs int64
 	// Fired counts the runs that count towards Limit: those of nominal times.
 	Fired uint32
-	// Missed counts the nominal times that the next run of MisfireOne stands for so far.
-	Missed uint32
+	// Counted is the number of nominal times from NextMs to CountedMs, which are due but not
+	// decided: more are due than one turn looks at. Later turns go on counting.
+	Counted   uint32
+	CountedMs int64
 	// CaughtUp counts the runs that MisfireAll has fired without a pause.
 	CaughtUp uint32
-	// CatchUp replaces Misfire until the schedule has caught up, after a resume.
+	// CatchUp decides the nominal times that were due during the pause, after a resume; nil
+	// if none are left.
 	CatchUp *Misfire
 	// Last is the run that was claimed last.
 	Last LastRun
 	// PauseNote says why the schedule is paused, at most MaxPauseNote bytes. PausedUntilMs is
-	// the time of the last resume: nominal times up to it that are skipped then were due
-	// during the pause.
+	// the time of the last resume: CatchUp decides the nominal times that were due until
+	// then.
 	PauseNote     string
 	PausedUntilMs int64
-	// KnownFromMs is the first nominal time about which Decisions is complete; older ranges
-	// were dropped. 0 if none was.
-	KnownFromMs int64
+	// ForgottenMs and KnownFromMs bound the nominal times of the ranges that Decisions has
+	// dropped: those in [ForgottenMs, KnownFromMs) that no range contains. Both are 0 if
+	// none was dropped.
+	ForgottenMs, KnownFromMs int64
 	// Waiting is the run that OverlapQueue holds back; nil for none.
 	Waiting *WaitingRun
 	// Manual has the runs that were asked for and have not fired, oldest first, at most
@@ -175,9 +184,9 @@ type LastRun struct {
 	Trigger Trigger
 }
 
-// WaitingRun is a run that waits until the previous one has concluded.
+// WaitingRun is a nominal time whose run waits until the previous run has concluded. The run
+// gets its number when it fires. DueMs is the time from which its lateness counts.
 type WaitingRun struct {
-	Run              uint32
 	NominalMs, DueMs int64
 	Missed           uint32
 }
@@ -216,7 +225,8 @@ type Decision struct {
 	FromMs, ToMs int64
 	Count        uint32
 	// Run is the number of the first run of the range if it fired; for DecisionCoalesced
-	// the run that fired instead; for DecisionOverlap the run that had no result.
+	// the run that fired instead; for DecisionOverlap, DecisionQueue and
+	// DecisionTriggerOverlap the run that had no result.
 	Run uint32
 	// AtMs is the time of the last decision of the range.
 	AtMs int64
@@ -225,26 +235,33 @@ type Decision struct {
 // DecisionKind is what became of a nominal time. The numbers are part of the stored record.
 type DecisionKind uint8
 
-// The kinds. All but the first three are reasons for a skip.
+// The kinds. All but the first three are reasons for a skip. The times of DecisionTriggered
+// and DecisionTriggerOverlap are those of the requests; all others are nominal times.
 const (
 	DecisionFired      DecisionKind = 1  // the runs fired
-	DecisionTriggered  DecisionKind = 2  // runs that were asked for; FromMs and ToMs are their times
+	DecisionTriggered  DecisionKind = 2  // runs that were asked for
 	DecisionBackfilled DecisionKind = 3  // runs of a backfill
 	DecisionCoalesced  DecisionKind = 4  // missed; a later run fired for them
 	DecisionMisfire    DecisionKind = 5  // missed, and timermisfire is skip
 	DecisionGrace      DecisionKind = 6  // later than timergrace
 	DecisionOverlap    DecisionKind = 7  // the previous run's callback had no result
-	DecisionQueue      DecisionKind = 8  // a later run took the waiting run's place
+	DecisionQueue      DecisionKind = 8  // the run waited for the previous one, and a later run took its place
 	DecisionPaused     DecisionKind = 9  // the schedule was paused
 	DecisionUpdated    DecisionKind = 10 // an update changed the schedule before the time was due
 	DecisionCancelled  DecisionKind = 11 // the schedule was cancelled while the run waited
+	// DecisionTriggerOverlap: somebody asked for a run while the previous run's callback had
+	// no result.
+	DecisionTriggerOverlap DecisionKind = 12
 )
 
 var decisionNames = [...]string{
 	DecisionFired: "fired", DecisionTriggered: "triggered", DecisionBackfilled: "backfilled", DecisionCoalesced: "coalesced",
 	DecisionMisfire: "misfire", DecisionGrace: "grace", DecisionOverlap: "overlap", DecisionQueue: "queue", DecisionPaused: "paused", DecisionUpdated: "updated",
-	DecisionCancelled: "cancelled",
+	DecisionCancelled: "cancelled", DecisionTriggerOverlap: "trigger_overlap",
 }
+
+// requested reports whether the times of the kind are not nominal times.
+func (k DecisionKind) requested() bool { return k == DecisionTriggered || k == DecisionTriggerOverlap }
 
 // String returns the name of the kind in the API and in metrics.
 func (k DecisionKind) String() string { return nameOf(decisionNames[:], uint8(k), "decision") }
@@ -262,18 +279,10 @@ func (k DecisionKind) Fires() bool {
 	return k == DecisionFired || k == DecisionTriggered || k == DecisionBackfilled
 }
 
-// Clone returns a copy that shares nothing that changes.
+// Clone returns a copy to change. It shares what no one changes: Exclude, CatchUp and Waiting
+// are replaced as a whole, and Decide and AddManual copy the lists.
 func (s *Schedule) Clone() *Schedule {
 	c := *s
-	c.Exclude, c.Manual, c.Decisions = slices.Clone(s.Exclude), slices.Clone(s.Manual), slices.Clone(s.Decisions)
-	if s.CatchUp != nil {
-		v := *s.CatchUp
-		c.CatchUp = &v
-	}
-	if s.Waiting != nil {
-		v := *s.Waiting
-		c.Waiting = &v
-	}
 	if s.Backfill != nil {
 		v := *s.Backfill
 		c.Backfill = &v
@@ -281,28 +290,84 @@ func (s *Schedule) Clone() *Schedule {
 	return &c
 }
 
-// Decide adds a decision, and joins it to the last one if both are of one kind and follow
-// each other. It drops the oldest beyond MaxDecisions.
+// AddManual adds a run that somebody asked for. The caller checks MaxManual.
+func (p *Progress) AddManual(m ManualRun) {
+	p.Manual = append(slices.Clip(p.Manual), m)
+}
+
+// Decide adds a decision. It extends the last range if that has the same kind, and no other
+// nominal time can be between; ranges of a backfill are extended by Extend only. It drops
+// the oldest range beyond MaxDecisions. It copies Decisions, because copies of the record
+// may share it.
 func (p *Progress) Decide(d Decision) {
-	if n := len(p.Decisions); n > 0 {
-		last := &p.Decisions[n-1]
-		same := last.Kind == d.Kind && d.FromMs > last.ToMs
-		switch {
-		case !same:
-		case d.Kind.Fires() && d.Run == last.Run+last.Count, !d.Kind.Fires() && d.Run == last.Run:
-			last.ToMs, last.AtMs = d.ToMs, d.AtMs
-			last.Count += d.Count
-			return
-		}
+	if p.joins(&d) {
+		p.Extend(d)
+		return
 	}
 	drop := max(0, len(p.Decisions)-MaxDecisions+1)
-	for _, old := range p.Decisions[:drop] {
-		if old.Kind != DecisionTriggered && old.Kind != DecisionBackfilled {
-			p.KnownFromMs = max(p.KnownFromMs, old.ToMs+1)
-		}
+	for i := range p.Decisions[:drop] {
+		p.forget(&p.Decisions[i])
 	}
 	keep := p.Decisions[drop:]
 	p.Decisions = append(append(make([]Decision, 0, len(keep)+1), keep...), d)
+}
+
+// Extend adds a decision to the last range. It copies Decisions.
+func (p *Progress) Extend(d Decision) {
+	p.Decisions = slices.Clone(p.Decisions)
+	last := &p.Decisions[len(p.Decisions)-1]
+	last.ToMs, last.AtMs = d.ToMs, d.AtMs
+	last.Count = uint32(min(uint64(last.Count)+uint64(d.Count), math.MaxUint32))
+}
+
+// joins reports whether a decision extends the last range. The nominal times are decided
+// in order, so a time between the two is that of Waiting, or is in a range that ends after
+// the last one.
+func (p *Progress) joins(d *Decision) bool {
+	n := len(p.Decisions)
+	if n == 0 {
+		return false
+	}
+	last := &p.Decisions[n-1]
+	run := last.Run
+	if d.Kind.Fires() {
+		run += last.Count
+	}
+	switch {
+	case d.Kind != last.Kind || d.Run != run || d.FromMs <= last.ToMs || d.Kind == DecisionBackfilled:
+		return false
+	case d.Kind.requested():
+		return true
+	case p.Waiting != nil && last.ToMs < p.Waiting.NominalMs && p.Waiting.NominalMs < d.FromMs:
+		return false
+	}
+	return last.ToMs == p.DecidedMs() && (last.ToMs >= p.ChangedMs || d.FromMs < p.ChangedMs)
+}
+
+// DecidedMs returns the last nominal time that is decided, beside those of backfills; 0 if
+// none is.
+func (p *Progress) DecidedMs() int64 {
+	decided := int64(0)
+	if p.KnownFromMs != 0 {
+		decided = p.KnownFromMs - 1
+	}
+	for i := range p.Decisions {
+		if d := &p.Decisions[i]; d.Kind != DecisionBackfilled && !d.Kind.requested() {
+			decided = max(decided, d.ToMs)
+		}
+	}
+	return decided
+}
+
+// forget notes that a range is dropped.
+func (p *Progress) forget(d *Decision) {
+	if d.Kind.requested() {
+		return
+	}
+	if p.KnownFromMs == 0 || d.FromMs < p.ForgottenMs {
+		p.ForgottenMs = d.FromMs
+	}
+	p.KnownFromMs = max(p.KnownFromMs, d.ToMs+1)
 }
 
 // Origin is the part of a run's record that names its schedule. The record is that of an
@@ -363,17 +428,29 @@ func ParseRunID(s string) (RunID, error) {
 	return RunID{}, Errorf(CodeInvalidTimerID, "run %.50q is not a timer id, a dot and the number of a run", s)
 }
 
-// MayHaveFired reports whether a run of the nominal time fired, or may have: the decisions
-// about it may have been dropped.
-func (p *Progress) MayHaveFired(nominalMs int64) bool {
-	if nominalMs < p.KnownFromMs {
-		return true
-	}
+// Of returns the range that contains a nominal time, nil for none. A range in which a run
+// fired comes first: a backfill fires nominal times that were skipped.
+func (p *Progress) Of(nominalMs int64) *Decision {
+	var found *Decision
 	for i := range p.Decisions {
 		d := &p.Decisions[i]
-		if (d.Kind == DecisionFired || d.Kind == DecisionBackfilled) && d.FromMs <= nominalMs && nominalMs <= d.ToMs {
-			return true
+		if d.FromMs <= nominalMs && nominalMs <= d.ToMs && !d.Kind.requested() && (found == nil || !found.Kind.Fires()) {
+			found = d
 		}
 	}
-	return false
+	return found
+}
+
+// Forgotten reports whether the decision about a nominal time may have been dropped.
+func (p *Progress) Forgotten(nominalMs int64) bool {
+	return p.ForgottenMs <= nominalMs && nominalMs < p.KnownFromMs && p.Of(nominalMs) == nil
+}
+
+// MayHaveFired reports whether a run of the nominal time fired, or may have: the decision
+// about it may have been dropped.
+func (p *Progress) MayHaveFired(nominalMs int64) bool {
+	if d := p.Of(nominalMs); d != nil {
+		return d.Kind.Fires()
+	}
+	return p.Forgotten(nominalMs)
 }

@@ -26,8 +26,8 @@ func (s *Schedule) append(dst []byte) []byte {
 	}
 	dst = appendTimes(dst, s.StartMs, s.EndMs, s.JitterMs, s.GraceMs, s.ExpectMs)
 	dst = append(dst, byte(s.Misfire), byte(s.Overlap))
-	dst = appendNumbers(dst, s.Limit, s.Fired, s.Missed, s.CaughtUp)
-	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs, s.PausedUntilMs, s.KnownFromMs)
+	dst = appendNumbers(dst, s.Limit, s.Fired, s.Counted, s.CaughtUp)
+	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs, s.ChangedMs, s.CountedMs, s.PausedUntilMs, s.ForgottenMs, s.KnownFromMs)
 	dst = appendString(dst, s.PauseNote)
 	dst = s.Last.append(dst)
 	// One byte states which of the optional parts follow.
@@ -46,7 +46,7 @@ func (s *Schedule) append(dst []byte) []byte {
 		dst = append(dst, byte(*s.CatchUp))
 	}
 	if w := s.Waiting; w != nil {
-		dst = appendNumbers(appendTimes(dst, w.NominalMs, w.DueMs), w.Run, w.Missed)
+		dst = appendNumbers(appendTimes(dst, w.NominalMs, w.DueMs), w.Missed)
 	}
 	if b := s.Backfill; b != nil {
 		dst = appendTimes(dst, b.NextMs, b.ToMs, b.EveryMs, b.DueMs)
@@ -98,8 +98,8 @@ func readSchedule(value []byte) *Schedule {
 	}
 	d.times(&s.StartMs, &s.EndMs, &s.JitterMs, &s.GraceMs, &s.ExpectMs)
 	s.Misfire, s.Overlap = Misfire(d.byte()), Overlap(d.byte())
-	d.numbers(&s.Limit, &s.Fired, &s.Missed, &s.CaughtUp)
-	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs, &s.PausedUntilMs, &s.KnownFromMs)
+	d.numbers(&s.Limit, &s.Fired, &s.Counted, &s.CaughtUp)
+	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs, &s.ChangedMs, &s.CountedMs, &s.PausedUntilMs, &s.ForgottenMs, &s.KnownFromMs)
 	d.strings(&s.PauseNote)
 	d.numbers(&s.Last.Run, &s.Last.Missed)
 	s.Last.Trigger = Trigger(d.byte())
@@ -113,7 +113,7 @@ func readSchedule(value []byte) *Schedule {
 	if has&2 != 0 {
 		s.Waiting = &WaitingRun{}
 		d.times(&s.Waiting.NominalMs, &s.Waiting.DueMs)
-		d.numbers(&s.Waiting.Run, &s.Waiting.Missed)
+		d.numbers(&s.Waiting.Missed)
 	}
 	if has&4 != 0 {
 		b := &Backfill{}

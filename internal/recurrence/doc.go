@@ -9,18 +9,35 @@
 //
 // # Guarantees
 //
-//   - Each nominal time from the first on is decided once: Turn decides the times from
-//     Progress.NextMs on, in order, and moves NextMs past them in the same record.
+//   - Each nominal time from the first on is decided once, in order: Turn decides the times
+//     from Progress.NextMs on and moves NextMs past them in the same record. Only the time
+//     of Progress.Waiting is decided later than its successors.
 //   - No run fires before its due time.
-//   - Every skip has a reason in Progress.Decisions.
+//   - Every skip has a reason in Progress.Decisions. The ranges there never contain a nominal
+//     time that ended otherwise, unless a backfill fired it later.
 //   - A turn looks at no more than maxLook nominal times and fires at most one run. If more
 //     is due, the returned record is due at once.
-//   - A run's number is Record.Run; it grows by one for each run, and skips use none.
+//   - Run numbers have no gaps: a run gets its number when it fires, and skips use none.
 //
 // # What fires first
 //
-// If several things are due, a turn does the first of: a run that waited for the previous
-// one, a run that somebody asked for, a nominal time, the next run of a backfill.
+// If several things are due, a turn does the first of: the run that waited for the previous
+// one, the first run that somebody asked for, nominal times, the next run of a backfill.
+//
+// # How nominal times are decided
+//
+//  1. After a resume, the times that were due during the pause follow the catchup of the
+//     resume, without regard to timergrace.
+//  2. Times later than timergrace are skipped. A run that waits is skipped when it is later
+//     than timergrace, too.
+//  3. If the callback of the last run has no result, timeroverlap decides: skip skips all
+//     that is due; with queue and replace the latest waits, and takes the place of the others.
+//     The last run may also be a run that somebody asked for, or a run of a backfill.
+//  4. If one time is due, it fires. If two or more are due, timermisfire decides. With skip
+//     the latest fires only if it is at most onTimeMs late.
+//
+// If more than maxLook times are due, the turns before the last only count them, so that one
+// decision is about all of them.
 //
 // # Failures
 //

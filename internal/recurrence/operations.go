@@ -1,6 +1,7 @@
 package recurrence
 
 import (
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/schemas"
@@ -13,10 +14,10 @@ import (
 // MaxBackfill bounds the nominal times of one backfill.
 const MaxBackfill = 10_000
 
-// Pause stops the schedule: nothing fires until Resume but what somebody asks for. A run
-// that waits for the previous one is skipped. It returns unchanged for a paused schedule
-// with the same note. Errors: schemas.CodeAlreadyDone for a final state,
-// schemas.CodeBadRequest for a note that is too long.
+// Pause stops the schedule: until Resume only runs that somebody asks for fire. A run that
+// waits for the previous one keeps waiting. It returns unchanged for a paused schedule with
+// the same note. Errors: schemas.CodeAlreadyDone for a final state, schemas.CodeBadRequest
+// for a note that is too long.
 func (p *Plan) Pause(rec *schemas.Record, nowMs int64, note string, by schemas.Caller) (unchanged bool, err error) {
 	if err := open(rec, "pause"); err != nil {
 		return false, err
@@ -29,19 +30,16 @@ func (p *Plan) Pause(rec *schemas.Record, nowMs int64, note string, by schemas.C
 	}
 	s := rec.Schedule.Clone()
 	s.PauseNote = note
-	if w := s.Waiting; w != nil {
-		s.Decide(schemas.Decision{Kind: schemas.DecisionPaused, FromMs: w.NominalMs, ToMs: w.NominalMs, Count: 1, AtMs: nowMs})
-		s.Waiting = nil
-	}
 	rec.Schedule, rec.State = s, schemas.StatePaused
 	rec.Note(schemas.Operation{Kind: schemas.OperationPause, AtMs: nowMs, Caller: by})
 	p.replan(rec, nowMs)
 	return false, nil
 }
 
-// Resume starts a paused schedule again. catchUp says what happens to the nominal times of
-// the pause; with schemas.MisfireSkip none of them fires. It returns unchanged for a
-// schedule that is not paused.
+// Resume starts a paused schedule again. catchUp says what happens to the nominal times that
+// were due during the pause, without regard to timergrace; with schemas.MisfireSkip none of
+// them fires, nor does a run that waited. A schedule without a run left is completed. It
+// returns unchanged for a schedule that is not paused. Errors: schemas.CodeAlreadyDone.
 func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire, by schemas.Caller) (unchanged bool, err error) {
 	if err := open(rec, "resume"); err != nil {
 		return false, err
@@ -51,8 +49,17 @@ func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire,
 	}
 	s := rec.Schedule.Clone()
 	s.PauseNote, s.PausedUntilMs, s.CatchUp = "", nowMs, nil
+	s.Counted, s.CountedMs, s.CaughtUp = 0, 0, 0
 	if s.NextMs != 0 && s.NextDueMs <= nowMs {
 		s.CatchUp = &catchUp
+	}
+	if w := s.Waiting; w != nil {
+		s.Waiting = nil
+		if catchUp == schemas.MisfireSkip {
+			s.Decide(schemas.Decision{Kind: schemas.DecisionPaused, FromMs: w.NominalMs, ToMs: w.NominalMs, Count: 1, AtMs: nowMs})
+		} else {
+			s.Waiting = &schemas.WaitingRun{NominalMs: w.NominalMs, DueMs: max(w.DueMs, nowMs), Missed: w.Missed}
+		}
 	}
 	rec.Schedule, rec.State = s, schemas.StatePending
 	rec.Note(schemas.Operation{Kind: schemas.OperationResume, AtMs: nowMs, Caller: by})
@@ -60,17 +67,19 @@ func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire,
 	return false, nil
 }
 
-// Trigger asks for a run now, also of a paused schedule. The run has a number of its own and
-// does not move the schedule. allow fires it also while the previous run is open.
+// Trigger asks for a run now, also of a paused schedule. The run has a number of its own, does
+// not move the schedule and does not count towards timerlimit. While the previous run is
+// open it follows timeroverlap; allow fires it all the same. Errors: schemas.CodeAlreadyDone,
+// schemas.CodeUnavailable if schemas.MaxManual runs have not fired yet.
 func (p *Plan) Trigger(rec *schemas.Record, nowMs int64, allow bool, by schemas.Caller) error {
 	if err := open(rec, "trigger"); err != nil {
 		return err
 	}
 	s := rec.Schedule.Clone()
-	if len(s.Manual) == schemas.MaxManual {
+	if len(s.Manual) >= schemas.MaxManual {
 		return schemas.Errorf(schemas.CodeUnavailable, "%d runs that were asked for have not fired yet, which is the limit: try again later", schemas.MaxManual)
 	}
-	s.Manual = append(s.Manual, schemas.ManualRun{AtMs: nowMs, Allow: allow})
+	s.AddManual(schemas.ManualRun{AtMs: nowMs, Allow: allow})
 	rec.Schedule = s
 	rec.Note(schemas.Operation{Kind: schemas.OperationTrigger, AtMs: nowMs, Caller: by})
 	p.replan(rec, nowMs)
@@ -83,13 +92,14 @@ type BackfillRequest struct {
 	// Every is the least time between two runs.
 	Every time.Duration
 	// Again also fires nominal times that have fired already. Allow fires a run also while
-	// the previous one is open.
+	// the previous one is open; otherwise it waits, whatever timeroverlap says.
 	Again, Allow bool
 }
 
-// Times returns the nominal times that a backfill fires. Errors: schemas.CodeBadRequest for
-// a period that ends before it begins, is not past, or has more than MaxBackfill nominal
-// times.
+// Times returns the nominal times that a backfill fires, oldest first. It leaves out nominal
+// times that the schedule itself has yet to decide: those of a pause are Resume's. Errors:
+// schemas.CodeBadRequest for a period that ends before it begins, is not past, or has more
+// than MaxBackfill nominal times.
 func (p *Plan) Times(rec *schemas.Record, nowMs int64, q BackfillRequest) ([]int64, error) {
 	switch {
 	case q.FromMs > q.ToMs:
@@ -103,16 +113,17 @@ func (p *Plan) Times(rec *schemas.Record, nowMs int64, q BackfillRequest) ([]int
 		if n++; n > MaxBackfill {
 			return nil, schemas.Errorf(schemas.CodeBadRequest, "the period has more than %d nominal times, which is the limit: backfill a shorter one", MaxBackfill)
 		}
-		if q.Again || !rec.Schedule.MayHaveFired(at) {
+		if backfills(rec.Schedule, at, q.Again) {
 			all = append(all, at)
 		}
 	}
 	return all, nil
 }
 
-// Backfill starts a backfill and returns the nominal times that it fires. A schedule has one
-// at a time. Errors: those of Times, schemas.CodeConflict while another one is under way,
-// schemas.CodeAlreadyDone.
+// Backfill starts a backfill and returns the nominal times that it fires. It changes nothing
+// if there are none. A schedule has one backfill at a time. Its runs also fire while the
+// schedule is paused. Errors: those of Times, schemas.CodeConflict while another one is under
+// way, schemas.CodeAlreadyDone.
 func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by schemas.Caller) ([]int64, error) {
 	if err := open(rec, "backfill"); err != nil {
 		return nil, err
@@ -136,23 +147,19 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 
 // Update replaces definition and recurrence of a schedule by those of next, a record that
 // NewRecord and Begin have made. The schedule keeps its progress: the number of runs, what was
-// decided, and its anchor, unless next has another timerstart. Nominal times of the old
-// recurrence that are due and not decided are skipped (schemas.DecisionUpdated). Errors:
-// schemas.CodeAlreadyDone.
+// decided, what was asked for, and its anchor, unless next has another timerstart. A schedule
+// without a run left is completed, unless it is paused. Errors: schemas.CodeAlreadyDone,
+// schemas.CodeInvalidAttribute.
+//
+// Nominal times that have passed and are not decided remain undecided if both recurrences have
+// the same ones: the new policies decide them. Otherwise they are skipped
+// (schemas.DecisionUpdated), and the schedule goes on with the first nominal time after
+// nowMs. A backfill goes on with the nominal times of the new recurrence.
 func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by schemas.Caller) error {
 	if err := open(rec, "update"); err != nil {
 		return err
 	}
 	s := rec.Schedule.Clone()
-	if s.NextMs != 0 && s.NextDueMs <= nowMs {
-		var missed span
-		for at, due := s.NextMs, s.NextDueMs; at != 0 && due <= nowMs && missed.n < MaxBackfill; at, due = p.after(at) {
-			missed.add(at)
-		}
-		d := missed.decision(schemas.DecisionUpdated, 0)
-		d.AtMs = nowMs
-		s.Decide(d)
-	}
 	s.Recurrence = next.Schedule.Recurrence
 	if s.StartMs != 0 {
 		s.AnchorMs = s.StartMs
@@ -161,14 +168,97 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	if err != nil {
 		return err
 	}
-	s.CatchUp, s.CaughtUp, s.Missed = nil, 0, 0
-	s.NextMs, s.NextDueMs = plan.after(max(nowMs, s.Last.NominalMs, s.StartMs-1))
+	if !sameTimes(rec.Schedule, s) {
+		p.move(plan, s, nowMs)
+	}
+	if w := s.Waiting; w != nil && s.Limit > 0 && s.Fired >= s.Limit {
+		s.Waiting = nil
+		s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: w.NominalMs, ToMs: w.NominalMs, Count: 1, AtMs: nowMs})
+	}
 	addedMs := rec.AddedMs
 	rec.Definition = next.Definition
 	rec.AddedMs, rec.MaxAttempt, rec.Schedule = addedMs, next.MaxAttempt, s
 	rec.Note(schemas.Operation{Kind: schemas.OperationUpdate, AtMs: nowMs, Caller: by})
 	plan.replan(rec, nowMs)
 	return nil
+}
+
+// sameTimes reports whether two versions of a schedule have the same nominal and due times,
+// and NextMs still holds.
+func sameTimes(old, s *schemas.Schedule) bool {
+	a, b := &old.Recurrence, &s.Recurrence
+	ended := old.NextMs == 0 && a.Limit != b.Limit // a higher limit starts the schedule again
+	return !ended && old.AnchorMs == s.AnchorMs && a.Cron == b.Cron && a.Every == b.Every && a.Zone == b.Zone &&
+		a.StartMs == b.StartMs && a.EndMs == b.EndMs && a.JitterMs == b.JitterMs && a.DST == b.DST && a.Days == b.Days &&
+		a.ExcludeMode == b.ExcludeMode && slices.Equal(a.Exclude, b.Exclude)
+}
+
+// move makes a schedule follow another plan. p is the plan until now.
+func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64) {
+	passed := p.passed(s, nowMs)
+	if keep := s.NextMs != 0 && s.NextMs <= nowMs && p.agrees(to, s.NextMs, nowMs); !keep {
+		s.CatchUp, s.CaughtUp = nil, 0
+		if passed.n > 0 {
+			s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: passed.first, ToMs: passed.last, Count: passed.n, AtMs: nowMs})
+		}
+		s.NextMs, _ = to.after(max(nowMs, reached(s)))
+	}
+	s.Counted, s.CountedMs, s.NextDueMs = 0, 0, 0
+	s.ChangedMs = s.NextMs
+	if s.NextMs != 0 {
+		s.NextDueMs = to.calendar.DueMs(s.NextMs)
+	} else {
+		s.ChangedMs = max(nowMs, reached(s)) + 1
+	}
+	if b := s.Backfill; b != nil {
+		if b.NextMs, _ = to.after(b.NextMs - 1); b.NextMs == 0 || b.NextMs > b.ToMs {
+			s.Backfill = nil
+		}
+	}
+}
+
+// reached returns the last nominal time that is decided or waits; 0 for none.
+func reached(s *schemas.Schedule) int64 {
+	at := s.DecidedMs()
+	if s.Waiting != nil {
+		at = max(at, s.Waiting.NominalMs)
+	}
+	return at
+}
+
+// passed returns the nominal times up to nowMs that are not decided and do not wait. Those
+// beyond MaxBackfill are in the range but not counted.
+func (p *Plan) passed(s *schemas.Schedule, nowMs int64) span {
+	at := s.NextMs
+	if at == 0 { // the limit was reached, or the end
+		at, _ = p.after(reached(s))
+	}
+	var times span
+	for ; at != 0 && at <= nowMs; at, _ = p.after(at) {
+		if times.add(at); times.n == MaxBackfill {
+			times.last, _ = p.calendar.Prev(nowMs + 1)
+			break
+		}
+	}
+	return times
+}
+
+// agrees reports whether two plans have the same nominal times from fromMs, one of p, to
+// nowMs.
+func (p *Plan) agrees(to *Plan, fromMs, nowMs int64) bool {
+	a := fromMs
+	b, _ := to.after(fromMs - 1)
+	for looked := 0; looked < maxLook; looked++ {
+		switch {
+		case a == 0 || a > nowMs:
+			return b == 0 || b > nowMs
+		case a != b:
+			return false
+		}
+		a, _ = p.after(a)
+		b, _ = to.after(b)
+	}
+	return false
 }
 
 // replan sets when a schedule is due next, after an operation.

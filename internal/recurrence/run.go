@@ -13,17 +13,25 @@ func Claimed(rec *schemas.Record) (r Run, ok bool) {
 // schemas.RunTimer(id, run). Its state is delivered: the owner that makes it publishes the
 // run's event next. It depends on the schedule's record only, so every owner makes the same.
 func RunRecord(id schemas.TimerID, rec *schemas.Record) schemas.Record {
-	l := &rec.Schedule.Last
-	r := schemas.Record{
+	s := rec.Schedule
+	l := &s.Last
+	return schemas.Record{
 		Definition: rec.Definition,
 		RunState: schemas.RunState{
 			State: schemas.StateDelivered, Run: l.Run, MaxAttempt: rec.MaxAttempt,
 			DueMs: l.DueMs, ScheduledMs: l.NominalMs, FiredMs: l.ClaimedMs, Epoch: l.Epoch,
 		},
-		Origin: &schemas.Origin{
-			Schedule: id, Missed: l.Missed, Trigger: l.Trigger,
-			Waited: rec.Schedule.Overlap == schemas.OverlapQueue || rec.Schedule.Overlap == schemas.OverlapReplace,
-		},
+		Origin: &schemas.Origin{Schedule: id, Missed: l.Missed, Trigger: l.Trigger, Waited: mayWait(s)},
 	}
-	return r
+}
+
+// mayWait reports whether the schedule may hold a run back until the last one has concluded.
+func mayWait(s *schemas.Schedule) bool {
+	switch s.Overlap {
+	case schemas.OverlapAllow:
+		return false
+	case schemas.OverlapSkip:
+		return s.Backfill != nil && !s.Backfill.Allow
+	}
+	return true
 }

@@ -2,16 +2,21 @@ package recurrence
 
 import (
 	"math"
+	"slices"
 
 	"github.com/belfryio/belfry/schemas"
 )
 
 const (
-	// maxLook bounds the nominal times that one turn decides: about a millisecond of work.
+	// maxLook bounds the nominal times that one turn looks at: about a millisecond of work.
 	maxLook = 1000
 	// recheckMs is when a schedule whose run waits for the previous one looks again. The
 	// owner looks sooner, when the result of the previous run arrives.
 	recheckMs = 60_000
+	// onTimeMs is the lateness up to which MisfireSkip fires the latest of several due nominal
+	// times. Without it a schedule whose turns are always later than its period would never
+	// fire.
+	onTimeMs = 10_000
 )
 
 // Claim identifies the owner that makes a turn.
@@ -40,8 +45,8 @@ type Turn struct {
 	Run *Run
 	// Skipped are the nominal times that the turn skipped, by reason.
 	Skipped []schemas.Decision
-	// EndsRun is the number of the run that must get no further attempt (OverlapReplace); 0
-	// for none.
+	// EndsRun is the number of the run that must get no further attempt, because another one
+	// waits for it (OverlapReplace); 0 for none. Turns repeat it while the run is open.
 	EndsRun uint32
 }
 
@@ -59,7 +64,7 @@ func NeedsLast(rec *schemas.Record) bool {
 // cluster's time in Unix milliseconds. open reports whether the callback of the last run has
 // no result; see NeedsLast.
 func (p *Plan) Turn(rec *schemas.Record, nowMs int64, open bool, c Claim) Turn {
-	t := turn{p: p, s: rec.Schedule.Clone(), now: nowMs, claim: c}
+	t := turn{p: p, s: rec.Schedule.Clone(), now: nowMs, claim: c, last: rec.Schedule.Last.Run}
 	t.Record = *rec
 	t.Record.Schedule = t.s
 	t.blocked = open && NeedsLast(rec)
@@ -77,75 +82,111 @@ func (p *Plan) Turn(rec *schemas.Record, nowMs int64, open bool, c Claim) Turn {
 // turn is a Turn in the making.
 type turn struct {
 	Turn
-	p       *Plan
-	s       *schemas.Schedule
-	now     int64
-	claim   Claim
+	p     *Plan
+	s     *schemas.Schedule
+	now   int64
+	claim Claim
+	// blocked: the callback of run last has no result, and that matters.
 	blocked bool
+	last    uint32
 }
 
 // skip records nominal times that do not fire.
-func (t *turn) skip(d schemas.Decision) {
-	if d.Count == 0 {
+func (t *turn) skip(kind schemas.DecisionKind, times span, run uint32) {
+	if times.n == 0 {
 		return
 	}
-	d.AtMs = t.now
+	d := schemas.Decision{Kind: kind, FromMs: times.first, ToMs: times.last, Count: times.n, Run: run, AtMs: t.now}
 	t.s.Decide(d)
 	t.Skipped = append(t.Skipped, d)
 }
 
-// fire claims a run. dueMs is the time at which the wheel acted.
-func (t *turn) fire(r Run, kind schemas.DecisionKind) {
+// fire claims the next run.
+func (t *turn) fire(r Run) {
+	r.Number = t.Record.Run
+	if t.Record.Run < math.MaxUint32 {
+		t.Record.Run++
+	}
 	t.Run = &r
 	t.s.Last = schemas.LastRun{
 		Run: r.Number, NominalMs: r.NominalMs, DueMs: t.Record.DueMs, ClaimedMs: t.now,
 		Epoch: t.claim.Epoch, Before: t.claim.Before, Missed: r.Missed, Trigger: r.Trigger,
 	}
-	t.s.Decide(schemas.Decision{Kind: kind, FromMs: r.NominalMs, ToMs: r.NominalMs, Count: 1, Run: r.Number, AtMs: t.now})
+	d := schemas.Decision{FromMs: r.NominalMs, ToMs: r.NominalMs, Count: 1, Run: r.Number, AtMs: t.now}
+	switch r.Trigger {
+	case schemas.TriggerManual:
+		d.Kind = schemas.DecisionTriggered
+	case schemas.TriggerBackfill:
+		d.Kind = schemas.DecisionBackfilled
+		if t.continues(&d) {
+			t.s.Extend(d)
+			return
+		}
+	default:
+		d.Kind = schemas.DecisionFired
+		t.s.Fired = sum(t.s.Fired, 1)
+	}
+	t.s.Decide(d)
 }
 
-// number returns the number of the next run and uses it up.
-func (t *turn) number() uint32 {
-	n := t.Record.Run
-	if t.Record.Run < math.MaxUint32 {
-		t.Record.Run++
+// continues reports whether a run of a backfill follows the last range without a nominal
+// time between.
+func (t *turn) continues(d *schemas.Decision) bool {
+	n := len(t.s.Decisions)
+	if n == 0 {
+		return false
 	}
-	return n
+	last := &t.s.Decisions[n-1]
+	if last.Kind != d.Kind || d.Run != last.Run+last.Count || last.ToMs < t.s.ChangedMs && d.FromMs >= t.s.ChangedMs {
+		return false
+	}
+	next, _ := t.p.after(last.ToMs)
+	return next == d.FromMs
 }
+
+// late reports whether a run is later than timergrace.
+func (t *turn) late(dueMs int64) bool { return t.s.GraceMs > 0 && t.now-dueMs > t.s.GraceMs }
 
 // waiting fires the run that waited for the previous one.
 func (t *turn) waiting() bool {
 	w := t.s.Waiting
-	if w == nil || t.blocked {
+	switch {
+	case w == nil:
+		return false
+	case t.late(w.DueMs):
+		t.s.Waiting = nil
+		t.skip(schemas.DecisionGrace, span{first: w.NominalMs, last: w.NominalMs, n: 1}, 0)
+		return false
+	case t.blocked:
 		return false
 	}
 	t.s.Waiting = nil
-	t.fire(Run{Number: w.Run, NominalMs: w.NominalMs, Missed: w.Missed}, schemas.DecisionFired)
+	t.fire(Run{NominalMs: w.NominalMs, Missed: w.Missed})
 	return true
 }
 
-// manual fires the first run that somebody asked for.
+// manual fires the first run that somebody asked for and that may fire.
 func (t *turn) manual() bool {
-	if len(t.s.Manual) == 0 {
-		return false
-	}
-	m := t.s.Manual[0]
-	if t.blocked && !m.Allow {
-		if t.s.Overlap != schemas.OverlapSkip {
-			return false // it waits, like a run of the schedule
+	for i, m := range t.s.Manual {
+		skip := t.blocked && !m.Allow
+		if skip && t.s.Overlap != schemas.OverlapSkip {
+			continue // it waits, like a run of the schedule
 		}
-		t.s.Manual = t.s.Manual[1:]
-		t.skip(schemas.Decision{Kind: schemas.DecisionOverlap, FromMs: m.AtMs, ToMs: m.AtMs, Count: 1, Run: t.s.Last.Run})
+		t.s.Manual = slices.Concat(t.s.Manual[:i], t.s.Manual[i+1:])
+		if skip {
+			t.skip(schemas.DecisionTriggerOverlap, span{first: m.AtMs, last: m.AtMs, n: 1}, t.last)
+		} else {
+			t.fire(Run{NominalMs: m.AtMs, Trigger: schemas.TriggerManual})
+		}
 		return true
 	}
-	t.s.Manual = t.s.Manual[1:]
-	t.fire(Run{Number: t.number(), NominalMs: m.AtMs, Trigger: schemas.TriggerManual}, schemas.DecisionTriggered)
-	return true
+	return false
 }
 
 // span is a range of nominal times.
 type span struct {
 	first, last int64
+	before      int64 // the time before last; 0 if it is not known
 	n           uint32
 }
 
@@ -153,13 +194,43 @@ func (s *span) add(ms int64) {
 	if s.n == 0 {
 		s.first = ms
 	}
-	s.last = ms
-	s.n++
+	s.before, s.last = s.last, ms
+	s.n = sum(s.n, 1)
 }
 
-// decision returns the decision about the times of a span.
-func (s span) decision(kind schemas.DecisionKind, run uint32) schemas.Decision {
-	return schemas.Decision{Kind: kind, FromMs: s.first, ToMs: s.last, Count: s.n, Run: run}
+// butLast returns the span without its last time.
+func (s span) butLast(p *Plan) span {
+	if s.n < 2 {
+		return span{}
+	}
+	if s.before == 0 {
+		before, ok := p.calendar.Prev(s.last)
+		if s.before = before; !ok {
+			s.before = s.first
+		}
+	}
+	return span{first: s.first, last: s.before, n: s.n - 1}
+}
+
+// policy is how a turn decides nominal times.
+type policy struct {
+	schemas.Misfire
+	// resumed: the times were due during a pause. Those due after untilMs are decided later.
+	resumed bool
+	untilMs int64
+}
+
+// drops reports whether all times are skipped.
+func (p policy) drops() bool { return p.resumed && p.Misfire == schemas.MisfireSkip }
+
+// policy returns the policy for the next nominal time, which is due.
+func (t *turn) policy() policy {
+	s := t.s
+	if s.CatchUp != nil && s.NextDueMs <= s.PausedUntilMs {
+		return policy{Misfire: *s.CatchUp, resumed: true, untilMs: min(t.now, s.PausedUntilMs)}
+	}
+	s.CatchUp = nil
+	return policy{Misfire: s.Misfire, untilMs: t.now}
 }
 
 // nominal decides the nominal times that are due.
@@ -168,136 +239,146 @@ func (t *turn) nominal() bool {
 	if s.NextMs == 0 || s.NextDueMs > t.now {
 		return false
 	}
-	policy := s.Misfire
-	resumed := s.CatchUp != nil
-	if resumed {
-		policy = *s.CatchUp
-	}
-	one := policy == schemas.MisfireAll && s.CaughtUp < schemas.MaxCatchUp && !t.blocked
-	var late, paused, due, last span
+	by := t.policy()
+	each := by.Misfire == schemas.MisfireAll && s.CaughtUp < schemas.MaxCatchUp && !t.blocked
+	due, dueMs := t.counted(by, each)
 	next, nextDue := s.NextMs, s.NextDueMs
-	for looked := 0; looked < maxLook && next != 0 && nextDue <= t.now; looked++ {
-		switch {
-		case resumed && policy == schemas.MisfireSkip && next <= s.PausedUntilMs:
-			paused.add(next)
-		case !resumed && s.GraceMs > 0 && t.now-nextDue > s.GraceMs:
+	if due.n > 0 {
+		next, nextDue = t.p.after(due.last)
+	}
+	var late span
+	for looked := 0; looked < maxLook && next != 0 && nextDue <= by.untilMs && (!each || due.n == 0); looked++ {
+		if !by.resumed && t.late(nextDue) {
 			late.add(next)
-		default:
+		} else {
 			due.add(next)
-			last = span{next, next, 1}
+			dueMs = nextDue
 		}
 		next, nextDue = t.p.after(next)
-		if one && due.n > 0 {
-			break
-		}
+	}
+	more := next != 0 && nextDue <= by.untilMs
+	t.skip(schemas.DecisionGrace, late, 0)
+	if more && due.n > 0 && !each && !by.drops() {
+		s.NextMs, s.NextDueMs = due.first, t.p.calendar.DueMs(due.first)
+		s.Counted, s.CountedMs = due.n, due.last
+		return true
 	}
 	s.NextMs, s.NextDueMs = next, nextDue
-	more := next != 0 && nextDue <= t.now
-	t.skip(paused.decision(schemas.DecisionPaused, 0))
-	t.skip(late.decision(schemas.DecisionGrace, 0))
+	s.Counted, s.CountedMs = 0, 0
 	if due.n > 0 {
-		t.due(policy, due, last.first, more)
+		t.decide(by, due, dueMs)
 	}
-	if !more {
-		s.CatchUp, s.CaughtUp = nil, 0
-		if t.Run == nil {
-			s.Missed = 0
+	switch {
+	case !more:
+		s.CaughtUp = 0
+		if by.resumed {
+			s.CatchUp = nil
 		}
+	case each && due.n > 0:
+		s.CaughtUp++
 	}
 	return true
 }
 
-// due decides nominal times that are neither late beyond the grace nor paused. lastMs is the
-// latest of them; more is true if others follow that are due, too.
-func (t *turn) due(policy schemas.Misfire, due span, lastMs int64, more bool) {
+// counted returns the nominal times that earlier turns have counted, and the due time of the
+// last one. They are decided here if they are later than timergrace, and counted again if
+// each is to fire.
+func (t *turn) counted(by policy, each bool) (times span, dueMs int64) {
 	s := t.s
-	missed := due.n > 1 || more || s.Missed > 0 || s.CaughtUp > 0
-	switch {
-	case t.blocked && s.Overlap == schemas.OverlapSkip:
-		t.skip(due.decision(schemas.DecisionOverlap, s.Last.Run))
-	case missed && policy == schemas.MisfireSkip:
-		s.Missed = sum(s.Missed, due.n)
-		t.skip(due.decision(schemas.DecisionMisfire, 0))
-	case t.blocked:
-		t.wait(due, lastMs)
-	case missed && policy == schemas.MisfireAll && s.CaughtUp < schemas.MaxCatchUp:
-		s.CaughtUp++
-		t.run(lastMs, 0)
-	case more:
-		// The last of them fires for all, in a later turn.
-		s.Missed = sum(s.Missed, due.n)
-		t.skip(due.decision(schemas.DecisionCoalesced, t.Record.Run))
-	default:
-		t.coalesce(due, lastMs, t.Record.Run)
-		missed := sum(s.Missed, due.n-1)
-		s.Missed = 0
-		t.run(lastMs, missed)
+	if s.Counted == 0 || each {
+		return span{}, 0
 	}
+	times = span{first: s.NextMs, last: s.CountedMs, n: s.Counted}
+	dueMs = t.p.calendar.DueMs(s.CountedMs)
+	if by.resumed || !t.late(dueMs) {
+		return times, dueMs
+	}
+	t.skip(schemas.DecisionGrace, times, 0)
+	s.NextMs, s.NextDueMs = t.p.after(s.CountedMs)
+	return span{}, 0
 }
 
-// coalesce skips all nominal times of a span but the last.
-func (t *turn) coalesce(due span, lastMs int64, run uint32) {
-	if due.n < 2 {
+// decide decides nominal times that are due, and not later than timergrace. dueMs is the due
+// time of the last one. No other one is due, unless each is to fire.
+func (t *turn) decide(by policy, due span, dueMs int64) {
+	s := t.s
+	switch {
+	case by.drops():
+		t.skip(schemas.DecisionPaused, due, 0)
+		return
+	case t.blocked && s.Overlap == schemas.OverlapSkip:
+		t.skip(schemas.DecisionOverlap, due, t.last)
+		return
+	case by.Misfire == schemas.MisfireSkip && due.n > 1 && t.now-dueMs > onTimeMs:
+		t.skip(schemas.DecisionMisfire, due, 0)
 		return
 	}
-	before, ok := t.p.calendar.Prev(lastMs)
-	if !ok {
-		before = due.first
+	rest, r := due.butLast(t.p), Run{NominalMs: due.last}
+	if by.Misfire == schemas.MisfireSkip {
+		t.skip(schemas.DecisionMisfire, rest, 0)
+		rest = span{}
 	}
-	t.skip(span{due.first, before, due.n - 1}.decision(schemas.DecisionCoalesced, run))
+	r.Missed = rest.n
+	if t.blocked {
+		if by.resumed {
+			dueMs = t.now // what the resume asked for is not late
+		}
+		t.wait(r, rest, dueMs)
+		return
+	}
+	t.skip(schemas.DecisionCoalesced, rest, t.Record.Run)
+	t.fire(r)
 }
 
-// run fires the run of a nominal time.
-func (t *turn) run(nominalMs int64, missed uint32) {
-	t.s.Fired++
-	t.fire(Run{Number: t.number(), NominalMs: nominalMs, Missed: missed}, schemas.DecisionFired)
+// wait holds a run back until the previous run has concluded. It takes the place of a run
+// that waits already, and of the rest of the nominal times that are due.
+func (t *turn) wait(r Run, rest span, dueMs int64) {
+	if old := t.s.Waiting; old != nil {
+		t.s.Waiting = nil
+		t.skip(schemas.DecisionQueue, span{first: old.NominalMs, last: old.NominalMs, n: 1}, t.last)
+		r.Missed = sum(r.Missed, sum(old.Missed, 1))
+	}
+	t.skip(schemas.DecisionQueue, rest, t.last)
+	t.s.Waiting = &schemas.WaitingRun{NominalMs: r.NominalMs, DueMs: dueMs, Missed: r.Missed}
 }
 
-// wait holds the run of the latest nominal time back until the previous run has concluded.
-// It takes the place of a run that waits already, and keeps its number.
-func (t *turn) wait(due span, lastMs int64) {
-	s := t.s
-	if s.Overlap == schemas.OverlapReplace {
-		t.EndsRun = s.Last.Run
-	}
-	w := schemas.WaitingRun{NominalMs: lastMs, DueMs: t.now, Missed: sum(s.Missed, due.n-1)}
-	if old := s.Waiting; old != nil {
-		w.Run, w.Missed = old.Run, sum(sum(w.Missed, old.Missed), 1)
-		t.skip(span{old.NominalMs, old.NominalMs, 1}.decision(schemas.DecisionQueue, old.Run))
-	} else {
-		s.Fired++
-		w.Run = t.number()
-	}
-	t.coalesce(due, lastMs, w.Run)
-	s.Missed, s.Waiting = 0, &w
-}
-
-// backfill fires the next run of a backfill.
+// backfill fires the next run of a backfill. It passes nominal times that the schedule itself
+// has not decided.
 func (t *turn) backfill() bool {
 	b := t.s.Backfill
 	if b == nil || b.DueMs > t.now || t.blocked && !b.Allow {
 		return false
 	}
 	at := b.NextMs
-	for looked := 0; at != 0 && at <= b.ToMs && looked < maxLook && !b.Again && t.s.MayHaveFired(at); looked++ {
-		b.Skipped++
+	for looked := 0; at != 0 && at <= b.ToMs && !backfills(t.s, at, b.Again); looked++ {
+		if looked == maxLook {
+			b.NextMs = at // the next turn goes on
+			return true
+		}
+		b.Skipped = sum(b.Skipped, 1)
 		at, _ = t.p.after(at)
 	}
-	switch {
-	case at == 0 || at > b.ToMs:
+	if at == 0 || at > b.ToMs {
 		t.s.Backfill = nil
 		return true
-	case !b.Again && t.s.MayHaveFired(at):
-		b.NextMs = at // the next turn goes on
-		return true
 	}
-	b.Fired++
+	b.Fired = sum(b.Fired, 1)
 	b.DueMs = t.now + b.EveryMs
 	if b.NextMs, _ = t.p.after(at); b.NextMs == 0 || b.NextMs > b.ToMs {
 		t.s.Backfill = nil
 	}
-	t.fire(Run{Number: t.number(), NominalMs: at, Trigger: schemas.TriggerBackfill}, schemas.DecisionBackfilled)
+	t.fire(Run{NominalMs: at, Trigger: schemas.TriggerBackfill})
 	return true
+}
+
+// backfills reports whether a backfill fires a nominal time. It leaves out nominal times that
+// the schedule has yet to decide and, without again, times that may have fired.
+func backfills(s *schemas.Schedule, nominalMs int64, again bool) bool {
+	switch {
+	case s.NextMs != 0 && nominalMs >= s.NextMs, s.Waiting != nil && nominalMs == s.Waiting.NominalMs:
+		return false
+	}
+	return again || !s.MayHaveFired(nominalMs)
 }
 
 // plan sets when the schedule is due next, or ends it.
@@ -305,7 +386,7 @@ func (t *turn) plan(active bool) {
 	s, r := t.s, &t.Record
 	r.Moves++ // not a new timer
 	if s.Limit > 0 && s.Fired >= s.Limit {
-		s.NextMs, s.NextDueMs = 0, 0
+		s.NextMs, s.NextDueMs, s.Counted, s.CountedMs = 0, 0, 0, 0
 	}
 	due := int64(math.MaxInt64)
 	if active && s.NextMs != 0 {
@@ -313,28 +394,26 @@ func (t *turn) plan(active bool) {
 	}
 	// The run that this turn fires is open from now on.
 	blocked := t.blocked || t.Run != nil && NeedsLast(r)
-	recheck := func(at int64) int64 {
-		if blocked {
+	// waits returns when a run that waits for the previous one may fire.
+	waits := func(at int64, allow bool) int64 {
+		if blocked && !allow {
 			return max(at, t.now+recheckMs)
 		}
 		return at
 	}
-	if s.Waiting != nil {
-		due = min(due, recheck(t.now))
+	held := false // a run that OverlapReplace fires next
+	if active && s.Waiting != nil {
+		due, held = min(due, waits(t.now, false)), true
 	}
-	if len(s.Manual) > 0 {
-		if s.Manual[0].Allow || s.Overlap == schemas.OverlapSkip {
-			due = min(due, t.now)
-		} else {
-			due = min(due, recheck(t.now))
-		}
+	for _, m := range s.Manual {
+		due = min(due, waits(t.now, m.Allow || s.Overlap == schemas.OverlapSkip))
+		held = held || !m.Allow
 	}
 	if b := s.Backfill; b != nil {
-		if b.Allow {
-			due = min(due, b.DueMs)
-		} else {
-			due = min(due, recheck(b.DueMs))
-		}
+		due = min(due, waits(b.DueMs, b.Allow))
+	}
+	if held && t.blocked && s.Overlap == schemas.OverlapReplace {
+		t.EndsRun = t.last
 	}
 	r.ScheduledMs = s.NextMs
 	if due != math.MaxInt64 {

@@ -1,0 +1,269 @@
+package recurrence_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestScripts runs the scripts in testdata. A script adds a schedule and drives it:
+//
+//	add at=TIME         the lines below are its recurrence: an attribute without "timer" and
+//	                    its value each; "callback" gives it a callback
+//	update at=TIME      the same, as an update
+//	advance to=TIME     takes the turns at the times at which they are due
+//	jump to=TIME        takes no turn before TIME, as in an outage, then all that are due
+//	hold, conclude      from now on callbacks have no result; the last callback has one
+//	pause, resume catchup=POLICY, trigger allow, backfill from=TIME to=TIME every=D again allow
+//	state               what is in the record
+//
+// Operations take place at the time that was reached. Each line of the output is an effect.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		s := &script{}
+		datadriven.RunTest(t, path, s.run)
+	})
+}
+
+// script is the state of one script.
+type script struct {
+	rec  schemas.Record
+	plan *recurrence.Plan
+	now  int64
+	held bool // callbacks have no result
+	open bool // the last run's callback has no result
+	out  strings.Builder
+}
+
+var scriptID = schemas.NewTimerID("/test", "schedule")
+
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	s.out.Reset()
+	var err error
+	switch d.Cmd {
+	case "add":
+		*s = script{rec: s.parse(t, d), now: s.time(t, d, "at")}
+		s.compile(t)
+		err = s.plan.Begin(&s.rec)
+	case "update":
+		s.now = max(s.now, s.time(t, d, "at"))
+		next := s.parse(t, d)
+		if err = s.plan.Update(&s.rec, &next, s.now, schemas.Caller{}); err == nil {
+			s.compile(t)
+		}
+	case "advance":
+		for to := s.time(t, d, "to"); ; {
+			if !s.rec.Queued || s.rec.DueMs > to {
+				s.now = to
+				break
+			}
+			s.now = max(s.now, s.rec.DueMs)
+			s.turn()
+		}
+	case "jump":
+		s.now = s.time(t, d, "to")
+		for s.rec.Queued && s.rec.DueMs <= s.now {
+			s.turn()
+		}
+	case "hold":
+		s.held = true
+	case "conclude":
+		s.open, s.held = false, d.HasArg("hold")
+		if s.rec.Schedule.Waiting != nil || s.rec.Schedule.Backfill != nil || len(s.rec.Schedule.Manual) > 0 {
+			s.turn()
+		}
+	case "pause":
+		note := ""
+		d.MaybeScanArgs(t, "note", &note)
+		_, err = s.plan.Pause(&s.rec, s.now, note, schemas.Caller{})
+	case "resume":
+		var word string
+		d.ScanArgs(t, "catchup", &word)
+		policy, bad := schemas.ParseMisfire(word)
+		if bad != nil {
+			d.Fatalf(t, "%v", bad)
+		}
+		_, err = s.plan.Resume(&s.rec, s.now, policy, schemas.Caller{})
+	case "trigger":
+		err = s.plan.Trigger(&s.rec, s.now, d.HasArg("allow"), schemas.Caller{})
+	case "backfill":
+		q := recurrence.BackfillRequest{FromMs: s.time(t, d, "from"), ToMs: s.time(t, d, "to"), Again: d.HasArg("again"), Allow: d.HasArg("allow")}
+		if every := ""; d.MaybeScanArgs(t, "every", &every) {
+			q.Every, _ = time.ParseDuration(every)
+		}
+		var times []int64
+		times, err = s.plan.Backfill(&s.rec, s.now, q, schemas.Caller{})
+		for _, at := range times {
+			s.line("backfills %s", show(at))
+		}
+	case "state":
+	default:
+		d.Fatalf(t, "unknown command %s", d.Cmd)
+	}
+	if err != nil {
+		return fmt.Sprintln(err)
+	}
+	if d.Cmd == "state" {
+		s.state()
+	}
+	if s.rec.State.Final() || s.rec.State == schemas.StateDelivered {
+		s.line("%s", s.rec.State)
+	}
+	return s.out.String()
+}
+
+func (s *script) line(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
+
+// parse makes the record of an add or update from the lines of a command.
+func (s *script) parse(t *testing.T, d *datadriven.TestData) schemas.Record {
+	r := schemas.Recurrence{}
+	callback := ""
+	for line := range strings.Lines(d.Input) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ms := func() int64 {
+			v, err := time.ParseDuration(value)
+			if err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			return v.Milliseconds()
+		}
+		var err error
+		switch key {
+		case "cron":
+			r.Cron = value
+		case "every":
+			r.Every = value
+		case "tz":
+			r.Zone = value
+		case "start":
+			r.StartMs = parse(t, d, value)
+		case "end":
+			r.EndMs = parse(t, d, value)
+		case "limit":
+			var n uint64
+			n, err = strconv.ParseUint(value, 10, 32)
+			r.Limit = uint32(n)
+		case "jitter":
+			r.JitterMs = ms()
+		case "grace":
+			r.GraceMs = ms()
+		case "misfire":
+			r.Misfire, err = schemas.ParseMisfire(value)
+		case "overlap":
+			r.Overlap, err = schemas.ParseOverlap(value)
+		case "callback":
+			callback = "nats:call"
+		default:
+			d.Fatalf(t, "unknown attribute %s", key)
+		}
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+	}
+	return record(r, callback, s.time(t, d, "at"))
+}
+
+// record makes the record of an add.
+func record(r schemas.Recurrence, callback string, addedMs int64) schemas.Record {
+	rec := schemas.Record{
+		Definition: schemas.Definition{AddedMs: addedMs, Source: "/test", EventID: "schedule", Service: "svc", Callback: callback},
+		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1},
+		Schedule:   &schemas.Schedule{Recurrence: r, Progress: schemas.Progress{AnchorMs: addedMs}},
+	}
+	if r.StartMs != 0 {
+		rec.Schedule.AnchorMs = r.StartMs
+	}
+	return rec
+}
+
+func (s *script) compile(t *testing.T) {
+	var err error
+	if s.plan, err = recurrence.Compile(scriptID, &s.rec.Schedule.Recurrence, s.rec.Schedule.AnchorMs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// turn takes one turn and prints its effects.
+func (s *script) turn() {
+	got := s.plan.Turn(&s.rec, s.now, s.open, recurrence.Claim{Epoch: 1, Before: 1})
+	s.rec = got.Record
+	for _, d := range got.Skipped {
+		s.line("%s: %s", show(s.now), decision(&d))
+	}
+	if r := got.Run; r != nil {
+		text := fmt.Sprintf("%s: run %d of %s", show(s.now), r.Number, show(r.NominalMs))
+		if r.Missed > 0 {
+			text += fmt.Sprintf(", missed %d", r.Missed)
+		}
+		if r.Trigger != schemas.TriggerSchedule {
+			text += ", " + r.Trigger.String()
+		}
+		s.line("%s", text)
+		s.open = s.held && s.rec.Callback != ""
+	}
+	if got.EndsRun != 0 {
+		s.line("%s: run %d gets no further attempt", show(s.now), got.EndsRun)
+	}
+}
+
+func decision(d *schemas.Decision) string {
+	text := fmt.Sprintf("%s %s", d.Kind, show(d.FromMs))
+	if d.Count > 1 {
+		text += fmt.Sprintf(" to %s, %d", show(d.ToMs), d.Count)
+	}
+	if d.Run != 0 {
+		text += fmt.Sprintf(", run %d", d.Run)
+	}
+	return text
+}
+
+// state prints the record's progress.
+func (s *script) state() {
+	p := &s.rec.Schedule.Progress
+	s.line("%s, next run %d", s.rec.State, s.rec.Run)
+	if p.NextMs != 0 {
+		s.line("next %s", show(p.NextMs))
+	}
+	if s.rec.Queued {
+		s.line("due %s", show(s.rec.DueMs))
+	}
+	if w := p.Waiting; w != nil {
+		s.line("waits: %s, missed %d", show(w.NominalMs), w.Missed)
+	}
+	for _, d := range p.Decisions {
+		s.line("%s", decision(&d))
+	}
+	if p.KnownFromMs != 0 {
+		s.line("forgotten: %s to %s", show(p.ForgottenMs), show(p.KnownFromMs))
+	}
+}
+
+func (s *script) time(t *testing.T, d *datadriven.TestData, name string) int64 {
+	var value string
+	d.ScanArgs(t, name, &value)
+	return parse(t, d, value)
+}
+
+// parse parses a UTC time without the zone, such as 2027-03-28T01:00.
+func parse(t *testing.T, d *datadriven.TestData, value string) int64 {
+	for _, layout := range []string{"2006-01-02T15:04:05.999", "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02"} {
+		if at, err := time.Parse(layout, value); err == nil {
+			return at.UnixMilli()
+		}
+	}
+	d.Fatalf(t, "not a time: %s", value)
+	return 0
+}
+
+// show formats a time in UTC.
+func show(ms int64) string {
+	return strings.TrimSuffix(time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.999"), ":00")
+}
