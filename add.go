@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/client/publish"
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -123,7 +124,7 @@ func validated(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, _, err := schemas.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}); err != nil {
+	if _, _, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}); err != nil {
 		return nil, nil, err
 	}
 	return hdr, data, nil

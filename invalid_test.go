@@ -28,6 +28,8 @@ func TestInvalidAdds(t *testing.T) {
 	after := belfry.After(time.Hour)
 	both := with("b", "timerat", "2036-01-01T00:00:00Z")
 	both.SetExtension("timerafter", "1h")
+	recurs := with("b", "timercron", "* * * * *")
+	recurs.SetExtension("timerafter", "1h")
 	for name, x := range map[string]struct {
 		event event.Event
 		opts  []belfry.AddOption
@@ -42,7 +44,11 @@ func TestInvalidAdds(t *testing.T) {
 		"too many attempts":   {newEvent("g"), []belfry.AddOption{after, belfry.WithMaxAttempts(1_000_000)}, belfry.ErrInvalidAttribute},
 		"misspelt attribute":  {with("h", "timerservice", "orders"), []belfry.AddOption{after}, belfry.ErrInvalidAttribute},
 		"output attribute":    {with("i", "timerrun", "1"), []belfry.AddOption{after}, belfry.ErrInvalidAttribute},
-		"recurrence":          {with("j", "timercron", "* * * * *"), nil, belfry.ErrUnsupported},
+		"cron of 4 fields":    {with("j", "timercron", "* * * *"), nil, belfry.ErrInvalidAttribute},
+		"never runs":          {with("j", "timercron", "0 0 30 2 *"), nil, belfry.ErrInvalidAttribute},
+		"cron and a due time": {recurs, nil, belfry.ErrInvalidAttribute},
+		"no such zone":        {with("k", "timertz", "Europe/Atlantis"), []belfry.AddOption{belfry.Cron("0 9 * * *")}, belfry.ErrInvalidAttribute},
+		"excluded dates":      {with("l", "timerexclude", "holidays"), []belfry.AddOption{belfry.Cron("0 9 * * *")}, belfry.ErrUnsupported},
 		"no id":               {newEvent(""), []belfry.AddOption{after}, belfry.ErrInvalidEvent},
 		"over the byte limit": {large, []belfry.AddOption{after}, belfry.ErrTooLarge},
 	} {

@@ -23,14 +23,15 @@ func extension(name, value string) AddOption {
 }
 
 // When is a due time: the result of [At] or [After]. It is an argument of
-// [Client.Reschedule], and an option of adds. An add uses the last one.
+// [Client.Reschedule], and an option of adds. An add uses the last one, or the [Cron] or
+// [Every] after it.
 type When struct {
 	at, after string // one of them is set
 }
 
 // At returns a due time. Belfry rounds it up to the millisecond. A time in the past is due
 // now; the limit for the future is the setting max-ahead, 10 years by default.
-func At(t time.Time) When { return When{at: t.UTC().Format(time.RFC3339Nano)} }
+func At(t time.Time) When { return When{at: rfc3339(t)} }
 
 // After returns the due time d after the time at which Belfry receives the call: 0 or more,
 // and at most the setting max-ahead, 10 years by default.
@@ -39,11 +40,9 @@ func After(d time.Duration) When { return When{after: d.String()} }
 func (w When) applyAdd(e *event.Event) {
 	switch {
 	case w.at != "":
-		e.SetExtension(schemas.AttrAt, w.at)
-		e.SetExtension(schemas.AttrAfter, nil)
+		setDue(e, schemas.AttrAt, w.at)
 	case w.after != "":
-		e.SetExtension(schemas.AttrAfter, w.after)
-		e.SetExtension(schemas.AttrAt, nil)
+		setDue(e, schemas.AttrAfter, w.after)
 	}
 }
 

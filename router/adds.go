@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -103,6 +104,10 @@ func (s *Service) process(group []*Add) {
 			continue // its caller's time is up
 		}
 		if err := s.validate(a); err != nil {
+			if schemas.CodeOf(err) == schemas.CodeUnavailable {
+				outcomes{s}.Delay(a, err)
+				continue
+			}
 			refused = append(refused, refusal{a, err})
 			continue
 		}
@@ -119,7 +124,8 @@ type refusal struct {
 	reason error
 }
 
-// validate parses an add. A panic of the parser rejects this add alone.
+// validate parses an add and makes its record. An error of CodeUnavailable delays the add,
+// any other rejects it. A panic of the parser rejects this add alone.
 func (s *Service) validate(a *Add) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -139,9 +145,14 @@ func (s *Service) validate(a *Add) (err error) {
 			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s %q: %w", schemas.AttrCallback, schemas.RedactURL(spec.Callback), err)
 		}
 	}
+	if spec.Recurrence != nil {
+		if err := s.o.Store.CanSchedule(); err != nil {
+			return err
+		}
+	}
 	a.Spec = spec
-	a.Record = schemas.NewRecord(&spec, body, a.AddedMs)
-	return nil
+	a.Record, err = recurrence.NewRecord(&spec, body, a.AddedMs)
+	return err
 }
 
 // sameTimer reports whether an add made a record.

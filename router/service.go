@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/schemas"
@@ -44,6 +45,9 @@ type Settings interface {
 	Retention() time.Duration
 	// MaxMessage is the size of a message that the server takes now, in bytes.
 	MaxMessage() int
+	// CanSchedule returns an error of schemas.CodeUnavailable while schedules cannot be
+	// stored.
+	CanSchedule() error
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 }
 
@@ -154,7 +158,7 @@ func New(o Options) (*Service, error) {
 		adds: make(permits, MaxAdds), quick: make(permits, MaxOperations), slow: make(permits, MaxSlowOperations),
 		cancels: make(chan *fastCancel, MaxOperations),
 		parse: func(h map[string][]string, data []byte, addedMs int64, l schemas.Limits) (schemas.Body, schemas.Spec, error) {
-			return schemas.ParseAdd(h, data, addedMs, l)
+			return recurrence.ParseAdd(h, data, addedMs, l)
 		},
 	}
 	s.run, s.cancel = context.WithCancelCause(context.Background())

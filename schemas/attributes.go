@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Extension attributes of an add. An add has exactly one of AttrAt and AttrAfter; the
-// others are optional.
+// Extension attributes of an add. An add has exactly one of AttrAt, AttrAfter, AttrCron and
+// AttrEvery; the others are optional.
 const (
 	AttrAt          = "timerat"          // due time, RFC 3339
 	AttrAfter       = "timerafter"       // due time as a duration from the add, see ParseDuration
@@ -41,14 +41,14 @@ const (
 const attributePrefix = "timer"
 
 var (
-	inputAttributes  = []string{AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup}
-	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger}
-	// laterAttributes are reserved for recurring timers, which this version does not
-	// support. It rejects them; a recurring timer must not fire only once.
-	laterAttributes = []string{
-		"timercron", "timerevery", "timertz", "timerstart", "timerend", "timerlimit", "timerjitter", "timerdst", "timerdays",
-		"timerexclude", "timerexcludeshift", "timermisfire", "timergrace", "timeroverlap", "timerexpect",
+	inputAttributes = []string{
+		AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup,
+		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap,
 	}
+	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger}
+	// laterAttributes are reserved for later versions. This version rejects them instead of
+	// running a schedule on the days that its user wants excluded.
+	laterAttributes = []string{"timerexclude", "timerexcludeshift", "timerexpect"}
 )
 
 // Defaults of the retry policy, and limits of the values in an add.
@@ -131,9 +131,13 @@ func (l Limits) withDefaults() Limits {
 type Spec struct {
 	Timer                 TimerID
 	EventID, Source, Type string
-	DueMs                 int64 // Unix milliseconds
-	Service, Group        string
-	Callback              string // "" for none: Belfry only publishes the event
+	// DueMs is the due time in Unix milliseconds. For a schedule ParseAdd leaves it 0;
+	// package internal/recurrence sets it to that of the first run.
+	DueMs          int64
+	Service, Group string
+	Callback       string // "" for none: Belfry only publishes the event
+	// Recurrence makes the timer a schedule; nil for a one-shot timer.
+	Recurrence *Recurrence
 	RetryPolicy
 	Hash [16]byte // equal for repeated adds, see Record.Hash
 }

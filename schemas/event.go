@@ -46,6 +46,7 @@ type parsed struct {
 	hasData bool
 	base64  bool
 	headers []HeaderField // see keepHeaders
+	recurs  bool          // the event has attributes of a schedule; set by checkAdd
 	raw     []byte        // the message's data, in structured mode without white space around it
 }
 

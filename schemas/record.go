@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/crc32"
 	"math"
@@ -31,7 +32,8 @@ type Record struct {
 }
 
 // NewRecord returns the first record of a timer, in state pending. addedMs is the time of
-// the add, body the event as the user sent it.
+// the add, body the event as the user sent it. The first run of a schedule is set by package
+// internal/recurrence.
 func NewRecord(spec *Spec, body Body, addedMs int64) Record {
 	r := Record{
 		Definition: spec.definition(addedMs, spec.Hash),
@@ -40,6 +42,9 @@ func NewRecord(spec *Spec, body Body, addedMs int64) Record {
 	r.Body = body
 	if spec.Callback != "" {
 		r.Retry = spec.Shared()
+	}
+	if spec.Recurrence != nil {
+		r.Schedule = &Schedule{Recurrence: *spec.Recurrence, Progress: Progress{AnchorMs: cmp.Or(spec.Recurrence.StartMs, addedMs)}}
 	}
 	return r
 }

@@ -14,6 +14,10 @@ func TestJSONSchemas(t *testing.T) {
 	type m = map[string]any
 	// The JSON Schema and the parser must agree on each of these.
 	long := strings.Repeat("x", 2049)
+	every := func(more m) m {
+		more["-timerafter"], more["timerevery"] = 0, "1h"
+		return more
+	}
 	for _, c := range []struct {
 		change m
 		fine   bool
@@ -30,7 +34,14 @@ func TestJSONSchemas(t *testing.T) {
 		{m{"timercallback": "ftp://x"}, false}, {m{"timercallback": "HTTPS://x"}, true}, {m{"timercallback": "nats:a.b"}, true}, {m{"timercallback": "nats:"}, false}, {m{"timercallback": nil}, true},
 		{m{"timermaxattempts": 0}, false}, {m{"timermaxattempts": "0"}, false}, {m{"timermaxattempts": "007"}, true}, {m{"timermaxattempts": "+1"}, false}, {m{"timermaxattempts": true}, false}, {m{"timermaxattempts": nil}, true}, {m{"timermaxattempts": 1000}, true},
 		{m{"timergroup": ""}, false}, {m{"timergroup": "g"}, true}, {m{"timergroup": 1}, false}, {m{"timerbackoff": ""}, false}, {m{"timertimeout": 30}, false},
-		{m{"timercron": "* * * * *"}, false}, {m{"timerfired": "x"}, false}, {m{"timerx": "x"}, false}, {m{"timer": "x"}, false}, {m{"atimer": "x"}, true},
+		{m{"timercron": "* * * * *"}, false}, {m{"timerevery": "1h"}, false}, {m{"timertz": "UTC"}, false}, {m{"timerlimit": 1}, false}, {m{"timeroverlap": "skip"}, false}, {m{"timercron": nil, "timertz": nil, "timerlimit": nil, "timermisfire": nil}, true},
+		{m{"-timerafter": 0, "timercron": "0 9 * * *"}, true}, {m{"timerafter": nil, "timerevery": "P1D"}, true}, {m{"-timerafter": 0, "timercron": "0 9 * * *", "timerevery": "1h"}, false}, {m{"-timerafter": 0, "timerat": "2030-01-01T00:00:00Z", "timerevery": "1h"}, false},
+		{m{"-timerafter": 0, "timercron": ""}, false}, {m{"-timerafter": 0, "timercron": " "}, false}, {m{"-timerafter": 0, "timercron": 5}, false}, {m{"-timerafter": 0, "timercron": nil}, false}, {m{"-timerafter": 0, "timercron": strings.Repeat("*", 257)}, false},
+		{every(m{"timertz": "Europe/Berlin", "timerstart": "2030-01-01T00:00:00Z", "timerend": "2031-01-01t00:00:00.5+01:00", "timerlimit": 3, "timerjitter": "PT30S", "timerdst": "auto", "timermisfire": "all", "timergrace": "10m", "timeroverlap": "replace"}), true},
+		{every(m{"timertz": ""}), false}, {every(m{"timertz": 1}), false}, {every(m{"timerstart": "2030-01-01"}), false}, {every(m{"timerend": ""}), false}, {every(m{"timerlimit": 0}), false}, {every(m{"timerlimit": "007"}), true}, {every(m{"timerlimit": "+1"}), false}, {every(m{"timerlimit": true}), false},
+		{every(m{"timerjitter": 5}), false}, {every(m{"timerjitter": ""}), false}, {every(m{"timermisfire": "none"}), false}, {every(m{"timermisfire": "One"}), false}, {every(m{"timeroverlap": ""}), false}, {every(m{"timeroverlap": nil}), true}, {every(m{"timerdays": "and"}), true},
+		{every(m{"timerexclude": "x"}), false}, {every(m{"timerexpect": "1h"}), false},
+		{m{"timerfired": "x"}, false}, {m{"timerx": "x"}, false}, {m{"timer": "x"}, false}, {m{"atimer": "x"}, true},
 		{m{"Mine": "x"}, false}, {m{"my-ext": "x"}, false}, {m{"": "x"}, false}, {m{strings.Repeat("x", 65): "x"}, false},
 		{m{"mine": 1.5}, false}, {m{"mine": 2147483648}, false}, {m{"mine": -2147483648}, true}, {m{"mine": m{}}, false}, {m{"mine": []int{}}, false}, {m{"mine": nil}, true}, {m{"mine": long}, false}, {m{"mine": "\uffff"}, false}, {m{"mine": ""}, true},
 		{m{"data": 1, "data_base64": "AA=="}, false}, {m{"data": 1, "data_base64": nil}, true}, {m{"data_base64": 1}, false}, {m{"data": nil}, true}, {m{"data": m{"Any": []any{1.5, nil}}}, true},

@@ -15,6 +15,9 @@ import (
 // returns the body to store and the content of the timer attributes. timerafter counts
 // from addedMs (Unix milliseconds). Its errors are *Error with CodeInvalidEvent,
 // CodeInvalidAttribute, CodeUnsupported or CodeTooLarge.
+//
+// ParseAdd does not compile the recurrence of a schedule. Use ParseAdd of package
+// internal/recurrence wherever schedules are accepted.
 func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Spec, error) {
 	lim = lim.withDefaults()
 	size := len(data)
@@ -37,7 +40,12 @@ func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim Limits) (Body, Sp
 	if err != nil {
 		return Body{}, Spec{}, err
 	}
-	if spec.DueMs, err = p.due(addedMs, lim); err != nil {
+	if p.recurs {
+		spec.Recurrence, err = p.recurrence()
+	} else {
+		spec.DueMs, err = p.due(addedMs, lim)
+	}
+	if err != nil {
 		return Body{}, Spec{}, err
 	}
 	body := Body{Mode: p.mode, Headers: p.headers, Data: p.raw}
@@ -74,9 +82,10 @@ func (p *parsed) checkAdd() error {
 			return badEvent("time %.80q is not an RFC 3339 time", a.text)
 		case !strings.HasPrefix(name, attributePrefix):
 		case slices.Contains(inputAttributes, name):
-			if a.kind != kindString && a.kind != kindNull && (a.kind != kindInteger || name != AttrMaxAttempts) {
+			if a.kind != kindString && a.kind != kindNull && (a.kind != kindInteger || name != AttrMaxAttempts && name != AttrLimit) {
 				return badAttribute(name, a.text, "must be a string%s", inputExamples[name])
 			}
+			p.recurs = p.recurs || a.kind != kindNull && isScheduleAttribute(name)
 		case slices.Contains(outputAttributes, name):
 			return Errorf(CodeInvalidAttribute, "%s is set by Belfry when an event fires; remove it from the add", name)
 		case slices.Contains(laterAttributes, name):
@@ -94,6 +103,12 @@ var inputExamples = map[string]string{
 	AttrAfter:   `, a duration with its unit such as "10s"`,
 	AttrBackoff: `, a duration with its unit such as "200ms", or "1s..10m"`,
 	AttrTimeout: `, a duration with its unit such as "30s"`,
+	AttrCron:    `, an expression such as "30 2 * * *"`,
+	AttrEvery:   `, a period with its unit such as "15m" or "P1D"`,
+	AttrStart:   `, a time such as "2026-12-24T18:00:00Z"`,
+	AttrEnd:     `, a time such as "2026-12-24T18:00:00Z"`,
+	AttrJitter:  `, a duration with its unit such as "30s"`,
+	AttrGrace:   `, a duration with its unit such as "10m"`,
 }
 
 // unlimited is for events that were accepted before. They stay valid, even if the limits
@@ -174,14 +189,14 @@ func (p *parsed) due(addedMs int64, lim Limits) (int64, error) {
 	after, hasAfter := p.get(AttrAfter)
 	switch {
 	case hasAt && hasAfter:
-		return 0, Errorf(CodeInvalidAttribute, "%s and %s are both set; set only one of them", AttrAt, AttrAfter)
+		return 0, bothSet(AttrAt, AttrAfter)
 	case hasAt:
 		ms, err := ParseTime(at.text)
 		if err != nil {
 			return 0, badAttribute(AttrAt, at.text, "%w", err)
 		}
 		if ms-addedMs > lim.MaxHorizon.Milliseconds() {
-			return 0, badAttribute(AttrAt, at.text, "further ahead than the limit of %s", days(lim.MaxHorizon))
+			return 0, badAttribute(AttrAt, at.text, "further ahead than the limit of %s", Days(lim.MaxHorizon))
 		}
 		return ms, nil
 	case hasAfter:
@@ -192,14 +207,15 @@ func (p *parsed) due(addedMs int64, lim Limits) (int64, error) {
 		case d < 0:
 			return 0, badAttribute(AttrAfter, after.text, "negative; for an immediate timer write 0s")
 		case d > lim.MaxHorizon:
-			return 0, badAttribute(AttrAfter, after.text, "further ahead than the limit of %s", days(lim.MaxHorizon))
+			return 0, badAttribute(AttrAfter, after.text, "further ahead than the limit of %s", Days(lim.MaxHorizon))
 		}
 		return addedMs + (int64(d)+int64(time.Millisecond)-1)/int64(time.Millisecond), nil
 	}
-	return 0, Errorf(CodeInvalidAttribute, "neither %s nor %s is set; set one of them to the due time", AttrAt, AttrAfter)
+	return 0, Errorf(CodeInvalidAttribute, "the event has no due time; set one of %s, %s, %s and %s", AttrAt, AttrAfter, AttrCron, AttrEvery)
 }
 
-func days(d time.Duration) string {
+// Days returns a duration of two days or more as a number of days.
+func Days(d time.Duration) string {
 	if d < 48*time.Hour {
 		return d.String()
 	}
