@@ -204,11 +204,17 @@ type Backfill struct {
 	NextMs, ToMs int64
 	// EveryMs is the least time between two runs; 0 for none. DueMs is when the next is due.
 	EveryMs, DueMs int64
-	// Again fires nominal times that have fired already; Allow is as in ManualRun.
-	Again, Allow bool
-	// Fired and Skipped count the nominal times that are done.
-	Fired, Skipped uint32
+	// Except are the nominal times in between that do not fire, in order: they had fired when
+	// the backfill began. The ranges of Progress may have been dropped by now.
+	Except []Span
+	// Allow is as in ManualRun.
+	Allow bool
+	// Fired counts the runs so far.
+	Fired uint32
 }
+
+// Span is a span of nominal times, both inclusive.
+type Span struct{ FromMs, ToMs int64 }
 
 // Limits of the progress. Together they keep it below 4 kB.
 const (

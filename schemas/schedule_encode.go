@@ -50,8 +50,12 @@ func (s *Schedule) append(dst []byte) []byte {
 	}
 	if b := s.Backfill; b != nil {
 		dst = appendTimes(dst, b.NextMs, b.ToMs, b.EveryMs, b.DueMs)
-		dst = append(dst, flag(b.Again), flag(b.Allow))
-		dst = appendNumbers(dst, b.Fired, b.Skipped)
+		dst = append(dst, flag(b.Allow))
+		dst = appendNumbers(dst, b.Fired)
+		dst = binary.AppendUvarint(dst, uint64(len(b.Except)))
+		for _, e := range b.Except {
+			dst = appendTimes(dst, e.FromMs, e.ToMs-e.FromMs)
+		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.Manual)))
 	for _, m := range s.Manual {
@@ -118,8 +122,16 @@ func readSchedule(value []byte) *Schedule {
 	if has&4 != 0 {
 		b := &Backfill{}
 		d.times(&b.NextMs, &b.ToMs, &b.EveryMs, &b.DueMs)
-		b.Again, b.Allow = d.byte() == 1, d.byte() == 1
-		d.numbers(&b.Fired, &b.Skipped)
+		b.Allow = d.byte() == 1
+		d.numbers(&b.Fired)
+		if n := d.count(); n > 0 {
+			b.Except = make([]Span, n)
+			for i := range b.Except {
+				e := &b.Except[i]
+				d.times(&e.FromMs, &e.ToMs)
+				e.ToMs += e.FromMs
+			}
+		}
 		s.Backfill = b
 	}
 	if n := d.count(); n > 0 {

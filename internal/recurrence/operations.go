@@ -101,23 +101,44 @@ type BackfillRequest struct {
 // schemas.CodeBadRequest for a period that ends before it begins, is not past, or has more
 // than MaxBackfill nominal times.
 func (p *Plan) Times(rec *schemas.Record, nowMs int64, q BackfillRequest) ([]int64, error) {
+	times, _, err := p.times(rec.Schedule, nowMs, q)
+	return times, err
+}
+
+// times returns the nominal times that a backfill fires, and those that it leaves out.
+func (p *Plan) times(s *schemas.Schedule, nowMs int64, q BackfillRequest) (times []int64, except []schemas.Span, err error) {
 	switch {
 	case q.FromMs > q.ToMs:
-		return nil, schemas.Errorf(schemas.CodeBadRequest, "the backfill ends (%s) before it begins (%s)", schemas.FormatTime(q.ToMs), schemas.FormatTime(q.FromMs))
+		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the backfill ends (%s) before it begins (%s)", schemas.FormatTime(q.ToMs), schemas.FormatTime(q.FromMs))
 	case q.ToMs > nowMs:
-		return nil, schemas.Errorf(schemas.CodeBadRequest, "the backfill ends at %s, which is not past: a backfill fires nominal times of the past", schemas.FormatTime(q.ToMs))
+		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the backfill ends at %s, which is not past: a backfill fires nominal times of the past", schemas.FormatTime(q.ToMs))
 	}
-	var all []int64
-	n := 0
+	n, fires := 0, true
 	for at := range p.calendar.Between(q.FromMs, q.ToMs) {
 		if n++; n > MaxBackfill {
-			return nil, schemas.Errorf(schemas.CodeBadRequest, "the period has more than %d nominal times, which is the limit: backfill a shorter one", MaxBackfill)
+			return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the period has more than %d nominal times, which is the limit: backfill a shorter one", MaxBackfill)
 		}
-		if backfills(rec.Schedule, at, q.Again) {
-			all = append(all, at)
+		before := fires
+		switch fires = backfills(s, at, q.Again); {
+		case fires:
+			times = append(times, at)
+		case before:
+			except = append(except, schemas.Span{FromMs: at, ToMs: at})
+		default:
+			except[len(except)-1].ToMs = at
 		}
 	}
-	return all, nil
+	return times, except, nil
+}
+
+// backfills reports whether a backfill fires a nominal time. It leaves out nominal times that
+// the schedule has yet to decide and, without again, times that may have fired.
+func backfills(s *schemas.Schedule, nominalMs int64, again bool) bool {
+	switch {
+	case s.NextMs != 0 && nominalMs >= s.NextMs, s.Waiting != nil && nominalMs == s.Waiting.NominalMs:
+		return false
+	}
+	return again || !s.MayHaveFired(nominalMs)
 }
 
 // Backfill starts a backfill and returns the nominal times that it fires. It changes nothing
@@ -131,13 +152,17 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 	if b := rec.Schedule.Backfill; b != nil {
 		return nil, schemas.Errorf(schemas.CodeConflict, "a backfill is under way, from %s to %s: wait until it is done", schemas.FormatTime(b.NextMs), schemas.FormatTime(b.ToMs))
 	}
-	times, err := p.Times(rec, nowMs, q)
+	times, except, err := p.times(rec.Schedule, nowMs, q)
 	if err != nil || len(times) == 0 {
 		return nil, err
 	}
 	s := rec.Schedule.Clone()
-	s.Backfill = &schemas.Backfill{
-		NextMs: times[0], ToMs: times[len(times)-1], EveryMs: q.Every.Milliseconds(), DueMs: nowMs, Again: q.Again, Allow: q.Allow,
+	first, last := times[0], times[len(times)-1]
+	s.Backfill = &schemas.Backfill{NextMs: first, ToMs: last, EveryMs: q.Every.Milliseconds(), DueMs: nowMs, Allow: q.Allow}
+	for _, e := range except {
+		if first < e.FromMs && e.ToMs < last {
+			s.Backfill.Except = append(s.Backfill.Except, e)
+		}
 	}
 	rec.Schedule = s
 	rec.Note(schemas.Operation{Kind: schemas.OperationBackfill, AtMs: nowMs, Caller: by})
@@ -211,9 +236,8 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64) {
 		s.ChangedMs = max(nowMs, reached(s)) + 1
 	}
 	if b := s.Backfill; b != nil {
-		if b.NextMs, _ = to.after(b.NextMs - 1); b.NextMs == 0 || b.NextMs > b.ToMs {
-			s.Backfill = nil
-		}
+		next, _ := to.after(b.NextMs - 1)
+		s.Backfill = to.goOn(b, next)
 	}
 }
 

@@ -342,43 +342,34 @@ func (t *turn) wait(r Run, rest span, dueMs int64) {
 	t.s.Waiting = &schemas.WaitingRun{NominalMs: r.NominalMs, DueMs: dueMs, Missed: r.Missed}
 }
 
-// backfill fires the next run of a backfill. It passes nominal times that the schedule itself
-// has not decided.
+// backfill fires the next run of a backfill.
 func (t *turn) backfill() bool {
 	b := t.s.Backfill
 	if b == nil || b.DueMs > t.now || t.blocked && !b.Allow {
 		return false
 	}
 	at := b.NextMs
-	for looked := 0; at != 0 && at <= b.ToMs && !backfills(t.s, at, b.Again); looked++ {
-		if looked == maxLook {
-			b.NextMs = at // the next turn goes on
-			return true
-		}
-		b.Skipped = sum(b.Skipped, 1)
-		at, _ = t.p.after(at)
-	}
-	if at == 0 || at > b.ToMs {
-		t.s.Backfill = nil
-		return true
-	}
 	b.Fired = sum(b.Fired, 1)
 	b.DueMs = t.now + b.EveryMs
-	if b.NextMs, _ = t.p.after(at); b.NextMs == 0 || b.NextMs > b.ToMs {
-		t.s.Backfill = nil
-	}
+	next, _ := t.p.after(at)
+	t.s.Backfill = t.p.goOn(b, next)
 	t.fire(Run{NominalMs: at, Trigger: schemas.TriggerBackfill})
 	return true
 }
 
-// backfills reports whether a backfill fires a nominal time. It leaves out nominal times that
-// the schedule has yet to decide and, without again, times that may have fired.
-func backfills(s *schemas.Schedule, nominalMs int64, again bool) bool {
-	switch {
-	case s.NextMs != 0 && nominalMs >= s.NextMs, s.Waiting != nil && nominalMs == s.Waiting.NominalMs:
-		return false
+// goOn lets a backfill go on with a nominal time, or the first one after it that fires. It
+// returns nil if none is left.
+func (p *Plan) goOn(b *schemas.Backfill, nextMs int64) *schemas.Backfill {
+	for _, e := range b.Except {
+		if e.FromMs <= nextMs && nextMs <= e.ToMs {
+			nextMs, _ = p.after(e.ToMs)
+		}
 	}
-	return again || !s.MayHaveFired(nominalMs)
+	if nextMs == 0 || nextMs > b.ToMs {
+		return nil
+	}
+	b.NextMs = nextMs
+	return b
 }
 
 // plan sets when the schedule is due next, or ends it.
