@@ -71,8 +71,8 @@ func DST(rules string) AddOption { return extension(schemas.AttrDST, rules) }
 // restricts both: "and", or "or".
 func Days(rule string) AddOption { return extension(schemas.AttrDays, rule) }
 
-// MisfirePolicy says which runs fire of those that a schedule has missed: two or more are
-// due, because Belfry was down, and none of them has fired.
+// MisfirePolicy says which missed runs fire. Runs are missed if two or more are due, because
+// Belfry was down, and none of them has fired.
 type MisfirePolicy = schemas.Misfire
 
 // The policies for missed runs.

@@ -52,7 +52,7 @@ func TestClaimOfRun(t *testing.T) {
 }
 
 // TestMessageOfRun: a run's event has timermissed and timertrigger in either content mode,
-// and one that has neither is written as it was before there were schedules.
+// and an event without both is written as it was before there were schedules.
 func TestMessageOfRun(t *testing.T) {
 	t.Parallel()
 	structured, _, err := parse([]byte(`{"specversion":"1.0","id":"1","source":"/s","type":"t","timerafter":"1s"}`))

@@ -3,8 +3,6 @@ package recurrence
 import (
 	"cmp"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -13,7 +11,7 @@ import (
 // Errors are those of schemas.ParseAdd; also schemas.CodeInvalidAttribute for a recurrence
 // that the calendar refuses, that never fires, or whose first run is further ahead than
 // Limits.MaxHorizon.
-func ParseAdd(hdr nats.Header, data []byte, addedMs int64, lim schemas.Limits) (schemas.Body, schemas.Spec, error) {
+func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.Limits) (schemas.Body, schemas.Spec, error) {
 	body, spec, err := schemas.ParseAdd(hdr, data, addedMs, lim)
 	if err != nil || spec.Recurrence == nil {
 		return body, spec, err
