@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -44,6 +46,7 @@ func (f *dueFlags) check() error {
 
 type addFlags struct {
 	due                                dueFlags
+	recurrence                         recurrenceFlags
 	id, source, kind, data, dataType   string
 	service, callback, group           string
 	maxAttempts, backoff, callbackTime string
@@ -54,20 +57,24 @@ type addFlags struct {
 func (c *cli) addCommand() *cobra.Command {
 	f := &addFlags{}
 	cmd := &cobra.Command{
-		Use:   "add --in DURATION | --at TIME",
-		Short: "Add a timer",
-		Long: `Add a timer: a CloudEvent that fires when it is due.
+		Use:   "add --in DURATION | --at TIME | --cron EXPR | --every PERIOD",
+		Short: "Add a timer or a schedule",
+		Long: `Add a timer: a CloudEvent that fires when it is due. With --cron or --every it is a
+schedule, which fires again and again; "belfry preview" with the same flags shows when.
 
-If the same event (source, id, due time and data) was added before, it is a duplicate,
+If the same event (source, id, attributes and data) was added before, it is a duplicate,
 which is not an error. Belfry rejects a different event with the same source and id.`,
 		Example: `  belfry add --in 2s --svc orders --data '{"order":17}'
   belfry add --at 2026-12-24T18:00:00Z --id order-17 --source /shop --callback https://shop.example/due
   belfry add --in 10m --svc orders --worker --data @order.json
-  belfry add --in 10m --callback nats:callbacks.orders --data @order.json`,
+  belfry add --in 10m --callback nats:callbacks.orders --data @order.json
+  belfry add --cron '30 2 * * *' --tz Europe/Berlin --svc reports --id nightly --source /reports
+  belfry add --every 15m --svc sync --worker --overlap queue --limit 96`,
 		Args: exactly(0),
 	}
 	fs := cmd.Flags()
 	f.due.add(fs)
+	f.recurrence.add(fs)
 	fs.StringVar(&f.service, "svc", "", "service: the event fires on timers.fired.<svc> (default \"default\")")
 	fs.StringVar(&f.callback, "callback", "", "call this when due: https://…, http://… or nats:<subject>")
 	fs.BoolVar(&f.worker, "worker", false, "call the Go workers of the service (client.Work): --callback nats:timers.work.<svc>")
@@ -82,8 +89,11 @@ which is not an error. Belfry rejects a different event with the same source and
 	fs.StringVar(&f.callbackTime, "callback-timeout", "", "time limit of one callback attempt")
 	fs.StringArrayVar(&f.extensions, "ext", nil, "another CloudEvents attribute, NAME=VALUE (may be repeated)")
 	var e event.Event
+	var schedule *calendar.Schedule
 	check := func([]string) (err error) {
-		e, err = c.makeEvent(f)
+		if e, err = c.makeEvent(f); err == nil && f.recurrence.recurs() {
+			schedule, err = checkSchedule(e)
+		}
 		return err
 	}
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
@@ -94,10 +104,20 @@ which is not an error. Belfry rejects a different event with the same source and
 			return err
 		}
 		due := schemas.FormatTime(r.Due.UnixMilli())
+		description := ""
+		if schedule != nil {
+			description = schedule.Describe()
+			for _, w := range schedule.Warnings() {
+				fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(w)) //nolint:errcheck // stderr is the last resort
+			}
+		}
 		if c.json() {
 			line := map[string]any{"timer": r.Timer, "id": e.ID(), "source": e.Source(), "due": due, "duplicate": r.Duplicate, "state": r.State}
 			if r.Remark != "" {
 				line["remark"] = r.Remark
+			}
+			if description != "" {
+				line["description"] = description
 			}
 			return c.printJSON(line)
 		}
@@ -105,13 +125,21 @@ which is not an error. Belfry rejects a different event with the same source and
 		if r.Duplicate {
 			note = "yes: added before (state: " + r.State.String() + ")"
 		}
-		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "due", due, "remark", r.Remark, "duplicate", note)
+		return c.printText("timer", r.Timer.String(), "id", e.ID(), "source", e.Source(), "schedule", description, "due", due, "remark", r.Remark, "duplicate", note)
 	})
 }
 
 func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	e := event.New()
-	if err := f.due.check(); err != nil {
+	switch once := f.due.in != "" || f.due.at != ""; {
+	case !once && !f.recurrence.recurs(), once && f.recurrence.recurs(), f.recurrence.cron != "" && f.recurrence.every != "":
+		return e, usagef("give one of --in, --at, --cron and --every")
+	case once:
+		if err := f.due.check(); err != nil {
+			return e, err
+		}
+	}
+	if err := f.recurrence.apply(&e); err != nil {
 		return e, err
 	}
 	if f.worker {

@@ -222,7 +222,7 @@ func TestUsage(t *testing.T) {
 		"dead lss":                                 "did you mean ls",
 		"config chekc":                             "check",
 		"add --nonsense":                           "unknown flag: --nonsense",
-		"add":                                      "--in or --at",
+		"add":                                      "one of --in, --at, --cron and --every",
 		"add --in 1s --at 2030-01-01T00:00:00Z":    "--in or --at",
 		"add --in soon":                            "soon",
 		"add --at tomorrow":                        "tomorrow",

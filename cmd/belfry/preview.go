@@ -38,7 +38,7 @@ func (c *cli) previewCommand() *cobra.Command {
 		Long: `Show when a cron expression or a period would run, in UTC and in local time, with
 the reason for each time that daylight saving, an excluded date or jitter changed.
 
-It needs no server and changes nothing. Schedules cannot be added yet.
+It needs no server and changes nothing. "belfry add" adds a schedule with the same flags.
 
 With -o json each run is a line: at (UTC), local, due with --jitter, and why, a list of
 code and text. Skipped times are lines with "skipped": true, and do not count for -n.

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// recurrenceFlags are the attributes of a schedule as flags.
+type recurrenceFlags struct {
+	cron, every, tz, start, end, limit string
+	jitter, dst, days                  string
+	misfire, grace, overlap            string
+}
+
+func (f *recurrenceFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.cron, "cron", "", "a schedule: cron expression of 5 fields, or 6 with seconds first")
+	fs.StringVar(&f.every, "every", "", "a schedule: period; 90m and PT90M are elapsed time, P1D, P2W, P1M step the wall clock")
+	fs.StringVar(&f.tz, "tz", "", "IANA time zone of the schedule, for example Europe/Berlin (default UTC)")
+	fs.StringVar(&f.start, "start", "", "no run before this RFC 3339 time; --every counts from it (default: the time of the add)")
+	fs.StringVar(&f.end, "end", "", "no run after this RFC 3339 time")
+	fs.StringVar(&f.limit, "limit", "", "end after this many runs (default: no limit)")
+	fs.StringVar(&f.jitter, "jitter", "", "delay each run by up to this duration, derived from the timer ID")
+	fs.StringVar(&f.dst, "dst", "", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both (default auto)")
+	fs.StringVar(&f.days, "days", "", "if day of month and day of week are both restricted: and, or or")
+	fs.StringVar(&f.misfire, "misfire", "", "runs missed in an outage: one fires the latest for all, all fires each, skip none (default one)")
+	fs.StringVar(&f.grace, "grace", "", "skip a run that is later than this duration (default: fire it, however late)")
+	fs.StringVar(&f.overlap, "overlap", "", "a run that is due before the callback of the one before has a result: skip, queue, allow or replace (default skip)")
+}
+
+// recurrenceFlag is a flag with its attribute.
+type recurrenceFlag struct{ name, attribute, value string }
+
+// options are the flags for schedules only.
+func (f *recurrenceFlags) options() []recurrenceFlag {
+	return []recurrenceFlag{
+		{"--tz", schemas.AttrZone, f.tz}, {"--start", schemas.AttrStart, f.start}, {"--end", schemas.AttrEnd, f.end}, {"--limit", schemas.AttrLimit, f.limit},
+		{"--jitter", schemas.AttrJitter, f.jitter}, {"--dst", schemas.AttrDST, f.dst}, {"--days", schemas.AttrDays, f.days},
+		{"--misfire", schemas.AttrMisfire, f.misfire}, {"--grace", schemas.AttrGrace, f.grace}, {"--overlap", schemas.AttrOverlap, f.overlap},
+	}
+}
+
+// recurs reports whether the flags make a schedule.
+func (f *recurrenceFlags) recurs() bool { return f.cron != "" || f.every != "" }
+
+// apply sets the attributes of a schedule, or checks that no flag asks for one.
+func (f *recurrenceFlags) apply(e *event.Event) error {
+	for _, o := range append(f.options(), recurrenceFlag{"--cron", schemas.AttrCron, f.cron}, recurrenceFlag{"--every", schemas.AttrEvery, f.every}) {
+		switch {
+		case o.value == "":
+		case !f.recurs():
+			return usagef("%s is for schedules: give --cron or --every, too", o.name)
+		default:
+			e.SetExtension(o.attribute, o.value)
+		}
+	}
+	return nil
+}
+
+// checkSchedule compiles an event with the attributes of a schedule as the server does, so
+// that a mistake is found before any request. It returns nil for a one-shot timer.
+func checkSchedule(e event.Event) (*calendar.Schedule, error) {
+	hdr, data, err := schemas.EncodeEvent(e, schemas.ModeStructured)
+	if err != nil {
+		return nil, usagef("%v", err)
+	}
+	addedMs := time.Now().UnixMilli()
+	_, spec, err := recurrence.ParseAdd(hdr, data, addedMs, schemas.Limits{MaxHorizon: noMaxAhead})
+	if err != nil {
+		return nil, usagef("%v", err)
+	}
+	if spec.Recurrence == nil {
+		return nil, nil
+	}
+	anchorMs := addedMs
+	if spec.Recurrence.StartMs != 0 {
+		anchorMs = spec.Recurrence.StartMs
+	}
+	plan, err := recurrence.Compile(spec.Timer, spec.Recurrence, anchorMs)
+	if err != nil {
+		return nil, usagef("%v", err)
+	}
+	return plan.Calendar(), nil
+}
+
+// noMaxAhead replaces the server's setting max-ahead, which the program does not know. It
+// must stay below the longest time.Duration, 292 years.
+const noMaxAhead = 200 * 365 * 24 * time.Hour
