@@ -127,7 +127,7 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 	return nil // acknowledged in the meantime
 }
 
-// removeAdds purges the oldest adds of TIMERS_ADD up to the first one that is not in seqs,
+// removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
 // the rising sequences of finished adds. So it never removes an add that is not in seqs,
 // whatever other routers do. It purges nothing for fewer than minPurge adds, because a purge
 // costs the server as much for one add as for many. It returns the last sequence of seqs that

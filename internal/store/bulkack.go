@@ -50,8 +50,8 @@ const (
 // recognises them as duplicates.
 type bulkAcker struct {
 	ackOne func(*Add)
-	// purge removes the oldest messages of the stream up to the first one that is not in the
-	// given sequences, which rise. It returns the last sequence that is removed; see
+	// purge removes the oldest messages of the stream up to the first message that is not in
+	// the given sequences, which rise. It returns the last sequence that is removed; see
 	// Adds.removeAdds.
 	purge func(context.Context, []uint64) (through uint64, err error)
 

@@ -63,7 +63,7 @@
 //	Health         state of streams and consumers           health.go overtaken.go        app, functions, View
 //	View           all of this read-only, and Repair        view.go repair.go             status, doctor, backup, repair
 //
-// # What it guarantees
+// # Guarantees
 //
 // A call that returns nil was acknowledged by JetStream. A call that returns
 // schemas.ErrUnavailable may or may not have taken effect; every write is a

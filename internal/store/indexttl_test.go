@@ -31,8 +31,8 @@ func TestTTLsOnDisk(t *testing.T) {
 			r.AddedMs = now
 			return store.Write{ID: storetest.IDOf(g, 0, next()), Record: r}
 		}
-		// One timer with its own entry, three that share one, one that is moved to the tick, and
-		// one entry without a record.
+		// One timer with its own entry, three that share one, a timer that is moved to the
+		// tick, and an entry without a record.
 		storetest.CreateAll(t, s, []store.Write{record(due)})
 		storetest.CreateAll(t, s, []store.Write{record(due), record(due), record(due)})
 		w := record(now + 1000)
