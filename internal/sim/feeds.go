@@ -18,7 +18,7 @@ import (
 // the key, the stream and the consumer, lost requests and answers, late and broken watches, and
 // processes that die.
 
-// PropResting: an event of a resting service is delivered within feedBound. It needs the sweeper
+// PropResting means that an event of a resting service is delivered within feedBound. It needs the sweeper
 // only if both its publisher and a process that serves have died.
 const PropResting = "an event of a resting service is delivered"
 
