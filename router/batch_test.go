@@ -70,7 +70,7 @@ func TestBatcher(t *testing.T) {
 		}
 		expect("callers that wait")
 		hold <- struct{}{}
-		expect("those that waited, together", 5)
+		expect("the adds that waited, in one group", 5)
 		for range 2*MaxBatch + 1 {
 			go b.put(&Add{})
 		}

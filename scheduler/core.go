@@ -73,18 +73,21 @@ const (
 )
 
 // entry is a record that the core works on: it is due within the horizon, or waits for a
-// result.
+// result. A busy shard has many entries, so the order of the fields keeps the size within the
+// allocator's class of 512 bytes.
 type entry struct {
-	node  wheel.Timer[*entry]
-	id    schemas.TimerID
-	rev   uint64
-	rec   schemas.Record
-	tick  int64
-	phase phase
+	node wheel.Timer[*entry]
+	id   schemas.TimerID
+	rev  uint64
+	rec  schemas.Record
+	tick int64
 	// pin is the stream sequence before which the entry holds the applied offset until it is
 	// done, because its tick is not after the low watermark. It is 0 if the low watermark
 	// waits for the entry.
-	pin uint64
+	pin   uint64
+	phase phase
+	// stale counts the rereads to which the leader answered with an older revision, or none.
+	stale uint8
 	// counted is true while outstanding[tick] includes the entry.
 	counted bool
 	// wasPending is true if the claim in flight will reduce the number of pending timers.
@@ -95,9 +98,7 @@ type entry struct {
 	// empty otherwise.
 	refusal string
 	fails   int
-	// stale counts the rereads to which the leader answered with an older revision, or none.
-	stale int
-	newer *store.Timer // a later revision that arrived while a write of this entry was in flight
+	newer   *store.Timer // a later revision that arrived while a write of this entry was in flight
 }
 
 // Core makes the decisions for one shard during one term: what to read, claim, publish and
@@ -463,7 +464,8 @@ func (k *Core) take(t store.Timer, tick int64, pin uint64) {
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
 			if e.newer == nil || e.newer.Rev < t.Rev {
-				e.newer = &t
+				newer := t // with &t, every call would allocate t
+				e.newer = &newer
 				k.pinFor(e, t.Rev)
 			}
 			return

@@ -139,7 +139,7 @@ func (k *Core) onReread(ev EvReread) {
 		// The leader will apply it too, unless the record is gone.
 		e.stale++
 		k.inflight++
-		k.do(ActReread{ID: e.id, Delay: k.backoff(e.stale)})
+		k.do(ActReread{ID: e.id, Delay: k.backoff(int(e.stale))})
 		return
 	}
 	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrNewer) || errors.Is(ev.Err, schemas.ErrDamaged) {

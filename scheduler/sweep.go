@@ -40,12 +40,12 @@ type Sweeper struct {
 	Audited func(n int)
 }
 
-// Some audits some ticks from its own mark on, given the shard's clock as last
-// written. It returns where its own mark stands then, and whether there is more to
-// do now. Marks are in Unix milliseconds.
+// Some audits up to sweepTicks ticks, starting at sweptMs, the sweeper's position in Unix
+// milliseconds. c is the shard's clock as it was last written. Some returns the next position,
+// and whether there are more ticks to audit now.
 //
-// A replica that has not what the owner had read when it wrote the clock is
-// refused: it might miss a record that is past the mark only since then.
+// It refuses answers of replicas that have not reached the sequence c.Seen: such a replica may
+// lack records that were due before the low watermark when the clock was written.
 func (s *Sweeper) Some(ctx context.Context, sweptMs int64, c store.Clock) (next int64, more bool, err error) {
 	watermarkMs, tail := c.TimeMs, c.Tail
 	first := s.Geometry.Tick(sweptMs)

@@ -66,7 +66,7 @@ type Host interface {
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 	// Wake makes the driver call Turn soon. Any goroutine may call it.
 	Wake()
-	// Follow starts to read the shard's stream after a sequence. Record returns what it reads.
+	// Follow starts to read the shard's stream after a sequence. Record returns the records.
 	Follow(after uint64)
 	// Record returns the next event of the tail (EvTail) or of a scan (EvScanned,
 	// EvScanDone), nil if there is none now. It keeps the order within each of the two.

@@ -51,8 +51,8 @@ func TestBackupDrill(t *testing.T) {
 		return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 && len(ok[schemas.RejectedInfo](t, n, "rejected", "ls")) == 1 && state(t, n, "plain") == schemas.StateSuccess
 	})
 
-	// Adds continue during the backup. It has those that were acknowledged before it
-	// began.
+	// Adds continue during the backup. The backup must contain every timer whose add was
+	// acknowledged before the backup began.
 	ctx, cancel := context.WithCancel(t.Context())
 	var adders sync.WaitGroup
 	adders.Go(func() {

@@ -439,7 +439,7 @@ func (i *Invoker) outcomeOf(resp *http.Response, excerpt []byte, r callback.Requ
 		reason = callback.ReasonRedirect
 		text += ": redirects are not followed"
 		if to := resp.Header.Get("Location"); to != "" {
-			text += "; timercallback must name the final URL, not one that redirects to " + schemas.RedactURL(to)
+			text += "; timercallback must be the final URL, not a URL that redirects to " + schemas.RedactURL(to)
 		}
 	}
 	out := callback.Retry(reason, text)

@@ -34,7 +34,7 @@ func TestStreamsAnswer(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "SEALED", Subjects: []string{"orders.sealed"}, Sealed: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(t.Context(), "orders.in", []byte("the one that fits")); err != nil {
+	if _, err := js.Publish(t.Context(), "orders.in", []byte("the only message that fits")); err != nil {
 		t.Fatal(err)
 	}
 	i := New(nc)

@@ -18,7 +18,7 @@ const storeMetricsInterval = 15 * time.Second
 
 // storeState is the part of the store that storeMetrics reads.
 type storeState interface {
-	DeadCounts(ctx context.Context) (store.Loss, error)
+	DeadCounts(ctx context.Context) (store.LetterTotals, error)
 	Streams(ctx context.Context) ([]store.StreamHealth, error)
 }
 
@@ -33,7 +33,7 @@ type storeMetrics struct {
 	messages, bytes, maxBytes                    *prometheus.Desc
 
 	mu      sync.Mutex
-	loss    *store.Loss
+	loss    *store.LetterTotals
 	streams []store.StreamHealth
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/scheduler"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // aheadRun is the result of a run in which all timers were stored before the first was due.
@@ -49,8 +50,9 @@ func (e *Env) ahead(ctx context.Context, service string, count int, p *progress,
 			return nil, nil, err
 		}
 		late := end.Sub(time.UnixMilli(at))
-		// Measure from the time at which the scheduler starts to read the timers ahead.
-		if !waitUntil(ctx, time.UnixMilli(at).Add(-scheduler.DefaultHorizon)) {
+		// Measure from the time at which the scheduler starts to read the timers ahead. It reads
+		// a tick when the start of the tick is within the horizon, up to a tick earlier.
+		if !waitUntil(ctx, time.UnixMilli(at).Add(-scheduler.DefaultHorizon-schemas.DefaultSlotWidth)) {
 			return nil, nil, context.Cause(ctx)
 		}
 		m, err := e.meter(ctx)

@@ -131,11 +131,11 @@ func (e *Env) oneService(ctx context.Context, d *deployment, p *progress) (float
 	return d.returned(ctx, p)
 }
 
-// Bounds of returned: a node returns memory at most every 30 s, once it is quiet. For two
-// minutes after services came to rest it looks for late events of theirs.
+// Bounds of returned: a node returns memory once it has been quiet for 90 s; see gctune. For
+// two minutes after services came to rest it looks for late events of theirs.
 const (
-	returnSteady = 45 * time.Second
-	returnBound  = 5 * time.Minute
+	returnSteady = 2 * time.Minute
+	returnBound  = 6 * time.Minute
 )
 
 // returned waits until the node's memory has not fallen for returnSteady, and tells the

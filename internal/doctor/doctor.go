@@ -459,7 +459,7 @@ func (e *examination) replicas() {
 		}
 	}
 	if len(behind) > 0 {
-		e.found("replicas", Warning, "start the servers that are down, and give those that have just started time to catch up", "replicas are behind or offline: %s", strings.Join(behind, ", "))
+		e.found("replicas", Warning, "start the servers that are down, and wait until servers that have just started have caught up", "replicas are behind or offline: %s", strings.Join(behind, ", "))
 	}
 	switch {
 	case clustered && have == 1:

@@ -8,8 +8,8 @@ import (
 )
 
 // A process that was busy keeps the memory of its garbage: a heap that was collected at
-// four times its live size keeps that size, and Go returns what lies free slowly. Once
-// the process has become quiet, releaser returns the memory to the system at once.
+// four times its live size keeps that size, and Go returns free memory slowly. Once the
+// process has been quiet for quietLooks intervals, releaser returns the memory to the system.
 //
 // A release costs two garbage collections, so releaser makes it only if it frees much memory,
 // and at most once in releasePause.
@@ -22,8 +22,11 @@ const (
 	// quietBytes is what a quiet process allocates in one interval, at most. An idle node
 	// with an embedded server allocates about 0.5 MB a second; a timer costs about 40 kB.
 	quietBytes = 8 << 20
-	// quietLooks is the number of consecutive intervals in which the process must be quiet.
-	quietLooks = 5
+	// quietLooks is the number of consecutive intervals in which the process must be quiet: 90
+	// seconds, because a process that works once a minute needs the memory again. Returned
+	// memory comes back by one page fault for each 4 kB, which takes more CPU than the work
+	// that fills it: about a second for 500 MB.
+	quietLooks = 90
 	// releasePause is the least time between two releases.
 	releasePause = 30 * time.Second
 )

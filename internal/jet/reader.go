@@ -153,7 +153,7 @@ func (r *Reader) Drain() []*Delivery {
 	if r.sub.Drain() == nil && r.c.conn.nc.IsConnected() {
 		ctx, cancel := context.WithTimeout(context.Background(), drainWithin)
 		defer cancel()
-		_ = r.c.conn.nc.FlushWithContext(ctx) // without it, what has come is all there is
+		_ = r.c.conn.nc.FlushWithContext(ctx) // on an error, use the messages that have arrived
 	}
 	var out []*Delivery
 	for {
@@ -289,7 +289,7 @@ func (r *Reader) lost(format string, args ...any) error {
 	return r.c.conn.mapErr.errorf(ErrUnavailable, "read %s: %w: %w", r.o.Stream, ErrReaderLost, fmt.Errorf(format, args...))
 }
 
-// wait waits for what comes next. It returns nil if a request was sent while none was
+// wait waits for the next message. It returns nil if a request was sent while none was
 // open.
 func (r *Reader) wait(ctx context.Context) (*nats.Msg, error) {
 	select {
@@ -325,7 +325,7 @@ func (r *Reader) accept(m *nats.Msg) (*Delivery, error) {
 	// A message whatever its headers say: it has a subject to acknowledge it on.
 	meta, ok := parseAckReply(m.Reply, r.from)
 	if !ok {
-		// Published to the inbox by somebody who guessed it. It must not be acknowledged:
+		// Another client has guessed the inbox and published to it. Do not acknowledge it:
 		// that would be a publish to a subject of the sender's choice.
 		return nil, nil
 	}

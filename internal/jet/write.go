@@ -181,6 +181,6 @@ func Replaced(m *Msg) (rev uint64, rolledUp, ok bool) {
 	if text == "" {
 		return 0, false, false
 	}
-	rev, _ = strconv.ParseUint(text, 10, 64) // 0 for what is no number: nothing to remove
+	rev, _ = strconv.ParseUint(text, 10, 64) // 0 if it is not a number: nothing to remove
 	return rev, m.Header.Get(headerRollup) != "", true
 }

@@ -20,7 +20,7 @@ type Violation struct {
 // String is one line.
 func (v Violation) String() string { return fmt.Sprintf("%s at %s: %s", v.Property, v.At, v.Text) }
 
-// The properties: section 2 of the design, and what follows from it.
+// The properties, which are Belfry's guarantees and their consequences.
 const (
 	// PropKept: the timer of an acknowledged add fires.
 	PropKept = "acknowledged is kept"
@@ -30,8 +30,8 @@ const (
 	// PropOnTime: without faults, and after the last one, every timer fires within
 	// onTimeBound of its due time.
 	PropOnTime = "on time"
-	// PropOnce: a run has one event on timers.fired, unless the stream has dropped an
-	// earlier one.
+	// PropOnce: a run has one event on timers.fired, unless the stream has dropped an earlier
+	// event of the run.
 	PropOnce = "exactly once into timers.fired"
 	// PropCalled: the callback of a fired timer is called, and its result is recorded.
 	PropCalled = "at least once to the callback"
@@ -39,14 +39,14 @@ const (
 	PropOwner = "one owner"
 	// PropCancel: a timer whose cancel was acknowledged before it fired never fires.
 	PropCancel = "a cancel that was acknowledged never fires"
-	// PropMark: no record due before the low watermark waits, except those that the tail
-	// has not read yet.
-	PropMark = "the clock is the low-water mark"
+	// PropMark: no record due before the low watermark waits to fire, except records that the
+	// tail has not read yet.
+	PropMark = "the clock is a low watermark"
 	// PropClock: low watermark, applied offset and epoch of a shard never go backwards, and
 	// an epoch has one owner.
 	PropClock = "the clock never goes backwards"
-	// PropState: each change of a record is one that schemas.State allows, so a final
-	// record stays final.
+	// PropState: schemas.State allows each change of a record's state, so a final record
+	// stays final.
 	PropState = "finished stays finished"
 	// PropAttempts: a record has the last attempts of its run, in order and without gaps.
 	PropAttempts = "attempts are kept"
@@ -65,25 +65,26 @@ const (
 	// PropDamaged: a damaged record stops no other timer. Its owner reports it by its key,
 	// and nothing fires that was not added.
 	PropDamaged = "a damaged record is reported and stops nothing"
-	// PropCount: once the cluster is quiet, the number of pending timers in a shard's clock
-	// is unknown, or not above the number of pending records. It is below by at most the
-	// adds that were changed before the owner's tail read them.
+	// PropCount: once the cluster is quiet, the number of pending timers in a shard's clock is
+	// unknown, or at most the number of pending records. It may be lower by the number of
+	// timers whose first revision was replaced before the owner's tail read it.
 	PropCount = "the count of pending timers is right"
 	// PropIndexed: a waiting record has an index entry.
-	PropIndexed = "what waits is indexed"
+	PropIndexed = "every waiting record is indexed"
 )
 
 // maxViolations end a run.
 const maxViolations = 5
 
-// onTimeBound is what PropOnTime allows: a few round trips, the uncertainty of the
-// cluster's time, and a hand-over.
+// onTimeBound is the lateness that PropOnTime allows: a few round trips, the uncertainty of
+// the cluster's time, and a hand-over.
 const onTimeBound = 250 * time.Millisecond
 
-// settleFor is how long a cluster without faults is given before lateness counts.
+// settleFor is the time after the start from which on lateness counts in a cluster without
+// faults.
 const settleFor = 15 * time.Second
 
-// checker follows everything that is stored, and all that schedulers set out to do.
+// checker observes every stored message, and every action of the schedulers.
 type checker struct {
 	w          *world
 	violations []Violation
@@ -151,8 +152,8 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	l.final = l.final || r.State.Final()
 }
 
-// attemptsLost says what is wrong with the attempts of a record that replaces was, or "". The
-// record counts attempts since it was created, and so must have the last of them.
+// attemptsLost describes an error in the attempts of a record that replaces was; "" for none.
+// A record counts all attempts of its run, and must list the last ones.
 func attemptsLost(was, now *schemas.Record) string {
 	want := min(int(now.Attempt), schemas.MaxKeptAttempts)
 	if len(now.Attempts) != want {
@@ -172,7 +173,7 @@ func attemptsLost(was, now *schemas.Record) string {
 	return ""
 }
 
-// clock sees every move of a shard's clock.
+// clock checks every change of a shard's clock.
 func (c *checker) clock(shard int, was, now store.Clock) {
 	// A node that takes a shard whose clock is damaged resumes from an older state.
 	resumed := c.w.damaged[shard] && now.Epoch > was.Epoch
@@ -215,7 +216,7 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 	c.byShard[shard] = open
 }
 
-// published is the message id under which a claimed record is published.
+// published returns the message id under which a claimed record is published.
 func published(t store.Timer) string {
 	run := t.Record.RunID(t.ID)
 	if t.Record.Attempt > 0 {
@@ -224,7 +225,7 @@ func published(t store.Timer) string {
 	return run.String()
 }
 
-// event sees everything that is added to the streams of events.
+// event checks every message that is added to the streams of events.
 func (c *checker) event(stream string, e fake.Event) {
 	w := c.w
 	w.offer(stream, e)
@@ -257,8 +258,8 @@ func (c *checker) event(stream string, e fake.Event) {
 		w.stats.Refired++
 		last := l.fired[k-1]
 		gone := last.stampNs+int64(w.p.firedMaxAge) <= e.StampNs
-		// The window is measured by the leaders' clocks. Those that were set, amid
-		// an outage, may make more of it than it was.
+		// The servers measure the dedup window by the leaders' clocks. A clock that was set
+		// forward makes the window shorter than its true duration.
 		leapt := last.stampNs+int64(w.p.dedup) <= e.StampNs && w.now-last.real < int64(w.p.dedup)
 		if !gone && !leapt {
 			c.fail(PropOnce, "timer %d: published at %s and again, %s later", l.n, rel(l.fired[k-1].real), time.Duration(w.now-l.fired[k-1].real))
@@ -271,7 +272,7 @@ func (c *checker) event(stream string, e fake.Event) {
 	l.fired = append(l.fired, copyOf{real: w.now, stampNs: e.StampNs})
 }
 
-// letter sees a dead letter.
+// letter checks a dead letter.
 func (c *checker) letter(e fake.Event) {
 	if e.Header.Get(schemas.HeaderPart) != "" {
 		return // the first part stands for the letter
@@ -286,13 +287,13 @@ func (c *checker) letter(e fake.Event) {
 	w.stats.DeadLetters++
 	w.trace("timer %d: dead letter %s", l.n, e.MsgID)
 	if e.Header.Get(schemas.HeaderErrorCode) != schemas.ReasonUndeliverable {
-		return // functions' is published at least once
+		return // functions publish a dead letter at least once
 	}
 	w.stats.Refused++
 	if l.size == sizeSmall || l.size == sizeNoDead {
 		c.fail(PropFlow, "timer %d could be published and is a dead letter", l.n)
 	}
-	if l.cancelled != 0 && l.size != sizeLarge { // that one is not claimed first
+	if l.cancelled != 0 && l.size != sizeLarge { // a record that is too large is not claimed first
 		c.fail(PropCancel, "timer %d: cancelled at %s, and then a dead letter", l.n, rel(l.cancelled))
 	}
 	if k := len(l.letters); k > 0 {
@@ -304,14 +305,14 @@ func (c *checker) letter(e fake.Event) {
 	l.letters = append(l.letters, copyOf{real: w.now, stampNs: e.StampNs})
 }
 
-// cancelled sees a client get its answer.
+// cancelled records the answer to a client's cancel.
 func (c *checker) cancelled(l *life) {
 	if len(l.fired) > 0 {
 		c.fail(PropCancel, "timer %d: published at %s, and then a cancel said that it had not fired", l.n, rel(l.fired[0].real))
 	}
 }
 
-// claims sees a term set out to claim.
+// claims checks a claim that a term is about to send.
 func (c *checker) claims(t *term, w store.Write) {
 	c.owns(t, "claim", w.ID)
 	since := c.w.now
@@ -323,7 +324,7 @@ func (c *checker) claims(t *term, w store.Write) {
 	}
 }
 
-// publishes sees a term set out to publish an event or a dead letter.
+// publishes checks an event or a dead letter that a term is about to publish.
 func (c *checker) publishes(t *term, what string, m store.Msg) {
 	id, err := schemas.ParseTimerID(m.MsgID[:schemas.TimerIDLength])
 	if err != nil || c.w.byID[id] == nil {
@@ -334,15 +335,15 @@ func (c *checker) publishes(t *term, what string, m store.Msg) {
 }
 
 func (c *checker) owns(t *term, what string, id schemas.TimerID) {
-	// While the clock is damaged, its owner is who wrote it last.
+	// While the clock is damaged, the shard's owner is the node that wrote it last.
 	now := c.w.server.LastClock(t.shard)
 	if now.Epoch != t.epoch || now.Owner != t.n.name {
 		c.fail(PropOwner, "%s, of epoch %d, sets out to %s timer %d; shard %d is %q's since epoch %d", t.n.name, t.epoch, what, c.w.byID[id].n, t.shard, now.Owner, now.Epoch)
 	}
 }
 
-// swept sees what a sweeper found. A replica that lags may mislead a sweeper, which does no
-// harm and is no violation.
+// swept checks a record that a sweeper has found. The sweeper may have read it from a replica
+// that lags; that does no harm and is no violation.
 func (c *checker) swept(t *term, ev scheduler.EvSwept) {
 	rec, err := c.w.server.Record(ev.Timer.ID)
 	if err == nil && !ev.Redispatch && rec.Rev == ev.Timer.Rev && rec.Record.Pending() && !c.w.byID[rec.ID].half {
@@ -350,7 +351,7 @@ func (c *checker) swept(t *term, ev scheduler.EvSwept) {
 	}
 }
 
-// called sees a callback be called.
+// called records the call of a callback.
 func (c *checker) called(l *life, n *node, attempt uint32) {
 	c.w.stats.Called++
 	c.w.trace("timer %d: %s calls back, attempt %d", l.n, n.name, attempt)
@@ -362,7 +363,7 @@ func (c *checker) called(l *life, n *node, attempt uint32) {
 
 // --- at the end ---
 
-// settled reports whether all that is due has come to its end.
+// settled reports whether every due timer is done.
 func (c *checker) settled() bool {
 	for _, l := range c.w.lives {
 		if c.left(l) != "" {
@@ -377,11 +378,11 @@ func (c *checker) settled() bool {
 	return true
 }
 
-// markBound is how far a shard's low watermark may be behind once nothing is left to
-// do: it is written once a heartbeat interval.
+// markBound bounds the lag of a shard's low watermark once all timers are done. The owner
+// writes the low watermark once in each heartbeat interval.
 const markBound = 5 * time.Second
 
-// stopped is how far a shard's low watermark is behind, if that is too far.
+// stopped returns the lag of a shard's low watermark if it is above markBound; 0 otherwise.
 func (c *checker) stopped(shard int) time.Duration {
 	clock, _, err := c.w.server.Clock(shard)
 	now := c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) / int64(time.Millisecond)
@@ -394,7 +395,7 @@ func (c *checker) stopped(shard int) time.Duration {
 	return 0
 }
 
-// left says what is still to come of a timer that is due, empty if nothing is.
+// left describes the missing step of a due timer; "" if the timer is done.
 func (c *checker) left(l *life) string {
 	t, err := c.w.server.Record(l.id)
 	missing := err != nil
@@ -469,19 +470,19 @@ func (c *checker) onTime(l *life) {
 	if !l.late && (c.w.cfg.Seed%10 != 0 || l.bornAt < epoch+int64(settleFor)) {
 		return
 	}
-	// A call to a server that was dead is given up callTimeout later, which production
-	// does not wait for (store.again), and made again after the longest pause.
+	// A call to a dead server fails after callTimeout and is repeated after the longest pause.
+	// In production the client repeats the request earlier.
 	if l.bornAt < c.w.net.backAt+int64(callTimeout+2*time.Second) {
 		return
 	}
-	// By true time: without faults, the cluster's clock is near it.
+	// Compare with the true time: without faults, the cluster's clock is near it.
 	from := max(l.claimedDueMs*int64(time.Millisecond)-c.skew(), l.promised)
 	if late := time.Duration(l.fired[0].real - from); late > onTimeBound {
 		c.fail(PropOnTime, "timer %d, due %s, fired %s late", l.n, ms(l.claimedDueMs), late)
 	}
 }
 
-// skew is how far the cluster's clock is ahead of true time.
+// skew returns how far the cluster's clock is ahead of the true time.
 func (c *checker) skew() int64 {
 	return c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) - c.w.now
 }

@@ -22,37 +22,37 @@ type life struct {
 	service  string
 	callback bool
 	fails    int  // attempts of its callback that fail
-	refuses  bool // its callback is refused for good
-	// atMs is the due time asked for; if 0, afterMs from the add.
+	refuses  bool // its callback is refused permanently
+	// atMs is the requested due time in Unix milliseconds; if it is 0, afterMs counts from the
+	// add.
 	atMs, afterMs int64
 	bornAt        int64 // true time of the first try to add it
-	late          bool  // added after everything was healed
+	late          bool  // added after the last fault
 	size          size
 	viaAPI        bool
 
-	// promised is when the add was acknowledged, 0 if it was not.
+	// promised is the time at which the add was acknowledged; 0 if it was not.
 	promised int64
-	// moving holds the due times of moves whose answer is not known, and of those
-	// that were acknowledged.
+	// moving holds the due times of acknowledged moves, and of moves without an answer.
 	moving       []int64
 	cancelAsked  bool
-	cancelled    int64 // when a cancel was acknowledged that left it unfired
+	cancelled    int64 // when a cancel was acknowledged while it had not fired
 	claimed      int64 // when its run was first claimed
 	claimedDueMs int64
-	dues         []int64 // that its records had, in order
+	dues         []int64 // due times of its records, in order
 	fired        []copyOf
 	calls        int
 	final        bool     // its record was final once
 	letters      []copyOf // its dead letters
 	newer        bool     // its record was written in a newer format
-	// firstRev is the revision that created its record, addRead whether an owner's tail has
-	// read it. changedUnread counts the adds that were changed before.
+	// firstRev is the revision that created its record. addRead says that an owner's tail has
+	// read that revision. changedUnread counts first revisions that were replaced before.
 	firstRev      uint64
 	addRead       bool
 	changedUnread int
 	damaged       bool // its record was damaged in the store
 	overwritten   bool // by a new revision
-	rejected      bool // for its size
+	rejected      bool // because of its size
 	// half says that the index entry was lost when the record was created. The router then
 	// does not acknowledge the add, and its redelivery writes the entry again.
 	half bool
@@ -61,7 +61,7 @@ type life struct {
 // copyOf is one event on timers.fired.
 type copyOf struct{ real, stampNs int64 }
 
-// due is the last due time known.
+// due returns the last known due time.
 func (l *life) due() int64 {
 	if len(l.dues) > 0 {
 		return l.dues[len(l.dues)-1]
@@ -69,14 +69,14 @@ func (l *life) due() int64 {
 	return l.atMs
 }
 
-// size is which of a timer's messages are refused for good.
+// size selects the messages of a timer that are refused permanently.
 type size uint8
 
 const (
 	sizeSmall  size = iota
 	sizeNoFire      // its event: more headers than JetStream stores
-	sizeNoDead      // its dead letter as it is: the reason is too much
-	sizeLarge       // its record, once the servers take smaller messages
+	sizeNoDead      // its dead letter in its unchanged form: the error makes it too large
+	sizeLarge       // its record, once the servers' limit is smaller
 )
 
 // Sizes of headers and data. A fired event adds some 300 bytes of headers, a dead
@@ -88,7 +88,7 @@ const (
 	shrunkMessage = 80_000
 )
 
-// body is the event.
+// body returns the timer's event.
 func (l *life) body() schemas.Body {
 	b := eventBody
 	switch l.size {
@@ -106,7 +106,7 @@ var long = strings.Repeat("x", largeData)
 
 var eventBody = schemas.Body{Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-id", Value: "1"}}, Data: []byte("e")}
 
-// record is what router makes of the add.
+// record returns the record that the router makes from the add.
 func (l *life) record(addedMs int64) *schemas.Record {
 	due := l.atMs
 	if due == 0 {
@@ -133,7 +133,7 @@ func (l *life) callTakes(w *world) time.Duration {
 	return w.between(time.Millisecond, 100*time.Millisecond)
 }
 
-// outcome is what the callback answers to an attempt.
+// outcome returns the callback's answer to an attempt.
 func (l *life) outcome(w *world, attempt uint32) callback.Outcome {
 	switch {
 	case l.refuses:
@@ -146,7 +146,7 @@ func (l *life) outcome(w *world, attempt uint32) callback.Outcome {
 	return callback.Outcome{Success: true}
 }
 
-// --- what clients do ---
+// --- clients ---
 
 // scheduleClients plans the lives of all timers.
 func (w *world) scheduleClients() {
@@ -198,9 +198,9 @@ func (w *world) chooseDue(l *life, instant int64) {
 	case k < 18:
 		l.atMs = bornMs + 5_000 + w.rng.Int64N(25_000)
 	case k < 19:
-		l.atMs = bornMs + 3_600_000 // never, here
+		l.atMs = bornMs + 3_600_000 // after the end of the run
 	default:
-		// Another revolution of the wheel, where that is small.
+		// Another revolution of the wheel, if the wheel is small.
 		l.atMs = bornMs + 2000 + w.p.geo.WheelSize*w.p.geo.SlotWidth.Milliseconds()
 	}
 }
@@ -237,7 +237,7 @@ func (n *node) life(l *life) {
 	})
 }
 
-// add tries until it is acknowledged, or not much longer.
+// add repeats the add until it is acknowledged, or gives up after a while.
 func (l *life) add(p *proc) bool {
 	w := p.w
 	w.stats.Timers++
@@ -307,8 +307,8 @@ func (l *life) reschedule(p *proc) {
 	}
 }
 
-// ask has a node carry out a request, and waits for its answer as a client does:
-// it may be lost either way.
+// ask sends a request to a node, and waits for the answer as a client does. The request or its
+// answer may be lost.
 func (w *world) ask(p *proc, f func(n *node) error) error {
 	got := error(schemas.ErrUnavailable)
 	var answer signal

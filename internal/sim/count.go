@@ -9,15 +9,15 @@ import (
 // This file checks the number of pending timers that an owner reports
 // (belfry_pending_timers) against the records.
 
-// tailed sees the tail bring a record to an owner.
+// tailed records that an owner's tail has delivered a record.
 func (c *checker) tailed(ev scheduler.EvTail) {
 	if l := c.w.byID[ev.Timer.ID]; ev.Timer.Rev == l.firstRev {
 		l.addRead = true
 	}
 }
 
-// changed sees a new revision of a record. A change may come before any owner's tail has
-// read the add.
+// changed records a new revision of a record. A record may change before an owner's tail has
+// read its add.
 func (c *checker) changed(l *life, was, now store.Timer) {
 	switch {
 	case was.ID.IsZero():
@@ -43,7 +43,7 @@ func (c *checker) counted(shard int) {
 			continue
 		}
 		if t.Rev > clock.Seen {
-			return // the tail is not there yet
+			return // the tail has not read everything yet
 		}
 		if t.Record.State == schemas.StatePending {
 			pending++

@@ -16,7 +16,7 @@ import (
 // inspectEvery is the time between two inspections of a shard by its owner.
 const inspectEvery = 3 * time.Second
 
-// damageWhen is when a record is damaged.
+// damageWhen is the moment at which a record is damaged.
 type damageWhen int
 
 const (
@@ -36,7 +36,7 @@ func (w *world) planDamage(l *life) bool {
 	now := func() { w.damageRecord(l) }
 	when := damageWhen(w.rng.IntN(int(damageWhens)))
 	if when == damageNoOwner && !w.p.faults {
-		when = damageAnyTime // lateness is judged in this seed
+		when = damageAnyTime // the checker bounds lateness in this seed
 	}
 	switch when {
 	case damageTakeOver:
@@ -55,7 +55,7 @@ func (w *world) planDamage(l *life) bool {
 	return true
 }
 
-// beforeDue is a random true time before a timer is due, and before the last fault.
+// beforeDue returns a random true time before a timer is due, and before the last fault.
 func (w *world) beforeDue(l *life) int64 {
 	last := min(max(l.due()*int64(time.Millisecond), w.now), w.healed)
 	return w.now + int64(w.between(0, time.Duration(last-w.now)))
@@ -125,7 +125,7 @@ func (w *world) flipBits(b []byte) []byte {
 	return b
 }
 
-// repair has an operator repair a damaged record, if it is reported by then.
+// repair simulates an operator who repairs a damaged record, if it has been reported.
 func (w *world) repair(l *life) {
 	if !w.server.Damaged(l.id) || !w.reported(l) {
 		return
@@ -166,7 +166,7 @@ func (c *checker) fires(l *life, e fake.Event) {
 	}
 }
 
-// damaged says what is still to come of a timer whose record is damaged, "" if nothing is.
+// damaged describes the missing step of a timer whose record is damaged; "" for none.
 func (c *checker) damaged(l *life) string {
 	// Damage in place is found when the record is read: when the timer is due.
 	if !c.w.reported(l) && (l.overwritten || l.due()*int64(time.Millisecond) < c.w.now) {

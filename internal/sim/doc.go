@@ -1,5 +1,5 @@
-// Package sim runs production code on a simulated cluster in virtual time and checks the
-// guarantees of the design while it injects faults. A seed determines a run completely, so a
+// Package sim runs production code on a simulated cluster in virtual time and checks
+// Belfry's guarantees while it injects faults. A seed determines a run completely, so a
 // seed that fails can be repeated.
 //
 // # Production code
@@ -22,8 +22,8 @@
 //   - Nodes (node.go): processes that crash, stop or pause, and hosts with clocks that drift
 //     and jump.
 //   - Clients (client.go), which add, cancel and reschedule timers.
-//   - Damage: clocks that somebody overwrites (faults.go), and records that a disk or a client
-//     damages (damage.go).
+//   - Damage: clocks that another client overwrites (faults.go), and records that a disk or
+//     another client damages (damage.go).
 //
 // # Written twice
 //
@@ -50,15 +50,15 @@
 //
 // # Checks
 //
-// check.go names the properties, which follow section 2 of the design, and checks them while
-// faults are active. The other files with checks are damage.go, count.go, newer.go and
+// check.go names the properties, which are Belfry's guarantees, and checks them while faults
+// are active. The other files with checks are damage.go, count.go, newer.go and
 // feeds.go. plant.go and planted_test.go plant bugs that a number of seeds must find.
 //
 // # Limits of the checks
 //
 // The number of pending timers that an owner reports is never too high. It may be too low by
 // the adds that were rescheduled, cancelled or claimed before the owner's tail read them:
-// the tail brings only the newest revision of such a record, which does not tell whether the
+// the tail delivers only the newest revision of such a record, which does not show whether the
 // add was counted. To know that, an owner would have to remember each timer that it has
 // counted. A count of the shard (scheduler's recount.go) corrects the number. count.go checks
 // exactly this.
@@ -79,9 +79,9 @@
 // not reach them reliably, which is a gap of this simulation:
 //
 //   - Publish ignores that the wake before it failed.
-//   - Rested ignores a notice, or Publish does not look at the key after an acknowledgement that
-//     came late: each makes up for the other, and functions' checks for both.
-//   - The check takes a feed whose floor is its own for one that was awake since.
+//   - Rested ignores a change, or Publish does not read the key again after a late
+//     acknowledgement: each makes up for the other, and the checks of functions for both.
+//   - The check ends if the feed's floor is unchanged, as if the feed had been awake since.
 //   - The last check after store.ServiceGrace does nothing.
 //   - A publisher trusts for longer than half of the grace that a feed is awake. (Trust without end
 //     is a mutant.)

@@ -11,7 +11,7 @@ import (
 // scheduleFaults plans all faults, and when each ends.
 func (w *world) scheduleFaults() {
 	p := &w.p
-	// some calls f at a few times while clients are active.
+	// some calls f at a few random times while clients are active.
 	some := func(on bool, most int, f func()) {
 		if !on {
 			return
@@ -54,7 +54,7 @@ func (w *world) scheduleFaults() {
 	some(p.stops && p.nodes > 1, 4, func() { w.anyNode().leave(w.spread(100*time.Millisecond, 6*time.Second)) })
 	some(p.damage, 8, w.overwriteClock)
 	if p.stops && p.nodes > 1 {
-		// One joins late.
+		// One node joins late.
 		late := w.nodes[len(w.nodes)-1]
 		late.kill()
 		w.at(epoch+int64(w.between(time.Second, p.active)), func() {
@@ -89,8 +89,8 @@ func (w *world) scheduleFaults() {
 	w.at(w.settleAt(), w.watchEnd)
 }
 
-// settleAt is from when on a run may be over: everything that was planned has
-// happened, and there was time to recover.
+// settleAt returns the time from which on a run may end: all planned faults have happened, and
+// the cluster has had time to recover.
 func (w *world) settleAt() int64 {
 	d := 25 * time.Second
 	switch {
@@ -104,7 +104,7 @@ func (w *world) settleAt() int64 {
 	return w.healed + int64(d)
 }
 
-// spread is a duration, uniformly by its magnitude.
+// spread returns a random duration whose logarithm is uniformly distributed.
 func (w *world) spread(lo, hi time.Duration) time.Duration {
 	return time.Duration(float64(lo) * math.Exp(w.rng.Float64()*math.Log(float64(hi)/float64(lo))))
 }
@@ -138,12 +138,12 @@ func (w *world) jump() {
 	}
 }
 
-// overwriteClock has a stranger write over the clock of a shard, which JetStream's
-// own answers do where somebody names the key as a reply subject. Sometimes the
-// copies of all clocks are gone, too.
+// overwriteClock overwrites the clock of a shard, as another client can: JetStream stores its
+// answer under the key if a client names the key as a reply subject. Sometimes it also removes
+// the copies of all clocks.
 //
-// Every other time it happens just before an owner wakes up that was paused for so
-// long that another has its shard.
+// Every second time it does so just before a paused owner continues whose shard another node
+// has taken.
 func (w *world) overwriteClock() {
 	shard := w.rng.IntN(w.p.geo.Shards)
 	owner := w.server.LastClock(shard).Owner
@@ -165,14 +165,14 @@ func (w *world) overwrite(shard int) {
 		w.server.LoseCopies()
 	}
 	if err := w.server.Overwrite(fake.StreamClock, fmt.Sprintf("clock.%d", shard), []byte(data)); err != nil {
-		panic(err) // there is such a stream
+		panic(err) // the stream exists
 	}
 	w.damaged[shard] = true
 	w.stats.Damaged++
 }
 
-// breakAll is an outage of the store, or of all nodes, for longer than the index
-// is relied on.
+// breakAll starts an outage of the store, or of all nodes, that is longer than owners rely on
+// the index.
 func (w *world) breakAll() {
 	d := w.p.indexKeep/2 + w.between(time.Second, 15*time.Second)
 	w.trace("everything stops for %s", d)
@@ -184,7 +184,7 @@ func (w *world) breakAll() {
 	}
 	var before time.Duration
 	if w.p.lag && w.p.servers > 1 {
-		// One replica has missed the last seconds, and still does when all is back.
+		// One replica lacks the last seconds, also after the outage.
 		before = w.between(0, 6*time.Second)
 		w.net.freeze(w.rng.IntN(len(w.net.servers)), before+d+w.between(0, 6*time.Second))
 	}
@@ -195,7 +195,7 @@ func (w *world) breakAll() {
 	})
 }
 
-// heal ends all faults; what is down comes back by itself.
+// heal ends all faults. Servers and nodes that are down start again by themselves.
 func (w *world) heal() {
 	w.trace("healed")
 	for _, n := range w.nodes {
@@ -207,7 +207,7 @@ func (w *world) heal() {
 	}
 }
 
-// watchEnd ends the run once there is nothing left to wait for.
+// watchEnd ends the run once all timers are done.
 func (w *world) watchEnd() {
 	if w.over = w.check.settled(); !w.over {
 		w.after(time.Second, w.watchEnd)

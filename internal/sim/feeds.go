@@ -12,17 +12,17 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file simulates one feed apart from the cluster, because its faults need many more rests
-// and wakes than a cluster has in two minutes. The protocol is production's own code: store.Waker for those who publish and
-// functions.Rester for those who serve. What is simulated is what lies around it: the
-// key, the stream and the consumer, lost requests and answers, watches that are late
-// or break, and processes that die.
+// This file simulates one feed apart from the cluster, because the faults of a feed need many
+// more rests and wakes than a cluster has in two minutes. Production code runs the protocol:
+// store.Waker for publishers and functions.Rester for nodes that serve. The simulation provides
+// the key, the stream and the consumer, lost requests and answers, late and broken watches, and
+// processes that die.
 
-// PropResting is that an event of a resting service is delivered, without the sweeper unless both
-// its publisher and a process that serves have died.
+// PropResting means that an event of a resting service is delivered within feedBound. It needs the sweeper
+// only if both its publisher and a process that serves have died.
 const PropResting = "an event of a resting service is delivered"
 
-// The times of the simulation; what a publish takes at most is below feedGrace/2.
+// Times of the simulation. A publish must take less than feedGrace/2.
 const (
 	feedGrace   = 12 * time.Second
 	feedIdle    = time.Second
@@ -31,15 +31,15 @@ const (
 	feedActive  = 6 * time.Minute
 	feedQuiet   = 2 * time.Minute
 	feedSweep   = 30 * time.Second
-	// feedBound is how long an event may wait for its delivery: for the last check, which
-	// follows feedGrace after a rest, and for requests that are lost in a row. Where both
-	// a publisher and a process that serves may die, it may wait for the sweeper, too.
+	// feedBound bounds the time until an event is delivered. It allows for the last check,
+	// feedGrace after a rest, and for several lost requests in a row. If both a publisher and
+	// a process that serves may die, the event may also wait for the sweeper.
 	feedBound = 60 * time.Second
-	// maxFeedEvents is far more than any run has.
+	// maxFeedEvents bounds the events of the simulation's queue. It is far more than a run has.
 	maxFeedEvents = 500_000
 )
 
-// FeedStats count what happened in a run.
+// FeedStats are the counts of a run.
 type FeedStats struct{ Published, Delivered, Rests, Wakes, Crashes, Behind int }
 
 // feedWorld is one simulation of one feed.
@@ -50,7 +50,7 @@ type feedWorld struct {
 	order  uint64
 	feed   store.Feed
 	stats  FeedStats
-	faults bool // until all is to come to an end
+	faults bool // false once the run ends
 	mode   feedMode
 	bound  time.Duration
 
@@ -66,8 +66,8 @@ type feedWorld struct {
 // feedMode is which of the processes die. Three parts of the protocol find an event that is
 // stored while its feed comes to rest: the publisher that follows the key, functions' checks
 // after a rest, and the sweeper. Each hides a bug in another, so the last two modes leave only
-// one part at work. There one publisher publishes pairs of events, far apart, much more
-// is lost, and watches break for long.
+// one part at work. In these modes one publisher publishes pairs of events, far apart, many
+// more requests are lost, and watches break for longer.
 type feedMode int
 
 const (
@@ -80,7 +80,7 @@ const (
 	publishersDie
 )
 
-// feedEvent is a message of the stream; its sequence is its place, from 1.
+// feedEvent is a message of the stream. Its sequence is its position, counted from 1.
 type feedEvent struct {
 	id        int
 	seq       uint64
@@ -120,7 +120,8 @@ type feedTask struct {
 
 type feedTaskKey struct{}
 
-// RunFeed runs one seed. A violation is the text; empty if the property holds.
+// RunFeed runs one seed. It returns a description of the violation, or "" if the property
+// holds.
 func RunFeed(seed uint64) (violation string, stats FeedStats) {
 	w := &feedWorld{rng: rand.New(rand.NewPCG(seed, 0x66656564)), feed: store.Feed{Service: "s"}, faults: true}
 	if seed%4 == 3 {
@@ -182,7 +183,7 @@ func (w *feedWorld) oneIn(n int) bool { return w.faults && w.rng.IntN(n) == 0 }
 
 func (w *feedWorld) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
 
-// delay is that of the network, or of a process that is slow.
+// delay returns a random delay of the network, or of a slow process.
 func (w *feedWorld) delay() time.Duration {
 	if w.oneIn(10) {
 		return w.upTo(2 * time.Second)
@@ -190,7 +191,7 @@ func (w *feedWorld) delay() time.Duration {
 	return w.upTo(5 * time.Millisecond)
 }
 
-// start starts a process, and another whenever it dies.
+// start starts a process, and starts another one whenever it dies.
 func (w *feedWorld) start(run func(*feedProc, context.Context), dies bool) {
 	p := &feedProc{w: w}
 	p.waker = store.NewWaker(p, feedGrace, func() time.Time { return time.Unix(1_000_000_000, 0).Add(w.now) })
@@ -212,8 +213,8 @@ func (w *feedWorld) start(run func(*feedProc, context.Context), dies bool) {
 	}
 }
 
-// mayDie ends the process now and then, where it matters most: right after a request had
-// its effect.
+// mayDie sometimes kills the process. It is called at the most critical moment: right after a
+// request has taken effect.
 func (p *feedProc) mayDie(n int) {
 	if p.dies != nil && p.w.oneIn(n) {
 		p.w.after(0, p.dies)
@@ -228,7 +229,7 @@ func (p *feedProc) kill() {
 	p.tasks = nil
 }
 
-// spawn runs f as a task of the process. It always can.
+// spawn runs f as a task of the process. It always returns true.
 func (p *feedProc) spawn(f func(ctx context.Context)) bool {
 	t := &feedTask{}
 	ctx := context.WithValue(context.Background(), feedTaskKey{}, t)
@@ -254,7 +255,7 @@ func (p *feedProc) resume(t *feedTask) {
 	}
 }
 
-// sleep lets the task of ctx wait.
+// sleep pauses the task of ctx.
 func (p *feedProc) sleep(ctx context.Context, d time.Duration) {
 	t := ctx.Value(feedTaskKey{}).(*feedTask)
 	p.w.after(d, func() { p.resume(t) })
@@ -263,7 +264,7 @@ func (p *feedProc) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// call makes a request: it, or its answer, may be lost.
+// call makes a request. The request or its answer may be lost.
 func (p *feedProc) call(ctx context.Context, effect func() error) error {
 	w, loss := p.w, 25
 	if w.mode != anyDies {
@@ -297,7 +298,8 @@ func (w *feedWorld) put(rev uint64, st store.ServiceState) error {
 	return nil
 }
 
-// ServiceState implements store.FeedKeys and functions.RestStore, as the others do.
+// ServiceState reads the key. It and the following methods implement store.FeedKeys and
+// functions.RestStore.
 func (p *feedProc) ServiceState(ctx context.Context, _ store.Feed) (st store.ServiceState, err error) {
 	err = p.call(ctx, func() error {
 		st = p.w.key
@@ -357,7 +359,7 @@ func (p *feedProc) ServiceActivity(ctx context.Context, _ store.Feed) (a store.S
 	return a, err
 }
 
-// ServiceBacklog reports whether there is an event behind a floor.
+// ServiceBacklog reports whether there is an event after a floor.
 func (p *feedProc) ServiceBacklog(ctx context.Context, f store.Feed, floor uint64) (left bool, err error) {
 	err = p.call(ctx, func() error {
 		left = false
@@ -412,7 +414,7 @@ func (w *feedWorld) offer(e *feedEvent) {
 	}
 }
 
-// deliver hands an event to a process that serves, again and again until it is
+// deliver hands an event to a process that serves, and repeats that until the event is
 // acknowledged.
 func (w *feedWorld) deliver(c *feedConsumer, e *feedEvent) {
 	if c.deleted || !c.pending[e.seq] {
@@ -441,7 +443,7 @@ func (w *feedWorld) deliver(c *feedConsumer, e *feedEvent) {
 		}
 		p.busy--
 		p.used = w.now
-		_ = p.call(ctx, func() error { // if it is lost, the event comes again
+		_ = p.call(ctx, func() error { // if the request is lost, the event is delivered again
 			if !c.deleted && c.pending[e.seq] {
 				delete(c.pending, e.seq)
 				c.last, e.removed = w.now, w.feed.Kind == store.KindRetry
@@ -454,21 +456,21 @@ func (w *feedWorld) deliver(c *feedConsumer, e *feedEvent) {
 	})
 }
 
-// --- those who publish ---
+// --- publishers ---
 
-// publish publishes events, one after the other, each until it is acknowledged.
+// publish publishes events one after the other. It repeats each until it is acknowledged.
 func (p *feedProc) publish(ctx context.Context) {
 	w := p.w
 	p.spawn(func(ctx context.Context) { p.watch(ctx, false) })
 	for w.faults {
-		// Now and then so long that nothing else wakes the feed within the bound.
+		// Sometimes pause so long that no later event wakes the feed within the bound.
 		pause := w.upTo(6 * time.Second)
 		if w.rng.IntN(4) == 0 && w.mode == anyDies {
 			pause += w.bound
 		}
 		p.sleep(ctx, pause)
 		if w.mode != anyDies {
-			// A second event while the feed comes to rest, or soon after.
+			// Publish a second event while the feed is put to rest, or soon after.
 			w.stats.Published++
 			p.publishOne(w.stats.Published)
 			p.sleep(ctx, feedIdle/2+w.upTo(2*feedGrace))
@@ -540,8 +542,8 @@ func (p *feedProc) wakeAgain(ctx context.Context, need uint64) {
 	}
 }
 
-// watch follows the key. It is late, and now and then it breaks and begins again; all
-// says that it begins with what is there.
+// watch follows the key. Its changes arrive late, and sometimes it breaks and begins again. If
+// all is set, it begins with the present state of the key.
 func (p *feedProc) watch(ctx context.Context, all bool) {
 	w := p.w
 	at := len(w.changes)
@@ -585,8 +587,8 @@ func (p *feedProc) changed(ch store.ServiceChange) {
 	}
 }
 
-// sweep wakes the feed of what was published long ago and is not concluded, as the
-// scheduler's sweeper does.
+// sweep wakes the feed if an event without a result was published long ago, as the scheduler's
+// sweeper does.
 func (p *feedProc) sweep(ctx context.Context) {
 	for {
 		p.sleep(ctx, feedSweep)
@@ -601,9 +603,9 @@ func (p *feedProc) sweep(ctx context.Context) {
 	}
 }
 
-// --- those who serve ---
+// --- nodes that serve ---
 
-// serve is the process of functions.
+// serve runs a process of functions.
 func (p *feedProc) serve(ctx context.Context) {
 	p.serves = true
 	p.spawn(func(ctx context.Context) { p.watch(ctx, true) })
@@ -625,7 +627,7 @@ func (p *feedProc) serve(ctx context.Context) {
 	}
 }
 
-// check makes both checks.
+// check makes both checks of a feed that was put to rest.
 func (p *feedProc) check(ctx context.Context, r functions.Rester, floor uint64) {
 	for _, last := range []bool{false, true} {
 		resting, err := r.Check(ctx, p.w.feed, floor, last)
@@ -639,7 +641,7 @@ func (p *feedProc) check(ctx context.Context, r functions.Rester, floor uint64) 
 	}
 }
 
-// want serves the feed in a task, unless one does.
+// want starts a task that serves the feed, unless there is one.
 func (p *feedProc) want() {
 	if !p.serves || p.wanted {
 		return
@@ -662,7 +664,7 @@ func (p *feedProc) want() {
 			}
 			p.serving, p.used = c, p.w.now
 			for !c.deleted && p.serving == c {
-				p.sleep(ctx, 20*time.Millisecond) // until the server says that it is gone
+				p.sleep(ctx, 20*time.Millisecond) // until the server reports that the consumer is gone
 			}
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// feedSeeds are run where BELFRY_SIM_SEEDS does not say how many.
+// feedSeeds is the number of seeds without BELFRY_SIM_SEEDS.
 const feedSeeds = 100
 
 // TestFeeds simulates a feed that rests and wakes. BELFRY_SIM_SEEDS is the number of seeds.
@@ -27,11 +27,11 @@ func TestFeeds(t *testing.T) {
 	}
 	t.Logf("%d seeds: %+v", n, sum)
 	if sum.Rests == 0 || sum.Wakes == 0 || sum.Crashes == 0 || sum.Behind == 0 {
-		t.Errorf("the runs showed too little: %+v", sum)
+		t.Errorf("some cases never happened in the runs: %+v", sum)
 	}
 }
 
-// TestFeedRunsRepeat: a seed is one history.
+// TestFeedRunsRepeat: two runs of a seed are the same.
 func TestFeedRunsRepeat(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed < 20; seed++ {

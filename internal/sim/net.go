@@ -8,16 +8,16 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// callTimeout is package store's default: how long an answer is waited for.
+// callTimeout bounds the wait for an answer, as store.DefaultTimeout does.
 const callTimeout = 5 * time.Second
 
 // network carries requests between nodes and servers, and simulates the servers' faults:
 // changes of a stream's leader, replicas that lag, clocks that are wrong.
 type network struct {
-	backAt  int64 // when a server that died was back last
+	backAt  int64 // when a dead server last came back
 	w       *world
 	servers []serverHost
-	// leader of each stream, or -1; last is who led it before.
+	// leader is the server that leads each stream, or -1; last is its last leader.
 	leader, last map[string]int
 	// regimes are the clock eras: a new one begins when the leader of the clock bucket
 	// changes, or its clock is set.
@@ -26,7 +26,7 @@ type network struct {
 
 type serverHost struct {
 	up bool
-	// frozenAt is since when it has applied nothing, 0 if it keeps up.
+	// frozenAt is the time since which it has applied nothing; 0 if it keeps up.
 	frozenAt int64
 	offset   int64 // of its clock, nanoseconds
 	ppm      int64 // of its clock's rate
@@ -40,7 +40,7 @@ type regime struct {
 
 func (r regime) at(now int64) int64 { return now + r.offset + drift(now-epoch, r.ppm) }
 
-// drift is how far a clock that is off by so many parts per million gets in d.
+// drift returns the error after d of a clock whose rate is off by ppm parts per million.
 func drift(d, ppm int64) int64 { return int64(float64(d) * float64(ppm) / 1e6) }
 
 func newNetwork(w *world) *network {
@@ -66,7 +66,7 @@ func (n *network) serverTime(i int) int64 {
 	return regime{offset: s.offset, ppm: s.ppm}.at(n.w.now)
 }
 
-// leaderOf is who leads a stream, or did last.
+// leaderOf returns the server that leads a stream, or led it last.
 func (n *network) leaderOf(stream string) int {
 	if l, known := n.leader[stream]; !known {
 		// A stream's first leader.
@@ -89,8 +89,8 @@ func (n *network) note() {
 	n.regimes = append(n.regimes, r)
 }
 
-// latest is the latest time now by any clock that was the cluster's since a true
-// time: nobody can know better until he has read the newest.
+// latest returns the latest present time of all clocks that have led the cluster since a true
+// time. The estimate of a node may follow any of them until the node has read the newest one.
 func (n *network) latest(since int64) int64 {
 	best := int64(0)
 	for i, r := range n.regimes {
@@ -135,7 +135,7 @@ func (n *network) elect(stream string) {
 	n.w.after(100*time.Millisecond, func() { n.elect(stream) })
 }
 
-// kill ends a server, which comes back later and has to catch up.
+// kill stops a server. It starts again later and has to catch up.
 func (n *network) kill(i int, down time.Duration) {
 	s := &n.servers[i]
 	if !s.up {
@@ -186,7 +186,7 @@ func (n *network) step(i int, d time.Duration) {
 	n.note()
 }
 
-// replica picks who answers a direct get, or carries a consumer; -1 if nobody.
+// replica picks the server that answers a direct get, or holds a consumer; -1 if none can.
 func (n *network) replica() int {
 	first := n.w.rng.IntN(len(n.servers))
 	for i := range n.servers {
@@ -197,7 +197,7 @@ func (n *network) replica() int {
 	return -1
 }
 
-// stands is where a replica of a stream stands.
+// stands returns the sequence that a replica of a stream has reached.
 func (n *network) stands(i int, stream string) uint64 {
 	s := &n.servers[i]
 	if n.leader[stream] == i {
@@ -233,8 +233,7 @@ type link struct {
 	inc int
 }
 
-// budget bounds calls in place of a context's deadline, which would be of the host's own
-// time.
+// budget bounds calls instead of a context's deadline, which would use the real time.
 type budget struct {
 	d time.Duration // for each call
 	// n, if not nil, is the node by whose monotonic clock all calls end at a time.
@@ -323,7 +322,7 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 		}
 		err := r.CarryOut(upTo, len(r.Steps) > 1 && net.loses())
 		if net.loses() && w.oneIn(4) {
-			// The same bytes twice: the second answer counts.
+			// Send the request twice, and use the second answer.
 			err = r.CarryOut(upTo, false)
 		}
 		back := w.now + int64(net.delay())
@@ -335,7 +334,8 @@ func (l link) send(limit time.Duration, r fake.Request, done func(error)) {
 	})
 }
 
-// reach finds who answers a request, and where its replica stands.
+// reach returns the server that answers a request, and the sequence that its replica has
+// reached.
 func (n *network) reach(r fake.Request) (upTo uint64, ok bool) {
 	if !r.Direct {
 		n.leaderOf(r.Stream) // elects the first

@@ -7,8 +7,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file is for Config.Newer: records of a newer format than the nodes read, as a
-// node of the next build leaves them behind when it is replaced by an older one.
+// This file is for Config.Newer: records of a newer format than the nodes read. A node of the
+// next build leaves such records behind when an older node replaces it.
 
 // scheduleNewer plans when a node of the next build joins. In a third of the seeds none
 // does.
@@ -72,7 +72,7 @@ func (w *world) stuck(shard int) bool {
 // node that took the shard during the fault hands it to the assigned node.
 const maxCalmTakeovers = 4
 
-// calm sees a shard change its owner.
+// calm checks a change of a shard's owner.
 func (c *checker) calm(shard int) {
 	if !c.w.cfg.Newer || c.w.now < c.w.healed+int64(10*time.Second) {
 		return
@@ -82,8 +82,8 @@ func (c *checker) calm(shard int) {
 	}
 }
 
-// held sees, at the end, that a record which no node reads is before its shard's clock,
-// and that a node which reads it owns the shard.
+// held checks at the end that the clock of a shard with an overdue record that no running node
+// can read states the record's level (store.Clock.Needs).
 func (c *checker) held(l *life) {
 	t, err := c.w.server.Record(l.id)
 	level := c.w.server.Level(l.id)

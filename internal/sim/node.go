@@ -15,12 +15,13 @@ type node struct {
 	w    *world
 	name string
 	up   bool
-	// inc counts the processes that ran here: what comes for an earlier one is lost.
+	// inc counts the processes that ran here. Answers and messages for an earlier process are
+	// lost.
 	inc    int
 	bootAt int64
 	level  store.FormatLevel // that its build reads
 	ppm    int64             // of the host's monotonic clock
-	// wall is how far the host's wall clock was moved.
+	// wall is the sum of the moves of the host's wall clock.
 	wall int64
 
 	paused      bool
@@ -30,9 +31,9 @@ type node struct {
 	unsent      []func() // requests that were about to be sent
 	pauseAtSend int      // pause at this send from now, 0 for none
 	midPause    time.Duration
-	// pauseAtClaim pauses the process, between two of its steps, while a claim is
-	// under way. Where events are refused for good, all processes are down for so long
-	// once a dead letter is stored, and the record that says so is not.
+	// pauseAtClaim pauses the process, between two of its steps, while a claim is in flight. In
+	// seeds in which events are refused permanently, all processes are instead down for this
+	// time when a dead letter is stored and its timer's final record is not.
 	pauseAtClaim time.Duration
 	cutUntil     int64
 
@@ -41,7 +42,7 @@ type node struct {
 	ops      router.Operations
 	breakers *router.Breakers
 	procs    []*proc
-	ended    int // how many of procs are done, about
+	ended    int // an estimate of the ended procs
 
 	est      clustertime.Estimator
 	known    bool
@@ -156,15 +157,15 @@ func (n *node) resume(inc int) {
 	for _, f := range unsent {
 		f()
 	}
-	// What came meanwhile is met in any order: timers, answers and messages are
-	// different goroutines' business.
+	// Handle the events of the pause in random order, because different goroutines handle
+	// timers, answers and messages.
 	n.w.rng.Shuffle(len(deferred), func(i, j int) { deferred[i], deferred[j] = deferred[j], deferred[i] })
 	for _, f := range deferred {
 		n.run(inc, f)
 	}
 }
 
-// run calls f in the process, now or when its pause ends; not at all if it died.
+// run calls f in the process: now, after its pause, or, if it has died, not at all.
 func (n *node) run(inc int, f func()) {
 	switch {
 	case !n.up || n.inc != inc:
@@ -181,7 +182,8 @@ func (n *node) after(d time.Duration, f func()) {
 	n.w.at(n.w.now+n.trueFor(d), func() { n.run(inc, f) })
 }
 
-// soon calls f as soon as the process gets to it, which now and then takes time.
+// soon calls f after a very short random delay, or sometimes a longer one, as a busy process
+// would.
 func (n *node) soon(f func()) {
 	d := n.w.between(0, 50*time.Microsecond)
 	if n.w.now < n.w.healed && n.w.oneIn(n.w.p.slow) {
@@ -192,16 +194,16 @@ func (n *node) soon(f func()) {
 
 // --- its clocks ---
 
-// mono is the monotonic clock, from any start.
+// mono returns the host's monotonic clock, which starts at a random value.
 func (n *node) mono() time.Duration {
 	d := n.w.now - n.bootAt
 	return time.Duration(d + drift(d, n.ppm))
 }
 
-// monoTime is mono as the estimator wants it.
+// monoTime is mono as a time.Time, for the estimator.
 func (n *node) monoTime() time.Time { return time.Unix(0, 0).Add(n.mono()) }
 
-// trueFor is how long a time by the monotonic clock truly takes, and a little.
+// trueFor returns the true duration of a time by the monotonic clock, rounded up.
 func (n *node) trueFor(d time.Duration) int64 { return int64(d) - drift(int64(d), n.ppm) + 1 }
 
 func (n *node) bounds() (earliest, latest int64) { return n.est.Bounds(n.monoTime()) }
@@ -276,7 +278,7 @@ func (n *node) observe(r clustertime.Reading, wall int64) {
 	}
 }
 
-// started begins what waits for the cluster's time.
+// started starts the parts that need the cluster's time.
 func (n *node) started() {
 	n.client.Announce(func(p *store.Presence) { p.Scheduler = store.SchedulerActive })
 	n.coordinate()

@@ -20,7 +20,7 @@ type params struct {
 	horizon        time.Duration
 	sweep          time.Duration
 	indexKeep      time.Duration
-	scanBehind     time.Duration // 0: as in production
+	scanBehind     time.Duration // age of the low watermark above which an owner scans the shard; 0 for indexKeep/2
 	retention      time.Duration
 	dedup          time.Duration
 	firedMaxAge    time.Duration
@@ -32,15 +32,15 @@ type params struct {
 	timers         int
 	active         time.Duration // how long clients add and faults happen
 	quiet          time.Duration // how long all may take to settle after that
-	faults         bool          // there are others than refusals
+	faults         bool          // faults other than refusals
 
-	// latency of the network, and how often a request or its answer is lost, one
-	// in so many, 0 for never.
+	// The latency of the network, and the odds that a request or its answer is lost: one in
+	// so many, or 0 for never.
 	latency     time.Duration
 	loss        int
-	slow        int // one in so many takes up to slowest
+	slow        int // one request in so many takes up to slowest; 0 for none
 	slowest     time.Duration
-	lag         bool // replicas lag now and then
+	lag         bool // replicas sometimes lag
 	crashes     bool
 	pauses      bool
 	midPauses   bool
@@ -50,13 +50,13 @@ type params struct {
 	jumps       bool
 	drift       bool
 	stops       bool // graceful stops and joins
-	outage      bool // one long outage of everything, longer than the index is relied on
+	outage      bool // one outage of everything, longer than owners rely on the index
 	riser       bool // a long pause: a node pauses for longer than the dedup window
 	smallAge    bool // fired events leave while their callbacks hang
 	burst       bool // many timers at one instant
-	refusals    bool // some events, or their dead letters, are refused for good
-	shrink      bool // the servers take smaller messages from some time on
-	damage      bool // strangers overwrite clocks
+	refusals    bool // some events, or their dead letters, are refused permanently
+	shrink      bool // at some time the servers' limit of a message becomes smaller
+	damage      bool // other clients overwrite clocks
 }
 
 func newParams(rng *rand.Rand, seed uint64) params {
@@ -105,7 +105,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 		p.scanBehind = p.lease // a fail-over is enough for a scan
 	}
 	p.refusals, p.shrink = seed%5 == 3 || seed%20 == 0, seed%10 == 3
-	// A tenth of the seeds have no faults at all: there lateness is judged.
+	// A tenth of the seeds have no faults. In these the checker bounds lateness.
 	if seed%10 == 0 {
 		return p
 	}
@@ -119,7 +119,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 	p.lag, p.crashes, p.pauses, p.midPauses = one(2), one(2), one(2), one(3)
 	p.cuts, p.elections, p.serverKills, p.jumps = one(2), one(2), one(3), one(3)
 	p.drift, p.stops, p.burst = one(2), one(2), one(3)
-	if seed%8 == 4 { // timers wait long for their turn, while the one clock is set back
+	if seed%8 == 4 { // timers wait long in the queues, while the only server's clock is set back
 		p.jumps, p.servers, p.maxInflight = true, 1, 1
 		p.slow, p.slowest = 5, 7*time.Second
 	}
@@ -129,9 +129,9 @@ func newParams(rng *rand.Rand, seed uint64) params {
 		// lost before the outage shows afterwards that it was stored.
 		p.outage, p.retention, p.dedup = true, 5*time.Minute, 225*time.Second
 	case 1:
-		// Its router has adds before it when it wakes up: their records are to be
-		// there still, as they are with any sensible retention.
-		// And a cluster of one node is to find what it left by its index.
+		// When a node continues after a long pause, its router still has adds. Their records
+		// must not have expired, as with any sensible retention. And a cluster of one node must
+		// still find its timers by their index entries.
 		p.shrink = false // a letter of many parts takes as many publishes, and none may come after the dedup window
 		p.riser, p.retention, p.indexKeep = true, 6*time.Minute, 10*time.Minute
 		p.dedup = store.DedupWindowFor(p.retention)
@@ -149,7 +149,7 @@ func (p *params) fake() fake.Config {
 	}
 }
 
-// until is when a run ends at the latest.
+// until returns the time at which a run ends at the latest.
 func (p *params) until() int64 {
 	d := p.active + p.quiet
 	if p.outage || p.riser || p.smallAge {
@@ -158,7 +158,7 @@ func (p *params) until() int64 {
 	return epoch + int64(d)
 }
 
-// String names what differs from seed to seed.
+// String lists the parameters that differ from seed to seed.
 func (p *params) String() string {
 	var on []string
 	for _, f := range []struct {

@@ -13,13 +13,13 @@ const (
 	// PlantEarlyAck acknowledges an add before its record is written.
 	PlantEarlyAck Plant = "acknowledge before the KV write"
 	// PlantEarlyMark lets the low watermark pass a publish that is not acknowledged.
-	PlantEarlyMark Plant = "mark advanced before the publish is acknowledged"
+	PlantEarlyMark Plant = "low watermark advanced before the publish is acknowledged"
 	// PlantTailDropped makes a new owner follow the stream from its end.
-	PlantTailDropped Plant = "tail position dropped at take-over"
+	PlantTailDropped Plant = "applied offset dropped at take-over"
 	// PlantBlindCancel writes a cancelled record without compare-and-set.
-	PlantBlindCancel Plant = "cancel without CAS"
+	PlantBlindCancel Plant = "cancel without compare-and-set"
 	// PlantEndless repeats a publish that JetStream refuses permanently.
-	PlantEndless Plant = "repeat what is refused for good"
+	PlantEndless Plant = "repeat a publish that is refused permanently"
 	// PlantUnstableLetter gives each try of a dead letter another message id.
 	PlantUnstableLetter Plant = "dead letter without a stable message id"
 )

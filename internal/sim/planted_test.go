@@ -14,12 +14,12 @@ import (
 	"github.com/belfryio/belfry/internal/mutate"
 )
 
-// maxPlantSeeds is within how many seeds every planted bug has to be found; the
-// documents say so.
+// maxPlantSeeds bounds the seeds within which the simulation must find every planted bug.
+// docs/architecture.md states the number.
 const maxPlantSeeds = 60
 
-// TestPlantedBugsAreFound: each bug makes some of the first seeds fail, and the
-// property that is violated is one that it threatens.
+// TestPlantedBugsAreFound: with each planted bug, one of the first seeds fails and violates a
+// property that the bug threatens.
 func TestPlantedBugsAreFound(t *testing.T) {
 	t.Parallel()
 	threatens := map[Plant][]string{
@@ -50,12 +50,12 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	}
 }
 
-// mutant is a bug in the pure parts: a change of one source file, which the
-// compiler is given in its place. It has to be found within so many seeds.
+// mutant is a bug in production code that the simulation runs: a change of one source file.
+// The simulation must find it within the given number of seeds.
 type mutant struct {
 	name, file, from, to string
 	seeds                int
-	test                 string // that finds it; TestSeeds if empty
+	test                 string // the test that finds it; TestSeeds if empty
 }
 
 var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants)
@@ -70,8 +70,8 @@ var newerMutants = []mutant{
 	{"a shard goes to a node that cannot read its records", "scheduler/coordinator.go", "if k.levels[node] >= k.needs[shard] {", "if true {", 60, "TestNewerRecords"},
 }
 
-// damageMutants are found by TestDamagedRecords. Those in package fake have their
-// counterpart in package store, which the conformance suite holds to the same.
+// damageMutants are found by TestDamagedRecords. Mutants of package fake stand for the same
+// bugs in package store, because the conformance suite tests both packages.
 var damageMutants = []mutant{
 	{"a damaged record is read again and again", "scheduler/fire.go", " || errors.Is(ev.Err, schemas.ErrDamaged) {", " {", 20, "TestDamagedRecords"},
 	{"a count takes a damaged record for a lost timer", "scheduler/recount.go", "accounted := n + c.result.Unread", "accounted := n", 60, "TestDamagedRecords"},
@@ -101,7 +101,7 @@ var seedMutants = []mutant{
 	{"the count of an owner that died is taken over", "scheduler/coordinator.go", "c.PendingUnknown || s.damaged || s.clock.Owner != \"\"", "c.PendingUnknown || s.damaged", 60, ""},
 	{"a count misses the changes that come by the tail", "scheduler/recount.go", "\t\tif change.pending {\n\t\t\tn++", "\t\tif change.pending {\n\t\t\tn += 0", 300, ""},
 
-	// Faults that this simulation has found.
+	// Bugs that this simulation has found in Belfry.
 	{"a reread record moves the tail", "scheduler/core.go", "return min(k.pinned[0].pin-1, k.tailSeen)", "return k.pinned[0].pin - 1", 2000, ""},
 	{"what holds the tail is out of order", "scheduler/core.go", "k.pinned[i-1].pin > seq", "k.pinned[i-1].pin < 0", 3000, ""},
 	{"a scan does not hold the tail", "scheduler/core.go", "pin = t.Rev\n\t}\n\tk.onRecord", "pin = 0\n\t}\n\tk.onRecord", 3000, ""},
@@ -125,22 +125,22 @@ var seedMutants = []mutant{
 var feedMutants = []mutant{
 	{"the floor is above what is concluded", "functions/rester.go", "st.Rev, a.Floor)", "st.Rev, a.Floor+1)", 10, "TestFeeds"},
 	{"nobody looks at the stream after a rest", "functions/rester.go", "case left:", "case left && floor > 1<<60:", 300, "TestFeeds"},
-	{"a wake that failed is not repeated", "internal/store/feedwaker.go", "\t}\n\treturn err\n}\n\nfunc (w *Waker) sawAwake", "\t}\n\treturn nil\n}\n\nfunc (w *Waker) sawAwake", 300, "TestFeeds"},
+	{"a wake that failed is not repeated", "internal/store/feedwaker.go", "\t}\n\treturn err\n}\n\n// sawAwake", "\t}\n\treturn nil\n}\n\n// sawAwake", 300, "TestFeeds"},
 	{"a feed that was seen awake once is trusted without end", "internal/store/feedwaker.go", "w.now().Sub(e.awake) < w.trust\n}", "true\n}", 300, "TestFeeds"},
 	{"a rest that was missed while the watch was broken is not looked for", "internal/store/feedwaker.go", "needs[f] = e.last\n", "_ = f\n", 300, "TestFeeds"},
 	{"a rest is looked for only after a short break of the watch", "internal/store/feedwaker.go", "\t\tif e.last > 0 {\n", "\t\tif e.last > 0 && w.now().Sub(e.awake) < 2*w.trust {\n", 60, "TestFeeds"},
 	{"a wake makes a floor of its own", "internal/store/feedwaker.go", "w.keys.PutActive(ctx, f, st.Floor, st.Rev)", "w.keys.PutActive(ctx, f, need, st.Rev)", 300, "TestFeeds"},
 }
 
-// TestMutantsAreFound builds the simulation with each mutant and runs it. The
-// first is always run; all with BELFRY_SIM_MUTANTS=all.
+// TestMutantsAreFound builds the simulation with each mutant and runs it. Without
+// BELFRY_SIM_MUTANTS=all it does so only for the first mutant.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
 	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else if testing.Short() {
-		t.Skip("-short: builds the simulation anew; run without it")
+		t.Skip("-short: this test builds the simulation again; run it without -short")
 	}
 	for _, m := range run {
 		t.Run(m.name, func(t *testing.T) {
@@ -173,8 +173,8 @@ func (m *mutant) plant() *mutate.Mutant {
 	return &mutate.Mutant{Name: m.name, File: m.file, From: m.from, To: m.to}
 }
 
-// run builds, and runs the first seeds with the changed file, one after the other,
-// and stops at the first that fails.
+// run builds the simulation with the changed file, and runs the first seeds one after the
+// other until one fails.
 func (m *mutant) run(t *testing.T) []byte {
 	t.Helper()
 	root, err := filepath.Abs("../..")

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// proc is a coroutine, which runs until it waits and continues when its answer has come. The
+// proc is a coroutine. It runs until it waits for an answer, and continues with the answer. The
 // coroutines of a node end with its process.
 type proc struct {
 	w      *world
@@ -15,7 +15,7 @@ type proc struct {
 	cancel func()
 	yield  func(struct{}) bool
 	done   bool
-	turn   uint64 // of its wait, so that nothing wakes it twice
+	turn   uint64 // number of its wait, so that a wait ends only once
 }
 
 // killed is the panic that ends a proc whose process has died.
@@ -56,7 +56,7 @@ func (p *proc) resume() {
 	}
 }
 
-// stop ends the proc wherever it waits.
+// stop ends the proc in its present wait.
 func (p *proc) stop() {
 	if !p.done {
 		p.done = true
@@ -64,7 +64,7 @@ func (p *proc) stop() {
 	}
 }
 
-// park waits until somebody resumes it.
+// park waits until resume is called.
 func (p *proc) park() {
 	if !p.yield(struct{}{}) {
 		panic(killed{})

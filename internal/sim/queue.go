@@ -67,7 +67,7 @@ func (c *consumer) deliver(o *outstanding) {
 	}
 	e, there := w.server.Event(c.stream, o.seq)
 	if !there {
-		return // it has left the stream
+		return // the message has left the stream
 	}
 	if w.now < c.stalled {
 		w.at(c.stalled+int64(w.between(0, time.Second)), func() { c.deliver(o) })
@@ -99,7 +99,7 @@ func (w *world) someNode() *node {
 	first := w.rng.IntN(len(w.nodes))
 	for i := range w.nodes {
 		n := w.nodes[(first+i)%len(w.nodes)]
-		// A node that is paused asks for no more; what it has asked for goes to it.
+		// A paused node sends no new pull requests, but its open requests still receive messages.
 		if n.serves() && w.now >= n.cutUntil && (!n.paused || w.now < n.pausedAt+int64(pullsFor)) {
 			return n
 		}
@@ -121,14 +121,14 @@ func (m *msg) ack() {
 	m.send(func() {
 		m.o.acked = true
 		if m.c.stream != schemas.StreamFired {
-			// A work queue: what is acknowledged is gone. It is there, so this
-			// cannot fail.
+			// A work queue removes an acknowledged message. The message exists, so this cannot
+			// fail.
 			_ = m.c.w.server.Remove(m.c.stream, m.o.seq)
 		}
 	})
 }
 
-// nak has it delivered again after a while.
+// nak makes the consumer deliver the message again after a pause.
 func (m *msg) nak(d time.Duration) {
 	m.send(func() {
 		m.c.w.after(d, func() {

@@ -13,9 +13,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file drives router.Writer and router.Operations, which are production's. Their
-// shells are typed again: the acknowledgements of natsapi's intake, and the order of the
-// steps of a fast cancel.
+// This file drives router.Writer and router.Operations of production. It repeats the code
+// around them: the acknowledgements of natsapi's intake, and the order of the steps of a fast
+// cancel.
 
 // retryPause and retryMax are natsapi's; apiTimeout bounds a request.
 const (
@@ -33,7 +33,7 @@ func (n *node) newRouter() {
 	}
 }
 
-// outcome takes the outcome of one add.
+// outcome receives the outcome of one add.
 type outcome struct {
 	result router.Result
 	err    error
@@ -48,7 +48,7 @@ func (o *outcome) Reject(_ *router.Add, reason error) { o.result, o.err = router
 // Delay implements router.Sink.
 func (o *outcome) Delay(_ *router.Add, err error) { o.result, o.err = router.Delayed, err }
 
-// routeAdd takes an add of the stream.
+// routeAdd processes an add of the stream.
 func (n *node) routeAdd(m *msg) {
 	i, err := strconv.Atoi(string(m.Data))
 	if err != nil {
@@ -149,7 +149,7 @@ func (n *node) overwrite(w store.Write) error {
 	return got
 }
 
-// cancelTimer takes the fast path of cancels, whose read may be stale, or the slow one.
+// cancelTimer cancels a timer on the fast path, whose read may be stale, or on the slow path.
 func (n *node) cancelTimer(id schemas.TimerID) (schemas.Record, error) {
 	got, err := n.client.GetMany(within(apiTimeout), []schemas.TimerID{id})
 	if err == nil && len(got) > 0 && n.w.cfg.Plant != PlantBlindCancel {

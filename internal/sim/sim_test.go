@@ -18,30 +18,30 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// defaultSeeds are run where BELFRY_SIM_SEEDS does not say how many.
+// defaultSeeds is the number of seeds without BELFRY_SIM_SEEDS.
 const defaultSeeds = 300
 
-// newerSeeds are run of TestNewerRecords, damageSeeds of TestDamagedRecords.
+// newerSeeds is the number of seeds of TestNewerRecords, damageSeeds of TestDamagedRecords.
 const (
 	newerSeeds  = 120
 	damageSeeds = 150
 )
 
-// shortSeeds are run with -short.
+// shortSeeds is the number of seeds with -short.
 const shortSeeds = 60
 
-// ofOtherTests are the Stats that TestSeeds leaves at 0.
+// ofOtherTests lists the Stats that stay 0 in TestSeeds.
 var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true}
 
-// TestSeeds runs the kept seeds and then many others. BELFRY_SIM_SEEDS says how
-// many, BELFRY_SIM_FIRST from which on; BELFRY_SIM_SEED runs one, and tells all.
+// TestSeeds runs the kept seeds and then many others: BELFRY_SIM_SEEDS of them, starting at
+// BELFRY_SIM_FIRST. With BELFRY_SIM_SEED it runs this one seed, and logs every action.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	if one := os.Getenv("BELFRY_SIM_SEED"); one != "" {
 		runOne(t, Config{Seed: number(t, one)})
 		return
 	}
-	// One by one is for counting how many it takes, so without those kept.
+	// One by one counts the seeds until the first failure, so it leaves out the kept seeds.
 	oneByOne := os.Getenv("BELFRY_SIM_ONE_BY_ONE") != ""
 	var seeds []uint64
 	if !oneByOne {
@@ -98,11 +98,11 @@ func TestSeeds(t *testing.T) {
 	if len(seeds) < defaultSeeds || oneByOne {
 		return
 	}
-	// What never happens is not tested.
+	// A fault or an operation that never happens is not tested.
 	all := reflect.ValueOf(sum)
 	for i := range all.NumField() {
 		if name := all.Type().Field(i).Name; all.Field(i).Int() == 0 && !ofOtherTests[name] {
-			t.Errorf("%s: none", all.Type().Field(i).Name)
+			t.Errorf("%s never happened", all.Type().Field(i).Name)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func kept(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// TestRepeats: one seed is one history.
+// TestRepeats: two runs of a seed are the same.
 func TestRepeats(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= 5; seed++ {

@@ -32,7 +32,7 @@ type term struct {
 	end   signal // for the coordinator
 
 	waking bool
-	timer  uint64 // of the wait that counts
+	timer  uint64 // number of the present wait
 
 	tail     []store.Timer
 	scan     []scheduler.Event
@@ -43,7 +43,7 @@ type term struct {
 
 var _ scheduler.Host = (*term)(nil)
 
-// startTerm begins to own a shard.
+// startTerm starts a term after the take-over of a shard.
 func startTerm(n *node, shard int, lease *scheduler.Lease) *term {
 	clock, _ := lease.Clock()
 	t := &term{n: n, w: n.w, shard: shard, epoch: clock.Epoch}
@@ -86,7 +86,7 @@ func (t *term) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// trace sees all that the term does, and all that it receives.
+// trace gets all events and actions of the term.
 func (t *term) trace(what any) {
 	if ev, ok := what.(scheduler.EvSwept); ok && !t.ended {
 		t.w.check.swept(t, ev)
@@ -127,7 +127,7 @@ func (t *term) over() {
 	t.end.give()
 }
 
-// release hands the shard over, after what the process does first.
+// release makes the term hand the shard over, after the process's earlier steps.
 func (t *term) release() {
 	t.n.soon(func() {
 		if !t.ended {
@@ -248,7 +248,7 @@ func (s termStore) PublishAsync(m store.Msg, done func(seq uint64, duplicate boo
 	s.t.w.check.publishes(s.t, "publish", m)
 	switch s.t.w.cfg.Plant {
 	case PlantEndless:
-		// Every error may be gone the next time.
+		// Treat every error as temporary.
 		s.Client.PublishAsync(m, func(seq uint64, duplicate bool, err error) {
 			if store.Permanent(err) {
 				err = schemas.ErrUnavailable
@@ -273,7 +273,8 @@ func (s termStore) PublishLetter(ctx context.Context, m store.Msg) (duplicate bo
 	}
 	duplicate, err = s.Client.PublishLetter(ctx, m)
 	if d := t.n.pauseAtClaim; err == nil && d > 0 {
-		// All die, and the next owner comes when the stream has forgotten the letter.
+		// All processes die, and the next owner starts after the stream's dedup window has
+		// forgotten the letter.
 		t.n.pauseAtClaim = 0
 		t.w.after(0, func() {
 			for _, n := range t.w.nodes {

@@ -13,27 +13,27 @@ import (
 // Config says what to run.
 type Config struct {
 	Seed uint64
-	// Plant is a bug to make, to see that it is found.
+	// Plant is a bug that the simulation makes, to test that the checker finds it.
 	Plant Plant
-	// Newer has some records written in the format of the next build. In two thirds of
-	// the seeds a node of that build joins.
+	// If Newer is set, some records are written in the format of the next build. In two thirds
+	// of the seeds a node of that build joins.
 	Newer bool
-	// Damage has some records damaged in the store.
+	// If Damage is set, some records are damaged in the store.
 	Damage bool
-	// Trace gets a line for everything that happens; nil for nothing.
+	// Trace gets a line for every action; nil for no trace.
 	Trace io.Writer
 }
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Seed       uint64
 	Violations []Violation
 	Stats      Stats
-	// Shape says what was run, in a line.
+	// Shape describes the parameters of the run in one line.
 	Shape string
 }
 
-// Stats count what happened, so that a test can tell that anything did.
+// Stats are the counts of a run. Tests use them to check that faults and operations happened.
 type Stats struct {
 	Events, Timers, Fired, Claims, Cancelled, Moved, Called int
 	DeadLetters, Refused,                                   // refused: letters of events that could never be published
@@ -41,17 +41,17 @@ type Stats struct {
 	// Newer counts records written in a newer format. Held counts the records among them
 	// that never fired, because no node could read them. Both are 0 without Config.Newer.
 	Newer, Held int
-	// DamagedRecords counts records that were damaged in the store, Repaired those of them
-	// that an operator repaired. Both are 0 without Config.Damage.
+	// DamagedRecords counts the records that were damaged in the store, Repaired the damaged
+	// records that an operator has repaired. Both are 0 without Config.Damage.
 	DamagedRecords, Repaired int
-	// Counted are shards whose number of pending timers was checked at the end. In
-	// CountedLow of them it was too low.
+	// Counted is the number of shards whose count of pending timers was checked at the end. In
+	// CountedLow of them the count was too low.
 	Counted, CountedLow int
-	// VirtualSeconds is how much time passed in the simulation.
+	// VirtualSeconds is the simulated time.
 	VirtualSeconds int
 }
 
-// epoch is when every simulation begins, in Unix nanoseconds.
+// epoch is the time at which every simulation begins, in Unix nanoseconds.
 const epoch = int64(1_800_000_000_000_000_000)
 
 // world is one simulation.
@@ -75,9 +75,9 @@ type world struct {
 	desk    *node // the host of all clients
 
 	waitingTails [][]func() // by shard
-	atTakeOver   [][]func() // by shard: what happens when a node takes it
-	damaged      []bool     // by shard: a stranger has overwritten its clock
-	healed       int64      // from when on nothing is broken any more
+	atTakeOver   [][]func() // by shard: called when a node takes it
+	damaged      []bool     // by shard: another client has overwritten its clock
+	healed       int64      // the time after which there are no faults
 	over         bool
 	letters      int // for PlantUnstableLetter
 }
@@ -111,10 +111,10 @@ func Run(cfg Config) Report {
 	return Report{Seed: cfg.Seed, Violations: w.check.violations, Stats: w.stats, Shape: w.p.String()}
 }
 
-// maxEvents is far more than any run has: one that has more does not end.
+// maxEvents bounds the events of a run. A run with more events would not end.
 const maxEvents = 3_000_000
 
-// loop runs until everything is done that has to be, or the time is up.
+// loop runs until all work is done, or the time is up.
 func (w *world) loop() {
 	end := w.p.until()
 	for !w.over && w.queue.len() > 0 {
@@ -143,7 +143,7 @@ func (w *world) close() {
 	w.desk.kill()
 }
 
-// at calls f at a true time, after what was put there before.
+// at calls f at a true time, after all functions that were put there before.
 func (w *world) at(t int64, f func()) {
 	w.order++
 	w.queue.push(event{at: max(t, w.now), order: w.order, f: f})
@@ -156,7 +156,7 @@ func (w *world) after(d time.Duration, f func()) { w.at(w.now+int64(d), f) }
 // oneIn is true once in n times; never for n of 0.
 func (w *world) oneIn(n int) bool { return n > 0 && w.rng.IntN(n) == 0 }
 
-// between is a duration, uniformly.
+// between returns a uniformly distributed duration.
 func (w *world) between(lo, hi time.Duration) time.Duration {
 	if hi <= lo {
 		return lo
@@ -170,7 +170,7 @@ func (w *world) trace(format string, args ...any) {
 		return
 	}
 	at := w.now - epoch
-	// What cannot be written is only a trace.
+	// An error only loses a line of the trace.
 	_, _ = fmt.Fprintf(w.cfg.Trace, "%4d.%06d  %s\n", at/1e9, at%1e9/1e3, fmt.Sprintf(format, args...))
 }
 

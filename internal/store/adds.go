@@ -54,10 +54,10 @@ const (
 	leaderApart = time.Second
 )
 
-// FindAdds returns the sequences in TIMERS_ADD of the adds of a timer that are not
-// acknowledged yet. addedMs is the record's; same identifies the adds by their headers and
-// data. For a timer older than every add in the stream FindAdds usually sends no request.
-// Errors: schemas.ErrUnavailable.
+// FindAdds returns the sequences of a timer's adds that are still in TIMERS_ADD. addedMs is
+// Record.AddedMs; same reports whether a message is an add of the timer. For a timer older
+// than every add in the stream FindAdds usually sends no request. Errors:
+// schemas.ErrUnavailable.
 func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
 	gone, err := a.addGone(ctx, addedMs)
 	if err != nil || gone {
@@ -127,11 +127,11 @@ func (a *Adds) RemoveAdd(ctx context.Context, seq uint64) error {
 	return nil // acknowledged in the meantime
 }
 
-// removeAdds purges the finished adds of seqs, which rise, that are the oldest of TIMERS_ADD
-// without a gap. So it never removes an add that is not in seqs, whatever other routers do.
-// It returns the last sequence that is removed, or 0. A purge costs the server one write
-// for any number of adds; it is not worth it for fewer than minPurge. Errors:
-// schemas.ErrUnavailable.
+// removeAdds purges the oldest adds of TIMERS_ADD up to the first add that is not in seqs,
+// the rising sequences of finished adds. So it never removes an add that is not in seqs,
+// whatever other routers do. It purges nothing for fewer than minPurge adds, because a purge
+// costs the server as much for one add as for many. It returns the last sequence of seqs that
+// is removed, by this or an earlier call; 0 if none is. Errors: schemas.ErrUnavailable.
 func (a *Adds) removeAdds(ctx context.Context, seqs []uint64) (through uint64, err error) {
 	info, err := a.jet.Stream(ctx, schemas.StreamAdd)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRemoveAdds: only what was given goes, from the stream's beginning, without
-// an acknowledgement; the routers' consumer knows.
+// TestRemoveAdds: removeAdds removes only the given adds, from the beginning of the stream.
+// The routers' consumer then does not wait for their acknowledgement.
 func TestRemoveAdds(t *testing.T) {
 	t.Parallel()
 	for name, srv := range map[string]*natstest.Server{"synced": natstest.Run(t, natstest.SyncAlways), "not synced": natstest.Run(t)} {
@@ -41,7 +41,7 @@ func testRemoveAdds(t *testing.T, s *store.Store) {
 				t.Fatal(err)
 			}
 			for m := range b.Messages() {
-				// On a slow machine some come again.
+				// On a slow machine some adds are delivered again.
 				if meta, err := m.Metadata(); err == nil && meta.NumDelivered == 1 {
 					msgs = append(msgs, m)
 				}
@@ -80,12 +80,12 @@ func testRemoveAdds(t *testing.T, s *store.Store) {
 	}
 
 	msgs := deliver(1, n)
-	remove(0, upTo(2, n)...) // the first is another router's
+	remove(0, upTo(2, n)...) // another router has the first add
 	remove(0, upTo(1, 5)...) // too few
 	holds(1, n)
 	remove(99, upTo(1, n, 100)...)
 	holds(100, n-99)
-	remove(99, upTo(1, n, 100)...) // those before are gone, those after stay
+	remove(99, upTo(1, n, 100)...) // the adds before 100 are removed already; too few follow
 	holds(100, n-99)
 	if err := msgs[99].DoubleAck(ctx); err != nil {
 		t.Fatal(err)
@@ -94,8 +94,7 @@ func testRemoveAdds(t *testing.T, s *store.Store) {
 	holds(n, 1)
 	remove(n-1, upTo(1, n-1)...)
 
-	// Nothing waits for an acknowledgement but the one that is left, and what comes
-	// is delivered.
+	// The consumer waits only for the acknowledgement of the last add, and delivers new adds.
 	info, err := cons.Info(ctx)
 	if err != nil {
 		t.Fatal(err)

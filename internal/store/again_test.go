@@ -16,15 +16,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestAskedAgain: what asks a stream that has no leader is answered when it has
-// one. The calls' own time-out is far longer than this test lasts, so without a
-// repetition none of them is.
+// TestAskedAgain: a request to a stream without a leader is answered once the stream has a
+// leader. The time-out of the calls is far longer than this test, so the test fails unless
+// the client repeats its requests.
 func TestAskedAgain(t *testing.T) {
 	t.Parallel()
 	c := natstest.Cluster3(t)
 	survivor := c.Servers[0]
-	// What is written once only is written with the usual time-out: a cluster that
-	// has just begun to exist may change its leader once more.
+	// Make the store with the usual time-out: a new cluster may change its leader once more,
+	// and some of these requests are not repeated.
 	first := open(t, survivor.Connect(), func(c *store.Config) { c.Replicas = 3 })
 	id := storetest.IDsOf(first.Geometry(), 0, 1)[0]
 	rev := storetest.CreateAll(t, first, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, first) + 60_000)}})[0]
@@ -42,8 +42,8 @@ func TestAskedAgain(t *testing.T) {
 		{"read at the leader", func() error { _, err := s.Get(t.Context(), id); return err }},
 		{"state of a stream", func() error { _, err := s.LastSeq(t.Context(), 0); return err }},
 	}
-	// A server that knows of no leader may also refuse at once. That is an answer,
-	// and the caller's to repeat; what may not be is silence.
+	// A server that knows no leader may also refuse the request at once. That is an answer, and
+	// the caller repeats the call. Only silence is an error.
 	answered := make(chan string, len(calls))
 	for _, call := range calls {
 		go func() {
@@ -59,8 +59,8 @@ func TestAskedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tail.Stop()
-	// All have asked, most of them in vain: the server that is left may have been
-	// given the lead by one that stopped, and hold it for a moment yet.
+	// Wait until all calls have sent requests. Most are lost, but the remaining server may have
+	// become leader for a moment, when the other servers stopped.
 	<-time.After(time.Second)
 	for _, other := range c.Servers[1:] {
 		other.Start()
@@ -83,9 +83,8 @@ func TestAskedAgain(t *testing.T) {
 	}
 }
 
-// TestOpenAskedAgain: a server that loses the lead drops what it was asked without
-// an answer. Open asks again then, long before its time-out. (What is not repeated
-// is the first beat, once in a store's life.)
+// TestOpenAskedAgain: a server that stops being the leader drops requests without an answer.
+// Open then repeats them, long before its time-out, except the first heartbeat of a store.
 func TestOpenAskedAgain(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -97,7 +96,7 @@ func TestOpenAskedAgain(t *testing.T) {
 		{"make", "$JS.API.STREAM.CREATE.*", false},
 		{"make the probe", "$JS.API.STREAM.CREATE.BELFRY_PROBE_n1", false},
 		{"remove the probe", "$JS.API.STREAM.DELETE.*", false},
-		{"write what is written once", "$KV.clock.meta", false},
+		{"write the layout", "$KV.clock.meta", false},
 		{"change", "$JS.API.STREAM.UPDATE.*", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -118,39 +117,39 @@ func TestOpenAskedAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			case <-time.After(2 * time.Minute):
-				t.Fatal("the request without an answer was not asked again")
+				t.Fatal("Open did not repeat the dropped request")
 			}
 			select {
 			case <-dropped:
 			default:
-				t.Fatal("nothing was dropped: Open does not ask it")
+				t.Fatal("nothing was dropped: Open does not send this request")
 			}
 		})
 	}
 }
 
-// TestChangeUnanswered: a stream that cannot be changed since nobody answers is
-// waited for. It is no fault of the configuration, which would end the process.
+// TestChangeUnanswered: if the update of a stream is not answered, Open waits. It must not
+// report a configuration error, which would end the process.
 func TestChangeUnanswered(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
 	open(t, srv.Connect()).Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	const asked = 3 // more than one try of Open
-	drop(t, srv, "$JS.API.STREAM.UPDATE.*", asked, cancel)
+	const requests = 3 // more than one try of Open
+	drop(t, srv, "$JS.API.STREAM.UPDATE.*", requests, cancel)
 	cfg := store.Config{Node: "n1", Geometry: storetest.Geometry, FiredMaxAge: 3 * time.Hour, Timeout: 200 * time.Millisecond}
 	err := opens(ctx, srv.Connect(), cfg)
 	if err == nil {
-		t.Fatal("it was opened")
+		t.Fatal("the store was opened")
 	}
 	if ctx.Err() == nil || schemas.CodeOf(err) == schemas.CodeConfig {
 		t.Fatalf("Open did not wait: %v", err)
 	}
 }
 
-// drop has a server drop the next n messages to a subject, which nobody answers
-// then, and calls after; what follows goes its way.
+// drop makes a server drop the next n messages to a subject, so that they get no answer. It
+// then calls after, and lets later messages pass.
 func drop(t *testing.T, srv *natstest.Server, subject string, n int, after func()) {
 	t.Helper()
 	const aside = "dropped"
@@ -172,9 +171,8 @@ func drop(t *testing.T, srv *natstest.Server, subject string, n int, after func(
 	}
 }
 
-// TestOpenUndecided: a write that is on its way to the other servers is neither
-// there nor not. The leader refuses its repetition, which says nothing yet: Open
-// waits until it is decided.
+// TestOpenUndecided: while a write is being replicated, the leader refuses to repeat it. The
+// refusal does not show whether the write will succeed: Open waits until that is decided.
 func TestOpenUndecided(t *testing.T) {
 	t.Parallel()
 	c := natstest.Cluster3(t)
@@ -216,7 +214,7 @@ func TestOpenUndecided(t *testing.T) {
 		for {
 			began := time.Now()
 			err := opens(t.Context(), nc, store.Config{Node: "n1", Replicas: 3, Geometry: storetest.Geometry})
-			// A minute in which nobody could decide it is not what this is about.
+			// Repeat if Open gave up after a minute because the servers could not decide.
 			if !errors.Is(err, schemas.ErrUnavailable) || time.Since(began) < 50*time.Second {
 				opened <- err
 				return
@@ -227,7 +225,7 @@ func TestOpenUndecided(t *testing.T) {
 		select {
 		case <-asked:
 		case <-time.After(5 * time.Second):
-			t.Log("it was not asked twice: the leader, who has nobody left, has given up before Open came to it")
+			t.Log("Open sent the write only once: the leader had stepped down before that, because it has no other servers")
 		}
 	}
 	for _, other := range others {
@@ -239,6 +237,6 @@ func TestOpenUndecided(t *testing.T) {
 			t.Fatal(err)
 		}
 	case <-time.After(4 * time.Minute):
-		t.Fatal("Open is waiting still")
+		t.Fatal("Open still waits after 4 minutes")
 	}
 }

@@ -35,9 +35,9 @@ const (
 type NewerRecord struct {
 	ID  schemas.TimerID
 	Rev uint64
-	// Tick is the first of the requested ticks whose index entries name the record. The
-	// record is due in that tick, in the same slot of a later revolution of the wheel, or
-	// was moved away from it.
+	// Tick is set by LoadTicks: the first of the requested ticks whose index entries name
+	// the record. The record may be due in that tick, in the same slot of a later revolution
+	// of the wheel, or, if the timer was moved, in any other tick.
 	Tick int64
 }
 
@@ -47,19 +47,19 @@ type Result struct {
 	Err error
 }
 
-// Write replaces a record. Rev 0 creates.
+// Write is one write of a record. It replaces revision Rev; with Rev 0 it creates the record.
 type Write struct {
 	ID     schemas.TimerID
 	Rev    uint64
 	Record *schemas.Record
-	// TTL is the life of the record: more than 0 for a final record, which would never
-	// expire otherwise, and 0 for any other, which must not expire while it has work
-	// left. See Check.
+	// TTL is the time after which the server removes the record. It is more than 0 for a
+	// final record, and 0 for every other record, which must not expire. See Check.
 	TTL time.Duration
 }
 
-// Check returns an error for a TTL that does not fit the record's state. That is a defect
-// of the caller: a pending timer with a TTL would be lost.
+// Check returns an error of schemas.CodeBadRequest if the TTL does not fit the record's
+// state. The error is a defect of the caller: a pending timer with a TTL would be lost, and
+// a final record without a TTL would stay for good.
 func (w *Write) Check() error {
 	switch final := w.Record.State.Final(); {
 	case !final && w.TTL != 0:
@@ -73,69 +73,74 @@ func (w *Write) Check() error {
 // Clock is the value of clock.<shard>: the whole recovery state of a shard.
 type Clock struct {
 	Version int `json:"v"`
-	// TimeMs is the low-water mark, the end of the last tick that is done.
+	// TimeMs is the low watermark in Unix milliseconds, the start of a tick: every record
+	// due before it has been fired, except records that the tail has not delivered yet.
 	TimeMs int64 `json:"time"`
 	// Owner is the node that may fire; empty after a graceful release.
 	Owner string `json:"owner"`
-	// Epoch grows by one with every change of owner.
+	// Epoch grows by one with every take-over of the shard.
 	Epoch uint64 `json:"epoch"`
-	// Tail is the stream sequence up to which every record is beyond the horizon
-	// and indexed, in a tick after TimeMs, or done.
+	// Tail is the applied offset: every record up to this sequence of the shard's stream is
+	// done, or is due after TimeMs, so that the index leads to it. The next owner follows the
+	// stream from here.
 	Tail uint64 `json:"tail"`
-	// Seen is the last sequence that the owner had read when it wrote: Tail, or
-	// later where Tail is held back by a record that is not done.
+	// Seen is the last sequence that the owner had read when it wrote the clock. It is
+	// greater than Tail while a record pins the offset.
 	Seen uint64 `json:"seen"`
 	// LeaseMs is the owner's lease in milliseconds: another node may take the shard only
-	// after the clock has not changed for that long. 0 comes from an older build, which
-	// does not state its lease.
+	// after the clock has not changed for that long. Older builds do not state it; it is 0
+	// then.
 	LeaseMs int64 `json:"lease,omitempty"`
-	// Needs is the lowest FormatLevel that a node must read to own the shard: an owner
-	// found a record of a newer format and raised it. Nodes below it own the shard only
-	// while no node that reads it is alive. No owner lowers it; 0 is no requirement.
+	// Needs is the FormatLevel that an owner of the shard should read; 0 for any. An owner
+	// raises it when it finds a record of a newer format, and no owner lowers it. A node that
+	// reads less owns the shard only while no node that reads Needs is alive.
 	Needs FormatLevel `json:"needs,omitempty"`
-	// SweptMs is the sweeper's own mark.
+	// SweptMs is the sweeper's position in Unix milliseconds: it has audited every tick
+	// before it. 0 before the first owner.
 	SweptMs int64 `json:"swept"`
 	// Pending is the number of timers in state pending, unless PendingUnknown.
 	Pending int64 `json:"pending"`
-	// PendingUnknown is true if an owner died without releasing the shard, so that its
-	// last claims are not in Pending, until the timers have been counted.
+	// PendingUnknown is true after an owner has died without releasing the shard: Pending may
+	// include timers that it claimed after its last write of the clock. It becomes false when
+	// an owner has counted the pending timers.
 	PendingUnknown bool `json:"pending_unknown,omitempty"`
-	// Counted is true if Pending results from a count of the shard's records, or from its
-	// first clock. Builds before the field kept a number that could drift; they drop it.
+	// Counted is true if Pending is exact because it started from a count of the shard's
+	// records, or from an empty shard. Older builds do not write the field, and their Pending
+	// may be wrong.
 	Counted bool `json:"counted,omitempty"`
-	// Msgs is the number of messages in the shard's stream at MsgsMs, in Unix
-	// milliseconds. The next owner compares it with the stream.
+	// Msgs is the number of messages in the shard's stream at MsgsMs (Unix milliseconds).
+	// The next owner compares it with the stream to notice lost messages.
 	Msgs   uint64 `json:"msgs,omitempty"`
 	MsgsMs int64  `json:"msgs_at,omitempty"`
 }
 
 // States of Presence.Scheduler.
 const (
-	SchedulerActive  = "active"  // takes part in spreading the shards
-	SchedulerLeaving = "leaving" // is about to release its shards
+	SchedulerActive  = "active"  // shards may be assigned to the node
+	SchedulerLeaving = "leaving" // the node is about to release its shards
 )
 
-// Presence is what a node says of itself in node.<node>, with every beat. The
-// key expires a minute after the last one.
+// Presence is the value of the key node.<node>: what the node announces with each
+// heartbeat. The key expires a minute (nodeTTL) after the last heartbeat.
 type Presence struct {
 	Version int `json:"v"`
 	// Release is the program's version.
 	Release string `json:"release,omitempty"`
-	// Roles that run on the node.
+	// Roles lists the roles that the node runs.
 	Roles []string `json:"roles,omitempty"`
-	// Started is the start of the process, by its host's clock.
+	// Started is the time at which the process started, by its host's clock.
 	Started time.Time `json:"started,omitzero"`
-	// Scheduler is SchedulerActive, SchedulerLeaving, or empty for a node that
-	// schedules nothing, or is of a version that did not say.
+	// Scheduler is SchedulerActive or SchedulerLeaving. It is empty for a node without a
+	// scheduler, and for versions that did not announce it.
 	Scheduler string `json:"scheduler,omitempty"`
-	// InFlight is how many callbacks the node works on.
+	// InFlight is the number of callbacks that the node is making.
 	InFlight int `json:"in_flight,omitempty"`
 	// Reads is the newest FormatLevel that the node reads; 0 for builds before
 	// LevelRecord2. A level covers records, index entries, settings of services and
 	// headers of events.
 	Reads FormatLevel `json:"reads,omitempty"`
-	// Sync is what the node knows of its server's setting: SyncAlways,
-	// SyncInterval, or empty where it cannot know.
+	// Sync says when the node's server syncs writes: SyncAlways or SyncInterval. It is empty
+	// if the node cannot find out.
 	Sync string `json:"sync,omitempty"`
 	// Profile is the durability profile that the node runs with ("safe" or "fast");
 	// empty from versions that did not announce it.
@@ -150,38 +155,42 @@ type Presence struct {
 
 // Values of Presence.Sync.
 const (
-	SyncAlways   = "always"   // each write is synced before it is acknowledged
-	SyncInterval = "interval" // writes are synced every now and then
+	SyncAlways   = "always"   // the server syncs each write before it acknowledges it
+	SyncInterval = "interval" // the server acknowledges writes and syncs them later
 )
 
-// Member is a node's presence as it was read.
+// Member is a node with its presence.
 type Member struct {
 	Node string
-	// Rev grows with every beat; StoredMs is the leader's timestamp of the last.
+	// Rev is the revision of the presence; it grows with every heartbeat. StoredMs is the
+	// leader's timestamp of the last heartbeat, in Unix milliseconds.
 	Rev      uint64
 	StoredMs int64
 	Presence Presence
 }
 
-// ClockAt is a shard's clock as it was read.
+// ClockAt is a shard's clock with its revision.
 type ClockAt struct {
 	Shard    int
-	Rev      uint64 // 0 if the clock is gone
-	StoredMs int64
-	// Clock is the clock. If Err is ErrDamaged, it is the state to resume the shard from.
+	Rev      uint64 // 0 if the key is gone
+	StoredMs int64  // the leader's timestamp of this revision, in Unix milliseconds
+	// Clock is the clock. If Err is schemas.ErrDamaged, it is the state from which to resume
+	// the shard.
 	Clock Clock
-	// Err is nil, schemas.ErrDamaged (the value is not a clock, or gone) or
-	// schemas.ErrNewer (it is of a newer version, whose nodes own the shard).
+	// Err is nil, schemas.ErrDamaged (the key is gone, or its value is not a clock) or
+	// schemas.ErrNewer (only nodes of a newer version can read the clock and own the shard).
 	Err error
 }
 
-// Cluster is one look at all clocks and nodes. A replica may have answered that
-// is behind: it is for deciding whether to try, the compare-and-set decides.
+// Cluster is a membership snapshot: the clocks of all shards and the presences of all nodes,
+// read together. Any replica may have answered, and be behind. A node may decide by it to
+// try a take-over; only the compare-and-set on the clock decides whether it succeeds.
 type Cluster struct {
 	Clocks []ClockAt // by shard
 	Nodes  []Member  // by name
-	// Alien lists foreign keys in bucket clock, as subjects. A store opened by Open reads
-	// only the clocks of its own shards.
+	// Alien lists the subjects of keys in bucket clock that Belfry has not written: clocks of
+	// shards that do not exist, and presences that cannot be decoded. A Store reads only the
+	// clocks of its shards, so only a View finds alien clocks.
 	Alien []string
 }
 
@@ -198,21 +207,22 @@ type Msg struct {
 	Subject string
 	Header  map[string][]string
 	Data    []byte
-	MsgID   string
-	// Service names the service that is called back for this message. Its feed is woken
-	// before the message is published; see Events. Empty if nobody is called back.
+	MsgID   string // for the stream's dedup window; empty for none
+	// Service is the service that makes a callback for this message; empty if none does.
+	// Events wakes its feed before it publishes the message.
 	Service string
 }
 
-// Load is what LoadTicks found: the records that the index names, whatever
-// their state.
+// Load is the result of LoadTicks.
 type Load struct {
+	// Timers lists the records that the index entries of the ticks name, in any state. A
+	// timer that was moved or is done is still in its old entry.
 	Timers []Timer
 	// Newer lists the records of newer formats that may have to fire.
 	Newer []NewerRecord
-	// Complete is false if there was more than the limit: the caller asks again
-	// with fewer ticks, or pages with After.
+	// Complete is false, and Timers empty, if several ticks together have more timers than
+	// the limit: call LoadTicks again with fewer ticks. It is true for a single tick.
 	Complete bool
-	// Next is the cursor for the following page of a single tick, 0 at its end.
+	// Next is the cursor of the next page of a single tick; 0 after the last page.
 	Next uint64
 }

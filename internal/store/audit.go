@@ -11,11 +11,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Audit reads a whole shard after a sign of a loss. It passes on every waiting or claimed
-// record that is due by throughMs (Unix milliseconds), restores lost index entries, and
-// records what is missing. If the sign was only a suspicion and nothing is missing, it
-// records that the sign is known, and returns a loss without Key. It takes about 100
-// bytes of memory for each timer while it runs.
+// Audit reads a whole shard after Inspect has found a sign of a loss. It passes every waiting
+// or claimed record that is due by throughMs (Unix milliseconds) to fn, restores lost index
+// entries, and adds the loss to the shard's recorded damage, which it returns. If the sign
+// was only a suspicion (in.Suspect) and nothing is missing, it adds no loss, but records that
+// the sign is known. It takes about 100 bytes of memory for each timer. Errors: those of fn,
+// schemas.ErrUnavailable.
 func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect Expectation, throughMs int64, fn func(Timer) error) (ShardDamage, error) {
 	loss := ShardLoss{Key: in.Key, Evidence: in.Evidence, Messages: in.Messages, Expected: max(expect.Pending, 0)}
 	nowMs, err := i.nodes.nowMs(ctx)
@@ -71,7 +72,7 @@ func (i *Inspector) Audit(ctx context.Context, shard int, in Inspection, expect 
 	return d, i.reports.write(ctx, d)
 }
 
-// and adds a loss to l. If an operator has marked l as known, the new loss replaces it.
+// and returns the sum of two losses. If an operator has marked l as known, it returns next.
 func (l *ShardLoss) and(next ShardLoss) *ShardLoss {
 	if l == nil || l.Noted {
 		return &next
@@ -101,15 +102,16 @@ func (l *ShardLoss) and(next ShardLoss) *ShardLoss {
 	return &next
 }
 
-// audit is one reading of a shard.
+// audit is one scan of a shard: of its records, its index entries, and the gaps between
+// them.
 type audit struct {
 	jet     *jet.Client
 	dec     *decoder
 	shard   int
 	records map[schemas.TimerID]audited
-	named   map[schemas.TimerID]naming
-	// gap is the longest run of sequences without a message so far. lastSeq and lastMs
-	// are those of the last message.
+	named   map[schemas.TimerID]naming // timers in index entries
+	// gap is the longest run of sequences without a message so far. lastSeq and lastMs are
+	// the sequence and the time (Unix milliseconds) of the last message.
 	gap     *Gap
 	lastSeq uint64
 	lastMs  int64
@@ -119,17 +121,17 @@ func newAudit(c *jet.Client, dec *decoder, shard int) *audit {
 	return &audit{jet: c, dec: dec, shard: shard, records: map[schemas.TimerID]audited{}, named: map[schemas.TimerID]naming{}}
 }
 
-// audited is what an audit remembers of a record, naming of its index entries.
+// audited is the newest revision of a record.
 type audited struct {
 	rev     uint64
-	tick    int64
+	tick    int64 // of the due time
 	pending bool
-	// unread is true for a record that cannot be decoded: it may be a waiting one.
-	unread bool
+	unread  bool // it cannot be decoded; it may be pending
 }
 
+// naming describes the index entries that name a timer.
 type naming struct {
-	newestMs int64
+	newestMs int64 // when the newest entry was stored, in Unix milliseconds
 	slots    []int64
 }
 
@@ -138,9 +140,9 @@ func (a *audit) indexed(id schemas.TimerID, r audited) bool {
 	return slices.Contains(a.named[id].slots, a.dec.shards.geo.Slot(r.tick))
 }
 
-// accounted returns the number of records that may have been waiting when the owner had
-// read up to a sequence. These are waiting records, records that have changed since, and
-// records that cannot be decoded.
+// accounted returns the number of records that may have been pending when the owner had read
+// the stream up to sequence seen: records that are pending, that have changed since, or that
+// cannot be decoded.
 func (a *audit) accounted(seen uint64) (n int64) {
 	for _, r := range a.records {
 		if r.pending || r.unread || r.rev > seen {
@@ -150,7 +152,7 @@ func (a *audit) accounted(seen uint64) (n int64) {
 	return n
 }
 
-// step follows the sequences of messages, which come in order.
+// step looks for a gap before a message. It is called for all messages in stream order.
 func (a *audit) step(seq uint64, ms int64) {
 	if n := seq - a.lastSeq - 1; a.lastSeq > 0 && n > 0 && (a.gap == nil || n > a.gap.Last-a.gap.First+1) {
 		a.gap = &Gap{First: a.lastSeq + 1, Last: seq - 1, AfterMs: a.lastMs, BeforeMs: ms}
@@ -158,8 +160,8 @@ func (a *audit) step(seq uint64, ms int64) {
 	a.lastSeq, a.lastMs = seq, ms
 }
 
-// read reads every record and index entry of the shard. fn gets the records that
-// wait, or are claimed.
+// read reads every record and index entry of the shard, and passes the pending and the
+// claimed records to fn.
 func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	sh := &a.dec.shards.subjects[a.shard]
 	return a.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {
@@ -171,12 +173,12 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 		}
 		id, err := schemas.ParseTimerID(lastToken(raw.Subject))
 		if err != nil {
-			a.dec.decode(raw) // notes a key that is no timer's
-			return true, nil  //nolint:nilerr // it stops nothing else
+			a.dec.decode(raw) // records the key as damaged
+			return true, nil  //nolint:nilerr // a damaged key does not stop the audit
 		}
 		t, ok := a.dec.decode(raw)
 		if !ok {
-			// There is a record, whatever it is.
+			// The timer has a record, although an unreadable one.
 			a.records[id] = audited{rev: raw.Sequence, unread: true}
 			if jet.IsMarker(raw) {
 				delete(a.records, id)
@@ -194,6 +196,7 @@ func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	})
 }
 
+// entry records the timers that an index entry names.
 func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 	var slot int64
 	if _, err := fmt.Sscanf(strings.TrimPrefix(m.Subject, sh.slot), "%d.", &slot); err != nil {
@@ -206,8 +209,9 @@ func (a *audit) entry(sh *shardSubjects, m *jet.Msg) {
 	}
 }
 
-// missing are the timers that the index names and that have no record, although
-// none that was concluded since it was indexed can have expired.
+// missing returns the timers that the index names and that have no record. It leaves out
+// timers whose final records may have expired: those indexed longer ago than the retention,
+// less goneMargin.
 func (a *audit) missing(nowMs int64, retention time.Duration) []schemas.TimerID {
 	var out []schemas.TimerID
 	for id, n := range a.named {

@@ -19,7 +19,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// cpuTime is what this process (client and server) has used.
+// cpuTime returns the CPU time that this process, client and server, has used.
 func cpuTime(b *testing.B) time.Duration {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
@@ -28,7 +28,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 
-// measure reports CPU per operation beside the wall time.
+// measure reports the CPU time of an operation, in addition to the wall time.
 func measure(b *testing.B, f func()) {
 	b.ResetTimer()
 	before := cpuTime(b)
@@ -55,7 +55,7 @@ func benchStoreOf(b *testing.B, shards int, grouped bool, options ...natstest.Op
 	return s
 }
 
-// BenchmarkPublish compares the publisher with nats.go's own.
+// BenchmarkPublish compares the publisher with the publisher of nats.go.
 func BenchmarkPublish(b *testing.B) {
 	payload := make([]byte, 400)
 	for _, safe := range []bool{false, true} {
@@ -102,9 +102,9 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkLife is a timer's four writes: index and record, claim, conclusion;
-// young as a timer of seconds is, old as one of hours; synced one by one, and in
-// groups.
+// BenchmarkLife measures the four writes of a timer: index entry, record, claim and result.
+// It does so for timers added seconds ago (young) and hours ago (old), without syncs, with a
+// sync for each write, and with batch commits.
 func BenchmarkLife(b *testing.B) {
 	for _, shards := range []int{1, 2, 4} {
 		for _, c := range []struct {
@@ -350,7 +350,7 @@ func BenchmarkTail(b *testing.B) {
 	})
 }
 
-// BenchmarkClock is the compare-and-set of a shard's clock, and a beat.
+// BenchmarkClock measures the compare-and-set of a shard's clock, and a heartbeat.
 func BenchmarkClock(b *testing.B) {
 	s := benchStore(b, 1)
 	b.Run("write", func(b *testing.B) {

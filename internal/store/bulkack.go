@@ -12,14 +12,14 @@ import (
 const (
 	// flushDelay is how long finished adds are collected before a flush.
 	flushDelay = 100 * time.Millisecond
-	// newestHold bounds how long the newest finished add stays in the buffer.
+	// newestHold bounds how long the newest finished add stays in the buffer; see bulkAcker.
 	newestHold = 300 * time.Millisecond
 	// maxGapWait bounds how long a finished add waits for older, unfinished adds. It must
 	// stay below RouterAckWait.
 	maxGapWait = 2 * time.Second
 	// minPurge is the smallest run worth a purge, which costs the server about ten fsyncs.
 	minPurge = 32
-	// flushSize is the number of buffered adds that starts a flush without flushDelay.
+	// flushSize is the number of buffered adds that starts a flush at once, before flushDelay.
 	flushSize = 2048
 	// maxBuffered bounds the buffer. It must stay far below RouterMaxAckPending.
 	maxBuffered = 8192
@@ -27,8 +27,8 @@ const (
 	// a power loss the server reuses the sequences of unsynced messages, so a process
 	// that was paused for longer must not purge by sequence.
 	maxPurgeAge = 5 * time.Second
-	// sharedFor is how long after a delivery to another router adds are acknowledged one
-	// by one.
+	// sharedFor is how long adds are acknowledged one by one after the last sign that another
+	// router shares the stream.
 	sharedFor = 5 * time.Second
 	// purgeTimeout bounds a purge; after it the adds are acknowledged one by one.
 	purgeTimeout = time.Second
@@ -38,20 +38,21 @@ const (
 //
 // Acknowledging a work-queue message costs the server one write and one fsync, as much as
 // the add itself. bulkAcker therefore buffers finished adds and purges the oldest
-// contiguous run of them with one request. When another router shares the stream, which
-// shows in gaps between the sequences delivered here, no run is contiguous; bulkAcker
-// then acknowledges adds one by one.
+// contiguous run of them with one request. When another router shares the stream, the
+// sequences delivered here have gaps, and no run is contiguous; bulkAcker then acknowledges
+// adds one by one.
 //
-// The newest finished add stays in the buffer until a newer one is finished, or for
-// newestHold: a purge that empties a work queue makes nats-server (2.15.2) remove the
-// file behind it and create the next one (work-around 4).
+// The newest finished add stays in the buffer until a newer add is finished, or for
+// newestHold, so that a purge seldom empties the stream: then nats-server (2.15.2) would
+// remove the message file and create the next one (work-around 4).
 //
 // If the process dies with a full buffer, the server redelivers those adds and the router
 // recognises them as duplicates.
 type bulkAcker struct {
 	ackOne func(*Add)
-	// purge removes sequences given in rising order, as far as they are the stream's
-	// oldest, and returns the last sequence that it removed.
+	// purge removes the oldest messages of the stream up to the first message that is not in
+	// the given sequences, which rise. It returns the last sequence that is removed; see
+	// Adds.removeAdds.
 	purge func(context.Context, []uint64) (through uint64, err error)
 
 	flushing sync.Mutex // serialises flushes
@@ -61,21 +62,22 @@ type bulkAcker struct {
 	timer    *time.Timer // non-nil while a flush is scheduled
 	urgent   bool        // the scheduled flush starts at once
 	closed   bool
-	newest   uint64    // newest sequence delivered here
-	sharedAt time.Time // last sign of another router
+	newest   uint64    // greatest sequence delivered here
+	sharedAt time.Time // when the last gap was delivered here
 }
 
-// finishedAdd is an add and when it was finished.
+// finishedAdd is an add that its router has finished.
 type finishedAdd struct {
 	*Add
-	at time.Time
+	at time.Time // when it was finished
 }
 
 func newBulkAcker(ackOne func(*Add), purge func(context.Context, []uint64) (uint64, error)) *bulkAcker {
 	return &bulkAcker{ackOne: ackOne, purge: purge}
 }
 
-// delivered records the delivery of an add to this router, in the stream's order.
+// delivered notices gaps between the adds delivered to this router. Call it for each add in
+// the order of delivery.
 func (b *bulkAcker) delivered(a *Add) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,7 +90,7 @@ func (b *bulkAcker) delivered(a *Add) {
 	b.newest = a.Seq
 }
 
-// ack removes a finished add, now or with a later flush.
+// ack removes a finished add from the stream, at once or with a later flush.
 func (b *bulkAcker) ack(a *Add) {
 	now := time.Now()
 	b.mu.Lock()
@@ -104,11 +106,12 @@ func (b *bulkAcker) ack(a *Add) {
 	}
 }
 
-// add buffers an add. It returns the add to acknowledge at once, if any. b.mu is held.
+// add buffers a finished add. It returns an add that the caller must acknowledge, or nil.
+// b.mu is held.
 func (b *bulkAcker) add(f finishedAdd) *Add {
 	var out *Add
 	if n := len(b.buffer); n > 0 && !b.sharedAt.IsZero() && f.at.Sub(b.sharedAt) < sharedFor {
-		// Only the newest add stays in the buffer.
+		// Another router shares the stream: keep only the newest add in the buffer.
 		last := &b.buffer[n-1]
 		if f.Seq <= last.Seq {
 			return f.Add
@@ -127,7 +130,8 @@ func (b *bulkAcker) add(f finishedAdd) *Add {
 	return out
 }
 
-// flush removes what can be removed now; with all set, everything.
+// flush removes finished adds from the stream. Unless all is set, it keeps in the buffer the
+// newest add, for newestHold, and adds that wait for older ones, for maxGapWait.
 func (b *bulkAcker) flush(all bool) {
 	b.flushing.Lock()
 	defer b.flushing.Unlock()
@@ -169,8 +173,8 @@ func (b *bulkAcker) ackEach(adds []finishedAdd) {
 	}
 }
 
-// purgeRun purges the stream's oldest contiguous run. It returns the adds behind a gap
-// that may close soon, and acknowledges the others.
+// purgeRun purges the oldest contiguous run of the stream. Adds after the run wait for an older,
+// unfinished add: purgeRun returns them, or acknowledges them if they have waited long enough.
 func (b *bulkAcker) purgeRun(adds []finishedAdd, now time.Time, all bool) (keep []finishedAdd) {
 	seqs := make([]uint64, 0, len(adds))
 	for _, f := range adds {
@@ -180,7 +184,7 @@ func (b *bulkAcker) purgeRun(adds []finishedAdd, now time.Time, all bool) (keep 
 	defer cancel()
 	through, err := b.purge(ctx, slices.Compact(seqs))
 	if err != nil {
-		// The purge may have taken effect; acknowledging a removed message has none.
+		// The purge may have taken effect. Acknowledging a removed message does no harm.
 		b.ackEach(adds)
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ackStream stands for TIMERS_ADD: it purges the run of sequences that begins with
-// its first.
+// ackStream simulates TIMERS_ADD: a purge removes the contiguous run of sequences that begins
+// with its first.
 type ackStream struct {
 	mu    sync.Mutex
 	first uint64
@@ -52,7 +52,7 @@ func (s *ackStream) want(t *testing.T, first uint64, seqs ...uint64) {
 	defer s.mu.Unlock()
 	slices.Sort(s.sent)
 	if !slices.Equal(s.sent, seqs) || s.first != first {
-		t.Fatalf("acknowledged %v and removed those before %d; not %v and %d", s.sent, s.first, seqs, first)
+		t.Fatalf("acknowledged %v, and the stream begins at %d; want %v and %d", s.sent, s.first, seqs, first)
 	}
 	s.sent = nil
 }
@@ -66,7 +66,7 @@ func span(from, to uint64) (seqs []uint64) {
 
 func TestBulkAcker(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *bulkAcker, *ackStream){
-		"many go at once, but for the newest": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"many adds are purged together, except the newest": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for _, seq := range span(1, 100) {
 				b.delivered(&Add{Seq: seq, Deliveries: 1})
 			}
@@ -80,8 +80,8 @@ func TestBulkAcker(t *testing.T) {
 			time.Sleep(newestHold)
 			s.want(t, 100, 100)
 		},
-		"few go one by one": func(t *testing.T, b *bulkAcker, s *ackStream) {
-			for _, seq := range []uint64{5, 3, 6, 6} { // one is delivered twice
+		"few adds are acknowledged one by one": func(t *testing.T, b *bulkAcker, s *ackStream) {
+			for _, seq := range []uint64{5, 3, 6, 6} { // add 6 is delivered twice
 				b.ack(&Add{Seq: seq})
 			}
 			time.Sleep(flushDelay)
@@ -91,7 +91,7 @@ func TestBulkAcker(t *testing.T) {
 			b.ack(&Add{Seq: 8})
 			s.want(t, 1, 8)
 		},
-		"one that is worked on holds those after it": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"an unfinished add holds back later adds": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for _, seq := range span(1, 200) {
 				if seq != 41 {
 					b.ack(&Add{Seq: seq})
@@ -105,7 +105,7 @@ func TestBulkAcker(t *testing.T) {
 			time.Sleep(flushDelay)
 			s.want(t, 201)
 		},
-		"but not for long": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"an unfinished add holds back later adds for maxGapWait": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for _, seq := range span(1, 200) {
 				if seq != 41 {
 					b.ack(&Add{Seq: seq})
@@ -114,7 +114,7 @@ func TestBulkAcker(t *testing.T) {
 			time.Sleep(maxGapWait + 2*flushDelay)
 			s.want(t, 41, span(42, 200)...)
 		},
-		"a removal that fails": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"a purge fails": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			s.err = errors.New("no answer")
 			for _, seq := range span(1, 100) {
 				b.ack(&Add{Seq: seq})
@@ -122,7 +122,7 @@ func TestBulkAcker(t *testing.T) {
 			time.Sleep(flushDelay)
 			s.want(t, 100, span(1, 99)...)
 		},
-		"one by one where others share the adds": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"one by one while another router shares the stream": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for seq := uint64(1); seq < 400; seq += 2 {
 				b.delivered(&Add{Seq: seq, Deliveries: 1})
 				b.ack(&Add{Seq: seq})
@@ -132,14 +132,14 @@ func TestBulkAcker(t *testing.T) {
 				t.Fatalf("%d acknowledged, %d removals", len(s.sent), s.bulks)
 			}
 		},
-		"a redelivery is not another's": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"a redelivery is no sign of another router": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for _, a := range []*Add{{Seq: 1, Deliveries: 1}, {Seq: 2, Deliveries: 1}, {Seq: 9, Deliveries: 2}, {Seq: 3, Deliveries: 1}} {
 				b.delivered(a)
 				b.ack(a)
 			}
 			s.want(t, 1)
 		},
-		"what a pause has made old goes one by one": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"adds older than maxPurgeAge are acknowledged one by one": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			old := time.Now().Add(-maxPurgeAge)
 			b.mu.Lock()
 			for _, seq := range span(1, 50) {
@@ -152,14 +152,14 @@ func TestBulkAcker(t *testing.T) {
 			time.Sleep(flushDelay)
 			s.want(t, 1, span(1, 50)...)
 		},
-		"all go in the end": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"close removes all adds": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for _, seq := range append(span(1, 100), 102) {
 				b.ack(&Add{Seq: seq})
 			}
 			b.close()
 			s.want(t, 101, 102)
 		},
-		"no more than a bound is held": func(t *testing.T, b *bulkAcker, s *ackStream) {
+		"the buffer is bounded": func(t *testing.T, b *bulkAcker, s *ackStream) {
 			for _, seq := range span(2, maxBuffered+2) {
 				b.ack(&Add{Seq: seq})
 			}
@@ -167,7 +167,7 @@ func TestBulkAcker(t *testing.T) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if len(b.buffer) > maxBuffered {
-				t.Errorf("%d are held", len(b.buffer))
+				t.Errorf("%d adds are buffered", len(b.buffer))
 			}
 		},
 	} {

@@ -5,24 +5,24 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Peek is a record as read from any replica. It may have changed since.
+// Peek is a record that any replica has answered: it may be an old revision.
 type Peek struct {
 	id     schemas.TimerID
-	newest schemas.RecordFormat // that the process reads
+	newest schemas.RecordFormat // the newest format that this process reads
 	msg    jet.Peeked
 }
 
 // PeekAsync reads a record by direct get, at a third of the cost of Get. Any replica may
-// answer and be behind. The answer is good for a compare-and-set, which refuses a stale
-// revision, and for nothing else: only Get can say that there is no such record, or that
-// it can no longer be changed. It blocks only while the window is full; done must not
-// block.
+// answer, and be behind. Use the answer only for a compare-and-set, which refuses an old
+// revision: only Get can tell that a timer does not exist, or that it is final. PeekAsync
+// blocks only while the window is full. It calls done once; done must not block.
 func (rd *Reader) PeekAsync(id schemas.TimerID, done func(Peek)) {
 	subject, stream := rd.shards.timerSubject(id)
 	rd.jet.PeekAsync("read timer", stream, subject, func(m jet.Peeked) { done(Peek{id: id, newest: rd.dec.reads.recordFormat(), msg: m}) })
 }
 
-// Timer decodes the record; StoredMs is not known.
+// Timer decodes the record, without StoredMs. Errors: schemas.ErrNotFound,
+// schemas.ErrDamaged, schemas.ErrNewer, schemas.ErrUnavailable.
 func (p Peek) Timer() (Timer, error) {
 	m, err := p.msg.Msg()
 	if err != nil {

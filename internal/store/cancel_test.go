@@ -29,7 +29,7 @@ func TestPeek(t *testing.T) {
 	now := time.Now().UnixMilli()
 	id := benchID(1)
 	if _, err := peek(id); !errors.Is(err, schemas.ErrNotFound) {
-		t.Errorf("before it is there: %v", err)
+		t.Errorf("before the timer exists: %v", err)
 	}
 	res := s.Create(t.Context(), []Write{{ID: id, Record: benchRecord(now+time.Hour.Milliseconds(), now)}})
 	if res[0].Err != nil {
@@ -57,8 +57,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// TestAddForgotten: with nothing waiting in TIMERS_ADD, adds of a while ago are
-// known to be gone, also where none came by the stream for long.
+// TestAddForgotten: while TIMERS_ADD is empty, adds of a minute ago are known to be removed,
+// also if the stream never had a message.
 func TestAddForgotten(t *testing.T) {
 	t.Parallel()
 	s, err := Open(t.Context(), natstest.Run(t).Connect(), Config{Node: "n1"}, zerolog.Nop())
@@ -69,7 +69,7 @@ func TestAddForgotten(t *testing.T) {
 	now := time.Now()
 	past := now.Add(-time.Minute).UnixMilli()
 	if s.AddForgotten(past) {
-		t.Error("known before anybody has asked")
+		t.Error("known before the first request")
 	}
 	none := func(map[string][]string, []byte) bool { t.Error("an add was found"); return false }
 	if _, err := s.FindAdds(t.Context(), past, none); err != nil {

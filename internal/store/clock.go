@@ -47,10 +47,9 @@ func newClocks(c *jet.Client, shards *Shards, nodes *Nodes, layout layoutRecord,
 
 func clockSubject(shard int) string { return clockPrefix + "clock." + strconv.Itoa(shard) }
 
-// create writes a shard's first clock, unless there is one: without an owner, and with the
-// low watermark one tick before the leader's time. Its Tail is 0, so that the first owner
-// reads every record. A clock that cannot be decoded is left to the node that takes the
-// shard.
+// create writes a shard's first clock, unless it has one. The first clock has no owner, a low
+// watermark one tick before the leader's time, and Tail 0, so the first owner reads every
+// record. create does not change a clock that cannot be decoded; the next owner replaces it.
 func (k *Clocks) create(ctx context.Context, shard int) error {
 	_, _, err := k.ReadClock(ctx, shard)
 	switch {
@@ -144,8 +143,8 @@ func decodeClock(shard int, b []byte) (Clock, error) {
 // since then have an older epoch, so the new owner runs the dedup check before it publishes
 // them. Later owners may have used the epoch of a copy; see resume.
 
-// copyEvery is the interval at which an owner's clock is copied. It bounds what a node that
-// resumes from the copy reads again.
+// copyEvery is the interval at which an owner's clock is copied. It bounds the ticks and the
+// messages that a node reads again when it resumes from the copy.
 const copyEvery = 10 * time.Second
 
 func copySubject(shard int) string { return copyPrefix + strconv.Itoa(shard) }
@@ -156,8 +155,9 @@ type lastCopy struct {
 	at    time.Time
 }
 
-// copy copies a clock that was just written, at take-overs and then every
-// copyEvery. It does not wait. If the copy fails, the next write of the clock makes one.
+// copy copies a clock that was just written, after a take-over and then every copyEvery. It
+// does not wait for the acknowledgement. If the copy fails, the next write of the clock makes
+// one.
 func (k *Clocks) copy(shard int, c Clock, b []byte) {
 	k.mu.Lock()
 	last := k.copied[shard]
@@ -192,7 +192,7 @@ func (k *Clocks) resume(ctx context.Context, shard int, nowMs int64) (Clock, err
 	switch {
 	case errors.Is(err, schemas.ErrNotFound):
 		if k.shards.geo.Shards == 0 {
-			return fresh, nil // opened by Look, without a layout
+			return fresh, nil // a View does not know the shards
 		}
 		// A shard that nobody has written to is new: its first epoch is 1.
 		if last, err := k.shards.LastSeq(ctx, shard); err != nil || last <= 1 {
@@ -285,7 +285,7 @@ func (k *Clocks) resumeDamaged(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// add adds the message of a key of bucket clock.
+// add adds a message of bucket clock: a clock, a presence, or a foreign key.
 func (c *Cluster) add(m *jet.Msg) {
 	if jet.HasOperation(m) {
 		return // deleted, or expired

@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestReplicas: three replicas, whose conflicts have another error code, whose
-// direct gets may be behind, and whose leader may stop.
+// TestReplicas: with three replicas, conflicts have another error code, direct gets may come
+// from a replica that is behind, and the leader may stop.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	c := natstest.Cluster3(t)
@@ -48,7 +48,7 @@ func TestReplicas(t *testing.T) {
 		t.Fatalf("%d won, %d lost", won, lost)
 	}
 
-	// No answer is taken from a replica that is behind what was seen: here all are.
+	// LoadTicks refuses answers of replicas that have not reached a sequence. Here none has.
 	tick := g.Tick(due)
 	last, err := s.LastSeq(t.Context(), 0)
 	if err != nil {
@@ -68,7 +68,7 @@ func TestReplicas(t *testing.T) {
 		t.Fatalf("%d %v", last, err)
 	}
 	var load store.Load
-	for range 50 { // whichever replica answers
+	for range 50 { // so that each replica answers
 		storetest.Eventually(t, "a load as of the last write", func() bool {
 			load, err = s.LoadTicks(t.Context(), 0, []int64{tick}, 1000, 0, last)
 			if err != nil && !errors.Is(err, schemas.ErrUnavailable) {
@@ -81,7 +81,7 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 
-	// The leader of the shard goes; a tail goes on without gap.
+	// The leader of the shard's stream stops; a tail continues without a gap.
 	got := make(chan uint64, 1000)
 	tail, err := s.Tail(t.Context(), 0, last, func(tm store.Timer) { got <- tm.Rev })
 	if err != nil {

@@ -6,55 +6,59 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Config says how the store is laid out and bounded. A zero field means its default.
+// Config is the configuration of a Store. A zero field has its default.
 type Config struct {
-	// Geometry is fixed at the first start; its zero value takes what is recorded,
-	// or the defaults where nothing is.
+	// Geometry is fixed when the store is made. Its zero value is the recorded geometry, or
+	// schemas.DefaultGeometry for a new store.
 	Geometry schemas.Geometry
-	// Node names this process in presence keys.
+	// Node is the name of this process in its presence key: 1 to 64 letters, digits, '-' or
+	// '_', unique in the cluster. Required.
 	Node string
-	// Replicas of every stream, 1 to 5; default 1.
+	// Replicas is the number of replicas of every stream, 1 to 5; default 1.
 	Replicas int
-	// Retention is the TTL of final records; default 24 h.
+	// Retention is the TTL of final records, at least 1 s; default 24 h.
 	Retention time.Duration
-	// IndexKeep is how long an index entry outlives its tick; default 30 min.
-	// Each takes as much memory of the server as a record; with fewer, an outage of
-	// more than half of it makes every record be read once.
+	// IndexKeep is how long an index entry stays after its tick is due; default 30 min. An
+	// entry takes as much memory of the server as a record. After an outage longer than half
+	// of IndexKeep, owners read every record of their shards once; see ScanQueued.
 	IndexKeep time.Duration
-	// Timeout bounds every call to JetStream; default 5 s.
+	// Timeout bounds every request to JetStream, at least 10 ms; default 5 s.
 	Timeout time.Duration
-	// Window bounds the publishes in flight; default 16,384.
+	// Window bounds the writes that wait for their acknowledgements; default 16,384.
 	Window int
-	// GroupCommit gathers writes into atomic batches while a stream is busy: for a
-	// server that syncs every write. Where writes are not synced, batches are
-	// dearer than single writes. It needs nats-server 2.12.
+	// GroupCommit lets the store commit writes in atomic batches while a stream is busy. It
+	// is for servers that sync every write; without syncs, batches cost more than single
+	// writes. It has no effect before nats-server 2.12.
 	GroupCommit bool
 
-	FiredMaxAge time.Duration // default 24 h
-	DeadMaxAge  time.Duration // default 30 days
-	// RejectedMaxAge is how long rejected adds are kept; default 7 days.
+	// FiredMaxAge, DeadMaxAge and RejectedMaxAge are the times after which JetStream removes
+	// an event from TIMERS_FIRED (default 24 h), a dead letter (default 30 days) and a
+	// rejected add (default 7 days). None may be shorter than DedupWindow.
+	FiredMaxAge    time.Duration
+	DeadMaxAge     time.Duration
 	RejectedMaxAge time.Duration
-	// FiredMaxPerService is how many events of one service TIMERS_FIRED keeps. Beyond it
-	// the service's own oldest events leave; other services keep theirs. 0 takes a share
-	// of the stream's bytes; see perService.
+	// FiredMaxPerService is the number of events of one service that TIMERS_FIRED keeps, at
+	// least 1,000. When a service exceeds it, the stream drops the oldest events of that
+	// service only. 0 is a share of the stream's bytes; see perService.
 	FiredMaxPerService int
-	// DedupWindow is how long the streams know an event's id; default 2 min, or
-	// three quarters of Retention if that is shorter. It must not outlast
-	// Retention: a timer that is added again once its record has expired is
-	// another one, of the same id, and has to fire.
+	// DedupWindow is how long a stream remembers the message id of an event; default 2 min,
+	// or three quarters of Retention if that is shorter. It must not be longer than
+	// Retention: once a record has expired, the same add makes a new timer with the same id,
+	// and the stream would drop its event as a duplicate.
 	DedupWindow time.Duration
-	// ServiceGrace bounds how long after a service went to rest an event may still be
-	// stored by a publisher that saw the service awake; default 2 min. It must be the same
-	// on all nodes of a store.
+	// ServiceGrace bounds the time between the moment at which a service is put to rest and
+	// the last event stored by a publisher that had seen the service awake; default 2 min. It
+	// must be the same on all nodes of a store.
 	ServiceGrace time.Duration
-	// MaxServices bounds the services with callbacks. An add that names another service
-	// is refused. Default 20,000.
+	// MaxServices bounds the services with callbacks, 1 to 100,000; default 20,000. An add
+	// that names one service more is rejected.
 	MaxServices int
 
-	// Bytes of each stream, and of each shard's bucket; see the defaults.
+	// The byte limits of the streams, and of the bucket of one shard. 0 is the default, which
+	// fitDefaults reduces on a server with less storage.
 	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, RejectedMaxBytes, ShardMaxBytes int64
 	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
-	// 1 MiB. An event may have schemas.PayloadReserve less.
+	// 1 MiB. An event may have schemas.PayloadReserve bytes less.
 	MaxPayload int
 
 	// Level is the FormatLevel that this process reads; default NewestLevel. Tests set it
@@ -62,9 +66,7 @@ type Config struct {
 	Level FormatLevel
 }
 
-// Defaults of Config. A byte limit is not a reservation of disk, but JetStream
-// counts it against the server's and the account's: together they stay below
-// half of what the server has (see fitBytes).
+// Defaults and bounds of Config. The default byte limits are in streamconfig.go.
 const (
 	DefaultRetention   = 24 * time.Hour
 	DefaultIndexKeep   = 30 * time.Minute
@@ -80,13 +82,14 @@ const (
 	DefaultMaxServices = 20_000
 	// maxServices is the largest number that servicesMaxBytes has room for.
 	maxServices = 100_000
-	// DefaultServiceGrace is far longer than a publish takes.
+	// DefaultServiceGrace is far longer than a publish takes. A Waker trusts for half of it
+	// that a feed is awake.
 	DefaultServiceGrace = 2 * time.Minute
 	DefaultMaxPayload   = schemas.DefaultLimitMessage
 	minRetention        = time.Second
 )
 
-// DedupWindowFor is the default of Config.DedupWindow.
+// DedupWindowFor returns the default of Config.DedupWindow for a retention.
 func DedupWindowFor(retention time.Duration) time.Duration {
 	return min(DefaultDedupWindow, retention*3/4)
 }

@@ -11,28 +11,30 @@ import (
 )
 
 const (
-	// countPause is the pause of a count after each countBatch records, which leaves
-	// the server to others.
+	// countPause is the pause of a count after each countBatch records. It leaves time of the
+	// server for other requests.
 	countPause = 5 * time.Millisecond
 	countBatch = 1000
-	// maxCounted bounds the memory of a count: 256 MiB.
+	// maxCounted bounds the pending timers that a count holds, 8 bytes each: 256 MiB.
 	maxCounted = 32 << 20
 )
 
 // Count is the result of CountPending.
 type Count struct {
-	// Waiting has the first 8 bytes (big-endian) of the id of each waiting timer, sorted.
+	// Waiting lists the pending timers in rising order, each by the first 8 bytes of its id
+	// (big-endian).
 	Waiting []uint64
-	// Unread is the number of records that cannot be decoded; they may be waiting ones.
+	// Unread is the number of records that cannot be decoded. Any of them may be pending.
 	Unread int64
-	// Last is the revision of the shard's newest record when the reading had ended: a
-	// record that is missing because it was changed meanwhile has a revision between the
-	// requested one and Last.
+	// Last is the revision of the shard's newest record at the end of the count. A record
+	// that changed during the count is not in Waiting; its new revision is after the
+	// requested one, and at most Last.
 	Last uint64
 }
 
-// CountPending reads every record of a shard and returns those in state pending whose
-// revision is through or older. It holds 8 bytes in memory for each pending timer.
+// CountPending reads the records of a shard with revisions up to through, and returns those
+// in state pending. It holds 8 bytes for each pending timer. Errors: schemas.ErrUnavailable,
+// also for more than maxCounted timers.
 func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
 	sh := &rd.shards.subjects[shard]
 	all := jet.Range{Filters: []string{sh.timer + "*"}}
@@ -47,13 +49,13 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 			}
 		}
 		if m.Sequence > through {
-			return false, nil // what follows is newer
+			return false, nil // all later records are newer
 		}
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
 		r, damaged := rd.dec.reads.decodeRecord(m.Data)
 		switch {
 		case notTimer != nil:
-		case damaged != nil: // it is reported where it is read
+		case damaged != nil: // the tail or a load reports it
 			c.Unread++
 		case r.State == schemas.StatePending:
 			if len(c.Waiting) == maxCounted {
@@ -61,12 +63,13 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 			}
 			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(id[:8]))
 		}
-		return true, nil //nolint:nilerr // the count goes on without what is no waiting timer
+		return true, nil //nolint:nilerr // the count continues after a record that is not a pending timer
 	})
 	if err != nil {
 		return Count{}, err
 	}
-	// Damaged records with a newer revision do not reach the tail's reader.
+	// Also count the known damaged records: the count above ends at through, and the tail
+	// passes on no damaged record.
 	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
 	c.Last, err = rd.jet.LastOf(ctx, sh.stream, all)

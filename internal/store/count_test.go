@@ -11,8 +11,8 @@ import (
 	"github.com/belfryio/belfry/internal/store/storetest"
 )
 
-// TestCountPending: records in state pending are counted up to a revision, and nothing
-// else of the shard.
+// TestCountPending: CountPending counts the records of a shard in state pending up to a
+// revision, and no others.
 func TestCountPending(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -33,7 +33,7 @@ func TestCountPending(t *testing.T) {
 	other := storetest.IDsOf(g, 1, 1)[0]
 	storetest.CreateAll(t, s, []store.Write{{ID: other, Record: storetest.Pending(due)}})
 	through := revs[2499]
-	// One is claimed, one concluded; five are newer than asked for.
+	// One timer is claimed, one is finished, and five are newer than through.
 	for i, rec := range []*store.Write{{Record: storetest.Delivered(*storetest.Pending(due))}, {Record: storetest.Success(*storetest.Delivered(*storetest.Pending(due))), TTL: time.Hour}} {
 		rec.ID, rec.Rev = ids[i], revs[i]
 		if _, err := s.Update(t.Context(), *rec); err != nil {

@@ -11,44 +11,49 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Damage to a shard comes from a disk, or from a client that is not an owner. The server
-// drops damaged messages without a report (work-around 3, docs/internals/nats-server.md).
-// The shard's owner records the damage under the key damage.<shard> of bucket clock, so
-// that the report outlives the owner and every reader of the store sees it.
+// A shard is damaged by a faulty disk, or by another client that writes to its bucket. The
+// server drops damaged messages without a report (work-around 3,
+// docs/internals/nats-server.md). The shard's owner records the damage that it finds under
+// the key damage.<shard> of bucket clock, so the report outlives the owner, and status and
+// doctor read it there.
 
 // DamagedRecord is a record that cannot be decoded.
 type DamagedRecord struct {
-	// Timer is the timer id, as it stands in the key.
+	// Timer is the last token of the record's key: the timer id, unless the key is damaged too.
 	Timer string `json:"timer"`
 	// Revision is the revision of the damaged value; 0 if the server cannot read it.
 	Revision uint64 `json:"revision"`
-	Reason   string `json:"reason"`
-	// Newer is true for a record of a newer version, which is not damaged.
+	// Reason is the error of the decoder.
+	Reason string `json:"reason"`
+	// Newer is true for an intact record of a newer format.
 	Newer bool `json:"newer,omitempty"`
 }
 
 // ShardLoss describes the messages of a shard's stream that the server has lost.
 type ShardLoss struct {
+	// FoundMs is the leader's time of the audit, in Unix milliseconds.
 	FoundMs int64 `json:"found_ms"`
-	// Key identifies the loss. Evidence describes it in a sentence.
+	// Key identifies the loss, so that it is audited once. Evidence describes for an operator
+	// how it was noticed.
 	Key      string `json:"key"`
 	Evidence string `json:"evidence"`
 	// Messages is a lower bound of the lost messages; 0 if it is unknown.
 	Messages uint64 `json:"messages"`
-	// Missing is the number of waiting timers that an owner had counted and that are gone.
-	// It is a lower bound; 0 also if the owner's count is unknown.
+	// Missing is a lower bound of the waiting timers that are gone, by the count of an earlier
+	// owner; 0 also if there is no such count.
 	Missing int64 `json:"missing,omitempty"`
 	// Timers lists timers that the index names and that have no record, at most maxNamed;
 	// TimersMore counts the others.
 	Timers     []string `json:"timers,omitempty"`
 	TimersMore int      `json:"timers_more,omitempty"`
-	// Waiting is the number of waiting timers that were found, Expected the owner's count.
+	// Waiting is the number of waiting timers that the audit found, Expected the number that
+	// an earlier owner had counted; 0 if it is unknown.
 	Waiting  int64 `json:"waiting"`
 	Expected int64 `json:"expected"`
 	// Gap is the longest run of sequences without a message; nil if nothing points to a
 	// gap. Deleted and expired messages leave gaps too, so it is only a hint.
 	Gap *Gap `json:"gap,omitempty"`
-	// Reindexed is the number of lost index entries that were restored.
+	// Reindexed is the number of lost index entries that the audit has restored.
 	Reindexed int `json:"reindexed"`
 	// Noted is true once an operator has marked the loss as known (belfry repair).
 	Noted bool `json:"noted,omitempty"`
@@ -79,28 +84,29 @@ type ShardDamage struct {
 	More      int             `json:"more,omitempty"`
 	MoreNewer int             `json:"more_newer,omitempty"`
 	Loss      *ShardLoss      `json:"loss,omitempty"`
-	// Known lists the keys of the losses that were audited, at most maxKnown. Some signs
-	// of a loss last, and must not hide the signs of the next one.
+	// Known lists the keys (ShardLoss.Key) of the last maxKnown audited losses. A loss may
+	// leave a permanent sign; without Known, every inspection would report it again.
 	Known []string `json:"known,omitempty"`
 }
 
-// Problems returns the damage in sentences.
+// Problems describes the damage for an operator, one sentence for each kind. It leaves out a
+// loss that an operator has marked as known.
 func (d *ShardDamage) Problems() []string {
 	var out []string
 	newer := d.Newer()
 	if n := d.Count(); n > 0 {
-		out = append(out, fmt.Sprintf("shard %d has %d damaged records, of which none fires (belfry repair)", d.Shard, n))
+		out = append(out, fmt.Sprintf("shard %d has %d damaged records, which cannot fire: run belfry repair", d.Shard, n))
 	}
 	if newer > 0 {
 		out = append(out, fmt.Sprintf("shard %d has %d records of a newer version of Belfry: they wait for a node of that version, and the low watermark stays before them", d.Shard, newer))
 	}
 	if l := d.Loss; l != nil && !l.Noted {
-		out = append(out, fmt.Sprintf("shard %d has lost messages: %s (belfry repair)", d.Shard, l.Summary()))
+		out = append(out, fmt.Sprintf("shard %d has lost messages: %s; run belfry repair", d.Shard, l.Summary()))
 	}
 	return out
 }
 
-// Summary describes the loss in a sentence without the ids of timers.
+// Summary describes the loss for an operator in one sentence, without timer ids.
 func (l *ShardLoss) Summary() string {
 	text := l.Evidence
 	if l.Missing > 0 {
@@ -122,7 +128,7 @@ func (l *ShardLoss) Summary() string {
 	return text
 }
 
-// Count returns the number of damaged records.
+// Count returns the number of damaged records, without those of newer formats.
 func (d *ShardDamage) Count() int { return len(d.Records) + d.More + d.MoreNewer - d.Newer() }
 
 // Newer returns the number of records of newer formats.
@@ -141,9 +147,9 @@ const (
 	maxNamed = 100
 	// maxKnown bounds ShardDamage.Known.
 	maxKnown = 16
-	// maxEvidence bounds the bytes of ShardLoss.Evidence when losses add up.
+	// maxEvidence bounds the bytes of ShardLoss.Evidence when several losses are merged.
 	maxEvidence = 1000
-	// rechecks is the number of damaged records that an inspection reads again.
+	// rechecks bounds the damaged records that one inspection reads again.
 	rechecks = 64
 )
 
@@ -151,8 +157,8 @@ const damagePrefix = clockPrefix + "damage."
 
 func damageSubject(shard int) string { return fmt.Sprintf("%s%d", damagePrefix, shard) }
 
-// DamageReports reads and writes the damage that is known of each shard. Safe for concurrent
-// use. A report that cannot be decoded counts as empty: the shard's owner writes it again.
+// DamageReports reads and writes the recorded damage of the shards. Safe for concurrent use.
+// A report that cannot be decoded counts as empty, and the shard's owner replaces it.
 type DamageReports struct{ jet *jet.Client }
 
 // read reads the report of a shard from the leader.
@@ -166,7 +172,7 @@ func (r DamageReports) read(ctx context.Context, shard int) (ShardDamage, error)
 	}
 	var d ShardDamage
 	if json.Unmarshal(m.Data, &d) != nil {
-		d = ShardDamage{} // it is written again
+		d = ShardDamage{} // the next write replaces it
 	}
 	d.Shard = shard
 	return d, nil
@@ -177,10 +183,10 @@ func (r DamageReports) of(dec *decoder) func(context.Context, int) error {
 	return func(ctx context.Context, shard int) error { return r.record(ctx, shard, &dec.damaged[shard]) }
 }
 
-// record adds the damaged records of a shard that this process has read since the last
-// call to the shard's report. A clock that has passed a damaged record must not be written
-// before: if its writer died then, no later owner would read the record again. Without new
-// damage it makes no request.
+// record adds the damaged records that this process has read in a shard since the last call
+// to the shard's report. Call it before writing a clock that passes a damaged record: if the
+// writer dies after that, no later owner reads the record again. Without new damage it sends
+// no request. Errors: schemas.ErrUnavailable.
 func (r DamageReports) record(ctx context.Context, shard int, set *damagedSet) error {
 	found := set.found.Load()
 	if found == set.reported.Load() {
@@ -229,7 +235,8 @@ func (r DamageReports) write(ctx context.Context, d ShardDamage) error {
 	return err
 }
 
-// ReadDamage reads the recorded damage of all shards, by shard.
+// ReadDamage lists the shards with recorded problems, by shard. Errors:
+// schemas.ErrUnavailable.
 func (r DamageReports) ReadDamage(ctx context.Context) ([]ShardDamage, error) {
 	a, err := r.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{damagePrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 const (
 	// maxDamaged bounds the damaged records of a shard that a node remembers.
 	maxDamaged = 10_000
-	// stuckAfter is how long the leader of a replicated shard may refuse reads before its
-	// answer is final. A newly elected leader may need some seconds to apply the log.
+	// stuckAfter is how long the leader of a replicated shard must refuse reads before the
+	// refusal is final. A newly elected leader may need some seconds to apply the log.
 	stuckAfter = 10 * time.Second
 )
 
@@ -21,16 +21,18 @@ type damagedSet struct {
 	n  atomic.Int64 // len(by), to be read without the lock
 	mu sync.Mutex
 	by map[string]DamagedRecord // by timer
-	// found counts the damaged records that were added to by; reported is the value of
-	// found at the last report.
+	// found counts the damaged records ever added to by; reported is the value of found at
+	// the last report.
 	found, reported atomic.Uint64
 	// unreadable counts messages that the server could not read.
 	unreadable atomic.Int64
-	// stuck is the time of the first refused read, in Unix nanoseconds; 0 for none.
+	// stuck is the time of the first refusal (see settled) in Unix nanoseconds; 0 if the
+	// leader does not refuse reads.
 	stuck atomic.Int64
 }
 
-// note remembers a damaged record; false if it was known.
+// note adds a damaged record. It returns false if this or a newer revision is known, or if
+// the set is full.
 func (d *damagedSet) note(r DamagedRecord) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +51,8 @@ func (d *damagedSet) note(r DamagedRecord) bool {
 	return true
 }
 
-// good forgets a record that was damaged before a revision.
+// good removes a record whose revision rev is readable or a delete marker, unless a later
+// revision is damaged.
 func (d *damagedSet) good(timer string, rev uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,6 +62,7 @@ func (d *damagedSet) good(timer string, rev uint64) {
 	}
 }
 
+// list returns the records by revision.
 func (d *damagedSet) list() []DamagedRecord {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,9 +76,10 @@ func (d *damagedSet) list() []DamagedRecord {
 	return out
 }
 
-// settled reports whether the leader's answer is final. refused is true for an answer that
-// refuses a read, or that lacks messages that were read before. Without replicas every
-// answer is final, otherwise a refusal is after stuckAfter.
+// settled reports whether a refusal of the leader is final: the messages are lost. A refusal
+// is a read that the leader refuses, or a stream that ends before messages that were read
+// earlier. Without replicas every refusal is final. With replicas the leader may still have to
+// catch up, so refusals are final after stuckAfter. settled(false) records a good answer.
 func (d *damagedSet) settled(refused, replicated bool) bool {
 	if !refused {
 		d.stuck.Store(0)
@@ -83,7 +88,8 @@ func (d *damagedSet) settled(refused, replicated bool) bool {
 	return !replicated || d.longStuck()
 }
 
-// longStuck reports whether the leader has refused reads of the shard for stuckAfter.
+// longStuck records a refusal, and reports whether the leader has refused reads of the shard
+// for stuckAfter.
 func (d *damagedSet) longStuck() bool {
 	now := time.Now().UnixNano()
 	if d.stuck.CompareAndSwap(0, now) {

@@ -32,7 +32,7 @@ func newLetters(c *jet.Client, log zerolog.Logger, events *Events, counts *Lette
 type DeadQuery struct {
 	Service string
 	TimerID schemas.TimerID
-	// Cursor is that of the previous page; empty for the first page.
+	// Cursor is DeadPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the letters of the page: 1 to MaxListLimit, or 0 for DefaultListLimit.
 	Limit int
@@ -129,7 +129,7 @@ func pageOf(cursor string, limit int, verb string) (after uint64, rows int, err 
 	}
 	if cursor != "" {
 		if after, err = strconv.ParseUint(cursor, 10, 64); err != nil {
-			return 0, 0, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that %s gave", cursor, verb)
+			return 0, 0, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by %s", cursor, verb)
 		}
 	}
 	return after, rows, nil

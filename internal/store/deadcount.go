@@ -11,73 +11,72 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// deadCountSubject is the key of the number of messages that Belfry itself removed from
-// TIMERS_DEAD, as decimal text.
+// deadCountSubject is the subject of the key that counts the messages that Belfry itself has
+// removed from TIMERS_DEAD. Its value is a decimal number.
 const deadCountSubject = clockPrefix + "count.dead"
 
-// maxCountTries bounds the compare-and-sets of one increment: routers that
-// replay at the same time contend for the key.
+// maxCountTries bounds the compare-and-sets of one increment: several routers may replay
+// letters, and increment the key, at the same time.
 const maxCountTries = 50
 
-// LetterCounts counts the dead letters and rejected adds that are stored, and those that
-// expired.
+// LetterCounts counts dead letters and rejected adds: the stored and the expired ones.
 //
-// Letters leave their streams by age, by size, or because a replay removed them, and
-// JetStream counts only how many have left in all. LetterCounts therefore counts the
-// removed ones in a key of bucket clock; the others have expired. If a count fails after
-// a removal, that letter counts as expired. Safe for concurrent use.
+// A letter leaves its stream when it is too old, when the stream is full, or when it is
+// replayed. JetStream counts all three together. LetterCounts therefore counts the replayed
+// letters in a key of bucket clock, and takes the difference for expired letters. A replayed
+// letter that could not be counted is in the difference, too. Safe for concurrent use.
 type LetterCounts struct {
 	jet *jet.Client
 }
 
-// Loss has the counts of LetterCounts.
-type Loss struct {
+// LetterTotals has the counts of LetterCounts.
+type LetterTotals struct {
 	// Dead is the number of stored dead letters by service.
 	Dead map[string]uint64
 	// Rejected is the number of stored rejected adds, and LastRejected the time at which
 	// the newest was stored; zero if there is none.
 	Rejected     uint64
 	LastRejected time.Time
-	// DeadExpired is the number of dead letters that left by age or size, or that another
-	// client removed, without a replay. A node that dies between a removal and its count
-	// adds one.
+	// DeadExpired is the number of dead letters that left the stream without a replay: by age
+	// or size, or because another client removed them. A node that dies between a replay and
+	// its count adds one.
 	DeadExpired uint64
-	// RejectedExpired is the number of rejected adds that left by age or size.
+	// RejectedExpired is the number of rejected adds that left the stream by age or size.
 	RejectedExpired uint64
 }
 
 // DeadCounts reads the counts. Errors: schemas.ErrUnavailable.
-func (c *LetterCounts) DeadCounts(ctx context.Context) (Loss, error) {
-	loss := Loss{Dead: map[string]uint64{}}
+func (c *LetterCounts) DeadCounts(ctx context.Context) (LetterTotals, error) {
+	totals := LetterTotals{Dead: map[string]uint64{}}
 	dead, err := c.stream(ctx, schemas.StreamDead)
 	if err != nil {
-		return loss, err
+		return totals, err
 	}
 	// Read the key last: then a replay in between makes the difference smaller, not larger.
 	deleted, err := c.peek(ctx)
 	if err != nil {
-		return loss, err
+		return totals, err
 	}
 	for subject, n := range dead.State.Subjects {
 		if svc, ok := strings.CutPrefix(subject, schemas.SubjectDeadPrefix); ok {
-			loss.Dead[svc] += n
+			totals.Dead[svc] += n
 		}
 	}
 	if gone := dead.State.LastSeq - dead.State.Msgs; gone > deleted {
-		loss.DeadExpired = gone - deleted
+		totals.DeadExpired = gone - deleted
 	}
 	rejected, err := c.stream(ctx, schemas.StreamRejected)
 	if errors.Is(err, schemas.ErrNotFound) {
-		return loss, nil // made by an older build, and not opened since
+		return totals, nil // only an older build has opened this store
 	}
 	if err != nil {
-		return loss, err
+		return totals, err
 	}
-	loss.Rejected, loss.RejectedExpired = rejected.State.Msgs, rejected.State.LastSeq-rejected.State.Msgs
-	if loss.Rejected > 0 {
-		loss.LastRejected = rejected.State.LastTime
+	totals.Rejected, totals.RejectedExpired = rejected.State.Msgs, rejected.State.LastSeq-rejected.State.Msgs
+	if totals.Rejected > 0 {
+		totals.LastRejected = rejected.State.LastTime
 	}
-	return loss, nil
+	return totals, nil
 }
 
 func (c *LetterCounts) stream(ctx context.Context, name string) (jet.StreamInfo, error) {
@@ -88,8 +87,8 @@ func (c *LetterCounts) stream(ctx context.Context, name string) (jet.StreamInfo,
 	return info, err
 }
 
-// create makes the key. Messages that left the stream before, in a store of an older
-// build, do not count as expired.
+// create makes the key, if there is none. Its first value is the number of messages that have
+// left the stream so far, in a store of an older build, so that they do not count as expired.
 func (c *LetterCounts) create(ctx context.Context) error {
 	info, err := c.jet.Stream(ctx, schemas.StreamDead)
 	if err != nil {
@@ -108,8 +107,8 @@ func (c *LetterCounts) removed(ctx context.Context) (n, rev uint64, err error) {
 	return n, m.Sequence, err
 }
 
-// peek reads the key's value from any replica, for which a reader needs no permission to
-// use the leader; 0 before the key was made.
+// peek reads the key's value from any replica, so that status needs only the permission for
+// direct gets. The value is 0 before the key is made.
 func (c *LetterCounts) peek(ctx context.Context) (uint64, error) {
 	a, err := c.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{deadCountSubject}})
 	if err != nil || len(a.Msgs) == 0 {

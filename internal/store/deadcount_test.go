@@ -25,7 +25,7 @@ func publishAll(t *testing.T, s *store.Store, subject string, n, size int) (seqs
 	return seqs
 }
 
-func loss(t *testing.T, s *store.Store) store.Loss {
+func totals(t *testing.T, s *store.Store) store.LetterTotals {
 	t.Helper()
 	l, err := s.DeadCounts(t.Context())
 	if err != nil {
@@ -34,23 +34,23 @@ func loss(t *testing.T, s *store.Store) store.Loss {
 	return l
 }
 
-// TestRejectionsEvictNoDeadLetters floods the refused adds of a small store.
+// TestRejectionsEvictNoDeadLetters: a flood of rejected adds evicts no dead letters.
 func TestRejectionsEvictNoDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.DeadMaxBytes, c.RejectedMaxBytes = 4<<20, 4<<20 })
 	publishAll(t, s, schemas.SubjectDead("orders"), 3, 1000)
 	publishAll(t, s, schemas.SubjectRejected, 12, 900_000)
-	l := loss(t, s)
+	l := totals(t, s)
 	if l.Dead["orders"] != 3 || l.DeadExpired != 0 {
-		t.Errorf("dead letters after a flood of refused adds: %+v", l)
+		t.Errorf("dead letters after a flood of rejected adds: %+v", l)
 	}
 	if l.Rejected == 0 || l.Rejected+l.RejectedExpired != 12 || l.LastRejected.IsZero() {
-		t.Errorf("12 refused adds count as %d kept and %d expired, the last at %s", l.Rejected, l.RejectedExpired, l.LastRejected)
+		t.Errorf("12 rejected adds count as %d kept and %d expired, the last at %s", l.Rejected, l.RejectedExpired, l.LastRejected)
 	}
 }
 
-// TestExpiredDeadLettersAreCounted: dead letters that leave by size count as
-// expired, those that a replay removed do not.
+// TestExpiredDeadLettersAreCounted: dead letters that a full stream drops count as expired,
+// replayed letters do not.
 func TestExpiredDeadLettersAreCounted(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -61,22 +61,22 @@ func TestExpiredDeadLettersAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l := loss(t, s); l.Dead["orders"] != 4 || l.DeadExpired != 0 {
+	if l := totals(t, s); l.Dead["orders"] != 4 || l.DeadExpired != 0 {
 		t.Fatalf("after a replay: %+v", l)
 	}
 	publishAll(t, s, schemas.SubjectDead("mail"), 6, 250_000)
-	l := loss(t, s)
+	l := totals(t, s)
 	if kept := l.Dead["orders"] + l.Dead["mail"]; l.DeadExpired == 0 || kept+l.DeadExpired != 10 {
 		t.Errorf("of 10 dead letters that were not replayed %d are kept and %d count as expired", kept, l.DeadExpired)
 	}
 	again := open(t, srv.Connect(), func(c *store.Config) { c.Node, c.DeadMaxBytes = "n2", 1<<20 })
-	if l2 := loss(t, again); l2.DeadExpired != l.DeadExpired {
+	if l2 := totals(t, again); l2.DeadExpired != l.DeadExpired {
 		t.Errorf("another node counts %d expired, not %d", l2.DeadExpired, l.DeadExpired)
 	}
 }
 
-// TestRejectedSplitOff opens a store whose dead letters and refused adds share a
-// stream, as earlier builds made it.
+// TestRejectedSplitOff: Open splits a stream of an older build, which holds both dead letters
+// and rejected adds.
 func TestRejectedSplitOff(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
@@ -95,12 +95,12 @@ func TestRejectedSplitOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := dead.DeleteMsg(t.Context(), 1); err != nil { // replayed before counts were kept
+	if err := dead.DeleteMsg(t.Context(), 1); err != nil { // a replay by a build that did not count
 		t.Fatal(err)
 	}
 	s := open(t, nc, func(c *store.Config) { c.Geometry = storetest.Geometry })
 	publishAll(t, s, schemas.SubjectRejected, 2, 10)
-	l := loss(t, s)
+	l := totals(t, s)
 	if l.Dead["orders"] != 1 || l.DeadExpired != 0 || l.Rejected != 2 {
 		t.Errorf("after the upgrade: %+v", l)
 	}

@@ -66,16 +66,14 @@ func (d *decoder) decodeAll(msgs []*jet.Msg) []Timer {
 // Timer.Unread.
 func (d *decoder) decode(m *jet.Msg) (Timer, bool) {
 	t, err := d.timer(m)
-	if err == nil {
+	if err == nil || errors.Is(err, schemas.ErrNotFound) {
+		// A readable record, or the marker of a deleted one, replaces a damaged revision.
 		if d.undecodable.Load() > 0 {
 			if set := d.damagedOf(m.Subject); set != nil && set.n.Load() > 0 {
 				set.good(lastToken(m.Subject), m.Sequence)
 			}
 		}
-		return t, true
-	}
-	if errors.Is(err, schemas.ErrNotFound) {
-		return Timer{}, false
+		return t, err == nil
 	}
 	if !errors.Is(err, schemas.ErrNewer) {
 		d.noteDamaged(m, err)

@@ -7,7 +7,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredReader reads the message ids of published events; *Events has it.
+// FiredReader reads the message ids of published events; *Events implements it.
 type FiredReader interface {
 	FiredAfter(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
 	FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error)
@@ -25,10 +25,10 @@ type AddKey struct {
 
 // DedupCheck finds adds that an earlier delivery has stored and whose record has expired.
 //
-// A redelivered add is normally a duplicate because its record exists. If the delivery
-// comes so late that the timer has fired, concluded and expired in between, only its event
-// in TIMERS_FIRED is left, under the message id <timer id>.1. DedupCheck searches for it,
-// but only for adds old enough for that and not excluded by the recency filter.
+// A redelivered add is normally a duplicate because its record exists. If the redelivery
+// comes so late that the timer has fired, become final and expired in between, only its event
+// in TIMERS_FIRED is left, with the message id <timer id>.1. DedupCheck searches for it, but
+// only for adds that are old enough, and not recent according to the recency filter.
 //
 // One DedupCheck serves one router; its methods may be called concurrently.
 type DedupCheck struct {
@@ -57,10 +57,10 @@ func (d *DedupCheck) Needed(k AddKey, nowMs int64) bool {
 	return !known || k.Seq <= limit
 }
 
-// maxClockSkewMs bounds how far apart the clocks of servers are that lead streams.
+// maxClockSkewMs bounds the difference between the clocks of the servers that lead streams.
 const maxClockSkewMs = 1000
 
-// Fired returns those of the adds' timers that have an event in TIMERS_FIRED.
+// Fired returns the timers of keys that have an event in TIMERS_FIRED.
 // Errors: schemas.ErrUnavailable.
 func (d *DedupCheck) Fired(ctx context.Context, nowMs int64, keys []AddKey) (map[schemas.TimerID]struct{}, error) {
 	timers := make([]schemas.TimerID, len(keys))
@@ -76,8 +76,8 @@ func (d *DedupCheck) Fired(ctx context.Context, nowMs int64, keys []AddKey) (map
 	return d.search(ctx, sinceMs, keys)
 }
 
-// search reads the events of the adds' services for these adds alone. It is for a
-// TIMERS_FIRED with more events than firedLookup keeps.
+// search finds the timers of keys that have an event in TIMERS_FIRED without firedLookup, which
+// cannot hold so many events: it reads all events of the adds' services again for each call.
 func (d *DedupCheck) search(ctx context.Context, sinceMs int64, keys []AddKey) (map[schemas.TimerID]struct{}, error) {
 	ids, services := map[string]struct{}{}, map[string]struct{}{}
 	var subjects []string

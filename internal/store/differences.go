@@ -14,8 +14,8 @@ type Difference struct {
 	Have, Want      any
 	// Missing is true if there is no such stream.
 	Missing bool
-	// Fatal is true if a node with this configuration does not start. Other differences it
-	// changes at its start.
+	// Fatal is true if a node with this configuration refuses to start. A node removes other
+	// differences when it starts.
 	Fatal bool
 }
 
@@ -41,6 +41,7 @@ func Differences(have []StreamHealth, cfg Config, shards int) ([]Difference, err
 	return out, nil
 }
 
+// differences compares one stream with the wanted configuration.
 func differences(have, want jet.StreamConfig, perService int) []Difference {
 	var out []Difference
 	differ := func(setting string, is, should any, fatal bool) {
@@ -51,7 +52,7 @@ func differences(have, want jet.StreamConfig, perService int) []Difference {
 	differ("storage", have.Storage, want.Storage, true)
 	differ("retention", have.Retention, want.Retention, true)
 	if want.Name == schemas.StreamFired && have.MaxBytes != want.MaxBytes && perService == 0 {
-		// A share of bytes that were fitted to the server.
+		// The share depends on the stream's actual bytes, which were fitted to the server.
 		want.MaxMsgsPerSubject = (&streamConfigs{cfg: &Config{}}).perService(have.MaxBytes)
 	}
 	differ("messages a subject", max(have.MaxMsgsPerSubject, 0), want.MaxMsgsPerSubject, want.Name != schemas.StreamFired)

@@ -63,14 +63,14 @@
 //	Health         state of streams and consumers           health.go overtaken.go        app, functions, View
 //	View           all of this read-only, and Repair        view.go repair.go             status, doctor, backup, repair
 //
-// # What it guarantees
+// # Guarantees
 //
 // A call that returns nil was acknowledged by JetStream. A call that returns
 // schemas.ErrUnavailable may or may not have taken effect; every write is a
 // compare-and-set (or idempotent), so the caller may read and try again. Other errors are a
 // conflict (ErrRevision) and a full stream (schemas.ErrStoreFull). When the connection
-// breaks, calls under way fail at once, and calls made while it is down fail before
-// anything is sent: the client buffers nothing, so no failed call takes effect later.
+// breaks, calls in progress fail at once, and calls made while it is down fail before they
+// send anything: the client buffers nothing, so no failed call takes effect later.
 //
 // The index is written before the record that needs it. After a crash between the two, a
 // record with Queued set has its index entry, and an entry without a matching record is

@@ -10,16 +10,16 @@ import (
 // ErrRevision is the error of a compare-and-set that found another revision.
 var ErrRevision = jet.ErrWrongRevision
 
-// errNotFound is schemas.ErrNotFound with jet's as its cause.
+// errNotFound is schemas.ErrNotFound, wrapping jet.ErrNotFound.
 var errNotFound = &schemas.Error{Code: schemas.CodeNotFound, Err: jet.ErrNotFound}
 
-// Permanent reports whether an error of a write or a publish is about the message
-// itself: JetStream refuses it, and will refuse it the next time; see jet.Permanent.
+// Permanent reports whether an error of a write or a publish is about the message itself:
+// JetStream refuses this message now and in every retry; see jet.Permanent.
 func Permanent(err error) bool {
 	return schemas.CodeOf(err) == schemas.CodeTooLarge || jet.Permanent(err)
 }
 
-// codes are the codes of jet's kinds of errors; the others are CodeUnavailable.
+// codes maps kinds of jet's errors to codes. All other kinds are CodeUnavailable.
 var codes = []struct {
 	kind error
 	code schemas.Code

@@ -15,7 +15,7 @@ func (s *Store) JetStream() jetstream.JetStream { return s.jet.JetStream() }
 // Conn returns the store's connection.
 func (s *Store) Conn() *jet.Conn { return s.jet.Conn() }
 
-// SetShortTTL changes below which TTL a revision rolls up.
+// SetShortTTL changes the TTL below which a revision rolls up.
 func (s *Store) SetShortTTL(d time.Duration) { s.shortTTL = d }
 
 // Undecodable returns how often a record or an index entry was skipped because it could not
@@ -25,7 +25,7 @@ func (s *Store) Undecodable() uint64 { return s.undecodable.Load() }
 // SharesIndex reports whether new timers share index entries.
 func (s *Store) SharesIndex() bool { return s.Writes() >= LevelSharedIndex }
 
-// AddsMost and AddsBytes bound what a reader of adds asks for.
+// AddsMost and AddsBytes bound the requests of an AddReader.
 const (
 	AddsMost  = addsMost
 	AddsBytes = addsBytes
@@ -47,14 +47,14 @@ func (a *Adds) RemoveAdds(ctx context.Context, seqs []uint64) (uint64, error) {
 // Ack acknowledges an add of a reader without an Inbox.
 func (a *Add) Ack() error { return a.ack() }
 
-// Waiting returns how many adds and status messages have come and are not read.
+// Waiting returns the number of adds and status messages that have arrived and are not read.
 func (r *AddReader) Waiting() int { return r.r.Waiting() }
 
 // drain waits until every superseded revision is removed.
 func (r *remover) drain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.open > 0 {
+	for r.taken > 0 {
 		r.idle.Wait()
 	}
 }

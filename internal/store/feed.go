@@ -26,12 +26,13 @@ import (
 // result. The next consumer starts after the floor.
 //
 // The publisher of an event with a callback wakes the feed before it publishes
-// (FeedActivator). It relies for half of ServiceGrace on having seen the feed awake, so a
-// feed may come to rest between that and the publish. Such an event is found by
+// (FeedActivator). For half of ServiceGrace after it has seen a feed awake, it publishes
+// without a further look. So an event may be stored just after its feed was put to rest.
+// Such an event is found by
 //   - functions, which look at the stream right after they put a feed to rest;
 //   - the publisher, which watches the bucket and wakes a feed whose floor is below a
 //     sequence that it has published, and reads the key again if the acknowledgement came
-//     too late;
+//     more than half of ServiceGrace after it saw the feed awake;
 //   - functions, which look at the stream once more after ServiceGrace;
 //   - the sweeper, which wakes the feed of every event without a result.
 //
@@ -49,8 +50,8 @@ const (
 	// retryRestTTL is the TTL of the marker of a resting retry feed. The marker may expire:
 	// the stream is a work queue, so all of its events have no result yet.
 	retryRestTTL = time.Hour
-	// serviceKeep is how long after its last add or event a resting service is remembered,
-	// and counted as one of MaxServices.
+	// serviceKeep is how long after its last add or event a resting service keeps its marker,
+	// and counts as one of MaxServices.
 	serviceKeep = 7 * 24 * time.Hour
 )
 

@@ -11,10 +11,10 @@ import (
 )
 
 // FeedActivator changes the state of feeds: it wakes them for publishers and puts them to
-// rest for functions. It guarantees that a feed with an event that this process has
-// published does not rest: it watches the keys of all feeds, and wakes a feed again until
-// the store confirms it or the process ends. For the latter case see the protocol in
-// feed.go. Safe for concurrent use.
+// rest for functions. A feed with an event that this process has published does not stay at
+// rest: FeedActivator watches the keys of all feeds, and wakes such a feed, with retries until
+// the store confirms it. If the process ends before that, other parts find the event; see
+// the protocol in feed.go. Safe for concurrent use.
 type FeedActivator struct {
 	keys       *ServiceKeys
 	waker      *Waker
@@ -29,8 +29,8 @@ func newFeedActivator(keys *ServiceKeys, grace time.Duration, b *jet.Background,
 }
 
 // WakeService wakes a feed: functions then create its consumer. It sends no request for a
-// feed that was awake a short while ago. Errors: bad_request, ErrRevision,
-// schemas.ErrUnavailable.
+// feed that this process has seen awake less than half of ServiceGrace ago. Errors:
+// schemas.CodeBadRequest, ErrRevision, schemas.ErrUnavailable.
 func (a *FeedActivator) WakeService(ctx context.Context, f Feed) error {
 	if err := checkService(f.Service); err != nil {
 		return err
@@ -56,8 +56,8 @@ func feedFor(svc, subject string) Feed {
 // 0.9 is alive they may not, because it would not wake them in time.
 func (a *FeedActivator) MayRest() bool { return a.formatLevel() >= LevelRestingServices }
 
-// ServiceGrace bounds how long after a feed came to rest an event may still be stored
-// whose publisher had seen the feed awake.
+// ServiceGrace returns Config.ServiceGrace: for this long after a feed was put to rest, a
+// publisher that had seen it awake may still store an event.
 func (a *FeedActivator) ServiceGrace() time.Duration { return a.grace }
 
 // RestService puts a feed to rest if its key still has revision rev; floor is from

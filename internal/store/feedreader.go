@@ -20,7 +20,8 @@ var (
 const (
 	// feedExpiry is how long the server keeps a request of a FeedReader open.
 	feedExpiry = 30 * time.Second
-	// feedHeartbeat bounds how long a FeedReader waits for a consumer that is lost.
+	// feedHeartbeat is the interval at which the server must give a sign of life while a
+	// request is open. If two are missing, a FeedReader reports its consumer as lost.
 	feedHeartbeat = 5 * time.Second
 )
 
@@ -30,11 +31,11 @@ type FeedOptions struct {
 	// Floor is the sequence after which a new consumer starts. A floor beyond the end of the
 	// stream is ignored: it comes from an earlier stream of the name.
 	Floor uint64
-	// AckWait is when an event whose delivery was not settled is delivered again.
+	// AckWait is the time after which the server delivers an unsettled event again.
 	AckWait time.Duration
-	// MaxAckPending bounds the events of the feed that are delivered and not settled.
+	// MaxAckPending bounds the unsettled events of the feed, over all nodes.
 	MaxAckPending int
-	// Most bounds the events that this reader has requested and not returned; 1 or more.
+	// Most bounds the events that this reader has requested and not returned yet; 1 or more.
 	Most int
 }
 

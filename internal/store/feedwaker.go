@@ -11,57 +11,59 @@ import (
 )
 
 const (
-	// wakeTries bounds the tries of a compare-and-set on a feed's key.
+	// wakeTries bounds the tries of one compare-and-set on a feed's key.
 	wakeTries = 5
-	// manyFeeds is the number of feeds above which a Waker forgets feeds that it no longer
-	// trusts.
+	// manyFeeds is the number of feeds from which on a Waker forgets feeds that it has not
+	// seen awake for a while.
 	manyFeeds = 1024
 )
 
-// FeedKeys are the keys of feeds in bucket "services".
+// FeedKeys reads and writes the keys of feeds in bucket "services"; *ServiceKeys implements
+// it.
 type FeedKeys interface {
-	// ServiceState reads a feed's key from its leader. Errors: schemas.ErrUnavailable.
-	ServiceState(ctx context.Context, f Feed) (ServiceState, error)
-	// PutActive makes a feed awake whose key has that revision. Errors: ErrRevision,
+	// ServiceState reads a feed's key from the bucket's leader. Errors:
 	// schemas.ErrUnavailable.
+	ServiceState(ctx context.Context, f Feed) (ServiceState, error)
+	// PutActive makes a feed awake if its key still has revision rev, and returns the new
+	// revision. Errors: ErrRevision, schemas.ErrUnavailable.
 	PutActive(ctx context.Context, f Feed, floor, rev uint64) (uint64, error)
 }
 
-// Waker is the publishers' part in the life of feeds, for one process: it wakes a feed
-// before an event is published, and again if the feed has come to rest meanwhile. See
-// feed.go for the protocol. It starts no goroutines and reads only the clock that it is
-// given. Safe for concurrent use.
+// Waker wakes feeds for the publishers of one process: it wakes a feed before an event is
+// published, and again if the feed was put to rest in the meantime. feed.go describes the
+// protocol. A Waker starts no goroutines, and reads no clock but the given one. Safe for
+// concurrent use.
 type Waker struct {
 	keys  FeedKeys
-	trust time.Duration
+	trust time.Duration // how long a feed that was seen awake counts as awake
 	now   func() time.Time
 
 	mu    sync.Mutex
 	feeds map[Feed]*feedEntry
-	swept time.Time // when entries were last forgotten
+	swept time.Time // when forget last searched feeds
 }
 
-// feedEntry is what this process knows of a feed.
+// feedEntry is the state of a feed as far as this process knows it.
 type feedEntry struct {
-	awake time.Time // when it was last seen awake; zero: it rests, or nobody knows
-	rev   uint64    // of the key that said so
-	last  uint64    // sequence of the last event that this process published
-	ask   *wakeCall
+	awake time.Time // when the feed was last seen awake; zero if it rests or the state is unknown
+	rev   uint64    // the latest known revision of its key
+	last  uint64    // sequence of the last event that this process published; 0 if all have results
+	call  *wakeCall // nil if no wake is in progress
 }
 
-// wakeCall is a wake under way, which everybody waits for who needs the feed awake.
+// wakeCall is a wake in progress. All callers that need the feed awake wait for it.
 type wakeCall struct {
 	done chan struct{} // closed when err is set
 	err  error
 }
 
-// NewWaker makes a Waker. It takes a feed for awake, without reading its key, for half of
-// grace after it has seen the feed awake.
+// NewWaker makes a Waker. A feed that it has seen awake counts as awake for half of grace
+// (see Config.ServiceGrace), without a further request.
 func NewWaker(keys FeedKeys, grace time.Duration, now func() time.Time) *Waker {
 	return &Waker{keys: keys, trust: grace / 2, now: now, feeds: map[Feed]*feedEntry{}}
 }
 
-// Awake reports whether a feed was seen awake a short while ago.
+// Awake reports whether this process has seen a feed awake less than half of grace ago.
 func (w *Waker) Awake(f Feed) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,8 +75,8 @@ func (w *Waker) trusted(e *feedEntry) bool {
 	return !e.awake.IsZero() && w.now().Sub(e.awake) < w.trust
 }
 
-// Wake wakes a feed that is not known to be awake. Concurrent calls for one feed share a
-// request.
+// Wake wakes a feed, unless Awake is true for it. Concurrent calls for one feed share one
+// request. Errors: those of WakeFor.
 func (w *Waker) Wake(ctx context.Context, f Feed) error {
 	call, mine := w.begin(f)
 	switch {
@@ -93,31 +95,33 @@ func (w *Waker) Wake(ctx context.Context, f Feed) error {
 	}
 }
 
-// begin returns nil if the feed is known to be awake, or a call: mine says that the
-// caller must make it, and then call end.
+// begin returns nil if the feed is known to be awake. Otherwise it returns a call to wait
+// for; if mine is true, the caller must wake the feed itself, and then call end.
 func (w *Waker) begin(f Feed) (call *wakeCall, mine bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	e := w.entry(f)
-	if e.ask != nil {
-		return e.ask, false
+	if e.call != nil {
+		return e.call, false
 	}
 	if w.trusted(e) {
 		return nil, false
 	}
-	e.ask = &wakeCall{done: make(chan struct{})}
-	return e.ask, true
+	e.call = &wakeCall{done: make(chan struct{})}
+	return e.call, true
 }
 
 func (w *Waker) end(f Feed, call *wakeCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	close(call.done)
-	w.entry(f).ask = nil
+	w.entry(f).call = nil
 }
 
-// WakeFor makes a feed's key active. With need, a sequence, a feed that rests at or above
-// it stays at rest: the event of that sequence has been served.
+// WakeFor reads the key of a feed, and makes the feed awake if it rests. With a sequence
+// need other than 0, a feed whose floor is need or later stays at rest, because the event
+// with that sequence has a result. Errors: ErrRevision after wakeTries conflicts,
+// schemas.ErrUnavailable.
 func (w *Waker) WakeFor(ctx context.Context, f Feed, need uint64) error {
 	err := ErrRevision
 	for try := 0; errors.Is(err, ErrRevision) && try < wakeTries; try++ {
@@ -141,6 +145,7 @@ func (w *Waker) WakeFor(ctx context.Context, f Feed, need uint64) error {
 	return err
 }
 
+// sawAwake records that a feed was awake at a time, with its key in revision rev.
 func (w *Waker) sawAwake(f Feed, rev uint64, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,10 +154,12 @@ func (w *Waker) sawAwake(f Feed, rev uint64, at time.Time) {
 	}
 }
 
-// Publish publishes an event of a feed with send, and calls done with its outcome. It
-// wakes the feed before, and after the acknowledgement it makes sure that the feed has
-// not come to rest. spawn runs what waits for the store, or returns false if the process
-// stops; then done gets schemas.ErrUnavailable.
+// Publish publishes an event of a feed with send, and calls done once with the outcome. It
+// first wakes the feed with wake, unless Awake is true. After the acknowledgement it checks
+// with WakeFor, if necessary, that the feed has not been put to rest in the meantime. It
+// never blocks: functions that wait for the store are passed to spawn, which runs them in
+// goroutines. If spawn returns false, because the process stops, done gets
+// schemas.ErrUnavailable.
 func (w *Waker) Publish(ctx context.Context, f Feed, spawn func(func()) bool, wake func(context.Context, Feed) error, send func(done func(seq uint64, duplicate bool, err error)), done func(seq uint64, duplicate bool, err error)) {
 	orStopped := func(do func()) {
 		if !spawn(do) {
@@ -181,8 +188,8 @@ func (w *Waker) Publish(ctx context.Context, f Feed, spawn func(func()) bool, wa
 	})
 }
 
-// published takes note of an acknowledged event. It returns false if the feed may have
-// come to rest before the event was stored.
+// published records an acknowledged event. It returns false if the feed may have been put to
+// rest before the event was stored.
 func (w *Waker) published(f Feed, seq uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -191,9 +198,9 @@ func (w *Waker) published(f Feed, seq uint64) bool {
 	return w.trusted(e)
 }
 
-// Rested takes note that a feed rests. If this process has published an event behind the
-// floor, it returns that event's sequence: the caller must wake the feed for it with
-// WakeFor, until that succeeds. Otherwise it returns 0.
+// Rested records that a feed was put to rest. If this process has published an event after
+// the feed's floor, Rested returns its sequence: the caller must call WakeFor with it, and
+// repeat that until it succeeds. Otherwise Rested returns 0.
 func (w *Waker) Rested(ch ServiceChange) (need uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,13 +212,13 @@ func (w *Waker) Rested(ch ServiceChange) (need uint64) {
 	if e.last > ch.Floor {
 		return e.last
 	}
-	e.last = 0 // concluded
+	e.last = 0 // all events of this process have results
 	return 0
 }
 
-// Missed takes note that changes of keys may have been missed, for however long. It returns
-// the feeds that this process has published to and that have not come to rest since, with the
-// sequence for which the caller must wake each with WakeFor, until that succeeds.
+// Missed records that the process may have missed changes of keys. It returns the feeds with
+// events of this process that may have no result yet, each with the sequence of the last
+// event: the caller must call WakeFor with it, and repeat that until it succeeds.
 func (w *Waker) Missed() map[Feed]uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,7 +232,8 @@ func (w *Waker) Missed() map[Feed]uint64 {
 	return needs
 }
 
-// awakeRetries is how many feeds of TIMERS_RETRY are known to be awake.
+// awakeRetries returns the number of feeds of TIMERS_RETRY that this process knows to be
+// awake.
 func (w *Waker) awakeRetries() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -237,7 +245,7 @@ func (w *Waker) awakeRetries() (n int) {
 	return n
 }
 
-// entry is that of a feed. w.mu is held.
+// entry returns the entry of a feed, and makes it if there is none. w.mu is held.
 func (w *Waker) entry(f Feed) *feedEntry {
 	e := w.feeds[f]
 	if e == nil {
@@ -248,7 +256,8 @@ func (w *Waker) entry(f Feed) *feedEntry {
 	return e
 }
 
-// forget drops entries that are not trusted any more, once there are many. w.mu is held.
+// forget drops old entries if there are manyFeeds or more, at most once a second. w.mu is
+// held.
 func (w *Waker) forget() {
 	now := w.now()
 	if len(w.feeds) < manyFeeds || now.Sub(w.swept) < time.Second {
@@ -256,8 +265,8 @@ func (w *Waker) forget() {
 	}
 	w.swept = now
 	for f, e := range w.feeds {
-		// Twice: what was published within the trust may be acknowledged after it.
-		if e.ask == nil && now.Sub(e.awake) > 2*w.trust {
+		// Twice the trust: an event may be published within it and acknowledged after it.
+		if e.call == nil && now.Sub(e.awake) > 2*w.trust {
 			delete(w.feeds, f)
 		}
 	}

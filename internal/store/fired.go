@@ -11,9 +11,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredSince returns the message ids of ids that were published since a time on subjects of
-// TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD. It reads every message of the subjects since
-// then, so it is for recovery and audits. Errors: schemas.ErrUnavailable.
+// FiredSince returns the subset of ids, which are message ids, that were published on the
+// given subjects of TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD since a time. It reads every
+// message of the subjects since then, so it is for recovery and audits. Errors:
+// schemas.ErrUnavailable.
 func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
 	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix} {
@@ -28,7 +29,7 @@ func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.T
 		}
 		find := e.findIDs
 		if stream == schemas.StreamRetry {
-			find = e.findQueued // a work queue takes no second consumer on a subject
+			find = e.findQueued // a work queue refuses a second consumer of a subject
 		}
 		if err := find(ctx, stream, filter, since, ids, found); err != nil {
 			return nil, err
@@ -37,6 +38,7 @@ func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.T
 	return found, nil
 }
 
+// findIDs adds the ids that are in a stream to found.
 func (e *Events) findIDs(ctx context.Context, stream string, filter []string, since time.Time, ids, found map[string]struct{}) error {
 	slices.Sort(filter)
 	return e.jet.Scan(ctx, stream, jet.Range{Filters: filter, Since: since, HeadersOnly: true}, func(m jet.Msg) (bool, error) {
@@ -73,7 +75,7 @@ func (e *Events) FiredAfter(ctx context.Context, after uint64, since time.Time, 
 	return after, err
 }
 
-// findQueued searches a work queue by direct gets.
+// findQueued is findIDs for a work queue. It reads the whole queue by direct gets.
 func (e *Events) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {

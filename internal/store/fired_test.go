@@ -11,7 +11,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestFiredAfter reads on from where it was, and from the time if it was nowhere.
+// TestFiredAfter: FiredAfter continues after a sequence. If the sequence is 0, or not in this
+// stream, it starts at the time.
 func TestFiredAfter(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
@@ -36,7 +37,7 @@ func TestFiredAfter(t *testing.T) {
 	}
 	begin := storetest.NowMs(t, s) - 1
 	read(0, begin)
-	read(7, begin) // of a stream that is no more
+	read(7, begin) // a sequence of an earlier stream
 	publish("a", "1.1")
 	publish("b", "2.1")
 	at := read(0, begin, "1.1", "2.1")

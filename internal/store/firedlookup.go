@@ -11,27 +11,28 @@ import (
 
 // Bounds of a firedLookup.
 const (
-	// firedLookupMax is the number of events kept in memory, about 30 bytes each.
+	// firedLookupMax bounds the timer ids in memory, about 30 bytes each.
 	firedLookupMax = 1 << 20
-	// firedLookupKeep is how long the events are kept after the last search. For the same
-	// time no search is tried after there were too many events.
+	// firedLookupKeep is how long the ids stay in memory after the last search. After a search
+	// that found too many events, find also refuses searches for this time.
 	firedLookupKeep = time.Minute
 )
 
-// firedLookup finds timers whose first event is in TIMERS_FIRED. It keeps the ids that it
-// has read, so that the batches of a backlog read each event once instead of each batch
-// reading all of them.
+// firedLookup finds timers whose first event is in TIMERS_FIRED. It keeps the ids of the
+// events that it has read, so the many batches of a backlog read each event once. Safe for
+// concurrent use.
 type firedLookup struct {
+	// read is FiredReader.FiredAfter.
 	read func(ctx context.Context, after uint64, since time.Time, fn func(msgID string) bool) (uint64, error)
 	max  int
 	keep time.Duration
 
 	mu      sync.Mutex
-	ids     map[schemas.TimerID]struct{} // nil if nothing was read
-	sinceMs int64                        // start of what was read
-	after   uint64                       // last sequence read
-	// tooMany is the time until which searches are not tried, because there were more
-	// events than max.
+	ids     map[schemas.TimerID]struct{} // nil if no events are in memory
+	sinceMs int64                        // ids has all events since this time, in Unix milliseconds
+	after   uint64                       // the last sequence in ids
+	// tooMany is the time until which find refuses searches, because the stream had more than
+	// max events.
 	tooMany time.Time
 	timer   *time.Timer // calls clear
 }
@@ -40,8 +41,9 @@ func newFiredLookup(r FiredReader) *firedLookup {
 	return &firedLookup{read: r.FiredAfter, max: firedLookupMax, keep: firedLookupKeep}
 }
 
-// find returns which of the timers fired since a time. ok is false if TIMERS_FIRED has too
-// many events since then to keep them in memory.
+// find returns the subset of ids, the timers that fired since sinceMs (Unix milliseconds). ok is
+// false if TIMERS_FIRED has more than max events since then: the caller must search in
+// another way. Errors: schemas.ErrUnavailable.
 func (l *firedLookup) find(ctx context.Context, sinceMs int64, ids []schemas.TimerID) (fired map[schemas.TimerID]struct{}, ok bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +64,7 @@ func (l *firedLookup) find(ctx context.Context, sinceMs int64, ids []schemas.Tim
 	})
 	switch {
 	case err != nil:
-		// The ids read so far stay; the next search reads them again.
+		// Keep the ids read so far. after is unchanged, so the next search reads their events again.
 		return nil, false, err
 	case len(l.ids) > l.max:
 		l.ids, l.tooMany = nil, time.Now().Add(l.keep)

@@ -10,8 +10,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestFiredLookup reads each event once, as long as nothing older is asked for and
-// they are not too many.
+// TestFiredLookup: find reads each event once, unless a search starts at an earlier time, or
+// there are too many events.
 func TestFiredLookup(t *testing.T) {
 	t.Parallel()
 	type event struct {
@@ -53,7 +53,7 @@ func TestFiredLookup(t *testing.T) {
 	find(700, "5 true <nil>", 0)
 	stream = append(stream, event{1000, id(10).MsgID(1)})
 	find(600, "6 true <nil>", 1)
-	find(0, "11 true <nil>", 31) // older than before
+	find(0, "11 true <nil>", 31) // earlier than all searches before
 	err = broken
 	stream = append(stream, event{1100, id(3).MsgID(1)}, event{1100, id(4).MsgID(1)})
 	find(0, "0 false broken", 2)

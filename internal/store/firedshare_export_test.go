@@ -12,7 +12,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// CountFired is how many events of a service are in TIMERS_FIRED.
+// CountFired returns the number of events of a service in TIMERS_FIRED.
 func (s *Store) CountFired(ctx context.Context, svc string) (uint64, error) {
 	stream, err := s.JetStream().Stream(ctx, schemas.StreamFired)
 	if err != nil {
@@ -25,7 +25,7 @@ func (s *Store) CountFired(ctx context.Context, svc string) (uint64, error) {
 	return info.State.Subjects[schemas.SubjectFired(svc)], nil
 }
 
-// FiredFill is the share of its bytes that TIMERS_FIRED has used.
+// FiredFill returns the used part of the bytes of TIMERS_FIRED.
 func (s *Store) FiredFill(ctx context.Context, t *testing.T) float64 {
 	t.Helper()
 	info, err := s.jet.Stream(ctx, schemas.StreamFired)
@@ -35,8 +35,8 @@ func (s *Store) FiredFill(ctx context.Context, t *testing.T) float64 {
 	return float64(info.State.Bytes) / float64(info.Config.MaxBytes)
 }
 
-// TrimExample trims services of so many events of 10 bytes, stored in turns, and returns
-// the bytes that each has left.
+// TrimExample trims services with the given numbers of events of 10 bytes, stored in turn. It
+// returns the bytes that each service has left.
 func TrimExample(share, excess uint64, events map[string]int) map[string]uint64 {
 	u := newFiredUsage(share)
 	names := slices.Sorted(maps.Keys(events))
@@ -64,8 +64,8 @@ func TrimExample(share, excess uint64, events map[string]int) map[string]uint64 
 	return left
 }
 
-// UsageOfMany sums up the events of so many services, one each, and of one large service.
-// It returns the names that are remembered.
+// UsageOfMany sums the events of one large service and of the given number of services with
+// one event each. It returns the services that have a sum.
 func UsageOfMany(share uint64, services int) []string {
 	u := newFiredUsage(share)
 	for n := range services {

@@ -16,7 +16,7 @@ import (
 )
 
 // TestLargeEventsOfOneService: a service whose events are far larger than
-// fired-max-per-service allows for evicts nothing of another's, and is reported.
+// fired-max-per-service assumes evicts no events of other services, and is reported.
 func TestLargeEventsOfOneService(t *testing.T) {
 	t.Parallel()
 	const limit, payload, small = 32 << 20, 200 << 10, 20
@@ -44,9 +44,9 @@ func TestLargeEventsOfOneService(t *testing.T) {
 		publish("quiet", n, 1<<10)
 		publish("steady", n, 100<<10) // 2 MB, below its share of 4 MiB
 	}
-	// Twice the stream. The node that trims looks once a second, so the flood waits
-	// for it once the space above its threshold is half used: the bound that the
-	// documents give is on what is fired between two looks.
+	// Fire twice the size of the stream. The node that trims looks once a second, and the
+	// documented bound is on the events fired between two looks. So the flood waits for a trim
+	// when half of the space above the threshold is used.
 	for n := range 2 * limit / payload {
 		publish("flood", n, payload)
 		if n%10 == 9 {
@@ -71,8 +71,8 @@ func TestLargeEventsOfOneService(t *testing.T) {
 	}
 }
 
-// TestFiredUsage: what is freed is taken from the largest, oldest first, and never below
-// the share.
+// TestFiredUsage: a trim takes the oldest events of the largest services, and leaves each
+// service its share.
 func TestFiredUsage(t *testing.T) {
 	t.Parallel()
 	const share = 3200 // parts of 100
@@ -80,7 +80,7 @@ func TestFiredUsage(t *testing.T) {
 		name   string
 		sizes  map[string]int // events of 10 bytes
 		excess uint64
-		want   map[string]uint64 // bytes that are left, at most; at least one part less
+		want   map[string]uint64 // bytes that stay, at most; and at least one part less
 	}{
 		{"one large", map[string]int{"a": 1000, "b": 100}, 2000, map[string]uint64{"a": 8000, "b": 1000}},
 		{"no further than the share", map[string]int{"a": 1000, "b": 100}, 100_000, map[string]uint64{"a": share, "b": 1000}},
@@ -101,7 +101,8 @@ func TestFiredUsage(t *testing.T) {
 	}
 }
 
-// TestFiredUsageIsBounded, however many names there are; large services are not forgotten.
+// TestFiredUsageIsBounded: the sums are bounded for any number of services, and large services
+// are never dropped.
 func TestFiredUsageIsBounded(t *testing.T) {
 	t.Parallel()
 	sizes := store.UsageOfMany(1<<20, 120_000)

@@ -13,15 +13,14 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FormatLevel counts the changes of the stored formats that older builds cannot
-// read. Each node states in its presence the level that it reads, and the nodes of a
-// store write no more than the lowest level among those that live, so that builds
-// can be exchanged one node at a time.
+// FormatLevel numbers the changes of the stored formats that older builds cannot read. Each
+// node announces in its presence the level that it reads. A node writes at most the lowest
+// level among the live nodes, so that nodes can be upgraded one at a time.
 type FormatLevel int
 
 // The levels. Each includes those before it.
 const (
-	// LevelFirst is that of builds before the first change.
+	// LevelFirst is the level of builds before the first change.
 	LevelFirst FormatLevel = 0
 	// LevelSharedIndex adds index entries that name several timers.
 	LevelSharedIndex FormatLevel = 1
@@ -53,7 +52,7 @@ type Formats struct {
 	Record schemas.RecordFormat `json:"record"`
 }
 
-// FormatsOf returns what the given nodes write together.
+// FormatsOf returns the levels of the given live nodes.
 func FormatsOf(nodes []Member) Formats {
 	var f Formats
 	for i, n := range nodes {
@@ -104,9 +103,9 @@ func (l FormatLevel) layout() int {
 const (
 	// formatsEvery is the interval at which the levels of the other nodes are read.
 	formatsEvery = 2 * time.Second
-	// layoutSettle is the time between the change of a store's layout version and the
-	// first use of what it allows. A node of an older build that read the version just
-	// before the change must have written its presence by then.
+	// layoutSettle is the time between raising a store's layout version and the first write in
+	// the new format. A node of an older build that read the version just before must have
+	// written its presence by then.
 	layoutSettle = 10 * time.Second
 )
 
@@ -150,7 +149,7 @@ func (l *Levels) CanSchedule() error {
 	return schemas.Errorf(schemas.CodeUnavailable, "this node does not know yet whether all live nodes know schedules: try again")
 }
 
-// run keeps the level at what all live nodes read, until ctx is done.
+// run updates the level every formatsEvery until ctx ends.
 func (l *Levels) run(ctx context.Context) {
 	tick := time.NewTicker(formatsEvery)
 	defer tick.Stop()

@@ -18,7 +18,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// formatOf is the format of a timer's stored record.
+// formatOf returns the format of a timer's stored record.
 func formatOf(t *testing.T, s *store.Store, id schemas.TimerID) schemas.RecordFormat {
 	t.Helper()
 	kv := bucket(t, s, schemas.BucketTimers(s.Geometry().Shard(id)))
@@ -38,7 +38,7 @@ func bucket(t *testing.T, s *store.Store, name string) jetstream.KeyValue {
 	return kv
 }
 
-// layout is the recorded layout version, and the one before it.
+// layout returns the recorded layout version, and the version from which it was raised.
 func layout(t *testing.T, s *store.Store) (format, from int) {
 	t.Helper()
 	e, err := bucket(t, s, schemas.BucketClock).Get(t.Context(), "meta")
@@ -52,7 +52,7 @@ func layout(t *testing.T, s *store.Store) (format, from int) {
 	return m.Format, m.From
 }
 
-// setLayout has the store be one of another build.
+// setLayout changes the recorded layout version, as if another build had made the store.
 func setLayout(t *testing.T, kv jetstream.KeyValue, format int) {
 	t.Helper()
 	e, err := kv.Get(t.Context(), "meta")
@@ -77,8 +77,8 @@ func writesFormat2(s *store.Store) func() bool {
 	return func() bool { return s.RecordFormat() == schemas.RecordFormat2 }
 }
 
-// TestFormat2OfAFreshStore: a store of one build writes format 2 from the first look
-// on, and keeps what only that format has.
+// TestFormat2OfAFreshStore: a node of a new store writes format 2 as soon as it has read the
+// presences, and keeps the fields that only this format has.
 func TestFormat2OfAFreshStore(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -103,9 +103,9 @@ func TestFormat2OfAFreshStore(t *testing.T) {
 	}
 }
 
-// TestFormat1WhileAnOlderNodeLives: a store that an older build has made is written
-// in format 1 until no such node lives. Then older builds are locked out, and
-// format 2 is written somewhat later.
+// TestFormat1WhileAnOlderNodeLives: in a store that an older build has made, nodes write
+// format 1 while a node of that build is alive. Then the layout version is raised, which
+// keeps older builds out, and after layoutSettle nodes write format 2.
 func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
@@ -117,7 +117,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, nc, func(c *store.Config) { c.Node = "n2" })
-	storetest.Eventually(t, "the first look", s.SharesIndex)
+	storetest.Eventually(t, "the node to read the presences", s.SharesIndex)
 	now := storetest.NowMs(t, s)
 	write := func(id schemas.TimerID) schemas.RecordFormat {
 		t.Helper()
@@ -146,7 +146,7 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 	if _, from := layout(t, s); from != 1 {
 		t.Errorf("the layout was raised from %d", from)
 	}
-	// One that had been paused for so long that its presence had expired.
+	// An older node continues that was paused until its presence had expired.
 	if _, err := nodes.Put(t.Context(), "node.older", []byte(`{"v":1,"reads":1}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -155,11 +155,11 @@ func TestFormat1WhileAnOlderNodeLives(t *testing.T) {
 		t.Errorf("an older node is back: written in format %d", got)
 	}
 	if got, err := s.Get(t.Context(), storetest.ID(3)); err != nil || len(got.Record.History) != 1 {
-		t.Errorf("a record of format 2 is read no more: %+v %v", got, err)
+		t.Errorf("a record of format 2 cannot be read any more: %+v %v", got, err)
 	}
 }
 
-// TestFormat1BeforeTheFirstLook: a node that has not seen the others' presences
+// TestFormat1BeforeTheFirstLook: a node that has not read the presences of the other nodes
 // writes format 1.
 func TestFormat1BeforeTheFirstLook(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestServerGone: while the server is down every call says so, soon; after its
-// restart the same store works on, and a tail has no gap.
+// TestServerGone: while the server is down every call soon fails with ErrUnavailable. After a
+// restart of the server the same store works again, and its tail has no gap.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"TCP", "in process"} {
@@ -112,7 +112,7 @@ func TestServerGone(t *testing.T) {
 	}
 }
 
-// TestClosed: calls after Close, and those that wait at Close, are answered.
+// TestClosed: calls after Close, and calls in progress at Close, return.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

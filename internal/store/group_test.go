@@ -17,8 +17,8 @@ func grouped(t *testing.T) *store.Store {
 	return open(t, natstest.Run(t, natstest.SyncAlways).InProcess(), func(c *store.Config) { c.GroupCommit = true })
 }
 
-// TestGroupFindsTheLoser: in batches of hundreds, those that lose their
-// compare-and-set, and no others, are refused, and revisions are those stored.
+// TestGroupFindsTheLoser: in batches of hundreds of writes, only writes with a stale revision
+// are refused, and each result has the stored revision.
 func TestGroupFindsTheLoser(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)
@@ -64,8 +64,8 @@ func TestGroupFindsTheLoser(t *testing.T) {
 	}
 }
 
-// TestGroupDuplicates: repeated events in batches are stored once, and known for
-// what they are.
+// TestGroupDuplicates: repeated events in batches are stored once, and reported as
+// duplicates.
 func TestGroupDuplicates(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)
@@ -98,7 +98,7 @@ func TestGroupDuplicates(t *testing.T) {
 	}
 }
 
-// TestGroupClose: whatever waits, or is under way, is answered once.
+// TestGroupClose: Close completes each queued publish, and each publish in flight, once.
 func TestGroupClose(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)

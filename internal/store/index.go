@@ -17,10 +17,10 @@ import (
 // in the same second, so a busy system writes, stores and reads far fewer entries than
 // timers.
 //
-// A timer stays in its entry when it is moved or done. Readers ignore it then.
+// A timer stays in its entry when it is moved or done. Readers then ignore it.
 //
-// Older builds do not find the timers in a shared entry. No node writes one while a node of
-// such a build lives; see FormatLevel.
+// Older builds do not find the timers in a shared entry. No node writes shared entries while
+// a node of such a build is alive; see FormatLevel.
 
 // indexGroup bounds the timers that share an entry: 1 kB of ids. A larger group would save
 // little, and make a part of a slot larger than one page of a load.
@@ -60,8 +60,8 @@ func timerOfSlot(subject string) string {
 }
 
 // indexNow returns the time from which an entry's TTL counts, in Unix milliseconds: the
-// latest time in the record. It is never after the present, so the entry does not expire
-// too early.
+// latest time in the record. It is never in the future, so the entry does not expire too
+// early.
 func indexNow(r *schemas.Record) int64 { return max(r.AddedMs, r.FiredMs, 0) }
 
 // indexFor returns the TTL of an entry for a timer that is due at due; both times are Unix

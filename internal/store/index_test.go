@@ -17,7 +17,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// entries are the index entries of a shard, and how many timers they name.
+// entries returns the number of index entries of a shard, and of the timers that they name.
 func entries(t *testing.T, s *store.Store, shard int) (keys, named int) {
 	t.Helper()
 	bucket := schemas.BucketTimers(shard)
@@ -31,22 +31,22 @@ func entries(t *testing.T, s *store.Store, shard int) (keys, named int) {
 	}
 	for key, n := range info.State.Subjects {
 		if n != 1 {
-			t.Errorf("%s is there %d times", key, n)
+			t.Errorf("key %s has %d revisions", key, n)
 		}
 		m, err := stream.GetLastMsgForSubject(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if m.Header.Get(jetstream.MsgTTLHeader) == "" {
-			t.Errorf("%s stays for ever", key)
+			t.Errorf("entry %s has no TTL", key)
 		}
 		named += max(1, len(m.Data)/len(schemas.TimerID{}))
 	}
 	return len(info.State.Subjects), named
 }
 
-// TestSharedEntries: timers of one tick that are added together take an entry for
-// 64 of them, those of different ticks one each. No entry stays for ever.
+// TestSharedEntries: 64 timers of one tick that are added together share an index entry, and
+// timers of different ticks have one each. Every entry has a TTL.
 func TestSharedEntries(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess(), func(c *store.Config) { c.IndexKeep = time.Hour })
@@ -73,8 +73,8 @@ func TestSharedEntries(t *testing.T) {
 	}
 }
 
-// TestDamagedEntry: an entry that is no list of ids is skipped, and counted; those
-// beside it are read.
+// TestDamagedEntry: an index entry that is not a list of ids is counted and skipped; the other
+// entries of the slot are read.
 func TestDamagedEntry(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -96,7 +96,7 @@ func TestDamagedEntry(t *testing.T) {
 	}
 	for key := range info.State.Subjects {
 		for name, data := range map[string]string{"v": "x", "u": strings.Repeat("x", 17), "t": ""} {
-			// As long as another, in the same slot.
+			// Write a damaged entry of the same length in the same slot.
 			if _, err := s.JetStream().Publish(t.Context(), key[:len(key)-1]+name, []byte(data)); err != nil {
 				t.Fatal(err)
 			}
@@ -111,8 +111,8 @@ func TestDamagedEntry(t *testing.T) {
 	}
 }
 
-// TestEntriesForOlderNodes: while a node is there that does not read shared
-// entries, each timer has its own; once it is gone they are shared.
+// TestEntriesForOlderNodes: while a node is alive that does not read shared entries, each new
+// timer has its own entry. After that node has left, timers share entries again.
 func TestEntriesForOlderNodes(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -151,8 +151,8 @@ func TestEntriesForOlderNodes(t *testing.T) {
 	}
 }
 
-// TestEntryRefused: a timer whose index entry is not taken is not stored, also
-// where a KV client's delete marker stands in its record's place.
+// TestEntryRefused: if the server refuses the index entry of a timer, the create fails, also
+// if a KV client has left a delete marker under the record's key.
 func TestEntryRefused(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t, func(o *server.Options) {
@@ -181,7 +181,7 @@ func TestEntryRefused(t *testing.T) {
 	}
 }
 
-// TestCreateEnds: what has not been sent when the context ends is not sent.
+// TestCreateEnds: after its context has ended, Create sends no more writes.
 func TestCreateEnds(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())

@@ -11,9 +11,9 @@ import (
 	"github.com/belfryio/belfry/internal/store/storetest"
 )
 
-// TestTTLsOnDisk reads the TTLs as the server stores them: an index entry lives
-// until its tick is due and IndexKeep longer, however far that is, and a record has
-// a TTL only when it is final. TTLs have whole seconds, and none is cut.
+// TestTTLsOnDisk reads the TTLs that the server has stored: an index entry expires IndexKeep
+// after its tick is due, however late that is, and a record has a TTL only if it is final.
+// TTLs are rounded up to whole seconds.
 func TestTTLsOnDisk(t *testing.T) {
 	t.Parallel()
 	const keep = 30 * time.Minute
@@ -31,7 +31,8 @@ func TestTTLsOnDisk(t *testing.T) {
 			r.AddedMs = now
 			return store.Write{ID: storetest.IDOf(g, 0, next()), Record: r}
 		}
-		// One by itself, several that share an entry, one that is moved there.
+		// One timer with its own entry, three that share one, a timer that is moved to the
+		// tick, and an entry without a record.
 		storetest.CreateAll(t, s, []store.Write{record(due)})
 		storetest.CreateAll(t, s, []store.Write{record(due), record(due), record(due)})
 		w := record(now + 1000)
@@ -64,7 +65,7 @@ func TestTTLsOnDisk(t *testing.T) {
 		}
 	}
 	for _, d := range ahead {
-		// Alone, shared, moved, put; the entries of the later moved ones begin at 1 s.
+		// The four entries made above. The first entries of moved timers count for 1 s, too.
 		least := 4
 		if counts[d] < least {
 			t.Errorf("%d index entries of timers due in %s live until then and %s longer; want %d (all: %v)", counts[d], d, keep, least, counts)
@@ -78,7 +79,7 @@ func TestTTLsOnDisk(t *testing.T) {
 	}
 }
 
-// messages reads all that a stream has of some subjects.
+// messages returns all messages of a stream that match a filter.
 func messages(t *testing.T, s *store.Store, stream, filter string) []jetstream.Msg {
 	t.Helper()
 	c, err := s.JetStream().OrderedConsumer(t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})

@@ -14,33 +14,35 @@ import (
 
 // Inspection is the result of Inspect.
 type Inspection struct {
+	// Damage is the recorded damage of the shard, with what this inspection has found.
 	Damage ShardDamage
-	// Key and Evidence are set if there is a sign of a loss that was not audited yet. The
-	// caller must then audit the shard.
+	// Key and Evidence are set if there is a sign of a loss that has not been audited yet; see
+	// ShardLoss. The caller must then call Audit.
 	Key, Evidence string
 	// Messages is a lower bound of the lost messages; 0 if it is unknown.
 	Messages uint64
-	// Missing is the number of waiting timers that a count has missed.
+	// Missing is the number of pending timers that a count has missed. Inspect leaves it 0;
+	// the caller sets it for an audit after a count.
 	Missing int64
-	// Suspect is true if the sign may have a harmless cause, so that the audit decides.
+	// Suspect is true if the sign may have a harmless cause. The audit then decides.
 	Suspect bool
-	// LastSeq is the last sequence of the shard's stream, Msgs the number of its messages
+	// LastSeq is the last sequence of the shard's stream, and Msgs the number of its messages,
 	// at StoredMs (Unix milliseconds, by the server's clock).
 	LastSeq, Msgs uint64
 	StoredMs      int64
-	// Gone lists records of newer formats that are gone, or can be read now, with the
-	// last revision that this is true of.
+	// Gone lists records that were of a newer format. They are now gone, final, or readable,
+	// in each revision up to Rev.
 	Gone []NewerRecord
 }
 
-// Expectation is what an owner has recorded about its shard's stream in the clock.
+// Expectation is the state of a shard's stream that its owner has recorded in the clock.
 type Expectation struct {
 	// Msgs is the number of messages at MsgsMs (Unix milliseconds); 0 if it is unknown.
 	Msgs   uint64
 	MsgsMs int64
 	// Seen is the last sequence that the owner had read.
 	Seen uint64
-	// Pending is the number of waiting timers as of Seen; -1 if it is unknown.
+	// Pending is the number of pending timers as of Seen; -1 if it is unknown.
 	Pending int64
 }
 
@@ -54,8 +56,8 @@ func (c *Clock) Expects() Expectation {
 }
 
 // Inspector finds damage to shards for their owners: messages of a stream that the server
-// has lost, and records that cannot be decoded. It records what it finds; see DamageReports.
-// Safe for concurrent use with different shards.
+// has lost, and records that cannot be decoded. It writes its findings to the shard's damage
+// report; see DamageReports. Safe for concurrent use with different shards.
 //
 // An inspection sends a few requests. It may suspect a loss where there is none, and then
 // asks for an audit, which reads the whole shard and decides. It misses a loss only if the
@@ -78,8 +80,8 @@ type Inspector struct {
 // records again, and compares the stream with the owner's position. seen is the last
 // sequence that this owner or a previous one has read. end is the last sequence of the
 // stream when the owner took the shard, 0 if unknown. With an expectation, it also
-// compares the number of messages; that is for the first inspection after the server may
-// have started again. Without damage it takes a few requests.
+// compares the number of messages: pass one in the first inspection after the server may
+// have restarted. Without damage it takes a few requests. Errors: schemas.ErrUnavailable.
 func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, expect *Expectation) (Inspection, error) {
 	var in Inspection
 	was, err := i.reports.read(ctx, shard)
@@ -96,7 +98,7 @@ func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, ex
 		return in, err
 	}
 	if i.replicated {
-		end = 0 // a leader that was just elected may have had to catch up
+		end = 0 // it may come from a newly elected leader that had not caught up
 	}
 	found, err := i.signs(ctx, shard, seen, end, expect, &in)
 	if err != nil {
@@ -112,16 +114,16 @@ func (i *Inspector) Inspect(ctx context.Context, shard int, seen, end uint64, ex
 	return in, i.reports.write(ctx, in.Damage)
 }
 
-// Interruptions counts the lost connections to the server.
+// Interruptions returns how often the connection to the server was lost and made again.
 func (i *Inspector) Interruptions() uint64 { return i.jet.Conn().Stats().Reconnects }
 
-// knows reports whether the loss of a key was audited.
+// knows reports whether a loss has been audited; key is its ShardLoss.Key.
 func (d *ShardDamage) knows(key string) bool {
 	return slices.Contains(d.Known, key) || d.Loss != nil && d.Loss.Key == key
 }
 
-// recheck reads damaged records again: they may be repaired, or gone. It returns those
-// of newer formats among them.
+// recheck reads damaged records again, because they may have been repaired or removed. It
+// returns the value of Inspection.Gone.
 func (i *Inspector) recheck(ctx context.Context, shard int) (gone []NewerRecord, err error) {
 	d := &i.dec.damaged[shard]
 	good := func(r DamagedRecord, rev uint64) {
@@ -149,15 +151,15 @@ func (i *Inspector) recheck(ctx context.Context, shard int) (gone []NewerRecord,
 	return gone, nil
 }
 
-// sign is a trace that a loss leaves.
+// sign is evidence of a loss; see the fields of Inspection.
 type sign struct {
 	key, evidence string
 	messages      uint64
 	suspect       bool
 }
 
-// signs looks for traces of lost messages in a shard's stream. Deleted, superseded and
-// expired messages leave gaps, too. They leave none of these signs, except suspects.
+// signs looks for evidence of lost messages in a shard's stream. Deleted, superseded and
+// expired messages leave gaps, too, but none of these signs, except signs with suspect set.
 func (i *Inspector) signs(ctx context.Context, shard int, seen, end uint64, expect *Expectation, in *Inspection) ([]sign, error) {
 	sh := &i.shards.subjects[shard]
 	info, err := i.jet.Stream(ctx, sh.stream)
@@ -208,14 +210,14 @@ func (i *Inspector) signs(ctx context.Context, shard int, seen, end uint64, expe
 	return found, nil
 }
 
-// countSlack is the number of messages by which a stream may shrink without a suspicion:
-// revisions whose removal was under way when they were counted.
+// countSlack is the number of messages by which a stream may shrink without a sign of a
+// loss. It allows for superseded revisions that were counted just before their removal.
 const countSlack = 64
 
 // tooFew compares the number of messages of a shard's stream with the number that an owner
-// recorded. Every write of a record adds a message and removes at most the message
-// that it supersedes, so only expired messages may be fewer. Messages of waiting timers do not
-// expire, and of the others at most the part that corresponds to the time between.
+// recorded. Every write of a record adds one message and removes at most one, so the number
+// falls only when messages expire. Messages of pending timers do not expire. Of the others,
+// tooFew estimates the part that may have expired from the time since the owner's count.
 func (i *Inspector) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 	st := &info.State
 	if x.Msgs == 0 || st.LastSeq < x.Seen || st.Msgs+countSlack >= x.Msgs {
@@ -237,13 +239,13 @@ func (i *Inspector) tooFew(info *jet.StreamInfo, x *Expectation) []sign {
 	}}
 }
 
-// lostStart looks for a lost beginning of a shard's stream. Open writes the shard's own
-// message before every record, so its sequence is 1. After the loss of the block that had
-// it, Open writes it again, with the sequence that is next by then.
+// lostStart looks for a lost beginning of a shard's stream. Open writes the key meta before
+// all records, so its sequence is 1. If the block with this message was lost, Open or a load
+// (see loadDamaged) has written it again, with a later sequence.
 func (i *Inspector) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, error) {
 	m, err := i.jet.Last(ctx, sh.stream, sh.meta)
 	if errors.Is(err, schemas.ErrNotFound) {
-		return nil, nil // reads restore it: see loadDamaged
+		return nil, nil // the next load writes it again; see loadDamaged
 	}
 	if err != nil || m.Sequence == 1 {
 		return nil, err
@@ -254,8 +256,8 @@ func (i *Inspector) lostStart(ctx context.Context, sh *shardSubjects) ([]sign, e
 	}}, nil
 }
 
-// lostEnd looks for a lost end of a shard's stream. Its newest message is superseded by
-// none, so it exists as long as it cannot have expired.
+// lostEnd looks for a lost end of a shard's stream. No message supersedes the newest one, so
+// it must exist until it expires.
 func (i *Inspector) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.StreamInfo) ([]sign, error) {
 	st := &info.State
 	if info.TimeStamp.Sub(st.LastTime) > min(i.retention, i.index.keep)-goneMargin {
@@ -279,10 +281,11 @@ func (i *Inspector) lostEnd(ctx context.Context, sh *shardSubjects, info *jet.St
 	}}, nil
 }
 
-// goneMargin is kept from the expiry of a message when it is missed.
+// goneMargin is subtracted from TTLs when a message is missing: a message that would expire
+// within it may have expired.
 const goneMargin = 5 * time.Second
 
-// endGap counts the sequences at the end of a stream that are not there.
+// endGap returns the number of sequences up to last that have no message.
 func (i *Inspector) endGap(ctx context.Context, sh *shardSubjects, last uint64) (uint64, error) {
 	m, err := i.jet.Last(ctx, sh.stream, "$KV."+strings.TrimPrefix(sh.stream, "KV_")+".>")
 	if errors.Is(err, schemas.ErrNotFound) {

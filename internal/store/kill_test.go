@@ -17,7 +17,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// killed is a store on a server in a process of its own.
+// killed is a store on a server that runs in its own process, so that it can be killed.
 type killed struct {
 	t    *testing.T
 	p    *natstest.Process
@@ -41,8 +41,8 @@ func (k *killed) open() {
 	k.t.Cleanup(s.Close)
 }
 
-// kill ends the server with SIGKILL, and what this process had in flight with it,
-// and starts both again.
+// kill ends the server with SIGKILL and closes the store, so that its requests in flight are
+// lost. Then it starts both again.
 func (k *killed) kill() {
 	k.t.Helper()
 	k.s.Conn().Close()
@@ -52,7 +52,7 @@ func (k *killed) kill() {
 	k.open()
 }
 
-// states are the records that there are, by timer.
+// states returns the state of every timer that has a record.
 func (k *killed) states() map[schemas.TimerID]schemas.State {
 	k.t.Helper()
 	out := map[schemas.TimerID]schemas.State{}
@@ -71,8 +71,8 @@ func (k *killed) states() map[schemas.TimerID]schemas.State {
 	}
 }
 
-// superseded counts the revisions that stand behind others. They would be back
-// when those expire.
+// superseded returns the number of replaced revisions that still exist. They would become
+// their timers' records again when the newer revisions expire.
 func (k *killed) superseded() (n uint64) {
 	k.t.Helper()
 	js, err := jetstream.New(k.s.Conn())
@@ -104,7 +104,7 @@ func (k *killed) update(id schemas.TimerID, rev uint64, r *schemas.Record, ttl t
 	return next
 }
 
-// each runs f for the numbers below n, many at a time.
+// each runs f for the numbers below n, up to 256 at a time.
 func each(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 256)
@@ -118,16 +118,16 @@ func each(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// TestKilledNothingReturns plays whole lives of timers, waits until the last
-// state has expired, and kills the server: no record may be back in any state.
-// It does so for all the ways in which a revision is replaced.
+// TestKilledNothingReturns writes all states of many timers, waits until the final records
+// have expired, and kills the server. No record may exist again after that, in any state. The
+// timers cover all ways in which a revision is replaced.
 func TestKilledNothingReturns(t *testing.T) {
 	t.Parallel()
 	for _, sync := range []bool{false, true} {
 		t.Run(map[bool]string{false: "fast", true: "safe"}[sync], func(t *testing.T) {
 			t.Parallel()
 			k := newKilled(t, sync)
-			k.s.SetShortTTL(0) // retention is long in practice: final states delete, too
+			k.s.SetShortTTL(0) // as with a long retention, final records use deletes, too
 			const n = 2000
 			now := storetest.NowMs(t, k.s)
 			writes := make([]store.Write, n)
@@ -198,9 +198,9 @@ func TestKilledNothingReturns(t *testing.T) {
 	}
 }
 
-// TestKilledAnywhere kills the server while timers are claimed and concluded, and
-// again while they expire. A timer that was acknowledged as concluded is never
-// seen in another state again, and one that was acknowledged is not lost.
+// TestKilledAnywhere kills the server while timers are claimed and finished, and again while
+// their records expire. A timer whose final write was acknowledged never has another state
+// again, and an acknowledged timer is not lost.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, sync := range []bool{false, true} {
@@ -216,24 +216,24 @@ func TestKilledAnywhere(t *testing.T) {
 			for round := range rounds {
 				l.killWhileWriting(500+l.rnd.IntN(1500), round%2 == 0)
 				l.check("after the kill while writing")
-				// Somewhere around the expiry of the last.
+				// Kill the server shortly before or after the last record expires.
 				<-time.After(time.Duration(l.rnd.IntN(2500)) * time.Millisecond)
 				l.kill()
-				l.check("after the kill around the expiry")
+				l.check("after the kill near the expiry")
 				storetest.Eventually(t, "the final records to expire", func() bool { return l.check("while they expire") == 0 })
 				l.kill()
-				if n := l.check("after the kill behind the expiry"); n != 0 {
-					t.Fatalf("round %d: %d concluded timers are back", round, n)
+				if n := l.check("after the kill that followed the expiry"); n != 0 {
+					t.Fatalf("round %d: %d finished timers have a record again", round, n)
 				}
 			}
 		})
 	}
 }
 
-// players are as many as make batches and single writes.
+// players is the number of goroutines that write: enough for both batches and single writes.
 const players = 64
 
-// lives are timers and the last state of each that was acknowledged.
+// lives holds for each timer the last state whose write was acknowledged.
 type lives struct {
 	*killed
 	rnd *rand.Rand
@@ -243,13 +243,13 @@ type lives struct {
 	next  int
 }
 
-// killWhileWriting plays lives until n more have concluded, and kills the server
-// amid the others; with it the store, or not.
+// killWhileWriting runs timers until n more have finished, and kills the server while others
+// are in progress. With both set it also closes the store.
 func (l *lives) killWhileWriting(n int, both bool) {
 	l.t.Helper()
 	s := l.s
 	l.play(n, func() {
-		// At any moment of what is under way, not just when an answer has come.
+		// At a random moment, not only just after an answer.
 		<-time.After(time.Duration(l.rnd.IntN(30_000)) * time.Microsecond)
 		l.p.Kill()
 		if both {
@@ -269,7 +269,7 @@ func (l *lives) killWhileWriting(n int, both bool) {
 	storetest.Eventually(l.t, "no timer to have more than one revision", func() bool { return l.superseded() == 0 })
 }
 
-// others writes to each shard as another node may, before this one is back.
+// others writes to each shard, as another node may before this node has reconnected.
 func (l *lives) others() {
 	l.t.Helper()
 	js, err := jetstream.New(l.p.Connect())
@@ -283,8 +283,8 @@ func (l *lives) others() {
 	}
 }
 
-// play plays lives until n more have concluded, calls enough, and ends what is
-// under way.
+// play runs timers until n more have finished, calls enough, and waits until all writers have
+// ended.
 func (l *lives) play(n int, enough func()) {
 	var workers sync.WaitGroup
 	left := make(chan struct{})
@@ -306,7 +306,7 @@ func (l *lives) play(n int, enough func()) {
 	workers.Wait()
 }
 
-// live plays one timer's life; false when the store does not answer any more.
+// live writes all states of one timer. It returns false if the store does not answer.
 func (l *lives) live(s *store.Store) bool {
 	l.mu.Lock()
 	l.next++
@@ -314,7 +314,7 @@ func (l *lives) live(s *store.Store) bool {
 	l.mu.Unlock()
 	id, r := storetest.ID(i), storetest.Pending(1_700_000_000_000)
 	if i%2 == 0 {
-		r.AddedMs = time.Now().UnixMilli() // young: rolled up; the others are old
+		r.AddedMs = time.Now().UnixMilli() // young: its writes roll up; the other timers are old
 	}
 	res := s.Create(l.t.Context(), []store.Write{{ID: id, Record: r}})[0]
 	rev, err := res.Rev, res.Err
@@ -336,8 +336,8 @@ func (l *lives) live(s *store.Store) bool {
 	return true
 }
 
-// check compares what there is with what was acknowledged, and returns how many
-// concluded timers are there still.
+// check compares the records with the acknowledged states. It returns the number of finished
+// timers that still have a record.
 func (l *lives) check(when string) (final int) {
 	l.t.Helper()
 	there := l.states()
@@ -345,7 +345,7 @@ func (l *lives) check(when string) (final int) {
 		state := there[id]
 		switch {
 		case acked.Final() && state != 0 && !state.Final():
-			l.t.Fatalf("%s: %s was concluded and is %s", when, id, state)
+			l.t.Fatalf("%s: %s was finished and is %s", when, id, state)
 		case acked == schemas.StatePending && state == 0:
 			l.t.Fatalf("%s: %s was acknowledged as pending and is gone", when, id)
 		case acked == schemas.StateDelivered && state == schemas.StatePending:
@@ -354,7 +354,7 @@ func (l *lives) check(when string) (final int) {
 			final++
 		}
 	}
-	// One that was concluded by a write whose acknowledgement was lost is, too.
+	// A final write whose acknowledgement was lost counts as acknowledged once it is read.
 	for id, state := range there {
 		if state.Final() {
 			l.acked[id] = state

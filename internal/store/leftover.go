@@ -8,27 +8,29 @@ import (
 	"github.com/belfryio/belfry/internal/jet"
 )
 
-// Work-around 1 (docs/internals/nats-server.md). A leftover is a revision that a later one has replaced and that is there still:
-// a process died between a write and its delete, or a server between a write and
-// its roll-up. When the later one expires, it would be the timer's record again,
-// and a cancelled timer pending. They are looked for at the end of each shard, at
-// the start and, since the only server may have been killed, after each lost
-// connection.
+// Work-around 1 (docs/internals/nats-server.md). A leftover is a replaced revision that still
+// exists, because a process died between a write and its delete, or a server between a write
+// and its roll-up. When the later revision expires, the leftover would become the timer's
+// record again: a cancelled timer would be pending. revisionGC looks for leftovers among the
+// last sequences of each shard, when the store is opened and after each lost connection,
+// because the only server may have been killed.
 const (
 	// leftoverAgain is the number of sequences to check after a lost connection. It may be
 	// small because no process has died with deletes outstanding.
 	leftoverAgain = 2 * leftoverRecent
-	// leftoverRecent is for how many of the newest sequences a roll-up is checked
-	// whose older revision is out of sight. The last before a server was killed may
-	// lack it; a batch of which that one was part is completed at the server's start,
-	// and others may have written since.
+	// leftoverRecent is the number of newest sequences whose roll-ups are checked, also where
+	// the replaced revision is before the checked range. Only the last roll-ups before a
+	// server was killed may not have taken effect: the last batch, which the server completes
+	// when it starts, and later writes of other nodes.
 	leftoverRecent = 4 * jet.MaxBatch
-	leftoverRetry  = time.Second
+	// leftoverRetry is the pause after a failed search.
+	leftoverRetry = time.Second
 )
 
 var errDown = errors.New("the connection to NATS is down")
 
-// removeLeftovers runs until the store is closed.
+// removeLeftovers searches for leftovers now and after each lost connection, until ctx ends.
+// With replicas it searches once.
 func (g *revisionGC) removeLeftovers(ctx context.Context) {
 	back := uint64(2 * g.window)
 	for failing := false; ctx.Err() == nil; {
@@ -40,8 +42,8 @@ func (g *revisionGC) removeLeftovers(ctx context.Context) {
 		}
 		switch {
 		case err == nil && g.replicated:
-			// A delete acts on what the leader has. A revision that only another server has
-			// kept cannot be removed from here.
+			// A delete removes only messages that the leader has. It cannot remove a revision
+			// that only another server has kept, so further searches are useless.
 			forget()
 			lost()
 			return
@@ -50,7 +52,7 @@ func (g *revisionGC) removeLeftovers(ctx context.Context) {
 			<-broken.Done()
 		case !failing && ctx.Err() == nil:
 			failing = true
-			g.log.Warn().Err(err).Msg("superseded revisions could not be looked for; trying again")
+			g.log.Warn().Err(err).Msg("the search for superseded revisions failed; trying again")
 		}
 		forget()
 		lost()
@@ -61,6 +63,7 @@ func (g *revisionGC) removeLeftovers(ctx context.Context) {
 	}
 }
 
+// removeAllLeftovers calls removeShardLeftovers for each shard.
 func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error {
 	for n := range g.shards.geo.Shards {
 		if err := g.removeShardLeftovers(ctx, n, back); err != nil {
@@ -70,9 +73,10 @@ func (g *revisionGC) removeAllLeftovers(ctx context.Context, back uint64) error 
 	return nil
 }
 
-// removeShardLeftovers checks the last back sequences of a shard. A revision with a newer one
-// of the same timer among them is a leftover. A write also names the revision that it
-// replaced; if that lies before the range, it is deleted in case it still exists.
+// removeShardLeftovers checks the last back sequences of a shard, and deletes each revision
+// that has a newer revision of the same timer among them. A write also names the revision
+// that it replaced: if that is before the checked range, it is deleted in case it still
+// exists.
 func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back uint64) error {
 	stream := g.shards.subjects[shard].stream
 	last, err := g.shards.LastSeq(ctx, shard)
@@ -90,8 +94,8 @@ func (g *revisionGC) removeShardLeftovers(ctx context.Context, shard int, back u
 		for _, m := range msgs {
 			prev, rolled, ok := jet.Replaced(m)
 			if !ok && !jet.IsMarker(m) {
-				// Not a write of Belfry's: the revision before it is what the record can be
-				// repaired from.
+				// Another client wrote this revision. Keep the revision before it, from which
+				// Repair can restore the record.
 				continue
 			}
 			if older, ok := newest[m.Subject]; ok && !g.removeLater(stream, older) {

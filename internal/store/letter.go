@@ -21,9 +21,9 @@ import (
 //	in parts    the enclosed data, cut; the first part is stored last and lists the
 //	            stream sequences of the others in Belfry-Parts
 //
-// An enclosed letter may have more headers than a message, a letter in parts more bytes,
-// also after an operator has lowered the limit. Nothing is ever truncated. OpenLetter
-// restores the first form.
+// So a letter may exceed the limits of a message: enclosed, the limit of headers, and in
+// parts, the limit of bytes, which an operator may have lowered since the add. Nothing is
+// ever truncated. OpenLetter restores the unchanged form.
 type Letter struct {
 	Subject  string
 	Sequence uint64    // in the stream
@@ -220,8 +220,8 @@ func OpenLetter(m *Letter, get func(seq uint64) (*Letter, error)) (*Letter, erro
 	return &opened, nil
 }
 
-// open is OpenLetter for a message of TIMERS_DEAD or TIMERS_REJECTED. It returns a letter
-// that is damaged, or misses a part, in its stored form: its reader finds no event in it.
+// open is OpenLetter for a message of TIMERS_DEAD or TIMERS_REJECTED. If the letter is
+// damaged, or a part is missing, it returns the stored form, in which readers find no event.
 func (l *Letters) open(ctx context.Context, stream string, m *Letter) (*Letter, error) {
 	opened, err := OpenLetter(m, func(seq uint64) (*Letter, error) {
 		part, err := l.jet.At(ctx, stream, seq)

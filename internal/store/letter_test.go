@@ -16,14 +16,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// headersOf is a header block of exactly that many bytes.
+// headersOf returns headers whose block has exactly the given number of bytes.
 func headersOf(bytes int) nats.Header {
 	const name = "X-Mine"
 	return nats.Header{name: {strings.Repeat("x", bytes-len("NATS/1.0\r\n"+name+": \r\n\r\n"))}}
 }
 
-// TestHeaderRule measures the server's limit of headers, which schemas.MaxHeaderBytes
-// is to be.
+// TestHeaderRule: schemas.MaxHeaderBytes is the server's limit of headers.
 func TestHeaderRule(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
@@ -31,19 +30,19 @@ func TestHeaderRule(t *testing.T) {
 	for n, ok := range map[int]bool{schemas.MaxHeaderBytes: true, schemas.MaxHeaderBytes + 1: false, 200_000: false} {
 		hdr := headersOf(n)
 		if got := schemas.HeaderBytes(hdr); got != n {
-			t.Fatalf("HeaderBytes is %d of %d", got, n)
+			t.Fatalf("HeaderBytes is %d, want %d", got, n)
 		}
 		_, _, err := s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("svc"), Header: hdr})
 		if (err == nil) != ok || !ok && (!store.Permanent(err) || schemas.CodeOf(err) != schemas.CodeTooLarge) {
 			t.Errorf("%d bytes of headers: %v", n, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), fmt.Sprint(n)) {
-			t.Errorf("the error does not tell the size %d: %v", n, err)
+			t.Errorf("the error does not contain the size %d: %v", n, err)
 		}
 	}
 }
 
-// TestPermanent: what is about the message itself is permanent, and nothing else is.
+// TestPermanent: errors about the message itself are permanent, and no others.
 func TestPermanent(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -94,8 +93,8 @@ func TestPermanent(t *testing.T) {
 	}
 }
 
-// TestGroupFindsTheLarge: one write that the client, or the server, refuses for good
-// is refused, and no other of its batch.
+// TestGroupFindsTheLarge: a write that the client or the server refuses permanently fails, and
+// no other write of its batch does.
 func TestGroupFindsTheLarge(t *testing.T) {
 	t.Parallel()
 	s := grouped(t)

@@ -13,7 +13,8 @@ const (
 	MaxListLimit     = 1000
 	DefaultListLimit = 100
 	// listScan bounds the messages that one call reads.
-	listScan  = 20_000
+	listScan = 20_000
+	// listBatch is the number of letters that one request reads, scanBatch that of records.
 	listBatch = 500
 	scanBatch = 1000
 )
@@ -22,7 +23,7 @@ const (
 type ListQuery struct {
 	States         []schemas.State
 	Service, Group string
-	// Cursor is that of the previous page; empty for the first.
+	// Cursor is ListPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the records of the page; default DefaultListLimit, at most MaxListLimit.
 	Limit int
@@ -49,7 +50,7 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	var after uint64
 	if q.Cursor != "" {
 		if n, err := fmt.Sscanf(q.Cursor, "%d.%d", &shard, &after); n != 2 || err != nil || shard < 0 || shard >= rd.shards.geo.Shards {
-			return ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that list gave", q.Cursor)
+			return ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by list", q.Cursor)
 		}
 	}
 	var page ListPage

@@ -27,8 +27,8 @@ const (
 
 // Loader reads the records that the index names for a tick. Safe for concurrent use.
 //
-// It reads what the server still has: of a stream whose file is damaged it returns the
-// readable records, and notes the others for the next inspection.
+// If the file of a stream is damaged, it returns the readable records, and notes the others
+// for the next inspection.
 type Loader struct {
 	jet    *jet.Client
 	shards *Shards
@@ -37,8 +37,8 @@ type Loader struct {
 	// replicated is true if the shards' streams have replicas.
 	replicated bool
 
-	// widths has the number of parts of a large slot that the last page of each shard had;
-	// see loadPage.
+	// widths has for each shard the number of parts of a large slot in the last page; see
+	// loadPage.
 	widths []atomic.Int64
 }
 
@@ -116,8 +116,8 @@ func (l *Loader) loadAtOnce(ctx context.Context, shard int, ticks []int64, limit
 	return l.loaded(shard, ticks, index, timers), nil
 }
 
-// loaded separates the records that this build cannot read from those that it can.
-// index has the entries that name them.
+// loaded makes the Load of records that were read: it separates records of newer formats from
+// readable ones. index has the entries that name the records.
 func (l *Loader) loaded(shard int, ticks []int64, index []*jet.Msg, timers []Timer) Load {
 	load := Load{Timers: timers, Complete: true}
 	if !slices.ContainsFunc(timers, func(t Timer) bool { return t.Unread != Readable }) {

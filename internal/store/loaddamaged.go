@@ -9,11 +9,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// loadDamaged is LoadTicks where direct gets fail permanently: if the server cannot read a
-// message of a damaged block, or the shard's meta key is gone, nats-server 2.15.2 answers
-// "not found" to a request for many (work-around 2, docs/internals/nats-server.md). The
-// index is read with a consumer, which leaves such messages out, and records in ever
-// smaller groups.
+// loadDamaged is LoadTicks for a stream whose direct gets fail permanently: if one of the
+// messages is in a damaged block, or the shard's key meta is gone, nats-server 2.15.2 answers
+// "not found" to the whole multi-subject direct get (work-around 2,
+// docs/internals/nats-server.md). loadDamaged reads the index with a consumer, which skips
+// unreadable messages, and the records in halves until each half succeeds or is a single
+// unreadable record.
 func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limit int) (Load, error) {
 	sh := &l.shards.subjects[shard]
 	if _, err := l.jet.Last(ctx, sh.stream, sh.meta); errors.Is(err, schemas.ErrNotFound) {
@@ -46,8 +47,8 @@ func (l *Loader) loadDamaged(ctx context.Context, shard int, ticks []int64, limi
 		}
 		timers = append(timers, got...)
 	}
-	// Index entries may be among the messages that cannot be read. The timers in them are
-	// unknown here; an audit finds them.
+	// Unreadable messages may be index entries, whose timers are unknown here. Report an
+	// unreadable message, so that the inspector audits the shard and finds these timers.
 	if l.dec.damaged[shard].unreadable.Load() == 0 {
 		l.dec.damaged[shard].unreadable.Add(1)
 	}

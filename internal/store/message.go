@@ -7,13 +7,13 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// message holds the header and the data of one write of a record. Where writes go one by
-// one, NATS's client has copied both when the call returns, and a pool keeps them for the
-// next write: they were a tenth of what a busy node allocates.
+// message holds the header and the data of one write of a record. Unless writes are
+// committed in batches, the NATS client has copied both when the call returns, so a pool
+// keeps the message for the next write. This saves a tenth of the allocations of a busy node.
 type message struct {
 	jet.WriteHeader
 	data  []byte
-	reuse bool
+	reuse bool // recycle may return it to the pool
 }
 
 // maxReuseBytes is the largest data that the pool keeps.

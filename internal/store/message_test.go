@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestMessageAgain: what serves again carries nothing of the write before, and is
-// not made anew. It is not parallel: allocations are the process's.
+// TestMessageAgain: a reused message has nothing of the previous write, and takes no new
+// allocations. It is not parallel, because it counts the allocations of the whole process.
 func TestMessageAgain(t *testing.T) {
 	large := &schemas.Record{
 		Definition: schemas.Definition{Source: "/a", EventID: "1", Body: schemas.Body{Mode: schemas.ModeStructured, Data: bytes.Repeat([]byte("x"), 4<<10)}},

@@ -12,17 +12,17 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Layout versions, recorded in the clock bucket. Builds refuse to open a store of a
-// version that they do not know, which keeps those that cannot read
-// schemas.RecordFormat2 away from a store that may hold it.
+// Layout versions, recorded in bucket clock. A build refuses to open a store of a version that
+// it does not know. So builds that cannot read schemas.RecordFormat2 refuse a store that may
+// hold such records.
 const (
 	layout1 = 1
-	// layout2 says that records may have schemas.RecordFormat2.
+	// layout2 allows records of schemas.RecordFormat2.
 	layout2      = 2
 	newestLayout = layout2
 )
 
-// meta is what the clock bucket records of the layout.
+// meta is the value of the key meta of bucket clock: the layout of the store.
 type meta struct {
 	Format   int              `json:"format"`
 	Geometry schemas.Geometry `json:"geometry"`
@@ -65,9 +65,9 @@ func (l layoutRecord) read(ctx context.Context) (meta, *jet.Msg, error) {
 		if gone {
 			return meta{}, nil, schemas.ErrNotFound // a new store
 		}
-		return meta{}, nil, schemas.Errorf(schemas.CodeDamaged, "%w; \"belfry repair\" shows what it can be rebuilt from", err)
+		return meta{}, nil, schemas.Errorf(schemas.CodeDamaged, "%w; \"belfry repair\" shows how to rebuild it", err)
 	}
-	l.log.Error().Err(err).Str("layout", describe(m.Geometry)).Msg("the recorded layout is damaged: it is written again from its copy")
+	l.log.Error().Err(err).Str("layout", describe(m.Geometry)).Msg("the recorded layout is damaged: restoring it from its copy")
 	if _, err := l.jet.Put(ctx, metaSubject, kept.Data, msg.Sequence, 0); err != nil && !errors.Is(err, ErrRevision) {
 		return meta{}, nil, err
 	}
@@ -136,8 +136,8 @@ func (l layoutRecord) shards(ctx context.Context) int {
 	return 0
 }
 
-// decodeMeta reads a layout. It returns ErrNewer for one of a newer version, and
-// ErrDamaged for anything else that is not a layout.
+// decodeMeta decodes a layout. It returns schemas.ErrNewer for a layout of a newer version, and
+// schemas.ErrDamaged for anything else that is not a layout.
 func decodeMeta(b []byte) (meta, error) {
 	var m meta
 	err := json.Unmarshal(b, &m)

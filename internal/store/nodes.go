@@ -16,8 +16,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// nodeTTL is the life of a presence key: that of a node that is gone disappears as long
-// after its last heartbeat.
+// nodeTTL is the TTL of a presence key: the presence of a dead node disappears this long after
+// its last heartbeat.
 const nodeTTL = time.Minute
 
 // Nodes writes this node's heartbeats, which carry its presence, and reads the presences
@@ -32,7 +32,7 @@ type Nodes struct {
 	// reads is the FormatLevel that this process reads.
 	reads FormatLevel
 
-	// beating has an element while a heartbeat is under way.
+	// beating has an element while a heartbeat is in progress.
 	beating chan struct{}
 	// stamp is the last reading of the leader's clock; nil before the first.
 	stamp atomic.Pointer[Stamp]
@@ -108,8 +108,8 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 		return Stamp{}, err
 	}
 	if m.Sequence != a.Seq {
-		// Two processes of one name: the time is that of the other's heartbeat.
-		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each its own", n.node)
+		// The stored heartbeat is that of another process with the same node name.
+		return Stamp{}, schemas.Errorf(schemas.CodeConfig, "node name %q is used by another process: give each process its own name", n.node)
 	}
 	st.ServerNs = m.Time.UnixNano()
 	n.stamp.Store(&st)
@@ -117,10 +117,10 @@ func (n *Nodes) Beat(ctx context.Context) (Stamp, error) {
 	return st, nil
 }
 
-// Leave removes this node's presence, and ends its heartbeats. Call it when the node does
-// nothing any more: the others count it as gone at once, and not nodeTTL later. If it
-// fails, the presence disappears after nodeTTL. It does not remove the presence of another
-// process with the same name.
+// Leave removes this node's presence, and ends its heartbeats. Call it when the node has
+// stopped all work, so that other nodes need not wait nodeTTL until its presence expires. If
+// it fails, the presence expires. It does not remove the presence of another process with the
+// same name. Errors: schemas.ErrUnavailable.
 func (n *Nodes) Leave(ctx context.Context) error {
 	select {
 	case n.beating <- struct{}{}:
@@ -135,8 +135,8 @@ func (n *Nodes) Leave(ctx context.Context) error {
 	return n.jet.RemoveBelow(ctx, "remove presence", clockStream, nodePrefix+n.node, n.lastBeat+1)
 }
 
-// carriedMs returns the leader's time in Unix milliseconds, carried on from the last
-// reading by this process's clock; false before the first reading.
+// carriedMs returns the leader's time in Unix milliseconds, extrapolated from the last reading
+// with this process's clock; false before the first reading.
 func (n *Nodes) carriedMs() (int64, bool) {
 	st := n.stamp.Load()
 	if st == nil {
@@ -145,8 +145,8 @@ func (n *Nodes) carriedMs() (int64, bool) {
 	return (st.ServerNs + int64(time.Since(st.Received))) / int64(time.Millisecond), true
 }
 
-// nowMs returns the leader's time in Unix milliseconds, as carriedMs does, with a heartbeat
-// if there was no reading yet. It suffices for TTLs of hours.
+// nowMs is carriedMs, but makes a heartbeat if there was no reading yet. It is exact enough
+// for TTLs of hours. Errors: those of Beat.
 func (n *Nodes) nowMs(ctx context.Context) (int64, error) {
 	if ms, ok := n.carriedMs(); ok {
 		return ms, nil

@@ -58,15 +58,18 @@ const (
 	nodePrefix     = clockPrefix + "node."
 	servicesPrefix = "$KV." + schemas.BucketServices + "."
 	metaSubject    = clockPrefix + "meta"
-	// copyPrefix begins the keys of copies: of the clocks, and of meta. Earlier builds
-	// do not read them.
+	// copyPrefix begins the keys of the copies of clocks and of meta. It differs from their
+	// own prefixes, so that older builds do not take a copy for a clock.
 	copyPrefix      = clockPrefix + "copy."
 	metaCopySubject = copyPrefix + "meta"
 )
 
-// Open creates what is missing and checks what is there. It returns an error of
-// schemas.CodeConfig if the server cannot serve, or if the store was made with
-// other settings. The connection stays the caller's.
+// Open opens a store. It makes the streams, buckets and keys that are missing, and checks the
+// existing ones. It waits up to readyWithin for JetStream. The caller must call Close, and
+// close the connection itself. Errors: schemas.CodeConfig if the server lacks a required
+// feature, or if the store was made with settings that cannot be changed;
+// schemas.CodeStoreFull if there is too little storage; schemas.ErrDamaged or
+// schemas.ErrNewer if the recorded layout cannot be read; schemas.ErrUnavailable.
 func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*Store, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -124,8 +127,8 @@ func (s *Store) openRecords() {
 	}
 }
 
-// Bounds of waitUntilReady. Streams that were just made, or whose servers have just
-// started, have no leader for a while; a busy disk delays a stream for longer.
+// Bounds of waitUntilReady. A stream has no leader for a while after it was made, or after
+// its servers have started; a busy disk makes that longer.
 const (
 	readyWithin = time.Minute
 	readyPause  = 100 * time.Millisecond
@@ -158,8 +161,8 @@ func (s *Store) Close() {
 // Retention is the TTL of final records.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
 
-// create makes every stream, bucket and key that is missing, in an order that a second
-// node, or a second try, can join at any point.
+// create makes every stream, bucket and key that is missing. It can be interrupted and
+// repeated, and other nodes may run it at the same time.
 func (s *Store) create(ctx context.Context, m *streamMaker) error {
 	m.removeProbe(ctx)
 	if err := m.ensureAll(ctx, m.configs.base()); err != nil {

@@ -11,23 +11,24 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Overtaken is a durable consumer of TIMERS_FIRED that has not read an event before the
-// stream dropped it, or will not have read the next one.
+// Overtaken describes a durable consumer of TIMERS_FIRED that reads more slowly than the
+// stream drops events: it has missed events, or is about to.
 type Overtaken struct {
 	Consumer string `json:"consumer"`
 	Subject  string `json:"subject"`
-	// Lost is how many events left unread, at least. It is exact for a consumer of all
-	// services. For one of a single service it is 1: the sequences of its events are
-	// not consecutive.
+	// Lost is a lower bound of the events that the stream dropped before the consumer read
+	// them. It is exact for a consumer of all services, and 1 for a consumer of a single
+	// service, because the sequences of its events are not consecutive.
 	Lost uint64 `json:"lost_at_least"`
-	// Pending events wait in the stream; the oldest of them is of Oldest.
+	// Pending is the number of unread events in the stream; Oldest is when the oldest was
+	// stored.
 	Pending uint64    `json:"pending"`
 	Oldest  time.Time `json:"oldest"`
 	// Why is the limit that drops events: LimitService, LimitBytes or LimitAge.
 	Why string `json:"why"`
 }
 
-// Problem says in a sentence what is wrong, and what to do.
+// Problem describes for an operator the problem and its remedies in one sentence.
 func (o Overtaken) Problem() string {
 	do := map[string]string{
 		LimitService: "run its reader, or raise fired-max-per-service",
@@ -45,17 +46,18 @@ const (
 	LimitAge     = "fired-max-age"
 )
 
-// A stream drops its oldest events when it is full, or when they have reached their age;
-// near is how near that must be.
+// A stream drops its oldest events when it is full, or when they have reached the maximum age.
 const (
-	nearFull   = 0.99
+	// nearFull is the used part of the stream's bytes from which on it counts as full.
+	nearFull = 0.99
+	// nearExpiry is the part of the maximum age from which on an event counts as expiring.
 	nearExpiry = 0.95
 )
 
-// OvertakenConsumers looks for consumers of others on TIMERS_FIRED that are overtaken.
-// Such a consumer has read none of the events that its filter still finds, while one of
-// the stream's limits drops the oldest of them. It costs one request for each page of
-// 256 consumers, and one for each consumer with events waiting that is not Belfry's.
+// OvertakenConsumers finds the overtaken consumers on TIMERS_FIRED, except Belfry's own. A
+// consumer is overtaken if it has read none of the events that its filter still matches,
+// while a limit of the stream drops the oldest of them. It costs one request for each page
+// of 256 consumers, and one for each consumer of other programs with unread events.
 func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 	stream, err := h.jet.Stream(ctx, schemas.StreamFired)
 	if errors.Is(err, jet.ErrNoStream) {
@@ -119,7 +121,7 @@ func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet
 	case filter == all, age > 0 && stream.TimeStamp.Sub(first.Time) >= time.Duration(nearExpiry*float64(age)):
 		o.Why = LimitAge
 	default:
-		return nil, nil // events of other services stood between
+		return nil, nil // the sequences in between are events of other services
 	}
 	return o, nil
 }

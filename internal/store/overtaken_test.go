@@ -15,8 +15,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestFloodOfOneService: a service that fires far more than TIMERS_FIRED keeps of it
-// evicts nothing of another's, and a consumer of its own that does not read is reported.
+// TestFloodOfOneService: a service that fires far more events than fired-max-per-service
+// evicts no events of another service. Its own consumer, which does not read, is reported as
+// overtaken.
 func TestFloodOfOneService(t *testing.T) {
 	t.Parallel()
 	const most = 1000
@@ -64,10 +65,11 @@ func TestFloodOfOneService(t *testing.T) {
 	publish("quiet", 50)
 	publish("late", 10)
 	if got := overtaken(); len(got) != 0 {
-		t.Errorf("before anything has left: %+v", got)
+		t.Errorf("overtaken before the stream has dropped an event: %+v", got)
 	}
 	publish("flood", 5*most)
-	// The server counts what waits for a consumer some time after it has stored it.
+	// The server updates a consumer's count of pending messages some time after it has stored
+	// them.
 	var got map[string]store.Overtaken
 	storetest.Eventually(t, "the flooded consumer to be overtaken", func() bool {
 		got = overtaken()
@@ -99,7 +101,7 @@ func TestFloodOfOneService(t *testing.T) {
 	}
 }
 
-// TestOvertakenByBytes: a consumer of all services is told exactly what it has lost.
+// TestOvertakenByBytes: for a consumer of all services the number of lost events is exact.
 func TestOvertakenByBytes(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -118,7 +120,8 @@ func TestOvertakenByBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The server counts what waits for a consumer some time after it has stored it.
+	// The server updates a consumer's count of pending messages some time after it has stored
+	// them.
 	var got []store.Overtaken
 	storetest.Eventually(t, "all events to be lost or pending", func() bool {
 		if got, err = s.OvertakenConsumers(t.Context()); err != nil {
@@ -131,8 +134,8 @@ func TestOvertakenByBytes(t *testing.T) {
 	}
 }
 
-// TestFiredLimitOfAnExistingStream: a store of a version without the limit gets it, and
-// a change of the setting is taken over.
+// TestFiredLimitOfAnExistingStream: Open sets the limit of events per service on a stream of
+// an older version, and changes it when the setting has changed.
 func TestFiredLimitOfAnExistingStream(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -179,8 +182,8 @@ func TestFiredLimitOfAnExistingStream(t *testing.T) {
 	}
 }
 
-// TestMaxServices: an unknown service beyond the limit is refused, a known one is not,
-// and what is published wakes its service whatever the limit.
+// TestMaxServices: a new service beyond the limit is refused, a known service is not, and an
+// event wakes its service whatever the limit.
 func TestMaxServices(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -213,10 +216,10 @@ func TestMaxServices(t *testing.T) {
 		t.Errorf("an event of a timer that was acknowledged: %v", err)
 	}
 	if st, err := s.ServiceState(t.Context(), f); err != nil || !st.Awake {
-		t.Errorf("its service: %+v, %v", st, err)
+		t.Errorf("the service of that event: %+v, %v", st, err)
 	}
 	if err := s.RestService(t.Context(), f, 1, 0); !errors.Is(err, store.ErrRevision) {
-		t.Errorf("put to rest by another revision: %v", err)
+		t.Errorf("put to rest with a stale revision: %v", err)
 	}
 }
 

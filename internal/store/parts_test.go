@@ -46,6 +46,6 @@ func TestSlotSubject(t *testing.T) {
 		}
 	}
 	if timerOfSlot("short") != "" {
-		t.Error("a key that is no index entry")
+		t.Error("timerOfSlot found an id in a key that is not an index entry")
 	}
 }

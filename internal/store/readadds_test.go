@@ -15,9 +15,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestReadAddsShared: two readers share the adds; each comes to one of them, once,
-// in order, with its bytes; acknowledged, none is left. So it is where the
-// consumer is replicated, and tells of the end of a request before its last adds.
+// TestReadAddsShared: two readers share the adds. Each add is delivered once, to one of them,
+// in order, with its bytes, and acknowledged adds leave the stream. The same holds with
+// replicas, where the server announces the end of a request before its last adds.
 func TestReadAddsShared(t *testing.T) {
 	t.Parallel()
 	noDrop := nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) })
@@ -96,8 +96,8 @@ func testReadAddsShared(t *testing.T, s *store.Store) {
 	}
 }
 
-// TestReadAddsAway: the reader is away for longer than heartbeats are apart, while
-// more comes than it may hold. Nothing is dropped.
+// TestReadAddsAway: the reader pauses for longer than the interval of heartbeats, while more
+// adds are published than it may hold. No add is dropped.
 func TestReadAddsAway(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess(nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) }))
@@ -129,15 +129,15 @@ func TestReadAddsAway(t *testing.T) {
 	}
 	read(1)
 	publishAdds(t, s, n-1, 0)
-	time.Sleep(2200 * time.Millisecond) // what this is about: two heartbeats, and less than the ack wait
+	time.Sleep(2200 * time.Millisecond) // longer than two heartbeats, shorter than RouterAckWait
 	if got := r.Waiting(); got < store.AddsMost/2 || got > store.AddsMost+3 {
-		t.Errorf("%d have come while the reader was away", got)
+		t.Errorf("%d adds were delivered while the reader was away", got)
 	}
 	read(n)
 }
 
-// TestReadAddsLarge: where what is asked for is bounded by its bytes, the rest comes,
-// too.
+// TestReadAddsLarge: if the bytes of a request limit its adds, later requests deliver the
+// rest.
 func TestReadAddsLarge(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -148,7 +148,7 @@ func TestReadAddsLarge(t *testing.T) {
 	if _, err := r.Next(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "as many come as may", func() bool { return r.Waiting() >= store.AddsBytes/size-10 })
+	eventually(t, "as many adds are delivered as fit the bytes", func() bool { return r.Waiting() >= store.AddsBytes/size-10 })
 	time.Sleep(100 * time.Millisecond) // for more, which must not come
 	if got := r.Waiting(); got > store.AddsBytes/size+3 {
 		t.Errorf("%d adds of %d bytes wait", got, size)
@@ -169,8 +169,7 @@ func TestReadAddsLarge(t *testing.T) {
 	}
 }
 
-// TestReadAddsIdle: requests that end because nothing comes are no fault, and are
-// replaced.
+// TestReadAddsIdle: requests that expire without adds are no error; the reader sends new ones.
 func TestReadAddsIdle(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -185,7 +184,7 @@ func TestReadAddsIdle(t *testing.T) {
 		t.Fatalf("%d adds, %v", len(adds), err)
 	}
 	if got := r.Left(); got != store.AddsMost {
-		t.Errorf("%d are asked for, not %d", got, store.AddsMost)
+		t.Errorf("%d adds are requested, not %d", got, store.AddsMost)
 	}
 	publishAdds(t, s, 1, 0)
 	if adds, err := r.Next(t.Context(), 1); err != nil || len(adds) != 1 {
@@ -193,7 +192,7 @@ func TestReadAddsIdle(t *testing.T) {
 	}
 }
 
-// TestReadAddsStatus: an add that looks like the server's word is an add.
+// TestReadAddsStatus: an add with the headers of a status message is an add.
 func TestReadAddsStatus(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -225,8 +224,8 @@ func TestReadAddsStatus(t *testing.T) {
 	}
 }
 
-// TestReadAddsRest: what was sent to a reader and not read is not lost to it when it
-// ends; what it gives back comes again.
+// TestReadAddsRest: Rest returns the adds that were delivered but not read yet. An add that is
+// handed back with Retry is delivered again.
 func TestReadAddsRest(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())
@@ -237,7 +236,7 @@ func TestReadAddsRest(t *testing.T) {
 		t.Fatalf("%d adds, %v", len(adds), err)
 	}
 	left := 10 - len(adds)
-	eventually(t, "the others have come, too", func() bool { return r.Waiting() >= left })
+	eventually(t, "the other adds are delivered, too", func() bool { return r.Waiting() >= left })
 	rest := r.Rest()
 	if len(rest) != left || rest[0].Seq != uint64(len(adds)+1) || rest[left-1].Seq != 10 {
 		t.Fatalf("%d adds are the rest, %d were left of 10", len(rest), left)
@@ -255,10 +254,10 @@ func TestReadAddsRest(t *testing.T) {
 	if err != nil || len(again) != 1 || again[0].Seq != 1 || again[0].Deliveries < 2 {
 		t.Fatalf("%d adds, %v", len(again), err)
 	}
-	// As long as it is being worked on, it does not come again.
+	// While Working is called in time, the add is not delivered again.
 	for range 4 {
 		again[0].Working()
-		ctx, cancel := context.WithTimeout(t.Context(), store.RouterAckWait/3) // what this is about
+		ctx, cancel := context.WithTimeout(t.Context(), store.RouterAckWait/3)
 		adds, err := next.Next(ctx, 3)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || len(adds) > 0 {
@@ -267,8 +266,8 @@ func TestReadAddsRest(t *testing.T) {
 	}
 }
 
-// TestReadAddsBroken: a reader whose consumer is deleted, or whose connection
-// breaks, says so, and the next one goes on.
+// TestReadAddsBroken: if its consumer is deleted, or the connection is lost, a reader returns
+// an error, and the next reader continues.
 func TestReadAddsBroken(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -292,7 +291,7 @@ func TestReadAddsBroken(t *testing.T) {
 		select {
 		case err := <-ended:
 			if err == nil {
-				t.Errorf("%s: the reader read something", what)
+				t.Errorf("%s: Next returned no error", what)
 			}
 		case <-time.After(time.Minute):
 			t.Fatalf("%s: the reader does not notice", what)
@@ -316,7 +315,7 @@ func TestReadAddsBroken(t *testing.T) {
 	}
 }
 
-// addConsumer is the routers' consumer, as any client sees it.
+// addConsumer returns the routers' consumer.
 func addConsumer(t *testing.T, s *store.Store) jetstream.Consumer {
 	t.Helper()
 	readAdds(t, s).Rest() // makes it
@@ -336,7 +335,7 @@ func readAdds(t *testing.T, s *store.Store) *store.AddReader {
 	return r
 }
 
-// publishAdds publishes adds that name their sequence, if they have no size.
+// publishAdds publishes n adds: of size zero bytes, or for size 0 with their sequence as data.
 func publishAdds(t *testing.T, s *store.Store, n, size int) {
 	t.Helper()
 	var stored []jetstream.PubAckFuture
@@ -384,8 +383,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestInbox: an Inbox delivers every add once, reopens a consumer that was deleted, and
-// removes what is done.
+// TestInbox: an Inbox delivers every add once, makes a deleted consumer again, and removes
+// finished adds.
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).InProcess())

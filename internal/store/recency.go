@@ -4,42 +4,44 @@ import (
 	"sync"
 )
 
-// recencyFilter tells which adds of TIMERS_ADD cannot have been stored longer ago than a
-// record is kept. If an earlier delivery stored such an add, its record still exists, so
-// the create itself finds the duplicate and TIMERS_FIRED need not be searched.
+// recencyFilter finds the recent adds of TIMERS_ADD: adds that cannot have been stored longer
+// than the retention ago. If an earlier delivery has stored a recent add, its record still
+// exists. The create then finds the duplicate, and the router need not search TIMERS_FIRED.
 //
-// It rests on the consumer's limit of unacknowledged messages. The stream delivers adds in
-// order, and at most RouterMaxAckPending of them are unacknowledged. So when an add is
-// stored, fewer than RouterMaxAckPending older adds are not stored yet, and that number
-// only falls. Once this router has stored RouterMaxAckPending adds for the first time,
-// every add behind the newest of them was not stored before the first of them was.
+// The filter relies on the consumer's limit of unacknowledged messages, N =
+// RouterMaxAckPending. The stream delivers adds in order, and at most N of them are
+// unacknowledged. So when any router stores an add, fewer than N older adds are not stored
+// yet. When this router has stored N adds for the first time, take any add after the newest
+// of them: it cannot have been stored before the first of the N, because then N older adds
+// would not have been stored yet.
 //
-// The argument uses nothing that a server or router forgets when it is killed, such as
-// delivery counts, and it holds for adds that waited in the buffer of a paused router: the
-// filter is asked when an add is processed, not when it arrives.
+// This does not depend on what a server or a router forgets when it is killed, such as
+// delivery counts. It also holds for adds that waited in the buffer of a paused router,
+// because the router uses the filter when it processes an add, not when the add arrives.
 type recencyFilter struct {
-	keepMs int64 // the least time that a record is kept
+	keepMs int64 // the retention: how long a record exists at least, in milliseconds
 
 	mu      sync.Mutex
 	periods []storedPeriod // oldest first
 }
 
-// storedPeriod describes the adds stored in one part of the retention.
+// storedPeriod describes the adds that this router stored for the first time in one part of
+// the retention.
 type storedPeriod struct {
-	startMs int64  // before the first of them was stored
-	maxSeq  uint64 // the newest of them
-	adds    int    // at most recencyAdds
+	startMs int64  // a time before the first write, in Unix milliseconds
+	maxSeq  uint64 // the greatest sequence of the adds
+	adds    int    // their number, counted up to recencyAdds
 }
 
 const (
 	// recencyPeriods is the number of periods that a retention is divided into.
 	recencyPeriods = 16
-	// recencyAdds is the number of stored adds from which the filter draws conclusions.
+	// recencyAdds is N: the number of stored adds that the filter needs.
 	recencyAdds = RouterMaxAckPending
 )
 
-// stored records an add that was stored for the first time. startMs is a time before the
-// write.
+// stored records an add that this router has stored for the first time. startMs is a time
+// before the write, in Unix milliseconds.
 func (f *recencyFilter) stored(startMs int64, seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,8 +60,8 @@ func (f *recencyFilter) stored(startMs int64, seq uint64) {
 	last.adds++
 }
 
-// limit returns the sequence behind which adds are recent; ok is false if none is known.
-// It ignores periods older than three quarters of the retention. The last quarter is
+// limit returns the sequence after which all adds are recent; ok is false if the filter knows
+// of no recent adds. It ignores periods older than three quarters of the retention. The last quarter is a
 // reserve for the time between this call and the write.
 func (f *recencyFilter) limit(nowMs int64) (seq uint64, ok bool) {
 	f.mu.Lock()

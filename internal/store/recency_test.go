@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRecencyFilter: a backlog's first adds are in doubt, and those behind enough new ones
-// are not, for three quarters of the retention.
+// TestRecencyFilter: no add is recent until recencyAdds adds were stored. Then the adds after
+// these are recent, for three quarters of the retention.
 func TestRecencyFilter(t *testing.T) {
 	t.Parallel()
 	const keepMs = 16_000
@@ -28,8 +28,8 @@ func TestRecencyFilter(t *testing.T) {
 	f.stored(1000, seq+1)
 	is(1000, seq+1, true)
 	is(12_000-1, seq+1, true)
-	is(12_000, 0, false) // the first of them are too long ago
-	// Enough of one slice is enough: what comes later says nothing about less.
+	is(12_000, 0, false) // the first adds were stored too long ago
+	// A period counts only its first recencyAdds adds; later adds do not raise the limit.
 	for range 3 * RouterMaxAckPending {
 		seq++
 		f.stored(20_000, seq)
@@ -38,9 +38,9 @@ func TestRecencyFilter(t *testing.T) {
 	is(40_000, 0, false)
 }
 
-// TestRecencyFilterIsNeverWrong plays a work queue whose routers die, whose oldest adds are
-// stuck for a while, and whose server forgets what it has delivered: an add that
-// the filter vouches for was not stored longer ago than a record is kept.
+// TestRecencyFilterIsNeverWrong simulates a work queue whose routers die, whose oldest adds are
+// stuck for a while, and whose server forgets which adds it has delivered. No recent add may
+// have been stored longer than the retention ago.
 func TestRecencyFilterIsNeverWrong(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -48,8 +48,8 @@ func TestRecencyFilterIsNeverWrong(t *testing.T) {
 		for q.next <= queueAdds || len(q.pending)+len(q.lost) > 0 {
 			q.step()
 		}
-		if q.wrong > 0 || q.vouched == 0 {
-			t.Errorf("seed %d: the filter vouched for %d, wrongly for %d", seed, q.vouched, q.wrong)
+		if q.wrong > 0 || q.recent == 0 {
+			t.Errorf("seed %d: %d adds were recent, %d of them wrongly", seed, q.recent, q.wrong)
 		}
 	}
 }
@@ -60,13 +60,13 @@ type queue struct {
 	rnd           *rand.Rand
 	f             *recencyFilter
 	nowMs, turnMs int64
-	stuck         bool // the oldest of what is pending
+	stuck         bool // routers do not process the oldest pending adds
 	next          int
-	pending       []int // with routers
+	pending       []int // delivered to routers
 	lost          []int // stored by routers that died before they acknowledged
 	acked         [queueAdds + 1]bool
-	storedMs      [queueAdds + 1]int64 // or 0
-	vouched       int
+	storedMs      [queueAdds + 1]int64 // 0 if not stored
+	recent        int                  // adds that were recent
 	wrong         int
 }
 
@@ -79,7 +79,7 @@ func (q *queue) step() {
 		if q.rnd.IntN(4) == 0 { // the server was killed
 			q.next, q.pending = 1, nil
 		}
-		if q.rnd.IntN(4) == 0 { // this router was
+		if q.rnd.IntN(4) == 0 { // this router was killed
 			q.f = &recencyFilter{keepMs: queueKeepMs}
 		}
 	}
@@ -100,11 +100,12 @@ func (q *queue) step() {
 	q.pending = slices.Concat(q.pending[:first], q.pending[last:])
 }
 
-// take has one add stored, by this router or another, and maybe acknowledged.
-func (q *queue) take(seq int, vouched bool) {
+// take stores one add, by this router or another, and usually acknowledges it. recent is the
+// result of the filter.
+func (q *queue) take(seq int, recent bool) {
 	at := q.storedMs[seq]
-	if vouched {
-		q.vouched++
+	if recent {
+		q.recent++
 		if at != 0 && at+queueKeepMs <= q.nowMs {
 			q.wrong++
 		}

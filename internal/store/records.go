@@ -32,7 +32,7 @@ func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 	entries := r.index.indexEntries(timers, results)
 	var wg sync.WaitGroup
 	for n, e := range entries {
-		// Sending may wait for room while the server does not answer.
+		// Sending blocks while the window is full, for example if the server does not answer.
 		if err := ctx.Err(); err != nil {
 			for _, e := range entries[n:] {
 				for _, i := range e.writes {
@@ -70,7 +70,8 @@ func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 	return results
 }
 
-// admitAll takes room in each shard for its part of the timers.
+// admitAll asks admission for the space of the new timers in each shard. It sets the results
+// of the timers that are refused.
 func (r *Records) admitAll(ctx context.Context, timers []Write, results []Result) {
 	need := make([]int64, r.shards.geo.Shards)
 	for i := range timers {
@@ -142,8 +143,8 @@ func (r *Records) UpdateAsync(w Write, done func(Result)) {
 	r.send(w, func(a jet.Ack, err error) { done(Result{Rev: a.Seq, Err: err}) })
 }
 
-// Update replaces a record by compare-and-set and waits. If the record is
-// queued, the index entry of its due time is written, and acknowledged, first.
+// Update replaces a record by compare-and-set and waits for the acknowledgement. If the
+// record is queued, Update first writes the index entry of its due time, and waits for that.
 func (r *Records) Update(ctx context.Context, w Write) (uint64, error) {
 	if w.Record.Queued {
 		if err := r.index.PutIndex(ctx, w.ID, r.shards.geo.Tick(w.Record.DueMs)); err != nil {

@@ -15,29 +15,33 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// RepairFinding is one thing that Repair found.
+// RepairFinding is one damaged part of a store.
 type RepairFinding struct {
 	// Kind is layout, clock, key, record, index or loss.
 	Kind  string `json:"kind"`
-	Shard int    `json:"shard"` // -1 where it is of none
-	// Key is the key's subject, or what else names it.
-	Key      string `json:"key"`
+	Shard int    `json:"shard"` // -1 for a part that belongs to no shard
+	// Key is the subject of the damaged key. For an index entry it is the timer id.
+	Key string `json:"key"`
+	// Revision is the revision of the damaged value; 0 if there is none.
 	Revision uint64 `json:"revision,omitempty"`
 	Problem  string `json:"problem"`
-	// Repair is what applying does; empty where nothing can be done here.
+	// Repair describes the repair; empty if Belfry cannot repair it.
 	Repair string `json:"repair,omitempty"`
-	// Applied says that it was done; Error why it was not.
+	// Applied is true after the repair. Error is the reason why a repair failed.
 	Applied bool   `json:"applied,omitempty"`
 	Error   string `json:"error,omitempty"`
 
-	do func(context.Context) error
+	do func(context.Context) error // makes the repair; nil if there is none
 }
 
-// Repair examines layout, clocks, records and index of a store that was opened by
-// Look, and reports what is damaged to fn. With apply it repairs each finding before
-// it reports it, by compare-and-set, so nodes may run meanwhile: a finding that
-// changes under it has an Error and is left for the next run. It reads every shard
-// as a whole, and holds about 100 bytes a timer of one shard in memory.
+// Repair examines the layout, the clocks, the records and the index of a store, and calls fn
+// for each damaged part. With apply it repairs each part before it calls fn. Nodes may run
+// at the same time, because every repair is a compare-and-set: if a node changes the key
+// first, the finding has an Error, and the next Repair examines the key again. Repair reads
+// every record of every shard, and holds about 100 bytes for each timer of one shard.
+//
+// Errors: those of fn; schemas.CodeDamaged if the layout cannot be rebuilt;
+// schemas.ErrUnavailable.
 func (v *View) Repair(ctx context.Context, apply bool, fn func(RepairFinding) error) error {
 	r := repair{jet: v.jet, log: v.log, nodes: v.nodes, health: v.Health, reports: v.DamageReports, found: func(f RepairFinding) error {
 		if apply && f.do != nil {
@@ -80,7 +84,8 @@ type repair struct {
 	records *Records
 }
 
-// layout finds out the geometry, and prepares the store for what follows.
+// layout examines the recorded layout, and sets the fields that depend on it. It reads the
+// layout from its copy if it is damaged, and rebuilds it if both are.
 func (r *repair) layout(ctx context.Context) error {
 	now, err := r.health.LeaderNow(ctx)
 	if err != nil {
@@ -100,7 +105,7 @@ func (r *repair) layout(ctx context.Context) error {
 	}
 	m, rev, err := read(metaSubject)
 	if errors.Is(err, schemas.ErrDamaged) {
-		f := RepairFinding{Kind: "layout", Shard: -1, Key: metaSubject, Revision: rev, Problem: err.Error(), Repair: "write it again from its copy"}
+		f := RepairFinding{Kind: "layout", Shard: -1, Key: metaSubject, Revision: rev, Problem: err.Error(), Repair: "restore it from its copy"}
 		var cerr error
 		if m, _, cerr = read(metaCopySubject); cerr != nil {
 			if !errors.Is(cerr, schemas.ErrDamaged) {
@@ -109,7 +114,7 @@ func (r *repair) layout(ctx context.Context) error {
 			if m, err = r.rebuiltLayout(ctx); err != nil {
 				return err
 			}
-			f.Repair = "its copy is damaged, too: write one of " + describe(m.Geometry) + ", by the number of buckets and the default slots"
+			f.Repair = "its copy is damaged, too: write a new layout with the number of buckets and the default slots: " + describe(m.Geometry)
 		}
 		f.do = func(ctx context.Context) error {
 			b, err := json.Marshal(m)
@@ -125,7 +130,7 @@ func (r *repair) layout(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	// Records are written in the oldest format: it is not known what other nodes read.
+	// Write records in the oldest format, because the nodes that run may read only that.
 	layout, levels := layoutRecord{jet: r.jet, log: r.log}, newLevels(r.nodes, layoutRecord{}, r.log)
 	r.shards = newShards(r.jet, m.Geometry)
 	r.dec = newDecoder(r.shards, NewestLevel, r.log)
@@ -137,7 +142,8 @@ func (r *repair) layout(ctx context.Context) error {
 	return nil
 }
 
-// rebuiltLayout is the layout by the buckets that there are.
+// rebuiltLayout returns a layout with as many shards as there are buckets, and the default
+// slots. Error: schemas.CodeDamaged if there are no buckets.
 func (r *repair) rebuiltLayout(ctx context.Context) (meta, error) {
 	streams, err := r.health.Streams(ctx)
 	if err != nil {
@@ -151,12 +157,12 @@ func (r *repair) rebuiltLayout(ctx context.Context) (meta, error) {
 		}
 	}
 	if err := m.Geometry.Validate(); err != nil {
-		return meta{}, schemas.Errorf(schemas.CodeDamaged, "the recorded layout is damaged, and there is no store to rebuild it from: %w", err)
+		return meta{}, schemas.Errorf(schemas.CodeDamaged, "the recorded layout is damaged, and there are no buckets of timers from which to rebuild it: %w", err)
 	}
 	return m, nil
 }
 
-// clocksAndKeys finds damaged clocks and keys that are none of Belfry's.
+// clocksAndKeys finds damaged clocks, and foreign keys in bucket clock.
 func (r *repair) clocksAndKeys(ctx context.Context) error {
 	c, err := r.clocks.ReadCluster(ctx)
 	if err != nil {
@@ -168,9 +174,9 @@ func (r *repair) clocksAndKeys(ctx context.Context) error {
 		}
 		f := RepairFinding{Kind: "clock", Shard: at.Shard, Key: clockSubject(at.Shard), Revision: at.Rev, Problem: at.Err.Error()}
 		if errors.Is(at.Err, schemas.ErrDamaged) {
-			f.Repair = "write it again from its copy"
+			f.Repair = "restore it from its copy"
 			if at.Clock.Tail == 0 {
-				f.Repair = "write one from which the shard's owner reads the whole shard"
+				f.Repair = "there is no copy: write a new clock, which makes the shard's owner read the whole shard"
 			}
 			f.do = func(ctx context.Context) error {
 				_, err := r.clocks.WriteClock(ctx, at.Shard, at.Clock, at.Rev)
@@ -192,7 +198,7 @@ func (r *repair) clocksAndKeys(ctx context.Context) error {
 	all.limit(r.shards.geo.Shards)
 	slices.Sort(all.Alien)
 	for _, key := range all.Alien {
-		err := r.found(RepairFinding{Kind: "key", Shard: -1, Key: key, Problem: "the key is not Belfry's", Repair: "remove it", do: func(ctx context.Context) error {
+		err := r.found(RepairFinding{Kind: "key", Shard: -1, Key: key, Problem: "another client has written this key", Repair: "remove it", do: func(ctx context.Context) error {
 			m, err := r.jet.Last(ctx, clockStream, key)
 			if err != nil {
 				return err
@@ -206,10 +212,11 @@ func (r *repair) clocksAndKeys(ctx context.Context) error {
 	return nil
 }
 
-// markerTTL is how long the marker of a key that was removed is kept.
+// markerTTL is how long the marker of a removed key stays.
 const markerTTL = 24 * time.Hour
 
-// purgeKey removes a key by compare-and-set, as a KV client does.
+// purgeKey removes a key by compare-and-set, and leaves a marker as a KV client does. Errors:
+// ErrRevision, schemas.ErrUnavailable.
 func (r *repair) purgeKey(ctx context.Context, subject string, rev uint64) error {
 	_, err := r.jet.Purge(ctx, "remove "+subject, subject, nil, rev, markerTTL)
 	return err
@@ -218,7 +225,9 @@ func (r *repair) purgeKey(ctx context.Context, subject string, rev uint64) error
 // shard examines the records and the index of a shard.
 func (r *repair) shard(ctx context.Context, n int) error {
 	a := newAudit(r.jet, r.dec, n)
-	// A damaged record is followed by none of its timer.
+	// The scan passes all revisions in order, and a later readable revision or delete marker
+	// removes a timer from the set of damaged records. So the set has only records whose newest
+	// revision is damaged.
 	if err := a.read(ctx, func(Timer) error { return nil }); err != nil {
 		return err
 	}
@@ -232,7 +241,7 @@ func (r *repair) shard(ctx context.Context, n int) error {
 			continue
 		}
 		err := r.found(RepairFinding{
-			Kind: "index", Shard: n, Key: id.String(), Revision: rec.rev, Problem: "the timer waits, and no index entry names it", Repair: "write its index entry",
+			Kind: "index", Shard: n, Key: id.String(), Revision: rec.rev, Problem: "the waiting timer has no index entry", Repair: "write its index entry",
 			do: func(ctx context.Context) error { return r.records.index.PutIndex(ctx, id, rec.tick) },
 		})
 		if err != nil {
@@ -241,7 +250,7 @@ func (r *repair) shard(ctx context.Context, n int) error {
 	}
 	nowMs, _ := r.nodes.carriedMs() // layout has read the time
 	for _, id := range a.missing(nowMs, DefaultRetention) {
-		err := r.found(RepairFinding{Kind: "index", Shard: n, Key: id.String(), Problem: "an index entry names the timer, and it has no record: it was lost, or its add was never acknowledged; the entry expires by itself"})
+		err := r.found(RepairFinding{Kind: "index", Shard: n, Key: id.String(), Problem: "an index entry names the timer, but it has no record: the record was lost, or the add was never acknowledged; the entry will expire"})
 		if err != nil {
 			return err
 		}
@@ -249,15 +258,17 @@ func (r *repair) shard(ctx context.Context, n int) error {
 	return nil
 }
 
-// record reports a damaged record with the best source to repair it from.
+// record reports a damaged record. It repairs the record from its previous revision, or
+// from an event of the timer that is newer; if there is neither, it moves the bytes to
+// timers.rejected.
 func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 	f := RepairFinding{Kind: "record", Shard: n, Key: r.shards.subjects[n].timer + d.Timer, Revision: d.Revision, Problem: d.Reason}
 	id, err := schemas.ParseTimerID(d.Timer)
 	switch {
 	case d.Newer:
-		return r.found(f) // for newer nodes
+		return r.found(f) // only nodes of the newer version can read it
 	case err != nil || r.shards.geo.Shard(id) != n:
-		f.Repair = "keep its bytes on " + schemas.SubjectRejected + ", and remove the key, which is no timer's of this shard"
+		f.Repair = "the key belongs to no timer of this shard: move its bytes to " + schemas.SubjectRejected
 		f.do = func(ctx context.Context) error { return r.reject(ctx, f) }
 		return r.found(f)
 	}
@@ -271,9 +282,9 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 			return err
 		}
 	}
-	// A revision that waits, although the timer was claimed after it, would fire again.
+	// If the timer was claimed after the previous revision, that revision would fire again.
 	if was != nil && (ev == nil || ev.claimed <= was.Sequence) {
-		f.Repair = fmt.Sprintf("write its previous revision, %d, again", was.Sequence)
+		f.Repair = fmt.Sprintf("restore its previous revision, %d", was.Sequence)
 		f.do = func(ctx context.Context) error { return r.restore(ctx, id, d.Revision, was.Msg) }
 		return r.found(f)
 	}
@@ -290,19 +301,19 @@ func (r *repair) record(ctx context.Context, n int, d DamagedRecord) error {
 		}
 		return r.found(f)
 	}
-	f.Repair = "nothing is left of it: keep its bytes on " + schemas.SubjectRejected + ", and remove it, so that it can be added again"
+	f.Repair = "there is no older revision and no event of it: move its bytes to " + schemas.SubjectRejected + "; the timer can then be added again"
 	f.do = func(ctx context.Context) error { return r.reject(ctx, f) }
 	return r.found(f)
 }
 
-// olderRevision is a revision of a record, and whether it waits in the wheel.
+// olderRevision is a readable revision of a damaged record.
 type olderRevision struct {
 	*jet.Msg
-	waits bool
+	waits bool // it is queued to fire
 }
 
-// previous returns the newest revision of a record before a damaged one that is in the
-// bucket and can be decoded; nil if there is none.
+// previous returns the newest readable revision of a record before revision rev; nil if the
+// bucket has none.
 func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64) (*olderRevision, error) {
 	var found *olderRevision
 	for after := uint64(0); ; {
@@ -322,7 +333,8 @@ func (r *repair) previous(ctx context.Context, n int, subject string, rev uint64
 	}
 }
 
-// restore writes a revision again, as it was, over a damaged one.
+// restore writes an older revision of a record again, unchanged, in place of revision rev.
+// Errors: ErrRevision, schemas.ErrUnavailable.
 func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, was *jet.Msg) error {
 	rec, err := NewestLevel.decodeRecord(was.Data)
 	if err != nil {
@@ -341,33 +353,33 @@ func (r *repair) restore(ctx context.Context, id schemas.TimerID, rev uint64, wa
 	return err
 }
 
-// firedRecord is a record rebuilt from an event in a stream, and the revision of the claim
-// that the event states.
+// firedRecord is a record that was rebuilt from an event.
 type firedRecord struct {
 	rec     schemas.Record
-	claimed uint64
-	stream  string
+	claimed uint64 // the revision of the claim, from the event's headers
+	stream  string // of the event
 }
 
-// fromEvents rebuilds a record from what is left of its run: a dead letter, or the event
-// that was fired; nil if nothing is. It reads both streams.
+// fromEvents rebuilds a record from its newest dead letter, or else from its newest fired
+// event. It returns nil if there is neither. It may read all of TIMERS_DEAD and TIMERS_FIRED.
 func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *firedRecord, err error) {
 	for _, src := range []struct{ stream, filter string }{{schemas.StreamDead, schemas.SubjectDeadPrefix + "*"}, {schemas.StreamFired, schemas.SubjectFiredPrefix + "*"}} {
 		err := r.jet.Scan(ctx, src.stream, jet.Range{Filters: []string{src.filter}}, func(m jet.Msg) (bool, error) {
 			claim, err := schemas.ParseClaim(m.Header.Get(schemas.HeaderClaim))
 			if err != nil || claim.Timer != id || claim.Schedule == id {
-				return true, nil //nolint:nilerr // another timer's, nobody's, or a run, from which no schedule can be rebuilt
+				return true, nil //nolint:nilerr // the message is of another timer, of another publisher, or of a run, from which no schedule can be rebuilt
 			}
 			_, spec, fired, err := schemas.ParseFired(m.Header, m.Data)
 			if err != nil {
-				return true, nil //nolint:nilerr // an event that cannot be read rebuilds nothing
+				return true, nil //nolint:nilerr // an unreadable event is no source
 			}
 			rec := claim.Record(&spec, fired)
 			rec.State, rec.DoneMs = schemas.StateFail, m.Time.UnixMilli()
 			if src.stream == schemas.StreamFired {
 				rec.State = schemas.StateSuccess
 				if rec.Callback != "" {
-					// Whether the callback was made is not known: it is delivered until it is.
+					// Nothing shows whether the callback was made. As delivered, the record gets a result
+					// from functions or the sweeper.
 					rec.State, rec.DoneMs = schemas.StateDelivered, 0
 					if rec.Body, err = schemas.StripFired(m.Header, m.Data); err != nil {
 						return true, nil //nolint:nilerr // as above
@@ -375,7 +387,7 @@ func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *fir
 				}
 			}
 			found = &firedRecord{rec, claim.Revision, src.stream}
-			return true, nil // the newest counts
+			return true, nil // a later event of the timer replaces this one
 		})
 		if err != nil || found != nil {
 			return found, err
@@ -384,12 +396,13 @@ func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *fir
 	return nil, nil
 }
 
-// reject keeps the bytes of a damaged record where refused adds are, and removes it.
+// reject publishes the bytes of a damaged record to timers.rejected, and removes the key.
+// Errors: ErrRevision if the key has changed, schemas.ErrUnavailable.
 func (r *repair) reject(ctx context.Context, f RepairFinding) error {
 	m, err := r.jet.Last(ctx, r.shards.subjects[f.Shard].stream, f.Key)
 	switch {
 	case errors.Is(err, schemas.ErrNotFound):
-		return nil // the server cannot read it: there is nothing to keep
+		return nil // the server cannot read the value: there is nothing to move
 	case err != nil:
 		return err
 	case m.Sequence != f.Revision:
@@ -407,7 +420,8 @@ func (r *repair) reject(ctx context.Context, f RepairFinding) error {
 	return r.purgeKey(ctx, f.Key, f.Revision)
 }
 
-// losses reports what the owners of shards have put on record.
+// losses reports the losses of messages that the owners of the shards have recorded. Their
+// repair only marks them as known.
 func (r *repair) losses(ctx context.Context) error {
 	all, err := r.reports.ReadDamage(ctx)
 	if err != nil {
@@ -420,12 +434,12 @@ func (r *repair) losses(ctx context.Context) error {
 		l := *d.Loss
 		problem := l.Summary()
 		if len(l.Timers) > 0 {
-			problem += "; without a record: " + strings.Join(l.Timers, ", ")
+			problem += "; timers without a record: " + strings.Join(l.Timers, ", ")
 			if l.TimersMore > 0 {
 				problem += fmt.Sprintf(" and %d more", l.TimersMore)
 			}
 		}
-		err := r.found(RepairFinding{Kind: "loss", Shard: d.Shard, Key: damageSubject(d.Shard), Problem: problem, Repair: "take note of it, so that it is reported no more", do: func(ctx context.Context) error {
+		err := r.found(RepairFinding{Kind: "loss", Shard: d.Shard, Key: damageSubject(d.Shard), Problem: problem, Repair: "mark it as known, which ends the reports", do: func(ctx context.Context) error {
 			d, err := r.reports.read(ctx, d.Shard)
 			if err != nil || d.Loss == nil {
 				return err

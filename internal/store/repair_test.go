@@ -16,8 +16,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRepair: each kind of damage is shown without a change, repaired with apply,
-// and gone after that.
+// TestRepair: Repair reports each kind of damage, changes nothing without apply, and repairs
+// everything with it.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
@@ -45,15 +45,17 @@ func TestRepair(t *testing.T) {
 	overwrite := func(i int) {
 		storetest.Overwrite(t, s, "KV_timers_0", "timer."+ids[i].String(), []byte(storetest.PubAck))
 	}
-	// A start removes revisions that a later one has replaced, and not this one.
+	// A start removes superseded revisions, but must keep the revision that another client has
+	// overwritten.
 	overwrite(0)
 	second := open(t, nc)
-	// Both have written the layout that they want, so they leave the damaged one alone.
+	// Wait until both stores have written the layout, so that neither restores it below.
 	storetest.Eventually(t, "both stores to write records of format 2", func() bool {
 		return s.RecordFormat() == schemas.RecordFormat2 && second.RecordFormat() == schemas.RecordFormat2
 	})
-	// 0 has its previous revision, 1 its event, 2 nothing, 3 has lost its index entry. 5 has
-	// its previous revision, which waits, and an event of a later claim.
+	// Timer 0 has its previous revision, timer 1 its event, and timer 2 neither. Timer 3 has
+	// lost its index entry. Timer 5 has its previous revision, which is pending, and an event
+	// of a later claim.
 	waiting, err := s.Get(t.Context(), ids[5])
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +84,7 @@ func TestRepair(t *testing.T) {
 	storetest.Overwrite(t, s, "KV_clock", "clock.stranger", []byte("x"))
 	storetest.Overwrite(t, s, "KV_clock", "clock.77", []byte(storetest.PubAck))
 	storetest.Overwrite(t, s, "KV_clock", "node.stranger", []byte(storetest.PubAck))
-	// Keys that are no timer's, and a timer's in the bucket of another shard.
+	// A key that belongs to no timer, and the key of a timer in the bucket of another shard.
 	storetest.Overwrite(t, s, "KV_timers_0", "timer.short", []byte(storetest.PubAck))
 	storetest.Overwrite(t, s, "KV_timers_1", "timer."+ids[1].String(), []byte(storetest.PubAck))
 	storetest.Overwrite(t, s, "KV_clock", "meta", []byte("x"))
@@ -115,29 +117,57 @@ func TestRepair(t *testing.T) {
 		}
 	}
 	if got := run(false); len(got) > 0 {
-		t.Fatalf("after it was repaired: %v", got)
+		t.Fatalf("found after the repair: %v", got)
 	}
 	if r, err := s.Get(t.Context(), ids[0]); err != nil || r.Record.State != schemas.StatePending || r.Record.DueMs != due {
-		t.Errorf("from the previous revision: %+v, %v", r.Record, err)
+		t.Errorf("timer 0, from its previous revision: %+v, %v", r.Record, err)
 	}
 	for _, i := range []int{1, 5} {
 		if r, err := s.Get(t.Context(), ids[i]); err != nil || r.Record.State != schemas.StateSuccess || r.Record.EventID != "1" {
-			t.Errorf("%d, from the event: %+v, %v", i, r.Record, err)
+			t.Errorf("timer %d, from its event: %+v, %v", i, r.Record, err)
 		}
 	}
 	if _, err := s.Get(t.Context(), ids[2]); !errors.Is(err, schemas.ErrNotFound) {
-		t.Errorf("of which nothing is left: %v", err)
+		t.Errorf("timer 2, which has no source: %v", err)
 	}
 	stream, err := js.Stream(t.Context(), schemas.StreamRejected)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m, err := stream.GetLastMsgForSubject(t.Context(), schemas.SubjectRejected); err != nil || string(m.Data) != storetest.PubAck || m.Header.Get(schemas.HeaderErrorCode) != "damaged" {
-		t.Errorf("its bytes: %+v, %v", m, err)
+		t.Errorf("the bytes of timer 2 on %s: %+v, %v", schemas.SubjectRejected, m, err)
 	}
 	load, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)
 	if err != nil || len(load.Timers) != 3 {
 		t.Errorf("the index names %d timers, %v", len(load.Timers), err)
 	}
 	open(t, nc) // the layout can be read
+}
+
+// TestRepairDeletedRecord: a damaged record that a KV client has deleted is not damaged any
+// more.
+func TestRepairDeletedRecord(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc)
+	id := storetest.IDsOf(s.Geometry(), 0, 1)[0]
+	storetest.CreateAll(t, s, []store.Write{{ID: id, Record: storetest.Pending(storetest.NowMs(t, s) + 3_600_000)}})
+	key := "timer." + id.String()
+	storetest.Overwrite(t, s, "KV_timers_0", key, []byte(storetest.PubAck))
+	if err := bucket(t, s, schemas.BucketTimers(0)).Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	look, err := store.Look(nc, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer look.Close()
+	if err := look.Repair(t.Context(), false, func(f store.RepairFinding) error {
+		if f.Kind != "index" { // its index entry is still there
+			t.Errorf("%s %s: %s -> %s", f.Kind, f.Key, f.Problem, f.Repair)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestRush: of old timers that are claimed in a rush, the later ones take their
-// older revisions with them, and none is left in the end.
+// TestRush: when many old timers are claimed within one window, the shard becomes warm, so
+// later claims roll up. In the end no superseded revision is left.
 func TestRush(t *testing.T) {
 	t.Parallel()
 	geo := schemas.DefaultGeometry()
@@ -55,12 +55,12 @@ func TestRush(t *testing.T) {
 	}
 	claim(rushWrites - 1)
 	if s.revisionGC.writes[0].warm.Load() {
-		t.Error("rolled up before there was a rush")
+		t.Error("the shard is warm before a rush has begun")
 	}
-	// A window that ends here only makes it begin later.
+	// If a window ends here, the rush only begins later.
 	for deadline := time.Now().Add(time.Minute); !s.revisionGC.writes[0].warm.Load(); {
 		if time.Now().After(deadline) {
-			t.Fatal("no rush was seen")
+			t.Fatal("the shard did not become warm")
 		}
 		claim(100)
 	}

@@ -8,17 +8,18 @@ import (
 )
 
 // ScanQueued reads every record of a shard once, in stream order, and passes to fn the
-// pending and claimed records that are due by throughMs (Unix milliseconds). It is for a low
-// watermark that is older than the index; it costs a read of the whole shard. It leaves out
-// records before the shard's clock, both in time and in the stream: an owner has handled
-// them, and a record there that looks open was replaced. It passes every record of a newer
-// format that may have to fire; see Timer.Unread.
+// pending and claimed records that are due by throughMs (Unix milliseconds). Use it when the
+// low watermark is older than the index entries; it costs a read of the whole shard. It
+// leaves out records due before the low watermark whose revision is up to the applied offset:
+// owners have handled them, so such a record that looks open is an old revision. It passes
+// every record of a newer format that may have to fire; see Timer.Unread. Errors: those of
+// fn, schemas.ErrUnavailable.
 func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(Timer) error) error {
 	clock, _, err := rd.clocks.ReadClock(ctx, shard)
 	if err != nil {
 		return err
 	}
-	mark := rd.shards.geo.Tick(clock.TimeMs)
+	watermark := rd.shards.geo.Tick(clock.TimeMs)
 	sh := &rd.shards.subjects[shard]
 	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
 		t, ok := rd.dec.decode(&m)
@@ -29,7 +30,7 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 			return true, nil
 		}
 		r := &t.Record
-		done := rd.shards.geo.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
+		done := rd.shards.geo.Tick(r.DueMs) < watermark && t.Rev <= clock.Tail
 		if done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered {
 			return true, nil
 		}

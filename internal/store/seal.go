@@ -17,7 +17,7 @@ import (
 const (
 	sealKeySubject = clockPrefix + "key.callback"
 	sealKeyBytes   = 16 // AES-128
-	// sealVersion begins a sealed callback, so that a later format can be told apart.
+	// sealVersion begins a sealed callback, so that a later format can be distinguished.
 	sealVersion = "1."
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// A sealed callback is opened by every node of the store, for its own timer alone.
-// While a node of an older build lives, callbacks stay in their events.
+// TestSealCallback: every node of the store opens a sealed callback, but only for its timer.
+// While a node of an older build is alive, callbacks stay in their events.
 func TestSealCallback(t *testing.T) {
 	t.Parallel()
 	const callback = "https://alice:hunter2@example.com/hooks?token=hunter2"
@@ -46,6 +46,6 @@ func TestSealCallback(t *testing.T) {
 	}
 	storetest.Eventually(t, "the older node to be seen", func() bool { return s.SealCallback(id, callback) == "" })
 	if got, err := s.OpenCallback(id, sealed); err != nil || got != callback {
-		t.Errorf("what was sealed before: %q, %v", got, err)
+		t.Errorf("a callback sealed before that: %q, %v", got, err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// opens opens a store and closes it again; why it could not be opened, if so.
+// opens opens a store and closes it again. It returns the error of Open.
 func opens(ctx context.Context, nc *nats.Conn, cfg store.Config) error {
 	s, err := store.Open(ctx, nc, cfg, zerolog.Nop())
 	if err == nil {
@@ -29,26 +29,26 @@ func opens(ctx context.Context, nc *nats.Conn, cfg store.Config) error {
 	return err
 }
 
+// refused checks that Open fails with a code, and with an error that contains the words.
 func refused(t *testing.T, nc *nats.Conn, cfg store.Config, code schemas.Code, words ...string) {
 	t.Helper()
 	cfg.Timeout = time.Minute // the server answers, whenever the machine lets it
 	err := opens(t.Context(), nc, cfg)
 	if err == nil {
-		t.Fatal("it was opened")
+		t.Fatal("the store was opened")
 	}
 	if schemas.CodeOf(err) != code {
 		t.Fatalf("code %q: %v", schemas.CodeOf(err), err)
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q does not say %q", err, w)
+			t.Errorf("error %q does not contain %q", err, w)
 		}
 	}
 }
 
-// TestProbeLeftBehind: a start that was cut off while it measured the room, for
-// less than there is now, keeps nobody from the next. That removes what was left,
-// also if another node has made all streams meanwhile.
+// TestProbeLeftBehind: an interrupted start may leave its probe stream. The next start
+// succeeds and removes the probe, also if another node has made all streams in between.
 func TestProbeLeftBehind(t *testing.T) {
 	t.Parallel()
 	for _, made := range []bool{false, true} {
@@ -68,14 +68,14 @@ func TestProbeLeftBehind(t *testing.T) {
 			}
 			open(t, nc)
 			if _, err := js.Stream(t.Context(), name); !errors.Is(err, jetstream.ErrStreamNotFound) {
-				t.Errorf("the probe is there still: %v", err)
+				t.Errorf("the probe still exists: %v", err)
 			}
 		})
 	}
 }
 
-// TestManyServices: a server's default limit of consumers a stream is not that of
-// services, whether Belfry made the streams itself now, or they were there.
+// TestManyServices: the server's default limit of consumers for each stream does not limit
+// services, neither in new streams nor in existing ones.
 func TestManyServices(t *testing.T) {
 	t.Parallel()
 	const byDefault, services = 3, 7
@@ -117,7 +117,7 @@ func TestManyServices(t *testing.T) {
 	}
 }
 
-// TestAccountLimitStays: an account's own limit of consumers is not overruled.
+// TestAccountLimitStays: Open keeps an account's own limit of consumers.
 func TestAccountLimitStays(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)
@@ -256,7 +256,7 @@ func TestOpenRefused(t *testing.T) {
 	})
 }
 
-// TestLimitsChange: what can be changed harmlessly follows the configuration.
+// TestLimitsChange: Open changes the limits of existing streams to the configured ones.
 func TestLimitsChange(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).Connect()
@@ -292,7 +292,7 @@ func TestKVClients(t *testing.T) {
 	if err != nil || e.Revision() != rev {
 		t.Fatalf("%v %v", e, err)
 	}
-	// And deletes, by mistake: the timer is gone, and can be added again.
+	// A KV client deletes the record by mistake: the timer is gone, and can be added again.
 	if err := kv.Delete(t.Context(), "timer."+id.String()); err != nil {
 		t.Fatal(err)
 	}
@@ -359,8 +359,8 @@ func TestUndecodable(t *testing.T) {
 	}
 }
 
-// TestFull: a full shard refuses new timers and nothing else, and takes new ones
-// again when there is room.
+// TestFull: a full shard refuses new timers, but no other writes. It accepts new timers again
+// when it has space.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	s := open(t, natstest.Run(t).Connect(), func(c *store.Config) {
@@ -385,13 +385,13 @@ func TestFull(t *testing.T) {
 		}
 		all = append(all, kept{storetest.ID(i), res.Rev})
 		if i > 1000 {
-			t.Fatal("it never fills up")
+			t.Fatal("the shard is not full after 1000 timers")
 		}
 	}
 	if len(all) < 200 {
 		t.Fatalf("full after %d timers", len(all))
 	}
-	// Everything in it can be claimed and concluded, all at once.
+	// All its timers can be claimed and finished at the same time.
 	var wg sync.WaitGroup
 	for i := range all {
 		wg.Go(func() {
@@ -405,10 +405,10 @@ func TestFull(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	storetest.Eventually(t, "room", func() bool {
+	storetest.Eventually(t, "space for a new timer", func() bool {
 		return s.Create(t.Context(), []store.Write{{ID: storetest.ID(5000), Record: r}})[0].Err == nil
 	})
-	// The way in answers the same.
+	// A full TIMERS_ADD returns the same error.
 	var err error
 	for range 1000 {
 		if _, _, err = s.Publish(t.Context(), store.Msg{Subject: schemas.SubjectAdd, Data: make([]byte, 4000)}); err != nil {
@@ -418,7 +418,7 @@ func TestFull(t *testing.T) {
 	if !errors.Is(err, schemas.ErrStoreFull) {
 		t.Fatalf("publish to a full stream: %v", err)
 	}
-	// Too large is not too full.
+	// A timer that is too large has an error, too.
 	big := *r
 	big.Body.Data = make([]byte, 2<<20)
 	if err := s.Create(t.Context(), []store.Write{{ID: storetest.ID(6000), Record: &big}})[0].Err; schemas.CodeOf(err) != schemas.CodeStoreFull && schemas.CodeOf(err) != schemas.CodeTooLarge {

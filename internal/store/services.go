@@ -15,7 +15,8 @@ const (
 	// fullFor is how long a node rejects unknown services without counting again, after
 	// there were too many.
 	fullFor = time.Second
-	// countFor is how long a count of the services is used: many may be new at once.
+	// countFor is how long a count of the services is used, so that many adds with new services
+	// cost one count.
 	countFor = time.Second
 	// registerTries bounds the tries of a compare-and-set on a service's key.
 	registerTries = 5
@@ -38,7 +39,7 @@ type Services struct {
 	known map[string]time.Time // when a registered service was last seen to have a key
 	swept time.Time            // when forget last searched known
 	full  time.Time            // when there were last too many services
-	// count is the number of services at countAt, and those that this process has
+	// count is the number of services at countAt, plus the number that this process has
 	// registered since.
 	count   int
 	countAt time.Time
@@ -79,8 +80,9 @@ func (s *Services) RegisterService(ctx context.Context, svc string) error {
 	return err
 }
 
-// register makes the key of a service if there is none and fewer than the limit exist. full
-// says that the limit was reached less than fullFor ago.
+// register makes the key of a service if there is none, or prolongs its marker. full says
+// that the limit of services was reached less than fullFor ago. Error:
+// schemas.CodeTooManyServices for a new service beyond the limit.
 func (s *Services) register(ctx context.Context, f Feed, full bool) error {
 	st, err := s.keys.ServiceState(ctx, f)
 	if err != nil || st.Awake {
@@ -97,7 +99,7 @@ func (s *Services) register(ctx context.Context, f Feed, full bool) error {
 			return schemas.Errorf(schemas.CodeTooManyServices, "service %s would be one too many: there are %d services with callbacks, the limit (max-services) is %d: raise it, use fewer names, or wait until a service has had no timer for %s",
 				f.Service, n, s.most, serviceKeep)
 		}
-	} else if time.Since(st.Since) < serviceKeep/2 { // two clocks: days are far more than they differ
+	} else if time.Since(st.Since) < serviceKeep/2 { // this host's clock and the server's differ by less than days
 		return nil
 	}
 	if _, err = s.keys.putRest(ctx, f, st.Floor, st.Rev); err == nil && st.Rev == 0 {

@@ -17,8 +17,7 @@ type Shards struct {
 	subjects []shardSubjects // by shard
 }
 
-// newShards returns the shards of a geometry. With the zero geometry there are none: that
-// is a store of which only the clocks and streams are read.
+// newShards returns the shards of a geometry. The zero geometry, of a View, has no shards.
 func newShards(c *jet.Client, geo schemas.Geometry) *Shards {
 	h := &Shards{jet: c, geo: geo, subjects: make([]shardSubjects, geo.Shards)}
 	for n := range h.subjects {

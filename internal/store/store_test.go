@@ -32,8 +32,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestConformanceGrouped is the same suite where every write is synced and writes
-// go in groups.
+// TestConformanceGrouped runs the suite with a server that syncs every write, and with batch
+// commits.
 func TestConformanceGrouped(t *testing.T) {
 	t.Parallel()
 	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store {

@@ -17,7 +17,7 @@ const (
 	defaultFiredMaxBytes = 16 * gib
 	defaultRetryMaxBytes = 4 * gib
 	defaultDeadMaxBytes  = 4 * gib
-	// Refused adds are for people to read: they need less room than dead letters.
+	// Rejected adds are only read by people, and need less space than dead letters.
 	defaultRejectedMaxBytes = 1 * gib
 	defaultShardsBytes      = 32 * gib // all shards together
 	clockMaxBytes           = 16 << 20
@@ -32,15 +32,15 @@ const (
 	// leastBytes is the least that a stream's default limit is lowered to.
 	leastBytes = 1 << 20
 	probeName  = "BELFRY_PROBE"
-	// addDedupWindow is how long StreamAdd answers a repeated Nats-Msg-Id with an
-	// acknowledgement and stores nothing: as short as nats-server allows. The router
-	// recognises a repeated add by its source and id. A longer window lets whoever
-	// guesses somebody's message ids use them first, so that adds are acknowledged and
+	// addDedupWindow is how long TIMERS_ADD acknowledges a repeated Nats-Msg-Id without storing
+	// the message. It is as short as nats-server allows, because the router recognises a
+	// repeated add by its source and id. With a longer window, a client that guesses the
+	// message ids of another could use them first: the other's adds would be acknowledged and
 	// lost.
 	addDedupWindow = 100 * time.Millisecond
-	// manyConsumers is the limit of consumers of a stream of services: more than
-	// maxServices. Without a limit of its own, a stream may have the server's default,
-	// 1,000 (work-around 12).
+	// manyConsumers is the limit of consumers of TIMERS_FIRED and TIMERS_RETRY. It is far above
+	// maxServices. A stream that sets no limit may get the server's default, 1,000
+	// (work-around 12).
 	manyConsumers = 1_000_000
 )
 
@@ -50,7 +50,8 @@ type streamConfigs struct {
 	shards int
 	// atomic is true if the server knows atomic batches.
 	atomic bool
-	// consumers bounds the consumers of the streams of services; 0 for the server's default.
+	// consumers bounds the consumers of TIMERS_FIRED and of TIMERS_RETRY; 0 for the server's
+	// default.
 	consumers int
 	// shrink divides the default byte limits; see fitDefaults.
 	shrink int64
@@ -72,7 +73,7 @@ func (c *streamConfigs) rest() []jet.StreamConfig {
 	return all
 }
 
-// stream returns what the configurations of all streams have in common.
+// stream returns a configuration with the settings that all streams share.
 func (c *streamConfigs) stream(name, description string, maxBytes int64, subjects ...string) jet.StreamConfig {
 	return jet.StreamConfig{
 		Name: name, Description: description, Subjects: subjects, Storage: jet.FileStorage,
@@ -103,14 +104,15 @@ func (c *streamConfigs) fired() jet.StreamConfig {
 	return sc
 }
 
-// Bounds of the events of one service in TIMERS_FIRED. JetStream counts the messages of
-// a subject and not their bytes, so the default takes an event for perServiceEvent
-// bytes.
+// Bounds of the events of one service in TIMERS_FIRED.
 const (
+	// perServiceShare: one service may fill one eighth of the stream.
 	perServiceShare = 8
+	// perServiceEvent is the assumed size of an event in bytes. JetStream bounds the events of
+	// a subject by their number, not by their bytes.
 	perServiceEvent = 2 << 10
-	// leastPerService is far more than is published within the time in which a publish
-	// may still be looked up in the stream.
+	// leastPerService is the smallest bound. A service must not publish more events between a
+	// publish and the dedup check for it, which searches the stream.
 	leastPerService = 1000
 )
 
@@ -137,7 +139,7 @@ func (c *streamConfigs) dead() jet.StreamConfig {
 }
 
 func (c *streamConfigs) rejected() jet.StreamConfig {
-	sc := c.stream(schemas.StreamRejected, "Belfry: refused adds", c.orDefault(c.cfg.RejectedMaxBytes, defaultRejectedMaxBytes), schemas.SubjectRejected)
+	sc := c.stream(schemas.StreamRejected, "Belfry: rejected adds", c.orDefault(c.cfg.RejectedMaxBytes, defaultRejectedMaxBytes), schemas.SubjectRejected)
 	sc.MaxAge, sc.Duplicates, sc.Discard = c.cfg.RejectedMaxAge, c.cfg.DedupWindow, jet.DiscardOld
 	return sc
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// streamMaker makes the streams and buckets of a store, or checks and updates those that
-// there are. Open uses it, and nothing else. Each step can be repeated, and other nodes may
-// make the same streams at the same time.
+// streamMaker makes the streams and buckets of a store, and checks and updates existing ones.
+// Only Open uses it. Each step can be repeated, and other nodes may make the same streams at
+// the same time.
 type streamMaker struct {
 	jet     *jet.Client
 	log     zerolog.Logger
@@ -51,7 +51,7 @@ func (m *streamMaker) fitDefaults(ctx context.Context) error {
 		}
 		switch {
 		case errors.Is(err, jet.ErrExists) && left < makeTries:
-			// An interrupted start of this node, or a lost answer, left one of another size.
+			// An interrupted start of this node, or a lost answer, left a probe of another size.
 			left++
 			if err := m.jet.DeleteStream(ctx, probe.Name); err != nil {
 				return err
@@ -59,7 +59,7 @@ func (m *streamMaker) fitDefaults(ctx context.Context) error {
 		case !errors.Is(err, jet.ErrFull):
 			return refused(err, "a stream of %d replicas cannot be made", m.configs.cfg.Replicas)
 		case total <= leastTotal && taken < fitTries:
-			// The probes of other nodes that start for the first time may have it all.
+			// Probes of other nodes that start at the same time may hold the storage: try again.
 			taken, m.configs.shrink = taken+1, 1
 			select {
 			case <-ctx.Done():
@@ -74,17 +74,17 @@ func (m *streamMaker) fitDefaults(ctx context.Context) error {
 	}
 }
 
-// probe is the name of the stream that measures the room.
+// probe returns the name of the stream that fitDefaults makes.
 func (m *streamMaker) probe() string { return probeName + "_" + m.configs.cfg.Node }
 
-// removeProbe removes the probe that an interrupted start of this node has left. It would
-// take room from all streams.
+// removeProbe removes a probe that an interrupted start of this node has left. It would take
+// storage from the streams.
 func (m *streamMaker) removeProbe(ctx context.Context) {
 	if _, err := m.jet.Stream(ctx, m.probe()); err != nil {
-		return // there is none; if JetStream does not answer, the next request fails
+		return // no probe, or JetStream does not answer: then the next request fails
 	}
 	if err := m.jet.DeleteStream(ctx, m.probe()); err != nil {
-		m.log.Warn().Err(err).Str("stream", m.probe()).Msg("a start that was cut off has left a stream, which takes room and could not be removed")
+		m.log.Warn().Err(err).Str("stream", m.probe()).Msg("an interrupted start has left a stream that takes storage, and it could not be removed")
 	}
 }
 
@@ -154,7 +154,7 @@ func (m *streamMaker) ensure(ctx context.Context, want jet.StreamConfig) error {
 	}
 	err = m.jet.UpdateStream(ctx, next)
 	if more && errors.Is(err, jet.ErrRefused) {
-		// Not every version changes that; then the default stays.
+		// Some versions refuse to change the limit of consumers: keep it.
 		next.MaxConsumers = got.MaxConsumers
 		err = m.jet.UpdateStream(ctx, next)
 	}
@@ -198,15 +198,17 @@ func (m *streamMaker) make(ctx context.Context, want jet.StreamConfig) error {
 	}
 }
 
-// minServer is the oldest nats-server that has all that the store uses:
-// per-message TTLs and multi-subject direct gets came with 2.11.
+// minMajor and minMinor are the oldest version of nats-server with all features that the
+// store uses: per-message TTLs and multi-subject direct gets came with 2.11.
 const minMajor, minMinor = 2, 11
 
-// leastMessage is the least max_payload that Belfry runs with. Every message that
-// carries no event fits in it: index entries, clocks, final records, and the parts of
-// a large dead letter.
+// leastMessage is the smallest max_payload, in bytes, with which Belfry runs. Every message
+// without an event must fit: index entries, clocks, final records, and the parts of a large
+// dead letter.
 const leastMessage = 64 << 10
 
+// checkServer checks the version and the limits of the server, and sets the configurations
+// that depend on them. Errors: schemas.CodeConfig, schemas.ErrUnavailable.
 func (m *streamMaker) checkServer(ctx context.Context, maxMessage func() int) error {
 	server, err := m.jet.Server(ctx)
 	url := schemas.RedactURL(server.URL)

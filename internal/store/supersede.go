@@ -13,67 +13,69 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Work-around 1 (docs/internals/nats-server.md). A record that replaces another leaves the older revision on disk. If the
-// server drops it because of the bucket's history limit, it does so without a
-// trace in the file, and when the newest revision expires by its TTL and the
-// server is killed before its index is written, the rebuilt bucket brings the
-// older one back: a delivered record, with its event, under a timer that was
-// done long ago (nats-server 2.15.2 and before). So no revision here is ever
-// dropped by the limit; each one is removed so that the file says it is gone:
+// Work-around 1 (docs/internals/nats-server.md). A write of a record leaves the replaced
+// revision on disk. If the server drops that revision because of the bucket's history limit,
+// it writes nothing about it to the file. When later the newest revision expires, and the
+// server is killed before it writes its index, the rebuilt bucket has the older revision
+// again: for example a delivered record, with its event, of a timer that was done long ago
+// (nats-server 2.15.2 and before). Therefore Belfry removes every replaced revision itself,
+// in one of two ways that the file records:
 //
-//   - by a roll-up, which the server carries out with the write itself, where the
-//     timer was added within nearAge. A roll-up visits every block of the file
-//     between the two revisions, which costs 5 µs when they are in memory and
-//     hundreds of milliseconds when a shard of 400,000 timers has been idle;
-//   - by a roll-up also where the shard is so busy that its blocks are in memory,
-//     and not so large that visiting them costs more than a delete; and in a rush of
-//     old timers where it is so small that they soon will be (see warmth);
-//   - by a delete of that one sequence after the write was acknowledged, else;
-//     that is 40 µs of CPU;
-//   - always by a roll-up where a timer that is due in the future is cancelled or
-//     moved, since its index entry would make a returned record fire, and where the
-//     new revision expires before a node that dies would be up again.
+//   - A roll-up: the server removes the older revision with the write itself. It visits every
+//     block of the file between the two revisions. That takes 5 µs if they are in memory,
+//     and hundreds of milliseconds in a shard of 400,000 timers that has been idle.
+//   - A delete of the one sequence after the write was acknowledged: 40 µs of CPU.
 //
-// A process that dies between a write and its delete leaves a revision behind, and
-// so does a server between a write and its roll-up; see leftover.go.
+// A write rolls up if an older revision that returned could fire: when a pending timer is
+// cancelled, paused or moved, because its index entry still names it, and when the new
+// revision expires within shortTTL, maybe before a node that dies is up again. A write also
+// rolls up where that is cheap: if the timer was added less than nearAge ago, and in warm
+// shards (see warmth). All other writes delete.
+//
+// A process that dies between a write and its delete leaves the older revision behind. So
+// does a server that dies between a write and its roll-up. See leftover.go.
 const (
+	// nearAge is the age of a timer up to which its revisions are near each other in the file.
 	nearAge = time.Minute
-	// shortTTL is the TTL below which a revision is written with a roll-up.
+	// shortTTL is the TTL below which a revision is written with a roll-up. It must be longer
+	// than the restart of a node, which removes leftovers.
 	shortTTL = 10 * time.Minute
-	// history is the limit of revisions of a key in a bucket of timers. It is never
-	// reached: see above.
+	// history is the limit of revisions of a key in a bucket of timers. No key reaches it.
 	history = 16
-	// removals bounds the deletes in flight: far below the 10,000
-	// requests at which JetStream drops its whole queue (work-around 9).
-	removals    = 256
+	// removals bounds the deletes in flight. It must stay far below 10,000 requests, at which
+	// JetStream drops its whole queue (work-around 9).
+	removals = 256
+	// removeRetry is the pause before a failed delete is sent again.
 	removeRetry = 100 * time.Millisecond
 	// closeBound bounds the time that Close waits for deletes in flight.
 	closeBound = time.Second
 )
 
-// revisionGC removes the revisions of records that later ones have replaced. Safe for
+// revisionGC removes the revisions of records that later revisions have replaced: it decides
+// which writes roll up, and deletes the revisions that other writes replaced. Safe for
 // concurrent use.
 type revisionGC struct {
 	jet    *jet.Client
 	shards *Shards
 	nodes  *Nodes
 	log    zerolog.Logger
-	// window is the greatest number of writes in flight, replicated true if the shards'
+	// window is the greatest number of writes in flight. replicated is true if the shards'
 	// streams have replicas.
 	window     int
 	replicated bool
-	// shortTTL is the constant; tests change it.
+	// shortTTL is the constant shortTTL, except in tests.
 	shortTTL time.Duration
 
 	rem    *remover
 	writes []oldWrites // by shard
-	// rush has an element when many old timers are replaced in some shard; see warmth.
+	// rush has an element when a rush has begun in a shard and warmth has not handled it.
 	rush chan struct{}
 }
 
-// oldWrites describes the replaced records of old timers in a shard; see warmth.
+// oldWrites counts the writes to one shard that replace a record of a timer older than
+// nearAge; see warmth.
 type oldWrites struct {
-	n    atomic.Int64
+	n    atomic.Int64 // in the current window
 	warm atomic.Bool
 }
 
@@ -84,8 +86,8 @@ func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, repl
 	}
 }
 
-// rollsUp reports whether w removes the revision that it replaces by a roll-up, rather than
-// by a delete after it.
+// rollsUp reports whether w removes the revision that it replaces with a roll-up. Otherwise
+// the caller passes that revision to the remover after the write.
 func (g *revisionGC) rollsUp(w *Write) bool {
 	switch w.Record.State {
 	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
@@ -101,29 +103,38 @@ func (g *revisionGC) rollsUp(w *Write) bool {
 	if sh.n.Add(1) == rushWrites {
 		select {
 		case g.rush <- struct{}{}:
-		default: // warmth has a rush to handle
+		default: // warmth handles all rushes at once
 		}
 	}
 	return sh.warm.Load()
 }
 
-// The server keeps a block's subjects in memory for two minutes after they were
-// last looked at. A shard in which old timers are replaced at warmRate looks at
-// all of its blocks more often than that, and then roll-ups keep them there.
+// The server keeps the subjects of a block in memory for two minutes after their last use.
+// If oldWrites grows by warmRate per second, the writes of a shard use all of its blocks more
+// often than that. Its roll-ups then find all blocks in memory, and keep them there: the
+// shard is warm.
 const (
-	warmCheck   = 10 * time.Second
-	warmWindows = 3   // this many windows in a row make a shard warm
-	warmRate    = 70  // replaced old timers a second
-	warmBlocks  = 200 // above, a delete is cheaper
-	blockBytes  = 8 << 20
-	// A rush is this many replaced old timers in one window: a burst of timers that
-	// were added long before. In a shard of at most rushBlocks their deletes, an
-	// fsync each where every write is synced, cost more than reading its blocks once.
+	// warmCheck is the length of a window in which oldWrites counts.
+	warmCheck = 10 * time.Second
+	// warmWindows is the number of busy windows in a row that make a shard warm.
+	warmWindows = 3
+	// warmRate is the number of oldWrites per second that make a window busy.
+	warmRate = 70
+	// warmBlocks is the number of blocks of a shard's stream above which a roll-up costs more
+	// than a delete, although all blocks are in memory.
+	warmBlocks = 200
+	// blockBytes is the size of a block in nats-server's file store.
+	blockBytes = 8 << 20
+	// rushWrites is the number of oldWrites in one window that is a rush: a burst of timers
+	// that were added long before. A rush makes a shard of at most rushBlocks blocks warm at
+	// once: its deletes, each with an fsync if every write is synced, would cost more than
+	// reading the blocks once.
 	rushWrites = 1000
 	rushBlocks = 16
 )
 
-// warmth decides, window by window and when a rush begins, which shards are warm.
+// warmth decides which shards are warm, after each window and when a rush begins, until ctx
+// ends.
 func (g *revisionGC) warmth(ctx context.Context) {
 	tick := time.NewTicker(warmCheck)
 	defer tick.Stop()
@@ -131,7 +142,7 @@ func (g *revisionGC) warmth(ctx context.Context) {
 	blocks := func(n int) uint64 {
 		info, err := g.jet.Stream(ctx, g.shards.subjects[n].stream)
 		if err != nil {
-			return 1<<64 - 1 // as if it were too large
+			return 1<<64 - 1 // treat the shard as too large
 		}
 		return info.State.Bytes / blockBytes
 	}
@@ -167,26 +178,25 @@ type superseded struct {
 }
 
 // remover deletes superseded revisions after the writes that replaced them, at most removals
-// at a time.
+// at a time. A write takes a permit (reserve) before it is sent. Its superseded revision
+// keeps the permit until it is deleted, which bounds the queue.
 type remover struct {
-	jet *jet.Client
-	// places bounds the writes that will leave something to delete, and the
-	// deletes that wait or are under way, together.
-	places   chan struct{}
-	inflight chan struct{}
-	wake     chan struct{}
-	stop     chan struct{}
+	jet      *jet.Client
+	permits  chan struct{} // an element for each permit that is taken
+	inflight chan struct{} // an element for each delete in flight
+	wake     chan struct{} // has an element when the queue may not be empty
+	stop     chan struct{} // closed when run must end
 	stopped  sync.WaitGroup
 
 	mu    sync.Mutex
 	queue []superseded
-	idle  *sync.Cond
-	open  int // places taken
+	idle  *sync.Cond // signals that taken is 0
+	taken int        // permits
 }
 
 func newRemover(c *jet.Client, window int) *remover {
 	r := &remover{
-		jet: c, places: make(chan struct{}, window), inflight: make(chan struct{}, removals),
+		jet: c, permits: make(chan struct{}, window), inflight: make(chan struct{}, removals),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	r.idle = sync.NewCond(&r.mu)
@@ -194,33 +204,34 @@ func newRemover(c *jet.Client, window int) *remover {
 	return r
 }
 
-// reserve takes a place; false if the remover has ended.
+// reserve takes a permit, and waits for it. It returns false if the remover has ended.
 func (r *remover) reserve() bool {
 	select {
-	case r.places <- struct{}{}:
+	case r.permits <- struct{}{}:
 	default:
 		select {
-		case r.places <- struct{}{}:
+		case r.permits <- struct{}{}:
 		case <-r.stop:
 			return false
 		}
 	}
 	r.mu.Lock()
-	r.open++
+	r.taken++
 	r.mu.Unlock()
 	return true
 }
 
+// release returns a permit.
 func (r *remover) release() {
-	<-r.places
+	<-r.permits
 	r.mu.Lock()
-	if r.open--; r.open == 0 {
+	if r.taken--; r.taken == 0 {
 		r.idle.Broadcast()
 	}
 	r.mu.Unlock()
 }
 
-// put queues a revision for deletion. It takes over the place that was reserved.
+// put queues a revision for deletion. The revision takes over the caller's permit.
 func (r *remover) put(v superseded) {
 	r.mu.Lock()
 	r.queue = append(r.queue, v)
@@ -231,6 +242,7 @@ func (r *remover) put(v superseded) {
 	}
 }
 
+// take empties the queue.
 func (r *remover) take() []superseded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,6 +251,7 @@ func (r *remover) take() []superseded {
 	return q
 }
 
+// run deletes the queued revisions until stop is closed.
 func (r *remover) run() {
 	for {
 		select {
@@ -257,6 +270,7 @@ func (r *remover) run() {
 	}
 }
 
+// remove deletes one revision, and returns its permit when the revision is gone.
 func (r *remover) remove(v superseded) {
 	r.jet.DeleteMsgAsync("remove a superseded revision", v.stream, v.seq, func(err error) {
 		<-r.inflight
@@ -269,16 +283,17 @@ func (r *remover) remove(v superseded) {
 	})
 }
 
-// close waits for the deletes that are queued or under way, up to closeBound.
+// close waits up to closeBound for the deletes that are queued or in flight, and ends run. It
+// may be called twice.
 func (r *remover) close() {
 	late := time.AfterFunc(closeBound, func() {
 		r.mu.Lock()
-		r.open = 0
+		r.taken = 0
 		r.idle.Broadcast()
 		r.mu.Unlock()
 	})
 	r.mu.Lock()
-	for r.open > 0 && !r.jet.Down() {
+	for r.taken > 0 && !r.jet.Down() {
 		r.idle.Wait()
 	}
 	r.mu.Unlock()

@@ -7,23 +7,26 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Tail follows a shard's records in stream order.
+// Tail is a running Reader.Tail.
 type Tail struct {
 	cancel context.CancelFunc
 	done   <-chan struct{}
 }
 
-// NewTail makes a Tail for another store, such as the one with which the conformance suite
-// tests the simulation: cancel ends the tail, and done is closed when it has ended.
+// NewTail returns a Tail for another implementation of the store, such as the simulated one:
+// Stop calls cancel, and then waits until done is closed.
 func NewTail(cancel context.CancelFunc, done <-chan struct{}) *Tail {
 	return &Tail{cancel: cancel, done: done}
 }
 
-// Tail hands every record of the shard after the sequence to fn, in stream
-// order, one at a time, and then what is written, as it is written. Revisions
-// that were overwritten before they were read are absent. A record of a newer format
-// comes without its Record; see Timer.Unread. Tail survives a
-// reconnect and a restart of the server without gap. It ends with Stop, or ctx.
+// Tail follows the records of a shard: it passes each record after sequence after to fn, in
+// stream order, one at a time, first the stored records and then each new revision when it
+// is written. It leaves out revisions that were replaced before it read them, and damaged
+// records. A record of a newer format comes without its Record; see Timer.Unread.
+//
+// Tail continues without a gap after a lost connection or a restart of the server. It runs
+// until Stop, or until ctx ends. Errors: schemas.CodeBadRequest for a shard that does not
+// exist.
 func (rd *Reader) Tail(ctx context.Context, shard int, after uint64, fn func(Timer)) (*Tail, error) {
 	if shard < 0 || shard >= rd.shards.geo.Shards {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "there is no shard %d", shard)
@@ -42,7 +45,7 @@ func (rd *Reader) Tail(ctx context.Context, shard int, after uint64, fn func(Tim
 	return NewTail(cancel, done), nil
 }
 
-// Stop ends the tail and waits until fn runs no more. fn must not be blocked.
+// Stop ends the tail and waits until fn has returned. Do not call it from fn.
 func (t *Tail) Stop() {
 	t.cancel()
 	<-t.done

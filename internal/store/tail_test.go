@@ -18,9 +18,9 @@ import (
 
 const round = jet.FollowBatch
 
-// TestTailReaderAway: the reader is away amid a round, for longer than heartbeats
-// are apart, while more is written than a round holds. Nothing is dropped, and all
-// of it comes, in order.
+// TestTailReaderAway: the reader pauses within a round for longer than the interval of
+// heartbeats, while more is written than a round holds. No record is dropped, and all are
+// delivered in order.
 func TestTailReaderAway(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess(nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { t.Error(err) }))
@@ -43,13 +43,13 @@ func TestTailReaderAway(t *testing.T) {
 	defer tail.Stop()
 	<-away
 	add(3 * round)
-	time.Sleep(2500 * time.Millisecond) // what this is about: two heartbeats
+	time.Sleep(2500 * time.Millisecond) // longer than two heartbeats
 	close(back)
 	rising(t, got, before+3*round, 0)
 }
 
-// TestTailConsumerGone: a tail whose consumer is deleted, or whose round is ended
-// by the server, goes on where it was.
+// TestTailConsumerGone: a tail continues where it was after its consumer is deleted, or after
+// the server has ended its round.
 func TestTailConsumerGone(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Run(t).InProcess()
@@ -80,7 +80,7 @@ func TestTailConsumerGone(t *testing.T) {
 		}
 	}
 	if len(got) != 0 {
-		t.Errorf("%d came twice", len(got))
+		t.Errorf("%d records were delivered twice", len(got))
 	}
 }
 
@@ -96,7 +96,7 @@ func rising(t *testing.T, got <-chan uint64, n int, last uint64) uint64 {
 			}
 			last = rev
 		case <-time.After(time.Minute):
-			t.Fatalf("the tail stands still: %d of %d came", i, n)
+			t.Fatalf("the tail has delivered %d of %d records, and no more within a minute", i, n)
 		}
 	}
 	return last

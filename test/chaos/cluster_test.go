@@ -264,8 +264,8 @@ func (c *cluster) past(then time.Time) (bool, error) {
 	defer c.mu.Unlock()
 	for shard := range schemas.DefaultShards {
 		clock := c.clocks[shard]
-		if mark := time.UnixMilli(clock.TimeMs); clock.Owner == "" || mark.Before(then) {
-			return false, fmt.Errorf("shard %d: owner %q, low watermark %s", shard, clock.Owner, mark)
+		if watermark := time.UnixMilli(clock.TimeMs); clock.Owner == "" || watermark.Before(then) {
+			return false, fmt.Errorf("shard %d: owner %q, low watermark %s", shard, clock.Owner, watermark)
 		}
 	}
 	return true, nil

@@ -12,8 +12,22 @@ import (
 	"testing"
 )
 
-// sweeperFound is the log message of a missed timer, which the low watermark had passed.
-const sweeperFound = "the sweeper found a timer unfired behind the mark"
+// sweeperFound is the log message of a missed timer. TestSweeperFound compares it with the
+// scheduler's.
+const sweeperFound = "the sweeper found a timer unfired behind the low watermark"
+
+// TestSweeperFound: the scheduler logs a missed timer with the message that logs looks for.
+func TestSweeperFound(t *testing.T) {
+	t.Parallel()
+	const file = "../../scheduler/sweep.go"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(b), `Msg("`+sweeperFound+`")`) {
+		t.Errorf("%s does not log %q", file, sweeperFound)
+	}
+}
 
 // logs counts the warnings and errors of the nodes, and fails the test for messages that
 // must never occur.

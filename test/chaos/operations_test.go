@@ -188,8 +188,8 @@ func (c *client) count(ctx context.Context, state schemas.State) (int, error) {
 	}
 }
 
-// invalid publishes invalid adds until ctx ends, and returns the IDs of those that
-// JetStream has acknowledged.
+// invalid publishes invalid adds until ctx ends, and returns the IDs of the adds that JetStream
+// has acknowledged.
 func (c *client) invalid(ctx context.Context) map[string]bool {
 	acked := map[string]bool{}
 	for n := 0; pause.For(ctx, invalidPause); n++ {

@@ -53,7 +53,7 @@ func testWall(sec, mono int64) int64 {
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	src := filepath.Join(runtime.GOROOT(), "src", "time", "time.go") //nolint:staticcheck // the toolchain that runs this test is the one that builds
+	src := filepath.Join(runtime.GOROOT(), "src", "time", "time.go") //nolint:staticcheck // the toolchain that runs this test also builds belfry
 	if out, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output(); err == nil {
 		src = filepath.Join(strings.TrimSpace(string(out)), "src", "time", "time.go")
 	}

@@ -84,8 +84,8 @@ func TestHeadersOfAdds(t *testing.T) {
 			t.Errorf("%s has %d messages, had %d", name, n, before[name])
 		}
 	}
-	// The router sees only the server's identity of the sender, not one that a message
-	// claims.
+	// The router sees only the sender's identity that the server adds, not an identity that the
+	// message claims.
 	for seq := victim.Sequence + 1; seq <= victim.Sequence+5; seq++ {
 		if m, err := adds.GetMsg(t.Context(), seq); err != nil || m.Header.Get("Nats-Request-Info") != "" {
 			t.Errorf("got %+v, %v", m, err)

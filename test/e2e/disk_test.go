@@ -25,7 +25,7 @@ const maxLogLines = 500
 
 // TestFullDisk: while the disk of an embedded node is full, adds are refused, and /readyz
 // names the reason. When there is room again, the same process continues by itself, and
-// every acknowledged timer fires, including those that became due meanwhile.
+// every acknowledged timer fires, including timers that became due while the disk was full.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	for _, profile := range []string{"safe", "fast"} {

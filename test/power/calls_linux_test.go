@@ -169,7 +169,7 @@ func (t *traced) written(name string, a []uint64, at func(n int64) int64) *call 
 		// which the model cannot express.
 		for _, c := range f.log {
 			if c.isWrite() {
-				t.problem("a synced write to %s, after one that was not", f.path)
+				t.problem("a synced write to %s, after a write without a sync", f.path)
 			}
 		}
 		f.write(at(n), b[:n])

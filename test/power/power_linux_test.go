@@ -266,7 +266,7 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 		t.Fatal(err)
 	}
 	if len(n.problems) > 0 {
-		t.Fatalf("the tracer cannot model what it saw: %s\nend of the node's log:\n%s", strings.Join(n.problems, "; "), text[max(0, len(text)-3000):])
+		t.Fatalf("the tracer saw calls that it cannot model: %s\nend of the node's log:\n%s", strings.Join(n.problems, "; "), text[max(0, len(text)-3000):])
 	}
 	diff, err := d.differs(data, n.doubt())
 	if err != nil {

@@ -60,7 +60,7 @@ jetstream { store_dir: %q, max_file_store: 16GB, max_memory_store: 64MB }
 
 // clusterConfig disables the advertisement of the other servers, because a client that is
 // connected through a Link could then bypass it. The ping interval is the same as in
-// deploy/cluster/nats.conf, so that the servers detect one that hangs.
+// deploy/cluster/nats.conf, so that the servers detect a server that hangs.
 const clusterConfig = `cluster { name: chaos, listen: %q, no_advertise: true, ping_interval: "2s", ping_max: 2, routes: [%s] }`
 
 func (s *Server) configure(t testing.TB, cluster string) {

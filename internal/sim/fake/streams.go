@@ -223,7 +223,7 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 	var after uint64
 	if q.Cursor != "" {
 		if n, err := fmt.Sscanf(q.Cursor, "%d.%d", &shard, &after); n != 2 || err != nil || shard < 0 || shard >= len(c.s.shards) {
-			return store.ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that list gave", q.Cursor)
+			return store.ListPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by list", q.Cursor)
 		}
 	}
 	var page store.ListPage
@@ -272,7 +272,7 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 	if q.Cursor != "" {
 		var err error
 		if after, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
-			return store.DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that dead.list gave", q.Cursor)
+			return store.DeadPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by dead.list", q.Cursor)
 		}
 	}
 	if q.Service != "" && !schemas.ValidService(q.Service) {
@@ -325,7 +325,7 @@ func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store
 	if q.Cursor != "" {
 		var err error
 		if after, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
-			return store.RejectedPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q is not one that rejected.list gave", q.Cursor)
+			return store.RejectedPage{}, schemas.Errorf(schemas.CodeBadRequest, "cursor %.40q was not returned by rejected.list", q.Cursor)
 		}
 	}
 	st := c.s.streams[schemas.StreamRejected]

@@ -12,12 +12,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// PubAck is what JetStream stores in a bucket when somebody names one of its keys
-// as the reply subject of a publish.
+// PubAck is the value that JetStream stores in a bucket if a client publishes a message whose
+// reply subject is one of its keys.
 const PubAck = `{"stream":"TIMERS_ADD","seq":1}`
 
-// Overwrite stores bytes under a key of a bucket's stream, as any client can that may
-// publish there.
+// Overwrite stores bytes under a key of a bucket's stream, as another client would.
 func Overwrite(t testing.TB, s Store, stream, key string, data []byte) {
 	t.Helper()
 	var err error
@@ -33,8 +32,9 @@ func Overwrite(t testing.TB, s Store, stream, key string, data []byte) {
 	}
 }
 
-// damagedClock: a clock that cannot be decoded hides no other, tells its revision,
-// can be replaced by compare-and-set, and comes with a state to resume from.
+// damagedClock: a clock that cannot be decoded does not hide other clocks. It is returned with
+// its revision, so that it can be replaced by compare-and-set, and with a state from which to
+// resume the shard.
 func damagedClock(t *testing.T, s Store) {
 	now := NowMs(t, s)
 	_, rev, err := s.ReadClock(t.Context(), 1)
@@ -51,7 +51,7 @@ func damagedClock(t *testing.T, s Store) {
 		}
 		return got.Clocks[1]
 	}
-	// The copy is written behind the clock.
+	// The copy may be written later than the clock.
 	Eventually(t, "the copy of the clock", func() bool {
 		for _, data := range []string{PubAck, "x", "", `{"v":0}`, `{"v":1,"time":5,"tail":9,"seen":8}`, `{"v":1,"time":12,"sum":77}`} {
 			Overwrite(t, s, "KV_clock", "clock.1", []byte(data))
@@ -75,7 +75,7 @@ func damagedClock(t *testing.T, s Store) {
 	}
 	next := must[uint64](t)(s.WriteClock(t.Context(), 1, good, rev))
 	if at := look(); at.Err != nil || at.Rev != next || at.Clock.Owner != "a" {
-		t.Fatalf("after it was written again: %+v", at)
+		t.Fatalf("after the clock was replaced: %+v", at)
 	}
 	Overwrite(t, s, "KV_clock", "clock.1", []byte(`{"v":2,"time":12}`))
 	if _, rev, err = s.ReadClock(t.Context(), 1); !errors.Is(err, schemas.ErrNewer) || rev <= next {
@@ -86,14 +86,14 @@ func damagedClock(t *testing.T, s Store) {
 	}
 }
 
-// newerRecord is an intact record of a format that this version does not know.
+// newerRecord returns an intact record of a format that this version does not know.
 func newerRecord() string {
 	b := []byte("\x1flater")
 	return string(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))))
 }
 
-// damagedRecord: a record that cannot be decoded stops neither loads nor scans nor
-// tails, and tells damage from a newer version.
+// damagedRecord: a record that cannot be decoded stops no load, scan or tail. Get distinguishes
+// a damaged record from a record of a newer format.
 func damagedRecord(t *testing.T, s Store) {
 	g := s.Geometry()
 	ids := IDsOf(g, 0, 3)
@@ -126,8 +126,8 @@ func damagedRecord(t *testing.T, s Store) {
 	same("load", must[store.Load](t)(s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, 0)).Timers)
 	var scanned []store.Timer
 	if err := s.ScanQueued(t.Context(), 0, due, func(tm store.Timer) error {
-		// A stranger's write leaves the revision before it, which no compare-and-set
-		// takes any more.
+		// A write of another client does not remove the revision before it, so the scan may
+		// return that one.
 		if tm.ID != ids[1] {
 			scanned = append(scanned, tm)
 		}
@@ -139,8 +139,8 @@ func damagedRecord(t *testing.T, s Store) {
 	newerRecords(t, s, ids[1], g.Tick(due))
 }
 
-// damageReport: a clock is not written before the damaged records that its writer has read,
-// in whatever way, are on record. A record that can be read again leaves the report.
+// damageReport: WriteClock first records the damaged records that this process has read by a
+// load, a get or the tail. A repaired record leaves the report.
 func damageReport(t *testing.T, s Store) {
 	g := s.Geometry()
 	ids := IDsOf(g, 0, 4)
@@ -167,7 +167,7 @@ func damageReport(t *testing.T, s Store) {
 			tailed := make(chan store.Timer, 100)
 			tail := must[*store.Tail](t)(s.Tail(t.Context(), 0, after, func(tm store.Timer) { tailed <- tm }))
 			defer tail.Stop()
-			// The tail brings what follows the damaged record.
+			// The tail delivers records after the damaged one.
 			at := must[store.Timer](t)(s.Get(t.Context(), last))
 			rev := must[uint64](t)(s.Update(t.Context(), store.Write{ID: last, Rev: at.Rev, Record: &at.Record}))
 			Eventually(t, "the tail", func() bool {
@@ -202,8 +202,8 @@ func damageReport(t *testing.T, s Store) {
 	}
 }
 
-// newerRecords: a record of a newer format comes with its identity, and by the index
-// with its tick.
+// newerRecords: loads, scans and tails return a record of a newer format with its identity,
+// and loads also with the tick that names it.
 func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 	critical := Pending(NowMs(t, s))
 	critical.Ext = []schemas.Extension{{Type: 1001}}
@@ -221,7 +221,7 @@ func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 			}
 			return nil
 		}); err != nil || seen != 1 {
-			t.Fatalf("scan: a record of a newer format came %d times, %v", seen, err)
+			t.Fatalf("scan: a record of a newer format was returned %d times, %v", seen, err)
 		}
 		tailed := make(chan store.Timer, 100)
 		tail := must[*store.Tail](t)(s.Tail(t.Context(), 0, rev-1, func(tm store.Timer) { tailed <- tm }))

@@ -9,21 +9,21 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// behind asks for more than there is yet: no replica can have it.
+// behind: a load as of a sequence that no replica has reached is refused.
 func behind(t *testing.T, s Store) {
 	g := s.Geometry()
 	due := NowMs(t, s) + 3000
 	rev := CreateAll(t, s, []store.Write{{ID: IDOf(g, 0, 0), Record: Pending(due)}})[0]
 	if _, err := s.LoadTicks(t.Context(), 0, []int64{g.Tick(due)}, 1000, 0, rev+1); !errors.Is(err, schemas.ErrUnavailable) {
-		t.Fatalf("load as of a sequence to come: %v", err)
+		t.Fatalf("load as of a future sequence: %v", err)
 	}
 	if last := must[uint64](t)(s.LastSeq(t.Context(), 0)); last != rev {
 		t.Fatalf("the stream ends at %d; the record is %d", last, rev)
 	}
 }
 
-// repeated sends a compare-and-set twice, as a caller does who lost the answer:
-// the second is refused, and changes nothing.
+// repeated: a compare-and-set that is sent twice, because its answer was lost, is refused the
+// second time and changes nothing.
 func repeated(t *testing.T, s Store) {
 	r := Pending(NowMs(t, s) + 5000)
 	rev := CreateAll(t, s, []store.Write{{ID: ID(1), Record: r}})[0]
@@ -37,17 +37,18 @@ func repeated(t *testing.T, s Store) {
 	}
 }
 
-// stamps are the leader's, and lie between the readings around them.
+// stamps: a record's timestamp is the leader's, and lies between the heartbeats before and
+// after the write.
 func stamps(t *testing.T, s Store) {
 	before := NowMs(t, s)
 	CreateAll(t, s, []store.Write{{ID: ID(1), Record: Pending(before + 5000)}})
 	after := NowMs(t, s)
 	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.StoredMs < before || got.StoredMs > after {
-		t.Fatalf("stored at %d; the beats around it at %d and %d", got.StoredMs, before, after)
+		t.Fatalf("stored at %d; the heartbeats before and after it at %d and %d", got.StoredMs, before, after)
 	}
 }
 
-// dedupWindow: an id is forgotten once the window has passed.
+// dedupWindow: after the dedup window a message id is not a duplicate any more.
 func dedupWindow(t *testing.T, s Store) {
 	m := store.Msg{Subject: schemas.SubjectFired("orders"), Data: []byte("e"), MsgID: "a.1"}
 	first, _, err := s.Publish(t.Context(), m)
@@ -66,7 +67,7 @@ func dedupWindow(t *testing.T, s Store) {
 	})
 }
 
-// indexExpiry: an entry goes, IndexKeep after its tick, and the record stays.
+// indexExpiry: an index entry expires IndexKeep after its tick is due. The record stays.
 func indexExpiry(t *testing.T, s Store) {
 	g := s.Geometry()
 	due := NowMs(t, s)
@@ -77,16 +78,16 @@ func indexExpiry(t *testing.T, s Store) {
 	}
 	Eventually(t, "the index entry to expire", func() bool { return len(loadAll(t, s, 0, []int64{g.Tick(due)}, 0)) == 0 })
 	must[store.Timer](t)(s.Get(t.Context(), id))
-	// It can be put back.
+	// The entry can be written again.
 	if err := s.PutIndex(t.Context(), id, g.Tick(due)+1000); err != nil {
 		t.Fatal(err)
 	}
 	if got := loadAll(t, s, 0, []int64{g.Tick(due) + 1000}, 0); len(got) != 1 {
-		t.Fatalf("loaded %d after it was put back", len(got))
+		t.Fatalf("loaded %d after the entry was written again", len(got))
 	}
 }
 
-// firedLeaves: an event that is older than the stream keeps is not found.
+// firedLeaves: an event that is older than FiredMaxAge is not found.
 func firedLeaves(t *testing.T, s Store) {
 	since := time.UnixMilli(NowMs(t, s) - 1)
 	ids := map[string]struct{}{"a.1": {}}
@@ -105,7 +106,7 @@ func firedLeaves(t *testing.T, s Store) {
 	}
 }
 
-// cluster sees all clocks, and the nodes with what they last said of themselves.
+// cluster: ReadCluster returns all clocks, and all nodes with their last presences.
 func cluster(t *testing.T, s Store) {
 	s.Announce(func(p *store.Presence) { p.Release, p.Scheduler = "v1", store.SchedulerActive })
 	first := NowMs(t, s)

@@ -13,12 +13,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Geometry is what the suite opens stores with: a wheel so small that timers of
-// many revolutions share a slot.
+// Geometry is the geometry of the stores in the suite. Its wheel is so small that timers of
+// several revolutions share a slot.
 var Geometry = schemas.Geometry{Shards: 2, SlotWidth: 100 * time.Millisecond, WheelSize: 64}
 
-// Exercise runs the suite. open makes a store of Geometry that is empty, and ends
-// with the test; change changes its configuration.
+// Exercise runs the suite. open must return an empty store of Geometry, with a configuration
+// changed by change, and close it at the end of the test.
 func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config)) Store) {
 	for name, f := range map[string]func(*testing.T, Store){
 		"CreateTwice":     createTwice,
@@ -128,7 +128,7 @@ func compareAndSet(t *testing.T, s Store) {
 	}
 }
 
-// race has 100 writers replace one revision: one wins.
+// race: if 100 writers replace one revision, one succeeds.
 func race(t *testing.T, s Store) {
 	r := Pending(NowMs(t, s) + 5000)
 	rev := CreateAll(t, s, []store.Write{{ID: ID(1), Record: r}})[0]
@@ -197,12 +197,12 @@ func expiry(t *testing.T, s Store) {
 		_, err := s.Get(t.Context(), ID(1))
 		return errors.Is(err, schemas.ErrNotFound)
 	})
-	// Nothing of it is left: it can be added again.
+	// After the expiry the timer can be added again.
 	CreateAll(t, s, []store.Write{w})
 }
 
-// onlyFinalExpire: a write that gives a TTL to a record with work left, or none to a
-// final one, is refused and changes nothing.
+// onlyFinalExpire: a write of a record that is not final with a TTL, or of a final record
+// without one, is refused and changes nothing.
 func onlyFinalExpire(t *testing.T, s Store) {
 	due := NowMs(t, s) + 3_600_000
 	r := Pending(due)
@@ -229,8 +229,8 @@ func onlyFinalExpire(t *testing.T, s Store) {
 	}
 }
 
-// largeAnswers has more bytes in a shard, and in one tick of it, than one answer of
-// the server may have: nothing is left out where an answer ends.
+// largeAnswers: a shard, and one of its ticks, has more bytes than one answer of the server
+// may have. No record is missing where an answer ends.
 func largeAnswers(t *testing.T, s Store) {
 	const n, size = 40, 600_000 // 24 MB; an answer has 16 MiB
 	g := s.Geometry()
@@ -339,14 +339,14 @@ func index(t *testing.T, s Store) {
 	if got := loadAll(t, s, 1, []int64{tick}, 0); len(got) != 0 {
 		t.Fatalf("other shard: %+v", got)
 	}
-	// An entry without a record is noise.
+	// LoadTicks ignores an index entry without a record.
 	if err := s.PutIndex(t.Context(), other, tick); err != nil {
 		t.Fatal(err)
 	}
 	if got := loadAll(t, s, 0, []int64{tick}, 0); len(got) != 1 {
 		t.Fatalf("loaded %+v", got)
 	}
-	// A moved timer is found in both ticks, as what it is now.
+	// A moved timer is found in both ticks, with its present record.
 	moved := *r
 	moved.DueMs, moved.Moves = due+2000, 1
 	rev = must[uint64](t)(s.Update(t.Context(), store.Write{ID: id, Rev: rev, Record: &moved}))
@@ -357,8 +357,8 @@ func index(t *testing.T, s Store) {
 	}
 }
 
-// revolutions has timers of several revolutions of the wheel in one slot: a load
-// finds all of them and the caller tells them apart by their due time.
+// revolutions: a load of a tick returns the timers of all revolutions of the wheel that share
+// its slot. The caller distinguishes them by their due time.
 func revolutions(t *testing.T, s Store) {
 	g := s.Geometry()
 	now := NowMs(t, s)
@@ -384,7 +384,8 @@ func revolutions(t *testing.T, s Store) {
 	}
 }
 
-// largeTick has more timers in a tick than an answer holds, some added at a time.
+// largeTick: a tick has more timers than one answer holds. together is the number of timers
+// that are added with one call.
 func largeTick(t *testing.T, s Store, together int) {
 	const n = 3500
 	g := s.Geometry()
@@ -410,8 +411,8 @@ func largeTick(t *testing.T, s Store, together int) {
 	}
 }
 
-// sharedEntries: timers that were added together are found each by itself, whatever
-// becomes of the others, and also those that were added again or moved.
+// sharedEntries: timers that share index entries are found in their ticks, also after other
+// timers of an entry were moved, and after timers were moved or added again.
 func sharedEntries(t *testing.T, s Store) {
 	g := s.Geometry()
 	tick := g.Tick(NowMs(t, s) + 60_000)
@@ -441,7 +442,7 @@ func sharedEntries(t *testing.T, s Store) {
 	}
 	look(map[int64]int{tick: 100, tick + 1: 100, tick + 2: 100})
 
-	// One is moved away, another there and back again.
+	// Move one timer to another tick, and a second one to another tick and back.
 	move := func(id schemas.TimerID, to int64) {
 		t.Helper()
 		tm := must[store.Timer](t)(s.Get(t.Context(), id))
@@ -453,7 +454,8 @@ func sharedEntries(t *testing.T, s Store) {
 	move(ID(1), tick)
 	look(map[int64]int{tick: 99, tick + 1: 100, tick + 2: 101})
 
-	// The same again, with others: those that are there are refused, and all stay.
+	// Create the same timers again, with new ones: existing timers are refused, all others
+	// are created.
 	for n := 300; n < 320; n++ {
 		writes = append(writes, store.Write{ID: ID(n), Record: Pending(g.TickStart(tick))})
 	}
@@ -481,7 +483,7 @@ func scanQueued(t *testing.T, s Store) {
 		CreateAll(t, s, []store.Write{w})
 	}
 	retrying := *records[4]
-	retrying.State, retrying.Queued = schemas.StateRetrying, false // a short retry is not the wheel's
+	retrying.State, retrying.Queued = schemas.StateRetrying, false // a short retry does not wait in the wheel
 	got := must[store.Timer](t)(s.Get(t.Context(), ids[4]))
 	must[uint64](t)(s.Update(t.Context(), store.Write{ID: ids[4], Rev: got.Rev, Record: &retrying}))
 	found := map[schemas.TimerID]bool{}
@@ -497,7 +499,8 @@ func scanQueued(t *testing.T, s Store) {
 		}
 	}
 	scan()
-	// The last is behind the clock's time, and not yet behind its tail.
+	// The last timer is due before the low watermark, but its revision is after the applied
+	// offset.
 	if len(found) != 3 || !found[ids[0]] || !found[ids[2]] || !found[ids[5]] {
 		t.Fatalf("found %v", found)
 	}
@@ -509,7 +512,7 @@ func scanQueued(t *testing.T, s Store) {
 	must[uint64](t)(s.WriteClock(t.Context(), 0, c, rev))
 	scan()
 	if len(found) != 2 || found[ids[5]] {
-		t.Fatalf("with the tail past all: found %v", found)
+		t.Fatalf("with all records up to the applied offset: found %v", found)
 	}
 	stop := errors.New("stop")
 	if err := s.ScanQueued(t.Context(), 0, now+10_000, func(store.Timer) error { return stop }); !errors.Is(err, stop) {
@@ -517,7 +520,7 @@ func scanQueued(t *testing.T, s Store) {
 	}
 }
 
-// cancelledCalls end with their context.
+// cancelledCalls: a call whose context has ended returns the context's error.
 func cancelledCalls(t *testing.T, s Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -536,14 +539,13 @@ func cancelledCalls(t *testing.T, s Store) {
 	}
 }
 
-// lastIsTheNewest has a record change many times: whoever reads sees the newest
-// revision and nothing older.
+// lastIsTheNewest: after many changes of a record, every read returns its newest revision.
 func lastIsTheNewest(t *testing.T, s Store) {
 	g := s.Geometry()
 	r := Pending(NowMs(t, s) + 3000)
 	id := IDOf(g, 0, 0)
 	rev := CreateAll(t, s, []store.Write{{ID: id, Record: r}})[0]
-	for _, added := range []int64{r.AddedMs, 1} { // a young timer, and one of long ago
+	for _, added := range []int64{r.AddedMs, 1} { // as for a young timer, and for an old one
 		rec := Delivered(*r)
 		rec.AddedMs = added
 		for range 30 {

@@ -14,17 +14,17 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// smallMessage is the largest message of a store that is to refuse some.
+// smallMessage is the largest message of the stores that must refuse larger ones, in bytes.
 const smallMessage = 128 << 10
 
-// headers is a header block of exactly n bytes.
+// headers returns headers whose block has exactly n bytes.
 func headers(n int) jet.Header {
 	const name = "X-Mine"
 	return jet.Header{name: {strings.Repeat("x", n-len("NATS/1.0\r\n"+name+": \r\n\r\n"))}}
 }
 
-// refusals: what is too large is refused for good, has no effect, and is told apart
-// from what may succeed the next time.
+// refusals: a message that is too large is refused with a permanent error and has no effect.
+// Errors of calls that may succeed later are not permanent.
 func refusals(t *testing.T, s Store) {
 	if n := s.MaxMessage(); n != smallMessage {
 		t.Fatalf("the largest message has %d bytes; want %d", n, smallMessage)
@@ -52,14 +52,14 @@ func refusals(t *testing.T, s Store) {
 		t.Errorf("created %v and %v; the first is too large", res[0].Err, res[1].Err)
 	}
 	if _, err := s.Get(t.Context(), ID(1)); !errors.Is(err, schemas.ErrNotFound) {
-		t.Errorf("what was refused is there: %v", err)
+		t.Errorf("a refused record was stored: %v", err)
 	}
 	rev := CreateAll(t, s, []store.Write{{ID: ID(3), Record: Pending(now + 60_000)}})[0]
 	if _, err := s.Update(t.Context(), store.Write{ID: ID(3), Rev: rev, Record: large}); !store.Permanent(err) {
 		t.Errorf("updated: %v", err)
 	}
 	if tm := must[store.Timer](t)(s.Get(t.Context(), ID(3))); tm.Rev != rev {
-		t.Errorf("a refused update is revision %d after %d", tm.Rev, rev)
+		t.Errorf("a refused update changed the revision from %[2]d to %[1]d", tm.Rev, rev)
 	}
 	for _, err := range []error{nil, store.ErrRevision, schemas.ErrNotFound, schemas.ErrUnavailable, schemas.ErrStoreFull} {
 		if store.Permanent(err) {
@@ -68,8 +68,8 @@ func refusals(t *testing.T, s Store) {
 	}
 }
 
-// letters: a dead letter of any size is stored once, listed, read as it was, and
-// deleted as a whole.
+// letters: a dead letter of any size is stored once, listed unchanged, and deleted with all its
+// parts.
 func letters(t *testing.T, s Store) {
 	before := time.UnixMilli(NowMs(t, s) - 1)
 	data := func(n int) []byte { return bytes.Repeat([]byte("0123456789abcdef"), n/16+1)[:n] }

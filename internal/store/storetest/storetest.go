@@ -1,6 +1,6 @@
-// Package storetest holds the conformance suite of the store: what the scheduler,
-// the router and functions rely on. It runs against the real store on an embedded
-// server, and against any other (a simulated one), which it keeps honest.
+// Package storetest holds the conformance suite of the store. It tests the behaviour on which
+// the scheduler, the router and functions rely. It runs against the real store on an embedded
+// server, and against the simulated store, which must behave in the same way.
 package storetest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Store is what the suite exercises; *store.Store has it.
+// Store is the interface that the suite tests; *store.Store implements it.
 type Store interface {
 	Geometry() schemas.Geometry
 	Create(ctx context.Context, timers []store.Write) []store.Result
@@ -49,8 +49,8 @@ type Store interface {
 
 var _ Store = (*store.Store)(nil)
 
-// ID is a timer id made of a number; its shard is the number modulo the shards
-// while those are a power of two.
+// ID returns a timer id for a number, always the same one. The ids of consecutive numbers are
+// spread over all shards.
 func ID(n int) schemas.TimerID {
 	var id schemas.TimerID
 	binary.BigEndian.PutUint64(id[:8], uint64(n)*0x9e3779b97f4a7c15)
@@ -58,7 +58,7 @@ func ID(n int) schemas.TimerID {
 	return id
 }
 
-// IDOf is the n-th timer id of a shard.
+// IDOf returns the n-th timer id of a shard.
 func IDOf(g schemas.Geometry, shard, n int) schemas.TimerID {
 	for i, seen := 0, 0; ; i++ {
 		if id := ID(i); g.Shard(id) == shard {
@@ -70,7 +70,7 @@ func IDOf(g schemas.Geometry, shard, n int) schemas.TimerID {
 	}
 }
 
-// IDsOf are the first n timer ids of a shard.
+// IDsOf returns the first n timer ids of a shard.
 func IDsOf(g schemas.Geometry, shard, n int) []schemas.TimerID {
 	ids := make([]schemas.TimerID, 0, n)
 	for i := 0; len(ids) < n; i++ {
@@ -81,7 +81,7 @@ func IDsOf(g schemas.Geometry, shard, n int) []schemas.TimerID {
 	return ids
 }
 
-// Pending is a record that waits for dueMs.
+// Pending returns a pending record that is due at dueMs (Unix milliseconds).
 func Pending(dueMs int64) *schemas.Record {
 	return &schemas.Record{
 		Definition: schemas.Definition{AddedMs: dueMs - 1000, Service: "orders", Group: "g", Source: "/test", EventID: "1", Type: "t", Body: schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{"specversion":"1.0"}`)}},
@@ -89,19 +89,19 @@ func Pending(dueMs int64) *schemas.Record {
 	}
 }
 
-// Delivered is r, claimed.
+// Delivered returns r after its claim.
 func Delivered(r schemas.Record) *schemas.Record {
 	r.State, r.Queued, r.FiredMs, r.Epoch = schemas.StateDelivered, false, r.DueMs, 1
 	return &r
 }
 
-// Success is r, concluded.
+// Success returns r after its success.
 func Success(r schemas.Record) *schemas.Record {
 	r.State, r.Queued, r.DoneMs, r.Body = schemas.StateSuccess, false, r.DueMs, schemas.Body{}
 	return &r
 }
 
-// NowMs is the store's time.
+// NowMs returns the store's time in Unix milliseconds.
 func NowMs(t testing.TB, s Store) int64 {
 	t.Helper()
 	st, err := s.Beat(t.Context())
@@ -124,7 +124,7 @@ func CreateAll(t testing.TB, s Store, writes []store.Write) []uint64 {
 	return revs
 }
 
-// Eventually waits until ok, looking every few milliseconds.
+// Eventually waits until ok returns true, up to a minute.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(60 * time.Second)
@@ -134,7 +134,7 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-deadline.C:
-			t.Fatalf("waited for %s in vain", what)
+			t.Fatalf("waited a minute for %s", what)
 		case <-poll.C:
 		}
 	}

@@ -254,7 +254,7 @@ func services(t *testing.T, s Store) {
 		}
 	}
 	for range 2 {
-		if err := s.RegisterService(ctx, "known"); err != nil { // which wakes nothing
+		if err := s.RegisterService(ctx, "known"); err != nil { // must not wake it
 			t.Fatal(err)
 		}
 		wake(a)
@@ -271,7 +271,7 @@ func services(t *testing.T, s Store) {
 				}
 				seen[got.Feed] = seen[got.Feed] || got.Awake
 			case <-time.After(60 * time.Second):
-				t.Fatalf("feed %v did not come", f)
+				t.Fatalf("the watch did not report feed %v", f)
 			}
 		}
 	}
@@ -315,7 +315,7 @@ func deadLetters(t *testing.T, s Store) {
 		svc := []string{"orders", "billing", "mail"}[i%3]
 		seqs = append(seqs, publish(schemas.SubjectDead(svc), ID(i).String()+".1.3.dead"))
 	}
-	for i := range 5 { // no dead letters
+	for i := range 5 { // rejected adds are not dead letters
 		publish(schemas.SubjectRejected, "add."+strconv.Itoa(i))
 	}
 	rejected := 0
@@ -323,7 +323,7 @@ func deadLetters(t *testing.T, s Store) {
 		p := must[store.RejectedPage](t)(s.RejectedList(t.Context(), q))
 		for _, m := range p.Adds {
 			if want := "add." + strconv.Itoa(rejected); string(m.Data) != want {
-				t.Errorf("refused add %d is %s", rejected, m.Data)
+				t.Errorf("rejected add %d is %s", rejected, m.Data)
 			}
 			rejected++
 		}
@@ -332,7 +332,7 @@ func deadLetters(t *testing.T, s Store) {
 		}
 	}
 	if rejected != 5 {
-		t.Errorf("%d refused adds are listed, not 5", rejected)
+		t.Errorf("%d rejected adds are listed, not 5", rejected)
 	}
 	for _, q := range []store.RejectedQuery{{Limit: -1}, {Cursor: "x"}} {
 		if _, err := s.RejectedList(t.Context(), q); schemas.CodeOf(err) != schemas.CodeBadRequest {

@@ -17,8 +17,8 @@ const (
 	NotCalled      Rule = "not-called"       // fired, but its callback was never called
 	Early          Rule = "early"            // fired or called before its due time
 	AfterCancel    Rule = "after-cancel"     // fired after a cancel was acknowledged
-	NotFired       Rule = "not-fired"        // a cancel was told "already fired", and it never fired
-	Forgotten      Rule = "forgotten"        // a cancel was told "not found" after the API had acknowledged the add
+	NotFired       Rule = "not-fired"        // a cancel was answered "already fired", but the timer never fired
+	Forgotten      Rule = "forgotten"        // a cancel was answered "not found" after the API had acknowledged the add
 	ChangedID      Rule = "changed-id"       // a fired event or a callback has a wrong key
 	ChangedData    Rule = "changed-data"     // the data of the event has changed
 	Invented       Rule = "invented"         // fired, but never added
@@ -112,8 +112,8 @@ type timer struct {
 	firstFiredSequence uint64
 	shard              int
 	ackedAt            int64 // of the first acknowledgement, AtNs
-	// A reschedule that was acknowledged moved the due time to moved; one that was not
-	// answered may have moved it.
+	// moved is the due time of the last acknowledged reschedule. maybe lists the due times of
+	// reschedules without an answer, which may have taken effect.
 	moved     int64
 	maybe     []int64
 	seenFirst map[string]int64 // time of the first firing, of the first call
@@ -394,7 +394,7 @@ func (c *checker) judge(t *timer) {
 	mayBeCancelled := t.cancelOK || t.cancelUnknown
 	switch {
 	case t.cancelLate && t.fired == 0:
-		c.fail(NotFired, t.source, t.id, "a cancel or reschedule was told that it had fired, and it never did")
+		c.fail(NotFired, t.source, t.id, "a cancel or reschedule was answered that the timer had fired, but it never fired")
 	case t.acked && !mayBeCancelled && t.fired == 0:
 		c.fail(Lost, t.source, t.id, "acknowledged, due %s, and never fired", schemas.FormatTime(t.dueMs))
 	}
