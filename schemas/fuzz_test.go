@@ -148,6 +148,12 @@ func FuzzDecodeRecord(f *testing.F) {
 	r.AddAttempt(added, time.Second, schemas.Outcome{Error: "e"})
 	r.AddAttempt(added, time.Second, schemas.Outcome{Code: 200, Response: []byte("y")})
 	f.Add(r.Append(nil))
+	r.Schedule = largestSchedule()
+	f.Add(r.Append(nil))
+	r.Schedule, r.Origin = nil, &schemas.Origin{Schedule: schemas.NewTimerID("/s", "1"), Missed: 3, Trigger: schemas.TriggerManual, Waited: true}
+	f.Add(r.Append(nil))
+	r.Origin, r.Ext = nil, []schemas.Extension{{Type: schemas.ExtSchedule, Value: []byte("no schedule")}, {Type: schemas.ExtOrigin}}
+	f.Add(r.Append(nil))
 	f.Add([]byte{1, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rec, err := schemas.DecodeRecord(b)

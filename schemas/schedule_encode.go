@@ -13,6 +13,13 @@ const (
 	layoutOrigin   = 1
 )
 
+// The least bytes of an encoded ManualRun, Span and Decision.
+const (
+	manualBytes   = 2
+	spanBytes     = 2
+	decisionBytes = 6
+)
+
 // append appends the encoded schedule: numbers as uvarints, times as zig-zag varints,
 // strings and lists with their lengths.
 func (s *Schedule) append(dst []byte) []byte {
@@ -94,7 +101,7 @@ func readSchedule(value []byte) *Schedule {
 	}
 	var s Schedule
 	d.strings(&s.Cron, &s.Every, &s.Zone, &s.DST, &s.Days, &s.ExcludeMode)
-	if n := d.count(); n > 0 {
+	if n := d.count(1); n > 0 {
 		s.Exclude = make([]string, n)
 		for i := range s.Exclude {
 			d.strings(&s.Exclude[i])
@@ -124,7 +131,7 @@ func readSchedule(value []byte) *Schedule {
 		d.times(&b.NextMs, &b.ToMs, &b.EveryMs, &b.DueMs)
 		b.Allow = d.byte() == 1
 		d.numbers(&b.Fired)
-		if n := d.count(); n > 0 {
+		if n := d.count(spanBytes); n > 0 {
 			b.Except = make([]Span, n)
 			for i := range b.Except {
 				e := &b.Except[i]
@@ -134,14 +141,14 @@ func readSchedule(value []byte) *Schedule {
 		}
 		s.Backfill = b
 	}
-	if n := d.count(); n > 0 {
+	if n := d.count(manualBytes); n > 0 {
 		s.Manual = make([]ManualRun, n)
 		for i := range s.Manual {
 			d.times(&s.Manual[i].AtMs)
 			s.Manual[i].Allow = d.byte() == 1
 		}
 	}
-	if n := d.count(); n > 0 {
+	if n := d.count(decisionBytes); n > 0 {
 		s.Decisions = make([]Decision, n)
 		for i := range s.Decisions {
 			p := &s.Decisions[i]
@@ -152,10 +159,16 @@ func readSchedule(value []byte) *Schedule {
 			d.numbers(&p.Count, &p.Run)
 		}
 	}
-	if d.bad || len(d.b) > 0 || has > 7 {
+	if d.bad || len(d.b) > 0 || has > 7 || !s.known() {
 		return nil
 	}
 	return &s
+}
+
+// known reports whether this version knows each policy of the schedule. A node must not run a
+// schedule by another policy than its user chose.
+func (s *Schedule) known() bool {
+	return s.Misfire <= MisfireSkip && s.Overlap <= OverlapReplace && s.Last.Trigger <= TriggerBackfill && (s.CatchUp == nil || *s.CatchUp <= MisfireSkip)
 }
 
 // readOrigin decodes the value of extension extOrigin. It returns nil if the value has
@@ -169,7 +182,7 @@ func readOrigin(value []byte) *Origin {
 	copy(o.Schedule[:], d.take(len(o.Schedule)))
 	o.Trigger, o.Waited = Trigger(d.byte()), d.byte() == 1
 	d.numbers(&o.Missed)
-	if d.bad || len(d.b) > 0 {
+	if d.bad || len(d.b) > 0 || o.Trigger > TriggerBackfill || o.Schedule.IsZero() {
 		return nil
 	}
 	return &o
@@ -204,10 +217,10 @@ func (d *decoder) byte() byte {
 	return 0
 }
 
-// count decodes the length of a list whose elements take at least a byte each.
-func (d *decoder) count() int {
+// count decodes the length of a list whose elements take at least size bytes each.
+func (d *decoder) count(size int) int {
 	n := d.uvarint()
-	if n > uint64(len(d.b)) {
+	if n > uint64(len(d.b)/size) {
 		d.bad = true
 		return 0
 	}

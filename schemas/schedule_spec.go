@@ -32,9 +32,11 @@ const (
 	// MinGrace is the least timergrace. A shorter one would skip runs whenever a shard has a
 	// new owner.
 	MinGrace = time.Second
-	// MaxRecurrenceText bounds the text of each attribute of a schedule, in bytes. The bound of
-	// a schedule's part of a record depends on it; see MaxScheduleBytes.
+	// MaxRecurrenceText bounds the text of each attribute of a schedule, in bytes.
 	MaxRecurrenceText = 256
+	// MaxScheduleBytes bounds an encoded Schedule. It depends on MaxRecurrenceText,
+	// MaxDecisions, MaxManual and MaxPauseNote.
+	MaxScheduleBytes = 4 << 10
 )
 
 // scheduleAttributes are the attributes of a schedule. Each has the sentence that refuses it

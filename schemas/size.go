@@ -25,7 +25,8 @@ const (
 	// PayloadReserve is the part of a message that Belfry keeps for its own headers and
 	// attributes, and for the record's fields, which repeat some of the attributes. A
 	// record needs at most 15,600 bytes in addition to its event: 10,100 of fields, 2,200 of
-	// history, 2,900 of attempts, and 300 of headers that package store adds.
+	// history, 2,900 of attempts, and 300 of headers that package store adds. The record of a
+	// schedule has at most MaxScheduleBytes of schedule, but no attempts and no result.
 	PayloadReserve = 16 << 10
 	// headerFrame is the first and the last line of a header block.
 	headerFrame = len("NATS/1.0\r\n") + len("\r\n")

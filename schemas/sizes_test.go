@@ -71,6 +71,16 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	}
 	rec.SetOutcome(largest) // the newest attempt and the record have the outcome
 	fits("the record", nats.Header{}, rec.Append(nil))
+	if spec.Recurrence != nil {
+		run := rec
+		run.Origin = &schemas.Origin{Schedule: schemas.NewTimerID("/s", "1"), Missed: math.MaxUint32, Trigger: schemas.TriggerBackfill, Waited: true}
+		fits("the record of a run", nats.Header{}, run.Append(nil))
+		schedule := rec
+		schedule.Attempts, schedule.Outcome = nil, schemas.Outcome{}
+		schedule.Schedule = largestSchedule()
+		schedule.Schedule.Recurrence = *spec.Recurrence
+		fits("the record of the schedule", nats.Header{}, schedule.Append(nil))
+	}
 	fired := schemas.Fired{ScheduledMs: math.MaxInt64 / 1_000_000, FiredMs: math.MaxInt64 / 1_000_000, Run: math.MaxInt32, Attempt: math.MaxInt32, Missed: math.MaxInt32, Trigger: schemas.TriggerBackfill} // the largest integers of CloudEvents
 	hdr, data := body.Message(fired)
 	hdr[schemas.HeaderClaim] = []string{largestClaim()}
@@ -139,7 +149,15 @@ func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 		return "a" + strings.Repeat(s, max(0, bytes-2)/len(s)) + "z"
 	}
 	size := func() int { return []int{1, 50, 500, 2000, 2048}[r.IntN(5)] }
-	attrs := map[string]string{"specversion": "1.0", "id": "i" + text(size()), "source": "/" + strings.Repeat("s", size()-1), "type": text(size()), "timerafter": "1s"}
+	attrs := map[string]string{"specversion": "1.0", "id": "i" + text(size()), "source": "/" + strings.Repeat("s", size()-1), "type": text(size())}
+	switch r.IntN(3) {
+	case 0:
+		attrs["timercron"], attrs["timertz"] = strings.Repeat(" ", 246)+"0 9 1 * *", strings.Repeat("z", 256)
+	case 1:
+		attrs["timerevery"], attrs["timerdst"], attrs["timerdays"] = strings.Repeat("0", 200)+"1h", strings.Repeat("d", 256), strings.Repeat("d", 256)
+	default:
+		attrs["timerafter"] = "1s"
+	}
 	if r.IntN(2) == 0 {
 		attrs["timercallback"] = "nats:" + strings.Repeat("c", max(1, size()-5))
 	}
@@ -187,7 +205,7 @@ func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 func TestWhatIsAcceptedFits(t *testing.T) {
 	t.Parallel()
 	const maxMessage = 256 << 10
-	accepted, refused := 0, 0
+	accepted, schedules, refused := 0, 0, 0
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		hdr, data := randomSizes(r)
@@ -200,15 +218,18 @@ func TestWhatIsAcceptedFits(t *testing.T) {
 			continue
 		}
 		accepted++
+		if spec.Recurrence != nil {
+			schedules++
+		}
 		checkFits(t, body, spec, maxMessage)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	if accepted < 300 || refused < 300 {
-		t.Errorf("%d accepted, %d refused for their size: the test does not reach the limits", accepted, refused)
+	if accepted < 300 || schedules < 100 || refused < 300 {
+		t.Errorf("%d accepted, %d of them schedules, %d refused for their size: the test does not reach the limits", accepted, schedules, refused)
 	}
-	t.Logf("%d accepted, %d refused for their size", accepted, refused)
+	t.Logf("%d accepted, %d of them schedules, %d refused for their size", accepted, schedules, refused)
 }
 
 // TestHeaderLimit: an event whose fired event or dead letter would exceed JetStream's
