@@ -88,7 +88,10 @@ func TestServiceInfo(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{}
-	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list"} {
+	for _, verb := range []string{
+		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
+		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs",
+	} {
 		want[schemas.SubjectAPIPrefix+verb] = true
 	}
 	for _, e := range info.Endpoints {

@@ -100,10 +100,9 @@ accounts {
   BILLS { users: [ { user: bills, password: p } ], imports: [ { service: { account: BELFRY, subject: "timers.api.>" } } ] }
 }`
 
-// TestCallersOfOtherAccounts: the history has the server's description of a caller, and
-// not a forged one.
-func TestCallersOfOtherAccounts(t *testing.T) {
-	t.Parallel()
+// accounts prepares everything but the router, on a server with callerAccounts.
+func accounts(t *testing.T) *fixture {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "nats.conf")
 	if err := os.WriteFile(file, []byte(callerAccounts), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,6 +113,15 @@ func TestCallersOfOtherAccounts(t *testing.T) {
 	}
 	srv := natstest.Run(t, func(o *server.Options) { o.Accounts, o.Users = conf.Accounts, conf.Users })
 	f := newFixtureOn(t, srv.Connect(nats.UserInfo("belfry", "p")), store.Config{})
+	f.srv = srv
+	return f
+}
+
+// TestCallersOfOtherAccounts: the history has the server's description of a caller, and
+// not a forged one.
+func TestCallersOfOtherAccounts(t *testing.T) {
+	t.Parallel()
+	f := accounts(t)
 	var log logtest.Buffer
 	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.New(&log)})
 	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
@@ -133,7 +141,7 @@ func TestCallersOfOtherAccounts(t *testing.T) {
 		{"admin", nil, schemas.Caller{}},
 		{"admin", forged, schemas.Caller{}},
 	} {
-		nc := srv.Connect(nats.UserInfo(c.login, "p"))
+		nc := f.srv.Connect(nats.UserInfo(c.login, "p"))
 		id := fmt.Sprint(i)
 		if _, err := nc.Request("timers.api.add", add(id, `"timerafter":"1h"`), bound); err != nil {
 			t.Fatal(err)

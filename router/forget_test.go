@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/router"
@@ -132,14 +133,15 @@ func (f *fixture) storeOnly(n int) []storedAdd {
 			f.t.Fatal(err)
 		}
 		added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
-		body, spec, err := schemas.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
+		body, spec, err := recurrence.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &schemas.Record{
-			Definition: schemas.Definition{AddedMs: added, Hash: spec.Hash, Service: spec.Service, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
-			RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, DueMs: spec.DueMs, ScheduledMs: spec.DueMs},
-		}}})
+		rec, err := recurrence.NewRecord(&spec, body, added)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		res := f.store.Create(f.t.Context(), []store.Write{{ID: spec.Timer, Record: &rec}})
 		if res[0].Err != nil {
 			f.t.Fatal(res[0].Err)
 		}

@@ -44,7 +44,26 @@ func (o *Operations) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer
 	if err != nil {
 		return store.Timer{}, err
 	}
-	return o.get(ctx, id)
+	t, err := o.get(ctx, id)
+	if run, bad := schemas.ParseRunID(ref.Timer); bad == nil && schemas.CodeOf(err) == schemas.CodeNotFound {
+		return o.withoutRecord(ctx, run)
+	}
+	return t, err
+}
+
+// withoutRecord answers a request for a run that has no record of its own: the run of a
+// one-shot timer is in the timer's record.
+func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (store.Timer, error) {
+	t, err := o.get(ctx, run.Timer)
+	switch r := &t.Record; {
+	case err != nil || r.Schedule == nil && max(r.Run, 1) == run.Run:
+		return t, err
+	case r.Schedule == nil || run.Run >= r.Run:
+		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: the timer has not come to it", run)
+	case r.Callback == "":
+		return t, schemas.Errorf(schemas.CodeNotFound, "run %s has no record: the schedule has no callback, so its event is all there is (see runs)", run)
+	}
+	return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: it did not fire, or its record has expired (after %s); see runs", run, o.Retention)
 }
 
 func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
@@ -55,12 +74,12 @@ func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, 
 	return t, err
 }
 
-// Cancel cancels a timer that is pending, or queued for a retry. Cancelling a cancelled
-// timer is no error. Errors: those of Get, already_fired, already_done.
+// Cancel cancels a timer that is pending, paused, or queued for a retry. Cancelling a
+// cancelled timer is no error. Errors: those of Get, already_fired, already_done.
 func (o *Operations) Cancel(ctx context.Context, id schemas.TimerID, by schemas.Caller) (store.Timer, error) {
 	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
 		unchanged, err := rec.Cancel(o.NowMs(), by)
-		return edit{unchanged: unchanged, forgetAdd: true, ttl: o.Retention}, err
+		return edit{unchanged: unchanged, forgetAdd: true}, err
 	})
 }
 
@@ -76,8 +95,8 @@ func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Wri
 	return store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: o.Retention}, true
 }
 
-// Reschedule moves a pending timer to another due time, in Unix milliseconds.
-// Errors: those of Get, already_fired, already_done.
+// Reschedule moves a pending or paused timer to another due time, in Unix milliseconds.
+// Errors: those of Get, bad_request for a schedule, already_fired, already_done.
 func (o *Operations) Reschedule(ctx context.Context, id schemas.TimerID, dueMs int64, by schemas.Caller) (store.Timer, error) {
 	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
 		// Moved to an earlier time, the timer may fire and expire before the due time of
@@ -93,19 +112,22 @@ type edit struct {
 	unchanged bool
 	// forgetAdd: remove the record's add from TIMERS_ADD before the write.
 	forgetAdd bool
-	// ttl is the life of a final record.
-	ttl time.Duration
 }
 
 // change applies f to a record and writes it, again after each conflict, until ctx ends.
 func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*schemas.Record) (edit, error)) (store.Timer, error) {
+	return o.changeAt(ctx, id, func(rec *schemas.Record, _ uint64) (edit, error) { return f(rec) })
+}
+
+// changeAt is change for an operation that depends on the revision.
+func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*schemas.Record, uint64) (edit, error)) (store.Timer, error) {
 	for {
 		t, err := o.get(ctx, id)
 		if err != nil {
 			return t, err
 		}
 		before := t
-		e, err := f(&t.Record)
+		e, err := f(&t.Record, t.Rev)
 		if err != nil || e.unchanged {
 			return t, err
 		}
@@ -113,7 +135,11 @@ func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*sch
 			t.Rev, err = o.forgetAdd(ctx, &before)
 		}
 		if err == nil {
-			t.Rev, err = o.Records.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record, TTL: e.ttl})
+			w := store.Write{ID: t.ID, Rev: t.Rev, Record: &t.Record}
+			if t.Record.State.Final() {
+				w.TTL = o.Retention
+			}
+			t.Rev, err = o.Records.Update(ctx, w)
 		}
 		switch {
 		case err == nil:

@@ -305,7 +305,7 @@ func (s *Service) Reschedule(ctx context.Context, q schemas.RescheduleRequest, f
 // List returns a page of timers. Errors: bad_request, unavailable.
 func (s *Service) List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.ListReply, error) {
-		page, err := s.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Cursor: q.Cursor, Limit: q.Limit})
+		page, err := s.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Schedule: q.Schedule, Cursor: q.Cursor, Limit: q.Limit})
 		if err != nil {
 			return schemas.ListReply{}, err
 		}
@@ -334,6 +334,8 @@ func claimed(from schemas.Caller, by string) (schemas.Caller, error) {
 // auditMessages are constant, so that logs can be searched for them.
 var auditMessages = map[schemas.OperationKind]string{
 	schemas.OperationCancel: "timer cancelled", schemas.OperationReschedule: "timer rescheduled", schemas.OperationReplay: "timer replayed",
+	schemas.OperationPause: "timer paused", schemas.OperationResume: "timer resumed", schemas.OperationTrigger: "schedule triggered",
+	schemas.OperationBackfill: "schedule backfilled", schemas.OperationUpdate: "schedule updated",
 }
 
 // audit logs the last operation of a timer's history.

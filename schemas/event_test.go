@@ -355,7 +355,9 @@ func TestAsyncAPINamesEverySubject(t *testing.T) {
 		have[c.Address] = true
 	}
 	want := []string{schemas.SubjectAdd, schemas.SubjectRejected, schemas.SubjectFiredPrefix + "{service}", schemas.SubjectRetryPrefix + "{service}", schemas.SubjectDeadPrefix + "{service}", schemas.SubjectWork("{service}")}
-	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list"} {
+	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
+		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs",
+	} {
 		want = append(want, schemas.SubjectAPIPrefix+verb)
 	}
 	for _, w := range want {

@@ -71,6 +71,18 @@ func (r *Record) Note(op Operation) {
 	r.History = append(append(make([]Operation, 0, len(keep)+1), keep...), op)
 }
 
+// CheckNote returns an error of CodeBadRequest for an invalid note of a pause: longer than
+// MaxPauseNote bytes, or with characters that are not printable.
+func CheckNote(note string) error {
+	if len(note) > MaxPauseNote {
+		return Errorf(CodeBadRequest, "note has %d bytes; the limit is %d", len(note), MaxPauseNote)
+	}
+	if !utf8.ValidString(note) || note != cleanText(note) {
+		return Errorf(CodeBadRequest, "note %.80q has characters that are not printable", note)
+	}
+	return nil
+}
+
 // CheckBy returns an error of CodeBadRequest for an invalid Caller.By: longer than MaxBy
 // bytes, or with characters that are not printable.
 func CheckBy(by string) error {
@@ -113,7 +125,7 @@ func readHistory(value []byte) ([]Operation, bool) {
 
 // OperationInfo is an Operation in the API.
 type OperationInfo struct {
-	// Op is cancel, reschedule or replay.
+	// Op is cancel, reschedule, replay, pause, resume, trigger, backfill or update.
 	Op string `json:"op"`
 	// At is the cluster's time of the operation, to the millisecond.
 	At time.Time `json:"at"`

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"time"
@@ -42,6 +43,14 @@ type TimerInfo struct {
 	LastAttempts []AttemptInfo `json:"lastattempts,omitempty"`
 	// History holds the last control operations, oldest first.
 	History []OperationInfo `json:"history,omitempty"`
+	// PauseNote says why the timer is paused.
+	PauseNote string `json:"pausenote,omitempty"`
+	// Schedule is set for a schedule. Scheduled is then the next nominal time, or the last one
+	// if none is left, Due the time at which Belfry acts on the schedule next, and Run the
+	// number of the next run.
+	Schedule *ScheduleInfo `json:"schedule,omitempty"`
+	// Origin is set for a run of a schedule.
+	Origin *OriginInfo `json:"origin,omitempty"`
 	// Revision is the record's revision in its KV bucket.
 	Revision uint64 `json:"revision"`
 }
@@ -64,6 +73,14 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}
+	}
+	info.PauseNote = r.PauseNote
+	if s := r.Schedule; s != nil {
+		info.Schedule, info.PauseNote = s.info(), s.PauseNote
+		info.Scheduled = TimeOf(cmp.Or(r.ScheduledMs, s.Last.NominalMs))
+	}
+	if r.Origin != nil {
+		info.Origin = r.Origin.info()
 	}
 	return info
 }
@@ -122,18 +139,21 @@ func shortDuration(d time.Duration) string {
 }
 
 // TimerRef names a timer in a request, either by timer id or by the id and source of its
-// event.
+// event. Timer may also be the identity of a schedule's run, <schedule id>.<run>.
 type TimerRef struct {
 	Timer  string `json:"timer,omitempty"`
 	ID     string `json:"id,omitempty"`
 	Source string `json:"source,omitempty"`
 }
 
-// Resolve returns the timer id. Its errors have CodeBadRequest, or CodeInvalidTimerID.
+// Resolve returns the timer id: for a run, that of its own record. Its errors have CodeBadRequest, or CodeInvalidTimerID.
 func (r TimerRef) Resolve() (TimerID, error) {
 	switch {
 	case r.Timer != "" && (r.ID != "" || r.Source != ""):
 		return TimerID{}, Errorf(CodeBadRequest, "timer and id are both set; name the timer by one of them")
+	case len(r.Timer) > TimerIDLength && r.Timer[TimerIDLength] == '.':
+		run, err := ParseRunID(r.Timer)
+		return RunTimer(run.Timer, run.Run), err
 	case r.Timer != "":
 		return ParseTimerID(r.Timer)
 	case r.ID != "" && r.Source != "":
@@ -164,8 +184,10 @@ type ListRequest struct {
 	States  []State `json:"state,omitempty"`
 	Service string  `json:"service,omitempty"`
 	Group   string  `json:"group,omitempty"`
-	Limit   int     `json:"limit,omitempty"`  // timers per page; 0 for the default
-	Cursor  string  `json:"cursor,omitempty"` // that of the previous page
+	// Schedule selects only schedules if it is true, only other timers if it is false.
+	Schedule *bool  `json:"schedule,omitempty"`
+	Limit    int    `json:"limit,omitempty"`  // timers per page; 0 for the default
+	Cursor   string `json:"cursor,omitempty"` // that of the previous page
 }
 
 // ListReply is one page of timers. Cursor is empty on the last page.

@@ -54,6 +54,13 @@ func (t *TimerInfo) Append(b []byte) []byte {
 	if len(t.History) > 0 {
 		b = append(b, ']')
 	}
+	b = appendOptional(b, `,"pausenote":`, t.PauseNote)
+	if t.Schedule != nil {
+		b = appendValue(append(b, `,"schedule":`...), t.Schedule)
+	}
+	if t.Origin != nil {
+		b = appendValue(append(b, `,"origin":`...), t.Origin)
+	}
 	b = strconv.AppendUint(append(b, `,"revision":`...), t.Revision, 10)
 	return append(b, '}')
 }
@@ -124,6 +131,15 @@ func appendOptional(b []byte, name, text string) []byte {
 // quoteTime appends a time in RFC 3339, UTC, with milliseconds.
 func quoteTime(b []byte, t time.Time) []byte {
 	return append(appendTime(append(b, '"'), t.UnixMilli()), '"')
+}
+
+// appendValue appends a value as JSON, or null if it cannot be encoded.
+func appendValue(b []byte, v any) []byte {
+	text, err := marshal(v)
+	if err != nil {
+		return append(b, "null"...)
+	}
+	return append(b, bytes.TrimSuffix(text, []byte("\n"))...)
 }
 
 // marshal is json.Marshal without the escapes for HTML.

@@ -17,11 +17,15 @@ import (
 type Record struct {
 	Definition
 	RunState
-	// Moves counts reschedules; it is 0 in the record that created the timer.
+	// Moves counts reschedules, pauses and resumes; it is 0 in the record that created the
+	// timer.
 	Moves uint32
 	// History holds the last control operations, oldest first, at most MaxHistory.
 	// Record.Note adds to it. Format 1 does not store it.
 	History []Operation
+	// PauseNote says why a one-shot timer is paused, at most MaxPauseNote bytes. A schedule
+	// has its note in Progress. Format 1 does not store it.
+	PauseNote string
 	// Schedule makes the timer recur; nil for a one-shot timer.
 	Schedule *Schedule
 	// Origin names the schedule whose run the record describes; nil for all other records.
@@ -166,12 +170,12 @@ func (r *RunState) Pending() bool {
 }
 
 // LateFromMs returns the time from which the lateness of the record's run counts, in Unix
-// milliseconds: the due time or, if that was in the past, the time of the add or
-// reschedule.
+// milliseconds: the due time or, if that was in the past, the time of the add, reschedule
+// or resume.
 func (r *Record) LateFromMs() int64 {
 	from := max(r.DueMs, r.AddedMs)
 	for i := range r.History {
-		if op := &r.History[i]; op.Kind == OperationReschedule {
+		if op := &r.History[i]; op.Kind == OperationReschedule || op.Kind == OperationResume {
 			from = max(from, op.AtMs)
 		}
 	}
@@ -243,6 +247,7 @@ const (
 	extHistory  = 2
 	extRetry    = 4
 	extAttempts = 6
+	extPause    = 8
 	extSchedule = 7
 	extOrigin   = 9
 )
@@ -339,6 +344,9 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 			value = r.Attempts[i].append(value)
 		}
 		block = appendExtension(block, Extension{extAttempts, value})
+	}
+	if r.PauseNote != "" {
+		block = appendExtension(block, Extension{extPause, []byte(r.PauseNote)})
 	}
 	if r.Schedule != nil {
 		block = appendExtension(block, Extension{extSchedule, r.Schedule.append(nil)})
@@ -527,6 +535,9 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 		ok = r.Retry != nil
 	case kind == extAttempts && r.Attempts == nil:
 		r.Attempts, ok = readAttempts(value)
+	case kind == extPause && r.PauseNote == "":
+		r.PauseNote = string(value)
+		ok = r.PauseNote != ""
 	case kind == extSchedule && r.Schedule == nil:
 		r.Schedule = readSchedule(value)
 		ok = r.Schedule != nil

@@ -241,8 +241,9 @@ type Decision struct {
 // DecisionKind is what became of a nominal time. The numbers are part of the stored record.
 type DecisionKind uint8
 
-// The kinds. All but the first three are reasons for a skip. The times of DecisionTriggered
-// and DecisionTriggerOverlap are those of the requests; all others are nominal times.
+// The kinds. All but the first three are reasons for a skip. The times of DecisionTriggered,
+// DecisionTriggerOverlap and DecisionTriggerCancelled are those of the requests; all others
+// are nominal times.
 const (
 	DecisionFired      DecisionKind = 1  // the runs fired
 	DecisionTriggered  DecisionKind = 2  // runs that were asked for
@@ -258,16 +259,22 @@ const (
 	// DecisionTriggerOverlap: somebody asked for a run while the previous run's callback had
 	// no result.
 	DecisionTriggerOverlap DecisionKind = 12
+	// DecisionTriggerCancelled: the schedule was cancelled before a run that somebody asked
+	// for had fired.
+	DecisionTriggerCancelled DecisionKind = 13
 )
 
 var decisionNames = [...]string{
 	DecisionFired: "fired", DecisionTriggered: "triggered", DecisionBackfilled: "backfilled", DecisionCoalesced: "coalesced",
 	DecisionMisfire: "misfire", DecisionGrace: "grace", DecisionOverlap: "overlap", DecisionQueue: "queue", DecisionPaused: "paused", DecisionUpdated: "updated",
 	DecisionCancelled: "cancelled", DecisionTriggerOverlap: "trigger_overlap",
+	DecisionTriggerCancelled: "trigger_cancelled",
 }
 
 // requested reports whether the times of the kind are not nominal times.
-func (k DecisionKind) requested() bool { return k == DecisionTriggered || k == DecisionTriggerOverlap }
+func (k DecisionKind) requested() bool {
+	return k == DecisionTriggered || k == DecisionTriggerOverlap || k == DecisionTriggerCancelled
+}
 
 // String returns the name of the kind in the API and in metrics.
 func (k DecisionKind) String() string { return nameOf(decisionNames[:], uint8(k), "decision") }

@@ -56,7 +56,10 @@ const (
 // Shared returns the subjects that Belfry's account exports as services to every team.
 func Shared() []string {
 	out := []string{schemas.SubjectAdd}
-	for _, verb := range []string{"add", "get", "cancel", "reschedule"} {
+	for _, verb := range []string{
+		"add", "get", "cancel", "reschedule",
+		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs",
+	} {
 		out = append(out, schemas.SubjectAPIPrefix+verb)
 	}
 	return out

@@ -298,6 +298,10 @@ func open(rec *schemas.Record, operation string) error {
 	switch rec.State {
 	case schemas.StatePending, schemas.StatePaused:
 		return nil
+	case schemas.StateDelivered:
+		return schemas.Errorf(schemas.CodeAlreadyDone, "cannot %s: the schedule fired its last run at %s; to run it again, add it under another id", operation, schemas.FormatTime(rec.FiredMs))
+	case schemas.StateCompleted:
+		return schemas.Errorf(schemas.CodeAlreadyDone, "cannot %s: the schedule ended at %s; to run it again, add it under another id", operation, schemas.FormatTime(rec.DoneMs))
 	}
-	return schemas.Errorf(schemas.CodeAlreadyDone, "cannot %s: the schedule is %s", operation, rec.State)
+	return schemas.Errorf(schemas.CodeAlreadyDone, "cannot %s: the schedule is %s; to run it again, add it under another id", operation, rec.State)
 }

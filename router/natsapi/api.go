@@ -46,7 +46,7 @@ type handler func(context.Context, *endpoint.Request) (any, error)
 func (a *api) start() error {
 	svc, err := a.o.Conn.Serve(endpoint.Config{
 		Name: schemas.APIService, Version: a.o.Version, Inboxes: a.o.Inboxes, Refused: a.refused,
-		Description: "Belfry: durable timers. Add, ask about, cancel and move timers; list and replay dead letters; list rejected adds.",
+		Description: "Belfry: durable timers. Add, ask about, cancel, move and pause timers; operate schedules; list and replay dead letters; list rejected adds.",
 	})
 	if err != nil {
 		return fmt.Errorf("router: start the API: %w", err)
@@ -58,13 +58,21 @@ func (a *api) start() error {
 		handle    func(*endpoint.Request)
 	}{
 		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.add},
-		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.cancel},
+		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.canceler("cancel")},
 		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Get))},
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
-		{"list", "timers by state, service, group; paged", a.serve("list", page(a, s.List, listPage))},
+		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
 		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", a.serve("dead.replay", control(s.DeadReplay))},
+		{"schedule.pause", "pause a timer, a schedule, or a page of a group: {timer, note, by} or {group, cursor, note, by}", a.serve("schedule.pause", pause(s))},
+		{"schedule.resume", "resume a timer, a schedule, or a page of a group: {timer, catchup, by} or {group, cursor, catchup, by}", a.serve("schedule.resume", resume(s))},
+		{"schedule.trigger", "run a schedule now: {timer, allow, by}", a.serve("schedule.trigger", control(s.Trigger))},
+		{"schedule.backfill", "run the nominal times of a past period: {timer, from, to, rate, again, allow, dryrun, by}", a.serve("schedule.backfill", a.backfill)},
+		{"schedule.update", "replace a schedule: a CloudEvent as in add, with the headers Belfry-If-Match and Belfry-By", a.serve("schedule.update", a.update)},
+		{"schedule.delete", "the same as cancel", a.canceler("schedule.delete")},
+		{"schedule.preview", "when a schedule runs and why: {timer, from, n} or {attributes, id, source, from, n}", a.serve("schedule.preview", page(a, s.Preview, previewPage))},
+		{"schedule.runs", "the runs of a schedule, newest first: {timer, limit, cursor}; paged", a.serve("schedule.runs", page(a, s.Runs, runsPage))},
 	} {
 		// micro's names are tokens, without dots.
 		name := strings.ReplaceAll(e.verb, ".", "-")
@@ -97,17 +105,20 @@ func (a *api) add(r *endpoint.Request) {
 	a.o.Service.AddAsync(r.Header, r.Data, func(reply schemas.AddReply, err error) { a.respond("add", r, &reply, err) })
 }
 
-// cancel passes a cancel to the service, which answers it.
-func (a *api) cancel(r *endpoint.Request) {
-	q, ok := plainCancel(r.Data)
-	if !ok {
-		var err error
-		if q, err = decode[schemas.CancelRequest](r); err != nil {
-			a.respond("cancel", r, nil, err)
-			return
+// canceler returns the handler of a verb that cancels. It passes the cancel to the service,
+// which answers it.
+func (a *api) canceler(verb string) func(*endpoint.Request) {
+	return func(r *endpoint.Request) {
+		q, ok := plainCancel(r.Data)
+		if !ok {
+			var err error
+			if q, err = decode[schemas.CancelRequest](r); err != nil {
+				a.respond(verb, r, nil, err)
+				return
+			}
 		}
+		a.o.Service.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond(verb, r, t, err) })
 	}
-	a.o.Service.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond("cancel", r, t, err) })
 }
 
 var (
@@ -233,6 +244,74 @@ func deadPage(q *schemas.DeadListRequest, r *schemas.DeadListReply) (*int, int) 
 
 func rejectedPage(q *schemas.RejectedListRequest, r *schemas.RejectedListReply) (*int, int) {
 	return &q.Limit, len(r.Rejected)
+}
+
+func previewPage(q *schemas.PreviewRequest, r *schemas.PreviewReply) (*int, int) {
+	return &q.N, len(r.Runs)
+}
+
+func runsPage(q *schemas.RunsRequest, r *schemas.RunsReply) (*int, int) {
+	return &q.Limit, len(r.Runs)
+}
+
+// pause is the handler of schedule.pause.
+func pause(s *router.Service) handler {
+	return forGroups(s.Pause, s.PauseGroup, func(q schemas.PauseRequest) string { return q.Group })
+}
+
+// resume is the handler of schedule.resume.
+func resume(s *router.Service) handler {
+	return forGroups(s.Resume, s.ResumeGroup, func(q schemas.ResumeRequest) string { return q.Group })
+}
+
+// forGroups is the handler of an operation on one timer or on a group. A group may have
+// timers of all accounts, so only callers of Belfry's own account may operate on it. A request
+// without a reply subject does not show where it comes from.
+func forGroups[Q, R, G any](one func(context.Context, Q, schemas.Caller) (R, error), many func(context.Context, Q, schemas.Caller) (G, error), group func(Q) string) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		q, err := decode[Q](r)
+		switch {
+		case err != nil:
+			return nil, err
+		case group(q) == "":
+			return one(ctx, q, callerOf(r))
+		case r.Reply == "" || imported(r.Reply):
+			return nil, schemas.Errorf(schemas.CodeBadRequest, "a group may have timers of other accounts, so only Belfry's own account operates on it: name each timer")
+		}
+		return many(ctx, q, callerOf(r))
+	}
+}
+
+// backfill is the handler of schedule.backfill. It leaves out the last times of a dry run that
+// do not fit one message.
+func (a *api) backfill(ctx context.Context, r *endpoint.Request) (any, error) {
+	q, err := decode[schemas.BackfillRequest](r)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := a.o.Service.Backfill(ctx, q, callerOf(r))
+	if err != nil {
+		return nil, err
+	}
+	const timeBytes = len(`"2027-03-28T01:00:00.000Z",`)
+	room := (a.svc.MaxReply() - answerSpare - timerBytes) / timeBytes
+	reply.Times = reply.Times[:min(len(reply.Times), max(room, 0))]
+	return reply, nil
+}
+
+// timerBytes is room for a timer in an answer: its texts, attempts and history.
+const timerBytes = 32 << 10
+
+// update is the handler of schedule.update.
+func (a *api) update(ctx context.Context, r *endpoint.Request) (any, error) {
+	first := func(name string) string {
+		if v := r.Header[name]; len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	q := router.UpdateRequest{Revision: first(schemas.HeaderIfMatch), By: first(schemas.HeaderBy)}
+	return a.o.Service.Update(ctx, r.Header, r.Data, q, callerOf(r))
 }
 
 func decode[Q any](r *endpoint.Request) (q Q, err error) {
