@@ -24,7 +24,7 @@ type (
 	Timer = schemas.TimerInfo
 	// Outcome is the result of one attempt of a callback or handler.
 	Outcome = schemas.OutcomeInfo
-	// Operation is a control operation in a timer's history: a cancel, reschedule or replay.
+	// Operation is a control operation in a timer's history, such as a cancel.
 	Operation = schemas.OperationInfo
 	// State is the state of a timer.
 	State = schemas.State
@@ -61,6 +61,8 @@ const (
 	StateSuccess   = schemas.StateSuccess   // its callback succeeded, or it fired and has no callback
 	StateFail      = schemas.StateFail      // its callback failed and will not be repeated: there is a dead letter
 	StateCancelled = schemas.StateCancelled // will never fire
+	StatePaused    = schemas.StatePaused    // waits for a resume
+	StateCompleted = schemas.StateCompleted // a schedule without a run left
 )
 
 // NewTimerID returns the id of the timer whose event has that source and id. Use it to get or

@@ -14,8 +14,8 @@ func (c *Client) Get(ctx context.Context, id TimerID) (Timer, error) {
 	return t, err
 }
 
-// Cancel cancels a pending timer. After it returned nil, the timer does not fire. Cancelling
-// a cancelled timer succeeds again. Errors: ErrAlreadyFired, ErrNotFound, ErrBadRequest,
+// Cancel cancels a pending or paused timer or schedule. After it returned nil, the timer does
+// not fire. Cancelling a cancelled timer succeeds again. Errors: ErrAlreadyFired, ErrNotFound, ErrBadRequest,
 // ErrUnavailable.
 func (c *Client) Cancel(ctx context.Context, id TimerID, opts ...ControlOption) (Timer, error) {
 	var t Timer
@@ -23,8 +23,9 @@ func (c *Client) Cancel(ctx context.Context, id TimerID, opts ...ControlOption) 
 	return t, err
 }
 
-// Reschedule changes the due time of a pending timer. After it returned nil, the timer fires
-// at the new time and not at the old one. Errors: ErrAlreadyFired, ErrAlreadyDone,
+// Reschedule changes the due time of a pending or paused timer. After it returned nil, the
+// timer fires at the new time and not at the old one; for a schedule use [Client.Update].
+// Errors: ErrAlreadyFired, ErrAlreadyDone,
 // ErrNotFound, ErrInvalidAttribute, ErrBadRequest, ErrUnavailable.
 func (c *Client) Reschedule(ctx context.Context, id TimerID, when When, opts ...ControlOption) (Timer, error) {
 	if when == (When{}) {
@@ -42,6 +43,16 @@ type ListQuery struct {
 	States  []State
 	Service string
 	Group   string
+	// OnlySchedules selects schedules, NoSchedules all other timers.
+	OnlySchedules, NoSchedules bool
+}
+
+// schedule returns the filter of the API.
+func (q *ListQuery) schedule() *bool {
+	if q.OnlySchedules == q.NoSchedules {
+		return nil
+	}
+	return &q.OnlySchedules
 }
 
 // pageSize is the number of entries that a list requests at a time.
@@ -53,7 +64,7 @@ const pageSize = 500
 func (c *Client) List(ctx context.Context, q ListQuery) iter.Seq2[Timer, error] {
 	return pages(func(cursor string) ([]Timer, string, error) {
 		var page schemas.ListReply
-		err := c.call(ctx, "list", schemas.ListRequest{States: q.States, Service: q.Service, Group: q.Group, Limit: pageSize, Cursor: cursor}, &page)
+		err := c.call(ctx, "list", schemas.ListRequest{States: q.States, Service: q.Service, Group: q.Group, Schedule: q.schedule(), Limit: pageSize, Cursor: cursor}, &page)
 		return page.Timers, page.Cursor, err
 	})
 }

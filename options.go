@@ -85,7 +85,11 @@ func WithAttemptTimeout(d time.Duration) AddOption { return extension(schemas.At
 // ControlOption is an option of the calls that change a timer, such as [By].
 type ControlOption interface{ applyControl(o *controlOptions) }
 
-type controlOptions struct{ by string }
+type controlOptions struct {
+	by       string
+	allow    bool
+	revision uint64
+}
 
 type controlOption func(o *controlOptions)
 
@@ -95,11 +99,22 @@ func (f controlOption) applyControl(o *controlOptions) { f(o) }
 // printable text, such as "ann@example.com". Belfry does not verify it.
 func By(name string) ControlOption { return controlOption(func(o *controlOptions) { o.by = name }) }
 
-// callerName returns the name that the options set.
-func callerName(opts []ControlOption) string {
-	var o controlOptions
+// AllowOverlap lets [Client.Trigger] and [Client.Backfill] fire a run while the previous run
+// of the schedule has no result, whatever the schedule's timeroverlap is.
+func AllowOverlap() ControlOption { return controlOption(func(o *controlOptions) { o.allow = true }) }
+
+// IfRevision lets [Client.Update] replace only the schedule of a revision, Timer.Revision. A
+// run of the schedule, like every other change, makes a new revision.
+func IfRevision(revision uint64) ControlOption {
+	return controlOption(func(o *controlOptions) { o.revision = revision })
+}
+
+func controlled(opts []ControlOption) (o controlOptions) {
 	for _, opt := range opts {
 		opt.applyControl(&o)
 	}
-	return o.by
+	return o
 }
+
+// callerName returns the name that the options set.
+func callerName(opts []ControlOption) string { return controlled(opts).by }

@@ -10,11 +10,12 @@ import (
 func (c *cli) cancelCommand() *cobra.Command {
 	ref, by := &timerRef{}, &byFlag{}
 	cmd := &cobra.Command{
-		Use:   "cancel ID",
-		Short: "Cancel a waiting timer",
-		Long: `Cancel a waiting timer. After the command has succeeded, the timer never fires. The
-command fails if the timer has fired already. ID is a timer id, or a CloudEvent's id
-with --source.`,
+		Use:     "cancel ID",
+		Aliases: []string{"delete"},
+		Short:   "Cancel a waiting timer or schedule",
+		Long: `Cancel a waiting or paused timer or schedule. After the command has succeeded, it never
+fires. The command fails if the timer has fired already. ID is a timer id, or a
+CloudEvent's id with --source.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())

@@ -225,11 +225,12 @@ func cause(err error) error {
 	}
 }
 
-// timerRef names a timer on the command line: a timer id, or a CloudEvent's id
-// with --source.
+// timerRef names a timer on the command line: a timer id, <timer id>.<run> for the run of a
+// schedule, or a CloudEvent's id with --source.
 type timerRef struct {
 	source string
-	id     schemas.TimerID // set by resolve
+	id     schemas.TimerID // set by resolve; of a run, that of its own record
+	run    schemas.RunID   // set by resolve if the argument names a run
 }
 
 func (r *timerRef) add(fs *pflag.FlagSet) {
@@ -244,6 +245,10 @@ func (r *timerRef) resolve(args []string) error {
 			return usagef("the id is empty")
 		}
 		r.id = schemas.NewTimerID(r.source, id)
+		return nil
+	}
+	if run, err := schemas.ParseRunID(id); err == nil {
+		r.id, r.run = schemas.RunTimer(run.Timer, run.Run), run
 		return nil
 	}
 	var err error

@@ -18,6 +18,7 @@ func (c *cli) lsCommand() *cobra.Command {
 	var q belfry.ListQuery
 	var states []string
 	var rows int
+	var schedule bool
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
@@ -28,9 +29,10 @@ func (c *cli) lsCommand() *cobra.Command {
 		Args: exactly(0),
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVar(&states, "state", nil, "only timers in these states: pending, delivered, retrying, success, fail, cancelled")
+	fs.StringSliceVar(&states, "state", nil, "only timers in these states: pending, delivered, retrying, success, fail, cancelled, paused, completed")
 	fs.StringVar(&q.Service, "svc", "", "only this service")
 	fs.StringVar(&q.Group, "group", "", "only this group")
+	fs.BoolVar(&schedule, "schedule", false, "only schedules; --schedule=false: no schedules (default: both)")
 	fs.IntVarP(&rows, "limit", "n", defaultRows, "maximum number of timers; 0 for all")
 	check := func([]string) error {
 		for _, word := range states {
@@ -39,6 +41,9 @@ func (c *cli) lsCommand() *cobra.Command {
 				return usagef("--state: %v", err)
 			}
 			q.States = append(q.States, state)
+		}
+		if fs.Changed("schedule") {
+			q.OnlySchedules, q.NoSchedules = schedule, !schedule
 		}
 		return checkRows(rows)
 	}
@@ -55,7 +60,14 @@ func checkRows(rows int) error {
 func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, rows int) error {
 	t := table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}}
 	return printRows(c, s, t, rows, s.List(ctx, q), []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}, func(timer belfry.Timer) []string {
-		return []string{timer.Timer.String(), timer.State.String(), showTime(timer.Due), timer.Service, fmt.Sprint(timer.Attempts), timer.ID}
+		due, id := timer.Due, timer.ID
+		if timer.Schedule != nil {
+			due = timer.Schedule.Next // the next nominal time
+		}
+		if timer.PauseNote != "" {
+			id += " (paused: " + cut(timer.PauseNote, 60) + ")"
+		}
+		return []string{timer.Timer.String(), timer.State.String(), showTime(due), timer.Service, fmt.Sprint(timer.Attempts), id}
 	})
 }
 

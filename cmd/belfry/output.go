@@ -55,18 +55,16 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	outcome, response := "", ""
 	if o := t.Outcome; o != nil {
-		if o.Code != 0 {
-			outcome = fmt.Sprintf("HTTP %d ", o.Code)
-		}
-		outcome, response = strings.TrimSpace(outcome+o.Error), o.Response
+		outcome, response = outcomeText(o), o.Response
 	}
 	due := ""
 	if !t.Due.Equal(t.Scheduled) {
 		due = showTime(t.Due)
 	}
 	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
-		"callback", t.Callback, "state", t.State.String(), "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
+		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
 		"done", showTime(t.Done), "attempts", attempts, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
+	pairs = append(pairs, schedulePairs(t)...)
 	for _, a := range t.LastAttempts {
 		pairs = append(pairs, "attempt", attemptLine(a))
 	}
@@ -74,6 +72,51 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 		pairs = append(pairs, "history", historyLine(op))
 	}
 	return c.printText(pairs...)
+}
+
+// outcomeText describes the result of an attempt, without the answer.
+func outcomeText(o *schemas.OutcomeInfo) string {
+	text := ""
+	if o.Code != 0 {
+		text = fmt.Sprintf("HTTP %d ", o.Code)
+	}
+	return strings.TrimSpace(text + o.Error)
+}
+
+// schedulePairs returns the lines about a schedule, or about the schedule of a run.
+func schedulePairs(t schemas.TimerInfo) []string {
+	if o := t.Origin; o != nil {
+		return []string{"schedule", o.Schedule.String(), "run", fmt.Sprint(t.Run), "trigger", o.Trigger, "missed", number(int(o.Missed))}
+	}
+	s := t.Schedule
+	if s == nil {
+		return nil
+	}
+	ms := func(n int64) string {
+		if n == 0 {
+			return ""
+		}
+		return formatDuration(time.Duration(n) * time.Millisecond)
+	}
+	pairs := []string{"cron", s.Cron, "every", s.Every, "tz", s.Zone, "start", showTime(s.Start), "end", showTime(s.End), "limit", number(int(s.Limit)),
+		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap,
+		"next run", showTime(s.Next), "runs", fmt.Sprint(s.Fired)}
+	if l := s.Last; l != nil {
+		pairs = append(pairs, "last run", fmt.Sprintf("%d, scheduled %s, fired %s", l.Run, showTime(l.Scheduled), showTime(l.Fired)))
+	}
+	pairs = append(pairs, "waiting", showTime(s.Waiting), "triggered", number(s.Triggered))
+	if b := s.Backfill; b != nil {
+		pairs = append(pairs, "backfill", fmt.Sprintf("from %s to %s, %d runs so far", showTime(b.Next), showTime(b.To), b.Fired))
+	}
+	return pairs
+}
+
+// number formats a number, and 0 as "".
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }
 
 // showTime formats a time as the API does, and the zero time as "".

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func (c *cli) runsCommand() *cobra.Command {
+	ref, rows, decisions := &timerRef{}, 0, false
+	cmd := &cobra.Command{
+		Use:   "runs ID",
+		Short: "List the runs of a schedule, newest first",
+		Long: `List the runs of a schedule with their outcomes, newest first. A run with a callback has
+a record of its own, which get shows under the RUN's id, until it expires.
+
+With --decisions it lists what became of the last nominal times instead, also of skipped
+times, as ranges. ID is a timer id, or a CloudEvent's id with --source.`,
+		Args: exactly(1),
+	}
+	ref.add(cmd.Flags())
+	cmd.Flags().IntVarP(&rows, "limit", "n", schemas.DefaultRuns, "maximum number of runs; 0 for all")
+	cmd.Flags().BoolVar(&decisions, "decisions", false, "list ranges of nominal times with what became of them")
+	check := func(args []string) error {
+		if err := checkRows(rows); err != nil {
+			return err
+		}
+		return ref.resolve(args)
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		if decisions {
+			return c.printDecisions(ctx, s, ref.id)
+		}
+		t := table{c.out, []int{8, 24, 24, 9, 8}}
+		return printRows(c, s, t, rows, s.Runs(ctx, ref.id), []string{"RUN", "SCHEDULED", "FIRED", "STATE", "ATTEMPTS", "NOTE"}, func(r belfry.ScheduleRun) []string {
+			state := ""
+			if r.State != 0 {
+				state = r.State.String()
+			}
+			return []string{fmt.Sprint(r.Run), showTime(r.Scheduled), showTime(r.Fired), state, fmt.Sprint(r.Attempts), runNote(r)}
+		})
+	})
+}
+
+// runNote says what is special about a run.
+func runNote(r belfry.ScheduleRun) string {
+	note := r.Trigger
+	if r.Missed > 0 {
+		note = joined(note, "also for "+strconv.Itoa(int(r.Missed))+" missed")
+	}
+	if o := r.Outcome; o != nil {
+		note = joined(note, outcomeText(o))
+	}
+	return cut(note, 100)
+}
+
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+func (c *cli) printDecisions(ctx context.Context, s session, id schemas.TimerID) error {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	list, err := s.Decisions(ctx, id)
+	if err != nil {
+		return err
+	}
+	t := table{c.out, []int{10, 24, 24, 8}}
+	for i, d := range list {
+		if c.json() {
+			err = c.printJSON(d)
+		} else {
+			if i == 0 {
+				err = t.row("DECISION", "FROM", "TO", "COUNT", "RUN")
+			}
+			run := ""
+			if d.Run != 0 {
+				run = fmt.Sprint(d.Run)
+			}
+			if err == nil {
+				err = t.row(d.Kind, showTime(d.From), showTime(d.To), fmt.Sprint(d.Count), run)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
