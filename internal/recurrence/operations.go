@@ -105,7 +105,7 @@ func (p *Plan) Times(rec *schemas.Record, nowMs int64, q BackfillRequest) ([]int
 	return times, err
 }
 
-// times returns the nominal times that a backfill fires, and those that it leaves out.
+// times returns the nominal times that a backfill fires, and the times that it leaves out.
 func (p *Plan) times(s *schemas.Schedule, nowMs int64, q BackfillRequest) (times []int64, except []schemas.Span, err error) {
 	switch {
 	case q.FromMs > q.ToMs:
