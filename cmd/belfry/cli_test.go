@@ -252,7 +252,7 @@ func TestUsage(t *testing.T) {
 		"serve --retention never":                  "retention",
 		"serve --allow-prefixes everything":        "everything",
 		"serve --replicas 2":                       "1, 3 or 5",
-		"serve --data d --nats-url nats://x":       "give one of them",
+		"serve --data d --nats-url nats://x":       "give only one of them",
 		"serve --config /does/not/exist":           "/does/not/exist",
 		"serve --shards 1000 --data /tmp/x":        "shards",
 		"config check --config /does/not/exist":    "no such file",
