@@ -58,20 +58,20 @@ func TestAcceptedIsServed(t *testing.T) {
 		}
 		accepted++
 		if err := valid(t, schema, data); err != nil {
-			t.Fatalf("seed %d: accepted against the JSON Schema: %v\n%s", seed, err, data)
+			t.Fatalf("seed %d: ParseAdd accepted an event that the JSON Schema rejects: %v\n%s", seed, err, data)
 		}
 		checkAccepted(t, body, spec)
 		_, out := body.Message(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1})
 		if err := valid(t, fired, out); err != nil {
-			t.Fatalf("seed %d: fired against the JSON Schema: %v\n%s", seed, err, out)
+			t.Fatalf("seed %d: the JSON Schema of fired events rejects the fired event: %v\n%s", seed, err, out)
 		}
 		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+			t.Fatalf("seed %d failed", seed)
 		}
 		sameInBinaryMode(t, m, spec)
 	}
 	if accepted < 1000 {
-		t.Errorf("only %d adds were accepted: the test has lost its object", accepted)
+		t.Errorf("ParseAdd accepted only %d of 20,000 adds, want at least 1,000: the test covers too few", accepted)
 	}
 	t.Logf("%d of 20,000 adds accepted", accepted)
 }
@@ -105,10 +105,10 @@ func sameInBinaryMode(t *testing.T, m map[string]any, want schemas.Spec) {
 	}
 	_, spec, err := schemas.ParseAdd(hdr, data, added, schemas.Limits{})
 	if err != nil {
-		t.Fatalf("refused in binary mode: %v\n%v", err, m)
+		t.Fatalf("ParseAdd rejected the event in binary mode, want the same timer: %v\n%v", err, m)
 	}
 	if spec != want {
-		t.Fatalf("in binary mode it is another timer: %+v, was %+v\n%v", spec, want, m)
+		t.Fatalf("in binary mode: got timer %+v, want %+v\n%v", spec, want, m)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestFullEvents(t *testing.T) {
 	}
 	checkAccepted(t, body, spec)
 	if _, _, err := parse(doc(t, full(schemas.MaxAttributes-own+1, 2))); schemas.CodeOf(err) != schemas.CodeTooLarge {
-		t.Errorf("got error %v", err)
+		t.Errorf("an event with %d attributes: got error %v, want code too_large", schemas.MaxAttributes+1, err)
 	}
 	hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {strings.Repeat("i", 2048)}, "ce-source": {strings.Repeat("s", 2048)}, "ce-type": {strings.Repeat("t", 2048)}, "ce-timerafter": {"1s"}, "ce-timercallback": {"nats:" + strings.Repeat("c", 2043)}, "ce-timergroup": {strings.Repeat("g", 128)}}
 	size := 0
@@ -151,7 +151,7 @@ func TestFullEvents(t *testing.T) {
 		rec.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: added, Caller: schemas.Caller{By: strings.Repeat("b", schemas.MaxBy), Account: strings.Repeat("a", 64), User: strings.Repeat("u", 64)}})
 	}
 	if n := len(rec.Append(nil)); n > serverLimit-1024 {
-		t.Errorf("its record has %d bytes: no server takes it", n)
+		t.Errorf("the record of the largest event has %d bytes, want at most %d", n, serverLimit-1024)
 	}
 	out, outData := body.DeadMessage(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1}, "http", strings.Repeat("\u00fe", 4096))
 	n := len(outData)
@@ -161,9 +161,9 @@ func TestFullEvents(t *testing.T) {
 		}
 	}
 	if n > serverLimit-1024 {
-		t.Errorf("its dead letter has %d bytes: no server takes it", n)
+		t.Errorf("the dead letter of the largest event has %d bytes, want at most %d", n, serverLimit-1024)
 	}
 	if _, _, err = schemas.ParseAdd(hdr, make([]byte, len(data)+1), added, schemas.Limits{}); schemas.CodeOf(err) != schemas.CodeTooLarge {
-		t.Errorf("got error %v", err)
+		t.Errorf("an event of one byte more than the limit: got error %v, want code too_large", err)
 	}
 }

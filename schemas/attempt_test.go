@@ -30,27 +30,27 @@ func TestAttempts(t *testing.T) {
 	failures(&r, 12)
 	failures(&other, 1)
 	if len(other.Attempts) != 4 || !strings.HasSuffix(other.Attempts[2].Outcome.Error, "failure 3") {
-		t.Errorf("a copy of the record has changed: %+v", other.Attempts)
+		t.Errorf("a change of a record also changed its copy: got attempts %+v, want 4", other.Attempts)
 	}
 	long := schemas.Outcome{Code: 500, Error: strings.Repeat("é", schemas.MaxOutcomeError/2), Response: []byte(strings.Repeat("é", schemas.MaxOutcomeResponse/2))}
 	r.AddAttempt(added, time.Second, long)
 	back, err := schemas.DecodeRecord(r.Append(nil))
 	if err != nil || !reflect.DeepEqual(back, r) {
-		t.Fatalf("%+v became %+v (%v)", r, back, err)
+		t.Fatalf("after encoding and decoding: got %+v (%v), want %+v", back, err, r)
 	}
 	info := schemas.FromRecord(schemas.TimerID{}, &back, 1)
 	if len(info.LastAttempts) != schemas.MaxKeptAttempts || info.Attempts != 16 {
-		t.Fatalf("%d of %d attempts are kept", len(info.LastAttempts), info.Attempts)
+		t.Fatalf("got %d kept attempts of %d, want %d of 16", len(info.LastAttempts), info.Attempts, schemas.MaxKeptAttempts)
 	}
 	for i, a := range info.LastAttempts[:9] {
 		n := uint32(7 + i)
 		want := schemas.AttemptInfo{Attempt: n, At: schemas.TimeOf(added + int64(n) - 1), TookMs: n - 1, Status: 503, Error: fmt.Sprint("failure ", n), Response: "no"}
 		if a != want {
-			t.Errorf("%+v, want %+v", a, want)
+			t.Errorf("got attempt %+v, want %+v", a, want)
 		}
 	}
 	if last := info.LastAttempts[9]; last.Error != long.Error || last.Response != string(long.Response) || last.TookMs != 1000 || last.Status != 500 {
-		t.Errorf("the newest: %+v", last)
+		t.Errorf("got newest attempt %+v, want its whole outcome", last)
 	}
 	// The next attempt, or a failure that is not an attempt, cuts the outcome.
 	next, undeliverable := back, back
@@ -58,12 +58,12 @@ func TestAttempts(t *testing.T) {
 	undeliverable.SetOutcome(schemas.Outcome{Error: "undeliverable"})
 	for name, a := range map[string]schemas.Attempt{"next attempt": next.Attempts[8], "other failure": undeliverable.Attempts[9]} {
 		if a.Number != 16 || a.Outcome.Code != 500 || len(a.Outcome.Error) > schemas.MaxAttemptError || !strings.HasPrefix(a.Outcome.Error, "éé") || len(a.Outcome.Response) != schemas.MaxAttemptResponse {
-			t.Errorf("after %s: %+v", name, a)
+			t.Errorf("after %s: got attempt %+v, want number 16 with its outcome cut to the limits", name, a)
 		}
 	}
 	infos := schemas.FromRecord(schemas.TimerID{}, &undeliverable, 1)
 	if got := infos.LastAttempts[9]; infos.Outcome.Error != "undeliverable" || !strings.HasPrefix(got.Error, "éé") {
-		t.Errorf("the attempt has the error %q, the timer %q", got.Error, infos.Outcome.Error)
+		t.Errorf("got error %q of the attempt and %q of the timer, want the attempt's own and undeliverable", got.Error, infos.Outcome.Error)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestOlderNodeKeepsAttempts(t *testing.T) {
 	older.Retry, older.Attempts = nil, nil
 	older.Ext = []schemas.Extension{{Type: 4, Value: r.RetryValue()}, {Type: 6, Value: r.AttemptsValue()}}
 	if older.Ext[0].Critical() || older.Ext[1].Critical() || !bytes.Equal(older.Append(nil), r.Append(nil)) {
-		t.Fatal("an older node does not write the record back as it was")
+		t.Fatal("an older node writes different bytes for a record that it did not change")
 	}
 	older.Attempt++
 	older.Outcome = schemas.Outcome{Error: "failure 3"}
@@ -90,7 +90,7 @@ func TestOlderNodeKeepsAttempts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if *back.Retry != *r.Retry {
-		t.Errorf("policy %+v", back.Retry)
+		t.Errorf("got policy %+v, want %+v", back.Retry, r.Retry)
 	}
 	failures(&back, 1)
 	var got []string
@@ -98,7 +98,7 @@ func TestOlderNodeKeepsAttempts(t *testing.T) {
 		got = append(got, fmt.Sprint(a.Attempt, " ", a.Error))
 	}
 	if want := []string{"1 failure 1", "2 ", "4 failure 4"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("attempts %q, want %q", got, want)
+		t.Errorf("got attempts %q, want %q", got, want)
 	}
 }
 
@@ -114,11 +114,11 @@ func TestAttemptsCostNothing(t *testing.T) {
 	empty := len(r.Append(nil))
 	r.Retry = &spec.RetryPolicy
 	if n := len(r.Append(nil)) - empty; n != 2 || r.Extended() || spec.RetryHeader() != "" {
-		t.Errorf("the default policy takes %d bytes, extended %v, header %q", n, r.Extended(), spec.RetryHeader())
+		t.Errorf("the default policy: got %d bytes, extended %v, header %q, want 2 bytes, false and no header", n, r.Extended(), spec.RetryHeader())
 	}
 	r.AddAttempt(added, 90*time.Second, schemas.Outcome{Code: 200})
 	if n := len(r.Append(nil)) - empty; n > 20 {
-		t.Errorf("policy and attempt take %d bytes", n)
+		t.Errorf("the default policy and one attempt take %d bytes, want at most 20", n)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestRetryPolicyOfMessage(t *testing.T) {
 	asked := schemas.RetryPolicy{MaxAttempts: 7, BackoffFirst: time.Second, BackoffTo: 2 * time.Second, Timeout: 3 * time.Second}
 	other := schemas.RetryPolicy{MaxAttempts: 1<<32 - 1, BackoffFirst: 1, BackoffTo: 1<<63 - 1, Timeout: 0}
 	if spec.RetryPolicy != asked {
-		t.Fatalf("policy %+v", spec.RetryPolicy)
+		t.Fatalf("got policy %+v, want %+v", spec.RetryPolicy, asked)
 	}
 	for _, c := range []struct {
 		header string
@@ -150,11 +150,11 @@ func TestRetryPolicyOfMessage(t *testing.T) {
 		}
 		_, got, _, err := schemas.ParseFired(hdr, data)
 		if (err != nil) != c.fails || err == nil && got.RetryPolicy != c.want {
-			t.Errorf("%q: %+v %v", c.header, got.RetryPolicy, err)
+			t.Errorf("header %q: got policy %+v, error %v, want policy %+v, an error: %v", c.header, got.RetryPolicy, err, c.want, c.fails)
 		}
 	}
 	if _, _, _, err := schemas.ParseFired(nats.Header{schemas.HeaderRetry: {"x"}}, data); schemas.CodeOf(err) != schemas.CodeBadRequest {
-		t.Errorf("malformed: %v", err)
+		t.Errorf("a malformed header: got error %v, want code bad_request", err)
 	}
 }
 
@@ -172,6 +172,6 @@ func TestPolicyIsThatOfTheAdd(t *testing.T) {
 	}
 	// Attempt 2 is next; then the delays are 2 s, not 4 s.
 	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.Equal(schemas.TimeOf(added + 4000)) {
-		t.Errorf("until %s", got.Until)
+		t.Errorf("got until %s, want %s", got.Until, schemas.TimeOf(added+4000))
 	}
 }

@@ -47,7 +47,7 @@ func TestCheckCallback(t *testing.T) {
 	} {
 		err := schemas.CheckCallback(callback, "orders")
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %q", callback, err, want)
+			t.Errorf("CheckCallback(%s): got error %v, want %q", callback, err, want)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestCallbackRules(t *testing.T) {
 	} {
 		err := c.rules.Check(c.callback, "orders")
 		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v; want %q", name, err, c.want)
+			t.Errorf("%s: got error %v, want %q", name, err, c.want)
 		}
 	}
 	rules := schemas.CallbackRules{BaseURL: base}
@@ -112,7 +112,7 @@ func TestCallbackRules(t *testing.T) {
 		"https://y.example/": "https://y.example/",
 	} {
 		if got, err := rules.Resolve(path, "orders"); err != nil || got != want {
-			t.Errorf("%s resolves to %s, %v; want %s", path, got, err, want)
+			t.Errorf("Resolve(%s): got %s (%v), want %s", path, got, err, want)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestPathsStayBelowTheBaseURL(t *testing.T) {
 	rules := schemas.CallbackRules{BaseURL: &url.URL{Scheme: "https", Host: "api.example.com", Path: "/hooks"}}
 	for _, path := range []string{"/../admin", "/a/%2e%2e/%2e%2e/admin"} {
 		if got, err := rules.Resolve(path, "orders"); err == nil {
-			t.Errorf("%s resolves to %s", path, got)
+			t.Errorf("Resolve(%s): got %s, want an error", path, got)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func TestPatterns(t *testing.T) {
 		"": false, "a.": false, "a.>.b": false, "a*": false, "a b": false, "timers.>": false, "$JS.>": false, "_INBOX.>": false,
 	} {
 		if err := schemas.CheckSubjectPattern(p); (err == nil) != ok {
-			t.Errorf("subject pattern %q: %v", p, err)
+			t.Errorf("CheckSubjectPattern(%q): got error %v, want it valid: %v", p, err, ok)
 		}
 	}
 	for p, ok := range map[string]bool{
@@ -144,7 +144,7 @@ func TestPatterns(t *testing.T) {
 		"": false, "x.example/p": false, "ftp://x": false, "x:0": false, "x:": false, "a*.example": false, "*.": false, "*.10.0.0.1": false, "user@x": false, "[::1": false, "x..y": false,
 	} {
 		if err := schemas.CheckHostPattern(p); (err == nil) != ok {
-			t.Errorf("host pattern %q: %v", p, err)
+			t.Errorf("CheckHostPattern(%q): got error %v, want it valid: %v", p, err, ok)
 		}
 	}
 }
@@ -165,10 +165,10 @@ func TestRedactURL(t *testing.T) {
 		"https://h.example:bad port/?token=x":       "https://h.example:bad port/?xxxxx",
 	} {
 		if got := schemas.RedactURL(in); got != want {
-			t.Errorf("RedactURL(%q) = %q; want %q", in, got, want)
+			t.Errorf("RedactURL(%q): got %q, want %q", in, got, want)
 		}
 	}
 	if got := schemas.RedactURLs("nats://user:hunter2@a:1, nats://token@b,nats://user:hunter2@%zz"); strings.Contains(got, "hunter2") || strings.Contains(got, "token") {
-		t.Errorf("RedactURLs leaves credentials: %s", got)
+		t.Errorf("RedactURLs: got %s, want no credentials", got)
 	}
 }

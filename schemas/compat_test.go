@@ -46,26 +46,26 @@ func TestFormerRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			if again := rec.AppendFormat(nil, schemas.RecordFormat1); !bytes.Equal(again, written) {
-				t.Errorf("the record is encoded again as\n%x, was\n%x", again, written)
+				t.Errorf("the record is encoded again as\n%x, want\n%x", again, written)
 			}
 			hdr, data := rec.Body.Message(schemas.Fired{ScheduledMs: rec.ScheduledMs, FiredMs: added, Run: 1, Attempt: 1})
 			_, spec, _, err := schemas.ParseFired(hdr, data)
 			if err != nil {
-				t.Fatalf("what it fires cannot be read: %v", err)
+				t.Fatalf("ParseFired cannot read the event of the record: %v", err)
 			}
 			if spec.Timer.String() != f.Timer || spec.Hash != rec.Hash || spec.Service != rec.Service || spec.Callback != rec.Callback {
-				t.Errorf("it fires as another timer: %+v", spec)
+				t.Errorf("the record fires the timer %+v, want %s with the record's hash, service and callback", spec, f.Timer)
 			}
 			_, spec, err = schemas.ParseAdd(f.Header, []byte(f.Data), added, schemas.Limits{})
 			switch {
 			case refused[f.Name]:
 				if schemas.CodeOf(err) != schemas.CodeInvalidEvent {
-					t.Errorf("got error %v", err)
+					t.Errorf("ParseAdd: got error %v, want code invalid_event", err)
 				}
 			case err != nil:
 				t.Error(err)
 			case hex.EncodeToString(spec.Hash[:]) != f.Hash || spec.Timer.String() != f.Timer:
-				t.Errorf("the same add has hash %x, had %s", spec.Hash, f.Hash)
+				t.Errorf("ParseAdd of the same add: got timer %s with hash %x, want %s with %s", spec.Timer, spec.Hash, f.Timer, f.Hash)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestDamagedOrNewer(t *testing.T) {
 		{"format 1, made of format 2", second, func(b []byte) []byte { b[0] = 1; return b }, schemas.ErrDamaged},
 	} {
 		if _, err := schemas.DecodeRecord(c.do(bytes.Clone(c.b))); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+			t.Errorf("%s: got error %v, want %v", c.name, err, c.want)
 		}
 	}
 }
@@ -139,12 +139,12 @@ func TestFlippedBits(t *testing.T) {
 			bad := bytes.Clone(good)
 			bad[i/8] ^= 1 << (i % 8)
 			if _, err := schemas.DecodeRecord(bad); !errors.Is(err, schemas.ErrDamaged) {
-				t.Fatalf("bit %d of %d flipped: %v", i, len(good)*8, err)
+				t.Fatalf("with bit %d of %d flipped: got error %v, want ErrDamaged", i, len(good)*8, err)
 			}
 		}
 		for n := range len(good) {
 			if _, err := schemas.DecodeRecord(good[:n]); !errors.Is(err, schemas.ErrDamaged) {
-				t.Fatalf("cut to %d of %d bytes: %v", n, len(good), err)
+				t.Fatalf("cut to %d of %d bytes: got error %v, want ErrDamaged", n, len(good), err)
 			}
 		}
 	}
@@ -178,23 +178,23 @@ func TestRecordFormats(t *testing.T) {
 		b := want.AppendFormat(bytes.Clone(before), format)
 		got, err := schemas.DecodeRecord(bytes.TrimPrefix(b, before))
 		if err != nil {
-			t.Fatalf("format %d: %v", format, err)
+			t.Fatalf("format %d cannot be decoded: %v", format, err)
 		}
 		want := want
 		if format == schemas.RecordFormat1 {
 			want.History, want.Ext, want.Retry, want.Attempts = nil, nil, nil, nil
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("format %d:\n%+v, want\n%+v", format, got, want)
+			t.Errorf("format %d: got\n%+v, want\n%+v", format, got, want)
 		}
 		if again := got.AppendFormat(nil, format); !bytes.Equal(again, b[len(before):]) {
-			t.Errorf("format %d is not written back as it was", format)
+			t.Errorf("format %d: got\n%x when encoded again, want\n%x", format, again, b[len(before):])
 		}
 	}
 	// The bytes are a contract with other versions.
 	got := hex.EncodeToString(want.Append(nil))
 	if got != goldenFormat2 {
-		t.Errorf("format 2 is written as\n%s, was\n%s", got, goldenFormat2)
+		t.Errorf("format 2 is encoded as\n%s, want\n%s", got, goldenFormat2)
 	}
 }
 
@@ -207,17 +207,17 @@ func TestHistoryIsBounded(t *testing.T) {
 		r.Note(schemas.Operation{Kind: schemas.OperationReschedule, AtMs: int64(i + 2), Caller: schemas.Caller{By: strings.Repeat("b", 1000), Account: strings.Repeat("a", 1000), User: strings.Repeat("u", 1000)}})
 	}
 	if len(r.History) != schemas.MaxHistory || r.History[0].AtMs != 14 || r.History[schemas.MaxHistory-1].AtMs != 21 {
-		t.Errorf("%d operations, from %d", len(r.History), r.History[0].AtMs)
+		t.Errorf("got %d operations, want %d, with the times 14 to 21: %+v", len(r.History), schemas.MaxHistory, r.History)
 	}
 	if len(other.History) != 1 || other.History[0].AtMs != 1 || strings.Contains(other.History[0].Account, "\n") {
-		t.Errorf("a copy of the record has changed: %+v", other.History)
+		t.Errorf("a change of a record also changed its copy: got history %+v, want one operation", other.History)
 	}
 	other.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: 99})
 	if r.History[0].AtMs != 14 {
-		t.Error("two copies share a history")
+		t.Errorf("a change of the copy also changed the record: its first operation has time %d, want 14", r.History[0].AtMs)
 	}
 	if n := len(r.Append(nil)); n > 2600 {
-		t.Errorf("a full history makes a record of %d bytes", n)
+		t.Errorf("a record with a full history has %d bytes, want at most 2,600", n)
 	}
 }
 

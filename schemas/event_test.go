@@ -78,10 +78,10 @@ func TestParseAddAccepts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !c.check(spec) {
-				t.Errorf("got %+v", spec)
+				t.Errorf("got timer %+v, which is not the expected one", spec)
 			}
 			if !bytes.Equal(body.Data, data) {
-				t.Error("the bytes were changed")
+				t.Errorf("got body %q, want the bytes of the add", body.Data)
 			}
 		})
 	}
@@ -188,13 +188,13 @@ func TestParseAddRefuses(t *testing.T) {
 			t.Parallel()
 			_, _, err := parse(c.data)
 			if got := schemas.CodeOf(err); got != c.code {
-				t.Fatalf("code %q (%v), want %q", got, err, c.code)
+				t.Fatalf("got code %q (%v), want %q", got, err, c.code)
 			}
 			if !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%q does not say %q", err, c.says)
+				t.Errorf("got error %q, want %q in it", err, c.says)
 			}
 			if strings.Contains(err.Error(), "secret") {
-				t.Errorf("%q tells a password", err)
+				t.Errorf("the error contains a password: %q", err)
 			}
 		})
 	}
@@ -211,18 +211,18 @@ func TestBinaryMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if spec.EventID != "100% sure" || spec.Source != "/a b" {
-		t.Errorf("%q %q", spec.EventID, spec.Source)
+		t.Errorf("got id %q and source %q, want \"100%% sure\" and \"/a b\"", spec.EventID, spec.Source)
 	}
 	out, data := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added + 2, Run: 1, Attempt: 1})
 	if !bytes.Equal(data, []byte{0, 1, 2}) || out.Get("X-Own") != "kept" || out.Get("Nats-Msg-Id") != "" || out["ce-mine"][0] != "%E2%82%AC" {
-		t.Errorf("got %v, %v", out, data)
+		t.Errorf("got headers %v and data %v, want the data and the user's headers unchanged, without Nats-Msg-Id", out, data)
 	}
 	e, fspec, f, err := schemas.ParseFired(out, data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if e.Extensions()["mine"] != "€" || f.FiredMs != added+2 || fspec.Hash != spec.Hash || fspec.Timer != spec.Timer || e.DataContentType() != "text/plain" {
-		t.Errorf("got %v, %+v", e, f)
+		t.Errorf("got event %v, fired %+v, want the timer that was added", e, f)
 	}
 	for name, h := range map[string]nats.Header{
 		"twice":    {"ce-specversion": {"1.0"}, "ce-id": {"1", "2"}},
@@ -232,7 +232,7 @@ func TestBinaryMode(t *testing.T) {
 		"avro":     {"content-type": {"application/cloudevents+avro"}},
 	} {
 		if _, _, err := schemas.ParseAdd(h, nil, added, schemas.Limits{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want code invalid_event", name, err)
 		}
 	}
 }
@@ -249,16 +249,16 @@ func TestHashIsOfTheTimer(t *testing.T) {
 	type m = map[string]any
 	base := hash(nil)
 	if hash(m{"time": "2026-01-01T00:00:00Z", "traceparent": "00-x"}) != base {
-		t.Error("a retry with a new time is another timer")
+		t.Error("a repeated add with another time and traceparent has another hash, want the same")
 	}
 	for _, c := range []m{{"timerafter": "11s"}, {"data": 1}, {"mine": "x"}, {"type": "u"}, {"timersvc": "x"}} {
 		if hash(c) == base {
-			t.Errorf("%v does not change the hash", c)
+			t.Errorf("%v does not change the hash, want another hash", c)
 		}
 	}
 	hdr := nats.Header{"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/shop"}, "ce-type": {"t"}, "ce-timerafter": {"10s"}}
 	if _, s, err := schemas.ParseAdd(hdr, nil, added, schemas.Limits{}); err != nil || s.Hash != base {
-		t.Errorf("the same event in binary mode has another hash (%v)", err)
+		t.Errorf("the same event in binary mode: got hash %x (%v), want %x", s.Hash, err, base)
 	}
 }
 
@@ -272,26 +272,26 @@ func TestFiredKeepsTheBytes(t *testing.T) {
 	hdr, out := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 2})
 	want := bytes.TrimSuffix(bytes.TrimSpace(data), []byte("}"))
 	if !bytes.HasPrefix(out, want) {
-		t.Errorf("%s", out)
+		t.Errorf("got fired event %s, want it to begin with %s", out, want)
 	}
 	e, _, f, err := schemas.ParseFired(hdr, out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(e.Data()) != `{"b":[1, 2.50],"a":"}"}` || e.Extensions()["mine"] != true || e.Extensions()["n"] != int32(5) || f.Attempt != 2 {
-		t.Errorf("got %v", e)
+		t.Errorf("got event %v, attempt %d, want the data and the extensions of the add, attempt 2", e, f.Attempt)
 	}
 	var sdk event.Event
 	if err := json.Unmarshal(out, &sdk); err != nil {
-		t.Fatalf("sdk-go cannot read it: %v", err)
+		t.Fatalf("sdk-go cannot decode the fired event: %v", err)
 	}
 	back, err := schemas.StripFired(hdr, out)
 	if err != nil || !bytes.Equal(back.Data, body.Data) {
-		t.Errorf("stripped: %s (%v)", back.Data, err)
+		t.Errorf("StripFired of the fired event: got %s (%v), want the bytes of the add", back.Data, err)
 	}
 	dead, deadOut := body.DeadMessage(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 2}, "exhausted", "line\n\"quoted\" \x00")
 	if back, err := schemas.StripFired(dead, deadOut); err != nil || !bytes.Equal(back.Data, body.Data) {
-		t.Errorf("stripped: %s (%v)", back.Data, err)
+		t.Errorf("StripFired of the dead letter: got %s (%v), want the bytes of the add", back.Data, err)
 	}
 }
 
@@ -303,7 +303,7 @@ func TestRedaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(b, []byte("hunter2")) {
-		t.Errorf("%s", b)
+		t.Errorf("got %s, want no password in it", b)
 	}
 }
 
@@ -362,11 +362,11 @@ func TestAsyncAPINamesEverySubject(t *testing.T) {
 	}
 	for _, w := range want {
 		if !have[w] {
-			t.Errorf("%s is not described", w)
+			t.Errorf("asyncapi.yaml does not describe the subject %s", w)
 		}
 	}
 	if len(have) != len(want) {
-		t.Errorf("%d subjects described, %d exist", len(have), len(want))
+		t.Errorf("asyncapi.yaml describes %d subjects, want %d", len(have), len(want))
 	}
 }
 
@@ -375,7 +375,7 @@ func TestErrorsCompare(t *testing.T) {
 	cause := errors.New("cause")
 	err := fmt.Errorf("outer: %w", schemas.Errorf(schemas.CodeConflict, "taken: %w", cause))
 	if !errors.Is(err, schemas.ErrConflict) || errors.Is(err, schemas.ErrNotFound) || !errors.Is(err, cause) || err.Error() != "outer: taken: cause" {
-		t.Errorf("got error %v", err)
+		t.Errorf("got error %v, want \"outer: taken: cause\", which is ErrConflict and wraps the cause", err)
 	}
 }
 
@@ -393,19 +393,19 @@ func TestMessageWithoutCallback(t *testing.T) {
 	} {
 		body, spec, err := parse([]byte(doc))
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("ParseAdd of %s: %v", name, err)
 		}
 		hdr, data := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1, NoCallback: true})
 		e, fspec, _, err := schemas.ParseFired(hdr, data)
 		if err != nil || fspec.Callback != "" || strings.Contains(string(data), "hunter2") || e.ID() != "1" || e.Type() != "t" || !strings.Contains(spec.Callback, "hunter2") {
-			t.Errorf("%s: %v\n%s", name, err, data)
+			t.Errorf("%s: got (%v)\n%s\nwant the event without its callback", name, err, data)
 		}
 		if strings.Contains(doc, "nats:mine") != strings.Contains(string(e.Data()), "nats:mine") {
-			t.Errorf("%s: the data is %s", name, e.Data())
+			t.Errorf("%s: got data %s, want only the member of the data itself to stay", name, e.Data())
 		}
 		back, err := schemas.StripFired(hdr, data)
 		if err != nil || strings.Contains(string(back.Data), "hunter2") {
-			t.Errorf("%s: stripped to %s, %v", name, back.Data, err)
+			t.Errorf("%s: StripFired returned %s (%v), want no callback in it", name, back.Data, err)
 		}
 	}
 	body, _, err := schemas.ParseAdd(nats.Header{"CE-TimerCallback": {"https://hunter2.example"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "ce-specversion": {"1.0"}, "ce-timerafter": {"1s"}}, []byte("x"), added, schemas.Limits{})
@@ -413,6 +413,6 @@ func TestMessageWithoutCallback(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hdr, _ := body.Message(schemas.Fired{ScheduledMs: added, FiredMs: added, Run: 1, Attempt: 1, NoCallback: true}); strings.Contains(fmt.Sprint(hdr), "hunter2") {
-		t.Errorf("binary: %v", hdr)
+		t.Errorf("binary mode: got headers %v, want no callback in them", hdr)
 	}
 }

@@ -24,60 +24,60 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 	}
 	back, err := schemas.DecodeRecord(rec.Append(nil))
 	if err != nil {
-		t.Fatalf("its record cannot be read: %v", err)
+		t.Fatalf("the record of an accepted add cannot be decoded: %v", err)
 	}
 	hdr, data := back.Body.Message(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1})
 	for name, values := range hdr {
 		for _, v := range values {
 			if strings.ContainsAny(name+v, "\r\n") {
-				t.Fatalf("header %q: %q breaks a line", name, v)
+				t.Fatalf("header %q: %q contains a line break, want none", name, v)
 			}
 		}
 	}
 	e, fspec, f, err := schemas.ParseFired(hdr, data)
 	if err != nil {
-		t.Fatalf("what is fired cannot be read: %v\n%s", err, data)
+		t.Fatalf("the fired event cannot be parsed: %v\n%s", err, data)
 	}
 	if e.ID() != spec.EventID || e.Source() != spec.Source || fspec.Hash != spec.Hash || fspec.Timer != spec.Timer || fspec.Service != spec.Service || f.Run != 1 {
-		t.Fatalf("fired as another event: %+v, was %+v", fspec, spec)
+		t.Fatalf("the fired event belongs to timer %+v, want %+v", fspec, spec)
 	}
 	if body.Mode == schemas.ModeBinary && !bytes.Equal(data, body.Data) {
-		t.Fatal("the data was changed")
+		t.Fatalf("binary mode: the fired event has data %q, want %q", data, body.Data)
 	}
 	checkStripped(t, hdr, data, body)
 	if _, has := e.Extensions()[schemas.AttrCallback]; has || fspec.Callback != spec.Callback {
-		t.Fatalf("the callback is %q in what was read, of %q; in the event: %v", fspec.Callback, spec.Callback, has)
+		t.Fatalf("got callback %q, want %q, and not as an extension of the event: %v", fspec.Callback, spec.Callback, has)
 	}
 	without, withoutData := back.Body.Message(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1, NoCallback: true})
 	we, wspec, _, err := schemas.ParseFired(without, withoutData)
 	if err != nil || wspec.Callback != "" || !maps.Equal(we.Extensions(), e.Extensions()) || we.ID() != e.ID() || we.Type() != e.Type() || !bytes.Equal(we.Data(), e.Data()) || wspec.MaxAttempts != spec.MaxAttempts {
-		t.Fatalf("without its callback it is another event (%v):\n%v\n%s\n%v\n%s", err, without, withoutData, hdr, data)
+		t.Fatalf("without its callback: got (%v)\n%v\n%s\nwant the same event otherwise:\n%v\n%s", err, without, withoutData, hdr, data)
 	}
 	if kept, err := back.Body.Event(); err != nil || kept.ID() != spec.EventID {
-		t.Fatalf("what is kept cannot be read: %v", err)
+		t.Fatalf("the event of the decoded record: %v, want the id %q", err, spec.EventID)
 	}
 	// Callbacks and users of sdk-go encode the event again, in either mode.
 	for _, mode := range []schemas.Mode{schemas.ModeBinary, schemas.ModeStructured} {
 		hdr, data, err := schemas.EncodeEvent(*e, mode)
 		if err != nil {
-			t.Fatalf("what is fired cannot be encoded: %v", err)
+			t.Fatalf("the fired event cannot be encoded: %v", err)
 		}
 		anew, aspec, _, err := schemas.ParseFired(hdr, data)
 		if err != nil {
-			t.Fatalf("encoded again, it cannot be read: %v\n%v %s", err, hdr, data)
+			t.Fatalf("the fired event cannot be parsed after it was encoded again: %v\n%v %s", err, hdr, data)
 		}
 		if anew.ID() != e.ID() || anew.Source() != e.Source() || aspec.Timer != spec.Timer || aspec.Callback != "" || aspec.Service != spec.Service {
-			t.Fatalf("encoded again, it is another: %+v, was %+v", aspec, spec)
+			t.Fatalf("the fired event, encoded again, belongs to timer %+v, want %+v", aspec, spec)
 		}
 	}
 	hdr, data = back.Body.DeadMessage(schemas.Fired{ScheduledMs: spec.DueMs, FiredMs: spec.DueMs, Run: 1, Attempt: 1<<31 - 1}, "http", spec.EventID+"\r\n\x00\xff,\"timerscheduled\":\"")
 	_, dspec, f, err := schemas.ParseFired(hdr, data)
 	if err != nil || dspec.Hash != spec.Hash || f.Attempt != 1<<31-1 {
-		t.Fatalf("its dead letter: %+v %+v (%v)", dspec, f, err)
+		t.Fatalf("dead letter: got timer %+v, fired %+v (%v), want the hash of the add and attempt %d", dspec, f, err, 1<<31-1)
 	}
 	checkStripped(t, hdr, data, body)
 	if !schemas.ValidService(spec.Service) {
-		t.Fatalf("service %q", spec.Service)
+		t.Fatalf("ParseAdd accepted service %q, want a valid name", spec.Service)
 	}
 }
 
@@ -85,7 +85,7 @@ func checkAccepted(t *testing.T, body schemas.Body, spec schemas.Spec) {
 func checkRefusal(t *testing.T, err error) {
 	t.Helper()
 	if schemas.CodeOf(err) == "" || !utf8.ValidString(err.Error()) || strings.ContainsFunc(err.Error(), unicode.IsControl) || len(err.Error()) > 1024 {
-		t.Fatalf("refused without a code, or unreadably: %q", err.Error())
+		t.Fatalf("got error %q, want a code and at most 1,024 bytes of printable text", err.Error())
 	}
 }
 
@@ -94,7 +94,7 @@ func checkStripped(t *testing.T, hdr nats.Header, data []byte, body schemas.Body
 	t.Helper()
 	stripped, err := schemas.StripFired(hdr, data)
 	if err != nil || !bytes.Equal(stripped.Data, body.Data) || !slices.Equal(stripped.Headers, body.Headers) {
-		t.Fatalf("stripped to %q %q (%v), was %q %q", stripped.Headers, stripped.Data, err, body.Headers, body.Data)
+		t.Fatalf("StripFired: got headers %q, data %q (%v), want %q, %q", stripped.Headers, stripped.Data, err, body.Headers, body.Data)
 	}
 }
 
@@ -111,7 +111,7 @@ func FuzzParseStructured(f *testing.F) {
 			return
 		}
 		if err := valid(t, schema, body.Data); err != nil {
-			t.Fatalf("accepted against the JSON Schema: %v\n%s", err, body.Data)
+			t.Fatalf("ParseAdd accepted an event that the JSON Schema rejects: %v\n%s", err, body.Data)
 		}
 		checkAccepted(t, body, spec)
 		checkFits(t, body, spec, schemas.DefaultLimitMessage)
@@ -165,10 +165,10 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		again, err := schemas.DecodeRecord(rec.Append(nil))
 		if err != nil {
-			t.Fatalf("re-encoded, it cannot be read: %v", err)
+			t.Fatalf("the record cannot be decoded after it was encoded again: %v", err)
 		}
 		if !bytes.Equal(rec.Append(nil), again.Append(nil)) {
-			t.Fatal("re-encoded, it is another record")
+			t.Fatalf("encoded again: got another record %+v, want %+v", again, rec)
 		}
 	})
 }
@@ -183,7 +183,7 @@ func FuzzParseClaim(f *testing.F) {
 			return
 		}
 		if back, err := schemas.ParseClaim(c.String()); err != nil || back != c {
-			t.Fatalf("%+v became %+v (%v)", c, back, err)
+			t.Fatalf("ParseClaim of %q: got %+v (%v), want %+v", c.String(), back, err, c)
 		}
 	})
 }
@@ -192,7 +192,7 @@ func FuzzParseTimerID(f *testing.F) {
 	f.Add(schemas.NewTimerID("/s", "1").String())
 	f.Fuzz(func(t *testing.T, s string) {
 		if id, err := schemas.ParseTimerID(s); err == nil && id.String() != s {
-			t.Fatalf("%q is another text of %s", s, id)
+			t.Fatalf("ParseTimerID accepted %q, want only the text %s of that id", s, id)
 		}
 	})
 }

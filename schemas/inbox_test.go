@@ -17,12 +17,12 @@ func TestInboxes(t *testing.T) {
 		"REPLIES.shop": false, "REPLIES.shopper.abc": false, "REPLIES.abc": false,
 	} {
 		if got := more.Allow(subject); got != want {
-			t.Errorf("%q: %v", subject, got)
+			t.Errorf("Allow(%q): got %v, want %v", subject, got, want)
 		}
 	}
 	for _, prefix := range []string{"", ".a", "a.", "a..b", "a.*", ">", "a b", "$KV", "$KV.clock", "timers", "timers.fired"} {
 		if err := CheckInboxPrefix(prefix); CodeOf(err) != CodeConfig {
-			t.Errorf("%q: %v", prefix, err)
+			t.Errorf("CheckInboxPrefix(%q): got error %v, want code config", prefix, err)
 		}
 	}
 	for _, prefix := range more {

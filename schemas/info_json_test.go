@@ -47,14 +47,14 @@ func sameJSON[T any](t *testing.T, a T, plain any) {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(text, &decoded[i]); err != nil {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("cannot decode %s: %v", text, err)
 		}
 		if err := json.Unmarshal(text, &members[i]); err != nil {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("cannot decode %s: %v", text, err)
 		}
 	}
 	if !reflect.DeepEqual(decoded[0], decoded[1]) || !slices.Equal(slices.Sorted(maps.Keys(members[0])), slices.Sorted(maps.Keys(members[1]))) {
-		t.Fatalf("got  %+v\nwant %+v", decoded[0], decoded[1])
+		t.Fatalf("got %+v, want, as from encoding/json, %+v", decoded[0], decoded[1])
 	}
 }
 
@@ -80,11 +80,11 @@ func TestInfoTimes(t *testing.T) {
 		}
 		for _, w := range c.want {
 			if !strings.Contains(string(b), w) {
-				t.Errorf("%s has no %s", b, w)
+				t.Errorf("got %s, want %s in it", b, w)
 			}
 		}
 		if strings.Contains(string(b), c.not) {
-			t.Errorf("%s has %s", b, c.not)
+			t.Errorf("got %s, want no %s in it", b, c.not)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestPastDueRemark(t *testing.T) {
 		{60_000, "due 1m ago: fires now"}, {3_723_500, "due 1h2m3s ago: fires now"}, {at + 62_000_000_000_000, "due 2562047h47m16s ago: fires now"},
 	} {
 		if got := PastDueRemark(at-c.agoMs, at); got != c.want {
-			t.Errorf("%d ms ago: %q, want %q", c.agoMs, got, c.want)
+			t.Errorf("due %d ms ago: got remark %q, want %q", c.agoMs, got, c.want)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestLateFrom(t *testing.T) {
 		{"replayed", Record{Definition: Definition{AddedMs: 10}, RunState: RunState{DueMs: 300}, History: []Operation{{Kind: OperationReplay, AtMs: 300}}}, 300},
 	} {
 		if got := c.r.LateFromMs(); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
 }

@@ -24,12 +24,12 @@ func agrees(t *testing.T, raw []byte) {
 	object := bytes.HasPrefix(bytes.TrimLeft(raw, jsonSpace), []byte("{"))
 	if err != nil {
 		if object && json.Valid(raw) && !strings.Contains(err.Error(), "surrogate") {
-			t.Fatalf("refused (%v), and is valid: %.200q", err, raw)
+			t.Fatalf("eachMember rejects valid JSON: %v: %.200q", err, raw)
 		}
 		return
 	}
 	if !object || !json.Valid(raw) {
-		t.Fatalf("accepted, and is no valid object: %.200q", raw)
+		t.Fatalf("eachMember accepts text that is not a valid JSON object: %.200q", raw)
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := dec.Token(); err != nil {
@@ -38,11 +38,11 @@ func agrees(t *testing.T, raw []byte) {
 	for _, m := range got {
 		name, err := dec.Token()
 		if err != nil || name != m.name {
-			t.Fatalf("name %q, encoding/json has %q (%v)", m.name, name, err)
+			t.Fatalf("got name %q, want %v, as from encoding/json (%v)", m.name, name, err)
 		}
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil || string(value) != m.value {
-			t.Fatalf("value %q, encoding/json has %q (%v)", m.value, value, err)
+			t.Fatalf("got value %q, want %q, as from encoding/json (%v)", m.value, value, err)
 		}
 		if value[0] != '"' {
 			continue
@@ -52,15 +52,15 @@ func agrees(t *testing.T, raw []byte) {
 			t.Fatal(err)
 		}
 		if text, ok := unquote(value); ok && text != want || !ok && !strings.Contains(want, "\ufffd") {
-			t.Fatalf("%s is %q (%v), to encoding/json %q", value, text, ok, want)
+			t.Fatalf("unquote(%s): got %q (%v), want %q, as from encoding/json", value, text, ok, want)
 		}
 		var back string
 		if err := json.Unmarshal(quote(nil, want), &back); err != nil || back != want {
-			t.Fatalf("%q is quoted as %s (%v)", want, quote(nil, want), err)
+			t.Fatalf("quote(%q): got %s, which encoding/json decodes as %q (%v)", want, quote(nil, want), back, err)
 		}
 	}
 	if dec.More() {
-		t.Fatalf("members are left in %.200q", raw)
+		t.Fatalf("eachMember left out members of %.200q", raw)
 	}
 }
 
@@ -107,11 +107,11 @@ func FuzzDecodeHeader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		e := encodeHeader(s)
 		if got := decodeHeader(e); got != s {
-			t.Fatalf("%q is encoded as %q and read as %q", s, e, got)
+			t.Fatalf("%q is encoded as %q and decoded as %q, want the same text", s, e, got)
 		}
 		for i := range len(e) {
 			if e[i] <= ' ' || e[i] > '~' || e[i] == '"' {
-				t.Fatalf("%q is encoded as %q", s, e)
+				t.Fatalf("%q is encoded as %q, want only printable ASCII without spaces and quotes", s, e)
 			}
 		}
 		decodeHeader(s)

@@ -21,7 +21,7 @@ func TestParseDuration(t *testing.T) {
 		"PT2562047H47M16.854775807S": 1<<63 - 1, "P106751D": 106751 * day,
 	} {
 		if got, err := schemas.ParseDuration(text); err != nil || got != want {
-			t.Errorf("%s is %s (%v), want %s", text, got, err, want)
+			t.Errorf("ParseDuration(%q): got %s (%v), want %s", text, got, err, want)
 		}
 	}
 	for text, says := range map[string]string{
@@ -36,7 +36,7 @@ func TestParseDuration(t *testing.T) {
 		"PT-10S": "ISO 8601", "--PT1S": "not a duration", "P 1D": "ISO 8601", "PT1,5S": "ISO 8601", "P1Dé": "ISO 8601", "Pé": "ISO 8601",
 	} {
 		if got, err := schemas.ParseDuration(text); schemas.CodeOf(err) != schemas.CodeInvalidAttribute || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q is %s (%v), want an error that says %q", text, got, err, says)
+			t.Errorf("ParseDuration(%q): got %s (%v), want an error that contains %q", text, got, err, says)
 		}
 	}
 }
@@ -54,10 +54,10 @@ func FuzzParseDuration(f *testing.F) {
 			return
 		}
 		if strings.HasPrefix(s, "-") && d > 0 || !strings.HasPrefix(s, "-") && d < 0 {
-			t.Fatalf("%q is %s", s, d)
+			t.Fatalf("ParseDuration(%q): got %s, which has the wrong sign", s, d)
 		}
 		if back, err := schemas.ParseDuration(d.String()); err != nil || back != d {
-			t.Fatalf("%q is %s, and that is %s (%v)", s, d, back, err)
+			t.Fatalf("ParseDuration(%q): got %s, which is parsed as %s (%v)", s, d, back, err)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestAllocations(t *testing.T) {
 		{"ParseClaim", 3, func() { _, err := schemas.ParseClaim(claim); check(err) }},
 	} {
 		if got := testing.AllocsPerRun(200, c.do); got > c.most {
-			t.Errorf("%s allocates %.0f times, %.0f are allowed", c.name, got, c.most)
+			t.Errorf("%s: got %.0f allocations, want at most %.0f", c.name, got, c.most)
 		} else {
 			t.Logf("%s: %.0f of %.0f", c.name, got, c.most)
 		}

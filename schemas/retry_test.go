@@ -21,7 +21,7 @@ func TestRetryDelay(t *testing.T) {
 		{1 << 62, 1<<63 - 1, 2, 1<<63 - 1}, // no overflow
 	} {
 		if got := schemas.RetryDelay(c.first, c.limit, c.n); got != c.want {
-			t.Errorf("RetryDelay(%v, %v, %d) = %v; want %v", c.first, c.limit, c.n, got, c.want)
+			t.Errorf("RetryDelay(%v, %v, %d): got %v, want %v", c.first, c.limit, c.n, got, c.want)
 		}
 	}
 }
@@ -39,11 +39,11 @@ func TestRetrySpan(t *testing.T) {
 		{time.Hour, 24 * time.Hour, 1, 4_000_000_000, 1<<63 - 1}, // no overflow
 	} {
 		if got := schemas.RetrySpan(c.first, c.limit, c.from, c.to); got != c.want {
-			t.Errorf("RetrySpan(%v, %v, %d, %d) = %v; want %v", c.first, c.limit, c.from, c.to, got, c.want)
+			t.Errorf("RetrySpan(%v, %v, %d, %d): got %v, want %v", c.first, c.limit, c.from, c.to, got, c.want)
 		}
 	}
 	if got := schemas.RetrySpan(schemas.DefaultBackoffFirst, schemas.DefaultBackoffTo, 1, schemas.DefaultMaxAttempts); got < schemas.DefaultSpan || got > schemas.DefaultSpan*11/10 {
-		t.Errorf("the default policy spans %v; want %v and little more", got, schemas.DefaultSpan)
+		t.Errorf("the default policy spans %v, want %v to %v", got, schemas.DefaultSpan, schemas.DefaultSpan*11/10)
 	}
 }
 
@@ -62,10 +62,10 @@ func TestInfoTellsTheSpan(t *testing.T) {
 	// Attempt 4 is next. The delays of 8, 16, 32 and then 60 s follow, up to attempt 10.
 	want := schemas.TimeOf(1_000_000 + 1000*(8+16+32+3*60))
 	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.Equal(want) || !got.Next.Equal(schemas.TimeOf(1_000_000)) {
-		t.Errorf("until %s, next %s; want until %s", got.Until, got.Next, want)
+		t.Errorf("got until %s, next %s, want until %s, next %s", got.Until, got.Next, want, schemas.TimeOf(1_000_000))
 	}
 	rec.State, rec.Body = schemas.StateFail, schemas.Body{}
 	if got := schemas.FromRecord(spec.Timer, &rec, 1); !got.Until.IsZero() {
-		t.Errorf("a concluded timer is tried until %s", got.Until)
+		t.Errorf("a finished timer: got until %s, want none", got.Until)
 	}
 }

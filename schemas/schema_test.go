@@ -48,10 +48,10 @@ func TestJSONSchemas(t *testing.T) {
 	} {
 		data := doc(t, c.change)
 		if err := valid(t, add, data); (err == nil) != c.fine {
-			t.Errorf("%v: the schema says %v", c.change, err)
+			t.Errorf("%v: the JSON Schema returned %v, want it valid: %v", c.change, err, c.fine)
 		}
 		if _, _, err := parse(data); (err == nil) != c.fine {
-			t.Errorf("%v: the parser says %v", c.change, err)
+			t.Errorf("%v: ParseAdd returned %v, want it accepted: %v", c.change, err, c.fine)
 		}
 	}
 	data := doc(t, m{"data": m{"a": 1}, "mine": true, "timercallback": "https://example.com"})
@@ -67,7 +67,7 @@ func TestJSONSchemas(t *testing.T) {
 		t.Error(err)
 	}
 	if valid(t, fired, data) == nil {
-		t.Error("an add is valid as a fired event")
+		t.Error("the JSON Schema of fired events accepts an add, want an error")
 	}
 	rec := schemas.Record{
 		Definition: schemas.Definition{AddedMs: added, Service: "s"},
@@ -87,17 +87,17 @@ func TestStates(t *testing.T) {
 	for s := schemas.StatePending; s <= schemas.StatePaused; s++ {
 		back, err := schemas.ParseState(s.String())
 		if err != nil || back != s {
-			t.Errorf("%s: %v", s, err)
+			t.Errorf("ParseState(%q): got %s (%v), want %s", s.String(), back, err, s)
 		}
 		if s.Final() && s != schemas.StateFail {
 			for n := schemas.StatePending; n <= schemas.StatePaused; n++ {
 				if s.CanBecome(n) {
-					t.Errorf("final %s becomes %s", s, n)
+					t.Errorf("%s can become %s, want no transition from a final state", s, n)
 				}
 			}
 		}
 	}
 	if schemas.StateDelivered.CanBecome(schemas.StateCancelled) {
-		t.Error("what was fired can be cancelled")
+		t.Error("delivered can become cancelled, want no such transition")
 	}
 }

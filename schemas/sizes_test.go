@@ -51,9 +51,9 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 			hdr[name] = v
 		}
 		if n := schemas.HeaderBytes(hdr); n > schemas.MaxHeaderBytes {
-			t.Fatalf("%s has %d bytes of headers; JetStream takes %d", what, n, schemas.MaxHeaderBytes)
+			t.Fatalf("%s has %d bytes of headers, want at most %d", what, n, schemas.MaxHeaderBytes)
 		} else if n+len(data) > maxMessage {
-			t.Fatalf("%s has %d bytes; JetStream takes %d", what, n+len(data), maxMessage)
+			t.Fatalf("%s has %d bytes, want at most %d", what, n+len(data), maxMessage)
 		}
 	}
 	rec := schemas.Record{
@@ -113,7 +113,7 @@ func checkFits(t *testing.T, body schemas.Body, spec schemas.Spec, maxMessage in
 	}
 	// The replay of a dead letter stores the body of the add.
 	if back, err := schemas.StripFired(hdr, data); err != nil || back.Size() > body.Size() {
-		t.Fatalf("a replay stores %d bytes (%v), the add %d", back.Size(), err, body.Size())
+		t.Fatalf("a replay stores %d bytes (%v), want at most the %d bytes of the add", back.Size(), err, body.Size())
 	}
 	if !strings.HasPrefix(spec.Callback, schemas.NATSScheme) {
 		return
@@ -223,11 +223,11 @@ func TestWhatIsAcceptedFits(t *testing.T) {
 		}
 		checkFits(t, body, spec, maxMessage)
 		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+			t.Fatalf("seed %d failed", seed)
 		}
 	}
 	if accepted < 300 || schedules < 100 || refused < 300 {
-		t.Errorf("%d accepted, %d of them schedules, %d refused for their size: the test does not reach the limits", accepted, schedules, refused)
+		t.Errorf("%d events accepted, %d of them schedules, and %d rejected for their size, want at least 300, 100 and 300: the test does not reach the limits", accepted, schedules, refused)
 	}
 	t.Logf("%d accepted, %d of them schedules, %d refused for their size", accepted, schedules, refused)
 }
@@ -268,12 +268,12 @@ func TestHeaderLimit(t *testing.T) {
 		body, spec, err := schemas.ParseAdd(c.hdr, c.data, added, schemas.Limits{})
 		if c.refuse != "" {
 			if schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), c.refuse) || !strings.Contains(err.Error(), "59391") {
-				t.Errorf("%s: %v; want an error that names %s and the limit", c.name, err, c.refuse)
+				t.Errorf("%s: got error %v, want %s and the limit in it", c.name, err, c.refuse)
 			}
 			continue
 		}
 		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got error %v, want the event accepted", c.name, err)
 			continue
 		}
 		checkFits(t, body, spec, schemas.DefaultLimitMessage)
@@ -301,10 +301,10 @@ func TestHeaderNames(t *testing.T) {
 		// nats.go does not report that, but the size shows it.
 		sent := (&nats.Msg{Subject: "s", Header: nats.Header{name: {"v"}}}).Size() > len("s")
 		if (err == nil) != ok || sent != ok {
-			t.Errorf("%q: %v, sent %v; want accepted %v", name, err, sent, ok)
+			t.Errorf("header %q: got error %v, sent by nats.go %v, want both accepted and sent: %v", name, err, sent, ok)
 		}
 		if err != nil && schemas.CodeOf(err) != schemas.CodeInvalidEvent {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("header %q: got error %v, want code invalid_event", name, err)
 		}
 	}
 }
@@ -326,6 +326,6 @@ func TestMessageLimit(t *testing.T) {
 	}
 	checkFits(t, body, spec, maxMessage)
 	if _, _, err := schemas.ParseAdd(nil, event(most+1), added, lim); schemas.CodeOf(err) != schemas.CodeTooLarge || !strings.Contains(err.Error(), "114688") {
-		t.Errorf("%v; want an error that names the limit", err)
+		t.Errorf("an event of one byte more than the limit: got error %v, want the limit in it", err)
 	}
 }

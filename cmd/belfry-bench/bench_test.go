@@ -90,7 +90,7 @@ func TestBench(t *testing.T) {
 			doc, page := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.html")
 			r := runTool(t, append(args, "--profile", "fast", "--dir", data, "--json", doc, "--html", page)...)
 			if r.code != 0 || !strings.Contains(r.out, "verified: 300 timers expected, 300 found") {
-				t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+				t.Fatalf("belfry-bench %s: got exit code %d, want 0 and 300 timers\n%s\n%s", args[0], r.code, r.out, r.err)
 			}
 			var d benchDoc
 			text, err := os.ReadFile(doc)
@@ -101,13 +101,13 @@ func TestBench(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(d.Results) == 0 || d.Results[0].Workload != args[0] || d.Results[0].Verified.Found != 300 || d.Results[0].Settings["on"] != "server" || (len(d.Results) == 2) != (len(d.Summary) > 0) {
-				t.Errorf("%s", text)
+				t.Errorf("belfry-bench %s wrote %s, want the result of 300 timers on a nats-server, and a summary of several runs", args[0], text)
 			}
 			if html, err := os.ReadFile(page); err != nil || !strings.Contains(string(html), "<svg") {
-				t.Errorf("%d bytes of report: %v", len(html), err)
+				t.Errorf("belfry-bench %s wrote a report of %d bytes (%v), want a picture in it", args[0], len(html), err)
 			}
 			if left, err := os.ReadDir(data); err != nil || len(left) > 0 {
-				t.Errorf("left behind: %v %v", left, err)
+				t.Errorf("after the run the folder has %v (%v), want no files", left, err)
 			}
 		})
 	}
@@ -118,11 +118,11 @@ func TestBenchTable(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	r := runTool(t, "table", "--profile", "fast", "--only", "bulk", "--scale", "0.001", "--warmup", "20", "--raw", "50", "--out", out)
 	if r.code != 0 || !strings.Contains(r.out, "| bulk adds, acknowledged | ≥ 40 k /s |") {
-		t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+		t.Fatalf("belfry-bench table: got exit code %d, want 0 and the row of bulk adds\n%s\n%s", r.code, r.out, r.err)
 	}
 	for _, name := range []string{"table.json", "table.md", "table.html"} {
 		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v %v", name, info, err)
+			t.Errorf("file %s: got %v (%v), want a file with content", name, info, err)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestBenchUsage(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"there is no", []string{"add", "--on", "moon"}},
+		{"does not exist", []string{"add", "--on", "moon"}},
 		{"via", []string{"add", "--via", "pigeon"}},
 		{"callback", []string{"day", "--callback", "smoke"}},
 		{"profile", []string{"table", "--profile", "slow"}},
@@ -145,7 +145,7 @@ func TestBenchUsage(t *testing.T) {
 	} {
 		r := runTool(t, c.args...)
 		if r.code != cmdline.ExitUsage || r.out != "" || strings.Count(r.err, "\n") != 1 || !strings.Contains(r.err, c.want) {
-			t.Errorf("%v: %+v", c.args, r)
+			t.Errorf("belfry-bench %v: got %+v, want exit code %d and one line with %q", c.args, r, cmdline.ExitUsage, c.want)
 		}
 	}
 }
@@ -155,11 +155,11 @@ func TestBenchCurves(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	r := runTool(t, "curves", "--profile", "fast", "--only", "replicas", "--scale", "0.1", "--warmup", "20", "--out", out)
 	if r.code != 0 || !strings.Contains(r.out, "| fast: by replicas | 1 | 3 |") {
-		t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+		t.Fatalf("belfry-bench curves: got exit code %d, want 0 and the curve of replicas\n%s\n%s", r.code, r.out, r.err)
 	}
 	for _, name := range []string{"curves.json", "curves.md", "curves.html", "curve-replicas.svg"} {
 		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v %v", name, info, err)
+			t.Errorf("file %s: got %v (%v), want a file with content", name, info, err)
 		}
 	}
 }

@@ -19,11 +19,12 @@ func (t *tool) curvesCommand() *cobra.Command {
 	var profile, out string
 	cmd := &cobra.Command{
 		Use:   "curves",
-		Short: "How cost grows with pending timers, shards, services, payload and replicas",
-		Long: `Measure what a timer costs, and how late it is, as one thing after another is made
-greater, with the node in a process of its own; tell with what power each cost
-grows, and which grows steeper than it may. It takes about a quarter of an hour,
-and the machine should do nothing else.`,
+		Short: "Measure how cost grows with pending timers, shards, services, payload and replicas",
+		Long: `Measure the cost and the lateness of a timer at several numbers of pending timers,
+shards, services and replicas, and several sizes of events. The node runs in a
+separate process. The result shows the power with which each cost grows, and names
+the costs that grow faster than allowed. The command takes about a quarter of an
+hour, in which the machine should do nothing else.`,
 		Args: cmdline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			g.Profiles = profiles(profile)
@@ -44,12 +45,12 @@ and the machine should do nothing else.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&profile, "profile", "both", "safe, fast or both")
-	f.StringVar(&g.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
-	f.IntVar(&g.Size, "size", bench.DefaultSize, "bytes of data of an event, but for the curve of the payload")
-	f.IntVar(&g.Seconds, "seconds", bench.DefaultGrowthSeconds, "how long each point is measured, and how long idleness")
-	f.IntVar(&g.Warmup, "warmup", bench.DefaultGrowthWarmup, "timers let through before each run; -1 for none")
+	f.StringVar(&g.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
+	f.IntVar(&g.Size, "size", bench.DefaultSize, "bytes of data of an event, except in the curve payload")
+	f.IntVar(&g.Seconds, "seconds", bench.DefaultGrowthSeconds, "duration of each measurement in seconds")
+	f.IntVar(&g.Warmup, "warmup", bench.DefaultGrowthWarmup, "timers that fire before each measurement; -1 for none")
 	f.IntVar(&g.MaxPending, "max-pending", bench.DefaultMaxPending, "greatest number of pending timers, up to 10,000,000; they are added in the fast profile")
-	f.Float64Var(&g.Scale, "scale", 1, "make counts, rates and durations smaller by this, to try it out")
+	f.Float64Var(&g.Scale, "scale", 1, "factor up to 1 for counts, rates and durations, for a quick test of the tool")
 	f.StringSliceVar(&g.Only, "only", nil, "curves to measure: "+strings.Join(bench.CurveNames(), ", "))
 	f.StringVar(&out, "out", "", "folder for curves.json, curves.md, curves.html and a picture of each curve")
 	cmdline.AddOutput(cmd, &t.format)

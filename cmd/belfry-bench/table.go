@@ -22,10 +22,10 @@ func (t *tool) tableCommand() *cobra.Command {
 	var profile, on, out string
 	cmd := &cobra.Command{
 		Use:   "table",
-		Short: "All of it: every figure that Belfry must reach on two cores, in both profiles",
-		Long: `Measure every figure that Belfry must reach on two cores, in both profiles, and hold
-it against what is wanted. It takes about a quarter of an hour, and the machine
-should do nothing else.`,
+		Short: "Measure every figure that Belfry must reach on two cores, in both profiles",
+		Long: `Measure every figure that Belfry must reach on two cores, in both profiles, and
+compare it with the required value. The command takes about a quarter of an hour, in
+which the machine should do nothing else.`,
 		Args: cmdline.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			table.On = bench.Topology(on)
@@ -44,20 +44,20 @@ should do nothing else.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&profile, "profile", "both", "safe, fast or both")
-	f.StringVar(&on, "on", string(bench.OnEmbedded), "what to start: embedded, server, or cluster")
-	f.StringVar(&table.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
+	f.StringVar(&on, "on", string(bench.OnEmbedded), "servers to start: embedded, server, or cluster")
+	f.StringVar(&table.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
 	f.IntVar(&table.Size, "size", bench.DefaultSize, "bytes of data of an event")
-	f.IntVar(&table.Warmup, "warmup", bench.DefaultWarmup, "timers let through before each run; -1 for none")
+	f.IntVar(&table.Warmup, "warmup", bench.DefaultWarmup, "timers that fire before each measurement; -1 for none")
 	f.IntVar(&table.Raw, "raw", 20_000, "raw JetStream operations of each kind to measure after each run; 0 for none")
-	f.IntVar(&table.Repeat, "repeat", 1, "runs of each row; the median is held against what is wanted")
-	f.Float64Var(&table.Scale, "scale", 1, "make counts, rates and durations smaller by this, to try it out")
+	f.IntVar(&table.Repeat, "repeat", 1, "number of runs of each row; the median is compared with the required value")
+	f.Float64Var(&table.Scale, "scale", 1, "factor up to 1 for counts, rates and durations, for a quick test of the tool")
 	f.StringSliceVar(&table.Only, "only", nil, "rows to run: "+strings.Join(bench.RowNames(), ", "))
 	f.StringVar(&out, "out", "", "folder for table.json, table.md and table.html")
 	cmdline.AddOutput(cmd, &t.format)
 	return cmd
 }
 
-// profiles are the profiles that a flag --profile names: safe, fast or both.
+// profiles returns the profiles for a value of the flag --profile: safe, fast or both.
 func profiles(flag string) []app.Profile {
 	if flag == "both" {
 		return []app.Profile{app.ProfileSafe, app.ProfileFast}
@@ -65,8 +65,8 @@ func profiles(flag string) []app.Profile {
 	return []app.Profile{app.Profile(flag)}
 }
 
-// prepareFolder is prepare, and makes the folder for the results before a quarter of an
-// hour is spent.
+// prepareFolder calls prepare and creates the folder for the results, so that an error of the
+// folder comes before the long measurement.
 func (t *tool) prepareFolder(config *bench.Config, out string) error {
 	if err := t.prepare(config); err != nil || out == "" {
 		return err

@@ -31,13 +31,12 @@ type workloadFlags struct {
 func (t *tool) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "belfry-bench",
-		Short: "Measure Belfry: adds a second, lateness, bursts, callbacks, pending timers",
+		Short: "Measure Belfry: adds per second, lateness, bursts, callbacks, pending timers",
 		Long: `Measure Belfry. Without --nats-url belfry-bench starts servers and a node in temporary
 folders, and removes them afterwards: by default a node with an embedded server in this
 process, with --on server a nats-server process, with --on cluster three.
 
-Every run accounts for its timers. It fails if a timer is lost, fires twice or early,
-whatever its figures are.`,
+Every run accounts for its timers. It fails if a timer is lost, fires twice or early.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.ArbitraryArgs,
 		RunE: cmdline.Group,
@@ -64,33 +63,33 @@ func (t *tool) workloadCommand(w bench.Workload) *cobra.Command {
 	f.SortFlags = false
 	f.StringVar(&b.config.NATSURL, "nats-url", "", "measure the Belfry at this server (default: a new node)")
 	f.StringVar(&b.config.Creds, "creds", "", "NATS credentials file for nats-url")
-	f.StringVar(&b.on, "on", string(bench.OnEmbedded), "what to start: embedded, server (a nats-server process), or cluster (three, and three replicas)")
-	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "of the servers: safe syncs every write, fast every two minutes")
-	f.StringVar(&b.config.Dir, "dir", "", "where the servers' folders are made (default: the system's for temporary files)")
-	f.BoolVar(&b.config.Keep, "keep", false, "leave the servers' folders behind, and say where they are")
+	f.StringVar(&b.on, "on", string(bench.OnEmbedded), "servers to start: embedded, server (one nats-server process), or cluster (three processes, three replicas)")
+	f.StringVar(&b.profile, "profile", string(app.ProfileSafe), "profile of the servers: safe syncs every write, fast every two minutes")
+	f.StringVar(&b.config.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
+	f.BoolVar(&b.config.Keep, "keep", false, "keep the data folders after the run and print their paths")
 	f.IntVar(&b.config.Shards, "shards", 0, "shards of the store")
-	f.IntVar(&b.config.Rate, "rate", 0, "timers due a second, or single adds begun a second"+defaultText(defaults.Rate))
-	f.IntVar(&b.config.Seconds, "seconds", 0, "how long"+defaultText(defaults.Seconds))
-	f.IntVar(&b.config.Count, "count", 0, "how many timers"+defaultText(defaults.Count))
+	f.IntVar(&b.config.Rate, "rate", 0, "timers due per second; with one add at a time, adds started per second"+defaultText(defaults.Rate))
+	f.IntVar(&b.config.Seconds, "seconds", 0, "duration of the measurement in seconds"+defaultText(defaults.Seconds))
+	f.IntVar(&b.config.Count, "count", 0, "number of timers"+defaultText(defaults.Count))
 	f.IntVar(&b.config.Size, "size", bench.DefaultSize, "bytes of data of an event")
-	f.IntVar(&b.config.Workers, "workers", 0, fmt.Sprintf("how many add at the same time, each on a connection of its own (default %d; %d with one add at a time)", bench.DefaultWorkers, bench.DefaultSingles))
-	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how to add: publish (timers.add, many under way), batch (timers.add, an atomic batch of 500 at a time and worker), single (timers.add, one at a time and worker), api (timers.api.add, one at a time and worker), or client (the Go client's Add, which asks the API, one call at a time and worker)")
-	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "what timers call back, for day and callback: http or nats")
-	f.Var(cmdline.Duration(&b.config.Lead), "lead", "how far ahead of its due time a timer is added (default: chosen)")
-	f.Var(cmdline.Duration(&b.config.Retention), "retention", "how long the records of concluded timers are kept; they are verified beside the run then (default: the node's)")
-	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, so that only firing them is measured")
-	f.IntVar(&b.config.Services, "services", 1, "services that the timers of steady, burst, day and callback are for, in turn")
-	f.BoolVar(&b.config.Apart, "apart", false, "start the node in a process of its own, too, so that its CPU, memory and disk are measured alone (without HTTP callbacks)")
-	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due a second while the others wait")
-	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, whatever the profile is that is measured then")
-	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers let through before anything is measured; -1 for none")
+	f.IntVar(&b.config.Workers, "workers", 0, fmt.Sprintf("number of concurrent workers that add timers, each with its own connection (default %d; %d with one add at a time)", bench.DefaultWorkers, bench.DefaultSingles))
+	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how each worker adds timers: publish (timers.add, many publishes without waiting), batch (timers.add, atomic batches of 500), single (timers.add, one publish at a time), api (timers.api.add, one request at a time), or client (the Go client's Add, one call at a time)")
+	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "kind of callback of the timers of day and callback: http or nats")
+	f.Var(cmdline.Duration(&b.config.Lead), "lead", "time from the add of a timer to its due time (default: depends on the workload)")
+	f.Var(cmdline.Duration(&b.config.Retention), "retention", "how long the node keeps records of finished timers; if set, the run verifies the records before they expire (default: the node's)")
+	f.BoolVar(&b.config.Ahead, "ahead", false, "steady: add all timers before the first is due, to measure only firing")
+	f.IntVar(&b.config.Services, "services", 1, "number of services over which the timers of steady, burst, day and callback are spread")
+	f.BoolVar(&b.config.Apart, "apart", false, "run the node in a separate process, to measure its CPU, memory and disk without the clients (not with HTTP callbacks)")
+	f.IntVar(&b.config.Beside, "beside", 0, "pending: timers due per second while the others wait")
+	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, then measure in the profile of --profile")
+	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers that fire before the measurement; -1 for none")
 	f.IntVar(&b.config.Raw, "raw", defaults.Raw, "raw JetStream operations of each kind to measure on the same server after the run")
-	f.IntVar(&b.repeat, "repeat", 1, "runs, each on a new node; prints median, minimum and maximum")
+	f.IntVar(&b.repeat, "repeat", 1, "number of runs, each on a new node; prints median, minimum and maximum")
 	f.StringVar(&b.jsonFile, "json", "", "write the results to this file")
 	f.StringVar(&b.plotFile, "plot", "", "draw the results into this file: .svg or .png")
 	f.StringVar(&b.htmlFile, "html", "", "write a report with plots to this file")
-	f.StringVar(&b.config.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured, of the first run, to this file")
-	f.StringVar(&b.config.MemProfile, "memprofile", "", "write a profile of what was allocated until the end of the first run to this file")
+	f.StringVar(&b.config.CPUProfile, "cpuprofile", "", "write a CPU profile of the first run's measurement to this file")
+	f.StringVar(&b.config.MemProfile, "memprofile", "", "write a profile of the allocations up to the end of the first run to this file")
 	cmdline.AddOutput(cmd, &t.format)
 	return cmd
 }

@@ -76,17 +76,17 @@ which is not an error. Belfry rejects a different event with the same source and
 	f.due.add(fs)
 	f.recurrence.add(fs)
 	fs.StringVar(&f.service, "svc", "", "service: the event fires on timers.fired.<svc> (default \"default\")")
-	fs.StringVar(&f.callback, "callback", "", "call this when due: https://…, http://… or nats:<subject>")
-	fs.BoolVar(&f.worker, "worker", false, "call the Go workers of the service (client.Work): --callback nats:timers.work.<svc>")
+	fs.StringVar(&f.callback, "callback", "", "URL or subject to call when due: https://…, http://… or nats:<subject>")
+	fs.BoolVar(&f.worker, "worker", false, "call the service's Go workers (client.Work); short for --callback nats:timers.work.<svc>")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
 	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
 	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
 	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
 	fs.StringVar(&f.dataType, "content-type", "", "content type of the data (default: application/json if it is JSON, else text/plain)")
 	fs.StringVar(&f.group, "group", "", "a label to filter lists by")
-	fs.StringVar(&f.maxAttempts, "max-attempts", "", "callback attempts before the dead letter")
-	fs.StringVar(&f.backoff, "backoff", "", "first delay between attempts, doubled each time: 200ms, or 1s..10m")
-	fs.StringVar(&f.callbackTime, "callback-timeout", "", "time limit of one callback attempt")
+	fs.StringVar(&f.maxAttempts, "max-attempts", "", fmt.Sprintf("maximum number of callback attempts; then the timer becomes a dead letter (default %d)", schemas.DefaultMaxAttempts))
+	fs.StringVar(&f.backoff, "backoff", "", fmt.Sprintf("first delay between attempts, doubled each time, and optionally the longest: 200ms, 1s..10m (default %s..%s)", formatDuration(schemas.DefaultBackoffFirst), formatDuration(schemas.DefaultBackoffTo)))
+	fs.StringVar(&f.callbackTime, "callback-timeout", "", fmt.Sprintf("time limit of one callback attempt (default %s)", formatDuration(schemas.DefaultTimeout)))
 	fs.StringArrayVar(&f.extensions, "ext", nil, "another CloudEvents attribute, NAME=VALUE (may be repeated)")
 	var e event.Event
 	var schedule *calendar.Schedule
@@ -183,7 +183,7 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 		}
 	}
 	if err := e.Validate(); err != nil {
-		return e, usagef("not a CloudEvent: %v", err)
+		return e, usagef("the timer is not a valid CloudEvent: %v", err)
 	}
 	return e, nil
 }
@@ -210,7 +210,7 @@ func (c *cli) readData(arg string) ([]byte, error) {
 	case err != nil:
 		return nil, usagef("--data: %v", err)
 	case len(b) > maxData:
-		return nil, usagef("--data: more than %d bytes", maxData)
+		return nil, usagef("--data has more than %d bytes, the limit", maxData)
 	}
 	return b, nil
 }

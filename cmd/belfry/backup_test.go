@@ -67,7 +67,7 @@ func TestBackupDrill(t *testing.T) {
 	cancel()
 	adders.Wait()
 	if m.Shards != 2 || len(m.Streams) != 9 || m.Begun.IsZero() {
-		t.Errorf("manifest %+v", m)
+		t.Errorf("backup wrote manifest %+v, want 2 shards, 9 streams and a time", m)
 	}
 	n.client(t, "backup", dir).oneLine(t, exitUsage, "empty")
 
@@ -77,7 +77,7 @@ func TestBackupDrill(t *testing.T) {
 	<-n.done
 	data := filepath.Join(t.TempDir(), "data")
 	if r := belfryRun(t, "restore", dir, "--data", data); r.code != exitOK || !strings.Contains(r.out, "streams  9") {
-		t.Fatalf("restore: %d %q %q", r.code, r.out, r.err)
+		t.Fatalf("belfry restore: got %v, want exit code 0 and 9 streams", r)
 	}
 	belfryRun(t, "restore", dir, "--data", data).oneLine(t, exitRefused, "exists already")
 	restored := serve(t, data)
@@ -85,25 +85,25 @@ func TestBackupDrill(t *testing.T) {
 
 	for i := range drillTimers {
 		if s := state(t, restored, fmt.Sprintf("far-%d", i)); s != schemas.StatePending {
-			t.Errorf("far-%d is %s after the restore", i, s)
+			t.Errorf("after the restore far-%d is %s, want pending", i, s)
 		}
 		if s := state(t, restored, fmt.Sprintf("cancelled-%d", i)); s != schemas.StateCancelled {
-			t.Errorf("cancelled-%d is %s after the restore", i, s)
+			t.Errorf("after the restore cancelled-%d is %s, want cancelled", i, s)
 		}
 		id := fmt.Sprintf("due-%d", i)
 		waittest.Until(t, "timer "+id+" is called back after the restore", func() bool { return state(t, restored, id) == schemas.StateSuccess && calls.of(id) > 0 })
 		if n := calls.of(fmt.Sprintf("cancelled-%d", i)); n > 0 {
-			t.Errorf("cancelled-%d was called %d times", i, n)
+			t.Errorf("after the restore cancelled-%d was called back %d times, want none", i, n)
 		}
 	}
 	if d := ok[schemas.DeadInfo](t, restored, "dead", "ls"); len(d) != 1 || d[0].ID != "dead" {
-		t.Errorf("dead letters after the restore: %+v", d)
+		t.Errorf("after the restore got dead letters %+v, want one with the id dead", d)
 	}
 	if r := ok[schemas.RejectedInfo](t, restored, "rejected", "ls"); len(r) != 1 || r[0].ID != "rejected" {
-		t.Errorf("rejections after the restore: %+v", r)
+		t.Errorf("after the restore got rejections %+v, want one with the id rejected", r)
 	}
 	if s := state(t, restored, "plain"); s != schemas.StateSuccess {
-		t.Errorf("plain is %s after the restore", s)
+		t.Errorf("after the restore plain is %s, want success", s)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		t.Helper()
 		belfryRun(t, "restore", dir, "--data", data).oneLine(t, exitUsage, word)
 		if _, err := os.Stat(data); err == nil {
-			t.Errorf("a refused restore made %s", data)
+			t.Errorf("a refused restore created %s, want nothing", data)
 		}
 	}
 	for name := range m.Streams[1].Files {

@@ -22,9 +22,9 @@ func (c *cli) benchCommand() *cobra.Command {
 	var quick bool
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure this machine quickly: adds a second, lateness, a burst",
-		Long: `Measure Belfry on this machine in less than a minute: adds a second, lateness at
-1,000 timers a second, and a burst of 10,000 timers. Each runs on a new node with an
+		Short: "Measure this machine quickly: adds per second, lateness, a burst",
+		Long: `Measure Belfry on this machine in less than a minute: adds per second, lateness
+at 1,000 timers per second, and a burst of 10,000 timers. Each runs on a new node with an
 embedded server in a temporary folder, which is removed afterwards.
 
 Every run accounts for its timers. It fails if a timer is lost, fires twice or early.
@@ -33,13 +33,13 @@ The full tool is belfry-bench: more workloads, callbacks, clusters, growth, plot
 it with: ` + fullBench + `.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("belfry bench has no workload %q: the full tool is belfry-bench (%s)", args[0], fullBench)
+				return usagef("belfry bench takes no argument, got %q; to choose a workload, use the full tool belfry-bench (%s)", args[0], fullBench)
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !quick {
-				return usagef("belfry bench is always quick: the full tool is belfry-bench (%s)", fullBench)
+				return usagef("belfry bench has only the quick measurement; for others use the full tool belfry-bench (%s)", fullBench)
 			}
 			config.Profile = app.Profile(profile)
 			return c.bench(cmd.Context(), config)
@@ -49,7 +49,7 @@ it with: ` + fullBench + `.`,
 	f.SortFlags = false
 	f.BoolVar(&quick, "quick", true, "the short measurement; this program has no other")
 	f.StringVar(&profile, "profile", string(app.ProfileSafe), "profile of the server: safe syncs every write, fast every two minutes")
-	f.StringVar(&config.Dir, "dir", "", "folder for the servers' data, on the disk to measure (default: the system's for temporary files)")
+	f.StringVar(&config.Dir, "dir", "", "folder for the servers' data, on the disk to measure (default: the system's folder for temporary files)")
 	return c.printing(cmd)
 }
 

@@ -20,7 +20,7 @@ func TestBenchQuick(t *testing.T) {
 	}
 	r := belfryRun(t, "bench", "--quick", "--profile", "fast", "--dir", dir, "-o", "json")
 	if r.code != exitOK {
-		t.Fatalf("exit code %d\n%s\n%s", r.code, r.out, r.err)
+		t.Fatalf("belfry bench: got %v, want exit code 0", r)
 	}
 	var d struct {
 		Results []struct {
@@ -34,15 +34,15 @@ func TestBenchQuick(t *testing.T) {
 	want := map[string]int{"add": 20_000, "steady": 10_000, "burst": 10_000}
 	for _, res := range d.Results {
 		if res.Verified.Expected != want[res.Workload] || res.Verified.Found != want[res.Workload] {
-			t.Errorf("got %+v", res)
+			t.Errorf("workload %s: got %+v, want %d timers expected and found", res.Workload, res.Verified, want[res.Workload])
 		}
 		delete(want, res.Workload)
 	}
 	if len(want) > 0 {
-		t.Errorf("not run: %v", want)
+		t.Errorf("belfry bench did not run these workloads, with their timers: %v", want)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v %v", left, err)
+		t.Errorf("after belfry bench: the folder has %v (%v), want no files", left, err)
 	}
 }
 
@@ -53,6 +53,6 @@ func TestBenchUsage(t *testing.T) {
 	belfryRun(t, "bench", "--profile", "slow").oneLine(t, exitUsage, "profile")
 	belfryRun(t, "bench", "day").oneLine(t, exitUsage, "belfry-bench")
 	if r := belfryRun(t, "bench", "--help"); r.code != exitOK || !strings.Contains(r.out, "go run ./cmd/belfry-bench") {
-		t.Errorf("got %+v", r)
+		t.Errorf("belfry bench --help: got %v, want exit code 0 and the command of the full tool", r)
 	}
 }

@@ -30,8 +30,8 @@ type added struct {
 	State     string
 }
 
-// TestRoundTrip adds a timer that fires and is called back, and one that is cancelled, on
-// the command line.
+// TestRoundTrip adds two timers on the command line. The first fires and is called back, the
+// second is cancelled.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
@@ -48,61 +48,61 @@ func TestRoundTrip(t *testing.T) {
 	first := ok[added](t, n, "add", "--in", "500ms", "--svc", "orders", "--callback", hook.URL, "--data", `{"n":1}`, "--group", "g", "--max-attempts", "2",
 		"--backoff", "1s..2s", "--callback-timeout", "3s", "--type", "t", "--ext", "color=red", "--id", "one", "--source", "/shop")[0]
 	if first.ID != "one" || first.Source != "/shop" || first.Duplicate || first.State != "pending" || first.Timer != schemas.NewTimerID("/shop", "one") {
-		t.Errorf("added %+v", first)
+		t.Errorf("add: got %+v, want the new timer one of source /shop, pending", first)
 	}
 	if body := waittest.Receive(t, "a callback", got); body != `{"n":1}` {
-		t.Errorf("callback got %s", body)
+		t.Errorf("the callback received %s, want the data {\"n\":1}", body)
 	}
 	waittest.Until(t, "the timer succeeds", func() bool {
 		return ok[schemas.TimerInfo](t, n, "get", first.Timer.String())[0].State == schemas.StateSuccess
 	})
 	info := ok[schemas.TimerInfo](t, n, "get", "one", "--source", "/shop")[0]
 	if info.Group != "g" || info.MaxAttempts != 2 || info.Type != "t" || info.Attempts != 1 || info.Outcome == nil || info.Outcome.Code != 200 {
-		t.Errorf("got %+v", info)
+		t.Errorf("get: got %+v, want the options of the add and one attempt with status 200", info)
 	}
 	if a := info.LastAttempts; len(a) != 1 || a[0].Attempt != 1 || a[0].Status != 200 || a[0].At.Before(info.Fired) {
-		t.Errorf("attempts %+v", a)
+		t.Errorf("get: got attempts %+v, want one with status 200, not before %s", a, info.Fired)
 	} else if r := n.client(t, "get", "one", "--source", "/shop"); !strings.Contains(r.out, attemptLine(a[0])+"\n") || !strings.HasPrefix(attemptLine(a[0]), "1 at "+showTime(a[0].At)+", ") {
-		t.Errorf("get: %s", r.out)
+		t.Errorf("get as text: got %v, want the line %q", r, attemptLine(a[0]))
 	}
 
 	far := []string{"add", "--in", "1h", "--svc", "orders", "--id", "far", "--data", "text"}
 	if a := ok[added](t, n, far...)[0]; a.Duplicate || a.Source != "belfry-cli" {
-		t.Errorf("added %+v", a)
+		t.Errorf("add: got %+v, want a new timer of source belfry-cli", a)
 	}
 	if a := ok[added](t, n, far...)[0]; !a.Duplicate {
-		t.Errorf("added again %+v", a)
+		t.Errorf("repeated add: got %+v, want a duplicate", a)
 	}
 	n.client(t, append(far, "--ext", "other=1")...).oneLine(t, exitRefused)
 	moved := ok[schemas.TimerInfo](t, n, "reschedule", "far", "--source", "belfry-cli", "--at", "2030-01-02T03:04:05.678Z")
 	if showTime(moved[0].Due) != "2030-01-02T03:04:05.678Z" {
-		t.Errorf("moved to %s", moved[0].Due)
+		t.Errorf("reschedule: due at %s, want 2030-01-02T03:04:05.678Z", moved[0].Due)
 	}
 	ok[schemas.TimerInfo](t, n, "reschedule", "far", "--source", "belfry-cli", "--in", "PT2H")
 	if l := ok[schemas.TimerInfo](t, n, "ls", "--svc", "orders", "--state", "pending"); len(l) != 1 || l[0].ID != "far" {
-		t.Errorf("listed %+v", l)
+		t.Errorf("ls: got %+v, want only the timer far", l)
 	}
 	if c := ok[schemas.TimerInfo](t, n, "cancel", "far", "--source", "belfry-cli"); c[0].State != schemas.StateCancelled {
-		t.Errorf("cancelled %+v", c)
+		t.Errorf("cancel: got %+v, want state cancelled", c)
 	}
 	told := ok[schemas.TimerInfo](t, n, "get", "far", "--source", "belfry-cli")[0].History
 	if len(told) != 3 || told[0].Op != "reschedule" || told[2].Op != "cancel" || told[2].By != whoami() || told[2].By == "" {
-		t.Errorf("history %+v", told)
+		t.Errorf("history: got %+v, want two reschedules and a cancel by %q", told, whoami())
 	}
 	if r := n.client(t, "get", "far", "--source", "belfry-cli"); !strings.Contains(r.out, "cancel at "+showTime(told[2].At)+", by "+told[2].By+" (claimed)") {
-		t.Errorf("get: %s", r.out)
+		t.Errorf("get as text: got %v, want the cancel with its time and caller", r)
 	}
 	n.client(t, "cancel", "far", "--source", "belfry-cli", "--by", "a\nb").oneLine(t, exitUsage, "--by")
 	past := []string{"add", "--at", "2020-01-02T03:04:05Z", "--svc", "late"}
 	if r := n.client(t, past...); r.code != exitOK || !strings.Contains(r.out, "ago: fires now") {
-		t.Errorf("add in the past: %d %q %q", r.code, r.out, r.err)
+		t.Errorf("add in the past: got %v, want exit code 0 and the remark \"ago: fires now\"", r)
 	}
 	var late struct {
 		LatenessMs int64 `json:"lateness_ms"`
 	}
 	r := n.client(t, "tail", "late", "--since", "1h", "-n", "1", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &late); err != nil || late.LatenessMs > time.Hour.Milliseconds() {
-		t.Errorf("tail: %v, %q", err, r.out)
+		t.Errorf("tail: got %q (%v), want the event, late since its add and not since 2020", r.out, err)
 	}
 	n.client(t, "cancel", first.Timer.String()).oneLine(t, exitRefused, "success")
 	r = n.client(t, "reschedule", "far", "--source", "belfry-cli", "--in", "1h", "-o", "json")
@@ -111,20 +111,20 @@ func TestRoundTrip(t *testing.T) {
 		Error struct{ Code, Message string }
 	}](t, r.err)[0].Error
 	if e.Code != "already_done" || e.Message == "" {
-		t.Errorf("error in JSON: %s", r.err)
+		t.Errorf("error in JSON: got %s, want code already_done and a message", r.err)
 	}
 
 	for name, want := range map[string]string{"ls": "far", "get " + first.Timer.String(): "callback", "version": "belfry", "dead ls": "", "config check": "ok", "config print": "nats-listen"} {
 		if r := n.client(t, strings.Fields(name)...); r.code != exitOK || !strings.Contains(r.out, want) {
-			t.Errorf("belfry %s: %d %q %q", name, r.code, r.out, r.err)
+			t.Errorf("belfry %s: got %v, want exit code 0 and %q", name, r, want)
 		}
 	}
 	if r := n.client(t, "ls", "-n", "1"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.err, "-n 0") {
-		t.Errorf("ls -n 1: %q %q", r.out, r.err)
+		t.Errorf("ls -n 1: got %v, want a header, one timer, and a hint at -n 0 on stderr", r)
 	}
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 		if code, body := httpGet(t, "http://"+n.http+path); code != http.StatusOK {
-			t.Errorf("%s: %d %s", path, code, body)
+			t.Errorf("GET %s: got status %d, body %s, want status 200", path, code, body)
 		}
 	}
 	n.stop(t)
@@ -149,7 +149,7 @@ func TestTail(t *testing.T) {
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Errorf("tail: %v", err)
+				t.Errorf("tail -n 2 failed: %v", err)
 			}
 			running = false
 		default:
@@ -157,20 +157,20 @@ func TestTail(t *testing.T) {
 	}
 	events := parseLines[firedEvent](t, printed.String())
 	if len(events) != 2 {
-		t.Fatalf("tail -n 2 printed %d events", len(events))
+		t.Fatalf("tail -n 2 printed %d events, want 2", len(events))
 	}
 	for _, e := range events {
 		if e.Service != "orders" || e.LatenessMs < 0 || e.LatenessMs > bound.Milliseconds() || e.Timer != schemas.NewTimerID("belfry-cli", e.ID) || !strings.Contains(string(e.Event), `"timerfired"`) {
-			t.Errorf("event %+v", e)
+			t.Errorf("tail printed event %+v, want an event of service orders with its timer id, lateness and fired event", e)
 		}
 	}
 	past := ok[firedEvent](t, n, "tail", "*", "--since", "1h", "-n", fmt.Sprint(count))
 	if len(past) != count || past[0].ID != "0" {
-		t.Errorf("tail --since: %d events", len(past))
+		t.Errorf("tail --since: got %d events, want %d from id 0 on", len(past), count)
 	}
 	text := n.client(t, "tail", "orders", "--since", "2000-01-01T00:00:00Z", "-n", "1")
 	if text.code != exitOK || strings.Count(text.out, "\n") != 2 || strings.Contains(text.out, "\x1b") || !strings.Contains(text.out, "s") {
-		t.Errorf("tail as text: %d %q %q", text.code, text.out, text.err)
+		t.Errorf("tail as text: got %v, want exit code 0 and an event without control characters", text)
 	}
 	n.client(t, "tail", "a.b").oneLine(t, exitUsage, "a.b")
 	n.client(t, "tail", "a", "--since", "yesterday").oneLine(t, exitUsage, "yesterday")
@@ -194,18 +194,18 @@ func TestDeadLetters(t *testing.T) {
 		return len(dead) == 1
 	})
 	if dead[0].Timer != a.Timer || dead[0].Attempts != 1 {
-		t.Errorf("dead letter %+v", dead[0])
+		t.Errorf("dead ls: got %+v, want timer %s after one attempt", dead[0], a.Timer)
 	}
 	if r := n.client(t, "dead", "ls"); !strings.Contains(r.out, a.Timer.String()) {
-		t.Errorf("dead ls: %q", r.out)
+		t.Errorf("dead ls as text: got %v, want timer %s", r, a.Timer)
 	}
 	if r := ok[map[string]int](t, n, "dead", "replay", a.Timer.String()); r[0]["replayed"] != 1 {
-		t.Errorf("replay: %v", r)
+		t.Errorf("dead replay: got %v, want 1 replayed", r)
 	}
 	<-calls
 	waittest.Until(t, "a dead letter of the replayed timer", func() bool { return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 })
 	if r := ok[map[string]int](t, n, "dead", "replay", "--svc", "orders"); r[0]["replayed"] != 1 {
-		t.Errorf("replay of the service: %v", r)
+		t.Errorf("dead replay --svc: got %v, want 1 replayed", r)
 	}
 	<-calls
 	n.client(t, "dead", "replay").oneLine(t, exitUsage)
@@ -252,7 +252,7 @@ func TestUsage(t *testing.T) {
 		"serve --retention never":                  "retention",
 		"serve --allow-prefixes everything":        "everything",
 		"serve --replicas 2":                       "1, 3 or 5",
-		"serve --data d --nats-url nats://x":       "give one of them",
+		"serve --data d --nats-url nats://x":       "give only one of them",
 		"serve --config /does/not/exist":           "/does/not/exist",
 		"serve --shards 1000 --data /tmp/x":        "shards",
 		"config check --config /does/not/exist":    "no such file",
@@ -281,7 +281,7 @@ func TestRefusedAndNotFound(t *testing.T) {
 	big.oneLine(t, exitRefused, "bytes")
 	stdin := belfryEnv(t, []string{"BELFRY_NATS_URL=" + n.nats}, `{"from":"stdin"}`, "add", "--in", "1h", "--data", "@-", "--id", "s")
 	if stdin.code != exitOK {
-		t.Errorf("data from stdin: %+v", stdin)
+		t.Errorf("add with data from stdin: got %v, want exit code 0", stdin)
 	}
 }
 
@@ -296,7 +296,7 @@ func TestUnreachable(t *testing.T) {
 		belfryRun(t, append(strings.Fields(cmd), "--nats-url", none)...).oneLine(t, exitUnreachable, "127.0.0.1:1", "belfry serve")
 	}
 	if r := belfryRun(t, "ls", "--nats-url", none, "-o", "json"); strings.Contains(r.err, "hunter2") || !strings.Contains(r.err, `"code":"unavailable"`) {
-		t.Errorf("stderr %q", r.err)
+		t.Errorf("ls without a server: got stderr %q, want the code unavailable and no password", r.err)
 	}
 	belfryRun(t, "ls", "--nats-url", empty.URL()).oneLine(t, exitUnreachable, "router")
 	belfryRun(t, "tail", "x", "--nats-url", empty.URL()).oneLine(t, exitUnreachable, schemas.StreamFired)
@@ -333,11 +333,11 @@ func TestKilledAndBack(t *testing.T) {
 	<-n.done
 	n = serve(t, n.data)
 	if got := ok[schemas.TimerInfo](t, n, "get", "kept", "--source", "/s"); got[0].State != schemas.StatePending {
-		t.Errorf("after SIGKILL: %+v", got)
+		t.Errorf("get after SIGKILL and restart: got %+v, want state pending", got)
 	}
 	n.stop(t)
 	if _, err := os.Stat(filepath.Join(n.data, "belfry.pid")); !os.IsNotExist(err) {
-		t.Errorf("a stopped node left its process id behind: %v", err)
+		t.Errorf("after the stop: belfry.pid exists (%v), want it removed", err)
 	}
 }
 
@@ -363,10 +363,10 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	r := belfryRun(t, "help", "exit-codes")
 	for code := exitOK; code <= exitUnhealthy; code++ {
 		if !strings.Contains(r.out, fmt.Sprintf("\n  %d  ", code)) {
-			t.Errorf("help exit-codes lacks %d: %s", code, r.out)
+			t.Errorf("help exit-codes: got %s, want a row for code %d", r.out, code)
 		}
 	}
 	if r := belfryRun(t); r.code != exitOK || !strings.Contains(r.out, "belfry serve") {
-		t.Errorf("without arguments: %+v", r)
+		t.Errorf("belfry without arguments: got %v, want exit code 0 and the usage", r)
 	}
 }

@@ -37,14 +37,14 @@ type clientFlags struct {
 func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.url, "nats-url", "", "NATS server (default $BELFRY_NATS_URL, $NATS_URL, or "+defaultNATSURL+")")
 	fs.StringVar(&f.creds, "creds", "", "NATS credentials file (default $BELFRY_CREDS)")
-	fs.StringVar(&f.user, "user", "", "user, if the URL names none (default $BELFRY_USER)")
-	fs.StringVar(&f.passwordFile, "password-file", "", "file with the user's password (default $BELFRY_PASSWORD_FILE; $BELFRY_PASSWORD is a password)")
-	fs.StringVar(&f.tokenFile, "token-file", "", "file with a token (default $BELFRY_TOKEN_FILE; $BELFRY_TOKEN is a token)")
+	fs.StringVar(&f.user, "user", "", "user name, if the URL has none (default $BELFRY_USER)")
+	fs.StringVar(&f.passwordFile, "password-file", "", "file with the user's password (default $BELFRY_PASSWORD_FILE, or the password in $BELFRY_PASSWORD)")
+	fs.StringVar(&f.tokenFile, "token-file", "", "file with a token (default $BELFRY_TOKEN_FILE, or the token in $BELFRY_TOKEN)")
 	fs.StringVar(&f.tls.CA, "tls-ca", "", "PEM file of a CA to trust (default $BELFRY_TLS_CA)")
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
-	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of the subjects for answers, for a user that has its own (default $BELFRY_INBOX_PREFIX, or _INBOX)")
-	fs.Var(cmdline.Duration(&f.timeout), "timeout", "time limit of the whole command (default: "+formatDuration(belfry.DefaultRequestTimeout)+" for each request that it makes)")
+	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of reply subjects, for a NATS user who may subscribe to no others (default $BELFRY_INBOX_PREFIX, or _INBOX)")
+	fs.Var(cmdline.Duration(&f.timeout), "timeout", "time limit of the whole command (default: "+formatDuration(belfry.DefaultRequestTimeout)+" for each request)")
 }
 
 // fill sets values from the environment for flags that were not given.
@@ -253,7 +253,7 @@ func (r *timerRef) resolve(args []string) error {
 	}
 	var err error
 	if r.id, err = schemas.ParseTimerID(id); err != nil {
-		return usagef("%v; for a CloudEvent's id give also --source", err)
+		return usagef("%v; if this is a CloudEvent's id, also give its --source", err)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 			}
 			r.oneLine(t, exitUnreachable, "not done within --timeout 500ms", want)
 			if took := time.Since(begun); took < 500*time.Millisecond {
-				t.Errorf("it ended after %s", took)
+				t.Errorf("the command ended after %s, want no sooner than its timeout of 500ms", took)
 			}
 		})
 	}
@@ -90,11 +90,11 @@ func TestVersion(t *testing.T) {
 	text := belfryRun(t, "version")
 	m := parseLines[map[string]string](t, belfryRun(t, "version", "-o", "json").out)[0]
 	if m["version"] != version || m["go"] != runtime.Version() || m["commit"] == "" || m["tzdata"] != calendar.ZoneDataVersion {
-		t.Errorf("version: %v", m)
+		t.Errorf("version -o json: got %v, want the versions of belfry %s, %s and time zone data %s, and a commit", m, version, runtime.Version(), calendar.ZoneDataVersion)
 	}
 	for name, value := range m {
 		if name != "version" && (!strings.Contains(text.out, name) || !strings.Contains(text.out, value)) {
-			t.Errorf("the text lacks %s %s: %s", name, value, text.out)
+			t.Errorf("version: got %s, want the row %s %s", text.out, name, value)
 		}
 	}
 	vcs := func(pairs ...string) *debug.BuildInfo {
@@ -117,6 +117,6 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	if got := commit(nil, false); got != unknown {
-		t.Errorf("without build information: %q", got)
+		t.Errorf("commit without build information: got %q, want %q", got, unknown)
 	}
 }

@@ -80,7 +80,7 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 		Long:  "Replay one dead letter, by timer id or by CloudEvent id with --source, or all dead letters of a service.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || (len(args) == 1) == (service != "") {
-				return usagef("name either one timer or a service; the use is: %s", cmd.UseLine())
+				return usagef("give either one timer or --svc; usage: %s", cmd.UseLine())
 			}
 			return nil
 		},

@@ -34,8 +34,8 @@ an acknowledged write survives, replicas, permissions, clocks, and the streams a
 the settings. The command only reads. Without nats-url, $NATS_URL and nats-listen it
 checks the embedded server of a running node.
 
-A server reports its settings only to its system account: name a user of it by
---sys-creds or --sys-url.
+A server reports its settings only to its system account. Give a user of that account
+with --sys-creds or --sys-url.
 
 Each finding is ok, unknown (the user lacks the permissions for the check), warning or
 error. The exit code is 7 if a finding is an error, and otherwise 0.`,

@@ -33,7 +33,7 @@ func logLines(t *testing.T, n *node) []logLine {
 	for line := range strings.Lines(n.log.String()) {
 		var l logLine
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Errorf("a line of stderr is not JSON (%v): %q", err, line)
+			t.Errorf("stderr has the line %q, want JSON: %v", line, err)
 			continue
 		}
 		out = append(out, l)
@@ -47,7 +47,7 @@ func calm(t *testing.T, n *node) {
 	n.logged(t, "shards taken")
 	for _, l := range logLines(t, n) {
 		if l.Level != "info" || l.Shard != nil {
-			t.Errorf("the log of a normal start has %+v", l)
+			t.Errorf("the log of a normal start has %+v, want only lines of level info without a shard", l)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func TestStartLog(t *testing.T) {
 	n = serve(t, n.data)
 	calm(t, n)
 	if strings.Contains(n.log.String(), "did not close the data folder") {
-		t.Errorf("after an orderly stop: %s", n.log.String())
+		t.Errorf("the log of a start after SIGTERM mentions an unclean stop, want none: %s", n.log.String())
 	}
 	for range 3 {
 		ok[added](t, n, "add", "--in", "1h")
@@ -74,7 +74,7 @@ func TestStartLog(t *testing.T) {
 		n = serve(t, n.data)
 		calm(t, n)
 		if strings.Count(n.log.String(), "did not close the data folder") != 1 {
-			t.Errorf("the log after SIGKILL does not explain once what nats-server does: %s", n.log.String())
+			t.Errorf("the log of a start after SIGKILL does not explain the unclean stop exactly once: %s", n.log.String())
 		}
 	}
 	n.stop(t)
@@ -98,11 +98,11 @@ func TestHostileCalleeStaysInTheLog(t *testing.T) {
 	ok[added](t, n, "add", "--in", "1ms", "--callback", "http://"+callee+"/")
 	line := n.logged(t, "Unsolicited response") // net/http's report
 	if !strings.HasPrefix(line, "{") || strings.Contains(line, "\x1b") {
-		t.Errorf("the report is not a line of the log: %q", line)
+		t.Errorf("net/http's report is logged as %q, want one line of JSON without control characters", line)
 	}
 	for _, l := range logLines(t, n) {
 		if l.Message == "forged" {
-			t.Error("a callee wrote a line of the log")
+			t.Error("the log has a line that the callee wrote, want none")
 		}
 	}
 	n.stop(t)
@@ -117,7 +117,7 @@ func TestStdLog(t *testing.T) {
 	s := &stdLog{log: zerolog.New(&out), now: func() time.Time { return now }, throttle: throttle.Log{Every: stdLogInterval}}
 	for range 5 {
 		if n, err := s.Write([]byte("a\n\x1b[31mb")); n != 8 || err != nil {
-			t.Fatal(n, err)
+			t.Fatalf("Write: got %d, %v, want 8 bytes", n, err)
 		}
 	}
 	now = now.Add(stdLogInterval)
@@ -129,13 +129,13 @@ func TestStdLog(t *testing.T) {
 		lines = append(lines, line)
 	}
 	if len(lines) != 2 || !strings.Contains(lines[0], `"a  [31mb"`) || !strings.Contains(lines[1], `"suppressed":4`) || len(lines[1]) > 2*stdLogBytes {
-		t.Errorf("log: %s", out.String())
+		t.Errorf("log: got %s, want two lines, the second cut and with 4 suppressed lines", out.String())
 	}
 	restore := routeStdLog(zerolog.New(&out))
 	log.Print("routed")
 	restore()
 	if !strings.Contains(out.String(), `"routed"`) || log.Writer() != before {
-		t.Errorf("not routed, or not restored: %s", out.String())
+		t.Errorf("log: got %s, want the line \"routed\" and the standard logger restored", out.String())
 	}
 }
 
@@ -171,11 +171,11 @@ func TestSecretFilesOfOthers(t *testing.T) {
 		n := serve(t, "", "--config", config)
 		for _, path := range want {
 			if !strings.Contains(n.log.String(), path+`"`) {
-				t.Errorf("%s: no warning about %s: %s", text, path, n.log.String())
+				t.Errorf("config %s: the log has no warning about %s: %s", text, path, n.log.String())
 			}
 		}
 		if got := strings.Count(n.log.String(), "chmod 600 "); got != len(want) {
-			t.Errorf("%s: %d warnings: %s", text, got, n.log.String())
+			t.Errorf("config %s: got %d warnings, want %d: %s", text, got, len(want), n.log.String())
 		}
 		n.stop(t)
 	}

@@ -72,6 +72,10 @@ type result struct {
 	code     int
 }
 
+func (r result) String() string {
+	return fmt.Sprintf("exit code %d, stdout %q, stderr %q", r.code, r.out, r.err)
+}
+
 func belfryEnv(t *testing.T, env []string, stdin string, args ...string) result {
 	t.Helper()
 	cmd := command(t, env, args...)
@@ -94,14 +98,14 @@ func belfryRun(t *testing.T, args ...string) result {
 func (r result) oneLine(t *testing.T, code int, want ...string) {
 	t.Helper()
 	if r.code != code {
-		t.Errorf("exit code %d, want %d; stderr %q", r.code, code, r.err)
+		t.Errorf("got exit code %d, want %d; stderr %q", r.code, code, r.err)
 	}
 	if r.out != "" || strings.Count(r.err, "\n") != 1 || !strings.HasPrefix(r.err, "belfry: ") && !strings.HasPrefix(r.err, "{") {
-		t.Errorf("want one line on stderr and nothing on stdout; got stdout %q, stderr %q", r.out, r.err)
+		t.Errorf("got stdout %q, stderr %q, want nothing on stdout and one line on stderr", r.out, r.err)
 	}
 	for _, w := range want {
 		if !strings.Contains(r.err, w) {
-			t.Errorf("stderr %q lacks %q", r.err, w)
+			t.Errorf("got stderr %q, want %q in it", r.err, w)
 		}
 	}
 }
@@ -143,7 +147,7 @@ func launch(t *testing.T, data string, args []string) *node {
 	line := n.logged(t, "belfry is running")
 	var announced struct{ NATS, HTTP string }
 	if err := json.Unmarshal([]byte(line), &announced); err != nil {
-		t.Fatalf("%v: %s", err, line)
+		t.Fatalf("cannot decode the log line %s: %v", line, err)
 	}
 	n.nats, n.http = announced.NATS, announced.HTTP
 	return n
@@ -158,7 +162,7 @@ func (n *node) stop(t *testing.T) {
 	}
 	waittest.Receive(t, "the end of the process after SIGTERM", n.done, n.log.String)
 	if code := n.cmd.ProcessState.ExitCode(); code != exitOK {
-		t.Errorf("exit code %d after SIGTERM: %s", code, n.log.String())
+		t.Errorf("after SIGTERM: got exit code %d, want 0; log: %s", code, n.log.String())
 	}
 	t.Logf("stopped %s after SIGTERM", time.Since(begun).Round(time.Millisecond))
 }
@@ -174,7 +178,7 @@ func ok[T any](t *testing.T, n *node, args ...string) []T {
 	t.Helper()
 	r := n.client(t, append(args, "-o", "json")...)
 	if r.code != exitOK || r.err != "" {
-		t.Fatalf("belfry %s: exit code %d, %s", strings.Join(args, " "), r.code, r.err)
+		t.Fatalf("belfry %s: got %v, want exit code 0 and nothing on stderr", strings.Join(args, " "), r)
 	}
 	return parseLines[T](t, r.out)
 }
@@ -185,7 +189,7 @@ func parseLines[T any](t *testing.T, text string) []T {
 	for line := range strings.Lines(text) {
 		var v T
 		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			t.Fatalf("%v: %s", err, line)
+			t.Fatalf("got the output line %s, want JSON: %v", line, err)
 		}
 		out = append(out, v)
 	}
@@ -200,7 +204,7 @@ func (n *node) logged(t *testing.T, part string) string {
 		select {
 		case <-n.done: // the log is complete
 			if line, found = n.log.Line(part); !found {
-				t.Fatalf("the process has ended without logging %q: %s", part, n.log.String())
+				t.Fatalf("the process has ended and has not logged %q: %s", part, n.log.String())
 			}
 			return true
 		default:

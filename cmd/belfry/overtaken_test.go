@@ -39,13 +39,13 @@ func TestOvertakenConsumerIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st := ok[status](t, n, "status")[0]; len(st.Overtaken) > 0 {
-		t.Errorf("before the flood: %+v", st.Overtaken)
+		t.Errorf("status before the flood: got overtaken readers %+v, want none", st.Overtaken)
 	}
 	fire(2, 1300)
 	waittest.Until(t, "status names the reader", func() bool {
 		return strings.Contains(strings.Join(ok[status](t, n, "status")[0].Problems, ";"), "reader")
 	})
 	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, "reader") {
-		t.Errorf("doctor: %d %q %q", r.code, r.out, r.err)
+		t.Errorf("doctor: got %v, want a finding that names the reader", r)
 	}
 }

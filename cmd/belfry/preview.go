@@ -60,10 +60,10 @@ Warnings are lines on standard error.`,
 	fs.IntVar(&f.limit, "limit", 0, "end after this many runs (default: no limit)")
 	fs.Var(cmdline.Duration(&f.jitter), "jitter", "delay each run by up to this duration, derived from the timer ID (see --id)")
 	fs.StringVar(&f.dst, "dst", "auto", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both")
-	fs.StringVar(&f.days, "days", "", "if day of month and day of week are both restricted: and, or or")
+	fs.StringVar(&f.days, "days", "", "how to combine day of month and day of week if the expression restricts both: \"and\" or \"or\"")
 	fs.StringSliceVar(&f.exclude, "exclude", nil, "dates without runs, in the zone: 2027-12-25,2028-01-01 (may be repeated)")
-	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with a date without runs on each line; # begins a comment")
-	fs.StringVar(&f.excludeShift, "exclude-shift", "skip", "what happens on an excluded date: skip, or run on the next or previous date")
+	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with dates without runs, one per line; # begins a comment")
+	fs.StringVar(&f.excludeShift, "exclude-shift", "skip", "for a run on an excluded date: skip it, or move it to the next or previous date (skip, next, previous)")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id, from which H and jitter are derived")
 	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source, with --id")
 	fs.IntVarP(&f.count, "count", "n", 10, fmt.Sprintf("number of runs, at most %d", calendar.MaxExplained))
@@ -72,10 +72,10 @@ Warnings are lines on standard error.`,
 
 func (c *cli) preview(f *previewFlags) error {
 	if f.count < 1 || f.count > calendar.MaxExplained {
-		return usagef("-n %d: write 1 to %d", f.count, calendar.MaxExplained)
+		return usagef("-n %d: must be 1 to %d", f.count, calendar.MaxExplained)
 	}
 	if f.limit < 0 {
-		return usagef("--limit %d: write 1 or more", f.limit)
+		return usagef("--limit %d: must not be negative; 0 means no limit", f.limit)
 	}
 	fromMs, err := timeFlag("--from", f.from, time.Now().UnixMilli())
 	if err != nil {

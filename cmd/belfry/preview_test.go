@@ -23,14 +23,14 @@ func TestPreviewNeedsNoServer(t *testing.T) {
 	text := belfryEnv(t, noServer, "", args...)
 	for _, want := range []string{"At 02:30, Europe/Berlin", calendar.ZoneDataVersion, "2027-03-28T01:00:00.000Z", "2027-03-28T03:00:00+02:00", "gap-shifted: 02:30 does not exist", "2027-03-29T02:30:00+02:00"} {
 		if !strings.Contains(text.out, want) {
-			t.Errorf("the text lacks %q: %s", want, text.out)
+			t.Errorf("preview: got %s, want %q in it", text.out, want)
 		}
 	}
 	r := belfryEnv(t, noServer, "", append(args, "-o", "json")...)
 	list := parseLines[previewLine](t, r.out)
 	if r.code != exitOK || r.err != "" || len(list) != 2 || list[0].At != "2027-03-28T01:00:00.000Z" || list[0].Local != "2027-03-28T03:00:00+02:00" ||
 		len(list[0].Why) != 1 || list[0].Why[0].Code != calendar.GapShifted || list[1].Why == nil || len(list[1].Why) != 0 {
-		t.Errorf("exit code %d, stderr %q, %+v", r.code, r.err, list)
+		t.Errorf("preview -o json: got exit code %d, stderr %q, %+v, want two runs, the first shifted by the gap", r.code, r.err, list)
 	}
 }
 
@@ -69,18 +69,18 @@ func TestPreviewFlags(t *testing.T) {
 			got = append(got, line.Local)
 		}
 		if s := strings.Join(got, " "); s != c.want || r.err != "" {
-			t.Errorf("%s: got %s, want %s; stderr %q", c.args, s, c.want, r.err)
+			t.Errorf("preview %s: got %s, want %s; stderr %q", c.args, s, c.want, r.err)
 		}
 	}
 	due := parseLines[previewLine](t, belfryEnv(t, noServer, "", "preview", "--cron", "@hourly", "--id", "a", "--jitter", "PT10M", "-n", "1", "-o", "json").out)[0]
 	if at, err := time.Parse(time.RFC3339, due.Due); err != nil || due.Due <= due.At || at.Minute() >= 10 || due.Why[0].Code != calendar.Jitter {
-		t.Errorf("jitter: %+v", due)
+		t.Errorf("preview with --jitter PT10M: got %+v, want a due time after the hour, by less than 10 minutes", due)
 	}
 	if r := belfryEnv(t, noServer, "", "preview", "--cron", "H * * * *", "-n", "1", "-o", "json"); !strings.HasPrefix(r.err, "belfry: warning: ") || r.code != exitOK {
-		t.Errorf("no warning: %+v", r)
+		t.Errorf("preview of H without an id: got %v, want exit code 0 and a warning", r)
 	}
 	if r := belfryEnv(t, noServer, "", "preview", "--cron", "@daily", "--end", "1971-01-01T00:00:00Z"); !strings.Contains(r.out, "No further run before the end.") {
-		t.Errorf("no runs: %+v", r)
+		t.Errorf("preview of a schedule that has ended: got %v, want \"No further run before the end.\"", r)
 	}
 }
 
@@ -133,11 +133,11 @@ func TestScheduleExamples(t *testing.T) {
 		r := belfryEnv(t, noServer, "", args...)
 		got := regexp.MustCompile(`(?m) +$`).ReplaceAllString(r.out+r.err, "")
 		if got != want {
-			t.Errorf("belfry %s prints\n%s\nthe documentation has\n%s", line, got, want)
+			t.Errorf("belfry %s: got\n%s\nwant, as in the documentation,\n%s", line, got, want)
 		}
 	}
 	if commands < 5 {
-		t.Errorf("%d commands in docs/schedules.md", commands)
+		t.Errorf("docs/schedules.md has %d commands, want at least 5", commands)
 	}
 	forms := 0
 	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]*)` \\|.*\\| (cron|every|tz|refused cron|refused every|refused tz) \\|$").FindAllStringSubmatch(string(b), -1) {
@@ -152,10 +152,10 @@ func TestScheduleExamples(t *testing.T) {
 			spec.Cron, spec.Zone = "@daily", row[1]
 		}
 		if _, err := calendar.New(spec); (err != nil) != strings.HasPrefix(row[2], "refused") {
-			t.Errorf("%q is documented as %s: %v", row[1], row[2], err)
+			t.Errorf("%q is documented as %q, but New returned %v", row[1], row[2], err)
 		}
 	}
 	if forms < 40 {
-		t.Errorf("%d forms in docs/schedules.md", forms)
+		t.Errorf("docs/schedules.md has %d forms, want at least 40", forms)
 	}
 }

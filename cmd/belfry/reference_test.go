@@ -48,7 +48,7 @@ func TestReferenceHasEveryFlag(t *testing.T) {
 		case connection.Flags().Lookup(f.Name) != nil:
 			text := ref[sectionConnection]
 			if f.Name != "output" && !strings.Contains(text, "`"+strings.TrimPrefix(name, "belfry ")+"`") {
-				t.Errorf("%q is not named in section %q", name, sectionConnection)
+				t.Errorf("section %q does not name the command %q", sectionConnection, name)
 			}
 			return doctest.Place{Title: sectionConnection, Text: text, Key: "--" + f.Name}, true
 		}
@@ -65,13 +65,13 @@ func TestReferenceHasEverySetting(t *testing.T) {
 	s.add(&cobra.Command{})
 	for _, name := range s.names {
 		if line := doctest.Row(section, name); !strings.Contains(line, "`"+envName(name)+"`") {
-			t.Errorf("setting %s has no row with its variable %s", name, envName(name))
+			t.Errorf("setting %s has no row in the reference that names its variable %s", name, envName(name))
 		}
 	}
 	for line := range strings.Lines(section) {
 		name, ok := strings.CutPrefix(line, "| `")
 		if name, _, _ = strings.Cut(name, "`"); ok && !slices.Contains(s.names, name) {
-			t.Errorf("the reference has a setting %s that there is not", name)
+			t.Errorf("the reference has setting %s, which does not exist", name)
 		}
 	}
 }
@@ -83,18 +83,18 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 	section := reference(t)[sectionService]
 	for key := range serviceKeys {
 		if doctest.Row(section, key) == "" {
-			t.Errorf("setting %s of a service has no row", key)
+			t.Errorf("setting %s of a service has no row in the reference", key)
 		}
 	}
 	for line := range strings.Lines(section) {
 		name, ok := strings.CutPrefix(line, "| `")
 		if name, _, _ = strings.Cut(name, "`"); ok && serviceKeys[name] == nil {
-			t.Errorf("the reference has a setting %s of a service, which does not exist", name)
+			t.Errorf("the reference has setting %s of a service, which does not exist", name)
 		}
 	}
 	example := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(section)
 	if example == nil {
-		t.Fatal("no example of services")
+		t.Fatal("the reference has no example of services")
 	}
 	dir := t.TempDir()
 	token, secrets := filepath.Join(dir, "token"), filepath.Join(dir, "secrets")
@@ -109,7 +109,7 @@ func TestReferenceHasEverySettingOfAService(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := belfryEnv(t, []string{"ORDERS_API_KEY=hunter2-key"}, "", "config", "check", "--config", path); r.code != exitOK {
-		t.Errorf("the example of services is refused: %s", r.err)
+		t.Errorf("config check of the reference's example: got %v, want exit code 0", r)
 	}
 }
 
@@ -125,16 +125,16 @@ func TestReferenceHasEveryVariable(t *testing.T) {
 	(&clientFlags{}).fill(c.getenv)
 	s := &settings{}
 	s.add(&cobra.Command{})
-	if _, err := s.load(c); err == nil {
-		t.Error("without HOME there is no data folder") // all variables have been read by then
+	if _, err := s.load(c); err == nil { // load has read all variables by then
+		t.Error("load without HOME: got no error, want one, because there is no default data folder")
 	}
 	if len(asked) < len(s.names) {
-		t.Fatalf("only %d variables", len(asked))
+		t.Fatalf("load read %d variables, want at least %d, one for each setting", len(asked), len(s.names))
 	}
 	ref := reference(t)
 	for name := range asked {
 		if !strings.Contains(ref[sectionSettings]+ref[sectionConnection], "`"+name+"`") {
-			t.Errorf("the variable %s is not in the reference", name)
+			t.Errorf("the reference does not name the variable %s", name)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestReferenceHasEveryExitCode(t *testing.T) {
 	section := reference(t)[sectionExit]
 	rows := regexp.MustCompile("(?m)^\\| `(\\d+)` \\|").FindAllStringSubmatch(section, -1)
 	if len(rows) != exitUnhealthy+1 {
-		t.Errorf("%d rows for %d exit codes", len(rows), exitUnhealthy+1)
+		t.Errorf("the reference has %d exit codes, want %d", len(rows), exitUnhealthy+1)
 	}
 	var help bytes.Buffer
 	topic := exitCodesTopic()
@@ -154,10 +154,10 @@ func TestReferenceHasEveryExitCode(t *testing.T) {
 	for code := exitOK; code <= exitUnhealthy; code++ {
 		line := doctest.Row(section, fmt.Sprint(code))
 		if word := cmdline.CodeNames[code]; line == "" || word != "" && code != exitRefused && !strings.Contains(line, "`"+word+"`") {
-			t.Errorf("exit code %d lacks its row, or the word %q: %s", code, cmdline.CodeNames[code], line)
+			t.Errorf("exit code %d: the reference has the row %q, want the word %q in it", code, line, cmdline.CodeNames[code])
 		}
 		if text := strings.TrimSpace(strings.Split(line+"|||", "|")[2]); !strings.Contains(help.String(), text) {
-			t.Errorf("exit code %d is %q here and not in belfry help exit-codes: %s", code, text, help.String())
+			t.Errorf("exit code %d: the reference has the text %q, which belfry help exit-codes lacks: %s", code, text, help.String())
 		}
 	}
 }

@@ -35,14 +35,14 @@ func TestRejected(t *testing.T) {
 		return len(list) == 7
 	})
 	if r := list[0]; !strings.HasPrefix(r.ID, "bad-") || r.Source != "/shop" || r.Code != schemas.CodeInvalidAttribute || !strings.Contains(r.Error, "timerat") {
-		t.Errorf("first rejection %+v", r)
+		t.Errorf("rejected ls: got first rejection %+v, want one of source /shop, with its code and the attribute timerat", r)
 	}
 	if r := n.client(t, "rejected", "ls", "-n", "2"); r.code != exitOK || strings.Count(r.out, "bad-") != 2 || !strings.Contains(r.err, "-n 0") {
-		t.Errorf("as text: %d %q %q", r.code, r.out, r.err)
+		t.Errorf("rejected ls -n 2: got %v, want two rejections, and a hint at -n 0 on stderr", r)
 	}
 	st := ok[status](t, n, "status")[0]
 	if st.Totals.Rejected != 7 || !strings.Contains(strings.Join(st.Problems, ";"), "rejected adds: 7") || st.Totals.LastRejected.IsZero() {
-		t.Errorf("status counts %+v, problems %q", st.Totals, st.Problems)
+		t.Errorf("status: got totals %+v and problems %q, want 7 rejected adds with a time", st.Totals, st.Problems)
 	}
 	n.client(t, "rejected", "list", "-n", "-1").oneLine(t, exitUsage)
 

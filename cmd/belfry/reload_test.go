@@ -109,10 +109,10 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	old, both := byOld.Load(), byBoth.Load()
 	until(&byNew)
 	if byOld.Load() != old || byBoth.Load() != both {
-		t.Error("a secret that was replaced signs again")
+		t.Errorf("after the old secret was removed: %d callbacks with the old secret and %d with both, want %d and %d as before", byOld.Load(), byBoth.Load(), old, both)
 	}
 	if line := n.logged(t, "was not reloaded"); !strings.Contains(line, "orders") || strings.Contains(line, "hunter2") {
-		t.Errorf("log: %s", line)
+		t.Errorf("log of the failed reload: got %s, want the service and no secret", line)
 	}
 	write(secrets, next+"\n")
 	waittest.Until(t, "the metric says that the reload succeeded", metric("belfry_config_reload_successful 1"))
@@ -123,11 +123,11 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line := n.logged(t, "take effect at the next start"); !strings.Contains(line, `["retention"]`) {
-		t.Errorf("log: %s", n.log.String())
+		t.Errorf("log of the reload: got %s, want the setting retention", line)
 	}
 	r := n.client(t, "add", "--in", "1ms", "--svc", "bills", "--callback", callee.URL)
 	if r.code != exitRefused || !strings.Contains(r.err, "callback-hosts") {
-		t.Errorf("a host that is not allowed any more: %+v", r)
+		t.Errorf("add with a host that is no longer allowed: got %v, want exit code %d and the setting callback-hosts", r, exitRefused)
 	}
 	until(&byNew)
 
@@ -135,13 +135,13 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 		waittest.Until(t, "timer "+id.String()+" succeeds", func() bool {
 			i, err := c.Get(t.Context(), id)
 			if err == nil && i.State == schemas.StateSuccess && i.Attempts != 1 {
-				t.Errorf("%s needed %d attempts", id, i.Attempts)
+				t.Errorf("timer %s needed %d attempts, want 1", id, i.Attempts)
 			}
 			return err == nil && i.State == schemas.StateSuccess
 		})
 	}
 	if invalid.Load() != 0 {
-		t.Errorf("%d callbacks were not signed with a valid secret", invalid.Load())
+		t.Errorf("got %d callbacks without a valid signature, want none", invalid.Load())
 	}
 	t.Logf("%d timers; signed with the old secret %d, both %d, the new one %d", len(timers), byOld.Load(), byBoth.Load(), byNew.Load())
 	n.stop(t)

@@ -19,7 +19,7 @@ func TestRepair(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "")
 	if found := ok[store.RepairFinding](t, n, "repair"); len(found) > 0 {
-		t.Fatalf("a new store: %+v", found)
+		t.Fatalf("repair of a new store: got %+v, want no findings", found)
 	}
 	ok[added](t, n, "add", "--in", "1h", "--id", "victim", "--source", "/s")
 	id := schemas.NewTimerID("/s", "victim").String()
@@ -50,17 +50,17 @@ func TestRepair(t *testing.T) {
 	if !slices.ContainsFunc(findings, func(f doctor.Finding) bool {
 		return f.Check == "damage" && f.Level == doctor.Error && strings.Contains(f.Do, "belfry repair")
 	}) {
-		t.Errorf("doctor: %+v", findings)
+		t.Errorf("doctor: got %+v, want an error of check damage that names belfry repair", findings)
 	}
 	if r := n.client(t, "repair"); r.code != exitUnhealthy || !strings.Contains(r.out, "DAMAGED") || !strings.Contains(r.out, id) || !strings.Contains(r.out, "previous revision") {
-		t.Errorf("repair: %d %s", r.code, r.out)
+		t.Errorf("repair: got %v, want exit code %d and the damaged record of timer %s with its repair", r, exitUnhealthy, id)
 	}
 	found := ok[store.RepairFinding](t, n, "repair", "--apply")
 	if len(found) != 1 || found[0].Kind != "record" || !found[0].Applied {
-		t.Errorf("repair --apply: %+v", found)
+		t.Errorf("repair --apply: got %+v, want one record, repaired", found)
 	}
 	if r := n.client(t, "get", "victim", "--source", "/s"); r.code != exitOK || !strings.Contains(r.out, "pending") {
-		t.Errorf("get: %d %s %s", r.code, r.out, r.err)
+		t.Errorf("get after the repair: got %v, want exit code 0 and state pending", r)
 	}
 	waittest.Until(t, "status reports no damage", func() bool {
 		problems := ok[status](t, n, "status")[0].Problems

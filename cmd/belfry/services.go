@@ -51,7 +51,7 @@ const maxSecretFileBytes = 1 << 20
 func (r *serviceReader) read(key string, value any) error {
 	read := serviceKeys[key]
 	if read == nil {
-		return fmt.Errorf("unknown key; a service has %s", strings.Join(slices.Sorted(maps.Keys(serviceKeys)), ", "))
+		return fmt.Errorf("unknown key; the keys of a service are %s", strings.Join(slices.Sorted(maps.Keys(serviceKeys)), ", "))
 	}
 	return read(r, value)
 }
@@ -68,7 +68,7 @@ func (r *serviceReader) concurrency(v any) error {
 func (r *serviceReader) secret(v any) error {
 	s, ok := v.(string)
 	if !ok || s == "" {
-		return errors.New("must be a text such as whsec_…")
+		return errors.New("must be a string such as whsec_…")
 	}
 	r.config.Secrets = append(r.config.Secrets, s)
 	r.inline = true
@@ -78,11 +78,11 @@ func (r *serviceReader) secret(v any) error {
 func (r *serviceReader) secretList(v any) error {
 	list, ok := v.([]any)
 	if !ok {
-		return errors.New("must be a list of texts such as whsec_…")
+		return errors.New("must be a list of strings such as whsec_…")
 	}
 	for _, v := range list {
 		if s, ok := v.(string); !ok || s == "" {
-			return errors.New("must be a list of texts such as whsec_…")
+			return errors.New("must be a list of strings such as whsec_…")
 		}
 		if err := r.secret(v); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (r *serviceReader) secretList(v any) error {
 func (r *serviceReader) secretFile(v any) error {
 	paths, err := texts(v)
 	if err != nil || len(paths) == 0 {
-		return errors.New("must be a file with one secret a line, or a list of files")
+		return errors.New("must be the path of a file with one secret per line, or a list of paths")
 	}
 	for _, path := range paths {
 		r.secretFiles = append(r.secretFiles, path)
@@ -132,7 +132,7 @@ func (r *serviceReader) secretEnv(v any) error {
 func (r *serviceReader) headers(v any) error {
 	group, ok := v.(map[string]any)
 	if !ok {
-		return errors.New("must be a group of names with values")
+		return errors.New("must be a group of header names, each with a value")
 	}
 	r.config.Headers = map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(group)) {
@@ -153,7 +153,7 @@ func (r *serviceReader) headers(v any) error {
 }
 
 func (r *serviceReader) headerValue(v any) (string, error) {
-	shape := errors.New("must be a text, {file: PATH} or {env: NAME}, optionally with a prefix")
+	shape := errors.New("must be a string, {file: PATH} or {env: NAME}, the last two optionally with prefix: TEXT")
 	if s, ok := v.(string); ok {
 		r.inline = true
 		return s, nil
@@ -232,7 +232,7 @@ func (r *serviceReader) baseURL(v any) error {
 func (r *serviceReader) list(v any, to *[]string) error {
 	list, err := texts(v)
 	if err != nil {
-		return errors.New("must be a list of texts")
+		return errors.New("must be a string or a list of strings")
 	}
 	*to = append([]string{}, list...) // not nil: an empty list allows nothing
 	return nil
@@ -241,7 +241,7 @@ func (r *serviceReader) list(v any, to *[]string) error {
 func (r *serviceReader) pem(v any, to *[]byte) error {
 	path, ok := v.(string)
 	if !ok || path == "" {
-		return errors.New("must be a file in PEM form")
+		return errors.New("must be the path of a PEM file")
 	}
 	if to == &r.config.PEM.Key {
 		r.secretFiles = append(r.secretFiles, path)

@@ -71,19 +71,19 @@ func (s *settings) add(cmd *cobra.Command) {
 	s.app = app.DefaultOptions()
 	o := &s.app
 	d := pflag.NewFlagSet("", pflag.ContinueOnError)
-	d.StringVar(&o.Data, "data", "", "folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
-	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "address of the embedded server; other than loopback it needs users and TLS")
-	d.StringVar(&s.natsUser, "nats-user", "", "administrator of the embedded server; with it every client must log in")
+	d.StringVar(&o.Data, "data", "", "data folder of the embedded server (default $XDG_STATE_HOME/belfry or ~/.local/state/belfry)")
+	d.StringVar(&o.NATSListen, "nats-listen", o.NATSListen, "listen address of the embedded server; an address other than loopback needs users and TLS")
+	d.StringVar(&s.natsUser, "nats-user", "", "user name of the embedded server's administrator; if set, every client must log in")
 	d.StringVar(&s.natsPasswordFile, "nats-password-file", "", "file with the password of nats-user, or its bcrypt hash (or $BELFRY_NATS_PASSWORD)")
 	d.StringVar(&o.NATSTLS.Cert, "nats-tls-cert", "", "PEM file of the embedded server's certificate: clients must use TLS")
 	d.StringVar(&o.NATSTLS.Key, "nats-tls-key", "", "PEM file of that certificate's key")
-	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of the CA of clients' certificates: each client needs one")
-	d.StringVar(&o.HTTP, "http", o.HTTP, "address of /healthz, /readyz and /metrics; - for none; other than loopback it needs http-token-file")
+	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of a CA: each client needs a certificate of it")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-token-file")
 	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with the bearer token for /metrics and the details of /readyz (or $BELFRY_HTTP_TOKEN)")
-	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate: serve HTTPS")
+	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate, to serve HTTPS")
 	d.StringVar(&o.HTTPTLS.Key, "http-tls-key", "", "PEM file of that certificate's key")
 	d.BoolVar(&o.Insecure, "insecure", false, "permit addresses other than loopback without users, TLS or token")
-	d.StringVar(&s.profile, "profile", string(o.Profile), "what acknowledged timers survive: safe: power loss and the end of any process; fast: the end of any process")
+	d.StringVar(&s.profile, "profile", string(o.Profile), "safe: acknowledged timers survive power loss and the end of any process; fast: only the end of any process")
 	d.StringVar(&o.NATSURL, "nats-url", "", "use this server instead of the embedded one")
 	d.StringVar(&o.Creds, "creds", "", "NATS credentials file for nats-url")
 	d.StringVar(&o.User, "user", "", "user for nats-url")
@@ -92,29 +92,29 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.TLS.CA, "tls-ca", "", "PEM file of a CA to trust for nats-url")
 	d.StringVar(&o.TLS.Cert, "tls-cert", "", "PEM file of a client certificate for nats-url")
 	d.StringVar(&o.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
-	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "parts that this node runs")
+	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "roles of this node: router, scheduler, functions")
 	d.StringVar(&o.Node, "node", "", "name of this node (default: the name in the data folder, or a random name)")
 	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 for the number of an existing store, or %d", schemas.DefaultShards))
 	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream")
 	d.Var(cmdline.Duration(&o.Retention), "retention", "lifetime of the record of a finished timer")
-	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long fired events stay in their stream")
-	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "how many events of one service stay in their stream; 0 means a share of the stream's bytes")
+	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long the stream keeps fired events")
+	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "maximum number of fired events of one service that the stream keeps; 0 for a share of the stream's bytes")
 	d.Var(cmdline.Duration(&o.DeadMaxAge), "dead-max-age", "how long dead letters are kept")
 	d.Var(cmdline.Duration(&o.RejectedMaxAge), "rejected-max-age", "how long rejected adds are kept")
-	d.Var(cmdline.Duration(&o.SweepDelay), "sweep-delay", "how far behind the low watermark the sweeper audits")
+	d.Var(cmdline.Duration(&o.SweepDelay), "sweep-delay", "how long after their due time the sweeper checks that timers have fired")
 	d.Var(cmdline.Duration(&o.Lease), "lease", "how long a scheduler keeps its shards without a renewal")
-	d.Var(cmdline.Duration(&o.Horizon), "horizon", "how far ahead timers are read into memory")
-	d.Var(cmdline.Duration(&o.Limits.MaxHorizon), "max-ahead", "how far ahead a timer may be due")
+	d.Var(cmdline.Duration(&o.Horizon), "horizon", "how long before their due time timers are read into memory")
+	d.Var(cmdline.Duration(&o.Limits.MaxHorizon), "max-ahead", "maximum time from the add of a timer to its due time")
 	d.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "maximum number of concurrent callbacks of one service")
 	d.IntVar(&o.TotalConcurrency, "total-concurrency", o.TotalConcurrency, "maximum number of concurrent callbacks of this node")
 	d.Var(cmdline.Duration(&o.ServiceIdle), "service-idle", "time without an event after which Belfry removes a service's consumers, until its next event; 0 means never")
 	d.IntVar(&o.MaxServices, "max-services", o.MaxServices, "maximum number of services with callbacks")
 	d.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let callbacks connect to this host (default true on the embedded server while it listens on loopback)")
 	d.BoolVar(&o.AllowPrivate, "allow-private", false, "let callbacks connect to private addresses")
-	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these address ranges: 10.1.0.0/16")
-	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subject has one of these prefixes, in addition to _INBOX: REPLIES.shop")
-	d.StringSliceVar(&s.subjects, "callback-subjects", nil, "NATS subjects that callbacks may name, with wildcards: orders.> (default: all but reserved ones)")
-	d.StringSliceVar(&s.hosts, "callback-hosts", nil, "hosts that HTTP callbacks may name: api.example.com, *.example.com (default: all)")
+	d.StringSliceVar(&s.prefixes, "allow-prefixes", nil, "let callbacks connect to these address ranges, such as 10.1.0.0/16")
+	d.StringSliceVar(&o.InboxPrefixes, "inbox-prefixes", nil, "answer API requests whose reply subjects have one of these prefixes, such as REPLIES.shop, in addition to _INBOX")
+	d.StringSliceVar(&s.subjects, "callback-subjects", nil, "NATS subjects that callbacks may call, with wildcards, such as orders.> (default: all except reserved subjects)")
+	d.StringSliceVar(&s.hosts, "callback-hosts", nil, "hosts that HTTP callbacks may call, such as api.example.com or *.example.com (default: all)")
 	d.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	d.StringVar(&s.logFormat, "log-format", "auto", "json, console, or auto: console on a terminal")
 	d.SortFlags = false
@@ -182,7 +182,7 @@ func (s *settings) chooseServer() error {
 			continue
 		}
 		if s.flagged["nats-url"] {
-			return usagef("--%s is for the embedded server, and --nats-url for a server of your own: give one of them", name)
+			return usagef("--%s configures the embedded server, and --nats-url uses another server: give only one of them", name)
 		}
 		s.ownServer = true
 	}
@@ -221,7 +221,7 @@ func (s *settings) readFile() (map[string]any, error) {
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, usagef("config file %s has unknown keys: %s (the settings are those of \"belfry serve --help\", services and nats-users)", s.config, strings.Join(unknown, ", "))
+		return nil, usagef("config file %s has unknown keys: %s (valid keys are the flags in \"belfry serve --help\", services and nats-users)", s.config, strings.Join(unknown, ", "))
 	}
 	return values, nil
 }
@@ -255,7 +255,7 @@ func (s *settings) set(name string, value any, where string) error {
 	case nil:
 		return nil
 	case map[string]any:
-		return usagef("%s: must be a value, not a group of settings", where)
+		return usagef("%s: must be a single value or a list, not a group", where)
 	case []any:
 		parts := make([]string, len(v))
 		for i := range v {

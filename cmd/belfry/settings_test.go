@@ -35,24 +35,24 @@ func TestPrecedence(t *testing.T) {
 	env := []string{"BELFRY_CONFIG=" + path, "BELFRY_HTTP=127.0.0.1:2", "BELFRY_NODE=from-env", "BELFRY_ALLOW_PREFIXES=10.0.0.0/8,fd00::/8", "BELFRY_SEEDS=7"}
 	r := belfryEnv(t, env, "", "config", "print", "-o", "json", "--node", "from-flag")
 	if r.code != exitOK {
-		t.Fatal(r.err)
+		t.Fatalf("config print: got %v, want exit code 0", r)
 	}
 	m := parseLines[map[string]any](t, r.out)[0]
 	for key, want := range map[string]any{"shards": 3.0, "retention": "48h", "http": "127.0.0.1:2", "node": "from-flag", "profile": "safe", "allow-loopback": true, "sweep-delay": "10m"} {
 		if m[key] != want {
-			t.Errorf("%s is %v, want %v", key, m[key], want)
+			t.Errorf("config print: %s is %v, want %v", key, m[key], want)
 		}
 	}
 	if got := m["roles"].([]any); len(got) != 2 || len(m["allow-prefixes"].([]any)) != 2 {
-		t.Errorf("lists: %v, %v", got, m["allow-prefixes"])
+		t.Errorf("config print: got roles %v and allow-prefixes %v, want 2 of each", got, m["allow-prefixes"])
 	}
 	if !strings.HasSuffix(m["data"].(string), "/.local/state/belfry") {
-		t.Errorf("data is %v", m["data"])
+		t.Errorf("config print: data is %v, want the folder .local/state/belfry in HOME", m["data"])
 	}
 	// The printed configuration is valid input.
 	again := belfryEnv(t, env, "", "config", "print")
 	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, again.out)); r.code != exitOK {
-		t.Errorf("printed settings are refused: %s\n%s", r.err, again.out)
+		t.Errorf("config check of the printed settings: got %v, want exit code 0\n%s", r, again.out)
 	}
 }
 
@@ -63,15 +63,15 @@ func TestServerChoice(t *testing.T) {
 	env := []string{"BELFRY_NATS_URL=nats://10.0.0.1:4222", "BELFRY_CREDS=/c", "XDG_STATE_HOME=/state"}
 	m := parseLines[map[string]any](t, belfryEnv(t, env, "", "config", "print", "-o", "json").out)[0]
 	if m["nats-url"] != "nats://10.0.0.1:4222" || m["creds"] != "/c" || m["allow-loopback"] != false {
-		t.Errorf("from the environment: %v", m)
+		t.Errorf("settings from the environment: got %v, want its URL and credentials, and no callbacks to loopback", m)
 	}
 	m = parseLines[map[string]any](t, belfryEnv(t, env, "", "config", "print", "-o", "json", "--data", "/d").out)[0]
 	if m["nats-url"] != "" || m["creds"] != "" || m["data"] != "/d" {
-		t.Errorf("with --data: %v", m)
+		t.Errorf("settings with --data: got %v, want an embedded server and no URL", m)
 	}
 	m = parseLines[map[string]any](t, belfryEnv(t, env[2:], "", "config", "print", "-o", "json", "--nats-listen", "0.0.0.0:4222", "--insecure").out)[0]
 	if m["allow-loopback"] != false || m["data"] != "/state/belfry" {
-		t.Errorf("listening to the world: %v", m)
+		t.Errorf("settings of a node that listens on all addresses: got %v, want no callbacks to loopback, and data in XDG_STATE_HOME", m)
 	}
 }
 
@@ -80,10 +80,10 @@ func TestNeverIdle(t *testing.T) {
 	t.Parallel()
 	r := belfryRun(t, "config", "print", "--service-idle", "0s")
 	if r.code != exitOK || !strings.Contains(r.out, "service-idle: 0s") {
-		t.Errorf("config print: %+v", r)
+		t.Errorf("config print: got %v, want service-idle 0s", r)
 	}
 	if r := belfryRun(t, "config", "check", "--config", writeConfig(t, r.out)); r.code != exitOK {
-		t.Errorf("printed settings are refused: %s", r.err)
+		t.Errorf("config check of the printed settings: got %v, want exit code 0", r)
 	}
 	belfryRun(t, "serve", "--service-idle", "10ms", "--data", t.TempDir(), "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "service-idle is 10ms", "100ms")
 }
@@ -128,7 +128,7 @@ func TestConfigFileMistakes(t *testing.T) {
 				r := belfryRun(t, append(strings.Fields(cmd), "--config", path)...)
 				r.oneLine(t, exitUsage, tt.want...)
 				if strings.Contains(r.err, secret) || strings.Contains(r.err, "hunter2") || strings.Contains(r.err, "aHVudGVyMg") {
-					t.Errorf("%s tells a secret: %s", cmd, r.err)
+					t.Errorf("%s prints a secret: %s", cmd, r.err)
 				}
 			}
 		})
@@ -146,17 +146,17 @@ func TestSecretsAreNotTold(t *testing.T) {
 		for _, cmd := range []string{"print", "check"} {
 			r := belfryRun(t, "config", cmd, "--config", path, "-o", format)
 			if r.code != exitOK {
-				t.Fatal(r.err)
+				t.Fatalf("config %s: got %v, want exit code 0", cmd, r)
 			}
 			all.WriteString(r.out + r.err)
 		}
 	}
 	if !strings.Contains(all.String(), "(hidden)") || !strings.Contains(all.String(), "concurrency") {
-		t.Errorf("services are not shown: %s", all.String())
+		t.Errorf("config print: got %s, want the services with hidden secrets", all.String())
 	}
 	url := belfryRun(t, "config", "print", "--nats-url", "nats://user:hunter2@127.0.0.1:4222")
 	if url.code != exitOK || !strings.Contains(url.out, "xxxxx") {
-		t.Errorf("config print: %+v", url)
+		t.Errorf("config print: got %v, want a URL with a hidden password", url)
 	}
 	n := serve(t, "", "--config", path, "--log-level", "debug")
 	ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", "http://user:hunter2@127.0.0.1:1/", "--max-attempts", "1")
@@ -173,7 +173,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	all.WriteString(url.out + n.log.String())
 	for _, s := range []string{secret, strings.TrimPrefix(secret, "whsec_"), "hunter2"} {
 		if strings.Contains(all.String(), s) {
-			t.Errorf("%s was told", s)
+			t.Errorf("the output, the log or the HTTP server shows the secret %s", s)
 		}
 	}
 }
@@ -225,19 +225,19 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 	sc := s.app.Callbacks.Services["orders"]
 	if !slices.Equal(sc.Secrets, []string{third, secret, second}) || len(sc.PEM.CA) == 0 || len(sc.PEM.Key) == 0 || sc.PermanentStatuses == nil || sc.Hosts == nil || len(sc.Subjects) != 1 ||
 		sc.Headers["Authorization"] != "Bearer hunter2-token" || sc.Headers["X-Api-Key"] != "hunter2-key" || sc.Headers["X-Plain"] != "hunter2-plain" {
-		t.Errorf("got %+v", sc)
+		t.Errorf("got service %+v, want all settings of the file, with secrets from the environment and both files", sc)
 	}
 	shown := fmt.Sprint(s.effective())
 	for _, hide := range []string{"hunter2", secret, second, third} {
 		if strings.Contains(shown, hide) {
-			t.Errorf("%s is shown: %s", hide, shown)
+			t.Errorf("the printed settings contain the secret %s: %s", hide, shown)
 		}
 	}
 	if !strings.Contains(shown, "TOKEN") && !strings.Contains(shown, filepath.Join(dir, "token")) {
-		t.Errorf("where the secrets come from is not shown: %s", shown)
+		t.Errorf("the printed settings are %s, want the sources of the secrets", shown)
 	}
 	if len(s.files) != 6 {
-		t.Errorf("files %v", s.files)
+		t.Errorf("got watched files %v, want 6", s.files)
 	}
 	for text, want := range map[string]string{
 		"    secret-file: DIR/none\n":                                         "none: no such file",
@@ -261,7 +261,7 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 		"    hosts: [a/b]\n":                                                  "is not a host",
 	} {
 		if _, err := load(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v; want %q", text, err, want)
+			t.Errorf("service with %s: got error %v, want %q and no secret in it", text, err, want)
 		}
 	}
 }

@@ -122,7 +122,7 @@ PROBLEMS lists conditions that you should check; "belfry doctor" shows how to fi
   belfry status -o json | jq .totals`,
 		Args: exactly(0),
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it every "+formatDuration(watchEvery)+" until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the status every "+formatDuration(watchEvery)+" until interrupted")
 	return c.following(cmd, func([]string) error { return nil }, func(ctx context.Context, s session) error {
 		look, err := store.Look(s.Conn(), s.flags.requestTimeout())
 		if err != nil {
@@ -174,7 +174,7 @@ func (c *cli) watchStatus(ctx context.Context, s session, look *store.View) erro
 func readStatus(ctx context.Context, s session, look *store.View) (*status, error) {
 	cluster, err := look.ReadCluster(ctx)
 	if err == nil && len(cluster.Clocks) == 0 || errors.Is(err, nats.ErrNoResponders) {
-		return nil, schemas.Errorf(schemas.CodeUnavailable, "there are no clocks at %s: no Belfry has run there yet, or JetStream is not available", schemas.RedactURL(s.Conn().ConnectedUrl()))
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "found no Belfry store at %s: no Belfry has run there yet, or JetStream is not available", schemas.RedactURL(s.Conn().ConnectedUrl()))
 	}
 	if err != nil {
 		return nil, err

@@ -41,23 +41,23 @@ func TestStatus(t *testing.T) {
 	})
 	if !slices.Equal(st.Problems, deadLetter) || len(st.Shards) != 2 || st.Dead["orders"] != 1 || st.Nodes[0].Node != "a" || !slices.Contains(st.Nodes[0].Roles, "router") ||
 		slices.Contains(st.Nodes[1].Roles, "router") || st.Nodes[0].Version != version || len(st.Streams) != 9 {
-		t.Errorf("status %+v", st)
+		t.Errorf("got status %+v, want 2 shards, 9 streams, 1 dead letter, and nodes a and b with their roles and version", st)
 	}
 	if f := st.Formats; f.Level != store.NewestLevel || f.Newest != store.NewestLevel || len(f.HeldBackBy) > 0 || st.Nodes[0].Reads != store.NewestLevel {
-		t.Errorf("formats %+v, of nodes %+v", f, st.Nodes)
+		t.Errorf("got formats %+v of nodes %+v, want the newest level on all nodes", f, st.Nodes)
 	}
 	for _, sh := range st.Shards {
 		if sh.Owner == "" || sh.LagMs > bound.Milliseconds() || sh.Mark.IsZero() || sh.Epoch == 0 {
-			t.Errorf("shard %+v", sh)
+			t.Errorf("got shard %+v, want an owner, an epoch, a low watermark and a lag below %s", sh, bound)
 		}
 	}
 	if !slices.ContainsFunc(st.Consumers, func(c store.ConsumerHealth) bool { return c.Name == "router" && c.Belfry && c.Pulls > 0 }) {
-		t.Errorf("consumers %+v", st.Consumers)
+		t.Errorf("got consumers %+v, want the router's, with pull requests", st.Consumers)
 	}
 	text := a.client(t, "status")
 	for _, w := range []string{"pending 3", "dead 1", fmt.Sprintf("formats: level %d, records of format 2\n", store.NewestLevel), "NODE", "SHARD", "TIMERS_FIRED", "belfry_orders", "PROBLEMS: dead letters: 1"} {
 		if !strings.Contains(text.out, w) {
-			t.Errorf("status lacks %q: %s", w, text.out)
+			t.Errorf("status: got %s, want %q in it", text.out, w)
 		}
 	}
 	b.stop(t)
@@ -68,7 +68,7 @@ func TestStatus(t *testing.T) {
 	a.stop(t)
 	st = ok[status](t, a, "status")[0]
 	if !slices.Contains(st.Problems, "shard 0 has no owner") || !slices.Contains(st.Problems, "shard 1 has no owner") {
-		t.Errorf("problems without a node: %v", st.Problems)
+		t.Errorf("status without a node: got problems %v, want no owner of shards 0 and 1", st.Problems)
 	}
 }
 
@@ -89,19 +89,19 @@ func TestStatusWatch(t *testing.T) {
 		line, err := r.ReadString('\n')
 		var st status
 		if err != nil || json.Unmarshal([]byte(line), &st) != nil || len(st.Shards) != 2 {
-			t.Fatalf("%v: %s", err, line)
+			t.Fatalf("status --watch: got line %s (%v), want a status with 2 shards", line, err)
 		}
 	}
 	n.stop(t)
 	if line, err := bufio.NewReader(errs).ReadString('\n'); err != nil || !strings.Contains(line, `"unavailable"`) {
-		t.Errorf("without its server: %v: %s", err, line)
+		t.Errorf("status --watch without its server: got stderr %s (%v), want the code unavailable", line, err)
 	}
 	go io.Copy(io.Discard, errs)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGINT: %v", err)
+		t.Errorf("status --watch after SIGINT: got %v, want exit code 0", err)
 	}
 }
 
@@ -129,17 +129,17 @@ func TestDoctor(t *testing.T) {
 		return r.code == exitOK
 	})
 	if m := levels(r); m["sync"] != doctor.OK || m["shards"] != doctor.OK || m["version"] != doctor.OK || m["streams"] != doctor.OK {
-		t.Errorf("doctor: %s", r.out)
+		t.Errorf("doctor: got %s, want OK for sync, shards, version and streams", r.out)
 	}
 	if m := levels(n.client(t, "doctor", "-o", "json")); m["shards"] != doctor.OK {
-		t.Errorf("doctor with $NATS_URL: %v", m)
+		t.Errorf("doctor with NATS_URL: got levels %v, want OK for shards", m)
 	}
 	if r := belfryRun(t, "doctor", "--nats-listen", listen); r.code != exitOK || !strings.Contains(r.out, "OK       sync") {
-		t.Errorf("doctor as text: %+v", r)
+		t.Errorf("doctor as text: got %v, want exit code 0 and OK for sync", r)
 	}
 	r = belfryRun(t, "doctor", "--nats-listen", listen, "--shards", "7", "-o", "json")
 	if m := levels(r); r.code != exitUnhealthy || m["streams"] != doctor.Error || !strings.Contains(r.err, "unhealthy") {
-		t.Errorf("with other settings: %+v", r)
+		t.Errorf("doctor with other settings: got %v, want exit code %d and an error of check streams", r, exitUnhealthy)
 	}
 	belfryRun(t, "doctor", "--nats-listen", "127.0.0.1:1").oneLine(t, exitUnreachable, "127.0.0.1:1")
 	belfryRun(t, "doctor", "--nats-listen", listen, "--sys-url", "nats://127.0.0.1:1").oneLine(t, exitUnreachable, "system account")
@@ -157,10 +157,10 @@ func TestDoctorOfFastNode(t *testing.T) {
 		return r.code == exitOK && strings.Contains(r.out, "OK       shards")
 	})
 	if !strings.Contains(r.out, "WARNING  sync") {
-		t.Errorf("doctor: %s", r.out)
+		t.Errorf("doctor: got %s, want a warning of check sync", r.out)
 	}
 	if r := belfryRun(t, "doctor", "--nats-listen", listen, "--profile", "safe"); r.code != exitUnhealthy || !strings.Contains(r.out, "ERROR    sync") {
-		t.Errorf("doctor --profile safe: %+v", r)
+		t.Errorf("doctor --profile safe: got %v, want exit code %d and an error of check sync", r, exitUnhealthy)
 	}
 }
 
@@ -190,16 +190,16 @@ system_account: SYS`), 0o600); err != nil {
 	later := natstest.Run(t, told)
 	belfryRun(t, "serve", "--http", "-", "--nats-url", url(later)).oneLine(t, exitUsage, "profile safe", "sync_interval: always", "--replicas 3", "--profile fast")
 	if n := serveOn(t, url(later), "--profile", "fast"); strings.Contains(n.log.String(), warning) {
-		t.Errorf("profile fast: %s", n.log.String())
+		t.Errorf("profile fast on a server that syncs later: got log %s, want no warning", n.log.String())
 	}
 	if n := serveOn(t, url(natstest.Run(t, told, natstest.SyncAlways))); strings.Contains(n.log.String(), warning) {
-		t.Errorf("a server that syncs always: %s", n.log.String())
+		t.Errorf("profile safe on a server that syncs always: got log %s, want no warning", n.log.String())
 	}
 	plain := natstest.Run(t)
 	if n := serveOn(t, plain.URL()); strings.Count(n.log.String(), warning) != 1 {
-		t.Errorf("a server that does not tell: %s", n.log.String())
+		t.Errorf("profile safe on a server that does not report its settings: got log %s, want one warning", n.log.String())
 	}
 	if n := serveOn(t, plain.URL(), "--profile", "fast"); strings.Contains(n.log.String(), warning) {
-		t.Errorf("profile fast: %s", n.log.String())
+		t.Errorf("profile fast on a server that does not report its settings: got log %s, want no warning", n.log.String())
 	}
 }

@@ -19,21 +19,21 @@ func (c *cli) tailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail SERVICE",
 		Short: "Show fired events as they come, with their lateness",
-		Long: `Show the events of a service as they fire, until interrupted; "*" is every service.
-It reads the stream TIMERS_FIRED and consumes nothing: other readers are not affected.
+		Long: `Show the events of a service as they fire, until interrupted. "*" means every service.
+The command only reads the stream TIMERS_FIRED, so it does not affect other readers.
 
-LATE is the time from when a timer was due, or added if that was later, until
-its event was stored in the stream, by the server's clock.`,
+LATE is the time between the due time of a timer, or its add if that was later, and the
+time at which the stream stored its event, by the server's clock.`,
 		Example: `  belfry tail orders
   belfry tail orders --since 1h -n 10 -o json`,
 		Args: exactly(1),
 	}
 	cmd.Flags().IntVarP(&count, "count", "n", 0, "stop after this many events; 0 means never")
-	cmd.Flags().StringVar(&since, "since", "", "also show the events since then: 10m, or an RFC 3339 time (default: now)")
+	cmd.Flags().StringVar(&since, "since", "", "also show events that fired in this period, or since this time: 10m, or an RFC 3339 time (default: now)")
 	var cfg jetstream.OrderedConsumerConfig
 	check := func(args []string) error {
 		if args[0] != "*" && !schemas.ValidService(args[0]) {
-			return usagef("%.80q is not a service: it is 1 to %d letters, digits, '-' or '_', or \"*\"", args[0], schemas.MaxServiceLength)
+			return usagef("%.80q is not a service name: give 1 to %d letters, digits, '-' or '_', or \"*\" for all", args[0], schemas.MaxServiceLength)
 		}
 		if count < 0 {
 			return usagef("--count must not be negative")

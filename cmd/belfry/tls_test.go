@@ -44,16 +44,16 @@ func TestTLS(t *testing.T) {
 	n := serveOn(t, url, good...)
 	n.nats = url
 	if !strings.HasPrefix(n.log.String(), "{") || strings.Contains(n.log.String(), "PRIVATE") {
-		t.Errorf("log: %s", n.log.String())
+		t.Errorf("got log %s, want JSON without a private key", n.log.String())
 	}
 	ok[added](t, n, append([]string{"add", "--in", "1h", "--id", "secure", "--source", "/s"}, good...)...)
 	ok[map[string]any](t, n, append([]string{"get", "secure", "--source", "/s"}, good...)...)
 	env := []string{"BELFRY_NATS_URL=" + url, "BELFRY_TLS_CA=" + ours.File(), "BELFRY_TLS_CERT=" + cert, "BELFRY_TLS_KEY=" + key}
 	if r := belfryEnv(t, env, "", "ls"); r.code != exitOK || !strings.Contains(r.out, "secure") {
-		t.Errorf("ls by the environment: %+v", r)
+		t.Errorf("ls with the environment's TLS settings: got %v, want exit code 0 and the timer secure", r)
 	}
 	if r := belfryEnv(t, append(env, "BELFRY_NATS_URL="+strings.Replace(url, "tls://", "nats://", 1)), "", "ls"); r.code != exitOK {
-		t.Errorf("a nats:// URL with certificates: %+v", r)
+		t.Errorf("ls with a nats:// URL and certificates: got %v, want exit code 0", r)
 	}
 
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
@@ -172,7 +172,7 @@ func TestCreds(t *testing.T) {
 	}
 	_, seed, _ := strings.Cut(string(b), "-----BEGIN USER NKEY SEED-----\n")
 	if seed, _, _ = strings.Cut(seed, "\n"); len(seed) < 50 || strings.Contains(n.log.String(), seed) {
-		t.Errorf("the seed is in the log, or not found: %d characters", len(seed))
+		t.Errorf("got a seed of %d characters, want 50 or more, and none of it in the log", len(seed))
 	}
 	n.stop(t)
 }

@@ -31,7 +31,7 @@ func readSecretFile(path string) (string, error) {
 	case len(b) > maxPasswordFileBytes:
 		return "", fmt.Errorf("%s has more than %d bytes", path, maxPasswordFileBytes)
 	case text == "" || strings.ContainsAny(text, "\r\n"):
-		return "", fmt.Errorf("%s must contain exactly one line, the secret", path)
+		return "", fmt.Errorf("%s must contain exactly one line with the secret", path)
 	}
 	return text, nil
 }
@@ -156,7 +156,7 @@ func (s *settings) readUser(getenv func(string) string, group map[string]any) (a
 		}
 	}
 	if given != 1 {
-		return u, errors.New("give one of password-file, password-env and password")
+		return u, errors.New("give exactly one of password-file, password-env and password")
 	}
 	return u, nil
 }

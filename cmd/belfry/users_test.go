@@ -52,7 +52,7 @@ func as(t *testing.T, url, user string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, append(opts, nats.UserInfo(user, user+"-pw"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))...)
 	if err != nil {
-		t.Fatalf("%s: %v", user, err)
+		t.Fatalf("cannot connect as user %s: %v", user, err)
 	}
 	t.Cleanup(nc.Close)
 	return nc
@@ -97,7 +97,7 @@ func TestUsers(t *testing.T) {
 
 			for name, opts := range map[string][]nats.Option{"nobody": nil, "a wrong password": {nats.UserInfo("admin", "x")}, "a token": {nats.Token("x")}, "the node's name": {nats.UserInfo("belfry-node", "")}} {
 				if nc, err := nats.Connect(url, append(opts, tt.opts...)...); !errors.Is(err, nats.ErrAuthorization) {
-					t.Errorf("%s: %v", name, err)
+					t.Errorf("connect with %s: got %v, want %v", name, err, nats.ErrAuthorization)
 					if nc != nil {
 						nc.Close()
 					}
@@ -105,7 +105,7 @@ func TestUsers(t *testing.T) {
 			}
 			if len(tt.args) > 0 {
 				if _, err := nats.Connect(url, nats.UserInfo("admin", "admin-pw")); err == nil {
-					t.Error("a client that does not know the CA is connected")
+					t.Error("connect without the CA's certificate: got a connection, want an error")
 				}
 			}
 			orders, bills, admin := as(t, url, "orders", tt.opts...), as(t, url, "bills", tt.opts...), as(t, url, "admin", tt.opts...)
@@ -120,17 +120,17 @@ func TestUsers(t *testing.T) {
 			teams := []string{"--user", "orders", "--password-file", secretFile(t, "orders-pw")}
 			for _, line := range []string{"add --in 1h --svc orders --id cli --source /s", "get cli --source /s", "reschedule cli --source /s --in 2h", "cancel cli --source /s"} {
 				if r := belfryEnv(t, env, "", append(strings.Fields(line), teams...)...); r.code != exitOK {
-					t.Errorf("orders: belfry %s: %+v", line, r)
+					t.Errorf("belfry %s as user orders: got %v, want exit code 0", line, r)
 				}
 			}
 			for _, line := range []string{"status", "ls", "dead ls", "tail orders --since 1h -n 1", "get cli --source /s"} {
 				if r := belfryEnv(t, admins, "", strings.Fields(line)...); r.code != exitOK {
-					t.Errorf("admin: belfry %s: %+v", line, r)
+					t.Errorf("belfry %s as user admin: got %v, want exit code 0", line, r)
 				}
 			}
 			inURL := append(slices.Clone(env[1:]), "NATS_URL="+strings.Replace(url, "//", "//admin:admin-pw@", 1))
 			if r := belfryEnv(t, inURL, "", "ls"); r.code != exitOK {
-				t.Errorf("credentials in the URL: %+v", r)
+				t.Errorf("ls with credentials in the URL: got %v, want exit code 0", r)
 			}
 			belfryEnv(t, env, "", "ls").oneLine(t, exitUnreachable, "Authorization Violation")
 			// doctor uses the node's settings.
@@ -141,11 +141,11 @@ func TestUsers(t *testing.T) {
 				return r.code == exitOK
 			})
 			if !strings.Contains(r.out, "BELFRY") {
-				t.Errorf("doctor: %s", r.out)
+				t.Errorf("doctor: got %s, want a finding about account BELFRY", r.out)
 			}
 			for _, pw := range []string{"admin-pw", "orders-pw", "bills-pw"} {
 				if strings.Contains(n.log.String(), pw) {
-					t.Errorf("the log has a password: %s", n.log.String())
+					t.Errorf("the log contains the password %s: %s", pw, n.log.String())
 				}
 			}
 			n.stop(t)
@@ -161,7 +161,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 		m, err := nc.Request(schemas.SubjectAPIPrefix+"add", fmt.Appendf(nil,
 			`{"specversion":"1.0","id":%q,"source":"/u","type":"t","timerafter":"1ms","timersvc":%q,"timercallback":"nats:callbacks.%s.x"}`, id, svc, svc), bound)
 		if err != nil || m.Header.Get("Nats-Service-Error-Code") != "" {
-			t.Fatalf("add: %v, %v", err, m)
+			t.Fatalf("add of timer %s: got error %v and answer %v, want success", id, err, m)
 		}
 	}
 	called := subscribe(t, orders, "callbacks.orders.>")
@@ -170,22 +170,22 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 	adminAll := subscribe(t, admin, "timers.fired.*")
 	add(bills, "b", "bills")
 	if _, err := theirs.NextMsg(bound); err != nil {
-		t.Fatalf("the event of bills: %v", err)
+		t.Fatalf("user bills received no event of its service: %v", err)
 	}
 	add(orders, "o", "orders")
 	if _, err := mine.NextMsg(bound); err != nil {
-		t.Fatalf("the event of orders: %v", err)
+		t.Fatalf("user orders received no event of its service: %v", err)
 	}
 	m, err := called.NextMsg(bound)
 	if err != nil {
-		t.Fatalf("the callback of orders: %v", err)
+		t.Fatalf("user orders received no callback of its service: %v", err)
 	}
 	if err := m.Respond(nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		if _, err := adminAll.NextMsg(bound); err != nil {
-			t.Fatalf("the administrator: %v", err)
+			t.Fatalf("user admin did not receive both events: %v", err)
 		}
 	}
 	for {
@@ -194,7 +194,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 			break // everything before the event of orders has been read
 		}
 		if strings.Contains(m.Subject, "bills") {
-			t.Errorf("orders received %s", m.Subject)
+			t.Errorf("user orders received %s of service bills, want nothing of other services", m.Subject)
 		}
 	}
 	for _, subject := range []string{
@@ -208,7 +208,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 		if errors.Is(err, nats.ErrNoResponders) || err == nil && strings.Contains(string(m.Data), "not enabled for account") {
 			continue
 		}
-		t.Errorf("orders asked %s: %v, %v", subject, err, m)
+		t.Errorf("user orders sent a request to %s: got answer %v (%v), want none", subject, m, err)
 	}
 	info, err := admin.Request("$JS.API.STREAM.INFO.TIMERS_FIRED", nil, bound)
 	if err != nil {
@@ -216,7 +216,7 @@ func teamsAreApart(t *testing.T, orders, bills, admin *nats.Conn) {
 	}
 	var r struct{ State struct{ Messages int } }
 	if err := json.Unmarshal(info.Data, &r); err != nil || r.State.Messages != 2 {
-		t.Errorf("TIMERS_FIRED: %v, %s", err, info.Data)
+		t.Errorf("stream TIMERS_FIRED: got %s (%v), want 2 messages", info.Data, err)
 	}
 }
 
@@ -232,12 +232,12 @@ func TestUsersComeAndGo(t *testing.T) {
 		n.client(t, "ls").oneLine(t, exitUnreachable, "Authorization Violation")
 		n.nats = strings.Replace(n.nats, "//", "//admin:admin-pw@", 1)
 		if got := ok[schemas.TimerInfo](t, n, "get", "kept", "--source", "/s"); got[0].State != schemas.StatePending {
-			t.Errorf("with users: %+v", got)
+			t.Errorf("get after users were configured: got %+v, want state pending", got)
 		}
 		n.stop(t)
 		n = serve(t, n.data)
 		if got := ok[schemas.TimerInfo](t, n, "get", "kept", "--source", "/s"); got[0].State != schemas.StatePending {
-			t.Errorf("without users: %+v", got)
+			t.Errorf("get after users were removed: got %+v, want state pending", got)
 		}
 		n.stop(t)
 	}
@@ -307,17 +307,17 @@ func TestBeyondLoopback(t *testing.T) {
 		r := belfryRun(t, "config", "check", "--config", writeConfig(t, text))
 		r.oneLine(t, exitUsage, "nats-users")
 		if strings.Contains(r.err, "hunter2") {
-			t.Errorf("%s: the error has the password: %s", name, r.err)
+			t.Errorf("config with %s: the error contains the password: %s", name, r.err)
 		}
 	}
 	n := serve(t, "", "--nats-listen", "0.0.0.0:0", "--http", "0.0.0.0:0", "--insecure")
 	if strings.Count(n.log.String(), "INSECURE") != 2 {
-		t.Errorf("--insecure is not warned about: %s", n.log.String())
+		t.Errorf("serve --insecure: got log %s, want 2 warnings", n.log.String())
 	}
 	n.stop(t)
 	printed := belfryRun(t, "config", "print", "--config", usersConfig(t))
 	if printed.code != exitOK || !strings.Contains(printed.out, "name: orders") || strings.Contains(printed.out, "-pw") || strings.Contains(printed.out, "$2a$") {
-		t.Errorf("config print: %+v", printed)
+		t.Errorf("config print: got %v, want user orders and no password or hash", printed)
 	}
 }
 
@@ -330,7 +330,7 @@ func TestHTTPToken(t *testing.T) {
 	for scheme, args := range map[string][]string{"http": nil, "https": {"--http-tls-cert", cert, "--http-tls-key", key}} {
 		n := serve(t, "", append([]string{"--http", "0.0.0.0:0", "--http-token-file", secretFile(t, "tok-1234")}, args...)...)
 		if warned := strings.Contains(n.log.String(), "in the clear"); warned != (scheme == "http") {
-			t.Errorf("%s: warned about TLS: %v", scheme, warned)
+			t.Errorf("%s: got a warning about unencrypted tokens: %v, want %v", scheme, warned, scheme == "http")
 		}
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool()}}}
 		url := scheme + "://127.0.0.1" + n.http[strings.LastIndex(n.http, ":"):]
@@ -356,20 +356,20 @@ func TestHTTPToken(t *testing.T) {
 		}
 		for _, token := range []string{"", "wrong", "tok-12345"} {
 			if code, _ := get("/healthz", token); code != http.StatusOK {
-				t.Errorf("healthz: %d", code)
+				t.Errorf("%s, /healthz with token %q: got status %d, want 200", scheme, token, code)
 			}
 			if code, body := get("/metrics", token); code != http.StatusUnauthorized || strings.Contains(body, "belfry_") {
-				t.Errorf("metrics: %d %s", code, body)
+				t.Errorf("%s, /metrics with token %q: got status %d, body %s, want status 401 and no metrics", scheme, token, code, body)
 			}
 			if code, body := get("/readyz", token); code != http.StatusOK || body != "{\"ready\":true}\n" {
-				t.Errorf("readyz: %d %q", code, body)
+				t.Errorf("%s, /readyz with token %q: got status %d, body %q, want status 200 and only the status", scheme, token, code, body)
 			}
 		}
 		if code, body := get("/metrics", "tok-1234"); code != http.StatusOK || !strings.Contains(body, "belfry_ready 1") {
-			t.Errorf("metrics with the token: %d", code)
+			t.Errorf("%s, /metrics with the right token: got status %d, body %s, want status 200 and the metrics", scheme, code, body)
 		}
 		if code, body := get("/readyz", "tok-1234"); code != http.StatusOK || !strings.Contains(body, `"checks"`) {
-			t.Errorf("readyz with the token: %d %s", code, body)
+			t.Errorf("%s, /readyz with the right token: got status %d, body %s, want status 200 and the checks", scheme, code, body)
 		}
 		n.stop(t)
 	}

@@ -12,12 +12,12 @@ func TestAddWorker(t *testing.T) {
 		e, err := c.makeEvent(&addFlags{due: dueFlags{in: "1s"}, source: "s", kind: "t", service: x.service, callback: x.callback, worker: true})
 		if x.want == "" {
 			if err == nil {
-				t.Error("--worker and --callback were taken together")
+				t.Error("--worker with --callback: got no error, want one")
 			}
 			continue
 		}
 		if got := e.Extensions()["timercallback"]; err != nil || got != x.want {
-			t.Errorf("service %q: callback %v, %v", x.service, got, err)
+			t.Errorf("service %q: got callback %v (%v), want %s", x.service, got, err, x.want)
 		}
 	}
 }

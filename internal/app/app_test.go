@@ -61,7 +61,7 @@ func stop(t *testing.T, a *App) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	if err := a.Stop(ctx); err != nil {
-		t.Errorf("Stop: %v", err)
+		t.Errorf("Stop: got error %v, want none", err)
 	}
 }
 
@@ -108,23 +108,23 @@ func TestWholeLife(t *testing.T) {
 	}
 	ack, err := nc.Request("timers.add", event("e1", `"timerafter":"200ms","timersvc":"orders","timercallback":"`+hook.URL+`"`), bound)
 	if err != nil || !strings.Contains(string(ack.Data), "TIMERS_ADD") {
-		t.Fatalf("publish to timers.add: %v, %s", err, ack.Data)
+		t.Fatalf("publish to timers.add: got %s (%v), want an acknowledgement of TIMERS_ADD", ack.Data, err)
 	}
 	msg, err := sub.NextMsg(bound)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(msg.Data), `"timerfired"`) {
-		t.Errorf("fired event: %s", msg.Data)
+		t.Errorf("got fired event %s, want the attribute timerfired in it", msg.Data)
 	}
 	if got := waittest.Receive(t, "a callback", called).Header.Get("User-Agent"); got != "belfry/1.2.3" {
-		t.Errorf("User-Agent %q, want belfry/1.2.3", got)
+		t.Errorf("callback: got User-Agent %q, want belfry/1.2.3", got)
 	}
 	if code, body := get(t, a, "/readyz"); code != http.StatusOK || !strings.Contains(body, `"ready":true`) {
-		t.Errorf("readyz %d %s", code, body)
+		t.Errorf("/readyz: got status %d, body %s, want status 200 and ready", code, body)
 	}
 	if code, body := get(t, a, "/healthz"); code != http.StatusOK || !strings.Contains(body, "true") {
-		t.Errorf("healthz %d %s", code, body)
+		t.Errorf("/healthz: got status %d, body %s, want status 200", code, body)
 	}
 	want := []string{`belfry_build_info{commit="abc",goversion="` + runtime.Version() + `",node="` + a.Node() + `",version="1.2.3"} 1`, "belfry_dead_letters 0", "belfry_rejections_expired_total 0", `belfry_stream_bytes{stream="TIMERS_ADD"}`, `belfry_stream_max_bytes{stream="timers_0"}`, "belfry_ready 1", `belfry_adds_total{result="accepted"} 1`,
 		`belfry_fired_total{service="orders"} 1`, "go_goroutines", "process_cpu_seconds_total", "belfry_lateness_seconds_bucket", "belfry_low_watermark_lag_seconds{", "belfry_pending_timers{",
@@ -158,13 +158,13 @@ func TestManyInOneProcess(t *testing.T) {
 					t.Fatal(err)
 				}
 				if node != "" && a.Node() != node {
-					t.Errorf("node name changed from %s to %s", node, a.Node())
+					t.Errorf("got node name %s after a restart, want %s", a.Node(), node)
 				}
 				node = a.Node()
 				stop(t, a)
 				stop(t, a) // a second Stop does nothing
 				if err := a.Start(t.Context()); !errors.Is(err, ErrStopped) {
-					t.Errorf("Start after Stop: %v", err)
+					t.Errorf("Start after Stop: got error %v, want %v", err, ErrStopped)
 				}
 			}
 		})
@@ -259,18 +259,18 @@ func TestOneLineErrors(t *testing.T) {
 			}
 			if err == nil {
 				stop(t, a)
-				t.Fatal("it started")
+				t.Fatal("Start: got no error, want one")
 			}
 			if tt.is != nil && !errors.Is(err, tt.is) || tt.code != "" && schemas.CodeOf(err) != tt.code {
-				t.Errorf("error %v (code %q) is not of the kind", err, schemas.CodeOf(err))
+				t.Errorf("Start: got error %v with code %q, want %v with code %q", err, schemas.CodeOf(err), tt.is, tt.code)
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q lacks %q", err, want)
+					t.Errorf("Start: got error %q, want %q in it", err, want)
 				}
 			}
 			if strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("error %q must be one line without secrets", err)
+				t.Errorf("Start: got error %q, want one line without secrets", err)
 			}
 			if o.Data == locked.Data || o.Data == file || o.Data == "" {
 				return
@@ -278,7 +278,7 @@ func TestOneLineErrors(t *testing.T) {
 			// Everything was released: the folder can be locked.
 			unlock, err := lockFolder(o.Data)
 			if err != nil {
-				t.Fatalf("after the failure: %v", err)
+				t.Fatalf("the data folder is still locked after the failed start: %v", err)
 			}
 			if err := unlock(context.Background()); err != nil {
 				t.Error(err)
@@ -300,7 +300,7 @@ func TestShardsAreFixed(t *testing.T) {
 	}
 	err = a.Start(t.Context())
 	if schemas.CodeOf(err) != schemas.CodeConfig || !strings.Contains(err.Error(), "shards=2") || !strings.Contains(err.Error(), "shards=3") {
-		t.Errorf("error %v", err)
+		t.Errorf("Start with another number of shards: got error %v, want code config and both numbers", err)
 	}
 	o.Shards = 0
 	stop(t, start(t, o)) // uses the recorded number
@@ -318,7 +318,7 @@ func TestRolesOnTwoNodes(t *testing.T) {
 		nodes = append(nodes, start(t, o))
 	}
 	if nodes[0].Node() == nodes[2].Node() {
-		t.Fatal("two nodes of one name")
+		t.Fatalf("two nodes on one host have the name %s, want different names", nodes[0].Node())
 	}
 	nc := s.Connect()
 	sub, err := nc.SubscribeSync("timers.fired.default")
@@ -363,7 +363,7 @@ func TestTimerOfRestingService(t *testing.T) {
 	feed := store.Feed{Service: "rare"}
 	state, err := st.ServiceState(t.Context(), feed)
 	if err != nil || state.Awake || state.Rev == 0 { // an add does not wake the service
-		t.Fatalf("got %+v, %v", state, err)
+		t.Fatalf("state of the feed: got %+v (%v), want it at rest, with a key", state, err)
 	}
 	if err := st.RestService(t.Context(), feed, state.Rev, 0); err != nil {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestReadiness(t *testing.T) {
 	}
 	t.Cleanup(func() { stop(t, a) })
 	if r := a.Ready(); r.Ready || r.Checks["roles"].Reason != "not started" {
-		t.Errorf("before Start: %+v", r)
+		t.Errorf("Ready before Start: got %+v, want the reason \"not started\"", r)
 	}
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -398,10 +398,10 @@ func TestReadiness(t *testing.T) {
 			code, body = get(t, a, "/readyz")
 			var r Readiness
 			if err := json.Unmarshal([]byte(body), &r); err != nil {
-				t.Fatalf("%v: %s", err, body)
+				t.Fatalf("cannot decode the answer of /readyz: %v: %s", err, body)
 			}
 			if r.Ready == want && (want != (code == http.StatusOK) || !want && r.Checks["store"].Reason == "") {
-				t.Errorf("readyz %d %s", code, body)
+				t.Errorf("/readyz: got status %d, body %s, want the status that fits, and a reason of the store if it is not ready", code, body)
 			}
 			return r.Ready == want
 		}, func() string { return "readyz is " + body })
@@ -410,7 +410,7 @@ func TestReadiness(t *testing.T) {
 	s.Stop()
 	becomes(false)
 	if code, _ := get(t, a, "/healthz"); code != http.StatusOK {
-		t.Errorf("healthz %d without a server", code)
+		t.Errorf("/healthz without a NATS server: got status %d, want 200", code)
 	}
 	s.Restart()
 	becomes(true)
@@ -434,7 +434,7 @@ func TestStopWhileStarting(t *testing.T) {
 		t.Logf("after %s: %v", after, err)
 		unlock, err := lockFolder(o.Data)
 		if err != nil {
-			t.Fatalf("after %s: %v", after, err)
+			t.Fatalf("the data folder is still locked after a start that ended after %s: %v", after, err)
 		}
 		if err := unlock(context.Background()); err != nil {
 			t.Error(err)
@@ -462,7 +462,7 @@ func TestStopWithoutServer(t *testing.T) {
 	err = a.Stop(ctx) // the clocks may not be released
 	t.Logf("Stop after %s: %v", time.Since(begun).Round(time.Millisecond), err)
 	if time.Since(begun) > bound { // the context ends after StopTimeout
-		t.Error("Stop took too long")
+		t.Errorf("Stop took %s, want at most %s", time.Since(begun), bound)
 	}
 }
 

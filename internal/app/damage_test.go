@@ -76,11 +76,11 @@ func TestStrangersReply(t *testing.T) {
 	})
 	_, metrics := get(t, a, "/metrics")
 	if !strings.Contains(metrics, `belfry_damaged_records{shard="`) {
-		t.Error("the metric is missing")
+		t.Errorf("got metrics %s, want belfry_damaged_records", metrics)
 	}
 	report, err := a.Store().ReadDamage(t.Context())
 	if err != nil || len(report) != 1 || report[0].Records[0].Timer != victim.String() {
-		t.Fatalf("got %+v, %v", report, err)
+		t.Fatalf("got damage report %+v (%v), want the record of timer %s", report, err, victim)
 	}
 }
 

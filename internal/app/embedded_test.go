@@ -37,7 +37,7 @@ func TestServerHangs(t *testing.T) {
 		return !answered
 	})
 	if e.Trouble() != "" {
-		t.Errorf("a slow server is in trouble: %s", e.Trouble())
+		t.Errorf("the server is slow and the disk not full: got trouble %q, want none", e.Trouble())
 	}
 	free.Store(0)
 	waittest.Until(t, "a full disk is reported", func() bool {
@@ -45,12 +45,12 @@ func TestServerHangs(t *testing.T) {
 	}, e.Trouble)
 	select {
 	case err := <-failed:
-		t.Fatalf("the node ended without room: %v", err)
+		t.Fatalf("the node ended with %v, want it to wait until the disk has space", err)
 	default:
 	}
 	free.Store(maxNeedBytes)
 	if err := waittest.Receive(t, "the node ends", failed); !errors.Is(err, ErrHung) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("error %v, want ErrHung in one line", err)
+		t.Errorf("got error %v, want ErrHung in one line", err)
 	}
 	cancel()
 	<-done

@@ -26,13 +26,13 @@ func TestOpenFolder(t *testing.T) {
 		t.Error(err)
 	}
 	if addr := nc.ConnectedServerName(); addr != "belfry" {
-		t.Errorf("connected to %q", addr)
+		t.Errorf("got a connection to server %q, want belfry", addr)
 	}
 	if urls := nc.DiscoveredServers(); len(urls) > 0 {
-		t.Errorf("the server can be reached at %v", urls)
+		t.Errorf("got server URLs %v, want none: the server must not be reachable over the network", urls)
 	}
 	if _, err := New(o); !errors.Is(err, ErrInUse) {
-		t.Errorf("a node on the same folder: %v", err)
+		t.Errorf("New on a folder that is in use: got error %v, want %v", err, ErrInUse)
 	}
 	if err := end(); err != nil {
 		t.Fatal(err)

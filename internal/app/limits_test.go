@@ -30,7 +30,7 @@ func TestManyConsumers(t *testing.T) {
 		if _, err := js.CreateConsumer(t.Context(), schemas.StreamFired, jetstream.ConsumerConfig{
 			FilterSubject: schemas.SubjectFired(fmt.Sprintf("s%d", n)), AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true,
 		}); err != nil {
-			t.Fatalf("consumer %d: %v", n+1, err)
+			t.Fatalf("cannot create consumer %d: %v", n+1, err)
 		}
 	}
 }

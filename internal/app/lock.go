@@ -29,7 +29,7 @@ const (
 // the process, even after SIGKILL. The file with the process id is only for error texts.
 func lockFolder(dir string) (unlock func(context.Context) error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, badConfig("data folder %s cannot be made: %w", dir, err)
+		return nil, badConfig("data folder %s cannot be created: %w", dir, err)
 	}
 	l := flock.New(filepath.Join(dir, lockFile))
 	got, err := l.TryLock()
@@ -73,7 +73,7 @@ func folderNode(dir string) (string, error) {
 	b, err := os.ReadFile(path)
 	if name := strings.TrimSpace(string(b)); err == nil && name != "" {
 		if !schemas.ValidService(name) {
-			return "", badConfig("file %s does not hold a node name (letters, digits, '-' or '_')", path)
+			return "", badConfig("file %s does not contain a node name (letters, digits, '-' or '_')", path)
 		}
 		return name, nil
 	}

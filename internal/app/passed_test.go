@@ -44,10 +44,10 @@ func TestSettingsReachTheParts(t *testing.T) {
 			}
 			compared[option] = true
 			if w.Kind() != reflect.Bool && option != "AllowPrefixes" && w.IsZero() {
-				t.Errorf("this test sets no %s, so it shows nothing of it", option)
+				t.Errorf("the test does not set option %s, so it cannot show that the option is passed on", option)
 			}
 			if option != "Limits" && !reflect.DeepEqual(w.Interface(), v.Field(i).Interface()) {
-				t.Errorf("%T.%s is %v; the option is %v", part, name, v.Field(i), w)
+				t.Errorf("got %T.%s %v, want the option's value %v", part, name, v.Field(i), w)
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func TestSettingsReachTheParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.CachedInfo().Config.MaxAge; got != age {
-			t.Errorf("stream %s keeps messages for %s, want %s", name, got, age)
+			t.Errorf("stream %s: got maximum age %s, want %s", name, got, age)
 		}
 	}
 }

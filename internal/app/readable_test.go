@@ -35,16 +35,16 @@ func TestReadableByAnybody(t *testing.T) {
 	}
 	log := node()
 	if strings.Contains(log, "chmod 700") || strings.Count(log, "chmod 600 "+file) != 1 || strings.Contains(log, private) {
-		t.Errorf("log: %s", log)
+		t.Errorf("got log %s, want one warning about %s, and none about the new data folder or %s", log, file, private)
 	}
 	info, err := os.Stat(data)
 	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Fatalf("the new data folder has mode %v, %v", info.Mode(), err)
+		t.Fatalf("the new data folder has mode %v (%v), want 0700", info.Mode(), err)
 	}
 	if err := os.Chmod(data, 0o755); err != nil { //nolint:gosec // the finding of the test
 		t.Fatal(err)
 	}
 	if log := node(); !strings.Contains(log, "chmod 700 "+data) {
-		t.Errorf("log with an open data folder: %s", log)
+		t.Errorf("got log %s, want a warning about the data folder %s", log, data)
 	}
 }

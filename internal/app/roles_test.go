@@ -24,7 +24,7 @@ func TestWritesAreGrouped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := o.StoreConfig().GroupCommit; got != tt.want {
-			t.Errorf("profile %q, %d replicas: grouped is %v", tt.profile, tt.replicas, got)
+			t.Errorf("profile %q, %d replicas: got GroupCommit %v, want %v", tt.profile, tt.replicas, got, tt.want)
 		}
 	}
 }

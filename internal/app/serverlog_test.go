@@ -23,27 +23,27 @@ func TestServerLog(t *testing.T) {
 	}
 	l.Warnf("Plaintext passwords detected, use nkeys or bcrypt")
 	if out.Len() > 0 {
-		t.Errorf("expected warnings in the log: %s", out.String())
+		t.Errorf("after expected warnings: got log %s, want nothing at level info", out.String())
 	}
 	l.explain()
 	l.explain()
 	if strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), `"notes":4`) {
-		t.Errorf("explanation: %s", out.String())
+		t.Errorf("explain twice: got log %s, want one line that counts 4 warnings", out.String())
 	}
 	out.Reset()
 	l.Warnf("Filestore [KV_clock] Stream state checksum did not match")
 	l.Errorf("something else")
 	if strings.Count(out.String(), "\n") != 2 || failed.Load() {
-		t.Errorf("others: %s (write failed: %v)", out.String(), failed.Load())
+		t.Errorf("after two other messages: got log %s, write failed %v, want two lines and false", out.String(), failed.Load())
 	}
 	out.Reset()
 	for range 1000 {
 		l.Errorf("JetStream failed to store a msg on stream '$G > KV_clock': write 1.blk: no space left on device")
 	}
 	if n := strings.Count(out.String(), "\n"); n != firstCount || !failed.Load() {
-		t.Errorf("%d lines (write failed: %v)", n, failed.Load())
+		t.Errorf("after 1,000 write errors: got %d lines, write failed %v, want %d lines and true", n, failed.Load(), firstCount)
 	}
 	if f := (firstOnes{}); !f.allow(time.Unix(1, 0)) {
-		t.Error("the first line is held back")
+		t.Error("allow: got false for the first line, want true")
 	}
 }

@@ -32,10 +32,10 @@ func TestSharedAccountIsLogged(t *testing.T) {
 			tt.change(&o)
 			stop(t, start(t, o))
 			if got := strings.Contains(log.String(), "shares its NATS account"); got != tt.warns {
-				t.Errorf("warned %v, want %v: %s", got, tt.warns, log.String())
+				t.Errorf("got a warning about a shared account: %v, want %v; log %s", got, tt.warns, log.String())
 			}
 			if tt.warns && !strings.Contains(log.String(), "Security model") {
-				t.Errorf("the warning does not say what to do: %s", log.String())
+				t.Errorf("got log %s, want a reference to the section \"Security model\"", log.String())
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestStoreMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	if families, err := reg.Gather(); err != nil || len(families) != 0 {
-		t.Errorf("before the first reading: %v, %v", families, err)
+		t.Errorf("before the first reading: got metrics %v (%v), want none", families, err)
 	}
 	nc := s.Connect()
 	const invalid = 7
@@ -43,12 +43,12 @@ func TestStoreMetrics(t *testing.T) {
 	}
 	waittest.Until(t, "all rejections are counted", func() bool { return gauge("belfry_rejections", "") == invalid })
 	if n := gauge("belfry_stream_messages", "TIMERS_REJECTED"); n != invalid {
-		t.Errorf("TIMERS_REJECTED has %v messages, want %d", n, invalid)
+		t.Errorf("TIMERS_REJECTED: got %v messages, want %d", n, invalid)
 	}
 	if n := gauge("belfry_dead_letters", ""); n != 0 {
-		t.Errorf("%v dead letters, want 0", n)
+		t.Errorf("got %v dead letters, want 0", n)
 	}
 	if n := gauge("belfry_stream_bytes", "timers_0"); n < 0 {
-		t.Error("no size of the first shard")
+		t.Errorf("size of the first shard: got %v bytes, want 0 or more", n)
 	}
 }

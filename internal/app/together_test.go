@@ -91,22 +91,22 @@ func TestContradictions(t *testing.T) {
 			c.bad(&o)
 			err := o.Validate()
 			if !errors.Is(err, &schemas.Error{Code: schemas.CodeConfig}) {
-				t.Fatalf("accepted: %v", err)
+				t.Fatalf("Validate: got error %v, want code config", err)
 			}
 			for _, part := range c.names {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not tell %q", err, part)
+					t.Errorf("Validate: got error %q, want %q in it", err, part)
 				}
 			}
 			o = Options{Data: t.TempDir()}
 			c.good(&o)
 			if err := o.Validate(); err != nil {
-				t.Errorf("sound values are refused: %v", err)
+				t.Errorf("Validate of valid options: got error %v, want none", err)
 			}
 		})
 	}
 	if err := (Options{Data: t.TempDir()}).Validate(); err != nil {
-		t.Errorf("the defaults: %v", err)
+		t.Errorf("Validate of the defaults: got error %v, want none", err)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestIndexKeep(t *testing.T) {
 	t.Parallel()
 	for sweep, want := range map[time.Duration]time.Duration{0: 30 * time.Minute, 2 * time.Second: 30 * time.Minute, time.Hour: 3 * time.Hour} {
 		if got := (&Options{SweepDelay: sweep}).indexKeep(); got != want {
-			t.Errorf("sweep-delay %s: %s, want %s", sweep, got, want)
+			t.Errorf("sweep-delay %s: got index keep %s, want %s", sweep, got, want)
 		}
 	}
 }

@@ -252,8 +252,8 @@ func (e *Env) explain(ctx context.Context, id schemas.TimerID) (string, error) {
 const latenessAtSubscriber = "lateness at the subscriber"
 
 // Lateness returns the lateness of the received and of the stored events. An event that did not
-// reach the subscriber counts in both with the stream's timestamp. Without it the latest events
-// would be missing, and the result too good.
+// reach the subscriber counts in both with the stream's timestamp. If it were left out, the
+// latest events might be missing, and the result would be too good.
 func (a *Account) Lateness() (bySubscriber, byStream *Latency) {
 	received := append([]int64(nil), a.received...)
 	for n, at := range received {

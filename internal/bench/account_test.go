@@ -64,7 +64,7 @@ func TestAccountAsksTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := e.progress()
-	// A missing event takes the whole time, which is longer than a machine usually stops.
+	// The test waits this long for the missing event. A machine rarely stops for longer.
 	const patience = 7 * time.Second
 	if err := w.Wait(ctx, patience, func(int) {}); err != nil {
 		t.Fatal(err)
@@ -80,20 +80,20 @@ func TestAccountAsksTheStream(t *testing.T) {
 	}
 	v := acc.Verified
 	if v.Found != fires+1 || v.Missing != 2 || v.Duplicates != 0 || v.Early != 0 || v.Unseen != 1 || v.Repeated != 1 || v.Why["pending still"] != 1 || v.Why["never stored"] != 1 {
-		t.Errorf("got %+v", v)
+		t.Errorf("got account %+v, want %d found, 2 missing for different reasons, 1 unseen and 1 repeated", v, fires+1)
 	}
 	if sub, _ := acc.Lateness(); sub.Count() != fires+1 {
-		t.Errorf("lateness of %d timers", sub.Count())
+		t.Errorf("got the lateness of %d timers, want %d", sub.Count(), fires+1)
 	}
 	// A second copy in the stream is an error.
 	if _, err := e.js.Publish(ctx, schemas.SubjectFired(a.service), []byte(`{"id":"`+a.ID(5)+`"}`), jetstream.WithMsgID("another")); err != nil {
 		t.Fatal(err)
 	}
 	if acc, err = w.accountPatient(ctx, p, patience); err != nil || acc.Duplicates != 1 {
-		t.Errorf("got %+v, %v", acc, err)
+		t.Errorf("with a second copy in the stream: got %+v (%v), want 1 duplicate", acc, err)
 	}
 	if err := acc.Err(); err == nil || !strings.Contains(err.Error(), "1 came twice") {
-		t.Errorf("got error %v", err)
+		t.Errorf("with a second copy in the stream: got error %v, want \"1 came twice\"", err)
 	}
 }
 
@@ -126,11 +126,11 @@ func TestSettled(t *testing.T) {
 	}
 	var v Verified
 	if records.verify(ctx, &v); v.Wrong != 0 || st.final != 30 {
-		t.Errorf("%+v, %d final", v, st.final)
+		t.Errorf("got %+v and %d final records, want 30 and none wrong", v, st.final)
 	}
 	records.want = schemas.StateCancelled
 	if records.verify(ctx, &v); v.Wrong != 30 || v.Why["success, not cancelled; success at the end"] != 30 {
-		t.Errorf("got %+v", v)
+		t.Errorf("with another wanted state: got %+v, want 30 wrong with the reason", v)
 	}
 }
 
@@ -167,18 +167,18 @@ func TestFollow(t *testing.T) {
 	}
 	var v Verified
 	if records.verify(ctx, &v); v.Wrong != 0 || st.final != 30 {
-		t.Errorf("%+v, %d final", v, st.final)
+		t.Errorf("got %+v and %d final records, want 30 and none wrong", v, st.final)
 	}
 	records.st.state[7] = schemas.StateDelivered
 	if records.verify(ctx, &v); v.Why["delivered, not success; none at the end"] != 1 {
-		t.Errorf("got %+v", v)
+		t.Errorf("with one record not seen in its final state: got %+v, want 1 wrong with the reason", v)
 	}
 	if _, err := late.settled(ctx, e.progress()); err == nil || !strings.Contains(err.Error(), "give a longer retention") {
-		t.Errorf("got error %v", err)
+		t.Errorf("settled after the records expired: got error %v, want the advice to give a longer retention", err)
 	}
 	for _, bad := range []Config{{Retention: time.Second}, {Retention: -time.Minute}, {Retention: time.Minute, NATSURL: "nats://127.0.0.1:1"}} {
 		if err := bad.setDefaults(); schemas.CodeOf(err) != schemas.CodeConfig {
-			t.Errorf("%+v: %v", bad, err)
+			t.Errorf("setDefaults of %+v: got error %v, want code config", bad, err)
 		}
 	}
 }

@@ -21,7 +21,7 @@ const (
 
 func (addWorkload) Name() string { return "add" }
 func (addWorkload) About() string {
-	return "adds a second: acknowledged by JetStream, and stored as timers"
+	return "adds per second: acknowledged by JetStream, and stored as timers"
 }
 
 func (addWorkload) Defaults(c *Config) {
@@ -60,7 +60,7 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	return r, nil
 }
 
-// stored accounts for timers that are not due.
+// stored returns the account of timers that are not due, of which found have a record.
 func stored(expected, found int) Verified {
 	return Verified{Expected: expected, Found: found, Missing: max(expected-found, 0), Duplicates: max(found-expected, 0)}
 }
@@ -94,7 +94,7 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	wg.Go(func() {
 		curve = sample(sampling, begun, a.Done, func(done int) { p.show("%d of %d added", done, e.Count) })
 	})
-	// Spread over a month, so that a tick has no more timers than in practice.
+	// The due times spread over a month, so that a tick has no more timers than in practice.
 	spread := int64(farAhead/time.Millisecond) / int64(e.Count)
 	err = a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n)*max(spread, 1) }, pace, func(d time.Duration) {
 		mu.Lock()

@@ -45,7 +45,7 @@ type Adder struct {
 	done     atomic.Int64
 }
 
-// NewAdder makes the workers' connections. Timers get ids of their own and fire
+// NewAdder opens the workers' connections. The timers have ids that no other run uses, and fire
 // for the service.
 func (e *Env) NewAdder(service string) (*Adder, error) {
 	prefix := strconv.FormatInt(time.Now().UnixNano(), 36) + "-"
@@ -159,7 +159,7 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 				a.done.Add(1)
 			case err := <-f.Err():
 				failed <- fmt.Errorf("an add was not acknowledged: %w", err)
-				for range futures { // let the publisher end
+				for range futures { // drain, so that the publisher can end
 				}
 				return
 			}
@@ -186,7 +186,7 @@ func (a *Adder) publish(ctx context.Context, nc *nats.Conn, take func() (int, bo
 	}
 }
 
-// batchSize is that of the client's AddBatch.
+// batchSize is the batch size of the Go client's AddBatch.
 const batchSize = 500
 
 // batches adds timers in atomic batches, one at a time.

@@ -44,8 +44,9 @@ func (d *deployment) diskBytes() (int64, error) { return diskBytes(d.dirs...) }
 // nextCollection is the metric of the heap size at which Go collects next.
 const nextCollection = "go_memstats_next_gc_bytes"
 
-// liveHeap is the size of the node's heap after its last collection, in MB, if the heap
-// may double until the next one. The heap's present size is mostly garbage.
+// liveHeap returns the size of the node's heap after its last garbage collection, in MB. It
+// assumes that the heap may double before the next collection. The present size of the heap is
+// no use, because most of it is garbage.
 func (d *deployment) liveHeap(ctx context.Context) (mb float64, err error) {
 	m, err := d.askMetrics(ctx)
 	next, ok := m[nextCollection]
@@ -55,7 +56,7 @@ func (d *deployment) liveHeap(ctx context.Context) (mb float64, err error) {
 	return next / 2 / 1e6, err
 }
 
-// askMetrics returns the node's metrics that have no labels, by name.
+// askMetrics returns the node's metrics without labels, by name.
 func (d *deployment) askMetrics(ctx context.Context) (metrics map[string]float64, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.metrics, nil)
 	if err != nil {
@@ -70,7 +71,7 @@ func (d *deployment) askMetrics(ctx context.Context) (metrics map[string]float64
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		name, text, _ := strings.Cut(lines.Text(), " ")
-		if v, err := strconv.ParseFloat(text, 64); err == nil { // comments are no numbers
+		if v, err := strconv.ParseFloat(text, 64); err == nil { // skips comments
 			metrics[name] = v
 		}
 	}
@@ -105,7 +106,7 @@ func (e *Env) after(ctx context.Context, r *Result) error {
 }
 
 // beside fires Beside timers a second while others are pending, and adds figures of their
-// cost. It returns how many timers it fired.
+// cost. It returns the number of timers that it fired.
 func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error) {
 	if e.Beside == 0 {
 		return 0, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// arrivals notes when each timer of an adder arrived somewhere first: at a subscriber of
-// timers.fired (Watch) or at its callback (receiver).
+// arrivals records the first arrival of each timer of an adder: at a subscriber of timers.fired
+// (Watch) or at its callback (receiver).
 type arrivals struct {
 	adder *Adder
 
@@ -25,7 +25,7 @@ func newArrivals(a *Adder, count int) arrivals {
 	return arrivals{adder: a, at: make([]int64, count), all: make(chan struct{})}
 }
 
-// note notes the timer whose id is in text.
+// note records the arrival of the timer whose id is in text.
 func (s *arrivals) note(text []byte) {
 	now := time.Now().UnixNano()
 	n, ours := s.adder.number(text)
@@ -58,7 +58,7 @@ func (s *arrivals) first(n int) int64 {
 	return s.at[n]
 }
 
-// result returns a copy of all first arrivals, and how many were repeated.
+// result returns a copy of all first arrivals, and the number of repeated arrivals.
 func (s *arrivals) result() (at []int64, repeated int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func (s *arrivals) result() (at []int64, repeated int) {
 }
 
 // wait waits until every timer has arrived. It gives up, without an error, when nothing
-// has arrived for patience after the time due. show shows how many have.
+// has arrived for patience after the time due. show receives the number of arrivals.
 func (s *arrivals) wait(ctx context.Context, due time.Time, patience time.Duration, show func(seen int)) error {
 	last, moved := -1, time.Now()
 	t := time.NewTicker(50 * time.Millisecond)
@@ -91,8 +91,8 @@ func (s *arrivals) wait(ctx context.Context, due time.Time, patience time.Durati
 	}
 }
 
-// subscribe subscribes on a connection of its own, without a limit of pending messages,
-// and returns when the server knows of it.
+// subscribe subscribes on a separate connection, without a limit of pending messages. It returns
+// once the server has the subscription.
 func (e *Env) subscribe(ctx context.Context, name, subject string, handle nats.MsgHandler) error {
 	nc, err := e.Connect(name)
 	if err != nil {

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// child returns this test binary as a process that runs a spec.
+// child returns a command that runs this test binary as the child process of a spec.
 func child(spec string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+spec)
@@ -65,7 +65,7 @@ func run(t *testing.T, name string, change func(*Config)) *Result {
 	defer cancel()
 	results, err := Run(ctx, w, c, 1)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
+		t.Fatalf("run of %s failed: %v\n%s", name, err, out.String())
 	}
 	r := results[0]
 	if err := r.Text(&out); err != nil {
@@ -74,7 +74,7 @@ func run(t *testing.T, name string, change func(*Config)) *Result {
 	t.Log("\n" + out.String())
 	left, err := os.ReadDir(c.Dir)
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v %v", left, err)
+		t.Errorf("after a run the folder has %v (%v), want no files", left, err)
 	}
 	return r
 }
@@ -86,7 +86,7 @@ func figure(t *testing.T, r *Result, name string) float64 {
 			return f.Value
 		}
 	}
-	t.Errorf("no figure %q", name)
+	t.Errorf("the result has no figure %q: %+v", name, r.Figures)
 	return 0
 }
 
@@ -97,7 +97,7 @@ func TestAdd(t *testing.T) {
 			t.Parallel()
 			r := run(t, "add", func(c *Config) { c.Count, c.Via = 500, via })
 			if r.Verified.Found != 500 || figure(t, r, "timers stored") <= 0 || figure(t, r, "adds acknowledged") <= 0 {
-				t.Errorf("got %+v", r)
+				t.Errorf("got %+v, want 500 timers and positive rates", r)
 			}
 		})
 	}
@@ -109,10 +109,10 @@ func TestSteadyAhead(t *testing.T) {
 	t.Parallel()
 	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds, c.Ahead, c.Lead = 200, 2, true, time.Millisecond })
 	if r.Verified.Found != 400 || len(r.Latencies) != 2 || r.Latencies[1].h.TotalCount() != 400 {
-		t.Fatalf("got %+v", r)
+		t.Fatalf("got %+v, want 400 timers with their latencies", r)
 	}
 	if got := figure(t, r, "messages stored a timer"); got > 3.5 {
-		t.Errorf("%v messages a timer: adds are in it", got)
+		t.Errorf("got %v messages a timer, want at most 3.5: the figure includes the adds", got)
 	}
 }
 
@@ -120,11 +120,11 @@ func TestSteady(t *testing.T) {
 	t.Parallel()
 	r := run(t, "steady", func(c *Config) { c.Rate, c.Seconds = 200, 2 })
 	if r.Verified.Found != 400 || len(r.Latencies) != 2 {
-		t.Fatalf("got %+v", r)
+		t.Fatalf("got %+v, want 400 timers with their latencies", r)
 	}
 	for _, l := range r.Latencies {
 		if l.h.TotalCount() != 400 || l.At(50) > l.At(99) || l.At(99) > l.At(100) {
-			t.Errorf("%s: %d values, p50 %v, p99 %v, max %v", l.Name, l.h.TotalCount(), l.At(50), l.At(99), l.At(100))
+			t.Errorf("%s: got %d values, p50 %v, p99 %v, max %v, want 400 values and rising percentiles", l.Name, l.h.TotalCount(), l.At(50), l.At(99), l.At(100))
 		}
 	}
 	results := []*Result{r, r}
@@ -143,11 +143,11 @@ func TestSteady(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(back.Results) != 2 || back.Results[0].Latencies[0]["p99.9"] == nil || back.Results[1].Verified.Expected != 400 || back.Results[0].Settings["rate"] != 200.0 {
-		t.Errorf("%s", b.String())
+		t.Errorf("got JSON %s, want 2 results with latencies, 400 timers and the rate", b.String())
 	}
 	b.Reset()
 	if err := Summary(&b, results); err != nil || !strings.Contains(b.String(), "of 2 runs") {
-		t.Errorf("%v\n%s", err, b.String())
+		t.Errorf("Summary: got %s (%v), want the heading \"of 2 runs\"", b.String(), err)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestBurst(t *testing.T) {
 	t.Parallel()
 	r := run(t, "burst", func(c *Config) { c.Count, c.Lead = 1000, 5*time.Second })
 	if r.Verified.Found != 1000 || figure(t, r, "first, by the stream") > figure(t, r, "last, by the stream") {
-		t.Errorf("got %+v", r)
+		t.Errorf("got %+v, want 1,000 timers, and the first no later than the last", r)
 	}
 }
 
@@ -163,11 +163,11 @@ func TestPending(t *testing.T) {
 	t.Parallel()
 	r := run(t, "pending", func(c *Config) { c.Count, c.Seconds, c.LoadFast, c.Profile = 1000, 1, true, app.ProfileSafe })
 	if r.Verified.Found != 1001 || figure(t, r, restartFigure) <= 0 || figure(t, r, "restart after a kill, until ready") <= 0 || figure(t, r, "disk, pending") <= 0 {
-		t.Errorf("got %+v", r)
+		t.Errorf("got %+v, want 1,001 timers with the time of the restart and the size on disk", r)
 	}
 }
 
-// TestPlantedFlaws shows that the result of a run with errors is not reported as good.
+// TestPlantedFlaws: a run with a missing, repeated, early or wrong timer is not sound.
 func TestPlantedFlaws(t *testing.T) {
 	t.Parallel()
 	due := []int64{1000, 1000, 1000, 1000}
@@ -181,14 +181,14 @@ func TestPlantedFlaws(t *testing.T) {
 	}
 	for _, v := range []Verified{{Missing: 1}, {Duplicates: 1}, {Early: 1}, {Wrong: 1}, stored(5, 4), stored(5, 6)} {
 		if !errors.Is(v.Err(), ErrUnsound) {
-			t.Errorf("%+v is taken for sound", v)
+			t.Errorf("Err of %+v: got %v, want ErrUnsound", v, v.Err())
 		}
 	}
 	if err := a.Err(); err == nil || !strings.Contains(err.Error(), "1 pending still") {
-		t.Errorf("%v does not say why", err)
+		t.Errorf("got error %v, want the reason \"1 pending still\" in it", err)
 	}
 	if err := (Verified{Unseen: 1, Repeated: 1}).Err(); err != nil {
-		t.Errorf("what a plain subscriber saw is taken for a fault: %v", err)
+		t.Errorf("Err of unseen and repeated events: got %v, want none", err)
 	}
 	if err := stored(5, 5).Err(); err != nil {
 		t.Error(err)
@@ -198,23 +198,23 @@ func TestPlantedFlaws(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	if _, err := Find("nothing"); err == nil {
-		t.Error("an unknown workload was found")
+		t.Error("Find of an unknown workload: got no error, want one")
 	}
 	for name, c := range map[string]Config{
 		"size": {Size: 1 << 30}, "workers": {Workers: -1}, "rate": {Rate: -1}, "count": {Count: -5}, "via": {Via: "pigeon"},
 		"profile": {Profile: "slow"},
 	} {
 		if _, err := Run(t.Context(), addWorkload{}, c, 1); err == nil {
-			t.Errorf("%s was accepted", name)
+			t.Errorf("Run with an invalid value of %s: got no error, want one", name)
 		}
 	}
 	if _, err := Run(t.Context(), addWorkload{}, Config{}, 0); err == nil {
-		t.Error("repeat 0 was accepted")
+		t.Error("Run with repeat 0: got no error, want one")
 	}
 	if _, err := Run(t.Context(), pendingWorkload{}, Config{NATSURL: "nats://127.0.0.1:1"}, 1); err == nil {
-		t.Error("pending with a URL was accepted")
+		t.Error("Run of pending with a URL: got no error, want one")
 	}
 	if _, err := Run(t.Context(), addWorkload{}, Config{NATSURL: "nats://127.0.0.1:1"}, 1); err == nil {
-		t.Error("a server that is not there was accepted")
+		t.Error("Run with a URL without a server: got no error, want one")
 	}
 }

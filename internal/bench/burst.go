@@ -15,7 +15,7 @@ const defaultBurstCount = 10_000
 
 func (burstWorkload) Name() string { return "burst" }
 func (burstWorkload) About() string {
-	return "timers due at one instant: first, half, 99 % and last of them"
+	return "timers due at the same time: lateness of the first, the median, 99 % and the last"
 }
 
 func (burstWorkload) Defaults(c *Config) {

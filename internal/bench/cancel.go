@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// cancelWorkload measures how fast timers are cancelled by their ids, one
-// request at a time and worker.
+// cancelWorkload measures the rate at which timers are cancelled by their ids. Each worker sends
+// one request at a time.
 type cancelWorkload struct{}
 
 const (
@@ -25,7 +25,7 @@ const (
 
 func (cancelWorkload) Name() string { return "cancel" }
 func (cancelWorkload) About() string {
-	return "cancels by id: how many a second, and how long an answer takes"
+	return "cancels by id: rate and response time"
 }
 
 func (cancelWorkload) Defaults(c *Config) {
@@ -81,8 +81,8 @@ func (cancelWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	return r, nil
 }
 
-// cancelAll cancels every timer of the adder. An answer other than the timer,
-// cancelled, ends the run.
+// cancelAll cancels every timer of the adder. It fails unless each answer contains the timer in
+// state cancelled.
 func (e *Env) cancelAll(ctx context.Context, a *Adder, p *progress) (*Latency, error) {
 	workers := e.Workers
 	if workers < defaultCancelWorkers {

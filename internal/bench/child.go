@@ -23,8 +23,8 @@ type childSpec struct {
 
 // nodeSpec has the settings of a node in a separate process.
 type nodeSpec struct {
-	// Data and NATSListen are for an embedded server, NATSURL and Replicas for
-	// another.
+	// Data and NATSListen configure an embedded server, NATSURL and Replicas the use of an
+	// external server.
 	Data, NATSListen string
 	NATSURL          string
 	Replicas         int
@@ -38,7 +38,7 @@ type nodeSpec struct {
 func (c *Config) command(spec childSpec) *exec.Cmd {
 	text, err := json.Marshal(spec)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // strings and numbers always encode
 	}
 	return c.Child(string(text))
 }

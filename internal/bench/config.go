@@ -105,14 +105,14 @@ const (
 
 // How timers are added.
 const (
-	ViaPublish = "publish" // timers.add, a window of publishes under way
-	ViaBatch   = "batch"   // timers.add, an atomic batch of 500 at a time and worker, as the client's AddBatch
-	ViaSingle  = "single"  // timers.add, one publish at a time and worker
-	ViaAPI     = "api"     // timers.api.add, one request at a time and worker
-	ViaClient  = "client"  // the Go client's Add, one call at a time and worker
+	ViaPublish = "publish" // timers.add; each worker has a window of unacknowledged publishes
+	ViaBatch   = "batch"   // timers.add; each worker publishes atomic batches of 500 in turn, as the Go client's AddBatch does
+	ViaSingle  = "single"  // timers.add; each worker publishes one event at a time
+	ViaAPI     = "api"     // timers.api.add; each worker sends one request at a time
+	ViaClient  = "client"  // the Go client's Add; each worker makes one call at a time
 )
 
-// What timers call back.
+// Kinds of callbacks.
 const (
 	CallbackHTTP = "http"
 	CallbackNATS = "nats"
@@ -127,7 +127,7 @@ const (
 	maxWorkers     = 1024
 	maxServices    = 10_000
 	maxCount       = 100_000_000
-	minRetention   = 30 * time.Second // to read the records at leisure
+	minRetention   = 30 * time.Second // leaves time to read the records
 	replicas       = 3
 )
 
@@ -168,15 +168,15 @@ func (c *Config) setDefaults() error {
 	case c.Callback != "" && c.Callback != CallbackHTTP && c.Callback != CallbackNATS:
 		return bad("callback %.40q does not exist; it is %s or %s", c.Callback, CallbackHTTP, CallbackNATS)
 	case c.On != OnEmbedded && c.On != OnServer && c.On != OnCluster:
-		return bad("there is no %.40q to run on; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
+		return bad("on %.40q does not exist; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
 	case c.NATSURL != "" && c.On != OnEmbedded:
-		return bad("on %s starts servers, and nats-url names a server that runs: give one of them", c.On)
+		return bad("on %s starts servers, and nats-url uses a running server: give only one of them", c.On)
 	case c.Apart && (c.NATSURL != "" || c.Callback == CallbackHTTP):
-		return bad("apart starts a node, which makes no HTTP callbacks to this machine: leave out nats-url and callback %s", CallbackHTTP)
+		return bad("apart starts a new node, which makes no HTTP callbacks to this machine: leave out nats-url and callback %s", CallbackHTTP)
 	case c.Retention != 0 && (c.Retention < minRetention || c.NATSURL != ""):
-		return bad("retention is of a node that is started, and %s or more", minRetention)
+		return bad("retention configures a new node: leave out nats-url, and give %s or more", minRetention)
 	case c.Idle && !c.Apart:
-		return bad("only a node that is apart is watched when idle")
+		return bad("idle measures a node in a separate process: set apart")
 	case c.Raw < 0 || c.Raw > maxCount:
 		return bad("raw is %d; it must be 0 to %d", c.Raw, maxCount)
 	}

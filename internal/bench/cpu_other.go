@@ -4,5 +4,6 @@ package bench
 
 import "time"
 
-// selfCPU is not known here: figures of CPU are left out.
+// selfCPU returns 0, because this system does not report CPU times. Results then lack figures of
+// CPU.
 func selfCPU() time.Duration { return 0 }

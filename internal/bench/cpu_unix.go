@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// selfCPU is the CPU time that this process has used, user and system; 0 where
-// the system does not tell.
+// selfCPU returns the user and system CPU time of this process, or 0 if the system does not
+// report it.
 func selfCPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0 // no figure rather than a wrong one
+		return 0 // the result then lacks the figure
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

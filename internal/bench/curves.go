@@ -13,17 +13,16 @@ import (
 	"github.com/belfryio/belfry/internal/app"
 )
 
-// Growth measures how cost grows: with what waits, with shards, services, the
-// size of events, and replicas. Each point of a curve is one or two runs of a
-// workload, each afresh, with the node in a process of its own.
+// Growth measures how cost grows with pending timers, shards, services, the size of events, and
+// replicas. Each point of a curve is one run or several, each with new folders and with the
+// node in a separate process.
 type Growth struct {
-	// Config is the base of every run: Dir, Warmup, Progress and Child are taken from it,
-	// and Seconds, which is how long each point is measured; 0 is
-	// DefaultGrowthSeconds.
+	// Config is the base of every run, which uses its Dir, Warmup, Progress and Child. Seconds
+	// is the duration of each measurement; 0 means DefaultGrowthSeconds.
 	Config
 	Profiles []app.Profile
-	// Scale, above 0 and up to 1, makes counts, rates and durations smaller, to try
-	// it out.
+	// Scale, above 0 and up to 1, multiplies counts, rates and durations. A small scale is for a
+	// quick test of the tool.
 	Scale float64
 	// Only lists the curves to measure; empty for all.
 	Only []string
@@ -36,7 +35,7 @@ type Growth struct {
 const (
 	DefaultGrowthSeconds = 5
 	DefaultMaxPending    = 1_000_000
-	// DefaultGrowthWarmup is shorter than that of one workload: there are many runs.
+	// DefaultGrowthWarmup is less than DefaultWarmup, because there are many runs.
 	DefaultGrowthWarmup = 500
 )
 
@@ -45,7 +44,7 @@ const (
 type growing struct {
 	name, title, x string
 	points         []int
-	// fixed points are the same at every scale.
+	// fixed is true if the points do not depend on the scale.
 	fixed    bool
 	variants []growVariant
 	runs     []growRun
@@ -55,7 +54,7 @@ type growing struct {
 // growVariant is one way in which the points are measured: a line of the plots.
 type growVariant struct {
 	name   string
-	points []int // those of the curve, if empty
+	points []int // if empty, the points of the curve
 	set    func(*Config)
 }
 
@@ -68,13 +67,13 @@ type growRun struct {
 // growCost is a figure of a point.
 type growCost struct {
 	name, unit string
-	// workload whose result has it, or "" for any.
+	// workload is the workload whose result has the figure, or "" for any.
 	workload string
 	value    func(*Result) (float64, bool)
-	// most is the power of x with which it may grow: 0 for what must stay the same,
-	// 1 for what may grow as x does.
+	// most is the greatest allowed power of x: 0 for a cost that must not grow with x, 1 for a
+	// cost that may grow in proportion to x.
 	most float64
-	// floor is below what its growth is of no matter, in its unit.
+	// floor is the value, in the cost's unit, up to which growth does not matter.
 	floor float64
 }
 
@@ -136,8 +135,9 @@ func growthCurves(maxPending int) []growing {
 			name: "payload", title: "size of an event's data", x: "bytes of data", fixed: true,
 			variants: []growVariant{
 				{name: "1,000/s", points: []int{100, 400, 4096}, set: func(c *Config) { c.Rate = 1000 }},
-				// As many as a disk takes of the greatest: less is there to share, so a timer
-				// costs more, and only points of one rate compare.
+				// 100/s is the rate that a disk can take of the largest events. A timer costs more
+				// at a lower rate, because fewer timers share the fixed costs, so points of
+				// different rates do not compare. Hence the second variant.
 				{name: "100/s", points: []int{4096, 65536}, set: func(c *Config) { c.Rate = 100 }},
 			},
 			runs: []growRun{{"steady", func(c *Config, x int) { c.Size = x }}},
@@ -165,7 +165,8 @@ func diskEach(r *Result) (float64, bool) {
 	return disk * 1e6 / float64(count), ok && known
 }
 
-// ofWorkload are the costs, of one workload of several.
+// ofWorkload returns the costs with the workload whose result has them. A point with several
+// workloads needs it.
 func ofWorkload(name string, costs ...[]growCost) []growCost {
 	out := slices.Concat(costs...)
 	for i := range out {
@@ -174,7 +175,7 @@ func ofWorkload(name string, costs ...[]growCost) []growCost {
 	return out
 }
 
-// grownTo are the costs, which may grow with another power.
+// grownTo returns the costs with another greatest power of x.
 func grownTo(most float64, costs []growCost) []growCost {
 	out := slices.Clone(costs)
 	for i := range out {
@@ -197,7 +198,7 @@ type point struct {
 	curve   int
 	profile app.Profile
 	variant growVariant
-	series  int // of the curve's result
+	series  int // the index in GrowthCurve.Series
 	x       int
 	runs    []plannedRun
 }
@@ -207,7 +208,7 @@ type plannedRun struct {
 	config   Config
 }
 
-// plan lists all points, and makes the curves that they will fill.
+// plan returns all points, and the curves without values.
 func (g *Growth) plan() (*GrowthResult, []point, error) {
 	for _, name := range g.Only {
 		if !slices.Contains(CurveNames(), name) {
@@ -259,7 +260,7 @@ func (g *Growth) plan() (*GrowthResult, []point, error) {
 	return out, points, nil
 }
 
-// xs are the points of a variant, at the scale.
+// xs returns the points of a variant, scaled unless they are fixed.
 func (g *Growth) xs(def growing, v growVariant) []int {
 	points := def.points
 	if len(v.points) > 0 {
@@ -311,7 +312,7 @@ func (g *Growth) planRuns(p *point, def growing) error {
 func (r plannedRun) guess() float64 {
 	c := r.config
 	switch r.workload.Name() {
-	case "pending": // idle twice, with as long before to settle; started up to four times
+	case "pending": // two idle measurements with a pause before each, and up to four starts
 		return 20 + 5*float64(c.Seconds) + float64(c.Count)/20_000
 	case "burst":
 		return 7 + c.Lead.Seconds() + float64(c.Count)/10_000
@@ -383,7 +384,7 @@ func (g *Growth) tell(format string, args ...any) error {
 
 func (g *Growth) runOne(ctx context.Context, r plannedRun) ([]*Result, error) {
 	bound := rowBound + time.Duration(r.config.Count)*time.Millisecond/2
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, errors.New("the point took too long"))
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %s", bound))
 	defer cancel()
 	return Run(ctx, r.workload, r.config, 1)
 }

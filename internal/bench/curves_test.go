@@ -27,34 +27,33 @@ func TestCurves(t *testing.T) {
 	}
 	t.Log("\n" + md.String())
 	if len(r.Curves) != 1 || len(r.Results) != 2 || len(r.Errors) != 0 {
-		t.Fatalf("%d curves of %d runs; %v", len(r.Curves), len(r.Results), r.Errors)
+		t.Fatalf("got %d curves of %d runs with errors %v, want 1 of 2 without errors", len(r.Curves), len(r.Results), r.Errors)
 	}
 	pending := r.Curves[0].Series[0]
 	if len(pending.X) != 2 || pending.X[0] != 10 || pending.X[1] != 100 || len(pending.Costs) != 9 {
-		t.Errorf("got %+v", pending)
+		t.Errorf("got series %+v, want the points 10 and 100 and 9 costs", pending)
 	}
 	for _, cost := range pending.Costs {
 		if len(cost.Values) != 2 || len(cost.Exponents) != 1 {
-			t.Errorf("got %+v", cost)
+			t.Errorf("got cost %+v, want 2 values and 1 exponent", cost)
 			continue
 		}
-		// So few timers may use less CPU than the system can measure; then there is no
-		// value.
+		// These few timers may use less CPU than the system can measure. Then there is no value.
 		if few := strings.Contains(cost.Name, "CPU a timer"); !few && (cost.Values[0] == nil || cost.Values[1] == nil) {
-			t.Errorf("got %+v", cost)
+			t.Errorf("got cost %+v, want a value at both points", cost)
 		}
 	}
 	for _, want := range []string{"| fast: by timers pending | 10 | 100 | power", "| disk a pending timer, B |"} {
 		if !strings.Contains(md.String(), want) {
-			t.Errorf("no %q in\n%s", want, md.String())
+			t.Errorf("got\n%s\nwant %q in it", md.String(), want)
 		}
 	}
 	if !json.Valid(doc.Bytes()) {
-		t.Error("the document is not JSON")
+		t.Errorf("got JSON %s, want it valid", doc.String())
 	}
 }
 
-// TestServices spreads timers over services that were used before.
+// TestServices: timers spread over several services, each of which fired a timer before.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"steady", "callback", "burst"} {
@@ -67,10 +66,10 @@ func TestServices(t *testing.T) {
 				}
 			})
 			if r.Verified.Found != 100 || r.Settings["services"] != 7 {
-				t.Errorf("got %+v", r)
+				t.Errorf("got %+v, want 100 timers of 7 services", r)
 			}
 			if name == "callback" && (figure(t, r, beginFigure) <= 0 || figure(t, r, "memory, "+idleAfter) <= 0 || figure(t, r, "heap of the node, "+idleAfter) <= 0) {
-				t.Errorf("got %+v", r.Figures)
+				t.Errorf("got figures %+v, want the cost of beginning a service, and the memory afterwards", r.Figures)
 			}
 		})
 	}
@@ -85,7 +84,7 @@ func TestGrowthBadSettings(t *testing.T) {
 		"services": {Profiles: profiles, Scale: 1, Config: Config{Services: -1}, Only: []string{"shards"}},
 	} {
 		if _, err := g.Run(t.Context()); err == nil {
-			t.Errorf("%s was accepted", name)
+			t.Errorf("Growth with an invalid value of %s: got no error, want one", name)
 		}
 	}
 	for name, c := range map[string]Config{
@@ -93,7 +92,7 @@ func TestGrowthBadSettings(t *testing.T) {
 		"apart and a URL": {Apart: true, NATSURL: "nats://127.0.0.1:1"}, "apart and HTTP": {Apart: true, Callback: CallbackHTTP},
 	} {
 		if _, err := Run(t.Context(), steadyWorkload{}, c, 1); err == nil {
-			t.Errorf("%s was accepted", name)
+			t.Errorf("Run with an invalid value of %s: got no error, want one", name)
 		}
 	}
 }
@@ -106,7 +105,7 @@ func TestGrowthInterrupted(t *testing.T) {
 	g := &Growth{Config: config(t), Profiles: []app.Profile{app.ProfileSafe, app.ProfileFast}, Scale: 1}
 	r, err := g.Run(ctx)
 	if !errors.Is(err, context.Canceled) || len(r.Results) != 0 || len(r.Curves) != len(CurveNames()) {
-		t.Fatalf("%v: %+v", err, r)
+		t.Fatalf("interrupted Run: got %+v (%v), want every curve, no results and context.Canceled", r, err)
 	}
 	var b bytes.Buffer
 	if err := errors.Join(r.Markdown(&b), r.JSON(&b)); err != nil {
@@ -122,7 +121,7 @@ func TestGrowthFailed(t *testing.T) {
 	g := &Growth{Config: c, Profiles: []app.Profile{app.ProfileFast}, Scale: 0.001, Only: []string{"payload"}}
 	r, err := g.Run(t.Context())
 	if err == nil || len(r.Errors) != 5 {
-		t.Errorf("%v: %v", err, r.Errors)
+		t.Errorf("Run without a child process: got errors %v (%v), want one for each of 5 points", r.Errors, err)
 	}
 }
 
@@ -160,10 +159,12 @@ func TestGrowthPowers(t *testing.T) {
 			r.grow()
 			c := r.Curves[0].Series[0].Costs[0]
 			if len(r.Remarks) != tc.remarks {
-				t.Errorf("remarks %v", r.Remarks)
+				t.Errorf("got remarks %v, want %d", r.Remarks, tc.remarks)
 			}
-			if c.Overall == nil || *c.Overall < tc.overall-0.001 || *c.Overall > tc.overall+0.001 {
-				t.Errorf("overall %v", *c.Overall)
+			if c.Overall == nil {
+				t.Errorf("got no overall exponent, want %v", tc.overall)
+			} else if got := *c.Overall; got < tc.overall-0.001 || got > tc.overall+0.001 {
+				t.Errorf("got overall exponent %v, want %v", got, tc.overall)
 			}
 		})
 	}
@@ -172,6 +173,6 @@ func TestGrowthPowers(t *testing.T) {
 	}}}}}}
 	r.grow()
 	if costs := r.Curves[0].Series[0].Costs; len(costs) != 1 || costs[0].Name != "some" || costs[0].Exponents[0] != nil || len(r.Remarks) != 0 {
-		t.Errorf("got %+v, %v", costs, r.Remarks)
+		t.Errorf("got costs %+v and remarks %v, want only the cost \"some\", without exponents and remarks", costs, r.Remarks)
 	}
 }

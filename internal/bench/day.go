@@ -24,7 +24,7 @@ const (
 
 func (dayWorkload) Name() string { return "day" }
 func (dayWorkload) About() string {
-	return "what is kept up: adds that fire and complete at a rate, with a lag that stays flat"
+	return "sustained rate: adds, firing and completion at the same rate, and whether the lag grows"
 }
 
 func (dayWorkload) Defaults(c *Config) { sustainDefaults(c, defaultDayRate, defaultDaySeconds) }
@@ -35,7 +35,7 @@ func (dayWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 
 func (callbackWorkload) Name() string { return "callback" }
 func (callbackWorkload) About() string {
-	return "as day, with an HTTP or NATS callback for every timer, to a receiver that is started"
+	return "the same as day, with an HTTP or NATS callback for every timer"
 }
 
 func (callbackWorkload) Defaults(c *Config) {
@@ -157,8 +157,8 @@ func bySecond(name string, dueMs, at []int64, q float64) Curve {
 	return c
 }
 
-// trend fits a line to a curve by least squares, and gives the medians of its
-// first and last third.
+// trend returns the slope of a line fitted to a curve by least squares, and the medians of the
+// curve's first and last third.
 func trend(c Curve) (slope, first, last float64) {
 	n := len(c.X)
 	if n == 0 {

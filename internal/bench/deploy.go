@@ -20,11 +20,11 @@ type deployment struct {
 	url      string
 	replicas int
 	dirs     []string
-	metrics  string // URL of the node's, if it is of its own process
+	metrics  string // URL of the node's metrics, if the node is a separate process
 }
 
-// deploy prepares the servers of Config.On, and a node if requested, without starting them. The
-// end of the Env kills the processes that run then.
+// deploy prepares the servers of Config.On, and a node if requested, without starting them. If
+// they still run at the end of the Env, it kills them.
 func (e *Env) deploy(withNode bool) (*deployment, error) {
 	d := &deployment{profile: e.Profile, replicas: 1}
 	count := map[Topology]int{OnServer: 1, OnCluster: replicas}[e.On]
@@ -32,7 +32,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 		d.replicas = replicas
 	}
 	if (count > 0 || withNode) && e.Child == nil {
-		return nil, bad("this needs a program to start")
+		return nil, bad("this run starts processes, but Config.Child is not set")
 	}
 	addrs, err := freeAddrs(2*count + 2)
 	if err != nil {
@@ -91,7 +91,7 @@ func (d *deployment) all() []*process {
 	return append(append([]*process(nil), d.servers...), d.node)
 }
 
-// start starts everything and returns how long it took until it was ready.
+// start starts all processes and returns the time until they were ready.
 func (d *deployment) start(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	for _, p := range d.servers {
@@ -115,7 +115,7 @@ func (d *deployment) start(ctx context.Context) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// kill kills everything at once.
+// kill kills all processes at the same time.
 func (d *deployment) kill() error {
 	all := d.all()
 	errs := make([]error, len(all))

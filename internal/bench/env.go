@@ -23,11 +23,11 @@ type Env struct {
 	node *app.App // nil with a URL, or before Start
 	// deployed has the separate processes of servers and node, or is nil.
 	deployed *deployment
-	url      string // of the deployed servers, if the node is one of the processes
+	url      string // URL of the deployed servers, if the node is one of the processes
 	conns    []*nats.Conn
 	clean    []func() error
 	js       jetstream.JetStream
-	shard    int // how many there are
+	shard    int // number of shards
 }
 
 // Start starts the servers and the node of Config.On, or connects to the Belfry at NATSURL. Then
@@ -41,7 +41,7 @@ func (e *Env) Start(ctx context.Context) error {
 	}
 	o := app.Options{
 		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true, Retention: e.Retention,
-		// Log lines would break the progress line; the error of a run says why it failed.
+		// Lower levels would break the progress line. The error of a run says why it failed.
 		Log: zerolog.New(os.Stderr).With().Timestamp().Logger().Level(zerolog.ErrorLevel),
 	}
 	var err error
@@ -215,7 +215,7 @@ func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
 		case left != last:
 			last, moved = left, now
 		case now.Sub(moved) > patience:
-			return now, fmt.Errorf("%d adds are left in %s and nobody takes them: does a router run?", left, schemas.StreamAdd)
+			return now, fmt.Errorf("%d adds remain in %s and no router reads them: does a node with the role router run?", left, schemas.StreamAdd)
 		}
 		p.show("%d adds wait for the router", left)
 		select {

@@ -17,13 +17,13 @@ const (
 	defaultServicesSeconds = 20
 	// servicesRest bounds the wait until no service has consumers.
 	servicesRest = 3 * time.Minute
-	// wakes is how many services get a second timer, one after the other.
+	// wakes is the number of services that get a second timer, one after the other.
 	wakes = 100
 )
 
 func (servicesWorkload) Name() string { return "services" }
 func (servicesWorkload) About() string {
-	return "what services without work cost: memory, goroutines, idle CPU, and their next callback"
+	return "cost of services without work: memory, goroutines, idle CPU, and the lateness of their next callback"
 }
 
 func (servicesWorkload) Defaults(c *Config) {
@@ -120,9 +120,9 @@ func (e *Env) quieten(ctx context.Context, d *deployment, p *progress, what stri
 	return s, i, err
 }
 
-// oneService lets as many timers through as there will be services, all of one service,
-// and tells the memory that the node keeps, in MB: it is what the work left behind, in the
-// server's buffers above all, and not what services cost.
+// oneService fires as many timers as there will be services, all for one service, and returns
+// the memory that the node then keeps, in MB. This memory is a cost of the timers, mostly in the
+// server's buffers, and not of services.
 func (e *Env) oneService(ctx context.Context, d *deployment, p *progress) (float64, error) {
 	names := slices.Repeat([]string{"bench_one"}, e.Count)
 	if _, err := e.throughServices(ctx, names[0], names); err != nil {
@@ -131,17 +131,18 @@ func (e *Env) oneService(ctx context.Context, d *deployment, p *progress) (float
 	return d.returned(ctx, p)
 }
 
-// Bounds of returned: a node returns memory once it has been quiet for 90 s; see gctune. For
-// two minutes after services came to rest it looks for late events of theirs.
+// Bounds of returned. A node returns memory to the system after 90 s without work; see gctune.
+// For the two minutes after the last services came to rest it looks for late events of these
+// services.
 const (
 	returnSteady = 2 * time.Minute
 	returnBound  = 6 * time.Minute
 )
 
-// returned waits until the node's memory has not fallen for returnSteady, and tells the
-// least that it had, in MB.
+// returned waits until the node's memory has not fallen for returnSteady, and returns the least
+// value, in MB.
 func (d *deployment) returned(ctx context.Context, p *progress) (float64, error) {
-	const step = 1 // MB; less is noise
+	const step = 1 // MB; smaller changes are noise
 	_, least, err := d.usage()
 	for begin, fell := time.Now(), time.Now(); err == nil && time.Since(fell) < returnSteady && time.Since(begin) < returnBound; {
 		p.show("waiting for memory to be returned: %.0f MB", least.rssMB)
@@ -156,8 +157,9 @@ func (d *deployment) returned(ctx context.Context, p *progress) (float64, error)
 	return least.rssMB, err
 }
 
-// collected is the node's state after its garbage was collected twice, for which its
-// metrics are garbage enough. It gives up after a while: Go collects every two minutes.
+// collected returns the node's state after two more garbage collections. Its requests for metrics
+// produce the garbage that starts them. It gives up after servicesRest, in which Go collects at
+// least once even without garbage.
 func (d *deployment) collected(ctx context.Context) (nodeState, error) {
 	first, err := d.state(ctx)
 	least := first
@@ -169,8 +171,8 @@ func (d *deployment) collected(ctx context.Context) (nodeState, error) {
 	return least, err
 }
 
-// wakeServices adds a timer at a time, each of a service that is at rest, and tells
-// how late it is called back.
+// wakeServices adds timers one at a time, each for a service at rest, and adds figures of the
+// lateness of their callbacks.
 func (e *Env) wakeServices(ctx context.Context, a *Adder, r *Result, p *progress) error {
 	next, err := e.NewAdder(a.service)
 	if err != nil {
@@ -210,12 +212,13 @@ func (e *Env) wakeServices(ctx context.Context, a *Adder, r *Result, p *progress
 	return nil
 }
 
-// state asks the node's metrics.
+// state reads the node's metrics.
 func (d *deployment) state(ctx context.Context) (nodeState, error) {
 	m, err := d.askMetrics(ctx)
 	return nodeState{
 		goroutines: m["go_goroutines"], collections: m["go_gc_duration_seconds_count"], awake: m["belfry_functions_services_active"],
-		// The next collection is due when the heap is so much larger than the live heap.
+		// GOGC is the percentage by which the heap may exceed the live heap before the next
+		// collection.
 		heapMB: m[nextCollection] / (1e6 * (1 + m["go_gc_gogc_percent"]/100)),
 	}, err
 }

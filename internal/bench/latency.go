@@ -34,7 +34,7 @@ func latencyOf(name string, dueMs, at []int64) *Latency {
 
 // add records a duration. A value out of range counts as the nearest value in the range.
 func (l *Latency) add(d time.Duration) {
-	// The range was checked, so the histogram takes it.
+	// The histogram accepts every value in the range.
 	_ = l.h.RecordValue(min(max(d, 0), longest).Microseconds())
 }
 
@@ -69,7 +69,7 @@ func (l *Latency) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m)
 }
 
-// curve is the distribution by percentile; x is 1/(1-q).
+// curve returns the distribution by percentile q, with x = 1/(1-q).
 func (l *Latency) curve() Curve {
 	c := Curve{Name: l.Name}
 	for _, b := range l.h.CumulativeDistribution() {
@@ -83,7 +83,7 @@ func (l *Latency) curve() Curve {
 // AxisPercentiles is the label of an axis of percentiles, whose values are 1/(1-q).
 const AxisPercentiles = "percentile"
 
-// latencyCurves are the distributions on one plot.
+// latencyCurves adds the distributions as the lines of one plot.
 func (r *Result) latencyCurves(title string) {
 	r.Curves = Curves{Title: title, X: AxisPercentiles, Y: "milliseconds", LogY: true}
 	for _, l := range r.Latencies {

@@ -18,25 +18,25 @@ type meter struct {
 	env     *Env
 	begun   time.Time
 	cpu     time.Duration
-	apart   float64 // seconds of CPU of servers and node of their own processes
+	apart   float64 // CPU of servers and node in separate processes, in seconds
 	disk    int64
 	mem     runtime.MemStats
-	machine float64 // seconds that all CPUs have worked, 0 where that is not told
+	machine float64 // busy time of all CPUs in seconds; 0 if unknown
 	seqs    uint64
 	calls   uint64
 	profile *os.File
 }
 
-// usage is the usage between meter and stop.
+// usage is the difference between the start of a meter and its stop.
 type usage struct {
 	took                   time.Duration
-	cpu                    float64 // seconds, of all processes that are ours
-	apart                  float64 // seconds, of servers and node, where the node is apart
-	disk                   int64   // bytes, where the node is apart
-	others                 float64 // seconds, of processes that are not ours
+	cpu                    float64 // CPU of all processes of the run, in seconds
+	apart                  float64 // CPU of servers and node in seconds; 0 unless the node is a separate process
+	disk                   int64   // growth of the data in bytes; 0 unless the node is a separate process
+	others                 float64 // CPU of processes outside the run, in seconds
 	allocs, bytes          uint64
 	messages               uint64
-	calls                  uint64 // of the system, to read and to write, of this process
+	calls                  uint64 // read and write system calls of this process
 	clientsOnly, processes bool
 }
 
@@ -62,7 +62,7 @@ func (e *Env) meter(ctx context.Context) (*meter, error) {
 		if err := pprof.StartCPUProfile(m.profile); err != nil {
 			return nil, errors.Join(err, m.profile.Close())
 		}
-		e.CPUProfile = "" // one profile a run
+		e.CPUProfile = "" // a run has one profile
 		e.onClose(m.endProfile)
 	}
 	runtime.ReadMemStats(&m.mem)
@@ -83,7 +83,7 @@ func machineCPU() float64 {
 	if err != nil {
 		return 0
 	}
-	c := st.CPUTotal // of a virtual machine: stolen time is others', too
+	c := st.CPUTotal // steal: on a virtual machine, other machines used the CPU
 	return c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
 }
 
@@ -111,7 +111,7 @@ func (m *meter) endProfile() error {
 	return f.Close()
 }
 
-// memProfile writes what was allocated since the process began, once a run.
+// memProfile writes a profile of the allocations since the process began, once a run.
 func (e *Env) memProfile() error {
 	if e.MemProfile == "" {
 		return nil
@@ -158,7 +158,7 @@ func (m *meter) stop(ctx context.Context) (usage, error) {
 }
 
 const (
-	// cpuFigure is the CPU that one timer costs, or one operation.
+	// cpuFigure is the CPU time per timer or operation.
 	cpuFigure   = "CPU a timer"
 	callsFigure = "reads and writes a timer (system calls)"
 )

@@ -18,14 +18,14 @@ type serverSpec struct {
 	Data       string `json:"data"`
 	Listen     string `json:"listen"`
 	SyncAlways bool   `json:"sync_always"`
-	// Cluster is where it listens for the servers of Routes; empty for a server
-	// that is alone.
+	// Cluster is the address on which the server listens for the servers of Routes; empty for a
+	// single server.
 	Cluster string   `json:"cluster,omitempty"`
 	Routes  []string `json:"routes,omitempty"`
 }
 
-// runServer runs a nats-server with JetStream until in ends, as it does when the
-// process that started this one is gone.
+// runServer runs a nats-server with JetStream until in or ctx ends. in ends when the parent process
+// ends.
 func runServer(ctx context.Context, spec serverSpec, in io.Reader) error {
 	host, port, err := hostPort(spec.Listen)
 	if err != nil {

@@ -20,16 +20,17 @@ type pendingWorkload struct{}
 const (
 	defaultPendingCount   = 1_000_000
 	defaultPendingSeconds = 30
-	// quiet bounds the pause before idle CPU is measured, in which a server finishes its
-	// work after a start or an add.
+	// quiet bounds the pause before a measurement of idle CPU. In the pause a server finishes the
+	// work that follows a start or an add.
 	quiet = 10 * time.Second
-	// probeLead is when the timer is due whose firing ends a restart.
+	// probeLead is the time to the due time of the probe, the timer that marks the end of a
+	// restart when it fires.
 	probeLead = 2 * time.Second
 )
 
 func (pendingWorkload) Name() string { return "pending" }
 func (pendingWorkload) About() string {
-	return "what waiting timers cost: memory, disk, CPU when idle, and a restart after a kill"
+	return "cost of waiting timers: memory, disk, idle CPU, and a restart after SIGKILL"
 }
 
 func (pendingWorkload) Defaults(c *Config) {
@@ -37,7 +38,7 @@ func (pendingWorkload) Defaults(c *Config) {
 	c.Seconds = cmp.Or(c.Seconds, defaultPendingSeconds)
 }
 
-// The figures of the table.
+// Figures that the table uses.
 const (
 	restartFigure = "restart after a kill, until a timer fired"
 	idleFigure    = "idle CPU, pending, above empty"
@@ -50,7 +51,7 @@ func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if e.Retention != 0 {
 		return nil, bad("the pending workload counts the records of timers that have fired: leave out retention")
 	}
-	e.Raw = 0 // it would be a fourth thing in the memory that is measured
+	e.Raw = 0 // raw operations would count in the measured memory
 	d, err := e.deploy(true)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (e *Env) reprofile(ctx context.Context, d *deployment, p *progress, to app.
 	return err
 }
 
-// fill adds the timers that then wait.
+// fill adds the timers that stay pending.
 func (e *Env) fill(ctx context.Context, d *deployment) (*Result, error) {
 	if err := e.attach(ctx); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func (e *Env) fill(ctx context.Context, d *deployment) (*Result, error) {
 	return r, nil
 }
 
-// withPending measures with the timers in place.
+// withPending measures while the timers are pending.
 func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty idleness, p *progress) error {
 	idle, err := e.idle(ctx, d, p, "pending")
 	if err != nil {
@@ -141,12 +142,12 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 	if err != nil {
 		return err
 	}
-	all := stored(e.Count+1+more, found) // and the probe
+	all := stored(e.Count+1+more, found) // 1 for the probe
 	all.add(r.Verified)
 	r.Verified = all
 	e.disconnect()
 	if more > 0 {
-		return nil // what waits is not all that is there any more
+		return nil // the records of fired timers would count, too
 	}
 	if idle, err = e.idle(ctx, d, p, "pending, restarted"); err != nil {
 		return err
@@ -155,8 +156,8 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 	return nil
 }
 
-// restart kills everything and measures until a timer has fired that became due
-// while nothing ran.
+// restart kills all processes, starts them again, and measures the time until a timer has fired
+// that became due meanwhile.
 func (e *Env) restart(ctx context.Context, r *Result, d *deployment, p *progress) error {
 	if err := e.attach(ctx); err != nil {
 		return err
@@ -194,12 +195,13 @@ func (e *Env) restart(ctx context.Context, r *Result, d *deployment, p *progress
 	if at.Before(due) {
 		return fmt.Errorf("%w: the timer of the restart fired %s early", ErrUnsound, due.Sub(at))
 	}
-	// The stream's timestamp is this machine's, too: it all runs here.
+	// The server runs on this machine, so the stream's timestamp and begun are of one clock.
 	r.figure(restartFigure, at.Sub(begun).Seconds(), "s")
 	return nil
 }
 
-// firedAt waits for the one timer of an adder and returns when it fired.
+// firedAt waits until the only timer of an adder has fired, and returns the time at which it
+// did.
 func (e *Env) firedAt(ctx context.Context, a *Adder) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("the timer that was due did not fire within %s of the restart", startBound))
 	defer cancel()
@@ -221,7 +223,7 @@ func (e *Env) firedAt(ctx context.Context, a *Adder) (time.Time, error) {
 	}
 }
 
-// idleness is the usage of servers and node without work.
+// idleness is the usage of servers and node without work: CPU in percent of a core, memory in MB.
 type idleness struct{ serversCPU, serversMB, nodeCPU, nodeMB float64 }
 
 func (i idleness) cpu() float64 { return i.serversCPU + i.nodeCPU }
@@ -240,7 +242,7 @@ func memory(r *Result, d *deployment, servers, node used, what string) {
 	r.figure("memory, "+what, node.rssMB, "MB")
 }
 
-// idle measures a deployment that is left alone for Seconds.
+// idle measures the usage of a deployment without work for Seconds.
 func (e *Env) idle(ctx context.Context, d *deployment, p *progress, what string) (idleness, error) {
 	wait := func(d time.Duration, doing string) error {
 		end := time.Now().Add(d)

@@ -27,13 +27,15 @@ const (
 	stopBound = 30 * time.Second
 )
 
-// process is a child: a nats-server, or a Belfry.
+// process is a child process: a nats-server or a Belfry node.
 type process struct {
 	what    string
 	command func() *exec.Cmd
-	// ready reports whether it serves; a call may take long, and fail often.
+	// ready reports whether the process serves requests. A call may take long, and may return
+	// false many times.
 	ready func(context.Context) bool
-	// endsWithInput: it stops when its standard input does, and not by a signal.
+	// endsWithInput is true for a process that stops when its standard input ends, and not after
+	// a signal.
 	endsWithInput bool
 	cmd           *exec.Cmd
 	stdin         io.Closer
@@ -41,11 +43,11 @@ type process struct {
 	out           tail
 }
 
-// launch starts it, without waiting until it is ready.
+// launch starts the process without waiting until it is ready.
 func (p *process) launch() error {
 	cmd := p.command()
 	cmd.Stdout, cmd.Stderr = &p.out, &p.out
-	in, err := cmd.StdinPipe() // ends with this process, which ends a server
+	in, err := cmd.StdinPipe() // ends when this process dies, so a server does not outlive it
 	if err != nil {
 		return err
 	}
@@ -58,7 +60,7 @@ func (p *process) launch() error {
 	return nil
 }
 
-// await waits until it is ready.
+// await waits until the process is ready.
 func (p *process) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("%s was not ready after %s", p.what, startBound))
 	defer cancel()
@@ -77,21 +79,21 @@ func (p *process) await(ctx context.Context) error {
 	return nil
 }
 
-// kill ends it with SIGKILL and waits for its end. It may be called twice.
+// kill sends SIGKILL and waits until the process has ended. It may be called twice.
 func (p *process) kill() error {
 	if p.cmd == nil {
 		return nil
 	}
 	err := p.cmd.Process.Kill()
-	<-p.exited // "signal: killed" is what we want
+	<-p.exited // the error "signal: killed" is expected
 	p.cmd = nil
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // it ended by itself; await or the workload reports that
+		return nil // ended by itself, which await or the workload reports
 	}
 	return err
 }
 
-// stop asks it to end and waits.
+// stop asks the process to end and waits. After stopBound it kills the process.
 func (p *process) stop() error {
 	if p.cmd == nil {
 		return nil
@@ -114,7 +116,7 @@ func (p *process) stop() error {
 // used is the usage of a process since its start.
 type used struct{ cpuSeconds, rssMB float64 }
 
-// usage asks the system; it fails where there is no /proc.
+// usage reads the usage from /proc, and fails on a system without it.
 func (p *process) usage() (used, error) {
 	if p.cmd == nil {
 		return used{}, fmt.Errorf("%s does not run", p.what)
@@ -146,7 +148,7 @@ func answers(url string) func(context.Context) bool {
 	}
 }
 
-// serves reports whether JetStream can make a stream of so many replicas at url.
+// serves reports whether JetStream at url can make a stream with this number of replicas.
 func serves(url string, replicas int) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		nc, err := nats.Connect(url, nats.NoReconnect(), nats.Timeout(time.Second))
@@ -171,13 +173,13 @@ func serves(url string, replicas int) func(context.Context) bool {
 	}
 }
 
-// diskBytes is the size of all files in folders.
+// diskBytes returns the size of all files in the folders.
 func diskBytes(dirs ...string) (int64, error) {
 	var n int64
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // the server removed it since
+				return nil // removed meanwhile by the server
 			}
 			if err != nil || d.IsDir() {
 				return err
@@ -198,7 +200,7 @@ func diskBytes(dirs ...string) (int64, error) {
 	return n, nil
 }
 
-// tail keeps the end of what is written to it.
+// tail is a writer that keeps the last bytes written to it.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// The runs of Quick. With the pauses between them they take less than a minute on two
-// cores in either profile.
+// The size of Quick's runs. With their pauses they take less than a minute on two cores in
+// either profile.
 const (
 	quickAdds          = 20_000
 	quickSteadyRate    = 1000
@@ -15,9 +15,9 @@ const (
 	quickWarmup        = 500
 )
 
-// Quick measures adds a second, lateness at 1,000 timers a second and a burst of 10,000
-// timers, each on a new node with a server of its own in this process. Of c it uses
-// Profile, Dir and Progress. Like Run it returns the results until the first error.
+// Quick measures adds per second, lateness at 1,000 timers per second, and a burst of 10,000
+// timers. Each run has a new node with an embedded server in this process. Quick uses Profile,
+// Dir and Progress of c. After an error it returns the results before it, like Run.
 func Quick(ctx context.Context, c Config) ([]*Result, error) {
 	base := Config{Profile: c.Profile, Dir: c.Dir, Progress: c.Progress, Live: c.Live, Warmup: quickWarmup}
 	add, steady, burst := base, base, base
@@ -44,13 +44,13 @@ func QuickText(w io.Writer, results []*Result) error {
 	for _, r := range results {
 		switch r.Workload {
 		case addWorkload{}.Name():
-			p.f("adds a second, in batches of %d      %s acknowledged, %s stored\n", batchSize, Short(r.value("adds acknowledged")), Short(r.value("timers stored")))
+			p.f("adds per second, in batches of %d    %s acknowledged, %s stored\n", batchSize, Short(r.value("adds acknowledged")), Short(r.value("timers stored")))
 		case steadyWorkload{}.Name():
 			if l := r.latency(latenessAtSubscriber); l != nil {
 				p.f("lateness at %d a second, in ms     p50 %.1f, p99 %.1f, p99.9 %.1f, max %.1f\n", quickSteadyRate, l.At(50), l.At(99), l.At(99.9), l.At(100))
 			}
 		case burstWorkload{}.Name():
-			p.f("burst of %d at one instant, in ms first %.0f, half %.0f, last %.0f\n", quickBurst, r.value("first, at the subscriber"), r.value("half, at the subscriber"), r.value("last, at the subscriber"))
+			p.f("burst of %d at one instant, in ms first %.0f, median %.0f, last %.0f\n", quickBurst, r.value("first, at the subscriber"), r.value("half, at the subscriber"), r.value("last, at the subscriber"))
 		}
 		if v := r.Verified; v.Err() != nil {
 			p.f("  NOT SOUND: %v\n", v.Err())

@@ -23,8 +23,8 @@ const (
 	// a key/value bucket has.
 	rawLog, rawBucket   = "BENCH_RAW_LOG", "BENCH_RAW_BUCKET"
 	rawSubject, rawKeys = "bench.raw.log", "bench.raw.key."
-	// settleRaw gives what the run has left behind time to end, so that it is not
-	// counted as JetStream's.
+	// settleRaw is a pause in which the work of the run ends, so that it does not count as
+	// JetStream's.
 	settleRaw = 500 * time.Millisecond
 )
 
@@ -41,7 +41,7 @@ func (rawWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	return &Result{}, e.Start(ctx)
 }
 
-// raw measures Config.Raw operations of each kind and adds what they cost.
+// raw measures Config.Raw operations of each kind and adds figures of their cost.
 func (e *Env) raw(ctx context.Context, r *Result) (err error) {
 	p := e.progress()
 	defer p.end()
@@ -116,7 +116,7 @@ func (e *Env) raw(ctx context.Context, r *Result) (err error) {
 
 func rawCPU(op string) string { return "CPU a raw JetStream " + op }
 
-// rawOps sends count messages with a window under way, and waits for all.
+// rawOps sends count messages, with at most window of them unanswered, and waits for all answers.
 func rawOps(ctx context.Context, nc *nats.Conn, count int, msg func(int) *nats.Msg, done func(n int, seq uint64)) error {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(window))
 	if err != nil {
@@ -136,7 +136,7 @@ func rawOps(ctx context.Context, nc *nats.Conn, count int, msg func(int) *nats.M
 				done(c.n, a.Sequence)
 			case err := <-c.f.Err():
 				failed <- err
-				for range calls { // let the sender end
+				for range calls { // drain, so that the sender can end
 				}
 				return
 			}

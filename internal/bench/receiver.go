@@ -15,11 +15,11 @@ import (
 // receiver serves the callbacks of a run's timers.
 type receiver struct{ arrivals }
 
-// receiverStop bounds the end of the HTTP receiver.
+// receiverStop bounds the shutdown of the HTTP receiver.
 const receiverStop = 5 * time.Second
 
-// newReceiver starts a receiver of the kind that Config.Callback says and makes
-// the adder's timers call it back.
+// newReceiver starts a receiver of the kind in Config.Callback, and sets it as the callback of
+// the adder's timers.
 func (e *Env) newReceiver(ctx context.Context, a *Adder, count int) (*receiver, error) {
 	rx := &receiver{newArrivals(a, count)}
 	if e.Callback == CallbackNATS {
@@ -50,7 +50,7 @@ func (e *Env) receiveNATS(ctx context.Context, rx *receiver) error {
 	rx.adder.callback = "nats:" + subject
 	return e.subscribe(ctx, "belfry bench receiver", subject, func(m *nats.Msg) {
 		rx.note([]byte(m.Header.Get("ce-id")))
-		// If the answer is lost, Belfry calls again, which is counted.
+		// If the answer is lost, Belfry repeats the call, and Repeated counts it.
 		_ = m.Respond(nil)
 	})
 }
@@ -64,8 +64,8 @@ func (rx *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// verify counts the timers that were not called back, and the calls that were
-// early or repeated. It returns when each was called back.
+// verify counts the timers that were not called back, and the calls that were early or repeated.
+// It returns the time of each timer's first call, in Unix nanoseconds; 0 for none.
 func (rx *receiver) verify(v *Verified, dueMs []int64) []int64 {
 	called, repeated := rx.result()
 	for n, at := range called {

@@ -17,8 +17,8 @@ func bucketStream(shard int) string { return "KV_" + schemas.BucketTimers(shard)
 
 func recordSubject(shard int) string { return "$KV." + schemas.BucketTimers(shard) + ".timer." }
 
-// record reads a timer's record from its shard's leader; nil if there is none. (By
-// the client's older interface: the newer one may ask a replica that is behind.)
+// record reads a timer's record from its shard's leader; nil if there is none. It uses the older
+// JetStream interface of nats.go, because the newer one may ask a replica that is behind.
 func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, error) {
 	geo := schemas.DefaultGeometry()
 	geo.Shards = e.shard
@@ -36,7 +36,7 @@ func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, 
 	case err != nil:
 		return nil, err
 	case len(m.Data) == 0:
-		return nil, nil // a marker
+		return nil, nil // a delete marker
 	}
 	r, err := schemas.DecodeRecord(m.Data)
 	return &r, err
@@ -46,8 +46,8 @@ func (e *Env) record(ctx context.Context, id schemas.TimerID) (*schemas.Record, 
 func (e *Env) records(ctx context.Context) (int, error) {
 	n := 0
 	for shard := range e.shard {
-		// A consumer's count of pending messages is the one exact and cheap count
-		// by subject that JetStream has.
+		// The number of pending messages of a consumer is JetStream's only count by subject that
+		// is exact and cheap.
 		c, err := e.js.CreateConsumer(ctx, bucketStream(shard), jetstream.ConsumerConfig{
 			FilterSubject: recordSubject(shard) + "*", AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, InactiveThreshold: time.Minute,
 		})
@@ -65,9 +65,9 @@ func (e *Env) records(ctx context.Context) (int, error) {
 // states has the latest known states of the records of a run's timers.
 type states struct {
 	state []schemas.State
-	at    []int64 // when the record came to it, by its message's timestamp, Unix ns
-	known int     // records
-	final int     // records in the state that was waited for
+	at    []int64 // timestamp of the message with that state, Unix nanoseconds; 0 for none
+	known int     // number of timers with a record
+	final int     // number of timers in the wanted state
 }
 
 // follower reads the changes of the records of a run's timers until they are final.
@@ -77,18 +77,20 @@ type follower struct {
 	from  []uint64 // the last sequence of each shard that was read
 	want  schemas.State
 	st    *states
-	moved time.Time // when something was read last
-	// read is up to when each shard was read, gap the longest time in which a record
-	// can have come and gone between two readings of its shard.
+	moved time.Time // time of the last record that was read
+	// read is the time of the last read of each shard. gap is the longest time between two reads
+	// of a shard: a record that exists for less may be missed.
 	read []time.Time
 	gap  time.Duration
-	// patience is how long nothing may come before what is missing is taken for missing.
+	// patience is the time without a new record after which the remaining timers count as
+	// missing.
 	patience time.Duration
 
-	stop func() // ends what reads beside the run
+	stop func() // ends the goroutine of beside
 }
 
-// follow is called before the timers are added of which it is to read count.
+// follow returns a follower of the timers 0 to count-1 of an adder. Call it before they are
+// added.
 func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.State) (*follower, error) {
 	from, err := e.marks(ctx)
 	if err != nil {
@@ -100,8 +102,8 @@ func (e *Env) follow(ctx context.Context, a *Adder, count int, want schemas.Stat
 	}, nil
 }
 
-// beside reads while the run goes on, where records are kept for a while only,
-// until settled is called, or stop: so each is seen before it expires.
+// beside reads the records concurrently with the run, so that it sees each before it expires. It
+// does nothing without Config.Retention. It ends with settled or stop.
 func (f *follower) beside(ctx context.Context) {
 	if f.env.Retention == 0 {
 		return
@@ -111,14 +113,15 @@ func (f *follower) beside(ctx context.Context) {
 	f.stop = func() { cancel(); <-done }
 	go func() {
 		defer close(done)
-		// Seldom, so that most are read once, at their end; twice before they expire.
+		// Each record is read at least twice before it expires. More frequent reads would read
+		// more records in states that are not final.
 		for waitUntil(ctx, time.Now().Add(f.env.Retention/3)) {
-			_ = f.pass(ctx, func() {}) // the next one goes on where it failed
+			_ = f.pass(ctx, func() {}) // after an error the next pass continues
 		}
 	}()
 }
 
-// pass reads what the shards have had since the last one.
+// pass reads the records that the shards have stored since the last pass.
 func (f *follower) pass(ctx context.Context, show func()) error {
 	var failed error
 	for shard := range f.env.shard {
@@ -157,8 +160,8 @@ func (f *follower) see(r *schemas.Record, at time.Time) {
 	st.state[n], st.at[n] = r.State, at.UnixNano()
 }
 
-// settled reads on until each timer is in the wanted state, or nothing more changes
-// for a while.
+// settled reads until each timer is in the wanted state, or no record has come for patience. It
+// fails if records may have expired unread.
 func (f *follower) settled(ctx context.Context, p *progress) (*states, error) {
 	f.stop()
 	f.moved = time.Now()
@@ -175,7 +178,7 @@ func (f *follower) settled(ctx context.Context, p *progress) (*states, error) {
 			return st, nil
 		case time.Since(f.moved) <= f.patience:
 		case keep > 0 && f.gap > keep:
-			return nil, fmt.Errorf("%d of %d records were not seen %s: they are kept for %s, and were read %s apart at worst; give a longer retention", count-st.final, count, f.want, keep, f.gap.Round(time.Second))
+			return nil, fmt.Errorf("%d of %d records were not seen in state %s: records expire after %s, and up to %s passed between two reads; give a longer retention", count-st.final, count, f.want, keep, f.gap.Round(time.Second))
 		default:
 			return st, nil
 		}
@@ -186,9 +189,9 @@ func (f *follower) settled(ctx context.Context, p *progress) (*states, error) {
 	}
 }
 
-// verify counts the timers whose record did not come to the wanted state, and says
-// what the leader knows of each now. If the leader has the record in the wanted
-// state, or no more, the timer was concluded and the tool missed it.
+// verify counts the timers whose record did not reach the wanted state, with the state that the
+// leader has now as a reason. If the leader has the wanted state or no record, the timer has
+// finished, and the follower missed that.
 func (f *follower) verify(ctx context.Context, v *Verified) {
 	looked := 0
 	for n, at := range f.st.at {
@@ -200,12 +203,12 @@ func (f *follower) verify(ctx context.Context, v *Verified) {
 		if at != 0 {
 			seen = f.st.state[n].String()
 		}
-		now := "not looked at again"
+		now := "not read again"
 		if looked++; looked <= explainMost {
 			r, err := f.env.record(ctx, f.adder.Timer(n))
 			switch {
 			case err != nil:
-				now = "looked up in vain: " + err.Error()
+				now = "reading it again failed: " + err.Error()
 			case r == nil:
 				now = "none at the end"
 			default:
@@ -229,11 +232,10 @@ func (e *Env) marks(ctx context.Context) ([]uint64, error) {
 	return out, nil
 }
 
-// readerGone is after how long the server forgets a consumer that was made to
-// read a stream once.
+// readerGone is the time after which the server removes an unused consumer of readRecords.
 const readerGone = 10 * time.Second
 
-// recordsRound is how many records are asked for at a time.
+// recordsRound bounds the records of one request.
 const recordsRound = 2048
 
 // readRecords calls see for each record in a shard's stream from a sequence to the end, and
@@ -255,9 +257,9 @@ func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(
 	if err != nil {
 		return last, err
 	}
-	// In rounds, not by the client's iterator, which makes timers for each message:
-	// this goes on beside what is measured.
-	next := uint64(1) // what the consumer numbers its next message with
+	// Fetch in rounds: the client's iterator makes timers for each message, and its cost would
+	// count in the measurement.
+	next := uint64(1) // consumer sequence of the next message
 	for left := c.CachedInfo().NumPending; left > 0; {
 		round, err := c.FetchNoWait(int(min(left, recordsRound)))
 		if err != nil {
@@ -270,14 +272,14 @@ func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(
 				return last, err
 			}
 			if meta.Sequence.Consumer != next {
-				// The next call begins with it.
-				return last, fmt.Errorf("record %d of the reader came, want %d: the client dropped some", meta.Sequence.Consumer, next)
+				// The next call begins with the dropped message.
+				return last, fmt.Errorf("received message %d of the reader, want %d: the client dropped messages", meta.Sequence.Consumer, next)
 			}
 			next++
 			left--
 			last = meta.Sequence.Stream
 			if len(m.Data()) == 0 {
-				continue // a marker
+				continue // a delete marker
 			}
 			r, err := schemas.DecodeRecord(m.Data())
 			if err != nil {
@@ -291,10 +293,10 @@ func (e *Env) readRecords(ctx context.Context, shard int, from uint64, see func(
 		case err != nil:
 			return last, err
 		case left == before:
-			return last, nil // removed since they were counted; else the next call finds them
+			return last, nil // the rest was removed after it was counted, or the next call reads it
 		}
 	}
-	// What is left out here the next call reads: another server may have counted them
-	// than told the stream's end.
+	// Some messages before the end may be missing, because the number of messages may come from
+	// another server than the end. The next call reads them.
 	return last, nil
 }

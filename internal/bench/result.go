@@ -13,7 +13,7 @@ import (
 // Result is the result of one run.
 type Result struct {
 	Workload string `json:"workload"`
-	// Row is that of Table, if it was run for one.
+	// Row is the table's row, if the run was for one.
 	Row         string         `json:"row,omitempty"`
 	At          time.Time      `json:"at"`
 	TookSeconds float64        `json:"took_seconds"`
@@ -22,7 +22,7 @@ type Result struct {
 	Figures     []Figure       `json:"figures"`
 	Latencies   []*Latency     `json:"latencies,omitempty"`
 	Verified    Verified       `json:"verified"`
-	// Curves are drawn by package report.
+	// Curves are the lines that package report draws.
 	Curves Curves `json:"curves"`
 }
 
@@ -110,7 +110,7 @@ func (r *Result) Label() string {
 	return r.Workload + " (" + r.Row + ")"
 }
 
-// value is that of a figure, or 0.
+// value returns the value of a figure, or 0.
 func (r *Result) value(name string) float64 {
 	for _, f := range r.Figures {
 		if f.Name == name {
@@ -120,7 +120,7 @@ func (r *Result) value(name string) float64 {
 	return 0
 }
 
-// latency is the distribution of that name, or nil.
+// latency returns the distribution with that name, or nil.
 func (r *Result) latency(name string) *Latency {
 	for _, l := range r.Latencies {
 		if l.Name == name {
@@ -130,7 +130,7 @@ func (r *Result) latency(name string) *Latency {
 	return nil
 }
 
-// printer writes until the first error.
+// printer writes text and ignores all writes after the first error.
 type printer struct {
 	w   io.Writer
 	err error
@@ -198,7 +198,7 @@ func Number(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// title makes a plot's title of the run's settings.
+// title returns a plot's title with the run's settings.
 func (r *Result) title(c Config, what string) string {
 	parts := []string{what}
 	if c.NATSURL == "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// serviceOf is the service that timer n is for: they take turns.
+// serviceOf returns the service of timer n. The services take turns.
 func (a *Adder) serviceOf(n int) string {
 	if len(a.names) == 0 {
 		return a.service
@@ -16,8 +16,8 @@ func (a *Adder) serviceOf(n int) string {
 	return a.names[n%len(a.names)]
 }
 
-// fired is the subject on which the adder's timers fire; with several services
-// those of others do, too, which their ids tell.
+// fired returns the subject on which the adder's timers fire. With several services other timers
+// fire there, too; their ids distinguish them.
 func (a *Adder) fired() string {
 	if len(a.names) == 0 {
 		return schemas.SubjectFired(a.service)
@@ -25,12 +25,12 @@ func (a *Adder) fired() string {
 	return schemas.SubjectFired("*")
 }
 
-// beginFigure is what a service costs once.
+// beginFigure is the CPU time for the first timer of a service, which creates its consumer.
 const beginFigure = "CPU to begin a service"
 
-// beginServices spreads the adder's timers over Services and lets a timer of each
-// through, with a callback if the run's have one: a service's consumer is made
-// with its first callback, which has a figure of its own and is not in the cost of a timer.
+// beginServices spreads the adder's timers over Services, and fires one timer of each before the
+// measurement, with a callback if the run has callbacks. The first callback of a service creates
+// the service's consumer, so its cost has a separate figure and is not in the cost of a timer.
 func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 	if e.Services <= 1 {
 		return nil
@@ -49,8 +49,8 @@ func (e *Env) beginServices(ctx context.Context, a *Adder, r *Result) error {
 	return nil
 }
 
-// throughServices lets one timer through for each name, of that service. A name may occur
-// several times.
+// throughServices fires one timer for each name in names, for the service with that name, and
+// returns the usage. A name may occur several times.
 func (e *Env) throughServices(ctx context.Context, service string, names []string) (usage, error) {
 	first, err := e.NewAdder(service)
 	if err != nil {
@@ -73,7 +73,7 @@ func (e *Env) throughServices(ctx context.Context, service string, names []strin
 	}
 	p := e.progress()
 	defer p.end()
-	cpu, mem := e.CPUProfile, e.MemProfile // not of this
+	cpu, mem := e.CPUProfile, e.MemProfile // profiles are of the run, not of these timers
 	e.CPUProfile, e.MemProfile = "", ""
 	defer func() { e.CPUProfile, e.MemProfile = cpu, mem }()
 	m, err := e.meter(ctx)

@@ -43,7 +43,7 @@ func (a *Adder) singles(ctx context.Context, nc *nats.Conn, take func() (int, bo
 	}
 }
 
-// single is how one timer is added.
+// single returns a function that adds timer n in the way of Config.Via.
 func (a *Adder) single(nc *nats.Conn, due func(int) int64) (func(ctx context.Context, n int) error, error) {
 	switch a.env.Via {
 	case ViaClient:
@@ -67,7 +67,7 @@ func (a *Adder) single(nc *nats.Conn, due func(int) int64) (func(ctx context.Con
 	}, nil
 }
 
-// call adds a timer with the Go client, and makes the event as a program would.
+// call adds a timer with the Go client. It creates the event as a user's program would.
 func (a *Adder) call(ctx context.Context, c *belfry.Client, n int, dueMs int64) error {
 	e := event.New()
 	e.SetID(a.ID(n))
@@ -85,12 +85,12 @@ func (a *Adder) call(ctx context.Context, c *belfry.Client, n int, dueMs int64) 
 	case err != nil:
 		return err
 	case r.Timer != a.Timer(n):
-		return errors.New("the receipt names another timer")
+		return errors.New("the answer names another timer")
 	}
 	return nil
 }
 
-// request asks the API, and takes an error in the answer for one.
+// request sends a request to the API. It returns an error that the answer contains.
 func (a *Adder) request(ctx context.Context, nc *nats.Conn, m *nats.Msg) error {
 	m, err := nc.RequestMsgWithContext(ctx, m)
 	if err != nil {

@@ -9,22 +9,22 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// steadyWorkload measures lateness at a steady rate: of timers that were all added
-// before, or with adds going on at the same rate.
+// steadyWorkload measures lateness at a steady rate of due timers. With Ahead all timers are added
+// before; otherwise timers are added at the same rate.
 type steadyWorkload struct{}
 
 const (
 	defaultSteadyRate    = 1000
 	defaultSteadySeconds = 20
 	defaultSteadyLead    = 2 * time.Second
-	// settle lets the server finish its start before anything is timed.
+	// settle is a pause in which the server finishes its start before the measurement.
 	settle   = 2 * time.Second
 	patience = 30 * time.Second
 )
 
 func (steadyWorkload) Name() string { return "steady" }
 func (steadyWorkload) About() string {
-	return "lateness at a steady rate of timers due, while as many are added, or with --ahead of timers that were added before"
+	return "lateness at a steady rate of due timers, while timers are added at the same rate, or with --ahead of timers added before"
 }
 
 func (steadyWorkload) Defaults(c *Config) {
@@ -49,7 +49,7 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	return e.steady(ctx)
 }
 
-// steadyAhead sees timers fire that were all added before.
+// steadyAhead measures timers that were all added before the first is due.
 func (e *Env) steadyAhead(ctx context.Context) (*Result, error) {
 	p := e.progress()
 	defer p.end()
@@ -63,7 +63,7 @@ func (e *Env) steadyAhead(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// steady adds Rate timers a second for Seconds to what runs, and sees them fire.
+// steady adds Rate timers a second for Seconds to the running node, and measures their firing.
 func (e *Env) steady(ctx context.Context) (*Result, error) {
 	run, r, err := e.paced(ctx, "bench_steady", false)
 	if err != nil {
@@ -83,14 +83,14 @@ func (e *Env) steadyFigures(r *Result, acc *Account, how string) {
 // pacedRun is the result of timers that were added at a rate.
 type pacedRun struct {
 	acc *Account
-	// states of the records, and when each timer was called back; nil unless the run
-	// followed the timers to their end.
+	// states has the states of the records, and called the time of each timer's callback. Both
+	// are nil unless the run followed the timers to their end.
 	states *states
 	called []int64
 }
 
-// paced adds Rate timers a second for Seconds and sees them fire. With follow it also
-// follows each to its final record, and through its callback if the run has callbacks.
+// paced adds Rate timers a second for Seconds and watches them fire. With follow it also follows
+// each timer through its callback, if the run has callbacks, to its final record.
 func (e *Env) paced(ctx context.Context, service string, follow bool) (*pacedRun, *Result, error) {
 	a, err := e.NewAdder(service)
 	if err != nil {
@@ -171,15 +171,15 @@ func (e *Env) paced(ctx context.Context, service string, follow bool) (*pacedRun
 	return run, r, nil
 }
 
-// pace is when each timer is added, Rate a second in steps of a millisecond. Sleeping
-// before each add would cost more CPU than the timers that are measured.
+// pace returns the time at which each timer is added: Rate a second, in steps of a millisecond. A
+// sleep before each add would cost more CPU than the timers that are measured.
 func (e *Env) pace(begun time.Time) func(n int) time.Time {
 	return func(n int) time.Time {
 		return begun.Add((time.Duration(n) * time.Second / time.Duration(e.Rate)).Truncate(time.Millisecond))
 	}
 }
 
-// addWatched adds all that is watched, showing progress.
+// addWatched adds all watched timers and shows progress.
 func (e *Env) addWatched(ctx context.Context, a *Adder, w *Watch, p *progress, pace func(int) time.Time) error {
 	added := make(chan error, 1)
 	go func() {

@@ -16,7 +16,8 @@ type Spread struct {
 	Greatest float64 `json:"greatest"`
 }
 
-// Spreads returns the spread of all figures and Percentiles of runs of one workload.
+// Spreads returns the spread of all figures and of all Percentiles in the results of several
+// runs of one workload.
 func Spreads(results []*Result) []Spread {
 	values := map[[2]string][]float64{}
 	var names [][2]string
@@ -46,7 +47,7 @@ func Spreads(results []*Result) []Spread {
 	return out
 }
 
-// median of sorted values.
+// median returns the median of sorted values.
 func median(v []float64) float64 {
 	if n := len(v); n%2 == 0 {
 		return (v[n/2-1] + v[n/2]) / 2
@@ -71,8 +72,8 @@ func Summary(w io.Writer, results []*Result) error {
 	return p.err
 }
 
-// JSON writes the results as one document, with a summary if there are several
-// of one workload.
+// JSON writes the results as one document, with a summary if there are several results of one
+// workload.
 func JSON(w io.Writer, results []*Result) error {
 	doc := map[string]any{"results": results}
 	if len(results) > 1 && results[0].Workload == results[len(results)-1].Workload {

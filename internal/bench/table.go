@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,18 +14,18 @@ import (
 // Table measures every figure that Belfry must reach on two cores, and compares each with its
 // required value.
 type Table struct {
-	// Config is the base of every row: Dir, Size, On, Raw, Progress and Child are taken
-	// from it.
+	// Config is the base of every row, which uses its Dir, Size, On, Raw, Progress and Child.
 	Config
 	Profiles []app.Profile
 	Repeat   int
-	// Scale, above 0 and up to 1, makes counts and durations smaller, to try it out.
+	// Scale, above 0 and up to 1, multiplies counts and durations. A small scale is for a quick
+	// test of the tool.
 	Scale float64
 	// Only, if not empty, names the rows to run.
 	Only []string
 }
 
-// goal is what a row must reach: at least, or below.
+// goal is the required value of a figure: at least value, or less than it if below is true.
 type goal struct {
 	value float64
 	below bool
@@ -82,11 +81,11 @@ func byLatency(name string, q float64) func(*Result) (float64, bool) {
 	}
 }
 
-// rowBound is how long one run of a row may take.
+// rowBound bounds the duration of one run of a row.
 const rowBound = 4 * time.Minute
 
-// adderRows are the rows of 16 workers that add one timer at a time: as fast as they can,
-// and at a fixed rate.
+// adderRows returns two rows with 16 workers, each of which adds one timer at a time: without a
+// pause in the first row, at a fixed rate in the second.
 func adderRows(name, paced, via, title string) []row {
 	adds := func(count, rate int) func(*Config) {
 		return func(c *Config) { c.Via, c.Count, c.Rate = via, count, rate }
@@ -176,7 +175,7 @@ func rows() []row {
 	})
 }
 
-// steadyAhead is a steady rate of timers that were added before.
+// steadyAhead configures a run with a steady rate of timers that are added before.
 func steadyAhead(rate, seconds int) func(*Config) {
 	return func(c *Config) {
 		c.Rate, c.Seconds, c.Via, c.Ahead, c.Lead = rate, seconds, ViaBatch, true, aheadLead(rate*seconds, 10_000)
@@ -192,8 +191,8 @@ type Cell struct {
 	Want string `json:"want"`
 	Got  string `json:"got"`
 	Good bool   `json:"good"`
-	// Value is the median of the runs, Least and Greatest their range; nil without
-	// a run.
+	// Value is the median of the runs, Least and Greatest their range. All are nil without a
+	// run.
 	Value    *float64 `json:"value,omitempty"`
 	Least    *float64 `json:"least,omitempty"`
 	Greatest *float64 `json:"greatest,omitempty"`
@@ -239,7 +238,7 @@ func (t *Table) Run(ctx context.Context) (*TableResult, error) {
 			return nil, bad("profile %.40q does not exist; it is safe, fast or both", string(profile))
 		}
 	}
-	base := t.Config // what is wrong with all rows is said before the first
+	base := t.Config // report settings that are invalid for all rows before the first run
 	if err := base.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -295,7 +294,8 @@ func (t *Table) runRow(ctx context.Context, r row, profile app.Profile) ([]*Resu
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, rowBound*time.Duration(max(t.Repeat, 1)), errors.New("the row took too long"))
+	bound := rowBound * time.Duration(max(t.Repeat, 1))
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the runs of the row took longer than %s", bound))
 	defer cancel()
 	results, err := Run(ctx, w, c, max(t.Repeat, 1))
 	for _, res := range results {
@@ -346,8 +346,8 @@ func Short(v float64) string {
 // JSON writes the table and its runs.
 func (t *TableResult) JSON(w io.Writer) error { return writeJSON(w, t) }
 
-// Markdown writes the table, and below it what a timer costs by step beside the
-// raw operations of the same run, if those were measured.
+// Markdown writes the table. A second table has the cost of a timer in each run and, if measured,
+// the cost of raw JetStream operations.
 func (t *TableResult) Markdown(w io.Writer) error {
 	p := &printer{w: w}
 	p.f("| figure |")
@@ -366,11 +366,11 @@ func (t *TableResult) Markdown(w io.Writer) error {
 		}
 		p.f("\n")
 	}
-	told := map[string]bool{} // a run that failed is behind several rows
+	printed := map[string]bool{} // several rows may have the error of one run
 	for _, r := range t.Rows {
 		for i, c := range r.Cells {
-			if c.Error != "" && !told[c.Error] {
-				told[c.Error] = true
+			if c.Error != "" && !printed[c.Error] {
+				printed[c.Error] = true
 				p.f("\n%s, %s: %s\n", r.Name, t.Profiles[i], c.Error)
 			}
 		}
@@ -378,12 +378,12 @@ func (t *TableResult) Markdown(w io.Writer) error {
 	t.budget(p)
 	if len(t.Results) > 0 {
 		m := t.Results[0].Machine
-		p.f("\n%d CPUs, %s/%s, %s; %s; in bold what reaches what was wanted; %.0f s in all.\n", m.CPUs, m.OS, m.Arch, m.Go, t.Results[0].At.Format("2006-01-02"), t.Took)
+		p.f("\n%d CPUs, %s/%s, %s; %s; values that reach the goal are bold; %.0f s in all.\n", m.CPUs, m.OS, m.Arch, m.Go, t.Results[0].At.Format("2006-01-02"), t.Took)
 	}
 	return p.err
 }
 
-// budget is what a timer costs in each run.
+// budget writes the table with the cost of a timer in each run.
 func (t *TableResult) budget(p *printer) {
 	p.f("\n| run | profile | CPU a timer, µs | messages a timer | allocations a timer | reads and writes a timer | raw publish, µs | raw create, µs | raw compare-and-set, µs | timer / raw publish | others, %% of a core |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range t.Results {

@@ -22,12 +22,12 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.Rows) != 3 || len(r.Results) != 4 {
-		t.Fatalf("%d rows of %d runs", len(r.Rows), len(r.Results))
+		t.Fatalf("got %d rows of %d runs, want 3 of 4", len(r.Rows), len(r.Results))
 	}
 	for _, row := range r.Rows {
 		for _, cell := range row.Cells {
 			if cell.Value == nil || cell.Error != "" {
-				t.Errorf("%s: %+v", row.Name, cell)
+				t.Errorf("row %s: got %+v, want a value and no error", row.Name, cell)
 			}
 		}
 	}
@@ -37,11 +37,11 @@ func TestTable(t *testing.T) {
 	}
 	for _, want := range []string{"| bulk adds, acknowledged | ≥ 20 k /s |", "| day (day) | fast |", "raw publish"} {
 		if !strings.Contains(md.String(), want) {
-			t.Errorf("no %q in\n%s", want, md.String())
+			t.Errorf("got\n%s\nwant %q in it", md.String(), want)
 		}
 	}
 	if !json.Valid(doc.Bytes()) {
-		t.Error("the document is not JSON")
+		t.Errorf("got JSON %s, want it valid", doc.String())
 	}
 }
 
@@ -49,7 +49,7 @@ func TestTableBadSettings(t *testing.T) {
 	t.Parallel()
 	for _, table := range []*Table{{Scale: 0}, {Scale: 2}, {Scale: 1, Only: []string{"nothing"}}} {
 		if _, err := table.Run(t.Context()); err == nil {
-			t.Errorf("%+v was accepted", table.Only)
+			t.Errorf("Run with scale %v and only %v: got no error, want one", table.Scale, table.Only)
 		}
 	}
 }
@@ -62,11 +62,11 @@ func TestTableInterrupted(t *testing.T) {
 	table := &Table{Config: config(t), Profiles: []app.Profile{app.ProfileSafe, app.ProfileFast}, Scale: 1}
 	r, err := table.Run(ctx)
 	if !errors.Is(err, context.Canceled) || len(r.Results) != 0 || len(r.Rows) < len(rows()) {
-		t.Fatalf("%v: %+v", err, r)
+		t.Fatalf("interrupted Run: got %+v (%v), want every row, no results and context.Canceled", r, err)
 	}
 	for _, row := range r.Rows {
 		if len(row.Cells) != 2 || row.Cells[0].Good || row.Cells[1].Error == "" {
-			t.Errorf("got %+v", row)
+			t.Errorf("interrupted Run: got row %+v, want an error in both profiles", row)
 		}
 	}
 	if err := r.Markdown(io.Discard); err != nil {
@@ -94,14 +94,14 @@ func TestCells(t *testing.T) {
 		{atLeast(1, "/s"), ErrUnsound, "20 /s (10 to 30), failed", false},
 	} {
 		if c := cell(tc.want, byFigure("f"), results, tc.err); c.Got != tc.got || c.Good != tc.good {
-			t.Errorf("%s, %v: %+v", tc.want, tc.err, c)
+			t.Errorf("goal %s, error %v: got %+v, want %q, good %v", tc.want, tc.err, c, tc.got, tc.good)
 		}
 	}
 	if c := cell(atLeast(1, "/s"), byFigure("g"), results, nil); c.Good || c.Got != "no result" {
-		t.Errorf("got %+v", c)
+		t.Errorf("without the figure: got %+v, want \"no result\", not good", c)
 	}
 	if c := cell(below(1, "ms"), byLatency("g", 99), results, nil); c.Good {
-		t.Errorf("got %+v", c)
+		t.Errorf("without the distribution: got %+v, want not good", c)
 	}
 }
 
@@ -122,11 +122,11 @@ func TestRows(t *testing.T) {
 			set(&c)
 			w.Defaults(&c)
 			if err := c.setDefaults(); err != nil {
-				t.Errorf("%s: %v", r.name, err)
+				t.Errorf("row %s: got error %v, want valid settings", r.name, err)
 			}
 		}
 		if len(r.goals) == 0 {
-			t.Errorf("%s asks for nothing", r.name)
+			t.Errorf("row %s has no goal", r.name)
 		}
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Watch observes timers as they fire, by a subscription to timers.fired.<service>. It
-// measures lateness and does not account for timers: a plain subscriber may miss
-// messages, gets a message before the stream has stored it, and gets a message twice
-// that was published twice and stored once. Account asks the stream.
+// Watch observes timers as they fire, with a subscription to timers.fired.<service>. It measures
+// lateness and does not account for timers. A plain subscriber may miss messages, receives a
+// message before the stream has stored it, and receives a message twice that was published twice
+// and stored once. Account reads the stream instead.
 type Watch struct {
 	arrivals
 	env   *Env
 	dueMs []int64
-	first uint64 // sequence of TIMERS_FIRED from which the watched timers are
+	first uint64 // sequence of TIMERS_FIRED at which the events of the watched timers begin
 }
 
 // Watch begins to watch the timers 0 to len(dueMs)-1 of the adder.

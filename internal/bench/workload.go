@@ -26,7 +26,8 @@ func Workloads() []Workload {
 	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, rawWorkload{}}
 }
 
-// ErrUnsound is wrapped by the error of a run that lost a timer or fired one twice or early.
+// ErrUnsound is wrapped by the error of a run with a missing, repeated or early timer, or with a
+// record in a wrong state.
 var ErrUnsound = errors.New("the run is not sound")
 
 // Find returns the workload of that name.
@@ -59,7 +60,7 @@ func Run(ctx context.Context, w Workload, c Config, repeat int) ([]*Result, erro
 			}
 		}
 		r, err := runOnce(ctx, w, c)
-		c.CPUProfile, c.MemProfile = "", "" // of the first run
+		c.CPUProfile, c.MemProfile = "", "" // only the first run is profiled
 		if r != nil {
 			results = append(results, r)
 		}

@@ -50,7 +50,7 @@ func Exactly(n int) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return Usagef("got %d arguments; the use is: %s", len(args), cmd.UseLine())
+		return Usagef("got %d arguments; usage: %s", len(args), cmd.UseLine())
 	}
 }
 
@@ -62,7 +62,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 // AddOutput adds the flag --output, -o, to a command. Its value is FormatText or
 // FormatJSON.
 func AddOutput(cmd *cobra.Command, to *string) {
-	cmd.Flags().VarP(format{to}, "output", "o", "how to print: text, or json (one line an object)")
+	cmd.Flags().VarP(format{to}, "output", "o", "output format: text, or json (one object per line)")
 }
 
 type format struct{ to *string }

@@ -57,7 +57,7 @@ func TestBoundary(t *testing.T) {
 		want(t, f, "jetstream", doctor.Error, "connect as a user of Belfry's account")
 		for _, finding := range f {
 			if strings.Contains(finding.Do, "NAME { jetstream") && !strings.Contains(finding.Do, "do not enable it in an account of users") {
-				t.Errorf("got %+v", finding)
+				t.Errorf("got finding %+v, want the advice to name the account's users as an exception", finding)
 			}
 		}
 	})

@@ -105,12 +105,12 @@ func want(t *testing.T, findings []doctor.Finding, check string, level doctor.Le
 		}
 		if has {
 			if (level == doctor.Error || level == doctor.Warning) && f.Do == "" {
-				t.Errorf("%+v does not say what to do", f)
+				t.Errorf("finding %+v has no advice", f)
 			}
 			return
 		}
 	}
-	t.Errorf("no %s of %s with %q in %+v", level, check, words, findings)
+	t.Errorf("got findings %+v, want a finding of check %s at level %s with %q", findings, check, level, words)
 }
 
 // none checks that there is no finding of a level.
@@ -118,7 +118,7 @@ func none(t *testing.T, findings []doctor.Finding, level doctor.Level) {
 	t.Helper()
 	for _, f := range findings {
 		if f.Level == level {
-			t.Errorf("found %+v", f)
+			t.Errorf("got finding %+v, want none of level %s", f, level)
 		}
 	}
 }
@@ -226,12 +226,12 @@ func TestNodesDiffer(t *testing.T) {
 	beat("a", "3s", "24h0m0s")
 	beat("b", "3s", "24h0m0s")
 	if warned("settings") || warned("formats") {
-		t.Error("nodes that agree are warned about")
+		t.Error("got a warning about settings or formats, want none: the nodes agree")
 	}
 	beat("c", "10s", "24h0m0s")
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "settings", doctor.Warning, "lease: a 3s, b 3s, c 10s", "same lease")
 	if slices.ContainsFunc(examine(t, doctor.Options{Conn: nc, Store: config(1)}), func(f doctor.Finding) bool { return f.Check == "zones" && f.Level != doctor.OK }) {
-		t.Error("nodes that announce no time zone data are warned about")
+		t.Error("got a finding of check zones, want none: the nodes announce no time zone data")
 	}
 	if _, err := nc.Request("$KV.clock.node.zones", []byte(`{"v":1,"reads":5,"zones":"2019a"}`), 5*time.Second); err != nil {
 		t.Fatal(err)

@@ -24,8 +24,7 @@ const (
 	quietBytes = 8 << 20
 	// quietLooks is the number of consecutive intervals in which the process must be quiet: 90
 	// seconds, because a process that works once a minute needs the memory again. Returned
-	// memory comes back by one page fault for each 4 kB, which takes more CPU than the work
-	// that fills it: about a second for 500 MB.
+	// memory comes back by one page fault for each 4 kB.
 	quietLooks = 90
 	// releasePause is the least time between two releases.
 	releasePause = 30 * time.Second

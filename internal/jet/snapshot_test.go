@@ -48,27 +48,49 @@ func makeStream(t *testing.T, c *Client, n int) {
 	}
 }
 
+// snapshot returns a copy of stream S.
+func snapshot(t *testing.T, c *Client) (Copy, []byte) {
+	t.Helper()
+	var archive bytes.Buffer
+	meta, err := c.Snapshot(t.Context(), "S", &archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return meta, archive.Bytes()
+}
+
+// copied returns a client of a new server with a stream S of n messages, and a copy of S.
+func copied(t *testing.T, n int) (*Client, Copy, []byte) {
+	t.Helper()
+	c := newClient(t, natstest.Run(t).Connect(), 30*time.Second)
+	makeStream(t, c, n)
+	meta, archive := snapshot(t, c)
+	return c, meta, archive
+}
+
+// deleteStream deletes stream S.
+func deleteStream(t *testing.T, c *Client) {
+	t.Helper()
+	if err := c.DeleteStream(t.Context(), "S"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // manyMessages are more bytes than the window of a snapshot, so that the server has to
 // wait for acknowledgements.
 const manyMessages = 3 * snapshotWindowBytes / 100_000
 
 func TestSnapshotRestore(t *testing.T) {
 	t.Parallel()
-	from := newClient(t, natstest.Run(t).Connect(), 30*time.Second)
-	makeStream(t, from, manyMessages)
-	var archive bytes.Buffer
-	meta, err := from.Snapshot(t.Context(), "S", &archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	from, meta, archive := copied(t, manyMessages)
 	if msgs, size, err := meta.Totals(); err != nil || msgs != manyMessages || size < manyMessages*100_000 {
-		t.Errorf("the copy has %d messages, %d bytes (%v)", msgs, size, err)
+		t.Errorf("got a copy of %d messages, %d bytes (%v), want %d messages", msgs, size, err, manyMessages)
 	}
 	if err := meta.SetReplicas(1); err != nil {
 		t.Fatal(err)
 	}
 	to := newClient(t, natstest.Run(t).Connect(), 30*time.Second)
-	if err := to.Restore(t.Context(), "S", meta, bytes.NewReader(archive.Bytes())); err != nil {
+	if err := to.Restore(t.Context(), "S", meta, bytes.NewReader(archive)); err != nil {
 		t.Fatal(err)
 	}
 	for _, seq := range []uint64{1, manyMessages / 2, manyMessages} {
@@ -78,26 +100,24 @@ func TestSnapshotRestore(t *testing.T) {
 		}
 		got, err := to.At(t.Context(), "S", seq)
 		if err != nil || got.Subject != want.Subject || !bytes.Equal(got.Data, want.Data) || !got.Time.Equal(want.Time) || got.Header.Get("N") != want.Header.Get("N") {
-			t.Errorf("message %d is not the same after the restore (%v)", seq, err)
+			t.Errorf("message %d differs after the restore, want subject %s, time %s and the same data (%v)", seq, want.Subject, want.Time, err)
 		}
 	}
 	if info, err := to.Consumer(t.Context(), "consumer", "S", "c"); err != nil || info.Config.MaxAckPending != 7 || info.NumPending != manyMessages-1 {
-		t.Errorf("the restored consumer: %+v, %v", info, err)
+		t.Errorf("after the restore: got consumer %+v (%v), want its settings and %d pending messages", info, err, manyMessages-1)
 	}
-	if err := to.Restore(t.Context(), "S", meta, bytes.NewReader(archive.Bytes())); !errors.Is(err, ErrExists) {
-		t.Errorf("a restore over a stream: %v", err)
+	if err := to.Restore(t.Context(), "S", meta, bytes.NewReader(archive)); !errors.Is(err, ErrExists) {
+		t.Errorf("restore over an existing stream: got error %v, want ErrExists", err)
 	}
 	if _, err := to.Snapshot(t.Context(), "X", io.Discard); !errors.Is(err, ErrNoStream) {
-		t.Errorf("a copy of no stream: %v", err)
+		t.Errorf("copy of a missing stream: got error %v, want ErrNoStream", err)
 	}
 	if err := meta.SetReplicas(3); err != nil {
 		t.Fatal(err)
 	}
-	if err := to.DeleteStream(t.Context(), "S"); err != nil {
-		t.Fatal(err)
-	}
-	if err := to.Restore(t.Context(), "S", meta, bytes.NewReader(archive.Bytes())); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "replicas") {
-		t.Errorf("three replicas on one server: %v", err)
+	deleteStream(t, to)
+	if err := to.Restore(t.Context(), "S", meta, bytes.NewReader(archive)); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "replicas") {
+		t.Errorf("restore with three replicas on one server: got error %v, want ErrRefused with the reason", err)
 	}
 }
 
@@ -105,29 +125,21 @@ func TestSnapshotRestore(t *testing.T) {
 // that the error has the server's reason.
 func TestRestoreDamaged(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, natstest.Run(t).Connect(), 30*time.Second)
-	makeStream(t, c, 10)
-	var archive bytes.Buffer
-	meta, err := c.Snapshot(t.Context(), "S", &archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.DeleteStream(t.Context(), "S"); err != nil {
-		t.Fatal(err)
-	}
-	flipped := bytes.Clone(archive.Bytes())
+	c, meta, archive := copied(t, 10)
+	deleteStream(t, c)
+	flipped := bytes.Clone(archive)
 	flipped[len(flipped)/2] ^= 1
-	for name, data := range map[string][]byte{"flipped": flipped, "cut off": archive.Bytes()[:archive.Len()/2], "no archive": []byte("no archive"), "empty": nil} {
+	for name, data := range map[string][]byte{"flipped": flipped, "cut off": archive[:len(archive)/2], "no archive": []byte("no archive"), "empty": nil} {
 		err := c.Restore(t.Context(), "S", meta, bytes.NewReader(data))
 		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "restore stream S: ") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("restore of the copy %q: got error %v, want ErrRefused with the stream", name, err)
 		}
 		if _, err := c.Stream(t.Context(), "S"); !errors.Is(err, ErrNoStream) {
-			t.Errorf("%s: the stream exists after a refused restore (%v)", name, err)
+			t.Errorf("after the refused restore of the copy %q: got error %v for the stream, want ErrNoStream", name, err)
 		}
 	}
-	if err := c.Restore(t.Context(), "S", meta, bytes.NewReader(archive.Bytes())); err != nil {
-		t.Errorf("the intact copy: %v", err)
+	if err := c.Restore(t.Context(), "S", meta, bytes.NewReader(archive)); err != nil {
+		t.Errorf("restore of the intact copy: got error %v, want none", err)
 	}
 }
 
@@ -153,22 +165,16 @@ func TestCopyDenied(t *testing.T) {
 	}
 	all := user("all")
 	makeStream(t, all, manyMessages)
-	var archive bytes.Buffer
-	meta, err := all.Snapshot(t.Context(), "S", &archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	meta, archive := snapshot(t, all)
 	for _, name := range []string{"copy", "acks"} {
 		if _, err := user(name).Snapshot(t.Context(), "S", io.Discard); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "$JS.") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("copy as user %s: got error %v, want ErrDenied with the subject", name, err)
 		}
 	}
-	if err := all.DeleteStream(t.Context(), "S"); err != nil {
-		t.Fatal(err)
-	}
+	deleteStream(t, all)
 	for _, name := range []string{"restore", "chunks"} {
-		if err := user(name).Restore(t.Context(), "S", meta, bytes.NewReader(archive.Bytes())); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "$JS.") {
-			t.Errorf("%s: %v", name, err)
+		if err := user(name).Restore(t.Context(), "S", meta, bytes.NewReader(archive)); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "$JS.") {
+			t.Errorf("restore as user %s: got error %v, want ErrDenied with the subject", name, err)
 		}
 	}
 }
@@ -209,11 +215,7 @@ func TestCopyCutOff(t *testing.T) {
 			p := natstest.RunProcess(t, false)
 			patient := newClient(t, p.Connect(), 30*time.Second)
 			makeStream(t, patient, manyMessages)
-			var archive bytes.Buffer
-			meta, err := patient.Snapshot(t.Context(), "S", &archive)
-			if err != nil {
-				t.Fatal(err)
-			}
+			meta, archive := snapshot(t, patient)
 			restart := func() *Client {
 				p.Kill()
 				p.Start()
@@ -227,28 +229,24 @@ func TestCopyCutOff(t *testing.T) {
 				}
 			}
 			c := newClient(t, p.Connect(), tt.timeout)
-			_, err = c.Snapshot(t.Context(), "S", &cutter{Writer: io.Discard, left: snapshotWindowBytes, cut: func() { tt.cut(p) }})
+			_, err := c.Snapshot(t.Context(), "S", &cutter{Writer: io.Discard, left: snapshotWindowBytes, cut: func() { tt.cut(p) }})
 			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), "copy stream S: ") {
-				t.Errorf("copy: %v", err)
+				t.Errorf("copy: got error %v, want ErrUnavailable with the stream and %q", err, tt.text)
 			}
 			c = restart()
 			if _, err := c.Stream(t.Context(), "S"); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.DeleteStream(t.Context(), "S"); err != nil {
-				t.Fatal(err)
-			}
-			half := &cutter{Reader: bytes.NewReader(archive.Bytes()), left: archive.Len() / 2, cut: func() { tt.cut(p) }}
+			deleteStream(t, c)
+			half := &cutter{Reader: bytes.NewReader(archive), left: len(archive) / 2, cut: func() { tt.cut(p) }}
 			err = c.Restore(t.Context(), "S", meta, half)
 			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), "restore stream S: ") {
-				t.Errorf("restore: %v", err)
+				t.Errorf("restore: got error %v, want ErrUnavailable with the stream and %q", err, tt.text)
 			}
 			c = restart()
 			// The server keeps the restored part. A second restore must be possible.
-			if err := c.DeleteStream(t.Context(), "S"); err != nil {
-				t.Fatal(err)
-			}
-			if err := newClient(t, p.Connect(), time.Minute).Restore(t.Context(), "S", meta, bytes.NewReader(archive.Bytes())); err != nil {
+			deleteStream(t, c)
+			if err := newClient(t, p.Connect(), time.Minute).Restore(t.Context(), "S", meta, bytes.NewReader(archive)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -263,30 +261,22 @@ func TestCopyEnds(t *testing.T) {
 	makeStream(t, c, manyMessages)
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := c.Snapshot(ctx, "S", &cutter{Writer: io.Discard, left: 1, cut: cancel}); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled copy: %v", err)
+		t.Errorf("cancelled copy: got error %v, want context.Canceled", err)
 	}
 	full := errors.New("disk full")
 	r, w := io.Pipe()
 	_ = r.CloseWithError(full)
 	if _, err := c.Snapshot(t.Context(), "S", w); !errors.Is(err, full) {
-		t.Errorf("a full disk: %v", err)
+		t.Errorf("copy to a full disk: got error %v, want the writer's", err)
 	}
-	var archive bytes.Buffer
-	meta, err := c.Snapshot(t.Context(), "S", &archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.DeleteStream(t.Context(), "S"); err != nil {
-		t.Fatal(err)
-	}
+	meta, archive := snapshot(t, c)
+	deleteStream(t, c)
 	ctx, cancel = context.WithCancel(t.Context())
-	if err := c.Restore(ctx, "S", meta, &cutter{Reader: bytes.NewReader(archive.Bytes()), left: archive.Len() / 2, cut: cancel}); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled restore: %v", err)
+	if err := c.Restore(ctx, "S", meta, &cutter{Reader: bytes.NewReader(archive), left: len(archive) / 2, cut: cancel}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled restore: got error %v, want context.Canceled", err)
 	}
-	if err := c.DeleteStream(t.Context(), "S"); err != nil {
-		t.Fatal(err)
-	}
+	deleteStream(t, c)
 	if err := c.Restore(t.Context(), "S", meta, r); !errors.Is(err, full) && !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("a broken disk: %v", err)
+		t.Errorf("restore from a broken disk: got error %v, want the reader's", err)
 	}
 }

@@ -39,9 +39,9 @@
 //   - damage.go, inspect: of the scheduler's inspector (inspect.go), only the call that reports
 //     damaged records. The inspector also looks for lost messages, which the fake never loses,
 //     and counts messages for the clock. Tests of package scheduler on real servers cover these.
-//   - feeds.go: the loops of package functions that rest and serve a feed, the store's watch of
-//     the keys, and the call with which the sweeper wakes a feed. Tests of functions, store and
-//     scheduler on real servers cover the originals.
+//   - feedserve.go, feedpublish.go: the loops of package functions that rest and serve a feed,
+//     the store's watch of the keys, and the call with which the sweeper wakes a feed. Tests of
+//     functions, store and scheduler on real servers cover the originals.
 //
 // # One goroutine
 //
@@ -51,8 +51,8 @@
 // # Checks
 //
 // check.go names the properties, which are Belfry's guarantees, and checks them while faults
-// are active. The other files with checks are damage.go, count.go, newer.go and
-// feeds.go. plant.go and planted_test.go plant bugs that a number of seeds must find.
+// are active. The other files with checks are damage.go, count.go, newer.go, feeds.go and
+// feedpublish.go. plant.go and planted_test.go plant bugs that a number of seeds must find.
 //
 // # Limits of the checks
 //

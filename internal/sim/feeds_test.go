@@ -2,7 +2,6 @@ package sim
 
 import (
 	"os"
-
 	"testing"
 )
 

@@ -43,7 +43,7 @@ func CurvePlots(dir string, r *bench.GrowthResult) error {
 
 // drawCurve draws a panel for each cost, with a line for each series.
 func drawCurve(w io.Writer, c *bench.GrowthCurve) error {
-	var names []string // of costs; a series may lack some
+	var names []string // names of costs; a series may lack some
 	of := map[string][]panelLine{}
 	for _, s := range c.Series {
 		for n := range s.Costs {
@@ -66,7 +66,7 @@ func drawCurve(w io.Writer, c *bench.GrowthCurve) error {
 		}
 		rows[n/panelColumns][n%panelColumns] = p
 	}
-	if len(rows) == 0 { // an interrupted run: a picture of nothing
+	if len(rows) == 0 { // an interrupted run: an empty picture
 		rows = [][]*plot.Plot{{plot.New(), nil}}
 	}
 	canvas, err := vgdraw.NewFormattedCanvas(panelColumns*panelWidth, vg.Length(len(rows))*panelHeight, "svg")
@@ -139,8 +139,8 @@ func panel(c *bench.GrowthCurve, name string, lines []panelLine) (*plot.Plot, er
 	return p, nil
 }
 
-// decades are ticks at 1, 2 and 5 of each power of ten, or at the power alone
-// where there are many.
+// decades puts ticks at 1, 2 and 5 times each power of ten, or only at the powers if there are
+// many.
 type decades struct{}
 
 func (decades) Ticks(lo, hi float64) []plot.Tick {

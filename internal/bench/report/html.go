@@ -1,6 +1,6 @@
 // Package report writes the results of package bench as pictures (SVG, PNG) and as HTML
-// pages that need no other file. It is apart from bench because it carries a plot library
-// and its fonts, which the program belfry must not contain.
+// pages that need no other file. It is a separate package because it contains a plot library and
+// its fonts, which the program belfry must not contain.
 package report
 
 import (
@@ -88,7 +88,7 @@ func newSection(runs []*bench.Result) (*section, error) {
 	return s, nil
 }
 
-// inline removes the XML declaration before a picture, so that it can be part of a page.
+// inline removes the XML declaration of a picture, so that it can be part of a page.
 // The plot library has escaped the texts in it.
 func inline(svg []byte) template.HTML {
 	if i := bytes.Index(svg, []byte("<svg")); i >= 0 {

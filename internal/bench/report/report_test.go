@@ -31,11 +31,11 @@ func TestPlot(t *testing.T) {
 			t.Error(err)
 		}
 		if info, err := os.Stat(path); err != nil || info.Size() < 1000 {
-			t.Errorf("%s: %v %v", name, info, err)
+			t.Errorf("plot %s: got %v (%v), want a file of 1,000 bytes or more", name, info, err)
 		}
 	}
 	if err := CheckPlot("a.pdf"); err == nil {
-		t.Error("a plot as PDF was accepted")
+		t.Error("CheckPlot of a PDF file: got no error, want one")
 	}
 }
 
@@ -43,11 +43,11 @@ func TestPlot(t *testing.T) {
 func page(t *testing.T, text string, pictures int, want ...string) {
 	t.Helper()
 	if n := strings.Count(text, "<svg"); n != pictures || strings.Contains(text, "<?xml") || strings.Contains(text, "ZgotmplZ") || strings.Contains(text, "src=") {
-		t.Errorf("the page has %d pictures, want %d, or needs another file", n, pictures)
+		t.Errorf("got a page with %d pictures, want %d, and no reference to another file", n, pictures)
 	}
 	for _, w := range want {
 		if !strings.Contains(text, w) {
-			t.Errorf("the page lacks %q", w)
+			t.Errorf("got a page without %q", w)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestCurves(t *testing.T) {
 	}
 	for _, name := range []string{"curve-pending.svg", "curve-empty.svg"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v %v", name, info, err)
+			t.Errorf("plot %s: got %v (%v), want a file with content", name, info, err)
 		}
 	}
 }

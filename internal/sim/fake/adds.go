@@ -7,8 +7,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// AddForgotten reports whether no add stored by addedMs is left; see store.Store. The real
-// store knows it from its last request, this one from the server itself.
+// AddForgotten reports whether no add that was stored by addedMs is left; see store.Store.
+// The real store concludes this from its last request. The fake looks at the stream.
 func (c *Client) AddForgotten(addedMs int64) bool {
 	st := c.s.streams[schemas.StreamAdd]
 	for _, m := range st.log {
@@ -19,7 +19,7 @@ func (c *Client) AddForgotten(addedMs int64) bool {
 	return true
 }
 
-// FindAdds finds the adds of a timer; see store.Store.
+// FindAdds returns the sequences of the adds of a timer; see store.Store.
 func (c *Client) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
 	if c.AddForgotten(addedMs) {
 		return nil, nil

@@ -11,13 +11,13 @@ import (
 	"github.com/belfryio/belfry/internal/store/storetest"
 )
 
-// TestConformance holds the fake to what package store promises.
+// TestConformance runs the suite that the real store passes, too.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storetest.Exercise(t, func(t *testing.T, change ...func(*store.Config)) storetest.Store { return open(t, change...) })
 }
 
-// local is the store as the suite wants it: requests are carried out at once, by
+// local is a store for the suite. It carries out each request at once, and its servers use
 // the host's clock.
 type local struct {
 	*fake.Client
@@ -67,7 +67,7 @@ func (l *local) Do(ctx context.Context, r fake.Request) error {
 // Start implements fake.Transport.
 func (l *local) Start(r fake.Request, done func(error)) { done(l.Do(context.Background(), r)) }
 
-// Overwrite stores bytes as a stranger would.
+// Overwrite stores bytes as a client that is not Belfry may.
 func (l *local) Overwrite(stream, subject string, data []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +111,7 @@ func (l *local) Tail(ctx context.Context, shard int, after uint64, fn func(store
 	return store.NewTail(cancel, done), nil
 }
 
-// WatchServices follows the feeds that are woken.
+// WatchServices reports each feed that is woken.
 func (l *local) WatchServices(ctx context.Context) (<-chan store.ServiceChange, error) {
 	ch := make(chan store.ServiceChange)
 	go func() {

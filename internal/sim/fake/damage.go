@@ -10,11 +10,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// foreign is the value of a clock that somebody else has written.
+// foreign is a value in the clock bucket that Belfry did not write.
 type foreign []byte
 
-// Overwrite stores bytes under a key of a bucket, such as clock.0 of KV_clock, or
-// timer.<id> of KV_timers_0, as anybody may who can publish there.
+// Overwrite stores bytes under a key of a bucket, such as clock.0 of KV_clock or
+// timer.<id> of KV_timers_0. Any client that may publish to the bucket can do this.
 func (s *Server) Overwrite(stream, subject string, data []byte) error {
 	st := s.streams[stream]
 	if st == nil {
@@ -32,7 +32,8 @@ func (s *Server) Overwrite(stream, subject string, data []byte) error {
 	return err
 }
 
-// clockOf is the clock that a message holds; see decodeClock of package store.
+// clockOf decodes the clock in a message, as decodeClock of package store does. Errors:
+// schemas.ErrNewer, schemas.ErrDamaged.
 func clockOf(m *message) (store.Clock, error) {
 	b, ok := m.val.(foreign)
 	if !ok {
@@ -45,7 +46,8 @@ func clockOf(m *message) (store.Clock, error) {
 	return store.Clock{}, schemas.Errorf(schemas.CodeDamaged, "clock is damaged: %w", fmt.Errorf("%.40q", b))
 }
 
-// goodClock is the newest clock from a message backwards that can be decoded.
+// goodClock returns the clock in the message or, if it cannot be decoded, the newest clock
+// before it that can.
 func goodClock(m *message) (store.Clock, bool) {
 	for ; m != nil; m = m.older {
 		if c, err := clockOf(m); err == nil {
@@ -62,7 +64,7 @@ type clockCopy struct {
 	lost  bool
 }
 
-// copyEvery is package store's.
+// copyEvery has the value of the constant in package store.
 const copyEvery = 10 * time.Second
 
 func (s *Server) copyClock(shard int, c store.Clock) {
@@ -73,7 +75,8 @@ func (s *Server) copyClock(shard int, c store.Clock) {
 	}
 }
 
-// resumeClock is package store's.
+// resumeClock returns the clock from which a shard with a damaged clock resumes, as
+// resumeClock of package store does: the copy or, without one, a clock of the tick before now.
 func (s *Server) resumeClock(shard int, nowNs int64) store.Clock {
 	g, nowMs := s.cfg.Geometry, nowNs/int64(time.Millisecond)
 	c := s.copies[shard].clock
@@ -84,7 +87,7 @@ func (s *Server) resumeClock(shard int, nowNs int64) store.Clock {
 	return c
 }
 
-// LoseCopies has every copy of a clock lost, until it is written again.
+// LoseCopies loses the copies of all clocks. Each is missing until it is written again.
 func (s *Server) LoseCopies() {
 	for n := range s.copies {
 		s.copies[n].lost = true

@@ -12,12 +12,12 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file damages records, and reports them as package store does: a client remembers
-// each damaged record that it reads. WriteClock and Inspect write what it remembers to the
-// key damage.<shard> of bucket clock.
+// This file damages records, and reports damaged records as package store does: a client
+// remembers each damaged record that it reads. WriteClock and Inspect write these records to
+// the key damage.<shard> of bucket clock.
 
 // DamageRecord changes the stored bytes of a timer's record in place, on all replicas, as
-// a disk does: the revision stays. Error: schemas.ErrNotFound.
+// a failing disk does: the revision stays. Error: schemas.ErrNotFound.
 func (s *Server) DamageRecord(id schemas.TimerID, change func(encoded []byte) []byte) error {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	m := st.asOf(st.last[recordKey(id)], st.seq)
@@ -30,8 +30,8 @@ func (s *Server) DamageRecord(id schemas.TimerID, change func(encoded []byte) []
 
 // RepairRecord writes the previous revision of a damaged record again, with its index
 // entry, as "belfry repair --apply" does. Errors: schemas.ErrNotFound if there is no
-// previous revision. There is none if the newest revision was damaged in place, because
-// package store removes superseded revisions.
+// previous revision. A record that was damaged in place has none, because package store
+// removes superseded revisions.
 func (s *Server) RepairRecord(id schemas.TimerID) error {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	damaged := st.asOf(st.last[recordKey(id)], st.seq)
@@ -82,8 +82,8 @@ func (s *Server) Reported(shard int) []store.DamagedRecord {
 
 func damageKey(shard int) key { return key{subject: "damage." + strconv.Itoa(shard)} }
 
-// note remembers a damaged record that the client has read, and forgets one that it can
-// read again.
+// note processes a record that the client has read with the error err. It remembers a
+// damaged record, and forgets it when it is readable again.
 func (c *Client) note(m *message, err error) {
 	shard := c.s.cfg.Geometry.Shard(m.id)
 	was, known := c.damaged[shard][m.id]
@@ -102,16 +102,16 @@ func (c *Client) note(m *message, err error) {
 	}
 }
 
-// decode returns what the client's process sees of a record. It returns false for a
-// damaged one, which the client remembers.
+// decode decodes a record with the format level of the client's process; see viewOf. It
+// returns false for a damaged record, which the client remembers.
 func (c *Client) decode(m *message) (store.Timer, bool) {
 	t, err := viewOf(m, c.Reads())
 	c.note(m, err)
 	return t, err == nil
 }
 
-// Inspect reads damaged records again and reports those that still are; see store.Store. The
-// fake loses no messages, so there are no signs of a loss.
+// Inspect reads the known damaged records again and reports the records that are still
+// damaged; see store.Store. The fake loses no messages, so it never finds signs of a loss.
 func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.Expectation) (store.Inspection, error) {
 	in := store.Inspection{Damage: store.ShardDamage{Shard: shard}}
 	if err := c.recall(ctx, shard); err != nil {
@@ -136,7 +136,7 @@ func (c *Client) Inspect(ctx context.Context, shard int, _, _ uint64, _ *store.E
 	return in, c.writeDamage(ctx, in.Damage)
 }
 
-// recall remembers the damaged records of a shard that are on record.
+// recall adds the reported damaged records of a shard to the client's memory.
 func (c *Client) recall(ctx context.Context, shard int) error {
 	var recorded []store.DamagedRecord
 	err := c.leader(ctx, StreamClock, func() error {
@@ -151,7 +151,8 @@ func (c *Client) recall(ctx context.Context, shard int) error {
 	return err
 }
 
-// report records the damaged records that the client has read and not reported yet.
+// report writes the report of a shard if the client has read damaged records that are not in
+// it.
 func (c *Client) report(ctx context.Context, shard int) error {
 	if !c.unreported[shard] {
 		return nil
@@ -162,6 +163,7 @@ func (c *Client) report(ctx context.Context, shard int) error {
 	return c.writeDamage(ctx, store.ShardDamage{Shard: shard, Records: c.damagedOf(shard)})
 }
 
+// writeDamage writes the report of a shard unless it is unchanged.
 func (c *Client) writeDamage(ctx context.Context, d store.ShardDamage) error {
 	err := c.leader(ctx, StreamClock, func() error {
 		if slices.Equal(c.s.Reported(d.Shard), d.Records) {

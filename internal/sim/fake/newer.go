@@ -9,7 +9,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// viewOf is what a process that reads a format level sees of a record.
+// viewOf returns a record as a process sees it that reads formats up to level. A record of a
+// higher level has no content there, and Unread is set.
 func viewOf(m *message, level store.FormatLevel) (store.Timer, error) {
 	t, err := timerOf(m)
 	if !errors.Is(err, schemas.ErrNewer) && (err != nil || m.level <= level) {
@@ -22,7 +23,7 @@ func viewOf(m *message, level store.FormatLevel) (store.Timer, error) {
 	return t, nil
 }
 
-// loaded separates the records that the client cannot read; see store.Load.
+// loaded makes a store.Load in which the records that the client cannot read are separate.
 func (c *Client) loaded(shard int, ticks []int64, timers []store.Timer, next uint64) store.Load {
 	load := store.Load{Complete: true, Next: next}
 	for _, t := range timers {
@@ -37,7 +38,7 @@ func (c *Client) loaded(shard int, ticks []int64, timers []store.Timer, next uin
 	return load
 }
 
-// tickNaming is the first of the ticks whose index entries name a timer.
+// tickNaming returns the first of the ticks with an index entry that names the timer.
 func (c *Client) tickNaming(shard int, ticks []int64, id schemas.TimerID) int64 {
 	st := c.s.shards[shard]
 	for _, tick := range ticks {
@@ -50,8 +51,8 @@ func (c *Client) tickNaming(shard int, ticks []int64, id schemas.TimerID) int64 
 	return ticks[0]
 }
 
-// WriteNewer writes a timer's record again, as after a move to the same due time, in the
-// format of a level.
+// WriteNewer writes a timer's record again in the format of a level. The change equals a
+// reschedule to the same due time.
 func (s *Server) WriteNewer(id schemas.TimerID, level store.FormatLevel) error {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	m := st.asOf(st.last[recordKey(id)], st.seq)
@@ -64,7 +65,7 @@ func (s *Server) WriteNewer(id schemas.TimerID, level store.FormatLevel) error {
 	return err
 }
 
-// Level is the format level that a process must read to decode a timer's record.
+// Level returns the format level that a process must read to decode a timer's record.
 func (s *Server) Level(id schemas.TimerID) store.FormatLevel {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	if m := st.asOf(st.last[recordKey(id)], st.seq); m != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Unfenced writes a record without compare-and-set, for planted bugs.
+// Unfenced writes a record without compare-and-set. Only planted bugs use it.
 func (c *Client) Unfenced(w store.Write, done func(store.Result)) {
 	rec, st := copyOf(w.Record), c.s.shards[c.s.cfg.Geometry.Shard(w.ID)]
 	var rev uint64

@@ -12,18 +12,18 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// nodeTTL is package store's.
+// nodeTTL has the value of the constant in package store.
 const nodeTTL = time.Minute
 
 func nodeKey(node string) key { return key{subject: nodePrefix + node} }
 
 const nodePrefix = "node."
 
-// Announce changes what this node says of itself with the next beats.
+// Announce changes the presence that this node writes with its next heartbeats.
 func (c *Client) Announce(change func(*store.Presence)) { change(&c.presence) }
 
-// BeatAt writes this node's presence and reads back when the leader stamped it.
-// now is the process's monotonic clock.
+// BeatAt writes this node's presence and reads back the leader's timestamp of it; see
+// store.Stamp. now reads the process's monotonic clock.
 func (c *Client) BeatAt(ctx context.Context, now func() time.Time) (store.Stamp, error) {
 	st := store.Stamp{Sent: now()}
 	var seq uint64

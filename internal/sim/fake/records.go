@@ -12,10 +12,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// index returns the request that writes an index entry without compare-and-set. With
-// ShareIndex, every other entry of a shard that may be shared also names the timer that was
-// created before, and its key is derived from neither. In the real store both timers come in
-// one batch; here the other one may have another tick, or be rescheduled or final.
+// index returns the step that writes an index entry without compare-and-set. share is true for
+// a new timer. With ShareIndex every other entry of new timers in a shard also names the timer
+// that was created before, and its key is derived from neither. In the real store both timers
+// are due in one tick and come in one batch. Here the other timer may be due in another tick,
+// rescheduled or final.
 func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool) func(uint64) error {
 	g := c.s.cfg.Geometry
 	ttl := time.Duration(max(dueMs-nowMs, 0))*time.Millisecond + c.s.cfg.IndexKeep
@@ -23,7 +24,7 @@ func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool)
 		st := c.s.shards[g.Shard(id)]
 		m := &message{key: key{id: id, slot: g.Slot(tick)}}
 		if share && c.s.cfg.ShareIndex && st.seq%2 == 0 {
-			// As good as random, and the same in each run of a seed.
+			// A hash looks random and is the same in each run of a seed.
 			sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], st.seq))
 			m.ids = []schemas.TimerID{id}
 			if st.created != (schemas.TimerID{}) {
@@ -39,7 +40,7 @@ func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool)
 	}
 }
 
-// named are the timers that an index entry names.
+// named returns the timers that an index entry names.
 func (m *message) named() []schemas.TimerID {
 	if m.ids == nil {
 		return []schemas.TimerID{m.id}
@@ -47,7 +48,8 @@ func (m *message) named() []schemas.TimerID {
 	return m.ids
 }
 
-// record is the request that writes a record; rev is where the new revision goes.
+// record returns the step that writes a record by compare-and-set. The step sets rev to the
+// new revision.
 func (c *Client) record(w store.Write, rev *uint64) func(uint64) error {
 	rec := copyOf(w.Record)
 	return func(uint64) (err error) {
@@ -94,7 +96,8 @@ func (c *Client) UpdateAsync(w store.Write, done func(store.Result)) {
 	})
 }
 
-// Update replaces a record by compare-and-set; its index entry is written first.
+// Update replaces a record by compare-and-set. If the record is queued, it first writes the
+// index entry.
 func (c *Client) Update(ctx context.Context, w store.Write) (uint64, error) {
 	if w.Record.Queued {
 		if err := c.PutIndex(ctx, w.ID, c.s.cfg.Geometry.Tick(w.Record.DueMs)); err != nil {
@@ -135,8 +138,8 @@ func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, er
 	return t, nil
 }
 
-// GetMany reads records by direct get, which may be stale. The simulation reads a record
-// with it before a cancel's fast path.
+// GetMany reads records by direct get, so they may be stale. The simulation uses it for the
+// fast path of a cancel.
 func (c *Client) GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Timer, error) {
 	out := make([]store.Timer, 0, len(ids))
 	for n := range c.s.shards {
@@ -159,7 +162,7 @@ func (c *Client) GetMany(ctx context.Context, ids []schemas.TimerID) ([]store.Ti
 	return out, nil
 }
 
-// As in package store; see its load.go.
+// Bounds of a load, as in package store (load.go).
 const (
 	defaultMaxExact = 1000
 	slotParts       = 1 << 15
@@ -199,10 +202,11 @@ func (c *Client) lastFor(ctx context.Context, shard int, keys []key, seen uint64
 	return out, err
 }
 
-// partOf is the part of a slot that an index entry is in.
+// partOf returns the part of a slot in which an index entry is; see loadPage.
 func partOf(id schemas.TimerID) uint64 { return uint64(binary.BigEndian.Uint16(id[:2]) >> 1) }
 
-// indexOf reads the index entries of ticks, in the parts from first to end.
+// indexOf returns the keys of the records that the index entries of the ticks name. It reads
+// the parts from first up to, but not including, end.
 func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, end, seen uint64) (keys []key, err error) {
 	st, g := c.s.shards[shard], c.s.cfg.Geometry
 	err = c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
@@ -232,7 +236,7 @@ func (c *Client) indexOf(ctx context.Context, shard int, ticks []int64, first, e
 	return keys, err
 }
 
-// LoadTicks reads the records that the index names; see store.Store.
+// LoadTicks reads the records that the index entries of the ticks name; see store.Store.
 func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error) {
 	limit = max(1, min(limit, c.s.cfg.MaxExact))
 	if len(ticks) == 0 {
@@ -260,6 +264,8 @@ func (c *Client) LoadTicks(ctx context.Context, shard int, ticks []int64, limit 
 	return c.loadPage(ctx, shard, ticks[0], limit, after, seen)
 }
 
+// loadPage reads one page of a large tick, from part first on. The width of a page, in parts,
+// adapts to the number of records.
 func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int, first, seen uint64) (store.Load, error) {
 	width := c.parts[shard]
 	if width == 0 {
@@ -291,11 +297,11 @@ func (c *Client) loadPage(ctx context.Context, shard int, tick int64, limit int,
 	return store.Load{Complete: true}, nil
 }
 
-// scanBatch is how many records of a scan come at a time.
+// scanBatch bounds the messages that one request of a scan looks at.
 const scanBatch = 200
 
-// ScanQueued reads every record of a shard once; see store.Store. It is read by a
-// consumer, which may be at a replica.
+// ScanQueued calls fn for every record of a shard that may still have to fire by throughMs; see
+// store.Store. Like a consumer it may read from a replica.
 func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error {
 	clock, _, err := c.ReadClock(ctx, shard)
 	if err != nil {
@@ -308,7 +314,8 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 		return err
 	}
 	for after, last := uint64(0), false; !last; {
-		// A request may be carried out twice, the second time after its answer.
+		// The transport may carry out a request again after its answer, so the step must not
+		// change variables of this loop.
 		from, got, end := after, []store.Timer(nil), false
 		var to uint64
 		err := c.direct(ctx, StreamShard(shard), func(upTo uint64) error {
@@ -344,8 +351,8 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 	return nil
 }
 
-// newest is the sequence of the newest message that is asked for, by the leader; 0
-// if there is none. What a consumer reads has to reach it.
+// newest asks the leader for the sequence of the newest message for which asked returns true,
+// 0 if there is none. A consumer's replica must have reached it, otherwise it is behind.
 func (c *Client) newest(ctx context.Context, stream string, asked func(*message) bool) (seq uint64, err error) {
 	st := c.s.streams[stream]
 	err = c.leader(ctx, stream, func() error {
@@ -360,11 +367,12 @@ func (c *Client) newest(ctx context.Context, stream string, asked func(*message)
 	return seq, err
 }
 
-// isRecord reports whether a message has the key of a record, whatever its bytes are.
+// isRecord reports whether a message has the key of a record. Its bytes may be damaged.
 func (m *message) isRecord() bool { return m.subject == "" && m.slot == recordSlot }
 
-// next reads the records of a shard after a sequence, as of another, looking at no
-// more than some; the sequence it got to; and whether that is the end.
+// next returns the records of a shard after the sequence after, as of the sequence upTo. It
+// looks at no more than look messages. last is the last sequence that it looked at; end is true
+// if that is upTo.
 func (c *Client) next(shard int, after, upTo uint64, look int) (got []store.Timer, last uint64, end bool) {
 	st := c.s.shards[shard]
 	upTo = min(upTo, st.seq)
@@ -381,15 +389,15 @@ func (c *Client) next(shard int, after, upTo uint64, look int) (got []store.Time
 	return got, after, after >= upTo
 }
 
-// ReadTail reads the records of a shard after a sequence as a consumer does at a
-// replica that stands at upTo: what was overwritten by then is absent. It looks at
-// a bounded number of messages and returns the sequence that it got to.
+// ReadTail returns the records of a shard after a sequence, as a consumer reads them from a
+// replica whose last sequence is upTo: replaced revisions are absent. It looks at no more than
+// look messages and returns the last sequence that it looked at.
 func (c *Client) ReadTail(shard int, after, upTo uint64, look int) ([]store.Timer, uint64) {
 	got, last, _ := c.next(shard, after, upTo, look)
 	return got, last
 }
 
-// LastSeq is the last sequence of a shard's stream.
+// LastSeq returns the last sequence of a shard's stream.
 func (c *Client) LastSeq(ctx context.Context, shard int) (seq uint64, err error) {
 	err = c.leader(ctx, StreamShard(shard), func() error {
 		seq = c.s.shards[shard].seq

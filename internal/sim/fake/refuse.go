@@ -8,11 +8,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// SetMaxMessage changes the size of the largest message that is stored, as an
-// operator does who lowers max_payload. What is stored stays.
+// SetMaxMessage changes the limit of a message's size, in bytes, as an operator does who
+// lowers max_payload. Stored messages stay.
 func (s *Server) SetMaxMessage(bytes int) { s.cfg.MaxMessage = bytes }
 
-// refuses returns the error of a message that is too large; see store.Permanent.
+// refuses returns an error if a message is too large; see store.Permanent.
 func (s *Server) refuses(headers, data int) error {
 	switch {
 	case headers > schemas.MaxHeaderBytes:
@@ -23,6 +23,7 @@ func (s *Server) refuses(headers, data int) error {
 	return nil
 }
 
+// refusesMsg returns an error if a message is too large. Its header Nats-Msg-Id counts, too.
 func (s *Server) refusesMsg(m store.Msg) error {
 	headers := schemas.HeaderBytes(m.Header)
 	if m.MsgID != "" {
@@ -31,25 +32,25 @@ func (s *Server) refusesMsg(m store.Msg) error {
 	return s.refuses(headers, len(m.Data))
 }
 
-// recordSpare is more than the size of a record without its event, in bytes.
-const recordSpare = 12 << 10
-
+// refusesRecord returns an error if a record is too large.
 func (s *Server) refusesRecord(r *schemas.Record) error {
-	if r.Body.Size()+recordSpare <= s.cfg.MaxMessage {
-		return nil // without encoding it
+	if r.Body.Size()+schemas.PayloadReserve <= s.cfg.MaxMessage {
+		return nil // small enough in any case: skip the encoding
 	}
 	return s.refuses(0, len(r.Append(nil)))
 }
 
-// MaxMessage is the size of the largest message that is stored now.
+// MaxMessage returns the limit of a message's size, in bytes.
 func (c *Client) MaxMessage() int { return c.s.cfg.MaxMessage }
 
-// PublishLetter publishes a letter in the first form that fits; see store.Store.
+// PublishLetter publishes a dead letter or a rejection in the first form that fits; see
+// store.Store.
 func (c *Client) PublishLetter(ctx context.Context, m store.Msg) (duplicate bool, err error) {
 	return store.PublishLetter(ctx, c.Publish, c.MaxMessage(), m)
 }
 
-// open is store.OpenLetter at one moment of the stream.
+// open returns a letter as it was published, as store.OpenLetter does, or m if a part of it
+// is missing.
 func (s *stream) open(m *store.Letter) *store.Letter {
 	opened, err := store.OpenLetter(m, func(seq uint64) (*store.Letter, error) {
 		if part := s.bySeq(seq); part != nil {

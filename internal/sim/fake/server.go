@@ -8,28 +8,28 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Config is the part of store.Config that the servers act on, and how far the
-// fake's bounds differ from JetStream's.
+// Config has the fields of store.Config that servers act on, and options that make rare
+// conditions frequent.
 type Config struct {
 	Geometry schemas.Geometry
-	// IndexKeep is how long an index entry outlives its tick.
+	// IndexKeep is the time for which an index entry outlives its tick.
 	IndexKeep time.Duration
-	// DedupWindow and FiredMaxAge are those of TIMERS_FIRED.
+	// DedupWindow is the dedup window of every stream of events, FiredMaxAge the maximum age of
+	// TIMERS_FIRED.
 	DedupWindow, FiredMaxAge time.Duration
 	// Retention is the TTL of final records.
 	Retention time.Duration
-	// MaxExact is how many messages one direct get answers: 1,000 in JetStream,
-	// less to make a simulation page through small ticks.
+	// MaxExact bounds the messages in the answer to a direct get: 1,000 as in JetStream if it
+	// is 0. A lower value makes a simulation page through small ticks.
 	MaxExact int
-	// MaxMessage is the size of the largest message that is stored, headers and data,
-	// in bytes: 1 MiB if it is 0.
+	// MaxMessage is the limit of a message's headers and data together, in bytes: 1 MiB if it
+	// is 0.
 	MaxMessage int
-	// ShareIndex makes every other entry of an index that may be shared name a
-	// second timer.
+	// ShareIndex makes every other index entry of new timers name a second timer.
 	ShareIndex bool
 }
 
-// Server is what the NATS servers keep. Not safe for concurrent use.
+// Server is the state of the NATS servers. Not safe for concurrent use.
 type Server struct {
 	cfg     Config
 	now     func() (leaderNs, realNs int64)
@@ -41,9 +41,9 @@ type Server struct {
 	copies  []clockCopy // by shard
 }
 
-// NewServer makes the streams, and each shard's first clock: released, its mark
-// one tick before the leader's time. now tells the leader's clock and true time,
-// in Unix nanoseconds.
+// NewServer makes the streams, and each shard's first clock: released, with the low watermark
+// one tick before the leader's time. now returns the clock of the stream's leader and the
+// true time, both in Unix nanoseconds.
 func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Server {
 	if cfg.MaxExact == 0 {
 		cfg.MaxExact = defaultMaxExact
@@ -72,7 +72,7 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 		leader, _ := s.now()
 		tick := cfg.Geometry.Tick(leader/int64(time.Millisecond)) - 1
 		if _, err := s.putClock(n, store.Clock{TimeMs: cfg.Geometry.TickStart(tick)}, nil); err != nil {
-			panic(err) // nothing is expected of a first clock
+			panic(err) // a write without an expected revision does not fail
 		}
 	}
 	return s
@@ -84,10 +84,10 @@ const (
 	streamServices = "KV_services"
 )
 
-// StreamShard is the stream of a shard's bucket.
+// StreamShard returns the name of the stream of a shard's bucket.
 func StreamShard(n int) string { return "KV_timers_" + strconv.Itoa(n) }
 
-// Streams names all streams, in a fixed order.
+// Streams returns the names of all streams, in a fixed order.
 func (s *Server) Streams() []string { return s.names }
 
 func (s *Server) putClock(shard int, c store.Clock, expect *uint64) (uint64, error) {
@@ -97,14 +97,14 @@ func (s *Server) putClock(shard int, c store.Clock, expect *uint64) (uint64, err
 
 func clockSubject(shard int) string { return "clock." + strconv.Itoa(shard) }
 
-// LastSeq is where a stream stands at its leader.
+// LastSeq returns the last sequence of a stream at its leader.
 func (s *Server) LastSeq(stream string) uint64 { return s.streams[stream].seq }
 
-// SeqAt is where a replica of a stream stands that has seen nothing since a true
-// time, in nanoseconds.
+// SeqAt returns the last sequence of a replica that has received nothing since a true time,
+// in Unix nanoseconds.
 func (s *Server) SeqAt(stream string, realNs int64) uint64 { return s.streams[stream].seqAt(realNs) }
 
-// Record reads a record at its leader, for clients and for a checker.
+// Record reads a record from its leader, for clients and for a checker.
 func (s *Server) Record(id schemas.TimerID) (store.Timer, error) {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	return timerOf(st.asOf(st.last[recordKey(id)], st.seq))
@@ -131,13 +131,13 @@ func (s *Server) Records(shard int, f func(store.Timer)) {
 	st := s.shards[shard]
 	for _, m := range st.log {
 		if m.intact() && st.alive(m) && !st.superseded(m, st.seq) {
-			t, _ := timerOf(m) // m is there
+			t, _ := timerOf(m) // an intact record has no error
 			f(t)
 		}
 	}
 }
 
-// Clock reads a shard's clock at its leader.
+// Clock reads a shard's clock from its leader.
 func (s *Server) Clock(shard int) (store.Clock, uint64, error) {
 	m := s.clock.asOf(s.clock.last[key{subject: clockSubject(shard)}], s.clock.seq)
 	if m == nil {
@@ -147,14 +147,14 @@ func (s *Server) Clock(shard int) (store.Clock, uint64, error) {
 	return c, m.seq, err
 }
 
-// LastClock is the newest clock of a shard that can be decoded, for checkers.
+// LastClock returns the newest clock of a shard that can be decoded, for checkers.
 func (s *Server) LastClock(shard int) store.Clock {
 	c, _ := goodClock(s.clock.last[key{subject: clockSubject(shard)}])
 	return c
 }
 
-// Events lists the ids of the events of a stream, in stream order, with their
-// stamps; those that have left it, too, if all is set.
+// Events calls f for each event of a stream, in stream order. With all it includes events
+// that have left the stream.
 func (s *Server) Events(stream string, all bool, f func(msgID, subject string, stampNs int64)) {
 	st := s.streams[stream]
 	for _, m := range st.log {
@@ -164,24 +164,26 @@ func (s *Server) Events(stream string, all bool, f func(msgID, subject string, s
 	}
 }
 
-// Watcher receives everything that is stored, as it is stored.
+// Watcher receives every stored record, clock and event. Each function is called just before
+// the message is stored.
 type Watcher struct {
-	// Record: was is the zero Timer where there was none, or none any more.
+	// Record receives a record of a shard and the record that it replaces; was is the zero
+	// Timer if there is none.
 	Record func(shard int, was, now store.Timer)
-	// Clock: a shard's clock moves.
+	// Clock receives a shard's clock and the last readable clock before it.
 	Clock func(shard int, was, now store.Clock)
-	// Event: a message is added to a stream of events.
+	// Event receives a message of a stream of events.
 	Event func(stream string, e Event)
 }
 
-// Watch sets the watcher; it is for checkers.
+// Watch sets the watcher. Only checkers use it.
 func (s *Server) Watch(w Watcher) {
 	for n, st := range s.shards {
 		st.watch = func(was, m *message) {
 			if m.rec == nil {
 				return
 			}
-			// A damaged record counts as the last one that could be read.
+			// Before a damaged record the watcher sees the last readable record.
 			for was != nil && was.rec == nil {
 				was = was.older
 			}
@@ -189,7 +191,7 @@ func (s *Server) Watch(w Watcher) {
 			if st.alive(was) {
 				before = store.Timer{ID: was.id, Rev: was.seq, StoredMs: was.at / int64(time.Millisecond), Record: *was.rec}
 			}
-			now, _ := timerOf(m) // and so is m
+			now, _ := timerOf(m) // m.rec is set, so m is intact
 			w.Record(n, before, now)
 		}
 	}

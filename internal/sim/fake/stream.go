@@ -11,8 +11,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// key names what a message replaces: a subject, the record of a timer (slot -1),
-// or the index entry of a timer in a slot.
+// key is the key of a message, by which a later message replaces it: a subject, the record of
+// a timer (slot recordSlot), or the index entry of a timer in a slot.
 type key struct {
 	subject string
 	id      schemas.TimerID
@@ -23,28 +23,28 @@ const recordSlot = -1
 
 func recordKey(id schemas.TimerID) key { return key{id: id, slot: recordSlot} }
 
-// message is one stored message. It is never changed but for removed, older, and the data
-// of a damaged record.
+// message is one stored message. After it is stored, only removed, older, and the data of a
+// damaged record change.
 type message struct {
 	key
 	seq uint64
-	// at is the leader's stamp in Unix nanoseconds, real the true time of its
-	// commit, by which replicas lag.
+	// at is the leader's timestamp, real the true time of the commit, from which the lag of
+	// replicas counts. Both are Unix nanoseconds.
 	at, real int64
-	// expires is by the leader's clock, 0 for never.
+	// expires is the end of the TTL by the leader's clock, in Unix nanoseconds; 0 for none.
 	expires int64
-	// removed says that it is in the stream no more: deleted or rolled up.
+	// removed is true once the message has been deleted, or acknowledged in a work queue.
 	removed bool
-	older   *message
+	older   *message // the previous message of the key
 
-	// ids are the timers that an index entry names, whose key is not that of one.
+	// ids are the timers that a shared index entry names; its key belongs to neither.
 	ids   []schemas.TimerID
 	rec   *schemas.Record
-	level store.FormatLevel // that a process must read to decode rec
-	val   any               // of the clock bucket
+	level store.FormatLevel // the level that a process must read to decode rec
+	val   any               // the value of a key of the clock bucket
 	hdr   jet.Header
-	// data of a record is nil, or its bytes if it is damaged: rec is then what it was
-	// before, nil for a foreign message.
+	// data is the data of an event. A record has data only if it is damaged: the damaged bytes.
+	// Its rec is then the record before the damage, or nil if a foreign client wrote it.
 	data  []byte
 	msgID string
 }
@@ -57,13 +57,14 @@ type stream struct {
 	last map[key]*message
 	// slots has the index entries of a shard by slot.
 	slots map[int64]map[schemas.TimerID]*message
-	// created is the timer that an entry was last written for with its record.
+	// created is the timer of the last index entry that was written together with a record.
 	created schemas.TimerID
-	// window is the dedup window, ids what it remembers, maxAge after how long a
-	// message leaves a stream of events.
+	// window is the dedup window, maxAge the age at which a message leaves a stream of events,
+	// 0 for never.
 	window, maxAge time.Duration
-	ids            map[string]*message
-	// watch is called with every message before it is stored, and the message it replaces.
+	ids            map[string]*message // the last message of each message id
+	// watch is called with every message m before it is stored, and with the message that it
+	// replaces.
 	watch func(was, m *message)
 }
 
@@ -71,7 +72,7 @@ func newStream(now func() (int64, int64), window, maxAge time.Duration) *stream 
 	return &stream{now: now, last: map[key]*message{}, slots: map[int64]map[schemas.TimerID]*message{}, window: window, maxAge: maxAge, ids: map[string]*message{}}
 }
 
-// alive reports whether a message is still there by the leader's clock.
+// alive reports whether the stream still has a message, by the leader's clock.
 func (s *stream) alive(m *message) bool {
 	if m == nil || m.removed {
 		return false
@@ -80,7 +81,7 @@ func (s *stream) alive(m *message) bool {
 	return (m.expires == 0 || m.expires > leader) && (s.maxAge == 0 || m.at+int64(s.maxAge) > leader)
 }
 
-// current is the sequence that a compare-and-set has to name, 0 for none.
+// current returns the sequence that a compare-and-set of the key must expect, 0 for a new key.
 func (s *stream) current(k key) uint64 {
 	if m := s.last[k]; s.alive(m) {
 		return m.seq
@@ -88,7 +89,8 @@ func (s *stream) current(k key) uint64 {
 	return 0
 }
 
-// put stores a message. expect is the revision that it replaces; nil for any.
+// put stores a message if the key's revision is expect, or in any case if expect is nil. A ttl
+// of 0 means no TTL. Errors: store.ErrRevision.
 func (s *stream) put(m *message, expect *uint64, ttl time.Duration) (uint64, error) {
 	if expect != nil && s.current(m.key) != *expect {
 		return 0, store.ErrRevision
@@ -97,7 +99,7 @@ func (s *stream) put(m *message, expect *uint64, ttl time.Duration) (uint64, err
 	m.seq = s.seq
 	m.at, m.real = s.now()
 	if ttl > 0 {
-		// The server's resolution is a second; see store's ttlString.
+		// The server's resolution is a second; see TTLHeader of package jet.
 		m.expires = m.at + int64((max(ttl, time.Second) + time.Second - 1).Truncate(time.Second))
 	}
 	m.older = s.last[m.key]
@@ -115,7 +117,8 @@ func (s *stream) put(m *message, expect *uint64, ttl time.Duration) (uint64, err
 	return m.seq, nil
 }
 
-// publish stores an event, unless the dedup window has its id.
+// publish stores an event unless its message id is in the dedup window. It returns the
+// sequence of the stored event.
 func (s *stream) publish(m *message) (seq uint64, duplicate bool) {
 	leader, _ := s.now()
 	if was := s.ids[m.msgID]; m.msgID != "" && was != nil && was.at+int64(s.window) > leader {
@@ -134,7 +137,7 @@ func (s *stream) publish(m *message) (seq uint64, duplicate bool) {
 	return m.seq, false
 }
 
-// bySeq is the message of a sequence, nil if it has left.
+// bySeq returns the message with a sequence, or nil if the stream no longer has it.
 func (s *stream) bySeq(seq uint64) *message {
 	if seq == 0 || seq > s.seq {
 		return nil
@@ -145,12 +148,14 @@ func (s *stream) bySeq(seq uint64) *message {
 	return nil
 }
 
-// lastSeq as of a true time: where a replica stands that lags since then.
+// seqAt returns the last sequence of a replica that has received nothing since a true time,
+// in Unix nanoseconds.
 func (s *stream) seqAt(realNs int64) uint64 {
 	return uint64(sort.Search(len(s.log), func(i int) bool { return s.log[i].real > realNs }))
 }
 
-// asOf is the newest message of a key up to a sequence.
+// asOf returns the newest message of a key up to a sequence, or nil. m is the newest message
+// of the key at all.
 func (s *stream) asOf(m *message, upTo uint64) *message {
 	for m != nil && m.seq > upTo {
 		m = m.older
@@ -161,25 +166,26 @@ func (s *stream) asOf(m *message, upTo uint64) *message {
 	return m
 }
 
-// slot lists the index entries of a slot as of a sequence, in stream order.
+// slot appends the index entries of a slot as of a sequence to into, in no order.
 func (s *stream) slot(slot int64, upTo uint64, into []*message) []*message {
 	for id, m := range s.slots[slot] {
 		if m := s.asOf(m, upTo); m != nil {
 			into = append(into, m)
 		} else if leader, _ := s.now(); s.slots[slot][id].expires != 0 && s.slots[slot][id].expires+int64(time.Hour) < leader {
-			delete(s.slots[slot], id) // long gone, on every replica
+			delete(s.slots[slot], id) // expired an hour ago, so on every replica
 		}
 	}
 	return into
 }
 
+// inOrder sorts messages in stream order.
 func inOrder(msgs []*message) []*message {
 	slices.SortFunc(msgs, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
 	return msgs
 }
 
-// superseded reports whether a message was removed because a later one of its key is in
-// the stream. A foreign message over a record removes nothing: the record before it stays.
+// superseded reports whether a later message of its key has replaced m, as of a sequence. A
+// foreign message over a record does not replace it: the record stays in the stream.
 func (s *stream) superseded(m *message, upTo uint64) bool {
 	last := s.asOf(s.last[m.key], upTo)
 	for last != m && last != nil && last.isRecord() && last.rec == nil {

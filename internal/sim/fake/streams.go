@@ -14,7 +14,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// streamOf is the stream that captures a subject, empty if none does.
+// streamOf returns the name of the stream that captures a subject, or "".
 func streamOf(subject string) string {
 	one := func(prefix string) bool {
 		rest, ok := strings.CutPrefix(subject, prefix)
@@ -35,6 +35,7 @@ func streamOf(subject string) string {
 	return ""
 }
 
+// publishing returns the request that publishes a message. Its step sets seq and duplicate.
 func (c *Client) publishing(m store.Msg, seq *uint64, duplicate *bool) (Request, error) {
 	name := streamOf(m.Subject)
 	if name == "" {
@@ -50,7 +51,7 @@ func (c *Client) publishing(m store.Msg, seq *uint64, duplicate *bool) (Request,
 	}}}, nil
 }
 
-// Publish publishes and waits.
+// Publish publishes a message and waits for the answer.
 func (c *Client) Publish(ctx context.Context, m store.Msg) (seq uint64, duplicate bool, err error) {
 	r, err := c.publishing(m, &seq, &duplicate)
 	if err == nil {
@@ -59,7 +60,7 @@ func (c *Client) Publish(ctx context.Context, m store.Msg) (seq uint64, duplicat
 	return seq, duplicate, err
 }
 
-// PublishAsync publishes; done is called with the answer.
+// PublishAsync publishes a message and calls done with the answer.
 func (c *Client) PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error)) {
 	seq, duplicate := new(uint64), new(bool)
 	r, err := c.publishing(m, seq, duplicate)
@@ -70,8 +71,8 @@ func (c *Client) PublishAsync(m store.Msg, done func(seq uint64, duplicate bool,
 	c.t.Start(r, func(err error) { done(*seq, *duplicate, err) })
 }
 
-// FiredSince reports which ids were published since a time; see store.Store. It
-// is read by a consumer, which may be at a replica.
+// FiredSince returns the message ids among ids that were published since a time; see
+// store.Store. Like a consumer it may read from a replica.
 func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
 	for _, name := range [...]string{schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
@@ -97,8 +98,8 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 			if upTo < newest {
 				return errBehind
 			}
-			// From the first message of that time on, as a consumer starts; a work
-			// queue is read as a whole.
+			// A consumer starts at the first message since that time. TIMERS_RETRY is a work
+			// queue and is read from its beginning.
 			from := 0
 			if name != schemas.StreamRetry {
 				if from = slices.IndexFunc(st.log, func(m *message) bool { return st.alive(m) && m.at >= since.UnixNano() }); from < 0 {
@@ -119,7 +120,8 @@ func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.T
 	return found, nil
 }
 
-// FiredFirstTime is when the oldest event of a service that is still there was published.
+// FiredFirstTime returns the time of the oldest event of a service that TIMERS_FIRED still
+// has, or the zero time.
 func (c *Client) FiredFirstTime(ctx context.Context, svc string) (first time.Time, err error) {
 	st := c.s.streams[schemas.StreamFired]
 	err = c.leader(ctx, schemas.StreamFired, func() error {
@@ -167,7 +169,7 @@ func (c *Client) WriteClock(ctx context.Context, shard int, clock store.Clock, r
 	return next, nil
 }
 
-// RegisterService makes a service with callbacks known.
+// RegisterService records a service that has callbacks.
 func (c *Client) RegisterService(ctx context.Context, svc string) error {
 	return c.service(ctx, svc, "known "+svc)
 }
@@ -177,7 +179,8 @@ func (c *Client) WakeService(ctx context.Context, f store.Feed) error {
 	return c.service(ctx, f.Service, fmt.Sprint("awake ", f.Kind, " ", f.Service))
 }
 
-// service makes a key of a service, once.
+// service writes a key of a service unless it exists. The client remembers the keys that it has
+// written.
 func (c *Client) service(ctx context.Context, svc, subject string) error {
 	if _, known := c.services[subject]; known {
 		return nil
@@ -199,7 +202,7 @@ func (c *Client) service(ctx context.Context, svc, subject string) error {
 	return err
 }
 
-// Awake lists the feeds that are awake, in the order in which they were woken.
+// Awake returns the feeds that are awake, in the order in which they were woken.
 func (s *Server) Awake() []store.Feed {
 	var out []store.Feed
 	for _, m := range s.service.log {
@@ -211,6 +214,7 @@ func (s *Server) Awake() []store.Feed {
 	return out
 }
 
+// list returns one page of records. A cursor is the shard and the sequence to continue after.
 func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, error) {
 	limit := q.Limit
 	if limit == 0 {
@@ -259,7 +263,7 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 	return page, nil
 }
 
-// DeadList pages through dead letters; see store.Store.
+// DeadList returns one page of dead letters; see store.Store.
 func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error) {
 	limit := q.Limit
 	if limit == 0 {
@@ -301,6 +305,7 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 	return page, err
 }
 
+// raw returns a message as the store reads a letter, before store.OpenLetter.
 func raw(m *message) *store.Letter {
 	hdr := jet.Header{}
 	for name, v := range m.hdr {
@@ -312,7 +317,7 @@ func raw(m *message) *store.Letter {
 	return &store.Letter{Subject: m.subject, Sequence: m.seq, Stored: time.Unix(0, m.at), Header: hdr, Data: m.data}
 }
 
-// RejectedList pages through refused adds; see store.Store.
+// RejectedList returns one page of rejected adds; see store.Store.
 func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error) {
 	limit := q.Limit
 	if limit == 0 {
@@ -350,8 +355,7 @@ func (c *Client) RejectedList(ctx context.Context, q store.RejectedQuery) (store
 	return page, err
 }
 
-// DeadDelete removes a dead letter with its parts; one that is gone already is no
-// error.
+// DeadDelete removes a dead letter with its parts. A missing dead letter is no error.
 func (c *Client) DeadDelete(ctx context.Context, seq uint64) error {
 	return c.leader(ctx, schemas.StreamDead, func() error {
 		m := c.s.streams[schemas.StreamDead].bySeq(seq)
@@ -368,8 +372,8 @@ func (c *Client) DeadDelete(ctx context.Context, seq uint64) error {
 	})
 }
 
-// Remove takes a message out of a stream: a delete, or the acknowledgement of a
-// work queue's consumer.
+// Remove removes a message from a stream, by a delete or by the acknowledgement of a work
+// queue's consumer.
 func (s *Server) Remove(stream string, seq uint64) error {
 	if m := s.streams[stream].bySeq(seq); m != nil {
 		m.removed = true
@@ -377,7 +381,8 @@ func (s *Server) Remove(stream string, seq uint64) error {
 	return nil
 }
 
-// Event is a message of a stream of events, as a consumer gets it.
+// Event is a message of a stream of events, as a consumer receives it. StampNs is the leader's
+// timestamp in Unix nanoseconds.
 type Event struct {
 	Seq     uint64
 	StampNs int64
@@ -387,7 +392,7 @@ type Event struct {
 	Data    []byte
 }
 
-// Event reads the message of a sequence; false if it has left the stream.
+// Event returns the message with a sequence, or false if the stream no longer has it.
 func (s *Server) Event(stream string, seq uint64) (Event, bool) {
 	m := s.streams[stream].bySeq(seq)
 	if m == nil {

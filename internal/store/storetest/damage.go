@@ -92,17 +92,24 @@ func newerRecord() string {
 	return string(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))))
 }
 
-// damagedRecord: a record that cannot be decoded stops no load, scan or tail. Get distinguishes
-// a damaged record from a record of a newer format.
-func damagedRecord(t *testing.T, s Store) {
-	g := s.Geometry()
-	ids := IDsOf(g, 0, 3)
-	due := NowMs(t, s) + 3000
-	var writes []store.Write
+// createDue creates n timers in shard 0 that are due in 3 s, and returns their ids and their
+// due time in Unix milliseconds.
+func createDue(t *testing.T, s Store, n int) (ids []schemas.TimerID, due int64) {
+	t.Helper()
+	ids, due = IDsOf(s.Geometry(), 0, n), NowMs(t, s)+3000
+	writes := make([]store.Write, 0, n)
 	for _, id := range ids {
 		writes = append(writes, store.Write{ID: id, Record: Pending(due)})
 	}
 	CreateAll(t, s, writes)
+	return ids, due
+}
+
+// damagedRecord: a record that cannot be decoded stops no load, scan or tail. Get distinguishes
+// a damaged record from a record of a newer format.
+func damagedRecord(t *testing.T, s Store) {
+	g := s.Geometry()
+	ids, due := createDue(t, s, 3)
 	for _, c := range []struct {
 		data string
 		want error
@@ -143,13 +150,7 @@ func damagedRecord(t *testing.T, s Store) {
 // load, a get or the tail. A repaired record leaves the report.
 func damageReport(t *testing.T, s Store) {
 	g := s.Geometry()
-	ids := IDsOf(g, 0, 4)
-	due := NowMs(t, s) + 3000
-	var writes []store.Write
-	for _, id := range ids {
-		writes = append(writes, store.Write{ID: id, Record: Pending(due)})
-	}
-	CreateAll(t, s, writes)
+	ids, due := createDue(t, s, 4)
 	clock, rev, err := s.ReadClock(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
