@@ -98,9 +98,27 @@ type EvCounted struct {
 // timers again.
 type EvRecount struct{}
 
-// EvIndexed is the result of ActIndex.
+// EvIndexed is the result of ActIndex, with its fields.
 type EvIndexed struct {
+	ID     schemas.TimerID
+	Record schemas.TimerID
+	Tick   int64
+	Ahead  bool
+	Err    error
+}
+
+// EvLooked is the result of ActLook. Open reports whether the run's callback has no result.
+type EvLooked struct {
+	ID   schemas.TimerID
+	Open bool
+	Err  error
+}
+
+// EvRunCreated is the result of ActCreateRun. Err is store.ErrRevision if the record exists,
+// or has another revision.
+type EvRunCreated struct {
 	ID  schemas.TimerID
+	Rev uint64
 	Err error
 }
 
@@ -126,6 +144,8 @@ func (EvSwept) event()        {}
 func (EvIndexed) event()      {}
 func (EvCounted) event()      {}
 func (EvRecount) event()      {}
+func (EvLooked) event()       {}
+func (EvRunCreated) event()   {}
 
 func (EvDeadLettered) event() {}
 func (EvFailed) event()       {}
@@ -151,7 +171,8 @@ type ActScan struct {
 	Delay     time.Duration
 }
 
-// ActClaim requests a compare-and-set of a due record to state delivered.
+// ActClaim requests a compare-and-set of a due record to state delivered or, for a schedule,
+// to the record after recurrence.Turn.
 type ActClaim struct {
 	ID     schemas.TimerID
 	Rev    uint64
@@ -167,8 +188,8 @@ type ActPublish struct {
 	Service string
 }
 
-// ActFinish requests the final record (success) of a timer without a callback. The low
-// watermark does not wait for it: if it never succeeds, the sweeper finishes the record.
+// ActFinish requests the final record of a timer without a callback (success) or of a
+// schedule whose last run was published (completed). The low watermark does not wait for it: if it never succeeds, the sweeper finishes the record.
 type ActFinish struct {
 	ID     schemas.TimerID
 	Rev    uint64
@@ -179,10 +200,11 @@ type ActFinish struct {
 
 // ActDeadLetter requests a dead letter for an event that JetStream will never store. The
 // store encloses or splits the letter so that it fits. Every owner computes the same message
-// id.
+// id. Ends is true if no ActFail follows.
 type ActDeadLetter struct {
-	ID  schemas.TimerID
-	Msg store.Msg
+	ID   schemas.TimerID
+	Msg  store.Msg
+	Ends bool
 }
 
 // ActFail requests the final record (fail) of a timer whose dead letter is stored.
@@ -220,12 +242,50 @@ type ActMissing struct {
 	Missing int64
 }
 
-// ActIndex requests an index entry in a tick that the sweeper has not reached, so that the
-// sweeper audits the record again.
+// ActIndex requests an index entry for a record: in a tick that the sweeper has not reached,
+// so that it audits the record again, or ahead of a claim in the tick of a schedule's next
+// due time. ID is that of the core's entry.
 type ActIndex struct {
+	ID     schemas.TimerID
+	Record schemas.TimerID
+	Tick   int64
+	Ahead  bool
+	Delay  time.Duration
+}
+
+// ActLook requests the state of a run from the leader. ID is that of the schedule, Run that
+// of the run's record.
+type ActLook struct {
 	ID    schemas.TimerID
-	Tick  int64
+	Run   schemas.TimerID
 	Delay time.Duration
+}
+
+// ActCreateRun requests the record of a schedule's run, with its index entry. A Rev other
+// than 0 replaces that revision.
+type ActCreateRun struct {
+	ID     schemas.TimerID
+	Rev    uint64
+	Record *schemas.Record
+}
+
+// ActEndRun requests that a run gets no further attempt, because run By replaces it. It has
+// no result: if it fails, run By waits until the run has concluded.
+type ActEndRun struct {
+	ID schemas.TimerID
+	By uint32
+}
+
+// ActSkipped reports the nominal times that a claim has skipped. It has no result.
+type ActSkipped struct {
+	ID      schemas.TimerID
+	Skipped []schemas.Decision
+}
+
+// ActUnplanned reports a schedule whose recurrence does not compile. It has no result.
+type ActUnplanned struct {
+	ID  schemas.TimerID
+	Err error
 }
 
 func (ActLoad) action()       {}
@@ -238,6 +298,11 @@ func (ActDedupCheck) action() {}
 func (ActCount) action()      {}
 func (ActMissing) action()    {}
 func (ActIndex) action()      {}
+func (ActLook) action()       {}
+func (ActCreateRun) action()  {}
+func (ActEndRun) action()     {}
+func (ActSkipped) action()    {}
+func (ActUnplanned) action()  {}
 
 func (ActDeadLetter) action() {}
 func (ActFail) action()       {}

@@ -69,6 +69,10 @@ const (
 	phaseIndexing                // published; index entry for the sweeper in flight
 	phaseDeadLetter              // permanently rejected; dead letter in flight, or waiting for its retry
 	phaseFailing                 // dead letter stored; final record in flight, or waiting for its retry
+	phaseBlocked                 // schedule: due, but its last run is not published yet
+	phaseLooking                 // schedule: due; read of the last run's record in flight
+	phasePreparing               // schedule: due; index entry of the next due time in flight
+	phaseCreating                // run of a schedule: claimed; its record in flight, or waiting for its retry
 	phaseDone
 )
 
@@ -99,6 +103,7 @@ type entry struct {
 	refusal string
 	fails   int
 	newer   *store.Timer // a later revision that arrived while a write of this entry was in flight
+	recur   *recurring   // of a schedule, and of a run where needed; nil for all others
 }
 
 // Core makes the decisions for one shard during one term: what to read, claim, publish and
@@ -115,6 +120,14 @@ type Core struct {
 	ready        fairQueue
 	toDedupCheck []*entry
 	repeats      []*entry // steps whose retry is due
+	toPrepare    []*entry // schedules whose next due time has no index entry yet
+	preparing    int      // such index entries in flight
+
+	// startWatermark and startApplied are the position from which this term resumed; resumed
+	// has the runs of earlier owners that it has completed or is completing.
+	startWatermark int64
+	startApplied   uint64
+	resumed        map[schemas.TimerID]struct{}
 
 	watermark int64  // all readable records of every tick up to here are done
 	loaded    int64  // every tick up to here is in the wheel
@@ -167,6 +180,7 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
 		watermark:   watermark, loaded: watermark, horizon: watermark, width: maxLoadTicks,
+		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
 		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown, counted: c.Counted, expected: -1,
 		dedupAfterMs: dedupCheckAfterMs,
 		newer:        newNewerRecords(),
@@ -219,6 +233,10 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onCounted(ev)
 	case EvRecount:
 		k.onRecount()
+	case EvLooked:
+		k.onLooked(ev)
+	case EvRunCreated:
+		k.onRunCreated(ev)
 	case EvGone:
 		k.newer.replaced(ev.ID, ev.Rev)
 	}
@@ -362,6 +380,9 @@ func (k *Core) onLoaded(ev EvLoaded) {
 	for i := range ev.Load.Timers {
 		t := ev.Load.Timers[i]
 		tick := k.cfg.Geometry.Tick(t.Record.DueMs)
+		if t.Record.Schedule != nil {
+			k.resumeRun(t) // an index entry of an earlier due time names the schedule of a claim
+		}
 		// Skip records of another revolution of the slots, and index entries left by a
 		// reschedule or by the sweeper.
 		if tick > k.loaded && tick <= k.horizon {
@@ -396,6 +417,11 @@ func (k *Core) onScanned(t store.Timer) {
 		return
 	}
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
+	if t.Record.Schedule != nil {
+		if k.resumeRun(t); tick > k.horizon {
+			return // a scan returns every schedule with a claim
+		}
+	}
 	var pin uint64
 	if tick <= k.watermark {
 		pin = t.Rev
@@ -408,7 +434,7 @@ func (k *Core) onRecord(t store.Timer, tick int64, pin uint64) {
 	switch {
 	case t.Record.Pending():
 		k.take(t, tick, pin)
-	case t.Record.State == schemas.StateDelivered && t.Record.Epoch != k.epoch:
+	case t.Record.State == schemas.StateDelivered && t.Record.Epoch != k.epoch && t.Record.Schedule == nil:
 		k.takeClaimed(t, tick, pin)
 	}
 }
@@ -425,9 +451,15 @@ func (k *Core) onTail(t store.Timer) {
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	r := &t.Record
 	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom
-	k.noteChange(t.ID, t.Rev, r.State == schemas.StatePending, added)
+	if r.Origin == nil {
+		// A schedule's run is never pending, and a count takes its id for the schedule's.
+		k.noteChange(t.ID, t.Rev, waits(r.State), added)
+	}
 	if added {
 		k.pending++
+	}
+	if r.Schedule != nil {
+		k.resumeRun(t)
 	}
 	var pin uint64
 	if tick <= k.watermark {
@@ -441,17 +473,24 @@ func (k *Core) onTail(t store.Timer) {
 		}
 		k.take(t, tick, pin)
 	case r.State == schemas.StateDelivered:
-		if r.Epoch != k.epoch && tick <= k.horizon {
+		if r.Epoch != k.epoch && tick <= k.horizon && r.Schedule == nil {
 			k.takeClaimed(t, tick, pin)
 		}
 		if r.Epoch == k.epoch {
 			k.countClaim(t)
 		}
 	default:
-		if r.State == schemas.StateCancelled && r.FiredMs == 0 && t.Rev > k.pendingFrom {
-			k.pending--
+		switch {
+		case t.Rev <= k.pendingFrom:
+		case r.State == schemas.StateCancelled && r.FiredMs == 0, r.State == schemas.StateCompleted && r.Epoch == 0:
+			k.pending-- // by an operation, not by an owner
+		case r.State == schemas.StateCompleted && r.Epoch == k.epoch:
+			k.countClaim(t)
 		}
 		k.forget(t)
+		if o := r.Origin; o != nil && o.Waited && r.State.Final() {
+			k.onConcluded(o)
+		}
 	}
 }
 
@@ -506,6 +545,10 @@ func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 	if p == phaseWaiting {
 		k.wheel.Add(&e.node, t.Record.DueMs)
 	}
+	if t.Record.Schedule != nil {
+		e.recurring()
+		k.toPrepare = append(k.toPrepare, e)
+	}
 	return e
 }
 
@@ -554,6 +597,9 @@ func (k *Core) done(e *entry) {
 				k.insert(*n, tick, pin, phaseWaiting)
 			}
 		}
+	}
+	if e.recur != nil {
+		k.endRun(e)
 	}
 	e.rec.Body = schemas.Body{}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
@@ -40,12 +41,21 @@ import (
 //	pause, resume, drain now=T
 //	state now=T                    shows what a new owner would resume from
 //
+//	indexed now=T id=X tick=T ahead [err=E]    the index entry of a schedule's next due time
+//	looked now=T id=X [open] [err=E]           the result of a schedule's last run
+//	created now=T id=X [rev=N] [err=E]         the record of a run
+//
 // A record is written as: id rev=N due=T [state=S] [svc=S] [epoch=N] [fired=T] [callback]
 // [moves=N].
+//
+// A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T]
+// [callback] [state=S]; it was added at the start of the script. With the word claimed it has
+// what its last claim in the script wrote, with last-epoch=N as if that owner had made the
+// claim. Its run N is called id/N.
 func TestCoreScripts(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
-		s := &coreScript{names: map[schemas.TimerID]string{}}
+		s := &coreScript{names: map[schemas.TimerID]string{}, claims: map[schemas.TimerID]schemas.Record{}}
 		datadriven.RunTest(t, path, s.run)
 	})
 }
@@ -114,7 +124,12 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		for _, a := range d.CmdArgs {
 			if a.Key == "id" {
 				for _, name := range a.Vals {
-					ev.Found[schemas.NewTimerID("/test", name).MsgID(1)] = struct{}{}
+					name, run, ok := strings.Cut(name, "/")
+					n, _ := strconv.ParseUint(run, 10, 32)
+					if !ok {
+						n = 1
+					}
+					ev.Found[schemas.NewTimerID("/test", name).MsgID(uint32(n))] = struct{}{}
 				}
 			}
 		}
@@ -127,7 +142,17 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "failed":
 		step(scheduler.EvFailed{ID: s.id(t, d), Err: s.err(t, d)})
 	case "indexed":
-		step(scheduler.EvIndexed{ID: s.id(t, d), Err: s.err(t, d)})
+		ev := scheduler.EvIndexed{ID: s.id(t, d), Err: s.err(t, d), Ahead: d.HasArg("ahead")}
+		ev.Record, ev.Tick = ev.ID, s.time(t, d, "tick", 0)/1000
+		step(ev)
+	case "looked":
+		step(scheduler.EvLooked{ID: s.id(t, d), Open: d.HasArg("open"), Err: s.err(t, d)})
+	case "created":
+		ev := scheduler.EvRunCreated{ID: s.id(t, d), Err: s.err(t, d)}
+		if ev.Err == nil {
+			ev.Rev = uint64(s.number(t, d, "rev", 0))
+		}
+		step(ev)
 	case "counted":
 		waiting := make([]uint64, s.number(t, d, "waiting", 0))
 		for i := range waiting {
@@ -152,7 +177,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 
 func (s *coreScript) own(t *testing.T, d *datadriven.TestData) string {
 	s.epoch = uint64(s.number(t, d, "epoch", 1))
-	s.claims, s.finals = map[schemas.TimerID]schemas.Record{}, map[schemas.TimerID]scheduler.ActFinish{}
+	s.finals = map[schemas.TimerID]scheduler.ActFinish{}
 	cfg := scheduler.CoreConfig{
 		Geometry:  schemas.Geometry{Shards: 1, SlotWidth: time.Second, WheelSize: 1000},
 		HorizonMs: s.time(t, d, "horizon", scriptStartMs+10_000) - scriptStartMs, ScanBehindMs: 60_000,
@@ -177,11 +202,23 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 		d.Fatalf(t, "a record has no id")
 	}
 	name := words[0]
-	w := timer(name, scriptStartMs)
-	s.names[w.ID] = name
-	out := store.Timer{ID: w.ID, Record: *w.Record}
+	out := store.Timer{ID: scriptID(name)}
+	s.names[out.ID] = name
 	r := &out.Record
-	r.AddedMs = scriptStartMs
+	if rec, ok := s.claims[out.ID]; ok && slices.Contains(words, "claimed") {
+		*r = rec
+		if r.Schedule != nil {
+			r.Schedule = r.Schedule.Clone()
+		}
+	} else if rec, ok := s.claims[out.ID]; ok && strings.Contains(name, "/") {
+		*r = rec
+	} else {
+		*r = *timer(name, scriptStartMs).Record
+		r.AddedMs = scriptStartMs
+	}
+	if strings.Contains(line, " every=") {
+		r.Schedule = &schemas.Schedule{}
+	}
 	for _, word := range words[1:] {
 		key, value, _ := strings.Cut(word, "=")
 		n, _ := strconv.ParseUint(value, 10, 64)
@@ -207,8 +244,31 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			r.Moves = uint32(n)
 		case "callback":
 			r.Callback = "https://example.com/"
+		case "claimed":
+		case "every":
+			r.Schedule.Every = value
+		case "limit":
+			r.Schedule.Limit = uint32(n)
+		case "misfire":
+			r.Schedule.Misfire = schemas.Misfire(slices.Index([]string{"one", "all", "skip"}, value))
+		case "overlap":
+			r.Schedule.Overlap = schemas.Overlap(slices.Index([]string{"skip", "queue", "allow", "replace"}, value))
+		case "grace":
+			r.Schedule.GraceMs = s.parseTime(t, d, value) - scriptStartMs
+		case "last-epoch":
+			r.Schedule.Last.Epoch = n
 		default:
 			d.Fatalf(t, "unknown field %s of a record", key)
+		}
+	}
+	if r.Schedule != nil && r.Schedule.NextMs == 0 && r.Run == 1 {
+		r.Schedule.AnchorMs = scriptStartMs
+		plan, err := recurrence.Compile(out.ID, &r.Schedule.Recurrence, scriptStartMs)
+		if err == nil {
+			err = plan.Begin(r)
+		}
+		if err != nil {
+			d.Fatalf(t, "%v", err)
 		}
 	}
 	s.lastRev = max(s.lastRev, out.Rev)
@@ -218,7 +278,17 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 func (s *coreScript) id(t *testing.T, d *datadriven.TestData) schemas.TimerID {
 	var name string
 	d.ScanArgs(t, "id", &name)
-	return schemas.NewTimerID("/test", name)
+	return scriptID(name)
+}
+
+// scriptID returns the timer id of a timer, of a schedule, or of a schedule's run (id/N).
+func scriptID(name string) schemas.TimerID {
+	schedule, run, ok := strings.Cut(name, "/")
+	id := schemas.NewTimerID("/test", schedule)
+	if n, err := strconv.ParseUint(run, 10, 32); ok && err == nil {
+		id = schemas.RunTimer(id, uint32(n))
+	}
+	return id
 }
 
 func (s *coreScript) number(t *testing.T, d *datadriven.TestData, key string, otherwise int64) int64 {
@@ -294,6 +364,10 @@ func (s *coreScript) print(out *strings.Builder, actions []scheduler.Action) {
 			delayed(out, a.Delay)
 		case scheduler.ActClaim:
 			s.claims[a.ID] = *a.Record
+			if a.Record.Schedule != nil {
+				s.printTurn(out, a)
+				continue
+			}
 			fmt.Fprintf(out, "claim %s at rev %d: %s, epoch %d\n", s.names[a.ID], a.Rev, a.Record.State, a.Record.Epoch)
 		case scheduler.ActPublish:
 			fmt.Fprintf(out, "publish %s to %s as %s, %d ms late\n", s.names[a.ID], a.Msg.Subject, s.msgID(a.Msg.MsgID), a.LateMs)
@@ -319,12 +393,47 @@ func (s *coreScript) print(out *strings.Builder, actions []scheduler.Action) {
 			fmt.Fprintf(out, "count through rev %d", a.Through)
 			delayed(out, a.Delay)
 		case scheduler.ActIndex:
-			fmt.Fprintf(out, "index %s at %s", s.names[a.ID], at(a.Tick*1000))
+			fmt.Fprintf(out, "index %s at %s", s.names[a.Record], at(a.Tick*1000))
+			if a.Ahead {
+				out.WriteString(", ahead")
+			}
 			delayed(out, a.Delay)
+		case scheduler.ActLook:
+			fmt.Fprintf(out, "look at %s", s.names[a.Run])
+			delayed(out, a.Delay)
+		case scheduler.ActCreateRun:
+			s.claims[a.ID] = *a.Record
+			fmt.Fprintf(out, "create %s: %s, due %s, nominal %s, epoch %d\n", s.names[a.ID], a.Record.State, at(a.Record.DueMs), at(a.Record.ScheduledMs), a.Record.Epoch)
+		case scheduler.ActEndRun:
+			fmt.Fprintf(out, "end %s for run %d\n", s.names[a.ID], a.By)
+		case scheduler.ActSkipped:
+			for _, x := range a.Skipped {
+				fmt.Fprintf(out, "skipped %s: %d from %s to %s: %s\n", s.names[a.ID], x.Count, at(x.FromMs), at(x.ToMs), x.Kind)
+			}
 		default:
 			fmt.Fprintf(out, "%T\n", a)
 		}
 	}
+}
+
+// printTurn writes the claim of a schedule: its run, if one fires, and what is due next.
+func (s *coreScript) printTurn(out *strings.Builder, a scheduler.ActClaim) {
+	r := a.Record
+	fmt.Fprintf(out, "claim %s at rev %d: %s", s.names[a.ID], a.Rev, r.State)
+	if l := r.Schedule.Last; l.ClaimedMs != 0 {
+		s.names[schemas.RunTimer(a.ID, l.Run)] = fmt.Sprintf("%s/%d", s.names[a.ID], l.Run)
+		fmt.Fprintf(out, ", last run %d of %s at %s before %d", l.Run, at(l.NominalMs), at(l.ClaimedMs), l.Before)
+		if l.Missed > 0 {
+			fmt.Fprintf(out, " for %d missed", l.Missed)
+		}
+	}
+	if w := r.Schedule.Waiting; w != nil {
+		fmt.Fprintf(out, ", the run of %s waits", at(w.NominalMs))
+	}
+	if r.Queued {
+		fmt.Fprintf(out, ", due next %s", at(r.DueMs))
+	}
+	out.WriteByte('\n')
 }
 
 // msgID replaces the timer id in a message id by the timer's name.

@@ -20,7 +20,7 @@ func (k *Core) fire() {
 		case phaseWaiting:
 			e.phase = phaseReady
 			k.ready.push(e)
-		case phasePublishing, phaseDeadLetter, phaseFailing:
+		case phasePublishing, phaseDeadLetter, phaseFailing, phaseCreating:
 			k.repeats = append(k.repeats, e)
 		}
 	})
@@ -28,7 +28,7 @@ func (k *Core) fire() {
 		e := k.repeats[0]
 		k.repeats = k.repeats[1:]
 		switch e.phase {
-		case phasePublishing, phaseDeadLetter:
+		case phasePublishing, phaseDeadLetter, phaseCreating:
 			k.publishChecked(e)
 		case phaseFailing:
 			k.fail(e)
@@ -37,15 +37,22 @@ func (k *Core) fire() {
 	if k.draining {
 		return
 	}
+	if len(k.toPrepare) > 0 {
+		k.prepareSome()
+	}
 	for k.inflight < k.cfg.MaxInflight {
 		e := k.ready.pop()
 		if e == nil {
 			break
 		}
-		if e.rec.DueMs > k.now {
+		if e.rec.DueMs > k.now && !e.woken() {
 			// The cluster's clock was set back while the entry was queued.
 			e.phase = phaseWaiting
 			k.wheel.Add(&e.node, e.rec.DueMs)
+			continue
+		}
+		if e.rec.Schedule != nil {
+			k.turn(e)
 			continue
 		}
 		k.claim(e)
@@ -94,6 +101,8 @@ func (k *Core) onClaimed(ev EvClaimed) {
 		return
 	}
 	switch {
+	case ev.Err == nil && e.rec.Schedule != nil:
+		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.recur.turn.Record})
 	case ev.Err == nil:
 		e.rev, e.fails = ev.Rev, 0
 		k.claimed(e)
@@ -152,6 +161,12 @@ func (k *Core) onReread(ev EvReread) {
 	}
 	r := &ev.Timer.Record
 	switch {
+	case r.Schedule != nil:
+		k.rereadSchedule(e, ev.Timer)
+	case e.rec.Origin != nil && e.rev == 0 && r.AddedMs != e.rec.AddedMs:
+		// A schedule with this id was added before, and the record of its run with the same
+		// number has not expired yet.
+		k.createRun(e, ev.Timer.Rev)
 	case r.Pending():
 		if e.newer == nil || e.newer.Rev < ev.Timer.Rev {
 			e.newer = &ev.Timer
@@ -217,6 +232,10 @@ func (k *Core) publish(e *entry) {
 		return
 	}
 	r := &e.rec
+	if r.Origin != nil && e.rev == 0 {
+		k.createRun(e, 0)
+		return
+	}
 	sealed := k.seal(e)
 	hdr, data := r.Body.Message(r.Fired(r.Attempt+1, sealed != ""))
 	if sealed != "" {
@@ -279,36 +298,50 @@ func (k *Core) onPublished(ev EvPublished) {
 	k.finish(e)
 }
 
-// finish ends a published entry. Without a callback it queues the final record, success.
+// finish ends a published entry. Without a callback it queues the final record, success,
+// unless the entry is a run of a schedule, which has no record then.
 func (k *Core) finish(e *entry) {
-	if e.rec.Callback == "" {
+	audited := e.id
+	switch {
+	case e.rec.Callback != "":
+	case e.rec.Origin != nil:
+		if audited = (schemas.TimerID{}); e.recur != nil && e.recur.completes != nil {
+			audited = e.recur.completes.ID
+		}
+	default:
 		rec := e.rec
 		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
 		k.completions = append(k.completions, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
 	}
-	if e.pin != 0 && e.rec.DueMs < k.ProgressMs()-k.cfg.SweepMs {
+	if e.pin != 0 && e.rec.DueMs < k.ProgressMs()-k.cfg.SweepMs && !audited.IsZero() {
 		// The sweeper has passed the tick of the record's index entry. ActFinish or the event
 		// for the callback may still be lost, so let the sweeper audit the record again.
 		e.phase, e.fails = phaseIndexing, 0
-		k.index(e)
+		k.index(e, audited)
 		return
 	}
 	k.done(e)
 }
 
-func (k *Core) index(e *entry) {
+// index writes an index entry for the record of an entry or, for the last run of a schedule
+// without a callback, that of the schedule.
+func (k *Core) index(e *entry, record schemas.TimerID) {
 	k.inflight++
-	k.do(ActIndex{ID: e.id, Tick: k.watermark + 1, Delay: k.backoff(e.fails)})
+	k.do(ActIndex{ID: e.id, Record: record, Tick: k.watermark + 1, Delay: k.backoff(e.fails)})
 }
 
 func (k *Core) onIndexed(ev EvIndexed) {
+	if ev.Ahead {
+		k.onPrepared(ev)
+		return
+	}
 	k.inflight--
 	e := k.entries[ev.ID]
 	switch {
 	case e == nil || e.phase != phaseIndexing:
 	case ev.Err != nil && !store.Permanent(ev.Err): // a permanent error ends the entry without the audit
 		e.fails++
-		k.index(e)
+		k.index(e, ev.Record)
 	default:
 		k.done(e)
 	}
@@ -392,6 +425,10 @@ func (k *Core) onSwept(ev EvSwept) {
 	switch r := &ev.Timer.Record; {
 	case r.Pending():
 		k.insert(ev.Timer, tick, 0, phaseWaiting)
+	case r.Schedule != nil:
+		if r.State == schemas.StateDelivered && k.entries[schemas.RunTimer(ev.Timer.ID, r.Schedule.Last.Run)] == nil {
+			k.checkRun(ev.Timer)
+		}
 	case ev.Redispatch:
 		// Claim the record again, so that it has the time of the last firing.
 		e := k.insert(ev.Timer, tick, 0, phaseReady)

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/belfryio/belfry/internal/labels"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // metrics are the Prometheus metrics of a scheduler.
@@ -26,6 +27,7 @@ type metrics struct {
 	deposed      prometheus.Counter
 	storeErrs    *prometheus.CounterVec
 	refused      prometheus.Counter
+	skipped      *prometheus.CounterVec
 
 	damagedClocks prometheus.Counter
 	damaged       *prometheus.GaugeVec
@@ -87,7 +89,7 @@ func newMetrics() *metrics {
 		redispatched: counter("redispatched_total", "Events fired again because they left TIMERS_FIRED before their callback concluded."),
 		swept:        counter("swept_records_total", "Records that the sweeper has audited."),
 		owner:        gauge("shard_owned", "1 if this node owns the shard."),
-		pending:      gauge("pending_timers", "Timers in state pending in a shard that this node owns; absent while the number is unknown."),
+		pending:      gauge("pending_timers", "Timers in state pending or paused in a shard that this node owns; absent while the number is unknown."),
 		loaded:       gauge("loaded_timers", "Timers of a shard in this node's memory."),
 		lag:          gauge("low_watermark_lag_seconds", "Time from the low watermark of a shard that this node owns to now, by the cluster's clock."),
 		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "shard_takeovers_total",
@@ -95,6 +97,9 @@ func newMetrics() *metrics {
 		deposed:   counter("shard_leases_lost_total", "Times that this node lost a shard to another owner."),
 		refused:   counter("undeliverable_timers_total", "Timers that ended as dead letters because JetStream will never store their events."),
 		storeErrs: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are retried, by call."}, []string{"call"}),
+
+		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "schedule_skipped_total",
+			Help: "Nominal times of schedules that did not fire, by reason."}, []string{"reason"}),
 
 		damagedClocks: counter("damaged_clocks_total", "Clocks that a client other than the shard's owner overwrote or removed."),
 		damaged:       gauge("damaged_records", "Records that cannot be decoded, in a shard that this node owns."),
@@ -104,6 +109,11 @@ func newMetrics() *metrics {
 	for _, reason := range []string{takenReleased, takenExpired, takenRestart} {
 		m.takeovers.WithLabelValues(reason)
 	}
+	for kind := schemas.DecisionFired; kind.Known(); kind++ {
+		if !kind.Fires() {
+			m.skipped.WithLabelValues(kind.String())
+		}
+	}
 	return m
 }
 
@@ -111,7 +121,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.missed, m.redispatched, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.damagedClocks, m.damaged, m.lost, m.newer} {
+	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.missed, m.redispatched, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.skipped, m.damagedClocks, m.damaged, m.lost, m.newer} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
@@ -22,6 +23,7 @@ func (t *Term) perform(actions []Action) {
 			t.checkLease()
 		}
 		if t.lost {
+			t.creates = nil
 			return // the next owner publishes what is claimed
 		}
 		if t.cfg.Trace != nil {
@@ -29,7 +31,11 @@ func (t *Term) perform(actions []Action) {
 		}
 		switch a := a.(type) {
 		case ActClaim:
-			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record}, func(res store.Result) {
+			w := store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record}
+			if a.Record.State.Final() {
+				w.TTL = t.cfg.Core.Retention // a schedule without a run left
+			}
+			t.cfg.Store.UpdateAsync(w, func(res store.Result) {
 				t.put(EvClaimed{ID: a.ID, Rev: res.Rev, Err: res.Err})
 			})
 		case ActPublish:
@@ -54,25 +60,43 @@ func (t *Term) perform(actions []Action) {
 			t.later(0, func(ctx context.Context) {
 				_, err := t.cfg.Store.PublishLetter(ctx, a.Msg)
 				t.failed("dead letter", err)
+				if err == nil && a.Ends {
+					t.rejected(a.ID, a.Msg.Subject, a.Msg.Header[schemas.HeaderError][0])
+				}
 				t.put(EvDeadLettered{ID: a.ID, Err: err})
 			})
 		case ActFail:
 			t.cfg.Store.UpdateAsync(store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record, TTL: t.cfg.Core.Retention}, func(res store.Result) {
 				if res.Err == nil {
-					t.m.refused.Inc()
-					t.log.Error().Stringer("timer", a.ID).Str("service", a.Record.Service).Str("error", a.Record.Outcome.Error).Msg("JetStream permanently rejects the event: stored it as a dead letter")
+					t.rejected(a.ID, schemas.SubjectDead(a.Record.Service), a.Record.Outcome.Error)
 				} else if !isRevision(res.Err) {
 					t.m.storeErrs.WithLabelValues("fail").Inc()
 				}
 				t.put(EvFailed{ID: a.ID, Err: res.Err})
 			})
+		case ActCreateRun:
+			if t.core.Paused() || !t.lease.Trusted(now) {
+				t.put(EvRunCreated{ID: a.ID, Err: errSuspended})
+				continue
+			}
+			t.creates = append(t.creates, a)
 		default:
 			t.read(a)
 		}
 	}
+	if len(t.creates) > 0 {
+		t.createRuns(t.creates)
+		t.creates = nil
+	}
 }
 
-// read carries out the actions that read, and ActIndex and ActMissing.
+// rejected counts and logs a dead letter for an event that JetStream permanently rejects.
+func (t *Term) rejected(id schemas.TimerID, subject, reason string) {
+	t.m.refused.Inc()
+	t.log.Error().Stringer("timer", id).Str("subject", subject).Str("error", reason).Msg("JetStream permanently rejects the event: stored it as a dead letter")
+}
+
+// read carries out the actions that read or report, and ActIndex and ActEndRun.
 func (t *Term) read(a Action) {
 	switch a := a.(type) {
 	case ActLoad:
@@ -93,10 +117,22 @@ func (t *Term) read(a Action) {
 		})
 	case ActIndex:
 		t.later(a.Delay, func(ctx context.Context) {
-			err := t.cfg.Store.PutIndex(ctx, a.ID, a.Tick)
+			err := t.cfg.Store.PutIndex(ctx, a.Record, a.Tick)
 			t.failed("index", err)
-			t.put(EvIndexed{ID: a.ID, Err: err})
+			t.put(EvIndexed{ID: a.ID, Record: a.Record, Tick: a.Tick, Ahead: a.Ahead, Err: err})
 		})
+	case ActLook:
+		t.later(a.Delay, func(ctx context.Context) {
+			open, err := t.look(ctx, a.Run)
+			t.failed("look", err)
+			t.put(EvLooked{ID: a.ID, Open: open, Err: err})
+		})
+	case ActEndRun:
+		t.later(0, func(ctx context.Context) { t.failed("end run", t.endRun(ctx, a)) })
+	case ActSkipped:
+		t.skipped(a)
+	case ActUnplanned:
+		t.failed("plan schedule", fmt.Errorf("schedule %s cannot be planned by this version of belfry and waits: %w", a.ID, a.Err))
 	case ActCount:
 		t.later(a.Delay, func(ctx context.Context) {
 			c, err := t.cfg.Store.CountPending(ctx, t.cfg.Shard, a.Through)

@@ -21,6 +21,8 @@ type IndexStore interface {
 // RecordStore reads and writes records.
 type RecordStore interface {
 	Get(ctx context.Context, id schemas.TimerID) (store.Timer, error)
+	Create(ctx context.Context, timers []store.Write) []store.Result
+	Update(ctx context.Context, w store.Write) (uint64, error)
 	UpdateAsync(w store.Write, done func(store.Result))
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
 	CountPending(ctx context.Context, shard int, through uint64) (store.Count, error)

@@ -114,8 +114,8 @@ func (s *Sweeper) audit(ctx context.Context, timers []store.Timer, first, last, 
 					s.Found(EvSwept{Timer: t})
 				}
 			}
-		case rec.State.Final():
-		case rec.Callback == "":
+		case rec.State.Final(), rec.State == schemas.StatePaused:
+		case rec.Callback == "" || rec.Schedule != nil:
 			clean = false
 			s.Found(EvSwept{Timer: t})
 		default:

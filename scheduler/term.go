@@ -50,6 +50,9 @@ const (
 	releaseRetry = 50 * time.Millisecond
 	// damageLogEvery is the minimum time between error lines about an overwritten clock.
 	damageLogEvery = 30 * time.Second
+	// skipLogEvery is the minimum time between lines about nominal times that schedules of
+	// the shard have skipped.
+	skipLogEvery = time.Second
 	// minRenewWait is the minimum timeout of a write of the clock.
 	minRenewWait = 250 * time.Millisecond
 )
@@ -148,6 +151,10 @@ type Term struct {
 	actsSinceCheck int // actions carried out since
 	// damageLog throttles error lines about an overwritten clock.
 	damageLog throttle.Log
+	// creates has the ActCreateRuns of the current pass. skipLog throttles lines about
+	// skipped nominal times.
+	creates []ActCreateRun
+	skipLog throttle.Log
 
 	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
@@ -166,7 +173,7 @@ func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
 		c.LeaseCheckEvery = leaseCheckEvery
 	}
 	clock, _ := lease.Clock()
-	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}}
+	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}}
 	s.watermarkMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
 	s.progress.Store(&clock)

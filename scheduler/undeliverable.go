@@ -72,7 +72,7 @@ func (k *Core) deadLetter(e *entry) {
 	hdr[schemas.HeaderError] = []string{e.refusal}
 	subject, msgID := deadTarget(e)
 	k.inflight++
-	k.do(ActDeadLetter{ID: e.id, Msg: store.Msg{Subject: subject, MsgID: msgID, Header: hdr, Data: data}})
+	k.do(ActDeadLetter{ID: e.id, Msg: store.Msg{Subject: subject, MsgID: msgID, Header: hdr, Data: data}, Ends: r.Origin != nil && r.Callback == ""})
 }
 
 func (k *Core) onDeadLettered(ev EvDeadLettered) {
@@ -90,7 +90,13 @@ func (k *Core) onDeadLettered(ev EvDeadLettered) {
 
 // fail writes the final record. Until then the entry holds back the low watermark, so that
 // the next owner finds the unfinished timer.
+//
+// A run of a schedule without a callback has no record: the schedule goes on.
 func (k *Core) fail(e *entry) {
+	if e.rec.Origin != nil && e.rec.Callback == "" {
+		k.finish(e)
+		return
+	}
 	e.phase = phaseFailing
 	rec := e.rec
 	rec.State, rec.Queued, rec.Run, rec.NextMs = schemas.StateFail, false, max(rec.Run, 1), 0
@@ -110,7 +116,7 @@ func (k *Core) onFailed(ev EvFailed) {
 	switch {
 	case e == nil || e.phase != phaseFailing:
 	case ev.Err == nil:
-		if e.rec.State == schemas.StatePending {
+		if waits(e.rec.State) {
 			k.failed(e, e.rev+1)
 		}
 		k.done(e)

@@ -176,12 +176,19 @@ type LastRun struct {
 	DueMs     int64 // the tick whose index entry named the schedule when the run was claimed
 	ClaimedMs int64
 	Epoch     uint64 // of the owner that claimed it
-	// Before is the revision of the schedule's record that the claim replaced. A new owner
-	// needs to look for the run's event if its clock may be older than the claim: the
-	// due tick is after the low watermark, or Before is after the applied offset.
+	// Before is the revision of the schedule's record that the claim replaced, or a later
+	// sequence below the claim's. A new owner needs to look for the run's event if its clock
+	// may be older than the claim; see After.
 	Before  uint64
 	Missed  uint32
 	Trigger Trigger
+}
+
+// After reports whether the run may have been claimed after a clock was written, whose first
+// tick that is not done is tick and whose applied offset is applied: the clock's owner may
+// have died before it published the run.
+func (l *LastRun) After(g Geometry, tick int64, applied uint64) bool {
+	return l.Run != 0 && (g.Tick(l.DueMs) >= tick || l.Before > applied)
 }
 
 // WaitingRun is a nominal time whose run waits until the previous run has concluded. The run
@@ -286,6 +293,9 @@ func nameOf(names []string, n uint8, kind string) string {
 	}
 	return fmt.Sprintf("%s(%d)", kind, n)
 }
+
+// Known reports whether k is one of the kinds.
+func (k DecisionKind) Known() bool { return int(k) < len(decisionNames) && decisionNames[k] != "" }
 
 // Fires reports whether a run fired.
 func (k DecisionKind) Fires() bool {

@@ -40,7 +40,7 @@ var transitions = map[State][]State{
 	StateDelivered: {StateDelivered, StateRetrying, StateSuccess, StateFail, StateCompleted},
 	StateRetrying:  {StateRetrying, StateDelivered, StateSuccess, StateFail, StateCancelled},
 	StateFail:      {StateRetrying},
-	StatePaused:    {StatePaused, StatePending, StateCancelled, StateCompleted},
+	StatePaused:    {StatePaused, StatePending, StateFail, StateCancelled, StateCompleted},
 }
 
 // String returns the name of the state in the API.

@@ -1,6 +1,10 @@
 package recurrence
 
-import "github.com/belfryio/belfry/schemas"
+import (
+	"fmt"
+
+	"github.com/belfryio/belfry/schemas"
+)
 
 // Claimed returns the run that was claimed last in the record of a schedule. ok is false if
 // none was.
@@ -34,4 +38,20 @@ func mayWait(s *schemas.Schedule) bool {
 		return s.Backfill != nil && !s.Backfill.Allow
 	}
 	return true
+}
+
+// EndRun changes the record of a run so that it gets no further attempt, because run by of
+// its schedule replaces it (OverlapReplace). It returns false if nothing is left to change. An
+// attempt under way may still succeed.
+func EndRun(r *schemas.Record, nowMs int64, by uint32) bool {
+	switch {
+	case r.State == schemas.StateRetrying:
+		r.State, r.Queued, r.NextMs, r.DoneMs, r.Body = schemas.StateCancelled, false, 0, nowMs, schemas.Body{}
+		r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: nowMs, Caller: schemas.Caller{By: fmt.Sprintf("belfry: replaced by run %d", by)}})
+		return true
+	case r.State == schemas.StateDelivered && r.MaxAttempt > r.Attempt+1:
+		r.MaxAttempt = r.Attempt + 1
+		return true
+	}
+	return false
 }

@@ -23,7 +23,8 @@ const (
 type Claim struct {
 	// Epoch is the owner's clock epoch.
 	Epoch uint64
-	// Before is the revision of the record that the turn's record replaces.
+	// Before is the revision of the record that the turn's record replaces or, if that is
+	// later, the sequence before which the owner pins the applied offset.
 	Before uint64
 }
 
@@ -417,7 +418,8 @@ func (t *turn) plan(active bool) {
 	case t.Run != nil:
 		r.State, r.FiredMs, r.Epoch = schemas.StateDelivered, t.now, t.claim.Epoch
 	default:
-		r.State, r.DoneMs = schemas.StateCompleted, t.now
+		// An operation has no epoch: the owner counts its own claims only.
+		r.State, r.DoneMs, r.Epoch = schemas.StateCompleted, t.now, t.claim.Epoch
 	}
 }
 

@@ -295,7 +295,7 @@ func (s termStore) CountPending(_ context.Context, shard int, through uint64) (s
 			continue
 		}
 		c.Last = max(c.Last, t.Rev)
-		if t.Rev <= through && t.Record.State == schemas.StatePending {
+		if t.Rev <= through && (t.Record.State == schemas.StatePending || t.Record.State == schemas.StatePaused) {
 			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(l.id[:8]))
 		}
 	}

@@ -33,7 +33,7 @@ type Count struct {
 }
 
 // CountPending reads the records of a shard with revisions up to through, and returns those
-// in state pending. It holds 8 bytes for each pending timer. Errors: schemas.ErrUnavailable,
+// in state pending or paused. It holds 8 bytes for each pending timer. Errors: schemas.ErrUnavailable,
 // also for more than maxCounted timers.
 func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
 	sh := &rd.shards.subjects[shard]
@@ -57,7 +57,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 		case notTimer != nil:
 		case damaged != nil: // the tail or a load reports it
 			c.Unread++
-		case r.State == schemas.StatePending:
+		case r.State == schemas.StatePending, r.State == schemas.StatePaused:
 			if len(c.Waiting) == maxCounted {
 				return false, schemas.Errorf(schemas.CodeUnavailable, "shard %d has more than %d pending timers: they are not counted", shard, maxCounted)
 			}

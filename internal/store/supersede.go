@@ -26,8 +26,8 @@ import (
 //     and hundreds of milliseconds in a shard of 400,000 timers that has been idle.
 //   - A delete of the one sequence after the write was acknowledged: 40 µs of CPU.
 //
-// A write rolls up if an older revision that returned could fire: when a pending timer is
-// cancelled, paused or moved, because its index entry still names it, and when the new
+// A write rolls up if an older revision that returned could fire: when a pending timer, or a
+// schedule before its first run, is cancelled, paused or moved, because its index entry still names it, and when the new
 // revision expires within shortTTL, maybe before a node that dies is up again. A write also
 // rolls up where that is cheap: if the timer was added less than nearAge ago, and in warm
 // shards (see warmth). All other writes delete.
@@ -90,8 +90,14 @@ func newRevisionGC(c *jet.Client, shards *Shards, nodes *Nodes, window int, repl
 // the caller passes that revision to the remover after the write.
 func (g *revisionGC) rollsUp(w *Write) bool {
 	switch w.Record.State {
-	case schemas.StateCancelled, schemas.StatePending, schemas.StatePaused:
+	case schemas.StateCancelled:
 		return true
+	case schemas.StatePending, schemas.StatePaused:
+		// The replaced revision of a schedule that runs seldom is far away in the file. If it
+		// returned, it would not fire: its due time is past, and its index entry has expired.
+		if s := w.Record.Schedule; s == nil || s.Last.Run == 0 || w.Record.DueMs-s.Last.DueMs < nearAge.Milliseconds() {
+			return true
+		}
 	}
 	if w.TTL > 0 && w.TTL < g.shortTTL {
 		return true

@@ -340,7 +340,8 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 			}
 			r := &t.Record
 			done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
-			if done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered {
+			claimed := r.Schedule != nil && r.Schedule.Last.After(g, mark, clock.Tail)
+			if !claimed && (done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered) {
 				continue
 			}
 			if err := fn(t); err != nil {

@@ -1,0 +1,104 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file carries out the actions of schedules.
+
+const (
+	// endRunTries bounds the writes that end a run: each lost compare-and-set means that the
+	// run went on, which it cannot do often in that time.
+	endRunTries = 5
+	// endRunPause is the pause between them.
+	endRunPause = 50 * time.Millisecond
+)
+
+// createRuns carries out the ActCreateRuns of one pass.
+func (t *Term) createRuns(all []ActCreateRun) {
+	t.later(0, func(ctx context.Context) {
+		writes := make([]store.Write, 0, len(all))
+		ids := make([]schemas.TimerID, 0, len(all))
+		for _, a := range all {
+			if a.Rev != 0 {
+				rev, err := t.replaceRun(ctx, a)
+				t.failed("create run", err)
+				t.put(EvRunCreated{ID: a.ID, Rev: rev, Err: err})
+				continue
+			}
+			ids = append(ids, a.ID)
+			writes = append(writes, store.Write{ID: a.ID, Record: a.Record})
+		}
+		for i, res := range t.cfg.Store.Create(ctx, writes) {
+			if !isRevision(res.Err) && !store.Permanent(res.Err) {
+				t.failed("create run", res.Err)
+			}
+			t.put(EvRunCreated{ID: ids[i], Rev: res.Rev, Err: res.Err})
+		}
+	})
+}
+
+// replaceRun carries out an ActCreateRun that replaces a revision.
+func (t *Term) replaceRun(ctx context.Context, a ActCreateRun) (rev uint64, err error) {
+	if err := t.cfg.Store.PutIndex(ctx, a.ID, t.cfg.Core.Geometry.Tick(a.Record.DueMs)); err != nil {
+		return 0, err
+	}
+	return t.cfg.Store.Update(ctx, store.Write{ID: a.ID, Rev: a.Rev, Record: a.Record})
+}
+
+// look reports whether the callback of a run has no result. A run without a record has
+// concluded: its record has expired. A damaged record counts as concluded too, because
+// nothing would ever conclude it, and the schedule must not stop for it. The callback of a
+// record of a newer format counts as open: a node of that version works on it.
+func (t *Term) look(ctx context.Context, run schemas.TimerID) (open bool, err error) {
+	got, err := t.cfg.Store.Get(ctx, run)
+	switch {
+	case err == nil:
+		return !got.Record.State.Final(), nil
+	case errors.Is(err, schemas.ErrNotFound), errors.Is(err, schemas.ErrDamaged):
+		return false, nil
+	case errors.Is(err, schemas.ErrNewer):
+		return true, nil
+	}
+	return false, err
+}
+
+// endRun carries out ActEndRun.
+func (t *Term) endRun(ctx context.Context, a ActEndRun) error {
+	for try := 1; ; try++ {
+		got, err := t.cfg.Store.Get(ctx, a.ID)
+		if err != nil {
+			return err
+		}
+		w := store.Write{ID: a.ID, Rev: got.Rev, Record: &got.Record}
+		if !recurrence.EndRun(w.Record, t.cfg.Time.EarliestNs()/int64(time.Millisecond), a.By) {
+			return nil
+		}
+		if w.Record.State.Final() {
+			w.TTL = t.cfg.Core.Retention
+		}
+		if _, err = t.cfg.Store.Update(ctx, w); err == nil || !isRevision(err) || try == endRunTries || !t.host.Pause(ctx, endRunPause) {
+			return err
+		}
+	}
+}
+
+// skipped counts and logs nominal times that a schedule has skipped.
+func (t *Term) skipped(a ActSkipped) {
+	for _, d := range a.Skipped {
+		t.m.skipped.WithLabelValues(d.Kind.String()).Add(float64(d.Count))
+		log := t.log.Info()
+		suppressed, ok := t.skipLog.Allow(time.Unix(0, 0).Add(t.host.Monotonic()))
+		if !ok {
+			log = t.log.Debug() // the metric counts every case
+		}
+		log.Stringer("schedule", a.ID).Stringer("reason", d.Kind).Uint32("count", d.Count).Time("from", time.UnixMilli(d.FromMs)).Time("to", time.UnixMilli(d.ToMs)).
+			Int("suppressed", suppressed).Msg("schedule skipped nominal times")
+	}
+}

@@ -1,0 +1,464 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file fires schedules; see docs/adr/0012. The record of a schedule waits in the wheel
+// like that of a timer. When it is due, recurrence.Turn decides, and the claim writes the
+// decision: at most one run fires, and the next due time is planned. The run gets an entry of
+// its own, under the timer id schemas.RunTimer, which publishes its event like that of a
+// timer. A run with a callback gets a record first.
+//
+//	schedule:  waiting ──due──▶ ready ──▶ turn ──────────▶ claiming ──▶ waiting, due next
+//	              ▲                       │ ▲                 │
+//	              │                 blocked, looking,         ▼ a run fires
+//	              │                 preparing        run:  creating ──▶ publishing ──▶ done
+//	              └── newer record ── rereading               ▲
+//	                       (claimed by an earlier owner) ──▶ dedup check
+//
+//   - blocked: the event of the last run is not published yet. The record keeps the claim of
+//     one run only, so the next claim waits.
+//   - looking: the decision depends on the result of the last run's callback, which the
+//     leader is asked for.
+//   - preparing: the index entry of the next due time is being written. Usually it was
+//     written when the record came into the wheel.
+//
+// A term completes the last claim of an earlier owner if the clock from which it resumed may
+// be older than that claim; see resumeRun.
+
+const (
+	// maxPreparing bounds the index entries of next due times in flight.
+	maxPreparing = 256
+	// maxTurnAgeMs bounds the age of a decision when it is claimed. An older one is made
+	// again.
+	maxTurnAgeMs = 10_000
+)
+
+// recurring is the part of an entry for a schedule, or for a run of one.
+type recurring struct {
+	// plan is the compiled recurrence of a schedule; nil until it is needed.
+	plan *recurrence.Plan
+	// turn is the decision to be claimed, made at turnMs; nil for none.
+	turn   *recurrence.Turn
+	turnMs int64
+	// prepared is a tick with an acknowledged index entry for the schedule, preparing one
+	// with an index entry in flight; noTick for none.
+	prepared, preparing int64
+	// looked is true if open has the result of ActLook.
+	looked, open bool
+	// woken is true for a schedule to be turned before it is due, because its last run has
+	// concluded.
+	woken bool
+
+	// completes is the record of a schedule that is completed when this run, its last, is
+	// done; nil otherwise.
+	completes *store.Timer
+	// blocks is the entry of the schedule whose claim waits for this run; nil for none.
+	blocks *entry
+}
+
+// noTick is no tick.
+const noTick = -1 << 63
+
+// waits reports whether a record in this state counts as a pending timer.
+func waits(s schemas.State) bool { return s == schemas.StatePending || s == schemas.StatePaused }
+
+// turn makes the decision of a due schedule, and claims it once everything that it depends
+// on is there.
+func (k *Core) turn(e *entry) {
+	if e.newer != nil {
+		k.done(e) // and take up the newer revision
+		return
+	}
+	r := e.recur
+	e.beforeClaim = claimed{e.rec.State, e.rec.FiredMs}
+	last := &e.rec.Schedule.Last
+	if last.Run != 0 {
+		if run := k.entries[schemas.RunTimer(e.id, last.Run)]; run != nil && run.unpublished() {
+			e.phase = phaseBlocked
+			run.recurring().blocks = e
+			return
+		}
+	}
+	if r.turn == nil || r.turnMs > k.now || k.now-r.turnMs > maxTurnAgeMs {
+		if recurrence.NeedsLast(&e.rec) && !r.looked {
+			e.phase = phaseLooking
+			k.inflight++
+			k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, last.Run), Delay: k.backoff(e.fails)})
+			return
+		}
+		plan := k.planOf(e)
+		if plan == nil {
+			k.retryClaim(e)
+			return
+		}
+		k.pinClaim(e)
+		rec := e.rec
+		rec.DueMs = min(rec.DueMs, k.now) // the schedule may be turned early; see wake
+		turn := plan.Turn(&rec, k.now, r.open, recurrence.Claim{Epoch: k.epoch, Before: max(e.rev, e.pin)})
+		r.turn, r.turnMs = &turn, k.now
+		r.looked, r.open = false, false
+	}
+	if next := &r.turn.Record; next.Queued {
+		// The due time that the claim replaces has an index entry.
+		if tick := k.cfg.Geometry.Tick(next.DueMs); tick != r.prepared && tick != e.tick {
+			e.phase = phasePreparing
+			if tick != r.preparing {
+				k.prepare(e, tick, k.backoff(e.fails))
+			}
+			return
+		}
+	}
+	e.phase, r.woken = phaseClaiming, false
+	e.wasPending = waits(e.rec.State) && !waits(r.turn.Record.State)
+	k.inflight++
+	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &r.turn.Record})
+}
+
+// pinClaim makes sure that a next owner meets the claim of a schedule, if neither the low
+// watermark nor a pin does: the sweeper found the schedule, or it is turned before it is due.
+func (k *Core) pinClaim(e *entry) {
+	if e.pin == 0 && (!e.counted || e.rec.DueMs > k.now) {
+		k.pinAt(e, k.tailSeen+1)
+	}
+}
+
+// unpublished reports whether the event of a run may not be published yet.
+func (e *entry) unpublished() bool {
+	return e.phase != phaseWaiting && e.phase != phaseReady && e.phase != phaseDone
+}
+
+// recurring returns e.recur, and creates it for a run that has none.
+func (e *entry) recurring() *recurring {
+	if e.recur == nil {
+		e.recur = &recurring{prepared: noTick, preparing: noTick}
+	}
+	return e.recur
+}
+
+// planOf returns the compiled recurrence of a schedule. It returns nil if the recurrence does
+// not compile, which only a record of another version can cause: the schedule then holds back
+// the low watermark, like a record of a newer format.
+func (k *Core) planOf(e *entry) *recurrence.Plan {
+	r, s := e.recur, e.rec.Schedule
+	if r.plan == nil {
+		plan, err := recurrence.Compile(e.id, &s.Recurrence, s.AnchorMs)
+		if err != nil {
+			k.do(ActUnplanned{ID: e.id, Err: err})
+			return nil
+		}
+		r.plan = plan
+	}
+	return r.plan
+}
+
+// --- index entries of next due times ---
+
+// prepareSome writes index entries for the next due times of the schedules in the wheel, so
+// that their claims need not wait for them. A due time that turns out otherwise leaves an
+// entry that readers ignore.
+func (k *Core) prepareSome() {
+	for len(k.toPrepare) > 0 && k.preparing < maxPreparing {
+		e := k.toPrepare[0]
+		k.toPrepare[0] = nil
+		k.toPrepare = k.toPrepare[1:]
+		if e.phase != phaseWaiting || e.recur.prepared != noTick || e.recur.preparing != noTick {
+			continue
+		}
+		plan := k.planOf(e)
+		if plan == nil {
+			continue
+		}
+		next := plan.Turn(&e.rec, e.rec.DueMs, false, recurrence.Claim{}).Record
+		if tick := k.cfg.Geometry.Tick(next.DueMs); next.Queued && tick != e.tick {
+			k.prepare(e, tick, 0)
+		}
+	}
+	if len(k.toPrepare) == 0 {
+		k.toPrepare = nil
+	}
+}
+
+func (k *Core) prepare(e *entry, tick int64, delay time.Duration) {
+	e.recur.preparing = tick
+	k.preparing++
+	k.do(ActIndex{ID: e.id, Record: e.id, Tick: tick, Ahead: true, Delay: delay})
+}
+
+// onPrepared processes the result of an index entry for a next due time.
+func (k *Core) onPrepared(ev EvIndexed) {
+	k.preparing--
+	e := k.entries[ev.ID]
+	if e == nil || e.recur == nil || e.recur.preparing != ev.Tick {
+		return
+	}
+	e.recur.preparing = noTick
+	switch {
+	case ev.Err == nil:
+		e.recur.prepared = ev.Tick
+		e.fails = 0
+	default:
+		e.fails++ // the claim writes the entry again
+	}
+	if e.phase == phasePreparing {
+		k.makeReady(e)
+	}
+}
+
+// makeReady puts an entry into the queue of its service.
+func (k *Core) makeReady(e *entry) {
+	e.phase = phaseReady
+	k.ready.push(e)
+}
+
+// onLooked processes the state of the last run's record.
+func (k *Core) onLooked(ev EvLooked) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	if e == nil || e.phase != phaseLooking {
+		return
+	}
+	if ev.Err != nil {
+		e.fails++
+	} else {
+		e.fails = 0
+		e.recur.looked, e.recur.open = true, ev.Open
+	}
+	k.makeReady(e)
+}
+
+// --- the claim ---
+
+// turned processes the stored claim of a schedule: its run fires, and the schedule waits for
+// its next due time. t is the record with the claim or, if the claim's answer was lost, a
+// later revision.
+func (k *Core) turned(e *entry, t store.Timer) {
+	turn := e.recur.turn
+	e.rev, e.fails = t.Rev, 0
+	k.claimed(e)
+	if len(turn.Skipped) > 0 {
+		k.do(ActSkipped{ID: e.id, Skipped: turn.Skipped})
+	}
+	if turn.EndsRun != 0 {
+		k.do(ActEndRun{ID: schemas.RunTimer(e.id, turn.EndsRun), By: turn.Record.Run})
+	}
+	if turn.Run != nil {
+		k.startRun(e, t)
+	}
+	if e.newer == nil || e.newer.Rev < t.Rev {
+		e.newer = &t
+	}
+	k.done(e)
+	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.recur != nil {
+		n.recur.plan = e.recur.plan
+	}
+}
+
+// startRun publishes the run that this term has claimed, in the record of the schedule of e.
+func (k *Core) startRun(e *entry, t store.Timer) {
+	run := k.insertRun(t, phaseCreating)
+	if e.pin != 0 && run.pin == 0 {
+		k.pinAt(run, t.Record.Schedule.Last.Before)
+	}
+	k.publish(run)
+}
+
+// insertRun adds the entry of the last run of a schedule. Until the run's record is stored,
+// the entry's revision is 0. A run without a callback has no record: its claim is in that of
+// the schedule.
+func (k *Core) insertRun(t store.Timer, p phase) *entry {
+	last := &t.Record.Schedule.Last
+	run := store.Timer{ID: schemas.RunTimer(t.ID, last.Run), Record: recurrence.RunRecord(t.ID, &t.Record)}
+	if run.Record.Callback == "" {
+		run.Rev = t.Rev
+	}
+	e := k.insert(run, k.cfg.Geometry.Tick(last.DueMs), last.Before, p)
+	e.completes(t)
+	return e
+}
+
+// completes notes that the schedule of a run is completed when the run is done, if the run is
+// the last one.
+func (e *entry) completes(t store.Timer) {
+	if t.Record.State == schemas.StateDelivered {
+		e.recurring().completes = &t
+	}
+}
+
+// createRun writes the record of a run. It must not exist or, if rev is not 0, have that
+// revision.
+func (k *Core) createRun(e *entry, rev uint64) {
+	e.phase = phaseCreating
+	k.inflight++
+	k.do(ActCreateRun{ID: e.id, Rev: rev, Record: &e.rec})
+}
+
+func (k *Core) onRunCreated(ev EvRunCreated) {
+	k.inflight--
+	e := k.entries[ev.ID]
+	switch {
+	case e == nil || e.phase != phaseCreating:
+	case ev.Err == nil:
+		e.rev, e.fails = ev.Rev, 0
+		k.publishChecked(e)
+	case isRevision(ev.Err):
+		// The record exists: an earlier request or an earlier owner has written it. Its state
+		// says whether the event was published.
+		k.reread(e)
+	case store.Permanent(ev.Err):
+		k.refuse(e, ev.Err)
+		k.publishChecked(e)
+	default:
+		k.again(e)
+	}
+}
+
+// endRun ends what a run leaves open when its entry is done: the schedule of the last run is
+// completed, and a claim that waits is made.
+func (k *Core) endRun(e *entry) {
+	r := e.recur
+	if t := r.completes; t != nil {
+		r.completes = nil
+		k.completeSchedule(*t)
+	}
+	if s := r.blocks; s != nil {
+		r.blocks = nil
+		if s.phase == phaseBlocked {
+			if s.newer != nil {
+				k.done(s) // and take up the newer revision
+			} else {
+				k.makeReady(s)
+			}
+		}
+	}
+}
+
+// completeSchedule queues the final record of a schedule whose last run was published. The
+// record keeps its event; see schemas.State.Final.
+func (k *Core) completeSchedule(t store.Timer) {
+	rec := t.Record
+	rec.State, rec.DoneMs = schemas.StateCompleted, max(k.now, rec.FiredMs)
+	k.completions = append(k.completions, ActFinish{ID: t.ID, Rev: t.Rev, Record: &rec})
+}
+
+// rereadSchedule processes the record of a schedule that was read because the result of a
+// claim is unclear, or because its last run has concluded.
+func (k *Core) rereadSchedule(e *entry, t store.Timer) {
+	r := &t.Record
+	if k.isClaimOf(e, r) {
+		// This term's claim is stored; only its answer was lost.
+		k.turned(e, t)
+		return
+	}
+	k.resumeRun(t)
+	switch {
+	case r.State == schemas.StateCompleted && r.Epoch == k.epoch:
+		k.claimed(e)
+	case r.State == schemas.StateFail && waits(e.rec.State):
+		// The final record of a rejected claim is stored; only its answer was lost.
+		k.failed(e, t.Rev)
+	}
+	fails, woken := e.fails, e.woken()
+	if r.Pending() && (e.newer == nil || e.newer.Rev < t.Rev) {
+		e.newer = &t
+	}
+	newer := e.newer
+	k.done(e)
+	n := k.entries[t.ID]
+	if woken && n == nil && newer != nil && newer.Record.Pending() && waitsForRun(&newer.Record) {
+		n = k.insert(*newer, k.cfg.Geometry.Tick(newer.Record.DueMs), newer.Rev, phaseWaiting)
+	}
+	if n == nil {
+		return
+	}
+	if woken {
+		k.wake(n)
+		return
+	}
+	n.fails = fails
+}
+
+// isClaimOf reports whether a record has the run that the entry's claim in flight fires.
+func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
+	if e.recur == nil || e.recur.turn == nil || e.recur.turn.Run == nil {
+		return false
+	}
+	l := &r.Schedule.Last
+	return l.Epoch == k.epoch && l.Run == e.recur.turn.Run.Number && l.ClaimedMs == e.recur.turnMs
+}
+
+// --- claims of earlier owners ---
+
+// resumeRun completes the last run of a schedule if an earlier owner claimed it and the
+// clock from which this term resumed may be older than that claim: its event may be missing.
+// The entry holds the low watermark before the claim's tick, or the applied offset before the
+// claim, so a next owner comes to the same conclusion.
+func (k *Core) resumeRun(t store.Timer) {
+	l := &t.Record.Schedule.Last
+	if l.Epoch == k.epoch || !l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied) {
+		return
+	}
+	id := schemas.RunTimer(t.ID, l.Run)
+	if run := k.entries[id]; run != nil {
+		switch {
+		case run.unpublished():
+			run.completes(t)
+		case t.Record.State == schemas.StateDelivered:
+			k.completeSchedule(t)
+		}
+		return
+	}
+	if _, done := k.resumed[id]; done {
+		return
+	}
+	k.resumed[id] = struct{}{}
+	k.checkRun(t)
+}
+
+// checkRun queues a dedup check for the last run of a schedule.
+func (k *Core) checkRun(t store.Timer) {
+	k.toDedupCheck = append(k.toDedupCheck, k.insertRun(t, phaseDedupCheck))
+}
+
+// --- results of runs ---
+
+// onConcluded wakes a schedule whose run may wait for the run that has concluded. If the
+// schedule is not in the wheel, its record is read; if that fails, the schedule is turned
+// when it is due, within a minute.
+func (k *Core) onConcluded(o *schemas.Origin) {
+	e := k.entries[o.Schedule]
+	switch {
+	case e != nil && e.phase == phaseWaiting:
+		k.wake(e)
+	case e == nil:
+		e = &entry{id: o.Schedule, phase: phaseWaiting}
+		e.node.Value = e
+		e.recurring().woken = true
+		k.entries[e.id] = e
+		k.reread(e)
+	}
+}
+
+// wake turns a schedule now if one of its runs waits.
+func (k *Core) wake(e *entry) {
+	if e.rec.Schedule == nil || e.phase != phaseWaiting || !waitsForRun(&e.rec) {
+		return
+	}
+	k.wheel.Remove(&e.node)
+	e.recur.woken = true
+	k.makeReady(e)
+}
+
+// waitsForRun reports whether something waits for the last run of a schedule.
+func waitsForRun(r *schemas.Record) bool {
+	s := r.Schedule
+	return s.Waiting != nil || len(s.Manual) > 0 || s.Backfill != nil
+}
+
+// woken reports whether the entry may be claimed before it is due.
+func (e *entry) woken() bool { return e.recur != nil && e.recur.woken }
