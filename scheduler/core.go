@@ -96,14 +96,20 @@ type entry struct {
 	counted bool
 	// wasPending is true if the claim in flight will reduce the number of pending timers.
 	wasPending bool
+	// fails counts the failures of the present step in a row.
+	fails int32
 	// beforeClaim has the fields that the claim in flight replaces.
 	beforeClaim claimed
+	newer       *store.Timer // a later revision that arrived while a write of this entry was in flight
+	extra       *extra       // of a schedule and of few other entries; nil for the others
+}
+
+// extra is the part of an entry that few entries have.
+type extra struct {
 	// refusal is the reason why JetStream will never store the entry's event or its claim;
 	// empty otherwise.
 	refusal string
-	fails   int
-	newer   *store.Timer // a later revision that arrived while a write of this entry was in flight
-	recur   *recurring   // of a schedule, and of a run where needed; nil for all others
+	recurring
 }
 
 // Core makes the decisions for one shard during one term: what to read, claim, publish and
@@ -137,7 +143,7 @@ type Core struct {
 	scanning  bool
 	width     int   // maximum ticks of the next ActLoad
 	asked     int64 // ticks of the last ActLoad
-	loadFail  int   // failed reads in a row
+	loadFail  int32 // failed reads in a row
 
 	tailSeen    uint64 // last stream sequence that the tail delivered
 	newer       newerRecords
@@ -546,7 +552,7 @@ func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 		k.wheel.Add(&e.node, t.Record.DueMs)
 	}
 	if t.Record.Schedule != nil {
-		e.recurring()
+		e.more()
 		k.toPrepare = append(k.toPrepare, e)
 	}
 	return e
@@ -598,7 +604,7 @@ func (k *Core) done(e *entry) {
 			}
 		}
 	}
-	if e.recur != nil {
+	if e.extra != nil {
 		k.endRun(e)
 	}
 	e.rec.Body = schemas.Body{}
@@ -632,7 +638,7 @@ func (k *Core) advanceWatermark() {
 	}
 }
 
-func (k *Core) backoff(fails int) time.Duration {
+func (k *Core) backoff(fails int32) time.Duration {
 	if fails == 0 {
 		return 0
 	}

@@ -102,7 +102,7 @@ func (k *Core) onClaimed(ev EvClaimed) {
 	}
 	switch {
 	case ev.Err == nil && e.rec.Schedule != nil:
-		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.recur.turn.Record})
+		k.turned(e, store.Timer{ID: e.id, Rev: ev.Rev, Record: e.extra.turn.Record})
 	case ev.Err == nil:
 		e.rev, e.fails = ev.Rev, 0
 		k.claimed(e)
@@ -148,7 +148,7 @@ func (k *Core) onReread(ev EvReread) {
 		// The leader will apply it too, unless the record is gone.
 		e.stale++
 		k.inflight++
-		k.do(ActReread{ID: e.id, Delay: k.backoff(int(e.stale))})
+		k.do(ActReread{ID: e.id, Delay: k.backoff(int32(e.stale))})
 		return
 	}
 	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrNewer) || errors.Is(ev.Err, schemas.ErrDamaged) {
@@ -222,7 +222,7 @@ func publishedSinceMs(e *entry) int64 {
 // publish sends the claimed event, or the dead letter of an event that JetStream rejects.
 // A repeated attempt goes to timers.retry, because timers.fired gets each run once.
 func (k *Core) publish(e *entry) {
-	if e.refusal != "" {
+	if e.refused() != "" {
 		k.deadLetter(e)
 		return
 	}
@@ -268,7 +268,7 @@ func (k *Core) seal(e *entry) string {
 
 // target returns the subject and message id of the message that publish sends.
 func target(e *entry) (subject, msgID string) {
-	if e.refusal != "" {
+	if e.refused() != "" {
 		return deadTarget(e)
 	}
 	if e.rec.Attempt > 0 {
@@ -305,8 +305,8 @@ func (k *Core) finish(e *entry) {
 	switch {
 	case e.rec.Callback != "":
 	case e.rec.Origin != nil:
-		if audited = (schemas.TimerID{}); e.recur != nil && e.recur.completes != nil {
-			audited = e.recur.completes.ID
+		if audited = (schemas.TimerID{}); e.extra != nil && e.extra.completes != nil {
+			audited = e.extra.completes.ID
 		}
 	default:
 		rec := e.rec
@@ -354,7 +354,7 @@ func (k *Core) dedupCheckSome() {
 	}
 	a := ActDedupCheck{IDs: map[string]struct{}{}, SinceMs: k.now}
 	subjects := map[string]struct{}{}
-	fails := 0
+	var fails int32
 	k.dedupCheckN = min(len(k.toDedupCheck), dedupBatch)
 	for _, e := range k.toDedupCheck[:k.dedupCheckN] {
 		if e.phase != phaseDedupCheck {
@@ -399,7 +399,7 @@ func (k *Core) onDedupChecked(ev EvDedupChecked) {
 		e.fails = 0
 		_, found := ev.Found[msgIDOf(target(e))]
 		switch {
-		case found && e.refusal != "":
+		case found && e.refused() != "":
 			k.fail(e)
 		case found:
 			k.finish(e)

@@ -75,13 +75,13 @@ func (k *Core) turn(e *entry) {
 		k.done(e) // and take up the newer revision
 		return
 	}
-	r := e.recur
+	r := e.extra
 	e.beforeClaim = claimed{e.rec.State, e.rec.FiredMs}
 	last := &e.rec.Schedule.Last
 	if last.Run != 0 {
 		if run := k.entries[schemas.RunTimer(e.id, last.Run)]; run != nil && run.unpublished() {
 			e.phase = phaseBlocked
-			run.recurring().blocks = e
+			run.more().blocks = e
 			return
 		}
 	}
@@ -133,19 +133,19 @@ func (e *entry) unpublished() bool {
 	return e.phase != phaseWaiting && e.phase != phaseReady && e.phase != phaseDone
 }
 
-// recurring returns e.recur, and creates it for a run that has none.
-func (e *entry) recurring() *recurring {
-	if e.recur == nil {
-		e.recur = &recurring{prepared: noTick, preparing: noTick}
+// more returns e.extra, and creates it for an entry that has none.
+func (e *entry) more() *extra {
+	if e.extra == nil {
+		e.extra = &extra{recurring: recurring{prepared: noTick, preparing: noTick}}
 	}
-	return e.recur
+	return e.extra
 }
 
 // planOf returns the compiled recurrence of a schedule. It returns nil if the recurrence does
 // not compile, which only a record of another version can cause: the schedule then holds back
 // the low watermark, like a record of a newer format.
 func (k *Core) planOf(e *entry) *recurrence.Plan {
-	r, s := e.recur, e.rec.Schedule
+	r, s := e.extra, e.rec.Schedule
 	if r.plan == nil {
 		plan, err := recurrence.Compile(e.id, &s.Recurrence, s.AnchorMs)
 		if err != nil {
@@ -167,7 +167,7 @@ func (k *Core) prepareSome() {
 		e := k.toPrepare[0]
 		k.toPrepare[0] = nil
 		k.toPrepare = k.toPrepare[1:]
-		if e.phase != phaseWaiting || e.recur.prepared != noTick || e.recur.preparing != noTick {
+		if e.phase != phaseWaiting || e.extra.prepared != noTick || e.extra.preparing != noTick {
 			continue
 		}
 		plan := k.planOf(e)
@@ -185,7 +185,7 @@ func (k *Core) prepareSome() {
 }
 
 func (k *Core) prepare(e *entry, tick int64, delay time.Duration) {
-	e.recur.preparing = tick
+	e.extra.preparing = tick
 	k.preparing++
 	k.do(ActIndex{ID: e.id, Record: e.id, Tick: tick, Ahead: true, Delay: delay})
 }
@@ -194,13 +194,13 @@ func (k *Core) prepare(e *entry, tick int64, delay time.Duration) {
 func (k *Core) onPrepared(ev EvIndexed) {
 	k.preparing--
 	e := k.entries[ev.ID]
-	if e == nil || e.recur == nil || e.recur.preparing != ev.Tick {
+	if e == nil || e.extra == nil || e.extra.preparing != ev.Tick {
 		return
 	}
-	e.recur.preparing = noTick
+	e.extra.preparing = noTick
 	switch {
 	case ev.Err == nil:
-		e.recur.prepared = ev.Tick
+		e.extra.prepared = ev.Tick
 		e.fails = 0
 	default:
 		e.fails++ // the claim writes the entry again
@@ -227,7 +227,7 @@ func (k *Core) onLooked(ev EvLooked) {
 		e.fails++
 	} else {
 		e.fails = 0
-		e.recur.looked, e.recur.open = true, ev.Open
+		e.extra.looked, e.extra.open = true, ev.Open
 	}
 	k.makeReady(e)
 }
@@ -238,7 +238,7 @@ func (k *Core) onLooked(ev EvLooked) {
 // its next due time. t is the record with the claim or, if the claim's answer was lost, a
 // later revision.
 func (k *Core) turned(e *entry, t store.Timer) {
-	turn := e.recur.turn
+	turn := e.extra.turn
 	e.rev, e.fails = t.Rev, 0
 	k.claimed(e)
 	if len(turn.Skipped) > 0 {
@@ -254,8 +254,8 @@ func (k *Core) turned(e *entry, t store.Timer) {
 		e.newer = &t
 	}
 	k.done(e)
-	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.recur != nil {
-		n.recur.plan = e.recur.plan
+	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil {
+		n.extra.plan = e.extra.plan
 	}
 }
 
@@ -286,7 +286,7 @@ func (k *Core) insertRun(t store.Timer, p phase) *entry {
 // the last one.
 func (e *entry) completes(t store.Timer) {
 	if t.Record.State == schemas.StateDelivered {
-		e.recurring().completes = &t
+		e.more().completes = &t
 	}
 }
 
@@ -321,7 +321,7 @@ func (k *Core) onRunCreated(ev EvRunCreated) {
 // endRun ends what a run leaves open when its entry is done: the schedule of the last run is
 // completed, and a claim that waits is made.
 func (k *Core) endRun(e *entry) {
-	r := e.recur
+	r := e.extra
 	if t := r.completes; t != nil {
 		r.completes = nil
 		k.completeSchedule(*t)
@@ -385,11 +385,11 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 
 // isClaimOf reports whether a record has the run that the entry's claim in flight fires.
 func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
-	if e.recur == nil || e.recur.turn == nil || e.recur.turn.Run == nil {
+	if e.extra == nil || e.extra.turn == nil || e.extra.turn.Run == nil {
 		return false
 	}
 	l := &r.Schedule.Last
-	return l.Epoch == k.epoch && l.Run == e.recur.turn.Run.Number && l.ClaimedMs == e.recur.turnMs
+	return l.Epoch == k.epoch && l.Run == e.extra.turn.Run.Number && l.ClaimedMs == e.extra.turnMs
 }
 
 // --- claims of earlier owners ---
@@ -438,7 +438,7 @@ func (k *Core) onConcluded(o *schemas.Origin) {
 	case e == nil:
 		e = &entry{id: o.Schedule, phase: phaseWaiting}
 		e.node.Value = e
-		e.recurring().woken = true
+		e.more().woken = true
 		k.entries[e.id] = e
 		k.reread(e)
 	}
@@ -450,7 +450,7 @@ func (k *Core) wake(e *entry) {
 		return
 	}
 	k.wheel.Remove(&e.node)
-	e.recur.woken = true
+	e.extra.woken = true
 	k.makeReady(e)
 }
 
@@ -461,4 +461,4 @@ func waitsForRun(r *schemas.Record) bool {
 }
 
 // woken reports whether the entry may be claimed before it is due.
-func (e *entry) woken() bool { return e.recur != nil && e.recur.woken }
+func (e *entry) woken() bool { return e.extra != nil && e.extra.woken }

@@ -41,7 +41,15 @@ func (k *Core) refuseClaim(e *entry, err error) {
 // refuse stores the reason why JetStream will never store an entry's event.
 func (k *Core) refuse(e *entry, err error) {
 	e.fails = 0
-	e.refusal = schemas.Clip("the event cannot be published: "+err.Error(), schemas.MaxOutcomeError)
+	e.more().refusal = schemas.Clip("the event cannot be published: "+err.Error(), schemas.MaxOutcomeError)
+}
+
+// refused returns the reason of refuse, or "".
+func (e *entry) refused() string {
+	if e.extra == nil {
+		return ""
+	}
+	return e.extra.refusal
 }
 
 // deadTarget returns the subject and message id of the dead letter of a rejected event.
@@ -60,7 +68,7 @@ func (k *Core) deadLetter(e *entry) {
 	}
 	r := &e.rec
 	sealed := k.seal(e)
-	hdr, data := r.Body.DeadMessage(r.Fired(r.Attempt, sealed != ""), schemas.ReasonUndeliverable, e.refusal)
+	hdr, data := r.Body.DeadMessage(r.Fired(r.Attempt, sealed != ""), schemas.ReasonUndeliverable, e.refused())
 	if sealed != "" {
 		hdr[schemas.HeaderCallback] = []string{sealed}
 	}
@@ -69,7 +77,7 @@ func (k *Core) deadLetter(e *entry) {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}
 	hdr[schemas.HeaderErrorCode] = []string{schemas.ReasonUndeliverable}
-	hdr[schemas.HeaderError] = []string{e.refusal}
+	hdr[schemas.HeaderError] = []string{e.refused()}
 	subject, msgID := deadTarget(e)
 	k.inflight++
 	k.do(ActDeadLetter{ID: e.id, Msg: store.Msg{Subject: subject, MsgID: msgID, Header: hdr, Data: data}, Ends: r.Origin != nil && r.Callback == ""})
@@ -104,7 +112,7 @@ func (k *Core) fail(e *entry) {
 	if rec.FiredMs == 0 {
 		rec.FiredMs = rec.DoneMs // the claim was rejected, so there is no time of firing
 	}
-	rec.SetOutcome(schemas.Outcome{Error: e.refusal})
+	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
 	rec.Body = schemas.Body{}
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})

@@ -113,7 +113,7 @@ var seedMutants = []mutant{
 	{"a publish that is refused for good is repeated", "scheduler/fire.go", "if store.Permanent(ev.Err) {\n\t\tk.refuse", "if false {\n\t\tk.refuse", 20, ""},
 	{"a claim that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuseClaim", "case k.now < 0:\n\t\tk.refuseClaim", 60, ""},
 	{"a refused timer lets the watermark pass before it has failed", "scheduler/undeliverable.go", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n\tk.done(e)\n", 300, ""},
-	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refusal != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refusal == \"never\" {\n\t\treturn deadTarget(e)", 1000, ""},
+	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refused() != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refused() == \"never\" {\n\t\treturn deadTarget(e)", 1000, ""},
 	{"a callback's result drops the history", "scheduler/fire.go", "if r.Extended() {", "if false {", 60, ""},
 	{"a callback's result drops the attempts", "schemas/record.go", "return len(r.Attempts) > 0 || ", "return ", 60, ""},
 	{"an attempt takes the place of the one before", "schemas/attempt.go", "len(keep)-MaxKeptAttempts+1)", "len(keep))", 60, ""},
