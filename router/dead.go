@@ -41,6 +41,9 @@ func (s *Service) readLetter(m *store.Letter) (letter, error) {
 		Scheduled: schemas.TimeOf(l.fired.ScheduledMs), Died: m.Stored.UTC(), Attempts: l.claim.Attempt,
 		ErrorCode: m.Get(schemas.HeaderErrorCode), ErrorData: m.Get(schemas.HeaderError), Consumer: m.Get(schemas.HeaderConsumer),
 	}
+	if !l.claim.Schedule.IsZero() {
+		l.info.Schedule, l.info.Run = l.claim.Schedule, l.claim.Run
+	}
 	return l, nil
 }
 
@@ -50,7 +53,7 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.DeadListReply, err error) {
 		dq := store.DeadQuery{Service: q.Service, Cursor: q.Cursor, Limit: q.Limit}
 		if q.TimerRef != (schemas.TimerRef{}) {
-			if dq.TimerID, err = q.Resolve(); err != nil {
+			if dq.TimerID, dq.Run, err = deadRef(q.TimerRef); err != nil {
 				return reply, err
 			}
 		}
@@ -69,6 +72,15 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 		}
 		return reply, nil
 	})
+}
+
+// deadRef returns the timer whose dead letters a request names, and the run if it names one.
+func deadRef(ref schemas.TimerRef) (id schemas.TimerID, run uint32, err error) {
+	if r, err := schemas.ParseRunID(ref.Timer); err == nil && ref.ID == "" && ref.Source == "" {
+		return r.Timer, r.Run, nil
+	}
+	id, err = ref.Resolve()
+	return id, 0, err
 }
 
 // DeadReplay puts dead letters back into the wheel: due now, with all their attempts. A
@@ -94,7 +106,7 @@ func (s *Service) DeadReplay(ctx context.Context, q schemas.ReplayRequest, from 
 		case one == (q.Service != ""):
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters to replay: by timer (timer, or id and source), or by service")
 		case one:
-			if dq.TimerID, err = q.Resolve(); err != nil {
+			if dq.TimerID, dq.Run, err = deadRef(q.TimerRef); err != nil {
 				return reply, err
 			}
 		}

@@ -208,8 +208,12 @@ type DeadListRequest struct {
 // DeadInfo describes a dead letter: the event of a timer whose callback or handler failed
 // permanently or used up its attempts.
 type DeadInfo struct {
-	Sequence  uint64    `json:"sequence"` // in stream TIMERS_DEAD
-	Timer     TimerID   `json:"timer"`
+	Sequence uint64  `json:"sequence"` // in stream TIMERS_DEAD
+	Timer    TimerID `json:"timer"`
+	// Schedule and Run are the schedule of a run and the run's number; zero for a one-shot
+	// timer. Timer is then the id of the run's own record.
+	Schedule  TimerID   `json:"schedule,omitzero"`
+	Run       uint32    `json:"run,omitempty"`
 	ID        string    `json:"id"`
 	Source    string    `json:"source"`
 	Type      string    `json:"type"`

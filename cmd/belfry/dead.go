@@ -37,9 +37,17 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{schemas.TimerIDLength, 24, 12, 8, 16}}
 		return printRows(c, s, t, rows, s.DeadLetters(ctx, service), []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}, func(dead schemas.DeadInfo) []string {
-			return []string{dead.Timer.String(), showTime(dead.Died), dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
+			return []string{deadName(dead), showTime(dead.Died), dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
 		})
 	})
+}
+
+// deadName names the timer or the run of a dead letter as "dead replay" takes it.
+func deadName(dead schemas.DeadInfo) string {
+	if dead.Schedule.IsZero() {
+		return dead.Timer.String()
+	}
+	return schemas.RunID{Timer: dead.Schedule, Run: dead.Run}.String()
 }
 
 // printRows prints at most limit rows (0 for all) of a list, as a table with a header or

@@ -31,11 +31,27 @@ func newLetters(c *jet.Client, log zerolog.Logger, events *Events, counts *Lette
 // DeadQuery selects dead letters. An empty field matches all.
 type DeadQuery struct {
 	Service string
+	// TimerID is a timer, a schedule (all its runs), or the record of a run.
 	TimerID schemas.TimerID
+	// Run selects one run of TimerID; 0 for all.
+	Run uint32
 	// Cursor is DeadPage.Cursor of the previous page; empty for the first page.
 	Cursor string
 	// Limit bounds the letters of the page: 1 to MaxListLimit, or 0 for DefaultListLimit.
 	Limit int
+}
+
+// Selects reports whether the query selects a dead letter, whatever its service.
+func (q *DeadQuery) Selects(m *Letter) bool {
+	if q.TimerID.IsZero() {
+		return true
+	}
+	id := jet.MsgID(m.Header)
+	if q.Run != 0 {
+		return strings.HasPrefix(id, q.TimerID.MsgID(q.Run)+".")
+	}
+	// The message id of a schedule's run names the schedule, the claim the run's record.
+	return strings.HasPrefix(id, q.TimerID.String()+".") || strings.HasPrefix(m.Get(schemas.HeaderClaim), q.TimerID.String()+" ")
 }
 
 // DeadPage is one page; Cursor is empty at the end.
@@ -59,9 +75,7 @@ func (l *Letters) DeadList(ctx context.Context, q DeadQuery) (DeadPage, error) {
 		}
 		filter = schemas.SubjectDead(q.Service)
 	}
-	letters, cursor, err := l.page(ctx, schemas.StreamDead, filter, after, limit, func(m *Letter) bool {
-		return q.TimerID.IsZero() || strings.HasPrefix(jet.MsgID(m.Header), q.TimerID.String()+".")
-	})
+	letters, cursor, err := l.page(ctx, schemas.StreamDead, filter, after, limit, q.Selects)
 	return DeadPage{letters, cursor}, err
 }
 

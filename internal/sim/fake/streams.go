@@ -296,7 +296,7 @@ func (c *Client) DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPag
 				return nil
 			}
 			after = m.seq
-			if m := raw(m); !store.IsLetterPart(m) && (q.TimerID.IsZero() || strings.HasPrefix(jet.MsgID(m.Header), q.TimerID.String()+".")) {
+			if m := raw(m); !store.IsLetterPart(m) && q.Selects(m) {
 				page.Letters = append(page.Letters, st.open(m))
 			}
 		}

@@ -355,7 +355,7 @@ func deadLetters(t *testing.T, s Store) {
 		want int
 	}{
 		{store.DeadQuery{}, 30}, {store.DeadQuery{Limit: 7}, 30}, {store.DeadQuery{Limit: 30}, 30}, {store.DeadQuery{Service: "mail", Limit: 4}, 10},
-		{store.DeadQuery{TimerID: ID(4)}, 1}, {store.DeadQuery{Service: "orders", TimerID: ID(4)}, 0}, {store.DeadQuery{Service: "nobody"}, 0},
+		{store.DeadQuery{TimerID: ID(4)}, 1}, {store.DeadQuery{TimerID: ID(4), Run: 1}, 1}, {store.DeadQuery{TimerID: ID(4), Run: 2}, 0}, {store.DeadQuery{Service: "orders", TimerID: ID(4)}, 0}, {store.DeadQuery{Service: "nobody"}, 0},
 	} {
 		if n := count(c.q); n != c.want {
 			t.Errorf("%+v: %d; want %d", c.q, n, c.want)
