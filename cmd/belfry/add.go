@@ -54,6 +54,24 @@ type addFlags struct {
 	extensions                         []string
 }
 
+// add adds the flags of an event, without those of its due time.
+func (f *addFlags) add(fs *pflag.FlagSet) {
+	f.recurrence.add(fs)
+	fs.StringVar(&f.service, "svc", "", "service: the event fires on timers.fired.<svc> (default \"default\")")
+	fs.StringVar(&f.callback, "callback", "", "URL or subject to call when due: https://…, http://… or nats:<subject>")
+	fs.BoolVar(&f.worker, "worker", false, "call the service's Go workers (client.Work); short for --callback nats:timers.work.<svc>")
+	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
+	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
+	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
+	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
+	fs.StringVar(&f.dataType, "content-type", "", "content type of the data (default: application/json if it is JSON, else text/plain)")
+	fs.StringVar(&f.group, "group", "", "a label to filter lists by")
+	fs.StringVar(&f.maxAttempts, "max-attempts", "", fmt.Sprintf("maximum number of callback attempts; then the timer becomes a dead letter (default %d)", schemas.DefaultMaxAttempts))
+	fs.StringVar(&f.backoff, "backoff", "", fmt.Sprintf("first delay between attempts, doubled each time, and optionally the longest: 200ms, 1s..10m (default %s..%s)", formatDuration(schemas.DefaultBackoffFirst), formatDuration(schemas.DefaultBackoffTo)))
+	fs.StringVar(&f.callbackTime, "callback-timeout", "", fmt.Sprintf("time limit of one callback attempt (default %s)", formatDuration(schemas.DefaultTimeout)))
+	fs.StringArrayVar(&f.extensions, "ext", nil, "another CloudEvents attribute, NAME=VALUE (may be repeated)")
+}
+
 func (c *cli) addCommand() *cobra.Command {
 	f := &addFlags{}
 	cmd := &cobra.Command{
@@ -72,22 +90,8 @@ which is not an error. Belfry rejects a different event with the same source and
   belfry add --every 15m --svc sync --worker --overlap queue --limit 96`,
 		Args: exactly(0),
 	}
-	fs := cmd.Flags()
-	f.due.add(fs)
-	f.recurrence.add(fs)
-	fs.StringVar(&f.service, "svc", "", "service: the event fires on timers.fired.<svc> (default \"default\")")
-	fs.StringVar(&f.callback, "callback", "", "URL or subject to call when due: https://…, http://… or nats:<subject>")
-	fs.BoolVar(&f.worker, "worker", false, "call the service's Go workers (client.Work); short for --callback nats:timers.work.<svc>")
-	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
-	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
-	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
-	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
-	fs.StringVar(&f.dataType, "content-type", "", "content type of the data (default: application/json if it is JSON, else text/plain)")
-	fs.StringVar(&f.group, "group", "", "a label to filter lists by")
-	fs.StringVar(&f.maxAttempts, "max-attempts", "", fmt.Sprintf("maximum number of callback attempts; then the timer becomes a dead letter (default %d)", schemas.DefaultMaxAttempts))
-	fs.StringVar(&f.backoff, "backoff", "", fmt.Sprintf("first delay between attempts, doubled each time, and optionally the longest: 200ms, 1s..10m (default %s..%s)", formatDuration(schemas.DefaultBackoffFirst), formatDuration(schemas.DefaultBackoffTo)))
-	fs.StringVar(&f.callbackTime, "callback-timeout", "", fmt.Sprintf("time limit of one callback attempt (default %s)", formatDuration(schemas.DefaultTimeout)))
-	fs.StringArrayVar(&f.extensions, "ext", nil, "another CloudEvents attribute, NAME=VALUE (may be repeated)")
+	f.due.add(cmd.Flags())
+	f.add(cmd.Flags())
 	var e event.Event
 	var schedule *calendar.Schedule
 	check := func([]string) (err error) {

@@ -26,7 +26,7 @@ func (s *selection) add(fs *pflag.FlagSet) {
 // args accepts an ID or --group.
 func (s *selection) args(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 || (len(args) == 1) == (s.group != "") {
-		return usagef("name either one timer or a group; the use is: %s", cmd.UseLine())
+		return usagef("name either one timer or a group; usage: %s", cmd.UseLine())
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -31,14 +32,16 @@ type previewFlags struct {
 const maxDatesFile = 1 << 20
 
 func (c *cli) previewCommand() *cobra.Command {
-	f := &previewFlags{}
+	f, ref := &previewFlags{}, &timerRef{}
 	cmd := &cobra.Command{
-		Use:   "preview --cron EXPR | --every PERIOD",
+		Use:   "preview --cron EXPR | --every PERIOD | ID",
 		Short: "Show when a schedule would run, and why",
 		Long: `Show when a cron expression or a period would run, in UTC and in local time, with
 the reason for each time that daylight saving, an excluded date or jitter changed.
 
 It needs no server and changes nothing. "belfry add" adds a schedule with the same flags.
+With ID it asks the server about a stored schedule: ID is a timer id, or a CloudEvent's id
+with --source.
 
 With -o json each run is a line: at (UTC), local, due with --jitter, and why, a list of
 code and text. Skipped times are lines with "skipped": true, and do not count for -n.
@@ -46,9 +49,14 @@ Warnings are lines on standard error.`,
 		Example: `  belfry preview --cron '30 2 * * *' --tz Europe/Berlin --from 2027-03-26T12:00:00Z -n 5
   belfry preview --cron '0 9 * * MON#1' --tz America/New_York
   belfry preview --every P1M --start 2027-01-31T09:00:00Z
+  belfry preview nightly --source /reports -n 3
   belfry preview --cron '0 9 * * 1-5' --exclude 2027-12-24,2027-12-31 --exclude-shift previous`,
-		Args: exactly(0),
-		RunE: func(*cobra.Command, []string) error { return c.preview(f) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("got %d arguments; usage: %s", len(args), cmd.UseLine())
+			}
+			return nil
+		},
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.cron, "cron", "", "cron expression of 5 fields, or 6 with seconds first")
@@ -65,15 +73,65 @@ Warnings are lines on standard error.`,
 	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with dates without runs, one per line; # begins a comment")
 	fs.StringVar(&f.excludeShift, "exclude-shift", "skip", "for a run on an excluded date: skip it, or move it to the next or previous date (skip, next, previous)")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id, from which H and jitter are derived")
-	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source, with --id")
+	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source, with --id or ID")
 	fs.IntVarP(&f.count, "count", "n", 10, fmt.Sprintf("number of runs, at most %d", calendar.MaxExplained))
-	return c.printing(cmd)
+	check := func(args []string) error {
+		if f.count < 1 || f.count > calendar.MaxExplained {
+			return usagef("-n %d: must be 1 to %d", f.count, calendar.MaxExplained)
+		}
+		if len(args) == 0 {
+			return nil
+		}
+		if _, err := timeFlag("--from", f.from, 0); err != nil {
+			return err
+		}
+		for _, name := range []string{"cron", "every", "tz", "start", "end", "limit", "jitter", "dst", "days", "exclude", "exclude-file", "exclude-shift", "id"} {
+			if fs.Changed(name) {
+				return usagef("--%s is for a schedule that is not stored: give either it or ID", name)
+			}
+		}
+		if fs.Changed("source") {
+			ref.source = f.source
+		}
+		return ref.resolve(args)
+	}
+	return c.connected(cmd, check, func(ctx context.Context, cf *clientFlags) error {
+		if ref.id.IsZero() {
+			return c.preview(f)
+		}
+		return cf.connect(ctx, func(ctx context.Context, s session) error { return c.previewStored(ctx, s, ref.id, f) })
+	})
+}
+
+// previewStored shows the runs of a stored schedule.
+func (c *cli) previewStored(ctx context.Context, s session, id schemas.TimerID, f *previewFlags) error {
+	var from time.Time
+	if f.from != "" {
+		ms, err := timeFlag("--from", f.from, 0)
+		if err != nil {
+			return err
+		}
+		from = schemas.TimeOf(ms)
+	}
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	reply, err := s.Preview(ctx, id, from, f.count)
+	if err != nil {
+		return err
+	}
+	v := previewed{description: reply.Description, resolved: reply.Resolved, zones: reply.Zones, warnings: reply.Warnings}
+	for _, r := range reply.Runs {
+		line := previewLine{At: showTime(r.At), Local: r.Local, Due: showTime(r.Due), Skipped: r.Skipped, Why: []calendar.Reason{}}
+		for _, w := range r.Why {
+			line.Why = append(line.Why, calendar.Reason{Code: calendar.Code(w.Code), Text: w.Text})
+		}
+		v.lines = append(v.lines, line)
+		v.jitter = v.jitter || line.Due != ""
+	}
+	return c.printPreview(v, f)
 }
 
 func (c *cli) preview(f *previewFlags) error {
-	if f.count < 1 || f.count > calendar.MaxExplained {
-		return usagef("-n %d: must be 1 to %d", f.count, calendar.MaxExplained)
-	}
 	if f.limit < 0 {
 		return usagef("--limit %d: must not be negative; 0 means no limit", f.limit)
 	}
@@ -93,12 +151,18 @@ func (c *cli) preview(f *previewFlags) error {
 	if f.limit > 0 {
 		count = min(count, f.limit)
 	}
-	list := s.Explain(fromMs, calendar.MaxMs, count)
-	if c.json() {
-		return c.previewLines(s, list, spec.Jitter > 0)
+	v := previewed{description: s.Describe(), resolved: s.Resolved(), zones: calendar.ZoneDataVersion, warnings: s.Warnings(), jitter: spec.Jitter > 0}
+	for _, o := range s.Explain(fromMs, calendar.MaxMs, count) {
+		line := previewLine{At: schemas.FormatTime(o.NominalMs), Local: o.Local(), Skipped: o.Skipped, Why: o.Reasons}
+		if line.Why == nil {
+			line.Why = []calendar.Reason{}
+		}
+		if v.jitter && !o.Skipped {
+			line.Due = schemas.FormatTime(o.DueMs)
+		}
+		v.lines = append(v.lines, line)
 	}
-	_, err = c.out.Write(previewPage(s, f, list, spec.Jitter > 0))
-	return err
+	return c.printPreview(v, f)
 }
 
 // spec reads the flags. Times are checked here, and everything else by calendar.New.
@@ -184,18 +248,23 @@ type previewLine struct {
 	Why     []calendar.Reason `json:"why"`
 }
 
-func (c *cli) previewLines(s *calendar.Schedule, list []calendar.Occurrence, jitter bool) error {
-	for _, w := range s.Warnings() {
-		fmt.Fprintf(c.err, "belfry: warning: %s\n", w) //nolint:errcheck // stderr is the last resort
+// previewed is what a preview shows.
+type previewed struct {
+	description, resolved, zones string
+	warnings                     []string
+	lines                        []previewLine
+	jitter                       bool // the lines have Due
+}
+
+func (c *cli) printPreview(v previewed, f *previewFlags) error {
+	if !c.json() {
+		_, err := c.out.Write(previewPage(v, f))
+		return err
 	}
-	for _, o := range list {
-		line := previewLine{At: schemas.FormatTime(o.NominalMs), Local: o.Local(), Skipped: o.Skipped, Why: o.Reasons}
-		if line.Why == nil {
-			line.Why = []calendar.Reason{}
-		}
-		if jitter && !o.Skipped {
-			line.Due = schemas.FormatTime(o.DueMs)
-		}
+	for _, w := range v.warnings {
+		fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(w)) //nolint:errcheck // stderr is the last resort
+	}
+	for _, line := range v.lines {
 		if err := c.printJSON(line); err != nil {
 			return err
 		}
@@ -204,34 +273,34 @@ func (c *cli) previewLines(s *calendar.Schedule, list []calendar.Occurrence, jit
 }
 
 // previewPage is the text for people.
-func previewPage(s *calendar.Schedule, f *previewFlags, list []calendar.Occurrence, jitter bool) []byte {
+func previewPage(v previewed, f *previewFlags) []byte {
 	p := &page{}
-	p.line("%s (time zone data %s)", printable(s.Describe()), calendar.ZoneDataVersion)
-	if r := s.Resolved(); r != "" {
-		p.line("H resolved: %s", printable(r))
+	p.line("%s (time zone data %s)", printable(v.description), printable(v.zones))
+	if v.resolved != "" {
+		p.line("H resolved: %s", printable(v.resolved))
 	}
-	for _, w := range s.Warnings() {
+	for _, w := range v.warnings {
 		p.line("warning: %s", printable(w))
 	}
 	header, runs := "RUN\tAT\tLOCAL\tWHY", 0
-	if jitter {
+	if v.jitter {
 		header = "RUN\tAT\tDUE\tLOCAL\tWHY"
 	}
-	columns(p, header, list, func(o calendar.Occurrence) []any {
+	columns(p, header, v.lines, func(o previewLine) []any {
 		number, due := "-", "-"
 		if !o.Skipped {
 			runs++
-			number, due = fmt.Sprint(runs), schemas.FormatTime(o.DueMs)
+			number, due = fmt.Sprint(runs), o.Due
 		}
 		var why []string
 		if o.Skipped {
 			why = append(why, "skipped")
 		}
-		for _, r := range o.Reasons {
+		for _, r := range o.Why {
 			why = append(why, r.String())
 		}
-		cells := []any{number, schemas.FormatTime(o.NominalMs), due, o.Local(), strings.Join(why, "; ")}
-		if !jitter {
+		cells := []any{number, o.At, due, o.Local, strings.Join(why, "; ")}
+		if !v.jitter {
 			cells = append(cells[:2], cells[3:]...)
 		}
 		return cells
@@ -240,10 +309,12 @@ func previewPage(s *calendar.Schedule, f *previewFlags, list []calendar.Occurren
 	case runs == f.count:
 	case runs == f.limit && f.limit > 0:
 		p.line("\nNo further run: the limit is reached.")
-	case len(list) == 2*calendar.MaxExplained:
-		p.line("\nThe list is cut after %d lines.", len(list))
+	case len(v.lines) == 2*calendar.MaxExplained:
+		p.line("\nThe list is cut after %d lines.", len(v.lines))
 	case f.end != "":
 		p.line("\nNo further run before the end.")
+	case f.cron == "" && f.every == "":
+		p.line("\nNo further run.") // of a stored schedule
 	default:
 		p.line("\nNo further run before 2200.")
 	}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/calendar"
+)
+
+func (c *cli) updateCommand() *cobra.Command {
+	f, by := &addFlags{}, &byFlag{}
+	var revision uint64
+	cmd := &cobra.Command{
+		Use:   "update --id ID --cron EXPR | --every PERIOD",
+		Short: "Replace a schedule",
+		Long: `Replace the schedule with this --id and --source by the event that the flags make, as in
+"belfry add". What no flag sets is not kept. The number of runs is kept, and --every keeps
+its phase, unless --start changes. The command prints the next runs before and after.
+
+With --revision it fails if the schedule has changed since; "belfry get" shows the
+revision with -o json. A run changes the revision, too.`,
+		Example: `  belfry update --id nightly --source /reports --cron '0 3 * * *' --tz Europe/Berlin --svc reports`,
+		Args:    exactly(0),
+	}
+	f.add(cmd.Flags())
+	by.add(cmd.Flags())
+	cmd.Flags().Uint64Var(&revision, "revision", 0, "update only this revision (default: any)")
+	var e event.Event
+	var schedule *calendar.Schedule
+	check := func([]string) (err error) {
+		switch {
+		case f.id == "":
+			return usagef("--id is required: the CloudEvent's id of the schedule")
+		case !f.recurrence.recurs():
+			return usagef("give --cron or --every: an update replaces the whole schedule")
+		}
+		if e, err = c.makeEvent(f); err == nil {
+			schedule, err = checkSchedule(e)
+		}
+		return cmp.Or(err, by.check())
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		u, err := s.Update(ctx, e, nil, by.option(), belfry.IfRevision(revision))
+		if err != nil {
+			return err
+		}
+		for _, w := range schedule.Warnings() {
+			fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(w)) //nolint:errcheck // stderr is the last resort
+		}
+		if c.json() {
+			return c.printJSON(u)
+		}
+		return c.printText("timer", u.Timer.Timer.String(), "id", u.Timer.ID, "source", u.Timer.Source, "schedule", schedule.Describe(),
+			"revision", strconv.FormatUint(u.Timer.Revision, 10), "before", showTimes(u.Before), "after", showTimes(u.After))
+	})
+}
+
+// showTimes formats times in one line.
+func showTimes(times []time.Time) string {
+	all := make([]string, len(times))
+	for i, t := range times {
+		all[i] = showTime(t)
+	}
+	return strings.Join(all, " ")
+}
