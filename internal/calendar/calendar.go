@@ -327,3 +327,31 @@ func letters(name string) string {
 func formatUTC(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.999Z07:00")
 }
+
+// Local returns the local time of an instant with its offset, as RFC 3339.
+func (s *Schedule) Local(ms int64) string {
+	g := &s.zone.segments[s.zone.at(ms)]
+	return Occurrence{NominalMs: ms, OffsetSeconds: int(g.offsetMs / secondMs)}.Local()
+}
+
+// Period returns the first and the last instant that a text means: a date in the schedule's
+// zone such as 2027-03-28, a local time such as 2027-03-28T02:30 to the minute or second, or
+// an RFC 3339 time. A local time that occurs twice is both and what is between; a local
+// time in a gap is the first instant after it.
+func (s *Schedule) Period(text string) (fromMs, toMs int64, ok bool) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return at.UnixMilli(), at.UnixMilli(), true
+	}
+	for _, f := range [...]struct {
+		layout string
+		length int64
+	}{{time.DateOnly, dayMs}, {"2006-01-02T15:04", minuteMs}, {"2006-01-02T15:04:05", secondMs}} {
+		local, err := time.Parse(f.layout, text)
+		if err != nil {
+			continue
+		}
+		first := local.UnixMilli()
+		return s.zone.firstInstant(first), max(s.zone.lastInstant(first+f.length-1), s.zone.firstInstant(first)), true
+	}
+	return 0, 0, false
+}

@@ -89,6 +89,17 @@ func (z *zone) firstInstant(localMs int64) int64 {
 	return MaxMs
 }
 
+// lastInstant returns the last instant at which the wall clock shows the local time or an
+// earlier one.
+func (z *zone) lastInstant(localMs int64) int64 {
+	for i := z.at(localMs + maxOffsetMs); i >= 0; i-- {
+		if g := &z.segments[i]; g.startMs+g.offsetMs <= localMs {
+			return min(g.endMs-1, localMs-g.offsetMs)
+		}
+	}
+	return MinMs
+}
+
 // maxOffsetMs is more than the offset of any zone.
 const maxOffsetMs = 30 * hourMs
 

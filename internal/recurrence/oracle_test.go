@@ -280,7 +280,7 @@ func (o *oracle) backfills(from, to int64, again bool, forgotten func(int64) boo
 		case o.waiting != nil && o.waiting.nominal == at, !decided && !o.limited() && at >= o.from && o.next() != 0:
 			fires = false
 		default:
-			fires = again || !filled && !(decided && f.kind == schemas.DecisionFired) && !forgotten(at)
+			fires = again || !filled && (!decided || f.kind != schemas.DecisionFired) && !forgotten(at)
 		}
 		switch {
 		case fires:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -45,20 +46,26 @@ func FuzzTurn(f *testing.F) {
 		}
 		s := &byteSource{b: b}
 		w := newWorld(t, rand.New(s), "fuzz")
-		for len(s.b) > 0 {
+		for len(s.b) > 0 && !w.rec.State.Final() {
 			w.step()
 		}
 	})
 }
 
-// byteSource is a random source that reads bytes; 0 after the last.
-type byteSource struct{ b []byte }
+// byteSource is a random source that takes two bytes for each number. It goes on after the
+// last.
+type byteSource struct {
+	b []byte
+	n uint64
+}
 
 func (s *byteSource) Uint64() uint64 {
 	var v [8]byte
 	n := copy(v[:2], s.b)
 	s.b = s.b[n:]
-	return binary.LittleEndian.Uint64(v[:]) * 0x9e37_79b9_7f4a_7c15
+	s.n++
+	mixed := (binary.LittleEndian.Uint64(v[:]) + s.n<<16) * 0x9e37_79b9_7f4a_7c15
+	return mixed ^ mixed>>29
 }
 
 // world has a schedule and its oracle.
@@ -470,6 +477,37 @@ func (w *world) compare() {
 		w.fatalf("waits %+v, want %+v", got, o.waiting)
 	}
 	w.decisions()
+	if n := len(w.o.fate); n > 0 {
+		w.why(slices.Sorted(maps.Keys(w.o.fate))[w.rand.IntN(n)])
+	}
+	if p.NextMs != 0 {
+		if a := w.plan.Why(&w.rec, w.now, p.NextMs); a.Fate != schemas.FatePlanned {
+			w.fatalf("the answer about the next time, %s, is %+v", show(p.NextMs), a)
+		}
+	}
+}
+
+// why checks the answer about a nominal time that is decided.
+func (w *world) why(at int64) {
+	w.t.Helper()
+	if p := &w.rec.Schedule.Progress; at >= p.ChangedMs && !p.Forgotten(at) {
+		f := w.o.fate[at]
+		a := w.plan.Why(&w.rec, w.now, at)
+		run, filled := w.o.backfilled[at]
+		switch {
+		case filled && f.kind != schemas.DecisionFired:
+			f = fate{schemas.DecisionBackfilled, run}
+		case filled:
+			return // the later of the two
+		}
+		want := schemas.FateSkipped
+		if f.kind.Fires() {
+			want = schemas.FateFired
+		}
+		if a.Fate != want || a.Run != f.run {
+			w.fatalf("the answer about %s is %+v, want %s, run %d", show(at), a, f.kind, f.run)
+		}
+	}
 }
 
 // decisions expands the ranges of decisions: they must say what became of each nominal time
@@ -524,7 +562,7 @@ func (w *world) decisions() {
 			told[at] = true
 			n++
 		}
-		if n != d.Count && !(d.Kind == schemas.DecisionUpdated && d.Count >= recurrence.MaxBackfill) {
+		if n != d.Count && (d.Kind != schemas.DecisionUpdated || d.Count < recurrence.MaxBackfill) {
 			w.fatalf("%s, but they are %d", decision(d), n)
 		}
 		if v := p.Waiting; v != nil && d.FromMs <= v.NominalMs && v.NominalMs <= d.ToMs {

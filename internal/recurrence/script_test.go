@@ -23,8 +23,11 @@ import (
 //	hold, conclude      from now on callbacks have no result; the last callback has one
 //	pause, resume catchup=POLICY, trigger allow, backfill from=TIME to=TIME every=D again allow
 //	state               what is in the record
+//	why at=TEXT         the answers for a date, local time or instant
+//	upcoming n=NUMBER   the next runs
 //
-// Operations take place at the time that was reached. Each line of the output is an effect.
+// Operations take place at the time that was reached. Each line of the output is an effect; the
+// middle of many is left out.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
@@ -40,7 +43,9 @@ type script struct {
 	now  int64
 	held bool // callbacks have no result
 	open bool // the last run's callback has no result
-	out  strings.Builder
+	// turns counts the turns.
+	turns int
+	out   strings.Builder
 }
 
 var scriptID = schemas.NewTimerID("/test", "schedule")
@@ -54,11 +59,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.compile(t)
 		err = s.plan.Begin(&s.rec)
 	case "update":
-		s.now = max(s.now, s.time(t, d, "at"))
-		next := s.parse(t, d)
-		if err = s.plan.Update(&s.rec, &next, s.now, schemas.Caller{}); err == nil {
+		at, next := s.time(t, d, "at"), s.parse(t, d)
+		if err = s.plan.Update(&s.rec, &next, at, schemas.Caller{}); err == nil {
 			s.compile(t)
 		}
+		s.now = max(s.now, at)
 	case "advance":
 		for to := s.time(t, d, "to"); ; {
 			if !s.rec.Queued || s.rec.DueMs > to {
@@ -66,24 +71,26 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 				break
 			}
 			s.now = max(s.now, s.rec.DueMs)
-			s.turn()
+			s.turn(t)
 		}
+		s.shorten()
 	case "jump":
 		s.now = s.time(t, d, "to")
 		for s.rec.Queued && s.rec.DueMs <= s.now {
-			s.turn()
+			s.turn(t)
 		}
+		s.shorten()
 	case "hold":
 		s.held = true
 	case "conclude":
 		s.open, s.held = false, d.HasArg("hold")
 		if s.rec.Schedule.Waiting != nil || s.rec.Schedule.Backfill != nil || len(s.rec.Schedule.Manual) > 0 {
-			s.turn()
+			s.turn(t)
 		}
 	case "pause":
 		note := ""
 		d.MaybeScanArgs(t, "note", &note)
-		_, err = s.plan.Pause(&s.rec, s.now, note, schemas.Caller{})
+		_, err = s.plan.Pause(&s.rec, s.now, note, schemas.Caller{By: "alice"})
 	case "resume":
 		var word string
 		d.ScanArgs(t, "catchup", &word)
@@ -105,6 +112,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			s.line("backfills %s", show(at))
 		}
 	case "state":
+	case "why":
+		s.why(t, d)
+	case "upcoming":
+		var n int
+		d.ScanArgs(t, "n", &n)
+		s.upcoming(n)
 	default:
 		d.Fatalf(t, "unknown command %s", d.Cmd)
 	}
@@ -118,6 +131,15 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.line("%s", s.rec.State)
 	}
 	return s.out.String()
+}
+
+// shorten leaves out the middle of a long output.
+func (s *script) shorten() {
+	const few = 12
+	if lines := strings.SplitAfter(s.out.String(), "\n"); len(lines) > few {
+		s.out.Reset()
+		s.out.WriteString(lines[0] + fmt.Sprintf("%d lines\n", len(lines)-few+1) + strings.Join(lines[len(lines)-few+2:], ""))
+	}
 }
 
 func (s *script) line(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
@@ -191,8 +213,14 @@ func (s *script) compile(t *testing.T) {
 	}
 }
 
+// maxTurns bounds the turns of a script: a schedule that is always due is an error.
+const maxTurns = 10_000
+
 // turn takes one turn and prints its effects.
-func (s *script) turn() {
+func (s *script) turn(t *testing.T) {
+	if s.turns++; s.turns > maxTurns {
+		t.Fatal("the schedule is due without end")
+	}
 	got := s.plan.Turn(&s.rec, s.now, s.open, recurrence.Claim{Epoch: 1, Before: 1})
 	s.rec = got.Record
 	for _, d := range got.Skipped {
@@ -243,6 +271,49 @@ func (s *script) state() {
 	}
 	if p.KnownFromMs != 0 {
 		s.line("forgotten: %s to %s", show(p.ForgottenMs), show(p.KnownFromMs))
+	}
+}
+
+// why prints the answers about a period.
+func (s *script) why(t *testing.T, d *datadriven.TestData) {
+	var text string
+	d.ScanArgs(t, "at", &text)
+	from, to, ok := s.plan.Calendar().Period(text)
+	if !ok {
+		d.Fatalf(t, "not a time: %s", text)
+	}
+	answers, more := s.plan.WhyBetween(&s.rec, s.now, from, to, 5)
+	for _, a := range answers {
+		line := a.Local + " " + a.Fate
+		if a.Reason != "" {
+			line += " (" + a.Reason + ")"
+		}
+		if a.Run != 0 {
+			line += fmt.Sprintf(" run %d", a.Run)
+		}
+		s.line("%s: %s", line, a.Text)
+		for _, n := range a.Notes {
+			s.line("  %s", n)
+		}
+	}
+	if more {
+		s.line("and more")
+	}
+}
+
+func (s *script) upcoming(n int) {
+	for _, u := range s.plan.Upcoming(&s.rec, s.now, n) {
+		line := fmt.Sprintf("run %d of %s at %s", u.Run, u.Local, show(u.Fires.UnixMilli()))
+		if u.Missed > 0 {
+			line += fmt.Sprintf(", missed %d", u.Missed)
+		}
+		if u.Trigger != "" {
+			line += ", " + u.Trigger
+		}
+		s.line("%s", line)
+		for _, note := range u.Notes {
+			s.line("  %s", note)
+		}
 	}
 }
 
