@@ -36,7 +36,7 @@ const (
 	FateWaiting = "waiting" // its run waits until the previous one has a result
 	FatePlanned = "planned" // it is in the future, or due now
 	FateNone    = "none"    // the schedule has no run then
-	FateUnknown = "unknown" // the decision is older than those that the schedule keeps
+	FateUnknown = "unknown" // the schedule keeps no decision that old
 )
 
 // The reasons of FateNone that are not codes of the calendar.

@@ -37,6 +37,11 @@ type oracle struct {
 	catchUp  *schemas.Misfire
 	resumed  int64
 	caughtUp int
+
+	// list are the nominal times that are due at listMs, while each of them fires. It only
+	// saves time.
+	list   []int64
+	listMs int64
 }
 
 // fate is what became of a nominal time.
@@ -112,8 +117,14 @@ func (o *oracle) step(now int64, opens func(run uint32) bool) (did string) {
 			return actSkip
 		}
 	}
-	if due := o.due(now); active && len(due) > 0 {
-		return o.nominal(now, due, blocked, fire)
+	if active {
+		due := o.list
+		if o.list = nil; len(due) == 0 || o.listMs != now || o.limited() {
+			due = o.due(now)
+		}
+		if len(due) > 0 {
+			return o.nominal(now, due, blocked, fire)
+		}
 	}
 	if b := o.backfill; b != nil && b.due <= now && (!blocked || b.allow) {
 		at := b.left[0]
@@ -171,6 +182,11 @@ func (o *oracle) nominal(now int64, due []int64, blocked bool, fire func(event) 
 		}
 		o.fired++
 		skip(schemas.DecisionFired, o.run, due[0])
+		if o.list, o.listMs = due[1:], now; len(o.list) > 0 && !paused {
+			o.from = o.list[0]
+		} else {
+			o.list = nil
+		}
 		return fire(event{nominal: due[0]})
 	}
 	caughtUp()
@@ -296,6 +312,7 @@ func (o *oracle) backfills(from, to int64, again bool, forgotten func(int64) boo
 
 // update replaces the recurrence.
 func (o *oracle) update(rule schemas.Recurrence, c *calendar.Schedule, now int64, sameTimes bool) {
+	o.list = nil
 	old := *o
 	o.rule, o.calendar = rule, c
 	ended := old.next() == 0 && old.rule.Limit != rule.Limit

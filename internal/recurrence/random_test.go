@@ -224,7 +224,9 @@ func (w *world) step() {
 		w.conclude()
 		return
 	default:
-		w.operate()
+		if w.operate(); w.oneIn(3) {
+			return // more happens before the owner takes a turn
+		}
 	}
 	w.drive(false)
 }
