@@ -52,7 +52,8 @@ type Report struct {
 	Called, CalledDuplicates                       int
 	Kills                                          int
 	LateMs                                         []int64 // of the first firing of each timer, sorted
-	AddedLate                                      int     // acknowledged after the due time: not in LateMs if the history has a Begin
+	Schedules                                      ScheduleReport
+	AddedLate                                      int // acknowledged after the due time: not in LateMs if the history has a Begin
 	Faults                                         FaultReport
 	Violations                                     []Violation
 }
@@ -90,6 +91,7 @@ func (r *Report) String() string {
 	fmt.Fprintf(&b, "lateness by the stream's timestamps: p50 %d ms, p99 %d ms, max %d ms\n", r.Percentile(50), r.Percentile(99), r.Percentile(100))
 	fmt.Fprintf(&b, "lost %d, early %d, fired after an acknowledged cancel %d, other violations %d",
 		r.Count(Lost), r.Count(Early), r.Count(AfterCancel), len(r.Violations)-r.Count(Lost)-r.Count(Early)-r.Count(AfterCancel))
+	r.Schedules.print(&b)
 	r.Faults.print(&b)
 	return b.String()
 }
@@ -132,6 +134,8 @@ func (t *timer) dues() []int64 {
 type call struct {
 	event Event
 	done  bool
+	// schedule is set if the call is one for a schedule.
+	schedule *operation
 }
 
 type checker struct {
@@ -142,16 +146,20 @@ type checker struct {
 	done   bool
 	began  int64 // wall clock at the start of the history, Unix nanoseconds; 0 if unknown
 	faults faults
+	// schedules are in the order of their adds, too. passedMs is the time of the last Passed.
+	schedules map[[2]string]*schedule
+	recurring []*schedule
+	passedMs  int64
 }
 
 // Check checks a history in the order of its events.
 func Check(events []Event) *Report {
-	c := &checker{timers: map[[2]string]*timer{}, calls: map[int64]*call{}}
+	c := &checker{timers: map[[2]string]*timer{}, calls: map[int64]*call{}, schedules: map[[2]string]*schedule{}}
 	for _, e := range events {
 		c.take(e)
 	}
 	for _, cl := range c.calls {
-		if !cl.done {
+		if !cl.done && cl.schedule == nil {
 			c.unknown(cl.event)
 		}
 	}
@@ -159,12 +167,18 @@ func Check(events []Event) *Report {
 		c.judge(t)
 		c.lateness(t)
 	}
+	for _, s := range c.recurring {
+		c.judgeSchedule(s)
+	}
 	slices.Sort(c.rep.LateMs)
 	c.rep.Faults = c.faults.report()
 	return &c.rep
 }
 
 func (c *checker) take(e Event) {
+	if c.takeSchedule(e) {
+		return
+	}
 	switch e.Kind {
 	case Add:
 		c.add(e)
@@ -224,6 +238,10 @@ func (c *checker) answer(e Event) {
 		return
 	}
 	cl.done = true
+	if cl.schedule != nil {
+		cl.schedule.answered(e)
+		return
+	}
 	if e.Kind == Unknown || !e.OK && mayHaveHappened(e.Code) {
 		c.unknown(cl.event)
 		return

@@ -21,23 +21,36 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
 // Kind is the kind of an Event.
 type Kind string
 
-// The kinds of events. Add, Cancel and Reschedule are calls. An Answer or Unknown with
-// the same Call ends a call. A call without either has an unknown outcome.
+// The kinds of events. Those up to Update are calls, except Begin. An Answer or Unknown
+// with the same Call ends a call. A call without either has an unknown outcome.
 const (
 	// Begin relates the history's clock to the wall clock, TimeNs, once.
 	Begin      Kind = "begin"
 	Add        Kind = "add"
 	Cancel     Kind = "cancel"
 	Reschedule Kind = "reschedule"
+	// Pause, Resume, Trigger, Backfill and Update are calls for schedules.
+	Pause    Kind = "pause"
+	Resume   Kind = "resume"
+	Trigger  Kind = "trigger"
+	Backfill Kind = "backfill"
+	Update   Kind = "update"
 	// Answer ends a call with success (OK) or an error (Code).
 	Answer Kind = "answer"
 	// Unknown ends a call that was not answered.
 	Unknown Kind = "unknown"
+	// Stored is the record of a schedule, as a client has read it.
+	Stored Kind = "stored"
+	// Passed states that the low watermark of every shard has passed TimeNs. A Stored after
+	// it must not be older than that.
+	Passed Kind = "passed"
 	// Fired is an event in TIMERS_FIRED.
 	Fired Kind = "fired"
 	// Called is a callback, recorded by its receiver.
@@ -67,11 +80,29 @@ type Event struct {
 	// Source and ID identify the CloudEvent.
 	Source string `json:"source,omitempty"`
 	ID     string `json:"id,omitempty"`
+	// Recurrence makes an Add that of a schedule. An Update has the new one.
+	Recurrence *schemas.Recurrence `json:"recurrence,omitempty"`
+	// Schedule, State, AddedMs and UpdatedMs are parts of the record in a Stored. UpdatedMs is
+	// the time of the last update, 0 for none. Sequence is the revision.
+	Schedule  *schemas.Schedule `json:"schedule,omitempty"`
+	State     schemas.State     `json:"state,omitempty"`
+	AddedMs   int64             `json:"added,omitempty"`
+	UpdatedMs int64             `json:"updated,omitempty"`
+	// FromMs and ToMs are the period of a Backfill. Count is the number of nominal times in
+	// its Answer.
+	FromMs int64 `json:"from,omitempty"`
+	ToMs   int64 `json:"to,omitempty"`
+	Count  int   `json:"count,omitempty"`
+	// Run is the number of a Fired. In the Answer to a call for a schedule it is the last
+	// run that was claimed when the call took effect. Missed and Trigger belong to a Fired.
+	Run     uint32          `json:"run,omitempty"`
+	Missed  uint32          `json:"missed,omitempty"`
+	Trigger schemas.Trigger `json:"trigger,omitempty"`
 	// Via is the transport of a call or callback: publish, api, sdk, batch, http, nats or
 	// work.
 	Via string `json:"via,omitempty"`
 	// DueMs (Unix milliseconds), Data and Callback are the arguments of an Add; DueMs
-	// also that of a Reschedule. Fired and Called have the received DueMs and Data.
+	// also that of a Reschedule, Data of an Update. Fired and Called have the received DueMs and Data.
 	DueMs    int64  `json:"due,omitempty"`
 	Data     string `json:"data,omitempty"`
 	Callback bool   `json:"callback,omitempty"`
@@ -124,13 +155,21 @@ func NewRecorder(w io.Writer) *Recorder {
 // Begin records the event that relates the history's clock to the wall clock.
 func (r *Recorder) Begin() { r.Put(Event{Kind: Begin, TimeNs: r.start.UnixNano()}) }
 
-// Put records an event now. It assigns a new call number to Add, Cancel and Reschedule,
-// and returns the number.
+// calls reports whether events of the kind are calls.
+func (k Kind) calls() bool {
+	switch k {
+	case Add, Cancel, Reschedule, Pause, Resume, Trigger, Backfill, Update:
+		return true
+	}
+	return false
+}
+
+// Put records an event now. It assigns a new call number to a call, and returns the number.
 func (r *Recorder) Put(e Event) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.AtNs = int64(time.Since(r.start))
-	if e.Kind == Add || e.Kind == Cancel || e.Kind == Reschedule {
+	if e.Kind.calls() {
 		r.calls++
 		e.Call = r.calls
 	}

@@ -1,0 +1,231 @@
+package check
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// The schedules of these stories fire every 2 s, from 2 s after due on; nth is the nth
+// nominal time.
+func nth(n int64) int64 { return due + n*2000 }
+
+// recurring is a story of one schedule, and its record.
+type recurring struct {
+	story
+	record schemas.Schedule
+}
+
+// newRecurring begins a story: the schedule is added and acknowledged.
+func newRecurring() *recurring {
+	r := &recurring{}
+	r.record.Every, r.record.AnchorMs = "PT2S", due
+	rule := r.record.Recurrence
+	r.put(Event{Kind: Add, Call: 1, ID: "s", Via: "api", Data: "d-s", Callback: true, Recurrence: &rule}).ok(1)
+	return r
+}
+
+// decide adds a decision to the record.
+func (r *recurring) decide(kind schemas.DecisionKind, from, to int64, run uint32) *recurring {
+	r.record.Decisions = append(r.record.Decisions, schemas.Decision{Kind: kind, FromMs: nth(from), ToMs: nth(to), Count: uint32(to - from + 1), Run: run})
+	return r
+}
+
+// run puts the event of a run and its callback.
+func (r *recurring) run(run uint32, n int64) *recurring { return r.runAs(run, n, Event{}) }
+
+func (r *recurring) runAs(run uint32, n int64, e Event) *recurring {
+	key := schemas.NewTimerID(source, "s").MsgID(run)
+	e.Kind, e.ID, e.Run, e.DueMs, e.TimeNs, e.Key = Fired, "s", run, nth(n), nth(n)*1_000_000, key
+	if e.Data == "" {
+		e.Data = "d-s"
+	}
+	r.record.Last.Run = max(r.record.Last.Run, run)
+	r.put(e).put(Event{Kind: Called, ID: "s", TimeNs: e.TimeNs, Key: key, Data: e.Data})
+	return r
+}
+
+// fires puts runs of consecutive nominal times and decides them.
+func (r *recurring) fires(run uint32, from, to int64) *recurring {
+	r.decide(schemas.DecisionFired, from, to, run)
+	for n := from; n <= to; n++ {
+		r.run(run+uint32(n-from), n)
+	}
+	return r
+}
+
+// call makes an operation that is acknowledged. last is the last run claimed before it.
+func (r *recurring) call(n int64, kind Kind, last uint32, e Event) *recurring {
+	e.Kind, e.Call, e.ID = kind, n, "s"
+	count := e.Count
+	e.Count = 0
+	r.put(e).put(Event{Kind: Answer, Call: n, OK: true, Run: last, Count: count, Sequence: uint64(len(r.events))})
+	return r
+}
+
+// read puts the record as it is now.
+func (r *recurring) read() *recurring {
+	p := *r.record.Clone()
+	p.Decisions = append([]schemas.Decision(nil), p.Decisions...)
+	if p.NextMs == 0 && len(p.Decisions) > 0 {
+		p.NextMs = p.DecidedMs() + 2000
+		p.NextDueMs = p.NextMs
+	}
+	r.put(Event{Kind: Stored, ID: "s", Sequence: uint64(len(r.events) + 1), Schedule: &p, State: schemas.StatePending, AddedMs: due, UpdatedMs: due + 7000})
+	return r
+}
+
+// updated changes the period to 3 s, from nth(4) = due+8000 on, at due+7000: the next
+// nominal time is due+9000.
+func (r *recurring) updated() *recurring {
+	r.record.Every, r.record.ChangedMs = "PT3S", due+9000
+	return r
+}
+
+func TestSoundSchedules(t *testing.T) {
+	t.Parallel()
+	paused := Event{}
+	sound := map[string]*recurring{
+		"it just fires":              newRecurring().fires(1, 1, 5).read(),
+		"nothing is due yet":         newRecurring().read(),
+		"skips with reasons":         newRecurring().fires(1, 1, 2).decide(schemas.DecisionOverlap, 3, 5, 2).fires(3, 6, 6).read(),
+		"coalesced into a later run": newRecurring().decide(schemas.DecisionCoalesced, 1, 3, 1).decide(schemas.DecisionFired, 4, 4, 1).runAs(1, 4, Event{Missed: 3}).read(),
+		"read twice":                 newRecurring().fires(1, 1, 2).read().decide(schemas.DecisionPaused, 3, 3, 0).read(),
+		"paused and resumed":         newRecurring().fires(1, 1, 2).call(2, Pause, 2, paused).call(3, Resume, 2, paused).decide(schemas.DecisionPaused, 3, 4, 0).fires(3, 5, 6).read(),
+		"claimed before the pause":   newRecurring().call(2, Pause, 1, paused).fires(1, 1, 1).read(),
+		"asked for during a pause":   newRecurring().call(2, Pause, 0, paused).call(3, Trigger, 0, paused).decide(schemas.DecisionTriggered, 1, 1, 1).runAs(1, 1, Event{Trigger: schemas.TriggerManual}).read(),
+		"deleted":                    newRecurring().fires(1, 1, 3).call(2, Cancel, 3, paused).read(),
+		"backfilled after a skip":    newRecurring().decide(schemas.DecisionPaused, 1, 2, 0).call(2, Backfill, 0, Event{FromMs: nth(1), ToMs: nth(1), Count: 1}).decide(schemas.DecisionBackfilled, 1, 1, 1).runAs(1, 1, Event{Trigger: schemas.TriggerBackfill}).read(),
+		"the updated times differ":   newRecurring().fires(1, 1, 3).read().call(2, Update, 3, Event{Data: "d-2"}).updated().read(),
+		"updated contents":           newRecurring().fires(1, 1, 2).call(2, Update, 2, Event{Data: "d-2"}).read().decide(schemas.DecisionFired, 3, 3, 3).runAs(3, 3, Event{Data: "d-2"}).read(),
+		"an update that may have been": func() *recurring {
+			r := newRecurring().fires(1, 1, 1)
+			r.put(Event{Kind: Update, Call: 2, ID: "s", Data: "d-2"}).unknown(2)
+			return r.decide(schemas.DecisionFired, 2, 2, 2).runAs(2, 2, Event{Data: "d-2"}).read()
+		}(),
+		"older decisions are dropped": func() *recurring {
+			r := newRecurring().fires(1, 1, 4).read()
+			r.record.Decisions = r.record.Decisions[:0]
+			r.record.ForgottenMs, r.record.KnownFromMs = nth(1), nth(4)+1
+			return r.fires(5, 5, 6).read()
+		}(),
+	}
+	for name, r := range sound {
+		report := Check(r.events)
+		if len(report.Violations) > 0 {
+			t.Errorf("%s: violations %v, want none", name, report.Violations)
+		}
+		if report.Schedules.Schedules != 1 {
+			t.Errorf("%s: %d schedules, want 1", name, report.Schedules.Schedules)
+		}
+	}
+}
+
+func TestPlantedScheduleViolations(t *testing.T) {
+	t.Parallel()
+	planted := map[string]struct {
+		rule Rule
+		r    *recurring
+	}{
+		"a nominal time fires twice":          {NominalTwice, newRecurring().fires(1, 1, 3).run(4, 3).read()},
+		"a backfill fires it again":           {NominalTwice, newRecurring().fires(1, 1, 3).decide(schemas.DecisionBackfilled, 2, 2, 4).runAs(4, 2, Event{Trigger: schemas.TriggerBackfill}).read()},
+		"a run fires twice":                   {RunTwice, newRecurring().fires(1, 1, 3).run(2, 2).read()},
+		"a nominal time is in no decision":    {Undecided, newRecurring().fires(1, 1, 2).fires(3, 4, 5).read()},
+		"the first nominal time is missing":   {Undecided, newRecurring().fires(1, 2, 3).read()},
+		"a run is in no decision":             {Unexplained, newRecurring().fires(1, 1, 2).run(3, 3).read()},
+		"a skipped time fires":                {Unexplained, newRecurring().fires(1, 1, 2).decide(schemas.DecisionPaused, 3, 3, 0).run(3, 3).read()},
+		"nobody asked for a run":              {NotAsked, newRecurring().decide(schemas.DecisionTriggered, 1, 1, 1).runAs(1, 1, Event{Trigger: schemas.TriggerManual}).read()},
+		"a run that was asked for is missing": {NotAsked, newRecurring().call(2, Trigger, 0, Event{}).fires(1, 1, 1).read()},
+		"a backfill is incomplete":            {NotAsked, newRecurring().decide(schemas.DecisionPaused, 1, 3, 0).call(2, Backfill, 0, Event{Count: 2}).decide(schemas.DecisionBackfilled, 1, 1, 1).runAs(1, 1, Event{Trigger: schemas.TriggerBackfill}).read()},
+		"a manual run is in no decision":      {Unexplained, newRecurring().call(2, Trigger, 0, Event{}).runAs(1, 1, Event{Trigger: schemas.TriggerManual}).read()},
+		"two decisions in one record":         {DecidedTwice, newRecurring().fires(1, 1, 3).decide(schemas.DecisionPaused, 3, 4, 0).read()},
+		"the decision changes": {DecidedTwice, func() *recurring {
+			r := newRecurring().fires(1, 1, 2).decide(schemas.DecisionPaused, 3, 3, 0).read()
+			r.record.Decisions = r.record.Decisions[:1]
+			return r.fires(3, 3, 3).read()
+		}()},
+		"a range with a wrong count": {WrongCount, func() *recurring {
+			r := newRecurring().fires(1, 1, 2)
+			r.record.Decisions[0].Count = 3
+			return r.read()
+		}()},
+		"a decision without its event": {NoEvent, newRecurring().decide(schemas.DecisionFired, 1, 2, 1).run(1, 1).read()},
+		"a run number is missing":      {RunGap, newRecurring().fires(1, 1, 2).fires(4, 3, 3).read()},
+		"the last run has no event": {RunGap, func() *recurring {
+			r := newRecurring().fires(1, 1, 2)
+			r.record.Last.Run = 3
+			return r.read()
+		}()},
+		"fired during a pause":           {AfterPause, newRecurring().fires(1, 1, 2).call(2, Pause, 2, Event{}).fires(3, 3, 3).call(3, Resume, 3, Event{}).read()},
+		"fired after a pause":            {AfterPause, newRecurring().fires(1, 1, 2).call(2, Pause, 2, Event{}).fires(3, 3, 3).read()},
+		"fired after a delete":           {AfterCancel, newRecurring().fires(1, 1, 2).call(2, Cancel, 2, Event{}).fires(3, 3, 3).read()},
+		"fired with the old contents":    {AfterUpdate, newRecurring().fires(1, 1, 2).call(2, Update, 2, Event{Data: "d-2"}).fires(3, 3, 3).read()},
+		"an update drops a nominal time": {Undecided, newRecurring().fires(1, 1, 2).read().call(2, Update, 2, Event{Data: "d-2"}).updated().read().fires9()},
+		"fired before its nominal time": {Early, func() *recurring {
+			r := newRecurring().fires(1, 1, 1).read()
+			r.events[2].TimeNs--
+			return r
+		}()},
+		"fired before its jitter": {Early, func() *recurring {
+			r := newRecurring()
+			r.record.JitterMs = 1900
+			return r.fires(1, 1, 3).read()
+		}()},
+		"never decides": {Behind, func() *recurring {
+			r := newRecurring().fires(1, 1, 2)
+			r.put(Event{Kind: Passed, TimeNs: nth(5) * 1_000_000})
+			return r.read()
+		}()},
+		"more than timerlimit": {OverLimit, func() *recurring {
+			r := newRecurring().fires(1, 1, 3)
+			r.record.Limit, r.record.Fired = 2, 3
+			return r.read()
+		}()},
+		"fewer missed than are coalesced": {Unexplained, newRecurring().decide(schemas.DecisionCoalesced, 1, 3, 1).decide(schemas.DecisionFired, 4, 4, 1).runAs(1, 4, Event{Missed: 2}).read()},
+		"the record is lost":              {Lost, newRecurring()},
+		"a callback that is never called": {NotCalled, func() *recurring {
+			r := newRecurring().fires(1, 1, 2).read()
+			r.events = append(r.events[:3:3], r.events[4:]...)
+			return r
+		}()},
+		"a callback of a run that never fired": {ChangedID, func() *recurring {
+			r := newRecurring().fires(1, 1, 2).read()
+			r.put(Event{Kind: Called, ID: "s", Key: schemas.NewTimerID(source, "s").MsgID(3), Data: "d-s"})
+			return r
+		}()},
+		"changed contents": {ChangedData, newRecurring().decide(schemas.DecisionFired, 1, 1, 1).runAs(1, 1, Event{Data: "other"}).read()},
+		"a key of another run": {ChangedID, func() *recurring {
+			r := newRecurring().fires(1, 1, 1).read()
+			r.events[2].Key += "0"
+			return r
+		}()},
+	}
+	for name, p := range planted {
+		report := Check(p.r.events)
+		if report.Count(p.rule) == 0 {
+			t.Errorf("%s: %s was not found; found %v", name, p.rule, report.Violations)
+		}
+	}
+}
+
+// fires9 lets the schedule after updated fire at due+9000.
+func (r *recurring) fires9() *recurring {
+	at := due + 9000
+	r.record.Decisions = append(r.record.Decisions, schemas.Decision{Kind: schemas.DecisionFired, FromMs: at, ToMs: at, Count: 1, Run: 3})
+	r.record.Last.Run = 3
+	key := schemas.NewTimerID(source, "s").MsgID(3)
+	r.put(Event{Kind: Fired, ID: "s", Run: 3, DueMs: at, TimeNs: at * 1_000_000, Key: key, Data: "d-2"})
+	r.put(Event{Kind: Called, ID: "s", TimeNs: at * 1_000_000, Key: key, Data: "d-2"})
+	return r.read()
+}
+
+// TestScheduleReport checks the counts of a report.
+func TestScheduleReport(t *testing.T) {
+	t.Parallel()
+	r := Check(newRecurring().fires(1, 1, 2).decide(schemas.DecisionOverlap, 3, 4, 2).fires(3, 5, 5).call(2, Pause, 3, Event{}).read().events).Schedules
+	got := fmt.Sprint(r.Schedules, r.Runs, r.Judged, r.Skipped, r.Kinds[schemas.DecisionOverlap], r.Operations, r.Done[Pause])
+	if want := "1 3 5 2 2 1 1"; got != want {
+		t.Errorf("counts %s, want %s", got, want)
+	}
+}
