@@ -158,7 +158,7 @@ func largestSchedule() *schemas.Schedule {
 }
 
 // TestScheduleBytes: a schedule takes at most MaxScheduleBytes of its record, a typical one
-// some hundred bytes, and one that only fires does not grow.
+// some hundred bytes. The record does not grow while runs fire.
 func TestScheduleBytes(t *testing.T) {
 	t.Parallel()
 	if n := len(largestSchedule().Value()); n > schemas.MaxScheduleBytes || n < schemas.MaxScheduleBytes*3/4 {
