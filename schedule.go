@@ -27,6 +27,8 @@ type (
 	// Updated is the answer to [Client.Update]: the schedule, and its next nominal times
 	// before and after.
 	Updated = schemas.UpdateReply
+	// Why says what became, or will become, of times of a schedule.
+	Why = schemas.WhyReply
 	// CatchUp says what happens to the nominal times that a schedule missed during a pause.
 	CatchUp = schemas.Misfire
 )
@@ -164,6 +166,17 @@ func (c *Client) Preview(ctx context.Context, id TimerID, from time.Time, n int)
 	}
 	var reply Preview
 	err := c.call(ctx, "schedule.preview", q, &reply)
+	return reply, err
+}
+
+// Why says what became, or will become, of a time of a schedule: it fired, was skipped and
+// why, is planned, or is not a time of the schedule. at is an RFC 3339 time, or in the
+// schedule's zone a date such as "2027-03-28" or a local time such as "2027-03-28T02:30". A
+// date asks about each of its nominal times, at most 100. Errors: ErrNotFound,
+// ErrBadRequest, ErrUnavailable.
+func (c *Client) Why(ctx context.Context, id TimerID, at string) (Why, error) {
+	var reply Why
+	err := c.call(ctx, "schedule.why", schemas.WhyRequest{TimerRef: ref(id), At: at}, &reply)
 	return reply, err
 }
 

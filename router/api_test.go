@@ -90,7 +90,7 @@ func TestServiceInfo(t *testing.T) {
 	want := map[string]bool{}
 	for _, verb := range []string{
 		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
-		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs",
+		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
 	} {
 		want[schemas.SubjectAPIPrefix+verb] = true
 	}

@@ -326,6 +326,9 @@ func TestRefusedOperations(t *testing.T) {
 		{"schedule.preview", "many", `,"n":1001`, "bad_request", "1000"},
 		{"schedule.preview", "many", `,"n":-1`, "bad_request", "1000"},
 		{"schedule.preview", "many", `,"from":"x"`, "bad_request", "from"},
+		{"schedule.why", "one", `,"at":"2027-03-28"`, "bad_request", "not a schedule"},
+		{"schedule.why", "many", "", "bad_request", "2027-03-28"},
+		{"schedule.why", "many", `,"at":"soon"`, "bad_request", "2027-03-28"},
 		{"schedule.runs", "one", "", "bad_request", "not a schedule"},
 		{"schedule.runs", "many", `,"limit":101`, "bad_request", "100"},
 		{"schedule.runs", "many", `,"cursor":"x"`, "bad_request", "cursor"},
@@ -338,7 +341,7 @@ func TestRefusedOperations(t *testing.T) {
 			t.Errorf("%s %s%s: %s %q, want %s %q", c.verb, c.id, c.more, code, text, c.code, c.text)
 		}
 	}
-	for _, verb := range []string{"pause", "resume", "trigger", "backfill", "delete", "preview", "runs", "update"} {
+	for _, verb := range []string{"pause", "resume", "trigger", "backfill", "delete", "preview", "runs", "why", "update"} {
 		for _, body := range []string{"", "{}", "x", `{"timer":"zz"}`, `{"timer":"zz.1"}`} {
 			if code := f.request("schedule."+verb, []byte(body), new(json.RawMessage)); code != "bad_request" && code != "invalid_timer_id" && (verb != "update" || code != "invalid_event") {
 				t.Errorf("%s %q: %q", verb, body, code)
@@ -563,6 +566,46 @@ func TestRuns(t *testing.T) {
 	one := f.old("one", nil)
 	if code := f.request("get", fmt.Appendf(nil, `{"timer":"%s.1"}`, one.ID), &schemas.TimerInfo{}); code != "" {
 		t.Errorf("get of run 1 of a one-shot timer: %s", code)
+	}
+}
+
+// TestWhy: a date in the schedule's zone, and an instant.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	at := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC).UnixMilli() // 02:30 does not exist
+	f.scheduled("many", daily, func(r *schemas.Record) {
+		r.Run = 3
+		r.Schedule.Decide(schemas.Decision{Kind: schemas.DecisionOverlap, FromMs: at, ToMs: at, Count: 1, Run: 2, AtMs: at})
+		r.Schedule.Decide(schemas.Decision{Kind: schemas.DecisionTriggerCancelled, FromMs: at + 86_400_000, ToMs: at + 86_400_000, Count: 1, AtMs: at})
+	})
+	ask := func(at string) (r schemas.WhyReply) {
+		t.Helper()
+		if code, text := f.answer("schedule.why", fmt.Appendf(nil, `{"id":"many","source":"/test","at":%q}`, at), &r); code != "" {
+			t.Fatal(code, text)
+		}
+		return r
+	}
+	for _, text := range []string{"2026-03-29", "2026-03-29T01:00:00Z", "2026-03-29T02:30"} {
+		r := ask(text)
+		if len(r.Answers) != 1 || r.More {
+			t.Fatalf("%s: %+v", text, r)
+		}
+		if a := r.Answers[0]; a.Fate != schemas.FateSkipped || a.Reason != "overlap" || a.Run != 2 || !a.At.Equal(schemas.TimeOf(at)) || len(a.Notes) != 1 || !strings.Contains(a.Text, "overlapped run 2") {
+			t.Errorf("%s: %+v", text, a)
+		}
+	}
+	// A request that was cancelled is no decision about a nominal time.
+	if a := ask("2026-03-30T01:00:00Z").Answers[0]; a.Reason == "trigger_cancelled" || a.Fate == schemas.FateSkipped {
+		t.Errorf("got %+v", a)
+	}
+	if r := ask("2030-05-01"); len(r.Answers) != 1 || r.Answers[0].Fate != schemas.FatePlanned {
+		t.Errorf("in the future: %+v", r)
+	}
+	f.scheduled("often", schemas.Recurrence{Every: "1s"}, nil)
+	var r schemas.WhyReply
+	if code, text := f.answer("schedule.why", []byte(`{"id":"often","source":"/test","at":"2030-05-01"}`), &r); code != "" || len(r.Answers) != schemas.MaxAnswers || !r.More {
+		t.Errorf("every second: %s %s, %d answers", code, text, len(r.Answers))
 	}
 }
 

@@ -278,8 +278,8 @@ var decisionNames = [...]string{
 	DecisionTriggerCancelled: "trigger_cancelled",
 }
 
-// requested reports whether the times of the kind are not nominal times.
-func (k DecisionKind) requested() bool {
+// Requested reports whether the times of the kind are not nominal times.
+func (k DecisionKind) Requested() bool {
 	return k == DecisionTriggered || k == DecisionTriggerOverlap || k == DecisionTriggerCancelled
 }
 
@@ -359,7 +359,7 @@ func (p *Progress) joins(d *Decision) bool {
 	switch {
 	case d.Kind != last.Kind || d.Run != run || d.FromMs <= last.ToMs || d.Kind == DecisionBackfilled:
 		return false
-	case d.Kind.requested():
+	case d.Kind.Requested():
 		return true
 	case p.Waiting != nil && last.ToMs < p.Waiting.NominalMs && p.Waiting.NominalMs < d.FromMs:
 		return false
@@ -375,7 +375,7 @@ func (p *Progress) DecidedMs() int64 {
 		decided = p.KnownFromMs - 1
 	}
 	for i := range p.Decisions {
-		if d := &p.Decisions[i]; d.Kind != DecisionBackfilled && !d.Kind.requested() {
+		if d := &p.Decisions[i]; d.Kind != DecisionBackfilled && !d.Kind.Requested() {
 			decided = max(decided, d.ToMs)
 		}
 	}
@@ -384,7 +384,7 @@ func (p *Progress) DecidedMs() int64 {
 
 // forget notes that a range is dropped.
 func (p *Progress) forget(d *Decision) {
-	if d.Kind.requested() {
+	if d.Kind.Requested() {
 		return
 	}
 	if p.KnownFromMs == 0 || d.FromMs < p.ForgottenMs {
@@ -457,7 +457,7 @@ func (p *Progress) Of(nominalMs int64) *Decision {
 	var found *Decision
 	for i := range p.Decisions {
 		d := &p.Decisions[i]
-		if d.FromMs <= nominalMs && nominalMs <= d.ToMs && !d.Kind.requested() && (found == nil || !found.Kind.Fires()) {
+		if d.FromMs <= nominalMs && nominalMs <= d.ToMs && !d.Kind.Requested() && (found == nil || !found.Kind.Fires()) {
 			found = d
 		}
 	}

@@ -17,6 +17,8 @@ const (
 	// the request has none.
 	MaxRuns     = 100
 	DefaultRuns = 20
+	// MaxAnswers bounds the answers of one why.
+	MaxAnswers = 100
 	// UpdateTimes is the number of next runs, before and after, in the answer to an update.
 	UpdateTimes = 5
 )
@@ -235,6 +237,21 @@ type PreviewRun struct {
 type ReasonInfo struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
+}
+
+// WhyRequest is the body of timers.api.schedule.why.
+type WhyRequest struct {
+	TimerRef
+	// At is an RFC 3339 time, or in the schedule's zone a date such as 2027-03-28 or a local
+	// time such as 2027-03-28T02:30. A date asks about each of its nominal times.
+	At string `json:"at"`
+}
+
+// WhyReply is the answer to timers.api.schedule.why: at most MaxAnswers, by time. More is true
+// if there are others.
+type WhyReply struct {
+	Answers []Answer `json:"answers"`
+	More    bool     `json:"more,omitempty"`
 }
 
 // RunsRequest is the body of timers.api.schedule.runs.

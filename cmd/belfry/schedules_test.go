@@ -54,6 +54,13 @@ func TestScheduleCommands(t *testing.T) {
 	}
 	n.client(t, "update", "--cron", "0 7 * * *", "--id", "nightly", "--source", "/reports", "--revision", fmt.Sprint(u.Timer.Revision-1)).oneLine(t, exitRefused, "revision")
 
+	if w := ok[schemas.Answer](t, n, strings.Fields("why "+id+" --at 2031-03-30")...); len(w) != 1 || w[0].Fate != schemas.FatePlanned || w[0].Local != "2031-03-30T06:00:00+02:00" {
+		t.Errorf("why: %+v", w)
+	}
+	if r := n.client(t, strings.Fields("why "+id+" --at 2031-03-30T05:00")...); r.code != exitOK || !strings.Contains(r.out, "2031-03-30T05:00:00+02:00  Not a time of the schedule.") {
+		t.Errorf("why: %d %q %q", r.code, r.out, r.err)
+	}
+
 	const period = " --from 2026-01-01T00:00:00Z --to 2026-01-03T00:00:00Z"
 	if r := n.client(t, strings.Fields("backfill "+id+period+" --dry-run")...); r.out != "runs  2\n2026-01-01T05:00:00.000Z\n2026-01-02T05:00:00.000Z\n" {
 		t.Errorf("backfill: %d %q %q", r.code, r.out, r.err)
@@ -78,7 +85,7 @@ func TestScheduleUsage(t *testing.T) {
 		"resume " + id + " --catchup some": "--catchup", "trigger": "usage", "backfill " + id: "--from and --to", "backfill " + id + " --from x --to x": "--from",
 		"backfill " + id + " --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z --rate -1s": "--rate", "runs " + id + " -n -1": "--limit",
 		"preview " + id + " --cron x": "--cron", "preview " + id + " -n 0": "-n", "preview " + id + " x": "usage", "preview " + id + " --from x": "--from", "preview x": "--source",
-		"update --cron x": "--id", "update --id x": "--cron", "update --id x --cron x": "timercron", "ls --state odd": "--state",
+		"update --cron x": "--id", "update --id x": "--cron", "update --id x --cron x": "timercron", "why " + id: "--at", "why " + id + " --at soon": "--at", "why --at 2027-03-28": "usage", "ls --state odd": "--state",
 	} {
 		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)
 	}
@@ -88,7 +95,7 @@ func TestScheduleUsage(t *testing.T) {
 func TestSchedulesWithoutServer(t *testing.T) {
 	t.Parallel()
 	id := schemas.NewTimerID("/s", "1").String()
-	for _, line := range []string{"pause " + id, "resume --group g", "trigger " + id, "runs " + id, "preview " + id, "update --id x --every 1h"} {
+	for _, line := range []string{"pause " + id, "resume --group g", "trigger " + id, "runs " + id, "why " + id + " --at 2027-03-28", "preview " + id, "update --id x --every 1h"} {
 		belfryRun(t, append(strings.Fields(line), "--nats-url", "nats://127.0.0.1:1", "--timeout", (5*time.Second).String())...).oneLine(t, exitUnreachable)
 	}
 }

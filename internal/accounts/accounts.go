@@ -58,7 +58,7 @@ func Shared() []string {
 	out := []string{schemas.SubjectAdd}
 	for _, verb := range []string{
 		"add", "get", "cancel", "reschedule",
-		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs",
+		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
 	} {
 		out = append(out, schemas.SubjectAPIPrefix+verb)
 	}

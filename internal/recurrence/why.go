@@ -48,7 +48,7 @@ func (w *why) times(fromMs, toMs int64, limit int) []int64 {
 	// Of older recurrences only the ends of the ranges are known.
 	for i := range w.s.Decisions {
 		d := &w.s.Decisions[i]
-		if d.FromMs >= w.s.ChangedMs || d.Kind == schemas.DecisionTriggered || d.Kind == schemas.DecisionTriggerOverlap {
+		if d.FromMs >= w.s.ChangedMs || d.Kind.Requested() {
 			continue
 		}
 		for _, at := range [...]int64{d.FromMs, max(d.FromMs+1, fromMs), d.ToMs} {
@@ -94,7 +94,7 @@ func (w *why) answer(at int64) schemas.Answer {
 	var decision, filled *schemas.Decision
 	for i := range w.s.Decisions {
 		switch d := &w.s.Decisions[i]; {
-		case at < d.FromMs || d.ToMs < at || d.Kind == schemas.DecisionTriggered || d.Kind == schemas.DecisionTriggerOverlap:
+		case at < d.FromMs || d.ToMs < at || d.Kind.Requested():
 		case d.Kind == schemas.DecisionBackfilled:
 			filled = d
 		default:

@@ -72,6 +72,7 @@ func (a *api) start() error {
 		{"schedule.update", "replace a schedule: a CloudEvent as in add, with the headers Belfry-If-Match and Belfry-By", a.serve("schedule.update", a.update)},
 		{"schedule.delete", "the same as cancel", a.canceler("schedule.delete")},
 		{"schedule.preview", "when a schedule runs and why: {timer, from, n} or {attributes, id, source, from, n}", a.serve("schedule.preview", page(a, s.Preview, previewPage))},
+		{"schedule.why", "what became of a time of a schedule: {timer, at}", a.serve("schedule.why", query(s.Why))},
 		{"schedule.runs", "the runs of a schedule, newest first: {timer, limit, cursor}; paged", a.serve("schedule.runs", page(a, s.Runs, runsPage))},
 	} {
 		// micro's names are tokens, without dots.
