@@ -48,7 +48,7 @@ import (
 // A record is written as: id rev=N due=T [state=S] [svc=S] [epoch=N] [fired=T] [callback]
 // [moves=N].
 //
-// A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T]
+// A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T] [end=T]
 // [callback] [state=S]; it was added at the start of the script. With the word claimed it has
 // what its last claim in the script wrote, with last-epoch=N as if that owner had made the
 // claim. Its run N is called id/N.
@@ -255,6 +255,8 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			r.Schedule.Overlap = schemas.Overlap(slices.Index([]string{"skip", "queue", "allow", "replace"}, value))
 		case "grace":
 			r.Schedule.GraceMs = s.parseTime(t, d, value) - scriptStartMs
+		case "end":
+			r.Schedule.EndMs = s.parseTime(t, d, value)
 		case "last-epoch":
 			r.Schedule.Last.Epoch = n
 		default:
@@ -270,6 +272,7 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
+		r.Queued = r.State == schemas.StatePending
 	}
 	s.lastRev = max(s.lastRev, out.Rev)
 	return out

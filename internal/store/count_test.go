@@ -9,6 +9,7 @@ import (
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // TestCountPending: CountPending counts the records of a shard in state pending up to a
@@ -26,6 +27,7 @@ func TestCountPending(t *testing.T) {
 	for i, id := range ids {
 		writes[i] = store.Write{ID: id, Record: storetest.Pending(due)}
 	}
+	writes[2].Record.State, writes[2].Record.Queued = schemas.StatePaused, false // it counts
 	var revs []uint64
 	for some := range slices.Chunk(writes, 500) {
 		revs = append(revs, storetest.CreateAll(t, s, some)...)

@@ -35,6 +35,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"LargeTickMixed":  func(t *testing.T, s Store) { largeTick(t, s, 3) },
 		"SharedEntries":   sharedEntries,
 		"ScanQueued":      scanQueued,
+		"ScanSchedules":   scanSchedules,
 		"Tail":            tail,
 		"List":            list,
 		"PublishTwice":    publishTwice,
@@ -517,6 +518,64 @@ func scanQueued(t *testing.T, s Store) {
 	stop := errors.New("stop")
 	if err := s.ScanQueued(t.Context(), 0, now+10_000, func(store.Timer) error { return stop }); !errors.Is(err, stop) {
 		t.Fatalf("error of fn: %v", err)
+	}
+}
+
+// scanSchedules: a scan returns each schedule whose last run was claimed after the shard's
+// clock was written, whatever its state is and whenever it is due.
+func scanSchedules(t *testing.T, s Store) {
+	g := s.Geometry()
+	now := NowMs(t, s)
+	const far = 3_600_000
+	schedule := func(last schemas.LastRun, state schemas.State) *schemas.Record {
+		r := Pending(now + far)
+		r.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "1h"}}
+		r.Schedule.Last = last
+		r.State, r.Queued = state, state == schemas.StatePending
+		return r
+	}
+	const applied = 1000 // after all revisions
+	past, later := now-60_000, now+5000
+	tests := []struct {
+		name  string
+		last  schemas.LastRun
+		state schemas.State
+		found bool
+	}{
+		{"never fired", schemas.LastRun{}, schemas.StatePending, false},
+		{"fired before the clock", schemas.LastRun{Run: 7, DueMs: past, Before: applied}, schemas.StatePending, false},
+		{"due tick after the clock", schemas.LastRun{Run: 7, DueMs: later, Before: 1}, schemas.StatePending, true},
+		{"claim after the applied offset", schemas.LastRun{Run: 7, DueMs: past, Before: applied + 1}, schemas.StatePending, true},
+		{"paused since", schemas.LastRun{Run: 7, DueMs: later, Before: 1}, schemas.StatePaused, true},
+		{"cancelled since", schemas.LastRun{Run: 7, DueMs: later, Before: 1}, schemas.StateCancelled, true},
+		{"last run", schemas.LastRun{Run: 7, DueMs: later, Before: 1}, schemas.StateDelivered, true},
+		{"last run before the clock", schemas.LastRun{Run: 7, DueMs: past, Before: 1}, schemas.StateCompleted, false},
+	}
+	ids := IDsOf(g, 0, len(tests))
+	for i, test := range tests {
+		w := store.Write{ID: ids[i], Record: schedule(test.last, test.state)}
+		if test.state.Final() {
+			w.TTL = time.Hour
+		}
+		CreateAll(t, s, []store.Write{w})
+	}
+	c, rev, err := s.ReadClock(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Tail = applied
+	must[uint64](t)(s.WriteClock(t.Context(), 0, c, rev))
+	found := map[schemas.TimerID]schemas.LastRun{}
+	if err := s.ScanQueued(t.Context(), 0, now+10_000, func(tm store.Timer) error {
+		found[tm.ID] = tm.Record.Schedule.Last
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range tests {
+		if last, ok := found[ids[i]]; ok != test.found || ok && last != test.last {
+			t.Errorf("%s: found %v, claim %+v", test.name, ok, last)
+		}
 	}
 }
 
