@@ -3,13 +3,13 @@
 //
 // # Parts
 //
-//   - Core (core.go, fire.go, completion.go, recount.go, newer.go, undeliverable.go) makes
+//   - Core (core.go, fire.go, schedule.go, completion.go, recount.go, newer.go, undeliverable.go) makes
 //     the decisions for one shard: Step(now, event) returns the actions to take. It does no
 //     I/O, has no goroutine and reads no clock, so a simulation can run thousands of them.
 //   - Coordinator (coordinator.go) decides for one node which shards to take and to release.
 //     Lease (lease.go) decides how long a node may fire a shard. Both are pure like Core.
 //     Assign (assign.go) spreads shards over nodes.
-//   - Term (term.go, perform.go, renew.go) is the loop around a core and a lease during one
+//   - Term (term.go, perform.go, performruns.go, renew.go) is the loop around a core and a lease during one
 //     period of ownership. It carries out actions against the store and returns the results
 //     as events. It has no goroutine: a driver calls Turn.
 //   - termLoop (shard.go) drives a term with goroutines. The simulation drives the same term
@@ -60,6 +60,8 @@
 //	                  ▲                          │ CAS lost
 //	                  └───── newer record ── rereading
 //	   (claimed by an earlier owner) ──▶ dedup check ──▶ publishing, or done
+//
+// The entries of schedules and of their runs have further states; see schedule.go.
 //
 // # Guarantees
 //
