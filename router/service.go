@@ -157,9 +157,7 @@ func New(o Options) (*Service, error) {
 		o: o, m: m, breakers: NewBreakers(geo.Shards, time.Now, o.Log),
 		adds: make(permits, MaxAdds), quick: make(permits, MaxOperations), slow: make(permits, MaxSlowOperations),
 		cancels: make(chan *fastCancel, MaxOperations),
-		parse: func(h map[string][]string, data []byte, addedMs int64, l schemas.Limits) (schemas.Body, schemas.Spec, error) {
-			return recurrence.ParseAdd(h, data, addedMs, l)
-		},
+		parse:   recurrence.ParseAdd,
 	}
 	s.run, s.cancel = context.WithCancelCause(context.Background())
 	s.callbacks.Store(o.Callbacks)

@@ -103,6 +103,8 @@ func FuzzParseStructured(f *testing.F) {
 	f.Add(doc(f, map[string]any{"data": map[string]any{"a": "}"}, "timercallback": "nats:a.b", "timergroup": "g", "mine": true}))
 	f.Add([]byte(`{"specversion":"1.0","id":"\u0000","source":"/","type":"t","timerat":"2027-01-01T00:00:00Z","data_base64":"AA=="}`))
 	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"%","type":"t","timerafter":"P1W"} `))
+	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"/","type":"t","timercron":"30 2 * * *","timertz":"Europe/Berlin","timerlimit":3,"timerstart":"2027-01-01T00:00:00Z","timermisfire":"all","timeroverlap":null}`))
+	f.Add([]byte(`{"specversion":"1.0","id":"1","source":"/","type":"t","timerevery":"P1D","timerend":"2028-01-01T00:00:00Z","timerjitter":"1m","timergrace":"PT1S","timerdst":"auto","timerdays":"or"}`))
 	schema := compiler(f, "add")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		body, spec, err := schemas.ParseAdd(nil, data, added, schemas.Limits{})
