@@ -35,7 +35,7 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	cmd.Flags().IntVarP(&rows, "limit", "n", defaultRows, "maximum number of dead letters; 0 for all")
 	check := func([]string) error { return checkRows(rows) }
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
-		t := table{c.out, []int{schemas.TimerIDLength, 24, 12, 8, 16}}
+		t := table{c.out, []int{schemas.TimerIDLength + 4, 24, 12, 8, 16}}
 		return printRows(c, s, t, rows, s.DeadLetters(ctx, service), []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}, func(dead schemas.DeadInfo) []string {
 			return []string{deadName(dead), showTime(dead.Died), dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
 		})

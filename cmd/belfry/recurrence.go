@@ -88,6 +88,15 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 	return plan.Calendar(), nil
 }
 
+// describe says in words when a schedule of the flags runs. It returns "" for a period without
+// --start, which counts from the time at which the server stored the add.
+func (f *recurrenceFlags) describe(s *calendar.Schedule) string {
+	if f.every != "" && f.start == "" {
+		return ""
+	}
+	return s.Describe()
+}
+
 // noMaxAhead replaces the server's setting max-ahead, which the program does not know. It
 // must stay below the longest time.Duration, 292 years.
 const noMaxAhead = 200 * 365 * 24 * time.Hour
