@@ -45,7 +45,7 @@ func (addWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := e.addFar(ctx, a)
+	r, err := e.addFar(ctx, a, farAhead, farAhead)
 	if err != nil {
 		return nil, err
 	}
@@ -65,12 +65,13 @@ func stored(expected, found int) Verified {
 	return Verified{Expected: expected, Found: found, Missing: max(expected-found, 0), Duplicates: max(found-expected, 0)}
 }
 
-// addFar measures adding Count timers that are due in a month. The router stores the timers
-// while more are added, so both rates are for the same period.
-func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
+// addFar measures adding Count timers that are due after a while, spread over a period, so that
+// a tick has no more timers than in practice. The router stores the timers while more are added,
+// so both rates are for the same period.
+func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (*Result, error) {
 	r := &Result{Curves: Curves{X: "seconds", Y: "adds a second"}}
 	r.Curves.Title = r.title(e.Config, fmt.Sprintf("%d adds", e.Count))
-	base := time.Now().Add(farAhead).UnixMilli()
+	base := time.Now().Add(after).UnixMilli()
 	p := e.progress()
 	defer p.end()
 	var mu sync.Mutex
@@ -94,9 +95,10 @@ func (e *Env) addFar(ctx context.Context, a *Adder) (*Result, error) {
 	wg.Go(func() {
 		curve = sample(sampling, begun, a.Done, func(done int) { p.show("%d of %d added", done, e.Count) })
 	})
-	// The due times spread over a month, so that a tick has no more timers than in practice.
-	spread := int64(farAhead/time.Millisecond) / int64(e.Count)
-	err = a.Add(ctx, e.Count, func(n int) int64 { return base + int64(n)*max(spread, 1) }, pace, func(d time.Duration) {
+	due := func(n int) int64 {
+		return base + int64(float64(n)/float64(e.Count)*float64(over.Milliseconds()))
+	}
+	err = a.Add(ctx, e.Count, due, pace, func(d time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
 		answers.add(d)

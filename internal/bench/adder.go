@@ -40,9 +40,11 @@ type Adder struct {
 	names []string
 	// callback is the timercallback of the timers, or "".
 	callback string
-	pad      string
-	conns    []*nats.Conn
-	done     atomic.Int64
+	// recur makes schedules of the timers; nil for one-shot timers.
+	recur *recurring
+	pad   string
+	conns []*nats.Conn
+	done  atomic.Int64
 }
 
 // NewAdder opens the workers' connections. The timers have ids that no other run uses, and fire
@@ -67,7 +69,8 @@ func (a *Adder) ID(n int) string { return a.prefix + strconv.Itoa(n) }
 func (a *Adder) Timer(n int) schemas.TimerID { return schemas.NewTimerID(source, a.ID(n)) }
 
 // number returns the number of the timer whose id is in a text: an event, a record's event id,
-// or a header.
+// or a header. For schedules the text is an event, and the number is that of the run; see
+// recurring.
 func (a *Adder) number(text []byte) (int, bool) {
 	i := bytes.Index(text, a.mark)
 	if i < 0 {
@@ -81,7 +84,18 @@ func (a *Adder) number(text []byte) (int, bool) {
 		n = n*10 + int(c-'0')
 		digits++
 	}
+	if a.recur != nil && digits > 0 {
+		return a.recur.number(n, text)
+	}
 	return n, digits > 0
+}
+
+// runs returns the number of runs of each timer.
+func (a *Adder) runs() int {
+	if a.recur == nil {
+		return 1
+	}
+	return a.recur.runs
 }
 
 // Done returns the number of adds acknowledged so far.
@@ -97,8 +111,12 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 		body = append(body, `","timercallback":"`...)
 		body = append(body, a.callback...)
 	}
-	body = append(body, `","timerat":"`...)
-	body = append(body, schemas.FormatTime(dueMs)...)
+	if a.recur != nil {
+		body = a.recur.attributes(body, dueMs)
+	} else {
+		body = append(body, `","timerat":"`...)
+		body = append(body, schemas.FormatTime(dueMs)...)
+	}
 	body = append(body, `","data":"`...)
 	body = append(body, a.pad...)
 	return &nats.Msg{Subject: subject, Data: append(body, `"}`...)}

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/scheduler"
@@ -21,14 +22,15 @@ const aheadTries = 2
 
 // ahead adds count timers that are due at an instant or later, and watches them fire. The
 // instant is at least Lead in the future, so that all timers are stored before it. The
-// measurement begins when all are stored.
-func (e *Env) ahead(ctx context.Context, service string, count int, p *progress, due func(at int64, n int) int64) (*aheadRun, *Result, error) {
+// measurement begins when all are stored. recur makes schedules of the timers; nil for none.
+func (e *Env) ahead(ctx context.Context, service string, count int, recur *recurring, p *progress, due func(at int64, n int) int64) (*aheadRun, *Result, error) {
 	lead := e.Lead
 	for try := 0; ; try++ {
 		a, err := e.NewAdder(service)
 		if err != nil {
 			return nil, nil, err
 		}
+		a.recur = recur
 		r := &Result{}
 		if err := e.beginServices(ctx, a, r); err != nil {
 			return nil, nil, err
@@ -38,6 +40,7 @@ func (e *Env) ahead(ctx context.Context, service string, count int, p *progress,
 		for n := range dues {
 			dues[n] = due(at, n)
 		}
+		at = slices.Min(dues)
 		w, err := e.Watch(ctx, a, dues)
 		if err != nil {
 			return nil, nil, err

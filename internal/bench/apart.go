@@ -126,14 +126,7 @@ func (e *Env) beside(ctx context.Context, r *Result, d *deployment) (int, error)
 	if err != nil {
 		return 0, err
 	}
-	for _, f := range s.Figures {
-		r.figure(withPending+f.Name, f.Value, f.Unit)
-	}
-	for _, l := range s.Latencies {
-		l.Name = withPending + l.Name
-	}
-	r.Latencies = append(r.Latencies, s.Latencies...)
-	r.Verified.add(s.Verified)
+	r.beside(withPending, s)
 	e.disconnect()
 	return e.Beside*e.Seconds + max(e.Warmup, 0), nil
 }

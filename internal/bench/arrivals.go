@@ -39,7 +39,9 @@ func (s *arrivals) note(text []byte) {
 		return
 	}
 	s.at[n] = now
-	if s.seen++; s.seen == len(s.at) {
+	before := s.seen
+	s.seen += 1 + s.adder.recur.missed(text)
+	if s.seen >= len(s.at) && before < len(s.at) {
 		close(s.all)
 	}
 }

@@ -29,7 +29,12 @@ func (burstWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	}
 	p := e.progress()
 	defer p.end()
-	run, r, err := e.ahead(ctx, "bench_burst", e.Count, p, func(at int64, _ int) int64 { return at })
+	return e.burst(ctx, "bench_burst", nil, p, func(at int64, _ int) int64 { return at })
+}
+
+// burst measures Count timers, or schedules, that are due at an instant.
+func (e *Env) burst(ctx context.Context, service string, recur *recurring, p *progress, due func(at int64, n int) int64) (*Result, error) {
+	run, r, err := e.ahead(ctx, service, e.Count, recur, p, due)
 	if err != nil {
 		return r, err
 	}

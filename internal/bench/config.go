@@ -48,6 +48,11 @@ type Config struct {
 	// Beside is the number of timers due per second, for Seconds, while the timers of the
 	// pending workload wait; 0 for none.
 	Beside int
+	// Every is the period of the schedules of the schedules workload, 1 s or more. Daily and
+	// Instant are the number of schedules of its other two parts: due once a day, and due at
+	// one instant; at most one of them is not 0.
+	Every          time.Duration
+	Daily, Instant int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
 	// Workers is the number of concurrent adders or cancellers, each with its own connection;
@@ -161,6 +166,12 @@ func (c *Config) setDefaults() error {
 		return bad("services is %d; it must be 1 to %d", c.Services, maxServices)
 	case c.Rate < 0 || c.Seconds < 0 || c.Lead < 0 || c.Beside < 0:
 		return bad("rate, seconds, lead and beside cannot be negative")
+	case c.Every < 0 || c.Daily < 0 || c.Instant < 0 || c.Daily > maxCount || c.Instant > maxCount:
+		return bad("every, daily and instant cannot be negative; daily and instant are at most %d", maxCount)
+	case c.Every > 0 && c.Every < time.Second:
+		return bad("every is %s; it must be 1s or more", c.Every)
+	case c.Daily > 0 && c.Instant > 0:
+		return bad("daily and instant are two measurements: give only one of them")
 	case c.Count < 0 || c.Count > maxCount:
 		return bad("count is %d; it must be 1 to %d", c.Count, maxCount)
 	case c.Via != ViaPublish && c.Via != ViaBatch && !c.oneByOne():

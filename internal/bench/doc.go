@@ -1,5 +1,5 @@
 // Package bench measures Belfry: adds per second, lateness, bursts, sustained rates with and
-// without callbacks, cancels, and the cost of pending timers. Table runs all measurements and
+// without callbacks, cancels, schedules, and the cost of pending timers. Table runs all measurements and
 // compares them with required figures; Growth measures how cost grows. Command belfry-bench
 // runs any of them, `belfry bench` the few runs of Quick. Package report draws the results.
 //

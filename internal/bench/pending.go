@@ -45,11 +45,22 @@ const (
 )
 
 func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
+	return e.pending(ctx, func(ctx context.Context) (*Result, error) {
+		a, err := e.NewAdder("bench_pending")
+		if err != nil {
+			return nil, err
+		}
+		return e.addFar(ctx, a, farAhead, farAhead)
+	})
+}
+
+// pending measures a node with Count timers that wait. add adds them.
+func (e *Env) pending(ctx context.Context, add func(context.Context) (*Result, error)) (*Result, error) {
 	if e.NATSURL != "" {
-		return nil, bad("the pending workload kills its server, so it starts its own: leave out nats-url")
+		return nil, bad("this workload kills its server, so it starts its own: leave out nats-url")
 	}
 	if e.Retention != 0 {
-		return nil, bad("the pending workload counts the records of timers that have fired: leave out retention")
+		return nil, bad("this workload counts the records of timers that have fired: leave out retention")
 	}
 	e.Raw = 0 // raw operations would count in the measured memory
 	d, err := e.deploy(true)
@@ -70,7 +81,7 @@ func (pendingWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if err := e.reprofile(ctx, d, p, app.ProfileFast); err != nil {
 		return nil, err
 	}
-	r, err := e.fill(ctx, d)
+	r, err := e.fill(ctx, d, add)
 	if err != nil {
 		return nil, err
 	}
@@ -97,15 +108,11 @@ func (e *Env) reprofile(ctx context.Context, d *deployment, p *progress, to app.
 }
 
 // fill adds the timers that stay pending.
-func (e *Env) fill(ctx context.Context, d *deployment) (*Result, error) {
+func (e *Env) fill(ctx context.Context, d *deployment, add func(context.Context) (*Result, error)) (*Result, error) {
 	if err := e.attach(ctx); err != nil {
 		return nil, err
 	}
-	a, err := e.NewAdder("bench_pending")
-	if err != nil {
-		return nil, err
-	}
-	r, err := e.addFar(ctx, a)
+	r, err := add(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +133,8 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 	}
 	idle.figures(r, d, "pending")
 	r.figure(idleFigure, idle.cpu()-empty.cpu(), "% of a core")
+	perTimer := 1e6 / float64(e.Count)
+	r.figure("memory a timer, pending, above empty", (idle.serversMB+idle.nodeMB-empty.serversMB-empty.nodeMB)*perTimer, "B")
 	disk, err := diskBytes(d.dirs...)
 	if err != nil {
 		return err
@@ -153,6 +162,7 @@ func (e *Env) withPending(ctx context.Context, r *Result, d *deployment, empty i
 		return err
 	}
 	idle.figures(r, d, "pending, restarted")
+	r.figure("memory a timer, pending, restarted, above empty", (idle.serversMB+idle.nodeMB-empty.serversMB-empty.nodeMB)*perTimer, "B")
 	return nil
 }
 

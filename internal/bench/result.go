@@ -81,6 +81,14 @@ func settings(c Config) map[string]any {
 	} else {
 		s["on"] = "remote"
 	}
+	if c.Every > 0 {
+		s["every"] = c.Every.String()
+	}
+	for name, n := range map[string]int{"daily": c.Daily, "instant": c.Instant} {
+		if n > 0 {
+			s[name] = n
+		}
+	}
 	if c.Callback != "" {
 		s["callback"] = c.Callback
 	}

@@ -53,7 +53,7 @@ func (steadyWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 func (e *Env) steadyAhead(ctx context.Context) (*Result, error) {
 	p := e.progress()
 	defer p.end()
-	run, r, err := e.ahead(ctx, "bench_steady", e.Rate*e.Seconds, p, func(at int64, n int) int64 {
+	run, r, err := e.ahead(ctx, "bench_steady", e.Rate*e.Seconds, nil, p, func(at int64, n int) int64 {
 		return at + int64(n)*1000/int64(e.Rate)
 	})
 	if err != nil {
@@ -181,9 +181,9 @@ func (e *Env) pace(begun time.Time) func(n int) time.Time {
 
 // addWatched adds all watched timers and shows progress.
 func (e *Env) addWatched(ctx context.Context, a *Adder, w *Watch, p *progress, pace func(int) time.Time) error {
-	added := make(chan error, 1)
+	added, runs := make(chan error, 1), a.runs()
 	go func() {
-		added <- a.Add(ctx, len(w.dueMs), func(n int) int64 { return w.dueMs[n] }, pace, nil)
+		added <- a.Add(ctx, len(w.dueMs)/runs, func(n int) int64 { return w.dueMs[n*runs] }, pace, nil)
 	}()
 	t := time.NewTicker(50 * time.Millisecond)
 	defer t.Stop()
@@ -192,7 +192,7 @@ func (e *Env) addWatched(ctx context.Context, a *Adder, w *Watch, p *progress, p
 		case err := <-added:
 			return err
 		case <-t.C:
-			p.show("%d of %d added, %d fired", a.Done(), len(w.dueMs), w.Seen())
+			p.show("%d of %d added, %d fired", a.Done(), len(w.dueMs)/runs, w.Seen())
 		}
 	}
 }
