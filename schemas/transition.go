@@ -112,10 +112,10 @@ func (r *Record) tooLate(operation string) error {
 	if r.Schedule != nil {
 		what = "schedule"
 	}
-	switch {
-	case r.State == StateCancelled:
+	switch r.State {
+	case StateCancelled:
 		return Errorf(CodeAlreadyDone, "cannot %s: the %s is cancelled", operation, what)
-	case r.State == StateCompleted:
+	case StateCompleted:
 		return Errorf(CodeAlreadyDone, "cannot %s: the schedule ended at %s; to run it again, add it under another id", operation, FormatTime(r.DoneMs))
 	}
 	return Errorf(CodeAlreadyFired, "cannot %s: already fired at %s (state: %s)", operation, FormatTime(r.FiredMs), r.State)
