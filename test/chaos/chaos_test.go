@@ -82,11 +82,13 @@ func TestChaos(t *testing.T) {
 		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: spread,
 		httpURL: recv.url, moves: true, sdk: true, services: clusterServices, client: true,
 	})
+	all := c.makeSchedules(rng, scheduleWork{count: clusterSchedules, begin: begin, whole: load, every: 5, httpURL: recv.url, worker: true, operated: 1})
 	clients := make(chan struct{})
 	go func() {
 		defer close(clients)
 		c.run(t.Context(), plans)
 	}()
+	stopSchedules := c.schedules(t, all)
 	r := &rounds{cluster: cl, rng: rand.New(rand.NewPCG(sd, 3))}
 	if brief {
 		r.brief(begin)
@@ -94,10 +96,13 @@ func TestChaos(t *testing.T) {
 		r.until(begin.Add(load))
 	}
 	<-clients
+	stopSchedules()
 	invalid := stopOperations()
+	c.endSchedules(t, all, cl.passed)
 	c.replayAll(concludeBound)
 	c.allRejected(invalid)
 	report := judge(t, cl, c, rec, r.last)
+	shownEnough(t, &report.Schedules, clusterSchedules)
 	stopWork()
 	if brief {
 		// The machine is shared with the tests of other packages: log the times of

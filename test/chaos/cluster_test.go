@@ -139,8 +139,13 @@ func (c *cluster) well() {
 	c.t.Helper()
 	c.serversWell()
 	c.nodesWell()
-	now := time.Now()
-	eventually(c.t, wellBound, "every shard past now", func(context.Context) (bool, error) { return c.past(now) })
+	c.passed(time.Now())
+}
+
+// passed waits until every shard has fired all that was due at a time.
+func (c *cluster) passed(at time.Time) {
+	c.t.Helper()
+	eventually(c.t, wellBound, "every shard past now", func(context.Context) (bool, error) { return c.past(at) })
 }
 
 // url lists all servers, without the nodes' links.

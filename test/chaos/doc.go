@@ -1,13 +1,15 @@
 // Package chaos runs the real programs and breaks them.
 //
 // TestKillNine runs one belfry process that is killed with SIGKILL again and again while
-// clients add, cancel and receive callbacks.
+// clients add, cancel and receive callbacks. TestKillNineWhileSchedulesFire does so with
+// several hundred schedules.
 //
 // TestChaos runs three nats-server processes with three replicas of every stream and
 // three belfry nodes, each behind a network of its own (proc.Link), and makes one fault
 // after another (faults_test.go): it kills, pauses and restarts processes, cuts, holds up
 // and delays connections, makes leaders step down, and fills a disk. Meanwhile clients
-// add, cancel and reschedule.
+// add, cancel and reschedule. Schedules with every misfire and overlap policy fire, and
+// clients pause, resume, trigger, backfill, update and delete them (schedules_test.go).
 //
 // TestRollingUpgrade replaces nodes by nodes of a newer build and back, under load.
 // TestNewerRecordsOnProcesses plants records of a newer format. Their newer node is this

@@ -303,6 +303,11 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 
 // swept reports whether every shard's sweeper has passed a time.
 func swept(ctx context.Context, c *client, ms int64) (bool, error) {
+	return everyClock(ctx, c, func(clock *store.Clock) bool { return clock.SweptMs >= ms })
+}
+
+// everyClock reports whether ok accepts the clock of every shard.
+func everyClock(ctx context.Context, c *client, ok func(*store.Clock) bool) (bool, error) {
 	kv, err := c.js.KeyValue(ctx, schemas.BucketClock)
 	if err != nil {
 		return false, err
@@ -316,7 +321,7 @@ func swept(ctx context.Context, c *client, ms int64) (bool, error) {
 		if err := json.Unmarshal(e.Value(), &clock); err != nil {
 			return false, err
 		}
-		if clock.SweptMs < ms {
+		if !ok(&clock) {
 			return false, nil
 		}
 	}

@@ -37,6 +37,9 @@ type receiver struct {
 // refuseMark is in the data of a timer that is refused at first.
 const refuseMark = `"refuse":true`
 
+// slowMark is in the data of schedules whose callee is sometimes slower than their period.
+const slowMark = `"slow":true`
+
 // gone reports whether to refuse a call permanently.
 func (r *receiver) gone(c call) bool {
 	if !bytes.Contains(c.body, []byte(refuseMark)) {
@@ -99,6 +102,9 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	refuse, wait := r.draw()
+	if bytes.Contains(c.body, []byte(slowMark)) {
+		wait *= 15 // longer than the period of a schedule
+	}
 	time.Sleep(wait) // the callee is slow on purpose
 	if refuse {
 		w.WriteHeader(http.StatusServiceUnavailable)

@@ -2,6 +2,7 @@ package check
 
 import (
 	"math"
+	"reflect"
 	"slices"
 
 	"github.com/belfryio/belfry/internal/calendar"
@@ -12,8 +13,10 @@ import (
 // version is the recurrence of a schedule between two updates that changed its nominal times.
 type version struct {
 	calendar *calendar.Schedule
-	// fromMs and toMs bound the nominal times that the version decides, inclusive. changedMs
-	// is the identity of the version, Progress.ChangedMs.
+	rule     schemas.Recurrence
+	// fromMs and toMs bound the nominal times that the version decides, inclusive. changedMs is
+	// Progress.ChangedMs. Two versions have the same one if no nominal time was decided
+	// between their updates.
 	fromMs, toMs, changedMs int64
 	// seenMs is the last nominal time that a record of this version had decided.
 	seenMs int64
@@ -77,7 +80,7 @@ func (s *schedule) findVersions(c *checker) bool {
 	for i := range s.stored {
 		e := &s.stored[i]
 		p := e.Schedule
-		if n := len(s.versions); n > 0 && s.versions[n-1].changedMs == p.ChangedMs {
+		if n := len(s.versions); n > 0 && s.versions[n-1].changedMs == p.ChangedMs && reflect.DeepEqual(s.versions[n-1].rule, p.Recurrence) {
 			s.versions[n-1].seenMs = p.DecidedMs()
 			continue
 		}
@@ -86,7 +89,7 @@ func (s *schedule) findVersions(c *checker) bool {
 			s.fail(c, BadHistory, "its record has a recurrence that is refused: %v", err)
 			return false
 		}
-		v := version{calendar: plan.Calendar(), fromMs: p.ChangedMs, toMs: math.MaxInt64, changedMs: p.ChangedMs, seenMs: p.DecidedMs()}
+		v := version{calendar: plan.Calendar(), rule: p.Recurrence, fromMs: p.ChangedMs, toMs: math.MaxInt64, changedMs: p.ChangedMs, seenMs: p.DecidedMs()}
 		if p.ChangedMs == 0 {
 			v.fromMs = max(e.AddedMs+1, p.StartMs)
 		}

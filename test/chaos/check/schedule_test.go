@@ -78,8 +78,10 @@ func (r *recurring) read() *recurring {
 
 // updated changes the period to 3 s, from nth(4) = due+8000 on, at due+7000: the next
 // nominal time is due+9000.
-func (r *recurring) updated() *recurring {
-	r.record.Every, r.record.ChangedMs = "PT3S", due+9000
+func (r *recurring) updated() *recurring { return r.updatedTo("PT3S") }
+
+func (r *recurring) updatedTo(every string) *recurring {
+	r.record.Every, r.record.ChangedMs = every, due+9000
 	return r
 }
 
@@ -98,7 +100,9 @@ func TestSoundSchedules(t *testing.T) {
 		"deleted":                    newRecurring().fires(1, 1, 3).call(2, Cancel, 3, paused).read(),
 		"backfilled after a skip":    newRecurring().decide(schemas.DecisionPaused, 1, 2, 0).call(2, Backfill, 0, Event{FromMs: nth(1), ToMs: nth(1), Count: 1}).decide(schemas.DecisionBackfilled, 1, 1, 1).runAs(1, 1, Event{Trigger: schemas.TriggerBackfill}).read(),
 		"the updated times differ":   newRecurring().fires(1, 1, 3).read().call(2, Update, 3, Event{Data: "d-2"}).updated().read(),
-		"updated contents":           newRecurring().fires(1, 1, 2).call(2, Update, 2, Event{Data: "d-2"}).read().decide(schemas.DecisionFired, 3, 3, 3).runAs(3, 3, Event{Data: "d-2"}).read(),
+		"two updates before a nominal time": newRecurring().fires(1, 1, 2).decide(schemas.DecisionPaused, 3, 3, 0).read().
+			call(2, Update, 2, Event{Data: "d-x"}).updatedTo("PT9S").read().call(3, Update, 2, Event{Data: "d-2"}).updated().read().firesUpdated(9000, 12_000),
+		"updated contents": newRecurring().fires(1, 1, 2).call(2, Update, 2, Event{Data: "d-2"}).read().decide(schemas.DecisionFired, 3, 3, 3).runAs(3, 3, Event{Data: "d-2"}).read(),
 		"an update that may have been": func() *recurring {
 			r := newRecurring().fires(1, 1, 1)
 			r.put(Event{Kind: Update, Call: 2, ID: "s", Data: "d-2"}).unknown(2)
@@ -161,7 +165,7 @@ func TestPlantedScheduleViolations(t *testing.T) {
 		"fired after a pause":            {AfterPause, newRecurring().fires(1, 1, 2).call(2, Pause, 2, Event{}).fires(3, 3, 3).read()},
 		"fired after a delete":           {AfterCancel, newRecurring().fires(1, 1, 2).call(2, Cancel, 2, Event{}).fires(3, 3, 3).read()},
 		"fired with the old contents":    {AfterUpdate, newRecurring().fires(1, 1, 2).call(2, Update, 2, Event{Data: "d-2"}).fires(3, 3, 3).read()},
-		"an update drops a nominal time": {Undecided, newRecurring().fires(1, 1, 2).read().call(2, Update, 2, Event{Data: "d-2"}).updated().read().fires9()},
+		"an update drops a nominal time": {Undecided, newRecurring().fires(1, 1, 2).read().call(2, Update, 2, Event{Data: "d-2"}).updated().read().firesUpdated(9000)},
 		"fired before its nominal time": {Early, func() *recurring {
 			r := newRecurring().fires(1, 1, 1).read()
 			r.events[2].TimeNs--
@@ -209,14 +213,18 @@ func TestPlantedScheduleViolations(t *testing.T) {
 	}
 }
 
-// fires9 lets the schedule after updated fire at due+9000.
-func (r *recurring) fires9() *recurring {
-	at := due + 9000
-	r.record.Decisions = append(r.record.Decisions, schemas.Decision{Kind: schemas.DecisionFired, FromMs: at, ToMs: at, Count: 1, Run: 3})
-	r.record.Last.Run = 3
-	key := schemas.NewTimerID(source, "s").MsgID(3)
-	r.put(Event{Kind: Fired, ID: "s", Run: 3, DueMs: at, TimeNs: at * 1_000_000, Key: key, Data: "d-2"})
-	r.put(Event{Kind: Called, ID: "s", TimeNs: at * 1_000_000, Key: key, Data: "d-2"})
+// firesUpdated lets an updated schedule fire at these times after due, from run 3 on.
+func (r *recurring) firesUpdated(times ...int64) *recurring {
+	last := due + times[len(times)-1]
+	r.record.Decisions = append(r.record.Decisions, schemas.Decision{Kind: schemas.DecisionFired, FromMs: due + times[0], ToMs: last, Count: uint32(len(times)), Run: 3})
+	r.record.NextMs, r.record.NextDueMs = last+3000, last+3000
+	for i, ms := range times {
+		run, at := uint32(3+i), due+ms
+		key := schemas.NewTimerID(source, "s").MsgID(run)
+		r.record.Last.Run = run
+		r.put(Event{Kind: Fired, ID: "s", Run: run, DueMs: at, TimeNs: at * 1_000_000, Key: key, Data: "d-2"})
+		r.put(Event{Kind: Called, ID: "s", TimeNs: at * 1_000_000, Key: key, Data: "d-2"})
+	}
 	return r.read()
 }
 
