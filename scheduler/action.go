@@ -89,8 +89,10 @@ type EvFailed struct {
 type EvCounted struct {
 	Round   int // of the ActCount
 	Waiting []uint64
+	Late    map[uint64]store.LateRecord
 	Unread  int64
 	Last    uint64
+	Behind  bool
 	Err     error
 }
 

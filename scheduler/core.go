@@ -515,7 +515,9 @@ func (k *Core) take(t store.Timer, tick int64, pin uint64) {
 			}
 			return
 		}
-		k.done(e)
+		if k.replace(e, t.Rev); k.entries[t.ID] != nil {
+			return // by a later revision
+		}
 	}
 	k.insert(t, tick, pin, phaseWaiting)
 }
@@ -532,7 +534,9 @@ func (k *Core) takeClaimed(t store.Timer, tick int64, pin uint64) {
 			k.pinFor(e, t.Rev)
 			return // this node's write in flight will conflict with the claim
 		}
-		k.done(e)
+		if k.replace(e, t.Rev); k.entries[t.ID] != nil {
+			return // by a later revision
+		}
 	}
 	e := k.insert(t, tick, pin, phaseDedupCheck)
 	k.toDedupCheck = append(k.toDedupCheck, e)
@@ -571,8 +575,17 @@ func (k *Core) pinFor(e *entry, rev uint64) {
 func (k *Core) forget(t store.Timer) {
 	e := k.entries[t.ID]
 	if e != nil && e.rev < t.Rev && (e.phase == phaseWaiting || e.phase == phaseReady) {
-		k.done(e)
+		k.replace(e, t.Rev)
 	}
+}
+
+// replace removes an entry because its record has a later revision. It takes up a revision
+// that arrived in the meantime only if that is later still.
+func (k *Core) replace(e *entry, rev uint64) {
+	if e.newer != nil && e.newer.Rev <= rev {
+		e.newer = nil
+	}
+	k.done(e)
 }
 
 // done removes an entry and takes up a later revision that arrived in the meantime.

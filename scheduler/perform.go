@@ -137,7 +137,7 @@ func (t *Term) read(a Action) {
 		t.later(a.Delay, func(ctx context.Context) {
 			c, err := t.cfg.Store.CountPending(ctx, t.cfg.Shard, a.Through)
 			t.failed("count", err)
-			t.put(EvCounted{Round: a.Round, Waiting: c.Waiting, Unread: c.Unread, Last: c.Last, Err: err})
+			t.put(EvCounted{Round: a.Round, Waiting: c.Waiting, Late: c.Late, Unread: c.Unread, Last: c.Last, Behind: c.Behind, Err: err})
 		})
 	case ActMissing:
 		t.host.Missing(a.Missing)

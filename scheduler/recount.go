@@ -1,10 +1,10 @@
 package scheduler
 
 import (
-	"encoding/binary"
 	"slices"
 	"time"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -50,9 +50,6 @@ type countChange struct {
 	// fresh is true for a timer that was added after the previous owner's count.
 	fresh bool
 }
-
-// countKey identifies a pending timer in a count by half of its id.
-func countKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[:8]) }
 
 // beginCount starts a count if the number of pending timers is unknown and no count runs.
 func (k *Core) beginCount() {
@@ -103,6 +100,22 @@ func (k *Core) onCounted(ev EvCounted) {
 	k.count.result = &ev
 }
 
+// newest returns the newest known revision of each record that has changed since the count
+// began: the tail has brought it, or the count has read it. The tail passes a revision that
+// has been replaced, so a record that has changed twice may be known to the count only.
+func (c *recount) newest() map[uint64]countChange {
+	all := make(map[uint64]countChange, len(c.changed)+len(c.result.Late))
+	for id, change := range c.changed {
+		all[store.CountKey(id)] = change
+	}
+	for key, late := range c.result.Late {
+		if change := all[key]; change.rev < late.Rev {
+			all[key] = countChange{late.Rev, late.Waiting, change.fresh}
+		}
+	}
+	return all
+}
+
 // endCount applies the result of a count once the tail has brought all changes that the
 // reading may have missed.
 func (k *Core) endCount() {
@@ -118,8 +131,8 @@ func (k *Core) endCount() {
 	waiting := c.result.Waiting
 	n := int64(len(waiting))
 	accounted := n + c.result.Unread
-	for id, change := range c.changed {
-		if _, counted := slices.BinarySearch(waiting, countKey(id)); counted {
+	for key, change := range c.newest() {
+		if _, counted := slices.BinarySearch(waiting, key); counted {
 			n--
 		} else if !change.fresh {
 			accounted++
@@ -128,7 +141,7 @@ func (k *Core) endCount() {
 			n++
 		}
 	}
-	if missing := k.expected - accounted; missing > 0 && k.now < k.expectedUntilMs {
+	if missing := k.expected - accounted; missing > 0 && k.now < k.expectedUntilMs && !c.result.Behind {
 		k.do(ActMissing{Missing: missing})
 	}
 	k.expected, k.counted = -1, true

@@ -45,7 +45,7 @@ func TestCountAfterACrash(t *testing.T) {
 	claim := one[ActClaim](t, tail("due", 11, schemas.StatePending, now))
 	k.Step(now, EvClaimed{ID: claim.ID, Rev: 12})
 	answerLate := one[ActClaim](t, tail("due, answered late", 13, schemas.StatePending, now))
-	waiting := []uint64{countKey(id("old")), countKey(id("read, then cancelled")), countKey(id("moved"))}
+	waiting := []uint64{store.CountKey(id("old")), store.CountKey(id("read, then cancelled")), store.CountKey(id("moved"))}
 	slices.Sort(waiting)
 	k.Step(now, EvCounted{Waiting: waiting, Last: 14})
 	unknown("the tail is behind the reading")
@@ -120,7 +120,7 @@ func TestCountFindsMissing(t *testing.T) {
 	cfg := coreConfig
 	cfg.Retention = time.Hour
 	id := func(name string) schemas.TimerID { return schemas.NewTimerID("/t", name) }
-	waiting := []uint64{countKey(id("a")), countKey(id("b"))}
+	waiting := []uint64{store.CountKey(id("a")), store.CountKey(id("b"))}
 	slices.Sort(waiting)
 	for _, c := range []struct {
 		name    string

@@ -254,8 +254,8 @@ func (k *Core) turned(e *entry, t store.Timer) {
 		e.newer = &t
 	}
 	k.done(e)
-	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil {
-		n.extra.plan = e.extra.plan
+	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil && n.rec.Hash == e.rec.Hash {
+		n.extra.plan = e.extra.plan // t may be an update
 	}
 }
 

@@ -3,7 +3,6 @@ package sim
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -287,7 +286,7 @@ func (s termStore) PublishLetter(ctx context.Context, m store.Msg) (duplicate bo
 
 // CountPending implements scheduler.TermStore at one instant of the server.
 func (s termStore) CountPending(_ context.Context, shard int, through uint64) (store.Count, error) {
-	var c store.Count
+	c := store.Count{Late: map[uint64]store.LateRecord{}}
 	w := s.t.w
 	for _, l := range w.lives {
 		t, err := w.server.Record(l.id)
@@ -295,8 +294,11 @@ func (s termStore) CountPending(_ context.Context, shard int, through uint64) (s
 			continue
 		}
 		c.Last = max(c.Last, t.Rev)
-		if t.Rev <= through && (t.Record.State == schemas.StatePending || t.Record.State == schemas.StatePaused) {
-			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(l.id[:8]))
+		switch waiting := t.Record.State == schemas.StatePending || t.Record.State == schemas.StatePaused; {
+		case t.Rev > through:
+			c.Late[store.CountKey(l.id)] = store.LateRecord{Rev: t.Rev, Waiting: waiting}
+		case waiting:
+			c.Waiting = append(c.Waiting, store.CountKey(l.id))
 		}
 	}
 	c.Unread = w.unreadRecords(shard)

@@ -19,28 +19,51 @@ const (
 	maxCounted = 32 << 20
 )
 
+// maxLate bounds the records that change during a count, maxCountReads its readings.
+const (
+	maxLate       = 1_000_000
+	maxCountReads = 5
+)
+
 // Count is the result of CountPending.
 type Count struct {
-	// Waiting lists the pending timers in rising order, each by the first 8 bytes of its id
-	// (big-endian).
+	// Waiting has the CountKey of each waiting timer whose revision is not after the
+	// requested one, sorted.
 	Waiting []uint64
-	// Unread is the number of records that cannot be decoded. Any of them may be pending.
+	// Late has the records with later revisions, by CountKey.
+	Late map[uint64]LateRecord
+	// Unread is the number of records that cannot be decoded; they may be waiting ones.
 	Unread int64
-	// Last is the revision of the shard's newest record at the end of the count. A record
-	// that changed during the count is not in Waiting; its new revision is after the
-	// requested one, and at most Last.
+	// Last is the revision of the shard's newest record when the reading had ended.
 	Last uint64
+	// Behind is true if the shard changed faster than it was read. A record may then be
+	// missing that has changed more than once.
+	Behind bool
 }
 
-// CountPending reads the records of a shard with revisions up to through, and returns those
-// in state pending or paused. It holds 8 bytes for each pending timer. Errors: schemas.ErrUnavailable,
-// also for more than maxCounted timers.
+// LateRecord is a record that has changed since a count was requested.
+type LateRecord struct {
+	Rev     uint64
+	Waiting bool
+}
+
+// CountKey identifies a timer in a count by half of its id. The other half is the same for a
+// schedule and its runs.
+func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]) }
+
+// CountPending reads all records of a shard. Those up to the revision through count if they
+// are in state pending or paused, later ones are listed. It holds 8 bytes in memory for each
+// pending timer, and about 50 for each later record.
+//
+// It reads in stream order. A record that changes before it is read moves to the end of the
+// stream, so CountPending goes on until it has reached the end. Otherwise the record could
+// change again before the owner's tail reads it, and neither would know that it exists.
 func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (Count, error) {
 	sh := &rd.shards.subjects[shard]
 	all := jet.Range{Filters: []string{sh.timer + "*"}}
 	n := 0
-	var c Count
-	err := rd.jet.Scan(ctx, sh.stream, all, func(m jet.Msg) (bool, error) {
+	c := Count{Late: map[uint64]LateRecord{}, Behind: true}
+	read := func(m jet.Msg) (bool, error) {
 		if n++; n%countBatch == 0 {
 			select {
 			case <-ctx.Done():
@@ -48,30 +71,41 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 			case <-time.After(countPause):
 			}
 		}
-		if m.Sequence > through {
-			return false, nil // all later records are newer
-		}
+		all.AfterSeq = m.Sequence
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
 		r, damaged := rd.dec.reads.decodeRecord(m.Data)
+		waiting := r.State == schemas.StatePending || r.State == schemas.StatePaused
 		switch {
 		case notTimer != nil:
-		case damaged != nil: // the tail or a load reports it
-			c.Unread++
-		case r.State == schemas.StatePending, r.State == schemas.StatePaused:
+		case damaged != nil: // it is reported where it is read
+			if m.Sequence <= through {
+				c.Unread++
+			}
+		case m.Sequence > through:
+			if len(c.Late) == maxLate {
+				return false, schemas.Errorf(schemas.CodeUnavailable, "more than %d records of shard %d changed while it was counted", maxLate, shard)
+			}
+			c.Late[CountKey(id)] = LateRecord{m.Sequence, waiting}
+		case waiting:
 			if len(c.Waiting) == maxCounted {
 				return false, schemas.Errorf(schemas.CodeUnavailable, "shard %d has more than %d pending timers: they are not counted", shard, maxCounted)
 			}
-			c.Waiting = append(c.Waiting, binary.BigEndian.Uint64(id[:8]))
+			c.Waiting = append(c.Waiting, CountKey(id))
 		}
-		return true, nil //nolint:nilerr // the count continues after a record that is not a pending timer
-	})
-	if err != nil {
-		return Count{}, err
+		return true, nil //nolint:nilerr // the count goes on without what is no waiting timer
 	}
-	// Also count the known damaged records: the count above ends at through, and the tail
-	// passes on no damaged record.
+	for reads := 0; reads < maxCountReads && c.Behind; reads++ {
+		if err := rd.jet.Scan(ctx, sh.stream, all, read); err != nil {
+			return Count{}, err
+		}
+		var err error
+		if c.Last, err = rd.jet.LastOf(ctx, sh.stream, jet.Range{Filters: all.Filters}); err != nil {
+			return Count{}, err
+		}
+		c.Behind = all.AfterSeq < c.Last
+	}
+	// Damaged records with a newer revision do not reach the tail's reader.
 	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
-	c.Last, err = rd.jet.LastOf(ctx, sh.stream, all)
-	return c, err
+	return c, nil
 }

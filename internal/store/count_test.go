@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"encoding/binary"
 	"slices"
 	"testing"
 	"time"
@@ -48,9 +47,12 @@ func TestCountPending(t *testing.T) {
 	}
 	var want []uint64
 	for _, id := range ids[2:2500] {
-		want = append(want, binary.BigEndian.Uint64(id[:8]))
+		want = append(want, store.CountKey(id))
 	}
 	slices.Sort(want)
+	if l := c.Late[store.CountKey(ids[1])]; len(c.Late) != 7 || l.Waiting || l.Rev != c.Last || !c.Late[store.CountKey(ids[2504])].Waiting || c.Behind {
+		t.Errorf("later records are %v, behind %v; want the claimed, the finished and five pending ones", c.Late, c.Behind)
+	}
 	if !slices.Equal(c.Waiting, want) || c.Last <= revs[2504] {
 		t.Errorf("%d are pending, want %d; the last revision is %d", len(c.Waiting), len(want), c.Last)
 	}
