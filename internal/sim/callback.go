@@ -83,7 +83,7 @@ func (d *delivery) handle() {
 		d.t, d.complete = *t, true
 	} else {
 		spec := d.l.spec()
-		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&spec, schemas.Fired{ScheduledMs: d.l.due()})}
+		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&spec, d.l.asFired())}
 	}
 	d.n.w.check.called(d.l, d.n, d.t.Record.Attempt+1)
 	atMs, took := d.n.nowMs(), d.l.callTakes(d.n.w)

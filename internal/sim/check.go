@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/internal/sim/fake"
@@ -104,7 +106,7 @@ func newChecker(w *world) *checker {
 }
 
 func (c *checker) fail(property, format string, args ...any) {
-	v := Violation{Property: property, At: time.Duration(c.w.now - epoch), Text: fmt.Sprintf(format, args...)}
+	v := Violation{Property: property, At: time.Duration(c.w.now - c.w.epoch), Text: fmt.Sprintf(format, args...)}
 	c.w.trace("VIOLATION %s", v)
 	c.violations = append(c.violations, v)
 }
@@ -120,36 +122,47 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	w := c.w
 	l := w.byID[now.ID]
 	r := &now.Record
-	w.trace("timer %d: %s -> %s, due %s, epoch %d, revision %d", l.n, was.Record.State, r.State, ms(r.DueMs), r.Epoch, now.Rev)
+	if l == nil {
+		c.fail(PropRuns, "a record of no timer, schedule or claimed run: %s", now.ID)
+		return
+	}
+	w.trace("%s: %s -> %s, due %s, epoch %d, revision %d", l, was.Record.State, r.State, c.w.ms(r.DueMs), r.Epoch, now.Rev)
 	w.after(0, func() { w.tailsOf(shard) })
 	if was.ID.IsZero() || l.half {
 		l.half = !w.server.Indexed(now.ID, w.p.geo.Tick(r.DueMs))
 	}
-	if len(l.dues) == 0 {
+	if !l.seen {
+		l.seen = true
 		c.byShard[shard] = append(c.byShard[shard], l)
 	}
 	c.changed(l, was, now)
-	if !was.Record.State.CanBecome(r.State) {
-		c.fail(PropState, "timer %d became %s from %s", l.n, r.State, was.Record.State)
+	if born := l.run != nil && was.ID.IsZero() && r.State == schemas.StateDelivered; !born && !was.Record.State.CanBecome(r.State) {
+		c.fail(PropState, "%s became %s from %s", l, r.State, was.Record.State)
 	}
 	if n := len(was.Record.History); len(r.History) < n {
-		c.fail(PropHistory, "timer %d: %d operations became %d, with %s -> %s", l.n, n, len(r.History), was.Record.State, r.State)
+		c.fail(PropHistory, "%s: %d operations became %d, with %s -> %s", l, n, len(r.History), was.Record.State, r.State)
 	}
 	if text := attemptsLost(&was.Record, r); text != "" {
-		c.fail(PropAttempts, "timer %d: %s, with %s -> %s", l.n, text, was.Record.State, r.State)
+		c.fail(PropAttempts, "%s: %s, with %s -> %s", l, text, was.Record.State, r.State)
 	}
 	if r.Pending() {
 		l.dues = append(l.dues, r.DueMs)
 	}
-	if r.State == schemas.StateDelivered && was.Record.Pending() {
+	if l.sched != nil {
+		c.scheduled(l.sched, was, now)
+	} else if l.run != nil && !l.callback {
+		c.fail(PropRuns, "%s has no callback, and a record", l)
+	} else if r.State == schemas.StateDelivered && was.Record.Pending() {
 		if l.claimed == 0 {
 			l.claimed = w.now
 		}
 		if l.claimedDueMs = was.Record.DueMs; r.DueMs != was.Record.DueMs {
-			c.fail(PropEarly, "timer %d was due %s and claimed as if due %s", l.n, ms(was.Record.DueMs), ms(r.DueMs))
+			c.fail(PropEarly, "%s was due %s and claimed as if due %s", l, c.w.ms(was.Record.DueMs), c.w.ms(r.DueMs))
 		}
 	}
-	l.final = l.final || r.State.Final()
+	if r.State.Final() && !l.final {
+		l.final, l.finalAt = true, w.now
+	}
 }
 
 // attemptsLost describes an error in the attempts of a record that replaces was; "" for none.
@@ -181,7 +194,7 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 	switch {
 	case resumed:
 	case now.TimeMs < was.TimeMs:
-		c.fail(PropClock, "shard %d: time from %s to %s", shard, ms(was.TimeMs), ms(now.TimeMs))
+		c.fail(PropClock, "shard %d: time from %s to %s", shard, c.w.ms(was.TimeMs), c.w.ms(now.TimeMs))
 	case now.Tail < was.Tail:
 		c.fail(PropClock, "shard %d: tail from %d to %d", shard, was.Tail, now.Tail)
 	case now.Epoch < was.Epoch, now.Epoch == was.Epoch && now.Owner != was.Owner && now.Owner != "":
@@ -195,8 +208,8 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 	} else if now.Owner != "" {
 		c.owners[shard][now.Epoch] = now.Owner
 	}
-	if limit := c.w.net.latest(epoch) / int64(time.Millisecond); now.TimeMs > limit {
-		c.fail(PropMark, "shard %d: time %s is to come", shard, ms(now.TimeMs))
+	if limit := c.w.net.latest(c.w.epoch) / int64(time.Millisecond); now.TimeMs > limit {
+		c.fail(PropMark, "shard %d: time %s is to come", shard, c.w.ms(now.TimeMs))
 	}
 	open := c.byShard[shard][:0]
 	for _, l := range c.byShard[shard] {
@@ -210,7 +223,7 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 		}
 		r := &t.Record
 		if r.Pending() || r.State == schemas.StateDelivered && !c.published[published(t)] {
-			c.fail(PropMark, "shard %d: timer %d, due %s, revision %d, is %s behind %s, tail %d", shard, l.n, ms(r.DueMs), t.Rev, r.State, ms(now.TimeMs), now.Tail)
+			c.fail(PropMark, "shard %d: %s, due %s, revision %d, is %s behind %s, tail %d", shard, l, c.w.ms(r.DueMs), t.Rev, r.State, c.w.ms(now.TimeMs), now.Tail)
 		}
 	}
 	c.byShard[shard] = open
@@ -219,6 +232,9 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 // published returns the message id under which a claimed record is published.
 func published(t store.Timer) string {
 	run := t.Record.RunID(t.ID)
+	if s := t.Record.Schedule; s != nil {
+		return t.ID.MsgID(s.Last.Run)
+	}
 	if t.Record.Attempt > 0 {
 		return run.RetryMsgID(t.Record.Attempt + 1)
 	}
@@ -241,19 +257,33 @@ func (c *checker) event(stream string, e fake.Event) {
 	if stream == schemas.StreamRetry {
 		return
 	}
-	id, err := schemas.ParseTimerID(e.MsgID[:schemas.TimerIDLength])
-	if err != nil || w.byID[id] == nil {
+	id, err := schemas.ParseRunID(e.MsgID)
+	if err != nil || w.byID[id.Timer] == nil {
 		c.fail(PropState, "an event of no timer: %q", e.MsgID)
 		return
 	}
-	l := w.byID[id]
+	l := w.byID[id.Timer]
+	if l.sched != nil {
+		c.ran(l.sched, id.Run, e)
+		return
+	}
 	w.stats.Fired++
 	switch {
 	case l.claimed == 0:
-		c.fail(PropOwner, "timer %d was published without a claim", l.n)
+		c.fail(PropOwner, "%s was published without a claim", l)
 	case l.claimedDueMs*int64(time.Millisecond) > w.net.latest(l.claimed-int64(time.Hour)): // claims judges by the readings in use
-		c.fail(PropEarly, "timer %d, due %s, was published %s early", l.n, ms(l.claimedDueMs), time.Duration(l.claimedDueMs*1e6-w.net.latest(w.now)))
+		c.fail(PropEarly, "%s, due %s, was published %s early", l, c.w.ms(l.claimedDueMs), time.Duration(l.claimedDueMs*1e6-w.net.latest(w.now)))
 	}
+	c.firedOnce(l, e)
+	c.fires(l, e)
+	if l.cancelled != 0 {
+		c.fail(PropCancel, "%s: cancelled at %s", l, c.w.rel(l.cancelled))
+	}
+}
+
+// firedOnce sees an event of a run, which must be the first in the stream.
+func (c *checker) firedOnce(l *life, e fake.Event) {
+	w := c.w
 	if k := len(l.fired); k > 0 {
 		w.stats.Refired++
 		last := l.fired[k-1]
@@ -262,12 +292,8 @@ func (c *checker) event(stream string, e fake.Event) {
 		// forward makes the window shorter than its true duration.
 		leapt := last.stampNs+int64(w.p.dedup) <= e.StampNs && w.now-last.real < int64(w.p.dedup)
 		if !gone && !leapt {
-			c.fail(PropOnce, "timer %d: published at %s and again, %s later", l.n, rel(l.fired[k-1].real), time.Duration(w.now-l.fired[k-1].real))
+			c.fail(PropOnce, "%s: published at %s and again, %s later", l, c.w.rel(l.fired[k-1].real), time.Duration(w.now-l.fired[k-1].real))
 		}
-	}
-	c.fires(l, e)
-	if l.cancelled != 0 {
-		c.fail(PropCancel, "timer %d: cancelled at %s", l.n, rel(l.cancelled))
 	}
 	l.fired = append(l.fired, copyOf{real: w.now, stampNs: e.StampNs})
 }
@@ -284,22 +310,31 @@ func (c *checker) letter(e fake.Event) {
 		return
 	}
 	l := w.byID[id]
+	if run, _, ok := strings.Cut(e.MsgID[schemas.TimerIDLength+1:], "."); ok && l.sched != nil {
+		n, err := strconv.ParseUint(run, 10, 32)
+		if r := l.sched.runs[uint32(n)]; err == nil && r != nil {
+			l = r.life
+		} else {
+			c.fail(PropRuns, "%s: a dead letter of no run: %q", l, e.MsgID)
+			return
+		}
+	}
 	w.stats.DeadLetters++
-	w.trace("timer %d: dead letter %s", l.n, e.MsgID)
+	w.trace("%s: dead letter %s", l, e.MsgID)
 	if e.Header.Get(schemas.HeaderErrorCode) != schemas.ReasonUndeliverable {
 		return // functions publish a dead letter at least once
 	}
 	w.stats.Refused++
 	if l.size == sizeSmall || l.size == sizeNoDead {
-		c.fail(PropFlow, "timer %d could be published and is a dead letter", l.n)
+		c.fail(PropFlow, "%s could be published and is a dead letter", l)
 	}
 	if l.cancelled != 0 && l.size != sizeLarge { // a record that is too large is not claimed first
-		c.fail(PropCancel, "timer %d: cancelled at %s, and then a dead letter", l.n, rel(l.cancelled))
+		c.fail(PropCancel, "%s: cancelled at %s, and then a dead letter", l, c.w.rel(l.cancelled))
 	}
 	if k := len(l.letters); k > 0 {
 		last := l.letters[k-1]
 		if leapt := last.stampNs+int64(w.p.dedup) <= e.StampNs && w.now-last.real < int64(w.p.dedup); !leapt {
-			c.fail(PropFlow, "timer %d: a dead letter at %s and again, %s later", l.n, rel(last.real), time.Duration(w.now-last.real))
+			c.fail(PropFlow, "%s: a dead letter at %s and again, %s later", l, c.w.rel(last.real), time.Duration(w.now-last.real))
 		}
 	}
 	l.letters = append(l.letters, copyOf{real: w.now, stampNs: e.StampNs})
@@ -308,19 +343,23 @@ func (c *checker) letter(e fake.Event) {
 // cancelled records the answer to a client's cancel.
 func (c *checker) cancelled(l *life) {
 	if len(l.fired) > 0 {
-		c.fail(PropCancel, "timer %d: published at %s, and then a cancel said that it had not fired", l.n, rel(l.fired[0].real))
+		c.fail(PropCancel, "%s: published at %s, and then a cancel said that it had not fired", l, c.w.rel(l.fired[0].real))
 	}
 }
 
 // claims checks a claim that a term is about to send.
 func (c *checker) claims(t *term, w store.Write) {
 	c.owns(t, "claim", w.ID)
+	dueMs := w.Record.DueMs
+	if w.Record.Schedule != nil {
+		dueMs = decidedMs(w.Record.Schedule)
+	}
 	since := c.w.now
 	if len(t.n.readings) > 0 {
 		since = t.n.readings[0]
 	}
-	if latest := c.w.net.latest(since); w.Record.DueMs*int64(time.Millisecond) > latest {
-		c.fail(PropEarly, "%s claims timer %d, due %s, %s early", t.n.name, c.w.byID[w.ID].n, ms(w.Record.DueMs), time.Duration(w.Record.DueMs*int64(time.Millisecond)-latest))
+	if latest := c.w.net.latest(since); dueMs*int64(time.Millisecond) > latest {
+		c.fail(PropEarly, "%s claims %s, due %s, %s early", t.n.name, c.w.byID[w.ID], c.w.ms(dueMs), time.Duration(dueMs*int64(time.Millisecond)-latest))
 	}
 }
 
@@ -338,7 +377,7 @@ func (c *checker) owns(t *term, what string, id schemas.TimerID) {
 	// While the clock is damaged, the shard's owner is the node that wrote it last.
 	now := c.w.server.LastClock(t.shard)
 	if now.Epoch != t.epoch || now.Owner != t.n.name {
-		c.fail(PropOwner, "%s, of epoch %d, sets out to %s timer %d; shard %d is %q's since epoch %d", t.n.name, t.epoch, what, c.w.byID[id].n, t.shard, now.Owner, now.Epoch)
+		c.fail(PropOwner, "%s, of epoch %d, sets out to %s %s; shard %d is %q's since epoch %d", t.n.name, t.epoch, what, c.w.byID[id], t.shard, now.Owner, now.Epoch)
 	}
 }
 
@@ -347,17 +386,17 @@ func (c *checker) owns(t *term, what string, id schemas.TimerID) {
 func (c *checker) swept(t *term, ev scheduler.EvSwept) {
 	rec, err := c.w.server.Record(ev.Timer.ID)
 	if err == nil && !ev.Redispatch && rec.Rev == ev.Timer.Rev && rec.Record.Pending() && !c.w.byID[rec.ID].half {
-		c.fail(PropSwept, "timer %d, due %s, waits behind the low watermark %s of shard %d", c.w.byID[rec.ID].n, ms(rec.Record.DueMs), ms(c.w.server.LastClock(t.shard).TimeMs), t.shard)
+		c.fail(PropSwept, "%s, due %s, waits behind the low watermark %s of shard %d", c.w.byID[rec.ID], c.w.ms(rec.Record.DueMs), c.w.ms(c.w.server.LastClock(t.shard).TimeMs), t.shard)
 	}
 }
 
 // called records the call of a callback.
 func (c *checker) called(l *life, n *node, attempt uint32) {
 	c.w.stats.Called++
-	c.w.trace("timer %d: %s calls back, attempt %d", l.n, n.name, attempt)
+	c.w.trace("%s: %s calls back, attempt %d", l, n.name, attempt)
 	l.calls++
 	if len(l.fired) == 0 {
-		c.fail(PropCalled, "timer %d was called back and never published", l.n)
+		c.fail(PropCalled, "%s was called back and never published", l)
 	}
 }
 
@@ -369,6 +408,9 @@ func (c *checker) settled() bool {
 		if c.left(l) != "" {
 			return false
 		}
+	}
+	if !c.schedulesSettled() {
+		return false
 	}
 	for shard := range c.w.p.geo.Shards {
 		if c.stopped(shard) > 0 {
@@ -415,7 +457,7 @@ func (c *checker) left(l *life) string {
 	case !missing && r.Pending() && c.w.cfg.Newer && c.w.unreadable(l.id):
 		return ""
 	case !missing && r.Pending():
-		return "waits, due " + ms(r.DueMs)
+		return "waits, due " + c.w.ms(r.DueMs)
 	case len(l.fired) == 0 && l.cancelAsked && (missing && l.final || r.State == schemas.StateCancelled):
 		return "" // cancelled by a request whose answer was lost
 	case len(l.letters) > 0 && l.final && (missing || r.State == schemas.StateFail):
@@ -445,7 +487,7 @@ func (c *checker) atEnd() {
 			case len(l.fired) > 0:
 				property = PropCalled
 			}
-			c.fail(property, "timer %d %s", l.n, what)
+			c.fail(property, "%s %s", l, what)
 		}
 		c.onTime(l)
 		c.indexed(l)
@@ -453,6 +495,7 @@ func (c *checker) atEnd() {
 			c.held(l)
 		}
 	}
+	c.schedulesAtEnd()
 	for shard := range c.w.p.geo.Shards {
 		if !c.w.cfg.Damage && !c.w.cfg.Newer {
 			c.counted(shard)
@@ -467,7 +510,7 @@ func (c *checker) onTime(l *life) {
 	if len(l.fired) == 0 || len(l.moving) > 0 || l.promised == 0 || l.newer || l.damaged {
 		return
 	}
-	if !l.late && (c.w.cfg.Seed%10 != 0 || l.bornAt < epoch+int64(settleFor)) {
+	if !l.late && (c.w.cfg.Seed%10 != 0 || l.bornAt < c.w.epoch+int64(settleFor)) {
 		return
 	}
 	// A call to a dead server fails after callTimeout and is repeated after the longest pause.
@@ -478,7 +521,7 @@ func (c *checker) onTime(l *life) {
 	// Compare with the true time: without faults, the cluster's clock is near it.
 	from := max(l.claimedDueMs*int64(time.Millisecond)-c.skew(), l.promised)
 	if late := time.Duration(l.fired[0].real - from); late > onTimeBound {
-		c.fail(PropOnTime, "timer %d, due %s, fired %s late", l.n, ms(l.claimedDueMs), late)
+		c.fail(PropOnTime, "%s, due %s, fired %s late", l, c.w.ms(l.claimedDueMs), late)
 	}
 }
 
@@ -493,14 +536,6 @@ func (c *checker) indexed(l *life) {
 		return // its entry may have expired: the node that can read it reads the whole shard
 	}
 	if err == nil && t.Record.Pending() && l.promised != 0 && !c.w.server.Indexed(l.id, c.w.p.geo.Tick(t.Record.DueMs)) {
-		c.fail(PropIndexed, "timer %d, due %s", l.n, ms(t.Record.DueMs))
+		c.fail(PropIndexed, "%s, due %s", l, c.w.ms(t.Record.DueMs))
 	}
 }
-
-// ms shows a time of the cluster, from the start of the simulation.
-func ms(unixMs int64) string {
-	return time.Duration(unixMs*int64(time.Millisecond) - epoch).String()
-}
-
-// rel shows a true time.
-func rel(ns int64) string { return time.Duration(ns - epoch).String() }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,9 @@ type life struct {
 	dues         []int64 // due times of its records, in order
 	fired        []copyOf
 	calls        int
-	final        bool     // its record was final once
+	final        bool // its record was final once
+	finalAt      int64
+	seen         bool     // its record was stored once
 	letters      []copyOf // its dead letters
 	newer        bool     // its record was written in a newer format
 	// firstRev is the revision that created its record. addRead says that an owner's tail has
@@ -56,6 +59,23 @@ type life struct {
 	// half says that the index entry was lost when the record was created. The router then
 	// does not acknowledge the add, and its redelivery writes the entry again.
 	half bool
+	// sched is the schedule whose record this is, run the run of a schedule; nil for a
+	// one-shot timer.
+	sched *schedule
+	run   *run
+}
+
+// String names the timer in messages.
+func (l *life) String() string {
+	switch {
+	case l == nil:
+		return "an unknown timer"
+	case l.sched != nil:
+		return fmt.Sprintf("schedule %d", l.n)
+	case l.run != nil:
+		return fmt.Sprintf("run %d.%d", l.n, l.run.number)
+	}
+	return fmt.Sprintf("timer %d", l.n)
 }
 
 // copyOf is one event on timers.fired.
@@ -67,6 +87,14 @@ func (l *life) due() int64 {
 		return l.dues[len(l.dues)-1]
 	}
 	return l.atMs
+}
+
+// asFired returns the attributes of the timer's or run's event.
+func (l *life) asFired() schemas.Fired {
+	if l.run != nil {
+		return schemas.Fired{ScheduledMs: l.run.nominalMs, Missed: l.run.missed, Trigger: l.run.trigger}
+	}
+	return schemas.Fired{ScheduledMs: l.due()}
 }
 
 // size selects the messages of a timer that are refused permanently.
@@ -127,7 +155,7 @@ func (l *life) spec() schemas.Spec {
 }
 
 func (l *life) callTakes(w *world) time.Duration {
-	if w.oneIn(40) {
+	if w.oneIn(40) || l.run != nil && w.oneIn(4) {
 		return w.between(time.Second, 4*time.Second)
 	}
 	return w.between(time.Millisecond, 100*time.Millisecond)
@@ -150,17 +178,17 @@ func (l *life) outcome(w *world, attempt uint32) callback.Outcome {
 
 // scheduleClients plans the lives of all timers.
 func (w *world) scheduleClients() {
-	w.healed = epoch + int64(w.p.active) + int64(time.Second)
+	w.healed = w.epoch + int64(w.p.active) + int64(time.Second)
 	desk := newNode(w, 0)
 	w.desk = desk
-	desk.name, desk.up, desk.known, desk.bootAt = "clients", true, true, epoch
+	desk.name, desk.up, desk.known, desk.bootAt = "clients", true, true, w.epoch
 	desk.client = fake.NewClient(w.server, link{n: desk}, desk.name, func() int64 { return w.now / int64(time.Millisecond) })
 	instant := int64(w.between(5*time.Second, w.p.active))
 	for i := range w.p.timers + w.p.timers/10 {
 		l := &life{n: i, id: schemas.NewTimerID("/sim", strconv.Itoa(i)), service: services[w.rng.IntN(len(services))]}
 		w.lives = append(w.lives, l)
 		w.byID[l.id] = l
-		l.bornAt = epoch + int64(w.between(50*time.Millisecond, w.p.active))
+		l.bornAt = w.epoch + int64(w.between(50*time.Millisecond, w.p.active))
 		if l.late = i >= w.p.timers; l.late {
 			l.bornAt = w.settleAt() - int64(w.between(5*time.Second, 13*time.Second))
 		}
@@ -188,7 +216,7 @@ func (w *world) chooseDue(l *life, instant int64) {
 	case l.late:
 		l.atMs = bornMs + 200 + w.rng.Int64N(5000)
 	case w.p.burst && k < 10:
-		l.atMs = (epoch + instant) / int64(time.Millisecond)
+		l.atMs = (w.epoch + instant) / int64(time.Millisecond)
 	case k < 9:
 		l.atMs = bornMs + w.rng.Int64N(12_000)
 	case k < 13:
@@ -251,7 +279,7 @@ func (l *life) add(p *proc) bool {
 			_, _, err = p.n.client.Publish(within(callTimeout), store.Msg{Subject: schemas.SubjectAdd, Data: []byte(strconv.Itoa(l.n))})
 		}
 		if err == nil {
-			w.trace("timer %d: add acknowledged, due %s", l.n, ms(l.due()))
+			w.trace("timer %d: add acknowledged, due %s", l.n, w.ms(l.due()))
 			l.promised = w.now
 			return true
 		}
@@ -269,7 +297,7 @@ func (l *life) cancel(p *proc) {
 	for range 4 {
 		var rec schemas.Record
 		err := w.ask(p, func(n *node) (err error) {
-			rec, err = n.cancelTimer(l.id)
+			rec, err = n.cancelTimer(l.id, schemas.Caller{})
 			return err
 		})
 		switch {
@@ -296,7 +324,7 @@ func (l *life) reschedule(p *proc) {
 			return err
 		})
 		if err == nil {
-			w.trace("timer %d: moved to %s", l.n, ms(due))
+			w.trace("timer %d: moved to %s", l.n, w.ms(due))
 			w.stats.Moved++
 			return
 		}

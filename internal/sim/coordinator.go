@@ -86,7 +86,7 @@ func (c *coordinator) NotTaken(shard int, err error) {
 func (c *coordinator) Own(_ context.Context, a scheduler.TakeShard, lease *scheduler.Lease, release *scheduler.ReleaseRequest) {
 	n, p := c.n, c.w.current
 	c.w.stats.Takeovers++
-	c.w.trace("%s takes shard %d from %q, epoch %d, low watermark %s, tail %d", n.name, a.Shard, a.From, a.Clock.Epoch, ms(a.Clock.TimeMs), a.Clock.Tail)
+	c.w.trace("%s takes shard %d from %q, epoch %d, low watermark %s, tail %d", n.name, a.Shard, a.From, a.Clock.Epoch, c.w.ms(a.Clock.TimeMs), a.Clock.Tail)
 	t := startTerm(n, a.Shard, lease)
 	c.w.tookOver(a.Shard)
 	release.Then(t.release)

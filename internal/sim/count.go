@@ -27,16 +27,31 @@ func (c *checker) changed(l *life, was, now store.Timer) {
 	}
 }
 
+// waits reports whether a record in a state counts as a pending timer.
+func waits(s schemas.State) bool { return s == schemas.StatePending || s == schemas.StatePaused }
+
+// counted lists the timers and schedules of a shard. Runs of schedules never wait.
+func (w *world) counted(shard int) (out []*life) {
+	for _, l := range w.lives {
+		if w.p.geo.Shard(l.id) == shard {
+			out = append(out, l)
+		}
+	}
+	for _, s := range w.schedules {
+		if w.p.geo.Shard(s.id) == shard {
+			out = append(out, s.life)
+		}
+	}
+	return out
+}
+
 // counted checks, at the end, the number that a shard's owner has written to the clock. Until
 // then the owner has read everything.
 func (c *checker) counted(shard int) {
 	w := c.w
 	clock := w.server.LastClock(shard)
 	pending, unread := int64(0), int64(0)
-	for _, l := range w.lives {
-		if w.p.geo.Shard(l.id) != shard {
-			continue
-		}
+	for _, l := range w.counted(shard) {
 		unread += int64(l.changedUnread)
 		t, err := w.server.Record(l.id)
 		if err != nil {
@@ -45,7 +60,7 @@ func (c *checker) counted(shard int) {
 		if t.Rev > clock.Seen {
 			return // the tail has not read everything yet
 		}
-		if t.Record.State == schemas.StatePending {
+		if waits(t.Record.State) {
 			pending++
 		}
 	}

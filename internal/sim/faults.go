@@ -17,7 +17,7 @@ func (w *world) scheduleFaults() {
 			return
 		}
 		for range 1 + w.rng.IntN(most) {
-			w.at(epoch+int64(w.between(2*time.Second, p.active)), func() {
+			w.at(w.epoch+int64(w.between(2*time.Second, p.active)), func() {
 				if w.now < w.healed {
 					f()
 				}
@@ -57,23 +57,23 @@ func (w *world) scheduleFaults() {
 		// One node joins late.
 		late := w.nodes[len(w.nodes)-1]
 		late.kill()
-		w.at(epoch+int64(w.between(time.Second, p.active)), func() {
+		w.at(w.epoch+int64(w.between(time.Second, p.active)), func() {
 			if !late.up {
 				late.boot()
 			}
 		})
 	}
 	if p.shrink {
-		w.at(epoch+int64(p.active/2), func() {
+		w.at(w.epoch+int64(p.active/2), func() {
 			w.trace("the servers take messages of %d bytes", shrunkMessage)
 			w.server.SetMaxMessage(shrunkMessage)
 		})
 	}
 	switch {
 	case p.outage:
-		w.at(epoch+int64(w.between(5*time.Second, p.active)), w.breakAll)
+		w.at(w.epoch+int64(w.between(5*time.Second, p.active)), w.breakAll)
 	case p.riser:
-		w.at(epoch+int64(w.between(3*time.Second, p.active)), func() {
+		w.at(w.epoch+int64(w.between(3*time.Second, p.active)), func() {
 			n := w.anyNode()
 			n.pauseAtClaim = p.dedup + w.between(time.Second, 40*time.Second)
 			w.trace("%s is to be paused for %s at its next claim", n.name, n.pauseAtClaim)
@@ -81,7 +81,7 @@ func (w *world) scheduleFaults() {
 	case p.smallAge:
 		for _, c := range w.queues {
 			if c.service == services[0] {
-				c.stalled = epoch + int64(p.active+p.firedMaxAge+5*time.Second)
+				c.stalled = w.epoch + int64(p.active+p.firedMaxAge+5*time.Second)
 			}
 		}
 	}

@@ -34,11 +34,11 @@ type serverHost struct {
 }
 
 type regime struct {
-	from        int64
+	epoch, from int64
 	offset, ppm int64
 }
 
-func (r regime) at(now int64) int64 { return now + r.offset + drift(now-epoch, r.ppm) }
+func (r regime) at(now int64) int64 { return now + r.offset + drift(now-r.epoch, r.ppm) }
 
 // drift returns the error after d of a clock whose rate is off by ppm parts per million.
 func drift(d, ppm int64) int64 { return int64(float64(d) * float64(ppm) / 1e6) }
@@ -63,7 +63,7 @@ func (n *network) clock(stream string) (leaderNs, realNs int64) {
 
 func (n *network) serverTime(i int) int64 {
 	s := &n.servers[i]
-	return regime{offset: s.offset, ppm: s.ppm}.at(n.w.now)
+	return regime{epoch: n.w.epoch, offset: s.offset, ppm: s.ppm}.at(n.w.now)
 }
 
 // leaderOf returns the server that leads a stream, or led it last.
@@ -82,7 +82,7 @@ func (n *network) leaderOf(stream string) int {
 // note begins a clock era if the cluster's clock has changed.
 func (n *network) note() {
 	s := &n.servers[n.leaderOf(fake.StreamClock)]
-	r := regime{from: n.w.now, offset: s.offset, ppm: s.ppm}
+	r := regime{epoch: n.w.epoch, from: n.w.now, offset: s.offset, ppm: s.ppm}
 	if k := len(n.regimes); k > 0 && n.regimes[k-1].offset == r.offset && n.regimes[k-1].ppm == r.ppm {
 		return
 	}

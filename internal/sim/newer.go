@@ -18,7 +18,7 @@ func (w *world) scheduleNewer() {
 	}
 	n := newNode(w, len(w.nodes))
 	n.level = store.LevelTest
-	w.at(epoch+int64(w.between(2*time.Second, w.p.active)), func() {
+	w.at(w.epoch+int64(w.between(2*time.Second, w.p.active)), func() {
 		w.nodes = append(w.nodes, n)
 		n.boot()
 	})
@@ -99,7 +99,7 @@ func (c *checker) held(l *life) {
 	if c.w.unreadable(l.id) {
 		c.w.stats.Held++
 		if t.Record.DueMs < now-onTimeBound.Milliseconds()-c.w.p.tick.Milliseconds() && clock.Needs < level {
-			c.fail(PropNewer, "timer %d, due %s, has a newer format, and the clock of shard %d does not say so", l.n, ms(t.Record.DueMs), shard)
+			c.fail(PropNewer, "timer %d, due %s, has a newer format, and the clock of shard %d does not say so", l.n, c.w.ms(t.Record.DueMs), shard)
 		}
 	}
 }

@@ -264,7 +264,7 @@ func (n *node) observe(r clustertime.Reading, wall int64) {
 		n.readings = n.readings[:0]
 	}
 	if n.w.cfg.Trace != nil {
-		n.w.trace("%s reads %s, asked %s ago, stepped %v", n.name, ms(r.ServerNs/1e6), r.Received.Sub(r.Sent), stepped)
+		n.w.trace("%s reads %s, asked %s ago, stepped %v", n.name, n.w.ms(r.ServerNs/1e6), r.Received.Sub(r.Sent), stepped)
 	}
 	n.readings = append(n.readings, n.w.now-int64(r.Received.Sub(r.Sent))-int64(beatTimeout))
 	if len(n.readings) > 8 {

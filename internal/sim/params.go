@@ -149,13 +149,13 @@ func (p *params) fake() fake.Config {
 	}
 }
 
-// until returns the time at which a run ends at the latest.
-func (p *params) until() int64 {
+// longest returns the longest duration of a run.
+func (p *params) longest() time.Duration {
 	d := p.active + p.quiet
 	if p.outage || p.riser || p.smallAge {
 		d += p.dedup + time.Minute
 	}
-	return epoch + int64(d)
+	return d
 }
 
 // String lists the parameters that differ from seed to seed.

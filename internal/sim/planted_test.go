@@ -58,7 +58,7 @@ type mutant struct {
 	test                 string // the test that finds it; TestSeeds if empty
 }
 
-var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants)
+var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants, scheduleMutants)
 
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
@@ -120,6 +120,11 @@ var seedMutants = []mutant{
 	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000, ""},
 }
 
+// scheduleMutants are found by seeds with schedules.
+var scheduleMutants = []mutant{
+	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
+}
+
 // feedMutants are bugs in the life of a feed. doc.go says which other changes of Waker and
 // Rester only delay an event or cost a request, and so are no mutants.
 var feedMutants = []mutant{
@@ -136,7 +141,7 @@ var feedMutants = []mutant{
 // BELFRY_SIM_MUTANTS=all it does so only for the first mutant.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
-	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0]}
+	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else if testing.Short() {
@@ -182,6 +187,9 @@ func (m *mutant) run(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	env := []string{"BELFRY_SIM_SEEDS=" + strconv.Itoa(m.seeds), "BELFRY_SIM_ONE_BY_ONE=1"}
+	if !slices.Contains(scheduleMutants, *m) {
+		env = append(env, "BELFRY_SIM_SCHEDULES=off")
+	}
 	out, err := m.plant().Test(t.Context(), root, t.TempDir(), env, "-run", "^"+cmp.Or(m.test, "TestSeeds")+"$", "./internal/sim")
 	if err == nil {
 		t.Fatalf("%d seeds passed", m.seeds)

@@ -54,14 +54,26 @@ func (n *node) routeAdd(m *msg) {
 	if err != nil {
 		panic(err) // the client wrote a number
 	}
-	l := n.w.lives[i]
+	var l *life
+	s := n.w.scheduleOf(i)
+	if s == nil {
+		l = n.w.lives[i]
+	} else {
+		l = s.life
+	}
 	n.w.spawn(n, func(*proc) {
 		if n.w.cfg.Plant == PlantEarlyAck {
 			m.ack()
 		}
 		// Rounded up, as in natsapi.
 		addedMs := (m.StampNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
-		switch o := n.create(l, addedMs, m.Seq); o.result {
+		var o outcome
+		if s != nil {
+			o = n.createSchedule(s, addedMs, m.Seq)
+		} else {
+			o = n.create(l, addedMs, m.Seq)
+		}
+		switch o.result {
 		case router.Delayed:
 			m.nak(min(retryPause<<min(m.deliveries-1, 10), retryMax))
 			return
@@ -74,8 +86,13 @@ func (n *node) routeAdd(m *msg) {
 
 // create writes a timer. seq is the add's in TIMERS_ADD, 0 for an add of the API.
 func (n *node) create(l *life, addedMs int64, seq uint64) outcome {
-	a := &router.Add{AddedMs: addedMs, Seq: seq, Record: *l.record(addedMs)}
-	a.Spec = schemas.Spec{Timer: l.id, Service: l.service, Callback: a.Record.Callback, Source: a.Record.Source, EventID: a.Record.EventID}
+	return n.store(l.id, l.record(addedMs), seq)
+}
+
+// store writes the record of an add.
+func (n *node) store(id schemas.TimerID, rec *schemas.Record, seq uint64) outcome {
+	a := &router.Add{AddedMs: rec.AddedMs, Seq: seq, Record: *rec}
+	a.Spec = schemas.Spec{Timer: id, Service: rec.Service, Callback: a.Record.Callback, Source: a.Record.Source, EventID: a.Record.EventID}
 	o := outcome{}
 	w := router.Writer{
 		Records: records{n}, Services: n.client, Dedup: dedup{n}, Sink: &o, Breakers: n.breakers, Geometry: n.w.p.geo, NowMs: n.nowMs, Log: zerolog.Nop(),
@@ -150,17 +167,17 @@ func (n *node) overwrite(w store.Write) error {
 }
 
 // cancelTimer cancels a timer on the fast path, whose read may be stale, or on the slow path.
-func (n *node) cancelTimer(id schemas.TimerID) (schemas.Record, error) {
+func (n *node) cancelTimer(id schemas.TimerID, by schemas.Caller) (schemas.Record, error) {
 	got, err := n.client.GetMany(within(apiTimeout), []schemas.TimerID{id})
 	if err == nil && len(got) > 0 && n.w.cfg.Plant != PlantBlindCancel {
-		if w, ok := n.ops.CancelStale(&got[0], schemas.Caller{}); ok {
+		if w, ok := n.ops.CancelStale(&got[0], by); ok {
 			_, err := n.client.Update(within(apiTimeout), w)
 			if !errors.Is(err, store.ErrRevision) {
 				return got[0].Record, err
 			}
 		}
 	}
-	t, err := n.ops.Cancel(within(apiTimeout), id, schemas.Caller{})
+	t, err := n.ops.Cancel(within(apiTimeout), id, by)
 	return t.Record, err
 }
 

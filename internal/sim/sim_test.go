@@ -33,19 +33,26 @@ const shortSeeds = 60
 // ofOtherTests lists the Stats that stay 0 in TestSeeds.
 var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true}
 
+// withSchedules reports whether seeds have schedules: unless BELFRY_SIM_SCHEDULES is off.
+func withSchedules() bool { return os.Getenv("BELFRY_SIM_SCHEDULES") != "off" }
+
 // TestSeeds runs the kept seeds and then many others: BELFRY_SIM_SEEDS of them, starting at
 // BELFRY_SIM_FIRST. With BELFRY_SIM_SEED it runs this one seed, and logs every action.
+// BELFRY_SIM_SCHEDULES=off leaves the schedules out.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	if one := os.Getenv("BELFRY_SIM_SEED"); one != "" {
-		runOne(t, Config{Seed: number(t, one)})
+		runOne(t, Config{Seed: number(t, one), Schedules: withSchedules()})
 		return
 	}
 	// One by one counts the seeds until the first failure, so it leaves out the kept seeds.
 	oneByOne := os.Getenv("BELFRY_SIM_ONE_BY_ONE") != ""
-	var seeds []uint64
+	var seeds []Config
 	if !oneByOne {
-		seeds = kept(t)
+		// A seed was kept with the history that it had, which schedules change.
+		for _, s := range kept(t) {
+			seeds = append(seeds, Config{Seed: s}, Config{Seed: s, Schedules: true})
+		}
 	}
 	first, n := uint64(1), uint64(defaultSeeds)
 	if testing.Short() {
@@ -58,7 +65,7 @@ func TestSeeds(t *testing.T) {
 		first = number(t, s)
 	}
 	for s := first; s < first+n; s++ {
-		seeds = append(seeds, s)
+		seeds = append(seeds, Config{Seed: s, Schedules: withSchedules()})
 	}
 	start := time.Now()
 	var next atomic.Int64
@@ -77,7 +84,7 @@ func TestSeeds(t *testing.T) {
 				if i >= len(seeds) || oneByOne && failed > 0 {
 					return
 				}
-				r := Run(Config{Seed: seeds[i]})
+				r := Run(seeds[i])
 				mu.Lock()
 				sum.add(r.Stats)
 				if len(r.Violations) > 0 {
@@ -113,7 +120,11 @@ func report(t *testing.T, r Report) {
 	for _, v := range r.Violations {
 		fmt.Fprintf(&b, "\t%s\n", v)
 	}
-	fmt.Fprintf(&b, "\trepeat with: BELFRY_SIM_SEED=%d go test -v -run %s ./internal/sim", r.Seed, t.Name())
+	off := ""
+	if t.Name() == "TestSeeds" && !r.Schedules {
+		off = "BELFRY_SIM_SCHEDULES=off "
+	}
+	fmt.Fprintf(&b, "\trepeat with: %sBELFRY_SIM_SEED=%d go test -v -run %s ./internal/sim", off, r.Seed, t.Name())
 	if t.Name() == "TestSeeds" {
 		fmt.Fprintf(&b, "\n\tkeep with:   echo '%d # why' >> internal/sim/testdata/seeds", r.Seed)
 	}
@@ -214,8 +225,8 @@ func TestRepeats(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= 5; seed++ {
 		var a, b strings.Builder
-		Run(Config{Seed: seed, Trace: &a})
-		Run(Config{Seed: seed, Trace: &b})
+		Run(Config{Seed: seed, Schedules: true, Trace: &a})
+		Run(Config{Seed: seed, Schedules: true, Trace: &b})
 		if a.String() != b.String() {
 			x, y := strings.Split(a.String(), "\n"), strings.Split(b.String(), "\n")
 			for i := range min(len(x), len(y)) {
@@ -224,6 +235,26 @@ func TestRepeats(t *testing.T) {
 				}
 			}
 			t.Fatalf("seed %d: %d lines, then %d", seed, len(x), len(y))
+		}
+	}
+}
+
+// TestEras: each era but the first has a change of its zone's offset.
+func TestEras(t *testing.T) {
+	t.Parallel()
+	for _, e := range eras[1:] {
+		zone, err := time.LoadLocation(e.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after := e.change.Add(-time.Millisecond).In(zone), e.change.In(zone)
+		_, was := before.Zone()
+		_, is := after.Zone()
+		if was == is {
+			t.Errorf("%s: offset %ds at %s and after it", e.zone, was, before)
+		}
+		if in := [...]int{before.Hour(), after.Hour(), before.Add(time.Hour).UTC().Add(time.Duration(was) * time.Second).Hour()}; in[0] != e.hour && in[1] != e.hour && in[2] != e.hour {
+			t.Errorf("%s: the hour is %v around %s; want %d", e.zone, in, e.change, e.hour)
 		}
 	}
 }

@@ -224,7 +224,7 @@ type termStore struct {
 
 // UpdateAsync implements scheduler.TermStore.
 func (s termStore) UpdateAsync(w store.Write, done func(store.Result)) {
-	if w.Record.State != schemas.StateDelivered {
+	if w.Record.State != schemas.StateDelivered && (w.Record.Schedule == nil || w.Record.State.Final()) {
 		s.Client.UpdateAsync(w, done)
 		return
 	}
@@ -288,13 +288,13 @@ func (s termStore) PublishLetter(ctx context.Context, m store.Msg) (duplicate bo
 func (s termStore) CountPending(_ context.Context, shard int, through uint64) (store.Count, error) {
 	c := store.Count{Late: map[uint64]store.LateRecord{}}
 	w := s.t.w
-	for _, l := range w.lives {
+	for _, l := range w.counted(shard) {
 		t, err := w.server.Record(l.id)
-		if err != nil || w.p.geo.Shard(l.id) != shard {
+		if err != nil {
 			continue
 		}
 		c.Last = max(c.Last, t.Rev)
-		switch waiting := t.Record.State == schemas.StatePending || t.Record.State == schemas.StatePaused; {
+		switch waiting := waits(t.Record.State); {
 		case t.Rev > through:
 			c.Late[store.CountKey(l.id)] = store.LateRecord{Rev: t.Rev, Waiting: waiting}
 		case waiting:

@@ -20,6 +20,9 @@ type Config struct {
 	Newer bool
 	// If Damage is set, some records are damaged in the store.
 	Damage bool
+	// If Schedules is set, there are schedules, whose clients change them. The one-shot timers
+	// are the same with and without them, but their histories are not.
+	Schedules bool
 	// Trace gets a line for every action; nil for no trace.
 	Trace io.Writer
 }
@@ -27,6 +30,7 @@ type Config struct {
 // Report is the result of a run.
 type Report struct {
 	Seed       uint64
+	Schedules  bool
 	Violations []Violation
 	Stats      Stats
 	// Shape describes the parameters of the run in one line.
@@ -38,6 +42,10 @@ type Stats struct {
 	Events, Timers, Fired, Claims, Cancelled, Moved, Called int
 	DeadLetters, Refused,                                   // refused: letters of events that could never be published
 	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale, Damaged int
+	// Schedules were added. Runs of them were claimed, RunsFired published. Operations on
+	// schedules were acknowledged. The others count decisions about nominal times.
+	Schedules, Runs, RunsFired, Operations                                                     int
+	Fires, Triggers, Backfills, Coalesced, Misfires, Graces, Overlaps, Queued, Paused, Updated int
 	// Newer counts records written in a newer format. Held counts the records among them
 	// that never fired, because no node could read them. Both are 0 without Config.Newer.
 	Newer, Held int
@@ -51,28 +59,32 @@ type Stats struct {
 	VirtualSeconds int
 }
 
-// epoch is the time at which every simulation begins, in Unix nanoseconds.
-const epoch = int64(1_800_000_000_000_000_000)
-
 // world is one simulation.
 type world struct {
 	cfg   Config
 	p     params
 	rng   *rand.Rand
 	now   int64 // true time, Unix nanoseconds
+	epoch int64 // when the simulation began, Unix nanoseconds
+	era   era
 	queue events
 	order uint64
 
-	server  *fake.Server
-	net     *network
-	nodes   []*node
-	lives   []*life
-	byID    map[schemas.TimerID]*life
-	queues  []*consumer
-	check   *checker
-	stats   Stats
-	current *proc
-	desk    *node // the host of all clients
+	server *fake.Server
+	net    *network
+	nodes  []*node
+	lives  []*life
+	byID   map[schemas.TimerID]*life
+	queues []*consumer
+	check  *checker
+	stats  Stats
+	// schedules are added if Config.Schedules is set. sdice are their draws, requests numbers
+	// their clients' requests.
+	schedules []*schedule
+	sdice     dice
+	requests  int
+	current   *proc
+	desk      *node // the host of all clients
 
 	waitingTails [][]func() // by shard
 	atTakeOver   [][]func() // by shard: called when a node takes it
@@ -84,8 +96,14 @@ type world struct {
 
 // Run runs one seed to its end.
 func Run(cfg Config) Report {
-	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x62656c667279)), now: epoch, byID: map[schemas.TimerID]*life{}}
+	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x62656c667279)), byID: map[schemas.TimerID]*life{}}
 	w.p = newParams(w.rng, cfg.Seed)
+	w.era, w.epoch = eras[0], eras[0].beginNs
+	w.sdice = dice{rand.New(rand.NewPCG(cfg.Seed, 0x7363686564756c65))}
+	if cfg.Schedules {
+		w.era, w.epoch = chooseEra(w.sdice, &w.p)
+	}
+	w.now = w.epoch
 	w.net = newNetwork(w)
 	w.server = fake.NewServer(w.p.fake(), w.net.clock)
 	w.atTakeOver = make([][]func(), w.p.geo.Shards)
@@ -101,14 +119,17 @@ func Run(cfg Config) Report {
 	}
 	w.scheduleClients()
 	w.scheduleFaults()
+	if cfg.Schedules {
+		w.addSchedules()
+	}
 	if cfg.Newer {
 		w.scheduleNewer()
 	}
 	w.loop()
 	w.check.atEnd()
 	w.close()
-	w.stats.VirtualSeconds = int((w.now - epoch) / int64(time.Second))
-	return Report{Seed: cfg.Seed, Violations: w.check.violations, Stats: w.stats, Shape: w.p.String()}
+	w.stats.VirtualSeconds = int((w.now - w.epoch) / int64(time.Second))
+	return Report{Seed: cfg.Seed, Schedules: cfg.Schedules, Violations: w.check.violations, Stats: w.stats, Shape: w.p.String()}
 }
 
 // maxEvents bounds the events of a run. A run with more events would not end.
@@ -116,7 +137,7 @@ const maxEvents = 3_000_000
 
 // loop runs until all work is done, or the time is up.
 func (w *world) loop() {
-	end := w.p.until()
+	end := w.epoch + int64(w.p.longest())
 	for !w.over && w.queue.len() > 0 {
 		e := w.queue.pop()
 		if e.at > end {
@@ -169,7 +190,7 @@ func (w *world) trace(format string, args ...any) {
 	if w.cfg.Trace == nil {
 		return
 	}
-	at := w.now - epoch
+	at := w.now - w.epoch
 	// An error only loses a line of the trace.
 	_, _ = fmt.Fprintf(w.cfg.Trace, "%4d.%06d  %s\n", at/1e9, at%1e9/1e3, fmt.Sprintf(format, args...))
 }
