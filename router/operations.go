@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -121,10 +122,16 @@ func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*sch
 
 // changeAt is change for an operation that depends on the revision.
 func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*schemas.Record, uint64) (edit, error)) (store.Timer, error) {
+	var sent []byte // the record of the last write
 	for {
 		t, err := o.get(ctx, id)
 		if err != nil {
 			return t, err
+		}
+		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
+			// The write was stored and its answer lost; its repetition was refused. Applied
+			// again, a trigger would fire twice.
+			return o.changed(t), nil
 		}
 		before := t
 		e, err := f(&t.Record, t.Rev)
@@ -139,20 +146,26 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 			if t.Record.State.Final() {
 				w.TTL = o.Retention
 			}
+			sent = t.Record.Append(sent[:0])
 			t.Rev, err = o.Records.Update(ctx, w)
 		}
 		switch {
 		case err == nil:
-			if o.Changed != nil {
-				o.Changed(&t)
-			}
-			return t, nil
+			return o.changed(t), nil
 		case !errors.Is(err, store.ErrRevision):
 			return t, err
 		case ctx.Err() != nil:
 			return t, context.Cause(ctx)
 		}
 	}
+}
+
+// changed reports a change.
+func (o *Operations) changed(t store.Timer) store.Timer {
+	if o.Changed != nil {
+		o.Changed(&t)
+	}
+	return t
 }
 
 // forgetAdd removes the add of a timer from TIMERS_ADD, if it is still there, and returns

@@ -179,7 +179,7 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 // Nominal times that have passed and are not decided remain undecided if both recurrences have
 // the same ones: the new policies decide them. Otherwise they are skipped
 // (schemas.DecisionUpdated), and the schedule goes on with the first nominal time after
-// nowMs. A backfill goes on with the nominal times of the new recurrence.
+// nowMs. A backfill ends then: ask for the rest again.
 func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by schemas.Caller) error {
 	if err := open(rec, "update"); err != nil {
 		return err
@@ -235,10 +235,9 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64) {
 	} else {
 		s.ChangedMs = max(nowMs, reached(s)) + 1
 	}
-	if b := s.Backfill; b != nil {
-		next, _ := to.after(b.NextMs - 1)
-		s.Backfill = to.goOn(b, next)
-	}
+	// The backfill leaves out the times that fired under the old recurrence. Times of the new
+	// one may have fired, too, before an earlier update.
+	s.Backfill = nil
 }
 
 // reached returns the last nominal time that is decided or waits; 0 for none.

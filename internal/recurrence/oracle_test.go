@@ -342,15 +342,7 @@ func (o *oracle) update(rule schemas.Recurrence, c *calendar.Schedule, now int64
 			}
 			o.from = max(now, last) + 1
 		}
-		if b := o.backfill; b != nil {
-			first, last := b.left[0], b.left[len(b.left)-1]
-			b.left = slices.DeleteFunc(slices.Collect(c.Between(first, last)), func(at int64) bool {
-				return slices.ContainsFunc(b.except, func(e [2]int64) bool { return e[0] <= at && at <= e[1] })
-			})
-			if len(b.left) == 0 {
-				o.backfill = nil
-			}
-		}
+		o.backfill = nil
 	}
 	if w := o.waiting; w != nil && o.limited() {
 		o.waiting = nil

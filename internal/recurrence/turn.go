@@ -158,7 +158,7 @@ func (t *turn) waiting() bool {
 		t.s.Waiting = nil
 		t.skip(schemas.DecisionGrace, span{first: w.NominalMs, last: w.NominalMs, n: 1}, 0)
 		return false
-	case t.blocked:
+	case t.blocked, t.now < w.DueMs: // the cluster's clock may have been set back
 		return false
 	}
 	t.s.Waiting = nil
@@ -395,7 +395,7 @@ func (t *turn) plan(active bool) {
 	}
 	held := false // a run that OverlapReplace fires next
 	if active && s.Waiting != nil {
-		due, held = min(due, waits(t.now, false)), true
+		due, held = min(due, waits(max(t.now, s.Waiting.DueMs), false)), true
 	}
 	for _, m := range s.Manual {
 		due = min(due, waits(t.now, m.Allow || s.Overlap == schemas.OverlapSkip))

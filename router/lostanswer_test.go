@@ -1,0 +1,62 @@
+package router_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// repeating stores the first change, and answers as if the answer had been lost and the
+// repeated write refused.
+type repeating struct {
+	router.Records
+	done atomic.Bool
+}
+
+func (r *repeating) Update(ctx context.Context, w store.Write) (uint64, error) {
+	rev, err := r.Records.Update(ctx, w)
+	if err == nil && r.done.CompareAndSwap(false, true) {
+		return 0, store.ErrRevision
+	}
+	return rev, err
+}
+
+// TestStoredWithoutAnswer: an operation whose write was stored although the
+// store answered with another revision is applied once.
+func TestStoredWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	for _, c := range []struct {
+		name  string
+		apply func(*router.Operations, schemas.TimerID) error
+		count func(*schemas.Schedule) int
+	}{
+		{"trigger", func(o *router.Operations, id schemas.TimerID) error {
+			_, err := o.Trigger(t.Context(), id, false, schemas.Caller{By: "me"})
+			return err
+		}, func(s *schemas.Schedule) int { return len(s.Manual) }},
+		{"pause", func(o *router.Operations, id schemas.TimerID) error {
+			_, err := o.Pause(t.Context(), id, "", schemas.Caller{By: "me"})
+			return err
+		}, func(*schemas.Schedule) int { return 1 }},
+	} {
+		was := f.scheduled(c.name, schemas.Recurrence{Cron: "0 0 1 1 *"}, nil)
+		records := &repeating{Records: f.store}
+		o := &router.Operations{Records: records, Adds: f.store, NowMs: func() int64 { return time.Now().UnixMilli() }, Retention: time.Hour}
+		if err := c.apply(o, was.ID); err != nil {
+			t.Errorf("%s: error %v, want none", c.name, err)
+		}
+		got, err := f.store.Get(t.Context(), was.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := c.count(got.Record.Schedule); n != 1 || len(got.Record.History) != 1 {
+			t.Errorf("%s: applied %d times with %d operations in the history, want once", c.name, n, len(got.Record.History))
+		}
+	}
+}
