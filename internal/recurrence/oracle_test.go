@@ -149,7 +149,9 @@ func (o *oracle) nominal(now int64, due []int64, blocked bool, fire func(event) 
 	paused := o.catchUp != nil && o.calendar.DueMs(due[0]) <= o.resumed
 	if paused {
 		policy = *o.catchUp
-		due = slices.DeleteFunc(due, func(at int64) bool { return o.calendar.DueMs(at) > o.resumed })
+		if o.calendar.DueMs(due[len(due)-1]) > o.resumed {
+			due = slices.DeleteFunc(due, func(at int64) bool { return o.calendar.DueMs(at) > o.resumed })
+		}
 	} else {
 		o.catchUp = nil
 	}
@@ -182,7 +184,7 @@ func (o *oracle) nominal(now int64, due []int64, blocked bool, fire func(event) 
 		}
 		o.fired++
 		skip(schemas.DecisionFired, o.run, due[0])
-		if o.list, o.listMs = due[1:], now; len(o.list) > 0 && !paused {
+		if o.list, o.listMs = due[1:], now; len(o.list) > 0 {
 			o.from = o.list[0]
 		} else {
 			o.list = nil
