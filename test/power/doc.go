@@ -6,7 +6,8 @@
 // of the disk (disk_test.go): what was written, and how much of it a power loss would
 // leave. At a random moment the node is killed between two system calls, and a folder is
 // created with what was left. Belfry starts on that folder, and everything that it had
-// acknowledged must be there.
+// acknowledged must be there. Schedules fire meanwhile: none of their nominal times may be
+// without a decision, or fire twice (test/chaos/check).
 //
 // The tracer uses ptrace with a seccomp filter. It needs no root, no tool and no mount.
 // The test fails if the tracer meets something that it does not model (a mapped file, an

@@ -13,6 +13,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
 )
 
 const (
@@ -48,6 +49,9 @@ type ledger struct {
 	far    bool // no timer becomes due in this round
 	pad    int  // the largest number of data bytes
 	acked  int  // acknowledged calls
+	// schedules and the history of the calls for them; see schedules_test.go.
+	schedules []*schedule
+	history   *check.Recorder
 }
 
 const (
@@ -122,6 +126,10 @@ func (l *ledger) made(m *timer, data string) event.Event {
 
 // step makes one random call and waits for its answer. A refused call is not an error.
 func (l *ledger) step(ctx context.Context, c *belfry.Client) {
+	if !l.far && l.chance(6) == 0 {
+		l.schedule(ctx, c)
+		return
+	}
 	switch n := l.chance(10); {
 	case n < 4:
 		m, data := l.next()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
 )
 
@@ -156,7 +157,7 @@ func run(t *testing.T, s scene, rng *rand.Rand) result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &ledger{rng: rand.New(rand.NewPCG(s.seed, 3)), far: s.far, pad: s.pad}
+	l := &ledger{rng: rand.New(rand.NewPCG(s.seed, 3)), far: s.far, pad: s.pad, history: check.NewRecorder(nil)}
 	config := fmt.Sprintf("profile: %s\nlease: 1s\nshards: %d\n", s.profile, s.shards)
 	data := filepath.Join(base, "data0")
 	if err := os.Mkdir(data, 0o700); err != nil {
@@ -327,8 +328,9 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	ended := sync.OnceValue(func() error { return l.deleteSchedules(ctx, c) })
 	begun := time.Now()
-	// Wait until the cancelled timers could have fired.
+	// Wait until the cancelled timers could have fired, and schedules have gone on.
 	over := begun.Add(latest + 500*time.Millisecond)
 	if s.far {
 		over = begun
@@ -340,7 +342,10 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 			t.Fatalf("after the power loss: %v", err)
 		}
 		if late || left == "" && time.Now().After(over) {
-			faults, err := compare(ctx, c, js, l)
+			if err := ended(); err != nil {
+				return []string{err.Error()}
+			}
+			faults, report, err := compare(ctx, c, js, l, s.shards)
 			switch {
 			case err != nil && late:
 				t.Fatalf("after the power loss: %v", err)
@@ -352,6 +357,7 @@ func verify(t *testing.T, url string, l *ledger, s scene) []string {
 			}
 			// In the far scenes nothing changes any more.
 			if len(faults) == 0 || s.far || late {
+				t.Logf("schedules: %+v", report)
 				return faults
 			}
 		}
@@ -378,10 +384,15 @@ func adds(ctx context.Context, js jetstream.JetStream) (string, error) {
 // readers is the number of concurrent readers of records.
 const readers = 16
 
-func compare(ctx context.Context, c *belfry.Client, js jetstream.JetStream, l *ledger) ([]string, error) {
-	events, err := firedEvents(ctx, js)
+// compare returns the violations, and counts what the schedules did.
+func compare(ctx context.Context, c *belfry.Client, js jetstream.JetStream, l *ledger, shards int) ([]string, check.ScheduleReport, error) {
+	events, recurring, err := firedEvents(ctx, js)
 	if err != nil {
-		return nil, err
+		return nil, check.ScheduleReport{}, err
+	}
+	report, err := l.checkSchedules(ctx, js, shards, recurring)
+	if err != nil {
+		return nil, check.ScheduleReport{}, err
 	}
 	var (
 		all    sync.WaitGroup
@@ -415,35 +426,46 @@ func compare(ctx context.Context, c *belfry.Client, js jetstream.JetStream, l *l
 	}
 	close(next)
 	all.Wait()
-	return faults, failed
+	for _, v := range report.Violations {
+		faults = append(faults, v.String())
+	}
+	return faults, report.Schedules, failed
 }
 
-// firedEvents returns the events in the stream by the timer's ID.
-func firedEvents(ctx context.Context, js jetstream.JetStream) (map[string]fired, error) {
+// firedEvents returns the events in the stream: those of timers by the timer's ID, and those
+// of schedules.
+func firedEvents(ctx context.Context, js jetstream.JetStream) (timers map[string]fired, recurring []check.Event, err error) {
 	cons, err := js.OrderedConsumer(ctx, schemas.StreamFired, jetstream.OrderedConsumerConfig{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := cons.Info(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := map[string]fired{}
+	timers = map[string]fired{}
 	for left := int(info.NumPending + info.Delivered.Consumer); left > 0; left-- {
 		m, err := cons.Next(jetstream.FetchMaxWait(checkBound))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		e, _, _, err := schemas.ParseFired(m.Headers(), m.Data())
+		e, _, at, err := schemas.ParseFired(m.Headers(), m.Data())
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		f := out[e.ID()]
-		out[e.ID()] = fired{id: e.ID(), count: f.count + 1, atMs: meta.Timestamp.UnixMilli()}
+		if e.Source() == scheduleSource {
+			recurring = append(recurring, check.Event{
+				Kind: check.Fired, Source: e.Source(), ID: e.ID(), Sequence: meta.Sequence.Stream, TimeNs: meta.Timestamp.UnixNano(),
+				Key: m.Headers().Get(jetstream.MsgIDHeader), Data: string(e.Data()), DueMs: at.ScheduledMs, Run: at.Run, Missed: at.Missed, Trigger: at.Trigger,
+			})
+			continue
+		}
+		f := timers[e.ID()]
+		timers[e.ID()] = fired{id: e.ID(), count: f.count + 1, atMs: meta.Timestamp.UnixMilli()}
 	}
-	return out, nil
+	return timers, recurring, nil
 }
