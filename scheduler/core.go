@@ -96,20 +96,45 @@ type entry struct {
 	counted bool
 	// wasPending is true if the claim in flight will reduce the number of pending timers.
 	wasPending bool
-	// fails counts the failures of the present step in a row.
-	fails int32
-	// beforeClaim has the fields that the claim in flight replaces.
-	beforeClaim claimed
-	newer       *store.Timer // a later revision that arrived while a write of this entry was in flight
-	extra       *extra       // of a schedule and of few other entries; nil for the others
+	// fails counts the failures of the present step in a row, up to maxFails.
+	fails uint8
+	// stateBefore and firedMsBefore are the fields that the claim in flight replaces.
+	stateBefore   schemas.State
+	firedMsBefore int64
+	extra         *extra // of a schedule and of few other entries; nil for the others
 }
+
+// maxFails is above the number of failures from which the backoff no longer grows.
+const maxFails = 100
+
+func (e *entry) countFailure() { e.fails = min(e.fails+1, maxFails) }
 
 // extra is the part of an entry that few entries have.
 type extra struct {
 	// refusal is the reason why JetStream will never store the entry's event or its claim;
 	// empty otherwise.
 	refusal string
+	// newer is a later revision that arrived while a write of this entry was in flight.
+	newer *store.Timer
 	recurring
+}
+
+// newer returns the revision of keepNewer; nil for none.
+func (e *entry) newer() *store.Timer {
+	if e.extra == nil {
+		return nil
+	}
+	return e.extra.newer
+}
+
+// keepNewer keeps a later revision until the write in flight has a result.
+func (e *entry) keepNewer(t store.Timer) (kept bool) {
+	if n := e.newer(); n != nil && n.Rev >= t.Rev {
+		return false
+	}
+	newer := t // with &t, every call would allocate t
+	e.more().newer = &newer
+	return true
 }
 
 // Core makes the decisions for one shard during one term: what to read, claim, publish and
@@ -143,7 +168,7 @@ type Core struct {
 	scanning  bool
 	width     int   // maximum ticks of the next ActLoad
 	asked     int64 // ticks of the last ActLoad
-	loadFail  int32 // failed reads in a row
+	loadFail  int   // failed reads in a row
 
 	tailSeen    uint64 // last stream sequence that the tail delivered
 	newer       newerRecords
@@ -508,9 +533,7 @@ func (k *Core) take(t store.Timer, tick int64, pin uint64) {
 			return
 		}
 		if e.phase != phaseWaiting && e.phase != phaseReady {
-			if e.newer == nil || e.newer.Rev < t.Rev {
-				newer := t // with &t, every call would allocate t
-				e.newer = &newer
+			if e.keepNewer(t) {
 				k.pinFor(e, t.Rev)
 			}
 			return
@@ -582,8 +605,8 @@ func (k *Core) forget(t store.Timer) {
 // replace removes an entry because its record has a later revision. It takes up a revision
 // that arrived in the meantime only if that is later still.
 func (k *Core) replace(e *entry, rev uint64) {
-	if e.newer != nil && e.newer.Rev <= rev {
-		e.newer = nil
+	if n := e.newer(); n != nil && n.Rev <= rev {
+		e.extra.newer = nil
 	}
 	k.done(e)
 }
@@ -604,8 +627,8 @@ func (k *Core) done(e *entry) {
 			delete(k.outstanding, e.tick)
 		}
 	}
-	if n := e.newer; n != nil {
-		e.newer = nil
+	if n := e.newer(); n != nil {
+		e.extra.newer = nil
 		if n.Record.Pending() {
 			tick := k.cfg.Geometry.Tick(n.Record.DueMs)
 			if tick <= k.horizon {
@@ -651,7 +674,7 @@ func (k *Core) advanceWatermark() {
 	}
 }
 
-func (k *Core) backoff(fails int32) time.Duration {
+func (k *Core) backoff(fails int) time.Duration {
 	if fails == 0 {
 		return 0
 	}

@@ -64,7 +64,7 @@ func (k *Core) claim(e *entry) {
 	e.phase = phaseClaiming
 	e.wasPending = e.rec.State == schemas.StatePending
 	rec := e.rec
-	e.beforeClaim = claimed{rec.State, rec.FiredMs}
+	e.stateBefore, e.firedMsBefore = rec.State, rec.FiredMs
 	rec.State, rec.Queued = schemas.StateDelivered, false
 	rec.Run = max(rec.Run, 1)
 	rec.FiredMs, rec.NextMs, rec.Epoch = k.now, 0, k.epoch
@@ -119,17 +119,17 @@ func (k *Core) onClaimed(ev EvClaimed) {
 
 // retryClaim puts an entry back into the wheel as it was before the claim.
 func (k *Core) retryClaim(e *entry) {
-	e.fails++
+	e.countFailure()
 	e.phase = phaseWaiting
 	k.unclaim(e)
-	k.wheel.Add(&e.node, k.now+k.backoff(e.fails).Milliseconds())
+	k.wheel.Add(&e.node, k.now+k.backoff(int(e.fails)).Milliseconds())
 }
 
 func (k *Core) reread(e *entry) {
-	e.fails++
+	e.countFailure()
 	e.phase = phaseRereading
 	k.inflight++
-	k.do(ActReread{ID: e.id, Delay: k.backoff(e.fails - 1)})
+	k.do(ActReread{ID: e.id, Delay: k.backoff(int(e.fails) - 1)})
 }
 
 // maxStaleRereads bounds the repeated rereads of a record that the leader does not have yet
@@ -148,7 +148,7 @@ func (k *Core) onReread(ev EvReread) {
 		// The leader will apply it too, unless the record is gone.
 		e.stale++
 		k.inflight++
-		k.do(ActReread{ID: e.id, Delay: k.backoff(int32(e.stale))})
+		k.do(ActReread{ID: e.id, Delay: k.backoff(int(e.stale))})
 		return
 	}
 	if errors.Is(ev.Err, schemas.ErrNotFound) || errors.Is(ev.Err, schemas.ErrNewer) || errors.Is(ev.Err, schemas.ErrDamaged) {
@@ -168,9 +168,7 @@ func (k *Core) onReread(ev EvReread) {
 		// number has not expired yet.
 		k.createRun(e, ev.Timer.Rev)
 	case r.Pending():
-		if e.newer == nil || e.newer.Rev < ev.Timer.Rev {
-			e.newer = &ev.Timer
-		}
+		e.keepNewer(ev.Timer)
 		fails := e.fails
 		k.done(e)
 		if n := k.entries[ev.ID]; n != nil {
@@ -291,8 +289,8 @@ func (k *Core) onPublished(ev EvPublished) {
 	if ev.Err != nil {
 		// The claim is stored, so repeat the publish until it is acknowledged. The message
 		// id makes a repetition harmless.
-		e.fails++
-		k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())
+		e.countFailure()
+		k.wheel.Add(&e.node, k.now+max(k.backoff(int(e.fails)), minRetryDelay).Milliseconds())
 		return
 	}
 	k.finish(e)
@@ -327,7 +325,7 @@ func (k *Core) finish(e *entry) {
 // without a callback, that of the schedule.
 func (k *Core) index(e *entry, record schemas.TimerID) {
 	k.inflight++
-	k.do(ActIndex{ID: e.id, Record: record, Tick: k.watermark + 1, Delay: k.backoff(e.fails)})
+	k.do(ActIndex{ID: e.id, Record: record, Tick: k.watermark + 1, Delay: k.backoff(int(e.fails))})
 }
 
 func (k *Core) onIndexed(ev EvIndexed) {
@@ -340,7 +338,7 @@ func (k *Core) onIndexed(ev EvIndexed) {
 	switch {
 	case e == nil || e.phase != phaseIndexing:
 	case ev.Err != nil && !store.Permanent(ev.Err): // a permanent error ends the entry without the audit
-		e.fails++
+		e.countFailure()
 		k.index(e, ev.Record)
 	default:
 		k.done(e)
@@ -354,7 +352,7 @@ func (k *Core) dedupCheckSome() {
 	}
 	a := ActDedupCheck{IDs: map[string]struct{}{}, SinceMs: k.now}
 	subjects := map[string]struct{}{}
-	var fails int32
+	fails := 0
 	k.dedupCheckN = min(len(k.toDedupCheck), dedupBatch)
 	for _, e := range k.toDedupCheck[:k.dedupCheckN] {
 		if e.phase != phaseDedupCheck {
@@ -371,7 +369,7 @@ func (k *Core) dedupCheckSome() {
 			slack = oldDedupSlackMs
 		}
 		a.SinceMs = min(a.SinceMs, publishedSinceMs(e)-slack)
-		fails = max(fails, e.fails)
+		fails = max(fails, int(e.fails))
 	}
 	if len(a.IDs) == 0 {
 		k.toDedupCheck = k.toDedupCheck[k.dedupCheckN:]
@@ -387,7 +385,7 @@ func (k *Core) onDedupChecked(ev EvDedupChecked) {
 	batch := k.toDedupCheck[:k.dedupCheckN]
 	if ev.Err != nil {
 		for _, e := range batch {
-			e.fails++
+			e.countFailure()
 		}
 		return
 	}

@@ -71,12 +71,12 @@ func waits(s schemas.State) bool { return s == schemas.StatePending || s == sche
 // turn makes the decision of a due schedule, and claims it once everything that it depends
 // on is there.
 func (k *Core) turn(e *entry) {
-	if e.newer != nil {
+	if e.newer() != nil {
 		k.done(e) // and take up the newer revision
 		return
 	}
 	r := e.extra
-	e.beforeClaim = claimed{e.rec.State, e.rec.FiredMs}
+	e.stateBefore, e.firedMsBefore = e.rec.State, e.rec.FiredMs
 	last := &e.rec.Schedule.Last
 	if last.Run != 0 {
 		if run := k.entries[schemas.RunTimer(e.id, last.Run)]; run != nil && run.unpublished() {
@@ -89,7 +89,7 @@ func (k *Core) turn(e *entry) {
 		if recurrence.NeedsLast(&e.rec) && !r.looked {
 			e.phase = phaseLooking
 			k.inflight++
-			k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, last.Run), Delay: k.backoff(e.fails)})
+			k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, last.Run), Delay: k.backoff(int(e.fails))})
 			return
 		}
 		plan := k.planOf(e)
@@ -109,7 +109,7 @@ func (k *Core) turn(e *entry) {
 		if tick := k.cfg.Geometry.Tick(next.DueMs); tick != r.prepared && tick != e.tick {
 			e.phase = phasePreparing
 			if tick != r.preparing {
-				k.prepare(e, tick, k.backoff(e.fails))
+				k.prepare(e, tick, k.backoff(int(e.fails)))
 			}
 			return
 		}
@@ -198,12 +198,10 @@ func (k *Core) onPrepared(ev EvIndexed) {
 		return
 	}
 	e.extra.preparing = noTick
-	switch {
-	case ev.Err == nil:
-		e.extra.prepared = ev.Tick
-		e.fails = 0
-	default:
-		e.fails++ // the claim writes the entry again
+	if ev.Err != nil {
+		e.countFailure() // the claim writes the entry again
+	} else {
+		e.extra.prepared, e.fails = ev.Tick, 0
 	}
 	if e.phase == phasePreparing {
 		k.makeReady(e)
@@ -224,7 +222,7 @@ func (k *Core) onLooked(ev EvLooked) {
 		return
 	}
 	if ev.Err != nil {
-		e.fails++
+		e.countFailure()
 	} else {
 		e.fails = 0
 		e.extra.looked, e.extra.open = true, ev.Open
@@ -250,9 +248,7 @@ func (k *Core) turned(e *entry, t store.Timer) {
 	if turn.Run != nil {
 		k.startRun(e, t)
 	}
-	if e.newer == nil || e.newer.Rev < t.Rev {
-		e.newer = &t
-	}
+	e.keepNewer(t)
 	k.done(e)
 	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil && n.rec.Hash == e.rec.Hash {
 		n.extra.plan = e.extra.plan // t may be an update
@@ -329,7 +325,7 @@ func (k *Core) endRun(e *entry) {
 	if s := r.blocks; s != nil {
 		r.blocks = nil
 		if s.phase == phaseBlocked {
-			if s.newer != nil {
+			if s.newer() != nil {
 				k.done(s) // and take up the newer revision
 			} else {
 				k.makeReady(s)
@@ -364,10 +360,10 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 		k.failed(e, t.Rev)
 	}
 	fails, woken := e.fails, e.woken()
-	if r.Pending() && (e.newer == nil || e.newer.Rev < t.Rev) {
-		e.newer = &t
+	if r.Pending() {
+		e.keepNewer(t)
 	}
-	newer := e.newer
+	newer := e.newer()
 	k.done(e)
 	n := k.entries[t.ID]
 	if woken && n == nil && newer != nil && newer.Record.Pending() && waitsForRun(&newer.Record) {

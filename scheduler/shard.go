@@ -166,7 +166,7 @@ func (l *termLoop) Wake() {
 // Follow implements Host.
 func (l *termLoop) Follow(after uint64) {
 	l.wg.Go(func() {
-		var fails int32
+		fails := 0
 		for {
 			tail, err := l.s.o.Store.Tail(l.ctx, l.s.n, after, func(t store.Timer) {
 				select {

@@ -19,15 +19,9 @@ import (
 // letter has the same message id. If the stream's dedup window may have passed, the owner
 // searches for the dead letter before it publishes it again.
 
-// claimed has the fields that a claim changes and unclaim restores.
-type claimed struct {
-	state   schemas.State
-	firedMs int64
-}
-
 // unclaim restores the record to its state before the claim.
 func (k *Core) unclaim(e *entry) {
-	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.beforeClaim.state, true, e.beforeClaim.firedMs
+	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.stateBefore, true, e.firedMsBefore
 }
 
 // refuseClaim ends a timer whose claim JetStream permanently rejects. The timer stays
@@ -144,6 +138,6 @@ func (k *Core) failed(e *entry, rev uint64) {
 
 // again plans the retry of a failed step.
 func (k *Core) again(e *entry) {
-	e.fails++
-	k.wheel.Add(&e.node, k.now+max(k.backoff(e.fails), minRetryDelay).Milliseconds())
+	e.countFailure()
+	k.wheel.Add(&e.node, k.now+max(k.backoff(int(e.fails)), minRetryDelay).Milliseconds())
 }
