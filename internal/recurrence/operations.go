@@ -174,8 +174,7 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 // NewRecord and Begin have made. The schedule keeps its progress: the number of runs, what was
 // decided, what was asked for, and its anchor, unless next has another timerstart. A schedule
 // without a run left is completed, unless it is paused. Errors: schemas.CodeAlreadyDone,
-// schemas.CodeInvalidAttribute; schemas.CodeConflict if the backfill under way would have more
-// than MaxBackfill nominal times.
+// schemas.CodeInvalidAttribute.
 //
 // Nominal times that have passed and are not decided remain undecided if both recurrences have
 // the same ones: the new policies decide them. Otherwise they are skipped
@@ -195,9 +194,6 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 		return err
 	}
 	if !sameTimes(rec.Schedule, s) {
-		if err := plan.fits(s.Backfill); err != nil {
-			return err
-		}
 		p.move(plan, s, nowMs)
 	}
 	if w := s.Waiting; w != nil && s.Limit > 0 && s.Fired >= s.Limit {
@@ -209,21 +205,6 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	rec.AddedMs, rec.MaxAttempt, rec.Schedule = addedMs, next.MaxAttempt, s
 	rec.Note(schemas.Operation{Kind: schemas.OperationUpdate, AtMs: nowMs, Caller: by})
 	plan.replan(rec, nowMs)
-	return nil
-}
-
-// fits returns an error if a backfill has too many nominal times in this plan.
-func (p *Plan) fits(b *schemas.Backfill) error {
-	if b == nil {
-		return nil
-	}
-	n := 0
-	for range p.calendar.Between(b.NextMs, b.ToMs) {
-		if n++; n > MaxBackfill {
-			return schemas.Errorf(schemas.CodeConflict, "a backfill is under way, from %s to %s, and would have more than %d of the new times: wait until it is done",
-				schemas.FormatTime(b.NextMs), schemas.FormatTime(b.ToMs), MaxBackfill)
-		}
-	}
 	return nil
 }
 

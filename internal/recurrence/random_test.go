@@ -333,10 +333,7 @@ func (w *world) update() {
 	same := sameTimes(old, rule) && anchor == w.rec.Schedule.AnchorMs
 	w.note("update %+v callback %q", rule, next.Callback)
 	if err := w.plan.Update(&w.rec, &next, w.now, schemas.Caller{}); err != nil {
-		switch b := w.o.backfill; {
-		case bad != nil && schemas.CodeOf(err) == schemas.CodeInvalidAttribute:
-		case b != nil && schemas.CodeOf(err) == schemas.CodeConflict && b.left[len(b.left)-1]-b.left[0] > recurrence.MaxBackfill*w.periodMs:
-		default:
+		if bad == nil || schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
 			w.fatalf("%v", err)
 		}
 		return
