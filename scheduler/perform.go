@@ -23,7 +23,7 @@ func (t *Term) perform(actions []Action) {
 			t.checkLease()
 		}
 		if t.lost {
-			t.creates = nil
+			t.creates, t.indexes = nil, nil
 			return // the next owner publishes what is claimed
 		}
 		if t.cfg.Trace != nil {
@@ -80,6 +80,12 @@ func (t *Term) perform(actions []Action) {
 				continue
 			}
 			t.creates = append(t.creates, a)
+		case ActIndex:
+			if a.Ahead && a.Delay == 0 {
+				t.indexes = append(t.indexes, a)
+			} else {
+				t.read(a)
+			}
 		default:
 			t.read(a)
 		}
@@ -87,6 +93,10 @@ func (t *Term) perform(actions []Action) {
 	if len(t.creates) > 0 {
 		t.createRuns(t.creates)
 		t.creates = nil
+	}
+	if len(t.indexes) > 0 {
+		t.putIndexes(t.indexes)
+		t.indexes = nil
 	}
 }
 

@@ -44,6 +44,29 @@ func (t *Term) createRuns(all []ActCreateRun) {
 	})
 }
 
+// putIndexes carries out the ActIndex of one pass that are ahead of a claim. Schedules that
+// are due in the same tick share index entries: many schedules have the same next due time.
+func (t *Term) putIndexes(all []ActIndex) {
+	byTick := make(map[int64][]schemas.TimerID, 2)
+	for _, a := range all {
+		byTick[a.Tick] = append(byTick[a.Tick], a.Record)
+	}
+	for _, a := range all { // in the order of the actions, so that a simulation can be repeated
+		ids := byTick[a.Tick]
+		if ids == nil {
+			continue
+		}
+		delete(byTick, a.Tick)
+		t.later(0, func(ctx context.Context) {
+			err := t.cfg.Store.PutIndexes(ctx, a.Tick, ids)
+			t.failed("index", err)
+			for _, id := range ids {
+				t.put(EvIndexed{ID: id, Record: id, Tick: a.Tick, Ahead: true, Err: err})
+			}
+		})
+	}
+}
+
 // replaceRun carries out an ActCreateRun that replaces a revision.
 func (t *Term) replaceRun(ctx context.Context, a ActCreateRun) (rev uint64, err error) {
 	if err := t.cfg.Store.PutIndex(ctx, a.ID, t.cfg.Core.Geometry.Tick(a.Record.DueMs)); err != nil {

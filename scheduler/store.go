@@ -16,6 +16,7 @@ import (
 type IndexStore interface {
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+	PutIndexes(ctx context.Context, tick int64, ids []schemas.TimerID) error
 }
 
 // RecordStore reads and writes records.

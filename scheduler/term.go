@@ -154,6 +154,8 @@ type Term struct {
 	// creates has the ActCreateRuns of the current pass. skipLog throttles lines about
 	// skipped nominal times.
 	creates []ActCreateRun
+	// indexes has the ActIndex of the current pass that are ahead of a claim and have no delay.
+	indexes []ActIndex
 	skipLog throttle.Log
 
 	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again

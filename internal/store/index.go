@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -128,10 +129,14 @@ func (ix *Index) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, err
 	for _, i := range e.writes {
 		ids = append(ids, timers[i].ID[:]...)
 	}
-	var key schemas.TimerID
+	ix.sendIndex(e.at.shard, sharedKey(), e.at.tick, ids, e.ttl, done)
+}
+
+// sharedKey returns a random key for an entry of several timers.
+func sharedKey() (key schemas.TimerID) {
 	binary.NativeEndian.PutUint64(key[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(key[8:], rand.Uint64())
-	ix.sendIndex(e.at.shard, key, e.at.tick, ids, e.ttl, done)
+	return key
 }
 
 // PutIndex writes the index entry of one timer for a tick, and waits.
@@ -144,4 +149,34 @@ func (ix *Index) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) e
 		ix.sendIndex(ix.shards.geo.Shard(id), id, tick, nil, ix.indexFor(ix.shards.geo.TickStart(tick+1), now), done)
 	})
 	return err
+}
+
+// PutIndexes writes the index entries of timers of one shard for a tick, and waits. Timers
+// share entries, as those of Create do. After an error some entries may be written.
+func (ix *Index) PutIndexes(ctx context.Context, tick int64, ids []schemas.TimerID) error {
+	if ix.levels.Writes() < LevelSharedIndex || len(ids) == 1 {
+		for _, id := range ids {
+			if err := ix.PutIndex(ctx, id, tick); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	now, err := ix.nodes.nowMs(ctx)
+	if err != nil {
+		return err
+	}
+	ttl := ix.indexFor(ix.shards.geo.TickStart(tick+1), now)
+	for group := range slices.Chunk(ids, indexGroup) {
+		text := make([]byte, 0, len(group)*idBytes)
+		for i := range group {
+			text = append(text, group[i][:]...)
+		}
+		if _, err := ix.jet.Await(ctx, "index timers", func(done func(jet.Ack, error)) {
+			ix.sendIndex(ix.shards.geo.Shard(group[0]), sharedKey(), tick, text, ttl, done)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

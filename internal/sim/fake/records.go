@@ -119,6 +119,17 @@ func (c *Client) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) e
 	return c.t.Do(ctx, Request{Stream: c.shardOf(id), Steps: []func(uint64) error{put}})
 }
 
+// PutIndexes writes the index entries of timers of one shard for a tick. Each timer has an
+// entry of its own.
+func (c *Client) PutIndexes(ctx context.Context, tick int64, ids []schemas.TimerID) error {
+	for _, id := range ids {
+		if err := c.PutIndex(ctx, id, tick); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Get reads a record from its leader.
 func (c *Client) Get(ctx context.Context, id schemas.TimerID) (t store.Timer, err error) {
 	err = c.leader(ctx, c.shardOf(id), func() (err error) {

@@ -356,6 +356,28 @@ func index(t *testing.T, s Store) {
 			t.Fatalf("tick %d: loaded %+v", tk, got)
 		}
 	}
+	// More timers than one entry can name get entries in a tick other than that of their due
+	// time. LoadTicks ignores an id without a record.
+	ids := IDsOf(g, 1, 150)
+	var writes []store.Write
+	for _, id := range ids[1:] {
+		writes = append(writes, store.Write{ID: id, Record: Pending(due)})
+	}
+	CreateAll(t, s, writes)
+	for _, group := range [][]schemas.TimerID{ids, ids[1:2], nil} {
+		if err := s.PutIndexes(t.Context(), tick+5, group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := loadAll(t, s, 1, []int64{tick + 5}, 0)
+	if len(got) != len(writes) {
+		t.Fatalf("loaded %d timers of shared entries, want %d", len(got), len(writes))
+	}
+	for _, w := range writes {
+		if got[w.ID].Record.DueMs != due {
+			t.Fatalf("timer %s: loaded %+v, want the record due at %d", w.ID, got[w.ID], due)
+		}
+	}
 }
 
 // revolutions: a load of a tick returns the timers of all revolutions of the wheel that share

@@ -21,6 +21,7 @@ type Store interface {
 	Update(ctx context.Context, w store.Write) (uint64, error)
 	UpdateAsync(w store.Write, done func(store.Result))
 	PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error
+	PutIndexes(ctx context.Context, tick int64, ids []schemas.TimerID) error
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
