@@ -54,6 +54,19 @@
 // are active. The other files with checks are damage.go, count.go, newer.go, feeds.go and
 // feedpublish.go. plant.go and planted_test.go plant bugs that a number of seeds must find.
 //
+// # Schedules
+//
+// With Config.Schedules, as in TestSeeds, clients (scheduleclient.go) also add schedules, and
+// pause, resume, trigger, update, backfill and delete them by production's Operations. Most of
+// these simulations begin shortly before a time zone changes its offset (era.go). Recurrences
+// (schedulerule.go) are drawn from random numbers of their own, so the one-shot timers of a seed
+// are the same with and without schedules. Their histories differ, because all requests share
+// the network.
+//
+// schedulecheck.go compares each stored revision of a schedule's record with the one before. It
+// expands nominal times with package calendar, and uses nothing of package recurrence. It does
+// not check that the calendar is right; the oracles of package calendar do.
+//
 // # Limits of the checks
 //
 // The number of pending timers that an owner reports is never too high. It may be too low by
@@ -65,6 +78,12 @@
 //
 // A record that is damaged in place is reported when its owner reads it: when the timer is
 // due, at a count, or at an audit.
+//
+// A trigger may be stored twice: a write whose request was carried out twice is answered with a
+// conflict, and Operations then makes the change again.
+//
+// A skip for overlap is right if the run before had no result within 30 s before the skip was
+// stored (lookSlack), because the owner's look may be that old while there are faults.
 //
 // The following changes of store.Waker and functions.Rester have no mutant. The first two break
 // no guarantee:
