@@ -148,11 +148,12 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	if r.Pending() {
 		l.dues = append(l.dues, r.DueMs)
 	}
-	if l.sched != nil {
+	switch {
+	case l.sched != nil:
 		c.scheduled(l.sched, was, now)
-	} else if l.run != nil && !l.callback {
+	case l.run != nil && !l.callback:
 		c.fail(PropRuns, "%s has no callback, and a record", l)
-	} else if r.State == schemas.StateDelivered && was.Record.Pending() {
+	case r.State == schemas.StateDelivered && was.Record.Pending():
 		if l.claimed == 0 {
 			l.claimed = w.now
 		}

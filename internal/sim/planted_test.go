@@ -139,7 +139,7 @@ var scheduleMutants = []mutant{
 
 	// Faults that this simulation has found.
 	{"a count ignores the records after its beginning", "scheduler/recount.go", "change.rev < late.Rev {", "change.rev < late.Rev && late.Rev == 0 {", 500, ""},
-	{"a ready entry is replaced by two revisions", "scheduler/core.go", "if e.newer != nil && e.newer.Rev <= rev {", "if e.newer != nil && rev == 0 {", 1000, ""},
+	{"a ready entry is replaced by two revisions", "scheduler/core.go", "if n := e.newer(); n != nil && n.Rev <= rev {", "if n := e.newer(); n != nil && rev == 0 {", 1000, ""},
 }
 
 // feedMutants are bugs in the life of a feed. doc.go says which other changes of Waker and

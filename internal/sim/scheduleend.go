@@ -1,0 +1,95 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file checks schedules at the end of a simulation: nothing is left undecided.
+
+// scheduleLeft says what is still to come of a schedule, empty if nothing is.
+func (c *checker) scheduleLeft(s *schedule) string {
+	t, err := c.w.server.Record(s.id)
+	now := c.w.net.serverTime(c.w.net.leaderOf(fake.StreamClock)) / int64(time.Millisecond)
+	switch {
+	case !s.known && (s.promised == 0 || s.rejected):
+		return ""
+	case !s.known:
+		return "was acknowledged and has no record"
+	case s.half && s.promised == 0:
+		return ""
+	case err != nil && !s.final:
+		return "has lost its record"
+	case err == nil && t.Record.Queued && t.Record.DueMs <= now && !s.half:
+		return "waits, due " + c.w.ms(t.Record.DueMs)
+	case err == nil && t.Record.State == schemas.StateDelivered:
+		return "has not ended"
+	}
+	return ""
+}
+
+// runLeft says what is still to come of a run, empty if nothing is.
+func (c *checker) runLeft(r *run) string {
+	switch {
+	case len(r.fired) == 0:
+		return "was claimed at " + c.w.rel(r.claimed) + " and not fired"
+	case r.callback && r.calls == 0:
+		return "was not called back"
+	case r.callback && !r.final:
+		return "has not concluded"
+	}
+	return ""
+}
+
+// schedulesSettled reports whether all schedules and runs have come to their end, or wait.
+func (c *checker) schedulesSettled() bool {
+	for _, s := range c.w.schedules {
+		if what := c.scheduleLeft(s); what != "" || s.active > 0 {
+			c.w.trace("%s %s, %d clients", s, what, s.active)
+			return false
+		}
+		for _, r := range s.runs {
+			if what := c.runLeft(r); what != "" {
+				c.w.trace("%s %s", r, what)
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// schedulesAtEnd checks what is left at the end.
+func (c *checker) schedulesAtEnd() {
+	for _, s := range c.w.schedules {
+		if what := c.scheduleLeft(s); what != "" {
+			c.fail(PropKept, "%s %s", s, what)
+		}
+		for n := uint32(1); n <= s.numbers; n++ {
+			r := s.runs[n]
+			if what := c.runLeft(r); what != "" {
+				property := PropKept
+				if len(r.fired) > 0 {
+					property = PropCalled
+				}
+				c.fail(property, "%s %s", r, what)
+			}
+			c.runOnTime(r)
+		}
+	}
+}
+
+// runOnTime checks the lateness of a run in a simulation without faults, and after the last.
+func (c *checker) runOnTime(r *run) {
+	if len(r.fired) == 0 || r.trigger != schemas.TriggerSchedule || r.waited || !r.s.late && (c.w.cfg.Seed%10 != 0 || r.claimed < c.w.epoch+int64(settleFor)) {
+		return
+	}
+	if r.s.bornAt < c.w.net.backAt+int64(callTimeout+2*time.Second) {
+		return
+	}
+	from := max(r.dueMs*int64(time.Millisecond)-c.skew(), r.s.promised, r.quietFrom)
+	if late := time.Duration(r.life.fired[0].real - from); late > onTimeBound {
+		c.fail(PropOnTime, "%s, due %s, fired %s late", r, c.w.ms(r.dueMs), late)
+	}
+}
