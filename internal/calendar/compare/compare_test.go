@@ -80,3 +80,41 @@ func TestSameRuns(t *testing.T) {
 		}
 	}
 }
+
+// TestChangesOfDaylightSaving: the rows of the table in docs/schedules.md that a test can
+// show. A daily run at 02:30 in Berlin, on the days on which the clock changes.
+func TestChangesOfDaylightSaving(t *testing.T) {
+	for _, c := range []struct {
+		day                         time.Time
+		belfry, robfig              int
+		belfryFirst, robfigFirstUTC string
+	}{
+		{time.Date(2027, 3, 28, 0, 0, 0, 0, time.UTC), 1, 0, "01:00", ""},
+		{time.Date(2027, 10, 31, 0, 0, 0, 0, time.UTC), 1, 2, "00:30", "00:30"},
+	} {
+		ours, err := calendar.New(calendar.Spec{Cron: "30 2 * * *", Zone: zone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, loc := robfig(t, "30 2 * * *")
+		noon := c.day.Add(12 * time.Hour)
+		n, first := 0, ""
+		for at := range ours.Between(c.day.UnixMilli(), noon.UnixMilli()) {
+			if n++; n == 1 {
+				first = time.UnixMilli(at).UTC().Format("15:04")
+			}
+		}
+		if n != c.belfry || first != c.belfryFirst {
+			t.Errorf("%s: Belfry runs %d times, first at %q UTC; want %d, %q", c.day.Format(time.DateOnly), n, first, c.belfry, c.belfryFirst)
+		}
+		n, first = 0, ""
+		for at := theirs.Next(c.day.In(loc)); at.Before(noon); at = theirs.Next(at) {
+			if n++; n == 1 {
+				first = at.UTC().Format("15:04")
+			}
+		}
+		if n != c.robfig || first != c.robfigFirstUTC {
+			t.Errorf("%s: robfig/cron runs %d times, first at %q UTC; want %d, %q", c.day.Format(time.DateOnly), n, first, c.robfig, c.robfigFirstUTC)
+		}
+	}
+}
