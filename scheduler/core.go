@@ -536,6 +536,12 @@ func (k *Core) take(t store.Timer, tick int64, pin uint64) {
 			if e.keepNewer(t) {
 				k.pinFor(e, t.Rev)
 			}
+			if e.rev == 0 && !e.counted && tick > k.watermark {
+				// The entry rereads a schedule whose run has concluded. The tail may have passed
+				// the revision that a load has found, so a pin is too late.
+				e.tick, e.counted = tick, true
+				k.outstanding[tick]++
+			}
 			return
 		}
 		if k.replace(e, t.Rev); k.entries[t.ID] != nil {

@@ -88,10 +88,24 @@ func (k *Core) claimed(e *entry) {
 // that includes the claim and a number that does not, and the next owner's count would
 // report a missing timer.
 func (k *Core) countClaim(t store.Timer) {
-	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev {
+	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev && e.claimed(&t.Record) {
 		e.wasPending = false
 		k.pending--
 	}
+}
+
+// claimed reports whether a record of this term is the entry's claim, in flight or stored. It
+// may also be an earlier claim of this term, which was counted then: the tail has brought the
+// revision before that claim since, and the entry claims it again.
+func (e *entry) claimed(r *schemas.Record) bool {
+	if r.Schedule == nil {
+		return r.FiredMs == e.rec.FiredMs
+	}
+	if e.extra == nil || e.extra.turn == nil {
+		return false
+	}
+	next := &e.extra.turn.Record
+	return r.Schedule.Last == next.Schedule.Last && (next.State == schemas.StateDelivered || r.DoneMs == next.DoneMs)
 }
 
 func (k *Core) onClaimed(ev EvClaimed) {
@@ -176,7 +190,9 @@ func (k *Core) onReread(ev EvReread) {
 		}
 	case r.State == schemas.StateDelivered && r.Epoch == k.epoch:
 		// This term's claim is stored; only its answer was lost. It may also be an earlier
-		// claim of this term that was published long ago.
+		// claim of this term, which was counted then and published long ago: the tail brought
+		// the revision before it, and this entry claimed that one.
+		e.wasPending = e.wasPending && e.claimed(r)
 		e.rev, e.rec, e.fails = ev.Timer.Rev, *r, 0
 		k.claimed(e)
 		k.publishChecked(e)

@@ -353,7 +353,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	}
 	k.resumeRun(t)
 	switch {
-	case r.State == schemas.StateCompleted && r.Epoch == k.epoch:
+	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r):
 		k.claimed(e)
 	case r.State == schemas.StateFail && waits(e.rec.State):
 		// The final record of a rejected claim is stored; only its answer was lost.

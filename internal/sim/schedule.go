@@ -40,6 +40,8 @@ type schedule struct {
 	// queued counts the nominal times whose place the run that waits has taken.
 	queued uint32
 	again  bool // of the last backfill
+	// waitingDueMs is when the run that waits was due.
+	waitingDueMs int64
 	// pausedMs and resumedMs are the cluster's times of the last pause and resume, changed
 	// is the true time of the last change by a client.
 	pausedMs, resumedMs int64

@@ -181,9 +181,11 @@ func (c *checker) claimedRun(s *schedule, was, now store.Timer) *run {
 	}
 	s.numbers = max(s.numbers, n)
 	r := &run{s: s, number: n, nominalMs: l.NominalMs, claimedMs: l.ClaimedMs, missed: l.Missed, trigger: l.Trigger, waited: waited}
-	r.dueMs = l.NominalMs
+	r.dueMs = min(l.NominalMs, l.ClaimedMs) // the node that was asked may be ahead of the leader's time
 	if l.Trigger == schemas.TriggerSchedule {
-		r.dueMs = s.cal.DueMs(l.NominalMs)
+		if r.dueMs = s.cal.DueMs(l.NominalMs); waited {
+			r.dueMs = s.waitingDueMs // an update may have changed the jitter since
+		}
 		s.counted++
 	}
 	r.life = &life{n: s.n, id: schemas.RunTimer(s.id, n), service: s.service, callback: s.callback, bornAt: w.now, late: s.late, claimed: w.now, claimedDueMs: r.dueMs, promised: w.now}

@@ -72,6 +72,9 @@ func (c *checker) decisions(s *schedule, old, r *schemas.Record, added []schemas
 		want = append(want, w.NominalMs)
 	}
 	if w := r.Schedule.Waiting; w != nil {
+		if before := old.Schedule.Waiting; before == nil || before.NominalMs != w.NominalMs {
+			s.waitingDueMs = s.cal.DueMs(w.NominalMs)
+		}
 		got = append(got, w.NominalMs)
 		s.lastMs = max(s.lastMs, w.NominalMs)
 	}
@@ -329,11 +332,15 @@ func (c *checker) lookSlack() time.Duration {
 
 // missed checks for how many nominal times a run stands, beside its own.
 func (c *checker) missed(s *schedule, old *schemas.Record, added []schemas.Decision, ran *run) {
-	if old.Schedule.Waiting == nil {
+	w := old.Schedule.Waiting
+	if w == nil {
 		s.queued = 0
 	}
 	coalesced := uint32(0)
 	for _, d := range added {
+		if w != nil && d.Kind != schemas.DecisionQueue && !d.Kind.Fires() && d.FromMs <= w.NominalMs && w.NominalMs <= d.ToMs {
+			s.queued = 0 // the run that waited is skipped
+		}
 		switch d.Kind {
 		case schemas.DecisionCoalesced:
 			coalesced += d.Count
