@@ -10,7 +10,10 @@ import (
 // (belfry_pending_timers) against the records.
 
 // tailed records that an owner's tail has delivered a record.
-func (c *checker) tailed(ev scheduler.EvTail) {
+func (c *checker) tailed(t *term, ev scheduler.EvTail) {
+	if c.w.server.LastClock(t.shard).Epoch != t.epoch {
+		return // the number that this node counts is lost
+	}
 	if l := c.w.byID[ev.Timer.ID]; ev.Timer.Rev == l.firstRev {
 		l.addRead = true
 	}

@@ -91,7 +91,7 @@ func (t *term) trace(what any) {
 		t.w.check.swept(t, ev)
 	}
 	if ev, ok := what.(scheduler.EvTail); ok && !t.ended {
-		t.w.check.tailed(ev)
+		t.w.check.tailed(t, ev)
 	}
 	if t.w.cfg.Trace != nil && !t.ended {
 		t.w.trace("%s: shard %d: %s", t.n.name, t.shard, t.w.describe(what))
