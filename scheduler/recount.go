@@ -131,7 +131,8 @@ func (k *Core) endCount() {
 	waiting := c.result.Waiting
 	n := int64(len(waiting))
 	accounted := n + c.result.Unread
-	for key, change := range c.newest() {
+	newest := c.newest()
+	for key, change := range newest {
 		if _, counted := slices.BinarySearch(waiting, key); counted {
 			n--
 		} else if !change.fresh {
@@ -147,7 +148,7 @@ func (k *Core) endCount() {
 	k.expected, k.counted = -1, true
 	// The count includes claims that the tail has delivered before their results.
 	for _, e := range k.entries {
-		if change, ok := c.changed[e.id]; ok && e.wasPending && change.rev > e.rev && !change.pending {
+		if change, ok := newest[store.CountKey(e.id)]; ok && e.wasPending && change.rev > e.rev && !change.pending {
 			e.wasPending = false
 		}
 	}
