@@ -48,9 +48,11 @@ func NewDedupCheck(r FiredReader, retention time.Duration) *DedupCheck {
 // write.
 func (d *DedupCheck) Stored(startMs int64, seq uint64) { d.recency.stored(startMs, seq) }
 
-// Needed reports whether TIMERS_FIRED must be searched for an add before it is stored.
+// Needed reports whether TIMERS_FIRED must be searched for an add before it is stored. The
+// record of an earlier delivery exists for the retention after the timer fired. Half of that
+// is a reserve for the time between this call and the write, which may wait behind a backlog.
 func (d *DedupCheck) Needed(k AddKey, nowMs int64) bool {
-	if k.FireMs+d.retentionMs > nowMs {
+	if k.FireMs+d.retentionMs/2 > nowMs {
 		return false
 	}
 	limit, known := d.recency.limit(nowMs)
