@@ -47,17 +47,23 @@ func (t *Term) createRuns(all []ActCreateRun) {
 // putIndexes carries out the ActIndex of one pass that are ahead of a claim. Schedules that
 // are due in the same tick share index entries: many schedules have the same next due time.
 func (t *Term) putIndexes(all []ActIndex) {
-	byTick := make(map[int64][]schemas.TimerID, 2)
+	type group struct {
+		tick  int64
+		delay time.Duration // after a failure; see ActIndex
+	}
+	shared := make(map[group][]schemas.TimerID, 2)
 	for _, a := range all {
-		byTick[a.Tick] = append(byTick[a.Tick], a.Record)
+		g := group{a.Tick, a.Delay}
+		shared[g] = append(shared[g], a.Record)
 	}
 	for _, a := range all { // in the order of the actions, so that a simulation can be repeated
-		ids := byTick[a.Tick]
+		g := group{a.Tick, a.Delay}
+		ids := shared[g]
 		if ids == nil {
 			continue
 		}
-		delete(byTick, a.Tick)
-		t.later(0, func(ctx context.Context) {
+		delete(shared, g)
+		t.later(g.delay, func(ctx context.Context) {
 			err := t.cfg.Store.PutIndexes(ctx, a.Tick, ids)
 			t.failed("index", err)
 			for _, id := range ids {
