@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -27,7 +26,7 @@ func (o *Operations) Pause(ctx context.Context, id schemas.TimerID, note string,
 			e.unchanged, err = rec.Pause(o.NowMs(), note, by)
 			return e, err
 		}
-		p, err := planOf(id, rec)
+		p, err := recurrence.PlanOf(id, rec.Schedule)
 		if err == nil {
 			e.unchanged, err = p.Pause(rec, o.NowMs(), note, by)
 		}
@@ -44,7 +43,7 @@ func (o *Operations) Resume(ctx context.Context, id schemas.TimerID, catchUp sch
 			e.unchanged, err = rec.Resume(o.NowMs(), by)
 			return e, err
 		}
-		p, err := planOf(id, rec)
+		p, err := recurrence.PlanOf(id, rec.Schedule)
 		if err == nil {
 			e.unchanged, err = p.Resume(rec, o.NowMs(), catchUp, by)
 		}
@@ -98,7 +97,7 @@ func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schem
 		if rec.Schedule.NextMs == 0 {
 			return edit{}, noRunLeft(rec.Schedule)
 		}
-		if p, err = planOf(id, rec); err != nil {
+		if p, err = recurrence.PlanOf(id, rec.Schedule); err != nil {
 			return edit{}, err
 		}
 		after = upcoming(p, rec)
@@ -110,7 +109,7 @@ func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schem
 
 // noRunLeft is the error of an update that would end its schedule.
 func noRunLeft(s *schemas.Schedule) error {
-	if s.Limit > 0 && s.Fired >= s.Limit {
+	if s.LimitReached() {
 		return schemas.Errorf(schemas.CodeInvalidAttribute, "timerlimit is %d, and %d runs have fired: raise it, or end the schedule with delete", s.Limit, s.Fired)
 	}
 	return schemas.Errorf(schemas.CodeInvalidAttribute, "the schedule would have no further run: check timerstart and timerend, or end it with delete")
@@ -131,7 +130,7 @@ func (o *Operations) schedule(ctx context.Context, id schemas.TimerID, operation
 // timer.
 func schedulePlan(id schemas.TimerID, rec *schemas.Record, operation string) (*recurrence.Plan, error) {
 	if rec.Schedule != nil {
-		return planOf(id, rec)
+		return recurrence.PlanOf(id, rec.Schedule)
 	}
 	if o := rec.Origin; o != nil {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "cannot %s: timer %s is a run of schedule %s; name the schedule", operation, id, o.Schedule)
@@ -139,20 +138,11 @@ func schedulePlan(id schemas.TimerID, rec *schemas.Record, operation string) (*r
 	return nil, schemas.Errorf(schemas.CodeBadRequest, "cannot %s: timer %s is not a schedule", operation, id)
 }
 
-// planOf compiles the recurrence of a stored schedule.
-func planOf(id schemas.TimerID, rec *schemas.Record) (*recurrence.Plan, error) {
-	return recurrence.Compile(id, &rec.Schedule.Recurrence, rec.Schedule.AnchorMs)
-}
-
 // upcoming returns the next schemas.UpdateTimes nominal times of a schedule.
 func upcoming(p *recurrence.Plan, rec *schemas.Record) []int64 {
 	s := rec.Schedule
-	n := uint32(schemas.UpdateTimes)
-	if s.Limit > 0 {
-		n = min(n, s.Limit-min(s.Limit, s.Fired))
-	}
 	times := []int64{}
-	for at, ok := s.NextMs, s.NextMs != 0; ok && n > 0; n-- {
+	for at, ok, n := s.NextMs, s.NextMs != 0, s.RunsLeft(schemas.UpdateTimes); ok && n > 0; n-- {
 		times = append(times, at)
 		at, ok = p.Calendar().Next(at)
 	}
@@ -422,24 +412,8 @@ func (s *Service) Preview(ctx context.Context, q schemas.PreviewRequest) (schema
 		if q.From == "" {
 			fromMs = max(fromMs, sched.NextMs)
 		}
-		if sched.Limit > 0 {
-			n = min(n, int(min(sched.Limit-min(sched.Limit, sched.Fired), schemas.MaxPreview)))
-		}
-		c := p.Calendar()
-		reply = schemas.PreviewReply{
-			Description: c.Describe(), Resolved: c.Resolved(), Zones: calendar.ZoneDataVersion, Warnings: c.Warnings(), Runs: []schemas.PreviewRun{},
-		}
-		for _, o := range c.Explain(fromMs, calendar.MaxMs, n) {
-			run := schemas.PreviewRun{At: schemas.TimeOf(o.NominalMs), Local: o.Local(), Skipped: o.Skipped, Why: []schemas.ReasonInfo{}}
-			if sched.JitterMs > 0 && !o.Skipped {
-				run.Due = schemas.TimeOf(o.DueMs)
-			}
-			for _, r := range o.Reasons {
-				run.Why = append(run.Why, schemas.ReasonInfo{Code: string(r.Code), Text: r.Text})
-			}
-			reply.Runs = append(reply.Runs, run)
-		}
-		return reply, nil
+		n = sched.RunsLeft(n)
+		return recurrence.Preview(p.Calendar(), fromMs, n, sched.JitterMs > 0), nil
 	})
 }
 
@@ -470,7 +444,7 @@ func (s *Service) previewed(ctx context.Context, q schemas.PreviewRequest) (*rec
 	if a.Record.Schedule == nil {
 		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the attributes have neither timercron nor timerevery")
 	}
-	p, err := planOf(a.Spec.Timer, &a.Record)
+	p, err := recurrence.PlanOf(a.Spec.Timer, a.Record.Schedule)
 	return p, a.Record.Schedule, err
 }
 

@@ -145,9 +145,9 @@ func (e *entry) more() *extra {
 // not compile, which only a record of another version can cause: the schedule then holds back
 // the low watermark, like a record of a newer format.
 func (k *Core) planOf(e *entry) *recurrence.Plan {
-	r, s := e.extra, e.rec.Schedule
+	r := e.extra
 	if r.plan == nil {
-		plan, err := recurrence.Compile(e.id, &s.Recurrence, s.AnchorMs)
+		plan, err := recurrence.PlanOf(e.id, e.rec.Schedule)
 		if err != nil {
 			k.do(ActUnplanned{ID: e.id, Err: err})
 			return nil

@@ -477,3 +477,14 @@ func (p *Progress) MayHaveFired(nominalMs int64) bool {
 	}
 	return p.Forgotten(nominalMs)
 }
+
+// LimitReached reports whether the schedule has fired all runs that Limit allows.
+func (s *Schedule) LimitReached() bool { return s.Limit > 0 && s.Fired >= s.Limit }
+
+// RunsLeft returns how many of the next n nominal times may fire, according to Limit.
+func (s *Schedule) RunsLeft(n int) int {
+	if s.Limit == 0 {
+		return n
+	}
+	return int(min(int64(n), max(int64(s.Limit)-int64(s.Fired), 0)))
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -119,16 +121,8 @@ func (c *cli) previewStored(ctx context.Context, s session, id schemas.TimerID, 
 	if err != nil {
 		return err
 	}
-	v := previewed{description: reply.Description, resolved: reply.Resolved, zones: reply.Zones, warnings: reply.Warnings}
-	for _, r := range reply.Runs {
-		line := previewLine{At: showTime(r.At), Local: r.Local, Due: showTime(r.Due), Skipped: r.Skipped, Why: []calendar.Reason{}}
-		for _, w := range r.Why {
-			line.Why = append(line.Why, calendar.Reason{Code: calendar.Code(w.Code), Text: w.Text})
-		}
-		v.lines = append(v.lines, line)
-		v.jitter = v.jitter || line.Due != ""
-	}
-	return c.printPreview(v, f)
+	jitter := slices.ContainsFunc(reply.Runs, func(r schemas.PreviewRun) bool { return !r.Due.IsZero() })
+	return c.printPreview(reply, jitter, f)
 }
 
 func (c *cli) preview(f *previewFlags) error {
@@ -151,18 +145,8 @@ func (c *cli) preview(f *previewFlags) error {
 	if f.limit > 0 {
 		count = min(count, f.limit)
 	}
-	v := previewed{description: s.Describe(), resolved: s.Resolved(), zones: calendar.ZoneDataVersion, warnings: s.Warnings(), jitter: spec.Jitter > 0}
-	for _, o := range s.Explain(fromMs, calendar.MaxMs, count) {
-		line := previewLine{At: schemas.FormatTime(o.NominalMs), Local: o.Local(), Skipped: o.Skipped, Why: o.Reasons}
-		if line.Why == nil {
-			line.Why = []calendar.Reason{}
-		}
-		if v.jitter && !o.Skipped {
-			line.Due = schemas.FormatTime(o.DueMs)
-		}
-		v.lines = append(v.lines, line)
-	}
-	return c.printPreview(v, f)
+	jitter := spec.Jitter > 0
+	return c.printPreview(recurrence.Preview(s, fromMs, count, jitter), jitter, f)
 }
 
 // spec reads the flags. Times are checked here, and everything else by calendar.New.
@@ -248,23 +232,30 @@ type previewLine struct {
 	Why     []calendar.Reason `json:"why"`
 }
 
-// previewed is what a preview shows.
-type previewed struct {
-	description, resolved, zones string
-	warnings                     []string
-	lines                        []previewLine
-	jitter                       bool // the lines have Due
+// previewLines returns the lines of a preview.
+func previewLines(reply schemas.PreviewReply) []previewLine {
+	var lines []previewLine
+	for _, r := range reply.Runs {
+		line := previewLine{At: showTime(r.At), Local: r.Local, Due: showTime(r.Due), Skipped: r.Skipped, Why: []calendar.Reason{}}
+		for _, w := range r.Why {
+			line.Why = append(line.Why, calendar.Reason{Code: calendar.Code(w.Code), Text: w.Text})
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
-func (c *cli) printPreview(v previewed, f *previewFlags) error {
+// printPreview prints a preview. jitter says that its runs have due times of their own.
+func (c *cli) printPreview(reply schemas.PreviewReply, jitter bool, f *previewFlags) error {
+	lines := previewLines(reply)
 	if !c.json() {
-		_, err := c.out.Write(previewPage(v, f))
+		_, err := c.out.Write(previewPage(reply, lines, jitter, f))
 		return err
 	}
-	for _, w := range v.warnings {
+	for _, w := range reply.Warnings {
 		fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(w)) //nolint:errcheck // stderr is the last resort
 	}
-	for _, line := range v.lines {
+	for _, line := range lines {
 		if err := c.printJSON(line); err != nil {
 			return err
 		}
@@ -273,20 +264,20 @@ func (c *cli) printPreview(v previewed, f *previewFlags) error {
 }
 
 // previewPage is the text for people.
-func previewPage(v previewed, f *previewFlags) []byte {
+func previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f *previewFlags) []byte {
 	p := &page{}
-	p.line("%s (time zone data %s)", printable(v.description), printable(v.zones))
-	if v.resolved != "" {
-		p.line("H resolved: %s", printable(v.resolved))
+	p.line("%s (time zone data %s)", printable(reply.Description), printable(reply.Zones))
+	if reply.Resolved != "" {
+		p.line("H resolved: %s", printable(reply.Resolved))
 	}
-	for _, w := range v.warnings {
+	for _, w := range reply.Warnings {
 		p.line("warning: %s", printable(w))
 	}
 	header, runs := "RUN\tAT\tLOCAL\tWHY", 0
-	if v.jitter {
+	if jitter {
 		header = "RUN\tAT\tDUE\tLOCAL\tWHY"
 	}
-	columns(p, header, v.lines, func(o previewLine) []any {
+	columns(p, header, lines, func(o previewLine) []any {
 		number, due := "-", "-"
 		if !o.Skipped {
 			runs++
@@ -300,7 +291,7 @@ func previewPage(v previewed, f *previewFlags) []byte {
 			why = append(why, r.String())
 		}
 		cells := []any{number, o.At, due, o.Local, strings.Join(why, "; ")}
-		if !v.jitter {
+		if !jitter {
 			cells = append(cells[:2], cells[3:]...)
 		}
 		return cells
@@ -309,8 +300,8 @@ func previewPage(v previewed, f *previewFlags) []byte {
 	case runs == f.count:
 	case runs == f.limit && f.limit > 0:
 		p.line("\nNo further run: the limit is reached.")
-	case len(v.lines) == 2*calendar.MaxExplained:
-		p.line("\nThe list is cut after %d lines.", len(v.lines))
+	case len(lines) == 2*calendar.MaxExplained:
+		p.line("\nThe list is cut after %d lines.", len(lines))
 	case f.end != "":
 		p.line("\nNo further run before the end.")
 	case f.cron == "" && f.every == "":

@@ -70,18 +70,18 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 		return nil, usagef("%v", err)
 	}
 	addedMs := time.Now().UnixMilli()
-	_, spec, err := recurrence.ParseAdd(hdr, data, addedMs, schemas.Limits{MaxHorizon: noMaxAhead})
+	body, spec, err := recurrence.ParseAdd(hdr, data, addedMs, schemas.Limits{MaxHorizon: noMaxAhead})
 	if err != nil {
 		return nil, usagef("%v", err)
 	}
 	if spec.Recurrence == nil {
 		return nil, nil
 	}
-	anchorMs := addedMs
-	if spec.Recurrence.StartMs != 0 {
-		anchorMs = spec.Recurrence.StartMs
+	rec, err := recurrence.NewRecord(&spec, body, addedMs)
+	if err != nil {
+		return nil, usagef("%v", err)
 	}
-	plan, err := recurrence.Compile(spec.Timer, spec.Recurrence, anchorMs)
+	plan, err := recurrence.PlanOf(spec.Timer, rec.Schedule)
 	if err != nil {
 		return nil, usagef("%v", err)
 	}

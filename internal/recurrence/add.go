@@ -34,7 +34,7 @@ func NewRecord(spec *schemas.Spec, body schemas.Body, addedMs int64) (schemas.Re
 	if rec.Schedule == nil {
 		return rec, nil
 	}
-	plan, err := Compile(spec.Timer, &rec.Schedule.Recurrence, rec.Schedule.AnchorMs)
+	plan, err := PlanOf(spec.Timer, rec.Schedule)
 	if err != nil {
 		return rec, err
 	}

@@ -189,14 +189,14 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	if s.StartMs != 0 {
 		s.AnchorMs = s.StartMs
 	}
-	plan, err := Compile(schemas.NewTimerID(next.Source, next.EventID), &s.Recurrence, s.AnchorMs)
+	plan, err := PlanOf(schemas.NewTimerID(next.Source, next.EventID), s)
 	if err != nil {
 		return err
 	}
 	if !sameTimes(rec.Schedule, s) {
 		p.move(plan, s, nowMs)
 	}
-	if w := s.Waiting; w != nil && s.Limit > 0 && s.Fired >= s.Limit {
+	if w := s.Waiting; w != nil && s.LimitReached() {
 		s.Waiting = nil
 		s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: w.NominalMs, ToMs: w.NominalMs, Count: 1, AtMs: nowMs})
 	}

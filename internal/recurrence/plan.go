@@ -36,6 +36,11 @@ func Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64) (*Plan, 
 	return &Plan{calendar: s, rule: *r}, nil
 }
 
+// PlanOf compiles the recurrence of a stored schedule.
+func PlanOf(id schemas.TimerID, s *schemas.Schedule) (*Plan, error) {
+	return Compile(id, &s.Recurrence, s.AnchorMs)
+}
+
 // Calendar returns the nominal times of the recurrence.
 func (p *Plan) Calendar() *calendar.Schedule { return p.calendar }
 

@@ -356,7 +356,7 @@ func (w *world) turn() {
 		if !waited && r.Trigger == schemas.TriggerSchedule && w.plan.Calendar().DueMs(r.NominalMs) > w.now {
 			w.fatalf("run %d is early", r.Number)
 		}
-		if claimed, ok := recurrence.Claimed(&w.rec); !ok || claimed != *r {
+		if claimed, ok := claimed(&w.rec); !ok || claimed != *r {
 			w.fatalf("the record has the claim of %+v", claimed)
 		}
 	}
@@ -578,4 +578,11 @@ func (w *world) decisions() {
 			w.fatalf("nothing about %s, which is %s", show(at), w.o.fate[at].kind)
 		}
 	}
+}
+
+// claimed returns the run that was claimed last in the record of a schedule. ok is false if
+// none was.
+func claimed(rec *schemas.Record) (r recurrence.Run, ok bool) {
+	l := &rec.Schedule.Last
+	return recurrence.Run{Number: l.Run, NominalMs: l.NominalMs, Missed: l.Missed, Trigger: l.Trigger}, l.Run != 0
 }

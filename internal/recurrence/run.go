@@ -6,13 +6,6 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Claimed returns the run that was claimed last in the record of a schedule. ok is false if
-// none was.
-func Claimed(rec *schemas.Record) (r Run, ok bool) {
-	l := &rec.Schedule.Last
-	return Run{Number: l.Run, NominalMs: l.NominalMs, Missed: l.Missed, Trigger: l.Trigger}, l.Run != 0
-}
-
 // RunRecord returns the record of the run that was claimed last, under the timer id
 // schemas.RunTimer(id, run). Its state is delivered: the owner that makes it publishes the
 // run's event next. It depends on the schedule's record only, so every owner makes the same.

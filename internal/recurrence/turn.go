@@ -377,7 +377,7 @@ func (p *Plan) goOn(b *schemas.Backfill, nextMs int64) *schemas.Backfill {
 func (t *turn) plan(active bool) {
 	s, r := t.s, &t.Record
 	r.Moves++ // not a new timer
-	if s.Limit > 0 && s.Fired >= s.Limit {
+	if s.LimitReached() {
 		s.NextMs, s.NextDueMs, s.Counted, s.CountedMs = 0, 0, 0, 0
 	}
 	due := int64(math.MaxInt64)

@@ -275,7 +275,6 @@ func (w *why) undecided(a *schemas.Answer, at int64, nominal bool, none calendar
 	set := func(fate, reason, format string, args ...any) {
 		a.Fate, a.Reason, a.Text = fate, reason, fmt.Sprintf(format, args...)
 	}
-	limited := s.Limit > 0 && s.Fired >= s.Limit
 	switch {
 	case s.Waiting != nil && s.Waiting.NominalMs == at:
 		set(schemas.FateWaiting, "", "The run waits until the callback of run %d has a result.", s.Last.Run)
@@ -292,7 +291,7 @@ func (w *why) undecided(a *schemas.Answer, at int64, nominal bool, none calendar
 		set(schemas.FateNone, schemas.ReasonBeforeStart, "No run: the schedule was added at %s.", w.local(w.rec.AddedMs))
 	case w.rec.State == schemas.StateCancelled && at > last:
 		set(schemas.FateNone, schemas.ReasonEnded, "No run: the schedule was cancelled at %s.", w.local(w.rec.DoneMs))
-	case limited && at > last:
+	case s.LimitReached() && at > last:
 		set(schemas.FateNone, schemas.ReasonLimit, "No run: the limit of %d runs was reached with run %d.", s.Limit, s.Last.Run)
 	case s.Forgotten(at):
 		set(schemas.FateUnknown, "", "Not known: the schedule keeps its last decisions, which go back to %s.", w.local(s.KnownFromMs))
