@@ -3,7 +3,7 @@
 //
 // # Parts
 //
-//   - Core (core.go, fire.go, schedule.go, completion.go, recount.go, newer.go, undeliverable.go) makes
+//   - Core (core.go, readahead.go, fire.go, schedule.go, completion.go, recount.go, newer.go, undeliverable.go) makes
 //     the decisions for one shard: Step(now, event) returns the actions to take. It does no
 //     I/O, has no goroutine and reads no clock, so a simulation can run thousands of them.
 //   - Coordinator (coordinator.go) decides for one node which shards to take and to release.

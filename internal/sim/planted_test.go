@@ -63,7 +63,7 @@ var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutant
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
 	{"the tail passes a record of a newer format", "scheduler/newer.go", "seq: t.Rev})", "seq: 0})", 60, "TestNewerRecords"},
-	{"the index load passes a record of a newer format", "scheduler/core.go", "\t\tk.holdWatermark(r)\n", "\t\t_ = r\n", 60, "TestNewerRecords"},
+	{"the index load passes a record of a newer format", "scheduler/readahead.go", "\t\tk.holdWatermark(r)\n", "\t\t_ = r\n", 60, "TestNewerRecords"},
 	{"a scan passes a record of a newer format", "scheduler/newer.go", "tick: k.watermark + 1})", "tick: noPin})", 600, "TestNewerRecords"},
 	{"the clock does not state the level that the shard needs", "scheduler/core.go", "c.Needs = max(c.Needs, k.cfg.Level+1)", "c.Needs = max(c.Needs, 0)", 60, "TestNewerRecords"},
 	{"a node remembers a level that the clock has lost", "scheduler/coordinator.go", "s.needs = s.clock.Needs", "s.needs = max(s.needs, s.clock.Needs)", 1000, "TestNewerRecords"},
@@ -86,8 +86,8 @@ var damageMutants = []mutant{
 
 var seedMutants = []mutant{
 	{"wheel cascade skipped", "scheduler/wheel/wheel.go", "w.cascade(l)\n", "l.head, l.tail = nil, nil\n", 10, ""},
-	{"the tail does not know what is being loaded", "scheduler/core.go", "k.horizon = max(k.horizon, last)\n", "\n", 10, ""},
-	{"load from a replica that is behind", "scheduler/core.go", "Seen: k.tailSeen,", "Seen: 0,", 2000, ""},
+	{"the tail does not know what is being loaded", "scheduler/readahead.go", "k.horizon = max(k.horizon, last)\n", "\n", 10, ""},
+	{"load from a replica that is behind", "scheduler/readahead.go", "Seen: k.tailSeen,", "Seen: 0,", 2000, ""},
 	{"a late record does not hold the tail", "scheduler/core.go", "pin = t.Rev\n\t}\n\tswitch {", "pin = 0\n\t}\n\tswitch {", 10, ""},
 	{"claims of predecessors are not confirmed", "scheduler/core.go", "r.Epoch != k.epoch && tick <= k.horizon", "false", 60, ""},
 	{"lease trusted for longer than it is", "scheduler/lease.go", "t.until = start + t.duration - t.duration/leaseMargin", "t.until = start + 2*t.duration", 200, ""},
@@ -104,7 +104,7 @@ var seedMutants = []mutant{
 	// Bugs that this simulation has found in Belfry.
 	{"a reread record moves the tail", "scheduler/core.go", "return min(k.pinned[0].pin-1, k.tailSeen)", "return k.pinned[0].pin - 1", 2000, ""},
 	{"what holds the tail is out of order", "scheduler/core.go", "k.pinned[i-1].pin > seq", "k.pinned[i-1].pin < 0", 3000, ""},
-	{"a scan does not hold the tail", "scheduler/core.go", "pin = t.Rev\n\t}\n\tk.onRecord", "pin = 0\n\t}\n\tk.onRecord", 3000, ""},
+	{"a scan does not hold the tail", "scheduler/readahead.go", "pin = t.Rev\n\t}\n\tk.onRecord", "pin = 0\n\t}\n\tk.onRecord", 3000, ""},
 	{"a newer record does not hold the tail", "scheduler/core.go", "if e.pin == 0 && rev != 0 {\n\t\tk.pinAt(e, rev)", "if e.pin == 0 && rev == 0 {\n\t\tk.pinAt(e, rev)", 4000, ""},
 	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now && !e.woken() {", "if false {", 1000, ""},
