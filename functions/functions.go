@@ -45,6 +45,7 @@ type Functions struct {
 	settings Settings
 	active   int                      // feeds that are served
 	rested   map[store.Feed]time.Time // when a feed served here was last put to rest
+	checks   checks
 }
 
 type lifecycle uint8
@@ -91,6 +92,7 @@ func New(o Options) (*Functions, error) {
 		results:   make(chan struct{}, resultsPerPermit*o.Total),
 		live:      newInFlight(o.AckWait),
 		wakes:     newWakes(), rested: map[store.Feed]time.Time{},
+		checks:   checks{byFeed: map[store.Feed]check{}},
 		stopped:  make(chan struct{}),
 		services: map[string]*service{},
 		settings: o.Settings,
@@ -184,7 +186,7 @@ func (f *Functions) drain(ctx context.Context) {
 }
 
 // watch follows the keys of the feeds: it queues a feed that wakes to be served, and stops
-// serving a feed that comes to rest.
+// serving, and checks, a feed that comes to rest.
 func (f *Functions) watch(changes <-chan store.ServiceChange) {
 	for {
 		select {
@@ -201,6 +203,7 @@ func (f *Functions) watch(changes <-chan store.ServiceChange) {
 				f.wakes.add(c.Feed)
 			} else {
 				f.stopResting(c.Feed)
+				f.sawRest(c)
 			}
 		}
 	}

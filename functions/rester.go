@@ -58,20 +58,20 @@ func (r Rester) Rest(ctx context.Context, f store.Feed, idle time.Duration) (Res
 }
 
 // Check wakes a feed that was put to rest with a floor if it has an event after the floor.
-// Otherwise the first check removes the consumer. The last check must follow after
-// ServiceGrace: from then on no publisher assumes that the feed is awake. Check returns true
-// if the feed rests. The caller must repeat it after an error.
+// Otherwise it removes the consumer if drop is true. A check must follow at once, and another
+// one after ServiceGrace: from then on no publisher assumes that the feed is awake. Check
+// returns true if the feed rests. The caller must repeat it after an error.
 //
 // The feed may be awake again. A node that pulls from the removed consumer then reads the
 // key and creates the consumer again, after the same floor.
-func (r Rester) Check(ctx context.Context, f store.Feed, floor uint64, last bool) (resting bool, err error) {
+func (r Rester) Check(ctx context.Context, f store.Feed, floor uint64, drop bool) (resting bool, err error) {
 	left, err := r.Store.ServiceBacklog(ctx, f, floor)
 	switch {
 	case err != nil:
 		return false, err
 	case left:
 		return false, r.wakeAfter(ctx, f, floor)
-	case last:
+	case !drop:
 		return true, nil
 	}
 	return true, r.Store.DropService(ctx, f)

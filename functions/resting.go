@@ -18,7 +18,8 @@ import (
 //
 // Any number of nodes may try; the compare-and-set on the key decides. If a process dies
 // between two steps, it leaves a consumer of a resting feed, which tidy removes, or an
-// event after the floor, which the scheduler's sweeper finds.
+// event after the floor, which the checks of every other node find: each node checks every
+// feed that it sees at rest (checks.go).
 const (
 	// manyFeeds is the number of served feeds beyond which a feed may rest after
 	// shortIdle instead of ServiceIdle, so that many services with one event each, at the
@@ -41,10 +42,6 @@ const (
 	minRestInterval = 50 * time.Millisecond
 	// restConcurrency bounds the feeds that are put to rest or checked at the same time.
 	restConcurrency = 8
-	// maxChecks bounds the checks between two searches for idle feeds.
-	maxChecks = 64
-	// checkRetry is the pause before a failed check is repeated.
-	checkRetry = time.Second
 	// retryInterval is the interval between two searches of TIMERS_RETRY for services that
 	// no node serves: versions before 0.9 do not wake its feeds.
 	retryInterval = 10 * time.Second
@@ -142,22 +139,12 @@ func (f *Functions) withoutWork() int {
 	return n
 }
 
-// check is a check of a feed that this process has put to rest; see Rester.Check.
-type check struct {
-	feed  store.Feed
-	floor uint64
-	at    time.Time
-	// last is true if this is the check after ServiceGrace. The consumer is removed by then.
-	last bool
-}
-
 // rest puts feeds to rest until ctx is done.
 func (f *Functions) rest(ctx context.Context) {
 	interval, never := min(max(f.o.ServiceIdle/4, minRestInterval), maxRestInterval), f.o.ServiceIdle < 0
 	if never {
 		interval = maxRestInterval
 	}
-	var checks []check
 	var retried, tidied time.Time
 	for wait := minRestInterval; pause.For(ctx, wait); {
 		now := time.Now()
@@ -174,16 +161,16 @@ func (f *Functions) rest(ctx context.Context) {
 		}
 		haste := !never && f.served() > manyFeeds
 		if !never && f.o.Store.MayRest() {
-			checks = append(checks, f.restSome(ctx, f.idleFeeds(haste), haste)...)
+			f.restSome(ctx, f.idleFeeds(haste), haste)
 		}
-		checks = f.checkSome(ctx, checks)
+		f.checkSome(ctx)
 		// Nodes that started together should not search at the same time.
 		wait = time.Duration(float64(interval) * (0.75 + random()/2))
 		if haste {
 			wait = minRestInterval
 		}
-		for _, c := range checks {
-			wait = max(min(wait, time.Until(c.at)), minRestInterval)
+		if at, ok := f.checks.earliest(); ok {
+			wait = max(min(wait, time.Until(at)), minRestInterval)
 		}
 	}
 }
@@ -224,24 +211,15 @@ func (f *Functions) idleFor(p *puller, haste bool) time.Duration {
 	return f.o.ServiceIdle
 }
 
-// restSome puts feeds to rest that are idle on all nodes, and returns the checks to make
-// later.
-func (f *Functions) restSome(ctx context.Context, idle []*puller, haste bool) []check {
-	var mu sync.Mutex
-	var out []check
+// restSome puts feeds to rest that are idle on all nodes, and checks them.
+func (f *Functions) restSome(ctx context.Context, idle []*puller, haste bool) {
 	restEach(idle, func(p *puller) {
 		floor, done, err := f.restOne(ctx, p, haste)
 		f.complain("put a service to rest", err)
-		if !done {
-			return
-		}
-		if next, ok := f.checkNow(ctx, check{feed: p.feed(), floor: floor}); ok {
-			mu.Lock()
-			out = append(out, next)
-			mu.Unlock()
+		if done {
+			f.check(ctx, check{feed: p.feed(), floor: floor, drop: true})
 		}
 	})
-	return out
 }
 
 // restEach calls do for each element of all, restConcurrency at a time.
@@ -271,48 +249,6 @@ func (f *Functions) restOne(ctx context.Context, p *puller, haste bool) (floor u
 	f.metrics.rests.Inc()
 	f.leave(p)
 	return r.Floor, true, nil
-}
-
-// checkSome makes up to maxChecks checks that are due, and returns the checks to make later.
-func (f *Functions) checkSome(ctx context.Context, checks []check) []check {
-	now := time.Now()
-	var mu sync.Mutex
-	var left, due []check
-	for _, c := range checks {
-		if c.at.After(now) || len(due) >= maxChecks {
-			left = append(left, c)
-		} else {
-			due = append(due, c)
-		}
-	}
-	restEach(due, func(c check) {
-		if next, ok := f.checkNow(ctx, c); ok {
-			mu.Lock()
-			left = append(left, next)
-			mu.Unlock()
-		}
-	})
-	return left
-}
-
-// checkNow makes a check and returns the next check of the feed, if any.
-func (f *Functions) checkNow(ctx context.Context, c check) (next check, ok bool) {
-	resting, err := f.checkRest(ctx, c)
-	switch {
-	case err != nil:
-		f.complain("check a service at rest", err)
-		c.at = time.Now().Add(checkRetry)
-		return c, true
-	case resting && !c.last:
-		c.at, c.last = time.Now().Add(f.o.Store.ServiceGrace()), true
-		return c, true
-	}
-	return c, false
-}
-
-// checkRest checks a feed that was put to rest. It returns true if the feed rests.
-func (f *Functions) checkRest(ctx context.Context, c check) (resting bool, err error) {
-	return f.rester().Check(ctx, c.feed, c.floor, c.last)
 }
 
 func (f *Functions) rester() Rester { return Rester{Store: f.o.Store} }
@@ -353,7 +289,7 @@ func (f *Functions) tidy(ctx context.Context) error {
 		if st.Awake {
 			continue
 		}
-		if _, err := f.checkRest(ctx, check{feed: k, floor: st.Floor}); err != nil {
+		if _, err := f.rester().Check(ctx, k, st.Floor, true); err != nil {
 			return err
 		}
 	}

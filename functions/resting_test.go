@@ -244,31 +244,57 @@ func TestEventBehindTheFloor(t *testing.T) {
 		rest(t, r) // by another process, with a floor below the event that this process has published
 		awake(t, r)
 	})
-	for _, last := range []bool{false, true} {
-		t.Run(fmt.Sprintf("check/last=%v", last), func(t *testing.T) {
+	// publishAndDie puts the feed to rest, and publishes an event as a publisher that had seen
+	// it awake and dies then.
+	publishAndDie := func(t *testing.T, r *rig) (floor uint64) {
+		t.Helper()
+		publisher, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "publisher"}, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := publisher.WakeService(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+		floor = rest(t, r)
+		if _, _, err := publisher.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("s"), Data: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		publisher.Close()
+		return floor
+	}
+	for _, drop := range []bool{true, false} {
+		t.Run(fmt.Sprintf("check/drop=%v", drop), func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			f := r.start(func(o *Options) { o.ServiceIdle = -1 })
-			publisher, err := store.Open(t.Context(), r.server.Connect(), store.Config{Node: "publisher"}, zerolog.Nop())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := publisher.WakeService(t.Context(), k); err != nil {
-				t.Fatal(err)
-			}
-			floor := rest(t, r)
-			// A publisher that knew the service as awake published an event and died.
-			if _, _, err := publisher.Publish(t.Context(), store.Msg{Subject: schemas.SubjectFired("s"), Data: []byte("x")}); err != nil {
-				t.Fatal(err)
-			}
-			publisher.Close()
-			resting, err := f.checkRest(t.Context(), check{feed: k, floor: floor, last: last})
+			floor := publishAndDie(t, r)
+			resting, err := f.rester().Check(t.Context(), k, floor, drop)
 			if err != nil || resting {
 				t.Errorf("rests: %v, %v", resting, err)
 			}
 			awake(t, r)
 		})
 	}
+	// The node that put the feed to rest died before its check.
+	t.Run("other node", func(t *testing.T) {
+		t.Parallel()
+		r := newRigWith(t, time.Second)
+		r.start(func(o *Options) { o.ServiceIdle = -1 })
+		publishAndDie(t, r)
+		awake(t, r)
+	})
+	t.Run("node started later", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t) // with a grace of minutes
+		publishAndDie(t, r)
+		st, err := r.store.ServiceState(t.Context(), k)
+		if err != nil || st.Awake {
+			t.Fatalf("got %+v, %v", st, err)
+		}
+		waittest.Until(t, "the rest to be old", func() bool { return time.Since(st.Since) > restedBefore })
+		r.start(func(o *Options) { o.ServiceIdle = -1 })
+		awake(t, r)
+	})
 }
 
 // TestTidy: the consumer of a resting feed, which a dead node left behind, is removed.

@@ -8,7 +8,7 @@ import (
 	"github.com/belfryio/belfry/internal/store"
 )
 
-// This file has the processes that publish, and the sweeper.
+// This file has the processes that publish.
 
 // publish publishes events one after the other. It repeats each until it is acknowledged.
 func (p *feedProc) publish(ctx context.Context) {
@@ -134,23 +134,10 @@ func (p *feedProc) changed(ch store.ServiceChange) {
 		return
 	}
 	p.serving = nil
+	if p.serves {
+		p.spawn(func(ctx context.Context) { p.sawRest(ctx, ch) })
+	}
 	if need := p.waker.Rested(ch); need > 0 {
 		p.spawn(func(ctx context.Context) { p.wakeAgain(ctx, need) })
-	}
-}
-
-// sweep wakes the feed if an event without a result was published long ago, as the scheduler's
-// sweeper does.
-func (p *feedProc) sweep(ctx context.Context) {
-	for {
-		p.sleep(ctx, feedSweep)
-		for _, e := range p.w.stream {
-			if !e.delivered {
-				for p.WakeService(ctx, p.w.feed) != nil {
-					p.sleep(ctx, time.Second)
-				}
-				break
-			}
-		}
 	}
 }

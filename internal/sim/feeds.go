@@ -15,8 +15,9 @@ import (
 // answers (feedproc.go), and the loops of publishers (feedpublish.go) and of nodes that serve
 // (feedserve.go), with late and broken watches.
 
-// PropResting means that an event of a resting service is delivered within feedBound. It needs the sweeper
-// only if both its publisher and a process that serves have died.
+// PropResting means that an event of a resting service is delivered within feedBound, also if
+// its publisher and the process that put the feed to rest have died. The scheduler's sweeper
+// does not take part.
 const PropResting = "an event of a resting service is delivered"
 
 // Times of the simulation. A publish must take less than feedGrace/2.
@@ -27,10 +28,10 @@ const (
 	feedTimeout = 5 * time.Second
 	feedActive  = 6 * time.Minute
 	feedQuiet   = 2 * time.Minute
-	feedSweep   = 30 * time.Second
+	// feedOld is the age from which on a rest is checked at once; functions' restedBefore.
+	feedOld = time.Second
 	// feedBound bounds the time until an event is delivered. It allows for the last check,
-	// feedGrace after a rest, and for several lost requests in a row. If both a publisher and
-	// a process that serves may die, the event may also wait for the sweeper.
+	// feedGrace after a rest, and for several lost requests in a row.
 	feedBound = 60 * time.Second
 	// maxFeedEvents bounds the events of the simulation's queue. It is far more than a run has.
 	maxFeedEvents = 500_000
@@ -60,11 +61,12 @@ type feedWorld struct {
 	failure string
 }
 
-// feedMode is which of the processes die. Three parts of the protocol find an event that is
-// stored while its feed comes to rest: the publisher that follows the key, functions' checks
-// after a rest, and the sweeper. Each hides a bug in another, so the last two modes leave only
-// one part at work. In these modes one publisher publishes pairs of events, far apart, many
-// more requests are lost, and watches break for longer.
+// feedMode is which of the processes die. These parts of the protocol find an event that is
+// stored while its feed comes to rest: the publisher that follows the key, and the checks of
+// the process that put it to rest and of the other processes that serve. Each hides a bug in
+// another, so the last two modes leave only one part at work. In these modes one publisher
+// publishes pairs of events, far apart, many more requests are lost, and watches break for
+// longer.
 type feedMode int
 
 const (
@@ -118,10 +120,6 @@ func RunFeed(seed uint64) (violation string, stats FeedStats) {
 		w.start((*feedProc).serve, serverDies)
 	}
 	w.bound = feedBound
-	if publisherDies && serverDies {
-		w.bound += feedSweep
-		w.start((*feedProc).sweep, false)
-	}
 	w.loop()
 	for _, p := range w.procs {
 		p.kill()

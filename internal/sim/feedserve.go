@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/internal/store"
 )
 
 // This file has the processes of functions, which serve the feed.
@@ -27,22 +28,33 @@ func (p *feedProc) serve(ctx context.Context) {
 			continue
 		}
 		p.serving = nil
-		p.spawn(func(ctx context.Context) { p.check(ctx, rester, r.Floor) })
+		p.spawn(func(ctx context.Context) { p.check(ctx, rester, r.Floor, true) })
 	}
 }
 
-// check makes both checks of a feed that was put to rest.
-func (p *feedProc) check(ctx context.Context, r functions.Rester, floor uint64) {
-	for _, last := range []bool{false, true} {
-		resting, err := r.Check(ctx, p.w.feed, floor, last)
-		for ; err != nil; resting, err = r.Check(ctx, p.w.feed, floor, last) {
+// check makes both checks of a feed that rests. The first one removes the consumer if drop is
+// true.
+func (p *feedProc) check(ctx context.Context, r functions.Rester, floor uint64, drop bool) {
+	for range 2 {
+		resting, err := r.Check(ctx, p.w.feed, floor, drop)
+		for ; err != nil; resting, err = r.Check(ctx, p.w.feed, floor, drop) {
 			p.sleep(ctx, time.Second)
 		}
 		if !resting {
 			return
 		}
+		drop = false
 		p.sleep(ctx, feedGrace)
 	}
+}
+
+// sawRest checks a feed that another process has put to rest: after the grace, and at once if
+// that was a while ago.
+func (p *feedProc) sawRest(ctx context.Context, ch store.ServiceChange) {
+	if p.w.now-time.Duration(ch.Since.UnixNano()) < feedOld {
+		p.sleep(ctx, feedGrace)
+	}
+	p.check(ctx, functions.Rester{Store: p}, ch.Floor, false)
 }
 
 // want starts a task that serves the feed, unless there is one.

@@ -17,7 +17,7 @@ func (w *feedWorld) put(rev uint64, st store.ServiceState) error {
 	w.revs++
 	st.Rev = w.revs
 	w.key = st
-	w.changes = append(w.changes, store.ServiceChange{Feed: w.feed, Awake: st.Awake, Rev: st.Rev, Floor: st.Floor})
+	w.changes = append(w.changes, store.ServiceChange{Feed: w.feed, Awake: st.Awake, Rev: st.Rev, Floor: st.Floor, Since: time.Unix(0, int64(w.now))})
 	return nil
 }
 

@@ -33,7 +33,9 @@ import (
 //   - the publisher, which watches the bucket and wakes a feed whose floor is below a
 //     sequence that it has published, and reads the key again if the acknowledgement came
 //     more than half of ServiceGrace after it saw the feed awake;
-//   - functions, which look at the stream once more after ServiceGrace;
+//   - functions, which look at the stream once more after ServiceGrace. So do all other nodes
+//     that see the feed at rest, and those that start later, because the node that put it to
+//     rest may have died;
 //   - the sweeper, which wakes the feed of every event without a result.
 //
 // Every change of a key is a compare-and-set.
@@ -103,6 +105,7 @@ type ServiceChange struct {
 	Awake bool
 	Rev   uint64
 	Floor uint64
+	Since time.Time // of the change, by the leader's clock
 }
 
 // ServiceKeys are the keys of feeds in bucket "services". Reads come from the bucket's

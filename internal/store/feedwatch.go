@@ -8,7 +8,7 @@ import (
 	"github.com/belfryio/belfry/internal/pause"
 )
 
-// WatchServices sends every feed that is awake, and then every change. It closes the
+// WatchServices sends the state of every feed that has a key or a marker, and then every change. It closes the
 // channel when ctx ends. A change may be sent twice. Errors: schemas.ErrUnavailable.
 func (k *ServiceKeys) WatchServices(ctx context.Context) (<-chan ServiceChange, error) {
 	// A node that starts waits here for a slow store, as in Open.
@@ -39,7 +39,7 @@ func (k *ServiceKeys) watch(ctx context.Context, begun func(), change func(Servi
 	for ctx.Err() == nil {
 		err := k.jet.Watch(ctx, servicesStream, servicesPrefix+">", updatesOnly, begun, func(m *jet.Msg) {
 			if f, ok := feedOf(strings.TrimPrefix(m.Subject, servicesPrefix)); ok {
-				change(ServiceChange{Feed: f, Awake: !jet.HasOperation(m), Rev: m.Sequence, Floor: floorOf(m.Data)})
+				change(ServiceChange{Feed: f, Awake: !jet.HasOperation(m), Rev: m.Sequence, Floor: floorOf(m.Data), Since: m.Time})
 			}
 		})
 		if ctx.Err() == nil && k.jet.Conn().IsConnected() {

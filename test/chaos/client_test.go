@@ -437,8 +437,24 @@ func (c *client) overdue(ctx context.Context) {
 			c.t.Log(err)
 			continue
 		}
-		c.t.Logf("shard %d: %s %s due %s is %s since revision %d, %s", shard, info.ID, info.Timer, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time)
+		c.t.Logf("shard %d: %s %s of %s due %s is %s since revision %d, %s; %s", shard, info.ID, info.Timer, info.Service, schemas.FormatTime(info.Due.UnixMilli()), info.State, m.Sequence, m.Time, c.feedState(ctx, info.Service))
 	}
+}
+
+// feedState describes the key of a service's feed, and the last event of the service.
+func (c *client) feedState(ctx context.Context, svc string) string {
+	describe := func(stream, subject string) string {
+		s, err := c.js.Stream(ctx, stream)
+		if err != nil {
+			return err.Error()
+		}
+		m, err := s.GetLastMsgForSubject(ctx, subject)
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("sequence %d, %s, %q %.40q", m.Sequence, m.Time, m.Header, m.Data)
+	}
+	return fmt.Sprintf("key of the service: %s; last event: %s", describe("KV_services", "$KV.services."+svc), describe(schemas.StreamFired, schemas.SubjectFired(svc)))
 }
 
 // logConsumers logs the state of a stream and of its consumers.
