@@ -135,7 +135,7 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 		waittest.Until(t, "timer "+id.String()+" succeeds", func() bool {
 			i, err := c.Get(t.Context(), id)
 			if err == nil && i.State == schemas.StateSuccess && i.Attempts != 1 {
-				t.Errorf("timer %s needed %d attempts, want 1", id, i.Attempts)
+				t.Errorf("timer %s needed %d attempts, want 1: %+v", id, i.Attempts, i.LastAttempts)
 			}
 			return err == nil && i.State == schemas.StateSuccess
 		})

@@ -49,6 +49,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/types"
@@ -123,6 +124,10 @@ type Invoker struct {
 	signers   []*standardwebhooks.Webhook
 	// secrets are removed from the answers of callees.
 	secrets []string
+
+	mu     sync.Mutex
+	calls  int  // running calls
+	closed bool // Close was called
 }
 
 // New returns an invoker. Errors: schemas.CodeConfig for malformed secrets, headers, statuses
@@ -236,11 +241,41 @@ func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 	return w, nil
 }
 
-// Close closes idle connections. Running calls continue.
-func (i *Invoker) Close() { i.transport.CloseIdleConnections() }
+// Close closes the connections once no call runs. Calls continue, and may also begin later.
+//
+// It waits for the calls because http.Transport.CloseIdleConnections can close a connection
+// that a call has just taken: the call then fails with "http: CloseIdleConnections called".
+func (i *Invoker) Close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closed = true
+	i.closeUnused()
+}
+
+// closeUnused closes the connections if the invoker is closed and no call runs. i.mu is held.
+func (i *Invoker) closeUnused() {
+	if i.closed && i.calls == 0 {
+		i.transport.CloseIdleConnections()
+	}
+}
+
+func (i *Invoker) begin() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.calls++
+}
+
+func (i *Invoker) end() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.calls--
+	i.closeUnused()
+}
 
 // Invoke implements callback.Invoker: it makes one POST.
 func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
+	i.begin()
+	defer i.end()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req, bad := i.request(ctx, r)

@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/tcptest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -401,6 +404,52 @@ func TestConnectionsAreReused(t *testing.T) {
 	if conns != 1 {
 		t.Fatalf("%d connections for 20 calls in a row", conns)
 	}
+}
+
+// TestCloseFailsNoCall: a call does not fail because Close is called at the same time, and the
+// connections are closed when the last call has ended.
+func TestCloseFailsNoCall(t *testing.T) {
+	t.Parallel()
+	var open atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed:
+			open.Add(-1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	i := newInvoker(t, Config{Guard: Guard{AllowLoopback: true}, MaxConns: 4})
+	var calls, rest sync.WaitGroup
+	done := make(chan struct{})
+	for range 8 {
+		calls.Go(func() {
+			for range 500 {
+				if out := call(t, i, s.URL, 10*time.Second); !out.Success {
+					t.Errorf("got %+v, want a success", out)
+				}
+			}
+		})
+	}
+	rest.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				i.Close()
+			}
+		}
+	})
+	calls.Wait()
+	close(done)
+	rest.Wait()
+	waittest.Until(t, "the connections to be closed", func() bool { return open.Load() == 0 })
 }
 
 func BenchmarkInvoke(b *testing.B) {
