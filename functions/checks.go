@@ -38,8 +38,8 @@ type checks struct {
 	byFeed map[store.Feed]check
 }
 
-// add adds a check, unless the feed has a check that makes it unnecessary: one of a later
-// rest, or one that has this check as its successor.
+// add adds a check, unless the feed has a check already that makes it unnecessary: the check of
+// a later rest, or the check that is followed by this one.
 func (s *checks) add(c check) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,9 +33,9 @@ import (
 //   - the publisher, which watches the bucket and wakes a feed whose floor is below a
 //     sequence that it has published, and reads the key again if the acknowledgement came
 //     more than half of ServiceGrace after it saw the feed awake;
-//   - functions, which look at the stream once more after ServiceGrace. So do all other nodes
-//     that see the feed at rest, and those that start later, because the node that put it to
-//     rest may have died;
+//   - functions, which look at the stream once more after ServiceGrace. All other nodes that
+//     see the feed at rest do so, too, also nodes that start later, because the node that put
+//     it to rest may have died;
 //   - the sweeper, which wakes the feed of every event without a result.
 //
 // Every change of a key is a compare-and-set.
