@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -136,7 +135,7 @@ func (s *Service) validate(a *Add) (err error) {
 	}()
 	limits := s.o.Limits
 	limits.MaxMessage = s.o.Store.MaxMessage() // the limit of the server that this node is connected to now
-	body, spec, err := s.parse(a.Header, a.Data, a.AddedMs, limits)
+	rec, spec, err := s.parse(a.Header, a.Data, a.AddedMs, limits)
 	if err != nil {
 		return err
 	}
@@ -150,9 +149,8 @@ func (s *Service) validate(a *Add) (err error) {
 			return err
 		}
 	}
-	a.Spec = spec
-	a.Record, err = recurrence.NewRecord(&spec, body, a.AddedMs)
-	return err
+	a.Spec, a.Record = spec, rec
+	return nil
 }
 
 // sameTimer reports whether an add made a record.

@@ -18,18 +18,18 @@ func TestDeadLettersOfRuns(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
 	nowMs := time.Now().UnixMilli()
-	body, spec, err := recurrence.ParseAdd(nil, add("s", `"timerevery":"1h","timersvc":"mail","timercallback":"nats:x","timermaxattempts":"3"`), nowMs, schemas.Limits{})
+	def, spec, err := recurrence.ParseAdd(nil, add("s", `"timerevery":"1h","timersvc":"mail","timercallback":"nats:x","timermaxattempts":"3"`), nowMs, schemas.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	die := func(run uint32, withRecord bool) schemas.TimerID {
 		t.Helper()
 		id := schemas.RunTimer(spec.Timer, run)
-		rec := schemas.NewRecord(&spec, body, nowMs)
+		rec := def
 		rec.Schedule, rec.Origin = nil, &schemas.Origin{Schedule: spec.Timer, Missed: 2, Trigger: schemas.TriggerManual, Waited: true}
 		rec.State, rec.Queued, rec.Run, rec.Attempt, rec.ScheduledMs, rec.DueMs, rec.FiredMs = schemas.StateFail, false, run, 3, nowMs, nowMs, nowMs
 		m := store.Msg{Subject: schemas.SubjectDead("mail"), MsgID: rec.RunID(id).RetryMsgID(3) + ".dead"}
-		m.Header, m.Data = body.DeadMessage(rec.Fired(3, false), "http", "no")
+		m.Header, m.Data = def.Body.DeadMessage(rec.Fired(3, false), "http", "no")
 		m.Header[schemas.HeaderClaim] = []string{schemas.NewClaim(id, 7, &rec).String()}
 		m.Header[schemas.HeaderErrorCode] = []string{"http"}
 		rec.Body = schemas.Body{}

@@ -133,11 +133,7 @@ func (f *fixture) storeOnly(n int) []storedAdd {
 			f.t.Fatal(err)
 		}
 		added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
-		body, spec, err := recurrence.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		rec, err := recurrence.NewRecord(&spec, body, added)
+		rec, spec, err := recurrence.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ func TestPanicIsContained(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Service{o: Options{Log: zerolog.Nop(), Store: sizeOnly{}}, m: m}
-	s.parse = func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error) {
+	s.parse = func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Record, schemas.Spec, error) {
 		panic("planted")
 	}
 	if err := s.validate(&Add{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {

@@ -114,7 +114,7 @@ type Service struct {
 	// rejections throttles log lines about rejected adds.
 	rejections throttle.Log
 	callbacks  atomic.Pointer[schemas.CallbackPolicy]
-	parse      func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Body, schemas.Spec, error)
+	parse      func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Record, schemas.Spec, error)
 
 	// run ends when operations under way are cancelled.
 	run    context.Context

@@ -65,9 +65,6 @@ type recurring struct {
 // noTick is no tick.
 const noTick = -1 << 63
 
-// waits reports whether a record in this state counts as a pending timer.
-func waits(s schemas.State) bool { return s == schemas.StatePending || s == schemas.StatePaused }
-
 // turn makes the decision of a due schedule, and claims it once everything that it depends
 // on is there.
 func (k *Core) turn(e *entry) {
@@ -115,7 +112,7 @@ func (k *Core) turn(e *entry) {
 		}
 	}
 	e.phase, r.woken = phaseClaiming, false
-	e.wasPending = waits(e.rec.State) && !waits(r.turn.Record.State)
+	e.wasPending = e.rec.State.Waits() && !r.turn.Record.State.Waits()
 	k.inflight++
 	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &r.turn.Record})
 }
@@ -355,7 +352,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	switch {
 	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r):
 		k.claimed(e)
-	case r.State == schemas.StateFail && waits(e.rec.State):
+	case r.State == schemas.StateFail && e.rec.State.Waits():
 		// The final record of a rejected claim is stored; only its answer was lost.
 		k.failed(e, t.Rev)
 	}

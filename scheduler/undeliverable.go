@@ -118,7 +118,7 @@ func (k *Core) onFailed(ev EvFailed) {
 	switch {
 	case e == nil || e.phase != phaseFailing:
 	case ev.Err == nil:
-		if waits(e.rec.State) {
+		if e.rec.State.Waits() {
 			k.failed(e, e.rev+1)
 		}
 		k.done(e)

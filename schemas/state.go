@@ -61,6 +61,10 @@ func (s State) Final() bool {
 	return s == StateSuccess || s == StateFail || s == StateCancelled || s == StateCompleted
 }
 
+// Waits reports whether a timer in state s counts as a pending timer: it has a due time ahead,
+// or waits for a resume.
+func (s State) Waits() bool { return s == StatePending || s == StatePaused }
+
 // CanBecome reports whether a record may change from state s to state next.
 func (s State) CanBecome(next State) bool {
 	for _, t := range transitions[s] {

@@ -49,22 +49,6 @@ const (
 	ReasonUpdated     = "updated"      // an update changed the schedule later
 )
 
-// UpcomingRun is a run that a schedule is expected to fire, if nothing changes and each
-// callback has its result before the next run.
-type UpcomingRun struct {
-	Run uint32 `json:"run"`
-	// At is the nominal time. Local is At in the schedule's zone, with its offset.
-	At    time.Time `json:"at"`
-	Local string    `json:"local"`
-	// Fires is the time at which the run fires: At plus jitter, or now if that has passed.
-	Fires time.Time `json:"fires"`
-	// Missed and Trigger are as in the run's event.
-	Missed  uint32 `json:"missed,omitempty"`
-	Trigger string `json:"trigger,omitempty"`
-	// Notes explain the time, as in Answer.
-	Notes []string `json:"notes,omitempty"`
-}
-
 // MarshalJSON implements json.Marshaler.
 func (a Answer) MarshalJSON() ([]byte, error) {
 	type plain Answer
@@ -76,14 +60,4 @@ func (a Answer) MarshalJSON() ([]byte, error) {
 		Before  milliTime `json:"before,omitzero"`
 		After   milliTime `json:"after,omitzero"`
 	}{milliTime(a.At), plain(a), milliTime(a.Due), milliTime(a.Decided), milliTime(a.Before), milliTime(a.After)})
-}
-
-// MarshalJSON implements json.Marshaler.
-func (u UpcomingRun) MarshalJSON() ([]byte, error) {
-	type plain UpcomingRun
-	return marshal(struct {
-		At milliTime `json:"at"`
-		plain
-		Fires milliTime `json:"fires"`
-	}{milliTime(u.At), plain(u), milliTime(u.Fires)})
 }

@@ -69,17 +69,12 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 	if err != nil {
 		return nil, usagef("%v", err)
 	}
-	addedMs := time.Now().UnixMilli()
-	body, spec, err := recurrence.ParseAdd(hdr, data, addedMs, schemas.Limits{MaxHorizon: noMaxAhead})
+	rec, spec, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead})
 	if err != nil {
 		return nil, usagef("%v", err)
 	}
 	if spec.Recurrence == nil {
 		return nil, nil
-	}
-	rec, err := recurrence.NewRecord(&spec, body, addedMs)
-	if err != nil {
-		return nil, usagef("%v", err)
 	}
 	plan, err := recurrence.PlanOf(spec.Timer, rec.Schedule)
 	if err != nil {

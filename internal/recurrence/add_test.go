@@ -24,7 +24,7 @@ func TestParseAdd(t *testing.T) {
 	}
 	added := at("2027-03-27T12:00:00.5Z")
 	type m = map[string]string
-	parse := func(attrs m) (schemas.Body, schemas.Spec, error) {
+	parse := func(attrs m) (schemas.Record, schemas.Spec, error) {
 		t.Helper()
 		all := m{"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 		for name, v := range attrs {
@@ -48,14 +48,10 @@ func TestParseAdd(t *testing.T) {
 		{m{"timerevery": "P1M", "timerstart": "2027-03-31T09:00:00Z"}, "2027-03-31T09:00:00Z"},
 		{m{"timercron": "0 9 * * *", "timerstart": "2027-06-01T00:00:00Z", "timerend": "2027-06-01T09:00:00Z"}, "2027-06-01T09:00:00Z"},
 	} {
-		body, spec, err := parse(c.attrs)
+		rec, spec, err := parse(c.attrs)
 		if err != nil {
 			t.Errorf("%v: %v", c.attrs, err)
 			continue
-		}
-		rec, err := recurrence.NewRecord(&spec, body, added)
-		if err != nil {
-			t.Fatal(err)
 		}
 		want := at(c.nominal)
 		if rec.Schedule.NextMs != want || rec.ScheduledMs != want || rec.DueMs != want || rec.Schedule.NextDueMs != want || spec.DueMs != want {

@@ -24,7 +24,6 @@ import (
 //	pause, resume catchup=POLICY, trigger allow, backfill from=TIME to=TIME every=D again allow
 //	state               what is in the record
 //	why at=TEXT         the answers for a date, local time or instant
-//	upcoming n=NUMBER   the next runs
 //
 // Operations take place at the time that was reached. Each line of the output is an effect; the
 // middle of many is left out.
@@ -114,10 +113,6 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "state":
 	case "why":
 		s.why(t, d)
-	case "upcoming":
-		var n int
-		d.ScanArgs(t, "n", &n)
-		s.upcoming(n)
 	default:
 		d.Fatalf(t, "unknown command %s", d.Cmd)
 	}
@@ -298,22 +293,6 @@ func (s *script) why(t *testing.T, d *datadriven.TestData) {
 	}
 	if more {
 		s.line("and more")
-	}
-}
-
-func (s *script) upcoming(n int) {
-	for _, u := range s.plan.Upcoming(&s.rec, s.now, n) {
-		line := fmt.Sprintf("run %d of %s at %s", u.Run, u.Local, show(u.Fires.UnixMilli()))
-		if u.Missed > 0 {
-			line += fmt.Sprintf(", missed %d", u.Missed)
-		}
-		if u.Trigger != "" {
-			line += ", " + u.Trigger
-		}
-		s.line("%s", line)
-		for _, note := range u.Notes {
-			s.line("  %s", note)
-		}
 	}
 }
 

@@ -11,13 +11,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-const (
-	// maxSteps bounds the nominal times that one answer counts, to find the number of a run:
-	// at most some 100 ms of work.
-	maxSteps = 50_000
-	// maxUpcomingTurns bounds the turns that Upcoming takes beside one for each run.
-	maxUpcomingTurns = 100
-)
+// maxSteps bounds the nominal times that one answer counts, to find the number of a run: at
+// most some 100 ms of work.
+const maxSteps = 50_000
 
 // Why says what became, or will become, of an instant of a schedule, in Unix milliseconds.
 // nowMs is the cluster's time.
@@ -386,37 +382,4 @@ func (w *why) planned(a *schemas.Answer, at int64) {
 	if note := s.PauseNote; paused && note != "" {
 		a.Notes = append(a.Notes, "pause: "+note)
 	}
-}
-
-// Upcoming returns the next runs of a schedule, at most n, with the runs that wait, that were
-// asked for, and those of a backfill. It takes the turns of the future, as if the callback
-// of each run had its result at once, and a paused schedule were resumed now with catchup
-// skip. It returns fewer runs if the schedule ends before.
-func (p *Plan) Upcoming(rec *schemas.Record, nowMs int64, n int) []schemas.UpcomingRun {
-	next := *rec
-	if next.State == schemas.StatePaused {
-		if _, err := p.Resume(&next, nowMs, schemas.MisfireSkip, schemas.Caller{}); err != nil {
-			return nil
-		}
-	}
-	var runs []schemas.UpcomingRun
-	for turns := n + maxUpcomingTurns; turns > 0 && len(runs) < n && next.State == schemas.StatePending; turns-- {
-		nowMs = max(nowMs, next.DueMs)
-		t := p.Turn(&next, nowMs, false, Claim{})
-		if next = t.Record; t.Run == nil {
-			continue
-		}
-		u := schemas.UpcomingRun{
-			Run: t.Run.Number, At: schemas.TimeOf(t.Run.NominalMs), Local: p.calendar.Local(t.Run.NominalMs),
-			Fires: schemas.TimeOf(nowMs), Missed: t.Run.Missed,
-		}
-		if t.Run.Trigger != schemas.TriggerSchedule {
-			u.Trigger = t.Run.Trigger.String()
-		}
-		for _, o := range p.calendar.Explain(t.Run.NominalMs, t.Run.NominalMs, 1) {
-			u.Notes = append(u.Notes, notes(o.Reasons)...)
-		}
-		runs = append(runs, u)
-	}
-	return runs
 }

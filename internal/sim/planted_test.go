@@ -135,7 +135,7 @@ var scheduleMutants = []mutant{
 	{"a run reuses the number of the one before", "internal/recurrence/turn.go", "t.Record.Run++", "t.Record.Run += 0", 20, ""},
 	{"a backfill fires nominal times that fired", "internal/recurrence/operations.go", "return again || !s.MayHaveFired(nominalMs)", "return again || nominalMs > 0", 60, ""},
 	{"a backfill fires nominal times that are not decided", "internal/recurrence/operations.go", "case s.NextMs != 0 && nominalMs >= s.NextMs,", "case s.NextMs != 0 && nominalMs >= s.NextMs && again,", 60, ""},
-	{"paused schedules are not counted", "scheduler/schedule.go", "return s == schemas.StatePending || s == schemas.StatePaused", "return s == schemas.StatePending", 60, ""},
+	{"paused schedules are not counted", "schemas/state.go", "return s == StatePending || s == StatePaused", "return s == StatePending", 60, ""},
 
 	// Faults that this simulation has found.
 	{"a count ignores the records after its beginning", "scheduler/recount.go", "change.rev < late.Rev {", "change.rev < late.Rev && late.Rev == 0 {", 500, ""},

@@ -74,7 +74,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 		all.AfterSeq = m.Sequence
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))
 		r, damaged := rd.dec.reads.decodeRecord(m.Data)
-		waiting := r.State == schemas.StatePending || r.State == schemas.StatePaused
+		waiting := r.State.Waits()
 		switch {
 		case notTimer != nil:
 		case damaged != nil: // it is reported where it is read
