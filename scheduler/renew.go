@@ -73,6 +73,7 @@ func (t *Term) checkpoint() (c, progress store.Clock) {
 	if n := t.counted.Load(); n != nil {
 		c.Msgs, c.MsgsMs = n.Msgs, n.MsgsMs
 	}
+	c.Basis = *t.planned.Load()
 	return c, progress
 }
 

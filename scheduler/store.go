@@ -26,6 +26,7 @@ type RecordStore interface {
 	Update(ctx context.Context, w store.Write) (uint64, error)
 	UpdateAsync(w store.Write, done func(store.Result))
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
+	EachSchedule(ctx context.Context, shard int, after uint64, fn func(store.Timer) (more bool, err error)) error
 	CountPending(ctx context.Context, shard int, through uint64) (store.Count, error)
 }
 

@@ -159,6 +159,8 @@ type Term struct {
 	skipLog throttle.Log
 
 	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again
+	// planned is what the plans of the shard's schedules are based on; see replan.go.
+	planned atomic.Pointer[string]
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
 	// limit. It lasts until the term ends.
 	sweepHeld atomic.Int64
@@ -176,6 +178,7 @@ func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
 	}
 	clock, _ := lease.Clock()
 	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}}
+	t.planned.Store(&clock.Basis)
 	s.watermarkMs.Store(clock.TimeMs)
 	s.written.Store(&clock)
 	s.progress.Store(&clock)
@@ -186,13 +189,14 @@ func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
 	return t
 }
 
-// Start starts the tail and the sweeper. Call it once, before the first Turn.
+// Start starts the tail, the sweeper and the planning of schedules. Call it once, before the first Turn.
 func (t *Term) Start() {
 	t.setState(1)
 	clock, _ := t.lease.Clock()
 	after := clock.Tail
 	t.host.Follow(after)
 	t.host.Go(t.sweep)
+	t.host.Go(t.replan)
 }
 
 // End marks the shard as not owned. Call it once, after the last Turn.

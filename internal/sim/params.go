@@ -8,6 +8,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -145,7 +146,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 func (p *params) fake() fake.Config {
 	return fake.Config{
 		Geometry: p.geo, IndexKeep: p.indexKeep, DedupWindow: p.dedup, FiredMaxAge: p.firedMaxAge, Retention: p.retention, MaxExact: p.maxExact,
-		ShareIndex: p.share,
+		ShareIndex: p.share, Basis: scheduler.Basis(),
 	}
 }
 

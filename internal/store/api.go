@@ -112,6 +112,10 @@ type Clock struct {
 	// The next owner compares it with the stream to notice lost messages.
 	Msgs   uint64 `json:"msgs,omitempty"`
 	MsgsMs int64  `json:"msgs_at,omitempty"`
+	// Basis names what the next runs of all schedules of the shard were planned with: an
+	// owner that has something else plans them again. It is empty before the first owner that
+	// knows it.
+	Basis string `json:"basis,omitempty"`
 }
 
 // States of Presence.Scheduler.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
@@ -37,5 +38,28 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 			return true, nil
 		}
 		return true, fn(t)
+	})
+}
+
+// EachSchedule reads the records of a shard after a sequence, in stream order, and passes
+// those of schedules in state pending or paused to fn, until fn returns false. It costs a
+// read of the whole shard, and pauses as CountPending does. It leaves out records that this
+// build cannot read. Errors: those of fn, schemas.ErrUnavailable.
+func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn func(Timer) (more bool, err error)) error {
+	sh := &rd.shards.subjects[shard]
+	n := 0
+	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}, AfterSeq: after}, func(m jet.Msg) (bool, error) {
+		if n++; n%countBatch == 0 {
+			select {
+			case <-ctx.Done():
+				return false, rd.jet.Error("read schedules", ctx.Err())
+			case <-time.After(countPause):
+			}
+		}
+		t, ok := rd.dec.decode(&m)
+		if r := &t.Record; !ok || r.Schedule == nil || r.State != schemas.StatePending && r.State != schemas.StatePaused {
+			return true, nil
+		}
+		return fn(t)
 	})
 }

@@ -318,13 +318,41 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 	if err != nil {
 		return err
 	}
-	g, st := c.s.cfg.Geometry, c.s.shards[shard]
+	g := c.s.cfg.Geometry
 	mark := g.Tick(clock.TimeMs)
+	return c.scan(ctx, shard, 0, func(t store.Timer) (bool, error) {
+		if t.Unread == store.UnreadOpen {
+			return true, fn(t)
+		}
+		r := &t.Record
+		done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
+		claimed := r.Schedule != nil && r.Schedule.Last.After(g, mark, clock.Tail)
+		if t.Unread != store.Readable || !claimed && (done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered) {
+			return true, nil
+		}
+		return true, fn(t)
+	})
+}
+
+// EachSchedule passes the schedules of a shard in state pending or paused to fn; see
+// store.Store. Like a consumer it may read from a replica.
+func (c *Client) EachSchedule(ctx context.Context, shard int, after uint64, fn func(store.Timer) (more bool, err error)) error {
+	return c.scan(ctx, shard, after, func(t store.Timer) (bool, error) {
+		if r := &t.Record; t.Unread != store.Readable || r.Schedule == nil || r.State != schemas.StatePending && r.State != schemas.StatePaused {
+			return true, nil
+		}
+		return fn(t)
+	})
+}
+
+// scan passes the records of a shard after a sequence to fn, until it returns false.
+func (c *Client) scan(ctx context.Context, shard int, after uint64, fn func(store.Timer) (more bool, err error)) error {
+	st := c.s.shards[shard]
 	newest, err := c.newest(ctx, StreamShard(shard), func(m *message) bool { return m.isRecord() && !st.superseded(m, st.seq) })
 	if err != nil {
 		return err
 	}
-	for after, last := uint64(0), false; !last; {
+	for last := false; !last; {
 		// The transport may carry out a request again after its answer, so the step must not
 		// change variables of this loop.
 		from, got, end := after, []store.Timer(nil), false
@@ -341,21 +369,7 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 		}
 		after, last = to, end
 		for _, t := range got {
-			if t.Unread != store.Readable {
-				if t.Unread == store.UnreadOpen {
-					if err := fn(t); err != nil {
-						return err
-					}
-				}
-				continue
-			}
-			r := &t.Record
-			done := g.Tick(r.DueMs) < mark && t.Rev <= clock.Tail
-			claimed := r.Schedule != nil && r.Schedule.Last.After(g, mark, clock.Tail)
-			if !claimed && (done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered) {
-				continue
-			}
-			if err := fn(t); err != nil {
+			if more, err := fn(t); err != nil || !more {
 				return err
 			}
 		}

@@ -27,6 +27,8 @@ type Config struct {
 	MaxMessage int
 	// ShareIndex makes every other index entry of new timers name a second timer.
 	ShareIndex bool
+	// Basis is the basis of the plans in the first clocks; see store.Clock.
+	Basis string
 }
 
 // Server is the state of the NATS servers. Not safe for concurrent use.
@@ -71,7 +73,7 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 		s.shards = append(s.shards, add(StreamShard(n), 0, 0))
 		leader, _ := s.now()
 		tick := cfg.Geometry.Tick(leader/int64(time.Millisecond)) - 1
-		if _, err := s.putClock(n, store.Clock{TimeMs: cfg.Geometry.TickStart(tick)}, nil); err != nil {
+		if _, err := s.putClock(n, store.Clock{TimeMs: cfg.Geometry.TickStart(tick), Basis: cfg.Basis}, nil); err != nil {
 			panic(err) // a write without an expected revision does not fail
 		}
 	}

@@ -36,6 +36,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"SharedEntries":   sharedEntries,
 		"ScanQueued":      scanQueued,
 		"ScanSchedules":   scanSchedules,
+		"EachSchedule":    eachSchedule,
 		"Tail":            tail,
 		"List":            list,
 		"PublishTwice":    publishTwice,
@@ -598,6 +599,60 @@ func scanSchedules(t *testing.T, s Store) {
 		if last, ok := found[ids[i]]; ok != test.found || ok && last != test.last {
 			t.Errorf("%s: found %v, claim %+v", test.name, ok, last)
 		}
+	}
+}
+
+// eachSchedule: EachSchedule finds the schedules of a shard that are pending or paused, in
+// stream order, from a sequence on, until its caller has enough.
+func eachSchedule(t *testing.T, s Store) {
+	g := s.Geometry()
+	now := NowMs(t, s)
+	const far = 3_600_000
+	states := []schemas.State{schemas.StatePending, schemas.StatePaused, schemas.StateDelivered, schemas.StateCompleted, schemas.StatePending, schemas.StatePending}
+	ids := IDsOf(g, 0, len(states)+1)
+	var want []schemas.TimerID
+	for i, state := range states {
+		r := Pending(now + far)
+		r.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Every: "1h"}}
+		r.State, r.Queued = state, state == schemas.StatePending
+		w := store.Write{ID: ids[i], Record: r}
+		if state.Final() {
+			w.TTL = time.Hour
+		}
+		CreateAll(t, s, []store.Write{w})
+		if state == schemas.StatePending || state == schemas.StatePaused {
+			want = append(want, ids[i])
+		}
+	}
+	CreateAll(t, s, []store.Write{{ID: ids[len(states)], Record: Pending(now + far)}}) // no schedule
+	var all []store.Timer
+	each := func(after uint64, limit int) (found []schemas.TimerID) {
+		t.Helper()
+		err := s.EachSchedule(t.Context(), 0, after, func(tm store.Timer) (bool, error) {
+			found, all = append(found, tm.ID), append(all, tm)
+			return len(found) < limit, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if got := each(0, 100); !slices.Equal(got, want) {
+		t.Fatalf("found %v; want %v", got, want)
+	}
+	if got := each(all[0].Rev, 2); !slices.Equal(got, want[1:3]) {
+		t.Errorf("two after the first: %v; want %v", got, want[1:3])
+	}
+	// A record that changes moves to the end.
+	all[0].Record.Schedule = all[0].Record.Schedule.Clone()
+	all[0].Record.Schedule.Fired = 1
+	must[uint64](t)(s.Update(t.Context(), store.Write{ID: want[0], Rev: all[0].Rev, Record: &all[0].Record}))
+	if got := each(0, 100); !slices.Equal(got, append(slices.Clone(want[1:]), want[0])) {
+		t.Errorf("after a change: %v", got)
+	}
+	stop := errors.New("stop")
+	if err := s.EachSchedule(t.Context(), 0, 0, func(store.Timer) (bool, error) { return false, stop }); !errors.Is(err, stop) {
+		t.Errorf("%v; want the error of the function", err)
 	}
 }
 

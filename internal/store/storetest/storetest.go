@@ -25,6 +25,7 @@ type Store interface {
 	List(ctx context.Context, q store.ListQuery) (store.ListPage, error)
 	LoadTicks(ctx context.Context, shard int, ticks []int64, limit int, after, seen uint64) (store.Load, error)
 	ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(store.Timer) error) error
+	EachSchedule(ctx context.Context, shard int, after uint64, fn func(store.Timer) (more bool, err error)) error
 	Tail(ctx context.Context, shard int, after uint64, fn func(store.Timer)) (*store.Tail, error)
 	LastSeq(ctx context.Context, shard int) (uint64, error)
 	PublishAsync(m store.Msg, done func(seq uint64, duplicate bool, err error))
