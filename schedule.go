@@ -169,11 +169,12 @@ func (c *Client) Preview(ctx context.Context, id TimerID, from time.Time, n int)
 	return reply, err
 }
 
-// Why says what became, or will become, of a time of a schedule: it fired, was skipped and
-// why, is planned, or is not a time of the schedule. at is an RFC 3339 time, or in the
-// schedule's zone a date such as "2027-03-28" or a local time such as "2027-03-28T02:30". A
-// date asks about each of its nominal times, at most 100. Errors: ErrNotFound,
-// ErrBadRequest, ErrUnavailable.
+// Why says what became, or will become, of a timer or of a time of a schedule: it fired, was
+// skipped and why, is planned, or is not a time of the schedule. at is an RFC 3339 time, or
+// in the schedule's zone a date such as "2027-03-28" or a local time such as
+// "2027-03-28T02:30". A date asks about each of its nominal times, at most 100; "" asks about
+// the last nominal time that is decided and the next one. For a one-shot timer at must be "".
+// Errors: ErrNotFound, ErrBadRequest, ErrUnavailable.
 func (c *Client) Why(ctx context.Context, id TimerID, at string) (Why, error) {
 	var reply Why
 	err := c.call(ctx, "schedule.why", schemas.WhyRequest{TimerRef: ref(id), At: at}, &reply)

@@ -58,27 +58,6 @@ func (s *Service) Runs(ctx context.Context, q schemas.RunsRequest) (schemas.Runs
 	})
 }
 
-// Why says what became, or will become, of a time of a schedule. Errors: bad_request,
-// invalid_timer_id, not_found, unavailable.
-func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyReply, error) {
-	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.WhyReply, err error) {
-		t, err := s.ops.Get(ctx, q.TimerRef)
-		if err != nil {
-			return reply, err
-		}
-		p, err := schedulePlan(t.ID, &t.Record, "explain a time")
-		if err != nil {
-			return reply, err
-		}
-		from, to, ok := p.Calendar().Period(q.At)
-		if !ok {
-			return reply, schemas.Errorf(schemas.CodeBadRequest, "at %.80q: write an RFC 3339 time, or in the schedule's zone a date such as 2027-03-28 or a local time such as 2027-03-28T02:30", q.At)
-		}
-		reply.Answers, reply.More = p.WhyBetween(&t.Record, s.nowMs(), from, to, schemas.MaxAnswers)
-		return reply, nil
-	})
-}
-
 // readRuns completes runs from their own records, which runs with a callback have.
 func (s *Service) readRuns(ctx context.Context, id schemas.TimerID, runs []schemas.RunInfo) error {
 	var mu sync.Mutex

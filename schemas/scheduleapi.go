@@ -239,12 +239,15 @@ type ReasonInfo struct {
 	Text string `json:"text"`
 }
 
-// WhyRequest is the body of timers.api.schedule.why.
+// WhyRequest is the body of timers.api.schedule.why, which answers for schedules and for
+// one-shot timers.
 type WhyRequest struct {
 	TimerRef
 	// At is an RFC 3339 time, or in the schedule's zone a date such as 2027-03-28 or a local
-	// time such as 2027-03-28T02:30. A date asks about each of its nominal times.
-	At string `json:"at"`
+	// time such as 2027-03-28T02:30. A date asks about each of its nominal times. Empty asks
+	// about the last nominal time that is decided, and the next one. It must be empty for a
+	// one-shot timer.
+	At string `json:"at,omitempty"`
 }
 
 // WhyReply is the answer to timers.api.schedule.why: at most MaxAnswers, by time. More is true

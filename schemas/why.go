@@ -2,8 +2,9 @@ package schemas
 
 import "time"
 
-// Answer says what became, or will become, of a time of a schedule. Programs read Fate and
-// Reason, people read Text.
+// Answer says what became, or will become, of a time of a schedule or of a one-shot timer.
+// Programs read Fate and Reason, people read Text. Of a one-shot timer At is the scheduled
+// time, Local the same in UTC, Due the due time, and Decided the end of the timer, if any.
 type Answer struct {
 	// At is the time in question. Local is At in the schedule's zone, with its offset.
 	At    time.Time `json:"at"`

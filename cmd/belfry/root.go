@@ -11,6 +11,7 @@ var (
 	usagef         = cmdline.Usagef
 	group          = cmdline.Group
 	exactly        = cmdline.Exactly
+	atMost         = cmdline.AtMost
 	isTerminal     = cmdline.IsTerminal
 	formatDuration = cmdline.FormatDuration
 )

@@ -48,7 +48,7 @@ func TestScheduleCommands(t *testing.T) {
 		t.Errorf("preview: %d %q %q", r.code, r.out, r.err)
 	}
 
-	u := ok[schemas.UpdateReply](t, n, "update", "--cron", "0 6 * * *", "--tz", "Europe/Berlin", "--id", "nightly", "--source", "/reports", "--svc", "reports", "--by", "ann")[0]
+	u := ok[schemas.UpdateReply](t, n, "update", "nightly", "--cron", "0 6 * * *", "--tz", "Europe/Berlin", "--source", "/reports", "--svc", "reports", "--by", "ann")[0]
 	if len(u.Before) != schemas.UpdateTimes || len(u.After) != schemas.UpdateTimes || u.Before[0].Equal(u.After[0]) || u.Timer.Schedule.Cron != "0 6 * * *" {
 		t.Errorf("updated %+v", u)
 	}
@@ -56,6 +56,9 @@ func TestScheduleCommands(t *testing.T) {
 
 	if w := ok[schemas.Answer](t, n, strings.Fields("why "+id+" --at 2031-03-30")...); len(w) != 1 || w[0].Fate != schemas.FatePlanned || w[0].Local != "2031-03-30T06:00:00+02:00" {
 		t.Errorf("why: %+v", w)
+	}
+	if w := ok[schemas.Answer](t, n, "why", "one", "--source", "belfry-cli"); len(w) != 1 || !strings.HasPrefix(w[0].Text, "Planned for ") {
+		t.Errorf("why of a one-shot timer: %+v", w)
 	}
 	if r := n.client(t, strings.Fields("why "+id+" --at 2031-03-30T05:00")...); r.code != exitOK || !strings.Contains(r.out, "2031-03-30T05:00:00+02:00  Not a time of the schedule.") {
 		t.Errorf("why: %d %q %q", r.code, r.out, r.err)
@@ -85,7 +88,7 @@ func TestScheduleUsage(t *testing.T) {
 		"resume " + id + " --catchup some": "--catchup", "trigger": "usage", "backfill " + id: "--from and --to", "backfill " + id + " --from x --to x": "--from",
 		"backfill " + id + " --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z --rate -1s": "--rate", "runs " + id + " -n -1": "--limit",
 		"preview " + id + " --cron x": "--cron", "preview " + id + " -n 0": "-n", "preview " + id + " x": "usage", "preview " + id + " --from x": "--from", "preview x": "--source",
-		"update --cron x": "--id", "update --id x": "--cron", "update --id x --cron x": "timercron", "why " + id: "--at", "why " + id + " --at soon": "--at", "why --at 2027-03-28": "usage", "ls --state odd": "--state",
+		"update --cron x": "ID is required", "update a --id b --cron x": "once", "update --id x": "--cron", "update --id x --cron x": "timercron", "why " + id + " --at soon": "--at", "why --at 2027-03-28": "usage", "ls --state odd": "--state",
 	} {
 		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)
 	}

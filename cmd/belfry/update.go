@@ -19,26 +19,32 @@ func (c *cli) updateCommand() *cobra.Command {
 	f, by := &addFlags{}, &byFlag{}
 	var revision uint64
 	cmd := &cobra.Command{
-		Use:   "update --id ID --cron EXPR | --every PERIOD",
+		Use:   "update ID --cron EXPR | --every PERIOD",
 		Short: "Replace a schedule",
-		Long: `Replace the schedule with this --id and --source by the event that the flags make, as in
-"belfry add". What no flag sets is not kept. The number of runs is kept, and --every keeps
+		Long: `Replace the schedule with this CloudEvent's id (ID or --id) and --source by the event that
+the flags make, as in "belfry add". What no flag sets is not kept. The number of runs is kept, and --every keeps
 its phase, unless --start changes. The command prints the next runs before and after.
 
 With --revision it fails if the schedule has changed since; "belfry get" shows the
 revision with -o json. A run changes the revision, too.`,
-		Example: `  belfry update --id nightly --source /reports --cron '0 3 * * *' --tz Europe/Berlin --svc reports`,
-		Args:    exactly(0),
+		Example: `  belfry update nightly --source /reports --cron '0 3 * * *' --tz Europe/Berlin --svc reports`,
+		Args:    atMost(1),
 	}
 	f.add(cmd.Flags())
 	by.add(cmd.Flags())
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "update only this revision (default: any)")
 	var e event.Event
 	var schedule *calendar.Schedule
-	check := func([]string) (err error) {
+	check := func(args []string) (err error) {
+		switch {
+		case len(args) == 1 && f.id != "" && f.id != args[0]:
+			return usagef("give the CloudEvent's id once: got %q and --id %q", args[0], f.id)
+		case len(args) == 1:
+			f.id = args[0]
+		}
 		switch {
 		case f.id == "":
-			return usagef("--id is required: the CloudEvent's id of the schedule")
+			return usagef("ID is required: the CloudEvent's id of the schedule")
 		case !f.recurrence.recurs():
 			return usagef("give --cron or --every: an update replaces the whole schedule")
 		}

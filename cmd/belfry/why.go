@@ -13,24 +13,27 @@ import (
 func (c *cli) whyCommand() *cobra.Command {
 	ref, at := &timerRef{}, ""
 	cmd := &cobra.Command{
-		Use:   "why ID --at TIME",
-		Short: "Say why a schedule fired at a time, or did not",
-		Long: `Say what became of a time of a schedule, or will: it fired, was skipped, and why, or the
+		Use:   "why ID",
+		Short: "Say why a timer or schedule fired, or did not",
+		Long: `Say what became of a timer, or will: when it fired and what its callback answered, or why it
+did not fire. Of a schedule, without --at, say so of the last nominal time that is decided
+and of the next one; with --at, of a given time: it fired, was skipped, and why, or the
 schedule has no run then. --at is an RFC 3339 time, or in the schedule's zone a local time
 or a date: then the command answers for each of its nominal times. ID is a timer id, or a
 CloudEvent's id with --source.`,
-		Example: `  belfry why nightly --source /reports --at 2027-03-28
+		Example: `  belfry why order-17 --source /shop
+  belfry why nightly --source /reports --at 2027-03-28
   belfry why nightly --source /reports --at 2027-03-28T01:00:00Z`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())
-	cmd.Flags().StringVar(&at, "at", "", "the time: RFC 3339, or in the schedule's zone a date such as 2027-03-28 or a time such as 2027-03-28T02:30")
+	cmd.Flags().StringVar(&at, "at", "", "a time of a schedule: RFC 3339, or in the schedule's zone a date such as 2027-03-28 or a time such as 2027-03-28T02:30")
 	check := func(args []string) error {
 		s, err := calendar.New(calendar.Spec{Cron: "@daily"}) // any zone
 		if err != nil {
 			return err
 		}
-		if _, _, ok := s.Period(at); !ok {
+		if _, _, ok := s.Period(at); at != "" && !ok {
 			return usagef("--at %q: write an RFC 3339 time, or in the schedule's zone a date such as 2027-03-28 or a local time such as 2027-03-28T02:30", at)
 		}
 		return ref.resolve(args)

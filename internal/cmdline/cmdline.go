@@ -54,6 +54,16 @@ func Exactly(n int) cobra.PositionalArgs {
 	}
 }
 
+// AtMost accepts no more than n arguments, which the command's use line names.
+func AtMost(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) <= n {
+			return nil
+		}
+		return Usagef("got %d arguments; usage: %s", len(args), cmd.UseLine())
+	}
+}
+
 // FlagError makes a usage error of a flag that could not be parsed.
 func FlagError(cmd *cobra.Command, err error) error {
 	return Usagef("%v (see %s --help)", err, cmd.CommandPath())

@@ -1,0 +1,152 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Why says what became, or will become, of times of a schedule, or of a one-shot timer.
+// Without q.At it answers for the last time that the schedule has decided and for the next
+// one; a one-shot timer has only one time, so q.At must be empty. Errors: bad_request,
+// invalid_timer_id, not_found, unavailable.
+func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.WhyReply, err error) {
+		t, err := s.ops.Get(ctx, q.TimerRef)
+		if err != nil {
+			return reply, err
+		}
+		if t.Record.Schedule == nil {
+			if q.At != "" {
+				return reply, schemas.Errorf(schemas.CodeBadRequest, "cannot explain a time: timer %s is not a schedule, so it has one time; leave out at", t.ID)
+			}
+			reply.Answers = []schemas.Answer{whyTimer(&t, s.nowMs())}
+			return reply, nil
+		}
+		p, err := schedulePlan(t.ID, &t.Record, "explain a time")
+		if err != nil {
+			return reply, err
+		}
+		if q.At == "" {
+			reply.Answers = whyNow(p, &t.Record, s.nowMs())
+			return reply, nil
+		}
+		from, to, ok := p.Calendar().Period(q.At)
+		if !ok {
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "at %.80q: write an RFC 3339 time, or in the schedule's zone a date such as 2027-03-28 or a local time such as 2027-03-28T02:30", q.At)
+		}
+		reply.Answers, reply.More = p.WhyBetween(&t.Record, s.nowMs(), from, to, schemas.MaxAnswers)
+		return reply, nil
+	})
+}
+
+// whyNow answers for the last nominal time that a schedule has decided and for the next one.
+func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answer {
+	var answers []schemas.Answer
+	var last int64
+	for i := range rec.Schedule.Decisions {
+		if d := &rec.Schedule.Decisions[i]; !d.Kind.Requested() {
+			last = max(last, d.ToMs)
+		}
+	}
+	if last > 0 {
+		answers = append(answers, p.Why(rec, nowMs, last))
+	}
+	if rec.ScheduledMs > last && !rec.State.Final() {
+		answers = append(answers, p.Why(rec, nowMs, rec.ScheduledMs))
+	}
+	if len(answers) == 0 {
+		answers = append(answers, p.Why(rec, nowMs, nowMs))
+	}
+	return answers
+}
+
+// whyTimer says what became, or will become, of a one-shot timer or of a run of a schedule.
+func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
+	r := &t.Record
+	a := schemas.Answer{At: schemas.TimeOf(r.ScheduledMs), Local: clock(r.ScheduledMs), Due: schemas.TimeOf(r.DueMs), Fate: schemas.FateFired, Run: r.Run}
+	if r.DoneMs > 0 {
+		a.Decided = schemas.TimeOf(r.DoneMs)
+	}
+	fired := fmt.Sprintf("Fired at %s, %s after it was due.", clock(r.FiredMs), time.Duration(max(r.FiredMs-r.LateFromMs(), 0))*time.Millisecond)
+	switch r.State {
+	case schemas.StatePending, schemas.StatePaused:
+		a.Fate, a.Run = schemas.FatePlanned, 0
+		switch {
+		case r.State == schemas.StatePaused:
+			a.Text = fmt.Sprintf("Planned for %s, if it is resumed: it was paused%s.", clock(r.DueMs), lastOperation(r, schemas.OperationPause))
+			if r.PauseNote != "" {
+				a.Notes = append(a.Notes, "Note of the pause: "+r.PauseNote)
+			}
+		case r.DueMs > nowMs:
+			a.Text = fmt.Sprintf("Planned for %s.", clock(r.DueMs))
+		default:
+			a.Text = fmt.Sprintf("Due since %s and not fired yet. If that takes longer than seconds, see belfry status (does each shard have an owner, and does its clock move?) and belfry doctor.", clock(r.DueMs))
+		}
+	case schemas.StateDelivered:
+		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback has no result yet: the call runs, or waits for its turn.", r.Attempt+1, r.MaxAttempt)
+	case schemas.StateRetrying:
+		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback failed%s. The next attempt is due at %s.", r.Attempt, r.MaxAttempt, because(r), clock(r.NextMs))
+	case schemas.StateSuccess:
+		a.Text = fired
+		if r.Callback == "" {
+			a.Text += fmt.Sprintf(" Its event is on %s.", schemas.SubjectFired(r.Service))
+		} else {
+			a.Text += fmt.Sprintf(" Attempt %d of %d of its callback succeeded at %s.", r.Attempt, r.MaxAttempt, clock(r.DoneMs))
+		}
+	case schemas.StateFail:
+		a.Text = fired
+		if r.FiredMs == 0 {
+			a.Fate, a.Run, a.Text = schemas.FateNone, 0, "Not fired."
+		}
+		a.Text += fmt.Sprintf(" It failed for good at %s after %d of %d attempts%s. Its dead letter is in belfry dead ls, and belfry dead replay tries again.", clock(r.DoneMs), r.Attempt, r.MaxAttempt, because(r))
+	case schemas.StateCancelled:
+		a.Fate, a.Reason = schemas.FateNone, schemas.ReasonEnded
+		a.Text = fmt.Sprintf("Not fired: it was cancelled%s.", lastOperation(r, schemas.OperationCancel))
+		if r.FiredMs > 0 {
+			a.Fate, a.Reason = schemas.FateFired, ""
+			a.Text = fired + fmt.Sprintf(" It was cancelled%s, between attempts of its callback.", lastOperation(r, schemas.OperationCancel))
+		}
+	default:
+		a.Fate, a.Text = schemas.FateUnknown, fmt.Sprintf("It is %s.", r.State)
+	}
+	if r.Moves > 0 {
+		if op := lastOperation(r, schemas.OperationReschedule); op != "" {
+			a.Notes = append(a.Notes, "It was rescheduled"+op+".")
+		}
+	}
+	return a
+}
+
+// because returns the error of the last attempt, for the middle of a sentence.
+func because(r *schemas.Record) string {
+	if r.Outcome.Error == "" {
+		return ""
+	}
+	return " (" + strings.TrimSuffix(r.Outcome.Error, ".") + ")"
+}
+
+// lastOperation says when the last operation of a kind was made, and by whom; "" if the
+// record does not know.
+func lastOperation(r *schemas.Record, kind schemas.OperationKind) string {
+	for i := len(r.History) - 1; i >= 0; i-- {
+		op := &r.History[i]
+		if op.Kind != kind {
+			continue
+		}
+		text := " at " + clock(op.AtMs)
+		if op.By != "" {
+			text += " by " + op.By
+		}
+		return text
+	}
+	return ""
+}
+
+// clock formats a time in UTC.
+func clock(ms int64) string { return schemas.FormatTime(ms) }
