@@ -168,19 +168,23 @@ func (f *previewFlags) spec(fromMs int64) (calendar.Spec, error) {
 	if spec.EndMs, err = timeFlag("--end", f.end, 0); err != nil {
 		return spec, err
 	}
+	var calendars []calendar.Dates
 	if len(f.exclude) > 0 {
 		dates, err := calendar.NewDates("--exclude", f.exclude...)
 		if err != nil {
 			return spec, usagef("%v", err)
 		}
-		spec.Exclude = append(spec.Exclude, dates)
+		calendars = append(calendars, dates)
 	}
 	if f.excludeFile != "" {
 		dates, err := datesFile(f.excludeFile)
 		if err != nil {
 			return spec, usagef("--exclude-file: %v", err)
 		}
-		spec.Exclude = append(spec.Exclude, dates)
+		calendars = append(calendars, dates)
+	}
+	if len(calendars) > 0 {
+		spec.Exclude = calendar.Join(calendars...)
 	}
 	return spec, nil
 }

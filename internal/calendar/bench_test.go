@@ -26,7 +26,7 @@ func benchmarkSpec(b testing.TB, i int) *calendar.Schedule {
 		if err != nil {
 			b.Fatal(err)
 		}
-		spec.Exclude = []calendar.Dates{d}
+		spec.Exclude = calendar.Join(d)
 	}
 	return mustNew(b, spec)
 }

@@ -51,8 +51,8 @@ type Spec struct {
 	// Days is timerdays: and, or or. It is required if a cron expression restricts both the
 	// day of month and the day of week.
 	Days string
-	// Exclude are the calendars of timerexclude, at most MaxCalendars.
-	Exclude []Dates
+	// Exclude are the calendars of timerexclude, at most MaxCalendars; nil for none.
+	Exclude *Exclusions
 	// ExcludeShift is timerexcludeshift: skip (the default), next or previous.
 	ExcludeShift string
 }
@@ -163,8 +163,8 @@ func (s *Schedule) parseExclusion(elapsed bool) error {
 	default:
 		return &Error{attrShift, text, whole, "not a rule", "write skip, next or previous"}
 	}
-	if n := len(s.spec.Exclude); n > MaxCalendars {
-		return &Error{attrExclude, "", whole, fmt.Sprintf("%d calendars; the limit is %d", n, MaxCalendars), "join some of them"}
+	if x := s.spec.Exclude; x != nil && len(x.calendars) > MaxCalendars {
+		return &Error{attrExclude, "", whole, fmt.Sprintf("%d calendars; the limit is %d", len(x.calendars), MaxCalendars), "join some of them"}
 	}
 	s.exclude = newExclusion(s.spec.Exclude, by)
 	return nil

@@ -74,7 +74,7 @@ func TestExcludedDates(t *testing.T) {
 					}
 				}
 			}
-			s := mustNew(t, calendar.Spec{Cron: c.cron, Zone: "Europe/Berlin", Exclude: calendars, ExcludeShift: shift})
+			s := mustNew(t, calendar.Spec{Cron: c.cron, Zone: "Europe/Berlin", Exclude: calendar.Join(calendars...), ExcludeShift: shift})
 			got := slices.Collect(s.Between(first.UnixMilli(), first.AddDate(0, 0, days).UnixMilli()-1))
 			inside := func(at int64) bool {
 				return at >= first.UnixMilli() && at < first.AddDate(0, 0, days).UnixMilli()
@@ -117,7 +117,7 @@ func TestExclusionOfPeriods(t *testing.T) {
 		{calendar.Spec{Every: "P1D", StartMs: ms(t, "2027-01-02T06:00:00Z")}, []string{"2027-01-04T06:00:00Z"}},
 		{calendar.Spec{Every: "P3D", StartMs: ms(t, "2027-01-02T06:00:00Z"), ExcludeShift: "next"}, []string{"2027-01-04T06:00:00Z", "2027-01-05T06:00:00Z"}},
 	} {
-		c.spec.Exclude = []calendar.Dates{dates}
+		c.spec.Exclude = calendar.Join(dates)
 		s := mustNew(t, c.spec)
 		var got []string
 		for at := range s.Between(0, calendar.MaxMs) {
@@ -139,7 +139,7 @@ func TestExcludedAndShiftedByDaylightSaving(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mustNew(t, calendar.Spec{Cron: "30 2 27 3 *", Zone: "Europe/Berlin", Exclude: []calendar.Dates{dates}, ExcludeShift: "next"})
+	s := mustNew(t, calendar.Spec{Cron: "30 2 27 3 *", Zone: "Europe/Berlin", Exclude: calendar.Join(dates), ExcludeShift: "next"})
 	want := []string{"2027-03-28T03:00:00+02:00", "2028-03-27T02:30:00+02:00"}
 	if got := nextLocal(t, s, "2027-01-01T00:00:00Z", 2); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -152,7 +152,7 @@ func TestNewDates(t *testing.T) {
 	if err != nil || d.Len() != 2 || d.Name() != "de-holidays" {
 		t.Errorf("got %d dates of %q, %v", d.Len(), d.Name(), err)
 	}
-	for _, bad := range []string{"2027-02-30", "25.12.2027", "2027-1-1", "", "2027-01-01T00:00:00Z"} {
+	for _, bad := range []string{"2027-02-30", "25.12.2027", "2027-1-1", "", "2027-01-01T00:00:00Z", "*-02-30", "*-2-3", "*", "*-*-01", "1969-12-31", "2200-01-01"} {
 		_, err := calendar.NewDates("x", bad)
 		if e := (*calendar.Error)(nil); !errors.As(err, &e) || e.Attribute != "timerexclude" || e.Instead == "" {
 			t.Errorf("%q: got %v", bad, err)
@@ -181,11 +181,71 @@ func TestNothingLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mustNew(t, calendar.Spec{Cron: "* * 25 12 *", Exclude: []calendar.Dates{d}})
+	s := mustNew(t, calendar.Spec{Cron: "* * 25 12 *", Exclude: calendar.Join(d)})
 	if at, ok := s.Next(0); ok {
 		t.Errorf("runs at %s", text(at))
 	}
 	if at, ok := s.Prev(calendar.MaxMs); ok {
 		t.Errorf("ran at %s", text(at))
+	}
+}
+
+// TestEveryYear: *-12-25 is Christmas of every year, *-02-29 the 29 February of leap years.
+func TestEveryYear(t *testing.T) {
+	t.Parallel()
+	yearly, err := calendar.NewDates("yearly", "*-12-25", "*-02-29", "*-12-25", "2027-12-25")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 230 + 56; yearly.Len() != want { // 1972 to 2196, but 2100
+		t.Errorf("%d dates; want %d", yearly.Len(), want)
+	}
+	s := mustNew(t, calendar.Spec{Cron: "0 9 25,28,29 2,12 *", Exclude: calendar.Join(yearly)})
+	var got []string
+	for at := range s.Between(ms(t, "2027-12-01T00:00:00Z"), ms(t, "2029-01-01T00:00:00Z")) {
+		got = append(got, text(at))
+	}
+	want := []string{"2027-12-28T09:00:00Z", "2027-12-29T09:00:00Z", "2028-02-25T09:00:00Z", "2028-02-28T09:00:00Z", "2028-12-28T09:00:00Z", "2028-12-29T09:00:00Z"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v; want %v", got, want)
+	}
+}
+
+// TestExcludedBetween: the times on excluded dates come as ranges, with the calendars that
+// contain the date in the schedule's zone.
+func TestExcludedBetween(t *testing.T) {
+	t.Parallel()
+	dates := func(name string, days ...string) calendar.Dates {
+		d, err := calendar.NewDates(name, days...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	x := calendar.Join(dates("a", "2027-12-25", "2027-12-26"), dates("b", "2027-12-26", "2027-12-28"))
+	for _, shift := range []string{"skip", "next", "previous"} {
+		s := mustNew(t, calendar.Spec{Cron: "0 0,12 * * *", Zone: "Europe/Berlin", Exclude: x, ExcludeShift: shift})
+		show := func(all bool, limit int) (list []string) {
+			got, reached := s.ExcludedBetween(ms(t, "2027-12-24T00:00:00Z"), ms(t, "2027-12-28T11:00:00Z"), all, limit)
+			for _, e := range got {
+				list = append(list, fmt.Sprintf("%s %s %d %b", text(e.FromMs), text(e.ToMs), e.Count, e.By))
+			}
+			return append(list, text(reached))
+		}
+		want := []string{"2027-12-24T23:00:00Z 2027-12-25T11:00:00Z 2 1", "2027-12-25T23:00:00Z 2027-12-26T11:00:00Z 2 11", "2027-12-27T23:00:00Z 2027-12-28T11:00:00Z 2 10", "2027-12-28T11:00:00Z"}
+		if got := show(false, 100); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v; want %v", shift, got, want)
+		}
+		want = []string{"2027-12-24T11:00:00Z 2027-12-24T11:00:00Z 1 0", "2027-12-24T23:00:00Z 2027-12-24T23:00:00Z 1 1", "2027-12-25T10:59:59Z"}
+		if got := show(true, 2); !slices.Equal(got, want) {
+			t.Errorf("%s, two times: got %v; want %v", shift, got, want)
+		}
+	}
+	s := mustNew(t, calendar.Spec{Cron: "0 0 * * *", Zone: "Europe/Berlin", Exclude: x})
+	if a, b := s.ExcludedBy(ms(t, "2027-12-25T22:59:00Z")), s.ExcludedBy(ms(t, "2027-12-25T23:00:00Z")); a != 1 || b != 3 {
+		t.Errorf("excluded by %b and %b", a, b)
+	}
+	if at, _ := s.Without().Next(ms(t, "2027-12-24T12:00:00Z")); text(at) != "2027-12-24T23:00:00Z" {
+		t.Errorf("without calendars it runs at %s", text(at))
 	}
 }

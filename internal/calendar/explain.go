@@ -192,9 +192,7 @@ func (s *Schedule) excludedSkips(afterMs, toMs int64, limit int) []Occurrence {
 		return nil
 	}
 	var list []Occurrence
-	all := *s
-	all.exclude = exclusion{}
-	q := search{Schedule: &all}
+	q := search{Schedule: s.Without()}
 	for f, ok := q.after(afterMs); ok && f.atMs <= toMs && len(list) < limit; f, ok = q.after(afterMs) {
 		day := dayOf(f.wantedMs)
 		if afterMs = f.atMs; !s.exclude.excluded(day) {

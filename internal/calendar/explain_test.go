@@ -60,14 +60,14 @@ func TestExplain(t *testing.T) {
 			"2027-10-31T02:30:00+01:00; overlap-last: 02:30 occurs twice on 2027-10-31; the start is in the last pass"}},
 		{"elapsed", calendar.Spec{Every: "30m", Zone: "Europe/Berlin", StartMs: ms(t, "2027-10-31T00:30:00Z")}, "2027-10-31T00:00:00Z", "2027-10-31T01:00:00Z", []string{
 			"2027-10-31T02:30:00+02:00", "2027-10-31T02:00:00+01:00"}},
-		{"excluded", calendar.Spec{Cron: "0 9,15 * * *", Zone: "Europe/Berlin", Exclude: holidays}, "2027-12-24T12:00:00Z", "2027-12-27T12:00:00Z", []string{
+		{"excluded", calendar.Spec{Cron: "0 9,15 * * *", Zone: "Europe/Berlin", Exclude: calendar.Join(holidays...)}, "2027-12-24T12:00:00Z", "2027-12-27T12:00:00Z", []string{
 			"2027-12-24T15:00:00+01:00",
 			"2027-12-25T09:00:00+01:00 skipped; excluded: 2027-12-25 is excluded by de-holidays",
 			"2027-12-26T09:00:00+01:00 skipped; excluded: 2027-12-26 is excluded by de-holidays",
 			"2027-12-27T09:00:00+01:00"}},
-		{"moved", calendar.Spec{Cron: "0 9 25 * *", Exclude: holidays, ExcludeShift: "next"}, "2027-12-24T12:00:00Z", "2028-01-01T00:00:00Z", []string{
+		{"moved", calendar.Spec{Cron: "0 9 25 * *", Exclude: calendar.Join(holidays...), ExcludeShift: "next"}, "2027-12-24T12:00:00Z", "2028-01-01T00:00:00Z", []string{
 			"2027-12-27T09:00:00+00:00; excluded: moved from 2027-12-25, excluded by de-holidays"}},
-		{"moved onto a run", calendar.Spec{Cron: "0 9 24,25 * *", Exclude: holidays, ExcludeShift: "previous"}, "2027-12-24T00:00:00Z", "2028-01-01T00:00:00Z", []string{
+		{"moved onto a run", calendar.Spec{Cron: "0 9 24,25 * *", Exclude: calendar.Join(holidays...), ExcludeShift: "previous"}, "2027-12-24T00:00:00Z", "2028-01-01T00:00:00Z", []string{
 			"2027-12-24T09:00:00+00:00; excluded: also stands for 2027-12-25, excluded by de-holidays"}},
 		{"month end", calendar.Spec{Every: "P1M", StartMs: ms(t, "2027-01-31T09:00:00Z")}, "2027-02-01T00:00:00Z", "2027-03-31T23:00:00Z", []string{
 			"2027-02-28T09:00:00+00:00; month-end: February 2027 has no day 31", "2027-03-31T09:00:00+00:00"}},
@@ -76,7 +76,7 @@ func TestExplain(t *testing.T) {
 		{"jitter", calendar.Spec{ID: "order-17", Cron: "0 0 * * *", Jitter: time.Minute}, "2027-01-01T00:00:00Z", "2027-01-01T23:00:00Z", []string{
 			"2027-01-01T00:00:00+00:00; jitter +9.601s"}},
 		{"milliseconds", calendar.Spec{Every: "1500ms", StartMs: ms(t, "2027-01-01T00:00:00Z")}, "2027-01-01T00:00:01Z", "2027-01-01T00:00:02Z", []string{"2027-01-01T00:00:01.5+00:00"}},
-		{"nothing", calendar.Spec{Cron: "0 9 25 12 *", Exclude: holidays, EndMs: ms(t, "2027-12-31T00:00:00Z")}, "2027-12-25T00:00:00Z", "2199-01-01T00:00:00Z", []string{
+		{"nothing", calendar.Spec{Cron: "0 9 25 12 *", Exclude: calendar.Join(holidays...), EndMs: ms(t, "2027-12-31T00:00:00Z")}, "2027-12-25T00:00:00Z", "2199-01-01T00:00:00Z", []string{
 			"2027-12-25T09:00:00+00:00 skipped; excluded: 2027-12-25 is excluded by de-holidays"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestExplainIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mustNew(t, calendar.Spec{Cron: "* * * * *", Exclude: []calendar.Dates{d}})
+	s := mustNew(t, calendar.Spec{Cron: "* * * * *", Exclude: calendar.Join(d)})
 	runs, skips := 0, 0
 	for _, o := range s.Explain(20_000*86_400_000, calendar.MaxMs, 1<<30) {
 		if o.Skipped {
@@ -174,7 +174,7 @@ func TestDescribe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mustNew(t, calendar.Spec{Cron: "@daily", Exclude: []calendar.Dates{d}, ExcludeShift: "next"})
+	s := mustNew(t, calendar.Spec{Cron: "@daily", Exclude: calendar.Join(d), ExcludeShift: "next"})
 	if got, want := s.Describe(), "At 00:00, UTC; not on 1 date of de-holidays, then on the next date"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -37,7 +37,7 @@ func FuzzSchedule(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec.Exclude = []Dates{x}
+		spec.Exclude = Join(x)
 		// A wrong verb of fmt leaves "%!" in a text; so does an input that the text quotes.
 		garbled := func(text string) bool {
 			return strings.Contains(text, "%!") && !strings.Contains(cron+every+dst+days+shift, "%!")
@@ -130,7 +130,7 @@ func TestWorkIsBounded(t *testing.T) {
 		for _, by := range []string{"skip", "next", "previous"} {
 			for _, zone := range []string{"Africa/Casablanca", "UTC"} {
 				spec := rule
-				spec.Zone, spec.Exclude, spec.ExcludeShift, spec.StartMs = zone, calendars, by, 1
+				spec.Zone, spec.Exclude, spec.ExcludeShift, spec.StartMs = zone, Join(calendars...), by, 1
 				s, err := New(spec)
 				if err != nil && by == "skip" {
 					t.Fatal(err)

@@ -6,7 +6,7 @@ package calendar
 // From MinMs to MaxMs there are 2,760 months and at most maxSegments segments. Each segment is
 // searched twice, for its gap and for its time, and a search visits at least one month.
 // Excluded dates add at most three visits each. Real schedules take fewer than 100 steps.
-const maxSteps = 2*(2_760+maxSegments) + 3*MaxCalendars*MaxDates
+const maxSteps = 2*(2_760+maxSegments) + 3*MaxCalendars*maxDays
 
 // search is one call of Next. steps counts the work, for tests.
 type search struct {
