@@ -76,7 +76,7 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 
 // deadRef returns the timer whose dead letters a request names, and the run if it names one.
 func deadRef(ref schemas.TimerRef) (id schemas.TimerID, run uint32, err error) {
-	if r, err := schemas.ParseRunID(ref.Timer); err == nil && ref.ID == "" && ref.Source == "" {
+	if r, ok := ref.Run(); ok {
 		return r.Timer, r.Run, nil
 	}
 	id, err = ref.Resolve()

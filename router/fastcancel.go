@@ -41,6 +41,7 @@ const (
 // fastCancel is a cancel on the fast path. It keeps its permit until it leaves the path.
 type fastCancel struct {
 	s       *Service
+	ref     schemas.TimerRef
 	id      schemas.TimerID
 	by      schemas.Caller
 	done    func(*store.Timer, error)
@@ -93,8 +94,8 @@ func (s *Service) CancelAsync(q schemas.CancelRequest, from schemas.Caller, done
 		done(nil, err)
 		return
 	}
-	c := &fastCancel{s: s, id: id, by: by, done: done, started: time.Now()}
-	if len(s.quick) < fastCancelsFrom {
+	c := &fastCancel{s: s, ref: q.TimerRef, id: id, by: by, done: done, started: time.Now()}
+	if _, run := q.Run(); run || len(s.quick) < fastCancelsFrom { // a run may have no record; see atRef
 		c.slowPath()
 		return
 	}
@@ -113,7 +114,9 @@ func (c *fastCancel) slowPath() {
 	go func() {
 		defer c.s.leave(c.s.quick)
 		t, err := bounded(context.Background(), c.s, c.started.Add(OperationTimeout), func(ctx context.Context) (store.Timer, error) {
-			return c.s.ops.Cancel(ctx, c.id, c.by)
+			return atRef(ctx, &c.s.ops, c.ref, func(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+				return c.s.ops.Cancel(ctx, id, c.by)
+			})
 		})
 		if err != nil {
 			c.done(nil, err)

@@ -41,25 +41,38 @@ type Operations struct {
 
 // Get reads a timer. Errors: bad_request, invalid_timer_id, not_found, unavailable.
 func (o *Operations) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, error) {
-	id, err := ref.Resolve()
-	if err != nil {
-		return store.Timer{}, err
-	}
-	t, err := o.get(ctx, id)
-	if run, bad := schemas.ParseRunID(ref.Timer); bad == nil && schemas.CodeOf(err) == schemas.CodeNotFound {
-		return o.withoutRecord(ctx, run)
-	}
-	return t, err
+	return atRef(ctx, o, ref, o.get)
 }
 
-// withoutRecord answers a request for a run that has no record of its own: the run of a
-// one-shot timer is in the timer's record.
+// atRef carries out f on the timer that ref names. A run of a schedule has a record of its
+// own; the run of a one-shot timer is in the timer's record. Errors: those of f, bad_request,
+// invalid_timer_id; not_found says why a run has no record.
+func atRef[T any](ctx context.Context, o *Operations, ref schemas.TimerRef, f func(context.Context, schemas.TimerID) (T, error)) (v T, err error) {
+	id, err := ref.Resolve()
+	if err != nil {
+		return v, err
+	}
+	v, err = f(ctx, id)
+	if run, ok := ref.Run(); ok && schemas.CodeOf(err) == schemas.CodeNotFound {
+		t, err := o.withoutRecord(ctx, run)
+		if err != nil {
+			return v, err
+		}
+		return f(ctx, t.ID)
+	}
+	return v, err
+}
+
+// withoutRecord returns the one-shot timer whose run has no record of its own, or the reason
+// why a run has none.
 func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (store.Timer, error) {
 	t, err := o.get(ctx, run.Timer)
 	switch r := &t.Record; {
 	case err != nil || r.Schedule == nil && max(r.Run, 1) == run.Run:
 		return t, err
-	case r.Schedule == nil || run.Run >= r.Run:
+	case r.Schedule == nil:
+		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: timer %s is not a schedule, and its run is number %d", run, run.Timer, max(r.Run, 1))
+	case run.Run >= r.Run:
 		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: the timer has not come to it", run)
 	case r.Callback == "":
 		return t, schemas.Errorf(schemas.CodeNotFound, "run %s has no record: the schedule has no callback, so its event is all there is (see runs)", run)

@@ -199,11 +199,7 @@ func control[T any](ctx context.Context, s *Service, ref schemas.TimerRef, claim
 		if err != nil {
 			return v, err
 		}
-		id, err := ref.Resolve()
-		if err != nil {
-			return v, err
-		}
-		return f(ctx, id, by)
+		return atRef(ctx, &s.ops, ref, func(ctx context.Context, id schemas.TimerID) (T, error) { return f(ctx, id, by) })
 	})
 }
 

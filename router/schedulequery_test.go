@@ -97,9 +97,21 @@ func TestRuns(t *testing.T) {
 			t.Errorf("%s run %s: %s %s %+v", c.verb, c.run, code, text, info)
 		}
 	}
+	// The run of a one-shot timer is in the timer's record.
 	one := f.old("one", nil)
-	if code := f.request("get", fmt.Appendf(nil, `{"timer":"%s.1"}`, one.ID), &schemas.TimerInfo{}); code != "" {
-		t.Errorf("get of run 1 of a one-shot timer: %s", code)
+	for _, c := range []struct{ verb, run, more, code, text string }{
+		{"get", "1", "", "", ""},
+		{"reschedule", "1", `,"after":"2h"`, "", ""},
+		{"schedule.pause", "1", "", "", ""},
+		{"schedule.resume", "1", "", "", ""},
+		{"cancel", "2", "", "not_found", "is not a schedule, and its run is number 1"},
+		{"cancel", "1", "", "", ""},
+	} {
+		var info schemas.TimerInfo
+		code, text := f.answer(c.verb, fmt.Appendf(nil, `{"timer":"%s.%s"%s}`, one.ID, c.run, c.more), &info)
+		if code != c.code || !strings.Contains(text, c.text) || code == "" && info.Timer != one.ID {
+			t.Errorf("%s of run %s of a one-shot timer: %s %q %+v", c.verb, c.run, code, text, info)
+		}
 	}
 }
 

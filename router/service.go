@@ -292,11 +292,9 @@ func (s *Service) Reschedule(ctx context.Context, q schemas.RescheduleRequest, f
 		if err != nil {
 			return t, err
 		}
-		id, err := q.Resolve()
-		if err != nil {
-			return t, err
-		}
-		return s.ops.Reschedule(ctx, id, due, by)
+		return atRef(ctx, &s.ops, q.TimerRef, func(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
+			return s.ops.Reschedule(ctx, id, due, by)
+		})
 	})
 }
 

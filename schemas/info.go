@@ -151,7 +151,7 @@ func (r TimerRef) Resolve() (TimerID, error) {
 	switch {
 	case r.Timer != "" && (r.ID != "" || r.Source != ""):
 		return TimerID{}, Errorf(CodeBadRequest, "timer and id are both set; name the timer by one of them")
-	case len(r.Timer) > TimerIDLength && r.Timer[TimerIDLength] == '.':
+	case r.namesRun():
 		run, err := ParseRunID(r.Timer)
 		return RunTimer(run.Timer, run.Run), err
 	case r.Timer != "":
@@ -160,6 +160,20 @@ func (r TimerRef) Resolve() (TimerID, error) {
 		return NewTimerID(r.Source, r.ID), nil
 	}
 	return TimerID{}, Errorf(CodeBadRequest, "name the timer: timer, or id and source")
+}
+
+// namesRun reports whether Timer can only be a run, <timer id>.<run>.
+func (r TimerRef) namesRun() bool {
+	return len(r.Timer) > TimerIDLength && r.Timer[TimerIDLength] == '.'
+}
+
+// Run returns the run that r names. ok is false if r names a timer, or is malformed.
+func (r TimerRef) Run() (run RunID, ok bool) {
+	if r.ID != "" || r.Source != "" || !r.namesRun() {
+		return RunID{}, false
+	}
+	run, err := ParseRunID(r.Timer)
+	return run, err == nil
 }
 
 // CancelRequest is the body of timers.api.cancel.

@@ -5,6 +5,9 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
 )
 
 func (c *cli) cancelCommand() *cobra.Command {
@@ -14,8 +17,9 @@ func (c *cli) cancelCommand() *cobra.Command {
 		Aliases: []string{"delete"},
 		Short:   "Cancel a waiting timer or schedule",
 		Long: `Cancel a waiting or paused timer or schedule. After the command has succeeded, it never
-fires. The command fails if the timer has fired already. ID is a timer id, or a
-CloudEvent's id with --source.`,
+fires. The command fails if the timer has fired already. ID is a timer id, a run of a
+schedule (<timer id>.<run>), or a CloudEvent's id with --source. A run is cancelled only
+while it waits for its next attempt.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())
@@ -24,7 +28,9 @@ CloudEvent's id with --source.`,
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Cancel(ctx, ref.id, by.option())
+		t, err := atRun(ctx, s, ref, func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error) {
+			return s.Cancel(ctx, id, by.option())
+		})
 		if err != nil {
 			return err
 		}

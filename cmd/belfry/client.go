@@ -258,6 +258,26 @@ func (r *timerRef) resolve(args []string) error {
 	return nil
 }
 
+// atRun carries out f on the timer or the run that the argument names. The run of a one-shot
+// timer is in the timer's record.
+func atRun(ctx context.Context, s session, ref *timerRef, f func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error)) (belfry.Timer, error) {
+	t, err := f(ctx, ref.id)
+	run := ref.run
+	if run.Run == 0 || !errors.Is(err, belfry.ErrNotFound) {
+		return t, err
+	}
+	timer, other := s.Get(ctx, run.Timer)
+	switch {
+	case other != nil:
+		return t, other
+	case timer.Schedule == nil && max(timer.Run, 1) == run.Run:
+		return f(ctx, run.Timer)
+	case timer.Schedule == nil:
+		return t, schemas.Errorf(schemas.CodeNotFound, "no run %s: timer %s is not a schedule, and its run is number %d", run, run.Timer, max(timer.Run, 1))
+	}
+	return t, schemas.Errorf(schemas.CodeNotFound, "run %s has no record: it has not fired, its schedule has no callback, or the record has expired; see \"belfry runs %s\"", run, run.Timer)
+}
+
 // byFlag is the flag --by: the caller's name for a timer's history.
 type byFlag struct{ by string }
 

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
-
-	"github.com/belfryio/belfry"
 )
 
 func (c *cli) getCommand() *cobra.Command {
@@ -21,14 +18,7 @@ func (c *cli) getCommand() *cobra.Command {
 	return c.talking(cmd, ref.resolve, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Get(ctx, ref.id)
-		if run := ref.run; run.Run != 0 && errors.Is(err, belfry.ErrNotFound) {
-			// The run of a one-shot timer is in the timer's record.
-			timer, other := s.Get(ctx, run.Timer)
-			if other == nil && timer.Schedule == nil && max(timer.Run, 1) == run.Run {
-				t, err = timer, nil
-			}
-		}
+		t, err := atRun(ctx, s, ref, s.Get)
 		if err != nil {
 			return err
 		}

@@ -39,13 +39,13 @@ func (s *selection) resolve(args []string) error {
 	return s.timerRef.resolve(args)
 }
 
-// control runs one for a timer, or many for a group, and prints the result. done says what
+// control runs one for a timer or a run, or many for a group, and prints the result. done says what
 // happened to the timers of a group.
-func (c *cli) control(ctx context.Context, s session, sel *selection, done string, one func(ctx context.Context) (belfry.Timer, error), many func(ctx context.Context) (int, error)) error {
+func (c *cli) control(ctx context.Context, s session, sel *selection, done string, one func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error), many func(ctx context.Context) (int, error)) error {
 	if sel.group == "" {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := one(ctx)
+		t, err := atRun(ctx, s, &sel.timerRef, one)
 		if err != nil {
 			return err
 		}
@@ -84,7 +84,9 @@ it pauses all pending timers and schedules of the group.`,
 	}
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		return c.control(ctx, s, sel, "paused",
-			func(ctx context.Context) (belfry.Timer, error) { return s.Pause(ctx, sel.id, note, by.option()) },
+			func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error) {
+				return s.Pause(ctx, id, note, by.option())
+			},
 			func(ctx context.Context) (int, error) { return s.PauseGroup(ctx, sel.group, note, by.option()) })
 	})
 }
@@ -114,7 +116,9 @@ CloudEvent's id with --source.`,
 	}
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		return c.control(ctx, s, sel, "resumed",
-			func(ctx context.Context) (belfry.Timer, error) { return s.Resume(ctx, sel.id, catchUp, by.option()) },
+			func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error) {
+				return s.Resume(ctx, id, catchUp, by.option())
+			},
 			func(ctx context.Context) (int, error) { return s.ResumeGroup(ctx, sel.group, catchUp, by.option()) })
 	})
 }

@@ -33,7 +33,9 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
-		t, err := s.Reschedule(ctx, ref.id, when, by.option())
+		t, err := atRun(ctx, s, ref, func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error) {
+			return s.Reschedule(ctx, id, when, by.option())
+		})
 		if err != nil {
 			return err
 		}

@@ -76,6 +76,19 @@ func TestScheduleCommands(t *testing.T) {
 	if tr := run("trigger " + id + " --allow")[0]; tr.Schedule == nil || tr.Schedule.Triggered != 1 {
 		t.Errorf("triggered %+v", tr)
 	}
+
+	// The run of a one-shot timer is in the timer's record; a run of a schedule has its own.
+	one := ok[added](t, n, "add", "--in", "1h")[0].Timer.String()
+	for _, line := range []string{"get ID.1", "reschedule ID.1 --in 2h", "pause ID.1", "resume ID.1", "cancel ID.1"} {
+		if r := run(strings.ReplaceAll(line, "ID", one))[0]; r.Timer.String() != one {
+			t.Errorf("%s: %+v", line, r)
+		}
+	}
+	for line, text := range map[string]string{"cancel " + one + ".2": "is not a schedule, and its run is number 1", "cancel " + a.Timer.String() + ".9": "belfry runs " + a.Timer.String()} {
+		if r := n.client(t, strings.Fields(line)...); r.code != exitNotFound || !strings.Contains(r.err, text) {
+			t.Errorf("%s: %d %q", line, r.code, r.err)
+		}
+	}
 	n.stop(t)
 }
 
