@@ -66,6 +66,13 @@ func TestLostMiddleBlock(t *testing.T) {
 				}
 			}
 			if c.moved {
+				// The owner does not count a timer that is rescheduled before its tail has read
+				// the add.
+				added := lastRecord(t, n.store, ws)
+				waittest.Until(t, "the owner to have read the adds", func() bool {
+					clock, _, err := n.store.ReadClock(t.Context(), 0)
+					return err == nil && clock.Seen >= added
+				})
 				for _, w := range ws {
 					tm, err := n.store.Get(t.Context(), w.ID)
 					if err != nil {
@@ -91,8 +98,15 @@ func TestLostMiddleBlock(t *testing.T) {
 				}
 				return s.CachedInfo().State
 			}
+			var clock store.Clock
+			defer func() {
+				if t.Failed() {
+					t.Logf("clock of the first owner: %+v; the last record is %d", clock, lastRecord(t, n.store, ws))
+				}
+			}()
 			waittest.Until(t, "the clock to say what was seen and counted", func() bool {
-				clock, _, err := n.store.ReadClock(t.Context(), 0)
+				var err error
+				clock, _, err = n.store.ReadClock(t.Context(), 0)
 				return err == nil && clock.Seen >= lastRecord(t, n.store, ws) && clock.Pending == all && clock.Msgs > 0
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), bound)
