@@ -364,7 +364,7 @@ func (k *Core) onTail(t store.Timer) {
 	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom
 	if r.Origin == nil {
 		// A schedule's run is never pending, and a count takes its id for the schedule's.
-		k.noteChange(t.ID, t.Rev, r.State.Waits(), added)
+		k.noteRead(t.ID, t.Rev, r.State.Waits(), added)
 	}
 	if added {
 		k.pending++

@@ -37,7 +37,7 @@ import (
 //	reread now=T id=X [err=E]      with the record that was read
 //	found now=T [id=X…]            answers the dedup check: these events are in the stream
 //	finished | dead-lettered | failed | indexed now=T id=X [err=E]
-//	counted now=T waiting=N
+//	counted now=T waiting=N [last=N]    the count read up to revision last; without last, all
 //	pause, resume, drain now=T
 //	state now=T                    shows what a new owner would resume from
 //
@@ -158,7 +158,7 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		for i := range waiting {
 			waiting[i] = uint64(i) // other keys than those of the script's timers
 		}
-		step(scheduler.EvCounted{Waiting: waiting, Last: s.lastRev, Err: s.err(t, d)})
+		step(scheduler.EvCounted{Waiting: waiting, Last: uint64(s.number(t, d, "last", int64(s.lastRev))), Err: s.err(t, d)})
 	case "pause", "resume":
 		s.core.Pause(d.Cmd == "pause")
 		step(scheduler.EvTick{})

@@ -80,7 +80,7 @@ func (k *Core) claimed(e *entry) {
 	}
 	e.wasPending = false
 	k.pending--
-	k.noteChange(e.id, e.rev, false, false)
+	k.noteWrite(e.id, e.rev)
 }
 
 // countClaim removes a timer from the number of pending timers if the tail delivers its

@@ -49,6 +49,9 @@ type countChange struct {
 	pending bool
 	// fresh is true for a timer that was added after the previous owner's count.
 	fresh bool
+	// read is true if the tail or the count has read a revision of the record. The others
+	// are claims of this term that are ahead of the tail.
+	read bool
 }
 
 // beginCount starts a count if the number of pending timers is unknown and no count runs.
@@ -70,22 +73,32 @@ func (k *Core) onRecount() {
 	k.count, k.pendingKnown, k.expected = nil, false, -1
 }
 
-// noteChange records that a record has changed during a count. fresh is true for the
-// record that adds a timer.
-func (k *Core) noteChange(id schemas.TimerID, rev uint64, pending, fresh bool) {
+// noteRead records that the tail has brought a revision of a record during a count. fresh is
+// true for the record that adds a timer.
+func (k *Core) noteRead(id schemas.TimerID, rev uint64, pending, fresh bool) {
+	k.noteChange(id, countChange{rev: rev, pending: pending, fresh: fresh, read: true})
+}
+
+// noteWrite records that this term has stored a revision that no longer waits during a count.
+func (k *Core) noteWrite(id schemas.TimerID, rev uint64) {
+	k.noteChange(id, countChange{rev: rev})
+}
+
+func (k *Core) noteChange(id schemas.TimerID, change countChange) {
 	c := k.count
-	if c == nil || rev <= c.from || c.tooMuch {
+	if c == nil || change.rev <= c.from || c.tooMuch {
 		return
 	}
 	was, known := c.changed[id]
-	if known && was.rev >= rev {
-		return
-	}
-	if len(c.changed) == maxCountChanges {
+	if !known && len(c.changed) == maxCountChanges {
 		c.tooMuch, c.changed = true, nil
 		return
 	}
-	c.changed[id] = countChange{rev, pending, fresh || was.fresh}
+	change.fresh, change.read = change.fresh || was.fresh, change.read || was.read
+	if was.rev > change.rev {
+		change.rev, change.pending = was.rev, was.pending
+	}
+	c.changed[id] = change
 }
 
 func (k *Core) onCounted(ev EvCounted) {
@@ -109,9 +122,12 @@ func (c *recount) newest() map[uint64]countChange {
 		all[store.CountKey(id)] = change
 	}
 	for key, late := range c.result.Late {
-		if change := all[key]; change.rev < late.Rev {
-			all[key] = countChange{late.Rev, late.Waiting, change.fresh}
+		change := all[key]
+		change.read = true
+		if change.rev < late.Rev {
+			change.rev, change.pending = late.Rev, late.Waiting
 		}
+		all[key] = change
 	}
 	return all
 }
@@ -133,9 +149,12 @@ func (k *Core) endCount() {
 	accounted := n + c.result.Unread
 	newest := c.newest()
 	for key, change := range newest {
-		if _, counted := slices.BinarySearch(waiting, key); counted {
+		switch _, counted := slices.BinarySearch(waiting, key); {
+		case counted, !change.read:
+			// Neither the tail nor the count has read a timer that is not read: it was added and
+			// claimed since. The tail may yet bring its add, which counts it.
 			n--
-		} else if !change.fresh {
+		case !change.fresh:
 			accounted++
 		}
 		if change.pending {

@@ -133,7 +133,7 @@ func (k *Core) onFailed(ev EvFailed) {
 // the revision of its final record, or a lower bound.
 func (k *Core) failed(e *entry, rev uint64) {
 	k.pending--
-	k.noteChange(e.id, rev, false, false)
+	k.noteWrite(e.id, rev)
 }
 
 // again plans the retry of a failed step.

@@ -97,7 +97,7 @@ var seedMutants = []mutant{
 	{"a resumed shard reuses epochs", "internal/sim/fake/damage.go", "max(c.Epoch, uint64(nowMs))", "c.Epoch", 1500, ""},
 	{"a damaged clock is never taken", "scheduler/coordinator.go", "if s.ownership != ownershipNone || !s.seen || s.newer {", "if s.ownership != ownershipNone || !s.seen || s.newer || s.damaged {", 1500, ""},
 
-	{"a claim stays in the count of pending timers", "scheduler/fire.go", "\te.wasPending = false\n\tk.pending--\n\tk.noteChange", "\te.wasPending = false\n\tk.noteChange", 10, ""},
+	{"a claim stays in the count of pending timers", "scheduler/fire.go", "\te.wasPending = false\n\tk.pending--\n\tk.noteWrite", "\te.wasPending = false\n\tk.noteWrite", 10, ""},
 	{"the count of an owner that died is taken over", "scheduler/coordinator.go", "c.PendingUnknown || s.damaged || s.clock.Owner != \"\"", "c.PendingUnknown || s.damaged", 60, ""},
 	{"a count misses the changes that come by the tail", "scheduler/recount.go", "\t\tif change.pending {\n\t\t\tn++", "\t\tif change.pending {\n\t\t\tn += 0", 300, ""},
 

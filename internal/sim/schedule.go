@@ -66,6 +66,7 @@ type run struct {
 type request struct {
 	kind  schemas.OperationKind
 	again bool  // of a backfill: nominal times that fired fire again
+	none  bool  // of a backfill: the answer says that it has no nominal time to fire
 	rule  int   // of an update: which of the rules
 	asked int64 // true time of the first try
 	// stored is the true time at which a revision with it was stored, 0 before.

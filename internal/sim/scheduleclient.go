@@ -248,13 +248,13 @@ func (s *schedule) backfill(p *proc) {
 	b := recurrence.BackfillRequest{Again: s.d.oneIn(3), Allow: s.d.oneIn(2), Every: s.d.between(0, 2*time.Second)}
 	b.ToMs = nowMs - s.d.Int64N(10_000)
 	b.FromMs = b.ToMs - s.d.Int64N(15_000)
-	none := false
 	q := s.ask(p, request{kind: schemas.OperationBackfill, again: b.Again}, func(n *node, by schemas.Caller) error {
 		_, times, err := n.ops.Backfill(within(apiTimeout), s.id, b, by)
-		none = err == nil && len(times) == 0
+		// Of this try: an earlier one, whose answer was lost, may end later and otherwise.
+		s.requests[by.By].none = err == nil && len(times) == 0
 		return err
 	})
-	s.answered(w, q, none)
+	s.answered(w, q, q != nil && q.none)
 }
 
 func (s *schedule) delete(p *proc) {
