@@ -18,6 +18,11 @@ import (
 // in the same second, so a busy system writes, stores and reads far fewer entries than
 // timers.
 //
+// The runs of a schedule have ids with the same first half, and loads divide a slot by the
+// first characters of the keys. The key of a run's entry is therefore its id with the halves
+// exchanged, and the value names the id, like that of a shared entry. Otherwise a schedule with
+// more runs in a slot than an answer holds would stop the shard.
+//
 // A timer stays in its entry when it is moved or done. Readers then ignore it.
 //
 // Older builds do not find the timers in a shared entry. No node writes shared entries while
@@ -77,6 +82,19 @@ func (ix *Index) sendIndex(shard int, key schemas.TimerID, tick int64, ids []byt
 	ix.jet.WriteAsync(ix.shards.subjects[shard].stream, "index timer", ix.shards.slotSubject(shard, key, tick), jet.TTLHeader(ttl), ids, done)
 }
 
+// sendSpread is sendIndex for a single timer that may be a run of a schedule: its key and
+// value are those of a run's entry.
+func (ix *Index) sendSpread(id schemas.TimerID, tick int64, ttl time.Duration, done func(jet.Ack, error)) {
+	shard := ix.shards.geo.Shard(id)
+	if ix.levels.Writes() < LevelSharedIndex {
+		ix.sendIndex(shard, id, tick, nil, ttl, done)
+		return
+	}
+	var key schemas.TimerID
+	copy(key[copy(key[:], id[idBytes/2:]):], id[:idBytes/2])
+	ix.sendIndex(shard, key, tick, append([]byte(nil), id[:]...), ttl, done)
+}
+
 // tickOf is a tick of a shard.
 type tickOf struct {
 	shard int
@@ -122,7 +140,12 @@ func (ix *Index) indexEntries(timers []Write, results []Result) []*indexEntry {
 // sendEntry writes an entry of indexEntries.
 func (ix *Index) sendEntry(e *indexEntry, timers []Write, done func(jet.Ack, error)) {
 	if len(e.writes) == 1 {
-		ix.sendIndex(e.at.shard, timers[e.writes[0]].ID, e.at.tick, nil, e.ttl, done)
+		w := &timers[e.writes[0]]
+		if w.Record.Origin != nil {
+			ix.sendSpread(w.ID, e.at.tick, e.ttl, done)
+			return
+		}
+		ix.sendIndex(e.at.shard, w.ID, e.at.tick, nil, e.ttl, done)
 		return
 	}
 	ids := make([]byte, 0, len(e.writes)*idBytes)
@@ -146,7 +169,7 @@ func (ix *Index) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) e
 		return err
 	}
 	_, err = ix.jet.Await(ctx, "index timer", func(done func(jet.Ack, error)) {
-		ix.sendIndex(ix.shards.geo.Shard(id), id, tick, nil, ix.indexFor(ix.shards.geo.TickStart(tick+1), now), done)
+		ix.sendSpread(id, tick, ix.indexFor(ix.shards.geo.TickStart(tick+1), now), done)
 	})
 	return err
 }

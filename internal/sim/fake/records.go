@@ -16,13 +16,18 @@ import (
 // a new timer. With ShareIndex every other entry of new timers in a shard also names the timer
 // that was created before, and its key is derived from neither. In the real store both timers
 // are due in one tick and come in one batch. Here the other timer may be due in another tick,
-// rescheduled or final.
-func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share bool) func(uint64) error {
+// rescheduled or final. The key of an entry that may be of a run of a schedule is the id with
+// its halves exchanged (spread), as in the real store.
+func (c *Client) index(id schemas.TimerID, tick, dueMs, nowMs int64, share, spread bool) func(uint64) error {
 	g := c.s.cfg.Geometry
 	ttl := time.Duration(max(dueMs-nowMs, 0))*time.Millisecond + c.s.cfg.IndexKeep
 	return func(uint64) error {
 		st := c.s.shards[g.Shard(id)]
 		m := &message{key: key{id: id, slot: g.Slot(tick)}}
+		if spread {
+			m.ids = []schemas.TimerID{id}
+			copy(m.id[copy(m.id[:], id[len(id)/2:]):], id[:len(id)/2])
+		}
 		if share && c.s.cfg.ShareIndex && st.seq%2 == 0 {
 			// A hash looks random and is the same in each run of a seed.
 			sum := sha256.Sum256(binary.BigEndian.AppendUint64(id[:], st.seq))
@@ -73,7 +78,7 @@ func (c *Client) Create(ctx context.Context, timers []store.Write) []store.Resul
 		r, res := w.Record, &results[i]
 		tick := c.s.cfg.Geometry.Tick(r.DueMs)
 		var indexed bool
-		put := c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0), true)
+		put := c.index(w.ID, tick, r.DueMs, max(r.AddedMs, r.FiredMs, 0), true, r.Origin != nil)
 		res.Err = c.t.Do(ctx, Request{Stream: c.shardOf(w.ID), Steps: []func(uint64) error{
 			func(upTo uint64) error { indexed = put(upTo) == nil; return nil },
 			c.record(w, &res.Rev),
@@ -115,7 +120,7 @@ func (c *Client) Update(ctx context.Context, w store.Write) (uint64, error) {
 // PutIndex writes the index entry of one timer for a tick.
 func (c *Client) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
 	g := c.s.cfg.Geometry
-	put := c.index(id, tick, g.TickStart(tick+1), c.nowMs(), false)
+	put := c.index(id, tick, g.TickStart(tick+1), c.nowMs(), false, true)
 	return c.t.Do(ctx, Request{Stream: c.shardOf(id), Steps: []func(uint64) error{put}})
 }
 

@@ -33,6 +33,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"LargeTick":       func(t *testing.T, s Store) { largeTick(t, s, 3500) },
 		"LargeTickSingly": func(t *testing.T, s Store) { largeTick(t, s, 1) },
 		"LargeTickMixed":  func(t *testing.T, s Store) { largeTick(t, s, 3) },
+		"LargeTickRuns":   largeTickRuns,
 		"SharedEntries":   sharedEntries,
 		"ScanQueued":      scanQueued,
 		"ScanSchedules":   scanSchedules,
@@ -432,6 +433,40 @@ func largeTick(t *testing.T, s Store, together int) {
 	}
 	if got := loadAll(t, s, 0, []int64{tick + 1}, 0); len(got) != 0 {
 		t.Fatalf("next tick: loaded %d", len(got))
+	}
+}
+
+// largeTickRuns: a tick has more runs of one schedule than one answer holds. Their ids have
+// the first half in common.
+func largeTickRuns(t *testing.T, s Store) {
+	const n = 1100
+	if s, ok := s.(interface{ SharesIndex() bool }); ok {
+		Eventually(t, "entries to be shared", s.SharesIndex)
+	}
+	g := s.Geometry()
+	schedule := IDOf(g, 0, 1)
+	tick := g.Tick(NowMs(t, s) + 10_000)
+	write := func(run uint32, due int64) store.Write {
+		rec := Delivered(*Pending(g.TickStart(due)))
+		rec.Callback, rec.Origin = "nats:x", &schemas.Origin{Schedule: schedule}
+		return store.Write{ID: schemas.RunTimer(schedule, run), Record: rec}
+	}
+	for run := range uint32(n / 2) {
+		CreateAll(t, s, []store.Write{write(run, tick)})
+	}
+	// Each of the others is created in another tick, and gets an entry of its own in this one.
+	var others []store.Write
+	for run := range uint32(n - n/2) {
+		others = append(others, write(n/2+run, tick+1))
+	}
+	CreateAll(t, s, others)
+	for _, w := range others {
+		if err := s.PutIndex(t.Context(), w.ID, tick); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := loadAll(t, s, 0, []int64{tick}, 0); len(got) != n {
+		t.Errorf("loaded %d of %d", len(got), n)
 	}
 }
 
