@@ -448,6 +448,9 @@ func (k *Core) takeClaimed(t store.Timer, tick int64, pin uint64) {
 		}
 	}
 	e := k.insert(t, tick, pin, phaseDedupCheck)
+	if t.Record.Origin != nil && t.Record.Attempt == 0 {
+		e.more().unindexed = true
+	}
 	k.toDedupCheck = append(k.toDedupCheck, e)
 }
 

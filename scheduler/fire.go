@@ -156,7 +156,10 @@ func (k *Core) onReread(ev EvReread) {
 	if e == nil || e.phase != phaseRereading {
 		return
 	}
-	stale := errors.Is(ev.Err, schemas.ErrNotFound) || ev.Err == nil && ev.Timer.Rev < e.rev
+	// Of a schedule that is read because its run has concluded (onConcluded), no revision is
+	// known: its record may have expired.
+	known := e.rev != 0 || e.rec.Origin != nil
+	stale := errors.Is(ev.Err, schemas.ErrNotFound) && known || ev.Err == nil && ev.Timer.Rev < e.rev
 	if stale && e.stale < maxStaleRereads {
 		// The tail read the record from a replica that has applied more than the leader.
 		// The leader will apply it too, unless the record is gone.
@@ -327,9 +330,11 @@ func (k *Core) finish(e *entry) {
 		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
 		k.completions = append(k.completions, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
 	}
-	if e.pin != 0 && e.rec.DueMs < k.ProgressMs()-k.cfg.SweepMs && !audited.IsZero() {
-		// The sweeper has passed the tick of the record's index entry. ActFinish or the event
-		// for the callback may still be lost, so let the sweeper audit the record again.
+	passed := e.pin != 0 && e.rec.DueMs < k.ProgressMs()-k.cfg.SweepMs
+	if !audited.IsZero() && (passed || e.extra != nil && e.extra.unindexed) {
+		// The sweeper has passed the tick of the record's index entry, or the record may have
+		// none. ActFinish or the event for the callback may still be lost, so let the sweeper
+		// audit the record again.
 		e.phase, e.fails = phaseIndexing, 0
 		k.index(e, audited)
 		return

@@ -21,8 +21,9 @@ import (
 //	              └── newer record ── rereading               ▲
 //	                       (claimed by an earlier owner) ──▶ dedup check
 //
-//   - blocked: the event of the last run is not published yet. The record keeps the claim of
-//     one run only, so the next claim waits.
+//   - blocked: the event of the last run is not published yet, or the run's record may lack its
+//     index entry. The schedule's record keeps the claim of one run only, so the next claim
+//     waits.
 //   - looking: the decision depends on the result of the last run's callback, which the
 //     leader is asked for.
 //   - preparing: the index entry of the next due time is being written. Usually it was
@@ -55,6 +56,9 @@ type recurring struct {
 	// concluded.
 	woken bool
 
+	// unindexed is true for a run whose record may have no index entry: its create was not
+	// acknowledged, or an earlier owner has created it.
+	unindexed bool
 	// completes is the record of a schedule that is completed when this run, its last, is
 	// done; nil otherwise.
 	completes *store.Timer
@@ -271,6 +275,9 @@ func (k *Core) insertRun(t store.Timer, p phase) *entry {
 		run.Rev = t.Rev
 	}
 	e := k.insert(run, k.cfg.Geometry.Tick(last.DueMs), last.Before, p)
+	if p == phaseDedupCheck && run.Record.Callback != "" {
+		e.more().unindexed = true
+	}
 	e.completes(t)
 	return e
 }
@@ -302,6 +309,7 @@ func (k *Core) onRunCreated(ev EvRunCreated) {
 	case isRevision(ev.Err):
 		// The record exists: an earlier request or an earlier owner has written it. Its state
 		// says whether the event was published.
+		e.more().unindexed = true
 		k.reread(e)
 	case store.Permanent(ev.Err):
 		k.refuse(e, ev.Err)
