@@ -108,7 +108,7 @@ var seedMutants = []mutant{
 	{"a newer record does not hold the tail", "scheduler/core.go", "if e.pin == 0 && rev != 0 {\n\t\tk.pinAt(e, rev)", "if e.pin == 0 && rev == 0 {\n\t\tk.pinAt(e, rev)", 4000, ""},
 	{"a scan is answered by a replica that is behind", "internal/sim/fake/records.go", "if upTo < newest {", "if upTo < newest && newest == 0 {", 3000, ""},
 	{"what is not due any more is claimed", "scheduler/fire.go", "if e.rec.DueMs > k.now && !e.woken() {", "if false {", 1000, ""},
-	{"late adds are not audited", "scheduler/fire.go", "if e.pin != 0 && e.rec.DueMs", "if e.pin < 0 && e.rec.DueMs", 300, ""},
+	{"late adds are not audited", "scheduler/fire.go", "passed := e.pin != 0 && e.rec.DueMs", "passed := e.pin < 0 && e.rec.DueMs", 300, ""},
 	{"late adds count as missed timers", "scheduler/sweep.go", "if t.Rev <= tail {", "if t.Rev <= tail || true {", 300, ""},
 	{"a publish that is refused for good is repeated", "scheduler/fire.go", "if store.Permanent(ev.Err) {\n\t\tk.refuse", "if false {\n\t\tk.refuse", 20, ""},
 	{"a claim that is refused for good is repeated", "scheduler/fire.go", "case store.Permanent(ev.Err):\n\t\tk.refuseClaim", "case k.now < 0:\n\t\tk.refuseClaim", 60, ""},
