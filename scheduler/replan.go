@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
@@ -19,6 +21,11 @@ import (
 // writes the new basis into the clock. If the owner dies before that, the next owner starts
 // again; a schedule that is planned already does not change.
 //
+// During a rolling upgrade owners have different zone data. An owner with older data than that
+// of the basis moves nothing, and states its own basis: its turns plan with it, so the next
+// owner with newer data reads the shard again. An older router may add a schedule to the
+// shard of a newer owner: the owner plans each such record that the tail delivers.
+//
 //	basis differs ──▶ read up to maxReplan schedules to be changed ──▶ write them ──▶ ... ──▶ Clock.Basis
 //	                        ▲                                             │
 //	                        └─────────────────────────────────────────────┘
@@ -34,6 +41,12 @@ const (
 	// replanTries bounds the writes of one schedule: each lost compare-and-set means that
 	// somebody else has changed the schedule.
 	replanTries = 20
+	// maxReplanLines bounds the lines about single schedules for each change of the basis;
+	// the line with their number follows.
+	maxReplanLines = 100
+	// maxOlderPlans bounds the schedules with older zone data that wait to be planned again.
+	// If more come, the owner reads the shard.
+	maxOlderPlans = 256
 )
 
 // Basis returns what the plans of this build's schedules are based on.
@@ -43,18 +56,33 @@ func Basis() string { return "zones=" + calendar.ZoneDataVersion }
 func (t *Term) replan(ctx context.Context) {
 	for pause := replanEvery; t.host.Pause(ctx, pause); {
 		pause = replanEvery
-		basis := Basis()
-		if basis == *t.planned.Load() || t.state.Load() != 1 {
+		if t.state.Load() != 1 {
+			continue
+		}
+		basis, before := Basis(), *t.planned.Load()
+		ids, all := t.older.take()
+		if older(basis, before) {
+			t.planned.Store(&basis)
+			before = basis
+		}
+		if basis == before && !all {
+			err := t.replanSome(ctx, ids)
+			if t.failed("replan", err); err != nil {
+				t.older.all()
+			}
 			continue
 		}
 		moved, err := t.replanAll(ctx)
 		t.failed("replan", err)
 		if err != nil {
+			if all {
+				t.older.all()
+			}
 			pause = replanAgain
 			continue
 		}
 		if moved > 0 {
-			t.log.Info().Str("before", *t.planned.Load()).Str("after", basis).Int("schedules", moved).Msg("next runs of schedules moved: what they depend on has changed")
+			t.log.Info().Str("before", before).Str("after", basis).Int("schedules", moved).Msg("next runs of schedules moved: what they depend on has changed")
 		}
 		t.planned.Store(&basis)
 	}
@@ -81,7 +109,7 @@ func (t *Term) replanAll(ctx context.Context) (moved int, err error) {
 			return moved, err
 		}
 		for _, s := range found {
-			changed, err := t.replanOne(ctx, s)
+			changed, err := t.replanOne(ctx, s, moved < maxReplanLines)
 			if err != nil {
 				return moved, err
 			}
@@ -103,9 +131,10 @@ func (t *Term) replanned(s *store.Timer) (bool, error) {
 	return plan.Replan(&s.Record, t.cfg.Time.EarliestNs()/int64(time.Millisecond)), nil
 }
 
-// replanOne writes the new plan of a schedule.
-func (t *Term) replanOne(ctx context.Context, s store.Timer) (moved bool, err error) {
+// replanOne writes the new plan of a schedule, counts it, and logs it if log is set.
+func (t *Term) replanOne(ctx context.Context, s store.Timer, log bool) (moved bool, err error) {
 	for try := 1; ; try++ {
+		before := s.Record.Schedule.NextMs
 		if moved, err = t.replanned(&s); err != nil || !moved {
 			return false, err
 		}
@@ -113,11 +142,19 @@ func (t *Term) replanOne(ctx context.Context, s store.Timer) (moved bool, err er
 		if s.Record.State.Final() {
 			w.TTL = t.cfg.Core.Retention
 		}
-		if _, err = t.cfg.Store.Update(ctx, w); err == nil || !isRevision(err) || try == replanTries {
-			return err == nil, err
+		if _, err = t.cfg.Store.Update(ctx, w); err == nil {
+			t.m.replanned.Inc()
+			if log {
+				t.log.Info().Stringer("schedule", s.ID).Str("source", s.Record.Source).Str("id", s.Record.EventID).
+					Str("before", schemas.FormatTime(before)).Str("after", schemas.FormatTime(s.Record.Schedule.NextMs)).Msg("next run of a schedule moved")
+			}
+			return true, nil
+		}
+		if !isRevision(err) || try == replanTries {
+			return false, err
 		}
 		if s, err = t.cfg.Store.Get(ctx, s.ID); err != nil {
-			if errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) || errors.Is(err, schemas.ErrDamaged) {
+			if gone(err) {
 				return false, nil
 			}
 			return false, err
@@ -126,4 +163,72 @@ func (t *Term) replanOne(ctx context.Context, s store.Timer) (moved bool, err er
 			return false, nil // the schedule is gone, and a one-shot timer has its id
 		}
 	}
+}
+
+// older reports whether a basis has older zone data than another, and nothing else differs.
+func older(basis, than string) bool {
+	a, restA, _ := strings.Cut(basis, ";")
+	b, restB, _ := strings.Cut(than, ";")
+	return than != "" && restA == restB && a < b
+}
+
+// olderPlans are the schedules of a shard that the tail delivered and that were planned with
+// older zone data than this build has. It is safe for concurrent use.
+type olderPlans struct {
+	mu   sync.Mutex
+	ids  []schemas.TimerID
+	full bool
+}
+
+// note notes a record of the tail. It costs a comparison for a record that is no schedule.
+func (o *olderPlans) note(t *store.Timer) {
+	s := t.Record.Schedule
+	if s == nil || s.Zones == "" || s.Zones >= calendar.ZoneDataVersion || t.Record.State.Final() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.ids) < maxOlderPlans {
+		o.ids = append(o.ids, t.ID)
+	} else {
+		o.full = true
+	}
+}
+
+// all makes the owner read the shard.
+func (o *olderPlans) all() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.full = true
+}
+
+// take returns the schedules that were noted. full states that there were more.
+func (o *olderPlans) take() (ids []schemas.TimerID, full bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ids, full = o.ids, o.full
+	o.ids, o.full = nil, false
+	return ids, full
+}
+
+// replanSome plans the schedules that an older build has written.
+func (t *Term) replanSome(ctx context.Context, ids []schemas.TimerID) error {
+	for i, id := range ids {
+		s, err := t.cfg.Store.Get(ctx, id)
+		switch {
+		case gone(err), err == nil && s.Record.Schedule == nil:
+			continue
+		case err != nil:
+			return err
+		}
+		if _, err := t.replanOne(ctx, s, i < maxReplanLines); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gone reports whether there is no record that this build could plan.
+func gone(err error) bool {
+	return errors.Is(err, schemas.ErrNotFound) || errors.Is(err, schemas.ErrNewer) || errors.Is(err, schemas.ErrDamaged)
 }

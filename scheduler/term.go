@@ -161,6 +161,7 @@ type Term struct {
 	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again
 	// planned is what the plans of the shard's schedules are based on; see replan.go.
 	planned atomic.Pointer[string]
+	older   olderPlans
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
 	// limit. It lasts until the term ends.
 	sweepHeld atomic.Int64
@@ -288,6 +289,9 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 		ev := t.host.Record()
 		if ev == nil {
 			break
+		}
+		if tail, ok := ev.(EvTail); ok {
+			t.older.note(&tail.Timer)
 		}
 		t.step(ev)
 	}

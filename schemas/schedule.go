@@ -132,6 +132,13 @@ type Progress struct {
 	NextMs int64
 	// NextDueMs is NextMs plus jitter.
 	NextDueMs int64
+	// Zones is the release of the zone data with which NextMs was planned, "" if it is not
+	// known. NextKey says which run it was planned for, whatever the zone data is: the local
+	// time that a cron expression asks for, or the number of the period, from 1; 0 for a
+	// schedule that follows real time. With both, a build with newer zone data plans the same
+	// run at another instant.
+	Zones   string
+	NextKey int64
 	// ChangedMs is the first nominal time after the last update that changed the nominal
 	// times; 0 if none did. Decisions about earlier times follow an older recurrence.
 	ChangedMs int64

@@ -34,8 +34,8 @@ func (s *Schedule) append(dst []byte) []byte {
 	dst = appendTimes(dst, s.StartMs, s.EndMs, s.JitterMs, s.GraceMs, s.ExpectMs)
 	dst = append(dst, byte(s.Misfire), byte(s.Overlap))
 	dst = appendNumbers(dst, s.Limit, s.Fired, s.Counted, s.CaughtUp)
-	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs, s.ChangedMs, s.CountedMs, s.PausedUntilMs, s.ForgottenMs, s.KnownFromMs)
-	dst = appendString(dst, s.PauseNote)
+	dst = appendTimes(dst, s.AnchorMs, s.NextMs, s.NextDueMs, s.NextKey, s.ChangedMs, s.CountedMs, s.PausedUntilMs, s.ForgottenMs, s.KnownFromMs)
+	dst = appendString(appendString(dst, s.PauseNote), s.Zones)
 	dst = s.Last.append(dst)
 	// One byte states which of the optional parts follow.
 	var has byte
@@ -110,8 +110,8 @@ func readSchedule(value []byte) *Schedule {
 	d.times(&s.StartMs, &s.EndMs, &s.JitterMs, &s.GraceMs, &s.ExpectMs)
 	s.Misfire, s.Overlap = Misfire(d.byte()), Overlap(d.byte())
 	d.numbers(&s.Limit, &s.Fired, &s.Counted, &s.CaughtUp)
-	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs, &s.ChangedMs, &s.CountedMs, &s.PausedUntilMs, &s.ForgottenMs, &s.KnownFromMs)
-	d.strings(&s.PauseNote)
+	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs, &s.NextKey, &s.ChangedMs, &s.CountedMs, &s.PausedUntilMs, &s.ForgottenMs, &s.KnownFromMs)
+	d.strings(&s.PauseNote, &s.Zones)
 	d.numbers(&s.Last.Run, &s.Last.Missed)
 	s.Last.Trigger = Trigger(d.byte())
 	d.times(&s.Last.NominalMs, &s.Last.DueMs, &s.Last.ClaimedMs)

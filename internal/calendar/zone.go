@@ -16,7 +16,8 @@ import (
 )
 
 // ZoneDataVersion is the release of the IANA time zone database in zoneinfo/zoneinfo.zip.gz.
-const ZoneDataVersion = "2025c"
+// Later releases compare greater as strings. Only UseZoneData changes it.
+var ZoneDataVersion = "2025c"
 
 // zoneInfoGzip is Go's zoneinfo.zip, whose files are not compressed, in 95 kB instead of
 // 408 kB.
@@ -105,7 +106,9 @@ const maxOffsetMs = 30 * hourMs
 
 // zoneFiles indexes the embedded archive by zone name. The archive is part of the binary and
 // a test reads every file in it, so damage is a build error.
-var zoneFiles = sync.OnceValue(func() map[string]*zip.File {
+var zoneFiles = sync.OnceValue(readArchive)
+
+func readArchive() map[string]*zip.File {
 	archive, err := unzipZones()
 	if err != nil {
 		panic(fmt.Sprintf("calendar: embedded zoneinfo.zip.gz: %v", err))
@@ -121,10 +124,26 @@ var zoneFiles = sync.OnceValue(func() map[string]*zip.File {
 		}
 	}
 	return files
-})
+}
 
-// unzipZones returns the embedded archive, uncompressed.
+// otherZones is the archive of UseZoneData; nil for the embedded one.
+var otherZones []byte
+
+// UseZoneData replaces the zone data, so that tests can run as a build with another release
+// would. zoneinfo is a zip file whose files are not compressed, such as Go's zoneinfo.zip. Call
+// it before any schedule is compiled, or while no other goroutine uses this package. Schedules
+// keep the data with which they were compiled.
+func UseZoneData(release string, zoneinfo []byte) {
+	ZoneDataVersion, otherZones = release, zoneinfo
+	zoneFiles = sync.OnceValue(readArchive)
+	zones.Clear()
+}
+
+// unzipZones returns the archive, uncompressed.
 func unzipZones() ([]byte, error) {
+	if otherZones != nil {
+		return otherZones, nil
+	}
 	r, err := gzip.NewReader(bytes.NewReader(zoneInfoGzip))
 	if err != nil {
 		return nil, err

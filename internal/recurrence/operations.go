@@ -1,6 +1,7 @@
 package recurrence
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -50,6 +51,7 @@ func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire,
 	s := rec.Schedule.Clone()
 	s.PauseNote, s.PausedUntilMs, s.CatchUp = "", nowMs, nil
 	s.Counted, s.CountedMs, s.CaughtUp = 0, 0, 0
+	p.rezone(s, nowMs)
 	if s.NextMs != 0 && s.NextDueMs <= nowMs {
 		s.CatchUp = &catchUp
 	}
@@ -185,6 +187,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 		return err
 	}
 	s := rec.Schedule.Clone()
+	p.rezone(s, nowMs)
 	s.Recurrence = next.Schedule.Recurrence
 	if s.StartMs != 0 {
 		s.AnchorMs = s.StartMs
@@ -228,13 +231,9 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64) {
 		}
 		s.NextMs, _ = to.after(max(nowMs, reached(s)))
 	}
-	s.Counted, s.CountedMs, s.NextDueMs = 0, 0, 0
-	s.ChangedMs = s.NextMs
-	if s.NextMs != 0 {
-		s.NextDueMs = to.calendar.DueMs(s.NextMs)
-	} else {
-		s.ChangedMs = max(nowMs, reached(s)) + 1
-	}
+	s.Counted, s.CountedMs = 0, 0
+	to.setNext(s, s.NextMs)
+	s.ChangedMs = cmp.Or(s.NextMs, max(nowMs, reached(s))+1)
 	// The backfill leaves out the times that fired under the old recurrence. Times of the new
 	// one may have fired, too, before an earlier update.
 	s.Backfill = nil

@@ -1,34 +1,55 @@
 package recurrence
 
-import "github.com/belfryio/belfry/schemas"
+import (
+	"cmp"
+
+	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/schemas"
+)
 
 // Replan plans the next run of a schedule again, because something has changed that its
 // nominal times depend on: the zone data of the build, or a calendar that it excludes. p is
 // the plan after that change. It returns false, and changes nothing, if the next run stays
 // where it is.
 //
-// It only moves a nominal time that is not due: Turn decides due times. It keeps what
-// was decided, what waits and what was asked for. A schedule without a run left is completed,
-// unless it is paused.
+// A calendar only moves a nominal time that is not due: Turn decides due times. Newer zone
+// data also moves a due time, and may make a time due; see rezone. Older zone data moves
+// nothing. Replan keeps what was decided, what waits and what was asked for. A schedule
+// without a run left is completed, unless it is paused.
 func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
-	s := rec.Schedule
-	if !waits(rec.State) || s.NextMs <= nowMs { // also 0, without a run left
+	old := rec.Schedule
+	if !waits(rec.State) {
 		return false
 	}
-	next, due := p.after(max(nowMs, reached(s)))
-	if next == s.NextMs && due == s.NextDueMs {
-		return false
-	}
-	s = s.Clone()
-	s.NextMs, s.NextDueMs = next, due
-	if !p.knows(s) {
-		if s.ChangedMs = next; next == 0 {
-			s.ChangedMs = max(nowMs, reached(s)) + 1
+	s := old.Clone()
+	if !p.rezone(s, nowMs) {
+		if s.NextMs <= nowMs || s.Zones > calendar.ZoneDataVersion && len(s.Exclude) == 0 {
+			return false
 		}
+		next, _ := p.after(max(nowMs, reached(s)))
+		p.moveNext(s, next, nowMs)
+	}
+	if s.NextMs == old.NextMs && s.NextDueMs == old.NextDueMs && (s.Backfill == nil) == (old.Backfill == nil) {
+		return false
 	}
 	rec.Schedule = s
 	p.replan(rec, nowMs)
+	if rec.Queued {
+		rec.DueMs = max(rec.DueMs, nowMs) // low watermarks may have passed an earlier tick
+	}
 	return true
+}
+
+// moveNext makes a nominal time the next one, 0 for none, because what the nominal times
+// depend on has changed.
+func (p *Plan) moveNext(s *schemas.Schedule, nextMs, nowMs int64) {
+	if nextMs != s.NextMs {
+		s.Counted, s.CountedMs = 0, 0
+		if !p.knows(s) {
+			s.ChangedMs = cmp.Or(nextMs, max(nowMs, reached(s))+1)
+		}
+	}
+	p.setNext(s, nextMs)
 }
 
 // waits reports whether a schedule in this state may have a next run.
@@ -42,10 +63,8 @@ func (p *Plan) knows(s *schemas.Schedule) bool {
 		if d.Kind.Requested() || d.FromMs < s.ChangedMs {
 			continue
 		}
-		for _, at := range [...]int64{d.FromMs, d.ToMs} {
-			if next, _ := p.calendar.Next(at - 1); next != at {
-				return false
-			}
+		if !p.names(d.FromMs) || !p.names(d.ToMs) {
+			return false
 		}
 	}
 	return true

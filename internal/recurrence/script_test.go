@@ -9,7 +9,9 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/zonetest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -33,6 +35,44 @@ func TestScripts(t *testing.T) {
 		s := &script{}
 		datadriven.RunTest(t, path, s.run)
 	})
+}
+
+// TestZoneScripts runs the scripts in testdata/zones, which have two commands more:
+//
+//	build release=NAME  from now on a build with this zone data decides; each line below is a
+//	                    zone and the zone whose rules it has
+//	replan              the owner plans the schedule again
+//
+// It must not be parallel: it changes the zone data of the process.
+func TestZoneScripts(t *testing.T) {
+	release := calendar.ZoneDataVersion
+	t.Cleanup(func() { calendar.UseZoneData(release, nil) })
+	datadriven.Walk(t, "testdata/zones", func(t *testing.T, path string) {
+		s := &script{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "add":
+				calendar.UseZoneData(release, nil)
+			case "build":
+				s.build(t, d)
+				return ""
+			}
+			return s.run(t, d)
+		})
+	})
+}
+
+// build changes the zone data.
+func (s *script) build(t *testing.T, d *datadriven.TestData) {
+	var release string
+	d.ScanArgs(t, "release", &release)
+	rules := map[string]string{}
+	for line := range strings.Lines(d.Input) {
+		name, rule, _ := strings.Cut(strings.TrimSpace(line), " ")
+		rules[name] = rule
+	}
+	calendar.UseZoneData(release, zonetest.Archive(t, rules))
+	s.compile(t)
 }
 
 // script is the state of one script.
@@ -109,6 +149,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		times, err = s.plan.Backfill(&s.rec, s.now, q, schemas.Caller{})
 		for _, at := range times {
 			s.line("backfills %s", show(at))
+		}
+	case "replan":
+		if s.plan.Replan(&s.rec, s.now) {
+			s.line("next %s, due %s", show(s.rec.Schedule.NextMs), show(s.rec.DueMs))
+		} else {
+			s.line("stays")
 		}
 	case "state":
 	case "why":

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -69,6 +70,7 @@ func (p *Plan) Turn(rec *schemas.Record, nowMs int64, open bool, c Claim) Turn {
 	t.Record = *rec
 	t.Record.Schedule = t.s
 	t.blocked = open && NeedsLast(rec)
+	p.rezone(t.s, nowMs)
 	active := rec.State == schemas.StatePending
 	switch {
 	case active && t.waiting():
@@ -245,7 +247,7 @@ func (t *turn) nominal() bool {
 	due, dueMs := t.counted(by, each)
 	next, nextDue := s.NextMs, s.NextDueMs
 	if due.n > 0 {
-		next, nextDue = t.p.after(due.last)
+		next, nextDue = t.after(due.last)
 	}
 	var late span
 	for looked := 0; looked < maxLook && next != 0 && nextDue <= by.untilMs && (!each || due.n == 0); looked++ {
@@ -255,16 +257,16 @@ func (t *turn) nominal() bool {
 			due.add(next)
 			dueMs = nextDue
 		}
-		next, nextDue = t.p.after(next)
+		next, nextDue = t.after(next)
 	}
 	more := next != 0 && nextDue <= by.untilMs
 	t.skip(schemas.DecisionGrace, late, 0)
 	if more && due.n > 0 && !each && !by.drops() {
-		s.NextMs, s.NextDueMs = due.first, t.p.calendar.DueMs(due.first)
+		t.setNext(due.first)
 		s.Counted, s.CountedMs = due.n, due.last
 		return true
 	}
-	s.NextMs, s.NextDueMs = next, nextDue
+	t.setNext(next)
 	s.Counted, s.CountedMs = 0, 0
 	if due.n > 0 {
 		t.decide(by, due, dueMs)
@@ -295,8 +297,25 @@ func (t *turn) counted(by policy, each bool) (times span, dueMs int64) {
 		return times, dueMs
 	}
 	t.skip(schemas.DecisionGrace, times, 0)
-	s.NextMs, s.NextDueMs = t.p.after(s.CountedMs)
+	next, _ := t.after(s.CountedMs)
+	t.setNext(next)
 	return span{}, 0
+}
+
+// after returns the nominal time that follows one of this turn, and its due time.
+func (t *turn) after(nominalMs int64) (nextMs, dueMs int64) {
+	if s := t.s; nominalMs == s.NextMs && s.Zones > calendar.ZoneDataVersion {
+		return t.p.afterNewer(s)
+	}
+	return t.p.after(nominalMs)
+}
+
+// setNext makes a nominal time the next one. The time that is the next one already keeps the
+// zone data with which it was planned.
+func (t *turn) setNext(nextMs int64) {
+	if nextMs != t.s.NextMs || t.s.Zones == "" {
+		t.p.setNext(t.s, nextMs)
+	}
 }
 
 // decide decides nominal times that are due, and not later than timergrace. dueMs is the due

@@ -1,0 +1,59 @@
+package calendar
+
+// Key identifies a nominal time of a schedule whatever the zone data is: schedules of two
+// releases have the same key for the same run. Keys grow with time. The key of a cron
+// expression is the local time that it asks for, as if that were UTC in Unix milliseconds; that
+// of a period of days or months is the number of the run, from 1.
+//
+// It returns 0 for a schedule that follows real time through a change of the offset: it runs
+// at each instant that matches, also if a local time occurs again. It also returns 0 for an
+// instant that is no nominal time.
+func (s *Schedule) Key(nominalMs int64) int64 {
+	if s.dst.overlap == overlapBoth {
+		return 0
+	}
+	q := search{Schedule: s}
+	if f, ok := q.after(nominalMs - 1); ok && f.atMs == nominalMs {
+		return s.key(f.wantedMs)
+	}
+	return 0
+}
+
+func (s *Schedule) key(wantedMs int64) int64 {
+	if s.cron == nil {
+		return s.every.number(wantedMs) + 1
+	}
+	return wantedMs
+}
+
+// NextKey returns the first nominal time after an instant that has a key, or a greater one. It
+// returns false if none is left.
+func (s *Schedule) NextKey(afterMs, key int64) (nominalMs int64, ok bool) {
+	local := key
+	if s.cron == nil {
+		local = s.every.at(key - 1)
+	}
+	q := search{Schedule: s}
+	f, ok := q.after(max(afterMs, s.zone.firstInstant(local)-1))
+	for ok && s.key(f.wantedMs) < key { // an earlier local time in the same gap
+		f, ok = q.after(f.atMs)
+	}
+	return f.atMs, ok && f.atMs <= s.endMs
+}
+
+// number returns the number of the last run at or before a local time, from 0.
+func (e *every) number(localMs int64) int64 {
+	if e.unit == unitDays {
+		return floorDiv(localMs-e.localMs, e.count*dayMs)
+	}
+	year, month, _ := civil(dayOf(localMs))
+	return floorDiv(int64(year-e.year)*12+int64(month-e.month), e.count)
+}
+
+// at returns the local time of a run.
+func (e *every) at(n int64) int64 {
+	if e.unit == unitDays {
+		return e.localMs + n*e.count*dayMs
+	}
+	return e.months(n)
+}
