@@ -316,11 +316,12 @@ func (o *Outcome) append(dst []byte) []byte {
 	return append(dst, o.Response...)
 }
 
-// Extended reports whether the record has attempts, history or extensions, which a message
-// on timers.fired does not include. The origin of a run is in the message's claim. The retry policy is not one of them: HeaderRetry or the
-// event has it, and a record in a final state does not need it.
+// Extended reports whether a message on timers.fired lacks a part of the record: attempts,
+// history, extensions, or a due time that is not the nominal time, such as that of a run with
+// jitter. The origin of a run is in the message's claim. HeaderRetry or the event has the
+// retry policy, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
-	return len(r.Attempts) > 0 || len(r.History) > 0 || len(r.Ext) > 0
+	return len(r.Attempts) > 0 || len(r.History) > 0 || len(r.Ext) > 0 || r.DueMs != r.ScheduledMs
 }
 
 // appendExtensions appends the block of extensions with its length.

@@ -41,6 +41,13 @@ func TestClaimOfRun(t *testing.T) {
 			t.Errorf("the claim rebuilds %+v, want %+v", got, rec)
 		}
 	}
+	if rec.Extended() {
+		t.Error("the record holds more than its claim")
+	}
+	if rec.DueMs += 1500; !rec.Extended() { // jitter
+		t.Error("the claim has the nominal time, not the due time, and functions does not read the record")
+	}
+	rec.DueMs = rec.ScheduledMs
 	for _, bad := range []string{
 		one.String() + " x", one.String() + " " + schemas.TimerID{}.String(), one.String() + " " + other.String() + " maybe",
 		one.String() + " " + other.String() + " waited more", strings.TrimSuffix(one.String(), " 01020300000000000000000000000000"),
