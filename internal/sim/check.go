@@ -353,7 +353,7 @@ func (c *checker) claims(t *term, w store.Write) {
 	c.owns(t, "claim", w.ID)
 	dueMs := w.Record.DueMs
 	if w.Record.Schedule != nil {
-		dueMs = decidedMs(w.Record.Schedule)
+		dueMs = c.decidedMs(w)
 	}
 	since := c.w.now
 	if len(t.n.readings) > 0 {

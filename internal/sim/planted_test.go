@@ -133,6 +133,8 @@ var scheduleMutants = []mutant{
 	{"a claim of a schedule is not a compare-and-set", "internal/sim/term.go", "if t.w.cfg.Plant == PlantUnfenced {", "if w.Record.Schedule != nil {", 60, ""},
 	{"coalesced nominal times are not recorded", "internal/recurrence/turn.go", "t.skip(schemas.DecisionCoalesced, rest, t.Record.Run)", "t.skip(schemas.DecisionCoalesced, span{}, t.Record.Run)", 20, ""},
 	{"a run reuses the number of the one before", "internal/recurrence/turn.go", "t.Record.Run++", "t.Record.Run += 0", 20, ""},
+	{"a backfill is acknowledged and not stored", "router/schedule.go", "edit{unchanged: len(times) == 0}, err", "edit{unchanged: len(times) != 1}, err", 20, ""},
+	{"a claim of a schedule is dated ahead", "internal/recurrence/turn.go", "ClaimedMs: t.now,", "ClaimedMs: t.now + 1000,", 20, ""},
 	{"a backfill fires nominal times that fired", "internal/recurrence/operations.go", "return again || !s.MayHaveFired(nominalMs)", "return again || nominalMs > 0", 60, ""},
 	{"a backfill fires nominal times that are not decided", "internal/recurrence/operations.go", "case s.NextMs != 0 && nominalMs >= s.NextMs,", "case s.NextMs != 0 && nominalMs >= s.NextMs && again,", 60, ""},
 	{"paused schedules are not counted", "schemas/state.go", "return s == StatePending || s == StatePaused", "return s == StatePending", 60, ""},

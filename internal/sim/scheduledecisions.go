@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -428,10 +429,22 @@ func sameTimes(a, b *schemas.Recurrence) bool {
 	return equalRules(&x, b)
 }
 
-// decidedMs is the time of the last decision of a schedule, in Unix milliseconds.
-func decidedMs(s *schemas.Schedule) (ms int64) {
-	if n := len(s.Decisions); n > 0 {
+// decidedMs returns the time of what the claim of a schedule decides, in Unix milliseconds; 0 if
+// it decides nothing. A claim that only plans the next due time keeps the decisions of earlier
+// claims and operations. If the cluster's clock was set back since, their times are in the
+// future, which is allowed. A claim whose record has changed since it was read is refused, so it
+// decides nothing.
+func (c *checker) decidedMs(w store.Write) (ms int64) {
+	was, err := c.w.server.Record(w.ID)
+	if err != nil || was.Rev != w.Rev || was.Record.Schedule == nil {
+		return 0
+	}
+	old, s := was.Record.Schedule, w.Record.Schedule
+	if n, m := len(s.Decisions), len(old.Decisions); n > 0 && (m == 0 || s.Decisions[n-1] != old.Decisions[m-1]) {
 		ms = s.Decisions[n-1].AtMs
 	}
-	return max(ms, s.Last.ClaimedMs)
+	if s.Last != old.Last {
+		ms = max(ms, s.Last.ClaimedMs)
+	}
+	return ms
 }
