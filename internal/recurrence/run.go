@@ -40,11 +40,11 @@ func EndRun(r *schemas.Record, nowMs int64, by uint32) bool {
 	switch {
 	case r.State == schemas.StateRetrying:
 		r.State, r.Queued, r.NextMs, r.DoneMs, r.Body = schemas.StateCancelled, false, 0, nowMs, schemas.Body{}
-		r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: nowMs, Caller: schemas.Caller{By: fmt.Sprintf("belfry: replaced by run %d", by)}})
-		return true
 	case r.State == schemas.StateDelivered && r.MaxAttempt > r.Attempt+1:
 		r.MaxAttempt = r.Attempt + 1
-		return true
+	default:
+		return false
 	}
-	return false
+	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: nowMs, Caller: schemas.Caller{By: fmt.Sprintf("belfry: replaced by run %d", by)}})
+	return true
 }
