@@ -89,6 +89,11 @@ func Misfire(p MisfirePolicy) AddOption { return extension(schemas.AttrMisfire, 
 // a late run fires.
 func Grace(d time.Duration) AddOption { return extension(schemas.AttrGrace, d.String()) }
 
+// Expect publishes an event on timers.overdue.<service> for each nominal time that has no success
+// d after it: its run failed, still runs, was skipped, or Belfry was down. The schedule needs
+// a callback. d is from 1 s to 31 days, and spans at most 60 runs.
+func Expect(d time.Duration) AddOption { return extension(schemas.AttrExpect, d.String()) }
+
 // OverlapPolicy says what happens to a run that is due while the callback of the run before
 // has no result. It does not apply to schedules without a callback.
 type OverlapPolicy = schemas.Overlap

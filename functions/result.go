@@ -3,6 +3,7 @@ package functions
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/store"
@@ -71,7 +72,7 @@ func (d *delivery) resolveConflict(attempt uint32, out callback.Outcome) bool {
 func (d *delivery) write(p Plan) error {
 	w := store.Write{ID: d.timer.ID, Rev: d.timer.Rev, Record: &p.Record}
 	if p.Record.State.Final() {
-		w.TTL = d.f.o.Retention
+		w.TTL = d.f.o.Retention + time.Duration(p.Record.ExpectedForMs())*time.Millisecond
 	}
 	_, err := d.f.o.Store.Update(d.f.recording, w)
 	return err

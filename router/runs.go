@@ -70,7 +70,7 @@ func (s *Service) readRuns(ctx context.Context, id schemas.TimerID, runs []schem
 		t, err := s.o.Store.Get(ctx, schemas.RunTimer(id, r.Run))
 		switch {
 		case err == nil:
-			addRecord(r, &t)
+			addRecord(r, &t, s.nowMs())
 		case errors.Is(err, schemas.ErrNotFound):
 		default:
 			mu.Lock()
@@ -81,12 +81,16 @@ func (s *Service) readRuns(ctx context.Context, id schemas.TimerID, runs []schem
 	return failed
 }
 
-// addRecord completes a run from its record.
-func addRecord(r *schemas.RunInfo, t *store.Timer) {
+// addRecord completes a run from its record. nowMs is the cluster's time.
+func addRecord(r *schemas.RunInfo, t *store.Timer, nowMs int64) {
 	info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
 	r.Timer, r.Scheduled, r.State, r.Fired, r.Done, r.Attempts, r.Outcome = t.ID, info.Scheduled, info.State, info.Fired, info.Done, info.Attempts, info.Outcome
 	if o := info.Origin; o != nil {
 		r.Missed, r.Trigger = o.Missed, o.Trigger
+	}
+	if o := t.Record.Origin; o != nil && o.DeadlineMs != 0 {
+		success := t.Record.State == schemas.StateSuccess
+		r.Overdue = success && t.Record.DoneMs > o.DeadlineMs || !success && nowMs > o.DeadlineMs
 	}
 }
 

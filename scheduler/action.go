@@ -110,10 +110,13 @@ type EvIndexed struct {
 }
 
 // EvLooked is the result of ActLook. Open reports whether the run's callback has no result.
+// State and DoneMs are those of the run's record; State is 0 if there is no readable record.
 type EvLooked struct {
-	ID   schemas.TimerID
-	Open bool
-	Err  error
+	ID     schemas.TimerID
+	Open   bool
+	State  schemas.State
+	DoneMs int64
+	Err    error
 }
 
 // EvRunCreated is the result of ActCreateRun. Err is store.ErrRevision if the record exists,
@@ -258,9 +261,20 @@ type ActIndex struct {
 // ActLook requests the state of a run from the leader. ID is that of the schedule, Run that
 // of the run's record.
 type ActLook struct {
+	ID  schemas.TimerID
+	Run schemas.TimerID
+	// Result asks for the result of the run. A record of a newer format is then an error,
+	// because its result is not known.
+	Result bool
+	Delay  time.Duration
+}
+
+// ActOverdue requests the publish of an overdue event for Count nominal times. ID is
+// schemas.OverdueTimer of the schedule. Its result is EvPublished.
+type ActOverdue struct {
 	ID    schemas.TimerID
-	Run   schemas.TimerID
-	Delay time.Duration
+	Msg   store.Msg
+	Count uint32
 }
 
 // ActCreateRun requests the record of a schedule's run, with its index entry. A Rev other
@@ -301,6 +315,7 @@ func (ActCount) action()      {}
 func (ActMissing) action()    {}
 func (ActIndex) action()      {}
 func (ActLook) action()       {}
+func (ActOverdue) action()    {}
 func (ActCreateRun) action()  {}
 func (ActEndRun) action()     {}
 func (ActSkipped) action()    {}

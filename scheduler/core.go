@@ -370,7 +370,7 @@ func (k *Core) onTail(t store.Timer) {
 		k.pending++
 	}
 	if r.Schedule != nil {
-		k.resumeRun(t)
+		k.resumeClaims(t)
 	}
 	var pin uint64
 	if tick <= k.watermark {

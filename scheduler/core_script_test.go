@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -125,6 +126,10 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 			if a.Key == "id" {
 				for _, name := range a.Vals {
 					name, run, ok := strings.Cut(name, "/")
+					if nominal, is := strings.CutPrefix(run, "overdue-"); is {
+						ev.Found[schemas.OverdueID(schemas.NewTimerID("/test", name), s.parseTime(t, d, nominal))] = struct{}{}
+						continue
+					}
 					n, _ := strconv.ParseUint(run, 10, 32)
 					if !ok {
 						n = 1
@@ -146,7 +151,14 @@ func (s *coreScript) run(t *testing.T, d *datadriven.TestData) string {
 		ev.Record, ev.Tick = ev.ID, s.time(t, d, "tick", 0)/1000
 		step(ev)
 	case "looked":
-		step(scheduler.EvLooked{ID: s.id(t, d), Open: d.HasArg("open"), Err: s.err(t, d)})
+		ev := scheduler.EvLooked{ID: s.id(t, d), Open: d.HasArg("open"), Err: s.err(t, d), State: schemas.StateFail}
+		if ev.Open {
+			ev.State = schemas.StateDelivered
+		}
+		if d.HasArg("success") {
+			ev.State, ev.DoneMs = schemas.StateSuccess, s.time(t, d, "success", 0)
+		}
+		step(ev)
 	case "created":
 		ev := scheduler.EvRunCreated{ID: s.id(t, d), Err: s.err(t, d)}
 		if ev.Err == nil {
@@ -253,6 +265,8 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			r.Schedule.Misfire = schemas.Misfire(slices.Index([]string{"one", "all", "skip"}, value))
 		case "overlap":
 			r.Schedule.Overlap = schemas.Overlap(slices.Index([]string{"skip", "queue", "allow", "replace"}, value))
+		case "expect":
+			r.Schedule.ExpectMs = s.parseTime(t, d, value) - scriptStartMs
 		case "grace":
 			r.Schedule.GraceMs = s.parseTime(t, d, value) - scriptStartMs
 		case "end":
@@ -404,6 +418,8 @@ func (s *coreScript) print(out *strings.Builder, actions []scheduler.Action) {
 		case scheduler.ActLook:
 			fmt.Fprintf(out, "look at %s", s.names[a.Run])
 			delayed(out, a.Delay)
+		case scheduler.ActOverdue:
+			fmt.Fprintf(out, "publish %s to %s as %s, for %d nominal times: %s\n", s.names[a.ID], a.Msg.Subject, s.msgID(a.Msg.MsgID), a.Count, errorCode(a.Msg.Data))
 		case scheduler.ActCreateRun:
 			s.claims[a.ID] = *a.Record
 			fmt.Fprintf(out, "create %s: %s, due %s, nominal %s, epoch %d\n", s.names[a.ID], a.Record.State, at(a.Record.DueMs), at(a.Record.ScheduledMs), a.Record.Epoch)
@@ -430,6 +446,10 @@ func (s *coreScript) printTurn(out *strings.Builder, a scheduler.ActClaim) {
 			fmt.Fprintf(out, " for %d missed", l.Missed)
 		}
 	}
+	if l := r.Schedule.Alarm; l.Run != 0 {
+		s.names[schemas.OverdueTimer(a.ID, l.Run)] = fmt.Sprintf("%s/overdue-%d", s.names[a.ID], l.Run)
+		fmt.Fprintf(out, ", last overdue event %d of %s at %s before %d", l.Run, at(l.NominalMs), at(l.ClaimedMs), l.Before)
+	}
 	if w := r.Schedule.Waiting; w != nil {
 		fmt.Fprintf(out, ", the run of %s waits", at(w.NominalMs))
 	}
@@ -437,6 +457,17 @@ func (s *coreScript) printTurn(out *strings.Builder, a scheduler.ActClaim) {
 		fmt.Fprintf(out, ", due next %s", at(r.DueMs))
 	}
 	out.WriteByte('\n')
+}
+
+// errorCode returns the reason of an overdue event.
+func errorCode(data []byte) string {
+	var event struct {
+		Code string `json:"timererrorcode"`
+	}
+	if err := json.Unmarshal(data, &event); err != nil {
+		return err.Error()
+	}
+	return event.Code
 }
 
 // msgID replaces the timer id in a message id by the timer's name.

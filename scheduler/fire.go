@@ -105,7 +105,7 @@ func (e *entry) claimed(r *schemas.Record) bool {
 		return false
 	}
 	next := &e.extra.turn.Record
-	return r.Schedule.Last == next.Schedule.Last && (next.State == schemas.StateDelivered || r.DoneMs == next.DoneMs)
+	return r.Schedule.Last == next.Schedule.Last && r.Schedule.Alarm == next.Schedule.Alarm && (next.State == schemas.StateDelivered || r.DoneMs == next.DoneMs)
 }
 
 func (k *Core) onClaimed(ev EvClaimed) {
@@ -248,6 +248,10 @@ func (k *Core) publish(e *entry) {
 		k.repeats = append(k.repeats, e)
 		return
 	}
+	if e.alarm() != nil {
+		k.publishAlarm(e)
+		return
+	}
 	r := &e.rec
 	if r.Origin != nil && e.rev == 0 {
 		k.createRun(e, 0)
@@ -287,6 +291,9 @@ func (k *Core) seal(e *entry) string {
 func target(e *entry) (subject, msgID string) {
 	if e.refused() != "" {
 		return deadTarget(e)
+	}
+	if e.alarm() != nil {
+		return schemas.SubjectOverdue(e.rec.Service), schemas.OverdueID(e.rec.Origin.Schedule, e.rec.ScheduledMs)
 	}
 	if e.rec.Attempt > 0 {
 		return schemas.SubjectRetry(e.rec.Service), e.rec.RunID(e.id).RetryMsgID(e.rec.Attempt + 1)
@@ -445,7 +452,14 @@ func (k *Core) onSwept(ev EvSwept) {
 	case r.Pending():
 		k.insert(ev.Timer, tick, 0, phaseWaiting)
 	case r.Schedule != nil:
-		if r.State == schemas.StateDelivered && k.entries[schemas.RunTimer(ev.Timer.ID, r.Schedule.Last.Run)] == nil {
+		s := r.Schedule
+		switch {
+		case r.State != schemas.StateDelivered:
+		case s.AlarmIsLast():
+			if k.entries[schemas.OverdueTimer(ev.Timer.ID, s.Alarm.Run)] == nil {
+				k.checkAlarm(ev.Timer)
+			}
+		case k.entries[schemas.RunTimer(ev.Timer.ID, s.Last.Run)] == nil:
 			k.checkRun(ev.Timer)
 		}
 	case ev.Redispatch:

@@ -29,6 +29,7 @@ type metrics struct {
 	refused      prometheus.Counter
 	skipped      *prometheus.CounterVec
 	replanned    prometheus.Counter
+	overdue      prometheus.Counter
 
 	damagedClocks prometheus.Counter
 	damaged       *prometheus.GaugeVec
@@ -103,6 +104,7 @@ func newMetrics() *metrics {
 			Help: "Nominal times of schedules that did not fire, by reason."}, []string{"reason"}),
 
 		replanned: counter("schedule_replanned_total", "Schedules whose next run this node moved because newer zone data, or a calendar, changed it."),
+		overdue:   counter("schedule_overdue_total", "Nominal times of schedules without a success by their deadline (timerexpect), for which an overdue event was published."),
 
 		damagedClocks: counter("damaged_clocks_total", "Clocks that a client other than the shard's owner overwrote or removed."),
 		damaged:       gauge("damaged_records", "Records that cannot be decoded, in a shard that this node owns."),
@@ -124,7 +126,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.missed, m.redispatched, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.skipped, m.replanned, m.damagedClocks, m.damaged, m.lost, m.newer} {
+	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.missed, m.redispatched, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.skipped, m.replanned, m.overdue, m.damagedClocks, m.damaged, m.lost, m.newer} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}

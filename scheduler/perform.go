@@ -52,6 +52,12 @@ func (t *Term) perform(actions []Action) {
 				}
 				t.put(EvFinished{Finish: a, Err: res.Err})
 			})
+		case ActOverdue:
+			if t.core.Paused() || !t.lease.Trusted(now) {
+				t.put(EvPublished{ID: a.ID, Err: errSuspended})
+				continue
+			}
+			t.publishOverdue(a)
 		case ActDeadLetter:
 			if t.core.Paused() || !t.lease.Trusted(now) {
 				t.put(EvDeadLettered{ID: a.ID, Err: errSuspended})
@@ -133,9 +139,9 @@ func (t *Term) read(a Action) {
 		})
 	case ActLook:
 		t.later(a.Delay, func(ctx context.Context) {
-			open, err := t.look(ctx, a.Run)
+			run, open, err := t.look(ctx, a)
 			t.failed("look", err)
-			t.put(EvLooked{ID: a.ID, Open: open, Err: err})
+			t.put(EvLooked{ID: a.ID, State: run.State, DoneMs: run.DoneMs, Open: open, Err: err})
 		})
 	case ActEndRun:
 		t.later(0, func(ctx context.Context) { t.failed("end run", t.endRun(ctx, a)) })

@@ -85,17 +85,40 @@ func (t *Term) replaceRun(ctx context.Context, a ActCreateRun) (rev uint64, err 
 // concluded: its record has expired. A damaged record counts as concluded too, because
 // nothing would ever conclude it, and the schedule must not stop for it. The callback of a
 // record of a newer format counts as open: a node of that version works on it.
-func (t *Term) look(ctx context.Context, run schemas.TimerID) (open bool, err error) {
-	got, err := t.cfg.Store.Get(ctx, run)
+//
+// The state is that of the record, and 0 for a run without a readable record.
+func (t *Term) look(ctx context.Context, a ActLook) (state schemas.RunState, open bool, err error) {
+	got, err := t.cfg.Store.Get(ctx, a.Run)
 	switch {
 	case err == nil:
-		return !got.Record.State.Final(), nil
+		return got.Record.RunState, !got.Record.State.Final(), nil
 	case errors.Is(err, schemas.ErrNotFound), errors.Is(err, schemas.ErrDamaged):
-		return false, nil
-	case errors.Is(err, schemas.ErrNewer):
-		return true, nil
+		return state, false, nil
+	case errors.Is(err, schemas.ErrNewer) && !a.Result:
+		return state, true, nil
 	}
-	return false, err
+	return state, false, err
+}
+
+// publishOverdue publishes an overdue event.
+func (t *Term) publishOverdue(a ActOverdue) {
+	log := t.log.Warn()
+	suppressed, ok := t.overdueLog.Allow(time.Unix(0, 0).Add(t.host.Monotonic()))
+	if !ok {
+		log = t.log.Debug() // the metric counts every case
+	}
+	log.Str("event", a.Msg.MsgID).Str("subject", a.Msg.Subject).Uint32("count", a.Count).Int("suppressed", suppressed).
+		Msg("schedule is overdue: no success by the deadline of timerexpect")
+	t.cfg.Store.PublishAsync(a.Msg, func(_ uint64, duplicate bool, err error) {
+		switch {
+		case store.Permanent(err): // its dead letter is logged
+		case err != nil:
+			t.failed("publish overdue", err)
+		case !duplicate:
+			t.m.overdue.Add(float64(a.Count))
+		}
+		t.put(EvPublished{ID: a.ID, Duplicate: duplicate, Err: err})
+	})
 }
 
 // endRun carries out ActEndRun.

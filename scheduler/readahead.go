@@ -66,7 +66,7 @@ func (k *Core) onLoaded(ev EvLoaded) {
 		t := ev.Load.Timers[i]
 		tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 		if t.Record.Schedule != nil {
-			k.resumeRun(t) // an index entry of an earlier due time names the schedule of a claim
+			k.resumeClaims(t) // an index entry of an earlier due time names the schedule of a claim
 		}
 		// Skip records of another revolution of the slots, and index entries left by a
 		// reschedule or by the sweeper.
@@ -103,7 +103,7 @@ func (k *Core) onScanned(t store.Timer) {
 	}
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	if t.Record.Schedule != nil {
-		if k.resumeRun(t); tick > k.horizon {
+		if k.resumeClaims(t); tick > k.horizon {
 			return // a scan returns every schedule with a claim
 		}
 	}

@@ -24,13 +24,16 @@ import (
 //   - blocked: the event of the last run is not published yet, or the run's record may lack its
 //     index entry. The schedule's record keeps the claim of one run only, so the next claim
 //     waits.
-//   - looking: the decision depends on the result of the last run's callback, which the
-//     leader is asked for.
+//   - looking: the decision depends on the result of the last run's callback, or of a run
+//     whose deadline has passed (timerexpect), which the leader is asked for.
 //   - preparing: the index entry of the next due time is being written. Usually it was
 //     written when the record came into the wheel.
 //
+// A turn may also claim an overdue event (timerexpect). It is published like the event of a run
+// without a callback, in an entry under the timer id schemas.OverdueTimer.
+//
 // A term completes the last claim of an earlier owner if the clock from which it resumed may
-// be older than that claim; see resumeRun.
+// be older than that claim; see resumeClaims.
 
 const (
 	// maxPreparing bounds the index entries of next due times in flight.
@@ -52,6 +55,10 @@ type recurring struct {
 	prepared, preparing int64
 	// looked is true if open has the result of ActLook.
 	looked, open bool
+	// result is the result of a run whose deadline has passed; nil until the leader has
+	// answered. asked is the run that the look in flight is for, 0 for the last one.
+	result *recurrence.Result
+	asked  uint32
 	// woken is true for a schedule to be turned before it is due, because its last run has
 	// concluded.
 	woken bool
@@ -59,11 +66,19 @@ type recurring struct {
 	// unindexed is true for a run whose record may have no index entry: its create was not
 	// acknowledged, or an earlier owner has created it.
 	unindexed bool
-	// completes is the record of a schedule that is completed when this run, its last, is
-	// done; nil otherwise.
+	// completes is the record of a schedule that is completed when this run or overdue event,
+	// its last, is done; nil otherwise.
 	completes *store.Timer
-	// blocks is the entry of the schedule whose claim waits for this run; nil for none.
+	// blocks is the entry of the schedule whose claim waits for this one; nil for none.
 	blocks *entry
+	// alarm has the reason and the text of an overdue event; nil for all other entries.
+	alarm *alarm
+}
+
+// alarm is the reason of an overdue event: timererrorcode and timererrordata.
+type alarm struct {
+	reason, text string
+	count        uint32 // nominal times
 }
 
 // noTick is no tick.
@@ -78,19 +93,22 @@ func (k *Core) turn(e *entry) {
 	}
 	r := e.extra
 	e.stateBefore, e.firedMsBefore = e.rec.State, e.rec.FiredMs
-	last := &e.rec.Schedule.Last
-	if last.Run != 0 {
-		if run := k.entries[schemas.RunTimer(e.id, last.Run)]; run != nil && run.unpublished() {
-			e.phase = phaseBlocked
-			run.more().blocks = e
-			return
-		}
+	s := e.rec.Schedule
+	if s.Last.Run != 0 && k.blocked(e, schemas.RunTimer(e.id, s.Last.Run)) {
+		return
+	}
+	if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(e, schemas.OverdueTimer(e.id, s.Alarm.Run)) {
+		return
 	}
 	if r.turn == nil || r.turnMs > k.now || k.now-r.turnMs > maxTurnAgeMs {
+		if run := recurrence.NeedsResult(&e.rec, k.now); run == 0 {
+			r.result = nil
+		} else if r.result == nil || r.result.Run != run {
+			k.look(e, run)
+			return
+		}
 		if recurrence.NeedsLast(&e.rec) && !r.looked {
-			e.phase = phaseLooking
-			k.inflight++
-			k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, last.Run), Delay: k.backoff(int(e.fails))})
+			k.look(e, 0)
 			return
 		}
 		plan := k.planOf(e)
@@ -101,9 +119,9 @@ func (k *Core) turn(e *entry) {
 		k.pinClaim(e)
 		rec := e.rec
 		rec.DueMs = min(rec.DueMs, k.now) // the schedule may be turned early; see wake
-		turn := plan.Turn(&rec, k.now, r.open, recurrence.Claim{Epoch: k.epoch, Before: max(e.rev, e.pin)})
+		turn := plan.Turn(&rec, k.now, r.open, recurrence.Claim{Epoch: k.epoch, Before: max(e.rev, e.pin), Result: r.result})
 		r.turn, r.turnMs = &turn, k.now
-		r.looked, r.open = false, false
+		r.looked, r.open, r.result = false, false, nil
 	}
 	if next := &r.turn.Record; next.Queued {
 		// The due time that the claim replaces has an index entry.
@@ -119,6 +137,29 @@ func (k *Core) turn(e *entry) {
 	e.wasPending = e.rec.State.Waits() && !r.turn.Record.State.Waits()
 	k.inflight++
 	k.do(ActClaim{ID: e.id, Rev: e.rev, Record: &r.turn.Record})
+}
+
+// blocked reports whether the event of a run, or an overdue event, may not be published yet. The
+// schedule's turn then waits for it.
+func (k *Core) blocked(e *entry, id schemas.TimerID) bool {
+	run := k.entries[id]
+	if run == nil || !run.unpublished() {
+		return false
+	}
+	e.phase = phaseBlocked
+	run.more().blocks = e
+	return true
+}
+
+// look requests the result of a run, or for 0 whether the last run is open.
+func (k *Core) look(e *entry, run uint32) {
+	e.phase, e.extra.asked = phaseLooking, run
+	result := run != 0
+	if !result {
+		run = e.rec.Schedule.Last.Run
+	}
+	k.inflight++
+	k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Delay: k.backoff(int(e.fails))})
 }
 
 // pinClaim makes sure that a next owner meets the claim of a schedule, if neither the low
@@ -215,7 +256,7 @@ func (k *Core) makeReady(e *entry) {
 	k.ready.push(e)
 }
 
-// onLooked processes the state of the last run's record.
+// onLooked processes the state of a run's record.
 func (k *Core) onLooked(ev EvLooked) {
 	k.inflight--
 	e := k.entries[ev.ID]
@@ -225,8 +266,14 @@ func (k *Core) onLooked(ev EvLooked) {
 	if ev.Err != nil {
 		e.countFailure()
 	} else {
+		r := e.extra
 		e.fails = 0
-		e.extra.looked, e.extra.open = true, ev.Open
+		if r.asked != 0 {
+			r.result = &recurrence.Result{Run: r.asked, State: ev.State, DoneMs: ev.DoneMs}
+		}
+		if r.asked == 0 || r.asked == e.rec.Schedule.Last.Run {
+			r.looked, r.open = true, ev.Open
+		}
 	}
 	k.makeReady(e)
 }
@@ -248,6 +295,9 @@ func (k *Core) turned(e *entry, t store.Timer) {
 	}
 	if turn.Run != nil {
 		k.startRun(e, t)
+	}
+	if turn.Overdue != nil {
+		k.startAlarm(e, t)
 	}
 	e.keepNewer(t)
 	k.done(e)
@@ -282,10 +332,55 @@ func (k *Core) insertRun(t store.Timer, p phase) *entry {
 	return e
 }
 
-// completes notes that the schedule of a run is completed when the run is done, if the run is
-// the last one.
+// startAlarm publishes the overdue event that this term has claimed, in the record of the
+// schedule of e.
+func (k *Core) startAlarm(e *entry, t store.Timer) {
+	a := k.insertAlarm(t, phasePublishing)
+	if e.pin != 0 && a.pin == 0 {
+		k.pinAt(a, t.Record.Schedule.Alarm.Before)
+	}
+	k.publish(a)
+}
+
+// insertAlarm adds the entry of the last overdue event of a schedule. It has no record: its
+// claim is in that of the schedule.
+func (k *Core) insertAlarm(t store.Timer, p phase) *entry {
+	c := &t.Record.Schedule.Alarm
+	a := store.Timer{ID: schemas.OverdueTimer(t.ID, c.Run), Rev: t.Rev, Record: recurrence.OverdueRecord(t.ID, &t.Record)}
+	e := k.insert(a, k.cfg.Geometry.Tick(c.DueMs), c.Before, p)
+	x := &alarm{count: c.Missed + 1}
+	x.reason, x.text = recurrence.OverdueReason(&t.Record)
+	e.more().alarm = x
+	e.completes(t)
+	return e
+}
+
+// alarm returns what an overdue event says; nil for all other entries.
+func (e *entry) alarm() *alarm {
+	if e.extra == nil {
+		return nil
+	}
+	return e.extra.alarm
+}
+
+// publishAlarm publishes an overdue event.
+func (k *Core) publishAlarm(e *entry) {
+	hdr, data := e.rec.Body.OverdueMessage(e.overdue(), e.extra.alarm.reason, e.extra.alarm.text)
+	subject, msgID := target(e)
+	k.inflight++
+	k.do(ActOverdue{ID: e.id, Msg: store.Msg{Subject: subject, Header: hdr, Data: data, MsgID: msgID}, Count: e.extra.alarm.count})
+}
+
+// overdue returns the attributes of an overdue event.
+func (e *entry) overdue() schemas.Fired {
+	r := &e.rec
+	return schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Missed: r.Origin.Missed, OverdueMs: r.Origin.DeadlineMs, NoCallback: true}
+}
+
+// completes notes that the schedule of a run or overdue event is completed when that is done,
+// if it is the last one.
 func (e *entry) completes(t store.Timer) {
-	if t.Record.State == schemas.StateDelivered {
+	if t.Record.State == schemas.StateDelivered && t.Record.Schedule.AlarmIsLast() == (e.alarm() != nil) {
 		e.more().completes = &t
 	}
 }
@@ -356,7 +451,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 		k.turned(e, t)
 		return
 	}
-	k.resumeRun(t)
+	k.resumeClaims(t)
 	switch {
 	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r):
 		k.claimed(e)
@@ -384,32 +479,53 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	n.fails = fails
 }
 
-// isClaimOf reports whether a record has the run that the entry's claim in flight fires.
+// isClaimOf reports whether a record has the run, or the overdue event, that the entry's claim in
+// flight fires.
 func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
-	if e.extra == nil || e.extra.turn == nil || e.extra.turn.Run == nil {
+	if e.extra == nil || e.extra.turn == nil {
 		return false
 	}
-	l := &r.Schedule.Last
-	return l.Epoch == k.epoch && l.Run == e.extra.turn.Run.Number && l.ClaimedMs == e.extra.turnMs
+	turn := e.extra.turn
+	l, number := &r.Schedule.Last, uint32(0)
+	switch {
+	case turn.Run != nil:
+		number = turn.Run.Number
+	case turn.Overdue != nil:
+		l, number = &r.Schedule.Alarm, turn.Record.Schedule.Alarm.Run
+	default:
+		return false
+	}
+	return l.Epoch == k.epoch && l.Run == number && l.ClaimedMs == e.extra.turnMs
 }
 
 // --- claims of earlier owners ---
 
-// resumeRun completes the last run of a schedule if an earlier owner claimed it and the
-// clock from which this term resumed may be older than that claim: its event may be missing.
-// The entry holds the low watermark before the claim's tick, or the applied offset before the
+// resumeClaims completes the last run, and the last overdue event, of a schedule if an earlier
+// owner claimed it and the clock from which this term resumed may be older than that claim: its
+// event may be missing. The entry holds the low watermark before the claim's tick, or the applied offset before the
 // claim, so a next owner comes to the same conclusion.
-func (k *Core) resumeRun(t store.Timer) {
-	l := &t.Record.Schedule.Last
-	if l.Epoch == k.epoch || !l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied) {
-		return
+func (k *Core) resumeClaims(t store.Timer) {
+	s := t.Record.Schedule
+	if l := &s.Last; k.resumes(l) {
+		k.resume(t, schemas.RunTimer(t.ID, l.Run), !s.AlarmIsLast(), k.checkRun)
 	}
-	id := schemas.RunTimer(t.ID, l.Run)
+	if a := &s.Alarm; k.resumes(a) {
+		k.resume(t, schemas.OverdueTimer(t.ID, a.Run), s.AlarmIsLast(), k.checkAlarm)
+	}
+}
+
+// resumes reports whether this term has to complete a claim.
+func (k *Core) resumes(l *schemas.LastRun) bool {
+	return l.Epoch != k.epoch && l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
+}
+
+// resume completes a claim by check, once. last is true for the last claim of the schedule.
+func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(store.Timer)) {
 	if run := k.entries[id]; run != nil {
 		switch {
 		case run.unpublished():
 			run.completes(t)
-		case t.Record.State == schemas.StateDelivered:
+		case last && t.Record.State == schemas.StateDelivered:
 			k.completeSchedule(t)
 		}
 		return
@@ -418,12 +534,17 @@ func (k *Core) resumeRun(t store.Timer) {
 		return
 	}
 	k.resumed[id] = struct{}{}
-	k.checkRun(t)
+	check(t)
 }
 
 // checkRun queues a dedup check for the last run of a schedule.
 func (k *Core) checkRun(t store.Timer) {
 	k.toDedupCheck = append(k.toDedupCheck, k.insertRun(t, phaseDedupCheck))
+}
+
+// checkAlarm queues a dedup check for the last overdue event of a schedule.
+func (k *Core) checkAlarm(t store.Timer) {
+	k.toDedupCheck = append(k.toDedupCheck, k.insertAlarm(t, phaseDedupCheck))
 }
 
 // --- results of runs ---

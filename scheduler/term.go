@@ -50,7 +50,8 @@ const (
 	releaseRetry = 50 * time.Millisecond
 	// damageLogEvery is the minimum time between error lines about an overwritten clock.
 	damageLogEvery = 30 * time.Second
-	// skipLogEvery is the minimum time between lines about nominal times that schedules of
+	// skipLogEvery is the minimum time between lines about overdue events, and about nominal
+	// times that schedules of
 	// the shard have skipped.
 	skipLogEvery = time.Second
 	// minRenewWait is the minimum timeout of a write of the clock.
@@ -157,6 +158,8 @@ type Term struct {
 	// indexes has the ActIndex of the current pass that are ahead of a claim and have no delay.
 	indexes []ActIndex
 	skipLog throttle.Log
+	// overdueLog throttles lines about overdue events.
+	overdueLog throttle.Log
 
 	giveUp atomic.Bool // set by the inspector: end the term, so that the shard is taken again
 	// planned is what the plans of the shard's schedules are based on; see replan.go.
@@ -178,7 +181,7 @@ func newTerm(c TermConfig, s *shardState, lease *Lease, host Host) *Term {
 		c.LeaseCheckEvery = leaseCheckEvery
 	}
 	clock, _ := lease.Clock()
-	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}}
+	t := &Term{shardState: s, cfg: c, host: host, lease: lease, core: NewCore(c.Core, clock, clock.Epoch), damageLog: throttle.Log{Every: damageLogEvery}, skipLog: throttle.Log{Every: skipLogEvery}, overdueLog: throttle.Log{Every: skipLogEvery}}
 	t.planned.Store(&clock.Basis)
 	s.watermarkMs.Store(clock.TimeMs)
 	s.written.Store(&clock)

@@ -49,6 +49,9 @@ func (e *entry) refused() string {
 // deadTarget returns the subject and message id of the dead letter of a rejected event.
 // The message id includes the time of the claim, which differs after a replay.
 func deadTarget(e *entry) (subject, msgID string) {
+	if e.alarm() != nil {
+		return schemas.SubjectDead(e.rec.Service), schemas.OverdueID(e.rec.Origin.Schedule, e.rec.ScheduledMs) + ".dead"
+	}
 	id := e.rec.RunID(e.id).RetryMsgID(e.rec.Attempt + 1)
 	return schemas.SubjectDead(e.rec.Service), id + "." + strconv.FormatInt(e.rec.FiredMs, 10) + ".dead"
 }
@@ -62,11 +65,17 @@ func (k *Core) deadLetter(e *entry) {
 	}
 	r := &e.rec
 	sealed := k.seal(e)
-	hdr, data := r.Body.DeadMessage(r.Fired(r.Attempt, sealed != ""), schemas.ReasonUndeliverable, e.refused())
+	fired := r.Fired(r.Attempt, sealed != "")
+	if e.alarm() != nil {
+		fired = e.overdue()
+	}
+	hdr, data := r.Body.DeadMessage(fired, schemas.ReasonUndeliverable, e.refused())
 	if sealed != "" {
 		hdr[schemas.HeaderCallback] = []string{sealed}
 	}
-	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(e.id, e.rev, r).String()}
+	if e.alarm() == nil { // no callback can be repeated
+		hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(e.id, e.rev, r).String()}
+	}
 	if policy := r.Retry.RetryHeader(); policy != "" {
 		hdr[schemas.HeaderRetry] = []string{policy}
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // Extension attributes that Belfry adds to an event that it publishes. AttrErrorCode and
-// AttrErrorData are only on dead letters, AttrMissed and AttrTrigger only on the runs of
+// AttrErrorData are only on dead letters and overdue events, AttrMissed and AttrTrigger only on the runs of
 // schedules that have them.
 const (
 	AttrScheduled = "timerscheduled" // due time that the user asked for, RFC 3339; of a schedule's run the nominal time
@@ -34,6 +34,7 @@ const (
 	AttrErrorData = "timererrordata" // details of that reason
 	AttrMissed    = "timermissed"    // number of missed nominal times that the run stands for
 	AttrTrigger   = "timertrigger"   // why the run fired at no due time: manual, backfill
+	AttrOverdue   = "timeroverdue"   // deadline without a success, RFC 3339; only on overdue events
 )
 
 // attributePrefix is reserved for Belfry, so typos in attribute names are rejected
@@ -43,12 +44,12 @@ const attributePrefix = "timer"
 var (
 	inputAttributes = []string{
 		AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup,
-		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap,
+		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap, AttrExpect,
 	}
-	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger}
+	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger, AttrOverdue}
 	// laterAttributes are reserved for later versions. This version rejects them instead of
 	// running a schedule on the days that its user wants excluded.
-	laterAttributes = []string{"timerexclude", "timerexcludeshift", "timerexpect"}
+	laterAttributes = []string{"timerexclude", "timerexcludeshift"}
 )
 
 // Defaults of the retry policy, and limits of the values in an add.
@@ -149,6 +150,9 @@ type Fired struct {
 	// Missed and Trigger are those of a schedule's run; see Origin.
 	Missed  uint32
 	Trigger Trigger
+	// OverdueMs is the deadline of an overdue event, 0 for all other events. An overdue event
+	// has no AttrAttempt, and no AttrRun if Run is 0.
+	OverdueMs int64
 	// NoCallback removes timercallback from the event, because HeaderCallback has it.
 	NoCallback bool
 }

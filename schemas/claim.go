@@ -26,6 +26,8 @@ type Claim struct {
 	// one-shot timer.
 	Schedule TimerID
 	Waited   bool
+	// DeadlineMs is Origin.DeadlineMs.
+	DeadlineMs int64
 }
 
 // NewClaim returns the claim of a run whose record has this timer id and revision.
@@ -35,7 +37,7 @@ func NewClaim(id TimerID, revision uint64, r *Record) Claim {
 		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
 	}
 	if o := r.Origin; o != nil {
-		c.Schedule, c.Waited = o.Schedule, o.Waited
+		c.Schedule, c.Waited, c.DeadlineMs = o.Schedule, o.Waited, o.DeadlineMs
 	}
 	return c
 }
@@ -59,14 +61,14 @@ func (c Claim) Record(spec *Spec, fired Fired) Record {
 		},
 	}
 	if !c.Schedule.IsZero() {
-		r.Origin = &Origin{Schedule: c.Schedule, Missed: fired.Missed, Trigger: fired.Trigger, Waited: c.Waited}
+		r.Origin = &Origin{Schedule: c.Schedule, Missed: fired.Missed, Trigger: fired.Trigger, Waited: c.Waited, DeadlineMs: c.DeadlineMs}
 	}
 	return r
 }
 
 // String returns the header's value: the fields separated by spaces, in the order of the
-// struct. The last two are present only for a run of a schedule, and Waited only if it is
-// true, as claimWaited.
+// struct. The last three are present only for a run of a schedule: Waited only if it is true,
+// as claimWaited, and DeadlineMs only if it is not 0, after claimDeadline.
 func (c Claim) String() string {
 	b := make([]byte, 0, 160)
 	b = c.Timer.AppendTo(b)
@@ -81,19 +83,26 @@ func (c Claim) String() string {
 		if c.Waited {
 			b = append(append(b, ' '), claimWaited...)
 		}
+		if c.DeadlineMs != 0 {
+			b = strconv.AppendInt(append(append(b, ' '), claimDeadline...), c.DeadlineMs, 10)
+		}
 	}
 	return string(b)
 }
 
-// claimWaited is the last field of a claim with Waited.
-const claimWaited = "waited"
+// claimWaited is a field of a claim with Waited, claimDeadline begins one of a claim with
+// DeadlineMs.
+const (
+	claimWaited   = "waited"
+	claimDeadline = "deadline="
+)
 
 // ParseClaim parses a value of HeaderClaim. Its errors have CodeBadRequest.
 func ParseClaim(s string) (Claim, error) {
 	var c Claim
 	bad := func() error { return Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s) }
 	f := strings.Fields(s)
-	if len(f) < 9 || len(f) > 11 {
+	if len(f) < 9 || len(f) > 12 {
 		return Claim{}, bad()
 	}
 	var err error
@@ -125,8 +134,16 @@ func ParseClaim(s string) (Claim, error) {
 			return Claim{}, bad()
 		}
 	}
-	if len(f) > 10 {
-		if c.Waited = f[10] == claimWaited; !c.Waited {
+	if len(f) <= 10 {
+		return c, nil
+	}
+	more := f[10:]
+	if c.Waited = more[0] == claimWaited; c.Waited {
+		more = more[1:]
+	}
+	if len(more) > 0 {
+		at, ok := strings.CutPrefix(more[0], claimDeadline)
+		if c.DeadlineMs, err = strconv.ParseInt(at, 10, 64); !ok || err != nil || c.DeadlineMs <= 0 || len(more) > 1 {
 			return Claim{}, bad()
 		}
 	}

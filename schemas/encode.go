@@ -25,6 +25,15 @@ func (b Body) DeadMessage(f Fired, errorCode, errorData string) (nats.Header, []
 	return b.with(f, errorCode, errorData)
 }
 
+// OverdueMessage encodes an overdue event: the user's event without its callback, plus
+// timerscheduled (the last nominal time), timerfired (the time of the overdue event),
+// timeroverdue (the deadline), timerrun of the run without success if there is one, timermissed
+// (the number of other nominal times), and the reason as timererrorcode and timererrordata.
+func (b Body) OverdueMessage(f Fired, reason, text string) (nats.Header, []byte) {
+	f.NoCallback, f.Attempt = true, 0
+	return b.with(f, reason, text)
+}
+
 // Limits of the attributes that DeadMessage adds, in bytes. HeaderReserve depends on them.
 const (
 	maxErrorCode = 64
@@ -52,10 +61,15 @@ func (b Body) with(f Fired, errorCode, errorData string) (nats.Header, []byte) {
 	out = appendTime(out, f.ScheduledMs)
 	out = append(out, `","`+AttrFired+`":"`...)
 	out = appendTime(out, f.FiredMs)
-	out = append(out, `","`+AttrRun+`":`...)
-	out = strconv.AppendUint(out, uint64(f.Run), 10)
-	out = append(out, `,"`+AttrAttempt+`":`...)
-	out = strconv.AppendUint(out, uint64(f.Attempt), 10)
+	out = append(out, '"')
+	if f.OverdueMs == 0 || f.Run != 0 {
+		out = strconv.AppendUint(append(out, `,"`+AttrRun+`":`...), uint64(f.Run), 10)
+	}
+	if f.OverdueMs == 0 {
+		out = strconv.AppendUint(append(out, `,"`+AttrAttempt+`":`...), uint64(f.Attempt), 10)
+	} else {
+		out = append(appendTime(append(out, `,"`+AttrOverdue+`":"`...), f.OverdueMs), '"')
+	}
 	if f.Missed > 0 {
 		out = strconv.AppendUint(append(out, `,"`+AttrMissed+`":`...), uint64(f.Missed), 10)
 	}
@@ -131,6 +145,13 @@ func (b Body) binaryWith(f Fired, errorCode, errorData string) nats.Header {
 	hdr[headerPrefix+AttrFired] = v[1:2:2]
 	hdr[headerPrefix+AttrRun] = v[2:3:3]
 	hdr[headerPrefix+AttrAttempt] = v[3:4:4]
+	if f.OverdueMs != 0 {
+		delete(hdr, headerPrefix+AttrAttempt)
+		if f.Run == 0 {
+			delete(hdr, headerPrefix+AttrRun)
+		}
+		hdr[headerPrefix+AttrOverdue] = []string{FormatTime(f.OverdueMs)}
+	}
 	if f.Missed > 0 {
 		hdr[headerPrefix+AttrMissed] = []string{strconv.FormatUint(uint64(f.Missed), 10)}
 	}

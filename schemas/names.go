@@ -19,6 +19,9 @@ const (
 	SubjectRetryPrefix = "timers.retry."
 	// SubjectDeadPrefix and a service make the subject of that service's dead letters.
 	SubjectDeadPrefix = "timers.dead."
+	// SubjectOverduePrefix and a service make the subject of the overdue events of that
+	// service's schedules.
+	SubjectOverduePrefix = "timers.overdue."
 	// SubjectAPIPrefix and a verb make a subject of the request/reply API, which is the
 	// NATS micro service APIService.
 	SubjectAPIPrefix = "timers.api."
@@ -32,6 +35,8 @@ const (
 	StreamFired = "TIMERS_FIRED"
 	StreamRetry = "TIMERS_RETRY"
 	StreamDead  = "TIMERS_DEAD"
+	// StreamOverdue stores overdue events: nominal times of schedules without a success in time.
+	StreamOverdue = "TIMERS_OVERDUE"
 	// StreamRejected stores rejected adds. It is a separate stream, so that a flood of
 	// invalid adds does not evict dead letters.
 	StreamRejected = "TIMERS_REJECTED"
@@ -117,6 +122,9 @@ func SubjectRetry(svc string) string { return SubjectRetryPrefix + svc }
 
 // SubjectDead returns the subject of the dead letters of svc.
 func SubjectDead(svc string) string { return SubjectDeadPrefix + svc }
+
+// SubjectOverdue returns the subject of the overdue events of svc.
+func SubjectOverdue(svc string) string { return SubjectOverduePrefix + svc }
 
 // BucketTimers returns the name of a shard's KV bucket.
 func BucketTimers(shard int) string { return BucketTimersPrefix + strconv.Itoa(shard) }

@@ -128,3 +128,72 @@ func flat(hdr map[string][]string) (all []schemas.HeaderField) {
 	}
 	return all
 }
+
+// TestOverdueMessage: an overdue event has the user's attributes and data, never the callback,
+// and no number of a run that did not fire. It follows its JSON Schema.
+func TestOverdueMessage(t *testing.T) {
+	t.Parallel()
+	structured, _, err := parse(doc(t, map[string]any{"timercallback": "https://user:secret@example.com/"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hdr := map[string][]string{"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "ce-timerafter": {"1s"}, "ce-timercallback": {"https://user:secret@example.com/"}}
+	binary, _, err := schemas.ParseAdd(hdr, nil, added, schemas.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := compiler(t, "overdue")
+	for _, body := range []schemas.Body{structured, binary} {
+		for _, f := range []schemas.Fired{
+			{ScheduledMs: added, FiredMs: added + 70, Run: 7, OverdueMs: added + 60},
+			{ScheduledMs: added, FiredMs: added + 70, Missed: 3, OverdueMs: added + 60},
+		} {
+			hdr, data := body.OverdueMessage(f, "overlap", "no run fired")
+			e, err := schemas.Body{Mode: body.Mode, Headers: flat(hdr), Data: data}.Event()
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := e.Extensions()
+			if x["timeroverdue"] != schemas.FormatTime(f.OverdueMs) || x["timererrorcode"] != "overlap" || x["timercallback"] != nil || x["timerattempt"] != nil || (x["timerrun"] != nil) != (f.Run != 0) || e.ID() != "1" {
+				t.Errorf("%+v: the event has %v", f, x)
+			}
+			whole, err := json.Marshal(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body.Mode == schemas.ModeStructured {
+				if err := valid(t, schema, whole); err != nil {
+					t.Errorf("%+v: %v\n%s", f, err, whole)
+				}
+			}
+		}
+	}
+	if _, _, err := parse(doc(t, map[string]any{"timeroverdue": "2027-01-15T08:00:00Z"})); schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
+		t.Errorf("an add with timeroverdue: %v", err)
+	}
+}
+
+// TestClaimDeadline: a claim keeps the deadline of a run.
+func TestClaimDeadline(t *testing.T) {
+	t.Parallel()
+	for _, o := range []schemas.Origin{
+		{Schedule: schemas.NewTimerID("/s", "1"), DeadlineMs: added},
+		{Schedule: schemas.NewTimerID("/s", "1"), DeadlineMs: added, Waited: true},
+	} {
+		rec := schemas.Record{RunState: schemas.RunState{Run: 3, FiredMs: added}, Origin: &o}
+		want := schemas.NewClaim(schemas.RunTimer(o.Schedule, 3), 9, &rec)
+		got, err := schemas.ParseClaim(want.String())
+		if err != nil || got != want {
+			t.Errorf("%q: %+v %v", want.String(), got, err)
+		}
+		if back := got.Record(&schemas.Spec{}, schemas.Fired{}); *back.Origin != o {
+			t.Errorf("the record has %+v, want %+v", back.Origin, o)
+		}
+	}
+	good := schemas.NewClaim(schemas.NewTimerID("/s", "2"), 9, &schemas.Record{Origin: &schemas.Origin{Schedule: schemas.NewTimerID("/s", "1")}}).String()
+	for _, bad := range []string{" deadline=", " deadline=0", " deadline=-1", " deadline=x", " late=1", " deadline=1 waited", " waited waited"} {
+		if _, err := schemas.ParseClaim(good + bad); err == nil {
+			t.Errorf("claim with %q is accepted", bad)
+		}
+	}
+}

@@ -13,8 +13,10 @@ const (
 	layoutOrigin   = 1
 )
 
-// The least bytes of an encoded ManualRun, Span and Decision.
+// The least bytes of an encoded ManualRun, Span, Expected, Overdue and Decision.
 const (
+	expectedBytes = 6
+	overdueBytes  = 8
 	manualBytes   = 2
 	spanBytes     = 2
 	decisionBytes = 6
@@ -68,6 +70,21 @@ func (s *Schedule) append(dst []byte) []byte {
 	for _, m := range s.Manual {
 		dst = append(appendTimes(dst, m.AtMs), flag(m.Allow))
 	}
+	dst = s.Alarm.append(dst)
+	dst = binary.AppendUvarint(dst, uint64(len(s.Expected)))
+	var before Expected // neighbours differ little, so their differences are short
+	for _, e := range s.Expected {
+		dst = append(dst, byte(e.Kind))
+		dst = appendTimes(dst, e.FromMs-before.ToMs, e.ToMs-e.FromMs, e.DeadlineMs-e.ToMs)
+		dst = appendNumbers(dst, e.Count, e.Run)
+		before = e
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Overdue)))
+	for _, o := range s.Overdue {
+		dst = append(dst, byte(o.Kind), byte(o.State))
+		dst = appendTimes(dst, o.FromMs, o.ToMs-o.FromMs, o.DeadlineMs-o.ToMs, o.AtMs-o.DeadlineMs)
+		dst = appendNumbers(dst, o.Count, o.Run)
+	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.Decisions)))
 	for _, d := range s.Decisions {
 		// The times of a range are near each other, so their differences are short.
@@ -89,7 +106,7 @@ func (l *LastRun) append(dst []byte) []byte {
 func (o *Origin) append(dst []byte) []byte {
 	dst = append(append(dst, layoutOrigin), o.Schedule[:]...)
 	dst = append(dst, byte(o.Trigger), flag(o.Waited))
-	return appendNumbers(dst, o.Missed)
+	return appendTimes(appendNumbers(dst, o.Missed), o.DeadlineMs)
 }
 
 // readSchedule decodes the value of extension extSchedule. It returns nil if the value has
@@ -112,10 +129,7 @@ func readSchedule(value []byte) *Schedule {
 	d.numbers(&s.Limit, &s.Fired, &s.Counted, &s.CaughtUp)
 	d.times(&s.AnchorMs, &s.NextMs, &s.NextDueMs, &s.NextKey, &s.ChangedMs, &s.CountedMs, &s.PausedUntilMs, &s.ForgottenMs, &s.KnownFromMs)
 	d.strings(&s.PauseNote, &s.Zones)
-	d.numbers(&s.Last.Run, &s.Last.Missed)
-	s.Last.Trigger = Trigger(d.byte())
-	d.times(&s.Last.NominalMs, &s.Last.DueMs, &s.Last.ClaimedMs)
-	s.Last.Epoch, s.Last.Before = d.uvarint(), d.uvarint()
+	s.Last = d.lastRun()
 	has := d.byte()
 	if has&1 != 0 {
 		m := Misfire(d.byte())
@@ -148,6 +162,33 @@ func readSchedule(value []byte) *Schedule {
 			s.Manual[i].Allow = d.byte() == 1
 		}
 	}
+	s.Alarm = d.lastRun()
+	if n := d.count(expectedBytes); n > 0 {
+		s.Expected = make([]Expected, n)
+		var before Expected
+		for i := range s.Expected {
+			e := &s.Expected[i]
+			e.Kind = DecisionKind(d.byte())
+			d.times(&e.FromMs, &e.ToMs, &e.DeadlineMs)
+			e.FromMs += before.ToMs
+			e.ToMs += e.FromMs
+			e.DeadlineMs += e.ToMs
+			d.numbers(&e.Count, &e.Run)
+			before = *e
+		}
+	}
+	if n := d.count(overdueBytes); n > 0 {
+		s.Overdue = make([]Overdue, n)
+		for i := range s.Overdue {
+			o := &s.Overdue[i]
+			o.Kind, o.State = DecisionKind(d.byte()), State(d.byte())
+			d.times(&o.FromMs, &o.ToMs, &o.DeadlineMs, &o.AtMs)
+			o.ToMs += o.FromMs
+			o.DeadlineMs += o.ToMs
+			o.AtMs += o.DeadlineMs
+			d.numbers(&o.Count, &o.Run)
+		}
+	}
 	if n := d.count(decisionBytes); n > 0 {
 		s.Decisions = make([]Decision, n)
 		for i := range s.Decisions {
@@ -165,10 +206,19 @@ func readSchedule(value []byte) *Schedule {
 	return &s
 }
 
+// lastRun decodes what LastRun.append has encoded.
+func (d *decoder) lastRun() (l LastRun) {
+	d.numbers(&l.Run, &l.Missed)
+	l.Trigger = Trigger(d.byte())
+	d.times(&l.NominalMs, &l.DueMs, &l.ClaimedMs)
+	l.Epoch, l.Before = d.uvarint(), d.uvarint()
+	return l
+}
+
 // known reports whether this version knows each policy of the schedule. A node must not run a
 // schedule by another policy than its user chose.
 func (s *Schedule) known() bool {
-	return s.Misfire <= MisfireSkip && s.Overlap <= OverlapReplace && s.Last.Trigger <= TriggerBackfill && (s.CatchUp == nil || *s.CatchUp <= MisfireSkip)
+	return s.Misfire <= MisfireSkip && s.Overlap <= OverlapReplace && s.Last.Trigger <= TriggerBackfill && s.Alarm.Trigger <= TriggerBackfill && (s.CatchUp == nil || *s.CatchUp <= MisfireSkip)
 }
 
 // readOrigin decodes the value of extension extOrigin. It returns nil if the value has
@@ -182,6 +232,7 @@ func readOrigin(value []byte) *Origin {
 	copy(o.Schedule[:], d.take(len(o.Schedule)))
 	o.Trigger, o.Waited = Trigger(d.byte()), d.byte() == 1
 	d.numbers(&o.Missed)
+	d.times(&o.DeadlineMs)
 	if d.bad || len(d.b) > 0 || o.Trigger > TriggerBackfill || o.Schedule.IsZero() {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -88,7 +89,7 @@ func TestScheduleRoundTrip(t *testing.T) {
 		nonZero(seen, "", reflect.ValueOf(rec.Schedule))
 		nonZero(seen, "", reflect.ValueOf(rec.Origin))
 	}
-	for _, kind := range []reflect.Type{reflect.TypeFor[schemas.Schedule](), reflect.TypeFor[schemas.Origin](), reflect.TypeFor[schemas.LastRun](), reflect.TypeFor[schemas.WaitingRun](), reflect.TypeFor[schemas.ManualRun](), reflect.TypeFor[schemas.Backfill](), reflect.TypeFor[schemas.Span](), reflect.TypeFor[schemas.Decision]()} {
+	for _, kind := range []reflect.Type{reflect.TypeFor[schemas.Schedule](), reflect.TypeFor[schemas.Origin](), reflect.TypeFor[schemas.LastRun](), reflect.TypeFor[schemas.WaitingRun](), reflect.TypeFor[schemas.ManualRun](), reflect.TypeFor[schemas.Backfill](), reflect.TypeFor[schemas.Span](), reflect.TypeFor[schemas.Expected](), reflect.TypeFor[schemas.Overdue](), reflect.TypeFor[schemas.Decision]()} {
 		for _, f := range reflect.VisibleFields(kind) {
 			if !f.Anonymous && !seen[kind.String()+"."+f.Name] {
 				t.Errorf("no record had a value in %s.%s", kind, f.Name)
@@ -149,6 +150,19 @@ func largestSchedule() *schemas.Schedule {
 	}
 	for range schemas.MaxManual {
 		s.AddManual(schemas.ManualRun{AtMs: last, Allow: true})
+	}
+	s.Alarm = s.Last
+	for i := range schemas.MaxExpected {
+		e := schemas.Expected{FromMs: 0, ToMs: 0, DeadlineMs: int64(schemas.MaxExpect / time.Millisecond), Count: math.MaxUint32, Run: math.MaxUint32, Kind: schemas.DecisionFired}
+		if i == 0 {
+			e.FromMs, e.ToMs, e.DeadlineMs = last, last, last+e.DeadlineMs
+		} else {
+			e.FromMs, e.ToMs, e.DeadlineMs = s.Expected[i-1].ToMs+e.DeadlineMs, s.Expected[i-1].ToMs+2*e.DeadlineMs, s.Expected[i-1].ToMs+3*e.DeadlineMs
+		}
+		s.Expected = append(s.Expected, e)
+	}
+	for range schemas.MaxOverdue {
+		s.AddOverdue(schemas.Overdue{FromMs: last, ToMs: 0, DeadlineMs: last, AtMs: 0, Count: math.MaxUint32, Run: math.MaxUint32, State: schemas.StateFail, Kind: schemas.DecisionFired})
 	}
 	for i := range schemas.MaxDecisions {
 		// The three encoded times are FromMs, ToMs-FromMs and AtMs-ToMs.
@@ -244,5 +258,64 @@ func TestOlderReader(t *testing.T) {
 	rec := schemas.Record{RunState: schemas.RunState{State: schemas.StatePending, Run: 1}, Schedule: largestSchedule()}
 	if _, err := schemas.DecodeRecordUpTo(rec.AppendFormat(nil, schemas.RecordFormat1), schemas.RecordFormat1); !errors.Is(err, schemas.ErrNewer) {
 		t.Errorf("a reader of format 1: %v, want ErrNewer", err)
+	}
+}
+
+// TestExpect: Expect keeps the order of the deadlines and the bound of the list, counts each
+// nominal time once, and never lets a run count for a nominal time that has none.
+func TestExpect(t *testing.T) {
+	t.Parallel()
+	const now, later = int64(1000), int64(1_000_000)
+	var p schemas.Progress
+	add := func(nominal, deadline int64, run uint32) {
+		p.Expect(schemas.Expected{FromMs: nominal, ToMs: nominal, DeadlineMs: deadline, Count: 1, Run: run, Kind: schemas.DecisionOverlap}, now)
+	}
+	for i := range int64(5) {
+		add(i, now-10+i, 0) // overdue, without a run: they share one event
+	}
+	if len(p.Expected) != 1 || p.Expected[0] != (schemas.Expected{FromMs: 0, ToMs: 4, DeadlineMs: now - 6, Count: 5, Kind: schemas.DecisionOverlap}) {
+		t.Fatalf("overdue times: %+v", p.Expected)
+	}
+	before := p
+	for i := range int64(2 * schemas.MaxExpected) {
+		add(10+i, later+2*schemas.MaxExpected-i, uint32(1+i)) // the order of the deadlines is not that of the adds
+	}
+	if before.Expected[0].Count != 5 {
+		t.Error("Expect changed a copy of the record")
+	}
+	if len(p.Expected) != schemas.MaxExpected {
+		t.Fatalf("%d entries, the limit is %d", len(p.Expected), schemas.MaxExpected)
+	}
+	count := uint32(0)
+	for i, e := range p.Expected {
+		if count += e.Count; i > 0 && e.DeadlineMs < p.Expected[i-1].DeadlineMs {
+			t.Fatalf("not in the order of the deadlines: %+v", p.Expected)
+		}
+	}
+	if count != 5+2*schemas.MaxExpected || p.Expected[0].Run != 0 {
+		t.Errorf("%d nominal times, the first entry is %+v", count, p.Expected[0])
+	}
+}
+
+// TestExpectedForMs: only the record of a run that succeeded before its deadline is kept for
+// longer than the retention.
+func TestExpectedForMs(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		origin *schemas.Origin
+		state  schemas.State
+		done   int64
+		want   int64
+	}{
+		{nil, schemas.StateSuccess, 100, 0},
+		{&schemas.Origin{}, schemas.StateSuccess, 100, 0},
+		{&schemas.Origin{DeadlineMs: 500}, schemas.StateSuccess, 100, 400},
+		{&schemas.Origin{DeadlineMs: 500}, schemas.StateSuccess, 700, 0},
+		{&schemas.Origin{DeadlineMs: 500}, schemas.StateFail, 100, 0},
+	} {
+		rec := schemas.Record{Origin: x.origin, RunState: schemas.RunState{State: x.state, DoneMs: x.done}}
+		if got := rec.ExpectedForMs(); got != x.want {
+			t.Errorf("%+v %s done at %d: %d, want %d", x.origin, x.state, x.done, got, x.want)
+		}
 	}
 }

@@ -23,6 +23,7 @@ const (
 	AttrMisfire = "timermisfire" // see Misfire
 	AttrGrace   = "timergrace"   // a run that is later is skipped; a duration from MinGrace
 	AttrOverlap = "timeroverlap" // see Overlap
+	AttrExpect  = "timerexpect"  // a nominal time without success this long after it is overdue; a duration from MinExpect
 )
 
 // Limits of the attributes of a schedule.
@@ -32,11 +33,15 @@ const (
 	// MinGrace is the least timergrace. A shorter one would skip runs whenever a shard has a
 	// new owner.
 	MinGrace = time.Second
+	// MinExpect is the least timerexpect, MaxExpect the greatest: records of runs that have
+	// succeeded are kept that long.
+	MinExpect = time.Second
+	MaxExpect = 31 * 24 * time.Hour
 	// MaxRecurrenceText bounds the text of each attribute of a schedule, in bytes.
 	MaxRecurrenceText = 256
 	// MaxScheduleBytes bounds an encoded Schedule. It depends on MaxRecurrenceText,
-	// MaxDecisions, MaxManual and MaxPauseNote.
-	MaxScheduleBytes = 4 << 10
+	// MaxDecisions, MaxManual, MaxExpected, MaxOverdue and MaxPauseNote.
+	MaxScheduleBytes = 6 << 10
 )
 
 // scheduleAttributes are the attributes of a schedule. Each has the sentence that refuses it
@@ -53,6 +58,7 @@ var scheduleAttributes = []struct{ name, advice string }{
 	{AttrMisfire, "a one-shot timer that is late fires as soon as possible: remove it"},
 	{AttrGrace, "a one-shot timer that is late fires as soon as possible: remove it"},
 	{AttrOverlap, "a one-shot timer has no other run to overlap with: remove it"},
+	{AttrExpect, "a one-shot timer has its dead letter: remove it"},
 }
 
 func isScheduleAttribute(name string) bool {
@@ -101,7 +107,7 @@ func (p *parsed) recurrence() (*Recurrence, error) {
 		name     string
 		ms       *int64
 		min, max time.Duration
-	}{{AttrJitter, &r.JitterMs, 0, MaxJitter}, {AttrGrace, &r.GraceMs, MinGrace, 1<<63 - 1}} {
+	}{{AttrJitter, &r.JitterMs, 0, MaxJitter}, {AttrGrace, &r.GraceMs, MinGrace, 1<<63 - 1}, {AttrExpect, &r.ExpectMs, MinExpect, MaxExpect}} {
 		a, ok := p.get(x.name)
 		if !ok {
 			continue
@@ -118,6 +124,12 @@ func (p *parsed) recurrence() (*Recurrence, error) {
 			return nil, badAttribute(x.name, a.text, "finer than a millisecond: round it")
 		}
 		*x.ms = d.Milliseconds()
+	}
+	if r.ExpectMs != 0 && r.ExpectMs <= r.JitterMs {
+		return nil, badAttribute(AttrExpect, p.text(AttrExpect), "must be longer than timerjitter, which delays runs by up to %s", shortDuration(time.Duration(r.JitterMs)*time.Millisecond))
+	}
+	if _, ok := p.get(AttrCallback); !ok && r.ExpectMs != 0 {
+		return nil, badAttribute(AttrExpect, p.text(AttrExpect), "needs %s: without a callback nothing reports that a run succeeded", AttrCallback)
 	}
 	var err error
 	if a, ok := p.get(AttrMisfire); ok {

@@ -15,7 +15,7 @@ func TestScheduleAttributes(t *testing.T) {
 	type m = map[string]any
 	full := m{
 		"timerevery": "P1D", "timertz": "Europe/Berlin", "timerstart": "2027-02-01T08:00:00.0001Z", "timerend": "2028-02-01T08:00:00Z", "timerlimit": 4294967295, "timerjitter": "PT1M",
-		"timerdst": "gap=skip", "timermisfire": "skip", "timergrace": "1s", "timeroverlap": "queue",
+		"timerdst": "gap=skip", "timermisfire": "skip", "timergrace": "1s", "timeroverlap": "queue", "timerexpect": "PT30M", "timercallback": "nats:reports",
 	}
 	full["timerlimit"] = "4294967295" // larger than an integer of CloudEvents
 	fullDays := m{"timercron": "0 9 1 * MON", "timerdays": "or", "timermisfire": "all", "timeroverlap": "replace", "timerjitter": "24h"}
@@ -27,7 +27,7 @@ func TestScheduleAttributes(t *testing.T) {
 		"every": {m{"timerevery": "90m", "timermisfire": "one", "timeroverlap": "skip", "timerat": nil}, schemas.Recurrence{Every: "90m"}},
 		"full": {full, schemas.Recurrence{
 			Every: "P1D", Zone: "Europe/Berlin", StartMs: 1_801_468_800_001, EndMs: 1_833_004_800_000, Limit: 1<<32 - 1, JitterMs: 60_000, DST: "gap=skip",
-			Misfire: schemas.MisfireSkip, GraceMs: 1000, Overlap: schemas.OverlapQueue,
+			Misfire: schemas.MisfireSkip, GraceMs: 1000, Overlap: schemas.OverlapQueue, ExpectMs: 1_800_000,
 		}},
 		"days": {fullDays, schemas.Recurrence{Cron: "0 9 1 * MON", Days: "or", Misfire: schemas.MisfireAll, Overlap: schemas.OverlapReplace, JitterMs: 86_400_000}},
 	} {
@@ -52,7 +52,13 @@ func TestScheduleAttributes(t *testing.T) {
 		checkAccepted(t, body, spec)
 		checkFits(t, body, spec, schemas.DefaultLimitMessage)
 	}
-	cron := func(name string, v any) m { return m{"-timerafter": 0, "timercron": "0 9 * * *", name: v} }
+	cron := func(name string, v any, more ...any) m {
+		c := m{"-timerafter": 0, "timercron": "0 9 * * *", name: v}
+		for i := 0; i < len(more); i += 2 {
+			c[more[i].(string)] = more[i+1]
+		}
+		return c
+	}
 	for name, c := range map[string]struct {
 		change m
 		says   string
@@ -88,6 +94,10 @@ func TestScheduleAttributes(t *testing.T) {
 		"jitter fine":       {cron("timerjitter", "1us"), "round it"},
 		"jitter, no unit":   {cron("timerjitter", "30"), "without a unit"},
 		"grace short":       {cron("timergrace", "999ms"), "1s or more"},
+		"expect short":      {cron("timerexpect", "999ms"), "1s or more"},
+		"expect long":       {cron("timerexpect", "745h"), "744h or less"},
+		"expect and jitter": {cron("timerexpect", "1m", "timerjitter", "1m"), "longer than timerjitter"},
+		"expect alone":      {cron("timerexpect", "1m"), "needs timercallback"},
 		"misfire":           {cron("timermisfire", "none"), "one, all or skip"},
 		"overlap":           {cron("timeroverlap", "none"), "skip, queue, allow or replace"},
 	} {
@@ -99,7 +109,7 @@ func TestScheduleAttributes(t *testing.T) {
 			checkRefusal(t, err)
 		}
 	}
-	for _, name := range []string{"timerexclude", "timerexcludeshift", "timerexpect"} {
+	for _, name := range []string{"timerexclude", "timerexcludeshift"} {
 		if _, _, err := parse(doc(t, cron(name, "x"))); schemas.CodeOf(err) != schemas.CodeUnsupported {
 			t.Errorf("%s: %v", name, err)
 		}

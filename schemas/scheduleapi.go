@@ -49,6 +49,7 @@ type ScheduleInfo struct {
 	Misfire      string    `json:"misfire"`
 	GraceMs      int64     `json:"grace_ms,omitempty"`
 	Overlap      string    `json:"overlap"`
+	ExpectMs     int64     `json:"expect_ms,omitempty"`
 	// Next is the next nominal time that is not decided, zero if none is left.
 	Next time.Time `json:"next,omitzero"`
 	// Fired counts the runs of nominal times that have fired, which Limit bounds.
@@ -62,6 +63,21 @@ type ScheduleInfo struct {
 	Triggered int `json:"triggered,omitempty"`
 	// Backfill is the backfill under way, nil for none.
 	Backfill *BackfillInfo `json:"backfill,omitempty"`
+	// Overdue are the last overdue events, oldest first, at most MaxOverdue. Deadline is the next
+	// time at which a success is missing if there is none by then, zero for none.
+	Overdue  []OverdueInfo `json:"overdue,omitempty"`
+	Deadline time.Time     `json:"deadline,omitzero"`
+}
+
+// OverdueInfo describes an overdue event: nominal times of a schedule without a success by their
+// deadline.
+type OverdueInfo struct {
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Count    uint32    `json:"count"`
+	Deadline time.Time `json:"deadline"`
+	At       time.Time `json:"at"`            // time of the event
+	Run      uint32    `json:"run,omitempty"` // the run without a success; 0 if there is none
 }
 
 // LastRunInfo is the run of a schedule that fired last. Scheduled is its nominal time.
@@ -93,7 +109,7 @@ type OriginInfo struct {
 func (s *Schedule) info() *ScheduleInfo {
 	i := &ScheduleInfo{
 		Cron: s.Cron, Every: s.Every, Zone: cmp.Or(s.Zone, "UTC"), Start: optionalTime(s.StartMs), End: optionalTime(s.EndMs), Limit: s.Limit, JitterMs: s.JitterMs,
-		DST: s.DST, Days: s.Days, Exclude: s.Exclude, ExcludeShift: s.ExcludeMode, Misfire: s.Misfire.String(), GraceMs: s.GraceMs, Overlap: s.Overlap.String(),
+		DST: s.DST, Days: s.Days, Exclude: s.Exclude, ExcludeShift: s.ExcludeMode, Misfire: s.Misfire.String(), GraceMs: s.GraceMs, Overlap: s.Overlap.String(), ExpectMs: s.ExpectMs,
 		Next: optionalTime(s.NextMs), Fired: s.Fired, Triggered: len(s.Manual),
 	}
 	if l := &s.Last; l.Run != 0 {
@@ -104,6 +120,12 @@ func (s *Schedule) info() *ScheduleInfo {
 	}
 	if b := s.Backfill; b != nil {
 		i.Backfill = &BackfillInfo{TimeOf(b.NextMs), TimeOf(b.ToMs), b.Fired}
+	}
+	for _, o := range s.Overdue {
+		i.Overdue = append(i.Overdue, OverdueInfo{TimeOf(o.FromMs), TimeOf(o.ToMs), o.Count, TimeOf(o.DeadlineMs), TimeOf(o.AtMs), o.Run})
+	}
+	if len(s.Expected) > 0 {
+		i.Deadline = TimeOf(s.Expected[0].DeadlineMs)
 	}
 	return i
 }
@@ -282,6 +304,9 @@ type RunInfo struct {
 	Done     time.Time    `json:"done,omitzero"`
 	Attempts uint32       `json:"attempts,omitempty"`
 	Outcome  *OutcomeInfo `json:"outcome,omitempty"`
+	// Overdue is true if the run had no success by its deadline (timerexpect), also if it
+	// succeeded later.
+	Overdue bool `json:"overdue,omitempty"`
 }
 
 // DecisionInfo says what became of a range of nominal times.
@@ -324,7 +349,21 @@ func (s ScheduleInfo) MarshalJSON() ([]byte, error) {
 		End     milliTime `json:"end,omitzero"`
 		Next    milliTime `json:"next,omitzero"`
 		Waiting milliTime `json:"waiting,omitzero"`
-	}{plain(s), milliTime(s.Start), milliTime(s.End), milliTime(s.Next), milliTime(s.Waiting)})
+
+		Deadline milliTime `json:"deadline,omitzero"`
+	}{plain(s), milliTime(s.Start), milliTime(s.End), milliTime(s.Next), milliTime(s.Waiting), milliTime(s.Deadline)})
+}
+
+// MarshalJSON implements json.Marshaler.
+func (o OverdueInfo) MarshalJSON() ([]byte, error) {
+	type plain OverdueInfo
+	return marshal(struct {
+		plain
+		From     milliTime `json:"from"`
+		To       milliTime `json:"to"`
+		Deadline milliTime `json:"deadline"`
+		At       milliTime `json:"at"`
+	}{plain(o), milliTime(o.From), milliTime(o.To), milliTime(o.Deadline), milliTime(o.At)})
 }
 
 // MarshalJSON implements json.Marshaler.

@@ -109,6 +109,7 @@ var inputExamples = map[string]string{
 	AttrEnd:     `, a time such as "2026-12-24T18:00:00Z"`,
 	AttrJitter:  `, a duration with its unit such as "30s"`,
 	AttrGrace:   `, a duration with its unit such as "10m"`,
+	AttrExpect:  `, a duration with its unit such as "30m"`,
 }
 
 // unlimited is for events that were accepted before. They stay valid, even if the limits

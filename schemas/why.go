@@ -21,6 +21,9 @@ type Answer struct {
 	// Decided is the time of the decision, of the last one of many; zero if there is none, or
 	// it is not known.
 	Decided time.Time `json:"decided,omitzero"`
+	// Overdue is the time of the overdue event for At (timerexpect), zero if there was none, or
+	// none is known.
+	Overdue time.Time `json:"overdue,omitzero"`
 	// Before and After are the nearest nominal times if At is none; zero if there is none.
 	Before time.Time `json:"before,omitzero"`
 	After  time.Time `json:"after,omitzero"`
@@ -58,7 +61,8 @@ func (a Answer) MarshalJSON() ([]byte, error) {
 		plain
 		Due     milliTime `json:"due,omitzero"`
 		Decided milliTime `json:"decided,omitzero"`
+		Overdue milliTime `json:"overdue,omitzero"`
 		Before  milliTime `json:"before,omitzero"`
 		After   milliTime `json:"after,omitzero"`
-	}{milliTime(a.At), plain(a), milliTime(a.Due), milliTime(a.Decided), milliTime(a.Before), milliTime(a.After)})
+	}{milliTime(a.At), plain(a), milliTime(a.Due), milliTime(a.Decided), milliTime(a.Overdue), milliTime(a.Before), milliTime(a.After)})
 }

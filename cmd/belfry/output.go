@@ -99,7 +99,7 @@ func schedulePairs(t schemas.TimerInfo) []string {
 		return formatDuration(time.Duration(n) * time.Millisecond)
 	}
 	pairs := []string{"cron", s.Cron, "every", s.Every, "tz", s.Zone, "start", showTime(s.Start), "end", showTime(s.End), "limit", number(int(s.Limit)),
-		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap,
+		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap, "expect", ms(s.ExpectMs),
 		"next run", showTime(s.Next), "runs", fmt.Sprint(s.Fired)}
 	if l := s.Last; l != nil {
 		pairs = append(pairs, "last run", fmt.Sprintf("%d, scheduled %s, fired %s", l.Run, showTime(l.Scheduled), showTime(l.Fired)))
@@ -108,7 +108,23 @@ func schedulePairs(t schemas.TimerInfo) []string {
 	if b := s.Backfill; b != nil {
 		pairs = append(pairs, "backfill", fmt.Sprintf("from %s to %s, %d runs so far", showTime(b.Next), showTime(b.To), b.Fired))
 	}
+	pairs = append(pairs, "deadline", showTime(s.Deadline))
+	for _, o := range s.Overdue {
+		pairs = append(pairs, "overdue", overdueLine(o))
+	}
 	return pairs
+}
+
+// overdueLine describes an overdue event.
+func overdueLine(o schemas.OverdueInfo) string {
+	line := showTime(o.To)
+	if o.Count > 1 {
+		line = fmt.Sprintf("%d times from %s to %s", o.Count, showTime(o.From), line)
+	}
+	if o.Run != 0 {
+		line += fmt.Sprintf(", run %d", o.Run)
+	}
+	return line + ", event at " + showTime(o.At)
 }
 
 // number formats a number, and 0 as "".

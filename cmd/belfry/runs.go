@@ -53,6 +53,9 @@ func runNote(r belfry.ScheduleRun) string {
 	if r.Missed > 0 {
 		note = joined(note, "also for "+strconv.Itoa(int(r.Missed))+" missed")
 	}
+	if r.Overdue {
+		note = joined(note, "overdue")
+	}
 	if o := r.Outcome; o != nil {
 		note = joined(note, outcomeText(o))
 	}

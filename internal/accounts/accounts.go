@@ -6,7 +6,8 @@
 //
 //	team's account                                    Belfry's account
 //	timers.add, timers.api.add … ──── service ──────▶ stream TIMERS_ADD, nodes
-//	timers.fired.<svc>, timers.dead.<svc> ◀─ stream ─ nodes
+//	timers.fired.<svc>, timers.dead.<svc>,
+//	timers.overdue.<svc>  ◀───────── stream ──────── nodes
 //	JS.BELFRY.API…, $JS.ACK… ──────── service ──────▶ consumer <svc> of TIMERS_FIRED
 //	callbacks.…, timers.work.<svc> ◀─ service ─────── nodes
 //
@@ -121,7 +122,7 @@ func (t Team) use(belfry *server.Account, local, subject string) error {
 // has the service's name.
 func (t Team) events(belfry *server.Account, svc string) error {
 	only := []*server.Account{t.Account}
-	for _, subject := range []string{schemas.SubjectFired(svc), schemas.SubjectDead(svc)} {
+	for _, subject := range []string{schemas.SubjectFired(svc), schemas.SubjectDead(svc), schemas.SubjectOverdue(svc)} {
 		if err := belfry.AddStreamExport(subject, only); err != nil {
 			return fmt.Errorf("export %s from account %s: %w", subject, belfry.Name, err)
 		}

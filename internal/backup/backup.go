@@ -18,7 +18,7 @@
 //  4. TIMERS_FIRED, TIMERS_RETRY
 //     an event whose record is still pending in its copy: the timer
 //     fires again
-//  5. KV_services, TIMERS_DEAD, TIMERS_REJECTED
+//  5. KV_services, TIMERS_DEAD, TIMERS_REJECTED, TIMERS_OVERDUE
 //
 // Changes after Write began may be missing in the backup. Timers that fired since then
 // fire again after a restore, under the same idempotency key.
@@ -188,7 +188,7 @@ func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error)
 			m.Shards++
 		}
 	}
-	names := order(m.Shards)
+	names := order(m.Shards, have[schemas.StreamOverdue])
 	for _, name := range names {
 		if !have[name] {
 			return nil, schemas.Errorf(schemas.CodeConfig, "there is no stream %s: either no Belfry of this version has run in this account, or the stream was removed", name)
@@ -198,12 +198,17 @@ func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error)
 }
 
 // order is that of the package comment.
-func order(shards int) []string {
+// overdue is false for a store, or a backup of one, that no node with overdue events has opened.
+func order(shards int, overdue bool) []string {
 	names := []string{"KV_" + schemas.BucketClock, schemas.StreamAdd}
 	for n := range shards {
 		names = append(names, "KV_"+schemas.BucketTimers(n))
 	}
-	return append(names, schemas.StreamFired, schemas.StreamRetry, "KV_"+schemas.BucketServices, schemas.StreamDead, schemas.StreamRejected)
+	names = append(names, schemas.StreamFired, schemas.StreamRetry, "KV_"+schemas.BucketServices, schemas.StreamDead, schemas.StreamRejected)
+	if overdue {
+		names = append(names, schemas.StreamOverdue)
+	}
+	return names
 }
 
 // copyStream copies a stream into a folder that does not exist yet.
@@ -259,7 +264,8 @@ func Read(dir string) (Manifest, error) {
 	if m.Format != format {
 		return m, schemas.Errorf(schemas.CodeConfig, "the backup in %s has format %d; this version of belfry reads %d: use the belfry that made it", dir, m.Format, format)
 	}
-	if names := order(m.Shards); !slices.EqualFunc(m.Streams, names, func(s Stream, name string) bool { return s.Name == name }) {
+	overdue := slices.ContainsFunc(m.Streams, func(s Stream) bool { return s.Name == schemas.StreamOverdue })
+	if names := order(m.Shards, overdue); !slices.EqualFunc(m.Streams, names, func(s Stream, name string) bool { return s.Name == name }) {
 		return m, schemas.Errorf(schemas.CodeConfig, "%s of %s does not list the streams of %d shards", manifestName, dir, m.Shards)
 	}
 	for _, s := range m.Streams {

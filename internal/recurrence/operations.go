@@ -31,6 +31,9 @@ func (p *Plan) Pause(rec *schemas.Record, nowMs int64, note string, by schemas.C
 	}
 	s := rec.Schedule.Clone()
 	s.PauseNote = note
+	if rec.State != schemas.StatePaused {
+		p.pauseExpected(s, nowMs)
+	}
 	rec.Schedule, rec.State = s, schemas.StatePaused
 	rec.Note(schemas.Operation{Kind: schemas.OperationPause, AtMs: nowMs, Caller: by})
 	p.replan(rec, nowMs)
@@ -196,6 +199,9 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	if err != nil {
 		return err
 	}
+	if s.ExpectMs == 0 {
+		s.Expected = nil
+	}
 	if !sameTimes(rec.Schedule, s) {
 		p.move(plan, s, nowMs)
 	}
@@ -228,6 +234,7 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64) {
 		s.CatchUp, s.CaughtUp = nil, 0
 		if passed.n > 0 {
 			s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: passed.first, ToMs: passed.last, Count: passed.n, AtMs: nowMs})
+			p.expect(s, schemas.DecisionUpdated, passed, 0, nowMs)
 		}
 		s.NextMs, _ = to.after(max(nowMs, reached(s)))
 	}

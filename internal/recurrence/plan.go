@@ -53,6 +53,9 @@ func (p *Plan) Begin(rec *schemas.Record) error {
 	if !ok {
 		return schemas.Errorf(schemas.CodeInvalidAttribute, "the schedule has no run after %s: check timerstart and timerend", schemas.FormatTime(rec.AddedMs))
 	}
+	if err := p.checkExpect(next); err != nil {
+		return err
+	}
 	p.setNext(s, next)
 	rec.Schedule, rec.Run = s, 1
 	rec.ScheduledMs, rec.DueMs, rec.Queued = next, s.NextDueMs, true

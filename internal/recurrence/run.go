@@ -18,7 +18,7 @@ func RunRecord(id schemas.TimerID, rec *schemas.Record) schemas.Record {
 			State: schemas.StateDelivered, Run: l.Run, MaxAttempt: rec.MaxAttempt,
 			DueMs: l.DueMs, ScheduledMs: l.NominalMs, FiredMs: l.ClaimedMs, Epoch: l.Epoch,
 		},
-		Origin: &schemas.Origin{Schedule: id, Missed: l.Missed, Trigger: l.Trigger, Waited: mayWait(s)},
+		Origin: &schemas.Origin{Schedule: id, Missed: l.Missed, Trigger: l.Trigger, Waited: mayWait(s), DeadlineMs: deadlineOf(s, l.Run)},
 	}
 }
 

@@ -21,7 +21,8 @@ import (
 //	                    its value each; "callback" gives it a callback
 //	update at=TIME      the same, as an update
 //	advance to=TIME     takes the turns at the times at which they are due
-//	jump to=TIME        takes no turn before TIME, as in an outage, then all that are due
+//	jump to=TIME down   takes no turn before TIME, as in an outage, then all that are due;
+//	                    with down none, because the outage goes on
 //	hold, conclude      from now on callbacks have no result; the last callback has one
 //	pause, resume catchup=POLICY, trigger allow, backfill from=TIME to=TIME every=D again allow
 //	state               what is in the record
@@ -82,6 +83,8 @@ type script struct {
 	now  int64
 	held bool // callbacks have no result
 	open bool // the last run's callback has no result
+	// done has the time of the success of each run that has succeeded.
+	done map[uint32]int64
 	// turns counts the turns.
 	turns int
 	out   strings.Builder
@@ -94,7 +97,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	var err error
 	switch d.Cmd {
 	case "add":
-		*s = script{rec: s.parse(t, d), now: s.time(t, d, "at")}
+		*s = script{rec: s.parse(t, d), now: s.time(t, d, "at"), done: map[uint32]int64{}}
 		s.compile(t)
 		err = s.plan.Begin(&s.rec)
 	case "update":
@@ -115,7 +118,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.shorten()
 	case "jump":
 		s.now = s.time(t, d, "to")
-		for s.rec.Queued && s.rec.DueMs <= s.now {
+		for !d.HasArg("down") && s.rec.Queued && s.rec.DueMs <= s.now {
 			s.turn(t)
 		}
 		s.shorten()
@@ -123,6 +126,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.held = true
 	case "conclude":
 		s.open, s.held = false, d.HasArg("hold")
+		s.done[s.rec.Schedule.Last.Run] = s.now
 		if s.rec.Schedule.Waiting != nil || s.rec.Schedule.Backfill != nil || len(s.rec.Schedule.Manual) > 0 {
 			s.turn(t)
 		}
@@ -218,6 +222,8 @@ func (s *script) parse(t *testing.T, d *datadriven.TestData) schemas.Record {
 			r.JitterMs = ms()
 		case "grace":
 			r.GraceMs = ms()
+		case "expect":
+			r.ExpectMs = ms()
 		case "misfire":
 			r.Misfire, err = schemas.ParseMisfire(value)
 		case "overlap":
@@ -262,8 +268,23 @@ func (s *script) turn(t *testing.T) {
 	if s.turns++; s.turns > maxTurns {
 		t.Fatal("the schedule is due without end")
 	}
-	got := s.plan.Turn(&s.rec, s.now, s.open, recurrence.Claim{Epoch: 1, Before: 1})
+	c := recurrence.Claim{Epoch: 1, Before: 1}
+	if n := recurrence.NeedsResult(&s.rec, s.now); n != 0 {
+		c.Result = &recurrence.Result{Run: n, State: schemas.StateRetrying}
+		if at, ok := s.done[n]; ok {
+			c.Result.State, c.Result.DoneMs = schemas.StateSuccess, at
+		}
+	}
+	got := s.plan.Turn(&s.rec, s.now, s.open, c)
 	s.rec = got.Record
+	if o := got.Overdue; o != nil {
+		text := fmt.Sprintf("%s: overdue %s", show(s.now), show(o.FromMs))
+		if o.Count > 1 {
+			text += fmt.Sprintf(" to %s, %d", show(o.ToMs), o.Count)
+		}
+		word, _ := recurrence.OverdueReason(&s.rec)
+		s.line("%s, deadline %s (%s)", text, show(o.DeadlineMs), word)
+	}
 	for _, d := range got.Skipped {
 		s.line("%s: %s", show(s.now), decision(&d))
 	}
@@ -276,7 +297,9 @@ func (s *script) turn(t *testing.T) {
 			text += ", " + r.Trigger.String()
 		}
 		s.line("%s", text)
-		s.open = s.held && s.rec.Callback != ""
+		if s.open = s.held && s.rec.Callback != ""; !s.open {
+			s.done[r.Number] = s.now
+		}
 	}
 	if got.EndsRun != 0 {
 		s.line("%s: run %d gets no further attempt", show(s.now), got.EndsRun)
@@ -306,6 +329,9 @@ func (s *script) state() {
 	}
 	if w := p.Waiting; w != nil {
 		s.line("waits: %s, missed %d", show(w.NominalMs), w.Missed)
+	}
+	for _, e := range p.Expected {
+		s.line("expects %s to %s, %d, run %d, by %s", show(e.FromMs), show(e.ToMs), e.Count, e.Run, show(e.DeadlineMs))
 	}
 	for _, d := range p.Decisions {
 		s.line("%s", decision(&d))

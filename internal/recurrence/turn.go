@@ -27,6 +27,9 @@ type Claim struct {
 	// Before is the revision of the record that the turn's record replaces or, if that is
 	// later, the sequence before which the owner pins the applied offset.
 	Before uint64
+	// Result is the result of the run that NeedsResult names. Without it Turn assumes that
+	// expected runs have succeeded, as a prediction does.
+	Result *Result
 }
 
 // Run is a run to fire.
@@ -39,12 +42,15 @@ type Run struct {
 
 // Turn is the decision about a schedule at one time.
 type Turn struct {
-	// Record is the schedule's record after the turn. Its state is delivered if Run is the
-	// last run: the owner completes it after Run was published. It is completed if no run is
+	// Record is the schedule's record after the turn. Its state is delivered if Run or
+	// Overdue is the last: the owner completes it after that was published. It is completed if no run is
 	// left and none fires.
 	Record schemas.Record
 	// Run is the run to fire; nil for none.
 	Run *Run
+	// Overdue is the overdue event to publish; nil for none. A turn has no more than one of
+	// Run and Overdue.
+	Overdue *schemas.Overdue
 	// Skipped are the nominal times that the turn skipped, by reason.
 	Skipped []schemas.Decision
 	// EndsRun is the number of the run that must get no further attempt, because another one
@@ -73,6 +79,7 @@ func (p *Plan) Turn(rec *schemas.Record, nowMs int64, open bool, c Claim) Turn {
 	p.rezone(t.s, nowMs)
 	active := rec.State == schemas.StatePending
 	switch {
+	case t.expected(active):
 	case active && t.waiting():
 	case t.manual():
 	case active && t.nominal():
@@ -158,13 +165,14 @@ func (t *turn) waiting() bool {
 		return false
 	case t.late(w.DueMs):
 		t.s.Waiting = nil
-		t.skip(schemas.DecisionGrace, span{first: w.NominalMs, last: w.NominalMs, n: 1}, 0)
+		t.skip(schemas.DecisionGrace, span{first: w.NominalMs, last: w.NominalMs, n: 1}, 0) // Expected has it
 		return false
 	case t.blocked, t.now < w.DueMs: // the cluster's clock may have been set back
 		return false
 	}
 	t.s.Waiting = nil
 	t.fire(Run{NominalMs: w.NominalMs, Missed: w.Missed})
+	t.expectWaiting(w.NominalMs)
 	return true
 }
 
@@ -261,6 +269,7 @@ func (t *turn) nominal() bool {
 	}
 	more := next != 0 && nextDue <= by.untilMs
 	t.skip(schemas.DecisionGrace, late, 0)
+	t.expect(schemas.DecisionGrace, late, 0)
 	if more && due.n > 0 && !each && !by.drops() {
 		t.setNext(due.first)
 		s.Counted, s.CountedMs = due.n, due.last
@@ -297,6 +306,7 @@ func (t *turn) counted(by policy, each bool) (times span, dueMs int64) {
 		return times, dueMs
 	}
 	t.skip(schemas.DecisionGrace, times, 0)
+	t.expect(schemas.DecisionGrace, times, 0)
 	next, _ := t.after(s.CountedMs)
 	t.setNext(next)
 	return span{}, 0
@@ -328,15 +338,18 @@ func (t *turn) decide(by policy, due span, dueMs int64) {
 		return
 	case t.blocked && s.Overlap == schemas.OverlapSkip:
 		t.skip(schemas.DecisionOverlap, due, t.last)
+		t.expect(schemas.DecisionOverlap, due, 0)
 		return
 	case by.Misfire == schemas.MisfireSkip && due.n > 1 && t.now-dueMs > onTimeMs:
 		t.skip(schemas.DecisionMisfire, due, 0)
+		t.expect(schemas.DecisionMisfire, due, 0)
 		return
 	}
 	rest, r := due.butLast(t.p), Run{NominalMs: due.last}
 	if by.Misfire == schemas.MisfireSkip {
 		t.skip(schemas.DecisionMisfire, rest, 0)
-		rest = span{}
+		t.expect(schemas.DecisionMisfire, rest, 0)
+		rest, due = span{}, span{first: due.last, last: due.last, n: 1}
 	}
 	r.Missed = rest.n
 	if t.blocked {
@@ -344,10 +357,12 @@ func (t *turn) decide(by policy, due span, dueMs int64) {
 			dueMs = t.now // what the resume asked for is not late
 		}
 		t.wait(r, rest, dueMs)
+		t.expect(schemas.DecisionQueue, due, 0)
 		return
 	}
 	t.skip(schemas.DecisionCoalesced, rest, t.Record.Run)
 	t.fire(r)
+	t.expect(schemas.DecisionFired, due, t.Run.Number)
 }
 
 // wait holds a run back until the previous run has concluded. It takes the place of a run
@@ -423,6 +438,9 @@ func (t *turn) plan(active bool) {
 	if b := s.Backfill; b != nil {
 		due = min(due, waits(b.DueMs, b.Allow))
 	}
+	if len(s.Expected) > 0 {
+		due = min(due, s.Expected[0].DeadlineMs)
+	}
 	if held && t.blocked && s.Overlap == schemas.OverlapReplace {
 		t.EndsRun = t.last
 	}
@@ -434,7 +452,7 @@ func (t *turn) plan(active bool) {
 	r.Queued = false
 	switch {
 	case !active: // paused
-	case t.Run != nil:
+	case t.Run != nil || t.Overdue != nil:
 		r.State, r.FiredMs, r.Epoch = schemas.StateDelivered, t.now, t.claim.Epoch
 	default:
 		// An operation has no epoch: the owner counts its own claims only.

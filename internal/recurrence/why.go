@@ -106,7 +106,29 @@ func (w *why) answer(at int64) schemas.Answer {
 	default:
 		w.decided(&a, at, decision, filled)
 	}
+	if nominal {
+		w.overdue(&a, at)
+	}
 	return a
+}
+
+// overdue adds the overdue event for a nominal time, or the deadline until which it waits for a
+// success.
+func (w *why) overdue(a *schemas.Answer, at int64) {
+	for i := range w.s.Overdue {
+		if o := &w.s.Overdue[i]; o.FromMs <= at && at <= o.ToMs {
+			_, text := overdueReason(o)
+			a.Overdue = schemas.TimeOf(o.AtMs)
+			a.Text += fmt.Sprintf(" Overdue: an event at %s said so (%s).", w.local(o.AtMs), text)
+			return
+		}
+	}
+	for i := range w.s.Expected {
+		if e := &w.s.Expected[i]; e.FromMs <= at && at <= e.ToMs {
+			a.Notes = append(a.Notes, "expects a success by "+w.local(e.DeadlineMs))
+			return
+		}
+	}
 }
 
 // notes returns reasons as text.

@@ -9,6 +9,7 @@
 //	TIMERS_RETRY   timers.retry.*                 work queue, discard new, dedup window
 //	TIMERS_DEAD    timers.dead.*                  limits, max age, discard old, dedup window
 //	TIMERS_REJECTED timers.rejected               limits, max age, discard old, dedup window
+//	TIMERS_OVERDUE timers.overdue.*               limits, max age, discard old, dedup window
 //	KV clock       clock.<shard>  node.<node>  meta  count.dead
 //	               copy.<shard>  copy.meta       earlier states of clocks, and of meta (clock.go)
 //	               damage.<shard>                the known damage of a shard (damage.go)

@@ -12,12 +12,13 @@ import (
 )
 
 // FiredSince returns the subset of ids, which are message ids, that were published on the
-// given subjects of TIMERS_FIRED, TIMERS_RETRY and TIMERS_DEAD since a time. It reads every
+// given subjects of TIMERS_FIRED, TIMERS_RETRY, TIMERS_DEAD and TIMERS_OVERDUE since a time. It reads every
 // message of the subjects since then, so it is for recovery and audits. Errors:
 // schemas.ErrUnavailable.
 func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
-	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix} {
+	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix,
+		schemas.StreamOverdue: schemas.SubjectOverduePrefix} {
 		var filter []string
 		for _, sub := range subjects {
 			if strings.HasPrefix(sub, prefix) {

@@ -14,8 +14,8 @@ import (
 // leaves out records due before the low watermark whose revision is up to the applied offset:
 // owners have handled them, so such a record that looks open is an old revision. It passes
 // every record of a newer format that may have to fire, see Timer.Unread, and every schedule
-// whose last run was claimed after the shard's clock was written: its owner may have died
-// before it published the run. Errors: those of fn, schemas.ErrUnavailable.
+// whose last run or overdue event was claimed after the shard's clock was written: its owner may have died
+// before it published the event. Errors: those of fn, schemas.ErrUnavailable.
 func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(Timer) error) error {
 	clock, _, err := rd.clocks.ReadClock(ctx, shard)
 	if err != nil {
@@ -33,7 +33,7 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 		}
 		r := &t.Record
 		done := rd.shards.geo.Tick(r.DueMs) < watermark && t.Rev <= clock.Tail
-		claimed := r.Schedule != nil && r.Schedule.Last.After(rd.shards.geo, watermark, clock.Tail)
+		claimed := r.Schedule != nil && r.Schedule.ClaimedAfter(rd.shards.geo, watermark, clock.Tail)
 		if !claimed && (done || r.DueMs > throughMs || !r.Pending() && r.State != schemas.StateDelivered) {
 			return true, nil
 		}

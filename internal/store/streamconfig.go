@@ -19,10 +19,13 @@ const (
 	defaultDeadMaxBytes  = 4 * gib
 	// Rejected adds are only read by people, and need less space than dead letters.
 	defaultRejectedMaxBytes = 1 * gib
-	defaultShardsBytes      = 32 * gib // all shards together
-	clockMaxBytes           = 16 << 20
-	servicesMaxBytes        = 16 << 20
-	defaultsTotal           = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultShardsBytes
+	// Overdue events are alarms: few, and read at once.
+	defaultOverdueMaxBytes = gib / 2
+	overdueMaxAge          = 7 * 24 * time.Hour
+	defaultShardsBytes     = 32 * gib // all shards together
+	clockMaxBytes          = 16 << 20
+	servicesMaxBytes       = 16 << 20
+	defaultsTotal          = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultOverdueMaxBytes + defaultShardsBytes
 	// One part in spareParts of the total stays free when defaults are fitted: a server
 	// with room for exactly all streams refuses its last replica when it starts again
 	// (work-around 11).
@@ -66,7 +69,7 @@ func (c *streamConfigs) base() []jet.StreamConfig {
 // rest returns the configurations of all other streams and buckets. The stream of dead
 // letters comes before that of rejections; see sharesRejected.
 func (c *streamConfigs) rest() []jet.StreamConfig {
-	all := []jet.StreamConfig{c.add(), c.fired(), c.retry(), c.dead(), c.rejected()}
+	all := []jet.StreamConfig{c.add(), c.fired(), c.retry(), c.dead(), c.rejected(), c.overdue()}
 	for n := range c.shards {
 		all = append(all, c.shard(n))
 	}
@@ -132,6 +135,12 @@ func (c *streamConfigs) retry() jet.StreamConfig {
 	return sc
 }
 
+func (c *streamConfigs) overdue() jet.StreamConfig {
+	sc := c.stream(schemas.StreamOverdue, "Belfry: schedules without a success in time", defaultOverdueMaxBytes/c.shrink, schemas.SubjectOverduePrefix+"*")
+	sc.MaxAge, sc.Duplicates, sc.Discard = overdueMaxAge, c.cfg.DedupWindow, jet.DiscardOld
+	return sc
+}
+
 func (c *streamConfigs) dead() jet.StreamConfig {
 	sc := c.stream(schemas.StreamDead, "Belfry: dead letters", c.orDefault(c.cfg.DeadMaxBytes, defaultDeadMaxBytes), schemas.SubjectDeadPrefix+"*")
 	sc.MaxAge, sc.Duplicates, sc.Discard = c.cfg.DeadMaxAge, c.cfg.DedupWindow, jet.DiscardOld
@@ -182,7 +191,7 @@ func (c *streamConfigs) explicitBytes(name string) bool {
 		return c.cfg.DeadMaxBytes != 0
 	case schemas.StreamRejected:
 		return c.cfg.RejectedMaxBytes != 0
-	case clockStream, servicesStream:
+	case clockStream, servicesStream, schemas.StreamOverdue:
 		return false
 	}
 	return c.cfg.ShardMaxBytes != 0

@@ -68,6 +68,7 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 	add(schemas.StreamRetry, cfg.DedupWindow, 0)
 	add(schemas.StreamDead, cfg.DedupWindow, 0)
 	add(schemas.StreamRejected, cfg.DedupWindow, 0)
+	add(schemas.StreamOverdue, cfg.DedupWindow, 0)
 	s.copies = make([]clockCopy, cfg.Geometry.Shards)
 	for n := range cfg.Geometry.Shards {
 		s.shards = append(s.shards, add(StreamShard(n), 0, 0))
@@ -212,7 +213,7 @@ func (s *Server) Watch(w Watcher) {
 			w.Clock(n, before, now)
 		}
 	}
-	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected} {
+	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue} {
 		s.streams[name].watch = func(_, m *message) {
 			w.Event(name, Event{Seq: m.seq, StampNs: m.at, Subject: m.subject, MsgID: m.msgID, Header: m.hdr, Data: m.data})
 		}

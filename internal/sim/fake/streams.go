@@ -29,6 +29,8 @@ func streamOf(subject string) string {
 		return schemas.StreamRetry
 	case one(schemas.SubjectDeadPrefix):
 		return schemas.StreamDead
+	case one(schemas.SubjectOverduePrefix):
+		return schemas.StreamOverdue
 	case subject == schemas.SubjectRejected:
 		return schemas.StreamRejected
 	}
@@ -75,7 +77,7 @@ func (c *Client) PublishAsync(m store.Msg, done func(seq uint64, duplicate bool,
 // store.Store. Like a consumer it may read from a replica.
 func (c *Client) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
-	for _, name := range [...]string{schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead} {
+	for _, name := range [...]string{schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamOverdue} {
 		var filter []string
 		for _, sub := range subjects {
 			if streamOf(sub) == name {

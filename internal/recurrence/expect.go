@@ -1,0 +1,220 @@
+package recurrence
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file watches for successes (timerexpect).
+//
+// For each nominal time that a schedule decides, exactly one overdue event is published, not
+// before the deadline (nominal time + timerexpect), unless the record of its run has a success
+// by then. Nominal times that one decision skips, or fires one run for, share a deadline, that
+// of the last one, and an event. Those whose deadline had passed when they were decided share
+// an event, too.
+//
+// A decision adds its nominal times to Progress.Expected. The earliest deadline there is one of
+// the times at which the schedule is due. Then a turn reads the record of the run, removes
+// the nominal times from Expected and, if there is no success, claims an overdue event in
+// Progress.Alarm. All of this is part of the compare-and-set of the turn.
+//
+// The nominal times of a pause, and those whose deadline a pause or the end of the schedule
+// comes before, have no overdue event. Runs of triggers and backfills have no deadline.
+
+// Result is the record of a run when its deadline had passed.
+type Result struct {
+	Run uint32
+	// State is 0 if there is no record.
+	State  schemas.State
+	DoneMs int64
+}
+
+// NeedsResult returns the run whose result Turn needs at nowMs; 0 for none.
+func NeedsResult(rec *schemas.Record, nowMs int64) uint32 {
+	s := rec.Schedule
+	if len(s.Expected) == 0 || s.Expected[0].DeadlineMs > nowMs {
+		return 0
+	}
+	return s.Expected[0].Run
+}
+
+// expected judges the nominal times whose deadline has passed. It returns true if it claims an
+// overdue event. It does nothing while the turn has nominal times to decide whose deadlines have
+// passed, too: they share the event.
+func (t *turn) expected(active bool) bool {
+	s := t.s
+	if active && s.NextMs != 0 && s.NextDueMs <= t.now && s.NextMs+s.ExpectMs <= t.now {
+		return false
+	}
+	for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now {
+		e := s.Expected[0]
+		r := t.claim.Result
+		if e.Run != 0 && r != nil && r.Run != e.Run {
+			return false // the next turn has its result
+		}
+		s.Expected = slices.Clone(s.Expected[1:])
+		if e.Run != 0 && (r == nil || r.State == schemas.StateSuccess && r.DoneMs <= e.DeadlineMs) {
+			continue
+		}
+		t.alarm(&e)
+		return true
+	}
+	return false
+}
+
+// alarm claims an overdue event.
+func (t *turn) alarm(e *schemas.Expected) {
+	s := t.s
+	s.Alarm = schemas.LastRun{
+		Run: sum(s.Alarm.Run, 1), NominalMs: e.ToMs, DueMs: t.Record.DueMs, ClaimedMs: t.now,
+		Epoch: t.claim.Epoch, Before: t.claim.Before, Missed: e.Count - 1,
+	}
+	o := schemas.Overdue{FromMs: e.FromMs, ToMs: e.ToMs, DeadlineMs: e.DeadlineMs, AtMs: t.now, Count: e.Count, Run: e.Run, Kind: e.Kind}
+	if e.Run != 0 {
+		o.State = t.claim.Result.State
+	}
+	s.AddOverdue(o)
+	t.Overdue = &o
+}
+
+// expect starts to wait for a success of nominal times. The run is 0 for times that are
+// skipped, or that wait.
+func (t *turn) expect(kind schemas.DecisionKind, times span, run uint32) {
+	t.p.expect(t.s, kind, times, run, t.now)
+}
+
+// expect is turn.expect for the plan that has the nominal times.
+func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span, run uint32, nowMs int64) {
+	if s.ExpectMs == 0 || times.n == 0 || times.last <= s.PausedUntilMs {
+		return
+	}
+	// No more than MaxExpectTimes have a deadline after nowMs, but for rare days.
+	late, kept := times.last, uint32(0)
+	for kept < times.n && late+s.ExpectMs > nowMs {
+		kept++
+		before, ok := p.calendar.Prev(late)
+		if !ok || before < times.first {
+			kept = times.n
+		}
+		late = before
+	}
+	if passed := times.n - kept; passed > 0 {
+		e := schemas.Expected{FromMs: times.first, ToMs: late, DeadlineMs: late + s.ExpectMs, Count: passed, Kind: kind}
+		if kind == schemas.DecisionFired && times.n > 1 {
+			e.Kind = schemas.DecisionCoalesced
+		}
+		s.Expect(e, nowMs)
+		if kept > 0 {
+			times.first, _ = p.after(late)
+		}
+	}
+	if kept > 0 {
+		s.Expect(schemas.Expected{FromMs: times.first, ToMs: times.last, DeadlineMs: times.last + s.ExpectMs, Count: kept, Run: run, Kind: kind}, nowMs)
+	}
+}
+
+// expectWaiting lets the success of the run that has just fired count for the nominal time
+// that waited, if that has not been found overdue.
+func (t *turn) expectWaiting(nominalMs int64) {
+	for i, e := range t.s.Expected {
+		if e.ToMs == nominalMs && e.Run == 0 && e.DeadlineMs > t.now {
+			t.s.Expected = slices.Clone(t.s.Expected)
+			t.s.Expected[i].Run, t.s.Expected[i].Kind = t.s.Last.Run, schemas.DecisionFired
+		}
+	}
+}
+
+// pauseExpected ends the wait for successes, because the schedule is paused. Deadlines that
+// have passed stay, also those of nominal times that are not decided: the owner may be
+// down.
+func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
+	if s.ExpectMs == 0 {
+		return
+	}
+	p.expect(s, schemas.DecisionPaused, p.passed(s, nowMs-s.ExpectMs), 0, nowMs)
+	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool { return e.DeadlineMs > nowMs })
+}
+
+// deadlineOf returns the deadline for a success of a run; 0 for none.
+func deadlineOf(s *schemas.Schedule, run uint32) int64 {
+	for i := range s.Expected {
+		if s.Expected[i].Run == run {
+			return s.Expected[i].DeadlineMs
+		}
+	}
+	return 0
+}
+
+// checkExpect returns an error if more nominal times than schemas.MaxExpectTimes are within
+// timerexpect. It looks at the first maxLook nominal times from nextMs on, which have the days
+// with the most.
+func (p *Plan) checkExpect(nextMs int64) error {
+	if p.rule.ExpectMs == 0 {
+		return nil
+	}
+	var recent [schemas.MaxExpectTimes]int64
+	for n := 0; n < maxLook && nextMs != 0; n++ {
+		slot := &recent[n%len(recent)]
+		if n >= len(recent) && nextMs-*slot < p.rule.ExpectMs {
+			return schemas.Errorf(schemas.CodeInvalidAttribute, "timerexpect spans more than %d runs of the schedule, which is the limit: use a shorter one", schemas.MaxExpectTimes)
+		}
+		*slot = nextMs
+		nextMs, _ = p.after(nextMs)
+	}
+	return nil
+}
+
+// OverdueRecord returns the record from which the owner makes the last overdue event. It is
+// never stored, and depends on the schedule's record only.
+func OverdueRecord(id schemas.TimerID, rec *schemas.Record) schemas.Record {
+	a := &rec.Schedule.Alarm
+	r := schemas.Record{
+		Definition: rec.Definition,
+		RunState: schemas.RunState{
+			State: schemas.StateDelivered, DueMs: a.DueMs, ScheduledMs: a.NominalMs, FiredMs: a.ClaimedMs, Epoch: a.Epoch,
+		},
+		Origin: &schemas.Origin{Schedule: id, Missed: a.Missed},
+	}
+	if o := lastOverdue(rec.Schedule); o != nil {
+		r.Run, r.Origin.DeadlineMs = o.Run, o.DeadlineMs
+	}
+	r.Callback, r.Retry = "", nil
+	return r
+}
+
+// lastOverdue returns the description of the last overdue event.
+func lastOverdue(s *schemas.Schedule) *schemas.Overdue {
+	if len(s.Overdue) == 0 {
+		return nil
+	}
+	return &s.Overdue[len(s.Overdue)-1]
+}
+
+// OverdueReason returns the reason of the last overdue event, as a word and as a sentence.
+func OverdueReason(rec *schemas.Record) (word, text string) {
+	o := lastOverdue(rec.Schedule)
+	if o == nil {
+		return "unknown", "no success by the deadline"
+	}
+	return overdueReason(o)
+}
+
+// overdueReason says why there was no success: a state, or the kind of a decision.
+func overdueReason(o *schemas.Overdue) (word, text string) {
+	by := schemas.FormatTime(o.DeadlineMs)
+	switch {
+	case o.Run != 0 && o.State == schemas.StateSuccess:
+		return "late", fmt.Sprintf("run %d succeeded after %s", o.Run, by)
+	case o.Run != 0 && o.State == 0:
+		return "unknown", fmt.Sprintf("the result of run %d is not known: its record has expired", o.Run)
+	case o.Run != 0:
+		return o.State.String(), fmt.Sprintf("run %d had no success by %s: its state is %s", o.Run, by, o.State)
+	case o.Kind == schemas.DecisionFired:
+		return "late", fmt.Sprintf("the run fired after %s", by)
+	case o.Kind == schemas.DecisionQueue:
+		return o.Kind.String(), fmt.Sprintf("no run fired by %s: it waited for the previous one", by)
+	}
+	return o.Kind.String(), fmt.Sprintf("no run fired by %s: %s", by, o.Kind)
+}
