@@ -123,12 +123,12 @@ var seedMutants = []mutant{
 // scheduleMutants are found by seeds with schedules.
 var scheduleMutants = []mutant{
 	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
-	{"the last claim of an earlier owner is not completed", "scheduler/schedule.go", "if l.Epoch == k.epoch || !l.After(", "if l.Run > 0 || !l.After(", 100, ""},
+	{"the last claim of an earlier owner is not completed", "scheduler/schedule.go", "return l.Epoch != k.epoch && l.After(", "return l.Run == 0 && l.After(", 100, ""},
 	{"the last claim of an earlier owner is completed by its due time only", "schemas/schedule.go", "(g.Tick(l.DueMs) >= tick || l.Before > applied)", "g.Tick(l.DueMs) >= tick", 1000, ""},
 	{"a run is published without its record", "scheduler/fire.go", "if r.Origin != nil && e.rev == 0 {", "if r.Origin != nil && e.rev == 0 && r.Run == 0 {", 20, ""},
 	{"a claim does not wait for the index entry of the next due time", "scheduler/schedule.go", "if next := &r.turn.Record; next.Queued {", "if next := &r.turn.Record; next.Queued && next.DueMs == 0 {", 60, ""},
-	{"a claim does not wait for the last run's event", "scheduler/schedule.go", "run != nil && run.unpublished() {", "run != nil && run.unpublished() && run.rev > 1<<60 {", 300, ""},
-	{"a look at the last run always finds a result", "scheduler/perform.go", "EvLooked{ID: a.ID, Open: open, Err: err}", "EvLooked{ID: a.ID, Open: open && a.Run.IsZero(), Err: err}", 20, ""},
+	{"a claim does not wait for the last run's event", "scheduler/schedule.go", "if run == nil || !run.unpublished() {", "if run == nil || !run.unpublished() || run.rev < 1<<60 {", 300, ""},
+	{"a look at the last run always finds a result", "scheduler/perform.go", "Open: open, Err: err}", "Open: open && a.Run.IsZero(), Err: err}", 20, ""},
 	{"a turn does not see a pause", "internal/recurrence/turn.go", "active := rec.State == schemas.StatePending", "active := rec.State != schemas.StateCancelled", 20, ""},
 	{"a claim of a schedule is not a compare-and-set", "internal/sim/term.go", "if t.w.cfg.Plant == PlantUnfenced {", "if w.Record.Schedule != nil {", 60, ""},
 	{"coalesced nominal times are not recorded", "internal/recurrence/turn.go", "t.skip(schemas.DecisionCoalesced, rest, t.Record.Run)", "t.skip(schemas.DecisionCoalesced, span{}, t.Record.Run)", 20, ""},
