@@ -220,7 +220,7 @@ type ExcludedTimes struct {
 // ExcludedBetween returns the times from fromMs to toMs, both inclusive, that a schedule does
 // not have, or has on another date, because their dates are excluded. With all, it also
 // returns the times whose dates are not. It looks at no more than limit times; reachedMs is
-// the end of what it has looked at, toMs if that is everything.
+// the end of the period that it has read, toMs for the whole period.
 func (s *Schedule) ExcludedBetween(fromMs, toMs int64, all bool, limit int) (list []ExcludedTimes, reachedMs int64) {
 	rule := s.Without()
 	before := false // the time before is the last one of list

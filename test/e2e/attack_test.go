@@ -73,10 +73,14 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 		return &client{t: t, nc: nc, js: js}
 	}
 	x := &attacked{t: t, server: s, admin: as("admin"), orders: as("orders"), billing: as("billing"), before: map[string]stored{}}
-	for n := range 6 { // so that each shard has some
+	for n := range 12 { // so that each shard has some timers and some schedules
 		id := fmt.Sprintf("victim-%d", n)
 		var reply schemas.AddReply
-		m := structured(attrs{"id": id, "source": "/billing", "timersvc": "billing", "timerafter": "1h"}, `"`+secret+`"`)
+		when, value := "timerafter", "1h"
+		if n%2 == 1 {
+			when, value = "timerevery", "P1D"
+		}
+		m := structured(attrs{"id": id, "source": "/billing", "timersvc": "billing", "timergroup": "billing", when: value}, `"`+secret+`"`)
 		m.Subject = schemas.SubjectAPIPrefix + "add"
 		if err := x.billing.callMsg(m, &reply); err != nil {
 			t.Fatal(err)
@@ -94,6 +98,8 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 func doors(team string) []string {
 	return []string{
 		"timers.add", "timers.api.add", "timers.api.get", "timers.api.cancel", "timers.api.reschedule",
+		"timers.api.schedule.pause", "timers.api.schedule.resume", "timers.api.schedule.trigger", "timers.api.schedule.backfill", "timers.api.schedule.update",
+		"timers.api.schedule.delete", "timers.api.schedule.preview", "timers.api.schedule.runs", "timers.api.schedule.why",
 		"JS.BELFRY.API.CONSUMER.INFO.TIMERS_FIRED." + team, "JS.BELFRY.API.CONSUMER.MSG.NEXT.TIMERS_FIRED." + team,
 		"$JS.ACK.TIMERS_FIRED." + team + ".1.1.1.1.1",
 	}
@@ -104,7 +110,7 @@ func (x *attacked) targets() []string {
 	out := []string{
 		"$KV.clock.clock.0", "$KV.clock.clock.1", "$KV.clock.meta", "$KV.clock.node.belfry-1", "$KV.services.billing",
 		"timers.add", "timers.fired.billing", "timers.fired.orders", "timers.retry.billing", "timers.dead.billing", "timers.rejected",
-		"timers.work.billing", "callbacks.billing.pay", "timers.api.list", "timers.api.dead.replay", "$SRV.INFO.timers",
+		"timers.work.billing", "callbacks.billing.pay", "timers.api.list", "timers.api.dead.replay", "timers.api.schedule.pause", "timers.api.schedule.delete", "$SRV.INFO.timers",
 		"$JS.API.STREAM.PURGE.TIMERS_FIRED", "$JS.API.STREAM.DELETE.TIMERS_ADD", "$JS.API.CONSUMER.DELETE.TIMERS_ADD.router",
 		"$JS.API.DIRECT.GET.KV_clock", "$JS.ACK.TIMERS_ADD.router.1.1.1.1.0", "_R_.guessed.reply", "_GR_.abcdef.ghijkl.$KV.clock.clock.0",
 	}
@@ -120,7 +126,7 @@ func messages(door, id string) []*nats.Msg {
 	event := structured(attrs{"id": id, "source": "/orders", "timersvc": "orders", "timerafter": "1h"}, `{}`)
 	event.Subject = door
 	ref := fmt.Sprintf(`{"id":%q,"source":"/orders","after":"2h"}`, id)
-	return []*nats.Msg{event, {Subject: door, Data: []byte(ref)}, {Subject: door, Data: []byte("rubbish")}, {Subject: door}}
+	return []*nats.Msg{event, {Subject: door, Data: []byte(ref)}, {Subject: door, Data: []byte(`{"group":"billing"}`)}, {Subject: door, Data: []byte("rubbish")}, {Subject: door}}
 }
 
 // send publishes as the attacker. The server may refuse the message.
@@ -236,13 +242,22 @@ func (x *attacked) directly() {
 			}
 		}
 	}
+	// A group is not a team's own: its name selects the timers of all teams.
+	for _, door := range doors("orders") {
+		if strings.HasPrefix(door, "timers.api.") {
+			x.orders.send(&nats.Msg{Subject: door, Reply: x.orders.nc.NewInbox(), Data: []byte(`{"group":"billing"}`)})
+		}
+	}
 	// A push consumer would write to its deliver subject.
 	for _, subject := range []string{"$JS.API.CONSUMER.CREATE.TIMERS_FIRED", "JS.BELFRY.API.CONSUMER.CREATE.TIMERS_FIRED", "$JS.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders", "JS.BELFRY.API.CONSUMER.CREATE.TIMERS_FIRED.orders.timers.fired.orders"} {
 		body := `{"stream_name":"TIMERS_FIRED","config":{"name":"orders","deliver_subject":"$KV.clock.clock.0","ack_policy":"none","deliver_policy":"all"}}`
 		x.orders.send(&nats.Msg{Subject: subject, Reply: x.orders.nc.NewInbox(), Data: []byte(body)})
 	}
 	// The subjects of another team.
-	for _, door := range doors("billing")[5:] {
+	for _, door := range doors("billing") {
+		if strings.HasPrefix(door, "timers.") {
+			continue
+		}
 		x.orders.send(&nats.Msg{Subject: door, Reply: x.orders.nc.NewInbox(), Data: []byte(`{"batch":10,"no_wait":true}`)})
 	}
 }
@@ -304,8 +319,13 @@ func (x *attacked) fires() {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	for _, id := range x.victims {
-		if err := x.billing.call("reschedule", schemas.RescheduleRequest{TimerRef: schemas.TimerRef{Timer: id.String()}, After: "0s"}, &schemas.TimerInfo{}); err != nil {
+	for n, id := range x.victims {
+		ref := schemas.TimerRef{Timer: id.String()}
+		err := x.billing.call("reschedule", schemas.RescheduleRequest{TimerRef: ref, After: "0s"}, &schemas.TimerInfo{})
+		if n%2 == 1 {
+			err = x.billing.call("schedule.trigger", schemas.TriggerRequest{TimerRef: ref}, &schemas.TimerInfo{})
+		}
+		if err != nil {
 			x.t.Fatal(err)
 		}
 	}
@@ -325,7 +345,7 @@ func (x *attacked) fires() {
 func TestAttackerInsideTheAccount(t *testing.T) {
 	t.Parallel()
 	x, _ := newAttacked(t)
-	for _, subject := range []string{"timers.add", "timers.api.get"} {
+	for _, subject := range []string{"timers.add", "timers.api.get", "timers.api.schedule.pause"} {
 		m := structured(attrs{"id": "inside", "timersvc": "orders", "timerafter": "1h"}, `{}`)
 		m.Subject, m.Reply = subject, "$KV.services.inside-"+strings.ReplaceAll(subject, ".", "-")
 		x.admin.send(m)
