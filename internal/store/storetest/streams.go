@@ -194,6 +194,18 @@ func fired(t *testing.T, s Store) {
 	if len(found) != 0 {
 		t.Fatalf("found %v", found)
 	}
+	// Overdue events have a stream of their own, with a dedup window.
+	overdue := store.Msg{Subject: schemas.SubjectOverdue("orders"), MsgID: "overdue", Data: []byte("{}")}
+	for again := range 2 {
+		if _, duplicate, err := s.Publish(t.Context(), overdue); err != nil || duplicate != (again > 0) {
+			t.Fatalf("overdue event %d: duplicate %v, %v", again, duplicate, err)
+		}
+	}
+	ids["overdue"] = struct{}{}
+	found = must[map[string]struct{}](t)(s.FiredSince(t.Context(), []string{overdue.Subject}, before, ids))
+	if _, there := found["overdue"]; !there || len(found) != 1 {
+		t.Fatalf("found %v, want the overdue event", found)
+	}
 }
 
 func clock(t *testing.T, s Store) {
