@@ -27,6 +27,7 @@ func TestPlansAgain(t *testing.T) {
 		})
 		// As if the zone had another offset.
 		rec := w.Record
+		rec.Schedule.Zones = "2024a"
 		rec.Schedule.NextMs += hourMs
 		rec.ScheduledMs, rec.DueMs, rec.Schedule.NextDueMs = rec.Schedule.NextMs, rec.Schedule.NextMs, rec.Schedule.NextMs
 		if i == 7 {

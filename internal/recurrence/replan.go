@@ -3,7 +3,6 @@ package recurrence
 import (
 	"cmp"
 
-	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -23,7 +22,7 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 	}
 	s := old.Clone()
 	if !p.rezone(s, nowMs) {
-		if s.NextMs <= nowMs || s.Zones > calendar.ZoneDataVersion && len(s.Exclude) == 0 {
+		if s.NextMs <= nowMs || len(s.Exclude) == 0 {
 			return false
 		}
 		next, _ := p.after(max(nowMs, reached(s)))
