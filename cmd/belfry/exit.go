@@ -18,6 +18,7 @@ const (
 	exitUnreachable = cmdline.ExitUnreachable
 	exitInUse       = cmdline.ExitInUse
 	exitUnhealthy   = cmdline.ExitUnhealthy
+	exitDiffers     = cmdline.ExitDiffers
 )
 
 func exitCodesTopic() *cobra.Command {
@@ -37,10 +38,11 @@ func exitCodesTopic() *cobra.Command {
      may have taken effect; repeating it is safe
   %d  in use: another process uses the address or the data folder
   %d  unhealthy: belfry doctor or belfry repair found something that must be repaired
+  %d  differs: belfry tz diff found schedules whose next runs other zone data changes
 
 The reason is one line on standard error; with -o json it is
 {"error":{"code","message"}}.`,
-			exitOK, exitFailure, exitUsage, exitNotFound, exitRefused, exitUnreachable, exitInUse, exitUnhealthy),
+			exitOK, exitFailure, exitUsage, exitNotFound, exitRefused, exitUnreachable, exitInUse, exitUnhealthy, exitDiffers),
 	}
 }
 

@@ -145,13 +145,13 @@ func TestReferenceHasEveryExitCode(t *testing.T) {
 	t.Parallel()
 	section := reference(t)[sectionExit]
 	rows := regexp.MustCompile("(?m)^\\| `(\\d+)` \\|").FindAllStringSubmatch(section, -1)
-	if len(rows) != exitUnhealthy+1 {
-		t.Errorf("the reference has %d exit codes, want %d", len(rows), exitUnhealthy+1)
+	if len(rows) != exitDiffers+1 {
+		t.Errorf("the reference has %d exit codes, want %d", len(rows), exitDiffers+1)
 	}
 	var help bytes.Buffer
 	topic := exitCodesTopic()
 	help.WriteString(strings.Join(strings.Fields(topic.Long), " "))
-	for code := exitOK; code <= exitUnhealthy; code++ {
+	for code := exitOK; code <= exitDiffers; code++ {
 		line := doctest.Row(section, fmt.Sprint(code))
 		if word := cmdline.CodeNames[code]; line == "" || word != "" && code != exitRefused && !strings.Contains(line, "`"+word+"`") {
 			t.Errorf("exit code %d: the reference has the row %q, want the word %q in it", code, line, cmdline.CodeNames[code])

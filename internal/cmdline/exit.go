@@ -24,7 +24,11 @@ const (
 	ExitUnreachable = 5
 	ExitInUse       = 6
 	ExitUnhealthy   = 7
+	ExitDiffers     = 8
 )
+
+// ErrDiffers makes a command exit with ExitDiffers. Report prints nothing for it.
+var ErrDiffers = errors.New("differs")
 
 // ErrUnhealthy makes a command exit with ExitUnhealthy.
 var ErrUnhealthy = errors.New("unhealthy")
@@ -39,6 +43,8 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case errors.Is(err, ErrUnhealthy):
 		return ExitUnhealthy
+	case errors.Is(err, ErrDiffers):
+		return ExitDiffers
 	case errors.Is(err, app.ErrInUse):
 		return ExitInUse
 	case errors.Is(err, app.ErrUnreachable), errors.Is(err, nats.ErrTimeout), errors.Is(err, nats.ErrNoServers), errors.Is(err, context.DeadlineExceeded):
@@ -63,11 +69,11 @@ func ExitCode(err error) int {
 var CodeNames = map[int]string{ExitFailure: "failure", ExitUsage: "usage", ExitNotFound: "not_found", ExitRefused: "refused", ExitUnreachable: "unavailable", ExitInUse: "in_use", ExitUnhealthy: "unhealthy"}
 
 // Report writes an error as one line to w, in the format of --output, and returns the
-// exit code. It writes nothing for a nil error.
+// exit code. It writes nothing for a nil error and for ErrDiffers.
 func Report(w io.Writer, program, format string, err error) int {
 	code := ExitCode(err)
-	if code == ExitOK {
-		return ExitOK
+	if code == ExitOK || code == ExitDiffers {
+		return code
 	}
 	text := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
 	if format != FormatJSON {

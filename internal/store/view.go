@@ -51,5 +51,24 @@ func (v *View) ReadCluster(ctx context.Context) (Cluster, error) { return v.cloc
 // ReadTrimmed reads the recorded trims of TIMERS_FIRED; see FiredShare.ReadTrimmed.
 func (v *View) ReadTrimmed(ctx context.Context) ([]Trimmed, error) { return v.share.ReadTrimmed(ctx) }
 
+// EachSchedule reads all records, shard by shard, and passes those of schedules in state
+// pending or paused to fn. It pauses as Reader.EachSchedule does, so that it takes little from
+// the nodes. Errors: those of fn, schemas.ErrUnavailable, schemas.ErrDamaged for a damaged
+// layout.
+func (v *View) EachSchedule(ctx context.Context, fn func(Timer) error) error {
+	m, _, err := layoutRecord{jet: v.jet, log: v.log}.read(ctx)
+	if err != nil {
+		return err
+	}
+	shards := newShards(v.jet, m.Geometry)
+	rd := &Reader{jet: v.jet, shards: shards, clocks: v.clocks, dec: newDecoder(shards, NewestLevel, v.log), log: v.log}
+	for n := range m.Geometry.Shards {
+		if err := rd.EachSchedule(ctx, n, 0, func(t Timer) (bool, error) { return true, fn(t) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Close ends calls in flight. It leaves the connection open. It may be called twice.
 func (v *View) Close() { v.jet.Close() }
