@@ -361,7 +361,7 @@ func TestStopWithCallbackRunning(t *testing.T) {
 func TestExitCodesAreDocumented(t *testing.T) {
 	t.Parallel()
 	r := belfryRun(t, "help", "exit-codes")
-	for code := exitOK; code <= exitUnhealthy; code++ {
+	for code := exitOK; code <= exitDiffers; code++ {
 		if !strings.Contains(r.out, fmt.Sprintf("\n  %d  ", code)) {
 			t.Errorf("help exit-codes: got %s, want a row for code %d", r.out, code)
 		}
