@@ -89,6 +89,10 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 			a.Text = fmt.Sprintf("Due since %s and not fired yet. If that takes longer than seconds, see belfry status (does each shard have an owner, and does its clock move?) and belfry doctor.", clock(r.DueMs))
 		}
 	case schemas.StateDelivered:
+		if r.Callback == "" {
+			a.Text = fired + fmt.Sprintf(" Its event is on %s, or is published again now: its final record is not written yet.", schemas.SubjectFired(r.Service))
+			break
+		}
 		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback has no result yet: the call runs, or waits for its turn.", r.Attempt+1, r.MaxAttempt)
 	case schemas.StateRetrying:
 		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback failed%s. The next attempt is due at %s.", r.Attempt, r.MaxAttempt, because(r), clock(r.NextMs))

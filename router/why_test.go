@@ -36,7 +36,8 @@ func TestWhyTimer(t *testing.T) {
 				t.Error(err)
 			}
 		}, schemas.FatePlanned, []string{"if it is resumed: it was paused at ", "ann", "printer is broken"}},
-		"delivered": {fire, schemas.FateFired, []string{"Fired at ", "5ms after it was due", "Attempt 1 of 3", "no result yet"}},
+		"delivered":                  {fire, schemas.FateFired, []string{"Fired at ", "5ms after it was due", "Attempt 1 of 3", "no result yet"}},
+		"delivered without callback": {func(r *schemas.Record) { fire(r); r.Callback = "" }, schemas.FateFired, []string{"Its event is on timers.fired.s"}},
 		"retrying": {func(r *schemas.Record) {
 			fire(r)
 			r.State, r.Attempt, r.NextMs, r.Queued = schemas.StateRetrying, 1, now+9000, true

@@ -130,8 +130,8 @@ func TestKillNineWhileServicesRest(t *testing.T) {
 	rec := check.NewRecorder(nil)
 	n, c := killRun(t, rec, sd, "service-idle: 100ms\n"+nodeConfig(sz.retention), sz, work{spread: 3 * time.Second, moves: true, services: services})
 	eventually(t, time.Minute, "every service at rest", func(ctx context.Context) (bool, error) { return allRest(ctx, c) })
-	if m := n.Metrics(); strings.Contains(m, "\nbelfry_service_rests_total 0\n") || !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
-		t.Error("no service came to rest, or the sweeper found a missed timer")
+	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
+		t.Error("the sweeper found a missed timer")
 	}
 	report := conclude(t, c, rec)
 	t.Logf("\n%s", report)
@@ -195,15 +195,19 @@ func killRun(t *testing.T, rec *check.Recorder, sd uint64, config string, sz siz
 		defer close(clients)
 		c.run(t.Context(), plans)
 	}()
-	killWhile(t, n, rec, rng, sz, w.begin)
+	killWhile(t, n, rec, rng, sz, w.begin, clients)
 	<-clients
-	settle(t, n, c, 2*time.Minute)
+	// A timer without a callback may have fired, and its final record be lost with the process.
+	// The sweeper then concludes it.
+	settle(t, n, c, 2*time.Minute+store.DedupWindowFor(sz.retention))
 	return n, c
 }
 
 // killWhile kills and restarts the node at random times, from the first add until the
-// last timer is due.
-func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, sz size, begin time.Time) {
+// last timer is due. Every second kill waits until an operation has succeeded since the node
+// was started, so that a slow machine carries out some, too. It stops to wait when clients
+// is closed; nil if the clients operate until killWhile returns.
+func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, sz size, begin time.Time, clients <-chan struct{}) {
 	t.Helper()
 	whole := sz.adding + sz.adding/2
 	moments := make([]time.Duration, sz.kills)
@@ -213,14 +217,36 @@ func killWhile(t *testing.T, n *proc.Node, rec *check.Recorder, rng *rand.Rand, 
 		moments[i] = time.Duration(i)*part + time.Duration(rng.Int64N(int64(part)))
 	}
 	slices.Sort(moments)
-	for _, m := range moments {
+	served := 0
+	for i, m := range moments {
 		pause.For(t.Context(), time.Until(begin.Add(m)))
+		if i%2 == 0 {
+			awaitOperation(t, rec, served, clients)
+		}
 		n.Kill()
 		rec.Put(check.Event{Kind: check.Kill, Note: m.String()})
+		served = rec.Served()
 		n.Start()
 		rec.Put(check.Event{Kind: check.Start})
 	}
 	n.Ready(t.Context())
+}
+
+// awaitOperation waits until more than served operations have succeeded, until clients is
+// closed, or for 30 seconds.
+func awaitOperation(t *testing.T, rec *check.Recorder, served int, clients <-chan struct{}) {
+	t.Helper()
+	end := time.After(30 * time.Second)
+	for rec.Served() <= served {
+		select {
+		case <-clients:
+			return
+		case <-end:
+			t.Log("no operation succeeded for 30 s between two kills")
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // eventually polls ok until it returns true. It reports the last error if that takes
@@ -244,12 +270,12 @@ func eventually(t *testing.T, bound time.Duration, what string, ok func(ctx cont
 	}
 }
 
-// settle waits until no timer is pending, delivered or retrying. If that takes too long,
-// it logs the records of the timers that are left.
+// settle waits until no timer is pending, delivered or retrying. If that takes a quarter of
+// bound, it logs the records of the timers that are left.
 func settle(t *testing.T, n *proc.Node, c *client, bound time.Duration) {
 	t.Helper()
 	n.Ready(t.Context())
-	late := time.AfterFunc(bound-5*time.Second, func() { c.overdue(t.Context()) })
+	late := time.AfterFunc(bound/4, func() { c.overdue(t.Context()) })
 	defer late.Stop()
 	eventually(t, bound, "every timer concluded", func(ctx context.Context) (bool, error) {
 		left, err := c.pending(ctx)

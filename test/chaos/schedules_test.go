@@ -479,7 +479,7 @@ func TestKillNineWhileSchedulesFire(t *testing.T) {
 	begin := time.Now()
 	all := c.makeSchedules(rng, scheduleWork{count: count, begin: begin, whole: whole, every: 2, httpURL: recv.url, operated: 5})
 	stop := c.schedules(t, all)
-	killWhile(t, n, rec, rng, size{kills: kills, adding: whole}, begin)
+	killWhile(t, n, rec, rng, size{kills: kills, adding: whole}, begin, nil)
 	stop()
 	c.endSchedules(t, all, func(at time.Time) { c.watermarksPast(t, at) })
 	report := conclude(t, c, rec)

@@ -139,17 +139,28 @@ type Recorder struct {
 	mu     sync.Mutex
 	calls  int64
 	events []Event
-	enc    *json.Encoder
-	err    error
+	// operations are the calls without an answer that are no adds, served is the number of
+	// those that succeeded.
+	operations map[int64]bool
+	served     int
+	enc        *json.Encoder
+	err        error
 }
 
 // NewRecorder starts a history. w receives the lines and may be nil.
 func NewRecorder(w io.Writer) *Recorder {
-	r := &Recorder{start: time.Now()}
+	r := &Recorder{start: time.Now(), operations: map[int64]bool{}}
 	if w != nil {
 		r.enc = json.NewEncoder(w)
 	}
 	return r
+}
+
+// Served returns the number of operations, other than adds, that have succeeded.
+func (r *Recorder) Served() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.served
 }
 
 // Begin records the event that relates the history's clock to the wall clock.
@@ -172,6 +183,15 @@ func (r *Recorder) Put(e Event) int64 {
 	if e.Kind.calls() {
 		r.calls++
 		e.Call = r.calls
+		if e.Kind != Add {
+			r.operations[e.Call] = true
+		}
+	}
+	if e.Kind == Answer && r.operations[e.Call] {
+		delete(r.operations, e.Call)
+		if e.OK {
+			r.served++
+		}
 	}
 	r.events = append(r.events, e)
 	if r.enc != nil {
