@@ -89,6 +89,7 @@ type controlOptions struct {
 	by       string
 	allow    bool
 	revision uint64
+	request  string
 }
 
 type controlOption func(o *controlOptions)
@@ -102,6 +103,13 @@ func By(name string) ControlOption { return controlOption(func(o *controlOptions
 // AllowOverlap lets [Client.Trigger] and [Client.Backfill] fire a run while the previous run
 // of the schedule has no result, whatever the schedule's timeroverlap is.
 func AllowOverlap() ControlOption { return controlOption(func(o *controlOptions) { o.allow = true }) }
+
+// RequestName names the request of [Client.Trigger], with up to 128 bytes: a call with the same
+// name, for example after ErrUnavailable, asks for no other run, as long as it is one of the
+// schedule's last 16 triggers.
+func RequestName(name string) ControlOption {
+	return controlOption(func(o *controlOptions) { o.request = name })
+}
 
 // IfRevision lets [Client.Update] replace only the schedule of a revision, Timer.Revision. A
 // run of the schedule, like every other change, makes a new revision.

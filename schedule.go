@@ -102,7 +102,7 @@ func (c *Client) group(ctx context.Context, verb string, request func(cursor str
 func (c *Client) Trigger(ctx context.Context, id TimerID, opts ...ControlOption) (Timer, error) {
 	var t Timer
 	o := controlled(opts)
-	err := c.call(ctx, "schedule.trigger", schemas.TriggerRequest{TimerRef: ref(id), Allow: o.allow, By: o.by}, &t)
+	err := c.call(ctx, "schedule.trigger", schemas.TriggerRequest{TimerRef: ref(id), Allow: o.allow, By: o.by, Request: o.request}, &t)
 	return t, err
 }
 

@@ -37,7 +37,7 @@ func TestStoredWithoutAnswer(t *testing.T) {
 		count func(*schemas.Schedule) int
 	}{
 		{"trigger", func(o *router.Operations, id schemas.TimerID) error {
-			_, err := o.Trigger(t.Context(), id, false, schemas.Caller{By: "me"})
+			_, err := o.Trigger(t.Context(), id, 1, false, schemas.Caller{By: "me"})
 			return err
 		}, func(s *schemas.Schedule) int { return len(s.Manual) }},
 		{"pause", func(o *router.Operations, id schemas.TimerID) error {
@@ -57,6 +57,72 @@ func TestStoredWithoutAnswer(t *testing.T) {
 		}
 		if n := c.count(got.Record.Schedule); n != 1 || len(got.Record.History) != 1 {
 			t.Errorf("%s: applied %d times with %d operations in the history, want once", c.name, n, len(got.Record.History))
+		}
+	}
+}
+
+// between runs a function before or after the first change.
+type between struct {
+	router.Records
+	before, after func()
+	done          atomic.Bool
+}
+
+func (r *between) Update(ctx context.Context, w store.Write) (uint64, error) {
+	first := r.done.CompareAndSwap(false, true)
+	if first && r.before != nil {
+		r.before()
+	}
+	rev, err := r.Records.Update(ctx, w)
+	if first && r.after != nil && err == nil {
+		r.after()
+		return 0, store.ErrRevision
+	}
+	return rev, err
+}
+
+// TestTriggerOnce: each trigger is one run, also if two that look alike come in the same
+// millisecond, and if a write that was stored is refused when it is repeated, with other
+// changes in between.
+func TestTriggerOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, store.Config{})
+	now := time.Now().UnixMilli()
+	by := schemas.Caller{By: "me"}
+	operations := func(r router.Records) *router.Operations {
+		return &router.Operations{Records: r, Adds: f.store, NowMs: func() int64 { return now }, Retention: time.Hour}
+	}
+	other := operations(f.store)
+	for _, c := range []struct {
+		name    string
+		records func(schemas.TimerID) *between
+		want    int
+	}{
+		{"two at once", func(id schemas.TimerID) *between {
+			return &between{Records: f.store, before: func() {
+				if _, err := other.Trigger(t.Context(), id, 2, false, by); err != nil {
+					t.Error(err)
+				}
+			}}
+		}, 2},
+		{"paused in between", func(id schemas.TimerID) *between {
+			return &between{Records: f.store, after: func() {
+				if _, err := other.Pause(t.Context(), id, "", by); err != nil {
+					t.Error(err)
+				}
+			}}
+		}, 1},
+	} {
+		was := f.scheduled(c.name, schemas.Recurrence{Cron: "0 0 1 1 *"}, nil)
+		if _, err := operations(c.records(was.ID)).Trigger(t.Context(), was.ID, 1, false, by); err != nil {
+			t.Errorf("%s: error %v, want none", c.name, err)
+		}
+		got, err := f.store.Get(t.Context(), was.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(got.Record.Schedule.Manual); n != c.want {
+			t.Errorf("%s: %d runs, want %d", c.name, n, c.want)
 		}
 	}
 }

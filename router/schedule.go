@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -51,11 +52,13 @@ func (o *Operations) Resume(ctx context.Context, id schemas.TimerID, catchUp sch
 	})
 }
 
-// Trigger asks for a run of a schedule now. Each call is a run. Errors: those of Get,
+// Trigger asks for a run of a schedule now. Each request, which its id identifies, is one run,
+// also if its write is repeated because the answer to it was lost. Errors: those of Get,
 // bad_request for a one-shot timer, already_done, unavailable if schemas.MaxManual runs wait.
-func (o *Operations) Trigger(ctx context.Context, id schemas.TimerID, allow bool, by schemas.Caller) (store.Timer, error) {
+func (o *Operations) Trigger(ctx context.Context, id schemas.TimerID, request uint64, allow bool, by schemas.Caller) (store.Timer, error) {
 	return o.schedule(ctx, id, "trigger", func(p *recurrence.Plan, rec *schemas.Record) (edit, error) {
-		return edit{}, p.Trigger(rec, o.NowMs(), allow, by)
+		unchanged, err := p.Trigger(rec, o.NowMs(), request, allow, by)
+		return edit{unchanged: unchanged}, err
 	})
 }
 
@@ -185,10 +188,17 @@ func catchUpOf(word string) (schemas.Misfire, error) {
 }
 
 // Trigger asks for a run of a schedule now. Caller and errors are as in Pause. After
-// unavailable, the run may have been asked for.
+// unavailable, the run may have been asked for; a request with a name can be repeated.
 func (s *Service) Trigger(ctx context.Context, q schemas.TriggerRequest, from schemas.Caller) (store.Timer, error) {
 	return control(ctx, s, q.TimerRef, q.By, from, func(ctx context.Context, id schemas.TimerID, by schemas.Caller) (store.Timer, error) {
-		return s.ops.Trigger(ctx, id, q.Allow, by)
+		request := rand.Uint64() | 1
+		switch {
+		case len(q.Request) > schemas.MaxRequestName:
+			return store.Timer{}, schemas.Errorf(schemas.CodeBadRequest, "request has %d bytes; the limit is %d", len(q.Request), schemas.MaxRequestName)
+		case q.Request != "":
+			request = schemas.RequestID(q.Request)
+		}
+		return s.ops.Trigger(ctx, id, request, q.Allow, by)
 	})
 }
 

@@ -223,7 +223,7 @@ func TestTrigger(t *testing.T) {
 	f.scheduled("many", daily, nil)
 	f.op("schedule.pause", "many", "")
 	for i := range schemas.MaxManual {
-		if info := f.op("schedule.trigger", "many", fmt.Sprintf(`,"allow":%v`, i == 1)); info.Schedule.Triggered != i+1 || info.State != schemas.StatePaused {
+		if info := f.op("schedule.trigger", "many", fmt.Sprintf(`,"allow":%v,"request":"%d"`, i == 1, i)); info.Schedule.Triggered != i+1 || info.State != schemas.StatePaused {
 			t.Errorf("trigger %d: %+v", i, info.Schedule)
 		}
 	}
@@ -233,6 +233,12 @@ func TestTrigger(t *testing.T) {
 	}
 	if code, text := f.answer("schedule.trigger", []byte(`{"id":"many","source":"/test"}`), nil); code != "unavailable" || !strings.Contains(text, "16") {
 		t.Errorf("got %s %q", code, text)
+	}
+	if info := f.op("schedule.trigger", "many", `,"request":"0"`); info.Schedule.Triggered != schemas.MaxManual {
+		t.Errorf("a repeated request: %+v", info.Schedule)
+	}
+	if code, text := f.answer("schedule.trigger", []byte(`{"id":"many","source":"/test","request":"`+strings.Repeat("x", schemas.MaxRequestName+1)+`"}`), nil); code != "bad_request" || !strings.Contains(text, "128") {
+		t.Errorf("a long name: got %s %q", code, text)
 	}
 }
 

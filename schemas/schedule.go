@@ -170,6 +170,9 @@ type Progress struct {
 	// Manual has the runs that were asked for and have not fired, oldest first, at most
 	// MaxManual.
 	Manual []ManualRun
+	// Requests has the ids of the last triggers, oldest first, at most MaxRequests, so that a
+	// trigger that is stored is not stored again; see RequestID.
+	Requests []uint64
 	// Backfill is the backfill under way; nil for none.
 	Backfill *Backfill
 	// Expected has the nominal times that wait for a success (timerexpect), in the order of
@@ -252,6 +255,7 @@ type Span struct{ FromMs, ToMs int64 }
 // Limits of the progress. Together they keep it below MaxScheduleBytes.
 const (
 	MaxManual    = 16
+	MaxRequests  = 16
 	MaxDecisions = 40
 	MaxPauseNote = 256
 	// MaxExpected bounds Progress.Expected. It is above MaxExpectTimes, because neighbouring
@@ -415,9 +419,20 @@ func (s *Schedule) Clone() *Schedule {
 	return &c
 }
 
-// AddManual adds a run that somebody asked for. The caller checks MaxManual.
-func (p *Progress) AddManual(m ManualRun) {
+// AddManual adds a run that somebody asked for, by the request with an id; 0 for none. The
+// caller checks MaxManual.
+func (p *Progress) AddManual(m ManualRun, request uint64) {
 	p.Manual = append(slices.Clip(p.Manual), m)
+	if request != 0 {
+		p.Requests = append(slices.Clip(p.Requests[max(0, len(p.Requests)-MaxRequests+1):]), request)
+	}
+}
+
+// RequestID returns the id under which a schedule remembers a request with a name: a hash
+// that is not 0.
+func RequestID(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return max(binary.BigEndian.Uint64(sum[:]), 1)
 }
 
 // Decide adds a decision. It extends the last range if that has the same kind, and no other

@@ -13,8 +13,10 @@ const (
 	layoutOrigin   = 1
 )
 
-// The least bytes of an encoded ManualRun, Span, Expected, Overdue and Decision.
+// The least bytes of an encoded ManualRun, Span, Expected, Overdue and Decision. requestBytes is
+// the size of a request's id.
 const (
+	requestBytes  = 8
 	expectedBytes = 6
 	overdueBytes  = 8
 	manualBytes   = 2
@@ -50,6 +52,9 @@ func (s *Schedule) append(dst []byte) []byte {
 	if s.Backfill != nil {
 		has |= 4
 	}
+	if len(s.Requests) > 0 {
+		has |= 8
+	}
 	dst = append(dst, has)
 	if s.CatchUp != nil {
 		dst = append(dst, byte(*s.CatchUp))
@@ -84,6 +89,12 @@ func (s *Schedule) append(dst []byte) []byte {
 		dst = append(dst, byte(o.Kind), byte(o.State))
 		dst = appendTimes(dst, o.FromMs, o.ToMs-o.FromMs, o.DeadlineMs-o.ToMs, o.AtMs-o.DeadlineMs)
 		dst = appendNumbers(dst, o.Count, o.Run)
+	}
+	if len(s.Requests) > 0 {
+		dst = binary.AppendUvarint(dst, uint64(len(s.Requests)))
+		for _, id := range s.Requests {
+			dst = binary.BigEndian.AppendUint64(dst, id)
+		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.Decisions)))
 	for _, d := range s.Decisions {
@@ -189,6 +200,13 @@ func readSchedule(value []byte) *Schedule {
 			d.numbers(&o.Count, &o.Run)
 		}
 	}
+	if has&8 != 0 {
+		s.Requests = make([]uint64, d.count(requestBytes))
+		d.bad = d.bad || len(s.Requests) == 0
+		for i := range s.Requests {
+			s.Requests[i] = binary.BigEndian.Uint64(d.take(requestBytes))
+		}
+	}
 	if n := d.count(decisionBytes); n > 0 {
 		s.Decisions = make([]Decision, n)
 		for i := range s.Decisions {
@@ -200,7 +218,7 @@ func readSchedule(value []byte) *Schedule {
 			d.numbers(&p.Count, &p.Run)
 		}
 	}
-	if d.bad || len(d.b) > 0 || has > 7 || !s.known() {
+	if d.bad || len(d.b) > 0 || has > 15 || !s.known() {
 		return nil
 	}
 	return &s

@@ -149,7 +149,7 @@ func largestSchedule() *schemas.Schedule {
 		s.Backfill.Except = append(s.Backfill.Except, schemas.Span{FromMs: last})
 	}
 	for range schemas.MaxManual {
-		s.AddManual(schemas.ManualRun{AtMs: last, Allow: true})
+		s.AddManual(schemas.ManualRun{AtMs: last, Allow: true}, math.MaxUint64)
 	}
 	s.Alarm = s.Last
 	for i := range schemas.MaxExpected {

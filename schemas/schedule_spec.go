@@ -40,7 +40,7 @@ const (
 	// MaxRecurrenceText bounds the text of each attribute of a schedule, in bytes.
 	MaxRecurrenceText = 256
 	// MaxScheduleBytes bounds an encoded Schedule. It depends on MaxRecurrenceText,
-	// MaxDecisions, MaxManual, MaxExpected, MaxOverdue and MaxPauseNote.
+	// MaxDecisions, MaxManual, MaxRequests, MaxExpected, MaxOverdue and MaxPauseNote.
 	MaxScheduleBytes = 6 << 10
 )
 

@@ -184,7 +184,14 @@ type TriggerRequest struct {
 	// says.
 	Allow bool   `json:"allow,omitempty"`
 	By    string `json:"by,omitempty"`
+	// Request names the request: up to MaxRequestName bytes. A repeated request with the same
+	// name asks for no other run, as long as it is one of the schedule's last MaxRequests
+	// triggers. Without a name each request is a run.
+	Request string `json:"request,omitempty"`
 }
+
+// MaxRequestName bounds TriggerRequest.Request, in bytes.
+const MaxRequestName = 128
 
 // BackfillRequest is the body of timers.api.schedule.backfill. From and To are RFC 3339
 // times, both inclusive.

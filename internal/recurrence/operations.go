@@ -74,21 +74,26 @@ func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire,
 
 // Trigger asks for a run now, also of a paused schedule. The run has a number of its own, does
 // not move the schedule and does not count towards timerlimit. While the previous run is
-// open it follows timeroverlap; allow fires it all the same. Errors: schemas.CodeAlreadyDone,
-// schemas.CodeUnavailable if schemas.MaxManual runs have not fired yet.
-func (p *Plan) Trigger(rec *schemas.Record, nowMs int64, allow bool, by schemas.Caller) error {
+// open it follows timeroverlap; allow fires it all the same. It returns unchanged if the
+// schedule remembers the request, also if it has ended since. Errors:
+// schemas.CodeAlreadyDone, schemas.CodeUnavailable if schemas.MaxManual runs have not fired
+// yet.
+func (p *Plan) Trigger(rec *schemas.Record, nowMs int64, request uint64, allow bool, by schemas.Caller) (unchanged bool, err error) {
+	if request != 0 && slices.Contains(rec.Schedule.Requests, request) {
+		return true, nil
+	}
 	if err := open(rec, "trigger"); err != nil {
-		return err
+		return false, err
 	}
 	s := rec.Schedule.Clone()
 	if len(s.Manual) >= schemas.MaxManual {
-		return schemas.Errorf(schemas.CodeUnavailable, "%d runs that were asked for have not fired yet, which is the limit: try again later", schemas.MaxManual)
+		return false, schemas.Errorf(schemas.CodeUnavailable, "%d runs that were asked for have not fired yet, which is the limit: try again later", schemas.MaxManual)
 	}
-	s.AddManual(schemas.ManualRun{AtMs: nowMs, Allow: allow})
+	s.AddManual(schemas.ManualRun{AtMs: nowMs, Allow: allow}, request)
 	rec.Schedule = s
 	rec.Note(schemas.Operation{Kind: schemas.OperationTrigger, AtMs: nowMs, Caller: by})
 	p.replan(rec, nowMs)
-	return nil
+	return false, nil
 }
 
 // BackfillRequest describes a backfill. FromMs and ToMs are inclusive.

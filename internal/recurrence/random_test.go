@@ -253,7 +253,7 @@ func (w *world) operate() {
 		w.o.resume(w.now, policy)
 	case 3:
 		allow := w.oneIn(2)
-		err := w.plan.Trigger(&w.rec, w.now, allow, schemas.Caller{})
+		_, err := w.plan.Trigger(&w.rec, w.now, 0, allow, schemas.Caller{})
 		w.note("trigger allow %v: %v", allow, err)
 		if (err == nil) != (len(w.o.manual) < schemas.MaxManual) {
 			w.fatalf("trigger: %v", err)

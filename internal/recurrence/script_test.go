@@ -143,7 +143,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		_, err = s.plan.Resume(&s.rec, s.now, policy, schemas.Caller{})
 	case "trigger":
-		err = s.plan.Trigger(&s.rec, s.now, d.HasArg("allow"), schemas.Caller{})
+		_, err = s.plan.Trigger(&s.rec, s.now, 0, d.HasArg("allow"), schemas.Caller{})
 	case "backfill":
 		q := recurrence.BackfillRequest{FromMs: s.time(t, d, "from"), ToMs: s.time(t, d, "to"), Again: d.HasArg("again"), Allow: d.HasArg("allow")}
 		if every := ""; d.MaybeScanArgs(t, "every", &every) {

@@ -79,9 +79,6 @@
 // A record that is damaged in place is reported when its owner reads it: when the timer is
 // due, at a count, or at an audit.
 //
-// A trigger may be stored twice: a write whose request was carried out twice is answered with a
-// conflict, and Operations then makes the change again.
-//
 // A skip for overlap is right if the run before had no result within 30 s before the skip was
 // stored (lookSlack), because the owner's look may be that old while there are faults.
 //

@@ -121,9 +121,7 @@ func (c *checker) obeyed(s *schedule, old, r *schemas.Record, op *schemas.Operat
 		case q == nil || q.kind != op.Kind:
 			c.fail(PropObeyed, "%s: nobody asked for %s by %q", s, op.Kind, op.By)
 			return
-		case q.stored != 0 && q.kind != schemas.OperationTrigger:
-			// A write whose request was carried out twice is answered with a conflict, and
-			// Operations then makes the change again. A trigger is therefore at least once.
+		case q.stored != 0:
 			c.fail(PropObeyed, "%s: %s by %q was stored at %s and again", s, op.Kind, op.By, c.w.rel(q.stored))
 		}
 		q.stored = c.w.now

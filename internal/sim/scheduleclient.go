@@ -221,7 +221,7 @@ func (s *schedule) resume(p *proc) {
 func (s *schedule) trigger(p *proc) {
 	allow := s.d.oneIn(3)
 	q := s.ask(p, request{kind: schemas.OperationTrigger}, func(n *node, by schemas.Caller) error {
-		_, err := n.ops.Trigger(within(apiTimeout), s.id, allow, by)
+		_, err := n.ops.Trigger(within(apiTimeout), s.id, schemas.RequestID(by.By), allow, by)
 		return err
 	})
 	s.answered(p.w, q, false)
