@@ -303,8 +303,12 @@ func (c *checker) reason(s *schedule, old, r *schemas.Record, d schemas.Decision
 		}
 	case schemas.DecisionGrace:
 		waited := old.Schedule.Waiting != nil && old.Schedule.Waiting.NominalMs == last
-		if rule.GraceMs == 0 || resumed(old) && !waited || d.AtMs-s.cal.DueMs(last) <= rule.GraceMs {
-			wrong("it was due %s, the grace is %d ms", c.w.ms(s.cal.DueMs(last)), rule.GraceMs)
+		dueMs := s.cal.DueMs(last)
+		if waited {
+			dueMs = s.waitingDueMs // an update may have changed the jitter since
+		}
+		if rule.GraceMs == 0 || resumed(old) && !waited || d.AtMs-dueMs <= rule.GraceMs {
+			wrong("it was due %s, the grace is %d ms", c.w.ms(dueMs), rule.GraceMs)
 		}
 	case schemas.DecisionPaused:
 		// After a resume: what was due until then. At the resume: the run that waited.
