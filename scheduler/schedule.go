@@ -486,7 +486,8 @@ func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 		return false
 	}
 	turn := e.extra.turn
-	l, number := &r.Schedule.Last, uint32(0)
+	var number uint32
+	l := &r.Schedule.Last
 	switch {
 	case turn.Run != nil:
 		number = turn.Run.Number
