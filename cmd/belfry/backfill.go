@@ -35,7 +35,7 @@ ID is a timer id, or a CloudEvent's id with --source.`,
 	fs.StringVar(&from, "from", "", "first nominal time, RFC 3339")
 	fs.StringVar(&to, "to", "", "last nominal time, RFC 3339")
 	fs.Var(cmdline.Duration(&p.Every), "rate", "least time between two runs")
-	fs.BoolVar(&p.Again, "again", false, "fire also nominal times that have fired")
+	fs.BoolVar(&p.Again, "again", false, "fire nominal times even if they have fired")
 	fs.BoolVar(&p.DryRun, "dry-run", false, "change nothing and print the nominal times")
 	check := func(args []string) error {
 		if from == "" || to == "" {

@@ -28,7 +28,7 @@ func (f *recurrenceFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.jitter, "jitter", "", "delay each run by up to this duration, derived from the timer ID")
 	fs.StringVar(&f.dst, "dst", "", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both (default auto)")
 	fs.StringVar(&f.days, "days", "", "if day of month and day of week are both restricted: and, or or")
-	fs.StringVar(&f.misfire, "misfire", "", "runs missed in an outage: one fires the latest for all, all fires each, skip none (default one)")
+	fs.StringVar(&f.misfire, "misfire", "", "runs missed in an outage: one fires the latest for all, all fires each, skip fires none (default one)")
 	fs.StringVar(&f.grace, "grace", "", "skip a run that is later than this duration (default: fire it, however late)")
 	fs.StringVar(&f.expect, "expect", "", "publish an overdue event for each run without a success this long after its nominal time; needs a callback (default: none)")
 	fs.StringVar(&f.overlap, "overlap", "", "a run that is due before the callback of the one before has a result: skip, queue, allow or replace (default skip)")

@@ -19,7 +19,7 @@ func (c *cli) runsCommand() *cobra.Command {
 		Long: `List the runs of a schedule with their outcomes, newest first. A run with a callback has
 a record of its own, which get shows under the RUN's id, until it expires.
 
-With --decisions it lists what became of the last nominal times instead, also of skipped
+With --decisions it lists what became of the last nominal times instead, including skipped
 times, as ranges. ID is a timer id, or a CloudEvent's id with --source.`,
 		Args: exactly(1),
 	}

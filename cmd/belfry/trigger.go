@@ -14,7 +14,7 @@ import (
 type allowFlag struct{ allow bool }
 
 func (f *allowFlag) add(fs *pflag.FlagSet) {
-	fs.BoolVar(&f.allow, "allow", false, "fire also while the previous run has no result")
+	fs.BoolVar(&f.allow, "allow", false, "fire even if the previous run has no result")
 }
 
 // options returns the options of a request.
@@ -31,9 +31,9 @@ func (c *cli) triggerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trigger ID",
 		Short: "Run a schedule now",
-		Long: `Run a schedule now, also if it is paused. The run has a number of its own and does not
-move the schedule. Each command is a run. ID is a timer id, or a CloudEvent's id with
---source.`,
+		Long: `Run a schedule now, even if it is paused. The run has a number of its own and does not
+move the schedule. Each call of the command asks for another run. ID is a timer id, or a
+CloudEvent's id with --source.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())

@@ -22,8 +22,9 @@ func (c *cli) updateCommand() *cobra.Command {
 		Use:   "update ID --cron EXPR | --every PERIOD",
 		Short: "Replace a schedule",
 		Long: `Replace the schedule with this CloudEvent's id (ID or --id) and --source by the event that
-the flags make, as in "belfry add". What no flag sets is not kept. The number of runs is kept, and --every keeps
-its phase, unless --start changes. The command prints the next runs before and after.
+the flags make, as in "belfry add". An option without a flag has its default afterwards.
+Runs keep counting from the last number, and --every keeps its phase, unless --start
+changes. The command prints the next nominal times before and after.
 
 With --revision it fails if the schedule has changed since; "belfry get" shows the
 revision with -o json. A run changes the revision, too.`,
@@ -31,6 +32,8 @@ revision with -o json. A run changes the revision, too.`,
 		Args:    atMost(1),
 	}
 	f.add(cmd.Flags())
+	cmd.Flags().Lookup("id").Usage = "the CloudEvent's id of the schedule, instead of ID"
+	cmd.Flags().Lookup("start").Usage = "no run before this RFC 3339 time; --every counts from it (default: none, and --every keeps its phase)"
 	by.add(cmd.Flags())
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "update only this revision (default: any)")
 	var e event.Event

@@ -15,11 +15,11 @@ func (c *cli) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why ID",
 		Short: "Say why a timer or schedule fired, or did not",
-		Long: `Say what became of a timer, or will: when it fired and what its callback answered, or why it
-did not fire. Of a schedule, without --at, say so of the last nominal time that is decided
-and of the next one; with --at, of a given time: it fired, was skipped, and why, or the
-schedule has no run then. --at is an RFC 3339 time, or in the schedule's zone a local time
-or a date: then the command answers for each of its nominal times. ID is a timer id, or a
+		Long: `Explain a timer: when it fired or will fire, what its callback answered, or why it did not
+fire. For a schedule, explain the last nominal time that is decided and the next one. With
+--at, explain that time of a schedule: it fired, it was skipped and why, or the schedule has
+no run then. --at is an RFC 3339 time, or in the schedule's zone a local time or a date. For
+a date the command explains each nominal time of that date. ID is a timer id, or a
 CloudEvent's id with --source.`,
 		Example: `  belfry why order-17 --source /shop
   belfry why nightly --source /reports --at 2027-03-28
