@@ -139,8 +139,8 @@ type Recorder struct {
 	mu     sync.Mutex
 	calls  int64
 	events []Event
-	// operations are the calls without an answer that are no adds, served is the number of
-	// those that succeeded.
+	// operations are the calls without an answer that are no adds; served is the number of
+	// operations that have succeeded.
 	operations map[int64]bool
 	served     int
 	enc        *json.Encoder
