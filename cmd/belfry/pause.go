@@ -67,7 +67,7 @@ func (c *cli) pauseCommand() *cobra.Command {
 		Use:   "pause ID | --group GROUP",
 		Short: "Stop a timer or schedule until it is resumed",
 		Long: `Pause a pending timer or schedule. After the command has succeeded, it does not fire
-until belfry resume. ID is a timer id, or a CloudEvent's id with --source. With --group
+until belfry resume; only runs of belfry trigger and backfill do. ID is a timer id, or a CloudEvent's id with --source. With --group
 it pauses all pending timers and schedules of the group.`,
 		Example: `  belfry pause nightly --source /reports --note "the printer is broken"
   belfry pause --group reports`,
@@ -97,7 +97,7 @@ func (c *cli) resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume ID | --group GROUP",
 		Short: "Let a paused timer or schedule fire again",
-		Long: `Resume a paused timer or schedule. A timer that came due meanwhile fires at once. For a
+		Long: `Resume a paused timer or schedule. A timer whose due time has passed fires at once. For a
 schedule --catchup decides about the nominal times of the pause: skip fires none of them,
 one fires the latest for all, all fires each, the oldest first. ID is a timer id, or a
 CloudEvent's id with --source.`,
