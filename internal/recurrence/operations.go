@@ -208,7 +208,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 		s.Expected = nil
 	}
 	if !sameTimes(rec.Schedule, s) {
-		p.move(plan, s, nowMs)
+		p.move(plan, s, nowMs, rec.State == schemas.StatePaused)
 	}
 	if w := s.Waiting; w != nil && s.LimitReached() {
 		s.Waiting = nil
@@ -232,14 +232,17 @@ func sameTimes(old, s *schemas.Schedule) bool {
 		a.ExcludeMode == b.ExcludeMode && slices.Equal(a.Exclude, b.Exclude)
 }
 
-// move makes a schedule follow another plan. p is the plan until now.
-func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64) {
+// move makes a schedule follow another plan. p is the plan until now. The nominal times of a
+// pause have no deadline: pauseExpected has added the deadlines that had passed by then.
+func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64, paused bool) {
 	passed := p.passed(s, nowMs)
 	if keep := s.NextMs != 0 && s.NextMs <= nowMs && p.agrees(to, s.NextMs, nowMs); !keep {
 		s.CatchUp, s.CaughtUp = nil, 0
 		if passed.n > 0 {
 			s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: passed.first, ToMs: passed.last, Count: passed.n, AtMs: nowMs})
-			p.expect(s, schemas.DecisionUpdated, passed, 0, nowMs)
+			if !paused {
+				p.expect(s, schemas.DecisionUpdated, passed, 0, nowMs)
+			}
 		}
 		s.NextMs, _ = to.after(max(nowMs, reached(s)))
 	}

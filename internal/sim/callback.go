@@ -136,7 +136,7 @@ func (d *delivery) record(out callback.Outcome) {
 		}
 		w := store.Write{ID: d.t.ID, Rev: d.t.Rev, Record: &plan.Record}
 		if plan.Record.State.Final() {
-			w.TTL = d.n.w.p.retention
+			w.TTL = d.n.w.p.retention + time.Duration(plan.Record.ExpectedForMs())*time.Millisecond
 		}
 		_, err := d.n.client.Update(within(callTimeout), w)
 		switch {

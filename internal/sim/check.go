@@ -161,6 +161,9 @@ func (c *checker) record(shard int, was, now store.Timer) {
 			c.fail(PropEarly, "%s was due %s and claimed as if due %s", l, c.w.ms(was.Record.DueMs), c.w.ms(r.DueMs))
 		}
 	}
+	if l.run != nil && r.State == schemas.StateSuccess && l.run.successMs == 0 {
+		l.run.successMs = r.DoneMs
+	}
 	if r.State.Final() && !l.final {
 		l.final, l.finalAt = true, w.now
 	}
@@ -233,7 +236,9 @@ func (c *checker) clock(shard int, was, now store.Clock) {
 // published returns the message id under which a claimed record is published.
 func published(t store.Timer) string {
 	run := t.Record.RunID(t.ID)
-	if s := t.Record.Schedule; s != nil {
+	if s := t.Record.Schedule; s != nil && s.AlarmIsLast() {
+		return schemas.OverdueID(t.ID, s.Alarm.NominalMs)
+	} else if s != nil {
 		return t.ID.MsgID(s.Last.Run)
 	}
 	if t.Record.Attempt > 0 {
@@ -248,6 +253,10 @@ func (c *checker) event(stream string, e fake.Event) {
 	w.offer(stream, e)
 	if stream == schemas.StreamDead {
 		c.letter(e)
+		return
+	}
+	if stream == schemas.StreamOverdue {
+		c.overdue(e)
 		return
 	}
 	if stream != schemas.StreamFired && stream != schemas.StreamRetry {

@@ -139,7 +139,12 @@ var scheduleMutants = []mutant{
 	{"a backfill fires nominal times that are not decided", "internal/recurrence/operations.go", "case s.NextMs != 0 && nominalMs >= s.NextMs,", "case s.NextMs != 0 && nominalMs >= s.NextMs && again,", 60, ""},
 	{"paused schedules are not counted", "schemas/state.go", "return s == StatePending || s == StatePaused", "return s == StatePending", 60, ""},
 
+	{"an overdue event is before its deadline", "internal/recurrence/expect.go", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now {", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now+1500 {", 20, ""},
+	{"a success does not prevent an overdue event", "internal/recurrence/expect.go", "r.State == schemas.StateSuccess && r.DoneMs <= e.DeadlineMs)", "r.State == schemas.StateSuccess && r.DoneMs < 0)", 20, ""},
+	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
+
 	// Faults that this simulation has found.
+	{"an update gives nominal times of a pause an overdue event", "internal/recurrence/operations.go", "if !paused {\n\t\t\t\tp.expect(", "if true {\n\t\t\t\tp.expect(", 60, ""},
 	{"a count ignores the records after its beginning", "scheduler/recount.go", "change.rev < late.Rev {", "change.rev < late.Rev && late.Rev == 0 {", 500, ""},
 	{"a ready entry is replaced by two revisions", "scheduler/core.go", "if n := e.newer(); n != nil && n.Rev <= rev {", "if n := e.newer(); n != nil && rev == 0 {", 1000, ""},
 }

@@ -42,6 +42,10 @@ type schedule struct {
 	again  bool // of the last backfill
 	// waitingDueMs is when the run that waits was due.
 	waitingDueMs int64
+	// watches are the nominal times that wait, or have waited, for a success. overdue are the
+	// overdue events that were claimed.
+	watches []*watch
+	overdue []*overdueEvent
 	// pausedMs and resumedMs are the cluster's times of the last pause and resume, changed
 	// is the true time of the last change by a client.
 	pausedMs, resumedMs int64
@@ -59,6 +63,7 @@ type run struct {
 	missed    uint32
 	trigger   schemas.Trigger
 	waited    bool  // for the run before
+	successMs int64 // time of the success in its record, 0 before
 	quietFrom int64 // true time of the last change of the schedule before the claim
 }
 
@@ -103,6 +108,7 @@ func (s *schedule) newRule(w *world) schemas.Recurrence {
 	if !s.callback {
 		r.Overlap = schemas.OverlapAllow
 	}
+	r.ExpectMs = s.newExpect(w.cfg.Seed, len(s.rules), &r)
 	return r
 }
 

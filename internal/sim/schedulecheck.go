@@ -98,7 +98,7 @@ func equalRules(a, b *schemas.Recurrence) bool {
 	x, y := *a, *b
 	x.Exclude, y.Exclude = nil, nil
 	return x.Cron == y.Cron && x.Every == y.Every && x.Zone == y.Zone && x.StartMs == y.StartMs && x.EndMs == y.EndMs && x.Limit == y.Limit &&
-		x.JitterMs == y.JitterMs && x.DST == y.DST && x.Misfire == y.Misfire && x.GraceMs == y.GraceMs && x.Overlap == y.Overlap
+		x.JitterMs == y.JitterMs && x.DST == y.DST && x.Misfire == y.Misfire && x.GraceMs == y.GraceMs && x.Overlap == y.Overlap && x.ExpectMs == y.ExpectMs
 }
 
 // newOperation is the operation that a revision adds to the history, nil for none.

@@ -55,10 +55,12 @@ func (c *checker) expand(s *schedule, fromMs, toMs int64) (out []int64) {
 // ran is the run that it claims, nil for none.
 func (c *checker) decisions(s *schedule, old, r *schemas.Record, added []schemas.Decision, op *schemas.Operation, ran *run) {
 	var got []int64
+	var byDecision [][]int64
 	s.before = s.lastMs
 	for _, d := range added {
 		times := c.decision(s, old, r, d, op, ran)
 		got = append(got, times...)
+		byDecision = append(byDecision, times)
 		for _, at := range times {
 			if k, twice := s.decided[at]; twice {
 				c.fail(PropDecided, "%s: %s was %s, and now %s", s, c.w.ms(at), k, d.Kind)
@@ -92,6 +94,7 @@ func (c *checker) decisions(s *schedule, old, r *schemas.Record, added []schemas
 		c.fail(PropRuns, "%s: its next run is %d after run %d", s, next, s.numbers)
 	}
 	c.asked(s, old, r, added, op)
+	c.expects(s, old, r, added, byDecision, op, ran)
 }
 
 func (c *checker) times(all []int64) (out []string) {
@@ -429,7 +432,7 @@ func (c *checker) updated(s *schedule, old, r *schemas.Record, op *schemas.Opera
 // sameTimes reports whether two recurrences have the same nominal times.
 func sameTimes(a, b *schemas.Recurrence) bool {
 	x := *a
-	x.Misfire, x.GraceMs, x.Overlap, x.Limit = b.Misfire, b.GraceMs, b.Overlap, b.Limit
+	x.Misfire, x.GraceMs, x.Overlap, x.Limit, x.ExpectMs = b.Misfire, b.GraceMs, b.Overlap, b.Limit, b.ExpectMs
 	return equalRules(&x, b)
 }
 
@@ -449,6 +452,9 @@ func (c *checker) decidedMs(w store.Write) (ms int64) {
 	}
 	if s.Last != old.Last {
 		ms = max(ms, s.Last.ClaimedMs)
+	}
+	if s.Alarm != old.Alarm {
+		ms = max(ms, s.Alarm.ClaimedMs)
 	}
 	return ms
 }

@@ -27,7 +27,7 @@ func (c *checker) scheduleLeft(s *schedule) string {
 	case err == nil && t.Record.State == schemas.StateDelivered:
 		return "has not ended"
 	}
-	return ""
+	return s.overdueLeft(c.w)
 }
 
 // runLeft says what is still to come of a run, empty if nothing is.
@@ -66,6 +66,7 @@ func (c *checker) schedulesAtEnd() {
 		if what := c.scheduleLeft(s); what != "" {
 			c.fail(PropKept, "%s %s", s, what)
 		}
+		c.expectedAtEnd(s)
 		for n := uint32(1); n <= s.numbers; n++ {
 			r := s.runs[n]
 			if what := c.runLeft(r); what != "" {

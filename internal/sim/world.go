@@ -44,6 +44,7 @@ type Stats struct {
 	Takeovers, Crashes, Pauses, Cuts, Elections, Jumps, Refired, Lost, Unanswered, Stale, Damaged int
 	// Schedules were added. Runs of them were claimed, RunsFired published. Operations on
 	// schedules were acknowledged. The others count decisions about nominal times.
+	Overdue                                                                                    int // overdue events that were claimed
 	Schedules, Runs, RunsFired, Operations                                                     int
 	Fires, Triggers, Backfills, Coalesced, Misfires, Graces, Overlaps, Queued, Paused, Updated int
 	// Newer counts records written in a newer format. Held counts the records among them
