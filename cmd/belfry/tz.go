@@ -198,7 +198,7 @@ func diffSchedule(ctx context.Context, s session, t store.Timer, nowMs int64, ru
 	}
 	if err != nil {
 		change.Why = "this version cannot plan the schedule: " + err.Error()
-		return change, nil
+		return change, nil //nolint:nilerr // the answer says so
 	}
 	if plan.Replan(&t.Record, nowMs) && t.Record.Schedule.NextMs != next {
 		change.to(plan, t.Record.Schedule.NextMs, next)

@@ -32,7 +32,7 @@ func (p *Plan) rezone(s *schemas.Schedule, nowMs int64) bool {
 	if s.Zones == "" || s.Zones >= calendar.ZoneDataVersion {
 		return false
 	}
-	if b := s.Backfill; b != nil && !(p.names(b.NextMs) && p.names(b.ToMs)) {
+	if b := s.Backfill; b != nil && (!p.names(b.NextMs) || !p.names(b.ToMs)) {
 		s.Backfill = nil
 	}
 	p.moveNext(s, p.rezoned(s, nowMs), nowMs)

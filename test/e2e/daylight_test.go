@@ -50,13 +50,6 @@ func (h *hostClock) set(to time.Time) {
 	h.shift = shift
 }
 
-// now is the time that the clock shows.
-func (h *hostClock) now() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return time.Now().Add(h.shift)
-}
-
 // change is a change of daylight saving, with the schedules that run through it.
 type change struct {
 	// at is the instant of the change, on this local date.
@@ -305,10 +298,10 @@ func (s *recurringAttrs) check(c *client, date string, end time.Time, fired []in
 			code, _, _ := strings.Cut(note, ":")
 			line += " " + code
 		}
-		switch {
-		case a.Fate == schemas.FateFired:
+		switch a.Fate {
+		case schemas.FateFired:
 			decided = append(decided, a.At.UnixMilli())
-		case a.Fate == schemas.FateSkipped:
+		case schemas.FateSkipped:
 			if want := s.attrs["timermisfire"]; want == "one" && a.Reason != "coalesced" || want == "skip" && a.Reason != "misfire" || want == "all" {
 				c.t.Errorf("%s: %s was skipped (%s): %s", s.id(), a.At, a.Reason, a.Text)
 			}
