@@ -124,7 +124,7 @@ func validated(e event.Event, opts []AddOption) (nats.Header, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, _, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}); err != nil {
+	if _, _, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}, recurrence.UnknownCalendars); err != nil {
 		return nil, nil, err
 	}
 	return hdr, data, nil

@@ -48,7 +48,7 @@ func TestInvalidAdds(t *testing.T) {
 		"never runs":          {with("j", "timercron", "0 0 30 2 *"), nil, belfry.ErrInvalidAttribute},
 		"cron and a due time": {recurs, nil, belfry.ErrInvalidAttribute},
 		"no such zone":        {with("k", "timertz", "Europe/Atlantis"), []belfry.AddOption{belfry.Cron("0 9 * * *")}, belfry.ErrInvalidAttribute},
-		"excluded dates":      {with("l", "timerexclude", "holidays"), []belfry.AddOption{belfry.Cron("0 9 * * *")}, belfry.ErrUnsupported},
+		"excluded dates":      {with("l", "timerexclude", "no name"), []belfry.AddOption{belfry.Cron("0 9 * * *")}, belfry.ErrInvalidAttribute},
 		"no id":               {newEvent(""), []belfry.AddOption{after}, belfry.ErrInvalidEvent},
 		"over the byte limit": {large, []belfry.AddOption{after}, belfry.ErrTooLarge},
 	} {

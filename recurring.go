@@ -2,6 +2,7 @@ package belfry
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -108,3 +109,14 @@ const (
 
 // Overlap sets the policy for overlapping runs.
 func Overlap(p OverlapPolicy) AddOption { return extension(schemas.AttrOverlap, p.String()) }
+
+// Exclude names calendars of dates on which the schedule does not run, at most 8; see
+// [Client.PutCalendar]. A date is that of the run's local time. A calendar that does not
+// exist is refused.
+func Exclude(calendars ...string) AddOption {
+	return extension(schemas.AttrExclude, strings.Join(calendars, ","))
+}
+
+// ExcludeShift says what happens to a run on an excluded date: skip (the default), or it runs
+// at the same local time on the next or previous date that is not excluded.
+func ExcludeShift(rule string) AddOption { return extension(schemas.AttrExcludeShift, rule) }

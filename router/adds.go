@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -135,7 +136,9 @@ func (s *Service) validate(a *Add) (err error) {
 	}()
 	limits := s.o.Limits
 	limits.MaxMessage = s.o.Store.MaxMessage() // the limit of the server that this node is connected to now
-	rec, spec, err := s.parse(a.Header, a.Data, a.AddedMs, limits)
+	ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
+	defer cancel()
+	rec, spec, err := s.parse(a.Header, a.Data, a.AddedMs, limits, s.calendars(ctx))
 	if err != nil {
 		return err
 	}
@@ -155,7 +158,7 @@ func (s *Service) validate(a *Add) (err error) {
 
 // sameTimer reports whether an add made a record.
 func (s *Service) sameTimer(header map[string][]string, data []byte, rec *schemas.Record) bool {
-	_, spec, err := s.parse(header, data, rec.AddedMs, s.o.Limits)
+	_, spec, err := s.parse(header, data, rec.AddedMs, s.o.Limits, recurrence.UnknownCalendars)
 	return err == nil && spec.Source == rec.Source && spec.EventID == rec.EventID
 }
 

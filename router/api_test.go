@@ -91,6 +91,7 @@ func TestServiceInfo(t *testing.T) {
 	for _, verb := range []string{
 		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
 		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
+		"calendar.put", "calendar.get", "calendar.list", "calendar.delete",
 	} {
 		want[schemas.SubjectAPIPrefix+verb] = true
 	}

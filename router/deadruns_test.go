@@ -18,7 +18,7 @@ func TestDeadLettersOfRuns(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
 	nowMs := time.Now().UnixMilli()
-	def, spec, err := recurrence.ParseAdd(nil, add("s", `"timerevery":"1h","timersvc":"mail","timercallback":"nats:x","timermaxattempts":"3"`), nowMs, schemas.Limits{})
+	def, spec, err := recurrence.ParseAdd(nil, add("s", `"timerevery":"1h","timersvc":"mail","timercallback":"nats:x","timermaxattempts":"3"`), nowMs, schemas.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func (f *fixture) storeOnly(n int) []storedAdd {
 			f.t.Fatal(err)
 		}
 		added := meta.Timestamp.Add(time.Millisecond - 1).UnixMilli()
-		rec, spec, err := recurrence.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{})
+		rec, spec, err := recurrence.ParseAdd(m.Headers(), m.Data(), added, schemas.Limits{}, nil)
 		if err != nil {
 			f.t.Fatal(err)
 		}

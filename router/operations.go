@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -35,8 +36,22 @@ type Operations struct {
 	MaxHorizon time.Duration
 	// NowMs is the cluster's time, never behind the leader's.
 	NowMs func() int64
+	// Calendars returns the calendars that schedules exclude; nil if none may exclude any.
+	Calendars func(context.Context) recurrence.Calendars
 	// Changed is called after each change, with the new record; nil for nothing.
 	Changed func(*store.Timer)
+}
+
+// plan returns the plan of a schedule.
+func (o *Operations) plan(ctx context.Context, id schemas.TimerID, s *schemas.Schedule) (*recurrence.Plan, error) {
+	return recurrence.PlanOf(id, s, o.calendars(ctx))
+}
+
+func (o *Operations) calendars(ctx context.Context) recurrence.Calendars {
+	if o.Calendars == nil {
+		return nil
+	}
+	return o.Calendars(ctx)
 }
 
 // Get reads a timer. Errors: bad_request, invalid_timer_id, not_found, unavailable.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -17,7 +18,7 @@ func TestPanicIsContained(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &Service{o: Options{Log: zerolog.Nop(), Store: sizeOnly{}}, m: m}
-	s.parse = func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Record, schemas.Spec, error) {
+	s.parse = func(map[string][]string, []byte, int64, schemas.Limits, recurrence.Calendars) (schemas.Record, schemas.Spec, error) {
 		panic("planted")
 	}
 	if err := s.validate(&Add{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {

@@ -31,7 +31,7 @@ func (s *Service) Runs(ctx context.Context, q schemas.RunsRequest) (schemas.Runs
 		if err != nil {
 			return reply, err
 		}
-		p, err := schedulePlan(t.ID, &t.Record, "list the runs")
+		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "list the runs")
 		if err != nil {
 			return reply, err
 		}
@@ -43,7 +43,7 @@ func (s *Service) Runs(ctx context.Context, q schemas.RunsRequest) (schemas.Runs
 			before = min(before, uint64(t.Record.Run))
 		} else {
 			for _, d := range slices.Backward(t.Record.Schedule.Decisions) {
-				reply.Decisions = append(reply.Decisions, d.Info())
+				reply.Decisions = append(reply.Decisions, t.Record.Schedule.Info(&d))
 			}
 		}
 		h := runHistory{id: t.ID, rec: &t.Record, plan: p}

@@ -27,7 +27,7 @@ func (o *Operations) Pause(ctx context.Context, id schemas.TimerID, note string,
 			e.unchanged, err = rec.Pause(o.NowMs(), note, by)
 			return e, err
 		}
-		p, err := recurrence.PlanOf(id, rec.Schedule)
+		p, err := o.plan(ctx, id, rec.Schedule)
 		if err == nil {
 			e.unchanged, err = p.Pause(rec, o.NowMs(), note, by)
 		}
@@ -44,7 +44,7 @@ func (o *Operations) Resume(ctx context.Context, id schemas.TimerID, catchUp sch
 			e.unchanged, err = rec.Resume(o.NowMs(), by)
 			return e, err
 		}
-		p, err := recurrence.PlanOf(id, rec.Schedule)
+		p, err := o.plan(ctx, id, rec.Schedule)
 		if err == nil {
 			e.unchanged, err = p.Resume(rec, o.NowMs(), catchUp, by)
 		}
@@ -82,7 +82,7 @@ func (o *Operations) Backfill(ctx context.Context, id schemas.TimerID, q recurre
 // already_done.
 func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schemas.Record, rev uint64, by schemas.Caller) (t store.Timer, before, after []int64, err error) {
 	t, err = o.changeAt(ctx, id, func(rec *schemas.Record, at uint64) (edit, error) {
-		p, err := schedulePlan(id, rec, "update")
+		p, err := o.schedulePlan(ctx, id, rec, "update")
 		if err != nil {
 			return edit{}, err
 		}
@@ -94,13 +94,13 @@ func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schem
 		if rev != 0 && at != rev {
 			return edit{}, schemas.Errorf(schemas.CodeConflict, "the schedule has revision %d, not %d: get it, check what has changed, and update it again; a run changes the revision, too", at, rev)
 		}
-		if err := p.Update(rec, next, o.NowMs(), by); err != nil {
+		if err := p.Update(rec, next, o.NowMs(), by, o.calendars(ctx)); err != nil {
 			return edit{}, err
 		}
 		if rec.Schedule.NextMs == 0 {
 			return edit{}, noRunLeft(rec.Schedule)
 		}
-		if p, err = recurrence.PlanOf(id, rec.Schedule); err != nil {
+		if p, err = o.plan(ctx, id, rec.Schedule); err != nil {
 			return edit{}, err
 		}
 		after = upcoming(p, rec)
@@ -121,7 +121,7 @@ func noRunLeft(s *schemas.Schedule) error {
 // schedule applies an operation to a schedule.
 func (o *Operations) schedule(ctx context.Context, id schemas.TimerID, operation string, f func(*recurrence.Plan, *schemas.Record) (edit, error)) (store.Timer, error) {
 	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
-		p, err := schedulePlan(id, rec, operation)
+		p, err := o.schedulePlan(ctx, id, rec, operation)
 		if err != nil {
 			return edit{}, err
 		}
@@ -131,9 +131,9 @@ func (o *Operations) schedule(ctx context.Context, id schemas.TimerID, operation
 
 // schedulePlan returns the plan of a schedule, and an error of bad_request for a one-shot
 // timer.
-func schedulePlan(id schemas.TimerID, rec *schemas.Record, operation string) (*recurrence.Plan, error) {
+func (o *Operations) schedulePlan(ctx context.Context, id schemas.TimerID, rec *schemas.Record, operation string) (*recurrence.Plan, error) {
 	if rec.Schedule != nil {
-		return recurrence.PlanOf(id, rec.Schedule)
+		return o.plan(ctx, id, rec.Schedule)
 	}
 	if o := rec.Origin; o != nil {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "cannot %s: timer %s is a run of schedule %s; name the schedule", operation, id, o.Schedule)
@@ -430,7 +430,7 @@ func (s *Service) previewed(ctx context.Context, q schemas.PreviewRequest) (*rec
 		if err != nil {
 			return nil, nil, err
 		}
-		p, err := schedulePlan(t.ID, &t.Record, "preview")
+		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "preview")
 		return p, t.Record.Schedule, err
 	}
 	if q.Timer != "" {
@@ -450,7 +450,7 @@ func (s *Service) previewed(ctx context.Context, q schemas.PreviewRequest) (*rec
 	if a.Record.Schedule == nil {
 		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the attributes have neither timercron nor timerevery")
 	}
-	p, err := recurrence.PlanOf(a.Spec.Timer, a.Record.Schedule)
+	p, err := s.ops.plan(ctx, a.Spec.Timer, a.Record.Schedule)
 	return p, a.Record.Schedule, err
 }
 

@@ -28,7 +28,7 @@ func (f *fixture) scheduled(id string, r schemas.Recurrence, change func(*schema
 	spec := schemas.Spec{Service: "s", Source: "/test", EventID: id, Type: "t", Timer: schemas.NewTimerID("/test", id)}
 	rec := schemas.NewRecord(&spec, schemas.Body{Mode: schemas.ModeStructured, Data: []byte(`{"id":"` + id + `"}`)}, added)
 	rec.Schedule = &schemas.Schedule{Recurrence: r, Progress: schemas.Progress{AnchorMs: added}}
-	p, err := recurrence.Compile(spec.Timer, &r, added)
+	p, err := recurrence.Compile(spec.Timer, &r, added, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestOperationsWhileFiring(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
 	s := f.scheduled("many", schemas.Recurrence{Every: "1s"}, nil)
-	p, err := recurrence.Compile(s.ID, &s.Record.Schedule.Recurrence, s.Record.Schedule.AnchorMs)
+	p, err := recurrence.Compile(s.ID, &s.Record.Schedule.Recurrence, s.Record.Schedule.AnchorMs, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,7 @@ type Store interface {
 	Adds
 	Letters
 	Lister
+	Calendars
 }
 
 // Time is the cluster's time; *clustertime.Service has it.
@@ -114,7 +115,7 @@ type Service struct {
 	// rejections throttles log lines about rejected adds.
 	rejections throttle.Log
 	callbacks  atomic.Pointer[schemas.CallbackPolicy]
-	parse      func(map[string][]string, []byte, int64, schemas.Limits) (schemas.Record, schemas.Spec, error)
+	parse      func(map[string][]string, []byte, int64, schemas.Limits, recurrence.Calendars) (schemas.Record, schemas.Spec, error)
 
 	// run ends when operations under way are cancelled.
 	run    context.Context
@@ -165,7 +166,7 @@ func New(o Options) (*Service, error) {
 	if horizon == 0 {
 		horizon = schemas.DefaultLimitHorizon
 	}
-	s.ops = Operations{Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.audit}
+	s.ops = Operations{Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.audit, Calendars: s.calendars}
 	s.writer = Writer{
 		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
 	}

@@ -28,7 +28,7 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			reply.Answers = []schemas.Answer{whyTimer(&t, s.nowMs())}
 			return reply, nil
 		}
-		p, err := schedulePlan(t.ID, &t.Record, "explain a time")
+		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "explain a time")
 		if err != nil {
 			return reply, err
 		}

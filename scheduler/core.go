@@ -193,8 +193,12 @@ type Core struct {
 	completionRetryMs int64
 	dedupChecking     bool // an ActDedupCheck is in flight
 	dedupCheckN       int  // entries of toDedupCheck that it covers
-	paused            bool
-	draining          bool
+	// calendars are the calendars of excluded dates; nil if they are not known. calendarsFresh is
+	// true if claims may follow them; see SetCalendars.
+	calendars      *store.CalendarSet
+	calendarsFresh bool
+	paused         bool
+	draining       bool
 
 	dedupAfterMs int64 // see dedupCheckAfterMs
 	now          int64 // the time of the current Step, Unix milliseconds
@@ -324,6 +328,12 @@ func (k *Core) Next() (int64, bool) {
 // owner. Without this rule, a process that was paused for hours could publish an event that
 // another owner published longer ago than the stream's dedup window.
 func (k *Core) Pause(yes bool) { k.paused = yes }
+
+// SetCalendars sets the calendars that schedules exclude. While they are not fresh, schedules
+// that exclude calendars wait: their dates may have changed.
+func (k *Core) SetCalendars(set *store.CalendarSet, fresh bool) {
+	k.calendars, k.calendarsFresh = set, fresh
+}
 
 // Drain stops claims for the rest of the term. Claimed events are still published.
 func (k *Core) Drain(now int64) []Action {

@@ -279,7 +279,7 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 	}
 	if r.Schedule != nil && r.Schedule.NextMs == 0 && r.Run == 1 {
 		r.Schedule.AnchorMs = scriptStartMs
-		plan, err := recurrence.Compile(out.ID, &r.Schedule.Recurrence, scriptStartMs)
+		plan, err := recurrence.Compile(out.ID, &r.Schedule.Recurrence, scriptStartMs, nil)
 		if err == nil {
 			err = plan.Begin(r)
 		}

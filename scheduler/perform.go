@@ -148,7 +148,7 @@ func (t *Term) read(a Action) {
 	case ActSkipped:
 		t.skipped(a)
 	case ActUnplanned:
-		t.failed("plan schedule", fmt.Errorf("schedule %s cannot be planned by this version of belfry and waits: %w", a.ID, a.Err))
+		t.failed("plan schedule", fmt.Errorf("schedule %s cannot be planned and waits: %w", a.ID, a.Err))
 	case ActCount:
 		t.later(a.Delay, func(ctx context.Context) {
 			c, err := t.cfg.Store.CountPending(ctx, t.cfg.Shard, a.Through)

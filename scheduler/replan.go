@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -49,8 +50,24 @@ const (
 	maxOlderPlans = 256
 )
 
-// Basis returns what the plans of this build's schedules are based on.
+// Basis returns what the plans of this build's schedules are based on, without calendars.
 func Basis() string { return "zones=" + calendar.ZoneDataVersion }
+
+// basis returns what the plans of this node's schedules are based on, with the calendars of
+// that basis. It returns false while the calendars are not known.
+func (t *Term) basis() (basis string, cals recurrence.Calendars, known bool) {
+	if t.cfg.Calendars == nil {
+		return Basis(), nil, true
+	}
+	set, fresh := t.cfg.Calendars()
+	if !fresh {
+		return "", nil, false
+	}
+	if basis = Basis(); set.Seq > 0 {
+		basis += ";calendars=" + strconv.FormatUint(set.Seq, 10)
+	}
+	return basis, set, true
+}
 
 // replan keeps the plans of the shard's schedules on the node's basis until the term ends.
 func (t *Term) replan(ctx context.Context) {
@@ -59,20 +76,24 @@ func (t *Term) replan(ctx context.Context) {
 		if t.state.Load() != 1 {
 			continue
 		}
-		basis, before := Basis(), *t.planned.Load()
+		basis, cals, known := t.basis()
+		if !known {
+			continue
+		}
+		before := *t.planned.Load()
 		ids, all := t.older.take()
 		if older(basis, before) {
 			t.planned.Store(&basis)
 			before = basis
 		}
 		if basis == before && !all {
-			err := t.replanSome(ctx, ids)
+			err := t.replanSome(ctx, ids, cals)
 			if t.failed("replan", err); err != nil {
 				t.older.all()
 			}
 			continue
 		}
-		moved, err := t.replanAll(ctx)
+		moved, err := t.replanAll(ctx, cals)
 		t.failed("replan", err)
 		if err != nil {
 			if all {
@@ -90,14 +111,14 @@ func (t *Term) replan(ctx context.Context) {
 
 // replanAll plans all schedules of the shard again, and returns the number of those whose
 // next run has moved.
-func (t *Term) replanAll(ctx context.Context) (moved int, err error) {
+func (t *Term) replanAll(ctx context.Context, cals recurrence.Calendars) (moved int, err error) {
 	for after, more := uint64(0), true; more; {
 		var found []store.Timer
 		more = false
 		err := t.cfg.Store.EachSchedule(ctx, t.cfg.Shard, after, func(s store.Timer) (bool, error) {
 			after = s.Rev
 			scratch := s
-			if changed, err := t.replanned(&scratch); err != nil || !changed {
+			if changed, err := t.replanned(&scratch, cals); err != nil || !changed {
 				t.failed("plan schedule", err)
 				return true, nil // a plan that fails is the turn's affair; the others go on
 			}
@@ -109,7 +130,7 @@ func (t *Term) replanAll(ctx context.Context) (moved int, err error) {
 			return moved, err
 		}
 		for _, s := range found {
-			changed, err := t.replanOne(ctx, s, moved < maxReplanLines)
+			changed, err := t.replanOne(ctx, s, cals, moved < maxReplanLines)
 			if err != nil {
 				return moved, err
 			}
@@ -123,8 +144,8 @@ func (t *Term) replanAll(ctx context.Context) (moved int, err error) {
 
 // replanned changes the record of a schedule to its new plan, and reports whether that
 // moves its next run.
-func (t *Term) replanned(s *store.Timer) (bool, error) {
-	plan, err := recurrence.PlanOf(s.ID, s.Record.Schedule)
+func (t *Term) replanned(s *store.Timer, cals recurrence.Calendars) (bool, error) {
+	plan, err := recurrence.PlanOf(s.ID, s.Record.Schedule, cals)
 	if err != nil {
 		return false, err
 	}
@@ -132,10 +153,10 @@ func (t *Term) replanned(s *store.Timer) (bool, error) {
 }
 
 // replanOne writes the new plan of a schedule, counts it, and logs it if log is set.
-func (t *Term) replanOne(ctx context.Context, s store.Timer, log bool) (moved bool, err error) {
+func (t *Term) replanOne(ctx context.Context, s store.Timer, cals recurrence.Calendars, log bool) (moved bool, err error) {
 	for try := 1; ; try++ {
 		before := s.Record.Schedule.NextMs
-		if moved, err = t.replanned(&s); err != nil || !moved {
+		if moved, err = t.replanned(&s, cals); err != nil || !moved {
 			return false, err
 		}
 		w := store.Write{ID: s.ID, Rev: s.Rev, Record: &s.Record}
@@ -212,7 +233,7 @@ func (o *olderPlans) take() (ids []schemas.TimerID, full bool) {
 }
 
 // replanSome plans the schedules that an older build has written.
-func (t *Term) replanSome(ctx context.Context, ids []schemas.TimerID) error {
+func (t *Term) replanSome(ctx context.Context, ids []schemas.TimerID, cals recurrence.Calendars) error {
 	for i, id := range ids {
 		s, err := t.cfg.Store.Get(ctx, id)
 		switch {
@@ -221,7 +242,7 @@ func (t *Term) replanSome(ctx context.Context, ids []schemas.TimerID) error {
 		case err != nil:
 			return err
 		}
-		if _, err := t.replanOne(ctx, s, i < maxReplanLines); err != nil {
+		if _, err := t.replanOne(ctx, s, cals, i < maxReplanLines); err != nil {
 			return err
 		}
 	}

@@ -93,6 +93,10 @@ func (k *Core) turn(e *entry) {
 	}
 	r := e.extra
 	e.stateBefore, e.firedMsBefore = e.rec.State, e.rec.FiredMs
+	if !k.followsCalendars(e) {
+		k.retryClaim(e)
+		return
+	}
 	s := e.rec.Schedule
 	if s.Last.Run != 0 && k.blocked(e, schemas.RunTimer(e.id, s.Last.Run)) {
 		return
@@ -183,13 +187,39 @@ func (e *entry) more() *extra {
 	return e.extra
 }
 
+// followsCalendars drops the plan and the decision of a schedule if a calendar has changed that
+// it excludes. It returns false if the schedule must wait: the calendars are not known, or
+// one does not exist.
+func (k *Core) followsCalendars(e *entry) bool {
+	names, r := e.rec.Schedule.Exclude, e.extra
+	if len(names) == 0 {
+		return true
+	}
+	if !k.calendarsFresh {
+		k.do(ActUnplanned{ID: e.id, Err: errCalendars})
+		return false
+	}
+	x, err := k.calendars.Exclusions(names)
+	if err != nil {
+		k.do(ActUnplanned{ID: e.id, Err: err})
+		return false
+	}
+	if r.plan != nil && r.plan.Calendar().Revision() != x.Revision {
+		r.plan, r.turn = nil, nil
+	}
+	return true
+}
+
+// errCalendars is the reason why schedules that exclude calendars wait.
+var errCalendars = schemas.Errorf(schemas.CodeUnavailable, "the calendars that it excludes cannot be read now")
+
 // planOf returns the compiled recurrence of a schedule. It returns nil if the recurrence does
 // not compile, which only a record of another version can cause: the schedule then holds back
 // the low watermark, like a record of a newer format.
 func (k *Core) planOf(e *entry) *recurrence.Plan {
 	r := e.extra
 	if r.plan == nil {
-		plan, err := recurrence.PlanOf(e.id, e.rec.Schedule)
+		plan, err := recurrence.PlanOf(e.id, e.rec.Schedule, k.calendars)
 		if err != nil {
 			k.do(ActUnplanned{ID: e.id, Err: err})
 			return nil
@@ -209,8 +239,8 @@ func (k *Core) prepareSome() {
 		e := k.toPrepare[0]
 		k.toPrepare[0] = nil
 		k.toPrepare = k.toPrepare[1:]
-		if e.phase != phaseWaiting || e.extra.prepared != noTick || e.extra.preparing != noTick {
-			continue
+		if e.phase != phaseWaiting || e.extra.prepared != noTick || e.extra.preparing != noTick || len(e.rec.Schedule.Exclude) > 0 && !k.calendarsFresh {
+			continue // the claim prepares it
 		}
 		plan := k.planOf(e)
 		if plan == nil {

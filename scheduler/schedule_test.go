@@ -26,7 +26,7 @@ func recurring(t *testing.T, id string, limit uint32, change func(*schemas.Recor
 	if change != nil {
 		change(w.Record)
 	}
-	plan, err := recurrence.Compile(w.ID, &w.Record.Schedule.Recurrence, w.Record.Schedule.AnchorMs)
+	plan, err := recurrence.Compile(w.ID, &w.Record.Schedule.Recurrence, w.Record.Schedule.AnchorMs, nil)
 	if err == nil {
 		err = plan.Begin(w.Record)
 	}

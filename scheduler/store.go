@@ -86,8 +86,14 @@ type CoordinatorStore interface {
 	WriteClock(ctx context.Context, shard int, c store.Clock, rev uint64) (uint64, error)
 }
 
+// CalendarStore has the node's copy of the calendars that schedules exclude.
+type CalendarStore interface {
+	CalendarsNow() (set *store.CalendarSet, fresh bool)
+}
+
 // Store is the part of the store that a Scheduler uses.
 type Store interface {
+	CalendarStore
 	TermStore
 	InspectStore
 	MemberStore

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
 )
 
@@ -102,6 +103,9 @@ type TermConfig struct {
 	// Lease and Heartbeat are as in Options.
 	Lease, Heartbeat time.Duration
 	Log              zerolog.Logger
+	// Calendars returns the node's copy of the calendars, and whether claims may follow it.
+	// With nil, schedules that exclude calendars wait.
+	Calendars func() (set *store.CalendarSet, fresh bool)
 	// Messages, if not nil, counts the messages of the shard's stream for the next owner;
 	// see store.Expectation.
 	Messages func(ctx context.Context, shard int) (n uint64, atMs int64, err error)
@@ -318,6 +322,9 @@ func (t *Term) checkLease() {
 		t.onRenewed(res)
 	}
 	t.nowMs = t.cfg.Time.EarliestNs() / int64(time.Millisecond)
+	if t.cfg.Calendars != nil {
+		t.core.SetCalendars(t.cfg.Calendars())
+	}
 	t.jumped = t.checkTrust()
 	if !t.lost && t.phase == termFiring {
 		t.maybeRenew()

@@ -44,12 +44,12 @@ const attributePrefix = "timer"
 var (
 	inputAttributes = []string{
 		AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup,
-		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap, AttrExpect,
+		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap, AttrExpect, AttrExclude, AttrExcludeShift,
 	}
 	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger, AttrOverdue}
 	// laterAttributes are reserved for later versions. This version rejects them instead of
-	// running a schedule on the days that its user wants excluded.
-	laterAttributes = []string{"timerexclude", "timerexcludeshift"}
+	// ignoring what its user wants.
+	laterAttributes = []string{}
 )
 
 // Defaults of the retry policy, and limits of the values in an add.

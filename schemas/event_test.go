@@ -144,7 +144,6 @@ func TestParseAddRefuses(t *testing.T) {
 		"timeout long":       {doc(t, m{"timertimeout": "1h"}), schemas.CodeInvalidAttribute, "15m"},
 		"group empty":        {doc(t, m{"timergroup": ""}), schemas.CodeInvalidAttribute, "group"},
 		"set by Belfry":      {doc(t, m{"timerfired": "x"}), schemas.CodeInvalidAttribute, "set by Belfry"},
-		"unsupported":        {doc(t, m{"timerexclude": "holidays"}), schemas.CodeUnsupported, "does not support"},
 		"misspelt":           {doc(t, m{"timercalback": "http://x"}), schemas.CodeInvalidAttribute, "unknown"},
 		"large":              {doc(t, m{"data": strings.Repeat("x", 2<<20)}), schemas.CodeTooLarge, "limit"},
 		"number for a text":  {doc(t, m{"timerafter": 10}), schemas.CodeInvalidAttribute, "duration"},

@@ -45,6 +45,8 @@ const (
 	BucketClock = "clock"
 	// BucketServices holds one key per service that has callbacks.
 	BucketServices = "services"
+	// BucketCalendars holds one key per calendar of excluded dates.
+	BucketCalendars = "calendars"
 	// BucketTimersPrefix and a shard number make the name of that shard's bucket.
 	BucketTimersPrefix = "timers_"
 )

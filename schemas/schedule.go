@@ -165,6 +165,10 @@ type Progress struct {
 	// dropped: those in [ForgottenMs, KnownFromMs) that no range contains. Both are 0 if
 	// none was dropped.
 	ForgottenMs, KnownFromMs int64
+	// PassedMs is the time up to which every time on an excluded date is in Decisions; 0 without
+	// Exclude. Calendars is the revision of the calendars that the last turn followed.
+	PassedMs  int64
+	Calendars uint64
 	// Waiting is the run that OverlapQueue holds back; nil for none.
 	Waiting *WaitingRun
 	// Manual has the runs that were asked for and have not fired, oldest first, at most
@@ -345,7 +349,8 @@ type Decision struct {
 	Count        uint32
 	// Run is the number of the first run of the range if it fired; for DecisionCoalesced
 	// the run that fired instead; for DecisionOverlap, DecisionQueue and
-	// DecisionTriggerOverlap the run that had no result.
+	// DecisionTriggerOverlap the run that had no result. For DecisionExcluded bit n is set if
+	// calendar n of Exclude contains the dates; 0 if that is not known.
 	Run uint32
 	// AtMs is the time of the last decision of the range.
 	AtMs int64
@@ -375,13 +380,15 @@ const (
 	// DecisionTriggerCancelled: the schedule was cancelled before a run that somebody asked
 	// for had fired.
 	DecisionTriggerCancelled DecisionKind = 13
+	// DecisionExcluded: a calendar of timerexclude contains the date.
+	DecisionExcluded DecisionKind = 14
 )
 
 var decisionNames = [...]string{
 	DecisionFired: "fired", DecisionTriggered: "triggered", DecisionBackfilled: "backfilled", DecisionCoalesced: "coalesced",
 	DecisionMisfire: "misfire", DecisionGrace: "grace", DecisionOverlap: "overlap", DecisionQueue: "queue", DecisionPaused: "paused", DecisionUpdated: "updated",
 	DecisionCancelled: "cancelled", DecisionTriggerOverlap: "trigger_overlap",
-	DecisionTriggerCancelled: "trigger_cancelled",
+	DecisionTriggerCancelled: "trigger_cancelled", DecisionExcluded: "excluded",
 }
 
 // Requested reports whether the times of the kind are not nominal times.
@@ -482,6 +489,40 @@ func (p *Progress) joins(d *Decision) bool {
 		return false
 	}
 	return last.ToMs == p.DecidedMs() && (last.ToMs >= p.ChangedMs || d.FromMs < p.ChangedMs)
+}
+
+// ExcludedBy returns the names of the calendars that a decision of DecisionExcluded names, or
+// all calendars of the schedule if it does not say which.
+func (s *Schedule) ExcludedBy(d *Decision) []string {
+	var names []string
+	for n, name := range s.Exclude {
+		if d.Run == 0 || d.Run&(1<<n) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Renumber makes the decisions of DecisionExcluded name the calendars by their places in
+// Exclude, after an update has replaced the list was. It copies Decisions.
+func (s *Schedule) Renumber(was []string) {
+	if slices.Equal(was, s.Exclude) {
+		return
+	}
+	s.Decisions = slices.Clone(s.Decisions)
+	for i := range s.Decisions {
+		d := &s.Decisions[i]
+		if d.Kind != DecisionExcluded {
+			continue
+		}
+		old := d.Run
+		d.Run = 0
+		for n, name := range was {
+			if at := slices.Index(s.Exclude, name); at >= 0 && old&(1<<n) != 0 {
+				d.Run |= 1 << at
+			}
+		}
+	}
 }
 
 // DecidedMs returns the last nominal time that is decided, beside those of backfills; 0 if

@@ -24,6 +24,9 @@ const (
 	AttrGrace   = "timergrace"   // a run that is later is skipped; a duration from MinGrace
 	AttrOverlap = "timeroverlap" // see Overlap
 	AttrExpect  = "timerexpect"  // a nominal time without success this long after it is overdue; a duration from MinExpect
+	AttrExclude = "timerexclude" // names of calendars without runs, with commas between them
+	// AttrExcludeShift says what happens to a run on an excluded date: skip, next or previous.
+	AttrExcludeShift = "timerexcludeshift"
 )
 
 // Limits of the attributes of a schedule.
@@ -42,6 +45,9 @@ const (
 	// MaxScheduleBytes bounds an encoded Schedule. It depends on MaxRecurrenceText,
 	// MaxDecisions, MaxManual, MaxRequests, MaxExpected, MaxOverdue and MaxPauseNote.
 	MaxScheduleBytes = 6 << 10
+	// MaxExclude bounds the calendars of one schedule. It must not exceed the 32 bits of
+	// Decision.Run.
+	MaxExclude = 8
 )
 
 // scheduleAttributes are the attributes of a schedule. Each has the sentence that refuses it
@@ -59,6 +65,8 @@ var scheduleAttributes = []struct{ name, advice string }{
 	{AttrGrace, "a one-shot timer that is late fires as soon as possible: remove it"},
 	{AttrOverlap, "a one-shot timer has no other run to overlap with: remove it"},
 	{AttrExpect, "a one-shot timer has its dead letter: remove it"},
+	{AttrExclude, "a one-shot timer fires at the time that it names: remove it"},
+	{AttrExcludeShift, "a one-shot timer fires at the time that it names: remove it"},
 }
 
 func isScheduleAttribute(name string) bool {
@@ -142,7 +150,36 @@ func (p *parsed) recurrence() (*Recurrence, error) {
 			return nil, badAttribute(AttrOverlap, a.text, "must be skip, queue, allow or replace")
 		}
 	}
+	if r.Exclude, err = p.exclude(); err != nil {
+		return nil, err
+	}
+	r.ExcludeMode = p.text(AttrExcludeShift)
+	if r.ExcludeMode != "" && r.Exclude == nil {
+		return nil, badAttribute(AttrExcludeShift, r.ExcludeMode, "without %s nothing is excluded: remove it, or name a calendar", AttrExclude)
+	}
 	return &r, nil
+}
+
+// exclude reads the names of the calendars that a schedule excludes.
+func (p *parsed) exclude() ([]string, error) {
+	a, ok := p.get(AttrExclude)
+	if !ok {
+		return nil, nil
+	}
+	var names []string
+	for name := range strings.SplitSeq(a.text, ",") {
+		name = strings.TrimSpace(name)
+		switch {
+		case !ValidService(name):
+			return nil, badAttribute(AttrExclude, a.text, "%.80q is not the name of a calendar: write names of 1 to %d letters, digits, '-' or '_', with commas between them", name, MaxServiceLength)
+		case slices.Contains(names, name):
+			return nil, badAttribute(AttrExclude, a.text, "%s is named twice", name)
+		case len(names) == MaxExclude:
+			return nil, badAttribute(AttrExclude, a.text, "more than %d calendars, which is the limit: join some of them", MaxExclude)
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // checkRecurs checks that an add has one of timercron and timerevery, and that no attribute

@@ -109,9 +109,4 @@ func TestScheduleAttributes(t *testing.T) {
 			checkRefusal(t, err)
 		}
 	}
-	for _, name := range []string{"timerexclude", "timerexcludeshift"} {
-		if _, _, err := parse(doc(t, cron(name, "x"))); schemas.CodeOf(err) != schemas.CodeUnsupported {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }

@@ -319,7 +319,7 @@ type RunInfo struct {
 // DecisionInfo says what became of a range of nominal times.
 type DecisionInfo struct {
 	// Kind is fired, triggered, backfilled, or the reason why the times were skipped:
-	// coalesced, misfire, grace, overlap, queue, paused, updated or cancelled. The times of
+	// coalesced, misfire, grace, overlap, queue, paused, updated, cancelled or excluded. The times of
 	// triggered, trigger_overlap and trigger_cancelled are those of the requests.
 	Kind  string    `json:"kind"`
 	From  time.Time `json:"from"`
@@ -328,6 +328,8 @@ type DecisionInfo struct {
 	// Run is the first run of times that fired. Of coalesced times it is the run that fired
 	// for them, and of overlap, queue and trigger_overlap the run that had no result.
 	Run uint32 `json:"run,omitempty"`
+	// Calendars are the calendars that excluded the dates.
+	Calendars []string `json:"calendars,omitempty"`
 	// At is the time of the last decision of the range.
 	At time.Time `json:"at"`
 }
@@ -340,9 +342,13 @@ type RunsReply struct {
 	Cursor    string         `json:"cursor,omitempty"`
 }
 
-// Info describes a decision.
-func (d *Decision) Info() DecisionInfo {
-	return DecisionInfo{d.Kind.String(), TimeOf(d.FromMs), TimeOf(d.ToMs), d.Count, d.Run, TimeOf(d.AtMs)}
+// Info describes a decision of a schedule.
+func (s *Schedule) Info(d *Decision) DecisionInfo {
+	i := DecisionInfo{Kind: d.Kind.String(), From: TimeOf(d.FromMs), To: TimeOf(d.ToMs), Count: d.Count, Run: d.Run, At: TimeOf(d.AtMs)}
+	if d.Kind == DecisionExcluded {
+		i.Run, i.Calendars = 0, s.ExcludedBy(d)
+	}
+	return i
 }
 
 // The JSON of the types below has times with milliseconds.

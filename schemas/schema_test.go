@@ -40,7 +40,7 @@ func TestJSONSchemas(t *testing.T) {
 		{every(m{"timertz": "Europe/Berlin", "timerstart": "2030-01-01T00:00:00Z", "timerend": "2031-01-01t00:00:00.5+01:00", "timerlimit": 3, "timerjitter": "PT30S", "timerdst": "auto", "timermisfire": "all", "timergrace": "10m", "timeroverlap": "replace"}), true},
 		{every(m{"timertz": ""}), false}, {every(m{"timertz": 1}), false}, {every(m{"timerstart": "2030-01-01"}), false}, {every(m{"timerend": ""}), false}, {every(m{"timerlimit": 0}), false}, {every(m{"timerlimit": "007"}), true}, {every(m{"timerlimit": "+1"}), false}, {every(m{"timerlimit": true}), false},
 		{every(m{"timerjitter": 5}), false}, {every(m{"timerjitter": ""}), false}, {every(m{"timermisfire": "none"}), false}, {every(m{"timermisfire": "One"}), false}, {every(m{"timeroverlap": ""}), false}, {every(m{"timeroverlap": nil}), true}, {every(m{"timerdays": "and"}), true},
-		{every(m{"timerexclude": "x"}), false}, {every(m{"timerexpect": "1h"}), false},
+		{every(m{"timerexclude": "x"}), true}, {every(m{"timerexclude": "de-holidays, firm"}), true}, {every(m{"timerexclude": "a b"}), false}, {every(m{"timerexclude": "x", "timerexcludeshift": "next"}), true}, {m{"timerexclude": "x"}, false}, {every(m{"timerexpect": "1h"}), false},
 		{m{"timerfired": "x"}, false}, {m{"timerx": "x"}, false}, {m{"timer": "x"}, false}, {m{"atimer": "x"}, true},
 		{m{"Mine": "x"}, false}, {m{"my-ext": "x"}, false}, {m{"": "x"}, false}, {m{strings.Repeat("x", 65): "x"}, false},
 		{m{"mine": 1.5}, false}, {m{"mine": 2147483648}, false}, {m{"mine": -2147483648}, true}, {m{"mine": m{}}, false}, {m{"mine": []int{}}, false}, {m{"mine": nil}, true}, {m{"mine": long}, false}, {m{"mine": "\uffff"}, false}, {m{"mine": ""}, true},

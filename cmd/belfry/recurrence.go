@@ -70,14 +70,14 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 	if err != nil {
 		return nil, usagef("%v", err)
 	}
-	rec, spec, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead})
+	rec, spec, err := recurrence.ParseAdd(hdr, data, time.Now().UnixMilli(), schemas.Limits{MaxHorizon: noMaxAhead}, recurrence.UnknownCalendars)
 	if err != nil {
 		return nil, usagef("%v", err)
 	}
 	if spec.Recurrence == nil {
 		return nil, nil
 	}
-	plan, err := recurrence.PlanOf(spec.Timer, rec.Schedule)
+	plan, err := recurrence.PlanOf(spec.Timer, rec.Schedule, recurrence.UnknownCalendars)
 	if err != nil {
 		return nil, usagef("%v", err)
 	}

@@ -191,7 +191,7 @@ func diffSchedule(ctx context.Context, s session, t store.Timer, nowMs int64, ru
 	if zones == "" || zones == calendar.ZoneDataVersion || next == 0 {
 		return nil, nil
 	}
-	plan, err := recurrence.PlanOf(t.ID, t.Record.Schedule)
+	plan, err := recurrence.PlanOf(t.ID, t.Record.Schedule, recurrence.UnknownCalendars)
 	change := &zoneChange{
 		Timer: t.ID, ID: t.Record.EventID, Source: t.Record.Source, Service: t.Record.Service, Zone: zoneName(t.Record.Schedule.Zone),
 		Next: schemas.FormatTime(next), Local: plannedFor(t.Record.Schedule), Zones: zones,

@@ -18,7 +18,7 @@
 //  4. TIMERS_FIRED, TIMERS_RETRY
 //     an event whose record is still pending in its copy: the timer
 //     fires again
-//  5. KV_services, TIMERS_DEAD, TIMERS_REJECTED, TIMERS_OVERDUE
+//  5. KV_services, KV_calendars, TIMERS_DEAD, TIMERS_REJECTED, TIMERS_OVERDUE
 //
 // Changes after Write began may be missing in the backup. Timers that fired since then
 // fire again after a restore, under the same idempotency key.
@@ -188,13 +188,25 @@ func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error)
 			m.Shards++
 		}
 	}
-	names := order(m.Shards, have[schemas.StreamOverdue])
+	names := orderWith(m.Shards, have[calendarsStream], have[schemas.StreamOverdue])
 	for _, name := range names {
 		if !have[name] {
 			return nil, schemas.Errorf(schemas.CodeConfig, "there is no stream %s: either no Belfry of this version has run in this account, or the stream was removed", name)
 		}
 	}
 	return names, nil
+}
+
+const calendarsStream = "KV_" + schemas.BucketCalendars
+
+// orderWith is order, without the bucket of calendars if there is none: stores of builds
+// without calendars have none.
+func orderWith(shards int, calendars, overdue bool) []string {
+	names := order(shards, overdue)
+	if calendars {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == calendarsStream })
 }
 
 // order is that of the package comment.
@@ -204,7 +216,7 @@ func order(shards int, overdue bool) []string {
 	for n := range shards {
 		names = append(names, "KV_"+schemas.BucketTimers(n))
 	}
-	names = append(names, schemas.StreamFired, schemas.StreamRetry, "KV_"+schemas.BucketServices, schemas.StreamDead, schemas.StreamRejected)
+	names = append(names, schemas.StreamFired, schemas.StreamRetry, "KV_"+schemas.BucketServices, calendarsStream, schemas.StreamDead, schemas.StreamRejected)
 	if overdue {
 		names = append(names, schemas.StreamOverdue)
 	}
@@ -265,7 +277,8 @@ func Read(dir string) (Manifest, error) {
 		return m, schemas.Errorf(schemas.CodeConfig, "the backup in %s has format %d; this version of belfry reads %d: use the belfry that made it", dir, m.Format, format)
 	}
 	overdue := slices.ContainsFunc(m.Streams, func(s Stream) bool { return s.Name == schemas.StreamOverdue })
-	if names := order(m.Shards, overdue); !slices.EqualFunc(m.Streams, names, func(s Stream, name string) bool { return s.Name == name }) {
+	names := orderWith(m.Shards, slices.ContainsFunc(m.Streams, func(s Stream) bool { return s.Name == calendarsStream }), overdue)
+	if !slices.EqualFunc(m.Streams, names, func(s Stream, name string) bool { return s.Name == name }) {
 		return m, schemas.Errorf(schemas.CodeConfig, "%s of %s does not list the streams of %d shards", manifestName, dir, m.Shards)
 	}
 	for _, s := range m.Streams {

@@ -81,6 +81,9 @@ func (d Dates) contains(day int64) bool {
 
 // Exclusions are the dates of several calendars. Schedules may share them; they are immutable.
 type Exclusions struct {
+	// Revision tells two versions of the calendars apart. The caller of Join sets it before
+	// anybody else uses the Exclusions.
+	Revision  uint64
 	calendars []Dates
 	// stretches are the excluded dates of all calendars as stretches of adjacent days, in
 	// order, with at least one day between two of them.
@@ -249,6 +252,9 @@ func (s *Schedule) after(ms int64) (found, bool) {
 	q := search{Schedule: s}
 	return q.after(ms)
 }
+
+// Revision returns the revision of the calendars that the schedule excludes; 0 for none.
+func (s *Schedule) Revision() uint64 { return s.exclude.Revision }
 
 // ExcludedBy returns the calendars that contain the date of an instant in the schedule's zone:
 // bit n is set for the n-th one.

@@ -10,8 +10,9 @@ import (
 // recurrence and sets the first run, so every record that it returns can be stored and fires.
 // Spec.DueMs is the time at which the first run is due. Errors are those of
 // schemas.ParseAdd; also schemas.CodeInvalidAttribute for a recurrence that the calendar
-// refuses, that never fires, or whose first run is further ahead than Limits.MaxHorizon.
-func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.Limits) (schemas.Record, schemas.Spec, error) {
+// refuses, that never fires, or whose first run is further ahead than Limits.MaxHorizon, and
+// those of cals.
+func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.Limits, cals Calendars) (schemas.Record, schemas.Spec, error) {
 	body, spec, err := schemas.ParseAdd(hdr, data, addedMs, lim)
 	if err != nil {
 		return schemas.Record{}, spec, err
@@ -20,7 +21,7 @@ func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.L
 	if rec.Schedule == nil {
 		return rec, spec, nil
 	}
-	if err := begin(&rec, spec.Timer); err != nil {
+	if err := begin(&rec, spec.Timer, cals); err != nil {
 		return schemas.Record{}, schemas.Spec{}, err
 	}
 	if horizon := cmp.Or(lim.MaxHorizon, schemas.DefaultLimitHorizon); rec.DueMs-addedMs > horizon.Milliseconds() {
@@ -31,8 +32,8 @@ func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.L
 }
 
 // begin sets the first run of a schedule.
-func begin(rec *schemas.Record, id schemas.TimerID) error {
-	plan, err := PlanOf(id, rec.Schedule)
+func begin(rec *schemas.Record, id schemas.TimerID, cals Calendars) error {
+	plan, err := PlanOf(id, rec.Schedule, cals)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func TestParseAdd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return recurrence.ParseAdd(nil, data, added, schemas.Limits{MaxHorizon: 366 * 24 * time.Hour})
+		return recurrence.ParseAdd(nil, data, added, schemas.Limits{MaxHorizon: 366 * 24 * time.Hour}, nil)
 	}
 	for _, c := range []struct {
 		attrs   m

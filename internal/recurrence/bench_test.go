@@ -25,7 +25,7 @@ const benchmarkStartMs = 1_798_761_600_000
 func begin(t testing.TB, r schemas.Recurrence) (*recurrence.Plan, schemas.Record) {
 	t.Helper()
 	rec := record(r, "", benchmarkStartMs)
-	plan, err := recurrence.Compile(scriptID, &r, rec.Schedule.AnchorMs)
+	plan, err := recurrence.Compile(scriptID, &r, rec.Schedule.AnchorMs, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func BenchmarkCompile(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for range b.N {
-				if _, err := recurrence.Compile(scriptID, &c.rule, benchmarkStartMs); err != nil {
+				if _, err := recurrence.Compile(scriptID, &c.rule, benchmarkStartMs, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -184,23 +184,25 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 // NewRecord and Begin have made. The schedule keeps its progress: the number of runs, what was
 // decided, what was asked for, and its anchor, unless next has another timerstart. A schedule
 // without a run left is completed, unless it is paused. Errors: schemas.CodeAlreadyDone,
-// schemas.CodeInvalidAttribute.
+// schemas.CodeInvalidAttribute, and those of cals.
 //
 // Nominal times that have passed and are not decided remain undecided if both recurrences have
 // the same ones: the new policies decide them. Otherwise they are skipped
 // (schemas.DecisionUpdated), and the schedule goes on with the first nominal time after
 // nowMs. A backfill ends then: ask for the rest again.
-func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by schemas.Caller) error {
+func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by schemas.Caller, cals Calendars) error {
 	if err := open(rec, "update"); err != nil {
 		return err
 	}
 	s := rec.Schedule.Clone()
 	p.rezone(s, nowMs)
+	p.leave(s, nowMs)
 	s.Recurrence = next.Schedule.Recurrence
+	s.Renumber(rec.Schedule.Exclude)
 	if s.StartMs != 0 {
 		s.AnchorMs = s.StartMs
 	}
-	plan, err := PlanOf(schemas.NewTimerID(next.Source, next.EventID), s)
+	plan, err := PlanOf(schemas.NewTimerID(next.Source, next.EventID), s, cals)
 	if err != nil {
 		return err
 	}
@@ -210,6 +212,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	if !sameTimes(rec.Schedule, s) {
 		p.move(plan, s, nowMs, rec.State == schemas.StatePaused)
 	}
+	s.PassedMs, s.Calendars = plan.from(s, nowMs), plan.calendar.Revision()
 	if w := s.Waiting; w != nil && s.LimitReached() {
 		s.Waiting = nil
 		s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: w.NominalMs, ToMs: w.NominalMs, Count: 1, AtMs: nowMs})
@@ -278,6 +281,17 @@ func (p *Plan) passed(s *schemas.Schedule, nowMs int64) span {
 		}
 	}
 	return times
+}
+
+// from returns Progress.PassedMs of a schedule that an update has moved to the plan.
+func (p *Plan) from(s *schemas.Schedule, nowMs int64) int64 {
+	switch {
+	case !p.excludes():
+		return 0
+	case s.NextMs == 0:
+		return max(s.PassedMs, nowMs)
+	}
+	return max(s.PassedMs, min(nowMs, s.NextMs-1))
 }
 
 // agrees reports whether two plans have the same nominal times from fromMs, one of p, to

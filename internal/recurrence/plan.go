@@ -12,18 +12,30 @@ import (
 // use.
 type Plan struct {
 	calendar *calendar.Schedule
-	rule     schemas.Recurrence
+	// all is the schedule without the excluded calendars; nil if it excludes none.
+	all  *calendar.Schedule
+	rule schemas.Recurrence
 }
 
 // Compile compiles the recurrence of the schedule with this timer id. anchorMs is
-// Progress.AnchorMs. Its errors have schemas.CodeInvalidAttribute.
-func Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64) (*Plan, error) {
+// Progress.AnchorMs. cals are the calendars; nil if the schedule excludes none. Its errors
+// have schemas.CodeInvalidAttribute, or are those of cals.
+func Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64, cals Calendars) (*Plan, error) {
 	spec := calendar.Spec{
 		ID: id.String(), Cron: r.Cron, Every: r.Every, Zone: r.Zone, StartMs: r.StartMs, EndMs: r.EndMs,
 		Jitter: time.Duration(r.JitterMs) * time.Millisecond, DST: r.DST, Days: r.Days, ExcludeShift: r.ExcludeMode,
 	}
 	if r.Every != "" && spec.StartMs == 0 {
 		spec.StartMs = anchorMs
+	}
+	if len(r.Exclude) > 0 {
+		if cals == nil {
+			return nil, schemas.Errorf(schemas.CodeUnavailable, "the calendars that the schedule excludes are not known here")
+		}
+		var err error
+		if spec.Exclude, err = cals.Exclusions(r.Exclude); err != nil {
+			return nil, err
+		}
 	}
 	s, err := calendar.New(spec)
 	if err != nil {
@@ -33,12 +45,16 @@ func Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64) (*Plan, 
 		}
 		return nil, err
 	}
-	return &Plan{calendar: s, rule: *r}, nil
+	p := &Plan{calendar: s, rule: *r}
+	if p.excludes() {
+		p.all = s.Without()
+	}
+	return p, nil
 }
 
 // PlanOf compiles the recurrence of a stored schedule.
-func PlanOf(id schemas.TimerID, s *schemas.Schedule) (*Plan, error) {
-	return Compile(id, &s.Recurrence, s.AnchorMs)
+func PlanOf(id schemas.TimerID, s *schemas.Schedule, cals Calendars) (*Plan, error) {
+	return Compile(id, &s.Recurrence, s.AnchorMs, cals)
 }
 
 // Calendar returns the nominal times of the recurrence.
@@ -57,6 +73,9 @@ func (p *Plan) Begin(rec *schemas.Record) error {
 		return err
 	}
 	p.setNext(s, next)
+	if p.excludes() {
+		s.PassedMs, s.Calendars = max(rec.AddedMs, s.StartMs-1), p.calendar.Revision()
+	}
 	rec.Schedule, rec.Run = s, 1
 	rec.ScheduledMs, rec.DueMs, rec.Queued = next, s.NextDueMs, true
 	return nil

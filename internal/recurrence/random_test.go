@@ -184,7 +184,7 @@ func (w *world) rule(old *schemas.Recurrence) schemas.Recurrence {
 
 func (w *world) compile() {
 	var err error
-	if w.plan, err = recurrence.Compile(scriptID, &w.rec.Schedule.Recurrence, w.rec.Schedule.AnchorMs); err != nil {
+	if w.plan, err = recurrence.Compile(scriptID, &w.rec.Schedule.Recurrence, w.rec.Schedule.AnchorMs, nil); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -332,7 +332,7 @@ func (w *world) update() {
 	c, bad := newCalendar(&rule, anchor)
 	same := sameTimes(old, rule) && anchor == w.rec.Schedule.AnchorMs
 	w.note("update %+v callback %q", rule, next.Callback)
-	if err := w.plan.Update(&w.rec, &next, w.now, schemas.Caller{}); err != nil {
+	if err := w.plan.Update(&w.rec, &next, w.now, schemas.Caller{}, nil); err != nil {
 		if bad == nil || schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
 			w.fatalf("%v", err)
 		}

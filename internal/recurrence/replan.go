@@ -26,6 +26,10 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 			return false
 		}
 		next, _ := p.after(max(nowMs, reached(s)))
+		if next != s.NextMs {
+			p.leave(s, nowMs)
+			s.Calendars = p.calendar.Revision()
+		}
 		p.moveNext(s, next, nowMs)
 	}
 	if s.NextMs == old.NextMs && s.NextDueMs == old.NextDueMs && (s.Backfill == nil) == (old.Backfill == nil) {
@@ -62,7 +66,11 @@ func (p *Plan) knows(s *schemas.Schedule) bool {
 		if d.Kind.Requested() || d.FromMs < s.ChangedMs {
 			continue
 		}
-		if !p.names(d.FromMs) || !p.names(d.ToMs) {
+		decided := p.decides()
+		if d.Kind == schemas.DecisionExcluded && p.excludes() {
+			decided = p.all
+		}
+		if !names(decided, d.FromMs) || !names(decided, d.ToMs) {
 			return false
 		}
 	}

@@ -25,6 +25,8 @@ import (
 //	                    with down none, because the outage goes on
 //	hold, conclude      from now on callbacks have no result; the last callback has one
 //	pause, resume catchup=POLICY, trigger allow, backfill from=TIME to=TIME every=D again allow
+//	calendar name=NAME  sets the dates of a calendar, one a line; the schedule follows it from
+//	                    its next turn on
 //	state               what is in the record
 //	why at=TEXT         the answers for a date, local time or instant
 //
@@ -81,6 +83,7 @@ type script struct {
 	rec  schemas.Record
 	plan *recurrence.Plan
 	now  int64
+	cals calendars
 	held bool // callbacks have no result
 	open bool // the last run's callback has no result
 	// done has the time of the success of each run that has succeeded.
@@ -97,12 +100,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	var err error
 	switch d.Cmd {
 	case "add":
-		*s = script{rec: s.parse(t, d), now: s.time(t, d, "at"), done: map[uint32]int64{}}
+		*s = script{rec: s.parse(t, d), now: s.time(t, d, "at"), done: map[uint32]int64{}, cals: s.cals}
 		s.compile(t)
 		err = s.plan.Begin(&s.rec)
 	case "update":
 		at, next := s.time(t, d, "at"), s.parse(t, d)
-		if err = s.plan.Update(&s.rec, &next, at, schemas.Caller{}); err == nil {
+		if err = s.plan.Update(&s.rec, &next, at, schemas.Caller{}, s.cals); err == nil {
 			s.compile(t)
 		}
 		s.now = max(s.now, at)
@@ -122,6 +125,13 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			s.turn(t)
 		}
 		s.shorten()
+	case "calendar":
+		var name string
+		d.ScanArgs(t, "name", &name)
+		s.cals = s.cals.with(t, name, strings.Fields(d.Input)...)
+		if s.plan != nil {
+			s.compile(t)
+		}
 	case "hold":
 		s.held = true
 	case "conclude":
@@ -228,6 +238,10 @@ func (s *script) parse(t *testing.T, d *datadriven.TestData) schemas.Record {
 			r.Misfire, err = schemas.ParseMisfire(value)
 		case "overlap":
 			r.Overlap, err = schemas.ParseOverlap(value)
+		case "exclude":
+			r.Exclude = strings.Split(value, ",")
+		case "shift":
+			r.ExcludeMode = value
 		case "callback":
 			callback = "nats:call"
 		default:
@@ -255,9 +269,45 @@ func record(r schemas.Recurrence, callback string, addedMs int64) schemas.Record
 
 func (s *script) compile(t *testing.T) {
 	var err error
-	if s.plan, err = recurrence.Compile(scriptID, &s.rec.Schedule.Recurrence, s.rec.Schedule.AnchorMs); err != nil {
+	if s.plan, err = recurrence.Compile(scriptID, &s.rec.Schedule.Recurrence, s.rec.Schedule.AnchorMs, s.cals); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// calendars are calendars by name, and the number of changes.
+type calendars struct {
+	dates    map[string]calendar.Dates
+	revision uint64
+}
+
+// with returns the calendars after a change of one.
+func (c calendars) with(t *testing.T, name string, dates ...string) calendars {
+	d, err := calendar.NewDates(name, dates...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := calendars{map[string]calendar.Dates{name: d}, c.revision + 1}
+	for n, old := range c.dates {
+		if n != name {
+			next.dates[n] = old
+		}
+	}
+	return next
+}
+
+// Exclusions implements recurrence.Calendars.
+func (c calendars) Exclusions(names []string) (*calendar.Exclusions, error) {
+	var all []calendar.Dates
+	for _, name := range names {
+		d, ok := c.dates[name]
+		if !ok {
+			return nil, fmt.Errorf("no calendar %s", name)
+		}
+		all = append(all, d)
+	}
+	x := calendar.Join(all...)
+	x.Revision = c.revision
+	return x, nil
 }
 
 // maxTurns bounds the turns of a script: a schedule that is always due is an error.

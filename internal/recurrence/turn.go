@@ -78,12 +78,15 @@ func (p *Plan) Turn(rec *schemas.Record, nowMs int64, open bool, c Claim) Turn {
 	t.blocked = open && NeedsLast(rec)
 	p.rezone(t.s, nowMs)
 	active := rec.State == schemas.StatePending
-	switch {
-	case t.expected(active):
-	case active && t.waiting():
-	case t.manual():
-	case active && t.nominal():
-	case t.backfill():
+	if t.follow() {
+		switch {
+		case t.expected(active):
+		case active && t.waiting():
+		case t.manual():
+		case active && t.nominal():
+		case t.backfill():
+		}
+		t.pass(t.undecided(), false)
 	}
 	t.plan(active)
 	return t.Turn
@@ -162,6 +165,10 @@ func (t *turn) waiting() bool {
 	w := t.s.Waiting
 	switch {
 	case w == nil:
+		return false
+	case t.p.excluded(w.NominalMs) != 0:
+		t.s.Waiting = nil
+		t.skip(schemas.DecisionExcluded, span{first: w.NominalMs, last: w.NominalMs, n: 1}, t.p.excluded(w.NominalMs))
 		return false
 	case t.late(w.DueMs):
 		t.s.Waiting = nil
@@ -384,6 +391,11 @@ func (t *turn) backfill() bool {
 		return false
 	}
 	at := b.NextMs
+	if t.p.excluded(at) != 0 {
+		next, _ := t.p.after(at)
+		t.s.Backfill = t.p.goOn(b, next)
+		return false
+	}
 	b.Fired = sum(b.Fired, 1)
 	b.DueMs = t.now + b.EveryMs
 	next, _ := t.p.after(at)
@@ -417,6 +429,9 @@ func (t *turn) plan(active bool) {
 	due := int64(math.MaxInt64)
 	if active && s.NextMs != 0 {
 		due = s.NextDueMs
+		if t.p.excludes() && s.PassedMs < t.undecided() {
+			due = min(due, t.now) // more times on excluded dates are to be recorded
+		}
 	}
 	// The run that this turn fires is open from now on.
 	blocked := t.blocked || t.Run != nil && NeedsLast(r)

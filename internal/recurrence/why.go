@@ -38,7 +38,22 @@ func (p *Plan) WhyBetween(rec *schemas.Record, nowMs, fromMs, toMs int64, limit 
 // nominal times than limit and one.
 func (w *why) times(fromMs, toMs int64, limit int) []int64 {
 	var times []int64
-	for _, o := range w.p.calendar.Explain(max(fromMs, w.s.ChangedMs), toMs, limit+1) {
+	from := max(fromMs, w.s.ChangedMs)
+	if passed := w.s.PassedMs; w.p.excludes() && from <= passed {
+		for _, o := range w.p.decides().Explain(from, min(toMs, passed), limit+1) {
+			times = append(times, o.NominalMs)
+		}
+		for i := range w.s.Decisions {
+			d := &w.s.Decisions[i]
+			for _, at := range [...]int64{d.FromMs, d.ToMs} {
+				if (d.Kind == schemas.DecisionExcluded || w.moves()) && !d.Kind.Requested() && from <= at && at <= toMs {
+					times = append(times, at)
+				}
+			}
+		}
+		from = passed + 1
+	}
+	for _, o := range w.p.calendar.Explain(from, toMs, limit+1) {
 		times = append(times, o.NominalMs)
 	}
 	// Of older recurrences only the ends of the ranges are known.
@@ -87,16 +102,26 @@ func (w *why) answer(at int64) schemas.Answer {
 		nominal, a.Due = true, schemas.TimeOf(o.DueMs)
 		a.Notes = notes(o.Reasons)
 	}
-	var decision, filled *schemas.Decision
+	var decision, filled, excluded *schemas.Decision
 	for i := range w.s.Decisions {
 		switch d := &w.s.Decisions[i]; {
 		case at < d.FromMs || d.ToMs < at || d.Kind.Requested():
 		case d.Kind == schemas.DecisionBackfilled:
 			filled = d
+		case d.Kind == schemas.DecisionExcluded:
+			excluded = d
 		default:
 			decision = d
 		}
 	}
+	switch past := decision != nil || excluded != nil; {
+	case excluded != nil && at >= w.s.ChangedMs && w.p.excludes() && names(w.p.all, at):
+		decision, nominal = excluded, true // the range of another decision may contain it
+	case past && !nominal:
+		// The calendars may have changed since.
+		nominal = names(w.p.decides(), at) || w.moves() && decision != nil && (at == decision.FromMs || at == decision.ToMs)
+	}
+	decision = cmp.Or(decision, excluded)
 	inside := func(d *schemas.Decision) bool { return d != nil && d.FromMs < at && at < d.ToMs }
 	switch {
 	case at < w.s.ChangedMs && (inside(decision) || inside(filled)):
@@ -160,6 +185,9 @@ func (w *why) decided(a *schemas.Answer, at int64, d, filled *schemas.Decision) 
 		} else {
 			a.Fate, a.Reason, a.Text = schemas.FateSkipped, d.Kind.String(), w.skipped(d)
 		}
+		if d.Kind == schemas.DecisionExcluded {
+			a.Run, a.Notes, a.Text = 0, nil, w.excluded(at, d)
+		}
 	}
 	if filled != nil {
 		skip := a.Text
@@ -206,11 +234,11 @@ func (w *why) number(at int64, d *schemas.Decision) uint32 {
 	case at == d.ToMs:
 		return d.Run + d.Count - 1
 	case at-d.FromMs < d.ToMs-at:
-		if n, ok := w.count(d.FromMs, at-1); ok {
+		if n, ok := count(w.p.decides(), d.FromMs, at-1); ok {
 			return d.Run + n
 		}
 	default:
-		if n, ok := w.count(at, d.ToMs); ok {
+		if n, ok := count(w.p.decides(), at, d.ToMs); ok {
 			return d.Run + d.Count - n
 		}
 	}
@@ -218,8 +246,8 @@ func (w *why) number(at int64, d *schemas.Decision) uint32 {
 }
 
 // count returns the number of nominal times from one to another; false if there are too many.
-func (w *why) count(from, to int64) (n uint32, ok bool) {
-	for range w.p.calendar.Between(from, to) {
+func count(c *calendar.Schedule, from, to int64) (n uint32, ok bool) {
+	for range c.Between(from, to) {
 		if n++; n > maxSteps {
 			return 0, false
 		}
@@ -254,6 +282,24 @@ func (w *why) skipped(d *schemas.Decision) string {
 	}
 	return fmt.Sprintf("Skipped at %s (%s).", at, d.Kind)
 }
+
+// excluded says why there was no run on an excluded date.
+func (w *why) excluded(at int64, d *schemas.Decision) string {
+	text := fmt.Sprintf("Skipped: %s was excluded by %s", w.local(at)[:len(time.DateOnly)], strings.Join(w.s.ExcludedBy(d), ", "))
+	switch n := len(w.s.Exclude); {
+	case n == 0:
+		text = strings.TrimSuffix(text, " by ") + " then"
+	case n > 1 && d.Run == 0:
+		text = strings.Replace(text, " by ", " by one of ", 1) + ", which have changed since"
+	}
+	if w.moves() {
+		text += "; timerexcludeshift moves the run to the " + w.s.ExcludeMode + " date"
+	}
+	return text + "."
+}
+
+// moves reports whether runs on excluded dates move to other dates.
+func (w *why) moves() bool { return w.s.ExcludeMode == "next" || w.s.ExcludeMode == "previous" }
 
 // pause says when and by whom the schedule was paused last before a time, as far as its
 // history goes back.
@@ -298,6 +344,8 @@ func (w *why) undecided(a *schemas.Answer, at int64, nominal bool, none calendar
 		set(schemas.FateWaiting, "", "The run waits until the callback of run %d has a result.", s.Last.Run)
 	case w.backfills(at) && nominal:
 		set(schemas.FatePlanned, "", "The backfill under way fires it, at %s or later.", w.local(max(s.Backfill.DueMs, w.now)))
+	case w.p.excludes() && s.PassedMs < at && at < s.NextMs && at <= w.now && nominal:
+		set(schemas.FateNone, string(calendar.Excluded), "No run: the date was excluded when the schedule was planned, by %s.", strings.Join(s.Exclude, ", "))
 	case none.Code != "":
 		set(schemas.FateNone, string(none.Code), "No run: %s.", none.Text)
 		w.nearest(a, at)
@@ -380,7 +428,7 @@ func (w *why) notNominal(a *schemas.Answer, at int64) {
 func (w *why) planned(a *schemas.Answer, at int64) {
 	s, due := w.s, a.Due.UnixMilli()
 	if at > s.NextMs && s.Limit > 0 {
-		if n, ok := w.count(s.NextMs, at-1); !ok || sum(s.Fired, n) >= s.Limit {
+		if n, ok := count(w.p.calendar, s.NextMs, at-1); !ok || sum(s.Fired, n) >= s.Limit {
 			a.Fate, a.Reason = schemas.FateNone, schemas.ReasonLimit
 			a.Text = fmt.Sprintf("No run, if those before it fire: the limit is %d runs, of which %d have fired.", s.Limit, s.Fired)
 			return

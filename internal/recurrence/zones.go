@@ -68,7 +68,9 @@ func (p *Plan) afterNewer(s *schemas.Schedule) (nextMs, dueMs int64) {
 }
 
 // names reports whether an instant is a nominal time of the plan.
-func (p *Plan) names(ms int64) bool {
-	next, ok := p.calendar.Next(ms - 1)
+func (p *Plan) names(ms int64) bool { return names(p.calendar, ms) }
+
+func names(c *calendar.Schedule, ms int64) bool {
+	next, ok := c.Next(ms - 1)
 	return ok && next == ms
 }

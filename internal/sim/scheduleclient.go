@@ -37,7 +37,7 @@ func (s *schedule) record(rule int, addedMs int64) (*schemas.Record, error) {
 	if at := r.Schedule.StartMs; at != 0 {
 		r.Schedule.AnchorMs = at
 	}
-	plan, err := recurrence.PlanOf(s.id, r.Schedule)
+	plan, err := recurrence.PlanOf(s.id, r.Schedule, nil)
 	if err == nil {
 		err = plan.Begin(r)
 	}

@@ -22,6 +22,7 @@ type Store struct {
 	*FiredShare
 	*ServiceKeys
 	*Services
+	*Calendars
 	*FeedActivator
 	*FeedConsumers
 	*Events
@@ -89,6 +90,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
 	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
+	s.Calendars = newCalendars(c, log)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
@@ -107,7 +109,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.openRecords()
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, s.Calendars.run} {
 		s.background.Run(f)
 	}
 	return s, nil

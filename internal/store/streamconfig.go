@@ -63,7 +63,7 @@ type streamConfigs struct {
 // base returns the configurations of the buckets that are made before the geometry is
 // known.
 func (c *streamConfigs) base() []jet.StreamConfig {
-	return []jet.StreamConfig{c.clock(), c.services()}
+	return []jet.StreamConfig{c.clock(), c.services(), c.calendars()}
 }
 
 // rest returns the configurations of all other streams and buckets. The stream of dead
@@ -170,6 +170,12 @@ func (c *streamConfigs) services() jet.StreamConfig {
 	return c.bucket(schemas.BucketServices, "Belfry: services that have callbacks", servicesMaxBytes)
 }
 
+func (c *streamConfigs) calendars() jet.StreamConfig {
+	sc := c.bucket(schemas.BucketCalendars, "Belfry: calendars of excluded dates", calendarsMaxBytes)
+	sc.MaxMsgsPerSubject = calendarHistory
+	return sc
+}
+
 func (c *streamConfigs) shard(n int) jet.StreamConfig {
 	sc := c.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", c.orDefault(c.cfg.ShardMaxBytes, defaultShardsBytes/int64(c.shards)))
 	// Superseded revisions are removed one by one, never by the limit.
@@ -191,7 +197,7 @@ func (c *streamConfigs) explicitBytes(name string) bool {
 		return c.cfg.DeadMaxBytes != 0
 	case schemas.StreamRejected:
 		return c.cfg.RejectedMaxBytes != 0
-	case clockStream, servicesStream, schemas.StreamOverdue:
+	case clockStream, servicesStream, calendarsStream, schemas.StreamOverdue:
 		return false
 	}
 	return c.cfg.ShardMaxBytes != 0

@@ -74,6 +74,10 @@ func (a *api) start() error {
 		{"schedule.preview", "when a schedule runs and why: {timer, from, n} or {attributes, id, source, from, n}", a.serve("schedule.preview", page(a, s.Preview, previewPage))},
 		{"schedule.why", "what became of a time of a schedule: {timer, at}", a.serve("schedule.why", query(s.Why))},
 		{"schedule.runs", "the runs of a schedule, newest first: {timer, limit, cursor}; paged", a.serve("schedule.runs", page(a, s.Runs, runsPage))},
+		{"calendar.put", "store a calendar of dates that schedules exclude: {name, dates, revision, dryrun, by}", a.serve("calendar.put", ownAccount(control(s.CalendarPut)))},
+		{"calendar.get", "one calendar: {name}", a.serve("calendar.get", query(s.CalendarGet))},
+		{"calendar.list", "all calendars, without their dates", a.serve("calendar.list", query(s.CalendarList))},
+		{"calendar.delete", "delete a calendar that no schedule excludes: {name, revision, by}", a.serve("calendar.delete", ownAccount(control(s.CalendarDelete)))},
 	} {
 		// micro's names are tokens, without dots.
 		name := strings.ReplaceAll(e.verb, ".", "-")
@@ -280,6 +284,17 @@ func forGroups[Q, R, G any](one func(context.Context, Q, schemas.Caller) (R, err
 			return nil, schemas.Errorf(schemas.CodeBadRequest, "a group may have timers of other accounts, so only Belfry's own account operates on it: name each timer")
 		}
 		return many(ctx, q, callerOf(r))
+	}
+}
+
+// ownAccount is the handler of an operation that only Belfry's own account may call. All
+// accounts share the calendars.
+func ownAccount(h handler) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		if r.Reply == "" || imported(r.Reply) {
+			return nil, schemas.Errorf(schemas.CodeBadRequest, "all accounts share the calendars, so only Belfry's own account changes them")
+		}
+		return h(ctx, r)
 	}
 }
 

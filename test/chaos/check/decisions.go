@@ -84,7 +84,7 @@ func (s *schedule) findVersions(c *checker) bool {
 			s.versions[n-1].seenMs = p.DecidedMs()
 			continue
 		}
-		plan, err := recurrence.PlanOf(schemas.NewTimerID(s.source, s.id), p)
+		plan, err := recurrence.PlanOf(schemas.NewTimerID(s.source, s.id), p, recurrence.UnknownCalendars)
 		if err != nil {
 			s.fail(c, BadHistory, "its record has a recurrence that is refused: %v", err)
 			return false

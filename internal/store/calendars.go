@@ -1,0 +1,395 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Calendars are named calendars of dates on which schedules do not run. Each is one key of
+// bucket calendars, which changes by compare-and-set; the revision is the sequence in the
+// bucket's stream. The bucket keeps the last calendarHistory revisions of a key.
+//
+// # When a change is in force
+//
+// Every node keeps a copy of all calendars. It asks the stream's leader for the last sequence
+// every calendarPoll, and reads what is new. A copy is fresh for CalendarFresh after the
+// moment at which such a request was sent. A scheduler claims a run of a schedule that
+// excludes calendars only by a fresh copy, and a router adds one only by a fresh copy. A
+// change is acknowledged CalendarFresh after it was stored (see PutCalendar). By then no
+// older copy is fresh, so every decision after the acknowledgement follows the change.
+//
+//	put ──▶ stored ──── CalendarFresh ────▶ acknowledged
+//	          │   copies read before may be used    │  only copies that were read after "stored"
+//
+// A node that cannot read the calendars holds such schedules: they wait, keep the low
+// watermark back, and fire when the node can read again or another node takes the shard.
+type Calendars struct {
+	jet *jet.Client
+	log zerolog.Logger
+
+	// refreshing has an element while a refresh is in progress.
+	refreshing chan struct{}
+
+	mu   sync.Mutex
+	set  *CalendarSet // the last copy; nil before the first
+	asOf time.Time    // when the request was sent that confirmed it
+}
+
+const (
+	// CalendarFresh is how long a copy of the calendars may be used. The acknowledgement of a
+	// change takes as long, so it must stay well below router.OperationTimeout.
+	CalendarFresh = 2 * time.Second
+	// calendarPoll is the interval at which a node confirms its copy. Three requests may fail
+	// before the copy is no longer fresh.
+	calendarPoll = 500 * time.Millisecond
+	// MaxStoredCalendars bounds the calendars of a store.
+	MaxStoredCalendars = 200
+	// calendarHistory is the number of revisions of a calendar that the bucket keeps.
+	calendarHistory = 5
+	// calendarsMaxBytes bounds the bucket: a calendar of 4,000 dates has 60 kB.
+	calendarsMaxBytes = 16 << 20
+	calendarsStream   = "KV_" + schemas.BucketCalendars
+	calendarsPrefix   = "$KV." + schemas.BucketCalendars + "."
+	// calendarVersion is the version of a calendar's value.
+	calendarVersion = 1
+)
+
+func newCalendars(c *jet.Client, log zerolog.Logger) *Calendars {
+	return &Calendars{jet: c, log: log, refreshing: make(chan struct{}, 1)}
+}
+
+// Calendar is a stored calendar.
+type Calendar struct {
+	Name string `json:"-"`
+	// Rev is the sequence in the bucket's stream.
+	Rev uint64 `json:"-"`
+	// Dates are 2027-12-25, or *-12-25 for every year, in order.
+	Dates []string `json:"dates,omitempty"`
+	// AtMs is the time of the change, in Unix milliseconds; By says who made it.
+	AtMs int64  `json:"at"`
+	By   string `json:"by,omitempty"`
+}
+
+// storedCalendar is the value of a calendar's key. The last field of its JSON is the CRC-32C
+// of the bytes before it, as in clocks.
+type storedCalendar struct {
+	Version int  `json:"v"`
+	Deleted bool `json:"deleted,omitempty"`
+	Calendar
+}
+
+func encodeCalendar(c storedCalendar) ([]byte, error) {
+	c.Version = calendarVersion
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	b = b[:len(b)-1]
+	sum := crc32.Checksum(b, castagnoli)
+	b = append(b, sumField...)
+	return append(strconv.AppendUint(b, uint64(sum), 10), '}'), nil
+}
+
+// decodeCalendar reads a calendar. It returns schemas.ErrNewer for a value of a newer version,
+// and schemas.ErrDamaged for anything else that is not a calendar.
+func decodeCalendar(name string, b []byte) (storedCalendar, calendar.Dates, error) {
+	var c struct {
+		storedCalendar
+		Sum uint32 `json:"sum"`
+	}
+	bad := func(err error) (storedCalendar, calendar.Dates, error) {
+		return storedCalendar{}, calendar.Dates{}, schemas.Errorf(schemas.CodeDamaged, "calendar %s is damaged: %w: put it again", name, err)
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return bad(err)
+	}
+	if c.Version > calendarVersion {
+		return storedCalendar{}, calendar.Dates{}, schemas.Errorf(schemas.CodeUnknownFormat, "calendar %s has format version %d; this version of belfry reads %d: upgrade this node", name, c.Version, calendarVersion)
+	}
+	if i := bytes.LastIndex(b, []byte(sumField)); i < 0 || crc32.Checksum(b[:i], castagnoli) != c.Sum {
+		return bad(errors.New("its checksum does not match"))
+	}
+	dates, err := calendar.NewDates(name, c.Dates...)
+	if err != nil {
+		return bad(err)
+	}
+	return c.storedCalendar, dates, nil
+}
+
+// CalendarSet is one copy of all calendars. It is immutable and safe for concurrent use.
+type CalendarSet struct {
+	// Seq is the last sequence of the bucket's stream that the copy includes; 0 if there has
+	// never been a calendar.
+	Seq uint64
+	all map[string]calendarCopy
+
+	mu sync.Mutex
+	// joined has results of Exclusions, by names with commas between them; at most maxJoined.
+	joined map[string]*calendar.Exclusions
+}
+
+// maxJoined bounds the combinations of calendars that a copy keeps joined.
+const maxJoined = 1000
+
+// calendarCopy is a calendar as a CalendarSet has it.
+type calendarCopy struct {
+	Calendar
+	dates   calendar.Dates
+	deleted bool
+	err     error // for a value that cannot be read
+}
+
+// Get returns a calendar.
+func (s *CalendarSet) Get(name string) (Calendar, bool) {
+	c, ok := s.all[name]
+	return c.Calendar, ok && !c.deleted && c.err == nil
+}
+
+// Names returns the names of the calendars, in order.
+func (s *CalendarSet) Names() []string {
+	var names []string
+	for name, c := range s.all {
+		if !c.deleted {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Exclusions joins calendars; schedules that exclude the same ones share the result. Errors:
+// schemas.CodeInvalidAttribute for a calendar that does not exist, schemas.ErrDamaged and
+// schemas.ErrNewer for a calendar that cannot be read.
+func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
+	key := strings.Join(names, ",")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x, ok := s.joined[key]; ok {
+		return x, nil
+	}
+	dates := make([]calendar.Dates, 0, len(names))
+	var revision uint64
+	for _, name := range names {
+		c, ok := s.all[name]
+		switch {
+		case !ok || c.deleted:
+			return nil, schemas.Errorf(schemas.CodeInvalidAttribute, "%s: there is no calendar %s: make it with \"belfry calendar put %s --date 2027-12-25\", then try again", schemas.AttrExclude, name, name)
+		case c.err != nil:
+			return nil, c.err
+		}
+		dates, revision = append(dates, c.dates), max(revision, c.Rev)
+	}
+	x := calendar.Join(dates...)
+	x.Revision = revision
+	if s.joined == nil {
+		s.joined = map[string]*calendar.Exclusions{}
+	}
+	if len(s.joined) < maxJoined {
+		s.joined[key] = x
+	}
+	return x, nil
+}
+
+// With returns a copy in which one calendar has other dates; nil removes it. Its revision is
+// higher than any in the store.
+func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
+	next := &CalendarSet{Seq: s.Seq + 1, all: maps.Clone(s.all)}
+	if next.all == nil {
+		next.all = map[string]calendarCopy{}
+	}
+	d, err := calendar.NewDates(name, dates...)
+	if err != nil {
+		return nil, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
+	}
+	next.all[name] = calendarCopy{Calendar: Calendar{Name: name, Rev: next.Seq, Dates: dates}, dates: d}
+	return next, nil
+}
+
+// CalendarsNow returns the node's copy of the calendars; nil before the first reading. fresh
+// reports whether decisions may follow it.
+func (k *Calendars) CalendarsNow() (set *CalendarSet, fresh bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.set, k.set != nil && time.Since(k.asOf) < CalendarFresh
+}
+
+// RefreshCalendars confirms or renews the node's copy now, and returns it. Errors:
+// schemas.ErrUnavailable.
+func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) {
+	select { // one at a time
+	case k.refreshing <- struct{}{}:
+		defer func() { <-k.refreshing }()
+	case <-ctx.Done():
+		return nil, k.jet.Error("read calendars", ctx.Err())
+	}
+	asOf := time.Now()
+	info, err := k.jet.Stream(ctx, calendarsStream)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	set := k.set
+	k.mu.Unlock()
+	if set == nil || set.Seq > info.State.LastSeq {
+		set = &CalendarSet{} // at the start, or after the bucket was restored
+	}
+	if last := info.State.LastSeq; set.Seq < last {
+		if set, err = k.read(ctx, set, last); err != nil {
+			return nil, err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.set, k.asOf = set, asOf
+	return set, nil
+}
+
+// read returns a copy with the changes up to a sequence of the stream, or later ones.
+func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*CalendarSet, error) {
+	set := &CalendarSet{Seq: from.Seq, all: maps.Clone(from.all)}
+	if set.all == nil {
+		set.all = map[string]calendarCopy{}
+	}
+	err := k.jet.Scan(ctx, calendarsStream, jet.Range{AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
+		set.Seq = m.Sequence
+		set.apply(&m)
+		return true, nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case set.Seq < last:
+		// The last message may be a marker that has expired; every other one is still there.
+		switch there, err := k.jet.Has(ctx, calendarsStream, last); {
+		case err != nil:
+			return nil, err
+		case there:
+			return nil, schemas.Errorf(schemas.CodeUnavailable, "read calendars: the server answered up to %d of %d", set.Seq, last)
+		}
+		set.Seq = last
+	}
+	return set, nil
+}
+
+// apply applies one message of the bucket.
+func (s *CalendarSet) apply(m *jet.Msg) {
+	name := strings.TrimPrefix(m.Subject, calendarsPrefix)
+	if jet.HasOperation(m) {
+		s.all[name] = calendarCopy{Calendar: Calendar{Name: name, Rev: m.Sequence}, deleted: true}
+		return
+	}
+	stored, dates, err := decodeCalendar(name, m.Data)
+	c := calendarCopy{Calendar: stored.Calendar, dates: dates, deleted: stored.Deleted, err: err}
+	c.Name, c.Rev = name, m.Sequence
+	s.all[name] = c
+}
+
+// run keeps the node's copy fresh until ctx ends.
+func (k *Calendars) run(ctx context.Context) {
+	tick := time.NewTicker(calendarPoll)
+	defer tick.Stop()
+	failing := false
+	for {
+		bounded, cancel := context.WithTimeout(ctx, CalendarFresh)
+		_, err := k.RefreshCalendars(bounded)
+		cancel()
+		if failed := err != nil && ctx.Err() == nil; failed != failing {
+			if failing = failed; failed {
+				k.log.Warn().Err(err).Msg("calendars cannot be read: schedules that exclude dates wait")
+			} else {
+				k.log.Info().Msg("calendars can be read again")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// PutCalendar stores a calendar by compare-and-set and returns its new revision once the
+// change is in force on all nodes, CalendarFresh later. rev is the revision that it must have,
+// 0 for a calendar that must not exist. Errors: ErrRevision; schemas.CodeBadRequest for a
+// name or date that is not valid, and for too many calendars or dates; schemas.ErrStoreFull;
+// schemas.ErrUnavailable, after which the change may be in force.
+func (k *Calendars) PutCalendar(ctx context.Context, c Calendar, rev uint64) (uint64, error) {
+	if err := CheckCalendarName(c.Name); err != nil {
+		return 0, err
+	}
+	c.Dates = slices.Compact(slices.Sorted(slices.Values(c.Dates)))
+	if _, err := calendar.NewDates(c.Name, c.Dates...); err != nil {
+		return 0, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
+	}
+	set, err := k.RefreshCalendars(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if _, known := set.Get(c.Name); !known && len(set.Names()) >= MaxStoredCalendars {
+		return 0, schemas.Errorf(schemas.CodeBadRequest, "there are %d calendars, which is the limit: delete one, or join some", MaxStoredCalendars)
+	}
+	return k.write(ctx, set, storedCalendar{Calendar: c}, rev)
+}
+
+// DeleteCalendar removes a calendar by compare-and-set. It is otherwise as PutCalendar. The
+// caller checks that no schedule excludes it.
+func (k *Calendars) DeleteCalendar(ctx context.Context, c Calendar, rev uint64) (uint64, error) {
+	set, err := k.RefreshCalendars(ctx)
+	if err != nil {
+		return 0, err
+	}
+	c.Dates = nil
+	return k.write(ctx, set, storedCalendar{Calendar: c, Deleted: true}, rev)
+}
+
+// write writes a calendar's key. A key whose calendar was deleted has a revision that the
+// caller does not know.
+func (k *Calendars) write(ctx context.Context, set *CalendarSet, c storedCalendar, rev uint64) (uint64, error) {
+	switch old, ok := set.all[c.Name]; {
+	case !ok:
+	case old.Rev != rev && (rev != 0 || !old.deleted):
+		return 0, ErrRevision
+	default:
+		rev = old.Rev
+	}
+	b, err := encodeCalendar(c)
+	if err != nil {
+		return 0, err
+	}
+	next, err := k.jet.Put(ctx, calendarsPrefix+c.Name, b, rev, 0)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-time.After(CalendarFresh):
+	case <-ctx.Done():
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is stored, and in force within %s: %w", c.Name, CalendarFresh, context.Cause(ctx))
+	}
+	_, err = k.RefreshCalendars(ctx)
+	return next, err
+}
+
+// CheckCalendarName returns an error of schemas.CodeBadRequest for a name that a calendar
+// cannot have.
+func CheckCalendarName(name string) error {
+	if schemas.ValidService(name) {
+		return nil
+	}
+	return schemas.Errorf(schemas.CodeBadRequest, "calendar name %.80q must be 1 to %d letters, digits, '-' or '_'", name, schemas.MaxServiceLength)
+}

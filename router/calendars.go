@@ -1,0 +1,280 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Calendars is the part of the store that keeps calendars; *store.Store has it.
+type Calendars interface {
+	CalendarsNow() (set *store.CalendarSet, fresh bool)
+	RefreshCalendars(ctx context.Context) (*store.CalendarSet, error)
+	PutCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
+	DeleteCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
+}
+
+// currentCalendars are the calendars for one operation. They are read only if a schedule
+// excludes some.
+type currentCalendars struct {
+	ctx  context.Context
+	from Calendars
+}
+
+// Exclusions implements recurrence.Calendars. It reads the calendars again if the node's copy
+// is not fresh, or lacks one: it may be new.
+func (c currentCalendars) Exclusions(names []string) (*calendar.Exclusions, error) {
+	if set, fresh := c.from.CalendarsNow(); fresh {
+		if x, err := set.Exclusions(names); err == nil {
+			return x, nil
+		}
+	}
+	set, err := c.from.RefreshCalendars(c.ctx)
+	if err != nil {
+		return nil, err
+	}
+	return set.Exclusions(names)
+}
+
+// calendars returns the calendars for an operation.
+func (s *Service) calendars(ctx context.Context) recurrence.Calendars {
+	return currentCalendars{ctx, s.o.Store}
+}
+
+// putTries bounds the writes of a calendar whose request names no revision.
+const putTries = 5
+
+// CalendarPut replaces the dates of a calendar, or makes a new one. When it returns without an
+// error, the change is in force on all nodes; see store.Calendars. from is the verified part
+// of the caller, q.By the caller's own claim. Errors: bad_request, conflict for another
+// revision, store_full, unavailable.
+func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest, from schemas.Caller) (schemas.CalendarPutReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.CalendarPutReply, err error) {
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return reply, err
+		}
+		if err := store.CheckCalendarName(q.Name); err != nil {
+			return reply, err
+		}
+		if len(q.Dates) == 0 {
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "the calendar has no dates: write dates such as 2027-12-25, or delete it")
+		}
+		now, err := s.o.Store.RefreshCalendars(ctx)
+		if err != nil {
+			return reply, err
+		}
+		after, err := now.With(q.Name, q.Dates)
+		if err != nil {
+			return reply, err
+		}
+		old, _ := now.Get(q.Name)
+		if q.Revision != 0 && q.Revision != old.Rev {
+			return reply, otherRevision(q.Name, old.Rev, q.Revision)
+		}
+		effect, err := s.effect(ctx, q.Name, after)
+		if err != nil {
+			return reply, err
+		}
+		reply.Schedules, reply.Moved, reply.Partial = len(effect.users), effect.moved, effect.partial
+		c := store.Calendar{Name: q.Name, Dates: q.Dates, AtMs: s.nowMs(), By: byName(by)}
+		if q.DryRun {
+			c.Rev = old.Rev
+			reply.Calendar = infoOf(c)
+			return reply, nil
+		}
+		c.Rev, err = s.writeCalendar(ctx, c, q.Revision, s.o.Store.PutCalendar)
+		if err != nil {
+			return reply, err
+		}
+		s.o.Log.Info().Str("calendar", q.Name).Int("dates", len(q.Dates)).Uint64("revision", c.Rev).Str("by", c.By).Msg("calendar stored")
+		reply.Calendar = infoOf(c)
+		return reply, nil
+	})
+}
+
+// writeCalendar writes a calendar. rev is the revision that it must have; 0 for any.
+func (s *Service) writeCalendar(ctx context.Context, c store.Calendar, rev uint64, write func(context.Context, store.Calendar, uint64) (uint64, error)) (uint64, error) {
+	for try := 1; ; try++ {
+		set, err := s.o.Store.RefreshCalendars(ctx)
+		if err != nil {
+			return 0, err
+		}
+		old, _ := set.Get(c.Name)
+		if rev != 0 && rev != old.Rev {
+			return 0, otherRevision(c.Name, old.Rev, rev)
+		}
+		next, err := write(ctx, c, old.Rev)
+		switch {
+		case err == nil:
+			return next, nil
+		case !errors.Is(err, store.ErrRevision):
+			return 0, err
+		case try == putTries:
+			return 0, schemas.Errorf(schemas.CodeConflict, "calendar %s changes all the time: try again", c.Name)
+		}
+	}
+}
+
+func otherRevision(name string, is, want uint64) error {
+	if is == 0 {
+		return schemas.Errorf(schemas.CodeConflict, "calendar %s does not exist, and the request names revision %d: leave the revision out to make it", name, want)
+	}
+	return schemas.Errorf(schemas.CodeConflict, "calendar %s has revision %d, not %d: get it, check what has changed, and put it again", name, is, want)
+}
+
+// calendarEffect is what a change of a calendar does to schedules.
+type calendarEffect struct {
+	users   []string // schedules that exclude the calendar
+	moved   int      // of them, schedules whose next run moves
+	partial bool     // there was no time to read all
+}
+
+// effect reads all schedules, and finds the ones with this calendar.
+func (s *Service) effect(ctx context.Context, name string, after *store.CalendarSet) (e calendarEffect, err error) {
+	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
+	defer cancel()
+	yes := true
+	q := store.ListQuery{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &yes, Limit: store.MaxListLimit}
+	for {
+		page, err := s.o.Store.List(ctx, q)
+		if ctx.Err() != nil {
+			e.partial = true
+			return e, nil
+		}
+		if err != nil {
+			return e, err
+		}
+		for i := range page.Timers {
+			t := &page.Timers[i]
+			if !excludes(&t.Record, name) {
+				continue
+			}
+			e.users = append(e.users, t.Record.Source+" "+t.Record.EventID)
+			if after == nil {
+				continue
+			}
+			if p, err := recurrence.PlanOf(t.ID, t.Record.Schedule, after); err == nil && p.Replan(&t.Record, s.nowMs()) {
+				e.moved++
+			}
+		}
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return e, nil
+		}
+	}
+}
+
+// effectTimeout bounds the time in which all schedules are read. With the time until a change
+// is in force (store.CalendarFresh) it must stay below OperationTimeout.
+const effectTimeout = time.Second
+
+func excludes(r *schemas.Record, name string) bool {
+	for _, n := range r.Schedule.Exclude {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// CalendarDelete deletes a calendar that no schedule excludes. A schedule that is added at the
+// same moment waits until the calendar exists again. Errors: not_found, conflict for another
+// revision or for a calendar in use, unavailable.
+func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest, from schemas.Caller) (schemas.CalendarInfo, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (info schemas.CalendarInfo, err error) {
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return info, err
+		}
+		old, err := s.calendar(ctx, q.Name)
+		if err != nil {
+			return info, err
+		}
+		if q.Revision != 0 && q.Revision != old.Rev {
+			return info, otherRevision(q.Name, old.Rev, q.Revision)
+		}
+		e, err := s.effect(ctx, q.Name, nil)
+		switch {
+		case err != nil:
+			return info, err
+		case len(e.users) > 0:
+			some := strings.Join(e.users[:min(len(e.users), schemas.MaxCalendarUsers)], "; ")
+			return info, schemas.Errorf(schemas.CodeConflict, "%d schedules exclude calendar %s (source and id): %.400s: update or delete them first, or put the calendar with another date", len(e.users), q.Name, some)
+		case e.partial:
+			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: there was no time to read all schedules: try again when the store is less busy", q.Name)
+		}
+		c := store.Calendar{Name: q.Name, AtMs: s.nowMs(), By: byName(by)}
+		if _, err = s.writeCalendar(ctx, c, old.Rev, s.o.Store.DeleteCalendar); err != nil {
+			return info, err
+		}
+		s.o.Log.Info().Str("calendar", q.Name).Str("by", c.By).Msg("calendar deleted")
+		return infoOf(old), nil
+	})
+}
+
+// CalendarGet returns a calendar. Errors: bad_request, not_found, unavailable.
+func (s *Service) CalendarGet(ctx context.Context, q schemas.CalendarRequest) (schemas.CalendarInfo, error) {
+	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.CalendarInfo, error) {
+		c, err := s.calendar(ctx, q.Name)
+		return infoOf(c), err
+	})
+}
+
+// calendar reads a calendar.
+func (s *Service) calendar(ctx context.Context, name string) (store.Calendar, error) {
+	if err := store.CheckCalendarName(name); err != nil {
+		return store.Calendar{}, err
+	}
+	set, err := s.o.Store.RefreshCalendars(ctx)
+	if err != nil {
+		return store.Calendar{}, err
+	}
+	c, ok := set.Get(name)
+	if !ok {
+		return c, schemas.Errorf(schemas.CodeNotFound, "no calendar %s", name)
+	}
+	return c, nil
+}
+
+// CalendarList returns all calendars, without their dates. Errors: unavailable.
+func (s *Service) CalendarList(ctx context.Context, _ struct{}) (schemas.CalendarListReply, error) {
+	return do(ctx, s, s.quick, func(ctx context.Context) (reply schemas.CalendarListReply, err error) {
+		set, err := s.o.Store.RefreshCalendars(ctx)
+		if err != nil {
+			return reply, err
+		}
+		reply.Calendars = []schemas.CalendarInfo{}
+		for _, name := range set.Names() {
+			c, _ := set.Get(name)
+			info := infoOf(c)
+			info.Name, info.Dates = name, nil
+			reply.Calendars = append(reply.Calendars, info)
+		}
+		return reply, nil
+	})
+}
+
+func infoOf(c store.Calendar) schemas.CalendarInfo {
+	info := schemas.CalendarInfo{Name: c.Name, Revision: c.Rev, Count: len(c.Dates), Dates: c.Dates, By: c.By}
+	if c.AtMs != 0 {
+		info.Changed = schemas.TimeOf(c.AtMs)
+	}
+	return info
+}
+
+// byName is one name for a caller.
+func byName(by schemas.Caller) string {
+	switch {
+	case by.By != "":
+		return by.By
+	case by.User != "":
+		return by.User
+	}
+	return by.Account
+}
