@@ -84,7 +84,6 @@ func TestAddScheduleUsage(t *testing.T) {
 		"--every 10":                                   "10s",
 		"--every P1DT1H":                               "PT36H",
 		"--every 1h --end 2020-01-01T00:00:00Z":        "write a later end",
-		"--every 1h --ext timerexclude=holidays":       "does not support timerexclude",
 		"--every 1h --callback ftp://example.com/x":    "timercallback",
 		"--every 1h --start 2030-01-01 --id x --svc s": "RFC 3339",
 	} {

@@ -3,9 +3,11 @@
 package cmdline
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,9 +41,22 @@ func Group(cmd *cobra.Command, args []string) error {
 	cmd.SuggestionsMinimumDistance = 2 // letters that may be wrong
 	hint := ""
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		// People rarely mistype the first letter.
+		slices.SortStableFunc(s, func(a, b string) int {
+			return cmp.Compare(commonPrefix(b, args[0]), commonPrefix(a, args[0]))
+		})
 		hint = "; did you mean " + strings.Join(s, " or ") + "?"
 	}
 	return Usagef("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
+}
+
+// commonPrefix returns the number of bytes with which both begin.
+func commonPrefix(a, b string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // Exactly accepts n arguments, which the command's use line names.
