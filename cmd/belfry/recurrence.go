@@ -15,6 +15,7 @@ import (
 type recurrenceFlags struct {
 	cron, every, tz, start, end, limit string
 	jitter, dst, days                  string
+	exclude, excludeShift              string
 	misfire, grace, overlap, expect    string
 }
 
@@ -29,6 +30,8 @@ func (f *recurrenceFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.dst, "dst", "", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both (default auto)")
 	fs.StringVar(&f.days, "days", "", "if day of month and day of week are both restricted: and, or or")
 	fs.StringVar(&f.misfire, "misfire", "", "runs missed in an outage: one fires the latest for all, all fires each, skip fires none (default one)")
+	fs.StringVar(&f.exclude, "exclude", "", "names of calendars, with commas between them: no run on their dates")
+	fs.StringVar(&f.excludeShift, "exclude-shift", "", "a run on an excluded date: skip, or run on the next or previous date (default skip)")
 	fs.StringVar(&f.grace, "grace", "", "skip a run that is later than this duration (default: fire it, however late)")
 	fs.StringVar(&f.expect, "expect", "", "publish an overdue event for each run without a success this long after its nominal time; needs a callback (default: none)")
 	fs.StringVar(&f.overlap, "overlap", "", "a run that is due before the callback of the one before has a result: skip, queue, allow or replace (default skip)")
@@ -42,6 +45,7 @@ func (f *recurrenceFlags) options() []recurrenceFlag {
 	return []recurrenceFlag{
 		{"--tz", schemas.AttrZone, f.tz}, {"--start", schemas.AttrStart, f.start}, {"--end", schemas.AttrEnd, f.end}, {"--limit", schemas.AttrLimit, f.limit},
 		{"--jitter", schemas.AttrJitter, f.jitter}, {"--dst", schemas.AttrDST, f.dst}, {"--days", schemas.AttrDays, f.days},
+		{"--exclude", schemas.AttrExclude, f.exclude}, {"--exclude-shift", schemas.AttrExcludeShift, f.excludeShift},
 		{"--misfire", schemas.AttrMisfire, f.misfire}, {"--grace", schemas.AttrGrace, f.grace}, {"--overlap", schemas.AttrOverlap, f.overlap}, {"--expect", schemas.AttrExpect, f.expect},
 	}
 }
