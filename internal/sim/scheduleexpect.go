@@ -15,7 +15,8 @@ import (
 // wait for a success, made from the decisions of each revision, and compares each overdue event
 // with it.
 
-// PropOverdue: each decided nominal time without a success by its deadline has one overdue event,
+// PropOverdue means that each decided nominal time without a success by its deadline has one
+// overdue event,
 // not before the deadline. The others have none.
 const PropOverdue = "an overdue event for each nominal time without a success by its deadline"
 
