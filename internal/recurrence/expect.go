@@ -133,7 +133,9 @@ func (p *Plan) pauseExpected(s *schemas.Schedule, nowMs int64) {
 	if s.ExpectMs == 0 {
 		return
 	}
-	p.expect(s, schemas.DecisionPaused, p.passed(s, nowMs-s.ExpectMs), 0, nowMs)
+	if s.NextMs != 0 { // otherwise the limit was reached, or the end: no run was planned
+		p.expect(s, schemas.DecisionPaused, p.passed(s, nowMs-s.ExpectMs), 0, nowMs)
+	}
 	s.Expected = slices.DeleteFunc(slices.Clone(s.Expected), func(e schemas.Expected) bool { return e.DeadlineMs > nowMs })
 }
 

@@ -243,7 +243,7 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64, paused bool) {
 		s.CatchUp, s.CaughtUp = nil, 0
 		if passed.n > 0 {
 			s.Decide(schemas.Decision{Kind: schemas.DecisionUpdated, FromMs: passed.first, ToMs: passed.last, Count: passed.n, AtMs: nowMs})
-			if !paused {
+			if !paused && s.NextMs != 0 {
 				p.expect(s, schemas.DecisionUpdated, passed, 0, nowMs)
 			}
 		}
