@@ -1,15 +1,11 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"hash/crc32"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -86,8 +82,7 @@ type Calendar struct {
 	By   string `json:"by,omitempty"`
 }
 
-// storedCalendar is the value of a calendar's key. The last field of its JSON is the CRC-32C
-// of the bytes before it, as in clocks.
+// storedCalendar is the value of a calendar's key: JSON with a checksum.
 type storedCalendar struct {
 	Version int  `json:"v"`
 	Deleted bool `json:"deleted,omitempty"`
@@ -96,14 +91,7 @@ type storedCalendar struct {
 
 func encodeCalendar(c storedCalendar) ([]byte, error) {
 	c.Version = calendarVersion
-	b, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
-	}
-	b = b[:len(b)-1]
-	sum := crc32.Checksum(b, castagnoli)
-	b = append(b, sumField...)
-	return append(strconv.AppendUint(b, uint64(sum), 10), '}'), nil
+	return marshalSummed(c)
 }
 
 // decodeCalendar reads a calendar. It returns schemas.ErrNewer for a value of a newer version,
@@ -122,7 +110,7 @@ func decodeCalendar(name string, b []byte) (storedCalendar, calendar.Dates, erro
 	if c.Version > calendarVersion {
 		return storedCalendar{}, calendar.Dates{}, schemas.Errorf(schemas.CodeUnknownFormat, "calendar %s has format version %d; this version of belfry reads %d: upgrade this node", name, c.Version, calendarVersion)
 	}
-	if i := bytes.LastIndex(b, []byte(sumField)); i < 0 || crc32.Checksum(b[:i], castagnoli) != c.Sum {
+	if has, right := checkSum(b, c.Sum); !has || !right {
 		return bad(errors.New("its checksum does not match"))
 	}
 	dates, err := calendar.NewDates(name, c.Dates...)
@@ -206,13 +194,13 @@ func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
 	return x, nil
 }
 
-// With returns a copy in which one calendar has other dates; nil removes it. Its revision is
-// higher than any in the store.
+// newCalendarSet returns the copy of a bucket that has never had a calendar.
+func newCalendarSet() *CalendarSet { return &CalendarSet{all: map[string]calendarCopy{}} }
+
+// With returns a copy in which one calendar has other dates. Its revision is higher than any
+// in the store.
 func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
 	next := &CalendarSet{Seq: s.Seq + 1, all: maps.Clone(s.all)}
-	if next.all == nil {
-		next.all = map[string]calendarCopy{}
-	}
 	d, err := calendar.NewDates(name, dates...)
 	if err != nil {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
@@ -247,7 +235,7 @@ func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) 
 	set := k.set
 	k.mu.Unlock()
 	if set == nil || set.Seq > info.State.LastSeq {
-		set = &CalendarSet{} // at the start, or after the bucket was restored
+		set = newCalendarSet() // at the start, or after the bucket was restored
 	}
 	if last := info.State.LastSeq; set.Seq < last {
 		if set, err = k.read(ctx, set, last); err != nil {
@@ -263,9 +251,6 @@ func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) 
 // read returns a copy with the changes up to a sequence of the stream, or later ones.
 func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*CalendarSet, error) {
 	set := &CalendarSet{Seq: from.Seq, all: maps.Clone(from.all)}
-	if set.all == nil {
-		set.all = map[string]calendarCopy{}
-	}
 	err := k.jet.Scan(ctx, calendarsStream, jet.Range{AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
 		set.Seq = m.Sequence
 		set.apply(&m)

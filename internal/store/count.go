@@ -4,20 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"slices"
-	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/schemas"
 )
 
-const (
-	// countPause is the pause of a count after each countBatch records. It leaves time of the
-	// server for other requests.
-	countPause = 5 * time.Millisecond
-	countBatch = 1000
-	// maxCounted bounds the pending timers that a count holds, 8 bytes each: 256 MiB.
-	maxCounted = 32 << 20
-)
+// maxCounted bounds the pending timers that a count holds, 8 bytes each: 256 MiB.
+const maxCounted = 32 << 20
 
 // maxLate bounds the records that change during a count, maxCountReads its readings.
 const (
@@ -64,12 +57,8 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 	n := 0
 	c := Count{Late: map[uint64]LateRecord{}, Behind: true}
 	read := func(m jet.Msg) (bool, error) {
-		if n++; n%countBatch == 0 {
-			select {
-			case <-ctx.Done():
-				return false, rd.jet.Error("count timers", ctx.Err())
-			case <-time.After(countPause):
-			}
+		if n++; !pauseScan(ctx, n) {
+			return false, rd.jet.Error("count timers", ctx.Err())
 		}
 		all.AfterSeq = m.Sequence
 		id, notTimer := schemas.ParseTimerID(lastToken(m.Subject))

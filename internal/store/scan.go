@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -49,17 +50,26 @@ func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn 
 	sh := &rd.shards.subjects[shard]
 	n := 0
 	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}, AfterSeq: after}, func(m jet.Msg) (bool, error) {
-		if n++; n%countBatch == 0 {
-			select {
-			case <-ctx.Done():
-				return false, rd.jet.Error("read schedules", ctx.Err())
-			case <-time.After(countPause):
-			}
+		if n++; !pauseScan(ctx, n) {
+			return false, rd.jet.Error("read schedules", ctx.Err())
 		}
 		t, ok := rd.dec.decode(&m)
-		if r := &t.Record; !ok || r.Schedule == nil || r.State != schemas.StatePending && r.State != schemas.StatePaused {
+		if r := &t.Record; !ok || r.Schedule == nil || !r.State.Waits() {
 			return true, nil
 		}
 		return fn(t)
 	})
+}
+
+const (
+	// pacedPause is the pause of a paced reading of a shard after each pacedBatch records. It
+	// leaves time of the server for other requests.
+	pacedPause = 5 * time.Millisecond
+	pacedBatch = 1000
+)
+
+// pauseScan paces a reading of a whole shard. Call it with the number of records read so far.
+// It returns false if ctx has ended.
+func pauseScan(ctx context.Context, n int) bool {
+	return n%pacedBatch != 0 || pause.For(ctx, pacedPause)
 }
