@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
@@ -89,24 +87,6 @@ and how many of their next runs move.`,
 		return c.printText("calendar", name, "dates", strconv.Itoa(r.Calendar.Count), "revision", strconv.FormatUint(r.Calendar.Revision, 10),
 			"schedules", strconv.Itoa(r.Schedules), "next runs moved", moved)
 	})
-}
-
-// readDates reads a file with one date a line.
-func readDates(name string) ([]string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	var dates []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		text, _, _ := strings.Cut(lines.Text(), "#")
-		if text = strings.TrimSpace(text); text != "" {
-			dates = append(dates, text)
-		}
-	}
-	return dates, lines.Err()
 }
 
 func (c *cli) calendarGetCommand() *cobra.Command {

@@ -203,9 +203,19 @@ func timeFlag(name, text string, defaultMs int64) (int64, error) {
 
 // datesFile reads a file of dates. The calendar's name is that of the file.
 func datesFile(path string) (calendar.Dates, error) {
-	file, err := os.Open(path)
+	dates, err := readDates(path)
 	if err != nil {
 		return calendar.Dates{}, err
+	}
+	return calendar.NewDates(filepath.Base(path), dates...)
+}
+
+// readDates reads a file with one date a line, of at most maxDatesFile bytes. Text after # is
+// a comment.
+func readDates(path string) ([]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // only read
 	var dates []string
@@ -219,12 +229,12 @@ func datesFile(path string) (calendar.Dates, error) {
 		}
 	}
 	if lines.Err() != nil {
-		return calendar.Dates{}, lines.Err()
+		return nil, lines.Err()
 	}
 	if read > maxDatesFile {
-		return calendar.Dates{}, fmt.Errorf("%s is larger than %d bytes", path, maxDatesFile)
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxDatesFile)
 	}
-	return calendar.NewDates(filepath.Base(path), dates...)
+	return dates, nil
 }
 
 // previewLine is a run or a skip in JSON.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -193,7 +194,7 @@ func diffSchedule(ctx context.Context, s session, t store.Timer, nowMs int64, ru
 	}
 	plan, err := recurrence.PlanOf(t.ID, t.Record.Schedule, recurrence.UnknownCalendars)
 	change := &zoneChange{
-		Timer: t.ID, ID: t.Record.EventID, Source: t.Record.Source, Service: t.Record.Service, Zone: zoneName(t.Record.Schedule.Zone),
+		Timer: t.ID, ID: t.Record.EventID, Source: t.Record.Source, Service: t.Record.Service, Zone: cmp.Or(t.Record.Schedule.Zone, "UTC"),
 		Next: schemas.FormatTime(next), Local: plannedFor(t.Record.Schedule), Zones: zones,
 	}
 	if err != nil {
@@ -235,13 +236,6 @@ func plannedFor(s *schemas.Schedule) string {
 		return ""
 	}
 	return time.UnixMilli(s.NextKey).UTC().Format("2006-01-02T15:04:05")
-}
-
-func zoneName(zone string) string {
-	if zone == "" {
-		return "UTC"
-	}
-	return zone
 }
 
 // diffLater compares the runs after the next one with the runs that a node previews.
