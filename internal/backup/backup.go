@@ -188,7 +188,7 @@ func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error)
 			m.Shards++
 		}
 	}
-	names := orderWith(m.Shards, have[calendarsStream], have[schemas.StreamOverdue])
+	names := order(m.Shards, func(name string) bool { return have[name] })
 	for _, name := range names {
 		if !have[name] {
 			return nil, schemas.Errorf(schemas.CodeConfig, "there is no stream %s: either no Belfry of this version has run in this account, or the stream was removed", name)
@@ -197,30 +197,20 @@ func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error)
 	return names, nil
 }
 
-const calendarsStream = "KV_" + schemas.BucketCalendars
+// optional are the streams that a store lacks until a node of a version that uses them has
+// opened it.
+var optional = []string{"KV_" + schemas.BucketCalendars, schemas.StreamOverdue}
 
-// orderWith is order, without the bucket of calendars if there is none: stores of builds
-// without calendars have none.
-func orderWith(shards int, calendars, overdue bool) []string {
-	names := order(shards, overdue)
-	if calendars {
-		return names
-	}
-	return slices.DeleteFunc(names, func(name string) bool { return name == calendarsStream })
-}
-
-// order is that of the package comment.
-// overdue is false for a store, or a backup of one, that no node with overdue events has opened.
-func order(shards int, overdue bool) []string {
+// order returns the streams in the order of the package comment, without the optional ones for
+// which has returns false.
+func order(shards int, has func(name string) bool) []string {
 	names := []string{"KV_" + schemas.BucketClock, schemas.StreamAdd}
 	for n := range shards {
 		names = append(names, "KV_"+schemas.BucketTimers(n))
 	}
-	names = append(names, schemas.StreamFired, schemas.StreamRetry, "KV_"+schemas.BucketServices, calendarsStream, schemas.StreamDead, schemas.StreamRejected)
-	if overdue {
-		names = append(names, schemas.StreamOverdue)
-	}
-	return names
+	names = append(names, schemas.StreamFired, schemas.StreamRetry,
+		"KV_"+schemas.BucketServices, "KV_"+schemas.BucketCalendars, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue)
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(optional, name) && !has(name) })
 }
 
 // copyStream copies a stream into a folder that does not exist yet.
@@ -276,8 +266,9 @@ func Read(dir string) (Manifest, error) {
 	if m.Format != format {
 		return m, schemas.Errorf(schemas.CodeConfig, "the backup in %s has format %d; this version of belfry reads %d: use the belfry that made it", dir, m.Format, format)
 	}
-	overdue := slices.ContainsFunc(m.Streams, func(s Stream) bool { return s.Name == schemas.StreamOverdue })
-	names := orderWith(m.Shards, slices.ContainsFunc(m.Streams, func(s Stream) bool { return s.Name == calendarsStream }), overdue)
+	names := order(m.Shards, func(name string) bool {
+		return slices.ContainsFunc(m.Streams, func(s Stream) bool { return s.Name == name })
+	})
 	if !slices.EqualFunc(m.Streams, names, func(s Stream, name string) bool { return s.Name == name }) {
 		return m, schemas.Errorf(schemas.CodeConfig, "%s of %s does not list the streams of %d shards", manifestName, dir, m.Shards)
 	}
