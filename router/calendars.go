@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,7 +84,7 @@ func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest,
 			return reply, err
 		}
 		reply.Schedules, reply.Moved, reply.Partial = len(effect.users), effect.moved, effect.partial
-		c := store.Calendar{Name: q.Name, Dates: q.Dates, AtMs: s.nowMs(), By: byName(by)}
+		c := store.Calendar{Name: q.Name, Dates: q.Dates, AtMs: s.nowMs(), By: by.Name()}
 		if q.DryRun {
 			c.Rev = old.Rev
 			reply.Calendar = infoOf(c)
@@ -153,7 +154,7 @@ func (s *Service) effect(ctx context.Context, name string, after *store.Calendar
 		}
 		for i := range page.Timers {
 			t := &page.Timers[i]
-			if !excludes(&t.Record, name) {
+			if !slices.Contains(t.Record.Schedule.Exclude, name) {
 				continue
 			}
 			e.users = append(e.users, t.Record.Source+" "+t.Record.EventID)
@@ -173,15 +174,6 @@ func (s *Service) effect(ctx context.Context, name string, after *store.Calendar
 // effectTimeout bounds the time in which all schedules are read. With the time until a change
 // is in force (store.CalendarFresh) it must stay below OperationTimeout.
 const effectTimeout = time.Second
-
-func excludes(r *schemas.Record, name string) bool {
-	for _, n := range r.Schedule.Exclude {
-		if n == name {
-			return true
-		}
-	}
-	return false
-}
 
 // CalendarDelete deletes a calendar that no schedule excludes. A schedule that is added at the
 // same moment waits until the calendar exists again. Errors: not_found, conflict for another
@@ -209,7 +201,7 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 		case e.partial:
 			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: there was no time to read all schedules: try again when the store is less busy", q.Name)
 		}
-		c := store.Calendar{Name: q.Name, AtMs: s.nowMs(), By: byName(by)}
+		c := store.Calendar{Name: q.Name, AtMs: s.nowMs(), By: by.Name()}
 		if _, err = s.writeCalendar(ctx, c, old.Rev, s.o.Store.DeleteCalendar); err != nil {
 			return info, err
 		}
@@ -266,15 +258,4 @@ func infoOf(c store.Calendar) schemas.CalendarInfo {
 		info.Changed = schemas.TimeOf(c.AtMs)
 	}
 	return info
-}
-
-// byName is one name for a caller.
-func byName(by schemas.Caller) string {
-	switch {
-	case by.By != "":
-		return by.By
-	case by.User != "":
-		return by.User
-	}
-	return by.Account
 }

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,24 +70,24 @@ func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answ
 // whyTimer says what became, or will become, of a one-shot timer or of a run of a schedule.
 func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 	r := &t.Record
-	a := schemas.Answer{At: schemas.TimeOf(r.ScheduledMs), Local: clock(r.ScheduledMs), Due: schemas.TimeOf(r.DueMs), Fate: schemas.FateFired, Run: r.Run}
+	a := schemas.Answer{At: schemas.TimeOf(r.ScheduledMs), Local: schemas.FormatTime(r.ScheduledMs), Due: schemas.TimeOf(r.DueMs), Fate: schemas.FateFired, Run: r.Run}
 	if r.DoneMs > 0 {
 		a.Decided = schemas.TimeOf(r.DoneMs)
 	}
-	fired := fmt.Sprintf("Fired at %s, %s after it was due.", clock(r.FiredMs), time.Duration(max(r.FiredMs-r.LateFromMs(), 0))*time.Millisecond)
+	fired := fmt.Sprintf("Fired at %s, %s after it was due.", schemas.FormatTime(r.FiredMs), time.Duration(max(r.FiredMs-r.LateFromMs(), 0))*time.Millisecond)
 	switch r.State {
 	case schemas.StatePending, schemas.StatePaused:
 		a.Fate, a.Run = schemas.FatePlanned, 0
 		switch {
 		case r.State == schemas.StatePaused:
-			a.Text = fmt.Sprintf("Planned for %s, if it is resumed: it was paused%s.", clock(r.DueMs), lastOperation(r, schemas.OperationPause))
+			a.Text = fmt.Sprintf("Planned for %s, if it is resumed: it was paused%s.", schemas.FormatTime(r.DueMs), lastOperation(r, schemas.OperationPause))
 			if r.PauseNote != "" {
 				a.Notes = append(a.Notes, "Note of the pause: "+r.PauseNote)
 			}
 		case r.DueMs > nowMs:
-			a.Text = fmt.Sprintf("Planned for %s.", clock(r.DueMs))
+			a.Text = fmt.Sprintf("Planned for %s.", schemas.FormatTime(r.DueMs))
 		default:
-			a.Text = fmt.Sprintf("Due since %s and not fired yet. If that takes longer than seconds, see belfry status (does each shard have an owner, and does its clock move?) and belfry doctor.", clock(r.DueMs))
+			a.Text = fmt.Sprintf("Due since %s and not fired yet. If that takes longer than seconds, see belfry status (does each shard have an owner, and does its clock move?) and belfry doctor.", schemas.FormatTime(r.DueMs))
 		}
 	case schemas.StateDelivered:
 		if r.Callback == "" {
@@ -95,20 +96,20 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 		}
 		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback has no result yet: the call runs, or waits for its turn.", r.Attempt+1, r.MaxAttempt)
 	case schemas.StateRetrying:
-		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback failed%s. The next attempt is due at %s.", r.Attempt, r.MaxAttempt, because(r), clock(r.NextMs))
+		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback failed%s. The next attempt is due at %s.", r.Attempt, r.MaxAttempt, because(r), schemas.FormatTime(r.NextMs))
 	case schemas.StateSuccess:
 		a.Text = fired
 		if r.Callback == "" {
 			a.Text += fmt.Sprintf(" Its event is on %s.", schemas.SubjectFired(r.Service))
 		} else {
-			a.Text += fmt.Sprintf(" Attempt %d of %d of its callback succeeded at %s.", r.Attempt, r.MaxAttempt, clock(r.DoneMs))
+			a.Text += fmt.Sprintf(" Attempt %d of %d of its callback succeeded at %s.", r.Attempt, r.MaxAttempt, schemas.FormatTime(r.DoneMs))
 		}
 	case schemas.StateFail:
 		a.Text = fired
 		if r.FiredMs == 0 {
 			a.Fate, a.Run, a.Text = schemas.FateNone, 0, "Not fired."
 		}
-		a.Text += fmt.Sprintf(" It failed for good at %s after %d of %d attempts%s. Its dead letter is in belfry dead ls, and belfry dead replay tries again.", clock(r.DoneMs), r.Attempt, r.MaxAttempt, because(r))
+		a.Text += fmt.Sprintf(" It failed for good at %s after %d of %d attempts%s. Its dead letter is in belfry dead ls, and belfry dead replay tries again.", schemas.FormatTime(r.DoneMs), r.Attempt, r.MaxAttempt, because(r))
 	case schemas.StateCancelled:
 		a.Fate, a.Reason = schemas.FateNone, schemas.ReasonEnded
 		a.Text = fmt.Sprintf("Not fired: it was cancelled%s.", lastOperation(r, schemas.OperationCancel))
@@ -138,19 +139,15 @@ func because(r *schemas.Record) string {
 // lastOperation says when the last operation of a kind was made, and by whom; "" if the
 // record does not know.
 func lastOperation(r *schemas.Record, kind schemas.OperationKind) string {
-	for i := len(r.History) - 1; i >= 0; i-- {
-		op := &r.History[i]
+	for _, op := range slices.Backward(r.History) {
 		if op.Kind != kind {
 			continue
 		}
-		text := " at " + clock(op.AtMs)
-		if op.By != "" {
-			text += " by " + op.By
+		text := " at " + schemas.FormatTime(op.AtMs)
+		if by := op.Name(); by != "" {
+			text += " by " + by
 		}
 		return text
 	}
 	return ""
 }
-
-// clock formats a time in UTC.
-func clock(ms int64) string { return schemas.FormatTime(ms) }

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -23,6 +24,10 @@ type Caller struct {
 	// empty if the server does not send them.
 	Account, User string
 }
+
+// Name returns what is known of the sender, in one word: the name that it states, else its
+// user, else its account; "" if nothing is known.
+func (c Caller) Name() string { return cmp.Or(c.By, c.User, c.Account) }
 
 // OperationKind is a control operation. The numbers are part of the stored record.
 type OperationKind uint8

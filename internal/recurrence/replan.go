@@ -17,7 +17,7 @@ import (
 // without a run left is completed, unless it is paused.
 func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 	old := rec.Schedule
-	if !waits(rec.State) {
+	if !rec.State.Waits() {
 		return false
 	}
 	s := old.Clone()
@@ -54,9 +54,6 @@ func (p *Plan) moveNext(s *schemas.Schedule, nextMs, nowMs int64) {
 	}
 	p.setNext(s, nextMs)
 }
-
-// waits reports whether a schedule in this state may have a next run.
-func waits(s schemas.State) bool { return s == schemas.StatePending || s == schemas.StatePaused }
 
 // knows reports whether the ends of the decided ranges are nominal times of the plan. If so,
 // the times between them are taken for nominal times, too.

@@ -308,7 +308,7 @@ func (w *why) pause(beforeMs int64) string {
 	for i := range w.rec.History {
 		if o := &w.rec.History[i]; o.Kind == schemas.OperationPause && o.AtMs <= beforeMs {
 			text = " at " + w.local(o.AtMs)
-			if by := cmp.Or(o.By, o.User, o.Account); by != "" {
+			if by := o.Name(); by != "" {
 				text += " by " + by
 			}
 		}
