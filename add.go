@@ -29,8 +29,8 @@ type Receipt struct {
 
 // Add adds a timer and returns when it is stored. Options set the event's timer attributes;
 // an event that has them needs no options. Add does not change the event. Errors:
-// ErrInvalidEvent, ErrInvalidAttribute, ErrUnsupported, ErrTooLarge, ErrConflict,
-// ErrStoreFull, ErrTooManyServices, ErrUnavailable.
+// ErrInvalidEvent, ErrInvalidAttribute, ErrTooLarge, ErrConflict, ErrStoreFull,
+// ErrTooManyServices, ErrUnavailable.
 func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Receipt, error) {
 	hdr, data, err := encode(e, opts)
 	if err != nil {
@@ -50,9 +50,9 @@ func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Rec
 // Where the NATS server syncs every write, the client stores up to 500 adds with one write,
 // and buffers up to 3,000 meanwhile.
 //
-// AddAsync publishes nothing and returns ErrInvalidEvent, ErrInvalidAttribute,
-// ErrUnsupported or ErrTooLarge for an event that can never be a timer. Any other error is
-// ErrUnavailable. [Pending.Wait] returns later errors.
+// AddAsync publishes nothing and returns ErrInvalidEvent, ErrInvalidAttribute or ErrTooLarge
+// for an event that can never be a timer. Any other error is ErrUnavailable. [Pending.Wait]
+// returns later errors.
 func (c *Client) AddAsync(e event.Event, opts ...AddOption) (Pending, error) {
 	hdr, data, err := validated(e, opts)
 	if err != nil {

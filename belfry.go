@@ -40,7 +40,6 @@ type (
 var (
 	ErrInvalidEvent     = schemas.ErrInvalidEvent     // the message is not a valid CloudEvent
 	ErrInvalidAttribute = schemas.ErrInvalidAttribute // a timer attribute is missing, malformed or out of range
-	ErrUnsupported      = schemas.ErrUnsupported      // an attribute that this version does not support
 	ErrTooLarge         = schemas.ErrTooLarge         // the event is larger than the payload limit
 	ErrConflict         = schemas.ErrConflict         // another timer has this source and id
 	ErrNotFound         = schemas.ErrNotFound         // no such timer, or its record has expired

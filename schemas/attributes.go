@@ -47,9 +47,6 @@ var (
 		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap, AttrExpect, AttrExclude, AttrExcludeShift,
 	}
 	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger, AttrOverdue}
-	// laterAttributes are reserved for later versions. This version rejects them instead of
-	// ignoring what its user wants.
-	laterAttributes = []string{}
 )
 
 // Defaults of the retry policy, and limits of the values in an add.

@@ -114,7 +114,7 @@ var known = func() map[string]string {
 	m := map[string]string{}
 	for _, names := range [][]string{
 		{"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data", "data_base64", "traceparent", "tracestate"},
-		inputAttributes, outputAttributes, laterAttributes,
+		inputAttributes, outputAttributes,
 	} {
 		for _, name := range names {
 			m[name] = name

@@ -14,7 +14,6 @@ type Code string
 const (
 	CodeInvalidEvent     Code = "invalid_event"     // the message is not a valid CloudEvent
 	CodeInvalidAttribute Code = "invalid_attribute" // a timer attribute is malformed or out of range
-	CodeUnsupported      Code = "unsupported"       // this version does not support an attribute
 	CodeTooLarge         Code = "too_large"         // the event exceeds a size limit
 	CodeConflict         Code = "conflict"          // a different timer with that source and id exists
 	CodeNotFound         Code = "not_found"         // no such timer, or its record has expired
@@ -60,7 +59,6 @@ func (e *Error) Is(target error) bool {
 var (
 	ErrInvalidEvent     = &Error{Code: CodeInvalidEvent}
 	ErrInvalidAttribute = &Error{Code: CodeInvalidAttribute}
-	ErrUnsupported      = &Error{Code: CodeUnsupported}
 	ErrConflict         = &Error{Code: CodeConflict}
 	ErrNotFound         = &Error{Code: CodeNotFound}
 	ErrAlreadyFired     = &Error{Code: CodeAlreadyFired}

@@ -14,7 +14,7 @@ import (
 // ParseAdd validates an add, a message published to timers.add or timers.api.add. It
 // returns the body to store and the content of the timer attributes. timerafter counts
 // from addedMs (Unix milliseconds). Its errors are *Error with CodeInvalidEvent,
-// CodeInvalidAttribute, CodeUnsupported or CodeTooLarge.
+// CodeInvalidAttribute or CodeTooLarge.
 //
 // ParseAdd does not compile the recurrence of a schedule. Use ParseAdd of package
 // internal/recurrence wherever schedules are accepted.
@@ -88,8 +88,6 @@ func (p *parsed) checkAdd() error {
 			p.recurs = p.recurs || a.kind != kindNull && isScheduleAttribute(name)
 		case slices.Contains(outputAttributes, name):
 			return Errorf(CodeInvalidAttribute, "%s is set by Belfry when an event fires; remove it from the add", name)
-		case slices.Contains(laterAttributes, name):
-			return Errorf(CodeUnsupported, "this version does not support %s; it supports %s", name, strings.Join(inputAttributes, ", "))
 		default:
 			return Errorf(CodeInvalidAttribute, "unknown attribute %s: names that begin with %q are reserved for Belfry's attributes %s", name, attributePrefix, strings.Join(inputAttributes, ", "))
 		}
