@@ -75,12 +75,6 @@ type recurring struct {
 	alarm *alarm
 }
 
-// alarm is the reason of an overdue event: timererrorcode and timererrordata.
-type alarm struct {
-	reason, text string
-	count        uint32 // nominal times
-}
-
 // noTick is no tick.
 const noTick = -1 << 63
 
@@ -324,10 +318,10 @@ func (k *Core) turned(e *entry, t store.Timer) {
 		k.do(ActEndRun{ID: schemas.RunTimer(e.id, turn.EndsRun), By: turn.Record.Run})
 	}
 	if turn.Run != nil {
-		k.startRun(e, t)
+		k.start(e, k.insertRun(t, phaseCreating), &t.Record.Schedule.Last)
 	}
 	if turn.Overdue != nil {
-		k.startAlarm(e, t)
+		k.start(e, k.insertAlarm(t, phasePublishing), &t.Record.Schedule.Alarm)
 	}
 	e.keepNewer(t)
 	k.done(e)
@@ -336,13 +330,13 @@ func (k *Core) turned(e *entry, t store.Timer) {
 	}
 }
 
-// startRun publishes the run that this term has claimed, in the record of the schedule of e.
-func (k *Core) startRun(e *entry, t store.Timer) {
-	run := k.insertRun(t, phaseCreating)
-	if e.pin != 0 && run.pin == 0 {
-		k.pinAt(run, t.Record.Schedule.Last.Before)
+// start publishes what the claim l of this term fires: claimed is the entry of a run or of an
+// overdue event, e that of its schedule.
+func (k *Core) start(e, claimed *entry, l *schemas.LastRun) {
+	if e.pin != 0 && claimed.pin == 0 {
+		k.pinAt(claimed, l.Before)
 	}
-	k.publish(run)
+	k.publish(claimed)
 }
 
 // insertRun adds the entry of the last run of a schedule. Until the run's record is stored,
@@ -360,51 +354,6 @@ func (k *Core) insertRun(t store.Timer, p phase) *entry {
 	}
 	e.completes(t)
 	return e
-}
-
-// startAlarm publishes the overdue event that this term has claimed, in the record of the
-// schedule of e.
-func (k *Core) startAlarm(e *entry, t store.Timer) {
-	a := k.insertAlarm(t, phasePublishing)
-	if e.pin != 0 && a.pin == 0 {
-		k.pinAt(a, t.Record.Schedule.Alarm.Before)
-	}
-	k.publish(a)
-}
-
-// insertAlarm adds the entry of the last overdue event of a schedule. It has no record: its
-// claim is in that of the schedule.
-func (k *Core) insertAlarm(t store.Timer, p phase) *entry {
-	c := &t.Record.Schedule.Alarm
-	a := store.Timer{ID: schemas.OverdueTimer(t.ID, c.Run), Rev: t.Rev, Record: recurrence.OverdueRecord(t.ID, &t.Record)}
-	e := k.insert(a, k.cfg.Geometry.Tick(c.DueMs), c.Before, p)
-	x := &alarm{count: c.Missed + 1}
-	x.reason, x.text = recurrence.OverdueReason(&t.Record)
-	e.more().alarm = x
-	e.completes(t)
-	return e
-}
-
-// alarm returns what an overdue event says; nil for all other entries.
-func (e *entry) alarm() *alarm {
-	if e.extra == nil {
-		return nil
-	}
-	return e.extra.alarm
-}
-
-// publishAlarm publishes an overdue event.
-func (k *Core) publishAlarm(e *entry) {
-	hdr, data := e.rec.Body.OverdueMessage(e.overdue(), e.extra.alarm.reason, e.extra.alarm.text)
-	subject, msgID := target(e)
-	k.inflight++
-	k.do(ActOverdue{ID: e.id, Msg: store.Msg{Subject: subject, Header: hdr, Data: data, MsgID: msgID}, Count: e.extra.alarm.count})
-}
-
-// overdue returns the attributes of an overdue event.
-func (e *entry) overdue() schemas.Fired {
-	r := &e.rec
-	return schemas.Fired{ScheduledMs: r.ScheduledMs, FiredMs: r.FiredMs, Run: r.Run, Missed: r.Origin.Missed, OverdueMs: r.Origin.DeadlineMs, NoCallback: true}
 }
 
 // completes notes that the schedule of a run or overdue event is completed when that is done,
@@ -533,8 +482,8 @@ func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 
 // resumeClaims completes the last run, and the last overdue event, of a schedule if an earlier
 // owner claimed it and the clock from which this term resumed may be older than that claim: its
-// event may be missing. The entry holds the low watermark before the claim's tick, or the applied offset before the
-// claim, so a next owner comes to the same conclusion.
+// event may be missing. The entry holds the low watermark before the claim's tick, or the
+// applied offset before the claim, so a next owner comes to the same conclusion.
 func (k *Core) resumeClaims(t store.Timer) {
 	s := t.Record.Schedule
 	if l := &s.Last; k.resumes(l) {
@@ -571,11 +520,6 @@ func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(s
 // checkRun queues a dedup check for the last run of a schedule.
 func (k *Core) checkRun(t store.Timer) {
 	k.toDedupCheck = append(k.toDedupCheck, k.insertRun(t, phaseDedupCheck))
-}
-
-// checkAlarm queues a dedup check for the last overdue event of a schedule.
-func (k *Core) checkAlarm(t store.Timer) {
-	k.toDedupCheck = append(k.toDedupCheck, k.insertAlarm(t, phaseDedupCheck))
 }
 
 // --- results of runs ---

@@ -43,8 +43,8 @@ type Run struct {
 // Turn is the decision about a schedule at one time.
 type Turn struct {
 	// Record is the schedule's record after the turn. Its state is delivered if Run or
-	// Overdue is the last: the owner completes it after that was published. It is completed if no run is
-	// left and none fires.
+	// Overdue is the last: the owner completes it after that was published. It is completed
+	// if no run is left and none fires.
 	Record schemas.Record
 	// Run is the run to fire; nil for none.
 	Run *Run
