@@ -25,10 +25,15 @@ func TestWorkStops(t *testing.T) {
 	c := connect(t)
 	begun, finish := make(chan string, 10), make(chan struct{})
 	stop := worker(t, c, "stops", func(_ context.Context, run *belfry.Run) error {
+		if run.Event.ID() == "first" {
+			return nil
+		}
 		begun <- run.Event.ID()
 		<-finish
 		return nil
 	}, belfry.WithConcurrency(1))
+	// Until the worker is connected, a delivery counts in Attempts, though it uses no attempt.
+	untilState(t, c, addWork(t, c, "stops", "first"), belfry.StateSuccess)
 	var ids []belfry.TimerID
 	for i := range 5 {
 		ids = append(ids, addWork(t, c, "stops", fmt.Sprint(i), belfry.WithMaxAttempts(1)))
