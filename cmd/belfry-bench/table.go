@@ -45,6 +45,7 @@ which the machine should do nothing else.`,
 	f.SortFlags = false
 	f.StringVar(&profile, "profile", "both", "safe, fast or both")
 	f.StringVar(&on, "on", string(bench.OnEmbedded), "servers to start: embedded, server, or cluster")
+	f.BoolVar(&table.Apart, "apart", false, "run the node in a separate process, and connect the clients over TCP")
 	f.StringVar(&table.Dir, "dir", "", "folder for the servers' data (default: the system's folder for temporary files)")
 	f.IntVar(&table.Size, "size", bench.DefaultSize, "bytes of data of an event")
 	f.IntVar(&table.Warmup, "warmup", bench.DefaultWarmup, "timers that fire before each measurement; -1 for none")

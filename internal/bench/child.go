@@ -60,11 +60,12 @@ func RunChild(ctx context.Context, spec string, in io.Reader) error {
 }
 
 // runNode runs a node like "belfry serve" without a config file: with the default settings, the
-// same tuning of the garbage collector, and a log on standard error.
+// same tuning of the garbage collector, and a log on standard error. It may call receivers on
+// this machine.
 func runNode(ctx context.Context, s nodeSpec) error {
 	defer gctune.Start(ctx)()
 	o := app.DefaultOptions()
-	o.HTTP, o.Shards = s.HTTP, s.Shards
+	o.HTTP, o.Shards, o.AllowLoopback = s.HTTP, s.Shards, true
 	o.Log = zerolog.New(zerolog.SyncWriter(os.Stderr)).Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	if s.Retention != 0 {
 		o.Retention = s.Retention
@@ -72,7 +73,7 @@ func runNode(ctx context.Context, s nodeSpec) error {
 	if s.NATSURL != "" {
 		o.NATSURL, o.Replicas = s.NATSURL, s.Replicas
 	} else {
-		o.Data, o.NATSListen, o.Profile, o.AllowLoopback = s.Data, s.NATSListen, s.Profile, true
+		o.Data, o.NATSListen, o.Profile = s.Data, s.NATSListen, s.Profile
 	}
 	a, err := app.New(o)
 	if err != nil {

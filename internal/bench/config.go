@@ -33,7 +33,7 @@ type Config struct {
 	// Shards of the store; default schemas.DefaultShards.
 	Shards int
 	// Apart runs the node in a separate process, so that its CPU, memory and disk usage do not
-	// include those of the clients. It does not support HTTP callbacks.
+	// include those of the clients. The clients connect over TCP.
 	Apart bool
 	// Idle measures the idle node for Seconds after the run. It needs Apart.
 	Idle bool
@@ -182,8 +182,8 @@ func (c *Config) setDefaults() error {
 		return bad("on %.40q does not exist; it is %s, %s or %s", string(c.On), OnEmbedded, OnServer, OnCluster)
 	case c.NATSURL != "" && c.On != OnEmbedded:
 		return bad("on %s starts servers, and nats-url uses a running server: give only one of them", c.On)
-	case c.Apart && (c.NATSURL != "" || c.Callback == CallbackHTTP):
-		return bad("apart starts a new node, which makes no HTTP callbacks to this machine: leave out nats-url and callback %s", CallbackHTTP)
+	case c.Apart && c.NATSURL != "":
+		return bad("apart starts a new node: leave out nats-url")
 	case c.Retention != 0 && (c.Retention < minRetention || c.NATSURL != ""):
 		return bad("retention configures a new node: leave out nats-url, and give %s or more", minRetention)
 	case c.Idle && !c.Apart:

@@ -45,6 +45,21 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestTableApart: the node of a table can be a separate process, also with HTTP callbacks to this
+// process.
+func TestTableApart(t *testing.T) {
+	t.Parallel()
+	table := &Table{Config: config(t), Profiles: []app.Profile{app.ProfileFast}, Scale: 0.01, Only: []string{"http"}}
+	table.Apart = true
+	r, err := table.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Results) != 1 || r.Results[0].Verified.Missing != 0 || figure(t, r.Results[0], apartFigure) <= 0 {
+		t.Fatalf("got %+v, want one run with the CPU of the node", r.Results)
+	}
+}
+
 func TestTableBadSettings(t *testing.T) {
 	t.Parallel()
 	for _, table := range []*Table{{Scale: 0}, {Scale: 2}, {Scale: 1, Only: []string{"nothing"}}} {
