@@ -61,11 +61,11 @@ func RunChild(ctx context.Context, spec string, in io.Reader) error {
 
 // runNode runs a node like "belfry serve" without a config file: with the default settings, the
 // same tuning of the garbage collector, and a log on standard error. It may call receivers on
-// this machine.
+// this machine, and keeps keptPerService events of a service.
 func runNode(ctx context.Context, s nodeSpec) error {
 	defer gctune.Start(ctx)()
 	o := app.DefaultOptions()
-	o.HTTP, o.Shards, o.AllowLoopback = s.HTTP, s.Shards, true
+	o.HTTP, o.Shards, o.AllowLoopback, o.FiredMaxPerService = s.HTTP, s.Shards, true, keptPerService
 	o.Log = zerolog.New(zerolog.SyncWriter(os.Stderr)).Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	if s.Retention != 0 {
 		o.Retention = s.Retention

@@ -132,6 +132,10 @@ const (
 	maxWorkers     = 1024
 	maxServices    = 10_000
 	maxCount       = 100_000_000
+	// keptPerService is the number of fired events of one service that the tool's own nodes keep:
+	// the default with enough free disk space. With less, the node makes its streams smaller, and
+	// events of a large run would leave TIMERS_FIRED before the tool has verified them.
+	keptPerService = 1 << 20
 	minRetention   = 30 * time.Second // leaves time to read the records
 	replicas       = 3
 )

@@ -40,7 +40,7 @@ func (e *Env) Start(ctx context.Context) error {
 		return e.startApart(ctx)
 	}
 	o := app.Options{
-		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true, Retention: e.Retention,
+		HTTP: app.NoHTTP, Shards: e.Shards, Node: "bench", AllowLoopback: true, Retention: e.Retention, FiredMaxPerService: keptPerService,
 		// Lower levels would break the progress line. The error of a run says why it failed.
 		Log: zerolog.New(os.Stderr).With().Timestamp().Logger().Level(zerolog.ErrorLevel),
 	}
