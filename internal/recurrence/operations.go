@@ -251,10 +251,24 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64, paused bool) {
 	}
 	s.Counted, s.CountedMs = 0, 0
 	to.setNext(s, s.NextMs)
-	s.ChangedMs = cmp.Or(s.NextMs, max(nowMs, reached(s))+1)
+	s.ChangedMs = to.changed(s, nowMs)
 	// The backfill leaves out the times that fired under the old recurrence. Times of the new
 	// one may have fired, too, before an earlier update.
 	s.Backfill = nil
+}
+
+// changed returns Progress.ChangedMs of a schedule that follows the plan from nowMs on: the
+// first time that the plan decides. That may be on an excluded date, before NextMs: it is
+// recorded as excluded, or fires if the calendar changes before it is due.
+func (p *Plan) changed(s *schemas.Schedule, nowMs int64) int64 {
+	after := max(nowMs, reached(s))
+	first := cmp.Or(s.NextMs, after+1)
+	if p.excludes() {
+		if at, ok := p.all.Next(after); ok {
+			first = min(first, at)
+		}
+	}
+	return first
 }
 
 // reached returns the last nominal time that is decided or waits; 0 for none.

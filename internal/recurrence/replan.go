@@ -1,10 +1,6 @@
 package recurrence
 
-import (
-	"cmp"
-
-	"github.com/belfryio/belfry/schemas"
-)
+import "github.com/belfryio/belfry/schemas"
 
 // Replan plans the next run of a schedule again, because something has changed that its
 // nominal times depend on: the zone data of the build, or a calendar that it excludes. p is
@@ -46,13 +42,15 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 // moveNext makes a nominal time the next one, 0 for none, because what the nominal times
 // depend on has changed.
 func (p *Plan) moveNext(s *schemas.Schedule, nextMs, nowMs int64) {
-	if nextMs != s.NextMs {
-		s.Counted, s.CountedMs = 0, 0
-		if !p.knows(s) {
-			s.ChangedMs = cmp.Or(nextMs, max(nowMs, reached(s))+1)
-		}
-	}
+	moved := nextMs != s.NextMs
 	p.setNext(s, nextMs)
+	if !moved {
+		return
+	}
+	s.Counted, s.CountedMs = 0, 0
+	if !p.knows(s) {
+		s.ChangedMs = p.changed(s, nowMs)
+	}
 }
 
 // knows reports whether the ends of the decided ranges are nominal times of the plan. If so,
