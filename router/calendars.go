@@ -29,7 +29,8 @@ type currentCalendars struct {
 }
 
 // Exclusions implements recurrence.Calendars. It reads the calendars again if the node's copy
-// is not fresh, or lacks one: it may be new.
+// is not fresh, or lacks one: it may be new. The error is unavailable for a calendar that
+// cannot be read: an add waits until it is repaired, or a node of its version reads it.
 func (c currentCalendars) Exclusions(names []string) (*calendar.Exclusions, error) {
 	if set, fresh := c.from.CalendarsNow(); fresh {
 		if x, err := set.Exclusions(names); err == nil {
@@ -40,7 +41,11 @@ func (c currentCalendars) Exclusions(names []string) (*calendar.Exclusions, erro
 	if err != nil {
 		return nil, err
 	}
-	return set.Exclusions(names)
+	x, err := set.Exclusions(names)
+	if errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNewer) {
+		err = schemas.Errorf(schemas.CodeUnavailable, "%w", err)
+	}
+	return x, err
 }
 
 // calendars returns the calendars for an operation.
@@ -210,7 +215,8 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 	})
 }
 
-// CalendarGet returns a calendar. Errors: bad_request, not_found, unavailable.
+// CalendarGet returns a calendar. Errors: bad_request, not_found, damaged and unknown_format for
+// a calendar that cannot be read, unavailable.
 func (s *Service) CalendarGet(ctx context.Context, q schemas.CalendarRequest) (schemas.CalendarInfo, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.CalendarInfo, error) {
 		c, err := s.calendar(ctx, q.Name)
@@ -225,6 +231,9 @@ func (s *Service) calendar(ctx context.Context, name string) (store.Calendar, er
 	}
 	set, err := s.o.Store.RefreshCalendars(ctx)
 	if err != nil {
+		return store.Calendar{}, err
+	}
+	if err := set.Err(name); err != nil {
 		return store.Calendar{}, err
 	}
 	c, ok := set.Get(name)

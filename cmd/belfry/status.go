@@ -201,8 +201,13 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	if st.Damage, err = look.ReadDamage(ctx); err != nil {
 		return nil, err
 	}
+	calendars, err := look.ReadCalendars(ctx)
+	if err != nil {
+		return nil, err
+	}
 	st.fill(cluster)
 	st.findProblems()
+	st.Problems = append(st.Problems, calendars.Problems()...)
 	return st, nil
 }
 

@@ -116,6 +116,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.overtaken(ctx)
 		e.trimmed(ctx)
 		e.damage(ctx)
+		e.calendars(ctx)
 		e.replicas()
 	}
 	e.askServers(ctx)
@@ -438,6 +439,22 @@ func (e *examination) damage(ctx context.Context) {
 		for _, text := range d.Problems() {
 			e.found("damage", Error, do, "%s", text)
 		}
+	}
+}
+
+// calendars checks that the calendars of excluded dates can be read.
+func (e *examination) calendars(ctx context.Context) {
+	set, err := e.look.ReadCalendars(ctx)
+	if err != nil {
+		e.found("calendars", Unknown, "", "cannot read the calendars of excluded dates: %v", err)
+		return
+	}
+	problems := set.Problems()
+	for _, text := range problems {
+		e.found("calendars", Error, "for a damaged calendar, put it again with \"belfry calendar put\", and see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "%s", text)
+	}
+	if len(problems) == 0 {
+		e.found("calendars", OK, "", "%d calendars of excluded dates can be read", len(set.Names()))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -36,8 +38,9 @@ import (
 // A node that cannot read the calendars holds such schedules: they wait, keep the low
 // watermark back, and fire when the node can read again or another node takes the shard.
 type Calendars struct {
-	jet *jet.Client
-	log zerolog.Logger
+	keys  CalendarKeys
+	clock CalendarClock
+	log   zerolog.Logger
 
 	// refreshing has an element while a refresh is in progress.
 	refreshing chan struct{}
@@ -66,8 +69,75 @@ const (
 	calendarVersion = 1
 )
 
+// CalendarKeys reads and writes bucket calendars. The store's own are in JetStream; package
+// internal/sim/fake simulates them.
+type CalendarKeys interface {
+	// LastCalendar returns the last sequence of the bucket's stream, as the stream's leader knows
+	// it. Errors: schemas.ErrUnavailable.
+	LastCalendar(ctx context.Context) (uint64, error)
+	// EachCalendar calls fn for the changes after a sequence, in stream order. A replica that is
+	// behind may answer. Errors: schemas.ErrUnavailable.
+	EachCalendar(ctx context.Context, after uint64, fn func(CalendarKey)) error
+	// HasCalendar asks the stream's leader whether a change is still there. Errors:
+	// schemas.ErrUnavailable.
+	HasCalendar(ctx context.Context, seq uint64) (bool, error)
+	// PutCalendarKey writes a key that must have revision rev, 0 for none, and returns the new
+	// revision. Errors: ErrRevision; schemas.ErrStoreFull; schemas.ErrUnavailable, after which
+	// the key may be written.
+	PutCalendarKey(ctx context.Context, name string, value []byte, rev uint64) (uint64, error)
+}
+
+// CalendarKey is one change of a calendar's key: its sequence in the bucket's stream and its
+// value, or its removal by another client than Belfry.
+type CalendarKey struct {
+	Name    string
+	Rev     uint64
+	Value   []byte
+	Removed bool
+}
+
+// CalendarClock is the time of the process that has a copy of the calendars.
+type CalendarClock struct {
+	// Now returns a time with a monotonic reading.
+	Now func() time.Time
+	// Pause waits. It returns false if ctx ends before.
+	Pause func(ctx context.Context, d time.Duration) bool
+}
+
+// NewCalendars makes Calendars, which know no calendar until the first RefreshCalendars.
+func NewCalendars(keys CalendarKeys, clock CalendarClock, log zerolog.Logger) *Calendars {
+	return &Calendars{keys: keys, clock: clock, log: log, refreshing: make(chan struct{}, 1)}
+}
+
+// calendarBucket is bucket calendars in JetStream.
+type calendarBucket struct{ jet *jet.Client }
+
 func newCalendars(c *jet.Client, log zerolog.Logger) *Calendars {
-	return &Calendars{jet: c, log: log, refreshing: make(chan struct{}, 1)}
+	return NewCalendars(calendarBucket{c}, CalendarClock{Now: time.Now, Pause: pause.For}, log)
+}
+
+// LastCalendar implements CalendarKeys.
+func (b calendarBucket) LastCalendar(ctx context.Context) (uint64, error) {
+	info, err := b.jet.Stream(ctx, calendarsStream)
+	return info.State.LastSeq, err
+}
+
+// EachCalendar implements CalendarKeys.
+func (b calendarBucket) EachCalendar(ctx context.Context, after uint64, fn func(CalendarKey)) error {
+	return b.jet.Scan(ctx, calendarsStream, jet.Range{AfterSeq: after}, func(m jet.Msg) (bool, error) {
+		fn(CalendarKey{Name: strings.TrimPrefix(m.Subject, calendarsPrefix), Rev: m.Sequence, Value: m.Data, Removed: jet.HasOperation(&m)})
+		return true, nil
+	})
+}
+
+// HasCalendar implements CalendarKeys.
+func (b calendarBucket) HasCalendar(ctx context.Context, seq uint64) (bool, error) {
+	return b.jet.Has(ctx, calendarsStream, seq)
+}
+
+// PutCalendarKey implements CalendarKeys.
+func (b calendarBucket) PutCalendarKey(ctx context.Context, name string, value []byte, rev uint64) (uint64, error) {
+	return b.jet.Put(ctx, calendarsPrefix+name, value, rev, 0)
 }
 
 // Calendar is a stored calendar.
@@ -149,7 +219,11 @@ func (s *CalendarSet) Get(name string) (Calendar, bool) {
 	return c.Calendar, ok && !c.deleted && c.err == nil
 }
 
-// Names returns the names of the calendars, in order.
+// Err returns the reason why a calendar cannot be read: schemas.ErrDamaged or schemas.ErrNewer.
+// It is nil for a calendar that can be read, or that does not exist.
+func (s *CalendarSet) Err(name string) error { return s.all[name].err }
+
+// Names returns the names of the calendars, in order, also of those that cannot be read.
 func (s *CalendarSet) Names() []string {
 	var names []string
 	for name, c := range s.all {
@@ -159,6 +233,17 @@ func (s *CalendarSet) Names() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Problems returns a sentence for each calendar that cannot be read.
+func (s *CalendarSet) Problems() []string {
+	var out []string
+	for _, name := range s.Names() {
+		if err := s.Err(name); err != nil {
+			out = append(out, fmt.Sprintf("schedules that exclude calendar %s wait: %v", name, err))
+		}
+	}
+	return out
 }
 
 // Exclusions joins calendars; schedules that exclude the same ones share the result. Errors:
@@ -214,7 +299,7 @@ func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
 func (k *Calendars) CalendarsNow() (set *CalendarSet, fresh bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set, k.set != nil && time.Since(k.asOf) < CalendarFresh
+	return k.set, k.set != nil && k.clock.Now().Sub(k.asOf) < CalendarFresh
 }
 
 // RefreshCalendars confirms or renews the node's copy now, and returns it. Errors:
@@ -224,20 +309,20 @@ func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) 
 	case k.refreshing <- struct{}{}:
 		defer func() { <-k.refreshing }()
 	case <-ctx.Done():
-		return nil, k.jet.Error("read calendars", ctx.Err())
+		return nil, MapError(jet.Wrap("read calendars", ctx.Err()))
 	}
-	asOf := time.Now()
-	info, err := k.jet.Stream(ctx, calendarsStream)
+	asOf := k.clock.Now()
+	last, err := k.keys.LastCalendar(ctx)
 	if err != nil {
 		return nil, err
 	}
 	k.mu.Lock()
 	set := k.set
 	k.mu.Unlock()
-	if set == nil || set.Seq > info.State.LastSeq {
+	if set == nil || set.Seq > last {
 		set = newCalendarSet() // at the start, or after the bucket was restored
 	}
-	if last := info.State.LastSeq; set.Seq < last {
+	if set.Seq < last {
 		if set, err = k.read(ctx, set, last); err != nil {
 			return nil, err
 		}
@@ -251,17 +336,16 @@ func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) 
 // read returns a copy with the changes up to a sequence of the stream, or later ones.
 func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*CalendarSet, error) {
 	set := &CalendarSet{Seq: from.Seq, all: maps.Clone(from.all)}
-	err := k.jet.Scan(ctx, calendarsStream, jet.Range{AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
-		set.Seq = m.Sequence
-		set.apply(&m)
-		return true, nil
+	err := k.keys.EachCalendar(ctx, from.Seq, func(c CalendarKey) {
+		set.Seq = c.Rev
+		set.apply(c)
 	})
 	switch {
 	case err != nil:
 		return nil, err
 	case set.Seq < last:
 		// The last message may be a marker that has expired; every other one is still there.
-		switch there, err := k.jet.Has(ctx, calendarsStream, last); {
+		switch there, err := k.keys.HasCalendar(ctx, last); {
 		case err != nil:
 			return nil, err
 		case there:
@@ -272,25 +356,21 @@ func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*
 	return set, nil
 }
 
-// apply applies one message of the bucket.
-func (s *CalendarSet) apply(m *jet.Msg) {
-	name := strings.TrimPrefix(m.Subject, calendarsPrefix)
-	if jet.HasOperation(m) {
-		s.all[name] = calendarCopy{Calendar: Calendar{Name: name, Rev: m.Sequence}, deleted: true}
+// apply applies one change.
+func (s *CalendarSet) apply(k CalendarKey) {
+	if k.Removed {
+		s.all[k.Name] = calendarCopy{Calendar: Calendar{Name: k.Name, Rev: k.Rev}, deleted: true}
 		return
 	}
-	stored, dates, err := decodeCalendar(name, m.Data)
+	stored, dates, err := decodeCalendar(k.Name, k.Value)
 	c := calendarCopy{Calendar: stored.Calendar, dates: dates, deleted: stored.Deleted, err: err}
-	c.Name, c.Rev = name, m.Sequence
-	s.all[name] = c
+	c.Name, c.Rev = k.Name, k.Rev
+	s.all[k.Name] = c
 }
 
 // run keeps the node's copy fresh until ctx ends.
 func (k *Calendars) run(ctx context.Context) {
-	tick := time.NewTicker(calendarPoll)
-	defer tick.Stop()
-	failing := false
-	for {
+	for failing, more := false, true; more; more = k.clock.Pause(ctx, calendarPoll) {
 		bounded, cancel := context.WithTimeout(ctx, CalendarFresh)
 		_, err := k.RefreshCalendars(bounded)
 		cancel()
@@ -301,18 +381,14 @@ func (k *Calendars) run(ctx context.Context) {
 				k.log.Info().Msg("calendars can be read again")
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 
 // PutCalendar stores a calendar by compare-and-set and returns its new revision once the
 // change is in force on all nodes, CalendarFresh later. rev is the revision that it must have,
 // 0 for a calendar that must not exist. Errors: ErrRevision; schemas.CodeBadRequest for a
-// name or date that is not valid, and for too many calendars or dates; schemas.ErrStoreFull;
+// name or date that is not valid, and for too many calendars or dates; schemas.ErrNewer for a
+// calendar that a newer version of Belfry has written; schemas.ErrStoreFull;
 // schemas.ErrUnavailable, after which the change may be in force.
 func (k *Calendars) PutCalendar(ctx context.Context, c Calendar, rev uint64) (uint64, error) {
 	if err := CheckCalendarName(c.Name); err != nil {
@@ -326,7 +402,10 @@ func (k *Calendars) PutCalendar(ctx context.Context, c Calendar, rev uint64) (ui
 	if err != nil {
 		return 0, err
 	}
-	if _, known := set.Get(c.Name); !known && len(set.Names()) >= MaxStoredCalendars {
+	if err := set.Err(c.Name); errors.Is(err, schemas.ErrNewer) {
+		return 0, err
+	}
+	if old, known := set.all[c.Name]; (!known || old.deleted) && len(set.Names()) >= MaxStoredCalendars {
 		return 0, schemas.Errorf(schemas.CodeBadRequest, "there are %d calendars, which is the limit: delete one, or join some", MaxStoredCalendars)
 	}
 	return k.write(ctx, set, storedCalendar{Calendar: c}, rev)
@@ -357,13 +436,11 @@ func (k *Calendars) write(ctx context.Context, set *CalendarSet, c storedCalenda
 	if err != nil {
 		return 0, err
 	}
-	next, err := k.jet.Put(ctx, calendarsPrefix+c.Name, b, rev, 0)
+	next, err := k.keys.PutCalendarKey(ctx, c.Name, b, rev)
 	if err != nil {
 		return 0, err
 	}
-	select {
-	case <-time.After(CalendarFresh):
-	case <-ctx.Done():
+	if !k.clock.Pause(ctx, CalendarFresh) {
 		return 0, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is stored, and in force within %s: %w", c.Name, CalendarFresh, context.Cause(ctx))
 	}
 	_, err = k.RefreshCalendars(ctx)

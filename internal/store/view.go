@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -50,6 +51,16 @@ func (v *View) ReadCluster(ctx context.Context) (Cluster, error) { return v.cloc
 
 // ReadTrimmed reads the recorded trims of TIMERS_FIRED; see FiredShare.ReadTrimmed.
 func (v *View) ReadTrimmed(ctx context.Context) ([]Trimmed, error) { return v.share.ReadTrimmed(ctx) }
+
+// ReadCalendars reads all calendars. A store of a version without calendars has none. Errors:
+// schemas.ErrUnavailable.
+func (v *View) ReadCalendars(ctx context.Context) (*CalendarSet, error) {
+	set, err := newCalendars(v.jet, v.log).RefreshCalendars(ctx)
+	if errors.Is(err, jet.ErrNoStream) {
+		return newCalendarSet(), nil
+	}
+	return set, err
+}
 
 // EachSchedule reads all records, shard by shard, and passes those of schedules in state
 // pending or paused to fn. It pauses as Reader.EachSchedule does, so that it takes little from

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/store/storetest"
@@ -21,6 +24,7 @@ func TestConformance(t *testing.T) {
 // the host's clock.
 type local struct {
 	*fake.Client
+	*store.Calendars
 	mu     sync.Mutex
 	server *fake.Server
 	// changed is closed and replaced with every request.
@@ -39,12 +43,13 @@ func open(t testing.TB, change ...func(*store.Config)) *local {
 	l := &local{changed: make(chan struct{})}
 	l.server = fake.NewServer(fake.Config{
 		Geometry: cfg.Geometry, IndexKeep: cfg.IndexKeep, DedupWindow: cfg.DedupWindow, FiredMaxAge: cfg.FiredMaxAge, Retention: cfg.Retention,
-		ShareIndex: true, MaxMessage: cfg.MaxPayload,
+		ShareIndex: true, MaxMessage: cfg.MaxPayload, Calendars: true,
 	}, func(string) (int64, int64) {
 		now := time.Now().UnixNano()
 		return now, now
 	})
 	l.Client = fake.NewClient(l.server, l, "n1", func() int64 { return time.Now().UnixMilli() })
+	l.Calendars = store.NewCalendars(l.Client, store.CalendarClock{Now: time.Now, Pause: pause.For}, zerolog.Nop())
 	return l
 }
 

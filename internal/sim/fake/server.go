@@ -29,6 +29,9 @@ type Config struct {
 	ShareIndex bool
 	// Basis is the basis of the plans in the first clocks; see store.Clock.
 	Basis string
+	// Calendars adds the stream of calendars. A stream more changes what random numbers are drawn
+	// for, and so the history of every seed.
+	Calendars bool
 }
 
 // Server is the state of the NATS servers. Not safe for concurrent use.
@@ -69,6 +72,9 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 	add(schemas.StreamDead, cfg.DedupWindow, 0)
 	add(schemas.StreamRejected, cfg.DedupWindow, 0)
 	add(schemas.StreamOverdue, cfg.DedupWindow, 0)
+	if cfg.Calendars {
+		add(StreamCalendars, 0, 0)
+	}
 	s.copies = make([]clockCopy, cfg.Geometry.Shards)
 	for n := range cfg.Geometry.Shards {
 		s.shards = append(s.shards, add(StreamShard(n), 0, 0))

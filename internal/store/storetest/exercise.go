@@ -55,6 +55,11 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"Cluster":         cluster,
 		"Repeated":        repeated,
 		"Stamps":          stamps,
+		"Calendars":       calendars,
+		"CalendarRace":    calendarRace,
+		"CalendarLimits":  calendarLimits,
+		"CalendarDamage":  calendarDamage,
+		"CalendarInForce": calendarInForce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -47,6 +47,10 @@ type Store interface {
 	DeadList(ctx context.Context, q store.DeadQuery) (store.DeadPage, error)
 	RejectedList(ctx context.Context, q store.RejectedQuery) (store.RejectedPage, error)
 	DeadDelete(ctx context.Context, seq uint64) error
+	CalendarsNow() (set *store.CalendarSet, fresh bool)
+	RefreshCalendars(ctx context.Context) (*store.CalendarSet, error)
+	PutCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
+	DeleteCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
 }
 
 var _ Store = (*store.Store)(nil)
