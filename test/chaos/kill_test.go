@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -130,7 +130,7 @@ func TestKillNineWhileServicesRest(t *testing.T) {
 	rec := check.NewRecorder(nil)
 	n, c := killRun(t, rec, sd, "service-idle: 100ms\n"+nodeConfig(sz.retention), sz, work{spread: 3 * time.Second, moves: true, services: services})
 	eventually(t, time.Minute, "every service at rest", func(ctx context.Context) (bool, error) { return allRest(ctx, c) })
-	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
+	if missed := metrictest.TextOf(t, n.Metrics(), "belfry_missed_timers_total"); len(missed) != 1 || missed[""] != 0 {
 		t.Error("the sweeper found a missed timer")
 	}
 	report := conclude(t, c, rec)
@@ -304,7 +304,7 @@ func expired(t *testing.T, n *proc.Node, c *client, rec *check.Recorder, sz size
 	// When the sweepers have passed this time, they have examined everything before it.
 	restarted := time.Now().UnixMilli()
 	eventually(t, time.Minute, "the sweeper past the restart", func(ctx context.Context) (bool, error) { return swept(ctx, c, restarted) })
-	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0") {
+	if missed := metrictest.TextOf(t, n.Metrics(), "belfry_missed_timers_total"); len(missed) != 1 || missed[""] != 0 {
 		t.Error("the sweeper found a missed timer")
 	}
 	proof := plan{source: killSource, id: "proof", service: "chaos", dueMs: time.Now().UnixMilli() + 300, via: "api", data: `"proof"`}

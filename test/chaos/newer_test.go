@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -74,7 +75,7 @@ func TestNewerRecordsOnProcesses(t *testing.T) {
 	shows("doctor", true, cli("doctor"))
 	eventually(t, wellBound, "the node to report the planted records", func(context.Context) (bool, error) {
 		n, err := newerOf(old)
-		return n == len(p.planted) && gauge(old.Metrics(), "belfry_newer_records") == len(p.planted), err
+		return n == len(p.planted) && metrictest.TextSum(t, old.Metrics(), "belfry_newer_records") == float64(len(p.planted)), err
 	})
 
 	newer := newerNode(t, server, proc.Options{Bin: next, Env: proc.LevelEnv(store.LevelTest)})
@@ -268,20 +269,4 @@ func newerOf(n *proc.Node) (int, error) {
 		sum += s.NewerRecords
 	}
 	return sum, err
-}
-
-// gauge sums the series of a metric.
-func gauge(metrics, name string) int {
-	sum := 0
-	for line := range strings.Lines(metrics) {
-		rest, found := strings.CutPrefix(line, name)
-		if !found || !strings.HasPrefix(rest, "{") && !strings.HasPrefix(rest, " ") {
-			continue
-		}
-		var n int
-		if _, err := fmt.Sscan(rest[strings.Index(rest, "}")+1:], &n); err == nil {
-			sum += n
-		}
-	}
-	return sum
 }

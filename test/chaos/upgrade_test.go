@@ -16,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
@@ -312,8 +313,8 @@ func (u *upgrade) allWrite(nodes []*upgradeNode, level store.FormatLevel) {
 	u.t.Helper()
 	for _, n := range nodes {
 		eventually(u.t, levelBound, fmt.Sprintf("%s writes format level %d", n.name, level), func(context.Context) (bool, error) {
-			if m := n.Metrics(); gauge(m, "belfry_format_level") != int(level) {
-				return false, fmt.Errorf("it writes level %d", gauge(m, "belfry_format_level"))
+			if got := metrictest.TextSum(u.t, n.Metrics(), "belfry_format_level"); got != float64(level) {
+				return false, fmt.Errorf("it writes level %v", got)
 			}
 			return true, nil
 		})

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -232,11 +232,11 @@ func (c *client) usage(n *proc.Node, data string) usage {
 	c.t.Helper()
 	metrics := n.Metrics()
 	u := usage{
-		residentMB: read(c.t, metrics, "process_resident_memory_bytes") / 1e6,
+		residentMB: metrictest.TextSum(c.t, metrics, "process_resident_memory_bytes") / 1e6,
 		// The next collection starts when the heap has twice the size that the last one
 		// left.
-		liveMB:     read(c.t, metrics, "go_memstats_next_gc_bytes") / 2e6,
-		goroutines: read(c.t, metrics, "go_goroutines"), openFiles: read(c.t, metrics, "process_open_fds"),
+		liveMB:     metrictest.TextSum(c.t, metrics, "go_memstats_next_gc_bytes") / 2e6,
+		goroutines: metrictest.TextSum(c.t, metrics, "go_goroutines"), openFiles: metrictest.TextSum(c.t, metrics, "process_open_fds"),
 		diskMB: disk(c.t, data),
 	}
 	info, err := c.js.AccountInfo(c.t.Context())
@@ -255,30 +255,16 @@ func (c *client) usage(n *proc.Node, data string) usage {
 func collect(t *testing.T, n *proc.Node) {
 	t.Helper()
 	for range 2 {
-		at := read(t, n.Metrics(), "go_memstats_last_gc_time_seconds")
+		at := metrictest.TextSum(t, n.Metrics(), "go_memstats_last_gc_time_seconds")
 		waittest.UntilWithin(t, 2*time.Minute, "garbage is collected", func() bool {
 			for range 200 {
-				if read(t, n.Metrics(), "go_memstats_last_gc_time_seconds") > at {
+				if metrictest.TextSum(t, n.Metrics(), "go_memstats_last_gc_time_seconds") > at {
 					return true
 				}
 			}
 			return false
 		})
 	}
-}
-
-// read returns the value of a metric.
-func read(t *testing.T, metrics, name string) float64 {
-	t.Helper()
-	m := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(metrics)
-	if m == nil {
-		t.Fatalf("there is no metric %s", name)
-	}
-	v, err := strconv.ParseFloat(m[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
 }
 
 // disk returns the size of a folder in MB. Files may disappear meanwhile.

@@ -10,14 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/internal/zonetest"
@@ -154,7 +153,7 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	is("earlier", soon.Add(day-shift)) // its run was due, and has fired
 	is("later", soon.Add(shift))
 	is("fired", first.Add(day+shift))
-	waittest.Until(t, "the moves are counted", func() bool { return replanned(newer) >= 3 }, newer.Metrics)
+	waittest.Until(t, "the moves are counted", func() bool { return replanned(t, newer) >= 3 }, newer.Metrics)
 	if lines, code := u.diff(t, server.URL(), u.new); code != 0 || lines[""].Changed != 0 {
 		t.Errorf("after the upgrade: exit code %d, %+v", code, lines)
 	}
@@ -172,7 +171,7 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	is("earlier", soon.Add(day-shift))
 	is("later", soon.Add(shift))
 	is("fired", first.Add(day+shift))
-	if n := replanned(again); n != 0 {
+	if n := replanned(t, again); n != 0 {
 		t.Errorf("%d schedules moved again", n)
 	}
 
@@ -191,14 +190,8 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	}
 }
 
-var replannedMetric = regexp.MustCompile(`(?m)^belfry_schedule_replanned_total (\d+)`)
-
 // replanned returns the number of schedules that a node has moved.
-func replanned(n *proc.Node) int {
-	m := replannedMetric.FindStringSubmatch(n.Metrics())
-	if m == nil {
-		return 0
-	}
-	count, _ := strconv.Atoi(m[1]) // the pattern has digits only
-	return count
+func replanned(t *testing.T, n *proc.Node) int {
+	t.Helper()
+	return int(metrictest.TextSum(t, n.Metrics(), "belfry_schedule_replanned_total"))
 }
