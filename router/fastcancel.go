@@ -50,6 +50,7 @@ type fastCancel struct {
 	stage   atomic.Int32
 
 	peek    store.Peek
+	before  *schemas.Schedule // of the record that was read; nil for a one-shot timer
 	t       store.Timer
 	written bool
 	err     error // of the write
@@ -176,7 +177,7 @@ func (c *fastCancel) step() (*store.Timer, error) {
 			return nil, errSlowPath
 		}
 		if c.err == nil {
-			c.s.audit(&c.t)
+			c.s.changed(c.before, &c.t)
 		}
 		return &c.t, c.err
 	}
@@ -184,6 +185,7 @@ func (c *fastCancel) step() (*store.Timer, error) {
 	if c.t, err = c.peek.Timer(); err != nil {
 		return nil, errSlowPath
 	}
+	c.before = c.t.Record.Schedule
 	w, ok := c.s.ops.CancelStale(&c.t, c.by)
 	if !ok {
 		return nil, errSlowPath

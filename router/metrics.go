@@ -1,6 +1,10 @@
 package router
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/belfryio/belfry/internal/skipped"
+)
 
 type metrics struct {
 	adds     *prometheus.CounterVec
@@ -8,6 +12,8 @@ type metrics struct {
 	batch    prometheus.Histogram
 	delayed  *prometheus.CounterVec
 	panics   prometheus.Counter
+	// skipped counts what operations decide; the scheduler has the same metric.
+	skipped skipped.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -32,5 +38,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			return nil, err
 		}
 	}
-	return m, nil
+	var err error
+	m.skipped, err = skipped.NewCounter(reg)
+	return m, err
 }

@@ -38,8 +38,9 @@ type Operations struct {
 	NowMs func() int64
 	// Calendars returns the calendars that schedules exclude; nil if none may exclude any.
 	Calendars func(context.Context) recurrence.Calendars
-	// Changed is called after each change, with the new record; nil for nothing.
-	Changed func(*store.Timer)
+	// Changed is called after each change, with the schedule of the record before, nil for a
+	// one-shot timer, and the new record; nil for nothing.
+	Changed func(before *schemas.Schedule, t *store.Timer)
 }
 
 // plan returns the plan of a schedule.
@@ -151,6 +152,7 @@ func (o *Operations) change(ctx context.Context, id schemas.TimerID, f func(*sch
 // changeAt is change for an operation that depends on the revision.
 func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*schemas.Record, uint64) (edit, error)) (store.Timer, error) {
 	var sent []byte // the record of the last write
+	var before store.Timer
 	for {
 		t, err := o.get(ctx, id)
 		if err != nil {
@@ -159,9 +161,9 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		if sent != nil && bytes.Equal(sent, t.Record.Append(nil)) {
 			// The write was stored and its answer lost; its repetition was refused. Applied
 			// again, a trigger would fire twice.
-			return o.changed(t), nil
+			return o.changed(&before, t), nil
 		}
-		before := t
+		before = t
 		e, err := f(&t.Record, t.Rev)
 		if err != nil || e.unchanged {
 			return t, err
@@ -179,7 +181,7 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 		}
 		switch {
 		case err == nil:
-			return o.changed(t), nil
+			return o.changed(&before, t), nil
 		case !errors.Is(err, store.ErrRevision):
 			return t, err
 		case ctx.Err() != nil:
@@ -189,9 +191,9 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 }
 
 // changed reports a change.
-func (o *Operations) changed(t store.Timer) store.Timer {
+func (o *Operations) changed(before *store.Timer, t store.Timer) store.Timer {
 	if o.Changed != nil {
-		o.Changed(&t)
+		o.Changed(before.Record.Schedule, &t)
 	}
 	return t
 }

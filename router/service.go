@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/skipped"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/throttle"
 	"github.com/belfryio/belfry/schemas"
@@ -166,7 +167,7 @@ func New(o Options) (*Service, error) {
 	if horizon == 0 {
 		horizon = schemas.DefaultLimitHorizon
 	}
-	s.ops = Operations{Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.audit, Calendars: s.calendars}
+	s.ops = Operations{Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.changed, Calendars: s.calendars}
 	s.writer = Writer{
 		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
 	}
@@ -333,6 +334,12 @@ var auditMessages = map[schemas.OperationKind]string{
 	schemas.OperationCancel: "timer cancelled", schemas.OperationReschedule: "timer rescheduled", schemas.OperationReplay: "timer replayed",
 	schemas.OperationPause: "timer paused", schemas.OperationResume: "timer resumed", schemas.OperationTrigger: "schedule triggered",
 	schemas.OperationBackfill: "schedule backfilled", schemas.OperationUpdate: "schedule updated",
+}
+
+// changed counts the nominal times that an operation has decided, and logs the operation.
+func (s *Service) changed(before *schemas.Schedule, t *store.Timer) {
+	s.m.skipped.Add(skipped.Between(before, t.Record.Schedule)...)
+	s.audit(t)
 }
 
 // audit logs the last operation of a timer's history.

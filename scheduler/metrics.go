@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/belfryio/belfry/internal/labels"
-	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/internal/skipped"
 )
 
 // metrics are the Prometheus metrics of a scheduler.
@@ -27,7 +27,7 @@ type metrics struct {
 	deposed      prometheus.Counter
 	storeErrs    *prometheus.CounterVec
 	refused      prometheus.Counter
-	skipped      *prometheus.CounterVec
+	skipped      skipped.Counter
 	replanned    prometheus.Counter
 	overdue      prometheus.Counter
 
@@ -100,9 +100,6 @@ func newMetrics() *metrics {
 		refused:   counter("undeliverable_timers_total", "Timers that ended as dead letters because JetStream will never store their events."),
 		storeErrs: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "scheduler_store_errors_total", Help: "Store calls that failed and are retried, by call."}, []string{"call"}),
 
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "schedule_skipped_total",
-			Help: "Nominal times of schedules that did not fire, by reason."}, []string{"reason"}),
-
 		replanned: counter("schedule_replanned_total", "Schedules whose next run this node moved because newer zone data, or a calendar, changed it."),
 		overdue:   counter("schedule_overdue_total", "Nominal times of schedules without a success by their deadline (timerexpect), for which an overdue event was published."),
 
@@ -114,11 +111,6 @@ func newMetrics() *metrics {
 	for _, reason := range []string{takenReleased, takenExpired, takenRestart} {
 		m.takeovers.WithLabelValues(reason)
 	}
-	for kind := schemas.DecisionFired; kind.Known(); kind++ {
-		if !kind.Fires() {
-			m.skipped.WithLabelValues(kind.String())
-		}
-	}
 	return m
 }
 
@@ -126,10 +118,15 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	if reg == nil {
 		return nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.missed, m.redispatched, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.skipped, m.replanned, m.overdue, m.damagedClocks, m.damaged, m.lost, m.newer} {
+	for _, c := range []prometheus.Collector{m.refused, m.fired, m.lateness, m.duplicates, m.missed, m.redispatched, m.swept, m.owner, m.pending, m.loaded, m.lag, m.takeovers, m.deposed, m.storeErrs, m.replanned, m.overdue, m.damagedClocks, m.damaged, m.lost, m.newer} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
 	}
+	var err error
+	if m.skipped, err = skipped.NewCounter(reg); err != nil {
+		return err
+	}
+	m.skipped.Init()
 	return nil
 }

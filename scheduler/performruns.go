@@ -143,8 +143,8 @@ func (t *Term) endRun(ctx context.Context, a ActEndRun) error {
 
 // skipped counts and logs nominal times that a schedule has skipped.
 func (t *Term) skipped(a ActSkipped) {
+	t.m.skipped.Add(a.Skipped...)
 	for _, d := range a.Skipped {
-		t.m.skipped.WithLabelValues(d.Kind.String()).Add(float64(d.Count))
 		log := t.log.Info()
 		suppressed, ok := t.skipLog.Allow(time.Unix(0, 0).Add(t.host.Monotonic()))
 		if !ok {

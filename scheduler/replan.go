@@ -10,6 +10,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/recurrence"
+	"github.com/belfryio/belfry/internal/skipped"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -155,7 +156,7 @@ func (t *Term) replanned(s *store.Timer, cals recurrence.Calendars) (bool, error
 // replanOne writes the new plan of a schedule, counts it, and logs it if log is set.
 func (t *Term) replanOne(ctx context.Context, s store.Timer, cals recurrence.Calendars, log bool) (moved bool, err error) {
 	for try := 1; ; try++ {
-		before := s.Record.Schedule.NextMs
+		old := s.Record.Schedule
 		if moved, err = t.replanned(&s, cals); err != nil || !moved {
 			return false, err
 		}
@@ -165,9 +166,10 @@ func (t *Term) replanOne(ctx context.Context, s store.Timer, cals recurrence.Cal
 		}
 		if _, err = t.cfg.Store.Update(ctx, w); err == nil {
 			t.m.replanned.Inc()
+			t.m.skipped.Add(skipped.Between(old, s.Record.Schedule)...)
 			if log {
 				t.log.Info().Stringer("schedule", s.ID).Str("source", s.Record.Source).Str("id", s.Record.EventID).
-					Str("before", schemas.FormatTime(before)).Str("after", schemas.FormatTime(s.Record.Schedule.NextMs)).Msg("next run of a schedule moved")
+					Str("before", schemas.FormatTime(old.NextMs)).Str("after", schemas.FormatTime(s.Record.Schedule.NextMs)).Msg("next run of a schedule moved")
 			}
 			return true, nil
 		}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,9 @@ import (
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -221,6 +224,122 @@ func TestBadCalendars(t *testing.T) {
 		}
 		if !strings.Contains(string(reply.Data), want) || !strings.Contains(string(reply.Data), "invalid_attribute") {
 			t.Errorf("timerexclude %.40q answers %s; want %q", attr, reply.Data, want)
+		}
+	}
+}
+
+// TestUnreadableCalendar: while a calendar cannot be read, the schedules that exclude it wait,
+// and nothing else does. Status and doctor name the calendar. After a repair the nominal times
+// in between are decided.
+func TestUnreadableCalendar(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	node(t, func(o *app.Options) { o.NATSURL, o.Shards = srv.ClientURL(), 1 })
+	c := connect(t, srv.ClientURL())
+	client, err := belfry.New(c.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, name := range []string{"broken", "newer", "sound"} {
+		if _, err := client.PutCalendar(t.Context(), name, []string{"2020-01-01"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, exclude := range map[string]string{"broken": "broken", "both": "sound,broken", "newer": "newer", "sound": "sound", "none": ""} {
+		extra := attrs{"id": id, "timersvc": id, "timercron": "* * * * * *"}
+		if exclude != "" {
+			extra["timerexclude"] = exclude
+		}
+		c.publish(structured(extra, `{}`))
+	}
+	for _, id := range []string{"broken", "both", "newer", "sound", "none"} {
+		c.firedEvents(id, 1)
+	}
+	kv, err := c.js.KeyValue(t.Context(), schemas.BucketCalendars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := kv.Get(t.Context(), "newer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"broken": "rubbish", "newer": `{"v":2,"rules":["every full moon"],"sum":1}`} {
+		if _, err := kv.PutString(t.Context(), name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look, err := store.Look(c.nc, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer look.Close()
+	set, err := look.ReadCalendars(t.Context())
+	if problems := strings.Join(set.Problems(), "\n"); err != nil || !strings.Contains(problems, "calendar broken") || !strings.Contains(problems, "calendar newer") || strings.Contains(problems, "sound") {
+		t.Errorf("the problems are %q, %v", problems, err)
+	}
+	findings, err := doctor.Examine(t.Context(), doctor.Options{Conn: c.nc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"broken", "newer"} {
+		if !slices.ContainsFunc(findings, func(f doctor.Finding) bool {
+			return f.Check == "calendars" && f.Level == doctor.Error && strings.Contains(f.Text, "calendar "+name) && f.Do != ""
+		}) {
+			t.Errorf("doctor does not name calendar %s: %+v", name, findings)
+		}
+	}
+	// Once every node has read the change, these schedules wait, and all others fire.
+	count := func(id string) int { return len(c.firedEvents(id, 0)) }
+	waiting := []string{"broken", "both", "newer"}
+	var held map[string]int
+	waittest.Until(t, "the schedules to wait", func() bool {
+		held = map[string]int{}
+		for _, id := range waiting {
+			held[id] = count(id)
+		}
+		sound, none := count("sound"), count("none")
+		waittest.Until(t, "the others to fire", func() bool { return count("sound") > sound+2 && count("none") > none+2 })
+		for _, id := range waiting {
+			if count(id) != held[id] {
+				return false
+			}
+		}
+		return true
+	})
+	c.publish(structured(attrs{"id": "one-shot", "timersvc": "one-shot", "timerafter": "10ms"}, `{}`))
+	c.until("one-shot", schemas.StateSuccess)
+	if err := c.call("calendar.get", map[string]any{"name": "broken"}, nil); schemas.CodeOf(err) != schemas.CodeDamaged {
+		t.Errorf("get of the damaged calendar: %v", err)
+	}
+	if _, err := client.PutCalendar(t.Context(), "newer", []string{"2020-01-01"}); schemas.CodeOf(err) != schemas.CodeUnknownFormat {
+		t.Errorf("a put over a calendar of a newer version: %v", err)
+	}
+	c.publish(structured(attrs{"id": "added", "timersvc": "added", "timercron": "* * * * * *", "timerexclude": "broken"}, `{}`))
+
+	if _, err := client.PutCalendar(t.Context(), "broken", []string{"2020-01-01"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "newer", before.Value()); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range waiting {
+		waittest.Until(t, id+" fires again", func() bool { return count(id) > held[id] })
+	}
+	waittest.Until(t, "the schedule that was added meanwhile fires", func() bool { return count("added") > 0 })
+	// Each nominal time since the first run is decided: the waiting ones were missed.
+	for _, id := range waiting {
+		var runs schemas.RunsReply
+		if err := c.call("schedule.runs", schemas.RunsRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/e2e"}}, &runs); err != nil {
+			t.Fatal(err)
+		}
+		next := time.Time{}
+		for i := len(runs.Decisions) - 1; i >= 0; i-- {
+			d := runs.Decisions[i]
+			if !next.IsZero() && !d.From.Equal(next) {
+				t.Errorf("%s: %s begins at %s, after %s: %+v", id, d.Kind, d.From, next, runs.Decisions)
+			}
+			next = d.To.Add(time.Second)
 		}
 	}
 }

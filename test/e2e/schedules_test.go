@@ -4,15 +4,17 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/metrictest"
+	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -133,7 +135,7 @@ func TestReplacedRun(t *testing.T) {
 // by the reason that the schedules record.
 func TestSkippedMetric(t *testing.T) {
 	t.Parallel()
-	a := node(t, func(o *app.Options) { o.HTTP = "127.0.0.1:0" })
+	a := node(t, nil)
 	c := connect(t, a.NATSURL())
 	release := make(chan struct{})
 	var once sync.Once
@@ -143,27 +145,7 @@ func TestSkippedMetric(t *testing.T) {
 			<-release
 		}
 	})
-	skipped := func() map[string]int {
-		resp, err := http.Get("http://" + a.HTTPAddr() + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := map[string]int{}
-		for line := range strings.Lines(string(b)) {
-			var n int
-			text, ok := strings.CutPrefix(line, `belfry_schedule_skipped_total{reason="`)
-			reason, value, _ := strings.Cut(text, `"} `)
-			if _, err := fmt.Sscan(value, &n); ok && err == nil {
-				got[reason] = n
-			}
-		}
-		return got
-	}
+	skipped := func() map[string]float64 { return metrictest.Of(t, a.Registry(), "belfry_schedule_skipped_total") }
 	if got := skipped(); got["overlap"] != 0 || got["paused"] != 0 || len(got) < 8 {
 		t.Fatalf("a new node has the counters %v", got)
 	}
@@ -195,25 +177,111 @@ func TestSkippedMetric(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[string]int{}
+	c.countedAsRecorded(ids, skipped, "overlap", "queue", "paused")
+}
+
+// countedAsRecorded waits until the counters by reason are those of the decisions that
+// schedules have recorded, with some of each of these kinds.
+func (c *client) countedAsRecorded(ids map[string]string, skipped func() map[string]float64, kinds ...string) {
+	c.t.Helper()
+	want := map[string]float64{}
 	for id := range ids {
 		var page schemas.RunsReply
 		if err := c.call("schedule.runs", schemas.RunsRequest{TimerRef: schemas.TimerRef{ID: id, Source: "/e2e"}}, &page); err != nil {
-			t.Fatal(err)
+			c.t.Fatal(err)
 		}
 		for _, d := range page.Decisions {
-			want[d.Kind] += int(d.Count)
+			want[d.Kind] += float64(d.Count)
 		}
 	}
-	delete(want, "fired")
-	var got map[string]int
-	waittest.Until(t, "the counters are those of the records", func() bool {
+	for _, kind := range kinds {
+		if want[kind] == 0 {
+			c.t.Errorf("no nominal time was skipped as %s: %v", kind, want)
+		}
+	}
+	var got map[string]float64
+	waittest.Until(c.t, "the counters are those of the records", func() bool {
 		got = skipped()
-		for kind, n := range want {
-			if got[kind] != n && kind != "cancelled" {
+		for kind := range got {
+			if got[kind] != want[kind] {
 				return false
 			}
 		}
-		return want["overlap"] > 0 && want["queue"] > 0 && want["paused"] > 0
+		return true
 	}, func() string { return fmt.Sprintf("%v, recorded %v", got, want) })
+}
+
+// TestSkippedMetricAfterOutage: nominal times that were missed in an outage, that an update
+// replaces, that wait when the schedule is cancelled, and that calendars exclude, are counted
+// with their reasons, whether a scheduler or a router decides them.
+func TestSkippedMetricAfterOutage(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	join := func() *app.App { return node(t, func(o *app.Options) { o.NATSURL = srv.ClientURL() }) }
+	first := join()
+	c := connect(t, srv.ClientURL())
+	if err := c.call("calendar.put", schemas.CalendarPutRequest{Name: "today", Dates: append(today(), "2020-01-01")}, &schemas.CalendarPutReply{}); err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	defer close(release)
+	slow := newCallee(t, func(int, http.ResponseWriter, *http.Request) { <-release })
+	ids := map[string]string{}
+	add := func(id string, extra attrs) {
+		extra["id"], extra["timersvc"] = id, id
+		if extra["timercron"] == "" {
+			extra["timerevery"] = "1s"
+		}
+		c.publish(structured(extra, `{}`))
+		c.until(id, schemas.StatePending)
+		ids[id] = ""
+	}
+	add("coalesced", attrs{})
+	add("misfire", attrs{"timermisfire": "skip"})
+	add("grace", attrs{"timergrace": "1s"})
+	add("updated", attrs{})
+	add("cancelled", attrs{"timeroverlap": "queue", "timercallback": slow.url, "timertimeout": "2m"})
+	add("excluded", attrs{"timercron": "* * * * * *", "timerexclude": "today"})
+	for _, id := range []string{"coalesced", "misfire", "grace", "updated", "cancelled"} {
+		c.firedEvents(id, 1)
+	}
+	ref := func(id string) schemas.TimerRef { return schemas.TimerRef{ID: id, Source: "/e2e"} }
+	var info schemas.TimerInfo
+	if err := c.call("schedule.pause", schemas.PauseRequest{TimerRef: ref("updated")}, &info); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "a run waits", func() bool {
+		info, err := c.info("cancelled")
+		return err == nil && !info.Schedule.Waiting.IsZero()
+	})
+	stop(t, first)
+	down := time.Now().Add(4 * time.Second)
+	waittest.Until(t, "some seconds pass", func() bool { return time.Now().After(down) })
+	second := join()
+	waittest.Until(t, "the outage is decided", func() bool {
+		got := metrictest.Of(t, second.Registry(), "belfry_schedule_skipped_total")
+		return got["coalesced"] > 0 && got["misfire"] > 0 && got["grace"] > 0
+	})
+	update := structured(attrs{"id": "updated", "timersvc": "updated", "timerevery": "2s"}, `{}`)
+	update.Subject = schemas.SubjectAPIPrefix + "schedule.update"
+	if err := c.callMsg(update, &schemas.UpdateReply{}); err != nil {
+		t.Fatal(err)
+	}
+	later := structured(attrs{"id": "excluded", "timersvc": "excluded", "timercron": "*/2 * * * * *", "timerexclude": "today"}, `{}`)
+	later.Subject = schemas.SubjectAPIPrefix + "schedule.update"
+	if err := c.callMsg(later, &schemas.UpdateReply{}); err != nil {
+		t.Fatal(err)
+	}
+	for id := range ids {
+		if err := c.call("cancel", ref(id), &info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.countedAsRecorded(ids, func() map[string]float64 {
+		all := metrictest.Of(t, first.Registry(), "belfry_schedule_skipped_total")
+		for kind, n := range metrictest.Of(t, second.Registry(), "belfry_schedule_skipped_total") {
+			all[kind] += n
+		}
+		return all
+	}, "coalesced", "misfire", "grace", "updated", "cancelled", "excluded")
 }
