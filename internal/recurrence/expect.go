@@ -126,6 +126,24 @@ func (t *turn) expectWaiting(nominalMs int64) {
 	}
 }
 
+// unexpect ends the wait for a success of a nominal time that waited for the previous run,
+// because its date is excluded now. The nominal times that shared its deadline keep their own.
+func (t *turn) unexpect(nominalMs int64) {
+	i := slices.IndexFunc(t.s.Expected, func(e schemas.Expected) bool { return e.ToMs == nominalMs && e.Run == 0 })
+	if i < 0 {
+		return
+	}
+	e := t.s.Expected[i]
+	t.s.Expected = slices.Delete(slices.Clone(t.s.Expected), i, i+1)
+	before, ok := t.p.decides().Prev(nominalMs)
+	if e.Count--; e.Count == 0 || !ok {
+		return
+	}
+	e.DeadlineMs -= e.ToMs - before
+	e.ToMs = before
+	t.s.Expect(e, t.now)
+}
+
 // pauseExpected ends the wait for successes, because the schedule is paused. Deadlines that
 // have passed stay, also those of nominal times that are not decided: the owner may be
 // down.

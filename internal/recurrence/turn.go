@@ -169,6 +169,7 @@ func (t *turn) waiting() bool {
 	case t.p.excluded(w.NominalMs) != 0:
 		t.s.Waiting = nil
 		t.skip(schemas.DecisionExcluded, span{first: w.NominalMs, last: w.NominalMs, n: 1}, t.p.excluded(w.NominalMs))
+		t.unexpect(w.NominalMs)
 		return false
 	case t.late(w.DueMs):
 		t.s.Waiting = nil
