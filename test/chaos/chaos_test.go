@@ -76,19 +76,23 @@ func TestChaos(t *testing.T) {
 	stopWork := recv.work(cl.url())
 	stopOperations := c.operate(t)
 
-	begin := time.Now().Add(200 * time.Millisecond)
 	rng := rand.New(rand.NewPCG(sd, 1))
+	calendars := c.makeCalendars(t, rng)
+	begin := time.Now().Add(200 * time.Millisecond)
 	plans := makePlans(rng, work{
 		source: clusterSource, count: int(load.Seconds()) * perSecond, begin: begin, adding: load, spread: spread,
 		httpURL: recv.url, moves: true, sdk: true, services: clusterServices, client: true,
 	})
-	all := c.makeSchedules(rng, scheduleWork{count: clusterSchedules, begin: begin, whole: load, every: 5, httpURL: recv.url, worker: true, operated: 1})
+	all := c.makeSchedules(rng, scheduleWork{
+		count: clusterSchedules, begin: begin, whole: load, every: 5, httpURL: recv.url, worker: true, operated: 1, calendars: usedCalendars,
+	})
 	clients := make(chan struct{})
 	go func() {
 		defer close(clients)
 		c.run(t.Context(), plans)
 	}()
 	stopSchedules := c.schedules(t, all)
+	stopCalendars := changeCalendars(t, calendars)
 	r := &rounds{cluster: cl, rng: rand.New(rand.NewPCG(sd, 3))}
 	if brief {
 		r.brief(begin)
@@ -97,8 +101,9 @@ func TestChaos(t *testing.T) {
 	}
 	<-clients
 	stopSchedules()
+	stopCalendars()
 	invalid := stopOperations()
-	c.endSchedules(t, all, cl.passed)
+	c.endSchedules(t, all, calendars, cl.passed)
 	c.replayAll(concludeBound)
 	c.allRejected(invalid)
 	report := judge(t, cl, c, rec, r.last)
@@ -153,6 +158,9 @@ func concludeBy(t *testing.T, c *client, rec *check.Recorder, pending func(conte
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := c.readFired(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.readOverdue(ctx); err != nil {
 		t.Fatal(err)
 	}
 	rec.Put(check.Event{Kind: check.Done})

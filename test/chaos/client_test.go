@@ -514,7 +514,7 @@ func (c *client) readFired(ctx context.Context, from uint64) (last uint64, err e
 		c.rec.Put(check.Event{
 			Kind: check.Fired, Source: e.Source(), ID: e.ID(), Sequence: meta.Sequence.Stream, TimeNs: meta.Timestamp.UnixNano(),
 			Key: m.Headers().Get(jetstream.MsgIDHeader), Data: string(e.Data()), DueMs: f.ScheduledMs,
-			Run: f.Run, Missed: f.Missed, Trigger: f.Trigger,
+			ClaimedMs: f.FiredMs, Run: f.Run, Missed: f.Missed, Trigger: f.Trigger,
 			Shard: schemas.DefaultGeometry().Shard(schemas.NewTimerID(e.Source(), e.ID())),
 		})
 		if meta.Sequence.Stream >= last {

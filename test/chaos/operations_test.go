@@ -85,7 +85,7 @@ func (r *receiver) worked(ctx context.Context, run *belfry.Run) error {
 	})
 	refuse, took := r.draw()
 	pause.For(ctx, took)
-	if refuse {
+	if refuse || r.stuck(run.Key(), run.Event.Data()) {
 		return errRefused
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,8 @@ type receiver struct {
 	rng *rand.Rand
 	// refused counts the permanent refusals by the timer's ID.
 	refused map[string]int
+	// began has the time of the first call of each run with stuckMark, by idempotency key.
+	began map[string]time.Time
 }
 
 // refuseMark is in the data of a timer that is refused at first.
@@ -39,6 +42,29 @@ const refuseMark = `"refuse":true`
 
 // slowMark is in the data of schedules whose callee is sometimes slower than their period.
 const slowMark = `"slow":true`
+
+// stuckMark is in the data of schedules with timerexpect. The callbacks of every stuckEach-th
+// run fail for stuckFor, which is longer than most values of timerexpect.
+const (
+	stuckMark = `"stuck":true`
+	stuckEach = 4
+	stuckFor  = 4 * time.Second
+)
+
+// stuck reports whether to fail a call of a schedule with timerexpect.
+func (r *receiver) stuck(key string, data []byte) bool {
+	_, run, _ := strings.Cut(key, ".")
+	n, err := strconv.Atoi(run)
+	if err != nil || n%stuckEach != 0 || !bytes.Contains(data, []byte(stuckMark)) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.began[key].IsZero() {
+		r.began[key] = time.Now()
+	}
+	return time.Since(r.began[key]) < stuckFor
+}
 
 // gone reports whether to refuse a call permanently.
 func (r *receiver) gone(c call) bool {
@@ -60,7 +86,7 @@ const (
 
 func newReceiver(t *testing.T, rec *check.Recorder, seed uint64) *receiver {
 	t.Helper()
-	r := &receiver{t: t, rec: rec, rng: rand.New(rand.NewPCG(seed, 2)), refused: map[string]int{}}
+	r := &receiver{t: t, rec: rec, rng: rand.New(rand.NewPCG(seed, 2)), refused: map[string]int{}, began: map[string]time.Time{}}
 	s := httptest.NewServer(http.HandlerFunc(r.http))
 	t.Cleanup(s.Close)
 	r.url = s.URL + "/callback"
@@ -102,6 +128,7 @@ func (r *receiver) http(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	refuse, wait := r.draw()
+	refuse = refuse || r.stuck(c.header("Idempotency-Key"), c.body)
 	if bytes.Contains(c.body, []byte(slowMark)) {
 		wait *= 15 // longer than the period of a schedule
 	}
@@ -118,6 +145,7 @@ func (r *receiver) serve(nc *nats.Conn) {
 		// nats.go keeps the case of header names; ours are in lower case.
 		r.called("nats", call{header: m.Header.Get, body: m.Data}, time.Now())
 		refuse, _ := r.draw()
+		refuse = refuse || r.stuck(m.Header.Get("Idempotency-Key"), m.Data)
 		reply := &nats.Msg{}
 		if refuse {
 			reply.Header = nats.Header{"Nats-Service-Error": {"not now"}, "Nats-Service-Error-Code": {"503"}}

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -35,6 +35,12 @@ const (
 	// readBound bounds the time until the record of an operation's answer is read. A server
 	// that lags behind the leader may answer.
 	readBound = 2 * time.Second
+	// readEvery is the interval at which the record of a schedule is read that nobody operates
+	// on. In that time it makes fewer decisions than a record keeps.
+	readEvery = 5 * time.Second
+	// soonMs bounds the time until the next run of a schedule, in milliseconds, unless calendars
+	// exclude the date.
+	soonMs = 60_000
 	// endBound bounds the time until all schedules are deleted, and have been read.
 	endBound = time.Minute
 )
@@ -53,8 +59,9 @@ type recurring struct {
 	// operates states that the client pauses, updates, … the schedule. deletes states that it
 	// deletes the schedule during the run.
 	operates, deletes bool
-	added             bool // the add was acknowledged
-	paused            bool // there may be a pause that no resume has ended
+	added             bool   // the add was acknowledged
+	runs              uint32 // the last run of the last record that was read
+	paused            bool   // there may be a pause that no resume has ended
 }
 
 // scheduleWork describes the schedules of a run.
@@ -66,8 +73,11 @@ type scheduleWork struct {
 	httpURL string
 	// worker adds schedules for workers.
 	worker bool
-	// operated is the share of the schedules that clients operate on: one of so many.
+	// operated is the share of the schedules that clients operate on: one of so many. Of those
+	// with timerexpect, it is half of that.
 	operated int
+	// calendars are names of calendars that some schedules exclude.
+	calendars []string
 }
 
 // makeSchedules draws the schedules of a run.
@@ -105,9 +115,43 @@ func (c *client) makeSchedules(rng *rand.Rand, w scheduleWork) []*recurring {
 		case 4:
 			s.deletes = s.operates
 		}
+		s.expects(rng)
+		s.excludes(rng, w.calendars)
 		all[n] = s
 	}
 	return all
+}
+
+// expects draws timerexpect for a schedule with a callback. Some of its callbacks fail for
+// longer than that.
+func (s *recurring) expects(rng *rand.Rand) {
+	if s.callback == "" || rng.IntN(3) == 0 {
+		return
+	}
+	s.rule.ExpectMs = 1000 + rng.Int64N(4000)
+	s.pad += "," + stuckMark
+	if s.operates {
+		s.operates = rng.IntN(2) == 0
+		s.deletes = s.deletes && s.operates
+	}
+}
+
+// excludes draws timerexclude. The dates of the calendars change while the schedule fires.
+func (s *recurring) excludes(rng *rand.Rand, calendars []string) {
+	if len(calendars) == 0 || rng.IntN(3) > 0 {
+		return
+	}
+	for _, name := range calendars {
+		if rng.IntN(2) == 0 {
+			s.rule.Exclude = append(s.rule.Exclude, name)
+		}
+	}
+	if len(s.rule.Exclude) == 0 {
+		s.rule.Exclude = calendars[:1]
+	}
+	s.rule.Zone = calendarZones[rng.IntN(len(calendarZones))]
+	s.rule.EndMs = 0    // if all dates up to the end are excluded, the add is rejected
+	s.rule.JitterMs = 0 // the time until the next run bounds it, and depends on the calendars
 }
 
 // times draws the nominal times: every second up to every some seconds.
@@ -156,6 +200,15 @@ func (s *recurring) event() (event.Event, []belfry.AddOption) {
 	if r.GraceMs > 0 {
 		opts = append(opts, belfry.Grace(time.Duration(r.GraceMs)*time.Millisecond))
 	}
+	if r.ExpectMs > 0 {
+		opts = append(opts, belfry.Expect(time.Duration(r.ExpectMs)*time.Millisecond))
+	}
+	if len(r.Exclude) > 0 {
+		opts = append(opts, belfry.Exclude(r.Exclude...))
+	}
+	if r.Zone != "" {
+		opts = append(opts, belfry.Zone(r.Zone))
+	}
 	if r.JitterMs > 0 {
 		opts = append(opts, belfry.Jitter(time.Duration(r.JitterMs)*time.Millisecond))
 	}
@@ -164,11 +217,14 @@ func (s *recurring) event() (event.Event, []belfry.AddOption) {
 
 // live adds the schedule and operates on it until ctx ends.
 func (s *recurring) live(ctx context.Context) {
-	if !pause.For(ctx, time.Until(s.addAt)) || !s.add(ctx) || !s.operates {
+	if !pause.For(ctx, time.Until(s.addAt)) || !s.add(ctx) {
 		return
 	}
 	_ = s.readFrom(ctx, 1) // if it fails, the record is read after the next operation
-	for pause.For(ctx, time.Second+time.Duration(s.rng.Int64N(int64(2*time.Second)))) {
+	for !s.operates && pause.For(ctx, readEvery) {
+		_ = s.readFrom(ctx, 1) // if it fails, the check judges less
+	}
+	for s.operates && pause.For(ctx, time.Second+time.Duration(s.rng.Int64N(int64(2*time.Second)))) {
 		s.operate(ctx)
 	}
 }
@@ -325,6 +381,7 @@ func (s *recurring) stored(r *schemas.Record, rev uint64) {
 			e.UpdatedMs = max(e.UpdatedMs, op.AtMs)
 		}
 	}
+	s.runs = max(s.runs, r.Schedule.Last.Run)
 	s.rec.Put(e)
 }
 
@@ -373,10 +430,12 @@ func (c *client) schedules(t *testing.T, all []*recurring) (stop func()) {
 }
 
 // endSchedules reads all records after the low watermark of every shard has passed, deletes
-// the schedules, and reads the final records. passed waits until every low watermark has
-// passed a time.
-func (c *client) endSchedules(t *testing.T, all []*recurring, passed func(time.Time)) {
+// the schedules, and reads the final records and those of the runs. Before that it makes the
+// calendars exclude no date of the run, and expects that the schedules follow. passed waits
+// until every low watermark has passed a time.
+func (c *client) endSchedules(t *testing.T, all []*recurring, calendars []*dated, passed func(time.Time)) {
 	t.Helper()
+	putAll(t, calendars)
 	now := time.Now()
 	passed(now)
 	c.rec.Put(check.Event{Kind: check.Passed, TimeNs: now.UnixNano()})
@@ -385,10 +444,7 @@ func (c *client) endSchedules(t *testing.T, all []*recurring, passed func(time.T
 	for some := range chunks(all, 16) {
 		wg.Go(func() {
 			for _, s := range some {
-				err := s.readUntil(ctx, endBound, func(r *schemas.Record, _ uint64) bool {
-					p := r.Schedule
-					return r.State != schemas.StatePending || p.NextMs == 0 || p.NextDueMs > now.UnixMilli()
-				})
+				err := s.readUntil(ctx, endBound, func(r *schemas.Record, _ uint64) bool { return caughtUp(r, now.UnixMilli()) })
 				if err != nil && s.added {
 					t.Errorf("schedule %s after every low watermark had passed %s: %v", s.id, schemas.FormatTime(now.UnixMilli()), err)
 				}
@@ -398,6 +454,29 @@ func (c *client) endSchedules(t *testing.T, all []*recurring, passed func(time.T
 	}
 	wg.Wait()
 	passed(time.Now()) // so that every run that was claimed has its event
+	for some := range chunks(all, 16) {
+		wg.Go(func() {
+			for _, s := range some {
+				if s.rule.ExpectMs > 0 {
+					s.results(t, s.runs)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// caughtUp reports whether a schedule has decided all that was due at a time, and follows
+// calendars that exclude no present date.
+func caughtUp(r *schemas.Record, nowMs int64) bool {
+	p := r.Schedule
+	switch {
+	case len(p.Expected) > 0 && p.Expected[0].DeadlineMs <= nowMs:
+		return false
+	case r.State != schemas.StatePending || p.NextMs == 0:
+		return true
+	}
+	return p.NextDueMs > nowMs && (len(p.Exclude) == 0 || p.NextMs < time.Now().UnixMilli()+soonMs)
 }
 
 // delete deletes the schedule and reads its final record.
@@ -448,6 +527,9 @@ func (c *client) watermarksPast(t *testing.T, at time.Time) {
 // shownEnough fails the test if the report has too few schedules' runs.
 func shownEnough(t *testing.T, r *check.ScheduleReport, schedules int) {
 	t.Helper()
+	if r.Deadlines == 0 || r.Overdue == 0 || r.Calendars == 0 || r.Kinds[schemas.DecisionExcluded] == 0 {
+		t.Errorf("the run showed too little of deadlines and calendars: %+v", *r)
+	}
 	if r.Schedules < schedules/2 || r.Judged < 2*r.Schedules || r.Skipped == 0 || r.Acknowledged < r.Operations/2 || r.Done[check.Pause] == 0 || r.Done[check.Update] == 0 {
 		t.Errorf("the run showed too little of schedules: %+v", *r)
 	}
@@ -455,7 +537,9 @@ func shownEnough(t *testing.T, r *check.ScheduleReport, schedules int) {
 
 // TestKillNineWhileSchedulesFire kills the owner of several hundred schedules again and
 // again, mostly of every second, while clients operate on some of them. Each nominal time is
-// decided once, run numbers have no gaps, and every run that was claimed has one event.
+// decided once, run numbers have no gaps, and every run that was claimed has one event. Calendars
+// change meanwhile, and schedules follow them. Each deadline without a success has one overdue
+// event.
 func TestKillNineWhileSchedulesFire(t *testing.T) {
 	t.Parallel()
 	const count, kills, whole = 300, 8, 14 * time.Second
@@ -467,6 +551,7 @@ func TestKillNineWhileSchedulesFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := check.NewRecorder(history)
+	rec.Begin()
 	rng := rand.New(rand.NewPCG(sd, 1))
 	recv := newReceiver(t, rec, sd)
 	const retention = 10 * time.Minute
@@ -476,17 +561,20 @@ func TestKillNineWhileSchedulesFire(t *testing.T) {
 	c := newClient(t, rec, n.URL(), retention)
 	c.useClient()
 	recv.serve(c.nc)
+	calendars := c.makeCalendars(t, rng)
 	begin := time.Now()
-	all := c.makeSchedules(rng, scheduleWork{count: count, begin: begin, whole: whole, every: 2, httpURL: recv.url, operated: 5})
+	all := c.makeSchedules(rng, scheduleWork{count: count, begin: begin, whole: whole, every: 2, httpURL: recv.url, operated: 5, calendars: usedCalendars})
 	stop := c.schedules(t, all)
+	stopCalendars := changeCalendars(t, calendars)
 	killWhile(t, n, rec, rng, size{kills: kills, adding: whole}, begin, nil)
 	stop()
-	c.endSchedules(t, all, func(at time.Time) { c.watermarksPast(t, at) })
+	stopCalendars()
+	c.endSchedules(t, all, calendars, func(at time.Time) { c.watermarksPast(t, at) })
 	report := conclude(t, c, rec)
 	t.Logf("\n%s", report)
 	fail(t, report)
 	shownEnough(t, &report.Schedules, count)
-	if m := n.Metrics(); !strings.Contains(m, "\nbelfry_missed_timers_total 0\n") {
+	if missed := metrictest.TextOf(t, n.Metrics(), "belfry_missed_timers_total"); len(missed) != 1 || missed[""] != 0 {
 		t.Error("the sweeper found a missed timer")
 	}
 	noDamage(t, c.nc)

@@ -150,11 +150,12 @@ type checker struct {
 	schedules map[[2]string]*schedule
 	recurring []*schedule
 	passedMs  int64
+	calendars map[string]*namedCalendar
 }
 
 // Check checks a history in the order of its events.
 func Check(events []Event) *Report {
-	c := &checker{timers: map[[2]string]*timer{}, calls: map[int64]*call{}, schedules: map[[2]string]*schedule{}}
+	c := &checker{timers: map[[2]string]*timer{}, calls: map[int64]*call{}, schedules: map[[2]string]*schedule{}, calendars: map[string]*namedCalendar{}}
 	for _, e := range events {
 		c.take(e)
 	}
@@ -170,13 +171,14 @@ func Check(events []Event) *Report {
 	for _, s := range c.recurring {
 		c.judgeSchedule(s)
 	}
+	c.judgeCalendars()
 	slices.Sort(c.rep.LateMs)
 	c.rep.Faults = c.faults.report()
 	return &c.rep
 }
 
 func (c *checker) take(e Event) {
-	if c.takeSchedule(e) {
+	if c.takeCalendar(e) || c.takeSchedule(e) {
 		return
 	}
 	switch e.Kind {

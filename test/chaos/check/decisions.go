@@ -25,7 +25,7 @@ type version struct {
 // decisions expands the decisions of all records that were read, and checks that each
 // nominal time from the first to the last decided one has one decision.
 func (s *schedule) decisions(c *checker) {
-	s.fates = map[int64]fate{}
+	s.fates, s.excludedMs = map[int64]fate{}, map[int64]int64{}
 	if !s.findVersions(c) {
 		return
 	}
@@ -70,6 +70,7 @@ func (s *schedule) decided(c *checker, p *schemas.Schedule, at int64) {
 	case p.Waiting != nil && p.Waiting.NominalMs == at:
 	case p.ForgottenMs <= at && at < p.KnownFromMs:
 		r.Forgotten++
+		s.forgotten++
 	default:
 		s.fail(c, Undecided, "%s has no decision", schemas.FormatTime(at))
 	}
@@ -165,8 +166,12 @@ func (s *schedule) expand(c *checker, p *schemas.Schedule) {
 		n := uint32(0)
 		for at := range v.calendar.Between(d.FromMs, d.ToMs) {
 			f := fate{d.Kind, d.Run}
-			if d.Kind == schemas.DecisionFired {
+			switch d.Kind {
+			case schemas.DecisionFired:
 				f.run += n
+			case schemas.DecisionExcluded:
+				f.run = 0 // it names calendars
+				s.excludedMs[at] = max(s.excludedMs[at], d.AtMs)
 			}
 			n++
 			if other, ok := here[at]; ok {

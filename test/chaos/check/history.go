@@ -28,7 +28,7 @@ import (
 // Kind is the kind of an Event.
 type Kind string
 
-// The kinds of events. Those up to Update are calls, except Begin. An Answer or Unknown
+// The kinds of events. Those up to DeleteCalendar are calls, except Begin. An Answer or Unknown
 // with the same Call ends a call. A call without either has an unknown outcome.
 const (
 	// Begin relates the history's clock to the wall clock, TimeNs, once.
@@ -42,17 +42,26 @@ const (
 	Trigger  Kind = "trigger"
 	Backfill Kind = "backfill"
 	Update   Kind = "update"
+	// PutCalendar and DeleteCalendar are calls for the calendar ID. Each names the revision that
+	// it replaces, so a call without an answer has no effect after a later call was
+	// acknowledged.
+	PutCalendar    Kind = "put-calendar"
+	DeleteCalendar Kind = "delete-calendar"
 	// Answer ends a call with success (OK) or an error (Code).
 	Answer Kind = "answer"
 	// Unknown ends a call that was not answered.
 	Unknown Kind = "unknown"
 	// Stored is the record of a schedule, as a client has read it.
 	Stored Kind = "stored"
+	// Result is the record of the run of a schedule, as a client has read it after the end.
+	Result Kind = "result"
 	// Passed states that the low watermark of every shard has passed TimeNs. A Stored after
 	// it must not be older than that.
 	Passed Kind = "passed"
 	// Fired is an event in TIMERS_FIRED.
 	Fired Kind = "fired"
+	// Overdue is an event in TIMERS_OVERDUE.
+	Overdue Kind = "overdue"
 	// Called is a callback, recorded by its receiver.
 	Called Kind = "called"
 	// Done ends the run: nothing may fire or be called after it.
@@ -93,8 +102,19 @@ type Event struct {
 	FromMs int64 `json:"from,omitempty"`
 	ToMs   int64 `json:"to,omitempty"`
 	Count  int   `json:"count,omitempty"`
-	// Run is the number of a Fired. In the Answer to a call for a schedule it is the last
-	// run that was claimed when the call took effect. Missed and Trigger belong to a Fired.
+	// Dates are the dates of a PutCalendar.
+	Dates []string `json:"dates,omitempty"`
+	// ClaimedMs is the time at which the event of a Fired or an Overdue was claimed: attribute
+	// timerfired. DeadlineMs is the deadline of an Overdue, whose DueMs is its last nominal time.
+	// StoredMs and DoneMs belong to a Result: the time of the record's last revision, and the
+	// time of its result.
+	ClaimedMs  int64 `json:"claimed,omitempty"`
+	DeadlineMs int64 `json:"deadline,omitempty"`
+	StoredMs   int64 `json:"stored,omitempty"`
+	DoneMs     int64 `json:"done,omitempty"`
+	// Run is the number of a Fired, an Overdue or a Result. In the Answer to a call for a schedule it is the last
+	// run that was claimed when the call took effect. Missed belongs to a Fired or an Overdue,
+	// Trigger to a Fired.
 	Run     uint32          `json:"run,omitempty"`
 	Missed  uint32          `json:"missed,omitempty"`
 	Trigger schemas.Trigger `json:"trigger,omitempty"`
@@ -109,11 +129,11 @@ type Event struct {
 	// OK and Code are the result in an Answer.
 	OK   bool   `json:"ok,omitempty"`
 	Code string `json:"code,omitempty"`
-	// Sequence is that of a Fired message or a Clock. TimeNs (Unix nanoseconds) is the
-	// time of a Fired message, a Clock, a Called, a Fault or a Heal.
+	// Sequence is that of a Fired or Overdue message or a Clock. TimeNs (Unix nanoseconds) is
+	// the time of a Fired or Overdue message, a Clock, a Called, a Fault or a Heal.
 	Sequence uint64 `json:"seq,omitempty"`
 	TimeNs   int64  `json:"time,omitempty"`
-	// Key is the Nats-Msg-Id of a Fired message or the idempotency key of a Called.
+	// Key is the Nats-Msg-Id of a Fired or Overdue message or the idempotency key of a Called.
 	Key string `json:"key,omitempty"`
 	// Webhook is the webhook-id of a signed Called.
 	Webhook string `json:"webhook,omitempty"`
@@ -169,7 +189,7 @@ func (r *Recorder) Begin() { r.Put(Event{Kind: Begin, TimeNs: r.start.UnixNano()
 // calls reports whether events of the kind are calls.
 func (k Kind) calls() bool {
 	switch k {
-	case Add, Cancel, Reschedule, Pause, Resume, Trigger, Backfill, Update:
+	case Add, Cancel, Reschedule, Pause, Resume, Trigger, Backfill, Update, PutCalendar, DeleteCalendar:
 		return true
 	}
 	return false

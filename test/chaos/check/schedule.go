@@ -25,6 +25,16 @@ const (
 	NotAsked     Rule = "not-asked"     // runs that nobody asked for, or fewer than were asked for
 	Behind       Rule = "behind"        // a nominal time is due and undecided, though the low watermark has passed it
 	OverLimit    Rule = "over-limit"    // more runs than timerlimit
+
+	// The rules for timerexpect.
+	NoOverdue    Rule = "no-overdue"    // a nominal time without success by its deadline has no overdue event
+	NotOverdue   Rule = "not-overdue"   // an overdue event for a nominal time that must have none
+	OverdueTwice Rule = "overdue-twice" // a nominal time has two overdue events
+
+	// The rules for timerexclude.
+	FiredExcluded Rule = "fired-excluded"  // claimed on an excluded date after the calendar was acknowledged
+	NotExcluded   Rule = "not-excluded"    // recorded as excluded, though no calendar ever had the date
+	CalendarInUse Rule = "calendar-in-use" // a calendar was deleted although a schedule excludes it
 )
 
 // ScheduleReport counts what schedules did.
@@ -37,6 +47,10 @@ type ScheduleReport struct {
 	Asked, Backfilled int
 	// Forgotten counts nominal times whose decision the record had dropped before a client read it.
 	Forgotten int
+	// Overdue counts the overdue events, Deadlines the deadlines that were judged exactly.
+	Overdue, Deadlines int
+	// Calendars counts the acknowledged changes of calendars.
+	Calendars int
 	// Kinds counts the nominal times by decision.
 	Kinds map[schemas.DecisionKind]int
 	// Done counts the operations that were acknowledged by kind.
@@ -49,11 +63,12 @@ func (r *ScheduleReport) print(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "\nschedules %d: %d runs (%d asked for, %d backfilled), %d nominal times judged, %d skipped, %d forgotten;",
 		r.Schedules, r.Runs, r.Asked, r.Backfilled, r.Judged, r.Skipped, r.Forgotten)
-	for k := schemas.DecisionFired; k <= schemas.DecisionTriggerCancelled; k++ {
+	for k := schemas.DecisionFired; k <= schemas.DecisionExcluded; k++ {
 		if n := r.Kinds[k]; n > 0 {
 			fmt.Fprintf(b, " %s %d", k, n)
 		}
 	}
+	fmt.Fprintf(b, "\n%d deadlines judged, %d overdue events; %d changes of calendars acknowledged", r.Deadlines, r.Overdue, r.Calendars)
 	fmt.Fprintf(b, "\noperations on schedules %d: acknowledged %d;", r.Operations, r.Acknowledged)
 	for _, k := range []Kind{Pause, Resume, Trigger, Backfill, Update, Cancel} {
 		fmt.Fprintf(b, " %s %d", k, r.Done[k])
@@ -95,6 +110,9 @@ type schedule struct {
 	stored     []Event
 	fired      []Event
 	called     []Event
+	overdue    []Event
+	// results has the last Result of each run.
+	results map[uint32]Event
 	// passedMs is the time of the last Passed before the last Stored.
 	passedMs int64
 
@@ -102,6 +120,10 @@ type schedule struct {
 	byRun    map[uint32]Event
 	versions []version
 	fates    map[int64]fate
+	// excludedMs has the time at which a nominal time was recorded as excluded, or a later one.
+	excludedMs map[int64]int64
+	// forgotten counts nominal times whose decision no client has read.
+	forgotten int
 }
 
 // fate is what became of a nominal time.
@@ -122,7 +144,7 @@ func (c *checker) takeSchedule(e Event) bool {
 		if e.Kind != Add || e.Recurrence == nil {
 			return false
 		}
-		s = &schedule{source: e.Source, id: e.ID}
+		s = &schedule{source: e.Source, id: e.ID, results: map[uint32]Event{}}
 		s.key = schemas.NewTimerID(e.Source, e.ID).String() + "."
 		c.schedules[key] = s
 		c.recurring = append(c.recurring, s)
@@ -138,6 +160,10 @@ func (c *checker) takeSchedule(e Event) bool {
 		s.fired = append(s.fired, e)
 	case e.Kind == Called:
 		s.called = append(s.called, e)
+	case e.Kind == Overdue:
+		s.overdue = append(s.overdue, e)
+	case e.Kind == Result:
+		s.results[e.Run] = e
 	default:
 		c.fail(BadHistory, e.Source, e.ID, "%s of a schedule", e.Kind)
 	}
@@ -168,6 +194,8 @@ func (c *checker) judgeSchedule(s *schedule) {
 		s.decisions(c)
 		s.explained(c)
 		s.asked(c)
+		s.excluded(c)
+		s.deadlines(c)
 	case acked:
 		s.fail(c, Lost, "acknowledged, and its record was never found")
 	}
@@ -311,8 +339,11 @@ func (s *schedule) asked(c *checker) {
 		case o.call.Kind == Backfill && o.outcome == always:
 			backfilled += o.answer.Count
 		case o.call.Kind == Update || o.call.Kind == Cancel:
-			moved = true
+			moved = true // a backfill may have ended
 		}
+	}
+	for _, o := range s.adds {
+		moved = moved || len(o.call.Recurrence.Exclude) > 0 // it leaves out dates that were excluded meanwhile
 	}
 	manual, filled := 0, 0
 	for _, e := range s.fired {

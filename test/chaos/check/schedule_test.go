@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -235,5 +236,195 @@ func TestScheduleReport(t *testing.T) {
 	got := fmt.Sprint(r.Schedules, r.Runs, r.Judged, r.Skipped, r.Kinds[schemas.DecisionOverlap], r.Operations, r.Done[Pause])
 	if want := "1 3 5 2 2 1 1"; got != want {
 		t.Errorf("counts %s, want %s", got, want)
+	}
+}
+
+// newExpecting begins a story of a schedule with timerexpect 3 s, which nobody operates on.
+func newExpecting() *recurring {
+	r := &recurring{}
+	r.record.Every, r.record.AnchorMs, r.record.ExpectMs = "PT2S", due, 3000
+	rule := r.record.Recurrence
+	r.put(Event{Kind: Add, Call: 1, ID: "s", Via: "api", Data: "d-s", Callback: true, Recurrence: &rule}).ok(1)
+	return r
+}
+
+// result puts the record of a run: its state, and the time of its result in ms after its nominal
+// time.
+func (r *recurring) result(run uint32, n int64, state schemas.State, after int64) *recurring {
+	r.put(Event{Kind: Result, ID: "s", Run: run, State: state, DoneMs: nth(n) + after, StoredMs: nth(n) + after})
+	return r
+}
+
+// overdue puts an overdue event of the nominal time n and some before it.
+func (r *recurring) overdue(run uint32, n int64, missed uint32) *recurring {
+	at := nth(n)
+	r.put(Event{
+		Kind: Overdue, ID: "s", Run: run, DueMs: at, DeadlineMs: at + 3000, ClaimedMs: at + 3000, TimeNs: (at + 3001) * 1_000_000,
+		Key: schemas.OverdueID(schemas.NewTimerID(source, "s"), at), Missed: missed,
+	})
+	return r
+}
+
+// passed puts the low watermark of nominal time n, and the record.
+func (r *recurring) passed(n int64) *recurring {
+	r.record.NextMs, r.record.NextDueMs = nth(n+1), nth(n+1)
+	r.put(Event{Kind: Passed, TimeNs: nth(n) * 1_000_000})
+	return r.read()
+}
+
+// claims sets the time at which a run was claimed, in ms after its nominal time.
+func (r *recurring) claims(run uint32, after int64) *recurring {
+	for i := range r.events {
+		if e := &r.events[i]; e.Kind == Fired && e.Run == run {
+			e.ClaimedMs = e.DueMs + after
+			e.TimeNs = e.ClaimedMs * 1_000_000
+		}
+	}
+	return r
+}
+
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	success, fail := schemas.StateSuccess, schemas.StateFail
+	overlap := func() *recurring {
+		return newExpecting().fires(1, 1, 1).decide(schemas.DecisionOverlap, 2, 3, 1).fires(2, 4, 4).passed(8).result(2, 4, success, 5)
+	}
+	for name, x := range map[string]struct {
+		rule Rule // "" for a sound history
+		r    *recurring
+	}{
+		"success in time":           {"", newExpecting().fires(1, 1, 2).passed(6).result(1, 1, success, 100).result(2, 2, success, 3000)},
+		"success too late":          {"", newExpecting().fires(1, 1, 1).passed(6).result(1, 1, success, 3001).overdue(1, 1, 0)},
+		"a failed run":              {"", newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0)},
+		"no deadline has passed":    {"", newExpecting().fires(1, 1, 1).passed(2).result(1, 1, fail, 10)},
+		"an event for each skip":    {"", overlap().result(1, 1, success, 10).overdue(0, 2, 0).overdue(0, 3, 0)},
+		"one event for both skips":  {"", overlap().result(1, 1, success, 10).overdue(0, 3, 1)},
+		"a run stands for others":   {"", newExpecting().decide(schemas.DecisionCoalesced, 1, 1, 1).decide(schemas.DecisionFired, 2, 2, 1).runAs(1, 2, Event{Missed: 1}).passed(6).result(1, 2, fail, 9).overdue(1, 2, 1)},
+		"fired after its deadline":  {"", newExpecting().fires(1, 1, 1).claims(1, 3500).passed(6).result(1, 1, success, 3600).overdue(0, 1, 0)},
+		"operations are not judged": {"", newExpecting().fires(1, 1, 1).call(2, Pause, 1, Event{}).passed(6).result(1, 1, fail, 10)},
+
+		"a failed run without an event":        {NoOverdue, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10)},
+		"a late success without an event":      {NoOverdue, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, success, 3001)},
+		"a skip without an event":              {NoOverdue, overlap().result(1, 1, success, 10).overdue(0, 3, 0)},
+		"the last skips without an event":      {NoOverdue, overlap().result(1, 1, success, 10).overdue(0, 2, 0)},
+		"an event of a success":                {NotOverdue, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, success, 10).overdue(1, 1, 0)},
+		"an event of another run":              {NotOverdue, newExpecting().fires(1, 1, 2).passed(6).result(1, 1, fail, 10).result(2, 2, fail, 10).overdue(2, 1, 0)},
+		"an event of a time that fired":        {NotOverdue, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, success, 10).overdue(0, 1, 0)},
+		"an event of an excluded date":         {NotOverdue, newExpecting().decide(schemas.DecisionExcluded, 1, 1, 1).passed(6).overdue(0, 1, 0)},
+		"an event with another deadline":       {NotOverdue, newRecurring().fires(1, 1, 1).passed(6).overdue(1, 1, 0)},
+		"two events of one nominal time":       {OverdueTwice, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0).overdue(1, 1, 0)},
+		"an event that counts other times":     {WrongCount, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 2)},
+		"a record that was not read":           {BadHistory, newExpecting().fires(1, 1, 1).passed(6)},
+		"a deadline that is not decided":       {Behind, newExpecting().fires(1, 1, 1).waitsFor(1).passed(6).result(1, 1, success, 10)},
+		"an event before its deadline":         {Early, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0).early()},
+		"an event with the key of another one": {ChangedID, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0).rekeyed()},
+	} {
+		report := Check(x.r.events)
+		switch {
+		case x.rule == "" && len(report.Violations) > 0:
+			t.Errorf("%s: violations %v, want none", name, report.Violations)
+		case x.rule != "" && report.Count(x.rule) == 0:
+			t.Errorf("%s: %s was not found; found %v", name, x.rule, report.Violations)
+		}
+	}
+}
+
+// waitsFor makes the record wait for the success of nominal time n.
+func (r *recurring) waitsFor(n int64) *recurring {
+	r.record.Expected = []schemas.Expected{{FromMs: nth(n), ToMs: nth(n), DeadlineMs: nth(n) + 3000, Count: 1, Run: uint32(n), Kind: schemas.DecisionFired}}
+	return r
+}
+
+func (r *recurring) early() *recurring {
+	e := &r.events[len(r.events)-1]
+	e.TimeNs = e.DeadlineMs*1_000_000 - 1
+	return r
+}
+
+func (r *recurring) rekeyed() *recurring {
+	r.events[len(r.events)-1].Key += "x"
+	return r
+}
+
+// excluding begins a story of a schedule that excludes calendar holidays. The clock of the
+// history starts at due.
+func excluding() *recurring {
+	r := &recurring{}
+	r.record.Every, r.record.AnchorMs, r.record.Exclude = "PT2S", due, []string{"holidays"}
+	rule := r.record.Recurrence
+	r.put(Event{Kind: Begin, TimeNs: due * 1_000_000})
+	r.put(Event{Kind: Add, Call: 1, ID: "s", Via: "api", Data: "d-s", Callback: true, Recurrence: &rule}).ok(1)
+	return r
+}
+
+// dateOfDue is the date of due in UTC.
+const dateOfDue = "2027-01-15"
+
+// puts makes a call for calendar holidays that is made and acknowledged at the times of nominal
+// times.
+func (r *recurring) puts(call int64, kind Kind, from, to int64, dates ...string) *recurring {
+	r.put(Event{Kind: kind, Call: call, ID: "holidays", Dates: dates})
+	r.events[len(r.events)-1].AtNs = (nth(from) - due) * 1_000_000
+	r.ok(call)
+	r.events[len(r.events)-1].AtNs = (nth(to) - due) * 1_000_000
+	return r
+}
+
+func TestExcluded(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct {
+		rule Rule // "" for a sound history
+		r    *recurring
+	}{
+		"an excluded date":                {"", excluding().puts(2, PutCalendar, 0, 1, dateOfDue).decide(schemas.DecisionExcluded, 1, 3, 1).read()},
+		"every year":                      {"", excluding().puts(2, PutCalendar, 0, 1, "*-01-15").decide(schemas.DecisionExcluded, 1, 3, 1).read()},
+		"fired before the answer":         {"", excluding().puts(2, PutCalendar, 0, 2, dateOfDue).fires(1, 1, 1).claims(1, 1500).read()},
+		"another date":                    {"", excluding().puts(2, PutCalendar, 0, 1, "2027-01-16").fires(1, 1, 3).claims(3, 1).read()},
+		"fired after the next change":     {"", excluding().puts(2, PutCalendar, 0, 1, dateOfDue).puts(3, PutCalendar, 3, 4, "2020-01-01").decide(schemas.DecisionExcluded, 1, 2, 1).fires(1, 3, 3).claims(1, 1).read()},
+		"asked for on an excluded date":   {"", excluding().puts(2, PutCalendar, 0, 1, dateOfDue).call(3, Trigger, 0, Event{}).decide(schemas.DecisionTriggered, 3, 3, 1).runAs(1, 3, Event{Trigger: schemas.TriggerManual}).claims(1, 1).read()},
+		"deleted while nothing fires":     {"", excluding().fires(1, 1, 1).claims(1, 1).puts(2, DeleteCalendar, 2, 3).read()},
+		"recorded by different calendars": {"", excluding().puts(2, PutCalendar, 0, 1, dateOfDue).decide(schemas.DecisionExcluded, 1, 1, 1).read().renamed().read()},
+
+		"fired on an excluded date":            {FiredExcluded, excluding().puts(2, PutCalendar, 0, 1, dateOfDue).fires(1, 3, 3).claims(1, 1).read()},
+		"fired between two changes":            {FiredExcluded, excluding().puts(2, PutCalendar, 0, 1, dateOfDue).puts(3, PutCalendar, 5, 6, "2020-01-01").fires(1, 3, 3).claims(1, 1).read()},
+		"backfilled on an excluded date":       {FiredExcluded, excluding().puts(2, PutCalendar, 0, 1, dateOfDue).decide(schemas.DecisionBackfilled, 3, 3, 1).runAs(1, 3, Event{Trigger: schemas.TriggerBackfill}).claims(1, 1).read()},
+		"excluded by no calendar":              {NotExcluded, excluding().puts(2, PutCalendar, 0, 1, "2020-01-01").decide(schemas.DecisionExcluded, 1, 3, 1).read()},
+		"deleted although a schedule needs it": {CalendarInUse, excluding().puts(2, DeleteCalendar, 1, 2).fires(1, 3, 3).claims(1, 1).read()},
+		"no relation to the wall clock": {BadHistory, func() *recurring {
+			r := excluding().puts(2, PutCalendar, 0, 1, dateOfDue).read()
+			r.events = r.events[1:]
+			return r
+		}()},
+	} {
+		report := Check(x.r.events)
+		switch {
+		case x.rule == "" && len(report.Violations) > 0:
+			t.Errorf("%s: violations %v, want none", name, report.Violations)
+		case x.rule != "" && report.Count(x.rule) == 0:
+			t.Errorf("%s: %s was not found; found %v", name, x.rule, report.Violations)
+		}
+	}
+}
+
+// renamed makes the last decision name another calendar, as an update of timerexclude does.
+func (r *recurring) renamed() *recurring {
+	r.record.Decisions[len(r.record.Decisions)-1].Run = 2
+	return r
+}
+
+// TestOverdueEvent reads the messages that package schemas makes, in both modes.
+func TestOverdueEvent(t *testing.T) {
+	t.Parallel()
+	f := schemas.Fired{ScheduledMs: due, FiredMs: due + 3001, Run: 7, Missed: 2, OverdueMs: due + 3000}
+	for mode, b := range map[string]schemas.Body{
+		"structured": {Mode: schemas.ModeStructured, Data: []byte(`{"specversion":"1.0","id":"s","source":"/chaos","type":"t","data":{}}`)},
+		"binary":     {Mode: schemas.ModeBinary, Headers: []schemas.HeaderField{{Name: "ce-specversion", Value: "1.0"}, {Name: "ce-id", Value: "s"}, {Name: "ce-source", Value: "/chaos"}, {Name: "ce-type", Value: "t"}}, Data: []byte("{}")},
+	} {
+		hdr, data := b.OverdueMessage(f, "fail", "it failed")
+		hdr.Set("Nats-Msg-Id", "key")
+		e, err := OverdueEvent(hdr, data, 5, time.UnixMilli(due+3002))
+		if err != nil || e.Source != "/chaos" || e.ID != "s" || e.DueMs != due || e.ClaimedMs != due+3001 || e.DeadlineMs != due+3000 || e.Run != 7 || e.Missed != 2 || e.Note != "fail" || e.Key != "key" {
+			t.Errorf("%s: %+v, %v", mode, e, err)
+		}
 	}
 }
