@@ -1,6 +1,6 @@
 // Package skipped counts the nominal times of schedules that do not fire, in
-// belfry_schedule_skipped_total. The scheduler counts what it decides, the router what
-// operations decide. Both use one metric if they run in one process.
+// belfry_schedule_skipped_total. The scheduler counts the decisions of its turns, the router
+// the decisions of operations. Both use one metric if they run in one process.
 package skipped
 
 import (
@@ -42,7 +42,7 @@ func (c Counter) Init() {
 	}
 }
 
-// Add counts decisions, except those that fired.
+// Add counts decisions, except runs that fired.
 func (c Counter) Add(decisions ...schemas.Decision) {
 	for i := range decisions {
 		if d := &decisions[i]; c.vec != nil && !d.Kind.Fires() {
@@ -51,8 +51,8 @@ func (c Counter) Add(decisions ...schemas.Decision) {
 	}
 }
 
-// Between returns the decisions that a change of a schedule has added. Those that extend a
-// range have the count of what was added.
+// Between returns the decisions that a change of a schedule has added. A decision that extends
+// a range has the number of the nominal times that were added.
 func Between(before, after *schemas.Schedule) []schemas.Decision {
 	if before == nil || after == nil {
 		return nil

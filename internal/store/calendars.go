@@ -223,7 +223,7 @@ func (s *CalendarSet) Get(name string) (Calendar, bool) {
 // It is nil for a calendar that can be read, or that does not exist.
 func (s *CalendarSet) Err(name string) error { return s.all[name].err }
 
-// Names returns the names of the calendars, in order, also of those that cannot be read.
+// Names returns the names of the calendars, in order, also of damaged and of newer ones.
 func (s *CalendarSet) Names() []string {
 	var names []string
 	for name, c := range s.all {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -93,7 +91,7 @@ func (s *schedule) everyDeadline(c *checker, expectMs int64) {
 			without = append(without, e)
 		}
 	}
-	// A nominal time that waits for the previous run shares its deadline with those that it has
+	// A nominal time that waits for the previous run shares its deadline with the ones that it has
 	// replaced, which the decisions do not say.
 	o := s.adds[0].call.Recurrence.Overlap
 	waits := o == schemas.OverlapQueue || o == schemas.OverlapReplace
@@ -164,8 +162,8 @@ func (s *schedule) deadlinesWithoutRun(c *checker, missed []int64, events []Even
 }
 
 // OverdueEvent returns the event of a message in TIMERS_OVERDUE.
-func OverdueEvent(header nats.Header, data []byte, sequence uint64, stored time.Time) (Event, error) {
-	e := Event{Kind: Overdue, Sequence: sequence, TimeNs: stored.UnixNano(), Key: header.Get("Nats-Msg-Id"), Data: string(data)}
+func OverdueEvent(header map[string][]string, data []byte, sequence uint64, stored time.Time) (Event, error) {
+	e := Event{Kind: Overdue, Sequence: sequence, TimeNs: stored.UnixNano(), Key: first(header["Nats-Msg-Id"]), Data: string(data)}
 	text := map[string]string{}
 	if len(header["ce-id"]) > 0 {
 		for name, v := range header {
@@ -201,4 +199,12 @@ func OverdueEvent(header nats.Header, data []byte, sequence uint64, stored time.
 	}
 	e.Note = text[schemas.AttrErrorCode]
 	return e, nil
+}
+
+// first returns the first value of a header, "" for none.
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
 }
