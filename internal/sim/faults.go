@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/sim/fake"
+	"github.com/belfryio/belfry/internal/store"
 )
 
 // scheduleFaults plans all faults, and when each ends.
@@ -87,6 +88,25 @@ func (w *world) scheduleFaults() {
 	}
 	w.at(w.healed, w.heal)
 	w.at(w.settleAt(), w.watchEnd)
+}
+
+const (
+	// maxOverdueDeaths bounds the processes of a simulation that die between the claim of an
+	// overdue event and its publish, overdueDown is the time until each starts again.
+	maxOverdueDeaths = 3
+	overdueDown      = 2 * time.Second
+)
+
+// diesAtOverdue reports whether a process dies after it has sent the write, because that claims
+// an overdue event: the next owner must publish it. Such claims are so rare that random crashes
+// would miss them. It draws nothing, so that simulations without crashes stay the same.
+func (w *world) diesAtOverdue(write store.Write) bool {
+	s := write.Record.Schedule
+	if !w.p.crashes || w.now >= w.healed || s == nil || s.Alarm.Run == 0 || s.Alarm.Before < write.Rev || w.overdueDeaths == maxOverdueDeaths {
+		return false
+	}
+	w.overdueDeaths++
+	return true
 }
 
 // settleAt returns the time from which on a run may end: all planned faults have happened, and

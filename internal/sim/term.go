@@ -236,6 +236,9 @@ func (s termStore) UpdateAsync(w store.Write, done func(store.Result)) {
 		write = s.Unfenced
 	}
 	write(w, done)
+	if t.w.diesAtOverdue(w) {
+		t.w.after(0, func() { t.n.crash(overdueDown) })
+	}
 	if d := t.n.pauseAtClaim; d > 0 && !t.w.p.refusals {
 		t.n.pauseAtClaim = 0
 		t.w.after(0, func() { t.n.pause(d) })

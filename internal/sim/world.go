@@ -93,6 +93,8 @@ type world struct {
 	healed       int64      // the time after which there are no faults
 	over         bool
 	letters      int // for PlantUnstableLetter
+	// overdueDeaths counts the processes that have died at the claim of an overdue event.
+	overdueDeaths int
 }
 
 // Run runs one seed to its end.
