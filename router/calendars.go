@@ -50,7 +50,12 @@ func (c currentCalendars) Exclusions(names []string) (*calendar.Exclusions, erro
 
 // calendars returns the calendars for an operation.
 func (s *Service) calendars(ctx context.Context) recurrence.Calendars {
-	return currentCalendars{ctx, s.o.Store}
+	return CurrentCalendars(ctx, s.o.Store)
+}
+
+// CurrentCalendars returns the calendars for one operation; see Operations.Calendars.
+func CurrentCalendars(ctx context.Context, from Calendars) recurrence.Calendars {
+	return currentCalendars{ctx, from}
 }
 
 // putTries bounds the writes of a calendar whose request names no revision.

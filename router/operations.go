@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -36,6 +37,8 @@ type Operations struct {
 	MaxHorizon time.Duration
 	// NowMs is the cluster's time, never behind the leader's.
 	NowMs func() int64
+	// Zones is the zone data of schedules; nil for that of the process.
+	Zones *calendar.ZoneData
 	// Calendars returns the calendars that schedules exclude; nil if none may exclude any.
 	Calendars func(context.Context) recurrence.Calendars
 	// Changed is called after each change, with the schedule of the record before, nil for a
@@ -45,7 +48,7 @@ type Operations struct {
 
 // plan returns the plan of a schedule.
 func (o *Operations) plan(ctx context.Context, id schemas.TimerID, s *schemas.Schedule) (*recurrence.Plan, error) {
-	return recurrence.PlanOf(id, s, o.calendars(ctx))
+	return recurrence.Basis{Zones: o.Zones, Calendars: o.calendars(ctx)}.PlanOf(id, s)
 }
 
 func (o *Operations) calendars(ctx context.Context) recurrence.Calendars {

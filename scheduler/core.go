@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler/wheel"
 	"github.com/belfryio/belfry/schemas"
@@ -27,6 +28,8 @@ type CoreConfig struct {
 	Retention time.Duration
 	// Level is the format level that this node reads.
 	Level store.FormatLevel
+	// Zones is the zone data of this node's plans; nil for that of the process.
+	Zones *calendar.ZoneData
 	// Seal encrypts a timer's callback for schemas.HeaderCallback. It returns "" if the
 	// callback stays in the event. If Seal is nil, every callback stays there.
 	Seal func(id schemas.TimerID, callback string) string

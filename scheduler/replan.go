@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -51,24 +52,28 @@ const (
 	maxOlderPlans = 256
 )
 
-// Basis returns what the plans of this build's schedules are based on, without calendars.
-func Basis() string { return "zones=" + calendar.ZoneDataVersion }
+// Basis returns what the plans of schedules with this zone data are based on, without
+// calendars.
+func Basis(zones *calendar.ZoneData) string { return "zones=" + zones.Release() }
 
 // basis returns what the plans of this node's schedules are based on, with the calendars of
 // that basis. It returns false while the calendars are not known.
 func (t *Term) basis() (basis string, cals recurrence.Calendars, known bool) {
 	if t.cfg.Calendars == nil {
-		return Basis(), nil, true
+		return Basis(t.zones()), nil, true
 	}
 	set, fresh := t.cfg.Calendars()
 	if !fresh {
 		return "", nil, false
 	}
-	if basis = Basis(); set.Seq > 0 {
+	if basis = Basis(t.zones()); set.Seq > 0 {
 		basis += ";calendars=" + strconv.FormatUint(set.Seq, 10)
 	}
 	return basis, set, true
 }
+
+// zones returns the zone data of this node.
+func (t *Term) zones() *calendar.ZoneData { return cmp.Or(t.cfg.Core.Zones, calendar.ProcessZones()) }
 
 // replan keeps the plans of the shard's schedules on the node's basis until the term ends.
 func (t *Term) replan(ctx context.Context) {
@@ -146,7 +151,7 @@ func (t *Term) replanAll(ctx context.Context, cals recurrence.Calendars) (moved 
 // replanned changes the record of a schedule to its new plan, and reports whether that
 // moves its next run.
 func (t *Term) replanned(s *store.Timer, cals recurrence.Calendars) (bool, error) {
-	plan, err := recurrence.PlanOf(s.ID, s.Record.Schedule, cals)
+	plan, err := recurrence.Basis{Zones: t.zones(), Calendars: cals}.PlanOf(s.ID, s.Record.Schedule)
 	if err != nil {
 		return false, err
 	}
@@ -203,10 +208,11 @@ type olderPlans struct {
 	full bool
 }
 
-// note notes a record of the tail. It costs a comparison for a record that is no schedule.
-func (o *olderPlans) note(t *store.Timer) {
+// note notes a record of the tail, for an owner with this zone data. It costs a comparison for a
+// record that is no schedule.
+func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData) {
 	s := t.Record.Schedule
-	if s == nil || s.Zones == "" || s.Zones >= calendar.ZoneDataVersion || t.Record.State.Final() {
+	if s == nil || s.Zones == "" || s.Zones >= zones.Release() || t.Record.State.Final() {
 		return
 	}
 	o.mu.Lock()

@@ -213,7 +213,7 @@ var errCalendars = schemas.Errorf(schemas.CodeUnavailable, "the calendars that i
 func (k *Core) planOf(e *entry) *recurrence.Plan {
 	r := e.extra
 	if r.plan == nil {
-		plan, err := recurrence.PlanOf(e.id, e.rec.Schedule, k.calendars)
+		plan, err := recurrence.Basis{Zones: k.cfg.Zones, Calendars: k.calendars}.PlanOf(e.id, e.rec.Schedule)
 		if err != nil {
 			k.do(ActUnplanned{ID: e.id, Err: err})
 			return nil

@@ -40,6 +40,8 @@ type Spec struct {
 	Cron, Every string
 	// Zone is timertz, an IANA name such as Europe/Berlin. The default is UTC.
 	Zone string
+	// Zones is the zone data; nil for that of the process.
+	Zones *ZoneData
 	// StartMs is timerstart and EndMs is timerend, both inclusive, in Unix milliseconds; 0
 	// means none. Every counts from StartMs, so the caller sets StartMs to the time of the
 	// add if the user gave no timerstart.
@@ -75,8 +77,9 @@ type Schedule struct {
 // New compiles a specification. The error is an *Error.
 func New(spec Spec) (*Schedule, error) {
 	s := &Schedule{spec: spec, startMs: cmp.Or(spec.StartMs, MinMs), endMs: cmp.Or(spec.EndMs, MaxMs)}
+	s.spec.Zones = cmp.Or(spec.Zones, processZones)
 	var err error
-	if s.zone, err = parseZone(spec.Zone); err != nil {
+	if s.zone, err = parseZone(spec.Zone, s.spec.Zones); err != nil {
 		return nil, err
 	}
 	if err := s.parseBounds(); err != nil {
@@ -262,8 +265,11 @@ var zoneHints = map[string]string{
 	"GMT": "Europe/London, or UTC", "BST": "Europe/London", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "Z": "UTC",
 }
 
+// Zones returns the zone data of the schedule.
+func (s *Schedule) Zones() *ZoneData { return s.spec.Zones }
+
 // parseZone finds a zone by its IANA name.
-func parseZone(name string) (*zone, error) {
+func parseZone(name string, data *ZoneData) (*zone, error) {
 	fail := func(reason, instead string) (*zone, error) {
 		return nil, &Error{attrZone, name, whole, reason, instead}
 	}
@@ -276,7 +282,7 @@ func parseZone(name string) (*zone, error) {
 	case isOffset(name):
 		return fail("an offset has no rules for daylight saving", "write the name of a place, for example Europe/Berlin, or UTC")
 	}
-	switch z, err := loadZone(cmp.Or(name, "UTC")); {
+	switch z, err := data.load(cmp.Or(name, "UTC")); {
 	case err != nil:
 		return fail("this build cannot use the data of the zone: "+err.Error(), "write another zone, and report this error")
 	case z != nil:
@@ -285,7 +291,7 @@ func parseZone(name string) (*zone, error) {
 	if similar := similarZone(name); similar != "" {
 		return fail("no such zone", "write "+similar)
 	}
-	return fail("no such zone in the IANA data "+ZoneDataVersion, "write the name of a place, for example Europe/Berlin")
+	return fail("no such zone in the IANA data "+data.release, "write the name of a place, for example Europe/Berlin")
 }
 
 // isOffset reports whether a name is +02:00, -5, UTC+2, GMT-3 or the like.

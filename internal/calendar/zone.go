@@ -104,18 +104,50 @@ func (z *zone) lastInstant(localMs int64) int64 {
 // maxOffsetMs is more than the offset of any zone.
 const maxOffsetMs = 30 * hourMs
 
-// zoneFiles indexes the embedded archive by zone name. The archive is part of the binary and
-// a test reads every file in it, so damage is a build error.
-var zoneFiles = sync.OnceValue(readArchive)
+// ZoneData is one release of the zone data. It is immutable and safe for concurrent use.
+type ZoneData struct {
+	release string
+	// files indexes the archive by zone name. The embedded archive is part of the binary and a
+	// test reads every file in it, so damage is a build error.
+	files func() map[string]*zip.File
+	// zones caches tables by name. It never holds more than the zones of the archive.
+	zones sync.Map // string → *zone
+}
 
-func readArchive() map[string]*zip.File {
-	archive, err := unzipZones()
-	if err != nil {
-		panic(fmt.Sprintf("calendar: embedded zoneinfo.zip.gz: %v", err))
+// NewZoneData returns zone data from a zip file whose files are not compressed, such as Go's
+// zoneinfo.zip. With nil it returns the embedded data.
+func NewZoneData(release string, zoneinfo []byte) *ZoneData {
+	return &ZoneData{release: release, files: sync.OnceValue(func() map[string]*zip.File { return readArchive(zoneinfo) })}
+}
+
+// Release returns the release of the data. Later releases compare greater as strings.
+func (d *ZoneData) Release() string { return d.release }
+
+// processZones is the zone data of schedules whose Spec names no other.
+var processZones = NewZoneData(ZoneDataVersion, nil)
+
+// ProcessZones returns the zone data of this process: the embedded data, unless UseZoneData has
+// replaced it.
+func ProcessZones() *ZoneData { return processZones }
+
+// UseZoneData replaces the zone data of the process, so that tests can run as a build with
+// another release would; see NewZoneData. Call it before any schedule is compiled, or while no
+// other goroutine uses this package. Schedules keep the data with which they were compiled.
+func UseZoneData(release string, zoneinfo []byte) {
+	ZoneDataVersion, processZones = release, NewZoneData(release, zoneinfo)
+}
+
+// readArchive indexes an archive; nil for the embedded one.
+func readArchive(archive []byte) map[string]*zip.File {
+	var err error
+	if archive == nil {
+		if archive, err = unzipZones(); err != nil {
+			panic(fmt.Sprintf("calendar: embedded zoneinfo.zip.gz: %v", err))
+		}
 	}
 	r, err := zip.NewReader(bytes.NewReader(archive), int64(len(archive)))
 	if err != nil {
-		panic(fmt.Sprintf("calendar: embedded zoneinfo.zip: %v", err))
+		panic(fmt.Sprintf("calendar: zoneinfo.zip: %v", err))
 	}
 	files := make(map[string]*zip.File, len(r.File))
 	for _, f := range r.File {
@@ -126,24 +158,8 @@ func readArchive() map[string]*zip.File {
 	return files
 }
 
-// otherZones is the archive of UseZoneData; nil for the embedded one.
-var otherZones []byte
-
-// UseZoneData replaces the zone data, so that tests can run as a build with another release
-// would. zoneinfo is a zip file whose files are not compressed, such as Go's zoneinfo.zip. Call
-// it before any schedule is compiled, or while no other goroutine uses this package. Schedules
-// keep the data with which they were compiled.
-func UseZoneData(release string, zoneinfo []byte) {
-	ZoneDataVersion, otherZones = release, zoneinfo
-	zoneFiles = sync.OnceValue(readArchive)
-	zones.Clear()
-}
-
-// unzipZones returns the archive, uncompressed.
+// unzipZones returns the embedded archive, uncompressed.
 func unzipZones() ([]byte, error) {
-	if otherZones != nil {
-		return otherZones, nil
-	}
 	r, err := gzip.NewReader(bytes.NewReader(zoneInfoGzip))
 	if err != nil {
 		return nil, err
@@ -151,19 +167,16 @@ func unzipZones() ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// ZoneNames returns the names of all zones in the embedded data, sorted.
-func ZoneNames() []string { return slices.Sorted(maps.Keys(zoneFiles())) }
+// ZoneNames returns the names of all zones in the zone data of the process, sorted.
+func ZoneNames() []string { return slices.Sorted(maps.Keys(processZones.files())) }
 
-// zones caches tables by name. It never holds more than the zones of the archive.
-var zones sync.Map // string → *zone
-
-// loadZone returns the table of a zone of the archive, or nil if there is no such zone. An
-// error means that this build cannot use the zone's data.
-func loadZone(name string) (*zone, error) {
-	if z, ok := zones.Load(name); ok {
+// load returns the table of a zone of the archive, or nil if there is no such zone. An error
+// means that this build cannot use the zone's data.
+func (d *ZoneData) load(name string) (*zone, error) {
+	if z, ok := d.zones.Load(name); ok {
 		return z.(*zone), nil
 	}
-	f, ok := zoneFiles()[name]
+	f, ok := d.files()[name]
 	if !ok {
 		return nil, nil
 	}
@@ -175,7 +188,7 @@ func loadZone(name string) (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
-	z, _ := zones.LoadOrStore(name, &zone{name, segments})
+	z, _ := d.zones.LoadOrStore(name, &zone{name, segments})
 	return z.(*zone), nil
 }
 

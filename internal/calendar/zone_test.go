@@ -42,7 +42,7 @@ func TestEveryZoneLoads(t *testing.T) {
 		t.Errorf("%d zones", len(names))
 	}
 	for _, name := range names {
-		z, err := loadZone(name)
+		z, err := processZones.load(name)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -56,7 +56,7 @@ func TestEveryZoneLoads(t *testing.T) {
 			}
 		}
 	}
-	if z, err := loadZone("Europe/Atlantis"); z != nil || err != nil {
+	if z, err := processZones.load("Europe/Atlantis"); z != nil || err != nil {
 		t.Errorf("a zone that does not exist: %v, %v", z, err)
 	}
 }
@@ -67,7 +67,7 @@ func TestProgressGuard(t *testing.T) {
 	t.Parallel()
 	affected := 0
 	for _, name := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "UTC", "Asia/Tokyo"} {
-		loc, err := readZone(zoneFiles()[name])
+		loc, err := readZone(processZones.files()[name])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestProgressGuard(t *testing.T) {
 // the stretch.
 func TestGuardFindsAChange(t *testing.T) {
 	t.Parallel()
-	loc, err := readZone(zoneFiles()["Europe/Berlin"])
+	loc, err := readZone(processZones.files()["Europe/Berlin"])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,23 +17,47 @@ type Plan struct {
 	rule schemas.Recurrence
 }
 
-// Compile compiles the recurrence of the schedule with this timer id. anchorMs is
-// Progress.AnchorMs. cals are the calendars; nil if the schedule excludes none. Its errors
-// have schemas.CodeInvalidAttribute, or are those of cals.
+// Basis is what the nominal times of a schedule depend on beside its record.
+type Basis struct {
+	// Zones is the zone data; nil for that of the process.
+	Zones *calendar.ZoneData
+	// Calendars are the calendars; nil if the schedule excludes none.
+	Calendars Calendars
+}
+
+// Compile compiles a recurrence on the zone data of the process; see Basis.Compile.
 func Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64, cals Calendars) (*Plan, error) {
+	return Basis{Calendars: cals}.Compile(id, r, anchorMs)
+}
+
+// PlanOf compiles the recurrence of a stored schedule on the zone data of the process; see
+// Basis.Compile.
+func PlanOf(id schemas.TimerID, s *schemas.Schedule, cals Calendars) (*Plan, error) {
+	return Basis{Calendars: cals}.PlanOf(id, s)
+}
+
+// PlanOf compiles the recurrence of a stored schedule; see Compile.
+func (b Basis) PlanOf(id schemas.TimerID, s *schemas.Schedule) (*Plan, error) {
+	return b.Compile(id, &s.Recurrence, s.AnchorMs)
+}
+
+// Compile compiles the recurrence of the schedule with this timer id. anchorMs is
+// Progress.AnchorMs. Its errors have schemas.CodeInvalidAttribute, or are those of the
+// calendars.
+func (b Basis) Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64) (*Plan, error) {
 	spec := calendar.Spec{
-		ID: id.String(), Cron: r.Cron, Every: r.Every, Zone: r.Zone, StartMs: r.StartMs, EndMs: r.EndMs,
+		ID: id.String(), Cron: r.Cron, Every: r.Every, Zone: r.Zone, Zones: b.Zones, StartMs: r.StartMs, EndMs: r.EndMs,
 		Jitter: time.Duration(r.JitterMs) * time.Millisecond, DST: r.DST, Days: r.Days, ExcludeShift: r.ExcludeMode,
 	}
 	if r.Every != "" && spec.StartMs == 0 {
 		spec.StartMs = anchorMs
 	}
 	if len(r.Exclude) > 0 {
-		if cals == nil {
+		if b.Calendars == nil {
 			return nil, schemas.Errorf(schemas.CodeUnavailable, "the calendars that the schedule excludes are not known here")
 		}
 		var err error
-		if spec.Exclude, err = cals.Exclusions(r.Exclude); err != nil {
+		if spec.Exclude, err = b.Calendars.Exclusions(r.Exclude); err != nil {
 			return nil, err
 		}
 	}
@@ -52,13 +76,11 @@ func Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64, cals Cal
 	return p, nil
 }
 
-// PlanOf compiles the recurrence of a stored schedule.
-func PlanOf(id schemas.TimerID, s *schemas.Schedule, cals Calendars) (*Plan, error) {
-	return Compile(id, &s.Recurrence, s.AnchorMs, cals)
-}
-
 // Calendar returns the nominal times of the recurrence.
 func (p *Plan) Calendar() *calendar.Schedule { return p.calendar }
+
+// release returns the release of the plan's zone data.
+func (p *Plan) release() string { return p.calendar.Zones().Release() }
 
 // Begin sets the first nominal time of a new schedule: the first after its add, which the
 // stream stored at rec.AddedMs. It returns an error of schemas.CodeInvalidAttribute if there

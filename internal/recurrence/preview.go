@@ -9,7 +9,7 @@ import (
 // milliseconds. jitter says that the runs have due times of their own.
 func Preview(c *calendar.Schedule, fromMs int64, n int, jitter bool) schemas.PreviewReply {
 	reply := schemas.PreviewReply{
-		Description: c.Describe(), Resolved: c.Resolved(), Zones: calendar.ZoneDataVersion, Warnings: c.Warnings(), Runs: []schemas.PreviewRun{},
+		Description: c.Describe(), Resolved: c.Resolved(), Zones: c.Zones().Release(), Warnings: c.Warnings(), Runs: []schemas.PreviewRun{},
 	}
 	for _, o := range c.Explain(fromMs, calendar.MaxMs, n) {
 		run := schemas.PreviewRun{At: schemas.TimeOf(o.NominalMs), Local: o.Local(), Skipped: o.Skipped, Why: []schemas.ReasonInfo{}}

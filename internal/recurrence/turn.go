@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -322,7 +321,7 @@ func (t *turn) counted(by policy, each bool) (times span, dueMs int64) {
 
 // after returns the nominal time that follows one of this turn, and its due time.
 func (t *turn) after(nominalMs int64) (nextMs, dueMs int64) {
-	if s := t.s; nominalMs == s.NextMs && s.Zones > calendar.ZoneDataVersion {
+	if s := t.s; nominalMs == s.NextMs && s.Zones > t.p.release() {
 		return t.p.afterNewer(s)
 	}
 	return t.p.after(nominalMs)

@@ -19,7 +19,7 @@ import (
 
 // setNext makes a nominal time the next one, 0 for none, with the zone data of this build.
 func (p *Plan) setNext(s *schemas.Schedule, nextMs int64) {
-	s.NextMs, s.NextDueMs, s.NextKey, s.Zones = nextMs, 0, 0, calendar.ZoneDataVersion
+	s.NextMs, s.NextDueMs, s.NextKey, s.Zones = nextMs, 0, 0, p.release()
 	if nextMs != 0 {
 		s.NextDueMs, s.NextKey = p.calendar.DueMs(nextMs), p.calendar.Key(nextMs)
 	}
@@ -29,7 +29,7 @@ func (p *Plan) setNext(s *schemas.Schedule, nextMs int64) {
 // than the data of its plan. It reports whether it has planned. A backfill ends if its times
 // have moved, as with an update.
 func (p *Plan) rezone(s *schemas.Schedule, nowMs int64) bool {
-	if s.Zones == "" || s.Zones >= calendar.ZoneDataVersion {
+	if s.Zones == "" || s.Zones >= p.release() {
 		return false
 	}
 	if b := s.Backfill; b != nil && (!p.names(b.NextMs) || !p.names(b.ToMs)) {

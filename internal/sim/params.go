@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/scheduler"
@@ -146,7 +147,7 @@ func newParams(rng *rand.Rand, seed uint64) params {
 func (p *params) fake() fake.Config {
 	return fake.Config{
 		Geometry: p.geo, IndexKeep: p.indexKeep, DedupWindow: p.dedup, FiredMaxAge: p.firedMaxAge, Retention: p.retention, MaxExact: p.maxExact,
-		ShareIndex: p.share, Basis: scheduler.Basis(),
+		ShareIndex: p.share, Basis: scheduler.Basis(calendar.ProcessZones()),
 	}
 }
 

@@ -42,9 +42,6 @@ type Calendars struct {
 	clock CalendarClock
 	log   zerolog.Logger
 
-	// refreshing has an element while a refresh is in progress.
-	refreshing chan struct{}
-
 	mu   sync.Mutex
 	set  *CalendarSet // the last copy; nil before the first
 	asOf time.Time    // when the request was sent that confirmed it
@@ -106,7 +103,7 @@ type CalendarClock struct {
 
 // NewCalendars makes Calendars, which know no calendar until the first RefreshCalendars.
 func NewCalendars(keys CalendarKeys, clock CalendarClock, log zerolog.Logger) *Calendars {
-	return &Calendars{keys: keys, clock: clock, log: log, refreshing: make(chan struct{}, 1)}
+	return &Calendars{keys: keys, clock: clock, log: log}
 }
 
 // calendarBucket is bucket calendars in JetStream.
@@ -302,35 +299,41 @@ func (k *Calendars) CalendarsNow() (set *CalendarSet, fresh bool) {
 	return k.set, k.set != nil && k.clock.Now().Sub(k.asOf) < CalendarFresh
 }
 
-// RefreshCalendars confirms or renews the node's copy now, and returns it. Errors:
-// schemas.ErrUnavailable.
+// RefreshCalendars confirms or renews the node's copy now, and returns a copy that includes
+// every change that was stored before the call. Errors: schemas.ErrUnavailable.
 func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) {
-	select { // one at a time
-	case k.refreshing <- struct{}{}:
-		defer func() { <-k.refreshing }()
-	case <-ctx.Done():
-		return nil, MapError(jet.Wrap("read calendars", ctx.Err()))
-	}
+	k.mu.Lock()
+	before := k.set
+	k.mu.Unlock()
 	asOf := k.clock.Now()
 	last, err := k.keys.LastCalendar(ctx)
 	if err != nil {
 		return nil, err
 	}
-	k.mu.Lock()
-	set := k.set
-	k.mu.Unlock()
-	if set == nil || set.Seq > last {
-		set = newCalendarSet() // at the start, or after the bucket was restored
+	set, restored := before, before != nil && before.Seq > last
+	if set == nil || restored {
+		set = newCalendarSet()
 	}
 	if set.Seq < last {
 		if set, err = k.read(ctx, set, last); err != nil {
 			return nil, err
 		}
 	}
+	k.install(set, asOf, restored)
+	return set, nil
+}
+
+// install makes a copy the node's copy, unless a refresh at the same time has read more.
+// restored is true if the bucket has lost changes since the copy before, by a restore.
+func (k *Calendars) install(set *CalendarSet, asOf time.Time, restored bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.set, k.asOf = set, asOf
-	return set, nil
+	if restored || k.set == nil || set.Seq > k.set.Seq {
+		k.set = set
+	}
+	if asOf.After(k.asOf) {
+		k.asOf = asOf
+	}
 }
 
 // read returns a copy with the changes up to a sequence of the stream, or later ones.
@@ -368,8 +371,8 @@ func (s *CalendarSet) apply(k CalendarKey) {
 	s.all[k.Name] = c
 }
 
-// run keeps the node's copy fresh until ctx ends.
-func (k *Calendars) run(ctx context.Context) {
+// Run keeps the node's copy fresh until ctx ends.
+func (k *Calendars) Run(ctx context.Context) {
 	for failing, more := false, true; more; more = k.clock.Pause(ctx, calendarPoll) {
 		bounded, cancel := context.WithTimeout(ctx, CalendarFresh)
 		_, err := k.RefreshCalendars(bounded)

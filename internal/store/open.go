@@ -109,7 +109,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.openRecords()
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, s.Calendars.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, s.Calendars.Run} {
 		s.background.Run(f)
 	}
 	return s, nil
