@@ -90,7 +90,8 @@ func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(header map
 // be removed, so that FindAdds finds none.
 func (a *Adds) AddForgotten(addedMs int64) bool { return addedMs < a.oldest.ms.Load() }
 
-// addGone is AddForgotten, but requests the stream's state if it has to.
+// addGone is AddForgotten with a request for the stream's state if the cached state does not
+// decide, at most once in oldestAddFresh.
 func (a *Adds) addGone(ctx context.Context, addedMs int64) (bool, error) {
 	if a.AddForgotten(addedMs) {
 		return true, nil

@@ -98,7 +98,8 @@ type Clock struct {
 	// SweptMs is the sweeper's position in Unix milliseconds: it has audited every tick
 	// before it. 0 before the first owner.
 	SweptMs int64 `json:"swept"`
-	// Pending is the number of timers in state pending, unless PendingUnknown.
+	// Pending is the number of timers in state pending or paused, unless PendingUnknown. The
+	// runs of a schedule do not count.
 	Pending int64 `json:"pending"`
 	// PendingUnknown is true after an owner has died without releasing the shard: Pending may
 	// include timers that it claimed after its last write of the clock. It becomes false when
@@ -112,9 +113,9 @@ type Clock struct {
 	// The next owner compares it with the stream to notice lost messages.
 	Msgs   uint64 `json:"msgs,omitempty"`
 	MsgsMs int64  `json:"msgs_at,omitempty"`
-	// Basis names what the next runs of all schedules of the shard were planned with: an
-	// owner that has something else plans them again. It is empty before the first owner that
-	// knows it.
+	// Basis identifies the zone data and the revision of the calendars with which an owner
+	// has planned the next runs of all schedules of the shard; see scheduler/replan.go. An owner
+	// with another basis plans them again. Older builds do not write it; it is empty then.
 	Basis string `json:"basis,omitempty"`
 }
 
@@ -220,7 +221,8 @@ type Msg struct {
 // Load is the result of LoadTicks.
 type Load struct {
 	// Timers lists the records that the index entries of the ticks name, in any state. A
-	// timer that was moved or is done is still in its old entry.
+	// timer that was moved or is done is still in its old entry. Records of newer formats
+	// are not in the list.
 	Timers []Timer
 	// Newer lists the records of newer formats that may have to fire.
 	Newer []NewerRecord

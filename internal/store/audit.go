@@ -11,9 +11,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Audit reads a whole shard after Inspect has found a sign of a loss. It passes every waiting
-// or claimed record that is due by throughMs (Unix milliseconds) to fn, restores lost index
-// entries, and adds the loss to the shard's recorded damage, which it returns. If the sign
+// Audit reads a whole shard after Inspect has found a sign of a loss. It passes every pending
+// or claimed record that is due by throughMs (Unix milliseconds) to fn, and every record of a
+// newer format that may have to fire. It restores lost index entries, and adds the loss to the
+// shard's recorded damage, which it returns. If the sign
 // was only a suspicion (in.Suspect) and nothing is missing, it adds no loss, but records that
 // the sign is known. It takes about 100 bytes of memory for each timer. Errors: those of fn,
 // schemas.ErrUnavailable.
@@ -160,8 +161,8 @@ func (a *audit) step(seq uint64, ms int64) {
 	a.lastSeq, a.lastMs = seq, ms
 }
 
-// read reads every record and index entry of the shard, and passes the pending and the
-// claimed records to fn.
+// read reads every record and index entry of the shard. It passes the pending and the claimed
+// records to fn, and records of newer formats that may have to fire.
 func (a *audit) read(ctx context.Context, fn func(Timer) error) error {
 	sh := &a.dec.shards.subjects[a.shard]
 	return a.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*", sh.slot + ">"}}, func(m jet.Msg) (bool, error) {

@@ -19,24 +19,25 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Calendars are named calendars of dates on which schedules do not run. Each is one key of
-// bucket calendars, which changes by compare-and-set; the revision is the sequence in the
-// bucket's stream. The bucket keeps the last calendarHistory revisions of a key.
+// Calendars stores named calendars: lists of dates on which schedules do not run. A calendar is
+// one key of bucket calendars, and changes by compare-and-set. Its revision is its sequence in
+// the bucket's stream. The bucket keeps the last calendarHistory revisions of a key.
 //
 // # When a change is in force
 //
-// Every node keeps a copy of all calendars. It asks the stream's leader for the last sequence
-// every calendarPoll, and reads what is new. A copy is fresh for CalendarFresh after the
-// moment at which such a request was sent. A scheduler claims a run of a schedule that
-// excludes calendars only by a fresh copy, and a router adds one only by a fresh copy. A
-// change is acknowledged CalendarFresh after it was stored (see PutCalendar). By then no
-// older copy is fresh, so every decision after the acknowledgement follows the change.
+// Every node keeps a copy of all calendars. Every calendarPoll it asks the stream's leader for
+// the last sequence, and reads the new messages. The copy is fresh until CalendarFresh after
+// the node sent such a request. Schedulers and routers decide about a schedule that excludes
+// calendars only with a fresh copy: schedulers before they claim a run, routers before they
+// store the schedule. PutCalendar acknowledges a change CalendarFresh after it was stored. By
+// then no older copy is fresh, so every later decision follows the change.
 //
 //	put ──▶ stored ──── CalendarFresh ────▶ acknowledged
-//	          │   copies read before may be used    │  only copies that were read after "stored"
+//	          │  older copies may still be fresh    │  every fresh copy has the change
 //
-// A node that cannot read the calendars holds such schedules: they wait, keep the low
-// watermark back, and fire when the node can read again or another node takes the shard.
+// While a node cannot read the calendars, the schedules of its shards that exclude calendars
+// wait and hold back the low watermark. They fire when the node can read again, or when
+// another node takes the shard.
 type Calendars struct {
 	keys  CalendarKeys
 	clock CalendarClock
@@ -44,15 +45,16 @@ type Calendars struct {
 
 	mu   sync.Mutex
 	set  *CalendarSet // the last copy; nil before the first
-	asOf time.Time    // when the request was sent that confirmed it
+	asOf time.Time    // when the request that confirmed the copy was sent
 }
 
 const (
-	// CalendarFresh is how long a copy of the calendars may be used. The acknowledgement of a
-	// change takes as long, so it must stay well below router.OperationTimeout.
+	// CalendarFresh bounds the age of a copy of the calendars that decisions may follow. The
+	// acknowledgement of a change waits as long, so it must stay well below
+	// router.OperationTimeout.
 	CalendarFresh = 2 * time.Second
-	// calendarPoll is the interval at which a node confirms its copy. Three requests may fail
-	// before the copy is no longer fresh.
+	// calendarPoll is the interval at which a node confirms its copy. The copy stays fresh if
+	// up to two requests in a row fail.
 	calendarPoll = 500 * time.Millisecond
 	// MaxStoredCalendars bounds the calendars of a store.
 	MaxStoredCalendars = 200
@@ -142,9 +144,9 @@ type Calendar struct {
 	Name string `json:"-"`
 	// Rev is the sequence in the bucket's stream.
 	Rev uint64 `json:"-"`
-	// Dates are 2027-12-25, or *-12-25 for every year, in order.
+	// Dates lists the dates in order: 2027-12-25, or *-12-25 for every year.
 	Dates []string `json:"dates,omitempty"`
-	// AtMs is the time of the change, in Unix milliseconds; By says who made it.
+	// AtMs is the time of the last change, in Unix milliseconds. By names the caller.
 	AtMs int64  `json:"at"`
 	By   string `json:"by,omitempty"`
 }
@@ -195,14 +197,14 @@ type CalendarSet struct {
 	all map[string]calendarCopy
 
 	mu sync.Mutex
-	// joined has results of Exclusions, by names with commas between them; at most maxJoined.
+	// joined caches results of Exclusions by the names, joined with commas; at most maxJoined.
 	joined map[string]*calendar.Exclusions
 }
 
-// maxJoined bounds the combinations of calendars that a copy keeps joined.
+// maxJoined bounds the combinations of calendars that a copy caches.
 const maxJoined = 1000
 
-// calendarCopy is a calendar as a CalendarSet has it.
+// calendarCopy is one calendar of a CalendarSet.
 type calendarCopy struct {
 	Calendar
 	dates   calendar.Dates
@@ -210,7 +212,7 @@ type calendarCopy struct {
 	err     error // for a value that cannot be read
 }
 
-// Get returns a calendar.
+// Get returns a calendar; false if it does not exist or cannot be read.
 func (s *CalendarSet) Get(name string) (Calendar, bool) {
 	c, ok := s.all[name]
 	return c.Calendar, ok && !c.deleted && c.err == nil
@@ -243,9 +245,9 @@ func (s *CalendarSet) Problems() []string {
 	return out
 }
 
-// Exclusions joins calendars; schedules that exclude the same ones share the result. Errors:
-// schemas.CodeInvalidAttribute for a calendar that does not exist, schemas.ErrDamaged and
-// schemas.ErrNewer for a calendar that cannot be read.
+// Exclusions returns the dates of several calendars together. Schedules that exclude the same
+// calendars share the result. Errors: schemas.CodeInvalidAttribute for a calendar that does not
+// exist, schemas.ErrDamaged and schemas.ErrNewer for a calendar that cannot be read.
 func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
 	key := strings.Join(names, ",")
 	s.mu.Lock()
@@ -276,11 +278,12 @@ func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
 	return x, nil
 }
 
-// newCalendarSet returns the copy of a bucket that has never had a calendar.
+// newCalendarSet returns the copy of an empty bucket.
 func newCalendarSet() *CalendarSet { return &CalendarSet{all: map[string]calendarCopy{}} }
 
-// With returns a copy in which one calendar has other dates. Its revision is higher than any
-// in the store.
+// With returns a changed copy, in which one calendar has the given dates. The calendar's
+// revision there is higher than every revision in the store. Error: schemas.CodeBadRequest for
+// dates that are not valid.
 func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
 	next := &CalendarSet{Seq: s.Seq + 1, all: maps.Clone(s.all)}
 	d, err := calendar.NewDates(name, dates...)
@@ -291,16 +294,16 @@ func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
 	return next, nil
 }
 
-// CalendarsNow returns the node's copy of the calendars; nil before the first reading. fresh
-// reports whether decisions may follow it.
+// CalendarsNow returns the node's copy of the calendars without a request; nil before the
+// first reading. fresh reports whether decisions may follow the copy.
 func (k *Calendars) CalendarsNow() (set *CalendarSet, fresh bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.set, k.set != nil && k.clock.Now().Sub(k.asOf) < CalendarFresh
 }
 
-// RefreshCalendars confirms or renews the node's copy now, and returns a copy that includes
-// every change that was stored before the call. Errors: schemas.ErrUnavailable.
+// RefreshCalendars brings the node's copy up to date. It returns a copy that includes every
+// change that was stored before the call. Errors: schemas.ErrUnavailable.
 func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) {
 	k.mu.Lock()
 	before := k.set
@@ -336,7 +339,7 @@ func (k *Calendars) install(set *CalendarSet, asOf time.Time, restored bool) {
 	}
 }
 
-// read returns a copy with the changes up to a sequence of the stream, or later ones.
+// read returns a copy with the changes up to the sequence last, at least.
 func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*CalendarSet, error) {
 	set := &CalendarSet{Seq: from.Seq, all: maps.Clone(from.all)}
 	err := k.keys.EachCalendar(ctx, from.Seq, func(c CalendarKey) {
@@ -347,7 +350,7 @@ func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*
 	case err != nil:
 		return nil, err
 	case set.Seq < last:
-		// The last message may be a marker that has expired; every other one is still there.
+		// The last message may be missing because it was a marker that has expired.
 		switch there, err := k.keys.HasCalendar(ctx, last); {
 		case err != nil:
 			return nil, err
@@ -387,12 +390,12 @@ func (k *Calendars) Run(ctx context.Context) {
 	}
 }
 
-// PutCalendar stores a calendar by compare-and-set and returns its new revision once the
-// change is in force on all nodes, CalendarFresh later. rev is the revision that it must have,
-// 0 for a calendar that must not exist. Errors: ErrRevision; schemas.CodeBadRequest for a
-// name or date that is not valid, and for too many calendars or dates; schemas.ErrNewer for a
-// calendar that a newer version of Belfry has written; schemas.ErrStoreFull;
-// schemas.ErrUnavailable, after which the change may be in force.
+// PutCalendar stores a calendar by compare-and-set. It returns the new revision CalendarFresh
+// after the write, when the change is in force on all nodes. rev is the revision to replace; 0
+// for a calendar that must not exist. Errors: ErrRevision; schemas.CodeBadRequest for an
+// invalid name or date, and for too many calendars or dates; schemas.ErrNewer for a calendar
+// that a newer version of Belfry has written; schemas.ErrStoreFull; schemas.ErrUnavailable,
+// after which the change may be stored.
 func (k *Calendars) PutCalendar(ctx context.Context, c Calendar, rev uint64) (uint64, error) {
 	if err := CheckCalendarName(c.Name); err != nil {
 		return 0, err
@@ -414,8 +417,8 @@ func (k *Calendars) PutCalendar(ctx context.Context, c Calendar, rev uint64) (ui
 	return k.write(ctx, set, storedCalendar{Calendar: c}, rev)
 }
 
-// DeleteCalendar removes a calendar by compare-and-set. It is otherwise as PutCalendar. The
-// caller checks that no schedule excludes it.
+// DeleteCalendar removes a calendar by compare-and-set. It waits and fails like PutCalendar.
+// The caller checks that no schedule excludes the calendar.
 func (k *Calendars) DeleteCalendar(ctx context.Context, c Calendar, rev uint64) (uint64, error) {
 	set, err := k.RefreshCalendars(ctx)
 	if err != nil {
@@ -425,8 +428,8 @@ func (k *Calendars) DeleteCalendar(ctx context.Context, c Calendar, rev uint64) 
 	return k.write(ctx, set, storedCalendar{Calendar: c, Deleted: true}, rev)
 }
 
-// write writes a calendar's key. A key whose calendar was deleted has a revision that the
-// caller does not know.
+// write writes a calendar's key and waits CalendarFresh. For a deleted calendar the caller
+// passes rev 0; write then replaces the revision of the deletion.
 func (k *Calendars) write(ctx context.Context, set *CalendarSet, c storedCalendar, rev uint64) (uint64, error) {
 	switch old, ok := set.all[c.Name]; {
 	case !ok:

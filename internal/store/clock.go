@@ -45,9 +45,10 @@ func newClocks(c *jet.Client, shards *Shards, nodes *Nodes, layout layoutRecord,
 
 func clockSubject(shard int) string { return clockPrefix + "clock." + strconv.Itoa(shard) }
 
-// create writes a shard's first clock, unless it has one. The first clock has no owner, a low
+// create writes a shard's clock, unless it has one. The first clock has no owner, a low
 // watermark one tick before the leader's time, and Tail 0, so the first owner reads every
-// record. create does not change a clock that cannot be decoded; the next owner replaces it.
+// record. If an existing shard has lost its clock, create writes its copy; see resume. create
+// does not change a clock that cannot be decoded; the next owner replaces it.
 func (k *Clocks) create(ctx context.Context, shard int) error {
 	_, _, err := k.ReadClock(ctx, shard)
 	switch {
@@ -199,8 +200,8 @@ func (k *Clocks) resume(ctx context.Context, shard int, nowMs int64) (Clock, err
 	return c, nil
 }
 
-// ReadCluster reads all clocks and presences with one request, which any replica may
-// answer. A clock that cannot be decoded comes with its error and with the state from which
+// ReadCluster reads all clocks and presences, normally with one request, which any replica may
+// answer. It asks the leader about damaged and missing clocks. A clock that cannot be decoded comes with its error and with the state from which
 // to resume the shard; it does not hide the others. Errors: schemas.ErrUnavailable;
 // schemas.CodeConfig if there are more shards and nodes than one request reads.
 func (k *Clocks) ReadCluster(ctx context.Context) (Cluster, error) {

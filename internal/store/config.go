@@ -8,13 +8,14 @@ import (
 
 // Config is the configuration of a Store. A zero field has its default.
 type Config struct {
-	// Geometry is fixed when the store is made. Its zero value is the recorded geometry, or
-	// schemas.DefaultGeometry for a new store.
+	// Geometry is fixed when the store is made. The zero value stands for the recorded
+	// geometry, or for schemas.DefaultGeometry in a new store.
 	Geometry schemas.Geometry
-	// Node is the name of this process in its presence key: 1 to 64 letters, digits, '-' or
-	// '_', unique in the cluster. Required.
+	// Node names this process in its presence key: 1 to 64 letters, digits, '-' or '_',
+	// unique in the cluster. Required.
 	Node string
-	// Replicas is the number of replicas of every stream, 1 to 5; default 1.
+	// Replicas is the number of replicas of every stream: 1, 3 or 5; default 1. Validate also
+	// accepts 2 and 4, which JetStream allows, but which survive no more failures.
 	Replicas int
 	// Retention is the TTL of final records, at least 1 s; default 24 h.
 	Retention time.Duration
@@ -39,23 +40,23 @@ type Config struct {
 	RejectedMaxAge time.Duration
 	// FiredMaxPerService is the number of events of one service that TIMERS_FIRED keeps, at
 	// least 1,000. When a service exceeds it, the stream drops the oldest events of that
-	// service only. 0 is a share of the stream's bytes; see perService.
+	// service only. With 0 the number follows from the stream's bytes; see perService.
 	FiredMaxPerService int
 	// DedupWindow is how long a stream remembers the message id of an event; default 2 min,
 	// or three quarters of Retention if that is shorter. It must not be longer than
 	// Retention: once a record has expired, the same add makes a new timer with the same id,
 	// and the stream would drop its event as a duplicate.
 	DedupWindow time.Duration
-	// ServiceGrace bounds the time between the moment at which a service is put to rest and
-	// the last event stored by a publisher that had seen the service awake; default 2 min. It
-	// must be the same on all nodes of a store.
+	// ServiceGrace is the time after a service was put to rest in which a publisher that saw
+	// it awake before may still store an event; default 2 min. It must be the same on all
+	// nodes of a store.
 	ServiceGrace time.Duration
-	// MaxServices bounds the services with callbacks, 1 to 100,000; default 20,000. An add
-	// that names one service more is rejected.
+	// MaxServices bounds the services with callbacks, 1 to 100,000; default 20,000. Beyond
+	// it, an add that names a new service is rejected.
 	MaxServices int
 
-	// The byte limits of the streams, and of the bucket of one shard. 0 is the default, which
-	// fitDefaults reduces on a server with less storage.
+	// The byte limits of the streams, and of the bucket of one shard. 0 stands for the default
+	// (streamconfig.go), which fitDefaults reduces on a server with less storage.
 	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, RejectedMaxBytes, ShardMaxBytes int64
 	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
 	// 1 MiB. An event may have schemas.PayloadReserve bytes less.

@@ -18,10 +18,10 @@ const (
 	serviceConsumerPrefix = "belfry_"
 )
 
-// Kind tells the two streams apart that functions consume.
+// Kind is one of the two streams that functions consume.
 type Kind int
 
-// The kinds.
+// The kinds, with the subjects of a service.
 const (
 	KindFired Kind = iota // timers.fired.<svc>
 	KindRetry             // timers.retry.<svc>

@@ -12,7 +12,8 @@ import (
 // maxCounted bounds the pending timers that a count holds, 8 bytes each: 256 MiB.
 const maxCounted = 32 << 20
 
-// maxLate bounds the records that change during a count, maxCountReads its readings.
+// Bounds of CountPending: maxLate bounds the records that change during a count, and
+// maxCountReads the readings until it has reached the end of the shard's stream.
 const (
 	maxLate       = 1_000_000
 	maxCountReads = 5
@@ -25,16 +26,18 @@ type Count struct {
 	Waiting []uint64
 	// Late has the records with later revisions, by CountKey.
 	Late map[uint64]LateRecord
-	// Unread is the number of records that cannot be decoded; they may be waiting ones.
+	// Unread is an upper bound of the records that cannot be decoded: a record may count
+	// twice. Some of them may wait.
 	Unread int64
 	// Last is the revision of the shard's newest record when the reading had ended.
 	Last uint64
-	// Behind is true if the shard changed faster than it was read. A record may then be
-	// missing that has changed more than once.
+	// Behind is true if the shard changed faster than it was read. The count may then lack a
+	// record that has changed more than once.
 	Behind bool
 }
 
-// LateRecord is a record that has changed since a count was requested.
+// LateRecord is a record with a revision after the requested one. Waiting is true in state
+// pending or paused.
 type LateRecord struct {
 	Rev     uint64
 	Waiting bool
@@ -44,9 +47,10 @@ type LateRecord struct {
 // schedule and its runs.
 func CountKey(id schemas.TimerID) uint64 { return binary.BigEndian.Uint64(id[8:]) }
 
-// CountPending reads all records of a shard. Those up to the revision through count if they
-// are in state pending or paused, later ones are listed. It holds 8 bytes in memory for each
-// pending timer, and about 50 for each later record.
+// CountPending reads all records of a shard. It counts the waiting timers (state pending or
+// paused) with a revision up to through, and lists the records with later revisions. It holds
+// 8 bytes in memory for each waiting timer, and about 50 for each later record. Errors:
+// schemas.ErrUnavailable, also for more than maxCounted timers or maxLate later records.
 //
 // It reads in stream order. A record that changes before it is read moves to the end of the
 // stream, so CountPending goes on until it has reached the end. Otherwise the record could
@@ -66,7 +70,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 		waiting := r.State.Waits()
 		switch {
 		case notTimer != nil:
-		case damaged != nil: // it is reported where it is read
+		case damaged != nil: // the tail or a load reports it
 			if m.Sequence <= through {
 				c.Unread++
 			}
@@ -81,7 +85,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 			}
 			c.Waiting = append(c.Waiting, CountKey(id))
 		}
-		return true, nil //nolint:nilerr // the count goes on without what is no waiting timer
+		return true, nil //nolint:nilerr // the count leaves out records that cannot be decoded
 	}
 	for reads := 0; reads < maxCountReads && c.Behind; reads++ {
 		if err := rd.jet.Scan(ctx, sh.stream, all, read); err != nil {
@@ -93,7 +97,7 @@ func (rd *Reader) CountPending(ctx context.Context, shard int, through uint64) (
 		}
 		c.Behind = all.AfterSeq < c.Last
 	}
-	// Damaged records with a newer revision do not reach the tail's reader.
+	// The tail leaves out damaged records with later revisions, so count them here.
 	c.Unread += rd.dec.damaged[shard].n.Load()
 	slices.Sort(c.Waiting)
 	return c, nil

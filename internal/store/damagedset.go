@@ -21,8 +21,8 @@ type damagedSet struct {
 	n  atomic.Int64 // len(by), to be read without the lock
 	mu sync.Mutex
 	by map[string]DamagedRecord // by timer
-	// found counts the damaged records ever added to by; reported is the value of found at
-	// the last report.
+	// found counts the additions to by, without records of newer formats; reported is the value
+	// of found at the last report.
 	found, reported atomic.Uint64
 	// unreadable counts messages that the server could not read.
 	unreadable atomic.Int64

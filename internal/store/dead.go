@@ -173,6 +173,7 @@ func (l *Letters) DeadDelete(ctx context.Context, seq uint64) error {
 	return l.deadDelete(ctx, seq)
 }
 
+// deadDelete removes one message of TIMERS_DEAD and counts it.
 func (l *Letters) deadDelete(ctx context.Context, seq uint64) error {
 	err := l.jet.DeleteMsg(ctx, fmt.Sprintf("delete dead letter %d", seq), schemas.StreamDead, seq)
 	if errors.Is(err, schemas.ErrNotFound) {

@@ -29,7 +29,7 @@ type LetterCounts struct {
 	jet *jet.Client
 }
 
-// LetterTotals has the counts of LetterCounts.
+// LetterTotals is the result of DeadCounts.
 type LetterTotals struct {
 	// Dead is the number of stored dead letters by service.
 	Dead map[string]uint64

@@ -13,7 +13,10 @@
 //	KV clock       clock.<shard>  node.<node>  meta  count.dead
 //	               copy.<shard>  copy.meta       earlier states of clocks, and of meta (clock.go)
 //	               damage.<shard>                the known damage of a shard (damage.go)
-//	KV services    <svc>
+//	               trimmed.<svc>                 events removed from TIMERS_FIRED (firedshare.go)
+//	               key.callback                  the key of sealed callbacks (seal.go)
+//	KV services    <svc>  <svc>.retry            the state of a service's two feeds (feed.go)
+//	KV calendars   <name>                        dates that schedules exclude (calendars.go)
 //	KV timers_<n>  timer.<timerid>              the record (schemas.Record), the one authority
 //	               slot.<slot>.<a>.<b>.<c>.<d>  an index entry: "look at that record when slot
 //	                                            is due"; a to d are the timer id in parts, or a
@@ -29,26 +32,30 @@
 //
 // # Parts
 //
-// Store is the sum of small types, one for each concern. Open constructs them from the top
-// of the table to the bottom, and a part refers only to parts that are constructed before
-// it. Consumers state the methods that they need in interfaces of their own (scheduler,
-// router, functions). "inside" means that only other parts use it.
+// Store is the sum of small types, one for each concern. A part refers only to parts above it
+// in the table. Consumers state the methods that they need in interfaces of their own
+// (scheduler, router, functions). "inside" means that only other parts use it; "all three"
+// means router, scheduler and functions.
 //
 //	type           concern                                  files                         used by
-//	streamMaker    makes and checks streams, at Open        streams.go streamconfig.go    Open
 //	Nodes          heartbeats, presences, leader's time     nodes.go                      app, scheduler
 //	layoutRecord   the recorded layout and its copy         meta.go                       inside
+//	streamMaker    makes and checks streams, at Open        streams.go streamconfig.go    Open
 //	Levels         the format level that may be written     formats.go                    app
 //	Seal           encrypts callbacks in fired events       seal.go                       all three
 //	FiredShare     trims large services in TIMERS_FIRED     firedshare.go                 app, View
 //	ServiceKeys    the keys of services                     feed.go feedwatch.go          functions
 //	FeedActivator  wakes feeds, puts them to rest           feedpublish.go feedwaker.go   scheduler, functions
 //	Services       registers services, bounds them          services.go                   router
+//	Calendars      the calendars of excluded dates          calendars.go                  router, scheduler
 //	FeedConsumers  the consumers of feeds                   feedconsumer.go feedreader.go functions
 //	Events         publishes and finds events               publish.go fired.go           scheduler
-//	Letters        dead letters and rejections              letter.go dead.go             all three
 //	LetterCounts   counts of letters                        deadcount.go                  app, View
+//	Letters        dead letters and rejections              letter.go dead.go             all three
+//	DedupCheck     finds adds whose timer is done and gone  dedup.go recency.go           router
+//	                                                        firedlookup.go
 //	Adds           reads, finds and removes adds            adds.go readadds.go inbox.go  router
+//	                                                        bulkack.go
 //	Shards         names and sequences of shards' streams   shards.go                     all three
 //	decoder        decodes records, remembers damaged ones  decode.go damagedset.go       inside
 //	DamageReports  the recorded damage                      damage.go                     View

@@ -27,15 +27,15 @@ import (
 //
 // The publisher of an event with a callback wakes the feed before it publishes
 // (FeedActivator). For half of ServiceGrace after it has seen a feed awake, it publishes
-// without a further look. So an event may be stored just after its feed was put to rest.
-// Such an event is found by
-//   - functions, which look at the stream right after they put a feed to rest;
+// without reading the key again. So an event may be stored just after its feed was put to rest.
+// These parts find such an event:
+//   - functions, which check the stream right after they put a feed to rest;
 //   - the publisher, which watches the bucket and wakes a feed whose floor is below a
 //     sequence that it has published, and reads the key again if the acknowledgement came
 //     more than half of ServiceGrace after it saw the feed awake;
-//   - functions, which look at the stream once more after ServiceGrace. All other nodes that
-//     see the feed at rest do so, too, also nodes that start later, because the node that put
-//     it to rest may have died;
+//   - functions, which check the stream once more after ServiceGrace. Every node that sees the
+//     feed at rest does so, also a node that starts later, because the node that put the feed
+//     to rest may have died;
 //   - the sweeper, which wakes the feed of every event without a result.
 //
 // Every change of a key is a compare-and-set.
@@ -44,8 +44,8 @@ import (
 // of the nodes that serve.
 const (
 	serviceActive = "callbacks"
-	// serviceRetiring is written by nodes before version 0.9 that are about to remove a
-	// service. Such a service is still served, and the next publisher makes it active.
+	// serviceRetiring is written by nodes below LevelRestingServices that are about to remove
+	// a service. Such a service is still served, and the next publisher makes it active.
 	serviceRetiring = "retiring"
 	// retryKey ends the keys of feeds of TIMERS_RETRY; no service has a dot in its name.
 	retryKey = ".retry"

@@ -52,8 +52,8 @@ func feedFor(svc, subject string) Feed {
 	return f
 }
 
-// MayRest reports whether feeds may be put to rest now. While a node of a version before
-// 0.9 is alive they may not, because it would not wake them in time.
+// MayRest reports whether feeds may be put to rest now. They may not while a node below
+// LevelRestingServices is alive, because that node would not wake them.
 func (a *FeedActivator) MayRest() bool { return a.formatLevel() >= LevelRestingServices }
 
 // ServiceGrace returns Config.ServiceGrace: for this long after a feed was put to rest, a

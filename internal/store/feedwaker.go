@@ -13,8 +13,8 @@ import (
 const (
 	// wakeTries bounds the tries of one compare-and-set on a feed's key.
 	wakeTries = 5
-	// manyFeeds is the number of feeds from which on a Waker forgets feeds that it has not
-	// seen awake for a while.
+	// manyFeeds is the number of feeds at which a Waker starts to forget feeds that it has not
+	// seen awake recently; see forget.
 	manyFeeds = 1024
 )
 

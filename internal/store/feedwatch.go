@@ -8,10 +8,11 @@ import (
 	"github.com/belfryio/belfry/internal/pause"
 )
 
-// WatchServices sends the state of every feed that has a key or a marker, and then every change. It closes the
-// channel when ctx ends. A change may be sent twice. Errors: schemas.ErrUnavailable.
+// WatchServices sends the state of every feed that has a key or a marker, and then every
+// change. It closes the channel when ctx ends. A change may be sent twice. Errors:
+// schemas.ErrUnavailable.
 func (k *ServiceKeys) WatchServices(ctx context.Context) (<-chan ServiceChange, error) {
-	// A node that starts waits here for a slow store, as in Open.
+	// A starting node waits here until the store answers, as in Open.
 	err := waitUntilReady(ctx, func(ctx context.Context) error {
 		_, err := k.jet.Stream(ctx, servicesStream)
 		return err

@@ -11,10 +11,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// FiredSince returns the subset of ids, which are message ids, that were published on the
-// given subjects of TIMERS_FIRED, TIMERS_RETRY, TIMERS_DEAD and TIMERS_OVERDUE since a time. It reads every
-// message of the subjects since then, so it is for recovery and audits. Errors:
-// schemas.ErrUnavailable.
+// FiredSince returns the message ids among ids that were published since a time on the given
+// subjects of TIMERS_FIRED, TIMERS_RETRY, TIMERS_DEAD and TIMERS_OVERDUE. It reads every message
+// of the subjects since then, so it is for recovery and audits. In TIMERS_RETRY it ignores the
+// time and reads all messages of the subjects. Errors: schemas.ErrUnavailable.
 func (e *Events) FiredSince(ctx context.Context, subjects []string, since time.Time, ids map[string]struct{}) (map[string]struct{}, error) {
 	found := map[string]struct{}{}
 	for stream, prefix := range map[string]string{schemas.StreamFired: schemas.SubjectFiredPrefix, schemas.StreamRetry: schemas.SubjectRetryPrefix, schemas.StreamDead: schemas.SubjectDeadPrefix,
@@ -76,7 +76,8 @@ func (e *Events) FiredAfter(ctx context.Context, after uint64, since time.Time, 
 	return after, err
 }
 
-// findQueued is findIDs for a work queue. It reads the whole queue by direct gets.
+// findQueued is findIDs for a work queue. It reads all messages of the subjects by direct
+// gets, whatever their time.
 func (e *Events) findQueued(ctx context.Context, stream string, filter []string, _ time.Time, ids, found map[string]struct{}) error {
 	for _, subject := range filter {
 		for after := uint64(0); ; {

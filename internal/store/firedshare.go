@@ -24,16 +24,16 @@ const (
 	trimAbove = 0.75
 	// trimTo is the used part of the stream at which a trim stops.
 	trimTo = 0.70
-	// trimFollow is the used part of the stream below which the sums are dropped. It is
+	// trimFollow is the used part of the stream below which the node drops its sums. It is
 	// below trimTo, so that the sums survive a trim.
 	trimFollow = 0.5
-	// trimEvery is the interval between two looks at the stream.
+	// trimEvery is the interval between two requests for the state of the stream.
 	trimEvery = time.Second
 	// trimParts is the number of parts into which the share of a service is divided. Whole
 	// parts are purged, so a service may lose one part more than necessary.
 	trimParts = 32
-	// maxUsages bounds the services whose sums are kept. Beyond it the smallest are
-	// dropped; each of them had less than one part.
+	// maxUsages bounds the services with sums. Beyond it add drops the smallest; each of them
+	// had less than one part.
 	maxUsages = 50_000
 	// trimmedTTL is how long status and doctor report a trim.
 	trimmedTTL = 24 * time.Hour
@@ -47,17 +47,18 @@ const (
 // of one subject by their number, not by their bytes. FiredShare therefore frees space
 // before the stream is full: when the stream is above trimAbove of its bytes, the first
 // live node (by name) purges the oldest events of the largest services. It stops at
-// trimTo, or when each of these services is down to its share, which is one
-// perServiceShare-th of the stream's bytes. A service below its share loses nothing.
+// trimTo, or when each of these services is down to its share: the stream's bytes divided by
+// perServiceShare. A service below its share loses nothing.
 //
-// Sizes need not be configured. Above trimAbove the node reads the headers of each event
-// once and keeps a sum for each service and part of the stream (firedUsage). Below it,
-// each look costs the cluster one request.
+// Sizes need not be configured. Once the stream is above trimAbove, the node reads the headers
+// of each event and sums the bytes by service (firedUsage). It keeps the sums up to date until
+// the stream falls below trimFollow. Without sums, a check costs the cluster one request.
 //
-// It fails in two cases, in which the stream evicts events of other services: if services
-// fire more than the space above trimAbove (a quarter of the stream) between two looks, or
-// if more than perServiceShare services exceed their share. The sweeper fires timers again
-// whose events were evicted before their callbacks have a result.
+// FiredShare does not protect services in two cases. Then the stream evicts its oldest events,
+// whatever their service: if services fire more than the space above trimAbove (a quarter of
+// the stream) within trimEvery, and if services that stay within their shares fill the stream
+// together. The sweeper fires timers again whose events left the stream before their callbacks
+// have a result.
 type FiredShare struct {
 	jet *jet.Client
 	log zerolog.Logger
@@ -85,7 +86,8 @@ type Trimmed struct {
 	Events uint64 `json:"events"`
 	Bytes  uint64 `json:"bytes"`
 	Share  uint64 `json:"share_bytes"`
-	// Total is the sum of Events since the service was first reported.
+	// Total is the sum of Events of the recorded trims. It starts again after trimmedTTL
+	// without a trim of the service.
 	Total uint64    `json:"total_events"`
 	At    time.Time `json:"at"`
 }
@@ -227,8 +229,8 @@ func (f *FiredShare) run(ctx context.Context) {
 	}
 }
 
-// trim looks at the stream once and trims it if necessary. It returns the sums for the
-// next look, or nil if the stream is not full enough to keep them.
+// trim checks the stream once and trims it if necessary. It returns the sums for the next
+// check, or nil if the stream is not full enough to keep them.
 func (f *FiredShare) trim(ctx context.Context, usage *firedUsage) (*firedUsage, error) {
 	info, err := f.jet.Stream(ctx, schemas.StreamFired)
 	if errors.Is(err, schemas.ErrNotFound) {
@@ -258,7 +260,7 @@ func (f *FiredShare) trim(ctx context.Context, usage *firedUsage) (*firedUsage, 
 	return usage, f.trimLargest(ctx, usage, used-uint64(trimTo*float64(limit)), limit/perServiceShare)
 }
 
-// readUsage adds the events that were stored since the last look.
+// readUsage adds the events that were stored since the last check to the sums.
 func (f *FiredShare) readUsage(ctx context.Context, u *firedUsage) error {
 	events := jet.Range{Filters: []string{schemas.SubjectFiredPrefix + "*"}, HeadersOnly: true, AfterSeq: u.read}
 	return f.jet.Scan(ctx, schemas.StreamFired, events, func(m jet.Msg) (bool, error) {
@@ -323,8 +325,8 @@ func (f *FiredShare) purge(ctx context.Context, svc string, below uint64) error 
 	return f.jet.RemoveBelow(ctx, "trim the events of service "+svc, schemas.StreamFired, schemas.SubjectFired(svc), below)
 }
 
-// note counts, logs and records a trim. The record is for status and doctor; after a
-// failed write, the next trim writes it.
+// note counts, logs and records a trim. The record is for status and doctor. A failed write
+// is not repeated: the recorded total then lacks the events of this trim.
 func (f *FiredShare) note(ctx context.Context, t Trimmed) {
 	f.trimmed.Add(t.Events)
 	f.log.Warn().Str("service", t.Service).Uint64("events", t.Events).Uint64("bytes", t.Bytes).Uint64("share_bytes", t.Share).
@@ -335,6 +337,7 @@ func (f *FiredShare) note(ctx context.Context, t Trimmed) {
 	}
 }
 
+// record writes the key trimmed.<service> of bucket clock.
 func (f *FiredShare) record(ctx context.Context, t Trimmed) error {
 	subject := trimmedPrefix + t.Service
 	var rev uint64
@@ -365,8 +368,8 @@ func (f *FiredShare) record(ctx context.Context, t Trimmed) error {
 // TIMERS_FIRED because their service exceeded its share.
 func (f *FiredShare) FiredTrimmed() uint64 { return f.trimmed.Load() }
 
-// ReadTrimmed lists the services whose events were removed within the last 24 hours by
-// name, at most 1,024. Errors: schemas.ErrUnavailable.
+// ReadTrimmed lists the services that were trimmed within trimmedTTL, by name, at most 1,024.
+// Errors: schemas.ErrUnavailable.
 func (f *FiredShare) ReadTrimmed(ctx context.Context) ([]Trimmed, error) {
 	a, err := f.jet.Direct(ctx, clockStream, jet.Get{MultiLast: []string{trimmedPrefix + "*"}, MaxBytes: jet.MaxAnswerBytes})
 	if err != nil {

@@ -195,7 +195,7 @@ func (l *Levels) update(ctx context.Context) error {
 			Msg("a node of an older version runs: no schedules are added until it stops")
 	case level < was && level >= LevelRecord2:
 		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: services keep their consumers until it stops")
+			Msg("a node of an older version runs: until it stops, no schedules are added, and fired events contain their callbacks unencrypted")
 	case level < was:
 		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
 			Msg("a node of an older version runs: records are written in the older format, without checksum and history, until it stops")
@@ -217,7 +217,7 @@ func (l *Levels) allowLayout2(ctx context.Context) (bool, error) {
 	}
 	if m.Format < layout2 {
 		m.From, m.Format = m.Format, layout2
-		// Another node may have been faster.
+		// ErrRevision: another node was faster.
 		if err := l.layout.replace(ctx, m, msg.Sequence); err != nil && !errors.Is(err, ErrRevision) {
 			return false, err
 		}

@@ -30,10 +30,11 @@ type StreamHealth struct {
 	// Removed is the number of messages that have left the stream since it was made.
 	Removed  uint64 `json:"removed"`
 	Replicas int    `json:"replicas"`
-	// Leader is empty on a server without a cluster, and while there is none.
+	// Leader is empty on a server without a cluster, and while the stream has no leader.
 	Leader string    `json:"leader,omitempty"`
 	Others []Replica `json:"others,omitempty"`
-	// Clustered tells the two meanings of an empty Leader apart.
+	// Clustered is true on a server of a cluster: an empty Leader then means that the stream
+	// has no leader.
 	Clustered bool `json:"clustered,omitempty"`
 	// Now is the answering server's clock when it answered.
 	Now time.Time `json:"-"`

@@ -162,7 +162,8 @@ func sharedKey() (key schemas.TimerID) {
 	return key
 }
 
-// PutIndex writes the index entry of one timer for a tick, and waits.
+// PutIndex writes the index entry of one timer for a tick, and waits for the
+// acknowledgement. Errors: schemas.ErrUnavailable, schemas.ErrStoreFull.
 func (ix *Index) PutIndex(ctx context.Context, id schemas.TimerID, tick int64) error {
 	now, err := ix.nodes.nowMs(ctx)
 	if err != nil {

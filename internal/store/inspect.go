@@ -14,7 +14,7 @@ import (
 
 // Inspection is the result of Inspect.
 type Inspection struct {
-	// Damage is the recorded damage of the shard, with what this inspection has found.
+	// Damage is the recorded damage of the shard, including the findings of this inspection.
 	Damage ShardDamage
 	// Key and Evidence are set if there is a sign of a loss that has not been audited yet; see
 	// ShardLoss. The caller must then call Audit.
@@ -42,11 +42,11 @@ type Expectation struct {
 	MsgsMs int64
 	// Seen is the last sequence that the owner had read.
 	Seen uint64
-	// Pending is the number of pending timers as of Seen; -1 if it is unknown.
+	// Pending is Clock.Pending as of Seen; -1 if it is unknown.
 	Pending int64
 }
 
-// Expects returns what a clock says about its shard's stream.
+// Expects returns the state of the shard's stream that a clock records.
 func (c *Clock) Expects() Expectation {
 	x := Expectation{Msgs: c.Msgs, MsgsMs: c.MsgsMs, Seen: max(c.Seen, c.Tail), Pending: -1}
 	if c.Counted {

@@ -11,9 +11,9 @@ import (
 // Work-around 1 (docs/internals/nats-server.md). A leftover is a replaced revision that still
 // exists, because a process died between a write and its delete, or a server between a write
 // and its roll-up. When the later revision expires, the leftover would become the timer's
-// record again: a cancelled timer would be pending. revisionGC looks for leftovers among the
-// last sequences of each shard, when the store is opened and after each lost connection,
-// because the only server may have been killed.
+// record again: a cancelled timer would be pending. revisionGC searches the last sequences of
+// each shard for leftovers when the store is opened, and after each lost connection, because
+// the server may have been killed.
 const (
 	// leftoverAgain is the number of sequences to check after a lost connection. It may be
 	// small because no process has died with deletes outstanding.

@@ -24,7 +24,7 @@ type Overtaken struct {
 	// stored.
 	Pending uint64    `json:"pending"`
 	Oldest  time.Time `json:"oldest"`
-	// Why is the limit that drops events: LimitService, LimitBytes or LimitAge.
+	// Why names the limit that drops events: LimitService, LimitBytes or LimitAge.
 	Why string `json:"why"`
 }
 
@@ -35,7 +35,7 @@ func (o Overtaken) Problem() string {
 		LimitBytes:   "run its reader, or raise the bytes of " + schemas.StreamFired,
 		LimitAge:     "run its reader, or raise fired-max-age",
 	}[o.Why]
-	return fmt.Sprintf("consumer %s of %s is overtaken: at least %d events of %s left unread by the limit %s, %d wait: %s; remove it if nobody needs it",
+	return fmt.Sprintf("consumer %s of %s is overtaken: it has missed at least %d events of %s, which the limit %s removed, and %d wait: %s; delete the consumer if nobody needs it",
 		o.Consumer, schemas.StreamFired, o.Lost, o.Subject, o.Why, o.Pending, do)
 }
 
@@ -48,9 +48,9 @@ const (
 
 // A stream drops its oldest events when it is full, or when they have reached the maximum age.
 const (
-	// nearFull is the used part of the stream's bytes from which on it counts as full.
+	// nearFull is the used part of the stream's bytes at which it counts as full.
 	nearFull = 0.99
-	// nearExpiry is the part of the maximum age from which on an event counts as expiring.
+	// nearExpiry is the part of the maximum age at which an event counts as expiring.
 	nearExpiry = 0.95
 )
 

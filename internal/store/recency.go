@@ -61,8 +61,8 @@ func (f *recencyFilter) stored(startMs int64, seq uint64) {
 }
 
 // limit returns the sequence after which all adds are recent; ok is false if the filter knows
-// of no recent adds. It ignores periods older than three quarters of the retention. The last quarter is a
-// reserve for the time between this call and the write.
+// of no recent adds. It ignores periods older than three quarters of the retention. The last
+// quarter is a reserve for the time between this call and the write.
 func (f *recencyFilter) limit(nowMs int64) (seq uint64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -70,8 +70,8 @@ func (r *Records) Create(ctx context.Context, timers []Write) []Result {
 	return results
 }
 
-// admitAll asks admission for the space of the new timers in each shard. It sets the results
-// of the timers that are refused.
+// admitAll takes space for the new timers in each shard. It sets the error of each refused
+// timer in results.
 func (r *Records) admitAll(ctx context.Context, timers []Write, results []Result) {
 	need := make([]int64, r.shards.geo.Shards)
 	for i := range timers {

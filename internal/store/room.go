@@ -13,9 +13,9 @@ import (
 //
 // A full bucket refuses all writes, so its timers could not be claimed, moved or ended
 // either, and no space would ever be freed. admission therefore keeps a part of each
-// bucket for them (reserveOf). It reads the size of the bucket at most once in maxRoomAge and
-// subtracts what this process adds in between; what other nodes add comes out of the
-// reserve. Safe for concurrent use.
+// bucket for them (reserveOf). It reads the size of a bucket once in maxRoomAge, or more often
+// while the bucket is full, and subtracts the timers of this process in between. Timers of
+// other nodes in between use the reserve. Safe for concurrent use.
 type admission struct {
 	jet    *jet.Client
 	shards *Shards

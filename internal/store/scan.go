@@ -11,12 +11,14 @@ import (
 
 // ScanQueued reads every record of a shard once, in stream order, and passes to fn the
 // pending and claimed records that are due by throughMs (Unix milliseconds). Use it when the
-// low watermark is older than the index entries; it costs a read of the whole shard. It
-// leaves out records due before the low watermark whose revision is up to the applied offset:
-// owners have handled them, so such a record that looks open is an old revision. It passes
-// every record of a newer format that may have to fire, see Timer.Unread, and every schedule
-// whose last run or overdue event was claimed after the shard's clock was written: its owner may have died
-// before it published the event. Errors: those of fn, schemas.ErrUnavailable.
+// low watermark is older than the index entries; it costs a read of the whole shard.
+//
+// It leaves out records due before the low watermark whose revision is up to the applied
+// offset: owners have handled them, so such a record that looks open is an old revision. It
+// also passes every record of a newer format that may have to fire (see Timer.Unread), and
+// every schedule whose last run or overdue event was claimed after the shard's clock was
+// written, because its owner may have died before it published the event. Errors: those of
+// fn, schemas.ErrUnavailable.
 func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn func(Timer) error) error {
 	clock, _, err := rd.clocks.ReadClock(ctx, shard)
 	if err != nil {
@@ -42,10 +44,10 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 	})
 }
 
-// EachSchedule reads the records of a shard after a sequence, in stream order, and passes
-// those of schedules in state pending or paused to fn, until fn returns false. It costs a
-// read of the whole shard, and pauses as CountPending does. It leaves out records that this
-// build cannot read. Errors: those of fn, schemas.ErrUnavailable.
+// EachSchedule passes the schedules of a shard in state pending or paused to fn, in stream
+// order, starting after a sequence, until fn returns false. It reads every record of the shard
+// after that sequence, with the pauses of pauseScan, and leaves out records that this build
+// cannot read. Errors: those of fn, schemas.ErrUnavailable.
 func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn func(Timer) (more bool, err error)) error {
 	sh := &rd.shards.subjects[shard]
 	n := 0
@@ -62,13 +64,13 @@ func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn 
 }
 
 const (
-	// pacedPause is the pause of a paced reading of a shard after each pacedBatch records. It
-	// leaves time of the server for other requests.
+	// pacedPause is the pause of a paced scan after each pacedBatch records. It leaves the
+	// server time for other requests.
 	pacedPause = 5 * time.Millisecond
 	pacedBatch = 1000
 )
 
-// pauseScan paces a reading of a whole shard. Call it with the number of records read so far.
+// pauseScan paces a scan of a whole shard. Call it with the number of records read so far.
 // It returns false if ctx has ended.
 func pauseScan(ctx context.Context, n int) bool {
 	return n%pacedBatch != 0 || pause.For(ctx, pacedPause)

@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// serviceFresh is how long a node relies on having seen, or made, the key of a service.
+	// serviceFresh is the time after a node has read or written the key of a service in which
+	// it does not read the key again.
 	serviceFresh = time.Hour
-	// fullFor is how long a node rejects unknown services without counting again, after
-	// there were too many.
+	// fullFor is the time after the limit was reached in which a node rejects new services
+	// without another count.
 	fullFor = time.Second
-	// countFor is how long a count of the services is used, so that many adds with new services
-	// cost one count.
+	// countFor is the time in which a node uses a count of the services, so that many adds with
+	// new services cost one count.
 	countFor = time.Second
 	// registerTries bounds the tries of a compare-and-set on a service's key.
 	registerTries = 5
@@ -38,7 +39,7 @@ type Services struct {
 	mu    sync.Mutex
 	known map[string]time.Time // when a registered service was last seen to have a key
 	swept time.Time            // when forget last searched known
-	full  time.Time            // when there were last too many services
+	full  time.Time            // when the limit was last reached
 	// count is the number of services at countAt, plus the number that this process has
 	// registered since.
 	count   int
@@ -80,9 +81,9 @@ func (s *Services) RegisterService(ctx context.Context, svc string) error {
 	return err
 }
 
-// register makes the key of a service if there is none, or prolongs its marker. full says
-// that the limit of services was reached less than fullFor ago. Error:
-// schemas.CodeTooManyServices for a new service beyond the limit.
+// register makes the key of a service if there is none, or prolongs its marker. full is true if
+// the limit of services was reached less than fullFor ago. Error: schemas.CodeTooManyServices
+// for a new service beyond the limit.
 func (s *Services) register(ctx context.Context, f Feed, full bool) error {
 	st, err := s.keys.ServiceState(ctx, f)
 	if err != nil || st.Awake {

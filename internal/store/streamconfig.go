@@ -35,8 +35,8 @@ const (
 	// leastBytes is the least that a stream's default limit is lowered to.
 	leastBytes = 1 << 20
 	probeName  = "BELFRY_PROBE"
-	// addDedupWindow is how long TIMERS_ADD acknowledges a repeated Nats-Msg-Id without storing
-	// the message. It is as short as nats-server allows, because the router recognises a
+	// addDedupWindow is the time in which TIMERS_ADD acknowledges a repeated Nats-Msg-Id without
+	// storing the message. It is as short as nats-server allows, because the router recognises a
 	// repeated add by its source and id. With a longer window, a client that guesses the
 	// message ids of another could use them first: the other's adds would be acknowledged and
 	// lost.

@@ -9,7 +9,7 @@ import (
 )
 
 // Values of clocks and calendars are JSON objects whose last field is the CRC-32C of the bytes
-// before it, so that damage which leaves valid JSON is found, too.
+// before it. The checksum also reveals damage that leaves valid JSON.
 
 // sumField begins the field of the checksum.
 const sumField = `,"sum":`

@@ -26,11 +26,14 @@ import (
 //     and hundreds of milliseconds in a shard of 400,000 timers that has been idle.
 //   - A delete of the one sequence after the write was acknowledged: 40 µs of CPU.
 //
-// A write rolls up if an older revision that returned could fire: when a pending timer, or a
-// schedule before its first run, is cancelled, paused or moved, because its index entry still names it, and when the new
-// revision expires within shortTTL, maybe before a node that dies is up again. A write also
-// rolls up where that is cheap: if the timer was added less than nearAge ago, and in warm
-// shards (see warmth). All other writes delete.
+// A write rolls up if the older revision could fire when it returned:
+//   - when a timer is cancelled, paused or moved, because the old index entry still names it
+//     (not for a schedule whose last due time is more than nearAge past: its old index entry
+//     has expired);
+//   - when the new revision expires within shortTTL, maybe before a node that dies is up again.
+//
+// A write also rolls up where that is cheap: if the timer was added less than nearAge ago, and
+// in warm shards (see warmth). All other writes delete.
 //
 // A process that dies between a write and its delete leaves the older revision behind. So
 // does a server that dies between a write and its roll-up. See leftover.go.
@@ -47,7 +50,7 @@ const (
 	removals = 256
 	// removeRetry is the pause before a failed delete is sent again.
 	removeRetry = 100 * time.Millisecond
-	// closeBound bounds the time that Close waits for deletes in flight.
+	// closeBound bounds the time that Close waits for deletes.
 	closeBound = time.Second
 )
 
@@ -248,7 +251,7 @@ func (r *remover) put(v superseded) {
 	}
 }
 
-// take empties the queue.
+// take empties the queue and returns its elements.
 func (r *remover) take() []superseded {
 	r.mu.Lock()
 	defer r.mu.Unlock()

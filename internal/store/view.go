@@ -63,8 +63,8 @@ func (v *View) ReadCalendars(ctx context.Context) (*CalendarSet, error) {
 }
 
 // EachSchedule reads all records, shard by shard, and passes those of schedules in state
-// pending or paused to fn. It pauses as Reader.EachSchedule does, so that it takes little from
-// the nodes. Errors: those of fn, schemas.ErrUnavailable, schemas.ErrDamaged for a damaged
+// pending or paused to fn, with the pauses of Reader.EachSchedule, which leave the server time
+// for the nodes. Errors: those of fn, schemas.ErrUnavailable, schemas.ErrDamaged for a damaged
 // layout.
 func (v *View) EachSchedule(ctx context.Context, fn func(Timer) error) error {
 	m, _, err := layoutRecord{jet: v.jet, log: v.log}.read(ctx)
