@@ -43,7 +43,7 @@ const (
 	// restConcurrency bounds the feeds that are put to rest or checked at the same time.
 	restConcurrency = 8
 	// retryInterval is the interval between two searches of TIMERS_RETRY for services that
-	// no node serves: versions before 0.9 do not wake its feeds.
+	// no node serves: builds below store.LevelRestingServices do not wake its feeds.
 	retryInterval = 10 * time.Second
 	// tidyInterval is the interval between two searches for consumers of resting feeds.
 	tidyInterval = time.Hour

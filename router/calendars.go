@@ -13,7 +13,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Calendars is the part of the store that keeps calendars; *store.Store has it.
+// Calendars reads and writes calendars; *store.Store implements it.
 type Calendars interface {
 	CalendarsNow() (set *store.CalendarSet, fresh bool)
 	RefreshCalendars(ctx context.Context) (*store.CalendarSet, error)
@@ -21,16 +21,16 @@ type Calendars interface {
 	DeleteCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
 }
 
-// currentCalendars are the calendars for one operation. They are read only if a schedule
-// excludes some.
+// currentCalendars reads the calendars for one operation, when a schedule needs them.
 type currentCalendars struct {
 	ctx  context.Context
 	from Calendars
 }
 
 // Exclusions implements recurrence.Calendars. It reads the calendars again if the node's copy
-// is not fresh, or lacks one: it may be new. The error is unavailable for a calendar that
-// cannot be read: an add waits until it is repaired, or a node of its version reads it.
+// is not fresh, or lacks a calendar, which may be newer than the copy. The error is unavailable
+// for a calendar that cannot be read: an add waits until the calendar is repaired, or until a
+// node of its version reads it.
 func (c currentCalendars) Exclusions(names []string) (*calendar.Exclusions, error) {
 	if set, fresh := c.from.CalendarsNow(); fresh {
 		if x, err := set.Exclusions(names); err == nil {
@@ -58,13 +58,14 @@ func CurrentCalendars(ctx context.Context, from Calendars) recurrence.Calendars 
 	return currentCalendars{ctx, from}
 }
 
-// putTries bounds the writes of a calendar whose request names no revision.
+// putTries bounds the tries of writeCalendar.
 const putTries = 5
 
 // CalendarPut replaces the dates of a calendar, or makes a new one. When it returns without an
-// error, the change is in force on all nodes; see store.Calendars. from is the verified part
-// of the caller, q.By the caller's own claim. Errors: bad_request, conflict for another
-// revision, store_full, unavailable.
+// error, the change is in force on all nodes; see store.Calendars. With q.DryRun it writes
+// nothing. The reply counts the schedules that exclude the calendar, and those whose next run
+// moves. from is the verified part of the caller, q.By the caller's own claim. Errors:
+// bad_request, conflict for another revision, store_full, unavailable.
 func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest, from schemas.Caller) (schemas.CalendarPutReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.CalendarPutReply, err error) {
 		by, err := claimed(from, q.By)
@@ -110,7 +111,8 @@ func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest,
 	})
 }
 
-// writeCalendar writes a calendar. rev is the revision that it must have; 0 for any.
+// writeCalendar writes a calendar with write, again after conflicts. rev is the revision to
+// replace; 0 for any.
 func (s *Service) writeCalendar(ctx context.Context, c store.Calendar, rev uint64, write func(context.Context, store.Calendar, uint64) (uint64, error)) (uint64, error) {
 	for try := 1; ; try++ {
 		set, err := s.o.Store.RefreshCalendars(ctx)
@@ -140,14 +142,16 @@ func otherRevision(name string, is, want uint64) error {
 	return schemas.Errorf(schemas.CodeConflict, "calendar %s has revision %d, not %d: get it, check what has changed, and put it again", name, is, want)
 }
 
-// calendarEffect is what a change of a calendar does to schedules.
+// calendarEffect is the effect of a change of a calendar on schedules.
 type calendarEffect struct {
 	users   []string // schedules that exclude the calendar
 	moved   int      // of them, schedules whose next run moves
-	partial bool     // there was no time to read all
+	partial bool     // effectTimeout ended before all schedules were read
 }
 
-// effect reads all schedules, and finds the ones with this calendar.
+// effect reads all schedules, and finds the schedules that exclude the calendar. after is the copy of
+// the calendars after the change, from which it counts the next runs that move; nil for a
+// deletion, which moves none.
 func (s *Service) effect(ctx context.Context, name string, after *store.CalendarSet) (e calendarEffect, err error) {
 	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
 	defer cancel()
@@ -185,9 +189,9 @@ func (s *Service) effect(ctx context.Context, name string, after *store.Calendar
 // is in force (store.CalendarFresh) it must stay below OperationTimeout.
 const effectTimeout = time.Second
 
-// CalendarDelete deletes a calendar that no schedule excludes. A schedule that is added at the
-// same moment waits until the calendar exists again. Errors: not_found, conflict for another
-// revision or for a calendar in use, unavailable.
+// CalendarDelete deletes a calendar that no schedule excludes. A schedule that excludes it and
+// is added at the same moment waits until the calendar exists again. Errors: bad_request,
+// not_found, conflict for another revision or for a calendar in use, unavailable.
 func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest, from schemas.Caller) (schemas.CalendarInfo, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (info schemas.CalendarInfo, err error) {
 		by, err := claimed(from, q.By)
@@ -229,7 +233,7 @@ func (s *Service) CalendarGet(ctx context.Context, q schemas.CalendarRequest) (s
 	})
 }
 
-// calendar reads a calendar.
+// calendar reads a calendar from the store. Errors: bad_request, not_found, unavailable.
 func (s *Service) calendar(ctx context.Context, name string) (store.Calendar, error) {
 	if err := store.CheckCalendarName(name); err != nil {
 		return store.Calendar{}, err

@@ -12,10 +12,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Why says what became, or will become, of times of a schedule, or of a one-shot timer.
-// Without q.At it answers for the last time that the schedule has decided and for the next
-// one; a one-shot timer has only one time, so q.At must be empty. Errors: bad_request,
-// invalid_timer_id, not_found, unavailable.
+// Why explains the times of a schedule, or the time of a one-shot timer: whether and when the
+// run fired or will fire, or why not. q.At selects times of a schedule; without it the answers
+// are for the last time that the schedule has decided and for the next one. A one-shot timer
+// has only one time, so q.At must be empty. Errors: bad_request, invalid_timer_id, not_found,
+// unavailable.
 func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.WhyReply, err error) {
 		t, err := s.ops.Get(ctx, q.TimerRef)
@@ -67,7 +68,7 @@ func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answ
 	return answers
 }
 
-// whyTimer says what became, or will become, of a one-shot timer or of a run of a schedule.
+// whyTimer explains the state of a one-shot timer or of a run of a schedule.
 func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 	r := &t.Record
 	a := schemas.Answer{At: schemas.TimeOf(r.ScheduledMs), Local: schemas.FormatTime(r.ScheduledMs), Due: schemas.TimeOf(r.DueMs), Fate: schemas.FateFired, Run: r.Run}
@@ -136,8 +137,8 @@ func because(r *schemas.Record) string {
 	return " (" + strings.TrimSuffix(r.Outcome.Error, ".") + ")"
 }
 
-// lastOperation says when the last operation of a kind was made, and by whom; "" if the
-// record does not know.
+// lastOperation returns the time and the caller of the last operation of a kind, for the middle
+// of a sentence; "" if the record has none.
 func lastOperation(r *schemas.Record, kind schemas.OperationKind) string {
 	for _, op := range slices.Backward(r.History) {
 		if op.Kind != kind {

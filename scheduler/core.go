@@ -361,8 +361,8 @@ func (k *Core) ProgressMs() int64 { return k.cfg.Geometry.TickStart(k.watermark 
 // Loaded returns the number of entries in memory.
 func (k *Core) Loaded() int { return len(k.entries) }
 
-// Pending returns the number of timers in state pending in the shard; false while the
-// number is unknown.
+// Pending returns the number of timers in state pending or paused in the shard; false while
+// the number is unknown.
 func (k *Core) Pending() (int64, bool) { return max(k.pending, 0), k.pendingKnown }
 
 func (k *Core) onTail(t store.Timer) {

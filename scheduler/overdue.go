@@ -6,17 +6,18 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file publishes overdue events (timerexpect). A turn claims one as it claims a run; it
-// has no record and no callback.
+// This file publishes overdue events (timerexpect). A turn claims an overdue event as it claims
+// a run. An overdue event has no record and no callback.
 
-// alarm is the reason of an overdue event: timererrorcode and timererrordata.
+// alarm describes an overdue event: its reason (timererrorcode), a text (timererrordata), and
+// the number of nominal times that are overdue.
 type alarm struct {
 	reason, text string
-	count        uint32 // nominal times
+	count        uint32
 }
 
-// insertAlarm adds the entry of the last overdue event of a schedule. It has no record: its
-// claim is in that of the schedule.
+// insertAlarm adds the entry of the last overdue event of a schedule. The claim of the event
+// is in the schedule's record.
 func (k *Core) insertAlarm(t store.Timer, p phase) *entry {
 	c := &t.Record.Schedule.Alarm
 	a := store.Timer{ID: schemas.OverdueTimer(t.ID, c.Run), Rev: t.Rev, Record: recurrence.OverdueRecord(t.ID, &t.Record)}
@@ -28,7 +29,7 @@ func (k *Core) insertAlarm(t store.Timer, p phase) *entry {
 	return e
 }
 
-// alarm returns what an overdue event says; nil for all other entries.
+// alarm returns the description of an overdue event; nil for all other entries.
 func (e *entry) alarm() *alarm {
 	if e.extra == nil {
 		return nil

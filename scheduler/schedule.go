@@ -24,10 +24,11 @@ import (
 //   - blocked: the event of the last run is not published yet, or the run's record may lack its
 //     index entry. The schedule's record keeps the claim of one run only, so the next claim
 //     waits.
-//   - looking: the decision depends on the result of the last run's callback, or of a run
-//     whose deadline has passed (timerexpect), which the leader is asked for.
-//   - preparing: the index entry of the next due time is being written. Usually it was
-//     written when the record came into the wheel.
+//   - looking: the decision depends on the result of a callback: that of the last run, or of a
+//     run whose deadline has passed (timerexpect). The owner reads the run's record from the
+//     leader.
+//   - preparing: the write of the next due time's index entry is in flight. Usually the entry
+//     was written when the record came into the wheel.
 //
 // A turn may also claim an overdue event (timerexpect). It is published like the event of a run
 // without a callback, in an entry under the timer id schemas.OverdueTimer.
@@ -50,24 +51,25 @@ type recurring struct {
 	// turn is the decision to be claimed, made at turnMs; nil for none.
 	turn   *recurrence.Turn
 	turnMs int64
-	// prepared is a tick with an acknowledged index entry for the schedule, preparing one
-	// with an index entry in flight; noTick for none.
+	// prepared is a tick with an acknowledged index entry for the schedule. preparing is a tick
+	// whose index entry is in flight. noTick for none.
 	prepared, preparing int64
-	// looked is true if open has the result of ActLook.
+	// open is true if the callback of the last run has no result. It is known if looked is
+	// true, after an ActLook.
 	looked, open bool
 	// result is the result of a run whose deadline has passed; nil until the leader has
-	// answered. asked is the run that the look in flight is for, 0 for the last one.
+	// answered. asked is the run of the ActLook in flight, 0 for the last run.
 	result *recurrence.Result
 	asked  uint32
-	// woken is true for a schedule to be turned before it is due, because its last run has
-	// concluded.
+	// woken is true if the schedule is turned before it is due, because its last run has a
+	// result.
 	woken bool
 
 	// unindexed is true for a run whose record may have no index entry: its create was not
 	// acknowledged, or an earlier owner has created it.
 	unindexed bool
-	// completes is the record of a schedule that is completed when this run or overdue event,
-	// its last, is done; nil otherwise.
+	// completes is the record of the schedule, if this is its last run or overdue event: the
+	// schedule is completed when this entry is done. nil otherwise.
 	completes *store.Timer
 	// blocks is the entry of the schedule whose claim waits for this one; nil for none.
 	blocks *entry
@@ -78,8 +80,8 @@ type recurring struct {
 // noTick is no tick.
 const noTick = -1 << 63
 
-// turn makes the decision of a due schedule, and claims it once everything that it depends
-// on is there.
+// turn decides a due schedule and claims the decision. If the decision needs something first
+// (calendars, the result of a run, an index entry), turn requests that, and runs again later.
 func (k *Core) turn(e *entry) {
 	if e.newer() != nil {
 		k.done(e) // and take up the newer revision
@@ -149,7 +151,7 @@ func (k *Core) blocked(e *entry, id schemas.TimerID) bool {
 	return true
 }
 
-// look requests the result of a run, or for 0 whether the last run is open.
+// look requests the result of a run. With run 0 it asks whether the last run is open.
 func (k *Core) look(e *entry, run uint32) {
 	e.phase, e.extra.asked = phaseLooking, run
 	result := run != 0
@@ -160,8 +162,9 @@ func (k *Core) look(e *entry, run uint32) {
 	k.do(ActLook{ID: e.id, Run: schemas.RunTimer(e.id, run), Result: result, Delay: k.backoff(int(e.fails))})
 }
 
-// pinClaim makes sure that a next owner meets the claim of a schedule, if neither the low
-// watermark nor a pin does: the sweeper found the schedule, or it is turned before it is due.
+// pinClaim pins the applied offset before the claim of a schedule, so that the next owner reads
+// the claim. It is necessary where neither the low watermark nor a pin holds: if the sweeper
+// found the schedule, or if the schedule is turned before it is due.
 func (k *Core) pinClaim(e *entry) {
 	if e.pin == 0 && (!e.counted || e.rec.DueMs > k.now) {
 		k.pinAt(e, k.tailSeen+1)
@@ -181,9 +184,9 @@ func (e *entry) more() *extra {
 	return e.extra
 }
 
-// followsCalendars drops the plan and the decision of a schedule if a calendar has changed that
-// it excludes. It returns false if the schedule must wait: the calendars are not known, or
-// one does not exist.
+// followsCalendars drops the plan and the decision of a schedule if one of its excluded
+// calendars has changed. It returns false if the schedule must wait, because the calendars are
+// not known or one does not exist.
 func (k *Core) followsCalendars(e *entry) bool {
 	names, r := e.rec.Schedule.Exclude, e.extra
 	if len(names) == 0 {
@@ -204,7 +207,7 @@ func (k *Core) followsCalendars(e *entry) bool {
 	return true
 }
 
-// errCalendars is the reason why schedules that exclude calendars wait.
+// errCalendars is the reported reason while schedules that exclude calendars wait.
 var errCalendars = schemas.Errorf(schemas.CodeUnavailable, "the calendars that it excludes cannot be read now")
 
 // planOf returns the compiled recurrence of a schedule. It returns nil if the recurrence does
@@ -226,8 +229,8 @@ func (k *Core) planOf(e *entry) *recurrence.Plan {
 // --- index entries of next due times ---
 
 // prepareSome writes index entries for the next due times of the schedules in the wheel, so
-// that their claims need not wait for them. A due time that turns out otherwise leaves an
-// entry that readers ignore.
+// that their claims need not wait for them. It predicts these due times; readers ignore the
+// entry of a wrong prediction.
 func (k *Core) prepareSome() {
 	for len(k.toPrepare) > 0 && k.preparing < maxPreparing {
 		e := k.toPrepare[0]
@@ -250,6 +253,7 @@ func (k *Core) prepareSome() {
 	}
 }
 
+// prepare requests the index entry of a schedule for a tick, after a delay.
 func (k *Core) prepare(e *entry, tick int64, delay time.Duration) {
 	e.extra.preparing = tick
 	k.preparing++
@@ -330,8 +334,8 @@ func (k *Core) turned(e *entry, t store.Timer) {
 	}
 }
 
-// start publishes what the claim l of this term fires: claimed is the entry of a run or of an
-// overdue event, e that of its schedule.
+// start publishes the event of a run or an overdue event that this term has just claimed. l is
+// the claim, claimed the entry of the run or overdue event, e that of the schedule.
 func (k *Core) start(e, claimed *entry, l *schemas.LastRun) {
 	if e.pin != 0 && claimed.pin == 0 {
 		k.pinAt(claimed, l.Before)
@@ -356,8 +360,7 @@ func (k *Core) insertRun(t store.Timer, p phase) *entry {
 	return e
 }
 
-// completes notes that the schedule of a run or overdue event is completed when that is done,
-// if it is the last one.
+// completes sets e.extra.completes if e, a run or overdue event, is the last of the schedule t.
 func (e *entry) completes(t store.Timer) {
 	if t.Record.State == schemas.StateDelivered && t.Record.Schedule.AlarmIsLast() == (e.alarm() != nil) {
 		e.more().completes = &t
@@ -372,6 +375,7 @@ func (k *Core) createRun(e *entry, rev uint64) {
 	k.do(ActCreateRun{ID: e.id, Rev: rev, Record: &e.rec})
 }
 
+// onRunCreated processes the result of ActCreateRun: it publishes the run's event.
 func (k *Core) onRunCreated(ev EvRunCreated) {
 	k.inflight--
 	e := k.entries[ev.ID]
@@ -393,8 +397,8 @@ func (k *Core) onRunCreated(ev EvRunCreated) {
 	}
 }
 
-// endRun ends what a run leaves open when its entry is done: the schedule of the last run is
-// completed, and a claim that waits is made.
+// endRun is called when the entry of a run or overdue event is done. It completes the schedule
+// after its last one, and continues a claim that this entry blocks.
 func (k *Core) endRun(e *entry) {
 	r := e.extra
 	if t := r.completes; t != nil {
@@ -458,8 +462,7 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 	n.fails = fails
 }
 
-// isClaimOf reports whether a record has the run, or the overdue event, that the entry's claim in
-// flight fires.
+// isClaimOf reports whether a record contains the entry's claim in flight.
 func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 	if e.extra == nil || e.extra.turn == nil {
 		return false
@@ -480,10 +483,11 @@ func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
 
 // --- claims of earlier owners ---
 
-// resumeClaims completes the last run, and the last overdue event, of a schedule if an earlier
-// owner claimed it and the clock from which this term resumed may be older than that claim: its
-// event may be missing. The entry holds the low watermark before the claim's tick, or the
-// applied offset before the claim, so a next owner comes to the same conclusion.
+// resumeClaims completes the last run and the last overdue event of a schedule if an earlier
+// owner claimed them, and the clock from which this term resumed may be older than the claim:
+// the event may be missing. The entry holds the low watermark before the claim's tick, or pins
+// the applied offset before the claim, so the next owner also completes the claim if this term
+// does not.
 func (k *Core) resumeClaims(t store.Timer) {
 	s := t.Record.Schedule
 	if l := &s.Last; k.resumes(l) {
@@ -499,7 +503,8 @@ func (k *Core) resumes(l *schemas.LastRun) bool {
 	return l.Epoch != k.epoch && l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
 }
 
-// resume completes a claim by check, once. last is true for the last claim of the schedule.
+// resume completes a claim with check, once in a term. last is true for the last claim of the
+// schedule.
 func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(store.Timer)) {
 	if run := k.entries[id]; run != nil {
 		switch {
@@ -551,7 +556,7 @@ func (k *Core) wake(e *entry) {
 	k.makeReady(e)
 }
 
-// waitsForRun reports whether something waits for the last run of a schedule.
+// waitsForRun reports whether a schedule has a run that may wait for its last run.
 func waitsForRun(r *schemas.Record) bool {
 	s := r.Schedule
 	return s.Waiting != nil || len(s.Manual) > 0 || s.Backfill != nil
