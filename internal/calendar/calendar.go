@@ -31,8 +31,8 @@ const (
 // MaxJitter is the greatest jitter. Jitter is capped at the next nominal time anyway.
 const MaxJitter = 24 * time.Hour
 
-// Spec is what a user asks for. The zero value of a field means that the attribute is
-// absent.
+// Spec is the specification of a schedule. The zero value of a field means that the attribute
+// is absent.
 type Spec struct {
 	// ID is the timer ID. H and jitter are derived from it.
 	ID string
@@ -181,11 +181,12 @@ func (s *Schedule) Next(afterMs int64) (nominalMs int64, ok bool) {
 	return f.atMs, ok && f.atMs <= s.endMs
 }
 
-// Prev returns the last nominal time before an instant. It returns false if there is none
+// Prev returns the last nominal time before an instant. It returns false if there is none at or
 // after the start of the schedule.
 //
-// Prev needs only Next: it looks back twice as far until it finds a run, then halves the
-// interval in which a later one may be. A daily schedule takes about 20 calls of Next.
+// Prev uses only Next: it looks back, each time twice as far, until it finds a run, and then
+// halves the interval in which a later one may be. A daily schedule takes about 20 calls of
+// Next.
 func (s *Schedule) Prev(beforeMs int64) (nominalMs int64, ok bool) {
 	if s.endMs < MaxMs {
 		beforeMs = min(beforeMs, s.endMs+1)
@@ -257,7 +258,7 @@ func (s *Schedule) Resolved() string { return s.resolved }
 // than the user expects.
 func (s *Schedule) Warnings() []string { return slices.Clone(s.warnings) }
 
-// zoneHints are zone names that are refused, or that do not exist, with what to write.
+// zoneHints maps zone names that are refused, or that do not exist, to the names to write.
 var zoneHints = map[string]string{
 	"EST": "America/New_York", "EDT": "America/New_York", "EST5EDT": "America/New_York", "CST": "America/Chicago", "CDT": "America/Chicago", "CST6CDT": "America/Chicago",
 	"MST": "America/Denver", "MDT": "America/Denver", "MST7MDT": "America/Denver", "PST": "America/Los_Angeles", "PDT": "America/Los_Angeles", "PST8PDT": "America/Los_Angeles",
@@ -300,7 +301,7 @@ func isOffset(name string) bool {
 	return rest != "" && strings.ContainsAny(rest[:1], "+-0123456789") && strings.Trim(rest, "+-:0123456789") == ""
 }
 
-// similarZone returns the zone with the same letters, or whose place has them.
+// similarZone returns the zone whose name, or whose place, has the same letters; "" for none.
 func similarZone(name string) string {
 	want := letters(name)
 	if want == "" {
@@ -340,10 +341,11 @@ func (s *Schedule) Local(ms int64) string {
 	return Occurrence{NominalMs: ms, OffsetSeconds: int(g.offsetMs / secondMs)}.Local()
 }
 
-// Period returns the first and the last instant that a text means: a date in the schedule's
-// zone such as 2027-03-28, a local time such as 2027-03-28T02:30 to the minute or second, or
-// an RFC 3339 time. A local time that occurs twice is both and what is between; a local
-// time in a gap is the first instant after it.
+// Period returns the first and the last instant of a date in the schedule's zone such as
+// 2027-03-28, of a local time to the minute or second such as 2027-03-28T02:30, or of an RFC 3339
+// time. For a local time that occurs twice, the period goes from the first occurrence to the
+// last. For a local time in a gap, it is the first instant after the gap. ok is false for any
+// other text.
 func (s *Schedule) Period(text string) (fromMs, toMs int64, ok bool) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at.UnixMilli(), at.UnixMilli(), true

@@ -199,7 +199,7 @@ func TestRefusals(t *testing.T) {
 		{daily(func(s *calendar.Spec) { s.Jitter = 25 * time.Hour }), -1, "write at most PT24H"},
 		{daily(func(s *calendar.Spec) { s.Jitter = time.Microsecond }), -1, "finer than a millisecond"},
 		{daily(func(s *calendar.Spec) { s.DST = "both" }), 0, `"both" is not a rule; write auto, or gap=shift|skip and overlap=first|last|both`},
-		{daily(func(s *calendar.Spec) { s.DST = "gap=skip,gap=shift" }), 9, `"gap" is there twice`},
+		{daily(func(s *calendar.Spec) { s.DST = "gap=skip,gap=shift" }), 9, `duplicate rule "gap"`},
 		{daily(func(s *calendar.Spec) { s.DST = "gap=skip,overlap=never" }), 9, `"overlap=never" is not a rule`},
 		{calendar.Spec{Every: "1h", StartMs: 1, DST: "gap=skip"}, -1, "an elapsed period follows real time"},
 		{daily(func(s *calendar.Spec) { s.ExcludeShift = "nearest" }), -1, "write skip, next or previous"},

@@ -83,8 +83,8 @@ func (c *cron) times() string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// every64 describes a set of values of one field: "every minute", "every 15 minutes", or "the
-// minutes 0 and 7".
+// every64 describes a set of values of one field: "every minute", "every 15 minutes", "minute 5"
+// or "minutes 0 and 7".
 func every64(set uint64, name string, size int) string {
 	if step, ok := evenStep(set, size); ok {
 		if step == 1 {

@@ -24,7 +24,7 @@
 // # Failures
 //
 // New reports a specification that it does not accept as an *Error: the attribute, the
-// position in its value, the reason, and what to write instead. After New nothing can fail:
+// position in its value, the reason, and a correction. After New nothing can fail:
 // Next returns false when no run is left before the end of the schedule or before MaxMs.
 //
 // # Daylight saving
@@ -32,8 +32,8 @@
 // The wall clock skips some local times (a gap) and repeats others (an overlap). The
 // default rule, DST "auto", follows cronie and distinguishes two kinds of schedules.
 //
-// A schedule is *fixed* if neither the minute nor the hour field begins with "*", and if
-// its period counts days, weeks, months or years. It runs once for each local time:
+// A schedule is *fixed* if it is a cron expression whose minute and hour fields do not begin
+// with "*", or a period of days, weeks, months or years. It runs once for each local time:
 //
 //   - In a gap it runs at the first instant after the gap, once, even if several of its
 //     local times are missing. "30 2 * * *" in Europe/Berlin on 2027-03-28, when 02:00
@@ -44,7 +44,7 @@
 //   - A gap longer than 3 h is not daylight saving: Pacific/Apia had no 2011-12-30. Local
 //     times in it are skipped. "0 12 30 12 *" there runs in 2010, then in 2012.
 //
-// A schedule is *wildcard* if its minute or hour field begins with "*". It follows real
+// A cron expression is *wildcard* if its minute or hour field begins with "*". It follows real
 // time: "*/15 * * * *" in Europe/Berlin runs every 15 minutes on both days, with nothing
 // between 01:45 and 03:00 in March and eight runs from 02:00 to 02:45 in October.
 //

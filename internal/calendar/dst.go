@@ -25,8 +25,8 @@ type dst struct {
 // a change of the calendar, not daylight saving.
 func (d dst) shiftsGap(lengthMs int64) bool { return d.shift && lengthMs <= maxGapMs }
 
-// parseDST parses timerdst: auto, or gap=shift|skip and overlap=first|last|both, of which a
-// missing one follows auto. realTime schedules follow real time under auto.
+// parseDST parses timerdst: auto, or one or both of gap=shift|skip and overlap=first|last|both.
+// A missing part follows auto. realTime schedules follow real time under auto.
 func parseDST(text string, realTime, elapsed bool) (dst, error) {
 	d := dst{shift: !realTime, overlap: overlapFirst}
 	if realTime {
@@ -45,7 +45,7 @@ func parseDST(text string, realTime, elapsed bool) (dst, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, _ := strings.Cut(part, "=")
 		if seen[name] {
-			return d, fail(offset, fmt.Sprintf("%q is there twice", name))
+			return d, fail(offset, fmt.Sprintf("duplicate rule %q", name))
 		}
 		seen[name] = true
 		switch part {

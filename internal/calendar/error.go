@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Error says why New does not accept a specification.
+// Error is the error of New for a specification that it does not accept.
 type Error struct {
 	// Attribute is the name of the attribute, for example timercron.
 	Attribute string
@@ -17,7 +17,7 @@ type Error struct {
 	Offset int
 	// Reason says what is wrong.
 	Reason string
-	// Instead says what to write instead.
+	// Instead proposes a correction.
 	Instead string
 }
 

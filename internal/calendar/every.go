@@ -18,7 +18,7 @@ const (
 	maxEveryLength = 64
 )
 
-// unit is what a period counts.
+// unit is the unit of a period.
 type unit uint8
 
 const (

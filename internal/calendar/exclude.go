@@ -220,13 +220,13 @@ type ExcludedTimes struct {
 	By           uint32
 }
 
-// ExcludedBetween returns the times from fromMs to toMs, both inclusive, that a schedule does
-// not have, or has on another date, because their dates are excluded. With all, it also
-// returns the times whose dates are not. It looks at no more than limit times; reachedMs is
-// the end of the period that it has read, toMs for the whole period.
+// ExcludedBetween returns the times from fromMs to toMs, both inclusive, that the schedule would
+// have without excluded calendars, and whose dates are excluded. With all, it also returns the
+// times on other dates. It looks at no more than limit times; reachedMs is the end of the period
+// that it has read, toMs for the whole period.
 func (s *Schedule) ExcludedBetween(fromMs, toMs int64, all bool, limit int) (list []ExcludedTimes, reachedMs int64) {
 	rule := s.Without()
-	before := false // the time before is the last one of list
+	before := false // the previous time is the last one in list
 	for at, ok := rule.after(fromMs - 1); ok && at.atMs <= min(toMs, s.endMs); at, ok = rule.after(at.atMs) {
 		if limit--; limit < 0 {
 			return list, at.atMs - 1
@@ -260,7 +260,7 @@ func (s *Schedule) Revision() uint64 { return s.exclude.Revision }
 // bit n is set for the n-th one.
 func (s *Schedule) ExcludedBy(ms int64) uint32 { return s.exclude.by(dayOf(s.zone.localMs(ms))) }
 
-// Without returns the schedule as it is without excluded calendars.
+// Without returns the same schedule without excluded calendars.
 func (s *Schedule) Without() *Schedule {
 	all := *s
 	all.exclude = exclusion{}

@@ -1,13 +1,13 @@
 package calendar
 
-// Key identifies a nominal time of a schedule whatever the zone data is: schedules of two
-// releases have the same key for the same run. Keys grow with time. The key of a cron
-// expression is the local time that it asks for, as if that were UTC in Unix milliseconds; that
-// of a period of days or months is the number of the run, from 1.
+// Key identifies a nominal time of a schedule independently of the zone data: with any two
+// releases, the same run has the same key. Keys grow with time. The key of a cron expression is
+// the local time that it asks for, converted to Unix milliseconds as if it were UTC. The key of
+// a period of days or months is the number of the run, from 1.
 //
-// It returns 0 for a schedule that follows real time through a change of the offset: it runs
-// at each instant that matches, also if a local time occurs again. It also returns 0 for an
-// instant that is no nominal time.
+// Key returns 0 for a schedule that follows real time through a change of the offset, because it
+// runs again when a local time occurs again. It also returns 0 for an instant that is not a
+// nominal time.
 func (s *Schedule) Key(nominalMs int64) int64 {
 	if s.dst.overlap == overlapBoth {
 		return 0
@@ -26,8 +26,8 @@ func (s *Schedule) key(wantedMs int64) int64 {
 	return wantedMs
 }
 
-// NextKey returns the first nominal time after an instant that has a key, or a greater one. It
-// returns false if none is left.
+// NextKey returns the first nominal time after an instant whose key is at least the given one.
+// It returns false if none is left.
 func (s *Schedule) NextKey(afterMs, key int64) (nominalMs int64, ok bool) {
 	local := key
 	if s.cron == nil {

@@ -6,12 +6,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// ParseAdd is schemas.ParseAdd, and makes the timer's record. For a schedule it compiles the
-// recurrence and sets the first run, so every record that it returns can be stored and fires.
-// Spec.DueMs is the time at which the first run is due. Errors are those of
-// schemas.ParseAdd; also schemas.CodeInvalidAttribute for a recurrence that the calendar
-// refuses, that never fires, or whose first run is further ahead than Limits.MaxHorizon, and
-// those of cals.
+// ParseAdd parses an add like schemas.ParseAdd, and makes the timer's record. For a schedule it
+// compiles the recurrence and sets the first run, so every record that it returns can be stored
+// and fires. Spec.DueMs is the time at which the first run is due. Errors: those of
+// schemas.ParseAdd and of cals; schemas.CodeInvalidAttribute for a recurrence that the calendar
+// refuses, that never fires, or whose first run is further ahead than Limits.MaxHorizon.
 func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.Limits, cals Calendars) (schemas.Record, schemas.Spec, error) {
 	body, spec, err := schemas.ParseAdd(hdr, data, addedMs, lim)
 	if err != nil {

@@ -15,14 +15,16 @@
 //   - No run fires before its due time.
 //   - Every skip has a reason in Progress.Decisions. The ranges there never contain a nominal
 //     time that ended otherwise, unless a backfill fired it later.
-//   - A turn looks at no more than maxLook nominal times and fires at most one run. If more
-//     is due, the returned record is due at once.
+//   - A turn looks at no more than maxLook nominal times, and maxPassed times on excluded
+//     dates. It fires at most one run, or claims one overdue event. If more is due, the
+//     returned record is due at once.
 //   - Run numbers have no gaps: a run gets its number when it fires, and skips use none.
 //
 // # What fires first
 //
-// If several things are due, a turn does the first of: the run that waited for the previous
-// one, the first run that somebody asked for, nominal times, the next run of a backfill.
+// If several things are due, a turn does one of them, in this order: an overdue event
+// (timerexpect), the run that waited for the previous one, the first run that somebody asked
+// for, nominal times, the next run of a backfill.
 //
 // # How nominal times are decided
 //
@@ -30,8 +32,8 @@
 //     resume, without regard to timergrace.
 //  2. Times later than timergrace are skipped. A run that waits is skipped when it is later
 //     than timergrace, too.
-//  3. If the callback of the last run has no result, timeroverlap decides: skip skips all
-//     that is due; with queue and replace the latest waits, and takes the place of the others.
+//  3. If the callback of the last run has no result, timeroverlap decides: skip skips all due
+//     times; with queue and replace the latest waits, and replaces a run that waits already.
 //     The last run may also be a run that somebody asked for, or a run of a backfill.
 //  4. If one time is due, it fires. If two or more are due, timermisfire decides. With skip
 //     the latest fires only if it is at most onTimeMs late.
@@ -41,6 +43,7 @@
 //
 // # Failures
 //
-// Compile returns an error of schemas.CodeInvalidAttribute for a recurrence that the
-// calendar refuses. After that nothing fails. A schedule without a run left is completed.
+// Compile returns an error of schemas.CodeInvalidAttribute for a recurrence that the calendar
+// refuses, and the errors of its Calendars. Turn cannot fail. An operation fails only for a
+// request or a state that does not permit it. A schedule without a run left is completed.
 package recurrence

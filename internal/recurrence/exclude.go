@@ -5,21 +5,21 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file follows the calendars that a schedule excludes. They may change at any time, so a
-// nominal time is checked when it is due, not only when it is planned. A time on an excluded
-// date is recorded (schemas.DecisionExcluded) by the first turn after it has passed. With
-// timerexcludeshift next or previous it is recorded too, and its run is at another nominal
-// time.
+// This file applies the calendars that a schedule excludes. They may change at any time, so
+// Turn checks a nominal time when it is due, although the plan has left out excluded dates. The
+// first turn after a time on an excluded date records that time (schemas.DecisionExcluded).
+// With timerexcludeshift next or previous it is recorded too, and its run is at another
+// nominal time.
 
-// Calendars are the calendars that schedules exclude, as of one reading.
+// Calendars provides the calendars that schedules exclude.
 type Calendars interface {
-	// Exclusions joins calendars. Its error names a calendar that does not exist, or says why
-	// the calendars are not known.
+	// Exclusions returns the dates of several calendars together. Its error names a calendar
+	// that does not exist, or gives the reason why the calendars are not known.
 	Exclusions(names []string) (*calendar.Exclusions, error)
 }
 
-// UnknownCalendars stands for calendars where they cannot be read: each has no dates. It is for
-// clients, which check everything else about an add.
+// UnknownCalendars is for clients, which cannot read calendars but check everything else about
+// an add. Its calendars have no dates.
 var UnknownCalendars Calendars = unknownCalendars{}
 
 type unknownCalendars struct{}
@@ -32,16 +32,16 @@ const (
 	// maxPassed bounds the times on excluded dates that one turn looks at: some milliseconds
 	// of work.
 	maxPassed = 20_000
-	// maxPasses bounds the same for an operation, as a multiple of maxPassed.
+	// maxPasses is the same bound for an operation, as a multiple of maxPassed.
 	maxPasses = 50
 )
 
 // excludes reports whether the schedule excludes calendars.
 func (p *Plan) excludes() bool { return p.rule.Exclude != nil }
 
-// decides returns the schedule of the nominal times that were decided. Dates may have been
-// excluded or included since; without a shift, that does not matter, because the times on
-// dates that were excluded are recorded.
+// decides returns the calendar to which all decided nominal times belong, although excluded
+// dates may have changed since. Without a shift it is the calendar without exclusions, because
+// every time on an excluded date has a decision of its own.
 func (p *Plan) decides() *calendar.Schedule {
 	if p.all != nil && (p.rule.ExcludeMode == "" || p.rule.ExcludeMode == "skip") {
 		return p.all
@@ -49,7 +49,8 @@ func (p *Plan) decides() *calendar.Schedule {
 	return p.calendar
 }
 
-// excluded returns the calendars that exclude a nominal time of an earlier plan; 0 for none.
+// excluded returns the calendars that exclude a nominal time of an earlier plan, as a bit mask
+// (calendar.Schedule.ExcludedBy); 0 for none.
 func (p *Plan) excluded(ms int64) uint32 {
 	if !p.excludes() || p.names(ms) {
 		return 0
@@ -57,8 +58,8 @@ func (p *Plan) excluded(ms int64) uint32 {
 	return p.calendar.ExcludedBy(ms)
 }
 
-// follow makes the schedule follow the calendars as they are now. It returns false if more
-// times on excluded dates have passed than one turn looks at.
+// follow applies the current calendars to the schedule. It returns false if more times on
+// excluded dates have passed than one turn looks at.
 func (t *turn) follow() bool {
 	s, p := t.s, t.p
 	if !p.excludes() || s.NextMs == 0 {
@@ -78,7 +79,7 @@ func (t *turn) follow() bool {
 	return t.pass(t.undecided(), false)
 }
 
-// undecided returns the end of the times that have passed and are decided or excluded.
+// undecided returns the last instant, up to now, before the first undecided nominal time.
 func (t *turn) undecided() int64 {
 	if t.s.NextMs == 0 {
 		return t.now
@@ -86,9 +87,9 @@ func (t *turn) undecided() int64 {
 	return min(t.now, t.s.NextMs-1)
 }
 
-// pass records the times on excluded dates up to toMs. With all, all times after the last
-// decided one count as excluded: the schedule was planned past them, and the calendars may
-// have changed since. It returns false if there are more than it looks at.
+// pass records the times on excluded dates up to toMs. With all, every time after the last
+// decided one counts as excluded: the plan left them out, and the calendars may have changed
+// since. It returns false if there are more times than maxPassed.
 func (t *turn) pass(toMs int64, all bool) bool {
 	if !t.p.excludes() {
 		return true
@@ -99,6 +100,7 @@ func (t *turn) pass(toMs int64, all bool) bool {
 	return t.passed(toMs, all)
 }
 
+// passed is pass for the times after Progress.PassedMs.
 func (t *turn) passed(toMs int64, all bool) bool {
 	s := t.s
 	if toMs <= s.PassedMs {

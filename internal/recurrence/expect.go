@@ -9,21 +9,22 @@ import (
 
 // This file watches for successes (timerexpect).
 //
-// For each nominal time that a schedule decides, exactly one overdue event is published, not
-// before the deadline (nominal time + timerexpect), unless the record of its run has a success
-// by then. Nominal times that one decision skips, or fires one run for, share a deadline, that
-// of the last one, and an event. Those whose deadline had passed when they were decided share
-// an event, too.
+// The deadline of a nominal time is timerexpect after it. If the run of a nominal time has no
+// success by the deadline, or if there is no run, the schedule publishes exactly one overdue
+// event, not before the deadline. Nominal times that one decision skips, or for which it fires
+// one run, share the event, and the deadline of the last of them. Nominal times whose deadline
+// had passed when they were decided also share an event.
 //
-// A decision adds its nominal times to Progress.Expected. The earliest deadline there is one of
-// the times at which the schedule is due. Then a turn reads the record of the run, removes
-// the nominal times from Expected and, if there is no success, claims an overdue event in
+// A decision adds its nominal times to Progress.Expected. The schedule is also due at the
+// earliest deadline there. Then the owner reads the record of the run, and a turn removes the
+// nominal times from Expected. Without a success the turn claims an overdue event in
 // Progress.Alarm. All of this is part of the compare-and-set of the turn.
 //
-// The nominal times of a pause, and those whose deadline a pause or the end of the schedule
-// comes before, have no overdue event. Runs of triggers and backfills have no deadline.
+// The nominal times of a pause have no overdue event. Neither have nominal times whose deadline
+// is after the schedule was paused or cancelled. Runs of triggers and backfills have no
+// deadline.
 
-// Result is the record of a run when its deadline had passed.
+// Result is the state of a run's record, read after the run's deadline.
 type Result struct {
 	Run uint32
 	// State is 0 if there is no record.
@@ -40,9 +41,9 @@ func NeedsResult(rec *schemas.Record, nowMs int64) uint32 {
 	return s.Expected[0].Run
 }
 
-// expected judges the nominal times whose deadline has passed. It returns true if it claims an
-// overdue event. It does nothing while the turn has nominal times to decide whose deadlines have
-// passed, too: they share the event.
+// expected checks the nominal times whose deadline has passed. It returns true if it claims an
+// overdue event. It does nothing while the turn has to decide nominal times whose deadlines have
+// also passed, because they share the event.
 func (t *turn) expected(active bool) bool {
 	s := t.s
 	if active && s.NextMs != 0 && s.NextDueMs <= t.now && s.NextMs+s.ExpectMs <= t.now {
@@ -52,7 +53,7 @@ func (t *turn) expected(active bool) bool {
 		e := s.Expected[0]
 		r := t.claim.Result
 		if e.Run != 0 && r != nil && r.Run != e.Run {
-			return false // the next turn has its result
+			return false // the next turn has the result of e.Run
 		}
 		s.Expected = slices.Clone(s.Expected[1:])
 		if e.Run != 0 && (r == nil || r.State == schemas.StateSuccess && r.DoneMs <= e.DeadlineMs) {
@@ -79,8 +80,8 @@ func (t *turn) alarm(e *schemas.Expected) {
 	t.Overdue = &o
 }
 
-// expect starts to wait for a success of nominal times. The run is 0 for times that are
-// skipped, or that wait.
+// expect adds nominal times to Progress.Expected. The run is 0 for times that are skipped, or
+// that wait.
 func (t *turn) expect(kind schemas.DecisionKind, times span, run uint32) {
 	t.p.expect(t.s, kind, times, run, t.now)
 }
@@ -90,7 +91,8 @@ func (p *Plan) expect(s *schemas.Schedule, kind schemas.DecisionKind, times span
 	if s.ExpectMs == 0 || times.n == 0 || times.last <= s.PausedUntilMs {
 		return
 	}
-	// No more than MaxExpectTimes have a deadline after nowMs, but for rare days.
+	// checkExpect makes sure that at most MaxExpectTimes have a deadline after nowMs, except on
+	// rare days.
 	late, kept := times.last, uint32(0)
 	for kept < times.n && late+s.ExpectMs > nowMs {
 		kept++
@@ -168,8 +170,7 @@ func deadlineOf(s *schemas.Schedule, run uint32) int64 {
 }
 
 // checkExpect returns an error if more nominal times than schemas.MaxExpectTimes are within
-// timerexpect. It looks at the first maxLook nominal times from nextMs on, which have the days
-// with the most.
+// timerexpect. It checks the first maxLook nominal times from nextMs on.
 func (p *Plan) checkExpect(nextMs int64) error {
 	if p.rule.ExpectMs == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 // MaxBackfill bounds the nominal times of one backfill.
 const MaxBackfill = 10_000
 
-// Pause stops the schedule: until Resume only runs that somebody asks for fire. A run that
+// Pause stops the schedule: until Resume, only runs of Trigger and Backfill fire. A run that
 // waits for the previous one keeps waiting. It returns unchanged for a paused schedule with
 // the same note. Errors: schemas.CodeAlreadyDone for a final state, schemas.CodeBadRequest
 // for a note that is too long.
@@ -40,8 +40,8 @@ func (p *Plan) Pause(rec *schemas.Record, nowMs int64, note string, by schemas.C
 	return false, nil
 }
 
-// Resume starts a paused schedule again. catchUp says what happens to the nominal times that
-// were due during the pause, without regard to timergrace; with schemas.MisfireSkip none of
+// Resume starts a paused schedule again. catchUp is the policy for the nominal times that were
+// due during the pause; timergrace does not apply to them. With schemas.MisfireSkip none of
 // them fires, nor does a run that waited. A schedule without a run left is completed. It
 // returns unchanged for a schedule that is not paused. Errors: schemas.CodeAlreadyDone.
 func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire, by schemas.Caller) (unchanged bool, err error) {
@@ -74,8 +74,8 @@ func (p *Plan) Resume(rec *schemas.Record, nowMs int64, catchUp schemas.Misfire,
 
 // Trigger asks for a run now, also of a paused schedule. The run has a number of its own, does
 // not move the schedule and does not count towards timerlimit. While the previous run is
-// open it follows timeroverlap; allow fires it all the same. It returns unchanged if the
-// schedule remembers the request, also if it has ended since. Errors:
+// open it follows timeroverlap, unless allow is set. It returns unchanged if the schedule
+// remembers the request, even if the schedule has ended since. Errors:
 // schemas.CodeAlreadyDone, schemas.CodeUnavailable if schemas.MaxManual runs have not fired
 // yet.
 func (p *Plan) Trigger(rec *schemas.Record, nowMs int64, request uint64, allow bool, by schemas.Caller) (unchanged bool, err error) {
@@ -107,7 +107,8 @@ type BackfillRequest struct {
 }
 
 // Times returns the nominal times that a backfill fires, oldest first. It leaves out nominal
-// times that the schedule itself has yet to decide: those of a pause are Resume's. Errors:
+// times that the schedule itself has yet to decide, such as those of a pause, about which
+// Resume decides. Errors:
 // schemas.CodeBadRequest for a period that ends before it begins, is not past, or has more
 // than MaxBackfill nominal times.
 func (p *Plan) Times(rec *schemas.Record, nowMs int64, q BackfillRequest) ([]int64, error) {
@@ -326,7 +327,7 @@ func (p *Plan) agrees(to *Plan, fromMs, nowMs int64) bool {
 	return false
 }
 
-// replan sets when a schedule is due next, after an operation.
+// replan sets the due time of a schedule after an operation.
 func (p *Plan) replan(rec *schemas.Record, nowMs int64) {
 	t := turn{p: p, s: rec.Schedule, now: nowMs}
 	t.Record = *rec

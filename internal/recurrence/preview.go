@@ -6,7 +6,7 @@ import (
 )
 
 // Preview describes a calendar and explains its first n runs from fromMs on, in Unix
-// milliseconds. jitter says that the runs have due times of their own.
+// milliseconds. With jitter the reply has the due time of each run.
 func Preview(c *calendar.Schedule, fromMs int64, n int, jitter bool) schemas.PreviewReply {
 	reply := schemas.PreviewReply{
 		Description: c.Describe(), Resolved: c.Resolved(), Zones: c.Zones().Release(), Warnings: c.Warnings(), Runs: []schemas.PreviewRun{},

@@ -2,10 +2,9 @@ package recurrence
 
 import "github.com/belfryio/belfry/schemas"
 
-// Replan plans the next run of a schedule again, because something has changed that its
-// nominal times depend on: the zone data of the build, or a calendar that it excludes. p is
-// the plan after that change. It returns false, and changes nothing, if the next run stays
-// where it is.
+// Replan plans the next run of a schedule again after a change of the zone data, or of a
+// calendar that the schedule excludes. p is the plan after that change. It returns false, and
+// changes nothing, if the next run does not move.
 //
 // A calendar only moves a nominal time that is not due: Turn decides due times. Newer zone
 // data also moves a due time, and may make a time due; see rezone. Older zone data moves
@@ -34,13 +33,13 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 	rec.Schedule = s
 	p.replan(rec, nowMs)
 	if rec.Queued {
-		rec.DueMs = max(rec.DueMs, nowMs) // low watermarks may have passed an earlier tick
+		rec.DueMs = max(rec.DueMs, nowMs) // the low watermark may have passed an earlier tick
 	}
 	return true
 }
 
-// moveNext makes a nominal time the next one, 0 for none, because what the nominal times
-// depend on has changed.
+// moveNext makes a nominal time the next one, 0 for none, after a change of the zone data or of
+// a calendar.
 func (p *Plan) moveNext(s *schemas.Schedule, nextMs, nowMs int64) {
 	moved := nextMs != s.NextMs
 	p.setNext(s, nextMs)

@@ -10,8 +10,8 @@ import (
 const (
 	// maxLook bounds the nominal times that one turn looks at: about a millisecond of work.
 	maxLook = 1000
-	// recheckMs is when a schedule whose run waits for the previous one looks again. The
-	// owner looks sooner, when the result of the previous run arrives.
+	// recheckMs is the interval at which a schedule whose run waits for the previous one is
+	// due. The owner turns it sooner when the result of the previous run arrives.
 	recheckMs = 60_000
 	// onTimeMs is the lateness up to which MisfireSkip fires the latest of several due nominal
 	// times. Without it a schedule whose turns are always later than its period would never
@@ -98,7 +98,7 @@ type turn struct {
 	s     *schemas.Schedule
 	now   int64
 	claim Claim
-	// blocked: the callback of run last has no result, and that matters.
+	// blocked: the callback of run last has no result, and timeroverlap forbids a run meanwhile.
 	blocked bool
 	last    uint32
 }
@@ -230,10 +230,10 @@ func (s span) butLast(p *Plan) span {
 	return span{first: s.first, last: s.before, n: s.n - 1}
 }
 
-// policy is how a turn decides nominal times.
+// policy is the rule by which a turn decides several due nominal times.
 type policy struct {
 	schemas.Misfire
-	// resumed: the times were due during a pause. Those due after untilMs are decided later.
+	// resumed: the times were due during a pause. Times due after untilMs are decided later.
 	resumed bool
 	untilMs int64
 }
@@ -300,8 +300,8 @@ func (t *turn) nominal() bool {
 }
 
 // counted returns the nominal times that earlier turns have counted, and the due time of the
-// last one. They are decided here if they are later than timergrace, and counted again if
-// each is to fire.
+// last one. If the last one is later than timergrace, counted skips them all and returns none.
+// It also returns none with each: then the caller fires them one by one.
 func (t *turn) counted(by policy, each bool) (times span, dueMs int64) {
 	s := t.s
 	if s.Counted == 0 || each {
@@ -361,7 +361,7 @@ func (t *turn) decide(by policy, due span, dueMs int64) {
 	r.Missed = rest.n
 	if t.blocked {
 		if by.resumed {
-			dueMs = t.now // what the resume asked for is not late
+			dueMs = t.now // timergrace does not apply to the times of a pause
 		}
 		t.wait(r, rest, dueMs)
 		t.expect(schemas.DecisionQueue, due, 0)
@@ -419,7 +419,7 @@ func (p *Plan) goOn(b *schemas.Backfill, nextMs int64) *schemas.Backfill {
 	return b
 }
 
-// plan sets when the schedule is due next, or ends it.
+// plan sets the schedule's due time, or ends the schedule.
 func (t *turn) plan(active bool) {
 	s, r := t.s, &t.Record
 	r.Moves++ // not a new timer

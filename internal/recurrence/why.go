@@ -15,8 +15,8 @@ import (
 // most some 100 ms of work.
 const maxSteps = 50_000
 
-// Why says what became, or will become, of an instant of a schedule, in Unix milliseconds.
-// nowMs is the cluster's time.
+// Why explains an instant of a schedule, in Unix milliseconds: whether a run fired or will fire
+// then, or why not. nowMs is the cluster's time.
 func (p *Plan) Why(rec *schemas.Record, nowMs, atMs int64) schemas.Answer {
 	w := &why{p: p, rec: rec, s: rec.Schedule, now: nowMs}
 	return w.answer(atMs)
@@ -34,8 +34,8 @@ func (p *Plan) WhyBetween(rec *schemas.Record, nowMs, fromMs, toMs int64, limit 
 	return answers, len(answers) < len(times)
 }
 
-// times returns the times of a period for which there are answers, in order, but no more
-// nominal times than limit and one.
+// times returns the times of a period that have answers, in order. It reads at most limit+1
+// nominal times from each calendar, so that it stays fast; the caller applies the limit.
 func (w *why) times(fromMs, toMs int64, limit int) []int64 {
 	var times []int64
 	from := max(fromMs, w.s.ChangedMs)
@@ -144,7 +144,7 @@ func (w *why) overdue(a *schemas.Answer, at int64) {
 		if o := &w.s.Overdue[i]; o.FromMs <= at && at <= o.ToMs {
 			_, text := overdueReason(o)
 			a.Overdue = schemas.TimeOf(o.AtMs)
-			a.Text += fmt.Sprintf(" Overdue: an event at %s said so (%s).", w.local(o.AtMs), text)
+			a.Text += fmt.Sprintf(" Overdue: an event reported it at %s (%s).", w.local(o.AtMs), text)
 			return
 		}
 	}
@@ -255,7 +255,7 @@ func count(c *calendar.Schedule, from, to int64) (n uint32, ok bool) {
 	return n, true
 }
 
-// skipped says why the times of a range were skipped.
+// skipped returns a sentence with the reason for which the times of a range were skipped.
 func (w *why) skipped(d *schemas.Decision) string {
 	at := w.local(d.AtMs)
 	late := ""
@@ -283,7 +283,7 @@ func (w *why) skipped(d *schemas.Decision) string {
 	return fmt.Sprintf("Skipped at %s (%s).", at, d.Kind)
 }
 
-// excluded says why there was no run on an excluded date.
+// excluded returns a sentence with the calendars that excluded the date of a time.
 func (w *why) excluded(at int64, d *schemas.Decision) string {
 	text := fmt.Sprintf("Skipped: %s was excluded by %s", w.local(at)[:len(time.DateOnly)], strings.Join(w.s.ExcludedBy(d), ", "))
 	switch n := len(w.s.Exclude); {
@@ -301,8 +301,8 @@ func (w *why) excluded(at int64, d *schemas.Decision) string {
 // moves reports whether runs on excluded dates move to other dates.
 func (w *why) moves() bool { return w.s.ExcludeMode == "next" || w.s.ExcludeMode == "previous" }
 
-// pause says when and by whom the schedule was paused last before a time, as far as its
-// history goes back.
+// pause returns the time and the caller of the last pause before a time, for the middle of a
+// sentence; "" if the history does not go back so far.
 func (w *why) pause(beforeMs int64) string {
 	text := ""
 	for i := range w.rec.History {

@@ -5,8 +5,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file plans a schedule with the zone data of another release than that of its plan. The
-// change of the data is like a change of the clock at that moment:
+// This file plans a schedule again if its plan was made with the zone data of another release:
 //
 //   - A schedule with fixed times keeps the local time for which its next run was planned
 //     (Progress.NextKey), at the instant that the new data gives it. If that instant has
