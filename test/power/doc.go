@@ -7,7 +7,8 @@
 // leave. At a random moment the node is killed between two system calls, and a folder is
 // created with what was left. Belfry starts on that folder, and everything that it had
 // acknowledged must be there. Schedules fire meanwhile: none of their nominal times may be
-// without a decision, or fire twice (test/chaos/check).
+// without a decision, or fire twice (test/chaos/check). They follow a calendar that is put
+// again and again, and each deadline of timerexpect without a success has one overdue event.
 //
 // The tracer uses ptrace with a seccomp filter. It needs no root, no tool and no mount.
 // The test fails if the tracer meets something that it does not model (a mapped file, an

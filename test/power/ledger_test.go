@@ -52,6 +52,7 @@ type ledger struct {
 	// schedules and the history of the calls for them; see schedules_test.go.
 	schedules []*schedule
 	history   *check.Recorder
+	calendar  calendar
 }
 
 const (
@@ -176,6 +177,9 @@ func (l *ledger) work(ctx context.Context, c *belfry.Client, workers, burst int)
 				l.step(ctx, c)
 			}
 		})
+	}
+	if !l.far {
+		all.Go(func() { l.changeCalendar(ctx, c) })
 	}
 	if burst == 0 {
 		return
