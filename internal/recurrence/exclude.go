@@ -120,6 +120,17 @@ func (p *Plan) leave(s *schemas.Schedule, nowMs int64) {
 		return
 	}
 	t := turn{p: p, s: s, now: nowMs}
-	for n := 0; n < maxPasses && !t.pass(t.undecided(), true); n++ {
+	for n := 0; n < maxPasses && !t.follow(); n++ {
+	}
+}
+
+// passAll records the times on excluded dates up to nowMs, also those after the next run, once an
+// operation has decided that run.
+func (p *Plan) passAll(s *schemas.Schedule, nowMs int64) {
+	if s.NextMs == 0 {
+		return
+	}
+	t := turn{p: p, s: s, now: nowMs}
+	for n := 0; n < maxPasses && !t.pass(nowMs, false); n++ {
 	}
 }

@@ -199,7 +199,6 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	p.rezone(s, nowMs)
 	p.leave(s, nowMs)
 	s.Recurrence = next.Schedule.Recurrence
-	s.Renumber(rec.Schedule.Exclude)
 	if s.StartMs != 0 {
 		s.AnchorMs = s.StartMs
 	}
@@ -213,6 +212,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	if !sameTimes(rec.Schedule, s) {
 		p.move(plan, s, nowMs, rec.State == schemas.StatePaused)
 	}
+	s.Renumber(rec.Schedule.Exclude) // the decisions until now follow the old list
 	s.PassedMs, s.Calendars = plan.from(s, nowMs), plan.calendar.Revision()
 	if w := s.Waiting; w != nil && s.LimitReached() {
 		s.Waiting = nil
@@ -248,6 +248,7 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64, paused bool) {
 				p.expect(s, schemas.DecisionUpdated, passed, 0, nowMs)
 			}
 		}
+		p.passAll(s, nowMs)
 		s.NextMs, _ = to.after(max(nowMs, reached(s)))
 	}
 	s.Counted, s.CountedMs = 0, 0

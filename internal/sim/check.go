@@ -112,7 +112,11 @@ func (c *checker) fail(property, format string, args ...any) {
 }
 
 func (c *checker) watcher() fake.Watcher {
-	return fake.Watcher{Record: c.record, Clock: c.clock, Event: c.event}
+	w := fake.Watcher{Record: c.record, Clock: c.clock, Event: c.event}
+	if c.w.calendars != nil {
+		w.Calendar = c.w.calendars.stored
+	}
+	return w
 }
 
 // --- while it runs ---

@@ -12,6 +12,7 @@
 //     reading the shard's stream, renewing the lease, suspending, scanning and releasing.
 //   - The loop that takes and releases shards: scheduler's CoordinatorLoop (coordinator.go).
 //   - The forms of a dead letter: store.PublishLetter.
+//   - A node's copy of the calendars: store.Calendars, also Run, its loop.
 //
 // # Simulated
 //
@@ -67,6 +68,14 @@
 // expands nominal times with package calendar, and uses nothing of package recurrence. It does
 // not check that the calendar is right; the oracles of package calendar do.
 //
+// # Calendars
+//
+// Two seeds of three with schedules (hasCalendars) also have calendars of excluded dates.
+// calendars.go has their client, which puts, changes and deletes them by compare-and-set, and all
+// versions that were stored. Each node has production's store.Calendars. One to three of the
+// schedules exclude calendars, in a zone in which a date begins while the simulation runs.
+// schedulecalendars.go checks them. Those schedules have neither jitter nor timerexpect.
+//
 // # Limits of the checks
 //
 // The number of pending timers that an owner reports is never too high. It may be too low by
@@ -78,6 +87,13 @@
 //
 // A record that is damaged in place is reported when its owner reads it: when the timer is
 // due, at a count, or at an audit.
+//
+// The checker does not know which version of the calendars a decision follows. It accepts each
+// version that the decision may have followed. In the time after the last fault and the last
+// change it accepts one.
+//
+// A claim that is decided before the acknowledgement of a calendar may be stored after it, if the
+// process is paused between the two. PropExcluded looks at the moment of the decision.
 //
 // A skip for overlap is right if the run before had no result within 30 s before the skip was
 // stored (lookSlack), because the owner's look may be that old while there are faults.

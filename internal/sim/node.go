@@ -38,6 +38,8 @@ type node struct {
 	cutUntil     int64
 
 	client *fake.Client
+	// calendars is the process's copy of the calendars; nil in a simulation without.
+	calendars *store.Calendars
 	// ops and breakers are the router's.
 	ops      router.Operations
 	breakers *router.Breakers
@@ -85,6 +87,9 @@ func (n *node) boot() {
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
 	n.client.SetReads(n.level)
 	n.newRouter()
+	if w.calendars != nil {
+		n.readCalendars()
+	}
 	n.terms = make([]*term, w.p.geo.Shards)
 	w.trace("%s starts", n.name)
 	w.spawn(n, n.beat)

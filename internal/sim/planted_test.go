@@ -145,7 +145,20 @@ var scheduleMutants = []mutant{
 	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 300, ""},
 	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
 
+	{"the owner does not read a change of a calendar", "internal/store/calendars.go", "if restored || k.set == nil || set.Seq > k.set.Seq {", "if restored || k.set == nil {", 60, ""},
+	{"a change of a calendar is acknowledged at once", "internal/store/calendars.go", "if !k.clock.Pause(ctx, CalendarFresh) {", "if !k.clock.Pause(ctx, 0) {", 300, ""},
+	{"a copy of the calendars is used for ever", "internal/store/calendars.go", "k.clock.Now().Sub(k.asOf) < CalendarFresh", "true", 300, ""},
+	{"a decision by earlier calendars is claimed", "scheduler/schedule.go", "r.plan.Calendar().Revision() != x.Revision {", "r.plan.Calendar().Revision() > x.Revision {", 60, ""},
+	{"a date that is excluded after the plan fires", "internal/recurrence/exclude.go", "if s.NextMs <= t.now && p.excluded(s.NextMs) != 0 {", "if s.NextMs <= t.now && p.excluded(s.NextMs) == 1<<20 {", 60, ""},
+	{"times on excluded dates are not recorded", "internal/recurrence/exclude.go", "for _, e := range list {", "for _, e := range list[:0] {", 20, ""},
+	{"a date that is no longer excluded waits for the next plan", "internal/recurrence/replan.go", "if s.NextMs <= nowMs || len(s.Exclude) == 0 {", "if s.NextMs != 0 {", 60, ""},
+	{"a new plan after a change of a calendar repeats a time that was decided", "internal/recurrence/replan.go", "next, _ := p.after(max(nowMs, reached(s)))", "next, _ := p.after(nowMs - 2000)", 60, ""},
+	{"a run that moves to the next date is doubled", "internal/recurrence/exclude.go", "next, _ := p.after(s.NextMs)\n\t\tt.setNext(next)", "next, _ := p.after(s.NextMs - 86_400_000)\n\t\tt.setNext(next)", 300, ""},
+	{"a schedule whose calendar does not exist fires", "internal/store/calendars.go", "case !ok || c.deleted:", "case !ok:", 60, ""},
+
 	// Faults that this simulation has found.
+	{"an update drops the excluded dates that have passed", "internal/recurrence/operations.go", "\t\tp.passAll(s, nowMs)\n", "", 300, ""},
+	{"an update of a run whose date has been excluded drops its times", "internal/recurrence/exclude.go", "n < maxPasses && !t.follow(); n++", "n < maxPasses && !t.pass(t.undecided(), true); n++", 300, ""},
 	{"an update gives nominal times of a pause an overdue event", "internal/recurrence/operations.go", "if !paused && s.NextMs != 0 {\n\t\t\t\tp.expect(", "if s.NextMs != 0 {\n\t\t\t\tp.expect(", 60, ""},
 	{"a count ignores the records after its beginning", "scheduler/recount.go", "change.rev < late.Rev {", "change.rev < late.Rev && late.Rev == 0 {", 500, ""},
 	{"a ready entry is replaced by two revisions", "scheduler/core.go", "if n := e.newer(); n != nil && n.Rev <= rev {", "if n := e.newer(); n != nil && rev == 0 {", 1000, ""},

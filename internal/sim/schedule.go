@@ -26,7 +26,8 @@ type schedule struct {
 	endsAt      int64 // true time at which a client ends the schedule
 
 	// What the stored revisions of the record say.
-	known  bool // the record was stored once
+	known bool // the record was stored once
+	// cal are the nominal times, also those on excluded dates.
 	cal    *calendar.Schedule
 	anchor int64
 	// decided has what became of each nominal time. lastMs is the latest decided.
@@ -50,6 +51,15 @@ type schedule struct {
 	// is the true time of the last change by a client.
 	pausedMs, resumedMs int64
 	changed             int64
+
+	// excludes: all of the rules exclude calendars. ruleInForce is the one of the stored
+	// recurrence. cals are the nominal times by rule and version of the calendars. All times up
+	// to checkedMs are decided. updatedAt is the true time of the last update.
+	excludes    bool
+	ruleInForce int
+	cals        map[calKey]*calendar.Schedule
+	checkedMs   int64
+	updatedAt   int64
 }
 
 // run is one claimed run of a schedule.
@@ -82,14 +92,18 @@ type request struct {
 // a timer's.
 const schedulesFrom = 1000
 
-// newSchedule draws a schedule.
-func (w *world) newSchedule(i int) *schedule {
+// newSchedule draws a schedule, the i-th one, of the first ones or of those that exclude
+// calendars.
+func (w *world) newSchedule(i int, excludes bool) *schedule {
 	d := w.sdice
-	n := schedulesFrom + i
+	if excludes {
+		d = w.calendars.d
+	}
+	n := schedulesFrom + len(w.schedules)
 	s := &schedule{
 		life: &life{n: n, id: schemas.NewTimerID("/sim", strconv.Itoa(n)), service: services[d.IntN(len(services))], callback: d.oneIn(2), viaAPI: d.oneIn(4)},
 		d:    d, requests: map[string]*request{}, applied: map[int]bool{0: true}, left: map[schemas.State]int64{},
-		decided: map[int64]schemas.DecisionKind{}, runs: map[uint32]*run{},
+		decided: map[int64]schemas.DecisionKind{}, runs: map[uint32]*run{}, cals: map[calKey]*calendar.Schedule{}, excludes: excludes,
 	}
 	s.sched = s
 	s.endsAt = w.endSchedules()
@@ -104,6 +118,13 @@ func (w *world) newSchedule(i int) *schedule {
 
 // newRule draws a recurrence for now.
 func (s *schedule) newRule(w *world) schemas.Recurrence {
+	if s.excludes {
+		r := w.calendars.excludingRule(s.d)
+		if !s.callback {
+			r.Overlap = schemas.OverlapAllow
+		}
+		return r
+	}
 	r := newRule(s.d, w.era, max(w.now, s.bornAt)/int64(time.Millisecond), s.endsAt/int64(time.Millisecond))
 	if !s.callback {
 		r.Overlap = schemas.OverlapAllow

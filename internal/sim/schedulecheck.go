@@ -58,7 +58,7 @@ func (c *checker) scheduled(s *schedule, was, now store.Timer) {
 	}
 	s.left[old.State] = c.w.now
 	c.obeyed(s, old, r, op)
-	added, ok := addedDecisions(old.Schedule.Decisions, r.Schedule.Decisions)
+	added, ok := addedDecisions(renumbered(old, r), r.Schedule.Decisions)
 	if !ok {
 		c.fail(PropDecided, "%s: its decisions %+v became %+v", s, old.Schedule.Decisions, r.Schedule.Decisions)
 		return
@@ -66,9 +66,11 @@ func (c *checker) scheduled(s *schedule, was, now store.Timer) {
 	c.planned(s, r)
 	ran := c.claimedRun(s, was, now)
 	c.decisions(s, old, r, added, op, ran)
+	c.firesIncluded(s, old, op)
 	if op != nil && op.Kind == schemas.OperationUpdate {
 		c.updated(s, old, r, op)
 	}
+	c.plannedRight(s, old, r)
 }
 
 // begun sees the first revision of a schedule's record.
@@ -88,7 +90,14 @@ func (c *checker) begun(s *schedule, now store.Timer) {
 		return
 	}
 	c.w.trace("%s: %+v", s, r.Schedule.Recurrence)
-	if first, ok := s.cal.Next(max(r.AddedMs, r.Schedule.StartMs-1)); !ok || p.NextMs != first || r.Run != 1 || p.Last.Run != 0 {
+	s.checkedMs = max(r.AddedMs, r.Schedule.StartMs-1)
+	if s.excludes {
+		if p.NextMs == 0 || !c.nextIs(s, p.NextMs, s.checkedMs) {
+			c.fail(PropDecided, "%s: added at %s, its first run is at %s", s, c.w.ms(r.AddedMs), c.w.ms(p.NextMs))
+		}
+		return
+	}
+	if first, ok := s.cal.Next(s.checkedMs); !ok || p.NextMs != first || r.Run != 1 || p.Last.Run != 0 {
 		c.fail(PropDecided, "%s: added at %s, its first run %d is at %s; want run 1 at %s, %v", s, c.w.ms(r.AddedMs), r.Run, c.w.ms(p.NextMs), c.w.ms(first), ok)
 	}
 }
@@ -96,8 +105,7 @@ func (c *checker) begun(s *schedule, now store.Timer) {
 // equalRules reports whether two recurrences are the same, as stored.
 func equalRules(a, b *schemas.Recurrence) bool {
 	x, y := *a, *b
-	x.Exclude, y.Exclude = nil, nil
-	return x.Cron == y.Cron && x.Every == y.Every && x.Zone == y.Zone && x.StartMs == y.StartMs && x.EndMs == y.EndMs && x.Limit == y.Limit &&
+	return sameCalendars(a, b) && x.Cron == y.Cron && x.Every == y.Every && x.Zone == y.Zone && x.StartMs == y.StartMs && x.EndMs == y.EndMs && x.Limit == y.Limit &&
 		x.JitterMs == y.JitterMs && x.DST == y.DST && x.Misfire == y.Misfire && x.GraceMs == y.GraceMs && x.Overlap == y.Overlap && x.ExpectMs == y.ExpectMs
 }
 

@@ -18,18 +18,31 @@ import (
 // maxSchedules bounds the schedules of a simulation.
 const maxSchedules = 5
 
+// maxExcluding bounds the schedules that exclude calendars.
+const maxExcluding = 3
+
 // addSchedules plans the schedules of a simulation and their clients.
 func (w *world) addSchedules() {
 	for i := range 2 + w.sdice.IntN(maxSchedules-1) {
-		s := w.newSchedule(i)
-		w.schedules = append(w.schedules, s)
-		w.byID[s.id] = s.life
-		w.at(s.bornAt, func() { w.spawn(w.desk, s.begin) })
+		w.addSchedule(w.newSchedule(i, false))
+	}
+	if w.calendars == nil {
+		return
+	}
+	w.spawn(w.desk, w.calendars.change)
+	for i := range 1 + w.calendars.d.IntN(maxExcluding) {
+		w.addSchedule(w.newSchedule(i, true))
 	}
 }
 
+func (w *world) addSchedule(s *schedule) {
+	w.schedules = append(w.schedules, s)
+	w.byID[s.id] = s.life
+	w.at(s.bornAt, func() { w.spawn(w.desk, s.begin) })
+}
+
 // record is what router makes of the add, or of an update to one of the later rules.
-func (s *schedule) record(rule int, addedMs int64) (*schemas.Record, error) {
+func (s *schedule) record(n *node, rule int, addedMs int64) (*schemas.Record, error) {
 	r := s.life.record(addedMs)
 	r.Hash[0] ^= byte(rule)
 	r.Schedule = &schemas.Schedule{Recurrence: s.rules[rule]}
@@ -37,7 +50,7 @@ func (s *schedule) record(rule int, addedMs int64) (*schemas.Record, error) {
 	if at := r.Schedule.StartMs; at != 0 {
 		r.Schedule.AnchorMs = at
 	}
-	plan, err := recurrence.PlanOf(s.id, r.Schedule, nil)
+	plan, err := n.basis().PlanOf(s.id, r.Schedule)
 	if err == nil {
 		err = plan.Begin(r)
 	}
@@ -46,7 +59,10 @@ func (s *schedule) record(rule int, addedMs int64) (*schemas.Record, error) {
 
 // createSchedule adds a schedule; see node.create.
 func (n *node) createSchedule(s *schedule, addedMs int64, seq uint64) outcome {
-	rec, err := s.record(0, addedMs)
+	rec, err := s.record(n, 0, addedMs)
+	if errors.Is(err, schemas.ErrUnavailable) {
+		return outcome{router.Delayed, err}
+	}
 	if err != nil {
 		s.rejectedFor = err
 		return outcome{router.Rejected, err}
@@ -231,12 +247,13 @@ func (s *schedule) update(p *proc) {
 	w := p.w
 	s.rules = append(s.rules, s.newRule(w))
 	rule := len(s.rules) - 1
-	next, err := s.record(rule, w.now/int64(time.Millisecond))
-	if err != nil {
-		return // it would have no run
-	}
+	addedMs := w.now / int64(time.Millisecond)
 	q := s.ask(p, request{kind: schemas.OperationUpdate, rule: rule}, func(n *node, by schemas.Caller) error {
-		_, _, _, err := n.ops.Update(within(apiTimeout), s.id, next, 0, by)
+		next, err := s.record(n, rule, addedMs)
+		if err != nil {
+			return err // it would have no run
+		}
+		_, _, _, err = n.ops.Update(within(apiTimeout), s.id, next, 0, by)
 		return err
 	})
 	s.answered(w, q, s.applied[rule])

@@ -70,7 +70,10 @@ func (c *checker) decisions(s *schedule, old, r *schemas.Record, added []schemas
 			c.w.stats.decide(d.Kind)
 		}
 	}
-	want := c.passed(s, old, r, op, got)
+	var want []int64
+	if !s.excludes {
+		want = c.passed(s, old, r, op, got)
+	}
 	if w := old.Schedule.Waiting; w != nil {
 		want = append(want, w.NominalMs)
 	}
@@ -87,7 +90,9 @@ func (c *checker) decisions(s *schedule, old, r *schemas.Record, added []schemas
 	}
 	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
+	if s.excludes {
+		c.undecided(s, old, r, op)
+	} else if !slices.Equal(got, want) {
 		c.fail(PropDecided, "%s: passes %v, and decides %v, as %+v", s, c.times(want), c.times(got), added)
 	}
 	if next := r.Run; next != s.numbers+1 {
@@ -168,6 +173,9 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 		}
 		return nil
 	}
+	if d.Kind == schemas.DecisionExcluded {
+		return c.excludedTimes(s, old, d, op)
+	}
 	if d.Kind == schemas.DecisionTriggerOverlap {
 		c.reason(s, old, r, d, []int64{d.ToMs}, op, ran)
 		return nil
@@ -181,10 +189,11 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 	if next := old.Schedule.NextMs; next != 0 && next <= d.ToMs {
 		from = max(from, next) // a range that began before an update
 	}
-	times := c.expand(s, from, d.ToMs)
+	var waited []int64
 	if w := old.Schedule.Waiting; w != nil && d.FromMs <= w.NominalMs && w.NominalMs < from {
-		times = append([]int64{w.NominalMs}, times...)
+		waited = append(waited, w.NominalMs)
 	}
+	times := append(waited, c.timesOf(s, old, from, d.ToMs, int(d.Count)-len(waited))...)
 	if d.Count != uint32(len(times)) {
 		c.fail(PropDecided, "%s: %+v has the nominal times %v", s, d, c.times(times))
 	}
@@ -228,8 +237,7 @@ func (c *checker) ranIn(s *schedule, old *schemas.Record, ran *run) {
 	if resumed(old) {
 		until = min(until, old.Schedule.PausedUntilMs)
 	}
-	next, more := s.cal.Next(ran.nominalMs)
-	missed := more && s.cal.DueMs(next) <= until
+	missed := c.laterDue(s, ran.nominalMs, until, true)
 	switch policy := misfire(old); {
 	case missed && policy == schemas.MisfireSkip, missed && policy == schemas.MisfireOne:
 		c.fail(PropReasons, "%s: run %d of %s was claimed at %s, and a later one was due", s, ran.number, c.w.ms(ran.nominalMs), c.w.ms(claimedMs))
@@ -257,6 +265,19 @@ func (c *checker) backfilled(s *schedule, old *schemas.Record, at int64) {
 	}
 }
 
+// laterDue reports whether a nominal time after another one is due at a time: with each version
+// of the calendars that the decision may follow, or with one of them.
+func (c *checker) laterDue(s *schedule, afterMs, untilMs int64, each bool) bool {
+	possible := c.possible(s)
+	later := 0
+	for _, cal := range possible {
+		if next, more := cal.Next(afterMs); more && cal.DueMs(next) <= untilMs {
+			later++
+		}
+	}
+	return later > 0 && (!each || later == len(possible))
+}
+
 // misfireLate is the lateness up to which the latest of several due nominal times fires
 // although timermisfire is skip.
 const misfireLate = 10 * time.Second
@@ -281,8 +302,7 @@ func (c *checker) reason(s *schedule, old, r *schemas.Record, d schemas.Decision
 	if len(times) > 0 {
 		last = times[len(times)-1]
 	}
-	next, more := s.cal.Next(last)
-	laterDue := more && s.cal.DueMs(next) <= d.AtMs
+	laterDue := c.laterDue(s, last, d.AtMs, false)
 	waits := r.Schedule.Waiting
 	switch d.Kind {
 	case schemas.DecisionOverlap, schemas.DecisionTriggerOverlap, schemas.DecisionQueue:
@@ -412,8 +432,15 @@ func (c *checker) updated(s *schedule, old, r *schemas.Record, op *schemas.Opera
 		return
 	}
 	s.cal, s.applied[q.rule] = cal, true
+	s.ruleInForce, s.updatedAt = q.rule, c.w.now
 	c.w.trace("%s: %+v", s, *rule)
 	next := r.Schedule.NextMs
+	if s.excludes {
+		if next != 0 && next != old.Schedule.NextMs && !c.nextIs(s, next, max(op.AtMs, s.lastMs)) {
+			c.fail(PropDecided, "%s: updated at %s, its next run is at %s", s, c.w.ms(op.AtMs), c.w.ms(next))
+		}
+		return
+	}
 	if next != 0 && next == old.Schedule.NextMs && next <= op.AtMs {
 		return // passed has seen to it that nothing was decided
 	}

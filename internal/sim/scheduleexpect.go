@@ -70,8 +70,8 @@ func (c *checker) expects(s *schedule, old, r *schemas.Record, added []schemas.D
 		s.dropWatches(0)
 		return
 	}
-	if kind == schemas.OperationUpdate && old.State == schemas.StatePaused {
-		return // nominal times of a pause
+	if kind == schemas.OperationUpdate && (old.State == schemas.StatePaused || old.Schedule.NextMs == 0) {
+		return // nominal times of a pause, or after the last run
 	}
 	// What a revision decides for the same reason shares a deadline. A run stands for the times
 	// that it coalesces, a run that waits for those whose place it takes.

@@ -78,12 +78,17 @@ func newRule(d dice, e era, nowMs, endMs int64) schemas.Recurrence {
 // compile makes the nominal times of a recurrence, without package recurrence. anchorMs is
 // the time from which a period without start counts.
 func compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64) (*calendar.Schedule, error) {
+	return calendar.New(specOf(id, r, anchorMs))
+}
+
+// specOf is a recurrence without the calendars that it excludes.
+func specOf(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64) calendar.Spec {
 	s := calendar.Spec{
 		ID: id.String(), Cron: r.Cron, Every: r.Every, Zone: r.Zone, StartMs: r.StartMs, EndMs: r.EndMs,
-		Jitter: time.Duration(r.JitterMs) * time.Millisecond, DST: r.DST, Days: r.Days, ExcludeShift: r.ExcludeMode,
+		Jitter: time.Duration(r.JitterMs) * time.Millisecond, DST: r.DST, Days: r.Days,
 	}
 	if r.Every != "" && r.StartMs == 0 {
 		s.StartMs = anchorMs
 	}
-	return calendar.New(s)
+	return s
 }

@@ -19,7 +19,7 @@ func (s *Stats) decide(k schemas.DecisionKind) {
 	count := map[schemas.DecisionKind]*int{
 		schemas.DecisionFired: &s.Fires, schemas.DecisionTriggered: &s.Triggers, schemas.DecisionBackfilled: &s.Backfills,
 		schemas.DecisionCoalesced: &s.Coalesced, schemas.DecisionMisfire: &s.Misfires, schemas.DecisionGrace: &s.Graces,
-		schemas.DecisionOverlap: &s.Overlaps, schemas.DecisionQueue: &s.Queued, schemas.DecisionPaused: &s.Paused, schemas.DecisionUpdated: &s.Updated,
+		schemas.DecisionOverlap: &s.Overlaps, schemas.DecisionQueue: &s.Queued, schemas.DecisionPaused: &s.Paused, schemas.DecisionUpdated: &s.Updated, schemas.DecisionExcluded: &s.Excluded,
 	}[k]
 	if count != nil {
 		*count++

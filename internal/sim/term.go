@@ -73,6 +73,9 @@ func (t *term) config() scheduler.TermConfig {
 		LeaseCheckEvery: 1 + t.w.rng.IntN(maxLeaseCheckEvery),
 		HoldRenewal:     func() bool { return t.w.oneIn(2) },
 	}
+	if t.n.calendars != nil {
+		c.Calendars = t.n.calendars.CalendarsNow
+	}
 	if t.w.cfg.Trace != nil {
 		c.Log = zerolog.New(t)
 	}
@@ -230,6 +233,9 @@ func (s termStore) UpdateAsync(w store.Write, done func(store.Result)) {
 	}
 	t := s.t
 	t.w.check.claims(t, w)
+	if w.Record.Schedule != nil {
+		t.w.check.claimsExcluded(t, w)
+	}
 	t.w.stats.Claims++
 	write := s.Client.UpdateAsync
 	if t.w.cfg.Plant == PlantUnfenced {

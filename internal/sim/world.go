@@ -47,6 +47,10 @@ type Stats struct {
 	Overdue                                                                                    int // overdue events that were claimed
 	Schedules, Runs, RunsFired, Operations                                                     int
 	Fires, Triggers, Backfills, Coalesced, Misfires, Graces, Overlaps, Queued, Paused, Updated int
+	// Excluded counts nominal times that were skipped as excluded, CalendarChanges the stored
+	// changes of calendars. Included counts the nominal times on dates that no calendar contains
+	// any more, at the end of their schedules.
+	Excluded, CalendarChanges, Included int
 	// Newer counts records written in a newer format. Held counts the records among them
 	// that never fired, because no node could read them. Both are 0 without Config.Newer.
 	Newer, Held int
@@ -82,6 +86,7 @@ type world struct {
 	// schedules are added if Config.Schedules is set. sdice are their draws, requests numbers
 	// their clients' requests.
 	schedules []*schedule
+	calendars *calendars // nil for none
 	sdice     dice
 	requests  int
 	current   *proc
@@ -107,8 +112,13 @@ func Run(cfg Config) Report {
 		w.era, w.epoch = chooseEra(w.sdice, &w.p)
 	}
 	w.now = w.epoch
+	if hasCalendars(cfg) {
+		w.calendars = newCalendars(w)
+	}
 	w.net = newNetwork(w)
-	w.server = fake.NewServer(w.p.fake(), w.net.clock)
+	servers := w.p.fake()
+	servers.Calendars = w.calendars != nil
+	w.server = fake.NewServer(servers, w.net.clock)
 	w.atTakeOver = make([][]func(), w.p.geo.Shards)
 	w.waitingTails, w.damaged = make([][]func(), w.p.geo.Shards), make([]bool, w.p.geo.Shards)
 	w.check = newChecker(w)

@@ -183,6 +183,8 @@ type Watcher struct {
 	Clock func(shard int, was, now store.Clock)
 	// Event receives a message of a stream of events.
 	Event func(stream string, e Event)
+	// Calendar receives a change of a calendar's key; nil for none.
+	Calendar func(name string, seq uint64, value []byte)
 }
 
 // Watch sets the watcher. Only checkers use it.
@@ -218,6 +220,9 @@ func (s *Server) Watch(w Watcher) {
 		if err == nil && there {
 			w.Clock(n, before, now)
 		}
+	}
+	if st := s.streams[StreamCalendars]; st != nil && w.Calendar != nil {
+		st.watch = func(_, m *message) { w.Calendar(m.subject, m.seq, m.data) }
 	}
 	for _, name := range [...]string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue} {
 		s.streams[name].watch = func(_, m *message) {
