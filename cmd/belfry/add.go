@@ -78,7 +78,7 @@ func (c *cli) addCommand() *cobra.Command {
 		Use:   "add --in DURATION | --at TIME | --cron EXPR | --every PERIOD",
 		Short: "Add a timer or a schedule",
 		Long: `Add a timer: a CloudEvent that fires when it is due. With --cron or --every it is a
-schedule, which fires again and again; "belfry preview" with the same flags shows when.
+schedule, which fires again and again; "belfry preview" shows when a schedule would run.
 
 If the same event (source, id, attributes and data) was added before, it is a duplicate,
 which is not an error. Belfry rejects a different event with the same source and id.`,
@@ -133,6 +133,7 @@ which is not an error. Belfry rejects a different event with the same source and
 	})
 }
 
+// makeEvent makes the CloudEvent that the flags describe, with Belfry's attributes.
 func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	e := event.New()
 	switch once := f.due.in != "" || f.due.at != ""; {
@@ -192,9 +193,10 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	return e, nil
 }
 
-// maxData bounds the data that is read, in bytes; the server's limit is lower.
+// maxData bounds the bytes of --data. The server's limit is lower.
 const maxData = 64 << 20
 
+// readData returns the value of --data, or the content of the file that it names.
 func (c *cli) readData(arg string) ([]byte, error) {
 	name, isFile := strings.CutPrefix(arg, "@")
 	if !isFile {

@@ -65,7 +65,7 @@ backup began fire again, with the same idempotency key.`,
 	}
 	cmd.Flags().StringVar(&data, "data", "", "data folder of an embedded server that does not run, instead of --nats-url")
 	cmd.Flags().StringVar(&profile, "profile", profile, "with --data: safe syncs each write to disk, fast does not")
-	cmd.Flags().IntVar(&replicas, "replicas", 0, "replicas of every stream: 1, 3 or 5; 0 for as many as in the backup")
+	cmd.Flags().IntVar(&replicas, "replicas", 0, "replicas of every stream: 1, 3 or 5; 0 for as many as in the backup, or 1 with --data")
 	f := &clientFlags{}
 	f.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -17,8 +17,8 @@ func (c *cli) calendarCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "calendar",
 		Short: "Calendars of dates on which schedules do not run",
-		Long: `Store, show and delete calendars: named lists of dates on which schedules that
-name them (belfry add --exclude) do not run.`,
+		Long: `Store, show and delete calendars. A calendar is a named list of dates. A schedule that
+excludes it (belfry add --exclude) does not run on these dates.`,
 	}
 	cmd.AddCommand(c.calendarPutCommand(), c.calendarGetCommand(), c.calendarListCommand(), c.calendarDeleteCommand())
 	return cmd
@@ -43,7 +43,7 @@ and how many of their next runs move.`,
 	fs.StringSliceVar(&dates, "date", nil, "a date such as 2027-12-25, or *-12-25 for every year; repeat it for more")
 	fs.StringVar(&file, "file", "", "a file with one date a line; text after # is a comment")
 	fs.Uint64Var(&revision, "revision", 0, "fail unless the calendar has this revision")
-	fs.BoolVar(&dryRun, "dry-run", false, "only say how many next runs would move")
+	fs.BoolVar(&dryRun, "dry-run", false, "change nothing; print how many next runs would move")
 	by.add(fs)
 	var name string
 	check := func(args []string) error {
@@ -134,8 +134,8 @@ func (c *cli) calendarDeleteCommand() *cobra.Command {
 	var revision uint64
 	cmd := &cobra.Command{
 		Use: "rm NAME", Short: "Delete a calendar that no schedule excludes", Args: exactly(1),
-		Long: `Delete a calendar. It is refused while a schedule excludes the calendar; the error names
-some of these schedules.`,
+		Long: `Delete a calendar. The command fails while a schedule excludes the calendar; the error
+names some of these schedules.`,
 	}
 	cmd.Flags().Uint64Var(&revision, "revision", 0, "fail unless the calendar has this revision")
 	by.add(cmd.Flags())

@@ -147,7 +147,7 @@ func (s session) call(ctx context.Context) (context.Context, context.CancelFunc)
 	return s.flags.bounded(ctx)
 }
 
-// far adds the progress of the command to an error, for a command with many requests.
+// far adds the progress so far to an error of a command that sends many requests.
 func (s session) far(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -155,8 +155,8 @@ func (s session) far(err error, format string, args ...any) error {
 	return fmt.Errorf("%w (%s)", err, fmt.Sprintf(format, args...))
 }
 
-// talking makes cmd a command that uses a client. check validates the arguments before any
-// request; do runs with the client. --timeout bounds the whole command.
+// talking makes cmd a command that connects as a client. check validates the arguments before
+// any request; do runs with the client. --timeout bounds the whole command.
 func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, s session) error) *cobra.Command {
 	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error {
 		if f.timeout > 0 {
@@ -182,6 +182,7 @@ func (c *cli) following(cmd *cobra.Command, check func(args []string) error, do 
 	return c.connected(cmd, check, func(ctx context.Context, f *clientFlags) error { return f.connect(ctx, do) })
 }
 
+// connected adds the flags of the connection to a command, and runs do after check.
 func (c *cli) connected(cmd *cobra.Command, check func(args []string) error, do func(ctx context.Context, f *clientFlags) error) *cobra.Command {
 	f := &clientFlags{}
 	f.add(cmd.Flags())
@@ -229,7 +230,7 @@ func cause(err error) error {
 // schedule, or a CloudEvent's id with --source.
 type timerRef struct {
 	source string
-	id     schemas.TimerID // set by resolve; of a run, that of its own record
+	id     schemas.TimerID // set by resolve; for a run, the id of the run's own record
 	run    schemas.RunID   // set by resolve if the argument names a run
 }
 
@@ -258,8 +259,8 @@ func (r *timerRef) resolve(args []string) error {
 	return nil
 }
 
-// atRun carries out f on the timer or the run that the argument names. The run of a one-shot
-// timer is in the timer's record.
+// atRun calls f with the id of the record that the argument names. For <timer id>.<run> of a
+// one-shot timer that is the timer's record, which also describes its only run.
 func atRun(ctx context.Context, s session, ref *timerRef, f func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error)) (belfry.Timer, error) {
 	t, err := f(ctx, ref.id)
 	run := ref.run

@@ -1,8 +1,9 @@
-// Command belfry runs a Belfry node (serve) and talks to one (add, get, cancel,
-// reschedule, ls, tail, dead).
+// Command belfry runs a Belfry node (serve). Its other commands are for operators and users:
+// most of them connect to running nodes.
 //
-// Each command has its own file. settings.go reads the settings from flags, environment and
-// config file. exit.go documents the exit codes.
+// Each command has its own file; root.go lists the commands. settings.go reads the settings of
+// a node from flags, environment and config file. client.go connects the other commands. exit.go
+// documents the exit codes.
 package main
 
 import (
@@ -33,7 +34,7 @@ type process struct {
 	getenv   func(string) string
 }
 
-// run runs the program, except for signal handling and the exit, and returns the exit code.
+// run executes the command line and returns the exit code. main handles signals and exits.
 func run(ctx context.Context, args []string, p process) int {
 	c := &cli{process: p}
 	root := c.rootCommand()

@@ -39,8 +39,8 @@ func (s *selection) resolve(args []string) error {
 	return s.timerRef.resolve(args)
 }
 
-// control runs one for a timer or a run, or many for a group, and prints the result. done says what
-// happened to the timers of a group.
+// control calls one for a timer or a run, or many for a group, and prints the result. done is the
+// word for the result of a group, such as "paused".
 func (c *cli) control(ctx context.Context, s session, sel *selection, done string, one func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error), many func(ctx context.Context) (int, error)) error {
 	if sel.group == "" {
 		ctx, cancel := s.call(ctx)
@@ -67,8 +67,9 @@ func (c *cli) pauseCommand() *cobra.Command {
 		Use:   "pause ID | --group GROUP",
 		Short: "Stop a timer or schedule until it is resumed",
 		Long: `Pause a pending timer or schedule. After the command has succeeded, it does not fire
-until belfry resume; only runs of belfry trigger and backfill do. ID is a timer id, or a CloudEvent's id with --source. With --group
-it pauses all pending timers and schedules of the group.`,
+until "belfry resume". Runs that "belfry trigger" and "belfry backfill" ask for still
+fire. ID is a timer id, or a CloudEvent's id with --source. With --group the command
+pauses all pending timers and schedules of the group.`,
 		Example: `  belfry pause nightly --source /reports --note "the printer is broken"
   belfry pause --group reports`,
 		Args: sel.args,

@@ -41,8 +41,8 @@ func (c *cli) previewCommand() *cobra.Command {
 		Long: `Show when a cron expression or a period would run, in UTC and in local time, with
 the reason for each time that daylight saving, an excluded date or jitter changed.
 
-It needs no server and changes nothing. "belfry add" adds a schedule with the same flags.
-With ID it asks the server about a stored schedule: ID is a timer id, or a CloudEvent's id
+It needs no server and changes nothing. "belfry add" adds a schedule with the same flags,
+but its --exclude takes the names of calendars, not dates. With ID the command asks the server about a stored schedule: ID is a timer id, or a CloudEvent's id
 with --source.
 
 With -o json each run is a line: at (UTC), local, due with --jitter, and why, a list of
@@ -201,7 +201,7 @@ func timeFlag(name, text string, defaultMs int64) (int64, error) {
 	return at, nil
 }
 
-// datesFile reads a file of dates. The calendar's name is that of the file.
+// datesFile reads a file of dates as a calendar with the name of the file.
 func datesFile(path string) (calendar.Dates, error) {
 	dates, err := readDates(path)
 	if err != nil {
@@ -259,7 +259,7 @@ func previewLines(reply schemas.PreviewReply) []previewLine {
 	return lines
 }
 
-// printPreview prints a preview. jitter says that its runs have due times of their own.
+// printPreview prints a preview. With jitter it prints the due time of each run.
 func (c *cli) printPreview(reply schemas.PreviewReply, jitter bool, f *previewFlags) error {
 	lines := previewLines(reply)
 	if !c.json() {
@@ -277,7 +277,7 @@ func (c *cli) printPreview(reply schemas.PreviewReply, jitter bool, f *previewFl
 	return nil
 }
 
-// previewPage is the text for people.
+// previewPage returns the preview as text.
 func previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f *previewFlags) []byte {
 	p := &page{}
 	p.line("%s (time zone data %s)", printable(reply.Description), printable(reply.Zones))

@@ -34,7 +34,7 @@ func (f *recurrenceFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.excludeShift, "exclude-shift", "", "a run on an excluded date: skip, or run on the next or previous date (default skip)")
 	fs.StringVar(&f.grace, "grace", "", "skip a run that is later than this duration (default: fire it, however late)")
 	fs.StringVar(&f.expect, "expect", "", "publish an overdue event for each run without a success this long after its nominal time; needs a callback (default: none)")
-	fs.StringVar(&f.overlap, "overlap", "", "a run that is due before the callback of the one before has a result: skip, queue, allow or replace (default skip)")
+	fs.StringVar(&f.overlap, "overlap", "", "for a run that is due while the callback of the previous run has no result: skip, queue, allow or replace (default skip)")
 }
 
 // recurrenceFlag is a flag with its attribute.
@@ -53,7 +53,8 @@ func (f *recurrenceFlags) options() []recurrenceFlag {
 // recurs reports whether the flags make a schedule.
 func (f *recurrenceFlags) recurs() bool { return f.cron != "" || f.every != "" }
 
-// apply sets the attributes of a schedule, or checks that no flag asks for one.
+// apply sets the attributes of a schedule. Without --cron and --every it returns an error for
+// each flag that only schedules have.
 func (f *recurrenceFlags) apply(e *event.Event) error {
 	for _, o := range append(f.options(), recurrenceFlag{"--cron", schemas.AttrCron, f.cron}, recurrenceFlag{"--every", schemas.AttrEvery, f.every}) {
 		switch {
@@ -88,7 +89,7 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 	return plan.Calendar(), nil
 }
 
-// describe says in words when a schedule of the flags runs. It returns "" for a period without
+// describe returns a sentence about the times of the schedule. It returns "" for a period without
 // --start, which counts from the time at which the server stored the add.
 func (f *recurrenceFlags) describe(s *calendar.Schedule) string {
 	if f.every != "" && f.start == "" {

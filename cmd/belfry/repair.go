@@ -16,9 +16,9 @@ func (c *cli) repairCommand() *cobra.Command {
 		Use:   "repair",
 		Short: "Show damaged clocks, records and index entries; with --apply repair them",
 		Long: `Show the damage in the store, and the repair that --apply would make. The command
-finds a damaged layout, damaged clocks, records that cannot be decoded, waiting
-timers without an index entry, index entries without a record, and messages that
-the NATS server has lost.
+finds a damaged layout, damaged clocks, keys that another client has written,
+records that cannot be decoded, waiting timers without an index entry, index
+entries without a record, and messages that the NATS server has lost.
 
 It repairs a record from its previous revision if the bucket still has it, else
 from its event in TIMERS_DEAD or TIMERS_FIRED. If there is neither, it moves the

@@ -17,15 +17,15 @@ func (c *cli) runsCommand() *cobra.Command {
 		Use:   "runs ID",
 		Short: "List the runs of a schedule, newest first",
 		Long: `List the runs of a schedule with their outcomes, newest first. A run with a callback has
-a record of its own, which get shows under the RUN's id, until it expires.
+a record of its own until it expires; "belfry get <timer id>.<run>" shows it.
 
-With --decisions it lists what became of the last nominal times instead, including skipped
-times, as ranges. ID is a timer id, or a CloudEvent's id with --source.`,
+With --decisions the command lists the last decisions instead: ranges of nominal times that
+fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 		Args: exactly(1),
 	}
 	ref.add(cmd.Flags())
 	cmd.Flags().IntVarP(&rows, "limit", "n", schemas.DefaultRuns, "maximum number of runs; 0 for all")
-	cmd.Flags().BoolVar(&decisions, "decisions", false, "list ranges of nominal times with what became of them")
+	cmd.Flags().BoolVar(&decisions, "decisions", false, "list the decisions about the last nominal times, as ranges")
 	check := func(args []string) error {
 		if err := checkRows(rows); err != nil {
 			return err
@@ -47,7 +47,7 @@ times, as ranges. ID is a timer id, or a CloudEvent's id with --source.`,
 	})
 }
 
-// runNote says what is special about a run.
+// runNote describes an unusual run: its trigger, missed times, and the outcome of its callback.
 func runNote(r belfry.ScheduleRun) string {
 	note := r.Trigger
 	if r.Missed > 0 {

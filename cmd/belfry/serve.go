@@ -136,6 +136,7 @@ func (c *cli) announce(a *app.App, o app.Options) error {
 		"  roles", strings.Join(roles, ", "), "  callbacks", allowed(o), "  stop", "Ctrl-C")
 }
 
+// profileText describes the failures that acknowledged timers survive.
 func profileText(o app.Options) string {
 	switch {
 	case o.Profile == app.ProfileFast:

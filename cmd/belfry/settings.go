@@ -22,10 +22,10 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// settings are the settings of a node. Each has one name, which is its flag and its key in the
-// config file; the environment variable is the name in capitals after BELFRY_. A flag takes
-// precedence over the environment, and the environment over the file. Only the services and the
-// list of users have no flag.
+// settings holds the settings of a node. Each setting has one name: its flag, and its key in
+// the config file. The name of its environment variable is the same in capitals after BELFRY_,
+// with underscores. A flag takes precedence over the environment, and the environment over the
+// file. The services and the list of users are only in the config file.
 type settings struct {
 	fs     *pflag.FlagSet
 	config string
@@ -95,7 +95,7 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringSliceVar(&s.roles, "roles", []string{"router", "scheduler", "functions"}, "roles of this node: router, scheduler, functions")
 	d.StringVar(&o.Node, "node", "", "name of this node (default: the name in the data folder, or a random name)")
 	d.IntVar(&o.Shards, "shards", 0, fmt.Sprintf("shards of a new store, fixed at its first start; 0 for the number of an existing store, or %d", schemas.DefaultShards))
-	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream")
+	d.IntVar(&o.Replicas, "replicas", o.Replicas, "replicas of every stream: 1, 3 or 5")
 	d.Var(cmdline.Duration(&o.Retention), "retention", "lifetime of the record of a finished timer")
 	d.Var(cmdline.Duration(&o.FiredMaxAge), "fired-max-age", "how long the stream keeps fired events")
 	d.IntVar(&o.FiredMaxPerService, "fired-max-per-service", 0, "maximum number of fired events of one service that the stream keeps; 0 for a share of the stream's bytes")
@@ -124,8 +124,8 @@ func (s *settings) add(cmd *cobra.Command) {
 	})
 }
 
-// load reads the settings that have no flag from the environment and the config file, checks
-// all settings, and returns the options of a node.
+// load reads the settings that no flag has set from the environment and the config file. It
+// checks all settings, and returns the options of a node.
 func (s *settings) load(c *cli) (app.Options, error) {
 	s.given, s.flagged, s.files = map[string]bool{}, map[string]bool{}, fileStamps{}
 	s.fs.Visit(func(f *pflag.Flag) { s.given[f.Name], s.flagged[f.Name] = true, true })
@@ -175,7 +175,7 @@ var (
 )
 
 // chooseServer makes a flag of the embedded server take precedence over a nats-url in the
-// environment, which is there for the commands that connect to a server.
+// environment, which may be set for the commands that connect to a server.
 func (s *settings) chooseServer() error {
 	for _, name := range embeddedSettings {
 		if !s.flagged[name] {

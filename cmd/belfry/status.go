@@ -22,11 +22,10 @@ const (
 	// statusLag is the lag of a shard's low watermark, or the age of its clock, above which
 	// status reports a problem. A fail-over takes less.
 	statusLag = 10 * time.Second
-	// statusFull is the used part of a stream's bytes from which status reports a problem.
+	// statusFull is the used part of a stream's bytes above which status reports a problem.
 	statusFull = 0.9
-	// statusRejected is how long after the last rejection status lists rejections under
-	// PROBLEMS. Without this limit they would stay there, because nobody can repair a rejected
-	// add.
+	// statusRejected is the time after the last rejection in which PROBLEMS lists rejections.
+	// Without this limit they would stay there, because nobody can repair a rejected add.
 	statusRejected = 24 * time.Hour
 	// watchEvery is the interval of --watch.
 	watchEvery = 2 * time.Second
@@ -83,8 +82,8 @@ type statusShard struct {
 	// write of the clock.
 	LagMs    int64 `json:"lag_ms"`
 	SilentMs int64 `json:"silent_ms"`
-	// Pending is absent while the number of pending timers is unknown, as after the death of an
-	// owner.
+	// Pending is the number of timers in state pending or paused. It is absent while the number
+	// is unknown, as after the death of an owner.
 	Pending *int64 `json:"pending,omitempty"`
 	// Damage is the reason why the clock cannot be decoded. The fields above are then the
 	// values from which a node would resume.
@@ -92,7 +91,7 @@ type statusShard struct {
 }
 
 type statusTotals struct {
-	// Pending is absent while that of a shard is.
+	// Pending is the sum over all shards; absent while the number of one shard is.
 	Pending  *int64 `json:"pending,omitempty"`
 	InFlight int    `json:"in_flight"`
 	Dead     uint64 `json:"dead"`
@@ -408,7 +407,7 @@ func heldBack(f store.Formats) string {
 	return fmt.Sprintf("; level %d is held back by %s", f.Newest, strings.Join(f.HeldBackBy, ", "))
 }
 
-// orUnknown formats a count, or "unknown" for nil.
+// orUnknown formats a count, or "?" for nil.
 func orUnknown(n *int64) string {
 	if n == nil {
 		return "?"

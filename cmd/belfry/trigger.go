@@ -10,7 +10,7 @@ import (
 	"github.com/belfryio/belfry"
 )
 
-// allowFlag is the flag --allow of commands that ask for runs.
+// allowFlag is the flag --allow of trigger and backfill.
 type allowFlag struct{ allow bool }
 
 func (f *allowFlag) add(fs *pflag.FlagSet) {

@@ -81,8 +81,8 @@ type zoneChange struct {
 	// program; "" if the schedule would end.
 	Next    string `json:"next"`
 	NewNext string `json:"new_next"`
-	// Local is the local time that the run was planned for, "" if it is not known, NewLocal
-	// that of NewNext, with its offset.
+	// Local is the local time for which the run was planned; "" if it is not known. NewLocal is
+	// the local time of NewNext, with its offset.
 	Local    string `json:"local,omitempty"`
 	NewLocal string `json:"new_local,omitempty"`
 	// Zones is the release of the zone data of the plan.
@@ -96,9 +96,10 @@ type zoneSummary struct {
 	// nodes by name.
 	Zones string            `json:"zones"`
 	Nodes map[string]string `json:"nodes"`
-	// Schedules counts the schedules that were read. Changed counts the ones that change, Newer
-	// the ones that were planned with newer zone data than this program's, Unknown the ones
-	// whose later runs were not compared, because no node with older zone data answered.
+	// Schedules is the number of schedules that were read, and Changed the number that change.
+	// Newer counts schedules that were planned with newer zone data than this program's. Unknown
+	// counts schedules whose later runs were not compared, because no node with older zone data
+	// answered.
 	Schedules int `json:"schedules"`
 	Changed   int `json:"changed"`
 	Newer     int `json:"newer,omitempty"`

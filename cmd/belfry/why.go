@@ -14,7 +14,7 @@ func (c *cli) whyCommand() *cobra.Command {
 	ref, at := &timerRef{}, ""
 	cmd := &cobra.Command{
 		Use:   "why ID",
-		Short: "Say why a timer or schedule fired, or did not",
+		Short: "Explain why a timer or schedule fired, or did not",
 		Long: `Explain a timer: when it fired or will fire, what its callback answered, or why it did not
 fire. For a schedule, explain the last nominal time that is decided and the next one. With
 --at, explain that time of a schedule: it fired, it was skipped and why, or the schedule has
@@ -62,7 +62,7 @@ CloudEvent's id with --source.`,
 	})
 }
 
-// printAnswer prints what became of a time.
+// printAnswer prints the explanation of a time.
 func (c *cli) printAnswer(a schemas.Answer) error {
 	if _, err := fmt.Fprintf(c.out, "%s  %s\n", printable(a.Local), printable(a.Text)); err != nil {
 		return err
