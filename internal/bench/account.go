@@ -16,8 +16,8 @@ import (
 
 // Verified has the numbers of correct and incorrect timers of a run.
 type Verified struct {
-	// Expected is the number of timers of the run. Found is the number of them that were found:
-	// in TIMERS_FIRED, or among the records if they are not due.
+	// Expected is the number of timers of the run. Found is the number of timers found in
+	// TIMERS_FIRED, or among the records if they are not due.
 	Expected int `json:"expected"`
 	Found    int `json:"found"`
 	// Missing, Duplicates (in TIMERS_FIRED), Early and Wrong (records not in the expected

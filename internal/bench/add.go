@@ -16,7 +16,8 @@ const (
 	defaultAddCount = 100_000
 	// farAhead is the time to the due time of timers that must not fire during a run.
 	farAhead = 30 * 24 * time.Hour
-	sampled  = 200 * time.Millisecond
+	// sampled is the interval between two points of the curve of acknowledged adds.
+	sampled = 200 * time.Millisecond
 )
 
 func (addWorkload) Name() string { return "add" }
@@ -129,7 +130,8 @@ func (e *Env) addFar(ctx context.Context, a *Adder, after, over time.Duration) (
 	return r, nil
 }
 
-// sample records the growth of count per second until ctx ends.
+// sample returns the growth of count per second, as a curve with a point each sampled, when ctx
+// ends. It passes each count to tick.
 func sample(ctx context.Context, begun time.Time, count func() int, tick func(int)) Curve {
 	var c Curve
 	t := time.NewTicker(sampled)

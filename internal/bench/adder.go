@@ -123,8 +123,8 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 }
 
 // Add adds the timers 0 to count-1 and returns when every add was acknowledged. due returns the
-// due time of timer n in Unix milliseconds. pace, if not nil, returns the time after the run's
-// start before which timer n must not be added. answered, if not nil, receives the duration of
+// due time of timer n in Unix milliseconds. pace, if not nil, returns the earliest time at which
+// timer n is added: its intended start. answered, if not nil, receives the duration of
 // each single add. With a pace the duration counts from the intended start, so that a slow
 // answer counts for every add that it delays.
 func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace func(n int) time.Time, answered func(time.Duration)) error {

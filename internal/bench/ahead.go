@@ -16,13 +16,14 @@ type aheadRun struct {
 	at  int64 // the instant after which they were due, Unix ms
 }
 
-// aheadTries bounds the attempts, each with a longer lead, to store all timers before the first
-// is due.
+// aheadTries is the number of repetitions, each with a longer lead, if not all timers were stored
+// before the first was due.
 const aheadTries = 2
 
 // ahead adds count timers that are due at an instant or later, and watches them fire. The
 // instant is at least Lead in the future, so that all timers are stored before it. The
-// measurement begins when all are stored. recur makes schedules of the timers; nil for none.
+// measurement begins when the scheduler starts to read the stored timers. recur makes schedules
+// of the timers; nil for none.
 func (e *Env) ahead(ctx context.Context, service string, count int, recur *recurring, p *progress, due func(at int64, n int) int64) (*aheadRun, *Result, error) {
 	lead := e.Lead
 	for try := 0; ; try++ {

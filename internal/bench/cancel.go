@@ -14,8 +14,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// cancelWorkload measures the rate at which timers are cancelled by their ids. Each worker sends
-// one request at a time.
+// cancelWorkload measures the rate at which timers are cancelled by their ids. Each of at least
+// defaultCancelWorkers workers sends one request at a time.
 type cancelWorkload struct{}
 
 const (

@@ -55,9 +55,9 @@ type Config struct {
 	Daily, Instant int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
-	// Workers is the number of concurrent adders or cancellers, each with its own connection;
-	// default DefaultWorkers for ViaPublish and ViaBatch, DefaultSingles for one request at a
-	// time.
+	// Workers is the number of concurrent adders, each with its own connection; default
+	// DefaultWorkers for ViaPublish and ViaBatch, DefaultSingles for one request at a time. The
+	// cancel workload shares these connections among at least defaultCancelWorkers cancellers.
 	Workers int
 	// Via is the way to add timers; default ViaPublish.
 	Via string

@@ -126,8 +126,9 @@ func (e *Env) sustained(r *Result, run *pacedRun) {
 const (
 	concludedLag = "from due to concluded"
 	flatFigure   = "the lag stayed flat (1: yes)"
-	// flatSlack is the increase of the median lag, in milliseconds, from the first to the last
-	// third of a run up to which the lag counts as flat. A tenth counts if that is more.
+	// flatSlack is the greatest increase of the median lag, in milliseconds, from the first to the
+	// last third of a run with which the lag counts as flat. The limit is a tenth of the first
+	// median if that is more.
 	flatSlack = 50
 )
 

@@ -1,7 +1,8 @@
 // Package bench measures Belfry: adds per second, lateness, bursts, sustained rates with and
-// without callbacks, cancels, schedules, and the cost of pending timers. Table runs all measurements and
-// compares them with required figures; Growth measures how cost grows. Command belfry-bench
-// runs any of them, `belfry bench` the few runs of Quick. Package report draws the results.
+// without callbacks, cancels, schedules, and the cost of pending timers and of services without
+// work. Table compares the figures with required values; Growth measures how cost grows. Command
+// belfry-bench runs any of them; `belfry bench` runs only Quick. Package report draws the
+// results.
 //
 // # Guarantees
 //
@@ -17,11 +18,11 @@
 //
 // # Deployments
 //
-// The measured node runs in this process on an embedded server (the default), or on one
-// nats-server process, or on three with three replicas (deploy.go). The pending workload kills
-// the node, so there the node is a separate process too. The program that uses this package
-// defines how to start these processes (Config.Child). They end with the run; servers also end
-// when this process dies.
+// The measured node runs in this process with an embedded server (the default), with one
+// nats-server process, or with three of them and three replicas (deploy.go). With Config.Apart,
+// and in the workloads pending, services and daily schedules, the node is a separate process too.
+// The program that uses this package defines how to start these processes (Config.Child). They
+// end with the run; servers also end when this process dies.
 //
 // # Adding a workload
 //

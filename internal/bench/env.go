@@ -20,14 +20,14 @@ import (
 // for concurrent use.
 type Env struct {
 	Config
-	node *app.App // nil with a URL, or before Start
+	node *app.App // the node in this process; nil before Start, and if the node is elsewhere
 	// deployed has the separate processes of servers and node, or is nil.
 	deployed *deployment
 	url      string // URL of the deployed servers, if the node is one of the processes
 	conns    []*nats.Conn
 	clean    []func() error
 	js       jetstream.JetStream
-	shard    int // number of shards
+	shard    int // number of shards of the store
 }
 
 // Start starts the servers and the node of Config.On, or connects to the Belfry at NATSURL. Then
@@ -68,7 +68,7 @@ func (e *Env) Start(ctx context.Context) error {
 	return e.begin(ctx)
 }
 
-// begin attaches and warms up.
+// begin opens the run's connection (attach) and fires the Warmup timers.
 func (e *Env) begin(ctx context.Context) error {
 	if err := e.attach(ctx); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (e *Env) drained(ctx context.Context, p *progress) (time.Time, error) {
 	for {
 		info, err := s.Info(ctx)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("look at %s: %w", schemas.StreamAdd, err)
+			return time.Time{}, fmt.Errorf("read the state of %s: %w", schemas.StreamAdd, err)
 		}
 		now := time.Now()
 		left := info.State.Msgs

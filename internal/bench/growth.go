@@ -160,7 +160,7 @@ func (r *GrowthResult) remark(curve *GrowthCurve, s *GrowthSeries, c *GrowthCost
 	// A value below the floor counts as the floor, because growth up to it does not matter.
 	grown := *c.Values[to] / max(*c.Values[from], c.floor)
 	if allowed := math.Pow(s.X[to]/s.X[from], c.Most) * grownSlack; grown > allowed {
-		r.Remarks = append(r.Remarks, fmt.Sprintf("%s (%s), %s: from %s to %s %s it grows from %s to %s %s, with the power %.2f; it may with %g",
+		r.Remarks = append(r.Remarks, fmt.Sprintf("%s (%s), %s: from %s to %s %s it grows from %s to %s %s: with power %.2f of x, of at most %g",
 			curve.Name, s.Label(), c.Name, Short(s.X[from]), Short(s.X[to]), curve.X, Short(*c.Values[from]), Short(*c.Values[to]), c.Unit, *e, c.Most))
 	}
 }
@@ -195,7 +195,7 @@ func (s *GrowthSeries) Heads() []string {
 	for _, x := range s.X {
 		out = append(out, Short(x))
 	}
-	return append(out, "power, first to last", "may be")
+	return append(out, "power, first to last", "allowed")
 }
 
 // Markdown writes a table for each series.
@@ -215,12 +215,12 @@ func (r *GrowthResult) Markdown(w io.Writer) error {
 			p.f("\n")
 		}
 	}
-	p.f("In brackets the power of x with which a cost has grown from the point before: 0 is no growth, 1 as x does.\n\n")
+	p.f("In brackets: the power of x with which the cost has grown since the previous point (0: no growth, 1: in proportion to x).\n\n")
 	if len(r.Remarks) == 0 {
 		p.f("No cost exceeds its allowed growth by more than a half.\n")
 	}
 	for _, text := range r.Remarks {
-		p.f("- Steeper than it may be: %s.\n", text)
+		p.f("- Grows faster than allowed: %s.\n", text)
 	}
 	for _, text := range r.Errors {
 		p.f("- Failed: %s\n", text)

@@ -9,7 +9,7 @@ import (
 )
 
 // servicesWorkload measures the cost of services without work. Each service gets one callback;
-// then no timer is due. Node and embedded server are one separate process.
+// then no timer is due. The node is a separate process.
 type servicesWorkload struct{}
 
 const (
@@ -132,8 +132,8 @@ func (e *Env) oneService(ctx context.Context, d *deployment, p *progress) (float
 }
 
 // Bounds of returned. A node returns memory to the system after 90 s without work; see gctune.
-// For the two minutes after the last services came to rest it looks for late events of these
-// services.
+// In the first two minutes after services came to rest, the node still searches for late events
+// of these services.
 const (
 	returnSteady = 2 * time.Minute
 	returnBound  = 6 * time.Minute

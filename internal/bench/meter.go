@@ -212,7 +212,7 @@ func (e *Env) sequences(ctx context.Context) (uint64, error) {
 			return n, nil
 		}
 		if err := againAfter(ctx, err, begun, patience); err != nil {
-			return 0, fmt.Errorf("look at the streams: %w", err)
+			return 0, fmt.Errorf("read the state of the streams: %w", err)
 		}
 	}
 }

@@ -25,8 +25,8 @@ func (e *Env) progress() *progress {
 	return &progress{w: e.Progress, live: e.Live, begun: time.Now()}
 }
 
-// show shows a line, unless the last line was shown a moment ago. An error of the writer ends
-// the progress, not the run.
+// show shows a line, unless the last one is more recent than liveEvery or lineEvery. After an
+// error of the writer it shows nothing more; the run continues.
 func (p *progress) show(format string, args ...any) {
 	every := lineEvery
 	if p.live {

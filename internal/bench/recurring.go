@@ -9,7 +9,7 @@ import (
 // recurring makes schedules of an adder's timers. The adder then numbers the runs: run k of
 // schedule n, both from 0, has the number n×runs+k.
 type recurring struct {
-	// runs is the number of nominal times of a schedule that the measurement is about.
+	// runs is the number of measured nominal times of a schedule.
 	runs int
 	// everyMs is the time between two of them.
 	everyMs int64
@@ -25,8 +25,8 @@ var (
 	missedMark    = []byte(`"` + schemas.AttrMissed + `":`)
 )
 
-// number returns the number of the run of schedule n that an event is from. ok is false for
-// a nominal time that the measurement is not about.
+// number returns the number of the run of schedule n that published an event. ok is false for a
+// nominal time that is not measured.
 func (r *recurring) number(n int, event []byte) (number int, ok bool) {
 	_, text, ok := bytes.Cut(event, scheduledMark)
 	if !ok {
@@ -42,8 +42,8 @@ func (r *recurring) number(n int, event []byte) (number int, ok bool) {
 	return n*r.runs + int(k), after >= 0 && after%r.everyMs == 0 && k < int64(r.runs)
 }
 
-// missed returns the number of nominal times that a run stands for, beside its own. A nil
-// receiver is for one-shot timers.
+// missed returns the number of earlier nominal times for which a run fired, without its own. A
+// nil receiver is for one-shot timers.
 func (r *recurring) missed(event []byte) int {
 	if r == nil {
 		return 0

@@ -10,9 +10,9 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// schedulesWorkload measures schedules, in three parts: Count schedules of a short period beside
+// schedulesWorkload has three measurements: Count schedules of a short period, compared with
 // one-shot timers at the same rate; with Daily the cost of schedules that wait; with Instant
-// schedules that are all due at one instant, beside a burst of one-shot timers.
+// schedules that are all due at one instant, compared with a burst of one-shot timers.
 type schedulesWorkload struct{}
 
 const (
@@ -33,7 +33,7 @@ const (
 
 func (schedulesWorkload) Name() string { return "schedules" }
 func (schedulesWorkload) About() string {
-	return "schedules of a short period, daily ones (--daily), or many due at one instant (--instant), beside one-shot timers"
+	return "schedules of a short period, daily ones (--daily), or many due at one instant (--instant), compared with one-shot timers"
 }
 
 func (schedulesWorkload) Defaults(c *Config) {

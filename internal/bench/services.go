@@ -94,14 +94,14 @@ func (e *Env) throughServices(ctx context.Context, service string, names []strin
 	return m.stop(ctx)
 }
 
-// called waits until every service has called back.
+// called waits until each service has received its callback.
 func (rx *receiver) called(ctx context.Context, p *progress) error {
 	count := len(rx.at)
-	if err := rx.wait(ctx, time.Time{}, patience, func(seen int) { p.show("beginning services: %d of %d have called back", seen, count) }); err != nil {
+	if err := rx.wait(ctx, time.Time{}, patience, func(seen int) { p.show("beginning services: %d of %d callbacks received", seen, count) }); err != nil {
 		return err
 	}
 	if seen := rx.Seen(); seen < count {
-		return fmt.Errorf("%w: of %d services only %d have called back", ErrUnsound, count, seen)
+		return fmt.Errorf("%w: of %d services only %d have received their callback", ErrUnsound, count, seen)
 	}
 	return nil
 }

@@ -67,6 +67,7 @@ type clockCopy struct {
 // copyEvery has the value of the constant in package store.
 const copyEvery = 10 * time.Second
 
+// copyClock copies a clock after a take-over and then every copyEvery.
 func (s *Server) copyClock(shard int, c store.Clock) {
 	last := &s.copies[shard]
 	leader, _ := s.now()
@@ -76,7 +77,7 @@ func (s *Server) copyClock(shard int, c store.Clock) {
 }
 
 // resumeClock returns the clock from which a shard with a damaged clock resumes, as
-// resumeClock of package store does: the copy or, without one, a clock of the tick before now.
+// store.Clocks does: the copy or, without one, a clock of the tick before now.
 func (s *Server) resumeClock(shard int, nowNs int64) store.Clock {
 	g, nowMs := s.cfg.Geometry, nowNs/int64(time.Millisecond)
 	c := s.copies[shard].clock

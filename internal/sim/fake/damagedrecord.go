@@ -71,7 +71,7 @@ func (s *Server) Damaged(id schemas.TimerID) bool {
 	return errors.Is(err, schemas.ErrDamaged)
 }
 
-// Reported lists the damaged records of a shard that its owners have reported.
+// Reported lists the damaged records in a shard's report.
 func (s *Server) Reported(shard int) []store.DamagedRecord {
 	m := s.clock.asOf(s.clock.last[damageKey(shard)], s.clock.seq)
 	if m == nil {

@@ -99,6 +99,7 @@ func StreamShard(n int) string { return "KV_timers_" + strconv.Itoa(n) }
 // Streams returns the names of all streams, in a fixed order.
 func (s *Server) Streams() []string { return s.names }
 
+// putClock stores a clock by compare-and-set; with expect nil in any case.
 func (s *Server) putClock(shard int, c store.Clock, expect *uint64) (uint64, error) {
 	c.Version = 1
 	return s.clock.put(&message{key: key{subject: clockSubject(shard)}, val: c}, expect, 0)
@@ -113,7 +114,8 @@ func (s *Server) LastSeq(stream string) uint64 { return s.streams[stream].seq }
 // in Unix nanoseconds.
 func (s *Server) SeqAt(stream string, realNs int64) uint64 { return s.streams[stream].seqAt(realNs) }
 
-// Record reads a record from its leader, for clients and for a checker.
+// Record returns the newest record of a timer at the leader. Errors: schemas.ErrNotFound,
+// schemas.ErrDamaged.
 func (s *Server) Record(id schemas.TimerID) (store.Timer, error) {
 	st := s.shards[s.cfg.Geometry.Shard(id)]
 	return timerOf(st.asOf(st.last[recordKey(id)], st.seq))
@@ -146,7 +148,8 @@ func (s *Server) Records(shard int, f func(store.Timer)) {
 	}
 }
 
-// Clock reads a shard's clock from its leader.
+// Clock returns a shard's clock at the leader, with its revision. Errors: schemas.ErrNotFound,
+// schemas.ErrDamaged, schemas.ErrNewer.
 func (s *Server) Clock(shard int) (store.Clock, uint64, error) {
 	m := s.clock.asOf(s.clock.last[key{subject: clockSubject(shard)}], s.clock.seq)
 	if m == nil {
