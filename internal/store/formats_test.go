@@ -185,7 +185,7 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 	setLayout(t, bucket(t, open(t, nc), schemas.BucketClock), 3)
 	s, err := store.Open(t.Context(), nc, store.Config{Node: "n2"}, zerolog.Nop())
 	if !errors.Is(err, schemas.ErrNewer) {
-		t.Errorf("%v", err)
+		t.Errorf("open of a store with a newer layout: %v; want ErrNewer", err)
 	}
 	if err == nil {
 		s.Close()

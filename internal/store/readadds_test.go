@@ -77,7 +77,7 @@ func testReadAddsShared(t *testing.T, s *store.Store) {
 			case seen[a.Seq], a.Seq <= last[g.reader]:
 				t.Fatalf("add %d came to reader %d after %d", a.Seq, g.reader, last[g.reader])
 			case string(a.Data) != fmt.Sprint(a.Seq), fmt.Sprint(a.Header["n"]) != fmt.Sprint([]any{a.Seq}), a.Deliveries != 1, a.Stored.IsZero():
-				t.Fatalf("%+v", a)
+				t.Fatalf("unexpected add %+v", a)
 			}
 			seen[a.Seq], last[g.reader] = true, a.Seq
 			if err := a.Ack(); err != nil {

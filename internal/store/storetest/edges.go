@@ -30,10 +30,10 @@ func repeated(t *testing.T, s Store) {
 	w := store.Write{ID: ID(1), Rev: rev, Record: Delivered(*r)}
 	next := must[uint64](t)(s.Update(t.Context(), w))
 	if _, err := s.Update(t.Context(), w); !errors.Is(err, store.ErrRevision) {
-		t.Fatalf("again: %v", err)
+		t.Fatalf("the same write again: %v; want ErrRevision", err)
 	}
 	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.Rev != next {
-		t.Fatalf("revision %d; want %d", got.Rev, next)
+		t.Fatalf("the record has revision %d after a refused write; want %d", got.Rev, next)
 	}
 }
 
@@ -74,7 +74,7 @@ func indexExpiry(t *testing.T, s Store) {
 	id := IDOf(g, 0, 0)
 	CreateAll(t, s, []store.Write{{ID: id, Record: Pending(due)}})
 	if got := loadAll(t, s, 0, []int64{g.Tick(due)}, 0); len(got) != 1 {
-		t.Fatalf("loaded %d", len(got))
+		t.Fatalf("loaded %d timers before the index entry expired; want 1", len(got))
 	}
 	Eventually(t, "the index entry to expire", func() bool { return len(loadAll(t, s, 0, []int64{g.Tick(due)}, 0)) == 0 })
 	must[store.Timer](t)(s.Get(t.Context(), id))
@@ -98,7 +98,7 @@ func firedLeaves(t *testing.T, s Store) {
 		return len(must[map[string]struct{}](t)(s.FiredSince(t.Context(), []string{schemas.SubjectFired("orders")}, since, ids)))
 	}
 	if n := find(); n != 1 {
-		t.Fatalf("found %d", n)
+		t.Fatalf("found %d events right after the publish; want 1", n)
 	}
 	Eventually(t, "the event to leave", func() bool { return find() == 0 })
 	if first := must[time.Time](t)(s.FiredFirstTime(t.Context(), "orders")); !first.IsZero() {
@@ -113,7 +113,7 @@ func cluster(t *testing.T, s Store) {
 	look := func() store.Cluster { return must[store.Cluster](t)(s.ReadCluster(t.Context())) }
 	got := look()
 	if len(got.Clocks) != s.Geometry().Shards || len(got.Nodes) != 1 {
-		t.Fatalf("%+v", got)
+		t.Fatalf("cluster %+v; want all clocks and one node", got)
 	}
 	for n, c := range got.Clocks {
 		want, rev, err := s.ReadClock(t.Context(), n)
@@ -123,12 +123,12 @@ func cluster(t *testing.T, s Store) {
 	}
 	was := got.Nodes[0]
 	if was.Node == "" || was.StoredMs != first || was.Presence.Release != "v1" || was.Presence.Scheduler != store.SchedulerActive {
-		t.Fatalf("%+v", was)
+		t.Fatalf("presence %+v; want the announced one, stored at %d", was, first)
 	}
 	s.Announce(func(p *store.Presence) { p.Scheduler = store.SchedulerLeaving })
 	NowMs(t, s)
 	if now := look().Nodes[0]; now.Rev <= was.Rev || now.Presence.Scheduler != store.SchedulerLeaving {
-		t.Fatalf("%+v after %+v", now, was)
+		t.Fatalf("presence %+v after %+v; want a later revision in state leaving", now, was)
 	}
 	c, rev, err := s.ReadClock(t.Context(), 1)
 	if err != nil {
@@ -137,6 +137,6 @@ func cluster(t *testing.T, s Store) {
 	c.Owner, c.Epoch = "a", 1
 	rev = must[uint64](t)(s.WriteClock(t.Context(), 1, c, rev))
 	if now := look().Clocks[1]; now.Rev != rev || now.Clock.Owner != "a" {
-		t.Fatalf("%+v", now)
+		t.Fatalf("clock %+v; want revision %d with owner a", now, rev)
 	}
 }

@@ -107,13 +107,13 @@ func createTwice(t *testing.T, s Store) {
 	}
 	got := must[store.Timer](t)(s.Get(t.Context(), ID(1)))
 	if got.Rev != rev || got.ID != ID(1) || got.Record.DueMs != due || string(got.Record.Body.Data) != string(w.Record.Body.Data) {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("the stored record is %+v", got)
 	}
 	if got.StoredMs == 0 {
 		t.Fatal("the leader's timestamp is missing")
 	}
 	if _, err := s.Get(t.Context(), ID(2)); !errors.Is(err, schemas.ErrNotFound) {
-		t.Fatalf("get of an absent timer: %v", err)
+		t.Fatalf("get of an absent timer: %v; want ErrNotFound", err)
 	}
 }
 
@@ -125,14 +125,14 @@ func compareAndSet(t *testing.T, s Store) {
 		t.Fatalf("revision %d after %d", next, rev)
 	}
 	if _, err := s.Update(t.Context(), store.Write{ID: ID(1), Rev: rev, Record: Success(*r), TTL: time.Hour}); !errors.Is(err, store.ErrRevision) {
-		t.Fatalf("stale update: %v", err)
+		t.Fatalf("update of an old revision: %v; want ErrRevision", err)
 	}
 	if _, err := s.Update(t.Context(), store.Write{ID: ID(7), Rev: rev, Record: Success(*r), TTL: time.Hour}); !errors.Is(err, store.ErrRevision) {
-		t.Fatalf("update of an absent timer: %v", err)
+		t.Fatalf("update of an absent timer: %v; want ErrRevision", err)
 	}
 	got := must[store.Timer](t)(s.Get(t.Context(), ID(1)))
 	if got.Rev != next || got.Record.State != schemas.StateDelivered {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("the stored record is %+v", got)
 	}
 }
 
@@ -199,7 +199,7 @@ func expiry(t *testing.T, s Store) {
 	rev = must[uint64](t)(s.Update(t.Context(), store.Write{ID: ID(1), Rev: rev, Record: Delivered(*r)}))
 	must[uint64](t)(s.Update(t.Context(), store.Write{ID: ID(1), Rev: rev, Record: Success(*r), TTL: time.Second}))
 	if got := must[store.Timer](t)(s.Get(t.Context(), ID(1))); got.Record.State != schemas.StateSuccess {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("the stored record is %+v", got)
 	}
 	Eventually(t, "the record to expire", func() bool {
 		_, err := s.Get(t.Context(), ID(1))
@@ -321,7 +321,7 @@ func loadAll(t *testing.T, s Store, shard int, ticks []int64, seen uint64) map[s
 	got := map[schemas.TimerID]store.Timer{}
 	load := must[store.Load](t)(s.LoadTicks(t.Context(), shard, ticks, 1000, 0, seen))
 	if !load.Complete {
-		t.Fatal("incomplete")
+		t.Fatal("the load is not complete")
 	}
 	for {
 		for _, tm := range load.Timers {
@@ -342,17 +342,17 @@ func index(t *testing.T, s Store) {
 	rev := CreateAll(t, s, []store.Write{{ID: id, Record: r}})[0]
 	tick := g.Tick(due)
 	if got := loadAll(t, s, 0, []int64{tick - 1, tick, tick + 1}, rev); len(got) != 1 || got[id].Rev != rev {
-		t.Fatalf("loaded %+v", got)
+		t.Fatalf("the tick's load has %+v; want only the stored timer", got)
 	}
 	if got := loadAll(t, s, 1, []int64{tick}, 0); len(got) != 0 {
-		t.Fatalf("other shard: %+v", got)
+		t.Fatalf("a load of the other shard has %+v; want nothing", got)
 	}
 	// LoadTicks ignores an index entry without a record.
 	if err := s.PutIndex(t.Context(), other, tick); err != nil {
 		t.Fatal(err)
 	}
 	if got := loadAll(t, s, 0, []int64{tick}, 0); len(got) != 1 {
-		t.Fatalf("loaded %+v", got)
+		t.Fatalf("the tick's load has %+v; want only the stored timer", got)
 	}
 	// A moved timer is found in both ticks, with its present record.
 	moved := *r
@@ -401,7 +401,7 @@ func revolutions(t *testing.T, s Store) {
 	tick := g.Tick(now + 2000)
 	got := loadAll(t, s, 1, []int64{tick}, 0)
 	if len(got) != len(ids) {
-		t.Fatalf("loaded %d of %d", len(got), len(ids))
+		t.Fatalf("loaded %d of %d timers that share the slot", len(got), len(ids))
 	}
 	due := 0
 	for _, tm := range got {
@@ -410,7 +410,7 @@ func revolutions(t *testing.T, s Store) {
 		}
 	}
 	if due != 1 {
-		t.Fatalf("%d are due in the tick", due)
+		t.Fatalf("%d of the loaded timers are due in the tick; want 1", due)
 	}
 }
 
@@ -484,7 +484,7 @@ func cancelledCalls(t *testing.T, s Store) {
 		"beat":   func() error { _, err := s.Beat(ctx); return err },
 	} {
 		if err := f(); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s with a cancelled context: %v; want context.Canceled", name, err)
 		}
 	}
 }

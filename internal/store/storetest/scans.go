@@ -32,10 +32,10 @@ func largeTick(t *testing.T, s Store, together int) {
 		t.Fatalf("two ticks with too many timers: complete %v, %d timers", load.Complete, len(load.Timers))
 	}
 	if got := loadAll(t, s, 0, []int64{tick}, last); len(got) != n {
-		t.Fatalf("loaded %d of %d", len(got), n)
+		t.Fatalf("loaded %d of %d timers", len(got), n)
 	}
 	if got := loadAll(t, s, 0, []int64{tick + 1}, 0); len(got) != 0 {
-		t.Fatalf("next tick: loaded %d", len(got))
+		t.Fatalf("loaded %d timers of the next tick, which has none", len(got))
 	}
 }
 
@@ -69,7 +69,7 @@ func largeTickRuns(t *testing.T, s Store) {
 		}
 	}
 	if got := loadAll(t, s, 0, []int64{tick}, 0); len(got) != n {
-		t.Errorf("loaded %d of %d", len(got), n)
+		t.Errorf("loaded %d of %d runs", len(got), n)
 	}
 }
 
@@ -108,7 +108,7 @@ func scanQueued(t *testing.T, s Store) {
 	// The last timer is due before the low watermark, but its revision is after the applied
 	// offset.
 	if len(found) != 3 || !found[ids[0]] || !found[ids[2]] || !found[ids[5]] {
-		t.Fatalf("found %v", found)
+		t.Fatalf("the scan found %v; want timers 0, 2 and 5", found)
 	}
 	c, rev, err := s.ReadClock(t.Context(), 0)
 	if err != nil {
@@ -122,7 +122,7 @@ func scanQueued(t *testing.T, s Store) {
 	}
 	stop := errors.New("stop")
 	if err := s.ScanQueued(t.Context(), 0, now+10_000, func(store.Timer) error { return stop }); !errors.Is(err, stop) {
-		t.Fatalf("error of fn: %v", err)
+		t.Fatalf("%v; want the error of the function", err)
 	}
 }
 

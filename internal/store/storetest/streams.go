@@ -37,16 +37,16 @@ func tail(t *testing.T, s Store) {
 		select {
 		case tm := <-got:
 			if tm.Rev <= seq {
-				t.Fatalf("revision %d after %d", tm.Rev, seq)
+				t.Fatalf("the tail delivered revision %d after %d", tm.Rev, seq)
 			}
 			seq = tm.Rev
 			n++
 		case <-time.After(60 * time.Second):
-			t.Fatalf("the tail stands at %d of %d", seq, last)
+			t.Fatalf("the tail has delivered up to revision %d; want %d", seq, last)
 		}
 	}
 	if want := 300 - 50 + 1; n != want {
-		t.Fatalf("%d records came; want %d", n, want)
+		t.Fatalf("the tail delivered %d records; want %d", n, want)
 	}
 	tl.Stop()
 	tl.Stop()
@@ -80,7 +80,7 @@ func list(t *testing.T, s Store) {
 			p := must[store.ListPage](t)(s.List(t.Context(), q))
 			for _, tm := range p.Timers {
 				if seen[tm.ID] {
-					t.Fatalf("%s twice", tm.ID)
+					t.Fatalf("timer %s is listed twice", tm.ID)
 				}
 				seen[tm.ID] = true
 			}
@@ -127,11 +127,11 @@ func publishTwice(t *testing.T, s Store) {
 	}
 	seq, dup, err := s.Publish(t.Context(), m("a.1"))
 	if err != nil || dup || seq == 0 {
-		t.Fatalf("%d %v %v", seq, dup, err)
+		t.Fatalf("first publish: sequence %d, duplicate %v, %v", seq, dup, err)
 	}
 	again, dup, err := s.Publish(t.Context(), m("a.1"))
 	if err != nil || !dup || again != seq {
-		t.Fatalf("again: %d %v %v", again, dup, err)
+		t.Fatalf("second publish: sequence %d, duplicate %v, %v; want a duplicate of %d", again, dup, err, seq)
 	}
 	var wg sync.WaitGroup
 	var stored atomic.Int64
@@ -149,10 +149,10 @@ func publishTwice(t *testing.T, s Store) {
 	}
 	wg.Wait()
 	if stored.Load() != 100 {
-		t.Fatalf("%d were stored", stored.Load())
+		t.Fatalf("%d messages with 100 ids were stored", stored.Load())
 	}
 	if _, _, err := s.Publish(t.Context(), store.Msg{Subject: "timers.nobody.listens"}); !errors.Is(err, schemas.ErrUnavailable) {
-		t.Fatalf("publish without a stream: %v", err)
+		t.Fatalf("publish to a subject without a stream: %v; want ErrUnavailable", err)
 	}
 }
 
@@ -185,14 +185,14 @@ func fired(t *testing.T, s Store) {
 	start := time.Now()
 	found := must[map[string]struct{}](t)(s.FiredSince(t.Context(), subjects, before, ids))
 	if len(found) != 10 {
-		t.Fatalf("found %d: %v", len(found), found)
+		t.Fatalf("found %d of 10 published ids: %v", len(found), found)
 	}
 	if took := time.Since(start); took > 2*time.Second {
-		t.Fatalf("took %s", took)
+		t.Fatalf("the search took %s", took)
 	}
 	found = must[map[string]struct{}](t)(s.FiredSince(t.Context(), []string{schemas.SubjectFired("nobody")}, before, ids))
 	if len(found) != 0 {
-		t.Fatalf("found %v", found)
+		t.Fatalf("found %v on a subject without events", found)
 	}
 	// Overdue events have a stream of their own, with a dedup window.
 	overdue := store.Msg{Subject: schemas.SubjectOverdue("orders"), MsgID: "overdue", Data: []byte("{}")}
@@ -220,18 +220,18 @@ func clock(t *testing.T, s Store) {
 	want := store.Clock{TimeMs: now, Owner: "a", Epoch: 1, Tail: 7, Seen: 8, SweptMs: 9, Pending: 10}
 	next := must[uint64](t)(s.WriteClock(t.Context(), 1, want, rev))
 	if _, err := s.WriteClock(t.Context(), 1, want, rev); !errors.Is(err, store.ErrRevision) {
-		t.Fatalf("stale write: %v", err)
+		t.Fatalf("write over an old revision of the clock: %v; want ErrRevision", err)
 	}
 	got, rev, err := s.ReadClock(t.Context(), 1)
 	want.Version = got.Version
 	if err != nil || rev != next || got != want {
-		t.Fatalf("%+v %d %v; want %+v %d", got, rev, err, want, next)
+		t.Fatalf("read clock %+v, revision %d, %v; want %+v, revision %d", got, rev, err, want, next)
 	}
 	if other, _, err := s.ReadClock(t.Context(), 0); err != nil || other.Owner != "" {
-		t.Fatalf("other shard: %+v %v", other, err)
+		t.Fatalf("the clock of the other shard is %+v, %v", other, err)
 	}
 	if _, _, err := s.ReadClock(t.Context(), 99); !errors.Is(err, schemas.ErrNotFound) {
-		t.Fatalf("clock of an absent shard: %v", err)
+		t.Fatalf("clock of an absent shard: %v; want ErrNotFound", err)
 	}
 }
 
@@ -240,7 +240,7 @@ func beat(t *testing.T, s Store) {
 	for range 20 {
 		st := must[store.Stamp](t)(s.Beat(t.Context()))
 		if st.ServerNs < last.ServerNs || st.Received.Before(st.Sent) || st.Sent.Before(last.Received) {
-			t.Fatalf("%+v after %+v", st, last)
+			t.Fatalf("heartbeat %+v after %+v: times go back", st, last)
 		}
 		last = st
 	}
@@ -375,7 +375,7 @@ func deadLetters(t *testing.T, s Store) {
 	}
 	one := must[store.DeadPage](t)(s.DeadList(t.Context(), store.DeadQuery{TimerID: ID(3)})).Letters
 	if len(one) != 1 || one[0].Sequence != seqs[3] || string(one[0].Data) != ID(3).String()+".1.3.dead" || one[0].Subject != schemas.SubjectDead("orders") || one[0].Stored.IsZero() {
-		t.Fatalf("listed %+v", one)
+		t.Fatalf("the list by timer id has %+v; want the letter with sequence %d", one, seqs[3])
 	}
 	for range 2 {
 		if err := s.DeadDelete(t.Context(), seqs[3]); err != nil {
@@ -383,7 +383,7 @@ func deadLetters(t *testing.T, s Store) {
 		}
 	}
 	if n := count(store.DeadQuery{}); n != 29 {
-		t.Fatalf("%d left", n)
+		t.Fatalf("%d dead letters are left after a delete; want 29", n)
 	}
 	for _, q := range []store.DeadQuery{{Limit: -1}, {Cursor: "x"}, {Service: "a.b"}} {
 		if _, err := s.DeadList(t.Context(), q); schemas.CodeOf(err) != schemas.CodeBadRequest {
