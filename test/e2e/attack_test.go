@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,6 +23,11 @@ import (
 
 // secret is in the data of every timer of team billing; team orders must never see it.
 const secret = "of billing alone"
+
+// holidays is a calendar that schedules of team billing exclude.
+const holidays = "billing-holidays"
+
+const calendarSubject = "$KV." + schemas.BucketCalendars + "." + holidays
 
 // attacked is a node that runs on the shipped nats.conf with two teams. Team orders
 // attacks the timers of team billing.
@@ -73,6 +79,10 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 		return &client{t: t, nc: nc, js: js}
 	}
 	x := &attacked{t: t, server: s, admin: as("admin"), orders: as("orders"), billing: as("billing"), before: map[string]stored{}}
+	if err := x.admin.call("calendar.put", schemas.CalendarPutRequest{Name: holidays, Dates: []string{"2020-01-01"}}, &schemas.CalendarPutReply{}); err != nil {
+		t.Fatal(err)
+	}
+	x.before[calendarSubject] = x.admin.last("KV_"+schemas.BucketCalendars, calendarSubject)
 	for n := range 12 { // so that each shard has some timers and some schedules
 		id := fmt.Sprintf("victim-%d", n)
 		var reply schemas.AddReply
@@ -80,7 +90,11 @@ func newAttacked(t *testing.T) (*attacked, *app.App) {
 		if n%2 == 1 {
 			when, value = "timerevery", "P1D"
 		}
-		m := structured(attrs{"id": id, "source": "/billing", "timersvc": "billing", "timergroup": "billing", when: value}, `"`+secret+`"`)
+		extra := attrs{"id": id, "source": "/billing", "timersvc": "billing", "timergroup": "billing", when: value}
+		if n%4 == 3 {
+			extra[schemas.AttrExclude] = holidays
+		}
+		m := structured(extra, `"`+secret+`"`)
 		m.Subject = schemas.SubjectAPIPrefix + "add"
 		if err := x.billing.callMsg(m, &reply); err != nil {
 			t.Fatal(err)
@@ -110,6 +124,8 @@ func (x *attacked) targets() []string {
 	out := []string{
 		"$KV.clock.clock.0", "$KV.clock.clock.1", "$KV.clock.meta", "$KV.clock.node.belfry-1", "$KV.services.billing",
 		"timers.add", "timers.fired.billing", "timers.fired.orders", "timers.retry.billing", "timers.dead.billing", "timers.rejected",
+		"timers.overdue.billing", calendarSubject, "timers.api.calendar.put", "timers.api.calendar.delete", "timers.api.calendar.get",
+		"$JS.API.STREAM.PURGE.TIMERS_OVERDUE", "$JS.API.STREAM.PURGE.KV_calendars",
 		"timers.work.billing", "callbacks.billing.pay", "timers.api.list", "timers.api.dead.replay", "timers.api.schedule.pause", "timers.api.schedule.delete", "$SRV.INFO.timers",
 		"$JS.API.STREAM.PURGE.TIMERS_FIRED", "$JS.API.STREAM.DELETE.TIMERS_ADD", "$JS.API.CONSUMER.DELETE.TIMERS_ADD.router",
 		"$JS.API.DIRECT.GET.KV_clock", "$JS.ACK.TIMERS_ADD.router.1.1.1.1.0", "_R_.guessed.reply", "_GR_.abcdef.ghijkl.$KV.clock.clock.0",
@@ -125,8 +141,14 @@ func (x *attacked) targets() []string {
 func messages(door, id string) []*nats.Msg {
 	event := structured(attrs{"id": id, "source": "/orders", "timersvc": "orders", "timerafter": "1h"}, `{}`)
 	event.Subject = door
+	// A schedule with the attributes that Belfry sets, and a calendar of its choice.
+	schedule := structured(attrs{
+		"id": id + "-schedule", "source": "/orders", "timersvc": "orders", "timerevery": "P1D", schemas.AttrExclude: holidays,
+		schemas.AttrRun: "7", schemas.AttrScheduled: at(-time.Hour), schemas.AttrMissed: "3", schemas.AttrTrigger: "manual", schemas.AttrOverdue: at(-time.Hour),
+	}, `{}`)
+	schedule.Subject = door
 	ref := fmt.Sprintf(`{"id":%q,"source":"/orders","after":"2h"}`, id)
-	return []*nats.Msg{event, {Subject: door, Data: []byte(ref)}, {Subject: door, Data: []byte(`{"group":"billing"}`)}, {Subject: door, Data: []byte("rubbish")}, {Subject: door}}
+	return []*nats.Msg{event, schedule, {Subject: door, Data: []byte(ref)}, {Subject: door, Data: []byte(`{"group":"billing"}`)}, {Subject: door, Data: []byte("rubbish")}, {Subject: door}}
 }
 
 // send publishes as the attacker. The server may refuse the message.
@@ -237,7 +259,7 @@ func (x *attacked) directly() {
 			continue
 		}
 		for _, reply := range []string{"", x.orders.nc.NewInbox()} {
-			for _, data := range []string{"", "{}", `{"service":"billing"}`, "+ACK", "+TERM"} {
+			for _, data := range []string{"", "{}", `{"service":"billing"}`, `{"name":"` + holidays + `","dates":["2021-01-01"]}`, "+ACK", "+TERM"} {
 				x.orders.send(&nats.Msg{Subject: target, Reply: reply, Data: []byte(data)})
 			}
 		}
@@ -262,7 +284,7 @@ func (x *attacked) directly() {
 	}
 }
 
-// unharmed checks that the records and settings are unchanged to the byte, that clocks
+// unharmed checks that the records, settings and calendars are unchanged to the byte, that clocks
 // are readable and move, that no stream is damaged, and that adds and callbacks work.
 func (x *attacked) unharmed(a *app.App) {
 	x.t.Helper()
@@ -287,7 +309,7 @@ func (x *attacked) unharmed(a *app.App) {
 		first := clock(shard).TimeMs
 		waittest.Until(x.t, "the clock moves", func() bool { return clock(shard).TimeMs > first })
 	}
-	for stream, want := range map[string]uint64{schemas.StreamFired: 0, schemas.StreamRetry: 0} {
+	for stream, want := range map[string]uint64{schemas.StreamFired: 0, schemas.StreamRetry: 0, schemas.StreamOverdue: 0} {
 		if n := x.admin.left(stream); n != want {
 			x.t.Errorf("%s has %d messages, want %d", stream, n, want)
 		}

@@ -16,7 +16,9 @@ import (
 
 // TestForgedMessages sends messages to the inboxes on which a node receives adds and
 // events. The node must acknowledge only messages that its consumers deliver:
-// acknowledging a forged message would publish to a subject of the attacker's choice.
+// acknowledging a forged message would publish to a subject of the attacker's choice. A forged
+// add of a schedule is not stored, and the event of a schedule's run that is sent again is not
+// called back again.
 func TestForgedMessages(t *testing.T) {
 	t.Parallel()
 	a := node(t, nil)
@@ -38,16 +40,41 @@ func TestForgedMessages(t *testing.T) {
 		c.until(id, schemas.StateSuccess)
 	}
 	call() // the service's consumers exist and have pulls
+	c.publish(structured(attrs{"id": "schedule", "timersvc": "forged", "timerevery": "1s", "timerlimit": "1", "timercallback": callee.url}, `{}`))
+	c.until("schedule", schemas.StateCompleted)
+	c.untilRun("schedule", 1, schemas.StateSuccess)
+	run := c.firedEvents("forged", 0)
+	last := run[len(run)-1]
+	if last.id != "schedule" || len(callee.of("schedule")) != 1 {
+		t.Fatalf("the last event is %+v, and the schedule was called %d times", last, len(callee.of("schedule")))
+	}
+	// forge returns what an attacker would like a node to take from a stream.
+	forge := func(stream string, n int) *nats.Msg {
+		m := &nats.Msg{Header: nats.Header{schemas.HeaderClaim: {"forged"}}, Data: []byte("forged")}
+		switch {
+		case stream == schemas.StreamAdd:
+			m = structured(attrs{"id": "forged", "timersvc": "forged", "timerevery": "1s"}, `{}`)
+		case stream == schemas.StreamFired && n%2 == 1:
+			m = &nats.Msg{Header: nats.Header(last.headers), Data: last.raw}
+		}
+		return m
+	}
 	seen := map[string]bool{}
+	count := 0
 	waittest.Until(t, "forged messages for functions", func() bool {
 		select {
 		case m := <-pulls:
 			if m.Reply == "" || seen[m.Reply] {
 				return false
 			}
+			stream := strings.Split(m.Subject, ".")[5]
 			seen[m.Reply] = true
-			seen[strings.Split(m.Subject, ".")[5]] = true
-			forged := &nats.Msg{Subject: m.Reply, Reply: "elsewhere.x", Header: nats.Header{schemas.HeaderClaim: {"forged"}}, Data: []byte("forged")}
+			if stream == schemas.StreamFired {
+				count++
+			}
+			seen[stream] = stream != schemas.StreamFired || count > 1
+			forged := forge(stream, count)
+			forged.Subject, forged.Reply = m.Reply, "elsewhere.x"
 			if err := c.nc.PublishMsg(forged); err != nil {
 				t.Fatal(err)
 			}
@@ -60,9 +87,16 @@ func TestForgedMessages(t *testing.T) {
 	if err := c.nc.FlushTimeout(bound); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case m := <-settled:
-		t.Errorf("a node published %q to %s", m.Data, m.Subject)
-	default:
+	for len(settled) > 0 {
+		// The server itself answers a message to an inbox that nobody listens to any more.
+		if m := <-settled; m.Header.Get("Status") != "503" {
+			t.Errorf("a node published %q to %s", m.Data, m.Subject)
+		}
+	}
+	if n := len(callee.of("schedule")); n != 1 {
+		t.Errorf("the run of the schedule was called %d times", n)
+	}
+	if i, err := c.info("forged"); schemas.CodeOf(err) != schemas.CodeNotFound {
+		t.Errorf("the forged schedule is %+v, %v", i, err)
 	}
 }
