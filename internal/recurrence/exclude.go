@@ -79,9 +79,13 @@ func (t *turn) follow() bool {
 	return t.pass(t.undecided(), false)
 }
 
-// undecided returns the last instant, up to now, before the first undecided nominal time.
+// undecided returns the last instant, up to now, before the first undecided nominal time. After
+// timerlimit was reached, no time is the schedule's any more.
 func (t *turn) undecided() int64 {
-	if t.s.NextMs == 0 {
+	switch {
+	case t.s.LimitReached():
+		return t.s.PassedMs
+	case t.s.NextMs == 0:
 		return t.now
 	}
 	return min(t.now, t.s.NextMs-1)
