@@ -215,7 +215,7 @@ func (s *recurring) result(ctx context.Context, shard int, run uint32) error {
 	if err != nil {
 		return err
 	}
-	r, err := schemas.DecodeRecord(m.Data)
+	r, err := schemas.DecodeRecordUpTo(m.Data, schemas.RecordFormatTest)
 	if err != nil {
 		return err
 	}

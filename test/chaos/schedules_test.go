@@ -366,7 +366,7 @@ func (s *recurring) record(ctx context.Context) (schemas.Record, uint64, error) 
 	if err != nil {
 		return schemas.Record{}, 0, err
 	}
-	r, err := schemas.DecodeRecord(m.Data)
+	r, err := schemas.DecodeRecordUpTo(m.Data, schemas.RecordFormatTest)
 	if err == nil && r.Schedule == nil {
 		err = errors.New("the record is not that of a schedule")
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,8 @@ const (
 	upgradeConfig = "allow-loopback: true\nlease: 3s\nhorizon: 2s\n"
 	// upgradeFired is the least number of events in each phase.
 	upgradeFired = 100
+	// upgradeSchedules is the number of schedules that fire meanwhile, each every second or two.
+	upgradeSchedules = 24
 	// upgradeProbes is the number of timers that are added after the format level fell.
 	upgradeProbes = 60
 	// levelBound exceeds the lifetime of a presence key, after which the nodes forget a
@@ -44,8 +47,9 @@ const (
 
 // TestRollingUpgrade replaces three old nodes by new ones, one after the other, and then
 // one new node by an old one, while timers are added, cancelled and rescheduled and
-// become due. Nothing is lost, early or fired twice. The nodes write a newer format only
-// while no old node lives.
+// become due, and schedules fire that exclude calendars and expect successes. Nothing is lost,
+// early or fired twice, and each nominal time is decided once. The nodes write a newer format
+// only while no old node lives.
 //
 // Two pairs of builds take part. The first needs no history: the old nodes are this
 // build, and the new nodes read one format level more. The second pair is the program
@@ -85,7 +89,20 @@ type upgradeNode struct {
 func rollingUpgrade(t *testing.T, old, next proc.Options, forget bool) {
 	sd := seed(t)
 	rng := rand.New(rand.NewPCG(sd, 1))
-	rec := check.NewRecorder(nil)
+	historyPath := filepath.Join(t.TempDir(), "history.jsonl")
+	history, err := os.Create(historyPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := history.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			keep(t, historyPath, nil)
+		}
+	}()
+	rec := check.NewRecorder(history)
 	rec.Begin()
 	recv := newReceiver(t, rec, sd)
 	u := newUpgrade(t, old, next, forget)
@@ -99,6 +116,7 @@ func rollingUpgrade(t *testing.T, old, next proc.Options, forget bool) {
 	t.Logf("seed %d: the old nodes read format level %d", sd, before.Level)
 	stop := u.load(rng, recv.url)
 	defer stop()
+	endSchedules := u.schedules(rng, recv.url, before)
 	u.fires()
 
 	for i, how := range []ending{stopped, killed, stopped} {
@@ -121,10 +139,14 @@ func rollingUpgrade(t *testing.T, old, next proc.Options, forget bool) {
 		u.fires()
 	}
 	stop()
+	endSchedules()
 
 	report := concludeBy(t, u.c, rec, u.pending)
 	t.Logf("\n%s", report)
 	fail(t, report)
+	if p := &report.Schedules; before.Level >= store.LevelSchedules && (p.Judged < 5*upgradeSchedules || p.Kinds[schemas.DecisionExcluded] == 0 || p.Deadlines == 0) {
+		t.Errorf("the run showed too little of schedules: %+v", *p)
+	}
 	if report.Acknowledged < report.Added*9/10 || report.Cancelled == 0 || report.Moved == 0 {
 		t.Errorf("too few operations succeeded")
 	}
@@ -242,6 +264,27 @@ func (u *upgrade) plans(rng *rand.Rand, source string, count int, url string) []
 	return makePlans(rng, work{
 		source: source, count: count, begin: time.Now(), adding: upgradeWave, spread: upgradeSpread, httpURL: url, moves: true, sdk: true,
 	})
+}
+
+// schedules adds schedules, if the old nodes know them, and changes the calendars that they
+// exclude, until the returned function is called. That function deletes the schedules.
+func (u *upgrade) schedules(rng *rand.Rand, url string, before store.Formats) (end func()) {
+	u.t.Helper()
+	if before.Level < store.LevelSchedules {
+		return func() {}
+	}
+	u.c.useClient()
+	rng = rand.New(rand.NewPCG(rng.Uint64(), 2))
+	calendars := u.c.makeCalendars(u.t, rng)
+	all := u.c.makeSchedules(rng, scheduleWork{
+		count: upgradeSchedules, begin: time.Now(), whole: time.Minute, every: 2, httpURL: url, operated: upgradeSchedules, calendars: usedCalendars,
+	})
+	stop, stopCalendars := u.c.schedules(u.t, all), changeCalendars(u.t, calendars)
+	return func() {
+		stop()
+		stopCalendars()
+		u.c.endSchedules(u.t, all, calendars, func(at time.Time) { u.c.watermarksPast(u.t, at) })
+	}
 }
 
 // fires waits until upgradeFired more timers have fired.
