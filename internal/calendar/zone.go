@@ -110,6 +110,8 @@ type ZoneData struct {
 	// files indexes the archive by zone name. The embedded archive is part of the binary and a
 	// test reads every file in it, so damage is a build error.
 	files func() map[string]*zip.File
+	// other are the files of zones that are not those of the archive; see With.
+	other map[string][]byte
 	// zones caches tables by name. It never holds more than the zones of the archive.
 	zones sync.Map // string → *zone
 }
@@ -118,6 +120,12 @@ type ZoneData struct {
 // zoneinfo.zip. With nil it returns the embedded data.
 func NewZoneData(release string, zoneinfo []byte) *ZoneData {
 	return &ZoneData{release: release, files: sync.OnceValue(func() map[string]*zip.File { return readArchive(zoneinfo) })}
+}
+
+// With returns a release in which some zones have other data: TZif files by zone name. The zones
+// must exist.
+func (d *ZoneData) With(release string, zones map[string][]byte) *ZoneData {
+	return &ZoneData{release: release, files: d.files, other: zones}
 }
 
 // Release returns the release of the data. Later releases compare greater as strings.
@@ -180,7 +188,7 @@ func (d *ZoneData) load(name string) (*zone, error) {
 	if !ok {
 		return nil, nil
 	}
-	loc, err := readZone(f)
+	loc, err := d.read(f)
 	if err != nil {
 		return nil, err
 	}
@@ -190,6 +198,13 @@ func (d *ZoneData) load(name string) (*zone, error) {
 	}
 	z, _ := d.zones.LoadOrStore(name, &zone{name, segments})
 	return z.(*zone), nil
+}
+
+func (d *ZoneData) read(f *zip.File) (*time.Location, error) {
+	if b, ok := d.other[f.Name]; ok {
+		return time.LoadLocationFromTZData(f.Name, b)
+	}
+	return readZone(f)
 }
 
 func readZone(f *zip.File) (*time.Location, error) {

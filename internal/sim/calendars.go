@@ -138,7 +138,7 @@ func (n *node) readCalendars() {
 
 // basis is what the node's router plans schedules on.
 func (n *node) basis() recurrence.Basis {
-	return recurrence.Basis{Calendars: n.currentCalendars(within(apiTimeout))}
+	return recurrence.Basis{Zones: n.zones, Calendars: n.currentCalendars(within(apiTimeout))}
 }
 
 // currentCalendars implements router.Operations.Calendars.

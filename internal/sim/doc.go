@@ -76,6 +76,14 @@
 // schedules exclude calendars, in a zone in which a date begins while the simulation runs.
 // schedulecalendars.go checks them. Those schedules have neither jitter nor timerexpect.
 //
+// # Zone data
+//
+// In the third seed of three with schedules (hasZones) each process draws one of two releases of
+// the zone data, and nodes restart more often, as in an upgrade and back. zones.go has schedules
+// with fixed times in a zone that differs between the releases by some seconds, and checks their
+// local times. Clients neither update nor backfill those. All other schedules are in zones that
+// are the same in both releases: for them the zone data must make no difference.
+//
 // # Limits of the checks
 //
 // The number of pending timers that an owner reports is never too high. It may be too low by

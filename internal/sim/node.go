@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/sim/fake"
 	"github.com/belfryio/belfry/internal/store"
@@ -40,6 +41,8 @@ type node struct {
 	client *fake.Client
 	// calendars is the process's copy of the calendars; nil in a simulation without.
 	calendars *store.Calendars
+	// zones is the zone data of the process; nil for that of all.
+	zones *calendar.ZoneData
 	// ops and breakers are the router's.
 	ops      router.Operations
 	breakers *router.Breakers
@@ -86,6 +89,10 @@ func (n *node) boot() {
 	n.calls = map[string]bool{}
 	n.client = fake.NewClient(w.server, link{n: n, inc: n.inc}, n.name, func() int64 { return n.latestNs() / int64(time.Millisecond) })
 	n.client.SetReads(n.level)
+	if w.zones != nil {
+		n.zones = w.zones.draw()
+		w.trace("%s has zone data %s", n.name, n.zones.Release())
+	}
 	n.newRouter()
 	if w.calendars != nil {
 		n.readCalendars()

@@ -156,6 +156,11 @@ var scheduleMutants = []mutant{
 	{"a run that moves to the next date is doubled", "internal/recurrence/exclude.go", "next, _ := p.after(s.NextMs)\n\t\tt.setNext(next)", "next, _ := p.after(s.NextMs - 86_400_000)\n\t\tt.setNext(next)", 300, ""},
 	{"a schedule whose calendar does not exist fires", "internal/store/calendars.go", "case !ok || c.deleted:", "case !ok:", 60, ""},
 
+	{"older zone data plans a run again that newer data has planned", "internal/recurrence/zones.go", "s.Zones >= p.release()", "s.Zones == p.release()", 60, ""},
+	{"newer zone data forgets the pending run", "internal/recurrence/zones.go", "p.calendar.NextKey(reached(s), s.NextKey); ok", "p.calendar.NextKey(reached(s), s.NextKey+1); ok", 60, ""},
+	{"newer zone data does not move the next run", "internal/recurrence/zones.go", "p.moveNext(s, p.rezoned(s, nowMs), nowMs)", "p.moveNext(s, s.NextMs, nowMs)", 60, ""},
+	{"older zone data repeats a local time that newer data has planned", "internal/recurrence/zones.go", "p.calendar.NextKey(s.NextMs, s.NextKey+1)", "p.calendar.NextKey(s.NextMs, s.NextKey-60_000)", 60, ""},
+
 	// Faults that this simulation has found.
 	{"an update drops the excluded dates that have passed", "internal/recurrence/operations.go", "\t\tp.passAll(s, nowMs)\n", "", 300, ""},
 	{"an update of a run whose date has been excluded drops its times", "internal/recurrence/exclude.go", "n < maxPasses && !t.follow(); n++", "n < maxPasses && !t.pass(t.undecided(), true); n++", 300, ""},

@@ -29,7 +29,7 @@ func (n *node) newRouter() {
 	n.breakers = router.NewBreakers(n.w.p.geo.Shards, n.monoTime, zerolog.Nop())
 	n.ops = router.Operations{
 		Records: records{n}, Adds: n.client, Geometry: n.w.p.geo, Retention: n.w.p.retention, NowMs: n.nowMs,
-		Calendars: n.currentCalendars,
+		Zones: n.zones, Calendars: n.currentCalendars,
 		SameTimer: func(_ map[string][]string, data []byte, rec *schemas.Record) bool { return string(data) == rec.EventID },
 	}
 }

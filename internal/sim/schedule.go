@@ -60,6 +60,11 @@ type schedule struct {
 	cals        map[calKey]*calendar.Schedule
 	checkedMs   int64
 	updatedAt   int64
+
+	// zoned: the schedule is in the zone that moves; see zones.go. reachedMs is its latest
+	// instant that was decided or waits.
+	zoned     bool
+	reachedMs int64
 }
 
 // run is one claimed run of a schedule.
@@ -93,17 +98,20 @@ type request struct {
 const schedulesFrom = 1000
 
 // newSchedule draws a schedule, the i-th one, of the first ones or of those that exclude
-// calendars.
-func (w *world) newSchedule(i int, excludes bool) *schedule {
+// calendars or are in the zone that moves.
+func (w *world) newSchedule(i int, excludes, zoned bool) *schedule {
 	d := w.sdice
-	if excludes {
+	switch {
+	case excludes:
 		d = w.calendars.d
+	case zoned:
+		d = w.zones.d
 	}
 	n := schedulesFrom + len(w.schedules)
 	s := &schedule{
 		life: &life{n: n, id: schemas.NewTimerID("/sim", strconv.Itoa(n)), service: services[d.IntN(len(services))], callback: d.oneIn(2), viaAPI: d.oneIn(4)},
 		d:    d, requests: map[string]*request{}, applied: map[int]bool{0: true}, left: map[schemas.State]int64{},
-		decided: map[int64]schemas.DecisionKind{}, runs: map[uint32]*run{}, cals: map[calKey]*calendar.Schedule{}, excludes: excludes,
+		decided: map[int64]schemas.DecisionKind{}, runs: map[uint32]*run{}, cals: map[calKey]*calendar.Schedule{}, excludes: excludes, zoned: zoned,
 	}
 	s.sched = s
 	s.endsAt = w.endSchedules()
@@ -118,8 +126,13 @@ func (w *world) newSchedule(i int, excludes bool) *schedule {
 
 // newRule draws a recurrence for now.
 func (s *schedule) newRule(w *world) schemas.Recurrence {
-	if s.excludes {
-		r := w.calendars.excludingRule(s.d)
+	if s.excludes || s.zoned {
+		var r schemas.Recurrence
+		if s.zoned {
+			r = w.zones.zonedRule(s.d)
+		} else {
+			r = w.calendars.excludingRule(s.d)
+		}
 		if !s.callback {
 			r.Overlap = schemas.OverlapAllow
 		}

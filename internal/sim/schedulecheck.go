@@ -64,6 +64,10 @@ func (c *checker) scheduled(s *schedule, was, now store.Timer) {
 		return
 	}
 	c.planned(s, r)
+	if s.zoned {
+		c.zonedRevision(s, was, now, op, added)
+		return
+	}
 	ran := c.claimedRun(s, was, now)
 	c.decisions(s, old, r, added, op, ran)
 	c.firesIncluded(s, old, op)
@@ -91,6 +95,12 @@ func (c *checker) begun(s *schedule, now store.Timer) {
 	}
 	c.w.trace("%s: %+v", s, r.Schedule.Recurrence)
 	s.checkedMs = max(r.AddedMs, r.Schedule.StartMs-1)
+	if s.zoned {
+		if first, _ := c.w.zones.grid(s.rules[0].Cron).Next(s.checkedMs + c.w.zones.offset(p.Zones)); p.NextKey != first || p.NextMs != first-c.w.zones.offset(p.Zones) {
+			c.fail(PropZones, "%s: added at %s, its first run is at %s; want %s", s, c.w.ms(r.AddedMs), c.local(p.NextKey), c.local(first))
+		}
+		return
+	}
 	if s.excludes {
 		if p.NextMs == 0 || !c.nextIs(s, p.NextMs, s.checkedMs) {
 			c.fail(PropDecided, "%s: added at %s, its first run is at %s", s, c.w.ms(r.AddedMs), c.w.ms(p.NextMs))
@@ -160,7 +170,9 @@ func (c *checker) obeyed(s *schedule, old, r *schemas.Record, op *schemas.Operat
 // planned checks when the wheel acts on a schedule next, and that the index names it there.
 func (c *checker) planned(s *schedule, r *schemas.Record) {
 	p := &r.Schedule.Progress
-	if r.State == schemas.StatePending && p.NextMs != 0 && (r.DueMs > p.NextDueMs || !r.Queued) {
+	// A run that newer zone data moves to an instant that has passed is due now.
+	rezoned := c.w.zones != nil && r.DueMs*int64(time.Millisecond) <= c.w.net.latest(c.w.now)
+	if r.State == schemas.StatePending && p.NextMs != 0 && (r.DueMs > p.NextDueMs && !rezoned || !r.Queued) {
 		c.fail(PropDecided, "%s: its next run is due %s, and the wheel acts at %s", s, c.w.ms(p.NextDueMs), c.w.ms(r.DueMs))
 	}
 	if r.Queued && !s.half && !c.w.server.Indexed(s.id, c.w.p.geo.Tick(r.DueMs)) {

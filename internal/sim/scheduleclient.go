@@ -18,20 +18,26 @@ import (
 // maxSchedules bounds the schedules of a simulation.
 const maxSchedules = 5
 
-// maxExcluding bounds the schedules that exclude calendars.
+// maxExcluding bounds the schedules that exclude calendars, and those in the zone that moves.
 const maxExcluding = 3
 
 // addSchedules plans the schedules of a simulation and their clients.
 func (w *world) addSchedules() {
 	for i := range 2 + w.sdice.IntN(maxSchedules-1) {
-		w.addSchedule(w.newSchedule(i, false))
+		w.addSchedule(w.newSchedule(i, false, false))
+	}
+	if w.zones != nil {
+		w.upgrades()
+		for i := range 1 + w.zones.d.IntN(maxExcluding) {
+			w.addSchedule(w.newSchedule(i, false, true))
+		}
 	}
 	if w.calendars == nil {
 		return
 	}
 	w.spawn(w.desk, w.calendars.change)
 	for i := range 1 + w.calendars.d.IntN(maxExcluding) {
-		w.addSchedule(w.newSchedule(i, true))
+		w.addSchedule(w.newSchedule(i, true, false))
 	}
 }
 
@@ -93,7 +99,11 @@ func (s *schedule) operate(p *proc) {
 	w := p.w
 	for w.now < w.healed+int64(8*time.Second) && !s.final && !s.rejected {
 		s.wait(p)
-		switch k := s.d.IntN(16); {
+		k := s.d.IntN(16)
+		if s.zoned && 8 <= k && k < 14 {
+			k -= 8 // an update or a backfill names instants, which depend on the zone data of the node
+		}
+		switch {
 		case k < 5:
 			s.pause(p)
 			p.sleep(s.d.between(50*time.Millisecond, 6*time.Second))

@@ -67,7 +67,7 @@ func (t *term) config() scheduler.TermConfig {
 		Core: scheduler.CoreConfig{
 			Geometry: p.geo, HorizonMs: p.horizon.Milliseconds(), ScanBehindMs: cmp.Or(p.scanBehind, p.indexKeep/2).Milliseconds(),
 			SweepMs: p.sweep.Milliseconds(), MaxLoaded: p.maxLoaded, MaxInflight: p.maxInflight, Retention: p.retention,
-			Level: t.n.client.Reads(),
+			Level: t.n.client.Reads(), Zones: t.n.zones,
 		},
 		Trace:           t.trace,
 		LeaseCheckEvery: 1 + t.w.rng.IntN(maxLeaseCheckEvery),

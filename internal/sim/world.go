@@ -51,6 +51,8 @@ type Stats struct {
 	// changes of calendars. Included counts the nominal times on dates that no calendar contains
 	// any more, at the end of their schedules.
 	Excluded, CalendarChanges, Included int
+	// Rezoned counts next runs that newer zone data has moved.
+	Rezoned int
 	// Newer counts records written in a newer format. Held counts the records among them
 	// that never fired, because no node could read them. Both are 0 without Config.Newer.
 	Newer, Held int
@@ -87,6 +89,7 @@ type world struct {
 	// their clients' requests.
 	schedules []*schedule
 	calendars *calendars // nil for none
+	zones     *zones     // nil if all nodes have the same zone data
 	sdice     dice
 	requests  int
 	current   *proc
@@ -112,8 +115,11 @@ func Run(cfg Config) Report {
 		w.era, w.epoch = chooseEra(w.sdice, &w.p)
 	}
 	w.now = w.epoch
-	if hasCalendars(cfg) {
+	switch {
+	case hasCalendars(cfg):
 		w.calendars = newCalendars(w)
+	case hasZones(cfg):
+		w.zones = newZones(cfg.Seed)
 	}
 	w.net = newNetwork(w)
 	servers := w.p.fake()
