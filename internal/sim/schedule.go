@@ -63,7 +63,9 @@ type schedule struct {
 
 	// zoned: the schedule is in the zone that moves; see zones.go. reachedMs is its latest
 	// instant that was decided or waits.
-	zoned     bool
+	zoned bool
+	// bornHalf: the record was created without its index entry.
+	bornHalf  bool
 	reachedMs int64
 }
 

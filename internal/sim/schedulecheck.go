@@ -81,7 +81,7 @@ func (c *checker) scheduled(s *schedule, was, now store.Timer) {
 func (c *checker) begun(s *schedule, now store.Timer) {
 	r := &now.Record
 	p := &r.Schedule.Progress
-	s.known, s.anchor = true, r.AddedMs
+	s.known, s.anchor, s.bornHalf = true, r.AddedMs, s.half
 	if r.Schedule.StartMs != 0 {
 		s.anchor = r.Schedule.StartMs
 	}

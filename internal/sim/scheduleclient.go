@@ -79,12 +79,13 @@ func (n *node) createSchedule(s *schedule, addedMs int64, seq uint64) outcome {
 // begin adds a schedule, and starts its other clients.
 func (s *schedule) begin(p *proc) {
 	w := p.w
-	if !s.add(p) {
+	acknowledged := s.add(p)
+	if s.rejectedFor != nil {
 		return
 	}
 	s.active++
-	w.spawn(w.desk, s.end)
-	if s.late {
+	w.spawn(w.desk, s.end) // an add that was not acknowledged may be stored
+	if s.late || !acknowledged {
 		return
 	}
 	for range 1 + s.d.IntN(2) {
@@ -142,7 +143,7 @@ func (s *schedule) end(p *proc) {
 	defer func() { s.active-- }()
 	w := p.w
 	p.sleep(time.Duration(s.endsAt - w.now))
-	for !s.final && !s.rejected {
+	for s.known && !s.final && !s.rejected {
 		if s.active > 1 {
 			p.sleep(time.Second) // the others may yet resume it
 			continue
