@@ -55,7 +55,7 @@ func TestForgedMessages(t *testing.T) {
 		case stream == schemas.StreamAdd:
 			m = structured(attrs{"id": "forged", "timersvc": "forged", "timerevery": "1s"}, `{}`)
 		case stream == schemas.StreamFired && n%2 == 1:
-			m = &nats.Msg{Header: nats.Header(last.headers), Data: last.raw}
+			m = &nats.Msg{Header: last.headers, Data: last.raw}
 		}
 		return m
 	}

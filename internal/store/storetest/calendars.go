@@ -184,9 +184,9 @@ func calendarDamage(t *testing.T, s Store) {
 		_, err := s.PutCalendar(t.Context(), store.Calendar{Name: name, Dates: []string{"2027-01-02"}}, again.Rev)
 		set = copyOfCalendars(t, s)
 		switch got, ok := set.Get(name); {
-		case c.err == schemas.ErrNewer && (!errors.Is(err, schemas.ErrNewer) || ok):
+		case errors.Is(c.err, schemas.ErrNewer) && (!errors.Is(err, schemas.ErrNewer) || ok):
 			t.Errorf("%s: put: %v, and it is %+v", name, err, got)
-		case c.err == schemas.ErrDamaged && (err != nil || !ok || got.Dates[0] != "2027-01-02"):
+		case errors.Is(c.err, schemas.ErrDamaged) && (err != nil || !ok || got.Dates[0] != "2027-01-02"):
 			t.Errorf("%s: put again: %v, and it is %+v", name, err, got)
 		}
 	}
