@@ -118,7 +118,7 @@ func (k *calendars) since(at int64) []*calendarVersion {
 	return k.versions[first:]
 }
 
-// inForce returns the versions that a decision made now may follow: the last one that was
+// inForce returns the versions that a decision made now may follow: the version with the last change that was
 // acknowledged, and all later ones.
 func (k *calendars) inForce() []*calendarVersion {
 	i := slices.IndexFunc(k.versions, func(v *calendarVersion) bool { return v.seq >= k.acked })
@@ -173,7 +173,7 @@ func (k *calendars) change(p *proc) {
 	w.trace("no calendar changes any more")
 }
 
-// draw draws the dates of a calendar: often today's or tomorrow's, and always one that does not
+// draw draws the dates of a calendar: often today or tomorrow, and always a date that does not
 // matter, so that the calendar exists.
 func (k *calendars) draw() []string {
 	dates := []string{"2031-01-01"}

@@ -179,7 +179,7 @@ func (c *checker) stable(s *schedule) (cal *calendar.Schedule, sinceMs int64) {
 	if !ok {
 		return nil, 0
 	}
-	return cal, (since + int64(c.skew())) / int64(time.Millisecond)
+	return cal, (since + c.skew()) / int64(time.Millisecond)
 }
 
 // undecided checks that no nominal time before the last decided one is left without a

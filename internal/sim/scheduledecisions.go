@@ -193,7 +193,7 @@ func (c *checker) decision(s *schedule, old, r *schemas.Record, d schemas.Decisi
 	if w := old.Schedule.Waiting; w != nil && d.FromMs <= w.NominalMs && w.NominalMs < from {
 		waited = append(waited, w.NominalMs)
 	}
-	times := append(waited, c.timesOf(s, old, from, d.ToMs, int(d.Count)-len(waited))...)
+	times := slices.Concat(waited, c.timesOf(s, old, from, d.ToMs, int(d.Count)-len(waited)))
 	if d.Count != uint32(len(times)) {
 		c.fail(PropDecided, "%s: %+v has the nominal times %v", s, d, c.times(times))
 	}

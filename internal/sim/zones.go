@@ -18,7 +18,7 @@ import (
 // (Progress.NextKey), because an instant depends on the zone data.
 
 const (
-	// PropZones: a local time of a schedule is decided once, whatever the zone data of the
+	// PropZones means that a local time of a schedule is decided once, whatever the zone data of the
 	// nodes is. Only newer data moves a planned run. Local times that lie in a gap between the
 	// data of two builds run once, like those in a gap of daylight saving.
 	PropZones = "zone data of two releases decides each local time once"
