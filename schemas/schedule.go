@@ -139,6 +139,10 @@ type Progress struct {
 	// run at another instant.
 	Zones   string
 	NextKey int64
+	// DoneKey is the key of the last run that was decided before newer zone data moved the plan,
+	// for a schedule that excludes calendars; otherwise 0. When a calendar changes, the next run
+	// has a greater key: the new data may put the local time of a decided run after its run.
+	DoneKey int64
 	// ChangedMs is the first nominal time after the last update that changed the nominal
 	// times; 0 if none did. Decisions about earlier times follow an older recurrence.
 	ChangedMs int64

@@ -56,6 +56,9 @@ func (s *Schedule) append(dst []byte) []byte {
 	if len(s.Requests) > 0 {
 		has |= 8
 	}
+	if s.DoneKey != 0 {
+		has |= 16
+	}
 	dst = append(dst, has)
 	if s.CatchUp != nil {
 		dst = append(dst, byte(*s.CatchUp))
@@ -71,6 +74,9 @@ func (s *Schedule) append(dst []byte) []byte {
 		for _, e := range b.Except {
 			dst = appendTimes(dst, e.FromMs, e.ToMs-e.FromMs)
 		}
+	}
+	if s.DoneKey != 0 {
+		dst = appendTimes(dst, s.DoneKey)
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.Manual)))
 	for _, m := range s.Manual {
@@ -168,6 +174,10 @@ func readSchedule(value []byte) *Schedule {
 		}
 		s.Backfill = b
 	}
+	if has&16 != 0 {
+		d.times(&s.DoneKey)
+		d.bad = d.bad || s.DoneKey == 0
+	}
 	if n := d.count(manualBytes); n > 0 {
 		s.Manual = make([]ManualRun, n)
 		for i := range s.Manual {
@@ -220,7 +230,7 @@ func readSchedule(value []byte) *Schedule {
 			d.numbers(&p.Count, &p.Run)
 		}
 	}
-	if d.bad || len(d.b) > 0 || has > 15 || !s.known() {
+	if d.bad || len(d.b) > 0 || has > 31 || !s.known() {
 		return nil
 	}
 	return &s

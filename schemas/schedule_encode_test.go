@@ -134,15 +134,21 @@ func largestSchedule() *schemas.Schedule {
 	s := &schemas.Schedule{
 		Recurrence: schemas.Recurrence{
 			Cron: text, Zone: text, StartMs: last, EndMs: last, Limit: math.MaxUint32, JitterMs: last, DST: text, Days: text,
-			Misfire: schemas.MisfireSkip, GraceMs: last, Overlap: schemas.OverlapReplace, ExpectMs: last,
+			ExcludeMode: "previous", Misfire: schemas.MisfireSkip, GraceMs: last, Overlap: schemas.OverlapReplace, ExpectMs: last,
 		},
 		Progress: schemas.Progress{
-			AnchorMs: last, NextMs: last, NextDueMs: last, ChangedMs: last, Fired: math.MaxUint32, Counted: math.MaxUint32, CountedMs: last,
+			AnchorMs: last, NextMs: last, NextDueMs: last, NextKey: last, DoneKey: last, Zones: "2199zz", PassedMs: last, Calendars: math.MaxUint64, ChangedMs: last, Fired: math.MaxUint32, Counted: math.MaxUint32, CountedMs: last,
 			CaughtUp: math.MaxUint32, CatchUp: &all, PauseNote: strings.Repeat("p", schemas.MaxPauseNote), PausedUntilMs: last, ForgottenMs: last, KnownFromMs: last,
 			Last:     schemas.LastRun{Run: math.MaxUint32, NominalMs: last, DueMs: last, ClaimedMs: last, Epoch: math.MaxUint64, Before: math.MaxUint64, Missed: math.MaxUint32, Trigger: schemas.TriggerBackfill},
 			Waiting:  &schemas.WaitingRun{NominalMs: last, DueMs: last, Missed: math.MaxUint32},
 			Backfill: &schemas.Backfill{NextMs: last, ToMs: last, EveryMs: last, DueMs: last, Allow: true, Fired: math.MaxUint32},
 		},
+	}
+	// timerexclude has the names with commas between them.
+	names := text[:schemas.MaxRecurrenceText-schemas.MaxExclude+1]
+	for n := schemas.MaxExclude; n > 0; n-- {
+		s.Exclude = append(s.Exclude, names[:len(names)/n])
+		names = names[len(names)/n:]
 	}
 	// A span for each range, and for what was dropped and what waits.
 	for range schemas.MaxDecisions + 2 {
@@ -166,7 +172,7 @@ func largestSchedule() *schemas.Schedule {
 	}
 	for i := range schemas.MaxDecisions {
 		// The three encoded times are FromMs, ToMs-FromMs and AtMs-ToMs.
-		s.Decisions = append(s.Decisions, schemas.Decision{Kind: schemas.DecisionKind(1 + i%10), FromMs: last, ToMs: 0, AtMs: last, Count: math.MaxUint32, Run: math.MaxUint32})
+		s.Decisions = append(s.Decisions, schemas.Decision{Kind: schemas.DecisionKind(1 + i%14), FromMs: last, ToMs: 0, AtMs: last, Count: math.MaxUint32, Run: math.MaxUint32})
 	}
 	return s
 }

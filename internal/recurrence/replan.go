@@ -20,7 +20,7 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 		if s.NextMs <= nowMs || len(s.Exclude) == 0 {
 			return false
 		}
-		next, _ := p.after(max(nowMs, reached(s)))
+		next := p.undone(s, max(nowMs, reached(s)))
 		if next != s.NextMs {
 			p.leave(s, nowMs)
 			s.Calendars = p.calendar.Revision()

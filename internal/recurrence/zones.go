@@ -35,6 +35,12 @@ func (p *Plan) rezone(s *schemas.Schedule, nowMs int64) bool {
 		s.Backfill = nil
 	}
 	p.moveNext(s, p.rezoned(s, nowMs), nowMs)
+	if p.excludes() && s.NextKey != 0 {
+		if done, ok := p.calendar.Prev(s.NextMs); ok {
+			s.DoneKey = max(s.DoneKey, p.calendar.Key(done))
+			s.PassedMs = max(s.PassedMs, done) // not an excluded time, although no decision names it
+		}
+	}
 	return true
 }
 
@@ -64,6 +70,20 @@ func (p *Plan) afterNewer(s *schemas.Schedule) (nextMs, dueMs int64) {
 		return 0, 0
 	}
 	return next, p.calendar.DueMs(next)
+}
+
+// undone returns the first nominal time after an instant whose local time is not decided; 0 if
+// none is left.
+func (p *Plan) undone(s *schemas.Schedule, afterMs int64) int64 {
+	if s.DoneKey == 0 {
+		next, _ := p.after(afterMs)
+		return next
+	}
+	next, ok := p.calendar.NextKey(afterMs, s.DoneKey+1)
+	if !ok {
+		return 0
+	}
+	return next
 }
 
 // names reports whether an instant is a nominal time of the plan.
