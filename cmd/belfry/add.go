@@ -110,7 +110,7 @@ which is not an error. Belfry rejects a different event with the same source and
 		due := schemas.FormatTime(r.Due.UnixMilli())
 		description := ""
 		if schedule != nil {
-			description = f.recurrence.describe(schedule)
+			description = f.recurrence.describe(ctx, s, r.Timer, schedule)
 			for _, w := range schedule.Warnings() {
 				fmt.Fprintf(c.err, "belfry: warning: %s\n", printable(w)) //nolint:errcheck // stderr is the last resort
 			}

@@ -2,32 +2,34 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/belfryio/belfry/internal/calendar"
-	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/schemas"
 )
 
-// previewFlags are the attributes of a schedule as flags.
+// previewFlags are the flags of preview.
 type previewFlags struct {
-	cron, every, tz, dst, days string
-	from, start, end           string
-	jitter                     time.Duration
-	exclude                    []string
-	excludeFile, excludeShift  string
-	id, source                 string
-	limit, count               int
+	calendarFlags
+	from        string
+	exclude     []string
+	excludeFile string
+	id, source  string
+	count       int
 }
 
 // maxDatesFile bounds a file of excluded dates, in bytes: MaxDates lines with comments.
@@ -41,9 +43,10 @@ func (c *cli) previewCommand() *cobra.Command {
 		Long: `Show when a cron expression or a period would run, in UTC and in local time, with
 the reason for each time that daylight saving, an excluded date or jitter changed.
 
-It needs no server and changes nothing. "belfry add" adds a schedule with the same flags,
-but its --exclude takes the names of calendars, not dates. With ID the command asks the server about a stored schedule: ID is a timer id, or a CloudEvent's id
-with --source.
+It needs no server and changes nothing. H and --jitter are derived from the timer ID (see
+--id). "belfry add" adds a schedule with the same flags, but its --exclude takes the names of
+calendars, not dates. With ID the command asks the server about a stored schedule: ID is a
+timer id, or a CloudEvent's id with --source.
 
 With -o json each run is a line: at (UTC), local, due with --jitter, and why, a list of
 code and text. Skipped times are lines with "skipped": true, and do not count for -n.
@@ -61,19 +64,10 @@ Warnings are lines on standard error.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.cron, "cron", "", "cron expression of 5 fields, or 6 with seconds first")
-	fs.StringVar(&f.every, "every", "", "period: 90m and PT90M are elapsed time; P1D, P2W, P1M step the wall clock")
-	fs.StringVar(&f.tz, "tz", "UTC", "IANA time zone, for example Europe/Berlin")
+	f.calendarFlags.add(fs, "with --every, --from")
 	fs.StringVar(&f.from, "from", "", "show runs at or after this RFC 3339 time (default: now)")
-	fs.StringVar(&f.start, "start", "", "no run before this RFC 3339 time; --every counts from it (default with --every: --from)")
-	fs.StringVar(&f.end, "end", "", "no run after this RFC 3339 time")
-	fs.IntVar(&f.limit, "limit", 0, "end after this many runs (default: no limit)")
-	fs.Var(cmdline.Duration(&f.jitter), "jitter", "delay each run by up to this duration, derived from the timer ID (see --id)")
-	fs.StringVar(&f.dst, "dst", "auto", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both")
-	fs.StringVar(&f.days, "days", "", "how to combine day of month and day of week if the expression restricts both: \"and\" or \"or\"")
 	fs.StringSliceVar(&f.exclude, "exclude", nil, "dates without runs, in the zone: 2027-12-25,2028-01-01 (may be repeated)")
 	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with dates without runs, one per line; # begins a comment")
-	fs.StringVar(&f.excludeShift, "exclude-shift", "skip", "for a run on an excluded date: skip it, or move it to the next or previous date (skip, next, previous)")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id, from which H and jitter are derived")
 	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source, with --id or ID")
 	fs.IntVarP(&f.count, "count", "n", 10, fmt.Sprintf("number of runs, at most %d", calendar.MaxExplained))
@@ -87,7 +81,7 @@ Warnings are lines on standard error.`,
 		if _, err := timeFlag("--from", f.from, 0); err != nil {
 			return err
 		}
-		for _, name := range []string{"cron", "every", "tz", "start", "end", "limit", "jitter", "dst", "days", "exclude", "exclude-file", "exclude-shift", "id"} {
+		for _, name := range append(f.names(), "exclude", "exclude-file", "id") {
 			if fs.Changed(name) {
 				return usagef("--%s is for a schedule that is not stored: give either it or ID", name)
 			}
@@ -126,8 +120,9 @@ func (c *cli) previewStored(ctx context.Context, s session, id schemas.TimerID, 
 }
 
 func (c *cli) preview(f *previewFlags) error {
-	if f.limit < 0 {
-		return usagef("--limit %d: must not be negative; 0 means no limit", f.limit)
+	limit, err := f.maxRuns()
+	if err != nil {
+		return err
 	}
 	fromMs, err := timeFlag("--from", f.from, time.Now().UnixMilli())
 	if err != nil {
@@ -142,16 +137,28 @@ func (c *cli) preview(f *previewFlags) error {
 		return usagef("%v", err)
 	}
 	count := f.count
-	if f.limit > 0 {
-		count = min(count, f.limit)
+	if limit > 0 {
+		count = min(count, limit)
 	}
 	jitter := spec.Jitter > 0
 	return c.printPreview(recurrence.Preview(s, fromMs, count, jitter), jitter, f)
 }
 
+// maxRuns reads --limit; 0 means no limit.
+func (f *previewFlags) maxRuns() (int, error) {
+	if f.limit == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(f.limit, 10, 32)
+	if err != nil {
+		return 0, usagef("--limit %q: must be a number of runs, at most %d; 0 means no limit", f.limit, uint32(math.MaxUint32))
+	}
+	return int(n), nil
+}
+
 // spec reads the flags. Times are checked here, and everything else by calendar.New.
 func (f *previewFlags) spec(fromMs int64) (calendar.Spec, error) {
-	spec := calendar.Spec{Cron: f.cron, Every: f.every, Zone: f.tz, Jitter: f.jitter, DST: f.dst, Days: f.days, ExcludeShift: f.excludeShift}
+	spec := calendar.Spec{Cron: f.cron, Every: f.every, Zone: f.tz, DST: f.dst, Days: f.days, ExcludeShift: f.excludeShift}
 	if (f.cron == "") == (f.every == "") {
 		return spec, usagef("give either --cron or --every")
 	}
@@ -159,6 +166,11 @@ func (f *previewFlags) spec(fromMs int64) (calendar.Spec, error) {
 		spec.ID = schemas.NewTimerID(f.source, f.id).String()
 	}
 	var err error
+	if f.jitter != "" {
+		if spec.Jitter, err = schemas.ParseDuration(f.jitter); err != nil || spec.Jitter < 0 {
+			return spec, usagef("--jitter %q: %v", f.jitter, cmp.Or(err, errors.New("must not be negative")))
+		}
+	}
 	if f.every != "" {
 		spec.StartMs = fromMs
 	}
@@ -312,7 +324,7 @@ func previewPage(reply schemas.PreviewReply, lines []previewLine, jitter bool, f
 	})
 	switch {
 	case runs == f.count:
-	case runs == f.limit && f.limit > 0:
+	case strconv.Itoa(runs) == f.limit:
 		p.line("\nNo further run: the limit is reached.")
 	case len(lines) == 2*calendar.MaxExplained:
 		p.line("\nThe list is cut after %d lines.", len(lines))

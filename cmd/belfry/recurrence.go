@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
@@ -11,27 +12,47 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// recurrenceFlags are the attributes of a schedule as flags.
-type recurrenceFlags struct {
+// calendarFlags are the attributes that determine the nominal times of a schedule, except for
+// the dates that it excludes.
+type calendarFlags struct {
 	cron, every, tz, start, end, limit string
-	jitter, dst, days                  string
-	exclude, excludeShift              string
-	misfire, grace, overlap, expect    string
+	jitter, dst, days, excludeShift    string
 }
 
-func (f *recurrenceFlags) add(fs *pflag.FlagSet) {
+// add adds the flags. origin says from when --every counts without --start.
+func (f *calendarFlags) add(fs *pflag.FlagSet, origin string) {
 	fs.StringVar(&f.cron, "cron", "", "a schedule: cron expression of 5 fields, or 6 with seconds first")
 	fs.StringVar(&f.every, "every", "", "a schedule: period; 90m and PT90M are elapsed time, P1D, P2W, P1M step the wall clock")
 	fs.StringVar(&f.tz, "tz", "", "IANA time zone of the schedule, for example Europe/Berlin (default UTC)")
-	fs.StringVar(&f.start, "start", "", "no run before this RFC 3339 time; --every counts from it (default: the time of the add)")
+	fs.StringVar(&f.start, "start", "", "no run before this RFC 3339 time; --every counts from it (default: "+origin+")")
 	fs.StringVar(&f.end, "end", "", "no run after this RFC 3339 time")
 	fs.StringVar(&f.limit, "limit", "", "end after this many runs (default: no limit)")
 	fs.StringVar(&f.jitter, "jitter", "", "delay each run by up to this duration, derived from the timer ID")
 	fs.StringVar(&f.dst, "dst", "", "daylight saving: auto, or gap=shift|skip and overlap=first|last|both (default auto)")
-	fs.StringVar(&f.days, "days", "", "if day of month and day of week are both restricted: and, or or")
+	fs.StringVar(&f.days, "days", "", "how to combine day of month and day of week if the expression restricts both: \"and\" or \"or\"")
+	fs.StringVar(&f.excludeShift, "exclude-shift", "", "a run on an excluded date: skip it, or move it to the next or previous date: skip, next or previous (default skip)")
+}
+
+// names returns the names of the flags.
+func (f *calendarFlags) names() []string {
+	var names []string
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	(&calendarFlags{}).add(fs, "")
+	fs.VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	return names
+}
+
+// recurrenceFlags are the attributes of a schedule as flags.
+type recurrenceFlags struct {
+	calendarFlags
+	exclude                         string
+	misfire, grace, overlap, expect string
+}
+
+func (f *recurrenceFlags) add(fs *pflag.FlagSet) {
+	f.calendarFlags.add(fs, "the time of the add")
 	fs.StringVar(&f.misfire, "misfire", "", "runs missed in an outage: one fires the latest for all, all fires each, skip fires none (default one)")
 	fs.StringVar(&f.exclude, "exclude", "", "names of calendars, with commas between them: no run on their dates")
-	fs.StringVar(&f.excludeShift, "exclude-shift", "", "a run on an excluded date: skip, or run on the next or previous date (default skip)")
 	fs.StringVar(&f.grace, "grace", "", "skip a run that is later than this duration (default: fire it, however late)")
 	fs.StringVar(&f.expect, "expect", "", "publish an overdue event for each run without a success this long after its nominal time; needs a callback (default: none)")
 	fs.StringVar(&f.overlap, "overlap", "", "for a run that is due while the callback of the previous run has no result: skip, queue, allow or replace (default skip)")
@@ -89,13 +110,18 @@ func checkSchedule(e event.Event) (*calendar.Schedule, error) {
 	return plan.Calendar(), nil
 }
 
-// describe returns a sentence about the times of the schedule. It returns "" for a period without
-// --start, which counts from the time at which the server stored the add.
-func (f *recurrenceFlags) describe(s *calendar.Schedule) string {
-	if f.every != "" && f.start == "" {
-		return ""
+// describe returns a sentence about the times of a schedule of the flags, which the server has
+// stored as id. A period without --start counts from the time at which the server stored the schedule, so the
+// server describes it. Without its answer the text says only what the flags do.
+func (f *recurrenceFlags) describe(ctx context.Context, s session, id schemas.TimerID, schedule *calendar.Schedule) string {
+	if f.every == "" || f.start != "" {
+		return schedule.Describe()
 	}
-	return s.Describe()
+	reply, err := s.Preview(ctx, id, time.Time{}, 1)
+	if err != nil {
+		return "Every " + f.every + ", counted from when the server stored it" // the schedule is stored, whatever became of the question
+	}
+	return reply.Description
 }
 
 // noMaxAhead replaces the server's setting max-ahead, which the program does not know. It

@@ -38,7 +38,7 @@ func TestAddSchedule(t *testing.T) {
 	if r.code != exitOK || !strings.Contains(r.out, "schedule") || !strings.Contains(r.out, "until 2099-01-02T03:04:05Z") || !strings.Contains(r.out, start[:19]+".000Z") {
 		t.Errorf("add: %d %q %q", r.code, r.out, r.err)
 	}
-	if r = n.client(t, "add", "--every", "15m", "--id", "period", "--source", "/sync"); r.code != exitOK || strings.Contains(r.out, "schedule") || !strings.Contains(r.out, "due") {
+	if r = n.client(t, "add", "--every", "15m", "--id", "period", "--source", "/sync"); r.code != exitOK || !strings.Contains(r.out, "schedule  Every 15m of elapsed time from 20") || !strings.Contains(r.out, "due") {
 		t.Errorf("a period that counts from the add: %d %q %q", r.code, r.out, r.err)
 	}
 	r = n.client(t, "add", "--cron", "*/7 * * * *", "--id", "warned", "--source", "/sync")

@@ -69,7 +69,7 @@ revision with -o json. A run changes the revision, too.`,
 		if c.json() {
 			return c.printJSON(u)
 		}
-		return c.printText("timer", u.Timer.Timer.String(), "id", u.Timer.ID, "source", u.Timer.Source, "schedule", f.recurrence.describe(schedule),
+		return c.printText("timer", u.Timer.Timer.String(), "id", u.Timer.ID, "source", u.Timer.Source, "schedule", f.recurrence.describe(ctx, s, u.Timer.Timer, schedule),
 			"revision", strconv.FormatUint(u.Timer.Revision, 10), "before", showTimes(u.Before), "after", showTimes(u.After))
 	})
 }
