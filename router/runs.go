@@ -108,6 +108,9 @@ type runHistory struct {
 func (h *runHistory) run(n uint32) schemas.RunInfo {
 	s := h.rec.Schedule
 	r := schemas.RunInfo{Run: n, ID: schemas.RunID{Timer: h.id, Run: n}.String()}
+	if h.rec.Callback == "" {
+		r.State = schemas.StateSuccess // it fired, and nothing was to be called
+	}
 	for i := range s.Decisions {
 		d := &s.Decisions[i]
 		if !d.Kind.Fires() || n < d.Run || n-d.Run >= d.Count {
@@ -122,8 +125,8 @@ func (h *runHistory) run(n uint32) schemas.RunInfo {
 		case schemas.DecisionBackfilled:
 			r.Trigger = schemas.TriggerBackfill.String()
 		}
-		if h.rec.Callback == "" {
-			r.State = schemas.StateSuccess
+		if n == d.Run+d.Count-1 {
+			r.Fired = schemas.TimeOf(d.AtMs) // of the others of the range it is not kept
 		}
 	}
 	if l := &s.Last; l.Run == n {

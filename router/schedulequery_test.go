@@ -79,7 +79,7 @@ func TestRuns(t *testing.T) {
 	for i, want := range []schemas.RunInfo{
 		{Run: 6, Scheduled: schemas.TimeOf(day(7) + 5), Fired: schemas.TimeOf(day(7) + 6), Trigger: "manual"},
 		{Run: 5, Timer: schemas.RunTimer(s.ID, 5), Scheduled: schemas.TimeOf(day(7)), Fired: schemas.TimeOf(day(7) + 1), Missed: 2, State: schemas.StateRetrying, Attempts: 2},
-		{Run: 4, Scheduled: schemas.TimeOf(day(4))}, {Run: 3, Scheduled: schemas.TimeOf(day(3))}, {Run: 2, Scheduled: schemas.TimeOf(day(2))}, {Run: 1, Scheduled: schemas.TimeOf(day(1))},
+		{Run: 4, Scheduled: schemas.TimeOf(day(4)), Fired: schemas.TimeOf(day(4))}, {Run: 3, Scheduled: schemas.TimeOf(day(3))}, {Run: 2, Scheduled: schemas.TimeOf(day(2))}, {Run: 1, Scheduled: schemas.TimeOf(day(1))},
 	} {
 		have := got[i]
 		if outcome := have.Outcome; (outcome != nil) != (want.Run == 5) || outcome != nil && outcome.Code != 503 {
@@ -88,6 +88,21 @@ func TestRuns(t *testing.T) {
 		want.ID, have.Outcome = fmt.Sprintf("%s.%d", s.ID, want.Run), nil
 		if have != want {
 			t.Errorf("got  %+v\nwant %+v", have, want)
+		}
+	}
+	// Runs without a callback have no records: what is known is that they fired.
+	f.scheduled("silent", schemas.Recurrence{Cron: "0 12 * * *"}, func(r *schemas.Record) {
+		r.Run = 5
+		r.Schedule.Decisions = []schemas.Decision{{Kind: schemas.DecisionFired, FromMs: day(2), ToMs: day(4), Count: 3, Run: 2, AtMs: day(4)}}
+		r.Schedule.Last = schemas.LastRun{Run: 4, NominalMs: day(4), ClaimedMs: day(4)}
+	})
+	var silent schemas.RunsReply
+	if code, text := f.answer("schedule.runs", []byte(`{"id":"silent","source":"/test"}`), &silent); code != "" || len(silent.Runs) != 4 {
+		t.Fatal(code, text, silent.Runs)
+	}
+	for _, r := range silent.Runs {
+		if r.State != schemas.StateSuccess || r.Scheduled.IsZero() != (r.Run == 1) || r.Fired.IsZero() != (r.Run != 4) {
+			t.Errorf("a run without a callback: %+v", r)
 		}
 	}
 	// A run is read, and cancelled, by its identity.

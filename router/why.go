@@ -14,9 +14,9 @@ import (
 
 // Why explains the times of a schedule, or the time of a one-shot timer: whether and when the
 // run fired or will fire, or why not. q.At selects times of a schedule; without it the answers
-// are for the last time that the schedule has decided and for the next one. A one-shot timer
-// has only one time, so q.At must be empty. Errors: bad_request, invalid_timer_id, not_found,
-// unavailable.
+// are for the last time that the schedule has decided, for the next one and for triggers that
+// wait. A one-shot timer has only one time, so q.At must be empty. Errors: bad_request,
+// invalid_timer_id, not_found, unavailable.
 func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.WhyReply, err error) {
 		t, err := s.ops.Get(ctx, q.TimerRef)
@@ -43,11 +43,17 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "at %.80q: write an RFC 3339 time, or in the schedule's zone a date such as 2027-03-28 or a local time such as 2027-03-28T02:30", q.At)
 		}
 		reply.Answers, reply.More = p.WhyBetween(&t.Record, s.nowMs(), from, to, schemas.MaxAnswers)
+		for _, a := range p.WhyRequested(&t.Record) {
+			if ms := a.At.UnixMilli(); from <= ms && ms <= to && !reply.More && len(reply.Answers) < schemas.MaxAnswers {
+				reply.Answers = append(reply.Answers, a)
+			}
+		}
 		return reply, nil
 	})
 }
 
-// whyNow answers for the last nominal time that a schedule has decided and for the next one.
+// whyNow answers for the last nominal time that a schedule has decided, for the next one, and
+// for each run that somebody asked for and that has not fired.
 func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answer {
 	var answers []schemas.Answer
 	var last int64
@@ -65,17 +71,22 @@ func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answ
 	if len(answers) == 0 {
 		answers = append(answers, p.Why(rec, nowMs, nowMs))
 	}
-	return answers
+	return append(answers, p.WhyRequested(rec)...)
 }
 
 // whyTimer explains the state of a one-shot timer or of a run of a schedule.
 func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 	r := &t.Record
 	a := schemas.Answer{At: schemas.TimeOf(r.ScheduledMs), Local: schemas.FormatTime(r.ScheduledMs), Due: schemas.TimeOf(r.DueMs), Fate: schemas.FateFired, Run: r.Run}
+	fired := fmt.Sprintf("Fired at %s, %s after it was due.", schemas.FormatTime(r.FirstMs()), time.Duration(max(r.FirstMs()-r.LateFromMs(), 0))*time.Millisecond)
+	if r.FirstMs() != 0 && r.DueMs > r.FirstMs() {
+		// A retry that waits, or waited, in the wheel replaced the due time.
+		a.Due = a.At
+		fired = fmt.Sprintf("Fired at %s, %s after its scheduled time.", schemas.FormatTime(r.FirstMs()), time.Duration(max(r.FirstMs()-max(r.ScheduledMs, r.AddedMs), 0))*time.Millisecond)
+	}
 	if r.DoneMs > 0 {
 		a.Decided = schemas.TimeOf(r.DoneMs)
 	}
-	fired := fmt.Sprintf("Fired at %s, %s after it was due.", schemas.FormatTime(r.FiredMs), time.Duration(max(r.FiredMs-r.LateFromMs(), 0))*time.Millisecond)
 	switch r.State {
 	case schemas.StatePending, schemas.StatePaused:
 		a.Fate, a.Run = schemas.FatePlanned, 0

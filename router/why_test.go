@@ -43,6 +43,11 @@ func TestWhyTimer(t *testing.T) {
 			r.State, r.Attempt, r.NextMs, r.Queued = schemas.StateRetrying, 1, now+9000, true
 			r.Outcome = schemas.Outcome{Code: 503, Error: "HTTP status 503"}
 		}, schemas.FateFired, []string{"Attempt 1 of 3 of its callback failed (HTTP status 503)", "The next attempt is due at " + schemas.FormatTime(now+9000)}},
+		"retried from the wheel": {func(r *schemas.Record) {
+			fire(r)
+			r.State, r.Attempt, r.DoneMs = schemas.StateSuccess, 2, now
+			r.AddedMs, r.ScheduledMs, r.FirstFiredMs, r.DueMs, r.FiredMs = now-70_000, now-60_000, now-59_995, now-20, now-10
+		}, schemas.FateFired, []string{"Fired at " + schemas.FormatTime(now-59_995), "5ms after its scheduled time", "Attempt 2 of 3 of its callback succeeded at " + schemas.FormatTime(now)}},
 		"success": {func(r *schemas.Record) {
 			fire(r)
 			r.State, r.Attempt, r.DoneMs = schemas.StateSuccess, 2, now
@@ -103,6 +108,25 @@ func TestWhyWithoutTime(t *testing.T) {
 	var reply schemas.WhyReply
 	if code, text := f.answer("schedule.why", []byte(`{"id":"many","source":"/test"}`), &reply); code != "" {
 		t.Fatal(code, text)
+	}
+	f.scheduled("asked", daily, func(r *schemas.Record) {
+		r.Callback, r.Schedule.Overlap = "nats:x", schemas.OverlapQueue
+		r.Schedule.Last = schemas.LastRun{Run: 1, NominalMs: last, ClaimedMs: last}
+		r.Schedule.Manual = []schemas.ManualRun{{AtMs: last + 2000}, {AtMs: last + 3000, Allow: true}}
+		r.Note(schemas.Operation{Kind: schemas.OperationTrigger, AtMs: last + 2000, Caller: schemas.Caller{By: "ann"}})
+	})
+	for at, want := range map[string]int{"": 3, "2026-03-28T01:30:02Z": 2, "2026-03-29": 1} {
+		var asked schemas.WhyReply
+		if code, text := f.answer("schedule.why", fmt.Appendf(nil, `{"id":"asked","source":"/test","at":%q}`, at), &asked); code != "" || len(asked.Answers) != want {
+			t.Fatalf("at %q: %s %s, %+v, want %d answers", at, code, text, asked.Answers, want)
+		}
+		if want == 1 {
+			continue
+		}
+		if a := asked.Answers[1]; a.Fate != schemas.FateWaiting || a.Reason != schemas.ReasonRequested || a.At.UnixMilli() != last+2000 ||
+			!strings.Contains(a.Text, "by ann. It waits until the callback of run 1 has a result.") {
+			t.Errorf("at %q, a trigger that waits: %+v", at, a)
+		}
 	}
 	if a := reply.Answers; len(a) != 2 || a[0].Fate != schemas.FateSkipped || a[0].At.UnixMilli() != last || a[1].At.UnixMilli() != next || a[1].Fate != schemas.FatePlanned {
 		t.Errorf("got %+v, want the skip at %d and the plan for %d", a, last, next)

@@ -101,10 +101,9 @@ type entry struct {
 	wasPending bool
 	// fails counts the failures of the present step in a row, up to maxFails.
 	fails uint8
-	// stateBefore and firedMsBefore are the fields that the claim in flight replaces.
-	stateBefore   schemas.State
-	firedMsBefore int64
-	extra         *extra // of a schedule and of few other entries; nil for the others
+	// stateBefore is the state that the claim in flight replaces.
+	stateBefore schemas.State
+	extra       *extra // of a schedule and of few other entries; nil for the others
 }
 
 // maxFails is above the number of failures from which the backoff no longer grows.
@@ -119,7 +118,18 @@ type extra struct {
 	refusal string
 	// newer is a later revision that arrived while a write of this entry was in flight.
 	newer *store.Timer
+	// firedMsBefore is the time of firing that the claim in flight replaces: that of the claim
+	// before a retry. It is 0 for most claims.
+	firedMsBefore int64
 	recurring
+}
+
+// keepFields keeps the fields that a claim is about to replace; see Core.unclaim.
+func (e *entry) keepFields() {
+	e.stateBefore = e.rec.State
+	if e.extra != nil || e.rec.FiredMs != 0 {
+		e.more().firedMsBefore = e.rec.FiredMs
+	}
 }
 
 // newer returns the revision of keepNewer; nil for none.

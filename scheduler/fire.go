@@ -64,7 +64,8 @@ func (k *Core) claim(e *entry) {
 	e.phase = phaseClaiming
 	e.wasPending = e.rec.State == schemas.StatePending
 	rec := e.rec
-	e.stateBefore, e.firedMsBefore = rec.State, rec.FiredMs
+	e.keepFields()
+	rec.Reclaim()
 	rec.State, rec.Queued = schemas.StateDelivered, false
 	rec.Run = max(rec.Run, 1)
 	rec.FiredMs, rec.NextMs, rec.Epoch = k.now, 0, k.epoch

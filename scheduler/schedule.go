@@ -88,7 +88,7 @@ func (k *Core) turn(e *entry) {
 		return
 	}
 	r := e.extra
-	e.stateBefore, e.firedMsBefore = e.rec.State, e.rec.FiredMs
+	e.keepFields()
 	if !k.followsCalendars(e) {
 		k.retryClaim(e)
 		return

@@ -21,7 +21,13 @@ import (
 
 // unclaim restores the record to its state before the claim.
 func (k *Core) unclaim(e *entry) {
-	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.stateBefore, true, e.firedMsBefore
+	e.rec.State, e.rec.Queued, e.rec.FiredMs = e.stateBefore, true, 0
+	if e.extra != nil {
+		e.rec.FiredMs = e.extra.firedMsBefore
+	}
+	if e.rec.FirstFiredMs == e.rec.FiredMs {
+		e.rec.FirstFiredMs = 0 // the claim set it
+	}
 }
 
 // refuseClaim ends a timer whose claim JetStream permanently rejects. The timer stays

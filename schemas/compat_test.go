@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/crc32"
+	"math"
 	"os"
 	"reflect"
 	"strings"
@@ -166,6 +167,24 @@ func full() schemas.Record {
 		{Number: 2, AtMs: added + 1003, TookMs: 300},
 	}
 	return r
+}
+
+// TestFirstFired: format 2 stores the time of the first firing, and an event without it is
+// marked as one whose record has more.
+func TestFirstFired(t *testing.T) {
+	t.Parallel()
+	r := full()
+	r.Attempts, r.History, r.Ext, r.DueMs = nil, nil, nil, r.ScheduledMs
+	if r.Extended() || r.FirstMs() != r.FiredMs {
+		t.Errorf("extended %v, first fired at %d", r.Extended(), r.FirstMs())
+	}
+	for _, first := range []int64{added, -1, math.MinInt64} {
+		r.FirstFiredMs = first
+		got, err := schemas.DecodeRecord(r.Append(nil))
+		if err != nil || !reflect.DeepEqual(got, r) || !r.Extended() || r.FirstMs() != first {
+			t.Errorf("%v: got\n%+v, want\n%+v", err, got, r)
+		}
+	}
 }
 
 // TestRecordFormats checks that each format decodes to the encoded record. Format 1 drops

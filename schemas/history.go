@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -18,7 +19,8 @@ type Operation struct {
 
 // Caller identifies the sender of a request.
 type Caller struct {
-	// By is the name that the caller states in the request. It is not verified.
+	// By is the name that the caller states in the request. It is not verified. Only Belfry's
+	// own operations have a name that begins with ByBelfry.
 	By string
 	// Account and User are the caller's NATS account and user according to the server, or
 	// empty if the server does not send them.
@@ -28,6 +30,9 @@ type Caller struct {
 // Name returns what is known of the sender, in one word: the name that it states, else its
 // user, else its account; "" if nothing is known.
 func (c Caller) Name() string { return cmp.Or(c.By, c.User, c.Account) }
+
+// ByBelfry begins Caller.By of an operation that Belfry makes itself. CheckBy refuses it.
+const ByBelfry = "belfry: "
 
 // OperationKind is a control operation. The numbers are part of the stored record.
 type OperationKind uint8
@@ -89,13 +94,16 @@ func CheckNote(note string) error {
 }
 
 // CheckBy returns an error of CodeBadRequest for an invalid Caller.By: longer than MaxBy
-// bytes, or with characters that are not printable.
+// bytes, with characters that are not printable, or with the prefix ByBelfry.
 func CheckBy(by string) error {
 	if len(by) > MaxBy {
 		return Errorf(CodeBadRequest, "by has %d bytes; the limit is %d", len(by), MaxBy)
 	}
 	if !utf8.ValidString(by) || by != cleanText(by) {
 		return Errorf(CodeBadRequest, "by %.80q has characters that are not printable", by)
+	}
+	if strings.HasPrefix(by, strings.TrimSpace(ByBelfry)) {
+		return Errorf(CodeBadRequest, "by %.80q begins with %q, which marks operations of Belfry itself: use another name", by, strings.TrimSpace(ByBelfry))
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ type TimerInfo struct {
 	// which is later than Scheduled for a retry. Both are always set.
 	Scheduled time.Time `json:"scheduled"`
 	Due       time.Time `json:"due"`
-	// Added, Fired and Done are the times at which Belfry added, fired and finished the timer.
+	// Added, Fired and Done are the times at which Belfry added, first fired and finished the
+	// timer. A retry does not change Fired.
 	Added time.Time `json:"added,omitzero"`
 	Fired time.Time `json:"fired,omitzero"`
 	Done  time.Time `json:"done,omitzero"`
@@ -68,7 +69,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	info := TimerInfo{
 		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
 		State: r.State, Scheduled: TimeOf(r.ScheduledMs), Due: TimeOf(r.DueMs),
-		Added: optionalTime(r.AddedMs), Fired: optionalTime(r.FiredMs), Done: optionalTime(r.DoneMs), Next: optionalTime(r.NextMs), Until: optionalTime(r.retryUntilMs()),
+		Added: optionalTime(r.AddedMs), Fired: optionalTime(r.FirstMs()), Done: optionalTime(r.DoneMs), Next: optionalTime(r.NextMs), Until: optionalTime(r.retryUntilMs()),
 		Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, LastAttempts: attemptInfos(r), History: operations(r.History), Revision: rev,
 	}
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {

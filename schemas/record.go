@@ -100,9 +100,13 @@ type RunState struct {
 	DueMs int64
 	// ScheduledMs is the due time that the user asked for, the attribute timerscheduled.
 	ScheduledMs int64
-	// FiredMs is the time of the claim, DoneMs that of the final state.
+	// FiredMs is the time of the last claim, DoneMs that of the final state.
 	FiredMs int64
 	DoneMs  int64
+	// FirstFiredMs is the time of the claim that first published the run, if FiredMs is that
+	// of a later claim, such as of a retry that waited in the wheel; otherwise 0. Format 1 does
+	// not store it.
+	FirstFiredMs int64
 	// NextMs is the time of the next callback attempt in state retrying.
 	NextMs int64
 	// Epoch is the clock epoch of the owner that claimed the run.
@@ -168,6 +172,20 @@ func (b Body) Size() int {
 func (r *RunState) Pending() bool {
 	return r.State == StatePending || (r.State == StateRetrying || r.State == StatePaused) && r.Queued
 }
+
+// Reclaim stores the time of the last claim as that of the first firing, unless the record has
+// one. Call it before a claim changes FiredMs. Of a run that was never published, a replay sets
+// FiredMs; it is not a time of firing.
+func (r *RunState) Reclaim() {
+	published := r.State != StateRetrying || r.Attempt > 0
+	if r.FirstFiredMs == 0 && published {
+		r.FirstFiredMs = r.FiredMs
+	}
+}
+
+// FirstMs returns the time at which the run fired first, 0 if it has not fired. Retries do not
+// change it.
+func (r *RunState) FirstMs() int64 { return cmp.Or(r.FirstFiredMs, r.FiredMs) }
 
 // LateFromMs returns the time from which the lateness of the record's run counts, in Unix
 // milliseconds: the due time or, if that was in the past, the time of the add, reschedule
@@ -248,6 +266,7 @@ const (
 	extRetry    = 4
 	extAttempts = 6
 	extPause    = 8
+	extFirst    = 10
 	extSchedule = 7
 	extOrigin   = 9
 )
@@ -259,7 +278,7 @@ const maxField = 64 << 20
 func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRecordFormat) }
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
-// RecordFormatTest. Format 1 omits Retry, Attempts, History and Ext; a record with a
+// RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs and Ext; a record with a
 // Schedule or an Origin is written in format 2 instead, because it would become another
 // timer without them. The encoding is binary rather than JSON because each timer's record is
 // encoded three times and decoded four.
@@ -317,11 +336,11 @@ func (o *Outcome) append(dst []byte) []byte {
 }
 
 // Extended reports whether a message on timers.fired lacks a part of the record: attempts,
-// history, extensions, or a due time that is not the nominal time, such as that of a run with
+// history, an earlier firing, extensions, or a due time that is not the nominal time, such as that of a run with
 // jitter. The origin of a run is in the message's claim. HeaderRetry or the event has the
 // retry policy, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
-	return len(r.Attempts) > 0 || len(r.History) > 0 || len(r.Ext) > 0 || r.DueMs != r.ScheduledMs
+	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || len(r.Ext) > 0 || r.DueMs != r.ScheduledMs
 }
 
 // appendExtensions appends the block of extensions with its length.
@@ -348,6 +367,9 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 	}
 	if r.PauseNote != "" {
 		block = appendExtension(block, Extension{extPause, []byte(r.PauseNote)})
+	}
+	if r.FirstFiredMs != 0 {
+		block = appendExtension(block, Extension{extFirst, binary.AppendVarint(valueRoom[:0], r.FirstFiredMs)})
 	}
 	if r.Schedule != nil {
 		block = appendExtension(block, Extension{extSchedule, r.Schedule.append(nil)})
@@ -539,6 +561,12 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 	case kind == extPause && r.PauseNote == "":
 		r.PauseNote = string(value)
 		ok = r.PauseNote != ""
+	case kind == extFirst && r.FirstFiredMs == 0:
+		d := decoder{b: value}
+		first := d.varint()
+		if ok = first != 0 && !d.bad && len(d.b) == 0; ok {
+			r.FirstFiredMs = first
+		}
 	case kind == extSchedule && r.Schedule == nil:
 		r.Schedule = readSchedule(value)
 		ok = r.Schedule != nil

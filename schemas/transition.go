@@ -118,5 +118,5 @@ func (r *Record) tooLate(operation string) error {
 	case StateCompleted:
 		return Errorf(CodeAlreadyDone, "cannot %s: the schedule ended at %s; to run it again, add it under another id", operation, FormatTime(r.DoneMs))
 	}
-	return Errorf(CodeAlreadyFired, "cannot %s: already fired at %s (state: %s)", operation, FormatTime(r.FiredMs), r.State)
+	return Errorf(CodeAlreadyFired, "cannot %s: already fired at %s (state: %s)", operation, FormatTime(r.FirstMs()), r.State)
 }

@@ -12,7 +12,8 @@ type Answer struct {
 	// Fate is one of the constants below.
 	Fate string `json:"fate"`
 	// Reason says why a time was skipped, a DecisionKind by name, or why there is no run, a
-	// code of the calendar or one of the Reason constants. It is empty for other fates.
+	// code of the calendar or one of the Reason constants. Of a run that waits because somebody
+	// asked for it, it is ReasonRequested. Otherwise it is empty.
 	Reason string `json:"reason,omitempty"`
 	// Run is the run that fired, or will. Of a skip it is the run that Text names.
 	Run uint32 `json:"run,omitempty"`
@@ -42,6 +43,10 @@ const (
 	FateNone    = "none"    // the schedule has no run then
 	FateUnknown = "unknown" // the schedule keeps no decision that old
 )
+
+// ReasonRequested is the reason of FateWaiting for a run that somebody asked for: At is the time
+// of the request, not a nominal time.
+const ReasonRequested = "requested"
 
 // The reasons of FateNone that are not codes of the calendar.
 const (

@@ -89,7 +89,7 @@ func TestRoundTrip(t *testing.T) {
 	if len(told) != 3 || told[0].Op != "reschedule" || told[2].Op != "cancel" || told[2].By != whoami() || told[2].By == "" {
 		t.Errorf("history: got %+v, want two reschedules and a cancel by %q", told, whoami())
 	}
-	if r := n.client(t, "get", "far", "--source", "belfry-cli"); !strings.Contains(r.out, "cancel at "+showTime(told[2].At)+", by "+told[2].By+" (claimed)") {
+	if r := n.client(t, "get", "far", "--source", "belfry-cli"); !strings.Contains(r.out, "cancel at "+showTime(told[2].At)+", by "+told[2].By+" (name not verified)") {
 		t.Errorf("get as text: got %v, want the cancel with its time and caller", r)
 	}
 	n.client(t, "cancel", "far", "--source", "belfry-cli", "--by", "a\nb").oneLine(t, exitUsage, "--by")

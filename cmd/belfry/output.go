@@ -158,7 +158,8 @@ func attemptLine(a schemas.AttemptInfo) string {
 	return line
 }
 
-// historyLine formats one control operation. It marks the caller's name as unverified.
+// historyLine formats one control operation. The name of the caller is what the request
+// states, so the line says that nobody has verified it. Belfry's own operations have no caller.
 func historyLine(op schemas.OperationInfo) string {
 	line := op.Op + " at " + showTime(op.At)
 	if op.Account != "" {
@@ -167,8 +168,12 @@ func historyLine(op schemas.OperationInfo) string {
 	if op.User != "" {
 		line += ", user " + op.User
 	}
-	if op.By != "" {
-		line += ", by " + op.By + " (claimed)"
+	switch {
+	case op.By == "":
+	case strings.HasPrefix(op.By, schemas.ByBelfry):
+		line += ", by " + op.By
+	default:
+		line += ", by " + op.By + " (name not verified)"
 	}
 	return line
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -18,6 +19,9 @@ func (c *cli) runsCommand() *cobra.Command {
 		Short: "List the runs of a schedule, newest first",
 		Long: `List the runs of a schedule with their outcomes, newest first. A run with a callback has
 a record of its own until it expires; "belfry get <timer id>.<run>" shows it.
+
+"-" stands for a value that Belfry does not keep. A run without a record has its time of firing
+only if it is the last of a range of decisions. Scheduled times are kept for recent runs.
 
 With --decisions the command lists the last decisions instead: ranges of nominal times that
 fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
@@ -38,11 +42,14 @@ fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 		}
 		t := table{c.out, []int{8, 24, 24, 9, 8}}
 		return printRows(c, s, t, rows, s.Runs(ctx, ref.id), []string{"RUN", "SCHEDULED", "FIRED", "STATE", "ATTEMPTS", "NOTE"}, func(r belfry.ScheduleRun) []string {
-			state := ""
+			state, attempts := "fired", fmt.Sprint(r.Attempts)
 			if r.State != 0 {
 				state = r.State.String()
 			}
-			return []string{fmt.Sprint(r.Run), showTime(r.Scheduled), showTime(r.Fired), state, fmt.Sprint(r.Attempts), runNote(r)}
+			if r.Timer.IsZero() {
+				attempts = "-"
+			}
+			return []string{fmt.Sprint(r.Run), cmp.Or(showTime(r.Scheduled), "-"), cmp.Or(showTime(r.Fired), "-"), state, attempts, runNote(r)}
 		})
 	})
 }
@@ -50,6 +57,13 @@ fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 // runNote describes an unusual run: its trigger, missed times, and the outcome of its callback.
 func runNote(r belfry.ScheduleRun) string {
 	note := r.Trigger
+	switch {
+	case !r.Timer.IsZero():
+	case r.State == schemas.StateSuccess:
+		note = joined(note, "no callback")
+	default:
+		note = joined(note, "its record has expired")
+	}
 	if r.Missed > 0 {
 		note = joined(note, "also for "+strconv.Itoa(int(r.Missed))+" missed")
 	}

@@ -45,6 +45,6 @@ func EndRun(r *schemas.Record, nowMs int64, by uint32) bool {
 	default:
 		return false
 	}
-	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: nowMs, Caller: schemas.Caller{By: fmt.Sprintf("belfry: replaced by run %d", by)}})
+	r.Note(schemas.Operation{Kind: schemas.OperationCancel, AtMs: nowMs, Caller: schemas.Caller{By: fmt.Sprintf(schemas.ByBelfry+"replaced by run %d", by)}})
 	return true
 }

@@ -34,6 +34,32 @@ func (p *Plan) WhyBetween(rec *schemas.Record, nowMs, fromMs, toMs int64, limit 
 	return answers, len(answers) < len(times)
 }
 
+// WhyRequested answers for the runs that somebody asked for (Plan.Trigger) and that have not
+// fired, oldest request first. Their times are those of the requests.
+func (p *Plan) WhyRequested(rec *schemas.Record) []schemas.Answer {
+	var answers []schemas.Answer
+	s := rec.Schedule
+	for _, m := range s.Manual {
+		a := schemas.Answer{At: schemas.TimeOf(m.AtMs), Local: p.calendar.Local(m.AtMs), Fate: schemas.FateWaiting, Reason: schemas.ReasonRequested}
+		asked := "A run was asked for at " + a.Local
+		for i := range rec.History {
+			if o := &rec.History[i]; o.Kind == schemas.OperationTrigger && o.AtMs == m.AtMs && o.Name() != "" {
+				asked += " by " + o.Name()
+			}
+		}
+		switch {
+		case m.Allow || !NeedsLast(rec):
+			a.Text = asked + ". It is about to fire."
+		case s.Overlap == schemas.OverlapSkip:
+			a.Text = fmt.Sprintf("%s. It is about to fire, or is skipped if the callback of run %d has no result.", asked, s.Last.Run)
+		default:
+			a.Text = fmt.Sprintf("%s. It waits until the callback of run %d has a result.", asked, s.Last.Run)
+		}
+		answers = append(answers, a)
+	}
+	return answers
+}
+
 // times returns the times of a period that have answers, in order. It reads at most limit+1
 // nominal times from each calendar, so that it stays fast; the caller applies the limit.
 func (w *why) times(fromMs, toMs int64, limit int) []int64 {
