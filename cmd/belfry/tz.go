@@ -40,7 +40,8 @@ func (c *cli) tzDiffCommand() *cobra.Command {
 		Long: `List the schedules whose next runs would change if nodes ran this version of belfry: run
 the new version's "belfry tz diff" against the running cluster before you upgrade it. Each
 line has the next run as it is planned, the run as this program's time zone data gives it,
-and its local time. The command only reads. It reads every record, with pauses, so it takes
+and its local time. Dates that the schedule excludes have no run, as on the nodes. The command
+only reads. It reads every record, with pauses, so it takes
 about a minute for ten million timers.
 
 With -n it also compares the runs after the next one, and lists the first that differs. That
@@ -122,10 +123,14 @@ func (c *cli) diffZones(ctx context.Context, s session, look *store.View, runs i
 	for _, n := range cluster.Nodes {
 		sum.Nodes[n.Node], nowMs = n.Presence.Zones, max(nowMs, n.StoredMs)
 	}
+	calendars, err := look.ReadCalendars(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot read the calendars that schedules exclude: %w", err)
+	}
 	t := table{c.out, []int{schemas.TimerIDLength, 20, 20, 24, 24, 25}}
 	err = look.EachSchedule(ctx, func(tm store.Timer) error {
 		sum.Schedules++
-		change, err := diffSchedule(ctx, s, tm, nowMs, runs, &sum)
+		change, err := diffSchedule(ctx, s, tm, calendars, nowMs, runs, &sum)
 		if change == nil || err != nil {
 			return err
 		}
@@ -183,7 +188,7 @@ func (c *cli) printZoneSummary(sum *zoneSummary) error {
 
 // diffSchedule compares the plan of a schedule with that of this program; nil if they are the
 // same.
-func diffSchedule(ctx context.Context, s session, t store.Timer, nowMs int64, runs int, sum *zoneSummary) (*zoneChange, error) {
+func diffSchedule(ctx context.Context, s session, t store.Timer, calendars recurrence.Calendars, nowMs int64, runs int, sum *zoneSummary) (*zoneChange, error) {
 	progress := &t.Record.Schedule.Progress
 	zones, next := progress.Zones, progress.NextMs
 	if zones > calendar.ZoneDataVersion {
@@ -193,7 +198,7 @@ func diffSchedule(ctx context.Context, s session, t store.Timer, nowMs int64, ru
 	if zones == "" || zones == calendar.ZoneDataVersion || next == 0 {
 		return nil, nil
 	}
-	plan, err := recurrence.PlanOf(t.ID, t.Record.Schedule, recurrence.UnknownCalendars)
+	plan, err := recurrence.PlanOf(t.ID, t.Record.Schedule, calendars)
 	change := &zoneChange{
 		Timer: t.ID, ID: t.Record.EventID, Source: t.Record.Source, Service: t.Record.Service, Zone: cmp.Or(t.Record.Schedule.Zone, "UTC"),
 		Next: schemas.FormatTime(next), Local: plannedFor(t.Record.Schedule), Zones: zones,

@@ -109,6 +109,17 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	c.publish(structured(daily("fired", "America/Bogota", bogota, first), `{}`))
 	c.publish(structured(attrs{"id": "each second", "timersvc": "seconds", "timertz": "Africa/Lagos", "timercron": "* * * * * *", "timermisfire": "all"}, `{}`))
 	c.publish(structured(daily("unchanged", "Europe/Berlin", 0, soon.Add(12*time.Hour)), `{}`))
+	// A schedule that excludes dates is planned with its calendar.
+	dates, err := json.Marshal(map[string]any{"name": "holidays", "dates": []string{soon.Add(day).UTC().Format(time.DateOnly)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.nc.Request("timers.api.calendar.put", dates, 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	excluded := daily("excluded", "UTC", 0, soon)
+	excluded["timerexclude"] = "holidays"
+	c.publish(structured(excluded, `{}`))
 	next := func(id string) time.Time {
 		i, err := c.info(id)
 		if err != nil || i.Schedule == nil {
@@ -124,14 +135,14 @@ func TestUpgradeOfZoneData(t *testing.T) {
 	is("later", soon)
 	waittest.Until(t, "a run has fired", func() bool { return len(c.firedEvents("zones", 1)) == 1 })
 	is("fired", first.Add(day))
-	waittest.Until(t, "unchanged is added", func() bool { return !next("unchanged").IsZero() })
+	waittest.Until(t, "unchanged is added", func() bool { return !next("unchanged").IsZero() && !next("excluded").IsZero() })
 
 	// Before the upgrade.
-	if lines, code := u.diff(t, server.URL(), u.older, "-n", "3"); code != 0 || lines[""].Changed != 0 || lines[""].Schedules != 5 {
+	if lines, code := u.diff(t, server.URL(), u.older, "-n", "3"); code != 0 || lines[""].Changed != 0 || lines[""].Schedules != 6 {
 		t.Errorf("the older version: exit code %d, %+v", code, lines)
 	}
 	lines, code := u.diff(t, server.URL(), u.new, "-n", "3")
-	if sum := lines[""]; code != 8 || sum.Zones != newerZones || sum.Changed != 3 || sum.Schedules != 5 || len(sum.Nodes) != 1 {
+	if sum := lines[""]; code != 8 || sum.Zones != newerZones || sum.Changed != 3 || sum.Schedules != 6 || len(sum.Nodes) != 1 {
 		t.Errorf("the newer version: exit code %d, %+v", code, sum)
 	}
 	for _, v := range lines[""].Nodes {
