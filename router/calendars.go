@@ -101,7 +101,7 @@ func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest,
 			reply.Calendar = infoOf(c)
 			return reply, nil
 		}
-		c.Rev, err = s.writeCalendar(ctx, c, q.Revision, s.o.Store.PutCalendar)
+		c.Rev, err = s.writeCalendar(ctx, now, c, q.Revision, s.o.Store.PutCalendar)
 		if err != nil {
 			return reply, err
 		}
@@ -111,14 +111,10 @@ func (s *Service) CalendarPut(ctx context.Context, q schemas.CalendarPutRequest,
 	})
 }
 
-// writeCalendar writes a calendar with write, again after conflicts. rev is the revision to
-// replace; 0 for any.
-func (s *Service) writeCalendar(ctx context.Context, c store.Calendar, rev uint64, write func(context.Context, store.Calendar, uint64) (uint64, error)) (uint64, error) {
+// writeCalendar writes a calendar with write, again after conflicts. set has just been read; a
+// conflict reads another one. rev is the revision to replace; 0 for any.
+func (s *Service) writeCalendar(ctx context.Context, set *store.CalendarSet, c store.Calendar, rev uint64, write func(context.Context, store.Calendar, uint64) (uint64, error)) (uint64, error) {
 	for try := 1; ; try++ {
-		set, err := s.o.Store.RefreshCalendars(ctx)
-		if err != nil {
-			return 0, err
-		}
 		old, _ := set.Get(c.Name)
 		if rev != 0 && rev != old.Rev {
 			return 0, otherRevision(c.Name, old.Rev, rev)
@@ -131,6 +127,9 @@ func (s *Service) writeCalendar(ctx context.Context, c store.Calendar, rev uint6
 			return 0, err
 		case try == putTries:
 			return 0, schemas.Errorf(schemas.CodeConflict, "calendar %s changes all the time: try again", c.Name)
+		}
+		if set, err = s.o.Store.RefreshCalendars(ctx); err != nil {
+			return 0, err
 		}
 	}
 }
@@ -198,7 +197,7 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 		if err != nil {
 			return info, err
 		}
-		old, err := s.calendar(ctx, q.Name)
+		set, old, err := s.calendar(ctx, q.Name)
 		if err != nil {
 			return info, err
 		}
@@ -216,7 +215,7 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: there was no time to read all schedules: try again when the store is less busy", q.Name)
 		}
 		c := store.Calendar{Name: q.Name, AtMs: s.nowMs(), By: by.Name()}
-		if _, err = s.writeCalendar(ctx, c, old.Rev, s.o.Store.DeleteCalendar); err != nil {
+		if _, err = s.writeCalendar(ctx, set, c, old.Rev, s.o.Store.DeleteCalendar); err != nil {
 			return info, err
 		}
 		s.o.Log.Info().Str("calendar", q.Name).Str("by", c.By).Msg("calendar deleted")
@@ -228,28 +227,29 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 // a calendar that cannot be read, unavailable.
 func (s *Service) CalendarGet(ctx context.Context, q schemas.CalendarRequest) (schemas.CalendarInfo, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.CalendarInfo, error) {
-		c, err := s.calendar(ctx, q.Name)
+		_, c, err := s.calendar(ctx, q.Name)
 		return infoOf(c), err
 	})
 }
 
-// calendar reads a calendar from the store. Errors: bad_request, not_found, unavailable.
-func (s *Service) calendar(ctx context.Context, name string) (store.Calendar, error) {
+// calendar reads all calendars, and returns them and one of them. Errors: bad_request, not_found,
+// damaged, unknown_format, unavailable.
+func (s *Service) calendar(ctx context.Context, name string) (*store.CalendarSet, store.Calendar, error) {
 	if err := store.CheckCalendarName(name); err != nil {
-		return store.Calendar{}, err
+		return nil, store.Calendar{}, err
 	}
 	set, err := s.o.Store.RefreshCalendars(ctx)
 	if err != nil {
-		return store.Calendar{}, err
+		return nil, store.Calendar{}, err
 	}
 	if err := set.Err(name); err != nil {
-		return store.Calendar{}, err
+		return nil, store.Calendar{}, err
 	}
 	c, ok := set.Get(name)
 	if !ok {
-		return c, schemas.Errorf(schemas.CodeNotFound, "no calendar %s", name)
+		return nil, c, schemas.Errorf(schemas.CodeNotFound, "no calendar %s", name)
 	}
-	return c, nil
+	return set, c, nil
 }
 
 // CalendarList returns all calendars, without their dates. Errors: unavailable.

@@ -94,14 +94,11 @@ func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schem
 		if rev != 0 && at != rev {
 			return edit{}, schemas.Errorf(schemas.CodeConflict, "the schedule has revision %d, not %d: get it, check what has changed, and update it again; a run changes the revision, too", at, rev)
 		}
-		if err := p.Update(rec, next, o.NowMs(), by, o.calendars(ctx)); err != nil {
+		if p, err = p.Update(rec, next, o.NowMs(), by, o.calendars(ctx)); err != nil {
 			return edit{}, err
 		}
 		if rec.Schedule.NextMs == 0 {
 			return edit{}, noRunLeft(rec.Schedule)
-		}
-		if p, err = o.plan(ctx, id, rec.Schedule); err != nil {
-			return edit{}, err
 		}
 		after = upcoming(p, rec)
 		// A redelivery of the first add would be a conflict with the updated record.

@@ -31,6 +31,10 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			return reply, nil
 		}
 		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "explain a time")
+		if err != nil && schemas.CodeOf(err) != schemas.CodeUnavailable && len(t.Record.Schedule.Exclude) > 0 && t.Record.State.Waits() {
+			reply.Answers = []schemas.Answer{whyUnplanned(&t.Record, err)}
+			return reply, nil
+		}
 		if err != nil {
 			return reply, err
 		}
@@ -72,6 +76,15 @@ func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answ
 		answers = append(answers, p.Why(rec, nowMs, nowMs))
 	}
 	return append(answers, p.WhyRequested(rec)...)
+}
+
+// whyUnplanned answers for a schedule that waits, because a calendar that it excludes does not exist or
+// cannot be read.
+func whyUnplanned(rec *schemas.Record, err error) schemas.Answer {
+	return schemas.Answer{
+		At: schemas.TimeOf(rec.DueMs), Local: schemas.FormatTime(rec.DueMs), Fate: schemas.FateWaiting, Reason: schemas.ReasonCalendar,
+		Text: fmt.Sprintf("The schedule waits, and no run fires meanwhile: %v.", err),
+	}
 }
 
 // whyTimer explains the state of a one-shot timer or of a run of a schedule.

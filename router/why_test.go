@@ -128,6 +128,14 @@ func TestWhyWithoutTime(t *testing.T) {
 			t.Errorf("at %q, a trigger that waits: %+v", at, a)
 		}
 	}
+	f.scheduled("held", daily, func(r *schemas.Record) { r.Schedule.Exclude = []string{"gone"} })
+	var held schemas.WhyReply
+	if code, text := f.answer("schedule.why", []byte(`{"id":"held","source":"/test"}`), &held); code != "" || len(held.Answers) != 1 {
+		t.Fatal(code, text, held)
+	}
+	if a := held.Answers[0]; a.Fate != schemas.FateWaiting || a.Reason != schemas.ReasonCalendar || !strings.Contains(a.Text, "there is no calendar gone: make it with ") {
+		t.Errorf("a schedule whose calendar was deleted: %+v", a)
+	}
 	if a := reply.Answers; len(a) != 2 || a[0].Fate != schemas.FateSkipped || a[0].At.UnixMilli() != last || a[1].At.UnixMilli() != next || a[1].Fate != schemas.FatePlanned {
 		t.Errorf("got %+v, want the skip at %d and the plan for %d", a, last, next)
 	}

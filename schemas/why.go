@@ -48,6 +48,10 @@ const (
 // of the request, not a nominal time.
 const ReasonRequested = "requested"
 
+// ReasonCalendar is the reason of FateWaiting for a schedule that excludes a calendar which does
+// not exist, or cannot be read: nothing of the schedule fires until it can.
+const ReasonCalendar = "calendar"
+
 // The reasons of FateNone that are not codes of the calendar.
 const (
 	ReasonNotNominal  = "not-nominal"  // the expression or period does not name the time

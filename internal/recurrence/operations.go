@@ -184,16 +184,16 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 // Update replaces definition and recurrence of a schedule by those of next, a record that
 // NewRecord and Begin have made. The schedule keeps its progress: the number of runs, what was
 // decided, what was asked for, and its anchor, unless next has another timerstart. A schedule
-// without a run left is completed, unless it is paused. Errors: schemas.CodeAlreadyDone,
-// schemas.CodeInvalidAttribute, and those of cals.
+// without a run left is completed, unless it is paused. It returns the plan of the changed
+// schedule. Errors: schemas.CodeAlreadyDone, schemas.CodeInvalidAttribute, and those of cals.
 //
 // Nominal times that have passed and are not decided remain undecided if both recurrences have
 // the same ones: the new policies decide them. Otherwise they are skipped
 // (schemas.DecisionUpdated), and the schedule goes on with the first nominal time after
 // nowMs. A backfill ends then: ask for the rest again.
-func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by schemas.Caller, cals Calendars) error {
+func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by schemas.Caller, cals Calendars) (*Plan, error) {
 	if err := open(rec, "update"); err != nil {
-		return err
+		return nil, err
 	}
 	s := rec.Schedule.Clone()
 	p.rezone(s, nowMs)
@@ -204,7 +204,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	}
 	plan, err := Basis{Zones: p.calendar.Zones(), Calendars: cals}.PlanOf(schemas.NewTimerID(next.Source, next.EventID), s)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if s.ExpectMs == 0 {
 		s.Expected = nil
@@ -223,7 +223,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	rec.AddedMs, rec.MaxAttempt, rec.Schedule = addedMs, next.MaxAttempt, s
 	rec.Note(schemas.Operation{Kind: schemas.OperationUpdate, AtMs: nowMs, Caller: by})
 	plan.replan(rec, nowMs)
-	return nil
+	return plan, nil
 }
 
 // sameTimes reports whether two versions of a schedule have the same nominal and due times,
@@ -252,6 +252,7 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64, paused bool) {
 		s.NextMs, _ = to.after(max(nowMs, reached(s)))
 	}
 	s.Counted, s.CountedMs = 0, 0
+	s.DoneKey = 0 // a key of the old recurrence
 	to.setNext(s, s.NextMs)
 	s.ChangedMs = to.changed(s, nowMs)
 	// The backfill leaves out the times that fired under the old recurrence. Times of the new

@@ -332,7 +332,7 @@ func (w *world) update() {
 	c, bad := newCalendar(&rule, anchor)
 	same := sameTimes(old, rule) && anchor == w.rec.Schedule.AnchorMs
 	w.note("update %+v callback %q", rule, next.Callback)
-	if err := w.plan.Update(&w.rec, &next, w.now, schemas.Caller{}, nil); err != nil {
+	if _, err := w.plan.Update(&w.rec, &next, w.now, schemas.Caller{}, nil); err != nil {
 		if bad == nil || schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
 			w.fatalf("%v", err)
 		}

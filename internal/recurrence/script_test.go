@@ -105,7 +105,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		err = s.plan.Begin(&s.rec)
 	case "update":
 		at, next := s.time(t, d, "at"), s.parse(t, d)
-		if err = s.plan.Update(&s.rec, &next, at, schemas.Caller{}, s.cals); err == nil {
+		if _, err = s.plan.Update(&s.rec, &next, at, schemas.Caller{}, s.cals); err == nil {
 			s.compile(t)
 		}
 		s.now = max(s.now, at)
