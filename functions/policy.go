@@ -34,7 +34,8 @@ func MustRead(c schemas.Claim, header map[string][]string, deliveries uint64, st
 //
 // If the attempts of a delivered record differ from the claim's, the scheduler has claimed
 // the record again for a retry. The event of that later claim, on timers.retry, then makes
-// the attempt, and this event is acknowledged.
+// the attempt, and this event is acknowledged. The same goes for the deferrals of a record that
+// waited for its slot in the wheel.
 func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 	if t == nil {
 		return Admission{}
@@ -44,7 +45,7 @@ func Admit(c schemas.Claim, t *store.Timer, nowMs int64) Admission {
 	case r.Run != c.Run, r.Hash != c.Hash, r.State.Final():
 		return Admission{}
 	case r.State == schemas.StateDelivered:
-		return Admission{Run: r.Attempt == c.Attempt}
+		return Admission{Run: r.Attempt == c.Attempt && r.Deferrals() == c.Deferred}
 	case r.State != schemas.StateRetrying, r.Queued:
 		return Admission{}
 	case r.NextMs > nowMs:
@@ -65,7 +66,7 @@ func ResolveConflict(c schemas.Claim, attempt uint32, success bool, t *store.Tim
 	switch {
 	case !open:
 		return nil, Admission{}
-	case success, r.Attempt+1 == attempt:
+	case success, r.Attempt+1 == attempt && r.Deferrals() == c.Deferred:
 		return t, Admission{}
 	case r.State == schemas.StateRetrying && !r.Queued:
 		// The result of this attempt is recorded: by this process, whose answer was lost, or
@@ -129,6 +130,7 @@ const (
 // attempt, spec has the retry settings of the event, random is in [0,1).
 func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec, nowMs int64, random float64) Plan {
 	rec.Queued = false
+	rec.Called()
 	rec.AddAttempt(cmp.Or(out.AtMs, nowMs), out.Took, schemas.Outcome{Code: out.Code, Error: out.Err, Response: out.Response})
 	if out.Success {
 		return final(rec, StepSuccess, schemas.StateSuccess, nowMs)
@@ -166,6 +168,6 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 // final returns the plan that ends a timer. The final record does not hold the event.
 func final(rec schemas.Record, s Step, state schemas.State, nowMs int64) Plan {
 	rec.State, rec.DoneMs, rec.NextMs = state, nowMs, 0
-	rec.Body = schemas.Body{}
+	rec.Body, rec.Deferral = schemas.Body{}, nil
 	return Plan{Step: s, Record: rec}
 }

@@ -202,6 +202,10 @@ func (s *Service) replayOne(ctx context.Context, l letter, by schemas.Caller) er
 			rec = l.record()
 		}
 		rec.Replay(body, l.spec.MaxAttempts, !l.undeliverable(), s.nowMs(), by)
+		if l.claim.Deferred > 0 && rec.Attempt == 0 {
+			// The event was on timers.fired before it waited for its slot.
+			rec.Deferral = &schemas.Deferral{Count: l.claim.Deferred}
+		}
 		_, err = s.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
 		if err == nil {
 			s.audit(&store.Timer{ID: l.claim.Timer, Record: rec})

@@ -121,6 +121,10 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 		}
 		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback has no result yet: the call runs, or waits for its turn.", r.Attempt+1, r.MaxAttempt)
 	case schemas.StateRetrying:
+		if r.Deferred() {
+			a.Text = fired + fmt.Sprintf(" Its callback waits for its slot at %s under the limit of %s (belfry flow show %s). Attempts so far: %d.", schemas.FormatTime(r.Deferral.SlotMs), r.Deferral.Flow, r.Deferral.Flow, r.Attempt)
+			break
+		}
 		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback failed%s. The next attempt is due at %s.", r.Attempt, r.MaxAttempt, because(r), schemas.FormatTime(r.NextMs))
 	case schemas.StateSuccess:
 		a.Text = fired

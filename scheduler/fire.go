@@ -238,7 +238,8 @@ func publishedSinceMs(e *entry) int64 {
 }
 
 // publish sends the claimed event, or the dead letter of an event that JetStream rejects.
-// A repeated attempt goes to timers.retry, because timers.fired gets each run once.
+// A repeated attempt goes to timers.retry, because timers.fired gets each run once; so does an
+// event that waited for its slot.
 func (k *Core) publish(e *entry) {
 	if e.refused() != "" {
 		k.deadLetter(e)
@@ -296,8 +297,8 @@ func target(e *entry) (subject, msgID string) {
 	if e.alarm() != nil {
 		return schemas.SubjectOverdue(e.rec.Service), schemas.OverdueID(e.rec.Origin.Schedule, e.rec.ScheduledMs)
 	}
-	if e.rec.Attempt > 0 {
-		return schemas.SubjectRetry(e.rec.Service), e.rec.RunID(e.id).RetryMsgID(e.rec.Attempt + 1)
+	if n := e.rec.Deferrals(); e.rec.Attempt > 0 || n > 0 {
+		return schemas.SubjectRetry(e.rec.Service), e.rec.RunID(e.id).RetryMsgIDAfter(e.rec.Attempt+1, n)
 	}
 	return schemas.SubjectFired(e.rec.Service), e.rec.RunID(e.id).String()
 }

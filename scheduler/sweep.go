@@ -159,8 +159,13 @@ func (s *Sweeper) auditOpen(ctx context.Context, open []store.Timer, watermarkMs
 		}
 		run := rec.RunID(t.ID)
 		ids := map[string]struct{}{run.String(): {}}
-		for a := uint32(2); a <= rec.Attempt+1; a++ {
-			ids[run.RetryMsgID(a)] = struct{}{}
+		// Since the claim the attempts may have grown, the deferrals cannot: only an event that
+		// goes back into the wheel counts there, and the next claim publishes it.
+		deferrals := rec.Deferrals()
+		for a := uint32(1); a <= rec.Attempt+1; a++ {
+			if a > 1 || deferrals > 0 {
+				ids[run.RetryMsgIDAfter(a, deferrals)] = struct{}{}
+			}
 		}
 		subjects := []string{schemas.SubjectFired(rec.Service), schemas.SubjectRetry(rec.Service)}
 		found, err := s.Store.FiredSince(ctx, subjects, time.UnixMilli(rec.FiredMs-dedupSlackMs), ids)

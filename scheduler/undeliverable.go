@@ -122,7 +122,7 @@ func (k *Core) fail(e *entry) {
 		rec.FiredMs = rec.DoneMs // the claim was rejected, so there is no time of firing
 	}
 	rec.SetOutcome(schemas.Outcome{Error: e.refused()})
-	rec.Body = schemas.Body{}
+	rec.Body, rec.Deferral = schemas.Body{}, nil
 	k.inflight++
 	k.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})
 }

@@ -28,13 +28,15 @@ type Claim struct {
 	Waited   bool
 	// DeadlineMs is Origin.DeadlineMs.
 	DeadlineMs int64
+	// Deferred is Deferral.Count.
+	Deferred uint32
 }
 
 // NewClaim returns the claim of a run whose record has this timer id and revision.
 func NewClaim(id TimerID, revision uint64, r *Record) Claim {
 	c := Claim{
 		Timer: id, Revision: revision, Run: max(r.Run, 1), Attempt: r.Attempt, MaxAttempt: r.MaxAttempt,
-		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash,
+		AddedMs: r.AddedMs, FiredMs: r.FiredMs, Epoch: r.Epoch, Hash: r.Hash, Deferred: r.Deferrals(),
 	}
 	if o := r.Origin; o != nil {
 		c.Schedule, c.Waited, c.DeadlineMs = o.Schedule, o.Waited, o.DeadlineMs
@@ -67,8 +69,9 @@ func (c Claim) Record(spec *Spec, fired Fired) Record {
 }
 
 // String returns the header's value: the fields separated by spaces, in the order of the
-// struct. The last three are present only for a run of a schedule: Waited only if it is true,
-// as claimWaited, and DeadlineMs only if it is not 0, after claimDeadline.
+// struct. Schedule, Waited and DeadlineMs are present only for a run of a schedule: Waited only
+// if it is true, as claimWaited, and DeadlineMs only if it is not 0, after claimDeadline.
+// Deferred is present only if it is not 0, after claimDeferred.
 func (c Claim) String() string {
 	b := make([]byte, 0, 160)
 	b = c.Timer.AppendTo(b)
@@ -87,14 +90,18 @@ func (c Claim) String() string {
 			b = strconv.AppendInt(append(append(b, ' '), claimDeadline...), c.DeadlineMs, 10)
 		}
 	}
+	if c.Deferred != 0 {
+		b = strconv.AppendUint(append(append(b, ' '), claimDeferred...), uint64(c.Deferred), 10)
+	}
 	return string(b)
 }
 
-// claimWaited is a field of a claim with Waited, claimDeadline begins one of a claim with
-// DeadlineMs.
+// claimWaited is a field of a claim with Waited; claimDeadline and claimDeferred begin those of
+// claims with DeadlineMs and Deferred.
 const (
 	claimWaited   = "waited"
 	claimDeadline = "deadline="
+	claimDeferred = "deferred="
 )
 
 // ParseClaim parses a value of HeaderClaim. Its errors have CodeBadRequest.
@@ -102,7 +109,7 @@ func ParseClaim(s string) (Claim, error) {
 	var c Claim
 	bad := func() error { return Errorf(CodeBadRequest, "header %s %.200q is malformed", HeaderClaim, s) }
 	f := strings.Fields(s)
-	if len(f) < 9 || len(f) > 12 {
+	if len(f) < 9 || len(f) > 13 {
 		return Claim{}, bad()
 	}
 	var err error
@@ -129,6 +136,13 @@ func ParseClaim(s string) (Claim, error) {
 		return Claim{}, bad()
 	}
 	copy(c.Hash[:], h)
+	if n, ok := strings.CutPrefix(f[len(f)-1], claimDeferred); ok {
+		deferred, err := strconv.ParseUint(n, 10, 32)
+		if err != nil || deferred == 0 || len(f) < 10 {
+			return Claim{}, bad()
+		}
+		c.Deferred, f = uint32(deferred), f[:len(f)-1]
+	}
 	if len(f) > 9 {
 		if c.Schedule, err = ParseTimerID(f[9]); err != nil || c.Schedule.IsZero() {
 			return Claim{}, bad()

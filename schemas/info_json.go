@@ -54,6 +54,13 @@ func (t *TimerInfo) Append(b []byte) []byte {
 	if len(t.History) > 0 {
 		b = append(b, ']')
 	}
+	if f := t.Flow; f != nil {
+		b = quoteTime(append(quote(append(b, `,"flow":{"key":`...), f.Key), `,"slot":`...), f.Slot)
+		if f.Deferrals > 0 {
+			b = strconv.AppendUint(append(b, `,"deferrals":`...), uint64(f.Deferrals), 10)
+		}
+		b = append(b, '}')
+	}
 	b = appendOptional(b, `,"pausenote":`, t.PauseNote)
 	if t.Schedule != nil {
 		b = appendValue(append(b, `,"schedule":`...), t.Schedule)

@@ -47,6 +47,8 @@ const (
 	BucketServices = "services"
 	// BucketCalendars holds one key per calendar of excluded dates.
 	BucketCalendars = "calendars"
+	// BucketFlows holds the limits of flow keys and the states of these keys.
+	BucketFlows = "flows"
 	// BucketTimersPrefix and a shard number make the name of that shard's bucket.
 	BucketTimersPrefix = "timers_"
 )

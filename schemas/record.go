@@ -116,6 +116,9 @@ type RunState struct {
 	// Attempts holds the last attempts of the run, oldest first, at most MaxKeptAttempts.
 	// AddAttempt adds to it. Format 1 does not store it.
 	Attempts []Attempt
+	// Deferral is the wait for a slot of the flow key, and what remains of it after the call;
+	// nil for a run that never waited, and in a final state. Format 1 does not store it.
+	Deferral *Deferral
 }
 
 // Outcome is the result of a callback attempt.
@@ -260,7 +263,8 @@ type Extension struct {
 func (e Extension) Critical() bool { return e.Type&1 == 1 }
 
 // The types of the extensions in fields of Record. Schedule and origin are critical: without
-// them a node would fire the record as a one-shot timer.
+// them a node would fire the record as a one-shot timer. So is the deferral: without it a node
+// would publish the event on timers.fired again.
 const (
 	extHistory  = 2
 	extRetry    = 4
@@ -269,6 +273,7 @@ const (
 	extFirst    = 10
 	extSchedule = 7
 	extOrigin   = 9
+	extDeferral = 11
 )
 
 // maxField bounds a decoded string, in bytes. It is far above the limits of an add.
@@ -279,8 +284,8 @@ func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRe
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
 // RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs and Ext; a record with a
-// Schedule or an Origin is written in format 2 instead, because it would become another
-// timer without them. The encoding is binary rather than JSON because each timer's record is
+// Schedule, an Origin or a Deferral is written in format 2 instead, because it would become
+// another timer without them. The encoding is binary rather than JSON because each timer's record is
 // encoded three times and decoded four.
 //
 // Layout: the version byte; the state; a flag byte; the numbers as uvarints and the times
@@ -288,7 +293,7 @@ func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRe
 // length-prefixed block of extensions (type, length, value); the body; in format 2 the
 // checksum.
 func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
-	if r.Schedule != nil || r.Origin != nil {
+	if r.Schedule != nil || r.Origin != nil || r.Deferral != nil {
 		format = max(format, RecordFormat2)
 	}
 	start := len(dst)
@@ -336,11 +341,11 @@ func (o *Outcome) append(dst []byte) []byte {
 }
 
 // Extended reports whether a message on timers.fired lacks a part of the record: attempts,
-// history, an earlier firing, extensions, or a due time that is not the nominal time, such as that of a run with
-// jitter. The origin of a run is in the message's claim. HeaderRetry or the event has the
-// retry policy, and a record in a final state does not need it.
+// history, an earlier firing, extensions, a deferral, or a due time that is not the nominal time, such
+// as that of a run with jitter. The origin of a run is in the message's claim. HeaderRetry or the
+// event has the retry policy, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
-	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || len(r.Ext) > 0 || r.DueMs != r.ScheduledMs
+	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.DueMs != r.ScheduledMs
 }
 
 // appendExtensions appends the block of extensions with its length.
@@ -376,6 +381,9 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 	}
 	if r.Origin != nil {
 		block = appendExtension(block, Extension{extOrigin, r.Origin.append(valueRoom[:0])})
+	}
+	if r.Deferral != nil {
+		block = appendExtension(block, Extension{extDeferral, r.Deferral.append(nil)})
 	}
 	for _, e := range r.Ext {
 		block = appendExtension(block, e)
@@ -573,6 +581,9 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 	case kind == extOrigin && r.Origin == nil:
 		r.Origin = readOrigin(value)
 		ok = r.Origin != nil
+	case kind == extDeferral && r.Deferral == nil:
+		r.Deferral = readDeferral(value)
+		ok = r.Deferral != nil
 	}
 	return ok
 }

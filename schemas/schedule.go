@@ -538,6 +538,16 @@ func (r RunID) String() string { return r.Timer.MsgID(r.Run) }
 // RetryMsgID returns the Nats-Msg-Id of a retry of the run.
 func (r RunID) RetryMsgID(attempt uint32) string { return r.Timer.RetryMsgID(r.Run, attempt) }
 
+// RetryMsgIDAfter returns the Nats-Msg-Id of a retry, or of the first attempt, of a run that
+// was deferred so many times: RetryMsgID, for a run that was, with the number after a dot.
+func (r RunID) RetryMsgIDAfter(attempt, deferrals uint32) string {
+	id := r.RetryMsgID(attempt)
+	if deferrals > 0 {
+		id += "." + strconv.FormatUint(uint64(deferrals), 10)
+	}
+	return id
+}
+
 // ParseRunID parses <timer id>.<run>. Its errors have CodeInvalidTimerID.
 func ParseRunID(s string) (RunID, error) {
 	if len(s) > TimerIDLength+1 && s[TimerIDLength] == '.' {

@@ -133,6 +133,12 @@ func (p *parsed) spec(lim Limits, policy *RetryPolicy) (Spec, error) {
 			return s, badAttribute(AttrCallback, RedactURL(a.text), "%w", err)
 		}
 	}
+	if a, ok := p.get(AttrFlow); ok {
+		if err := CheckFlowKey(a.text); err != nil {
+			return s, badAttribute(AttrFlow, a.text, "%w", err)
+		}
+		s.Flow = a.text
+	}
 	if policy == nil {
 		parsed, err := p.retryPolicy(lim)
 		if err != nil {

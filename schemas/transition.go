@@ -17,7 +17,7 @@ func (r *Record) Cancel(nowMs int64, by Caller) (unchanged bool, err error) {
 	case r.State != StatePaused && !r.Pending():
 		return false, r.tooLate("cancel")
 	}
-	r.State, r.Queued, r.NextMs, r.DoneMs, r.PauseNote = StateCancelled, false, 0, nowMs, ""
+	r.State, r.Queued, r.NextMs, r.DoneMs, r.PauseNote, r.Deferral = StateCancelled, false, 0, nowMs, "", nil
 	if r.Schedule != nil {
 		r.Schedule = r.Schedule.cancelled(nowMs)
 	} else {
@@ -94,7 +94,7 @@ func (r *Record) Resume(nowMs int64, by Caller) (unchanged bool, err error) {
 // published is true if the run was on timers.fired before: it then goes only to functions.
 // Otherwise the scheduler publishes it there first. Replay adds by to the history.
 func (r *Record) Replay(body Body, attempts uint32, published bool, nowMs int64, by Caller) {
-	r.State, r.Queued, r.Body, r.DoneMs = StateRetrying, true, body, 0
+	r.State, r.Queued, r.Body, r.DoneMs, r.Deferral = StateRetrying, true, body, 0, nil
 	r.DueMs, r.NextMs = nowMs, nowMs
 	if published {
 		r.Attempt = max(r.Attempt, 1)

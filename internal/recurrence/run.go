@@ -39,7 +39,7 @@ func mayWait(s *schemas.Schedule) bool {
 func EndRun(r *schemas.Record, nowMs int64, by uint32) bool {
 	switch {
 	case r.State == schemas.StateRetrying:
-		r.State, r.Queued, r.NextMs, r.DoneMs, r.Body = schemas.StateCancelled, false, 0, nowMs, schemas.Body{}
+		r.State, r.Queued, r.NextMs, r.DoneMs, r.Body, r.Deferral = schemas.StateCancelled, false, 0, nowMs, schemas.Body{}, nil
 	case r.State == schemas.StateDelivered && r.MaxAttempt > r.Attempt+1:
 		r.MaxAttempt = r.Attempt + 1
 	default:

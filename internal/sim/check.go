@@ -245,8 +245,8 @@ func published(t store.Timer) string {
 	} else if s != nil {
 		return t.ID.MsgID(s.Last.Run)
 	}
-	if t.Record.Attempt > 0 {
-		return run.RetryMsgID(t.Record.Attempt + 1)
+	if n := t.Record.Deferrals(); t.Record.Attempt > 0 || n > 0 {
+		return run.RetryMsgIDAfter(t.Record.Attempt+1, n)
 	}
 	return run.String()
 }

@@ -33,8 +33,11 @@ const (
 	// LevelSchedules adds records of schedules and of their runs (schemas.Schedule,
 	// schemas.Origin), and the claims of these runs.
 	LevelSchedules FormatLevel = 5
+	// LevelFlow adds limits of flow keys, which every node must obey, and records of events that
+	// wait for their slot (schemas.Deferral).
+	LevelFlow FormatLevel = 6
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelSchedules
+	NewestLevel = LevelFlow
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -89,6 +92,9 @@ func (l FormatLevel) decodeRecord(b []byte) (schemas.Record, error) {
 	if err == nil && l < LevelSchedules && (r.Schedule != nil || r.Origin != nil) {
 		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record belongs to a schedule, which a node of format level %d does not know: upgrade this node", l)
 	}
+	if err == nil && l < LevelFlow && r.Deferral != nil {
+		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record waits for its slot under a flow limit, which a node of format level %d does not know: upgrade this node", l)
+	}
 	return r, err
 }
 
@@ -139,14 +145,20 @@ func (l *Levels) RecordFormat() schemas.RecordFormat { return l.Writes().recordF
 
 // CanSchedule returns an error of schemas.CodeUnavailable while no schedules may be written,
 // because a live node does not read them. The error names that node.
-func (l *Levels) CanSchedule() error {
-	if l.Writes() >= LevelSchedules {
+func (l *Levels) CanSchedule() error { return l.can(LevelSchedules, "schedules") }
+
+// CanLimit is CanSchedule for the limits of flow keys.
+func (l *Levels) CanLimit() error { return l.can(LevelFlow, "flow limits") }
+
+// can returns an error while the writes of a level must not be made. what names them.
+func (l *Levels) can(level FormatLevel, what string) error {
+	if l.Writes() >= level {
 		return nil
 	}
 	if m := l.oldest.Load(); m != nil {
-		return schemas.Errorf(schemas.CodeUnavailable, "schedules cannot be stored while node %s runs, because its version (%s) does not know them: upgrade it, then try again", m.Node, cmp.Or(m.Presence.Release, "unknown"))
+		return schemas.Errorf(schemas.CodeUnavailable, "%s cannot be stored while node %s runs, because its version (%s) does not know them: upgrade it, then try again", what, m.Node, cmp.Or(m.Presence.Release, "unknown"))
 	}
-	return schemas.Errorf(schemas.CodeUnavailable, "this node does not know yet whether all live nodes know schedules: try again")
+	return schemas.Errorf(schemas.CodeUnavailable, "this node does not know yet whether all live nodes know %s: try again", what)
 }
 
 // run updates the level every formatsEvery until ctx ends.
@@ -190,6 +202,9 @@ func (l *Levels) update(ctx context.Context) error {
 		}
 	}
 	switch was := FormatLevel(l.writes.Swap(int32(level))); {
+	case level < was && level >= LevelSchedules:
+		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
+			Msg("a node of an older version runs: it obeys no flow limits, and none can be changed until it stops")
 	case level < was && level >= LevelSealedCallback:
 		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
 			Msg("a node of an older version runs: no schedules are added until it stops")

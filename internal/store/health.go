@@ -80,7 +80,7 @@ func (h Health) Streams(ctx context.Context) ([]StreamHealth, error) {
 // ours reports whether a stream is one of the layout.
 func ours(name string) bool {
 	switch name {
-	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue, clockStream, servicesStream, calendarsStream:
+	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue, clockStream, servicesStream, calendarsStream, flowsStream:
 		return true
 	}
 	return strings.HasPrefix(name, strings.TrimSuffix("KV_"+schemas.BucketTimers(0), "0"))

@@ -23,6 +23,7 @@ type Store struct {
 	*ServiceKeys
 	*Services
 	*Calendars
+	*Flows
 	*FeedActivator
 	*FeedConsumers
 	*Events
@@ -91,6 +92,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
 	s.Calendars = newCalendars(c, log)
+	s.Flows = newFlows(c, s.CanLimit, log)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
@@ -109,7 +111,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.openRecords()
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, s.Calendars.Run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, s.Calendars.Run, s.Flows.run} {
 		s.background.Run(f)
 	}
 	return s, nil

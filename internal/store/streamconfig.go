@@ -22,10 +22,12 @@ const (
 	// Overdue events are alarms: few, and read at once.
 	defaultOverdueMaxBytes = gib / 2
 	overdueMaxAge          = 7 * 24 * time.Hour
-	defaultShardsBytes     = 32 * gib // all shards together
-	clockMaxBytes          = 16 << 20
-	servicesMaxBytes       = 16 << 20
-	defaultsTotal          = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultOverdueMaxBytes + defaultShardsBytes
+	// The state of a flow key takes about 400 bytes: room for 300,000 keys.
+	defaultFlowsMaxBytes = gib / 8
+	defaultShardsBytes   = 32 * gib // all shards together
+	clockMaxBytes        = 16 << 20
+	servicesMaxBytes     = 16 << 20
+	defaultsTotal        = defaultAddMaxBytes + defaultFiredMaxBytes + defaultRetryMaxBytes + defaultDeadMaxBytes + defaultRejectedMaxBytes + defaultOverdueMaxBytes + defaultFlowsMaxBytes + defaultShardsBytes
 	// One part in spareParts of the total stays free when defaults are fitted: a server
 	// with room for exactly all streams refuses its last replica when it starts again
 	// (work-around 11).
@@ -69,7 +71,7 @@ func (c *streamConfigs) base() []jet.StreamConfig {
 // rest returns the configurations of all other streams and buckets. The stream of dead
 // letters comes before that of rejections; see sharesRejected.
 func (c *streamConfigs) rest() []jet.StreamConfig {
-	all := []jet.StreamConfig{c.add(), c.fired(), c.retry(), c.dead(), c.rejected(), c.overdue()}
+	all := []jet.StreamConfig{c.add(), c.fired(), c.retry(), c.dead(), c.rejected(), c.overdue(), c.flows()}
 	for n := range c.shards {
 		all = append(all, c.shard(n))
 	}
@@ -176,6 +178,10 @@ func (c *streamConfigs) calendars() jet.StreamConfig {
 	return sc
 }
 
+func (c *streamConfigs) flows() jet.StreamConfig {
+	return c.bucket(schemas.BucketFlows, "Belfry: flow limits and the states of their keys", defaultFlowsMaxBytes/c.shrink)
+}
+
 func (c *streamConfigs) shard(n int) jet.StreamConfig {
 	sc := c.bucket(schemas.BucketTimers(n), "Belfry: timers of one shard", c.orDefault(c.cfg.ShardMaxBytes, defaultShardsBytes/int64(c.shards)))
 	// Superseded revisions are removed one by one, never by the limit.
@@ -197,7 +203,7 @@ func (c *streamConfigs) explicitBytes(name string) bool {
 		return c.cfg.DeadMaxBytes != 0
 	case schemas.StreamRejected:
 		return c.cfg.RejectedMaxBytes != 0
-	case clockStream, servicesStream, calendarsStream, schemas.StreamOverdue:
+	case clockStream, servicesStream, calendarsStream, flowsStream, schemas.StreamOverdue:
 		return false
 	}
 	return c.cfg.ShardMaxBytes != 0

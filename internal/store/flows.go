@@ -1,0 +1,679 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Flows keeps the limits of flow control, and the state of each flow key that has one. Both
+// are in bucket flows and change only by compare-and-set.
+//
+//	limit.<pattern, base64>   a limit (FlowLimit); its revision is its generation
+//	state.<hash of the key>   the state of a flow key (flow.State); expires when it is idle
+//	replan.<pattern, base64>  how far the waiting events of a changed limit were moved (Replan)
+//
+// # When a change of a limit is in force
+//
+// Every node keeps a copy of all limits. It asks the stream's leader for the newest limit every
+// flowPoll, and reads what is new. A copy is fresh for FlowFresh after the moment at which such
+// a request was sent. Functions makes a call only by a fresh copy. A change is acknowledged
+// FlowFresh after it was stored (see PutLimit). By then no older copy is fresh, so every call
+// that begins after the acknowledgement follows the change.
+//
+// A node that cannot read the limits makes no calls: their events wait, and another node may
+// receive them.
+type Flows struct {
+	jet *jet.Client
+	log zerolog.Logger
+	// may returns an error while limits must not be stored; see Levels.CanLimit.
+	may func() error
+
+	// refreshing has an element while a refresh is in progress.
+	refreshing chan struct{}
+	// copied is the last copy; nil before the first.
+	copied atomic.Pointer[flowCopy]
+}
+
+// flowCopy is a copy of the limits.
+type flowCopy struct {
+	set *FlowSet
+	// asOf is when the request was sent that confirmed the copy.
+	asOf time.Time
+}
+
+const (
+	// FlowFresh is how long a copy of the limits may be used. The acknowledgement of a change
+	// takes as long.
+	FlowFresh = time.Second
+	// flowPoll is the interval at which a node confirms its copy. Two requests may fail before
+	// the copy is no longer fresh.
+	flowPoll = 250 * time.Millisecond
+	// flowPatience bounds one refresh of the copy.
+	flowPatience = 2 * time.Second
+	// MaxStoredLimits bounds the limits of a store.
+	MaxStoredLimits = 1000
+	// MaxFlowNote bounds FlowLimit.Note, in bytes.
+	MaxFlowNote = 256
+	// FlowStateTTL is how long the state of a key is kept after its last time of interest.
+	FlowStateTTL = time.Hour
+	// deletedLimitTTL is how long a deleted limit is kept, so that every node sees the deletion
+	// and the events that wait for the limit are moved.
+	deletedLimitTTL = 24 * time.Hour
+	flowsStream     = "KV_" + schemas.BucketFlows
+	flowsPrefix     = "$KV." + schemas.BucketFlows + "."
+	limitPrefix     = flowsPrefix + "limit."
+	statePrefix     = flowsPrefix + "state."
+	replanPrefix    = flowsPrefix + "replan."
+	// flowVersion is the version of the values in the bucket.
+	flowVersion = 1
+	// maxFlowMatches bounds the keys whose limits a copy remembers.
+	maxFlowMatches = 10_000
+)
+
+func newFlows(c *jet.Client, may func() error, log zerolog.Logger) *Flows {
+	return &Flows{jet: c, may: may, log: log, refreshing: make(chan struct{}, 1)}
+}
+
+// FlowLimit is a stored limit: that of one flow key or, with '*' in its pattern, of each key
+// that matches, by itself.
+type FlowLimit struct {
+	// Pattern is a flow key, or has '*' for any run of characters; see schemas.CheckFlowPattern.
+	Pattern string
+	// Rev is the revision of the limit, its generation.
+	Rev   uint64
+	Limit flow.Limit
+	// Note says why the limit is paused, at most MaxFlowNote bytes. PausedMs is the time of the
+	// pause, in Unix milliseconds, and PausedBy says who paused. All are zero if it is not
+	// paused.
+	Note     string
+	PausedMs int64
+	PausedBy string
+	// AtMs is the time of the last change, in Unix milliseconds; By says who made it.
+	AtMs int64
+	By   string
+	// Raised is true if the last change may permit earlier calls, so that the waiting events of
+	// the limit's keys are planned again. PutLimit and DeleteLimit set it.
+	Raised bool
+	// Deleted is true for a limit that was deleted; only FlowSet.Raised returns such a limit.
+	Deleted bool
+	// Err says why the value cannot be read: schemas.ErrDamaged or schemas.ErrNewer. Events
+	// under this limit wait until it is stored again.
+	Err error
+}
+
+// storedLimit is the value of a limit's key: JSON with a checksum.
+type storedLimit struct {
+	Version  int    `json:"v"`
+	Pattern  string `json:"pattern"`
+	Count    int    `json:"count,omitempty"`
+	PerNs    int64  `json:"per,omitempty"`
+	Burst    int    `json:"burst,omitempty"`
+	Parallel int    `json:"parallel,omitempty"`
+	Paused   bool   `json:"paused,omitempty"`
+	Note     string `json:"note,omitempty"`
+	PausedMs int64  `json:"pausedat,omitempty"`
+	PausedBy string `json:"pausedby,omitempty"`
+	AtMs     int64  `json:"at,omitempty"`
+	By       string `json:"by,omitempty"`
+	Raised   bool   `json:"raised,omitempty"`
+	Deleted  bool   `json:"deleted,omitempty"`
+}
+
+func encodeLimit(l *FlowLimit) ([]byte, error) {
+	return marshalSummed(storedLimit{
+		Version: flowVersion, Pattern: l.Pattern, Count: l.Limit.Rate.Count, PerNs: int64(l.Limit.Rate.Per), Burst: l.Limit.Burst,
+		Parallel: l.Limit.Parallel, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
+		AtMs: l.AtMs, By: l.By, Raised: l.Raised, Deleted: l.Deleted,
+	})
+}
+
+// decodeLimit reads the limit of a pattern. A value that cannot be read is a limit with Err.
+func decodeLimit(pattern string, b []byte) FlowLimit {
+	var s struct {
+		storedLimit
+		Sum uint32 `json:"sum"`
+	}
+	if err := unmarshalFlow("limit of "+pattern, b, &s, &s.Version, &s.Sum); err != nil {
+		return FlowLimit{Pattern: pattern, Err: err}
+	}
+	return FlowLimit{
+		Pattern: pattern, Note: s.Note, PausedMs: s.PausedMs, PausedBy: s.PausedBy, AtMs: s.AtMs, By: s.By, Raised: s.Raised, Deleted: s.Deleted,
+		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Paused: s.Paused},
+	}
+}
+
+// unmarshalFlow reads a value of the bucket into v and checks its version and checksum, which
+// are parts of v. what names the value in errors: schemas.ErrNewer, schemas.ErrDamaged.
+func unmarshalFlow(what string, b []byte, v any, version *int, sum *uint32) error {
+	if err := json.Unmarshal(b, v); err != nil {
+		return schemas.Errorf(schemas.CodeDamaged, "%s is damaged: %w", what, err)
+	}
+	if *version > flowVersion {
+		return schemas.Errorf(schemas.CodeUnknownFormat, "%s has format version %d; this version of belfry reads %d: upgrade this node", what, *version, flowVersion)
+	}
+	if has, right := checkSum(b, *sum); !has || !right {
+		return schemas.Errorf(schemas.CodeDamaged, "%s is damaged: its checksum does not match", what)
+	}
+	return nil
+}
+
+// FlowSet is one copy of all limits. It is immutable and safe for concurrent use.
+type FlowSet struct {
+	// Seq is the sequence of the newest limit that the copy includes; 0 if there is none.
+	Seq uint64
+	// all has the limits by pattern, deleted ones too.
+	all map[string]FlowLimit
+	// patterns are the limits with '*' that are not deleted, in the order in which they apply.
+	patterns []FlowLimit
+	// live is the number of limits that are not deleted.
+	live int
+
+	mu sync.Mutex
+	// found has results of Find, at most maxFlowMatches.
+	found map[string]*FlowLimit
+}
+
+func newFlowSet() *FlowSet { return &FlowSet{all: map[string]FlowLimit{}} }
+
+// Empty reports whether there is no limit.
+func (s *FlowSet) Empty() bool { return s.live == 0 }
+
+// Get returns the limit that is stored for a pattern.
+func (s *FlowSet) Get(pattern string) (FlowLimit, bool) {
+	l, ok := s.all[pattern]
+	return l, ok && !l.Deleted
+}
+
+// Find returns the limit of a flow key: that of the key itself, or of the longest pattern that
+// matches, or of the pattern that sorts first among the longest.
+func (s *FlowSet) Find(key string) (FlowLimit, bool) {
+	if s.Empty() {
+		return FlowLimit{}, false
+	}
+	if l, ok := s.Get(key); ok {
+		return l, true
+	}
+	if len(s.patterns) == 0 {
+		return FlowLimit{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, known := s.found[key]
+	if !known {
+		if i := slices.IndexFunc(s.patterns, func(l FlowLimit) bool { return MatchFlow(l.Pattern, key) }); i >= 0 {
+			l = &s.patterns[i]
+		}
+		if s.found == nil || len(s.found) >= maxFlowMatches {
+			s.found = map[string]*FlowLimit{}
+		}
+		s.found[key] = l
+	}
+	if l == nil {
+		return FlowLimit{}, false
+	}
+	return *l, true
+}
+
+// All returns the limits by pattern, in order.
+func (s *FlowSet) All() []FlowLimit {
+	out := make([]FlowLimit, 0, s.live)
+	for _, l := range s.all {
+		if !l.Deleted {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b FlowLimit) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return out
+}
+
+// Raised returns the limits with Raised, also deleted ones, in order.
+func (s *FlowSet) Raised() []FlowLimit {
+	var out []FlowLimit
+	for _, l := range s.all {
+		if l.Raised {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b FlowLimit) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return out
+}
+
+// With returns a copy in which one limit differs. Its revision is higher than any in the
+// store.
+func (s *FlowSet) With(l FlowLimit) *FlowSet {
+	next := &FlowSet{Seq: s.Seq + 1, all: maps.Clone(s.all)}
+	l.Rev = next.Seq
+	next.all[l.Pattern] = l
+	next.index()
+	return next
+}
+
+// index sets patterns and live.
+func (s *FlowSet) index() {
+	for pattern, l := range s.all {
+		if l.Deleted {
+			continue
+		}
+		s.live++
+		if strings.Contains(pattern, "*") {
+			s.patterns = append(s.patterns, l)
+		}
+	}
+	slices.SortFunc(s.patterns, func(a, b FlowLimit) int {
+		if d := len(b.Pattern) - len(a.Pattern); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Pattern, b.Pattern)
+	})
+}
+
+// MatchFlow reports whether a flow key matches a pattern, in which '*' stands for any run of
+// characters.
+func MatchFlow(pattern, key string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == key
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if !strings.HasPrefix(key, first) || len(key) < len(first)+len(last) {
+		return false
+	}
+	key = key[len(first):]
+	for _, p := range parts[1 : len(parts)-1] {
+		i := strings.Index(key, p)
+		if i < 0 {
+			return false
+		}
+		key = key[i+len(p):]
+	}
+	return strings.HasSuffix(key, last)
+}
+
+// FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
+// whether calls may follow it. It takes no lock.
+func (f *Flows) FlowsNow() (set *FlowSet, fresh bool) {
+	c := f.copied.Load()
+	if c == nil {
+		return nil, false
+	}
+	return c.set, time.Since(c.asOf) < FlowFresh
+}
+
+// RefreshFlows confirms or renews the node's copy now, and returns it. Errors:
+// schemas.ErrUnavailable.
+func (f *Flows) RefreshFlows(ctx context.Context) (*FlowSet, error) {
+	select { // one at a time
+	case f.refreshing <- struct{}{}:
+		defer func() { <-f.refreshing }()
+	case <-ctx.Done():
+		return nil, f.jet.Error("read flow limits", ctx.Err())
+	}
+	asOf := time.Now()
+	last, err := f.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}})
+	if err != nil {
+		return nil, err
+	}
+	var set *FlowSet
+	if c := f.copied.Load(); c != nil {
+		set = c.set
+	}
+	if set == nil || set.Seq > last {
+		set = newFlowSet() // at the start, after a deleted limit has expired, after a restore
+	}
+	if set.Seq < last {
+		if set, err = f.read(ctx, set, last); err != nil {
+			return nil, err
+		}
+	}
+	f.copied.Store(&flowCopy{set, asOf})
+	return set, nil
+}
+
+// read returns a copy with the limits up to a sequence of the stream, or later ones.
+func (f *Flows) read(ctx context.Context, from *FlowSet, last uint64) (*FlowSet, error) {
+	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all)}
+	err := f.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
+		set.Seq = m.Sequence
+		set.apply(&m)
+		return true, nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case set.Seq < last:
+		switch there, err := f.jet.Has(ctx, flowsStream, last); {
+		case err != nil:
+			return nil, err
+		case there:
+			return nil, schemas.Errorf(schemas.CodeUnavailable, "read flow limits: the server answered up to %d of %d", set.Seq, last)
+		}
+		set.Seq = last // it was replaced meanwhile, or has expired
+	}
+	set.index()
+	return set, nil
+}
+
+// apply applies one message of the limits.
+func (s *FlowSet) apply(m *jet.Msg) {
+	name, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(m.Subject, limitPrefix))
+	if err != nil {
+		return // not written by Belfry: no key can match it
+	}
+	pattern := string(name)
+	l := FlowLimit{Pattern: pattern, Deleted: true}
+	if !jet.HasOperation(m) {
+		l = decodeLimit(pattern, m.Data)
+	}
+	l.Rev = m.Sequence
+	s.all[pattern] = l
+}
+
+// run keeps the node's copy fresh until ctx ends.
+func (f *Flows) run(ctx context.Context) {
+	tick := time.NewTicker(flowPoll)
+	defer tick.Stop()
+	failing := false
+	for {
+		bounded, cancel := context.WithTimeout(ctx, flowPatience)
+		_, err := f.RefreshFlows(bounded)
+		cancel()
+		_, fresh := f.FlowsNow()
+		if failed := err != nil && !fresh && ctx.Err() == nil; failed != failing {
+			if failing = failed; failed {
+				f.log.Warn().Err(err).Msg("flow limits cannot be read: callbacks wait")
+			} else {
+				f.log.Info().Msg("flow limits can be read again")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// PutLimit stores a limit by compare-and-set and returns its new revision once the change is
+// in force on all nodes, FlowFresh later. rev is the revision that it must have, 0 for a limit
+// that must not exist. Errors: ErrRevision; schemas.CodeBadRequest for a limit that is not
+// valid, and for too many limits; schemas.ErrStoreFull; schemas.ErrUnavailable, after which
+// the change may be in force, and while a live node does not know limits.
+func (f *Flows) PutLimit(ctx context.Context, l FlowLimit, rev uint64) (uint64, error) {
+	if err := l.check(); err != nil {
+		return 0, err
+	}
+	if err := f.may(); err != nil {
+		return 0, err
+	}
+	set, err := f.RefreshFlows(ctx)
+	if err != nil {
+		return 0, err
+	}
+	old, known := set.Get(l.Pattern)
+	if !known && set.live >= MaxStoredLimits {
+		return 0, schemas.Errorf(schemas.CodeBadRequest, "there are %d flow limits, which is the limit: delete one, or use a pattern such as customer:* for many keys", MaxStoredLimits)
+	}
+	l.Deleted, l.Raised = false, known && raised(old.Limit, l.Limit) || !known && set.replaces(l.Pattern)
+	return f.write(ctx, set, l, rev)
+}
+
+// DeleteLimit removes a limit by compare-and-set. Only the pattern, AtMs and By of l are used.
+// It is otherwise as PutLimit.
+func (f *Flows) DeleteLimit(ctx context.Context, l FlowLimit, rev uint64) (uint64, error) {
+	set, err := f.RefreshFlows(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return f.write(ctx, set, FlowLimit{Pattern: l.Pattern, AtMs: l.AtMs, By: l.By, Deleted: true, Raised: true}, rev)
+}
+
+// replaces reports whether keys of a new limit may have had another one: that of a pattern, or
+// one with the same name that was deleted.
+func (s *FlowSet) replaces(pattern string) bool {
+	if _, deleted := s.all[pattern]; deleted {
+		return true
+	}
+	return slices.ContainsFunc(s.patterns, func(l FlowLimit) bool { return strings.Contains(pattern, "*") || MatchFlow(l.Pattern, pattern) })
+}
+
+// raised reports whether a changed limit may permit earlier calls.
+func raised(old, now flow.Limit) bool {
+	less := func(a, b flow.Rate) bool { // a permits less than b
+		return a.Count > 0 && (b.Count == 0 || float64(a.Count)*float64(b.Per) < float64(b.Count)*float64(a.Per))
+	}
+	return old.Paused && !now.Paused || less(old.Rate, now.Rate) || old.Parallel > 0 && (now.Parallel == 0 || now.Parallel > old.Parallel)
+}
+
+// write writes a limit's key. A key whose limit was deleted has a revision that the caller
+// does not know.
+func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64) (uint64, error) {
+	switch old, ok := set.all[l.Pattern]; {
+	case !ok && rev != 0:
+		return 0, ErrRevision
+	case !ok:
+	case old.Rev != rev && (rev != 0 || !old.Deleted):
+		return 0, ErrRevision
+	default:
+		rev = old.Rev
+	}
+	b, err := encodeLimit(&l)
+	if err != nil {
+		return 0, err
+	}
+	var ttl time.Duration
+	if l.Deleted {
+		ttl = deletedLimitTTL
+	}
+	next, err := f.jet.Put(ctx, limitPrefix+base64.RawURLEncoding.EncodeToString([]byte(l.Pattern)), b, rev, ttl)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-time.After(FlowFresh):
+	case <-ctx.Done():
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s is stored, and in force within %s: %w", l.Pattern, FlowFresh, context.Cause(ctx))
+	}
+	_, err = f.RefreshFlows(ctx)
+	return next, err
+}
+
+// check checks a limit. Errors: schemas.CodeBadRequest.
+func (l *FlowLimit) check() error {
+	bad := func(format string, args ...any) error {
+		return schemas.Errorf(schemas.CodeBadRequest, "limit of "+l.Pattern+": "+format, args...)
+	}
+	if err := schemas.CheckFlowPattern(l.Pattern); err != nil {
+		return err
+	}
+	switch n := l.Limit; {
+	case n.Rate.Count < 0 || n.Rate.Per < 0 || (n.Rate.Count == 0) != (n.Rate.Per == 0):
+		return bad("the rate is %d per %s; write a number of calls and a duration", n.Rate.Count, n.Rate.Per)
+	case n.Rate.Count > 0 && (n.Rate.Per < time.Second || n.Rate.Per > MaxRatePer):
+		return bad("the rate is per %s; it must be per %s to %s", n.Rate.Per, time.Second, MaxRatePer)
+	case n.Rate.Count > 0 && n.Rate.Per/time.Duration(n.Rate.Count) < MinRateInterval:
+		return bad("the rate is %d per %s; the limit is one call in %s", n.Rate.Count, n.Rate.Per, MinRateInterval)
+	case n.Rate.Count > 0 && (n.Burst < 1 || n.Burst > MaxBurst):
+		return bad("burst is %d; it must be 1 to %d", n.Burst, MaxBurst)
+	case n.Rate.Count == 0 && n.Burst != 0:
+		return bad("burst is %d, but there is no rate", n.Burst)
+	case n.Parallel < 0 || n.Parallel > MaxParallel:
+		return bad("parallel is %d; it must be 0, for no bound, to %d", n.Parallel, MaxParallel)
+	case n.Rate.Count == 0 && n.Parallel == 0 && !n.Paused:
+		return bad("it limits nothing: set a rate, parallel, or pause it")
+	case len(l.Note) > MaxFlowNote:
+		return bad("note has %d bytes; the limit is %d", len(l.Note), MaxFlowNote)
+	}
+	return nil
+}
+
+// Bounds of a limit.
+const (
+	// MaxRatePer is the longest duration of a rate.
+	MaxRatePer = 7 * 24 * time.Hour
+	// MinRateInterval is the shortest time between two calls of a rate: a higher rate cannot be
+	// told from none.
+	MinRateInterval = 10 * time.Microsecond
+	// MaxBurst and MaxParallel bound the burst of a rate, and the calls that run at once.
+	MaxBurst    = 100_000
+	MaxParallel = 100_000
+)
+
+// storedState is the value of a state's key: JSON with a checksum.
+type storedState struct {
+	Version int    `json:"v"`
+	Key     string `json:"key"`
+	flow.State
+}
+
+func stateSubject(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return statePrefix + hex.EncodeToString(sum[:16])
+}
+
+// FlowKeyState is the state of a flow key.
+type FlowKeyState struct {
+	Key string
+	// Rev is the revision of the state; 0 for a key without a state.
+	Rev   uint64
+	State flow.State
+}
+
+// FlowState reads the state of a flow key from the leader; a key without a state has the zero
+// State and revision 0. Errors: schemas.ErrUnavailable; schemas.ErrDamaged and
+// schemas.ErrNewer, with the revision of the value.
+func (f *Flows) FlowState(ctx context.Context, key string) (FlowKeyState, error) {
+	s := FlowKeyState{Key: key}
+	m, err := f.jet.Last(ctx, flowsStream, stateSubject(key))
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		return s, nil
+	case err != nil:
+		return s, err
+	}
+	s.Rev = m.Sequence
+	if jet.IsMarker(m) {
+		return s, nil
+	}
+	_, s.State, err = decodeState(m.Data)
+	return s, err
+}
+
+func decodeState(b []byte) (key string, s flow.State, err error) {
+	var v struct {
+		storedState
+		Sum uint32 `json:"sum"`
+	}
+	err = unmarshalFlow("state of a flow key", b, &v, &v.Version, &v.Sum)
+	if err != nil {
+		return "", flow.State{}, err
+	}
+	return v.Key, v.State, nil
+}
+
+// PutFlowState replaces the state of a flow key by compare-and-set and returns its new
+// revision. The state expires FlowStateTTL after ttl; ttl is 0 or the time until the last time
+// of interest in the state. Errors: ErrRevision, schemas.ErrStoreFull; schemas.ErrUnavailable,
+// after which the state may have been written.
+func (f *Flows) PutFlowState(ctx context.Context, s FlowKeyState, ttl time.Duration) (uint64, error) {
+	b, err := marshalSummed(storedState{Version: flowVersion, Key: s.Key, State: s.State})
+	if err != nil {
+		return 0, err
+	}
+	return f.jet.Put(ctx, stateSubject(s.Key), b, s.Rev, FlowStateTTL+max(ttl, 0))
+}
+
+// FlowStates returns the states of flow keys that match a pattern, at most limit, by key.
+// more is true if there are others. Errors: schemas.ErrUnavailable.
+func (f *Flows) FlowStates(ctx context.Context, pattern string, limit int) (all []FlowKeyState, more bool, err error) {
+	err = f.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{statePrefix + "*"}}, func(m jet.Msg) (bool, error) {
+		if jet.HasOperation(&m) {
+			return true, nil
+		}
+		key, s, err := decodeState(m.Data)
+		if err != nil || !MatchFlow(pattern, key) {
+			return true, nil // a damaged state is replaced by the next call of its key
+		}
+		if more = len(all) == limit; more {
+			return false, nil
+		}
+		all = append(all, FlowKeyState{Key: key, Rev: m.Sequence, State: s})
+		return true, nil
+	})
+	slices.SortFunc(all, func(a, b FlowKeyState) int { return strings.Compare(a.Key, b.Key) })
+	return all, more, err
+}
+
+// Replan is how far the waiting events of a limit were moved after a change; one node at a
+// time moves them.
+type Replan struct {
+	Pattern string `json:"-"`
+	Rev     uint64 `json:"-"`
+	// Generation is the revision of the limit.
+	Generation uint64 `json:"g"`
+	// Done is true if all events were moved; otherwise Node moves them until UntilMs (Unix
+	// milliseconds), and moves on that time while it works.
+	Done    bool   `json:"done,omitempty"`
+	Node    string `json:"n,omitempty"`
+	UntilMs int64  `json:"u,omitempty"`
+}
+
+// storedReplan is the value of a Replan's key: JSON with a checksum.
+type storedReplan struct {
+	Version int `json:"v"`
+	Replan
+}
+
+func replanSubject(pattern string) string {
+	return replanPrefix + base64.RawURLEncoding.EncodeToString([]byte(pattern))
+}
+
+// FlowReplan reads how far the events of a limit were moved; the zero Replan for a limit whose
+// events were never moved, or whose Replan is damaged. Errors: schemas.ErrUnavailable.
+func (f *Flows) FlowReplan(ctx context.Context, pattern string) (Replan, error) {
+	m, err := f.jet.Last(ctx, flowsStream, replanSubject(pattern))
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		return Replan{Pattern: pattern}, nil
+	case err != nil:
+		return Replan{}, err
+	}
+	var v struct {
+		storedReplan
+		Sum uint32 `json:"sum"`
+	}
+	if !jet.IsMarker(m) && unmarshalFlow("replan", m.Data, &v, &v.Version, &v.Sum) != nil {
+		v.Replan = Replan{}
+	}
+	v.Pattern, v.Rev = pattern, m.Sequence
+	return v.Replan, nil
+}
+
+// PutFlowReplan replaces a Replan by compare-and-set and returns its new revision. That of a
+// deleted limit expires. Errors: as PutFlowState.
+func (f *Flows) PutFlowReplan(ctx context.Context, r Replan, deleted bool) (uint64, error) {
+	b, err := marshalSummed(storedReplan{Version: flowVersion, Replan: r})
+	if err != nil {
+		return 0, err
+	}
+	var ttl time.Duration
+	if deleted {
+		ttl = 2 * deletedLimitTTL // longer than the limit, which would otherwise be planned again
+	}
+	return f.jet.Put(ctx, replanSubject(r.Pattern), b, r.Rev, ttl)
+}

@@ -1,0 +1,185 @@
+package schemas
+
+import (
+	"encoding/binary"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// AttrFlow names the flow key of an add: whose limits apply to the callback. See FlowKey.
+const AttrFlow = "timerflow"
+
+// MaxFlowKey bounds a flow key that an event names, and a pattern of flow keys, in bytes.
+const MaxFlowKey = 128
+
+// ServiceFlowPrefix and a service make the flow key of the callbacks over NATS of that
+// service, unless timerflow names another.
+const ServiceFlowPrefix = "service:"
+
+// FlowKey returns the key whose limits apply to a callback: flow, the value of AttrFlow, or
+// without one the host of an HTTP callback (in lower case, with its port unless that is the
+// default of its scheme), and ServiceFlowPrefix with the service for all others. target is the
+// callback with the base URL of the service applied; see CallbackRules.Resolve.
+func FlowKey(flow, target, service string) string {
+	if flow != "" {
+		return flow
+	}
+	if strings.HasPrefix(target, NATSScheme) {
+		return ServiceFlowPrefix + service
+	}
+	u, err := url.Parse(target)
+	if err != nil || u.Hostname() == "" {
+		return ServiceFlowPrefix + service
+	}
+	host := strings.Map(func(c rune) rune {
+		if c > 0x7f || !flowByte(byte(c)) {
+			return '_' // an address has no such character, except the zone of an IPv6 address
+		}
+		return c
+	}, strings.ToLower(u.Hostname()))
+	port := u.Port()
+	if port == "" || port == "443" && u.Scheme == "https" || port == "80" && u.Scheme == "http" {
+		return host
+	}
+	return host + ":" + port
+}
+
+// flowByte reports whether a flow key may have the byte.
+func flowByte(c byte) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return true
+	}
+	return strings.IndexByte("-_.:@/", c) >= 0
+}
+
+// CheckFlowKey returns an error of CodeInvalidAttribute for a text that is not a flow key: 1 to
+// MaxFlowKey letters, digits and - _ . : @ /.
+func CheckFlowKey(key string) error {
+	if ok := validFlow(key, ""); !ok {
+		return Errorf(CodeInvalidAttribute, "a flow key must have 1 to %d letters, digits or any of - _ . : @ /", MaxFlowKey)
+	}
+	return nil
+}
+
+// CheckFlowPattern returns an error of CodeBadRequest for a text that is neither a flow key nor
+// a pattern: a flow key in which * stands for any run of characters.
+func CheckFlowPattern(pattern string) error {
+	if !validFlow(pattern, "*") {
+		return Errorf(CodeBadRequest, "flow key %.160q must have 1 to %d letters, digits or any of - _ . : @ /, and * for any run of characters", pattern, MaxFlowKey)
+	}
+	return nil
+}
+
+func validFlow(s, also string) bool {
+	if s == "" || len(s) > MaxFlowKey {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if !flowByte(s[i]) && strings.IndexByte(also, s[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Deferral is what a record keeps of an event that waited, or waits, because its flow key has
+// a limit. A deferral uses no attempt.
+type Deferral struct {
+	// Count is the number of times that the event went back into the wheel. It is part of the
+	// message id of the event that the scheduler then publishes, and of its claim; so it stays
+	// after the call, until the final state.
+	Count uint32
+	// SlotMs is the time for which the event has a place, in Unix milliseconds; 0 once it was
+	// called.
+	SlotMs int64
+	// Generation is the revision of the limit under which SlotMs was reserved.
+	Generation uint64
+	// Flow is the flow key.
+	Flow string
+}
+
+// layoutDeferral is the first byte of an encoded Deferral.
+const layoutDeferral = 1
+
+func (f *Deferral) append(dst []byte) []byte {
+	dst = binary.AppendUvarint(append(dst, layoutDeferral), uint64(f.Count))
+	dst = binary.AppendVarint(dst, f.SlotMs)
+	dst = binary.AppendUvarint(dst, f.Generation)
+	return appendString(dst, f.Flow)
+}
+
+// readDeferral decodes the value of extension extDeferral. It returns nil if the value has
+// another layout or is malformed.
+func readDeferral(value []byte) *Deferral {
+	d := decoder{b: value}
+	if d.byte() != layoutDeferral {
+		return nil
+	}
+	f := Deferral{Count: d.uint32(), SlotMs: d.varint(), Generation: d.uvarint()}
+	f.Flow = string(d.bytes())
+	if d.bad || len(d.b) > 0 {
+		return nil
+	}
+	return &f
+}
+
+// Deferrals returns Deferral.Count, 0 without a Deferral.
+func (r *RunState) Deferrals() uint32 {
+	if r.Deferral == nil {
+		return 0
+	}
+	return r.Deferral.Count
+}
+
+// Deferred reports whether the run waits for its slot: its next step is not a retry, but the
+// call that its flow key did not permit yet.
+func (r *RunState) Deferred() bool {
+	return r.State == StateRetrying && r.Deferral != nil && r.Deferral.SlotMs != 0
+}
+
+// Defer makes a record whose call is not permitted yet wait for its slot: in the wheel if
+// queued is true, otherwise in the consumer of its event. It does not change the deferral of
+// other copies of the record.
+func (r *RunState) Defer(key string, generation uint64, slotMs int64, queued bool) {
+	d := Deferral{Count: r.Deferrals(), SlotMs: slotMs, Generation: generation, Flow: key}
+	r.State, r.Queued, r.NextMs = StateRetrying, queued, slotMs
+	if queued {
+		d.Count++
+		r.DueMs = slotMs
+	}
+	r.Deferral = &d
+}
+
+// Called ends the wait for a slot, before the result of a call is written: only
+// Deferral.Count stays.
+func (r *RunState) Called() {
+	if r.Deferral == nil {
+		return
+	}
+	if r.Deferral.Count == 0 {
+		r.Deferral = nil
+		return
+	}
+	r.Deferral = &Deferral{Count: r.Deferral.Count}
+}
+
+// FlowInfo is the wait of a timer for its slot.
+type FlowInfo struct {
+	// Key is the flow key whose limit holds the timer back.
+	Key string `json:"key"`
+	// Slot is the time at which the timer is called, or asks again if the limit has changed or
+	// is used up by retries.
+	Slot time.Time `json:"slot"`
+	// Deferrals counts how often the timer was put back.
+	Deferrals uint32 `json:"deferrals,omitempty"`
+}
+
+// flowInfo returns the wait of a record for its slot; nil if it does not wait for one.
+func (r *Record) flowInfo() *FlowInfo {
+	if !r.Deferred() {
+		return nil
+	}
+	return &FlowInfo{Key: r.Deferral.Flow, Slot: TimeOf(r.Deferral.SlotMs), Deferrals: r.Deferral.Count}
+}
