@@ -66,8 +66,8 @@ func TestBackupDrill(t *testing.T) {
 	m := ok[backup.Manifest](t, n, "backup", dir)[0]
 	cancel()
 	adders.Wait()
-	if m.Shards != 2 || len(m.Streams) != 11 || m.Begun.IsZero() {
-		t.Errorf("backup wrote manifest %+v, want 2 shards, 11 streams and a time", m)
+	if m.Shards != 2 || len(m.Streams) != 12 || m.Begun.IsZero() {
+		t.Errorf("backup wrote manifest %+v, want 2 shards, 12 streams and a time", m)
 	}
 	n.client(t, "backup", dir).oneLine(t, exitUsage, "empty")
 
@@ -76,8 +76,8 @@ func TestBackupDrill(t *testing.T) {
 	}
 	<-n.done
 	data := filepath.Join(t.TempDir(), "data")
-	if r := belfryRun(t, "restore", dir, "--data", data); r.code != exitOK || !strings.Contains(r.out, "streams  11") {
-		t.Fatalf("belfry restore: got %v, want exit code 0 and 11 streams", r)
+	if r := belfryRun(t, "restore", dir, "--data", data); r.code != exitOK || !strings.Contains(r.out, "streams  12") {
+		t.Fatalf("belfry restore: got %v, want exit code 0 and 12 streams", r)
 	}
 	belfryRun(t, "restore", dir, "--data", data).oneLine(t, exitRefused, "exists already")
 	restored := serve(t, data)

@@ -40,8 +40,8 @@ func TestStatus(t *testing.T) {
 		return st.Totals.Dead == 1 && st.Totals.Pending != nil && *st.Totals.Pending == 3 && len(st.Nodes) == 2 && st.Nodes[0].Shards == 1 && st.Nodes[1].Shards == 1
 	})
 	if !slices.Equal(st.Problems, deadLetter) || len(st.Shards) != 2 || st.Dead["orders"] != 1 || st.Nodes[0].Node != "a" || !slices.Contains(st.Nodes[0].Roles, "router") ||
-		slices.Contains(st.Nodes[1].Roles, "router") || st.Nodes[0].Version != version || len(st.Streams) != 11 {
-		t.Errorf("got status %+v, want 2 shards, 11 streams, 1 dead letter, and nodes a and b with their roles and version", st)
+		slices.Contains(st.Nodes[1].Roles, "router") || st.Nodes[0].Version != version || len(st.Streams) != 12 {
+		t.Errorf("got status %+v, want 2 shards, 12 streams, 1 dead letter, and nodes a and b with their roles and version", st)
 	}
 	if f := st.Formats; f.Level != store.NewestLevel || f.Newest != store.NewestLevel || len(f.HeldBackBy) > 0 || st.Nodes[0].Reads != store.NewestLevel {
 		t.Errorf("got formats %+v of nodes %+v, want the newest level on all nodes", f, st.Nodes)

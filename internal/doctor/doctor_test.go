@@ -288,7 +288,7 @@ func TestStreams(t *testing.T) {
 	}
 	o := doctor.Options{Conn: nc, Store: config(1), Safe: true}
 	f := examine(t, o)
-	want(t, f, "streams", doctor.OK, "11 streams")
+	want(t, f, "streams", doctor.OK, "12 streams")
 	want(t, f, "nodes", doctor.OK, "nodes alive: 1")
 	want(t, f, "clock", doctor.OK)
 	want(t, f, "shards", doctor.Error, "shard 0", "role scheduler") // no scheduler runs
