@@ -70,7 +70,7 @@ func badAdds() []badAdd {
 		{"not a duration", good(attrs{"timerafter": "soon"}), schemas.CodeInvalidAttribute},
 		{"a misspelt attribute", good(attrs{"timercalback": "http://example.com"}), schemas.CodeInvalidAttribute},
 		{"an unknown attribute of the user's", good(attrs{"anything": "else"}), ""},
-		{"an attribute that no version has", good(attrs{"timerflow": "orders"}), schemas.CodeInvalidAttribute},
+		{"an attribute that no version has", good(attrs{"timerflows": "orders"}), schemas.CodeInvalidAttribute},
 		{"a schedule that is due once, too", good(attrs{"timerevery": "1s"}), schemas.CodeInvalidAttribute},
 		{"a cron expression of four fields", good(attrs{"timerafter": "-", "timercron": "* * * *"}), schemas.CodeInvalidAttribute},
 		{"a schedule in an unknown zone", good(attrs{"timerafter": "-", "timercron": "0 9 * * *", "timertz": "Mars/Olympus"}), schemas.CodeInvalidAttribute},
