@@ -283,27 +283,8 @@ func (s *FlowSet) index() {
 	})
 }
 
-// MatchFlow reports whether a flow key matches a pattern, in which '*' stands for any run of
-// characters.
-func MatchFlow(pattern, key string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == key
-	}
-	first, last := parts[0], parts[len(parts)-1]
-	if !strings.HasPrefix(key, first) || len(key) < len(first)+len(last) {
-		return false
-	}
-	key = key[len(first):]
-	for _, p := range parts[1 : len(parts)-1] {
-		i := strings.Index(key, p)
-		if i < 0 {
-			return false
-		}
-		key = key[i+len(p):]
-	}
-	return strings.HasSuffix(key, last)
-}
+// MatchFlow reports whether a flow key matches a pattern; see flow.Match.
+func MatchFlow(pattern, key string) bool { return flow.Match(pattern, key) }
 
 // FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
 // whether calls may follow it. It takes no lock.
@@ -495,44 +476,17 @@ func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64
 
 // check checks a limit. Errors: schemas.CodeBadRequest.
 func (l *FlowLimit) check() error {
-	bad := func(format string, args ...any) error {
-		return schemas.Errorf(schemas.CodeBadRequest, "limit of "+l.Pattern+": "+format, args...)
-	}
 	if err := schemas.CheckFlowPattern(l.Pattern); err != nil {
 		return err
 	}
-	switch n := l.Limit; {
-	case n.Rate.Count < 0 || n.Rate.Per < 0 || (n.Rate.Count == 0) != (n.Rate.Per == 0):
-		return bad("the rate is %d per %s; write a number of calls and a duration", n.Rate.Count, n.Rate.Per)
-	case n.Rate.Count > 0 && (n.Rate.Per < time.Second || n.Rate.Per > MaxRatePer):
-		return bad("the rate is per %s; it must be per %s to %s", n.Rate.Per, time.Second, MaxRatePer)
-	case n.Rate.Count > 0 && n.Rate.Per/time.Duration(n.Rate.Count) < MinRateInterval:
-		return bad("the rate is %d per %s; the limit is one call in %s", n.Rate.Count, n.Rate.Per, MinRateInterval)
-	case n.Rate.Count > 0 && (n.Burst < 1 || n.Burst > MaxBurst):
-		return bad("burst is %d; it must be 1 to %d", n.Burst, MaxBurst)
-	case n.Rate.Count == 0 && n.Burst != 0:
-		return bad("burst is %d, but there is no rate", n.Burst)
-	case n.Parallel < 0 || n.Parallel > MaxParallel:
-		return bad("parallel is %d; it must be 0, for no bound, to %d", n.Parallel, MaxParallel)
-	case n.Rate.Count == 0 && n.Parallel == 0 && !n.Paused:
-		return bad("it limits nothing: set a rate, parallel, or pause it")
-	case len(l.Note) > MaxFlowNote:
-		return bad("note has %d bytes; the limit is %d", len(l.Note), MaxFlowNote)
+	if err := l.Limit.Check(); err != nil {
+		return schemas.Errorf(schemas.CodeBadRequest, "limit of %s: %w", l.Pattern, err)
+	}
+	if len(l.Note) > MaxFlowNote {
+		return schemas.Errorf(schemas.CodeBadRequest, "limit of %s: note has %d bytes; the limit is %d", l.Pattern, len(l.Note), MaxFlowNote)
 	}
 	return nil
 }
-
-// Bounds of a limit.
-const (
-	// MaxRatePer is the longest duration of a rate.
-	MaxRatePer = 7 * 24 * time.Hour
-	// MinRateInterval is the shortest time between two calls of a rate: a higher rate cannot be
-	// told from none.
-	MinRateInterval = 10 * time.Microsecond
-	// MaxBurst and MaxParallel bound the burst of a rate, and the calls that run at once.
-	MaxBurst    = 100_000
-	MaxParallel = 100_000
-)
 
 // storedState is the value of a state's key: JSON with a checksum.
 type storedState struct {
