@@ -282,6 +282,50 @@ func ExampleClient_List() {
 }
 
 // A handler that gives up makes a dead letter. Replay calls it again.
+func ExampleClient_SetFlow() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	// At most 100 calls a minute of https://api.example.com, 10 of them at once.
+	r, err := c.SetFlow(ctx, "api.example.com", belfry.FlowLimit{Rate: "100/1m", Burst: 10}, belfry.FlowBy("ann@example.com"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(r.Limit.Rate, "burst", r.Limit.Burst, "by", r.Limit.By)
+	// One call at a time for each customer, whose timers have belfry.Flow("customer:42").
+	if _, err = c.SetFlow(ctx, "customer:*", belfry.FlowLimit{Parallel: 1}); err != nil {
+		log.Fatal(err)
+	}
+	st, err := c.GetFlow(ctx, "customer:42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(st.Limit.Key, "parallel", st.Limit.Parallel, "waiting", st.Keys[0].Waiting)
+	// Output:
+	// 100/1m burst 10 by ann@example.com
+	// customer:* parallel 1 waiting 0
+}
+
+func ExampleClient_PauseFlow() {
+	c, stop := connected()
+	defer stop()
+	ctx := context.Background()
+
+	r, err := c.PauseFlow(ctx, "api.example.com", "the API is being repaired")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("paused:", r.Limit.Paused, r.Limit.PauseNote)
+	if r, err = c.ResumeFlow(ctx, "api.example.com"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("limited:", r.Limit != nil)
+	// Output:
+	// paused: true the API is being repaired
+	// limited: false
+}
+
 func ExampleClient_DeadLetters() {
 	c, stop := connected()
 	defer stop()

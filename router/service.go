@@ -62,6 +62,7 @@ type Store interface {
 	Letters
 	Lister
 	Calendars
+	Flows
 }
 
 // Time is the cluster's time; *clustertime.Service has it.

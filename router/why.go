@@ -27,7 +27,11 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			if q.At != "" {
 				return reply, schemas.Errorf(schemas.CodeBadRequest, "cannot explain a time: timer %s is not a schedule, so it has one time; leave out at", t.ID)
 			}
-			reply.Answers = []schemas.Answer{whyTimer(&t, s.nowMs())}
+			a := whyTimer(&t, s.nowMs())
+			if t.Record.Deferred() {
+				a.Notes = append(a.Notes, s.whyDeferred(ctx, t.Record.Deferral.Flow)...)
+			}
+			reply.Answers = []schemas.Answer{a}
 			return reply, nil
 		}
 		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "explain a time")
@@ -155,6 +159,43 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 		}
 	}
 	return a
+}
+
+// whyDeferred describes the limit that a flow key has now; nil if it cannot be read.
+func (s *Service) whyDeferred(ctx context.Context, key string) []string {
+	set, err := s.o.Store.RefreshFlows(ctx)
+	if err != nil {
+		return nil
+	}
+	l, ok := set.Find(key)
+	if !ok {
+		return []string{fmt.Sprintf("No limit applies to flow %s any more: the event is called soon.", key)}
+	}
+	text := "The limit of flow " + key
+	if l.Pattern != key {
+		text += ", from " + l.Pattern + ","
+	}
+	switch {
+	case l.Err != nil:
+		return []string{text + " cannot be read, so its calls wait: " + l.Err.Error()}
+	case l.Limit.Paused:
+		text += fmt.Sprintf(" is paused since %s", schemas.FormatTime(l.PausedMs))
+		if l.PausedBy != "" {
+			text += " by " + l.PausedBy
+		}
+		if l.Note != "" {
+			text += ": " + l.Note
+		}
+		return []string{text + ". \"belfry flow resume " + l.Pattern + "\" ends the pause."}
+	}
+	var parts []string
+	if l.Limit.Rate.Count > 0 {
+		parts = append(parts, fmt.Sprintf("%s, burst %d", l.Limit.Rate, l.Limit.Burst))
+	}
+	if l.Limit.Parallel > 0 {
+		parts = append(parts, fmt.Sprintf("%d at once", l.Limit.Parallel))
+	}
+	return []string{text + " is " + strings.Join(parts, ", ") + "."}
 }
 
 // because returns the error of the last attempt, for the middle of a sentence.

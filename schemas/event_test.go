@@ -356,6 +356,7 @@ func TestAsyncAPINamesEverySubject(t *testing.T) {
 	want := []string{schemas.SubjectAdd, schemas.SubjectRejected, schemas.SubjectFiredPrefix + "{service}", schemas.SubjectRetryPrefix + "{service}", schemas.SubjectDeadPrefix + "{service}", schemas.SubjectOverduePrefix + "{service}", schemas.SubjectWork("{service}")}
 	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
 		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
+		"flow.set", "flow.get", "flow.list", "flow.pause", "flow.resume", "flow.delete",
 	} {
 		want = append(want, schemas.SubjectAPIPrefix+verb)
 	}

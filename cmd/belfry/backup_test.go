@@ -40,6 +40,9 @@ func TestBackupDrill(t *testing.T) {
 		publishAdd(t, js, fmt.Sprintf("due-%d", i), fmt.Sprintf(`"timerat":%q,"timersvc":"orders","timercallback":%q`, due, hook.URL+"/ok"))
 		publishAdd(t, js, fmt.Sprintf("cancelled-%d", i), fmt.Sprintf(`"timerat":%q,"timersvc":"orders","timercallback":%q`, due, hook.URL+"/ok"))
 	}
+	if r := n.client(t, "flow", "set", "api.example.com", "--rate", "100/1m"); r.code != exitOK {
+		t.Fatalf("flow set: got %v", r)
+	}
 	publishAdd(t, js, "dead", fmt.Sprintf(`"timerafter":"1ms","timersvc":"orders","timermaxattempts":"1","timercallback":%q`, hook.URL+"/gone"))
 	publishAdd(t, js, "plain", `"timerafter":"1ms","timersvc":"orders"`)
 	publishAdd(t, js, "rejected", `"timersvc":"no due time"`)
@@ -101,6 +104,9 @@ func TestBackupDrill(t *testing.T) {
 	}
 	if r := ok[schemas.RejectedInfo](t, restored, "rejected", "ls"); len(r) != 1 || r[0].ID != "rejected" {
 		t.Errorf("after the restore got rejections %+v, want one with the id rejected", r)
+	}
+	if l := ok[schemas.FlowLimitInfo](t, restored, "flow", "ls"); len(l) != 1 || l[0].Rate != "100/1m" {
+		t.Errorf("after the restore got limits %+v, want that of api.example.com", l)
 	}
 	if s := state(t, restored, "plain"); s != schemas.StateSuccess {
 		t.Errorf("after the restore plain is %s, want success", s)

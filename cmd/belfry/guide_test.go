@@ -11,41 +11,51 @@ import (
 )
 
 // TestScheduleGuide runs the commands of docs/schedules.md that need a node, in their order.
-// Of what they print it compares the first word of each line: the rest depends on the time.
 func TestScheduleGuide(t *testing.T) {
 	t.Parallel()
-	b, err := os.ReadFile("../../docs/schedules.md")
+	// TestScheduleExamples runs its previews.
+	testGuide(t, serve(t, ""), "schedules.md", 9, 3, func(line string) bool { return strings.HasPrefix(line, "preview ") })
+}
+
+// TestFlowGuide runs the commands of docs/flow.md, in their order.
+func TestFlowGuide(t *testing.T) {
+	t.Parallel()
+	testGuide(t, serve(t, ""), "flow.md", 10, 2, func(string) bool { return false })
+}
+
+// testGuide runs the commands of a guide's blocks "sh" and "console" in their order; there must
+// be at least as many of each. Of what the latter print it compares the first word of each line:
+// the rest depends on the time. skip returns true for a command that another test runs.
+func testGuide(t *testing.T, n *node, file string, commands, answers int, skip func(line string) bool) {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := serve(t, "")
 	words := func(line string) (args []string) {
 		for _, w := range regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`).FindAllString(line, -1) {
 			args = append(args, strings.Trim(w, `'"`))
 		}
 		return args
 	}
-	ran := 0
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(b), -1) {
-		for line := range strings.Lines(block[1]) {
-			ran++
-			if r := n.client(t, words(strings.TrimPrefix(line, "belfry "))...); r.code != exitOK {
-				t.Errorf("%s: exit code %d, want 0: %s", strings.TrimSpace(line), r.code, r.err)
+	ran, shown := 0, 0
+	for _, block := range regexp.MustCompile("(?s)```(sh|console)\n(.*?)```").FindAllStringSubmatch(string(b), -1) {
+		if block[1] == "sh" {
+			for line := range strings.Lines(block[2]) {
+				ran++
+				if r := n.client(t, words(strings.TrimPrefix(line, "belfry "))...); r.code != exitOK {
+					t.Errorf("%s: exit code %d, want 0: %s", strings.TrimSpace(line), r.code, r.err)
+				}
 			}
+			continue
 		}
-	}
-	if ran < 9 {
-		t.Errorf("docs/schedules.md has %d commands for a node, want at least 9", ran)
-	}
-	shown := 0
-	for _, block := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(string(b), -1) {
-		for _, part := range strings.Split("\n"+block[1], "\n$ belfry ")[1:] {
+		for _, part := range strings.Split("\n"+block[2], "\n$ belfry ")[1:] {
 			line, want, _ := strings.Cut(part, "\n")
-			if strings.HasPrefix(line, "preview ") {
-				continue // TestScheduleExamples runs it
+			if skip(line) {
+				continue
 			}
 			shown++
-			// The first run of the backfill fires a moment after its command.
+			// What a command started may take a moment.
 			var got string
 			waittest.Until(t, "belfry "+line+" prints what the guide shows", func() bool {
 				r := n.client(t, words(line)...)
@@ -54,8 +64,8 @@ func TestScheduleGuide(t *testing.T) {
 			}, func() string { return "got\n" + got + "\nwant lines like\n" + want })
 		}
 	}
-	if shown < 3 {
-		t.Errorf("docs/schedules.md shows %d answers of a node, want at least 3", shown)
+	if ran < commands || shown < answers {
+		t.Errorf("docs/%s has %d commands and %d answers, want at least %d and %d", file, ran, shown, commands, answers)
 	}
 }
 

@@ -57,13 +57,17 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	if o := t.Outcome; o != nil {
 		outcome, response = outcomeText(o), o.Response
 	}
+	waits := ""
+	if f := t.Flow; f != nil {
+		waits = fmt.Sprintf("for its slot at %s (flow %s), put back %d times", showTime(f.Slot), f.Key, f.Deferrals)
+	}
 	due := ""
 	if !t.Due.Equal(t.Scheduled) {
 		due = showTime(t.Due)
 	}
 	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "group", t.Group,
 		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
-		"done", showTime(t.Done), "attempts", attempts, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
+		"done", showTime(t.Done), "attempts", attempts, "waits", waits, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
 	pairs = append(pairs, schedulePairs(t)...)
 	for _, a := range t.LastAttempts {
 		pairs = append(pairs, "attempt", attemptLine(a))

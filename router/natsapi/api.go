@@ -46,7 +46,7 @@ type handler func(context.Context, *endpoint.Request) (any, error)
 func (a *api) start() error {
 	svc, err := a.o.Conn.Serve(endpoint.Config{
 		Name: schemas.APIService, Version: a.o.Version, Inboxes: a.o.Inboxes, Refused: a.refused,
-		Description: "Belfry: durable timers. Add, ask about, cancel, move and pause timers; operate schedules; list and replay dead letters; list rejected adds.",
+		Description: "Belfry: durable timers. Add, ask about, cancel, move and pause timers; operate schedules; limit callbacks; list and replay dead letters; list rejected adds.",
 	})
 	if err != nil {
 		return fmt.Errorf("router: start the API: %w", err)
@@ -74,10 +74,16 @@ func (a *api) start() error {
 		{"schedule.preview", "when a schedule runs and why: {timer, from, n} or {attributes, id, source, from, n}", a.serve("schedule.preview", page(a, s.Preview, previewPage))},
 		{"schedule.why", "what became of a time of a schedule: {timer, at}", a.serve("schedule.why", query(s.Why))},
 		{"schedule.runs", "the runs of a schedule, newest first: {timer, limit, cursor}; paged", a.serve("schedule.runs", page(a, s.Runs, runsPage))},
-		{"calendar.put", "store a calendar of dates that schedules exclude: {name, dates, revision, dryrun, by}", a.serve("calendar.put", ownAccount(control(s.CalendarPut)))},
+		{"calendar.put", "store a calendar of dates that schedules exclude: {name, dates, revision, dryrun, by}", a.serve("calendar.put", ownAccount(calendarsShared, control(s.CalendarPut)))},
 		{"calendar.get", "one calendar: {name}", a.serve("calendar.get", query(s.CalendarGet))},
 		{"calendar.list", "all calendars, without their dates", a.serve("calendar.list", query(s.CalendarList))},
-		{"calendar.delete", "delete a calendar that no schedule excludes: {name, revision, by}", a.serve("calendar.delete", ownAccount(control(s.CalendarDelete)))},
+		{"calendar.delete", "delete a calendar that no schedule excludes: {name, revision, by}", a.serve("calendar.delete", ownAccount(calendarsShared, control(s.CalendarDelete)))},
+		{"flow.set", "store the limit of a flow key or pattern: {key, rate, burst, parallel, revision, dryrun, by}", a.serve("flow.set", ownAccount(flowsShared, control(s.FlowSet)))},
+		{"flow.get", "the limit of a flow key or pattern, and what of it is used: {key}", a.serve("flow.get", query(s.FlowGet))},
+		{"flow.list", "all stored limits", a.serve("flow.list", query(s.FlowList))},
+		{"flow.pause", "stop the calls of a flow key or pattern: {key, note, revision, by}", a.serve("flow.pause", ownAccount(flowsShared, control(s.FlowPause)))},
+		{"flow.resume", "let the calls of a flow key or pattern begin again: {key, revision, by}", a.serve("flow.resume", ownAccount(flowsShared, control(s.FlowResume)))},
+		{"flow.delete", "delete the limit of a flow key or pattern: {key, revision, by}", a.serve("flow.delete", ownAccount(flowsShared, control(s.FlowDelete)))},
 	} {
 		// micro's names are tokens, without dots.
 		name := strings.ReplaceAll(e.verb, ".", "-")
@@ -287,12 +293,18 @@ func forGroups[Q, R, G any](one func(context.Context, Q, schemas.Caller) (R, err
 	}
 }
 
-// ownAccount is the handler of an operation that only Belfry's own account may call. All
-// accounts share the calendars.
-func ownAccount(h handler) handler {
+// Reasons of ownAccount.
+const (
+	calendarsShared = "all accounts share the calendars, so only Belfry's own account changes them"
+	flowsShared     = "all accounts share the limits of flow control, so only Belfry's own account changes them"
+)
+
+// ownAccount is the handler of an operation that only Belfry's own account may call; why is
+// the text of the refusal.
+func ownAccount(why string, h handler) handler {
 	return func(ctx context.Context, r *endpoint.Request) (any, error) {
 		if r.Reply == "" || imported(r.Reply) {
-			return nil, schemas.Errorf(schemas.CodeBadRequest, "all accounts share the calendars, so only Belfry's own account changes them")
+			return nil, schemas.Errorf(schemas.CodeBadRequest, "%s", why)
 		}
 		return h(ctx, r)
 	}

@@ -1,0 +1,378 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func (c *cli) flowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "flow",
+		Short: "Limit, pause and watch the callbacks of a target",
+		Long: `Limit how many callbacks a target gets a second, or at once, over all nodes, and stop
+and start them. KEY is a flow key: the host of an HTTP callback such as api.example.com,
+service:SERVICE for callbacks over NATS, or what a timer names with --flow. With * in it,
+such as 'customer:*', it is a pattern: the limit applies to each matching key by itself.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.AddCommand(c.flowListCommand(), c.flowSetCommand(), c.flowShowCommand(), c.flowPauseCommand(), c.flowResumeCommand(), c.flowDeleteCommand())
+	return cmd
+}
+
+// flowChange has the arguments that all commands which change a limit share.
+type flowChange struct {
+	key      string
+	by       byFlag
+	revision uint64
+}
+
+func (f *flowChange) add(fs *pflag.FlagSet) {
+	fs.Uint64Var(&f.revision, "revision", 0, "fail unless the limit has this revision")
+	f.by.add(fs)
+}
+
+// check sets the key from the first argument.
+func (f *flowChange) check(args []string) error {
+	f.key = args[0]
+	return cmp.Or(checkFlow(f.key), f.by.check())
+}
+
+func (f *flowChange) options() []belfry.FlowOption {
+	return []belfry.FlowOption{belfry.FlowBy(f.by.by), belfry.FlowRevision(f.revision)}
+}
+
+// checkFlow validates a flow key or pattern before any request.
+func checkFlow(key string) error {
+	if err := schemas.CheckFlowPattern(key); err != nil {
+		return usagef("%v", err)
+	}
+	return nil
+}
+
+func (c *cli) flowSetCommand() *cobra.Command {
+	f, limit, dryRun := &flowChange{}, belfry.FlowLimit{}, false
+	cmd := &cobra.Command{
+		Use:   "set KEY",
+		Short: "Store the limit of a flow key or pattern",
+		Long: `Replace the whole limit of a flow key or pattern, or make a new one: a flag that you leave
+out does not limit. A pause stays until "belfry flow resume". The command takes about a
+second: after it has succeeded, every call that begins follows the limit.`,
+		Example: `  belfry flow set api.example.com --rate 100/1m --burst 10 --parallel 5
+  belfry flow set 'customer:*' --parallel 1
+  belfry flow set api.example.com --rate 200/1m --dry-run`,
+		Args: exactly(1),
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&limit.Rate, "rate", "", "calls in a duration: 20/1s, 100/1m, 5000/24h")
+	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: a tenth of a second's worth of the rate, at least 1)")
+	fs.IntVar(&limit.Parallel, "parallel", 0, "calls that run at once")
+	fs.BoolVar(&dryRun, "dry-run", false, "only say what would change")
+	f.add(fs)
+	check := func(args []string) error {
+		if err := f.check(args); err != nil {
+			return err
+		}
+		return checkLimit(fs, limit)
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		opts := f.options()
+		if dryRun {
+			opts = append(opts, belfry.FlowDryRun())
+		}
+		r, err := s.SetFlow(ctx, f.key, limit, opts...)
+		if err != nil {
+			return err
+		}
+		if c.json() {
+			return c.printJSON(r)
+		}
+		pairs := append(limitPairs(r.Limit), "before", limitText(r.Before))
+		pairs = append(pairs, "waiting", waitingText(r.Waiting, r.Partial), "drained", drainedText(r.Drained), "not for", strings.Join(r.Except, " "))
+		return c.printText(pairs...)
+	})
+}
+
+// checkLimit validates the flags of a limit before any request.
+func checkLimit(fs *pflag.FlagSet, limit belfry.FlowLimit) error {
+	switch {
+	case limit.Rate == "" && limit.Parallel == 0 && !fs.Changed("rate") && !fs.Changed("parallel"):
+		return usagef("give --rate or --parallel; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
+	case fs.Changed("parallel") && limit.Parallel < 1:
+		return usagef("--parallel %d: write 1 or more; without --parallel the number is not limited", limit.Parallel)
+	case fs.Changed("burst") && limit.Burst < 1:
+		return usagef("--burst %d: write 1 or more; without --burst the rate has its default", limit.Burst)
+	case fs.Changed("burst") && limit.Rate == "":
+		return usagef("--burst is for a rate: give --rate, too")
+	}
+	l := flow.Limit{Parallel: limit.Parallel}
+	if fs.Changed("rate") {
+		var err error
+		if l.Rate, err = flow.ParseRate(limit.Rate); err != nil {
+			return usagef("--rate: %v", err)
+		}
+		l.Burst = cmp.Or(limit.Burst, l.Rate.DefaultBurst())
+	}
+	if err := l.Check(); err != nil {
+		return usagef("%v", err)
+	}
+	return nil
+}
+
+func (c *cli) flowShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show KEY",
+		Short: "Show the limit of a flow key or pattern, and what waits for it",
+		Long: `Show the limit that applies to a flow key and the pattern that gave it; the calls in
+progress, the events that wait, the next free slot, and when the last of them is called. Of
+a pattern, show its limit and the keys in use, the busiest first.`,
+		Example: `  belfry flow show api.example.com
+  belfry flow show 'customer:*' -o json`,
+		Args: exactly(1),
+	}
+	var key string
+	check := func(args []string) error { key = args[0]; return checkFlow(key) }
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		st, err := s.GetFlow(ctx, key)
+		if err != nil {
+			return err
+		}
+		if c.json() {
+			return c.printJSON(st)
+		}
+		return c.printFlow(st)
+	})
+}
+
+// printFlow prints the limit of a key or pattern and what of it is used.
+func (c *cli) printFlow(st belfry.FlowStatus) error {
+	if st.Limit == nil {
+		return c.printText("flow", st.Key, "limit", "none: every call begins when it is due")
+	}
+	pairs := []string{"flow", st.Key}
+	if st.Limit.Key != st.Key {
+		pairs = append(pairs, "limit of", st.Limit.Key)
+	}
+	pairs = append(pairs, limitPairs(st.Limit)[2:]...)
+	if strings.Contains(st.Key, "*") {
+		pairs = append(pairs, "not for", strings.Join(st.Except, " "))
+		if err := c.printText(pairs...); err != nil || len(st.Keys) == 0 {
+			return err
+		}
+		return c.printFlowKeys(st)
+	}
+	for _, k := range st.Keys {
+		inFlight := ""
+		if st.Limit.Parallel > 0 {
+			inFlight = strconv.Itoa(k.InFlight)
+		}
+		pairs = append(pairs, "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", showTime(k.Next), "drained", drainedText(k.Drained))
+	}
+	return c.printText(pairs...)
+}
+
+// printFlowKeys prints the keys of a pattern that are in use.
+func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
+	if _, err := fmt.Fprintln(c.out); err != nil {
+		return err
+	}
+	width := len("KEY")
+	for _, k := range st.Keys {
+		width = max(width, len(k.Key))
+	}
+	t := table{c.out, []int{width, 9, 12, 24}}
+	if err := t.row("KEY", "IN FLIGHT", "WAITING", "NEXT SLOT", "DRAINED"); err != nil {
+		return err
+	}
+	for _, k := range st.Keys {
+		if err := t.row(k.Key, strconv.Itoa(k.InFlight), waitingText(k.Waiting, k.Partial), showTime(k.Next), showTime(k.Drained)); err != nil {
+			return err
+		}
+	}
+	if st.More {
+		_, err := fmt.Fprintf(c.err, "only the busiest %d keys are shown\n", len(st.Keys))
+		return err
+	}
+	return nil
+}
+
+func (c *cli) flowListCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the limits", Args: exactly(0)}
+	return c.talking(cmd, func([]string) error { return nil }, func(ctx context.Context, s session) error {
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		all, err := s.Flows(ctx)
+		if err != nil {
+			return err
+		}
+		width := len("KEY")
+		for _, l := range all {
+			width = max(width, len(l.Key))
+		}
+		t := table{c.out, []int{width, 12, 6, 8, 8}}
+		for i, l := range all {
+			switch {
+			case c.json():
+				err = c.printJSON(l)
+			case i == 0:
+				err = t.row("KEY", "RATE", "BURST", "PARALLEL", "REVISION", "STATE")
+				fallthrough
+			default:
+				if err == nil {
+					err = t.row(l.Key, l.Rate, number(l.Burst), number(l.Parallel), strconv.FormatUint(l.Revision, 10), flowState(&l))
+				}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *cli) flowPauseCommand() *cobra.Command {
+	f, note := &flowChange{}, ""
+	cmd := &cobra.Command{
+		Use:   "pause KEY",
+		Short: "Stop the callbacks of a flow key or pattern",
+		Long: `Stop the callbacks of a flow key, or of each key that matches a pattern, until "belfry flow
+resume". The key needs no limit. The command takes about a second: after it has succeeded,
+no call begins; calls in progress end. Events that come due wait and use no attempt.`,
+		Example: `  belfry flow pause api.example.com --note "the API is being repaired"`,
+		Args:    exactly(1),
+	}
+	cmd.Flags().StringVar(&note, "note", "", fmt.Sprintf("why, at most %d bytes; flow show and flow ls show it", schemas.MaxPauseNote))
+	f.add(cmd.Flags())
+	check := func(args []string) error {
+		if err := schemas.CheckNote(note); err != nil {
+			return usagef("--note: %v", err)
+		}
+		return f.check(args)
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		return c.changeFlow(ctx, s, func(ctx context.Context) (belfry.FlowChange, error) {
+			return s.PauseFlow(ctx, f.key, note, f.options()...)
+		})
+	})
+}
+
+func (c *cli) flowResumeCommand() *cobra.Command {
+	f := &flowChange{}
+	cmd := &cobra.Command{
+		Use:   "resume KEY",
+		Short: "Let the callbacks of a paused flow key or pattern begin again",
+		Long: `End the pause of a flow key or pattern. The events that wait are called at the rate of the
+limit. A limit that only paused is removed.`,
+		Args: exactly(1),
+	}
+	f.add(cmd.Flags())
+	return c.talking(cmd, f.check, func(ctx context.Context, s session) error {
+		return c.changeFlow(ctx, s, func(ctx context.Context) (belfry.FlowChange, error) {
+			return s.ResumeFlow(ctx, f.key, f.options()...)
+		})
+	})
+}
+
+func (c *cli) flowDeleteCommand() *cobra.Command {
+	f := &flowChange{}
+	cmd := &cobra.Command{
+		Use:   "rm KEY",
+		Short: "Delete the limit of a flow key or pattern",
+		Long: `Delete a limit. The keys then have the limit of another pattern that matches, or none. It is
+refused while the limit is paused.`,
+		Args: exactly(1),
+	}
+	f.add(cmd.Flags())
+	return c.talking(cmd, f.check, func(ctx context.Context, s session) error {
+		return c.changeFlow(ctx, s, func(ctx context.Context) (belfry.FlowChange, error) {
+			return s.DeleteFlow(ctx, f.key, f.options()...)
+		})
+	})
+}
+
+// changeFlow changes a limit and prints it.
+func (c *cli) changeFlow(ctx context.Context, s session, change func(context.Context) (belfry.FlowChange, error)) error {
+	ctx, cancel := s.call(ctx)
+	defer cancel()
+	r, err := change(ctx)
+	switch {
+	case err != nil:
+		return err
+	case c.json():
+		return c.printJSON(r)
+	case r.Limit == nil && r.Before != nil:
+		return c.printText("flow", r.Before.Key, "limit", "none of its own any more")
+	}
+	return c.printText(append(limitPairs(r.Limit), "not for", strings.Join(r.Except, " "))...)
+}
+
+// limitPairs returns the lines about a stored limit.
+func limitPairs(l *belfry.FlowLimitInfo) []string {
+	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "state", flowState(l),
+		"since", showTime(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", showTime(l.Changed), "by", l.By}
+}
+
+// flowState says whether a limit is paused and why, or that it cannot be read.
+func flowState(l *belfry.FlowLimitInfo) string {
+	switch {
+	case l.Error != "":
+		return "unreadable, its calls wait: " + l.Error
+	case l.Paused && l.PauseNote != "":
+		return "paused: " + l.PauseNote
+	case l.Paused:
+		return "paused"
+	}
+	return "active"
+}
+
+// limitText describes a limit in one line; "" for none.
+func limitText(l *belfry.FlowLimitInfo) string {
+	if l == nil {
+		return ""
+	}
+	var parts []string
+	if l.Rate != "" {
+		parts = append(parts, fmt.Sprintf("%s burst %d", l.Rate, l.Burst))
+	}
+	if l.Parallel > 0 {
+		parts = append(parts, fmt.Sprintf("parallel %d", l.Parallel))
+	}
+	if l.Paused {
+		parts = append(parts, "paused")
+	}
+	if l.Error != "" {
+		parts = append(parts, "unreadable")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// waitingText shows a number of waiting events.
+func waitingText(n int, partial bool) string {
+	if partial {
+		return strconv.Itoa(n) + " or more"
+	}
+	return strconv.Itoa(n)
+}
+
+// drainedText says when the last waiting event is called; "" for the zero time.
+func drainedText(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return "at " + at.Format("15:04:05 on 2006-01-02") + " UTC, at this rate"
+}

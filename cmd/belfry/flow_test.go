@@ -1,0 +1,89 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry"
+)
+
+// TestFlowCommands: limits are set, shown, listed, paused, resumed and deleted on the command
+// line, as text and as JSON.
+func TestFlowCommands(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	run := func(line string) result { return n.client(t, strings.Fields(line)...) }
+	shows := func(line string, want ...string) {
+		t.Helper()
+		r := run(line)
+		for _, w := range want {
+			if r.code != exitOK || !strings.Contains(strings.Join(strings.Fields(r.out), " "), w) {
+				t.Errorf("%s: got %v, want %q", line, r, w)
+			}
+		}
+	}
+	shows("flow show api.example.com", "limit none: every call begins when it is due")
+	if r := run("flow ls"); r.code != exitOK || r.out != "" {
+		t.Errorf("flow ls: %v, want nothing", r)
+	}
+	shows("flow set api.example.com --rate 100/1m --dry-run", "rate 100/1m burst 1", "waiting 0")
+	shows("flow show api.example.com", "limit none")
+	made := ok[belfry.FlowChange](t, n, strings.Fields("flow set api.example.com --rate 100/1m --burst 10 --parallel 5 --by ann")...)[0]
+	if l := made.Limit; l == nil || l.Rate != "100/1m" || l.Burst != 10 || l.Parallel != 5 || l.By != "ann" || made.Before != nil {
+		t.Errorf("flow set: %+v", made)
+	}
+	shows("flow set customer:* --parallel 1", "flow customer:* parallel 1 state active")
+	shows("flow set customer:7 --rate 7/1s", "flow customer:7 rate 7/1s burst 1")
+	shows("flow set api.example.com --rate 200/1m", "rate 200/1m", "before 100/1m burst 10, parallel 5")
+	shows("flow show api.example.com", "rate 200/1m", "waiting 0", "next slot 20")
+	shows("flow show customer:1", "limit of customer:*", "parallel 1", "in flight 0")
+	shows("flow show customer:*", "parallel 1", "not for customer:7")
+	if st := ok[belfry.FlowStatus](t, n, "flow", "show", "customer:9")[0]; st.Limit == nil || st.Limit.Key != "customer:*" || len(st.Keys) != 1 {
+		t.Errorf("flow show: %+v", st)
+	}
+	shows("flow pause api.example.com --note repair", "state paused: repair", "rate 200/1m", "paused by "+whoami())
+	shows("flow ls", "KEY RATE BURST PARALLEL REVISION STATE api.example.com 200/1m", "paused: repair customer:* 1", "active customer:7 7/1s")
+	if l := ok[belfry.FlowLimitInfo](t, n, "flow", "list"); len(l) != 3 || l[0].Key != "api.example.com" || !l[0].Paused {
+		t.Errorf("flow list: %+v", l)
+	}
+	run("flow rm api.example.com").oneLine(t, exitRefused, "resume it first")
+	shows("flow resume api.example.com", "state active", "rate 200/1m")
+	run("flow set api.example.com --rate 1/1s --revision 999999").oneLine(t, exitRefused, "revision")
+	run("flow pause api.example.com --revision 999999").oneLine(t, exitRefused, "revision")
+	run("flow resume api.example.com --revision 999999").oneLine(t, exitRefused, "revision")
+	run("flow rm api.example.com --revision 999999").oneLine(t, exitRefused, "revision")
+	shows("flow rm api.example.com", "flow api.example.com limit none of its own any more")
+	run("flow rm api.example.com").oneLine(t, exitNotFound, "no limit is stored")
+	run("flow resume customer:1").oneLine(t, exitNotFound, "customer:*")
+	run("flow show nobody:*").oneLine(t, exitNotFound, "nobody:*")
+	shows("flow pause hooks.example.com", "state paused")
+	shows("flow resume hooks.example.com", "limit none of its own any more")
+	n.stop(t)
+}
+
+// TestFlowUsage: wrong arguments end with exit code 2, before any request; mistyped commands
+// are answered with a suggestion.
+func TestFlowUsage(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"flow set": "usage", "flow set x": "--rate", "flow set x y --parallel 1": "usage", "flow set a|b --parallel 1": "letters", "flow set " + strings.Repeat("x", 129) + " --parallel 1": "128",
+		"flow set x --rate 100": "--rate", "flow set x --rate 0/1s": "--rate", "flow set x --rate 1/0s": "--rate", "flow set x --rate 1/x": "--rate", "flow set x --rate= ": "--rate",
+		"flow set x --rate 1/1s --burst 0": "--burst 0", "flow set x --rate 1/1s --burst -1": "--burst -1", "flow set x --parallel 1 --burst 2": "--burst is for a rate",
+		"flow set x --parallel 0": "--parallel 0", "flow set x --parallel -1": "--parallel -1", "flow set x --parallel many": "--parallel", "flow set x --parallel 999999999": "parallel", "flow set x --rate 1/1s --burst 999999999": "burst",
+		"flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
+		"flow show": "usage", "flow show a|b": "letters", "flow ls x": "usage", "flow pause": "usage", "flow pause x --note " + strings.Repeat("n", 257): "--note", "flow pause a|b": "letters",
+		"flow resume": "usage", "flow resume a|b": "letters", "flow rm": "usage", "flow rm x --note n": "--note", "flow rm a|b": "letters",
+		"flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",
+	} {
+		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)
+	}
+}
+
+// TestFlowWithoutServer: the commands say that no server can be reached.
+func TestFlowWithoutServer(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"flow ls", "flow set x --parallel 1", "flow show x", "flow pause x", "flow resume x", "flow rm x"} {
+		belfryRun(t, append(strings.Fields(line), "--nats-url", "nats://127.0.0.1:1", "--timeout", (5*time.Second).String())...).oneLine(t, exitUnreachable)
+	}
+}

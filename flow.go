@@ -1,0 +1,129 @@
+package belfry
+
+import (
+	"context"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file has the operations on flow limits: how many calls a target gets a second, and at
+// once, over the whole cluster. They are for programs of Belfry's own account; other accounts
+// get ErrBadRequest, or no answer.
+
+// FlowLimit says what a flow key, or each key that matches a pattern, permits; see
+// [Client.SetFlow].
+type FlowLimit struct {
+	// Rate is a number of calls in a duration, such as "100/1m" or "20/1s"; "" does not bound
+	// them. In no window of length t begin more than rate × t + burst calls.
+	Rate string
+	// Burst is the number of calls that may begin at once; 0 for a tenth of a second's worth
+	// of the rate, at least 1.
+	Burst int
+	// Parallel is the number of calls that run at once; 0 does not bound them.
+	Parallel int
+}
+
+// FlowLimitInfo describes a stored limit.
+type FlowLimitInfo = schemas.FlowLimitInfo
+
+// FlowChange is what a change of a limit did, or would do: the limit before and after, and the
+// number of events that wait for a call of its keys.
+type FlowChange = schemas.FlowReply
+
+// FlowStatus is the limit that applies to a key and what of it is used.
+type FlowStatus = schemas.FlowStatus
+
+// Flow sets the flow key of a timer, whose limits apply to its callback: 1 to 128 letters,
+// digits or any of - _ . : @ /. Without it the key is the host of an HTTP callback, such as
+// api.example.com, or service:<service> for a callback over NATS.
+func Flow(key string) AddOption { return extension(schemas.AttrFlow, key) }
+
+// FlowOption changes a call of [Client.SetFlow], [Client.PauseFlow], [Client.ResumeFlow] or
+// [Client.DeleteFlow].
+type FlowOption interface{ applyFlow(*flowOptions) }
+
+type flowOptions struct {
+	revision uint64
+	dryRun   bool
+	by       string
+}
+
+type flowOption func(*flowOptions)
+
+func (f flowOption) applyFlow(o *flowOptions) { f(o) }
+
+// FlowRevision makes a change fail with ErrConflict unless the limit has this revision.
+func FlowRevision(revision uint64) FlowOption {
+	return flowOption(func(o *flowOptions) { o.revision = revision })
+}
+
+// FlowDryRun makes [Client.SetFlow] store nothing, and only say what would change.
+func FlowDryRun() FlowOption { return flowOption(func(o *flowOptions) { o.dryRun = true }) }
+
+// FlowBy says who makes the change: at most 128 bytes of printable text. Belfry does not verify
+// it.
+func FlowBy(name string) FlowOption { return flowOption(func(o *flowOptions) { o.by = name }) }
+
+func flowOptionsOf(opts []FlowOption) (o flowOptions) {
+	for _, opt := range opts {
+		opt.applyFlow(&o)
+	}
+	return o
+}
+
+// SetFlow replaces the limit of a flow key, or makes a new one. With '*' in it, which stands for
+// any run of characters, key is a pattern: the limit applies to each matching key by itself. The
+// limit of a key comes before that of a pattern, that of a longer pattern before that of a shorter
+// one. SetFlow does not end a pause. It takes about a second: when it returns without an error,
+// every call that begins follows the limit. Errors: ErrBadRequest, ErrConflict, ErrStoreFull,
+// ErrUnavailable, after which the change may be in force.
+func (c *Client) SetFlow(ctx context.Context, key string, limit FlowLimit, opts ...FlowOption) (FlowChange, error) {
+	o := flowOptionsOf(opts)
+	var r FlowChange
+	err := c.call(ctx, "flow.set", schemas.FlowSetRequest{
+		Key: key, Rate: limit.Rate, Burst: limit.Burst, Parallel: limit.Parallel, Revision: o.revision, DryRun: o.dryRun, By: o.by,
+	}, &r)
+	return r, err
+}
+
+// GetFlow returns the limit that applies to a flow key, or that is stored for a pattern, and what
+// of it is used. Errors: ErrNotFound for a pattern without a limit, ErrBadRequest,
+// ErrUnavailable.
+func (c *Client) GetFlow(ctx context.Context, key string) (FlowStatus, error) {
+	var r FlowStatus
+	err := c.call(ctx, "flow.get", schemas.FlowRequest{Key: key}, &r)
+	return r, err
+}
+
+// Flows returns all stored limits by key. Errors: ErrUnavailable.
+func (c *Client) Flows(ctx context.Context) ([]FlowLimitInfo, error) {
+	var r schemas.FlowListReply
+	err := c.call(ctx, "flow.list", struct{}{}, &r)
+	return r.Limits, err
+}
+
+// PauseFlow stops the calls of a flow key, or of each key that matches a pattern, until
+// [Client.ResumeFlow]. Calls in progress end. Events that come due wait, and use no attempt. note
+// says why, with at most 256 bytes. The key needs no limit. Errors: as SetFlow.
+func (c *Client) PauseFlow(ctx context.Context, key, note string, opts ...FlowOption) (FlowChange, error) {
+	return c.changeFlow(ctx, "flow.pause", key, note, opts)
+}
+
+// ResumeFlow ends a pause: the events that wait are called at the limit's rate. Errors:
+// ErrNotFound if nothing is stored for the key, ErrBadRequest, ErrConflict, ErrUnavailable.
+func (c *Client) ResumeFlow(ctx context.Context, key string, opts ...FlowOption) (FlowChange, error) {
+	return c.changeFlow(ctx, "flow.resume", key, "", opts)
+}
+
+// DeleteFlow deletes the limit of a flow key or pattern. Errors: ErrNotFound, ErrConflict while it
+// is paused, ErrBadRequest, ErrUnavailable.
+func (c *Client) DeleteFlow(ctx context.Context, key string, opts ...FlowOption) (FlowChange, error) {
+	return c.changeFlow(ctx, "flow.delete", key, "", opts)
+}
+
+func (c *Client) changeFlow(ctx context.Context, verb, key, note string, opts []FlowOption) (FlowChange, error) {
+	o := flowOptionsOf(opts)
+	var r FlowChange
+	err := c.call(ctx, verb, schemas.FlowRequest{Key: key, Note: note, Revision: o.revision, By: o.by}, &r)
+	return r, err
+}

@@ -1,0 +1,461 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Flows is the part of the store that keeps the limits of flow control; *store.Store has it.
+type Flows interface {
+	RefreshFlows(ctx context.Context) (*store.FlowSet, error)
+	PutLimit(ctx context.Context, l store.FlowLimit, rev uint64) (uint64, error)
+	DeleteLimit(ctx context.Context, l store.FlowLimit, rev uint64) (uint64, error)
+	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
+	FlowStates(ctx context.Context, pattern string, limit int) (all []store.FlowKeyState, more bool, err error)
+}
+
+// FlowSet replaces the limit of a flow key or pattern, except its pause, or makes a new one.
+// When it returns without an error, the limit is in force on all nodes; see store.Flows. from
+// is the verified part of the caller, q.By the caller's own claim. Errors: bad_request,
+// conflict for another revision, store_full, unavailable, after which the change may be in
+// force.
+func (s *Service) FlowSet(ctx context.Context, q schemas.FlowSetRequest, from schemas.Caller) (schemas.FlowReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.FlowReply, err error) {
+		limit, err := flowLimit(q)
+		if err != nil {
+			return reply, err
+		}
+		c := limitChange{key: q.Key, revision: q.Revision, by: q.By, dryRun: q.DryRun, done: "flow limit set", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+			next := *old
+			if next.Err != nil {
+				next = store.FlowLimit{} // a damaged limit is replaced
+			}
+			limit.Paused = next.Limit.Paused
+			next.Pattern, next.Limit, next.Err = q.Key, limit, nil
+			return &next, nil
+		}}
+		if reply, err = s.changeLimit(ctx, c, from); err != nil {
+			return reply, err
+		}
+		waits, countErr := s.flowWaits(ctx, func(key string) bool {
+			return flow.Match(q.Key, key) && !slices.ContainsFunc(reply.Except, func(other string) bool { return flow.Match(other, key) })
+		})
+		// The limit is stored, so a count that failed is only partial.
+		reply.Waiting, reply.Partial = waits.total(), waits.partial || countErr != nil
+		if n := waits.most(); n > 0 && limit.Rate.Count > 0 && !limit.Paused {
+			reply.Drained = schemas.TimeOf(s.nowMs() + int64(n)*int64(limit.Rate.Per)/int64(limit.Rate.Count)/int64(time.Millisecond))
+		}
+		return reply, nil
+	})
+}
+
+// flowLimit returns the limit that a request asks for.
+func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
+	if err := checkFlowPattern(q.Key); err != nil {
+		return l, err
+	}
+	if q.Rate == "" && q.Parallel == 0 {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, or a number of parallel calls; flow.delete removes a limit, and flow.pause stops all calls")
+	}
+	l.Parallel, l.Burst = q.Parallel, q.Burst
+	if q.Rate != "" {
+		if l.Rate, err = flow.ParseRate(q.Rate); err != nil {
+			return l, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
+		}
+		if l.Burst == 0 {
+			l.Burst = l.Rate.DefaultBurst()
+		}
+	}
+	if err := l.Check(); err != nil {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
+	}
+	return l, nil
+}
+
+func checkFlowPattern(key string) error {
+	if key == "" {
+		return schemas.Errorf(schemas.CodeBadRequest, "the flow key is missing: name a host such as api.example.com, service:<service>, a value of timerflow, or a pattern such as customer:*")
+	}
+	if err := schemas.CheckFlowPattern(key); err != nil {
+		return err
+	}
+	return nil
+}
+
+// FlowPause stops all calls of a flow key, or of each key that matches a pattern, until
+// FlowResume. Their events wait and use no attempt. For a key without a limit it stores a
+// limit that only pauses. Errors: as FlowSet.
+func (s *Service) FlowPause(ctx context.Context, q schemas.FlowRequest, from schemas.Caller) (schemas.FlowReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.FlowReply, error) {
+		if err := cmp.Or(checkFlowPattern(q.Key), schemas.CheckNote(q.Note)); err != nil {
+			return schemas.FlowReply{}, err
+		}
+		nowMs := s.nowMs()
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return schemas.FlowReply{}, err
+		}
+		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, done: "flow paused", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+			switch {
+			case old.Err != nil:
+				return nil, unreadable(old)
+			case old.Limit.Paused && old.Note == q.Note:
+				return old, nil
+			}
+			next := *old
+			if !next.Limit.Paused {
+				next.PausedMs = nowMs
+			}
+			next.Pattern, next.Limit.Paused, next.Note, next.PausedBy = q.Key, true, q.Note, by.Name()
+			return &next, nil
+		}}, from)
+	})
+}
+
+// FlowResume ends the pause of a flow key or pattern. A limit that only paused is removed.
+// Errors: not_found for a key whose calls are not paused under that name, otherwise as FlowSet.
+func (s *Service) FlowResume(ctx context.Context, q schemas.FlowRequest, from schemas.Caller) (schemas.FlowReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.FlowReply, error) {
+		if err := checkFlowPattern(q.Key); err != nil {
+			return schemas.FlowReply{}, err
+		}
+		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, stored: true, done: "flow resumed", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+			switch {
+			case old.Err != nil:
+				return nil, unreadable(old)
+			case !old.Limit.Paused:
+				return old, nil
+			}
+			next := *old
+			next.Limit.Paused, next.Note, next.PausedMs, next.PausedBy = false, "", 0, ""
+			if next.Limit.Rate.Count == 0 && next.Limit.Parallel == 0 {
+				return nil, nil
+			}
+			return &next, nil
+		}}, from)
+	})
+}
+
+// FlowDelete removes the limit of a flow key or pattern; its keys then have the limit of
+// another pattern that matches, or none. Errors: not_found, conflict for another revision or a
+// paused limit, unavailable.
+func (s *Service) FlowDelete(ctx context.Context, q schemas.FlowRequest, from schemas.Caller) (schemas.FlowReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.FlowReply, error) {
+		if err := checkFlowPattern(q.Key); err != nil {
+			return schemas.FlowReply{}, err
+		}
+		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, stored: true, done: "flow limit deleted", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+			if old.Err == nil && old.Limit.Paused {
+				return nil, schemas.Errorf(schemas.CodeConflict, "%s is paused, and without its limit the calls would begin: resume it first, then delete it", q.Key)
+			}
+			return nil, nil
+		}}, from)
+	})
+}
+
+// unreadable is the refusal to change part of a limit that cannot be read.
+func unreadable(l *store.FlowLimit) error {
+	return schemas.Errorf(schemas.CodeConflict, "the limit of %s cannot be read, so its calls wait: set it again: %w", l.Pattern, l.Err)
+}
+
+// limitChange is one change of a stored limit.
+type limitChange struct {
+	key      string
+	revision uint64 // that the limit must have; 0 for any
+	by       string
+	dryRun   bool
+	stored   bool   // the limit must exist
+	done     string // for the log
+	// edit returns the limit after the change: old if nothing changes, nil to delete it. old
+	// has only the pattern if no limit is stored.
+	edit func(old *store.FlowLimit) (*store.FlowLimit, error)
+}
+
+// changeLimit makes a change by compare-and-set, again after a conflict if the request names no
+// revision.
+func (s *Service) changeLimit(ctx context.Context, c limitChange, from schemas.Caller) (reply schemas.FlowReply, err error) {
+	by, err := claimed(from, c.by)
+	if err != nil {
+		return reply, err
+	}
+	for try := 1; ; try++ {
+		set, err := s.o.Store.RefreshFlows(ctx)
+		if err != nil {
+			return reply, err
+		}
+		old, exists := set.Get(c.key)
+		old.Pattern = c.key
+		switch {
+		case !exists && c.stored:
+			return reply, noLimit(set, c.key)
+		case c.revision != 0 && c.revision != old.Rev:
+			return reply, otherLimit(c.key, old.Rev, c.revision)
+		case errors.Is(old.Err, schemas.ErrNewer):
+			return reply, old.Err
+		}
+		if !exists {
+			old = store.FlowLimit{Pattern: c.key}
+		} else {
+			reply.Before = limitInfo(&old)
+		}
+		next, err := c.edit(&old)
+		if err != nil {
+			return reply, err
+		}
+		reply.Except = except(set, c.key)
+		if next == &old {
+			reply.Limit = reply.Before
+			return reply, nil
+		}
+		if reply.Limit = nil; next != nil {
+			next.AtMs, next.By = s.nowMs(), by.Name()
+			reply.Limit = limitInfo(next)
+		}
+		if c.dryRun {
+			return reply, nil
+		}
+		rev, err := s.writeLimit(ctx, next, &old, by.Name())
+		switch {
+		case err == nil:
+			if next != nil {
+				reply.Limit.Revision = rev
+			}
+			s.o.Log.Info().Str("flow", c.key).Uint64("revision", rev).Str("by", by.Name()).Msg(c.done)
+			return reply, nil
+		case !errors.Is(err, store.ErrRevision):
+			return reply, err
+		case c.revision != 0 || try == putTries:
+			return reply, schemas.Errorf(schemas.CodeConflict, "the limit of %s was changed by somebody else at the same time: show it, then try again", c.key)
+		}
+	}
+}
+
+// writeLimit stores next in place of old, or deletes old if next is nil.
+func (s *Service) writeLimit(ctx context.Context, next, old *store.FlowLimit, by string) (uint64, error) {
+	if next == nil {
+		return s.o.Store.DeleteLimit(ctx, store.FlowLimit{Pattern: old.Pattern, AtMs: s.nowMs(), By: by}, old.Rev)
+	}
+	return s.o.Store.PutLimit(ctx, *next, old.Rev)
+}
+
+// noLimit says that no limit is stored for a key, and which one applies to it.
+func noLimit(set *store.FlowSet, key string) error {
+	if l, ok := set.Find(key); ok {
+		return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: that of %s applies to it", key, l.Pattern)
+	}
+	return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s, and none applies to it", key)
+}
+
+func otherLimit(key string, is, want uint64) error {
+	if is == 0 {
+		return schemas.Errorf(schemas.CodeConflict, "no limit is stored for %s, and the request names revision %d: leave the revision out to store one", key, want)
+	}
+	return schemas.Errorf(schemas.CodeConflict, "the limit of %s has revision %d, not %d: get it, check what has changed, and try again", key, is, want)
+}
+
+// except returns the stored limits that apply instead of that of a pattern to keys that match
+// it: limits of single keys, and of longer patterns.
+func except(set *store.FlowSet, pattern string) []string {
+	if !strings.Contains(pattern, "*") {
+		return nil
+	}
+	var out []string
+	for _, l := range set.All() {
+		beats := !strings.Contains(l.Pattern, "*") || len(l.Pattern) > len(pattern)
+		if beats && flow.Match(pattern, l.Pattern) && len(out) < schemas.MaxFlowExcept {
+			out = append(out, l.Pattern)
+		}
+	}
+	return out
+}
+
+// FlowList returns all stored limits. Errors: unavailable.
+func (s *Service) FlowList(ctx context.Context, _ struct{}) (schemas.FlowListReply, error) {
+	return do(ctx, s, s.quick, func(ctx context.Context) (reply schemas.FlowListReply, err error) {
+		set, err := s.o.Store.RefreshFlows(ctx)
+		if err != nil {
+			return reply, err
+		}
+		reply.Limits = []schemas.FlowLimitInfo{}
+		for _, l := range set.All() {
+			reply.Limits = append(reply.Limits, *limitInfo(&l))
+		}
+		return reply, nil
+	})
+}
+
+// maxFlowStates bounds the states that FlowGet reads for a pattern, to show the busiest keys.
+const maxFlowStates = 2000
+
+// FlowGet returns the limit that applies to a flow key, or that is stored for a pattern, and
+// how much of it is used. Errors: bad_request, not_found for a pattern without a limit,
+// unavailable.
+func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.FlowStatus, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.FlowStatus, err error) {
+		if err := checkFlowPattern(q.Key); err != nil {
+			return reply, err
+		}
+		set, err := s.o.Store.RefreshFlows(ctx)
+		if err != nil {
+			return reply, err
+		}
+		reply.Key, reply.Keys = q.Key, []schemas.FlowKeyInfo{}
+		limit, exists := set.Get(q.Key)
+		pattern := strings.Contains(q.Key, "*")
+		if !pattern {
+			limit, exists = set.Find(q.Key)
+		}
+		switch {
+		case !exists && pattern:
+			return reply, noLimit(set, q.Key)
+		case exists:
+			reply.Limit, reply.Except = limitInfo(&limit), except(set, q.Key)
+		}
+		ours := func(key string) bool {
+			if !pattern {
+				return key == q.Key
+			}
+			l, ok := set.Find(key)
+			return ok && l.Pattern == q.Key
+		}
+		states, err := s.flowStates(ctx, q.Key, pattern)
+		if err != nil {
+			return reply, err
+		}
+		waits, err := s.flowWaits(ctx, ours)
+		if err != nil {
+			return reply, err
+		}
+		for _, st := range states {
+			if ours(st.Key) {
+				reply.Keys = append(reply.Keys, keyInfo(&limit, &st, &waits, s.nowMs()))
+			}
+			delete(waits.keys, st.Key)
+		}
+		for key := range waits.keys {
+			reply.Keys = append(reply.Keys, keyInfo(&limit, &store.FlowKeyState{Key: key}, &waits, s.nowMs()))
+		}
+		slices.SortFunc(reply.Keys, func(a, b schemas.FlowKeyInfo) int {
+			return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Key, b.Key))
+		})
+		if reply.More = len(reply.Keys) > schemas.MaxFlowKeys; reply.More {
+			reply.Keys = reply.Keys[:schemas.MaxFlowKeys]
+		}
+		return reply, nil
+	})
+}
+
+// flowStates returns the states of the keys of a pattern, or that of one key.
+func (s *Service) flowStates(ctx context.Context, key string, pattern bool) ([]store.FlowKeyState, error) {
+	if pattern {
+		all, _, err := s.o.Store.FlowStates(ctx, key, maxFlowStates)
+		return all, err
+	}
+	st, err := s.o.Store.FlowState(ctx, key)
+	if errors.Is(err, schemas.ErrDamaged) {
+		err = nil // the next call replaces it
+	}
+	return []store.FlowKeyState{st}, err
+}
+
+// flowWaits are the events that wait for a call, by flow key.
+type flowWaits struct {
+	keys    map[string]flowWait
+	partial bool // there was no time to count all
+}
+
+// flowWait are the events of one key that wait. Times are Unix milliseconds.
+type flowWait struct {
+	n              int
+	nextMs, lastMs int64 // the earliest and the latest slot
+}
+
+func (w *flowWaits) total() (n int) {
+	for _, k := range w.keys {
+		n += k.n
+	}
+	return n
+}
+
+// most returns the largest number of events that wait for one key.
+func (w *flowWaits) most() (n int) {
+	for _, k := range w.keys {
+		n = max(n, k.n)
+	}
+	return n
+}
+
+// flowWaits counts the events that wait in the store for a call of the keys that match. Events
+// that wait for seconds only may be missing.
+func (s *Service) flowWaits(ctx context.Context, match func(key string) bool) (w flowWaits, err error) {
+	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
+	defer cancel()
+	w.keys = map[string]flowWait{}
+	q := store.ListQuery{States: []schemas.State{schemas.StateRetrying}, Limit: store.MaxListLimit}
+	for {
+		page, err := s.o.Store.List(ctx, q)
+		if ctx.Err() != nil {
+			w.partial = true
+			return w, nil
+		}
+		if err != nil {
+			return w, err
+		}
+		for i := range page.Timers {
+			r := &page.Timers[i].Record
+			if !r.Deferred() || !match(r.Deferral.Flow) {
+				continue
+			}
+			k := w.keys[r.Deferral.Flow]
+			if k.n++; k.nextMs == 0 || r.Deferral.SlotMs < k.nextMs {
+				k.nextMs = r.Deferral.SlotMs
+			}
+			k.lastMs = max(k.lastMs, r.Deferral.SlotMs)
+			w.keys[r.Deferral.Flow] = k
+		}
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return w, nil
+		}
+	}
+}
+
+// keyInfo describes how much of a limit a key uses.
+func keyInfo(l *store.FlowLimit, st *store.FlowKeyState, waits *flowWaits, nowMs int64) schemas.FlowKeyInfo {
+	sum := st.State.Summary(l.Limit, l.Rev, nowMs*int64(time.Millisecond))
+	wait := waits.keys[st.Key]
+	info := schemas.FlowKeyInfo{Key: st.Key, InFlight: sum.InFlight, Waiting: max(sum.Waiting, wait.n), Partial: waits.partial}
+	if l.Limit.Paused {
+		return info
+	}
+	info.Next = schemas.TimeOf(sum.NextNs / int64(time.Millisecond))
+	if last := max(sum.DrainedNs/int64(time.Millisecond), wait.lastMs); last > nowMs && info.Waiting > 0 {
+		info.Drained = schemas.TimeOf(last)
+	}
+	return info
+}
+
+// limitInfo describes a stored limit.
+func limitInfo(l *store.FlowLimit) *schemas.FlowLimitInfo {
+	info := &schemas.FlowLimitInfo{
+		Key: l.Pattern, Revision: l.Rev, Rate: l.Limit.Rate.String(), Burst: l.Limit.Burst, Parallel: l.Limit.Parallel,
+		Paused: l.Limit.Paused, PauseNote: l.Note, PausedBy: l.PausedBy, By: l.By,
+	}
+	if l.PausedMs != 0 {
+		info.PausedAt = schemas.TimeOf(l.PausedMs)
+	}
+	if l.AtMs != 0 {
+		info.Changed = schemas.TimeOf(l.AtMs)
+	}
+	if l.Err != nil {
+		info.Error = l.Err.Error()
+	}
+	return info
+}

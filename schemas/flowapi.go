@@ -1,0 +1,120 @@
+package schemas
+
+import "time"
+
+// This file has the requests and answers of timers.api.flow.
+
+const (
+	// MaxFlowKeys bounds the flow keys in the answer of timers.api.flow.get.
+	MaxFlowKeys = 20
+	// MaxFlowExcept bounds the names in FlowReply.Except.
+	MaxFlowExcept = 20
+)
+
+// FlowSetRequest is the body of timers.api.flow.set. It replaces the whole limit of a flow key,
+// or makes a new one, except a pause, which stays until timers.api.flow.resume. By is as in
+// CancelRequest.
+type FlowSetRequest struct {
+	// Key is a flow key, or a pattern with '*', whose limit applies to each matching key by
+	// itself.
+	Key string `json:"key"`
+	// Rate is a number of calls in a duration, such as 100/1m; empty for no bound.
+	Rate string `json:"rate,omitempty"`
+	// Burst is the number of calls that may start at once; 0 for the default of the rate.
+	Burst int `json:"burst,omitempty"`
+	// Parallel bounds the calls that run at once; 0 does not.
+	Parallel int `json:"parallel,omitempty"`
+	// Revision is the revision that the limit must have; 0 for any.
+	Revision uint64 `json:"revision,omitempty"`
+	// DryRun stores nothing. The answer tells what the limit would do.
+	DryRun bool   `json:"dryrun,omitempty"`
+	By     string `json:"by,omitempty"`
+}
+
+// FlowRequest is the body of timers.api.flow.get, pause, resume and delete. By is as in
+// CancelRequest.
+type FlowRequest struct {
+	// Key is a flow key, or the pattern of a stored limit.
+	Key string `json:"key"`
+	// Note says why the calls are paused, at most MaxPauseNote bytes; only for pause.
+	Note string `json:"note,omitempty"`
+	// Revision is the revision that a limit to be changed must have; 0 for any.
+	Revision uint64 `json:"revision,omitempty"`
+	By       string `json:"by,omitempty"`
+}
+
+// FlowReply is the answer to a change of a limit. The change is in force: every call that
+// begins after the answer follows it.
+type FlowReply struct {
+	// Limit is the limit after the change; nil if none is stored for the key now.
+	Limit *FlowLimitInfo `json:"limit,omitempty"`
+	// Before is the limit before the change; nil if there was none.
+	Before *FlowLimitInfo `json:"before,omitempty"`
+	// Except are stored limits that apply instead of this one to keys that match its pattern,
+	// at most MaxFlowExcept.
+	Except []string `json:"except,omitempty"`
+	// Waiting is the number of events that wait for their call now. Partial is true if there
+	// was no time to count all.
+	Waiting int  `json:"waiting"`
+	Partial bool `json:"partial,omitempty"`
+	// Drained is the time at which the rate permits the last of them; zero if nothing waits,
+	// without a rate, or while the calls are paused.
+	Drained time.Time `json:"drained,omitzero"`
+}
+
+// FlowLimitInfo describes a stored limit.
+type FlowLimitInfo struct {
+	// Key is the flow key, or the pattern, that the limit is stored for.
+	Key      string `json:"key"`
+	Revision uint64 `json:"revision"`
+	Rate     string `json:"rate,omitempty"`     // calls in a duration; empty for no bound
+	Burst    int    `json:"burst,omitempty"`    // only with a rate
+	Parallel int    `json:"parallel,omitempty"` // 0 for no bound
+	Paused   bool   `json:"paused,omitempty"`
+	// PauseNote, PausedAt and PausedBy say why, when and by whom the calls were paused.
+	PauseNote string    `json:"pausenote,omitempty"`
+	PausedAt  time.Time `json:"pausedat,omitzero"`
+	PausedBy  string    `json:"pausedby,omitempty"`
+	// Changed is the time of the last change, and By says who made it.
+	Changed time.Time `json:"changed,omitzero"`
+	By      string    `json:"by,omitempty"`
+	// Error says why the limit cannot be read; its calls wait then. The other fields are empty.
+	Error string `json:"error,omitempty"`
+}
+
+// FlowStatus is the answer of timers.api.flow.get.
+type FlowStatus struct {
+	Key string `json:"key"`
+	// Limit is the limit that applies; Limit.Key is the pattern that gave it. It is nil if no
+	// limit applies.
+	Limit *FlowLimitInfo `json:"limit,omitempty"`
+	// Except is as in FlowReply.
+	Except []string `json:"except,omitempty"`
+	// Keys are the flow keys under the limit that are in use, the ones with the most waiting
+	// events first, at most MaxFlowKeys. For a flow key it has that key alone.
+	Keys []FlowKeyInfo `json:"keys"`
+	// More is true if further keys are in use.
+	More bool `json:"more,omitempty"`
+}
+
+// FlowKeyInfo says how much of a flow key's limit is used.
+type FlowKeyInfo struct {
+	Key string `json:"key"`
+	// InFlight is the number of permits for calls that nodes hold; only with a limit on
+	// parallel calls.
+	InFlight int `json:"inflight"`
+	// Waiting is the number of events that wait for their call. Partial is true if there was no
+	// time to count all.
+	Waiting int  `json:"waiting"`
+	Partial bool `json:"partial,omitempty"`
+	// Next is the earliest time of a call of a further event; zero while the calls are paused.
+	Next time.Time `json:"next,omitzero"`
+	// Drained is the time at which the last waiting event is called, if every call is on time;
+	// zero if nothing waits, or while the calls are paused.
+	Drained time.Time `json:"drained,omitzero"`
+}
+
+// FlowListReply has all stored limits, by key.
+type FlowListReply struct {
+	Limits []FlowLimitInfo `json:"limits"`
+}
