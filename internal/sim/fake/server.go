@@ -27,6 +27,8 @@ type Config struct {
 	MaxMessage int
 	// ShareIndex makes every other index entry of new timers name a second timer.
 	ShareIndex bool
+	// Flows adds the bucket flows.
+	Flows bool
 	// Basis is the basis of the plans in the first clocks; see store.Clock.
 	Basis string
 	// Calendars adds the stream of calendars. A stream more changes what random numbers are drawn
@@ -74,6 +76,9 @@ func NewServer(cfg Config, now func(stream string) (leaderNs, realNs int64)) *Se
 	add(schemas.StreamOverdue, cfg.DedupWindow, 0)
 	if cfg.Calendars {
 		add(StreamCalendars, 0, 0)
+	}
+	if cfg.Flows {
+		add(StreamFlows, 0, 0)
 	}
 	s.copies = make([]clockCopy, cfg.Geometry.Shards)
 	for n := range cfg.Geometry.Shards {

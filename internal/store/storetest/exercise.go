@@ -48,6 +48,7 @@ func Exercise(t *testing.T, open func(t *testing.T, change ...func(*store.Config
 		"DamageReport":    damageReport,
 		"Beat":            beat,
 		"Services":        services,
+		"FlowStates":      flowStates,
 		"DeadLetters":     deadLetters,
 		"CancelledCalls":  cancelledCalls,
 		"LastIsTheNewest": lastIsTheNewest,

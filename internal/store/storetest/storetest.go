@@ -51,6 +51,8 @@ type Store interface {
 	RefreshCalendars(ctx context.Context) (*store.CalendarSet, error)
 	PutCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
 	DeleteCalendar(ctx context.Context, c store.Calendar, rev uint64) (uint64, error)
+	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
+	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
 }
 
 var _ Store = (*store.Store)(nil)

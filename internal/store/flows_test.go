@@ -1,0 +1,197 @@
+package store_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+var aLimit = flow.Limit{Rate: flow.Rate{Count: 100, Per: time.Minute}, Burst: 10}
+
+// limits opens a store that may store limits.
+func limits(t *testing.T, nc *nats.Conn, node string) *store.Store {
+	t.Helper()
+	s := open(t, nc, func(c *store.Config) { c.Node = node })
+	if _, err := s.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "limits may be stored", func() bool { return s.CanLimit() == nil })
+	return s
+}
+
+// TestLimits: a change is made by compare-and-set, is in force on every node once it is
+// acknowledged, and marks the limits under which waiting events may be called earlier.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	server := natstest.Run(t)
+	a, b := limits(t, server.Connect(), "a"), open(t, server.Connect(), func(c *store.Config) { c.Node = "b" })
+	ctx := t.Context()
+	put := func(pattern string, l flow.Limit, rev uint64) uint64 {
+		t.Helper()
+		next, err := a.PutLimit(ctx, store.FlowLimit{Pattern: pattern, Limit: l, AtMs: 5, By: "me", Note: "n"}, rev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, fresh := b.FlowsNow()
+		got, ok := set.Get(pattern)
+		if !fresh || !ok || got.Rev != next || got.Limit != l || got.AtMs != 5 || got.By != "me" || got.Note != "n" || got.Err != nil {
+			t.Fatalf("the other node has %+v (%v, fresh %v), want %+v with revision %d", got, ok, fresh, l, next)
+		}
+		return next
+	}
+	raised := func() (out []string) {
+		t.Helper()
+		set, err := b.RefreshFlows(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range set.Raised() {
+			out = append(out, l.Pattern)
+		}
+		return out
+	}
+	if set, _ := b.FlowsNow(); set != nil && !set.Empty() {
+		t.Fatalf("a new store has limits: %+v", set.All())
+	}
+	rev := put("api.example.com", aLimit, 0)
+	if _, err := a.PutLimit(ctx, store.FlowLimit{Pattern: "api.example.com", Limit: aLimit}, 0); !errors.Is(err, store.ErrRevision) {
+		t.Fatalf("a limit that exists: got error %v, want ErrRevision", err)
+	}
+	if _, err := a.PutLimit(ctx, store.FlowLimit{Pattern: "api.example.com", Limit: aLimit}, rev+100); !errors.Is(err, store.ErrRevision) {
+		t.Fatalf("another revision: got error %v, want ErrRevision", err)
+	}
+	lower := aLimit
+	lower.Rate.Count = 50
+	rev = put("api.example.com", lower, rev)
+	if got := raised(); len(got) != 0 {
+		t.Fatalf("after a new and a lowered limit: raised are %v", got)
+	}
+	rev = put("api.example.com", aLimit, rev)
+	put("*", lower, 0)
+	put("api.*", aLimit, 0)
+	if got := raised(); !slices.Equal(got, []string{"api.*", "api.example.com"}) {
+		t.Fatalf("after a raised limit, and a pattern before another: raised are %v", got)
+	}
+	for key, want := range map[string]string{"api.example.com": "api.example.com", "api.other": "api.*", "x": "*"} {
+		set, _ := b.FlowsNow()
+		for range 2 { // also from the copy's memory
+			if l, ok := set.Find(key); !ok || l.Pattern != want {
+				t.Errorf("the limit of %s: got that of %q (%v), want %q", key, l.Pattern, ok, want)
+			}
+		}
+	}
+	if _, err := a.DeleteLimit(ctx, store.FlowLimit{Pattern: "api.example.com"}, rev); err != nil {
+		t.Fatal(err)
+	}
+	set, fresh := b.FlowsNow()
+	if _, ok := set.Get("api.example.com"); ok || !fresh || len(set.All()) != 2 {
+		t.Fatalf("after the deletion: got %+v, fresh %v", set.All(), fresh)
+	}
+	if got := raised(); !slices.Contains(got, "api.example.com") {
+		t.Fatalf("after the deletion: raised are %v", got)
+	}
+	put("api.example.com", aLimit, 0) // again
+
+	bad := func(what string, l flow.Limit) {
+		t.Helper()
+		if _, err := a.PutLimit(ctx, store.FlowLimit{Pattern: "bad", Limit: l}, 0); schemas.CodeOf(err) != schemas.CodeBadRequest || !strings.Contains(err.Error(), what) {
+			t.Errorf("%+v: got error %v, want bad_request about %s", l, err, what)
+		}
+	}
+	bad("limits nothing", flow.Limit{})
+	bad("rate", flow.Limit{Rate: flow.Rate{Count: -1, Per: time.Second}})
+	bad("rate", flow.Limit{Rate: flow.Rate{Count: 1, Per: time.Millisecond}, Burst: 1})
+	bad("rate", flow.Limit{Rate: flow.Rate{Count: 1e9, Per: time.Second}, Burst: 1})
+	bad("burst", flow.Limit{Rate: flow.Rate{Count: 1, Per: time.Second}})
+	bad("parallel", flow.Limit{Parallel: -1})
+	if _, err := a.PutLimit(ctx, store.FlowLimit{Pattern: "a b", Limit: aLimit}, 0); schemas.CodeOf(err) != schemas.CodeBadRequest {
+		t.Errorf("a wrong pattern: got error %v", err)
+	}
+}
+
+// TestDamagedLimit: a limit that cannot be read is known by its pattern, so that its keys wait,
+// and can be stored again.
+func TestDamagedLimit(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := limits(t, nc, "n1")
+	l := store.FlowLimit{Pattern: "k*", Limit: aLimit}
+	if _, err := s.PutLimit(t.Context(), l, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := natstest.JetStream(t, nc).Publish(t.Context(), "$KV.flows.limit.ayo", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	set, err := s.RefreshFlows(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := set.Find("key")
+	if !ok || !errors.Is(got.Err, schemas.ErrDamaged) {
+		t.Fatalf("got %+v (%v), want a damaged limit", got, ok)
+	}
+	if _, err := s.PutLimit(t.Context(), l, got.Rev); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLimitsNeedNewNodes: no limit is stored while a node runs that does not obey limits.
+func TestLimitsNeedNewNodes(t *testing.T) {
+	t.Parallel()
+	server := natstest.Run(t)
+	s := limits(t, server.Connect(), "new")
+	old := open(t, server.Connect(), func(c *store.Config) { c.Node, c.Level = "old", store.LevelSchedules })
+	if _, err := old.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the new node knows of the old one", func() bool { return s.CanLimit() != nil })
+	_, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "k", Limit: aLimit}, 0)
+	if schemas.CodeOf(err) != schemas.CodeUnavailable || !strings.Contains(err.Error(), "old") {
+		t.Fatalf("got error %v, want unavailable that names the node", err)
+	}
+	// A record that waits for its slot cannot be read by the old node, which would fire it again.
+	due := time.Now().UnixMilli() + 60_000
+	rec := schemas.Record{
+		Definition: schemas.Definition{Service: "s", Source: "/t", EventID: "1", Type: "t", Callback: "nats:x", Body: schemas.Body{Mode: schemas.ModeBinary}},
+		RunState:   schemas.RunState{State: schemas.StateRetrying, Run: 1, MaxAttempt: 3},
+	}
+	rec.Defer("k", 1, due, true)
+	id := schemas.NewTimerID("/t", "1")
+	if _, err := s.Update(t.Context(), store.Write{ID: id, Record: &rec}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Get(t.Context(), id); !errors.Is(err, schemas.ErrNewer) {
+		t.Fatalf("the old node: got error %v, want ErrNewer", err)
+	}
+	if _, err := s.Get(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMatchFlow: '*' stands for any run of characters.
+func TestMatchFlow(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		pattern, key string
+		want         bool
+	}{
+		{"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "x", true}, {"a*", "a", true}, {"a*", "ba", false},
+		{"*.example.com", "api.example.com", true}, {"*.example.com", "example.com", false},
+		{"a*b*c", "a-b-b-c", true}, {"a*b*c", "a-c", false}, {"ab*ba", "aba", false}, {"a**b", "ab", true},
+		{"customer:*", "customer:7", true}, {"*a*", "bab", true}, {"*a*", "bbb", false},
+	} {
+		if got := store.MatchFlow(tt.pattern, tt.key); got != tt.want {
+			t.Errorf("MatchFlow(%q, %q): got %v, want %v", tt.pattern, tt.key, got, tt.want)
+		}
+	}
+}
