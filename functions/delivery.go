@@ -37,6 +37,10 @@ type delivery struct {
 	unreadable unreadable
 	// release returns the permit. Calls after the first do nothing.
 	release func()
+	// slot is the slot of the flow key that the call holds; nil for none.
+	slot *flowSlot
+	// parked is true while the delivery waits for its slot without a permit.
+	parked bool
 	// recording is true if the delivery holds a slot of Functions.results.
 	recording bool
 }
@@ -82,7 +86,9 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 		d.record(callback.Permanent(callback.ReasonUndecodable, err.Error()))
 		return
 	}
-	d.call()
+	if d.permitted() {
+		d.call()
+	}
 }
 
 // openCallback decrypts the callback in the event's header. If the key has been replaced since,
@@ -107,11 +113,12 @@ func (d *delivery) prepare() bool {
 		d.timer = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&d.spec, d.fired)}
 		return true
 	}
-	t, ok := d.read()
-	if !ok {
-		d.handBack()
-		return false
-	}
+	return d.readAgain()
+}
+
+// admitRead sets d.timer to the record that was read, nil if it is gone. It returns false, and
+// settles the event, if there is no attempt to make.
+func (d *delivery) admitRead(t *store.Timer) bool {
 	a := Admit(d.claim, t, d.f.o.Now())
 	switch {
 	case a.Run:
@@ -148,13 +155,17 @@ func (d *delivery) call() {
 	}
 	ctx, cancel := context.WithTimeout(d.f.calling, bound)
 	begin := time.Now()
-	out := d.invoke(ctx, c, req)
+	out := d.invokeInSlot(ctx, c, req)
 	took := time.Since(begin)
 	out.AtMs, out.Took = req.NowMs, took
 	cancel()
 	m.inFlight.WithLabelValues(d.svc.label).Dec()
 	if !out.Success && d.f.calling.Err() != nil && ctx.Err() == context.Canceled {
 		d.handBack() // functions stops: not a failure of the callee
+		return
+	}
+	if !out.Success && d.slot.lost() {
+		d.skip("flow_slot_lost", func() error { return d.msg.Nak(flowFullPause) })
 		return
 	}
 	word := "success"
@@ -186,6 +197,7 @@ func (d *delivery) releaseEarly() {
 // close returns the permit and the slot of the delivery.
 func (d *delivery) close() {
 	d.release()
+	d.unpark()
 	if d.recording {
 		<-d.f.results
 	}

@@ -141,14 +141,16 @@ func (r *rig) claim(t store.Timer) {
 		r.t.Fatal(err)
 	}
 	hdr, data := rec.Body.Message(schemas.Fired{ScheduledMs: rec.ScheduledMs, FiredMs: rec.FiredMs, Run: rec.Run, Attempt: rec.Attempt + 1})
-	hdr[schemas.HeaderClaim] = []string{schemas.Claim{Timer: t.ID, Revision: rev, Run: rec.Run, Attempt: rec.Attempt, MaxAttempt: rec.MaxAttempt,
-		AddedMs: rec.AddedMs, FiredMs: rec.FiredMs, Epoch: rec.Epoch, Hash: rec.Hash}.String()}
+	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(t.ID, rev, &rec).String()}
+	if rec.Deferral != nil {
+		hdr[schemas.HeaderExtended] = []string{"1"}
+	}
 	m := store.Msg{Subject: schemas.SubjectFired(rec.Service), MsgID: t.ID.MsgID(rec.Run), Header: hdr, Data: data}
 	if rec.Callback != "" {
 		m.Service = rec.Service
 	}
-	if rec.Attempt > 0 {
-		m.Subject, m.MsgID = schemas.SubjectRetry(rec.Service), t.ID.RetryMsgID(rec.Run, rec.Attempt+1)
+	if n := rec.Deferrals(); rec.Attempt > 0 || n > 0 {
+		m.Subject, m.MsgID = schemas.SubjectRetry(rec.Service), rec.RunID(t.ID).RetryMsgIDAfter(rec.Attempt+1, n)
 	}
 	if _, _, err := r.store.Publish(r.t.Context(), m); err != nil {
 		r.t.Fatal(err)

@@ -26,6 +26,7 @@ type Functions struct {
 	live       *inFlight
 	complaints throttle.Keyed
 	wakes      *wakes
+	flows      *flowControl
 
 	// pulling ends when Stop is called, calling at the end of StopGrace, and recording at the
 	// end of recordGrace.
@@ -66,6 +67,8 @@ type service struct {
 	caller atomic.Pointer[caller]
 	// pullers are by store.Kind, nil for a feed that is not served; Functions.mu guards them.
 	pullers [2]*puller
+	// waiting counts the events that wait in the consumers for slots of their flow keys.
+	waiting slotsAhead
 	work    sync.WaitGroup // deliveries
 }
 
@@ -97,6 +100,7 @@ func New(o Options) (*Functions, error) {
 		services: map[string]*service{},
 		settings: o.Settings,
 	}
+	f.flows = newFlowControl(f)
 	f.pulling, f.stopPulling = context.WithCancelCause(context.Background())
 	f.calling, f.stopCalling = context.WithCancelCause(context.Background())
 	f.recording, f.stopRecording = context.WithCancelCause(context.Background())

@@ -23,6 +23,9 @@ type metrics struct {
 	wakes     prometheus.Counter
 	rests     prometheus.Counter
 
+	flowDeferred  *prometheus.CounterVec
+	flowConflicts prometheus.Counter
+
 	services labels.Services
 }
 
@@ -49,12 +52,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Times that this node began to serve a service's events or retries."}),
 		rests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "service_rests_total",
 			Help: "Times that this node put a service's events or retries to rest."}),
+		flowDeferred: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "flow_deferred_total",
+			Help: "Events that the limit of their flow key put back, to wait for their slot in the consumer or the wheel, by service."}, []string{"service"}),
+		flowConflicts: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "flow_cas_conflicts_total",
+			Help: "Decisions about a flow key that were repeated because another node decided at the same time."}),
 	}
 	if reg == nil {
 		return m, nil
 	}
 	var errs error
-	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests} {
+	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowConflicts} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	if errs != nil {

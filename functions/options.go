@@ -20,6 +20,7 @@ type Store interface {
 	Timers
 	Feeds
 	Services
+	Flows
 }
 
 // Timers has the store's calls for the record, the dead letter and the callback of a timer.
@@ -64,6 +65,9 @@ type Services interface {
 // Options configures Functions. The zero value of a field means its default.
 type Options struct {
 	Store Store // required
+	// Node is the name of this process, unique in the cluster, for the slots of limits of
+	// parallel calls.
+	Node string
 	// NATS makes the callbacks to nats: subjects; required. It must work until Stop has
 	// returned.
 	NATS callback.Invoker

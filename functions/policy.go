@@ -165,6 +165,20 @@ func (p Policy) Next(rec schemas.Record, out callback.Outcome, spec schemas.Spec
 	return Plan{Step: StepLongRetry, Delay: delay, Record: rec}
 }
 
+// Defer plans the wait of an event whose call is not permitted before slotMs. rec is the record,
+// key and generation are those of the limit that reserved the slot; generation is 0 if nothing is
+// reserved. crowded is true if too many events of the service wait in their consumer. No attempt
+// is counted.
+func (p Policy) Defer(rec schemas.Record, key string, generation uint64, slotMs, nowMs int64, crowded bool) Plan {
+	delay := max(time.Duration(slotMs-nowMs)*time.Millisecond, time.Millisecond)
+	if delay <= p.ShortDelay && !crowded {
+		rec.Defer(key, generation, slotMs, false)
+		return Plan{Step: StepShortRetry, Delay: delay, Record: rec}
+	}
+	rec.Defer(key, generation, slotMs, true)
+	return Plan{Step: StepLongRetry, Delay: delay, Record: rec}
+}
+
 // final returns the plan that ends a timer. The final record does not hold the event.
 func final(rec schemas.Record, s Step, state schemas.State, nowMs int64) Plan {
 	rec.State, rec.DoneMs, rec.NextMs = state, nowMs, 0

@@ -1,7 +1,6 @@
 package functions
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -89,12 +88,7 @@ func (d *delivery) finish(p Plan, out callback.Outcome) {
 		d.settle(func() error { return d.msg.Nak(p.RedeliverAfter()) })
 	case StepLongRetry:
 		m.retries.WithLabelValues(d.svc.label, "long").Inc()
-		// Wait for the confirmation, so that this event is gone before the retry's event comes.
-		d.settle(func() error {
-			ctx, cancel := context.WithTimeout(d.f.recording, maxPause)
-			defer cancel()
-			return d.msg.AckConfirmed(ctx)
-		})
+		d.settle(d.ackConfirmed)
 	case StepDead:
 		m.dead.WithLabelValues(d.svc.label, string(out.Reason)).Inc()
 		d.f.o.Log.Warn().Str("service", d.svc.name).Str("timer", d.claim.Timer.String()).Str("callback", schemas.RedactURL(d.spec.Callback)).

@@ -49,7 +49,7 @@ func (n *node) callBack(m *msg) {
 	}
 	n.calls[key] = true
 	n.w.spawn(n, func(p *proc) {
-		d := delivery{p: p, n: n, m: m, l: l, claim: claim}
+		d := delivery{p: p, n: n, m: m, l: l, claim: claim, readAt: n.w.now}
 		d.handle()
 		delete(n.calls, key)
 	})
@@ -64,6 +64,7 @@ type delivery struct {
 	t        store.Timer
 	complete bool
 	deadSent bool
+	readAt   int64 // the true time of the last read, or of the arrival of the event
 	// unreadable is the pause before the redelivery if the record cannot be read, because it
 	// has a newer format or is damaged; otherwise 0.
 	unreadable time.Duration
@@ -71,20 +72,17 @@ type delivery struct {
 
 func (d *delivery) handle() {
 	if functions.MustRead(d.claim, d.m.Header, d.m.deliveries, time.Unix(0, d.m.StampNs)) {
-		t := d.read()
-		a := functions.Admit(d.claim, t, d.n.nowMs())
-		if d.unreadable > 0 {
-			a = functions.Admission{Wait: d.unreadable}
-		}
-		if !a.Run {
-			d.end(a.Wait)
+		if !d.readAgain() {
 			return
 		}
-		d.t, d.complete = *t, true
 	} else {
 		spec := d.l.spec()
 		d.t = store.Timer{ID: d.claim.Timer, Rev: d.claim.Revision, Record: d.claim.Record(&spec, d.l.asFired())}
 	}
+	if !d.permitted() {
+		return
+	}
+	d.n.w.check.permits(d)
 	d.n.w.check.called(d.l, d.n, d.t.Record.Attempt+1)
 	atMs, took := d.n.nowMs(), d.l.callTakes(d.n.w)
 	d.p.sleep(took)

@@ -71,6 +71,11 @@ const (
 	// unknown, or at most the number of pending records. It may be lower by the number of
 	// timers whose first revision was replaced before the owner's tail read it.
 	PropCount = "the count of pending timers is right"
+	// PropDeferral: an event that waits for its slot uses no attempt, and only its newest event is
+	// called.
+	PropDeferral = "a deferral uses no attempt"
+	// PropPermitted: a callback is called only when the limit of its service permits it.
+	PropPermitted = "called when permitted"
 	// PropIndexed: a waiting record has an index entry.
 	PropIndexed = "every waiting record is indexed"
 )
@@ -146,6 +151,7 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	if n := len(was.Record.History); len(r.History) < n {
 		c.fail(PropHistory, "%s: %d operations became %d, with %s -> %s", l, n, len(r.History), was.Record.State, r.State)
 	}
+	c.deferred(l, &was.Record, r)
 	if text := attemptsLost(&was.Record, r); text != "" {
 		c.fail(PropAttempts, "%s: %s, with %s -> %s", l, text, was.Record.State, r.State)
 	}
@@ -167,6 +173,9 @@ func (c *checker) record(shard int, was, now store.Timer) {
 	}
 	if l.run != nil && r.State == schemas.StateSuccess && l.run.successMs == 0 {
 		l.run.successMs = r.DoneMs
+	}
+	if r.State == schemas.StateCancelled && l.endedAt == 0 {
+		l.endedAt = w.now
 	}
 	if r.State.Final() && !l.final {
 		l.final, l.finalAt = true, w.now
@@ -478,7 +487,7 @@ func (c *checker) left(l *life) string {
 		return ""
 	case len(l.fired) == 0:
 		return fmt.Sprintf("was not fired; it is %s", r.State)
-	case l.callback && l.calls == 0 && r.State != schemas.StateCancelled:
+	case l.callback && l.calls == 0 && l.endedAt == 0:
 		return "was not called back"
 	case !l.final:
 		return fmt.Sprintf("has not concluded: it is %s", r.State)

@@ -59,6 +59,9 @@ type life struct {
 	// half says that the index entry was lost when the record was created. The router then
 	// does not acknowledge the add, and its redelivery writes the entry again.
 	half bool
+	// endedAt is the true time at which the timer was cancelled while it waited for its slot or a
+	// retry; 0 for never.
+	endedAt int64
 	// sched is the schedule whose record this is, run the run of a schedule; nil for a
 	// one-shot timer.
 	sched *schedule

@@ -58,7 +58,7 @@ type mutant struct {
 	test                 string // the test that finds it; TestSeeds if empty
 }
 
-var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants, scheduleMutants)
+var mutants = slices.Concat(seedMutants, newerMutants, damageMutants, feedMutants, scheduleMutants, flowMutants)
 
 // newerMutants are found by TestNewerRecords.
 var newerMutants = []mutant{
@@ -169,6 +169,16 @@ var scheduleMutants = []mutant{
 	{"a ready entry is replaced by two revisions", "scheduler/core.go", "if n := e.newer(); n != nil && n.Rev <= rev {", "if n := e.newer(); n != nil && rev == 0 {", 1000, ""},
 }
 
+// flowMutants are found by TestFlow.
+var flowMutants = []mutant{
+	{"the message id of a deferred event has no count", "scheduler/fire.go", "RetryMsgIDAfter(e.rec.Attempt+1, n)", "RetryMsgIDAfter(e.rec.Attempt+1, 0)", 60, "TestFlow"},
+	{"a deferred event is published on timers.fired again", "scheduler/fire.go", "e.rec.Attempt > 0 || n > 0 {", "e.rec.Attempt > 0 {", 20, "TestFlow"},
+	{"an event from before a deferral is called", "functions/policy.go", "r.Attempt == c.Attempt && r.Deferrals() == c.Deferred}", "r.Attempt == c.Attempt}", 1500, "TestFlow"},
+	{"a deferral counts as an attempt", "schemas/flow.go", "\td := Deferral{Count:", "\tr.Attempt++\n\td := Deferral{Count:", 10, "TestFlow"},
+	{"a deferral is not counted", "schemas/flow.go", "\t\td.Count++\n", "", 10, "TestFlow"},
+	{"the call forgets the deferrals", "schemas/flow.go", "\tr.Deferral = &Deferral{Count: r.Deferral.Count}\n}", "\tr.Deferral = nil\n}", 20, "TestFlow"},
+}
+
 // feedMutants are bugs in the life of a feed. doc.go says which other changes of Waker and
 // Rester only delay an event or cost a request, and so are no mutants.
 var feedMutants = []mutant{
@@ -185,7 +195,7 @@ var feedMutants = []mutant{
 // BELFRY_SIM_MUTANTS=all it does so only for the first mutant.
 func TestMutantsAreFound(t *testing.T) {
 	t.Parallel()
-	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0]}
+	run := []mutant{seedMutants[0], newerMutants[0], damageMutants[0], feedMutants[0], scheduleMutants[0], flowMutants[0]}
 	if os.Getenv("BELFRY_SIM_MUTANTS") == "all" {
 		run = mutants
 	} else if testing.Short() {

@@ -40,7 +40,7 @@ func (c *checker) runLeft(r *run) string {
 		return ""
 	case len(r.fired) == 0:
 		return "was claimed at " + c.w.rel(r.claimed) + " and not fired"
-	case r.callback && r.calls == 0:
+	case r.callback && r.calls == 0 && r.endedAt == 0:
 		return "was not called back"
 	case r.callback && !r.final:
 		return "has not concluded"

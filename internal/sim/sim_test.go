@@ -21,17 +21,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // defaultSeeds is the number of seeds without BELFRY_SIM_SEEDS.
 const defaultSeeds = 300
 
-// newerSeeds is the number of seeds of TestNewerRecords, damageSeeds of TestDamagedRecords.
+// newerSeeds is the number of seeds of TestNewerRecords, damageSeeds of TestDamagedRecords,
+// flowSeeds of TestFlow.
 const (
 	newerSeeds  = 120
 	damageSeeds = 150
+	flowSeeds   = 150
 )
 
 // shortSeeds is the number of seeds with -short.
 const shortSeeds = 60
 
 // ofOtherTests lists the Stats that stay 0 in TestSeeds.
-var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true}
+var ofOtherTests = map[string]bool{"Newer": true, "Held": true, "DamagedRecords": true, "Repaired": true, "Deferred": true}
 
 // withSchedules reports whether seeds have schedules: unless BELFRY_SIM_SCHEDULES is off.
 func withSchedules() bool { return os.Getenv("BELFRY_SIM_SCHEDULES") != "off" }
@@ -148,6 +150,15 @@ func TestDamagedRecords(t *testing.T) {
 	sum, all := runSeeds(t, damageSeeds, Config{Damage: true})
 	if all && (sum.DamagedRecords == 0 || sum.Repaired == 0) {
 		t.Errorf("%d records were damaged and %d repaired; both must happen", sum.DamagedRecords, sum.Repaired)
+	}
+}
+
+// TestFlow runs seeds in which each service has a limit. BELFRY_SIM_SEEDS says how many.
+func TestFlow(t *testing.T) {
+	t.Parallel()
+	sum, all := runSeeds(t, flowSeeds, Config{Flow: true, Schedules: withSchedules()})
+	if all && sum.Deferred == 0 {
+		t.Error("no event was deferred")
 	}
 }
 

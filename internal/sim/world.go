@@ -18,6 +18,8 @@ type Config struct {
 	// If Newer is set, some records are written in the format of the next build. In two thirds
 	// of the seeds a node of that build joins.
 	Newer bool
+	// If Flow is set, each service has a limit, which is paused at times.
+	Flow bool
 	// If Damage is set, some records are damaged in the store.
 	Damage bool
 	// If Schedules is set, there are schedules, whose clients change them. The one-shot timers
@@ -59,6 +61,8 @@ type Stats struct {
 	// DamagedRecords counts the records that were damaged in the store, Repaired the damaged
 	// records that an operator has repaired. Both are 0 without Config.Damage.
 	DamagedRecords, Repaired int
+	// Deferred counts the events that waited for their slots. It is 0 without Config.Flow.
+	Deferred int
 	// Counted is the number of shards whose count of pending timers was checked at the end. In
 	// CountedLow of them the count was too low.
 	Counted, CountedLow int
@@ -95,10 +99,11 @@ type world struct {
 	current   *proc
 	desk      *node // the host of all clients
 
-	waitingTails [][]func() // by shard
-	atTakeOver   [][]func() // by shard: called when a node takes it
-	damaged      []bool     // by shard: another client has overwritten its clock
-	healed       int64      // the time after which there are no faults
+	waitingTails [][]func()          // by shard
+	atTakeOver   [][]func()          // by shard: called when a node takes it
+	flows        map[string]*flowKey // by service; nil without Config.Flow
+	damaged      []bool              // by shard: another client has overwritten its clock
+	healed       int64               // the time after which there are no faults
 	over         bool
 	letters      int // for PlantUnstableLetter
 	// overdueDeaths counts the processes that have died at the claim of an overdue event.
@@ -124,6 +129,9 @@ func Run(cfg Config) Report {
 	w.net = newNetwork(w)
 	servers := w.p.fake()
 	servers.Calendars = w.calendars != nil
+	if servers.Flows = cfg.Flow; cfg.Flow {
+		w.p.quiet += flowQuiet
+	}
 	w.server = fake.NewServer(servers, w.net.clock)
 	w.atTakeOver = make([][]func(), w.p.geo.Shards)
 	w.waitingTails, w.damaged = make([][]func(), w.p.geo.Shards), make([]bool, w.p.geo.Shards)
@@ -138,6 +146,9 @@ func Run(cfg Config) Report {
 	}
 	w.scheduleClients()
 	w.scheduleFaults()
+	if cfg.Flow {
+		w.scheduleFlow()
+	}
 	if cfg.Schedules {
 		w.addSchedules()
 	}

@@ -1,0 +1,504 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file asks flow control before each call. The decisions are those of package flow; what
+// follows from them for a delivery is in flowdelivery.go.
+//
+//	delivery ──ask──▶ flowGate of the key ── decides for all that ask, one CAS of the state ──▶ verdict
+//
+// A gate exists while deliveries of its key wait or run in this process. Without any limit a
+// delivery costs one atomic load: see delivery.permitted.
+
+const (
+	// maxFlowWaiting and maxFlowBytes bound the deliveries that wait without a permit of their
+	// service, over all keys, and the bytes of their events. Further ones are delivered again
+	// flowFullPause later.
+	maxFlowWaiting = 4096
+	maxFlowBytes   = 64 << 20
+	flowFullPause  = time.Second
+	// maxFlowAhead is the longest time that a delivery waits in this process for its slot.
+	maxFlowAhead = flow.Ahead
+	// flowLeaseMargin is how long before the end of its lease a node cancels the calls whose
+	// slots it could not renew.
+	flowLeaseMargin = 2 * time.Second
+	// askHold is the longest time that a delivery keeps the permit of its service while it waits
+	// for a verdict: a few times as long as a compare-and-set takes on a busy machine.
+	askHold = 250 * time.Millisecond
+	// flowHold is the longest time that a delivery keeps the permit while it waits for its slot.
+	// A delivery whose admission ended before a permit
+	// was free keeps the next permit for up to maxFlowAhead, so that it is called in the end.
+	flowHold = 10 * time.Millisecond
+	// flowStale is the interval at which a gate looks for a fresh copy of the limits.
+	flowStale = 20 * time.Millisecond
+	// maxRecentStates bounds the states of idle keys that a process remembers, which saves a
+	// read; compare-and-set finds those that have changed.
+	maxRecentStates = 10_000
+	// maxFlowBatch bounds the deliveries for which a gate decides at once.
+	maxFlowBatch = 1000
+)
+
+// Flows has the store's calls for the limits of flow keys. Package store documents each call.
+type Flows interface {
+	FlowsNow() (set *store.FlowSet, fresh bool)
+	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
+	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
+}
+
+// flowControl has the gates of the flow keys that are in use in this process.
+type flowControl struct {
+	f    *Functions
+	node string
+
+	mu    sync.Mutex
+	gates map[string]*flowGate
+	// recent has the last known states of keys, at most maxRecentStates.
+	recent map[string]store.FlowKeyState
+	// waiting and bytes count the deliveries that wait without a permit of their service.
+	waiting, bytes int
+}
+
+func newFlowControl(f *Functions) *flowControl {
+	// A process that starts again under its name does not own the slots of its calls before.
+	node := fmt.Sprintf("%s.%08x", f.o.Node, rand.Uint32())
+	return &flowControl{f: f, node: node, gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}}
+}
+
+// park counts a delivery that waits without a permit. It returns false if too many wait.
+func (c *flowControl) park(size int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting >= maxFlowWaiting || c.waiting > 0 && c.bytes+size > maxFlowBytes {
+		return false
+	}
+	c.waiting++
+	c.bytes += size
+	return true
+}
+
+func (c *flowControl) unpark(size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting--
+	c.bytes -= size
+}
+
+// nowNs returns the cluster's time in Unix nanoseconds.
+func (c *flowControl) nowNs() int64 { return c.f.o.Now() * int64(time.Millisecond) }
+
+// flowGate decides about the deliveries of one flow key, one batch at a time, and holds the
+// key's slots of this process.
+type flowGate struct {
+	c     *flowControl
+	label string // of metrics: the service that asked first
+	key   string
+	// wake has an element when asking or running has changed.
+	wake chan struct{}
+
+	// The next are guarded by flowControl.mu.
+
+	// asking are the deliveries without a verdict, in the order in which they asked.
+	asking []*flowAsk
+	// running is the number of calls that hold a slot, or have been permitted to begin.
+	running int
+	// took is the average duration of the calls in this process, in nanoseconds; 0 for unknown.
+	took int64
+
+	// Only run uses the next.
+
+	// parked are the deliveries that wait for a free slot, until parkedUntil.
+	parked      []*flowAsk
+	parkedUntil time.Time
+	// state is the last known state; known is false if it must be read.
+	state store.FlowKeyState
+	known bool
+	// held is the number of slots that the state has for this process, renewed since heldSince.
+	held      int
+	heldSince time.Time
+	// slots is the life of the slots: its context ends when the lease ends without a renewal.
+	slots *flowSlots
+}
+
+// flowSlots is the context of the calls that hold slots of one lease.
+type flowSlots struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// errSlotsLost is the cause of the cancellation of calls whose slots could not be renewed.
+var errSlotsLost = errors.New("the slots of the flow key could not be renewed: another node may take them")
+
+// flowAsk is a delivery that asks for its call.
+type flowAsk struct {
+	arrival flow.Arrival
+	// answer gets one answer.
+	answer chan flowAnswer
+}
+
+// flowAnswer is the answer to a flowAsk.
+type flowAnswer struct {
+	flow.Verdict
+	generation uint64
+	// free is true if no limit applies.
+	free bool
+	// unreadable is true if the limit or the state cannot be read by this node.
+	unreadable bool
+	// slot is the slot of a permitted call under a parallel limit; nil for none.
+	slot *flowSlot
+}
+
+// flowSlot is a slot of one call. Its context ends if the slot is lost.
+type flowSlot struct {
+	g     *flowGate
+	slots *flowSlots
+	began time.Time
+	// called is true once the call began.
+	called bool
+}
+
+// leave returns the slot. It may be called on a nil slot.
+func (s *flowSlot) leave() {
+	if s == nil {
+		return
+	}
+	c := s.g.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.g.running--
+	if s.called {
+		took := int64(time.Since(s.began))
+		if s.g.took == 0 {
+			s.g.took = took
+		}
+		s.g.took += (took - s.g.took) / 8
+	}
+	signal(s.g.wake)
+}
+
+// lost reports whether the slot was lost. It may be called on a nil slot.
+func (s *flowSlot) lost() bool { return s != nil && s.slots.ctx.Err() != nil }
+
+// ask asks for a call of a key.
+func (c *flowControl) ask(key, label string, a flow.Arrival) *flowAsk {
+	q := &flowAsk{arrival: a, answer: make(chan flowAnswer, 1)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.gates[key]
+	if g == nil {
+		g = &flowGate{c: c, key: key, label: label, wake: make(chan struct{}, 1)}
+		g.state, g.known = c.recent[key]
+		c.gates[key] = g
+		c.f.background.Go(g.run)
+	}
+	g.asking = append(g.asking, q)
+	signal(g.wake)
+	return q
+}
+
+// withdraw ends a question whose delivery does not wait for the answer.
+func (c *flowControl) withdraw(key string, q *flowAsk) {
+	c.mu.Lock()
+	if g := c.gates[key]; g != nil {
+		if i := slices.Index(g.asking, q); i >= 0 {
+			g.asking = slices.Delete(g.asking, i, i+1)
+			c.mu.Unlock()
+			return
+		}
+	}
+	c.mu.Unlock()
+	// The gate answers, or has answered: return the slot.
+	c.f.background.Go(func() {
+		select {
+		case a := <-q.answer:
+			a.slot.leave()
+		case <-c.f.recording.Done():
+		}
+	})
+}
+
+// run decides until the gate is idle.
+func (g *flowGate) run() {
+	for g.await() {
+		batch := append(g.parked, g.take()...)
+		g.parked = nil
+		if len(batch) > 0 {
+			g.decide(batch)
+		}
+		g.renew()
+	}
+}
+
+// await waits until there is something to decide or to renew. It returns false, and removes the
+// gate, when there is nothing left.
+func (g *flowGate) await() bool {
+	for {
+		g.c.mu.Lock()
+		asking, running := len(g.asking), g.running
+		stopped := g.c.f.pulling.Err() != nil
+		if stopped { // the deliveries that ask see it, too
+			asking, g.asking, g.parked = 0, nil, nil
+		}
+		if asking == 0 && len(g.parked) == 0 && running == 0 && g.held == 0 || g.c.f.recording.Err() != nil {
+			delete(g.c.gates, g.key)
+			if g.known {
+				if len(g.c.recent) >= maxRecentStates {
+					clear(g.c.recent)
+				}
+				g.c.recent[g.key] = g.state
+			}
+			g.c.mu.Unlock()
+			return false
+		}
+		g.c.mu.Unlock()
+		wait := time.Duration(1<<63 - 1)
+		if asking > 0 || running < g.held {
+			return true
+		}
+		if len(g.parked) > 0 {
+			wait = time.Until(g.parkedUntil)
+		}
+		if g.held > 0 {
+			wait = min(wait, time.Until(g.heldSince.Add(flow.LeaseFor/3)))
+		}
+		if wait <= 0 {
+			return true
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-g.wake:
+		case <-t.C:
+		case <-g.c.f.recording.Done():
+		}
+		t.Stop()
+	}
+}
+
+// take returns the deliveries that ask, at most maxFlowBatch.
+func (g *flowGate) take() []*flowAsk {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	n := min(len(g.asking), max(maxFlowBatch-len(g.parked), 1))
+	batch := slices.Clone(g.asking[:n])
+	g.asking = slices.Delete(g.asking, 0, n)
+	return batch
+}
+
+// decide answers a batch, except the deliveries that wait for a slot: it parks them.
+func (g *flowGate) decide(batch []*flowAsk) {
+	f := g.c.f
+	all := func(a flowAnswer) {
+		for _, q := range batch {
+			q.answer <- a
+		}
+	}
+	for wait := minPause; ; {
+		if f.pulling.Err() != nil {
+			return // the deliveries see it, too
+		}
+		set, fresh := f.o.Store.FlowsNow()
+		if !fresh {
+			g.renew()
+			pause.For(f.pulling, flowStale)
+			continue
+		}
+		l, ok := set.Find(g.key)
+		switch {
+		case !ok:
+			all(flowAnswer{free: true})
+			return
+		case l.Err != nil:
+			g.complain(l.Err)
+			all(flowAnswer{unreadable: true})
+			return
+		}
+		err := g.try(l, batch)
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, schemas.ErrNewer):
+			g.complain(err)
+			all(flowAnswer{unreadable: true})
+			return
+		case errors.Is(err, store.ErrRevision):
+			// Another node decided at the same time. A random pause lets one of them win.
+			f.metrics.flowConflicts.Inc()
+			pause.For(f.pulling, time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+		default:
+			g.complain(err)
+			g.expire()
+			pause.For(f.pulling, wait)
+			wait = min(wait*2, maxPause)
+		}
+	}
+}
+
+// try decides about a batch by one compare-and-set of the state, and answers it. After an error
+// nothing is decided: what a lost answer admitted stays unused.
+func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
+	if err := g.read(l.Limit); err != nil {
+		return err
+	}
+	arrivals := make([]flow.Arrival, len(batch))
+	for i, q := range batch {
+		arrivals[i] = q.arrival
+	}
+	g.c.mu.Lock()
+	running, took := g.running, g.took
+	g.c.mu.Unlock()
+	var verdicts []flow.Verdict
+	began := time.Now()
+	err := g.write(func(s *flow.State, nowNs int64) {
+		if took != 0 {
+			s.TookNs = took
+		}
+		verdicts = flow.Decide(l.Limit, l.Rev, g.c.node, s, nowNs, running, arrivals)
+	})
+	if err != nil {
+		return err
+	}
+	if l.Limit.Parallel > 0 && g.slots == nil {
+		ctx, cancel := context.WithCancelCause(g.c.f.calling)
+		g.slots = &flowSlots{ctx, cancel}
+	}
+	if g.held = g.slotsHeld(); g.held > 0 {
+		g.heldSince = began
+	}
+	for i, q := range batch {
+		a := flowAnswer{Verdict: verdicts[i], generation: l.Rev}
+		switch {
+		case a.Kind == flow.Wait && l.Limit.Parallel > 0 && a.AtNs-g.c.nowNs() <= int64(maxFlowAhead):
+			g.parked = append(g.parked, q)
+			g.parkedUntil = began.Add(maxFlowAhead)
+			continue
+		case a.Kind == flow.Go && l.Limit.Parallel > 0:
+			g.c.mu.Lock()
+			g.running++
+			g.c.mu.Unlock()
+			a.slot = &flowSlot{g: g, slots: g.slots}
+		}
+		q.answer <- a
+	}
+	return nil
+}
+
+// read reads the state unless it is known.
+func (g *flowGate) read(l flow.Limit) (err error) {
+	if g.known {
+		return nil
+	}
+	g.state, err = g.c.f.o.Store.FlowState(g.c.f.recording, g.key)
+	if errors.Is(err, schemas.ErrDamaged) {
+		g.complain(err)
+		g.state.State, err = worstState(l, g.c.nowNs()), nil
+	}
+	g.known = err == nil
+	return err
+}
+
+// write changes the state by compare-and-set.
+func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
+	now := g.c.nowNs()
+	next := g.state
+	next.State.Leases = slices.Clone(next.State.Leases)
+	change(&next.State, now)
+	if sameState(&g.state.State, &next.State) {
+		return nil
+	}
+	rev, err := g.c.f.o.Store.PutFlowState(g.c.f.recording, next, time.Duration(max(next.State.GateNs, next.State.PlanNs)-now))
+	if err != nil {
+		g.known = false
+		return err
+	}
+	next.Rev = rev
+	g.state = next
+	return nil
+}
+
+// slotsHeld returns the slots that the state has for this process.
+func (g *flowGate) slotsHeld() int {
+	for _, x := range g.state.State.Leases {
+		if x.Node == g.c.node {
+			return x.Slots
+		}
+	}
+	return 0
+}
+
+// renew renews the slots of the calls that run, and returns the others. It tries once; await
+// comes back to it.
+func (g *flowGate) renew() {
+	g.c.mu.Lock()
+	running, took := g.running, g.took
+	g.c.mu.Unlock()
+	if g.held == 0 || running == g.held && time.Since(g.heldSince) < flow.LeaseFor/3 {
+		return
+	}
+	began := time.Now()
+	err := g.read(flow.Limit{})
+	if err == nil {
+		err = g.write(func(s *flow.State, nowNs int64) {
+			s.TookNs = took
+			flow.Renew(s, g.c.node, nowNs, running)
+		})
+	}
+	switch {
+	case err == nil:
+		if g.held, g.heldSince = running, began; running == 0 {
+			g.slots = nil
+		}
+		return
+	case errors.Is(err, store.ErrRevision):
+		g.c.f.metrics.flowConflicts.Inc()
+		pause.For(g.c.f.recording, time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+	default:
+		g.complain(err)
+		pause.For(g.c.f.recording, minPause)
+	}
+	g.expire()
+}
+
+// expire cancels the calls whose slots could not be renewed, before another node may take the
+// slots.
+func (g *flowGate) expire() {
+	if g.slots == nil || time.Since(g.heldSince) < flow.LeaseFor-flowLeaseMargin {
+		return
+	}
+	g.slots.cancel(errSlotsLost)
+	g.slots, g.held = nil, 0
+}
+
+// sameState reports whether a decision changed nothing.
+func sameState(a, b *flow.State) bool {
+	return a.Generation == b.Generation && a.GateNs == b.GateNs && a.PlanNs == b.PlanNs && a.TookNs == b.TookNs && slices.Equal(a.Leases, b.Leases)
+}
+
+// complain logs why the gate cannot decide.
+func (g *flowGate) complain(err error) {
+	f := g.c.f
+	if f.recording.Err() == nil && f.complaints.Allow("flow "+g.key, time.Now()) {
+		f.o.Log.Warn().Err(err).Str("flow", g.key).Msg("flow control cannot decide about a key; its events wait")
+	}
+}
+
+// worstState returns the state in which the most calls may have been permitted, for a state
+// that is damaged.
+func worstState(l flow.Limit, nowNs int64) flow.State {
+	s := flow.State{Leases: []flow.Lease{{Node: "?", Slots: l.Parallel, UntilNs: nowNs + int64(flow.LeaseFor)}}}
+	if l.Rate.Count > 0 {
+		s.GateNs = nowNs + int64(maxFlowAhead) + int64(l.Rate.Interval())*int64(l.Burst)
+	}
+	return s
+}

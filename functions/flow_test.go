@@ -1,0 +1,389 @@
+package functions
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// limit stores a limit and returns its revision. The first limit of a store waits until the
+// store knows that all nodes know limits.
+func (r *rig) limit(pattern string, l flow.Limit) uint64 {
+	r.t.Helper()
+	if _, err := r.store.Beat(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	waittest.Until(r.t, "flow limits may be stored", func() bool { return r.store.CanLimit() == nil })
+	set, err := r.store.RefreshFlows(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	old, _ := set.Get(pattern)
+	rev, err := r.store.PutLimit(r.t.Context(), store.FlowLimit{Pattern: pattern, Limit: l, AtMs: nowMs()}, old.Rev)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rev
+}
+
+// node opens one more store on the rig's server, as another node does.
+func (r *rig) node(name string) *store.Store {
+	r.t.Helper()
+	s, err := store.Open(r.t.Context(), r.server.Connect(), store.Config{Node: name}, zerolog.Nop())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(s.Close)
+	return s
+}
+
+// host returns the flow key of a callee.
+func (c *callee) host(t *testing.T) string {
+	t.Helper()
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+func ok(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
+
+// checkRate checks that in no window of length t are more than rate·(t+slack)+burst of the
+// times.
+func checkRate(t *testing.T, what string, times []time.Time, l flow.Limit, slack time.Duration) {
+	t.Helper()
+	slices.SortFunc(times, func(a, b time.Time) int { return a.Compare(b) })
+	perSecond := float64(l.Rate.Count) / l.Rate.Per.Seconds()
+	for i := range times {
+		for j := i; j < len(times); j++ {
+			window := times[j].Sub(times[i])
+			if n, most := float64(j-i+1), perSecond*(window+slack).Seconds()+float64(l.Burst); n > most+1e-9 {
+				t.Fatalf("%s: %.0f calls within %s, the limit permits %.2f", what, n, window, most)
+			}
+		}
+	}
+}
+
+// TestFlowRate: two nodes call 2,000 events of one key at 200 a second with a burst of 20. In
+// no window begin more calls than the limit permits. At the receiver the bound holds with the
+// time that the slowest call took to arrive: a call that is late joins the calls after it.
+func TestFlowRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	l := flow.Limit{Rate: flow.Rate{Count: 200, Per: time.Second}, Burst: 20}
+	r.limit(c.host(t), l)
+	// A short AckWait on a busy machine repeats calls.
+	r.start(func(o *Options) { o.Node, o.AckWait = "one", DefaultAckWait })
+	r.start(func(o *Options) { o.Node, o.AckWait, o.Store = "two", DefaultAckWait, r.node("two") })
+	const events = 2000
+	ids := make([]schemas.TimerID, 0, events)
+	for range events {
+		ids = append(ids, r.fire(timer{callback: c.URL}))
+	}
+	waittest.UntilWithin(t, 2*time.Minute, "all events are called", func() bool { return c.count() >= events })
+	began := make([]time.Time, 0, events)
+	for _, id := range ids {
+		rec := r.await(id, schemas.StateSuccess)
+		if rec.Attempt != 1 || rec.Deferral != nil {
+			t.Fatalf("timer %s: got %d attempts and deferral %+v, want 1 attempt and none", id, rec.Attempt, rec.Deferral)
+		}
+		began = append(began, time.UnixMilli(rec.Attempts[0].AtMs))
+	}
+	if n := c.count(); n != events {
+		t.Fatalf("got %d calls for %d events", n, events)
+	}
+	// The times of records are whole milliseconds.
+	checkRate(t, "begun calls", began, l, 2*time.Millisecond)
+	slices.SortFunc(c.times, func(a, b time.Time) int { return a.Compare(b) })
+	slices.SortFunc(began, func(a, b time.Time) int { return a.Compare(b) })
+	var late time.Duration
+	for i := range began {
+		late = max(late, c.times[i].Sub(began[i]))
+	}
+	checkRate(t, "received calls", c.times, l, late)
+	span := began[len(began)-1].Sub(began[0])
+	t.Logf("%d calls in %s, the latest arrived after %s", events, span, late)
+}
+
+// TestFlowPause: a paused key is not called and uses no attempt; the timer waits in the wheel
+// with its place in view, can be cancelled, and is called after the resume.
+func TestFlowPause(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	r.limit("job-*", flow.Limit{Paused: true})
+	r.start(nil)
+	var ids []schemas.TimerID
+	for range 2 {
+		ids = append(ids, r.fire(timer{callback: c.URL, attributes: map[string]string{"timerflow": "job-1"}}))
+	}
+	for _, id := range ids {
+		rec := r.await(id, schemas.StateRetrying)
+		if !rec.Queued || rec.Attempt != 0 || rec.Deferrals() != 1 || rec.Deferral.Flow != "job-1" || rec.DueMs < nowMs()+30_000 {
+			t.Fatalf("got %+v, deferral %+v", rec.RunState, rec.Deferral)
+		}
+	}
+	r.settled("s") // both events were acknowledged
+	cancelled := r.get(ids[0])
+	if _, err := cancelled.Record.Cancel(nowMs(), schemas.Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.store.Update(t.Context(), store.Write{ID: ids[0], Rev: cancelled.Rev, Record: &cancelled.Record, TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	r.claim(r.get(ids[1])) // still paused: deferred again, for longer
+	waittest.Until(t, "the second deferral", func() bool {
+		rec := r.get(ids[1]).Record
+		return rec.Deferrals() == 2 && rec.DueMs > nowMs()+90_000
+	})
+	r.settled("s")
+	if n := c.count(); n != 0 {
+		t.Fatalf("got %d calls while the key is paused", n)
+	}
+	r.limit("job-*", flow.Limit{Rate: flow.Rate{Count: 100, Per: time.Second}, Burst: 10})
+	r.claim(r.get(ids[1]))
+	rec := r.await(ids[1], schemas.StateSuccess)
+	if rec.Attempt != 1 || c.count() != 1 {
+		t.Fatalf("after the resume: got %d attempts and %d calls, want 1 and 1", rec.Attempt, c.count())
+	}
+}
+
+// TestFlowOtherKeys: events of a key at its limit hold up neither another key of their service
+// nor another service, although they are more than the service's permits.
+func TestFlowOtherKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	r.limit("slow", flow.Limit{Rate: flow.Rate{Count: 1, Per: 12 * time.Hour}, Burst: 1})
+	r.limit("near", flow.Limit{Rate: flow.Rate{Count: 5, Per: time.Second}, Burst: 1})
+	r.start(func(o *Options) { o.Concurrency, o.Total = 2, 4 })
+	for range 20 {
+		r.fire(timer{callback: c.URL, attributes: map[string]string{"timerflow": "slow"}})
+		r.fire(timer{callback: c.URL, attributes: map[string]string{"timerflow": "near"}})
+	}
+	for _, svc := range []string{"s", "other"} {
+		for range 10 {
+			r.await(r.fire(timer{svc: svc, callback: c.URL}), schemas.StateSuccess)
+		}
+	}
+	waittest.Until(t, "the events of the other limited key are called, and one of the slow key", func() bool { return c.count() == 20+1+20 })
+}
+
+// brokenFlows loses answers of the calls that change the states of keys.
+type brokenFlows struct {
+	*store.Store
+	stale atomic.Bool
+	cut   atomic.Bool
+	every int32
+	n     atomic.Int32
+}
+
+func (b *brokenFlows) FlowsNow() (*store.FlowSet, bool) {
+	set, fresh := b.Store.FlowsNow()
+	return set, fresh && !b.stale.Load()
+}
+
+func (b *brokenFlows) PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error) {
+	if b.cut.Load() {
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "cut")
+	}
+	n := b.n.Add(1)
+	if b.every > 0 && n%b.every == 0 {
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "lost before")
+	}
+	rev, err := b.Store.PutFlowState(ctx, s, ttl)
+	if b.every > 0 && n%b.every == 1 {
+		return 0, schemas.Errorf(schemas.CodeUnavailable, "lost after")
+	}
+	return rev, err
+}
+
+// TestFlowLostAnswers: requests and answers of state changes are lost; the limit holds, and
+// every event is called once.
+func TestFlowLostAnswers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	l := flow.Limit{Rate: flow.Rate{Count: 100, Per: time.Second}, Burst: 10}
+	r.limit(c.host(t), l)
+	r.start(func(o *Options) { o.Store, o.AckWait = &brokenFlows{Store: r.store, every: 3}, DefaultAckWait })
+	var ids []schemas.TimerID
+	for range 200 {
+		ids = append(ids, r.fire(timer{callback: c.URL}))
+	}
+	began := make([]time.Time, 0, len(ids))
+	for _, id := range ids {
+		began = append(began, time.UnixMilli(r.await(id, schemas.StateSuccess).Attempts[0].AtMs))
+	}
+	checkRate(t, "begun calls", began, l, 2*time.Millisecond)
+	if n := c.count(); n != len(ids) {
+		t.Fatalf("got %d calls for %d events", n, len(ids))
+	}
+}
+
+// TestFlowStaleLimits: a node whose copy of the limits is not fresh makes no calls, even if it
+// knows no limit.
+func TestFlowStaleLimits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	s := &brokenFlows{Store: r.store}
+	s.stale.Store(true)
+	r.start(func(o *Options) { o.Store = s })
+	id := r.fire(timer{callback: c.URL})
+	waittest.Until(t, "the event arrives", func() bool {
+		info, err := r.lookUp("s", store.KindFired)
+		return err == nil && info.NumAckPending == 1
+	})
+	time.Sleep(300 * time.Millisecond) // no wait for a condition: nothing may happen
+	if n := c.count(); n != 0 {
+		t.Fatalf("got %d calls without a fresh copy of the limits", n)
+	}
+	s.stale.Store(false)
+	r.await(id, schemas.StateSuccess)
+}
+
+// TestFlowOldEvent: the event from before a deferral comes again after the scheduler has
+// published the next one. It makes no call.
+func TestFlowOldEvent(t *testing.T) {
+	t.Parallel()
+	c := schemas.Claim{Run: 1}
+	rec := deliveredRecord()
+	rec.Deferral = &schemas.Deferral{Count: 1, SlotMs: 900, Flow: "k"}
+	for _, tt := range []struct {
+		deferred uint32
+		run      bool
+	}{{0, false}, {1, true}} {
+		c.Deferred = tt.deferred
+		if a := Admit(c, &store.Timer{Record: rec}, 1000); a.Run != tt.run || a.Wait != 0 {
+			t.Errorf("claim with %d deferrals: got %+v, want run %v", tt.deferred, a, tt.run)
+		}
+	}
+	rec.State, rec.Queued = schemas.StateRetrying, true
+	if a := Admit(c, &store.Timer{Record: rec}, 1000); a.Run || a.Wait != 0 {
+		t.Errorf("an event whose record waits in the wheel: got %+v, want nothing to do", a)
+	}
+	if got, _ := ResolveConflict(schemas.Claim{Run: 1}, 1, false, &store.Timer{Record: rec}, 1000); got != nil {
+		t.Error("a failure of the event before the deferral must not be written")
+	}
+	p := Policy{ShortDelay: time.Second}
+	if plan := p.Next(rec, callback.Retry(callback.ReasonStatus, "500"), testSpec, 1000, 0); plan.Record.Deferrals() != 1 || plan.Record.Deferral.SlotMs != 0 || plan.Record.Attempt != 1 {
+		t.Errorf("after a failed call: got deferral %+v and %d attempts", plan.Record.Deferral, plan.Record.Attempt)
+	}
+}
+
+// TestSlotsAhead: the events that wait in the consumers are bounded, and no longer counted when
+// their wait has ended.
+func TestSlotsAhead(t *testing.T) {
+	t.Parallel()
+	var s slotsAhead
+	now := time.Unix(1000, 0)
+	for i := range 10 {
+		if !s.add(now, time.Duration(rand.IntN(5)+1)*time.Second, 10) {
+			t.Fatalf("event %d was refused", i)
+		}
+	}
+	if s.add(now, time.Second, 10) {
+		t.Fatal("the event beyond the limit was counted")
+	}
+	if now = now.Add(7 * time.Second); !s.add(now, time.Second, 1) || s.sum != 1 {
+		t.Fatalf("after the waits: got %d events", s.sum)
+	}
+}
+
+// gauge counts the calls that run at once.
+type gauge struct {
+	mu        sync.Mutex
+	now, most int
+}
+
+func (g *gauge) hold(d time.Duration) {
+	g.mu.Lock()
+	g.now++
+	g.most = max(g.most, g.now)
+	g.mu.Unlock()
+	time.Sleep(d)
+	g.mu.Lock()
+	g.now--
+	g.mu.Unlock()
+}
+
+// TestFlowParallel: over two nodes never more than three calls of a key run at once, and three
+// do; the calls of each customer are bounded by themselves.
+func TestFlowParallel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var all, customers gauge
+	c := httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) { all.hold(20 * time.Millisecond) })
+	k := httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) { customers.hold(20 * time.Millisecond) })
+	r.limit(c.host(t), flow.Limit{Parallel: 3})
+	r.limit("customer:*", flow.Limit{Parallel: 1})
+	r.start(func(o *Options) { o.Node, o.AckWait = "one", DefaultAckWait })
+	r.start(func(o *Options) { o.Node, o.AckWait, o.Store = "two", DefaultAckWait, r.node("two") })
+	const events = 90
+	for n := range events {
+		r.fire(timer{callback: c.URL})
+		if n < 20 {
+			r.fire(timer{callback: k.URL, attributes: map[string]string{"timerflow": fmt.Sprint("customer:", n%2)}})
+		}
+	}
+	waittest.UntilWithin(t, 2*time.Minute, "every event is called", func() bool { return c.count() >= events && k.count() >= 20 })
+	if all.most != 3 || customers.most > 2 || c.count() != events || k.count() != 20 {
+		t.Errorf("got %d calls at once and %d of two customers, of %d and %d; want 3 and at most 2, of %d and 20", all.most, customers.most, c.count(), k.count(), events)
+	}
+	// The slots are returned when the calls have ended.
+	for _, key := range []string{c.host(t), "customer:0", "customer:1"} {
+		waittest.Until(t, "the slots of "+key+" are returned", func() bool {
+			s, err := r.store.FlowState(t.Context(), key)
+			return err == nil && s.Rev > 0 && len(s.State.Leases) == 0
+		})
+	}
+}
+
+// TestFlowSlotsLost: a node that cannot renew its slots cancels its calls before another node
+// may take the slots. The attempts are not counted.
+func TestFlowSlotsLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var g gauge
+	ended := make(chan time.Duration, 100)
+	c := httpCallee(t, func(n int, w http.ResponseWriter, req *http.Request) {
+		if n > 1 {
+			g.hold(0)
+			return
+		}
+		began := time.Now()
+		<-req.Context().Done()
+		ended <- time.Since(began)
+	})
+	r.limit(c.host(t), flow.Limit{Parallel: 1})
+	cut := &brokenFlows{Store: r.store}
+	r.start(func(o *Options) { o.Store, o.AckWait = cut, DefaultAckWait })
+	id := r.fire(timer{callback: c.URL, attributes: map[string]string{"timertimeout": "1m"}})
+	waittest.Until(t, "the call begins", func() bool { return c.count() == 1 })
+	cut.cut.Store(true)
+	if d := waittest.Receive(t, "the end of the call", ended); d >= flow.LeaseFor {
+		t.Errorf("the call was cancelled after %s; the lease ends after %s", d, flow.LeaseFor)
+	}
+	cut.cut.Store(false)
+	if rec := r.await(id, schemas.StateSuccess); rec.Attempt != 1 {
+		t.Errorf("got %d attempts, want 1: the cancelled call does not count", rec.Attempt)
+	}
+}

@@ -1,0 +1,281 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// permitted waits until the limit of the delivery's flow key permits the call. It returns
+// false, and settles the event, if the event waits elsewhere: in its consumer or in the wheel.
+// The delivery holds a permit of its service when it returns true.
+func (d *delivery) permitted() bool {
+	if set, fresh := d.f.o.Store.FlowsNow(); fresh && set.Empty() {
+		return true
+	}
+	return d.passFlow(d.flowKey())
+}
+
+// flowKey returns the key whose limits apply to the delivery's callback.
+func (d *delivery) flowKey() string {
+	target := d.spec.Callback
+	if d.spec.Flow == "" {
+		rules := &d.svc.caller.Load().rules
+		if full, err := rules.Resolve(target, d.svc.name); err == nil {
+			target = full
+		}
+	}
+	return schemas.FlowKey(d.spec.Flow, target, d.svc.name)
+}
+
+// passFlow asks the gate of a flow key until the call may begin or the event waits elsewhere.
+func (d *delivery) passFlow(key string) bool {
+	c := d.f.flows
+	if set, fresh := d.f.o.Store.FlowsNow(); fresh {
+		if _, limited := set.Find(key); !limited {
+			return true
+		}
+	}
+	began := time.Now()
+	var a flow.Arrival
+	if r := d.timer.Record.Deferral; r != nil {
+		a = flow.Arrival{SlotNs: r.SlotMs * int64(time.Millisecond), Generation: r.Generation, Deferrals: r.Count}
+	}
+	for hold := flowHold; ; {
+		// With a permit: an admission is valid for a short time only.
+		if !d.comeBack(began) {
+			return false
+		}
+		got, ok := d.awaitVerdict(key, a)
+		if !ok {
+			return false
+		}
+		switch {
+		case got.free:
+			return d.comeBack(began)
+		case got.unreadable:
+			d.skip("flow_unreadable", func() error { return d.msg.Nak(damagedPause) })
+			return false
+		}
+		ahead := time.Duration(got.AtNs - c.nowNs())
+		switch {
+		case got.Kind == flow.Go:
+			if !d.idle(ahead, hold) || !d.comeBack(began) {
+				got.slot.leave()
+				return false
+			}
+			if c.nowNs() <= got.UntilNs && !got.slot.lost() {
+				if d.slot = got.slot; d.slot != nil {
+					d.slot.began, d.slot.called = time.Now(), true
+				}
+				return true
+			}
+			got.slot.leave()
+			hold = maxFlowAhead // the permit came too late
+		case ahead > maxFlowAhead:
+			d.postpone(key, got, ahead)
+			return false
+		default:
+			if got.Kind == flow.Defer {
+				a.SlotNs, a.Generation = got.AtNs, got.generation
+			}
+			if !d.idle(max(ahead, time.Millisecond), hold) {
+				return false
+			}
+		}
+	}
+}
+
+// awaitVerdict asks and waits for the answer. If that takes longer than askHold, the delivery
+// returns its permit. It returns false, and settles the event, if functions stops or too many
+// deliveries wait.
+func (d *delivery) awaitVerdict(key string, a flow.Arrival) (flowAnswer, bool) {
+	q := d.f.flows.ask(key, d.svc.label, a)
+	held := time.NewTimer(askHold)
+	defer held.Stop()
+	for {
+		select {
+		case got := <-q.answer:
+			return got, true
+		case <-held.C:
+			if !d.leavePermit() {
+				d.f.flows.withdraw(key, q)
+				return flowAnswer{}, false
+			}
+		case <-d.f.pulling.Done():
+			d.f.flows.withdraw(key, q)
+			d.handBack()
+			return flowAnswer{}, false
+		}
+	}
+}
+
+// idle waits for a duration, without a permit if that is longer than hold. It returns false,
+// and settles the event, as awaitVerdict.
+func (d *delivery) idle(wait, hold time.Duration) bool {
+	if wait <= 0 {
+		return true
+	}
+	if wait > hold && !d.leavePermit() {
+		return false
+	}
+	if !pause.For(d.f.pulling, wait) {
+		d.handBack()
+		return false
+	}
+	return true
+}
+
+// leavePermit returns the permit of the service while the delivery waits. It returns false,
+// and settles the event, if too many deliveries wait.
+func (d *delivery) leavePermit() bool {
+	if d.parked {
+		return true
+	}
+	if !d.f.flows.park(len(d.msg.Data)) {
+		d.skip("flow_full", func() error { return d.msg.Nak(flowFullPause) })
+		return false
+	}
+	d.parked = true
+	d.release()
+	return true
+}
+
+// comeBack gets a permit again if the delivery has none. If the delivery has waited so long
+// that its record may have changed, comeBack reads it. It returns false, and settles the event,
+// if there is no attempt to make.
+func (d *delivery) comeBack(began time.Time) bool {
+	if d.parked {
+		if d.f.semaphore.acquire(d.f.pulling, d.svc.quota) != nil {
+			d.handBack()
+			return false
+		}
+		d.unpark()
+		d.release = sync.OnceFunc(func() { d.f.semaphore.release(d.svc.quota) })
+	}
+	return time.Since(began) < maxClaimAge || d.readAgain()
+}
+
+// unpark ends the wait without a permit.
+func (d *delivery) unpark() {
+	if d.parked {
+		d.parked = false
+		d.f.flows.unpark(len(d.msg.Data))
+	}
+}
+
+// readAgain reads the record. It returns false, and settles the event, if there is no attempt
+// to make.
+func (d *delivery) readAgain() bool {
+	t, ok := d.read()
+	if !ok {
+		d.handBack()
+		return false
+	}
+	return d.admitRead(t)
+}
+
+// invokeInSlot makes the call. It cancels the call if its slot is lost, and returns the slot at
+// the end.
+func (d *delivery) invokeInSlot(ctx context.Context, c *caller, req callback.Request) callback.Outcome {
+	if d.slot == nil {
+		return d.invoke(ctx, c, req)
+	}
+	defer d.slot.leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.slot.slots.ctx, cancel)()
+	return d.invoke(ctx, c, req)
+}
+
+// flowShare is the part of MaxAckPending that events of a service may take in their consumer
+// while they wait for their slots. Beyond it they wait in the wheel, so that the events of
+// other keys still come.
+const flowShare = 4
+
+// postpone makes the event wait for its slot, which is ahead: in its consumer if that is soon,
+// otherwise in the wheel. The record is written first, as for a retry; no attempt is counted.
+func (d *delivery) postpone(key string, got flowAnswer, ahead time.Duration) {
+	slotMs := (got.AtNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
+	generation := got.generation
+	if got.Kind != flow.Defer {
+		generation = 0 // nothing is reserved
+	}
+	crowded := ahead <= d.f.o.ShortDelay && !d.svc.waiting.add(time.Now(), ahead, d.f.o.MaxAckPending/flowShare)
+	for wait := minPause; ; {
+		if !d.complete && !d.readAgain() {
+			return
+		}
+		p := d.f.policy.Defer(d.timer.Record, key, generation, slotMs, d.f.o.Now(), crowded)
+		err := d.write(p)
+		switch {
+		case err == nil:
+			d.f.metrics.flowDeferred.WithLabelValues(d.svc.label).Inc()
+			if p.Step == StepLongRetry {
+				d.settle(d.ackConfirmed)
+			} else {
+				d.settle(func() error { return d.msg.Nak(p.RedeliverAfter()) })
+			}
+			return
+		case errors.Is(err, store.ErrRevision):
+			d.complete = false // the record has changed: read it
+		case store.Permanent(err):
+			// The record cannot be stored with its event, because max_payload was lowered. The
+			// event waits in its consumer without its slot; its call shows the error.
+			d.skip("flow_too_large", func() error { return d.msg.Nak(min(ahead, d.f.o.ShortDelay)) })
+			return
+		default:
+			if !d.retryStore("defer", err, wait) {
+				return
+			}
+			wait = min(wait*2, maxPause)
+		}
+	}
+}
+
+// ackConfirmed acknowledges the event and waits for the confirmation, so that this event is
+// gone before the event comes that the scheduler publishes next.
+func (d *delivery) ackConfirmed() error {
+	ctx, cancel := context.WithTimeout(d.f.recording, maxPause)
+	defer cancel()
+	return d.msg.AckConfirmed(ctx)
+}
+
+// slotsAhead counts the events of a service that wait in their consumers for their slots, by
+// the second in which their wait ends.
+type slotsAhead struct {
+	mu     sync.Mutex
+	first  int64 // Unix seconds of counts[0]
+	counts []int
+	sum    int
+}
+
+// add counts an event that waits for a duration, unless limit events wait.
+func (s *slotsAhead) add(now time.Time, wait time.Duration, limit int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; len(s.counts) > 0 && s.first < now.Unix(); s.first++ {
+		s.sum -= s.counts[0]
+		s.counts = s.counts[1:]
+	}
+	if s.sum >= limit {
+		return false
+	}
+	if len(s.counts) == 0 {
+		s.first = now.Unix()
+	}
+	i := int(now.Add(wait).Unix() - s.first)
+	for len(s.counts) <= i {
+		s.counts = append(s.counts, 0)
+	}
+	s.counts[i]++
+	s.sum++
+	return true
+}
