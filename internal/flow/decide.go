@@ -1,185 +1,262 @@
 package flow
 
 import (
-	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
-// Constants of the decisions.
 const (
-	// Ahead is the longest time between a decision and an admission.
+	// Ahead is how long before its time an attempt is admitted. The event waits in the process
+	// meanwhile.
 	Ahead = time.Second
-	// MaxWait is the longest time that an event with a reserved slot waits for the gate without
-	// a new slot.
-	MaxWait = 30 * time.Second
-	// LeaseFor is how long a node holds its slots of a parallel limit without renewing them.
+	// LeaseFor is how long the calls of a node count after the node has last written the state.
+	// A node that cannot write cancels its calls before that.
 	LeaseFor = 10 * time.Second
-	// leaseSkew is how much longer than LeaseFor other nodes respect a lease: the estimates of
-	// the cluster's time differ between nodes.
-	leaseSkew = 200 * time.Millisecond
-	// maxTolerance bounds how late an admission may be spent, and minTolerance is the least
-	// that is worth an admission ahead: with less, an event is admitted only at once, and
-	// spends its admission within spendWithin.
-	maxTolerance = 100 * time.Millisecond
-	minTolerance = 5 * time.Millisecond
-	spendWithin  = 20 * time.Millisecond
-	// firstPause is the first deferral of a paused key; each further one doubles it up to
-	// lastPause.
-	firstPause = time.Minute
-	lastPause  = time.Hour
-	// minWaiting is the least number of events of a key that wait for a free slot in a node; it
-	// is twice the slots if that is more. The others are deferred.
-	minWaiting = 16
-	// defaultTook is the assumed duration of a call before the first has ended.
-	defaultTook = time.Second
+	// LeaseMargin is added to a lease by other nodes, because their clocks may differ.
+	LeaseMargin = time.Second
+	// MaxDefer bounds the time until a deferred event asks again.
+	MaxDefer = 365 * 24 * time.Hour
+	// leastPause and mostPause bound the time until an event under a paused limit asks again.
+	// It doubles with each deferral. Resume moves the events, so nobody waits for it.
+	leastPause = time.Minute
+	mostPause  = time.Hour
+	// staleWait is when an event asks again if the caller's limit is outdated.
+	staleWait = 250 * time.Millisecond
+	// busyWait is when an event asks again that waits in the process for the end of a call. The
+	// end of a call of the same node lets it ask at once.
+	busyWait = 250 * time.Millisecond
+	// leastWaiting is the least number of events of a key that wait in one process for the end
+	// of a call; it is otherwise twice Limit.Parallel.
+	leastWaiting = 16
 )
 
-// Interval returns the time between two attempts at the rate, rounded up.
-func (r Rate) Interval() time.Duration {
-	if r.Count <= 0 {
-		return 0
-	}
-	return (r.Per + time.Duration(r.Count) - 1) / time.Duration(r.Count)
-}
-
-// gate is the exact limit of the rate: GCRA (ITU-T I.371) over admissions. An admission at A
-// may be spent until A+tolerance. So that in no window of length t more than rate·t + burst are
-// spent, the gate permits tolerance/interval less at once.
-type gate struct {
-	interval, tolerance int64
-	// credit is how far the theoretical arrival time may be ahead of an admission.
-	credit int64
-}
-
-func newGate(l Limit) gate {
-	g := gate{interval: int64(l.Rate.Interval())}
-	g.credit = int64(max(l.Burst, 1)-1) * g.interval
-	if g.tolerance = min(g.credit/2, int64(maxTolerance)); g.tolerance < int64(minTolerance) {
-		g.tolerance = 0
-	}
-	g.credit -= g.tolerance
-	return g
-}
-
-// next returns the earliest time of the next admission.
-func (g gate) next(s *State, nowNs int64) int64 {
-	if g.interval == 0 {
-		return nowNs
-	}
-	return max(nowNs, s.GateNs-g.credit)
-}
-
-// admit admits an attempt at atNs.
-func (g gate) admit(s *State, atNs int64) Verdict {
-	s.GateNs = max(s.GateNs, atNs) + g.interval
-	return Verdict{Kind: Go, AtNs: atNs, UntilNs: atNs + cmp.Or(g.tolerance, int64(spendWithin))}
-}
-
-// Decide decides about the events of a key that ask on one node, in the order in which they
-// asked, and changes the state. The decisions are valid once the state has been stored by
-// compare-and-set. running is the number of calls of the key that the node makes, or has been
-// permitted to make. nowNs is the cluster's time in Unix nanoseconds.
-func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, running int, arrivals []Arrival) []Verdict {
+// Decide decides about events that ask at nowNs, and changes s accordingly. generation is the
+// revision of the limit, node the name of this process. The verdicts are in the order of the
+// arrivals. They hold only if the caller then stores s by compare-and-set; after a conflict it
+// asks again with the state of the other node.
+//
+// The caller calls Hold before, if the limit has Parallel.
+func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, arrivals []Arrival) []Verdict {
 	out := make([]Verdict, len(arrivals))
-	if l.Paused {
-		for i, a := range arrivals {
-			out[i] = Verdict{Kind: Defer, AtNs: nowNs + int64(min(firstPause<<min(a.Deferrals, 6), lastPause))}
+	if s.Generation > generation {
+		for i := range out {
+			out[i] = Verdict{Kind: Wait, AtNs: nowNs + int64(staleWait)}
 		}
-		hold(s, node, running, nowNs)
 		return out
 	}
-	g := newGate(l)
+	s.begin(l, generation, nowNs)
+	if l.Paused {
+		for i, a := range arrivals {
+			out[i] = Verdict{Kind: Defer, AtNs: nowNs + pauseFor(a.Deferrals)}
+		}
+		return out
+	}
+	d := decision{l: l, s: s, now: nowNs, free: s.free(l, nowNs)}
+	if l.Rate.Count > 0 {
+		d.interval, d.tau, d.tolerance = int64(l.Rate.interval()), int64(l.tau()), int64(l.tolerance())
+	}
+	d.step = int64(l.step(s))
+	started := 0
+	for _, reserved := range [...]bool{true, false} {
+		for i, a := range arrivals {
+			if (a.SlotNs != 0 && a.Generation == generation) != reserved {
+				continue
+			}
+			if out[i] = d.one(reserved); out[i].Kind == Go {
+				started++
+			}
+		}
+	}
+	if l.Parallel > 0 && started > 0 {
+		s.setLease(node, s.slots(node)+started, nowNs)
+	}
+	return out
+}
+
+// pauseFor is the time until an event under a paused limit asks again, in nanoseconds.
+func pauseFor(deferrals uint32) int64 {
+	return int64(min(leastPause<<min(deferrals, 10), mostPause))
+}
+
+// begin adapts a state that was written under another generation, or that is not plausible.
+func (s *State) begin(l Limit, generation uint64, nowNs int64) {
 	if s.Generation != generation {
-		// The slots that were reserved are void. Admissions under a slower limit may have moved
-		// the gate farther than the new one ever does.
-		s.Generation, s.PlanNs = generation, 0
-		s.GateNs = min(s.GateNs, nowNs+int64(Ahead)+g.credit+g.interval)
-	}
-	ahead := int64(Ahead)
-	if g.tolerance == 0 && g.interval > 0 {
-		ahead = 0
-	}
-	free, waiting, late := freeSlots(l, node, s, nowNs, running), 0, int64(0)
-	spacing := max(g.interval, parallelInterval(l, s))
-	for _, i := range order(arrivals, generation) {
-		a := arrivals[i]
-		reserved := a.SlotNs != 0 && a.Generation == generation
-		at := g.next(s, nowNs)
-		switch {
-		case (reserved || s.PlanNs <= nowNs) && at-nowNs <= ahead && free > 0:
-			out[i] = g.admit(s, at)
-			free--
-			running++
-		case free <= 0 && waiting < max(2*l.Parallel, minWaiting):
-			// It asks again when a call of this node has ended, or soon.
-			waiting++
-			out[i] = Verdict{Kind: Wait, AtNs: nowNs + int64(Ahead)}
-		case reserved && at+late-nowNs <= int64(MaxWait):
-			// The gate is late, for example after an outage.
-			out[i] = Verdict{Kind: Wait, AtNs: max(at+late, nowNs+int64(time.Millisecond))}
-			late += g.interval
-		default:
-			s.PlanNs = max(s.PlanNs, at, nowNs+int64(time.Millisecond))
-			out[i] = Verdict{Kind: Defer, AtNs: s.PlanNs}
-			s.PlanNs += spacing
+		// The next attempt conforms when it did under the last limit, but not before now: so
+		// a window over the change has at most the attempts of the larger limit.
+		next := nowNs
+		if s.GateNs != 0 {
+			next = max(s.GateNs-s.TauNs, nowNs)
+		}
+		if s.Generation == 0 || l.Rate.Count == 0 {
+			s.GateNs = 0
+		} else {
+			s.GateNs = next + int64(l.tau())
+		}
+		s.Generation, s.PlanNs, s.LateNs = generation, 0, 0
+		if l.Parallel == 0 {
+			s.Leases, s.TookNs = nil, 0
 		}
 	}
-	if l.Parallel > 0 {
-		hold(s, node, running, nowNs)
-	} else {
-		s.Leases = nil
+	s.TauNs = 0
+	if l.Rate.Count > 0 {
+		s.TauNs = int64(l.tau())
+		// Admissions are at most Ahead ahead; more is damage, or a clock that went back.
+		s.GateNs = min(s.GateNs, nowNs+int64(Ahead)+int64(LeaseMargin)+2*int64(l.Rate.interval())+max(0, s.TauNs))
 	}
-	return out
+	if s.PlanNs > nowNs+2*int64(MaxDefer) {
+		s.PlanNs = 0
+	}
+	if s.LateNs > nowNs+2*int64(MaxDefer) {
+		s.LateNs = 0
+	}
 }
 
-// order returns the indexes of the arrivals: those with a slot by their slots, then the others.
-func order(arrivals []Arrival, generation uint64) []int {
-	out := make([]int, len(arrivals))
-	for i := range out {
-		out[i] = i
-	}
-	slot := func(i int) int64 {
-		if a := arrivals[i]; a.SlotNs != 0 && a.Generation == generation {
-			return a.SlotNs
+// decision is the state of one call of Decide.
+type decision struct {
+	l                              Limit
+	s                              *State
+	now                            int64
+	interval, tau, tolerance, step int64
+	// free is the number of calls that may start now; waiting counts the events that wait in
+	// this process for the end of a call.
+	free, waiting int
+}
+
+// one decides about one event. reserved is true if it has reserved a time.
+func (d *decision) one(reserved bool) Verdict {
+	at := d.gate()
+	switch {
+	case !reserved && max(d.s.PlanNs, d.s.LateNs) > d.now:
+		// Others have reserved times. To admit this event would move the gate past them.
+		return d.plan(max(at, d.s.LateNs), reserved)
+	case at > d.now+int64(Ahead):
+		return d.plan(at, reserved)
+	case d.l.Parallel > 0 && d.free == 0:
+		if d.waiting < max(2*d.l.Parallel, leastWaiting) {
+			d.waiting++
+			return Verdict{Kind: Wait, AtNs: d.now + int64(busyWait)}
 		}
-		return 1<<63 - 1
+		return d.plan(max(at, d.now+int64(Ahead)), reserved)
 	}
-	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(slot(a), slot(b)) })
-	return out
+	d.free--
+	v := Verdict{Kind: Go, AtNs: at, UntilNs: at + int64(maxTolerance)}
+	if d.l.Rate.Count > 0 {
+		v.UntilNs = at + d.tolerance
+		d.s.GateNs = max(d.s.GateNs, at) + d.interval
+	}
+	return v
 }
 
-// freeSlots returns how many more calls the node may begin, and drops the leases that have
-// ended.
-func freeSlots(l Limit, node string, s *State, nowNs int64, running int) int {
-	if l.Parallel == 0 {
-		return 1<<31 - 1
+// gate returns the time from which the next attempt conforms to the rate.
+func (d *decision) gate() int64 {
+	if d.l.Rate.Count == 0 {
+		return d.now
 	}
-	s.Leases = slices.DeleteFunc(s.Leases, func(x Lease) bool { return x.UntilNs+int64(leaseSkew) <= nowNs })
-	free := l.Parallel - running
-	for _, x := range s.Leases {
-		if x.Node != node {
-			free -= x.Slots
+	return max(d.now, d.s.GateNs-d.tau)
+}
+
+// plan reserves the next time from at on.
+func (d *decision) plan(at int64, reserved bool) Verdict {
+	next := &d.s.PlanNs
+	if reserved {
+		next = &d.s.LateNs
+	}
+	at = min(max(at, *next), d.now+int64(MaxDefer))
+	*next = at + d.step
+	return Verdict{Kind: Defer, AtNs: at}
+}
+
+// Hold states that this node has so many calls under way, for LeaseFor. ended are the durations
+// of calls that have ended since the last time. It repairs what a lost answer of the store left
+// behind.
+func (s *State) Hold(node string, running int, ended []time.Duration, nowNs int64) {
+	for _, took := range ended {
+		t := max(int64(took), 1)
+		if s.TookNs == 0 {
+			s.TookNs = t
+		} else {
+			s.TookNs += (t - s.TookNs) / tookWeight
 		}
 	}
-	return free
+	s.setLease(node, running, nowNs)
 }
 
-// parallelInterval returns the expected time between two free slots.
-func parallelInterval(l Limit, s *State) int64 {
+// tookWeight is the number of calls over which TookNs is an average.
+const tookWeight = 16
+
+// setLease sets the lease of a node and removes the leases that have ended.
+func (s *State) setLease(node string, slots int, nowNs int64) {
+	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool {
+		return l.Node == node || l.UntilNs+int64(LeaseMargin) <= nowNs
+	})
+	if slots > 0 {
+		s.Leases = append(s.Leases, Lease{Node: node, Slots: slots, UntilNs: nowNs + int64(LeaseFor)})
+		slices.SortFunc(s.Leases, func(a, b Lease) int { return strings.Compare(a.Node, b.Node) })
+	}
+}
+
+// slots returns the number of calls of a node.
+func (s *State) slots(node string) int {
+	for _, l := range s.Leases {
+		if l.Node == node {
+			return l.Slots
+		}
+	}
+	return 0
+}
+
+// free returns the number of calls that may start now.
+func (s *State) free(l Limit, nowNs int64) int {
 	if l.Parallel == 0 {
 		return 0
 	}
-	return cmp.Or(s.TookNs, int64(defaultTook)) / int64(l.Parallel)
+	return max(0, l.Parallel-s.running(nowNs-int64(LeaseMargin)))
 }
 
-// Renew sets the slots that a node holds to the calls that it makes, for LeaseFor. With 0 it
-// returns them.
-func Renew(s *State, node string, nowNs int64, running int) { hold(s, node, running, nowNs) }
-
-func hold(s *State, node string, slots int, nowNs int64) {
-	s.Leases = slices.DeleteFunc(s.Leases, func(x Lease) bool { return x.Node == node })
-	if slots > 0 {
-		s.Leases = append(s.Leases, Lease{Node: node, Slots: slots, UntilNs: nowNs + int64(LeaseFor)})
+// running returns the number of calls of all nodes whose leases end after a time.
+func (s *State) running(nowNs int64) (n int) {
+	for _, l := range s.Leases {
+		if l.UntilNs > nowNs {
+			n += l.Slots
+		}
 	}
+	return n
+}
+
+// Summary says how much of a key's limit is used at a time. Times are Unix nanoseconds.
+type Summary struct {
+	// InFlight is the number of calls under way, if Limit.Parallel counts them.
+	InFlight int
+	// Waiting is the number of events that have reserved a time.
+	Waiting int
+	// NextNs is the earliest time of a call of a further event; 0 while the limit is paused. If
+	// all slots are in use it is an estimate.
+	NextNs int64
+	// DrainedNs is the last reserved time; 0 if none is reserved or the limit is paused.
+	DrainedNs int64
+}
+
+// Summary describes the state under a limit and its generation.
+func (s *State) Summary(l Limit, generation uint64, nowNs int64) Summary {
+	now := *s
+	sum := Summary{InFlight: now.running(nowNs)}
+	if now.Generation > generation || l.Paused {
+		return sum
+	}
+	now.Leases = slices.Clone(now.Leases)
+	now.begin(l, generation, nowNs)
+	step := max(l.step(&now), 1)
+	sum.NextNs = max(nowNs, now.PlanNs, now.LateNs)
+	if l.Rate.Count > 0 {
+		sum.NextNs = max(sum.NextNs, now.GateNs-int64(l.tau()))
+	}
+	if l.Parallel > 0 && sum.InFlight >= l.Parallel {
+		sum.NextNs = max(sum.NextNs, nowNs+int64(step))
+	}
+	if last := max(now.PlanNs, now.LateNs); last > nowNs {
+		sum.Waiting = int((last - nowNs + int64(step) - 1) / int64(step))
+		sum.DrainedNs = max(nowNs, last-int64(step))
+	}
+	return sum
 }

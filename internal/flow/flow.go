@@ -10,9 +10,31 @@
 //   - Parallel: never more than Limit.Parallel calls at once, also across a fail-over. A node
 //     that dies gives its slots back when its lease ends.
 //   - Order: while nothing fails, the events of a key are admitted in the order in which they
-//     asked.
+//     first asked. With Limit.Parallel, events that wait for the end of a call may overtake
+//     each other.
 //   - Progress: an event that asks again at the time that its Verdict names is admitted in the
 //     end, if the limit permits any call.
+//
+// # The gate
+//
+// The gate is the generic cell rate algorithm (GCRA, ITU-T Recommendation I.371, annex A). With
+// the interval T = 1/rate, the theoretical arrival time TAT and the limit τ, an attempt conforms
+// from TAT - τ, and moves TAT to max(TAT, its time) + T. Then n attempts take at least
+// (n-1)·T - τ.
+//
+// An admission is not spent at once: the node writes the state first, may wait for At, and
+// starts the call up to the tolerance D later. Attempts that start in a window of length t
+// were admitted for a window of length t + D, so there are at most (t + D + τ)/T + 1. With
+// τ = (burst - 1)·T - D these are t·rate + burst. τ may be negative: with a burst of 1 the
+// calls are at least T + D apart.
+//
+// # The plan
+//
+// While more events wait than the gate admits within Ahead, each of them reserves the next time
+// of the plan, T after the one before. An event that comes back at its time goes to the gate,
+// which then has room for it, and before events that reserved nothing. If the gate is late,
+// because the events of a past outage come back together, these get times of their own
+// (State.LateNs), so that they do not go to the end of the plan.
 //
 // # How it fails
 //
@@ -50,15 +72,20 @@ type State struct {
 	// GateNs is the theoretical arrival time of the gate: the next attempt conforms from
 	// GateNs less the burst.
 	GateNs int64 `json:"gate,omitempty"`
+	// TauNs is the limit τ under which GateNs was written.
+	TauNs int64 `json:"tau,omitempty"`
 	// PlanNs is the next time that no event has reserved.
 	PlanNs int64 `json:"plan,omitempty"`
+	// LateNs is the next free time for events that came at their reserved time, and that the
+	// gate could not admit.
+	LateNs int64 `json:"late,omitempty"`
 	// TookNs is the average duration of a call, by which events wait for a free slot.
 	TookNs int64 `json:"took,omitempty"`
 	// Leases are the slots that nodes hold, for Limit.Parallel.
 	Leases []Lease `json:"leases,omitempty"`
 }
 
-// Lease is a number of slots that a node holds until a time.
+// Lease is the number of calls of a node that count for Limit.Parallel until a time.
 type Lease struct {
 	Node    string `json:"n"`
 	Slots   int    `json:"s"`

@@ -37,6 +37,8 @@ func (l Limit) Check() error {
 		return fmt.Errorf("burst %d: a burst needs a rate", l.Burst)
 	case r.Count > 0 && (l.Burst < 1 || l.Burst > MaxBurst):
 		return fmt.Errorf("burst %d: it must be 1 to %d", l.Burst, MaxBurst)
+	case r.Count > 0 && l.Burst < r.minBurst():
+		return fmt.Errorf("burst %d: the rate %s needs %d or more, because a call starts up to %s after it was permitted", l.Burst, r, r.minBurst(), minTolerance)
 	case l.Parallel < 0 || l.Parallel > MaxParallel:
 		return fmt.Errorf("parallel %d: it must be 1 to %d, or 0 for no bound", l.Parallel, MaxParallel)
 	case r.Count == 0 && l.Parallel == 0 && !l.Paused:
@@ -84,22 +86,81 @@ func short(d time.Duration) string {
 	return s
 }
 
-// interval returns the time between two calls at the rate, 0 without a rate.
+// interval returns the time between two calls at the rate, rounded up so that the rate is never
+// exceeded; 0 without a rate.
 func (r Rate) interval() time.Duration {
 	if r.Count == 0 {
 		return 0
 	}
-	return r.Per / time.Duration(r.Count)
+	return (r.Per + time.Duration(r.Count) - 1) / time.Duration(r.Count)
 }
 
-// DefaultBurst is the burst of a rate for which none is given: a tenth of a second's worth of
-// calls, at least 1.
+// DefaultBurst is the burst of a rate for which none is given: the calls of a tenth of a second,
+// at least 2; and 1 if there is a second or more between two calls.
 func (r Rate) DefaultBurst() int {
 	if r.Count < 1 || r.Per <= 0 {
 		return 0
 	}
-	return max(1, min(MaxBurst, int((float64(r.Count)*0.1*float64(time.Second)+float64(r.Per)-1)/float64(r.Per))))
+	t := r.interval()
+	if t >= time.Second {
+		return 1
+	}
+	return int(max(2, (time.Second/10+t-1)/t))
 }
+
+// minBurst returns the least burst with which a rate can be kept.
+func (r Rate) minBurst() int {
+	t := r.interval()
+	if t >= leastInterval {
+		return 1
+	}
+	return int(max(2, (minTolerance+t-1)/t+1))
+}
+
+const (
+	// minTolerance and maxTolerance bound the validity of an admission. A write of the state
+	// must take less than minTolerance most of the time; otherwise admissions are lost.
+	minTolerance = 20 * time.Millisecond
+	maxTolerance = 100 * time.Millisecond
+	// leastInterval is the shortest interval with a burst of 1. The tolerance of such a limit
+	// lowers the rate, here by a twentieth, for slower rates by a fiftieth or less.
+	leastInterval = 20 * minTolerance
+)
+
+// tolerance is the validity of an admission: half of the burst or, with a burst of 1, a
+// fiftieth of the interval; within minTolerance and maxTolerance.
+func (l Limit) tolerance() time.Duration {
+	t := l.Rate.interval()
+	d := time.Duration(l.Burst-1) * t / 2
+	if l.Burst == 1 {
+		d = t / 50
+	}
+	return min(max(d, minTolerance), maxTolerance)
+}
+
+// tau is the limit τ of the gate; see the package comment.
+func (l Limit) tau() time.Duration {
+	return time.Duration(l.Burst-1)*l.Rate.interval() - l.tolerance()
+}
+
+// step is the time between two slots of the plan: that between two attempts at the rate that
+// the gate keeps up or, without a rate, the average time between the ends of Parallel calls.
+func (l Limit) step(s *State) (step time.Duration) {
+	if l.Rate.Count > 0 {
+		step = l.Rate.interval() + max(0, -l.tau())
+	}
+	if l.Parallel > 0 {
+		took := time.Duration(s.TookNs)
+		if took <= 0 {
+			took = unknownTook
+		}
+		step = max(step, took/time.Duration(l.Parallel), 1)
+	}
+	return step
+}
+
+// unknownTook is the assumed duration of a call before the first one has ended.
+const unknownTook = time.Second
 
 // Match reports whether a flow key matches a pattern, in which '*' stands for any run of
 // characters, also for none. A pattern without '*' matches itself.
@@ -123,46 +184,4 @@ func Match(pattern, key string) bool {
 		}
 		key, rest = key[i+len(part):], more
 	}
-}
-
-// Summary says how much of a key's limit is used at a time. Times are Unix nanoseconds.
-type Summary struct {
-	// InFlight is the number of permits for parallel calls that nodes hold.
-	InFlight int
-	// Waiting is the number of events that have reserved a time.
-	Waiting int
-	// NextNs is the earliest time of a call of a further event; 0 while the limit is paused. If
-	// all permits are in use it is an estimate.
-	NextNs int64
-	// DrainedNs is the last reserved time; 0 if none is reserved or the limit is paused.
-	DrainedNs int64
-}
-
-// Summary describes the state under a limit and its generation.
-func (s *State) Summary(l Limit, generation uint64, nowNs int64) (sum Summary) {
-	for _, x := range s.Leases {
-		if x.UntilNs > nowNs {
-			sum.InFlight += x.Slots
-		}
-	}
-	if l.Paused {
-		return sum
-	}
-	sum.NextNs = nowNs
-	interval := int64(l.Rate.interval())
-	if interval > 0 {
-		sum.NextNs = max(nowNs, s.GateNs-int64(l.Burst-1)*interval)
-	}
-	if l.Parallel > 0 {
-		each := s.TookNs / int64(l.Parallel)
-		if interval = max(interval, each); sum.InFlight >= l.Parallel {
-			sum.NextNs = max(sum.NextNs, nowNs+each)
-		}
-	}
-	if s.Generation == generation && s.PlanNs > nowNs && interval > 0 {
-		sum.NextNs = max(sum.NextNs, s.PlanNs)
-		sum.Waiting = int((s.PlanNs - nowNs + interval - 1) / interval)
-		sum.DrainedNs = max(nowNs, s.PlanNs-interval)
-	}
-	return sum
 }

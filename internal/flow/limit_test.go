@@ -28,10 +28,13 @@ func TestParseRate(t *testing.T) {
 			t.Errorf("ParseRate(%.50q): got %v (%v), want a short error about the rate", text, r, err)
 		}
 	}
-	for text, want := range map[string]int{"1/1s": 1, "10/1s": 1, "11/1s": 2, "20/1s": 2, "500/1s": 50, "100/1m": 1, "1/168h": 1, "100000/1s": 10_000} {
+	for text, want := range map[string]int{"1/1s": 1, "10/1s": 2, "30/1s": 3, "20/1s": 2, "500/1s": 50, "100/1m": 2, "30/1m": 1, "1/168h": 1, "100000/1s": 10_000} {
 		r, err := ParseRate(text)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if err := (Limit{Rate: r, Burst: r.DefaultBurst()}).Check(); err != nil {
+			t.Errorf("the default burst of %s: %v", text, err)
 		}
 		if got := r.DefaultBurst(); got != want {
 			t.Errorf("the default burst of %s is %d, want %d", text, got, want)
@@ -45,7 +48,7 @@ func TestParseRate(t *testing.T) {
 func TestCheckLimit(t *testing.T) {
 	t.Parallel()
 	rate := Rate{100, time.Minute}
-	for _, l := range []Limit{{Rate: rate, Burst: 1}, {Parallel: 1}, {Paused: true}, {Rate: rate, Burst: MaxBurst, Parallel: MaxParallel, Paused: true}, {Rate: Rate{100_000, time.Second}, Burst: 1}} {
+	for _, l := range []Limit{{Rate: rate, Burst: 1}, {Parallel: 1}, {Paused: true}, {Rate: rate, Burst: MaxBurst, Parallel: MaxParallel, Paused: true}, {Rate: Rate{100_000, time.Second}, Burst: 2001}, {Rate: Rate{2, time.Second}, Burst: 1}} {
 		if err := l.Check(); err != nil {
 			t.Errorf("%+v: %v", l, err)
 		}
@@ -53,7 +56,7 @@ func TestCheckLimit(t *testing.T) {
 	for word, all := range map[string][]Limit{
 		"limits nothing": {{}},
 		"rate":           {{Rate: Rate{0, time.Second}}, {Rate: Rate{1, 0}, Burst: 1}, {Rate: Rate{-1, time.Second}, Burst: 1}, {Rate: Rate{1, -time.Second}, Burst: 1}, {Rate: Rate{1, time.Millisecond}, Burst: 1}, {Rate: Rate{1, MaxRatePer + 1}, Burst: 1}, {Rate: Rate{100_001, time.Second}, Burst: 1}},
-		"burst":          {{Rate: rate}, {Rate: rate, Burst: -1}, {Rate: rate, Burst: MaxBurst + 1}, {Parallel: 1, Burst: 1}},
+		"burst":          {{Rate: rate}, {Rate: rate, Burst: -1}, {Rate: rate, Burst: MaxBurst + 1}, {Parallel: 1, Burst: 1}, {Rate: Rate{500, time.Second}, Burst: 10}, {Rate: Rate{3, time.Second}, Burst: 1}},
 		"parallel":       {{Parallel: -1}, {Parallel: MaxParallel + 1}},
 	} {
 		for _, l := range all {
@@ -106,9 +109,9 @@ func TestSummary(t *testing.T) {
 		want  Summary
 	}{
 		{"a new key", rate, State{}, Summary{NextNs: now}},
-		{"an old gate", rate, State{GateNs: now - sec}, Summary{NextNs: now}},
-		{"part of the burst is left", rate, State{GateNs: now + sec/10}, Summary{NextNs: now}},
-		{"the burst is used", rate, State{GateNs: now + 3*sec/10}, Summary{NextNs: now + sec/10}},
+		{"an old gate", rate, State{Generation: 7, GateNs: now - sec}, Summary{NextNs: now}},
+		{"part of the burst is left", rate, State{Generation: 7, GateNs: now + sec/10}, Summary{NextNs: now}},
+		{"the burst is used", rate, State{Generation: 7, GateNs: now + 3*sec/10}, Summary{NextNs: now + 2*sec/10}},
 		{"ten have reserved", rate, State{Generation: 7, GateNs: now + 3*sec/10, PlanNs: now + sec}, Summary{Waiting: 10, NextNs: now + sec, DrainedNs: now + 9*sec/10}},
 		{"an old generation", rate, State{Generation: 6, GateNs: now, PlanNs: now + sec}, Summary{NextNs: now}},
 		{"paused", Limit{Rate: rate.Rate, Burst: 3, Paused: true}, State{Generation: 7, PlanNs: now + sec, Leases: []Lease{{"a", 1, now + 1}}}, Summary{InFlight: 1}},

@@ -54,6 +54,18 @@ var planted = []struct {
 	{m("dead-max-age is not passed on", "internal/app/roles.go", "DeadMaxAge: o.DeadMaxAge,", ""), "./internal/app", "TestSettingsReachTheParts"},
 	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "TestSettingsReachTheParts"},
 
+	// Flow control.
+	{m("flow: the validity of an admission is not paid for", "internal/flow/limit.go", "*l.Rate.interval() - l.tolerance()", "*l.Rate.interval()"), "./internal/flow", "TestSimulation"},
+	{m("flow: a changed limit gives a second burst", "internal/flow/decide.go", "s.GateNs = next + int64(l.tau())", "s.GateNs = nowNs"), "./internal/flow", "TestSimulation"},
+	{m("flow: an admission does not move the gate", "internal/flow/decide.go", "d.s.GateNs = max(d.s.GateNs, at) + d.interval", "_ = at"), "./internal/flow", "TestSimulation"},
+	{m("flow: the gate forgets admissions that are ahead", "internal/flow/decide.go", "max(d.s.GateNs, at) + d.interval", "d.now + d.interval"), "./internal/flow", "TestSimulation"},
+	{m("flow: a new event passes those that have reserved a time", "internal/flow/decide.go", "max(d.s.PlanNs, d.s.LateNs) > d.now:", "false:"), "./internal/flow", "TestSimulation"},
+	{m("flow: an outdated limit decides", "internal/flow/decide.go", "if s.Generation > generation {\n\t\tfor", "if false {\n\t\tfor"), "./internal/flow", "TestGenerations"},
+	{m("flow: a new call does not count for its node", "internal/flow/decide.go", "s.slots(node)+started", "s.slots(node)"), "./internal/flow", "TestSimulation"},
+	{m("flow: the slots of other nodes are free", "internal/flow/decide.go", "if l.UntilNs > nowNs {", "if l.UntilNs > nowNs+2*int64(LeaseFor) {"), "./internal/flow", "TestSimulation"},
+	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.setLease(node, running, nowNs)", "	s.setLease(node, max(running, s.slots(node)), nowNs)"), "./internal/flow", "TestSimulation"},
+	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
+
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
 	// does not notice if one of them is missing.
 	{m("a paused core publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat"), "./scheduler", "TestCoreScripts"},

@@ -1,0 +1,208 @@
+package flow
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// start is the time of most tests, in Unix nanoseconds.
+const start = int64(1_800_000_000) * int64(time.Second)
+
+// ask asks for n events without a reserved time.
+func ask(l Limit, generation uint64, s *State, now int64, n int) []Verdict {
+	return Decide(l, generation, "a", s, now, make([]Arrival, n))
+}
+
+func count(verdicts []Verdict, k Kind) (n int) {
+	for _, v := range verdicts {
+		if v.Kind == k {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPlannedOnce: ten thousand events at 10/s that ask together are planned once, in order,
+// over 1,000 s.
+func TestPlannedOnce(t *testing.T) {
+	t.Parallel()
+	l := Limit{Rate: Rate{10, time.Second}, Burst: 2}
+	var s State
+	verdicts := ask(l, 1, &s, start, 10_000)
+	last := start
+	for i, v := range verdicts {
+		if v.AtNs < last {
+			t.Fatalf("event %d: got %+v, which is before the one before", i, v)
+		}
+		if last = v.AtNs; v.Kind == Wait {
+			t.Fatalf("event %d: got %+v, want Go or Defer", i, v)
+		}
+	}
+	if n := count(verdicts, Go); n < 11 || n > 12 {
+		t.Errorf("got %d admitted at once and in the next second, want the burst and a second", n)
+	}
+	if end := time.Duration(last - start); end < 999*time.Second || end > 1001*time.Second {
+		t.Errorf("the last event waits for %s, want 1,000 s", end)
+	}
+	sum := s.Summary(l, 1, start)
+	if sum.Waiting < 9900 || sum.Waiting > 10_000 || sum.DrainedNs < last-int64(time.Second) {
+		t.Errorf("got %+v, want nearly 10,000 that wait, drained after the last", sum)
+	}
+	// Each comes back in time and is called; a new one goes behind them.
+	for i, v := range verdicts {
+		if v.Kind != Defer {
+			continue
+		}
+		got := Decide(l, 1, "a", &s, v.AtNs, []Arrival{{SlotNs: v.AtNs, Generation: 1, Deferrals: 1}})[0]
+		if got.Kind != Go || got.AtNs > v.AtNs+int64(200*time.Millisecond) {
+			t.Fatalf("event %d came back at its time: got %+v", i, got)
+		}
+		if i == 5000 {
+			if v := ask(l, 1, &s, v.AtNs, 1)[0]; v.Kind != Defer || v.AtNs < last {
+				t.Fatalf("a new event: got %+v, want it behind the others", v)
+			}
+		}
+	}
+}
+
+// TestGenerations: a change gives no second burst, makes reserved times void, and an outdated
+// limit decides nothing.
+func TestGenerations(t *testing.T) {
+	t.Parallel()
+	l := Limit{Rate: Rate{10, time.Second}, Burst: 5}
+	var s State
+	if n := count(ask(l, 7, &s, start, 5), Go); n != 5 {
+		t.Fatalf("got %d of the burst admitted, want 5", n)
+	}
+	if v := ask(l, 8, &s, start, 1)[0]; v.AtNs <= start {
+		t.Errorf("after a change: got %+v at once, want no second burst", v)
+	}
+	before := s
+	if v := ask(l, 7, &s, start, 1)[0]; v.Kind != Wait || s.GateNs != before.GateNs {
+		t.Errorf("an outdated limit: got %+v and a changed state, want Wait", v)
+	}
+	ask(l, 8, &s, start, 100)
+	slow := Limit{Rate: Rate{1, time.Hour}, Burst: 1}
+	v := Decide(slow, 9, "a", &s, start+int64(time.Second), []Arrival{{SlotNs: start + int64(time.Second), Generation: 8}})[0]
+	if v.Kind == Go && v.AtNs < start {
+		t.Errorf("a time of another generation: got %+v", v)
+	}
+	if v := ask(slow, 9, &s, start+int64(time.Second), 1)[0]; v.Kind != Defer || v.AtNs < start+int64(30*time.Minute) {
+		t.Errorf("under the lower limit: got %+v, want an hour", v)
+	}
+}
+
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	l := Limit{Paused: true}
+	var s State
+	for deferrals, want := range map[uint32]time.Duration{0: time.Minute, 1: 2 * time.Minute, 6: time.Hour, math.MaxUint32: time.Hour} {
+		v := Decide(l, 1, "a", &s, start, []Arrival{{Deferrals: deferrals}})[0]
+		if v.Kind != Defer || time.Duration(v.AtNs-start) != want {
+			t.Errorf("after %d deferrals: got %+v, want Defer for %s", deferrals, v, want)
+		}
+	}
+	if v := ask(Limit{}, 2, &s, start, 1)[0]; v.Kind != Go || v.AtNs != start {
+		t.Errorf("after the pause: got %+v, want Go now", v)
+	}
+}
+
+// TestParallel: slots are taken, renewed, returned, and come back when a node is gone.
+func TestParallel(t *testing.T) {
+	t.Parallel()
+	l := Limit{Parallel: 3}
+	var s State
+	if n := count(ask(l, 1, &s, start, 5), Go); n != 3 {
+		t.Fatalf("got %d calls, want 3", n)
+	}
+	if n := count(Decide(l, 1, "b", &s, start, make([]Arrival, 2)), Go); n != 0 {
+		t.Fatalf("another node got %d calls, want 0", n)
+	}
+	s.Hold("a", 2, []time.Duration{time.Second}, start)
+	if n := count(Decide(l, 1, "b", &s, start, make([]Arrival, 2)), Go); n != 1 {
+		t.Fatalf("after one call ended another node got %d calls, want 1", n)
+	}
+	later := start + int64(LeaseFor)
+	if n := count(Decide(l, 1, "b", &s, later, make([]Arrival, 3)), Go); n != 0 {
+		t.Fatalf("at the end of the leases another node got %d calls, want 0", n)
+	}
+	later += int64(LeaseMargin)
+	s.Hold("b", 1, nil, later)
+	if n := count(Decide(l, 1, "b", &s, later, make([]Arrival, 3)), Go); n != 2 {
+		t.Fatalf("after the lease of a dead node: got %d calls, want 2", n)
+	}
+	verdicts := ask(l, 1, &s, later, 40)
+	if w, d := count(verdicts, Wait), count(verdicts, Defer); w != leastWaiting || d != 40-leastWaiting {
+		t.Errorf("of 40 events %d wait here and %d were deferred, want %d and the rest", w, d, leastWaiting)
+	}
+}
+
+// TestFarState: a state of long ago gives one burst, and one from far ahead does not stop the
+// key.
+func TestFarState(t *testing.T) {
+	t.Parallel()
+	l := Limit{Rate: Rate{10, time.Second}, Burst: 5}
+	s := State{Generation: 1, GateNs: start - int64(1000*time.Hour)}
+	if n := count(ask(l, 1, &s, start, 100), Go); n < 5 || n > 15 {
+		t.Errorf("a state of long ago: %d admitted, want the burst and a second", n)
+	}
+	s = State{Generation: 1, GateNs: math.MaxInt64, PlanNs: math.MaxInt64, LateNs: math.MaxInt64}
+	v := Decide(l, 1, "a", &s, start, []Arrival{{SlotNs: start, Generation: 1}, {}})
+	if v[0].AtNs > start+int64(10*time.Second) || v[1].AtNs > start+int64(MaxDefer) {
+		t.Errorf("a state from far ahead: got %+v", v)
+	}
+}
+
+func FuzzDecide(f *testing.F) {
+	f.Add(10, int64(time.Second), 5, 0, uint64(1), int64(0), int64(0), int64(0), 3)
+	f.Add(1, int64(MaxRatePer), 1, 2, uint64(0), int64(math.MaxInt64), int64(math.MinInt64), int64(5), 100)
+	f.Fuzz(func(t *testing.T, n int, per int64, burst, parallel int, generation uint64, gate, plan, took int64, events int) {
+		l := Limit{Rate: Rate{n, time.Duration(per)}, Burst: burst, Parallel: parallel}
+		if l.Check() != nil || events < 0 || events > 1000 {
+			return
+		}
+		s := State{Generation: generation, GateNs: gate, PlanNs: plan, LateNs: plan, TookNs: took}
+		for i, v := range ask(l, generation, &s, start, events) {
+			if v.AtNs < start || v.AtNs > start+int64(MaxDefer) || v.Kind == Go && v.UntilNs < v.AtNs {
+				t.Fatalf("event %d: got %+v at %d", i, v, start)
+			}
+		}
+		if sum := s.Summary(l, generation, start); sum.Waiting < 0 || sum.NextNs != 0 && sum.NextNs < start {
+			t.Fatalf("got %+v", sum)
+		}
+	})
+}
+
+func FuzzParseRate(f *testing.F) {
+	for _, s := range []string{"5/s", "100/1m", "1/w", "/", "5/-1s", "9223372036854775807/1ns"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		r, err := ParseRate(s)
+		if err != nil {
+			return
+		}
+		if again, err := ParseRate(r.String()); err != nil || again != r {
+			t.Fatalf("%q: got %v, then %v, %v", s, r, again, err)
+		}
+		if r.interval() < MinInterval {
+			return
+		}
+		if err := (Limit{Rate: r, Burst: r.DefaultBurst()}).Check(); err != nil {
+			t.Fatalf("%q: its default burst: %v", s, err)
+		}
+	})
+}
+
+func BenchmarkDecide(b *testing.B) {
+	l := Limit{Rate: Rate{5000, time.Second}, Burst: 500}
+	arrivals := make([]Arrival, 100)
+	var s State
+	b.ReportAllocs()
+	now := start
+	for b.Loop() {
+		now += int64(20 * time.Millisecond)
+		Decide(l, 1, "a", &s, now, arrivals)
+	}
+}
