@@ -57,7 +57,7 @@ func TestFlowLimits(t *testing.T) {
 		t.Errorf("without a limit: %+v", st)
 	}
 	dry := f.flow("set", `{"key":"api.example.com","rate":"100/1m","dryrun":true}`)
-	if dry.Limit == nil || dry.Limit.Rate != "100/1m" || dry.Limit.Burst != 1 || dry.Limit.Revision != 0 || f.flowOf(key).Limit != nil {
+	if dry.Limit == nil || dry.Limit.Rate != "100/1m" || dry.Limit.Burst != 2 || dry.Limit.Revision != 0 || f.flowOf(key).Limit != nil {
 		t.Errorf("a dry run: %+v", dry)
 	}
 	made := f.flow("set", `{"key":"api.example.com","rate":"100/1m","burst":10,"parallel":5,"by":"ann"}`)
