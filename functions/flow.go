@@ -417,7 +417,7 @@ func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 	if sameState(&g.state.State, &next.State) {
 		return nil
 	}
-	rev, err := g.c.f.o.Store.PutFlowState(g.c.f.recording, next, time.Duration(max(next.State.GateNs, next.State.PlanNs)-now))
+	rev, err := g.c.f.o.Store.PutFlowState(g.c.f.recording, next, time.Duration(max(next.State.GateNs, next.State.PlanNs, next.State.LateNs)-now))
 	if err != nil {
 		g.known = false
 		return err
@@ -482,7 +482,7 @@ func (g *flowGate) expire() {
 
 // sameState reports whether a decision changed nothing.
 func sameState(a, b *flow.State) bool {
-	return a.Generation == b.Generation && a.GateNs == b.GateNs && a.PlanNs == b.PlanNs && a.TookNs == b.TookNs && slices.Equal(a.Leases, b.Leases)
+	return a.Generation == b.Generation && a.GateNs == b.GateNs && a.TauNs == b.TauNs && a.PlanNs == b.PlanNs && a.LateNs == b.LateNs && a.TookNs == b.TookNs && slices.Equal(a.Leases, b.Leases)
 }
 
 // complain logs why the gate cannot decide.

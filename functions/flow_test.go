@@ -172,7 +172,7 @@ func TestFlowOtherKeys(t *testing.T) {
 	r := newRig(t)
 	c := httpCallee(t, ok)
 	r.limit("slow", flow.Limit{Rate: flow.Rate{Count: 1, Per: 12 * time.Hour}, Burst: 1})
-	r.limit("near", flow.Limit{Rate: flow.Rate{Count: 5, Per: time.Second}, Burst: 1})
+	r.limit("near", flow.Limit{Rate: flow.Rate{Count: 5, Per: time.Second}, Burst: 2})
 	r.start(func(o *Options) { o.Concurrency, o.Total = 2, 4 })
 	for range 20 {
 		r.fire(timer{callback: c.URL, attributes: map[string]string{"timerflow": "slow"}})

@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -31,13 +33,14 @@ const (
 	leastWaiting = 16
 )
 
-// Decide decides about events that ask at nowNs, and changes s accordingly. generation is the
-// revision of the limit, node the name of this process. The verdicts are in the order of the
-// arrivals. They hold only if the caller then stores s by compare-and-set; after a conflict it
-// asks again with the state of the other node.
+// Decide decides about events that ask on one node, in the order in which they asked, and
+// changes the state. nowNs is the cluster's time in Unix nanoseconds, generation the revision of
+// the limit. running is the number of calls that the node makes, or has been permitted to
+// make, which repairs what a lost answer of the store left behind.
 //
-// The caller calls Hold before, if the limit has Parallel.
-func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, arrivals []Arrival) []Verdict {
+// The verdicts are in the order of the arrivals. They hold only if the caller then stores the
+// state by compare-and-set; after a conflict it asks again with the other node's state.
+func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, running int, arrivals []Arrival) []Verdict {
 	out := make([]Verdict, len(arrivals))
 	if s.Generation > generation {
 		for i := range out {
@@ -46,6 +49,11 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, arri
 		return out
 	}
 	s.begin(l, generation, nowNs)
+	if l.Parallel > 0 || l.Paused {
+		s.hold(node, running, nowNs)
+	} else {
+		s.Leases = nil
+	}
 	if l.Paused {
 		for i, a := range arrivals {
 			out[i] = Verdict{Kind: Defer, AtNs: nowNs + pauseFor(a.Deferrals)}
@@ -54,23 +62,42 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, arri
 	}
 	d := decision{l: l, s: s, now: nowNs, free: s.free(l, nowNs)}
 	if l.Rate.Count > 0 {
-		d.interval, d.tau, d.tolerance = int64(l.Rate.interval()), int64(l.tau()), int64(l.tolerance())
+		d.interval, d.tau, d.tolerance = int64(l.Rate.Interval()), int64(l.tau()), int64(l.tolerance())
 	}
 	d.step = int64(l.step(s))
-	started := 0
-	for _, reserved := range [...]bool{true, false} {
-		for i, a := range arrivals {
-			if (a.SlotNs != 0 && a.Generation == generation) != reserved {
-				continue
-			}
-			if out[i] = d.one(reserved); out[i].Kind == Go {
-				started++
-			}
+	for _, i := range order(arrivals, generation) {
+		if out[i] = d.one(slot(arrivals[i], generation) != 0); out[i].Kind == Go {
+			running++
 		}
 	}
-	if l.Parallel > 0 && started > 0 {
-		s.setLease(node, s.slots(node)+started, nowNs)
+	if l.Parallel > 0 {
+		s.hold(node, running, nowNs)
 	}
+	return out
+}
+
+// slot returns the time that an event has reserved, 0 for none.
+func slot(a Arrival, generation uint64) int64 {
+	if a.Generation != generation {
+		return 0
+	}
+	return a.SlotNs
+}
+
+// order returns the indexes of the arrivals in the order of the decisions: events with a
+// reserved time by their times, then the others.
+func order(arrivals []Arrival, generation uint64) []int {
+	out := make([]int, len(arrivals))
+	for i := range out {
+		out[i] = i
+	}
+	key := func(i int) int64 {
+		if at := slot(arrivals[i], generation); at != 0 {
+			return at
+		}
+		return math.MaxInt64
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(key(a), key(b)) })
 	return out
 }
 
@@ -84,25 +111,21 @@ func (s *State) begin(l Limit, generation uint64, nowNs int64) {
 	if s.Generation != generation {
 		// The next attempt conforms when it did under the last limit, but not before now: so
 		// a window over the change has at most the attempts of the larger limit.
+		fresh := s.Generation == 0 && s.GateNs == 0
 		next := nowNs
 		if s.GateNs != 0 {
 			next = max(s.GateNs-s.TauNs, nowNs)
 		}
-		if s.Generation == 0 || l.Rate.Count == 0 {
-			s.GateNs = 0
-		} else {
+		if s.GateNs = 0; l.Rate.Count > 0 && !fresh {
 			s.GateNs = next + int64(l.tau())
 		}
 		s.Generation, s.PlanNs, s.LateNs = generation, 0, 0
-		if l.Parallel == 0 {
-			s.Leases, s.TookNs = nil, 0
-		}
 	}
 	s.TauNs = 0
 	if l.Rate.Count > 0 {
 		s.TauNs = int64(l.tau())
 		// Admissions are at most Ahead ahead; more is damage, or a clock that went back.
-		s.GateNs = min(s.GateNs, nowNs+int64(Ahead)+int64(LeaseMargin)+2*int64(l.Rate.interval())+max(0, s.TauNs))
+		s.GateNs = min(s.GateNs, nowNs+int64(Ahead)+int64(LeaseMargin)+2*int64(l.Rate.Interval())+max(0, s.TauNs))
 	}
 	if s.PlanNs > nowNs+2*int64(MaxDefer) {
 		s.PlanNs = 0
@@ -167,26 +190,12 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 	return Verdict{Kind: Defer, AtNs: at}
 }
 
-// Hold states that this node has so many calls under way, for LeaseFor. ended are the durations
-// of calls that have ended since the last time. It repairs what a lost answer of the store left
-// behind.
-func (s *State) Hold(node string, running int, ended []time.Duration, nowNs int64) {
-	for _, took := range ended {
-		t := max(int64(took), 1)
-		if s.TookNs == 0 {
-			s.TookNs = t
-		} else {
-			s.TookNs += (t - s.TookNs) / tookWeight
-		}
-	}
-	s.setLease(node, running, nowNs)
-}
+// Renew sets the slots that a node holds to the number of calls that it makes, for LeaseFor.
+// With 0 it returns them.
+func Renew(s *State, node string, nowNs int64, running int) { s.hold(node, running, nowNs) }
 
-// tookWeight is the number of calls over which TookNs is an average.
-const tookWeight = 16
-
-// setLease sets the lease of a node and removes the leases that have ended.
-func (s *State) setLease(node string, slots int, nowNs int64) {
+// hold sets the lease of a node and removes the leases that have ended.
+func (s *State) hold(node string, slots int, nowNs int64) {
 	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool {
 		return l.Node == node || l.UntilNs+int64(LeaseMargin) <= nowNs
 	})
@@ -194,16 +203,6 @@ func (s *State) setLease(node string, slots int, nowNs int64) {
 		s.Leases = append(s.Leases, Lease{Node: node, Slots: slots, UntilNs: nowNs + int64(LeaseFor)})
 		slices.SortFunc(s.Leases, func(a, b Lease) int { return strings.Compare(a.Node, b.Node) })
 	}
-}
-
-// slots returns the number of calls of a node.
-func (s *State) slots(node string) int {
-	for _, l := range s.Leases {
-		if l.Node == node {
-			return l.Slots
-		}
-	}
-	return 0
 }
 
 // free returns the number of calls that may start now.

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -11,7 +12,7 @@ const start = int64(1_800_000_000) * int64(time.Second)
 
 // ask asks for n events without a reserved time.
 func ask(l Limit, generation uint64, s *State, now int64, n int) []Verdict {
-	return Decide(l, generation, "a", s, now, make([]Arrival, n))
+	return Decide(l, generation, "a", s, now, 0, make([]Arrival, n))
 }
 
 func count(verdicts []Verdict, k Kind) (n int) {
@@ -54,7 +55,7 @@ func TestPlannedOnce(t *testing.T) {
 		if v.Kind != Defer {
 			continue
 		}
-		got := Decide(l, 1, "a", &s, v.AtNs, []Arrival{{SlotNs: v.AtNs, Generation: 1, Deferrals: 1}})[0]
+		got := Decide(l, 1, "a", &s, v.AtNs, 0, []Arrival{{SlotNs: v.AtNs, Generation: 1, Deferrals: 1}})[0]
 		if got.Kind != Go || got.AtNs > v.AtNs+int64(200*time.Millisecond) {
 			t.Fatalf("event %d came back at its time: got %+v", i, got)
 		}
@@ -84,7 +85,7 @@ func TestGenerations(t *testing.T) {
 	}
 	ask(l, 8, &s, start, 100)
 	slow := Limit{Rate: Rate{1, time.Hour}, Burst: 1}
-	v := Decide(slow, 9, "a", &s, start+int64(time.Second), []Arrival{{SlotNs: start + int64(time.Second), Generation: 8}})[0]
+	v := Decide(slow, 9, "a", &s, start+int64(time.Second), 0, []Arrival{{SlotNs: start + int64(time.Second), Generation: 8}})[0]
 	if v.Kind == Go && v.AtNs < start {
 		t.Errorf("a time of another generation: got %+v", v)
 	}
@@ -98,7 +99,7 @@ func TestPaused(t *testing.T) {
 	l := Limit{Paused: true}
 	var s State
 	for deferrals, want := range map[uint32]time.Duration{0: time.Minute, 1: 2 * time.Minute, 6: time.Hour, math.MaxUint32: time.Hour} {
-		v := Decide(l, 1, "a", &s, start, []Arrival{{Deferrals: deferrals}})[0]
+		v := Decide(l, 1, "a", &s, start, 0, []Arrival{{Deferrals: deferrals}})[0]
 		if v.Kind != Defer || time.Duration(v.AtNs-start) != want {
 			t.Errorf("after %d deferrals: got %+v, want Defer for %s", deferrals, v, want)
 		}
@@ -116,20 +117,24 @@ func TestParallel(t *testing.T) {
 	if n := count(ask(l, 1, &s, start, 5), Go); n != 3 {
 		t.Fatalf("got %d calls, want 3", n)
 	}
-	if n := count(Decide(l, 1, "b", &s, start, make([]Arrival, 2)), Go); n != 0 {
+	if n := count(Decide(l, 1, "b", &s, start, 0, make([]Arrival, 2)), Go); n != 0 {
 		t.Fatalf("another node got %d calls, want 0", n)
 	}
-	s.Hold("a", 2, []time.Duration{time.Second}, start)
-	if n := count(Decide(l, 1, "b", &s, start, make([]Arrival, 2)), Go); n != 1 {
+	lost := s
+	lost.Leases = slices.Clone(s.Leases)
+	if n := count(Decide(l, 1, "a", &lost, start, 1, make([]Arrival, 5)), Go); n != 2 {
+		t.Fatalf("with one call under way and three in the state, got %d more, want 2", n)
+	}
+	Renew(&s, "a", start, 2)
+	if n := count(Decide(l, 1, "b", &s, start, 0, make([]Arrival, 2)), Go); n != 1 {
 		t.Fatalf("after one call ended another node got %d calls, want 1", n)
 	}
 	later := start + int64(LeaseFor)
-	if n := count(Decide(l, 1, "b", &s, later, make([]Arrival, 3)), Go); n != 0 {
+	if n := count(Decide(l, 1, "b", &s, later, 1, make([]Arrival, 3)), Go); n != 0 {
 		t.Fatalf("at the end of the leases another node got %d calls, want 0", n)
 	}
 	later += int64(LeaseMargin)
-	s.Hold("b", 1, nil, later)
-	if n := count(Decide(l, 1, "b", &s, later, make([]Arrival, 3)), Go); n != 2 {
+	if n := count(Decide(l, 1, "b", &s, later, 1, make([]Arrival, 3)), Go); n != 2 {
 		t.Fatalf("after the lease of a dead node: got %d calls, want 2", n)
 	}
 	verdicts := ask(l, 1, &s, later, 40)
@@ -148,7 +153,7 @@ func TestFarState(t *testing.T) {
 		t.Errorf("a state of long ago: %d admitted, want the burst and a second", n)
 	}
 	s = State{Generation: 1, GateNs: math.MaxInt64, PlanNs: math.MaxInt64, LateNs: math.MaxInt64}
-	v := Decide(l, 1, "a", &s, start, []Arrival{{SlotNs: start, Generation: 1}, {}})
+	v := Decide(l, 1, "a", &s, start, 0, []Arrival{{SlotNs: start, Generation: 1}, {}})
 	if v[0].AtNs > start+int64(10*time.Second) || v[1].AtNs > start+int64(MaxDefer) {
 		t.Errorf("a state from far ahead: got %+v", v)
 	}
@@ -186,7 +191,7 @@ func FuzzParseRate(f *testing.F) {
 		if again, err := ParseRate(r.String()); err != nil || again != r {
 			t.Fatalf("%q: got %v, then %v, %v", s, r, again, err)
 		}
-		if r.interval() < MinInterval {
+		if r.Interval() < MinInterval {
 			return
 		}
 		if err := (Limit{Rate: r, Burst: r.DefaultBurst()}).Check(); err != nil {
@@ -203,6 +208,6 @@ func BenchmarkDecide(b *testing.B) {
 	now := start
 	for b.Loop() {
 		now += int64(20 * time.Millisecond)
-		Decide(l, 1, "a", &s, now, arrivals)
+		Decide(l, 1, "a", &s, now, 0, arrivals)
 	}
 }

@@ -31,7 +31,7 @@ func (l Limit) Check() error {
 		return fmt.Errorf("rate %d/%s: write a number of calls and a duration, such as 100/1m", r.Count, r.Per)
 	case r.Count > 0 && (r.Per < MinRatePer || r.Per > MaxRatePer):
 		return fmt.Errorf("rate %s: the duration must be %s to %s", r, short(MinRatePer), short(MaxRatePer))
-	case r.Count > 0 && r.interval() < MinInterval:
+	case r.Count > 0 && r.Interval() < MinInterval:
 		return fmt.Errorf("rate %s: the most is %d/1s", r, time.Second/MinInterval)
 	case r.Count == 0 && l.Burst != 0:
 		return fmt.Errorf("burst %d: a burst needs a rate", l.Burst)
@@ -86,9 +86,9 @@ func short(d time.Duration) string {
 	return s
 }
 
-// interval returns the time between two calls at the rate, rounded up so that the rate is never
+// Interval returns the time between two calls at the rate, rounded up so that the rate is never
 // exceeded; 0 without a rate.
-func (r Rate) interval() time.Duration {
+func (r Rate) Interval() time.Duration {
 	if r.Count == 0 {
 		return 0
 	}
@@ -101,7 +101,7 @@ func (r Rate) DefaultBurst() int {
 	if r.Count < 1 || r.Per <= 0 {
 		return 0
 	}
-	t := r.interval()
+	t := r.Interval()
 	if t >= time.Second {
 		return 1
 	}
@@ -110,7 +110,7 @@ func (r Rate) DefaultBurst() int {
 
 // minBurst returns the least burst with which a rate can be kept.
 func (r Rate) minBurst() int {
-	t := r.interval()
+	t := r.Interval()
 	if t >= leastInterval {
 		return 1
 	}
@@ -130,7 +130,7 @@ const (
 // tolerance is the validity of an admission: half of the burst or, with a burst of 1, a
 // fiftieth of the interval; within minTolerance and maxTolerance.
 func (l Limit) tolerance() time.Duration {
-	t := l.Rate.interval()
+	t := l.Rate.Interval()
 	d := time.Duration(l.Burst-1) * t / 2
 	if l.Burst == 1 {
 		d = t / 50
@@ -140,14 +140,14 @@ func (l Limit) tolerance() time.Duration {
 
 // tau is the limit τ of the gate; see the package comment.
 func (l Limit) tau() time.Duration {
-	return time.Duration(l.Burst-1)*l.Rate.interval() - l.tolerance()
+	return time.Duration(l.Burst-1)*l.Rate.Interval() - l.tolerance()
 }
 
 // step is the time between two slots of the plan: that between two attempts at the rate that
 // the gate keeps up or, without a rate, the average time between the ends of Parallel calls.
 func (l Limit) step(s *State) (step time.Duration) {
 	if l.Rate.Count > 0 {
-		step = l.Rate.interval() + max(0, -l.tau())
+		step = l.Rate.Interval() + max(0, -l.tau())
 	}
 	if l.Parallel > 0 {
 		took := time.Duration(s.TookNs)

@@ -201,7 +201,7 @@ func (s *simulation) check() error {
 	}
 	if r := s.bound.Rate; r.Count > 0 && s.bound.Parallel == 0 {
 		took := s.spent[len(s.spent)-1] - s.spent[0]
-		most := int64(max(0, s.events-s.bound.Burst))*int64(r.interval()+r.interval()/20) + int64(time.Minute) + int64(2*time.Second)
+		most := int64(max(0, s.events-s.bound.Burst))*int64(r.Interval()+r.Interval()/20) + int64(time.Minute) + int64(2*time.Second)
 		if took > most {
 			return fmt.Errorf("use: %d events at %s took %s, more than %s", s.events, r, time.Duration(took), time.Duration(most))
 		}
@@ -312,10 +312,10 @@ func (s *simulation) write(n *simNode, life int) {
 	next, limit, generation := n.state, n.limit, n.generation
 	next.Leases = slices.Clone(next.Leases)
 	began, ended := s.now, n.ended
-	if limit.Parallel > 0 && next.Generation <= generation {
-		next.Hold(n.name, n.calls, ended, s.now)
+	for _, took := range ended {
+		next.TookNs = int64(took)
 	}
-	verdicts := Decide(limit, generation, n.name, &next, s.now, arrivals)
+	verdicts := Decide(limit, generation, n.name, &next, s.now, n.calls, arrivals)
 	expect := n.revision
 	s.after(s.upTo(12*time.Millisecond), func() {
 		stored := s.revision == expect && s.now >= n.cutUntil

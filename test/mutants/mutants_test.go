@@ -55,15 +55,15 @@ var planted = []struct {
 	{m("the lease is not passed on", "internal/app/roles.go", "Lease:         a.o.Lease,", ""), "./internal/app", "TestSettingsReachTheParts"},
 
 	// Flow control.
-	{m("flow: the validity of an admission is not paid for", "internal/flow/limit.go", "*l.Rate.interval() - l.tolerance()", "*l.Rate.interval()"), "./internal/flow", "TestSimulation"},
+	{m("flow: the validity of an admission is not paid for", "internal/flow/limit.go", "*l.Rate.Interval() - l.tolerance()", "*l.Rate.Interval()"), "./internal/flow", "TestSimulation"},
 	{m("flow: a changed limit gives a second burst", "internal/flow/decide.go", "s.GateNs = next + int64(l.tau())", "s.GateNs = min(next, nowNs)"), "./internal/flow", "TestSimulation"},
 	{m("flow: an admission does not move the gate", "internal/flow/decide.go", "d.s.GateNs = max(d.s.GateNs, at) + d.interval", "_ = at"), "./internal/flow", "TestSimulation"},
 	{m("flow: the gate forgets admissions that are ahead", "internal/flow/decide.go", "max(d.s.GateNs, at) + d.interval", "d.now + d.interval"), "./internal/flow", "TestSimulation"},
 	{m("flow: a new event passes events with reserved times", "internal/flow/decide.go", "max(d.s.PlanNs, d.s.LateNs) > d.now:", "false:"), "./internal/flow", "TestSimulation"},
 	{m("flow: an outdated limit decides", "internal/flow/decide.go", "if s.Generation > generation {\n\t\tfor", "if false {\n\t\tfor"), "./internal/flow", "TestGenerations"},
-	{m("flow: a new call does not count for its node", "internal/flow/decide.go", "s.slots(node)+started", "s.slots(node)"), "./internal/flow", "TestSimulation"},
+	{m("flow: a new call does not count for its node", "internal/flow/decide.go", "out[i].Kind == Go {\n\t\t\trunning++", "out[i].Kind == Go {\n\t\t\trunning += 0"), "./internal/flow", "TestSimulation"},
 	{m("flow: the slots of other nodes are free", "internal/flow/decide.go", "if l.UntilNs > nowNs {", "if l.UntilNs > nowNs+2*int64(LeaseFor) {"), "./internal/flow", "TestSimulation"},
-	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.setLease(node, running, nowNs)", "	s.setLease(node, max(running, s.slots(node)), nowNs)"), "./internal/flow", "TestSimulation"},
+	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
 
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
