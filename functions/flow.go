@@ -45,7 +45,7 @@ const (
 	// flowStale is the interval at which a gate looks for a fresh copy of the limits.
 	flowStale = 20 * time.Millisecond
 	// maxRecentStates bounds the states of idle keys that a process remembers, which saves a
-	// read; compare-and-set finds those that have changed.
+	// read; compare-and-set finds the states that have changed.
 	maxRecentStates = 10_000
 	// maxFlowBatch bounds the deliveries for which a gate decides at once.
 	maxFlowBatch = 1000

@@ -13,8 +13,9 @@
 //     against the CloudEvents spec (conform.go), reading its timer attributes (spec.go),
 //     hashing it to detect conflicting adds (hash.go), encoding it (encode.go), and
 //     converting it to and from sdk-go's Event (sdk.go);
+//   - flow keys, and the deferral of a callback whose key is at its limit (flow.go);
 //   - the rules for callbacks (callback.go) and reply subjects (inbox.go);
-//   - the requests and answers of the API (info.go) and the protocol of workers (work.go);
+//   - the requests and answers of the API (info.go, flowapi.go and others) and the protocol of workers (work.go);
 //   - errors with stable codes (errors.go);
 //   - JSON Schemas and an AsyncAPI document, embedded (jsonschema.go).
 //

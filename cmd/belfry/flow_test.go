@@ -1,11 +1,17 @@
 package main
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // TestFlowCommands: limits are set, shown, listed, paused, resumed and deleted on the command
@@ -86,4 +92,101 @@ func TestFlowWithoutServer(t *testing.T) {
 	for _, line := range []string{"flow ls", "flow set x --parallel 1", "flow show x", "flow pause x", "flow resume x", "flow rm x"} {
 		belfryRun(t, append(strings.Fields(line), "--nats-url", "nats://127.0.0.1:1", "--timeout", (5*time.Second).String())...).oneLine(t, exitUnreachable)
 	}
+}
+
+// hooks counts the calls of each event, and remembers when the last one came.
+type hooks struct {
+	mu    sync.Mutex
+	calls map[string]int
+	last  time.Time
+}
+
+func (h *hooks) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls[r.Header.Get("ce-id")]++
+	h.last = time.Now()
+}
+
+// called returns the number of events with a call, and the time of the last call.
+func (h *hooks) called() (int, time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.calls), h.last
+}
+
+// TestFlowBacklog: 60 timers of one flow key are due at once. They are called at the key's rate;
+// while the key is paused none is called; after the resume all are, once each, with one attempt.
+func TestFlowBacklog(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	h := &hooks{calls: map[string]int{}}
+	hook := httptest.NewServer(h)
+	t.Cleanup(hook.Close)
+	run := func(line string) result {
+		t.Helper()
+		r := n.client(t, strings.Fields(line)...)
+		if r.code != exitOK {
+			t.Fatalf("%s: %v", line, r)
+		}
+		return r
+	}
+	status := func() belfry.FlowStatus {
+		t.Helper()
+		return ok[belfry.FlowStatus](t, n, "flow", "show", "backlog")[0]
+	}
+	add := func(from, to int, when string) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			run(fmt.Sprintf("add %s --svc s --callback %s --flow backlog --id e%d", when, hook.URL, i))
+		}
+	}
+	allCalled := func(want int) {
+		t.Helper()
+		waittest.UntilWithin(t, 3*time.Minute, "all timers are called", func() bool { got, _ := h.called(); return got == want },
+			func() string { got, _ := h.called(); return fmt.Sprintf("%d of %d; %+v", got, want, status()) })
+	}
+	run("flow set backlog --rate 20/1s --burst 1")
+	due := time.Now().Add(5 * time.Second)
+	const all = 60
+	add(0, all, "--at "+due.UTC().Format(time.RFC3339Nano))
+	allCalled(all)
+	// The bound of the limit, whatever the machine's speed: 59 intervals of 50 ms. The clocks
+	// of the node and of this test are the same.
+	if _, last := h.called(); last.Sub(due) < (all-1)*50*time.Millisecond-500*time.Millisecond {
+		t.Errorf("%d calls at 20/s took %s from %s", all, last.Sub(due), due)
+	}
+
+	const more = 20
+	run("flow pause backlog --note repair")
+	add(all, all+more, "--in 0s")
+	waittest.Until(t, "all events wait", func() bool { return status().Keys[0].Waiting == more }, func() string { return fmt.Sprintf("%+v", status()) })
+	if got, _ := h.called(); got != all {
+		t.Errorf("%d timers were called, want %d: the key is paused", got, all)
+	}
+	if r := run("flow show backlog"); !strings.Contains(r.out, "paused: repair") || strings.Contains(r.out, "next slot") {
+		t.Errorf("flow show: %v", r)
+	}
+	if r := run(fmt.Sprintf("get e%d --source belfry-cli", all)); !strings.Contains(r.out, "for its slot at ") || !strings.Contains(r.out, "(flow backlog)") || !strings.Contains(r.out, "retrying") {
+		t.Errorf("get: %v", r)
+	}
+	if r := run(fmt.Sprintf("why e%d --source belfry-cli", all)); !strings.Contains(r.out, "waits for its slot") || !strings.Contains(r.out, "paused since") || !strings.Contains(r.out, "repair") {
+		t.Errorf("why: %v", r)
+	}
+	run("flow resume backlog")
+	allCalled(all + more)
+	for _, i := range []int{0, all - 1, all, all + more - 1} {
+		waittest.Until(t, "the timer succeeds", func() bool {
+			info := ok[schemas.TimerInfo](t, n, "get", fmt.Sprint("e", i), "--source", "belfry-cli")[0]
+			return info.State == schemas.StateSuccess && info.Attempts == 1 && info.Flow == nil
+		})
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, calls := range h.calls {
+		if calls != 1 {
+			t.Errorf("%s was called %d times", id, calls)
+		}
+	}
+	n.stop(t)
 }

@@ -59,7 +59,10 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	waits := ""
 	if f := t.Flow; f != nil {
-		waits = fmt.Sprintf("for its slot at %s (flow %s), put back %d times", showTime(f.Slot), f.Key, f.Deferrals)
+		waits = fmt.Sprintf("for its slot at %s (flow %s)", showTime(f.Slot), f.Key)
+		if f.Deferrals > 0 {
+			waits += fmt.Sprintf(", deferral %d", f.Deferrals)
+		}
 	}
 	due := ""
 	if !t.Due.Equal(t.Scheduled) {

@@ -560,8 +560,9 @@ func (f *Flows) FlowStates(ctx context.Context, pattern string, limit int) (all 
 			return true, nil
 		}
 		key, s, err := decodeState(m.Data)
-		if err != nil || !MatchFlow(pattern, key) {
-			return true, nil // a damaged state is replaced by the next call of its key
+		readable := err == nil // the next call of its key replaces a damaged state
+		if !readable || !MatchFlow(pattern, key) {
+			return true, nil
 		}
 		if more = len(all) == limit; more {
 			return false, nil
