@@ -42,6 +42,10 @@ const (
 	// A delivery whose admission ended before a permit
 	// was free keeps the next permit for up to maxFlowAhead, so that it is called in the end.
 	flowHold = 10 * time.Millisecond
+	// flowAdopt is the time after which a gate adopts a state of a later generation than the
+	// limit: every copy of the limits is newer by then, so the later limit was deleted, and that
+	// of a pattern applies again.
+	flowAdopt = 3 * store.FlowFresh
 	// flowStale is the interval at which a gate looks for a fresh copy of the limits.
 	flowStale = 20 * time.Millisecond
 	// maxRecentStates bounds the states of idle keys that a process remembers, which saves a
@@ -56,6 +60,10 @@ type Flows interface {
 	FlowsNow() (set *store.FlowSet, fresh bool)
 	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
 	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
+	FlowReplan(ctx context.Context, pattern string) (store.Replan, error)
+	PutFlowReplan(ctx context.Context, r store.Replan, deleted bool) (uint64, error)
+	EachDeferred(ctx context.Context, shard int, fn func(store.Timer) (more bool, err error)) error
+	Geometry() schemas.Geometry
 }
 
 // flowControl has the gates of the flow keys that are in use in this process.
@@ -128,6 +136,9 @@ type flowGate struct {
 	// held is the number of slots that the state has for this process, renewed since heldSince.
 	held      int
 	heldSince time.Time
+	// newerSince is when the state was first seen with a later generation than the limit; zero
+	// if it has none.
+	newerSince time.Time
 	// slots is the life of the slots: its context ends when the lease ends without a renewal.
 	slots *flowSlots
 }
@@ -360,9 +371,17 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	g.c.mu.Unlock()
 	var verdicts []flow.Verdict
 	began := time.Now()
+	if g.state.State.Generation <= l.Rev {
+		g.newerSince = time.Time{}
+	} else if g.newerSince.IsZero() {
+		g.newerSince = began
+	}
 	err := g.write(func(s *flow.State, nowNs int64) {
 		if took != 0 {
 			s.TookNs = took
+		}
+		if !g.newerSince.IsZero() && began.Sub(g.newerSince) > flowAdopt {
+			s.Generation = 0
 		}
 		verdicts = flow.Decide(l.Limit, l.Rev, g.c.node, s, nowNs, running, arrivals)
 	})

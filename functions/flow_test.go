@@ -308,6 +308,77 @@ func TestSlotsAhead(t *testing.T) {
 	}
 }
 
+// TestFlowReplan: when a limit is raised, resumed or deleted, the events that wait in the wheel
+// get new slots, in order, at the new rate; a cancelled one stays cancelled.
+func TestFlowReplan(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	slow := flow.Limit{Rate: flow.Rate{Count: 1, Per: 10 * time.Minute}, Burst: 1}
+	for _, key := range []string{"raised", "resumed", "deleted"} {
+		l := slow
+		l.Paused = key == "resumed"
+		r.limit(key, l)
+	}
+	r.start(nil)
+	ids := map[string][]schemas.TimerID{}
+	for range 8 {
+		for _, key := range []string{"raised", "resumed", "deleted"} {
+			id := r.fire(timer{svc: key, callback: c.URL, attributes: map[string]string{"timerflow": key}})
+			r.awaitDeferredOrCalled(id)
+			if rec := r.get(id).Record; rec.Deferred() {
+				ids[key] = append(ids[key], id)
+			}
+		}
+	}
+	before := nowMs()
+	fast := flow.Limit{Rate: flow.Rate{Count: 1, Per: 10 * time.Second}, Burst: 1}
+	now := map[string]uint64{"raised": r.limit("raised", fast), "resumed": r.limit("resumed", fast), "deleted": 0}
+	set, err := r.store.RefreshFlows(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, _ := set.Get("deleted")
+	if _, err := r.store.DeleteLimit(t.Context(), store.FlowLimit{Pattern: "deleted"}, old.Rev); err != nil {
+		t.Fatal(err)
+	}
+	for key, all := range ids {
+		var last int64
+		for i, id := range all {
+			var rec schemas.Record
+			waittest.Until(t, "a new slot for "+key, func() bool {
+				rec = r.get(id).Record
+				return rec.Deferral.Generation == now[key]
+			})
+			if !rec.Queued || rec.Deferrals() != 1 || rec.Attempt != 0 || rec.DueMs < before {
+				t.Fatalf("%s: got %+v, deferral %+v", key, rec.RunState, rec.Deferral)
+			}
+			if gap := rec.DueMs - last; i > 0 && key != "deleted" && (gap < 9_990 || gap > 10_010) {
+				t.Errorf("%s: event %d has its slot %d ms after the one before, want 10 s", key, i, gap)
+			}
+			last = rec.DueMs
+		}
+	}
+	waittest.Until(t, "the work is marked as done", func() bool {
+		set, _ := r.store.FlowsNow()
+		return !slices.ContainsFunc(set.Raised(), func(l store.FlowLimit) bool {
+			p, err := r.store.FlowReplan(t.Context(), l.Pattern)
+			return err != nil || !p.Done || p.Generation != l.Rev
+		})
+	})
+	r.claim(r.get(ids["raised"][0])) // its slot is respected
+	r.await(ids["raised"][0], schemas.StateSuccess)
+}
+
+// awaitDeferredOrCalled waits until an event was called or waits in the wheel.
+func (r *rig) awaitDeferredOrCalled(id schemas.TimerID) {
+	r.t.Helper()
+	waittest.Until(r.t, "the event is called or waits in the wheel", func() bool {
+		rec := r.get(id).Record
+		return rec.State == schemas.StateSuccess || rec.Deferred() && rec.Queued
+	})
+}
+
 // gauge counts the calls that run at once.
 type gauge struct {
 	mu        sync.Mutex

@@ -80,6 +80,9 @@ func (d *delivery) passFlow(key string) bool {
 			got.slot.leave()
 			hold = maxFlowAhead // the permit came too late
 		case ahead > maxFlowAhead:
+			if got.Kind != flow.Defer {
+				got.generation = a.Generation // an event keeps the place that it has reserved
+			}
 			d.postpone(key, got, ahead)
 			return false
 		default:
@@ -204,16 +207,12 @@ const flowShare = 4
 // otherwise in the wheel. The record is written first, as for a retry; no attempt is counted.
 func (d *delivery) postpone(key string, got flowAnswer, ahead time.Duration) {
 	slotMs := (got.AtNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
-	generation := got.generation
-	if got.Kind != flow.Defer {
-		generation = 0 // nothing is reserved
-	}
 	crowded := ahead <= d.f.o.ShortDelay && !d.svc.waiting.add(time.Now(), ahead, d.f.o.MaxAckPending/flowShare)
 	for wait := minPause; ; {
 		if !d.complete && !d.readAgain() {
 			return
 		}
-		p := d.f.policy.Defer(d.timer.Record, key, generation, slotMs, d.f.o.Now(), crowded)
+		p := d.f.policy.Defer(d.timer.Record, key, got.generation, slotMs, d.f.o.Now(), crowded)
 		err := d.write(p)
 		switch {
 		case err == nil:

@@ -128,6 +128,7 @@ func (f *Functions) Start(ctx context.Context) error {
 	f.pullers.Go(func() { f.admit(f.pulling) })
 	f.background.Go(func() { f.rest(f.pulling) })
 	f.background.Go(func() { f.watchOvertaken(f.pulling) })
+	f.background.Go(func() { f.flows.replan(f.pulling) })
 	f.background.Go(func() { f.live.keepAlive(f.recording) })
 	return nil
 }

@@ -152,6 +152,14 @@ func (r *RunState) Defer(key string, generation uint64, slotMs int64, queued boo
 	r.Deferral = &d
 }
 
+// MoveSlot gives a record that waits in the wheel for its slot another one. It is not a new
+// deferral: the event has not been published since.
+func (r *RunState) MoveSlot(generation uint64, slotMs int64) {
+	d := *r.Deferral
+	d.SlotMs, d.Generation = slotMs, generation
+	r.Deferral, r.DueMs, r.NextMs = &d, slotMs, slotMs
+}
+
 // Called ends the wait for a slot, before the result of a call is written: only
 // Deferral.Count stays.
 func (r *RunState) Called() {

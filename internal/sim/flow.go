@@ -77,7 +77,7 @@ func (d *delivery) permitted() bool {
 		ahead := time.Duration(v.AtNs - nowNs())
 		if ahead > maxAhead {
 			if v.Kind != flow.Defer {
-				generation = 0
+				generation = a.Generation
 			}
 			d.postpone(generation, v.AtNs)
 			return false

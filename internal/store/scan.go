@@ -63,6 +63,24 @@ func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn 
 	})
 }
 
+// EachDeferred reads the records of a shard, in stream order, and passes those that wait in the
+// wheel for a slot of their flow key to fn, until fn returns false. It costs a read of the whole
+// shard, and pauses as CountPending does. Errors: those of fn, schemas.ErrUnavailable.
+func (rd *Reader) EachDeferred(ctx context.Context, shard int, fn func(Timer) (more bool, err error)) error {
+	sh := &rd.shards.subjects[shard]
+	n := 0
+	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
+		if n++; !pauseScan(ctx, n) {
+			return false, rd.jet.Error("read deferred timers", ctx.Err())
+		}
+		t, ok := rd.dec.decode(&m)
+		if r := &t.Record; !ok || !r.Deferred() || !r.Queued {
+			return true, nil
+		}
+		return fn(t)
+	})
+}
+
 const (
 	// pacedPause is the pause of a paced scan after each pacedBatch records. It leaves the
 	// server time for other requests.

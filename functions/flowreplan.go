@@ -1,0 +1,249 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file gives the events that wait in the wheel new slots when a change of their limit
+// permits earlier calls: a raised, resumed or deleted limit. One node does so for a limit, by a
+// claim in the store that it renews while it works; if it dies, another begins again. Events
+// that wait in their consumers come back within ShortDelay by themselves. A record that is
+// claimed, cancelled or moved meanwhile stays as it is.
+
+const (
+	// replanEvery is the interval at which a node looks for limits whose events must be moved.
+	replanEvery = time.Second
+	// replanAfter is the time after a node sees a change until it moves events: by then no node
+	// defers events by an older copy of the limits, which is fresh for store.FlowFresh.
+	replanAfter = 2 * store.FlowFresh
+	// replanLease is how long the claim of a node is respected without a renewal.
+	replanLease = 15 * time.Second
+	// maxReplan bounds the events that a node moves before it reads the shards again.
+	maxReplan = 100_000
+	// replanBatch is the number of events of a key that get their slots by one write of the
+	// key's state.
+	replanBatch = 250
+)
+
+// deferred is an event that waits in the wheel.
+type deferredEvent struct {
+	id     schemas.TimerID
+	key    string
+	slotMs int64
+}
+
+// replanState is what a node knows of a change.
+type replanState struct {
+	generation uint64
+	seen       time.Time
+	done       bool
+}
+
+// replan moves waiting events after changes of limits, until ctx is done.
+func (c *flowControl) replan(ctx context.Context) {
+	known := map[string]*replanState{}
+	for pause.For(ctx, replanEvery) {
+		set, fresh := c.f.o.Store.FlowsNow()
+		if !fresh {
+			continue
+		}
+		for _, l := range set.Raised() {
+			k := known[l.Pattern]
+			if k == nil || k.generation != l.Rev {
+				k = &replanState{generation: l.Rev, seen: time.Now()}
+				known[l.Pattern] = k
+			}
+			if k.done || time.Since(k.seen) < replanAfter || l.Limit.Paused {
+				continue
+			}
+			done, err := c.replanOne(ctx, l)
+			if k.done = done; err != nil && ctx.Err() == nil && c.f.complaints.Allow("replan "+l.Pattern, time.Now()) {
+				c.f.o.Log.Warn().Err(err).Str("flow", l.Pattern).Msg("the events that wait for a changed flow limit could not all be moved; trying again")
+			}
+		}
+	}
+}
+
+// replanOne moves the events of one limit, unless another node does. done is true if nothing
+// is left to move.
+func (c *flowControl) replanOne(ctx context.Context, l store.FlowLimit) (done bool, err error) {
+	r, err := c.f.o.Store.FlowReplan(ctx, l.Pattern)
+	switch {
+	case err != nil:
+		return false, err
+	case r.Generation == l.Rev && r.Done:
+		return true, nil
+	case r.Generation == l.Rev && r.Node != c.node && r.UntilMs > c.f.o.Now():
+		return false, nil
+	}
+	claim := func() (err error) {
+		r.Generation, r.Node, r.UntilMs = l.Rev, c.node, c.f.o.Now()+replanLease.Milliseconds()
+		r.Rev, err = c.f.o.Store.PutFlowReplan(ctx, r, l.Deleted)
+		return err
+	}
+	r.Done = false
+	if err := claim(); err != nil {
+		if errors.Is(err, store.ErrRevision) {
+			err = nil // another node was faster
+		}
+		return false, err
+	}
+	moved := 0
+	for {
+		events, more, err := c.waitingFor(ctx, l, claim)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range slices.Collect(slices.Chunk(events, replanBatch)) {
+			if err := claim(); err != nil {
+				return false, err
+			}
+			n, err := c.move(ctx, e)
+			if moved += n; err != nil {
+				return false, err
+			}
+		}
+		if !more || len(events) == 0 {
+			break
+		}
+	}
+	r.Done = true
+	if err := claim(); err != nil {
+		return false, err
+	}
+	if moved > 0 {
+		c.f.o.Log.Info().Str("flow", l.Pattern).Int("events", moved).Msg("events that waited for a changed flow limit have new slots")
+	}
+	return true, nil
+}
+
+// waitingFor reads the events that wait under earlier generations of a limit: by key, and by
+// their slots. more is true if there are others.
+func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew func() error) (events []deferredEvent, more bool, err error) {
+	renewed := time.Now()
+	for shard := range c.f.o.Store.Geometry().Shards {
+		err := c.f.o.Store.EachDeferred(ctx, shard, func(t store.Timer) (bool, error) {
+			if time.Since(renewed) > replanLease/3 {
+				if err := renew(); err != nil {
+					return false, err
+				}
+				renewed = time.Now()
+			}
+			if d := t.Record.Deferral; store.MatchFlow(l.Pattern, d.Flow) && c.outdated(d) {
+				events = append(events, deferredEvent{t.ID, d.Flow, d.SlotMs})
+			}
+			more = len(events) >= maxReplan
+			return !more, nil
+		})
+		if err != nil {
+			return nil, false, err
+		}
+		if more {
+			break
+		}
+	}
+	slices.SortStableFunc(events, func(a, b deferredEvent) int {
+		if a.key != b.key && a.key < b.key {
+			return -1
+		}
+		if a.key != b.key {
+			return 1
+		}
+		return int(min(max(a.slotMs-b.slotMs, -1), 1))
+	})
+	return events, more, nil
+}
+
+// outdated reports whether a slot is void: its limit has another generation, or is gone.
+func (c *flowControl) outdated(d *schemas.Deferral) bool {
+	set, _ := c.f.o.Store.FlowsNow()
+	l, limited := set.Find(d.Flow)
+	return !limited || l.Err == nil && l.Rev != d.Generation
+}
+
+// move gives events new slots, in their order, and returns how many it moved. The events of one
+// key follow each other.
+func (c *flowControl) move(ctx context.Context, events []deferredEvent) (moved int, err error) {
+	for len(events) > 0 {
+		n := slices.IndexFunc(events, func(e deferredEvent) bool { return e.key != events[0].key })
+		if n < 0 {
+			n = len(events)
+		}
+		generation, first, spacing, ok, err := c.reserve(ctx, events[0].key, n)
+		if err != nil {
+			return moved, err
+		}
+		for i, e := range events[:n] {
+			if !ok {
+				break // the key is paused again
+			}
+			done, err := c.moveOne(ctx, e, generation, (first+int64(i)*spacing)/int64(time.Millisecond)+1)
+			if err != nil {
+				return moved, err
+			}
+			if done {
+				moved++
+			}
+		}
+		events = events[n:]
+	}
+	return moved, nil
+}
+
+// reserve reserves slots for n events of a key. ok is false if the key is paused. Without a
+// limit the slots are now.
+func (c *flowControl) reserve(ctx context.Context, key string, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
+	for wait := minPause; ; {
+		set, _ := c.f.o.Store.FlowsNow()
+		l, limited := set.Find(key)
+		now := c.nowNs()
+		switch {
+		case !limited:
+			return 0, now, 0, true, nil
+		case l.Limit.Paused || l.Err != nil:
+			return 0, 0, 0, false, nil
+		}
+		s, err := c.f.o.Store.FlowState(ctx, key)
+		if err != nil {
+			return 0, 0, 0, false, err
+		}
+		firstNs, spacingNs = flow.Reserve(l.Limit, l.Rev, &s.State, now, n)
+		_, err = c.f.o.Store.PutFlowState(ctx, s, time.Duration(s.State.PlanNs-now))
+		if !errors.Is(err, store.ErrRevision) {
+			return l.Rev, firstNs, spacingNs, err == nil, err
+		}
+		c.f.metrics.flowConflicts.Inc()
+		if !pause.For(ctx, time.Duration(random()*float64(wait))) {
+			return 0, 0, 0, false, context.Cause(ctx)
+		}
+	}
+}
+
+// moveOne gives an event a new slot, unless it no longer waits.
+func (c *flowControl) moveOne(ctx context.Context, e deferredEvent, generation uint64, slotMs int64) (bool, error) {
+	t, err := c.f.o.Store.Get(ctx, e.id)
+	switch {
+	case errors.Is(err, schemas.ErrNotFound), errors.Is(err, schemas.ErrDamaged), errors.Is(err, schemas.ErrNewer):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	rec := t.Record
+	if !rec.Deferred() || !rec.Queued || rec.Deferral.SlotMs != e.slotMs {
+		return false, nil
+	}
+	rec.MoveSlot(generation, slotMs)
+	_, err = c.f.o.Store.Update(ctx, store.Write{ID: t.ID, Rev: t.Rev, Record: &rec})
+	if errors.Is(err, store.ErrRevision) || store.Permanent(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
