@@ -118,8 +118,8 @@ func (k *calendars) since(at int64) []*calendarVersion {
 	return k.versions[first:]
 }
 
-// inForce returns the versions that a decision made now may follow: the version with the last change that was
-// acknowledged, and all later ones.
+// inForce returns the versions that a decision made now may follow: the last acknowledged
+// version, and all later ones.
 func (k *calendars) inForce() []*calendarVersion {
 	i := slices.IndexFunc(k.versions, func(v *calendarVersion) bool { return v.seq >= k.acked })
 	return k.versions[i:]
@@ -173,8 +173,8 @@ func (k *calendars) change(p *proc) {
 	w.trace("no calendar changes any more")
 }
 
-// draw draws the dates of a calendar: often today or tomorrow, and always a date that does not
-// matter, so that the calendar exists.
+// draw draws the dates of a calendar: often today's or tomorrow's, and always a date without
+// effect, so that the calendar exists.
 func (k *calendars) draw() []string {
 	dates := []string{"2031-01-01"}
 	for _, day := range k.days {

@@ -99,8 +99,7 @@ type request struct {
 // a timer's.
 const schedulesFrom = 1000
 
-// newSchedule draws a schedule, the i-th one, of the first ones or of the schedules that exclude
-// calendars or are in the zone that moves.
+// newSchedule draws the i-th schedule. It may exclude calendars, or be in the zone that moves.
 func (w *world) newSchedule(i int, excludes, zoned bool) *schedule {
 	d := w.sdice
 	switch {
