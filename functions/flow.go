@@ -75,6 +75,9 @@ type flowControl struct {
 	gates map[string]*flowGate
 	// recent has the last known states of keys, at most maxRecentStates.
 	recent map[string]store.FlowKeyState
+	// newer has the keys whose state has a later generation than their limit, and since when; at
+	// most maxRecentStates.
+	newer map[string]time.Time
 	// waiting and bytes count the deliveries that wait without a permit of their service.
 	waiting, bytes int
 }
@@ -82,7 +85,7 @@ type flowControl struct {
 func newFlowControl(f *Functions) *flowControl {
 	// A process that starts again under its name does not own the slots of its calls before.
 	node := fmt.Sprintf("%s.%08x", f.o.Node, rand.Uint32())
-	return &flowControl{f: f, node: node, gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}}
+	return &flowControl{f: f, node: node, gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}, newer: map[string]time.Time{}}
 }
 
 // park counts a delivery that waits without a permit. It returns false if too many wait.
@@ -102,6 +105,26 @@ func (c *flowControl) unpark(size int) {
 	defer c.mu.Unlock()
 	c.waiting--
 	c.bytes -= size
+}
+
+// newerFor returns for how long the state of a key has had a later generation than its limit, 0
+// if it has not now.
+func (c *flowControl) newerFor(key string, newer bool) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !newer {
+		delete(c.newer, key)
+		return 0
+	}
+	since, known := c.newer[key]
+	if !known {
+		if len(c.newer) >= maxRecentStates {
+			clear(c.newer)
+		}
+		since = time.Now()
+		c.newer[key] = since
+	}
+	return time.Since(since)
 }
 
 // nowNs returns the cluster's time in Unix nanoseconds.
@@ -136,9 +159,6 @@ type flowGate struct {
 	// held is the number of slots that the state has for this process, renewed since heldSince.
 	held      int
 	heldSince time.Time
-	// newerSince is when the state was first seen with a later generation than the limit; zero
-	// if it has none.
-	newerSince time.Time
 	// slots is the life of the slots: its context ends when the lease ends without a renewal.
 	slots *flowSlots
 }
@@ -371,16 +391,12 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	g.c.mu.Unlock()
 	var verdicts []flow.Verdict
 	began := time.Now()
-	if g.state.State.Generation <= l.Rev {
-		g.newerSince = time.Time{}
-	} else if g.newerSince.IsZero() {
-		g.newerSince = began
-	}
+	adopt := g.c.newerFor(g.key, g.state.State.Generation > l.Rev) > flowAdopt
 	err := g.write(func(s *flow.State, nowNs int64) {
 		if took != 0 {
 			s.TookNs = took
 		}
-		if !g.newerSince.IsZero() && began.Sub(g.newerSince) > flowAdopt {
+		if adopt {
 			s.Generation = 0
 		}
 		verdicts = flow.Decide(l.Limit, l.Rev, g.c.node, s, nowNs, running, arrivals)
