@@ -16,8 +16,8 @@ type FlowLimit struct {
 	// Rate is a number of calls in a duration, such as "100/1m" or "20/1s"; "" does not bound
 	// them. In no window of length t begin more than rate × t + burst calls.
 	Rate string
-	// Burst is the number of calls that may begin at once; 0 for a tenth of a second's worth
-	// of the rate, at least 1.
+	// Burst is the number of calls that may begin at once; 0 for the calls of a tenth
+	// of a second, at least 2, or for 1 if a second or more is between two calls.
 	Burst int
 	// Parallel is the number of calls that run at once; 0 does not bound them.
 	Parallel int

@@ -76,7 +76,7 @@ second: after it has succeeded, every call that begins follows the limit.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&limit.Rate, "rate", "", "calls in a duration: 20/1s, 100/1m, 5000/24h")
-	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: a tenth of a second's worth of the rate, at least 1)")
+	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: the calls of a tenth of a second, at least 2; 1 if a second or more is between two calls)")
 	fs.IntVar(&limit.Parallel, "parallel", 0, "calls that run at once")
 	fs.BoolVar(&dryRun, "dry-run", false, "only say what would change")
 	f.add(fs)

@@ -33,14 +33,14 @@ func TestFlowCommands(t *testing.T) {
 	if r := run("flow ls"); r.code != exitOK || r.out != "" {
 		t.Errorf("flow ls: %v, want nothing", r)
 	}
-	shows("flow set api.example.com --rate 100/1m --dry-run", "rate 100/1m burst 1", "waiting 0")
+	shows("flow set api.example.com --rate 100/1m --dry-run", "rate 100/1m burst 2", "waiting 0")
 	shows("flow show api.example.com", "limit none")
 	made := ok[belfry.FlowChange](t, n, strings.Fields("flow set api.example.com --rate 100/1m --burst 10 --parallel 5 --by ann")...)[0]
 	if l := made.Limit; l == nil || l.Rate != "100/1m" || l.Burst != 10 || l.Parallel != 5 || l.By != "ann" || made.Before != nil {
 		t.Errorf("flow set: %+v", made)
 	}
 	shows("flow set customer:* --parallel 1", "flow customer:* parallel 1 state active")
-	shows("flow set customer:7 --rate 7/1s", "flow customer:7 rate 7/1s burst 1")
+	shows("flow set customer:7 --rate 7/1s", "flow customer:7 rate 7/1s burst 2")
 	shows("flow set api.example.com --rate 200/1m", "rate 200/1m", "before 100/1m burst 10, parallel 5")
 	shows("flow show api.example.com", "rate 200/1m", "waiting 0", "next slot 20")
 	shows("flow show customer:1", "limit of customer:*", "parallel 1", "in flight 0")
@@ -146,14 +146,14 @@ func TestFlowBacklog(t *testing.T) {
 		waittest.UntilWithin(t, 3*time.Minute, "all timers are called", func() bool { got, _ := h.called(); return got == want },
 			func() string { got, _ := h.called(); return fmt.Sprintf("%d of %d; %+v", got, want, status()) })
 	}
-	run("flow set backlog --rate 20/1s --burst 1")
+	run("flow set backlog --rate 20/1s --burst 2")
 	due := time.Now().Add(5 * time.Second)
 	const all = 60
 	add(0, all, "--at "+due.UTC().Format(time.RFC3339Nano))
 	allCalled(all)
-	// The bound of the limit, whatever the machine's speed: 59 intervals of 50 ms. The clocks
+	// The bound of the limit, whatever the machine's speed: two at once, then one every 50 ms. The clocks
 	// of the node and of this test are the same.
-	if _, last := h.called(); last.Sub(due) < (all-1)*50*time.Millisecond-500*time.Millisecond {
+	if _, last := h.called(); last.Sub(due) < (all-2)*50*time.Millisecond-500*time.Millisecond {
 		t.Errorf("%d calls at 20/s took %s from %s", all, last.Sub(due), due)
 	}
 
