@@ -63,7 +63,7 @@ func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn 
 	})
 }
 
-// EachDeferred reads the records of a shard, in stream order, and passes the timers that wait in the
+// EachDeferred reads the records of a shard, in stream order, and passes the records that wait in the
 // wheel for a slot of their flow key to fn, until fn returns false. It costs a read of the whole
 // shard, and pauses as CountPending does. Errors: those of fn, schemas.ErrUnavailable.
 func (rd *Reader) EachDeferred(ctx context.Context, shard int, fn func(Timer) (more bool, err error)) error {

@@ -109,7 +109,7 @@ const networkSlack = time.Second
 
 // TestFlowKill: 3,000 events of one key are due at once, over two nodes; they are planned, in
 // the consumers and in the wheel. One node is killed meanwhile. The rate holds, each event is
-// called, and the events that were only planned are called once, with their first attempt. Another
+// called, and events that were only planned are called once, with their first attempt. Another
 // service is called as usual.
 func TestFlowKill(t *testing.T) {
 	t.Parallel()
