@@ -147,6 +147,7 @@ func (d *delivery) leavePermit() bool {
 		return false
 	}
 	d.parked = true
+	d.f.metrics.flowWaiting.WithLabelValues(d.svc.label).Inc()
 	d.release()
 	return true
 }
@@ -170,6 +171,7 @@ func (d *delivery) comeBack(began time.Time) bool {
 func (d *delivery) unpark() {
 	if d.parked {
 		d.parked = false
+		d.f.metrics.flowWaiting.WithLabelValues(d.svc.label).Dec()
 		d.f.flows.unpark(len(d.msg.Data))
 	}
 }

@@ -24,6 +24,7 @@ type metrics struct {
 	rests     prometheus.Counter
 
 	flowDeferred  *prometheus.CounterVec
+	flowWaiting   *prometheus.GaugeVec
 	flowConflicts prometheus.Counter
 
 	services labels.Services
@@ -54,6 +55,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Times that this node put a service's events or retries to rest."}),
 		flowDeferred: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "flow_deferred_total",
 			Help: "Events that the limit of their flow key put back, to wait for their slot in the consumer or the wheel, by service."}, []string{"service"}),
+		flowWaiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Name: "flow_waiting",
+			Help: "Events that wait in this process for a slot of their flow key, without a permit of their service, by service."}, []string{"service"}),
 		flowConflicts: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "flow_cas_conflicts_total",
 			Help: "Decisions about a flow key that were repeated because another node decided at the same time."}),
 	}
@@ -61,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs error
-	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowConflicts} {
+	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowWaiting, m.flowConflicts} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	if errs != nil {
