@@ -263,7 +263,7 @@ func (c *flowControl) withdraw(key string, q *flowAsk) {
 // run decides until the gate is idle.
 func (g *flowGate) run() {
 	for g.await() {
-		batch := append(g.parked, g.take()...)
+		batch := slices.Concat(g.parked, g.take())
 		g.parked = nil
 		if len(batch) > 0 {
 			g.decide(batch)

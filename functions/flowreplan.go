@@ -198,17 +198,17 @@ func (c *flowControl) move(ctx context.Context, events []deferredEvent) (moved i
 	return moved, nil
 }
 
-// reserve reserves slots for n events of a key. ok is false if the key is paused. Without a
-// limit the slots are now.
+// reserve reserves slots for n events of a key. ok is false if the key is paused, or its limit
+// cannot be read. Without a limit the slots are now.
 func (c *flowControl) reserve(ctx context.Context, key string, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
 	for wait := minPause; ; {
 		set, _ := c.f.o.Store.FlowsNow()
 		l, limited := set.Find(key)
-		now := c.nowNs()
+		now, held := c.nowNs(), l.Limit.Paused || l.Err != nil
 		switch {
 		case !limited:
 			return 0, now, 0, true, nil
-		case l.Limit.Paused || l.Err != nil:
+		case held:
 			return 0, 0, 0, false, nil
 		}
 		s, err := c.f.o.Store.FlowState(ctx, key)

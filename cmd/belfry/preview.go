@@ -64,7 +64,7 @@ Warnings are lines on standard error.`,
 		},
 	}
 	fs := cmd.Flags()
-	f.calendarFlags.add(fs, "with --every, --from")
+	f.add(fs, "with --every, --from")
 	fs.StringVar(&f.from, "from", "", "show runs at or after this RFC 3339 time (default: now)")
 	fs.StringSliceVar(&f.exclude, "exclude", nil, "dates without runs, in the zone: 2027-12-25,2028-01-01 (may be repeated)")
 	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with dates without runs, one per line; # begins a comment")

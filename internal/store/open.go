@@ -91,7 +91,8 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.ServiceKeys = newServiceKeys(c, log, cfg.FiredMaxAge)
 	s.FeedActivator = newFeedActivator(s.ServiceKeys, cfg.ServiceGrace, s.background, s.Writes)
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
-	s.Calendars = newCalendars(c, log)
+	calendars := newCalendars(c, log)
+	s.Calendars = calendars
 	s.Flows = newFlows(c, s.CanLimit, log)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
 	s.LetterCounts = &LetterCounts{jet: c}
@@ -111,7 +112,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 		c.CommitInBatches()
 	}
 	s.openRecords()
-	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, s.Calendars.Run, s.Flows.run} {
+	for _, f := range []func(context.Context){s.removeLeftovers, s.warmth, s.Levels.run, s.follow, s.FiredShare.run, calendars.Run, s.Flows.run} {
 		s.background.Run(f)
 	}
 	return s, nil
