@@ -192,6 +192,7 @@ type brokenFlows struct {
 	stale atomic.Bool
 	cut   atomic.Bool
 	every int32
+	takes time.Duration // of each change
 	n     atomic.Int32
 }
 
@@ -204,6 +205,7 @@ func (b *brokenFlows) PutFlowState(ctx context.Context, s store.FlowKeyState, tt
 	if b.cut.Load() {
 		return 0, schemas.Errorf(schemas.CodeUnavailable, "cut")
 	}
+	time.Sleep(b.takes) // the store is that slow
 	n := b.n.Add(1)
 	if b.every > 0 && n%b.every == 0 {
 		return 0, schemas.Errorf(schemas.CodeUnavailable, "lost before")
@@ -236,6 +238,17 @@ func TestFlowLostAnswers(t *testing.T) {
 	if n := c.count(); n != len(ids) {
 		t.Fatalf("got %d calls for %d events", n, len(ids))
 	}
+}
+
+// TestFlowSlowStore: a store that takes longer than an admission is valid delays a lone event, and
+// does not starve it.
+func TestFlowSlowStore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	r.limit(c.host(t), flow.Limit{Rate: flow.Rate{Count: 500, Per: time.Second}, Burst: 50})
+	r.start(func(o *Options) { o.Store = &brokenFlows{Store: r.store, takes: 130 * time.Millisecond} })
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
 }
 
 // TestFlowStaleLimits: a node whose copy of the limits is not fresh makes no calls, even if it

@@ -53,10 +53,12 @@ func (d *delivery) passFlow(key string) bool {
 		if !d.comeBack(began) {
 			return false
 		}
+		asked := c.nowNs()
 		got, ok := d.awaitVerdict(key, a)
 		if !ok {
 			return false
 		}
+		answered := c.nowNs()
 		switch {
 		case got.free:
 			return d.comeBack(began)
@@ -78,7 +80,8 @@ func (d *delivery) passFlow(key string) bool {
 				return true
 			}
 			got.slot.leave()
-			hold = maxFlowAhead // the permit came too late
+			hold = maxFlowAhead // the permit, or the answer of the store, came too late
+			a.LeadNs = 2 * (answered - asked)
 		case ahead > maxFlowAhead:
 			if got.Kind != flow.Defer {
 				got.generation = a.Generation // an event keeps the place that it has reserved

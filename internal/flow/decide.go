@@ -66,7 +66,8 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, runn
 	}
 	d.step = int64(l.step(s))
 	for _, i := range order(arrivals, generation) {
-		if out[i] = d.one(slot(arrivals[i], generation) != 0); out[i].Kind == Go {
+		a := arrivals[i]
+		if out[i] = d.one(slot(a, generation) != 0, min(max(a.LeadNs, 0), int64(Ahead/2))); out[i].Kind == Go {
 			running++
 		}
 	}
@@ -121,6 +122,11 @@ func (s *State) begin(l Limit, generation uint64, nowNs int64) {
 		}
 		s.Generation, s.PlanNs, s.LateNs = generation, 0, 0
 	}
+	// A lease that nobody can have written would block its slots, or permit more calls.
+	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool { return l.Slots <= 0 })
+	for i := range s.Leases {
+		s.Leases[i].UntilNs = min(s.Leases[i].UntilNs, nowNs+int64(LeaseFor+LeaseMargin))
+	}
 	s.TauNs = 0
 	if l.Rate.Count > 0 {
 		s.TauNs = int64(l.tau())
@@ -146,9 +152,10 @@ type decision struct {
 	free, waiting int
 }
 
-// one decides about one event. reserved is true if it has reserved a time.
-func (d *decision) one(reserved bool) Verdict {
-	at := d.gate()
+// one decides about one event. reserved is true if it has reserved a time; lead is
+// Arrival.LeadNs.
+func (d *decision) one(reserved bool, lead int64) Verdict {
+	at := max(d.gate(), d.now+lead)
 	switch {
 	case !reserved && max(d.s.PlanNs, d.s.LateNs) > d.now:
 		// Others have reserved times. To admit this event would move the gate past them.

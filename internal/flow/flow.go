@@ -12,8 +12,13 @@
 //   - Order: while nothing fails, the events of a key are admitted in the order in which they
 //     first asked. With Limit.Parallel, events that wait for the end of a call may overtake
 //     each other.
-//   - Progress: an event that asks again at the time that its Verdict names is admitted in the
-//     end, if the limit permits any call.
+//   - Progress: an event that asks again at the time that its Verdict names, and with more lead
+//     after an admission that was no longer valid, is called in the end, if the limit permits any
+//     call. Nodes do not take turns: with Limit.Parallel, a node that always has events waiting
+//     may keep those of another node waiting while it does.
+//
+// All times are those of the caller's estimate of the cluster's clock. If two nodes differ by
+// d, a window of length t may have the attempts of one of length t + d.
 //
 // # The gate
 //
@@ -99,6 +104,10 @@ type Arrival struct {
 	Generation uint64
 	// Deferrals is the number of times that the event was deferred.
 	Deferrals uint32
+	// LeadNs is the time in nanoseconds by which an admission must be ahead, at most half of
+	// Ahead. An event whose admission was no longer valid when the state had been written asks
+	// with a longer lead, so that a slow store delays it and does not starve it.
+	LeadNs int64
 }
 
 // Verdict is the answer to one Arrival.

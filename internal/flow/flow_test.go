@@ -137,6 +137,13 @@ func TestParallel(t *testing.T) {
 	if n := count(Decide(l, 1, "b", &s, later, 1, make([]Arrival, 3)), Go); n != 2 {
 		t.Fatalf("after the lease of a dead node: got %d calls, want 2", n)
 	}
+	far := State{Generation: 1, Leases: []Lease{{"c", 3, math.MaxInt64}, {"d", -9, later + 1}}}
+	if n := count(Decide(l, 1, "b", &far, start, 0, make([]Arrival, 9)), Go); n != 0 {
+		t.Fatalf("beside a lease of three: got %d calls, want 0", n)
+	}
+	if n := count(Decide(l, 1, "b", &far, start+int64(LeaseFor+2*LeaseMargin), 0, make([]Arrival, 9)), Go); n != 3 {
+		t.Fatalf("after a lease that nobody can have: got %d calls, want 3", n)
+	}
 	verdicts := ask(l, 1, &s, later, 40)
 	if w, d := count(verdicts, Wait), count(verdicts, Defer); w != leastWaiting || d != 40-leastWaiting {
 		t.Errorf("of 40 events %d wait here and %d were deferred, want %d and the rest", w, d, leastWaiting)
@@ -159,9 +166,21 @@ func TestFarState(t *testing.T) {
 	}
 }
 
+// TestLead: an event whose admission was no longer valid is admitted ahead.
+func TestLead(t *testing.T) {
+	t.Parallel()
+	l := Limit{Rate: Rate{500, time.Second}, Burst: 50}
+	var s State
+	lead := int64(120 * time.Millisecond)
+	v := Decide(l, 1, "a", &s, start, 0, []Arrival{{LeadNs: lead}, {LeadNs: int64(time.Hour)}})
+	if v[0].Kind != Go || v[0].AtNs != start+lead || v[1].Kind != Go || v[1].AtNs != start+int64(Ahead/2) {
+		t.Errorf("got %+v, want Go after the lead, which is at most half of Ahead", v)
+	}
+}
+
 func FuzzDecide(f *testing.F) {
 	f.Add(10, int64(time.Second), 5, 0, uint64(1), int64(0), int64(0), int64(0), 3)
-	f.Add(1, int64(MaxRatePer), 1, 2, uint64(0), int64(math.MaxInt64), int64(math.MinInt64), int64(5), 100)
+	f.Add(1, int64(MaxRatePer), 20_000, 2, uint64(0), int64(math.MaxInt64), int64(math.MinInt64), int64(5), 100)
 	f.Fuzz(func(t *testing.T, n int, per int64, burst, parallel int, generation uint64, gate, plan, took int64, events int) {
 		l := Limit{Rate: Rate{n, time.Duration(per)}, Burst: burst, Parallel: parallel}
 		if l.Check() != nil || events < 0 || events > 1000 {

@@ -37,6 +37,8 @@ func (l Limit) Check() error {
 		return fmt.Errorf("burst %d: a burst needs a rate", l.Burst)
 	case r.Count > 0 && (l.Burst < 1 || l.Burst > MaxBurst):
 		return fmt.Errorf("burst %d: it must be 1 to %d", l.Burst, MaxBurst)
+	case r.Count > 0 && l.Burst > 1 && time.Duration(l.Burst) > MaxDefer/r.Interval():
+		return fmt.Errorf("burst %d: at the rate %s it takes more than a year to come back; the most is %d", l.Burst, r, max(1, MaxDefer/r.Interval()))
 	case r.Count > 0 && l.Burst < r.minBurst():
 		return fmt.Errorf("burst %d: the rate %s needs %d or more, because a call starts up to %s after it was permitted", l.Burst, r, r.minBurst(), minTolerance)
 	case l.Parallel < 0 || l.Parallel > MaxParallel:

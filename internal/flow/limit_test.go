@@ -48,7 +48,7 @@ func TestParseRate(t *testing.T) {
 func TestCheckLimit(t *testing.T) {
 	t.Parallel()
 	rate := Rate{100, time.Minute}
-	for _, l := range []Limit{{Rate: rate, Burst: 1}, {Parallel: 1}, {Paused: true}, {Rate: rate, Burst: MaxBurst, Parallel: MaxParallel, Paused: true}, {Rate: Rate{100_000, time.Second}, Burst: 2001}, {Rate: Rate{2, time.Second}, Burst: 1}} {
+	for _, l := range []Limit{{Rate: rate, Burst: 1}, {Parallel: 1}, {Paused: true}, {Rate: rate, Burst: 50_000, Parallel: MaxParallel, Paused: true}, {Rate: Rate{100_000, time.Second}, Burst: 2001}, {Rate: Rate{2, time.Second}, Burst: 1}, {Rate: Rate{1, MaxRatePer}, Burst: 52}} {
 		if err := l.Check(); err != nil {
 			t.Errorf("%+v: %v", l, err)
 		}
@@ -56,7 +56,7 @@ func TestCheckLimit(t *testing.T) {
 	for word, all := range map[string][]Limit{
 		"limits nothing": {{}},
 		"rate":           {{Rate: Rate{0, time.Second}}, {Rate: Rate{1, 0}, Burst: 1}, {Rate: Rate{-1, time.Second}, Burst: 1}, {Rate: Rate{1, -time.Second}, Burst: 1}, {Rate: Rate{1, time.Millisecond}, Burst: 1}, {Rate: Rate{1, MaxRatePer + 1}, Burst: 1}, {Rate: Rate{100_001, time.Second}, Burst: 1}},
-		"burst":          {{Rate: rate}, {Rate: rate, Burst: -1}, {Rate: rate, Burst: MaxBurst + 1}, {Parallel: 1, Burst: 1}, {Rate: Rate{500, time.Second}, Burst: 10}, {Rate: Rate{3, time.Second}, Burst: 1}},
+		"burst":          {{Rate: rate}, {Rate: rate, Burst: -1}, {Rate: rate, Burst: MaxBurst + 1}, {Parallel: 1, Burst: 1}, {Rate: Rate{500, time.Second}, Burst: 10}, {Rate: Rate{3, time.Second}, Burst: 1}, {Rate: Rate{1, MaxRatePer}, Burst: 53}, {Rate: Rate{1, MaxRatePer}, Burst: 20_000}},
 		"parallel":       {{Parallel: -1}, {Parallel: MaxParallel + 1}},
 	} {
 		for _, l := range all {
