@@ -174,3 +174,23 @@ func TestCountFindsMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestCountKnowsLaterRevisions: the tail passes a revision that has been replaced. If the count
+// has read a later one of the same record, that revision counts.
+func TestCountKnowsLaterRevisions(t *testing.T) {
+	t.Parallel()
+	now := int64(1_800_000_000_000)
+	k := NewCore(coreConfig, store.Clock{TimeMs: now, Tail: 6, Seen: 6, PendingUnknown: true}, 2)
+	k.Step(now, EvTick{})
+	k.Step(now, EvLoaded{Load: store.Load{Complete: true}})
+	id := schemas.NewTimerID("/t", "a")
+	tail := func(name string, rev uint64, state schemas.State) {
+		k.Step(now, EvTail{Timer: store.Timer{ID: schemas.NewTimerID("/t", name), Rev: rev, Record: schemas.Record{Definition: schemas.Definition{Service: "s"}, RunState: schemas.RunState{State: state, DueMs: now + 3_600_000}}}})
+	}
+	tail("a", 7, schemas.StatePending)
+	k.Step(now, EvCounted{Late: map[uint64]store.LateRecord{store.CountKey(id): {Rev: 8}}, Last: 9})
+	tail("b", 9, schemas.StateCancelled) // the tail has passed revision 8
+	if n, known := k.Pending(); !known || n != 0 {
+		t.Errorf("%d timers are pending (%t), want 0: the count has read that the timer was cancelled", n, known)
+	}
+}

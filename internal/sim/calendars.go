@@ -118,6 +118,26 @@ func (k *calendars) since(at int64) []*calendarVersion {
 	return k.versions[first:]
 }
 
+// heldUntil returns the true time before which a schedule may not have fired because one of its
+// calendars did not exist, for a run that fired at a true time; 0 if none was missing. A
+// scheduler that holds a schedule looks again after up to lookAgain.
+func (k *calendars) heldUntil(s *schedule, fired int64) (until int64) {
+	exclude := s.rules[s.ruleInForce].Exclude
+	if k == nil || len(exclude) == 0 {
+		return 0
+	}
+	for i, v := range k.versions[:len(k.versions)-1] {
+		if _, err := v.Exclusions(exclude); err != nil && v.at < fired {
+			until = k.versions[i+1].at + int64(lookAgain)
+		}
+	}
+	return until
+}
+
+// lookAgain is the longest pause of a scheduler before it looks again for a calendar that does
+// not exist, and the age of the copy in which it looks.
+const lookAgain = 2*time.Second + store.CalendarFresh
+
 // inForce returns the versions that a decision made now may follow: the last acknowledged
 // version, and all later ones.
 func (k *calendars) inForce() []*calendarVersion {
