@@ -125,4 +125,16 @@
 //   - The last check after store.ServiceGrace does nothing.
 //   - A publisher trusts for longer than half of the grace that a feed is awake. (Trust without end
 //     is a mutant.)
+//
+// # Known failures
+//
+// These seeds fail at this version and are not explained. A plain run has fewer seeds.
+//
+//   - 1328, 1616, 1682, 1795: a nominal time whose date is no longer excluded has no decision.
+//     Probably a turn or an update that followed an older copy of the calendars, which is still
+//     fresh, was stored after the owner had planned again for the newer copy.
+//   - 948: a schedule's next run is due before the time at which the wheel acts.
+//   - 1405: the low watermark of a shard is 54 s behind after the last fault.
+//   - 1780: a run of a schedule is 3 s late in a cluster whose store refuses writes.
+//   - 1856: a trigger was skipped for overlap with a run that had a result 1 ms before.
 package sim

@@ -156,7 +156,11 @@ func TestDamagedRecords(t *testing.T) {
 // TestFlow runs seeds in which each service has a limit. BELFRY_SIM_SEEDS says how many.
 func TestFlow(t *testing.T) {
 	t.Parallel()
-	sum, all := runSeeds(t, flowSeeds, Config{Flow: true, Schedules: withSchedules()})
+	seeds := uint64(flowSeeds)
+	if testing.Short() {
+		seeds /= 5
+	}
+	sum, all := runSeeds(t, seeds, Config{Flow: true, Schedules: withSchedules()})
 	if all && sum.Deferred == 0 {
 		t.Error("no event was deferred")
 	}
