@@ -406,7 +406,11 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 // TestSimulation runs seeds of the simulation.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(300) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
 		s := newSimulation(seed)
 		if err := s.run(); err != nil {
 			t.Fatalf("seed %d, limit %+v, %d events, %d nodes, faults %t: %v", seed, s.bound, s.events, len(s.nodes), s.faulty, err)

@@ -158,7 +158,7 @@ func TestFlow(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(flowSeeds)
 	if testing.Short() {
-		seeds /= 5
+		seeds /= 15
 	}
 	sum, all := runSeeds(t, seeds, Config{Flow: true, Schedules: withSchedules()})
 	if all && sum.Deferred == 0 {
