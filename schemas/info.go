@@ -126,11 +126,11 @@ func PastDueRemark(dueMs, addedMs int64) string {
 	if ago >= time.Minute {
 		ago = ago.Truncate(time.Second)
 	}
-	return "due " + shortDuration(ago) + " ago: fires now"
+	return "due " + FormatDuration(ago) + " ago: fires now"
 }
 
-// shortDuration writes 3h instead of 3h0m0s.
-func shortDuration(d time.Duration) string {
+// FormatDuration leaves out zero units: 24h instead of 24h0m0s.
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

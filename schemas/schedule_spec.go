@@ -127,14 +127,14 @@ func (p *parsed) recurrence() (*Recurrence, error) {
 		case d < x.min:
 			return nil, badAttribute(x.name, a.text, "must be %s or more", x.min)
 		case d > x.max:
-			return nil, badAttribute(x.name, a.text, "must be %s or less", shortDuration(x.max))
+			return nil, badAttribute(x.name, a.text, "must be %s or less", FormatDuration(x.max))
 		case d%time.Millisecond != 0:
 			return nil, badAttribute(x.name, a.text, "finer than a millisecond: round it")
 		}
 		*x.ms = d.Milliseconds()
 	}
 	if r.ExpectMs != 0 && r.ExpectMs <= r.JitterMs {
-		return nil, badAttribute(AttrExpect, p.text(AttrExpect), "must be longer than timerjitter, which delays runs by up to %s", shortDuration(time.Duration(r.JitterMs)*time.Millisecond))
+		return nil, badAttribute(AttrExpect, p.text(AttrExpect), "must be longer than timerjitter, which delays runs by up to %s", FormatDuration(time.Duration(r.JitterMs)*time.Millisecond))
 	}
 	if _, ok := p.get(AttrCallback); !ok && r.ExpectMs != 0 {
 		return nil, badAttribute(AttrExpect, p.text(AttrExpect), "needs %s: without a callback nothing reports that a run succeeded", AttrCallback)

@@ -68,8 +68,8 @@ func (f *addFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.group, "group", "", "a label to filter lists by")
 	fs.StringVar(&f.flow, "flow", "", "flow key, whose limits apply to the callback (default: the callback's host, or service:<svc>)")
 	fs.StringVar(&f.maxAttempts, "max-attempts", "", fmt.Sprintf("maximum number of callback attempts; then the timer becomes a dead letter (default %d)", schemas.DefaultMaxAttempts))
-	fs.StringVar(&f.backoff, "backoff", "", fmt.Sprintf("first delay between attempts, doubled each time, and optionally the longest: 200ms, 1s..10m (default %s..%s)", formatDuration(schemas.DefaultBackoffFirst), formatDuration(schemas.DefaultBackoffTo)))
-	fs.StringVar(&f.callbackTime, "callback-timeout", "", fmt.Sprintf("time limit of one callback attempt (default %s)", formatDuration(schemas.DefaultTimeout)))
+	fs.StringVar(&f.backoff, "backoff", "", fmt.Sprintf("first delay between attempts, doubled each time, and optionally the longest: 200ms, 1s..10m (default %s..%s)", schemas.FormatDuration(schemas.DefaultBackoffFirst), schemas.FormatDuration(schemas.DefaultBackoffTo)))
+	fs.StringVar(&f.callbackTime, "callback-timeout", "", fmt.Sprintf("time limit of one callback attempt (default %s)", schemas.FormatDuration(schemas.DefaultTimeout)))
 	fs.StringArrayVar(&f.extensions, "ext", nil, "another CloudEvents attribute, NAME=VALUE (may be repeated)")
 }
 

@@ -44,7 +44,7 @@ func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tls.Cert, "tls-cert", "", "PEM file of a client certificate (default $BELFRY_TLS_CERT)")
 	fs.StringVar(&f.tls.Key, "tls-key", "", "PEM file of the certificate's key (default $BELFRY_TLS_KEY)")
 	fs.StringVar(&f.inbox, "inbox-prefix", "", "prefix of reply subjects, for a NATS user who may subscribe to no others (default $BELFRY_INBOX_PREFIX, or _INBOX)")
-	fs.Var(cmdline.Duration(&f.timeout), "timeout", "time limit of the whole command (default: "+formatDuration(belfry.DefaultRequestTimeout)+" for each request)")
+	fs.Var(cmdline.Duration(&f.timeout), "timeout", "time limit of the whole command (default: "+schemas.FormatDuration(belfry.DefaultRequestTimeout)+" for each request)")
 }
 
 // fill sets values from the environment for flags that were not given.
@@ -168,9 +168,9 @@ func (c *cli) talking(cmd *cobra.Command, check func(args []string) error, do fu
 		switch {
 		case err == nil:
 		case errors.Is(context.Cause(ctx), errOverdue):
-			return schemas.Errorf(schemas.CodeUnavailable, "not done within --timeout %s: %w", formatDuration(f.timeout), err)
+			return schemas.Errorf(schemas.CodeUnavailable, "not done within --timeout %s: %w", schemas.FormatDuration(f.timeout), err)
 		case errors.Is(err, context.DeadlineExceeded):
-			return schemas.Errorf(schemas.CodeUnavailable, "no answer within %s (--timeout allows more): %w", formatDuration(belfry.DefaultRequestTimeout), err)
+			return schemas.Errorf(schemas.CodeUnavailable, "no answer within %s (--timeout allows more): %w", schemas.FormatDuration(belfry.DefaultRequestTimeout), err)
 		}
 		return err
 	})

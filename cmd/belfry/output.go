@@ -103,7 +103,7 @@ func schedulePairs(t schemas.TimerInfo) []string {
 		if n == 0 {
 			return ""
 		}
-		return formatDuration(time.Duration(n) * time.Millisecond)
+		return schemas.FormatDuration(time.Duration(n) * time.Millisecond)
 	}
 	pairs := []string{"cron", s.Cron, "every", s.Every, "tz", s.Zone, "start", showTime(s.Start), "end", showTime(s.End), "limit", number(int(s.Limit)),
 		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap, "expect", ms(s.ExpectMs),

@@ -8,12 +8,11 @@ import (
 
 // Short names for the helpers of cmdline that every command uses.
 var (
-	usagef         = cmdline.Usagef
-	group          = cmdline.Group
-	exactly        = cmdline.Exactly
-	atMost         = cmdline.AtMost
-	isTerminal     = cmdline.IsTerminal
-	formatDuration = cmdline.FormatDuration
+	usagef     = cmdline.Usagef
+	group      = cmdline.Group
+	exactly    = cmdline.Exactly
+	atMost     = cmdline.AtMost
+	isTerminal = cmdline.IsTerminal
 )
 
 // cli is one run of the program.

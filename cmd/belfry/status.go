@@ -121,7 +121,7 @@ PROBLEMS lists conditions that you should check; "belfry doctor" shows how to fi
   belfry status -o json | jq .totals`,
 		Args: exactly(0),
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the status every "+formatDuration(watchEvery)+" until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the status every "+schemas.FormatDuration(watchEvery)+" until interrupted")
 	return c.following(cmd, func([]string) error { return nil }, func(ctx context.Context, s session) error {
 		look, err := store.Look(s.Conn(), s.flags.requestTimeout())
 		if err != nil {

@@ -228,7 +228,7 @@ func (z *zoneChange) to(plan *recurrence.Plan, nextMs, plannedMs int64) {
 		moved, word = -moved, "earlier"
 	}
 	z.NewNext, z.NewLocal = schemas.FormatTime(nextMs), plan.Calendar().Local(nextMs)
-	z.Why = fmt.Sprintf("%s %s with %s instead of %s", formatDuration(moved), word, calendar.ZoneDataVersion, z.Zones)
+	z.Why = fmt.Sprintf("%s %s with %s instead of %s", schemas.FormatDuration(moved), word, calendar.ZoneDataVersion, z.Zones)
 	for _, o := range plan.Calendar().Explain(nextMs, nextMs, 1) {
 		for _, r := range o.Reasons {
 			z.Why += "; " + r.String()

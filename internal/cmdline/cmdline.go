@@ -117,7 +117,7 @@ func (v duration) String() string {
 	if v.to == nil || *v.to == 0 {
 		return ""
 	}
-	return FormatDuration(*v.to)
+	return schemas.FormatDuration(*v.to)
 }
 func (duration) Type() string { return "duration" }
 func (v duration) Set(s string) error {
@@ -130,18 +130,6 @@ func (v duration) Set(s string) error {
 	}
 	*v.to = d
 	return nil
-}
-
-// FormatDuration leaves out zero units: 24h rather than 24h0m0s.
-func FormatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
 }
 
 // IsTerminal reports whether w is a terminal.

@@ -30,7 +30,7 @@ func (l Limit) Check() error {
 	case r.Count < 0 || r.Per < 0 || (r.Count == 0) != (r.Per == 0):
 		return fmt.Errorf("rate %d/%s: write a number of calls and a duration, such as 100/1m", r.Count, r.Per)
 	case r.Count > 0 && (r.Per < MinRatePer || r.Per > MaxRatePer):
-		return fmt.Errorf("rate %s: the duration must be %s to %s", r, short(MinRatePer), short(MaxRatePer))
+		return fmt.Errorf("rate %s: the duration must be %s to %s", r, schemas.FormatDuration(MinRatePer), schemas.FormatDuration(MaxRatePer))
 	case r.Count > 0 && r.Interval() < MinInterval:
 		return fmt.Errorf("rate %s: the most is %d/1s", r, time.Second/MinInterval)
 	case r.Count == 0 && l.Burst != 0:
@@ -63,7 +63,7 @@ func ParseRate(s string) (Rate, error) {
 	}
 	r := Rate{n, d}
 	if d < MinRatePer || d > MaxRatePer {
-		return Rate{}, fmt.Errorf("rate %.40q: the duration must be %s to %s", s, short(MinRatePer), short(MaxRatePer))
+		return Rate{}, fmt.Errorf("rate %.40q: the duration must be %s to %s", s, schemas.FormatDuration(MinRatePer), schemas.FormatDuration(MaxRatePer))
 	}
 	return r, nil
 }
@@ -73,19 +73,7 @@ func (r Rate) String() string {
 	if r.Count == 0 {
 		return ""
 	}
-	return strconv.Itoa(r.Count) + "/" + short(r.Per)
-}
-
-// short writes 1m instead of 1m0s.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return strconv.Itoa(r.Count) + "/" + schemas.FormatDuration(r.Per)
 }
 
 // Interval returns the time between two calls at the rate, rounded up so that the rate is never
