@@ -39,8 +39,8 @@ const (
 	// for a verdict: a few times as long as a compare-and-set takes on a busy machine.
 	askHold = 250 * time.Millisecond
 	// flowHold is the longest time that a delivery keeps the permit while it waits for its slot.
-	// A delivery whose admission ended before a permit
-	// was free keeps the next permit for up to maxFlowAhead, so that it is called in the end.
+	// A delivery whose admission ended before a permit was free keeps the next permit for up to
+	// maxFlowAhead, so that it is called in the end.
 	flowHold = 10 * time.Millisecond
 	// flowAdopt is the time after which a gate adopts a state of a later generation than the
 	// limit: every copy of the limits is newer by then, so the later limit was deleted, and that
@@ -386,16 +386,11 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	for i, q := range batch {
 		arrivals[i] = q.arrival
 	}
-	g.c.mu.Lock()
-	running, took := g.running, g.took
-	g.c.mu.Unlock()
+	running := g.calls()
 	var verdicts []flow.Verdict
 	began := time.Now()
 	adopt := g.c.newerFor(g.key, g.state.State.Generation > l.Rev) > flowAdopt
 	err := g.write(func(s *flow.State, nowNs int64) {
-		if took != 0 {
-			s.TookNs = took
-		}
 		if adopt {
 			s.Generation = 0
 		}
@@ -443,11 +438,24 @@ func (g *flowGate) read(l flow.Limit) (err error) {
 	return err
 }
 
-// write changes the state by compare-and-set.
+// calls returns the number of calls that hold a slot, or have been permitted to begin.
+func (g *flowGate) calls() int {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	return g.running
+}
+
+// write changes the state by compare-and-set. If a call has ended in this process, the state
+// then has the average duration of its calls.
 func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 	now := g.c.nowNs()
 	next := g.state
 	next.State.Leases = slices.Clone(next.State.Leases)
+	g.c.mu.Lock()
+	if g.took != 0 {
+		next.State.TookNs = g.took
+	}
+	g.c.mu.Unlock()
 	change(&next.State, now)
 	if sameState(&g.state.State, &next.State) {
 		return nil
@@ -475,19 +483,14 @@ func (g *flowGate) slotsHeld() int {
 // renew renews the slots of the calls that run, and returns the others. It tries once; await
 // comes back to it.
 func (g *flowGate) renew() {
-	g.c.mu.Lock()
-	running, took := g.running, g.took
-	g.c.mu.Unlock()
+	running := g.calls()
 	if g.held == 0 || running == g.held && time.Since(g.heldSince) < flow.LeaseFor/3 {
 		return
 	}
 	began := time.Now()
 	err := g.read(flow.Limit{})
 	if err == nil {
-		err = g.write(func(s *flow.State, nowNs int64) {
-			s.TookNs = took
-			flow.Renew(s, g.c.node, nowNs, running)
-		})
+		err = g.write(func(s *flow.State, nowNs int64) { s.Hold(g.c.node, running, nowNs) })
 	}
 	switch {
 	case err == nil:

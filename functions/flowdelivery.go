@@ -17,10 +17,17 @@ import (
 // false, and settles the event, if the event waits elsewhere: in its consumer or in the wheel.
 // The delivery holds a permit of its service when it returns true.
 func (d *delivery) permitted() bool {
-	if set, fresh := d.f.o.Store.FlowsNow(); fresh && set.Empty() {
+	set, fresh := d.f.o.Store.FlowsNow()
+	if fresh && set.Empty() {
 		return true
 	}
-	return d.passFlow(d.flowKey())
+	key := d.flowKey()
+	if fresh {
+		if _, limited := set.Find(key); !limited {
+			return true
+		}
+	}
+	return d.passFlow(key)
 }
 
 // flowKey returns the key whose limits apply to the delivery's callback.
@@ -38,11 +45,6 @@ func (d *delivery) flowKey() string {
 // passFlow asks the gate of a flow key until the call may begin or the event waits elsewhere.
 func (d *delivery) passFlow(key string) bool {
 	c := d.f.flows
-	if set, fresh := d.f.o.Store.FlowsNow(); fresh {
-		if _, limited := set.Find(key); !limited {
-			return true
-		}
-	}
 	began := time.Now()
 	var a flow.Arrival
 	if r := d.timer.Record.Deferral; r != nil {

@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -33,7 +34,7 @@ const (
 	replanBatch = 250
 )
 
-// deferred is an event that waits in the wheel.
+// deferredEvent is an event that waits in the wheel.
 type deferredEvent struct {
 	id     schemas.TimerID
 	key    string
@@ -102,11 +103,11 @@ func (c *flowControl) replanOne(ctx context.Context, l store.FlowLimit) (done bo
 		if err != nil {
 			return false, err
 		}
-		for _, e := range slices.Collect(slices.Chunk(events, replanBatch)) {
+		for batch := range slices.Chunk(events, replanBatch) {
 			if err := claim(); err != nil {
 				return false, err
 			}
-			n, err := c.move(ctx, e)
+			n, err := c.move(ctx, batch)
 			if moved += n; err != nil {
 				return false, err
 			}
@@ -137,7 +138,7 @@ func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew f
 				}
 				renewed = time.Now()
 			}
-			if d := t.Record.Deferral; store.MatchFlow(l.Pattern, d.Flow) && c.outdated(d) {
+			if d := t.Record.Deferral; flow.Match(l.Pattern, d.Flow) && c.outdated(d) {
 				events = append(events, deferredEvent{t.ID, d.Flow, d.SlotMs})
 			}
 			more = len(events) >= maxReplan
@@ -151,13 +152,7 @@ func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew f
 		}
 	}
 	slices.SortStableFunc(events, func(a, b deferredEvent) int {
-		if a.key != b.key && a.key < b.key {
-			return -1
-		}
-		if a.key != b.key {
-			return 1
-		}
-		return int(min(max(a.slotMs-b.slotMs, -1), 1))
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.slotMs, b.slotMs))
 	})
 	return events, more, nil
 }

@@ -50,7 +50,7 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, runn
 	}
 	s.begin(l, generation, nowNs)
 	if l.Parallel > 0 || l.Paused {
-		s.hold(node, running, nowNs)
+		s.Hold(node, running, nowNs)
 	} else {
 		s.Leases = nil
 	}
@@ -72,7 +72,7 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, runn
 		}
 	}
 	if l.Parallel > 0 {
-		s.hold(node, running, nowNs)
+		s.Hold(node, running, nowNs)
 	}
 	return out
 }
@@ -197,12 +197,9 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 	return Verdict{Kind: Defer, AtNs: at}
 }
 
-// Renew sets the slots that a node holds to the number of calls that it makes, for LeaseFor.
-// With 0 it returns them.
-func Renew(s *State, node string, nowNs int64, running int) { s.hold(node, running, nowNs) }
-
-// hold sets the lease of a node and removes the leases that have ended.
-func (s *State) hold(node string, slots int, nowNs int64) {
+// Hold sets the slots that a node holds to the number of calls that it makes, for LeaseFor;
+// with 0 it returns them. It removes the leases that have ended.
+func (s *State) Hold(node string, slots int, nowNs int64) {
 	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool {
 		return l.Node == node || l.UntilNs+int64(LeaseMargin) <= nowNs
 	})

@@ -125,7 +125,7 @@ func TestParallel(t *testing.T) {
 	if n := count(Decide(l, 1, "a", &lost, start, 1, make([]Arrival, 5)), Go); n != 2 {
 		t.Fatalf("with one call under way and three in the state, got %d more, want 2", n)
 	}
-	Renew(&s, "a", start, 2)
+	s.Hold("a", 2, start)
 	if n := count(Decide(l, 1, "b", &s, start, 0, make([]Arrival, 2)), Go); n != 1 {
 		t.Fatalf("after one call ended another node got %d calls, want 1", n)
 	}

@@ -216,7 +216,7 @@ func (s *FlowSet) Find(key string) (FlowLimit, bool) {
 	defer s.mu.Unlock()
 	l, known := s.found[key]
 	if !known {
-		if i := slices.IndexFunc(s.patterns, func(l FlowLimit) bool { return MatchFlow(l.Pattern, key) }); i >= 0 {
+		if i := slices.IndexFunc(s.patterns, func(l FlowLimit) bool { return flow.Match(l.Pattern, key) }); i >= 0 {
 			l = &s.patterns[i]
 		}
 		if s.found == nil || len(s.found) >= maxFlowMatches {
@@ -282,9 +282,6 @@ func (s *FlowSet) index() {
 		return strings.Compare(a.Pattern, b.Pattern)
 	})
 }
-
-// MatchFlow reports whether a flow key matches a pattern; see flow.Match.
-func MatchFlow(pattern, key string) bool { return flow.Match(pattern, key) }
 
 // FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
 // whether calls may follow it. It takes no lock.
@@ -430,7 +427,7 @@ func (s *FlowSet) replaces(pattern string) bool {
 	if _, deleted := s.all[pattern]; deleted {
 		return true
 	}
-	return slices.ContainsFunc(s.patterns, func(l FlowLimit) bool { return strings.Contains(pattern, "*") || MatchFlow(l.Pattern, pattern) })
+	return slices.ContainsFunc(s.patterns, func(l FlowLimit) bool { return strings.Contains(pattern, "*") || flow.Match(l.Pattern, pattern) })
 }
 
 // raised reports whether a changed limit may permit earlier calls.
@@ -561,7 +558,7 @@ func (f *Flows) FlowStates(ctx context.Context, pattern string, limit int) (all 
 		}
 		key, s, err := decodeState(m.Data)
 		readable := err == nil // the next call of its key replaces a damaged state
-		if !readable || !MatchFlow(pattern, key) {
+		if !readable || !flow.Match(pattern, key) {
 			return true, nil
 		}
 		if more = len(all) == limit; more {

@@ -190,8 +190,8 @@ func TestMatchFlow(t *testing.T) {
 		{"a*b*c", "a-b-b-c", true}, {"a*b*c", "a-c", false}, {"ab*ba", "aba", false}, {"a**b", "ab", true},
 		{"customer:*", "customer:7", true}, {"*a*", "bab", true}, {"*a*", "bbb", false},
 	} {
-		if got := store.MatchFlow(tt.pattern, tt.key); got != tt.want {
-			t.Errorf("MatchFlow(%q, %q): got %v, want %v", tt.pattern, tt.key, got, tt.want)
+		if got := flow.Match(tt.pattern, tt.key); got != tt.want {
+			t.Errorf("Match(%q, %q): got %v, want %v", tt.pattern, tt.key, got, tt.want)
 		}
 	}
 }

@@ -64,7 +64,7 @@ var planted = []struct {
 	{m("flow: an outdated limit decides", "internal/flow/decide.go", "if s.Generation > generation {\n\t\tfor", "if false {\n\t\tfor"), "./internal/flow", "TestGenerations"},
 	{m("flow: a new call does not count for its node", "internal/flow/decide.go", "out[i].Kind == Go {\n\t\t\trunning++", "out[i].Kind == Go {\n\t\t\trunning += 0"), "./internal/flow", "TestSimulation"},
 	{m("flow: the slots of other nodes are free", "internal/flow/decide.go", "if l.UntilNs > nowNs {", "if l.UntilNs > nowNs+2*int64(LeaseFor) {"), "./internal/flow", "TestSimulation"},
-	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
+	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.Hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
 
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
