@@ -152,40 +152,47 @@ type calendarEffect struct {
 // the calendars after the change, from which it counts the next runs that move; nil for a
 // deletion, which moves none.
 func (s *Service) effect(ctx context.Context, name string, after *store.CalendarSet) (e calendarEffect, err error) {
+	yes := true
+	q := store.ListQuery{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &yes}
+	e.partial, err = s.eachTimer(ctx, q, func(t *store.Timer) {
+		if !slices.Contains(t.Record.Schedule.Exclude, name) {
+			return
+		}
+		e.users = append(e.users, t.Record.Source+" "+t.Record.EventID)
+		if after == nil {
+			return
+		}
+		if p, err := recurrence.PlanOf(t.ID, t.Record.Schedule, after); err == nil && p.Replan(&t.Record, s.nowMs()) {
+			e.moved++
+		}
+	})
+	return e, err
+}
+
+// eachTimer calls fn with the timers of a query. partial is true if effectTimeout ended before
+// all were read.
+func (s *Service) eachTimer(ctx context.Context, q store.ListQuery, fn func(*store.Timer)) (partial bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
 	defer cancel()
-	yes := true
-	q := store.ListQuery{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &yes, Limit: store.MaxListLimit}
-	for {
+	for q.Limit = store.MaxListLimit; ; {
 		page, err := s.o.Store.List(ctx, q)
 		if ctx.Err() != nil {
-			e.partial = true
-			return e, nil
+			return true, nil
 		}
 		if err != nil {
-			return e, err
+			return false, err
 		}
 		for i := range page.Timers {
-			t := &page.Timers[i]
-			if !slices.Contains(t.Record.Schedule.Exclude, name) {
-				continue
-			}
-			e.users = append(e.users, t.Record.Source+" "+t.Record.EventID)
-			if after == nil {
-				continue
-			}
-			if p, err := recurrence.PlanOf(t.ID, t.Record.Schedule, after); err == nil && p.Replan(&t.Record, s.nowMs()) {
-				e.moved++
-			}
+			fn(&page.Timers[i])
 		}
 		if q.Cursor = page.Cursor; q.Cursor == "" {
-			return e, nil
+			return false, nil
 		}
 	}
 }
 
-// effectTimeout bounds the time in which all schedules are read. With the time until a change
-// is in force (store.CalendarFresh) it must stay below OperationTimeout.
+// effectTimeout bounds the time in which eachTimer reads. With the time until a change is in
+// force (store.CalendarFresh, store.FlowFresh) it must stay below OperationTimeout.
 const effectTimeout = time.Second
 
 // CalendarDelete deletes a calendar that no schedule excludes. A schedule that excludes it and

@@ -33,7 +33,7 @@ func (s *Service) FlowSet(ctx context.Context, q schemas.FlowSetRequest, from sc
 		if err != nil {
 			return reply, err
 		}
-		c := limitChange{key: q.Key, revision: q.Revision, by: q.By, dryRun: q.DryRun, done: "flow limit set", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+		c := limitChange{key: q.Key, revision: q.Revision, by: q.By, dryRun: q.DryRun, done: "flow limit set", edit: func(old *store.FlowLimit, _ string) (*store.FlowLimit, error) {
 			next := *old
 			if next.Err != nil {
 				next = store.FlowLimit{} // a damaged limit is replaced
@@ -51,7 +51,7 @@ func (s *Service) FlowSet(ctx context.Context, q schemas.FlowSetRequest, from sc
 		// The limit is stored, so a count that failed is only partial.
 		reply.Waiting, reply.Partial = waits.total(), waits.partial || countErr != nil
 		if n := waits.most(); n > 0 && limit.Rate.Count > 0 && !limit.Paused {
-			reply.Drained = schemas.TimeOf(s.nowMs() + int64(n)*int64(limit.Rate.Per)/int64(limit.Rate.Count)/int64(time.Millisecond))
+			reply.Drained = schemas.TimeOf(s.nowMs() + int64(float64(n)*limit.Rate.Interval().Seconds()*1000))
 		}
 		return reply, nil
 	})
@@ -84,10 +84,7 @@ func checkFlowPattern(key string) error {
 	if key == "" {
 		return schemas.Errorf(schemas.CodeBadRequest, "the flow key is missing: name a host such as api.example.com, service:<service>, a value of timerflow, or a pattern such as customer:*")
 	}
-	if err := schemas.CheckFlowPattern(key); err != nil {
-		return err
-	}
-	return nil
+	return schemas.CheckFlowPattern(key)
 }
 
 // FlowPause stops all calls of a flow key, or of each key that matches a pattern, until
@@ -99,11 +96,7 @@ func (s *Service) FlowPause(ctx context.Context, q schemas.FlowRequest, from sch
 			return schemas.FlowReply{}, err
 		}
 		nowMs := s.nowMs()
-		by, err := claimed(from, q.By)
-		if err != nil {
-			return schemas.FlowReply{}, err
-		}
-		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, done: "flow paused", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, done: "flow paused", edit: func(old *store.FlowLimit, by string) (*store.FlowLimit, error) {
 			switch {
 			case old.Err != nil:
 				return nil, unreadable(old)
@@ -114,7 +107,7 @@ func (s *Service) FlowPause(ctx context.Context, q schemas.FlowRequest, from sch
 			if !next.Limit.Paused {
 				next.PausedMs = nowMs
 			}
-			next.Pattern, next.Limit.Paused, next.Note, next.PausedBy = q.Key, true, q.Note, by.Name()
+			next.Pattern, next.Limit.Paused, next.Note, next.PausedBy = q.Key, true, q.Note, by
 			return &next, nil
 		}}, from)
 	})
@@ -127,7 +120,7 @@ func (s *Service) FlowResume(ctx context.Context, q schemas.FlowRequest, from sc
 		if err := checkFlowPattern(q.Key); err != nil {
 			return schemas.FlowReply{}, err
 		}
-		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, stored: true, done: "flow resumed", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, stored: true, done: "flow resumed", edit: func(old *store.FlowLimit, _ string) (*store.FlowLimit, error) {
 			switch {
 			case old.Err != nil:
 				return nil, unreadable(old)
@@ -152,7 +145,7 @@ func (s *Service) FlowDelete(ctx context.Context, q schemas.FlowRequest, from sc
 		if err := checkFlowPattern(q.Key); err != nil {
 			return schemas.FlowReply{}, err
 		}
-		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, stored: true, done: "flow limit deleted", edit: func(old *store.FlowLimit) (*store.FlowLimit, error) {
+		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, stored: true, done: "flow limit deleted", edit: func(old *store.FlowLimit, _ string) (*store.FlowLimit, error) {
 			if old.Err == nil && old.Limit.Paused {
 				return nil, schemas.Errorf(schemas.CodeConflict, "%s is paused, and without its limit the calls would begin: resume it first, then delete it", q.Key)
 			}
@@ -175,8 +168,8 @@ type limitChange struct {
 	stored   bool   // the limit must exist
 	done     string // for the log
 	// edit returns the limit after the change: old if nothing changes, nil to delete it. old
-	// has only the pattern if no limit is stored.
-	edit func(old *store.FlowLimit) (*store.FlowLimit, error)
+	// has only the pattern if no limit is stored. by says who makes the change.
+	edit func(old *store.FlowLimit, by string) (*store.FlowLimit, error)
 }
 
 // changeLimit makes a change by compare-and-set, again after a conflict if the request names no
@@ -192,7 +185,6 @@ func (s *Service) changeLimit(ctx context.Context, c limitChange, from schemas.C
 			return reply, err
 		}
 		old, exists := set.Get(c.key)
-		old.Pattern = c.key
 		switch {
 		case !exists && c.stored:
 			return reply, noLimit(set, c.key)
@@ -206,7 +198,7 @@ func (s *Service) changeLimit(ctx context.Context, c limitChange, from schemas.C
 		} else {
 			reply.Before = limitInfo(&old)
 		}
-		next, err := c.edit(&old)
+		next, err := c.edit(&old, by.Name())
 		if err != nil {
 			return reply, err
 		}
@@ -372,10 +364,10 @@ type flowWaits struct {
 	partial bool // there was no time to count all
 }
 
-// flowWait are the events of one key that wait. Times are Unix milliseconds.
+// flowWait are the events of one key that wait.
 type flowWait struct {
-	n              int
-	nextMs, lastMs int64 // the earliest and the latest slot
+	n      int
+	lastMs int64 // the latest slot, in Unix milliseconds
 }
 
 func (w *flowWaits) total() (n int) {
@@ -396,35 +388,18 @@ func (w *flowWaits) most() (n int) {
 // flowWaits counts the events that wait in the store for a call of the keys that match. Events
 // that wait for seconds only may be missing.
 func (s *Service) flowWaits(ctx context.Context, match func(key string) bool) (w flowWaits, err error) {
-	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
-	defer cancel()
 	w.keys = map[string]flowWait{}
-	q := store.ListQuery{States: []schemas.State{schemas.StateRetrying}, Limit: store.MaxListLimit}
-	for {
-		page, err := s.o.Store.List(ctx, q)
-		if ctx.Err() != nil {
-			w.partial = true
-			return w, nil
+	w.partial, err = s.eachTimer(ctx, store.ListQuery{States: []schemas.State{schemas.StateRetrying}}, func(t *store.Timer) {
+		r := &t.Record
+		if !r.Deferred() || !match(r.Deferral.Flow) {
+			return
 		}
-		if err != nil {
-			return w, err
-		}
-		for i := range page.Timers {
-			r := &page.Timers[i].Record
-			if !r.Deferred() || !match(r.Deferral.Flow) {
-				continue
-			}
-			k := w.keys[r.Deferral.Flow]
-			if k.n++; k.nextMs == 0 || r.Deferral.SlotMs < k.nextMs {
-				k.nextMs = r.Deferral.SlotMs
-			}
-			k.lastMs = max(k.lastMs, r.Deferral.SlotMs)
-			w.keys[r.Deferral.Flow] = k
-		}
-		if q.Cursor = page.Cursor; q.Cursor == "" {
-			return w, nil
-		}
-	}
+		k := w.keys[r.Deferral.Flow]
+		k.n++
+		k.lastMs = max(k.lastMs, r.Deferral.SlotMs)
+		w.keys[r.Deferral.Flow] = k
+	})
+	return w, err
 }
 
 // keyInfo describes how much of a limit a key uses.
