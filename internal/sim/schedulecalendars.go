@@ -162,9 +162,9 @@ func (c *checker) excludedRight(s *schedule, at int64, d schemas.Decision, updat
 	}
 }
 
-// stable returns the nominal times of a schedule that have been the same for so long that each
-// owner follows them, and since when, in Unix milliseconds; nil if the calendars, or the
-// schedule, have changed lately, or there are faults.
+// stable returns the nominal times of a schedule if they have not changed for so long that each
+// owner follows them, and the time of the change, in Unix milliseconds. It returns nil after a
+// recent change of the schedule or of its calendars, and while there are faults.
 func (c *checker) stable(s *schedule) (cal *calendar.Schedule, sinceMs int64) {
 	k := c.w.calendars
 	if !s.excludes {
