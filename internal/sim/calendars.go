@@ -149,7 +149,7 @@ func (k *calendars) inForce() []*calendarVersion {
 
 // readCalendars keeps the copy of a process.
 func (n *node) readCalendars() {
-	n.calendars = store.NewCalendars(n.client, store.CalendarClock{Now: n.monoTime, Pause: func(_ context.Context, d time.Duration) bool {
+	n.calendars = store.NewCalendars(n.client, store.CopyClock{Now: n.monoTime, Pause: func(_ context.Context, d time.Duration) bool {
 		n.w.current.sleep(d)
 		return true
 	}}, zerolog.Nop())

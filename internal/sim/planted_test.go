@@ -145,9 +145,9 @@ var scheduleMutants = []mutant{
 	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 300, ""},
 	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
 
-	{"the owner does not read a change of a calendar", "internal/store/calendars.go", "if restored || k.set == nil || set.Seq > k.set.Seq {", "if restored || k.set == nil {", 60, ""},
-	{"a change of a calendar is acknowledged at once", "internal/store/calendars.go", "if !k.clock.Pause(ctx, CalendarFresh) {", "if !k.clock.Pause(ctx, 0) {", 300, ""},
-	{"a copy of the calendars is used for ever", "internal/store/calendars.go", "k.clock.Now().Sub(k.asOf) < CalendarFresh", "true", 300, ""},
+	{"the owner does not read a change of a calendar", "internal/store/freshcopy.go", "if restored || set.sequence() > held.set.sequence() {", "if restored {", 60, ""},
+	{"a change of a calendar is acknowledged at once", "internal/store/freshcopy.go", "if !c.clock.Pause(ctx, c.period) {", "if !c.clock.Pause(ctx, 0) {", 300, ""},
+	{"a copy of the calendars is used for ever", "internal/store/freshcopy.go", "c.clock.Now().Sub(held.asOf) < c.period", "true", 300, ""},
 	{"a decision by earlier calendars is claimed", "scheduler/schedule.go", "r.plan.Calendar().Revision() != x.Revision {", "r.plan.Calendar().Revision() > x.Revision {", 60, ""},
 	{"a date that is excluded after the plan fires", "internal/recurrence/exclude.go", "if s.NextMs <= t.now && p.excluded(s.NextMs) != 0 {", "if s.NextMs <= t.now && p.excluded(s.NextMs) == 1<<20 {", 60, ""},
 	{"times on excluded dates are not recorded", "internal/recurrence/exclude.go", "for _, e := range list {", "for _, e := range list[:0] {", 20, ""},

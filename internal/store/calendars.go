@@ -25,27 +25,19 @@ import (
 //
 // # When a change is in force
 //
-// Every node keeps a copy of all calendars. Every calendarPoll it asks the stream's leader for
-// the last sequence, and reads the new messages. The copy is fresh until CalendarFresh after
-// the node sent such a request. Schedulers and routers decide about a schedule that excludes
+// Every node keeps a copy of all calendars (freshCopy), which it confirms every calendarPoll and
+// may use for CalendarFresh. Schedulers and routers decide about a schedule that excludes
 // calendars only with a fresh copy: schedulers before they claim a run, routers before they
 // store the schedule. PutCalendar acknowledges a change CalendarFresh after it was stored. By
 // then no older copy is fresh, so every later decision follows the change.
-//
-//	put ──▶ stored ──── CalendarFresh ────▶ acknowledged
-//	          │  older copies may still be fresh    │  every fresh copy has the change
 //
 // While a node cannot read the calendars, the schedules of its shards that exclude calendars
 // wait and hold back the low watermark. They fire when the node can read again, or when
 // another node takes the shard.
 type Calendars struct {
-	keys  CalendarKeys
-	clock CalendarClock
-	log   zerolog.Logger
-
-	mu   sync.Mutex
-	set  *CalendarSet // the last copy; nil before the first
-	asOf time.Time    // when the request that confirmed the copy was sent
+	keys CalendarKeys
+	copy freshCopy[*CalendarSet]
+	log  zerolog.Logger
 }
 
 const (
@@ -95,24 +87,40 @@ type CalendarKey struct {
 	Removed bool
 }
 
-// CalendarClock is the time of the process that has a copy of the calendars.
-type CalendarClock struct {
-	// Now returns a time with a monotonic reading.
-	Now func() time.Time
-	// Pause waits. It returns false if ctx ends before.
-	Pause func(ctx context.Context, d time.Duration) bool
+// NewCalendars makes Calendars, which know no calendar until the first RefreshCalendars.
+func NewCalendars(keys CalendarKeys, clock CopyClock, log zerolog.Logger) *Calendars {
+	return &Calendars{keys: keys, log: log, copy: freshCopy[*CalendarSet]{source: calendarSource{keys}, clock: clock, period: CalendarFresh}}
 }
 
-// NewCalendars makes Calendars, which know no calendar until the first RefreshCalendars.
-func NewCalendars(keys CalendarKeys, clock CalendarClock, log zerolog.Logger) *Calendars {
-	return &Calendars{keys: keys, clock: clock, log: log}
+// calendarSource reads calendars for a copy.
+type calendarSource struct{ keys CalendarKeys }
+
+func (c calendarSource) empty() *CalendarSet { return newCalendarSet() }
+func (c calendarSource) what() string        { return "calendars" }
+
+func (c calendarSource) last(ctx context.Context) (uint64, error) { return c.keys.LastCalendar(ctx) }
+
+func (c calendarSource) has(ctx context.Context, seq uint64) (bool, error) {
+	return c.keys.HasCalendar(ctx, seq)
 }
+
+func (c calendarSource) readAfter(ctx context.Context, from *CalendarSet) (*CalendarSet, error) {
+	set := &CalendarSet{Seq: from.Seq, all: maps.Clone(from.all)}
+	err := c.keys.EachCalendar(ctx, from.Seq, func(k CalendarKey) {
+		set.Seq = k.Rev
+		set.apply(k)
+	})
+	return set, err
+}
+
+func (s *CalendarSet) sequence() uint64    { return s.Seq }
+func (s *CalendarSet) includes(seq uint64) { s.Seq = seq }
 
 // calendarBucket is bucket calendars in JetStream.
 type calendarBucket struct{ jet *jet.Client }
 
 func newCalendars(c *jet.Client, log zerolog.Logger) *Calendars {
-	return NewCalendars(calendarBucket{c}, CalendarClock{Now: time.Now, Pause: pause.For}, log)
+	return NewCalendars(calendarBucket{c}, CopyClock{Now: time.Now, Pause: pause.For}, log)
 }
 
 // LastCalendar implements CalendarKeys.
@@ -296,70 +304,12 @@ func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
 
 // CalendarsNow returns the node's copy of the calendars without a request; nil before the
 // first reading. fresh reports whether decisions may follow the copy.
-func (k *Calendars) CalendarsNow() (set *CalendarSet, fresh bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.set, k.set != nil && k.clock.Now().Sub(k.asOf) < CalendarFresh
-}
+func (k *Calendars) CalendarsNow() (set *CalendarSet, fresh bool) { return k.copy.now() }
 
 // RefreshCalendars brings the node's copy up to date. It returns a copy that includes every
 // change that was stored before the call. Errors: schemas.ErrUnavailable.
 func (k *Calendars) RefreshCalendars(ctx context.Context) (*CalendarSet, error) {
-	k.mu.Lock()
-	before := k.set
-	k.mu.Unlock()
-	asOf := k.clock.Now()
-	last, err := k.keys.LastCalendar(ctx)
-	if err != nil {
-		return nil, err
-	}
-	set, restored := before, before != nil && before.Seq > last
-	if set == nil || restored {
-		set = newCalendarSet()
-	}
-	if set.Seq < last {
-		if set, err = k.read(ctx, set, last); err != nil {
-			return nil, err
-		}
-	}
-	k.install(set, asOf, restored)
-	return set, nil
-}
-
-// install makes a copy the node's copy, unless a refresh at the same time has read more.
-// restored is true if the bucket has lost changes since the copy before, by a restore.
-func (k *Calendars) install(set *CalendarSet, asOf time.Time, restored bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if restored || k.set == nil || set.Seq > k.set.Seq {
-		k.set = set
-	}
-	if asOf.After(k.asOf) {
-		k.asOf = asOf
-	}
-}
-
-// read returns a copy with the changes up to the sequence last, at least.
-func (k *Calendars) read(ctx context.Context, from *CalendarSet, last uint64) (*CalendarSet, error) {
-	set := &CalendarSet{Seq: from.Seq, all: maps.Clone(from.all)}
-	err := k.keys.EachCalendar(ctx, from.Seq, func(c CalendarKey) {
-		set.Seq = c.Rev
-		set.apply(c)
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case set.Seq < last:
-		// The last message may be missing because it was a marker that has expired.
-		switch there, err := k.keys.HasCalendar(ctx, last); {
-		case err != nil:
-			return nil, err
-		case there:
-			return nil, schemas.Errorf(schemas.CodeUnavailable, "read calendars: the server answered up to %d of %d", set.Seq, last)
-		}
-		set.Seq = last
-	}
-	return set, nil
+	return k.copy.refresh(ctx)
 }
 
 // apply applies one change.
@@ -376,18 +326,7 @@ func (s *CalendarSet) apply(k CalendarKey) {
 
 // Run keeps the node's copy fresh until ctx ends.
 func (k *Calendars) Run(ctx context.Context) {
-	for failing, more := false, true; more; more = k.clock.Pause(ctx, calendarPoll) {
-		bounded, cancel := context.WithTimeout(ctx, CalendarFresh)
-		_, err := k.RefreshCalendars(bounded)
-		cancel()
-		if failed := err != nil && ctx.Err() == nil; failed != failing {
-			if failing = failed; failed {
-				k.log.Warn().Err(err).Msg("calendars cannot be read: schedules that exclude dates wait")
-			} else {
-				k.log.Info().Msg("calendars can be read again")
-			}
-		}
-	}
+	k.copy.keep(ctx, calendarPoll, CalendarFresh, k.log, "calendars cannot be read: schedules that exclude dates wait", "calendars can be read again")
 }
 
 // PutCalendar stores a calendar by compare-and-set. It returns the new revision CalendarFresh
@@ -446,11 +385,10 @@ func (k *Calendars) write(ctx context.Context, set *CalendarSet, c storedCalenda
 	if err != nil {
 		return 0, err
 	}
-	if !k.clock.Pause(ctx, CalendarFresh) {
-		return 0, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is stored, and in force within %s: %w", c.Name, CalendarFresh, context.Cause(ctx))
+	if err := k.copy.acknowledge(ctx, "calendar "+c.Name); err != nil {
+		return 0, err
 	}
-	_, err = k.RefreshCalendars(ctx)
-	return next, err
+	return next, nil
 }
 
 // CheckCalendarName returns an error of schemas.CodeBadRequest for a name that a calendar

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -27,11 +27,10 @@ import (
 //
 // # When a change of a limit is in force
 //
-// Every node keeps a copy of all limits. It asks the stream's leader for the newest limit every
-// flowPoll, and reads what is new. A copy is fresh for FlowFresh after the moment at which such
-// a request was sent. Functions makes a call only by a fresh copy. A change is acknowledged
-// FlowFresh after it was stored (see PutLimit). By then no older copy is fresh, so every call
-// that begins after the acknowledgement follows the change.
+// Every node keeps a copy of all limits (freshCopy), which it confirms every flowPoll and may use
+// for FlowFresh. Functions makes a call only by a fresh copy. A change is acknowledged FlowFresh
+// after it was stored (see PutLimit). By then no older copy is fresh, so every call that begins
+// after the acknowledgement follows the change.
 //
 // A node that cannot read the limits makes no calls: their events wait, and another node may
 // receive them.
@@ -41,17 +40,7 @@ type Flows struct {
 	// may returns an error while limits must not be stored; see Levels.CanLimit.
 	may func() error
 
-	// refreshing has an element while a refresh is in progress.
-	refreshing chan struct{}
-	// copied is the last copy; nil before the first.
-	copied atomic.Pointer[flowCopy]
-}
-
-// flowCopy is a copy of the limits.
-type flowCopy struct {
-	set *FlowSet
-	// asOf is when the request was sent that confirmed the copy.
-	asOf time.Time
+	copy freshCopy[*FlowSet]
 }
 
 const (
@@ -84,8 +73,38 @@ const (
 )
 
 func newFlows(c *jet.Client, may func() error, log zerolog.Logger) *Flows {
-	return &Flows{jet: c, may: may, log: log, refreshing: make(chan struct{}, 1)}
+	return &Flows{jet: c, may: may, log: log, copy: freshCopy[*FlowSet]{
+		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
+	}}
 }
+
+// limitSource reads limits for a copy.
+type limitSource struct{ jet *jet.Client }
+
+func (c limitSource) empty() *FlowSet { return newFlowSet() }
+func (c limitSource) what() string    { return "flow limits" }
+
+func (c limitSource) last(ctx context.Context) (uint64, error) {
+	return c.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}})
+}
+
+func (c limitSource) has(ctx context.Context, seq uint64) (bool, error) {
+	return c.jet.Has(ctx, flowsStream, seq)
+}
+
+func (c limitSource) readAfter(ctx context.Context, from *FlowSet) (*FlowSet, error) {
+	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all)}
+	err := c.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
+		set.Seq = m.Sequence
+		set.apply(&m)
+		return true, nil
+	})
+	set.index()
+	return set, err
+}
+
+func (s *FlowSet) sequence() uint64    { return s.Seq }
+func (s *FlowSet) includes(seq uint64) { s.Seq = seq }
 
 // FlowLimit is a stored limit: that of one flow key or, with '*' in its pattern, of each key
 // that matches, by itself.
@@ -276,67 +295,11 @@ func (s *FlowSet) index() {
 
 // FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
 // whether calls may follow it. It takes no lock.
-func (f *Flows) FlowsNow() (set *FlowSet, fresh bool) {
-	c := f.copied.Load()
-	if c == nil {
-		return nil, false
-	}
-	return c.set, time.Since(c.asOf) < FlowFresh
-}
+func (f *Flows) FlowsNow() (set *FlowSet, fresh bool) { return f.copy.now() }
 
 // RefreshFlows confirms or renews the node's copy now, and returns it. Errors:
 // schemas.ErrUnavailable.
-func (f *Flows) RefreshFlows(ctx context.Context) (*FlowSet, error) {
-	select { // one at a time
-	case f.refreshing <- struct{}{}:
-		defer func() { <-f.refreshing }()
-	case <-ctx.Done():
-		return nil, f.jet.Error("read flow limits", ctx.Err())
-	}
-	asOf := time.Now()
-	last, err := f.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}})
-	if err != nil {
-		return nil, err
-	}
-	var set *FlowSet
-	if c := f.copied.Load(); c != nil {
-		set = c.set
-	}
-	if set == nil || set.Seq > last {
-		set = newFlowSet() // at the start, after a deleted limit has expired, after a restore
-	}
-	if set.Seq < last {
-		if set, err = f.read(ctx, set, last); err != nil {
-			return nil, err
-		}
-	}
-	f.copied.Store(&flowCopy{set, asOf})
-	return set, nil
-}
-
-// read returns a copy with the limits up to a sequence of the stream, or later ones.
-func (f *Flows) read(ctx context.Context, from *FlowSet, last uint64) (*FlowSet, error) {
-	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all)}
-	err := f.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
-		set.Seq = m.Sequence
-		set.apply(&m)
-		return true, nil
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case set.Seq < last:
-		switch there, err := f.jet.Has(ctx, flowsStream, last); {
-		case err != nil:
-			return nil, err
-		case there:
-			return nil, schemas.Errorf(schemas.CodeUnavailable, "read flow limits: the server answered up to %d of %d", set.Seq, last)
-		}
-		set.Seq = last // it was replaced meanwhile, or has expired
-	}
-	set.index()
-	return set, nil
-}
+func (f *Flows) RefreshFlows(ctx context.Context) (*FlowSet, error) { return f.copy.refresh(ctx) }
 
 // apply applies one message of the limits.
 func (s *FlowSet) apply(m *jet.Msg) {
@@ -355,27 +318,7 @@ func (s *FlowSet) apply(m *jet.Msg) {
 
 // run keeps the node's copy fresh until ctx ends.
 func (f *Flows) run(ctx context.Context) {
-	tick := time.NewTicker(flowPoll)
-	defer tick.Stop()
-	failing := false
-	for {
-		bounded, cancel := context.WithTimeout(ctx, flowPatience)
-		_, err := f.RefreshFlows(bounded)
-		cancel()
-		_, fresh := f.FlowsNow()
-		if failed := err != nil && !fresh && ctx.Err() == nil; failed != failing {
-			if failing = failed; failed {
-				f.log.Warn().Err(err).Msg("flow limits cannot be read: callbacks wait")
-			} else {
-				f.log.Info().Msg("flow limits can be read again")
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	f.copy.keep(ctx, flowPoll, flowPatience, f.log, "flow limits cannot be read: callbacks wait", "flow limits can be read again")
 }
 
 // PutLimit stores a limit by compare-and-set and returns its new revision once the change is
@@ -453,13 +396,10 @@ func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64
 	if err != nil {
 		return 0, err
 	}
-	select {
-	case <-time.After(FlowFresh):
-	case <-ctx.Done():
-		return 0, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s is stored, and in force within %s: %w", l.Pattern, FlowFresh, context.Cause(ctx))
+	if err := f.copy.acknowledge(ctx, "the limit of "+l.Pattern); err != nil {
+		return 0, err
 	}
-	_, err = f.RefreshFlows(ctx)
-	return next, err
+	return next, nil
 }
 
 // check checks a limit. Errors: schemas.CodeBadRequest.

@@ -49,7 +49,7 @@ func open(t testing.TB, change ...func(*store.Config)) *local {
 		return now, now
 	})
 	l.Client = fake.NewClient(l.server, l, "n1", func() int64 { return time.Now().UnixMilli() })
-	l.Calendars = store.NewCalendars(l.Client, store.CalendarClock{Now: time.Now, Pause: pause.For}, zerolog.Nop())
+	l.Calendars = store.NewCalendars(l.Client, store.CopyClock{Now: time.Now, Pause: pause.For}, zerolog.Nop())
 	return l
 }
 
