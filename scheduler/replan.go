@@ -72,6 +72,14 @@ func (t *Term) basis() (basis string, cals recurrence.Calendars, known bool) {
 	return basis, set, true
 }
 
+// calendarCopy returns the node's copy of the calendars, nil if there is none.
+func (t *Term) calendarCopy() (set *store.CalendarSet) {
+	if t.cfg.Calendars != nil {
+		set, _ = t.cfg.Calendars()
+	}
+	return set
+}
+
 // zones returns the zone data of this node.
 func (t *Term) zones() *calendar.ZoneData { return cmp.Or(t.cfg.Core.Zones, calendar.ProcessZones()) }
 
@@ -201,18 +209,19 @@ func older(basis, than string) bool {
 }
 
 // olderPlans are the schedules of a shard that the tail delivered and that were planned with
-// older zone data than this build has. It is safe for concurrent use.
+// older zone data than this build has, or with another copy of their calendars than the node's. It
+// is safe for concurrent use.
 type olderPlans struct {
 	mu   sync.Mutex
 	ids  []schemas.TimerID
 	full bool
 }
 
-// note notes a record of the tail, for an owner with this zone data. It costs a comparison for a
-// record that is no schedule.
-func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData) {
+// note notes a record of the tail, for an owner with this zone data and copy of the calendars; the
+// copy may be nil. It costs a comparison for a record that is no schedule.
+func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData, cals *store.CalendarSet) {
 	s := t.Record.Schedule
-	if s == nil || s.Zones == "" || s.Zones >= zones.Release() || t.Record.State.Final() {
+	if s == nil || t.Record.State.Final() || !(s.Zones != "" && s.Zones < zones.Release()) && !otherCalendars(s, cals) {
 		return
 	}
 	o.mu.Lock()
@@ -222,6 +231,17 @@ func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData) {
 	} else {
 		o.full = true
 	}
+}
+
+// otherCalendars reports whether the last turn or change of a schedule followed another copy of
+// its calendars than cals. A router, or the turn itself, may decide by a copy that is older and
+// still fresh, and store the schedule after the owner has planned all of them by a newer copy.
+func otherCalendars(s *schemas.Schedule, cals *store.CalendarSet) bool {
+	if len(s.Exclude) == 0 || cals == nil {
+		return false
+	}
+	x, err := cals.Exclusions(s.Exclude)
+	return err == nil && x.Revision != s.Calendars // with an error the schedule waits
 }
 
 // all makes the owner read the shard.
@@ -240,7 +260,7 @@ func (o *olderPlans) take() (ids []schemas.TimerID, full bool) {
 	return ids, full
 }
 
-// replanSome plans the schedules that an older build has written.
+// replanSome plans the schedules that note has noted.
 func (t *Term) replanSome(ctx context.Context, ids []schemas.TimerID, cals recurrence.Calendars) error {
 	for i, id := range ids {
 		s, err := t.cfg.Store.Get(ctx, id)

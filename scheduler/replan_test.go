@@ -6,6 +6,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -62,4 +63,56 @@ func TestPlansAgain(t *testing.T) {
 			t.Errorf("the paused schedule is %s", got.Record.State)
 		}
 	}
+}
+
+// TestPlansWhatFollowedAnOlderCopy: a router adds a schedule by a copy of the calendars that is
+// older than the owner's, after the owner has planned the shard by its own. The owner plans the
+// schedule again.
+func TestPlansWhatFollowedAnOlderCopy(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	cfg := store.Config{Geometry: schemas.Geometry{Shards: 1, SlotWidth: 1e9, WheelSize: 1000}}
+	setup := open(t, srv.Connect(), "setup", cfg)
+	// next is the first run without an excluded date.
+	next := recurring(t, "next", 0, func(r *schemas.Record) {
+		r.Schedule.Every, r.Schedule.Cron, r.Schedule.Zone = "", "30 12 * * *", "UTC"
+	}).Record.Schedule.NextMs
+	put := func(rev uint64, date string) (uint64, *store.CalendarSet) {
+		rev, err := setup.PutCalendar(t.Context(), store.Calendar{Name: "c", Dates: []string{date}}, rev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := setup.RefreshCalendars(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rev, set
+	}
+	rev, before := put(0, schemas.FormatTime(next)[:len("2027-01-01")])
+	rev, _ = put(rev, "2031-01-01")
+	start(t, srv, "n1", cfg, nil)
+	waittest.Until(t, "the owner has planned the shard by the newer calendars", func() bool {
+		c, _, err := setup.ReadClock(t.Context(), 0)
+		return err == nil && c.Basis == fmt.Sprintf("zones=%s;calendars=%d", calendar.ZoneDataVersion, rev)
+	})
+	w := timer("s", 0)
+	w.Record.Schedule = &schemas.Schedule{Recurrence: schemas.Recurrence{Cron: "30 12 * * *", Zone: "UTC", Exclude: []string{"c"}, Misfire: schemas.MisfireAll}}
+	w.Record.Schedule.AnchorMs = w.Record.AddedMs
+	plan, err := recurrence.Compile(w.ID, &w.Record.Schedule.Recurrence, w.Record.AddedMs, before)
+	if err == nil {
+		err = plan.Begin(w.Record)
+	}
+	if err != nil || w.Record.Schedule.NextMs <= next {
+		t.Fatalf("the older copy plans %s (%v), want a run after the excluded one", schemas.FormatTime(w.Record.Schedule.NextMs), err)
+	}
+	create(t, setup, w)
+	var s *schemas.Schedule
+	waittest.Until(t, "the next run has moved", func() bool {
+		got, err := setup.Get(t.Context(), w.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = got.Record.Schedule
+		return s.NextMs == next
+	}, func() string { return schemas.FormatTime(s.NextMs) + ", want " + schemas.FormatTime(next) })
 }

@@ -298,7 +298,7 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 			break
 		}
 		if tail, ok := ev.(EvTail); ok {
-			t.older.note(&tail.Timer, t.zones())
+			t.older.note(&tail.Timer, t.zones(), t.calendarCopy())
 		}
 		t.step(ev)
 	}
