@@ -221,7 +221,10 @@ type olderPlans struct {
 // copy may be nil. It costs a comparison for a record that is no schedule.
 func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData, cals *store.CalendarSet) {
 	s := t.Record.Schedule
-	if s == nil || t.Record.State.Final() || !(s.Zones != "" && s.Zones < zones.Release()) && !otherCalendars(s, cals) {
+	if s == nil || t.Record.State.Final() {
+		return
+	}
+	if olderZones := s.Zones != "" && s.Zones < zones.Release(); !olderZones && !otherCalendars(s, cals) {
 		return
 	}
 	o.mu.Lock()
