@@ -261,6 +261,7 @@ func (l *ledger) settleSchedules(ctx context.Context, c *belfry.Client, js jetst
 		}
 		p := r.Schedule
 		switch {
+		case r.State.Final(): // a cancelled schedule decides nothing more
 		case len(p.Expected) > 0 && p.Expected[0].DeadlineMs <= now.UnixMilli():
 			return fmt.Errorf("schedule %s has not decided the deadline %s", s.id, schemas.FormatTime(p.Expected[0].DeadlineMs))
 		case r.State == schemas.StatePending && p.NextMs != 0 && p.NextDueMs <= now.UnixMilli():

@@ -38,6 +38,9 @@ func (s *schedule) deadlines(c *checker) {
 		}
 		seen[e.DueMs] = true
 	}
+	if s.cancelled() {
+		return
+	}
 	if p := s.last().Schedule; len(p.Expected) > 0 && p.Expected[0].DeadlineMs <= s.passedMs {
 		s.fail(c, Behind, "the deadline %s is not decided; the low watermark is past %s", schemas.FormatTime(p.Expected[0].DeadlineMs), schemas.FormatTime(s.passedMs))
 	}

@@ -89,6 +89,8 @@ type operation struct {
 	call    Event
 	answer  Event
 	outcome outcome
+	// passedMs is the time of the last Passed before the call.
+	passedMs int64
 }
 
 func (o *operation) answered(e Event) {
@@ -171,7 +173,7 @@ func (c *checker) takeSchedule(e Event) bool {
 }
 
 func (c *checker) operation(e Event) *operation {
-	o := &operation{call: e}
+	o := &operation{call: e, passedMs: c.passedMs}
 	c.calls[e.Call] = &call{event: e, schedule: o}
 	return o
 }
@@ -200,6 +202,14 @@ func (c *checker) judgeSchedule(s *schedule) {
 		s.fail(c, Lost, "acknowledged, and its record was never found")
 	}
 	s.callbacks(c)
+}
+
+// cancelled reports whether the schedule may have been cancelled before the last Passed. A
+// cancelled schedule decides nothing more, also no deadline that passed in an outage before.
+func (s *schedule) cancelled() bool {
+	return slices.ContainsFunc(s.ops, func(o *operation) bool {
+		return o.call.Kind == Cancel && o.outcome != never && o.passedMs < s.passedMs
+	})
 }
 
 // last returns the newest record.

@@ -301,6 +301,7 @@ func TestDeadlines(t *testing.T) {
 		"one event for both skips":  {"", overlap().result(1, 1, success, 10).overdue(0, 3, 1)},
 		"a run stands for others":   {"", newExpecting().decide(schemas.DecisionCoalesced, 1, 1, 1).decide(schemas.DecisionFired, 2, 2, 1).runAs(1, 2, Event{Missed: 1}).passed(6).result(1, 2, fail, 9).overdue(1, 2, 1)},
 		"fired after its deadline":  {"", newExpecting().fires(1, 1, 1).claims(1, 3500).passed(6).result(1, 1, success, 3600).overdue(0, 1, 0)},
+		"cancelled after an outage": {"", newExpecting().fires(1, 1, 1).waitsFor(1).call(2, Cancel, 1, Event{}).passed(6).result(1, 1, fail, 10)},
 		"operations are not judged": {"", newExpecting().fires(1, 1, 1).call(2, Pause, 1, Event{}).passed(6).result(1, 1, fail, 10)},
 
 		"a failed run without an event":        {NoOverdue, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10)},
@@ -315,6 +316,7 @@ func TestDeadlines(t *testing.T) {
 		"two events of one nominal time":       {OverdueTwice, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0).overdue(1, 1, 0)},
 		"an event that counts other times":     {WrongCount, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 2)},
 		"a record that was not read":           {BadHistory, newExpecting().fires(1, 1, 1).passed(6)},
+		"cancelled after the deadlines":        {NoOverdue, newExpecting().fires(1, 1, 1).passed(6).call(2, Cancel, 1, Event{}).read().result(1, 1, fail, 10)},
 		"a deadline that is not decided":       {Behind, newExpecting().fires(1, 1, 1).waitsFor(1).passed(6).result(1, 1, success, 10)},
 		"an event before its deadline":         {Early, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0).early()},
 		"an event with the key of another one": {ChangedID, newExpecting().fires(1, 1, 1).passed(6).result(1, 1, fail, 10).overdue(1, 1, 0).rekeyed()},
