@@ -83,7 +83,10 @@ func (d Dates) contains(day int64) bool {
 type Exclusions struct {
 	// Revision tells two versions of the calendars apart. The caller of Join sets it before
 	// anybody else uses the Exclusions.
-	Revision  uint64
+	Revision uint64
+	// SinceMs is the time of the newest change of these calendars, in Unix milliseconds; 0 if
+	// it is not known. The caller of Join sets it like Revision.
+	SinceMs   int64
 	calendars []Dates
 	// stretches are the excluded dates of all calendars as stretches of adjacent days, in
 	// order, with at least one day between two of them.
@@ -255,6 +258,10 @@ func (s *Schedule) after(ms int64) (found, bool) {
 
 // Revision returns the revision of the calendars that the schedule excludes; 0 for none.
 func (s *Schedule) Revision() uint64 { return s.exclude.Revision }
+
+// ExcludedSinceMs returns the time of the newest change of the calendars that the schedule
+// excludes, in Unix milliseconds; 0 if it is not known.
+func (s *Schedule) ExcludedSinceMs() int64 { return s.exclude.SinceMs }
 
 // ExcludedBy returns the calendars that contain the date of an instant in the schedule's zone:
 // bit n is set for the n-th one.

@@ -68,6 +68,9 @@ func (t *turn) follow() bool {
 	if revision := p.calendar.Revision(); revision != s.Calendars {
 		s.Calendars = revision
 		s.Counted, s.CountedMs = 0, 0 // counted by other calendars
+		if next := p.undecidedSince(s, t.now); next != 0 && next < s.NextMs {
+			p.moveNext(s, next, t.now)
+		}
 	}
 	if !t.pass(min(t.now, s.NextMs-1), true) {
 		return false
@@ -77,6 +80,18 @@ func (t *turn) follow() bool {
 		t.setNext(next)
 	}
 	return t.pass(t.undecided(), false)
+}
+
+// undecidedSince returns the first undecided nominal time after the newest change of the
+// calendars; 0 if none is left. If nobody has planned the schedule since that change, the time
+// may be due: a date that is no longer excluded runs, or its runs are missed like those of any
+// other outage (timermisfire). Without the time of the change it is the first one after nowMs.
+func (p *Plan) undecidedSince(s *schemas.Schedule, nowMs int64) int64 {
+	since := nowMs
+	if ms := p.calendar.ExcludedSinceMs(); ms != 0 {
+		since = min(since, ms)
+	}
+	return p.undone(s, max(since, s.PassedMs, reached(s)))
 }
 
 // undecided returns the last instant, up to now, before the first undecided nominal time. After

@@ -6,8 +6,9 @@ import "github.com/belfryio/belfry/schemas"
 // calendar that the schedule excludes. p is the plan after that change. It returns false, and
 // changes nothing, if the next run does not move.
 //
-// A calendar only moves a nominal time that is not due: Turn decides due times. Newer zone
-// data also moves a due time, and may make a time due; see rezone. Older zone data moves
+// A calendar only moves a nominal time that is not due: Turn decides due times. It may make a
+// time due that has passed since the change of the calendar. Newer zone data also moves a due
+// time, and may make a time due; see rezone. Older zone data moves
 // nothing. Replan keeps what was decided, what waits and what was asked for. A schedule
 // without a run left is completed, unless it is paused.
 func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
@@ -20,7 +21,7 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 		if s.NextMs <= nowMs || len(s.Exclude) == 0 {
 			return false
 		}
-		next := p.undone(s, max(nowMs, reached(s)))
+		next := p.undecidedSince(s, nowMs)
 		if next != s.NextMs {
 			p.leave(s, nowMs)
 			s.Calendars = p.calendar.Revision()

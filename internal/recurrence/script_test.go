@@ -26,7 +26,7 @@ import (
 //	hold, conclude      from now on callbacks have no result; the last callback has one
 //	pause, resume catchup=POLICY, trigger allow, backfill from=TIME to=TIME every=D again allow
 //	calendar name=NAME  sets the dates of a calendar, one a line; the schedule follows it from
-//	                    its next turn on
+//	                    its next turn on, or from replan on
 //	state               what is in the record
 //	why at=TEXT         the answers for a date, local time or instant
 //
@@ -128,7 +128,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "calendar":
 		var name string
 		d.ScanArgs(t, "name", &name)
-		s.cals = s.cals.with(t, name, strings.Fields(d.Input)...)
+		s.cals = s.cals.with(t, s.now, name, strings.Fields(d.Input)...)
 		if s.plan != nil {
 			s.compile(t)
 		}
@@ -274,19 +274,20 @@ func (s *script) compile(t *testing.T) {
 	}
 }
 
-// calendars are calendars by name, and the number of changes.
+// calendars are calendars by name, and the number and the time of the last change.
 type calendars struct {
 	dates    map[string]calendar.Dates
 	revision uint64
+	sinceMs  int64
 }
 
 // with returns the calendars after a change of one.
-func (c calendars) with(t *testing.T, name string, dates ...string) calendars {
+func (c calendars) with(t *testing.T, nowMs int64, name string, dates ...string) calendars {
 	d, err := calendar.NewDates(name, dates...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := calendars{map[string]calendar.Dates{name: d}, c.revision + 1}
+	next := calendars{map[string]calendar.Dates{name: d}, c.revision + 1, nowMs}
 	for n, old := range c.dates {
 		if n != name {
 			next.dates[n] = old
@@ -306,7 +307,7 @@ func (c calendars) Exclusions(names []string) (*calendar.Exclusions, error) {
 		all = append(all, d)
 	}
 	x := calendar.Join(all...)
-	x.Revision = c.revision
+	x.Revision, x.SinceMs = c.revision, c.sinceMs
 	return x, nil
 }
 

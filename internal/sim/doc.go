@@ -130,8 +130,6 @@
 //
 // These seeds fail at this version and are not explained. A plain run has fewer seeds.
 //
-//   - 1328: nominal times whose date is no longer excluded have no decision after an outage of
-//     TIMERS_FIRED, during which the schedule and its calendar changed.
 //   - 948: a schedule's next run is due before the time at which the wheel acts.
 //   - 1405: the low watermark of a shard is 54 s behind after the last fault.
 //   - 1780: a run of a schedule is 3 s late in a cluster whose store refuses writes.

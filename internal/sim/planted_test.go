@@ -152,7 +152,7 @@ var scheduleMutants = []mutant{
 	{"a date that is excluded after the plan fires", "internal/recurrence/exclude.go", "if s.NextMs <= t.now && p.excluded(s.NextMs) != 0 {", "if s.NextMs <= t.now && p.excluded(s.NextMs) == 1<<20 {", 60, ""},
 	{"times on excluded dates are not recorded", "internal/recurrence/exclude.go", "for _, e := range list {", "for _, e := range list[:0] {", 20, ""},
 	{"a date that is no longer excluded waits for the next plan", "internal/recurrence/replan.go", "if s.NextMs <= nowMs || len(s.Exclude) == 0 {", "if s.NextMs != 0 {", 60, ""},
-	{"a new plan after a change of a calendar repeats a time that was decided", "internal/recurrence/replan.go", "next := p.undone(s, max(nowMs, reached(s)))", "next := p.undone(s, nowMs-2000)", 60, ""},
+	{"a new plan after a change of a calendar repeats a time that was decided", "internal/recurrence/replan.go", "next := p.undecidedSince(s, nowMs)", "next := p.undone(s, nowMs-2000)", 60, ""},
 	{"a run that moves to the next date is doubled", "internal/recurrence/exclude.go", "next, _ := p.after(s.NextMs)\n\t\tt.setNext(next)", "next, _ := p.after(s.NextMs - 86_400_000)\n\t\tt.setNext(next)", 300, ""},
 	{"a schedule whose calendar does not exist fires", "internal/store/calendars.go", "case !ok || c.deleted:", "case !ok:", 60, ""},
 

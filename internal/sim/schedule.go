@@ -81,7 +81,9 @@ type run struct {
 	trigger   schemas.Trigger
 	waited    bool  // for the run before
 	successMs int64 // time of the success in its record, 0 before
-	quietFrom int64 // true time of the last change of the schedule before the claim
+	// quietFrom is the true time of the last change of the schedule, or of its calendars, before the
+	// claim.
+	quietFrom int64
 }
 
 // request is one change that a client asked for.

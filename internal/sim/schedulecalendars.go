@@ -162,6 +162,25 @@ func (c *checker) excludedRight(s *schedule, at int64, d schemas.Decision, updat
 	}
 }
 
+// includedFrom returns the true time at which the newest change that made an instant a nominal
+// time of a schedule is in force; 0 if no change has. A change is in force when it is
+// acknowledged, store.CalendarFresh after it was stored. A run that it adds before that is late.
+func (c *checker) includedFrom(s *schedule, nominalMs int64) (from int64) {
+	if !s.excludes {
+		return 0
+	}
+	had := true
+	for _, v := range c.w.calendars.versions {
+		cal, ok := s.calOf(v)
+		has := ok && isNominal(cal, nominalMs)
+		if has && !had {
+			from = v.at + int64(store.CalendarFresh)
+		}
+		had = has
+	}
+	return from
+}
+
 // stable returns the nominal times of a schedule if they have not changed for so long that each
 // owner follows them, and the time of the change, in Unix milliseconds. It returns nil after a
 // recent change of the schedule or of its calendars, and while there are faults.

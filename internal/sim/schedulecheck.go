@@ -170,9 +170,10 @@ func (c *checker) obeyed(s *schedule, old, r *schemas.Record, op *schemas.Operat
 // planned checks when the wheel acts on a schedule next, and that the index names it there.
 func (c *checker) planned(s *schedule, r *schemas.Record) {
 	p := &r.Schedule.Progress
-	// A run that newer zone data moves to an instant that has passed is due now.
-	rezoned := c.w.zones != nil && r.DueMs*int64(time.Millisecond) <= c.w.net.latest(c.w.now)
-	if r.State == schemas.StatePending && p.NextMs != 0 && (r.DueMs > p.NextDueMs && !rezoned || !r.Queued) {
+	// Newer zone data, or a change of a calendar, may move the next run to an instant that has
+	// passed. It is due then at the time of that plan.
+	moved := (c.w.zones != nil || s.excludes) && r.DueMs*int64(time.Millisecond) <= c.w.net.latest(c.w.now)
+	if r.State == schemas.StatePending && p.NextMs != 0 && (r.DueMs > p.NextDueMs && !moved || !r.Queued) {
 		c.fail(PropDecided, "%s: its next run is due %s, and the wheel acts at %s", s, c.w.ms(p.NextDueMs), c.w.ms(r.DueMs))
 	}
 	if r.Queued && !s.half && !c.w.server.Indexed(s.id, c.w.p.geo.Tick(r.DueMs)) {
@@ -207,7 +208,7 @@ func (c *checker) claimedRun(s *schedule, was, now store.Timer) *run {
 		s.counted++
 	}
 	r.life = &life{n: s.n, id: schemas.RunTimer(s.id, n), service: s.service, callback: s.callback, bornAt: w.now, late: s.late, claimed: w.now, claimedDueMs: r.dueMs, promised: w.now}
-	r.run, r.quietFrom = r, s.changed
+	r.run, r.quietFrom = r, max(s.changed, c.includedFrom(s, l.NominalMs))
 	if s.callback {
 		r.fails, r.refuses = max(0, s.d.IntN(10)-6), s.d.oneIn(12)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -81,10 +82,12 @@ type CalendarKeys interface {
 // CalendarKey is one change of a calendar's key: its sequence in the bucket's stream and its
 // value, or its removal by another client than Belfry.
 type CalendarKey struct {
-	Name    string
-	Rev     uint64
-	Value   []byte
-	Removed bool
+	Name string
+	Rev  uint64
+	// StoredMs is the time at which the stream's leader stored the change, in Unix milliseconds.
+	StoredMs int64
+	Value    []byte
+	Removed  bool
 }
 
 // NewCalendars makes Calendars, which know no calendar until the first RefreshCalendars.
@@ -132,7 +135,7 @@ func (b calendarBucket) LastCalendar(ctx context.Context) (uint64, error) {
 // EachCalendar implements CalendarKeys.
 func (b calendarBucket) EachCalendar(ctx context.Context, after uint64, fn func(CalendarKey)) error {
 	return b.jet.Scan(ctx, calendarsStream, jet.Range{AfterSeq: after}, func(m jet.Msg) (bool, error) {
-		fn(CalendarKey{Name: strings.TrimPrefix(m.Subject, calendarsPrefix), Rev: m.Sequence, Value: m.Data, Removed: jet.HasOperation(&m)})
+		fn(CalendarKey{Name: strings.TrimPrefix(m.Subject, calendarsPrefix), Rev: m.Sequence, StoredMs: m.Time.UnixMilli(), Value: m.Data, Removed: jet.HasOperation(&m)})
 		return true, nil
 	})
 }
@@ -215,9 +218,11 @@ const maxJoined = 1000
 // calendarCopy is one calendar of a CalendarSet.
 type calendarCopy struct {
 	Calendar
-	dates   calendar.Dates
-	deleted bool
-	err     error // for a value that cannot be read
+	dates calendar.Dates
+	// storedMs is CalendarKey.StoredMs. A change that is not stored yet (With) is newer than all.
+	storedMs int64
+	deleted  bool
+	err      error // for a value that cannot be read
 }
 
 // Get returns a calendar; false if it does not exist or cannot be read.
@@ -265,6 +270,7 @@ func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
 	}
 	dates := make([]calendar.Dates, 0, len(names))
 	var revision uint64
+	var sinceMs int64
 	for _, name := range names {
 		c, ok := s.all[name]
 		switch {
@@ -273,10 +279,10 @@ func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
 		case c.err != nil:
 			return nil, c.err
 		}
-		dates, revision = append(dates, c.dates), max(revision, c.Rev)
+		dates, revision, sinceMs = append(dates, c.dates), max(revision, c.Rev), max(sinceMs, c.storedMs)
 	}
 	x := calendar.Join(dates...)
-	x.Revision = revision
+	x.Revision, x.SinceMs = revision, sinceMs
 	if s.joined == nil {
 		s.joined = map[string]*calendar.Exclusions{}
 	}
@@ -298,7 +304,7 @@ func (s *CalendarSet) With(name string, dates []string) (*CalendarSet, error) {
 	if err != nil {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
 	}
-	next.all[name] = calendarCopy{Calendar: Calendar{Name: name, Rev: next.Seq, Dates: dates}, dates: d}
+	next.all[name] = calendarCopy{Calendar: Calendar{Name: name, Rev: next.Seq, Dates: dates}, dates: d, storedMs: math.MaxInt64}
 	return next, nil
 }
 
@@ -319,7 +325,7 @@ func (s *CalendarSet) apply(k CalendarKey) {
 		return
 	}
 	stored, dates, err := decodeCalendar(k.Name, k.Value)
-	c := calendarCopy{Calendar: stored.Calendar, dates: dates, deleted: stored.Deleted, err: err}
+	c := calendarCopy{Calendar: stored.Calendar, dates: dates, storedMs: k.StoredMs, deleted: stored.Deleted, err: err}
 	c.Name, c.Rev = k.Name, k.Rev
 	s.all[k.Name] = c
 }

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"time"
 
 	"github.com/belfryio/belfry/internal/store"
 )
@@ -31,7 +32,7 @@ func (c *Client) EachCalendar(ctx context.Context, after uint64, fn func(store.C
 			if b, ok := m.val.(foreign); ok {
 				value = b
 			}
-			got = append(got, store.CalendarKey{Name: m.subject, Rev: m.seq, Value: value})
+			got = append(got, store.CalendarKey{Name: m.subject, Rev: m.seq, StoredMs: m.at / int64(time.Millisecond), Value: value})
 		}
 		return nil
 	})

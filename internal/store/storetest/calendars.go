@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -57,9 +58,12 @@ func calendars(t *testing.T, s Store) {
 	if want := []string{"*-01-01", "2027-12-25", "2027-12-26"}; !ok || got.Rev != first || !slices.Equal(got.Dates, want) || got.By != "alice" || got.AtMs != 5 || got.Name != holidays {
 		t.Fatalf("the calendar is %+v, %v; want revision %d with %q", got, ok, first, want)
 	}
-	x := must[interface{}](t)(one.Exclusions([]string{holidays}))
-	if again := must[interface{}](t)(one.Exclusions([]string{holidays})); again != x {
+	x := must[*calendar.Exclusions](t)(one.Exclusions([]string{holidays}))
+	if again := must[*calendar.Exclusions](t)(one.Exclusions([]string{holidays})); again != x {
 		t.Error("two schedules with the same calendars do not share them")
+	}
+	if x.Revision != first || x.SinceMs == 0 {
+		t.Errorf("revision %d since %d; want revision %d, and the time at which it was stored", x.Revision, x.SinceMs, first)
 	}
 	second := putDates(t, s, first, "2028-01-01")
 	if second <= first {
@@ -69,7 +73,11 @@ func calendars(t *testing.T, s Store) {
 	if got, _ := one.Get(holidays); len(got.Dates) != 3 {
 		t.Fatalf("an older copy has changed to %+v", got)
 	}
-	if got, _ := copyOfCalendars(t, s).Get(holidays); got.Rev != second || !slices.Equal(got.Dates, []string{"2028-01-01"}) {
+	two := copyOfCalendars(t, s)
+	if y := must[*calendar.Exclusions](t)(two.Exclusions([]string{holidays})); y.Revision != second || y.SinceMs < x.SinceMs {
+		t.Errorf("revision %d since %d, after revision %d since %d; want revision %d", y.Revision, y.SinceMs, first, x.SinceMs, second)
+	}
+	if got, _ := two.Get(holidays); got.Rev != second || !slices.Equal(got.Dates, []string{"2028-01-01"}) {
 		t.Fatalf("the calendar is %+v", got)
 	}
 	remove := func(rev uint64) error {
