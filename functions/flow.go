@@ -130,6 +130,14 @@ func (c *flowControl) newerFor(key string, newer bool) time.Duration {
 // nowNs returns the cluster's time in Unix nanoseconds.
 func (c *flowControl) nowNs() int64 { return c.f.o.Now() * int64(time.Millisecond) }
 
+// steadyFor returns the time since the cluster's clock was last stepped, or was first read.
+func (c *flowControl) steadyFor() time.Duration {
+	if c.f.o.SteadyFor == nil {
+		return 1<<63 - 1
+	}
+	return c.f.o.SteadyFor()
+}
+
 // flowGate decides about the deliveries of one flow key, one batch at a time, and holds the
 // key's slots of this process.
 type flowGate struct {
@@ -159,14 +167,34 @@ type flowGate struct {
 	// held is the number of slots that the state has for this process, renewed since heldSince.
 	held      int
 	heldSince time.Time
-	// slots is the life of the slots: its context ends when the lease ends without a renewal.
+	// slots is the life of the slots; nil while the process holds none.
 	slots *flowSlots
 }
 
-// flowSlots is the context of the calls that hold slots of one lease.
+// flowSlots is the context of the calls that hold slots of one lease. It ends flowLeaseMargin
+// before the lease, unless the lease is renewed: also while a request to the store hangs.
 type flowSlots struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	end    *time.Timer
+}
+
+func newFlowSlots(ctx context.Context) *flowSlots {
+	s := &flowSlots{}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	s.end = time.AfterFunc(flow.LeaseFor-flowLeaseMargin, func() { s.cancel(errSlotsLost) })
+	return s
+}
+
+// renewed says that the lease was renewed by a state that was computed at a time.
+func (s *flowSlots) renewed(began time.Time) {
+	s.end.Reset(time.Until(began.Add(flow.LeaseFor - flowLeaseMargin)))
+}
+
+// drop ends the life of slots.
+func (s *flowSlots) drop(cause error) {
+	s.end.Stop()
+	s.cancel(cause)
 }
 
 // errSlotsLost is the cause of the cancellation of calls whose slots could not be renewed.
@@ -354,6 +382,10 @@ func (g *flowGate) decide(batch []*flowAsk) {
 			g.complain(l.Err)
 			all(flowAnswer{unreadable: true})
 			return
+		case g.c.steadyFor() < flow.StepSettle:
+			g.renew()
+			pause.For(f.pulling, flowStale)
+			continue
 		}
 		err := g.try(l, batch)
 		switch {
@@ -399,12 +431,11 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	if err != nil {
 		return err
 	}
-	if l.Limit.Parallel > 0 && g.slots == nil {
-		ctx, cancel := context.WithCancelCause(g.c.f.calling)
-		g.slots = &flowSlots{ctx, cancel}
+	if l.Limit.Parallel > 0 && (g.slots == nil || g.slots.ctx.Err() != nil) {
+		g.slots = newFlowSlots(g.c.f.calling)
 	}
 	if g.held = g.slotsHeld(); g.held > 0 {
-		g.heldSince = began
+		g.renewedAt(began)
 	}
 	for i, q := range batch {
 		a := flowAnswer{Verdict: verdicts[i], generation: l.Rev}
@@ -456,6 +487,9 @@ func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 		next.State.TookNs = g.took
 	}
 	g.c.mu.Unlock()
+	if g.c.steadyFor() < flow.StepDoubt {
+		next.State.KeepLeases(now)
+	}
 	change(&next.State, now)
 	if sameState(&g.state.State, &next.State) {
 		return nil
@@ -494,7 +528,10 @@ func (g *flowGate) renew() {
 	}
 	switch {
 	case err == nil:
-		if g.held, g.heldSince = running, began; running == 0 {
+		g.held = running
+		g.renewedAt(began)
+		if running == 0 && g.slots != nil {
+			g.slots.drop(nil)
 			g.slots = nil
 		}
 		return
@@ -514,8 +551,16 @@ func (g *flowGate) expire() {
 	if g.slots == nil || time.Since(g.heldSince) < flow.LeaseFor-flowLeaseMargin {
 		return
 	}
-	g.slots.cancel(errSlotsLost)
+	g.slots.drop(errSlotsLost)
 	g.slots, g.held = nil, 0
+}
+
+// renewedAt says that the state, which was computed at a time, has the slots of this process.
+func (g *flowGate) renewedAt(began time.Time) {
+	g.heldSince = began
+	if g.slots != nil {
+		g.slots.renewed(began)
+	}
 }
 
 // sameState reports whether a decision changed nothing.

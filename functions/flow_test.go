@@ -16,6 +16,7 @@ import (
 
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -191,6 +192,7 @@ type brokenFlows struct {
 	*store.Store
 	stale atomic.Bool
 	cut   atomic.Bool
+	hang  atomic.Bool
 	every int32
 	takes time.Duration // of each change
 	n     atomic.Int32
@@ -204,6 +206,11 @@ func (b *brokenFlows) FlowsNow() (*store.FlowSet, bool) {
 func (b *brokenFlows) PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error) {
 	if b.cut.Load() {
 		return 0, schemas.Errorf(schemas.CodeUnavailable, "cut")
+	}
+	for b.hang.Load() { // the request has no answer
+		if !pause.For(ctx, 10*time.Millisecond) {
+			return 0, schemas.Errorf(schemas.CodeUnavailable, "no answer")
+		}
 	}
 	time.Sleep(b.takes) // the store is that slow
 	n := b.n.Add(1)
@@ -449,34 +456,90 @@ func TestFlowParallel(t *testing.T) {
 }
 
 // TestFlowSlotsLost: a node that cannot renew its slots cancels its calls before another node
-// may take the slots. The attempts are not counted.
+// may take the slots, also if the store does not answer at all. The attempts are not counted.
 func TestFlowSlotsLost(t *testing.T) {
 	t.Parallel()
+	for name, broken := range map[string]func(*brokenFlows) *atomic.Bool{
+		"errors":    func(b *brokenFlows) *atomic.Bool { return &b.cut },
+		"no answer": func(b *brokenFlows) *atomic.Bool { return &b.hang },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			ended := make(chan time.Duration, 100)
+			c := httpCallee(t, func(n int, w http.ResponseWriter, req *http.Request) {
+				if n > 1 {
+					return
+				}
+				began := time.Now()
+				<-req.Context().Done()
+				ended <- time.Since(began)
+			})
+			r.limit(c.host(t), flow.Limit{Parallel: 1})
+			s := &brokenFlows{Store: r.store}
+			r.start(func(o *Options) { o.Store, o.AckWait = s, DefaultAckWait })
+			id := r.fire(timer{callback: c.URL, attributes: map[string]string{"timertimeout": "1m"}})
+			waittest.Until(t, "the call begins", func() bool { return c.count() == 1 })
+			broken(s).Store(true)
+			if d := waittest.Receive(t, "the end of the call", ended); d >= flow.LeaseFor {
+				t.Errorf("the call was cancelled after %s; the lease ends after %s", d, flow.LeaseFor)
+			}
+			broken(s).Store(false)
+			if rec := r.await(id, schemas.StateSuccess); rec.Attempt != 1 {
+				t.Errorf("got %d attempts, want 1: the cancelled call does not count", rec.Attempt)
+			}
+		})
+	}
+}
+
+// TestFlowClockStep: after a step of the cluster's clock a node decides nothing until every node
+// knows the step, and keeps the slots of another node, although their lease has ended by the new
+// clock.
+func TestFlowClockStep(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
-	var g gauge
-	ended := make(chan time.Duration, 100)
-	c := httpCallee(t, func(n int, w http.ResponseWriter, req *http.Request) {
-		if n > 1 {
-			g.hold(0)
-			return
+	release := make(chan struct{})
+	c := httpCallee(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+		if n == 1 {
+			<-release
 		}
-		began := time.Now()
-		<-req.Context().Done()
-		ended <- time.Since(began)
 	})
 	r.limit(c.host(t), flow.Limit{Parallel: 1})
-	cut := &brokenFlows{Store: r.store}
-	r.start(func(o *Options) { o.Store, o.AckWait = cut, DefaultAckWait })
-	id := r.fire(timer{callback: c.URL, attributes: map[string]string{"timertimeout": "1m"}})
-	waittest.Until(t, "the call begins", func() bool { return c.count() == 1 })
-	cut.cut.Store(true)
-	if d := waittest.Receive(t, "the end of the call", ended); d >= flow.LeaseFor {
-		t.Errorf("the call was cancelled after %s; the lease ends after %s", d, flow.LeaseFor)
+	r.start(func(o *Options) { o.Node, o.AckWait = "one", DefaultAckWait })
+	r.fire(timer{callback: c.URL})
+	waittest.Until(t, "the first call begins", func() bool { return c.count() == 1 })
+	two := &brokenFlows{Store: r.node("two")}
+	var settled atomic.Bool
+	r.start(func(o *Options) {
+		o.Node, o.AckWait, o.Store = "two", DefaultAckWait, two
+		o.Now = func() int64 { return nowMs() + time.Hour.Milliseconds() }
+		o.SteadyFor = func() time.Duration {
+			if settled.Load() {
+				return flow.StepSettle
+			}
+			return 0
+		}
+	})
+	const events = 20 // some for each node
+	for range events - 1 {
+		r.fire(timer{callback: c.URL})
 	}
-	cut.cut.Store(false)
-	if rec := r.await(id, schemas.StateSuccess); rec.Attempt != 1 {
-		t.Errorf("got %d attempts, want 1: the cancelled call does not count", rec.Attempt)
+	waittest.Until(t, "all events are delivered", func() bool {
+		info, err := r.lookUp("s", store.KindFired)
+		return err == nil && info.NumAckPending == events
+	})
+	time.Sleep(200 * time.Millisecond) // no wait for a condition: nothing may happen
+	if n := two.n.Load(); n != 0 {
+		t.Errorf("the node made %d decisions before the step was known everywhere", n)
 	}
+	settled.Store(true)
+	waittest.Until(t, "the other node has asked", func() bool { return two.n.Load() > 0 })
+	time.Sleep(200 * time.Millisecond)
+	if n := c.count(); n != 1 {
+		t.Errorf("got %d calls while the first one runs, want 1", n)
+	}
+	close(release)
+	waittest.UntilWithin(t, time.Minute, "every event is called", func() bool { return c.count() == events })
 }
 
 // TestFlowOlderLimit: after the limit of a key was deleted, the older limit of a pattern applies

@@ -53,7 +53,7 @@ func (c *flowControl) replan(ctx context.Context) {
 	known := map[string]*replanState{}
 	for pause.For(ctx, replanEvery) {
 		set, fresh := c.f.o.Store.FlowsNow()
-		if !fresh {
+		if !fresh || c.steadyFor() < flow.StepSettle {
 			continue
 		}
 		for _, l := range set.Raised() {

@@ -73,7 +73,11 @@ type Options struct {
 	NATS callback.Invoker
 	// Now is the cluster's time in Unix milliseconds; required.
 	Now func() int64
-	Log zerolog.Logger
+	// SteadyFor returns the time since the cluster's clock was last stepped, or was first read.
+	// Flow control decides nothing for flow.StepSettle after that; nil for a clock that is never
+	// stepped.
+	SteadyFor func() time.Duration
+	Log       zerolog.Logger
 	// Registerer registers the metrics; nil for none.
 	Registerer prometheus.Registerer
 

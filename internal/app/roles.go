@@ -208,7 +208,7 @@ func (a *App) schedulerOptions() scheduler.Options {
 func (a *App) functionsOptions() functions.Options {
 	return functions.Options{
 		Node:  a.node,
-		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, Log: a.component("functions"), Registerer: a.reg,
+		Store: a.store, NATS: a.roles.calls, Now: a.nowMs, SteadyFor: a.time.SteadyFor, Log: a.component("functions"), Registerer: a.reg,
 		Concurrency: a.o.Concurrency, Total: a.o.TotalConcurrency, Retention: a.store.Retention(),
 		StopGrace: callbackGrace, ServiceIdle: a.o.ServiceIdle, Settings: a.o.Callbacks, UserAgent: "belfry/" + a.o.Version,
 		AllowLoopback: a.o.AllowLoopback, AllowPrivate: a.o.AllowPrivate, AllowPrefixes: a.o.AllowPrefixes,

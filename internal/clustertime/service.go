@@ -15,6 +15,10 @@ const (
 	// JumpTolerance is how far the host's wall clock may move relative to its monotonic
 	// clock before JumpDetected reports a jump.
 	JumpTolerance = 5 * time.Millisecond
+	// SmallStep is the largest step of the leader's clock that SteadyFor does not count. Those who
+	// use SteadyFor, such as the leases of flow control, tolerate such a difference between two
+	// nodes.
+	SmallStep     = 250 * time.Millisecond
 	retryInterval = 100 * time.Millisecond
 )
 
@@ -30,6 +34,8 @@ type Service struct {
 	mu       sync.RWMutex
 	est      Estimator
 	received time.Time // of the last reading
+	// steady is the time of the first reading, or of the last step beyond SmallStep.
+	steady   time.Time
 	wallLead time.Duration
 	// steps counts the steps since the last log line; only the goroutine of run uses it.
 	steps int
@@ -120,7 +126,12 @@ func wallLead() time.Duration {
 
 func (s *Service) observe(r Reading, lead time.Duration) {
 	s.mu.Lock()
+	before, _ := s.est.Bounds(r.Received)
 	stepped := s.est.Observe(r)
+	after, _ := s.est.Bounds(r.Received)
+	if s.received.IsZero() || stepped && time.Duration(after-before).Abs() > SmallStep {
+		s.steady = time.Now()
+	}
 	s.received = r.Received
 	s.wallLead = lead
 	s.mu.Unlock()
@@ -178,6 +189,18 @@ func (s *Service) Age() time.Duration {
 		return time.Duration(1<<63 - 1)
 	}
 	return time.Since(s.received)
+}
+
+// SteadyFor returns the time since the first reading, or since the last reading that found the
+// leader's clock stepped by more than SmallStep; 0 before the first reading. Another node may
+// notice the same step up to an interval later.
+func (s *Service) SteadyFor() time.Duration {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.steady.IsZero() {
+		return 0
+	}
+	return time.Since(s.steady)
 }
 
 // JumpDetected reports whether the host's wall clock has jumped since the last reading,

@@ -130,6 +130,36 @@ func TestService(t *testing.T) {
 	})
 }
 
+// TestSteadyFor: it counts from the first reading, and from a step of the leader's clock, but not
+// from a small one.
+func TestSteadyFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leader{delay: 2 * time.Millisecond}
+		s := NewService(l.read, 0, zerolog.Nop())
+		if s.SteadyFor() != 0 {
+			t.Error("steady before the first reading")
+		}
+		s.Start()
+		defer s.Stop()
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		for _, step := range []time.Duration{time.Hour, -2 * time.Hour, SmallStep / 2} {
+			before := s.SteadyFor()
+			if before < 9*time.Second {
+				t.Errorf("before a step of %s: steady for %s, want 10 s", step, before)
+			}
+			l.change(func() { l.offset += step })
+			time.Sleep(2 * DefaultInterval)
+			if d := s.SteadyFor(); (d < before) != (step.Abs() > SmallStep) {
+				t.Errorf("2 s after a step of %s: steady for %s", step, d)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
 // TestStop: Stop works during a reading, twice, and without a start.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,6 +17,13 @@ const (
 	LeaseFor = 10 * time.Second
 	// LeaseMargin is added to a lease by other nodes, because their clocks may differ.
 	LeaseMargin = time.Second
+	// StepSettle is how long after a step of the cluster's clock a node makes no decision: longer
+	// than it takes until every node has read the clock again, once a second.
+	StepSettle = 3 * time.Second
+	// StepDoubt is how long after a step of the cluster's clock, or after its start, a node keeps
+	// the leases of other nodes that have ended by the new clock. Meanwhile the nodes that live
+	// renew them.
+	StepDoubt = LeaseFor + 2*LeaseMargin
 	// MaxDefer bounds the time until a deferred event asks again.
 	MaxDefer = 365 * 24 * time.Hour
 	// leastPause and mostPause bound the time until an event under a paused limit asks again.
@@ -198,14 +205,29 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 }
 
 // Hold sets the slots that a node holds to the number of calls that it makes, for LeaseFor;
-// with 0 it returns them. It removes the leases that have ended.
+// with 0 it returns them. It removes the leases that have ended. The node's lease does not become
+// shorter: after a step back of the cluster's clock, other nodes may still read the clock before.
 func (s *State) Hold(node string, slots int, nowNs int64) {
+	untilNs := nowNs + int64(LeaseFor)
 	s.Leases = slices.DeleteFunc(s.Leases, func(l Lease) bool {
-		return l.Node == node || l.UntilNs+int64(LeaseMargin) <= nowNs
+		if l.Node == node {
+			untilNs = max(untilNs, l.UntilNs)
+			return true
+		}
+		return l.UntilNs+int64(LeaseMargin) <= nowNs
 	})
 	if slots > 0 {
-		s.Leases = append(s.Leases, Lease{Node: node, Slots: slots, UntilNs: nowNs + int64(LeaseFor)})
+		s.Leases = append(s.Leases, Lease{Node: node, Slots: slots, UntilNs: untilNs})
 		slices.SortFunc(s.Leases, func(a, b Lease) int { return strings.Compare(a.Node, b.Node) })
+	}
+}
+
+// KeepLeases keeps the leases that have ended at a time by which nobody can tell whether they have,
+// because the cluster's clock was stepped. The caller calls it before a change of the state for
+// StepDoubt.
+func (s *State) KeepLeases(nowNs int64) {
+	for i := range s.Leases {
+		s.Leases[i].UntilNs = max(s.Leases[i].UntilNs, nowNs)
 	}
 }
 

@@ -17,8 +17,16 @@
 //     call. Nodes do not take turns: with Limit.Parallel, a node that always has events waiting
 //     may keep those of another node waiting while it does.
 //
-// All times are those of the caller's estimate of the cluster's clock. If two nodes differ by
-// d, a window of length t may have the attempts of one of length t + d.
+// # Clocks
+//
+// All times are those of the caller's estimate of the cluster's clock. If the estimates of two
+// nodes differ by d, a window of length t may have the attempts of one of length t + d. The bound
+// on parallel calls holds while d is less than LeaseMargin.
+//
+// When the cluster's clock is stepped, the nodes notice that one after the other. A node that has
+// noticed makes no decision for StepSettle, so that no two nodes decide by clocks that differ by
+// the step, and keeps the leases of other nodes (State.KeepLeases) for StepDoubt. A step forward
+// by s counts for the rate as if s had passed.
 //
 // # The gate
 //

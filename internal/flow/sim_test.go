@@ -3,6 +3,7 @@ package flow
 import (
 	"container/heap"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,7 +12,8 @@ import (
 
 // The simulation runs several nodes that share the State of one key, in virtual time. Their
 // writes conflict, take time, and lose answers; nodes die with all that they hold; deferred
-// events come back late; the limit changes. It checks the guarantees of the package.
+// events come back late; the limit changes. Each node has its own error of the cluster's clock,
+// which is stepped at times. The simulation checks the guarantees of the package.
 
 // simulation is one seeded run.
 type simulation struct {
@@ -23,10 +25,17 @@ type simulation struct {
 	limit      Limit // the stored limit
 	generation uint64
 	bound      Limit // the largest limit of the run
+	inForce    []simLimit
+	clockError time.Duration // the largest difference between the clocks of two nodes
+	clockStep  int64         // the sum of the steps of the cluster's clock
+	steps      []simStep
 	state      State
 	revision   int
 	nodes      []*simNode
+	deferred   map[*simEvent]bool
 	faulty     bool
+	longCalls  bool  // many calls are longer than a lease
+	leases     bool  // the limit is a number of parallel calls
 	steadyAt   int64 // no faults from here on
 
 	events  int
@@ -34,7 +43,7 @@ type simulation struct {
 	order   []int // events in the order in which they were called
 	called  map[int]bool
 	running int
-	most    int // the most calls at once
+	over    error // too many calls at once
 }
 
 // simNode is a process.
@@ -43,21 +52,42 @@ type simNode struct {
 	incarnate  int
 	limit      Limit
 	generation uint64
-	waiting    []*simEvent
+	waiting    []*simEvent // without a verdict
 	deciding   bool
 	known      bool
 	state      State
 	revision   int
-	calls      int
+	calls      map[*simCall]bool // permitted, or under way
 	ended      []time.Duration
 	heldNs     int64 // the last write of the lease
 	cutUntil   int64 // writes fail until then
+	errorNs    int64 // of the node's estimate of the cluster's clock
+	stepNs     int64 // the steps of the cluster's clock that the node has noticed
+	steadyNs   int64 // when it noticed the last one, or started
 }
+
+// simCall is a call that a node was permitted to make. begun is true once it runs.
+type simCall struct{ begun bool }
+
+// simLimit is a limit, and the true times between which calls may begin under it.
+type simLimit struct {
+	Limit
+	fromNs, untilNs int64
+}
+
+// simStep is a step of the cluster's clock at a true time.
+type simStep struct{ atNs, byNs int64 }
+
+// simAfterChange is how long calls may begin under a limit that was changed: the time until every
+// node knows the change, and an admission before that.
+const simAfterChange = time.Second + 20*time.Millisecond + Ahead + maxTolerance
 
 // simEvent is an event that waits for its call.
 type simEvent struct {
 	id      int
 	arrival Arrival
+	// turn counts its arrivals, so that it comes once if its slot is moved.
+	turn int
 }
 
 type simAction struct {
@@ -96,21 +126,38 @@ func (s *simulation) upTo(d time.Duration) time.Duration {
 }
 
 // newSimulation makes a run. Every second seed has no faults, so that the order and the use of
-// the limit can be checked exactly.
+// the limit can be checked exactly. Every fourth has few parallel calls that are longer than a lease,
+// on nodes whose clocks differ by the most that is permitted, and that often cannot write.
 func newSimulation(seed uint64) *simulation {
-	s := &simulation{rng: rand.New(rand.NewPCG(seed, 1)), now: int64(1_800_000_000) * int64(time.Second), called: map[int]bool{}}
-	s.faulty = seed%2 == 0
+	s := &simulation{rng: rand.New(rand.NewPCG(seed, 1)), now: int64(1_800_000_000) * int64(time.Second), called: map[int]bool{}, deferred: map[*simEvent]bool{}}
+	s.faulty, s.leases = seed%2 == 0, seed%4 == 2
 	s.limit = s.randomLimit()
+	if s.leases {
+		s.limit = Limit{Parallel: 1 + s.rng.IntN(2)}
+	}
 	s.bound, s.generation = s.limit, 1
+	s.inForce = []simLimit{{s.limit, 0, math.MaxInt64}}
 	nodes := 1
 	if s.faulty {
 		nodes += s.rng.IntN(3)
+		if s.leases {
+			nodes = 3
+		}
+		s.clockError = []time.Duration{0, 20 * time.Millisecond, LeaseMargin - time.Millisecond, LeaseMargin - time.Millisecond}[s.rng.IntN(4)]
+		s.longCalls = s.rng.IntN(2) == 0
 	}
 	for i := range nodes {
-		n := &simNode{name: fmt.Sprintf("n%d", i), limit: s.limit, generation: 1}
+		n := &simNode{name: fmt.Sprintf("n%d", i), limit: s.limit, generation: 1, calls: map[*simCall]bool{}}
+		n.errorNs = int64(s.upTo(s.clockError))
 		s.nodes = append(s.nodes, n)
 	}
 	s.events = 30 + s.rng.IntN(250)
+	if s.leases {
+		s.events, s.clockError, s.longCalls = 60, LeaseMargin-time.Millisecond, true
+		for _, n := range s.nodes {
+			n.errorNs = int64(s.upTo(s.clockError))
+		}
+	}
 	s.steadyAt = s.now + int64(2*time.Minute)
 	return s
 }
@@ -157,11 +204,18 @@ func (s *simulation) run() error {
 		for range s.rng.IntN(6) {
 			s.after(s.upTo(time.Minute), func() { s.crash(s.node()) })
 		}
-		for range s.rng.IntN(4) {
+		cuts := s.rng.IntN(4)
+		if s.leases {
+			cuts = 12
+		}
+		for range cuts {
 			s.after(s.upTo(time.Minute), func() { s.node().cutUntil = s.now + int64(s.upTo(30*time.Second)) })
 		}
 		for range s.rng.IntN(4) {
 			s.after(s.upTo(time.Minute), s.change)
+		}
+		for range s.rng.IntN(4) {
+			s.after(s.upTo(time.Minute), s.step)
 		}
 	}
 	end := s.now + int64(30*24*time.Hour)
@@ -170,10 +224,8 @@ func (s *simulation) run() error {
 		if s.now = a.at; s.now > end || steps > 3_000_000 {
 			return fmt.Errorf("progress: %d of %d events were called after %d steps", len(s.order), s.events, steps)
 		}
-		a.do()
-		s.most = max(s.most, s.running)
-		if p := s.bound.Parallel; p > 0 && s.running > p {
-			return fmt.Errorf("parallel: %d calls at once, the limit is %d", s.running, p)
+		if a.do(); s.over != nil {
+			return s.over
 		}
 	}
 	return s.check()
@@ -184,14 +236,8 @@ func (s *simulation) check() error {
 	if len(s.order) < s.events {
 		return fmt.Errorf("progress: %d of %d events were called", len(s.order), s.events)
 	}
-	if r := s.bound.Rate; r.Count > 0 {
-		for i := range s.spent {
-			for j := i; j < len(s.spent); j++ {
-				if float64(j-i+1-s.bound.Burst)*float64(r.Per) > float64(r.Count)*float64(s.spent[j]-s.spent[i])*(1+1e-9)+1 {
-					return fmt.Errorf("rate: %d calls in %s, the limit is %s with burst %d", j-i+1, time.Duration(s.spent[j]-s.spent[i]), r, s.bound.Burst)
-				}
-			}
-		}
+	if err := s.checkRate(); err != nil {
+		return err
 	}
 	if s.faulty {
 		return nil
@@ -209,11 +255,102 @@ func (s *simulation) check() error {
 	return nil
 }
 
+// checkRate checks every window against the limits that were in force in it: at most the burst at
+// its beginning, and what the rates permit until its end. A step forward of the cluster's clock
+// counts as time.
+func (s *simulation) checkRate() error {
+	if s.bound.Rate.Count == 0 {
+		return nil
+	}
+	slack := perSecond(s.bound.Rate) * s.clockError.Seconds()
+	permitted := make([]float64, len(s.spent)) // from the first call on
+	for i := 1; i < len(s.spent); i++ {
+		permitted[i] = permitted[i-1] + s.permitted(s.spent[i-1], s.spent[i])
+	}
+	for i, from := range s.spent {
+		burst := 0
+		for _, l := range s.limitsAt(from) {
+			burst = max(burst, l.Burst)
+		}
+		for j := i; j < len(s.spent); j++ {
+			most := float64(burst) + permitted[j] - permitted[i] + slack
+			for _, step := range s.steps {
+				if step.byNs > 0 && step.atNs > from-int64(2*StepSettle) && step.atNs < s.spent[j] {
+					most += min(float64(s.bound.Burst), perSecond(s.bound.Rate)*time.Duration(step.byNs).Seconds())
+				}
+			}
+			if n := float64(j - i + 1); n > most+1e-6 {
+				return fmt.Errorf("rate: %.0f calls in %s, the limits permit %.2f", n, time.Duration(s.spent[j]-from), most)
+			}
+		}
+	}
+	return nil
+}
+
+func perSecond(r Rate) float64 { return float64(r.Count) / r.Per.Seconds() }
+
+// limitsAt returns the limits that are in force at a true time.
+func (s *simulation) limitsAt(at int64) (all []simLimit) {
+	for _, l := range s.inForce {
+		if l.fromNs <= at && at <= l.untilNs {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// permitted returns the number of calls that the rates in force permit between two true times.
+func (s *simulation) permitted(from, to int64) (n float64) {
+	times := []int64{from, to}
+	for _, l := range s.inForce {
+		for _, at := range []int64{l.fromNs, l.untilNs} {
+			if at > from && at < to {
+				times = append(times, at)
+			}
+		}
+	}
+	slices.Sort(times)
+	for i := 1; i < len(times); i++ {
+		highest := 0.0
+		for _, l := range s.limitsAt((times[i-1] + times[i]) / 2) {
+			highest = max(highest, perSecond(l.Rate))
+		}
+		n += highest * time.Duration(times[i]-times[i-1]).Seconds()
+	}
+	return n
+}
+
+// clock returns a node's estimate of the cluster's clock.
+func (s *simulation) clock(n *simNode) int64 { return s.now + n.stepNs + n.errorNs }
+
+// step steps the cluster's clock; each node notices it within a second. At times it comes with a
+// fault, as when another server leads: the writes of a node fail.
+func (s *simulation) step() {
+	by := int64(s.upTo([]time.Duration{2 * time.Second, time.Minute, time.Hour}[s.rng.IntN(3)]))
+	if s.rng.IntN(2) == 0 {
+		by = -by
+	}
+	s.clockStep += by
+	s.steps = append(s.steps, simStep{s.now, by})
+	if s.rng.IntN(2) == 0 {
+		s.node().cutUntil = s.now + int64(s.upTo(2*LeaseFor))
+	}
+	for _, n := range s.nodes {
+		s.after(s.upTo(time.Second), func() {
+			if n.stepNs != s.clockStep { // it has not started meanwhile
+				n.stepNs, n.steadyNs = s.clockStep, s.now
+			}
+		})
+	}
+}
+
 func (s *simulation) node() *simNode { return s.nodes[s.rng.IntN(len(s.nodes))] }
 
 // arrive delivers an event to a node.
 func (s *simulation) arrive(e *simEvent) {
 	n := s.node()
+	e.turn++
+	delete(s.deferred, e)
 	n.waiting = append(n.waiting, e)
 	s.decide(n)
 }
@@ -227,10 +364,20 @@ func (s *simulation) change() {
 	if s.bound.Parallel == 0 || next.Parallel == 0 {
 		next.Parallel = s.bound.Parallel
 	}
+	if s.rng.IntN(2) == 0 { // only the burst, often to much more
+		burst := next.Burst
+		if next = s.limit; next.Rate.Count > 0 {
+			if next.Burst = max(burst, 30); next.Check() != nil {
+				next.Burst = s.limit.Burst
+			}
+		}
+	}
 	next.Paused = s.rng.IntN(4) == 0
-	s.limit = next
-	s.generation++
-	if r := next.Rate; r.Count > 0 && float64(r.Count)/r.Per.Seconds() > float64(s.bound.Rate.Count)/s.bound.Rate.Per.Seconds() {
+	s.store(next)
+	if s.rng.IntN(2) == 0 {
+		s.after(2*time.Second, s.replan)
+	}
+	if r := next.Rate; r.Count > 0 && perSecond(r) > perSecond(s.bound.Rate) {
 		s.bound.Rate = r
 	}
 	s.bound.Burst, s.bound.Parallel = max(s.bound.Burst, next.Burst), max(s.bound.Parallel, next.Parallel)
@@ -246,8 +393,8 @@ func (s *simulation) change() {
 	if next.Paused {
 		s.after(s.upTo(5*time.Minute), func() { // resume
 			if s.generation == generation {
-				s.limit.Paused = false
-				s.generation++
+				next.Paused = false
+				s.store(next)
 				for _, n := range s.nodes {
 					n.limit, n.generation = s.limit, s.generation
 					s.decide(n)
@@ -257,36 +404,76 @@ func (s *simulation) change() {
 	}
 }
 
-// crash ends a process: its calls end, and its events are delivered again.
+// replan lets all deferred events come now.
+func (s *simulation) replan() {
+	var all []*simEvent
+	for e := range s.deferred {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *simEvent) int { return a.id - b.id })
+	for _, e := range all {
+		s.arrive(e)
+	}
+}
+
+// store stores a limit.
+func (s *simulation) store(l Limit) {
+	s.inForce[len(s.inForce)-1].untilNs = s.now + int64(simAfterChange)
+	s.inForce = append(s.inForce, simLimit{l, s.now, math.MaxInt64})
+	s.limit = l
+	s.generation++
+}
+
+// crash ends a process: its calls end, and its events are delivered again. Another starts under
+// another name.
 func (s *simulation) crash(n *simNode) {
 	if !s.chance(1) {
 		return
 	}
-	s.running -= n.calls
+	s.endCalls(n)
 	lost := n.waiting
-	*n = simNode{name: n.name, incarnate: n.incarnate + 1, limit: n.limit, generation: n.generation}
+	*n = simNode{
+		name: n.name + "x", incarnate: n.incarnate + 1, limit: n.limit, generation: n.generation, calls: map[*simCall]bool{},
+		errorNs: n.errorNs, stepNs: s.clockStep, steadyNs: s.now,
+	}
 	for _, e := range lost {
 		s.after(15*time.Second, func() { s.arrive(e) })
 	}
 }
 
-// renewals renews the lease of a node while it lives, and cancels its calls if it cannot.
+// endCalls ends all calls of a node; their events are called already. A call that has not begun
+// asks again.
+func (s *simulation) endCalls(n *simNode) {
+	for c := range n.calls {
+		if c.begun {
+			s.running--
+		}
+	}
+	clear(n.calls)
+}
+
+// renewals renews the lease of a node, and its reading of the clock.
 func (s *simulation) renewals(n *simNode) {
 	s.after(LeaseFor/3, func() {
-		if n.calls > 0 {
-			s.decide(n)
-			if s.now-n.heldNs > int64(LeaseFor)*8/10 {
-				s.running -= n.calls // the node cancels its calls; their events are called already
-				n.calls = 0
-			}
-		}
+		n.errorNs = int64(s.upTo(s.clockError))
+		s.decide(n)
 		s.renewals(n)
+	})
+}
+
+// leaseEnds ends the calls of a node at the end of its lease, unless it has renewed the lease.
+func (s *simulation) leaseEnds(n *simNode) {
+	life, held := n.incarnate, n.heldNs
+	s.after(time.Duration(held-s.now)+LeaseFor, func() {
+		if n.incarnate == life && n.heldNs == held {
+			s.endCalls(n)
+		}
 	})
 }
 
 // decide makes a node decide about its events, one write at a time.
 func (s *simulation) decide(n *simNode) {
-	if n.deciding || len(n.waiting) == 0 && n.calls == 0 && len(n.ended) == 0 {
+	if n.deciding || len(n.waiting) == 0 && len(n.calls) == 0 && len(n.ended) == 0 {
 		return
 	}
 	n.deciding = true
@@ -303,8 +490,11 @@ func (s *simulation) write(n *simNode, life int) {
 	if !n.known {
 		n.state, n.revision, n.known = s.state, s.revision, true
 	}
-	batch := n.waiting
-	n.waiting = nil
+	var batch []*simEvent
+	settled := s.now - n.steadyNs - int64(StepSettle)
+	if settled >= 0 {
+		batch, n.waiting = n.waiting, nil
+	}
 	arrivals := make([]Arrival, len(batch))
 	for i, e := range batch {
 		arrivals[i] = e.arrival
@@ -315,7 +505,24 @@ func (s *simulation) write(n *simNode, life int) {
 	for _, took := range ended {
 		next.TookNs = int64(took)
 	}
-	verdicts := Decide(limit, generation, n.name, &next, s.now, n.calls, arrivals)
+	if s.now-n.steadyNs < int64(StepDoubt) {
+		next.KeepLeases(s.clock(n))
+	}
+	var verdicts []Verdict
+	switch {
+	case settled >= 0:
+		verdicts = Decide(limit, generation, n.name, &next, s.clock(n), len(n.calls), arrivals)
+	case len(n.calls) > 0 && limit.Parallel > 0:
+		next.Hold(n.name, len(n.calls), s.clock(n))
+	default:
+		s.after(time.Duration(-settled), func() {
+			if n.incarnate == life {
+				n.deciding = false
+				s.decide(n)
+			}
+		})
+		return
+	}
 	expect := n.revision
 	s.after(s.upTo(12*time.Millisecond), func() {
 		stored := s.revision == expect && s.now >= n.cutUntil
@@ -338,10 +545,16 @@ func (s *simulation) write(n *simNode, life int) {
 				return
 			}
 			n.state, n.revision, n.heldNs, n.ended = next, expect+1, began, n.ended[len(ended):]
+			s.leaseEnds(n)
 			for i, e := range batch {
 				s.obey(n, life, e, verdicts[i], generation)
 			}
-			s.decide(n)
+			switch {
+			case settled < 0:
+				s.after(time.Duration(-settled), func() { s.decide(n) })
+			case len(n.waiting) > 0 || len(n.ended) > 0:
+				s.decide(n)
+			}
 		})
 	})
 }
@@ -356,7 +569,7 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 		n.waiting = append(n.waiting, e)
 		s.decide(n)
 	}
-	until := time.Duration(v.AtNs - s.now)
+	until := time.Duration(v.AtNs - s.clock(n))
 	switch v.Kind {
 	case Wait:
 		s.after(until, again)
@@ -365,42 +578,64 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 		if s.chance(0.1) {
 			until += s.upTo(100 * time.Second)
 		}
-		s.after(until+s.upTo(2*time.Millisecond), func() { s.arrive(e) })
-	case Go:
-		n.calls++ // a slot for the call, also while the event waits for its time
-		free := func() {
-			if n.incarnate == life && n.calls > 0 {
-				n.calls--
+		turn := e.turn
+		s.deferred[e] = true
+		s.after(until+s.upTo(2*time.Millisecond), func() {
+			if e.turn == turn {
+				s.arrive(e)
 			}
-		}
+		})
+	case Go:
+		c := &simCall{}
+		n.calls[c] = true // a slot for the call, also while the event waits for its time
 		delay := time.Duration(0)
 		if s.faulty {
 			delay = s.upTo(time.Duration(float64(v.UntilNs-v.AtNs) * 1.05))
 		}
 		s.after(max(until, 0)+delay, func() {
-			if n.incarnate != life || s.now > v.UntilNs {
-				free()
+			if !n.calls[c] || s.clock(n) > v.UntilNs {
+				delete(n.calls, c)
 				again()
 				return
 			}
-			if s.called[e.id] {
-				panic("called twice")
-			}
-			s.called[e.id] = true
-			s.order = append(s.order, e.id)
-			s.spent = append(s.spent, s.now)
-			s.running++
-			took := s.upTo(2 * time.Second)
-			s.after(took, func() {
-				if n.incarnate == life && n.calls > 0 {
-					n.calls--
-					s.running--
-					n.ended = append(n.ended, took)
-					s.decide(n)
-				}
-			})
+			s.begin(n, c, e)
 		})
 	}
+}
+
+// begin begins the call of an event.
+func (s *simulation) begin(n *simNode, c *simCall, e *simEvent) {
+	if s.called[e.id] {
+		panic("called twice")
+	}
+	s.called[e.id] = true
+	s.order = append(s.order, e.id)
+	s.spent = append(s.spent, s.now)
+	c.begun = true
+	s.running++
+	if most := s.parallelAt(s.now); most > 0 && s.running > most && s.over == nil {
+		s.over = fmt.Errorf("parallel: %d calls at once, the limit is %d", s.running, most)
+	}
+	took := s.upTo(2 * time.Second)
+	if s.longCalls && s.rng.IntN(4) == 0 {
+		took = s.upTo(3 * LeaseFor)
+	}
+	s.after(took, func() {
+		if n.calls[c] {
+			delete(n.calls, c)
+			s.running--
+			n.ended = append(n.ended, took)
+			s.decide(n)
+		}
+	})
+}
+
+// parallelAt returns the greatest number of parallel calls of the limits in force; 0 for no bound.
+func (s *simulation) parallelAt(at int64) (most int) {
+	for _, l := range s.limitsAt(at) {
+		most = max(most, l.Parallel)
+	}
+	return most
 }
 
 // TestSimulation runs seeds of the simulation.

@@ -67,6 +67,14 @@ var planted = []struct {
 	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.Hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
 
+	{m("flow: the clocks of the nodes agree", "internal/flow/decide.go", "s.running(nowNs-int64(LeaseMargin))", "s.running(nowNs)"), "./internal/flow", "TestSimulation"},
+	{m("flow: a step of the clock ends the leases of others", "internal/flow/decide.go", "= max(s.Leases[i].UntilNs, nowNs)", "= s.Leases[i].UntilNs"), "./internal/flow", "TestSimulation"},
+	{m("flow: a step back of the clock shortens a lease", "internal/flow/decide.go", "untilNs = max(untilNs, l.UntilNs)", "untilNs = max(untilNs, nowNs)"), "./internal/flow", "TestSimulation"},
+	{m("flow: a raised burst is there at once", "internal/flow/decide.go", "s.GateNs = next + int64(l.tau())", "s.GateNs = next + min(s.TauNs, int64(l.tau()))"), "./internal/flow", "TestSimulation"},
+	{m("flow: decisions go on after a step of the clock", "functions/flow.go", "case g.c.steadyFor() < flow.StepSettle:", "case false:"), "./functions", "TestFlowClockStep"},
+	{m("flow: a node keeps no leases after a step of the clock", "functions/flow.go", "if g.c.steadyFor() < flow.StepDoubt {", "if false {"), "./functions", "TestFlowClockStep"},
+	{m("flow: a hanging request keeps the calls of a lost lease", "functions/flow.go", "func() { s.cancel(errSlotsLost) })", "func() {})"), "./functions", "TestFlowSlotsLost"},
+
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
 	// does not notice if one of them is missing.
 	{m("a paused core publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat"), "./scheduler", "TestCoreScripts"},
