@@ -47,7 +47,7 @@ import (
 //	created now=T id=X [rev=N] [err=E]         the record of a run
 //
 // A record is written as: id rev=N due=T [state=S] [svc=S] [epoch=N] [fired=T] [callback]
-// [moves=N].
+// [moves=N] [added=T].
 //
 // A schedule is written as: id rev=N every=T [misfire=S] [overlap=S] [limit=N] [grace=T] [end=T]
 // [callback] [state=S]; it was added at the start of the script. With the word claimed it has
@@ -245,7 +245,9 @@ func (s *coreScript) record(t *testing.T, d *datadriven.TestData, line string) s
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			r.State, r.Queued = state, state == schemas.StatePending
+			r.State, r.Queued = state, state == schemas.StatePending || state == schemas.StateRetrying
+		case "added":
+			r.AddedMs = s.parseTime(t, d, value)
 		case "svc":
 			r.Service = value
 		case "epoch":

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"time"
 
 	"github.com/belfryio/belfry/internal/recurrence"
@@ -312,9 +313,26 @@ func (k *Core) onLooked(ev EvLooked) {
 // its next due time. t is the record with the claim or, if the claim's answer was lost, a
 // later revision.
 func (k *Core) turned(e *entry, t store.Timer) {
-	turn := e.extra.turn
 	e.rev, e.fails = t.Rev, 0
+	s, turn := t.Record.Schedule, e.extra.turn
+	switch {
+	case turn.Run != nil && k.started(schemas.RunTimer(t.ID, s.Last.Run), &s.Last),
+		turn.Overdue != nil && k.started(schemas.OverdueTimer(t.ID, s.Alarm.Run), &s.Alarm):
+		e.wasPending = false // counted then
+	default:
+		k.obey(e, t)
+	}
+	e.keepNewer(t)
+	k.done(e)
+	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil && n.rec.Hash == e.rec.Hash {
+		n.extra.plan = e.extra.plan // t may be an update
+	}
+}
+
+// obey does what the stored claim of a schedule says.
+func (k *Core) obey(e *entry, t store.Timer) {
 	k.claimed(e)
+	turn := e.extra.turn
 	if len(turn.Skipped) > 0 {
 		k.do(ActSkipped{ID: e.id, Skipped: turn.Skipped})
 	}
@@ -327,20 +345,35 @@ func (k *Core) turned(e *entry, t store.Timer) {
 	if turn.Overdue != nil {
 		k.start(e, k.insertAlarm(t, phasePublishing), &t.Record.Schedule.Alarm)
 	}
-	e.keepNewer(t)
-	k.done(e)
-	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil && n.rec.Hash == e.rec.Hash {
-		n.extra.plan = e.extra.plan // t may be an update
-	}
 }
 
-// start publishes the event of a run or an overdue event that this term has just claimed. l is
-// the claim, claimed the entry of the run or overdue event, e that of the schedule.
+// started reports whether this term has processed a claim before, and its run or overdue event
+// is not done. That is so if the entry of the schedule was gone when the tail brought the
+// revision before the claim: the schedule was then claimed again and the claim refused. If both
+// claims were made in the same millisecond, the second is taken for the stored one (isClaimOf).
+//
+// An entry with another claim is a run of an earlier schedule with the same identity. started
+// drops it, because its number is taken.
+func (k *Core) started(id schemas.TimerID, l *schemas.LastRun) bool {
+	e := k.entries[id]
+	if e == nil {
+		return false
+	}
+	if e.rec.Epoch == l.Epoch && e.rec.FiredMs == l.ClaimedMs {
+		return true
+	}
+	k.replace(e, math.MaxUint64)
+	return false
+}
+
+// start publishes the event of a run or an overdue event that this term has claimed. l is the
+// claim, claimed the entry of the run or overdue event, e that of the schedule. The event may
+// have been published before; see started.
 func (k *Core) start(e, claimed *entry, l *schemas.LastRun) {
 	if e.pin != 0 && claimed.pin == 0 {
 		k.pinAt(claimed, l.Before)
 	}
-	k.publish(claimed)
+	k.publishChecked(claimed)
 }
 
 // insertRun adds the entry of the last run of a schedule. Until the run's record is stored,
