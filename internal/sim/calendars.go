@@ -118,16 +118,16 @@ func (k *calendars) since(at int64) []*calendarVersion {
 	return k.versions[first:]
 }
 
-// heldUntil returns the true time before which a schedule may not have fired because one of its
-// calendars did not exist, for a run that fired at a true time; 0 if none was missing. A
-// scheduler that holds a schedule looks again after up to lookAgain.
-func (k *calendars) heldUntil(s *schedule, fired int64) (until int64) {
+// heldUntil returns the true time before which a schedule, by the rule in force, may not have
+// fired because one of its calendars did not exist, for a run that is claimed now; 0 if none was
+// missing. A scheduler that holds a schedule looks again after up to lookAgain.
+func (k *calendars) heldUntil(s *schedule, now int64) (until int64) {
 	exclude := s.rules[s.ruleInForce].Exclude
 	if k == nil || len(exclude) == 0 {
 		return 0
 	}
 	for i, v := range k.versions[:len(k.versions)-1] {
-		if _, err := v.Exclusions(exclude); err != nil && v.at < fired {
+		if _, err := v.Exclusions(exclude); err != nil && v.at < now {
 			until = k.versions[i+1].at + int64(lookAgain)
 		}
 	}

@@ -130,8 +130,5 @@
 //
 // These seeds fail at this version and are not explained. A plain run has fewer seeds.
 //
-//   - 948: a schedule's next run is due before the time at which the wheel acts.
-//   - 1405: the low watermark of a shard is 54 s behind after the last fault.
-//   - 1780: a run of a schedule is 3 s late in a cluster whose store refuses writes.
 //   - 1856: a trigger was skipped for overlap with a run that had a result 1 ms before.
 package sim

@@ -81,8 +81,8 @@ type run struct {
 	trigger   schemas.Trigger
 	waited    bool  // for the run before
 	successMs int64 // time of the success in its record, 0 before
-	// quietFrom is the true time of the last change of the schedule, or of its calendars, before the
-	// claim.
+	// quietFrom is the true time from which lateness counts: of the last change of the schedule
+	// before the claim, or of its calendars; see includedFrom and heldUntil.
 	quietFrom int64
 }
 

@@ -171,14 +171,30 @@ func (c *checker) obeyed(s *schedule, old, r *schemas.Record, op *schemas.Operat
 func (c *checker) planned(s *schedule, r *schemas.Record) {
 	p := &r.Schedule.Progress
 	// Newer zone data, or a change of a calendar, may move the next run to an instant that has
-	// passed. It is due then at the time of that plan.
-	moved := (c.w.zones != nil || s.excludes) && r.DueMs*int64(time.Millisecond) <= c.w.net.latest(c.w.now)
+	// passed. It is due then at the time of that plan, by the clock of the node that made it. The
+	// cluster's clock may have been set back since the node read it.
+	moved := (c.w.zones != nil || s.excludes) && r.DueMs*int64(time.Millisecond) <= c.w.net.latest(c.w.oldestReading()-int64(underWay))
 	if r.State == schemas.StatePending && p.NextMs != 0 && (r.DueMs > p.NextDueMs && !moved || !r.Queued) {
 		c.fail(PropDecided, "%s: its next run is due %s, and the wheel acts at %s", s, c.w.ms(p.NextDueMs), c.w.ms(r.DueMs))
 	}
 	if r.Queued && !s.half && !c.w.server.Indexed(s.id, c.w.p.geo.Tick(r.DueMs)) {
 		c.fail(PropIndexed, "%s: due %s", s, c.w.ms(r.DueMs))
 	}
+}
+
+// underWay bounds the time from a decision to its write: the slowest request.
+const underWay = 7 * time.Second
+
+// oldestReading returns the true time of the oldest reading of the cluster's clock that a node
+// uses.
+func (w *world) oldestReading() int64 {
+	oldest := w.now
+	for _, n := range w.nodes {
+		if len(n.readings) > 0 {
+			oldest = min(oldest, n.readings[0])
+		}
+	}
+	return oldest
 }
 
 // claimedRun sees the run that a revision claims, nil for none.
@@ -208,7 +224,7 @@ func (c *checker) claimedRun(s *schedule, was, now store.Timer) *run {
 		s.counted++
 	}
 	r.life = &life{n: s.n, id: schemas.RunTimer(s.id, n), service: s.service, callback: s.callback, bornAt: w.now, late: s.late, claimed: w.now, claimedDueMs: r.dueMs, promised: w.now}
-	r.run, r.quietFrom = r, max(s.changed, c.includedFrom(s, l.NominalMs))
+	r.run, r.quietFrom = r, max(s.changed, c.includedFrom(s, l.NominalMs), c.w.calendars.heldUntil(s, w.now))
 	if s.callback {
 		r.fails, r.refuses = max(0, s.d.IntN(10)-6), s.d.oneIn(12)
 	}

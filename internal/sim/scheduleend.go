@@ -100,7 +100,7 @@ func (c *checker) runOnTime(r *run) {
 	if r.s.bornAt < c.w.net.backAt+int64(callTimeout+2*time.Second) {
 		return
 	}
-	from := max(r.dueMs*int64(time.Millisecond)-c.skew(), r.s.promised, r.quietFrom, c.w.calendars.heldUntil(r.s, r.life.fired[0].real))
+	from := max(r.dueMs*int64(time.Millisecond)-c.skew(), r.s.promised, r.quietFrom)
 	if late := time.Duration(r.life.fired[0].real - from); late > onTimeBound {
 		c.fail(PropOnTime, "%s, due %s, fired %s late", r, c.w.ms(r.dueMs), late)
 	}
