@@ -84,6 +84,7 @@ func (t *tool) workloadCommand(w bench.Workload) *cobra.Command {
 	f.Var(cmdline.Duration(&b.config.Every), "every", "schedules: period of the schedules, 1s or more (default 1s)")
 	f.IntVar(&b.config.Daily, "daily", 0, "schedules: instead measure the cost of this many schedules that wait, each due once a day")
 	f.IntVar(&b.config.Instant, "instant", 0, "schedules: instead measure this many schedules that are due at one instant, then as many one-shot timers")
+	f.IntVar(&b.config.Keys, "keys", 0, "flow: instead measure the cost of this many flow keys without work, and of the polls of limits and calendars")
 	f.BoolVar(&b.config.LoadFast, "load-fast", false, "pending: add the timers in the fast profile, then measure in the profile of --profile")
 	f.IntVar(&b.config.Warmup, "warmup", bench.DefaultWarmup, "timers that fire before the measurement; -1 for none")
 	f.IntVar(&b.config.Raw, "raw", defaults.Raw, "raw JetStream operations of each kind to measure on the same server after the run")

@@ -40,6 +40,8 @@ type Adder struct {
 	names []string
 	// callback is the timercallback of the timers, or "".
 	callback string
+	// flowKey returns the timerflow of timer n; nil for timers without.
+	flowKey func(n int) string
 	// recur makes schedules of the timers; nil for one-shot timers.
 	recur *recurring
 	pad   string
@@ -51,7 +53,7 @@ type Adder struct {
 // for the service.
 func (e *Env) NewAdder(service string) (*Adder, error) {
 	prefix := strconv.FormatInt(time.Now().UnixNano(), 36) + "-"
-	a := &Adder{env: e, prefix: prefix, mark: []byte(prefix), service: service, pad: strings.Repeat("x", max(e.Size-2, 0))}
+	a := &Adder{env: e, prefix: prefix, mark: []byte(prefix), service: service, pad: strings.Repeat("x", max(e.Size-2, 0)), flowKey: e.flowKey}
 	for n := range e.Workers {
 		nc, err := e.Connect(fmt.Sprintf("belfry bench adder %d", n))
 		if err != nil {
@@ -110,6 +112,10 @@ func (a *Adder) message(subject string, n int, dueMs int64) *nats.Msg {
 	if a.callback != "" {
 		body = append(body, `","timercallback":"`...)
 		body = append(body, a.callback...)
+	}
+	if a.flowKey != nil {
+		body = append(body, `","timerflow":"`...)
+		body = append(body, a.flowKey(n)...)
 	}
 	if a.recur != nil {
 		body = a.recur.attributes(body, dueMs)

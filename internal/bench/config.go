@@ -53,6 +53,8 @@ type Config struct {
 	// one instant; at most one of them is not 0.
 	Every          time.Duration
 	Daily, Instant int
+	// Keys makes the flow workload measure this many idle flow keys; 0 for callbacks under a limit.
+	Keys int
 	// Size is the size of the event's data, in bytes; default DefaultSize.
 	Size int
 	// Workers is the number of concurrent adders, each with its own connection; default
@@ -174,6 +176,8 @@ func (c *Config) setDefaults() error {
 		return bad("every, daily and instant cannot be negative; daily and instant are at most %d", maxCount)
 	case c.Every > 0 && c.Every < time.Second:
 		return bad("every is %s; it must be 1s or more", c.Every)
+	case c.Keys < 0 || c.Keys > maxCount:
+		return bad("keys is %d; it must be 0 to %d", c.Keys, maxCount)
 	case c.Daily > 0 && c.Instant > 0:
 		return bad("daily and instant are two measurements: give only one of them")
 	case c.Count < 0 || c.Count > maxCount:

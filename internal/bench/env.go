@@ -28,6 +28,8 @@ type Env struct {
 	clean    []func() error
 	js       jetstream.JetStream
 	shard    int // number of shards of the store
+	// flowKey is that of the adders that the run makes.
+	flowKey func(n int) string
 }
 
 // Start starts the servers and the node of Config.On, or connects to the Belfry at NATSURL. Then

@@ -84,7 +84,7 @@ func settings(c Config) map[string]any {
 	if c.Every > 0 {
 		s["every"] = c.Every.String()
 	}
-	for name, n := range map[string]int{"daily": c.Daily, "instant": c.Instant} {
+	for name, n := range map[string]int{"daily": c.Daily, "instant": c.Instant, "keys": c.Keys} {
 		if n > 0 {
 			s[name] = n
 		}

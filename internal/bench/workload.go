@@ -23,7 +23,7 @@ type Workload interface {
 
 // Workloads returns all workloads.
 func Workloads() []Workload {
-	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, schedulesWorkload{}, rawWorkload{}}
+	return []Workload{addWorkload{}, steadyWorkload{}, burstWorkload{}, dayWorkload{}, callbackWorkload{}, cancelWorkload{}, pendingWorkload{}, servicesWorkload{}, schedulesWorkload{}, flowWorkload{}, rawWorkload{}}
 }
 
 // ErrUnsound is wrapped by the error of a run with a missing, repeated or early timer, or with a

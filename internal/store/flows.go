@@ -56,8 +56,10 @@ const (
 	MaxStoredLimits = 1000
 	// MaxFlowNote bounds FlowLimit.Note, in bytes.
 	MaxFlowNote = 256
-	// FlowStateTTL is how long the state of a key is kept after its last time of interest.
-	FlowStateTTL = time.Hour
+	// FlowStateTTL is how long the state of a key is kept after its last time of interest. A key
+	// costs the server about 1 kB that long. It must be longer than flow.StepDoubt and FlowFresh,
+	// so that no node decides without the state of leases or by an older limit.
+	FlowStateTTL = 5 * time.Minute
 	// deletedLimitTTL is how long a deleted limit is kept, so that every node sees the deletion
 	// and the events that wait for the limit are moved.
 	deletedLimitTTL = 24 * time.Hour
