@@ -13,8 +13,8 @@ import (
 // FlowLimit says what a flow key, or each key that matches a pattern, permits; see
 // [Client.SetFlow].
 type FlowLimit struct {
-	// Rate is a number of calls in a duration, such as "100/1m" or "20/1s"; "" does not bound
-	// them. In no window of length t begin more than rate × t + burst calls.
+	// Rate is a number of calls in a duration, such as "20/s", "100/m", "1000/h", "5000/d" or
+	// "100/10m"; "" does not bound them. In no window of length t begin more than rate × t + burst calls.
 	Rate string
 	// Burst is the number of calls that may begin at once; 0 for the calls of a tenth
 	// of a second, at least 2, or for 1 if a second or more is between two calls.

@@ -18,7 +18,7 @@ type FlowSetRequest struct {
 	// Key is a flow key, or a pattern with '*', whose limit applies to each matching key by
 	// itself.
 	Key string `json:"key"`
-	// Rate is a number of calls in a duration, such as 100/1m; empty for no bound.
+	// Rate is a number of calls in a duration, such as 5/s, 100/m or 100/10m; empty for no bound.
 	Rate string `json:"rate,omitempty"`
 	// Burst is the number of calls that may start at once; 0 for the default of the rate.
 	Burst int `json:"burst,omitempty"`

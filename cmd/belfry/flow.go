@@ -69,13 +69,13 @@ func (c *cli) flowSetCommand() *cobra.Command {
 		Long: `Replace the whole limit of a flow key or pattern, or make a new one: a flag that you leave
 out does not limit. A pause stays until "belfry flow resume". The command takes about a
 second: after it has succeeded, every call that begins follows the limit.`,
-		Example: `  belfry flow set api.example.com --rate 100/1m --burst 10 --parallel 5
+		Example: `  belfry flow set api.example.com --rate 100/m --burst 10 --parallel 5
   belfry flow set 'customer:*' --parallel 1
   belfry flow set api.example.com --rate 200/1m --dry-run`,
 		Args: exactly(1),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&limit.Rate, "rate", "", "calls in a duration: 20/1s, 100/1m, 5000/24h")
+	fs.StringVar(&limit.Rate, "rate", "", "calls in a duration: 20/s, 100/m, 5000/d, 100/10m")
 	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: the calls of a tenth of a second, at least 2; 1 if a second or more is between two calls)")
 	fs.IntVar(&limit.Parallel, "parallel", 0, "calls that run at once")
 	fs.BoolVar(&dryRun, "dry-run", false, "only say what would change")

@@ -49,17 +49,22 @@ func (l Limit) Check() error {
 	return nil
 }
 
-// ParseRate reads a rate such as 100/1m: a number of calls, and a duration as in the timer
-// attributes. Check tells its bounds.
+// ratePeriods are the durations that a rate may name by a letter alone, as in 100/m.
+var ratePeriods = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+
+// ParseRate reads a rate such as 5/s, 100/m, 1000/h, 1000/d or 100/10m: a number of calls, and a
+// letter of ratePeriods or a duration as in the timer attributes. Check tells its bounds.
 func ParseRate(s string) (Rate, error) {
 	count, per, ok := strings.Cut(s, "/")
 	n, err := strconv.Atoi(count)
 	if !ok || err != nil || n < 1 {
-		return Rate{}, fmt.Errorf("rate %.40q: write a number of calls and a duration, such as 100/1m", s)
+		return Rate{}, fmt.Errorf("rate %.40q: write a number of calls and a duration, such as 5/s, 100/m or 100/10m", s)
 	}
-	d, err := schemas.ParseDuration(per)
-	if err != nil {
-		return Rate{}, fmt.Errorf("rate %.40q: %.40q is %w; write a number of calls and a duration, such as 100/1m", s, per, err)
+	d, named := ratePeriods[per]
+	if !named {
+		if d, err = schemas.ParseDuration(per); err != nil {
+			return Rate{}, fmt.Errorf("rate %.40q: %.40q is %w; write a number of calls and a duration, such as 5/s, 100/m or 100/10m", s, per, err)
+		}
 	}
 	r := Rate{n, d}
 	if d < MinRatePer || d > MaxRatePer {

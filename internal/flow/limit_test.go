@@ -13,6 +13,7 @@ func TestParseRate(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Rate{
 		"100/1m": {100, time.Minute}, "20/1s": {20, time.Second}, "5000/24h": {5000, 24 * time.Hour}, "1/PT1H": {1, time.Hour}, "3/1h30m": {3, 90 * time.Minute},
+		"5/s": {5, time.Second}, "100/m": {100, time.Minute}, "1000/h": {1000, time.Hour}, "1000/d": {1000, 24 * time.Hour},
 		"1/168h": {1, MaxRatePer}, "7/P7D": {7, MaxRatePer}, "10/1.5s": {10, 1500 * time.Millisecond},
 	} {
 		got, err := ParseRate(text)
@@ -23,7 +24,7 @@ func TestParseRate(t *testing.T) {
 			t.Errorf("%q is written as %q, which is read as %v (%v)", text, got, again, err)
 		}
 	}
-	for _, text := range []string{"", "/", "100", "100/", "/1m", "100/minute", "100/1", "0/1s", "-1/1s", "1/0s", "1/-1s", "1/999ms", "1/169h", "1.5/1s", "1e3/1s", "99999999999999999999/1s", "1/1s/1s", " 1/1s", "1/P1M", strings.Repeat("9", 500) + "/1s"} {
+	for _, text := range []string{"", "/", "100", "100/", "/1m", "100/minute", "100/1", "100/S", "100/M", "100/w", "100/ d", "100/1d", "0/s", "0/1s", "-1/1s", "1/0s", "1/-1s", "1/999ms", "1/169h", "1.5/1s", "1e3/1s", "99999999999999999999/1s", "1/1s/1s", " 1/1s", "1/P1M", strings.Repeat("9", 500) + "/1s"} {
 		if r, err := ParseRate(text); err == nil || !strings.Contains(err.Error(), "rate ") || len(err.Error()) > 300 {
 			t.Errorf("ParseRate(%.50q): got %v (%v), want a short error about the rate", text, r, err)
 		}
