@@ -125,10 +125,4 @@
 //   - The last check after store.ServiceGrace does nothing.
 //   - A publisher trusts for longer than half of the grace that a feed is awake. (Trust without end
 //     is a mutant.)
-//
-// # Known failures
-//
-// These seeds fail at this version and are not explained. A plain run has fewer seeds.
-//
-//   - 1856: a trigger was skipped for overlap with a run that had a result 1 ms before.
 package sim
