@@ -68,6 +68,12 @@ const (
 // cancel a timer without its Receipt.
 func NewTimerID(source, id string) TimerID { return schemas.NewTimerID(source, id) }
 
+// NewTenantTimerID is NewTimerID for a client whose account is a tenant of Belfry: its timers
+// have ids of their own. An empty tenant is the default one.
+func NewTenantTimerID(tenant, source, id string) TimerID {
+	return schemas.NewTenantTimerID(tenant, source, id)
+}
+
 // ParseTimerID parses the text form of a timer id, as TimerID.String returns it.
 func ParseTimerID(s string) (TimerID, error) { return schemas.ParseTimerID(s) }
 

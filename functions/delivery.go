@@ -58,6 +58,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 	}
 	d.key = d.claim.RunID().String()
 	d.event, d.spec, d.fired, err = schemas.ParseFired(m.Header, m.Data)
+	d.spec.Of(s.name)
 	if err == nil {
 		d.openCallback()
 	}

@@ -218,7 +218,7 @@ func (f *Functions) watch(changes <-chan store.ServiceChange) {
 func (f *Functions) serve(k store.Feed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.pulling.Err() != nil || !schemas.ValidService(k.Service) {
+	if f.pulling.Err() != nil || !schemas.ValidServiceName(k.Service) {
 		return
 	}
 	s := f.services[k.Service]
@@ -248,7 +248,7 @@ func (f *Functions) serve(k store.Feed) {
 // newService returns nil if the settings of the service are wrong.
 func (f *Functions) newService(name string) *service {
 	cfg := f.settings.Services[name]
-	c, err := f.newCaller(cfg, f.settings.rules(&cfg))
+	c, err := f.newCaller(cfg, f.settings.rulesOf(name))
 	if err != nil { // New and Reconfigure have checked the same settings
 		f.o.Log.Error().Err(err).Str("service", name).Msg("service has no callbacks: its settings are wrong")
 		return nil

@@ -18,6 +18,9 @@ type Settings struct {
 	Subjects, Hosts []string
 	// Services has the settings of single services, by name.
 	Services map[string]ServiceConfig
+	// Tenants has, by the name of each tenant, the patterns of hosts that its HTTP callbacks may
+	// call. The other settings are those of the default tenant.
+	Tenants map[string][]string
 }
 
 // ServiceConfig holds the settings of one service.
@@ -84,7 +87,19 @@ func equalRules(a, b *schemas.CallbackRules) bool {
 		a.HTTPSOnly == b.HTTPSOnly && text(a.BaseURL) == text(b.BaseURL)
 }
 
-// rules returns the rules of a service with configuration c.
+// rulesOf returns the rules of a service of any tenant.
+func (s *Settings) rulesOf(service string) schemas.CallbackRules {
+	if tenant := schemas.TenantOf(service); tenant != "" {
+		if hosts, ok := s.Tenants[tenant]; ok {
+			return schemas.TenantRules(hosts)
+		}
+		return schemas.NoCallbacks()
+	}
+	c := s.Services[service]
+	return s.rules(&c)
+}
+
+// rules returns the rules of a service of the default tenant with configuration c.
 func (s *Settings) rules(c *ServiceConfig) schemas.CallbackRules {
 	r := schemas.CallbackRules{Subjects: s.Subjects, Hosts: s.Hosts, BaseURL: c.BaseURL, HTTPSOnly: len(c.Headers) > 0}
 	if c.Subjects != nil {
@@ -108,6 +123,12 @@ func (s *Settings) Policy() *schemas.CallbackPolicy {
 	p := &schemas.CallbackPolicy{Common: s.rules(&ServiceConfig{}), Services: make(map[string]schemas.CallbackRules, len(s.Services))}
 	for name, c := range s.Services {
 		p.Services[name] = s.rules(&c)
+	}
+	if len(s.Tenants) > 0 {
+		p.Tenants = make(map[string]schemas.CallbackRules, len(s.Tenants))
+	}
+	for name, hosts := range s.Tenants {
+		p.Tenants[name] = schemas.TenantRules(hosts)
 	}
 	return p
 }
@@ -136,6 +157,11 @@ func (s Settings) Check() error {
 			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
 		}
 		i.Close()
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Tenants)) {
+		if err := checkPatterns("", nil, s.Tenants[name]); err != nil {
+			return schemas.Errorf(schemas.CodeConfig, "tenant %s: %w", name, err)
+		}
 	}
 	return checkPatterns("callback-", s.Subjects, s.Hosts)
 }
@@ -208,7 +234,7 @@ func (f *Functions) Reconfigure(s Settings) error {
 	next := map[*service]*caller{}
 	for name, svc := range f.services {
 		c := s.Services[name]
-		rules, now := s.rules(&c), svc.caller.Load()
+		rules, now := s.rulesOf(name), svc.caller.Load()
 		if c.equal(&now.config) && equalRules(&rules, &now.rules) {
 			continue
 		}

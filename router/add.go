@@ -17,6 +17,9 @@ type Add struct {
 	// is published to timers.rejected if it is rejected. It is 0 for an add whose caller
 	// waits for the outcome.
 	Seq uint64
+	// Tenant is the tenant that adds the timer, "" for the default tenant. Account is its account
+	// if the add came from the stream.
+	Tenant, Account string
 	// Receiver receives the outcome.
 	Receiver Receiver
 

@@ -44,7 +44,7 @@ func (s *Service) AddAsync(header map[string][]string, data []byte, done func(sc
 		return
 	}
 	w := &waitingAdd{s: s, done: done}
-	w.Header, w.Data, w.Receiver = header, data, w
+	w.Header, w.Data, w.Receiver, w.Tenant = header, data, w, s.scope.Tenant
 	// Rounded up: a timer counted from the add is never early.
 	w.AddedMs = (s.o.Time.LatestNs() + int64(time.Millisecond) - 1) / int64(time.Millisecond)
 	w.timer = time.AfterFunc(OperationTimeout, w.expire)
@@ -113,9 +113,39 @@ func (s *Service) process(group []*Add) {
 		}
 		valid = append(valid, a)
 	}
-	s.writer.Write(s.run, valid)
+	s.write(valid)
 	// After the valid adds, because timers.rejected may fail.
 	each(refused, func(f refusal) { outcomes{s}.Reject(f.a, f.reason) })
+}
+
+// write stores valid adds. Those of the stream that are of tenants have a dedup check of their
+// own, because each consumer of the stream has one.
+func (s *Service) write(valid []*Add) {
+	tenants := 0
+	for _, a := range valid {
+		if a.Account != "" {
+			tenants++
+		}
+	}
+	switch tenants {
+	case 0:
+		s.writer.Write(s.run, valid)
+		return
+	case len(valid):
+		s.tenantWriter.Write(s.run, valid)
+		return
+	}
+	own := make([]*Add, 0, tenants)
+	rest := make([]*Add, 0, len(valid)-tenants)
+	for _, a := range valid {
+		if a.Account != "" {
+			own = append(own, a)
+		} else {
+			rest = append(rest, a)
+		}
+	}
+	s.writer.Write(s.run, rest)
+	s.tenantWriter.Write(s.run, own)
 }
 
 // refusal is an invalid add.
@@ -134,13 +164,22 @@ func (s *Service) validate(a *Add) (err error) {
 			err = schemas.Errorf(schemas.CodeInvalidEvent, "the event cannot be parsed: %v", p)
 		}
 	}()
+	if err := s.checkTenant(a); err != nil {
+		return err
+	}
 	limits := s.o.Limits
+	limits.Tenant = a.Tenant
 	limits.MaxMessage = s.o.Store.MaxMessage() // the limit of the server that this node is connected to now
 	ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
 	defer cancel()
 	rec, spec, err := s.parse(a.Header, a.Data, a.AddedMs, limits, s.calendars(ctx))
 	if err != nil {
 		return err
+	}
+	if a.Tenant != "" {
+		if err := refuseShared(&spec); err != nil {
+			return err
+		}
 	}
 	if spec.Callback != "" {
 		if err := s.callbacks.Load().Check(spec.Callback, spec.Service); err != nil {
@@ -156,8 +195,11 @@ func (s *Service) validate(a *Add) (err error) {
 	return nil
 }
 
-// sameTimer reports whether an add made a record.
-func (s *Service) sameTimer(header map[string][]string, data []byte, rec *schemas.Record) bool {
+// sameTimer reports whether an add made a record; see Operations.SameTimer.
+func (s *Service) sameTimer(account string, header map[string][]string, data []byte, rec *schemas.Record) bool {
+	if tenant, ok := s.tenantOf(account); !ok || tenant != schemas.TenantOf(rec.Service) {
+		return false
+	}
 	_, spec, err := s.parse(header, data, rec.AddedMs, s.o.Limits, recurrence.UnknownCalendars)
 	return err == nil && spec.Source == rec.Source && spec.EventID == rec.EventID
 }
@@ -224,6 +266,12 @@ func (s *Service) publishRejected(a *Add, reason error) error {
 	header[schemas.HeaderErrorCode] = []string{string(schemas.CodeOf(reason))}
 	header[schemas.HeaderError] = []string{HeaderText(reason.Error())}
 	header[schemas.HeaderOriginalSequence] = []string{seq}
+	if a.Account != "" {
+		header[schemas.HeaderAccount] = []string{a.Account}
+	}
+	if a.Tenant != "" {
+		header[schemas.HeaderTenant] = []string{a.Tenant}
+	}
 	// The message id makes a redelivered add one rejection.
 	_, err := s.o.Store.PublishLetter(s.run, store.Msg{Subject: schemas.SubjectRejected, Header: header, Data: a.Data, MsgID: "add." + seq})
 	s.breakers.rejects.note(err)

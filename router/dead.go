@@ -33,14 +33,16 @@ func (s *Service) readLetter(m *store.Letter) (letter, error) {
 	if _, l.spec, l.fired, err = schemas.ParseFired(m.Header, m.Data); err != nil {
 		return l, err
 	}
+	l.spec.Of(schemas.ServiceOfSubject(m.Subject))
 	if sealed := m.Get(schemas.HeaderCallback); sealed != "" {
 		l.spec.Callback, l.sealed = s.o.Store.OpenCallback(l.claim.Timer, sealed)
 	}
 	l.info = schemas.DeadInfo{
-		Sequence: m.Sequence, Timer: l.claim.Timer, ID: l.spec.EventID, Source: l.spec.Source, Type: l.spec.Type, Service: l.spec.Service,
+		Sequence: m.Sequence, Timer: l.claim.Timer, ID: l.spec.EventID, Source: l.spec.Source, Type: l.spec.Type,
 		Scheduled: schemas.TimeOf(l.fired.ScheduledMs), Died: m.Stored.UTC(), Attempts: l.claim.Attempt,
 		ErrorCode: m.Get(schemas.HeaderErrorCode), ErrorData: m.Get(schemas.HeaderError), Consumer: m.Get(schemas.HeaderConsumer),
 	}
+	l.info.Tenant, l.info.Service = schemas.SplitService(l.spec.Service)
 	if !l.claim.Schedule.IsZero() {
 		l.info.Schedule, l.info.Run = l.claim.Schedule, l.claim.Run
 	}
@@ -52,8 +54,11 @@ func (s *Service) readLetter(m *store.Letter) (letter, error) {
 func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (schemas.DeadListReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.DeadListReply, err error) {
 		dq := store.DeadQuery{Service: q.Service, Cursor: q.Cursor, Limit: q.Limit}
+		if dq.Service, dq.Tenant, err = s.scope.selects(q.Service); err != nil {
+			return reply, err
+		}
 		if q.TimerRef != (schemas.TimerRef{}) {
-			if dq.TimerID, dq.Run, err = deadRef(q.TimerRef); err != nil {
+			if dq.TimerID, dq.Run, err = s.scope.deadRef(q.TimerRef); err != nil {
 				return reply, err
 			}
 		}
@@ -66,7 +71,8 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 			l, err := s.readLetter(m)
 			if err != nil {
 				// A damaged dead letter is listed, too.
-				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: schemas.ServiceOfSubject(m.Subject), Died: m.Stored.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
+				tenant, service := schemas.SplitService(schemas.ServiceOfSubject(m.Subject))
+				l.info = schemas.DeadInfo{Sequence: m.Sequence, Service: service, Tenant: tenant, Died: m.Stored.UTC(), ErrorCode: string(schemas.CodeDamaged), ErrorData: err.Error()}
 			}
 			reply.Dead = append(reply.Dead, l.info)
 		}
@@ -75,11 +81,11 @@ func (s *Service) DeadList(ctx context.Context, q schemas.DeadListRequest) (sche
 }
 
 // deadRef returns the timer whose dead letters a request names, and the run if it names one.
-func deadRef(ref schemas.TimerRef) (id schemas.TimerID, run uint32, err error) {
+func (sc *Scope) deadRef(ref schemas.TimerRef) (id schemas.TimerID, run uint32, err error) {
 	if r, ok := ref.Run(); ok {
 		return r.Timer, r.Run, nil
 	}
-	id, err = ref.Resolve()
+	id, err = ref.Resolve(sc.Tenant)
 	return id, 0, err
 }
 
@@ -94,7 +100,10 @@ func (s *Service) DeadReplay(ctx context.Context, q schemas.ReplayRequest, from 
 		if err != nil {
 			return reply, err
 		}
-		dq := store.DeadQuery{Service: q.Service, Limit: maxReplay}
+		dq := store.DeadQuery{Limit: maxReplay}
+		if dq.Service, dq.Tenant, err = s.scope.selects(q.Service); err != nil {
+			return reply, err
+		}
 		if q.Limit != 0 {
 			if q.Limit < 1 || q.Limit > maxReplay {
 				return reply, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, maxReplay)
@@ -106,7 +115,7 @@ func (s *Service) DeadReplay(ctx context.Context, q schemas.ReplayRequest, from 
 		case one == (q.Service != ""):
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "select the dead letters to replay: by timer (timer, or id and source), or by service")
 		case one:
-			if dq.TimerID, dq.Run, err = deadRef(q.TimerRef); err != nil {
+			if dq.TimerID, dq.Run, err = s.scope.deadRef(q.TimerRef); err != nil {
 				return reply, err
 			}
 		}

@@ -86,7 +86,7 @@ func (s *Service) CancelAsync(q schemas.CancelRequest, from schemas.Caller, done
 		done(nil, err)
 		return
 	}
-	id, err := q.Resolve()
+	id, err := q.Resolve(s.scope.Tenant)
 	if err != nil {
 		done(nil, err)
 		return

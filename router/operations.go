@@ -17,7 +17,7 @@ import (
 type Adds interface {
 	// AddForgotten reports, without a request, that FindAdds would find nothing.
 	AddForgotten(addedMs int64) bool
-	FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error)
+	FindAdds(ctx context.Context, addedMs int64, same func(account string, header map[string][]string, data []byte) bool) (seqs []uint64, err error)
 	RemoveAdd(ctx context.Context, seq uint64) error
 }
 
@@ -29,8 +29,12 @@ type Operations struct {
 	Adds    Adds
 	// Geometry is the store's.
 	Geometry schemas.Geometry
-	// SameTimer reports whether an add made a record.
-	SameTimer func(header map[string][]string, data []byte, rec *schemas.Record) bool
+	// Scope bounds the timers that the operations see; the zero value is that of the default
+	// tenant.
+	Scope Scope
+	// SameTimer reports whether an add made a record. account is that of a tenant's add, "" for
+	// an add of the default tenant.
+	SameTimer func(account string, header map[string][]string, data []byte, rec *schemas.Record) bool
 	// Retention is how long final records are kept.
 	Retention time.Duration
 	// MaxHorizon bounds how far ahead a timer may be moved.
@@ -67,7 +71,7 @@ func (o *Operations) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer
 // own; the run of a one-shot timer is in the timer's record. Errors: those of f, bad_request,
 // invalid_timer_id; not_found says why a run has no record.
 func atRef[T any](ctx context.Context, o *Operations, ref schemas.TimerRef, f func(context.Context, schemas.TimerID) (T, error)) (v T, err error) {
-	id, err := ref.Resolve()
+	id, err := ref.Resolve(o.Scope.Tenant)
 	if err != nil {
 		return v, err
 	}
@@ -101,6 +105,9 @@ func (o *Operations) withoutRecord(ctx context.Context, run schemas.RunID) (stor
 
 func (o *Operations) get(ctx context.Context, id schemas.TimerID) (store.Timer, error) {
 	t, err := o.Records.Get(ctx, id)
+	if err == nil && !o.Scope.Sees(t.Record.Service) {
+		t, err = store.Timer{ID: id}, schemas.ErrNotFound
+	}
 	if errors.Is(err, schemas.ErrNotFound) {
 		return t, schemas.Errorf(schemas.CodeNotFound, "no timer %s: it was never added, is still on its way from timers.add, or its record has expired (after %s)", id, o.Retention)
 	}
@@ -121,6 +128,9 @@ func (o *Operations) Cancel(ctx context.Context, id schemas.TimerID, by schemas.
 // which may be behind, or its add has to be removed first. If the write is answered with
 // store.ErrRevision, the cancel needs Cancel, too.
 func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Write, ok bool) {
+	if !o.Scope.Sees(t.Record.Service) {
+		return store.Write{}, false
+	}
 	unchanged, err := t.Record.Cancel(o.NowMs(), by)
 	if err != nil || unchanged || !o.Adds.AddForgotten(t.Record.AddedMs) {
 		return store.Write{}, false
@@ -209,8 +219,8 @@ func (o *Operations) changed(before *store.Timer, t store.Timer) store.Timer {
 // been lost, which only a redelivery of the add would repair. forgetAdd therefore repairs
 // the timer before it removes the add: the change for which it is called may yet fail.
 func (o *Operations) forgetAdd(ctx context.Context, t *store.Timer) (rev uint64, err error) {
-	seqs, err := o.Adds.FindAdds(ctx, t.Record.AddedMs, func(header map[string][]string, data []byte) bool {
-		return o.SameTimer(header, data, &t.Record)
+	seqs, err := o.Adds.FindAdds(ctx, t.Record.AddedMs, func(account string, header map[string][]string, data []byte) bool {
+		return o.SameTimer(account, header, data, &t.Record)
 	})
 	if err != nil || len(seqs) == 0 {
 		return t.Rev, err

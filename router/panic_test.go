@@ -17,7 +17,7 @@ func TestPanicIsContained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{o: Options{Log: zerolog.Nop(), Store: sizeOnly{}}, m: m}
+	s := &Service{engine: &engine{o: Options{Log: zerolog.Nop(), Store: sizeOnly{}}, m: m}}
 	s.parse = func(map[string][]string, []byte, int64, schemas.Limits, recurrence.Calendars) (schemas.Record, schemas.Spec, error) {
 		panic("planted")
 	}

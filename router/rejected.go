@@ -14,7 +14,7 @@ import (
 // unavailable.
 func (s *Service) RejectedList(ctx context.Context, q schemas.RejectedListRequest) (schemas.RejectedListReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.RejectedListReply, error) {
-		page, err := s.o.Store.RejectedList(ctx, store.RejectedQuery{Cursor: q.Cursor, Limit: q.Limit})
+		page, err := s.o.Store.RejectedList(ctx, store.RejectedQuery{Tenant: s.scope.tenant(), Cursor: q.Cursor, Limit: q.Limit})
 		if err != nil {
 			return schemas.RejectedListReply{}, err
 		}
@@ -36,6 +36,7 @@ func rejectedInfo(m *store.Letter) schemas.RejectedInfo {
 		Code: schemas.Code(m.Get(schemas.HeaderErrorCode)), Error: m.Get(schemas.HeaderError),
 		DataBytes: len(m.Data), Data: strings.ToValidUTF8(string(m.Data[:min(len(m.Data), schemas.MaxRejectedData)]), "?"),
 	}
+	info.Tenant, info.Account = m.Get(schemas.HeaderTenant), m.Get(schemas.HeaderAccount)
 	info.Source, info.ID = eventName(m.Header, m.Data)
 	return info
 }

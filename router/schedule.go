@@ -250,7 +250,9 @@ func (s *Service) group(ctx context.Context, ref schemas.TimerRef, q store.ListQ
 		if q.Group == "" || ref != (schemas.TimerRef{}) {
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "name either a timer or a group")
 		}
-		q.Limit = groupPage
+		// Belfry's own account operates on groups of the default tenant: another tenant may use
+		// the same name.
+		q.Limit, q.Tenant = groupPage, &s.scope.Tenant
 		page, err := s.o.Store.List(ctx, q)
 		if err != nil {
 			return reply, err
@@ -287,7 +289,7 @@ func (s *Service) Backfill(ctx context.Context, q schemas.BackfillRequest, from 
 		if err != nil {
 			return reply, err
 		}
-		id, err := q.Resolve()
+		id, err := q.Resolve(s.scope.Tenant)
 		if err != nil {
 			return reply, err
 		}
@@ -368,7 +370,7 @@ func (s *Service) Update(ctx context.Context, header map[string][]string, data [
 				return reply, schemas.Errorf(schemas.CodeBadRequest, "%s %.40q is not a revision; write the number that get answers", schemas.HeaderIfMatch, q.Revision)
 			}
 		}
-		a := &Add{Header: header, Data: data, AddedMs: s.nowMs()}
+		a := &Add{Header: header, Data: data, AddedMs: s.nowMs(), Tenant: s.scope.Tenant}
 		if err := s.validate(a); err != nil {
 			return reply, err
 		}
@@ -440,7 +442,7 @@ func (s *Service) previewed(ctx context.Context, q schemas.PreviewRequest) (*rec
 	if err != nil {
 		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "attributes: %w", err)
 	}
-	a := &Add{Header: map[string][]string{}, Data: data, AddedMs: s.nowMs()}
+	a := &Add{Header: map[string][]string{}, Data: data, AddedMs: s.nowMs(), Tenant: s.scope.Tenant}
 	if err := s.validate(a); err != nil {
 		return nil, nil, err
 	}

@@ -49,6 +49,8 @@ type Settings interface {
 	// CanSchedule returns an error of schemas.CodeUnavailable while schedules cannot be
 	// stored.
 	CanSchedule() error
+	// CanServeTenants is CanSchedule for timers of tenants.
+	CanServeTenants() error
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 }
 
@@ -80,9 +82,13 @@ type Options struct {
 	Limits schemas.Limits
 	// Callbacks restricts the callbacks of adds, until SetCallbacks replaces it; nil allows
 	// all.
-	Callbacks  *schemas.CallbackPolicy
-	Log        zerolog.Logger
-	Registerer prometheus.Registerer
+	Callbacks *schemas.CallbackPolicy
+	// Accounts has the tenants by their accounts; nil for none. TenantDedup is Dedup for the adds
+	// of tenants; required if there are any.
+	Accounts    map[string]string
+	TenantDedup DedupCheck
+	Log         zerolog.Logger
+	Registerer  prometheus.Registerer
 }
 
 // Bounds of a Service.
@@ -107,13 +113,24 @@ const (
 //
 // Every operation returns an error with a schemas.Code; see the package comment for
 // admission control and time-outs.
+//
+// A Service acts for one Scope. New returns the Service of Belfry's own account, In those of
+// other scopes.
 type Service struct {
-	o        Options
-	m        *metrics
-	ops      Operations
-	writer   Writer
-	breakers *Breakers
-	batcher  *batcher
+	*engine
+	scope Scope
+	ops   Operations
+}
+
+// engine is what the services of all scopes share.
+type engine struct {
+	o      Options
+	m      *metrics
+	writer Writer
+	// tenantWriter is writer for the adds of tenants that come from the stream.
+	tenantWriter Writer
+	breakers     *Breakers
+	batcher      *batcher
 	// rejections throttles log lines about rejected adds.
 	rejections throttle.Log
 	callbacks  atomic.Pointer[schemas.CallbackPolicy]
@@ -151,27 +168,32 @@ func New(o Options) (*Service, error) {
 	if o.Store == nil || o.Dedup == nil || o.Time == nil {
 		return nil, schemas.Errorf(schemas.CodeConfig, "router needs a store, a dedup check and a time source")
 	}
+	if len(o.Accounts) > 0 && o.TenantDedup == nil {
+		return nil, schemas.Errorf(schemas.CodeConfig, "router needs a dedup check for the adds of tenants")
+	}
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("router: register metrics: %w", err)
 	}
 	geo := o.Store.Geometry()
-	s := &Service{
+	s := &Service{scope: Scope{All: true}, engine: &engine{
 		o: o, m: m, breakers: NewBreakers(geo.Shards, time.Now, o.Log),
 		adds: make(permits, MaxAdds), quick: make(permits, MaxOperations), slow: make(permits, MaxSlowOperations),
 		cancels: make(chan *fastCancel, MaxOperations),
 		parse:   recurrence.ParseAdd,
-	}
+	}}
 	s.run, s.cancel = context.WithCancelCause(context.Background())
 	s.callbacks.Store(o.Callbacks)
 	horizon := o.Limits.MaxHorizon
 	if horizon == 0 {
 		horizon = schemas.DefaultLimitHorizon
 	}
-	s.ops = Operations{Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.changed, Calendars: s.calendars}
+	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.changed, Calendars: s.calendars}
 	s.writer = Writer{
 		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
 	}
+	s.tenantWriter = s.writer
+	s.tenantWriter.Dedup = o.TenantDedup
 	s.batcher = newBatcher(s.process)
 	return s, nil
 }
@@ -304,7 +326,11 @@ func (s *Service) Reschedule(ctx context.Context, q schemas.RescheduleRequest, f
 // List returns a page of timers. Errors: bad_request, unavailable.
 func (s *Service) List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error) {
 	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.ListReply, error) {
-		page, err := s.o.Store.List(ctx, store.ListQuery{States: q.States, Service: q.Service, Group: q.Group, Schedule: q.Schedule, Cursor: q.Cursor, Limit: q.Limit})
+		service, tenant, err := s.scope.selects(q.Service)
+		if err != nil {
+			return schemas.ListReply{}, err
+		}
+		page, err := s.o.Store.List(ctx, store.ListQuery{States: q.States, Service: service, Tenant: tenant, Group: q.Group, Schedule: q.Schedule, Cursor: q.Cursor, Limit: q.Limit})
 		if err != nil {
 			return schemas.ListReply{}, err
 		}

@@ -98,6 +98,8 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// MaxBackoff bounds the delay between attempts.
 	MaxBackoff time.Duration
+	// Tenant is the tenant that adds the event; "" for the default tenant.
+	Tenant string
 	// accepted is true for an event that was accepted before. Its callback is not checked
 	// here again; each attempt checks it.
 	accepted bool

@@ -129,20 +129,44 @@ type CallbackRules struct {
 	HTTPSOnly bool
 	// BaseURL resolves callbacks that are a path; nil for none.
 	BaseURL *url.URL
+	// tenant is true for rules of a tenant other than the default one, and unknown for a
+	// tenant that is not configured. Errors say so.
+	tenant, unknown bool
 }
 
 // CallbackPolicy holds the rules of all services. Do not change it while it is in use. A
-// nil policy allows everything.
+// nil policy allows the default tenant everything, and other tenants nothing.
 type CallbackPolicy struct {
-	// Common applies to services that are not in Services.
+	// Common applies to services of the default tenant that are not in Services.
 	Common   CallbackRules
 	Services map[string]CallbackRules
+	// Tenants has the rules of the services of each tenant; see TenantRules.
+	Tenants map[string]CallbackRules
+}
+
+// TenantRules returns the rules of a tenant whose HTTP callbacks may call hosts; none if hosts
+// is empty. Its NATS callbacks may call every subject: CallSubject leads to the subjects of the
+// tenant's own account alone.
+func TenantRules(hosts []string) CallbackRules {
+	return CallbackRules{Hosts: append([]string{}, hosts...), tenant: true}
+}
+
+// NoCallbacks returns the rules of a tenant that is not configured: they allow nothing.
+func NoCallbacks() CallbackRules {
+	return CallbackRules{Subjects: []string{}, Hosts: []string{}, tenant: true, unknown: true}
 }
 
 // Check applies the rules of service to a callback; see CallbackRules.Check.
 func (p *CallbackPolicy) Check(callback, service string) error {
 	if p == nil {
 		p = &CallbackPolicy{}
+	}
+	if tenant := TenantOf(service); tenant != "" {
+		rules, ok := p.Tenants[tenant]
+		if !ok {
+			rules = NoCallbacks()
+		}
+		return rules.Check(callback, service)
 	}
 	rules, ok := p.Services[service]
 	if !ok {
@@ -176,6 +200,10 @@ func (r *CallbackRules) Resolve(callback, service string) (string, error) {
 // Errors are of CodeInvalidAttribute and name the setting.
 func (r *CallbackRules) Check(callback, service string) error {
 	bad := func(format string, args ...any) error { return Errorf(CodeInvalidAttribute, format, args...) }
+	tenant, service := SplitService(service)
+	if r.unknown {
+		return bad("tenant %s is not in the configuration, so it has no callbacks", tenant)
+	}
 	if subject, ok := strings.CutPrefix(callback, NATSScheme); ok {
 		if r.Subjects == nil || subject == WorkSubjectPrefix+service || slices.ContainsFunc(r.Subjects, func(p string) bool { return subjectMatches(p, subject) }) {
 			return nil
@@ -198,6 +226,8 @@ func (r *CallbackRules) Check(callback, service string) error {
 	}
 	if !slices.ContainsFunc(r.Hosts, func(p string) bool { return r.hostMatches(p, u) }) {
 		switch {
+		case r.tenant:
+			return bad("the setting hosts of tenant %s does not allow %s://%s", tenant, u.Scheme, u.Host)
 		case r.OwnHosts:
 			return bad("the setting hosts of service %s does not allow %s://%s", service, u.Scheme, u.Host)
 		case r.HTTPSOnly && u.Scheme != "https":

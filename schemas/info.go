@@ -11,14 +11,17 @@ import (
 // UTC, with milliseconds. Optional times are zero, and absent from the JSON, until the
 // event that they describe has happened.
 type TimerInfo struct {
-	Timer    TimerID `json:"timer"`
-	ID       string  `json:"id"`
-	Source   string  `json:"source"`
-	Type     string  `json:"type"`
-	Service  string  `json:"service"`
-	Group    string  `json:"group,omitempty"`
-	Callback string  `json:"callback,omitempty"` // credentials are redacted
-	State    State   `json:"state"`
+	Timer   TimerID `json:"timer"`
+	ID      string  `json:"id"`
+	Source  string  `json:"source"`
+	Type    string  `json:"type"`
+	Service string  `json:"service"`
+	// Tenant is the tenant that the timer belongs to, empty for the default tenant. Service is
+	// the tenant's own name for the service.
+	Tenant   string `json:"tenant,omitempty"`
+	Group    string `json:"group,omitempty"`
+	Callback string `json:"callback,omitempty"` // credentials are redacted
+	State    State  `json:"state"`
 	// Scheduled is the due time that the user asked for. Due is when Belfry acts next,
 	// which is later than Scheduled for a retry. Both are always set.
 	Scheduled time.Time `json:"scheduled"`
@@ -69,11 +72,12 @@ type OutcomeInfo struct {
 // callback.
 func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	info := TimerInfo{
-		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Service: r.Service, Group: r.Group, Callback: RedactURL(r.Callback),
+		Timer: id, ID: r.EventID, Source: r.Source, Type: r.Type, Group: r.Group, Callback: RedactURL(r.Callback),
 		State: r.State, Scheduled: TimeOf(r.ScheduledMs), Due: TimeOf(r.DueMs),
 		Added: optionalTime(r.AddedMs), Fired: optionalTime(r.FirstMs()), Done: optionalTime(r.DoneMs), Next: optionalTime(r.NextMs), Until: optionalTime(r.retryUntilMs()),
 		Run: r.Run, Attempts: r.Attempt, MaxAttempts: r.MaxAttempt, LastAttempts: attemptInfos(r), History: operations(r.History), Revision: rev,
 	}
+	info.Tenant, info.Service = SplitService(r.Service)
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}
 	}
@@ -149,8 +153,9 @@ type TimerRef struct {
 	Source string `json:"source,omitempty"`
 }
 
-// Resolve returns the timer id: for a run, that of its own record. Its errors have CodeBadRequest, or CodeInvalidTimerID.
-func (r TimerRef) Resolve() (TimerID, error) {
+// Resolve returns the timer id: for a run, that of its own record. Source and ID are those of
+// an event of the tenant. Its errors have CodeBadRequest, or CodeInvalidTimerID.
+func (r TimerRef) Resolve(tenant string) (TimerID, error) {
 	switch {
 	case r.Timer != "" && (r.ID != "" || r.Source != ""):
 		return TimerID{}, Errorf(CodeBadRequest, "timer and id are both set; name the timer by one of them")
@@ -160,7 +165,7 @@ func (r TimerRef) Resolve() (TimerID, error) {
 	case r.Timer != "":
 		return ParseTimerID(r.Timer)
 	case r.ID != "" && r.Source != "":
-		return NewTimerID(r.Source, r.ID), nil
+		return NewTenantTimerID(tenant, r.Source, r.ID), nil
 	}
 	return TimerID{}, Errorf(CodeBadRequest, "name the timer: timer, or id and source")
 }
@@ -235,6 +240,7 @@ type DeadInfo struct {
 	Source    string    `json:"source"`
 	Type      string    `json:"type"`
 	Service   string    `json:"service"`
+	Tenant    string    `json:"tenant,omitempty"`
 	Scheduled time.Time `json:"scheduled,omitzero"` // zero if the dead letter cannot be decoded
 	Died      time.Time `json:"died"`
 	Attempts  uint32    `json:"attempts"`
@@ -270,6 +276,10 @@ type RejectedInfo struct {
 	Rejected    time.Time `json:"rejected"` // time of the rejection
 	Code        Code      `json:"code"`
 	Error       string    `json:"error"`
+	// Tenant and Account say who sent the add; both are empty for the default tenant. Tenant is
+	// empty for an account that no configuration names.
+	Tenant  string `json:"tenant,omitempty"`
+	Account string `json:"account,omitempty"`
 	// Source and ID are the event's attributes, empty if the event cannot be decoded.
 	Source string `json:"source,omitempty"`
 	ID     string `json:"id,omitempty"`

@@ -21,6 +21,7 @@ func (t *TimerInfo) Append(b []byte) []byte {
 	b = quote(append(b, `,"source":`...), t.Source)
 	b = quote(append(b, `,"type":`...), t.Type)
 	b = quote(append(b, `,"service":`...), t.Service)
+	b = appendOptional(b, `,"tenant":`, t.Tenant)
 	b = appendOptional(b, `,"group":`, t.Group)
 	b = appendOptional(b, `,"callback":`, t.Callback)
 	b = quote(append(b, `,"state":`...), t.State.String())

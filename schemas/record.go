@@ -82,6 +82,11 @@ type Definition struct {
 	Body Body
 }
 
+// TimerID returns the id of the timer, or of the schedule whose run has this definition.
+func (d *Definition) TimerID() TimerID {
+	return NewTenantTimerID(TenantOf(d.Service), d.Source, d.EventID)
+}
+
 // RunState is one occurrence of a timer and what became of it.
 type RunState struct {
 	State State

@@ -121,7 +121,7 @@ func (p *parsed) spec(lim Limits, policy *RetryPolicy) (Spec, error) {
 		EventID: p.text("id"), Source: p.text("source"), Type: p.text("type"),
 		Service: DefaultService, Callback: p.text(AttrCallback), Hash: p.hash(),
 	}
-	s.Timer = NewTimerID(s.Source, s.EventID)
+	s.Timer = NewTenantTimerID(lim.Tenant, s.Source, s.EventID)
 	if a, ok := p.get(AttrService); ok {
 		if !ValidService(a.text) {
 			return s, badAttribute(AttrService, a.text, "a service must have 1 to %d letters, digits, '-' or '_', because it becomes one token of a subject", MaxServiceLength)
@@ -153,7 +153,16 @@ func (p *parsed) spec(lim Limits, policy *RetryPolicy) (Spec, error) {
 		}
 		s.Group = a.text
 	}
+	s.Service = TenantService(lim.Tenant, s.Service)
 	return s, nil
+}
+
+// Of gives what ParseFired has read the service of its message's subject. The event has only
+// the tenant's own name for the service, timersvc.
+func (s *Spec) Of(service string) {
+	if tenant := TenantOf(service); tenant != "" {
+		s.Service, s.Timer = service, NewTenantTimerID(tenant, s.Source, s.EventID)
+	}
 }
 
 // retryPolicy reads the attributes of the retry policy, and applies defaults and limits.

@@ -230,12 +230,14 @@ func cause(err error) error {
 // schedule, or a CloudEvent's id with --source.
 type timerRef struct {
 	source string
+	tenant string
 	id     schemas.TimerID // set by resolve; for a run, the id of the run's own record
 	run    schemas.RunID   // set by resolve if the argument names a run
 }
 
 func (r *timerRef) add(fs *pflag.FlagSet) {
 	fs.StringVar(&r.source, "source", "", "the CloudEvent's source: ID is then the CloudEvent's id")
+	fs.StringVar(&r.tenant, "tenant", "", "with --source: the tenant that your account is, if it is one")
 }
 
 // resolve sets id from the first argument.
@@ -245,8 +247,14 @@ func (r *timerRef) resolve(args []string) error {
 		if id == "" {
 			return usagef("the id is empty")
 		}
-		r.id = schemas.NewTimerID(r.source, id)
+		if r.tenant != "" && !schemas.ValidTenant(r.tenant) {
+			return usagef("--tenant %.80q must be 1 to %d lower-case letters, digits or '-'", r.tenant, schemas.MaxTenantLength)
+		}
+		r.id = schemas.NewTenantTimerID(r.tenant, r.source, id)
 		return nil
+	}
+	if r.tenant != "" {
+		return usagef("--tenant needs --source: a timer id names the tenant's timer by itself")
 	}
 	if run, err := schemas.ParseRunID(id); err == nil {
 		r.id, r.run = schemas.RunTimer(run.Timer, run.Run), run

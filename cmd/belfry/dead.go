@@ -37,7 +37,7 @@ func (c *cli) deadLsCommand() *cobra.Command {
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		t := table{c.out, []int{schemas.TimerIDLength + 4, 24, 12, 8, 16}}
 		return printRows(c, s, t, rows, s.DeadLetters(ctx, service), []string{"TIMER", "DIED", "SERVICE", "ATTEMPTS", "CODE", "REASON"}, func(dead schemas.DeadInfo) []string {
-			return []string{deadName(dead), showTime(dead.Died), dead.Service, fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
+			return []string{deadName(dead), showTime(dead.Died), schemas.TenantService(dead.Tenant, dead.Service), fmt.Sprint(dead.Attempts), dead.ErrorCode, cut(dead.ErrorData, 100)}
 		})
 	})
 }

@@ -67,7 +67,7 @@ func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, row
 		if timer.PauseNote != "" {
 			id += " (paused: " + cut(timer.PauseNote, 60) + ")"
 		}
-		return []string{timer.Timer.String(), timer.State.String(), showTime(due), timer.Service, fmt.Sprint(timer.Attempts), id}
+		return []string{timer.Timer.String(), timer.State.String(), showTime(due), schemas.TenantService(timer.Tenant, timer.Service), fmt.Sprint(timer.Attempts), id}
 	})
 }
 

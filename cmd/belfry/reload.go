@@ -123,6 +123,9 @@ func fixedChanges(old, next *settings) []string {
 			out = append(out, name)
 		}
 	}
+	if !maps.Equal(old.app.Tenants, next.app.Tenants) {
+		out = append(out, keyTenants)
+	}
 	return out
 }
 

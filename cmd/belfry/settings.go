@@ -61,6 +61,7 @@ const (
 	envPrefix   = "BELFRY_"
 	keyServices = "services"
 	keyUsers    = "nats-users"
+	keyTenants  = "tenants"
 )
 
 // add defines the flags on a command.
@@ -159,6 +160,9 @@ func (s *settings) load(c *cli) (app.Options, error) {
 	if err := s.readServices(fromFile, c.getenv); err != nil {
 		return app.Options{}, err
 	}
+	if err := s.readTenants(fromFile); err != nil {
+		return app.Options{}, err
+	}
 	if err := s.readUsers(c.getenv, fromFile); err != nil {
 		return app.Options{}, err
 	}
@@ -214,14 +218,14 @@ func (s *settings) readFile() (map[string]any, error) {
 	}
 	var unknown []string
 	for key, value := range values {
-		if key != keyServices && key != keyUsers && !slices.Contains(s.names, key) {
+		if key != keyServices && key != keyUsers && key != keyTenants && !slices.Contains(s.names, key) {
 			unknown = append(unknown, key)
 		}
 		values[key] = textKeys(value)
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, usagef("config file %s has unknown keys: %s (valid keys are the flags in \"belfry serve --help\", services and nats-users)", s.config, strings.Join(unknown, ", "))
+		return nil, usagef("config file %s has unknown keys: %s (valid keys are the flags in \"belfry serve --help\", services, tenants and nats-users)", s.config, strings.Join(unknown, ", "))
 	}
 	return values, nil
 }
@@ -412,6 +416,9 @@ func (s *settings) effective() map[string]any {
 	m["nats-url"] = schemas.RedactURLs(s.app.NATSURL)
 	if len(s.services) > 0 {
 		m[keyServices] = s.services
+	}
+	if len(s.app.Tenants) > 0 {
+		m[keyTenants] = s.printedTenants()
 	}
 	if users := s.printedUsers(); len(users) > 0 {
 		m[keyUsers] = users

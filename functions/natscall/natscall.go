@@ -64,7 +64,8 @@ func (i *Invoker) Close() { i.workers.close() }
 // Invoke implements callback.Invoker: it makes one request.
 func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outcome {
 	subject := strings.TrimPrefix(r.Target, Scheme)
-	if err := schemas.CheckSubject(subject, r.Service); err != nil {
+	_, service := schemas.SplitService(r.Service)
+	if err := schemas.CheckSubject(subject, service); err != nil {
 		return callback.Permanent(callback.ReasonBadTarget, fmt.Sprintf("subject %.100q: %s", subject, err.Error()))
 	}
 	hdr, data, err := schemas.EncodeEvent(*r.Event, schemas.ModeBinary)
@@ -76,7 +77,8 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	}
 	hdr[headerKey] = []string{r.Key}
 	hdr[nats.MsgIdHdr] = []string{r.Key}
-	msg := &nats.Msg{Subject: subject, Header: hdr, Data: data}
+	// Errors name the subject as its tenant knows it.
+	msg := &nats.Msg{Subject: schemas.CallSubject(r.Service, subject), Header: hdr, Data: data}
 	if strings.HasPrefix(subject, schemas.WorkSubjectPrefix) {
 		return i.work(ctx, r, msg)
 	}

@@ -84,6 +84,9 @@ func (o *Options) validateAccess() error {
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.HTTPToken == "" && !o.Insecure {
 		return badConfig("http listens on %s, where others can reach it, and /metrics and the details of /readyz would be open to them: set http-token-file (and http-tls-cert and http-tls-key), listen on 127.0.0.1, or use --insecure if the network is closed", o.HTTP)
 	}
+	if err := o.validateTenants(); err != nil {
+		return err
+	}
 	if !o.embedded() {
 		if len(o.Users) > 0 || o.NATSTLS != (ServerTLS{}) {
 			return badConfig("nats-users, nats-user and nats-tls-… are for the embedded server: the server at nats-url has its own")

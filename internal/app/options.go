@@ -128,6 +128,13 @@ type Options struct {
 	// Callbacks holds the settings of callbacks. Reconfigure replaces them.
 	Callbacks functions.Settings
 
+	// Tenants has the accounts of the tenants by their names: NATS accounts of the server at
+	// NATSURL that share this Belfry. In operator mode an account is its public key. Each imports
+	// timers.t.<account>.add and timers.t.<account>.api.> from Belfry's account, whose exports of
+	// timers.t.*.add and timers.t.*.api.> have account_token_position 3. Callbacks.Tenants has
+	// an entry for each of them.
+	Tenants map[string]string
+
 	// SecretFiles lists further files with secrets, such as the config file. The node logs a
 	// warning for each of them, and for Creds, the keys of TLS and the data folder, that
 	// every user of the host can read.

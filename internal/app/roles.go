@@ -45,7 +45,7 @@ func (o *Options) StoreConfig() store.Config {
 	c := store.Config{
 		Replicas: o.Replicas, Retention: o.Retention, IndexKeep: o.indexKeep(), Timeout: o.Timeout,
 		GroupCommit: o.Profile == ProfileSafe && o.Replicas <= 1, FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, RejectedMaxAge: o.RejectedMaxAge,
-		FiredMaxPerService: o.FiredMaxPerService, MaxServices: o.MaxServices,
+		FiredMaxPerService: o.FiredMaxPerService, MaxServices: o.MaxServices, Tenants: len(o.Tenants) > 0,
 	}
 	if o.Limits.MaxPayload > 0 {
 		c.MaxPayload = o.Limits.MaxPayload + schemas.PayloadReserve
@@ -115,7 +115,8 @@ func (a *App) announce() {
 
 // shared lists the settings that should be the same on all nodes of a store. Every node
 // writes the ages into the streams when it starts, so the node that started last decides.
-// retention is the TTL of the records that a node finishes itself.
+// retention is the TTL of the records that a node finishes itself. A node refuses the callbacks
+// of tenants that it does not know.
 func (o *Options) shared() map[string]string {
 	out := map[string]string{}
 	for _, s := range []struct {
@@ -127,6 +128,7 @@ func (o *Options) shared() map[string]string {
 	} {
 		out[s.name] = cmp.Or(s.value, s.def).String()
 	}
+	out["tenants"] = o.tenantList()
 	return out
 }
 
@@ -187,7 +189,7 @@ func (a *App) makeRoles() (err error) {
 			return err
 		}
 		a.roles.nats, err = natsapi.New(natsapi.Options{
-			Service: a.roles.router, OpenInbox: a.store.OpenInbox, Conn: endpoint.On(a.nc), Inboxes: a.o.InboxPrefixes, Version: a.o.Version,
+			Service: a.roles.router, OpenInbox: a.store.OpenInbox, OpenTenantInbox: a.store.OpenTenantInbox, Conn: endpoint.On(a.nc), Inboxes: a.o.InboxPrefixes, Version: a.o.Version,
 			Log: a.component("router"), Registerer: a.reg,
 		})
 	}
@@ -216,10 +218,14 @@ func (a *App) functionsOptions() functions.Options {
 }
 
 func (a *App) routerOptions() router.Options {
-	return router.Options{
+	o := router.Options{
 		Store: a.store, Dedup: a.store.NewDedupCheck(), Time: a.time, Limits: a.o.Limits, Callbacks: a.o.Callbacks.Policy(),
 		Log: a.component("router"), Registerer: a.reg,
 	}
+	if len(a.o.Tenants) > 0 {
+		o.Accounts, o.TenantDedup = a.o.tenantAccounts(), a.store.NewDedupCheck()
+	}
+	return o
 }
 
 // drain stops the router and functions concurrently; they are independent.

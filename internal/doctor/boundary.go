@@ -67,7 +67,7 @@ func ReadBoundary(ctx context.Context, nc, sys *nats.Conn) (Boundary, error) {
 		if err := askServer(ctx, sys, fmt.Sprintf(accountInfoSubject, b.Account), nil, &info); err == nil && info.Data != nil {
 			b.Known = true
 			b.Shared = !slices.ContainsFunc(info.Data.Exports, func(e server.ExtExport) bool {
-				return e.Type == jwt.Service && server.SubjectMatchesFilter(schemas.SubjectAdd, string(e.Subject))
+				return e.Type == jwt.Service && (server.SubjectMatchesFilter(schemas.SubjectAdd, string(e.Subject)) || string(e.Subject) == schemas.SubjectTenantAdd)
 			})
 		}
 	}

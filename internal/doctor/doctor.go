@@ -370,7 +370,13 @@ func (e *examination) differences() {
 
 // withoutLevel says what a store does without while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
-	lacks := "no schedules can be added"
+	lacks := "no timers of tenants can be added"
+	if level < store.LevelFlow {
+		lacks += ", no limits of flow keys can be changed"
+	}
+	if level < store.LevelSchedules {
+		lacks += ", no schedules can be added"
+	}
 	if level < store.LevelRestingServices {
 		lacks += ", services without work keep their consumers"
 	}

@@ -202,7 +202,7 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	if s.StartMs != 0 {
 		s.AnchorMs = s.StartMs
 	}
-	plan, err := Basis{Zones: p.calendar.Zones(), Calendars: cals}.PlanOf(schemas.NewTimerID(next.Source, next.EventID), s)
+	plan, err := Basis{Zones: p.calendar.Zones(), Calendars: cals}.PlanOf(next.TimerID(), s)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,9 @@ func (n *node) newRouter() {
 	n.ops = router.Operations{
 		Records: records{n}, Adds: n.client, Geometry: n.w.p.geo, Retention: n.w.p.retention, NowMs: n.nowMs,
 		Zones: n.zones, Calendars: n.currentCalendars,
-		SameTimer: func(_ map[string][]string, data []byte, rec *schemas.Record) bool { return string(data) == rec.EventID },
+		SameTimer: func(_ string, _ map[string][]string, data []byte, rec *schemas.Record) bool {
+			return string(data) == rec.EventID
+		},
 	}
 }
 

@@ -55,10 +55,11 @@ const (
 )
 
 // FindAdds returns the sequences of a timer's adds that are still in TIMERS_ADD. addedMs is
-// Record.AddedMs; same reports whether a message is an add of the timer. For a timer older
+// Record.AddedMs; same reports whether a message is an add of the timer, account is as in Add.
+// For a timer older
 // than every add in the stream FindAdds usually sends no request. Errors:
 // schemas.ErrUnavailable.
-func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
+func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(account string, header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
 	gone, err := a.addGone(ctx, addedMs)
 	if err != nil || gone {
 		return nil, err
@@ -75,7 +76,7 @@ func (a *Adds) FindAdds(ctx context.Context, addedMs int64, same func(header map
 			if m.Time.After(time.UnixMilli(addedMs)) {
 				return seqs, nil
 			}
-			if same(m.Header, m.Data) {
+			if same(schemas.TenantAddAccount(m.Subject), m.Header, m.Data) {
 				seqs = append(seqs, m.Sequence)
 			}
 		}

@@ -71,7 +71,7 @@ func TestAddForgotten(t *testing.T) {
 	if s.AddForgotten(past) {
 		t.Error("known before the first request")
 	}
-	none := func(map[string][]string, []byte) bool { t.Error("an add was found"); return false }
+	none := func(string, map[string][]string, []byte) bool { t.Error("an add was found"); return false }
 	if _, err := s.FindAdds(t.Context(), past, none); err != nil {
 		t.Fatal(err)
 	}

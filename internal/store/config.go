@@ -58,6 +58,9 @@ type Config struct {
 	// The byte limits of the streams, and of the bucket of one shard. 0 stands for the default
 	// (streamconfig.go), which fitDefaults reduces on a server with less storage.
 	AddMaxBytes, FiredMaxBytes, RetryMaxBytes, DeadMaxBytes, RejectedMaxBytes, ShardMaxBytes int64
+	// Tenants lets TIMERS_ADD store the adds of tenants. A store that has stored them once goes
+	// on, and older versions refuse to open it.
+	Tenants bool
 	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
 	// 1 MiB. An event may have schemas.PayloadReserve bytes less.
 	MaxPayload int

@@ -7,6 +7,10 @@ import (
 // Names and bounds of the durable consumers.
 const (
 	RouterConsumer = "router"
+	// TenantConsumer is the routers' consumer of the adds of tenants. It is not RouterConsumer,
+	// so that a flood of them does not hold up other adds, and because a router of an older
+	// version would take them for adds of the default tenant.
+	TenantConsumer = "router_tenants"
 	// RouterAckWait is the time after which the server redelivers an add that no router
 	// has acknowledged.
 	RouterAckWait = 3 * time.Second

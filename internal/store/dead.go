@@ -31,6 +31,8 @@ func newLetters(c *jet.Client, log zerolog.Logger, events *Events, counts *Lette
 // DeadQuery selects dead letters. An empty field matches all.
 type DeadQuery struct {
 	Service string
+	// Tenant is as in ListQuery.
+	Tenant *string
 	// TimerID is a timer, a schedule (all its runs), or the record of a run.
 	TimerID schemas.TimerID
 	// Run selects one run of TimerID; 0 for all.
@@ -43,6 +45,9 @@ type DeadQuery struct {
 
 // Selects reports whether the query selects a dead letter, whatever its service.
 func (q *DeadQuery) Selects(m *Letter) bool {
+	if q.Tenant != nil && *q.Tenant != schemas.TenantOf(schemas.ServiceOfSubject(m.Subject)) {
+		return false
+	}
 	if q.TimerID.IsZero() {
 		return true
 	}
@@ -112,8 +117,20 @@ func (l *Letters) page(ctx context.Context, stream, filter string, after uint64,
 
 // RejectedQuery selects rejected adds; see DeadQuery.
 type RejectedQuery struct {
+	// Tenant is as in ListQuery. An add of an account that was not configured belongs to none.
+	Tenant *string
 	Cursor string
 	Limit  int
+}
+
+func (q *RejectedQuery) selects(m *Letter) bool {
+	switch {
+	case q.Tenant == nil:
+		return true
+	case *q.Tenant == "":
+		return m.Get(schemas.HeaderTenant) == "" && m.Get(schemas.HeaderAccount) == ""
+	}
+	return m.Get(schemas.HeaderTenant) == *q.Tenant
 }
 
 // RejectedPage is one page; Cursor is empty at the end.
@@ -129,7 +146,7 @@ func (l *Letters) RejectedList(ctx context.Context, q RejectedQuery) (RejectedPa
 	if err != nil {
 		return RejectedPage{}, err
 	}
-	adds, cursor, err := l.page(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, func(*Letter) bool { return true })
+	adds, cursor, err := l.page(ctx, schemas.StreamRejected, schemas.SubjectRejected, after, limit, q.selects)
 	return RejectedPage{adds, cursor}, err
 }
 

@@ -33,7 +33,7 @@ const (
 
 // ReadAddsExpiring is ReadAdds with another expiry of requests.
 func (a *Adds) ReadAddsExpiring(ctx context.Context, d time.Duration) (*AddReader, error) {
-	return a.readAdds(ctx, d)
+	return a.readAdds(ctx, defaultDoor, d)
 }
 
 // Left returns how many adds are requested and not delivered yet.

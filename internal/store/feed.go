@@ -76,11 +76,11 @@ func feedOf(key string) (f Feed, ok bool) {
 		f.Kind = KindRetry
 	}
 	f.Service = name
-	return f, schemas.ValidService(name)
+	return f, schemas.ValidServiceName(name)
 }
 
 func checkService(svc string) error {
-	if !schemas.ValidService(svc) {
+	if !schemas.ValidServiceName(svc) {
 		return schemas.Errorf(schemas.CodeBadRequest, "service %.80q must be 1 to %d letters, digits, '-' or '_'", svc, schemas.MaxServiceLength)
 	}
 	return nil

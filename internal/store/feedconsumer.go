@@ -72,7 +72,7 @@ func (c *FeedConsumers) RetryBacklog(ctx context.Context) ([]string, error) {
 	}
 	var out []string
 	for subject := range all.State.Subjects {
-		if svc := schemas.ServiceOfSubject(subject); schemas.ValidService(svc) {
+		if svc := schemas.ServiceOfSubject(subject); schemas.ValidServiceName(svc) {
 			out = append(out, svc)
 		}
 	}
@@ -84,7 +84,7 @@ func (c *FeedConsumers) ServedFeeds(ctx context.Context) ([]Feed, error) {
 	var out []Feed
 	for name, kind := range map[string]Kind{schemas.StreamFired: KindFired, schemas.StreamRetry: KindRetry} {
 		err := c.jet.ConsumerNames(ctx, name, func(consumer string) {
-			if svc, ours := strings.CutPrefix(consumer, serviceConsumerPrefix); ours && schemas.ValidService(svc) {
+			if svc, ours := strings.CutPrefix(consumer, serviceConsumerPrefix); ours && schemas.ValidServiceName(svc) {
 				out = append(out, Feed{svc, kind})
 			}
 		})

@@ -36,8 +36,11 @@ const (
 	// LevelFlow adds limits of flow keys, which every node must obey, and records of events that
 	// wait for their slot (schemas.Deferral).
 	LevelFlow FormatLevel = 6
+	// LevelTenants adds services of tenants (schemas.TenantService), which every node must be
+	// able to wake and serve.
+	LevelTenants FormatLevel = 7
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelFlow
+	NewestLevel = LevelTenants
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -95,6 +98,9 @@ func (l FormatLevel) decodeRecord(b []byte) (schemas.Record, error) {
 	if err == nil && l < LevelFlow && r.Deferral != nil {
 		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record waits for its slot under a flow limit, which a node of format level %d does not know: upgrade this node", l)
 	}
+	if err == nil && l < LevelTenants && schemas.TenantOf(r.Service) != "" {
+		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record belongs to a tenant, which a node of format level %d does not know: upgrade this node", l)
+	}
 	return r, err
 }
 
@@ -150,6 +156,9 @@ func (l *Levels) CanSchedule() error { return l.can(LevelSchedules, "schedules")
 // CanLimit is CanSchedule for the limits of flow keys.
 func (l *Levels) CanLimit() error { return l.can(LevelFlow, "flow limits") }
 
+// CanServeTenants is CanSchedule for timers of tenants.
+func (l *Levels) CanServeTenants() error { return l.can(LevelTenants, "timers of tenants") }
+
 // can returns an error while the writes of a level must not be made. what names them.
 func (l *Levels) can(level FormatLevel, what string) error {
 	if l.Writes() >= level {
@@ -202,6 +211,9 @@ func (l *Levels) update(ctx context.Context) error {
 		}
 	}
 	switch was := FormatLevel(l.writes.Swap(int32(level))); {
+	case level < was && level >= LevelFlow:
+		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
+			Msg("a node of an older version runs: no timers of tenants are added until it stops")
 	case level < was && level >= LevelSchedules:
 		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
 			Msg("a node of an older version runs: it obeys no flow limits, and none can be changed until it stops")

@@ -107,7 +107,7 @@ func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 		err := h.jet.Consumers(ctx, name, func(info *jet.ConsumerInfo) {
 			c := ConsumerHealth{
 				Stream: name, Name: info.Name, Pending: info.NumPending, InFlight: info.NumAckPending, Redelivered: info.NumRedelivered, Pulls: info.NumWaiting,
-				Belfry: name == schemas.StreamAdd && info.Name == RouterConsumer || strings.HasPrefix(info.Name, serviceConsumerPrefix),
+				Belfry: name == schemas.StreamAdd && (info.Name == RouterConsumer || info.Name == TenantConsumer) || strings.HasPrefix(info.Name, serviceConsumerPrefix),
 			}
 			if info.Cluster != nil {
 				c.Leader = info.Cluster.Leader

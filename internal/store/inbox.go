@@ -22,18 +22,26 @@ const (
 // consumer when it is lost, and removes finished adds from the stream (see bulkAcker).
 type Inbox struct {
 	adds   *Adds
+	from   door
 	acker  *bulkAcker
 	reader *AddReader
 }
 
-// OpenInbox creates the routers' consumer if necessary and starts to read it. The caller
-// must call Close. Errors: schemas.ErrUnavailable.
-func (a *Adds) OpenInbox(ctx context.Context) (*Inbox, error) {
-	r, err := a.ReadAdds(ctx)
+// OpenInbox creates the routers' consumer of timers.add if necessary and starts to read it.
+// The caller must call Close. Errors: schemas.ErrUnavailable.
+func (a *Adds) OpenInbox(ctx context.Context) (*Inbox, error) { return a.openInbox(ctx, defaultDoor) }
+
+// OpenTenantInbox is OpenInbox for the adds of tenants. The store must have Config.Tenants.
+func (a *Adds) OpenTenantInbox(ctx context.Context) (*Inbox, error) {
+	return a.openInbox(ctx, tenantDoor)
+}
+
+func (a *Adds) openInbox(ctx context.Context, from door) (*Inbox, error) {
+	r, err := a.readAdds(ctx, from, addsExpiry)
 	if err != nil {
 		return nil, err
 	}
-	in := &Inbox{adds: a, reader: r}
+	in := &Inbox{adds: a, from: from, reader: r}
 	in.acker = newBulkAcker(in.ackOne, a.removeAdds)
 	return in, nil
 }
@@ -100,7 +108,7 @@ func (in *Inbox) pass(group []*Add, handle func([]*Add)) {
 // reopen makes another reader after an error, unless ctx ends first.
 func (in *Inbox) reopen(ctx context.Context, err error, wait *time.Duration) {
 	for in.reader == nil {
-		in.adds.log.Warn().Err(err).Str("consumer", RouterConsumer).Msg("reading adds failed; retrying")
+		in.adds.log.Warn().Err(err).Str("consumer", in.from.consumer).Msg("reading adds failed; retrying")
 		if !pause.For(ctx, *wait) {
 			return
 		}
@@ -110,7 +118,7 @@ func (in *Inbox) reopen(ctx context.Context, err error, wait *time.Duration) {
 			}
 		}
 		*wait = min(2**wait, reopenPauseMax)
-		if in.reader, err = in.adds.ReadAdds(ctx); err != nil {
+		if in.reader, err = in.adds.readAdds(ctx, in.from, addsExpiry); err != nil {
 			in.reader = nil
 		}
 	}

@@ -23,6 +23,8 @@ const (
 type ListQuery struct {
 	States         []schemas.State
 	Service, Group string
+	// Tenant selects the timers of one tenant, "" those of the default tenant; nil for all.
+	Tenant *string
 	// Schedule selects schedules (true) or all other timers (false).
 	Schedule *bool
 	// Cursor is ListPage.Cursor of the previous page; empty for the first page.
@@ -85,6 +87,6 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 
 func (q *ListQuery) matches(r *schemas.Record) bool {
 	return (len(q.States) == 0 || slices.Contains(q.States, r.State)) &&
-		(q.Service == "" || q.Service == r.Service) && (q.Group == "" || q.Group == r.Group) &&
+		(q.Service == "" || q.Service == r.Service) && (q.Tenant == nil || *q.Tenant == schemas.TenantOf(r.Service)) && (q.Group == "" || q.Group == r.Group) &&
 		(q.Schedule == nil || *q.Schedule == (r.Schedule != nil))
 }

@@ -16,6 +16,8 @@ type Add struct {
 	Data   []byte
 	// Seq is the sequence in TIMERS_ADD; Deliveries counts deliveries, this one included.
 	Seq, Deliveries uint64
+	// Account is the account of a tenant's add; "" for an add on timers.add.
+	Account string
 	// Stored is the time at which the stream stored the add, by its leader's clock.
 	Stored time.Time
 
@@ -58,21 +60,29 @@ type AddReader struct {
 	last time.Time // when the last group was read
 }
 
-// ReadAdds creates the consumer that all routers share, if it does not exist, and starts to
-// read it. Errors: schemas.ErrUnavailable.
+// door is one of the two consumers of TIMERS_ADD.
+type door struct{ consumer, filter string }
+
+var (
+	defaultDoor = door{RouterConsumer, schemas.SubjectAdd}
+	tenantDoor  = door{TenantConsumer, schemas.SubjectTenantAdd}
+)
+
+// ReadAdds creates the consumer of timers.add that all routers share, if it does not exist, and
+// starts to read it. Errors: schemas.ErrUnavailable.
 func (a *Adds) ReadAdds(ctx context.Context) (*AddReader, error) {
-	return a.readAdds(ctx, addsExpiry)
+	return a.readAdds(ctx, defaultDoor, addsExpiry)
 }
 
-func (a *Adds) readAdds(ctx context.Context, expiry time.Duration) (*AddReader, error) {
+func (a *Adds) readAdds(ctx context.Context, from door, expiry time.Duration) (*AddReader, error) {
 	err := a.jet.EnsureDurable(ctx, jet.Durable{
-		Stream: schemas.StreamAdd, Name: RouterConsumer, Filter: schemas.SubjectAdd, AckWait: RouterAckWait, MaxAckPending: RouterMaxAckPending,
+		Stream: schemas.StreamAdd, Name: from.consumer, Filter: from.filter, AckWait: RouterAckWait, MaxAckPending: RouterMaxAckPending,
 	})
 	if err != nil {
 		return nil, err
 	}
 	r, err := a.jet.Read(jet.ReaderOptions{
-		Stream: schemas.StreamAdd, Consumer: RouterConsumer, Pace: jet.Refill, Most: addsMost,
+		Stream: schemas.StreamAdd, Consumer: from.consumer, Pace: jet.Refill, Most: addsMost,
 		// The server never delivers a message larger than the bytes requested.
 		MaxBytes: max(addsBytes, 2*a.jet.MaxPayload()), Expiry: expiry, Heartbeat: addsHeartbeat,
 	})
@@ -107,7 +117,7 @@ func (r *AddReader) Next(ctx context.Context, most int) ([]*Add, error) {
 }
 
 func addOf(d *jet.Delivery) *Add {
-	return &Add{Header: d.Header, Data: d.Data, Seq: d.Sequence, Deliveries: d.Deliveries, Stored: d.Time, d: d}
+	return &Add{Header: d.Header, Data: d.Data, Seq: d.Sequence, Deliveries: d.Deliveries, Account: schemas.TenantAddAccount(d.Subject), Stored: d.Time, d: d}
 }
 
 // Rest ends the reader and returns the adds that have arrived. The server would redeliver

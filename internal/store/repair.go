@@ -373,6 +373,7 @@ func (r *repair) fromEvents(ctx context.Context, id schemas.TimerID) (found *fir
 			if err != nil {
 				return true, nil //nolint:nilerr // an unreadable event is no source
 			}
+			spec.Of(schemas.ServiceOfSubject(m.Subject))
 			rec := claim.Record(&spec, fired)
 			rec.State, rec.DoneMs = schemas.StateFail, m.Time.UnixMilli()
 			if src.stream == schemas.StreamFired {

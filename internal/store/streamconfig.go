@@ -97,6 +97,9 @@ func (c *streamConfigs) orDefault(n, def int64) int64 {
 
 func (c *streamConfigs) add() jet.StreamConfig {
 	sc := c.stream(schemas.StreamAdd, "Belfry: adds waiting for a router", c.orDefault(c.cfg.AddMaxBytes, defaultAddMaxBytes), schemas.SubjectAdd)
+	if c.cfg.Tenants {
+		sc.Subjects = append(sc.Subjects, schemas.SubjectTenantAdd)
+	}
 	sc.Retention, sc.Discard, sc.Duplicates = jet.WorkQueuePolicy, jet.DiscardNew, addDedupWindow
 	return sc
 }
@@ -207,6 +210,14 @@ func (c *streamConfigs) explicitBytes(name string) bool {
 		return false
 	}
 	return c.cfg.ShardMaxBytes != 0
+}
+
+// tenantSubjects reports whether two lists of subjects of TIMERS_ADD differ in the adds of
+// tenants alone.
+func tenantSubjects(have, want jet.StreamConfig) bool {
+	return want.Name == schemas.StreamAdd && slices.Contains(have.Subjects, schemas.SubjectAdd) && !slices.ContainsFunc(have.Subjects, func(s string) bool {
+		return s != schemas.SubjectAdd && s != schemas.SubjectTenantAdd
+	})
 }
 
 // sharesRejected reports whether a stream of dead letters, made by an earlier build, still

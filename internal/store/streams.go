@@ -127,14 +127,17 @@ func (m *streamMaker) ensure(ctx context.Context, want jet.StreamConfig) error {
 		return bad("messages a subject", got.MaxMsgsPerSubject, want.MaxMsgsPerSubject)
 	case got.Discard != want.Discard:
 		return bad("discard policy", got.Discard, want.Discard)
-	case !slices.Equal(got.Subjects, want.Subjects) && !sharesRejected(got, want):
+	case !slices.Equal(got.Subjects, want.Subjects) && !sharesRejected(got, want) && !tenantSubjects(got, want):
 		return bad("subjects", got.Subjects, want.Subjects)
+	}
+	if tenantSubjects(got, want) && len(got.Subjects) > len(want.Subjects) {
+		want.Subjects = got.Subjects // another node serves tenants, or did
 	}
 	if want.Name == schemas.StreamFired && !m.configs.explicitBytes(want.Name) {
 		want.MaxMsgsPerSubject = m.configs.perService(got.MaxBytes)
 	}
 	more := want.MaxConsumers > 0 && got.MaxConsumers <= 0
-	if !more && !sharesRejected(got, want) && (want.Name != schemas.StreamFired || got.MaxMsgsPerSubject == want.MaxMsgsPerSubject) && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
+	if !more && slices.Equal(got.Subjects, want.Subjects) && (want.Name != schemas.StreamFired || got.MaxMsgsPerSubject == want.MaxMsgsPerSubject) && got.MaxAge == want.MaxAge && got.Duplicates == want.Duplicates && got.Replicas == want.Replicas && got.MaxMsgSize == want.MaxMsgSize &&
 		got.AllowDirect && (got.AllowAtomicPublish || !m.configs.atomic) && got.AllowMsgTTL == want.AllowMsgTTL && (got.MaxBytes == want.MaxBytes || !m.configs.explicitBytes(want.Name)) {
 		return nil
 	}

@@ -52,25 +52,53 @@ func (a *api) start() error {
 		return fmt.Errorf("router: start the API: %w", err)
 	}
 	a.svc = svc
-	s := a.o.Service
-	for _, e := range []struct {
-		verb, doc string
-		handle    func(*endpoint.Request)
-	}{
-		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.add},
-		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.canceler("cancel")},
+	// A request of Belfry's own account sees the timers of all tenants. A request through an
+	// import of timers.api, or without a reply subject, which does not show where it comes from,
+	// is of the default tenant.
+	own := a.verbs(a.o.Service, false)
+	team := byName(a.verbs(a.o.Service.In(router.Scope{}), false))
+	for _, v := range own {
+		// micro's names are tokens, without dots.
+		name := strings.ReplaceAll(v.name, ".", "-")
+		imports := team[v.name]
+		err := svc.Add(name, schemas.SubjectAPIPrefix+v.name, map[string]string{"description": v.doc, "format": "application/json"}, func(r *endpoint.Request) {
+			if r.Reply == "" || imported(r.Reply) {
+				imports(r)
+				return
+			}
+			v.handle(r)
+		})
+		if err != nil {
+			return fmt.Errorf("router: start the API: %w", err)
+		}
+	}
+	return a.startTenants()
+}
+
+// verb is an operation of the API.
+type verb struct {
+	name, doc string
+	handle    func(*endpoint.Request)
+}
+
+// verbs returns the operations of a service. groups lets callers of every account operate on
+// groups, because the service sees only the caller's timers.
+func (a *api) verbs(s *router.Service, groups bool) []verb {
+	return []verb{
+		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.adder(s)},
+		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.canceler(s, "cancel")},
 		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Get))},
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
 		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
 		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", a.serve("dead.replay", control(s.DeadReplay))},
-		{"schedule.pause", "pause a timer, a schedule, or a page of a group: {timer, note, by} or {group, cursor, note, by}", a.serve("schedule.pause", pause(s))},
-		{"schedule.resume", "resume a timer, a schedule, or a page of a group: {timer, catchup, by} or {group, cursor, catchup, by}", a.serve("schedule.resume", resume(s))},
+		{"schedule.pause", "pause a timer, a schedule, or a page of a group: {timer, note, by} or {group, cursor, note, by}", a.serve("schedule.pause", pause(s, groups))},
+		{"schedule.resume", "resume a timer, a schedule, or a page of a group: {timer, catchup, by} or {group, cursor, catchup, by}", a.serve("schedule.resume", resume(s, groups))},
 		{"schedule.trigger", "run a schedule now: {timer, allow, by}", a.serve("schedule.trigger", control(s.Trigger))},
-		{"schedule.backfill", "run the nominal times of a past period: {timer, from, to, rate, again, allow, dryrun, by}", a.serve("schedule.backfill", a.backfill)},
-		{"schedule.update", "replace a schedule: a CloudEvent as in add, with the headers Belfry-If-Match and Belfry-By", a.serve("schedule.update", a.update)},
-		{"schedule.delete", "the same as cancel", a.canceler("schedule.delete")},
+		{"schedule.backfill", "run the nominal times of a past period: {timer, from, to, rate, again, allow, dryrun, by}", a.serve("schedule.backfill", a.backfiller(s))},
+		{"schedule.update", "replace a schedule: a CloudEvent as in add, with the headers Belfry-If-Match and Belfry-By", a.serve("schedule.update", updater(s))},
+		{"schedule.delete", "the same as cancel", a.canceler(s, "schedule.delete")},
 		{"schedule.preview", "when a schedule runs and why: {timer, from, n} or {attributes, id, source, from, n}", a.serve("schedule.preview", page(a, s.Preview, previewPage))},
 		{"schedule.why", "what became of a time of a schedule: {timer, at}", a.serve("schedule.why", query(s.Why))},
 		{"schedule.runs", "the runs of a schedule, newest first: {timer, limit, cursor}; paged", a.serve("schedule.runs", page(a, s.Runs, runsPage))},
@@ -84,14 +112,15 @@ func (a *api) start() error {
 		{"flow.pause", "stop the calls of a flow key or pattern: {key, note, revision, by}", a.serve("flow.pause", ownAccount(flowsShared, control(s.FlowPause)))},
 		{"flow.resume", "let the calls of a flow key or pattern begin again: {key, revision, by}", a.serve("flow.resume", ownAccount(flowsShared, control(s.FlowResume)))},
 		{"flow.delete", "delete the limit of a flow key or pattern: {key, revision, by}", a.serve("flow.delete", ownAccount(flowsShared, control(s.FlowDelete)))},
-	} {
-		// micro's names are tokens, without dots.
-		name := strings.ReplaceAll(e.verb, ".", "-")
-		if err := svc.Add(name, schemas.SubjectAPIPrefix+e.verb, map[string]string{"description": e.doc, "format": "application/json"}, e.handle); err != nil {
-			return fmt.Errorf("router: start the API: %w", err)
-		}
 	}
-	return nil
+}
+
+func byName(verbs []verb) map[string]func(*endpoint.Request) {
+	m := make(map[string]func(*endpoint.Request), len(verbs))
+	for _, v := range verbs {
+		m[v.name] = v.handle
+	}
+	return m
 }
 
 // stop ends the subscriptions. Requests that have arrived are answered: by the service, or
@@ -111,14 +140,16 @@ func (a *api) stop() error {
 	return nil
 }
 
-// add passes an add to the service, which answers it.
-func (a *api) add(r *endpoint.Request) {
-	a.o.Service.AddAsync(r.Header, r.Data, func(reply schemas.AddReply, err error) { a.respond("add", r, &reply, err) })
+// adder returns the handler of adds. It passes the add to the service, which answers it.
+func (a *api) adder(s *router.Service) func(*endpoint.Request) {
+	return func(r *endpoint.Request) {
+		s.AddAsync(r.Header, r.Data, func(reply schemas.AddReply, err error) { a.respond("add", r, &reply, err) })
+	}
 }
 
 // canceler returns the handler of a verb that cancels. It passes the cancel to the service,
 // which answers it.
-func (a *api) canceler(verb string) func(*endpoint.Request) {
+func (a *api) canceler(s *router.Service, verb string) func(*endpoint.Request) {
 	return func(r *endpoint.Request) {
 		q, ok := plainCancel(r.Data)
 		if !ok {
@@ -128,7 +159,7 @@ func (a *api) canceler(verb string) func(*endpoint.Request) {
 				return
 			}
 		}
-		a.o.Service.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond(verb, r, t, err) })
+		s.CancelAsync(q, callerOf(r), func(t *store.Timer, err error) { a.respond(verb, r, t, err) })
 	}
 }
 
@@ -266,19 +297,19 @@ func runsPage(q *schemas.RunsRequest, r *schemas.RunsReply) (*int, int) {
 }
 
 // pause is the handler of schedule.pause.
-func pause(s *router.Service) handler {
-	return forGroups(s.Pause, s.PauseGroup, func(q schemas.PauseRequest) string { return q.Group })
+func pause(s *router.Service, groups bool) handler {
+	return forGroups(groups, s.Pause, s.PauseGroup, func(q schemas.PauseRequest) string { return q.Group })
 }
 
 // resume is the handler of schedule.resume.
-func resume(s *router.Service) handler {
-	return forGroups(s.Resume, s.ResumeGroup, func(q schemas.ResumeRequest) string { return q.Group })
+func resume(s *router.Service, groups bool) handler {
+	return forGroups(groups, s.Resume, s.ResumeGroup, func(q schemas.ResumeRequest) string { return q.Group })
 }
 
-// forGroups is the handler of an operation on one timer or on a group. A group may have
-// timers of all accounts, so only callers of Belfry's own account may operate on it. A request
-// without a reply subject does not show where it comes from.
-func forGroups[Q, R, G any](one func(context.Context, Q, schemas.Caller) (R, error), many func(context.Context, Q, schemas.Caller) (G, error), group func(Q) string) handler {
+// forGroups is the handler of an operation on one timer or on a group. Unless all is true, a
+// group may have timers of several accounts, so only callers of Belfry's own account may operate
+// on it. A request without a reply subject does not show where it comes from.
+func forGroups[Q, R, G any](all bool, one func(context.Context, Q, schemas.Caller) (R, error), many func(context.Context, Q, schemas.Caller) (G, error), group func(Q) string) handler {
 	return func(ctx context.Context, r *endpoint.Request) (any, error) {
 		q, err := decode[Q](r)
 		switch {
@@ -286,7 +317,7 @@ func forGroups[Q, R, G any](one func(context.Context, Q, schemas.Caller) (R, err
 			return nil, err
 		case group(q) == "":
 			return one(ctx, q, callerOf(r))
-		case r.Reply == "" || imported(r.Reply):
+		case !all && (r.Reply == "" || imported(r.Reply)):
 			return nil, schemas.Errorf(schemas.CodeBadRequest, "a group may have timers of other accounts, so only Belfry's own account operates on it: name each timer")
 		}
 		return many(ctx, q, callerOf(r))
@@ -310,36 +341,40 @@ func ownAccount(why string, h handler) handler {
 	}
 }
 
-// backfill is the handler of schedule.backfill. It leaves out the last times of a dry run that
-// do not fit one message.
-func (a *api) backfill(ctx context.Context, r *endpoint.Request) (any, error) {
-	q, err := decode[schemas.BackfillRequest](r)
-	if err != nil {
-		return nil, err
+// backfiller returns the handler of schedule.backfill. It leaves out the last times of a dry
+// run that do not fit one message.
+func (a *api) backfiller(s *router.Service) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		q, err := decode[schemas.BackfillRequest](r)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := s.Backfill(ctx, q, callerOf(r))
+		if err != nil {
+			return nil, err
+		}
+		const timeBytes = len(`"2027-03-28T01:00:00.000Z",`)
+		room := (a.svc.MaxReply() - answerSpare - timerBytes) / timeBytes
+		reply.Times = reply.Times[:min(len(reply.Times), max(room, 0))]
+		return reply, nil
 	}
-	reply, err := a.o.Service.Backfill(ctx, q, callerOf(r))
-	if err != nil {
-		return nil, err
-	}
-	const timeBytes = len(`"2027-03-28T01:00:00.000Z",`)
-	room := (a.svc.MaxReply() - answerSpare - timerBytes) / timeBytes
-	reply.Times = reply.Times[:min(len(reply.Times), max(room, 0))]
-	return reply, nil
 }
 
 // timerBytes is room for a timer in an answer: its texts, attempts and history.
 const timerBytes = 32 << 10
 
-// update is the handler of schedule.update.
-func (a *api) update(ctx context.Context, r *endpoint.Request) (any, error) {
-	first := func(name string) string {
-		if v := r.Header[name]; len(v) > 0 {
-			return v[0]
+// updater returns the handler of schedule.update.
+func updater(s *router.Service) handler {
+	return func(ctx context.Context, r *endpoint.Request) (any, error) {
+		first := func(name string) string {
+			if v := r.Header[name]; len(v) > 0 {
+				return v[0]
+			}
+			return ""
 		}
-		return ""
+		q := router.UpdateRequest{Revision: first(schemas.HeaderIfMatch), By: first(schemas.HeaderBy)}
+		return s.Update(ctx, r.Header, r.Data, q, callerOf(r))
 	}
-	q := router.UpdateRequest{Revision: first(schemas.HeaderIfMatch), By: first(schemas.HeaderBy)}
-	return a.o.Service.Update(ctx, r.Header, r.Data, q, callerOf(r))
 }
 
 func decode[Q any](r *endpoint.Request) (q Q, err error) {

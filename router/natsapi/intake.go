@@ -103,7 +103,7 @@ func newGroup(in *intake, msgs []*store.Add) *group {
 	for i, m := range msgs {
 		d := &g.adds[i]
 		d.g, d.msg = g, m
-		d.Header, d.Data, d.Seq, d.Receiver = m.Header, m.Data, m.Seq, d
+		d.Header, d.Data, d.Seq, d.Account, d.Receiver = m.Header, m.Data, m.Seq, m.Account, d
 		// Rounded up: a timer counted from the add is never early.
 		d.AddedMs = m.Stored.Add(time.Millisecond - 1).UnixMilli()
 	}

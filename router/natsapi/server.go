@@ -20,6 +20,8 @@ type Options struct {
 	Service *router.Service
 	// OpenInbox opens timers.add; see store.Store.
 	OpenInbox func(context.Context) (*store.Inbox, error)
+	// OpenTenantInbox opens the adds of tenants; required if the Service has tenants.
+	OpenTenantInbox func(context.Context) (*store.Inbox, error)
 	// Conn is the connection to serve the API on.
 	Conn endpoint.Conn
 	// Inboxes lists prefixes of reply subjects in addition to _INBOX….
@@ -36,6 +38,8 @@ type Server struct {
 	o      Options
 	api    *api
 	intake *intake
+	// tenants is the intake of the adds of tenants; nil without tenants.
+	tenants *intake
 
 	mu               sync.Mutex
 	started, stopped bool
@@ -53,7 +57,14 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: register metrics: %w", err)
 	}
-	return &Server{o: o, api: newAPI(o, m), intake: newIntake(o.Service)}, nil
+	s := &Server{o: o, api: newAPI(o, m), intake: newIntake(o.Service)}
+	if len(o.Service.Tenants()) > 0 {
+		if o.OpenTenantInbox == nil {
+			return nil, schemas.Errorf(schemas.CodeConfig, "the router's NATS server needs an inbox for tenants")
+		}
+		s.tenants = newIntake(o.Service)
+	}
+	return s, nil
 }
 
 // Start starts to read adds and to serve the API. A server that was stopped cannot be
@@ -72,12 +83,35 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("router: %w", err)
 	}
 	s.intake.start(inbox)
-	if err := s.api.start(); err != nil {
+	if err := s.startRest(ctx); err != nil {
 		s.stopped = true
-		return errors.Join(err, s.api.stop(), s.intake.stop(ctx))
+		return errors.Join(err, s.api.stop(), s.stopIntakes(ctx))
 	}
 	s.started = true
 	return nil
+}
+
+// startRest starts what follows the intake of timers.add.
+func (s *Server) startRest(ctx context.Context) error {
+	if s.tenants != nil {
+		inbox, err := s.o.OpenTenantInbox(ctx)
+		if err != nil {
+			return fmt.Errorf("router: adds of tenants: %w", err)
+		}
+		s.tenants.start(inbox)
+	}
+	return s.api.start()
+}
+
+// stopIntakes stops both intakes at the same time.
+func (s *Server) stopIntakes(ctx context.Context) error {
+	if s.tenants == nil || s.tenants.inbox == nil {
+		return s.intake.stop(ctx)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.tenants.stop(ctx) }()
+	err := s.intake.stop(ctx)
+	return errors.Join(err, <-stopped)
 }
 
 // Stop ends both adapters and waits for what they have passed to the service. If ctx ends
@@ -93,5 +127,5 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.stopped = true
 	ctx, cancel := context.WithTimeout(ctx, router.StopTimeout)
 	defer cancel()
-	return errors.Join(s.api.stop(), s.intake.stop(ctx))
+	return errors.Join(s.api.stop(), s.stopIntakes(ctx))
 }

@@ -248,6 +248,11 @@ func (s *server) serve(m *nats.Msg) {
 		s.cfg.Report(nil, err)
 		return
 	}
+	// The message id is the run's. The event alone does not tell whose timer it is, if the
+	// worker's account is a tenant.
+	if id, err := schemas.ParseRunID(m.Header.Get(nats.MsgIdHdr)); err == nil && id.Run == run.Fired.Run {
+		run.Timer = id.Timer
+	}
 	s.call(run, m)
 }
 

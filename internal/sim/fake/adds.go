@@ -20,7 +20,7 @@ func (c *Client) AddForgotten(addedMs int64) bool {
 }
 
 // FindAdds returns the sequences of the adds of a timer; see store.Store.
-func (c *Client) FindAdds(ctx context.Context, addedMs int64, same func(header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
+func (c *Client) FindAdds(ctx context.Context, addedMs int64, same func(account string, header map[string][]string, data []byte) bool) (seqs []uint64, err error) {
 	if c.AddForgotten(addedMs) {
 		return nil, nil
 	}
@@ -28,7 +28,7 @@ func (c *Client) FindAdds(ctx context.Context, addedMs int64, same func(header m
 		st := c.s.streams[schemas.StreamAdd]
 		for _, m := range st.log {
 			// AddedMs is the message's timestamp, rounded up.
-			if st.alive(m) && m.at > (addedMs-1)*int64(time.Millisecond) && m.at <= addedMs*int64(time.Millisecond) && same(m.hdr, m.data) {
+			if st.alive(m) && m.at > (addedMs-1)*int64(time.Millisecond) && m.at <= addedMs*int64(time.Millisecond) && same("", m.hdr, m.data) {
 				seqs = append(seqs, m.seq)
 			}
 		}

@@ -254,7 +254,7 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 			}
 			after = t.Rev
 			r := &t.Record
-			if (len(q.States) == 0 || slices.Contains(q.States, r.State)) && (q.Service == "" || q.Service == r.Service) && (q.Group == "" || q.Group == r.Group) {
+			if (len(q.States) == 0 || slices.Contains(q.States, r.State)) && (q.Service == "" || q.Service == r.Service) && (q.Tenant == nil || *q.Tenant == schemas.TenantOf(r.Service)) && (q.Group == "" || q.Group == r.Group) {
 				page.Timers = append(page.Timers, t)
 			}
 		}

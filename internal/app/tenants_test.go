@@ -1,0 +1,469 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// tenantAccounts is the accounts of deploy/tenants/nats.conf, with more that are no tenants: GHOST
+// imports the same and is not configured, TEAM has plain imports as in nats.conf.
+func tenantAccounts(t *testing.T) natstest.Option {
+	t.Helper()
+	b, err := os.ReadFile("../../deploy/tenants/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	text = text[strings.Index(text, "\naccounts {"):]
+	text = strings.Replace(text, "jetstream: { max_file: 90GB, max_streams: 512, max_consumers: 4096 }", "jetstream: enabled", 1)
+	text = regexp.MustCompile(`\$[A-Z]+_PASSWORD`).ReplaceAllString(text, "p")
+	text = strings.Replace(text, `      { service: "timers.t.*.add", account`, `      { service: "timers.add" }, { service: "timers.api.>" }
+      { service: "timers.t.*.add", account`, 1)
+	text = strings.Replace(text, "\n  # The servers' own account.", `
+  GHOST {
+    users: [ { user: ghost, password: p } ]
+    imports: [
+      { service: { account: BELFRY, subject: "timers.t.GHOST.add" }, to: "timers.add" }
+      { service: { account: BELFRY, subject: "timers.t.GHOST.api.>" }, to: "timers.api.>" }
+    ]
+  }
+  TEAM {
+    users: [ { user: team, password: p } ]
+    imports: [ { service: { account: BELFRY, subject: "timers.add" } }, { service: { account: BELFRY, subject: "timers.api.>" } } ]
+  }
+`, 1)
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(o *server.Options) {
+		conf, err := server.ProcessConfigFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Accounts, o.Users, o.SystemAccount = conf.Accounts, conf.Users, conf.SystemAccount
+	}
+}
+
+// tenants is a Belfry with the tenants acme and globex.
+type tenants struct {
+	t    *testing.T
+	apps []*App
+	// connect logs a user in.
+	connect func(user string) *nats.Conn
+	users   map[string]*nats.Conn
+}
+
+func startTenants(t *testing.T, urls []string, replicas int) *tenants {
+	t.Helper()
+	f := &tenants{t: t, users: map[string]*nats.Conn{}}
+	next := 0
+	f.connect = func(user string) *nats.Conn {
+		next++
+		nc, err := nats.Connect(urls[next%len(urls)], nats.UserInfo(user, "p"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		return nc
+	}
+	for i, url := range urls {
+		o := options(t)
+		o.NATSURL, o.User, o.Password, o.Data, o.NATSListen, o.Replicas = url, "belfry", "p", "", DefaultNATSListen, replicas
+		o.Node = fmt.Sprintf("n%d", i+1)
+		o.Tenants = map[string]string{"acme": "ACME", "globex": "GLOBEX"}
+		o.Callbacks.Tenants = map[string][]string{"acme": {"127.0.0.1"}, "globex": {}}
+		f.apps = append(f.apps, start(t, o))
+	}
+	waittest.Until(t, "all nodes serve tenants", func() bool {
+		for _, a := range f.apps {
+			if a.store.CanServeTenants() != nil {
+				return false
+			}
+		}
+		return true
+	})
+	return f
+}
+
+func (f *tenants) as(user string) *nats.Conn {
+	if f.users[user] == nil {
+		f.users[user] = f.connect(user)
+	}
+	return f.users[user]
+}
+
+// ask sends a request to the API and returns the answer and the code of the error, if any.
+func (f *tenants) ask(user, verb string, request any) (answer []byte, code string) {
+	f.t.Helper()
+	data, ok := request.([]byte)
+	if !ok {
+		data, _ = json.Marshal(request)
+	}
+	m, err := f.as(user).Request(schemas.SubjectAPIPrefix+verb, data, bound)
+	if err != nil {
+		f.t.Fatalf("%s: %s: %v", user, verb, err)
+	}
+	return m.Data, m.Header.Get(micro.ErrorCodeHeader)
+}
+
+// must is ask for a request that has to succeed.
+func (f *tenants) must(user, verb string, request any) []byte {
+	f.t.Helper()
+	b, code := f.ask(user, verb, request)
+	if code != "" {
+		f.t.Fatalf("%s: %s %s: %s: %s", user, verb, request, code, b)
+	}
+	return b
+}
+
+func tenantEvent(id, more string) []byte {
+	return fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":"/s","type":"t",%s}`, id, more)
+}
+
+// publish adds by timers.add, and waits for the acknowledgement of the stream.
+func (f *tenants) publish(user string, event []byte) {
+	f.t.Helper()
+	js, err := jetstream.New(f.as(user))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if ack, err := js.Publish(f.t.Context(), schemas.SubjectAdd, event); err != nil || ack.Stream != schemas.StreamAdd {
+		f.t.Fatalf("%s: %v %v", user, ack, err)
+	}
+}
+
+func (f *tenants) state(user string, ref schemas.TimerRef) string {
+	f.t.Helper()
+	b, code := f.ask(user, "get", ref)
+	if code != "" {
+		return code
+	}
+	var info schemas.TimerInfo
+	if err := json.Unmarshal(b, &info); err != nil {
+		f.t.Fatal(err)
+	}
+	return info.State.String()
+}
+
+// await waits until a timer has a state.
+func (f *tenants) await(user string, ref schemas.TimerRef, want string) {
+	f.t.Helper()
+	got := ""
+	waittest.Until(f.t, fmt.Sprintf("%s: timer %+v is %s", user, ref, want), func() bool {
+		got = f.state(user, ref)
+		return got == want
+	}, func() string { return got })
+}
+
+func named(id string) schemas.TimerRef { return schemas.TimerRef{ID: id, Source: "/s"} }
+
+// byID names a timer of a tenant by its id.
+func byID(tenant, id string) schemas.TimerRef {
+	return schemas.TimerRef{Timer: schemas.NewTenantTimerID(tenant, "/s", id).String()}
+}
+
+// TestTenants runs on one server.
+func TestTenants(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t, tenantAccounts(t))
+	testTenants(startTenants(t, []string{srv.URL()}, 1))
+}
+
+// TestTenantsCluster runs on three servers with three nodes.
+func TestTenantsCluster(t *testing.T) {
+	t.Parallel()
+	c := natstest.Cluster3(t, tenantAccounts(t))
+	var urls []string
+	for _, s := range c.Servers {
+		urls = append(urls, s.URL())
+	}
+	testTenants(startTenants(t, urls, 3))
+}
+
+func testTenants(f *tenants) {
+	t := f.t
+	for _, part := range []struct {
+		name string
+		test func(*tenants)
+	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"forged", testTenantForged}} {
+		t.Run(part.name, func(t *testing.T) {
+			f.t = t
+			part.test(f)
+		})
+	}
+}
+
+// testTenantDoors: the same event of three accounts and of Belfry's own is four timers.
+func testTenantDoors(f *tenants) {
+	t := f.t
+	for _, user := range []string{"acme", "globex", "team"} {
+		f.publish(user, tenantEvent("door", `"timerafter":"1h","timersvc":"orders"`))
+		f.await(user, named("door"), "pending")
+	}
+	var reply schemas.AddReply
+	if err := json.Unmarshal(f.must("acme", "add", tenantEvent("door", `"timerafter":"1h","timersvc":"orders"`)), &reply); err != nil || !reply.Duplicate || reply.Timer != schemas.NewTenantTimerID("acme", "/s", "door") {
+		t.Errorf("the same event again, by the API: %+v %v", reply, err)
+	}
+	f.must("globex", "cancel", named("door"))
+	for user, want := range map[string]string{"acme": "pending", "globex": "cancelled", "team": "pending", "admin": "pending"} {
+		if got := f.state(user, named("door")); got != want {
+			t.Errorf("%s: %s, want %s", user, got, want)
+		}
+	}
+	var info schemas.TimerInfo
+	if err := json.Unmarshal(f.must("admin", "get", byID("acme", "door")), &info); err != nil || info.Tenant != "acme" || info.Service != "orders" {
+		t.Errorf("Belfry's own account sees %+v (%v)", info, err)
+	}
+	// An account that is not configured is acknowledged by the stream alone, and its add is not a
+	// timer of anybody.
+	f.publish("ghost", tenantEvent("ghost", `"timerafter":"1h"`))
+	if _, code := f.ask("ghost", "get", named("ghost")); code != string(schemas.CodeBadRequest) {
+		t.Errorf("an account that is not configured: %q", code)
+	}
+}
+
+// testTenantIsolation runs every verb of the API as other accounts against what acme has.
+func testTenantIsolation(f *tenants) {
+	t := f.t
+	if _, err := f.as("acme").Subscribe("callbacks.fail", func(m *nats.Msg) {
+		_ = m.RespondMsg(&nats.Msg{Header: nats.Header{micro.ErrorHeader: {"no"}, micro.ErrorCodeHeader: {"1"}}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.as("acme").Flush(); err != nil {
+		t.Fatal(err)
+	}
+	f.must("acme", "add", tenantEvent("t1", `"timerafter":"1h","timersvc":"orders","timergroup":"g"`))
+	f.must("acme", "add", tenantEvent("s1", `"timerevery":"P7D","timersvc":"orders","timergroup":"g"`))
+	f.must("acme", "add", tenantEvent("d1", `"timerafter":"0s","timersvc":"orders","timergroup":"g","timermaxattempts":1,"timercallback":"nats:callbacks.fail"`))
+	f.await("acme", named("d1"), "fail")
+	f.publish("acme", tenantEvent("r1", `"timerafter":"soon"`))
+	waittest.Until(t, "the invalid add is rejected", func() bool { return strings.Contains(string(f.must("acme", "rejected.list", nil)), `"r1"`) })
+	waittest.Until(t, "the dead letter is listed", func() bool { return strings.Contains(string(f.must("acme", "dead.list", nil)), `"d1"`) })
+
+	timers := []string{"t1", "s1", "d1"}
+	records := func() string {
+		out := ""
+		for _, id := range timers {
+			out += string(f.must("acme", "get", named(id))) + "\n"
+		}
+		return out
+	}
+	before := records()
+
+	const refused = "bad_request"
+	one := func(more string) func(ref schemas.TimerRef) []byte {
+		return func(ref schemas.TimerRef) []byte {
+			b, _ := json.Marshal(ref)
+			return []byte(strings.TrimSuffix(string(b), "}") + more + "}")
+		}
+	}
+	// Of each verb: the requests that name a timer, and the requests that name something else with the
+	// code that an account other than Belfry's gets, "" for an answer without acme's things.
+	type other struct{ request, tenant, team string }
+	verbs := map[string]struct {
+		one    func(ref schemas.TimerRef) []byte
+		others []other
+	}{
+		"add":               {},
+		"get":               {one: one("")},
+		"cancel":            {one: one("")},
+		"schedule.delete":   {one: one("")},
+		"reschedule":        {one: one(`,"after":"2h"`)},
+		"list":              {others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"group":"g"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
+		"dead.list":         {others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"timer":"` + byID("acme", "d1").Timer + `"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
+		"dead.replay":       {one: one(""), others: []other{{`{"service":"orders"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
+		"rejected.list":     {others: []other{{`{}`, "", ""}}},
+		"schedule.pause":    {one: one(""), others: []other{{`{"group":"g"}`, "", refused}}},
+		"schedule.resume":   {one: one(""), others: []other{{`{"group":"g"}`, "", refused}}},
+		"schedule.trigger":  {one: one("")},
+		"schedule.backfill": {one: one(`,"from":"2026-01-01T00:00:00Z","to":"2026-01-03T00:00:00Z"`)},
+		"schedule.update":   {}, // names its schedule by the event
+		"schedule.preview":  {one: one("")},
+		"schedule.why":      {one: one("")},
+		"schedule.runs":     {one: one("")},
+		"calendar.put":      {others: []other{{`{"name":"c","dates":["2026-12-25"]}`, refused, refused}}},
+		"calendar.get":      {others: []other{{`{"name":"c"}`, refused, "not_found"}}},
+		"calendar.list":     {others: []other{{`{}`, refused, ""}}},
+		"calendar.delete":   {others: []other{{`{"name":"c"}`, refused, refused}}},
+		"flow.set":          {others: []other{{`{"key":"service:acme=orders","rate":"1/s"}`, refused, refused}}},
+		"flow.get":          {others: []other{{`{"key":"orders"}`, refused, ""}}},
+		"flow.list":         {others: []other{{`{}`, refused, ""}}},
+		"flow.pause":        {others: []other{{`{"key":"orders"}`, refused, refused}}},
+		"flow.resume":       {others: []other{{`{"key":"orders"}`, refused, refused}}},
+		"flow.delete":       {others: []other{{`{"key":"orders"}`, refused, refused}}},
+	}
+	m, err := f.as("admin").Request("$SRV.INFO."+schemas.APIService, nil, bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info micro.Info
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range info.Endpoints {
+		if verb, ok := strings.CutPrefix(e.Subject, schemas.SubjectAPIPrefix); ok {
+			if _, known := verbs[verb]; !known {
+				t.Errorf("verb %s is not in this test", verb)
+			}
+		}
+	}
+	update := tenantEvent("s1", `"timerevery":"P8D","timersvc":"orders"`)
+	for _, user := range []string{"globex", "team", "ghost"} {
+		for verb, v := range verbs {
+			refs := []schemas.TimerRef{}
+			if v.one != nil {
+				for _, id := range timers {
+					refs = append(refs, named(id), byID("acme", id), schemas.TimerRef{Timer: byID("acme", id).Timer + ".1"})
+				}
+			}
+			for _, ref := range refs {
+				want := "not_found"
+				if user == "ghost" {
+					want = refused
+				}
+				if b, code := f.ask(user, verb, v.one(ref)); code != want {
+					t.Errorf("%s: %s %+v: %q %s, want %s", user, verb, ref, code, b, want)
+				}
+			}
+			for _, o := range v.others {
+				want := map[string]string{"globex": o.tenant, "team": o.team, "ghost": refused}[user]
+				b, code := f.ask(user, verb, []byte(o.request))
+				if code != want {
+					t.Errorf("%s: %s %s: %q %s, want %q", user, verb, o.request, code, b, want)
+				}
+				for _, text := range []string{`"t1"`, `"s1"`, `"d1"`, `"r1"`, `acme`} {
+					if code == "" && strings.Contains(string(b), text) {
+						t.Errorf("%s: %s %s: it has %s: %s", user, verb, o.request, text, b)
+					}
+				}
+			}
+		}
+		// The same event updates nothing of acme's: there is no such schedule.
+		if b, code := f.ask(user, "schedule.update", update); code != "not_found" && (user != "ghost" || code != refused) {
+			t.Errorf("%s: update: %q %s", user, code, b)
+		}
+	}
+	// A group operation of Belfry's own account is one of the default tenant.
+	if b := f.must("admin", "schedule.pause", []byte(`{"group":"g"}`)); !strings.Contains(string(b), `"changed":0`) {
+		t.Errorf("admin: %s", b)
+	}
+	if after := records(); after != before {
+		t.Errorf("acme's timers changed:\n%s\n%s", before, after)
+	}
+	if b := string(f.must("acme", "dead.list", nil)); !strings.Contains(b, `"d1"`) {
+		t.Errorf("acme's dead letter is gone: %s", b)
+	}
+	// acme itself can do all of it.
+	for _, c := range []struct{ verb, request, want string }{
+		{"list", `{"service":"orders"}`, `"s1"`},
+		{"schedule.pause", `{"group":"g","note":"n"}`, `"changed":2`},
+		{"schedule.resume", `{"group":"g"}`, `"changed":2`},
+		{"schedule.trigger", `{"id":"s1","source":"/s"}`, `"tenant":"acme"`},
+		{"schedule.preview", `{"id":"s1","source":"/s","n":1}`, `"at"`},
+		{"schedule.runs", `{"id":"s1","source":"/s"}`, `"runs"`},
+		{"schedule.why", `{"id":"s1","source":"/s"}`, `"answers"`},
+		{"reschedule", `{"id":"t1","source":"/s","after":"2h"}`, `"t1"`},
+		{"dead.replay", `{"service":"orders"}`, `"replayed":1`},
+		{"cancel", `{"id":"t1","source":"/s"}`, `"cancelled"`},
+		{"schedule.delete", `{"id":"s1","source":"/s"}`, `"cancelled"`},
+	} {
+		if b := f.must("acme", c.verb, []byte(c.request)); !strings.Contains(string(b), c.want) {
+			t.Errorf("acme: %s %s: %s, want %s", c.verb, c.request, b, c.want)
+		}
+	}
+	f.await("acme", named("d1"), "fail") // again
+	for _, event := range [][]byte{
+		tenantEvent("x1", `"timerafter":"1h","timerflow":"shared"`),
+		tenantEvent("x2", `"timercron":"0 9 * * *","timerexclude":"c"`),
+		tenantEvent("x3", `"timerafter":"1h","timersvc":"globex=orders"`),
+		tenantEvent("x4", `"timerafter":"1h","timercallback":"nats:timers.call.globex.callbacks.x"`),
+		tenantEvent("x5", `"timerafter":"1h","timercallback":"https://globex.example/"`),
+		tenantEvent("x6", `"timerafter":"1h","timercallback":"/path"`),
+	} {
+		if b, code := f.ask("acme", "add", event); code != string(schemas.CodeInvalidAttribute) {
+			t.Errorf("%s: %q %s", event, code, b)
+		}
+	}
+}
+
+// testTenantCallbacks: the callback of a tenant's timer reaches its own account alone, whatever
+// subjects other accounts serve.
+func testTenantCallbacks(f *tenants) {
+	t := f.t
+	called := make(chan string, 64)
+	for _, user := range []string{"acme", "globex", "admin"} {
+		nc := f.as(user)
+		for _, subject := range []string{"callbacks.shared", "timers.work.jobs"} {
+			if _, err := nc.Subscribe(subject, func(m *nats.Msg) {
+				called <- user + " " + subject + " " + m.Header.Get("Idempotency-Key")
+				_ = m.Respond([]byte("ok"))
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]bool{}
+	for _, user := range []string{"acme", "globex"} {
+		f.publish(user, tenantEvent("c1", `"timerafter":"10ms","timersvc":"orders","timercallback":"nats:callbacks.shared"`))
+		f.await(user, named("c1"), "success")
+		want[user+" callbacks.shared "+schemas.NewTenantTimerID(user, "/s", "c1").MsgID(1)] = true
+	}
+	f.must("acme", "add", tenantEvent("c2", `"timercron":"* * * * * *","timerlimit":1,"timersvc":"orders","timercallback":"nats:callbacks.shared"`))
+	f.await("acme", schemas.TimerRef{Timer: byID("acme", "c2").Timer + ".1"}, "success")
+	want["acme callbacks.shared "+byID("acme", "c2").Timer+".1"] = true
+	allowed := maps.Clone(want) // a callback may come more than once
+	for end := time.After(bound); len(want) > 0 || len(called) > 0; {
+		select {
+		case got := <-called:
+			if !allowed[got] {
+				t.Fatalf("called: %s, want %v", got, allowed)
+			}
+			delete(want, got)
+		case <-end:
+			t.Fatalf("not called: %v", want)
+		}
+	}
+	// globex serves this subject, acme does not export it: no account but acme's is asked.
+	f.must("acme", "add", tenantEvent("c3", `"timerafter":"0s","timersvc":"orders","timermaxattempts":1,"timercallback":"nats:elsewhere.x"`))
+	f.await("acme", named("c3"), "fail")
+}
+
+// testTenantForged: in Belfry's own account, which no tenant reaches, a client can publish on the
+// subjects of tenants. The API refuses it.
+func testTenantForged(f *tenants) {
+	t := f.t
+	for _, hdr := range []nats.Header{nil, {"Nats-Request-Info": {`{"acc":"ACME"}`}}} {
+		m, err := f.as("admin").RequestMsg(&nats.Msg{Subject: "timers.t.ACME.api.list", Header: hdr}, bound)
+		if err != nil || m.Header.Get(micro.ErrorCodeHeader) != string(schemas.CodeBadRequest) {
+			t.Errorf("headers %v: %v %v", hdr, m, err)
+		}
+	}
+	// A tenant reaches no subject of another one.
+	for _, subject := range []string{"timers.t.ACME.add", "timers.t.ACME.api.list", "timers.call.acme.callbacks.shared", "$KV.clock.x", "$SRV.PING"} {
+		if m, err := f.as("globex").Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
+			t.Errorf("globex reaches %s: %v %v", subject, m, err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package router
+
+import (
+	"time"
+
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Scope says whose timers an operation sees and adds. The zero value is the default tenant's.
+type Scope struct {
+	// Tenant is the tenant whose timers are added, and whose names the operation uses.
+	Tenant string
+	// All lets an operation see the timers of all tenants, for Belfry's own account. Adds,
+	// names (source and id) and groups are those of Tenant.
+	All bool
+}
+
+// Sees reports whether an operation may see and change a timer of a service.
+func (sc *Scope) Sees(service string) bool {
+	return sc.All || schemas.TenantOf(service) == sc.Tenant
+}
+
+// tenant returns the tenant that a list is limited to; nil for all.
+func (sc *Scope) tenant() *string {
+	if sc.All {
+		return nil
+	}
+	return &sc.Tenant
+}
+
+// selects returns what a list selects for the service in a request, "" for every service. Only
+// Belfry's own account may name a service of another tenant, as <tenant>=<service>.
+func (sc *Scope) selects(service string) (name string, tenant *string, err error) {
+	switch {
+	case service == "":
+		return "", sc.tenant(), nil
+	case sc.All && schemas.ValidServiceName(service):
+		return service, nil, nil
+	case !schemas.ValidService(service):
+		return "", nil, schemas.Errorf(schemas.CodeBadRequest, "service %.80q must be 1 to %d letters, digits, '-' or '_'", service, schemas.MaxServiceLength)
+	}
+	return schemas.TenantService(sc.Tenant, service), sc.tenant(), nil
+}
+
+// In returns the service for a scope. It shares everything else with s, and is started and
+// stopped with it.
+func (s *Service) In(sc Scope) *Service {
+	scoped := &Service{engine: s.engine, scope: sc, ops: s.ops}
+	scoped.ops.Scope = sc
+	return scoped
+}
+
+// Tenants returns the tenants by their accounts. The caller must not change the map.
+func (s *Service) Tenants() map[string]string { return s.o.Accounts }
+
+// tenantOf returns the tenant of an account, and that of timers.add for "". ok is false for an
+// account that is not configured.
+func (s *Service) tenantOf(account string) (tenant string, ok bool) {
+	if account == "" {
+		return "", true
+	}
+	tenant, ok = s.o.Accounts[account]
+	return tenant, ok
+}
+
+// unknownAccountPatience is how long an add of an account that is not configured is handed back
+// to the stream. While a configuration is rolled out, another node may know the account.
+const unknownAccountPatience = 5 * time.Minute
+
+// checkTenant sets the tenant of an add of the stream. An error of CodeUnavailable delays the
+// add.
+func (s *Service) checkTenant(a *Add) error {
+	if a.Account != "" {
+		tenant, ok := s.tenantOf(a.Account)
+		if !ok {
+			code := schemas.CodeBadRequest
+			if s.nowMs()-a.AddedMs < unknownAccountPatience.Milliseconds() {
+				code = schemas.CodeUnavailable
+			}
+			return schemas.Errorf(code, "account %.80s is not in the setting tenants of the node that has read this add", a.Account)
+		}
+		a.Tenant = tenant
+	}
+	if a.Tenant == "" {
+		return nil
+	}
+	return s.o.Store.CanServeTenants()
+}
+
+// refuseShared refuses what all tenants would share: flow keys and calendars.
+func refuseShared(spec *schemas.Spec) error {
+	switch {
+	case spec.Flow != "":
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant names flow keys; leave it out", schemas.AttrFlow)
+	case spec.Recurrence != nil && len(spec.Recurrence.Exclude) > 0:
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant has calendars; leave it out", schemas.AttrExclude)
+	}
+	return nil
+}
