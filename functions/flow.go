@@ -569,10 +569,13 @@ func sameState(a, b *flow.State) bool {
 }
 
 // complain logs why the gate cannot decide.
-func (g *flowGate) complain(err error) {
-	f := g.c.f
-	if f.recording.Err() == nil && f.complaints.Allow("flow "+g.key, time.Now()) {
-		f.o.Log.Warn().Err(err).Str("flow", g.key).Msg("flow control cannot decide about a key; its events wait")
+func (g *flowGate) complain(err error) { g.c.complain(g.key, err) }
+
+// complain logs why nothing can be decided about a key.
+func (c *flowControl) complain(key string, err error) {
+	f := c.f
+	if f.recording.Err() == nil && f.complaints.Allow("flow "+key, time.Now()) {
+		f.o.Log.Warn().Err(err).Str("flow", key).Msg("flow control cannot decide about a key; its events wait")
 	}
 }
 

@@ -42,6 +42,19 @@ func (r *rig) limit(pattern string, l flow.Limit) uint64 {
 	return rev
 }
 
+// delete removes a limit.
+func (r *rig) delete(pattern string) {
+	r.t.Helper()
+	set, err := r.store.RefreshFlows(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	old, _ := set.Get(pattern)
+	if _, err := r.store.DeleteLimit(r.t.Context(), store.FlowLimit{Pattern: pattern}, old.Rev); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // node opens one more store on the rig's server, as another node does.
 func (r *rig) node(name string) *store.Store {
 	r.t.Helper()
@@ -354,14 +367,7 @@ func TestFlowReplan(t *testing.T) {
 	before := nowMs()
 	fast := flow.Limit{Rate: flow.Rate{Count: 1, Per: 10 * time.Second}, Burst: 1}
 	now := map[string]uint64{"raised": r.limit("raised", fast), "resumed": r.limit("resumed", fast), "deleted": 0}
-	set, err := r.store.RefreshFlows(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, _ := set.Get("deleted")
-	if _, err := r.store.DeleteLimit(t.Context(), store.FlowLimit{Pattern: "deleted"}, old.Rev); err != nil {
-		t.Fatal(err)
-	}
+	r.delete("deleted")
 	for key, all := range ids {
 		var last int64
 		for i, id := range all {

@@ -13,13 +13,19 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// permitted waits until the limit of the delivery's flow key permits the call. It returns
-// false, and settles the event, if the event waits elsewhere: in its consumer or in the wheel.
-// The delivery holds a permit of its service when it returns true.
+// permitted waits until the limit of the delivery's flow key permits the call, and neither its
+// service nor its group is paused. It returns false, and settles the event, if the event waits
+// elsewhere: in its consumer or in the wheel. The delivery holds a permit of its service when it
+// returns true.
 func (d *delivery) permitted() bool {
 	set, fresh := d.f.o.Store.FlowsNow()
-	if fresh && set.Empty() {
-		return true
+	if fresh {
+		if set.Empty() {
+			return true
+		}
+		if d.held(set) {
+			return false
+		}
 	}
 	key := d.flowKey()
 	if fresh {
@@ -27,8 +33,38 @@ func (d *delivery) permitted() bool {
 			return true
 		}
 	}
-	return d.passFlow(key)
+	if !d.passFlow(key) {
+		return false
+	}
+	// The event may have waited. The gate has seen a fresh copy, and this one is not older.
+	if set, _ = d.f.o.Store.FlowsNow(); d.held(set) {
+		d.slot.leave()
+		d.slot = nil
+		return false
+	}
+	return true
 }
+
+// held makes the event wait in the wheel if its service or its group is paused, or in its
+// consumer if this node cannot read whether it is. It returns true if the event waits.
+func (d *delivery) held(set *store.FlowSet) bool {
+	key, l, ok := set.Hold(d.svc.name, d.spec.Group)
+	switch {
+	case !ok, key == d.flowKey(): // the gate of its own key decides
+		return false
+	case l.Err != nil:
+		d.f.flows.complain(key, l.Err)
+		d.skip("flow_unreadable", func() error { return d.msg.Nak(damagedPause) })
+		return true
+	}
+	ahead := flow.PauseFor(d.timer.Record.Deferrals())
+	d.postpone(key, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: d.f.flows.nowNs() + int64(ahead)}, generation: heldGeneration}, ahead)
+	return true
+}
+
+// heldGeneration is schemas.Deferral.Generation of an event that waits because its service or its
+// group is paused. It has no slot: after the pause it asks for one under its own flow key.
+const heldGeneration = 0
 
 // flowKey returns the key whose limits apply to the delivery's callback.
 func (d *delivery) flowKey() string {

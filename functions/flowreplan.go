@@ -39,6 +39,20 @@ type deferredEvent struct {
 	id     schemas.TimerID
 	key    string
 	slotMs int64
+	// held is true for an event that waits because its service or its group is paused. Then key
+	// is not its flow key.
+	held bool
+}
+
+// order compares two events of one key: those without a slot come last.
+func (e *deferredEvent) order(o *deferredEvent) int {
+	switch {
+	case e.held == o.held:
+		return 0
+	case o.held:
+		return -1
+	}
+	return 1
 }
 
 // replanState is what a node knows of a change.
@@ -139,7 +153,7 @@ func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew f
 				renewed = time.Now()
 			}
 			if d := t.Record.Deferral; flow.Match(l.Pattern, d.Flow) && c.outdated(d) {
-				events = append(events, deferredEvent{t.ID, d.Flow, d.SlotMs})
+				events = append(events, deferredEvent{t.ID, d.Flow, d.SlotMs, d.Generation == heldGeneration})
 			}
 			more = len(events) >= maxReplan
 			return !more, nil
@@ -152,7 +166,7 @@ func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew f
 		}
 	}
 	slices.SortStableFunc(events, func(a, b deferredEvent) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.slotMs, b.slotMs))
+		return cmp.Or(cmp.Compare(a.key, b.key), a.order(&b), cmp.Compare(a.slotMs, b.slotMs))
 	})
 	return events, more, nil
 }
@@ -168,11 +182,11 @@ func (c *flowControl) outdated(d *schemas.Deferral) bool {
 // key follow each other.
 func (c *flowControl) move(ctx context.Context, events []deferredEvent) (moved int, err error) {
 	for len(events) > 0 {
-		n := slices.IndexFunc(events, func(e deferredEvent) bool { return e.key != events[0].key })
+		n := slices.IndexFunc(events, func(e deferredEvent) bool { return e.key != events[0].key || e.held != events[0].held })
 		if n < 0 {
 			n = len(events)
 		}
-		generation, first, spacing, ok, err := c.reserve(ctx, events[0].key, n)
+		generation, first, spacing, ok, err := c.reserve(ctx, events[0], n)
 		if err != nil {
 			return moved, err
 		}
@@ -193,20 +207,21 @@ func (c *flowControl) move(ctx context.Context, events []deferredEvent) (moved i
 	return moved, nil
 }
 
-// reserve reserves slots for n events of a key. ok is false if the key is paused, or its limit
-// cannot be read. Without a limit the slots are now.
-func (c *flowControl) reserve(ctx context.Context, key string, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
+// reserve reserves slots for n events of the key of e. ok is false if the key is paused, or its
+// limit cannot be read. Without a limit the slots are now, and also for held events: they ask
+// under their own keys then.
+func (c *flowControl) reserve(ctx context.Context, e deferredEvent, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
 	for wait := minPause; ; {
 		set, _ := c.f.o.Store.FlowsNow()
-		l, limited := set.Find(key)
-		now, held := c.nowNs(), l.Limit.Paused || l.Err != nil
+		l, limited := set.Find(e.key)
+		now, paused := c.nowNs(), l.Limit.Paused || l.Err != nil
 		switch {
-		case !limited:
-			return 0, now, 0, true, nil
-		case held:
+		case paused:
 			return 0, 0, 0, false, nil
+		case !limited || e.held:
+			return 0, now, 0, true, nil
 		}
-		s, err := c.f.o.Store.FlowState(ctx, key)
+		s, err := c.f.o.Store.FlowState(ctx, e.key)
 		if err != nil {
 			return 0, 0, 0, false, err
 		}

@@ -423,7 +423,7 @@ func (k *Core) onTail(t store.Timer) {
 		}
 		k.forget(t)
 		if o := r.Origin; o != nil && o.Waited && r.State.Final() {
-			k.onConcluded(o)
+			k.onConcluded(o, r.Run)
 		}
 	}
 }

@@ -40,8 +40,8 @@ import (
 const (
 	// maxPreparing bounds the index entries of next due times in flight.
 	maxPreparing = 256
-	// maxTurnAgeMs bounds the age of a decision when it is claimed. An older one is made
-	// again.
+	// maxTurnAgeMs bounds the age of a decision when it is claimed, and of the answer that the last
+	// run is open. An older one is made again.
 	maxTurnAgeMs = 10_000
 )
 
@@ -65,6 +65,10 @@ type recurring struct {
 	// woken is true if the schedule is turned before it is due, because its last run has a
 	// result.
 	woken bool
+	// concluded is the last run whose result the tail has brought, 0 for none: a step in flight
+	// may not know it. lookMs is the time of the last ActLook.
+	concluded uint32
+	lookMs    int64
 
 	// unindexed is true for a run whose record may have no index entry: its create was not
 	// acknowledged, or an earlier owner has created it.
@@ -154,7 +158,7 @@ func (k *Core) blocked(e *entry, id schemas.TimerID) bool {
 
 // look requests the result of a run. With run 0 it asks whether the last run is open.
 func (k *Core) look(e *entry, run uint32) {
-	e.phase, e.extra.asked = phaseLooking, run
+	e.phase, e.extra.asked, e.extra.lookMs = phaseLooking, run, k.now
 	result := run != 0
 	if !result {
 		run = e.rec.Schedule.Last.Run
@@ -300,8 +304,11 @@ func (k *Core) onLooked(ev EvLooked) {
 		if r.asked != 0 {
 			r.result = &recurrence.Result{Run: r.asked, State: ev.State, DoneMs: ev.DoneMs}
 		}
-		if r.asked == 0 || r.asked == e.rec.Schedule.Last.Run {
-			r.looked, r.open = true, ev.Open
+		if last := e.rec.Schedule.Last.Run; r.asked == 0 || r.asked == last {
+			r.looked, r.open = true, ev.Open && r.concluded != last
+			if r.open && k.now-r.lookMs > maxTurnAgeMs {
+				r.looked = false // the process was paused: look again
+			}
 		}
 	}
 	k.makeReady(e)
@@ -323,10 +330,28 @@ func (k *Core) turned(e *entry, t store.Timer) {
 		k.obey(e, t)
 	}
 	e.keepNewer(t)
-	k.done(e)
-	if n := k.entries[e.id]; n != nil && n.rev == t.Rev && n.extra != nil && n.rec.Hash == e.rec.Hash {
+	if n := k.doneOrWoken(e, e.extra.concluded == s.Last.Run); n != nil && n.rev == t.Rev && n.extra != nil && n.rec.Hash == e.rec.Hash {
 		n.extra.plan = e.extra.plan // t may be an update
 	}
+}
+
+// doneOrWoken ends a step of a schedule and takes up the latest revision. With woken, it turns
+// the schedule if one of its runs waits, also if it is not due soon. It returns the entry of the
+// latest revision; nil if it is not in the wheel.
+func (k *Core) doneOrWoken(e *entry, woken bool) *entry {
+	newer := e.newer()
+	k.done(e)
+	n := k.entries[e.id]
+	if !woken {
+		return n
+	}
+	if n == nil && newer != nil && newer.Record.Pending() && waitsForRun(&newer.Record) {
+		n = k.insert(*newer, k.cfg.Geometry.Tick(newer.Record.DueMs), newer.Rev, phaseWaiting)
+	}
+	if n != nil {
+		k.wake(n)
+	}
+	return n
 }
 
 // obey does what the stored claim of a schedule says.
@@ -475,24 +500,13 @@ func (k *Core) rereadSchedule(e *entry, t store.Timer) {
 		// The final record of a rejected claim is stored; only its answer was lost.
 		k.failed(e, t.Rev)
 	}
-	fails, woken := e.fails, e.woken()
+	fails, woken := e.fails, e.woken() || e.extra != nil && e.extra.concluded != 0
 	if r.Pending() {
 		e.keepNewer(t)
 	}
-	newer := e.newer()
-	k.done(e)
-	n := k.entries[t.ID]
-	if woken && n == nil && newer != nil && newer.Record.Pending() && waitsForRun(&newer.Record) {
-		n = k.insert(*newer, k.cfg.Geometry.Tick(newer.Record.DueMs), newer.Rev, phaseWaiting)
+	if n := k.doneOrWoken(e, woken); n != nil && !woken {
+		n.fails = fails
 	}
-	if n == nil {
-		return
-	}
-	if woken {
-		k.wake(n)
-		return
-	}
-	n.fails = fails
 }
 
 // isClaimOf reports whether a record contains the entry's claim in flight.
@@ -564,19 +578,19 @@ func (k *Core) checkRun(t store.Timer) {
 
 // onConcluded wakes a schedule whose run may wait for the run that has concluded. If the
 // schedule is not in the wheel, its record is read; if that fails, the schedule is turned
-// when it is due, within a minute.
-func (k *Core) onConcluded(o *schemas.Origin) {
-	e := k.entries[o.Schedule]
-	switch {
-	case e != nil && e.phase == phaseWaiting:
+// when it is due, within a minute. A step in flight may have read that the run is open: the
+// schedule is woken after it.
+func (k *Core) onConcluded(o *schemas.Origin, run uint32) {
+	if e := k.entries[o.Schedule]; e != nil {
+		e.more().concluded = run
 		k.wake(e)
-	case e == nil:
-		e = &entry{id: o.Schedule, phase: phaseWaiting}
-		e.node.Value = e
-		e.more().woken = true
-		k.entries[e.id] = e
-		k.reread(e)
+		return
 	}
+	e := &entry{id: o.Schedule, phase: phaseWaiting}
+	e.node.Value = e
+	e.more().woken = true
+	k.entries[e.id] = e
+	k.reread(e)
 }
 
 // wake turns a schedule now if one of its runs waits.

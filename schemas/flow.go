@@ -17,6 +17,11 @@ const MaxFlowKey = 128
 // service, unless timerflow names another.
 const ServiceFlowPrefix = "service:"
 
+// GroupFlowPrefix and the group of a timer (AttrGroup) make the flow key whose pause holds the
+// callbacks of that group. A pause of ServiceFlowPrefix with a service likewise holds all
+// callbacks of the service, whatever their flow keys.
+const GroupFlowPrefix = "group:"
+
 // FlowKey returns the key whose limits apply to a callback: flow, the value of AttrFlow, or
 // without one the host of an HTTP callback (in lower case, with its port unless that is the
 // default of its scheme), and ServiceFlowPrefix with the service for all others. target is the

@@ -23,7 +23,9 @@ func (c *cli) flowCommand() *cobra.Command {
 		Long: `Limit how many callbacks a target gets a second, or at once, over all nodes, and stop
 and start them. KEY is a flow key: the host of an HTTP callback such as api.example.com,
 service:SERVICE for callbacks over NATS, or what a timer names with --flow. With * in it,
-such as 'customer:*', it is a pattern: the limit applies to each matching key by itself.`,
+such as 'customer:*', it is a pattern: the limit applies to each matching key by itself. A
+pause of service:SERVICE or group:GROUP holds all callbacks of the service or of the group,
+whatever their flow keys.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
@@ -251,10 +253,14 @@ func (c *cli) flowPauseCommand() *cobra.Command {
 		Use:   "pause KEY",
 		Short: "Stop the callbacks of a flow key or pattern",
 		Long: `Stop the callbacks of a flow key, or of each key that matches a pattern, until "belfry flow
-resume". The key needs no limit. The command takes about a second: after it has succeeded,
-no call begins; calls in progress end. Events that come due wait and use no attempt.`,
-		Example: `  belfry flow pause api.example.com --note "the API is being repaired"`,
-		Args:    exactly(1),
+resume". service:SERVICE stops all callbacks of the service, group:GROUP those of the group,
+whatever their flow keys. The key needs no limit. The command takes about a second: after
+it has succeeded, no call begins; calls in progress end. Events that come due fire on
+timers.fired; their callbacks wait and use no attempt.`,
+		Example: `  belfry flow pause api.example.com --note "the API is being repaired"
+  belfry flow pause service:mail --note "the mail provider is down"
+  belfry flow pause group:import-7`,
+		Args: exactly(1),
 	}
 	cmd.Flags().StringVar(&note, "note", "", fmt.Sprintf("why, at most %d bytes; flow show and flow ls show it", schemas.MaxPauseNote))
 	f.add(cmd.Flags())

@@ -63,7 +63,7 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, runn
 	}
 	if l.Paused {
 		for i, a := range arrivals {
-			out[i] = Verdict{Kind: Defer, AtNs: nowNs + pauseFor(a.Deferrals)}
+			out[i] = Verdict{Kind: Defer, AtNs: nowNs + int64(PauseFor(a.Deferrals))}
 		}
 		return out
 	}
@@ -109,9 +109,10 @@ func order(arrivals []Arrival, generation uint64) []int {
 	return out
 }
 
-// pauseFor is the time until an event under a paused limit asks again, in nanoseconds.
-func pauseFor(deferrals uint32) int64 {
-	return int64(min(leastPause<<min(deferrals, 10), mostPause))
+// PauseFor is the time until an event under a paused limit asks again: 1 minute, twice as long
+// after each deferral, at most 1 hour.
+func PauseFor(deferrals uint32) time.Duration {
+	return min(leastPause<<min(deferrals, 10), mostPause)
 }
 
 // begin adapts a state that was written under another generation, or that is not plausible.

@@ -89,9 +89,9 @@ func (t *turn) follow() bool {
 func (p *Plan) undecidedSince(s *schemas.Schedule, nowMs int64) int64 {
 	since := nowMs
 	if ms := p.calendar.ExcludedSinceMs(); ms != 0 {
-		since = min(since, ms)
+		since = min(since, max(ms, s.PassedMs)) // PassedMs is later than nowMs after the clock was set back
 	}
-	return p.undone(s, max(since, s.PassedMs, reached(s)))
+	return p.undone(s, max(since, reached(s)))
 }
 
 // undecided returns the last instant, up to now, before the first undecided nominal time. After

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -431,12 +432,16 @@ func (c *checker) updated(s *schedule, old, r *schemas.Record, op *schemas.Opera
 		c.fail(PropState, "%s: %v", s, err)
 		return
 	}
+	next := r.Schedule.NextMs
+	// A change of the calendars may have made a time that has passed the next run. The update
+	// follows that change first, and keeps the time if the new recurrence has it, too;
+	// plannedRight checks that.
+	kept := next > s.lastMs && next <= op.AtMs && slices.ContainsFunc(c.possible(s), func(cal *calendar.Schedule) bool { return isNominal(cal, next) })
 	s.cal, s.applied[q.rule] = cal, true
 	s.ruleInForce, s.updatedAt = q.rule, c.w.now
 	c.w.trace("%s: %+v", s, *rule)
-	next := r.Schedule.NextMs
 	if s.excludes {
-		if next != 0 && next != old.Schedule.NextMs && !c.nextIs(s, next, max(op.AtMs, s.lastMs)) {
+		if next != 0 && next != old.Schedule.NextMs && !kept && !c.nextIs(s, next, max(op.AtMs, s.lastMs)) {
 			c.fail(PropDecided, "%s: updated at %s, its next run is at %s", s, c.w.ms(op.AtMs), c.w.ms(next))
 		}
 		return

@@ -199,8 +199,9 @@ type FlowSet struct {
 	all map[string]FlowLimit
 	// patterns are the limits with '*' that are not deleted, in the order in which they apply.
 	patterns []FlowLimit
-	// live is the number of limits that are not deleted.
-	live int
+	// live is the number of limits that are not deleted. holding counts the paused and the
+	// unreadable ones among them.
+	live, holding int
 
 	mu sync.Mutex
 	// found has results of Find, at most maxFlowMatches.
@@ -248,6 +249,29 @@ func (s *FlowSet) Find(key string) (FlowLimit, bool) {
 	return *l, true
 }
 
+// Hold returns the limit that holds all callbacks of a service or of a group, whatever their
+// flow keys: that of schemas.ServiceFlowPrefix with the service, or of schemas.GroupFlowPrefix
+// with the group, if it is paused or cannot be read. key is that key. ok is false if nothing
+// holds them. An empty group is none.
+func (s *FlowSet) Hold(service, group string) (key string, l FlowLimit, ok bool) {
+	if s.holding == 0 {
+		return "", l, false
+	}
+	key = schemas.ServiceFlowPrefix + service
+	if l, ok = s.Find(key); ok && l.holds() {
+		return key, l, true
+	}
+	if group == "" {
+		return "", FlowLimit{}, false
+	}
+	key = schemas.GroupFlowPrefix + group
+	l, ok = s.Find(key)
+	return key, l, ok && l.holds()
+}
+
+// holds reports whether no call may begin under the limit.
+func (l *FlowLimit) holds() bool { return l.Limit.Paused || l.Err != nil }
+
 // All returns the limits by pattern, in order.
 func (s *FlowSet) All() []FlowLimit { return s.sorted(func(l *FlowLimit) bool { return !l.Deleted }) }
 
@@ -283,6 +307,9 @@ func (s *FlowSet) index() {
 			continue
 		}
 		s.live++
+		if l.holds() {
+			s.holding++
+		}
 		if strings.Contains(pattern, "*") {
 			s.patterns = append(s.patterns, l)
 		}

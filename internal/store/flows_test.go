@@ -145,6 +145,43 @@ func TestDamagedLimit(t *testing.T) {
 	}
 }
 
+// TestHold: a paused or unreadable limit of a service or a group holds their callbacks; limits
+// that are not paused, and names that only begin alike, do not.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	s := limits(t, natstest.Run(t).Connect(), "a")
+	set, err := s.RefreshFlows(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := schemas.Errorf(schemas.CodeDamaged, "damaged")
+	for _, l := range []store.FlowLimit{
+		{Pattern: "mail", Limit: flow.Limit{Paused: true}},
+		{Pattern: "service:mail", Limit: aLimit},
+		{Pattern: "service:sms", Limit: flow.Limit{Paused: true}},
+		{Pattern: "service:batch-*", Limit: flow.Limit{Paused: true}},
+		{Pattern: "service:batch-9", Limit: aLimit},
+		{Pattern: "group:g", Limit: flow.Limit{Paused: true}},
+		{Pattern: "service:broken", Err: damaged},
+	} {
+		set = set.With(l)
+	}
+	for _, x := range []struct{ service, group, want string }{
+		{"mail", "", ""}, {"mail", "sms", ""}, {"mail", "g", "group:g"}, {"mail", "gg", ""},
+		{"sms", "", "service:sms"}, {"sms2", "", ""}, {"sms", "g", "service:sms"},
+		{"batch-1", "", "service:batch-1"}, {"batch-9", "", ""},
+		{"broken", "", "service:broken"},
+	} {
+		key, l, ok := set.Hold(x.service, x.group)
+		if !ok {
+			key = ""
+		}
+		if key != x.want || ok && (l.Err != nil) != (x.service == "broken") {
+			t.Errorf("service %q, group %q: held by %q (%v), want %q", x.service, x.group, key, l.Err, x.want)
+		}
+	}
+}
+
 // TestLimitsNeedNewNodes: no limit is stored while a node runs that does not obey limits.
 func TestLimitsNeedNewNodes(t *testing.T) {
 	t.Parallel()

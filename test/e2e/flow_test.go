@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -206,6 +207,67 @@ func TestFlowPauseAndResume(t *testing.T) {
 		}
 	}
 	c.until("0", schemas.StateCancelled)
+}
+
+// TestFlowPauseOfService: a service is paused under load, over two nodes of which one is killed
+// during the pause. No event that is due after the answer is called, whatever its flow key;
+// after the resume every event is called, with its first attempt.
+func TestFlowPauseOfService(t *testing.T) {
+	t.Parallel()
+	server := natstest.Run(t)
+	nodes := pair(t, server.URL())
+	c := connect(t, server.URL())
+	callee := newCallee(t, nil)
+	publish := func(phase, svc string, n int) {
+		for n := range n {
+			e := attrs{"id": fmt.Sprint(phase, n), "timersvc": svc, "timercallback": callee.url, "timerafter": "10ms"}
+			if n%2 == 1 {
+				e["timerflow"] = fmt.Sprint("key:", n%7)
+			}
+			c.publish(structured(e, `{}`))
+		}
+	}
+	called := func(phase string) (n int) {
+		for id := range callee.called() {
+			if strings.HasPrefix(id, phase) {
+				n++
+			}
+		}
+		return n
+	}
+	const events = 60
+	publish("before", "mail", events)
+	var r schemas.FlowReply
+	waittest.Until(t, "the service is paused", func() bool {
+		return c.call("flow.pause", schemas.FlowRequest{Key: "service:mail", Note: "repair"}, &r) == nil
+	})
+	publish("during", "mail", events)
+	publish("other", "mails", 20)
+	for n := range events {
+		i := c.until(fmt.Sprint("during", n), schemas.StateRetrying)
+		if i.Flow == nil || i.Flow.Key != "service:mail" || i.Attempts != 0 {
+			t.Fatalf("event %d waits as %+v, want for service:mail without an attempt", n, i)
+		}
+	}
+	waittest.Until(t, "another service is called", func() bool { return called("other") == 20 })
+	nodes[0].Kill()
+	var st schemas.FlowStatus
+	waittest.Until(t, "the waiting events are counted", func() bool {
+		return c.call("flow.get", schemas.FlowRequest{Key: "service:mail"}, &st) == nil && len(st.Keys) == 1 && st.Keys[0].Waiting >= events
+	})
+	if n := called("during"); n != 0 {
+		t.Fatalf("%d events were called during the pause", n)
+	}
+	waittest.Until(t, "the service is resumed", func() bool {
+		err := c.call("flow.resume", schemas.FlowRequest{Key: "service:mail"}, &r)
+		return err == nil || schemas.CodeOf(err) == schemas.CodeNotFound // an answer may be lost
+	})
+	waittest.UntilWithin(t, 2*bound, "every event is called", func() bool { return len(callee.called()) == 2*events+20 })
+	for n := range events {
+		if i := c.until(fmt.Sprint("during", n), schemas.StateSuccess); i.Attempts != 1 {
+			t.Errorf("event %d: got %d attempts, want 1", n, i.Attempts)
+		}
+	}
 }
 
 // gauge counts the calls that run at once.
