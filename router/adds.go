@@ -103,7 +103,7 @@ func (s *Service) process(group []*Add) {
 		if a.settled.Load() {
 			continue // its caller's time is up
 		}
-		if err := s.validate(a); err != nil {
+		if err := s.validate(a, s.parse); err != nil {
 			if schemas.CodeOf(err) == schemas.CodeUnavailable {
 				outcomes{s}.Delay(a, err)
 				continue
@@ -156,7 +156,7 @@ type refusal struct {
 
 // validate parses an add and makes its record. An error of CodeUnavailable delays the add,
 // any other rejects it. A panic of the parser rejects this add alone.
-func (s *Service) validate(a *Add) (err error) {
+func (s *Service) validate(a *Add, parse parser) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.m.panics.Inc()
@@ -172,7 +172,7 @@ func (s *Service) validate(a *Add) (err error) {
 	limits.MaxMessage = s.o.Store.MaxMessage() // the limit of the server that this node is connected to now
 	ctx, cancel := context.WithTimeout(s.run, OperationTimeout)
 	defer cancel()
-	rec, spec, err := s.parse(a.Header, a.Data, a.AddedMs, limits, s.calendars(ctx))
+	rec, spec, err := parse(a.Header, a.Data, a.AddedMs, limits, s.calendars(ctx))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,61 @@ func (s *Service) calendars(ctx context.Context) recurrence.Calendars {
 // CurrentCalendars returns the calendars for one operation; see Operations.Calendars.
 func CurrentCalendars(ctx context.Context, from Calendars) recurrence.Calendars {
 	return currentCalendars{ctx, from}
+}
+
+// calendarCheck tells which schedules wait for their calendars. It reads the calendars at most once.
+type calendarCheck struct {
+	ctx  context.Context
+	from Calendars
+	set  *store.CalendarSet // as read by the check; nil if it has not read, or has failed
+	err  error
+}
+
+// problem returns why a schedule that excludes these calendars waits; "" if it need not.
+func (c *calendarCheck) problem(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	if set, fresh := c.from.CalendarsNow(); fresh {
+		if _, err := set.Exclusions(names); err == nil {
+			return ""
+		}
+	}
+	if c.set == nil && c.err == nil {
+		c.set, c.err = c.from.RefreshCalendars(c.ctx)
+	}
+	err := c.err
+	if err == nil {
+		_, err = c.set.Exclusions(names)
+	}
+	if err == nil {
+		return ""
+	}
+	return waitsFor(err)
+}
+
+// waitsFor is the text about a schedule whose calendars do not exist or cannot be read.
+func waitsFor(err error) string {
+	return fmt.Sprintf("The schedule waits, and no run fires meanwhile: %v.", err)
+}
+
+// scheduleProblem returns why a schedule that is not final has no next run; "" if it has one.
+func (s *Service) scheduleProblem(ctx context.Context, t *store.Timer) string {
+	names := t.Record.Schedule.Exclude
+	check := calendarCheck{ctx: ctx, from: s.o.Store}
+	if text := check.problem(names); text != "" || len(names) == 0 {
+		return text
+	}
+	p, err := s.ops.plan(ctx, t.ID, t.Record.Schedule)
+	if err != nil || !p.NoneLeft(t.Record.Schedule) {
+		return "" // the owner's log has the reason
+	}
+	return noneLeft(t.Record.Schedule)
+}
+
+// noneLeft is the text about a schedule whose remaining times are all on excluded dates.
+func noneLeft(s *schemas.Schedule) string {
+	return fmt.Sprintf("No run is left: %s exclude all remaining dates, the last of them with %s. The schedule runs again if they change before.", strings.Join(s.Exclude, ", "), schemas.FormatTime(s.NextMs))
 }
 
 // putTries bounds the tries of writeCalendar.
@@ -271,6 +327,9 @@ func (s *Service) CalendarList(ctx context.Context, _ struct{}) (schemas.Calenda
 			c, _ := set.Get(name)
 			info := infoOf(c)
 			info.Name, info.Dates = name, nil
+			if err := set.Err(name); err != nil {
+				info.Error = err.Error()
+			}
 			reply.Calendars = append(reply.Calendars, info)
 		}
 		return reply, nil

@@ -45,6 +45,8 @@ type Operations struct {
 	Zones *calendar.ZoneData
 	// Calendars returns the calendars that schedules exclude; nil if none may exclude any.
 	Calendars func(context.Context) recurrence.Calendars
+	// Register registers the service of a callback before an update stores it; nil for nothing.
+	Register func(ctx context.Context, service string) error
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
 	Changed func(before *schemas.Schedule, t *store.Timer)

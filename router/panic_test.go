@@ -21,7 +21,7 @@ func TestPanicIsContained(t *testing.T) {
 	s.parse = func(map[string][]string, []byte, int64, schemas.Limits, recurrence.Calendars) (schemas.Record, schemas.Spec, error) {
 		panic("planted")
 	}
-	if err := s.validate(&Add{}); schemas.CodeOf(err) != schemas.CodeInvalidEvent {
+	if err := s.validate(&Add{}, s.parse); schemas.CodeOf(err) != schemas.CodeInvalidEvent {
 		t.Errorf("got error %v", err)
 	}
 	if _, err := contain(s, func() (int, error) { panic("planted") }); schemas.CodeOf(err) != schemas.CodeUnavailable {

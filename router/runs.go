@@ -31,7 +31,7 @@ func (s *Service) Runs(ctx context.Context, q schemas.RunsRequest) (schemas.Runs
 		if err != nil {
 			return reply, err
 		}
-		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "list the runs")
+		p, err := s.ops.schedulePlan(t.ID, &t.Record, "list the runs", s.calendars(ctx))
 		if err != nil {
 			return reply, err
 		}

@@ -82,7 +82,8 @@ func (o *Operations) Backfill(ctx context.Context, id schemas.TimerID, q recurre
 // already_done.
 func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schemas.Record, rev uint64, by schemas.Caller) (t store.Timer, before, after []int64, err error) {
 	t, err = o.changeAt(ctx, id, func(rec *schemas.Record, at uint64) (edit, error) {
-		p, err := o.schedulePlan(ctx, id, rec, "update")
+		// Otherwise a schedule that waits for a deleted calendar could not be updated.
+		p, err := o.schedulePlan(id, rec, "update", recurrence.KnownCalendars(o.calendars(ctx)))
 		if err != nil {
 			return edit{}, err
 		}
@@ -97,10 +98,17 @@ func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schem
 		if p, err = p.Update(rec, next, o.NowMs(), by, o.calendars(ctx)); err != nil {
 			return edit{}, err
 		}
-		if rec.Schedule.NextMs == 0 {
+		if after = upcoming(p, rec); len(after) == 0 && (rec.Schedule.NextMs == 0 || len(before) > 0) {
 			return edit{}, noRunLeft(rec.Schedule)
 		}
-		after = upcoming(p, rec)
+		if err := recurrence.CheckHorizon(rec.Schedule.NextDueMs, o.NowMs(), o.MaxHorizon); err != nil {
+			return edit{}, err
+		}
+		if o.Register != nil && rec.Callback != "" {
+			if err := o.Register(ctx, rec.Service); err != nil {
+				return edit{}, err
+			}
+		}
 		// A redelivery of the first add would be a conflict with the updated record.
 		return edit{forgetAdd: true}, nil
 	})
@@ -112,13 +120,13 @@ func noRunLeft(s *schemas.Schedule) error {
 	if s.LimitReached() {
 		return schemas.Errorf(schemas.CodeInvalidAttribute, "timerlimit is %d, and %d runs have fired: raise it, or end the schedule with delete", s.Limit, s.Fired)
 	}
-	return schemas.Errorf(schemas.CodeInvalidAttribute, "the schedule would have no further run: check timerstart and timerend, or end it with delete")
+	return schemas.Errorf(schemas.CodeInvalidAttribute, "the schedule would have no further run: check timerstart, timerend and timerexclude, or end it with delete")
 }
 
 // schedule applies an operation to a schedule.
 func (o *Operations) schedule(ctx context.Context, id schemas.TimerID, operation string, f func(*recurrence.Plan, *schemas.Record) (edit, error)) (store.Timer, error) {
 	return o.change(ctx, id, func(rec *schemas.Record) (edit, error) {
-		p, err := o.schedulePlan(ctx, id, rec, operation)
+		p, err := o.schedulePlan(id, rec, operation, o.calendars(ctx))
 		if err != nil {
 			return edit{}, err
 		}
@@ -128,9 +136,9 @@ func (o *Operations) schedule(ctx context.Context, id schemas.TimerID, operation
 
 // schedulePlan returns the plan of a schedule, and an error of bad_request for a one-shot
 // timer.
-func (o *Operations) schedulePlan(ctx context.Context, id schemas.TimerID, rec *schemas.Record, operation string) (*recurrence.Plan, error) {
+func (o *Operations) schedulePlan(id schemas.TimerID, rec *schemas.Record, operation string, cals recurrence.Calendars) (*recurrence.Plan, error) {
 	if rec.Schedule != nil {
-		return o.plan(ctx, id, rec.Schedule)
+		return recurrence.Basis{Zones: o.Zones, Calendars: cals}.PlanOf(id, rec.Schedule)
 	}
 	if o := rec.Origin; o != nil {
 		return nil, schemas.Errorf(schemas.CodeBadRequest, "cannot %s: timer %s is a run of schedule %s; name the schedule", operation, id, o.Schedule)
@@ -142,7 +150,7 @@ func (o *Operations) schedulePlan(ctx context.Context, id schemas.TimerID, rec *
 func upcoming(p *recurrence.Plan, rec *schemas.Record) []int64 {
 	s := rec.Schedule
 	times := []int64{}
-	for at, ok, n := s.NextMs, s.NextMs != 0, s.RunsLeft(schemas.UpdateTimes); ok && n > 0; n-- {
+	for at, ok, n := s.NextMs, s.NextMs != 0 && !p.NoneLeft(s), s.RunsLeft(schemas.UpdateTimes); ok && n > 0; n-- {
 		times = append(times, at)
 		at, ok = p.Calendar().Next(at)
 	}
@@ -371,16 +379,11 @@ func (s *Service) Update(ctx context.Context, header map[string][]string, data [
 			}
 		}
 		a := &Add{Header: header, Data: data, AddedMs: s.nowMs(), Tenant: s.scope.Tenant}
-		if err := s.validate(a); err != nil {
+		if err := s.validate(a, parseUpdate); err != nil {
 			return reply, err
 		}
 		if a.Record.Schedule == nil {
 			return reply, schemas.Errorf(schemas.CodeBadRequest, "the event has neither timercron nor timerevery: an update replaces a schedule by a whole event; for a one-shot timer use reschedule")
-		}
-		if a.Spec.Callback != "" {
-			if err := s.o.Store.RegisterService(ctx, a.Spec.Service); err != nil {
-				return reply, err
-			}
 		}
 		t, before, after, err := s.ops.Update(ctx, a.Spec.Timer, &a.Record, rev, by)
 		if err != nil {
@@ -429,7 +432,7 @@ func (s *Service) previewed(ctx context.Context, q schemas.PreviewRequest) (*rec
 		if err != nil {
 			return nil, nil, err
 		}
-		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "preview")
+		p, err := s.ops.schedulePlan(t.ID, &t.Record, "preview", s.calendars(ctx))
 		return p, t.Record.Schedule, err
 	}
 	if q.Timer != "" {
@@ -443,7 +446,7 @@ func (s *Service) previewed(ctx context.Context, q schemas.PreviewRequest) (*rec
 		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "attributes: %w", err)
 	}
 	a := &Add{Header: map[string][]string{}, Data: data, AddedMs: s.nowMs(), Tenant: s.scope.Tenant}
-	if err := s.validate(a); err != nil {
+	if err := s.validate(a, s.parse); err != nil {
 		return nil, nil, err
 	}
 	if a.Record.Schedule == nil {

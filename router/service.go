@@ -134,7 +134,7 @@ type engine struct {
 	// rejections throttles log lines about rejected adds.
 	rejections throttle.Log
 	callbacks  atomic.Pointer[schemas.CallbackPolicy]
-	parse      func(map[string][]string, []byte, int64, schemas.Limits, recurrence.Calendars) (schemas.Record, schemas.Spec, error)
+	parse      parser
 
 	// run ends when operations under way are cancelled.
 	run    context.Context
@@ -152,6 +152,14 @@ type engine struct {
 	mu      sync.Mutex
 	started bool
 	stopped bool
+}
+
+// parser makes the record of an add; see recurrence.ParseAdd.
+type parser func(header map[string][]string, data []byte, addedMs int64, lim schemas.Limits, cals recurrence.Calendars) (schemas.Record, schemas.Spec, error)
+
+// parseUpdate is the parser of updates. Operations.Update compiles the recurrence.
+func parseUpdate(header map[string][]string, data []byte, atMs int64, lim schemas.Limits, _ recurrence.Calendars) (schemas.Record, schemas.Spec, error) {
+	return recurrence.ParseUpdate(header, data, atMs, lim)
 }
 
 var errStopping = errors.New("router is stopping")
@@ -188,7 +196,7 @@ func New(o Options) (*Service, error) {
 	if horizon == 0 {
 		horizon = schemas.DefaultLimitHorizon
 	}
-	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.changed, Calendars: s.calendars}
+	s.ops = Operations{Scope: s.scope, Records: o.Store, Adds: o.Store, Geometry: geo, SameTimer: s.sameTimer, Retention: o.Store.Retention(), MaxHorizon: horizon, NowMs: s.nowMs, Changed: s.changed, Calendars: s.calendars, Register: o.Store.RegisterService}
 	s.writer = Writer{
 		Records: o.Store, Services: o.Store, Dedup: o.Dedup, Sink: outcomes{s}, Breakers: s.breakers, Geometry: geo, NowMs: s.nowMs, Log: o.Log,
 	}
@@ -305,6 +313,21 @@ func (s *Service) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, e
 	return do(ctx, s, s.quick, func(ctx context.Context) (store.Timer, error) { return s.ops.Get(ctx, ref) })
 }
 
+// Describe describes a timer. Errors: those of Get.
+func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error) {
+	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.TimerInfo, error) {
+		t, err := s.ops.Get(ctx, ref)
+		if err != nil {
+			return schemas.TimerInfo{}, err
+		}
+		info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
+		if t.Record.State.Waits() && t.Record.Schedule != nil {
+			info.Schedule.Problem = s.scheduleProblem(ctx, &t)
+		}
+		return info, nil
+	})
+}
+
 // Reschedule moves a pending timer. from is the verified part of the caller, q.By the
 // caller's own claim. Errors: those of Get, invalid_attribute, already_fired, already_done.
 func (s *Service) Reschedule(ctx context.Context, q schemas.RescheduleRequest, from schemas.Caller) (store.Timer, error) {
@@ -334,10 +357,14 @@ func (s *Service) List(ctx context.Context, q schemas.ListRequest) (schemas.List
 		if err != nil {
 			return schemas.ListReply{}, err
 		}
+		calendars := calendarCheck{ctx: ctx, from: s.o.Store}
 		reply := schemas.ListReply{Timers: make([]schemas.TimerInfo, 0, len(page.Timers)), Cursor: page.Cursor}
 		for _, t := range page.Timers {
 			info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
 			info.LastAttempts = nil // a page has up to MaxListLimit timers
+			if t.Record.State.Waits() && t.Record.Schedule != nil {
+				info.Schedule.Problem = calendars.problem(t.Record.Schedule.Exclude)
+			}
 			reply.Timers = append(reply.Timers, info)
 		}
 		return reply, nil

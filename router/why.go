@@ -34,7 +34,7 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			reply.Answers = []schemas.Answer{a}
 			return reply, nil
 		}
-		p, err := s.ops.schedulePlan(ctx, t.ID, &t.Record, "explain a time")
+		p, err := s.ops.schedulePlan(t.ID, &t.Record, "explain a time", s.calendars(ctx))
 		if err != nil && schemas.CodeOf(err) != schemas.CodeUnavailable && len(t.Record.Schedule.Exclude) > 0 && t.Record.State.Waits() {
 			reply.Answers = []schemas.Answer{whyUnplanned(&t.Record, err)}
 			return reply, nil
@@ -74,7 +74,11 @@ func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answ
 		answers = append(answers, p.Why(rec, nowMs, last))
 	}
 	if rec.ScheduledMs > last && !rec.State.Final() {
-		answers = append(answers, p.Why(rec, nowMs, rec.ScheduledMs))
+		next := p.Why(rec, nowMs, rec.ScheduledMs)
+		if p.NoneLeft(rec.Schedule) {
+			next.Notes = append(next.Notes, noneLeft(rec.Schedule))
+		}
+		answers = append(answers, next)
 	}
 	if len(answers) == 0 {
 		answers = append(answers, p.Why(rec, nowMs, nowMs))
@@ -87,7 +91,7 @@ func whyNow(p *recurrence.Plan, rec *schemas.Record, nowMs int64) []schemas.Answ
 func whyUnplanned(rec *schemas.Record, err error) schemas.Answer {
 	return schemas.Answer{
 		At: schemas.TimeOf(rec.DueMs), Local: schemas.FormatTime(rec.DueMs), Fate: schemas.FateWaiting, Reason: schemas.ReasonCalendar,
-		Text: fmt.Sprintf("The schedule waits, and no run fires meanwhile: %v.", err),
+		Text: waitsFor(err),
 	}
 }
 

@@ -300,8 +300,11 @@ type ActSkipped struct {
 
 // ActUnplanned reports a schedule whose recurrence does not compile. It has no result.
 type ActUnplanned struct {
-	ID  schemas.TimerID
-	Err error
+	ID schemas.TimerID
+	// Calendar is the calendar for which the schedule waits, because it does not exist; "" for
+	// another reason.
+	Calendar string
+	Err      error
 }
 
 func (ActLoad) action()       {}

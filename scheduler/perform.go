@@ -148,6 +148,7 @@ func (t *Term) read(a Action) {
 	case ActSkipped:
 		t.skipped(a)
 	case ActUnplanned:
+		t.waits.note(a, t.cfg.Time.EarliestNs())
 		t.failed("plan schedule", fmt.Errorf("schedule %s cannot be planned and waits: %w", a.ID, a.Err))
 	case ActCount:
 		t.later(a.Delay, func(ctx context.Context) {

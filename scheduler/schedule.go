@@ -203,7 +203,7 @@ func (k *Core) followsCalendars(e *entry) bool {
 	}
 	x, err := k.calendars.Exclusions(names)
 	if err != nil {
-		k.do(ActUnplanned{ID: e.id, Err: err})
+		k.do(ActUnplanned{ID: e.id, Calendar: k.calendars.Missing(names), Err: err})
 		return false
 	}
 	if r.plan != nil && r.plan.Calendar().Revision() != x.Revision {

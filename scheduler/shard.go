@@ -38,6 +38,7 @@ type shardState struct {
 	// progress is the clock as last written, as if no newer record held it back.
 	progress atomic.Pointer[store.Clock]
 	newer    atomic.Int64 // records of newer formats, for Status
+	waits    calendarWaits
 	damage   atomic.Pointer[damage]
 	// counted is the number of messages in the stream that the last inspection found.
 	counted atomic.Pointer[store.Expectation]

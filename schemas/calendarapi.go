@@ -39,7 +39,8 @@ type CalendarRequest struct {
 	By       string `json:"by,omitempty"`
 }
 
-// CalendarInfo describes a calendar. A list has no Dates.
+// CalendarInfo describes a calendar. A list has no Dates, and has Error for a calendar that cannot be
+// read: the schedules that exclude it wait.
 type CalendarInfo struct {
 	Name     string    `json:"name"`
 	Revision uint64    `json:"revision"`
@@ -47,6 +48,7 @@ type CalendarInfo struct {
 	Dates    []string  `json:"dates,omitempty"`
 	Changed  time.Time `json:"changed,omitzero"`
 	By       string    `json:"by,omitempty"`
+	Error    string    `json:"error,omitempty"`
 }
 
 // CalendarListReply has all calendars, by name.

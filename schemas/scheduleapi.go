@@ -67,6 +67,10 @@ type ScheduleInfo struct {
 	// time at which a success is missing if there is none by then, zero for none.
 	Overdue  []OverdueInfo `json:"overdue,omitempty"`
 	Deadline time.Time     `json:"deadline,omitzero"`
+	// Problem says why no run fires although the schedule has not ended: a calendar that it
+	// excludes does not exist or cannot be read, or, in the answer of Get, the calendars exclude
+	// all remaining dates. Get and List set it.
+	Problem string `json:"problem,omitempty"`
 }
 
 // OverdueInfo describes an overdue event: nominal times of a schedule without a success by their

@@ -19,6 +19,7 @@ func (c *cli) calendarCommand() *cobra.Command {
 		Short: "Calendars of dates on which schedules do not run",
 		Long: `Store, show and delete calendars. A calendar is a named list of dates. A schedule that
 excludes it (belfry add --exclude) does not run on these dates.`,
+		RunE: group,
 	}
 	cmd.AddCommand(c.calendarPutCommand(), c.calendarGetCommand(), c.calendarListCommand(), c.calendarDeleteCommand())
 	return cmd
@@ -119,7 +120,11 @@ func (c *cli) calendarListCommand() *cobra.Command {
 			if c.json() {
 				err = c.printJSON(cal)
 			} else {
-				err = c.printText(cal.Name, fmt.Sprintf("%d dates, revision %d", cal.Count, cal.Revision))
+				text := fmt.Sprintf("%d dates, revision %d", cal.Count, cal.Revision)
+				if cal.Error != "" {
+					text = "cannot be read: " + cal.Error
+				}
+				err = c.printText(cal.Name, text)
 			}
 			if err != nil {
 				return err

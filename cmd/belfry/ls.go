@@ -64,6 +64,9 @@ func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, row
 		if timer.Schedule != nil {
 			due = timer.Schedule.Next // the next nominal time
 		}
+		if timer.Schedule != nil && timer.Schedule.Problem != "" {
+			id += " (" + cut(timer.Schedule.Problem, 120) + ")"
+		}
 		if timer.PauseNote != "" {
 			id += " (paused: " + cut(timer.PauseNote, 60) + ")"
 		}

@@ -105,9 +105,13 @@ func schedulePairs(t schemas.TimerInfo) []string {
 		}
 		return schemas.FormatDuration(time.Duration(n) * time.Millisecond)
 	}
+	next := showTime(s.Next)
+	if s.Problem != "" {
+		next = "" // that time need not come
+	}
 	pairs := []string{"cron", s.Cron, "every", s.Every, "tz", s.Zone, "start", showTime(s.Start), "end", showTime(s.End), "limit", number(int(s.Limit)),
-		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap, "expect", ms(s.ExpectMs),
-		"next run", showTime(s.Next), "runs", fmt.Sprint(s.Fired)}
+		"jitter", ms(s.JitterMs), "dst", s.DST, "days", s.Days, "exclude", excludeText(s), "misfire", s.Misfire, "grace", ms(s.GraceMs), "overlap", s.Overlap, "expect", ms(s.ExpectMs),
+		"problem", s.Problem, "next run", next, "runs", fmt.Sprint(s.Fired)}
 	if l := s.Last; l != nil {
 		pairs = append(pairs, "last run", fmt.Sprintf("%d, scheduled %s, fired %s", l.Run, showTime(l.Scheduled), showTime(l.Fired)))
 	}
@@ -120,6 +124,15 @@ func schedulePairs(t schemas.TimerInfo) []string {
 		pairs = append(pairs, "overdue", overdueLine(o))
 	}
 	return pairs
+}
+
+// excludeText describes the excluded calendars of a schedule.
+func excludeText(s *schemas.ScheduleInfo) string {
+	text := strings.Join(s.Exclude, ", ")
+	if s.ExcludeShift != "" && text != "" {
+		text += " (" + s.ExcludeShift + ")"
+	}
+	return text
 }
 
 // overdueLine describes an overdue event.

@@ -206,7 +206,7 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	}
 	st.fill(cluster)
 	st.findProblems()
-	st.Problems = append(st.Problems, calendars.Problems()...)
+	st.Problems = append(st.Problems, calendars.Problems(cluster.Nodes)...)
 	return st, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -52,6 +53,8 @@ type App struct {
 	running atomic.Bool
 	// calling is roles.functions. The heartbeat reads it, and begins before the roles.
 	calling atomic.Pointer[functions.Functions]
+	// firing is roles.scheduler, also for the heartbeat.
+	firing atomic.Pointer[scheduler.Scheduler]
 }
 
 // undo is one step of Stop, with the time that it may take.

@@ -86,6 +86,9 @@ func (a *App) readTime(ctx context.Context) (clustertime.Reading, error) {
 	if f := a.calling.Load(); f != nil {
 		a.store.Announce(func(p *store.Presence) { p.InFlight = f.InFlight() })
 	}
+	if s := a.firing.Load(); s != nil {
+		a.store.Announce(func(p *store.Presence) { p.Waits = s.CalendarWaits() })
+	}
 	st, err := a.store.Beat(ctx)
 	return clustertime.Reading{Sent: st.Sent, Received: st.Received, ServerNs: st.ServerNs}, err
 }
@@ -143,6 +146,7 @@ func (a *App) startRoles(ctx context.Context) error {
 	}
 	r := &a.roles
 	if r.scheduler != nil {
+		a.firing.Store(r.scheduler)
 		a.onStop("scheduler", releaseBound, r.scheduler.Stop)
 		if err := r.scheduler.Start(ctx); err != nil {
 			return err

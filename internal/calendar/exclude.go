@@ -115,6 +115,9 @@ func Join(calendars ...Dates) *Exclusions {
 	return x
 }
 
+// Dates returns the calendars, in the order of Join.
+func (x *Exclusions) Dates() []Dates { return slices.Clone(x.calendars) }
+
 // shift is the rule for a run on an excluded date.
 type shift uint8
 

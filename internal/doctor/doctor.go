@@ -455,9 +455,9 @@ func (e *examination) calendars(ctx context.Context) {
 		e.found("calendars", Unknown, "", "cannot read the calendars of excluded dates: %v", err)
 		return
 	}
-	problems := set.Problems()
+	problems := set.Problems(e.cluster.Nodes)
 	for _, text := range problems {
-		e.found("calendars", Error, "for a damaged calendar, put it again with \"belfry calendar put\", and see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "%s", text)
+		e.found("calendars", Error, "put a calendar that is damaged or does not exist with \"belfry calendar put\"; for a damaged one, see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "%s", text)
 	}
 	if len(problems) == 0 {
 		e.found("calendars", OK, "", "%d calendars of excluded dates can be read", len(set.Names()))

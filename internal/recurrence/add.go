@@ -2,6 +2,7 @@ package recurrence
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -23,11 +24,30 @@ func ParseAdd(hdr map[string][]string, data []byte, addedMs int64, lim schemas.L
 	if err := begin(&rec, spec.Timer, cals); err != nil {
 		return schemas.Record{}, schemas.Spec{}, err
 	}
-	if horizon := cmp.Or(lim.MaxHorizon, schemas.DefaultLimitHorizon); rec.DueMs-addedMs > horizon.Milliseconds() {
-		return schemas.Record{}, schemas.Spec{}, schemas.Errorf(schemas.CodeInvalidAttribute, "the first run of the schedule is due at %s, further ahead than the limit of %s", schemas.FormatTime(rec.DueMs), schemas.Days(horizon))
+	if err := CheckHorizon(rec.DueMs, addedMs, lim.MaxHorizon); err != nil {
+		return schemas.Record{}, schemas.Spec{}, err
 	}
 	spec.DueMs = rec.DueMs
 	return rec, spec, nil
+}
+
+// ParseUpdate parses the event of an update like schemas.ParseAdd, and makes the record for
+// Plan.Update, which compiles the recurrence. Errors: those of schemas.ParseAdd.
+func ParseUpdate(hdr map[string][]string, data []byte, atMs int64, lim schemas.Limits) (schemas.Record, schemas.Spec, error) {
+	body, spec, err := schemas.ParseAdd(hdr, data, atMs, lim)
+	if err != nil {
+		return schemas.Record{}, spec, err
+	}
+	return schemas.NewRecord(&spec, body, atMs), spec, nil
+}
+
+// CheckHorizon returns an error of schemas.CodeInvalidAttribute for a first run that is due more
+// than horizon after nowMs; 0 stands for schemas.DefaultLimitHorizon. Times are Unix milliseconds.
+func CheckHorizon(dueMs, nowMs int64, horizon time.Duration) error {
+	if horizon = cmp.Or(horizon, schemas.DefaultLimitHorizon); dueMs-nowMs > horizon.Milliseconds() {
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "the first run of the schedule is due at %s, further ahead than the limit of %s", schemas.FormatTime(dueMs), schemas.Days(horizon))
+	}
+	return nil
 }
 
 // begin sets the first run of a schedule.

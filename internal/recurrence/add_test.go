@@ -83,7 +83,7 @@ func TestParseAdd(t *testing.T) {
 		{m{"timerevery": "1d"}, "P1D"},
 		{m{"timerevery": "100ms"}, "1s"},
 		{m{"timerevery": "P1D", "timerdays": "or"}, "remove timerdays"},
-		{m{"timercron": "0 9 * * *", "timerend": "2027-03-27T13:00:00Z"}, "check timerstart and timerend"},
+		{m{"timercron": "0 9 * * *", "timerend": "2027-03-27T13:00:00Z"}, "check timerstart, timerend and timerexclude"},
 		{m{"timercron": "0 9 * * *", "timerstart": "2029-01-01T00:00:00Z"}, "2029-01-01T09:00:00.000Z, further ahead than the limit of 366 days"},
 	} {
 		if _, _, err := parse(c.attrs); schemas.CodeOf(err) != schemas.CodeInvalidAttribute || !strings.Contains(err.Error(), c.says) {

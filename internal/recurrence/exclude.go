@@ -1,6 +1,8 @@
 package recurrence
 
 import (
+	"errors"
+
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -10,6 +12,10 @@ import (
 // first turn after a time on an excluded date records that time (schemas.DecisionExcluded).
 // With timerexcludeshift next or previous it is recorded too, and its run is at another
 // nominal time.
+//
+// If the calendars exclude all times that a schedule has left, it is not completed: a later change
+// of the calendars may give it runs again. Its next time is then its last one, on an excluded
+// date; see lastExcluded. It is completed when that time has passed.
 
 // Calendars provides the calendars that schedules exclude.
 type Calendars interface {
@@ -26,6 +32,52 @@ type unknownCalendars struct{}
 
 func (unknownCalendars) Exclusions([]string) (*calendar.Exclusions, error) {
 	return calendar.Join(), nil
+}
+
+// KnownCalendars returns the same calendars, in which a calendar that does not exist or cannot be
+// read has no dates. Errors: those of c for other reasons.
+func KnownCalendars(c Calendars) Calendars {
+	if c == nil {
+		return nil
+	}
+	return knownCalendars{c}
+}
+
+type knownCalendars struct{ all Calendars }
+
+// Exclusions implements Calendars.
+func (k knownCalendars) Exclusions(names []string) (*calendar.Exclusions, error) {
+	x, err := k.all.Exclusions(names)
+	if !missing(err) {
+		return x, err
+	}
+	var dates []calendar.Dates
+	var revision uint64
+	var sinceMs int64
+	for _, name := range names {
+		x, err := k.all.Exclusions([]string{name})
+		switch {
+		case err == nil:
+			dates, revision, sinceMs = append(dates, x.Dates()...), max(revision, x.Revision), max(sinceMs, x.SinceMs)
+			continue
+		case !missing(err):
+			return nil, err
+		}
+		empty, err := calendar.NewDates(name)
+		if err != nil {
+			return nil, err
+		}
+		dates = append(dates, empty)
+	}
+	x = calendar.Join(dates...)
+	x.Revision, x.SinceMs = revision, sinceMs
+	return x, nil
+}
+
+// missing reports whether an error of Calendars is about one calendar, which does not exist or
+// cannot be read.
+func missing(err error) bool {
+	return schemas.CodeOf(err) == schemas.CodeInvalidAttribute || errors.Is(err, schemas.ErrDamaged) || errors.Is(err, schemas.ErrNewer)
 }
 
 const (
@@ -56,6 +108,24 @@ func (p *Plan) excluded(ms int64) uint32 {
 		return 0
 	}
 	return p.calendar.ExcludedBy(ms)
+}
+
+// lastExcluded returns the last time of the schedule, if that is after nowMs and on an excluded
+// date; 0 otherwise. It is the next time of a schedule without a nominal time left.
+func (p *Plan) lastExcluded(nowMs int64) int64 {
+	if !p.excludes() {
+		return 0
+	}
+	last, ok := p.all.Prev(calendar.MaxMs + 1)
+	if !ok || last <= nowMs || p.excluded(last) == 0 {
+		return 0
+	}
+	return last
+}
+
+// NoneLeft reports whether the calendars exclude all times that a schedule has left.
+func (p *Plan) NoneLeft(s *schemas.Schedule) bool {
+	return s.NextMs != 0 && p.excluded(s.NextMs) != 0 && s.NextMs == p.lastExcluded(s.NextMs-1)
 }
 
 // follow applies the current calendars to the schedule. It returns false if more times on

@@ -182,10 +182,13 @@ func (p *Plan) Backfill(rec *schemas.Record, nowMs int64, q BackfillRequest, by 
 }
 
 // Update replaces definition and recurrence of a schedule by those of next, a record that
-// NewRecord and Begin have made. The schedule keeps its progress: the number of runs, what was
+// NewRecord has made. The schedule keeps its progress: the number of runs, what was
 // decided, what was asked for, and its anchor, unless next has another timerstart. A schedule
 // without a run left is completed, unless it is paused. It returns the plan of the changed
 // schedule. Errors: schemas.CodeAlreadyDone, schemas.CodeInvalidAttribute, and those of cals.
+//
+// p is the plan until now. If a calendar that the schedule excluded does not exist any more, make
+// p with KnownCalendars.
 //
 // Nominal times that have passed and are not decided remain undecided if both recurrences have
 // the same ones: the new policies decide them. Otherwise they are skipped
@@ -211,6 +214,9 @@ func (p *Plan) Update(rec *schemas.Record, next *schemas.Record, nowMs int64, by
 	}
 	if !sameTimes(rec.Schedule, s) {
 		p.move(plan, s, nowMs, rec.State == schemas.StatePaused)
+	}
+	if err := plan.checkExpect(s.NextMs); err != nil {
+		return nil, err
 	}
 	s.Renumber(rec.Schedule.Exclude) // the decisions until now follow the old list
 	s.PassedMs, s.Calendars = plan.from(s, nowMs), plan.calendar.Revision()
@@ -253,7 +259,7 @@ func (p *Plan) move(to *Plan, s *schemas.Schedule, nowMs int64, paused bool) {
 	}
 	s.Counted, s.CountedMs = 0, 0
 	s.DoneKey = 0 // a key of the old recurrence
-	to.setNext(s, s.NextMs)
+	to.setNext(s, s.NextMs, nowMs)
 	s.ChangedMs = to.changed(s, nowMs)
 	// The backfill leaves out the times that fired under the old recurrence. Times of the new
 	// one may have fired, too, before an earlier update.
@@ -287,8 +293,11 @@ func reached(s *schemas.Schedule) int64 {
 // beyond MaxBackfill are in the range but not counted.
 func (p *Plan) passed(s *schemas.Schedule, nowMs int64) span {
 	at := s.NextMs
-	if at == 0 { // the limit was reached, or the end
+	switch {
+	case at == 0: // the limit was reached, or the end
 		at, _ = p.after(reached(s))
+	case p.excluded(at) != 0:
+		at, _ = p.after(at)
 	}
 	var times span
 	for ; at != 0 && at <= nowMs; at, _ = p.after(at) {

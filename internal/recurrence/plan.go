@@ -89,12 +89,12 @@ func (p *Plan) Begin(rec *schemas.Record) error {
 	s := rec.Schedule.Clone()
 	next, ok := p.calendar.Next(max(rec.AddedMs, s.StartMs-1))
 	if !ok {
-		return schemas.Errorf(schemas.CodeInvalidAttribute, "the schedule has no run after %s: check timerstart and timerend", schemas.FormatTime(rec.AddedMs))
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "the schedule has no run after %s: check timerstart, timerend and timerexclude", schemas.FormatTime(rec.AddedMs))
 	}
 	if err := p.checkExpect(next); err != nil {
 		return err
 	}
-	p.setNext(s, next)
+	p.setNext(s, next, rec.AddedMs)
 	if p.excludes() {
 		s.PassedMs, s.Calendars = max(rec.AddedMs, s.StartMs-1), p.calendar.Revision()
 	}

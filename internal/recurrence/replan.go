@@ -1,6 +1,10 @@
 package recurrence
 
-import "github.com/belfryio/belfry/schemas"
+import (
+	"cmp"
+
+	"github.com/belfryio/belfry/schemas"
+)
 
 // Replan plans the next run of a schedule again after a change of the zone data, or of a
 // calendar that the schedule excludes. p is the plan after that change. It returns false, and
@@ -22,7 +26,7 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 			return false
 		}
 		next := p.undecidedSince(s, nowMs)
-		if next != s.NextMs {
+		if cmp.Or(next, p.lastExcluded(nowMs)) != s.NextMs {
 			p.leave(s, nowMs)
 			s.Calendars = p.calendar.Revision()
 		}
@@ -42,9 +46,9 @@ func (p *Plan) Replan(rec *schemas.Record, nowMs int64) (changed bool) {
 // moveNext makes a nominal time the next one, 0 for none, after a change of the zone data or of
 // a calendar.
 func (p *Plan) moveNext(s *schemas.Schedule, nextMs, nowMs int64) {
-	moved := nextMs != s.NextMs
-	p.setNext(s, nextMs)
-	if !moved {
+	old := s.NextMs
+	p.setNext(s, nextMs, nowMs)
+	if s.NextMs == old {
 		return
 	}
 	s.Counted, s.CountedMs = 0, 0

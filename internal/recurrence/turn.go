@@ -332,7 +332,7 @@ func (t *turn) after(nominalMs int64) (nextMs, dueMs int64) {
 func (t *turn) setNext(nextMs int64) {
 	if nextMs != t.s.NextMs || t.s.Zones == "" {
 		t.s.DoneKey = 0 // the times that follow are planned with one release
-		t.p.setNext(t.s, nextMs)
+		t.p.setNext(t.s, nextMs, t.now)
 	}
 }
 

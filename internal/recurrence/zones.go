@@ -16,11 +16,15 @@ import (
 // Only newer data moves a plan. A build with older data fires the next run as it is planned,
 // and plans the one after it with its own data, for a later local time.
 
-// setNext makes a nominal time the next one, 0 for none, with the zone data of this build.
-func (p *Plan) setNext(s *schemas.Schedule, nextMs int64) {
+// setNext makes a nominal time the next one, 0 for none, with the zone data of this build. With 0
+// the schedule waits for the last time on an excluded date, if there is one after nowMs. That
+// time has no key: newer zone data plans the schedule from nowMs on.
+func (p *Plan) setNext(s *schemas.Schedule, nextMs, nowMs int64) {
 	s.NextMs, s.NextDueMs, s.NextKey, s.Zones = nextMs, 0, 0, p.release()
 	if nextMs != 0 {
 		s.NextDueMs, s.NextKey = p.calendar.DueMs(nextMs), p.calendar.Key(nextMs)
+	} else if last := p.lastExcluded(nowMs); last != 0 {
+		s.NextMs, s.NextDueMs = last, last
 	}
 }
 

@@ -153,9 +153,21 @@ type Presence struct {
 	// Zones is the release of the time zone data that the node uses; empty from versions
 	// that did not announce it. doctor compares them.
 	Zones string `json:"zones,omitempty"`
+	// Waits lists calendars that do not exist, for which schedules of the node's shards wait; at
+	// most MaxCalendarWaits.
+	Waits []CalendarWait `json:"waits,omitempty"`
 	// Settings has the settings that all nodes of a store should share, by name. doctor
 	// compares them.
 	Settings map[string]string `json:"settings,omitempty"`
+}
+
+// MaxCalendarWaits bounds Presence.Waits.
+const MaxCalendarWaits = 8
+
+// CalendarWait is a calendar that does not exist, and one of the due schedules that exclude it.
+type CalendarWait struct {
+	Calendar string          `json:"calendar"`
+	Schedule schemas.TimerID `json:"schedule"`
 }
 
 // Values of Presence.Sync.

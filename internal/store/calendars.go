@@ -247,12 +247,23 @@ func (s *CalendarSet) Names() []string {
 	return names
 }
 
-// Problems returns a sentence for each calendar that cannot be read.
-func (s *CalendarSet) Problems() []string {
+// Problems returns a sentence for each calendar that cannot be read, and for each calendar that does
+// not exist although a schedule of these nodes waits for it.
+func (s *CalendarSet) Problems(nodes []Member) []string {
 	var out []string
 	for _, name := range s.Names() {
 		if err := s.Err(name); err != nil {
 			out = append(out, fmt.Sprintf("schedules that exclude calendar %s wait: %v", name, err))
+		}
+	}
+	named := map[string]bool{}
+	for _, n := range nodes {
+		for _, w := range n.Presence.Waits {
+			if named[w.Calendar] || s.Missing([]string{w.Calendar}) == "" {
+				continue // it has been put since
+			}
+			named[w.Calendar] = true
+			out = append(out, fmt.Sprintf("schedules that exclude calendar %[1]s wait, such as %[2]s: there is no calendar %[1]s: make it with \"belfry calendar put\", or update the schedules", w.Calendar, w.Schedule))
 		}
 	}
 	return out
@@ -290,6 +301,16 @@ func (s *CalendarSet) Exclusions(names []string) (*calendar.Exclusions, error) {
 		s.joined[key] = x
 	}
 	return x, nil
+}
+
+// Missing returns the first of several calendars that does not exist; "" if all exist.
+func (s *CalendarSet) Missing(names []string) string {
+	for _, name := range names {
+		if c, ok := s.all[name]; !ok || c.deleted {
+			return name
+		}
+	}
+	return ""
 }
 
 // newCalendarSet returns the copy of an empty bucket.

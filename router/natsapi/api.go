@@ -87,7 +87,7 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 	return []verb{
 		{"add", "a CloudEvent as on timers.add; answered once it is stored", a.adder(s)},
 		{"cancel", "cancel a timer that has not fired: {timer, by} or {id, source, by}", a.canceler(s, "cancel")},
-		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Get))},
+		{"get", "one timer: {timer} or {id, source}", a.serve("get", query(s.Describe))},
 		{"reschedule", "move a pending timer: {timer, at, by} or {id, source, after, by}", a.serve("reschedule", control(s.Reschedule))},
 		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
@@ -391,6 +391,8 @@ func encode(v any) ([]byte, error) {
 	switch v := v.(type) {
 	case []byte:
 		return v, nil
+	case schemas.TimerInfo:
+		return v.Append(make([]byte, 0, 512)), nil
 	case *store.Timer:
 		info := schemas.FromRecord(v.ID, &v.Record, v.Rev)
 		return info.Append(make([]byte, 0, 512)), nil

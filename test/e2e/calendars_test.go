@@ -241,19 +241,19 @@ func TestUnreadableCalendar(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	for _, name := range []string{"broken", "newer", "sound"} {
+	for _, name := range []string{"broken", "newer", "gone", "sound"} {
 		if _, err := client.PutCalendar(t.Context(), name, []string{"2020-01-01"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for id, exclude := range map[string]string{"broken": "broken", "both": "sound,broken", "newer": "newer", "sound": "sound", "none": ""} {
+	for id, exclude := range map[string]string{"broken": "broken", "both": "sound,broken", "newer": "newer", "gone": "gone", "sound": "sound", "none": ""} {
 		extra := attrs{"id": id, "timersvc": id, "timercron": "* * * * * *"}
 		if exclude != "" {
 			extra["timerexclude"] = exclude
 		}
 		c.publish(structured(extra, `{}`))
 	}
-	for _, id := range []string{"broken", "both", "newer", "sound", "none"} {
+	for _, id := range []string{"broken", "both", "newer", "gone", "sound", "none"} {
 		c.firedEvents(id, 1)
 	}
 	kv, err := c.js.KeyValue(t.Context(), schemas.BucketCalendars)
@@ -269,13 +269,16 @@ func TestUnreadableCalendar(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := kv.Delete(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
 	look, err := store.Look(c.nc, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer look.Close()
 	set, err := look.ReadCalendars(t.Context())
-	if problems := strings.Join(set.Problems(), "\n"); err != nil || !strings.Contains(problems, "calendar broken") || !strings.Contains(problems, "calendar newer") || strings.Contains(problems, "sound") {
+	if problems := strings.Join(set.Problems(nil), "\n"); err != nil || !strings.Contains(problems, "calendar broken") || !strings.Contains(problems, "calendar newer") || strings.Contains(problems, "sound") {
 		t.Errorf("the problems are %q, %v", problems, err)
 	}
 	findings, err := doctor.Examine(t.Context(), doctor.Options{Conn: c.nc})
@@ -291,7 +294,7 @@ func TestUnreadableCalendar(t *testing.T) {
 	}
 	// Once every node has read the change, these schedules wait, and all others fire.
 	count := func(id string) int { return len(c.firedEvents(id, 0)) }
-	waiting := []string{"broken", "both", "newer"}
+	waiting := []string{"broken", "both", "newer", "gone"}
 	var held map[string]int
 	waittest.Until(t, "the schedules to wait", func() bool {
 		held = map[string]int{}
@@ -307,6 +310,25 @@ func TestUnreadableCalendar(t *testing.T) {
 		}
 		return true
 	})
+	// The owner reports the calendar that does not exist with its heartbeat.
+	waittest.Until(t, "doctor to name calendar gone", func() bool {
+		findings, err := doctor.Examine(t.Context(), doctor.Options{Conn: c.nc})
+		return err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool {
+			return f.Check == "calendars" && f.Level == doctor.Error && strings.Contains(f.Text, "there is no calendar gone") && strings.Contains(f.Text, schemas.NewTimerID("/e2e", "gone").String())
+		})
+	})
+	all, err := client.Calendars(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cal := range all {
+		if fails := cal.Name != "sound"; fails != (cal.Error != "") {
+			t.Errorf("the list has %+v", cal)
+		}
+	}
+	if len(all) != 3 {
+		t.Errorf("the list has %d calendars, want 3: %+v", len(all), all)
+	}
 	c.publish(structured(attrs{"id": "one-shot", "timersvc": "one-shot", "timerafter": "10ms"}, `{}`))
 	c.until("one-shot", schemas.StateSuccess)
 	if err := c.call("calendar.get", map[string]any{"name": "broken"}, nil); schemas.CodeOf(err) != schemas.CodeDamaged {
@@ -322,6 +344,14 @@ func TestUnreadableCalendar(t *testing.T) {
 	}
 	if _, err := kv.Put(t.Context(), "newer", before.Value()); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := client.PutCalendar(t.Context(), "gone", []string{"2020-01-01"}); err != nil {
+		t.Fatal(err)
+	}
+	if cluster, err := look.ReadCluster(t.Context()); err != nil {
+		t.Fatal(err)
+	} else if set, err := look.ReadCalendars(t.Context()); err != nil || len(set.Problems(cluster.Nodes)) > 0 {
+		t.Errorf("after the repair the problems are %v, %v", set.Problems(cluster.Nodes), err)
 	}
 	for _, id := range waiting {
 		waittest.Until(t, id+" fires again", func() bool { return count(id) > held[id] })

@@ -1,0 +1,91 @@
+package router_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestScheduleOfDeletedCalendar: get and list say that a schedule waits for a calendar that does not
+// exist. An update to a schedule without the calendar is possible, and lets it run again.
+func TestScheduleOfDeletedCalendar(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
+	s := f.scheduled("held", daily, func(r *schemas.Record) { r.Schedule.Exclude = []string{"gone"} })
+	f.scheduled("sound", daily, nil)
+	f.scheduled("over", daily, func(r *schemas.Record) {
+		r.Schedule.Exclude, r.State, r.Queued = []string{"gone"}, schemas.StateCancelled, false
+	})
+	var page schemas.ListReply
+	if code, text := f.answer("list", []byte(`{"schedule":true}`), &page); code != "" || len(page.Timers) != 3 {
+		t.Fatal(code, text, page)
+	}
+	for _, timer := range append(page.Timers, f.op("get", "held", ""), f.op("get", "sound", ""), f.op("get", "over", "")) {
+		if names := strings.Contains(timer.Schedule.Problem, "there is no calendar gone: make it with "); names != (timer.ID == "held") {
+			t.Errorf("%s: the problem is %q", timer.ID, timer.Schedule.Problem)
+		}
+	}
+	if _, code, text := f.updateSchedule("held", `"timercron":"0 6 * * *","timerexclude":"gone,other"`, nil); code != "invalid_attribute" || !strings.Contains(text, "gone") {
+		t.Errorf("an update that keeps the calendar: %s %q", code, text)
+	}
+	got, code, text := f.updateSchedule("held", `"timercron":"30 2 * * *","timertz":"Europe/Berlin"`, nil)
+	if code != "" {
+		t.Fatal(code, text)
+	}
+	if u := got.Timer.Schedule; u.Problem != "" || len(u.Exclude) > 0 || u.Next.UnixMilli() != s.Record.ScheduledMs || len(got.After) != schemas.UpdateTimes {
+		t.Errorf("updated: %+v, then %v", u, got.After)
+	}
+}
+
+// TestEveryDateExcluded: a schedule whose remaining dates are all excluded is not completed; get and
+// why say that no run is left. An add or update to such a schedule is refused.
+func TestEveryDateExcluded(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
+	year := time.Now().UTC().Year() + 1
+	put := func(date string) {
+		t.Helper()
+		if code, text := f.answer("calendar.put", fmt.Appendf(nil, `{"name":"holidays","dates":[%q]}`, date), new(schemas.CalendarPutReply)); code != "" {
+			t.Fatal(code, text)
+		}
+	}
+	put("2020-01-01")
+	attributes := fmt.Sprintf(`"timercron":"0 9 24 12 *","timerend":"%d-12-31T00:00:00Z","timerstart":"%d-01-01T00:00:00Z","timerexclude":"holidays"`, year, year)
+	if code, text := f.answer("add", add("yearly", attributes), new(schemas.AddReply)); code != "" {
+		t.Fatal(code, text)
+	}
+	if p := f.op("get", "yearly", ""); p.Schedule.Problem != "" {
+		t.Errorf("the problem is %q", p.Schedule.Problem)
+	}
+	put(fmt.Sprintf("%d-12-24", year))
+	last := fmt.Sprintf("%d-12-24T09:00:00", year)
+	if p := f.op("get", "yearly", ""); p.State != schemas.StatePending || !strings.Contains(p.Schedule.Problem, "holidays exclude all remaining dates, the last of them with "+last) {
+		t.Errorf("%s, the problem is %q", p.State, p.Schedule.Problem)
+	}
+	var why schemas.WhyReply
+	if code, text := f.answer("schedule.why", []byte(`{"id":"yearly","source":"/test"}`), &why); code != "" || len(why.Answers) != 1 {
+		t.Fatal(code, text, why)
+	}
+	if a := why.Answers[0]; a.Fate != schemas.FateNone || !strings.Contains(a.Text, "excluded by holidays") || !strings.Contains(strings.Join(a.Notes, " "), "No run is left") {
+		t.Errorf("why: %+v", a)
+	}
+	const want = "check timerstart, timerend and timerexclude"
+	if code, text := f.answer("add", add("another", attributes), nil); code != "invalid_attribute" || !strings.Contains(text, want) {
+		t.Errorf("an add without a run left: %s %q", code, text)
+	}
+	f.scheduled("daily", daily, nil)
+	if _, code, text := f.updateSchedule("daily", attributes, nil); code != "invalid_attribute" || !strings.Contains(text, want) {
+		t.Errorf("an update without a run left: %s %q", code, text)
+	}
+	put("2020-01-01")
+	if p := f.op("get", "yearly", ""); p.Schedule.Problem != "" {
+		t.Errorf("after the correction, the problem is %q", p.Schedule.Problem)
+	}
+}
