@@ -140,6 +140,11 @@ func (t *turn) follow() bool {
 		s.Counted, s.CountedMs = 0, 0 // counted by other calendars
 		if next := p.undecidedSince(s, t.now); next != 0 && next < s.NextMs {
 			p.moveNext(s, next, t.now)
+			if b := s.Backfill; b != nil && b.ToMs >= next {
+				if b.ToMs = next - 1; b.NextMs > b.ToMs {
+					s.Backfill = nil // the schedule decides these times
+				}
+			}
 		}
 	}
 	if !t.pass(min(t.now, s.NextMs-1), true) {
@@ -162,6 +167,17 @@ func (p *Plan) undecidedSince(s *schemas.Schedule, nowMs int64) int64 {
 		since = min(since, max(ms, s.PassedMs)) // PassedMs is later than nowMs after the clock was set back
 	}
 	return p.undone(s, max(since, reached(s)))
+}
+
+// firstUndecided returns the next run of a schedule as the next turn will see it: a change of the
+// calendars may make an earlier one of it. It is 0 if none is left.
+func (p *Plan) firstUndecided(s *schemas.Schedule, nowMs int64) int64 {
+	if s.NextMs != 0 && p.excludes() && p.calendar.Revision() != s.Calendars {
+		if next := p.undecidedSince(s, nowMs); next != 0 {
+			return min(next, s.NextMs)
+		}
+	}
+	return s.NextMs
 }
 
 // undecided returns the last instant, up to now, before the first undecided nominal time. After

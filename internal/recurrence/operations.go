@@ -124,13 +124,14 @@ func (p *Plan) times(s *schemas.Schedule, nowMs int64, q BackfillRequest) (times
 	case q.ToMs > nowMs:
 		return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the backfill ends at %s, which is not past: a backfill fires nominal times of the past", schemas.FormatTime(q.ToMs))
 	}
+	undecided := p.firstUndecided(s, nowMs)
 	n, fires := 0, true
 	for at := range p.calendar.Between(q.FromMs, q.ToMs) {
 		if n++; n > MaxBackfill {
 			return nil, nil, schemas.Errorf(schemas.CodeBadRequest, "the period has more than %d nominal times, which is the limit: backfill a shorter one", MaxBackfill)
 		}
 		before := fires
-		switch fires = backfills(s, at, q.Again); {
+		switch fires = backfills(s, at, undecided, q.Again); {
 		case fires:
 			times = append(times, at)
 		case before:
@@ -143,10 +144,11 @@ func (p *Plan) times(s *schemas.Schedule, nowMs int64, q BackfillRequest) (times
 }
 
 // backfills reports whether a backfill fires a nominal time. It leaves out nominal times that
-// the schedule has yet to decide and, without again, times that may have fired.
-func backfills(s *schemas.Schedule, nominalMs int64, again bool) bool {
+// the schedule has yet to decide, from undecidedMs on, and, without again, times that may have
+// fired.
+func backfills(s *schemas.Schedule, nominalMs, undecidedMs int64, again bool) bool {
 	switch {
-	case s.NextMs != 0 && nominalMs >= s.NextMs, s.Waiting != nil && nominalMs == s.Waiting.NominalMs:
+	case undecidedMs != 0 && nominalMs >= undecidedMs, s.Waiting != nil && nominalMs == s.Waiting.NominalMs:
 		return false
 	}
 	return again || !s.MayHaveFired(nominalMs)
