@@ -66,7 +66,7 @@ var planted = []struct {
 	{m("flow: the slots of other nodes are free", "internal/flow/decide.go", "if l.UntilNs > nowNs {", "if l.UntilNs > nowNs+2*int64(LeaseFor) {"), "./internal/flow", "TestSimulation"},
 	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.Hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
-	{m("flow: a pause of a service holds only its own flow key", "functions/flowdelivery.go", "case !ok, key == d.flowKey():", "case true:"), "./functions", "TestFlowHold"},
+	{m("flow: a pause of a service holds only its own flow key", "functions/flowdelivery.go", "case !ok, key == d.flowKey():", "case !ok, true:"), "./functions", "TestFlowHold"},
 	{m("flow: held events get slots of the service's key", "functions/flowreplan.go", "case !limited || e.held:", "case !limited:"), "./functions", "TestFlowHoldWithRate"},
 
 	{m("flow: the clocks of the nodes agree", "internal/flow/decide.go", "s.running(nowNs-int64(LeaseMargin))", "s.running(nowNs)"), "./internal/flow", "TestSimulation"},
