@@ -251,22 +251,24 @@ func (s *FlowSet) Find(key string) (FlowLimit, bool) {
 
 // Hold returns the limit that holds all callbacks of a service or of a group, whatever their
 // flow keys: that of schemas.ServiceFlowPrefix with the service, or of schemas.GroupFlowPrefix
-// with the group, if it is paused or cannot be read. key is that key. ok is false if nothing
-// holds them. An empty group is none.
+// with the group, if it is paused or cannot be read, or that of a pattern that begins with such a
+// prefix. key is that key. ok is false if nothing holds them. An empty group is none, and so is that of a tenant's service: the groups of a
+// tenant are its own.
 func (s *FlowSet) Hold(service, group string) (key string, l FlowLimit, ok bool) {
 	if s.holding == 0 {
 		return "", l, false
 	}
-	key = schemas.ServiceFlowPrefix + service
-	if l, ok = s.Find(key); ok && l.holds() {
-		return key, l, true
+	if key, l, ok = s.hold(schemas.ServiceFlowPrefix, service); ok || group == "" || schemas.TenantOf(service) != "" {
+		return key, l, ok
 	}
-	if group == "" {
-		return "", FlowLimit{}, false
-	}
-	key = schemas.GroupFlowPrefix + group
+	return s.hold(schemas.GroupFlowPrefix, group)
+}
+
+// hold returns the limit that holds all callbacks of a service or group with this name.
+func (s *FlowSet) hold(prefix, name string) (key string, l FlowLimit, ok bool) {
+	key = prefix + name
 	l, ok = s.Find(key)
-	return key, l, ok && l.holds()
+	return key, l, ok && l.holds() && strings.HasPrefix(l.Pattern, prefix)
 }
 
 // holds reports whether no call may begin under the limit.

@@ -165,6 +165,7 @@ func TestHold(t *testing.T) {
 		{Pattern: "service:batch-9", Limit: aLimit},
 		{Pattern: "group:g", Limit: flow.Limit{Paused: true}},
 		{Pattern: "service:broken", Err: damaged},
+		{Pattern: "*", Limit: flow.Limit{Paused: true}}, // holds only the callbacks whose key has no other limit
 	} {
 		set = set.With(l)
 	}
@@ -172,7 +173,7 @@ func TestHold(t *testing.T) {
 		{"mail", "", ""}, {"mail", "sms", ""}, {"mail", "g", "group:g"}, {"mail", "gg", ""},
 		{"sms", "", "service:sms"}, {"sms2", "", ""}, {"sms", "g", "service:sms"},
 		{"batch-1", "", "service:batch-1"}, {"batch-9", "", ""},
-		{"broken", "", "service:broken"},
+		{"broken", "", "service:broken"}, {"acme=batch-1", "g", ""},
 	} {
 		key, l, ok := set.Hold(x.service, x.group)
 		if !ok {
