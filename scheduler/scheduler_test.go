@@ -333,6 +333,35 @@ func TestSweeperFiresAgainWhatLeftTheStream(t *testing.T) {
 	}
 }
 
+// TestSweeperKnowsDeferredEvents: the event of a timer that waited for its slot has a message id
+// of its own. While it is in the stream, the sweeper does not fire it again.
+func TestSweeperKnowsDeferredEvents(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Run(t)
+	n := start(t, srv, "n1", store.Config{DedupWindow: time.Second}, func(o *scheduler.Options) { o.SweepDelay, o.Lease = 2*time.Second, bound })
+	w := timer("deferred", nowMs())
+	w.Record.Callback, w.Record.MaxAttempt = "http://127.0.0.1:9/", 3 // no functions run, so the callback never ends
+	w.Record.FiredMs = nowMs()
+	w.Record.Defer("key", 1, nowMs(), true)
+	create(t, n.store, w)
+	want := w.Record.RunID(w.ID).RetryMsgIDAfter(1, 1)
+	stream, err := natstest.JetStream(t, n.nc).Stream(t.Context(), schemas.StreamRetry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the event "+want, func() bool {
+		m, err := stream.GetLastMsgForSubject(t.Context(), schemas.SubjectRetry("svc"))
+		return err == nil && m.Header.Get(jetstream.MsgIDHeader) == want
+	})
+	audited := metrictest.Sum(t, n.reg, "belfry_swept_records_total")
+	waittest.Until(t, "the sweeper has audited the record twice", func() bool {
+		return metrictest.Sum(t, n.reg, "belfry_swept_records_total") >= audited+2
+	})
+	if v := metrictest.Sum(t, n.reg, "belfry_redispatched_total"); v != 0 {
+		t.Errorf("%v events were fired again, want none: the event is in the stream", v)
+	}
+}
+
 func TestCancelAgainstFiring(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Run(t)

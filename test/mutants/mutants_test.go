@@ -77,6 +77,8 @@ var planted = []struct {
 	{m("flow: a node keeps no leases after a step of the clock", "functions/flow.go", "if g.c.steadyFor() < flow.StepDoubt {", "if false {"), "./functions", "TestFlowClockStep"},
 	{m("flow: a hanging request keeps the calls of a lost lease", "functions/flow.go", "func() { s.cancel(errSlotsLost) })", "func() {})"), "./functions", "TestFlowSlotsLost"},
 
+	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
+
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
 	// does not notice if one of them is missing.
 	{m("a paused core publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat"), "./scheduler", "TestCoreScripts"},
