@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -63,6 +65,19 @@ func TestFlowCommands(t *testing.T) {
 	run("flow rm api.example.com").oneLine(t, exitNotFound, "no limit is stored")
 	run("flow resume customer:1").oneLine(t, exitNotFound, "customer:*")
 	run("flow show nobody:*").oneLine(t, exitNotFound, "nobody:*")
+	nc, err := nats.Connect(n.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"reads":5,"roles":["functions"]}`), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	shows("status", "node old obeys no flow limits")
+	if _, err := nc.Request("$KV.clock.node.old", []byte(`{"v":1,"reads":99,"roles":["functions"]}`), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "limits may be changed again", func() bool { return run("flow pause hooks.example.com").code == exitOK })
 	shows("flow pause hooks.example.com", "state paused")
 	shows("flow resume hooks.example.com", "limit none of its own any more")
 	n.stop(t)

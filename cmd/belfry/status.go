@@ -207,6 +207,13 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	st.fill(cluster)
 	st.findProblems()
 	st.Problems = append(st.Problems, calendars.Problems(cluster.Nodes)...)
+	flows, err := look.ReadFlows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range flows.IgnoredBy(cluster.Nodes) {
+		st.problem("node %s obeys no flow limits, because its version is too old: upgrade or stop it", node)
+	}
 	return st, nil
 }
 

@@ -117,6 +117,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.trimmed(ctx)
 		e.damage(ctx)
 		e.calendars(ctx)
+		e.flows(ctx)
 		e.replicas()
 	}
 	e.askServers(ctx)
@@ -446,6 +447,25 @@ func (e *examination) damage(ctx context.Context) {
 			e.found("damage", Error, do, "%s", text)
 		}
 	}
+}
+
+// flows checks that all nodes obey the limits of flow keys.
+func (e *examination) flows(ctx context.Context) {
+	set, err := e.look.ReadFlows(ctx)
+	if err != nil {
+		e.found("flows", Unknown, "", "cannot read the limits of flow keys: %v", err)
+		return
+	}
+	if names := set.IgnoredBy(e.alive()); len(names) > 0 {
+		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version make callbacks without obeying the %d flow limits: %s", len(set.All()), strings.Join(names, ", "))
+		return
+	}
+	for _, l := range set.All() {
+		if l.Err != nil {
+			e.found("flows", Error, "store the limit again with \"belfry flow set\", and see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "the callbacks of flow key %s wait: %v", l.Pattern, l.Err)
+		}
+	}
+	e.found("flows", OK, "", "%d flow limits are stored, and every node obeys them", len(set.All()))
 }
 
 // calendars checks that the calendars of excluded dates can be read.

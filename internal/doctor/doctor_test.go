@@ -17,6 +17,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/calendar"
 	"github.com/belfryio/belfry/internal/doctor"
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -241,6 +242,33 @@ func TestNodesDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "formats", doctor.Warning, "no schedules can be added", "older format")
+}
+
+// TestOlderNodeIgnoresLimits: doctor reports a node that makes callbacks and knows no flow limits, if
+// there are limits.
+func TestOlderNodeIgnoresLimits(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc, config(1))
+	if _, err := s.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "flows", doctor.OK, "0 flow limits")
+	waittest.Until(t, "limits may be stored", func() bool { return s.CanLimit() == nil })
+	if _, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "api.example.com", Limit: flow.Limit{Parallel: 1}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "flows", doctor.OK, "1 flow limits", "every node")
+	for name, presence := range map[string]string{"old": `{"v":1,"reads":5,"roles":["functions"]}`, "planner": `{"v":1,"reads":5,"roles":["scheduler"]}`} {
+		if _, err := nc.Request("$KV.clock.node."+name, []byte(presence), 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := examine(t, doctor.Options{Conn: nc, Store: config(1)})
+	want(t, f, "flows", doctor.Error, "1 flow limits: old", "upgrade")
+	if i := slices.IndexFunc(f, func(f doctor.Finding) bool { return f.Check == "flows" }); strings.Contains(f[i].Text, "planner") {
+		t.Errorf("got %q, want only the node that makes callbacks", f[i].Text)
+	}
 }
 
 // TestFastProfileIsNoError: the fast profile that nodes announce is accepted, unless the

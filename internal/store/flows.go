@@ -274,6 +274,18 @@ func (s *FlowSet) hold(prefix, name string) (key string, l FlowLimit, ok bool) {
 // holds reports whether no call may begin under the limit.
 func (l *FlowLimit) holds() bool { return l.Limit.Paused || l.Err != nil }
 
+// IgnoredBy returns the names of those of the given live nodes that make callbacks and do not obey
+// the limits, because their version has no flow control; none if there is no limit.
+func (s *FlowSet) IgnoredBy(nodes []Member) (names []string) {
+	for _, n := range nodes {
+		p := &n.Presence
+		if !s.Empty() && p.Reads < LevelFlow && (len(p.Roles) == 0 || slices.Contains(p.Roles, "functions")) {
+			names = append(names, n.Node)
+		}
+	}
+	return names
+}
+
 // All returns the limits by pattern, in order.
 func (s *FlowSet) All() []FlowLimit { return s.sorted(func(l *FlowLimit) bool { return !l.Deleted }) }
 

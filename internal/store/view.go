@@ -62,6 +62,16 @@ func (v *View) ReadCalendars(ctx context.Context) (*CalendarSet, error) {
 	return set, err
 }
 
+// ReadFlows reads all limits of flow keys. A store of a version without flow control has none.
+// Errors: schemas.ErrUnavailable.
+func (v *View) ReadFlows(ctx context.Context) (*FlowSet, error) {
+	set, err := newFlows(v.jet, func() error { return nil }, v.log).RefreshFlows(ctx)
+	if errors.Is(err, jet.ErrNoStream) {
+		return newFlowSet(), nil
+	}
+	return set, err
+}
+
 // EachSchedule reads all records, shard by shard, and passes those of schedules in state
 // pending or paused to fn, with the pauses of Reader.EachSchedule, which leave the server time
 // for the nodes. Errors: those of fn, schemas.ErrUnavailable, schemas.ErrDamaged for a damaged
