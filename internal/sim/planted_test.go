@@ -136,7 +136,7 @@ var scheduleMutants = []mutant{
 	{"a backfill is acknowledged and not stored", "router/schedule.go", "edit{unchanged: len(times) == 0}, err", "edit{unchanged: len(times) != 1}, err", 20, ""},
 	{"a claim of a schedule is dated ahead", "internal/recurrence/turn.go", "ClaimedMs: t.now,", "ClaimedMs: t.now + 1000,", 20, ""},
 	{"a backfill fires nominal times that fired", "internal/recurrence/operations.go", "return again || !s.MayHaveFired(nominalMs)", "return again || nominalMs > 0", 60, ""},
-	{"a backfill fires nominal times that are not decided", "internal/recurrence/operations.go", "case s.NextMs != 0 && nominalMs >= s.NextMs,", "case s.NextMs != 0 && nominalMs >= s.NextMs && again,", 150, ""},
+	{"a backfill fires nominal times that are not decided", "internal/recurrence/operations.go", "case undecidedMs != 0 && nominalMs >= undecidedMs,", "case undecidedMs != 0 && nominalMs >= undecidedMs && again,", 150, ""},
 	{"paused schedules are not counted", "schemas/state.go", "return s == StatePending || s == StatePaused", "return s == StatePending", 60, ""},
 
 	{"an overdue event is before its deadline", "internal/recurrence/expect.go", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now {", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now+1500 {", 20, ""},

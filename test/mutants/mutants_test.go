@@ -120,7 +120,7 @@ var planted = []struct {
 	{m("recurrence: nobody ends the run that a later one replaces after a crash", "internal/recurrence/turn.go", "\tif held && t.blocked &&", "\tif held && t.blocked && len(t.Skipped) > 0 &&"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: runs that somebody asks for wait for the end of a pause", "internal/recurrence/turn.go", "\tcase t.manual():", "\tcase active && t.manual():"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: a blocked schedule looks again in a year", "internal/recurrence/turn.go", "return max(at, t.now+recheckMs)", "return max(at, t.now+525_600*recheckMs)"), "./internal/recurrence", "TestScripts"},
-	{m("recurrence: a backfill fires what the schedule has yet to decide", "internal/recurrence/operations.go", "s.NextMs != 0 && nominalMs >= s.NextMs,", "s.NextMs < 0,"), "./internal/recurrence", "TestScripts"},
+	{m("recurrence: a backfill fires what the schedule has yet to decide", "internal/recurrence/operations.go", "undecidedMs != 0 && nominalMs >= undecidedMs,", "undecidedMs < 0,"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: a backfill fires the times that it leaves out", "internal/recurrence/turn.go", "if e.FromMs <= nextMs && nextMs <= e.ToMs {", "if e.ToMs < nextMs && nextMs < e.FromMs {"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: an update forgets the times that have passed", "internal/recurrence/operations.go", "\t\tif passed.n > 0 {", "\t\tif passed.n < 0 {"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: an update decides times twice if its clock is behind", "internal/recurrence/operations.go", "to.after(max(nowMs, reached(s)))\n\t}", "to.after(nowMs)\n\t}"), "./internal/recurrence", "TestScripts"},
