@@ -38,6 +38,12 @@ type FlowStatus = schemas.FlowStatus
 // api.example.com, or service:<service> for a callback over NATS.
 func Flow(key string) AddOption { return extension(schemas.AttrFlow, key) }
 
+// OrderKey sets the ordering key of a timer with a callback: the callbacks of one key and one service
+// are called one at a time, in due order. The next waits for the success or the dead letter of
+// the one before; a retry keeps its place. A key has 1 to 128 letters, digits or any of
+// - _ . : @ /.
+func OrderKey(key string) AddOption { return extension(schemas.AttrKey, key) }
+
 // FlowOption changes a call of [Client.SetFlow], [Client.PauseFlow], [Client.ResumeFlow] or
 // [Client.DeleteFlow].
 type FlowOption interface{ applyFlow(*flowOptions) }

@@ -39,6 +39,8 @@ type delivery struct {
 	release func()
 	// slot is the slot of the flow key that the call holds; nil for none.
 	slot *flowSlot
+	// turn is the lease of an event with an ordering key; nil for none.
+	turn *turn
 	// parked is true while the delivery waits for its slot without a permit.
 	parked bool
 	// recording is true if the delivery holds a slot of Functions.results.
@@ -67,7 +69,11 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 		return
 	}
 	if !f.live.enter(d.key, m) {
-		d.skip("in_flight", func() error { return m.Nak(f.o.AckWait / 2) })
+		again := f.o.AckWait / 2
+		if d.spec.Key != "" {
+			again = turnPause // woken while this process still acknowledged the event before
+		}
+		d.skip("in_flight", func() error { return m.Nak(again) })
 		return
 	}
 	defer f.live.leave(d.key)
@@ -87,7 +93,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 		d.record(callback.Permanent(callback.ReasonUndecodable, err.Error()))
 		return
 	}
-	if d.permitted() {
+	if d.inTurn() && d.permitted() {
 		d.call()
 	}
 }
@@ -156,6 +162,7 @@ func (d *delivery) call() {
 	}
 	ctx, cancel := context.WithTimeout(d.f.calling, bound)
 	begin := time.Now()
+	defer d.turn.cancelWith(cancel)()
 	out := d.invokeInSlot(ctx, c, req)
 	took := time.Since(begin)
 	out.AtMs, out.Took = req.NowMs, took
@@ -167,6 +174,10 @@ func (d *delivery) call() {
 	}
 	if !out.Success && d.slot.lost() {
 		d.skip("flow_slot_lost", func() error { return d.msg.Nak(flowFullPause) })
+		return
+	}
+	if !out.Success && d.turn.lost() {
+		d.skip("turn_lost", func() error { return d.msg.Nak(flowFullPause) })
 		return
 	}
 	word := "success"
@@ -195,13 +206,14 @@ func (d *delivery) releaseEarly() {
 	}
 }
 
-// close returns the permit and the slot of the delivery.
+// close returns the permit, the slot and the turn of the delivery.
 func (d *delivery) close() {
 	d.release()
 	d.unpark()
 	if d.recording {
 		<-d.f.results
 	}
+	d.leaveTurn()
 }
 
 // invoke calls the callback if the rules of the service allow it. The router applied the

@@ -117,7 +117,7 @@ func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.Ti
 		}
 	}
 	rec := schemas.Record{
-		Definition: schemas.Definition{AddedMs: now, Hash: spec.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Body: body},
+		Definition: schemas.Definition{AddedMs: now, Hash: spec.Hash, Service: spec.Service, Group: spec.Group, Callback: spec.Callback, Source: spec.Source, EventID: spec.EventID, Type: spec.Type, Key: spec.Key, Body: body},
 		RunState:   schemas.RunState{State: schemas.StatePending, Queued: true, Run: 1, MaxAttempt: spec.MaxAttempts, DueMs: now, ScheduledMs: now},
 	}
 	id := spec.Timer
@@ -142,7 +142,7 @@ func (r *rig) claim(t store.Timer) {
 	}
 	hdr, data := rec.Body.Message(schemas.Fired{ScheduledMs: rec.ScheduledMs, FiredMs: rec.FiredMs, Run: rec.Run, Attempt: rec.Attempt + 1})
 	hdr[schemas.HeaderClaim] = []string{schemas.NewClaim(t.ID, rev, &rec).String()}
-	if rec.Deferral != nil {
+	if rec.Deferral != nil || rec.Key != "" {
 		hdr[schemas.HeaderExtended] = []string{"1"}
 	}
 	m := store.Msg{Subject: schemas.SubjectFired(rec.Service), MsgID: t.ID.MsgID(rec.Run), Header: hdr, Data: data}

@@ -27,6 +27,7 @@ type Functions struct {
 	complaints throttle.Keyed
 	wakes      *wakes
 	flows      *flowControl
+	orders     *orderControl
 
 	// pulling ends when Stop is called, calling at the end of StopGrace, and recording at the
 	// end of recordGrace.
@@ -101,6 +102,7 @@ func New(o Options) (*Functions, error) {
 		settings: o.Settings,
 	}
 	f.flows = newFlowControl(f)
+	f.orders = newOrderControl(f)
 	f.pulling, f.stopPulling = context.WithCancelCause(context.Background())
 	f.calling, f.stopCalling = context.WithCancelCause(context.Background())
 	f.recording, f.stopRecording = context.WithCancelCause(context.Background())

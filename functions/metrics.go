@@ -26,6 +26,7 @@ type metrics struct {
 	flowDeferred  *prometheus.CounterVec
 	flowWaiting   *prometheus.GaugeVec
 	flowConflicts prometheus.Counter
+	orderDeferred *prometheus.CounterVec
 
 	services labels.Services
 }
@@ -60,11 +61,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		flowConflicts: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "flow_cas_conflicts_total",
 			Help: "Decisions about a flow key that were repeated because another node decided at the same time."}),
 	}
+	m.orderDeferred = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "order_deferred_total",
+		Help: "Events that waited in the wheel for their turn among those of their ordering key, by service."}, []string{"service"})
 	if reg == nil {
 		return m, nil
 	}
 	var errs error
-	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowWaiting, m.flowConflicts} {
+	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowWaiting, m.flowConflicts, m.orderDeferred} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	if errs != nil {

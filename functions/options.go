@@ -21,6 +21,7 @@ type Store interface {
 	Feeds
 	Services
 	Flows
+	Orders
 }
 
 // Timers has the store's calls for the record, the dead letter and the callback of a timer.

@@ -61,6 +61,7 @@ func (d *delivery) resolveConflict(attempt uint32, out callback.Outcome) bool {
 		d.timer, d.complete = *t, true
 		return true
 	case a.Wait > 0:
+		d.turn.ended(false)
 		d.skip("concluded", func() error { return d.msg.Nak(a.Wait) })
 	default:
 		d.skip("concluded", d.msg.Ack)
@@ -80,6 +81,9 @@ func (d *delivery) write(p Plan) error {
 // finish settles the event as the plan says.
 func (d *delivery) finish(p Plan, out callback.Outcome) {
 	m := d.f.metrics
+	if d.turn.ended(p.Record.State.Final()); !p.Record.State.Final() {
+		d.leaveTurn() // before the event is delivered again
+	}
 	switch p.Step {
 	case StepSuccess:
 		d.settle(d.msg.Ack)

@@ -191,6 +191,11 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 			return err
 		}
 	}
+	if spec.Key != "" {
+		if err := s.o.Store.CanOrder(); err != nil {
+			return err
+		}
+	}
 	a.Spec, a.Record = spec, rec
 	return nil
 }

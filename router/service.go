@@ -51,6 +51,8 @@ type Settings interface {
 	CanSchedule() error
 	// CanServeTenants is CanSchedule for timers of tenants.
 	CanServeTenants() error
+	// CanOrder is CanSchedule for timers with an ordering key.
+	CanOrder() error
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)
 }
 
@@ -65,6 +67,7 @@ type Store interface {
 	Lister
 	Calendars
 	Flows
+	Orders
 }
 
 // Time is the cluster's time; *clustertime.Service has it.
@@ -313,7 +316,8 @@ func (s *Service) Get(ctx context.Context, ref schemas.TimerRef) (store.Timer, e
 	return do(ctx, s, s.quick, func(ctx context.Context) (store.Timer, error) { return s.ops.Get(ctx, ref) })
 }
 
-// Describe describes a timer. Errors: those of Get.
+// Describe describes a timer. Of a timer that waits for its turn among those of its ordering key it
+// names the timer whose turn it is. Errors: those of Get.
 func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (schemas.TimerInfo, error) {
 		t, err := s.ops.Get(ctx, ref)
@@ -323,6 +327,11 @@ func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.T
 		info := schemas.FromRecord(t.ID, &t.Record, t.Rev)
 		if t.Record.State.Waits() && t.Record.Schedule != nil {
 			info.Schedule.Problem = s.scheduleProblem(ctx, &t)
+		}
+		if info.Order != nil && info.Order.Waits {
+			if head, _ := s.turnOf(ctx, &t.Record); !head.IsZero() && head != t.ID {
+				info.Order.Head = head.String()
+			}
 		}
 		return info, nil
 	})
@@ -394,6 +403,7 @@ var auditMessages = map[schemas.OperationKind]string{
 func (s *Service) changed(before *schemas.Schedule, t *store.Timer) {
 	s.m.skipped.Add(skipped.Between(before, t.Record.Schedule)...)
 	s.audit(t)
+	s.endTurn(t)
 }
 
 // audit logs the last operation of a timer's history.

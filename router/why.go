@@ -31,6 +31,9 @@ func (s *Service) Why(ctx context.Context, q schemas.WhyRequest) (schemas.WhyRep
 			if t.Record.Deferred() {
 				a.Notes = append(a.Notes, s.whyDeferred(ctx, t.Record.Deferral.Flow)...)
 			}
+			if t.Record.AwaitsTurn() {
+				a.Notes = append(a.Notes, s.whyTurn(ctx, &t)...)
+			}
 			reply.Answers = []schemas.Answer{a}
 			return reply, nil
 		}
@@ -129,6 +132,10 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 		}
 		a.Text = fired + fmt.Sprintf(" Attempt %d of %d of its callback has no result yet: the call runs, or waits for its turn.", r.Attempt+1, r.MaxAttempt)
 	case schemas.StateRetrying:
+		if r.AwaitsTurn() {
+			a.Text = fired + fmt.Sprintf(" Its callback waits for its turn among the events of key %s. Attempts so far: %d.", r.Key, r.Attempt)
+			break
+		}
 		if r.Deferred() {
 			a.Text = fired + fmt.Sprintf(" Its callback waits for its slot at %s under the limit of %s (belfry flow show %s). Attempts so far: %d.", schemas.FormatTime(r.Deferral.SlotMs), r.Deferral.Flow, r.Deferral.Flow, r.Attempt)
 			break

@@ -43,7 +43,7 @@ const attributePrefix = "timer"
 
 var (
 	inputAttributes = []string{
-		AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup, AttrFlow,
+		AttrAt, AttrAfter, AttrService, AttrCallback, AttrMaxAttempts, AttrBackoff, AttrTimeout, AttrGroup, AttrFlow, AttrKey,
 		AttrCron, AttrEvery, AttrZone, AttrStart, AttrEnd, AttrLimit, AttrJitter, AttrDST, AttrDays, AttrMisfire, AttrGrace, AttrOverlap, AttrExpect, AttrExclude, AttrExcludeShift,
 	}
 	outputAttributes = []string{AttrScheduled, AttrFired, AttrRun, AttrAttempt, AttrErrorCode, AttrErrorData, AttrMissed, AttrTrigger, AttrOverdue}
@@ -138,6 +138,8 @@ type Spec struct {
 	Callback       string // "" for none: Belfry only publishes the event
 	// Flow is the flow key that the event names; "" for the default, see FlowKey.
 	Flow string
+	// Key is the ordering key; "" for none, see AttrKey.
+	Key string
 	// Recurrence makes the timer a schedule; nil for a one-shot timer.
 	Recurrence *Recurrence
 	RetryPolicy

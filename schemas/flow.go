@@ -90,18 +90,18 @@ func validFlow(s, also string) bool {
 }
 
 // Deferral is what a record keeps of an event that waited, or waits, because its flow key has
-// a limit. A deferral uses no attempt.
+// a limit, or because it is not yet its turn (timerkey). A deferral uses no attempt.
 type Deferral struct {
 	// Count is the number of times that the event went back into the wheel. It is part of the
 	// message id of the event that the scheduler then publishes, and of its claim; so it stays
 	// after the call, until the final state.
 	Count uint32
 	// SlotMs is the time for which the event has a place, in Unix milliseconds; 0 once it was
-	// called.
+	// called. While the event waits for its turn, it is the time at which it asks at the latest.
 	SlotMs int64
 	// Generation is the revision of the limit under which SlotMs was reserved.
 	Generation uint64
-	// Flow is the flow key.
+	// Flow is the flow key; empty while the event waits for its turn.
 	Flow string
 }
 
@@ -141,7 +141,13 @@ func (r *RunState) Deferrals() uint32 {
 // Deferred reports whether the run waits for its slot: its next step is not a retry, but the
 // call that its flow key did not permit yet.
 func (r *RunState) Deferred() bool {
-	return r.State == StateRetrying && r.Deferral != nil && r.Deferral.SlotMs != 0
+	return r.State == StateRetrying && r.Deferral != nil && r.Deferral.SlotMs != 0 && r.Deferral.Flow != ""
+}
+
+// AwaitsTurn reports whether the run waits in the wheel for the events of its ordering key that
+// come before it.
+func (r *RunState) AwaitsTurn() bool {
+	return r.State == StateRetrying && r.Queued && r.Deferral != nil && r.Deferral.SlotMs != 0 && r.Deferral.Flow == ""
 }
 
 // Defer makes a record whose call is not permitted yet wait for its slot: in the wheel if
@@ -157,7 +163,10 @@ func (r *RunState) Defer(key string, generation uint64, slotMs int64, queued boo
 	r.Deferral = &d
 }
 
-// MoveSlot gives a record that waits in the wheel for its slot another one. It is not a new
+// DeferTurn makes a record wait in the wheel for its turn, until askMs at the latest.
+func (r *RunState) DeferTurn(askMs int64) { r.Defer("", 0, askMs, true) }
+
+// MoveSlot gives a record that waits in the wheel for its slot, or its turn, another one. It is not a new
 // deferral: the event has not been published since.
 func (r *RunState) MoveSlot(generation uint64, slotMs int64) {
 	d := *r.Deferral

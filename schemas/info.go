@@ -49,6 +49,8 @@ type TimerInfo struct {
 	History []OperationInfo `json:"history,omitempty"`
 	// Flow is set while the timer waits for a slot of its flow key; the state is then retrying.
 	Flow *FlowInfo `json:"flow,omitempty"`
+	// Order is set for a timer with an ordering key.
+	Order *OrderInfo `json:"order,omitempty"`
 	// PauseNote says why the timer is paused.
 	PauseNote string `json:"pausenote,omitempty"`
 	// Schedule is set for a schedule. Scheduled is then the next nominal time, or the last one
@@ -81,7 +83,7 @@ func FromRecord(id TimerID, r *Record, rev uint64) TimerInfo {
 	if o := r.Outcome; o.Code != 0 || o.Error != "" || len(o.Response) > 0 {
 		info.Outcome = &OutcomeInfo{Code: o.Code, Error: o.Error, Response: cleanText(string(o.Response))}
 	}
-	info.PauseNote, info.Flow = r.PauseNote, r.flowInfo()
+	info.PauseNote, info.Flow, info.Order = r.PauseNote, r.flowInfo(), r.orderInfo()
 	if s := r.Schedule; s != nil {
 		info.Schedule, info.PauseNote = s.info(), s.PauseNote
 		info.Scheduled = TimeOf(cmp.Or(r.ScheduledMs, s.Last.NominalMs))

@@ -62,6 +62,9 @@ func (t *TimerInfo) Append(b []byte) []byte {
 		}
 		b = append(b, '}')
 	}
+	if o := t.Order; o != nil {
+		b = appendValue(append(b, `,"order":`...), o)
+	}
 	b = appendOptional(b, `,"pausenote":`, t.PauseNote)
 	if t.Schedule != nil {
 		b = appendValue(append(b, `,"schedule":`...), t.Schedule)

@@ -57,7 +57,7 @@ func NewRecord(spec *Spec, body Body, addedMs int64) Record {
 func (s *Spec) definition(addedMs int64, hash [16]byte) Definition {
 	return Definition{
 		AddedMs: addedMs, Hash: hash, Service: s.Service, Group: s.Group, Callback: s.Callback,
-		Source: s.Source, EventID: s.EventID, Type: s.Type,
+		Source: s.Source, EventID: s.EventID, Type: s.Type, Key: s.Key,
 	}
 }
 
@@ -75,6 +75,8 @@ type Definition struct {
 	Source   string
 	EventID  string
 	Type     string
+	// Key is the ordering key; "" for none. Format 1 does not store it.
+	Key string
 	// Retry is the retry policy of a timer with a callback, nil if the record does not have
 	// it: see RetryPolicy. Records share policies; never change one.
 	Retry *RetryPolicy
@@ -235,7 +237,8 @@ func (e Extension) Critical() bool { return e.Type&1 == 1 }
 
 // The types of the extensions in fields of Record. Schedule and origin are critical: without
 // them a node would fire the record as a one-shot timer. So is the deferral: without it a node
-// would publish the event on timers.fired again.
+// would publish the event on timers.fired again. And so is the ordering key: without it a node
+// would call the event out of order.
 const (
 	extHistory  = 2
 	extRetry    = 4
@@ -245,6 +248,7 @@ const (
 	extSchedule = 7
 	extOrigin   = 9
 	extDeferral = 11
+	extKey      = 13
 )
 
 // maxField bounds a decoded string, in bytes. It is far above the limits of an add.
@@ -255,7 +259,7 @@ func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRe
 
 // AppendFormat appends the record in the given format: RecordFormat1, RecordFormat2 or
 // RecordFormatTest. Format 1 omits Retry, Attempts, History, FirstFiredMs and Ext; a record with a
-// Schedule, an Origin or a Deferral is written in format 2 instead, because it would become
+// Schedule, an Origin, a Deferral or a Key is written in format 2 instead, because it would become
 // another timer without them. The encoding is binary rather than JSON because each timer's record is
 // encoded three times and decoded four.
 //
@@ -264,7 +268,7 @@ func (r *Record) Append(dst []byte) []byte { return r.AppendFormat(dst, NewestRe
 // length-prefixed block of extensions (type, length, value); the body; in format 2 the
 // checksum.
 func (r *Record) AppendFormat(dst []byte, format RecordFormat) []byte {
-	if r.Schedule != nil || r.Origin != nil || r.Deferral != nil {
+	if r.Schedule != nil || r.Origin != nil || r.Deferral != nil || r.Key != "" {
 		format = max(format, RecordFormat2)
 	}
 	start := len(dst)
@@ -312,11 +316,11 @@ func (o *Outcome) append(dst []byte) []byte {
 }
 
 // Extended reports whether a message on timers.fired lacks a part of the record: attempts,
-// history, an earlier firing, extensions, a deferral, or a due time that is not the nominal time, such
+// history, an earlier firing, extensions, a deferral, an ordering key, or a due time that is not the nominal time, such
 // as that of a run with jitter. The origin of a run is in the message's claim. HeaderRetry or the
 // event has the retry policy, and a record in a final state does not need it.
 func (r *Record) Extended() bool {
-	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.DueMs != r.ScheduledMs
+	return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || len(r.Ext) > 0 || r.Deferral != nil || r.Key != "" || r.DueMs != r.ScheduledMs
 }
 
 // appendExtensions appends the block of extensions with its length.
@@ -355,6 +359,9 @@ func (r *Record) appendExtensions(dst []byte) []byte {
 	}
 	if r.Deferral != nil {
 		block = appendExtension(block, Extension{extDeferral, r.Deferral.append(nil)})
+	}
+	if r.Key != "" {
+		block = appendExtension(block, Extension{extKey, []byte(r.Key)})
 	}
 	for _, e := range r.Ext {
 		block = appendExtension(block, e)
@@ -555,6 +562,9 @@ func (r *Record) readExtension(kind uint32, value []byte) (ok bool) {
 	case kind == extDeferral && r.Deferral == nil:
 		r.Deferral = readDeferral(value)
 		ok = r.Deferral != nil
+	case kind == extKey && r.Key == "":
+		r.Key = string(value)
+		ok = r.Key != ""
 	}
 	return ok
 }

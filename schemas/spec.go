@@ -139,6 +139,15 @@ func (p *parsed) spec(lim Limits, policy *RetryPolicy) (Spec, error) {
 		}
 		s.Flow = a.text
 	}
+	if a, ok := p.get(AttrKey); ok {
+		if err := CheckOrderKey(a.text); err != nil {
+			return s, badAttribute(AttrKey, a.text, "%w", err)
+		}
+		if s.Callback == "" && !lim.accepted {
+			return s, badAttribute(AttrKey, a.text, "an ordering key is for callbacks: set %s, or leave out %s", AttrCallback, AttrKey)
+		}
+		s.Key = a.text
+	}
 	if policy == nil {
 		parsed, err := p.retryPolicy(lim)
 		if err != nil {

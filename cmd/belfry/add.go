@@ -48,7 +48,8 @@ type addFlags struct {
 	due                                dueFlags
 	recurrence                         recurrenceFlags
 	id, source, kind, data, dataType   string
-	service, callback, group, flow     string
+	service, callback, group           string
+	flow, key                          string
 	maxAttempts, backoff, callbackTime string
 	worker                             bool
 	extensions                         []string
@@ -66,6 +67,7 @@ func (f *addFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
 	fs.StringVar(&f.dataType, "content-type", "", "content type of the data (default: application/json if it is JSON, else text/plain)")
 	fs.StringVar(&f.group, "group", "", "a label to filter lists by")
+	fs.StringVar(&f.key, "key", "", "ordering key: the callbacks of one key and one service are called one at a time, in due order")
 	fs.StringVar(&f.flow, "flow", "", "flow key, whose limits apply to the callback (default: the callback's host, or service:<svc>)")
 	fs.StringVar(&f.maxAttempts, "max-attempts", "", fmt.Sprintf("maximum number of callback attempts; then the timer becomes a dead letter (default %d)", schemas.DefaultMaxAttempts))
 	fs.StringVar(&f.backoff, "backoff", "", fmt.Sprintf("first delay between attempts, doubled each time, and optionally the longest: 200ms, 1s..10m (default %s..%s)", schemas.FormatDuration(schemas.DefaultBackoffFirst), schemas.FormatDuration(schemas.DefaultBackoffTo)))
@@ -165,7 +167,7 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	e.SetType(f.kind)
 	e.SetTime(time.Now())
 	for name, value := range map[string]string{
-		schemas.AttrAfter: f.due.in, schemas.AttrAt: f.due.at, schemas.AttrService: f.service, schemas.AttrCallback: f.callback, schemas.AttrGroup: f.group, schemas.AttrFlow: f.flow,
+		schemas.AttrAfter: f.due.in, schemas.AttrAt: f.due.at, schemas.AttrService: f.service, schemas.AttrCallback: f.callback, schemas.AttrGroup: f.group, schemas.AttrFlow: f.flow, schemas.AttrKey: f.key,
 		schemas.AttrMaxAttempts: f.maxAttempts, schemas.AttrBackoff: f.backoff, schemas.AttrTimeout: f.callbackTime,
 	} {
 		if value != "" {

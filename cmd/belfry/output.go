@@ -64,11 +64,21 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 			waits += fmt.Sprintf(", deferral %d", f.Deferrals)
 		}
 	}
+	key := ""
+	if o := t.Order; o != nil {
+		key = o.Key
+		switch {
+		case o.Head != "":
+			waits = fmt.Sprintf("for %s of key %s", o.Head, o.Key)
+		case o.Waits:
+			waits = "for its turn of key " + o.Key
+		}
+	}
 	due := ""
 	if !t.Due.Equal(t.Scheduled) {
 		due = showTime(t.Due)
 	}
-	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "tenant", t.Tenant, "group", t.Group,
+	pairs := []string{"timer", t.Timer.String(), "id", t.ID, "source", t.Source, "type", t.Type, "service", t.Service, "tenant", t.Tenant, "group", t.Group, "key", key,
 		"callback", t.Callback, "state", t.State.String(), "note", t.PauseNote, "scheduled", showTime(t.Scheduled), "due", due, "added", showTime(t.Added), "fired", showTime(t.Fired),
 		"done", showTime(t.Done), "attempts", attempts, "waits", waits, "next", showTime(t.Next), "until", showTime(t.Until), "outcome", outcome, "response", response}
 	pairs = append(pairs, schedulePairs(t)...)

@@ -39,8 +39,11 @@ const (
 	// LevelTenants adds services of tenants (schemas.TenantService), which every node must be
 	// able to wake and serve.
 	LevelTenants FormatLevel = 7
+	// LevelOrder adds records with an ordering key (schemas.AttrKey), whose events every node
+	// must call in order.
+	LevelOrder FormatLevel = 8
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelTenants
+	NewestLevel = LevelOrder
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -101,6 +104,9 @@ func (l FormatLevel) decodeRecord(b []byte) (schemas.Record, error) {
 	if err == nil && l < LevelTenants && schemas.TenantOf(r.Service) != "" {
 		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record belongs to a tenant, which a node of format level %d does not know: upgrade this node", l)
 	}
+	if err == nil && l < LevelOrder && r.Key != "" {
+		return schemas.Record{}, schemas.Errorf(schemas.CodeUnknownFormat, "record has an ordering key, which a node of format level %d does not know: upgrade this node", l)
+	}
 	return r, err
 }
 
@@ -159,6 +165,9 @@ func (l *Levels) CanLimit() error { return l.can(LevelFlow, "flow limits") }
 // CanServeTenants is CanSchedule for timers of tenants.
 func (l *Levels) CanServeTenants() error { return l.can(LevelTenants, "timers of tenants") }
 
+// CanOrder is CanSchedule for timers with an ordering key.
+func (l *Levels) CanOrder() error { return l.can(LevelOrder, "timers with a timerkey") }
+
 // can returns an error while the writes of a level must not be made. what names them.
 func (l *Levels) can(level FormatLevel, what string) error {
 	if l.Writes() >= level {
@@ -211,6 +220,9 @@ func (l *Levels) update(ctx context.Context) error {
 		}
 	}
 	switch was := FormatLevel(l.writes.Swap(int32(level))); {
+	case level < was && level >= LevelTenants:
+		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
+			Msg("a node of an older version runs: no timers with a timerkey are added until it stops")
 	case level < was && level >= LevelFlow:
 		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
 			Msg("a node of an older version runs: no timers of tenants are added until it stops")

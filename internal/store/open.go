@@ -24,6 +24,7 @@ type Store struct {
 	*Services
 	*Calendars
 	*Flows
+	*Orders
 	*FeedActivator
 	*FeedConsumers
 	*Events
@@ -126,6 +127,7 @@ func (s *Store) openRecords() {
 	s.Loader = newLoader(s.jet, s.Shards, dec, replicated, s.log)
 	s.revisionGC = newRevisionGC(s.jet, s.Shards, s.Nodes, s.cfg.Window, replicated, s.log)
 	s.Records = &Records{jet: s.jet, shards: s.Shards, levels: s.Levels, index: s.Index, gc: s.revisionGC, admission: newAdmission(s.jet, s.Shards)}
+	s.Orders = &Orders{jet: s.jet, records: s.Records, reader: s.Reader}
 	s.Inspector = &Inspector{
 		jet: s.jet, shards: s.Shards, nodes: s.Nodes, dec: dec, index: s.Index, reports: s.DamageReports,
 		retention: s.cfg.Retention, replicated: replicated,

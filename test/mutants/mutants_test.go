@@ -79,6 +79,19 @@ var planted = []struct {
 
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
+	// Order within a key.
+	{m("order: a call that runs on another node does not count", "internal/order/order.go", "case head && d.calling() && !d.mine():\n\t\t\treturn Answer{Busy", "case false:\n\t\t\treturn Answer{Busy"), "./internal/order", "TestSimulation"},
+	{m("order: the turn passes on while another node calls the event", "internal/order/order.go", "if head && d.calling() && !d.mine() {\n\t\t\treturn", "if false {\n\t\t\treturn"), "./internal/order", "TestLease"},
+	{m("order: the next event is not woken", "internal/order/order.go", "d.wakes = append(d.wakes, Wake{d.Head, d.now})\n\tcase len", "_ = d.wakes\n\tcase len"), "./internal/order", "TestSimulation"},
+	{m("order: an event whose turn came before its record waited sleeps", "internal/order/order.go", "if head {\n\t\t\td.wakes", "if false {\n\t\t\td.wakes"), "./internal/order", "TestSimulation"},
+	{m("order: nobody looks at a head whose node died", "internal/order/order.go", "if d.Head.IsZero() || d.calling() ||", "if true || d.Head.IsZero() || d.calling() ||"), "./internal/order", "TestSimulation"},
+	{m("order: events wait in the order in which they came", "internal/order/order.go", "i, _ := slices.BinarySearchFunc(d.Waiting, e, Event.Compare)", "i := len(d.Waiting)"), "./internal/order", "TestSimulation"},
+	{m("order: a failed attempt passes the turn on", "internal/order/order.go", "if head && d.mine() {\n\t\t\td.end()", "if head && d.mine() {\n\t\t\td.remove(a.Event)"), "./internal/order", "TestSimulation"},
+	{m("order: an event without a place is overtaken", "internal/order/order.go", "(d.Bound.IsZero() || d.Waiting[0].Compare(d.Bound) < 0)", "true"), "./internal/order", "TestSimulation"},
+	{m("order: a collection forgets the events without a place", "internal/order/order.go", "d.Bound, d.NextBound, d.ReopenMs = d.NextBound, Event{}, 0", "d.Bound, d.NextBound, d.ReopenMs = Event{}, Event{}, 0"), "./internal/order", "TestSimulation"},
+	{m("order: a renewal renews nothing", "internal/order/order.go", "d.UntilMs = d.now + LeaseFor.Milliseconds()\n\t\t}", "_ = d.now\n\t\t}"), "./internal/order", "TestSimulation"},
+	{m("order: a waiting record does not ask once more", "functions/order.go", "d.askTurn(order.Ask{Kind: order.Confirm, Event: d.orderEvent()}, false)", "_ = order.Confirm"), "./functions", "TestOrderConfirms"},
+
 	// Shells. Two guards keep an owner without a lease from publishing, so the simulation
 	// does not notice if one of them is missing.
 	{m("a paused core publishes", "scheduler/fire.go", "\tif k.paused {\n\t\tk.repeat", "\tif false {\n\t\tk.repeat"), "./scheduler", "TestCoreScripts"},

@@ -1,0 +1,394 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/order"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file asks for the turn of an event with an ordering key (timerkey) before each call. The
+// decisions are those of package order; package store stores them and wakes the next event.
+//
+//	delivery ──ask──▶ orderGate of the key ── one decision for all that ask ──▶ answer
+//
+// A gate exists while deliveries of its key ask, or a call of the key runs, in this process. An
+// event without an ordering key costs one comparison: see delivery.inTurn.
+
+const (
+	// turnPause is when an event is redelivered that cannot be called because another delivery
+	// of it is about to end.
+	turnPause = 100 * time.Millisecond
+	// busyTurnPause bounds the delay of an event that another node calls now.
+	busyTurnPause = 500 * time.Millisecond
+	// turnMargin is how long before the end of its lease a node cancels a call whose lease it
+	// could not renew.
+	turnMargin = 2 * time.Second
+	// maxOrderBatch bounds the questions of one decision.
+	maxOrderBatch = 1000
+)
+
+// Orders has the store's calls for ordering keys. Package store documents each call.
+type Orders interface {
+	DecideOrder(ctx context.Context, k store.OrderKey, node string, now func() int64, asks []order.Ask) ([]order.Answer, error)
+}
+
+// orderControl has the gates of the ordering keys that are in use in this process.
+type orderControl struct {
+	f *Functions
+
+	mu    sync.Mutex
+	gates map[store.OrderKey]*orderGate
+}
+
+func newOrderControl(f *Functions) *orderControl {
+	return &orderControl{f: f, gates: map[store.OrderKey]*orderGate{}}
+}
+
+// orderGate asks the questions of one key, those of all deliveries at once.
+type orderGate struct {
+	c   *orderControl
+	key store.OrderKey
+	// wake has an element when asking or turn has changed.
+	wake chan struct{}
+
+	// The next are guarded by orderControl.mu.
+
+	asking []*orderAsk
+	// turn is the call that has the lease in this process; nil for none.
+	turn *turn
+}
+
+// orderAsk is a question without an answer.
+type orderAsk struct {
+	order.Ask
+	// answer gets one answer.
+	answer chan orderAnswer
+}
+
+type orderAnswer struct {
+	order.Answer
+	turn *turn // if Go is true
+	// unreadable is true if this node cannot read the state of the key.
+	unreadable bool
+}
+
+// turn is the lease of the call of one event. Its methods may be called on a nil turn.
+type turn struct {
+	g     *orderGate
+	event order.Event
+	// ctx ends when the lease ends without a renewal.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// expiry cancels ctx; it is moved on with each renewal, at renewed.
+	expiry  *time.Timer
+	renewed time.Time
+
+	// known is true if the delivery knows what became of the event: concluded or not.
+	known, concluded bool
+}
+
+// errTurnLost is the cause of the cancellation of a call whose lease could not be renewed.
+var errTurnLost = errors.New("the lease of the ordering key could not be renewed: another node may call the event")
+
+// ended notes what became of the event.
+func (t *turn) ended(concluded bool) {
+	if t != nil {
+		t.known, t.concluded = true, concluded
+	}
+}
+
+// lost reports whether the lease ended.
+func (t *turn) lost() bool { return t != nil && t.ctx.Err() != nil }
+
+// cancelWith makes cancel end with the lease. It returns a function that undoes that.
+func (t *turn) cancelWith(cancel context.CancelFunc) func() {
+	if t == nil {
+		return func() {}
+	}
+	stop := context.AfterFunc(t.ctx, cancel)
+	return func() { stop() }
+}
+
+// renew moves the end of the lease on. began is the time before the renewal was written.
+func (t *turn) renew(began time.Time) {
+	t.renewed = began
+	t.expiry.Reset(time.Until(began.Add(order.LeaseFor - turnMargin)))
+}
+
+// ask asks a question about an event of a key.
+func (c *orderControl) ask(k store.OrderKey, a order.Ask) *orderAsk {
+	q := &orderAsk{Ask: a, answer: make(chan orderAnswer, 1)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.gates[k]
+	if g == nil {
+		g = &orderGate{c: c, key: k, wake: make(chan struct{}, 1)}
+		c.gates[k] = g
+		c.f.background.Go(g.run)
+	}
+	g.asking = append(g.asking, q)
+	signal(g.wake)
+	return q
+}
+
+// run asks until nothing is left to ask or to renew.
+func (g *orderGate) run() {
+	for g.await() {
+		if batch := g.take(); len(batch) > 0 {
+			g.decide(batch)
+		}
+	}
+}
+
+// await waits until there is something to ask. It returns false, and removes the gate, when there
+// is nothing left.
+func (g *orderGate) await() bool {
+	for {
+		g.c.mu.Lock()
+		asking, t := len(g.asking), g.turn
+		if g.c.f.recording.Err() != nil || asking == 0 && t == nil {
+			delete(g.c.gates, g.key)
+			g.c.mu.Unlock()
+			return false
+		}
+		g.c.mu.Unlock()
+		wait := time.Duration(1<<63 - 1)
+		if t != nil && !t.lost() {
+			wait = time.Until(t.renewed.Add(order.LeaseFor / 3))
+		}
+		if asking > 0 || wait <= 0 {
+			return true
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-g.wake:
+		case <-timer.C:
+		case <-g.c.f.recording.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// take returns the next questions, with the renewal of the lease if it is due.
+func (g *orderGate) take() []*orderAsk {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	n := min(len(g.asking), maxOrderBatch)
+	batch := slices.Clone(g.asking[:n])
+	g.asking = slices.Delete(g.asking, 0, n)
+	if t := g.turn; t != nil && !t.lost() && time.Since(t.renewed) >= order.LeaseFor/3 {
+		batch = append(batch, &orderAsk{Ask: order.Ask{Kind: order.Keep, Event: t.event}, answer: make(chan orderAnswer, 1)})
+	}
+	return batch
+}
+
+// decide answers a batch. While the store does not answer, it tries again.
+func (g *orderGate) decide(batch []*orderAsk) {
+	f := g.c.f
+	asks := make([]order.Ask, len(batch))
+	for i, q := range batch {
+		asks[i] = q.Ask
+	}
+	for wait := minPause; ; wait = min(wait*2, maxPause) {
+		began := time.Now()
+		answers, err := f.o.Store.DecideOrder(f.recording, g.key, f.flows.node, f.o.Now, asks)
+		switch {
+		case err == nil:
+			for i, q := range batch {
+				q.answer <- g.answered(q, answers[i], began)
+			}
+			return
+		case errors.Is(err, schemas.ErrNewer):
+			g.complain(err)
+			for _, q := range batch {
+				q.answer <- orderAnswer{unreadable: true}
+			}
+			return
+		}
+		g.complain(err)
+		if !pause.For(f.recording, wait) {
+			return // the deliveries see it, too
+		}
+	}
+}
+
+// answered follows an answer: it begins, renews or ends the turn of this process.
+func (g *orderGate) answered(q *orderAsk, a order.Answer, began time.Time) orderAnswer {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	out := orderAnswer{Answer: a}
+	switch t := g.turn; {
+	case q.Kind == order.Join && a.Go:
+		t = &turn{g: g, event: q.Event}
+		t.ctx, t.cancel = context.WithCancelCause(g.c.f.calling)
+		t.expiry = time.AfterFunc(order.LeaseFor, func() { t.cancel(errTurnLost) })
+		t.renew(began)
+		g.turn, out.turn = t, t
+	case t == nil || t.event.ID != q.Event.ID:
+	case q.Kind == order.Keep && a.Go:
+		t.renew(began)
+	case q.Kind == order.Keep:
+		t.cancel(errTurnLost)
+	case q.Kind == order.Leave || q.Kind == order.Done:
+		t.expiry.Stop()
+		t.cancel(nil)
+		g.turn = nil
+	}
+	return out
+}
+
+// complain logs why the gate cannot decide.
+func (g *orderGate) complain(err error) {
+	f := g.c.f
+	if f.recording.Err() == nil && f.complaints.Allow("order "+g.key.Service+" "+g.key.Key, time.Now()) {
+		f.o.Log.Warn().Err(err).Str("service", g.key.Service).Str("key", g.key.Key).Msg("the order of the events of a key cannot be decided; they wait")
+	}
+}
+
+// orderKey returns the ordering key of the delivery.
+func (d *delivery) orderKey() store.OrderKey {
+	return store.OrderKey{Service: d.svc.name, Key: d.spec.Key}
+}
+
+// orderEvent returns the place of the delivery among the events of its key.
+func (d *delivery) orderEvent() order.Event {
+	r := &d.timer.Record
+	return order.Event{DueMs: r.ScheduledMs, AddedMs: r.AddedMs, ID: d.claim.Timer}
+}
+
+// inTurn waits until it is the turn of the delivery among the events of its ordering key. It
+// returns false, and settles the event, if the event waits elsewhere. The delivery holds a permit
+// of its service, and the lease of its key, when it returns true.
+func (d *delivery) inTurn() bool {
+	if d.spec.Key == "" {
+		return true
+	}
+	began := time.Now()
+	got, ok := d.askTurn(order.Ask{Kind: order.Join, Event: d.orderEvent(), Deferrals: d.timer.Record.Deferrals()}, true)
+	switch {
+	case !ok:
+		return false
+	case got.unreadable:
+		d.skip("order_unreadable", func() error { return d.msg.Nak(damagedPause) })
+		return false
+	case got.Busy:
+		ahead := time.Duration(got.AtMs-d.f.o.Now()) * time.Millisecond
+		d.skip("order_busy", func() error { return d.msg.Nak(min(max(ahead, turnPause), busyTurnPause)) })
+		return false
+	case !got.Go:
+		d.awaitTurn(got.AtMs)
+		return false
+	}
+	d.turn = got.turn
+	return d.comeBack(began)
+}
+
+// askTurn asks a question and waits for the answer. If that takes longer than askHold, the delivery
+// returns its permit. It returns false, and if settle is true settles the event, if functions stops
+// or too many deliveries wait.
+func (d *delivery) askTurn(a order.Ask, settle bool) (orderAnswer, bool) {
+	q := d.f.orders.ask(d.orderKey(), a)
+	stopping := d.f.recording.Done()
+	if settle {
+		stopping = d.f.pulling.Done()
+	}
+	held := time.NewTimer(askHold)
+	defer held.Stop()
+	for {
+		select {
+		case got := <-q.answer:
+			return got, true
+		case <-held.C:
+			if settle && !d.leavePermit() {
+				d.f.orders.withdraw(d.orderKey(), q)
+				return orderAnswer{}, false
+			}
+		case <-stopping:
+			if settle {
+				d.f.orders.withdraw(d.orderKey(), q)
+				d.handBack()
+			}
+			return orderAnswer{}, false
+		}
+	}
+}
+
+// withdraw ends a question whose delivery does not wait for the answer. An event that already has
+// its turn leaves it.
+func (c *orderControl) withdraw(k store.OrderKey, q *orderAsk) {
+	c.mu.Lock()
+	if g := c.gates[k]; g != nil {
+		if i := slices.Index(g.asking, q); i >= 0 {
+			g.asking = slices.Delete(g.asking, i, i+1)
+			signal(g.wake)
+			c.mu.Unlock()
+			return
+		}
+	}
+	c.mu.Unlock()
+	c.f.background.Go(func() {
+		select {
+		case a := <-q.answer:
+			if a.turn != nil {
+				c.ask(k, order.Ask{Kind: order.Leave, Event: q.Event})
+			}
+		case <-c.f.recording.Done():
+		}
+	})
+}
+
+// awaitTurn makes the event wait in the wheel for its turn, until askMs at the latest. The record
+// is written first, as for a retry; no attempt is counted. A head that ended meanwhile has not
+// found the record waiting, so awaitTurn asks once more.
+func (d *delivery) awaitTurn(askMs int64) {
+	for wait := minPause; ; {
+		if !d.complete && !d.readAgain() {
+			return
+		}
+		rec := d.timer.Record
+		rec.DeferTurn(askMs)
+		err := d.write(Plan{Step: StepLongRetry, Record: rec})
+		switch {
+		case err == nil:
+			d.f.metrics.orderDeferred.WithLabelValues(d.svc.label).Inc()
+			d.settle(d.ackConfirmed)
+			d.release()
+			d.askTurn(order.Ask{Kind: order.Confirm, Event: d.orderEvent()}, false)
+			return
+		case errors.Is(err, store.ErrRevision):
+			d.complete = false // the record has changed: read it
+		case store.Permanent(err):
+			// The record cannot be stored with its event, because max_payload was lowered. The
+			// event asks again from its consumer; its call shows the error.
+			d.skip("order_too_large", func() error { return d.msg.Nak(min(busyTurnPause, d.f.o.ShortDelay)) })
+			return
+		default:
+			if !d.retryStore("await turn", err, wait) {
+				return
+			}
+			wait = min(wait*2, maxPause)
+		}
+	}
+}
+
+// leaveTurn ends the turn of the delivery, and gives it to the next event if this one is
+// concluded.
+func (d *delivery) leaveTurn() {
+	t := d.turn
+	if t == nil {
+		return
+	}
+	a := order.Ask{Kind: order.Leave, Event: t.event, Look: !t.known}
+	if t.concluded {
+		a.Kind = order.Done
+	}
+	d.turn = nil
+	d.askTurn(a, false)
+}
