@@ -128,7 +128,7 @@ func (r *rig) fireOrdered(url, key string, n int, dueMs int64, attributes map[st
 
 // TestOrder: two nodes call 50 keys of 20 events each, which arrive in any order, while some calls
 // fail. No two calls of a key run at once; a failing event is repeated, or becomes a dead letter,
-// before the next is called. Those that arrive while the first of their key runs are called in
+// before the next is called. Events that arrive while the first of their key runs are called in
 // due order.
 func TestOrder(t *testing.T) {
 	t.Parallel()

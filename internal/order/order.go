@@ -25,7 +25,7 @@
 //
 // # More than fits
 //
-// A State holds a bounded number of waiting events, those that are due first. Further ones are
+// A State holds a bounded number of waiting events, the ones due first. Further ones are
 // turned away and ask again every AsideFor. They all are due at State.Bound or later. When half of
 // the places are free, the State collects them for CollectFor, by which time each has asked, and
 // only then lets events pass that are due at Bound or later.
@@ -140,8 +140,8 @@ type Answer struct {
 	AtMs int64
 }
 
-// Wake is a record that must be read: a concluded one is reported as Done; one that waits for
-// its turn is made due at AtMs.
+// Wake is a record that must be read: a concluded record is reported as Done; a record that waits
+// for its turn is made due at AtMs.
 type Wake struct {
 	Event Event
 	AtMs  int64
@@ -280,7 +280,7 @@ func (d *decision) insert(e Event) {
 }
 
 // ready reports whether the first waiting event may become the head. During a collection an
-// event at Bound or later may not: one that is due before it may not have asked yet.
+// event at Bound or later may not: an earlier event may not have asked yet.
 func (d *decision) ready() bool {
 	return len(d.Waiting) > 0 && (d.Bound.IsZero() || d.Waiting[0].Compare(d.Bound) < 0)
 }
