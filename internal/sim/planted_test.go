@@ -22,6 +22,9 @@ const maxPlantSeeds = 60
 // property that the bug threatens.
 func TestPlantedBugsAreFound(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short: this test runs many seeds; run it without -short")
+	}
 	threatens := map[Plant][]string{
 		PlantUnfenced:    {PropState, PropCancel, PropOnce, PropEarly},
 		PlantEarlyAck:    {PropKept},
