@@ -422,7 +422,8 @@ func (p *Progress) joins(d *Decision) bool {
 	case p.Waiting != nil && last.ToMs < p.Waiting.NominalMs && p.Waiting.NominalMs < d.FromMs:
 		return false
 	}
-	return last.ToMs == p.DecidedMs() && (last.ToMs >= p.ChangedMs || d.FromMs < p.ChangedMs)
+	// Between two times before ChangedMs another update may lie, after which nothing was decided.
+	return last.ToMs == p.DecidedMs() && last.ToMs >= p.ChangedMs
 }
 
 // ExcludedBy returns the names of the calendars that a decision of DecisionExcluded names, or
