@@ -141,7 +141,7 @@ var planted = []struct {
 	{m("recurrence: a resume keeps a run that waited", "internal/recurrence/operations.go", "\t\tif catchUp == schemas.MisfireSkip {", "\t\tif catchUp > schemas.MisfireSkip {"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: a range of fired times swallows a skipped one", "schemas/schedule.go", "return last.ToMs == p.DecidedMs() &&", "return last.ToMs <= p.DecidedMs() &&"), "./internal/recurrence", "TestScripts"},
 	{m("recurrence: a range of skipped times swallows the run that waits", "schemas/schedule.go", "case p.Waiting != nil && last.ToMs < p.Waiting.NominalMs", "case p.Waiting != nil && last.ToMs > p.Waiting.NominalMs"), "./internal/recurrence", "TestScripts"},
-	{m("recurrence: a range crosses an update", "schemas/schedule.go", "(last.ToMs >= p.ChangedMs || d.FromMs < p.ChangedMs)", "true"), "./internal/recurrence", "TestAgainstOracle|TestScripts"},
+	{m("recurrence: a range crosses an update", "schemas/schedule.go", "last.ToMs == p.DecidedMs() && last.ToMs >= p.ChangedMs", "last.ToMs == p.DecidedMs()"), "./schemas", "TestDecideAfterUpdates"},
 	{m("recurrence: a dropped range counts as not fired", "schemas/schedule.go", "p.KnownFromMs = max(p.KnownFromMs, d.ToMs+1)", "p.KnownFromMs = max(p.KnownFromMs, d.FromMs)"), "./internal/recurrence", "TestAgainstOracle"},
 }
 
