@@ -32,9 +32,6 @@ const (
 	flowFullPause  = time.Second
 	// maxFlowAhead is the longest time that a delivery waits in this process for its slot.
 	maxFlowAhead = flow.Ahead
-	// flowLeaseMargin is how long before the end of its lease a node cancels the calls whose
-	// slots it could not renew.
-	flowLeaseMargin = 2 * time.Second
 	// askHold is the longest time that a delivery keeps the permit of its service while it waits
 	// for a verdict: a few times as long as a compare-and-set takes on a busy machine.
 	askHold = 250 * time.Millisecond
@@ -168,33 +165,7 @@ type flowGate struct {
 	held      int
 	heldSince time.Time
 	// slots is the life of the slots; nil while the process holds none.
-	slots *flowSlots
-}
-
-// flowSlots is the context of the calls that hold slots of one lease. It ends flowLeaseMargin
-// before the lease, unless the lease is renewed: also while a request to the store hangs.
-type flowSlots struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	end    *time.Timer
-}
-
-func newFlowSlots(ctx context.Context) *flowSlots {
-	s := &flowSlots{}
-	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.end = time.AfterFunc(flow.LeaseFor-flowLeaseMargin, func() { s.cancel(errSlotsLost) })
-	return s
-}
-
-// renewed says that the lease was renewed by a state that was computed at a time.
-func (s *flowSlots) renewed(began time.Time) {
-	s.end.Reset(time.Until(began.Add(flow.LeaseFor - flowLeaseMargin)))
-}
-
-// drop ends the life of slots.
-func (s *flowSlots) drop(cause error) {
-	s.end.Stop()
-	s.cancel(cause)
+	slots *lease
 }
 
 // errSlotsLost is the cause of the cancellation of calls whose slots could not be renewed.
@@ -222,7 +193,7 @@ type flowAnswer struct {
 // flowSlot is a slot of one call. Its context ends if the slot is lost.
 type flowSlot struct {
 	g     *flowGate
-	slots *flowSlots
+	slots *lease
 	began time.Time
 	// called is true once the call began.
 	called bool
@@ -248,7 +219,7 @@ func (s *flowSlot) leave() {
 }
 
 // lost reports whether the slot was lost. It may be called on a nil slot.
-func (s *flowSlot) lost() bool { return s != nil && s.slots.ctx.Err() != nil }
+func (s *flowSlot) lost() bool { return s != nil && s.slots.lost() }
 
 // ask asks for a call of a key.
 func (c *flowControl) ask(key, label string, a flow.Arrival) *flowAsk {
@@ -335,13 +306,7 @@ func (g *flowGate) await() bool {
 		if wait <= 0 {
 			return true
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-g.wake:
-		case <-t.C:
-		case <-g.c.f.recording.Done():
-		}
-		t.Stop()
+		g.c.f.awaitWake(g.wake, wait)
 	}
 }
 
@@ -431,8 +396,8 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	if err != nil {
 		return err
 	}
-	if l.Limit.Parallel > 0 && (g.slots == nil || g.slots.ctx.Err() != nil) {
-		g.slots = newFlowSlots(g.c.f.calling)
+	if l.Limit.Parallel > 0 && (g.slots == nil || g.slots.lost()) {
+		g.slots = newLease(g.c.f.calling, flow.LeaseFor, errSlotsLost)
 	}
 	if g.held = g.slotsHeld(); g.held > 0 {
 		g.renewedAt(began)
@@ -548,7 +513,7 @@ func (g *flowGate) renew() {
 // expire cancels the calls whose slots could not be renewed, before another node may take the
 // slots.
 func (g *flowGate) expire() {
-	if g.slots == nil || time.Since(g.heldSince) < flow.LeaseFor-flowLeaseMargin {
+	if g.slots == nil || time.Since(g.heldSince) < flow.LeaseFor-leaseMargin {
 		return
 	}
 	g.slots.drop(errSlotsLost)

@@ -251,31 +251,43 @@ const flowShare = 4
 func (d *delivery) postpone(key string, got flowAnswer, ahead time.Duration) {
 	slotMs := (got.AtNs + int64(time.Millisecond) - 1) / int64(time.Millisecond)
 	crowded := ahead <= d.f.o.ShortDelay && !d.svc.waiting.add(time.Now(), ahead, d.f.o.MaxAckPending/flowShare)
+	p, ok := d.putBack("defer", "flow_too_large", ahead, func() Plan {
+		return d.f.policy.Defer(d.timer.Record, key, got.generation, slotMs, d.f.o.Now(), crowded)
+	})
+	if !ok {
+		return
+	}
+	d.f.metrics.flowDeferred.WithLabelValues(d.svc.label).Inc()
+	if p.Step == StepLongRetry {
+		d.settle(d.ackConfirmed)
+	} else {
+		d.settle(func() error { return d.msg.Nak(p.RedeliverAfter()) })
+	}
+}
+
+// putBack writes the record of an event that waits elsewhere, as plan makes it from the delivery's
+// record. It returns the plan that was written. It returns false, and settles the event, if there
+// is no call to wait for, or if the record cannot be stored with its event, because max_payload
+// was lowered: then the event asks again from its consumer after a delay, at most ShortDelay, and
+// its call shows the error. operation names the write in the log, tooLarge that case in metrics.
+func (d *delivery) putBack(operation, tooLarge string, delay time.Duration, plan func() Plan) (Plan, bool) {
 	for wait := minPause; ; {
 		if !d.complete && !d.readAgain() {
-			return
+			return Plan{}, false
 		}
-		p := d.f.policy.Defer(d.timer.Record, key, got.generation, slotMs, d.f.o.Now(), crowded)
+		p := plan()
 		err := d.write(p)
 		switch {
 		case err == nil:
-			d.f.metrics.flowDeferred.WithLabelValues(d.svc.label).Inc()
-			if p.Step == StepLongRetry {
-				d.settle(d.ackConfirmed)
-			} else {
-				d.settle(func() error { return d.msg.Nak(p.RedeliverAfter()) })
-			}
-			return
+			return p, true
 		case errors.Is(err, store.ErrRevision):
 			d.complete = false // the record has changed: read it
 		case store.Permanent(err):
-			// The record cannot be stored with its event, because max_payload was lowered. The
-			// event waits in its consumer without its slot; its call shows the error.
-			d.skip("flow_too_large", func() error { return d.msg.Nak(min(ahead, d.f.o.ShortDelay)) })
-			return
+			d.skip(tooLarge, func() error { return d.msg.Nak(min(delay, d.f.o.ShortDelay)) })
+			return Plan{}, false
 		default:
-			if !d.retryStore("defer", err, wait) {
-				return
+			if !d.retryStore(operation, err, wait) {
+				return Plan{}, false
 			}
 			wait = min(wait*2, maxPause)
 		}

@@ -27,9 +27,6 @@ const (
 	turnPause = 100 * time.Millisecond
 	// busyTurnPause bounds the delay of an event that another node calls now.
 	busyTurnPause = 500 * time.Millisecond
-	// turnMargin is how long before the end of its lease a node cancels a call whose lease it
-	// could not renew.
-	turnMargin = 2 * time.Second
 	// maxOrderBatch bounds the questions of one decision.
 	maxOrderBatch = 1000
 )
@@ -81,13 +78,9 @@ type orderAnswer struct {
 
 // turn is the lease of the call of one event. Its methods may be called on a nil turn.
 type turn struct {
-	g     *orderGate
 	event order.Event
-	// ctx ends when the lease ends without a renewal.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	// expiry cancels ctx; it is moved on with each renewal, at renewed.
-	expiry  *time.Timer
+	lease *lease
+	// renewed is the time before the last renewal.
 	renewed time.Time
 
 	// known is true if the delivery knows what became of the event: concluded or not.
@@ -105,21 +98,21 @@ func (t *turn) ended(concluded bool) {
 }
 
 // lost reports whether the lease ended.
-func (t *turn) lost() bool { return t != nil && t.ctx.Err() != nil }
+func (t *turn) lost() bool { return t != nil && t.lease.lost() }
 
 // cancelWith makes cancel end with the lease. It returns a function that undoes that.
 func (t *turn) cancelWith(cancel context.CancelFunc) func() {
 	if t == nil {
 		return func() {}
 	}
-	stop := context.AfterFunc(t.ctx, cancel)
+	stop := context.AfterFunc(t.lease.ctx, cancel)
 	return func() { stop() }
 }
 
 // renew moves the end of the lease on. began is the time before the renewal was written.
 func (t *turn) renew(began time.Time) {
 	t.renewed = began
-	t.expiry.Reset(time.Until(began.Add(order.LeaseFor - turnMargin)))
+	t.lease.renewed(began)
 }
 
 // ask asks a question about an event of a key.
@@ -166,13 +159,7 @@ func (g *orderGate) await() bool {
 		if asking > 0 || wait <= 0 {
 			return true
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-g.wake:
-		case <-timer.C:
-		case <-g.c.f.recording.Done():
-		}
-		timer.Stop()
+		g.c.f.awaitWake(g.wake, wait)
 	}
 }
 
@@ -226,19 +213,16 @@ func (g *orderGate) answered(q *orderAsk, a order.Answer, began time.Time) order
 	out := orderAnswer{Answer: a}
 	switch t := g.turn; {
 	case q.Kind == order.Join && a.Go:
-		t = &turn{g: g, event: q.Event}
-		t.ctx, t.cancel = context.WithCancelCause(g.c.f.calling)
-		t.expiry = time.AfterFunc(order.LeaseFor, func() { t.cancel(errTurnLost) })
+		t = &turn{event: q.Event, lease: newLease(g.c.f.calling, order.LeaseFor, errTurnLost)}
 		t.renew(began)
 		g.turn, out.turn = t, t
 	case t == nil || t.event.ID != q.Event.ID:
 	case q.Kind == order.Keep && a.Go:
 		t.renew(began)
 	case q.Kind == order.Keep:
-		t.cancel(errTurnLost)
+		t.lease.drop(errTurnLost)
 	case q.Kind == order.Leave || q.Kind == order.Done:
-		t.expiry.Stop()
-		t.cancel(nil)
+		t.lease.drop(nil)
 		g.turn = nil
 	}
 	return out
@@ -348,34 +332,18 @@ func (c *orderControl) withdraw(k store.OrderKey, q *orderAsk) {
 // is written first, as for a retry; no attempt is counted. A head that ended meanwhile has not
 // found the record waiting, so awaitTurn asks once more.
 func (d *delivery) awaitTurn(askMs int64) {
-	for wait := minPause; ; {
-		if !d.complete && !d.readAgain() {
-			return
-		}
+	_, ok := d.putBack("await turn", "order_too_large", busyTurnPause, func() Plan {
 		rec := d.timer.Record
 		rec.DeferTurn(askMs)
-		err := d.write(Plan{Step: StepLongRetry, Record: rec})
-		switch {
-		case err == nil:
-			d.f.metrics.orderDeferred.WithLabelValues(d.svc.label).Inc()
-			d.settle(d.ackConfirmed)
-			d.release()
-			d.askTurn(order.Ask{Kind: order.Confirm, Event: d.orderEvent()}, false)
-			return
-		case errors.Is(err, store.ErrRevision):
-			d.complete = false // the record has changed: read it
-		case store.Permanent(err):
-			// The record cannot be stored with its event, because max_payload was lowered. The
-			// event asks again from its consumer; its call shows the error.
-			d.skip("order_too_large", func() error { return d.msg.Nak(min(busyTurnPause, d.f.o.ShortDelay)) })
-			return
-		default:
-			if !d.retryStore("await turn", err, wait) {
-				return
-			}
-			wait = min(wait*2, maxPause)
-		}
+		return Plan{Step: StepLongRetry, Record: rec}
+	})
+	if !ok {
+		return
 	}
+	d.f.metrics.orderDeferred.WithLabelValues(d.svc.label).Inc()
+	d.settle(d.ackConfirmed)
+	d.release()
+	d.askTurn(order.Ask{Kind: order.Confirm, Event: d.orderEvent()}, false)
 }
 
 // leaveTurn ends the turn of the delivery, and gives it to the next event if this one is

@@ -75,7 +75,7 @@ var planted = []struct {
 	{m("flow: a raised burst is there at once", "internal/flow/decide.go", "s.GateNs = next + int64(l.tau())", "s.GateNs = next + min(s.TauNs, int64(l.tau()))"), "./internal/flow", "TestSimulation"},
 	{m("flow: decisions go on after a step of the clock", "functions/flow.go", "case g.c.steadyFor() < flow.StepSettle:", "case false:"), "./functions", "TestFlowClockStep"},
 	{m("flow: a node keeps no leases after a step of the clock", "functions/flow.go", "if g.c.steadyFor() < flow.StepDoubt {", "if false {"), "./functions", "TestFlowClockStep"},
-	{m("flow: a hanging request keeps the calls of a lost lease", "functions/flow.go", "func() { s.cancel(errSlotsLost) })", "func() {})"), "./functions", "TestFlowSlotsLost"},
+	{m("flow: a hanging request keeps the calls of a lost lease", "functions/lease.go", "func() { l.cancel(lost) })", "func() {})"), "./functions", "TestFlowSlotsLost"},
 
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
