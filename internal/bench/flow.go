@@ -126,19 +126,11 @@ func (e *Env) idleKeys(ctx context.Context) (*Result, error) {
 	if e.NATSURL != "" {
 		return nil, bad("the flow workload with keys compares a node with and without them, so it starts its own: leave out nats-url")
 	}
-	d, err := e.deploy(true)
-	if err != nil {
+	if err := e.startApart(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := d.start(ctx); err != nil {
-		return nil, err
-	}
-	p := e.progress()
+	d, p := e.deployed, e.progress()
 	defer p.end()
-	e.url, e.deployed = d.url, d
-	if err := e.begin(ctx); err != nil {
-		return nil, err
-	}
 	if err := e.limit(ctx, "bench-key:*", 1000); err != nil {
 		return nil, err
 	}

@@ -39,19 +39,11 @@ func (servicesWorkload) Run(ctx context.Context, e *Env) (*Result, error) {
 	if e.NATSURL != "" {
 		return nil, bad("the services workload compares a node with and without services, so it starts its own: leave out nats-url")
 	}
-	d, err := e.deploy(true)
-	if err != nil {
+	if err := e.startApart(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := d.start(ctx); err != nil {
-		return nil, err
-	}
-	p := e.progress()
+	d, p := e.deployed, e.progress()
 	defer p.end()
-	e.url, e.deployed = d.url, d
-	if err := e.begin(ctx); err != nil {
-		return nil, err
-	}
 	empty, emptyIdle, err := e.quieten(ctx, d, p, "no services", 0)
 	if err != nil {
 		return nil, err
