@@ -220,28 +220,29 @@ func (l *Levels) update(ctx context.Context) error {
 		}
 	}
 	switch was := FormatLevel(l.writes.Swap(int32(level))); {
-	case level < was && level >= LevelTenants:
-		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: no timers with a timerkey are added until it stops")
-	case level < was && level >= LevelFlow:
-		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: no timers of tenants are added until it stops")
-	case level < was && level >= LevelSchedules:
-		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: it obeys no flow limits, and none can be changed until it stops")
-	case level < was && level >= LevelSealedCallback:
-		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: no schedules are added until it stops")
-	case level < was && level >= LevelRecord2:
-		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: until it stops, no schedules are added, and fired events contain their callbacks unencrypted")
 	case level < was:
-		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).
-			Msg("a node of an older version runs: records are written in the older format, without checksum and history, until it stops")
+		l.log.Warn().Str("node", oldest.Node).Str("release", oldest.Presence.Release).Msg("a node of an older version runs: " + withOlder(level))
 	case level > was:
 		l.log.Debug().Int("level", int(level)).Msg("every live node reads this format level: it is written from now on")
 	}
 	return nil
+}
+
+// withOlder says what does not happen while a node of a level older than NewestLevel runs.
+func withOlder(level FormatLevel) string {
+	switch {
+	case level >= LevelTenants:
+		return "no timers with a timerkey are added until it stops"
+	case level >= LevelFlow:
+		return "no timers of tenants are added until it stops"
+	case level >= LevelSchedules:
+		return "it obeys no flow limits, and none can be changed until it stops"
+	case level >= LevelSealedCallback:
+		return "no schedules are added until it stops"
+	case level >= LevelRecord2:
+		return "until it stops, no schedules are added, and fired events contain their callbacks unencrypted"
+	}
+	return "records are written in the older format, without checksum and history, until it stops"
 }
 
 // allowLayout2 raises the layout version of a store that an older build made. It
