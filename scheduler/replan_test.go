@@ -106,13 +106,5 @@ func TestPlansWhatFollowedAnOlderCopy(t *testing.T) {
 		t.Fatalf("the older copy plans %s (%v), want a run after the excluded one", schemas.FormatTime(w.Record.Schedule.NextMs), err)
 	}
 	create(t, setup, w)
-	var s *schemas.Schedule
-	waittest.Until(t, "the next run has moved", func() bool {
-		got, err := setup.Get(t.Context(), w.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s = got.Record.Schedule
-		return s.NextMs == next
-	}, func() string { return schemas.FormatTime(s.NextMs) + ", want " + schemas.FormatTime(next) })
+	untilNext(t, setup, w.ID, next)
 }

@@ -64,18 +64,24 @@ func TestPlansWhatAnOlderRouterAdds(t *testing.T) {
 	w := otherZones(t, "1", "2000a")
 	want := w.Record.Schedule.NextMs - hourMs
 	create(t, setup, w)
-	var s *schemas.Schedule
+	s := untilNext(t, setup, w.ID, want)
+	if s.Zones != calendar.ZoneDataVersion {
+		t.Errorf("planned with %q", s.Zones)
+	}
+}
+
+// untilNext waits until the next run of a schedule has moved to a time, and returns the schedule.
+func untilNext(t *testing.T, st *store.Store, id schemas.TimerID, nextMs int64) (s *schemas.Schedule) {
+	t.Helper()
 	waittest.Until(t, "the next run has moved", func() bool {
-		got, err := setup.Get(t.Context(), w.ID)
+		got, err := st.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s = got.Record.Schedule
-		return s.NextMs == want
-	}, func() string { return schemas.FormatTime(s.NextMs) })
-	if s.Zones != calendar.ZoneDataVersion {
-		t.Errorf("planned with %q", s.Zones)
-	}
+		return s.NextMs == nextMs
+	}, func() string { return schemas.FormatTime(s.NextMs) + ", want " + schemas.FormatTime(nextMs) })
+	return s
 }
 
 // basis writes what the plans of shard 0 are based on into its clock.
