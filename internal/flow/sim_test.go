@@ -1,13 +1,14 @@
 package flow
 
 import (
-	"container/heap"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/internal/agenda"
 )
 
 // The simulation runs several nodes that share the State of one key, in virtual time. Their
@@ -19,8 +20,7 @@ import (
 type simulation struct {
 	rng   *rand.Rand
 	now   int64
-	queue simQueue
-	seq   int
+	queue agenda.Agenda
 
 	limit      Limit // the stored limit
 	generation uint64
@@ -90,30 +90,8 @@ type simEvent struct {
 	turn int
 }
 
-type simAction struct {
-	at  int64
-	seq int
-	do  func()
-}
-
-type simQueue []simAction
-
-func (q simQueue) Len() int { return len(q) }
-func (q simQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
-}
-func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(x any)   { *q = append(*q, x.(simAction)) }
-func (q *simQueue) Pop() any {
-	old := *q
-	last := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return last
-}
-
 func (s *simulation) after(d time.Duration, do func()) {
-	s.seq++
-	heap.Push(&s.queue, simAction{s.now + int64(max(d, 0)), s.seq, do})
+	s.queue.Add(s.now+int64(max(d, 0)), do)
 }
 
 // chance reports whether a fault happens.
@@ -219,12 +197,12 @@ func (s *simulation) run() error {
 		}
 	}
 	end := s.now + int64(30*24*time.Hour)
-	for steps := 0; len(s.order) < s.events && len(s.queue) > 0; steps++ {
-		a := heap.Pop(&s.queue).(simAction)
-		if s.now = a.at; s.now > end || steps > 3_000_000 {
+	for steps := 0; len(s.order) < s.events && s.queue.Len() > 0; steps++ {
+		at, do := s.queue.Next()
+		if s.now = at; s.now > end || steps > 3_000_000 {
 			return fmt.Errorf("progress: %d of %d events were called after %d steps", len(s.order), s.events, steps)
 		}
-		if a.do(); s.over != nil {
+		if do(); s.over != nil {
 			return s.over
 		}
 	}

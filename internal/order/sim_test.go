@@ -1,7 +1,6 @@
 package order
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/belfryio/belfry/internal/agenda"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -21,8 +21,7 @@ import (
 type simulation struct {
 	rng   *rand.Rand
 	now   int64 // Unix milliseconds
-	queue simQueue
-	seq   int
+	queue agenda.Agenda
 	err   error
 
 	state    State
@@ -76,30 +75,8 @@ type simCall struct {
 	ended   bool
 }
 
-type simAction struct {
-	at  int64
-	seq int
-	do  func()
-}
-
-type simQueue []simAction
-
-func (q simQueue) Len() int { return len(q) }
-func (q simQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
-}
-func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(x any)   { *q = append(*q, x.(simAction)) }
-func (q *simQueue) Pop() any {
-	old := *q
-	last := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return last
-}
-
 func (s *simulation) after(d time.Duration, do func()) {
-	s.seq++
-	heap.Push(&s.queue, simAction{s.now + max(d, 0).Milliseconds(), s.seq, do})
+	s.queue.Add(s.now+max(d, 0).Milliseconds(), do)
 }
 
 // chance reports whether a fault happens.
@@ -189,12 +166,12 @@ func (s *simulation) run() error {
 		}
 	}
 	end := s.now + (24 * time.Hour).Milliseconds()
-	for steps := 0; s.err == nil && s.left() > 0 && len(s.queue) > 0; steps++ {
-		a := heap.Pop(&s.queue).(simAction)
-		if s.now = a.at; s.now > end || steps > 3_000_000 {
+	for steps := 0; s.err == nil && s.left() > 0 && s.queue.Len() > 0; steps++ {
+		at, do := s.queue.Next()
+		if s.now = at; s.now > end || steps > 3_000_000 {
 			break
 		}
-		a.do()
+		do()
 	}
 	if s.err == nil && s.left() > 0 {
 		s.fail("progress: %d of %d events are not concluded, head %x, %d wait", s.left(), len(s.events), s.state.Head.ID[0], len(s.state.Waiting))
