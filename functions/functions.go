@@ -70,7 +70,7 @@ type service struct {
 	pullers [2]*puller
 	// waiting counts the events that wait in the consumers for slots of their flow keys.
 	waiting slotsAhead
-	work    sync.WaitGroup // deliveries
+	work    sync.WaitGroup // pullers that run and deliveries; leave waits for it
 }
 
 // errStopping is the cause of cancellation after Stop.
@@ -241,7 +241,9 @@ func (f *Functions) serve(k store.Feed) {
 	f.active++
 	f.metrics.active.Set(float64(f.active))
 	f.metrics.wakes.Inc()
+	s.work.Add(1)
 	f.pullers.Go(func() {
+		defer s.work.Done()
 		defer p.stop()
 		p.run(p.pulling)
 	})
