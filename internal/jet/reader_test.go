@@ -134,7 +134,7 @@ func TestReaderDemand(t *testing.T) {
 func TestReaderDemandEnds(t *testing.T) {
 	t.Parallel()
 	c, _ := reads(t, Demand)
-	r, err := c.Read(ReaderOptions{Stream: "S", Consumer: "c", Pace: Demand, Most: 10, Expiry: 100 * time.Millisecond, Heartbeat: 50 * time.Millisecond})
+	r, err := c.Read(ReaderOptions{Stream: "S", Consumer: "c", Pace: Demand, Most: 10, Expiry: 2 * time.Second, Heartbeat: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
