@@ -22,9 +22,20 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// tenantAccounts is the accounts of deploy/tenants/nats.conf, with more that are no tenants: GHOST
+// tenantMode is a way to configure the accounts of a server.
+type tenantMode struct {
+	server natstest.Option
+	// accounts has the names of the accounts of the tenants.
+	accounts map[string]string
+	// login has the credentials of a user.
+	login func(user string) nats.Option
+	// node sets the credentials of a node.
+	node func(*Options)
+}
+
+// confMode is the accounts of deploy/tenants/nats.conf, with more that are no tenants: GHOST
 // imports the same and is not configured, TEAM has plain imports as in nats.conf.
-func tenantAccounts(t *testing.T) natstest.Option {
+func confMode(t *testing.T) tenantMode {
 	t.Helper()
 	b, err := os.ReadFile("../../deploy/tenants/nats.conf")
 	if err != nil {
@@ -53,31 +64,37 @@ func tenantAccounts(t *testing.T) natstest.Option {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return func(o *server.Options) {
-		conf, err := server.ProcessConfigFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.Accounts, o.Users, o.SystemAccount = conf.Accounts, conf.Users, conf.SystemAccount
+	return tenantMode{
+		server: func(o *server.Options) {
+			conf, err := server.ProcessConfigFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Accounts, o.Users, o.SystemAccount = conf.Accounts, conf.Users, conf.SystemAccount
+		},
+		accounts: map[string]string{"acme": "ACME", "globex": "GLOBEX"},
+		login:    func(user string) nats.Option { return nats.UserInfo(user, "p") },
+		node:     func(o *Options) { o.User, o.Password = "belfry", "p" },
 	}
 }
 
 // tenants is a Belfry with the tenants acme and globex.
 type tenants struct {
 	t    *testing.T
+	mode tenantMode
 	apps []*App
 	// connect logs a user in.
 	connect func(user string) *nats.Conn
 	users   map[string]*nats.Conn
 }
 
-func startTenants(t *testing.T, urls []string, replicas int) *tenants {
+func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *tenants {
 	t.Helper()
-	f := &tenants{t: t, users: map[string]*nats.Conn{}}
+	f := &tenants{t: t, mode: mode, users: map[string]*nats.Conn{}}
 	next := 0
 	f.connect = func(user string) *nats.Conn {
 		next++
-		nc, err := nats.Connect(urls[next%len(urls)], nats.UserInfo(user, "p"))
+		nc, err := nats.Connect(urls[next%len(urls)], mode.login(user))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,9 +103,10 @@ func startTenants(t *testing.T, urls []string, replicas int) *tenants {
 	}
 	for i, url := range urls {
 		o := options(t)
-		o.NATSURL, o.User, o.Password, o.Data, o.NATSListen, o.Replicas = url, "belfry", "p", "", DefaultNATSListen, replicas
+		o.NATSURL, o.Data, o.NATSListen, o.Replicas = url, "", DefaultNATSListen, replicas
+		mode.node(&o)
 		o.Node = fmt.Sprintf("n%d", i+1)
-		o.Tenants = map[string]string{"acme": "ACME", "globex": "GLOBEX"}
+		o.Tenants = mode.accounts
 		o.Callbacks.Tenants = map[string][]string{"acme": {"127.0.0.1"}, "globex": {}}
 		f.apps = append(f.apps, start(t, o))
 	}
@@ -183,19 +201,23 @@ func byID(tenant, id string) schemas.TimerRef {
 // TestTenants runs on one server.
 func TestTenants(t *testing.T) {
 	t.Parallel()
-	srv := natstest.Run(t, tenantAccounts(t))
-	testTenants(startTenants(t, []string{srv.URL()}, 1))
+	mode := confMode(t)
+	srv := natstest.Run(t, mode.server)
+	testTenants(startTenants(t, mode, []string{srv.URL()}, 1))
 }
 
 // TestTenantsCluster runs on three servers with three nodes.
 func TestTenantsCluster(t *testing.T) {
 	t.Parallel()
-	c := natstest.Cluster3(t, tenantAccounts(t))
-	var urls []string
+	mode := confMode(t)
+	testTenants(startTenants(t, mode, clusterURLs(natstest.Cluster3(t, mode.server)), 3))
+}
+
+func clusterURLs(c *natstest.Cluster) (urls []string) {
 	for _, s := range c.Servers {
 		urls = append(urls, s.URL())
 	}
-	testTenants(startTenants(t, urls, 3))
+	return urls
 }
 
 func testTenants(f *tenants) {
@@ -454,14 +476,15 @@ func testTenantCallbacks(f *tenants) {
 // subjects of tenants. The API refuses it.
 func testTenantForged(f *tenants) {
 	t := f.t
-	for _, hdr := range []nats.Header{nil, {"Nats-Request-Info": {`{"acc":"ACME"}`}}} {
-		m, err := f.as("admin").RequestMsg(&nats.Msg{Subject: "timers.t.ACME.api.list", Header: hdr}, bound)
+	account := f.mode.accounts["acme"]
+	for _, hdr := range []nats.Header{nil, {"Nats-Request-Info": {`{"acc":"` + account + `"}`}}} {
+		m, err := f.as("admin").RequestMsg(&nats.Msg{Subject: "timers.t." + account + ".api.list", Header: hdr}, bound)
 		if err != nil || m.Header.Get(micro.ErrorCodeHeader) != string(schemas.CodeBadRequest) {
 			t.Errorf("headers %v: %v %v", hdr, m, err)
 		}
 	}
 	// A tenant reaches no subject of another one.
-	for _, subject := range []string{"timers.t.ACME.add", "timers.t.ACME.api.list", "timers.call.acme.callbacks.shared", "$KV.clock.x", "$SRV.PING"} {
+	for _, subject := range []string{"timers.t." + account + ".add", "timers.t." + account + ".api.list", "timers.call.acme.callbacks.shared", "$KV.clock.x", "$SRV.PING"} {
 		if m, err := f.as("globex").Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("globex reaches %s: %v %v", subject, m, err)
 		}
