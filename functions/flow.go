@@ -376,9 +376,11 @@ func (g *flowGate) decide(batch []*flowAsk) {
 // try decides about a batch by one compare-and-set of the state, and answers it. After an error
 // nothing is decided: what a lost answer admitted stays unused.
 func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
+	cached := g.known
 	if err := g.read(l.Limit); err != nil {
 		return err
 	}
+	rev := g.state.Rev
 	arrivals := make([]flow.Arrival, len(batch))
 	for i, q := range batch {
 		arrivals[i] = q.arrival
@@ -395,6 +397,11 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	})
 	if err != nil {
 		return err
+	}
+	if cached && g.state.Rev == rev && slices.ContainsFunc(verdicts, waits) {
+		// Nothing was written, so other nodes may have returned slots since the state was read.
+		g.known = false
+		return g.try(l, batch)
 	}
 	if l.Limit.Parallel > 0 && (g.slots == nil || g.slots.lost()) {
 		g.slots = newLease(g.c.f.calling, flow.LeaseFor, errSlotsLost)
@@ -419,6 +426,8 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	}
 	return nil
 }
+
+func waits(v flow.Verdict) bool { return v.Kind == flow.Wait }
 
 // read reads the state unless it is known.
 func (g *flowGate) read(l flow.Limit) (err error) {
@@ -456,7 +465,7 @@ func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 		next.State.KeepLeases(now)
 	}
 	change(&next.State, now)
-	if sameState(&g.state.State, &next.State) {
+	if g.state.State.Equal(&next.State) {
 		return nil
 	}
 	rev, err := g.c.f.o.Store.PutFlowState(g.c.f.recording, next, time.Duration(max(next.State.GateNs, next.State.PlanNs, next.State.LateNs)-now))
@@ -526,11 +535,6 @@ func (g *flowGate) renewedAt(began time.Time) {
 	if g.slots != nil {
 		g.slots.renewed(began)
 	}
-}
-
-// sameState reports whether a decision changed nothing.
-func sameState(a, b *flow.State) bool {
-	return a.Generation == b.Generation && a.GateNs == b.GateNs && a.TauNs == b.TauNs && a.PlanNs == b.PlanNs && a.LateNs == b.LateNs && a.TookNs == b.TookNs && slices.Equal(a.Leases, b.Leases)
 }
 
 // complain logs why the gate cannot decide.

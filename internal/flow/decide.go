@@ -205,6 +205,12 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 	return Verdict{Kind: Defer, AtNs: at}
 }
 
+// Equal reports whether two states are the same, such as that before and that after a decision.
+func (s *State) Equal(o *State) bool {
+	return s.Generation == o.Generation && s.GateNs == o.GateNs && s.TauNs == o.TauNs && s.PlanNs == o.PlanNs &&
+		s.LateNs == o.LateNs && s.TookNs == o.TookNs && slices.Equal(s.Leases, o.Leases)
+}
+
 // Hold sets the slots that a node holds to the number of calls that it makes, for LeaseFor;
 // with 0 it returns them. It removes the leases that have ended. The node's lease does not become
 // shorter: after a step back of the cluster's clock, other nodes may still read the clock before.

@@ -14,7 +14,8 @@ import (
 // The simulation runs several nodes that share the State of one key, in virtual time. Their
 // writes conflict, take time, and lose answers; nodes die with all that they hold; deferred
 // events come back late; the limit changes. Each node has its own error of the cluster's clock,
-// which is stepped at times. The simulation checks the guarantees of the package.
+// which is stepped at times. The simulation checks the guarantees of the package. In contended runs,
+// each node has events of its own that compete for few parallel calls, and the first node has the most.
 
 // simulation is one seeded run.
 type simulation struct {
@@ -43,27 +44,35 @@ type simulation struct {
 	order   []int // events in the order in which they were called
 	called  map[int]bool
 	running int
-	over    error // too many calls at once
+	over    error // too many calls at once, or a node that waits for too long
+
+	contended bool  // nodes with work of their own compete for few parallel calls
+	calmAt    int64 // by then the last fault has no consequences
+	roomSince int64 // since when fewer calls are permitted than the limit has; 0 if none is free
+	longest   time.Duration
 }
 
 // simNode is a process.
 type simNode struct {
-	name       string
-	incarnate  int
-	limit      Limit
-	generation uint64
-	waiting    []*simEvent // without a verdict
-	deciding   bool
-	known      bool
-	state      State
-	revision   int
-	calls      map[*simCall]bool // permitted, or under way
-	ended      []time.Duration
-	heldNs     int64 // the last write of the lease
-	cutUntil   int64 // writes fail until then
-	errorNs    int64 // of the node's estimate of the cluster's clock
-	stepNs     int64 // the steps of the cluster's clock that the node has noticed
-	steadyNs   int64 // when it noticed the last one, or started
+	name        string
+	incarnate   int
+	limit       Limit
+	generation  uint64
+	waiting     []*simEvent // without a verdict
+	parked      []*simEvent // that wait for the end of a call, until parkedUntil
+	parkedUntil int64
+	waitSince   int64 // since when events have waited, and none was admitted; 0 for no event
+	deciding    bool
+	known       bool
+	state       State
+	revision    int
+	calls       map[*simCall]bool // permitted, or under way
+	ended       []time.Duration
+	heldNs      int64 // the last write of the lease
+	cutUntil    int64 // writes fail until then
+	errorNs     int64 // of the node's estimate of the cluster's clock
+	stepNs      int64 // the steps of the cluster's clock that the node has noticed
+	steadyNs    int64 // when it noticed the last one, or started
 }
 
 // simCall is a call that a node was permitted to make. begun is true once it runs.
@@ -85,6 +94,7 @@ const simAfterChange = time.Second + 20*time.Millisecond + Ahead + maxTolerance
 // simEvent is an event that waits for its call.
 type simEvent struct {
 	id      int
+	home    int // the node that gets it in a contended run
 	arrival Arrival
 	// turn counts its arrivals, so that it comes once if its slot is moved.
 	turn int
@@ -105,7 +115,8 @@ func (s *simulation) upTo(d time.Duration) time.Duration {
 
 // newSimulation makes a run. Every second seed has no faults, so that the order and the use of
 // the limit can be checked exactly. Every fourth has few parallel calls that are longer than a lease,
-// on nodes whose clocks differ by the most that is permitted, and that often cannot write.
+// on nodes whose clocks differ by the most that is permitted, and that often cannot write. Two of
+// eight are contended, one of them without faults.
 func newSimulation(seed uint64) *simulation {
 	s := &simulation{rng: rand.New(rand.NewPCG(seed, 1)), now: int64(1_800_000_000) * int64(time.Second), called: map[int]bool{}, deferred: map[*simEvent]bool{}}
 	s.faulty, s.leases = seed%2 == 0, seed%4 == 2
@@ -113,16 +124,23 @@ func newSimulation(seed uint64) *simulation {
 	if s.leases {
 		s.limit = Limit{Parallel: 1 + s.rng.IntN(2)}
 	}
+	s.longest = 2 * time.Second
+	if s.contended = seed%8 == 4 || seed%8 == 5; s.contended {
+		s.limit, s.longest = Limit{Parallel: 1 + s.rng.IntN(3)}, []time.Duration{500 * time.Millisecond, 2 * time.Second, 8 * time.Second}[s.rng.IntN(3)]
+	}
 	s.bound, s.generation = s.limit, 1
 	s.inForce = []simLimit{{s.limit, 0, math.MaxInt64}}
 	nodes := 1
+	if s.contended {
+		nodes = 2 + s.rng.IntN(3)
+	}
 	if s.faulty {
 		nodes += s.rng.IntN(3)
 		if s.leases {
-			nodes = 3
+			nodes = max(nodes, 3)
 		}
 		s.clockError = []time.Duration{0, 20 * time.Millisecond, LeaseMargin - time.Millisecond, LeaseMargin - time.Millisecond}[s.rng.IntN(4)]
-		s.longCalls = s.rng.IntN(2) == 0
+		s.longCalls = s.rng.IntN(2) == 0 && !s.contended
 	}
 	for i := range nodes {
 		n := &simNode{name: fmt.Sprintf("n%d", i), limit: s.limit, generation: 1, calls: map[*simCall]bool{}}
@@ -130,13 +148,16 @@ func newSimulation(seed uint64) *simulation {
 		s.nodes = append(s.nodes, n)
 	}
 	s.events = 30 + s.rng.IntN(250)
-	if s.leases {
+	if s.leases && !s.contended {
 		s.events, s.clockError, s.longCalls = 60, LeaseMargin-time.Millisecond, true
 		for _, n := range s.nodes {
 			n.errorNs = int64(s.upTo(s.clockError))
 		}
 	}
 	s.steadyAt = s.now + int64(2*time.Minute)
+	if s.contended { // work for several minutes
+		s.events = s.limit.Parallel * int(4*time.Minute/(s.longest/2))
+	}
 	return s
 }
 
@@ -173,7 +194,14 @@ func (s *simulation) run() error {
 	}
 	slices.Sort(at)
 	for i, d := range at {
-		s.after(d, func() { s.arrive(&simEvent{id: i}) })
+		e := &simEvent{id: i}
+		if s.rng.IntN(2) == 0 { // else the first node has a backlog
+			e.home = s.rng.IntN(len(s.nodes))
+		}
+		s.after(d, func() { s.arrive(e) })
+	}
+	if s.contended {
+		s.watch()
 	}
 	for _, n := range s.nodes {
 		s.renewals(n)
@@ -187,7 +215,7 @@ func (s *simulation) run() error {
 			cuts = 12
 		}
 		for range cuts {
-			s.after(s.upTo(time.Minute), func() { s.node().cutUntil = s.now + int64(s.upTo(30*time.Second)) })
+			s.after(s.upTo(time.Minute), func() { s.cut(s.node(), 30*time.Second) })
 		}
 		for range s.rng.IntN(4) {
 			s.after(s.upTo(time.Minute), s.change)
@@ -233,190 +261,22 @@ func (s *simulation) check() error {
 	return nil
 }
 
-// checkRate checks every window against the limits that were in force in it: at most the burst at
-// its beginning, and what the rates permit until its end. A step forward of the cluster's clock
-// counts as time.
-func (s *simulation) checkRate() error {
-	if s.bound.Rate.Count == 0 {
-		return nil
-	}
-	slack := perSecond(s.bound.Rate) * s.clockError.Seconds()
-	permitted := make([]float64, len(s.spent)) // from the first call on
-	for i := 1; i < len(s.spent); i++ {
-		permitted[i] = permitted[i-1] + s.permitted(s.spent[i-1], s.spent[i])
-	}
-	for i, from := range s.spent {
-		burst := 0
-		for _, l := range s.limitsAt(from) {
-			burst = max(burst, l.Burst)
-		}
-		for j := i; j < len(s.spent); j++ {
-			most := float64(burst) + permitted[j] - permitted[i] + slack
-			for _, step := range s.steps {
-				if step.byNs > 0 && step.atNs > from-int64(2*StepSettle) && step.atNs < s.spent[j] {
-					most += min(float64(s.bound.Burst), perSecond(s.bound.Rate)*time.Duration(step.byNs).Seconds())
-				}
-			}
-			if n := float64(j - i + 1); n > most+1e-6 {
-				return fmt.Errorf("rate: %.0f calls in %s, the limits permit %.2f", n, time.Duration(s.spent[j]-from), most)
-			}
-		}
-	}
-	return nil
-}
-
-func perSecond(r Rate) float64 { return float64(r.Count) / r.Per.Seconds() }
-
-// limitsAt returns the limits that are in force at a true time.
-func (s *simulation) limitsAt(at int64) (all []simLimit) {
-	for _, l := range s.inForce {
-		if l.fromNs <= at && at <= l.untilNs {
-			all = append(all, l)
-		}
-	}
-	return all
-}
-
-// permitted returns the number of calls that the rates in force permit between two true times.
-func (s *simulation) permitted(from, to int64) (n float64) {
-	times := []int64{from, to}
-	for _, l := range s.inForce {
-		for _, at := range []int64{l.fromNs, l.untilNs} {
-			if at > from && at < to {
-				times = append(times, at)
-			}
-		}
-	}
-	slices.Sort(times)
-	for i := 1; i < len(times); i++ {
-		highest := 0.0
-		for _, l := range s.limitsAt((times[i-1] + times[i]) / 2) {
-			highest = max(highest, perSecond(l.Rate))
-		}
-		n += highest * time.Duration(times[i]-times[i-1]).Seconds()
-	}
-	return n
-}
-
 // clock returns a node's estimate of the cluster's clock.
 func (s *simulation) clock(n *simNode) int64 { return s.now + n.stepNs + n.errorNs }
-
-// step steps the cluster's clock; each node notices it within a second. At times it comes with a
-// fault, as when another server leads: the writes of a node fail.
-func (s *simulation) step() {
-	by := int64(s.upTo([]time.Duration{2 * time.Second, time.Minute, time.Hour}[s.rng.IntN(3)]))
-	if s.rng.IntN(2) == 0 {
-		by = -by
-	}
-	s.clockStep += by
-	s.steps = append(s.steps, simStep{s.now, by})
-	if s.rng.IntN(2) == 0 {
-		s.node().cutUntil = s.now + int64(s.upTo(2*LeaseFor))
-	}
-	for _, n := range s.nodes {
-		s.after(s.upTo(time.Second), func() {
-			if n.stepNs != s.clockStep { // it has not started meanwhile
-				n.stepNs, n.steadyNs = s.clockStep, s.now
-			}
-		})
-	}
-}
 
 func (s *simulation) node() *simNode { return s.nodes[s.rng.IntN(len(s.nodes))] }
 
 // arrive delivers an event to a node.
 func (s *simulation) arrive(e *simEvent) {
 	n := s.node()
+	if s.contended {
+		n = s.nodes[e.home]
+	}
 	e.turn++
 	delete(s.deferred, e)
 	n.waiting = append(n.waiting, e)
+	s.noteWait(n)
 	s.decide(n)
-}
-
-// change stores another limit; each node learns it within a second.
-func (s *simulation) change() {
-	next := s.randomLimit()
-	if s.bound.Rate.Count == 0 || next.Rate.Count == 0 {
-		next.Rate, next.Burst = s.bound.Rate, s.bound.Burst
-	}
-	if s.bound.Parallel == 0 || next.Parallel == 0 {
-		next.Parallel = s.bound.Parallel
-	}
-	if s.rng.IntN(2) == 0 { // only the burst, often to much more
-		burst := next.Burst
-		if next = s.limit; next.Rate.Count > 0 {
-			if next.Burst = max(burst, 30); next.Check() != nil {
-				next.Burst = s.limit.Burst
-			}
-		}
-	}
-	next.Paused = s.rng.IntN(4) == 0
-	s.store(next)
-	if s.rng.IntN(2) == 0 {
-		s.after(2*time.Second, s.replan)
-	}
-	if r := next.Rate; r.Count > 0 && perSecond(r) > perSecond(s.bound.Rate) {
-		s.bound.Rate = r
-	}
-	s.bound.Burst, s.bound.Parallel = max(s.bound.Burst, next.Burst), max(s.bound.Parallel, next.Parallel)
-	generation := s.generation
-	for _, n := range s.nodes {
-		s.after(s.upTo(time.Second), func() {
-			if n.generation < generation {
-				n.limit, n.generation = next, generation
-				s.decide(n)
-			}
-		})
-	}
-	if next.Paused {
-		s.after(s.upTo(5*time.Minute), func() { // resume
-			if s.generation == generation {
-				next.Paused = false
-				s.store(next)
-				for _, n := range s.nodes {
-					n.limit, n.generation = s.limit, s.generation
-					s.decide(n)
-				}
-			}
-		})
-	}
-}
-
-// replan lets all deferred events come now.
-func (s *simulation) replan() {
-	var all []*simEvent
-	for e := range s.deferred {
-		all = append(all, e)
-	}
-	slices.SortFunc(all, func(a, b *simEvent) int { return a.id - b.id })
-	for _, e := range all {
-		s.arrive(e)
-	}
-}
-
-// store stores a limit.
-func (s *simulation) store(l Limit) {
-	s.inForce[len(s.inForce)-1].untilNs = s.now + int64(simAfterChange)
-	s.inForce = append(s.inForce, simLimit{l, s.now, math.MaxInt64})
-	s.limit = l
-	s.generation++
-}
-
-// crash ends a process: its calls end, and its events are delivered again. Another starts under
-// another name.
-func (s *simulation) crash(n *simNode) {
-	if !s.chance(1) {
-		return
-	}
-	s.endCalls(n)
-	lost := n.waiting
-	*n = simNode{
-		name: n.name + "x", incarnate: n.incarnate + 1, limit: n.limit, generation: n.generation, calls: map[*simCall]bool{},
-		errorNs: n.errorNs, stepNs: s.clockStep, steadyNs: s.now,
-	}
-	for _, e := range lost {
-		s.after(15*time.Second, func() { s.arrive(e) })
-	}
 }
 
 // endCalls ends all calls of a node; their events are called already. A call that has not begun
@@ -428,6 +288,7 @@ func (s *simulation) endCalls(n *simNode) {
 		}
 	}
 	clear(n.calls)
+	s.noteRoom()
 }
 
 // renewals renews the lease of a node, and its reading of the clock.
@@ -451,7 +312,7 @@ func (s *simulation) leaseEnds(n *simNode) {
 
 // decide makes a node decide about its events, one write at a time.
 func (s *simulation) decide(n *simNode) {
-	if n.deciding || len(n.waiting) == 0 && len(n.calls) == 0 && len(n.ended) == 0 {
+	if n.deciding || len(n.waiting) == 0 && len(n.parked) == 0 && len(n.calls) == 0 && len(n.ended) == 0 {
 		return
 	}
 	n.deciding = true
@@ -465,13 +326,14 @@ func (s *simulation) decide(n *simNode) {
 
 // write decides about the events that wait, and stores the state.
 func (s *simulation) write(n *simNode, life int) {
-	if !n.known {
+	fresh := !n.known
+	if fresh {
 		n.state, n.revision, n.known = s.state, s.revision, true
 	}
 	var batch []*simEvent
 	settled := s.now - n.steadyNs - int64(StepSettle)
 	if settled >= 0 {
-		batch, n.waiting = n.waiting, nil
+		batch, n.parked, n.waiting = slices.Concat(n.parked, n.waiting), nil, nil
 	}
 	arrivals := make([]Arrival, len(batch))
 	for i, e := range batch {
@@ -501,6 +363,17 @@ func (s *simulation) write(n *simNode, life int) {
 		})
 		return
 	}
+	waits := slices.ContainsFunc(verdicts, func(v Verdict) bool { return v.Kind == Wait })
+	switch same := n.state.Equal(&next); {
+	case same && waits && !fresh: // others may have changed the state meanwhile
+		n.deciding, n.known, n.waiting = false, false, batch
+		s.decide(n)
+		return
+	case same && settled >= 0:
+		n.ended = n.ended[len(ended):]
+		s.answer(n, life, batch, verdicts, generation)
+		return
+	}
 	expect := n.revision
 	s.after(s.upTo(12*time.Millisecond), func() {
 		stored := s.revision == expect && s.now >= n.cutUntil
@@ -515,26 +388,39 @@ func (s *simulation) write(n *simNode, life int) {
 				}
 				return
 			}
-			n.deciding = false
 			if !stored || lost {
-				n.known = false
+				n.deciding, n.known = false, false
 				n.waiting = append(batch, n.waiting...)
 				s.after(20*time.Millisecond, func() { s.decide(n) })
 				return
 			}
 			n.state, n.revision, n.heldNs, n.ended = next, expect+1, began, n.ended[len(ended):]
 			s.leaseEnds(n)
-			for i, e := range batch {
-				s.obey(n, life, e, verdicts[i], generation)
-			}
-			switch {
-			case settled < 0:
+			s.answer(n, life, batch, verdicts, generation)
+			if settled < 0 {
 				s.after(time.Duration(-settled), func() { s.decide(n) })
-			case len(n.waiting) > 0 || len(n.ended) > 0:
-				s.decide(n)
 			}
 		})
 	})
+}
+
+// answer gives the verdicts of a decision that is stored, or that changed nothing.
+func (s *simulation) answer(n *simNode, life int, batch []*simEvent, verdicts []Verdict, generation uint64) {
+	n.deciding, n.parkedUntil = false, math.MaxInt64
+	for i, e := range batch {
+		s.obey(n, life, e, verdicts[i], generation)
+	}
+	if parked := n.parkedUntil; parked != math.MaxInt64 {
+		s.after(time.Duration(parked-s.now), func() {
+			if n.incarnate == life && n.parkedUntil == parked {
+				s.decide(n)
+			}
+		})
+	}
+	s.noteWait(n)
+	if s.now-n.steadyNs >= int64(StepSettle) && (len(n.waiting) > 0 || len(n.ended) > 0) {
+		s.decide(n)
+	}
 }
 
 // obey does what a verdict says.
@@ -545,12 +431,14 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 			return
 		}
 		n.waiting = append(n.waiting, e)
+		s.noteWait(n)
 		s.decide(n)
 	}
 	until := time.Duration(v.AtNs - s.clock(n))
 	switch v.Kind {
 	case Wait:
-		s.after(until, again)
+		n.parked = append(n.parked, e)
+		n.parkedUntil = min(n.parkedUntil, s.now+int64(until))
 	case Defer:
 		e.arrival = Arrival{SlotNs: v.AtNs, Generation: generation, Deferrals: e.arrival.Deferrals + 1}
 		if s.chance(0.1) {
@@ -565,7 +453,9 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 		})
 	case Go:
 		c := &simCall{}
+		n.waitSince = 0
 		n.calls[c] = true // a slot for the call, also while the event waits for its time
+		s.noteRoom()
 		delay := time.Duration(0)
 		if s.faulty {
 			delay = s.upTo(time.Duration(float64(v.UntilNs-v.AtNs) * 1.05))
@@ -573,6 +463,7 @@ func (s *simulation) obey(n *simNode, life int, e *simEvent, v Verdict, generati
 		s.after(max(until, 0)+delay, func() {
 			if !n.calls[c] || s.clock(n) > v.UntilNs {
 				delete(n.calls, c)
+				s.noteRoom()
 				again()
 				return
 			}
@@ -594,13 +485,14 @@ func (s *simulation) begin(n *simNode, c *simCall, e *simEvent) {
 	if most := s.parallelAt(s.now); most > 0 && s.running > most && s.over == nil {
 		s.over = fmt.Errorf("parallel: %d calls at once, the limit is %d", s.running, most)
 	}
-	took := s.upTo(2 * time.Second)
+	took := s.upTo(s.longest)
 	if s.longCalls && s.rng.IntN(4) == 0 {
 		took = s.upTo(3 * LeaseFor)
 	}
 	s.after(took, func() {
 		if n.calls[c] {
 			delete(n.calls, c)
+			s.noteRoom()
 			s.running--
 			n.ended = append(n.ended, took)
 			s.decide(n)
@@ -608,18 +500,10 @@ func (s *simulation) begin(n *simNode, c *simCall, e *simEvent) {
 	})
 }
 
-// parallelAt returns the greatest number of parallel calls of the limits in force; 0 for no bound.
-func (s *simulation) parallelAt(at int64) (most int) {
-	for _, l := range s.limitsAt(at) {
-		most = max(most, l.Parallel)
-	}
-	return most
-}
-
 // TestSimulation runs seeds of the simulation.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(300)
+	seeds := uint64(600)
 	if testing.Short() {
 		seeds = 60
 	}

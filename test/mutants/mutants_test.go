@@ -77,6 +77,10 @@ var planted = []struct {
 	{m("flow: a node keeps no leases after a step of the clock", "functions/flow.go", "if g.c.steadyFor() < flow.StepDoubt {", "if false {"), "./functions", "TestFlowClockStep"},
 	{m("flow: a hanging request keeps the calls of a lost lease", "functions/lease.go", "func() { l.cancel(lost) })", "func() {})"), "./functions", "TestFlowSlotsLost"},
 
+	{m("flow: a slot stays unused", "internal/flow/decide.go", "max(0, l.Parallel-s.running(", "max(0, l.Parallel-l.Parallel/2-s.running("), "./internal/flow", "TestSimulation"},
+	{m("flow: a decision of any node renews the leases of dead nodes", "internal/flow/decide.go", "min(s.Leases[i].UntilNs, nowNs+int64(LeaseFor+LeaseMargin))", "nowNs + int64(LeaseFor+LeaseMargin)"), "./internal/flow", "TestSimulation"},
+	{m("flow: a node that waits decides by an old state", "functions/flow.go", "if cached && g.state.Rev == rev &&", "if cached = false; cached && g.state.Rev == rev &&"), "./functions", "TestFlowSlotsReturned"},
+
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
 	// Order within a key.

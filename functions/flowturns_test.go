@@ -1,0 +1,57 @@
+package functions
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+)
+
+// countedStates counts how often the state of a flow key is read.
+type countedStates struct {
+	*store.Store
+	reads atomic.Int32
+}
+
+func (s *countedStates) FlowState(ctx context.Context, key string) (store.FlowKeyState, error) {
+	s.reads.Add(1)
+	return s.Store.FlowState(ctx, key)
+}
+
+// TestFlowSlotsReturned: a node whose events wait while another node holds every slot reads the
+// state again, so that it notices the return of a slot before the lease of the other node ends.
+func TestFlowSlotsReturned(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	key := c.host(t)
+	generation := r.limit(key, flow.Limit{Parallel: 1})
+	held := store.FlowKeyState{Key: key, State: flow.State{
+		Generation: generation, Leases: []flow.Lease{{Node: "other", Slots: 1, UntilNs: time.Now().Add(flow.LeaseFor).UnixNano()}},
+	}}
+	if _, err := r.store.PutFlowState(t.Context(), held, 0); err != nil {
+		t.Fatal(err)
+	}
+	s := &countedStates{Store: r.store}
+	r.start(func(o *Options) { o.Store, o.AckWait = s, DefaultAckWait })
+	r.fire(timer{callback: c.URL})
+	waittest.Until(t, "the node reads the state again", func() bool { return s.reads.Load() > 2 })
+	if n := c.count(); n != 0 {
+		t.Errorf("got %d calls while another node holds the slot, want 0", n)
+	}
+	for { // the other node returns its slot
+		state, err := r.store.FlowState(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state.State.Hold("other", 0, time.Now().UnixNano())
+		if _, err = r.store.PutFlowState(t.Context(), state, 0); err == nil {
+			break
+		}
+	}
+	waittest.Until(t, "the call", func() bool { return c.count() == 1 })
+}
