@@ -29,7 +29,15 @@ type operator struct {
 
 func openOperator(t *testing.T, url string) *operator {
 	t.Helper()
-	s, err := store.Open(t.Context(), connect(t, url).nc, store.Config{Node: "operator"}, zerolog.Nop())
+	return openOperatorWith(t, url, store.Config{})
+}
+
+// openOperatorWith is openOperator beside nodes whose settings of the streams are not the
+// defaults: opening the store changes the streams to cfg.
+func openOperatorWith(t *testing.T, url string, cfg store.Config) *operator {
+	t.Helper()
+	cfg.Node = "operator"
+	s, err := store.Open(t.Context(), connect(t, url).nc, cfg, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

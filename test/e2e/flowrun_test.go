@@ -16,6 +16,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/proc"
@@ -104,15 +105,19 @@ func TestFlowRun(t *testing.T) {
 		events, slow = n, max(slow, n/100)
 	}
 	server := natstest.Run(t)
+	// The default of fired-max-per-service is a share of the stream, and the server of a test has
+	// a small one.
+	firedMax := 4*events + 1000
+	config := fmt.Sprintf("lease: 3s\nshards: 2\nallow-loopback: true\nfired-max-per-service: %d\n", firedMax)
 	var nodes [3]*proc.Node
 	for i := range nodes {
-		nodes[i] = proc.New(t, proc.Options{NATSURL: server.URL(), Config: "lease: 3s\nshards: 2\nallow-loopback: true\n"})
+		nodes[i] = proc.New(t, proc.Options{NATSURL: server.URL(), Config: config})
 		nodes[i].Start()
 	}
 	for _, n := range nodes {
 		n.Ready(t.Context())
 	}
-	c, operator := connect(t, server.URL()), openOperator(t, server.URL())
+	c, operator := connect(t, server.URL()), openOperatorWith(t, server.URL(), store.Config{FiredMaxPerService: firedMax})
 	fast := flow.Limit{Rate: flow.Rate{Count: 500, Per: time.Second}, Burst: 50}
 	operator.set("fast", fast)
 	operator.set("slow", flow.Limit{Parallel: 8})
