@@ -336,6 +336,7 @@ func valid(t testing.TB, s *jsonschema.Schema, data []byte) error {
 	return s.Validate(v)
 }
 
+// TestAsyncAPINamesEverySubject leaves out timers.api: router/natsapi compares its verbs.
 func TestAsyncAPINamesEverySubject(t *testing.T) {
 	t.Parallel()
 	raw, err := schemas.Files.ReadFile("asyncapi.yaml")
@@ -354,19 +355,10 @@ func TestAsyncAPINamesEverySubject(t *testing.T) {
 		have[c.Address] = true
 	}
 	want := []string{schemas.SubjectAdd, schemas.SubjectRejected, schemas.SubjectFiredPrefix + "{service}", schemas.SubjectRetryPrefix + "{service}", schemas.SubjectDeadPrefix + "{service}", schemas.SubjectOverduePrefix + "{service}", schemas.SubjectWork("{service}")}
-	for _, verb := range []string{"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
-		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
-		"flow.set", "flow.get", "flow.list", "flow.pause", "flow.resume", "flow.delete",
-	} {
-		want = append(want, schemas.SubjectAPIPrefix+verb)
-	}
 	for _, w := range want {
 		if !have[w] {
 			t.Errorf("asyncapi.yaml does not describe the subject %s", w)
 		}
-	}
-	if len(have) != len(want) {
-		t.Errorf("asyncapi.yaml describes %d subjects, want %d", len(have), len(want))
 	}
 }
 
