@@ -27,7 +27,8 @@ func (o *Operations) Pause(ctx context.Context, id schemas.TimerID, note string,
 			e.unchanged, err = rec.Pause(o.NowMs(), note, by)
 			return e, err
 		}
-		p, err := o.plan(ctx, id, rec.Schedule)
+		// Otherwise a schedule that waits for a deleted calendar could not be paused.
+		p, err := recurrence.Basis{Zones: o.Zones, Calendars: recurrence.KnownCalendars(o.calendars(ctx))}.PlanOf(id, rec.Schedule)
 		if err == nil {
 			e.unchanged, err = p.Pause(rec, o.NowMs(), note, by)
 		}
@@ -274,7 +275,7 @@ func (s *Service) group(ctx context.Context, ref schemas.TimerRef, q store.ListQ
 					return reply, err
 				}
 				reply.Changed++
-			case schemas.CodeAlreadyFired, schemas.CodeAlreadyDone, schemas.CodeNotFound:
+			case schemas.CodeAlreadyFired, schemas.CodeAlreadyDone, schemas.CodeNotFound, schemas.CodeInvalidAttribute:
 				reply.Refused++
 			default:
 				return reply, schemas.Errorf(schemas.CodeOf(err), "%w; some timers of the group were changed: repeat the request", err)

@@ -43,6 +43,43 @@ func TestScheduleOfDeletedCalendar(t *testing.T) {
 	}
 }
 
+// TestPauseWithoutCalendar: a schedule that waits for a deleted calendar can be paused, by name or
+// with its group. A resume of the group leaves it paused and resumes the others; once the calendar
+// is there, the others can be resumed too.
+func TestPauseWithoutCalendar(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
+	held := func(r *schemas.Record) { r.Schedule.Exclude, r.Group = []string{"gone"}, "g" }
+	f.scheduled("named", daily, held)
+	f.scheduled("grouped", daily, held)
+	f.scheduled("sound", daily, func(r *schemas.Record) { r.Group = "g" })
+	if p := f.op("schedule.pause", "named", `,"note":"n"`); p.State != schemas.StatePaused {
+		t.Errorf("paused by name: %+v", p)
+	}
+	group := func(verb string, changed, refused int) {
+		t.Helper()
+		var reply schemas.GroupReply
+		if code, text := f.answer(verb, []byte(`{"group":"g"}`), &reply); code != "" || reply.Changed != changed || reply.Refused != refused {
+			t.Errorf("%s: %s %s %+v, want %d changed and %d refused", verb, code, text, reply, changed, refused)
+		}
+	}
+	group("schedule.pause", 2, 0)
+	group("schedule.resume", 1, 2)
+	if code, text := f.answer("schedule.resume", []byte(`{"id":"named","source":"/test"}`), new(schemas.TimerInfo)); code != "invalid_attribute" || !strings.Contains(text, "there is no calendar gone") {
+		t.Errorf("a resume without the calendar: %s %q", code, text)
+	}
+	if code, text := f.answer("calendar.put", []byte(`{"name":"gone","dates":["2020-01-01"]}`), new(schemas.CalendarPutReply)); code != "" {
+		t.Fatal(code, text)
+	}
+	group("schedule.resume", 2, 0)
+	for _, id := range []string{"named", "grouped", "sound"} {
+		if p := f.op("get", id, ""); p.State != schemas.StatePending {
+			t.Errorf("%s resumed: %s, want pending", id, p.State)
+		}
+	}
+}
+
 // TestEveryDateExcluded: a schedule whose remaining dates are all excluded is not completed; get and
 // why say that no run is left. An add or update to such a schedule is refused.
 func TestEveryDateExcluded(t *testing.T) {

@@ -176,7 +176,8 @@ type ResumeRequest struct {
 type GroupReply struct {
 	// Changed counts the timers and schedules that the operation changed.
 	Changed int `json:"changed"`
-	// Refused counts those for which it was too late: they fired or ended meanwhile.
+	// Refused counts those that could not be changed: they fired or ended meanwhile, or are
+	// schedules that exclude a calendar which does not exist and cannot be resumed.
 	Refused int    `json:"refused"`
 	Cursor  string `json:"cursor,omitempty"`
 }
