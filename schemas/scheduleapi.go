@@ -176,7 +176,7 @@ type ResumeRequest struct {
 type GroupReply struct {
 	// Changed counts the timers and schedules that the operation changed.
 	Changed int `json:"changed"`
-	// Refused counts those that could not be changed: they fired or ended meanwhile, or are
+	// Refused counts the timers that could not be changed: they fired or ended meanwhile, or are
 	// schedules that exclude a calendar which does not exist and cannot be resumed.
 	Refused int    `json:"refused"`
 	Cursor  string `json:"cursor,omitempty"`
