@@ -409,12 +409,15 @@ func (g *flowGate) try(l store.FlowLimit, batch []*flowAsk) error {
 	if g.held = g.slotsHeld(); g.held > 0 {
 		g.renewedAt(began)
 	}
+	g.parkedUntil = began.Add(maxFlowAhead)
 	for i, q := range batch {
 		a := flowAnswer{Verdict: verdicts[i], generation: l.Rev}
 		switch {
 		case a.Kind == flow.Wait && l.Limit.Parallel > 0 && a.AtNs-g.c.nowNs() <= int64(maxFlowAhead):
 			g.parked = append(g.parked, q)
-			g.parkedUntil = began.Add(maxFlowAhead)
+			if until := time.Now().Add(time.Duration(a.AtNs - g.c.nowNs())); until.Before(g.parkedUntil) {
+				g.parkedUntil = until
+			}
 			continue
 		case a.Kind == flow.Go && l.Limit.Parallel > 0:
 			g.c.mu.Lock()
@@ -455,7 +458,7 @@ func (g *flowGate) calls() int {
 func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 	now := g.c.nowNs()
 	next := g.state
-	next.State.Leases = slices.Clone(next.State.Leases)
+	next.State = g.state.State.Clone()
 	g.c.mu.Lock()
 	if g.took != 0 {
 		next.State.TookNs = g.took

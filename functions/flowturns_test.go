@@ -55,3 +55,33 @@ func TestFlowSlotsReturned(t *testing.T) {
 	}
 	waittest.Until(t, "the call", func() bool { return c.count() == 1 })
 }
+
+// TestFlowTurns: a node leaves a slot that is reserved for another node whose turn it is, and is next.
+func TestFlowTurns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, ok)
+	key := c.host(t)
+	generation := r.limit(key, flow.Limit{Parallel: 1})
+	now := time.Now()
+	other := flow.Turn{Node: "other", SinceNs: now.Add(-2 * flow.TurnFor).UnixNano(), UntilNs: now.Add(time.Hour).UnixNano()}
+	reserved := store.FlowKeyState{Key: key, State: flow.State{Generation: generation, Turns: []flow.Turn{other}}}
+	if _, err := r.store.PutFlowState(t.Context(), reserved, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.start(func(o *Options) { o.AckWait = DefaultAckWait })
+	r.fire(timer{callback: c.URL})
+	waittest.Until(t, "the node waits for its turn", func() bool {
+		calls := c.count()
+		s, err := r.store.FlowState(t.Context(), key)
+		if err != nil || len(s.State.Turns) < 2 {
+			return false
+		}
+		if calls != 0 || len(s.State.Leases) != 0 || s.State.Turns[0].Node != "other" {
+			t.Errorf("got %d calls and the state %+v, want no call before the turn of the other node", calls, s.State)
+		}
+		return true
+	})
+	// The other node does not ask any more: its turn ends.
+	waittest.Until(t, "the call", func() bool { return c.count() == 1 })
+}

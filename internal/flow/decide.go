@@ -32,9 +32,9 @@ const (
 	mostPause  = time.Hour
 	// staleWait is when an event asks again if the caller's limit is outdated.
 	staleWait = 250 * time.Millisecond
-	// busyWait is when an event asks again that waits in the process for the end of a call. The
-	// end of a call of the same node lets it ask at once.
-	busyWait = 250 * time.Millisecond
+	// busyWait is when an event asks again that waits in the process for the end of a call, unless a
+	// slot is reserved for the node. The end of a call of the same node lets it ask at once.
+	busyWait = 750 * time.Millisecond
 	// leastWaiting is the least number of events of a key that wait in one process for the end
 	// of a call; it is otherwise twice Limit.Parallel.
 	leastWaiting = 16
@@ -61,13 +61,16 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, runn
 	} else {
 		s.Leases = nil
 	}
+	if l.Parallel == 0 || l.Paused {
+		s.Turns = nil
+	}
 	if l.Paused {
 		for i, a := range arrivals {
 			out[i] = Verdict{Kind: Defer, AtNs: nowNs + int64(PauseFor(a.Deferrals))}
 		}
 		return out
 	}
-	d := decision{l: l, s: s, now: nowNs, free: s.free(l, nowNs)}
+	d := decision{l: l, s: s, now: nowNs, free: max(0, s.free(l, nowNs)-s.reserved(node, nowNs))}
 	if l.Rate.Count > 0 {
 		d.interval, d.tau, d.tolerance = int64(l.Rate.Interval()), int64(l.tau()), int64(l.tolerance())
 	}
@@ -76,10 +79,12 @@ func Decide(l Limit, generation uint64, node string, s *State, nowNs int64, runn
 		a := arrivals[i]
 		if out[i] = d.one(slot(a, generation) != 0, min(max(a.LeadNs, 0), int64(Ahead/2))); out[i].Kind == Go {
 			running++
+			d.admitted++
 		}
 	}
 	if l.Parallel > 0 {
 		s.Hold(node, running, nowNs)
+		d.turn(node, out)
 	}
 	return out
 }
@@ -135,6 +140,7 @@ func (s *State) begin(l Limit, generation uint64, nowNs int64) {
 	for i := range s.Leases {
 		s.Leases[i].UntilNs = min(s.Leases[i].UntilNs, nowNs+int64(LeaseFor+LeaseMargin))
 	}
+	s.beginTurns(nowNs)
 	s.TauNs = 0
 	if l.Rate.Count > 0 {
 		s.TauNs = int64(l.tau())
@@ -156,8 +162,18 @@ type decision struct {
 	now                            int64
 	interval, tau, tolerance, step int64
 	// free is the number of calls that may start now; waiting counts the events that wait in
-	// this process for the end of a call.
-	free, waiting int
+	// this process for the end of a call, admitted the events with Go.
+	free, waiting, admitted int
+}
+
+// turn changes the turn of the node, and sets when its events ask again that wait for a slot.
+func (d *decision) turn(node string, out []Verdict) {
+	askNs := d.s.turn(node, d.now, d.admitted > 0, d.waiting > 0)
+	for i := range out {
+		if out[i].Kind == Wait {
+			out[i].AtNs = askNs
+		}
+	}
 }
 
 // one decides about one event. reserved is true if it has reserved a time; lead is
@@ -173,7 +189,7 @@ func (d *decision) one(reserved bool, lead int64) Verdict {
 	case d.l.Parallel > 0 && d.free == 0:
 		if d.waiting < max(2*d.l.Parallel, leastWaiting) {
 			d.waiting++
-			return Verdict{Kind: Wait, AtNs: d.now + int64(busyWait)}
+			return Verdict{Kind: Wait}
 		}
 		return d.plan(max(at, d.now+int64(Ahead)), reserved)
 	}
@@ -208,7 +224,14 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 // Equal reports whether two states are the same, such as that before and that after a decision.
 func (s *State) Equal(o *State) bool {
 	return s.Generation == o.Generation && s.GateNs == o.GateNs && s.TauNs == o.TauNs && s.PlanNs == o.PlanNs &&
-		s.LateNs == o.LateNs && s.TookNs == o.TookNs && slices.Equal(s.Leases, o.Leases)
+		s.LateNs == o.LateNs && s.TookNs == o.TookNs && slices.Equal(s.Leases, o.Leases) && slices.Equal(s.Turns, o.Turns)
+}
+
+// Clone returns a copy that can be changed.
+func (s *State) Clone() State {
+	c := *s
+	c.Leases, c.Turns = slices.Clone(s.Leases), slices.Clone(s.Turns)
+	return c
 }
 
 // Hold sets the slots that a node holds to the number of calls that it makes, for LeaseFor;
@@ -271,12 +294,11 @@ type Summary struct {
 
 // Summary describes the state under a limit and its generation.
 func (s *State) Summary(l Limit, generation uint64, nowNs int64) Summary {
-	now := *s
+	now := s.Clone()
 	sum := Summary{InFlight: now.running(nowNs)}
 	if now.Generation > generation || l.Paused {
 		return sum
 	}
-	now.Leases = slices.Clone(now.Leases)
 	now.begin(l, generation, nowNs)
 	step := max(l.step(&now), 1)
 	sum.NextNs = max(nowNs, now.PlanNs, now.LateNs)

@@ -14,8 +14,12 @@
 //     each other.
 //   - Progress: an event that asks again at the time that its Verdict names, and with more lead
 //     after an admission that was no longer valid, is called in the end, if the limit permits any
-//     call. Nodes do not take turns: with Limit.Parallel, a node that always has events waiting
-//     may keep those of another node waiting while it does.
+//     call.
+//   - Turns: with Limit.Parallel, no node fills all slots with its own events again and again
+//     while events wait in another node. When they have waited there for TurnFor, a slot is reserved for
+//     that node. It begins a call when, after that, as many calls have ended as nodes have
+//     waited for longer, and one more. An eighth of the average duration of a call may pass, at most
+//     half a second, until the node notices that.
 //
 // # Clocks
 //
@@ -96,6 +100,8 @@ type State struct {
 	TookNs int64 `json:"took,omitempty"`
 	// Leases are the slots that nodes hold, for Limit.Parallel.
 	Leases []Lease `json:"leases,omitempty"`
+	// Turns are the nodes whose events wait for a slot, in the order of their turns.
+	Turns []Turn `json:"turns,omitempty"`
 }
 
 // Lease is the number of calls of a node that count for Limit.Parallel until a time.

@@ -219,6 +219,23 @@ func FuzzParseRate(f *testing.F) {
 	})
 }
 
+// BenchmarkDecideParallel is a decision of one of three nodes that wait for a slot.
+func BenchmarkDecideParallel(b *testing.B) {
+	l := Limit{Parallel: 8}
+	arrivals := make([]Arrival, 16)
+	var s State
+	for _, node := range []string{"b", "c"} {
+		Decide(l, 1, node, &s, start, 4, arrivals)
+	}
+	b.ReportAllocs()
+	now := start
+	for b.Loop() {
+		now += int64(time.Millisecond)
+		s.Hold("b", 4, now)
+		Decide(l, 1, "a", &s, now, 4, arrivals)
+	}
+}
+
 func BenchmarkDecide(b *testing.B) {
 	l := Limit{Rate: Rate{5000, time.Second}, Burst: 500}
 	arrivals := make([]Arrival, 100)

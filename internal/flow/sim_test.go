@@ -339,8 +339,7 @@ func (s *simulation) write(n *simNode, life int) {
 	for i, e := range batch {
 		arrivals[i] = e.arrival
 	}
-	next, limit, generation := n.state, n.limit, n.generation
-	next.Leases = slices.Clone(next.Leases)
+	next, limit, generation := n.state.Clone(), n.limit, n.generation
 	began, ended := s.now, n.ended
 	for _, took := range ended {
 		next.TookNs = int64(took)

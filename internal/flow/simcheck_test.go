@@ -120,7 +120,13 @@ func (s *simulation) noteRoom() {
 	}
 }
 
-// watch checks again and again that no event waits while there is room.
+// turnWithin returns the longest time until a node whose events wait gets a slot: TurnFor, a call for each
+// node, and the time until each of them notices the end of that.
+func (s *simulation) turnWithin() time.Duration {
+	return TurnFor + 2*s.clockError + time.Duration(len(s.nodes))*(s.longest+mostTurnWait) + simRoomFor
+}
+
+// watch checks again and again that no event waits while there is room, and that nodes take turns.
 func (s *simulation) watch() {
 	s.checkWaits()
 	if s.over == nil {
@@ -137,6 +143,9 @@ func (s *simulation) checkWaits() {
 			continue
 		}
 		since := max(n.waitSince, s.calmAt)
+		if wait, most := time.Duration(s.now-since), s.turnWithin(); wait > most {
+			s.over = fmt.Errorf("turns: events wait in %s for %s, and none was admitted; the guarantee is %s", n.name, wait, most)
+		}
 		if wait := time.Duration(s.now - max(since, s.roomSince)); s.roomSince != 0 && wait > simRoomFor {
 			s.over = fmt.Errorf("room: events wait in %s for %s, and fewer calls than %d are permitted", n.name, wait, s.limit.Parallel)
 		}

@@ -81,6 +81,14 @@ var planted = []struct {
 	{m("flow: a decision of any node renews the leases of dead nodes", "internal/flow/decide.go", "min(s.Leases[i].UntilNs, nowNs+int64(LeaseFor+LeaseMargin))", "nowNs + int64(LeaseFor+LeaseMargin)"), "./internal/flow", "TestSimulation"},
 	{m("flow: a node that waits decides by an old state", "functions/flow.go", "if cached && g.state.Rev == rev &&", "if cached = false; cached && g.state.Rev == rev &&"), "./functions", "TestFlowSlotsReturned"},
 
+	{m("flow: no slot is reserved for a node whose turn it is", "internal/flow/turns.go", "if nowNs-t.SinceNs >= int64(TurnFor) {", "if false {"), "./internal/flow", "TestSimulation"},
+	{m("flow: functions reserves no slot for another node", "internal/flow/decide.go", "max(0, s.free(l, nowNs)-s.reserved(node, nowNs))", "s.free(l, nowNs)"), "./functions", "TestFlowTurns"},
+	{m("flow: a node that was admitted keeps its turn", "internal/flow/turns.go", "case admitted:", "case false:"), "./internal/flow", "TestSimulation"},
+	{m("flow: a slot is reserved from a node itself", "internal/flow/turns.go", "if t.Node == node {\n\t\t\tbreak", "if false {\n\t\t\tbreak"), "./internal/flow", "TestSimulation"},
+	{m("flow: the turn of a dead node does not end", "internal/flow/turns.go", "func(t Turn) bool { return t.UntilNs <= nowNs }", "func(Turn) bool { return false }"), "./internal/flow", "TestSimulation"},
+	{m("flow: a node does not renew its turn", "internal/flow/turns.go", "case s.Turns[i].UntilNs < nowNs+int64(turnKept/2):", "case false:"), "./internal/flow", "TestSimulation"},
+	{m("flow: a node with a reserved slot asks as rarely as others", "internal/flow/turns.go", "ahead > 0 {\n\t\treturn nowNs +", "true {\n\t\treturn nowNs + 4*int64(Ahead) +"), "./internal/flow", "TestSimulation"},
+
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
 	// Order within a key.

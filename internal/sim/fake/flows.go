@@ -2,7 +2,6 @@ package fake
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/flow"
@@ -38,7 +37,4 @@ func (c *Client) PutFlowState(ctx context.Context, s store.FlowKeyState, ttl tim
 	return rev, nil
 }
 
-func cloneState(s flow.State) flow.State {
-	s.Leases = slices.Clone(s.Leases)
-	return s
-}
+func cloneState(s flow.State) flow.State { return s.Clone() }

@@ -18,10 +18,10 @@ func flowStates(t *testing.T, s Store) {
 		t.Fatalf("a key without a state: got %+v", none)
 	}
 	one := none
-	one.State = flow.State{Generation: 7, GateNs: 1 << 60, PlanNs: -3, TookNs: 5, Leases: []flow.Lease{{Node: "a", Slots: 2, UntilNs: 9}}}
+	one.State = flow.State{Generation: 7, GateNs: 1 << 60, PlanNs: -3, TookNs: 5, Leases: []flow.Lease{{Node: "a", Slots: 2, UntilNs: 9}}, Turns: []flow.Turn{{Node: "b", SinceNs: 4, UntilNs: 8}}}
 	one.Rev = must[uint64](t)(s.PutFlowState(ctx, one, 0))
 	got := must[store.FlowKeyState](t)(s.FlowState(ctx, "api.example.com"))
-	if got.Rev != one.Rev || got.State.Generation != 7 || got.State.GateNs != 1<<60 || got.State.PlanNs != -3 || got.State.TookNs != 5 || len(got.State.Leases) != 1 || got.State.Leases[0] != one.State.Leases[0] {
+	if got.Rev != one.Rev || !got.State.Equal(&one.State) {
 		t.Fatalf("got %+v, want %+v", got, one)
 	}
 	if _, err := s.PutFlowState(ctx, none, 0); !errors.Is(err, store.ErrRevision) {
