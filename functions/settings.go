@@ -18,9 +18,9 @@ type Settings struct {
 	Subjects, Hosts []string
 	// Services has the settings of single services, by name.
 	Services map[string]ServiceConfig
-	// Tenants has, by the name of each tenant, the patterns of hosts that its HTTP callbacks may
-	// call. The other settings are those of the default tenant.
-	Tenants map[string][]string
+	// Tenants has, by its name, the allowance of each tenant. The other settings are those of
+	// the default tenant.
+	Tenants map[string]schemas.TenantAllowance
 }
 
 // ServiceConfig holds the settings of one service.
@@ -83,15 +83,15 @@ func equalRules(a, b *schemas.CallbackRules) bool {
 		}
 		return u.String()
 	}
-	return equalLists(a.Subjects, b.Subjects) && equalLists(a.Hosts, b.Hosts) && a.OwnSubjects == b.OwnSubjects && a.OwnHosts == b.OwnHosts &&
+	return equalLists(a.Services, b.Services) && equalLists(a.Subjects, b.Subjects) && equalLists(a.Hosts, b.Hosts) && a.OwnSubjects == b.OwnSubjects && a.OwnHosts == b.OwnHosts &&
 		a.HTTPSOnly == b.HTTPSOnly && text(a.BaseURL) == text(b.BaseURL)
 }
 
 // rulesOf returns the rules of a service of any tenant.
 func (s *Settings) rulesOf(service string) schemas.CallbackRules {
 	if tenant := schemas.TenantOf(service); tenant != "" {
-		if hosts, ok := s.Tenants[tenant]; ok {
-			return schemas.TenantRules(hosts)
+		if allowed, ok := s.Tenants[tenant]; ok {
+			return schemas.TenantRules(allowed)
 		}
 		return schemas.NoCallbacks()
 	}
@@ -127,8 +127,8 @@ func (s *Settings) Policy() *schemas.CallbackPolicy {
 	if len(s.Tenants) > 0 {
 		p.Tenants = make(map[string]schemas.CallbackRules, len(s.Tenants))
 	}
-	for name, hosts := range s.Tenants {
-		p.Tenants[name] = schemas.TenantRules(hosts)
+	for name, allowed := range s.Tenants {
+		p.Tenants[name] = schemas.TenantRules(allowed)
 	}
 	return p
 }
@@ -159,7 +159,8 @@ func (s Settings) Check() error {
 		i.Close()
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Tenants)) {
-		if err := checkPatterns("", nil, s.Tenants[name]); err != nil {
+		allowed := s.Tenants[name]
+		if err := allowed.Check(); err != nil {
 			return schemas.Errorf(schemas.CodeConfig, "tenant %s: %w", name, err)
 		}
 	}

@@ -180,6 +180,9 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 		if err := refuseShared(&spec); err != nil {
 			return err
 		}
+		if err := s.callbacks.Load().CheckService(spec.Service); err != nil {
+			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: %w", schemas.AttrService, err)
+		}
 	}
 	if spec.Callback != "" {
 		if err := s.callbacks.Load().Check(spec.Callback, spec.Service); err != nil {

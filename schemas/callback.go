@@ -117,6 +117,9 @@ func CheckSubject(s, service string) error {
 // applies them again to each attempt, because the configuration may have changed. There a
 // violation is a failed attempt, so a wrong setting delays timers but does not end them.
 type CallbackRules struct {
+	// Services lists the services of a tenant that may have timers, see TenantAllowance; nil
+	// allows all. It is nil for the default tenant.
+	Services []string
 	// Subjects lists NATS wildcard patterns; nil allows all subjects that are not reserved.
 	Subjects []string
 	// Hosts lists patterns, see CheckHostPattern; nil allows all hosts.
@@ -142,18 +145,6 @@ type CallbackPolicy struct {
 	Services map[string]CallbackRules
 	// Tenants has the rules of the services of each tenant; see TenantRules.
 	Tenants map[string]CallbackRules
-}
-
-// TenantRules returns the rules of a tenant whose HTTP callbacks may call hosts; none if hosts
-// is empty. Its NATS callbacks may call every subject: CallSubject leads to the subjects of the
-// tenant's own account alone.
-func TenantRules(hosts []string) CallbackRules {
-	return CallbackRules{Hosts: append([]string{}, hosts...), tenant: true}
-}
-
-// NoCallbacks returns the rules of a tenant that is not configured: they allow nothing.
-func NoCallbacks() CallbackRules {
-	return CallbackRules{Subjects: []string{}, Hosts: []string{}, tenant: true, unknown: true}
 }
 
 // Check applies the rules of service to a callback; see CallbackRules.Check.
@@ -204,11 +195,17 @@ func (r *CallbackRules) Check(callback, service string) error {
 	if r.unknown {
 		return bad("tenant %s is not in the configuration, so it has no callbacks", tenant)
 	}
+	if err := r.checkService(tenant, service); err != nil {
+		return err
+	}
 	if subject, ok := strings.CutPrefix(callback, NATSScheme); ok {
 		if r.Subjects == nil || subject == WorkSubjectPrefix+service || slices.ContainsFunc(r.Subjects, func(p string) bool { return subjectMatches(p, subject) }) {
 			return nil
 		}
-		if r.OwnSubjects {
+		switch {
+		case r.tenant:
+			return bad("the setting subjects of tenant %s does not allow this subject: %s", tenant, askOperator)
+		case r.OwnSubjects:
 			return bad("the setting subjects of service %s does not allow this subject", service)
 		}
 		return bad("the setting callback-subjects does not allow this subject for service %s", service)
@@ -227,7 +224,7 @@ func (r *CallbackRules) Check(callback, service string) error {
 	if !slices.ContainsFunc(r.Hosts, func(p string) bool { return r.hostMatches(p, u) }) {
 		switch {
 		case r.tenant:
-			return bad("the setting hosts of tenant %s does not allow %s://%s", tenant, u.Scheme, u.Host)
+			return bad("the setting hosts of tenant %s does not allow %s://%s: %s", tenant, u.Scheme, u.Host, askOperator)
 		case r.OwnHosts:
 			return bad("the setting hosts of service %s does not allow %s://%s", service, u.Scheme, u.Host)
 		case r.HTTPSOnly && u.Scheme != "https":

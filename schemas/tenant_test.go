@@ -91,7 +91,7 @@ func TestTenantCallbacks(t *testing.T) {
 	p := &schemas.CallbackPolicy{
 		Common:   schemas.CallbackRules{Hosts: []string{"default.example"}, Subjects: []string{"default.>"}},
 		Services: map[string]schemas.CallbackRules{"orders": {}},
-		Tenants:  map[string]schemas.CallbackRules{"acme": schemas.TenantRules([]string{"acme.example"}), "globex": schemas.TenantRules(nil)},
+		Tenants:  map[string]schemas.CallbackRules{"acme": schemas.TenantRules(schemas.TenantAllowance{Hosts: []string{"acme.example"}}), "globex": schemas.TenantRules(schemas.TenantAllowance{})},
 	}
 	for _, c := range []struct {
 		service, callback string
@@ -118,5 +118,52 @@ func TestTenantCallbacks(t *testing.T) {
 	var none *schemas.CallbackPolicy
 	if none.Check("nats:x", "acme=orders") == nil || none.Check("nats:x", "orders") != nil {
 		t.Error("without a policy, a tenant calls, or the default tenant does not")
+	}
+}
+
+// TestTenantAllowance: a tenant uses the services and subjects of its lists. Without a list it uses all, with
+// an empty one none. Workers need no subject.
+func TestTenantAllowance(t *testing.T) {
+	t.Parallel()
+	p := &schemas.CallbackPolicy{Tenants: map[string]schemas.CallbackRules{
+		"acme":   schemas.TenantRules(schemas.TenantAllowance{Services: []string{"orders", "ship*"}, Subjects: []string{"callbacks.>"}}),
+		"globex": schemas.TenantRules(schemas.TenantAllowance{}),
+		"closed": schemas.TenantRules(schemas.TenantAllowance{Services: []string{}, Subjects: []string{}}),
+		"any":    schemas.TenantRules(schemas.TenantAllowance{Services: []string{"*"}, Subjects: []string{}}),
+	}}
+	for _, c := range []struct {
+		service, callback string
+		serviceOK, ok     bool
+	}{
+		{"acme=orders", "nats:callbacks.x", true, true},
+		{"acme=orders", "nats:other.x", true, false},
+		{"acme=orders", "nats:timers.work.orders", true, true},
+		{"acme=ship", "nats:callbacks.x", true, true},
+		{"acme=shipping", "nats:callbacks.x", true, true},
+		{"acme=orders2", "nats:callbacks.x", false, false},
+		{"acme=mail", "nats:timers.work.mail", false, false},
+		{"globex=mail", "nats:other.x", true, true},
+		{"closed=mail", "nats:timers.work.mail", false, false},
+		{"any=mail", "nats:timers.work.mail", true, true},
+		{"any=mail", "nats:callbacks.x", true, false},
+		{"unknown=mail", "nats:callbacks.x", true, false},
+		{"mail", "nats:other.x", true, true},
+	} {
+		if err := p.CheckService(c.service); (err == nil) != c.serviceOK {
+			t.Errorf("%s: %v", c.service, err)
+		}
+		if err := p.Check(c.callback, c.service); (err == nil) != c.ok || err != nil && schemas.CodeOf(err) != schemas.CodeInvalidAttribute {
+			t.Errorf("%s: %s: %v", c.service, c.callback, err)
+		}
+	}
+	var none *schemas.CallbackPolicy
+	if err := none.CheckService("acme=orders"); err != nil {
+		t.Errorf("without a policy: %v", err)
+	}
+	for pattern, ok := range map[string]bool{"orders": true, "ship*": true, "*": true, "": false, "a.b": false, "a*b": false, "**": false, "acme=x": false} {
+		a := schemas.TenantAllowance{Services: []string{pattern}}
+		if err := a.Check(); (err == nil) != ok || err != nil && schemas.CodeOf(err) != schemas.CodeConfig {
+			t.Errorf("services %q: %v", pattern, err)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +89,24 @@ func TestNeverIdle(t *testing.T) {
 	belfryRun(t, "serve", "--service-idle", "10ms", "--data", t.TempDir(), "--nats-listen", "127.0.0.1:0", "--http", "-", "--log-level", "error").oneLine(t, exitUsage, "service-idle is 10ms", "100ms")
 }
 
+// TestTenantsPrinted: the printed settings of tenants are equal to the settings in the file. A list that is absent allows
+// everything, and an empty one nothing.
+func TestTenantsPrinted(t *testing.T) {
+	t.Parallel()
+	path := writeConfig(t, "nats-url: nats://h:4222\ntenants:\n  acme: {account: ACME, services: [orders, ship*], subjects: [callbacks.>], hosts: [a.example]}\n  globex: {account: GLOBEX, services: []}\n")
+	want := map[string]any{
+		"acme":   map[string]any{"account": "ACME", "services": []any{"orders", "ship*"}, "subjects": []any{"callbacks.>"}, "hosts": []any{"a.example"}},
+		"globex": map[string]any{"account": "GLOBEX", "services": []any{}, "hosts": []any{}},
+	}
+	for range 2 {
+		m := parseLines[map[string]any](t, belfryRun(t, "config", "print", "-o", "json", "--config", path).out)[0]
+		if !reflect.DeepEqual(m["tenants"], want) {
+			t.Errorf("config print: tenants %v, want %v", m["tenants"], want)
+		}
+		path = writeConfig(t, belfryRun(t, "config", "print", "--config", path).out)
+	}
+}
+
 func TestConfigFileMistakes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -117,6 +136,10 @@ func TestConfigFileMistakes(t *testing.T) {
 		"secret not base64": {"services: {orders: {secret: whsec_hunter2!hunter2!hunter2!hunter2}}", []string{"orders"}},
 		"key twice":         {"shards: 1\nshards: 2", []string{"shards"}},
 		"role":              {"roles: [cook]", []string{"cook"}},
+		"tenant's key":      {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, host: x}}", []string{"tenants.acme.host", "account, services, subjects and hosts"}},
+		"tenant's service":  {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, services: [a.b]}}", []string{"tenant acme", "services", "a.b"}},
+		"tenant's subject":  {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, subjects: ['$JS.>']}}", []string{"tenant acme", "subjects", "$JS"}},
+		"tenant's host":     {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, hosts: ['a b']}}", []string{"tenant acme", "hosts", "a b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

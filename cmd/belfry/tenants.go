@@ -3,10 +3,12 @@ package main
 import (
 	"maps"
 	"slices"
+
+	"github.com/belfryio/belfry/schemas"
 )
 
-// readTenants reads the group tenants of the config file: for each tenant its account, and the
-// hosts that its callbacks may call.
+// readTenants reads the group tenants of the config file: for each tenant its account, and
+// its allowed services, subjects and hosts.
 func (s *settings) readTenants(file map[string]any) error {
 	value := file[keyTenants]
 	if value == nil || s.ownServer {
@@ -17,29 +19,31 @@ func (s *settings) readTenants(file map[string]any) error {
 	if !ok {
 		return usagef("%s: must be a group, with a group of settings for each tenant", where)
 	}
-	s.app.Tenants, s.app.Callbacks.Tenants = map[string]string{}, map[string][]string{}
+	s.app.Tenants, s.app.Callbacks.Tenants = map[string]string{}, map[string]schemas.TenantAllowance{}
 	for _, name := range slices.Sorted(maps.Keys(tenants)) {
 		group, ok := tenants[name].(map[string]any)
 		if !ok {
 			return usagef("%s.%s: must be a group of settings", where, name)
 		}
-		account, hosts := "", []string{}
+		account, allowed := "", schemas.TenantAllowance{Hosts: []string{}}
+		lists := map[string]*[]string{"services": &allowed.Services, "subjects": &allowed.Subjects, "hosts": &allowed.Hosts}
 		for _, key := range slices.Sorted(maps.Keys(group)) {
 			var err error
-			switch key {
-			case "account":
+			list := lists[key]
+			switch {
+			case key == "account":
 				if account, ok = group[key].(string); !ok {
 					return usagef("%s.%s.account: must be the name of an account", where, name)
 				}
-			case "hosts":
-				if hosts, err = texts(group[key]); err != nil {
-					return usagef("%s.%s.hosts: %v", where, name, err)
+			case list != nil:
+				if *list, err = texts(group[key]); err != nil {
+					return usagef("%s.%s.%s: %v", where, name, key, err)
 				}
 			default:
-				return usagef("%s.%s.%s: unknown key; the keys of a tenant are account and hosts", where, name, key)
+				return usagef("%s.%s.%s: unknown key; the keys of a tenant are account, services, subjects and hosts", where, name, key)
 			}
 		}
-		s.app.Tenants[name], s.app.Callbacks.Tenants[name] = account, hosts
+		s.app.Tenants[name], s.app.Callbacks.Tenants[name] = account, allowed
 	}
 	return nil
 }
@@ -48,7 +52,15 @@ func (s *settings) readTenants(file map[string]any) error {
 func (s *settings) printedTenants() map[string]any {
 	out := map[string]any{}
 	for name, account := range s.app.Tenants {
-		out[name] = map[string]any{"account": account, "hosts": s.app.Callbacks.Tenants[name]}
+		allowed := s.app.Callbacks.Tenants[name]
+		group := map[string]any{"account": account, "hosts": allowed.Hosts}
+		if allowed.Services != nil {
+			group["services"] = allowed.Services
+		}
+		if allowed.Subjects != nil {
+			group["subjects"] = allowed.Subjects
+		}
+		out[name] = group
 	}
 	return out
 }

@@ -107,7 +107,7 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 		mode.node(&o)
 		o.Node = fmt.Sprintf("n%d", i+1)
 		o.Tenants = mode.accounts
-		o.Callbacks.Tenants = map[string][]string{"acme": {"127.0.0.1"}, "globex": {}}
+		o.Callbacks.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: []string{"127.0.0.1"}}, "globex": {}}
 		f.apps = append(f.apps, start(t, o))
 	}
 	waittest.Until(t, "all nodes serve tenants", func() bool {

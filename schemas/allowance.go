@@ -1,0 +1,80 @@
+package schemas
+
+import (
+	"slices"
+	"strings"
+)
+
+// TenantAllowance lists what the configuration allows a tenant.
+type TenantAllowance struct {
+	// Services lists the services of its timers: names, or beginnings of names with a * at the
+	// end. nil allows all names.
+	Services []string
+	// Subjects lists NATS wildcard patterns of the subjects, in its own account, that its
+	// callbacks may name; nil allows all that the account exports. Workers of an allowed service
+	// need no pattern.
+	Subjects []string
+	// Hosts lists patterns of the hosts that its HTTP callbacks may call, see CheckHostPattern;
+	// an empty list allows none.
+	Hosts []string
+}
+
+// askOperator ends the errors for what a tenant may not use.
+const askOperator = "use an allowed one, or ask the operator of this Belfry to add it"
+
+// Check returns an error, of CodeConfig, for an invalid pattern.
+func (a *TenantAllowance) Check() error {
+	for _, p := range a.Services {
+		if name := strings.TrimSuffix(p, "*"); !ValidService(name) && p != "*" {
+			return Errorf(CodeConfig, "services: %.80q is not a service, or the beginning of one and a *", p)
+		}
+	}
+	for _, p := range a.Subjects {
+		if err := CheckSubjectPattern(p); err != nil {
+			return Errorf(CodeConfig, "subjects: %w", err)
+		}
+	}
+	for _, p := range a.Hosts {
+		if err := CheckHostPattern(p); err != nil {
+			return Errorf(CodeConfig, "hosts: %w", err)
+		}
+	}
+	return nil
+}
+
+// TenantRules returns the rules of the services of a tenant. CallSubject leads its NATS callbacks to
+// the subjects of the tenant's own account, whatever the rules allow.
+func TenantRules(a TenantAllowance) CallbackRules {
+	return CallbackRules{Services: a.Services, Subjects: a.Subjects, Hosts: append([]string{}, a.Hosts...), tenant: true}
+}
+
+// NoCallbacks returns the rules of a tenant that is not configured: they allow nothing.
+func NoCallbacks() CallbackRules {
+	return CallbackRules{Subjects: []string{}, Hosts: []string{}, tenant: true, unknown: true}
+}
+
+// CheckService returns an error, of CodeInvalidAttribute, if the tenant of a service may not use it.
+// A tenant that is not configured is not restricted: it only has no callbacks.
+func (p *CallbackPolicy) CheckService(service string) error {
+	tenant, name := SplitService(service)
+	if tenant == "" || p == nil {
+		return nil
+	}
+	rules := p.Tenants[tenant]
+	return rules.checkService(tenant, name)
+}
+
+func (r *CallbackRules) checkService(tenant, service string) error {
+	if r.Services == nil || slices.ContainsFunc(r.Services, func(p string) bool { return serviceMatches(p, service) }) {
+		return nil
+	}
+	return Errorf(CodeInvalidAttribute, "the setting services of tenant %s does not allow service %s: %s", tenant, service, askOperator)
+}
+
+// serviceMatches reports whether a service has the name p, or begins with p up to its *.
+func serviceMatches(p, service string) bool {
+	if begin, ok := strings.CutSuffix(p, "*"); ok {
+		return strings.HasPrefix(service, begin)
+	}
+	return p == service
+}
