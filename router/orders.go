@@ -43,7 +43,8 @@ func (s *Service) turnOf(ctx context.Context, rec *schemas.Record) (head schemas
 	return st.Head.ID, len(st.Waiting)
 }
 
-// whyTurn says for which event a timer waits.
+// whyTurn says for which event a timer waits, and how that event is doing: the time of its next attempt,
+// and the error of the last one.
 func (s *Service) whyTurn(ctx context.Context, t *store.Timer) []string {
 	head, waiting := s.turnOf(ctx, &t.Record)
 	k := t.Record.Key
@@ -56,8 +57,12 @@ func (s *Service) whyTurn(ctx context.Context, t *store.Timer) []string {
 	text := "It waits for " + head.String() + " of key " + k
 	if h, err := s.ops.get(ctx, head); err == nil {
 		text += ", which is " + h.Record.State.String()
-		if r := &h.Record; r.State == schemas.StateRetrying && r.NextMs > 0 {
+		r := &h.Record
+		if r.State == schemas.StateRetrying && r.NextMs > 0 {
 			text += " until " + schemas.FormatTime(r.NextMs)
+		}
+		if r.State == schemas.StateRetrying && r.Attempt > 0 {
+			text += fmt.Sprintf(" after attempt %d of %d%s", r.Attempt, r.MaxAttempt, because(r))
 		}
 	}
 	if others := waiting - 1; others > 0 {

@@ -33,6 +33,7 @@ func TestOrderedTimers(t *testing.T) {
 			r.State, r.Run, r.FiredMs = schemas.StateDelivered, 1, r.DueMs
 			if n == 0 {
 				r.State, r.Queued, r.NextMs = schemas.StateRetrying, true, r.DueMs
+				r.Attempt, r.Outcome = 2, schemas.Outcome{Code: 503, Error: "HTTP status 503"}
 			} else {
 				r.DeferTurn(nowMs + 3_600_000)
 			}
@@ -58,7 +59,7 @@ func TestOrderedTimers(t *testing.T) {
 	if code, text := f.answer("schedule.why", []byte(`{"id":"next","source":"/test"}`), &reply); code != "" || len(reply.Answers) != 1 {
 		t.Fatalf("why: %s %s %+v", code, text, reply)
 	}
-	if a := reply.Answers[0]; !strings.Contains(a.Text, "waits for its turn among the events of key c:1") || len(a.Notes) != 1 || !strings.Contains(a.Notes[0], "It waits for "+head+" of key c:1, which is retrying until ") {
+	if a := reply.Answers[0]; !strings.Contains(a.Text, "waits for its turn among the events of key c:1") || len(a.Notes) != 1 || !strings.Contains(a.Notes[0], "It waits for "+head+" of key c:1, which is retrying until ") || !strings.Contains(a.Notes[0], " after attempt 2 of 36 (HTTP status 503).") {
 		t.Errorf("why: got %+v", a)
 	}
 	if code, text := f.answer("cancel", []byte(`{"id":"head","source":"/test"}`), &info); code != "" {

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"reflect"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -87,46 +85,6 @@ func decodeOrder(b []byte) (k OrderKey, s order.State, err error) {
 		return k, s, err
 	}
 	return OrderKey{v.Service, v.Key}, v.State, nil
-}
-
-// OrderStates returns the states of the busy keys of a service whose names begin with prefix, at
-// most limit, those with the most waiting events first. more is true if there are others. It
-// reads the states of all busy keys. Errors: schemas.ErrUnavailable.
-func (o *Orders) OrderStates(ctx context.Context, svc, prefix string, limit int) (keys []OrderKey, states []order.State, more bool, err error) {
-	type entry struct {
-		k OrderKey
-		s order.State
-	}
-	var all []entry
-	byWaiting := func(a, b entry) int {
-		if d := len(b.s.Waiting) - len(a.s.Waiting); d != 0 {
-			return d
-		}
-		return strings.Compare(a.k.Key, b.k.Key)
-	}
-	err = o.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{orderPrefix + "*"}}, func(m jet.Msg) (bool, error) {
-		if jet.HasOperation(&m) {
-			return true, nil
-		}
-		k, s, err := decodeOrder(m.Data)
-		readable := err == nil // the next event of its key replaces a damaged state
-		if !readable || svc != "" && k.Service != svc || !strings.HasPrefix(k.Key, prefix) || s.Head.IsZero() && len(s.Waiting) == 0 {
-			return true, nil
-		}
-		if all = append(all, entry{k, s}); len(all) > 2*limit {
-			slices.SortFunc(all, byWaiting)
-			all, more = all[:limit], true
-		}
-		return true, nil
-	})
-	slices.SortFunc(all, byWaiting)
-	if len(all) > limit {
-		all, more = all[:limit], true
-	}
-	for _, e := range all {
-		keys, states = append(keys, e.k), append(states, e.s)
-	}
-	return keys, states, more, err
 }
 
 // DecideOrder decides about questions of one key on this node (order.Decide), stores the decision, and
