@@ -30,7 +30,8 @@ type Receipt struct {
 // Add adds a timer and returns when it is stored. Options set the event's timer attributes;
 // an event that has them needs no options. Add does not change the event. Errors:
 // ErrInvalidEvent, ErrInvalidAttribute, ErrTooLarge, ErrConflict, ErrStoreFull,
-// ErrTooManyServices, ErrUnavailable.
+// ErrTooManyServices, ErrLimited, ErrUnavailable. After ErrLimited nothing was stored, and
+// [Error.RetryAfter] says when to try again.
 func (c *Client) Add(ctx context.Context, e event.Event, opts ...AddOption) (Receipt, error) {
 	hdr, data, err := encode(e, opts)
 	if err != nil {
@@ -72,7 +73,8 @@ type Pending struct{ r *publish.Result }
 //
 // Belfry may still reject a stored add for reasons that the client cannot check: the settings
 // max-ahead, callback-subjects, callback-hosts and max-services, or another timer with the
-// same source and id. [Client.Rejections] lists such adds.
+// same source and id. It also rejects stored adds that exceed the adds a second of their service by
+// more than about ten seconds' worth, with the code limited. [Client.Rejections] lists such adds.
 func (p Pending) Wait(ctx context.Context) error {
 	if p.r == nil {
 		return schemas.Errorf(schemas.CodeBadRequest, "Wait of a Pending that AddAsync did not return")

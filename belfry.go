@@ -47,6 +47,7 @@ var (
 	ErrAlreadyDone      = schemas.ErrAlreadyDone      // cancelled, or finished, before
 	ErrStoreFull        = schemas.ErrStoreFull        // Belfry's storage is at its limit
 	ErrTooManyServices  = schemas.ErrTooManyServices  // the timer's service would exceed the setting max-services
+	ErrLimited          = schemas.ErrLimited          // the adds a second of the service are used up: see Error.RetryAfter
 	ErrBadRequest       = schemas.ErrBadRequest       // an argument or option is out of range
 	ErrConfig           = schemas.ErrConfig           // an existing consumer has other settings; see Client.Handle
 	ErrUnavailable      = schemas.ErrUnavailable      // no answer; the call may have taken effect
@@ -166,7 +167,12 @@ func (c *Client) request(ctx context.Context, verb string, hdr nats.Header, data
 		return schemas.Errorf(schemas.CodeUnavailable, "%s: no answer from Belfry (%w); it may have taken effect", verb, err)
 	}
 	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
-		return &schemas.Error{Code: schemas.Code(code), Msg: m.Header.Get(micro.ErrorHeader)}
+		failure := &schemas.Error{Code: schemas.Code(code), Msg: m.Header.Get(micro.ErrorHeader)}
+		var body schemas.ErrorReply
+		if json.Unmarshal(m.Data, &body) == nil && body.RetryAfterMs > 0 {
+			failure.RetryAfter = time.Duration(min(body.RetryAfterMs, schemas.MaxRetryAfterMs)) * time.Millisecond
+		}
+		return failure
 	}
 	if err := json.Unmarshal(m.Data, reply); err != nil {
 		return fmt.Errorf("belfry: cannot decode the answer to %s: %w", verb, err)

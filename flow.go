@@ -11,7 +11,8 @@ import (
 // get ErrBadRequest, or no answer.
 
 // FlowLimit says what a flow key, or each key that matches a pattern, permits; see
-// [Client.SetFlow].
+// [Client.SetFlow]. Of the key "adds:" and a service it is the rate of that service's adds; such a
+// limit has no Parallel.
 type FlowLimit struct {
 	// Rate is a number of calls in a duration, such as "20/s", "100/m", "1000/h", "5000/d" or
 	// "100/10m"; "" does not bound them. In no window of length t begin more than rate × t + burst calls.

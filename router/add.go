@@ -20,6 +20,8 @@ type Add struct {
 	// Tenant is the tenant that adds the timer, "" for the default tenant. Account is its account
 	// if the add came from the stream.
 	Tenant, Account string
+	// Returned is true for an add of the stream that was delivered before.
+	Returned bool
 	// Receiver receives the outcome.
 	Receiver Receiver
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Add adds the timer of an event and waits until it is stored. Errors: those of
-// schemas.ParseAdd, conflict, too_many_services, store_full, unavailable. After unavailable
+// schemas.ParseAdd, conflict, too_many_services, limited, store_full, unavailable. After unavailable
 // the timer may have been stored; adding it again is safe.
 func (s *Service) Add(ctx context.Context, header map[string][]string, data []byte) (schemas.AddReply, error) {
 	type answer struct {
@@ -94,7 +94,8 @@ func (s *Service) AddAll(ctx context.Context, adds []*Add) {
 	}
 }
 
-// process validates and writes a group. Every add of it is settled when process returns.
+// process validates and writes a group. Every add of it is settled when process returns, except the adds
+// of limited services, which the limiter settles.
 func (s *Service) process(group []*Add) {
 	s.m.batch.Observe(float64(len(group)))
 	valid := make([]*Add, 0, len(group))
@@ -113,7 +114,7 @@ func (s *Service) process(group []*Add) {
 		}
 		valid = append(valid, a)
 	}
-	s.write(valid)
+	s.write(s.limiter.unlimited(valid))
 	// After the valid adds, because timers.rejected may fail.
 	each(refused, func(f refusal) { outcomes{s}.Reject(f.a, f.reason) })
 }

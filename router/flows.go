@@ -15,10 +15,12 @@ import (
 
 // Flows is the part of the store that keeps the limits of flow control; *store.Store has it.
 type Flows interface {
+	FlowsNow() (set *store.FlowSet, fresh bool)
 	RefreshFlows(ctx context.Context) (*store.FlowSet, error)
 	PutLimit(ctx context.Context, l store.FlowLimit, rev uint64) (uint64, error)
 	DeleteLimit(ctx context.Context, l store.FlowLimit, rev uint64) (uint64, error)
 	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
+	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
 	FlowStates(ctx context.Context, pattern string, limit int) (all []store.FlowKeyState, more bool, err error)
 }
 
@@ -65,6 +67,9 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 	if q.Rate == "" && q.Parallel == 0 {
 		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, or a number of parallel calls; flow.delete removes a limit, and flow.pause stops all calls")
 	}
+	if schemas.LimitsAdds(q.Key) && q.Parallel != 0 {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate alone: leave parallel out", q.Key)
+	}
 	l.Parallel, l.Burst = q.Parallel, q.Burst
 	if q.Rate != "" {
 		if l.Rate, err = flow.ParseRate(q.Rate); err != nil {
@@ -94,6 +99,9 @@ func (s *Service) FlowPause(ctx context.Context, q schemas.FlowRequest, from sch
 	return do(ctx, s, s.slow, func(ctx context.Context) (schemas.FlowReply, error) {
 		if err := cmp.Or(checkFlowPattern(q.Key), schemas.CheckNote(q.Note)); err != nil {
 			return schemas.FlowReply{}, err
+		}
+		if schemas.LimitsAdds(q.Key) {
+			return schemas.FlowReply{}, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which cannot be paused: set a low rate", q.Key)
 		}
 		nowMs := s.nowMs()
 		return s.changeLimit(ctx, limitChange{key: q.Key, revision: q.Revision, by: q.By, done: "flow paused", edit: func(old *store.FlowLimit, by string) (*store.FlowLimit, error) {
@@ -240,7 +248,7 @@ func (s *Service) writeLimit(ctx context.Context, next, old *store.FlowLimit, by
 
 // noLimit says that no limit is stored for a key, and which one applies to it.
 func noLimit(set *store.FlowSet, key string) error {
-	if l, ok := set.Find(key); ok {
+	if l, ok := find(set, key); ok {
 		return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: that of %s applies to it", key, l.Pattern)
 	}
 	return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s, and none applies to it", key)
@@ -303,7 +311,7 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 		limit, exists := set.Get(q.Key)
 		pattern := strings.Contains(q.Key, "*")
 		if !pattern {
-			limit, exists = set.Find(q.Key)
+			limit, exists = find(set, q.Key)
 		}
 		switch {
 		case !exists && pattern:
@@ -315,7 +323,7 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 			if !pattern {
 				return key == q.Key
 			}
-			l, ok := set.Find(key)
+			l, ok := find(set, key)
 			return ok && l.Pattern == q.Key
 		}
 		states, err := s.flowStates(ctx, q.Key, pattern)
@@ -343,6 +351,14 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 		}
 		return reply, nil
 	})
+}
+
+// find returns the limit of a flow key, or of a key of adds.
+func find(set *store.FlowSet, key string) (store.FlowLimit, bool) {
+	if schemas.LimitsAdds(key) {
+		return set.FindAdds(key)
+	}
+	return set.Find(key)
 }
 
 // flowStates returns the states of the keys of a pattern, or that of one key.

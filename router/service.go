@@ -136,8 +136,11 @@ type engine struct {
 	batcher      *batcher
 	// rejections throttles log lines about rejected adds.
 	rejections throttle.Log
-	callbacks  atomic.Pointer[schemas.CallbackPolicy]
-	parse      parser
+	// limiter applies the limits of adds; limits throttles its log lines.
+	limiter   *limiter
+	limits    throttle.Log
+	callbacks atomic.Pointer[schemas.CallbackPolicy]
+	parse     parser
 
 	// run ends when operations under way are cancelled.
 	run    context.Context
@@ -206,6 +209,7 @@ func New(o Options) (*Service, error) {
 	s.tenantWriter = s.writer
 	s.tenantWriter.Dedup = o.TenantDedup
 	s.batcher = newBatcher(s.process)
+	s.limiter = newLimiter(s)
 	return s, nil
 }
 
@@ -256,6 +260,7 @@ func (s *Service) Stop(ctx context.Context) {
 	s.gate.wait()
 	s.batcher.close()
 	s.batching.Wait()
+	s.limiter.close()
 	close(s.cancels)
 	s.cancelling.Wait()
 }

@@ -3,6 +3,7 @@ package schemas
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Code is the stable name of an error. The API sends it in the Nats-Service-Error-Code
@@ -27,6 +28,7 @@ const (
 	CodeUnknownFormat    Code = "unknown_format"    // a newer version wrote the bytes: upgrade this node
 	CodeDamaged          Code = "damaged"           // the stored bytes are damaged: run belfry repair
 	CodeTooManyServices  Code = "too_many_services" // an add names a service beyond max-services
+	CodeLimited          Code = "limited"           // the service or tenant has used up its adds a second; nothing was stored
 )
 
 // Error is an error with a stable code. Compare it with errors.Is and one of the Err
@@ -35,6 +37,8 @@ type Error struct {
 	Code Code
 	Msg  string
 	Err  error // the cause, or nil; Msg already includes its text
+	// RetryAfter is the time after which the call may succeed, of CodeLimited; otherwise 0.
+	RetryAfter time.Duration
 }
 
 // Error returns Msg, or the code if Msg is empty.
@@ -66,6 +70,7 @@ var (
 	ErrStoreFull        = &Error{Code: CodeStoreFull}
 	ErrTooLarge         = &Error{Code: CodeTooLarge}
 	ErrTooManyServices  = &Error{Code: CodeTooManyServices}
+	ErrLimited          = &Error{Code: CodeLimited}
 	ErrBadRequest       = &Error{Code: CodeBadRequest}
 	ErrConfig           = &Error{Code: CodeConfig}
 	ErrUnavailable      = &Error{Code: CodeUnavailable}
@@ -76,10 +81,30 @@ var (
 	ErrDamaged = &Error{Code: CodeDamaged}
 )
 
+// ErrorReply is the body of an API answer that is an error.
+type ErrorReply struct {
+	Code  string `json:"code"`
+	Error string `json:"error"`
+	// RetryAfterMs is Error.RetryAfter in milliseconds, 0 for none.
+	RetryAfterMs int64 `json:"retry_after_ms,omitempty"`
+}
+
+// MaxRetryAfterMs bounds ErrorReply.RetryAfterMs: 30 days.
+const MaxRetryAfterMs = 30 * 24 * 3600 * 1000
+
 // Errorf returns an Error with the formatted text. The operand of %w becomes its cause.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// RetryAfterOf returns Error.RetryAfter of the first Error in err's chain, or 0.
+func RetryAfterOf(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
 }
 
 // CodeOf returns the code of the first Error in err's chain, or "".

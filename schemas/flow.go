@@ -22,6 +22,17 @@ const ServiceFlowPrefix = "service:"
 // callbacks of the service, whatever their flow keys.
 const GroupFlowPrefix = "group:"
 
+// AddsFlowPrefix and a service make the key of the limit of that service's adds a second. The service
+// of a tenant is named as in TenantService. The prefix and a tenant with TenantEnd make that of all
+// adds of the tenant. Such a limit applies to adds alone, and no other limit applies to them.
+const AddsFlowPrefix = "adds:"
+
+// TenantEnd ends the key of the limit of all adds of a tenant.
+const TenantEnd = tenantSeparator
+
+// LimitsAdds reports whether a limit of a flow key or pattern applies to adds, not to callbacks.
+func LimitsAdds(pattern string) bool { return strings.HasPrefix(pattern, AddsFlowPrefix) }
+
 // FlowKey returns the key whose limits apply to a callback: flow, the value of AttrFlow, or
 // without one the host of an HTTP callback (in lower case, with its port unless that is the
 // default of its scheme), and ServiceFlowPrefix with the service for all others. target is the
@@ -69,9 +80,14 @@ func CheckFlowKey(key string) error {
 }
 
 // CheckFlowPattern returns an error of CodeBadRequest for a text that is neither a flow key nor
-// a pattern: a flow key in which * stands for any run of characters.
+// a pattern: a flow key in which * stands for any run of characters. A key of AddsFlowPrefix may also
+// have the = of a tenant.
 func CheckFlowPattern(pattern string) error {
-	if !validFlow(pattern, "*") {
+	also := "*"
+	if LimitsAdds(pattern) {
+		also = "*" + tenantSeparator
+	}
+	if !validFlow(pattern, also) {
 		return Errorf(CodeBadRequest, "flow key %.160q must have 1 to %d letters, digits or any of - _ . : @ /, and * for any run of characters", pattern, MaxFlowKey)
 	}
 	return nil

@@ -371,7 +371,10 @@ func (e *examination) differences() {
 
 // withoutLevel says what a store does without while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
-	lacks := "no timers of tenants can be added"
+	lacks := "no limits of adds can be set"
+	if level < store.LevelTenants {
+		lacks += ", no timers of tenants can be added"
+	}
 	if level < store.LevelFlow {
 		lacks += ", no limits of flow keys can be changed"
 	}
@@ -460,8 +463,14 @@ func (e *examination) flows(ctx context.Context) {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version make callbacks without obeying the %d flow limits: %s", len(set.All()), strings.Join(names, ", "))
 		return
 	}
+	if names := set.AddsIgnoredBy(e.alive()); len(names) > 0 {
+		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version store adds without obeying the limits of adds: %s", strings.Join(names, ", "))
+		return
+	}
 	for _, l := range set.All() {
-		if l.Err != nil {
+		if l.Err != nil && schemas.LimitsAdds(l.Pattern) {
+			e.found("flows", Error, "store the limit again with \"belfry flow set\"", "the adds of %s are not limited: %v", l.Pattern, l.Err)
+		} else if l.Err != nil {
 			e.found("flows", Error, "store the limit again with \"belfry flow set\", and see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "the callbacks of flow key %s wait: %v", l.Pattern, l.Err)
 		}
 	}

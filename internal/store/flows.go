@@ -37,8 +37,9 @@ import (
 type Flows struct {
 	jet *jet.Client
 	log zerolog.Logger
-	// may returns an error while limits must not be stored; see Levels.CanLimit.
-	may func() error
+	// callbacks and adds return an error while limits of callbacks or of adds must not be stored; see
+	// Levels.CanLimit.
+	callbacks, adds func() error
 
 	copy freshCopy[*FlowSet]
 }
@@ -74,8 +75,8 @@ const (
 	maxFlowMatches = 10_000
 )
 
-func newFlows(c *jet.Client, may func() error, log zerolog.Logger) *Flows {
-	return &Flows{jet: c, may: may, log: log, copy: freshCopy[*FlowSet]{
+func newFlows(c *jet.Client, callbacks, adds func() error, log zerolog.Logger) *Flows {
+	return &Flows{jet: c, callbacks: callbacks, adds: adds, log: log, copy: freshCopy[*FlowSet]{
 		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
 	}}
 }
@@ -200,18 +201,22 @@ type FlowSet struct {
 	// patterns are the limits with '*' that are not deleted, in the order in which they apply.
 	patterns []FlowLimit
 	// live is the number of limits that are not deleted. holding counts the paused and the
-	// unreadable ones among them.
+	// unreadable ones among those of callbacks.
 	live, holding int
+	// adds has the limits of adds that are not deleted, in the order in which they apply.
+	adds []FlowLimit
 
 	mu sync.Mutex
 	// found has results of Find, at most maxFlowMatches.
 	found map[string]*FlowLimit
+	// ofAdds has results of AddLimits by service, at most maxFlowMatches.
+	ofAdds map[string][]AddLimit
 }
 
 func newFlowSet() *FlowSet { return &FlowSet{all: map[string]FlowLimit{}} }
 
-// Empty reports whether there is no limit.
-func (s *FlowSet) Empty() bool { return s.live == 0 }
+// Empty reports whether there is no limit of callbacks.
+func (s *FlowSet) Empty() bool { return s.live == len(s.adds) }
 
 // Get returns the limit that is stored for a pattern.
 func (s *FlowSet) Get(pattern string) (FlowLimit, bool) {
@@ -219,13 +224,13 @@ func (s *FlowSet) Get(pattern string) (FlowLimit, bool) {
 	return l, ok && !l.Deleted
 }
 
-// Find returns the limit of a flow key: that of the key itself, or of the longest pattern that
+// Find returns the limit of the callbacks of a flow key: that of the key itself, or of the longest pattern that
 // matches, or of the pattern that sorts first among the longest.
 func (s *FlowSet) Find(key string) (FlowLimit, bool) {
 	if s.Empty() {
 		return FlowLimit{}, false
 	}
-	if l, ok := s.Get(key); ok {
+	if l, ok := s.Get(key); ok && !schemas.LimitsAdds(key) {
 		return l, true
 	}
 	if len(s.patterns) == 0 {
@@ -307,7 +312,8 @@ func (s *FlowSet) sorted(keep func(*FlowLimit) bool) []FlowLimit {
 // With returns a copy in which one limit differs. Its revision is higher than any in the
 // store.
 func (s *FlowSet) With(l FlowLimit) *FlowSet {
-	next := &FlowSet{Seq: s.Seq + 1, all: maps.Clone(s.all)}
+	next := &FlowSet{Seq: s.Seq + 1, all: map[string]FlowLimit{}}
+	maps.Copy(next.all, s.all)
 	l.Rev = next.Seq
 	next.all[l.Pattern] = l
 	next.index()
@@ -321,6 +327,10 @@ func (s *FlowSet) index() {
 			continue
 		}
 		s.live++
+		if schemas.LimitsAdds(pattern) {
+			s.adds = append(s.adds, l)
+			continue
+		}
 		if l.holds() {
 			s.holding++
 		}
@@ -328,12 +338,14 @@ func (s *FlowSet) index() {
 			s.patterns = append(s.patterns, l)
 		}
 	}
-	slices.SortFunc(s.patterns, func(a, b FlowLimit) int {
+	longest := func(a, b FlowLimit) int {
 		if d := len(b.Pattern) - len(a.Pattern); d != 0 {
 			return d
 		}
 		return strings.Compare(a.Pattern, b.Pattern)
-	})
+	}
+	slices.SortFunc(s.patterns, longest)
+	slices.SortFunc(s.adds, longest)
 }
 
 // FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
@@ -373,7 +385,7 @@ func (f *Flows) PutLimit(ctx context.Context, l FlowLimit, rev uint64) (uint64, 
 	if err := l.check(); err != nil {
 		return 0, err
 	}
-	if err := f.may(); err != nil {
+	if err := f.may(l.Pattern); err != nil {
 		return 0, err
 	}
 	set, err := f.RefreshFlows(ctx)
@@ -384,7 +396,8 @@ func (f *Flows) PutLimit(ctx context.Context, l FlowLimit, rev uint64) (uint64, 
 	if !known && set.live >= MaxStoredLimits {
 		return 0, schemas.Errorf(schemas.CodeBadRequest, "there are %d flow limits, which is the limit: delete one, or use a pattern such as customer:* for many keys", MaxStoredLimits)
 	}
-	l.Deleted, l.Raised = false, known && raised(old.Limit, l.Limit) || !known && set.replaces(l.Pattern)
+	// No event waits for a limit of adds.
+	l.Deleted, l.Raised = false, !schemas.LimitsAdds(l.Pattern) && (known && raised(old.Limit, l.Limit) || !known && set.replaces(l.Pattern))
 	return f.write(ctx, set, l, rev)
 }
 
@@ -395,7 +408,15 @@ func (f *Flows) DeleteLimit(ctx context.Context, l FlowLimit, rev uint64) (uint6
 	if err != nil {
 		return 0, err
 	}
-	return f.write(ctx, set, FlowLimit{Pattern: l.Pattern, AtMs: l.AtMs, By: l.By, Deleted: true, Raised: true}, rev)
+	return f.write(ctx, set, FlowLimit{Pattern: l.Pattern, AtMs: l.AtMs, By: l.By, Deleted: true, Raised: !schemas.LimitsAdds(l.Pattern)}, rev)
+}
+
+// may returns an error while the limit of a pattern must not be stored.
+func (f *Flows) may(pattern string) error {
+	if schemas.LimitsAdds(pattern) {
+		return f.adds()
+	}
+	return f.callbacks()
 }
 
 // replaces reports whether keys of a new limit may have had another one: that of a pattern, or

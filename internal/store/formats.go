@@ -42,8 +42,10 @@ const (
 	// LevelOrder adds records with an ordering key (schemas.AttrKey), whose events every node
 	// must call in order.
 	LevelOrder FormatLevel = 8
+	// LevelAdds adds limits of adds (schemas.AddsFlowPrefix), which every router must obey.
+	LevelAdds FormatLevel = 9
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelOrder
+	NewestLevel = LevelAdds
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -162,6 +164,9 @@ func (l *Levels) CanSchedule() error { return l.can(LevelSchedules, "schedules")
 // CanLimit is CanSchedule for the limits of flow keys.
 func (l *Levels) CanLimit() error { return l.can(LevelFlow, "flow limits") }
 
+// CanLimitAdds is CanSchedule for the limits of adds.
+func (l *Levels) CanLimitAdds() error { return l.can(LevelAdds, "limits of adds") }
+
 // CanServeTenants is CanSchedule for timers of tenants.
 func (l *Levels) CanServeTenants() error { return l.can(LevelTenants, "timers of tenants") }
 
@@ -231,6 +236,8 @@ func (l *Levels) update(ctx context.Context) error {
 // withOlder says what does not happen while a node of a level older than NewestLevel runs.
 func withOlder(level FormatLevel) string {
 	switch {
+	case level >= LevelOrder:
+		return "it obeys no limits of adds, and none can be set until it stops"
 	case level >= LevelTenants:
 		return "no timers with a timerkey are added until it stops"
 	case level >= LevelFlow:

@@ -420,9 +420,9 @@ func (a *api) respond(verb string, r *endpoint.Request, v any, err error) {
 	}
 	a.m.requests.WithLabelValues(verb, code).Inc()
 	text := router.HeaderText(err.Error())
-	body, jerr := json.Marshal(map[string]string{"code": code, "error": text})
+	body, jerr := json.Marshal(schemas.ErrorReply{Code: code, Error: text, RetryAfterMs: schemas.RetryAfterOf(err).Milliseconds()})
 	if jerr != nil {
-		body = nil // a map of strings always encodes
+		body = nil // strings and a number always encode
 	}
 	if err := r.Fail(code, text, body); err != nil {
 		a.o.Log.Warn().Err(err).Str("verb", verb).Msg("request not answered")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
 )
 
 // Pauses before an add that was delayed is delivered again: the first, and the bound up to
@@ -104,6 +105,7 @@ func newGroup(in *intake, msgs []*store.Add) *group {
 		d := &g.adds[i]
 		d.g, d.msg = g, m
 		d.Header, d.Data, d.Seq, d.Account, d.Receiver = m.Header, m.Data, m.Seq, m.Account, d
+		d.Returned = m.Deliveries > 1
 		// Rounded up: a timer counted from the add is never early.
 		d.AddedMs = m.Stored.Add(time.Millisecond - 1).UnixMilli()
 	}
@@ -132,7 +134,11 @@ func (g *group) working() {
 func (d *delivery) Settle(o router.Outcome) {
 	d.done.Store(true)
 	if o.Result == router.Delayed {
-		d.msg.Retry(min(retryPause<<min(max(d.msg.Deliveries, 1)-1, 10), retryMax))
+		wait := schemas.RetryAfterOf(o.Err) // of an add that has reserved its time
+		if wait <= 0 {
+			wait = min(retryPause<<min(max(d.msg.Deliveries, 1)-1, 10), retryMax)
+		}
+		d.msg.Retry(wait)
 	} else {
 		d.msg.Done()
 	}

@@ -1,0 +1,48 @@
+package store_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/store"
+)
+
+// TestAddLimits: which limits apply to the adds of a service and of a tenant, and that they and those of
+// callbacks do not meet.
+func TestAddLimits(t *testing.T) {
+	t.Parallel()
+	set := &store.FlowSet{}
+	for _, pattern := range []string{"*", "adds:*", "adds:orders", "adds:acme=", "adds:globex=o*", "adds:*="} {
+		set = set.With(store.FlowLimit{Pattern: pattern, Limit: flow.Limit{Rate: flow.Rate{Count: 100, Per: 1e9}, Burst: 10}})
+	}
+	for service, want := range map[string][]string{
+		"orders":        {"adds:orders adds:orders"},
+		"mail":          {"adds:mail adds:*"},
+		"acme=orders":   {"adds:acme=orders adds:*", "adds:acme= adds:acme="},
+		"globex=orders": {"adds:globex=orders adds:globex=o*", "adds:globex= adds:*="},
+	} {
+		for range 2 { // the second time from memory
+			var got []string
+			for _, l := range set.AddLimits(service) {
+				got = append(got, l.Key+" "+l.Pattern)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the limits of %s are %q, want %q", service, got, want)
+			}
+		}
+	}
+	if l, ok := set.Find("adds:orders"); !ok || l.Pattern != "*" {
+		t.Errorf("callbacks with the flow key adds:orders have the limit of %q, want that of *", l.Pattern)
+	}
+	if set.Empty() || (&store.FlowSet{}).With(store.FlowLimit{Pattern: "adds:*"}).LimitsAdds() == false {
+		t.Error("the limits are not found")
+	}
+	if !(&store.FlowSet{}).With(store.FlowLimit{Pattern: "adds:*"}).Empty() {
+		t.Error("a limit of adds is one of callbacks")
+	}
+	old := []store.Member{{Node: "old", Presence: store.Presence{Reads: store.LevelOrder}}, {Node: "calls", Presence: store.Presence{Reads: store.LevelOrder, Roles: []string{"functions"}}}, {Node: "new", Presence: store.Presence{Reads: store.NewestLevel}}}
+	if got := set.AddsIgnoredBy(old); !slices.Equal(got, []string{"old"}) {
+		t.Errorf("the limits of adds are ignored by %q", got)
+	}
+}

@@ -1,0 +1,324 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+const (
+	// maxAsking bounds the adds of a node that ask their limit at a time. Further ones are refused
+	// as unavailable.
+	maxAsking = 4096
+	// maxHold bounds the time for which an add of the stream waits for its limit, and maxHeld the adds
+	// of a node that do. The others are rejected: the waiting adds of all nodes count for
+	// store.RouterMaxAckPending, and must not stop those of other services.
+	maxHold = 10 * time.Second
+	maxHeld = 1000
+	// maxLimitStates bounds the states of limits that a node remembers.
+	maxLimitStates = 10_000
+	// limitTries bounds the conflicts with other nodes of one decision.
+	limitTries = 50
+)
+
+// limiter applies the limits of adds a second (schemas.AddsFlowPrefix). Adds of a service with a
+// limit leave their group and ask it on a goroutine of their service, so a slow store of the
+// limits holds up no adds without a limit. One compare-and-set of the limit's state (flow.Take)
+// admits many adds; all nodes share that state, so the limit is exact over the cluster.
+//
+// A caller's add that is not admitted is refused as schemas.CodeLimited. An add of the stream was
+// acknowledged, so it waits up to maxHold: it reserves a time, and is delivered again then. If
+// it cannot, it is rejected and kept on timers.rejected.
+//
+// A node uses its last copy of the limits, also while that cannot be renewed: adds without a limit do
+// not depend on the store of the limits. Adds with a limit do, because they need its state.
+type limiter struct {
+	e *engine
+	// write stores admitted adds.
+	write func([]*Add)
+	tasks sync.WaitGroup
+
+	mu sync.Mutex
+	// queues are the adds that ask, by service. A queue exists while its goroutine runs.
+	queues map[string][]*Add
+	asking int
+	states map[string]store.FlowKeyState
+	// held are the ends of the waits of the stream's adds, in Unix nanoseconds.
+	held []int64
+}
+
+func newLimiter(s *Service) *limiter {
+	return &limiter{e: s.engine, write: s.write, queues: map[string][]*Add{}, states: map[string]store.FlowKeyState{}}
+}
+
+// unlimited returns the adds without a limit. The others ask theirs, and are settled later.
+func (l *limiter) unlimited(adds []*Add) []*Add {
+	set, _ := l.e.o.Store.FlowsNow()
+	if set == nil {
+		var err error
+		if set, err = l.first(); err != nil {
+			for _, a := range adds {
+				l.sink().Delay(a, err)
+			}
+			return nil
+		}
+	}
+	if !set.LimitsAdds() {
+		return adds
+	}
+	free := adds[:0]
+	for _, a := range adds {
+		if len(set.AddLimits(a.Spec.Service)) == 0 {
+			free = append(free, a)
+			continue
+		}
+		l.ask(a)
+	}
+	return free
+}
+
+// first reads the limits on a node that has none yet.
+func (l *limiter) first() (*store.FlowSet, error) {
+	ctx, cancel := context.WithTimeout(l.e.run, OperationTimeout)
+	defer cancel()
+	return l.e.o.Store.RefreshFlows(ctx)
+}
+
+// ask queues an add. The caller is a group that is being processed; see close.
+func (l *limiter) ask(a *Add) {
+	svc := a.Spec.Service
+	l.mu.Lock()
+	if l.asking >= maxAsking {
+		l.mu.Unlock()
+		l.sink().Delay(a, schemas.Errorf(schemas.CodeUnavailable, "%d adds wait for the limits of their services, which is the limit; nothing was done: try again", maxAsking))
+		return
+	}
+	l.asking++
+	queue, runs := l.queues[svc]
+	l.queues[svc] = append(queue, a)
+	l.mu.Unlock()
+	if !runs {
+		l.tasks.Go(func() { l.serve(svc) })
+	}
+}
+
+// close waits until all adds are settled. No group may be processed any more.
+func (l *limiter) close() { l.tasks.Wait() }
+
+func (l *limiter) sink() outcomes { return outcomes{&Service{engine: l.e}} }
+
+// serve decides about the adds of a service until none asks.
+func (l *limiter) serve(svc string) {
+	for {
+		l.mu.Lock()
+		queue := l.queues[svc]
+		if len(queue) == 0 {
+			delete(l.queues, svc)
+			l.mu.Unlock()
+			return
+		}
+		batch := slices.Clone(queue[:min(len(queue), MaxBatch)])
+		l.queues[svc] = queue[len(batch):]
+		l.asking -= len(batch)
+		l.mu.Unlock()
+		l.decide(svc, batch)
+	}
+}
+
+// decide admits, delays or refuses the adds of a service.
+func (l *limiter) decide(svc string, batch []*Add) {
+	set, _ := l.e.o.Store.FlowsNow()
+	batch = slices.DeleteFunc(batch, func(a *Add) bool { return a.settled.Load() }) // their callers' time is up
+	// Adds that were delivered before have reserved a time.
+	slices.SortStableFunc(batch, func(a, b *Add) int { return returned(b) - returned(a) })
+	// The service first: what its limit refuses must not use up that of the tenant.
+	for _, limit := range set.AddLimits(svc) {
+		if len(batch) > 0 {
+			batch = l.pass(set, limit, batch)
+		}
+	}
+	if len(batch) == 0 {
+		return
+	}
+	l.e.batcher.permits <- struct{}{}
+	l.tasks.Go(func() {
+		defer func() { <-l.e.batcher.permits }()
+		l.write(batch)
+	})
+}
+
+func returned(a *Add) int {
+	if a.Returned {
+		return 1
+	}
+	return 0
+}
+
+// pass returns the adds that a limit admits. The others are settled.
+func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) []*Add {
+	if limit.Err != nil {
+		// Nobody knows the limit. To refuse acknowledged adds would lose them.
+		l.complain(limit.Key, limit.Err)
+		return batch
+	}
+	ctx, cancel := context.WithTimeout(l.e.run, OperationTimeout)
+	defer cancel()
+	taken, nowNs, err := l.take(ctx, set, limit, batch)
+	if err != nil {
+		l.complain(limit.Key, err)
+		for _, a := range batch {
+			l.sink().Delay(a, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s cannot be read; nothing was stored: try again (%w)", limit.Key, err))
+		}
+		return nil
+	}
+	n := 0
+	for _, a := range batch {
+		n += returned(a)
+	}
+	admitted := append(slices.Clone(batch[:taken.Returned]), batch[n:n+taken.New]...)
+	refused := append(slices.Clone(batch[taken.Returned:n]), batch[n+taken.New:]...)
+	reserved := taken.Reserved
+	var rejects []refusal
+	for i, a := range refused {
+		wait := max(time.Duration(taken.NextNs+int64(i)*taken.StepNs-nowNs), time.Millisecond)
+		reason := limited(limit, wait)
+		if a.Seq != 0 && reserved > 0 {
+			reserved--
+			l.sink().Delay(a, reason)
+			continue
+		}
+		rejects = append(rejects, refusal{a, reason})
+	}
+	each(rejects, func(f refusal) { l.sink().Reject(f.a, f.reason) })
+	return admitted
+}
+
+// limited is the refusal of an add.
+func limited(l store.AddLimit, wait time.Duration) *schemas.Error {
+	// Rounded up to milliseconds, as callers get it.
+	wait = min((wait + time.Millisecond - 1).Truncate(time.Millisecond), schemas.MaxRetryAfterMs*time.Millisecond)
+	err := schemas.Errorf(schemas.CodeLimited, "the adds of %s are limited to %s with a burst of %d: try again in %s", l.Key[len(schemas.AddsFlowPrefix):], l.Limit.Rate, l.Limit.Burst, wait)
+	err.RetryAfter = wait
+	return err
+}
+
+// errOldLimit says that another node decided by a limit that this node has not read yet.
+var errOldLimit = errors.New("the limit was changed, and this node has not read the change yet")
+
+// take decides about a batch by one compare-and-set of the limit's state, again after a conflict. nowNs
+// is the time of the decision.
+func (l *limiter) take(ctx context.Context, set *store.FlowSet, limit store.AddLimit, batch []*Add) (t flow.Taken, nowNs int64, err error) {
+	a := flow.Asked{Within: maxHold}
+	fromStream := 0
+	for _, add := range batch {
+		if add.Returned {
+			a.Returned++
+		} else {
+			a.New++
+		}
+		if add.Seq != 0 {
+			fromStream++
+		}
+	}
+	for try := 0; ; try++ {
+		st, known := l.state(limit.Key)
+		if !known {
+			if st, err = l.read(ctx, limit); err != nil {
+				return t, 0, err
+			}
+		}
+		nowNs = l.e.o.Time.LatestNs()
+		a.Reserve = min(fromStream, l.room(nowNs))
+		next := st
+		if next.State.Generation > limit.Rev && set.Seq >= next.State.Generation {
+			next.State.Generation = 0 // the later limit was deleted, so this one applies again
+		}
+		if next.State.Generation > limit.Rev {
+			return t, nowNs, errOldLimit
+		}
+		t = flow.Take(limit.Limit, limit.Rev, &next.State, nowNs, a)
+		if t.Unchanged {
+			return t, nowNs, nil
+		}
+		next.Rev, err = l.e.o.Store.PutFlowState(ctx, next, time.Duration(max(next.State.GateNs, next.State.PlanNs)-nowNs))
+		if err == nil {
+			l.remember(next)
+			l.hold(nowNs, t)
+			return t, nowNs, nil
+		}
+		l.forget(limit.Key)
+		if !errors.Is(err, store.ErrRevision) || try >= limitTries {
+			return t, nowNs, err
+		}
+		// Another node decided at the same time. A random pause lets one of them win.
+		pause.For(ctx, time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+	}
+}
+
+// read reads the state of a limit. Of a damaged one the burst is used up.
+func (l *limiter) read(ctx context.Context, limit store.AddLimit) (store.FlowKeyState, error) {
+	st, err := l.e.o.Store.FlowState(ctx, limit.Key)
+	if errors.Is(err, schemas.ErrDamaged) {
+		l.complain(limit.Key, err)
+		st.State, err = flow.State{GateNs: l.e.o.Time.LatestNs() + int64(limit.Limit.Burst)*int64(limit.Limit.Rate.Interval())}, nil
+	}
+	st.Key = limit.Key
+	return st, err
+}
+
+func (l *limiter) state(key string) (store.FlowKeyState, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st, ok := l.states[key]
+	return st, ok
+}
+
+func (l *limiter) remember(st store.FlowKeyState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.states) >= maxLimitStates {
+		clear(l.states)
+	}
+	l.states[st.Key] = st
+}
+
+func (l *limiter) forget(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.states, key)
+}
+
+// room returns how many adds of the stream may still wait.
+func (l *limiter) room(nowNs int64) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = slices.DeleteFunc(l.held, func(untilNs int64) bool { return untilNs <= nowNs || untilNs > nowNs+2*int64(maxHold) })
+	return max(0, maxHeld-len(l.held))
+}
+
+// hold counts the adds that wait until the times that they have reserved.
+func (l *limiter) hold(nowNs int64, t flow.Taken) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range t.Reserved {
+		l.held = append(l.held, t.NextNs+int64(i)*t.StepNs)
+	}
+}
+
+// complain logs why a limit cannot be applied.
+func (l *limiter) complain(key string, err error) {
+	if l.e.run.Err() != nil {
+		return
+	}
+	if suppressed, ok := l.e.limits.Allow(time.Now()); ok {
+		l.e.o.Log.Warn().Err(err).Str("flow", key).Int("others_since_last_line", suppressed).Msg("a limit of adds cannot be applied")
+	}
+}
