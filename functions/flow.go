@@ -363,7 +363,7 @@ func (g *flowGate) decide(batch []*flowAsk) {
 		case errors.Is(err, store.ErrRevision):
 			// Another node decided at the same time. A random pause lets one of them win.
 			f.metrics.flowConflicts.Inc()
-			pause.For(f.pulling, time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+			pause.Random(f.pulling, flow.ConflictPause)
 		default:
 			g.complain(err)
 			g.expire()
@@ -440,7 +440,7 @@ func (g *flowGate) read(l flow.Limit) (err error) {
 	g.state, err = g.c.f.o.Store.FlowState(g.c.f.recording, g.key)
 	if errors.Is(err, schemas.ErrDamaged) {
 		g.complain(err)
-		g.state.State, err = worstState(l, g.c.nowNs()), nil
+		g.state.State, err = flow.Worst(l, g.c.nowNs(), maxFlowAhead), nil
 	}
 	g.known = err == nil
 	return err
@@ -471,7 +471,7 @@ func (g *flowGate) write(change func(s *flow.State, nowNs int64)) error {
 	if g.state.State.Equal(&next.State) {
 		return nil
 	}
-	rev, err := g.c.f.o.Store.PutFlowState(g.c.f.recording, next, time.Duration(max(next.State.GateNs, next.State.PlanNs, next.State.LateNs)-now))
+	rev, err := g.c.f.o.Store.PutFlowState(g.c.f.recording, next, time.Duration(next.State.UsedUntilNs()-now))
 	if err != nil {
 		g.known = false
 		return err
@@ -514,7 +514,7 @@ func (g *flowGate) renew() {
 		return
 	case errors.Is(err, store.ErrRevision):
 		g.c.f.metrics.flowConflicts.Inc()
-		pause.For(g.c.f.recording, time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+		pause.Random(g.c.f.recording, flow.ConflictPause)
 	default:
 		g.complain(err)
 		pause.For(g.c.f.recording, minPause)
@@ -549,14 +549,4 @@ func (c *flowControl) complain(key string, err error) {
 	if f.recording.Err() == nil && f.complaints.Allow("flow "+key, time.Now()) {
 		f.o.Log.Warn().Err(err).Str("flow", key).Msg("flow control cannot decide about a key; its events wait")
 	}
-}
-
-// worstState returns the state in which the most calls may have been permitted, for a state
-// that is damaged.
-func worstState(l flow.Limit, nowNs int64) flow.State {
-	s := flow.State{Leases: []flow.Lease{{Node: "?", Slots: l.Parallel, UntilNs: nowNs + int64(flow.LeaseFor)}}}
-	if l.Rate.Count > 0 {
-		s.GateNs = nowNs + int64(maxFlowAhead) + int64(l.Rate.Interval())*int64(l.Burst)
-	}
-	return s
 }

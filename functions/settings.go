@@ -146,7 +146,7 @@ func (s Settings) Check() error {
 		if c.Mode != ModeDefault && c.Mode != ModeBinary && c.Mode != ModeStructured {
 			return schemas.Errorf(schemas.CodeConfig, "service %s: mode %.40q is not binary or structured", name, string(c.Mode))
 		}
-		if err := checkPatterns("", c.Subjects, c.Hosts); err != nil {
+		if err := schemas.CheckCallbackPatterns("", c.Subjects, c.Hosts); err != nil {
 			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
 		}
 		if err := c.checkBaseURL(); err != nil {
@@ -164,21 +164,7 @@ func (s Settings) Check() error {
 			return schemas.Errorf(schemas.CodeConfig, "tenant %s: %w", name, err)
 		}
 	}
-	return checkPatterns("callback-", s.Subjects, s.Hosts)
-}
-
-func checkPatterns(prefix string, subjects, hosts []string) error {
-	for _, p := range subjects {
-		if err := schemas.CheckSubjectPattern(p); err != nil {
-			return schemas.Errorf(schemas.CodeConfig, "%ssubjects: %w", prefix, err)
-		}
-	}
-	for _, p := range hosts {
-		if err := schemas.CheckHostPattern(p); err != nil {
-			return schemas.Errorf(schemas.CodeConfig, "%shosts: %w", prefix, err)
-		}
-	}
-	return nil
+	return schemas.CheckCallbackPatterns("callback-", s.Subjects, s.Hosts)
 }
 
 func (c *ServiceConfig) checkBaseURL() error {

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -42,8 +41,9 @@ const (
 // not depend on the store of the limits. Adds with a limit do, because they need its state.
 type limiter struct {
 	e *engine
-	// write stores admitted adds.
+	// write stores admitted adds; sink settles the others.
 	write func([]*Add)
+	sink  outcomes
 	tasks sync.WaitGroup
 
 	mu sync.Mutex
@@ -56,7 +56,7 @@ type limiter struct {
 }
 
 func newLimiter(s *Service) *limiter {
-	return &limiter{e: s.engine, write: s.write, queues: map[string][]*Add{}, states: map[string]store.FlowKeyState{}}
+	return &limiter{e: s.engine, write: s.write, sink: outcomes{s}, queues: map[string][]*Add{}, states: map[string]store.FlowKeyState{}}
 }
 
 // unlimited returns the adds without a limit. The others ask theirs, and are settled later.
@@ -66,7 +66,7 @@ func (l *limiter) unlimited(adds []*Add) []*Add {
 		var err error
 		if set, err = l.first(); err != nil {
 			for _, a := range adds {
-				l.sink().Delay(a, err)
+				l.sink.Delay(a, err)
 			}
 			return nil
 		}
@@ -98,7 +98,7 @@ func (l *limiter) ask(a *Add) {
 	l.mu.Lock()
 	if l.asking >= maxAsking {
 		l.mu.Unlock()
-		l.sink().Delay(a, schemas.Errorf(schemas.CodeUnavailable, "%d adds wait for the limits of their services, which is the limit; nothing was done: try again", maxAsking))
+		l.sink.Delay(a, schemas.Errorf(schemas.CodeUnavailable, "%d adds wait for the limits of their services, which is the limit; nothing was done: try again", maxAsking))
 		return
 	}
 	l.asking++
@@ -112,8 +112,6 @@ func (l *limiter) ask(a *Add) {
 
 // close waits until all adds are settled. No group may be processed any more.
 func (l *limiter) close() { l.tasks.Wait() }
-
-func (l *limiter) sink() outcomes { return outcomes{&Service{engine: l.e}} }
 
 // serve decides about the adds of a service until none asks.
 func (l *limiter) serve(svc string) {
@@ -175,7 +173,7 @@ func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) [
 	if err != nil {
 		l.complain(limit.Key, err)
 		for _, a := range batch {
-			l.sink().Delay(a, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s cannot be read; nothing was stored: try again (%w)", limit.Key, err))
+			l.sink.Delay(a, schemas.Errorf(schemas.CodeUnavailable, "the limit of %s cannot be read; nothing was stored: try again (%w)", limit.Key, err))
 		}
 		return nil
 	}
@@ -192,12 +190,12 @@ func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) [
 		reason := limited(limit, wait)
 		if a.Seq != 0 && reserved > 0 {
 			reserved--
-			l.sink().Delay(a, reason)
+			l.sink.Delay(a, reason)
 			continue
 		}
 		rejects = append(rejects, refusal{a, reason})
 	}
-	each(rejects, func(f refusal) { l.sink().Reject(f.a, f.reason) })
+	each(rejects, func(f refusal) { l.sink.Reject(f.a, f.reason) })
 	return admitted
 }
 
@@ -248,7 +246,7 @@ func (l *limiter) take(ctx context.Context, set *store.FlowSet, limit store.AddL
 		if t.Unchanged {
 			return t, nowNs, nil
 		}
-		next.Rev, err = l.e.o.Store.PutFlowState(ctx, next, time.Duration(max(next.State.GateNs, next.State.PlanNs)-nowNs))
+		next.Rev, err = l.e.o.Store.PutFlowState(ctx, next, time.Duration(next.State.UsedUntilNs()-nowNs))
 		if err == nil {
 			l.remember(next)
 			l.hold(nowNs, t)
@@ -259,7 +257,7 @@ func (l *limiter) take(ctx context.Context, set *store.FlowSet, limit store.AddL
 			return t, nowNs, err
 		}
 		// Another node decided at the same time. A random pause lets one of them win.
-		pause.For(ctx, time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+		pause.Random(ctx, flow.ConflictPause)
 	}
 }
 
@@ -268,7 +266,7 @@ func (l *limiter) read(ctx context.Context, limit store.AddLimit) (store.FlowKey
 	st, err := l.e.o.Store.FlowState(ctx, limit.Key)
 	if errors.Is(err, schemas.ErrDamaged) {
 		l.complain(limit.Key, err)
-		st.State, err = flow.State{GateNs: l.e.o.Time.LatestNs() + int64(limit.Limit.Burst)*int64(limit.Limit.Rate.Interval())}, nil
+		st.State, err = flow.Worst(limit.Limit, l.e.o.Time.LatestNs(), 0), nil
 	}
 	st.Key = limit.Key
 	return st, err

@@ -28,7 +28,7 @@ func (o *Operations) Pause(ctx context.Context, id schemas.TimerID, note string,
 			return e, err
 		}
 		// Otherwise a schedule that waits for a deleted calendar could not be paused.
-		p, err := recurrence.Basis{Zones: o.Zones, Calendars: recurrence.KnownCalendars(o.calendars(ctx))}.PlanOf(id, rec.Schedule)
+		p, err := o.schedulePlan(id, rec, "pause", recurrence.KnownCalendars(o.calendars(ctx)))
 		if err == nil {
 			e.unchanged, err = p.Pause(rec, o.NowMs(), note, by)
 		}

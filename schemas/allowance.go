@@ -29,14 +29,20 @@ func (a *TenantAllowance) Check() error {
 			return Errorf(CodeConfig, "services: %.80q is not a service, or the beginning of one and a *", p)
 		}
 	}
-	for _, p := range a.Subjects {
+	return CheckCallbackPatterns("", a.Subjects, a.Hosts)
+}
+
+// CheckCallbackPatterns returns an error, of CodeConfig, for an invalid pattern of subjects or of
+// hosts. It names the setting: prefix and "subjects" or "hosts".
+func CheckCallbackPatterns(prefix string, subjects, hosts []string) error {
+	for _, p := range subjects {
 		if err := CheckSubjectPattern(p); err != nil {
-			return Errorf(CodeConfig, "subjects: %w", err)
+			return Errorf(CodeConfig, "%ssubjects: %w", prefix, err)
 		}
 	}
-	for _, p := range a.Hosts {
+	for _, p := range hosts {
 		if err := CheckHostPattern(p); err != nil {
-			return Errorf(CodeConfig, "hosts: %w", err)
+			return Errorf(CodeConfig, "%shosts: %w", prefix, err)
 		}
 	}
 	return nil

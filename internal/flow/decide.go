@@ -30,6 +30,9 @@ const (
 	// It doubles with each deferral. Resume moves the events, so nobody waits for it.
 	leastPause = time.Minute
 	mostPause  = time.Hour
+	// ConflictPause bounds the random pause of a caller of Decide or Take before it decides again,
+	// because another node has changed the state: the pause lets one of them win.
+	ConflictPause = 2 * time.Millisecond
 	// staleWait is when an event asks again if the caller's limit is outdated.
 	staleWait = 250 * time.Millisecond
 	// busyWait is when an event asks again that waits in the process for the end of a call, unless a
@@ -225,6 +228,22 @@ func (d *decision) plan(at int64, reserved bool) Verdict {
 func (s *State) Equal(o *State) bool {
 	return s.Generation == o.Generation && s.GateNs == o.GateNs && s.TauNs == o.TauNs && s.PlanNs == o.PlanNs &&
 		s.LateNs == o.LateNs && s.TookNs == o.TookNs && slices.Equal(s.Leases, o.Leases) && slices.Equal(s.Turns, o.Turns)
+}
+
+// UsedUntilNs is the time until which the state must be kept: the latest of its times. Leases and
+// turns end sooner than a state without such a time is kept.
+func (s *State) UsedUntilNs() int64 { return max(s.GateNs, s.PlanNs, s.LateNs) }
+
+// Worst returns the state in which the most calls or adds may have been permitted, for a state that is
+// damaged. ahead is how far ahead of their time they are permitted.
+func Worst(l Limit, nowNs int64, ahead time.Duration) (s State) {
+	if l.Parallel > 0 {
+		s.Leases = []Lease{{Node: "?", Slots: l.Parallel, UntilNs: nowNs + int64(LeaseFor)}}
+	}
+	if l.Rate.Count > 0 {
+		s.GateNs = nowNs + int64(ahead) + int64(l.Rate.Interval())*int64(l.Burst)
+	}
+	return s
 }
 
 // Clone returns a copy that can be changed.

@@ -35,7 +35,7 @@ func Take(l Limit, generation uint64, s *State, nowNs int64, a Asked) (t Taken) 
 	if s.Generation > generation {
 		return Taken{NextNs: nowNs + int64(staleWait), StepNs: int64(l.Rate.Interval()), Unchanged: true}
 	}
-	generationWas, gateWas, planWas := s.Generation, s.GateNs, s.PlanNs
+	before := s.Clone()
 	s.begin(l, generation, nowNs)
 	d := decision{l: l, s: s, now: nowNs, interval: int64(l.Rate.Interval()), tau: int64(l.tau())}
 	one := func() bool {
@@ -61,6 +61,6 @@ func Take(l Limit, generation uint64, s *State, nowNs int64, a Asked) (t Taken) 
 		s.PlanNs = at + t.StepNs
 		t.Reserved++
 	}
-	t.Unchanged = s.Generation == generationWas && s.GateNs == gateWas && s.PlanNs == planWas
+	t.Unchanged = s.Equal(&before)
 	return t
 }

@@ -3,6 +3,7 @@ package pause
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -21,3 +22,7 @@ func For(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
+
+// Random is For a random duration below most, which must be positive. It keeps processes apart
+// that would otherwise repeat the same at the same time.
+func Random(ctx context.Context, most time.Duration) bool { return For(ctx, rand.N(most)) }

@@ -28,3 +28,25 @@ func TestFor(t *testing.T) {
 		}
 	})
 }
+
+func TestRandom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		waits := map[time.Duration]bool{}
+		for range 20 {
+			begin := time.Now()
+			if !Random(t.Context(), time.Hour) {
+				t.Fatal("false although the context has not ended")
+			}
+			waits[time.Since(begin)] = true
+		}
+		for d := range waits {
+			if d >= time.Hour {
+				t.Errorf("waited for %s, want less than an hour", d)
+			}
+		}
+		if len(waits) < 2 {
+			t.Errorf("20 pauses of the same length: %v", waits)
+		}
+	})
+}

@@ -66,12 +66,9 @@ func (s *FlowSet) FindAdds(key string) (FlowLimit, bool) {
 
 // AddsIgnoredBy returns the names of those of the given live nodes that store adds and do not obey
 // the limits of adds, because their version does not know them; none if there is no such limit.
-func (s *FlowSet) AddsIgnoredBy(nodes []Member) (names []string) {
-	for _, n := range nodes {
-		p := &n.Presence
-		if s.LimitsAdds() && p.Reads < LevelAdds && (len(p.Roles) == 0 || slices.Contains(p.Roles, "router")) {
-			names = append(names, n.Node)
-		}
+func (s *FlowSet) AddsIgnoredBy(nodes []Member) []string {
+	if !s.LimitsAdds() {
+		return nil
 	}
-	return names
+	return olderNodes(nodes, LevelAdds, "router")
 }

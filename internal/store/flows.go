@@ -281,10 +281,19 @@ func (l *FlowLimit) holds() bool { return l.Limit.Paused || l.Err != nil }
 
 // IgnoredBy returns the names of those of the given live nodes that make callbacks and do not obey
 // the limits, because their version has no flow control; none if there is no limit.
-func (s *FlowSet) IgnoredBy(nodes []Member) (names []string) {
+func (s *FlowSet) IgnoredBy(nodes []Member) []string {
+	if s.Empty() {
+		return nil
+	}
+	return olderNodes(nodes, LevelFlow, "functions")
+}
+
+// olderNodes returns the names of the nodes that have a role and do not read a level. A node that
+// states no roles has all.
+func olderNodes(nodes []Member, level FormatLevel, role string) (names []string) {
 	for _, n := range nodes {
 		p := &n.Presence
-		if !s.Empty() && p.Reads < LevelFlow && (len(p.Roles) == 0 || slices.Contains(p.Roles, "functions")) {
+		if p.Reads < level && (len(p.Roles) == 0 || slices.Contains(p.Roles, role)) {
 			names = append(names, n.Node)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"math/rand/v2"
 	"reflect"
 	"time"
 
@@ -134,7 +133,7 @@ func (o *Orders) decide(ctx context.Context, k OrderKey, node string, nowMs int6
 		case !errors.Is(err, ErrRevision):
 			return nil, nil, err
 		}
-		if !pause.For(ctx, time.Duration(rand.Int64N(int64(orderConflictPause)))) {
+		if !pause.Random(ctx, orderConflictPause) {
 			return nil, nil, o.jet.Error("order events", context.Cause(ctx))
 		}
 	}

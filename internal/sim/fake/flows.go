@@ -17,7 +17,8 @@ func (c *Client) FlowState(ctx context.Context, name string) (store.FlowKeyState
 	st := c.s.streams[StreamFlows]
 	err := c.leader(ctx, StreamFlows, func() error {
 		if m := st.last[key{subject: name}]; st.alive(m) {
-			s.Rev, s.State = m.seq, cloneState(m.val.(flow.State))
+			stored := m.val.(flow.State)
+			s.Rev, s.State = m.seq, stored.Clone()
 		}
 		return nil
 	})
@@ -26,7 +27,7 @@ func (c *Client) FlowState(ctx context.Context, name string) (store.FlowKeyState
 
 // PutFlowState replaces the state of a flow key by compare-and-set.
 func (c *Client) PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (rev uint64, err error) {
-	value := cloneState(s.State)
+	value := s.State.Clone()
 	err = c.leader(ctx, StreamFlows, func() (err error) {
 		rev, err = c.s.streams[StreamFlows].put(&message{key: key{subject: s.Key}, val: value}, &s.Rev, store.FlowStateTTL+max(ttl, 0))
 		return err
@@ -36,5 +37,3 @@ func (c *Client) PutFlowState(ctx context.Context, s store.FlowKeyState, ttl tim
 	}
 	return rev, nil
 }
-
-func cloneState(s flow.State) flow.State { return s.Clone() }
