@@ -28,8 +28,9 @@ const (
 	briefSpread = 2 * time.Second
 	// calm is the least time between two faults.
 	calm = 2 * time.Second
-	// concludeBound bounds the time from the last fault until every timer has ended.
-	concludeBound = 2 * time.Minute
+	// concludeBound bounds the time from the last fault until every timer has ended. A timer without
+	// a callback whose final record is lost with its node is concluded by the sweeper.
+	concludeBound = clusterSweepDelay + 2*time.Minute
 	// concludeSoon is the usual time; when it has passed, the test logs what is missing.
 	concludeSoon = 6 * time.Second
 )

@@ -32,7 +32,6 @@ const (
 	// upgradeSpread exceeds the horizon of upgradeConfig, so that one build reads index
 	// entries that another build has written.
 	upgradeSpread = 3 * time.Second
-	upgradeConfig = "allow-loopback: true\nlease: 3s\nhorizon: 2s\n"
 	// upgradeFired is the least number of events in each phase.
 	upgradeFired = 100
 	// upgradeSchedules is the number of schedules that fire meanwhile, each every second or two.
@@ -44,6 +43,9 @@ const (
 	// the first record of its format.
 	levelBound = 3 * time.Minute
 )
+
+// upgradeConfig is the nodes' configuration.
+var upgradeConfig = fmt.Sprintf("allow-loopback: true\nlease: 3s\nhorizon: 2s\nsweep-delay: %s\n", clusterSweepDelay)
 
 // TestRollingUpgrade replaces three old nodes by new ones, one after the other, and then
 // one new node by an old one, while timers are added, cancelled and rescheduled and
