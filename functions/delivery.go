@@ -189,6 +189,7 @@ func (d *delivery) call() {
 	if out.Unattempted && d.f.complaints.Allow("worker "+d.svc.name, time.Now()) {
 		d.f.o.Log.Warn().Str("service", d.svc.name).Str("reason", word).Msg("no worker takes the timers of this service; they wait, and the waiting uses no attempts")
 	}
+	d.hear(out)
 	d.releaseEarly()
 	d.record(out)
 }

@@ -57,6 +57,7 @@ type Flows interface {
 	FlowsNow() (set *store.FlowSet, fresh bool)
 	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
 	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
+	ChangeHold(ctx context.Context, key string, nowMs int64, change func(h *store.FlowHold) bool) (store.FlowHold, error)
 	FlowReplan(ctx context.Context, pattern string) (store.Replan, error)
 	PutFlowReplan(ctx context.Context, r store.Replan, deleted bool) (uint64, error)
 	EachDeferred(ctx context.Context, shard int, fn func(store.Timer) (more bool, err error)) error
@@ -65,8 +66,9 @@ type Flows interface {
 
 // flowControl has the gates of the flow keys that are in use in this process.
 type flowControl struct {
-	f    *Functions
-	node string
+	f     *Functions
+	node  string
+	holds *flowHolds
 
 	mu    sync.Mutex
 	gates map[string]*flowGate
@@ -82,7 +84,7 @@ type flowControl struct {
 func newFlowControl(f *Functions) *flowControl {
 	// A process that starts again under its name does not own the slots of its calls before.
 	node := fmt.Sprintf("%s.%08x", f.o.Node, rand.Uint32())
-	return &flowControl{f: f, node: node, gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}, newer: map[string]time.Time{}}
+	return &flowControl{f: f, node: node, holds: newFlowHolds(), gates: map[string]*flowGate{}, recent: map[string]store.FlowKeyState{}, newer: map[string]time.Time{}}
 }
 
 // park counts a delivery that waits without a permit. It returns false if too many wait.

@@ -14,13 +14,13 @@ import (
 )
 
 // permitted waits until the limit of the delivery's flow key permits the call, and neither its
-// service nor its group is paused. It returns false, and settles the event, if the event waits
+// service nor its group is paused, nor a hold stops the key. It returns false, and settles the event, if the event waits
 // elsewhere: in its consumer or in the wheel. The delivery holds a permit of its service when it
 // returns true.
 func (d *delivery) permitted() bool {
 	set, fresh := d.f.o.Store.FlowsNow()
 	if fresh {
-		if set.Empty() {
+		if set.Undisturbed() {
 			return true
 		}
 		if d.held(set) {
@@ -29,6 +29,9 @@ func (d *delivery) permitted() bool {
 	}
 	key := d.flowKey()
 	if fresh {
+		if d.heldByTarget(set, key) {
+			return false
+		}
 		if _, limited := set.Find(key); !limited {
 			return true
 		}
@@ -37,7 +40,7 @@ func (d *delivery) permitted() bool {
 		return false
 	}
 	// The event may have waited. The gate has seen a fresh copy, and this one is not older.
-	if set, _ = d.f.o.Store.FlowsNow(); d.held(set) {
+	if set, _ = d.f.o.Store.FlowsNow(); d.held(set) || d.heldByTarget(set, key) {
 		d.slot.leave()
 		d.slot = nil
 		return false

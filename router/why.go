@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/recurrence"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
@@ -172,11 +173,15 @@ func whyTimer(t *store.Timer, nowMs int64) schemas.Answer {
 	return a
 }
 
-// whyDeferred describes the limit that a flow key has now; nil if it cannot be read.
+// whyDeferred describes the hold of a flow key, or the limit that it has now; nil if they cannot be
+// read.
 func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	set, err := s.o.Store.RefreshFlows(ctx)
 	if err != nil {
 		return nil
+	}
+	if text := whyHeld(set, key, s.nowMs()); text != "" {
+		return []string{text}
 	}
 	l, ok := set.Find(key)
 	if !ok {
@@ -207,6 +212,20 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 		parts = append(parts, fmt.Sprintf("%d at once", l.Limit.Parallel))
 	}
 	return []string{text + " is " + strings.Join(parts, ", ") + "."}
+}
+
+// whyHeld says why a hold stops the calls of a flow key; "" if none does.
+func whyHeld(set *store.FlowSet, key string, nowMs int64) string {
+	h, _ := set.HoldOf(key)
+	p, atNs := h.Hold.Ask(nowMs * int64(time.Millisecond))
+	if p != flow.Held {
+		return ""
+	}
+	text := fmt.Sprintf("The target of flow %s asked at %s for no calls until %s", key, schemas.FormatTime(h.AtMs), schemas.FormatTime(atNs/int64(time.Millisecond)))
+	if h.Reason != "" {
+		text += " (" + strings.TrimSuffix(h.Reason, ".") + ")"
+	}
+	return text + "."
 }
 
 // because returns the error of the last attempt, for the middle of a sentence.

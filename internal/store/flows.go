@@ -22,6 +22,7 @@ import (
 // are in bucket flows and change only by compare-and-set.
 //
 //	limit.<pattern, base64>   a limit (FlowLimit); its revision is its generation
+//	limit.hold.<key, base64>  what stops the calls of a key (FlowHold); expires when it has ended
 //	state.<hash of the key>   the state of a flow key (flow.State); expires when it is idle
 //	replan.<pattern, base64>  how far the waiting events of a changed limit were moved (Replan)
 //
@@ -67,6 +68,7 @@ const (
 	flowsStream     = "KV_" + schemas.BucketFlows
 	flowsPrefix     = "$KV." + schemas.BucketFlows + "."
 	limitPrefix     = flowsPrefix + "limit."
+	holdPrefix      = limitPrefix + "hold."
 	statePrefix     = flowsPrefix + "state."
 	replanPrefix    = flowsPrefix + "replan."
 	// flowVersion is the version of the values in the bucket.
@@ -88,7 +90,7 @@ func (c limitSource) empty() *FlowSet { return newFlowSet() }
 func (c limitSource) what() string    { return "flow limits" }
 
 func (c limitSource) last(ctx context.Context) (uint64, error) {
-	return c.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}})
+	return c.jet.LastOf(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + ">"}})
 }
 
 func (c limitSource) has(ctx context.Context, seq uint64) (bool, error) {
@@ -96,8 +98,9 @@ func (c limitSource) has(ctx context.Context, seq uint64) (bool, error) {
 }
 
 func (c limitSource) readAfter(ctx context.Context, from *FlowSet) (*FlowSet, error) {
-	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all)}
-	err := c.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + "*"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
+	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all), holds: maps.Clone(from.holds)}
+	set.forgetHolds(time.Now())
+	err := c.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + ">"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
 		set.Seq = m.Sequence
 		set.apply(&m)
 		return true, nil
@@ -205,6 +208,10 @@ type FlowSet struct {
 	live, holding int
 	// adds has the limits of adds that are not deleted, in the order in which they apply.
 	adds []FlowLimit
+	// holds has the holds by flow key; see flowholds.go. undisturbed is true if there are neither
+	// holds nor limits of callbacks.
+	holds       map[string]FlowHold
+	undisturbed bool
 
 	mu sync.Mutex
 	// found has results of Find, at most maxFlowMatches.
@@ -213,7 +220,9 @@ type FlowSet struct {
 	ofAdds map[string][]AddLimit
 }
 
-func newFlowSet() *FlowSet { return &FlowSet{all: map[string]FlowLimit{}} }
+func newFlowSet() *FlowSet {
+	return &FlowSet{all: map[string]FlowLimit{}, holds: map[string]FlowHold{}, undisturbed: true}
+}
 
 // Empty reports whether there is no limit of callbacks.
 func (s *FlowSet) Empty() bool { return s.live == len(s.adds) }
@@ -321,7 +330,7 @@ func (s *FlowSet) sorted(keep func(*FlowLimit) bool) []FlowLimit {
 // With returns a copy in which one limit differs. Its revision is higher than any in the
 // store.
 func (s *FlowSet) With(l FlowLimit) *FlowSet {
-	next := &FlowSet{Seq: s.Seq + 1, all: map[string]FlowLimit{}}
+	next := &FlowSet{Seq: s.Seq + 1, all: map[string]FlowLimit{}, holds: s.holds}
 	maps.Copy(next.all, s.all)
 	l.Rev = next.Seq
 	next.all[l.Pattern] = l
@@ -329,7 +338,7 @@ func (s *FlowSet) With(l FlowLimit) *FlowSet {
 	return next
 }
 
-// index sets patterns and live.
+// index sets the fields that follow from all and holds.
 func (s *FlowSet) index() {
 	for pattern, l := range s.all {
 		if l.Deleted {
@@ -355,6 +364,7 @@ func (s *FlowSet) index() {
 	}
 	slices.SortFunc(s.patterns, longest)
 	slices.SortFunc(s.adds, longest)
+	s.undisturbed = s.Empty() && len(s.holds) == 0
 }
 
 // FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
@@ -367,6 +377,10 @@ func (f *Flows) RefreshFlows(ctx context.Context) (*FlowSet, error) { return f.c
 
 // apply applies one message of the limits.
 func (s *FlowSet) apply(m *jet.Msg) {
+	if strings.HasPrefix(m.Subject, holdPrefix) {
+		s.applyHold(m)
+		return
+	}
 	name, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(m.Subject, limitPrefix))
 	if err != nil {
 		return // not written by Belfry: no key can match it

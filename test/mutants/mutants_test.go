@@ -89,6 +89,14 @@ var planted = []struct {
 	{m("flow: a node does not renew its turn", "internal/flow/turns.go", "case s.Turns[i].UntilNs < nowNs+int64(turnKept/2):", "case false:"), "./internal/flow", "TestSimulation"},
 	{m("flow: a node with a reserved slot asks as rarely as others", "internal/flow/turns.go", "ahead > 0 {\n\t\treturn nowNs +", "true {\n\t\treturn nowNs + 4*int64(Ahead) +"), "./internal/flow", "TestSimulation"},
 
+	{m("flow hold: the pause of a target does not stop calls", "internal/flow/hold.go", "return nowNs < h.UntilNs && h", "return false && h"), "./internal/flow", "TestHoldSimulation"},
+	{m("flow hold: a pause has no bound", "internal/flow/hold.go", "d = min(d, MaxHold)", "_ = MaxHold"), "./internal/flow", "TestRetryAfter"},
+	{m("flow hold: an open circuit admits every event", "internal/flow/hold.go", "case nowNs < h.ProbeNs:", "case false:"), "./internal/flow", "TestHoldSimulation"},
+	{m("flow hold: a probe does not delay the next", "internal/flow/hold.go", "h.ProbeNs = nowNs + int64(min(", "_ = nowNs + int64(min("), "./internal/flow", "TestHoldSimulation"},
+	{m("flow hold: a circuit does not open", "internal/flow/hold.go", "c == Unreachable && circuit > 0 && int(*s) >= circuit", "false"), "./internal/flow", "TestHoldSimulation"},
+	{m("flow hold: a node does not obey a hold", "functions/flowholds.go", "if !held {", "if true || !held {"), "./functions", "TestRetryAfter"},
+	{m("flow hold: all held events are due at once", "functions/flowholds.go", "* int64(holdGap)", "* 0"), "./functions", "TestRetryAfterPausesKey"},
+
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
 	// Order within a key.

@@ -1,0 +1,169 @@
+package functions
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// canHold waits until the rig's store knows that all nodes know flow control.
+func (r *rig) canHold() {
+	r.t.Helper()
+	if _, err := r.store.Beat(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	waittest.Until(r.t, "holds may be stored", func() bool { return r.store.CanLimit() == nil })
+}
+
+// holdOf waits until a node's copy has a hold of a key that stops calls.
+func (r *rig) holdOf(s *store.Store, key string) store.FlowHold {
+	r.t.Helper()
+	var h store.FlowHold
+	waittest.Until(r.t, "the node knows the hold of "+key, func() bool {
+		set, _ := s.FlowsNow()
+		if set == nil {
+			return false
+		}
+		h, _ = set.HoldOf(key)
+		p, _ := h.Hold.Ask(time.Now().UnixNano())
+		return p != flow.Free
+	})
+	return h
+}
+
+// TestRetryAfterPausesKey: an answer with Retry-After holds the other events of the key, on every
+// node, and those of no other key. They use no attempt, and are called after that time, not all at once. The hold
+// outlives the process that stored it.
+func TestRetryAfterPausesKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.canHold()
+	var well atomic.Bool
+	c := httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		if !well.Load() {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+	})
+	other := httpCallee(t, ok)
+	first := r.start(func(o *Options) { o.Node = "one" })
+	refused := r.fire(timer{callback: c.URL})
+	rec := r.await(refused, schemas.StateRetrying)
+	if rec.Attempt != 1 || rec.Deferred() || rec.NextMs < nowMs()+59*60_000 {
+		t.Errorf("the refused event: got %+v, want one attempt and its own Retry-After", rec.RunState)
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	two := r.node("two")
+	h := r.holdOf(two, c.host(t))
+	if left := time.Duration(h.Hold.UntilNs - time.Now().UnixNano()); left < 59*time.Minute || left > time.Hour || h.Reason == "" || h.By != "one" {
+		t.Errorf("got hold %+v, which ends in %s", h, left)
+	}
+	r.start(func(o *Options) { o.Node, o.Store = "two", two })
+	var held []schemas.TimerID
+	for range 50 {
+		held = append(held, r.fire(timer{callback: c.URL}))
+	}
+	for i, id := range held {
+		r.awaitDeferredOrCalled(id)
+		rec := r.get(id).Record
+		if !rec.Deferred() || rec.Attempt != 0 || rec.Deferrals() != 1 || rec.Deferral.Flow != c.host(t) || rec.DueMs*int64(time.Millisecond) < h.Hold.UntilNs {
+			t.Fatalf("event %d: got %+v, deferral %+v, want a wait until the hold ends", i, rec.RunState, rec.Deferral)
+		}
+	}
+	due := map[int64]bool{}
+	for _, id := range held {
+		due[r.get(id).Record.DueMs] = true
+	}
+	if len(due) < len(held) {
+		t.Errorf("%d events wait until %d different times: they would be called at once", len(held), len(due))
+	}
+	r.await(r.fire(timer{callback: other.URL}), schemas.StateSuccess)
+	if n := c.count(); n != 1 {
+		t.Errorf("the target got %d calls, want the first alone", n)
+	}
+	// When the hold has ended, the key is as before.
+	well.Store(true)
+	if _, err := r.store.ChangeHold(t.Context(), c.host(t), nowMs(), func(h *store.FlowHold) bool {
+		h.Hold.UntilNs = time.Now().Add(-time.Second).UnixNano()
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the other node knows", func() bool {
+		set, _ := two.FlowsNow()
+		h, _ := set.HoldOf(c.host(t))
+		p, _ := h.Hold.Ask(time.Now().UnixNano())
+		return p == flow.Free
+	})
+	r.claim(r.get(held[0]))
+	if rec := r.await(held[0], schemas.StateSuccess); rec.Attempt != 1 {
+		t.Errorf("the held event: got %d attempts, want 1", rec.Attempt)
+	}
+}
+
+// TestRetryAfterOfNATS: Retry-After in a NATS reply holds the callbacks of the service over NATS,
+// and not those over HTTP. A worker's "not now" holds nothing.
+func TestRetryAfterOfNATS(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.canHold()
+	c := httpCallee(t, ok)
+	if _, err := r.nc.Subscribe("busy", func(m *nats.Msg) {
+		_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Retry-After": {"7200"}}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.start(nil)
+	r.await(r.fire(timer{callback: "nats:busy"}), schemas.StateRetrying)
+	if h := r.holdOf(r.store, "service:s"); time.Duration(h.Hold.UntilNs-time.Now().UnixNano()) > time.Hour {
+		t.Errorf("got hold %+v, want at most an hour", h)
+	}
+	held := r.fire(timer{callback: "nats:busy"})
+	r.awaitDeferredOrCalled(held)
+	if rec := r.get(held).Record; !rec.Deferred() || rec.Attempt != 0 || rec.Deferral.Flow != "service:s" {
+		t.Errorf("got %+v, deferral %+v", rec.RunState, rec.Deferral)
+	}
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateSuccess)
+
+	later := callback.Outcome{NotNow: true, RetryAfter: time.Minute}
+	if d := pauses("nats:timers.work.s", &later); d != 0 {
+		t.Errorf("a worker's answer about one event holds the key for %s", d)
+	}
+	if d := pauses("nats:busy", &later); d != time.Minute {
+		t.Errorf("a callee's answer holds the key for %s, want 1m", d)
+	}
+}
+
+// TestRetryAfterUnderRate: a key with a rate is held by Retry-After, too, and its limit stays as it is.
+func TestRetryAfterUnderRate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1800")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	rev := r.limit(c.host(t), flow.Limit{Rate: flow.Rate{Count: 100, Per: time.Second}, Burst: 10})
+	r.start(nil)
+	r.await(r.fire(timer{callback: c.URL}), schemas.StateRetrying)
+	h := r.holdOf(r.store, c.host(t))
+	id := r.fire(timer{callback: c.URL})
+	r.awaitDeferredOrCalled(id)
+	if rec := r.get(id).Record; !rec.Deferred() || rec.Attempt != 0 || rec.DueMs*int64(time.Millisecond) < h.Hold.UntilNs {
+		t.Errorf("got %+v, deferral %+v", rec.RunState, rec.Deferral)
+	}
+	set, _ := r.store.FlowsNow()
+	if l, _ := set.Find(c.host(t)); l.Rev != rev || c.count() != 1 {
+		t.Errorf("the limit has revision %d, want %d; the target got %d calls, want 1", l.Rev, rev, c.count())
+	}
+}

@@ -1,0 +1,211 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/jet"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// This file has the holds of flow keys: a pause for which a target has asked with Retry-After, and
+// an open circuit. The node that made the call stores them. They are in the copy that every node
+// has of the limits, so a call needs no request to obey them, and every node knows them within
+// FlowFresh. A hold is no limit: it begins no generation.
+
+const (
+	// MaxHoldReason bounds FlowHold.Reason, in bytes.
+	MaxHoldReason = 256
+	// holdSlack is how long a hold is kept after it has ended, for nodes whose clock is behind.
+	holdSlack = time.Minute
+	// endedHoldTTL is how long the end of a hold by a probe or by hand is kept, so that a node sees
+	// it and moves the events that wait.
+	endedHoldTTL = time.Hour
+	// staleHold is the age from which on a copy forgets a hold that nobody changed. No hold lasts so
+	// long without a change: see flow.MaxHold and flow.CircuitKeep.
+	staleHold = 3 * time.Hour
+	// holdTries bounds the attempts of ChangeHold after conflicts.
+	holdTries = 10
+)
+
+// FlowHold is what stops the calls of one flow key because of what its target said.
+type FlowHold struct {
+	Key string
+	// Rev is the revision of the hold.
+	Rev  uint64
+	Hold flow.Hold
+	// Reason is the answer, or the error, that caused the hold: at most MaxHoldReason bytes, without
+	// credentials.
+	Reason string
+	// AtMs is the time of the last change, in Unix milliseconds; By says who made it: a node, or the
+	// caller who reset the hold.
+	AtMs int64
+	By   string
+	// Ended is true if a circuit was closed, or the hold was reset, so that the events that wait for
+	// it are moved.
+	Ended bool
+
+	// stored is when the stream's leader stored the hold.
+	stored time.Time
+}
+
+// storedHold is the value of a hold's key: JSON with a checksum.
+type storedHold struct {
+	Version int    `json:"v"`
+	Key     string `json:"key"`
+	flow.Hold
+	Reason string `json:"reason,omitempty"`
+	AtMs   int64  `json:"at,omitempty"`
+	By     string `json:"by,omitempty"`
+	Ended  bool   `json:"ended,omitempty"`
+}
+
+// decodeHold reads a hold. Errors: schemas.ErrDamaged, schemas.ErrNewer.
+func decodeHold(m *jet.Msg) (FlowHold, error) {
+	var s struct {
+		storedHold
+		Sum uint32 `json:"sum"`
+	}
+	if err := unmarshalFlow("hold of a flow key", m.Data, &s, &s.Version, &s.Sum); err != nil {
+		return FlowHold{Rev: m.Sequence}, err
+	}
+	return FlowHold{Key: s.Key, Rev: m.Sequence, Hold: s.Hold, Reason: s.Reason, AtMs: s.AtMs, By: s.By, Ended: s.Ended}, nil
+}
+
+func holdSubject(key string) string {
+	return holdPrefix + base64.RawURLEncoding.EncodeToString([]byte(key))
+}
+
+// Undisturbed reports whether nothing in the copy concerns any callback: there is no limit of
+// callbacks and no hold.
+func (s *FlowSet) Undisturbed() bool { return s.undisturbed }
+
+// HoldOf returns the hold of a flow key. It may have ended: flow.Hold.Ask tells.
+func (s *FlowSet) HoldOf(key string) (FlowHold, bool) {
+	if len(s.holds) == 0 {
+		return FlowHold{}, false
+	}
+	h, ok := s.holds[key]
+	return h, ok && !h.Ended
+}
+
+// Holds returns the holds that stop calls at a time in Unix nanoseconds, by key.
+func (s *FlowSet) Holds(nowNs int64) []FlowHold {
+	return s.holdsIf(func(h *FlowHold) bool {
+		p, _ := h.Hold.Ask(nowNs)
+		return !h.Ended && p != flow.Free
+	})
+}
+
+// EndedHolds returns the holds with Ended, by key.
+func (s *FlowSet) EndedHolds() []FlowHold {
+	return s.holdsIf(func(h *FlowHold) bool { return h.Ended })
+}
+
+func (s *FlowSet) holdsIf(keep func(*FlowHold) bool) (out []FlowHold) {
+	for _, h := range s.holds {
+		if keep(&h) {
+			out = append(out, h)
+		}
+	}
+	slices.SortFunc(out, func(a, b FlowHold) int { return strings.Compare(a.Key, b.Key) })
+	return out
+}
+
+// applyHold applies one message of the holds. A hold that cannot be read stops nothing: the target
+// answers the next call in the same way.
+func (s *FlowSet) applyHold(m *jet.Msg) {
+	name, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(m.Subject, holdPrefix))
+	if err != nil {
+		return // not written by Belfry
+	}
+	delete(s.holds, string(name))
+	if jet.HasOperation(m) {
+		return
+	}
+	if h, err := decodeHold(m); err == nil && h.Key == string(name) {
+		h.stored = m.Time
+		s.holds[h.Key] = h
+	}
+}
+
+// forgetHolds removes holds that were stored long before a time.
+func (s *FlowSet) forgetHolds(now time.Time) {
+	for key, h := range s.holds {
+		if now.Sub(h.stored) > staleHold {
+			delete(s.holds, key)
+		}
+	}
+}
+
+// ChangeHold changes the hold of a flow key by compare-and-set, and returns it as it is then.
+// change gets the zero FlowHold with the key if there is none, and may be called again after a
+// conflict; it returns false to leave the hold as it is. When ChangeHold returns without an error,
+// this node obeys the change, and the others do within FlowFresh. nowMs is the cluster's time.
+// Errors: schemas.ErrStoreFull; schemas.ErrUnavailable, after which the change may have been made,
+// and while a live node does not know flow control.
+func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change func(h *FlowHold) bool) (FlowHold, error) {
+	if err := f.callbacks(); err != nil {
+		return FlowHold{}, err
+	}
+	for try := 1; ; try++ {
+		h, err := f.readHold(ctx, key)
+		if err != nil {
+			return h, err
+		}
+		if !change(&h) {
+			return h, nil
+		}
+		h.AtMs = nowMs
+		h.Rev, err = f.putHold(ctx, &h, nowMs)
+		switch {
+		case err == nil:
+			_, err = f.RefreshFlows(ctx)
+			return h, err
+		case !errors.Is(err, ErrRevision):
+			return h, err
+		case try == holdTries || !pause.Random(ctx, flow.ConflictPause):
+			return h, schemas.Errorf(schemas.CodeUnavailable, "the hold of flow %s was changed by others %d times at once: try again", key, try)
+		}
+	}
+}
+
+// readHold reads the hold of a flow key from the leader. A damaged hold is as none.
+func (f *Flows) readHold(ctx context.Context, key string) (FlowHold, error) {
+	m, err := f.jet.Last(ctx, flowsStream, holdSubject(key))
+	switch {
+	case errors.Is(err, schemas.ErrNotFound):
+		return FlowHold{Key: key}, nil
+	case err != nil:
+		return FlowHold{Key: key}, err
+	}
+	none := FlowHold{Key: key, Rev: m.Sequence}
+	if jet.IsMarker(m) {
+		return none, nil
+	}
+	h, err := decodeHold(m)
+	readable := err == nil && h.Key == key
+	if !readable && !errors.Is(err, schemas.ErrNewer) {
+		return none, nil
+	}
+	return h, err
+}
+
+// putHold writes a hold, which expires when it has ended.
+func (f *Flows) putHold(ctx context.Context, h *FlowHold, nowMs int64) (uint64, error) {
+	ttl := endedHoldTTL
+	if !h.Ended {
+		ttl = time.Duration(max(h.Hold.EndsNs()-nowMs*int64(time.Millisecond), 0)) + holdSlack
+	}
+	b, err := marshalSummed(storedHold{Version: flowVersion, Key: h.Key, Hold: h.Hold, Reason: h.Reason, AtMs: h.AtMs, By: h.By, Ended: h.Ended})
+	if err != nil {
+		return 0, err
+	}
+	return f.jet.Put(ctx, holdSubject(h.Key), b, h.Rev, ttl)
+}

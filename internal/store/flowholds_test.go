@@ -1,0 +1,114 @@
+package store_test
+
+import (
+	"encoding/base64"
+	"testing"
+	"time"
+
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// TestHolds: a hold is changed by compare-and-set, reaches the copies of all nodes, leaves the limits
+// as they are, and does not count as one. A value that cannot be read holds nothing.
+func TestHolds(t *testing.T) {
+	t.Parallel()
+	server := natstest.Run(t)
+	a, b := limits(t, server.Connect(), "a"), open(t, server.Connect(), func(c *store.Config) { c.Node = "b" })
+	ctx, now := t.Context(), time.Now()
+	rev, err := a.PutLimit(ctx, store.FlowLimit{Pattern: "api.example.com", Limit: aLimit}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.DeleteLimit(ctx, store.FlowLimit{Pattern: "api.example.com"}, rev); err != nil {
+		t.Fatal(err)
+	}
+	change := func(s *store.Store, f func(h *store.FlowHold) bool) store.FlowHold {
+		t.Helper()
+		h, err := s.ChangeHold(ctx, "api.example.com", now.UnixMilli(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	put := change(a, func(h *store.FlowHold) bool {
+		h.Reason, h.By = "HTTP status 429", "a"
+		return h.Hold.RetryAfter(time.Minute, now.UnixNano())
+	})
+	if set, _ := a.FlowsNow(); set.Undisturbed() || !set.Empty() || len(set.All()) != 0 || len(set.Holds(now.UnixNano())) != 1 {
+		t.Errorf("the node that changed the hold has %+v", set.Holds(now.UnixNano()))
+	}
+	var got store.FlowHold
+	waittest.Until(t, "the other node knows the hold", func() (ok bool) {
+		set, _ := b.FlowsNow()
+		if set == nil {
+			return false
+		}
+		got, ok = set.HoldOf("api.example.com")
+		return ok
+	})
+	if p, at := got.Hold.Ask(now.UnixNano()); p != flow.Held || at != now.Add(time.Minute).UnixNano() || got.Rev != put.Rev || got.Reason != "HTTP status 429" || got.By != "a" || got.AtMs != now.UnixMilli() {
+		t.Errorf("the other node has %+v", got)
+	}
+	// The other node extends the hold while the first one does so, too.
+	tries := 0
+	change(b, func(h *store.FlowHold) bool {
+		if tries++; tries == 1 {
+			change(a, func(h *store.FlowHold) bool { return h.Hold.RetryAfter(2*time.Minute, now.UnixNano()) })
+		}
+		return h.Hold.RetryAfter(3*time.Minute, now.UnixNano())
+	})
+	set, err := a.RefreshFlows(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, _ := set.HoldOf("api.example.com"); tries != 2 || h.Hold.UntilNs != now.Add(3*time.Minute).UnixNano() {
+		t.Errorf("after a conflict and %d tries: got %+v", tries, h)
+	}
+	change(a, func(h *store.FlowHold) bool { h.Ended = true; return true })
+	set, _ = a.FlowsNow()
+	if _, ok := set.HoldOf("api.example.com"); ok || len(set.EndedHolds()) != 1 || len(set.Holds(now.UnixNano())) != 0 {
+		t.Errorf("an ended hold is not shown as ended: %+v", set.EndedHolds())
+	}
+	subject := "$KV." + schemas.BucketFlows + ".limit.hold." + base64.RawURLEncoding.EncodeToString([]byte("api.example.com"))
+	if _, err := natstest.JetStream(t, server.Connect()).Publish(ctx, subject, []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if set, err = a.RefreshFlows(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := set.HoldOf("api.example.com"); ok {
+		t.Error("a damaged hold stops calls")
+	}
+	change(a, func(h *store.FlowHold) bool { return h.Hold.RetryAfter(time.Minute, now.UnixNano()) })
+	if set, _ = a.FlowsNow(); len(set.Holds(now.UnixNano())) != 1 {
+		t.Error("a damaged hold cannot be replaced")
+	}
+}
+
+// TestHoldTTL: the server removes a hold a minute after it has ended.
+func TestHoldTTL(t *testing.T) {
+	t.Parallel()
+	server := natstest.Run(t)
+	a := limits(t, server.Connect(), "a")
+	now := time.Now()
+	if _, err := a.ChangeHold(t.Context(), "k", now.UnixMilli(), func(h *store.FlowHold) bool {
+		return h.Hold.RetryAfter(30*time.Second, now.UnixNano())
+	}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := natstest.JetStream(t, server.Connect()).Stream(t.Context(), "KV_"+schemas.BucketFlows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := info.GetLastMsgForSubject(t.Context(), "$KV."+schemas.BucketFlows+".limit.hold."+base64.RawURLEncoding.EncodeToString([]byte("k")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ttl, err := time.ParseDuration(m.Header.Get("Nats-TTL")); err != nil || ttl < 89*time.Second || ttl > 92*time.Second {
+		t.Errorf("the hold is kept for %s (%v), want 30 s and a minute", ttl, err)
+	}
+}
