@@ -7,7 +7,7 @@ import (
 	"github.com/belfryio/belfry/internal/pause"
 )
 
-// overtakenInterval is the interval between two checks of the users' consumers of
+// overtakenInterval is the interval between two checks of the consumers of
 // TIMERS_FIRED. It bounds the time until a consumer that loses events is reported.
 const overtakenInterval = 30 * time.Second
 

@@ -2,11 +2,16 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -47,5 +52,43 @@ func TestOvertakenConsumerIsReported(t *testing.T) {
 	})
 	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, "reader") {
 		t.Errorf("doctor: got %v, want a finding that names the reader", r)
+	}
+}
+
+// TestSlowCallbacksAreReported: if the callbacks of a service are so slow that its events leave
+// TIMERS_FIRED before Belfry reads them, status and doctor say so, and which limit to raise.
+func TestSlowCallbacksAreReported(t *testing.T) {
+	t.Parallel()
+	const most, events = 1000, 1300
+	release := make(chan struct{})
+	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(hook.Close)
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	n := serve(t, "", "--allow-loopback", "--fired-max-per-service", strconv.Itoa(most), "--concurrency", "2")
+	js := connectJS(t, n)
+	callback := fmt.Sprintf(`"timerafter":"0s","timersvc":"slow","timercallback":%q`, hook.URL)
+	for i := range events {
+		if _, err := js.PublishAsync(schemas.SubjectAdd, drillEvent(fmt.Sprintf("slow-%d", i), callback)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-js.PublishAsyncComplete()
+	var own store.Overtaken
+	waittest.Until(t, "status names the service", func() bool {
+		for _, o := range ok[status](t, n, "status")[0].Overtaken {
+			own = o
+		}
+		return own.Lost > 0
+	})
+	if !own.Belfry || own.Subject != schemas.SubjectFired("slow") || own.Why != store.LimitService {
+		t.Errorf("overtaken: %+v, want Belfry's consumer of the service, by its limit", own)
+	}
+	for _, command := range []string{"status", "doctor"} {
+		r := n.client(t, command, "--nats-url", n.nats)
+		for _, part := range []string{"callbacks of timers.fired.slow are slower", "fired-max-per-service"} {
+			if !strings.Contains(r.out, part) {
+				t.Errorf("%s does not say %q: %v", command, part, r)
+			}
+		}
 	}
 }

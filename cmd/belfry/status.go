@@ -47,7 +47,7 @@ type status struct {
 	Dead      map[string]uint64      `json:"dead_by_service"`
 	Streams   []store.StreamHealth   `json:"streams"`
 	Consumers []store.ConsumerHealth `json:"consumers"`
-	// Overtaken lists consumers, other than Belfry's, that lose events unread.
+	// Overtaken lists consumers that lose events unread.
 	Overtaken []store.Overtaken `json:"overtaken,omitempty"`
 	// Trimmed lists services that lost events early within the last 24 hours, since they
 	// filled TIMERS_FIRED.

@@ -414,7 +414,11 @@ func (e *examination) overtaken(ctx context.Context) {
 		e.found("consumers", OK, "", "no consumer of %s has lost unread events", schemas.StreamFired)
 	}
 	for _, o := range all {
-		e.found("consumers", Warning, "run its reader, or remove it with: nats consumer rm "+schemas.StreamFired+" "+o.Consumer, "%s", o.Problem())
+		do := "run its reader, or remove it with: nats consumer rm " + schemas.StreamFired + " " + o.Consumer
+		if o.Belfry {
+			do = "let the service make more callbacks at once (concurrency), or keep more of its events (" + o.Why + ")"
+		}
+		e.found("consumers", Warning, do, "%s", o.Problem())
 	}
 }
 

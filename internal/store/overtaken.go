@@ -16,6 +16,8 @@ import (
 type Overtaken struct {
 	Consumer string `json:"consumer"`
 	Subject  string `json:"subject"`
+	// Belfry is true for Belfry's own consumer, by which it makes the callbacks of a service.
+	Belfry bool `json:"belfry,omitempty"`
 	// Lost is a lower bound of the events that the stream dropped before the consumer read
 	// them. It is exact for a consumer of all services, and 1 for a consumer of a single
 	// service, because the sequences of its events are not consecutive.
@@ -30,6 +32,15 @@ type Overtaken struct {
 
 // Problem describes for an operator the problem and its remedies in one sentence.
 func (o Overtaken) Problem() string {
+	if o.Belfry {
+		do := map[string]string{
+			LimitService: "raise fired-max-per-service",
+			LimitBytes:   "raise the bytes of " + schemas.StreamFired,
+			LimitAge:     "raise fired-max-age",
+		}[o.Why]
+		return fmt.Sprintf("callbacks of %s are slower than its timers fire: at least %d events left %s by the limit %s before Belfry read them, and %d wait; Belfry fires them again after sweep-delay, so they are late: raise concurrency, or %s",
+			o.Subject, o.Lost, schemas.StreamFired, o.Why, o.Pending, do)
+	}
 	do := map[string]string{
 		LimitService: "run its reader, or raise fired-max-per-service",
 		LimitBytes:   "run its reader, or raise the bytes of " + schemas.StreamFired,
@@ -54,10 +65,11 @@ const (
 	nearExpiry = 0.95
 )
 
-// OvertakenConsumers finds the overtaken consumers on TIMERS_FIRED, except Belfry's own. A
-// consumer is overtaken if it has read none of the events that its filter still matches,
-// while a limit of the stream drops the oldest of them. It costs one request for each page
-// of 256 consumers, and one for each consumer of other programs with unread events.
+// OvertakenConsumers finds the overtaken consumers on TIMERS_FIRED. A consumer is overtaken if
+// it has read none of the events that its filter still matches, while a limit of the stream
+// drops the oldest of them. It costs one request for each page of 256 consumers, and one for
+// each consumer with unread events. Belfry's own consumers cost one only if a limit of the stream
+// can have dropped events of theirs.
 func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 	stream, err := h.jet.Stream(ctx, schemas.StreamFired)
 	if errors.Is(err, jet.ErrNoStream) {
@@ -68,7 +80,7 @@ func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 	}
 	var waiting []*jet.ConsumerInfo
 	err = h.jet.Consumers(ctx, schemas.StreamFired, func(info *jet.ConsumerInfo) {
-		if info.Config.Durable != "" && info.NumPending > 0 && !strings.HasPrefix(info.Name, serviceConsumerPrefix) {
+		if info.Config.Durable != "" && info.NumPending > 0 && (!ownConsumer(info) || mayLose(&stream, info)) {
 			waiting = append(waiting, info)
 		}
 	})
@@ -94,6 +106,31 @@ func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 	return out, nil
 }
 
+// ownConsumer reports whether Belfry reads a service's events by a consumer.
+func ownConsumer(info *jet.ConsumerInfo) bool {
+	return strings.HasPrefix(info.Name, serviceConsumerPrefix)
+}
+
+// mayLose reports whether a limit of the stream can have dropped unread events of a service.
+// If one has, all stored events of the service are unread.
+func mayLose(stream *jet.StreamInfo, info *jet.ConsumerInfo) bool {
+	limit := stream.Config.MaxMsgsPerSubject
+	unread := int64(info.NumPending) + int64(info.NumAckPending) //nolint:gosec // numbers of messages
+	return limit > 0 && unread >= limit || full(stream) || expires(stream, stream.State.FirstTime)
+}
+
+// full reports whether the stream drops its oldest events for lack of bytes.
+func full(stream *jet.StreamInfo) bool {
+	most := stream.Config.MaxBytes
+	return most > 0 && float64(stream.State.Bytes) >= nearFull*float64(most)
+}
+
+// expires reports whether the stream drops events that were stored at a time, because of their age.
+func expires(stream *jet.StreamInfo, at time.Time) bool {
+	age := stream.Config.MaxAge
+	return age > 0 && stream.TimeStamp.Sub(at) >= time.Duration(nearExpiry*float64(age))
+}
+
 // overtaken looks at one filter subject of a consumer; nil if all is well.
 func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet.ConsumerInfo, filter string) (*Overtaken, error) {
 	all := schemas.SubjectFiredPrefix + "*"
@@ -108,17 +145,17 @@ func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet
 	if first.Sequence <= read+1 {
 		return nil, nil // the next event to read is there, or was read
 	}
-	o := &Overtaken{Consumer: info.Name, Subject: filter, Lost: 1, Pending: info.NumPending, Oldest: first.Time}
+	o := &Overtaken{Consumer: info.Name, Subject: filter, Belfry: ownConsumer(info), Lost: 1, Pending: info.NumPending, Oldest: first.Time}
 	if filter == all {
 		o.Lost = first.Sequence - read - 1
 	}
-	limit, age := stream.Config.MaxMsgsPerSubject, stream.Config.MaxAge
+	limit := stream.Config.MaxMsgsPerSubject
 	switch {
 	case limit > 0 && filter != all && int64(more)+1 >= limit:
 		o.Why = LimitService
-	case stream.Config.MaxBytes > 0 && float64(stream.State.Bytes) >= nearFull*float64(stream.Config.MaxBytes):
+	case full(stream):
 		o.Why = LimitBytes
-	case filter == all, age > 0 && stream.TimeStamp.Sub(first.Time) >= time.Duration(nearExpiry*float64(age)):
+	case filter == all, expires(stream, first.Time):
 		o.Why = LimitAge
 	default:
 		return nil, nil // the sequences in between are events of other services
