@@ -55,8 +55,16 @@ func TestFlowCommands(t *testing.T) {
 	if l := ok[belfry.FlowLimitInfo](t, n, "flow", "list"); len(l) != 3 || l[0].Key != "api.example.com" || !l[0].Paused {
 		t.Errorf("flow list: %+v", l)
 	}
+	shows("status", "PAUSED SINCE BY NOTE api.example.com 20", "Z "+whoami()+" repair")
+	shows("doctor", "api.example.com is paused since 20", "by "+whoami()+" (repair)", "belfry flow resume 'api.example.com'")
+	if st := ok[status](t, n, "status")[0]; len(st.Paused) != 1 || st.Paused[0].Key != "api.example.com" || st.Paused[0].Note != "repair" || time.Since(st.Paused[0].Since) > time.Hour {
+		t.Errorf("status: paused %+v", st.Paused)
+	}
 	run("flow rm api.example.com").oneLine(t, exitRefused, "resume it first")
 	shows("flow resume api.example.com", "state active", "rate 200/1m")
+	if r := run("status"); strings.Contains(r.out, "PAUSED") {
+		t.Errorf("status after the resume: %v", r)
+	}
 	run("flow set api.example.com --rate 1/1s --revision 999999").oneLine(t, exitRefused, "revision")
 	run("flow pause api.example.com --revision 999999").oneLine(t, exitRefused, "revision")
 	run("flow resume api.example.com --revision 999999").oneLine(t, exitRefused, "revision")

@@ -54,6 +54,16 @@ type status struct {
 	Trimmed []store.Trimmed `json:"trimmed,omitempty"`
 	// Damage lists the shards with damaged records or lost messages.
 	Damage []store.ShardDamage `json:"damage,omitempty"`
+	// Paused lists the paused flow keys, services and groups. Their callbacks wait.
+	Paused []statusPaused `json:"paused,omitempty"`
+}
+
+// statusPaused is a pause by a user.
+type statusPaused struct {
+	Key   string    `json:"key"`
+	Since time.Time `json:"since"`
+	By    string    `json:"by,omitempty"`
+	Note  string    `json:"note,omitempty"`
 }
 
 type statusNode struct {
@@ -210,6 +220,9 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	flows, err := look.ReadFlows(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for _, l := range flows.Paused() {
+		st.Paused = append(st.Paused, statusPaused{Key: l.Pattern, Since: schemas.TimeOf(l.PausedMs), By: l.PausedBy, Note: l.Note})
 	}
 	for _, node := range flows.IgnoredBy(cluster.Nodes) {
 		st.problem("node %s obeys no flow limits, because its version is too old: upgrade or stop it", node)
@@ -403,6 +416,9 @@ func (c *cli) printStatus(st *status) error {
 	}
 	slices.Sort(services)
 	columns(p, "DEAD LETTERS OF\tCOUNT", services, func(svc string) []any { return []any{svc, st.Dead[svc]} })
+	columns(p, "PAUSED\tSINCE\tBY\tNOTE", st.Paused, func(k statusPaused) []any {
+		return []any{k.Key, k.Since.UTC().Format(time.RFC3339), cmp.Or(k.By, "-"), cmp.Or(k.Note, "-")}
+	})
 	p.line("")
 	p.line("PROBLEMS: %s", cmp.Or(strings.Join(st.Problems, "; "), "none"))
 	_, err := p.WriteTo(c.out)

@@ -456,6 +456,9 @@ func (e *examination) damage(ctx context.Context) {
 	}
 }
 
+// mostPaused is the number of paused flow keys that are named.
+const mostPaused = 10
+
 // flows checks that all nodes obey the limits of flow keys.
 func (e *examination) flows(ctx context.Context) {
 	set, err := e.look.ReadFlows(ctx)
@@ -477,6 +480,21 @@ func (e *examination) flows(ctx context.Context) {
 		} else if l.Err != nil {
 			e.found("flows", Error, "store the limit again with \"belfry flow set\", and see who may publish to its bucket ($KV.>); for one of a newer version, upgrade the nodes", "the callbacks of flow key %s wait: %v", l.Pattern, l.Err)
 		}
+	}
+	paused := set.Paused()
+	for i, l := range paused {
+		if i == mostPaused {
+			e.found("flows", Warning, "run \"belfry flow ls\"", "%d more flow keys are paused", len(paused)-i)
+			break
+		}
+		text := fmt.Sprintf("%s is paused since %s", l.Pattern, schemas.FormatTime(l.PausedMs))
+		if l.PausedBy != "" {
+			text += " by " + l.PausedBy
+		}
+		if l.Note != "" {
+			text += " (" + l.Note + ")"
+		}
+		e.found("flows", Warning, "run \"belfry flow resume '"+l.Pattern+"'\" when the pause may end", "%s: its callbacks wait", text)
 	}
 	e.found("flows", OK, "", "%d flow limits are stored, and every node obeys them", len(set.All()))
 }

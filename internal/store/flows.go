@@ -312,6 +312,11 @@ func olderNodes(nodes []Member, level FormatLevel, role string) (names []string)
 // All returns the limits by pattern, in order.
 func (s *FlowSet) All() []FlowLimit { return s.sorted(func(l *FlowLimit) bool { return !l.Deleted }) }
 
+// Paused returns the limits that users have paused, by pattern.
+func (s *FlowSet) Paused() []FlowLimit {
+	return s.sorted(func(l *FlowLimit) bool { return l.Limit.Paused && !l.Deleted })
+}
+
 // Raised returns the limits with Raised, also deleted ones, in order.
 func (s *FlowSet) Raised() []FlowLimit { return s.sorted(func(l *FlowLimit) bool { return l.Raised }) }
 
