@@ -23,6 +23,7 @@ import (
 //
 //	limit.<pattern, base64>   a limit (FlowLimit); its revision is its generation
 //	limit.hold.<key, base64>  what stops the calls of a key (FlowHold); expires when it has ended
+//	limit.target.<hash>       the rate that the target of a flow key allows (TargetRate)
 //	state.<hash of the key>   the state of a flow key (flow.State); expires when it is idle
 //	replan.<pattern, base64>  how far the waiting events of a changed limit were moved (Replan)
 //
@@ -98,11 +99,15 @@ func (c limitSource) has(ctx context.Context, seq uint64) (bool, error) {
 }
 
 func (c limitSource) readAfter(ctx context.Context, from *FlowSet) (*FlowSet, error) {
-	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all), holds: maps.Clone(from.holds)}
+	set := &FlowSet{Seq: from.Seq, all: maps.Clone(from.all), holds: maps.Clone(from.holds), targets: maps.Clone(from.targets)}
 	set.forgetHolds(time.Now())
 	err := c.jet.Scan(ctx, flowsStream, jet.Range{Filters: []string{limitPrefix + ">"}, AfterSeq: from.Seq}, func(m jet.Msg) (bool, error) {
 		set.Seq = m.Sequence
-		set.apply(&m)
+		if strings.HasPrefix(m.Subject, targetPrefix) {
+			set.applyTarget(&m)
+		} else {
+			set.apply(&m)
+		}
 		return true, nil
 	})
 	set.index()
@@ -134,6 +139,9 @@ type FlowLimit struct {
 	Raised bool
 	// Deleted is true for a limit that was deleted; only FlowSet.Raised returns such a limit.
 	Deleted bool
+	// Target is the rate that the target of the flow key allows, if it lowers the limit; nil
+	// otherwise. Only FlowSet.Find sets it.
+	Target *TargetRate
 	// Err says why the value cannot be read: schemas.ErrDamaged or schemas.ErrNewer. Events
 	// under this limit wait until it is stored again.
 	Err error
@@ -206,6 +214,8 @@ type FlowSet struct {
 	// live is the number of limits that are not deleted. holding counts the paused and the
 	// unreadable ones among those of callbacks.
 	live, holding int
+	// targets has the rates that targets allow, by flow key.
+	targets map[string]TargetRate
 	// adds has the limits of adds that are not deleted, in the order in which they apply.
 	adds []FlowLimit
 	// holds has the holds by flow key; see flowholds.go. undisturbed is true if there are neither
@@ -221,11 +231,11 @@ type FlowSet struct {
 }
 
 func newFlowSet() *FlowSet {
-	return &FlowSet{all: map[string]FlowLimit{}, holds: map[string]FlowHold{}, undisturbed: true}
+	return &FlowSet{all: map[string]FlowLimit{}, holds: map[string]FlowHold{}, targets: map[string]TargetRate{}, undisturbed: true}
 }
 
 // Empty reports whether there is no limit of callbacks.
-func (s *FlowSet) Empty() bool { return s.live == len(s.adds) }
+func (s *FlowSet) Empty() bool { return s.live == len(s.adds) && len(s.targets) == 0 }
 
 // Get returns the limit that is stored for a pattern.
 func (s *FlowSet) Get(pattern string) (FlowLimit, bool) {
@@ -234,11 +244,18 @@ func (s *FlowSet) Get(pattern string) (FlowLimit, bool) {
 }
 
 // Find returns the limit of the callbacks of a flow key: that of the key itself, or of the longest pattern that
-// matches, or of the pattern that sorts first among the longest.
+// matches, or of the pattern that sorts first among the longest; lowered so far that the rate is kept that the
+// target of the key allows.
 func (s *FlowSet) Find(key string) (FlowLimit, bool) {
 	if s.Empty() {
 		return FlowLimit{}, false
 	}
+	l, ok := s.stored(key)
+	return s.lowered(key, l, ok)
+}
+
+// stored returns the stored limit of the callbacks of a flow key; see Find.
+func (s *FlowSet) stored(key string) (FlowLimit, bool) {
 	if l, ok := s.Get(key); ok && !schemas.LimitsAdds(key) {
 		return l, true
 	}
@@ -335,7 +352,7 @@ func (s *FlowSet) sorted(keep func(*FlowLimit) bool) []FlowLimit {
 // With returns a copy in which one limit differs. Its revision is higher than any in the
 // store.
 func (s *FlowSet) With(l FlowLimit) *FlowSet {
-	next := &FlowSet{Seq: s.Seq + 1, all: map[string]FlowLimit{}, holds: s.holds}
+	next := &FlowSet{Seq: s.Seq + 1, all: map[string]FlowLimit{}, holds: s.holds, targets: s.targets}
 	maps.Copy(next.all, s.all)
 	l.Rev = next.Seq
 	next.all[l.Pattern] = l

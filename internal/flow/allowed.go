@@ -1,0 +1,30 @@
+package flow
+
+import "time"
+
+// MaxPerMinute is the highest number of calls a minute that AtMost can tell from no limit.
+const MaxPerMinute = int(time.Minute / MinInterval)
+
+// perMinute returns the limit under which in no minute more than n calls begin. Its burst is
+// the least that a rate can be kept with, and the rate leaves room for it.
+func perMinute(n int) Limit {
+	n = min(max(n, 1), MaxPerMinute)
+	burst := Rate{n, time.Minute}.minBurst()
+	return Limit{Rate: Rate{n - (burst - 1), time.Minute}, Burst: burst}
+}
+
+// AtMost returns the limit l with a rate and a burst that are lowered so far that in no minute more
+// than n calls begin. n is 1 or more. Limit.Parallel and Limit.Paused stay.
+func (l Limit) AtMost(n int) Limit {
+	n = min(max(n, 1), MaxPerMinute)
+	most := perMinute(n)
+	if l.Rate.Count == 0 || float64(l.Rate.Count)*float64(time.Minute) >= float64(most.Rate.Count)*float64(l.Rate.Per) {
+		l.Rate, l.Burst = most.Rate, most.Burst
+		return l
+	}
+	// In a minute begin at most the calls of the rate and the burst less one.
+	interval := l.Rate.Interval()
+	calls := int((time.Minute + interval - 1) / interval)
+	l.Burst = min(l.Burst, max(n-calls+1, l.Rate.minBurst()))
+	return l
+}
