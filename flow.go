@@ -102,7 +102,8 @@ func (c *Client) GetFlow(ctx context.Context, key string) (FlowStatus, error) {
 	return r, err
 }
 
-// Flows returns all stored limits by key. Errors: ErrUnavailable.
+// Flows returns all stored limits by key, and the flow keys that only their targets limit, with
+// revision 0. Errors: ErrUnavailable.
 func (c *Client) Flows(ctx context.Context) ([]FlowLimitInfo, error) {
 	var r schemas.FlowListReply
 	err := c.call(ctx, "flow.list", struct{}{}, &r)

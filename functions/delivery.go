@@ -25,7 +25,9 @@ type delivery struct {
 	key   string // idempotency key
 	event *event.Event
 	spec  schemas.Spec
-	fired schemas.Fired
+	// caller is set by allowed; the call uses it, so that it does what the target was asked for.
+	caller *caller
+	fired  schemas.Fired
 	// timer is the record: read from the store (then complete is true and the record has its
 	// body), or built from the claim.
 	timer    store.Timer
@@ -93,7 +95,7 @@ func (f *Functions) handle(s *service, m *store.Delivery, released func()) {
 		d.record(callback.Permanent(callback.ReasonUndecodable, err.Error()))
 		return
 	}
-	if d.inTurn() && d.permitted() {
+	if d.inTurn() && d.allowed() {
 		d.call()
 	}
 }
@@ -148,7 +150,7 @@ func (d *delivery) call() {
 	if timeout <= 0 || timeout > maxTimeout {
 		timeout = maxTimeout
 	}
-	c := d.svc.caller.Load()
+	c := d.caller
 	d.event.SetExtension(schemas.AttrAttempt, int32(d.timer.Record.Attempt+1))
 	req := callback.Request{
 		Service: d.svc.name, Target: d.spec.Callback, Event: d.event, Trace: d.trace(), Key: d.key,
@@ -221,14 +223,11 @@ func (d *delivery) close() {
 // rules when the timer was added; if the configuration has changed since, the attempt fails
 // and may be repeated, so that the operator can correct it.
 func (d *delivery) invoke(ctx context.Context, c *caller, req callback.Request) callback.Outcome {
-	rules := &c.rules
-	err := rules.Check(req.Target, d.svc.name)
-	if err == nil {
-		req.Target, err = rules.Resolve(req.Target, d.svc.name)
-	}
+	target, err := c.target(req.Target, d.svc.name)
 	if err != nil {
 		return callback.Retry(callback.ReasonNotAllowed, "timercallback "+schemas.RedactURL(req.Target)+" is not called: "+err.Error())
 	}
+	req.Target = target
 	return invoke(ctx, d.f.invoker(c, req.Target), req)
 }
 

@@ -58,6 +58,8 @@ type Flows interface {
 	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
 	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
 	ChangeHold(ctx context.Context, key string, nowMs int64, change func(h *store.FlowHold) bool) (store.FlowHold, error)
+	PutTargetRate(ctx context.Context, t store.TargetRate) error
+	EndTargetRate(ctx context.Context, t store.TargetRate) error
 	FlowReplan(ctx context.Context, pattern string) (store.Replan, error)
 	PutFlowReplan(ctx context.Context, r store.Replan, deleted bool) (uint64, error)
 	EachDeferred(ctx context.Context, shard int, fn func(store.Timer) (more bool, err error)) error

@@ -62,7 +62,8 @@ type replanState struct {
 	done       bool
 }
 
-// replan moves waiting events after changes of limits, until ctx is done.
+// replan moves waiting events after changes of limits, and ends the rates of targets, until ctx is
+// done.
 func (c *flowControl) replan(ctx context.Context) {
 	known := map[string]*replanState{}
 	for pause.For(ctx, replanEvery) {
@@ -70,6 +71,7 @@ func (c *flowControl) replan(ctx context.Context) {
 		if !fresh || c.steadyFor() < flow.StepSettle {
 			continue
 		}
+		c.endTargetRates(ctx, set)
 		for _, l := range set.Raised() {
 			k := known[l.Pattern]
 			if k == nil || k.generation != l.Rev {

@@ -27,6 +27,7 @@ type metrics struct {
 	flowWaiting   *prometheus.GaugeVec
 	flowConflicts prometheus.Counter
 	orderDeferred *prometheus.CounterVec
+	handshakes    *prometheus.CounterVec
 
 	services labels.Services
 }
@@ -63,11 +64,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	m.orderDeferred = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "order_deferred_total",
 		Help: "Events that waited in the wheel for their turn among those of their ordering key, by service."}, []string{"service"})
+	m.handshakes = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "webhook_handshakes_total",
+		Help: "Requests by which targets were asked whether they allow callbacks, by service and outcome (allowed, or the reason of the failure)."}, []string{"service", "outcome"})
 	if reg == nil {
 		return m, nil
 	}
 	var errs error
-	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowWaiting, m.flowConflicts, m.orderDeferred} {
+	for _, c := range []prometheus.Collector{m.callbacks, m.duration, m.inFlight, m.dead, m.retries, m.skipped, m.active, m.overtaken, m.wakes, m.rests, m.flowDeferred, m.flowWaiting, m.flowConflicts, m.orderDeferred, m.handshakes} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	if errs != nil {

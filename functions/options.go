@@ -105,6 +105,9 @@ type Options struct {
 	// ServiceIdle is the time without an event after which a service comes to rest: it has
 	// no consumers until its next event. Default 30 s, at least 100 ms, negative for never.
 	ServiceIdle time.Duration
+	// WebhookPermission is how long the permission of a target lasts that was asked for it; default
+	// 1 h. Belfry asks again a tenth of it before its end.
+	WebhookPermission time.Duration
 	// StopGrace is how long Stop lets running callbacks finish; default 8 s.
 	StopGrace time.Duration
 
@@ -171,7 +174,7 @@ func (o *Options) fill() error {
 		return schemas.Errorf(schemas.CodeConfig, "functions: ack wait is %s; it must be %s or more", o.AckWait, minAckWait)
 	case o.Retention != 0 && o.Retention < time.Second:
 		return schemas.Errorf(schemas.CodeConfig, "functions: retention is %s; it must be 1s or more", o.Retention)
-	case o.Concurrency < 0, o.Total < 0, o.MaxAckPending < 0, o.ShortDelay < 0, o.StopGrace < 0:
+	case o.Concurrency < 0, o.Total < 0, o.MaxAckPending < 0, o.ShortDelay < 0, o.StopGrace < 0, o.WebhookPermission < 0:
 		return schemas.Errorf(schemas.CodeConfig, "functions: a limit is negative")
 	}
 	orInt := func(p *int, d int) {
@@ -194,6 +197,7 @@ func (o *Options) fill() error {
 	orDur(&o.AckWait, DefaultAckWait)
 	orDur(&o.ShortDelay, DefaultShortDelay)
 	orDur(&o.Retention, DefaultRetention)
+	orDur(&o.WebhookPermission, DefaultWebhookPermission)
 	orDur(&o.StopGrace, DefaultStopGrace)
 	orDur(&o.ServiceIdle, DefaultServiceIdle)
 	if o.ServiceIdle > 0 && o.ServiceIdle < minServiceIdle {

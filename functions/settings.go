@@ -44,6 +44,9 @@ type ServiceConfig struct {
 	// PermanentStatuses are the HTTP statuses that fail a timer without another attempt; nil
 	// for httpcall.DefaultPermanent.
 	PermanentStatuses []int
+	// WebhookOrigin is the DNS name by which Belfry asks the target of each HTTP callback whether it
+	// allows its calls, before the first one (see webhook.go); empty for no such handshake.
+	WebhookOrigin string
 	// PEM adds a private CA and a client certificate to HTTP callbacks.
 	PEM httpcall.PEM
 }
@@ -68,7 +71,7 @@ func (c *ServiceConfig) structured() bool {
 func (c *ServiceConfig) credentials() bool { return len(c.Headers) > 0 || len(c.PEM.Cert) > 0 }
 
 func (c *ServiceConfig) equal(o *ServiceConfig) bool {
-	return c.Concurrency == o.Concurrency && c.Mode == o.Mode && slices.Equal(c.Secrets, o.Secrets) && maps.Equal(c.Headers, o.Headers) &&
+	return c.Concurrency == o.Concurrency && c.Mode == o.Mode && c.WebhookOrigin == o.WebhookOrigin && slices.Equal(c.Secrets, o.Secrets) && maps.Equal(c.Headers, o.Headers) &&
 		equalLists(c.PermanentStatuses, o.PermanentStatuses) &&
 		bytes.Equal(c.PEM.CA, o.PEM.CA) && bytes.Equal(c.PEM.Cert, o.PEM.Cert) && bytes.Equal(c.PEM.Key, o.PEM.Key)
 }
@@ -152,7 +155,7 @@ func (s Settings) Check() error {
 		if err := c.checkBaseURL(); err != nil {
 			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
 		}
-		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets, Headers: c.Headers, Permanent: c.PermanentStatuses, PEM: c.PEM})
+		i, err := httpcall.New(httpcall.Config{Secrets: c.Secrets, Headers: c.Headers, Permanent: c.PermanentStatuses, Origin: c.WebhookOrigin, PEM: c.PEM})
 		if err != nil {
 			return schemas.Errorf(schemas.CodeConfig, "service %s: %w", name, err)
 		}
@@ -187,18 +190,28 @@ type caller struct {
 	config ServiceConfig
 	rules  schemas.CallbackRules
 	http   *httpcall.Invoker
+	// webhook has the permissions of the targets; nil if they need none.
+	webhook *webhook
+}
+
+// target returns the subject or the full URL of a callback, or why the rules do not allow it.
+func (c *caller) target(callback, service string) (string, error) {
+	if err := c.rules.Check(callback, service); err != nil {
+		return "", err
+	}
+	return c.rules.Resolve(callback, service)
 }
 
 func (f *Functions) newCaller(c ServiceConfig, rules schemas.CallbackRules) (*caller, error) {
 	h, err := httpcall.New(httpcall.Config{
 		Guard:    httpcall.Guard{AllowLoopback: f.o.AllowLoopback, AllowPrivate: f.o.AllowPrivate, AllowPrefixes: f.o.AllowPrefixes},
 		MaxConns: f.limitOf(c), ReadLimit: f.o.ReadLimit, Secrets: c.Secrets, Structured: c.structured(), Headers: c.Headers,
-		Permanent: c.PermanentStatuses, TLS: f.o.TLS, PEM: c.PEM, Resolver: f.o.Resolver, UserAgent: f.o.UserAgent,
+		Permanent: c.PermanentStatuses, Origin: c.WebhookOrigin, TLS: f.o.TLS, PEM: c.PEM, Resolver: f.o.Resolver, UserAgent: f.o.UserAgent,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &caller{config: c, rules: rules, http: h}, nil
+	return &caller{config: c, rules: rules, http: h, webhook: newWebhook(c.WebhookOrigin, f.o.WebhookPermission)}, nil
 }
 
 // limitOf returns how many callbacks of a service with this configuration run at once.

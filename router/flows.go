@@ -248,7 +248,13 @@ func (s *Service) writeLimit(ctx context.Context, next, old *store.FlowLimit, by
 
 // noLimit says that no limit is stored for a key, and which one applies to it.
 func noLimit(set *store.FlowSet, key string) error {
-	if l, ok := find(set, key); ok {
+	l, ok := find(set, key)
+	if t := targetInfo(set, key); ok && t != nil {
+		if l = set.Configured(key); l.Pattern == "" {
+			return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: its target %s allows %d calls a minute, until %s or its next answer", key, t.URL, t.PerMinute, t.Until.Format(time.RFC3339))
+		}
+	}
+	if ok {
 		return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s: that of %s applies to it", key, l.Pattern)
 	}
 	return schemas.Errorf(schemas.CodeNotFound, "no limit is stored for %s, and none applies to it", key)
@@ -277,7 +283,7 @@ func except(set *store.FlowSet, pattern string) []string {
 	return out
 }
 
-// FlowList returns all stored limits. Errors: unavailable.
+// FlowList returns all stored limits, and the rates that targets allow. Errors: unavailable.
 func (s *Service) FlowList(ctx context.Context, _ struct{}) (schemas.FlowListReply, error) {
 	return do(ctx, s, s.quick, func(ctx context.Context) (reply schemas.FlowListReply, err error) {
 		set, err := s.o.Store.RefreshFlows(ctx)
@@ -287,6 +293,17 @@ func (s *Service) FlowList(ctx context.Context, _ struct{}) (schemas.FlowListRep
 		reply.Limits = []schemas.FlowLimitInfo{}
 		for _, l := range set.All() {
 			reply.Limits = append(reply.Limits, *limitInfo(&l))
+		}
+		for _, t := range set.Targets() {
+			if _, stored := set.Get(t.Key); !stored {
+				l, _ := set.Find(t.Key)
+				l.Pattern, l.Rev = t.Key, 0
+				reply.Limits = append(reply.Limits, *limitInfo(&l))
+			}
+		}
+		slices.SortFunc(reply.Limits, func(a, b schemas.FlowLimitInfo) int { return strings.Compare(a.Key, b.Key) })
+		for i := range reply.Limits {
+			reply.Limits[i].Target = targetInfo(set, reply.Limits[i].Key)
 		}
 		return reply, nil
 	})
@@ -318,6 +335,10 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 			return reply, noLimit(set, q.Key)
 		case exists:
 			reply.Limit, reply.Except = limitInfo(&limit), except(set, q.Key)
+			if limit.Target != nil { // its generation is not the revision of a stored limit
+				reply.Limit.Revision = set.Configured(q.Key).Rev
+			}
+			reply.Limit.Target = targetInfo(set, q.Key)
 		}
 		ours := func(key string) bool {
 			if !pattern {
@@ -431,6 +452,15 @@ func keyInfo(l *store.FlowLimit, st *store.FlowKeyState, waits *flowWaits, nowMs
 		info.Drained = schemas.TimeOf(last)
 	}
 	return info
+}
+
+// targetInfo describes the rate that the target of a flow key allows; nil if it names none.
+func targetInfo(set *store.FlowSet, key string) *schemas.FlowTarget {
+	t, ok := set.Target(key)
+	if !ok {
+		return nil
+	}
+	return &schemas.FlowTarget{PerMinute: t.PerMinute, URL: t.URL, Asked: schemas.TimeOf(t.AtMs), Until: schemas.TimeOf(t.UntilMs)}
 }
 
 // limitInfo describes a stored limit.

@@ -318,3 +318,43 @@ func TestWhyOfWaitingTimer(t *testing.T) {
 		t.Errorf("a dry run: %+v, want one waiting event and the end", r)
 	}
 }
+
+// TestFlowTargetRates: the rate that a target allows is shown for its key and in the list, with the limit
+// that it lowers, and is no stored limit that can be changed.
+func TestFlowTargetRates(t *testing.T) {
+	t.Parallel()
+	f, _ := flowFixture(t)
+	const until = 4102444800000
+	allow := func(key string, n int) {
+		t.Helper()
+		if err := f.store.PutTargetRate(t.Context(), store.TargetRate{Key: key, PerMinute: n, URL: "https://" + key + "/hook", AtMs: 1000, UntilMs: until}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow("alone", 120)
+	if l := f.flowOf("alone").Limit; l == nil || l.Key != "alone" || l.Rate != "120/1m" || l.Burst != 1 || l.Revision != 0 || l.Target == nil || l.Target.PerMinute != 120 || l.Target.URL != "https://alone/hook" || l.Target.Until.UnixMilli() != until {
+		t.Errorf("a key without a limit: %+v", l)
+	}
+	if code, text := f.answer("flow.delete", []byte(`{"key":"alone"}`), nil); code != string(schemas.CodeNotFound) || !strings.Contains(text, "https://alone/hook allows 120 calls a minute") {
+		t.Errorf("the delete of a rate that a target allows: %s: %s", code, text)
+	}
+	rev := f.flow("set", `{"key":"lower","rate":"100/m","parallel":3}`).Limit.Revision
+	allow("lower", 120)
+	if l := f.flowOf("lower").Limit; l.Rate != "100/1m" || l.Revision != rev || l.Target == nil || l.Target.PerMinute != 120 {
+		t.Errorf("a key with a lower limit: %+v", l)
+	}
+	allow("lower", 50)
+	if l := f.flowOf("lower").Limit; l.Rate != "50/1m" || l.Parallel != 3 || l.Revision != rev {
+		t.Errorf("a key with a higher limit: %+v", l)
+	}
+	var all schemas.FlowListReply
+	if code, text := f.answer("flow.list", nil, &all); code != "" {
+		t.Fatal(code, text)
+	}
+	if l := all.Limits; len(l) != 2 || l[0].Key != "alone" || l[0].Rate != "120/1m" || l[0].Target == nil || l[1].Rate != "100/1m" || l[1].Target == nil || l[1].Revision != rev {
+		t.Errorf("the list: %+v", l)
+	}
+	if l := f.flow("set", fmt.Sprintf(`{"key":"lower","rate":"20/m","revision":%d}`, rev)).Limit; l.Rate != "20/1m" || l.Target != nil {
+		t.Errorf("set: %+v", l)
+	}
+}

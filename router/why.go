@@ -211,7 +211,11 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	if l.Limit.Parallel > 0 {
 		parts = append(parts, fmt.Sprintf("%d at once", l.Limit.Parallel))
 	}
-	return []string{text + " is " + strings.Join(parts, ", ") + "."}
+	text += " is " + strings.Join(parts, ", ") + "."
+	if l.Target != nil {
+		text += fmt.Sprintf(" Its target %s allows %d calls a minute.", l.Target.URL, l.Target.PerMinute)
+	}
+	return []string{text}
 }
 
 // whyHeld says why a hold stops the calls of a flow key; "" if none does.

@@ -62,7 +62,8 @@ type FlowReply struct {
 	Drained time.Time `json:"drained,omitzero"`
 }
 
-// FlowLimitInfo describes a stored limit.
+// FlowLimitInfo describes a stored limit. In FlowStatus and FlowListReply it may also be the limit of
+// a flow key that only its target limits; its Revision is 0.
 type FlowLimitInfo struct {
 	// Key is the flow key, or the pattern, that the limit is stored for.
 	Key      string `json:"key"`
@@ -78,15 +79,30 @@ type FlowLimitInfo struct {
 	// Changed is the time of the last change, and By says who made it.
 	Changed time.Time `json:"changed,omitzero"`
 	By      string    `json:"by,omitempty"`
+	// Target is the rate that the target of the flow key allows; nil if it names none. Only
+	// FlowStatus and FlowListReply have it.
+	Target *FlowTarget `json:"target,omitempty"`
 	// Error says why the limit cannot be read; its calls wait then. The other fields are empty.
 	Error string `json:"error,omitempty"`
+}
+
+// FlowTarget is the rate that a target allows in the webhook handshake.
+type FlowTarget struct {
+	// PerMinute is the number of calls a minute.
+	PerMinute int `json:"perminute"`
+	// URL is the target that allows no more, without query and credentials.
+	URL string `json:"url"`
+	// Asked is the time of the answer. Until is the time at which the rate ends, unless the target is
+	// asked again before.
+	Asked time.Time `json:"asked"`
+	Until time.Time `json:"until"`
 }
 
 // FlowStatus is the answer of timers.api.flow.get.
 type FlowStatus struct {
 	Key string `json:"key"`
 	// Limit is the limit that applies; Limit.Key is the pattern that gave it. It is nil if no
-	// limit applies.
+	// limit applies. Of a flow key with Limit.Target it has the lower one of both rates.
 	Limit *FlowLimitInfo `json:"limit,omitempty"`
 	// Except is as in FlowReply.
 	Except []string `json:"except,omitempty"`
@@ -114,7 +130,7 @@ type FlowKeyInfo struct {
 	Drained time.Time `json:"drained,omitzero"`
 }
 
-// FlowListReply has all stored limits, by key.
+// FlowListReply has all stored limits, and the flow keys that only their targets limit, by key.
 type FlowListReply struct {
 	Limits []FlowLimitInfo `json:"limits"`
 }

@@ -139,8 +139,8 @@ func (c *cli) flowShowCommand() *cobra.Command {
 		Use:   "show KEY",
 		Short: "Show the limit of a flow key or pattern, and what waits for it",
 		Long: `Show the limit that applies to a flow key and the pattern that gave it; the calls in
-progress, the events that wait, the next free slot, and when the last of them is called. Of
-a pattern, show its limit and the keys in use, the busiest first.`,
+progress, the events that wait, the next free slot, and when the last of them is called;
+and the rate that the target allows, if it was asked (webhook-origin of a service). Of a pattern, show its limit and the keys in use, the busiest first.`,
 		Example: `  belfry flow show api.example.com
   belfry flow show 'customer:*' -o json`,
 		Args: exactly(1),
@@ -214,7 +214,7 @@ func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
 }
 
 func (c *cli) flowListCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the limits", Args: exactly(0)}
+	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the limits, and the rates that targets allow", Args: exactly(0)}
 	return c.talking(cmd, func([]string) error { return nil }, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
 		defer cancel()
@@ -329,8 +329,16 @@ func (c *cli) changeFlow(ctx context.Context, s session, change func(context.Con
 
 // limitPairs returns the lines about a stored limit.
 func limitPairs(l *belfry.FlowLimitInfo) []string {
-	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "state", flowState(l),
+	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "target", targetText(l.Target), "state", flowState(l),
 		"since", showTime(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", showTime(l.Changed), "by", l.By}
+}
+
+// targetText describes the rate that a target allows; "" for none.
+func targetText(t *schemas.FlowTarget) string {
+	if t == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d/1m allowed by %s until %s, asked at %s", t.PerMinute, t.URL, showTime(t.Until), showTime(t.Asked))
 }
 
 // flowState says whether a limit is paused and why, or that it cannot be read.
@@ -342,6 +350,8 @@ func flowState(l *belfry.FlowLimitInfo) string {
 		return "paused: " + l.PauseNote
 	case l.Paused:
 		return "paused"
+	case l.Target != nil && l.Revision == 0:
+		return "of its target alone"
 	}
 	return "active"
 }

@@ -37,6 +37,7 @@ var serviceKeys = map[string]func(*serviceReader, any) error{
 	"headers":            (*serviceReader).headers,
 	"mode":               (*serviceReader).mode,
 	"permanent-statuses": (*serviceReader).permanent,
+	"webhook-origin":     (*serviceReader).webhookOrigin,
 	"base-url":           (*serviceReader).baseURL,
 	"tls-ca":             func(r *serviceReader, v any) error { return r.pem(v, &r.config.PEM.CA) },
 	"tls-cert":           func(r *serviceReader, v any) error { return r.pem(v, &r.config.PEM.Cert) },
@@ -214,6 +215,15 @@ func (r *serviceReader) permanent(v any) error {
 		r.config.PermanentStatuses = append(r.config.PermanentStatuses, code)
 	}
 	return nil
+}
+
+func (r *serviceReader) webhookOrigin(v any) error {
+	s, ok := v.(string)
+	if !ok || s == "" {
+		return errors.New("must be a DNS name such as belfry.example.com")
+	}
+	r.config.WebhookOrigin = s
+	return httpcall.CheckOrigin(s)
 }
 
 func (r *serviceReader) baseURL(v any) error {

@@ -87,6 +87,7 @@ const (
 	ReasonAddressRefused   Reason = "address_refused"   // the guard refused the resolved address
 	ReasonNotAllowed       Reason = "not_allowed"       // the configuration does not allow this subject or host
 	ReasonBadTarget        Reason = "bad_target"        // the callback cannot be called at all
+	ReasonWebhookRefused   Reason = "webhook_refused"   // the callee does not allow the calls; see httpcall.Invoker.Ask
 	ReasonNoResponders     Reason = "no_responders"     // nobody serves the NATS subject
 	ReasonServiceError     Reason = "service_error"     // an error header on the NATS reply
 	ReasonStreamRefused    Reason = "stream_refused"    // a stream captures the NATS subject, and did not store the message

@@ -27,6 +27,11 @@
 // A status such as 401, 404 or 302 often comes from a deployment or a rotated credential, and
 // a refused address from a setting. An operator can correct these while the timer is retried.
 //
+// # Handshake
+//
+// With Config.Origin, Ask sends the validation request of the CloudEvents webhook specification
+// (handshake.go), and every POST names the origin.
+//
 // # Signature
 //
 // With a secret, every request has the headers webhook-id (the idempotency key),
@@ -83,6 +88,9 @@ type Config struct {
 	// Permanent are the statuses, 300 to 599, after which no other attempt follows; nil for
 	// DefaultPermanent.
 	Permanent []int
+	// Origin is the DNS name by which Belfry introduces itself to callees, in the header
+	// WebHook-Request-Origin of every request; empty for none. See Ask.
+	Origin string
 	// TLS is the TLS configuration to which PEM adds; nil for Go's default.
 	TLS *tls.Config
 	// PEM adds certificates to TLS.
@@ -161,6 +169,9 @@ func New(cfg Config) (*Invoker, error) {
 			return nil, err
 		}
 		i.secrets = append(i.secrets, secretsOf(value)...)
+	}
+	if err := CheckOrigin(cfg.Origin); err != nil {
+		return nil, err
 	}
 	if cfg.Permanent == nil {
 		i.cfg.Permanent = DefaultPermanent()
@@ -282,6 +293,16 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	if bad != nil {
 		return *bad
 	}
+	resp, excerpt, bad := i.send(ctx, cancel, req, r) //nolint:bodyclose // send closes it
+	if bad != nil {
+		return *bad
+	}
+	return i.outcomeOf(resp, excerpt, r)
+}
+
+// send makes a request and reads the start of the answer; its body is closed. cancel ends ctx. It
+// returns the outcome instead if there is no answer.
+func (i *Invoker) send(ctx context.Context, cancel context.CancelFunc, req *http.Request, r callback.Request) (*http.Response, []byte, *callback.Outcome) {
 	secrets := i.secrets
 	if _, password, ok := req.BasicAuth(); ok && password != "" {
 		secrets = append(slices.Clip(secrets), secretsOf(req.Header.Get("Authorization"))...)
@@ -289,14 +310,14 @@ func (i *Invoker) Invoke(ctx context.Context, r callback.Request) callback.Outco
 	}
 	// The transport is used without http.Client: no redirects, no cookies, and
 	// errors that do not quote the URL.
-	resp, err := i.transport.RoundTrip(req) //nolint:bodyclose // readBody closes it
+	resp, err := i.transport.RoundTrip(req)
 	if err != nil {
-		return failure(ctx, r, err)
+		out := failure(ctx, r, err)
+		return nil, nil, &out
 	}
 	slow := time.AfterFunc(i.cfg.BodyWait, cancel)
 	defer slow.Stop()
-	excerpt := i.readBody(resp, secrets)
-	return i.outcomeOf(resp, excerpt, r)
+	return resp, i.readBody(resp, secrets), nil
 }
 
 // readBody reads up to the limit. Its errors do not matter: the status decides.
@@ -321,30 +342,16 @@ func (i *Invoker) readBody(resp *http.Response, secrets []string) []byte {
 
 // request builds the POST, or returns the outcome if it cannot be built.
 func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Request, *callback.Outcome) {
-	u, err := url.Parse(r.Target)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		// err quotes the URL, which may hold credentials: do not include it.
-		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(r.Target)+" is not an http or https URL")
-		return nil, &bad
-	}
-	user := u.User
-	u.User, u.Fragment, u.RawFragment = nil, "", ""
 	data, err := i.body(r)
 	if err != nil {
 		bad := callback.Permanent(callback.ReasonUndecodable, "the event cannot be sent over HTTP: "+err.Error())
 		return nil, &bad
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))
-	if err != nil {
-		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(r.Target)+" cannot be called")
-		return nil, &bad
-	}
-	if user != nil {
-		password, _ := user.Password()
-		req.SetBasicAuth(user.Username(), password)
+	req, bad := i.plain(ctx, http.MethodPost, r.Target, bytes.NewReader(data))
+	if bad != nil {
+		return nil, bad
 	}
 	h := req.Header
-	h.Set("User-Agent", i.cfg.UserAgent)
 	h.Set("Idempotency-Key", r.Key)
 	if i.cfg.Structured {
 		h.Set("Content-Type", contentStructured)
@@ -355,10 +362,38 @@ func (i *Invoker) request(ctx context.Context, r callback.Request) (*http.Reques
 	for k, v := range r.Trace {
 		h.Set(k, headerSafe(v))
 	}
+	i.sign(h, r, data)
+	return req, nil
+}
+
+// plain builds a request with the headers that do not depend on the event: credentials, the
+// configured headers and the origin.
+func (i *Invoker) plain(ctx context.Context, method, target string, body io.Reader) (*http.Request, *callback.Outcome) {
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		// err quotes the URL, which may hold credentials: do not include it.
+		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(target)+" is not an http or https URL")
+		return nil, &bad
+	}
+	user := u.User
+	u.User, u.Fragment, u.RawFragment = nil, "", ""
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		bad := callback.Permanent(callback.ReasonBadTarget, "timercallback "+schemas.RedactURL(target)+" cannot be called")
+		return nil, &bad
+	}
+	if user != nil {
+		password, _ := user.Password()
+		req.SetBasicAuth(user.Username(), password)
+	}
+	h := req.Header
+	h.Set("User-Agent", i.cfg.UserAgent)
 	for k, v := range i.cfg.Headers {
 		h[k] = []string{v}
 	}
-	i.sign(h, r, data)
+	if i.cfg.Origin != "" {
+		h.Set(headerRequestOrigin, i.cfg.Origin)
+	}
 	return req, nil
 }
 

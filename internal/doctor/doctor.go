@@ -371,7 +371,10 @@ func (e *examination) differences() {
 
 // withoutLevel says what a store does without while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
-	lacks := "no limits of adds can be set"
+	lacks := "these nodes ask no targets for their permission (webhook-origin), and obey no rates that targets allow"
+	if level < store.LevelAdds {
+		lacks += ", no limits of adds can be set"
+	}
 	if level < store.LevelTenants {
 		lacks += ", no timers of tenants can be added"
 	}
@@ -472,6 +475,10 @@ func (e *examination) flows(ctx context.Context) {
 	}
 	if names := set.AddsIgnoredBy(e.alive()); len(names) > 0 {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version store adds without obeying the limits of adds: %s", strings.Join(names, ", "))
+		return
+	}
+	if names := set.TargetsIgnoredBy(e.alive()); len(names) > 0 {
+		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version make callbacks without obeying the rates that targets allow: %s", strings.Join(names, ", "))
 		return
 	}
 	for _, l := range set.All() {

@@ -13,6 +13,16 @@ func perMinute(n int) Limit {
 	return Limit{Rate: Rate{n - (burst - 1), time.Minute}, Burst: burst}
 }
 
+// PerMinute returns the most calls that may begin in a minute under the rate and the burst of a limit; 0
+// without a rate.
+func (l Limit) PerMinute() int {
+	if l.Rate.Count == 0 {
+		return 0
+	}
+	interval := l.Rate.Interval()
+	return int((time.Minute+interval-1)/interval) + l.Burst - 1
+}
+
 // AtMost returns the limit l with a rate and a burst that are lowered so far that in no minute more
 // than n calls begin. n is 1 or more. Limit.Parallel and Limit.Paused stay.
 func (l Limit) AtMost(n int) Limit {
@@ -23,8 +33,6 @@ func (l Limit) AtMost(n int) Limit {
 		return l
 	}
 	// In a minute begin at most the calls of the rate and the burst less one.
-	interval := l.Rate.Interval()
-	calls := int((time.Minute + interval - 1) / interval)
-	l.Burst = min(l.Burst, max(n-calls+1, l.Rate.minBurst()))
+	l.Burst = min(l.Burst, max(l.Burst-(l.PerMinute()-n), l.Rate.minBurst()))
 	return l
 }

@@ -254,6 +254,13 @@ func (s *FlowSet) Find(key string) (FlowLimit, bool) {
 	return s.lowered(key, l, ok)
 }
 
+// Configured returns the stored limit of the callbacks of a flow key, as Find without the rate that its
+// target allows; the zero value without one.
+func (s *FlowSet) Configured(key string) FlowLimit {
+	l, _ := s.stored(key)
+	return l
+}
+
 // stored returns the stored limit of the callbacks of a flow key; see Find.
 func (s *FlowSet) stored(key string) (FlowLimit, bool) {
 	if l, ok := s.Get(key); ok && !schemas.LimitsAdds(key) {

@@ -44,8 +44,10 @@ const (
 	LevelOrder FormatLevel = 8
 	// LevelAdds adds limits of adds (schemas.AddsFlowPrefix), which every router must obey.
 	LevelAdds FormatLevel = 9
+	// LevelWebhook adds rates that targets allow (TargetRate), which every node that calls must obey.
+	LevelWebhook FormatLevel = 11
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelAdds
+	NewestLevel = LevelWebhook
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -236,6 +238,8 @@ func (l *Levels) update(ctx context.Context) error {
 // withOlder says what does not happen while a node of a level older than NewestLevel runs.
 func withOlder(level FormatLevel) string {
 	switch {
+	case level >= LevelAdds:
+		return "it asks no targets for their permission, and obeys no rates that they allow, until it stops"
 	case level >= LevelOrder:
 		return "it obeys no limits of adds, and none can be set until it stops"
 	case level >= LevelTenants:

@@ -87,6 +87,15 @@ func (s *FlowSet) Targets() []TargetRate {
 	return slices.SortedFunc(maps.Values(s.targets), func(a, b TargetRate) int { return strings.Compare(a.Key, b.Key) })
 }
 
+// TargetsIgnoredBy returns the names of those of the given live nodes that make callbacks and do not
+// obey the rates that targets allow, because their version does not know them; none without such a rate.
+func (s *FlowSet) TargetsIgnoredBy(nodes []Member) []string {
+	if len(s.targets) == 0 {
+		return nil
+	}
+	return olderNodes(nodes, LevelWebhook, "functions")
+}
+
 // lowered returns the limit of a flow key with the rate that its target allows. exists is false if no
 // limit applies without it.
 func (s *FlowSet) lowered(key string, l FlowLimit, exists bool) (FlowLimit, bool) {
@@ -106,8 +115,8 @@ func (s *FlowSet) lowered(key string, l FlowLimit, exists bool) (FlowLimit, bool
 }
 
 // PutTargetRate stores the rate that a target allows. When it returns without an error, the rate is in
-// force on all nodes until t.UntilMs or later, or a lower one that another target of the flow key
-// allows is in force. A target's own lower rate is replaced. Errors: schemas.CodeBadRequest for too
+// force on all nodes until t.UntilMs or later, or a lower rate of another target of the flow key
+// is in force. A lower rate of the same target is replaced. Errors: schemas.CodeBadRequest for too
 // many keys; schemas.ErrNewer; schemas.ErrStoreFull; schemas.ErrUnavailable, after which the rate
 // may be in force.
 func (f *Flows) PutTargetRate(ctx context.Context, t TargetRate) error {

@@ -1,0 +1,331 @@
+package functions
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/functions/callback"
+	"github.com/belfryio/belfry/internal/flow"
+	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/store"
+)
+
+// This file asks targets for their permission before the first call, if the service has a
+// ServiceConfig.WebhookOrigin: the validation handshake of the CloudEvents webhook specification.
+//
+//	delivery ──▶ permission of the URL ── none ──▶ one OPTIONS request for all that wait
+//	                  │ allowed                        │ refused, or failed ──▶ result of the attempt
+//	                  ▼                                ▼
+//	             rate of the flow key is stored ──▶ flow control ──▶ call
+//
+// A process keeps the permissions in memory, for the URL without its query. The allowed rates are in the
+// store, so that they hold over the cluster: a call begins only while the store has the allowed rate, or
+// a lower one, for its flow key. A service without the setting pays one comparison.
+
+const (
+	// DefaultWebhookPermission is the default of Options.WebhookPermission.
+	DefaultWebhookPermission = time.Hour
+	// webhookTimeout bounds one OPTIONS request.
+	webhookTimeout = 10 * time.Second
+	// maxWebhookWaiting bounds the deliveries that wait for one answer. Further ones are delivered
+	// again flowFullPause later.
+	maxWebhookWaiting = 16
+	// maxPermissions bounds the URLs of a service whose permissions a process knows. A target whose
+	// permission was forgotten is asked again.
+	maxPermissions = 10_000
+)
+
+// webhook has the permissions of the targets of one service, under one configuration.
+type webhook struct {
+	// life is how long a permission lasts.
+	life time.Duration
+
+	mu sync.Mutex
+	// permissions are by URL, at most maxPermissions.
+	permissions map[string]permission
+	// flights are the questions and the writes under way; see fly.
+	flights map[string]*flight
+}
+
+// permission is the last answer of a target.
+type permission struct {
+	// failure is the result of each attempt until the end, if the target did not allow the calls; nil
+	// for a permission.
+	failure *callback.Outcome
+	// perMinute is the number of calls a minute that the target allows; 0 for any.
+	perMinute int
+	// renew is the time from which the target is asked again, while the permission lasts until end.
+	renew, end time.Time
+}
+
+// flight is a question or a write for which deliveries wait.
+type flight struct {
+	done    chan struct{} // closed at the end
+	waiting int           // guarded by webhook.mu
+}
+
+// newWebhook returns nil for a service without an origin.
+func newWebhook(origin string, life time.Duration) *webhook {
+	if origin == "" {
+		return nil
+	}
+	return &webhook{life: life, permissions: map[string]permission{}, flights: map[string]*flight{}}
+}
+
+// of returns the permission of a URL; the zero value without one.
+func (w *webhook) of(url string) permission {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.permissions[url]
+	if !time.Now().Before(p.end) {
+		return permission{}
+	}
+	return p
+}
+
+// store keeps the answer of a target. A failure to ask it again does not end a permission.
+func (w *webhook) store(url string, p permission) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	if old, known := w.permissions[url]; known && old.failure == nil && p.failure != nil && p.failure.Retryable && now.Before(old.end) {
+		old.renew = p.end
+		p = old
+	}
+	if len(w.permissions) >= maxPermissions {
+		for u, old := range w.permissions {
+			if !now.Before(old.end) {
+				delete(w.permissions, u)
+			}
+		}
+		for u := range w.permissions {
+			if len(w.permissions) < maxPermissions {
+				break
+			}
+			delete(w.permissions, u)
+		}
+	}
+	w.permissions[url] = p
+}
+
+// fly runs a function in the background, unless one runs under that name. If wait is true the
+// caller waits for its end; then it is nil if too many others do.
+func (w *webhook) fly(f *Functions, name string, wait bool, run func()) *flight {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.flights[name]
+	if now == nil {
+		now = &flight{done: make(chan struct{})}
+		w.flights[name] = now
+		f.background.Go(func() {
+			defer func() {
+				w.mu.Lock()
+				delete(w.flights, name)
+				w.mu.Unlock()
+				close(now.done)
+			}()
+			run()
+		})
+	}
+	if wait && now.waiting >= maxWebhookWaiting {
+		return nil
+	}
+	if wait {
+		now.waiting++
+	}
+	return now
+}
+
+// allowed waits until the target allows the call, and its flow key permits it. It returns false, and
+// settles the event, if the target does not, or the event waits elsewhere.
+func (d *delivery) allowed() bool {
+	d.caller = d.svc.caller.Load()
+	w := d.caller.webhook
+	if w == nil {
+		return d.permitted()
+	}
+	target, _ := d.caller.target(d.spec.Callback, d.svc.name)
+	page, ok := webhookURL(target)
+	if !ok { // over NATS, or not allowed: no request is sent
+		return d.permitted()
+	}
+	key := d.flowKey()
+	for {
+		if d.blocked(key) {
+			if !d.permitted() {
+				return false
+			}
+			d.slot.leave() // it is not blocked any more
+			d.slot = nil
+			continue
+		}
+		p := w.of(page)
+		set, _ := d.f.o.Store.FlowsNow()
+		stored, has := set.Target(key)
+		var on *flight
+		switch {
+		case p.end.IsZero():
+			on = w.fly(d.f, "ask "+page, true, d.asking(page, target, key))
+		case p.failure != nil:
+			d.refused(*p.failure, p.end)
+			return false
+		case p.perMinute > 0 && (!has || stored.PerMinute > p.perMinute):
+			on = w.fly(d.f, "rate "+key, true, d.storing(page, key, p.perMinute))
+		default:
+			if time.Now().After(p.renew) {
+				w.fly(d.f, "ask "+page, false, d.asking(page, target, key))
+			}
+			return d.permitted()
+		}
+		if !d.awaitFlight(on) {
+			return false
+		}
+	}
+}
+
+// webhookURL returns the URL for which a permission holds: without user, query and fragment. ok is
+// false for a target that is not called over HTTP.
+func webhookURL(target string) (page string, ok bool) {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return "", false
+	}
+	u.User, u.RawQuery, u.Fragment, u.RawFragment, u.ForceQuery = nil, "", "", "", false
+	u.Host = strings.ToLower(u.Host)
+	return u.String(), true
+}
+
+// blocked reports whether no call of the flow key may begin now, so that the target must not be asked
+// either.
+func (d *delivery) blocked(key string) bool {
+	set, fresh := d.f.o.Store.FlowsNow()
+	if !fresh {
+		return true
+	}
+	if _, _, held := set.Hold(d.svc.name, d.spec.Group); held {
+		return true
+	}
+	if h, has := set.HoldOf(key); has {
+		if p, _ := h.Hold.Ask(d.f.flows.nowNs()); p == flow.Held {
+			return true
+		}
+	}
+	l, limited := set.Find(key)
+	return limited && (l.Limit.Paused || l.Err != nil)
+}
+
+// awaitFlight waits for the end of a flight; without the permit of the service if that takes longer than
+// askHold. It returns false, and settles the event, if too many deliveries wait, functions stops, or
+// there is no attempt to make any more.
+func (d *delivery) awaitFlight(on *flight) bool {
+	if on == nil {
+		d.skip("webhook_busy", func() error { return d.msg.Nak(flowFullPause) })
+		return false
+	}
+	began := time.Now()
+	held := time.NewTimer(askHold)
+	defer held.Stop()
+	for {
+		select {
+		case <-on.done:
+			return d.comeBack(began)
+		case <-held.C:
+			if !d.leavePermit() {
+				return false
+			}
+		case <-d.f.pulling.Done():
+			d.handBack()
+			return false
+		}
+	}
+}
+
+// asking returns the function that asks the target and stores its answer. target is the callback's
+// full URL, page that of the permission.
+func (d *delivery) asking(page, target, key string) func() {
+	f, svc, c := d.f, d.svc, d.caller
+	return func() {
+		ctx, cancel := context.WithTimeout(f.calling, webhookTimeout)
+		defer cancel()
+		began := time.Now()
+		set, _ := f.o.Store.FlowsNow()
+		req := callback.Request{Service: svc.name, Target: target, Timeout: webhookTimeout, NowMs: f.o.Now()}
+		perMinute, out := c.http.Ask(ctx, req, set.Configured(key).Limit.PerMinute())
+		if !out.Success && f.calling.Err() != nil {
+			return // functions stops: not an answer of the target
+		}
+		out.AtMs, out.Took = req.NowMs, time.Since(began)
+		word, p := "allowed", permission{perMinute: perMinute, end: began.Add(c.webhook.life)}
+		p.renew = p.end.Add(-c.webhook.life / 10)
+		if !out.Success {
+			word, p = string(out.Reason), permission{failure: &out, end: time.Now().Add(c.webhook.pauseAfter(&out))}
+		}
+		f.metrics.handshakes.WithLabelValues(svc.label, word).Inc()
+		// The permission first: a delivery with an earlier, lower permission would store its rate again.
+		c.webhook.store(page, p)
+		if out.Success && perMinute > 0 {
+			d.storing(page, key, perMinute)()
+		}
+	}
+}
+
+// pauseAfter returns the time after a failure until the target is asked again.
+func (w *webhook) pauseAfter(out *callback.Outcome) time.Duration {
+	if !out.Retryable {
+		return w.life / 60 // 1 minute by default
+	}
+	return min(max(out.RetryAfter, w.life/720), w.life) // 5 s to 1 h
+}
+
+// storing returns the function that stores the rate that a target allows for a flow key, and repeats it
+// until the store answers. The rate is kept for longer than the permission, so that it is still there
+// when the target is asked again.
+func (d *delivery) storing(page, key string, perMinute int) func() {
+	f, w := d.f, d.caller.webhook
+	return func() {
+		for wait := minPause; ; wait = min(wait*2, maxPause) {
+			now := f.o.Now()
+			err := f.o.Store.PutTargetRate(f.calling, store.TargetRate{
+				Key: key, PerMinute: perMinute, URL: page, AtMs: now, UntilMs: now + (w.life * 3 / 2).Milliseconds(),
+			})
+			if err == nil || f.pulling.Err() != nil {
+				return
+			}
+			f.flows.complain(key, err)
+			if !pause.For(f.pulling, wait) {
+				return
+			}
+		}
+	}
+}
+
+// refused records the failed handshake as the result of the attempt. The next attempt is not before
+// the target is asked again.
+func (d *delivery) refused(out callback.Outcome, again time.Time) {
+	if d.turn.lost() {
+		d.skip("turn_lost", func() error { return d.msg.Nak(flowFullPause) })
+		return
+	}
+	if out.Retryable {
+		out.RetryAfter = max(out.RetryAfter, time.Until(again))
+	}
+	d.f.metrics.callbacks.WithLabelValues(d.svc.label, string(out.Reason)).Inc()
+	d.releaseEarly()
+	d.record(out)
+}
+
+// endTargetRates removes the rates that targets allowed until now or before.
+func (c *flowControl) endTargetRates(ctx context.Context, set *store.FlowSet) {
+	for _, t := range set.Targets() {
+		if t.UntilMs > c.f.o.Now() {
+			continue
+		}
+		if err := c.f.o.Store.EndTargetRate(ctx, t); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrRevision) {
+			c.f.o.Log.Debug().Err(err).Str("flow", t.Key).Msg("the end of the rate that a target allowed was not stored; trying again")
+		}
+	}
+}
