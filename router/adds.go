@@ -34,12 +34,12 @@ func (s *Service) Add(ctx context.Context, header map[string][]string, data []by
 // within OperationTimeout; it must not block. The caller must not change header and data
 // afterwards.
 func (s *Service) AddAsync(header map[string][]string, data []byte, done func(schemas.AddReply, error)) {
-	if !s.adds.take() {
-		done(schemas.AddReply{}, schemas.Errorf(schemas.CodeUnavailable, "%d adds are being served, which is the limit; nothing was done: try again, or publish to %s", cap(s.adds), schemas.SubjectAdd))
+	if !s.adds.take(s.scope.Tenant) {
+		done(schemas.AddReply{}, schemas.Errorf(schemas.CodeUnavailable, "%d adds are being served%s, which is the limit; nothing was done: try again, or publish to %s", s.adds.most(s.scope.Tenant), s.scope.whose(), schemas.SubjectAdd))
 		return
 	}
 	if !s.gate.enter() {
-		s.adds.release()
+		s.adds.release(s.scope.Tenant)
 		done(schemas.AddReply{}, errClosed)
 		return
 	}

@@ -60,6 +60,52 @@ func TestSlowListBlocksNothing(t *testing.T) {
 	wg.Wait()
 }
 
+// TestTenantLeavesPermits: a tenant whose requests do not end holds a quarter of the permits of
+// their kind. The requests of others are still served, and permits come back.
+func TestTenantLeavesPermits(t *testing.T) {
+	t.Parallel()
+	var lists atomic.Int32
+	free := make(chan struct{})
+	f := setupFaulty(t, &faulty{list: func() {
+		if lists.Add(1) <= router.MaxSlowOperations/4 {
+			<-free
+		}
+	}})
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	acme, globex := f.r.In(router.Scope{Tenant: "acme"}), f.r.In(router.Scope{Tenant: "globex"})
+	list := func(s *router.Service) error {
+		_, err := s.List(t.Context(), schemas.ListRequest{})
+		return err
+	}
+	var wg sync.WaitGroup
+	for range router.MaxSlowOperations / 4 {
+		wg.Go(func() {
+			if err := list(acme); err != nil {
+				t.Errorf("a list of acme within its share: %v", err)
+			}
+		})
+	}
+	waittest.Until(t, "the share of acme is taken", func() bool { return lists.Load() == router.MaxSlowOperations/4 })
+	refused := func(what string, err error) {
+		t.Helper()
+		if schemas.CodeOf(err) != schemas.CodeUnavailable || !strings.Contains(err.Error(), "for tenant acme") {
+			t.Errorf("%s over the share of acme: %v, want unavailable for the tenant", what, err)
+		}
+	}
+	refused("a list", list(acme))
+	for _, s := range []*router.Service{globex, f.r.Service} {
+		if err := list(s); err != nil {
+			t.Errorf("a list of another tenant: %v", err)
+		}
+	}
+	release()
+	wg.Wait()
+	if err := list(acme); err != nil {
+		t.Errorf("a list of acme after its others have ended: %v", err)
+	}
+}
+
 // TestAddTimeout: the API answers before clients give up, even if the store does not
 // answer.
 func TestAddTimeout(t *testing.T) {

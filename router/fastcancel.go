@@ -96,7 +96,7 @@ func (s *Service) CancelAsync(q schemas.CancelRequest, from schemas.Caller, done
 		return
 	}
 	c := &fastCancel{s: s, ref: q.TimerRef, id: id, by: by, done: done, started: time.Now()}
-	if _, run := q.Run(); run || len(s.quick) < fastCancelsFrom { // a run may have no record; see atRef
+	if _, run := q.Run(); run || s.quick.used() < fastCancelsFrom { // a run may have no record; see atRef
 		c.slowPath()
 		return
 	}

@@ -103,7 +103,8 @@ const (
 	MaxAdds = 1024
 	// MaxOperations bounds the other operations under way.
 	MaxOperations = 256
-	// MaxSlowOperations bounds the lists and replays under way.
+	// MaxSlowOperations bounds the lists and replays under way. A tenant has at most a quarter of each of
+	// these numbers.
 	MaxSlowOperations = 8
 	// StopTimeout bounds how long Stop waits for operations under way before it cancels
 	// them.
@@ -151,7 +152,7 @@ type engine struct {
 	cancelling sync.WaitGroup
 	// gate counts the operations under way; permits bound them by kind.
 	gate              gate
-	adds, quick, slow permits
+	adds, quick, slow *permits
 	// cancels are fast cancels that wait for their next step.
 	cancels chan *fastCancel
 
@@ -192,7 +193,7 @@ func New(o Options) (*Service, error) {
 	geo := o.Store.Geometry()
 	s := &Service{scope: Scope{All: true}, engine: &engine{
 		o: o, m: m, breakers: NewBreakers(geo.Shards, time.Now, o.Log),
-		adds: make(permits, MaxAdds), quick: make(permits, MaxOperations), slow: make(permits, MaxSlowOperations),
+		adds: newPermits(MaxAdds), quick: newPermits(MaxOperations), slow: newPermits(MaxSlowOperations),
 		cancels: make(chan *fastCancel, MaxOperations),
 		parse:   recurrence.ParseAdd,
 	}}
@@ -268,24 +269,24 @@ func (s *Service) Stop(ctx context.Context) {
 func (s *Service) nowMs() int64 { return s.o.Time.LatestNs() / int64(time.Millisecond) }
 
 // admit takes a permit and a place behind the gate; the caller calls leave.
-func (s *Service) admit(p permits) error {
-	if !p.take() {
-		return schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served, which is the limit; nothing was done: try again", cap(p))
+func (s *Service) admit(p *permits) error {
+	if !p.take(s.scope.Tenant) {
+		return schemas.Errorf(schemas.CodeUnavailable, "%d requests of this kind are being served%s, which is the limit; nothing was done: try again", p.most(s.scope.Tenant), s.scope.whose())
 	}
 	if !s.gate.enter() {
-		p.release()
+		p.release(s.scope.Tenant)
 		return errClosed
 	}
 	return nil
 }
 
-func (s *Service) leave(p permits) {
-	p.release()
+func (s *Service) leave(p *permits) {
+	p.release(s.scope.Tenant)
 	s.gate.leave()
 }
 
 // do carries out one operation on the caller's goroutine.
-func do[T any](ctx context.Context, s *Service, p permits, f func(context.Context) (T, error)) (v T, err error) {
+func do[T any](ctx context.Context, s *Service, p *permits, f func(context.Context) (T, error)) (v T, err error) {
 	if err := s.admit(p); err != nil {
 		return v, err
 	}

@@ -97,3 +97,11 @@ func refuseShared(spec *schemas.Spec) error {
 	}
 	return nil
 }
+
+// whose names the tenant in an error, after the thing that is its.
+func (sc *Scope) whose() string {
+	if sc.Tenant == "" {
+		return ""
+	}
+	return " for tenant " + sc.Tenant
+}
