@@ -11,8 +11,8 @@ import (
 // get ErrBadRequest, or no answer.
 
 // FlowLimit says what a flow key, or each key that matches a pattern, permits; see
-// [Client.SetFlow]. Of the key "adds:" and a service it is the rate of that service's adds; such a
-// limit has no Parallel.
+// [Client.SetFlow]. Of the key "adds:" and a service it is the rate of that service's adds, and the number
+// of its pending timers; such a limit has no Parallel.
 type FlowLimit struct {
 	// Rate is a number of calls in a duration, such as "20/s", "100/m", "1000/h", "5000/d" or
 	// "100/10m"; "" does not bound them. In no window of length t begin more than rate × t + burst calls.
@@ -22,6 +22,10 @@ type FlowLimit struct {
 	Burst int
 	// Parallel is the number of calls that run at once; 0 does not bound them.
 	Parallel int
+	// Pending is the number of timers of a service or tenant that may wait for their due time, only with a key
+	// that begins with "adds:"; 0 does not bound them. Further adds get ErrLimited. Adds of several nodes at
+	// the same time may exceed it by what they add in about two seconds.
+	Pending int
 }
 
 // FlowLimitInfo describes a stored limit.
@@ -88,7 +92,7 @@ func (c *Client) SetFlow(ctx context.Context, key string, limit FlowLimit, opts 
 	o := flowOptionsOf(opts)
 	var r FlowChange
 	err := c.call(ctx, "flow.set", schemas.FlowSetRequest{
-		Key: key, Rate: limit.Rate, Burst: limit.Burst, Parallel: limit.Parallel, Revision: o.revision, DryRun: o.dryRun, By: o.by,
+		Key: key, Rate: limit.Rate, Burst: limit.Burst, Parallel: limit.Parallel, Pending: limit.Pending, Revision: o.revision, DryRun: o.dryRun, By: o.by,
 	}, &r)
 	return r, err
 }

@@ -30,7 +30,11 @@ type Add struct {
 	Record schemas.Record
 
 	suspect bool // see Writer.dedup
-	settled atomic.Bool
+	// rev is the revision of the stored record, of Stored. reserved is true while the add has a place
+	// in the quota.Ledger.
+	rev      uint64
+	reserved bool
+	settled  atomic.Bool
 }
 
 // Receiver receives the outcome of an add: of the stream's adds it acknowledges the message,

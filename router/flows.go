@@ -22,6 +22,7 @@ type Flows interface {
 	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
 	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
 	FlowStates(ctx context.Context, pattern string, limit int) (all []store.FlowKeyState, more bool, err error)
+	PendingCounts(ctx context.Context) ([]store.PendingCount, error)
 }
 
 // FlowSet replaces the limit of a flow key or pattern, except its pause, or makes a new one.
@@ -64,13 +65,16 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 	if err := checkFlowPattern(q.Key); err != nil {
 		return l, err
 	}
-	if q.Rate == "" && q.Parallel == 0 {
+	if q.Rate == "" && q.Parallel == 0 && q.Pending == 0 {
 		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, or a number of parallel calls; flow.delete removes a limit, and flow.pause stops all calls")
 	}
 	if schemas.LimitsAdds(q.Key) && q.Parallel != 0 {
-		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate alone: leave parallel out", q.Key)
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate and a number of pending timers: leave parallel out", q.Key)
 	}
-	l.Parallel, l.Burst = q.Parallel, q.Burst
+	if !schemas.LimitsAdds(q.Key) && q.Pending != 0 {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits callbacks; pending limits adds: use a key such as %sorders", q.Key, schemas.AddsFlowPrefix)
+	}
+	l.Parallel, l.Burst, l.Pending = q.Parallel, q.Burst, q.Pending
 	if q.Rate != "" {
 		if l.Rate, err = flow.ParseRate(q.Rate); err != nil {
 			return l, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
@@ -364,8 +368,13 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 		for key := range waits.keys {
 			reply.Keys = append(reply.Keys, keyInfo(&limit, &store.FlowKeyState{Key: key}, &waits, s.nowMs()))
 		}
+		if exists && limit.Limit.Pending > 0 {
+			if reply.Keys, reply.Uncounted, err = s.pendingKeys(ctx, set, reply.Keys, ours); err != nil {
+				return reply, err
+			}
+		}
 		slices.SortFunc(reply.Keys, func(a, b schemas.FlowKeyInfo) int {
-			return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Key, b.Key))
+			return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(b.Pending, a.Pending), cmp.Compare(a.Key, b.Key))
 		})
 		if reply.More = len(reply.Keys) > schemas.MaxFlowKeys; reply.More {
 			reply.Keys = reply.Keys[:schemas.MaxFlowKeys]
@@ -466,7 +475,7 @@ func targetInfo(set *store.FlowSet, key string) *schemas.FlowTarget {
 // limitInfo describes a stored limit.
 func limitInfo(l *store.FlowLimit) *schemas.FlowLimitInfo {
 	info := &schemas.FlowLimitInfo{
-		Key: l.Pattern, Revision: l.Rev, Rate: l.Limit.Rate.String(), Burst: l.Limit.Burst, Parallel: l.Limit.Parallel,
+		Key: l.Pattern, Revision: l.Rev, Rate: l.Limit.Rate.String(), Burst: l.Limit.Burst, Parallel: l.Limit.Parallel, Pending: l.Limit.Pending,
 		Paused: l.Limit.Paused, PauseNote: l.Note, PausedBy: l.PausedBy, By: l.By,
 	}
 	if l.PausedMs != 0 {

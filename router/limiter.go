@@ -9,6 +9,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/pause"
+	"github.com/belfryio/belfry/internal/quota"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -39,6 +40,8 @@ const (
 //
 // A node uses its last copy of the limits, also while that cannot be renewed: adds without a limit do
 // not depend on the store of the limits. Adds with a limit do, because they need its state.
+//
+// Limits of pending timers are in pending.go.
 type limiter struct {
 	e *engine
 	// write stores admitted adds; sink settles the others.
@@ -53,10 +56,25 @@ type limiter struct {
 	states map[string]store.FlowKeyState
 	// held are the ends of the waits of the stream's adds, in Unix nanoseconds.
 	held []int64
+
+	// ledger knows the numbers of pending timers, which a follower renews until end is called.
+	ledger    *quota.Ledger
+	following sync.WaitGroup
+	end       context.CancelFunc
 }
 
 func newLimiter(s *Service) *limiter {
-	return &limiter{e: s.engine, write: s.write, sink: outcomes{s}, queues: map[string][]*Add{}, states: map[string]store.FlowKeyState{}}
+	return &limiter{
+		e: s.engine, write: s.write, sink: outcomes{s}, queues: map[string][]*Add{}, states: map[string]store.FlowKeyState{},
+		ledger: quota.NewLedger(s.o.Store.Geometry().Shards), end: func() {},
+	}
+}
+
+// start starts to follow the numbers of pending timers.
+func (l *limiter) start() {
+	var ctx context.Context
+	ctx, l.end = context.WithCancel(l.e.run)
+	l.following.Go(func() { l.follow(ctx) })
 }
 
 // unlimited returns the adds without a limit. The others ask theirs, and are settled later.
@@ -111,7 +129,11 @@ func (l *limiter) ask(a *Add) {
 }
 
 // close waits until all adds are settled. No group may be processed any more.
-func (l *limiter) close() { l.tasks.Wait() }
+func (l *limiter) close() {
+	l.tasks.Wait()
+	l.end()
+	l.following.Wait()
+}
 
 // serve decides about the adds of a service until none asks.
 func (l *limiter) serve(svc string) {
@@ -136,21 +158,32 @@ func (l *limiter) decide(svc string, batch []*Add) {
 	set, _ := l.e.o.Store.FlowsNow()
 	batch = slices.DeleteFunc(batch, func(a *Add) bool { return a.settled.Load() }) // their callers' time is up
 	// Adds that were delivered before have reserved a time.
-	slices.SortStableFunc(batch, func(a, b *Add) int { return returned(b) - returned(a) })
+	returnedFirst(batch)
+	limits := set.AddLimits(svc)
+	// The pending timers before the rates: what is over their limit must not use up a rate.
+	batch = l.reserve(svc, limits, batch)
+	reserved := slices.Clone(batch)
 	// The service first: what its limit refuses must not use up that of the tenant.
-	for _, limit := range set.AddLimits(svc) {
+	for _, limit := range limits {
 		if len(batch) > 0 {
 			batch = l.pass(set, limit, batch)
 		}
 	}
 	if len(batch) == 0 {
+		l.settle(svc, reserved)
 		return
 	}
 	l.e.batcher.permits <- struct{}{}
 	l.tasks.Go(func() {
 		defer func() { <-l.e.batcher.permits }()
+		defer l.settle(svc, reserved)
 		l.write(batch)
 	})
+}
+
+// returnedFirst sorts adds that were delivered before to the front; see pass.
+func returnedFirst(adds []*Add) {
+	slices.SortStableFunc(adds, func(a, b *Add) int { return returned(b) - returned(a) })
 }
 
 func returned(a *Add) int {
@@ -160,11 +193,15 @@ func returned(a *Add) int {
 	return 0
 }
 
-// pass returns the adds that a limit admits. The others are settled.
+// pass returns the adds that the rate of a limit admits, of a batch in the order of returnedFirst. The others
+// are settled.
 func (l *limiter) pass(set *store.FlowSet, limit store.AddLimit, batch []*Add) []*Add {
 	if limit.Err != nil {
 		// Nobody knows the limit. To refuse acknowledged adds would lose them.
 		l.complain(limit.Key, limit.Err)
+		return batch
+	}
+	if limit.Limit.Rate.Count == 0 {
 		return batch
 	}
 	ctx, cancel := context.WithTimeout(l.e.run, OperationTimeout)

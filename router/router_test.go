@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,7 +75,7 @@ func newFixtureOn(t *testing.T, nc *nats.Conn, cfg store.Config) *fixture {
 	if f.js, err = jetstream.New(f.nc); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Node = "n1"
+	cfg.Node = cmp.Or(cfg.Node, "n1")
 	if f.store, err = store.Open(t.Context(), f.nc, cfg, zerolog.Nop()); err != nil {
 		t.Fatal(err)
 	}

@@ -234,6 +234,7 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.started = true
 	s.batching.Go(s.batcher.loop)
+	s.limiter.start()
 	for range cancelWorkers {
 		s.cancelling.Go(s.cancelLoop)
 	}

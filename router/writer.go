@@ -224,6 +224,7 @@ func (r *round) create(adds []*Add) (exist []*Add) {
 		a, err := adds[i], res.Err
 		switch {
 		case err == nil:
+			a.rev = res.Rev
 			if a.Seq != 0 {
 				r.Dedup.Stored(startMs, a.Seq)
 			}

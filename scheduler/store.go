@@ -94,6 +94,7 @@ type CalendarStore interface {
 // Store is the part of the store that a Scheduler uses.
 type Store interface {
 	CalendarStore
+	LimitStore
 	TermStore
 	InspectStore
 	MemberStore

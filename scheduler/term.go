@@ -106,6 +106,8 @@ type TermConfig struct {
 	// Calendars returns the node's copy of the calendars, and whether claims may follow it.
 	// With nil, schedules that exclude calendars wait.
 	Calendars func() (set *store.CalendarSet, fresh bool)
+	// Limits has the limits of pending timers; with nil, there are none.
+	Limits LimitStore
 	// Messages, if not nil, counts the messages of the shard's stream for the next owner;
 	// see store.Expectation.
 	Messages func(ctx context.Context, shard int) (n uint64, atMs int64, err error)
@@ -169,6 +171,7 @@ type Term struct {
 	// planned is what the plans of the shard's schedules are based on; see replan.go.
 	planned atomic.Pointer[string]
 	older   olderPlans
+	limited limitedCount
 	// sweepHeld limits the sweeper's position in the clock, in Unix milliseconds; 0 for no
 	// limit. It lasts until the term ends.
 	sweepHeld atomic.Int64
@@ -282,6 +285,9 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 	}
 	t.events = t.in.take(t.events)
 	for i, ev := range t.events {
+		if _, lost := ev.(EvRecount); lost {
+			t.limited.recount()
+		}
 		t.step(ev)
 		t.events[i] = nil
 	}
@@ -299,6 +305,7 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 		}
 		if tail, ok := ev.(EvTail); ok {
 			t.older.note(&tail.Timer, t.zones(), t.calendarCopy())
+			t.limited.note(&tail.Timer)
 		}
 		t.step(ev)
 	}
@@ -306,6 +313,7 @@ func (t *Term) Turn() (wait time.Duration, more bool) {
 	if t.lost {
 		return 0, false
 	}
+	t.countLimited()
 	return t.sleep(), true
 }
 
@@ -358,6 +366,9 @@ func (t *Term) sleep() time.Duration {
 	d := maxSleep
 	if next, ok := t.lease.NextWrite(); ok {
 		d = min(d, next-t.host.Monotonic())
+	}
+	if due, ok := t.limited.due(t.host.Monotonic()); ok {
+		d = min(d, due)
 	}
 	if t.core.Paused() {
 		return max(d, 0)

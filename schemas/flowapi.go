@@ -24,6 +24,9 @@ type FlowSetRequest struct {
 	Burst int `json:"burst,omitempty"`
 	// Parallel bounds the calls that run at once; 0 does not.
 	Parallel int `json:"parallel,omitempty"`
+	// Pending bounds the pending timers of a service or tenant; only with a key of AddsFlowPrefix. 0 does
+	// not.
+	Pending int `json:"pending,omitempty"`
 	// Revision is the revision that the limit must have; 0 for any.
 	Revision uint64 `json:"revision,omitempty"`
 	// DryRun stores nothing. The answer tells what the limit would do.
@@ -71,6 +74,7 @@ type FlowLimitInfo struct {
 	Rate     string `json:"rate,omitempty"`     // calls in a duration; empty for no bound
 	Burst    int    `json:"burst,omitempty"`    // only with a rate
 	Parallel int    `json:"parallel,omitempty"` // 0 for no bound
+	Pending  int    `json:"pending,omitempty"`  // 0 for no bound
 	Paused   bool   `json:"paused,omitempty"`
 	// PauseNote, PausedAt and PausedBy say why, when and by whom the calls were paused.
 	PauseNote string    `json:"pausenote,omitempty"`
@@ -111,6 +115,9 @@ type FlowStatus struct {
 	Keys []FlowKeyInfo `json:"keys"`
 	// More is true if further keys are in use.
 	More bool `json:"more,omitempty"`
+	// Uncounted is the number of shards whose pending timers are not counted yet for a limit of pending
+	// timers; their number in Keys may be too low.
+	Uncounted int `json:"uncounted,omitempty"`
 }
 
 // FlowKeyInfo says how much of a flow key's limit is used.
@@ -123,6 +130,8 @@ type FlowKeyInfo struct {
 	// time to count all.
 	Waiting int  `json:"waiting"`
 	Partial bool `json:"partial,omitempty"`
+	// Pending is the number of pending timers, as of a second ago; only with a limit of these.
+	Pending int64 `json:"pending,omitempty"`
 	// Next is the earliest time of a call of a further event; zero while the calls are paused.
 	Next time.Time `json:"next,omitzero"`
 	// Drained is the time at which the last waiting event is called, if every call is on time;

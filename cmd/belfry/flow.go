@@ -73,6 +73,7 @@ out does not limit. A pause stays until "belfry flow resume". The command takes 
 second: after it has succeeded, every call that begins follows the limit.`,
 		Example: `  belfry flow set api.example.com --rate 100/m --burst 10 --parallel 5
   belfry flow set 'customer:*' --parallel 1
+  belfry flow set adds:orders --rate 1000/s --pending 100000
   belfry flow set api.example.com --rate 200/1m --dry-run`,
 		Args: exactly(1),
 	}
@@ -80,13 +81,14 @@ second: after it has succeeded, every call that begins follows the limit.`,
 	fs.StringVar(&limit.Rate, "rate", "", "calls in a duration: 20/s, 100/m, 5000/d, 100/10m")
 	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: the calls of a tenth of a second, at least 2; 1 if a second or more is between two calls)")
 	fs.IntVar(&limit.Parallel, "parallel", 0, "calls that run at once")
+	fs.IntVar(&limit.Pending, "pending", 0, "timers that may wait for their due time, only for a KEY that begins with adds:")
 	fs.BoolVar(&dryRun, "dry-run", false, "only say what would change")
 	f.add(fs)
 	check := func(args []string) error {
 		if err := f.check(args); err != nil {
 			return err
 		}
-		return checkLimit(fs, limit)
+		return checkLimit(fs, f.key, limit)
 	}
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		ctx, cancel := s.call(ctx)
@@ -109,18 +111,22 @@ second: after it has succeeded, every call that begins follows the limit.`,
 }
 
 // checkLimit validates the flags of a limit before any request.
-func checkLimit(fs *pflag.FlagSet, limit belfry.FlowLimit) error {
+func checkLimit(fs *pflag.FlagSet, key string, limit belfry.FlowLimit) error {
 	switch {
-	case limit.Rate == "" && limit.Parallel == 0 && !fs.Changed("rate") && !fs.Changed("parallel"):
-		return usagef("give --rate or --parallel; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
+	case !fs.Changed("rate") && !fs.Changed("parallel") && !fs.Changed("pending"):
+		return usagef("give --rate or --parallel, or --pending for adds; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
 	case fs.Changed("parallel") && limit.Parallel < 1:
 		return usagef("--parallel %d: write 1 or more; without --parallel the number is not limited", limit.Parallel)
+	case fs.Changed("pending") && limit.Pending < 1:
+		return usagef("--pending %d: write 1 or more; without --pending the number is not limited", limit.Pending)
+	case fs.Changed("pending") && !schemas.LimitsAdds(key):
+		return usagef("--pending is for adds: give a KEY such as %sorders", schemas.AddsFlowPrefix)
 	case fs.Changed("burst") && limit.Burst < 1:
 		return usagef("--burst %d: write 1 or more; without --burst the rate has its default", limit.Burst)
 	case fs.Changed("burst") && limit.Rate == "":
 		return usagef("--burst is for a rate: give --rate, too")
 	}
-	l := flow.Limit{Parallel: limit.Parallel}
+	l := flow.Limit{Parallel: limit.Parallel, Pending: limit.Pending}
 	if fs.Changed("rate") {
 		var err error
 		if l.Rate, err = flow.ParseRate(limit.Rate); err != nil {
@@ -183,7 +189,7 @@ func (c *cli) printFlow(st belfry.FlowStatus) error {
 		if st.Limit.Parallel > 0 {
 			inFlight = strconv.Itoa(k.InFlight)
 		}
-		pairs = append(pairs, "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", showTime(k.Next), "drained", drainedText(k.Drained))
+		pairs = append(pairs, "pending now", pendingText(&st, &k), "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", showTime(k.Next), "drained", drainedText(k.Drained))
 	}
 	return c.printText(pairs...)
 }
@@ -197,6 +203,9 @@ func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
 	for _, k := range st.Keys {
 		width = max(width, len(k.Key))
 	}
+	if st.Limit.Pending > 0 {
+		return c.printPendingKeys(st, width)
+	}
 	t := table{c.out, []int{width, 9, 12, 24}}
 	if err := t.row("KEY", "IN FLIGHT", "WAITING", "NEXT SLOT", "DRAINED"); err != nil {
 		return err
@@ -206,11 +215,40 @@ func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
 			return err
 		}
 	}
+	return c.printMore(st)
+}
+
+// printPendingKeys prints the services or tenants under a limit of pending timers.
+func (c *cli) printPendingKeys(st belfry.FlowStatus, width int) error {
+	t := table{c.out, []int{width, 20}}
+	if err := t.row("KEY", "PENDING", "NEXT SLOT"); err != nil {
+		return err
+	}
+	for _, k := range st.Keys {
+		if err := t.row(k.Key, pendingText(&st, &k), showTime(k.Next)); err != nil {
+			return err
+		}
+	}
+	return c.printMore(st)
+}
+
+func (c *cli) printMore(st belfry.FlowStatus) error {
 	if st.More {
 		_, err := fmt.Fprintf(c.err, "only the busiest %d keys are shown\n", len(st.Keys))
 		return err
 	}
 	return nil
+}
+
+// pendingText says how many pending timers a key has; "" without a limit of these.
+func pendingText(st *belfry.FlowStatus, k *schemas.FlowKeyInfo) string {
+	switch {
+	case st.Limit.Pending == 0:
+		return ""
+	case st.Uncounted > 0:
+		return fmt.Sprintf("%d of %d, %d shards are not counted yet", k.Pending, st.Limit.Pending, st.Uncounted)
+	}
+	return fmt.Sprintf("%d of %d", k.Pending, st.Limit.Pending)
 }
 
 func (c *cli) flowListCommand() *cobra.Command {
@@ -226,17 +264,17 @@ func (c *cli) flowListCommand() *cobra.Command {
 		for _, l := range all {
 			width = max(width, len(l.Key))
 		}
-		t := table{c.out, []int{width, 12, 6, 8, 8}}
+		t := table{c.out, []int{width, 12, 6, 8, 10, 8}}
 		for i, l := range all {
 			switch {
 			case c.json():
 				err = c.printJSON(l)
 			case i == 0:
-				err = t.row("KEY", "RATE", "BURST", "PARALLEL", "REVISION", "STATE")
+				err = t.row("KEY", "RATE", "BURST", "PARALLEL", "PENDING", "REVISION", "STATE")
 				fallthrough
 			default:
 				if err == nil {
-					err = t.row(l.Key, l.Rate, number(l.Burst), number(l.Parallel), strconv.FormatUint(l.Revision, 10), flowState(&l))
+					err = t.row(l.Key, l.Rate, number(l.Burst), number(l.Parallel), number(l.Pending), strconv.FormatUint(l.Revision, 10), flowState(&l))
 				}
 			}
 			if err != nil {
@@ -329,7 +367,7 @@ func (c *cli) changeFlow(ctx context.Context, s session, change func(context.Con
 
 // limitPairs returns the lines about a stored limit.
 func limitPairs(l *belfry.FlowLimitInfo) []string {
-	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "target", targetText(l.Target), "state", flowState(l),
+	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "target", targetText(l.Target), "state", flowState(l),
 		"since", showTime(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", showTime(l.Changed), "by", l.By}
 }
 
@@ -367,6 +405,9 @@ func limitText(l *belfry.FlowLimitInfo) string {
 	}
 	if l.Parallel > 0 {
 		parts = append(parts, fmt.Sprintf("parallel %d", l.Parallel))
+	}
+	if l.Pending > 0 {
+		parts = append(parts, fmt.Sprintf("pending %d", l.Pending))
 	}
 	if l.Paused {
 		parts = append(parts, "paused")

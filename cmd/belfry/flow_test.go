@@ -45,13 +45,17 @@ func TestFlowCommands(t *testing.T) {
 	shows("flow set customer:7 --rate 7/1s", "flow customer:7 rate 7/1s burst 2")
 	shows("flow set api.example.com --rate 200/1m", "rate 200/1m", "before 100/1m burst 10, parallel 5")
 	shows("flow show api.example.com", "rate 200/1m", "waiting 0", "next slot 20")
+	shows("flow set adds:orders --rate 50/1s --pending 100000", "rate 50/1s burst 5", "pending 100000 state active")
+	shows("flow set adds:orders --pending 300", "pending 300 state active", "before 50/1s burst 5, pending 100000")
+	shows("flow show adds:orders", "pending 300", "pending now 0 of 300")
+	shows("flow rm adds:orders", "limit none")
 	shows("flow show customer:1", "limit of customer:*", "parallel 1", "in flight 0")
 	shows("flow show customer:*", "parallel 1", "not for customer:7")
 	if st := ok[belfry.FlowStatus](t, n, "flow", "show", "customer:9")[0]; st.Limit == nil || st.Limit.Key != "customer:*" || len(st.Keys) != 1 {
 		t.Errorf("flow show: %+v", st)
 	}
 	shows("flow pause api.example.com --note repair", "state paused: repair", "rate 200/1m", "paused by "+whoami())
-	shows("flow ls", "KEY RATE BURST PARALLEL REVISION STATE api.example.com 200/1m", "paused: repair customer:* 1", "active customer:7 7/1s")
+	shows("flow ls", "KEY RATE BURST PARALLEL PENDING REVISION STATE api.example.com 200/1m", "paused: repair customer:* 1", "active customer:7 7/1s")
 	if l := ok[belfry.FlowLimitInfo](t, n, "flow", "list"); len(l) != 3 || l[0].Key != "api.example.com" || !l[0].Paused {
 		t.Errorf("flow list: %+v", l)
 	}
@@ -100,7 +104,7 @@ func TestFlowUsage(t *testing.T) {
 		"flow set x --rate 100": "--rate", "flow set x --rate 0/1s": "--rate", "flow set x --rate 1/0s": "--rate", "flow set x --rate 1/x": "--rate", "flow set x --rate= ": "--rate",
 		"flow set x --rate 1/1s --burst 0": "--burst 0", "flow set x --rate 1/1s --burst -1": "--burst -1", "flow set x --parallel 1 --burst 2": "--burst is for a rate",
 		"flow set x --parallel 0": "--parallel 0", "flow set x --parallel -1": "--parallel -1", "flow set x --parallel many": "--parallel", "flow set x --parallel 999999999": "parallel", "flow set x --rate 1/1s --burst 999999999": "burst",
-		"flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
+		"flow set adds:x --pending 0": "--pending 0", "flow set x --pending 3": "--pending is for adds", "flow set adds:x --pending 9999999999": "pending", "flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
 		"flow show": "usage", "flow show a|b": "letters", "flow ls x": "usage", "flow pause": "usage", "flow pause x --note " + strings.Repeat("n", 257): "--note", "flow pause a|b": "letters",
 		"flow resume": "usage", "flow resume a|b": "letters", "flow rm": "usage", "flow rm x --note n": "--note", "flow rm a|b": "letters",
 		"flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",

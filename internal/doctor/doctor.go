@@ -372,6 +372,9 @@ func (e *examination) differences() {
 // withoutLevel says what a store does without while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
 	lacks := "these nodes ask no targets for their permission (webhook-origin), and obey no rates that targets allow"
+	if level < store.LevelPending {
+		lacks += ", no limits of pending timers can be set"
+	}
 	if level < store.LevelAdds {
 		lacks += ", no limits of adds can be set"
 	}

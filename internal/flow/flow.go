@@ -73,6 +73,9 @@ type Limit struct {
 	Parallel int
 	// Paused permits no call.
 	Paused bool
+	// Pending is the number of pending timers that a service or tenant may have; 0 does not bound
+	// them. Only limits of adds have it; Decide and Take do not look at it.
+	Pending int
 }
 
 // Rate is a number of attempts in a duration. The zero value is no rate.

@@ -20,6 +20,8 @@ const (
 	// MaxBurst and MaxParallel bound the burst of a rate, and the calls that run at once.
 	MaxBurst    = 100_000
 	MaxParallel = 100_000
+	// MaxPending bounds the pending timers of a limit.
+	MaxPending = 1_000_000_000
 )
 
 // Check returns an error that says which value of a limit is out of range. A limit that only
@@ -43,7 +45,9 @@ func (l Limit) Check() error {
 		return fmt.Errorf("burst %d: the rate %s needs %d or more, because a call starts up to %s after it was permitted", l.Burst, r, r.minBurst(), minTolerance)
 	case l.Parallel < 0 || l.Parallel > MaxParallel:
 		return fmt.Errorf("parallel %d: it must be 1 to %d, or 0 for no bound", l.Parallel, MaxParallel)
-	case r.Count == 0 && l.Parallel == 0 && !l.Paused:
+	case l.Pending < 0 || l.Pending > MaxPending:
+		return fmt.Errorf("pending %d: it must be 1 to %d, or 0 for no bound", l.Pending, MaxPending)
+	case r.Count == 0 && l.Parallel == 0 && l.Pending == 0 && !l.Paused:
 		return fmt.Errorf("the limit limits nothing: set a rate such as 100/1m or a number of parallel calls, or pause it")
 	}
 	return nil

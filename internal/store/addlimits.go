@@ -64,11 +64,16 @@ func (s *FlowSet) FindAdds(key string) (FlowLimit, bool) {
 	return s.adds[i], true
 }
 
-// AddsIgnoredBy returns the names of those of the given live nodes that store adds and do not obey
-// the limits of adds, because their version does not know them; none if there is no such limit.
+// AddsIgnoredBy returns the names of those of the given live nodes that store adds, or own shards, and do not
+// obey the limits of adds, because their version does not know them; none if there is no such limit.
 func (s *FlowSet) AddsIgnoredBy(nodes []Member) []string {
-	if !s.LimitsAdds() {
+	switch {
+	case !s.LimitsAdds():
 		return nil
+	case s.PendingSelection() == "":
+		return olderNodes(nodes, LevelAdds, "router")
 	}
-	return olderNodes(nodes, LevelAdds, "router")
+	names := append(olderNodes(nodes, LevelPending, "router"), olderNodes(nodes, LevelPending, "scheduler")...)
+	slices.Sort(names)
+	return slices.Compact(names)
 }

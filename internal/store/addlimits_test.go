@@ -45,4 +45,34 @@ func TestAddLimits(t *testing.T) {
 	if got := set.AddsIgnoredBy(old); !slices.Equal(got, []string{"old"}) {
 		t.Errorf("the limits of adds are ignored by %q", got)
 	}
+	set = set.With(store.FlowLimit{Pattern: "adds:bills", Limit: flow.Limit{Pending: 5}})
+	old = append(old, store.Member{Node: "counts", Presence: store.Presence{Reads: store.LevelAdds, Roles: []string{"scheduler"}}})
+	if got := set.AddsIgnoredBy(old); !slices.Equal(got, []string{"counts", "old"}) {
+		t.Errorf("a limit of pending timers is ignored by %q", got)
+	}
+}
+
+// TestPendingSelection: the selection tells which services' pending timers are limited, not how many may be
+// pending; a limit without a number stands before a pattern that has one.
+func TestPendingSelection(t *testing.T) {
+	t.Parallel()
+	limit := func(s *store.FlowSet, pattern string, pending int) *store.FlowSet {
+		return s.With(store.FlowLimit{Pattern: pattern, Limit: flow.Limit{Rate: flow.Rate{Count: 100, Per: 1e9}, Burst: 10, Pending: pending}})
+	}
+	rates := limit(&store.FlowSet{}, "adds:orders", 0)
+	if s := rates.PendingSelection(); s != "" || rates.LimitsPending("orders") {
+		t.Errorf("limits of rates alone have the selection %q", s)
+	}
+	set := limit(limit(rates, "adds:*", 10), "adds:acme=", 10)
+	for service, want := range map[string]bool{"orders": false, "mail": true, "acme=orders": true, "globex=orders": true} {
+		if got := set.LimitsPending(service); got != want {
+			t.Errorf("the pending timers of %s are limited: %t, want %t", service, got, want)
+		}
+	}
+	if set.PendingSelection() != limit(set, "adds:*", 500).PendingSelection() {
+		t.Error("another number is another selection")
+	}
+	if set.PendingSelection() == limit(set, "adds:orders", 3).PendingSelection() {
+		t.Error("a further service is the same selection")
+	}
 }

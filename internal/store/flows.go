@@ -26,6 +26,7 @@ import (
 //	limit.target.<hash>       the rate that the target of a flow key allows (TargetRate)
 //	state.<hash of the key>   the state of a flow key (flow.State); expires when it is idle
 //	replan.<pattern, base64>  how far the waiting events of a changed limit were moved (Replan)
+//	pending.<shard>           the pending timers of limited services (PendingCount)
 //
 // # When a change of a limit is in force
 //
@@ -39,9 +40,9 @@ import (
 type Flows struct {
 	jet *jet.Client
 	log zerolog.Logger
-	// callbacks and adds return an error while limits of callbacks or of adds must not be stored; see
-	// Levels.CanLimit.
-	callbacks, adds func() error
+	// callbacks, adds and pending return an error while limits of callbacks, of adds or of pending timers must not be stored;
+	// see Levels.CanLimit.
+	callbacks, adds, pending func() error
 
 	copy freshCopy[*FlowSet]
 }
@@ -78,8 +79,8 @@ const (
 	maxFlowMatches = 10_000
 )
 
-func newFlows(c *jet.Client, callbacks, adds func() error, log zerolog.Logger) *Flows {
-	return &Flows{jet: c, callbacks: callbacks, adds: adds, log: log, copy: freshCopy[*FlowSet]{
+func newFlows(c *jet.Client, callbacks, adds, pending func() error, log zerolog.Logger) *Flows {
+	return &Flows{jet: c, callbacks: callbacks, adds: adds, pending: pending, log: log, copy: freshCopy[*FlowSet]{
 		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
 	}}
 }
@@ -155,6 +156,7 @@ type storedLimit struct {
 	PerNs    int64  `json:"per,omitempty"`
 	Burst    int    `json:"burst,omitempty"`
 	Parallel int    `json:"parallel,omitempty"`
+	Pending  int    `json:"pending,omitempty"`
 	Paused   bool   `json:"paused,omitempty"`
 	Note     string `json:"note,omitempty"`
 	PausedMs int64  `json:"pausedat,omitempty"`
@@ -168,7 +170,7 @@ type storedLimit struct {
 func encodeLimit(l *FlowLimit) ([]byte, error) {
 	return marshalSummed(storedLimit{
 		Version: flowVersion, Pattern: l.Pattern, Count: l.Limit.Rate.Count, PerNs: int64(l.Limit.Rate.Per), Burst: l.Limit.Burst,
-		Parallel: l.Limit.Parallel, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
+		Parallel: l.Limit.Parallel, Pending: l.Limit.Pending, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
 		AtMs: l.AtMs, By: l.By, Raised: l.Raised, Deleted: l.Deleted,
 	})
 }
@@ -184,7 +186,7 @@ func decodeLimit(pattern string, b []byte) FlowLimit {
 	}
 	return FlowLimit{
 		Pattern: pattern, Note: s.Note, PausedMs: s.PausedMs, PausedBy: s.PausedBy, AtMs: s.AtMs, By: s.By, Raised: s.Raised, Deleted: s.Deleted,
-		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Paused: s.Paused},
+		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Pending: s.Pending, Paused: s.Paused},
 	}
 }
 
@@ -222,6 +224,8 @@ type FlowSet struct {
 	// holds nor limits of callbacks.
 	holds       map[string]FlowHold
 	undisturbed bool
+	// pending identifies the services whose pending timers are limited; see PendingSelection.
+	pending string
 
 	mu sync.Mutex
 	// found has results of Find, at most maxFlowMatches.
@@ -394,6 +398,7 @@ func (s *FlowSet) index() {
 	slices.SortFunc(s.patterns, longest)
 	slices.SortFunc(s.adds, longest)
 	s.undisturbed = s.Empty() && len(s.holds) == 0
+	s.pending = pendingSelection(s.adds)
 }
 
 // FlowsNow returns the node's copy of the limits; nil before the first reading. fresh reports
@@ -437,7 +442,7 @@ func (f *Flows) PutLimit(ctx context.Context, l FlowLimit, rev uint64) (uint64, 
 	if err := l.check(); err != nil {
 		return 0, err
 	}
-	if err := f.may(l.Pattern); err != nil {
+	if err := f.may(&l); err != nil {
 		return 0, err
 	}
 	set, err := f.RefreshFlows(ctx)
@@ -463,9 +468,12 @@ func (f *Flows) DeleteLimit(ctx context.Context, l FlowLimit, rev uint64) (uint6
 	return f.write(ctx, set, FlowLimit{Pattern: l.Pattern, AtMs: l.AtMs, By: l.By, Deleted: true, Raised: !schemas.LimitsAdds(l.Pattern)}, rev)
 }
 
-// may returns an error while the limit of a pattern must not be stored.
-func (f *Flows) may(pattern string) error {
-	if schemas.LimitsAdds(pattern) {
+// may returns an error while a limit must not be stored.
+func (f *Flows) may(l *FlowLimit) error {
+	switch {
+	case l.Limit.Pending > 0:
+		return f.pending()
+	case schemas.LimitsAdds(l.Pattern):
 		return f.adds()
 	}
 	return f.callbacks()

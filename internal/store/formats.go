@@ -44,6 +44,9 @@ const (
 	LevelOrder FormatLevel = 8
 	// LevelAdds adds limits of adds (schemas.AddsFlowPrefix), which every router must obey.
 	LevelAdds FormatLevel = 9
+	// LevelPending adds limits of pending timers (flow.Limit.Pending), which every router must obey, and for
+	// which every owner of a shard must count.
+	LevelPending FormatLevel = 10
 	// LevelWebhook adds rates that targets allow (TargetRate), which every node that calls must obey.
 	LevelWebhook FormatLevel = 11
 	// NewestLevel is the level that this version reads.
@@ -168,6 +171,9 @@ func (l *Levels) CanLimit() error { return l.can(LevelFlow, "flow limits") }
 
 // CanLimitAdds is CanSchedule for the limits of adds.
 func (l *Levels) CanLimitAdds() error { return l.can(LevelAdds, "limits of adds") }
+
+// CanLimitPending is CanSchedule for the limits of pending timers.
+func (l *Levels) CanLimitPending() error { return l.can(LevelPending, "limits of pending timers") }
 
 // CanServeTenants is CanSchedule for timers of tenants.
 func (l *Levels) CanServeTenants() error { return l.can(LevelTenants, "timers of tenants") }

@@ -1,0 +1,201 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/belfryio/belfry/internal/quota"
+	"github.com/belfryio/belfry/internal/store"
+)
+
+// This file counts the pending timers of the services that have a limit of them, for the routers; see
+// package quota. Without such limits a turn has one comparison of strings.
+
+const (
+	// countLimitedEvery is the least time between two publications of the numbers of a shard. It is part of
+	// the time for which routers do not know each other's adds.
+	countLimitedEvery = time.Second
+	// countLimitedRetry is the pause after a failed scan or publication.
+	countLimitedRetry = 2 * time.Second
+)
+
+// LimitStore has the node's copy of the limits, and keeps the numbers of pending timers.
+type LimitStore interface {
+	FlowsNow() (set *store.FlowSet, fresh bool)
+	EachPending(ctx context.Context, shard int, through uint64, fn func(key uint64, service string)) error
+	PendingCount(ctx context.Context, shard int) (store.PendingCount, error)
+	PutPendingCount(ctx context.Context, c store.PendingCount) (uint64, error)
+}
+
+// limitedCount counts during one term. Only turns use it, except results.
+//
+//	the limits change ─▶ next: scan the shard, and note the tail ─▶ tally: note the tail, publish
+//
+// The numbers of the limits before are published until the scan for the new ones ends.
+type limitedCount struct {
+	// wanted is the selection of the node's copy of the limits, counted that of tally.
+	wanted, counted string
+	// tally and next are nil without such limits.
+	tally, next *quota.Tally
+	// begun is true once the term has begun a scan, again if the next turn must begin one.
+	begun, again bool
+	// ended is true if the limits were deleted during the term.
+	ended bool
+	// dirty is true if the numbers were not published since a change.
+	dirty      bool
+	publishing bool
+	nextAt     time.Duration // earliest time of the next publication, on the monotonic clock
+
+	mu      sync.Mutex
+	results []func() // of scans and publications, for the next turn
+}
+
+// put passes a result to the next turn.
+func (l *limitedCount) put(result func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.results = append(l.results, result)
+}
+
+func (l *limitedCount) take() []func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	results := l.results
+	l.results = nil
+	return results
+}
+
+// note processes a record of the tail.
+func (l *limitedCount) note(rec *store.Timer) {
+	if l.tally == nil && l.next == nil || rec.Unread != store.Readable {
+		return
+	}
+	key, r := store.CountKey(rec.ID), &rec.Record
+	for _, t := range [...]*quota.Tally{l.tally, l.next} {
+		if t != nil && t.Note(key, r.Service, r.State.Waits()) {
+			l.dirty = true
+		}
+	}
+}
+
+// due returns how long until the next publication; false if there is none.
+func (l *limitedCount) due(now time.Duration) (time.Duration, bool) {
+	return max(l.nextAt-now, 0), l.publishes()
+}
+
+// publishes reports whether there is something to publish.
+func (l *limitedCount) publishes() bool {
+	return l.dirty && !l.publishing && (l.tally != nil || l.ended)
+}
+
+// countLimited begins a scan when the limits have changed, and publishes the numbers.
+func (t *Term) countLimited() {
+	if t.cfg.Limits == nil {
+		return
+	}
+	l := &t.limited
+	if set, _ := t.cfg.Limits.FlowsNow(); set != nil && (l.again || set.PendingSelection() != l.wanted) {
+		t.beginLimited(set)
+	}
+	if !l.begun {
+		return
+	}
+	for _, result := range l.take() {
+		result()
+	}
+	if l.publishes() && t.host.Monotonic() >= l.nextAt {
+		t.publishLimited()
+	}
+}
+
+// recount begins again, after a loss of messages.
+func (l *limitedCount) recount() { l.again, l.tally, l.next = true, nil, nil }
+
+// beginLimited starts to count for the limits of a copy.
+func (t *Term) beginLimited(set *store.FlowSet) {
+	l := &t.limited
+	l.wanted, l.again = set.PendingSelection(), false
+	if l.ended = l.wanted == "" && l.begun; l.wanted == "" {
+		l.tally, l.next, l.counted, l.dirty = nil, nil, "", l.begun
+		return
+	}
+	l.next = quota.NewTally(set.LimitsPending, t.core.tailSeen)
+	delay := time.Duration(0)
+	if !l.begun {
+		delay = countAfter // due timers fire first
+	}
+	l.begun = true
+	t.scanLimited(l.next, set, delay)
+}
+
+// scanLimited reads the shard for a tally.
+func (t *Term) scanLimited(tally *quota.Tally, set *store.FlowSet, delay time.Duration) {
+	t.host.Go(func(ctx context.Context) {
+		if !t.host.Pause(ctx, delay) {
+			return
+		}
+		var found []quota.Timer
+		names := map[string]string{} // one copy of each name
+		err := t.cfg.Limits.EachPending(ctx, t.cfg.Shard, tally.Through(), func(key uint64, service string) {
+			if !set.LimitsPending(service) || len(found) >= quota.MaxTallied {
+				return
+			}
+			name, ok := names[service]
+			if !ok {
+				name = service
+				names[name] = name
+			}
+			found = append(found, quota.Timer{Key: key, Service: name})
+		})
+		t.failed("count_limited", err)
+		if err != nil && !t.host.Pause(ctx, countLimitedRetry) {
+			return
+		}
+		l := &t.limited
+		l.put(func() {
+			switch {
+			case l.next != tally: // the limits have changed meanwhile
+			case err != nil || !tally.Scanned(found):
+				l.again, l.next = true, nil
+			default:
+				l.tally, l.counted, l.next, l.dirty = tally, l.wanted, nil, true
+			}
+		})
+		t.host.Wake()
+	})
+}
+
+// publishLimited writes the numbers of the shard.
+func (t *Term) publishLimited() {
+	l := &t.limited
+	clock, _ := t.lease.Clock()
+	c := store.PendingCount{Shard: t.cfg.Shard, Selection: l.counted}
+	c.Epoch, c.Seq = clock.Epoch, t.core.tailSeen
+	if l.tally != nil {
+		c.Services = l.tally.Services()
+	}
+	l.dirty, l.publishing, l.nextAt = false, true, t.host.Monotonic()+countLimitedEvery
+	t.host.Go(func(ctx context.Context) {
+		err := t.storeLimited(ctx, c)
+		t.failed("put_limited", err)
+		l.put(func() {
+			l.publishing = false
+			if err != nil {
+				l.dirty, l.nextAt = true, t.host.Monotonic()+countLimitedRetry
+			}
+		})
+		t.host.Wake()
+	})
+}
+
+// storeLimited writes the numbers, unless those of a later term are stored.
+func (t *Term) storeLimited(ctx context.Context, c store.PendingCount) error {
+	was, err := t.cfg.Limits.PendingCount(ctx, c.Shard)
+	if err != nil || was.Epoch > c.Epoch || was.Rev == 0 && c.Selection == "" {
+		return err
+	}
+	c.Rev = was.Rev
+	_, err = t.cfg.Limits.PutPendingCount(ctx, c)
+	return err
+}
