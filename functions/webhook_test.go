@@ -135,6 +135,7 @@ func TestWebhookRefused(t *testing.T) {
 		"another origin":   {200, map[string]string{"WebHook-Allowed-Origin": "other.example.com"}, callback.ReasonWebhookRefused, `WebHook-Allowed-Origin: "other.example.com"`, false},
 		"no rate":          {200, map[string]string{"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "0"}, callback.ReasonWebhookRefused, `WebHook-Allowed-Rate: "0"`, false},
 		"no OPTIONS":       {405, map[string]string{"WebHook-Allowed-Origin": "*"}, callback.ReasonWebhookRefused, "HTTP status 405", false},
+		"a bad request":    {400, nil, callback.ReasonWebhookRefused, "HTTP status 400", false},
 		"gone":             {410, nil, callback.ReasonStatus, "HTTP status 410", false},
 		"not found":        {404, nil, callback.ReasonStatus, "HTTP status 404", true},
 		"out of order":     {500, nil, callback.ReasonStatus, "HTTP status 500", true},

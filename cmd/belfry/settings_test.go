@@ -239,6 +239,7 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
     tls-key: PRIVATE
     mode: binary
     permanent-statuses: []
+    webhook-origin: belfry.example.com
     subjects: orders.>
     hosts: []
 `)
@@ -246,7 +247,7 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	sc := s.app.Callbacks.Services["orders"]
-	if !slices.Equal(sc.Secrets, []string{third, secret, second}) || len(sc.PEM.CA) == 0 || len(sc.PEM.Key) == 0 || sc.PermanentStatuses == nil || sc.Hosts == nil || len(sc.Subjects) != 1 ||
+	if !slices.Equal(sc.Secrets, []string{third, secret, second}) || len(sc.PEM.CA) == 0 || len(sc.PEM.Key) == 0 || sc.PermanentStatuses == nil || sc.WebhookOrigin != "belfry.example.com" || sc.Hosts == nil || len(sc.Subjects) != 1 ||
 		sc.Headers["Authorization"] != "Bearer hunter2-token" || sc.Headers["X-Api-Key"] != "hunter2-key" || sc.Headers["X-Plain"] != "hunter2-plain" {
 		t.Errorf("got service %+v, want all settings of the file, with secrets from the environment and both files", sc)
 	}
@@ -277,6 +278,8 @@ func TestServiceSecretsFromFilesAndEnvironment(t *testing.T) {
 		"    tls-ca: TOKEN\n":                                                 "no certificate",
 		"    tls-cert: CERT\n    hosts: [x.example]\n":                        "tls-cert and tls-key",
 		"    mode: both\n":                                                    "binary or structured",
+		"    webhook-origin: https://x\n":                                     "must be a DNS name",
+		"    webhook-origin: 7\n":                                             "must be a DNS name",
 		"    permanent-statuses: [200]\n":                                     "300 to 599",
 		"    base-url: ftp://hunter2\n":                                       "base-url must be",
 		"    base-url: https://u:hunter2@x\n":                                 "credentials belong into headers",

@@ -46,7 +46,7 @@ func CheckOrigin(name string) error {
 // to the callback's URL, with the configured headers and the credentials of the URL. perMinute is the
 // rate that Belfry asks for; 0 for none. If the outcome is a success, the target allows the calls, and
 // allowed is the number of calls a minute; 0 if it names no limit. The status decides as for a callback.
-// An answer of 2xx without a valid permission, and 405, are permanent failures.
+// An answer of 2xx without a valid permission, 400 and 405 are permanent failures.
 func (i *Invoker) Ask(ctx context.Context, r callback.Request, perMinute int) (allowed int, out callback.Outcome) {
 	i.begin()
 	defer i.end()
@@ -81,7 +81,7 @@ func (i *Invoker) Ask(ctx context.Context, r callback.Request, perMinute int) (a
 			return 0, refused
 		}
 		return allowed, out
-	case resp.StatusCode == http.StatusMethodNotAllowed:
+	case resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusBadRequest: // the CloudEvents SDK for Go answers 400
 		out.Retryable, out.Reason = false, callback.ReasonWebhookRefused
 	}
 	out.Err = callback.Clip(asked+"; it answered "+out.Err, schemas.MaxOutcomeError)

@@ -75,6 +75,13 @@ func TestTargetRates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	nodes := []store.Member{
+		{Node: "new", Presence: store.Presence{Reads: store.NewestLevel}}, {Node: "old", Presence: store.Presence{Reads: store.LevelAdds}},
+		{Node: "router", Presence: store.Presence{Reads: store.LevelAdds, Roles: []string{"router"}}},
+	}
+	if got := set.TargetsIgnoredBy(nodes); len(got) != 1 || got[0] != "old" {
+		t.Errorf("the rate is ignored by %v, want the old node that makes callbacks", got)
+	}
 	end := set.Targets()
 	if len(end) != 1 {
 		t.Fatalf("got %+v, want one rate", end)
@@ -88,6 +95,9 @@ func TestTargetRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, "the limit applies again", func() bool { l := find(a); return l.Rev == rev && l.Limit.Rate.Count == 100 })
+	if set, _ := a.FlowsNow(); len(set.TargetsIgnoredBy(nodes)) != 0 {
+		t.Error("a node ignores rates although there is none")
+	}
 	put(b, "https://x/1", 50, 2000)
 	if got := find(a); got.Limit.Rate.Count != 50 {
 		t.Fatalf("a rate after the end: got %+v", got)
