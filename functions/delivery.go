@@ -41,6 +41,12 @@ type delivery struct {
 	release func()
 	// slot is the slot of the flow key that the call holds; nil for none.
 	slot *flowSlot
+	// validNs is the time until which the call may begin under the rate of its key, in Unix
+	// nanoseconds; 0 for no bound.
+	validNs int64
+	// probe is the opening (flow.Hold.OpenNs) of the circuit for which the call is a probe; 0 for
+	// none.
+	probe int64
 	// turn is the lease of an event with an ordering key; nil for none.
 	turn *turn
 	// parked is true while the delivery waits for its slot without a permit.

@@ -344,12 +344,12 @@ func (g *flowGate) decide(batch []*flowAsk) {
 		}
 		l, ok := set.Find(g.key)
 		switch {
-		case !ok:
-			all(flowAnswer{free: true})
-			return
-		case l.Err != nil:
+		case ok && l.Err != nil:
 			g.complain(l.Err)
 			all(flowAnswer{unreadable: true})
+			return
+		case !ok, !l.Limit.Bounds():
+			all(flowAnswer{free: true})
 			return
 		case g.c.steadyFor() < flow.StepSettle:
 			g.renew()

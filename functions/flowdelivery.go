@@ -32,15 +32,15 @@ func (d *delivery) permitted() bool {
 		if d.heldByTarget(set, key) {
 			return false
 		}
-		if _, limited := set.Find(key); !limited {
-			return true
+		if l, limited := set.Find(key); !limited || l.Err == nil && !l.Limit.Bounds() {
+			return d.mayProbe(set, key)
 		}
 	}
 	if !d.passFlow(key) {
 		return false
 	}
 	// The event may have waited. The gate has seen a fresh copy, and this one is not older.
-	if set, _ = d.f.o.Store.FlowsNow(); d.held(set) || d.heldByTarget(set, key) {
+	if set, _ = d.f.o.Store.FlowsNow(); d.held(set) || d.heldByTarget(set, key) || !d.mayProbe(set, key) {
 		d.slot.leave()
 		d.slot = nil
 		return false
@@ -115,6 +115,7 @@ func (d *delivery) passFlow(key string) bool {
 				return false
 			}
 			if c.nowNs() <= got.UntilNs && !got.slot.lost() {
+				d.validNs = got.UntilNs
 				if d.slot = got.slot; d.slot != nil {
 					d.slot.began, d.slot.called = time.Now(), true
 				}

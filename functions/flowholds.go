@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/belfryio/belfry/functions/callback"
@@ -13,7 +14,7 @@ import (
 )
 
 // This file obeys the holds of flow keys (flow.Hold), and sets them: a target that answers 429 or
-// 503 with Retry-After pauses its key.
+// 503 with Retry-After pauses its key, and connection errors in a row open the circuit of the key.
 
 const (
 	// holdGap is the time between two events of a key without a rate that go after a hold, on one
@@ -21,8 +22,11 @@ const (
 	holdGap = 20 * time.Millisecond
 	// holdPatience bounds the write of a hold after a call. The result of the call waits for it.
 	holdPatience = 2 * time.Second
-	// maxHoldKeys bounds the keys that flowHolds remembers.
+	// maxHoldKeys bounds the keys of each kind that flowHolds remembers.
 	maxHoldKeys = 10_000
+	// probeSeats is the number of events of a key and a node that come back at the time of the next
+	// probe. More than one, because an event may be cancelled meanwhile.
+	probeSeats = 3
 )
 
 // flowHolds is what a process knows of the holds of flow keys, in addition to its copy of the limits.
@@ -33,6 +37,10 @@ type flowHolds struct {
 	queues map[string]*holdQueue
 	// changing has the keys whose hold this process changes now.
 	changing map[string]bool
+	// streaks has the keys whose last call was a connection error; at most maxHoldKeys. failing is
+	// their number, so that a process without any takes no lock.
+	streaks map[string]flow.Streak
+	failing atomic.Int64
 }
 
 // holdQueue counts the events of a key that wait for a time.
@@ -42,7 +50,7 @@ type holdQueue struct {
 }
 
 func newFlowHolds() *flowHolds {
-	return &flowHolds{queues: map[string]*holdQueue{}, changing: map[string]bool{}}
+	return &flowHolds{queues: map[string]*holdQueue{}, changing: map[string]bool{}, streaks: map[string]flow.Streak{}}
 }
 
 // place returns the number of events of a key that this process has put back before, which wait
@@ -63,6 +71,25 @@ func (h *flowHolds) place(key string, atNs int64) int {
 	}
 	q.waiting++
 	return q.waiting - 1
+}
+
+// count counts a call of a key. It returns true if its circuit opens; see flow.Streak.
+func (h *flowHolds) count(key string, contact flow.Contact, circuit int) (open bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.streaks[key]
+	open = s.Count(contact, circuit)
+	switch {
+	case s == 0:
+		delete(h.streaks, key)
+	case len(h.streaks) >= maxHoldKeys:
+		clear(h.streaks)
+		fallthrough
+	default:
+		h.streaks[key] = s
+	}
+	h.failing.Store(int64(len(h.streaks)))
+	return open
 }
 
 // change begins a change of a hold. It returns false if this process changes that hold already.
@@ -89,23 +116,152 @@ func (d *delivery) heldByTarget(set *store.FlowSet, key string) bool {
 	if !ok {
 		return false
 	}
-	c := d.f.flows
-	p, atNs := h.Hold.Ask(c.nowNs())
+	p, atNs := h.Hold.Ask(d.f.flows.nowNs())
 	held := p == flow.Held
-	if !held {
-		return false
+	if held {
+		d.awaitTarget(set, key, &h.Hold, atNs)
 	}
-	if l, limited := set.Find(key); !limited || l.Limit.Rate.Count == 0 { // otherwise the gate spreads the calls
-		atNs += int64(c.holds.place(key, atNs)) * int64(holdGap)
-	}
-	d.postpone(key, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: atNs}, generation: heldGeneration}, time.Duration(atNs-c.nowNs()))
-	return true
+	return held
 }
 
-// hear learns from the outcome of a call what the target wants.
+// awaitTarget makes the event wait for the end of a hold, which is at atNs or, if the circuit is open,
+// later. A few events of the node come back at the time of the next probe, so that one makes it;
+// the others wait as for a paused limit, and are moved when the circuit closes.
+func (d *delivery) awaitTarget(set *store.FlowSet, key string, h *flow.Hold, atNs int64) {
+	c := d.f.flows
+	place := c.holds.place(key, atNs)
+	l, limited := set.Find(key)
+	switch {
+	case h.OpenNs != 0 && place >= probeSeats:
+		atNs = max(atNs, c.nowNs()+int64(flow.PauseFor(d.timer.Record.Deferrals())))
+	case !limited || l.Limit.Rate.Count == 0: // otherwise the gate spreads the calls
+		atNs += int64(place) * int64(holdGap)
+	}
+	d.postpone(key, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: atNs}, generation: heldGeneration}, time.Duration(atNs-c.nowNs()))
+}
+
+// mayProbe takes the probe of an open circuit for the event. Without an open circuit there is nothing
+// to take. It returns false, and settles the event, if another event has the probe, or if the rate no
+// longer permits the call.
+func (d *delivery) mayProbe(set *store.FlowSet, key string) bool {
+	h, ok := set.HoldOf(key)
+	if !ok {
+		return true
+	}
+	c := d.f.flows
+	if p, _ := h.Hold.Ask(c.nowNs()); p != flow.Probe {
+		return true
+	}
+	taken := false
+	h, ok = c.changeHold(key, func(h *store.FlowHold) bool {
+		taken = h.Hold.TakeProbe(c.nowNs())
+		return taken
+	})
+	now := c.nowNs()
+	p, atNs := h.Hold.Ask(now)
+	switch {
+	case ok && taken && (d.validNs == 0 || now <= d.validNs):
+		d.probe = h.Hold.OpenNs
+		return true
+	case ok && !taken && p == flow.Free:
+		return true
+	}
+	if p != flow.Held { // another delivery of this process changes the hold, or the store does not answer
+		atNs = now - now%int64(time.Second) + 2*int64(time.Second)
+	}
+	d.awaitTarget(set, key, &flow.Hold{OpenNs: now}, atNs)
+	return false
+}
+
+// hear learns from the outcome of a call what the target wants, and whether it can be reached.
 func (d *delivery) hear(out callback.Outcome) {
-	if wait := pauses(d.spec.Callback, &out); wait > 0 {
+	c := d.f.flows
+	contact, wait := contactOf(d.spec.Callback, &out), pauses(d.spec.Callback, &out)
+	switch {
+	case d.probe != 0 && contact == flow.Answered:
+		d.closeCircuit(wait, out.Err)
+		return
+	case d.probe != 0: // the time of the next probe is set
+	case contact == flow.Unreachable:
+		d.countError(out.Err)
+	case contact == flow.Answered && c.holds.failing.Load() > 0:
+		c.holds.count(d.flowKey(), contact, 0)
+	}
+	if wait > 0 {
 		d.pauseKey(wait, out.Err)
+	}
+}
+
+// contactOf says whether a call has reached its target. An answer of any kind has; a time-out, and
+// an answer of Belfry itself, say nothing.
+func contactOf(target string, out *callback.Outcome) flow.Contact {
+	overNATS := strings.HasPrefix(target, schemas.NATSScheme)
+	switch {
+	case out.Unattempted:
+		return flow.Unknown
+	case out.Success:
+		return flow.Answered
+	}
+	switch out.Reason {
+	case callback.ReasonStatus, callback.ReasonRedirect, callback.ReasonRetryLater, callback.ReasonServiceError, callback.ReasonStreamRefused,
+		callback.ReasonHandler, callback.ReasonHandlerPermanent:
+		return flow.Answered
+	case callback.ReasonNoResponders:
+		return flow.Unreachable
+	case callback.ReasonConnection:
+		if !overNATS { // otherwise it is the connection of this node
+			return flow.Unreachable
+		}
+	case callback.ReasonTimeout, callback.ReasonTLS, callback.ReasonAddressRefused, callback.ReasonNotAllowed, callback.ReasonBadTarget,
+		callback.ReasonWebhookRefused, callback.ReasonWorkerBusy, callback.ReasonTooLarge, callback.ReasonUndecodable, callback.ReasonInternal:
+	}
+	return flow.Unknown
+}
+
+// countError counts a connection error of the delivery's key, and opens the circuit after too many in
+// a row.
+func (d *delivery) countError(reason string) {
+	c, key := d.f.flows, d.flowKey()
+	circuit := flow.DefaultCircuit
+	if set, _ := d.f.o.Store.FlowsNow(); set != nil {
+		if h, ok := set.HoldOf(key); ok {
+			if p, _ := h.Hold.Ask(c.nowNs()); p != flow.Free && h.Hold.OpenNs != 0 {
+				return // a call that began before the circuit opened
+			}
+		}
+		if l, ok := set.Find(key); ok {
+			circuit = l.Limit.CircuitAfter()
+		}
+	}
+	if !c.holds.count(key, flow.Unreachable, circuit) {
+		return
+	}
+	h, ok := c.changeHold(key, func(h *store.FlowHold) bool {
+		h.Reason = callback.Clip(reason, store.MaxHoldReason)
+		return h.Hold.Open(c.nowNs())
+	})
+	if ok {
+		c.holds.count(key, flow.Answered, 0)
+		d.f.o.Log.Warn().Str("flow", key).Int("errors", circuit).Str("error", h.Reason).Msg("the target of a flow key cannot be reached: its events wait, and one at a time looks for it")
+	}
+}
+
+// closeCircuit closes the circuit after the delivery's probe was answered, with a wish for no calls
+// for a duration, or 0. If the store does not take it, the next probe closes the circuit.
+func (d *delivery) closeCircuit(wait time.Duration, reason string) {
+	c, key := d.f.flows, d.flowKey()
+	closed := false
+	if _, ok := c.changeHold(key, func(h *store.FlowHold) bool {
+		if closed = h.Hold.Close(d.probe); !closed {
+			return false
+		}
+		h.EndedMs, h.Reason = c.f.o.Now(), ""
+		if h.Hold.RetryAfter(wait, c.nowNs()) {
+			h.Reason = callback.Clip(reason, store.MaxHoldReason)
+		}
+		return true
+	}); ok && closed {
+		d.f.o.Log.Info().Str("flow", key).Msg("the target of a flow key can be reached again")
 	}
 }
 
@@ -128,9 +284,6 @@ func (d *delivery) pauseKey(wait time.Duration, reason string) {
 		}
 	}
 	d.f.flows.changeHold(key, func(h *store.FlowHold) bool {
-		if h.Ended {
-			h.Ended, h.Hold = false, flow.Hold{}
-		}
 		if !h.Hold.RetryAfter(wait, now) {
 			return false
 		}

@@ -1,7 +1,11 @@
 package functions
 
 import (
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -165,5 +169,173 @@ func TestRetryAfterUnderRate(t *testing.T) {
 	set, _ := r.store.FlowsNow()
 	if l, _ := set.Find(c.host(t)); l.Rev != rev || c.count() != 1 {
 		t.Errorf("the limit has revision %d, want %d; the target got %d calls, want 1", l.Rev, rev, c.count())
+	}
+}
+
+// deadURL returns the URL of an address where nobody listens, and serve, which starts a server
+// there.
+func deadURL(t *testing.T) (address string, serve func(h http.HandlerFunc)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return address, func(h http.HandlerFunc) {
+		t.Helper()
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}}
+		s.Start()
+		t.Cleanup(s.Close)
+	}
+}
+
+// TestCircuit: connection errors in a row open the circuit of a key. Its other events wait without using
+// an attempt, on both nodes, and few probes look for the target. When it is back, a probe closes the circuit and
+// every event is called once.
+func TestCircuit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.canHold()
+	address, serve := deadURL(t)
+	two := r.node("two")
+	r.start(func(o *Options) { o.Node, o.AckWait = "one", DefaultAckWait })
+	r.start(func(o *Options) { o.Node, o.AckWait, o.Store = "two", DefaultAckWait, two })
+	var mu sync.Mutex
+	var all []schemas.TimerID
+	r.wheel(func() []schemas.TimerID {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	})
+	fire := func() {
+		id := r.fire(timer{callback: "http://" + address, attributes: map[string]string{"timermaxattempts": "50", "timerbackoff": "100ms..1s"}})
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, id)
+	}
+	for range 2 * flow.DefaultCircuit { // each node counts for itself
+		fire()
+	}
+	opened := r.holdOf(r.store, address)
+	if r.holdOf(two, address); opened.Hold.OpenNs == 0 || opened.Reason == "" {
+		t.Fatalf("got %+v, want an open circuit", opened)
+	}
+	const waiting = 200
+	for range waiting {
+		fire()
+	}
+	late := all[2*flow.DefaultCircuit:]
+	attempts := func() (n int) {
+		for _, id := range late {
+			n += int(r.get(id).Record.Attempt)
+		}
+		return n
+	}
+	waittest.Until(t, "all events wait", func() bool {
+		for _, id := range late {
+			if rec := r.get(id).Record; !rec.Deferred() && rec.Attempt == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	probes := func() int {
+		set, _ := r.store.FlowsNow()
+		h, _ := set.HoldOf(address)
+		if h.Hold.OpenNs != opened.Hold.OpenNs {
+			t.Fatalf("the circuit that opened at %d is gone: %+v", opened.Hold.OpenNs, h)
+		}
+		return h.Hold.Probes
+	}
+	waittest.UntilWithin(t, time.Minute, "some probes look for the target", func() bool { return probes() >= 3 })
+	if n, most := attempts(), probes(); n > most {
+		t.Errorf("%d events that wait have used %d attempts, more than the %d probes", waiting, n, most)
+	}
+	var called sync.Map
+	var calls atomic.Int64
+	serve(func(_ http.ResponseWriter, req *http.Request) {
+		calls.Add(1)
+		called.Store(req.Header.Get("Idempotency-Key"), true)
+	})
+	waittest.UntilWithin(t, 2*time.Minute, "every event is called", func() bool {
+		n := 0
+		called.Range(func(any, any) bool { n++; return true })
+		return n == len(all)
+	})
+	for _, id := range all {
+		r.await(id, schemas.StateSuccess)
+	}
+	if n := calls.Load(); n != int64(len(all)) {
+		t.Errorf("the target got %d calls of %d events", n, len(all))
+	}
+	if n := attempts() - len(late); n > 20 {
+		t.Errorf("%d failed attempts of events that waited", n)
+	}
+	set, err := r.store.RefreshFlows(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, _ := set.HoldOf(address); h.Hold.OpenNs != 0 || h.EndedMs == 0 {
+		t.Errorf("after the answer to a probe: got %+v", h)
+	}
+}
+
+// TestCircuitSetting: the limit of a key sets the number of errors, or turns the circuit off, and
+// bounds nothing else.
+func TestCircuitSetting(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	address, _ := deadURL(t)
+	for key, n := range map[string]int{"first": 1, "never": flow.NoCircuit} {
+		r.limit(key, flow.Limit{Circuit: n})
+	}
+	r.start(nil)
+	fail := func(key string) schemas.TimerID {
+		return r.fire(timer{callback: "http://" + address, attributes: map[string]string{"timerflow": key, "timermaxattempts": "1"}})
+	}
+	fail("first")
+	r.holdOf(r.store, "first")
+	for range 3 * flow.DefaultCircuit {
+		r.await(fail("never"), schemas.StateFail)
+	}
+	set, _ := r.store.FlowsNow()
+	if h, ok := set.HoldOf("never"); ok {
+		t.Errorf("a key without a circuit has %+v", h)
+	}
+	if s, err := r.store.FlowState(t.Context(), "never"); err != nil || s.Rev != 0 {
+		t.Errorf("a limit that bounds nothing has a state: %+v (%v)", s, err)
+	}
+}
+
+// TestContactOf: an answer of any kind is a contact. A time-out, and an error of Belfry's own, say
+// nothing about the target.
+func TestContactOf(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		target string
+		out    callback.Outcome
+		want   flow.Contact
+	}{
+		{"https://a", callback.Outcome{Success: true}, flow.Answered},
+		{"https://a", callback.Outcome{Reason: callback.ReasonStatus}, flow.Answered},
+		{"https://a", callback.Outcome{Reason: callback.ReasonRetryLater}, flow.Answered},
+		{"https://a", callback.Outcome{Reason: callback.ReasonConnection}, flow.Unreachable},
+		{"https://a", callback.Outcome{Reason: callback.ReasonTimeout}, flow.Unknown},
+		{"https://a", callback.Outcome{Reason: callback.ReasonTLS}, flow.Unknown},
+		{"https://a", callback.Outcome{Reason: callback.ReasonNotAllowed}, flow.Unknown},
+		{"nats:a", callback.Outcome{Reason: callback.ReasonConnection}, flow.Unknown},
+		{"nats:a", callback.Outcome{Reason: callback.ReasonNoResponders}, flow.Unreachable},
+		{"nats:timers.work.a", callback.Outcome{Reason: callback.ReasonNoResponders, Unattempted: true, NotNow: true}, flow.Unknown},
+	} {
+		if got := contactOf(c.target, &c.out); got != c.want {
+			t.Errorf("%s, %s: got %d, want %d", c.target, c.out.Reason, got, c.want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 )
 
 // This file gives the events that wait in the wheel new slots when a change of their limit
-// permits earlier calls: a raised, resumed or deleted limit. One node does so for a limit, by a
+// permits earlier calls: a raised, resumed or deleted limit, and likewise when the circuit of their key
+// is closed or their hold is reset. One node does so for a change, by a
 // claim in the store that it renews while it works; if it dies, another begins again. Events
 // that wait in their consumers come back within ShortDelay by themselves. A record that is
 // claimed, cancelled or moved meanwhile stays as it is.
@@ -32,6 +34,9 @@ const (
 	// replanBatch is the number of events of a key that get their slots by one write of the
 	// key's state.
 	replanBatch = 250
+	// releaseGap is the time between two events of a key without a rate after a circuit was closed or
+	// a hold was reset: 100 a second, so that the target does not get all that waited at once.
+	releaseGap = 10 * time.Millisecond
 )
 
 // deferredEvent is an event that waits in the wheel.
@@ -42,6 +47,40 @@ type deferredEvent struct {
 	// held is true for an event that waits because its service or its group is paused. Then key
 	// is not its flow key.
 	held bool
+	// dueMs is the due time of the timer, if a hold has stopped its key: the slots of such events say
+	// nothing about their order.
+	dueMs int64
+}
+
+// relief is a change after which events that wait may be called earlier.
+type relief struct {
+	// name is that of its claim (store.Replan), key its flow key or pattern, and generation differs
+	// from that of every other change of the name.
+	name, key  string
+	generation uint64
+	// expires is true if the change leaves the store after a while.
+	expires bool
+	// hold is true for the end of a hold. nextNs is then the next free time for its events.
+	hold   bool
+	nextNs int64
+}
+
+// releasedGeneration is schemas.Deferral.Generation of an event that was moved after the end of a
+// hold. It is that of no limit, and differs from heldGeneration, so that the event is moved once.
+const releasedGeneration = math.MaxUint64
+
+// reliefs returns the changes after which events must be moved.
+func reliefs(set *store.FlowSet) (all []relief) {
+	for _, l := range set.Raised() {
+		if !l.Limit.Paused {
+			all = append(all, relief{name: l.Pattern, key: l.Pattern, generation: l.Rev, expires: l.Deleted})
+		}
+	}
+	for _, h := range set.EndedHolds() {
+		// No pattern has a blank.
+		all = append(all, relief{name: "hold " + h.Key, key: h.Key, generation: uint64(h.EndedMs), expires: true, hold: true})
+	}
+	return all
 }
 
 // order compares two events of one key: those without a slot come last.
@@ -72,38 +111,38 @@ func (c *flowControl) replan(ctx context.Context) {
 			continue
 		}
 		c.endTargetRates(ctx, set)
-		for _, l := range set.Raised() {
-			k := known[l.Pattern]
-			if k == nil || k.generation != l.Rev {
-				k = &replanState{generation: l.Rev, seen: time.Now()}
-				known[l.Pattern] = k
+		for _, l := range reliefs(set) {
+			k := known[l.name]
+			if k == nil || k.generation != l.generation {
+				k = &replanState{generation: l.generation, seen: time.Now()}
+				known[l.name] = k
 			}
-			if k.done || time.Since(k.seen) < replanAfter || l.Limit.Paused {
+			if k.done || time.Since(k.seen) < replanAfter {
 				continue
 			}
 			done, err := c.replanOne(ctx, l)
-			if k.done = done; err != nil && ctx.Err() == nil && c.f.complaints.Allow("replan "+l.Pattern, time.Now()) {
-				c.f.o.Log.Warn().Err(err).Str("flow", l.Pattern).Msg("the events that wait for a changed flow limit could not all be moved; trying again")
+			if k.done = done; err != nil && ctx.Err() == nil && c.f.complaints.Allow("replan "+l.name, time.Now()) {
+				c.f.o.Log.Warn().Err(err).Str("flow", l.key).Msg("the events that wait for a changed flow limit could not all be moved; trying again")
 			}
 		}
 	}
 }
 
-// replanOne moves the events of one limit, unless another node does. done is true if nothing
+// replanOne moves the events of one change, unless another node does. done is true if nothing
 // is left to move.
-func (c *flowControl) replanOne(ctx context.Context, l store.FlowLimit) (done bool, err error) {
-	r, err := c.f.o.Store.FlowReplan(ctx, l.Pattern)
+func (c *flowControl) replanOne(ctx context.Context, l relief) (done bool, err error) {
+	r, err := c.f.o.Store.FlowReplan(ctx, l.name)
 	switch {
 	case err != nil:
 		return false, err
-	case r.Generation == l.Rev && r.Done:
+	case r.Generation == l.generation && r.Done:
 		return true, nil
-	case r.Generation == l.Rev && r.Node != c.node && r.UntilMs > c.f.o.Now():
+	case r.Generation == l.generation && r.Node != c.node && r.UntilMs > c.f.o.Now():
 		return false, nil
 	}
 	claim := func() (err error) {
-		r.Generation, r.Node, r.UntilMs = l.Rev, c.node, c.f.o.Now()+replanLease.Milliseconds()
-		r.Rev, err = c.f.o.Store.PutFlowReplan(ctx, r, l.Deleted)
+		r.Generation, r.Node, r.UntilMs = l.generation, c.node, c.f.o.Now()+replanLease.Milliseconds()
+		r.Rev, err = c.f.o.Store.PutFlowReplan(ctx, r, l.expires)
 		return err
 	}
 	r.Done = false
@@ -123,7 +162,7 @@ func (c *flowControl) replanOne(ctx context.Context, l store.FlowLimit) (done bo
 			if err := claim(); err != nil {
 				return false, err
 			}
-			n, err := c.move(ctx, batch)
+			n, err := c.move(ctx, &l, batch)
 			if moved += n; err != nil {
 				return false, err
 			}
@@ -137,14 +176,14 @@ func (c *flowControl) replanOne(ctx context.Context, l store.FlowLimit) (done bo
 		return false, err
 	}
 	if moved > 0 {
-		c.f.o.Log.Info().Str("flow", l.Pattern).Int("events", moved).Msg("events that waited for a changed flow limit have new slots")
+		c.f.o.Log.Info().Str("flow", l.key).Int("events", moved).Msg("events that waited for a changed flow limit have new slots")
 	}
 	return true, nil
 }
 
-// waitingFor reads the events that wait under earlier generations of a limit: by key, and by
-// their slots. more is true if there are others.
-func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew func() error) (events []deferredEvent, more bool, err error) {
+// waitingFor reads the events that wait under earlier generations of a limit, or for the hold of a
+// key: by key, and by their slots. more is true if there are others.
+func (c *flowControl) waitingFor(ctx context.Context, l relief, renew func() error) (events []deferredEvent, more bool, err error) {
 	renewed := time.Now()
 	for shard := range c.f.o.Store.Geometry().Shards {
 		err := c.f.o.Store.EachDeferred(ctx, shard, func(t store.Timer) (bool, error) {
@@ -154,8 +193,12 @@ func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew f
 				}
 				renewed = time.Now()
 			}
-			if d := t.Record.Deferral; flow.Match(l.Pattern, d.Flow) && c.outdated(d) {
-				events = append(events, deferredEvent{t.ID, d.Flow, d.SlotMs, d.Generation == heldGeneration})
+			d := t.Record.Deferral
+			switch {
+			case l.hold && d.Flow == l.key && d.Generation == heldGeneration && d.SlotMs > c.f.o.Now()+replanLease.Milliseconds():
+				events = append(events, deferredEvent{id: t.ID, key: d.Flow, slotMs: d.SlotMs, dueMs: t.Record.ScheduledMs})
+			case !l.hold && flow.Match(l.key, d.Flow) && c.outdated(d):
+				events = append(events, deferredEvent{id: t.ID, key: d.Flow, slotMs: d.SlotMs, held: d.Generation == heldGeneration})
 			}
 			more = len(events) >= maxReplan
 			return !more, nil
@@ -168,7 +211,7 @@ func (c *flowControl) waitingFor(ctx context.Context, l store.FlowLimit, renew f
 		}
 	}
 	slices.SortStableFunc(events, func(a, b deferredEvent) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), a.order(&b), cmp.Compare(a.slotMs, b.slotMs))
+		return cmp.Or(cmp.Compare(a.key, b.key), a.order(&b), cmp.Compare(a.dueMs, b.dueMs), cmp.Compare(a.slotMs, b.slotMs))
 	})
 	return events, more, nil
 }
@@ -182,13 +225,13 @@ func (c *flowControl) outdated(d *schemas.Deferral) bool {
 
 // move gives events new slots, in their order, and returns how many it moved. The events of one
 // key follow each other.
-func (c *flowControl) move(ctx context.Context, events []deferredEvent) (moved int, err error) {
+func (c *flowControl) move(ctx context.Context, l *relief, events []deferredEvent) (moved int, err error) {
 	for len(events) > 0 {
 		n := slices.IndexFunc(events, func(e deferredEvent) bool { return e.key != events[0].key || e.held != events[0].held })
 		if n < 0 {
 			n = len(events)
 		}
-		generation, first, spacing, ok, err := c.reserve(ctx, events[0], n)
+		generation, first, spacing, ok, err := c.reserve(ctx, l, events[0], n)
 		if err != nil {
 			return moved, err
 		}
@@ -211,8 +254,8 @@ func (c *flowControl) move(ctx context.Context, events []deferredEvent) (moved i
 
 // reserve reserves slots for n events of the key of e. ok is false if the key is paused, or its
 // limit cannot be read. Without a limit the slots are now, and also for held events: they ask
-// under their own keys then.
-func (c *flowControl) reserve(ctx context.Context, e deferredEvent, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
+// under their own keys then. After a hold they are releaseGap apart.
+func (c *flowControl) reserve(ctx context.Context, r *relief, e deferredEvent, n int) (generation uint64, firstNs, spacingNs int64, ok bool, err error) {
 	for wait := minPause; ; {
 		set, _ := c.f.o.Store.FlowsNow()
 		l, limited := set.Find(e.key)
@@ -220,6 +263,15 @@ func (c *flowControl) reserve(ctx context.Context, e deferredEvent, n int) (gene
 		switch {
 		case paused:
 			return 0, 0, 0, false, nil
+		case r.hold && (!limited || !l.Limit.Bounds()):
+			h, _ := set.HoldOf(e.key)
+			p, atNs := h.Hold.Ask(now)
+			if p == flow.Probe || h.Hold.OpenNs != 0 && p == flow.Held {
+				return 0, 0, 0, false, nil // the circuit has opened again
+			}
+			firstNs = max(atNs, r.nextNs)
+			r.nextNs = firstNs + int64(n)*int64(releaseGap)
+			return releasedGeneration, firstNs, int64(releaseGap), true, nil
 		case !limited || e.held:
 			return 0, now, 0, true, nil
 		}

@@ -65,16 +65,24 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 	if err := checkFlowPattern(q.Key); err != nil {
 		return l, err
 	}
-	if q.Rate == "" && q.Parallel == 0 && q.Pending == 0 {
-		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, or a number of parallel calls; flow.delete removes a limit, and flow.pause stops all calls")
+	if q.Rate == "" && q.Parallel == 0 && q.Pending == 0 && q.Circuit == nil {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, a number of parallel calls or a circuit; flow.delete removes a limit, and flow.pause stops all calls")
 	}
-	if schemas.LimitsAdds(q.Key) && q.Parallel != 0 {
-		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate and a number of pending timers: leave parallel out", q.Key)
+	if schemas.LimitsAdds(q.Key) && (q.Parallel != 0 || q.Circuit != nil) {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate and a number of pending timers: leave parallel and circuit out", q.Key)
 	}
 	if !schemas.LimitsAdds(q.Key) && q.Pending != 0 {
 		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits callbacks; pending limits adds: use a key such as %sorders", q.Key, schemas.AddsFlowPrefix)
 	}
 	l.Parallel, l.Burst, l.Pending = q.Parallel, q.Burst, q.Pending
+	if q.Circuit != nil {
+		if l.Circuit = *q.Circuit; l.Circuit < 0 {
+			return l, schemas.Errorf(schemas.CodeBadRequest, "circuit %d: it must be 1 to %d connection errors in a row, or 0 for no circuit", l.Circuit, flow.MaxCircuit)
+		}
+		if l.Circuit == 0 {
+			l.Circuit = flow.NoCircuit
+		}
+	}
 	if q.Rate != "" {
 		if l.Rate, err = flow.ParseRate(q.Rate); err != nil {
 			return l, schemas.Errorf(schemas.CodeBadRequest, "%w", err)
@@ -141,7 +149,7 @@ func (s *Service) FlowResume(ctx context.Context, q schemas.FlowRequest, from sc
 			}
 			next := *old
 			next.Limit.Paused, next.Note, next.PausedMs, next.PausedBy = false, "", 0, ""
-			if next.Limit.Rate.Count == 0 && next.Limit.Parallel == 0 {
+			if !next.Limit.Bounds() && next.Limit.Circuit == 0 {
 				return nil, nil
 			}
 			return &next, nil
@@ -477,6 +485,10 @@ func limitInfo(l *store.FlowLimit) *schemas.FlowLimitInfo {
 	info := &schemas.FlowLimitInfo{
 		Key: l.Pattern, Revision: l.Rev, Rate: l.Limit.Rate.String(), Burst: l.Limit.Burst, Parallel: l.Limit.Parallel, Pending: l.Limit.Pending,
 		Paused: l.Limit.Paused, PauseNote: l.Note, PausedBy: l.PausedBy, By: l.By,
+	}
+	if l.Limit.Circuit != 0 {
+		n := l.Limit.CircuitAfter()
+		info.Circuit = &n
 	}
 	if l.PausedMs != 0 {
 		info.PausedAt = schemas.TimeOf(l.PausedMs)

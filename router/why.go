@@ -211,6 +211,9 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 	if l.Limit.Parallel > 0 {
 		parts = append(parts, fmt.Sprintf("%d at once", l.Limit.Parallel))
 	}
+	if len(parts) == 0 {
+		return []string{text + " bounds no calls: the event is called soon."}
+	}
 	text += " is " + strings.Join(parts, ", ") + "."
 	if l.Target != nil {
 		text += fmt.Sprintf(" Its target %s allows %d calls a minute.", l.Target.URL, l.Target.PerMinute)
@@ -222,10 +225,14 @@ func (s *Service) whyDeferred(ctx context.Context, key string) []string {
 func whyHeld(set *store.FlowSet, key string, nowMs int64) string {
 	h, _ := set.HoldOf(key)
 	p, atNs := h.Hold.Ask(nowMs * int64(time.Millisecond))
-	if p != flow.Held {
+	if p == flow.Free {
 		return ""
 	}
-	text := fmt.Sprintf("The target of flow %s asked at %s for no calls until %s", key, schemas.FormatTime(h.AtMs), schemas.FormatTime(atNs/int64(time.Millisecond)))
+	at := schemas.FormatTime(atNs / int64(time.Millisecond))
+	text := fmt.Sprintf("The target of flow %s asked at %s for no calls until %s", key, schemas.FormatTime(h.AtMs), at)
+	if h.Hold.OpenNs != 0 {
+		text = fmt.Sprintf("The target of flow %s cannot be reached since %s; after %d probes the next is at %s", key, schemas.FormatTime(h.Hold.OpenNs/int64(time.Millisecond)), h.Hold.Probes, at)
+	}
 	if h.Reason != "" {
 		text += " (" + strings.TrimSuffix(h.Reason, ".") + ")"
 	}

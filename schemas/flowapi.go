@@ -27,6 +27,9 @@ type FlowSetRequest struct {
 	// Pending bounds the pending timers of a service or tenant; only with a key of AddsFlowPrefix. 0 does
 	// not.
 	Pending int `json:"pending,omitempty"`
+	// Circuit is the number of connection errors in a row after which the calls of a key stop until
+	// the target answers a probe; 0 for never, nil for the default, 5.
+	Circuit *int `json:"circuit,omitempty"`
 	// Revision is the revision that the limit must have; 0 for any.
 	Revision uint64 `json:"revision,omitempty"`
 	// DryRun stores nothing. The answer tells what the limit would do.
@@ -75,7 +78,9 @@ type FlowLimitInfo struct {
 	Burst    int    `json:"burst,omitempty"`    // only with a rate
 	Parallel int    `json:"parallel,omitempty"` // 0 for no bound
 	Pending  int    `json:"pending,omitempty"`  // 0 for no bound
-	Paused   bool   `json:"paused,omitempty"`
+	// Circuit is as in FlowSetRequest.
+	Circuit *int `json:"circuit,omitempty"`
+	Paused  bool `json:"paused,omitempty"`
 	// PauseNote, PausedAt and PausedBy say why, when and by whom the calls were paused.
 	PauseNote string    `json:"pausenote,omitempty"`
 	PausedAt  time.Time `json:"pausedat,omitzero"`

@@ -82,11 +82,15 @@ second: after it has succeeded, every call that begins follows the limit.`,
 	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: the calls of a tenth of a second, at least 2; 1 if a second or more is between two calls)")
 	fs.IntVar(&limit.Parallel, "parallel", 0, "calls that run at once")
 	fs.IntVar(&limit.Pending, "pending", 0, "timers that may wait for their due time, only for a KEY that begins with adds:")
+	circuit := fs.Int("circuit", flow.DefaultCircuit, "connection errors in a row after which the calls stop until the target answers a probe; 0 for never")
 	fs.BoolVar(&dryRun, "dry-run", false, "only say what would change")
 	f.add(fs)
 	check := func(args []string) error {
 		if err := f.check(args); err != nil {
 			return err
+		}
+		if fs.Changed("circuit") {
+			limit.Circuit = circuit
 		}
 		return checkLimit(fs, f.key, limit)
 	}
@@ -113,20 +117,25 @@ second: after it has succeeded, every call that begins follows the limit.`,
 // checkLimit validates the flags of a limit before any request.
 func checkLimit(fs *pflag.FlagSet, key string, limit belfry.FlowLimit) error {
 	switch {
-	case !fs.Changed("rate") && !fs.Changed("parallel") && !fs.Changed("pending"):
-		return usagef("give --rate or --parallel, or --pending for adds; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
+	case !fs.Changed("rate") && !fs.Changed("parallel") && !fs.Changed("pending") && limit.Circuit == nil:
+		return usagef("give --rate, --parallel or --circuit, or --pending for adds; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
 	case fs.Changed("parallel") && limit.Parallel < 1:
 		return usagef("--parallel %d: write 1 or more; without --parallel the number is not limited", limit.Parallel)
 	case fs.Changed("pending") && limit.Pending < 1:
 		return usagef("--pending %d: write 1 or more; without --pending the number is not limited", limit.Pending)
 	case fs.Changed("pending") && !schemas.LimitsAdds(key):
 		return usagef("--pending is for adds: give a KEY such as %sorders", schemas.AddsFlowPrefix)
+	case limit.Circuit != nil && (*limit.Circuit < 0 || *limit.Circuit > flow.MaxCircuit):
+		return usagef("--circuit %d: write 1 to %d, or 0 for no circuit", *limit.Circuit, flow.MaxCircuit)
 	case fs.Changed("burst") && limit.Burst < 1:
 		return usagef("--burst %d: write 1 or more; without --burst the rate has its default", limit.Burst)
 	case fs.Changed("burst") && limit.Rate == "":
 		return usagef("--burst is for a rate: give --rate, too")
 	}
 	l := flow.Limit{Parallel: limit.Parallel, Pending: limit.Pending}
+	if limit.Circuit != nil { // in range
+		l.Circuit = flow.DefaultCircuit
+	}
 	if fs.Changed("rate") {
 		var err error
 		if l.Rate, err = flow.ParseRate(limit.Rate); err != nil {
@@ -367,7 +376,7 @@ func (c *cli) changeFlow(ctx context.Context, s session, change func(context.Con
 
 // limitPairs returns the lines about a stored limit.
 func limitPairs(l *belfry.FlowLimitInfo) []string {
-	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "target", targetText(l.Target), "state", flowState(l),
+	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "circuit", circuitText(l.Circuit), "target", targetText(l.Target), "state", flowState(l),
 		"since", showTime(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", showTime(l.Changed), "by", l.By}
 }
 
@@ -377,6 +386,17 @@ func targetText(t *schemas.FlowTarget) string {
 		return ""
 	}
 	return fmt.Sprintf("%d/1m allowed by %s until %s, asked at %s", t.PerMinute, t.URL, showTime(t.Until), showTime(t.Asked))
+}
+
+// circuitText says when the circuit of a limit opens; "" for the default.
+func circuitText(circuit *int) string {
+	switch {
+	case circuit == nil:
+		return ""
+	case *circuit == 0:
+		return "never opens"
+	}
+	return fmt.Sprintf("opens after %d connection errors in a row", *circuit)
 }
 
 // flowState says whether a limit is paused and why, or that it cannot be read.
@@ -408,6 +428,9 @@ func limitText(l *belfry.FlowLimitInfo) string {
 	}
 	if l.Pending > 0 {
 		parts = append(parts, fmt.Sprintf("pending %d", l.Pending))
+	}
+	if l.Circuit != nil {
+		parts = append(parts, fmt.Sprintf("circuit %d", *l.Circuit))
 	}
 	if l.Paused {
 		parts = append(parts, "paused")

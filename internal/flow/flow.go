@@ -76,6 +76,26 @@ type Limit struct {
 	// Pending is the number of pending timers that a service or tenant may have; 0 does not bound
 	// them. Only limits of adds have it; Decide and Take do not look at it.
 	Pending int
+	// Circuit is the number of connection errors in a row after which the calls stop until the target
+	// answers a probe; 0 for DefaultCircuit, NoCircuit for never. See Hold.
+	Circuit int
+}
+
+// NoCircuit is the Limit.Circuit of a key that is called whether or not its target answers.
+const NoCircuit = -1
+
+// Bounds reports whether the limit bounds calls, so that they ask for a Verdict.
+func (l Limit) Bounds() bool { return l.Rate.Count > 0 || l.Parallel > 0 || l.Paused }
+
+// CircuitAfter returns the number of connection errors in a row that opens the circuit; 0 for never.
+func (l Limit) CircuitAfter() int {
+	switch l.Circuit {
+	case 0:
+		return DefaultCircuit
+	case NoCircuit:
+		return 0
+	}
+	return l.Circuit
 }
 
 // Rate is a number of attempts in a duration. The zero value is no rate.

@@ -47,8 +47,10 @@ func (l Limit) Check() error {
 		return fmt.Errorf("parallel %d: it must be 1 to %d, or 0 for no bound", l.Parallel, MaxParallel)
 	case l.Pending < 0 || l.Pending > MaxPending:
 		return fmt.Errorf("pending %d: it must be 1 to %d, or 0 for no bound", l.Pending, MaxPending)
-	case r.Count == 0 && l.Parallel == 0 && l.Pending == 0 && !l.Paused:
-		return fmt.Errorf("the limit limits nothing: set a rate such as 100/1m or a number of parallel calls, or pause it")
+	case l.Circuit < NoCircuit || l.Circuit > MaxCircuit:
+		return fmt.Errorf("circuit %d: it must be 1 to %d connection errors in a row, or 0 for no circuit", l.Circuit, MaxCircuit)
+	case !l.Bounds() && l.Circuit == 0 && l.Pending == 0:
+		return fmt.Errorf("the limit limits nothing: set a rate such as 100/1m, a number of parallel calls or a circuit, or pause it")
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ const (
 	MaxHoldReason = 256
 	// holdSlack is how long a hold is kept after it has ended, for nodes whose clock is behind.
 	holdSlack = time.Minute
-	// endedHoldTTL is how long the end of a hold by a probe or by hand is kept, so that a node sees
-	// it and moves the events that wait.
+	// endedHoldTTL is how long the end of a circuit, or a reset, is kept, so that a node sees it and
+	// moves the events that wait.
 	endedHoldTTL = time.Hour
 	// staleHold is the age from which on a copy forgets a hold that nobody changed. No hold lasts so
 	// long without a change: see flow.MaxHold and flow.CircuitKeep.
@@ -47,9 +47,10 @@ type FlowHold struct {
 	// caller who reset the hold.
 	AtMs int64
 	By   string
-	// Ended is true if a circuit was closed, or the hold was reset, so that the events that wait for
-	// it are moved.
-	Ended bool
+	// EndedMs is the time at which a circuit was closed, or the hold was reset, in Unix milliseconds;
+	// 0 for never. The events that wait for the hold are then moved. Hold may have a pause
+	// since then.
+	EndedMs int64
 
 	// stored is when the stream's leader stored the hold.
 	stored time.Time
@@ -63,7 +64,7 @@ type storedHold struct {
 	Reason string `json:"reason,omitempty"`
 	AtMs   int64  `json:"at,omitempty"`
 	By     string `json:"by,omitempty"`
-	Ended  bool   `json:"ended,omitempty"`
+	Ended  int64  `json:"ended,omitempty"`
 }
 
 // decodeHold reads a hold. Errors: schemas.ErrDamaged, schemas.ErrNewer.
@@ -75,7 +76,7 @@ func decodeHold(m *jet.Msg) (FlowHold, error) {
 	if err := unmarshalFlow("hold of a flow key", m.Data, &s, &s.Version, &s.Sum); err != nil {
 		return FlowHold{Rev: m.Sequence}, err
 	}
-	return FlowHold{Key: s.Key, Rev: m.Sequence, Hold: s.Hold, Reason: s.Reason, AtMs: s.AtMs, By: s.By, Ended: s.Ended}, nil
+	return FlowHold{Key: s.Key, Rev: m.Sequence, Hold: s.Hold, Reason: s.Reason, AtMs: s.AtMs, By: s.By, EndedMs: s.Ended}, nil
 }
 
 func holdSubject(key string) string {
@@ -92,20 +93,20 @@ func (s *FlowSet) HoldOf(key string) (FlowHold, bool) {
 		return FlowHold{}, false
 	}
 	h, ok := s.holds[key]
-	return h, ok && !h.Ended
+	return h, ok
 }
 
 // Holds returns the holds that stop calls at a time in Unix nanoseconds, by key.
 func (s *FlowSet) Holds(nowNs int64) []FlowHold {
 	return s.holdsIf(func(h *FlowHold) bool {
 		p, _ := h.Hold.Ask(nowNs)
-		return !h.Ended && p != flow.Free
+		return p != flow.Free
 	})
 }
 
-// EndedHolds returns the holds with Ended, by key.
+// EndedHolds returns the holds with EndedMs, by key.
 func (s *FlowSet) EndedHolds() []FlowHold {
-	return s.holdsIf(func(h *FlowHold) bool { return h.Ended })
+	return s.holdsIf(func(h *FlowHold) bool { return h.EndedMs != 0 })
 }
 
 func (s *FlowSet) holdsIf(keep func(*FlowHold) bool) (out []FlowHold) {
@@ -159,6 +160,9 @@ func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change 
 		if err != nil {
 			return h, err
 		}
+		if nowMs-h.EndedMs > endedHoldTTL.Milliseconds() {
+			h.EndedMs = 0
+		}
 		if !change(&h) {
 			return h, nil
 		}
@@ -199,11 +203,11 @@ func (f *Flows) readHold(ctx context.Context, key string) (FlowHold, error) {
 
 // putHold writes a hold, which expires when it has ended.
 func (f *Flows) putHold(ctx context.Context, h *FlowHold, nowMs int64) (uint64, error) {
-	ttl := endedHoldTTL
-	if !h.Ended {
-		ttl = time.Duration(max(h.Hold.EndsNs()-nowMs*int64(time.Millisecond), 0)) + holdSlack
+	ttl := time.Duration(max(h.Hold.EndsNs()-nowMs*int64(time.Millisecond), 0)) + holdSlack
+	if h.EndedMs != 0 {
+		ttl = max(ttl, endedHoldTTL)
 	}
-	b, err := marshalSummed(storedHold{Version: flowVersion, Key: h.Key, Hold: h.Hold, Reason: h.Reason, AtMs: h.AtMs, By: h.By, Ended: h.Ended})
+	b, err := marshalSummed(storedHold{Version: flowVersion, Key: h.Key, Hold: h.Hold, Reason: h.Reason, AtMs: h.AtMs, By: h.By, Ended: h.EndedMs})
 	if err != nil {
 		return 0, err
 	}

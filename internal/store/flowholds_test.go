@@ -68,9 +68,9 @@ func TestHolds(t *testing.T) {
 	if h, _ := set.HoldOf("api.example.com"); tries != 2 || h.Hold.UntilNs != now.Add(3*time.Minute).UnixNano() {
 		t.Errorf("after a conflict and %d tries: got %+v", tries, h)
 	}
-	change(a, func(h *store.FlowHold) bool { h.Ended = true; return true })
+	change(a, func(h *store.FlowHold) bool { h.Hold, h.EndedMs = flow.Hold{}, now.UnixMilli(); return true })
 	set, _ = a.FlowsNow()
-	if _, ok := set.HoldOf("api.example.com"); ok || len(set.EndedHolds()) != 1 || len(set.Holds(now.UnixNano())) != 0 {
+	if h, _ := set.HoldOf("api.example.com"); h.Hold != (flow.Hold{}) || len(set.EndedHolds()) != 1 || len(set.Holds(now.UnixNano())) != 0 {
 		t.Errorf("an ended hold is not shown as ended: %+v", set.EndedHolds())
 	}
 	subject := "$KV." + schemas.BucketFlows + ".limit.hold." + base64.RawURLEncoding.EncodeToString([]byte("api.example.com"))

@@ -157,6 +157,7 @@ type storedLimit struct {
 	Burst    int    `json:"burst,omitempty"`
 	Parallel int    `json:"parallel,omitempty"`
 	Pending  int    `json:"pending,omitempty"`
+	Circuit  int    `json:"circuit,omitempty"`
 	Paused   bool   `json:"paused,omitempty"`
 	Note     string `json:"note,omitempty"`
 	PausedMs int64  `json:"pausedat,omitempty"`
@@ -170,7 +171,7 @@ type storedLimit struct {
 func encodeLimit(l *FlowLimit) ([]byte, error) {
 	return marshalSummed(storedLimit{
 		Version: flowVersion, Pattern: l.Pattern, Count: l.Limit.Rate.Count, PerNs: int64(l.Limit.Rate.Per), Burst: l.Limit.Burst,
-		Parallel: l.Limit.Parallel, Pending: l.Limit.Pending, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
+		Parallel: l.Limit.Parallel, Pending: l.Limit.Pending, Circuit: l.Limit.Circuit, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
 		AtMs: l.AtMs, By: l.By, Raised: l.Raised, Deleted: l.Deleted,
 	})
 }
@@ -186,7 +187,7 @@ func decodeLimit(pattern string, b []byte) FlowLimit {
 	}
 	return FlowLimit{
 		Pattern: pattern, Note: s.Note, PausedMs: s.PausedMs, PausedBy: s.PausedBy, AtMs: s.AtMs, By: s.By, Raised: s.Raised, Deleted: s.Deleted,
-		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Pending: s.Pending, Paused: s.Paused},
+		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Pending: s.Pending, Circuit: s.Circuit, Paused: s.Paused},
 	}
 }
 
