@@ -189,11 +189,19 @@ func (t *Term) publishLimited() {
 	})
 }
 
-// storeLimited writes the numbers, unless those of a later term are stored.
+// storeLimited writes the numbers, unless another node owns the shard by now.
 func (t *Term) storeLimited(ctx context.Context, c store.PendingCount) error {
 	was, err := t.cfg.Limits.PendingCount(ctx, c.Shard)
-	if err != nil || was.Epoch > c.Epoch || was.Rev == 0 && c.Selection == "" {
+	if err != nil || was.Rev == 0 && c.Selection == "" {
 		return err
+	}
+	if was.Epoch > c.Epoch {
+		// Of a later term, or of one before the store was restored from a backup: its clocks are older
+		// than its numbers.
+		clock, _, err := t.cfg.Store.ReadClock(ctx, c.Shard)
+		if err != nil || clock.Epoch != c.Epoch {
+			return err
+		}
 	}
 	c.Rev = was.Rev
 	_, err = t.cfg.Limits.PutPendingCount(ctx, c)

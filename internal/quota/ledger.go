@@ -108,8 +108,8 @@ func (l *Ledger) Update(shard int, c Count) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.shards[shard]
-	if c.Epoch < s.count.Epoch || c.Epoch == s.count.Epoch && c.Seq < s.count.Seq {
-		return // of a replica that is behind
+	if c.Version <= s.count.Version {
+		return // known, or of a replica that is behind
 	}
 	for service, n := range s.count.Services {
 		l.add(service, -n)

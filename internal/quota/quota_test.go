@@ -41,10 +41,10 @@ type record struct {
 type shard struct {
 	records map[uint64]*record
 	last    uint64
-	// published is what the routers read.
-	published quota.Count
-	epoch     uint64
-	owner     *owner // nil while there is none
+	// published is what the routers read; before is what a replica that is behind has.
+	published, before quota.Count
+	epoch             uint64
+	owner             *owner // nil while there is none
 }
 
 // owner reads the tail, and scans in between.
@@ -180,7 +180,8 @@ func (w *world) own(s *shard) {
 	}
 	if w.step >= o.nextPublish {
 		o.nextPublish = w.step + publishEvery
-		s.published = quota.Count{Epoch: o.epoch, Seq: o.tail, Services: o.tally.Services()}
+		s.before = s.published
+		s.published = quota.Count{Version: s.before.Version + 1, Epoch: o.epoch, Seq: o.tail, Services: o.tally.Services()}
 	}
 }
 
@@ -227,6 +228,9 @@ func (w *world) run(steps int) {
 			if (w.step+i*17)%pollEvery == 0 {
 				for n, s := range w.shards {
 					r.Update(n, s.published)
+					if !w.noFaults && w.rng.IntN(3) == 0 {
+						r.Update(n, s.before)
+					}
 				}
 			}
 		}
@@ -333,16 +337,16 @@ func TestLedger(t *testing.T) {
 	}
 	l.Release("acme=a", 9)
 	l.Stored("acme=a", 1, 5)
-	l.Update(1, quota.Count{Epoch: 2, Seq: 4, Services: map[string]int64{"acme=a": 3}})
+	l.Update(1, quota.Count{Version: 7, Seq: 4, Services: map[string]int64{"acme=a": 3}})
 	if n := l.Pending("acme=a"); n != 4 {
 		t.Errorf("%d pending, want 3 and an add that the owner has not read", n)
 	}
-	l.Update(1, quota.Count{Epoch: 1, Seq: 9})
-	l.Update(1, quota.Count{Epoch: 2, Seq: 3})
+	l.Update(1, quota.Count{Version: 6, Seq: 9})
+	l.Update(1, quota.Count{Version: 7, Seq: 5})
 	if n := l.Pending("acme=a"); n != 4 {
 		t.Errorf("%d pending after older numbers, want 4", n)
 	}
-	l.Update(1, quota.Count{Epoch: 2, Seq: 5, Services: map[string]int64{"acme=a": 3}})
+	l.Update(1, quota.Count{Version: 9, Seq: 5, Services: map[string]int64{"acme=a": 3}})
 	if n := l.Pending("acme="); n != 5 {
 		t.Errorf("tenant: %d pending, want 3 and 2 in progress", n)
 	}
@@ -365,7 +369,7 @@ func TestManyOwnAdds(t *testing.T) {
 	if got, _, _ := l.Reserve("s", most, 1); got != 0 {
 		t.Error("an add over the limit is permitted")
 	}
-	l.Update(0, quota.Count{Epoch: 1, Seq: n, Services: map[string]int64{"s": 7}})
+	l.Update(0, quota.Count{Version: 1, Seq: n, Services: map[string]int64{"s": 7}})
 	if got := l.Pending("s"); got != 7 {
 		t.Errorf("%d pending, want 7", got)
 	}

@@ -9,7 +9,9 @@ const maxTouched = 1_000_000
 
 // Count is what the owner of a shard publishes.
 type Count struct {
-	// Epoch is the owner's term: the Count of a later term replaces every earlier one.
+	// Version is the revision of the published key: a later Count replaces an earlier one.
+	Version uint64
+	// Epoch is the owner's term.
 	Epoch uint64
 	// Seq is the sequence of the last record of the shard that the numbers include.
 	Seq uint64

@@ -124,7 +124,7 @@ func decodePending(m *jet.Msg) (c PendingCount, ok bool) {
 	if err != nil || jet.HasOperation(m) || unmarshalFlow("number of pending timers", m.Data, &v, &v.Version, &v.Sum) != nil {
 		return c, false
 	}
-	return PendingCount{Count: quota.Count{Epoch: v.Epoch, Seq: v.Seq, Services: v.Services}, Shard: shard, Selection: v.Selection, Rev: m.Sequence}, true
+	return PendingCount{Count: quota.Count{Version: m.Sequence, Epoch: v.Epoch, Seq: v.Seq, Services: v.Services}, Shard: shard, Selection: v.Selection, Rev: m.Sequence}, true
 }
 
 // PutPendingCount replaces the numbers of a shard by compare-and-set and returns the new revision. Those
