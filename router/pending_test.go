@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/metrictest"
 	"github.com/belfryio/belfry/internal/natstest"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
@@ -182,7 +184,8 @@ func TestPendingTimers(t *testing.T) {
 // stored or on timers.rejected; none is lost, and another service is not held up.
 func TestStreamAddsOverThePendingLimit(t *testing.T) {
 	t.Parallel()
-	f, _ := flowFixture(t)
+	f, reg := newFixture(t, store.Config{}), prometheus.NewRegistry()
+	f.r = f.startWith(router.Options{Store: f.store, Time: f.clock, Log: zerolog.Nop(), Registerer: reg})
 	schedules(t, f.srv, "s1")
 	f.limitPending("adds:orders", 20)
 	const all = 60
@@ -205,6 +208,9 @@ func TestStreamAddsOverThePendingLimit(t *testing.T) {
 	}
 	if len(page.Timers) != 20 {
 		t.Errorf("%d adds were stored by one router under a limit of 20", len(page.Timers))
+	}
+	if n := metrictest.Series(t, reg)["belfry_adds_delayed_total/limited"]; n != all-20 {
+		t.Errorf("%g adds waited before they were rejected, want %d", n, all-20)
 	}
 	for _, m := range f.rejected(all - len(page.Timers)) {
 		if code := m.Headers().Get(schemas.HeaderErrorCode); code != string(schemas.CodeLimited) {
@@ -256,7 +262,7 @@ func TestPendingLimitRequests(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"key":"api.example.com","pending":3}`:          "pending limits adds",
 		`{"key":"adds:orders","pending":-1}`:             "pending -1",
-		`{"key":"adds:orders","pending":2,"parallel":3}`: "leave parallel out",
+		`{"key":"adds:orders","pending":2,"parallel":3}`: "leave parallel",
 		`{"key":"adds:orders","pending":2000000000}`:     "1 to 1000000000",
 		`{"key":"adds:orders","pending":2,"burst":3}`:    "a burst needs a rate",
 	} {
