@@ -142,3 +142,23 @@ func (c *Client) changeFlow(ctx context.Context, verb, key, note string, opts []
 	err := c.call(ctx, verb, schemas.FlowRequest{Key: key, Note: note, Revision: o.revision, By: o.by}, &r)
 	return r, err
 }
+
+// FlowHold says what stops the calls of a flow key because of what its target answered.
+type FlowHold = schemas.FlowHoldInfo
+
+// FlowHolds returns the flow keys whose calls are stopped because of what their targets answered:
+// Retry-After, or nothing at all. Errors: ErrUnavailable.
+func (c *Client) FlowHolds(ctx context.Context) ([]FlowHold, error) {
+	var r schemas.FlowListReply
+	err := c.call(ctx, "flow.list", struct{}{}, &r)
+	return r.Holds, err
+}
+
+// ResetFlow lets the calls of a flow key begin again that an answer of its target has stopped, and
+// returns what stopped them. Of the options only FlowBy applies. Errors: ErrNotFound if nothing of the kind stops the key,
+// ErrBadRequest, ErrUnavailable.
+func (c *Client) ResetFlow(ctx context.Context, key string, opts ...FlowOption) (FlowHold, error) {
+	var r schemas.FlowResetReply
+	err := c.call(ctx, "flow.reset", schemas.FlowResetRequest{Key: key, By: flowOptionsOf(opts).by}, &r)
+	return r.Before, err
+}

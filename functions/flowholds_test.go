@@ -339,3 +339,38 @@ func TestContactOf(t *testing.T) {
 		}
 	}
 }
+
+// TestHoldReset: after a reset by hand the events that wait for a hold are due soon, apart from each
+// other.
+func TestHoldReset(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.canHold()
+	c := httpCallee(t, ok)
+	now := time.Now()
+	if _, err := r.store.ChangeHold(t.Context(), c.host(t), now.UnixMilli(), func(h *store.FlowHold) bool { return h.Hold.RetryAfter(time.Hour, now.UnixNano()) }); err != nil {
+		t.Fatal(err)
+	}
+	r.start(nil)
+	var ids []schemas.TimerID
+	for range 10 {
+		id := r.fire(timer{callback: c.URL})
+		r.awaitDeferredOrCalled(id)
+		ids = append(ids, id)
+	}
+	if _, ok, err := r.store.ResetHold(t.Context(), c.host(t), "ann", nowMs()); err != nil || !ok {
+		t.Fatalf("the reset: %t, %v", ok, err)
+	}
+	before, due := nowMs(), map[int64]bool{}
+	for _, id := range ids {
+		waittest.Until(t, "the event is due soon", func() bool { return r.get(id).Record.DueMs < before+30*60_000 })
+		due[r.get(id).Record.DueMs] = true
+		r.claim(r.get(id))
+		if rec := r.await(id, schemas.StateSuccess); rec.Attempt != 1 {
+			t.Errorf("got %d attempts, want 1", rec.Attempt)
+		}
+	}
+	if len(due) < len(ids) {
+		t.Errorf("%d events are due at %d times", len(ids), len(due))
+	}
+}

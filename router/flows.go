@@ -19,6 +19,7 @@ type Flows interface {
 	RefreshFlows(ctx context.Context) (*store.FlowSet, error)
 	PutLimit(ctx context.Context, l store.FlowLimit, rev uint64) (uint64, error)
 	DeleteLimit(ctx context.Context, l store.FlowLimit, rev uint64) (uint64, error)
+	ResetHold(ctx context.Context, key, by string, nowMs int64) (before store.FlowHold, ok bool, err error)
 	FlowState(ctx context.Context, key string) (store.FlowKeyState, error)
 	PutFlowState(ctx context.Context, s store.FlowKeyState, ttl time.Duration) (uint64, error)
 	FlowStates(ctx context.Context, pattern string, limit int) (all []store.FlowKeyState, more bool, err error)
@@ -302,6 +303,11 @@ func (s *Service) FlowList(ctx context.Context, _ struct{}) (schemas.FlowListRep
 		if err != nil {
 			return reply, err
 		}
+		for _, h := range set.Holds(s.nowMs() * int64(time.Millisecond)) {
+			if len(reply.Holds) < schemas.MaxFlowHolds {
+				reply.Holds = append(reply.Holds, holdInfo(&h))
+			}
+		}
 		reply.Limits = []schemas.FlowLimitInfo{}
 		for _, l := range set.All() {
 			reply.Limits = append(reply.Limits, *limitInfo(&l))
@@ -337,6 +343,11 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 			return reply, err
 		}
 		reply.Key, reply.Keys = q.Key, []schemas.FlowKeyInfo{}
+		h, _ := set.HoldOf(q.Key)
+		if p, _ := h.Hold.Ask(s.nowMs() * int64(time.Millisecond)); p != flow.Free {
+			info := holdInfo(&h)
+			reply.Hold = &info
+		}
 		limit, exists := set.Get(q.Key)
 		pattern := strings.Contains(q.Key, "*")
 		if !pattern {

@@ -7,6 +7,8 @@ import "time"
 const (
 	// MaxFlowKeys bounds the flow keys in the answer of timers.api.flow.get.
 	MaxFlowKeys = 20
+	// MaxFlowHolds bounds the holds in the answer of timers.api.flow.list.
+	MaxFlowHolds = 1000
 	// MaxFlowExcept bounds the names in FlowReply.Except.
 	MaxFlowExcept = 20
 )
@@ -113,6 +115,9 @@ type FlowStatus struct {
 	// Limit is the limit that applies; Limit.Key is the pattern that gave it. It is nil if no
 	// limit applies. Of a flow key with Limit.Target it has the lower one of both rates.
 	Limit *FlowLimitInfo `json:"limit,omitempty"`
+	// Hold is what stops the calls of the key because of what its target answered; nil for nothing, and
+	// for a pattern.
+	Hold *FlowHoldInfo `json:"hold,omitempty"`
 	// Except is as in FlowReply.
 	Except []string `json:"except,omitempty"`
 	// Keys are the flow keys under the limit that are in use, the ones with the most waiting
@@ -144,7 +149,39 @@ type FlowKeyInfo struct {
 	Drained time.Time `json:"drained,omitzero"`
 }
 
+// FlowHoldInfo says what stops the calls of a flow key because of what its target answered.
+type FlowHoldInfo struct {
+	Key string `json:"key"`
+	// Until is the end of the pause for which the target asked; zero for none.
+	Until time.Time `json:"until,omitzero"`
+	// Open is the time since which the target cannot be reached, so that the circuit is open; zero
+	// for a closed circuit. Probes is the number of probes since then, and NextProbe the time from
+	// which the next may begin.
+	Open      time.Time `json:"open,omitzero"`
+	Probes    int       `json:"probes,omitempty"`
+	NextProbe time.Time `json:"nextprobe,omitzero"`
+	// Reason is the answer, or the error, that stopped the calls.
+	Reason string `json:"reason,omitempty"`
+	// Changed is the time of the last change, and By the node that made it.
+	Changed time.Time `json:"changed,omitzero"`
+	By      string    `json:"by,omitempty"`
+}
+
+// FlowResetRequest is the body of timers.api.flow.reset. By is as in CancelRequest.
+type FlowResetRequest struct {
+	Key string `json:"key"` // a flow key, no pattern
+	By  string `json:"by,omitempty"`
+}
+
+// FlowResetReply is the answer to a reset: what stopped the calls before.
+type FlowResetReply struct {
+	Before FlowHoldInfo `json:"before"`
+}
+
 // FlowListReply has all stored limits, and the flow keys that only their targets limit, by key.
 type FlowListReply struct {
 	Limits []FlowLimitInfo `json:"limits"`
+	// Holds are the flow keys whose calls are stopped because of what their targets answered, at
+	// most MaxFlowHolds.
+	Holds []FlowHoldInfo `json:"holds,omitempty"`
 }

@@ -29,7 +29,7 @@ whatever their flow keys.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
-	cmd.AddCommand(c.flowListCommand(), c.flowSetCommand(), c.flowShowCommand(), c.flowPauseCommand(), c.flowResumeCommand(), c.flowDeleteCommand())
+	cmd.AddCommand(c.flowListCommand(), c.flowSetCommand(), c.flowShowCommand(), c.flowPauseCommand(), c.flowResumeCommand(), c.flowResetCommand(), c.flowDeleteCommand())
 	return cmd
 }
 
@@ -179,9 +179,16 @@ and the rate that the target allows, if it was asked (webhook-origin of a servic
 // printFlow prints the limit of a key or pattern and what of it is used.
 func (c *cli) printFlow(st belfry.FlowStatus) error {
 	if st.Limit == nil {
-		return c.printText("flow", st.Key, "limit", "none: every call begins when it is due")
+		pairs := []string{"flow", st.Key, "limit", "none: every call begins when it is due"}
+		if st.Hold != nil {
+			pairs = append([]string{"flow", st.Key, "limit", "none"}, holdPairs(st.Hold)...)
+			for _, k := range st.Keys {
+				pairs = append(pairs, "waiting", waitingText(k.Waiting, k.Partial))
+			}
+		}
+		return c.printText(pairs...)
 	}
-	pairs := []string{"flow", st.Key}
+	pairs := append([]string{"flow", st.Key}, holdPairs(st.Hold)...)
 	if st.Limit.Key != st.Key {
 		pairs = append(pairs, "limit of", st.Limit.Key)
 	}
@@ -290,7 +297,14 @@ func (c *cli) flowListCommand() *cobra.Command {
 				return err
 			}
 		}
-		return nil
+		if c.json() {
+			return nil
+		}
+		holds, err := s.FlowHolds(ctx)
+		if err != nil {
+			return err
+		}
+		return c.printHolds(holds)
 	})
 }
 

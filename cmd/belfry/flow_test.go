@@ -32,6 +32,7 @@ func TestFlowCommands(t *testing.T) {
 		}
 	}
 	shows("flow show api.example.com", "limit none: every call begins when it is due")
+	run("flow reset api.example.com").oneLine(t, exitNotFound, "no answer of its target")
 	if r := run("flow ls"); r.code != exitOK || r.out != "" {
 		t.Errorf("flow ls: %v, want nothing", r)
 	}
@@ -107,7 +108,7 @@ func TestFlowUsage(t *testing.T) {
 		"flow set adds:x --pending 0": "--pending 0", "flow set x --pending 3": "--pending is for adds", "flow set adds:x --pending 9999999999": "pending", "flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
 		"flow show": "usage", "flow show a|b": "letters", "flow ls x": "usage", "flow pause": "usage", "flow pause x --note " + strings.Repeat("n", 257): "--note", "flow pause a|b": "letters",
 		"flow resume": "usage", "flow resume a|b": "letters", "flow rm": "usage", "flow rm x --note n": "--note", "flow rm a|b": "letters",
-		"flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",
+		"flow reset": "usage", "flow reset a*": "letters", "flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",
 	} {
 		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)
 	}
@@ -116,7 +117,7 @@ func TestFlowUsage(t *testing.T) {
 // TestFlowWithoutServer: the commands say that no server can be reached.
 func TestFlowWithoutServer(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"flow ls", "flow set x --parallel 1", "flow show x", "flow pause x", "flow resume x", "flow rm x"} {
+	for _, line := range []string{"flow ls", "flow set x --parallel 1", "flow show x", "flow pause x", "flow resume x", "flow reset x", "flow rm x"} {
 		belfryRun(t, append(strings.Fields(line), "--nats-url", "nats://127.0.0.1:1", "--timeout", (5*time.Second).String())...).oneLine(t, exitUnreachable)
 	}
 }

@@ -180,6 +180,23 @@ func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change 
 	}
 }
 
+// ResetHold ends the hold of a flow key, and returns it as it was; ok is false if nothing holds the key.
+// by says who asks. When it returns without an error, no node obeys the hold. Errors: as ChangeHold.
+func (f *Flows) ResetHold(ctx context.Context, key, by string, nowMs int64) (before FlowHold, ok bool, err error) {
+	_, err = f.ChangeHold(ctx, key, nowMs, func(h *FlowHold) bool {
+		before = *h
+		p, _ := h.Hold.Ask(nowMs * int64(time.Millisecond))
+		if ok = p != flow.Free; ok {
+			h.Hold, h.Reason, h.By, h.EndedMs = flow.Hold{}, "", by, nowMs
+		}
+		return ok
+	})
+	if err == nil && ok {
+		err = f.copy.acknowledge(ctx, "the reset of "+key)
+	}
+	return before, ok, err
+}
+
 // readHold reads the hold of a flow key from the leader. A damaged hold is as none.
 func (f *Flows) readHold(ctx context.Context, key string) (FlowHold, error) {
 	m, err := f.jet.Last(ctx, flowsStream, holdSubject(key))

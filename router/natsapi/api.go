@@ -111,6 +111,7 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"flow.list", "all stored limits", a.serve("flow.list", query(s.FlowList))},
 		{"flow.pause", "stop the calls of a flow key or pattern: {key, note, revision, by}", a.serve("flow.pause", ownAccount(flowsShared, control(s.FlowPause)))},
 		{"flow.resume", "let the calls of a flow key or pattern begin again: {key, revision, by}", a.serve("flow.resume", ownAccount(flowsShared, control(s.FlowResume)))},
+		{"flow.reset", "let the calls of a flow key begin that an answer of its target has stopped: {key, by}", a.serve("flow.reset", ownAccount(flowsShared, control(s.FlowReset)))},
 		{"flow.delete", "delete the limit of a flow key or pattern: {key, revision, by}", a.serve("flow.delete", ownAccount(flowsShared, control(s.FlowDelete)))},
 	}
 }

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/schemas"
+)
+
+func (c *cli) flowResetCommand() *cobra.Command {
+	var (
+		key string
+		by  byFlag
+	)
+	cmd := &cobra.Command{
+		Use:   "reset KEY",
+		Short: "Let the callbacks of a flow key begin again that an answer of its target has stopped",
+		Long: `End the pause for which the target of a flow key has asked with Retry-After, or close the
+circuit that opened because the target could not be reached. The events that wait are called
+soon; the next answer of the target counts again. "belfry flow ls" lists the keys.`,
+		Example: "  belfry flow reset api.example.com",
+		Args:    exactly(1),
+	}
+	by.add(cmd.Flags())
+	check := func(args []string) error {
+		key = args[0]
+		if err := schemas.CheckFlowKey(key); err != nil {
+			return usagef("%v", err)
+		}
+		return by.check()
+	}
+	return c.talking(cmd, check, func(ctx context.Context, s session) error {
+		ctx, cancel := s.call(ctx)
+		defer cancel()
+		before, err := s.ResetFlow(ctx, key, belfry.FlowBy(by.by))
+		switch {
+		case err != nil:
+			return err
+		case c.json():
+			return c.printJSON(before)
+		}
+		return c.printText("flow", key, "before", holdText(&before))
+	})
+}
+
+// holdPairs returns the lines about what an answer of the target stops.
+func holdPairs(h *belfry.FlowHold) []string {
+	if h == nil {
+		return nil
+	}
+	return []string{"stopped", holdText(h), "reason", h.Reason}
+}
+
+// holdText says in one line why the calls of a key are stopped.
+func holdText(h *belfry.FlowHold) string {
+	if !h.Open.IsZero() {
+		return fmt.Sprintf("circuit open since %s, %d probes, next at %s", showTime(h.Open), h.Probes, showTime(latest(h.NextProbe, h.Until)))
+	}
+	return "until " + showTime(h.Until) + ", as its target asked"
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// printHolds prints the keys whose calls an answer of their target has stopped, after the limits.
+func (c *cli) printHolds(holds []belfry.FlowHold) error {
+	for _, h := range holds {
+		if err := c.printText("flow", h.Key, "stopped", holdText(&h), "reason", h.Reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package router
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// FlowReset ends what stops the calls of a flow key because of an answer of its target: a pause of
+// Retry-After, or an open circuit. The events that wait are called soon, and the next answer counts
+// again. When it returns without an error, every node knows it. Errors: bad_request for a pattern,
+// not_found if nothing of the kind stops the key, unavailable, after which the reset may have been
+// made.
+func (s *Service) FlowReset(ctx context.Context, q schemas.FlowResetRequest, from schemas.Caller) (schemas.FlowResetReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.FlowResetReply, err error) {
+		if err := checkFlowPattern(q.Key); err != nil {
+			return reply, err
+		}
+		if strings.Contains(q.Key, "*") {
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "%s is a pattern: name one flow key; flow.list has the keys that are stopped", q.Key)
+		}
+		by, err := claimed(from, q.By)
+		if err != nil {
+			return reply, err
+		}
+		before, ok, err := s.o.Store.ResetHold(ctx, q.Key, by.Name(), s.nowMs())
+		switch {
+		case err != nil:
+			return reply, err
+		case !ok:
+			return reply, schemas.Errorf(schemas.CodeNotFound, "no answer of its target stops the calls of %s; flow.resume ends a pause by hand", q.Key)
+		}
+		s.o.Log.Info().Str("flow", q.Key).Str("reason", before.Reason).Str("by", by.Name()).Msg("flow reset")
+		reply.Before = holdInfo(&before)
+		return reply, nil
+	})
+}
+
+// holdInfo describes a hold.
+func holdInfo(h *store.FlowHold) schemas.FlowHoldInfo {
+	at := func(ns int64) time.Time {
+		if ns == 0 {
+			return time.Time{}
+		}
+		return schemas.TimeOf(ns / int64(time.Millisecond))
+	}
+	return schemas.FlowHoldInfo{
+		Key: h.Key, Until: at(h.Hold.UntilNs), Open: at(h.Hold.OpenNs), Probes: h.Hold.Probes, NextProbe: at(h.Hold.ProbeNs),
+		Reason: h.Reason, Changed: schemas.TimeOf(h.AtMs), By: h.By,
+	}
+}
