@@ -244,8 +244,10 @@ func (l *Levels) update(ctx context.Context) error {
 // withOlder says what does not happen while a node of a level older than NewestLevel runs.
 func withOlder(level FormatLevel) string {
 	switch {
-	case level >= LevelAdds:
+	case level >= LevelPending:
 		return "it asks no targets for their permission, and obeys no rates that they allow, until it stops"
+	case level >= LevelAdds:
+		return "it obeys no limits of pending timers, and none can be set until it stops"
 	case level >= LevelOrder:
 		return "it obeys no limits of adds, and none can be set until it stops"
 	case level >= LevelTenants:
