@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -500,7 +501,8 @@ func raised(old, now flow.Limit) bool {
 // write writes a limit's key. A key whose limit was deleted has a revision that the caller
 // does not know.
 func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64) (uint64, error) {
-	switch old, ok := set.all[l.Pattern]; {
+	old, ok := set.all[l.Pattern]
+	switch {
 	case !ok && rev != 0:
 		return 0, ErrRevision
 	case !ok:
@@ -508,6 +510,15 @@ func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64
 		return 0, ErrRevision
 	default:
 		rev = old.Rev
+	}
+	if old.Deleted {
+		// The stream may have dropped the key of a deleted limit, which the copy does not see.
+		switch _, err := f.jet.Last(ctx, flowsStream, limitSubject(l.Pattern)); {
+		case errors.Is(err, schemas.ErrNotFound):
+			rev = 0
+		case err != nil:
+			return 0, err
+		}
 	}
 	b, err := encodeLimit(&l)
 	if err != nil {
@@ -517,7 +528,7 @@ func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64
 	if l.Deleted {
 		ttl = deletedLimitTTL
 	}
-	next, err := f.jet.Put(ctx, limitPrefix+base64.RawURLEncoding.EncodeToString([]byte(l.Pattern)), b, rev, ttl)
+	next, err := f.jet.Put(ctx, limitSubject(l.Pattern), b, rev, ttl)
 	if err != nil {
 		return 0, err
 	}
@@ -525,6 +536,11 @@ func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64
 		return 0, err
 	}
 	return next, nil
+}
+
+// limitSubject returns the subject of a limit's key.
+func limitSubject(pattern string) string {
+	return limitPrefix + base64.RawURLEncoding.EncodeToString([]byte(pattern))
 }
 
 // check checks a limit. Errors: schemas.CodeBadRequest.

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"encoding/base64"
 	"errors"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
@@ -118,6 +120,40 @@ func TestLimits(t *testing.T) {
 	bad("parallel", flow.Limit{Parallel: -1})
 	if _, err := a.PutLimit(ctx, store.FlowLimit{Pattern: "a b", Limit: aLimit}, 0); schemas.CodeOf(err) != schemas.CodeBadRequest {
 		t.Errorf("a wrong pattern: got error %v", err)
+	}
+}
+
+// TestLimitAfterDeletionExpired: a limit can be stored again after the stream has dropped its
+// deletion, also by a node whose copy still has it.
+func TestLimitAfterDeletionExpired(t *testing.T) {
+	t.Parallel()
+	s := limits(t, natstest.Run(t).Connect(), "a")
+	set := func(pattern string, rev uint64) uint64 {
+		t.Helper()
+		next, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: pattern, Limit: aLimit}, rev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return next
+	}
+	if _, err := s.DeleteLimit(t.Context(), store.FlowLimit{Pattern: "a"}, set("a", 0)); err != nil {
+		t.Fatal(err)
+	}
+	set("b", 0) // so that the deletion is not the newest change
+	stream, err := s.JetStream().Stream(t.Context(), "KV_"+schemas.BucketFlows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := "$KV." + schemas.BucketFlows + ".limit." + base64.RawURLEncoding.EncodeToString([]byte("a"))
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject)); err != nil { // as its TTL does
+		t.Fatal(err)
+	}
+	again := set("a", 0)
+	if _, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "a", Limit: aLimit}, 0); !errors.Is(err, store.ErrRevision) {
+		t.Errorf("a limit that exists again: got error %v, want ErrRevision", err)
+	}
+	if _, err := s.DeleteLimit(t.Context(), store.FlowLimit{Pattern: "a"}, again); err != nil {
+		t.Error(err)
 	}
 }
 
