@@ -31,7 +31,7 @@ func (s *Service) FlowReset(ctx context.Context, q schemas.FlowResetRequest, fro
 		case err != nil:
 			return reply, err
 		case !ok:
-			return reply, schemas.Errorf(schemas.CodeNotFound, "no answer of its target stops the calls of %s; flow.resume ends a pause by hand", q.Key)
+			return reply, schemas.Errorf(schemas.CodeNotFound, "nothing was reset: the target of flow key %s has not asked for a pause, and its circuit is closed; to end a pause that a user made, use flow.resume", q.Key)
 		}
 		s.o.Log.Info().Str("flow", q.Key).Str("reason", before.Reason).Str("by", by.Name()).Msg("flow reset")
 		reply.Before = holdInfo(&before)

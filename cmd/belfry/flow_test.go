@@ -32,7 +32,7 @@ func TestFlowCommands(t *testing.T) {
 		}
 	}
 	shows("flow show api.example.com", "limit none: every call begins when it is due")
-	run("flow reset api.example.com").oneLine(t, exitNotFound, "no answer of its target")
+	run("flow reset api.example.com").oneLine(t, exitNotFound, "nothing was reset")
 	if r := run("flow ls"); r.code != exitOK || r.out != "" {
 		t.Errorf("flow ls: %v, want nothing", r)
 	}

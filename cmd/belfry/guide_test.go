@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -17,16 +19,35 @@ func TestScheduleGuide(t *testing.T) {
 	testGuide(t, serve(t, ""), "schedules.md", 9, 3, func(line string) bool { return strings.HasPrefix(line, "preview ") })
 }
 
-// TestFlowGuide runs the commands of docs/flow.md, in their order.
+// TestFlowGuide runs the commands of docs/flow.md, in their order. Before the reset of a flow key, its target
+// asks for a pause.
 func TestFlowGuide(t *testing.T) {
 	t.Parallel()
-	testGuide(t, serve(t, ""), "flow.md", 10, 2, func(string) bool { return false })
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "600")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(hook.Close)
+	n := serve(t, "", "--allow-loopback")
+	testGuide(t, n, "flow.md", 10, 2, func(line string) bool {
+		if key, ok := strings.CutPrefix(line, "flow reset "); ok {
+			add := []string{"add", "--id", "held", "--source", "/guide", "--svc", "guide", "--in", "0s", "--callback", hook.URL, "--flow", key}
+			if r := n.client(t, add...); r.code != exitOK {
+				t.Errorf("add: %v", r)
+			}
+			waittest.Until(t, "the target has asked for a pause", func() bool {
+				return strings.Contains(n.client(t, "flow", "show", key).out, "503")
+			})
+		}
+		return false
+	})
 }
 
 // testGuide runs the commands of a guide's blocks "sh" and "console" in their order; there must
 // be at least as many of each. Of what the latter print it compares the first word of each line:
-// the rest depends on the time. skip returns true for a command that another test runs.
-func testGuide(t *testing.T, n *node, file string, commands, answers int, skip func(line string) bool) {
+// the rest depends on the time. before is called before each command, and returns true for one of a
+// block "console" that another test runs.
+func testGuide(t *testing.T, n *node, file string, commands, answers int, before func(line string) (skip bool)) {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/" + file)
 	if err != nil {
@@ -43,6 +64,7 @@ func testGuide(t *testing.T, n *node, file string, commands, answers int, skip f
 		if block[1] == "sh" {
 			for line := range strings.Lines(block[2]) {
 				ran++
+				before(strings.TrimSpace(strings.TrimPrefix(line, "belfry ")))
 				if r := n.client(t, words(strings.TrimPrefix(line, "belfry "))...); r.code != exitOK {
 					t.Errorf("%s: exit code %d, want 0: %s", strings.TrimSpace(line), r.code, r.err)
 				}
@@ -51,7 +73,7 @@ func testGuide(t *testing.T, n *node, file string, commands, answers int, skip f
 		}
 		for _, part := range strings.Split("\n"+block[2], "\n$ belfry ")[1:] {
 			line, want, _ := strings.Cut(part, "\n")
-			if skip(line) {
+			if before(line) {
 				continue
 			}
 			shown++

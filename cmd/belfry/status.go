@@ -230,6 +230,9 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	for _, node := range flows.AddsIgnoredBy(cluster.Nodes) {
 		st.problem("node %s obeys no limits of adds, because its version is too old: upgrade or stop it", node)
 	}
+	for _, node := range flows.HoldsIgnoredBy(cluster.Nodes, st.Time.UnixNano()) {
+		st.problem("node %s calls targets that asked for a pause (Retry-After) or cannot be reached, because its version is too old: upgrade or stop it", node)
+	}
 	for _, node := range flows.TargetsIgnoredBy(cluster.Nodes) {
 		st.problem("node %s obeys no rates that targets allow, because its version is too old: upgrade or stop it", node)
 	}

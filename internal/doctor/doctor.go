@@ -480,6 +480,10 @@ func (e *examination) flows(ctx context.Context) {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version store adds without obeying the limits of adds: %s", strings.Join(names, ", "))
 		return
 	}
+	if names := set.HoldsIgnoredBy(e.alive(), time.Now().UnixNano()); len(names) > 0 {
+		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version call targets that asked for a pause (Retry-After) or cannot be reached: %s", strings.Join(names, ", "))
+		return
+	}
 	if names := set.TargetsIgnoredBy(e.alive()); len(names) > 0 {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version make callbacks without obeying the rates that targets allow: %s", strings.Join(names, ", "))
 		return

@@ -109,6 +109,15 @@ func (s *FlowSet) EndedHolds() []FlowHold {
 	return s.holdsIf(func(h *FlowHold) bool { return h.EndedMs != 0 })
 }
 
+// HoldsIgnoredBy returns the names of those of the given live nodes that make callbacks and may not
+// obey holds, because their version may not know them; none while no hold stops calls.
+func (s *FlowSet) HoldsIgnoredBy(nodes []Member, nowNs int64) []string {
+	if len(s.Holds(nowNs)) == 0 {
+		return nil
+	}
+	return olderNodes(nodes, LevelPending, "functions") // holds have no level; LevelPending is the first after them
+}
+
 func (s *FlowSet) holdsIf(keep func(*FlowHold) bool) (out []FlowHold) {
 	for _, h := range s.holds {
 		if keep(&h) {

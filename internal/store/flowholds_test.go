@@ -41,6 +41,17 @@ func TestHolds(t *testing.T) {
 	if set, _ := a.FlowsNow(); set.Undisturbed() || !set.Empty() || len(set.All()) != 0 || len(set.Holds(now.UnixNano())) != 1 {
 		t.Errorf("the node that changed the hold has %+v", set.Holds(now.UnixNano()))
 	}
+	nodes := []store.Member{
+		{Node: "new", Presence: store.Presence{Reads: store.NewestLevel}}, {Node: "old", Presence: store.Presence{Reads: store.LevelAdds}},
+		{Node: "router", Presence: store.Presence{Reads: store.LevelAdds, Roles: []string{"router"}}},
+	}
+	set, _ := a.FlowsNow()
+	if got := set.HoldsIgnoredBy(nodes, now.UnixNano()); len(got) != 1 || got[0] != "old" {
+		t.Errorf("the hold is ignored by %v, want the old node that makes callbacks", got)
+	}
+	if got := set.HoldsIgnoredBy(nodes, now.Add(time.Hour).UnixNano()); len(got) > 0 {
+		t.Errorf("a hold that has ended is ignored by %v, want none", got)
+	}
 	var got store.FlowHold
 	waittest.Until(t, "the other node knows the hold", func() (ok bool) {
 		set, _ := b.FlowsNow()
@@ -61,8 +72,7 @@ func TestHolds(t *testing.T) {
 		}
 		return h.Hold.RetryAfter(3*time.Minute, now.UnixNano())
 	})
-	set, err := a.RefreshFlows(ctx)
-	if err != nil {
+	if set, err = a.RefreshFlows(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if h, _ := set.HoldOf("api.example.com"); tries != 2 || h.Hold.UntilNs != now.Add(3*time.Minute).UnixNano() {

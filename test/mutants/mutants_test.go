@@ -102,9 +102,8 @@ var planted = []struct {
 	{m("flow hold: a probe does not delay the next", "internal/flow/hold.go", "h.ProbeNs = nowNs + int64(min(", "_ = nowNs + int64(min("), "./internal/flow", "TestHoldSimulation"},
 	{m("flow hold: a circuit does not open", "internal/flow/hold.go", "c == Unreachable && circuit > 0 && int(*s) >= circuit", "false"), "./internal/flow", "TestHoldSimulation"},
 	{m("flow hold: a node does not obey a hold", "functions/flowholds.go", "held := p == flow.Held\n", "held := p > flow.Probe\n"), "./functions", "TestRetryAfter"},
-	{m("flow hold: an open circuit gives every event a probe", "functions/flowholds.go", "return taken\n\t})\n\tnow :=", "taken = true\n\t\treturn true\n\t})\n\tnow :="), "./functions", "TestCircuit"},
 	{m("flow hold: an answered probe leaves the circuit open", "functions/flowholds.go", "case d.probe != 0 && contact == flow.Answered:", "case false:"), "./functions", "TestCircuit"},
-	{m("flow hold: events of a closed circuit are not moved", "functions/flowreplan.go", "case l.hold && d.Flow == l.key", "case false && d.Flow == l.key"), "./functions", "TestCircuit"},
+	{m("flow hold: events of a closed circuit are not moved", "functions/flowreplan.go", "case l.hold && d.Flow == l.key", "case false && d.Flow == l.key"), "./functions", "TestHoldReset"},
 	{m("flow hold: all held events are due at once", "functions/flowholds.go", "* int64(holdGap)", "* 0"), "./functions", "TestRetryAfterPausesKey"},
 
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
