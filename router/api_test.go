@@ -138,7 +138,7 @@ func TestServiceInfo(t *testing.T) {
 		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
 		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
 		"calendar.put", "calendar.get", "calendar.list", "calendar.delete",
-		"flow.set", "flow.get", "flow.list", "flow.pause", "flow.resume", "flow.delete",
+		"flow.set", "flow.get", "flow.list", "flow.pause", "flow.resume", "flow.reset", "flow.delete",
 	} {
 		want[schemas.SubjectAPIPrefix+verb] = true
 	}

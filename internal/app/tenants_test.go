@@ -331,6 +331,7 @@ func testTenantIsolation(f *tenants) {
 		"flow.list":         {others: []other{{`{}`, refused, ""}}},
 		"flow.pause":        {others: []other{{`{"key":"orders"}`, refused, refused}}},
 		"flow.resume":       {others: []other{{`{"key":"orders"}`, refused, refused}}},
+		"flow.reset":        {others: []other{{`{"key":"orders"}`, refused, refused}}},
 		"flow.delete":       {others: []other{{`{"key":"orders"}`, refused, refused}}},
 	}
 	m, err := f.as("admin").Request("$SRV.INFO."+schemas.APIService, nil, bound)

@@ -106,7 +106,7 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"calendar.get", "one calendar: {name}", a.serve("calendar.get", query(s.CalendarGet))},
 		{"calendar.list", "all calendars, without their dates", a.serve("calendar.list", query(s.CalendarList))},
 		{"calendar.delete", "delete a calendar that no schedule excludes: {name, revision, by}", a.serve("calendar.delete", ownAccount(calendarsShared, control(s.CalendarDelete)))},
-		{"flow.set", "store the limit of a flow key or pattern: {key, rate, burst, parallel, circuit, revision, dryrun, by}", a.serve("flow.set", ownAccount(flowsShared, control(s.FlowSet)))},
+		{"flow.set", "store the limit of a flow key or pattern: {key, rate, burst, parallel, circuit, pending, revision, dryrun, by}", a.serve("flow.set", ownAccount(flowsShared, control(s.FlowSet)))},
 		{"flow.get", "the limit of a flow key or pattern, and what of it is used: {key}", a.serve("flow.get", query(s.FlowGet))},
 		{"flow.list", "all stored limits", a.serve("flow.list", query(s.FlowList))},
 		{"flow.pause", "stop the calls of a flow key or pattern: {key, note, revision, by}", a.serve("flow.pause", ownAccount(flowsShared, control(s.FlowPause)))},
