@@ -5,13 +5,16 @@ import (
 
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
 )
 
-// limitsOnly is a store that has only a copy of the limits.
+// limitsOnly is a store that has only a geometry and a copy of the limits.
 type limitsOnly struct {
 	Store
 	set *store.FlowSet
 }
+
+func (s *limitsOnly) Geometry() schemas.Geometry { return schemas.DefaultGeometry() }
 
 func (s *limitsOnly) FlowsNow() (*store.FlowSet, bool) { return s.set, true }
 
