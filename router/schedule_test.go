@@ -411,7 +411,14 @@ func TestOperationsWhileFiring(t *testing.T) {
 		mu.Lock()
 		paused = true
 		mu.Unlock()
-		f.op("schedule.trigger", "many", "")
+		// At most 16 runs wait for their turn, which may lose many times against these operations.
+		waittest.Until(t, "a run can be asked for", func() bool {
+			code, text := f.answer("schedule.trigger", []byte(`{"id":"many","source":"/test"}`), new(json.RawMessage))
+			if code != "" && code != "unavailable" {
+				t.Fatalf("schedule.trigger: %s %s", code, text)
+			}
+			return code == ""
+		})
 		mu.Lock()
 		paused = false
 		mu.Unlock()
