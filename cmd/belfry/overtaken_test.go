@@ -11,7 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -90,5 +92,24 @@ func TestSlowCallbacksAreReported(t *testing.T) {
 				t.Errorf("%s does not say %q: %v", command, part, r)
 			}
 		}
+	}
+}
+
+// TestOpenCircuitIsReported: status and doctor name a target that cannot be reached, and why.
+func TestOpenCircuitIsReported(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "", "--allow-loopback")
+	target := tcptest.Refused(t)
+	for i := range flow.DefaultCircuit {
+		if r := n.client(t, "add", "--in", "0s", "--svc", "down", "--id", strconv.Itoa(i), "--source", "/circuit", "--callback", "http://"+target); r.code != exitOK {
+			t.Fatal(r)
+		}
+	}
+	want := "flow key " + target + " cannot be reached since "
+	waittest.Until(t, "status names the target", func() bool {
+		return strings.Contains(strings.Join(ok[status](t, n, "status")[0].Problems, ";"), want)
+	})
+	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, want) || !strings.Contains(r.out, "refused") {
+		t.Errorf("doctor: %v, want %q and the error", r, want)
 	}
 }

@@ -27,6 +27,8 @@ const (
 	// statusRejected is the time after the last rejection in which PROBLEMS lists rejections.
 	// Without this limit they would stay there, because nobody can repair a rejected add.
 	statusRejected = 24 * time.Hour
+	// mostCircuits is the number of open circuits that PROBLEMS names.
+	mostCircuits = 10
 	// watchEvery is the interval of --watch.
 	watchEvery = 2 * time.Second
 )
@@ -229,6 +231,14 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 	}
 	for _, node := range flows.AddsIgnoredBy(cluster.Nodes) {
 		st.problem("node %s obeys no limits of adds, because its version is too old: upgrade or stop it", node)
+	}
+	open := flows.OpenCircuits(st.Time.UnixNano())
+	for i, h := range open {
+		if i == mostCircuits {
+			st.problem("%d more flow keys cannot be reached: see belfry flow ls", len(open)-i)
+			break
+		}
+		st.problem("flow key %s cannot be reached since %s (%s): its callbacks wait for an answer to a probe", h.Key, time.Unix(0, h.Hold.OpenNs).UTC().Format(time.RFC3339), h.Reason)
 	}
 	for _, node := range flows.HoldsIgnoredBy(cluster.Nodes, st.Time.UnixNano()) {
 		st.problem("node %s calls targets that asked for a pause (Retry-After) or cannot be reached, because its version is too old: upgrade or stop it", node)

@@ -462,7 +462,7 @@ func (e *examination) damage(ctx context.Context) {
 	}
 }
 
-// mostPaused is the number of paused flow keys that are named.
+// mostPaused is the number of paused flow keys, and of open circuits, that are named.
 const mostPaused = 10
 
 // flows checks that all nodes obey the limits of flow keys.
@@ -509,6 +509,10 @@ func (e *examination) flows(ctx context.Context) {
 			text += " (" + l.Note + ")"
 		}
 		e.found("flows", Warning, "run \"belfry flow resume '"+l.Pattern+"'\" when the pause may end", "%s: its callbacks wait", text)
+	}
+	open := set.OpenCircuits(time.Now().UnixNano())
+	for _, h := range open[:min(len(open), mostPaused)] {
+		e.found("flows", Warning, "repair the target; its answer to the next probe lets the calls begin again", "flow key %s cannot be reached since %s (%s): its callbacks wait", h.Key, schemas.FormatTime(h.Hold.OpenNs/int64(time.Millisecond)), h.Reason)
 	}
 	e.found("flows", OK, "", "%d flow limits are stored, and every node obeys them", len(set.All()))
 }

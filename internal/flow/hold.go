@@ -60,9 +60,9 @@ const (
 func (h Hold) Ask(nowNs int64) (p Permission, atNs int64) {
 	paused := h.pausedAt(nowNs)
 	switch {
-	case !h.openAt(nowNs) && paused:
+	case !h.OpenAt(nowNs) && paused:
 		return Held, h.UntilNs
-	case !h.openAt(nowNs):
+	case !h.OpenAt(nowNs):
 		return Free, nowNs
 	case paused:
 		return Held, max(h.UntilNs, h.ProbeNs)
@@ -78,9 +78,9 @@ func (h Hold) pausedAt(nowNs int64) bool {
 	return nowNs < h.UntilNs && h.UntilNs <= nowNs+int64(MaxHold+LeaseMargin)
 }
 
-// openAt reports whether the circuit is open at a time. A circuit that was not probed for CircuitKeep is
+// OpenAt reports whether the circuit is open at a time. A circuit that was not probed for CircuitKeep is
 // closed, and so is a circuit whose next probe is too far ahead.
-func (h Hold) openAt(nowNs int64) bool {
+func (h Hold) OpenAt(nowNs int64) bool {
 	return h.OpenNs != 0 && nowNs < h.ProbeNs+int64(CircuitKeep) && h.ProbeNs <= nowNs+int64(mostProbe+LeaseMargin)
 }
 
@@ -107,7 +107,7 @@ func (h *Hold) RetryAfter(d time.Duration, nowNs int64) (changed bool) {
 
 // Open opens the circuit. It returns false if it is open.
 func (h *Hold) Open(nowNs int64) (changed bool) {
-	if h.openAt(nowNs) {
+	if h.OpenAt(nowNs) {
 		return false
 	}
 	h.OpenNs, h.Probes, h.ProbeNs = nowNs, 0, nowNs+int64(leastProbe)

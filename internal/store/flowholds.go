@@ -104,6 +104,11 @@ func (s *FlowSet) Holds(nowNs int64) []FlowHold {
 	})
 }
 
+// OpenCircuits returns the holds whose circuit is open at a time in Unix nanoseconds, by key.
+func (s *FlowSet) OpenCircuits(nowNs int64) []FlowHold {
+	return s.holdsIf(func(h *FlowHold) bool { return h.EndedMs == 0 && h.Hold.OpenAt(nowNs) })
+}
+
 // EndedHolds returns the holds with EndedMs, by key.
 func (s *FlowSet) EndedHolds() []FlowHold {
 	return s.holdsIf(func(h *FlowHold) bool { return h.EndedMs != 0 })

@@ -63,6 +63,13 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		}
 	})
 	good := newCallee(t, nil)
+	refused := tcptest.Refused(t)
+	// Otherwise the events of these targets would wait for an answer to a probe.
+	for _, key := range []string{refused, "service:nobody"} {
+		waittest.Until(t, "the circuit of "+key+" is off", func() bool {
+			return c.call("flow.set", schemas.FlowSetRequest{Key: key, Circuit: new(0)}, new(schemas.FlowReply)) == nil
+		})
+	}
 
 	cases := []struct {
 		svc, callback string
@@ -81,7 +88,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 				t.Errorf("busy: %s was called %d times: %+v", id, len(calls), calls)
 			}
 		}},
-		{svc: "refused", callback: "http://" + tcptest.Refused(t), extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "connection"},
+		{svc: "refused", callback: "http://" + refused, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "connection"},
 		{svc: "redirect", callback: redirect.url, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, code: 302, reason: "redirect"},
 		{svc: "redirect-loopback", callback: loopback.url, extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, code: 307, reason: "redirect"},
 		{svc: "metadata", callback: "http://169.254.169.254/latest/meta-data/", extra: attrs{"timermaxattempts": "2"}, state: schemas.StateFail, attempts: 2, reason: "address_refused"},
