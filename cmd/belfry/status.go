@@ -240,6 +240,9 @@ func readStatus(ctx context.Context, s session, look *store.View) (*status, erro
 		}
 		st.problem("flow key %s cannot be reached since %s (%s): its callbacks wait for an answer to a probe", h.Key, time.Unix(0, h.Hold.OpenNs).UTC().Format(time.RFC3339), h.Reason)
 	}
+	for _, node := range flows.TurnsIgnoredBy(cluster.Nodes) {
+		st.problem("node %s may take no turns with parallel calls, because its version is too old: the events of one node can wait long; upgrade or stop it", node)
+	}
 	for _, node := range flows.HoldsIgnoredBy(cluster.Nodes, st.Time.UnixNano()) {
 		st.problem("node %s calls targets that asked for a pause (Retry-After) or cannot be reached, because its version is too old: upgrade or stop it", node)
 	}

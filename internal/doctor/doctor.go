@@ -488,6 +488,9 @@ func (e *examination) flows(ctx context.Context) {
 		e.found("flows", Error, "upgrade these nodes, or stop them", "nodes of an older version make callbacks without obeying the rates that targets allow: %s", strings.Join(names, ", "))
 		return
 	}
+	if names := set.TurnsIgnoredBy(e.alive()); len(names) > 0 {
+		e.found("flows", Warning, "upgrade these nodes, or stop them", "nodes of an older version may take no turns with parallel calls, so the events of one node can wait long: %s", strings.Join(names, ", "))
+	}
 	for _, l := range set.All() {
 		if l.Err != nil && schemas.LimitsAdds(l.Pattern) {
 			e.found("flows", Error, "store the limit again with \"belfry flow set\"", "the adds of %s are not limited: %v", l.Pattern, l.Err)

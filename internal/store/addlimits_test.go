@@ -76,3 +76,22 @@ func TestPendingSelection(t *testing.T) {
 		t.Error("a further service is the same selection")
 	}
 }
+
+// TestTurnsIgnored: nodes that make callbacks and may not know turns are named if a limit has Parallel.
+func TestTurnsIgnored(t *testing.T) {
+	t.Parallel()
+	nodes := []store.Member{
+		{Node: "old", Presence: store.Presence{Reads: store.LevelOrder}},
+		{Node: "router", Presence: store.Presence{Reads: store.LevelOrder, Roles: []string{"router"}}},
+		{Node: "next", Presence: store.Presence{Reads: store.LevelAdds}},
+	}
+	rate := flow.Limit{Rate: flow.Rate{Count: 100, Per: 1e9}}
+	set := (&store.FlowSet{}).With(store.FlowLimit{Pattern: "api.example.com", Limit: rate})
+	if got := set.TurnsIgnoredBy(nodes); len(got) > 0 {
+		t.Errorf("a rate alone: turns are ignored by %q", got)
+	}
+	set = set.With(store.FlowLimit{Pattern: "customer:*", Limit: flow.Limit{Parallel: 2}})
+	if got := set.TurnsIgnoredBy(nodes); !slices.Equal(got, []string{"old"}) {
+		t.Errorf("turns are ignored by %q, want the old node that makes callbacks", got)
+	}
+}
