@@ -115,7 +115,7 @@ func ownConsumer(info *jet.ConsumerInfo) bool {
 // If one has, all stored events of the service are unread.
 func mayLose(stream *jet.StreamInfo, info *jet.ConsumerInfo) bool {
 	limit := stream.Config.MaxMsgsPerSubject
-	unread := int64(info.NumPending) + int64(info.NumAckPending) //nolint:gosec // numbers of messages
+	unread := int64(info.NumPending) + int64(info.NumAckPending)
 	return limit > 0 && unread >= limit || full(stream) || expires(stream, stream.State.FirstTime)
 }
 
