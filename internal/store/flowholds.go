@@ -80,7 +80,7 @@ func decodeHold(m *jet.Msg) (FlowHold, error) {
 }
 
 func holdSubject(key string) string {
-	return holdPrefix + base64.RawURLEncoding.EncodeToString([]byte(key))
+	return encodedSubject(holdPrefix, key)
 }
 
 // Undisturbed reports whether nothing in the copy concerns any callback: there is no limit of

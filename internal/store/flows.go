@@ -549,8 +549,12 @@ func (f *Flows) write(ctx context.Context, set *FlowSet, l FlowLimit, rev uint64
 }
 
 // limitSubject returns the subject of a limit's key.
-func limitSubject(pattern string) string {
-	return limitPrefix + base64.RawURLEncoding.EncodeToString([]byte(pattern))
+func limitSubject(pattern string) string { return encodedSubject(limitPrefix, pattern) }
+
+// encodedSubject returns the subject of a key that ends with a name of a user, which may have characters that a
+// subject does not permit.
+func encodedSubject(prefix, name string) string {
+	return prefix + base64.RawURLEncoding.EncodeToString([]byte(name))
 }
 
 // check checks a limit. Errors: schemas.CodeBadRequest.

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"slices"
@@ -124,7 +123,7 @@ type storedReplan struct {
 }
 
 func replanSubject(pattern string) string {
-	return replanPrefix + base64.RawURLEncoding.EncodeToString([]byte(pattern))
+	return encodedSubject(replanPrefix, pattern)
 }
 
 // FlowReplan reads how far the events of a limit were moved; the zero Replan for a limit whose
