@@ -151,6 +151,7 @@ func TestSecretFilesOfOthers(t *testing.T) {
 		}
 		return path
 	}
+	tokens := file("tokens", "[]", 0o644)
 	open, private := file("open", secret+"\n", 0o644), file("private", secret+"\n", 0o600)
 	ca := certtest.New(t).File()
 	if err := os.Chmod(ca, 0o644); err != nil { //nolint:gosec // a certificate is public
@@ -161,7 +162,7 @@ func TestSecretFilesOfOthers(t *testing.T) {
 		"services: {a: {secret-file: " + private + "}}":                  nil,
 		"services: {a: {secret: " + secret + "}}":                        {"belfry.yaml"},
 		"nats-user: a\nnats-password-file: " + open:                      {open},
-		"http-token-file: " + open:                                       {open},
+		"http-token-file: " + open + "\nhttp-tokens: " + tokens:          {open, tokens},
 		"nats-users: [{name: a, admin: true, password: x}]":              {"belfry.yaml"},
 	} {
 		config := writeConfig(t, text)

@@ -29,7 +29,7 @@ const reloadPoll = time.Second
 
 // reloadable lists the settings, in addition to services, that take effect without a
 // restart.
-var reloadable = []string{"callback-subjects", "callback-hosts"}
+var reloadable = []string{"callback-subjects", "callback-hosts", "http-tokens", "http-token-file"}
 
 // reloader reloads the configuration on SIGHUP and when one of its files has changed. It
 // reports a configuration with a mistake and keeps the previous one.
@@ -76,7 +76,7 @@ func (r *reloader) reload() {
 	if err != nil {
 		r.a.NoteReload(err)
 	} else {
-		err = r.a.Reconfigure(o.Callbacks)
+		err = r.a.Reconfigure(o)
 	}
 	if err != nil {
 		// Prefer stamps from before the read: they show a change during the read.
@@ -89,7 +89,7 @@ func (r *reloader) reload() {
 	if fixed := fixedChanges(r.s, next); len(fixed) > 0 {
 		r.log.Warn().Strs("settings", fixed).Msg("these settings have changed and take effect at the next start")
 	}
-	r.log.Info().Str("config", r.s.config).Int("services", len(o.Callbacks.Services)).Msg("the configuration was reloaded")
+	r.log.Info().Str("config", r.s.config).Int("services", len(o.Callbacks.Services)).Int("tokens", len(o.HTTPTokens.Tokens())).Msg("the configuration was reloaded")
 }
 
 // again loads the settings with the same flags.

@@ -51,10 +51,11 @@ type settings struct {
 	// allowed.
 	subjects, hosts []string
 	// Files with secrets, by setting, and the user that the flags name.
-	passwordFile, tokenFile, natsPasswordFile, httpTokenFile string
-	natsUser                                                 string
-	listedUsers                                              []app.User // of the config file
-	configSecret                                             bool       // the config file itself has a secret
+	passwordFile, tokenFile, natsPasswordFile, httpTokenFile, httpTokens string
+
+	natsUser     string
+	listedUsers  []app.User // of the config file
+	configSecret bool       // the config file itself has a secret
 }
 
 const (
@@ -79,8 +80,9 @@ func (s *settings) add(cmd *cobra.Command) {
 	d.StringVar(&o.NATSTLS.Cert, "nats-tls-cert", "", "PEM file of the embedded server's certificate: clients must use TLS")
 	d.StringVar(&o.NATSTLS.Key, "nats-tls-key", "", "PEM file of that certificate's key")
 	d.StringVar(&o.NATSTLS.CA, "nats-tls-ca", "", "PEM file of a CA: each client needs a certificate of it")
-	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-token-file")
-	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with the bearer token for /metrics and the details of /readyz (or $BELFRY_HTTP_TOKEN)")
+	d.StringVar(&o.HTTP, "http", o.HTTP, "listen address of /healthz, /readyz and /metrics, - for none; an address other than loopback needs http-tokens or http-token-file")
+	d.StringVar(&s.httpTokens, "http-tokens", "", "file with the hashes of bearer tokens for HTTP, as belfry token new prints them")
+	d.StringVar(&s.httpTokenFile, "http-token-file", "", "file with a bearer token that allows everything over HTTP (or $BELFRY_HTTP_TOKEN)")
 	d.StringVar(&o.HTTPTLS.Cert, "http-tls-cert", "", "PEM file of a certificate, to serve HTTPS")
 	d.StringVar(&o.HTTPTLS.Key, "http-tls-key", "", "PEM file of that certificate's key")
 	d.BoolVar(&o.Insecure, "insecure", false, "permit addresses other than loopback without users, TLS or token")

@@ -53,11 +53,9 @@ func secretOf(getenv func(string) string, setting, path, variable string) (strin
 // because other users can see the flags of a process.
 func (s *settings) readSecrets(getenv func(string) string) error {
 	o := &s.app
-	var err error
-	if o.HTTPToken, err = secretOf(getenv, "http-token-file", s.httpTokenFile, "BELFRY_HTTP_TOKEN"); err != nil {
+	if err := s.readTokens(getenv); err != nil {
 		return err
 	}
-	o.SecretFiles = append(o.SecretFiles, s.httpTokenFile)
 	password, err := secretOf(getenv, "password-file", s.passwordFile, "BELFRY_PASSWORD")
 	if err != nil {
 		return err
@@ -68,6 +66,26 @@ func (s *settings) readSecrets(getenv func(string) string) error {
 	o.SecretFiles = append(o.SecretFiles, s.passwordFile, s.tokenFile)
 	o.Token, err = secretOf(getenv, "token-file", s.tokenFile, "BELFRY_TOKEN")
 	return err
+}
+
+// readTokens reads the tokens of HTTP.
+func (s *settings) readTokens(getenv func(string) string) (err error) {
+	o := &s.app
+	if s.httpTokenFile != "" {
+		s.files.note(s.httpTokenFile)
+	}
+	if o.HTTPToken, err = secretOf(getenv, "http-token-file", s.httpTokenFile, "BELFRY_HTTP_TOKEN"); err != nil {
+		return err
+	}
+	o.SecretFiles = append(o.SecretFiles, s.httpTokenFile, s.httpTokens)
+	if s.httpTokens == "" {
+		return nil
+	}
+	s.files.note(s.httpTokens)
+	if o.HTTPTokens, err = readTokenFile(s.httpTokens); err != nil {
+		return usagef("http-tokens: %v", err)
+	}
+	return nil
 }
 
 // readUsers reads the users of the embedded server: the user that the flags name, and

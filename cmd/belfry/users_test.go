@@ -272,7 +272,7 @@ func TestBeyondLoopback(t *testing.T) {
 		{[]string{"--nats-listen", "belfry.example:4222"}, "--insecure"},
 		{join([]string{"--nats-listen", "0.0.0.0:0"}, withTLS), "nats-users"},
 		{join([]string{"--nats-listen", "0.0.0.0:0"}, user), "nats-tls-cert"},
-		{[]string{"--http", "0.0.0.0:0"}, "http-token-file"},
+		{[]string{"--http", "0.0.0.0:0"}, "set http-tokens or http-token-file"},
 		{[]string{"--http", ":0"}, "--insecure"},
 		{[]string{"--nats-tls-cert", cert}, "belong together"},
 		{[]string{"--nats-tls-ca", ca.File()}, "nats-tls-cert"},
@@ -282,6 +282,7 @@ func TestBeyondLoopback(t *testing.T) {
 		{join([]string{"--nats-tls-cert", key, "--nats-tls-key", cert}), "nats-tls-cert"},
 		{[]string{"--http-tls-cert", cert}, "belong together"},
 		{[]string{"--http-token-file", "/does/not/exist"}, "no such file"},
+		{[]string{"--http-tokens", "/does/not/exist"}, "no such file"},
 	} {
 		args := join([]string{"serve", "--data", filepath.Join(t.TempDir(), "d"), "--nats-listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}, tt.args)
 		belfryRun(t, args...).oneLine(t, exitUsage, tt.want)

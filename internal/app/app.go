@@ -16,6 +16,7 @@ import (
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -27,8 +28,9 @@ type App struct {
 
 	reloads *reloads
 
-	listener net.Listener // of HTTP, nil for none
-	httpTLS  *tls.Config  // nil for HTTP without TLS
+	listener net.Listener              // of HTTP, nil for none
+	httpTLS  *tls.Config               // nil for HTTP without TLS
+	tokens   atomic.Pointer[token.Set] // that HTTP accepts; nil if it asks for none
 	level    store.FormatLevel
 	failed   chan error // the error that ends a running node
 
@@ -88,6 +90,7 @@ func New(o Options) (*App, error) {
 		return nil, err
 	}
 	a := &App{o: o, failed: make(chan error, 1), httpTLS: httpTLS, level: level}
+	a.tokens.Store(a.o.tokens())
 	a.warnReadable()
 	a.o.warnInsecure()
 	a.setPhase("not started")

@@ -40,5 +40,5 @@
 // /healthz answers 200 while the process is alive. /readyz answers 200 when the store
 // answers, the cluster's time is known and the roles have started, and otherwise 503 with
 // the missing condition in its body. /metrics serves Prometheus metrics. With
-// Options.HTTPToken, that body and /metrics need the token.
+// Options.HTTPTokens or Options.HTTPToken, that body and /metrics need a token.
 package app

@@ -3,8 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -163,7 +161,7 @@ func (a *App) handler() http.Handler {
 		if !r.Ready {
 			status = http.StatusServiceUnavailable
 		}
-		if !a.authorized(req) { // a probe without the token gets only the status
+		if a.mayObserve(req) != nil { // a probe without a token gets only the status
 			a.answer(w, status, map[string]bool{"ready": r.Ready})
 			return
 		}
@@ -171,25 +169,13 @@ func (a *App) handler() http.Handler {
 	})
 	metrics := promhttp.HandlerFor(a.reg, promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		if !a.authorized(r) {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			a.answer(w, http.StatusUnauthorized, map[string]string{"error": "send Authorization: Bearer TOKEN with the token of http-token-file"})
+		if err := a.mayObserve(r); err != nil {
+			a.refuse(w, err)
 			return
 		}
 		metrics.ServeHTTP(w, r)
 	})
 	return mux
-}
-
-// authorized reports whether a request may see details: always without a token in the
-// settings, and otherwise with that token.
-func (a *App) authorized(r *http.Request) bool {
-	if a.o.HTTPToken == "" {
-		return true
-	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	want, got := sha256.Sum256([]byte(a.o.HTTPToken)), sha256.Sum256([]byte(strings.TrimSpace(token)))
-	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(want[:], got[:]) == 1
 }
 
 func (a *App) answer(w http.ResponseWriter, status int, v any) {

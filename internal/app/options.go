@@ -11,6 +11,7 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -78,10 +79,12 @@ type Options struct {
 	// HTTP is the address of health and metrics; port 0 means a free port, NoHTTP no HTTP
 	// server. Default 127.0.0.1:8420.
 	HTTP string
-	// HTTPToken, if set, is the bearer token that /metrics and the details of /readyz
-	// require. HTTPTLS makes the HTTP server serve HTTPS.
-	HTTPToken string
-	HTTPTLS   ServerTLS
+	// HTTPTokens are the bearer tokens of HTTP, one of which /metrics and the details of /readyz
+	// require; nil for none. HTTPToken, if set, is a further one, which allows everything.
+	// Reconfigure replaces both. HTTPTLS makes the HTTP server serve HTTPS.
+	HTTPTokens *token.Set
+	HTTPToken  string
+	HTTPTLS    ServerTLS
 	// Roles to run; default all.
 	Roles []Role
 	// Node is the node's name, unique among the nodes of a store: letters, digits, '-' or

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/belfryio/belfry/functions"
+	"github.com/belfryio/belfry/internal/token"
 )
 
 // errNotRunning is returned by Reconfigure before Start and after Stop.
@@ -44,20 +45,24 @@ func newReloads(reg prometheus.Registerer) (*reloads, error) {
 	return r, nil
 }
 
-// Reconfigure replaces the settings of callbacks while the node runs. The router applies
-// them to further adds, functions to callbacks that start afterwards. On an error nothing
-// has changed; wrong settings are an error of schemas.CodeConfig.
-func (a *App) Reconfigure(s functions.Settings) error {
-	err := a.reconfigure(s)
+// Reconfigure replaces the settings of callbacks and the tokens of HTTP while the node runs, by
+// Callbacks, HTTPTokens and HTTPToken of next. The router applies the settings to further adds,
+// functions to callbacks that start afterwards, HTTP to further requests. On an error nothing has
+// changed; wrong settings are an error of schemas.CodeConfig.
+func (a *App) Reconfigure(next Options) error {
+	err := a.reconfigure(next.Callbacks, next.tokens())
 	a.NoteReload(err)
 	return err
 }
 
-func (a *App) reconfigure(s functions.Settings) error {
+func (a *App) reconfigure(s functions.Settings, tokens *token.Set) error {
 	if !a.running.Load() {
 		return errNotRunning
 	}
 	if err := s.Check(); err != nil {
+		return err
+	}
+	if err := a.checkReload(tokens); err != nil {
 		return err
 	}
 	if f := a.roles.functions; f != nil {
@@ -68,6 +73,7 @@ func (a *App) reconfigure(s functions.Settings) error {
 	if r := a.roles.router; r != nil {
 		r.SetCallbacks(s.Policy())
 	}
+	a.tokens.Store(tokens)
 	return nil
 }
 

@@ -1,0 +1,58 @@
+package app
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/belfryio/belfry/internal/token"
+)
+
+// tokens returns all tokens that the options have; nil if HTTP asks for none.
+func (o *Options) tokens() *token.Set { return o.HTTPTokens.WithAdmin(o.HTTPToken) }
+
+// checkTokens returns an error for a token of a tenant that does not exist.
+func checkTokens(s *token.Set, tenants map[string]string) error {
+	for _, t := range s.Tokens() {
+		if _, ok := tenants[t.Tenant]; t.Tenant != "" && !ok {
+			return badConfig("http-tokens: line %d: tenant %s of token %s is not in the setting tenants of this node", t.Line, t.Tenant, t.Name)
+		}
+	}
+	return nil
+}
+
+// errTokensRemoved refuses a reload that would open HTTP to everybody.
+var errTokensRemoved = badConfig("http-tokens and http-token-file were removed: a running node does not stop asking for tokens; restart it")
+
+// checkReload returns an error for tokens that a running node cannot use.
+func (a *App) checkReload(next *token.Set) error {
+	if next == nil && a.tokens.Load() != nil {
+		return errTokensRemoved
+	}
+	return checkTokens(next, a.o.Tenants)
+}
+
+// authorize returns the caller of a request that needs a scope. The error is a *token.Error.
+func (a *App) authorize(r *http.Request, scope string) (token.Identity, error) {
+	return a.tokens.Load().Authorize(r, scope, time.Now())
+}
+
+// mayObserve returns an error for a caller that may not see metrics and the details of
+// readiness. They concern all tenants.
+func (a *App) mayObserve(r *http.Request) error {
+	id, err := a.authorize(r, token.ScopeRead)
+	if err == nil && id.Tenant != "" {
+		return token.Forbidden("this concerns all tenants; token " + id.Name + " is of tenant " + id.Tenant)
+	}
+	return err
+}
+
+// refuse answers a request that authorize has refused.
+func (a *App) refuse(w http.ResponseWriter, err error) {
+	status := http.StatusUnauthorized
+	if e, ok := errors.AsType[*token.Error](err); ok {
+		status = e.Status
+		w.Header().Set("WWW-Authenticate", e.Challenge())
+	}
+	a.answer(w, status, map[string]string{"error": err.Error()})
+}

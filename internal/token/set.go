@@ -1,0 +1,140 @@
+package token
+
+import (
+	"crypto/subtle"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Set is the tokens that a node accepts. It does not change. A nil Set asks for no token; a Set
+// without tokens admits nobody.
+type Set struct {
+	tokens []Token
+	// admin is the hash of the token of http-token-file; nil for none.
+	admin *Hash
+}
+
+// AdminName is the name of the token of http-token-file.
+const AdminName = "http-token-file"
+
+// WithAdmin returns the set with the token of http-token-file, which has all scopes and sees the
+// timers of all tenants. "" is no token, and leaves the set as it is.
+func (s *Set) WithAdmin(text string) *Set {
+	if text == "" {
+		return s
+	}
+	hash := HashOf(text)
+	return &Set{tokens: s.Tokens(), admin: &hash}
+}
+
+// Tokens returns the tokens of the file, in its order.
+func (s *Set) Tokens() []Token {
+	if s == nil {
+		return nil
+	}
+	return slices.Clone(s.tokens)
+}
+
+// Identity is the caller of a request.
+type Identity struct {
+	// Name is the name of the token; "" if the node asks for none.
+	Name string
+	// Tenant is the tenant whose timers the caller reaches; "" for the default tenant.
+	Tenant string
+	Scopes Scopes
+}
+
+// AllTenants reports whether the caller sees the timers of all tenants.
+func (i Identity) AllTenants() bool { return i.Tenant == "" && i.Scopes.Has(ScopeAdmin) }
+
+// Error is the refusal of a request.
+type Error struct {
+	// Status is the HTTP status: 400 for a request that no token could help, 401 for a missing,
+	// unknown or expired token, 403 for a token that does not allow the request.
+	Status int
+	// Scope is the scope that the token lacks, or "".
+	Scope string
+	// Reason says what to do. It has no secret.
+	Reason string
+	// code is the error code of RFC 6750; "" without a token.
+	code string
+}
+
+func (e *Error) Error() string { return e.Reason }
+
+// Challenge returns the value of the header WWW-Authenticate, as RFC 6750 defines it.
+func (e *Error) Challenge() string {
+	c := `Bearer realm="belfry"`
+	if e.code != "" {
+		c += fmt.Sprintf(`, error=%q, error_description=%q`, e.code, e.Reason)
+	}
+	if e.Scope != "" {
+		c += fmt.Sprintf(`, scope=%q`, e.Scope)
+	}
+	return c
+}
+
+// Forbidden returns the refusal of a request that a token with the scope does not allow for
+// another reason. The reason is ASCII without quotes and backslashes.
+func Forbidden(reason string) *Error {
+	return &Error{Status: http.StatusForbidden, Reason: reason, code: "insufficient_scope"}
+}
+
+// Authorize returns the caller of a request that needs a scope. The error is an *Error.
+func (s *Set) Authorize(r *http.Request, scope string, now time.Time) (Identity, error) {
+	if s == nil {
+		return Identity{Scopes: AllScopes()}, nil
+	}
+	text, err := bearer(r)
+	if err != nil {
+		return Identity{}, err
+	}
+	id, err := s.find(text, now)
+	if err != nil {
+		return Identity{}, err
+	}
+	if !id.Scopes.Has(scope) {
+		e := Forbidden(fmt.Sprintf("this needs scope %s; token %s has %s", scope, id.Name, strings.Join(id.Scopes, ", ")))
+		e.Scope = scope
+		return Identity{}, e
+	}
+	return id, nil
+}
+
+// bearer returns the token in a request.
+func bearer(r *http.Request) (string, error) {
+	values := r.Header.Values("Authorization")
+	if len(values) > 1 {
+		return "", &Error{Status: http.StatusBadRequest, Reason: "the request has several Authorization headers; send one", code: "invalid_request"}
+	}
+	scheme, text, _ := strings.Cut(strings.Join(values, ""), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", &Error{Status: http.StatusUnauthorized, Reason: "send Authorization: Bearer TOKEN with a token of http-tokens or http-token-file"}
+	}
+	return strings.TrimSpace(text), nil
+}
+
+// find returns the owner of a token. It compares the hash with that of every token, so the time
+// says nothing about which of them is similar.
+func (s *Set) find(text string, now time.Time) (Identity, error) {
+	hash := HashOf(text)
+	if s.admin != nil && subtle.ConstantTimeCompare(s.admin[:], hash[:]) == 1 {
+		return Identity{Name: AdminName, Scopes: AllScopes()}, nil
+	}
+	var found *Token
+	for i := range s.tokens {
+		if t := &s.tokens[i]; subtle.ConstantTimeCompare(t.Hash[:], hash[:]) == 1 {
+			found = t
+		}
+	}
+	switch {
+	case found == nil || !generated(text):
+		return Identity{}, &Error{Status: http.StatusUnauthorized, Reason: "the token is unknown: it was removed, or it belongs to another installation", code: "invalid_token"}
+	case found.Expired(now):
+		return Identity{}, &Error{Status: http.StatusUnauthorized, Reason: fmt.Sprintf("the token %s has expired at %s", found.Name, found.Expires.UTC().Format(time.RFC3339)), code: "invalid_token"}
+	}
+	return Identity{Name: found.Name, Tenant: found.Tenant, Scopes: found.Scopes}, nil
+}
