@@ -37,6 +37,9 @@ const (
 	StreamDead  = "TIMERS_DEAD"
 	// StreamOverdue stores overdue events: nominal times of schedules without a success in time.
 	StreamOverdue = "TIMERS_OVERDUE"
+	// StreamTenantFired stores the fired events of tenants that export them a second time, under
+	// subjects that the tenants can import; see SubjectTenantFired.
+	StreamTenantFired = "TIMERS_TENANT_FIRED"
 	// StreamRejected stores rejected adds. It is a separate stream, so that a flood of
 	// invalid adds does not evict dead letters.
 	StreamRejected = "TIMERS_REJECTED"

@@ -21,6 +21,9 @@ const (
 	SubjectTenantAdd = tenantPrefix + "*" + tenantAdd
 	// SubjectTenantAPI matches the API requests of all tenants: timers.t.<account>.api.<verb>.
 	SubjectTenantAPI = tenantPrefix + "*" + tenantAPI + ">"
+	// SubjectTenantFired matches the fired events that tenants import:
+	// timers.t.<account>.fired.<service>. StreamTenantFired stores them.
+	SubjectTenantFired = tenantPrefix + "*" + tenantFired + "*"
 	// CallSubjectPrefix, a tenant, a dot and a subject of that tenant's account make the
 	// subject on which Belfry calls that subject. Belfry's account imports it.
 	CallSubjectPrefix = "timers.call."
@@ -28,6 +31,7 @@ const (
 	tenantPrefix = "timers.t."
 	tenantAdd    = ".add"
 	tenantAPI    = ".api."
+	tenantFired  = ".fired."
 )
 
 // Headers of a rejected add of a tenant: the tenant, absent if no configuration names the
@@ -120,6 +124,12 @@ func TenantAddAccount(subject string) string {
 		return ""
 	}
 	return account
+}
+
+// TenantFiredSubject returns the subject on which an account imports the fired events of a
+// service of its own; "*" stands for all accounts or services.
+func TenantFiredSubject(account, service string) string {
+	return tenantPrefix + account + tenantFired + service
 }
 
 // TenantRequest returns the account and the verb in a subject that SubjectTenantAPI matches;

@@ -123,7 +123,7 @@ func fixedChanges(old, next *settings) []string {
 			out = append(out, name)
 		}
 	}
-	if !maps.Equal(old.app.Tenants, next.app.Tenants) {
+	if !maps.Equal(old.app.Tenants, next.app.Tenants) || !maps.Equal(old.app.ExportFired, next.app.ExportFired) {
 		out = append(out, keyTenants)
 	}
 	return out

@@ -63,6 +63,8 @@ const (
 	keyServices = "services"
 	keyUsers    = "nats-users"
 	keyTenants  = "tenants"
+	// keyExportFired is a setting of a tenant.
+	keyExportFired = "export-fired"
 )
 
 // add defines the flags on a command.

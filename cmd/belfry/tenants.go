@@ -8,7 +8,7 @@ import (
 )
 
 // readTenants reads the group tenants of the config file: for each tenant its account, and
-// its allowed services, subjects and hosts.
+// its allowed services, subjects and hosts, and whether it imports its fired events.
 func (s *settings) readTenants(file map[string]any) error {
 	value := file[keyTenants]
 	if value == nil || s.ownServer {
@@ -19,7 +19,7 @@ func (s *settings) readTenants(file map[string]any) error {
 	if !ok {
 		return usagef("%s: must be a group, with a group of settings for each tenant", where)
 	}
-	s.app.Tenants, s.app.Callbacks.Tenants = map[string]string{}, map[string]schemas.TenantAllowance{}
+	s.app.Tenants, s.app.ExportFired, s.app.Callbacks.Tenants = map[string]string{}, map[string]bool{}, map[string]schemas.TenantAllowance{}
 	for _, name := range slices.Sorted(maps.Keys(tenants)) {
 		group, ok := tenants[name].(map[string]any)
 		if !ok {
@@ -35,12 +35,20 @@ func (s *settings) readTenants(file map[string]any) error {
 				if account, ok = group[key].(string); !ok {
 					return usagef("%s.%s.account: must be the name of an account", where, name)
 				}
+			case key == keyExportFired:
+				export, ok := group[key].(bool)
+				if !ok {
+					return usagef("%s.%s.%s: must be true or false", where, name, key)
+				}
+				if export {
+					s.app.ExportFired[name] = true
+				}
 			case list != nil:
 				if *list, err = texts(group[key]); err != nil {
 					return usagef("%s.%s.%s: %v", where, name, key, err)
 				}
 			default:
-				return usagef("%s.%s.%s: unknown key; the keys of a tenant are account, services, subjects and hosts", where, name, key)
+				return usagef("%s.%s.%s: unknown key; the keys of a tenant are account, services, subjects, hosts and export-fired", where, name, key)
 			}
 		}
 		s.app.Tenants[name], s.app.Callbacks.Tenants[name] = account, allowed
@@ -59,6 +67,9 @@ func (s *settings) printedTenants() map[string]any {
 		}
 		if allowed.Subjects != nil {
 			group["subjects"] = allowed.Subjects
+		}
+		if s.app.ExportFired[name] {
+			group[keyExportFired] = true
 		}
 		out[name] = group
 	}

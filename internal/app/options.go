@@ -137,6 +137,10 @@ type Options struct {
 	// timers.t.*.add and timers.t.*.api.> have account_token_position 3. Callbacks.Tenants has
 	// an entry for each of them.
 	Tenants map[string]string
+	// ExportFired has the names of the tenants whose fired events Belfry also stores in
+	// TIMERS_TENANT_FIRED, on timers.t.<account>.fired.<service>, with a pull consumer of the
+	// account's name. Each account imports both; see docs/tenants.md.
+	ExportFired map[string]bool
 
 	// SecretFiles lists further files with secrets, such as the config file. The node logs a
 	// warning for each of them, and for Creds, the keys of TLS and the data folder, that

@@ -45,7 +45,7 @@ func (o *Options) StoreConfig() store.Config {
 	c := store.Config{
 		Replicas: o.Replicas, Retention: o.Retention, IndexKeep: o.indexKeep(), Timeout: o.Timeout,
 		GroupCommit: o.Profile == ProfileSafe && o.Replicas <= 1, FiredMaxAge: o.FiredMaxAge, DeadMaxAge: o.DeadMaxAge, RejectedMaxAge: o.RejectedMaxAge,
-		FiredMaxPerService: o.FiredMaxPerService, MaxServices: o.MaxServices, Tenants: len(o.Tenants) > 0,
+		FiredMaxPerService: o.FiredMaxPerService, MaxServices: o.MaxServices, Tenants: len(o.Tenants) > 0, TenantFired: o.firedAccounts(),
 	}
 	if o.Limits.MaxPayload > 0 {
 		c.MaxPayload = o.Limits.MaxPayload + schemas.PayloadReserve

@@ -14,6 +14,11 @@ const maxTenants = 1000
 
 // validateTenants checks the names and accounts of the tenants.
 func (o *Options) validateTenants() error {
+	for name := range o.ExportFired {
+		if o.Tenants[name] == "" {
+			return badConfig("export-fired is set for tenant %.80q, which has no account", name)
+		}
+	}
 	if len(o.Tenants) == 0 {
 		return nil
 	}
@@ -48,11 +53,27 @@ func (o *Options) tenantAccounts() map[string]string {
 	return out
 }
 
-// tenantList returns the tenants and their accounts as one text; "none" without tenants.
+// firedAccounts returns the accounts of the tenants of ExportFired by their names.
+func (o *Options) firedAccounts() map[string]string {
+	out := map[string]string{}
+	for name, export := range o.ExportFired {
+		if export {
+			out[name] = o.Tenants[name]
+		}
+	}
+	return out
+}
+
+// tenantList returns the tenants, their accounts and whether they have export-fired as one text;
+// "none" without tenants.
 func (o *Options) tenantList() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(o.Tenants)) {
-		list = append(list, name+"="+o.Tenants[name])
+		entry := name + "=" + o.Tenants[name]
+		if o.ExportFired[name] {
+			entry += " (export-fired)"
+		}
+		list = append(list, entry)
 	}
 	return cmp.Or(strings.Join(list, ","), "none")
 }

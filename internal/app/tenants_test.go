@@ -37,6 +37,31 @@ type tenantMode struct {
 // imports the same and is not configured, TEAM has plain imports as in nats.conf.
 func confMode(t *testing.T) tenantMode {
 	t.Helper()
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(file, []byte(confText(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tenantMode{
+		server: func(o *server.Options) {
+			conf, err := server.ProcessConfigFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Accounts, o.Users, o.SystemAccount = conf.Accounts, conf.Users, conf.SystemAccount
+		},
+		accounts: map[string]string{"acme": "ACME", "globex": "GLOBEX"},
+		login:    func(user string) nats.Option { return nats.UserInfo(user, "p") },
+		node:     func(o *Options) { o.User, o.Password = "belfry", "p" },
+	}
+}
+
+// globexImports begins the imports of GLOBEX in deploy/tenants/nats.conf.
+const globexImports = `      { service: { account: BELFRY, subject: "timers.t.GLOBEX.add" }, to: "timers.add" }
+`
+
+// confText is the text of the accounts for confMode.
+func confText(t *testing.T) string {
+	t.Helper()
 	b, err := os.ReadFile("../../deploy/tenants/nats.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -60,22 +85,25 @@ func confMode(t *testing.T) tenantMode {
     imports: [ { service: { account: BELFRY, subject: "timers.add" } }, { service: { account: BELFRY, subject: "timers.api.>" } } ]
   }
 `, 1)
-	file := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	// GLOBEX imports its fired events, too.
+	if !strings.Contains(text, globexImports) {
+		t.Fatal("nats.conf has no imports of GLOBEX")
 	}
-	return tenantMode{
-		server: func(o *server.Options) {
-			conf, err := server.ProcessConfigFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			o.Accounts, o.Users, o.SystemAccount = conf.Accounts, conf.Users, conf.SystemAccount
-		},
-		accounts: map[string]string{"acme": "ACME", "globex": "GLOBEX"},
-		login:    func(user string) nats.Option { return nats.UserInfo(user, "p") },
-		node:     func(o *Options) { o.User, o.Password = "belfry", "p" },
+	return strings.Replace(text, globexImports, globexImports+strings.ReplaceAll(strings.Join(firedImports(t, text), "\n"), "ACME", "GLOBEX")+"\n", 1)
+}
+
+// firedImports returns the lines by which ACME imports its fired events.
+func firedImports(t *testing.T, text string) (lines []string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "account: BELFRY") && (strings.Contains(line, "timers.t.ACME.fired.>") || strings.Contains(line, "TIMERS_TENANT_FIRED.ACME")) {
+			lines = append(lines, strings.TrimRight(line, "\n"))
+		}
 	}
+	if len(lines) != 4 {
+		t.Fatalf("nats.conf has %d imports of fired events, want 4", len(lines))
+	}
+	return lines
 }
 
 // tenants is a Belfry with the tenants acme and globex.
@@ -106,7 +134,7 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 		o.NATSURL, o.Data, o.NATSListen, o.Replicas = url, "", DefaultNATSListen, replicas
 		mode.node(&o)
 		o.Node = fmt.Sprintf("n%d", i+1)
-		o.Tenants = mode.accounts
+		o.Tenants, o.ExportFired = mode.accounts, map[string]bool{"acme": true, "globex": true}
 		o.Callbacks.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: []string{"127.0.0.1"}}, "globex": {}}
 		f.apps = append(f.apps, start(t, o))
 	}
@@ -225,7 +253,7 @@ func testTenants(f *tenants) {
 	for _, part := range []struct {
 		name string
 		test func(*tenants)
-	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"forged", testTenantForged}} {
+	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"fired", testTenantFired}, {"forged", testTenantForged}} {
 		t.Run(part.name, func(t *testing.T) {
 			f.t = t
 			part.test(f)

@@ -48,6 +48,7 @@ func testForgedImports(f *tenants) {
 			t.Errorf("mallory: %s: %v %v, want no responders", subject, m, err)
 		}
 	}
+	testForgedFired(f)
 	if _, code := f.ask("acme", "get", named("forged")); code != "not_found" {
 		t.Errorf("the add of mallory: %q, want not_found", code)
 	}
@@ -63,6 +64,10 @@ func operatorMode(t *testing.T) tenantMode {
 	belfry.claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	belfry.export("timers.t.*.add", jwt.Export{AccountTokenPosition: 3})
 	belfry.export("timers.t.*.api.>", jwt.Export{AccountTokenPosition: 3})
+	belfry.export("timers.t.*.fired.>", jwt.Export{Type: jwt.Stream, AccountTokenPosition: 3})
+	belfry.export("$JS.API.CONSUMER.INFO.TIMERS_TENANT_FIRED.*", jwt.Export{AccountTokenPosition: 6})
+	belfry.export("$JS.API.CONSUMER.MSG.NEXT.TIMERS_TENANT_FIRED.*", jwt.Export{ResponseType: jwt.ResponseTypeStream, AccountTokenPosition: 7})
+	belfry.export("$JS.ACK.TIMERS_TENANT_FIRED.*.>", jwt.Export{AccountTokenPosition: 4})
 	belfry.export("timers.add", jwt.Export{})
 	belfry.export("timers.api.>", jwt.Export{})
 	for tenant, name := range map[string]string{"acme": "ACME", "globex": "GLOBEX"} {
@@ -86,6 +91,13 @@ func operatorMode(t *testing.T) tenantMode {
 	acme, mallory := j.accounts["ACME"], j.accounts["MALLORY"]
 	mallory.importFrom(belfry, "timers.t."+acme.key+".add", "timers.add", "")
 	mallory.importFrom(belfry, "timers.t."+acme.key+".api.>", "timers.api.>", "")
+	for _, account := range []*jwtAccount{acme, j.accounts["GLOBEX"], mallory} {
+		owner := account
+		if account == mallory {
+			owner = acme
+		}
+		account.importFired(belfry, owner.key)
+	}
 	mallory.importFrom(acme, "callbacks.>", "callbacks.>", "")
 
 	for user, name := range map[string]string{"admin": "BELFRY", "acme": "ACME", "globex": "GLOBEX", "ghost": "GHOST", "team": "TEAM", "mallory": "MALLORY"} {
@@ -164,9 +176,12 @@ func publicKey(t *testing.T, pair nkeys.KeyPair) string {
 	return key
 }
 
-// export adds the export of a service to the account.
+// export adds an export to the account, of a service unless e has another type.
 func (a *jwtAccount) export(subject string, e jwt.Export) {
-	e.Name, e.Subject, e.Type = subject, jwt.Subject(subject), jwt.Service
+	e.Name, e.Subject = subject, jwt.Subject(subject)
+	if e.Type == jwt.Unknown {
+		e.Type = jwt.Service
+	}
 	a.claims.Exports.Add(&e)
 }
 
@@ -177,6 +192,18 @@ func (a *jwtAccount) importFrom(from *jwtAccount, subject, local, activation str
 		Name: from.claims.Name + " " + subject, Subject: jwt.Subject(subject), Account: from.key, LocalSubject: jwt.RenamingSubject(local),
 		Type: jwt.Service, Token: activation,
 	})
+}
+
+// importFired adds the imports of the fired events of an account.
+func (a *jwtAccount) importFired(belfry *jwtAccount, owner string) {
+	a.claims.Imports.Add(&jwt.Import{
+		Name: "fired events", Subject: jwt.Subject("timers.t." + owner + ".fired.>"), Account: belfry.key, LocalSubject: "timers.fired.>", Type: jwt.Stream,
+	})
+	for _, verb := range []string{"CONSUMER.INFO.", "CONSUMER.MSG.NEXT."} {
+		consumer := verb + "TIMERS_TENANT_FIRED." + owner
+		a.importFrom(belfry, "$JS.API."+consumer, "JS.BELFRY.API."+consumer, "")
+	}
+	a.importFrom(belfry, "$JS.ACK.TIMERS_TENANT_FIRED."+owner+".>", "$JS.ACK.TIMERS_TENANT_FIRED."+owner+".>", "")
 }
 
 // activate signs a token that lets another account import a private export.

@@ -18,7 +18,8 @@
 //  4. TIMERS_FIRED, TIMERS_RETRY
 //     an event whose record is still pending in its copy: the timer
 //     fires again
-//  5. KV_services, KV_calendars, KV_flows, TIMERS_DEAD, TIMERS_REJECTED, TIMERS_OVERDUE
+//  5. KV_services, KV_calendars, KV_flows, TIMERS_DEAD, TIMERS_REJECTED, TIMERS_OVERDUE,
+//     TIMERS_TENANT_FIRED
 //
 // Changes after Write began may be missing in the backup. Timers that fired since then
 // fire again after a restore, under the same idempotency key.
@@ -199,7 +200,7 @@ func (m *Manifest) plan(ctx context.Context, look *store.View) ([]string, error)
 
 // optional are the streams that a store lacks until a node of a version that uses them has
 // opened it.
-var optional = []string{"KV_" + schemas.BucketCalendars, "KV_" + schemas.BucketFlows, schemas.StreamOverdue}
+var optional = []string{"KV_" + schemas.BucketCalendars, "KV_" + schemas.BucketFlows, schemas.StreamOverdue, schemas.StreamTenantFired}
 
 // order returns the streams in the order of the package comment, without the optional ones for
 // which has returns false.
@@ -209,7 +210,7 @@ func order(shards int, has func(name string) bool) []string {
 		names = append(names, "KV_"+schemas.BucketTimers(n))
 	}
 	names = append(names, schemas.StreamFired, schemas.StreamRetry,
-		"KV_"+schemas.BucketServices, "KV_"+schemas.BucketCalendars, "KV_"+schemas.BucketFlows, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue)
+		"KV_"+schemas.BucketServices, "KV_"+schemas.BucketCalendars, "KV_"+schemas.BucketFlows, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue, schemas.StreamTenantFired)
 	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(optional, name) && !has(name) })
 }
 

@@ -61,6 +61,9 @@ type Config struct {
 	// Tenants lets TIMERS_ADD store the adds of tenants. A store that has stored them once goes
 	// on, and older versions refuse to open it.
 	Tenants bool
+	// TenantFired has, by their names, the accounts of the tenants whose fired events
+	// TIMERS_TENANT_FIRED stores as well. Without any, Open does not make that stream.
+	TenantFired map[string]string
 	// MaxPayload bounds one message of any stream, headers and data, in bytes; default
 	// 1 MiB. An event may have schemas.PayloadReserve bytes less.
 	MaxPayload int

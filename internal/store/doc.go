@@ -6,6 +6,8 @@
 //
 //	TIMERS_ADD     timers.add                     work queue, discard new
 //	TIMERS_FIRED   timers.fired.*                 limits, max age, discard old, dedup window
+//	TIMERS_TENANT_FIRED timers.t.*.fired.*        limits, max age, discard old, dedup window;
+//	                                              only with Config.TenantFired (tenantfired.go)
 //	TIMERS_RETRY   timers.retry.*                 work queue, discard new, dedup window
 //	TIMERS_DEAD    timers.dead.*                  limits, max age, discard old, dedup window
 //	TIMERS_REJECTED timers.rejected               limits, max age, discard old, dedup window
@@ -49,6 +51,7 @@
 //	Services       registers services, bounds them          services.go                   router
 //	Calendars      the calendars of excluded dates          calendars.go                  router, scheduler
 //	FeedConsumers  the consumers of feeds                   feedconsumer.go feedreader.go functions
+//	tenantFired    copies fired events for accounts         tenantfired.go                inside
 //	Events         publishes and finds events               publish.go fired.go           scheduler
 //	LetterCounts   counts of letters                        deadcount.go                  app, View
 //	Letters        dead letters and rejections              letter.go dead.go             all three

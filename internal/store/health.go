@@ -80,7 +80,7 @@ func (h Health) Streams(ctx context.Context) ([]StreamHealth, error) {
 // ours reports whether a stream is one of the layout.
 func ours(name string) bool {
 	switch name {
-	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue, clockStream, servicesStream, calendarsStream, flowsStream:
+	case schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue, schemas.StreamTenantFired, clockStream, servicesStream, calendarsStream, flowsStream:
 		return true
 	}
 	return strings.HasPrefix(name, strings.TrimSuffix("KV_"+schemas.BucketTimers(0), "0"))
@@ -103,7 +103,7 @@ func streamHealth(info *jet.StreamInfo) StreamHealth {
 // Consumers lists all consumers of Belfry's streams, also those of other programs.
 func (h Health) Consumers(ctx context.Context) ([]ConsumerHealth, error) {
 	var out []ConsumerHealth
-	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue} {
+	for _, name := range []string{schemas.StreamAdd, schemas.StreamFired, schemas.StreamRetry, schemas.StreamDead, schemas.StreamRejected, schemas.StreamOverdue, schemas.StreamTenantFired} {
 		err := h.jet.Consumers(ctx, name, func(info *jet.ConsumerInfo) {
 			c := ConsumerHealth{
 				Stream: name, Name: info.Name, Pending: info.NumPending, InFlight: info.NumAckPending, Redelivered: info.NumRedelivered, Pulls: info.NumWaiting,

@@ -95,7 +95,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	calendars := newCalendars(c, log)
 	s.Calendars = calendars
 	s.Flows = newFlows(c, s.CanLimit, s.CanLimitAdds, s.CanLimitPending, log)
-	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload)
+	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload, newTenantFired(c, s.background, cfg.TenantFired))
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)
 	s.Adds = newAdds(c, log, s.Events, cfg.Retention)
@@ -186,6 +186,9 @@ func (s *Store) create(ctx context.Context, m *streamMaker) error {
 		return err
 	}
 	if err := m.ensureAll(ctx, m.configs.rest()); err != nil {
+		return err
+	}
+	if err := s.tenants.createConsumers(ctx); err != nil {
 		return err
 	}
 	if err := s.LetterCounts.create(ctx); err != nil {

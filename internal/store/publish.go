@@ -19,6 +19,8 @@ import (
 // right, and none has to wait: a message to a feed that is awake is sent at once, one to
 // a resting feed in a goroutine of the store.
 //
+// A fired event of a tenant of Config.TenantFired is stored in TIMERS_TENANT_FIRED first.
+//
 // A message with a MsgID is stored once within the stream's dedup window, however often it
 // is published. An error of schemas.ErrUnavailable leaves open whether the message was
 // stored; an error for which Permanent is true says that it never will be. Safe for
@@ -28,10 +30,12 @@ type Events struct {
 	feeds *FeedActivator
 	// maxPayload bounds the headers and data of a message in bytes; see Config.MaxPayload.
 	maxPayload int
+	// tenants copies the fired events of tenants; nil for none.
+	tenants *tenantFired
 }
 
-func newEvents(c *jet.Client, feeds *FeedActivator, maxPayload int) *Events {
-	return &Events{jet: c, feeds: feeds, maxPayload: maxPayload}
+func newEvents(c *jet.Client, feeds *FeedActivator, maxPayload int, tenants *tenantFired) *Events {
+	return &Events{jet: c, feeds: feeds, maxPayload: maxPayload, tenants: tenants}
 }
 
 // MaxMessage returns the size of the largest message that can be stored now, headers and
@@ -47,6 +51,17 @@ func (e *Events) MaxMessage() int {
 // nor publish. For m.Service see Events. Errors: schemas.ErrUnavailable,
 // schemas.ErrStoreFull, and errors for which Permanent is true.
 func (e *Events) PublishAsync(m Msg, done func(seq uint64, duplicate bool, err error)) {
+	if e.tenants != nil {
+		if account := e.tenants.account(m.Subject); account != "" {
+			e.tenants.copyFirst(m, account, func() { e.publishAwake(m, done) }, func(err error) { done(0, false, err) })
+			return
+		}
+	}
+	e.publishAwake(m, done)
+}
+
+// publishAwake wakes the feed of m, if it has one, and publishes m.
+func (e *Events) publishAwake(m Msg, done func(seq uint64, duplicate bool, err error)) {
 	if m.Service != "" {
 		e.feeds.publishFor(feedFor(m.Service, m.Subject), func(done func(uint64, bool, error)) { e.publish(m, done) }, done)
 		return

@@ -22,6 +22,8 @@ const (
 	// Overdue events are alarms: few, and read at once.
 	defaultOverdueMaxBytes = gib / 2
 	overdueMaxAge          = 7 * 24 * time.Hour
+	// Only a store with Config.TenantFired has this stream.
+	defaultTenantFiredMaxBytes = 4 * gib
 	// The state of a flow key takes about 400 bytes: room for 300,000 keys.
 	defaultFlowsMaxBytes = gib / 8
 	defaultShardsBytes   = 32 * gib // all shards together
@@ -72,6 +74,9 @@ func (c *streamConfigs) base() []jet.StreamConfig {
 // letters comes before that of rejections; see sharesRejected.
 func (c *streamConfigs) rest() []jet.StreamConfig {
 	all := []jet.StreamConfig{c.add(), c.fired(), c.retry(), c.dead(), c.rejected(), c.overdue(), c.flows()}
+	if len(c.cfg.TenantFired) > 0 {
+		all = append(all, c.tenantFired())
+	}
 	for n := range c.shards {
 		all = append(all, c.shard(n))
 	}
@@ -109,6 +114,22 @@ func (c *streamConfigs) fired() jet.StreamConfig {
 	sc.MaxAge, sc.Duplicates, sc.Discard = c.cfg.FiredMaxAge, c.cfg.DedupWindow, jet.DiscardOld
 	sc.MaxConsumers = c.consumers
 	sc.MaxMsgsPerSubject = c.perService(sc.MaxBytes)
+	return sc
+}
+
+// defaultTotal returns the sum of the default byte limits, which fitDefaults divides.
+func (c *streamConfigs) defaultTotal() int64 {
+	if len(c.cfg.TenantFired) > 0 {
+		return defaultsTotal + defaultTenantFiredMaxBytes
+	}
+	return defaultsTotal
+}
+
+// tenantFired is the stream of the copies that tenants import; see tenantfired.go.
+func (c *streamConfigs) tenantFired() jet.StreamConfig {
+	sc := c.stream(schemas.StreamTenantFired, "Belfry: due events of tenants, for their accounts", defaultTenantFiredMaxBytes/c.shrink, schemas.SubjectTenantFired)
+	sc.MaxAge, sc.Duplicates, sc.Discard = c.cfg.FiredMaxAge, c.cfg.DedupWindow, jet.DiscardOld
+	sc.MaxConsumers = c.consumers
 	return sc
 }
 
@@ -206,7 +227,7 @@ func (c *streamConfigs) explicitBytes(name string) bool {
 		return c.cfg.DeadMaxBytes != 0
 	case schemas.StreamRejected:
 		return c.cfg.RejectedMaxBytes != 0
-	case clockStream, servicesStream, calendarsStream, flowsStream, schemas.StreamOverdue:
+	case clockStream, servicesStream, calendarsStream, flowsStream, schemas.StreamOverdue, schemas.StreamTenantFired:
 		return false
 	}
 	return c.cfg.ShardMaxBytes != 0

@@ -42,7 +42,7 @@ func (m *streamMaker) fitDefaults(ctx context.Context) error {
 		return err
 	}
 	for left, taken := 0, 0; ; {
-		total := int64(defaultsTotal) / m.configs.shrink
+		total := m.configs.defaultTotal() / m.configs.shrink
 		probe := m.configs.stream(m.probe(), "Belfry: measures the room for its streams", total+total/spareParts)
 		probe.Subjects = []string{probe.Name}
 		err := m.jet.CreateStream(ctx, probe)
