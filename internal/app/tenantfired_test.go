@@ -231,8 +231,8 @@ func (f *tenants) checkCopies(want map[string]map[string]string) {
 	}
 }
 
-// testFiredAttacks: globex cannot read, acknowledge or replay the events of acme, and what it publishes
-// on their subjects reaches neither acme nor the stream. acme itself can only use its consumer.
+// testFiredAttacks: globex cannot read, acknowledge or replay the events of acme, and its messages
+// on their subjects reach neither acme nor the stream. acme itself can only use its consumer.
 func testFiredAttacks(f *tenants) {
 	t := f.t
 	account := f.mode.accounts["acme"]
