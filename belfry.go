@@ -32,6 +32,8 @@ type (
 	DeadLetter = schemas.DeadInfo
 	// Rejection describes an add that Belfry rejected after it had been stored.
 	Rejection = schemas.RejectedInfo
+	// OrderedKey describes an ordering key that has events.
+	OrderedKey = schemas.OrderKeyInfo
 	// Error is an error with a stable code.
 	Error = schemas.Error
 )

@@ -90,6 +90,18 @@ func (c *Client) Rejections(ctx context.Context) iter.Seq2[Rejection, error] {
 	})
 }
 
+// OrderedKeys yields the ordering keys (timerkey) that have events, the longest unchanged first, of a
+// service, or of all services if it is empty: the event whose turn it is, how it is doing, and how
+// many wait behind it. A key that changes meanwhile may be missing. The iteration ends after the
+// first error: ErrBadRequest, ErrUnavailable.
+func (c *Client) OrderedKeys(ctx context.Context, service string) iter.Seq2[OrderedKey, error] {
+	return pages(func(cursor string) ([]OrderedKey, string, error) {
+		var page schemas.OrderListReply
+		err := c.call(ctx, "order.list", schemas.OrderListRequest{Service: service, Limit: schemas.MaxOrderKeys, Cursor: cursor}, &page)
+		return page.Keys, page.Cursor, err
+	})
+}
+
 // pages yields the entries of all pages. read returns the page at a cursor, "" for the first,
 // and the cursor of the next page, "" after the last.
 func pages[T any](read func(cursor string) (page []T, next string, err error)) iter.Seq2[T, error] {

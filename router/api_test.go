@@ -135,7 +135,7 @@ func TestServiceInfo(t *testing.T) {
 	}
 	want := map[string]bool{}
 	for _, verb := range []string{
-		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list",
+		"add", "get", "cancel", "reschedule", "list", "dead.list", "dead.replay", "rejected.list", "order.list",
 		"schedule.pause", "schedule.resume", "schedule.trigger", "schedule.backfill", "schedule.update", "schedule.delete", "schedule.preview", "schedule.runs", "schedule.why",
 		"calendar.put", "calendar.get", "calendar.list", "calendar.delete",
 		"flow.set", "flow.get", "flow.list", "flow.pause", "flow.resume", "flow.reset", "flow.delete",

@@ -36,7 +36,7 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 	if code := f.request("get", ref, &before); code != "" {
 		t.Fatal(code)
 	}
-	requests := map[string][]byte{"add": add("2", `"timerafter":"1h"`), "list": nil, "dead.list": nil, "dead.replay": nil, "rejected.list": nil, "get": ref, "cancel": ref, "reschedule": ref}
+	requests := map[string][]byte{"add": add("2", `"timerafter":"1h"`), "list": nil, "dead.list": nil, "dead.replay": nil, "rejected.list": nil, "order.list": nil, "get": ref, "cancel": ref, "reschedule": ref}
 	subjects := []string{"$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$SRV.PING.timers", "$SRV.INFO.timers", "$SRV.STATS.timers"}
 	for verb := range requests {
 		subjects = append(subjects, schemas.SubjectAPIPrefix+verb)

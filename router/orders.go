@@ -1,8 +1,12 @@
 package router
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/belfryio/belfry/internal/order"
 	"github.com/belfryio/belfry/internal/store"
@@ -13,6 +17,7 @@ import (
 type Orders interface {
 	OrderState(ctx context.Context, k store.OrderKey) (order.State, uint64, error)
 	EndOrder(ctx context.Context, k store.OrderKey, id schemas.TimerID, nowMs int64) error
+	OrderList(ctx context.Context, q store.OrderQuery) (store.OrderPage, error)
 }
 
 // endTurn gives the turn of an event that was cancelled to the next of its ordering key. If that
@@ -69,4 +74,72 @@ func (s *Service) whyTurn(ctx context.Context, t *store.Timer) []string {
 		text += fmt.Sprintf("; others of the key that wait: %d", others)
 	}
 	return []string{text + ". \"belfry why " + head.String() + "\" says more."}
+}
+
+// OrderList returns a page of the ordering keys that have events, the longest unchanged first, with
+// the state of the event whose turn it is. Errors: bad_request, unavailable.
+func (s *Service) OrderList(ctx context.Context, q schemas.OrderListRequest) (schemas.OrderListReply, error) {
+	return do(ctx, s, s.slow, func(ctx context.Context) (reply schemas.OrderListReply, err error) {
+		if q.Limit < 0 || q.Limit > schemas.MaxOrderKeys {
+			return reply, schemas.Errorf(schemas.CodeBadRequest, "limit is %d; it must be 1 to %d", q.Limit, schemas.MaxOrderKeys)
+		}
+		service, tenant, err := s.scope.selects(q.Service)
+		if err != nil {
+			return reply, err
+		}
+		page, err := s.o.Store.OrderList(ctx, store.OrderQuery{Service: service, Tenant: tenant, Cursor: q.Cursor, Limit: q.Limit})
+		if err != nil {
+			return reply, err
+		}
+		reply = schemas.OrderListReply{Keys: make([]schemas.OrderKeyInfo, 0, len(page.Keys)), Cursor: page.Cursor}
+		for i := range page.Keys {
+			k := &page.Keys[i]
+			info := schemas.OrderKeyInfo{Key: k.Key, Waiting: len(k.State.Waiting), More: !k.State.Bound.IsZero()}
+			info.Tenant, info.Service = schemas.SplitService(k.Service)
+			if info.Head, err = s.orderHead(ctx, &k.State); err != nil {
+				return reply, err
+			}
+			reply.Keys = append(reply.Keys, info)
+		}
+		return reply, nil
+	})
+}
+
+// orderHead describes the head of an ordering key; nil if there is none.
+func (s *Service) orderHead(ctx context.Context, st *order.State) (*schemas.OrderHead, error) {
+	if st.Head.IsZero() {
+		return nil, nil
+	}
+	h := &schemas.OrderHead{Timer: st.Head.ID, State: schemas.OrderUnknown, Since: schemas.TimeOf(cmp.Or(st.TurnMs, st.SinceMs))}
+	t, err := s.o.Store.Get(ctx, st.Head.ID)
+	switch {
+	case err == nil:
+		describeHead(h, &t.Record)
+	case errors.Is(err, schemas.ErrNotFound):
+		h.State = schemas.OrderEnded
+	case !errors.Is(err, schemas.ErrDamaged) && !errors.Is(err, schemas.ErrNewer):
+		return nil, err
+	}
+	if st.CallingAt(s.nowMs()) && h.State != schemas.OrderEnded {
+		h.State, h.Until = schemas.OrderCalling, time.Time{}
+		if h.Node = st.Node; strings.Contains(h.Node, ".") {
+			h.Node = h.Node[:strings.LastIndexByte(h.Node, '.')] // a process adds a number to the name of its node
+		}
+	}
+	return h, nil
+}
+
+// describeHead says how the head of an ordering key is doing, by its record.
+func describeHead(h *schemas.OrderHead, r *schemas.Record) {
+	h.ID, h.Source, h.Attempts, h.MaxAttempts, h.Error = r.EventID, r.Source, r.Attempt, r.MaxAttempt, r.Outcome.Error
+	switch {
+	case r.State.Final():
+		h.State = schemas.OrderEnded
+	case r.Deferred():
+		h.State, h.Until = schemas.OrderWaiting, schemas.TimeOf(r.Deferral.SlotMs)
+	case r.State == schemas.StateRetrying && !r.AwaitsTurn():
+		h.State, h.Until = schemas.OrderRetrying, schemas.TimeOf(r.NextMs)
+	default:
+		h.State = schemas.OrderWaiting
+	}
 }

@@ -78,6 +78,21 @@ func TestFlowCommands(t *testing.T) {
 	run("flow rm api.example.com").oneLine(t, exitNotFound, "no limit is stored")
 	run("flow resume customer:1").oneLine(t, exitNotFound, "customer:*")
 	run("flow show nobody:*").oneLine(t, exitNotFound, "nobody:*")
+	if r := run("order ls"); r.code != exitOK || r.out != "" {
+		t.Errorf("order ls: %v, want nothing", r)
+	}
+	for _, id := range []string{"head", "next"} {
+		ok[belfry.Receipt](t, n, strings.Fields("add --in 0s --svc jobs --key job:1 --backoff 10m..1h --callback http://127.0.0.1:1 --source /s --id "+id)...)
+	}
+	head := schemas.NewTimerID("/s", "head")
+	waittest.Until(t, "the head waits for its next attempt, and another timer behind it", func() bool {
+		k := ok[belfry.OrderedKey](t, n, "order", "ls", "--svc", "jobs")
+		return len(k) == 1 && k[0].Key == "job:1" && k[0].Waiting == 1 && k[0].Head.Timer == head && k[0].Head.State == schemas.OrderRetrying
+	})
+	shows("order ls", "KEY SERVICE HEAD STATE SINCE WAITING ATTEMPTS ERROR job:1 jobs "+head.String()+" retrying until 20", " 1 1 ")
+	if k := ok[belfry.OrderedKey](t, n, "order", "ls", "--svc", "others"); len(k) != 0 {
+		t.Errorf("order ls of another service: %+v", k)
+	}
 	nc, err := nats.Connect(n.nats)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +123,7 @@ func TestFlowUsage(t *testing.T) {
 		"flow set adds:x --pending 0": "--pending 0", "flow set x --pending 3": "--pending is for adds", "flow set adds:x --pending 9999999999": "pending", "flow set x --parallel 1 --revision -1": "--revision", "flow set x --parallel 1 --by " + strings.Repeat("b", 129): "--by",
 		"flow show": "usage", "flow show a|b": "letters", "flow ls x": "usage", "flow pause": "usage", "flow pause x --note " + strings.Repeat("n", 257): "--note", "flow pause a|b": "letters",
 		"flow resume": "usage", "flow resume a|b": "letters", "flow rm": "usage", "flow rm x --note n": "--note", "flow rm a|b": "letters",
-		"flow reset": "usage", "flow reset a*": "letters", "flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",
+		"order ls x": "usage", "order lss": "did you mean ls", "order ls -n -1": "--limit", "flow reset": "usage", "flow reset a*": "letters", "flow resum x": "resume", "flow sho x": "show", "flwo ls": "flow", "flow list x": "usage",
 	} {
 		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)
 	}
@@ -117,7 +132,7 @@ func TestFlowUsage(t *testing.T) {
 // TestFlowWithoutServer: the commands say that no server can be reached.
 func TestFlowWithoutServer(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"flow ls", "flow set x --parallel 1", "flow show x", "flow pause x", "flow resume x", "flow reset x", "flow rm x"} {
+	for _, line := range []string{"flow ls", "flow set x --parallel 1", "flow show x", "flow pause x", "flow resume x", "flow reset x", "flow rm x", "order ls"} {
 		belfryRun(t, append(strings.Fields(line), "--nats-url", "nats://127.0.0.1:1", "--timeout", (5*time.Second).String())...).oneLine(t, exitUnreachable)
 	}
 }

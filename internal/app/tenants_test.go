@@ -342,6 +342,7 @@ func testTenantIsolation(f *tenants) {
 		"dead.list":         {others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"timer":"` + byID("acme", "d1").Timer + `"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
 		"dead.replay":       {one: one(""), others: []other{{`{"service":"orders"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
 		"rejected.list":     {others: []other{{`{}`, "", ""}}},
+		"order.list":        {others: []other{{`{}`, "", ""}, {`{"service":"orders"}`, "", ""}, {`{"service":"acme=orders"}`, refused, refused}}},
 		"schedule.pause":    {one: one(""), others: []other{{`{"group":"g"}`, "", refused}}},
 		"schedule.resume":   {one: one(""), others: []other{{`{"group":"g"}`, "", refused}}},
 		"schedule.trigger":  {one: one("")},

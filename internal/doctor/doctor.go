@@ -71,6 +71,8 @@ const (
 	offsetTries = 5
 	// maxPayload is the max_payload for events of the default size limit, in bytes.
 	maxPayload = 1 << 20
+	// longFailing is the time for which the head of an ordering key may fail before it is reported.
+	longFailing = time.Hour
 	// silent is the age from which a clock or a node's presence counts as stale.
 	silent = 10 * time.Second
 )
@@ -118,6 +120,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 		e.damage(ctx)
 		e.calendars(ctx)
 		e.flows(ctx)
+		e.orders(ctx)
 		e.replicas()
 	}
 	e.askServers(ctx)
@@ -462,7 +465,8 @@ func (e *examination) damage(ctx context.Context) {
 	}
 }
 
-// mostPaused is the number of paused flow keys, and of open circuits, that are named.
+// mostPaused is the number of paused flow keys, of open circuits and of failing ordering keys that are
+// named.
 const mostPaused = 10
 
 // flows checks that all nodes obey the limits of flow keys.
@@ -518,6 +522,24 @@ func (e *examination) flows(ctx context.Context) {
 		e.found("flows", Warning, "repair the target; its answer to the next probe lets the calls begin again", "flow key %s cannot be reached since %s (%s): its callbacks wait", h.Key, schemas.FormatTime(h.Hold.OpenNs/int64(time.Millisecond)), h.Reason)
 	}
 	e.found("flows", OK, "", "%d flow limits are stored, and every node obeys them", len(set.All()))
+}
+
+// orders checks for ordering keys that wait for an event that keeps failing.
+func (e *examination) orders(ctx context.Context) {
+	all, more, err := e.look.FailingOrders(ctx, e.newest(), longFailing, mostPaused)
+	if err != nil {
+		e.found("order", Unknown, "", "cannot find out whether events of ordering keys keep failing: %v", err)
+		return
+	}
+	for _, f := range all {
+		e.found("order", Warning, "repair its target, or run \"belfry cancel "+f.Timer.String()+"\": then the next event of the key is called", "%s", f.Problem())
+	}
+	switch {
+	case more:
+		e.found("order", Warning, "run \"belfry order ls -n 0\"", "there may be more ordering keys with an event that has failed for more than an hour: not all were looked at")
+	case len(all) == 0:
+		e.found("order", OK, "", "no ordering key waits for an event that has failed for more than an hour")
+	}
 }
 
 // calendars checks that the calendars of excluded dates can be read.

@@ -19,6 +19,7 @@ import (
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/order"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
@@ -380,4 +381,57 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	waittest.Until(t, "a warning of an offline replica", replicas(doctor.Warning, "behind or offline"))
+}
+
+// TestFailingOrder: doctor names the ordering keys whose event has failed for more than an hour, and
+// the event.
+func TestFailingOrder(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	s := open(t, nc, config(1))
+	if _, err := s.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "order", doctor.OK, "no ordering key waits")
+	nowMs := time.Now().UnixMilli()
+	hold := func(id string, turnMs int64, attempts int) schemas.TimerID {
+		t.Helper()
+		rec := schemas.Record{
+			Definition: schemas.Definition{AddedMs: turnMs, Service: "orders", Source: "/test", EventID: id, Type: "t", Key: "key-" + id, Callback: "https://example.com", Body: schemas.Body{Data: []byte(`{}`)}},
+			RunState:   schemas.RunState{State: schemas.StateRetrying, Queued: true, Run: 1, MaxAttempt: 36, DueMs: nowMs + 3_600_000, NextMs: nowMs + 3_600_000, ScheduledMs: turnMs, FiredMs: turnMs},
+		}
+		for range attempts {
+			rec.AddAttempt(turnMs, time.Second, schemas.Outcome{Code: 503, Error: "HTTP status 503"})
+		}
+		timer := rec.TimerID()
+		if r := s.Create(t.Context(), []store.Write{{ID: timer, Record: &rec}}); r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+		for n, e := range []order.Event{{DueMs: turnMs, AddedMs: turnMs, ID: timer}, {DueMs: turnMs, AddedMs: turnMs, ID: schemas.NewTimerID("/test", id+"-next")}} {
+			asks := []order.Ask{{Kind: order.Join, Event: e}}
+			if _, err := s.DecideOrder(t.Context(), store.OrderKey{Service: "orders", Key: rec.Key}, "n", func() int64 { return turnMs + int64(n) }, asks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return timer
+	}
+	long := nowMs - 2*time.Hour.Milliseconds()
+	id := hold("fails", long, 12)
+	hold("waits", long, 0)
+	hold("new", nowMs-time.Minute.Milliseconds(), 12)
+	f := examine(t, doctor.Options{Conn: nc, Store: config(1)})
+	want(t, f, "order", doctor.Warning, "timer "+id.String()+" holds up ordering key key-fails of service orders since "+schemas.FormatTime(long), "12 of 36 attempts have failed (HTTP status 503); events that wait: 1", "belfry cancel "+id.String())
+	n := 0
+	for _, x := range f {
+		if x.Check == "order" {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("got %d findings about ordering keys in %+v, want 1", n, f)
+	}
+	for i := range 11 {
+		hold(fmt.Sprint("fails", i), long, 1)
+	}
+	want(t, examine(t, doctor.Options{Conn: nc, Store: config(1)}), "order", doctor.Warning, "may be more ordering keys", "belfry order ls -n 0")
 }

@@ -11,6 +11,7 @@ import (
 type storedState struct {
 	Head      []byte `json:"h,omitempty"`
 	SinceMs   int64  `json:"s,omitempty"`
+	TurnMs    int64  `json:"t,omitempty"`
 	Node      string `json:"n,omitempty"`
 	UntilMs   int64  `json:"u,omitempty"`
 	Waiting   []byte `json:"w,omitempty"`
@@ -22,7 +23,7 @@ type storedState struct {
 // MarshalJSON implements json.Marshaler.
 func (s State) MarshalJSON() ([]byte, error) {
 	return json.Marshal(storedState{
-		appendEvents(nil, s.Head), s.SinceMs, s.Node, s.UntilMs, appendEvents(nil, s.Waiting...),
+		appendEvents(nil, s.Head), s.SinceMs, s.TurnMs, s.Node, s.UntilMs, appendEvents(nil, s.Waiting...),
 		appendEvents(nil, s.Bound), appendEvents(nil, s.NextBound), s.ReopenMs,
 	})
 }
@@ -33,7 +34,7 @@ func (s *State) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return err
 	}
-	*s = State{SinceMs: v.SinceMs, Node: v.Node, UntilMs: v.UntilMs, ReopenMs: v.ReopenMs}
+	*s = State{SinceMs: v.SinceMs, TurnMs: v.TurnMs, Node: v.Node, UntilMs: v.UntilMs, ReopenMs: v.ReopenMs}
 	var err error
 	if s.Waiting, err = readEvents(v.Waiting); err != nil {
 		return err

@@ -84,6 +84,9 @@ type State struct {
 	Head Event
 	// SinceMs is the time at which Head became the head, or at which its last call ended.
 	SinceMs int64
+	// TurnMs is the time at which Head became the head; 0 if a node wrote the state whose
+	// version does not keep it.
+	TurnMs int64
 	// Node makes a call of Head until UntilMs, unless it renews; UntilMs is 0 for no call.
 	Node    string
 	UntilMs int64
@@ -98,6 +101,10 @@ type State struct {
 
 // Idle reports whether the key has no events.
 func (s *State) Idle() bool { return s.Head.IsZero() && len(s.Waiting) == 0 && s.Bound.IsZero() }
+
+// CallingAt reports whether a node holds the lease of a call of the head at a time, in Unix
+// milliseconds of the cluster's time.
+func (s *State) CallingAt(nowMs int64) bool { return s.UntilMs > nowMs }
 
 // Clone returns a copy that can be changed.
 func (s *State) Clone() State {
@@ -236,7 +243,7 @@ func (d *decision) end() { d.Node, d.UntilMs, d.SinceMs = "", 0, d.now }
 func (d *decision) remove(e Event) {
 	if d.Head.ID == e.ID {
 		d.end()
-		d.Head, d.SinceMs = Event{}, 0
+		d.Head, d.SinceMs, d.TurnMs = Event{}, 0, 0
 		return
 	}
 	if i := d.place(e.ID); i >= 0 {
@@ -290,7 +297,7 @@ func (d *decision) promote() {
 	switch {
 	case !d.Head.IsZero():
 	case d.ready():
-		d.Head, d.SinceMs = d.Waiting[0], d.now
+		d.Head, d.SinceMs, d.TurnMs = d.Waiting[0], d.now, d.now
 		d.Waiting = slices.Delete(d.Waiting, 0, 1)
 		d.wakes = append(d.wakes, Wake{d.Head, d.now})
 	case len(d.Waiting) > 0:

@@ -119,7 +119,7 @@ func TestReplayIsQueuedAgain(t *testing.T) {
 // message of 64 KiB.
 func TestEncoding(t *testing.T) {
 	t.Parallel()
-	full := State{Head: event(1, 1), SinceMs: 5, Node: "n", UntilMs: 6, Bound: event(2, 2), NextBound: event(3, 3), ReopenMs: 9}
+	full := State{Head: event(1, 1), SinceMs: 5, TurnMs: 4, Node: "n", UntilMs: 6, Bound: event(2, 2), NextBound: event(3, 3), ReopenMs: 9}
 	for i := range MaxWaiting {
 		e := event(byte(i), 1_800_000_000_000+int64(i)*60_000)
 		e.ID[1], e.ID[15] = byte(i>>8), 1

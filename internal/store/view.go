@@ -77,18 +77,26 @@ func (v *View) ReadFlows(ctx context.Context) (*FlowSet, error) {
 // for the nodes. Errors: those of fn, schemas.ErrUnavailable, schemas.ErrDamaged for a damaged
 // layout.
 func (v *View) EachSchedule(ctx context.Context, fn func(Timer) error) error {
-	m, _, err := layoutRecord{jet: v.jet, log: v.log}.read(ctx)
+	rd, err := v.reader(ctx)
 	if err != nil {
 		return err
 	}
-	shards := newShards(v.jet, m.Geometry)
-	rd := &Reader{jet: v.jet, shards: shards, clocks: v.clocks, dec: newDecoder(shards, NewestLevel, v.log), log: v.log}
-	for n := range m.Geometry.Shards {
+	for n := range rd.shards.Geometry().Shards {
 		if err := rd.EachSchedule(ctx, n, 0, func(t Timer) (bool, error) { return true, fn(t) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// reader returns a reader of the records. Errors: as EachSchedule.
+func (v *View) reader(ctx context.Context) (*Reader, error) {
+	m, _, err := layoutRecord{jet: v.jet, log: v.log}.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shards := newShards(v.jet, m.Geometry)
+	return &Reader{jet: v.jet, shards: shards, clocks: v.clocks, dec: newDecoder(shards, NewestLevel, v.log), log: v.log}, nil
 }
 
 // Close ends calls in flight. It leaves the connection open. It may be called twice.

@@ -92,6 +92,7 @@ func (a *api) verbs(s *router.Service, groups bool) []verb {
 		{"list", "timers by state, service, group, schedule; paged", a.serve("list", page(a, s.List, listPage))},
 		{"dead.list", "dead letters by service or timer; paged", a.serve("dead.list", page(a, s.DeadList, deadPage))},
 		{"rejected.list", "rejected adds, oldest first; paged", a.serve("rejected.list", page(a, s.RejectedList, rejectedPage))},
+		{"order.list", "the ordering keys that have events, and how the event is doing whose turn it is: {service, limit, cursor}; paged", a.serve("order.list", page(a, s.OrderList, orderPage))},
 		{"dead.replay", "call back again: {timer}, {id, source} or {service}; by", a.serve("dead.replay", control(s.DeadReplay))},
 		{"schedule.pause", "pause a timer, a schedule, or a page of a group: {timer, note, by} or {group, cursor, note, by}", a.serve("schedule.pause", pause(s, groups))},
 		{"schedule.resume", "resume a timer, a schedule, or a page of a group: {timer, catchup, by} or {group, cursor, catchup, by}", a.serve("schedule.resume", resume(s, groups))},
@@ -287,6 +288,10 @@ func deadPage(q *schemas.DeadListRequest, r *schemas.DeadListReply) (*int, int) 
 
 func rejectedPage(q *schemas.RejectedListRequest, r *schemas.RejectedListReply) (*int, int) {
 	return &q.Limit, len(r.Rejected)
+}
+
+func orderPage(q *schemas.OrderListRequest, r *schemas.OrderListReply) (*int, int) {
+	return &q.Limit, len(r.Keys)
 }
 
 func previewPage(q *schemas.PreviewRequest, r *schemas.PreviewReply) (*int, int) {

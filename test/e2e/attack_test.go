@@ -126,7 +126,7 @@ func (x *attacked) targets() []string {
 		"timers.add", "timers.fired.billing", "timers.fired.orders", "timers.retry.billing", "timers.dead.billing", "timers.rejected",
 		"timers.overdue.billing", calendarSubject, "timers.api.calendar.put", "timers.api.calendar.delete", "timers.api.calendar.get",
 		"$JS.API.STREAM.PURGE.TIMERS_OVERDUE", "$JS.API.STREAM.PURGE.KV_calendars",
-		"timers.work.billing", "callbacks.billing.pay", "timers.api.list", "timers.api.dead.replay", "timers.api.schedule.pause", "timers.api.schedule.delete", "timers.api.flow.set", "timers.api.flow.pause", "timers.api.flow.reset", "timers.api.flow.list", "$KV.flows.limit.Kg", "$SRV.INFO.timers",
+		"timers.work.billing", "callbacks.billing.pay", "timers.api.list", "timers.api.dead.replay", "timers.api.schedule.pause", "timers.api.schedule.delete", "timers.api.flow.set", "timers.api.flow.pause", "timers.api.flow.reset", "timers.api.flow.list", "timers.api.order.list", "$KV.flows.limit.Kg", "$SRV.INFO.timers",
 		"$JS.API.STREAM.PURGE.TIMERS_FIRED", "$JS.API.STREAM.DELETE.TIMERS_ADD", "$JS.API.CONSUMER.DELETE.TIMERS_ADD.router",
 		"$JS.API.DIRECT.GET.KV_clock", "$JS.ACK.TIMERS_ADD.router.1.1.1.1.0", "_R_.guessed.reply", "_GR_.abcdef.ghijkl.$KV.clock.clock.0",
 	}
