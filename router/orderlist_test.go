@@ -13,8 +13,8 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// TestOrderList: the list of busy ordering keys says of each which timer has the turn, since when,
-// what it does, and how many wait. It comes in pages, the longest unchanged first; an account sees
+// TestOrderList: the list of busy ordering keys has for each the timer whose turn it is, since when,
+// its state, and how many wait. It comes in pages, the longest unchanged first; an account sees
 // its own keys alone; an idle key, and a value that cannot be read, are left out.
 func TestOrderList(t *testing.T) {
 	t.Parallel()
