@@ -28,9 +28,9 @@ func (c *cli) orderListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List the ordering keys that have events, and what each waits for",
+		Short:   "List the ordering keys that have events, and the timer whose turn it is",
 		Long: `List the ordering keys that have events, the longest unchanged first: the timer whose turn it
-is, since when, what it does, and how many timers wait behind it. STATE is calling, retrying
+is, since when, its state, and how many timers wait behind it. STATE is calling, retrying
 until its next attempt, waiting for its call, or ended. "belfry why" of the timer says more.
 An idle key is not listed. A key that changes meanwhile may be missing.`,
 		Example: `  belfry order ls
