@@ -34,7 +34,8 @@ const (
 )
 
 // FiringOf reads the attributes that Belfry added to a fired event. Use it in programs that
-// subscribe to timers.fired themselves; a [Handler] gets the Firing in its [Run]. Errors:
+// subscribe to timers.fired themselves; a [Handler] gets the Firing in its [Run]. Its Timer is the
+// id in the default tenant; for a tenant, the header Nats-Msg-Id has its id and the run. Errors:
 // ErrInvalidAttribute for an event that Belfry did not fire.
 func FiringOf(e *event.Event) (Firing, error) {
 	text := func(name string) string {

@@ -88,6 +88,31 @@ func (c *Client) Handle(ctx context.Context, service string, h Handler, opts ...
 	})
 }
 
+// HandleTenant runs h for the fired events of a tenant's account, of all its services, until ctx
+// ends. The account imports its fired events from Belfry's (see docs/tenants.md); account is its
+// name, in operator mode its public key. Prefer [Client.Work], where Belfry records the outcome
+// and keeps dead letters.
+//
+// HandleTenant reads the consumer that Belfry has made for the account: all processes share it. It
+// delivers the events that fire while no process runs, for the setting fired-max-age, 24 h by
+// default. Delivery is at least once, in no order. A failed event is delivered again after 100 ms,
+// doubled up to a minute. An event for which a handler returns [Permanent], or that has been
+// delivered [WithMaxDeliver] times, ends without a dead letter: only the error handler gets it.
+//
+// The options WithDurable, WithAckWait and WithReconfigure are not allowed. The end of ctx, and
+// errors, are as with [Client.Handle]; ErrUnavailable also says that the account does not import
+// its consumer.
+func (c *Client) HandleTenant(ctx context.Context, account string, h Handler, opts ...HandleOption) error {
+	cfg := handleConfig{handlerConfig: handlerConfig{concurrency: DefaultConcurrency}}
+	for _, o := range opts {
+		o.applyHandle(&cfg)
+	}
+	if err := cfg.checkTenant(account, h); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return worker.Consume(ctx, c.nc, c.js, worker.ConsumeConfig{Config: cfg.worker("", h), Account: account, MaxDeliver: uint64(cfg.maxDeliver)})
+}
+
 // WorkOption is an option of [Client.Work].
 type WorkOption interface{ applyWork(c *workConfig) }
 
@@ -246,6 +271,18 @@ func (c *handleConfig) check(service string, h Handler) error {
 	return c.handlerConfig.check(service, h)
 }
 
+func (c *handleConfig) checkTenant(account string, h Handler) error {
+	switch {
+	case !schemas.ValidAccount(account):
+		return badRequest("account %.80q must be 1 to %d letters, digits, '-' or '_'", account, schemas.MaxAccountLength)
+	case c.durable != "" || c.ackWait != 0 || c.reconfigure:
+		return badRequest("HandleTenant reads the consumer that Belfry has made: WithDurable, WithAckWait and WithReconfigure are not allowed")
+	case c.maxDeliver < 0:
+		return badRequest("WithMaxDeliver must be 1 or more")
+	}
+	return c.handlerConfig.check(schemas.DefaultService, h)
+}
+
 func badRequest(format string, args ...any) error {
 	return schemas.Errorf(schemas.CodeBadRequest, format, args...)
 }
@@ -264,6 +301,9 @@ func (c *handlerConfig) report(run *Run, service string, err error) {
 	if c.onError != nil {
 		c.onError(run, err)
 		return
+	}
+	if run != nil {
+		service = run.Service // HandleTenant handles several
 	}
 	attrs := []any{"service", service, "error", err}
 	if run != nil {

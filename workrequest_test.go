@@ -101,11 +101,15 @@ func TestWorkRefuses(t *testing.T) {
 		t.Errorf("without permission: %v", err)
 	}
 	for name, err := range map[string]error{
-		"no handler":  c.Work(t.Context(), "s", nil),
-		"service":     c.Work(t.Context(), "a.b", nothing),
-		"concurrency": c.Work(t.Context(), "s", nothing, belfry.WithConcurrency(0)),
-		"time-out":    c.Work(t.Context(), "s", nothing, belfry.WithHandlerTimeout(24*time.Hour)),
-		"grace":       c.Work(t.Context(), "s", nothing, belfry.WithStopGrace(-1)),
+		"tenant's account": c.HandleTenant(t.Context(), "A.B", nothing),
+		"tenant's durable": c.HandleTenant(t.Context(), "ACME", nothing, belfry.WithDurable("x")),
+		"tenant's wait":    c.HandleTenant(t.Context(), "ACME", nothing, belfry.WithAckWait(time.Second)),
+		"tenant's limit":   c.HandleTenant(t.Context(), "ACME", nothing, belfry.WithMaxDeliver(0)),
+		"no handler":       c.Work(t.Context(), "s", nil),
+		"service":          c.Work(t.Context(), "a.b", nothing),
+		"concurrency":      c.Work(t.Context(), "s", nothing, belfry.WithConcurrency(0)),
+		"time-out":         c.Work(t.Context(), "s", nothing, belfry.WithHandlerTimeout(24*time.Hour)),
+		"grace":            c.Work(t.Context(), "s", nothing, belfry.WithStopGrace(-1)),
 	} {
 		if schemas.CodeOf(err) != schemas.CodeBadRequest {
 			t.Errorf("%s: %v", name, err)

@@ -28,6 +28,10 @@ const (
 	// subject on which Belfry calls that subject. Belfry's account imports it.
 	CallSubjectPrefix = "timers.call."
 
+	// JetStreamPrefix replaces $JS.API in the account of a team or a tenant: the server answers
+	// $JS.API there for that account itself.
+	JetStreamPrefix = "JS.BELFRY.API"
+
 	tenantPrefix = "timers.t."
 	tenantAdd    = ".add"
 	tenantAPI    = ".api."

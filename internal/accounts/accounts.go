@@ -46,9 +46,6 @@ const (
 	Belfry = "BELFRY"
 	// System names the servers' own account.
 	System = "SYS"
-	// JetStreamPrefix replaces $JS.API in a team's account: the server answers $JS.API
-	// there for the team's account itself.
-	JetStreamPrefix = "JS.BELFRY.API"
 	// ResponseThreshold bounds how long a callback may take before the server forgets
 	// where its answer goes. It must exceed the longest timertimeout.
 	ResponseThreshold = 16 * time.Minute
@@ -135,8 +132,8 @@ func (t Team) events(belfry *server.Account, svc string) error {
 		local, subject string
 		answers        server.ServiceRespType
 	}{
-		{JetStreamPrefix + ".CONSUMER.INFO." + consumer, "$JS.API.CONSUMER.INFO." + consumer, server.Singleton},
-		{JetStreamPrefix + ".CONSUMER.MSG.NEXT." + consumer, "$JS.API.CONSUMER.MSG.NEXT." + consumer, server.Streamed},
+		{schemas.JetStreamPrefix + ".CONSUMER.INFO." + consumer, "$JS.API.CONSUMER.INFO." + consumer, server.Singleton},
+		{schemas.JetStreamPrefix + ".CONSUMER.MSG.NEXT." + consumer, "$JS.API.CONSUMER.MSG.NEXT." + consumer, server.Streamed},
 		{"$JS.ACK." + consumer + ".>", "$JS.ACK." + consumer + ".>", server.Singleton},
 	} {
 		if err := belfry.AddServiceExportWithResponse(s.subject, s.answers, only); err != nil {

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/belfryio/belfry/internal/accounts"
+	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -112,7 +114,7 @@ func (f *tenants) listen(user string) *listener {
 // firedConsumer returns the consumer of the fired events of a user's account.
 func (f *tenants) firedConsumer(user string) jetstream.Consumer {
 	f.t.Helper()
-	js, err := jetstream.NewWithAPIPrefix(f.as(user), accounts.JetStreamPrefix)
+	js, err := jetstream.NewWithAPIPrefix(f.as(user), schemas.JetStreamPrefix)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -250,7 +252,7 @@ func testFiredAttacks(f *tenants) {
 		}
 		t.Errorf("%s: %s: %v %v, want no responders", user, subject, m, err)
 	}
-	for _, api := range []string{"$JS.API.", accounts.JetStreamPrefix + "."} {
+	for _, api := range []string{"$JS.API.", schemas.JetStreamPrefix + "."} {
 		for subject, body := range map[string]string{
 			"STREAM.INFO." + of: "", "STREAM.PURGE." + of: "", "STREAM.MSG.GET." + of: `{"seq":1}`, "DIRECT.GET." + of: `{"seq":1}`,
 			"CONSUMER.CREATE." + of + ".x":          fmt.Sprintf(`{"stream_name":%q,"config":{"durable_name":"x"}}`, of),
@@ -306,6 +308,95 @@ func testFiredAttacks(f *tenants) {
 	f.checkCopies(nil)
 }
 
+// testTenantHandled: the Go client handles the events of its account, and gets the ids of the tenant's
+// timers.
+func testTenantHandled(f *tenants) {
+	t := f.t
+	c, err := belfry.New(f.as("acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	calls, reported := map[string]int{}, map[string]int{}
+	handler := func(_ context.Context, run *belfry.Run) error {
+		id := run.Event.ID()
+		if want := belfry.NewTenantTimerID("acme", "/s", id); run.Timer != want {
+			t.Errorf("%s is timer %s, want %s", id, run.Timer, want)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		calls[id]++
+		switch {
+		case id == "h1" && calls[id] == 1:
+			return errors.New("once")
+		case id == "h2":
+			return belfry.Permanent(errors.New("never"))
+		case id == "h3":
+			return belfry.RetryAfter(0)
+		}
+		return nil
+	}
+	report := func(run *belfry.Run, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if run == nil {
+			t.Error(err)
+			return
+		}
+		reported[run.Event.ID()]++
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 2)
+	go func() {
+		ended <- c.HandleTenant(ctx, f.mode.accounts["acme"], handler, belfry.WithErrorHandler(report), belfry.WithMaxDeliver(3))
+	}()
+	go func() { ended <- c.Work(ctx, "jobs2", handler) }()
+	f.must("acme", "add", tenantEvent("h1", `"timerafter":"0s","timersvc":"orders"`))
+	f.must("acme", "add", tenantEvent("h2", `"timerafter":"0s","timersvc":"mail"`))
+	f.must("acme", "add", tenantEvent("h3", `"timerafter":"0s"`))
+	f.must("acme", "add", tenantEvent("h4", `"timerafter":"0s","timersvc":"jobs2","timercallback":"nats:timers.work.jobs2"`))
+	f.await("acme", named("h4"), "success")
+	cons := f.firedConsumer("acme")
+	waittest.Until(t, "all events are handled", func() bool {
+		info, err := cons.Info(t.Context())
+		mu.Lock()
+		defer mu.Unlock()
+		return err == nil && info.NumPending == 0 && info.NumAckPending == 0 && calls["h1"] == 2 && calls["h4"] == 2
+	})
+	cancel()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	// The event of h4 comes to the handler twice: as a worker, and by the consumer.
+	if want := map[string]int{"h1": 2, "h2": 1, "h3": 3, "h4": 2}; !maps.Equal(ofPart(calls, "h"), want) {
+		t.Errorf("calls %v, want %v", calls, want)
+	}
+	if want := map[string]int{"h1": 1, "h2": 1, "h3": 1}; !maps.Equal(ofPart(reported, "h"), want) {
+		t.Errorf("errors %v, want %v", reported, want)
+	}
+	other, err := belfry.New(f.as("globex"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.HandleTenant(t.Context(), f.mode.accounts["acme"], handler); !errors.Is(err, belfry.ErrUnavailable) || !strings.Contains(err.Error(), "export-fired") {
+		t.Errorf("globex handles the events of acme: %v", err)
+	}
+}
+
+// ofPart returns the entries whose names begin with a letter.
+func ofPart(m map[string]int, letter string) map[string]int {
+	out := map[string]int{}
+	for name, n := range m {
+		if strings.HasPrefix(name, letter) {
+			out[name] = n
+		}
+	}
+	return out
+}
+
 // testForgedFired: the JWT of MALLORY imports the fired events of acme, and its consumer. The server
 // serves neither.
 func testForgedFired(f *tenants) {
@@ -319,7 +410,7 @@ func testForgedFired(f *tenants) {
 		return len(acme.got[id]) == 1
 	})
 	for _, verb := range []string{"CONSUMER.INFO.", "CONSUMER.MSG.NEXT."} {
-		subject := accounts.JetStreamPrefix + "." + verb + schemas.StreamTenantFired + "." + f.mode.accounts["acme"]
+		subject := schemas.JetStreamPrefix + "." + verb + schemas.StreamTenantFired + "." + f.mode.accounts["acme"]
 		if m, err := f.as("mallory").Request(subject, nil, bound); !errors.Is(err, nats.ErrNoResponders) {
 			t.Errorf("mallory: %s: %v %v, want no responders", subject, m, err)
 		}

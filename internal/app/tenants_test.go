@@ -253,7 +253,7 @@ func testTenants(f *tenants) {
 	for _, part := range []struct {
 		name string
 		test func(*tenants)
-	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"fired", testTenantFired}, {"forged", testTenantForged}} {
+	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"fired", testTenantFired}, {"handled", testTenantHandled}, {"forged", testTenantForged}} {
 		t.Run(part.name, func(t *testing.T) {
 			f.t = t
 			part.test(f)

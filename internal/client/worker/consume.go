@@ -33,6 +33,11 @@ const (
 // ConsumeConfig configures Consume.
 type ConsumeConfig struct {
 	Config
+	// Account is the tenant's account whose fired events Consume reads, of all services, by the
+	// consumer that Belfry has made for it; "" for the events of Service in TIMERS_FIRED. With
+	// an account, Durable, AckWait and Reconfigure are not used, and an event that is given up
+	// has no dead letter: the account cannot publish any.
+	Account string
 	// Durable is the name of the consumer.
 	Durable string
 	// AckWait is the consumer's. 0 takes that of an existing consumer, or DefaultAckWait.
@@ -47,7 +52,11 @@ type ConsumeConfig struct {
 // running handlers. It creates the consumer if there is none. Errors are of
 // schemas.CodeUnavailable, or of schemas.CodeConfig if the consumer has other settings.
 func Consume(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, cfg ConsumeConfig) error {
-	cons, err := openConsumer(ctx, nc, js, &cfg)
+	open := openConsumer
+	if cfg.Account != "" {
+		open = openTenantConsumer
+	}
+	cons, err := open(ctx, nc, js, &cfg)
 	switch {
 	case stopped(ctx):
 		return nil // also if the end of ctx interrupted openConsumer
@@ -107,6 +116,22 @@ func openConsumer(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, cf
 		if cons, err = js.UpdateConsumer(ctx, schemas.StreamFired, have); err != nil {
 			return nil, failed(err)
 		}
+	}
+	return cons, nil
+}
+
+// openTenantConsumer returns the consumer of a tenant's account.
+func openTenantConsumer(ctx context.Context, nc *nats.Conn, _ jetstream.JetStream, cfg *ConsumeConfig) (jetstream.Consumer, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	js, err := jetstream.NewWithAPIPrefix(nc, schemas.JetStreamPrefix)
+	if err != nil {
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "fired events of account %s: %w", cfg.Account, err)
+	}
+	cfg.Durable = cfg.Account
+	cons, err := js.Consumer(ctx, schemas.StreamTenantFired, cfg.Account)
+	if err != nil {
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "consumer %s on %s: does this account import its fired events, and has its tenant the setting export-fired? (%w)", cfg.Account, schemas.StreamTenantFired, err)
 	}
 	return cons, nil
 }
@@ -171,9 +196,14 @@ func (c *consumer) handle(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-// giveUp publishes a dead letter and terminates the delivery. If the publish fails, the
+// giveUp publishes a dead letter, except for a tenant's account, and terminates the delivery. If the publish fails, the
 // event is delivered again, so it is never lost silently.
 func (c *consumer) giveUp(ctx context.Context, run *Run, m jetstream.Msg, code string, reason error) {
+	if c.cfg.Account != "" {
+		c.cfg.Report(run, fmt.Errorf("gave up, without a dead letter: %w", reason))
+		c.settled(run, m.TermWithReason(code))
+		return
+	}
 	dead := deadLetter(run, m, c.cfg.Durable, code, reason)
 	var err error
 	whileAlive(m, c.ackWait, func() {

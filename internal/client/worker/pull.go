@@ -70,7 +70,7 @@ func (c *consumer) run(ctx context.Context) error {
 			switch {
 			case r.err == nil || pulling.Err() != nil:
 			case isFatal(r.err):
-				fatal = schemas.Errorf(schemas.CodeUnavailable, "consumer %s of %s: %w", c.cfg.Durable, schemas.StreamFired, r.err)
+				fatal = schemas.Errorf(schemas.CodeUnavailable, "consumer %s: %w", c.cfg.Durable, r.err)
 				stop()
 			default:
 				c.cfg.Report(nil, r.err)

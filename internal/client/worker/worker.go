@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/schemas"
 )
@@ -49,7 +50,18 @@ func decode(hdr map[string][]string, data []byte) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Run{Event: e, Timer: spec.Timer, Service: spec.Service, Fired: fired}, nil
+	return &Run{Event: e, Timer: timerOf(hdr, spec.Timer), Service: spec.Service, Fired: fired}, nil
+}
+
+// timerOf returns the timer id in the message id of a fired event or of a request to a worker. The
+// id that follows from source and id of the event, def, is not that of a tenant's timer.
+func timerOf(hdr map[string][]string, def schemas.TimerID) schemas.TimerID {
+	if v := hdr[nats.MsgIdHdr]; len(v) == 1 {
+		if id, err := schemas.ParseRunID(v[0]); err == nil {
+			return id.Timer
+		}
+	}
+	return def
 }
 
 // Outcome is the result of one call of a handler.
