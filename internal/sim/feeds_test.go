@@ -5,13 +5,17 @@ import (
 	"testing"
 )
 
-// feedSeeds is the number of seeds without BELFRY_SIM_SEEDS.
-const feedSeeds = 100
+// feedSeeds is the number of seeds without BELFRY_SIM_SEEDS, and shortFeedSeeds that with -short;
+// see shortSeeds.
+const feedSeeds, shortFeedSeeds = 100, 10
 
 // TestFeeds simulates a feed that rests and wakes. BELFRY_SIM_SEEDS is the number of seeds.
 func TestFeeds(t *testing.T) {
 	t.Parallel()
 	n := uint64(feedSeeds)
+	if testing.Short() {
+		n = shortFeedSeeds
+	}
 	if s := os.Getenv("BELFRY_SIM_SEEDS"); s != "" {
 		n = number(t, s)
 	}
