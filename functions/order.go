@@ -65,6 +65,9 @@ type orderGate struct {
 // orderAsk is a question without an answer.
 type orderAsk struct {
 	order.Ask
+	// of is the turn that a Leave of a withdrawn question ends. The Leave is void when the process
+	// has another turn by then: that of a later delivery of the same event.
+	of *turn
 	// answer gets one answer.
 	answer chan orderAnswer
 }
@@ -80,8 +83,6 @@ type orderAnswer struct {
 type turn struct {
 	event order.Event
 	lease *lease
-	// renewed is the time before the last renewal.
-	renewed time.Time
 
 	// known is true if the delivery knows what became of the event: concluded or not.
 	known, concluded bool
@@ -109,15 +110,12 @@ func (t *turn) cancelWith(cancel context.CancelFunc) func() {
 	return func() { stop() }
 }
 
-// renew moves the end of the lease on. began is the time before the renewal was written.
-func (t *turn) renew(began time.Time) {
-	t.renewed = began
-	t.lease.renewed(began)
-}
-
 // ask asks a question about an event of a key.
 func (c *orderControl) ask(k store.OrderKey, a order.Ask) *orderAsk {
-	q := &orderAsk{Ask: a, answer: make(chan orderAnswer, 1)}
+	return c.enqueue(k, &orderAsk{Ask: a, answer: make(chan orderAnswer, 1)})
+}
+
+func (c *orderControl) enqueue(k store.OrderKey, q *orderAsk) *orderAsk {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.gates[k]
@@ -131,7 +129,7 @@ func (c *orderControl) ask(k store.OrderKey, a order.Ask) *orderAsk {
 	return q
 }
 
-// run asks until nothing is left to ask or to renew.
+// run asks until nothing is left to ask, and no call has the lease.
 func (g *orderGate) run() {
 	for g.await() {
 		if batch := g.take(); len(batch) > 0 {
@@ -145,35 +143,56 @@ func (g *orderGate) run() {
 func (g *orderGate) await() bool {
 	for {
 		g.c.mu.Lock()
-		asking, t := len(g.asking), g.turn
-		if g.c.f.recording.Err() != nil || asking == 0 && t == nil {
+		asking, idle := len(g.asking), g.turn == nil
+		if g.c.f.recording.Err() != nil || asking == 0 && idle {
 			delete(g.c.gates, g.key)
 			g.c.mu.Unlock()
 			return false
 		}
 		g.c.mu.Unlock()
-		wait := time.Duration(1<<63 - 1)
-		if t != nil && !t.lost() {
-			wait = time.Until(t.renewed.Add(order.LeaseFor / 3))
-		}
-		if asking > 0 || wait <= 0 {
+		if asking > 0 {
 			return true
 		}
-		g.c.f.awaitWake(g.wake, wait)
+		g.c.f.awaitWake(g.wake, 1<<63-1)
 	}
 }
 
-// take returns the next questions, with the renewal of the lease if it is due.
+// take returns the next questions. It answers a Leave of a turn that this process no longer has.
 func (g *orderGate) take() []*orderAsk {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	n := min(len(g.asking), maxOrderBatch)
 	batch := slices.Clone(g.asking[:n])
 	g.asking = slices.Delete(g.asking, 0, n)
-	if t := g.turn; t != nil && !t.lost() && time.Since(t.renewed) >= order.LeaseFor/3 {
-		batch = append(batch, &orderAsk{Ask: order.Ask{Kind: order.Keep, Event: t.event}, answer: make(chan orderAnswer, 1)})
+	return slices.DeleteFunc(batch, func(q *orderAsk) bool {
+		void := q.of != nil && q.of != g.turn
+		if void {
+			q.answer <- orderAnswer{}
+		}
+		return void
+	})
+}
+
+// keep renews the lease of a call until it ends. It asks by itself, because a decision of the gate
+// takes as long as the wakes of other events. began is the time before the lease was written.
+func (g *orderGate) keep(t *turn, began time.Time) {
+	f := g.c.f
+	asks := []order.Ask{{Kind: order.Keep, Event: t.event}}
+	for wait := minPause; pause.For(t.lease.ctx, time.Until(began.Add(order.LeaseFor/3))); {
+		asked := time.Now()
+		answers, err := f.o.Store.DecideOrder(t.lease.ctx, g.key, f.flows.node, f.o.Now, asks)
+		switch {
+		case err != nil:
+			g.complain(err)
+			pause.For(t.lease.ctx, wait)
+			wait = min(wait*2, maxPause)
+		case !answers[0].Go:
+			t.lease.drop(errTurnLost)
+		default:
+			began, wait = asked, minPause
+			t.lease.renewed(began)
+		}
 	}
-	return batch
 }
 
 // decide answers a batch. While the store does not answer, it tries again.
@@ -206,21 +225,21 @@ func (g *orderGate) decide(batch []*orderAsk) {
 	}
 }
 
-// answered follows an answer: it begins, renews or ends the turn of this process.
+// answered follows an answer: it begins or ends the turn of this process.
 func (g *orderGate) answered(q *orderAsk, a order.Answer, began time.Time) orderAnswer {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	out := orderAnswer{Answer: a}
 	switch t := g.turn; {
 	case q.Kind == order.Join && a.Go:
+		if t != nil { // of a withdrawn question
+			t.lease.drop(errTurnLost)
+		}
 		t = &turn{event: q.Event, lease: newLease(g.c.f.calling, order.LeaseFor, errTurnLost)}
-		t.renew(began)
+		t.lease.renewed(began)
 		g.turn, out.turn = t, t
-	case t == nil || t.event.ID != q.Event.ID:
-	case q.Kind == order.Keep && a.Go:
-		t.renew(began)
-	case q.Kind == order.Keep:
-		t.lease.drop(errTurnLost)
+		g.c.f.background.Go(func() { g.keep(t, began) })
+	case t == nil || t.event.ID != q.Event.ID || q.of != nil && q.of != t:
 	case q.Kind == order.Leave || q.Kind == order.Done:
 		t.lease.drop(nil)
 		g.turn = nil
@@ -321,7 +340,7 @@ func (c *orderControl) withdraw(k store.OrderKey, q *orderAsk) {
 		select {
 		case a := <-q.answer:
 			if a.turn != nil {
-				c.ask(k, order.Ask{Kind: order.Leave, Event: q.Event})
+				c.enqueue(k, &orderAsk{Ask: order.Ask{Kind: order.Leave, Event: q.Event}, of: a.turn, answer: make(chan orderAnswer, 1)})
 			}
 		case <-c.f.recording.Done():
 		}

@@ -141,7 +141,12 @@ func TestOrder(t *testing.T) {
 	c := httpCallee(t, func(_ int, w http.ResponseWriter, req *http.Request) {
 		key, n, end := calls.begin(req)
 		if n == 0 {
-			<-first
+			select {
+			case <-first:
+			case <-req.Context().Done(): // the node could not renew its lease
+				end(false)
+				return
+			}
 		}
 		mu.Lock()
 		id := fmt.Sprint(key, "/", n)

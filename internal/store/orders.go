@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
@@ -93,17 +94,20 @@ func decodeOrder(b []byte) (k OrderKey, s order.State, err error) {
 // stored: the same questions get the same answers.
 func (o *Orders) DecideOrder(ctx context.Context, k OrderKey, node string, now func() int64, asks []order.Ask) ([]order.Answer, error) {
 	n := len(asks)
+	asks = asks[:n:n]
 	for {
 		answers, wakes, err := o.decide(ctx, k, node, now(), asks)
 		if err != nil {
 			return nil, err
 		}
-		ended := o.wake(ctx, wakes, now())
+		ended := slices.DeleteFunc(o.wake(ctx, wakes, now()), func(e order.Event) bool {
+			// A question may ask for the same look again, such as the Confirm of a cancelled event.
+			return slices.ContainsFunc(asks[n:], func(a order.Ask) bool { return a.Event.ID == e.ID })
+		})
 		if len(ended) == 0 {
 			return answers[:n], nil
 		}
 		// The next decision gives the turns of these events to others.
-		asks = asks[:n:n]
 		for _, e := range ended {
 			asks = append(asks, order.Ask{Kind: order.Done, Event: e})
 		}
