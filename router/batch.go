@@ -14,23 +14,22 @@ const (
 	maxParallel = 4
 )
 
-// batcher processes adds in groups, at most maxParallel at a time. Adds of the stream come
-// in groups (run).Adds whose callers
-// wait come one by one (put); adds that are queued while other groups are processed become one
-// group.
+// batcher processes adds in groups, at most maxParallel at a time. Adds of the stream come in
+// groups (run). Adds whose callers wait come one by one (put); adds that are queued while other
+// groups are processed become one group.
 type batcher struct {
-	in      chan *Add
+	waiting *addQueue
 	permits chan struct{}
 	groups  sync.WaitGroup
 	process func([]*Add)
 }
 
 func newBatcher(process func([]*Add)) *batcher {
-	return &batcher{in: make(chan *Add, MaxBatch), permits: make(chan struct{}, maxParallel), process: process}
+	return &batcher{waiting: newAddQueue(), permits: make(chan struct{}, maxParallel), process: process}
 }
 
-// put queues one add. It blocks while the queue is full; MaxAdds bounds for how many.
-func (b *batcher) put(a *Add) { b.in <- a }
+// put queues one add; MaxAdds bounds how many are queued.
+func (b *batcher) put(a *Add) { b.waiting.put(a) }
 
 // run starts to process a group. It blocks while maxParallel groups are being processed; an
 // error says that ctx ended first.
@@ -53,30 +52,13 @@ func (b *batcher) start(group []*Add) {
 }
 
 // close ends loop. The caller makes sure that put and run are not called any more.
-func (b *batcher) close() { close(b.in) }
+func (b *batcher) close() { b.waiting.close() }
 
 // loop processes what is put, until close and until all groups are processed.
 func (b *batcher) loop() {
 	defer b.groups.Wait()
-	for a := range b.in {
+	for b.waiting.wait() {
 		b.permits <- struct{}{} // more adds are queued while this waits
-		b.start(b.gather(a))
+		b.start(b.waiting.take(MaxBatch))
 	}
-}
-
-// gather takes what is queued, without waiting for more.
-func (b *batcher) gather(first *Add) []*Add {
-	group := append(make([]*Add, 0, 16), first)
-	for len(group) < MaxBatch {
-		select {
-		case a, ok := <-b.in:
-			if !ok {
-				return group
-			}
-			group = append(group, a)
-		default:
-			return group
-		}
-	}
-	return group
 }

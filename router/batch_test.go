@@ -117,3 +117,60 @@ func TestBatcherEnd(t *testing.T) {
 		<-ended
 	})
 }
+
+// TestBatcherIsFair: an add of a quiet tenant is in the next group, whatever number of adds of other
+// tenants wait before it. The adds of one tenant keep their order.
+func TestBatcherIsFair(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		var mu sync.Mutex
+		var groups [][]*Add
+		b := newBatcher(func(group []*Add) {
+			mu.Lock()
+			groups = append(groups, group)
+			mu.Unlock()
+			<-hold
+		})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			b.loop()
+		}()
+		for range maxParallel {
+			_ = b.run(t.Context(), []*Add{{}})
+		}
+		synctest.Wait()
+		const flood = MaxBatch + 1
+		for n := range flood {
+			b.put(&Add{Tenant: "globex", Seq: uint64(n)})
+		}
+		for n := range 3 {
+			go b.put(&Add{Tenant: "", Seq: uint64(n)})
+			synctest.Wait()
+			go b.put(&Add{Tenant: "acme", Seq: uint64(n)})
+			synctest.Wait()
+		}
+		hold <- struct{}{}
+		synctest.Wait()
+		close(hold)
+		synctest.Wait()
+		b.close()
+		<-ended
+		next := map[string]uint64{}
+		for i, group := range groups[maxParallel:] {
+			for _, a := range group {
+				if a.Seq != next[a.Tenant] {
+					t.Errorf("tenant %q: add %d, want %d", a.Tenant, a.Seq, next[a.Tenant])
+				}
+				next[a.Tenant]++
+			}
+			if i == 0 && (next["acme"] != 3 || next[""] != 3 || len(group) != MaxBatch) {
+				t.Errorf("the next group of %d has %d adds of acme and %d of the default tenant, want all 3 of each", len(group), next["acme"], next[""])
+			}
+		}
+		if next["globex"] != flood {
+			t.Errorf("%d adds of globex, want %d", next["globex"], flood)
+		}
+	})
+}
