@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -14,6 +15,8 @@ import (
 func TestWhyTimer(t *testing.T) {
 	t.Parallel()
 	f := setup(t, store.Config{})
+	// Before the first heartbeat the store writes records of the first format, without history.
+	waittest.Until(t, "the store writes histories", func() bool { return f.store.Writes() >= store.LevelRecord2 })
 	now := time.Now().UnixMilli()
 	by := schemas.Caller{By: "ann"}
 	fire := func(r *schemas.Record) {
