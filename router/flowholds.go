@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -51,4 +52,21 @@ func holdInfo(h *store.FlowHold) schemas.FlowHoldInfo {
 		Key: h.Key, Until: at(h.Hold.UntilNs), Open: at(h.Hold.OpenNs), Probes: h.Hold.Probes, NextProbe: at(h.Hold.ProbeNs),
 		Reason: h.Reason, Changed: schemas.TimeOf(h.AtMs), By: h.By,
 	}
+}
+
+// heldBy adds the hold of a timer's flow key, as this node knows it, to the wait of the timer.
+func (s *Service) heldBy(f *schemas.FlowInfo) {
+	set, _ := s.o.Store.FlowsNow()
+	if set == nil {
+		return
+	}
+	h, _ := set.HoldOf(f.Key)
+	p, atNs := h.Hold.Ask(s.nowMs() * int64(time.Millisecond))
+	if p == flow.Free {
+		return
+	}
+	if f.Hold = schemas.HoldPause; h.Hold.OpenNs != 0 {
+		f.Hold = schemas.HoldCircuit
+	}
+	f.Until = schemas.TimeOf(atNs / int64(time.Millisecond))
 }

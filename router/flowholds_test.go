@@ -35,6 +35,22 @@ func TestFlowHolds(t *testing.T) {
 	if st := f.flowOf("other"); st.Hold != nil {
 		t.Errorf("flow.get of another key: %+v", st)
 	}
+	for key, want := range map[string]string{"paused": schemas.HoldPause, "open": schemas.HoldCircuit, "other": ""} {
+		if code, text := f.answer("add", add(key, `"timerafter":"1h","timercallback":"https://example.com","timerflow":"`+key+`"`), &schemas.AddReply{}); code != "" {
+			t.Fatal(code, text)
+		}
+		f.update(key, func(r *schemas.Record) {
+			r.FiredMs = r.DueMs
+			r.Defer(key, 0, r.DueMs, true)
+		})
+		var info schemas.TimerInfo
+		if code, text := f.answer("get", []byte(`{"id":"`+key+`","source":"/test"}`), &info); code != "" || info.Flow == nil || info.Flow.Hold != want || info.Flow.Until.IsZero() != (want == "") {
+			t.Errorf("get of a timer of %s: %s %s %+v", key, code, text, info.Flow)
+		}
+		if key == "paused" && info.Flow.Until.UnixMilli() != now/1e6+30*60_000 {
+			t.Errorf("get: until %s, want the end of the pause", info.Flow.Until)
+		}
+	}
 	var list schemas.FlowListReply
 	if code, text := f.answer("flow.list", nil, &list); code != "" || len(list.Holds) != 2 || list.Holds[0].Key != "open" || list.Holds[1].Key != "paused" {
 		t.Errorf("flow.list: %s %s %+v", code, text, list)

@@ -340,6 +340,9 @@ func (s *Service) Describe(ctx context.Context, ref schemas.TimerRef) (schemas.T
 				info.Order.Head = head.String()
 			}
 		}
+		if info.Flow != nil {
+			s.heldBy(info.Flow)
+		}
 		return info, nil
 	})
 }

@@ -212,7 +212,18 @@ type FlowInfo struct {
 	Slot time.Time `json:"slot"`
 	// Deferrals counts how often the timer was put back.
 	Deferrals uint32 `json:"deferrals,omitempty"`
+	// Hold is HoldPause or HoldCircuit if an answer of the target, or none, stops the calls of the
+	// key; otherwise empty. Until is the end of the pause, or the time of the next probe. Only the
+	// answer to get has them.
+	Hold  string    `json:"hold,omitempty"`
+	Until time.Time `json:"until,omitzero"`
 }
+
+// The values of FlowInfo.Hold.
+const (
+	HoldPause   = "pause"   // the target asked for it, by Retry-After
+	HoldCircuit = "circuit" // the target cannot be reached
+)
 
 // flowInfo returns the wait of a record for its slot; nil if it does not wait for one.
 func (r *Record) flowInfo() *FlowInfo {

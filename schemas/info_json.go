@@ -60,6 +60,9 @@ func (t *TimerInfo) Append(b []byte) []byte {
 		if f.Deferrals > 0 {
 			b = strconv.AppendUint(append(b, `,"deferrals":`...), uint64(f.Deferrals), 10)
 		}
+		if b = appendOptional(b, `,"hold":`, f.Hold); !f.Until.IsZero() {
+			b = quoteTime(append(b, `,"until":`...), f.Until)
+		}
 		b = append(b, '}')
 	}
 	if o := t.Order; o != nil {

@@ -276,36 +276,65 @@ func (c *cli) flowListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		width := len("KEY")
-		for _, l := range all {
-			width = max(width, len(l.Key))
-		}
-		t := table{c.out, []int{width, 12, 6, 8, 10, 8}}
-		for i, l := range all {
-			switch {
-			case c.json():
-				err = c.printJSON(l)
-			case i == 0:
-				err = t.row("KEY", "RATE", "BURST", "PARALLEL", "PENDING", "REVISION", "STATE")
-				fallthrough
-			default:
-				if err == nil {
-					err = t.row(l.Key, l.Rate, number(l.Burst), number(l.Parallel), number(l.Pending), strconv.FormatUint(l.Revision, 10), flowState(&l))
-				}
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if c.json() {
-			return nil
-		}
 		holds, err := s.FlowHolds(ctx)
 		if err != nil {
 			return err
 		}
+		if c.json() {
+			return c.printFlowsJSON(all, holds)
+		}
+		if err := c.printLimits(all); err != nil {
+			return err
+		}
 		return c.printHolds(holds)
 	})
+}
+
+// printLimits prints limits as a table; nothing if there are none.
+func (c *cli) printLimits(all []belfry.FlowLimitInfo) error {
+	width := len("KEY")
+	for _, l := range all {
+		width = max(width, len(l.Key))
+	}
+	t := table{c.out, []int{width, 12, 6, 8, 10, 8}}
+	for i, l := range all {
+		if i == 0 {
+			if err := t.row("KEY", "RATE", "BURST", "PARALLEL", "PENDING", "REVISION", "STATE"); err != nil {
+				return err
+			}
+		}
+		if err := t.row(l.Key, l.Rate, number(l.Burst), number(l.Parallel), number(l.Pending), strconv.FormatUint(l.Revision, 10), flowState(&l)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printFlowsJSON prints a line for each limit, with what an answer of the target stops, and one for
+// each key without a limit of its own that is stopped.
+func (c *cli) printFlowsJSON(all []belfry.FlowLimitInfo, holds []belfry.FlowHold) error {
+	type line struct {
+		belfry.FlowLimitInfo
+		Hold *belfry.FlowHold `json:"hold,omitempty"`
+	}
+	byKey := make(map[string]*belfry.FlowHold, len(holds))
+	for i := range holds {
+		byKey[holds[i].Key] = &holds[i]
+	}
+	for _, l := range all {
+		if err := c.printJSON(line{l, byKey[l.Key]}); err != nil {
+			return err
+		}
+		delete(byKey, l.Key)
+	}
+	for i := range holds {
+		if h := byKey[holds[i].Key]; h != nil {
+			if err := c.printJSON(line{belfry.FlowLimitInfo{Key: h.Key}, h}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (c *cli) flowPauseCommand() *cobra.Command {

@@ -59,7 +59,7 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 	}
 	waits := ""
 	if f := t.Flow; f != nil {
-		waits = fmt.Sprintf("for its slot at %s (flow %s)", showTime(f.Slot), f.Key)
+		waits = flowWait(f)
 		if f.Deferrals > 0 {
 			waits += fmt.Sprintf(", deferral %d", f.Deferrals)
 		}
@@ -89,6 +89,17 @@ func (c *cli) printTimer(t schemas.TimerInfo) error {
 		pairs = append(pairs, "history", historyLine(op))
 	}
 	return c.printText(pairs...)
+}
+
+// flowWait describes the wait of a timer for a call of its flow key.
+func flowWait(f *schemas.FlowInfo) string {
+	switch f.Hold {
+	case schemas.HoldPause:
+		return fmt.Sprintf("until %s, as its target asked (flow %s)", showTime(f.Until), f.Key)
+	case schemas.HoldCircuit:
+		return fmt.Sprintf("for its target, which cannot be reached; next probe at %s (flow %s)", showTime(f.Until), f.Key)
+	}
+	return fmt.Sprintf("for its slot at %s (flow %s)", showTime(f.Slot), f.Key)
 }
 
 // outcomeText describes the result of an attempt, without the answer.
