@@ -50,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		active: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "service_consumers",
 			Help: "Consumers of services that this node serves now; a service has one, or two while retries come from the wheel, and none at rest."}),
 		overtaken: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "fired_consumers_overtaken",
-			Help: "Durable consumers of TIMERS_FIRED, Belfry's own included, whose next event left the stream unread."}),
+			Help: "Durable consumers of TIMERS_FIRED, Belfry's own included, and of TIMERS_TENANT_FIRED, whose next event left the stream unread."}),
 		wakes: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "service_wakes_total",
 			Help: "Times that this node began to serve a service's events or retries."}),
 		rests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "service_rests_total",

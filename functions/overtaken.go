@@ -22,9 +22,9 @@ func (f *Functions) watchOvertaken(ctx context.Context) {
 		}
 		f.metrics.overtaken.Set(float64(len(all)))
 		for _, o := range all {
-			if f.complaints.Allow("overtaken "+o.Consumer, time.Now()) {
-				f.o.Log.Warn().Str("consumer", o.Consumer).Str("subject", o.Subject).Uint64("lost_at_least", o.Lost).Uint64("pending", o.Pending).
-					Str("limit", o.Why).Msg("a consumer of TIMERS_FIRED is overtaken: events left the stream before it read them")
+			if f.complaints.Allow("overtaken "+o.Stream+" "+o.Consumer, time.Now()) {
+				f.o.Log.Warn().Str("consumer", o.Consumer).Str("stream", o.Stream).Str("subject", o.Subject).Uint64("lost_at_least", o.Lost).Uint64("pending", o.Pending).
+					Str("limit", o.Why).Msg("a consumer of fired events is overtaken: events left the stream before it read them")
 			}
 		}
 	}

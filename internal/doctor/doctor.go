@@ -423,7 +423,7 @@ func (e *examination) overtaken(ctx context.Context) {
 		e.found("consumers", OK, "", "no consumer of %s has lost unread events", schemas.StreamFired)
 	}
 	for _, o := range all {
-		do := "run its reader, or remove it with: nats consumer rm " + schemas.StreamFired + " " + o.Consumer
+		do := "run its reader, or remove it with: nats consumer rm " + o.Stream + " " + o.Consumer
 		if o.Belfry {
 			do = "let the service make more callbacks at once (concurrency), or keep more of its events (" + o.Why + ")"
 		}

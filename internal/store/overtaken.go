@@ -11,10 +11,11 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// Overtaken describes a durable consumer of TIMERS_FIRED that reads more slowly than the
+// Overtaken describes a durable consumer of TIMERS_FIRED or TIMERS_TENANT_FIRED that reads more slowly than the
 // stream drops events: it has missed events, or is about to.
 type Overtaken struct {
 	Consumer string `json:"consumer"`
+	Stream   string `json:"stream"`
 	Subject  string `json:"subject"`
 	// Belfry is true for Belfry's own consumer, by which it makes the callbacks of a service.
 	Belfry bool `json:"belfry,omitempty"`
@@ -43,11 +44,11 @@ func (o Overtaken) Problem() string {
 	}
 	do := map[string]string{
 		LimitService: "run its reader, or raise fired-max-per-service",
-		LimitBytes:   "run its reader, or raise the bytes of " + schemas.StreamFired,
+		LimitBytes:   "run its reader, or raise the bytes of " + o.Stream,
 		LimitAge:     "run its reader, or raise fired-max-age",
 	}[o.Why]
 	return fmt.Sprintf("consumer %s of %s is overtaken: it has missed at least %d events of %s, which the limit %s removed, and %d wait: %s; delete the consumer if nobody needs it",
-		o.Consumer, schemas.StreamFired, o.Lost, o.Subject, o.Why, o.Pending, do)
+		o.Consumer, o.Stream, o.Lost, o.Subject, o.Why, o.Pending, do)
 }
 
 // The limits of TIMERS_FIRED.
@@ -65,13 +66,26 @@ const (
 	nearExpiry = 0.95
 )
 
-// OvertakenConsumers finds the overtaken consumers on TIMERS_FIRED. A consumer is overtaken if
-// it has read none of the events that its filter still matches, while a limit of the stream
-// drops the oldest of them. It costs one request for each page of 256 consumers, and one for
-// each consumer with unread events. Belfry's own consumers cost one only if a limit of the stream
-// can have dropped events of theirs.
+// OvertakenConsumers finds the overtaken consumers on TIMERS_FIRED, and the consumers of tenants on
+// TIMERS_TENANT_FIRED. A consumer is overtaken if it has read none of the events that its filter
+// still matches, while a limit of the stream drops the oldest of them. For each stream it costs one
+// request, one for each page of 256 consumers, and one for each consumer with unread events.
+// Belfry's own consumers cost one only if a limit of the stream can have dropped events of theirs.
 func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
-	stream, err := h.jet.Stream(ctx, schemas.StreamFired)
+	var out []Overtaken
+	for _, name := range [...]string{schemas.StreamFired, schemas.StreamTenantFired} {
+		some, err := h.overtakenOf(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+// overtakenOf finds the overtaken consumers of a stream, if it exists.
+func (h Health) overtakenOf(ctx context.Context, name string) ([]Overtaken, error) {
+	stream, err := h.jet.Stream(ctx, name)
 	if errors.Is(err, jet.ErrNoStream) {
 		return nil, nil
 	}
@@ -79,7 +93,7 @@ func (h Health) OvertakenConsumers(ctx context.Context) ([]Overtaken, error) {
 		return nil, err
 	}
 	var waiting []*jet.ConsumerInfo
-	err = h.jet.Consumers(ctx, schemas.StreamFired, func(info *jet.ConsumerInfo) {
+	err = h.jet.Consumers(ctx, name, func(info *jet.ConsumerInfo) {
 		if info.Config.Durable != "" && info.NumPending > 0 && (!ownConsumer(info) || mayLose(&stream, info)) {
 			waiting = append(waiting, info)
 		}
@@ -125,6 +139,12 @@ func full(stream *jet.StreamInfo) bool {
 	return most > 0 && float64(stream.State.Bytes) >= nearFull*float64(most)
 }
 
+// inFront reports whether an event is in the oldest hundredth of a stream. TIMERS_TENANT_FIRED may
+// always be full. The oldest unread event of a reader that keeps up is then far from its front.
+func inFront(stream *jet.StreamInfo, seq uint64) bool {
+	return seq-min(seq, stream.State.FirstSeq) <= stream.State.Msgs/100
+}
+
 // expires reports whether the stream drops events that were stored at a time, because of their age.
 func expires(stream *jet.StreamInfo, at time.Time) bool {
 	age := stream.Config.MaxAge
@@ -137,7 +157,7 @@ func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet
 	if filter == "" || strings.HasSuffix(filter, ">") {
 		filter = all
 	}
-	msgs, more, err := h.jet.Next(ctx, schemas.StreamFired, filter, 0, 1)
+	msgs, more, err := h.jet.Next(ctx, stream.Config.Name, filter, 0, 1)
 	if err != nil || len(msgs) == 0 {
 		return nil, err
 	}
@@ -145,7 +165,7 @@ func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet
 	if first.Sequence <= read+1 {
 		return nil, nil // the next event to read is there, or was read
 	}
-	o := &Overtaken{Consumer: info.Name, Subject: filter, Belfry: ownConsumer(info), Lost: 1, Pending: info.NumPending, Oldest: first.Time}
+	o := &Overtaken{Consumer: info.Name, Stream: stream.Config.Name, Subject: filter, Belfry: ownConsumer(info), Lost: 1, Pending: info.NumPending, Oldest: first.Time}
 	if filter == all {
 		o.Lost = first.Sequence - read - 1
 	}
@@ -153,7 +173,7 @@ func (h Health) overtaken(ctx context.Context, stream *jet.StreamInfo, info *jet
 	switch {
 	case limit > 0 && filter != all && int64(more)+1 >= limit:
 		o.Why = LimitService
-	case full(stream):
+	case full(stream) && (stream.Config.Name != schemas.StreamTenantFired || inFront(stream, first.Sequence)):
 		o.Why = LimitBytes
 	case filter == all, expires(stream, first.Time):
 		o.Why = LimitAge

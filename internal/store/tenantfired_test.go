@@ -2,7 +2,10 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -74,5 +77,61 @@ func TestTenantFiredFirst(t *testing.T) {
 	open(t, other, func(c *store.Config) { c.Tenants = true })
 	if _, err := natstest.JetStream(t, other).Stream(t.Context(), schemas.StreamTenantFired); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("without TenantFired: %v, want no stream", err)
+	}
+}
+
+// TestTenantFiredOvertaken: a tenant's consumer that does not read is reported when the stream of
+// copies drops its events. The consumer of a reader that keeps up is not.
+func TestTenantFiredOvertaken(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Run(t).Connect()
+	js := natstest.JetStream(t, nc)
+	s := open(t, nc, func(c *store.Config) {
+		c.Tenants, c.TenantFired = true, map[string]string{"acme": "ACME", "globex": "GLOBEX"}
+	})
+	copies, err := js.Stream(t.Context(), schemas.StreamTenantFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := copies.CachedInfo().Config
+	cfg.MaxBytes = 1 << 20
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(svc string, n int) {
+		t.Helper()
+		errs := make(chan error, n)
+		for i := range n {
+			m := store.Msg{Subject: schemas.SubjectFired(svc), MsgID: fmt.Sprintf("%s.%d", svc, i), Data: make([]byte, 2000)}
+			s.PublishAsync(m, func(_ uint64, _ bool, err error) { errs <- err })
+		}
+		for range n {
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish("globex=orders", 1)
+	globex, err := js.Consumer(t.Context(), schemas.StreamTenantFired, "GLOBEX")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := globex.Next(jetstream.FetchMaxWait(time.Minute))
+	if err != nil || m.DoubleAck(t.Context()) != nil {
+		t.Fatal(err)
+	}
+	publish("acme=orders", 100)
+	if got, err := s.OvertakenConsumers(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("before the stream is full: %+v %v", got, err)
+	}
+	publish("acme=mail", 900)
+	publish("globex=mail", 1) // unread, but not about to leave the stream
+	got, err := s.OvertakenConsumers(t.Context())
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%+v %v, want one consumer", got, err)
+	}
+	const want = "consumer ACME of TIMERS_TENANT_FIRED is overtaken: it has missed at least 1 events of timers.t.ACME.fired.*, which the limit bytes removed"
+	if o := got[0]; o.Why != store.LimitBytes || o.Belfry || !strings.HasPrefix(o.Problem(), want) {
+		t.Errorf("%+v: %s, want %s", o, o.Problem(), want)
 	}
 }
