@@ -204,7 +204,7 @@ func contactOf(target string, out *callback.Outcome) flow.Contact {
 	}
 	switch out.Reason {
 	case callback.ReasonStatus, callback.ReasonRedirect, callback.ReasonRetryLater, callback.ReasonServiceError, callback.ReasonStreamRefused,
-		callback.ReasonHandler, callback.ReasonHandlerPermanent:
+		callback.ReasonHandler, callback.ReasonHandlerPermanent, callback.ReasonWebhookRefused:
 		return flow.Answered
 	case callback.ReasonNoResponders:
 		return flow.Unreachable
@@ -213,7 +213,7 @@ func contactOf(target string, out *callback.Outcome) flow.Contact {
 			return flow.Unreachable
 		}
 	case callback.ReasonTimeout, callback.ReasonTLS, callback.ReasonAddressRefused, callback.ReasonNotAllowed, callback.ReasonBadTarget,
-		callback.ReasonWebhookRefused, callback.ReasonWorkerBusy, callback.ReasonTooLarge, callback.ReasonUndecodable, callback.ReasonInternal:
+		callback.ReasonWorkerBusy, callback.ReasonTooLarge, callback.ReasonUndecodable, callback.ReasonInternal:
 	}
 	return flow.Unknown
 }
@@ -222,17 +222,15 @@ func contactOf(target string, out *callback.Outcome) flow.Contact {
 // a row.
 func (d *delivery) countError(reason string) {
 	c, key := d.f.flows, d.flowKey()
-	circuit := flow.DefaultCircuit
-	if set, _ := d.f.o.Store.FlowsNow(); set != nil {
+	set, _ := d.f.o.Store.FlowsNow()
+	if set != nil {
 		if h, ok := set.HoldOf(key); ok {
 			if p, _ := h.Hold.Ask(c.nowNs()); p != flow.Free && h.Hold.OpenNs != 0 {
 				return // a call that began before the circuit opened
 			}
 		}
-		if l, ok := set.Find(key); ok {
-			circuit = l.Limit.CircuitAfter()
-		}
 	}
+	circuit := circuitAfter(set, key)
 	if !c.holds.count(key, flow.Unreachable, circuit) {
 		return
 	}
@@ -244,6 +242,17 @@ func (d *delivery) countError(reason string) {
 		c.holds.count(key, flow.Answered, 0)
 		d.f.o.Log.Warn().Str("flow", key).Int("errors", circuit).Str("error", h.Reason).Msg("the target of a flow key cannot be reached: its events wait, and one at a time looks for it")
 	}
+}
+
+// circuitAfter returns the number of connection errors in a row that open the circuit of a key; 0 for
+// never. set may be nil.
+func circuitAfter(set *store.FlowSet, key string) int {
+	if set != nil {
+		if l, ok := set.Find(key); ok {
+			return l.Limit.CircuitAfter()
+		}
+	}
+	return flow.DefaultCircuit
 }
 
 // closeCircuit closes the circuit after the delivery's probe was answered, with a wish for no calls

@@ -326,6 +326,7 @@ func TestContactOf(t *testing.T) {
 		{"https://a", callback.Outcome{Success: true}, flow.Answered},
 		{"https://a", callback.Outcome{Reason: callback.ReasonStatus}, flow.Answered},
 		{"https://a", callback.Outcome{Reason: callback.ReasonRetryLater}, flow.Answered},
+		{"https://a", callback.Outcome{Reason: callback.ReasonWebhookRefused}, flow.Answered},
 		{"https://a", callback.Outcome{Reason: callback.ReasonConnection}, flow.Unreachable},
 		{"https://a", callback.Outcome{Reason: callback.ReasonTimeout}, flow.Unknown},
 		{"https://a", callback.Outcome{Reason: callback.ReasonTLS}, flow.Unknown},

@@ -160,23 +160,30 @@ func (d *delivery) allowed() bool {
 				return false
 			}
 			d.slot.leave() // it is not blocked any more
-			d.slot = nil
+			d.slot, d.probe = nil, 0
 			continue
 		}
 		p := w.of(page)
 		set, _ := d.f.o.Store.FlowsNow()
+		open := set.Probing(key, d.f.flows.nowNs())
 		stored, has := set.Target(key)
 		var on *flight
 		switch {
 		case p.end.IsZero():
+			if !d.mayProbe(set, key) { // the question is the probe of an open circuit
+				return false
+			}
 			on = w.fly(d.f, "ask "+page, true, d.asking(page, target, key))
+		case p.failure != nil && d.unreachable(p.failure) && circuitAfter(set, key) > 0:
+			d.awaitAnswer(key, p.end)
+			return false
 		case p.failure != nil:
 			d.refused(*p.failure, p.end)
 			return false
 		case p.perMinute > 0 && (!has || stored.PerMinute > p.perMinute):
 			on = w.fly(d.f, "rate "+key, true, d.storing(page, key, p.perMinute))
 		default:
-			if time.Now().After(p.renew) {
+			if time.Now().After(p.renew) && !open {
 				w.fly(d.f, "ask "+page, false, d.asking(page, target, key))
 			}
 			return d.permitted()
@@ -184,7 +191,33 @@ func (d *delivery) allowed() bool {
 		if !d.awaitFlight(on) {
 			return false
 		}
+		d.probed(w.of(page))
 	}
+}
+
+// unreachable reports whether a failed handshake is a connection error.
+func (d *delivery) unreachable(out *callback.Outcome) bool {
+	return contactOf(d.spec.Callback, out) == flow.Unreachable
+}
+
+// probed ends the probe of an open circuit that the handshake was. An answer of any kind closes the
+// circuit.
+func (d *delivery) probed(p permission) {
+	if d.probe != 0 && !p.end.IsZero() && (p.failure == nil || contactOf(d.spec.Callback, p.failure) == flow.Answered) {
+		d.closeCircuit(0, "")
+	}
+	d.probe = 0
+}
+
+// awaitAnswer makes the event wait until the target, which could not be reached, is asked again. No
+// attempt is counted: the target has not got the event.
+func (d *delivery) awaitAnswer(key string, again time.Time) {
+	if d.turn.lost() {
+		d.skip("turn_lost", func() error { return d.msg.Nak(flowFullPause) })
+		return
+	}
+	ahead := max(time.Until(again), holdGap)
+	d.postpone(key, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: d.f.flows.nowNs() + int64(ahead)}, generation: heldGeneration}, ahead)
 }
 
 // webhookURL returns the URL for which a permission holds: without user, query and fragment. ok is
@@ -267,6 +300,15 @@ func (d *delivery) asking(page, target, key string) func() {
 		f.metrics.handshakes.WithLabelValues(svc.label, word).Inc()
 		// The permission first: a delivery with an earlier, lower permission would store its rate again.
 		c.webhook.store(page, p)
+		switch contactOf(target, &out) {
+		case flow.Unreachable:
+			d.countError(out.Err)
+		case flow.Answered:
+			if f.flows.holds.failing.Load() > 0 {
+				f.flows.holds.count(key, flow.Answered, 0)
+			}
+		case flow.Unknown:
+		}
 		if out.Success && perMinute > 0 {
 			d.storing(page, key, perMinute)()
 		}

@@ -96,6 +96,14 @@ func (s *FlowSet) HoldOf(key string) (FlowHold, bool) {
 	return h, ok
 }
 
+// Probing reports whether the circuit of a flow key is open and a probe may begin at a time in Unix
+// nanoseconds.
+func (s *FlowSet) Probing(key string, nowNs int64) bool {
+	h, _ := s.HoldOf(key)
+	p, _ := h.Hold.Ask(nowNs)
+	return p == flow.Probe
+}
+
 // Holds returns the holds that stop calls at a time in Unix nanoseconds, by key.
 func (s *FlowSet) Holds(nowNs int64) []FlowHold {
 	return s.holdsIf(func(h *FlowHold) bool {
