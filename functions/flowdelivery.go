@@ -19,17 +19,13 @@ import (
 // returns true.
 func (d *delivery) permitted() bool {
 	set, fresh := d.f.o.Store.FlowsNow()
-	if fresh {
-		if set.Undisturbed() {
-			return true
-		}
-		if d.held(set) {
-			return false
-		}
+	if fresh && set.Undisturbed() {
+		return true
 	}
 	key := d.flowKey()
 	if fresh {
-		if d.heldByTarget(set, key) {
+		if wait := d.stopped(set, key); wait != nil {
+			wait()
 			return false
 		}
 		if l, limited := set.Find(key); !limited || l.Err == nil && !l.Limit.Bounds() {
@@ -40,7 +36,12 @@ func (d *delivery) permitted() bool {
 		return false
 	}
 	// The event may have waited. The gate has seen a fresh copy, and this one is not older.
-	if set, _ = d.f.o.Store.FlowsNow(); d.held(set) || d.heldByTarget(set, key) || !d.mayProbe(set, key) {
+	set, _ = d.f.o.Store.FlowsNow()
+	wait := d.stopped(set, key)
+	if wait != nil {
+		wait()
+	}
+	if wait != nil || !d.mayProbe(set, key) {
 		d.slot.leave()
 		d.slot = nil
 		return false
@@ -48,21 +49,30 @@ func (d *delivery) permitted() bool {
 	return true
 }
 
-// held makes the event wait in the wheel if its service or its group is paused, or in its
-// consumer if this node cannot read whether it is. It returns true if the event waits.
-func (d *delivery) held(set *store.FlowSet) bool {
-	key, l, ok := set.Hold(d.svc.name, d.spec.Group)
-	switch {
-	case !ok, key == d.flowKey(): // the gate of its own key decides
-		return false
-	case l.Err != nil:
-		d.f.flows.complain(key, l.Err)
+// stopped returns nil if neither the service nor the group of the delivery is paused, nor a hold stops
+// the key. Otherwise it returns the function that makes the event wait: in the wheel, or in its
+// consumer if this node cannot read the pause. The pause of the key itself is up to its gate.
+func (d *delivery) stopped(set *store.FlowSet, key string) (wait func()) {
+	if by, l, ok := set.Hold(d.svc.name, d.spec.Group); ok && by != key {
+		return func() { d.awaitResume(by, &l) }
+	}
+	if h, ok := set.HoldOf(key); ok {
+		if p, atNs := h.Hold.Ask(d.f.flows.nowNs()); p == flow.Held {
+			return func() { d.awaitTarget(set, key, &h.Hold, atNs) }
+		}
+	}
+	return nil
+}
+
+// awaitResume makes the event wait for the end of a pause of its service or its group.
+func (d *delivery) awaitResume(by string, l *store.FlowLimit) {
+	if l.Err != nil {
+		d.f.flows.complain(by, l.Err)
 		d.skip("flow_unreadable", func() error { return d.msg.Nak(damagedPause) })
-		return true
+		return
 	}
 	ahead := flow.PauseFor(d.timer.Record.Deferrals())
-	d.postpone(key, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: d.f.flows.nowNs() + int64(ahead)}, generation: heldGeneration}, ahead)
-	return true
+	d.postpone(by, flowAnswer{Verdict: flow.Verdict{Kind: flow.Defer, AtNs: d.f.flows.nowNs() + int64(ahead)}, generation: heldGeneration}, ahead)
 }
 
 // heldGeneration is schemas.Deferral.Generation of an event that waits because its service or its

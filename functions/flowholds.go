@@ -109,21 +109,6 @@ func (h *flowHolds) changed(key string) {
 	delete(h.changing, key)
 }
 
-// heldByTarget makes the event wait in its consumer or in the wheel while a hold stops the calls
-// of its key. It returns true if the event waits.
-func (d *delivery) heldByTarget(set *store.FlowSet, key string) bool {
-	h, ok := set.HoldOf(key)
-	if !ok {
-		return false
-	}
-	p, atNs := h.Hold.Ask(d.f.flows.nowNs())
-	held := p == flow.Held
-	if held {
-		d.awaitTarget(set, key, &h.Hold, atNs)
-	}
-	return held
-}
-
 // awaitTarget makes the event wait for the end of a hold, which is at atNs or, if the circuit is open,
 // later. A few events of the node come back at the time of the next probe, so that one makes it;
 // the others wait as for a paused limit, and are moved when the circuit closes.

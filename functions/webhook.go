@@ -239,13 +239,8 @@ func (d *delivery) blocked(key string) bool {
 	if !fresh {
 		return true
 	}
-	if _, _, held := set.Hold(d.svc.name, d.spec.Group); held {
+	if d.stopped(set, key) != nil {
 		return true
-	}
-	if h, has := set.HoldOf(key); has {
-		if p, _ := h.Hold.Ask(d.f.flows.nowNs()); p == flow.Held {
-			return true
-		}
 	}
 	l, limited := set.Find(key)
 	return limited && (l.Limit.Paused || l.Err != nil)

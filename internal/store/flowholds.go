@@ -10,7 +10,6 @@ import (
 
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/jet"
-	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -177,29 +176,27 @@ func (f *Flows) ChangeHold(ctx context.Context, key string, nowMs int64, change 
 	if err := f.callbacks(); err != nil {
 		return FlowHold{}, err
 	}
-	for try := 1; ; try++ {
-		h, err := f.readHold(ctx, key)
-		if err != nil {
-			return h, err
+	var h FlowHold
+	err := onConflict(ctx, holdTries, flow.ConflictPause, func() (err error) {
+		if h, err = f.readHold(ctx, key); err != nil {
+			return err
 		}
 		if nowMs-h.EndedMs > endedHoldTTL.Milliseconds() {
 			h.EndedMs = 0
 		}
 		if !change(&h) {
-			return h, nil
+			return nil
 		}
 		h.AtMs = nowMs
-		h.Rev, err = f.putHold(ctx, &h, nowMs)
-		switch {
-		case err == nil:
+		if h.Rev, err = f.putHold(ctx, &h, nowMs); err == nil {
 			_, err = f.RefreshFlows(ctx)
-			return h, err
-		case !errors.Is(err, ErrRevision):
-			return h, err
-		case try == holdTries || !pause.Random(ctx, flow.ConflictPause):
-			return h, schemas.Errorf(schemas.CodeUnavailable, "the hold of flow %s was changed by others %d times at once: try again", key, try)
 		}
+		return err
+	})
+	if errors.Is(err, ErrRevision) {
+		err = schemas.Errorf(schemas.CodeUnavailable, "the hold of flow %s was changed by others at once, again and again: try again", key)
 	}
+	return h, err
 }
 
 // ResetHold ends the hold of a flow key, and returns it as it was; ok is false if nothing holds the key.

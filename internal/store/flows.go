@@ -192,6 +192,17 @@ func decodeLimit(pattern string, b []byte) FlowLimit {
 	}
 }
 
+// onConflict makes a change by compare-and-set, again after a conflict with another node, which is
+// ErrRevision: at most tries times, 0 for no bound, with a random pause below most between them. It
+// returns ErrRevision after the last conflict, and if ctx ends.
+func onConflict(ctx context.Context, tries int, most time.Duration, change func() error) error {
+	for try := 1; ; try++ {
+		if err := change(); !errors.Is(err, ErrRevision) || try == tries || !pause.Random(ctx, most) {
+			return err
+		}
+	}
+}
+
 // unmarshalFlow reads a value of the bucket into v and checks its version and checksum, which
 // are parts of v. what names the value in errors: schemas.ErrNewer, schemas.ErrDamaged.
 func unmarshalFlow(what string, b []byte, v any, version *int, sum *uint32) error {

@@ -115,32 +115,27 @@ func (o *Orders) DecideOrder(ctx context.Context, k OrderKey, node string, now f
 }
 
 // decide stores one decision.
-func (o *Orders) decide(ctx context.Context, k OrderKey, node string, nowMs int64, asks []order.Ask) ([]order.Answer, []order.Wake, error) {
-	for {
+func (o *Orders) decide(ctx context.Context, k OrderKey, node string, nowMs int64, asks []order.Ask) (answers []order.Answer, wakes []order.Wake, err error) {
+	err = onConflict(ctx, 0, orderConflictPause, func() error {
 		was, rev, err := o.OrderState(ctx, k)
 		if errors.Is(err, schemas.ErrDamaged) {
 			// The waiting events ask again by themselves, and give the state its content back.
 			was, err = order.State{}, nil
 		}
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		next := was.Clone()
-		answers, wakes := order.Decide(&next, node, nowMs, order.MaxWaiting, asks)
+		answers, wakes = order.Decide(&next, node, nowMs, order.MaxWaiting, asks)
 		if reflect.DeepEqual(was, next) {
-			return answers, wakes, nil
+			return nil
 		}
-		err = o.put(ctx, k, &next, rev)
-		switch {
-		case err == nil:
-			return answers, wakes, nil
-		case !errors.Is(err, ErrRevision):
-			return nil, nil, err
-		}
-		if !pause.Random(ctx, orderConflictPause) {
-			return nil, nil, o.jet.Error("order events", context.Cause(ctx))
-		}
+		return o.put(ctx, k, &next, rev)
+	})
+	if errors.Is(err, ErrRevision) {
+		err = o.jet.Error("order events", context.Cause(ctx))
 	}
+	return answers, wakes, err
 }
 
 func (o *Orders) put(ctx context.Context, k OrderKey, s *order.State, rev uint64) error {

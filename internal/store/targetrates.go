@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/jet"
-	"github.com/belfryio/belfry/internal/pause"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -120,7 +119,7 @@ func (s *FlowSet) lowered(key string, l FlowLimit, exists bool) (FlowLimit, bool
 // many keys; schemas.ErrNewer; schemas.ErrStoreFull; schemas.ErrUnavailable, after which the rate
 // may be in force.
 func (f *Flows) PutTargetRate(ctx context.Context, t TargetRate) error {
-	for try := 1; ; try++ {
+	return onConflict(ctx, targetTries, targetPause, func() error {
 		old, rev, err := f.readTarget(ctx, t.Key)
 		if err != nil {
 			return err
@@ -137,17 +136,15 @@ func (f *Flows) PutTargetRate(ctx context.Context, t TargetRate) error {
 		case old.PerMinute == t.PerMinute:
 			next.Generation = old.Generation
 		}
-		err = f.writeTarget(ctx, next, rev, 0)
-		switch {
-		case err == nil && next.Generation != 0: // only the end has changed
-			_, err = f.RefreshFlows(ctx)
-			return err
-		case err == nil:
-			return f.copy.acknowledge(ctx, "the rate that the target of "+t.Key+" allows")
-		case !errors.Is(err, ErrRevision) || try == targetTries || !pause.Random(ctx, targetPause):
+		if err := f.writeTarget(ctx, next, rev, 0); err != nil {
 			return err
 		}
-	}
+		if next.Generation != 0 { // only the end has changed
+			_, err = f.RefreshFlows(ctx)
+			return err
+		}
+		return f.copy.acknowledge(ctx, "the rate that the target of "+t.Key+" allows")
+	})
 }
 
 // readTarget reads the rate of a flow key from the leader, and the revision of its key: 0 for a key
