@@ -73,7 +73,7 @@ var planted = []struct {
 	{m("flow: the slots of other nodes are free", "internal/flow/decide.go", "if l.UntilNs > nowNs {", "if l.UntilNs > nowNs+2*int64(LeaseFor) {"), "./internal/flow", "TestSimulation"},
 	{m("flow: calls that ended keep their slots", "internal/flow/decide.go", "	s.Hold(node, running, nowNs)\n\t} else {", "	} else {"), "./internal/flow", "TestParallel"},
 	{m("flow: a pause without an end", "internal/flow/decide.go", "min(leastPause<<min(deferrals, 10), mostPause)", "MaxDefer"), "./internal/flow", "TestSimulation"},
-	{m("flow: a pause of a service holds only its own flow key", "functions/flowdelivery.go", "case !ok, key == d.flowKey():", "case !ok, true:"), "./functions", "TestFlowHold"},
+	{m("flow: a pause of a service holds only its own flow key", "functions/flowdelivery.go", "ok && by != key {", "ok && by != key && false {"), "./functions", "TestFlowHold"},
 	{m("flow: held events get slots of the service's key", "functions/flowreplan.go", "case !limited || e.held:", "case !limited:"), "./functions", "TestFlowHoldWithRate"},
 
 	{m("flow: the clocks of the nodes agree", "internal/flow/decide.go", "s.running(nowNs-int64(LeaseMargin))", "s.running(nowNs)"), "./internal/flow", "TestSimulation"},
@@ -101,7 +101,7 @@ var planted = []struct {
 	{m("flow hold: an open circuit admits every event", "internal/flow/hold.go", "case nowNs < h.ProbeNs:", "case false:"), "./internal/flow", "TestHoldSimulation"},
 	{m("flow hold: a probe does not delay the next", "internal/flow/hold.go", "h.ProbeNs = nowNs + int64(min(", "_ = nowNs + int64(min("), "./internal/flow", "TestHoldSimulation"},
 	{m("flow hold: a circuit does not open", "internal/flow/hold.go", "c == Unreachable && circuit > 0 && int(*s) >= circuit", "false"), "./internal/flow", "TestHoldSimulation"},
-	{m("flow hold: a node does not obey a hold", "functions/flowholds.go", "held := p == flow.Held\n", "held := p > flow.Probe\n"), "./functions", "TestRetryAfter"},
+	{m("flow hold: a node does not obey a hold", "functions/flowdelivery.go", "p == flow.Held {", "p > flow.Probe {"), "./functions", "TestRetryAfter"},
 	{m("flow hold: an answered probe leaves the circuit open", "functions/flowholds.go", "case d.probe != 0 && contact == flow.Answered:", "case false:"), "./functions", "TestCircuit"},
 	{m("flow hold: events of a closed circuit are not moved", "functions/flowreplan.go", "case l.hold && d.Flow == l.key", "case false && d.Flow == l.key"), "./functions", "TestHoldReset"},
 	{m("flow hold: all held events are due at once", "functions/flowholds.go", "* int64(holdGap)", "* 0"), "./functions", "TestRetryAfterPausesKey"},
