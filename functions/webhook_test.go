@@ -122,7 +122,8 @@ func TestWebhookHandshake(t *testing.T) {
 func TestWebhookRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.start(withOrigin)
+	// A target that may answer otherwise is asked again after 2 minutes, which is longer than the test.
+	r.start(func(o *Options) { withOrigin(o); o.WebhookPermission = 24 * time.Hour })
 	elsewhere, dead := newWebhookTarget(t, "*"), 0
 	for name, tt := range map[string]struct {
 		status  int
