@@ -182,12 +182,12 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 			return err
 		}
 		if err := s.callbacks.Load().CheckService(spec.Service); err != nil {
-			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: %w", schemas.AttrService, err)
+			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: %w", schemas.AttrService, err).About(schemas.AttrService)
 		}
 	}
 	if spec.Callback != "" {
 		if err := s.callbacks.Load().Check(spec.Callback, spec.Service); err != nil {
-			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s %q: %w", schemas.AttrCallback, schemas.RedactURL(spec.Callback), err)
+			return schemas.Errorf(schemas.CodeInvalidAttribute, "%s %q: %w", schemas.AttrCallback, schemas.RedactURL(spec.Callback), err).About(schemas.AttrCallback)
 		}
 	}
 	if spec.Recurrence != nil {

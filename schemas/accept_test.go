@@ -100,7 +100,7 @@ func sameInBinaryMode(t *testing.T, m map[string]any, want schemas.Spec) {
 				data = []byte(s)
 			}
 		case v != nil:
-			hdr["ce-"+name] = []string{schemas.EncodeHTTPHeader(fmt.Sprint(v))}
+			hdr["ce-"+name] = []string{schemas.EncodeHeader(fmt.Sprint(v))}
 		}
 	}
 	_, spec, err := schemas.ParseAdd(hdr, data, added, schemas.Limits{})

@@ -162,6 +162,7 @@ type Fired struct {
 
 func badAttribute(name, value, format string, args ...any) *Error {
 	e := Errorf(CodeInvalidAttribute, format, args...)
+	e.Attribute = name
 	e.Msg = name + " " + strconv.Quote(clip(value, 80)) + ": " + e.Msg
 	return e
 }

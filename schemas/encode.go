@@ -159,8 +159,8 @@ func (b Body) binaryWith(f Fired, errorCode, errorData string) nats.Header {
 		hdr[headerPrefix+AttrTrigger] = []string{f.Trigger.String()}
 	}
 	if errorCode != "" {
-		hdr[headerPrefix+AttrErrorCode] = []string{encodeHeader(cleanText(errorCode))}
-		hdr[headerPrefix+AttrErrorData] = []string{encodeHeader(cleanText(errorData))}
+		hdr[headerPrefix+AttrErrorCode] = []string{EncodeHeader(cleanText(errorCode))}
+		hdr[headerPrefix+AttrErrorData] = []string{EncodeHeader(cleanText(errorData))}
 	}
 	return hdr
 }

@@ -37,6 +37,8 @@ type Error struct {
 	Code Code
 	Msg  string
 	Err  error // the cause, or nil; Msg already includes its text
+	// Attribute is the attribute of the event that the error is about, or "".
+	Attribute string
 	// RetryAfter is the time after which the call may succeed, of CodeLimited; otherwise 0.
 	RetryAfter time.Duration
 }
@@ -98,6 +100,12 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), Err: errors.Unwrap(err)}
 }
 
+// About sets the attribute and returns the error.
+func (e *Error) About(attribute string) *Error {
+	e.Attribute = attribute
+	return e
+}
+
 // RetryAfterOf returns Error.RetryAfter of the first Error in err's chain, or 0.
 func RetryAfterOf(err error) time.Duration {
 	var e *Error
@@ -105,6 +113,16 @@ func RetryAfterOf(err error) time.Duration {
 		return e.RetryAfter
 	}
 	return 0
+}
+
+// AttributeOf returns the first Error.Attribute in err's chain, or "".
+func AttributeOf(err error) string {
+	for e := (*Error)(nil); errors.As(err, &e); err = e.Err {
+		if e.Attribute != "" {
+			return e.Attribute
+		}
+	}
+	return ""
 }
 
 // CodeOf returns the code of the first Error in err's chain, or "".

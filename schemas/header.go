@@ -10,8 +10,8 @@ const upperHex = "0123456789ABCDEF"
 
 func mustEncode(c byte) bool { return c <= ' ' || c == '"' || c == '%' || c > '~' }
 
-// encodeHeader percent-encodes a value.
-func encodeHeader(s string) string {
+// EncodeHeader percent-encodes the value of an attribute for its header in binary mode.
+func EncodeHeader(s string) string {
 	more := 0
 	for i := 0; i < len(s); i++ {
 		if mustEncode(s[i]) {

@@ -105,7 +105,7 @@ func FuzzDecodeHeader(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		e := encodeHeader(s)
+		e := EncodeHeader(s)
 		if got := decodeHeader(e); got != s {
 			t.Fatalf("%q is encoded as %q and decoded as %q, want the same text", s, e, got)
 		}

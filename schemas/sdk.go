@@ -130,7 +130,7 @@ func EncodeEvent(e event.Event, mode Mode) (nats.Header, []byte, error) {
 	hdr := make(nats.Header, len(extensions)+12)
 	set := func(name, v string) {
 		if v != "" {
-			hdr[headerPrefix+name] = []string{encodeHeader(v)}
+			hdr[headerPrefix+name] = []string{EncodeHeader(v)}
 		}
 	}
 	set("specversion", e.SpecVersion())
@@ -144,7 +144,7 @@ func EncodeEvent(e event.Event, mode Mode) (nats.Header, []byte, error) {
 		set("time", types.FormatTime(e.Time()))
 	}
 	for name, v := range extensions {
-		hdr[headerPrefix+name] = []string{encodeHeader(ExtensionText(v))}
+		hdr[headerPrefix+name] = []string{EncodeHeader(ExtensionText(v))}
 	}
 	return hdr, e.Data(), nil
 }

@@ -107,7 +107,7 @@ func (p *parsed) checkRequest(maxMessage int) error {
 	return nil
 }
 
-// encodedLen returns len(encodeHeader(s)) without encoding.
+// encodedLen returns len(EncodeHeader(s)) without encoding.
 func encodedLen(s string) int {
 	n := len(s)
 	for i := 0; i < len(s); i++ {

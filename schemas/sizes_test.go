@@ -193,7 +193,7 @@ func randomSizes(r *rand.Rand) (nats.Header, []byte) {
 	raw := r.IntN(2) == 0 // sdk-go does not encode values
 	for name, v := range attrs {
 		if !raw {
-			v = schemas.EncodeHTTPHeader(v)
+			v = schemas.EncodeHeader(v)
 		}
 		hdr["ce-"+name] = []string{v}
 	}

@@ -87,9 +87,9 @@ func (p *parsed) checkAdd() error {
 			}
 			p.recurs = p.recurs || a.kind != kindNull && isScheduleAttribute(name)
 		case slices.Contains(outputAttributes, name):
-			return Errorf(CodeInvalidAttribute, "%s is set by Belfry when an event fires; remove it from the add", name)
+			return Errorf(CodeInvalidAttribute, "%s is set by Belfry when an event fires; remove it from the add", name).About(name)
 		default:
-			return Errorf(CodeInvalidAttribute, "unknown attribute %s: names that begin with %q are reserved for Belfry's attributes %s", name, attributePrefix, strings.Join(inputAttributes, ", "))
+			return Errorf(CodeInvalidAttribute, "unknown attribute %s: names that begin with %q are reserved for Belfry's attributes %s", name, attributePrefix, strings.Join(inputAttributes, ", ")).About(name)
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ func (b Basis) Compile(id schemas.TimerID, r *schemas.Recurrence, anchorMs int64
 	if err != nil {
 		var bad *calendar.Error
 		if errors.As(err, &bad) {
-			return nil, schemas.Errorf(schemas.CodeInvalidAttribute, "%w", bad)
+			return nil, schemas.Errorf(schemas.CodeInvalidAttribute, "%w", bad).About(bad.Attribute)
 		}
 		return nil, err
 	}
