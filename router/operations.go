@@ -47,6 +47,8 @@ type Operations struct {
 	Calendars func(context.Context) recurrence.Calendars
 	// Register registers the service of a callback before an update stores it; nil for nothing.
 	Register func(ctx context.Context, service string) error
+	// Revision is the revision that a timer must have to be changed; 0 for any.
+	Revision uint64
 	// Changed is called after each change, with the schedule of the record before, nil for a
 	// one-shot timer, and the new record; nil for nothing.
 	Changed func(before *schemas.Schedule, t *store.Timer)
@@ -133,6 +135,9 @@ func (o *Operations) CancelStale(t *store.Timer, by schemas.Caller) (w store.Wri
 	if !o.Scope.Sees(t.Record.Service) {
 		return store.Write{}, false
 	}
+	if o.checkRevision(t.Rev) != nil {
+		return store.Write{}, false
+	}
 	unchanged, err := t.Record.Cancel(o.NowMs(), by)
 	if err != nil || unchanged || !o.Adds.AddForgotten(t.Record.AddedMs) {
 		return store.Write{}, false
@@ -178,6 +183,9 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 			// again, a trigger would fire twice.
 			return o.changed(&before, t), nil
 		}
+		if err := o.checkRevision(t.Rev); err != nil {
+			return t, err
+		}
 		before = t
 		e, err := f(&t.Record, t.Rev)
 		if err != nil || e.unchanged {
@@ -203,6 +211,15 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 			return t, context.Cause(ctx)
 		}
 	}
+}
+
+// checkRevision returns an error of conflict for a timer that has another revision than it must
+// have.
+func (o *Operations) checkRevision(rev uint64) error {
+	if o.Revision != 0 && o.Revision != rev {
+		return schemas.Errorf(schemas.CodeConflict, "the timer has revision %d, not %d: get it, check what has changed, and send the request again", rev, o.Revision)
+	}
+	return nil
 }
 
 // changed reports a change.

@@ -50,6 +50,15 @@ func (s *Service) In(sc Scope) *Service {
 	return scoped
 }
 
+// AtRevision returns the service whose operations change a timer only if it has a revision, and
+// otherwise return conflict; 0 is any revision. It is otherwise as In. Adds, and operations on
+// several timers, ignore the revision.
+func (s *Service) AtRevision(rev uint64) *Service {
+	scoped := s.In(s.scope)
+	scoped.ops.Revision = rev
+	return scoped
+}
+
 // Tenants returns the tenants by their accounts. The caller must not change the map.
 func (s *Service) Tenants() map[string]string { return s.o.Accounts }
 
@@ -91,9 +100,9 @@ func (s *Service) checkTenant(a *Add) error {
 func refuseShared(spec *schemas.Spec) error {
 	switch {
 	case spec.Flow != "":
-		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant names flow keys; leave it out", schemas.AttrFlow)
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant names flow keys; leave it out", schemas.AttrFlow).About(schemas.AttrFlow)
 	case spec.Recurrence != nil && len(spec.Recurrence.Exclude) > 0:
-		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant has calendars; leave it out", schemas.AttrExclude)
+		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant has calendars; leave it out", schemas.AttrExclude).About(schemas.AttrExclude)
 	}
 	return nil
 }
