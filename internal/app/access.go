@@ -82,7 +82,7 @@ func (o *Options) validateAccess() error {
 		return badConfig("http takes no client certificates: use http-tokens or http-token-file")
 	}
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.tokens() == nil && !o.Insecure {
-		return badConfig("http listens on %s, where others can reach it, and /metrics and the details of /readyz would be open to them: set http-tokens or http-token-file (and http-tls-cert and http-tls-key), listen on 127.0.0.1, or use --insecure if the network is closed", o.HTTP)
+		return badConfig("http listens on %s, where others can reach it, and every client would be able to read, change and cancel all timers: set http-tokens or http-token-file (and http-tls-cert and http-tls-key), listen on 127.0.0.1, or use --insecure if the network is closed", o.HTTP)
 	}
 	if err := o.validateTenants(); err != nil {
 		return err
@@ -300,7 +300,7 @@ func (o *Options) warnInsecure() {
 		o.Log.Warn().Str("nats_listen", o.NATSListen).Msg("INSECURE: the embedded server listens beyond this host " + what)
 	}
 	if o.HTTP != NoHTTP && !OnLoopback(o.HTTP) && o.tokens() == nil {
-		o.Log.Warn().Str("http", o.HTTP).Msg("INSECURE: HTTP listens beyond this host without a token: every client that reaches it may read metrics and names of nodes")
+		o.Log.Warn().Str("http", o.HTTP).Msg("INSECURE: HTTP listens beyond this host without a token: every client that reaches it may read, change and cancel all timers")
 	}
 }
 

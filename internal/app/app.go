@@ -15,8 +15,10 @@ import (
 
 	"github.com/belfryio/belfry/functions"
 	"github.com/belfryio/belfry/internal/clustertime"
+	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/scheduler"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -31,6 +33,7 @@ type App struct {
 	listener net.Listener              // of HTTP, nil for none
 	httpTLS  *tls.Config               // nil for HTTP without TLS
 	tokens   atomic.Pointer[token.Set] // that HTTP accepts; nil if it asks for none
+	api      *httpapi.API              // nil on a node without HTTP or without a router
 	level    store.FormatLevel
 	failed   chan error // the error that ends a running node
 
@@ -57,6 +60,8 @@ type App struct {
 	calling atomic.Pointer[functions.Functions]
 	// firing is roles.scheduler, also for the heartbeat.
 	firing atomic.Pointer[scheduler.Scheduler]
+	// routing is roles.router once it runs. The HTTP server reads it, and begins before the roles.
+	routing atomic.Pointer[router.Service]
 }
 
 // undo is one step of Stop, with the time that it may take.
@@ -132,6 +137,9 @@ func (a *App) acquire() error {
 	var err error
 	if a.reg, err = newRegistry(a); err == nil {
 		a.reloads, err = newReloads(a.reg)
+	}
+	if err == nil && a.listener != nil && a.o.runs(RoleRouter) {
+		a.api, err = a.newHTTPAPI()
 	}
 	return err
 }

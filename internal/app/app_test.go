@@ -335,6 +335,11 @@ func TestRolesOnTwoNodes(t *testing.T) {
 		}
 	}
 	add("one")
+	for i, want := range []int{http.StatusNotFound, http.StatusOK, http.StatusNotFound} {
+		if code, body := get(t, nodes[i], "/v1/timers"); code != want {
+			t.Errorf("the HTTP API of node %d: got status %d, body %s, want %d, which only a node with a router has", i, code, body, want)
+		}
+	}
 	stop(t, nodes[0]) // releases its clocks; the other scheduler takes over
 	add("two")
 	add("three")

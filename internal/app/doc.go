@@ -41,4 +41,7 @@
 // answers, the cluster's time is known and the roles have started, and otherwise 503 with
 // the missing condition in its body. /metrics serves Prometheus metrics. With
 // Options.HTTPTokens or Options.HTTPToken, that body and /metrics need a token.
+//
+// The HTTP API of package httpapi is under /v1/ on a node with a router. It answers 503 until the
+// roles have started.
 package app

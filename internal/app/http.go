@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/scheduler"
 )
 
@@ -175,6 +176,9 @@ func (a *App) handler() http.Handler {
 		}
 		metrics.ServeHTTP(w, r)
 	})
+	if a.api != nil {
+		mux.Handle(httpapi.Prefix, a.api)
+	}
 	return mux
 }
 

@@ -163,6 +163,7 @@ func (a *App) startRoles(ctx context.Context) error {
 		if err := r.router.Start(ctx); err != nil {
 			return err
 		}
+		a.routing.Store(r.router)
 		if err := r.nats.Start(ctx); err != nil {
 			return err
 		}

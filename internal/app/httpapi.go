@@ -1,0 +1,42 @@
+package app
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/router"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// newHTTPAPI returns the HTTP API of a node with a router.
+func (a *App) newHTTPAPI() (*httpapi.API, error) {
+	return httpapi.New(httpapi.Config{
+		Service: a.httpService, Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP),
+		MaxEvent: func() int { return a.store.MaxMessage() }, // asked once there is a service
+		Log:      a.component("http"), Registerer: a.reg,
+	})
+}
+
+// httpService returns the operations for a caller of the HTTP API.
+func (a *App) httpService(id httpapi.Identity, revision uint64) (httpapi.Timers, error) {
+	s := a.routing.Load()
+	if s == nil {
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "the node is not ready: %s; nothing was done: try again", *a.phase.Load())
+	}
+	s = s.In(router.Scope{Tenant: id.Tenant, All: id.AllTenants})
+	if revision != 0 {
+		s = s.AtRevision(revision)
+	}
+	return s, nil
+}
+
+// authorizeAPI returns the caller of a request to the HTTP API.
+func (a *App) authorizeAPI(r *http.Request, scope string) (httpapi.Identity, error) {
+	id, err := a.authorize(r, scope)
+	if refusal, ok := errors.AsType[*token.Error](err); ok {
+		return httpapi.Identity{}, httpapi.Refused(refusal.Status, refusal.Challenge(), refusal.Reason)
+	}
+	return httpapi.Identity{Name: id.Name, Tenant: id.Tenant, AllTenants: id.AllTenants(), Payload: id.Scopes.Has(token.ScopePayload)}, err
+}

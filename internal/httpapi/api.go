@@ -1,0 +1,216 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Prefix begins the paths of all routes.
+const Prefix = "/v1/"
+
+// maxRequests bounds the requests that are served at a time.
+const maxRequests = 1024
+
+// Identity is the caller of a request.
+type Identity struct {
+	// Name is the name of the caller's token, "" for a caller that needs none.
+	Name string
+	// Tenant is the tenant whose timers the caller reaches; "" for the default tenant.
+	Tenant string
+	// AllTenants lets the caller see the timers of all tenants.
+	AllTenants bool
+	// Payload lets the caller see what events carry for their callees, and what these answer.
+	Payload bool
+}
+
+// Timers are the operations on timers; *router.Service has them.
+type Timers interface {
+	AddAsync(header map[string][]string, data []byte, done func(schemas.AddReply, error))
+	Add(ctx context.Context, header map[string][]string, data []byte) (schemas.AddReply, error)
+	Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error)
+	List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error)
+	Cancel(ctx context.Context, q schemas.CancelRequest, from schemas.Caller) (store.Timer, error)
+	Reschedule(ctx context.Context, q schemas.RescheduleRequest, from schemas.Caller) (store.Timer, error)
+}
+
+// Config configures an API. All fields but Loopback, Log and Registerer are required.
+type Config struct {
+	// Service returns the operations for a caller. They change a timer only at revision, if it is
+	// not 0, and otherwise return an error of schemas.CodeConflict. An error, with a
+	// schemas.Code, says why there are none.
+	Service func(id Identity, revision uint64) (Timers, error)
+	// Authorize returns the caller of a request that needs a scope. Its error is an *Error.
+	Authorize func(r *http.Request, scope string) (Identity, error)
+	// Loopback says that the listener is reachable on this host only. Callers without a name must
+	// then name it by a loopback address, see guard.go.
+	Loopback bool
+	// MaxEvent is the size of the largest event that can be stored now, in bytes.
+	MaxEvent   func() int
+	Log        zerolog.Logger
+	Registerer prometheus.Registerer
+}
+
+// API is the handler of all paths that begin with Prefix. It has no goroutines and needs no stop:
+// it ends with its server.
+type API struct {
+	o       Config
+	mux     *http.ServeMux
+	permits chan struct{}
+	served  *prometheus.CounterVec
+	origin  http.CrossOriginProtection
+}
+
+// New returns an API. It fails if the metrics are registered already.
+func New(o Config) (*API, error) {
+	a := &API{
+		o: o, mux: http.NewServeMux(), permits: make(chan struct{}, maxRequests),
+		served: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "http_requests_total", Help: "Requests of the HTTP API by route and error code (ok for none)."}, []string{"route", "code"}),
+	}
+	if o.Registerer != nil {
+		if err := o.Registerer.Register(a.served); err != nil {
+			return nil, fmt.Errorf("httpapi: register metrics: %w", err)
+		}
+	}
+	for _, rt := range routes {
+		a.mux.HandleFunc(rt.String(), func(w http.ResponseWriter, r *http.Request) { a.serve(&rt, w, r) })
+	}
+	a.mux.HandleFunc("GET "+documentPath, serveDocument)
+	a.mux.HandleFunc(Prefix, a.serveNone)
+	return a, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
+
+// route is an operation of the API.
+type route struct {
+	method, path, scope string
+	// params are the query parameters that the route takes; each at most once, except state.
+	params []string
+	handle func(*request) (answer, error)
+}
+
+// routes are all operations. openapi.yaml describes each of them.
+var routes = []route{
+	{"POST", "/v1/timers", token.ScopeWrite, fieldNames(), addTimer},
+	{"GET", "/v1/timers", token.ScopeRead, []string{"id", "source", "state", "service", "group", "schedule", "limit", "cursor"}, listOrGet},
+	{"DELETE", "/v1/timers", token.ScopeWrite, []string{"id", "source", "by"}, cancelTimer},
+	{"PATCH", "/v1/timers", token.ScopeWrite, []string{"id", "source"}, moveTimer},
+	{"GET", "/v1/timers/{timer}", token.ScopeRead, nil, getTimer},
+	{"DELETE", "/v1/timers/{timer}", token.ScopeWrite, []string{"by"}, cancelTimer},
+	{"PATCH", "/v1/timers/{timer}", token.ScopeWrite, nil, moveTimer},
+	{"POST", "/v1/events", token.ScopeWrite, nil, addEvents},
+}
+
+// String returns the pattern of the route.
+func (rt *route) String() string { return rt.method + " " + rt.path }
+
+// request is a request that may be carried out.
+type request struct {
+	*http.Request
+	w       http.ResponseWriter
+	api     *API
+	id      Identity
+	timers  Timers
+	query   url.Values
+	ifMatch bool // there is a header If-Match
+}
+
+// serve carries out a request.
+func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request) {
+	select {
+	case a.permits <- struct{}{}:
+		defer func() { <-a.permits }()
+	default:
+		a.fail(rt.String(), w, schemas.Errorf(schemas.CodeUnavailable, "%d requests are being served, which is the limit; nothing was done: try again", maxRequests))
+		return
+	}
+	q := &request{Request: r, w: w, api: a}
+	err := q.admit(rt)
+	if err == nil {
+		var ans answer
+		if ans, err = rt.handle(q); err == nil {
+			a.served.WithLabelValues(rt.String(), "ok").Inc()
+			a.write(w, ans)
+			return
+		}
+	}
+	a.fail(rt.String(), w, q.precondition(err))
+}
+
+// admit checks the caller and what all requests have in common.
+func (q *request) admit(rt *route) (err error) {
+	if err = q.api.checkOrigin(q.Request); err != nil {
+		return err
+	}
+	if q.id, err = q.api.o.Authorize(q.Request, rt.scope); err != nil {
+		return err
+	}
+	if err = q.api.checkHost(q.id, q.Request); err != nil {
+		return err
+	}
+	if q.query, err = parameters(q.URL.RawQuery, rt.params); err != nil {
+		return err
+	}
+	var revision uint64
+	if revision, q.ifMatch, err = revisionOf(q.Header, rt.method); err != nil {
+		return err
+	}
+	q.timers, err = q.api.o.Service(q.id, revision)
+	return err
+}
+
+// parameters decodes the query of a request.
+func parameters(raw string, names []string) (url.Values, error) {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, badRequest("the query is malformed: %w", err)
+	}
+	for name, values := range query {
+		switch {
+		case !slices.Contains(names, name) && len(names) == 0:
+			return nil, badRequest("unknown parameter %.80q; this request has none", name)
+		case !slices.Contains(names, name):
+			return nil, badRequest("unknown parameter %.80q; use %s", name, strings.Join(names, ", "))
+		case len(values) > 1 && name != "state":
+			return nil, badRequest("parameter %s occurs %d times; give it once", name, len(values))
+		}
+	}
+	return query, nil
+}
+
+// caller returns the caller for the history of a timer.
+func (q *request) caller() schemas.Caller { return schemas.Caller{User: q.id.Name} }
+
+// ref returns the timer that a request names, by its path or by the parameters id and source.
+func (q *request) ref() schemas.TimerRef {
+	return schemas.TimerRef{Timer: q.PathValue("timer"), ID: q.query.Get("id"), Source: q.query.Get("source")}
+}
+
+// serveNone answers a request that no route has.
+func (a *API) serveNone(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := a.mux.Handler(probe); pattern != Prefix && pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		a.fail("none", w, &Error{Status: http.StatusNotFound, Code: codeNoRoute, Detail: "there is nothing at this path; " + documentPath + " lists what there is"})
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	a.fail("none", w, &Error{Status: http.StatusMethodNotAllowed, Code: codeNoMethod, Detail: "this path takes " + strings.Join(allowed, ", ")})
+}

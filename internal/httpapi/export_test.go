@@ -1,0 +1,34 @@
+package httpapi
+
+// Routes returns the routes as in the document: a method and a path.
+func Routes() []string {
+	out := []string{"GET " + documentPath}
+	for i := range routes {
+		out = append(out, routes[i].String())
+	}
+	return out
+}
+
+// Fields returns the attributes of the fields of POST /v1/timers.
+func Fields() []string {
+	var out []string
+	for _, f := range fields {
+		out = append(out, f.attribute)
+	}
+	return out
+}
+
+// Codes returns all codes of errors, with their statuses.
+func Codes() map[string]int {
+	out := map[string]int{}
+	for code, t := range titles {
+		out[code] = t.status
+	}
+	return out
+}
+
+// Limits of requests.
+const (
+	MaxRequests = maxRequests
+	MaxBatch    = maxBatch
+)

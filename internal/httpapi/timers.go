@@ -1,0 +1,252 @@
+package httpapi
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// Defaults of the attributes that an event must have.
+const (
+	DefaultSource = "/http"
+	DefaultType   = "belfry.timer"
+)
+
+// headerKey is the header whose value is the id of an event that has none.
+const headerKey = "Idempotency-Key"
+
+// added is the answer to an add.
+type added struct {
+	Timer  schemas.TimerID `json:"timer"`
+	ID     string          `json:"id,omitempty"`
+	Source string          `json:"source,omitempty"`
+	// Due is an RFC 3339 time with milliseconds.
+	Due       string        `json:"due"`
+	State     schemas.State `json:"state"`
+	Duplicate bool          `json:"duplicate"`
+	Remark    string        `json:"remark,omitempty"`
+}
+
+// addedOf describes an add.
+func addedOf(r *schemas.AddReply) added {
+	return added{Timer: r.Timer, Due: schemas.FormatTime(r.Due.UnixMilli()), State: r.State, Duplicate: r.Duplicate, Remark: r.Remark}
+}
+
+func (a *added) status() int {
+	if a.Duplicate {
+		return http.StatusOK
+	}
+	return http.StatusCreated
+}
+
+func (a *added) answer() answer {
+	return answer{status: a.status(), body: a, location: "/v1/timers/" + a.Timer.String()}
+}
+
+// body reads the body of a request, up to limit bytes.
+func (q *request) body(limit int) ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(q.w, q.Body, int64(limit)))
+	switch _, large := errors.AsType[*http.MaxBytesError](err); {
+	case large:
+		return nil, schemas.Errorf(schemas.CodeTooLarge, "the body has more than %d bytes, the limit: send a reference to large data instead", limit)
+	case err != nil:
+		return nil, badRequest("the body cannot be read: %w", err)
+	}
+	return b, nil
+}
+
+// addTimer is POST /v1/timers. Its fields are those of a JSON object, or the parameters of the
+// query, and the body is then the data.
+func addTimer(q *request) (answer, error) {
+	byKey, err := idempotencyKey(q.Header)
+	if err != nil {
+		return answer{}, err
+	}
+	body, err := q.body(q.api.o.MaxEvent())
+	if err != nil {
+		return answer{}, err
+	}
+	id := cmp.Or(byKey, uuid.NewString())
+	var header map[string][]string
+	var name added
+	if len(q.query) > 0 {
+		for attribute, def := range map[string]string{"id": id, "source": DefaultSource, "type": DefaultType} {
+			q.query.Set(attribute, cmp.Or(q.query.Get(attribute), def))
+		}
+		name.ID, name.Source = q.query.Get("id"), q.query.Get("source")
+		header = queryEvent(q.query, q.Header)
+	} else {
+		if err := jsonBody(q.Header); err != nil {
+			return answer{}, err
+		}
+		d, err := draftOf(body)
+		if err != nil {
+			return answer{}, err
+		}
+		d.setDefault("id", id)
+		d.setDefault("source", DefaultSource)
+		d.setDefault("type", DefaultType)
+		name.ID, name.Source = d.text("id"), d.text("source")
+		body = d.event()
+	}
+	reply, err := q.timers.Add(q.Context(), header, body)
+	if err != nil {
+		return answer{}, addError(err, byKey != "" && name.ID == byKey)
+	}
+	out := addedOf(&reply)
+	out.ID, out.Source = name.ID, name.Source
+	return out.answer(), nil
+}
+
+// jsonBody refuses a body that is not JSON. curl -d without a header says that its body is a form,
+// and nobody sends a form here.
+func jsonBody(h http.Header) error {
+	text := h.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(text)
+	if text == "" || err == nil && (media == "application/json" || media == "application/x-www-form-urlencoded") {
+		return nil
+	}
+	return &Error{Status: http.StatusUnsupportedMediaType, Code: codeMediaType, Detail: "the body must be application/json; send a CloudEvent to /v1/events, and data of another type with the fields in the query"}
+}
+
+// idempotencyKey returns the header Idempotency-Key, which may be in quotes; "" without one.
+func idempotencyKey(h http.Header) (string, error) {
+	values := h.Values(headerKey)
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := strings.TrimSpace(values[0])
+	if unquoted, ok := strings.CutPrefix(key, `"`); ok {
+		if unquoted, ok = strings.CutSuffix(unquoted, `"`); ok {
+			key = unquoted
+		}
+	}
+	if len(values) > 1 || key == "" {
+		return "", badField(headerKey, "give one key, and not an empty one")
+	}
+	return key, nil
+}
+
+// addError maps the error of an add to the fields of POST /v1/timers. A conflict about an
+// idempotency key is 422, as draft-ietf-httpapi-idempotency-key-header asks for.
+func addError(err error, byKey bool) error {
+	switch code := schemas.CodeOf(err); {
+	case byKey && code == schemas.CodeConflict:
+		return &Error{Status: http.StatusUnprocessableEntity, Code: string(code), Field: headerKey, Detail: "this " + headerKey + " was used for another timer: " + err.Error()}
+	case code == schemas.CodeInvalidAttribute || code == schemas.CodeInvalidEvent:
+		if attribute := schemas.AttributeOf(err); attribute != "" {
+			return schemas.Errorf(code, "%w", err).About(fieldOf(attribute))
+		}
+	}
+	return err
+}
+
+// listOrGet is GET /v1/timers: with id and source one timer, otherwise a page of timers.
+func listOrGet(q *request) (answer, error) {
+	if q.query.Has("id") || q.query.Has("source") {
+		return getTimer(q)
+	}
+	list := schemas.ListRequest{Service: q.query.Get("service"), Group: q.query.Get("group"), Cursor: q.query.Get("cursor")}
+	for _, word := range q.query["state"] {
+		state, err := schemas.ParseState(word)
+		if err != nil {
+			return answer{}, badField("state", "%w", err)
+		}
+		list.States = append(list.States, state)
+	}
+	if q.query.Has("schedule") {
+		only, err := strconv.ParseBool(q.query.Get("schedule"))
+		if err != nil {
+			return answer{}, badField("schedule", "must be true or false")
+		}
+		list.Schedule = &only
+	}
+	var err error
+	if list.Limit, err = q.limit(); err != nil {
+		return answer{}, err
+	}
+	page, err := q.timers.List(q.Context(), list)
+	for i := range page.Timers {
+		q.conceal(&page.Timers[i])
+	}
+	return answer{status: http.StatusOK, body: page}, err
+}
+
+// limit returns the parameter limit, 0 for none.
+func (q *request) limit() (int, error) {
+	if !q.query.Has("limit") {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(q.query.Get("limit"))
+	if err != nil || n < 1 || n > store.MaxListLimit {
+		return 0, badField("limit", "must be a number from 1 to %d", store.MaxListLimit)
+	}
+	return n, nil
+}
+
+// getTimer is GET of one timer.
+func getTimer(q *request) (answer, error) {
+	info, err := q.timers.Describe(q.Context(), q.ref())
+	return q.timerAnswer(info), err
+}
+
+// cancelTimer is DELETE of one timer.
+func cancelTimer(q *request) (answer, error) {
+	t, err := q.timers.Cancel(q.Context(), schemas.CancelRequest{TimerRef: q.ref(), By: q.query.Get("by")}, q.caller())
+	return q.recordAnswer(&t, err)
+}
+
+// moveTimer is PATCH of one timer: it gets another due time.
+func moveTimer(q *request) (answer, error) {
+	var move struct {
+		In string `json:"in"`
+		At string `json:"at"`
+		By string `json:"by"`
+	}
+	if err := q.decode(&move); err != nil {
+		return answer{}, err
+	}
+	if (move.In == "") == (move.At == "") {
+		return answer{}, badRequest("give either in or at")
+	}
+	t, err := q.timers.Reschedule(q.Context(), schemas.RescheduleRequest{TimerRef: q.ref(), After: move.In, At: move.At, By: move.By}, q.caller())
+	return q.recordAnswer(&t, err)
+}
+
+// maxSmallBody bounds the body of a request that has no event, in bytes.
+const maxSmallBody = 64 << 10
+
+// decode reads the JSON body of a request that has no event.
+func (q *request) decode(v any) error {
+	if err := jsonBody(q.Header); err != nil {
+		return err
+	}
+	body, err := q.body(maxSmallBody)
+	if err != nil {
+		return err
+	}
+	return decode(body, v)
+}
+
+// timerAnswer is the answer with a timer.
+func (q *request) timerAnswer(info schemas.TimerInfo) answer {
+	q.conceal(&info)
+	return answer{status: http.StatusOK, body: info, revision: info.Revision}
+}
+
+// recordAnswer is timerAnswer of a changed timer.
+func (q *request) recordAnswer(t *store.Timer, err error) (answer, error) {
+	if err != nil {
+		return answer{}, err
+	}
+	return q.timerAnswer(schemas.FromRecord(t.ID, &t.Record, t.Rev)), nil
+}
