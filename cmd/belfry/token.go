@@ -63,7 +63,7 @@ token is printed only this once: the line has its hash. The command changes no f
 
 Scopes: read (timers, lists, metrics), write (add, change and cancel timers), admin
 (everything but payload; without a tenant it sees the timers of all tenants), payload
-(the data of events, and the headers of callbacks).`,
+(what events carry for their callees, and what these answer).`,
 		Example: `  belfry token new --name ci --scope read,write --expires 720h
   belfry token new --name acme-app --scope read,write --tenant acme -o json`,
 		Args: exactly(0),

@@ -114,12 +114,16 @@ type tenants struct {
 	// connect logs a user in.
 	connect func(user string) *nats.Conn
 	users   map[string]*nats.Conn
+	// secrets are the tokens of HTTP by their names.
+	secrets map[string]string
 }
 
 func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *tenants {
 	t.Helper()
 	f := &tenants{t: t, mode: mode, users: map[string]*nats.Conn{}}
 	next := 0
+	tokens, secrets := tokenSet(t, httpTokens()...)
+	f.secrets = secrets
 	f.connect = func(user string) *nats.Conn {
 		next++
 		nc, err := nats.Connect(urls[next%len(urls)], mode.login(user))
@@ -135,6 +139,7 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 		mode.node(&o)
 		o.Node = fmt.Sprintf("n%d", i+1)
 		o.Tenants, o.ExportFired = mode.accounts, map[string]bool{"acme": true, "globex": true}
+		o.HTTPTokens = tokens
 		o.Callbacks.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: []string{"127.0.0.1"}}, "globex": {}}
 		f.apps = append(f.apps, start(t, o))
 	}
@@ -231,7 +236,14 @@ func TestTenants(t *testing.T) {
 	t.Parallel()
 	mode := confMode(t)
 	srv := natstest.Run(t, mode.server)
-	testTenants(startTenants(t, mode, []string{srv.URL()}, 1))
+	f := startTenants(t, mode, []string{srv.URL()}, 1)
+	testTenants(f)
+	for name, test := range map[string]func(*tenants){"http": testTenantHTTP, "payload": testPayload} {
+		t.Run(name, func(t *testing.T) {
+			f.t = t
+			test(f)
+		})
+	}
 }
 
 // TestTenantsCluster runs on three servers with three nodes.

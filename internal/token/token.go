@@ -94,8 +94,8 @@ const (
 	// ScopeAdmin allows everything but ScopePayload. A token without a tenant sees the timers of
 	// all tenants.
 	ScopeAdmin = "admin"
-	// ScopePayload allows to read what an event carries for its callee: its data, and the headers
-	// of its callback.
+	// ScopePayload allows to read what an event carries for its callee, such as its data and the
+	// path of its callback, and what the callee answers.
 	ScopePayload = "payload"
 )
 

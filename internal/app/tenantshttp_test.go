@@ -1,0 +1,213 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/belfryio/belfry/internal/token"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// httpTokens are the tokens of the nodes of startTenants.
+func httpTokens() []token.Token {
+	return []token.Token{
+		{Name: "acme", Tenant: "acme", Scopes: token.Scopes{"read", "write"}},
+		{Name: "acme-admin", Tenant: "acme", Scopes: token.Scopes{"admin"}},
+		{Name: "acme-reader", Tenant: "acme", Scopes: token.Scopes{"read"}},
+		{Name: "acme-payload", Tenant: "acme", Scopes: token.Scopes{"read", "payload"}},
+		{Name: "globex", Tenant: "globex", Scopes: token.AllScopes()},
+		{Name: "plain", Scopes: token.Scopes{"read", "write", "payload"}},
+		{Name: "ops", Scopes: token.Scopes{"admin"}},
+	}
+}
+
+// call sends a request to the HTTP API with a token.
+func (f *tenants) call(name, method, path, body string, header ...string) (status int, answer string) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+f.apps[0].HTTPAddr()+path, strings.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+f.secrets[name])
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// succeed is call for a request that has to succeed.
+func (f *tenants) succeed(name, method, path, body string, header ...string) string {
+	f.t.Helper()
+	status, answer := f.call(name, method, path, body, header...)
+	if status >= 300 {
+		f.t.Fatalf("%s: %s %s: status %d: %s", name, method, path, status, answer)
+	}
+	return answer
+}
+
+// testTenantHTTP: over HTTP the tenant of the token is that of the operation. The same event of two
+// tenants and of the default tenant is three timers; none of them sees, lists or changes those of
+// another, by an id, a name, a service, a cursor or a key.
+func testTenantHTTP(f *tenants) {
+	t := f.t
+	const event = `{"in":"1h","svc":"orders","group":"h","id":"17","source":"/http"}`
+	owners := map[string]string{"acme": "acme", "globex": "globex", "plain": ""}
+	ids, before := map[string]string{}, map[string]string{}
+	for user, tenant := range owners {
+		ids[user] = schemas.NewTenantTimerID(tenant, "/http", "17").String()
+		if status, answer := f.call(user, "POST", "/v1/timers", event); status != http.StatusCreated || !strings.Contains(answer, ids[user]) {
+			t.Fatalf("%s adds: status %d: %s, want 201 and timer %s", user, status, answer, ids[user])
+		}
+		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","group":"h"}`, "Idempotency-Key", "key-1")
+		before[user] = f.succeed(user, "GET", "/v1/timers/"+ids[user], "")
+	}
+	page := f.succeed("acme", "GET", "/v1/timers?group=h&limit=1", "")
+	var first schemas.ListReply
+	if err := json.Unmarshal([]byte(page), &first); err != nil || len(first.Timers) != 1 {
+		t.Fatalf("a page of one timer: %s (%v)", page, err)
+	}
+	missing := schemas.NewTimerID("/http", "none").String()
+	for victim, id := range ids {
+		for attacker := range ids {
+			if attacker == victim {
+				continue
+			}
+			for _, attack := range []struct{ method, more, body string }{
+				{"GET", "", ""}, {"DELETE", "", ""}, {"DELETE", "?by=" + victim, ""}, {"PATCH", "", `{"in":"2h"}`}, {"PATCH", "", `{"at":"2030-01-01T00:00:00Z"}`}, {"GET", ".1", ""},
+			} {
+				for _, header := range [][]string{nil, {"If-Match", `"1"`}} {
+					if attack.method == "GET" && header != nil {
+						continue
+					}
+					status, answer := f.call(attacker, attack.method, "/v1/timers/"+id+attack.more, attack.body, header...)
+					_, none := f.call(attacker, attack.method, "/v1/timers/"+missing+attack.more, attack.body, header...)
+					if status != http.StatusNotFound || answer != strings.ReplaceAll(none, missing, id) {
+						t.Errorf("%s: %s %v of %s's timer: status %d: %s, want 404 and the answer for a timer that does not exist: %s", attacker, attack.method, header, victim, status, answer, none)
+					}
+				}
+			}
+		}
+		for _, query := range []string{"", "?group=h", "?service=orders", "?group=h&cursor=" + first.Cursor, "?state=pending", "?id=17&source=/http"} {
+			answer := f.succeed(victim, "GET", "/v1/timers"+query, "")
+			for other, theirs := range ids {
+				if has := strings.Contains(answer, theirs); has && other != victim || !has && other == victim && query != "?group=h&cursor="+first.Cursor {
+					t.Errorf("%s: list %s has the timer of %s: %v: %s", victim, query, other, has, answer)
+				}
+			}
+			for other, tenant := range owners {
+				if tenant != "" && other != victim && strings.Contains(answer, `"tenant":"`+tenant+`"`) {
+					t.Errorf("%s: list %s has a timer of tenant %s: %s", victim, query, tenant, answer)
+				}
+			}
+		}
+		for _, service := range []string{"acme=orders", "globex=orders", "=orders"} {
+			if status, answer := f.call(victim, "GET", "/v1/timers?service="+service, ""); status != http.StatusBadRequest {
+				t.Errorf("%s: list of service %s: status %d: %s, want 400", victim, service, status, answer)
+			}
+		}
+	}
+	for _, forged := range []string{`{"in":"1h","svc":"acme=orders"}`, `{"in":"1h","callback":"nats:timers.call.acme.callbacks.x","svc":"=acme"}`, `{"in":"1h","tenant":"acme"}`} {
+		if status, answer := f.call("globex", "POST", "/v1/timers", forged); status < 400 || status >= 500 {
+			t.Errorf("globex adds %s: status %d: %s, want a refusal", forged, status, answer)
+		}
+	}
+	if status, answer := f.call("globex", "POST", "/v1/timers", `{"in":"1h","callback":"http://127.0.0.1:1/"}`); status != http.StatusUnprocessableEntity || !strings.Contains(answer, "hosts of tenant globex") {
+		t.Errorf("globex names a host that only acme may: status %d: %s, want 422 and the setting", status, answer)
+	}
+	for user, id := range ids {
+		if after := f.succeed(user, "GET", "/v1/timers/"+id, ""); after != before[user] {
+			t.Errorf("%s's timer has changed: %s, want %s", user, after, before[user])
+		}
+	}
+
+	// The operator sees the timers of all; the tenant's own users and clients on NATS see its.
+	all := f.succeed("ops", "GET", "/v1/timers?group=h", "")
+	for user, id := range ids {
+		if !strings.Contains(all, id) {
+			t.Errorf("the operator's list lacks %s's timer: %s", user, all)
+		}
+	}
+	if got := f.state("acme", schemas.TimerRef{ID: "17", Source: "/http"}); got != "pending" {
+		t.Errorf("acme, over NATS: %s, want pending", got)
+	}
+	if got := f.succeed("acme-admin", "GET", "/v1/timers?group=h", ""); strings.Contains(got, ids["globex"]) || strings.Contains(got, ids["plain"]) || !strings.Contains(got, ids["acme"]) {
+		t.Errorf("acme's administrator: %s, want acme's timers alone", got)
+	}
+	for _, method := range []string{"POST", "DELETE", "PATCH"} {
+		path := "/v1/timers"
+		if method != "POST" {
+			path += "/" + ids["acme"]
+		}
+		if status, answer := f.call("acme-reader", method, path, `{"in":"2h"}`); status != http.StatusForbidden || !strings.Contains(answer, "scope write") {
+			t.Errorf("%s without scope write: status %d: %s, want 403 and the scope", method, status, answer)
+		}
+	}
+	f.succeed("acme", "PATCH", "/v1/timers/"+ids["acme"], `{"in":"2h"}`)
+	f.succeed("acme-admin", "DELETE", "/v1/timers/"+ids["acme"], "")
+	history := f.succeed("acme-reader", "GET", "/v1/timers/"+ids["acme"], "")
+	for _, want := range []string{`"user":"acme"`, `"user":"acme-admin"`, `"state":"cancelled"`} {
+		if !strings.Contains(history, want) {
+			t.Errorf("acme's timer: %s, want %s", history, want)
+		}
+	}
+	if got := f.succeed("globex", "GET", "/v1/timers/"+ids["globex"], ""); !strings.Contains(got, `"state":"pending"`) {
+		t.Errorf("globex's timer after acme cancelled its own: %s, want pending", got)
+	}
+}
+
+// testPayload: without scope payload an answer has nothing that an event carries for its callee,
+// and nothing that the callee answers.
+func testPayload(f *tenants) {
+	t := f.t
+	callee := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(w, r.Body); err != nil { // the data of the event
+			t.Error(err)
+		}
+		fmt.Fprint(w, " answer-8f2a")
+	}))
+	t.Cleanup(callee.Close)
+	add := f.succeed("acme", "POST", "/v1/timers", `{"in":"1ms","id":"p","source":"/http","svc":"mail","callback":"`+callee.URL+`/path-77ac?key=query-31bd","data":"data-5c0e"}`)
+	id := schemas.NewTenantTimerID("acme", "/http", "p").String()
+	seen := ""
+	waittest.Until(t, "the callback succeeds", func() bool {
+		seen = f.succeed("acme-payload", "GET", "/v1/timers/"+id, "")
+		return strings.Contains(seen, `"state":"success"`)
+	}, func() string { return seen })
+	if !strings.Contains(seen, "answer-8f2a") || !strings.Contains(seen, "data-5c0e") || !strings.Contains(seen, "path-77ac") {
+		t.Errorf("with scope payload: %s, want the path of the callback, and its answer with the data", seen)
+	}
+	for _, user := range []string{"acme", "acme-reader", "acme-admin", "ops"} {
+		all := add + f.succeed(user, "GET", "/v1/timers/"+id, "") + f.succeed(user, "GET", "/v1/timers?service=mail", "") + f.succeed(user, "GET", "/v1/timers", "")
+		if user == "acme" {
+			_, refused := f.call(user, "DELETE", "/v1/timers/"+id, "")
+			_, late := f.call(user, "PATCH", "/v1/timers/"+id, `{"in":"1h"}`)
+			all += refused + late
+		}
+		for _, secret := range []string{"answer-8f2a", "data-5c0e", "path-77ac", "query-31bd"} {
+			if strings.Contains(all, secret) {
+				t.Errorf("token %s without scope payload sees %s: %s", user, secret, all)
+			}
+		}
+		if !strings.Contains(all, `"callback":"http://127.0.0.1`) || !strings.Contains(all, `"state":"success"`) {
+			t.Errorf("token %s: %s, want the state and the host of the callback", user, all)
+		}
+	}
+}
