@@ -32,7 +32,7 @@ func TestTenantAllowance(t *testing.T) {
 	allow := func(acme schemas.TenantAllowance) {
 		t.Helper()
 		tenants := map[string]schemas.TenantAllowance{"acme": acme, "globex": all}
-		if err := f.apps[0].Reconfigure(Options{Callbacks: functions.Settings{Tenants: tenants}}); err != nil {
+		if err := f.apps[0].Reconfigure(Options{HTTPTokens: f.tokens, Callbacks: functions.Settings{Tenants: tenants}}); err != nil {
 			t.Fatal(err)
 		}
 	}

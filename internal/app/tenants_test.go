@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -114,7 +115,8 @@ type tenants struct {
 	// connect logs a user in.
 	connect func(user string) *nats.Conn
 	users   map[string]*nats.Conn
-	// secrets are the tokens of HTTP by their names.
+	// tokens are the tokens that HTTP accepts; secrets has them in clear text by their names.
+	tokens  *token.Set
 	secrets map[string]string
 }
 
@@ -123,7 +125,7 @@ func startTenants(t *testing.T, mode tenantMode, urls []string, replicas int) *t
 	f := &tenants{t: t, mode: mode, users: map[string]*nats.Conn{}}
 	next := 0
 	tokens, secrets := tokenSet(t, httpTokens()...)
-	f.secrets = secrets
+	f.tokens, f.secrets = tokens, secrets
 	f.connect = func(user string) *nats.Conn {
 		next++
 		nc, err := nats.Connect(urls[next%len(urls)], mode.login(user))
