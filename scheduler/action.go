@@ -134,7 +134,15 @@ type EvGone struct {
 	Rev uint64
 }
 
+// EvNewer reports a record of a newer format that a read of the whole shard has found, so
+// that a node that reads it takes the shard. It need not be due.
+type EvNewer struct {
+	ID  schemas.TimerID
+	Rev uint64
+}
+
 func (EvGone) event()         {}
+func (EvNewer) event()        {}
 func (EvTick) event()         {}
 func (EvTail) event()         {}
 func (EvLoaded) event()       {}

@@ -285,6 +285,8 @@ func (k *Core) Step(now int64, ev Event) []Action {
 		k.onLooked(ev)
 	case EvRunCreated:
 		k.onRunCreated(ev)
+	case EvNewer:
+		k.newer.add(ev.ID, newerPin{rev: ev.Rev, tick: noPin})
 	case EvGone:
 		k.newer.replaced(ev.ID, ev.Rev)
 	}

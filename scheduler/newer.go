@@ -19,6 +19,7 @@ import (
 //	the index load         the low watermark, before the tick of the index entry
 //	the tail               the applied offset, before the record's revision
 //	a scan of the shard    the low watermark, where it is; nothing if the tail will deliver the record
+//	new plans (replan.go)  nothing: the record is not due yet, or one of the others finds it
 //
 // A later revision that is readable or final ends the pin. The clock also states the format
 // level that the shard needs, and the coordinators assign the shard to a node that reads

@@ -73,7 +73,9 @@ func (t *Term) checkpoint() (c, progress store.Clock) {
 	if n := t.counted.Load(); n != nil {
 		c.Msgs, c.MsgsMs = n.Msgs, n.MsgsMs
 	}
-	c.Basis = *t.planned.Load()
+	if c.Basis = *t.planned.Load(); t.older.waiting() {
+		c.Basis = ""
+	}
 	return c, progress
 }
 

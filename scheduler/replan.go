@@ -22,7 +22,9 @@ import (
 // and writes each schedule whose next run moves, by compare-and-set, as an update does. So a
 // run that fires at the same time comes either before the new plan or after it. Then it
 // writes the new basis into the clock. If the owner dies before that, the next owner starts
-// again; a schedule that is planned already does not change.
+// again; a schedule that is planned already does not change. The same holds if the shard has
+// records of a newer format, which the owner cannot plan: the clock keeps the old basis, the
+// coordinators assign the shard to a node that reads them, and that node reads the shard again.
 //
 // During a rolling upgrade owners have different zone data. An owner with older data than that
 // of the basis moves nothing, and states its own basis: its turns plan with it, so the next
@@ -85,6 +87,7 @@ func (t *Term) zones() *calendar.ZoneData { return cmp.Or(t.cfg.Core.Zones, cale
 
 // replan keeps the plans of the shard's schedules on the node's basis until the term ends.
 func (t *Term) replan(ctx context.Context) {
+	partial := "" // the basis on which all schedules are planned but those of a newer format
 	for pause := replanEvery; t.host.Pause(ctx, pause); {
 		pause = replanEvery
 		if t.state.Load() != 1 {
@@ -100,14 +103,16 @@ func (t *Term) replan(ctx context.Context) {
 			t.planned.Store(&basis)
 			before = basis
 		}
-		if basis == before && !all {
+		if (basis == before || basis == partial) && !all {
 			err := t.replanSome(ctx, ids, cals)
 			if t.failed("replan", err); err != nil {
 				t.older.all()
+			} else {
+				t.older.done()
 			}
 			continue
 		}
-		moved, err := t.replanAll(ctx, cals)
+		moved, unread, err := t.replanAll(ctx, cals)
 		t.failed("replan", err)
 		if err != nil {
 			if all {
@@ -119,18 +124,28 @@ func (t *Term) replan(ctx context.Context) {
 		if moved > 0 {
 			t.log.Info().Str("before", before).Str("after", basis).Int("schedules", moved).Msg("next runs of schedules moved: what they depend on has changed")
 		}
-		t.planned.Store(&basis)
+		if partial = ""; unread > 0 {
+			partial = basis
+		} else {
+			t.planned.Store(&basis)
+		}
+		t.older.done()
 	}
 }
 
-// replanAll plans all schedules of the shard again, and returns the number of those whose
-// next run has moved.
-func (t *Term) replanAll(ctx context.Context, cals recurrence.Calendars) (moved int, err error) {
+// replanAll plans all schedules of the shard again. It returns the number of those whose next
+// run has moved, and the number of records of a newer format, which it reports to the core.
+func (t *Term) replanAll(ctx context.Context, cals recurrence.Calendars) (moved, unread int, err error) {
 	for after, more := uint64(0), true; more; {
 		var found []store.Timer
 		more = false
 		err := t.cfg.Store.EachSchedule(ctx, t.cfg.Shard, after, func(s store.Timer) (bool, error) {
 			after = s.Rev
+			if s.Unread != store.Readable {
+				unread++
+				t.put(EvNewer{ID: s.ID, Rev: s.Rev})
+				return true, nil
+			}
 			scratch := s
 			if changed, err := t.replanned(&scratch, cals); err != nil || !changed {
 				t.failed("plan schedule", err)
@@ -141,19 +156,19 @@ func (t *Term) replanAll(ctx context.Context, cals recurrence.Calendars) (moved 
 			return !more, nil
 		})
 		if err != nil {
-			return moved, err
+			return moved, unread, err
 		}
 		for _, s := range found {
 			changed, err := t.replanOne(ctx, s, cals, moved < maxReplanLines)
 			if err != nil {
-				return moved, err
+				return moved, unread, err
 			}
 			if changed {
 				moved++
 			}
 		}
 	}
-	return moved, nil
+	return moved, unread, nil
 }
 
 // replanned changes the record of a schedule to its new plan, and reports whether that
@@ -215,6 +230,9 @@ type olderPlans struct {
 	mu   sync.Mutex
 	ids  []schemas.TimerID
 	full bool
+	// busy states that noted schedules may not be planned yet. The clock then states no basis,
+	// so that the next owner reads the shard if this one dies.
+	busy bool
 }
 
 // note notes a record of the tail, for an owner with this zone data and copy of the calendars; the
@@ -229,6 +247,7 @@ func (o *olderPlans) note(t *store.Timer, zones *calendar.ZoneData, cals *store.
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.busy = true
 	if len(o.ids) < maxOlderPlans {
 		o.ids = append(o.ids, t.ID)
 	} else {
@@ -251,7 +270,21 @@ func otherCalendars(s *schemas.Schedule, cals *store.CalendarSet) bool {
 func (o *olderPlans) all() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.full = true
+	o.full, o.busy = true, true
+}
+
+// done states that the schedules of the last take are planned.
+func (o *olderPlans) done() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.busy = o.full || len(o.ids) > 0
+}
+
+// waiting reports whether noted schedules may not be planned yet.
+func (o *olderPlans) waiting() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.busy
 }
 
 // take returns the schedules that were noted. full states that there were more.

@@ -100,11 +100,12 @@ type zoneSummary struct {
 	// Schedules is the number of schedules that were read, and Changed the number that change.
 	// Newer counts schedules that were planned with newer zone data than this program's. Unknown
 	// counts schedules whose later runs were not compared, because no node with older zone data
-	// answered.
+	// answered. Unread counts records of a newer format, which may be schedules.
 	Schedules int `json:"schedules"`
 	Changed   int `json:"changed"`
 	Newer     int `json:"newer,omitempty"`
 	Unknown   int `json:"unknown,omitempty"`
+	Unread    int `json:"unread,omitempty"`
 }
 
 func (c *cli) diffZones(ctx context.Context, s session, look *store.View, runs int) error {
@@ -129,6 +130,10 @@ func (c *cli) diffZones(ctx context.Context, s session, look *store.View, runs i
 	}
 	t := table{c.out, []int{schemas.TimerIDLength, 20, 20, 24, 24, 25}}
 	err = look.EachSchedule(ctx, func(tm store.Timer) error {
+		if tm.Unread != store.Readable {
+			sum.Unread++
+			return nil
+		}
 		sum.Schedules++
 		change, err := diffSchedule(ctx, s, tm, calendars, nowMs, runs, &sum)
 		if change == nil || err != nil {
@@ -172,6 +177,9 @@ func (c *cli) printZoneSummary(sum *zoneSummary) error {
 	}
 	if sum.Unknown > 0 {
 		p.line("The later runs of %d schedules were not compared: no node with older time zone data answered.", sum.Unknown)
+	}
+	if sum.Unread > 0 {
+		p.line("%d records have a newer format than this program reads; they were not compared. Use the program of the newer version.", sum.Unread)
 	}
 	var nodes []string
 	for _, n := range slices.Sorted(maps.Keys(sum.Nodes)) {

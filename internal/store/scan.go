@@ -46,8 +46,9 @@ func (rd *Reader) ScanQueued(ctx context.Context, shard int, throughMs int64, fn
 
 // EachSchedule passes the schedules of a shard in state pending or paused to fn, in stream
 // order, starting after a sequence, until fn returns false. It reads every record of the shard
-// after that sequence, with the pauses of pauseScan, and leaves out records that this build
-// cannot read. Errors: those of fn, schemas.ErrUnavailable.
+// after that sequence, with the pauses of pauseScan. It also passes every record of a newer
+// format that may have to fire (see Timer.Unread), because it may be a schedule. It leaves out
+// records that are damaged. Errors: those of fn, schemas.ErrUnavailable.
 func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn func(Timer) (more bool, err error)) error {
 	sh := &rd.shards.subjects[shard]
 	n := 0
@@ -56,6 +57,9 @@ func (rd *Reader) EachSchedule(ctx context.Context, shard int, after uint64, fn 
 			return false, rd.jet.Error("read schedules", ctx.Err())
 		}
 		t, ok := rd.dec.decode(&m)
+		if t.Unread == UnreadOpen {
+			return fn(t)
+		}
 		if r := &t.Record; !ok || r.Schedule == nil || !r.State.Waits() {
 			return true, nil
 		}

@@ -409,7 +409,9 @@ func (s *recurring) readUntil(ctx context.Context, bound time.Duration, ok func(
 		case !pause.For(ctx, 50*time.Millisecond):
 			if err == nil {
 				s.stored(&r, rev)
-				err = fmt.Errorf("revision %d is too old", rev)
+				p := r.Schedule
+				err = fmt.Errorf("after %s the record is still that of revision %d: state %s, next run %s, due %s, %d open deadlines, calendars %v by revision %d", bound, rev,
+					r.State, schemas.FormatTime(p.NextMs), schemas.FormatTime(p.NextDueMs), len(p.Expected), p.Exclude, p.Calendars)
 			}
 			return err
 		}

@@ -343,6 +343,9 @@ func (c *Client) ScanQueued(ctx context.Context, shard int, throughMs int64, fn 
 // store.Store. Like a consumer it may read from a replica.
 func (c *Client) EachSchedule(ctx context.Context, shard int, after uint64, fn func(store.Timer) (more bool, err error)) error {
 	return c.scan(ctx, shard, after, func(t store.Timer) (bool, error) {
+		if t.Unread == store.UnreadOpen {
+			return fn(t)
+		}
 		if r := &t.Record; t.Unread != store.Readable || r.Schedule == nil || r.State != schemas.StatePending && r.State != schemas.StatePaused {
 			return true, nil
 		}

@@ -203,7 +203,7 @@ func damageReport(t *testing.T, s Store) {
 	}
 }
 
-// newerRecords: loads, scans and tails return a record of a newer format with its identity,
+// newerRecords: loads, scans, reads of schedules and tails return a record of a newer format with its identity,
 // and loads also with the tick that names it.
 func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 	critical := Pending(NowMs(t, s))
@@ -223,6 +223,15 @@ func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 			return nil
 		}); err != nil || seen != 1 {
 			t.Fatalf("scan: a record of a newer format was returned %d times, %v", seen, err)
+		}
+		seen = 0
+		if err := s.EachSchedule(t.Context(), 0, rev-1, func(tm store.Timer) (bool, error) {
+			if tm.ID == id && tm.Rev == rev && tm.Unread == store.UnreadOpen {
+				seen++
+			}
+			return true, nil
+		}); err != nil || seen != 1 {
+			t.Fatalf("schedules: a record of a newer format was returned %d times, %v", seen, err)
 		}
 		tailed := make(chan store.Timer, 100)
 		tail := must[*store.Tail](t)(s.Tail(t.Context(), 0, rev-1, func(tm store.Timer) { tailed <- tm }))
