@@ -71,9 +71,9 @@ type feedMode int
 
 const (
 	anyDies feedMode = iota
-	// serversDie: every process that serves dies when it has put the feed to rest, so
-	// only the publisher finds the event.
-	serversDie
+	// publisherFinds: every process that serves dies when it has put the feed to rest, and
+	// the others do not check the feed, so only the publisher finds the event.
+	publisherFinds
 	// publishersDie: every publisher may die when its event is stored, so only functions'
 	// checks find it.
 	publishersDie
@@ -110,8 +110,8 @@ func RunFeed(seed uint64) (violation string, stats FeedStats) {
 	case seed%10 == 0: // without deaths
 		publisherDies, serverDies = false, false
 	case seed%5 == 4:
-		w.mode = serversDie + feedMode(seed/5%2)
-		publisherDies, serverDies, publishers = w.mode == publishersDie, w.mode == serversDie, 1
+		w.mode = publisherFinds + feedMode(seed/5%2)
+		publisherDies, serverDies, publishers = w.mode == publishersDie, w.mode == publisherFinds, 1
 	}
 	for range publishers {
 		w.start((*feedProc).publish, publisherDies)

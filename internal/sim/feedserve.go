@@ -51,6 +51,9 @@ func (p *feedProc) check(ctx context.Context, r functions.Rester, floor uint64, 
 // sawRest checks a feed that another process has put to rest: after the grace, and at once if
 // that was a while ago.
 func (p *feedProc) sawRest(ctx context.Context, ch store.ServiceChange) {
+	if p.w.mode == publisherFinds {
+		return
+	}
 	if p.w.now-time.Duration(ch.Since.UnixNano()) < feedOld {
 		p.sleep(ctx, feedGrace)
 	}

@@ -50,7 +50,7 @@ func (p *feedProc) RestService(ctx context.Context, _ store.Feed, rev, floor uin
 		err := p.w.put(rev, store.ServiceState{Floor: floor})
 		if err == nil {
 			p.w.stats.Rests++
-			if p.w.mode == serversDie {
+			if p.w.mode == publisherFinds {
 				p.mayDie(1)
 			} else {
 				p.mayDie(4)

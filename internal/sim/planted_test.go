@@ -118,7 +118,7 @@ var seedMutants = []mutant{
 	{"a refused timer lets the watermark pass before it has failed", "scheduler/undeliverable.go", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n", "\tk.do(ActFail{ID: e.id, Rev: e.rev, Record: &rec})\n\tk.done(e)\n", 300, ""},
 	{"an old dead letter is repeated without a look", "scheduler/fire.go", "\tif e.refused() != \"\" {\n\t\treturn deadTarget(e)", "\tif e.refused() == \"never\" {\n\t\treturn deadTarget(e)", 1000, ""},
 	{"a callback's result drops the history", "scheduler/fire.go", "if r.Extended() {", "if false {", 60, ""},
-	{"a callback's result drops the attempts", "schemas/record.go", "return len(r.Attempts) > 0 || ", "return ", 60, ""},
+	{"a callback's result drops the attempts", "schemas/record.go", "return len(r.Attempts) > 0 || len(r.History) > 0 || r.FirstFiredMs != 0 || ", "return len(r.History) > 0 || ", 60, ""},
 	{"an attempt takes the place of the one before", "schemas/attempt.go", "len(keep)-MaxKeptAttempts+1)", "len(keep))", 60, ""},
 	{"an old publish is repeated without a look", "scheduler/fire.go", "if k.claimedLongAgo(e) {\n\t\te.phase", "if k.now < 0 {\n\t\te.phase", 2000, ""},
 }
