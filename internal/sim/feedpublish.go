@@ -110,10 +110,7 @@ func (p *feedProc) watch(ctx context.Context, all bool) {
 			p.changed(ch)
 		}
 		p.sleep(ctx, 20*time.Millisecond)
-		breaks, longest := 400, 5*time.Second
-		if w.mode != anyDies && !p.serves {
-			breaks, longest = 100, 2*feedGrace
-		}
+		breaks, longest := w.watchBreaks(p.serves)
 		if !w.oneIn(breaks) {
 			continue
 		}
@@ -125,6 +122,20 @@ func (p *feedProc) watch(ctx context.Context, all bool) {
 		for _, need := range p.waker.Missed() {
 			p.spawn(func(ctx context.Context) { p.wakeAgain(ctx, need) })
 		}
+	}
+}
+
+// watchBreaks returns how often a watch breaks, once in so many looks, and for how long at most.
+func (w *feedWorld) watchBreaks(serves bool) (oneIn int, longest time.Duration) {
+	switch {
+	case w.mode == publisherFinds && w.calm && !serves, w.mode == watchFails && serves: // a node checks again after each break
+		return 5000, 5 * time.Second
+	case w.mode == anyDies || serves:
+		return 400, 5 * time.Second
+	case w.mode == watchFails:
+		return 100, 3 * w.bound
+	default:
+		return 100, 2 * feedGrace
 	}
 }
 

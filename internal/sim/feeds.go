@@ -50,6 +50,7 @@ type feedWorld struct {
 	stats  FeedStats
 	faults bool // false once the run ends
 	mode   feedMode
+	calm   bool // watches break rarely, in mode publisherFinds
 	bound  time.Duration
 
 	key     store.ServiceState
@@ -64,19 +65,25 @@ type feedWorld struct {
 // feedMode is which of the processes die. These parts of the protocol find an event that is
 // stored while its feed comes to rest: the publisher that follows the key, and the checks of
 // the process that put it to rest and of the other processes that serve. Each hides a bug in
-// another, so the last two modes leave only one part at work. In these modes one publisher
-// publishes pairs of events, far apart, many more requests are lost, and watches break for
-// longer.
+// another, so each of the other modes leaves only one part at work. In these modes one publisher
+// publishes pairs of events, far apart, and many more requests are lost.
 type feedMode int
 
 const (
 	anyDies feedMode = iota
 	// publisherFinds: every process that serves dies when it has put the feed to rest, and
-	// the others do not check the feed, so only the publisher finds the event.
+	// the others do not check the feed, so only the publisher finds the event. In half of the
+	// runs its watch breaks often, which makes it look at the key again and again; in the
+	// other half rarely.
 	publisherFinds
 	// publishersDie: every publisher may die when its event is stored, so only functions'
 	// checks find it.
 	publishersDie
+	// watchFails: the publisher's watch breaks for longer than the bound. The checks are over
+	// when it publishes its second event, so it must not trust that the feed is still awake.
+	watchFails
+
+	feedModes = int(watchFails)
 )
 
 // feedEvent is a message of the stream. Its sequence is its position, counted from 1.
@@ -110,7 +117,8 @@ func RunFeed(seed uint64) (violation string, stats FeedStats) {
 	case seed%10 == 0: // without deaths
 		publisherDies, serverDies = false, false
 	case seed%5 == 4:
-		w.mode = publisherFinds + feedMode(seed/5%2)
+		w.mode = publisherFinds + feedMode(seed/5%uint64(feedModes))
+		w.calm = seed%2 == 0
 		publisherDies, serverDies, publishers = w.mode == publishersDie, w.mode == publisherFinds, 1
 	}
 	for range publishers {
