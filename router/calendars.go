@@ -192,9 +192,9 @@ func (s *Service) writeCalendar(ctx context.Context, set *store.CalendarSet, c s
 
 func otherRevision(name string, is, want uint64) error {
 	if is == 0 {
-		return schemas.Errorf(schemas.CodeConflict, "calendar %s does not exist, and the request names revision %d: leave the revision out to make it", name, want)
+		return revisionError("calendar %s does not exist, and the request names revision %d: leave the revision out to make it", name, want)
 	}
-	return schemas.Errorf(schemas.CodeConflict, "calendar %s has revision %d, not %d: get it, check what has changed, and put it again", name, is, want)
+	return revisionError("calendar %s has revision %d, not %d: get it, check what has changed, and put it again", name, is, want)
 }
 
 // calendarEffect is the effect of a change of a calendar on schedules.

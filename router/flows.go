@@ -245,7 +245,9 @@ func (s *Service) changeLimit(ctx context.Context, c limitChange, from schemas.C
 			return reply, nil
 		case !errors.Is(err, store.ErrRevision):
 			return reply, err
-		case c.revision != 0 || try == putTries:
+		case c.revision != 0:
+			return reply, revisionError("the limit of %s was changed by somebody else at the same time: get it, check what has changed, and try again", c.key)
+		case try == putTries:
 			return reply, schemas.Errorf(schemas.CodeConflict, "the limit of %s was changed by somebody else at the same time: show it, then try again", c.key)
 		}
 	}
@@ -275,9 +277,9 @@ func noLimit(set *store.FlowSet, key string) error {
 
 func otherLimit(key string, is, want uint64) error {
 	if is == 0 {
-		return schemas.Errorf(schemas.CodeConflict, "no limit is stored for %s, and the request names revision %d: leave the revision out to store one", key, want)
+		return revisionError("no limit is stored for %s, and the request names revision %d: leave the revision out to store one", key, want)
 	}
-	return schemas.Errorf(schemas.CodeConflict, "the limit of %s has revision %d, not %d: get it, check what has changed, and try again", key, is, want)
+	return revisionError("the limit of %s has revision %d, not %d: get it, check what has changed, and try again", key, is, want)
 }
 
 // except returns the stored limits that apply instead of that of a pattern to keys that match

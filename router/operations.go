@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
@@ -213,11 +214,19 @@ func (o *Operations) changeAt(ctx context.Context, id schemas.TimerID, f func(*s
 	}
 }
 
+// ErrOtherRevision is the cause of a conflict with the revision that a request names.
+var ErrOtherRevision = errors.New("another revision")
+
+// revisionError returns an error of conflict whose cause is ErrOtherRevision.
+func revisionError(format string, args ...any) error {
+	return &schemas.Error{Code: schemas.CodeConflict, Msg: fmt.Sprintf(format, args...), Err: ErrOtherRevision}
+}
+
 // checkRevision returns an error of conflict for a timer that has another revision than it must
 // have.
 func (o *Operations) checkRevision(rev uint64) error {
 	if o.Revision != 0 && o.Revision != rev {
-		return schemas.Errorf(schemas.CodeConflict, "the timer has revision %d, not %d: get it, check what has changed, and send the request again", rev, o.Revision)
+		return revisionError("the timer has revision %d, not %d: get it, check what has changed, and send the request again", rev, o.Revision)
 	}
 	return nil
 }

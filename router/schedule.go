@@ -94,7 +94,7 @@ func (o *Operations) Update(ctx context.Context, id schemas.TimerID, next *schem
 			return edit{unchanged: true}, nil
 		}
 		if rev != 0 && at != rev {
-			return edit{}, schemas.Errorf(schemas.CodeConflict, "the schedule has revision %d, not %d: get it, check what has changed, and update it again; a run changes the revision, too", at, rev)
+			return edit{}, revisionError("the schedule has revision %d, not %d: get it, check what has changed, and update it again; a run changes the revision, too", at, rev)
 		}
 		if p, err = p.Update(rec, next, o.NowMs(), by, o.calendars(ctx)); err != nil {
 			return edit{}, err
