@@ -20,7 +20,7 @@ func (a *App) newHTTPAPI() (*httpapi.API, error) {
 }
 
 // httpService returns the operations for a caller of the HTTP API.
-func (a *App) httpService(id httpapi.Identity, revision uint64) (httpapi.Timers, error) {
+func (a *App) httpService(id httpapi.Identity, revision uint64) (httpapi.Operations, error) {
 	s := a.routing.Load()
 	if s == nil {
 		return nil, schemas.Errorf(schemas.CodeUnavailable, "the node is not ready: %s; nothing was done: try again", *a.phase.Load())

@@ -92,6 +92,8 @@ func testTenantHTTP(f *tenants) {
 			}
 			for _, attack := range []struct{ method, more, body string }{
 				{"GET", "", ""}, {"DELETE", "", ""}, {"DELETE", "?by=" + victim, ""}, {"PATCH", "", `{"in":"2h"}`}, {"PATCH", "", `{"at":"2030-01-01T00:00:00Z"}`}, {"GET", ".1", ""},
+				{"PUT", "", `{"cron":"0 9 * * *"}`}, {"POST", "/pause", ""}, {"POST", "/resume", ""}, {"POST", "/trigger", ""}, {"POST", "/backfill", `{"from":"2026-01-01T00:00:00Z","to":"2026-01-02T00:00:00Z"}`},
+				{"GET", "/why", ""}, {"GET", "/runs", ""}, {"GET", "/preview", ""},
 			} {
 				for _, header := range [][]string{nil, {"If-Match", `"1"`}} {
 					if attack.method == "GET" && header != nil {
@@ -170,6 +172,79 @@ func testTenantHTTP(f *tenants) {
 	}
 	if got := f.succeed("globex", "GET", "/v1/timers/"+ids["globex"], ""); !strings.Contains(got, `"state":"pending"`) {
 		t.Errorf("globex's timer after acme cancelled its own: %s, want pending", got)
+	}
+}
+
+// testTenantHTTPLists: a tenant's token sees and changes its own dead letters, rejected adds and groups
+// alone, and reaches nothing that all tenants share.
+func testTenantHTTPLists(f *tenants) {
+	t := f.t
+	ids := map[string]string{}
+	for user, callback := range map[string]string{"acme": "http://127.0.0.1:1/path-77ac", "globex": "nats:callbacks.none"} {
+		ids[user] = schemas.NewTenantTimerID(user, "/dead", "secret-"+user).String()
+		f.succeed(user, "POST", "/v1/timers", `{"in":"1ms","svc":"dead","group":"lists","id":"secret-`+user+`","source":"/dead","callback":"`+callback+`","maxattempts":1}`)
+		f.succeed(user, "POST", "/v1/timers", `{"in":"1h","group":"lists"}`)
+		f.publish(user, tenantEvent("secret-"+user, `"timerafter":"soon","data":"data-5c0e"`))
+	}
+	for user := range ids {
+		waittest.Until(t, "the dead letter and the rejected add of "+user+" are listed", func() bool {
+			return strings.Contains(f.succeed(user, "GET", "/v1/dead-letters", ""), ids[user]) && strings.Contains(f.succeed(user, "GET", "/v1/rejections", ""), "secret-"+user)
+		})
+	}
+	for user, sees := range map[string]bool{"acme-payload": true, "acme": false} {
+		all := f.succeed(user, "GET", "/v1/dead-letters", "") + f.succeed(user, "GET", "/v1/rejections", "") + f.succeed(user, "GET", "/v1/timers/"+ids["acme"]+"/why", "")
+		for _, secret := range []string{"path-77ac", "data-5c0e"} {
+			if strings.Contains(all, secret) != sees {
+				t.Errorf("token %s sees %s: %v, want %v: %s", user, secret, !sees, sees, all)
+			}
+		}
+	}
+	for attacker, victim := range map[string]string{"acme": "globex", "globex": "acme", "plain": "acme"} {
+		for _, list := range []string{"/v1/dead-letters", "/v1/dead-letters?service=dead", "/v1/dead-letters?timer=" + ids[victim], "/v1/rejections", "/v1/order-keys"} {
+			if answer := f.succeed(attacker, "GET", list, ""); strings.Contains(answer, ids[victim]) || strings.Contains(answer, "secret-"+victim) {
+				t.Errorf("%s: %s has something of %s: %s", attacker, list, victim, answer)
+			}
+		}
+		if status, answer := f.call(attacker, "POST", "/v1/dead-letters/replay", `{"timer":"`+ids[victim]+`"}`); status != http.StatusNotFound {
+			t.Errorf("%s replays the dead letter of %s: status %d: %s, want 404", attacker, victim, status, answer)
+		}
+	}
+	if answer := f.succeed("ops", "GET", "/v1/dead-letters", ""); !strings.Contains(answer, ids["acme"]) || !strings.Contains(answer, ids["globex"]) {
+		t.Errorf("the operator's dead letters: %s, want those of all tenants", answer)
+	}
+	f.succeed("acme", "POST", "/v1/groups/lists/pause", "")
+	if got := f.succeed("acme", "GET", "/v1/timers?group=lists&state=paused", ""); strings.Count(got, `"state":"paused"`) != 1 {
+		t.Errorf("acme has paused its group: %s, want one timer", got)
+	}
+	if got := f.succeed("globex", "GET", "/v1/timers?group=lists&state=paused", ""); strings.Contains(got, "paused") {
+		t.Errorf("acme has paused its group; globex has %s, want no paused timer", got)
+	}
+	for _, user := range []string{"acme", "acme-admin", "globex"} {
+		for _, shared := range []struct{ method, path, body string }{
+			{"GET", "/v1/flows", ""}, {"GET", "/v1/flows/x", ""}, {"PUT", "/v1/flows/x", `{"rate":"1/s"}`}, {"DELETE", "/v1/flows/x", ""}, {"POST", "/v1/flows/x/pause", ""},
+			{"GET", "/v1/calendars", ""}, {"GET", "/v1/calendars/x", ""}, {"PUT", "/v1/calendars/x", `{"dates":["2027-12-25"]}`}, {"DELETE", "/v1/calendars/x", ""},
+		} {
+			if status, answer := f.call(user, shared.method, shared.path, shared.body); status != http.StatusForbidden {
+				t.Errorf("%s: %s %s: status %d: %s, want 403", user, shared.method, shared.path, status, answer)
+			}
+		}
+	}
+	f.succeed("plain", "GET", "/v1/flows", "")
+	if status, answer := f.call("plain", "PUT", "/v1/flows/x", `{"rate":"1/s"}`); status != http.StatusForbidden || !strings.Contains(answer, "scope admin") {
+		t.Errorf("a limit without scope admin: status %d: %s, want 403 and the scope", status, answer)
+	}
+	f.succeed("ops", "PUT", "/v1/flows/x", `{"rate":"1/s","dryrun":true}`)
+	// An update is of the caller's own tenant, so that an operator cannot replace the default tenant's
+	// schedule by mistake.
+	for _, user := range []string{"acme", "plain"} {
+		f.succeed(user, "POST", "/v1/timers", `{"cron":"0 9 * * *","svc":"lists","id":"same","source":"/lists"}`)
+	}
+	path := "/v1/timers/" + schemas.NewTenantTimerID("acme", "/lists", "same").String()
+	if status, answer := f.call("ops", "PUT", path, `{"cron":"0 10 * * *","svc":"lists"}`); status != http.StatusBadRequest || !strings.Contains(answer, "a token of that tenant") {
+		t.Errorf("the operator updates a schedule of acme: status %d: %s, want 400", status, answer)
+	}
+	if got := f.succeed("plain", "GET", "/v1/timers?id=same&source=/lists", ""); !strings.Contains(got, "0 9 * * *") {
+		t.Errorf("the default tenant's schedule after that: %s, want it unchanged", got)
 	}
 }
 

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,8 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"github.com/belfryio/belfry/internal/store"
-	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -34,22 +31,12 @@ type Identity struct {
 	Payload bool
 }
 
-// Timers are the operations on timers; *router.Service has them.
-type Timers interface {
-	AddAsync(header map[string][]string, data []byte, done func(schemas.AddReply, error))
-	Add(ctx context.Context, header map[string][]string, data []byte) (schemas.AddReply, error)
-	Describe(ctx context.Context, ref schemas.TimerRef) (schemas.TimerInfo, error)
-	List(ctx context.Context, q schemas.ListRequest) (schemas.ListReply, error)
-	Cancel(ctx context.Context, q schemas.CancelRequest, from schemas.Caller) (store.Timer, error)
-	Reschedule(ctx context.Context, q schemas.RescheduleRequest, from schemas.Caller) (store.Timer, error)
-}
-
 // Config configures an API. All fields but Loopback, Log and Registerer are required.
 type Config struct {
 	// Service returns the operations for a caller. They change a timer only at revision, if it is
 	// not 0, and otherwise return an error of schemas.CodeConflict. An error, with a
 	// schemas.Code, says why there are none.
-	Service func(id Identity, revision uint64) (Timers, error)
+	Service func(id Identity, revision uint64) (Operations, error)
 	// Authorize returns the caller of a request that needs a scope. Its error is an *Error.
 	Authorize func(r *http.Request, scope string) (Identity, error)
 	// Loopback says that the listener is reachable on this host only. Callers without a name must
@@ -93,38 +80,17 @@ func New(o Config) (*API, error) {
 // ServeHTTP implements http.Handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
 
-// route is an operation of the API.
-type route struct {
-	method, path, scope string
-	// params are the query parameters that the route takes; each at most once, except state.
-	params []string
-	handle func(*request) (answer, error)
-}
-
-// routes are all operations. openapi.yaml describes each of them.
-var routes = []route{
-	{"POST", "/v1/timers", token.ScopeWrite, fieldNames(), addTimer},
-	{"GET", "/v1/timers", token.ScopeRead, []string{"id", "source", "state", "service", "group", "schedule", "limit", "cursor"}, listOrGet},
-	{"DELETE", "/v1/timers", token.ScopeWrite, []string{"id", "source", "by"}, cancelTimer},
-	{"PATCH", "/v1/timers", token.ScopeWrite, []string{"id", "source"}, moveTimer},
-	{"GET", "/v1/timers/{timer}", token.ScopeRead, nil, getTimer},
-	{"DELETE", "/v1/timers/{timer}", token.ScopeWrite, []string{"by"}, cancelTimer},
-	{"PATCH", "/v1/timers/{timer}", token.ScopeWrite, nil, moveTimer},
-	{"POST", "/v1/events", token.ScopeWrite, nil, addEvents},
-}
-
-// String returns the pattern of the route.
-func (rt *route) String() string { return rt.method + " " + rt.path }
-
 // request is a request that may be carried out.
 type request struct {
 	*http.Request
 	w       http.ResponseWriter
 	api     *API
 	id      Identity
-	timers  Timers
+	ops     Operations
 	query   url.Values
 	ifMatch bool // there is a header If-Match
+	// revision is that of If-Match; 0 for any. ops changes timers only at that revision.
+	revision uint64
 }
 
 // serve carries out a request.
@@ -163,11 +129,10 @@ func (q *request) admit(rt *route) (err error) {
 	if q.query, err = parameters(q.URL.RawQuery, rt.params); err != nil {
 		return err
 	}
-	var revision uint64
-	if revision, q.ifMatch, err = revisionOf(q.Header, rt.method); err != nil {
+	if q.revision, q.ifMatch, err = revisionOf(q.Header, rt.method); err != nil {
 		return err
 	}
-	q.timers, err = q.api.o.Service(q.id, revision)
+	q.ops, err = q.api.o.Service(q.id, q.revision)
 	return err
 }
 
@@ -201,7 +166,7 @@ func (q *request) ref() schemas.TimerRef {
 // serveNone answers a request that no route has.
 func (a *API) serveNone(w http.ResponseWriter, r *http.Request) {
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		if _, pattern := a.mux.Handler(probe); pattern != Prefix && pattern != "" {
 			allowed = append(allowed, method)

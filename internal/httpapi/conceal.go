@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/belfryio/belfry/schemas"
@@ -33,5 +34,31 @@ func (q *request) conceal(info *schemas.TimerInfo) {
 	for i := range info.LastAttempts {
 		a := &info.LastAttempts[i]
 		a.Error, a.Response = hide(a.Error), ""
+	}
+}
+
+// located are the URLs in a text, and the paths that stand alone.
+var located = regexp.MustCompile(`(https?://[^\s/?"'),;]+)[^\s"'),;]*|(^|[\s"'(])/[^\s"'),;]+`)
+
+// concealText is conceal for a text about a callback that the answer does not have, such as an
+// error: it removes all paths.
+func (q *request) concealText(text string) string {
+	if q.id.Payload {
+		return text
+	}
+	return located.ReplaceAllString(text, "$1$2/…")
+}
+
+// concealOutcome is conceal for the outcome of a run; nil for none.
+func (q *request) concealOutcome(o *schemas.OutcomeInfo) {
+	if o != nil && !q.id.Payload {
+		o.Error, o.Response = q.concealText(o.Error), ""
+	}
+}
+
+// concealLimit is conceal for the rate that a target allows.
+func (q *request) concealLimit(l *schemas.FlowLimitInfo) {
+	if l.Target != nil {
+		l.Target.URL = q.concealText(l.Target.URL)
 	}
 }

@@ -40,7 +40,7 @@ func addEvents(q *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	reply, err := q.timers.Add(q.Context(), eventHeader(q.Header), body)
+	reply, err := q.ops.Add(q.Context(), eventHeader(q.Header), body)
 	if err != nil {
 		return answer{}, err
 	}
@@ -149,7 +149,7 @@ func (q *request) addAll(events []json.RawMessage) []verdict {
 		adding.Add(1)
 		// The event says by its media type that it is structured, so its members must be those of a
 		// CloudEvent.
-		q.timers.AddAsync(nil, event, func(reply schemas.AddReply, err error) {
+		q.ops.AddAsync(nil, event, func(reply schemas.AddReply, err error) {
 			defer adding.Done()
 			if err != nil {
 				results[i].problem = problemOf(err)

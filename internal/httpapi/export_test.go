@@ -32,3 +32,6 @@ const (
 	MaxRequests = maxRequests
 	MaxBatch    = maxBatch
 )
+
+// ConcealText is a text as a caller without scope payload sees it.
+func ConcealText(text string) string { return (&request{}).concealText(text) }

@@ -85,7 +85,7 @@ var titles = map[string]struct {
 	codeUnauthenticated:                  {http.StatusUnauthorized, "a token is needed"},
 	codeForbidden:                        {http.StatusForbidden, "not allowed"},
 	codeMediaType:                        {http.StatusUnsupportedMediaType, "unsupported content type"},
-	codePrecondition:                     {http.StatusPreconditionFailed, "the timer has another revision"},
+	codePrecondition:                     {http.StatusPreconditionFailed, "another revision"},
 }
 
 // problem is an error in an answer: an application/problem+json of RFC 9457, with the members
@@ -179,6 +179,11 @@ func (a *API) write(w http.ResponseWriter, ans answer) {
 	}
 	if ans.revision != 0 {
 		h.Set("ETag", etag(ans.revision))
+	}
+	if ans.status == http.StatusNotModified {
+		h.Del("Content-Type")
+		w.WriteHeader(ans.status)
+		return
 	}
 	b, err := json.Marshal(ans.body)
 	if err != nil {

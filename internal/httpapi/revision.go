@@ -1,11 +1,12 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/belfryio/belfry/schemas"
+	"github.com/belfryio/belfry/router"
 )
 
 // etag returns the ETag of a timer: its revision in quotes.
@@ -31,9 +32,22 @@ func revisionOf(h http.Header, method string) (revision uint64, given bool, err 
 	return revision, true, nil
 }
 
+// unchanged reports whether the header If-None-Match of a request has the ETag of a revision.
+func unchanged(h http.Header, revision uint64) bool {
+	for _, value := range h.Values("If-None-Match") {
+		for tag := range strings.SplitSeq(value, ",") {
+			tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+			if tag == etag(revision) || tag == "*" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // precondition maps the conflict of a change with If-Match to 412.
 func (q *request) precondition(err error) error {
-	if q.ifMatch && schemas.CodeOf(err) == schemas.CodeConflict {
+	if q.ifMatch && errors.Is(err, router.ErrOtherRevision) {
 		return &Error{Status: http.StatusPreconditionFailed, Code: codePrecondition, Detail: err.Error()}
 	}
 	return err

@@ -98,7 +98,7 @@ func addTimer(q *request) (answer, error) {
 		name.ID, name.Source = d.text("id"), d.text("source")
 		body = d.event()
 	}
-	reply, err := q.timers.Add(q.Context(), header, body)
+	reply, err := q.ops.Add(q.Context(), header, body)
 	if err != nil {
 		return answer{}, addError(err, byKey != "" && name.ID == byKey)
 	}
@@ -174,34 +174,25 @@ func listOrGet(q *request) (answer, error) {
 	if list.Limit, err = q.limit(); err != nil {
 		return answer{}, err
 	}
-	page, err := q.timers.List(q.Context(), list)
+	page, err := q.ops.List(q.Context(), list)
 	for i := range page.Timers {
 		q.conceal(&page.Timers[i])
 	}
 	return answer{status: http.StatusOK, body: page}, err
 }
 
-// limit returns the parameter limit, 0 for none.
-func (q *request) limit() (int, error) {
-	if !q.query.Has("limit") {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(q.query.Get("limit"))
-	if err != nil || n < 1 || n > store.MaxListLimit {
-		return 0, badField("limit", "must be a number from 1 to %d", store.MaxListLimit)
-	}
-	return n, nil
-}
-
 // getTimer is GET of one timer.
 func getTimer(q *request) (answer, error) {
-	info, err := q.timers.Describe(q.Context(), q.ref())
+	info, err := q.ops.Describe(q.Context(), q.ref())
+	if err == nil && unchanged(q.Header, info.Revision) {
+		return answer{status: http.StatusNotModified, revision: info.Revision}, nil
+	}
 	return q.timerAnswer(info), err
 }
 
 // cancelTimer is DELETE of one timer.
 func cancelTimer(q *request) (answer, error) {
-	t, err := q.timers.Cancel(q.Context(), schemas.CancelRequest{TimerRef: q.ref(), By: q.query.Get("by")}, q.caller())
+	t, err := q.ops.Cancel(q.Context(), schemas.CancelRequest{TimerRef: q.ref(), By: q.query.Get("by")}, q.caller())
 	return q.recordAnswer(&t, err)
 }
 
@@ -218,7 +209,7 @@ func moveTimer(q *request) (answer, error) {
 	if (move.In == "") == (move.At == "") {
 		return answer{}, badRequest("give either in or at")
 	}
-	t, err := q.timers.Reschedule(q.Context(), schemas.RescheduleRequest{TimerRef: q.ref(), After: move.In, At: move.At, By: move.By}, q.caller())
+	t, err := q.ops.Reschedule(q.Context(), schemas.RescheduleRequest{TimerRef: q.ref(), After: move.In, At: move.At, By: move.By}, q.caller())
 	return q.recordAnswer(&t, err)
 }
 

@@ -21,7 +21,7 @@ import (
 
 // fake is a service whose answers the test decides.
 type fake struct {
-	httpapi.Timers
+	httpapi.Operations
 	add      func() error
 	describe func(context.Context) (schemas.TimerInfo, error)
 }
@@ -46,7 +46,7 @@ func (f fake) Cancel(context.Context, schemas.CancelRequest, schemas.Caller) (st
 func serveFake(t *testing.T, f fake, change func(*httpapi.Config)) *client {
 	t.Helper()
 	o := httpapi.Config{
-		Service:   func(httpapi.Identity, uint64) (httpapi.Timers, error) { return f, nil },
+		Service:   func(httpapi.Identity, uint64) (httpapi.Operations, error) { return f, nil },
 		Authorize: func(*http.Request, string) (httpapi.Identity, error) { return httpapi.Identity{Payload: true}, nil },
 		MaxEvent:  func() int { return 1 << 10 },
 	}
@@ -138,7 +138,7 @@ func TestTooManyRequests(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}, httpapi.MaxRequests), make(chan struct{})
 	a, err := httpapi.New(httpapi.Config{
-		Service: func(httpapi.Identity, uint64) (httpapi.Timers, error) {
+		Service: func(httpapi.Identity, uint64) (httpapi.Operations, error) {
 			return fake{describe: func(context.Context) (schemas.TimerInfo, error) {
 				entered <- struct{}{}
 				<-leave
@@ -201,11 +201,51 @@ func TestRefusedCaller(t *testing.T) {
 		t.Errorf("the document: got status %d", r.status)
 	}
 	starting := serveFake(t, fake{}, func(o *httpapi.Config) {
-		o.Service = func(httpapi.Identity, uint64) (httpapi.Timers, error) {
+		o.Service = func(httpapi.Identity, uint64) (httpapi.Operations, error) {
 			return nil, schemas.Errorf(schemas.CodeUnavailable, "the node starts")
 		}
 	})
 	starting.send(t, "POST", "/v1/timers?in=1h", "").want(t, 503, "the node starts")
+}
+
+// TestScopes: what only reads needs scope read, changes of what all tenants share need admin, and
+// every other operation needs write. A token of a tenant reaches nothing that all share.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	var scope string
+	c := serveFake(t, fake{}, func(o *httpapi.Config) {
+		o.Authorize = func(_ *http.Request, need string) (httpapi.Identity, error) {
+			scope = need
+			return httpapi.Identity{}, httpapi.Refused(http.StatusForbidden, "", "no")
+		}
+	})
+	tenant := serveFake(t, fake{}, func(o *httpapi.Config) {
+		o.Authorize = func(*http.Request, string) (httpapi.Identity, error) {
+			return httpapi.Identity{Name: "x", Tenant: "acme"}, nil
+		}
+	})
+	for _, route := range httpapi.Routes() {
+		method, path, _ := strings.Cut(route, " ")
+		path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
+		shared := strings.HasPrefix(path, "/v1/flows") || strings.HasPrefix(path, "/v1/calendars")
+		want := "write"
+		switch {
+		case path == "/v1/openapi.yaml":
+			continue // it needs none
+		case method == "GET":
+			want = "read"
+		case shared:
+			want = "admin"
+		}
+		scope = ""
+		c.send(t, method, path, "").want(t, 403)
+		if scope != want {
+			t.Errorf("%s needs scope %s, want %s", route, scope, want)
+		}
+		if shared {
+			tenant.send(t, method, path, "").want(t, 403, "this concerns all tenants")
+		}
+	}
 }
 
 // TestBodyLimit: a body that exceeds the limit is not passed on.
@@ -239,6 +279,24 @@ func TestConceal(t *testing.T) {
 	for _, secret := range []string{"hook-1", "key=2", "data-3"} {
 		if strings.Contains(string(r.body), secret) {
 			t.Errorf("without scope payload: got %s in %s", secret, r.body)
+		}
+	}
+}
+
+// TestConcealText: without scope payload the texts of lists have no path of a URL.
+func TestConcealText(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                     "",
+		"3 calls, 5/s, and/or 2027/01":         "3 calls, 5/s, and/or 2027/01",
+		`Post "https://h.example/a?b=c": no`:   `Post "https://h.example/…": no`,
+		"https://h.example":                    "https://h.example/…",
+		"https://h.example?key=1 and more":     "https://h.example/… and more",
+		"(http://h.example:8080/a, /b/c) fail": "(http://h.example:8080/…, /…) fail",
+		"/a moved to /b":                       "/… moved to /…",
+	} {
+		if got := httpapi.ConcealText(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }
