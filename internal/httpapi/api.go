@@ -16,9 +16,6 @@ import (
 // Prefix begins the paths of all routes.
 const Prefix = "/v1/"
 
-// maxRequests bounds the requests that are served at a time.
-const maxRequests = 1024
-
 // Identity is the caller of a request.
 type Identity struct {
 	// Name is the name of the caller's token, "" for a caller that needs none.
@@ -51,17 +48,17 @@ type Config struct {
 // API is the handler of all paths that begin with Prefix. It has no goroutines and needs no stop:
 // it ends with its server.
 type API struct {
-	o       Config
-	mux     *http.ServeMux
-	permits chan struct{}
-	served  *prometheus.CounterVec
-	origin  http.CrossOriginProtection
+	o      Config
+	mux    *http.ServeMux
+	places *places
+	served *prometheus.CounterVec
+	origin http.CrossOriginProtection
 }
 
 // New returns an API. It fails if the metrics are registered already.
 func New(o Config) (*API, error) {
 	a := &API{
-		o: o, mux: http.NewServeMux(), permits: make(chan struct{}, maxRequests),
+		o: o, mux: http.NewServeMux(), places: newPlaces(),
 		served: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "http_requests_total", Help: "Requests of the HTTP API by route and error code (ok for none)."}, []string{"route", "code"}),
 	}
 	if o.Registerer != nil {
@@ -85,6 +82,7 @@ type request struct {
 	*http.Request
 	w       http.ResponseWriter
 	api     *API
+	place   place
 	id      Identity
 	ops     Operations
 	query   url.Values
@@ -95,24 +93,24 @@ type request struct {
 
 // serve carries out a request.
 func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request) {
-	select {
-	case a.permits <- struct{}{}:
-		defer func() { <-a.permits }()
-	default:
-		a.fail(rt.String(), w, schemas.Errorf(schemas.CodeUnavailable, "%d requests are being served, which is the limit; nothing was done: try again", maxRequests))
-		return
+	q := &request{Request: r, w: w, api: a, place: place{of: a.places}}
+	defer q.place.end()
+	ans, err := q.carryOut(rt)
+	if err != nil {
+		ans = problemAnswer(q.precondition(err))
 	}
-	q := &request{Request: r, w: w, api: a}
-	err := q.admit(rt)
-	if err == nil {
-		var ans answer
-		if ans, err = rt.handle(q); err == nil {
-			a.served.WithLabelValues(rt.String(), "ok").Inc()
-			a.write(w, ans)
-			return
-		}
+	a.finish(rt.String(), &q.place, w, ans)
+}
+
+// carryOut carries out a request, unless the API has no place for it.
+func (q *request) carryOut(rt *route) (answer, error) {
+	if err := q.place.enter(); err != nil {
+		return answer{}, err
 	}
-	a.fail(rt.String(), w, q.precondition(err))
+	if err := q.admit(rt); err != nil {
+		return answer{}, err
+	}
+	return rt.handle(q)
 }
 
 // admit checks the caller and what all requests have in common.
@@ -163,6 +161,13 @@ func (q *request) ref() schemas.TimerRef {
 	return schemas.TimerRef{Timer: q.PathValue("timer"), ID: q.query.Get("id"), Source: q.query.Get("source")}
 }
 
+// fail answers a request that no route has.
+func (a *API) fail(w http.ResponseWriter, err error) {
+	pl := place{of: a.places}
+	defer pl.end()
+	a.finish("none", &pl, w, problemAnswer(err))
+}
+
 // serveNone answers a request that no route has.
 func (a *API) serveNone(w http.ResponseWriter, r *http.Request) {
 	var allowed []string
@@ -173,9 +178,9 @@ func (a *API) serveNone(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(allowed) == 0 {
-		a.fail("none", w, &Error{Status: http.StatusNotFound, Code: codeNoRoute, Detail: "there is nothing at this path; " + documentPath + " lists what there is"})
+		a.fail(w, &Error{Status: http.StatusNotFound, Code: codeNoRoute, Detail: "there is nothing at this path; " + documentPath + " lists what there is"})
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allowed, ", "))
-	a.fail("none", w, &Error{Status: http.StatusMethodNotAllowed, Code: codeNoMethod, Detail: "this path takes " + strings.Join(allowed, ", ")})
+	a.fail(w, &Error{Status: http.StatusMethodNotAllowed, Code: codeNoMethod, Detail: "this path takes " + strings.Join(allowed, ", ")})
 }

@@ -17,9 +17,10 @@
 // # Failures
 //
 // The router refuses requests beyond its limits (admission control), and so does this package
-// beyond maxRequests, with 503 and Retry-After, before they have any effect. Every other 503 may have taken effect;
-// repeating an add or a cancel is safe. A request is bounded by router.OperationTimeout and by the
-// time-outs of the HTTP server, and its body by the largest event that the store accepts.
+// beyond maxRequests and maxHeldBytes, with 503 and Retry-After. Every other 503 may have taken
+// effect; repeating an add or a cancel is safe. A request is bounded by router.OperationTimeout and
+// by the time-outs of the HTTP server, and its body by the largest event that the store accepts.
+// A client that sends or reads slowly keeps no other out: see places.go.
 //
 // # Access
 //

@@ -29,8 +29,10 @@ func Codes() map[string]int {
 
 // Limits of requests.
 const (
-	MaxRequests = maxRequests
-	MaxBatch    = maxBatch
+	MaxRequests   = maxRequests
+	MaxBatch      = maxBatch
+	MaxBatchBytes = maxBatchBytes
+	MaxHeldBytes  = maxHeldBytes
 )
 
 // ConcealText is a text as a caller without scope payload sees it.

@@ -138,14 +138,12 @@ func pointer(field string) string {
 	return "#/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(field)
 }
 
-// fail answers a request with an error.
-func (a *API) fail(route string, w http.ResponseWriter, err error) {
-	p, ok := errors.AsType[*batchError](err)
-	if !ok {
-		p = &batchError{problemOf(err)}
+// problemAnswer is the answer to a request that was not carried out.
+func problemAnswer(err error) answer {
+	if p, ok := errors.AsType[*batchError](err); ok {
+		return answer{problem: p.problem}
 	}
-	a.served.WithLabelValues(route, p.Code).Inc()
-	a.write(w, answer{problem: p.problem})
+	return answer{problem: problemOf(err)}
 }
 
 // answer is the answer to a request.
@@ -158,14 +156,48 @@ type answer struct {
 	problem  *problem // of an error; all other fields are then empty
 }
 
-// write sends an answer.
-func (a *API) write(w http.ResponseWriter, ans answer) {
+// finish counts and sends an answer. Instead of a large one for which there is no memory it sends
+// an error.
+func (a *API) finish(route string, pl *place, w http.ResponseWriter, ans answer) {
+	b, err := ans.encode()
+	if err == nil && !pl.answers(len(b)) {
+		ans = problemAnswer(schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients take %d MiB, which is the limit; the request may have taken effect: try again", maxHeldBytes>>20))
+		b, err = ans.encode()
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	code := "ok"
+	if ans.problem != nil {
+		code = ans.problem.Code
+	}
+	a.served.WithLabelValues(route, code).Inc()
+	writeHeader(w, &ans)
+	if ans.status == http.StatusNotModified {
+		return
+	}
+	if _, err := w.Write(b); err != nil {
+		a.o.Log.Debug().Err(err).Msg("an HTTP client left before its answer")
+	}
+}
+
+// encode returns the body of an answer, and sets the status of an error.
+func (ans *answer) encode() ([]byte, error) {
+	if p := ans.problem; p != nil {
+		ans.status, ans.body = p.Status, p
+	}
+	b, err := json.Marshal(ans.body)
+	return append(b, '\n'), err
+}
+
+// writeHeader sends the status and the headers of an answer.
+func writeHeader(w http.ResponseWriter, ans *answer) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	if p := ans.problem; p != nil {
-		ans.status, ans.body = p.Status, p
 		h.Set("Content-Type", "application/problem+json")
 		if p.challenge != "" {
 			h.Set("WWW-Authenticate", p.challenge)
@@ -182,16 +214,6 @@ func (a *API) write(w http.ResponseWriter, ans answer) {
 	}
 	if ans.status == http.StatusNotModified {
 		h.Del("Content-Type")
-		w.WriteHeader(ans.status)
-		return
-	}
-	b, err := json.Marshal(ans.body)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
 	}
 	w.WriteHeader(ans.status)
-	if _, err := w.Write(append(b, '\n')); err != nil {
-		a.o.Log.Debug().Err(err).Msg("an HTTP client left before its answer")
-	}
 }

@@ -52,16 +52,19 @@ func (a *added) answer() answer {
 	return answer{status: a.status(), body: a, location: "/v1/timers/" + a.Timer.String()}
 }
 
-// body reads the body of a request, up to limit bytes.
+// body reads the body of a request, up to limit bytes. The request has no place meanwhile.
 func (q *request) body(limit int) ([]byte, error) {
-	b, err := io.ReadAll(http.MaxBytesReader(q.w, q.Body, int64(limit)))
+	q.place.leave()
+	b, err := io.ReadAll(&bodyReader{http.MaxBytesReader(q.w, q.Body, int64(limit)), &q.place})
 	switch _, large := errors.AsType[*http.MaxBytesError](err); {
 	case large:
 		return nil, schemas.Errorf(schemas.CodeTooLarge, "the body has more than %d bytes, the limit: send a reference to large data instead", limit)
+	case schemas.CodeOf(err) == schemas.CodeUnavailable:
+		return nil, err
 	case err != nil:
 		return nil, badRequest("the body cannot be read: %w", err)
 	}
-	return b, nil
+	return b, q.place.enter()
 }
 
 // addTimer is POST /v1/timers. Its fields are those of a JSON object, or the parameters of the

@@ -39,17 +39,33 @@ func (f fake) Describe(ctx context.Context, _ schemas.TimerRef) (schemas.TimerIn
 }
 
 func (f fake) Cancel(context.Context, schemas.CancelRequest, schemas.Caller) (store.Timer, error) {
+	if f.add == nil {
+		return store.Timer{}, nil
+	}
 	return store.Timer{}, f.add()
+}
+
+func fakeConfig(f fake) httpapi.Config {
+	return httpapi.Config{
+		Service:   func(httpapi.Identity, uint64) (httpapi.Operations, error) { return f, nil },
+		Authorize: func(*http.Request, string) (httpapi.Identity, error) { return httpapi.Identity{Payload: true}, nil },
+		MaxEvent:  func() int { return 1 << 10 },
+	}
+}
+
+func newFakeAPI(t *testing.T, f fake) *httpapi.API {
+	t.Helper()
+	a, err := httpapi.New(fakeConfig(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // serveFake serves a fake to a caller of all scopes.
 func serveFake(t *testing.T, f fake, change func(*httpapi.Config)) *client {
 	t.Helper()
-	o := httpapi.Config{
-		Service:   func(httpapi.Identity, uint64) (httpapi.Operations, error) { return f, nil },
-		Authorize: func(*http.Request, string) (httpapi.Identity, error) { return httpapi.Identity{Payload: true}, nil },
-		MaxEvent:  func() int { return 1 << 10 },
-	}
+	o := fakeConfig(f)
 	if change != nil {
 		change(&o)
 	}
