@@ -25,41 +25,68 @@ const (
 	maxCompletionRetries   = 10
 )
 
+// completions are the final records of a term that are to be written. The zero value is ready.
+type completions struct {
+	queue   []ActFinish
+	writing int         // final records in flight
+	failed  []ActFinish // to be queued again at retryMs
+	retryMs int64       // Unix milliseconds
+}
+
+// idle reports whether no final record is queued or in flight. Failed writes that wait for their retry
+// do not count.
+func (c *completions) idle() bool { return c.writing == 0 && len(c.queue) == 0 }
+
 // onFinished processes the result of a final record's write. If the revision has changed,
 // another writer came first, or the write was stored and its answer lost: nothing is left
 // to do.
-func (k *Core) onFinished(ev EvFinished) {
-	k.completing--
+func (c *completions) onFinished(nowMs int64, ev EvFinished) {
+	c.writing--
 	if ev.Err == nil || isRevision(ev.Err) || errors.Is(ev.Err, schemas.ErrNotFound) {
 		return
 	}
 	a := ev.Finish
-	if a.Fails == maxCompletionRetries || len(k.completionRetries) == maxCompletions {
+	if a.Fails == maxCompletionRetries || len(c.failed) == maxCompletions {
 		return
 	}
 	a.Fails++
-	if len(k.completionRetries) == 0 {
-		k.completionRetryMs = k.now + completionRetryDelayMs
+	if len(c.failed) == 0 {
+		c.retryMs = nowMs + completionRetryDelayMs
 	}
-	k.completionRetries = append(k.completionRetries, a)
+	c.failed = append(c.failed, a)
+}
+
+// retry queues the failed writes again when their pause is over. The cluster's clock may have
+// been set back.
+func (c *completions) retry(nowMs int64) {
+	if nowMs >= c.retryMs || nowMs < c.retryMs-completionRetryDelayMs {
+		c.queue, c.failed = append(c.queue, c.failed...), nil
+	}
+}
+
+// next removes the first record of the queue for its write; false if it must wait. busy is true
+// while due timers wait for their claims.
+func (c *completions) next(busy bool) (a ActFinish, ok bool) {
+	if len(c.queue) == 0 || c.writing >= maxCompleting || busy && len(c.queue) < maxCompletions {
+		return a, false
+	}
+	a = c.queue[0]
+	c.queue[0] = ActFinish{}
+	if c.queue = c.queue[1:]; len(c.queue) == 0 {
+		c.queue = nil
+	}
+	c.writing++
+	return a, true
 }
 
 // complete writes final records from the completion queue.
 func (k *Core) complete() {
-	// The cluster's clock may have been set back.
-	if k.now >= k.completionRetryMs || k.now < k.completionRetryMs-completionRetryDelayMs {
-		k.completions, k.completionRetries = append(k.completions, k.completionRetries...), nil
-	}
-	for len(k.completions) > 0 && k.completing < maxCompleting {
-		if k.ready.n > 0 && !k.draining && len(k.completions) < maxCompletions {
+	k.completions.retry(k.now)
+	for {
+		a, ok := k.completions.next(k.ready.n > 0 && !k.draining)
+		if !ok {
 			return
 		}
-		a := k.completions[0]
-		k.completions[0] = ActFinish{}
-		if k.completions = k.completions[1:]; len(k.completions) == 0 {
-			k.completions = nil
-		}
-		k.completing++
 		k.do(a)
 	}
 }

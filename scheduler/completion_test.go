@@ -45,7 +45,7 @@ func TestFinishAgain(t *testing.T) {
 	none(EvTick{})
 
 	for _, err := range []error{nil, store.ErrRevision, schemas.ErrNotFound} {
-		k.completing++
+		k.completions.writing++
 		none(EvFinished{Finish: ActFinish{ID: id, Rev: 8}, Err: err})
 		now += 10 * completionRetryDelayMs
 		none(EvTick{})

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"math"
 	"time"
 
 	"github.com/belfryio/belfry/internal/calendar"
@@ -157,15 +156,15 @@ type Core struct {
 	cfg   CoreConfig
 	epoch uint64
 
-	wheel        *wheel.Wheel[*entry]
-	entries      map[schemas.TimerID]*entry
-	outstanding  map[int64]int // number of unfinished entries by tick after watermark
-	pinned       []*entry      // in ascending order of pin
-	ready        fairQueue
-	toDedupCheck []*entry
-	repeats      []*entry // steps whose retry is due
-	toPrepare    []*entry // schedules whose next due time has no index entry yet
-	preparing    int      // such index entries in flight
+	wheel       *wheel.Wheel[*entry]
+	entries     map[schemas.TimerID]*entry
+	outstanding map[int64]int // number of unfinished entries by tick after watermark
+	pins        pins
+	ready       fairQueue
+	repeats     []*entry // steps whose retry is due
+	toPrepare   []*entry // schedules whose next due time has no index entry yet
+	preparing   int      // such index entries in flight
+	inflight    int      // writes, publishes and rereads in flight
 
 	// startWatermark and startApplied are the position from which this term resumed; resumed
 	// has the runs of earlier owners that it has completed or is completing.
@@ -174,38 +173,13 @@ type Core struct {
 	resumed        map[schemas.TimerID]struct{}
 
 	watermark int64  // all readable records of every tick up to here are done
-	loaded    int64  // every tick up to here is in the wheel
-	horizon   int64  // every tick up to here is loaded or being loaded
-	page      uint64 // After of the next ActLoad; not 0 within a large tick
-	loading   bool   // an ActLoad or ActScan is in flight
-	scanning  bool
-	width     int   // maximum ticks of the next ActLoad
-	asked     int64 // ticks of the last ActLoad
-	loadFail  int   // failed reads in a row
+	tailSeen  uint64 // last stream sequence that the tail delivered
 
-	tailSeen    uint64 // last stream sequence that the tail delivered
+	ahead       readAhead
 	newer       newerRecords
-	pendingFrom uint64 // pending includes the timers created up to this stream sequence
-	pending     int64  // timers in state pending
-	// pendingKnown is false until pending is exact; see recount.go.
-	pendingKnown bool
-	// counted is true if pending results from a count; see store.Clock.Counted.
-	counted bool
-	// expected is the number of timers that the previous owner had counted, for comparison
-	// with the first count; -1 if unknown. At expectedUntilMs and later the comparison is
-	// void, because records of that count may have expired.
-	expected          int64
-	expectedUntilMs   int64
-	count             *recount // running count, else nil
-	countFails        int
-	countRound        int         // grows with each EvRecount
-	inflight          int         // writes, publishes and rereads in flight
-	completions       []ActFinish // completion queue: final records to be written
-	completing        int         // final records in flight
-	completionRetries []ActFinish // final records whose write failed, retried at completionRetryMs
-	completionRetryMs int64
-	dedupChecking     bool // an ActDedupCheck is in flight
-	dedupCheckN       int  // entries of toDedupCheck that it covers
+	pending     pendingCount
+	completions completions
+	dedup       dedupChecks
 	// calendars are the calendars of excluded dates; nil if they are not known. calendarsFresh is
 	// true if claims may follow them; see SetCalendars.
 	calendars      *store.CalendarSet
@@ -213,9 +187,8 @@ type Core struct {
 	paused         bool
 	draining       bool
 
-	dedupAfterMs int64 // see dedupCheckAfterMs
-	now          int64 // the time of the current Step, Unix milliseconds
-	actions      []Action
+	now     int64 // the time of the current Step, Unix milliseconds
+	actions []Action
 }
 
 // NewCore returns a core that resumes a shard from its clock c, in the term of epoch.
@@ -227,19 +200,16 @@ func NewCore(cfg CoreConfig, c store.Clock, epoch uint64) *Core {
 		entries:     map[schemas.TimerID]*entry{},
 		outstanding: map[int64]int{},
 		ready:       newFairQueue(),
-		watermark:   watermark, loaded: watermark, horizon: watermark, width: maxLoadTicks,
+		watermark:   watermark, tailSeen: c.Tail,
 		startWatermark: watermark, startApplied: c.Tail, resumed: map[schemas.TimerID]struct{}{},
-		tailSeen: c.Tail, pendingFrom: max(c.Seen, c.Tail), pending: c.Pending, pendingKnown: !c.PendingUnknown, counted: c.Counted, expected: -1,
-		dedupAfterMs: dedupCheckAfterMs,
-		newer:        newNewerRecords(),
-	}
-	if c.Counted {
-		k.expected, k.expectedUntilMs = c.Pending, math.MaxInt64
+		ahead:   readAhead{loaded: watermark, horizon: watermark, width: maxLoadTicks},
+		newer:   newNewerRecords(),
+		pending: newPendingCount(c, cfg.Retention.Milliseconds()),
+		dedup:   dedupChecks{afterMs: dedupCheckAfterMs},
 	}
 	if keep := cfg.Retention.Milliseconds(); keep > 0 {
-		k.expectedUntilMs = c.TimeMs + keep*7/8
 		// Half of the dedup window; see store.DedupWindowFor.
-		k.dedupAfterMs = min(k.dedupAfterMs, keep*3/8)
+		k.dedup.afterMs = min(k.dedup.afterMs, keep*3/8)
 	}
 	return k
 }
@@ -276,11 +246,11 @@ func (k *Core) Step(now int64, ev Event) []Action {
 	case EvFailed:
 		k.onFailed(ev)
 	case EvFinished:
-		k.onFinished(ev)
+		k.completions.onFinished(k.now, ev)
 	case EvCounted:
-		k.onCounted(ev)
+		k.pending.onCounted(ev)
 	case EvRecount:
-		k.onRecount()
+		k.pending.restart()
 	case EvLooked:
 		k.onLooked(ev)
 	case EvRunCreated:
@@ -294,8 +264,7 @@ func (k *Core) Step(now int64, ev Event) []Action {
 	k.fire()
 	k.complete()
 	k.advanceWatermark()
-	k.endCount()
-	k.beginCount()
+	k.count()
 	return k.actions
 }
 
@@ -305,8 +274,7 @@ func (k *Core) do(a Action) { k.actions = append(k.actions, a) }
 // offset, and number of pending timers. It returns the same clock as if no record of a newer
 // format held it back; the sweeper works from that clock.
 func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
-	c.Seen = max(k.tailSeen, k.pendingFrom)
-	c.Pending, c.PendingUnknown, c.Counted = max(k.pending, 0), !k.pendingKnown, k.pendingKnown && k.counted
+	k.pending.checkpoint(c, k.tailSeen)
 	progress = *c
 	progress.TimeMs, progress.Tail = max(c.TimeMs, k.ProgressMs()), max(c.Tail, k.appliedOffset())
 	c.TimeMs, c.Tail = max(c.TimeMs, k.LowWatermarkMs()), max(c.Tail, k.newer.tail(k.appliedOffset()))
@@ -318,13 +286,9 @@ func (k *Core) Checkpoint(c *store.Clock) (progress store.Clock) {
 
 // appliedOffset returns the stream sequence after which a new owner may resume the tail.
 func (k *Core) appliedOffset() uint64 {
-	for len(k.pinned) > 0 && (k.pinned[0].phase == phaseDone || k.pinned[0].pin == 0) {
-		k.pinned[0] = nil
-		k.pinned = k.pinned[1:]
-	}
-	if len(k.pinned) > 0 {
+	if first := k.pins.first(); first != nil {
 		// A record that was reread may be ahead of the tail.
-		return min(k.pinned[0].pin-1, k.tailSeen)
+		return min(first.pin-1, k.tailSeen)
 	}
 	return k.tailSeen
 }
@@ -364,7 +328,7 @@ func (k *Core) WantsTail() bool { return len(k.entries) < 2*k.cfg.MaxLoaded }
 
 // Idle reports whether no write is in flight or queued. Steps that wait for a retry do not
 // count.
-func (k *Core) Idle() bool { return k.inflight == 0 && k.completing == 0 && len(k.completions) == 0 }
+func (k *Core) Idle() bool { return k.inflight == 0 && k.completions.idle() }
 
 // ProgressMs returns the low watermark as if no record of a newer format held it back, in
 // Unix milliseconds: the end of the last tick whose readable records are all done.
@@ -375,7 +339,7 @@ func (k *Core) Loaded() int { return len(k.entries) }
 
 // Pending returns the number of timers in state pending or paused in the shard; false while
 // the number is unknown.
-func (k *Core) Pending() (int64, bool) { return max(k.pending, 0), k.pendingKnown }
+func (k *Core) Pending() (int64, bool) { return max(k.pending.n, 0), k.pending.known }
 
 func (k *Core) onTail(t store.Timer) {
 	k.tailSeen = max(k.tailSeen, t.Rev)
@@ -386,13 +350,13 @@ func (k *Core) onTail(t store.Timer) {
 	k.newer.replaced(t.ID, t.Rev)
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	r := &t.Record
-	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pendingFrom
+	added := r.State == schemas.StatePending && r.Moves == 0 && t.Rev > k.pending.from
 	if r.Origin == nil {
 		// A schedule's run is never pending, and a count takes its id for the schedule's.
-		k.noteRead(t.ID, t.Rev, r.State.Waits(), added)
+		k.pending.read(t.ID, t.Rev, r.State.Waits(), added)
 	}
 	if added {
-		k.pending++
+		k.pending.n++
 	}
 	if r.Schedule != nil {
 		k.resumeClaims(t)
@@ -403,13 +367,13 @@ func (k *Core) onTail(t store.Timer) {
 	}
 	switch {
 	case r.Pending():
-		if tick > k.horizon {
+		if tick > k.ahead.horizon {
 			k.forget(t)
 			return
 		}
 		k.take(t, tick, pin)
 	case r.State == schemas.StateDelivered:
-		if r.Epoch != k.epoch && tick <= k.horizon && r.Schedule == nil {
+		if r.Epoch != k.epoch && tick <= k.ahead.horizon && r.Schedule == nil {
 			k.takeClaimed(t, tick, pin)
 		}
 		if r.Epoch == k.epoch {
@@ -417,9 +381,9 @@ func (k *Core) onTail(t store.Timer) {
 		}
 	default:
 		switch {
-		case t.Rev <= k.pendingFrom:
+		case t.Rev <= k.pending.from:
 		case r.State == schemas.StateCancelled && r.FiredMs == 0, r.State == schemas.StateCompleted && r.Epoch == 0:
-			k.pending-- // by an operation, not by an owner
+			k.pending.n-- // by an operation, not by an owner
 		case r.State == schemas.StateCompleted && r.Epoch == k.epoch:
 			k.countClaim(t)
 		}
@@ -476,7 +440,7 @@ func (k *Core) takeClaimed(t store.Timer, tick int64, pin uint64) {
 	if t.Record.Origin != nil && t.Record.Attempt == 0 {
 		e.more().unindexed = true
 	}
-	k.toDedupCheck = append(k.toDedupCheck, e)
+	k.dedup.queue = append(k.dedup.queue, e)
 }
 
 func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
@@ -487,7 +451,7 @@ func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 		k.outstanding[tick]++
 		e.counted = true
 	} else if pin != 0 {
-		k.pinAt(e, pin)
+		k.pins.add(e, pin)
 	}
 	if p == phaseWaiting {
 		k.wheel.Add(&e.node, t.Record.DueMs)
@@ -504,7 +468,7 @@ func (k *Core) insert(t store.Timer, tick int64, pin uint64, p phase) *entry {
 // new owner from missing it. A rev of 0 means that the low watermark waits for the record.
 func (k *Core) pinFor(e *entry, rev uint64) {
 	if e.pin == 0 && rev != 0 {
-		k.pinAt(e, rev)
+		k.pins.add(e, rev)
 	}
 }
 
@@ -545,7 +509,7 @@ func (k *Core) done(e *entry) {
 		e.extra.newer = nil
 		if n.Record.Pending() {
 			tick := k.cfg.Geometry.Tick(n.Record.DueMs)
-			if tick <= k.horizon {
+			if tick <= k.ahead.horizon {
 				var pin uint64
 				if tick <= k.watermark {
 					pin = n.Rev
@@ -560,20 +524,35 @@ func (k *Core) done(e *entry) {
 	e.rec.Body = schemas.Body{}
 }
 
-// pinAt pins the applied offset before a sequence until e is done. Rereads are ahead of the
+// pins are the entries that pin the applied offset, in ascending order of entry.pin.
+type pins struct{ entries []*entry }
+
+// add pins the applied offset before a sequence until e is done. Rereads are ahead of the
 // tail, so calls do not come in the order of sequences.
-func (k *Core) pinAt(e *entry, seq uint64) {
+func (p *pins) add(e *entry, seq uint64) {
 	e.pin = seq
-	k.pinned = append(k.pinned, e)
-	for i := len(k.pinned) - 1; i > 0 && k.pinned[i-1].pin > seq; i-- {
-		k.pinned[i], k.pinned[i-1] = k.pinned[i-1], k.pinned[i]
+	p.entries = append(p.entries, e)
+	for i := len(p.entries) - 1; i > 0 && p.entries[i-1].pin > seq; i-- {
+		p.entries[i], p.entries[i-1] = p.entries[i-1], p.entries[i]
 	}
+}
+
+// first returns the entry with the lowest pin, nil for none. It drops entries that are done.
+func (p *pins) first() *entry {
+	for len(p.entries) > 0 && (p.entries[0].phase == phaseDone || p.entries[0].pin == 0) {
+		p.entries[0] = nil
+		p.entries = p.entries[1:]
+	}
+	if len(p.entries) == 0 {
+		return nil
+	}
+	return p.entries[0]
 }
 
 // advanceWatermark moves the low watermark over the ticks that have passed, are loaded and
 // have no unfinished entry.
 func (k *Core) advanceWatermark() {
-	for k.watermark < k.loaded {
+	for k.watermark < k.ahead.loaded {
 		next := k.watermark + 1
 		if k.outstanding[next] > 0 || k.cfg.Geometry.TickStart(next+1) > k.now {
 			return
@@ -581,7 +560,7 @@ func (k *Core) advanceWatermark() {
 		if len(k.outstanding) == 0 {
 			// No tick has an unfinished entry: skip all of them at once.
 			passed := k.cfg.Geometry.Tick(k.now) - 1
-			k.watermark = max(next, min(k.loaded, passed))
+			k.watermark = max(next, min(k.ahead.loaded, passed))
 			continue
 		}
 		k.watermark = next

@@ -80,8 +80,7 @@ func (k *Core) claimed(e *entry) {
 		return
 	}
 	e.wasPending = false
-	k.pending--
-	k.noteWrite(e.id, e.rev)
+	k.pending.left(e.id, e.rev)
 }
 
 // countClaim removes a timer from the number of pending timers if the tail delivers its
@@ -91,7 +90,7 @@ func (k *Core) claimed(e *entry) {
 func (k *Core) countClaim(t store.Timer) {
 	if e := k.entries[t.ID]; e != nil && e.wasPending && t.Rev > e.rev && e.claimed(&t.Record) {
 		e.wasPending = false
-		k.pending--
+		k.pending.n--
 	}
 }
 
@@ -202,7 +201,7 @@ func (k *Core) onReread(ev EvReread) {
 		k.publishChecked(e)
 	case r.State == schemas.StateDelivered:
 		e.rev, e.rec, e.phase = ev.Timer.Rev, *r, phaseDedupCheck
-		k.toDedupCheck = append(k.toDedupCheck, e)
+		k.dedup.queue = append(k.dedup.queue, e)
 	default:
 		if r.State == schemas.StateFail && e.rec.State == schemas.StatePending {
 			// The final record of a rejected claim is stored; only its answer was lost.
@@ -217,7 +216,7 @@ func (k *Core) onReread(ev EvReread) {
 func (k *Core) publishChecked(e *entry) {
 	if k.claimedLongAgo(e) {
 		e.phase = phaseDedupCheck
-		k.toDedupCheck = append(k.toDedupCheck, e)
+		k.dedup.queue = append(k.dedup.queue, e)
 		return
 	}
 	k.publish(e)
@@ -225,7 +224,7 @@ func (k *Core) publishChecked(e *entry) {
 
 // claimedLongAgo reports whether the stream's dedup window may no longer contain the entry's
 // message id.
-func (k *Core) claimedLongAgo(e *entry) bool { return k.now-publishedSinceMs(e) > k.dedupAfterMs }
+func (k *Core) claimedLongAgo(e *entry) bool { return k.now-publishedSinceMs(e) > k.dedup.afterMs }
 
 // publishedSinceMs returns the earliest time, in Unix milliseconds, at which the entry's
 // event or dead letter may have been published: its claim or, if JetStream rejects the
@@ -337,7 +336,7 @@ func (k *Core) finish(e *entry) {
 	default:
 		rec := e.rec
 		rec.State, rec.DoneMs, rec.Body = schemas.StateSuccess, max(k.now, rec.FiredMs), schemas.Body{}
-		k.completions = append(k.completions, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
+		k.completions.queue = append(k.completions.queue, ActFinish{ID: e.id, Rev: e.rev, Record: &rec})
 	}
 	passed := e.pin != 0 && e.rec.DueMs < k.ProgressMs()-k.cfg.SweepMs
 	if !audited.IsZero() && (passed || e.extra != nil && e.extra.unindexed) {
@@ -375,16 +374,25 @@ func (k *Core) onIndexed(ev EvIndexed) {
 	}
 }
 
+// dedupChecks are the claims whose events may have been published before, in the order in which
+// they are looked up in the stream.
+type dedupChecks struct {
+	queue    []*entry
+	checking bool  // an ActDedupCheck is in flight
+	n        int   // entries of queue that it covers
+	afterMs  int64 // see dedupCheckAfterMs
+}
+
 // dedupCheckSome requests a dedup check for a batch of claims.
 func (k *Core) dedupCheckSome() {
-	if k.dedupChecking || len(k.toDedupCheck) == 0 {
+	if k.dedup.checking || len(k.dedup.queue) == 0 {
 		return
 	}
 	a := ActDedupCheck{IDs: map[string]struct{}{}, SinceMs: k.now}
 	subjects := map[string]struct{}{}
 	fails := 0
-	k.dedupCheckN = min(len(k.toDedupCheck), dedupBatch)
-	for _, e := range k.toDedupCheck[:k.dedupCheckN] {
+	k.dedup.n = min(len(k.dedup.queue), dedupBatch)
+	for _, e := range k.dedup.queue[:k.dedup.n] {
 		if e.phase != phaseDedupCheck {
 			continue
 		}
@@ -402,24 +410,24 @@ func (k *Core) dedupCheckSome() {
 		fails = max(fails, int(e.fails))
 	}
 	if len(a.IDs) == 0 {
-		k.toDedupCheck = k.toDedupCheck[k.dedupCheckN:]
+		k.dedup.queue = k.dedup.queue[k.dedup.n:]
 		return
 	}
 	a.Delay = k.backoff(fails)
-	k.dedupChecking = true
+	k.dedup.checking = true
 	k.do(a)
 }
 
 func (k *Core) onDedupChecked(ev EvDedupChecked) {
-	k.dedupChecking = false
-	batch := k.toDedupCheck[:k.dedupCheckN]
+	k.dedup.checking = false
+	batch := k.dedup.queue[:k.dedup.n]
 	if ev.Err != nil {
 		for _, e := range batch {
 			e.countFailure()
 		}
 		return
 	}
-	k.toDedupCheck = k.toDedupCheck[len(batch):]
+	k.dedup.queue = k.dedup.queue[len(batch):]
 	for _, e := range batch {
 		if e.phase != phaseDedupCheck {
 			continue
@@ -470,6 +478,6 @@ func (k *Core) onSwept(ev EvSwept) {
 		e.rec.Attempt = r.Attempt
 		k.ready.push(e)
 	case r.State == schemas.StateDelivered:
-		k.toDedupCheck = append(k.toDedupCheck, k.insert(ev.Timer, tick, 0, phaseDedupCheck))
+		k.dedup.queue = append(k.dedup.queue, k.insert(ev.Timer, tick, 0, phaseDedupCheck))
 	}
 }

@@ -125,7 +125,7 @@ func (k *Core) holdWatermark(r store.NewerRecord) {
 // onTailNewer processes a revision of a newer format that the tail delivered.
 func (k *Core) onTailNewer(t store.Timer) {
 	// The record may be pending, so a running count must include it.
-	k.noteRead(t.ID, t.Rev, true, false)
+	k.pending.read(t.ID, t.Rev, true, false)
 	k.forget(t)
 	if t.Unread != store.UnreadOpen {
 		k.newer.replaced(t.ID, t.Rev)

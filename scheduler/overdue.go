@@ -53,5 +53,5 @@ func (e *entry) overdue() schemas.Fired {
 
 // checkAlarm queues a dedup check for the last overdue event of a schedule.
 func (k *Core) checkAlarm(t store.Timer) {
-	k.toDedupCheck = append(k.toDedupCheck, k.insertAlarm(t, phaseDedupCheck))
+	k.dedup.queue = append(k.dedup.queue, k.insertAlarm(t, phaseDedupCheck))
 }

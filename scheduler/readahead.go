@@ -8,58 +8,96 @@ import (
 // This file reads due records ahead: the ticks within the horizon, through the index or by a
 // scan of the shard.
 
+// readAhead is the progress of these reads. At most one read is in flight.
+type readAhead struct {
+	loaded  int64  // every tick up to here is in the wheel
+	horizon int64  // every tick up to here is loaded or being loaded
+	page    uint64 // After of the next ActLoad; not 0 within a large tick
+	loading bool   // an ActLoad or ActScan is in flight
+	width   int    // maximum ticks of the next ActLoad
+	asked   int64  // ticks of the last ActLoad
+	fails   int    // failed reads in a row
+}
+
 // readAhead requests the next ticks within the horizon, or a scan of the shard if the low
 // watermark is too old for the index.
 func (k *Core) readAhead() {
-	if k.loading || len(k.entries) >= k.cfg.MaxLoaded {
+	if k.ahead.loading || len(k.entries) >= k.cfg.MaxLoaded {
 		return
 	}
 	through := k.cfg.Geometry.Tick(k.now + k.cfg.HorizonMs)
-	if k.loaded >= through {
+	if k.ahead.loaded >= through {
 		return
 	}
-	if k.now-k.ProgressMs() > k.cfg.ScanBehindMs && k.loaded == k.watermark && k.page == 0 {
-		k.loading, k.scanning = true, true
-		k.horizon = through
-		k.do(ActScan{ThroughMs: k.cfg.Geometry.TickStart(through+1) - 1, Delay: k.backoff(k.loadFail)})
+	delay := k.backoff(k.ahead.fails)
+	if k.now-k.ProgressMs() > k.cfg.ScanBehindMs && k.ahead.loaded == k.watermark && k.ahead.page == 0 {
+		k.ahead.loading, k.ahead.horizon = true, through
+		k.do(ActScan{ThroughMs: k.cfg.Geometry.TickStart(through+1) - 1, Delay: delay})
 		return
 	}
-	last := min(through, k.loaded+int64(k.width))
-	if k.page != 0 {
-		last = k.loaded + 1
-	}
-	// With more ticks than slots, two ticks would have the same slot.
-	last = min(last, k.loaded+k.cfg.Geometry.WheelSize)
-	ticks := make([]int64, 0, last-k.loaded)
-	for t := k.loaded + 1; t <= last; t++ {
-		ticks = append(ticks, t)
-	}
-	k.loading, k.asked = true, last-k.loaded
-	// From now on the tail puts records of these ticks into the wheel. Records that it
-	// delivered before are in the store; Seen makes sure that the load sees them.
-	k.horizon = max(k.horizon, last)
-	a := ActLoad{Ticks: ticks, Limit: loadLimit, After: k.page, Seen: k.tailSeen, Delay: k.backoff(k.loadFail)}
-	if k.cfg.Geometry.TickStart(k.loaded+1)-k.now > k.cfg.HorizonMs/2 {
+	a := ActLoad{Ticks: k.ahead.nextTicks(through, k.cfg.Geometry.WheelSize), Limit: loadLimit, After: k.ahead.page, Seen: k.tailSeen, Delay: delay}
+	if k.cfg.Geometry.TickStart(k.ahead.loaded+1)-k.now > k.cfg.HorizonMs/2 {
 		a.Limit = pacedPageLimit
-		if k.page != 0 {
+		if k.ahead.page != 0 {
 			a.Delay = max(a.Delay, pacedPagePause)
 		}
 	}
 	k.do(a)
 }
 
-func (k *Core) onLoaded(ev EvLoaded) {
-	k.loading = false
-	if ev.Err != nil {
-		k.loadFail++
+// nextTicks begins a load, and returns its ticks, of which through is the last at most.
+func (r *readAhead) nextTicks(through, wheelSize int64) []int64 {
+	last := min(through, r.loaded+int64(r.width))
+	if r.page != 0 {
+		last = r.loaded + 1
+	}
+	// With more ticks than slots, two ticks would have the same slot.
+	last = min(last, r.loaded+wheelSize)
+	ticks := make([]int64, 0, last-r.loaded)
+	for t := r.loaded + 1; t <= last; t++ {
+		ticks = append(ticks, t)
+	}
+	r.loading, r.asked = true, last-r.loaded
+	// From now on the tail puts records of these ticks into the wheel. Records that it
+	// delivered before are in the store; Seen makes sure that the load sees them.
+	r.horizon = max(r.horizon, last)
+	return ticks
+}
+
+// ended notes that a read has ended, and reports whether it succeeded.
+func (r *readAhead) ended(err error) (ok bool) {
+	r.loading = false
+	if err != nil {
+		r.fails++
+		return false
+	}
+	r.fails = 0
+	return true
+}
+
+// narrow makes the next load smaller.
+func (r *readAhead) narrow() { r.width = max(1, int(r.asked)/4) }
+
+// turnPage notes that a load was complete up to a page of its tick; 0 if it was the last page.
+func (r *readAhead) turnPage(next uint64) {
+	if r.page = next; next != 0 {
 		return
 	}
-	k.loadFail = 0
+	r.loaded += r.asked
+	if r.width < maxLoadTicks {
+		r.width = min(maxLoadTicks, r.width*2)
+	}
+}
+
+func (k *Core) onLoaded(ev EvLoaded) {
+	if !k.ahead.ended(ev.Err) {
+		return
+	}
 	for _, r := range ev.Load.Newer {
 		k.holdWatermark(r)
 	}
-	if !ev.Load.Complete && k.asked > 1 {
-		k.width = max(1, int(k.asked)/4)
+	if !ev.Load.Complete && k.ahead.asked > 1 {
+		k.ahead.narrow()
 		return
 	}
 	for i := range ev.Load.Timers {
@@ -70,27 +108,17 @@ func (k *Core) onLoaded(ev EvLoaded) {
 		}
 		// Skip records of another revolution of the slots, and index entries left by a
 		// reschedule or by the sweeper.
-		if tick > k.loaded && tick <= k.horizon {
+		if tick > k.ahead.loaded && tick <= k.ahead.horizon {
 			k.onRecord(t, tick, 0)
 		}
 	}
-	if k.page = ev.Load.Next; k.page != 0 {
-		return
-	}
-	k.loaded += k.asked
-	if k.width < maxLoadTicks {
-		k.width = min(maxLoadTicks, k.width*2)
-	}
+	k.ahead.turnPage(ev.Load.Next)
 }
 
 func (k *Core) onScanDone(ev EvScanDone) {
-	k.loading, k.scanning = false, false
-	if ev.Err != nil {
-		k.loadFail++
-		return
+	if k.ahead.ended(ev.Err) {
+		k.ahead.loaded = k.ahead.horizon
 	}
-	k.loadFail = 0
-	k.loaded = k.horizon
 }
 
 // onScanned processes a record that a scan found. If its tick is not after the low
@@ -103,7 +131,7 @@ func (k *Core) onScanned(t store.Timer) {
 	}
 	tick := k.cfg.Geometry.Tick(t.Record.DueMs)
 	if t.Record.Schedule != nil {
-		if k.resumeClaims(t); tick > k.horizon {
+		if k.resumeClaims(t); tick > k.ahead.horizon {
 			return // a scan returns every schedule with a claim
 		}
 	}

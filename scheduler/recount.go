@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -33,6 +34,51 @@ const (
 	maxCountChanges = 1_000_000
 )
 
+// pendingCount is the number of pending timers of a shard, and the count that finds it. It is
+// not safe for concurrent use.
+type pendingCount struct {
+	n    int64  // timers in state pending or paused; below 0 for a moment if claims come first
+	from uint64 // n includes the timers that were created up to this stream sequence
+	// known is false until n is exact.
+	known bool
+	// counted is true if n results from a count; see store.Clock.Counted.
+	counted bool
+	// expected is the number of timers that the previous owner had counted, for comparison
+	// with the first count; -1 if unknown. At expectedUntilMs and later the comparison is
+	// void, because records of that count may have expired.
+	expected        int64
+	expectedUntilMs int64
+
+	running *recount // nil for none
+	fails   int      // failed counts in a row
+	round   int      // grows with each EvRecount
+}
+
+// newPendingCount returns the number that a clock passes on. keepMs is the retention of final
+// records in milliseconds, 0 for none.
+func newPendingCount(c store.Clock, keepMs int64) pendingCount {
+	p := pendingCount{n: c.Pending, from: max(c.Seen, c.Tail), known: !c.PendingUnknown, counted: c.Counted, expected: -1}
+	if c.Counted {
+		p.expected, p.expectedUntilMs = c.Pending, math.MaxInt64
+	}
+	if keepMs > 0 {
+		p.expectedUntilMs = c.TimeMs + keepMs*7/8
+	}
+	return p
+}
+
+// checkpoint sets the fields of a clock that pass the number on.
+func (p *pendingCount) checkpoint(c *store.Clock, tailSeen uint64) {
+	c.Seen = max(tailSeen, p.from)
+	c.Pending, c.PendingUnknown, c.Counted = max(p.n, 0), !p.known, p.known && p.counted
+}
+
+// left removes a timer of which this term has stored a revision that no longer waits.
+func (p *pendingCount) left(id schemas.TimerID, rev uint64) {
+	p.n--
+	p.note(id, countChange{rev: rev})
+}
+
 // recount is a running count.
 type recount struct {
 	from    uint64 // the count reads records up to this sequence; the tail delivers later ones
@@ -54,38 +100,33 @@ type countChange struct {
 	read bool
 }
 
-// beginCount starts a count if the number of pending timers is unknown and no count runs.
-func (k *Core) beginCount() {
-	if k.pendingKnown || k.count != nil {
-		return
+// begin returns the action that starts a count, if the number is unknown and no count runs.
+func (p *pendingCount) begin(tailSeen uint64) (a ActCount, ok bool) {
+	if p.known || p.running != nil {
+		return ActCount{}, false
 	}
-	k.count = &recount{from: k.tailSeen, changed: map[schemas.TimerID]countChange{}}
+	p.running = &recount{from: tailSeen, changed: map[schemas.TimerID]countChange{}}
 	delay := countAfter
-	if k.countFails > 0 {
+	if p.fails > 0 {
 		delay = countAgain
 	}
-	k.do(ActCount{Round: k.countRound, Through: k.tailSeen, Delay: delay})
+	return ActCount{Round: p.round, Through: tailSeen, Delay: delay}, true
 }
 
-// onRecount discards a running count and starts a new count, after a loss of messages.
-func (k *Core) onRecount() {
-	k.countRound++
-	k.count, k.pendingKnown, k.expected = nil, false, -1
+// restart discards a running count and makes begin start a new one, after a loss of messages.
+func (p *pendingCount) restart() {
+	p.round++
+	p.running, p.known, p.expected = nil, false, -1
 }
 
-// noteRead records that the tail has brought a revision of a record during a count. fresh is
-// true for the record that adds a timer.
-func (k *Core) noteRead(id schemas.TimerID, rev uint64, pending, fresh bool) {
-	k.noteChange(id, countChange{rev: rev, pending: pending, fresh: fresh, read: true})
+// read records that the tail has brought a revision of a record during a count. fresh is true
+// for the record that adds a timer.
+func (p *pendingCount) read(id schemas.TimerID, rev uint64, pending, fresh bool) {
+	p.note(id, countChange{rev: rev, pending: pending, fresh: fresh, read: true})
 }
 
-// noteWrite records that this term has stored a revision that no longer waits during a count.
-func (k *Core) noteWrite(id schemas.TimerID, rev uint64) {
-	k.noteChange(id, countChange{rev: rev})
-}
-
-func (k *Core) noteChange(id schemas.TimerID, change countChange) {
-	c := k.count
+func (p *pendingCount) note(id schemas.TimerID, change countChange) {
+	c := p.running
 	if c == nil || change.rev <= c.from || c.tooMuch {
 		return
 	}
@@ -101,16 +142,64 @@ func (k *Core) noteChange(id schemas.TimerID, change countChange) {
 	c.changed[id] = change
 }
 
-func (k *Core) onCounted(ev EvCounted) {
-	if k.count == nil || ev.Round != k.countRound {
-		return
+// fail ends a count that has failed.
+func (p *pendingCount) fail() {
+	p.running = nil
+	p.fails++
+}
+
+// onCounted keeps the result of the running count.
+func (p *pendingCount) onCounted(ev EvCounted) {
+	switch {
+	case p.running == nil || ev.Round != p.round:
+	case ev.Err != nil || p.running.tooMuch:
+		p.fail()
+	default:
+		p.running.result = &ev
 	}
-	if ev.Err != nil || k.count.tooMuch {
-		k.count = nil
-		k.countFails++
-		return
+}
+
+// end applies the result of a count once the tail has brought all changes that the reading may
+// have missed. It returns the newest revisions of newest, and the number of lost records; nil
+// if no count has ended.
+func (p *pendingCount) end(tailSeen uint64, nowMs int64) (newest map[uint64]countChange, missing int64) {
+	c := p.running
+	if c == nil || c.result == nil || tailSeen < c.result.Last {
+		return nil, 0
 	}
-	k.count.result = &ev
+	if c.tooMuch {
+		p.fail()
+		return nil, 0
+	}
+	newest = c.newest()
+	n, accounted := c.sum(newest)
+	if p.expected > accounted && nowMs < p.expectedUntilMs && !c.result.Behind {
+		missing = p.expected - accounted
+	}
+	*p = pendingCount{n: n, from: tailSeen, known: true, counted: true, expected: -1, expectedUntilMs: p.expectedUntilMs, round: p.round}
+	return newest, missing
+}
+
+// sum returns the number of pending timers, and the number of timers of the previous owner's
+// count that are pending or have changed.
+func (c *recount) sum(newest map[uint64]countChange) (pending, accounted int64) {
+	waiting := c.result.Waiting
+	n := int64(len(waiting))
+	accounted = n + c.result.Unread
+	for key, change := range newest {
+		switch _, counted := slices.BinarySearch(waiting, key); {
+		case counted, !change.read:
+			// Neither the tail nor the count has read a timer that is not read: it was added and
+			// claimed since. The tail may yet bring its add, which counts it.
+			n--
+		case !change.fresh:
+			accounted++
+		}
+		if change.pending {
+			n++
+		}
+	}
+	return n, accounted
 }
 
 // newest returns the newest known revision of each record that has changed since the count
@@ -132,44 +221,21 @@ func (c *recount) newest() map[uint64]countChange {
 	return all
 }
 
-// endCount applies the result of a count once the tail has brought all changes that the
-// reading may have missed.
-func (k *Core) endCount() {
-	c := k.count
-	if c == nil || c.result == nil || k.tailSeen < c.result.Last {
-		return
-	}
-	if c.tooMuch {
-		k.count = nil
-		k.countFails++
-		return
-	}
-	waiting := c.result.Waiting
-	n := int64(len(waiting))
-	accounted := n + c.result.Unread
-	newest := c.newest()
-	for key, change := range newest {
-		switch _, counted := slices.BinarySearch(waiting, key); {
-		case counted, !change.read:
-			// Neither the tail nor the count has read a timer that is not read: it was added and
-			// claimed since. The tail may yet bring its add, which counts it.
-			n--
-		case !change.fresh:
-			accounted++
-		}
-		if change.pending {
-			n++
-		}
-	}
-	if missing := k.expected - accounted; missing > 0 && k.now < k.expectedUntilMs && !c.result.Behind {
+// count ends the running count and starts another, if it is time.
+func (k *Core) count() {
+	newest, missing := k.pending.end(k.tailSeen, k.now)
+	if missing > 0 {
 		k.do(ActMissing{Missing: missing})
 	}
-	k.expected, k.counted = -1, true
-	// The count includes claims that the tail has delivered before their results.
-	for _, e := range k.entries {
-		if change, ok := newest[store.CountKey(e.id)]; ok && e.wasPending && change.rev > e.rev && !change.pending {
-			e.wasPending = false
+	if newest != nil {
+		// The count includes claims that the tail has delivered before their results.
+		for _, e := range k.entries {
+			if change, ok := newest[store.CountKey(e.id)]; ok && e.wasPending && change.rev > e.rev && !change.pending {
+				e.wasPending = false
+			}
 		}
 	}
-	k.pending, k.pendingKnown, k.pendingFrom, k.count, k.countFails = n, true, k.tailSeen, nil, 0
+	if a, ok := k.pending.begin(k.tailSeen); ok {
+		k.do(a)
+	}
 }

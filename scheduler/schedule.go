@@ -172,7 +172,7 @@ func (k *Core) look(e *entry, run uint32) {
 // found the schedule, or if the schedule is turned before it is due.
 func (k *Core) pinClaim(e *entry) {
 	if e.pin == 0 && (!e.counted || e.rec.DueMs > k.now) {
-		k.pinAt(e, k.tailSeen+1)
+		k.pins.add(e, k.tailSeen+1)
 	}
 }
 
@@ -396,7 +396,7 @@ func (k *Core) started(id schemas.TimerID, l *schemas.LastRun) bool {
 // have been published before; see started.
 func (k *Core) start(e, claimed *entry, l *schemas.LastRun) {
 	if e.pin != 0 && claimed.pin == 0 {
-		k.pinAt(claimed, l.Before)
+		k.pins.add(claimed, l.Before)
 	}
 	k.publishChecked(claimed)
 }
@@ -480,7 +480,7 @@ func (k *Core) endRun(e *entry) {
 func (k *Core) completeSchedule(t store.Timer) {
 	rec := t.Record
 	rec.State, rec.DoneMs = schemas.StateCompleted, max(k.now, rec.FiredMs)
-	k.completions = append(k.completions, ActFinish{ID: t.ID, Rev: t.Rev, Record: &rec})
+	k.completions.queue = append(k.completions.queue, ActFinish{ID: t.ID, Rev: t.Rev, Record: &rec})
 }
 
 // rereadSchedule processes the record of a schedule that was read because the result of a
@@ -571,7 +571,7 @@ func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(s
 
 // checkRun queues a dedup check for the last run of a schedule.
 func (k *Core) checkRun(t store.Timer) {
-	k.toDedupCheck = append(k.toDedupCheck, k.insertRun(t, phaseDedupCheck))
+	k.dedup.queue = append(k.dedup.queue, k.insertRun(t, phaseDedupCheck))
 }
 
 // --- results of runs ---

@@ -147,8 +147,7 @@ func (k *Core) onFailed(ev EvFailed) {
 // failed removes a timer whose claim was rejected from the number of pending timers. rev is
 // the revision of its final record, or a lower bound.
 func (k *Core) failed(e *entry, rev uint64) {
-	k.pending--
-	k.noteWrite(e.id, rev)
+	k.pending.left(e.id, rev)
 }
 
 // again plans the retry of a failed step.
