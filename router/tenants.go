@@ -42,6 +42,16 @@ func (sc *Scope) selects(service string) (name string, tenant *string, err error
 	return schemas.TenantService(sc.Tenant, service), sc.tenant(), nil
 }
 
+// FiredSubject returns the subject of the fired events of a service that a request names. Errors:
+// bad_request.
+func (sc *Scope) FiredSubject(service string) (string, error) {
+	if service == "" {
+		return "", schemas.Errorf(schemas.CodeBadRequest, "name a service")
+	}
+	name, _, err := sc.selects(service)
+	return schemas.SubjectFired(name), err
+}
+
 // In returns the service for a scope. It shares everything else with s, and is started and
 // stopped with it.
 func (s *Service) In(sc Scope) *Service {

@@ -12,6 +12,8 @@ const (
 	FollowBatch = 1024
 	// FollowRetry is the pause before Follow makes another consumer.
 	FollowRetry = 100 * time.Millisecond
+	// slowBatch is how many messages FollowSlowly requests at a time.
+	slowBatch = 64
 
 	followExpiry = 30 * time.Second
 	// followHeartbeat finds a consumer that died with its server.
@@ -28,10 +30,21 @@ const (
 // without repeating a message. It ends with ctx. interrupted is called with the first
 // error after a message has been read.
 func (c *Readers) Follow(ctx context.Context, stream, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
+	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: FollowBatch}, filter, after, fn, interrupted)
+}
+
+// FollowSlowly is Follow for an fn that may take long: at most slowBatch messages, and maxBytes
+// bytes, are in memory. maxBytes must hold the largest message.
+func (c *Readers) FollowSlowly(ctx context.Context, stream, filter string, after uint64, maxBytes int64, fn func(*Msg), interrupted func(error)) {
+	c.followAgain(ctx, ReaderOptions{Stream: stream, Most: slowBatch, MaxBytes: maxBytes}, filter, after, fn, interrupted)
+}
+
+// followAgain reads with one consumer after the other.
+func (c *Readers) followAgain(ctx context.Context, o ReaderOptions, filter string, after uint64, fn func(*Msg), interrupted func(error)) {
 	failing := false
 	for ctx.Err() == nil {
 		was := after
-		err := c.follow(ctx, stream, filter, &after, fn)
+		err := c.follow(ctx, o, filter, &after, fn)
 		if ctx.Err() != nil {
 			return
 		}
@@ -49,9 +62,9 @@ func (c *Readers) Follow(ctx context.Context, stream, filter string, after uint6
 }
 
 // follow reads with one consumer until that is lost.
-func (c *Readers) follow(ctx context.Context, stream, filter string, after *uint64, fn func(*Msg)) error {
+func (c *Readers) follow(ctx context.Context, o ReaderOptions, filter string, after *uint64, fn func(*Msg)) error {
 	cfg := jetstream.ConsumerConfig{FilterSubject: filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *after + 1}
-	return c.readRounds(ctx, "follow "+stream, stream, cfg, func() {}, func(m *Msg) {
+	return c.readRounds(ctx, "follow "+o.Stream, o, cfg, func() {}, func(m *Msg) {
 		if m.Sequence > *after {
 			*after = m.Sequence
 			fn(m)
@@ -67,28 +80,26 @@ func (c *Readers) Watch(ctx context.Context, stream, filter string, updatesOnly 
 	if updatesOnly {
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	}
-	return c.readRounds(ctx, "watch "+stream, stream, cfg, begun, fn)
+	return c.readRounds(ctx, "watch "+stream, ReaderOptions{Stream: stream, Most: FollowBatch}, cfg, begun, fn)
 }
 
-// readRounds reads with a consumer of its own until that is lost.
-func (c *Readers) readRounds(ctx context.Context, op, stream string, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
+// readRounds reads with a consumer of its own until that is lost. o has the stream and the limits.
+func (c *Readers) readRounds(ctx context.Context, op string, o ReaderOptions, cfg jetstream.ConsumerConfig, begun func(), fn func(*Msg)) error {
 	bound, release, err := c.conn.bind(ctx, op)
 	if err != nil {
 		return err
 	}
 	// It has one replica, in memory: it is cheaper to make than to keep.
 	cfg.AckPolicy, cfg.MemoryStorage, cfg.Replicas, cfg.InactiveThreshold = jetstream.AckNonePolicy, true, 1, followIdle
-	cons, err := c.conn.ephemeral(bound, stream, cfg)
+	cons, err := c.conn.ephemeral(bound, o.Stream, cfg)
 	err = c.conn.ctxError(bound, op, err)
 	release()
 	if err != nil {
 		return err
 	}
-	name := cons.CachedInfo().Name
-	defer c.forgetConsumer(stream, name)
-	r, err := c.Read(ReaderOptions{
-		Stream: stream, Consumer: name, Pace: Rounds, Most: FollowBatch, Expiry: followExpiry, Heartbeat: followHeartbeat, Exclusive: true,
-	})
+	o.Consumer, o.Pace, o.Expiry, o.Heartbeat, o.Exclusive = cons.CachedInfo().Name, Rounds, followExpiry, followHeartbeat, true
+	defer c.forgetConsumer(o.Stream, o.Consumer)
+	r, err := c.Read(o)
 	if err != nil {
 		return err
 	}

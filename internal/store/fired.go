@@ -51,6 +51,25 @@ func (e *Events) findIDs(ctx context.Context, stream string, filter []string, si
 	})
 }
 
+// followSpare is room in a request of FollowFired for subjects and headers of the server, in bytes.
+const followSpare = 64 << 10
+
+// FollowFired passes the events of a subject of TIMERS_FIRED to fn, in their order and one at a
+// time: the events after a sequence, or if the stream has not come to that, the events that are stored from
+// now on. First it calls begun with the sequence after which it begins. It has few messages in
+// memory, so fn may take long. It continues after failures, without a gap, until ctx ends; events
+// that have left the stream are missing. Errors, before begun: schemas.ErrUnavailable.
+func (e *Events) FollowFired(ctx context.Context, subject string, after uint64, begun func(after uint64), fn func(*Letter), interrupted func(error)) error {
+	info, err := e.jet.Stream(ctx, schemas.StreamFired)
+	if err != nil {
+		return err
+	}
+	after = min(after, info.State.LastSeq)
+	begun(after)
+	e.jet.FollowSlowly(ctx, schemas.StreamFired, subject, after, e.jet.MaxPayload()+followSpare, func(m *jet.Msg) { fn(letterOf(m)) }, interrupted)
+	return nil
+}
+
 // FiredAfter passes to fn the message id of each event of TIMERS_FIRED after a sequence or,
 // if that is 0 or not in this stream, since a time. It stops when fn returns false. It
 // returns the sequence to continue from. Errors: schemas.ErrUnavailable.
