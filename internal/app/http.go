@@ -133,6 +133,9 @@ func (a *App) serveHTTP() {
 		return
 	}
 	srv := &http.Server{Handler: a.handler(), ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout, MaxHeaderBytes: httpHeaderBytes}
+	if a.api != nil {
+		srv.RegisterOnShutdown(a.api.EndStreams)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/router"
 	"github.com/belfryio/belfry/schemas"
@@ -14,6 +16,7 @@ import (
 func (a *App) newHTTPAPI() (*httpapi.API, error) {
 	return httpapi.New(httpapi.Config{
 		Service: a.httpService, Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP),
+		Fired:    a.fired,
 		MaxEvent: func() int { return a.store.MaxMessage() }, // asked once there is a service
 		Log:      a.component("http"), Registerer: a.reg,
 	})
@@ -39,4 +42,17 @@ func (a *App) authorizeAPI(r *http.Request, scope string) (httpapi.Identity, err
 		return httpapi.Identity{}, httpapi.Refused(refusal.Status, refusal.Challenge(), refusal.Reason)
 	}
 	return httpapi.Identity{Name: id.Name, Tenant: id.Tenant, AllTenants: id.AllTenants(), Payload: id.Scopes.Has(token.ScopePayload)}, err
+}
+
+// fired passes the fired events of a service to a stream of the HTTP API.
+func (a *App) fired(ctx context.Context, id httpapi.Identity, service string, after uint64, begun func(uint64), fn func(*store.Letter)) error {
+	scope := router.Scope{Tenant: id.Tenant, All: id.AllTenants}
+	subject, err := scope.FiredSubject(service)
+	if err != nil {
+		return err
+	}
+	log := a.component("http")
+	return a.store.FollowFired(ctx, subject, after, begun, fn, func(err error) {
+		log.Debug().Err(err).Str("service", service).Msg("a stream of fired events was interrupted; resuming")
+	})
 }

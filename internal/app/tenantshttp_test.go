@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -245,6 +246,70 @@ func testTenantHTTPLists(f *tenants) {
 	}
 	if got := f.succeed("plain", "GET", "/v1/timers?id=same&source=/lists", ""); !strings.Contains(got, "0 9 * * *") {
 		t.Errorf("the default tenant's schedule after that: %s, want it unchanged", got)
+	}
+}
+
+// follow opens a stream of fired events with a token, and returns a function that returns the data of
+// the next event.
+func (f *tenants) follow(name, service string) func() string {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), bound)
+	f.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.apps[0].HTTPAddr()+"/v1/stream?service="+service, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+f.secrets[name])
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = resp.Body.Close() }) // the body has no end
+	if resp.StatusCode != http.StatusOK {
+		f.t.Fatalf("%s: stream of %s: status %d", name, service, resp.StatusCode)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	return func() string {
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				return data
+			}
+		}
+		f.t.Fatalf("%s: the stream of %s has ended: %v", name, service, lines.Err())
+		return ""
+	}
+}
+
+// testTenantStream: a stream has the events of the caller's own tenant alone, and their data only
+// with scope payload.
+func testTenantStream(f *tenants) {
+	t := f.t
+	callers := map[string]string{"acme": "acme", "acme-payload": "acme", "globex": "globex", "plain": "", "ops": ""}
+	next := map[string]func() string{}
+	for user := range callers {
+		next[user] = f.follow(user, "followed")
+	}
+	next["ops-acme"], callers["ops-acme"] = f.follow("ops", "acme=followed"), "acme"
+	for range 2 {
+		for user, tenant := range map[string]string{"acme": "acme", "globex": "globex", "plain": ""} {
+			f.succeed(user, "POST", "/v1/timers", `{"in":"1ms","svc":"followed","type":"of-`+tenant+`","data":"data-5c0e"}`)
+		}
+	}
+	for user, tenant := range callers {
+		for range 2 {
+			data := next[user]()
+			if !strings.Contains(data, `"type":"of-`+tenant+`"`) {
+				t.Errorf("%s: event %s, want one of tenant %q", user, data, tenant)
+			}
+			if payload := user == "acme-payload" || user == "globex" || user == "plain"; strings.Contains(data, "data-5c0e") != payload {
+				t.Errorf("%s: event %s, want the data: %v", user, data, payload)
+			}
+		}
+	}
+	for _, user := range []string{"acme", "globex", "plain"} {
+		if status, answer := f.call(user, "GET", "/v1/stream?service=globex=followed", ""); status != http.StatusBadRequest {
+			t.Errorf("%s: a stream of another tenant: status %d: %s, want 400", user, status, answer)
+		}
 	}
 }
 

@@ -1,15 +1,19 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -28,7 +32,8 @@ type Identity struct {
 	Payload bool
 }
 
-// Config configures an API. All fields but Loopback, Log and Registerer are required.
+// Config configures an API. All fields but Loopback, Heartbeat, StreamWrite, Log and Registerer are
+// required.
 type Config struct {
 	// Service returns the operations for a caller. They change a timer only at revision, if it is
 	// not 0, and otherwise return an error of schemas.CodeConflict. An error, with a
@@ -39,26 +44,36 @@ type Config struct {
 	// Loopback says that the listener is reachable on this host only. Callers without a name must
 	// then name it by a loopback address, see guard.go.
 	Loopback bool
+	// Fired passes the fired events of a service to fn, one at a time and in order, until ctx ends:
+	// the events after a sequence of TIMERS_FIRED, or if the stream has not come to that, the events
+	// from now on. It calls begun first, with the sequence after which it begins. An error has a schemas.Code; begun was then
+	// not called.
+	Fired func(ctx context.Context, id Identity, service string, after uint64, begun func(after uint64), fn func(*store.Letter)) error
+	// Heartbeat is the interval of comments in a stream, and StreamWrite the time in which a client
+	// must take an event; 0 for the defaults.
+	Heartbeat, StreamWrite time.Duration
 	// MaxEvent is the size of the largest event that can be stored now, in bytes.
 	MaxEvent   func() int
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer
 }
 
-// API is the handler of all paths that begin with Prefix. It has no goroutines and needs no stop:
-// it ends with its server.
+// API is the handler of all paths that begin with Prefix. It ends with its server, which calls
+// EndStreams.
 type API struct {
-	o      Config
-	mux    *http.ServeMux
-	places *places
-	served *prometheus.CounterVec
-	origin http.CrossOriginProtection
+	o       Config
+	mux     *http.ServeMux
+	places  *places
+	streams *streams
+	served  *prometheus.CounterVec
+	origin  http.CrossOriginProtection
 }
 
 // New returns an API. It fails if the metrics are registered already.
 func New(o Config) (*API, error) {
+	o.Heartbeat, o.StreamWrite = cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.StreamWrite, DefaultStreamWrite)
 	a := &API{
-		o: o, mux: http.NewServeMux(), places: newPlaces(),
+		o: o, mux: http.NewServeMux(), places: newPlaces(), streams: newStreams(),
 		served: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "http_requests_total", Help: "Requests of the HTTP API by route and error code (ok for none)."}, []string{"route", "code"}),
 	}
 	if o.Registerer != nil {

@@ -22,6 +22,8 @@
 // by the time-outs of the HTTP server, and its body by the largest event that the store accepts.
 // A client that sends or reads slowly keeps no other out: see places.go.
 //
+// A stream of fired events lasts until its client leaves; see stream.go.
+//
 // # Access
 //
 // Config.Authorize decides about each request. A request that it admits without a name, because

@@ -33,7 +33,17 @@ const (
 	MaxBatch      = maxBatch
 	MaxBatchBytes = maxBatchBytes
 	MaxHeldBytes  = maxHeldBytes
+
+	MaxStreams       = maxStreams
+	MaxTenantStreams = maxTenantStreams
 )
 
 // ConcealText is a text as a caller without scope payload sees it.
 func ConcealText(text string) string { return (&request{}).concealText(text) }
+
+// OpenStreams returns the number of open streams.
+func OpenStreams(a *API) int {
+	a.streams.mu.Lock()
+	defer a.streams.mu.Unlock()
+	return a.streams.open
+}

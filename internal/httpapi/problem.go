@@ -154,11 +154,19 @@ type answer struct {
 	// revision is that of the timer in the answer, 0 for none.
 	revision uint64
 	problem  *problem // of an error; all other fields are then empty
+	// stream sends the whole answer; all other fields are then empty.
+	stream func(http.ResponseWriter)
 }
 
 // finish counts and sends an answer. Instead of a large one for which there is no memory it sends
 // an error.
 func (a *API) finish(route string, pl *place, w http.ResponseWriter, ans answer) {
+	if ans.stream != nil {
+		pl.end()
+		a.served.WithLabelValues(route, "ok").Inc()
+		ans.stream(w)
+		return
+	}
 	b, err := ans.encode()
 	if err == nil && !pl.answers(len(b)) {
 		ans = problemAnswer(schemas.Errorf(schemas.CodeUnavailable, "requests and answers of slow clients take %d MiB, which is the limit; the request may have taken effect: try again", maxHeldBytes>>20))

@@ -45,11 +45,12 @@ var scheduleRoutes = []route{
 	{"POST", "/v1/groups/{group}/resume", token.ScopeWrite, nil, resumeGroup},
 }
 
-// letterRoutes are the operations on events that have failed or that wait for others.
+// letterRoutes are the operations on events that have fired, have failed, or wait for others.
 var letterRoutes = []route{
 	{"GET", "/v1/dead-letters", token.ScopeRead, []string{"service", "timer", "id", "source", "limit", "cursor"}, listDead},
 	{"POST", "/v1/dead-letters/replay", token.ScopeWrite, nil, replayDead},
 	{"GET", "/v1/rejections", token.ScopeRead, []string{"limit", "cursor"}, listRejected},
+	{"GET", "/v1/stream", token.ScopeRead, []string{"service"}, streamFired},
 	{"GET", "/v1/order-keys", token.ScopeRead, []string{"service", "limit", "cursor"}, listOrderKeys},
 }
 

@@ -1,0 +1,288 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/waittest"
+	"github.com/belfryio/belfry/schemas"
+)
+
+// sse is an open stream.
+type sse struct {
+	lines *bufio.Scanner
+	close func()
+}
+
+// stream opens a stream, and returns the id with which it begins.
+func (c *client) stream(t *testing.T, path string, header ...string) (s *sse, after string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Bound)
+	t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, "GET", c.base+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = &sse{bufio.NewScanner(resp.Body), func() { cancel(); _ = resp.Body.Close() }} // the body has no end
+	t.Cleanup(s.close)
+	s.lines.Buffer(nil, 8<<20)
+	conform(t, r, nil, resp, nil)
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("stream: got status %d", resp.StatusCode)
+	}
+	after, _, _ = s.next(t)
+	return s, after
+}
+
+// next returns the next event; ok is false at the end of the stream.
+func (s *sse) next(t *testing.T) (id, data string, ok bool) {
+	t.Helper()
+	for s.lines.Scan() {
+		switch line := s.lines.Text(); {
+		case line == "" && id != "":
+			return id, data, true
+		case strings.HasPrefix(line, "id: "):
+			id = line[4:]
+		case strings.HasPrefix(line, "data: "):
+			data = line[6:]
+		}
+	}
+	return "", "", false
+}
+
+// testStream: the events of a service come in the order in which they fire, a client that comes
+// again misses none, and the consumer ends with the connection.
+func testStream(t *testing.T, n *node) {
+	s, first := n.stream(t, "/v1/stream?service=stream")
+	a := n.add(t, `{"in":"1ms","svc":"stream","id":"s1","source":"/stream","type":"order.timeout","data":{"n":1}}`)
+	id, data, _ := s.next(t)
+	for _, want := range []string{a.Timer, `"id":"s1"`, `"service":"stream"`, `"run":1`, `"data":{"n":1}`} {
+		if !strings.Contains(data, want) {
+			t.Errorf("got event %s, want %s in it", data, want)
+		}
+	}
+	d, err := the()
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader([]byte(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.validate("/components/schemas/FiredEvent", value); err != nil {
+		t.Error(err)
+	}
+	s.close()
+
+	// More than one request of the consumer has room for.
+	large := strings.Repeat("x", 300<<10)
+	const more = 12
+	for i := range more {
+		n.send(t, "POST", fmt.Sprintf("/v1/timers?in=1ms&svc=stream&source=/stream&id=l%d", i), large, "Content-Type", "text/plain").want(t, 201)
+	}
+	again, after := n.stream(t, "/v1/stream?service=stream", "Last-Event-ID", first)
+	if after != first {
+		t.Errorf("the second stream begins after %s, want %s", after, first)
+	}
+	if got, _, _ := again.next(t); got != id {
+		t.Errorf("the second stream: got event %s, want %s", got, id)
+	}
+	seen := map[string]bool{}
+	for range more {
+		id, data, _ := again.next(t)
+		if seen[id] || !strings.Contains(data, large) {
+			t.Errorf("got event %s (%d bytes), want another one with its data", id, len(data))
+		}
+		seen[id] = true
+	}
+
+	nc, err := n.app.Connect("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fired, err := js.Stream(t.Context(), schemas.StreamFired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumers := func() (count int) {
+		list := fired.ListConsumers(t.Context())
+		for c := range list.Info() {
+			if c.Config.Durable == "" && c.Config.FilterSubject == schemas.SubjectFired("stream") {
+				count++
+			}
+		}
+		if list.Err() != nil {
+			t.Fatal(list.Err())
+		}
+		return count
+	}
+	waittest.Until(t, "the first stream's consumer is gone", func() bool { return consumers() == 1 })
+	again.close()
+	waittest.Until(t, "no consumer is left", func() bool { return consumers() == 0 })
+
+	n.send(t, "GET", "/v1/stream", "").want(t, 400, "name a service")
+	n.send(t, "GET", "/v1/stream?service=a=b=c", "").want(t, 400)
+	n.send(t, "GET", "/v1/stream?service=stream", "", "Last-Event-ID", "x").want(t, 400, `"pointer":"#/Last-Event-ID"`)
+}
+
+// fired is a Config.Fired.
+type fired = func(ctx context.Context, id httpapi.Identity, service string, after uint64, begun func(uint64), fn func(*store.Letter)) error
+
+// silent has no events.
+func silent(ctx context.Context, _ httpapi.Identity, _ string, _ uint64, begun func(uint64), _ func(*store.Letter)) error {
+	begun(7)
+	<-ctx.Done()
+	return nil
+}
+
+// serveStreams serves streams with short bounds.
+func serveStreams(t *testing.T, f fired, change func(*httpapi.Config), server func(*http.Server)) (*client, *httpapi.API) {
+	t.Helper()
+	o := fakeConfig(fake{})
+	o.Fired = f
+	if change != nil {
+		change(&o)
+	}
+	a, err := httpapi.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(a)
+	if server != nil {
+		server(s.Config)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		a.EndStreams()
+		s.Close()
+	})
+	return newClient(t, s.URL), a
+}
+
+// TestStreamLimits: the streams of a node and of a tenant are bounded, and a stream that ends makes
+// room.
+func TestStreamLimits(t *testing.T) {
+	t.Parallel()
+	c, a := serveStreams(t, silent, func(o *httpapi.Config) {
+		o.Authorize = func(r *http.Request, _ string) (httpapi.Identity, error) {
+			return httpapi.Identity{Name: "x", Tenant: r.Header.Get("Tenant")}, nil
+		}
+	}, nil)
+	var streams []*sse
+	open := func(n int, tenant string) {
+		for range n {
+			s, after := c.stream(t, "/v1/stream?service=x", "Tenant", tenant)
+			if after != "7" {
+				t.Fatalf("the stream begins after %q, want 7", after)
+			}
+			streams = append(streams, s)
+		}
+	}
+	refused := func(tenant, why string) {
+		t.Helper()
+		if r := c.send(t, "GET", "/v1/stream?service=x", "", "Tenant", tenant).want(t, 503, why); r.header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+	}
+	open(httpapi.MaxTenantStreams, "acme")
+	refused("acme", "streams of tenant acme")
+	open(httpapi.MaxStreams-httpapi.MaxTenantStreams, "")
+	refused("", "the limit of a node")
+	streams[0].close()
+	waittest.Until(t, "the stream that ended has made room", func() bool { return httpapi.OpenStreams(a) == httpapi.MaxStreams-1 })
+	open(1, "acme")
+	a.EndStreams()
+	for _, s := range streams[1:] {
+		if _, _, ok := s.next(t); ok {
+			t.Fatal("a stream goes on after the end of the server")
+		}
+	}
+}
+
+// TestSlowStream: a client that takes no events is disconnected, and disturbs no other stream.
+func TestSlowStream(t *testing.T) {
+	t.Parallel()
+	dropped := make(chan struct{}, 1)
+	large := strings.Repeat("x", 1<<20)
+	c, _ := serveStreams(t, func(ctx context.Context, _ httpapi.Identity, service string, _ uint64, begun func(uint64), fn func(*store.Letter)) error {
+		begun(1)
+		for seq := uint64(2); ctx.Err() == nil; seq++ {
+			l := &store.Letter{Subject: schemas.SubjectFired(service), Sequence: seq, Header: map[string][]string{
+				"ce-specversion": {"1.0"}, "ce-id": {"1"}, "ce-source": {"/s"}, "ce-type": {"t"}, "content-type": {"text/plain"}, "ce-timerat": {"2027-01-01T00:00:00Z"},
+				"ce-timerscheduled": {"2027-01-01T00:00:00.000Z"}, "ce-timerfired": {"2027-01-01T00:00:00.000Z"}, "ce-timerrun": {"1"}, "ce-timerattempt": {"1"}, "ce-timersvc": {service},
+			}, Data: []byte(large)}
+			fn(l)
+		}
+		if service == "slow" {
+			dropped <- struct{}{}
+		}
+		return nil
+	}, func(o *httpapi.Config) { o.StreamWrite = 500 * time.Millisecond }, nil)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the server has closed it
+	if _, err := fmt.Fprint(conn, "GET /v1/stream?service=slow HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	good, _ := c.stream(t, "/v1/stream?service=good")
+	for {
+		id, data, ok := good.next(t)
+		if !ok || !strings.Contains(data, large) {
+			t.Fatalf("the other stream: got event %q of %d bytes, want the data", id, len(data))
+		}
+		select {
+		case <-dropped:
+			return
+		default:
+		}
+	}
+}
+
+// TestStreamTimeouts: the time-outs of requests do not end a stream.
+func TestStreamTimeouts(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	beats := atomic.Int32{}
+	c, _ := serveStreams(t, silent, func(o *httpapi.Config) {
+		o.Heartbeat = 4 * timeout
+		o.Authorize = func(*http.Request, string) (httpapi.Identity, error) {
+			if beats.Add(1) > 4 {
+				return httpapi.Identity{}, httpapi.Refused(http.StatusUnauthorized, "", "expired")
+			}
+			return httpapi.Identity{Name: "x"}, nil
+		}
+	}, func(s *http.Server) { s.ReadTimeout, s.WriteTimeout = timeout, timeout })
+	s, _ := c.stream(t, "/v1/stream?service=x")
+	// The stream ends with its token, and not before.
+	if _, _, ok := s.next(t); ok || beats.Load() != 5 {
+		t.Errorf("the stream has ended after %d checks of the token, want 5", beats.Load())
+	}
+}
