@@ -62,7 +62,7 @@ func TestFlowCommands(t *testing.T) {
 	}
 	shows("status", "PAUSED SINCE BY NOTE api.example.com 20", "Z "+whoami()+" repair")
 	shows("doctor", "api.example.com is paused since 20", "by "+whoami()+" (repair)", "belfry flow resume 'api.example.com'")
-	if st := ok[status](t, n, "status")[0]; len(st.Paused) != 1 || st.Paused[0].Key != "api.example.com" || st.Paused[0].Note != "repair" || time.Since(st.Paused[0].Since) > time.Hour {
+	if st := ok[statusJSON](t, n, "status")[0]; len(st.Paused) != 1 || st.Paused[0].Key != "api.example.com" || st.Paused[0].Note != "repair" || time.Since(st.Paused[0].Since) > time.Hour {
 		t.Errorf("status: paused %+v", st.Paused)
 	}
 	run("flow rm api.example.com").oneLine(t, exitRefused, "resume it first")

@@ -45,12 +45,12 @@ func TestOvertakenConsumerIsReported(t *testing.T) {
 	if err := m.DoubleAck(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if st := ok[status](t, n, "status")[0]; len(st.Overtaken) > 0 {
+	if st := ok[statusJSON](t, n, "status")[0]; len(st.Overtaken) > 0 {
 		t.Errorf("status before the flood: got overtaken readers %+v, want none", st.Overtaken)
 	}
 	fire(2, 1300)
 	waittest.Until(t, "status names the reader", func() bool {
-		return strings.Contains(strings.Join(ok[status](t, n, "status")[0].Problems, ";"), "reader")
+		return strings.Contains(strings.Join(ok[statusJSON](t, n, "status")[0].Problems, ";"), "reader")
 	})
 	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, "reader") {
 		t.Errorf("doctor: got %v, want a finding that names the reader", r)
@@ -77,7 +77,7 @@ func TestSlowCallbacksAreReported(t *testing.T) {
 	<-js.PublishAsyncComplete()
 	var own store.Overtaken
 	waittest.Until(t, "status names the service", func() bool {
-		for _, o := range ok[status](t, n, "status")[0].Overtaken {
+		for _, o := range ok[statusJSON](t, n, "status")[0].Overtaken {
 			own = o
 		}
 		return own.Lost > 0
@@ -107,7 +107,7 @@ func TestOpenCircuitIsReported(t *testing.T) {
 	}
 	want := "flow key " + target + " cannot be reached since "
 	waittest.Until(t, "status names the target", func() bool {
-		return strings.Contains(strings.Join(ok[status](t, n, "status")[0].Problems, ";"), want)
+		return strings.Contains(strings.Join(ok[statusJSON](t, n, "status")[0].Problems, ";"), want)
 	})
 	if r := n.client(t, "doctor", "--nats-url", n.nats); !strings.Contains(r.out, want) || !strings.Contains(r.out, "refused") {
 		t.Errorf("doctor: %v, want %q and the error", r, want)

@@ -40,7 +40,7 @@ func TestRejected(t *testing.T) {
 	if r := n.client(t, "rejected", "ls", "-n", "2"); r.code != exitOK || strings.Count(r.out, "bad-") != 2 || !strings.Contains(r.err, "-n 0") {
 		t.Errorf("rejected ls -n 2: got %v, want two rejections, and a hint at -n 0 on stderr", r)
 	}
-	st := ok[status](t, n, "status")[0]
+	st := ok[statusJSON](t, n, "status")[0]
 	if st.Totals.Rejected != 7 || !strings.Contains(strings.Join(st.Problems, ";"), "rejected adds: 7") || st.Totals.LastRejected.IsZero() {
 		t.Errorf("status: got totals %+v and problems %q, want 7 rejected adds with a time", st.Totals, st.Problems)
 	}
@@ -48,7 +48,7 @@ func TestRejected(t *testing.T) {
 
 	ok[added](t, n, "add", "--in", "1ms", "--svc", "orders", "--callback", "nats:nobody.serves.this", "--max-attempts", "1")
 	waittest.Until(t, "status counts the dead letter", func() bool {
-		st := ok[status](t, n, "status")[0]
+		st := ok[statusJSON](t, n, "status")[0]
 		return st.Totals.Dead == 1 && strings.Contains(strings.Join(st.Problems, ";"), "dead letters: 1")
 	})
 }

@@ -30,7 +30,7 @@ func TestRepair(t *testing.T) {
 	defer nc.Close()
 	var shard string
 	waittest.Until(t, "the record is stored", func() bool { // in the shard that has the key
-		shards := len(ok[status](t, n, "status")[0].Shards)
+		shards := len(ok[statusJSON](t, n, "status")[0].Shards)
 		for _, s := range []string{"0", "1", "2", "3", "4", "5", "6", "7"}[:min(shards, 8)] {
 			m, err := nc.Request("$JS.API.STREAM.MSG.GET.KV_timers_"+s, []byte(`{"last_by_subj":"$KV.timers_`+s+`.timer.`+id+`"}`), bound)
 			if err == nil && !strings.Contains(string(m.Data), `"error"`) {
@@ -43,7 +43,7 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, "status reports the damage", func() bool {
-		problems := ok[status](t, n, "status")[0].Problems
+		problems := ok[statusJSON](t, n, "status")[0].Problems
 		return slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "1 damaged records") })
 	})
 	findings := parseLines[struct{ Findings []doctor.Finding }](t, n.client(t, "doctor", "--nats-url", n.nats, "-o", "json").out)[0].Findings
@@ -63,7 +63,7 @@ func TestRepair(t *testing.T) {
 		t.Errorf("get after the repair: got %v, want exit code 0 and state pending", r)
 	}
 	waittest.Until(t, "status reports no damage", func() bool {
-		problems := ok[status](t, n, "status")[0].Problems
+		problems := ok[statusJSON](t, n, "status")[0].Problems
 		return !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, "damaged") })
 	})
 }

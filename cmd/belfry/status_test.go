@@ -16,9 +16,13 @@ import (
 
 	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/waittest"
 )
+
+// statusJSON is the answer of status.
+type statusJSON = status.Status
 
 // TestStatus: status with two nodes on one server, waiting timers and a dead letter; then
 // with one node, and with none.
@@ -33,10 +37,10 @@ func TestStatus(t *testing.T) {
 	}
 	ok[added](t, a, "add", "--in", "1ms", "--svc", "orders", "--callback", "http://127.0.0.1:1/", "--max-attempts", "1")
 	belfryRun(t, "add", "--in", "1s", "--svc", "a.b", "--nats-url", srv.URL()).oneLine(t, exitRefused)
-	var st status
+	var st statusJSON
 	deadLetter := []string{"dead letters: 1 (see belfry dead ls)"}
 	waittest.Until(t, "status counts both nodes and all timers", func() bool {
-		st = ok[status](t, a, "status")[0]
+		st = ok[statusJSON](t, a, "status")[0]
 		return st.Totals.Dead == 1 && st.Totals.Pending != nil && *st.Totals.Pending == 3 && len(st.Nodes) == 2 && st.Nodes[0].Shards == 1 && st.Nodes[1].Shards == 1
 	})
 	if !slices.Equal(st.Problems, deadLetter) || len(st.Shards) != 2 || st.Dead["orders"] != 1 || st.Nodes[0].Node != "a" || !slices.Contains(st.Nodes[0].Roles, "router") ||
@@ -62,11 +66,11 @@ func TestStatus(t *testing.T) {
 	}
 	b.stop(t)
 	waittest.Until(t, "node a owns both shards", func() bool {
-		st = ok[status](t, a, "status")[0]
+		st = ok[statusJSON](t, a, "status")[0]
 		return slices.Equal(st.Problems, deadLetter) && st.Shards[0].Owner == "a" && st.Shards[1].Owner == "a"
 	})
 	a.stop(t)
-	st = ok[status](t, a, "status")[0]
+	st = ok[statusJSON](t, a, "status")[0]
 	if !slices.Contains(st.Problems, "shard 0 has no owner") || !slices.Contains(st.Problems, "shard 1 has no owner") {
 		t.Errorf("status without a node: got problems %v, want no owner of shards 0 and 1", st.Problems)
 	}
@@ -87,7 +91,7 @@ func TestStatusWatch(t *testing.T) {
 	r := bufio.NewReader(out)
 	for range 2 {
 		line, err := r.ReadString('\n')
-		var st status
+		var st statusJSON
 		if err != nil || json.Unmarshal([]byte(line), &st) != nil || len(st.Shards) != 2 {
 			t.Fatalf("status --watch: got line %s (%v), want a status with 2 shards", line, err)
 		}

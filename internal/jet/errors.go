@@ -45,6 +45,9 @@ var (
 	// ErrMissing: the replica that answered lacks a message that must exist. It comes
 	// with ErrUnavailable.
 	ErrMissing = errors.New("the replica that answered lacks a message that must exist")
+
+	// ErrNoResponders is a cause of ErrUnavailable: nobody serves JetStream to this account.
+	ErrNoResponders = nats.ErrNoResponders
 )
 
 // MaxHeaderBytes is JetStream's limit of a message's header block.
