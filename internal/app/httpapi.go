@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/belfryio/belfry/internal/doctor"
 	"github.com/belfryio/belfry/internal/httpapi"
+	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/internal/token"
 	"github.com/belfryio/belfry/router"
@@ -16,7 +18,7 @@ import (
 func (a *App) newHTTPAPI() (*httpapi.API, error) {
 	return httpapi.New(httpapi.Config{
 		Service: a.httpService, Authorize: a.authorizeAPI, Loopback: OnLoopback(a.o.HTTP),
-		Fired:    a.fired,
+		Fired: a.fired, Status: a.status, Doctor: a.examine,
 		MaxEvent: func() int { return a.store.MaxMessage() }, // asked once there is a service
 		Log:      a.component("http"), Registerer: a.reg,
 	})
@@ -54,5 +56,28 @@ func (a *App) fired(ctx context.Context, id httpapi.Identity, service string, af
 	log := a.component("http")
 	return a.store.FollowFired(ctx, subject, after, begun, fn, func(err error) {
 		log.Debug().Err(err).Str("service", service).Msg("a stream of fired events was interrupted; resuming")
+	})
+}
+
+// status reads the state of the whole Belfry.
+func (a *App) status(ctx context.Context) (*status.Status, error) {
+	look, err := store.Look(a.nc, a.o.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer look.Close()
+	return status.Read(ctx, a.nc, look)
+}
+
+// examine examines the installation with the settings of this node. It has a connection of its own:
+// what the user is not permitted to do is an error of the connection, and the node logs its own.
+func (a *App) examine(ctx context.Context) ([]doctor.Finding, error) {
+	nc, err := a.Connect("belfry doctor")
+	if err != nil {
+		return nil, schemas.Errorf(schemas.CodeUnavailable, "connect to NATS: %w", err)
+	}
+	defer nc.Close()
+	return doctor.Examine(ctx, doctor.Options{
+		Conn: nc, Store: a.o.StoreConfig(), Safe: a.o.Profile == ProfileSafe, Loopback: a.o.embedded() && OnLoopback(a.o.NATSListen), Timeout: a.o.Timeout,
 	})
 }

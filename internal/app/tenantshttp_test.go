@@ -222,7 +222,7 @@ func testTenantHTTPLists(f *tenants) {
 	}
 	for _, user := range []string{"acme", "acme-admin", "globex"} {
 		for _, shared := range []struct{ method, path, body string }{
-			{"GET", "/v1/flows", ""}, {"GET", "/v1/flows/x", ""}, {"PUT", "/v1/flows/x", `{"rate":"1/s"}`}, {"DELETE", "/v1/flows/x", ""}, {"POST", "/v1/flows/x/pause", ""},
+			{"GET", "/v1/status", ""}, {"GET", "/v1/doctor", ""}, {"GET", "/v1/flows", ""}, {"GET", "/v1/flows/x", ""}, {"PUT", "/v1/flows/x", `{"rate":"1/s"}`}, {"DELETE", "/v1/flows/x", ""}, {"POST", "/v1/flows/x/pause", ""},
 			{"GET", "/v1/calendars", ""}, {"GET", "/v1/calendars/x", ""}, {"PUT", "/v1/calendars/x", `{"dates":["2027-12-25"]}`}, {"DELETE", "/v1/calendars/x", ""},
 		} {
 			if status, answer := f.call(user, shared.method, shared.path, shared.body); status != http.StatusForbidden {

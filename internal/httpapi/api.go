@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/belfryio/belfry/internal/doctor"
+	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/internal/store"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -49,6 +51,10 @@ type Config struct {
 	// from now on. It calls begun first, with the sequence after which it begins. An error has a schemas.Code; begun was then
 	// not called.
 	Fired func(ctx context.Context, id Identity, service string, after uint64, begun func(after uint64), fn func(*store.Letter)) error
+	// Status reads the state of the whole Belfry, and Doctor examines its installation as this node
+	// sees it.
+	Status func(context.Context) (*status.Status, error)
+	Doctor func(context.Context) ([]doctor.Finding, error)
 	// Heartbeat is the interval of comments in a stream, and StreamWrite the time in which a client
 	// must take an event; 0 for the defaults.
 	Heartbeat, StreamWrite time.Duration
@@ -65,15 +71,17 @@ type API struct {
 	mux     *http.ServeMux
 	places  *places
 	streams *streams
-	served  *prometheus.CounterVec
-	origin  http.CrossOriginProtection
+	// overviews has an entry for each request that reads the state of everything.
+	overviews chan struct{}
+	served    *prometheus.CounterVec
+	origin    http.CrossOriginProtection
 }
 
 // New returns an API. It fails if the metrics are registered already.
 func New(o Config) (*API, error) {
 	o.Heartbeat, o.StreamWrite = cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.StreamWrite, DefaultStreamWrite)
 	a := &API{
-		o: o, mux: http.NewServeMux(), places: newPlaces(), streams: newStreams(),
+		o: o, mux: http.NewServeMux(), places: newPlaces(), streams: newStreams(), overviews: make(chan struct{}, maxOverviews),
 		served: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "belfry", Name: "http_requests_total", Help: "Requests of the HTTP API by route and error code (ok for none)."}, []string{"route", "code"}),
 	}
 	if o.Registerer != nil {

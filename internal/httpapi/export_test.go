@@ -34,6 +34,7 @@ const (
 	MaxBatchBytes = maxBatchBytes
 	MaxHeldBytes  = maxHeldBytes
 
+	MaxOverviews     = maxOverviews
 	MaxStreams       = maxStreams
 	MaxTenantStreams = maxTenantStreams
 )

@@ -57,7 +57,7 @@ func TestAPI(t *testing.T) {
 			"add": testAdd, "key": testIdempotencyKey, "fields": testFields, "query": testQuery, "refusals": testRefusals, "one timer": testOneTimer,
 			"revision": testRevision, "list": testList, "events": testEvents, "batch": testBatch, "sdk": testSDK, "guard": testGuard, "guide": testGuide,
 			"schedule": testSchedule, "update": testUpdate, "group": testGroup, "not modified": testNotModified, "dead": testDead, "rejected": testRejected, "order": testOrderKeys,
-			"flows": testFlows, "flow reset": testFlowReset, "calendars": testCalendars, "stream": testStream,
+			"flows": testFlows, "flow reset": testFlowReset, "calendars": testCalendars, "stream": testStream, "overview": testOverview,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

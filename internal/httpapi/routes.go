@@ -56,6 +56,8 @@ var letterRoutes = []route{
 
 // sharedRoutes are the operations on what all tenants share. No token of a tenant may call them.
 var sharedRoutes = []route{
+	{"GET", "/v1/status", token.ScopeRead, nil, shared(showStatus)},
+	{"GET", "/v1/doctor", token.ScopeAdmin, nil, shared(showDoctor)},
 	{"GET", "/v1/flows", token.ScopeRead, nil, shared(listFlows)},
 	{"GET", "/v1/flows/{key}", token.ScopeRead, nil, shared(getFlow)},
 	{"PUT", "/v1/flows/{key}", token.ScopeAdmin, nil, shared(setFlow)},

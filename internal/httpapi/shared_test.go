@@ -1,11 +1,15 @@
 package httpapi_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/belfryio/belfry/internal/doctor"
+	"github.com/belfryio/belfry/internal/httpapi"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -70,4 +74,41 @@ func testCalendars(t *testing.T, n *node) {
 	n.send(t, "DELETE", "/v1/calendars/http?by=anna", "", "If-Match", first).want(t, 200, `"count":1`)
 	put(`{"dates":["yesterday"]}`).want(t, 400)
 	put(`{"dates":[]}`).want(t, 400)
+}
+
+// testOverview: the status names the node, and the doctor has findings.
+func testOverview(t *testing.T, n *node) {
+	waittest.Until(t, "the node has sent a heartbeat", func() bool {
+		r := n.send(t, "GET", "/v1/status", "")
+		return r.status == http.StatusOK && strings.Contains(string(r.body), `"roles":["`)
+	})
+	n.send(t, "GET", "/v1/status", "").want(t, 200, `"name":"TIMERS_FIRED"`, `"problems":[`, `"shards":[{"shard":0`)
+	n.send(t, "GET", "/v1/doctor", "").want(t, 200, `"check":"version","level":"ok"`, `"check":"shards"`, `"errors":`)
+}
+
+// TestOverviewLimit: the requests that read the state of everything are bounded.
+func TestOverviewLimit(t *testing.T) {
+	t.Parallel()
+	entered, leave := make(chan struct{}, httpapi.MaxOverviews), make(chan struct{})
+	c := serveFake(t, fake{}, func(o *httpapi.Config) {
+		o.Doctor = func(context.Context) ([]doctor.Finding, error) {
+			entered <- struct{}{}
+			<-leave
+			return []doctor.Finding{{Check: "x", Level: doctor.Error, Text: "x"}}, nil
+		}
+	})
+	var served sync.WaitGroup
+	for range httpapi.MaxOverviews {
+		served.Go(func() { c.send(t, "GET", "/v1/doctor", "").want(t, 200, `"errors":1`) })
+	}
+	for range httpapi.MaxOverviews {
+		waittest.Receive(t, "a request", entered)
+	}
+	for _, path := range []string{"/v1/doctor", "/v1/status"} {
+		if r := c.send(t, "GET", path, "").want(t, 503, "which is the limit"); r.header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+	}
+	close(leave)
+	served.Wait()
 }
