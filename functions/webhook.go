@@ -112,12 +112,32 @@ func (w *webhook) store(url string, p permission) {
 	w.permissions[url] = p
 }
 
-// fly runs a function in the background, unless one runs under that name. If wait is true the
-// caller waits for its end; then it is nil if too many others do.
-func (w *webhook) fly(f *Functions, name string, wait bool, run func()) *flight {
+// landed is a flight that has ended.
+var landed = func() *flight {
+	done := make(chan struct{})
+	close(done)
+	return &flight{done: done}
+}()
+
+// ask runs the question to a target in the background, unless one is under way, or the target has answered
+// since the caller looked: its permission is known, and is not to be renewed yet. It is otherwise as fly.
+func (w *webhook) ask(f *Functions, url string, wait bool, run func()) *flight {
+	return w.fly(f, "ask "+url, wait, func() bool {
+		p, now := w.permissions[url], time.Now()
+		return !now.Before(p.end) || p.failure == nil && now.After(p.renew)
+	}, run)
+}
+
+// fly runs a function in the background, unless one runs under that name. needed is called with w.mu held,
+// and may say that none has to run. If wait is true the caller waits for its end; then it is nil if too many
+// others do.
+func (w *webhook) fly(f *Functions, name string, wait bool, needed func() bool, run func()) *flight {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.flights[name]
+	if now == nil && !needed() {
+		return landed
+	}
 	if now == nil {
 		now = &flight{done: make(chan struct{})}
 		w.flights[name] = now
@@ -173,7 +193,7 @@ func (d *delivery) allowed() bool {
 			if !d.mayProbe(set, key) { // the question is the probe of an open circuit
 				return false
 			}
-			on = w.fly(d.f, "ask "+page, true, d.asking(page, target, key))
+			on = w.ask(d.f, page, true, d.asking(page, target, key))
 		case p.failure != nil && d.unreachable(p.failure) && circuitAfter(set, key) > 0:
 			d.awaitAnswer(key, p.end)
 			return false
@@ -181,10 +201,10 @@ func (d *delivery) allowed() bool {
 			d.refused(*p.failure, p.end)
 			return false
 		case p.perMinute > 0 && (!has || stored.PerMinute > p.perMinute):
-			on = w.fly(d.f, "rate "+key, true, d.storing(page, key, p.perMinute))
+			on = w.fly(d.f, "rate "+key, true, func() bool { return true }, d.storing(page, key, p.perMinute))
 		default:
 			if time.Now().After(p.renew) && !open {
-				w.fly(d.f, "ask "+page, false, d.asking(page, target, key))
+				w.ask(d.f, page, false, d.asking(page, target, key))
 			}
 			return d.permitted()
 		}
