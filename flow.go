@@ -26,6 +26,11 @@ type FlowLimit struct {
 	// that begins with "adds:"; 0 does not bound them. Further adds get ErrLimited. Adds of several nodes at
 	// the same time may exceed it by what they add in about two seconds.
 	Pending int
+	// Schedules and Bytes are the pending schedules of a service or tenant, and the bytes of the events of its
+	// pending timers. Services is the number of services with pending timers of a tenant, at most 4,096, only
+	// with a key such as "adds:acme=". 0 does not bound them. Otherwise they are as Pending.
+	Schedules, Services int
+	Bytes               int64
 	// Circuit is the number of connection errors in a row after which the calls of a key stop until
 	// the target answers a probe: at most 10,000; 0 for never, nil for the default, 5.
 	Circuit *int
@@ -95,7 +100,8 @@ func (c *Client) SetFlow(ctx context.Context, key string, limit FlowLimit, opts 
 	o := flowOptionsOf(opts)
 	var r FlowChange
 	err := c.call(ctx, "flow.set", schemas.FlowSetRequest{
-		Key: key, Rate: limit.Rate, Burst: limit.Burst, Parallel: limit.Parallel, Pending: limit.Pending, Circuit: limit.Circuit, Revision: o.revision, DryRun: o.dryRun, By: o.by,
+		Key: key, Rate: limit.Rate, Burst: limit.Burst, Parallel: limit.Parallel, Pending: limit.Pending, Schedules: limit.Schedules, Services: limit.Services, Bytes: limit.Bytes,
+		Circuit: limit.Circuit, Revision: o.revision, DryRun: o.dryRun, By: o.by,
 	}, &r)
 	return r, err
 }

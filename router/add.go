@@ -3,6 +3,7 @@ package router
 import (
 	"sync/atomic"
 
+	"github.com/belfryio/belfry/internal/quota"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -30,10 +31,10 @@ type Add struct {
 	Record schemas.Record
 
 	suspect bool // see Writer.dedup
-	// rev is the revision of the stored record, of Stored. reserved is true while the add has a place
-	// in the quota.Ledger.
+	// rev is the revision of the stored record, of Stored. reserved is what the add has reserved in the
+	// quota.Ledger.
 	rev      uint64
-	reserved bool
+	reserved quota.Amount
 	settled  atomic.Bool
 }
 

@@ -66,16 +66,21 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 	if err := checkFlowPattern(q.Key); err != nil {
 		return l, err
 	}
-	if q.Rate == "" && q.Parallel == 0 && q.Pending == 0 && q.Circuit == nil {
+	quotas := q.Pending != 0 || q.Schedules != 0 || q.Services != 0 || q.Bytes != 0
+	if q.Rate == "" && q.Parallel == 0 && !quotas && q.Circuit == nil {
 		return l, schemas.Errorf(schemas.CodeBadRequest, "the request limits nothing: give a rate such as 100/1m, a number of parallel calls or a circuit; flow.delete removes a limit, and flow.pause stops all calls")
 	}
 	if schemas.LimitsAdds(q.Key) && (q.Parallel != 0 || q.Circuit != nil) {
-		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate and a number of pending timers: leave parallel and circuit out", q.Key)
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits adds, which have a rate and quotas of pending timers, schedules, services and bytes: leave parallel and circuit out", q.Key)
 	}
-	if !schemas.LimitsAdds(q.Key) && q.Pending != 0 {
-		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits callbacks; pending limits adds: use a key such as %sorders", q.Key, schemas.AddsFlowPrefix)
+	if !schemas.LimitsAdds(q.Key) && quotas {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits callbacks; pending, schedules, services and bytes limit adds: use a key such as %sorders", q.Key, schemas.AddsFlowPrefix)
+	}
+	if q.Services != 0 && !strings.HasSuffix(q.Key, schemas.TenantEnd) {
+		return l, schemas.Errorf(schemas.CodeBadRequest, "%s limits one service; services limits the services of a tenant: use a key such as %sacme%s", q.Key, schemas.AddsFlowPrefix, schemas.TenantEnd)
 	}
 	l.Parallel, l.Burst, l.Pending = q.Parallel, q.Burst, q.Pending
+	l.Schedules, l.Services, l.Bytes = q.Schedules, q.Services, q.Bytes
 	if q.Circuit != nil {
 		if l.Circuit = *q.Circuit; l.Circuit < 0 {
 			return l, schemas.Errorf(schemas.CodeBadRequest, "circuit %d: it must be 1 to %d connection errors in a row, or 0 for no circuit", l.Circuit, flow.MaxCircuit)
@@ -389,7 +394,7 @@ func (s *Service) FlowGet(ctx context.Context, q schemas.FlowRequest) (schemas.F
 		for key := range waits.keys {
 			reply.Keys = append(reply.Keys, keyInfo(&limit, &store.FlowKeyState{Key: key}, &waits, s.nowMs()))
 		}
-		if exists && limit.Limit.Pending > 0 {
+		if exists && limit.Limit.Counts() {
 			if reply.Keys, reply.Uncounted, err = s.pendingKeys(ctx, set, reply.Keys, ours); err != nil {
 				return reply, err
 			}
@@ -497,6 +502,7 @@ func targetInfo(set *store.FlowSet, key string) *schemas.FlowTarget {
 func limitInfo(l *store.FlowLimit) *schemas.FlowLimitInfo {
 	info := &schemas.FlowLimitInfo{
 		Key: l.Pattern, Revision: l.Rev, Rate: l.Limit.Rate.String(), Burst: l.Limit.Burst, Parallel: l.Limit.Parallel, Pending: l.Limit.Pending,
+		Schedules: l.Limit.Schedules, Services: l.Limit.Services, Bytes: l.Limit.Bytes,
 		Paused: l.Limit.Paused, PauseNote: l.Note, PausedBy: l.PausedBy, By: l.By,
 	}
 	if l.Limit.Circuit != 0 {

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/belfryio/belfry/internal/pause"
@@ -12,7 +11,7 @@ import (
 	"github.com/belfryio/belfry/schemas"
 )
 
-// This file applies the limits of pending timers (flow.Limit.Pending). The owners of the shards count and
+// This file applies the limits of what pending timers use (flow.Limit.Counts). The owners of the shards count and
 // publish, see package quota; a router adds the adds that it has admitted since. So
 // an admission costs no request, and the adds of other routers are missing for as long as
 // a number is on its way: countLimitedEvery of the scheduler and ledgerPoll.
@@ -55,20 +54,28 @@ func (l *limiter) follow(ctx context.Context) {
 // and the adds that repeat a stored timer, which need none. It settles the others.
 func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*Add {
 	var most []quota.Max
-	for _, limit := range limits {
-		if limit.Err == nil && limit.Limit.Pending > 0 {
-			most = append(most, quota.Max{Name: limit.Key[len(schemas.AddsFlowPrefix):], N: int64(limit.Limit.Pending)})
+	for i := range limits {
+		if limit := &limits[i]; limit.Err == nil && limit.Limit.Counts() {
+			most = append(most, quotaOf(limit))
 		}
 	}
 	if len(most) == 0 || len(batch) == 0 {
 		return batch
 	}
-	n, full, pending := l.ledger.Reserve(svc, most, len(batch))
-	permitted := slices.Clone(batch[:n])
-	for _, a := range permitted {
-		a.reserved = true
+	amounts := make([]quota.Amount, len(batch))
+	for i, a := range batch {
+		amounts[i] = a.amount()
 	}
-	over := batch[n:]
+	var permitted, over []*Add
+	var reasons []*schemas.Error
+	for i, full := range l.ledger.Reserve(svc, most, amounts) {
+		if full.Name == "" {
+			batch[i].reserved = amounts[i]
+			permitted = append(permitted, batch[i])
+		} else {
+			over, reasons = append(over, batch[i]), append(reasons, tooMany(full))
+		}
+	}
 	if len(over) == 0 {
 		return permitted
 	}
@@ -76,7 +83,6 @@ func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*
 	ctx, cancel := context.WithTimeout(l.e.run, OperationTimeout)
 	defer cancel()
 	each(indexes(len(over)), func(i int) { _, found[i] = l.e.o.Store.Get(ctx, over[i].Spec.Timer) })
-	reason := tooMany(full, pending)
 	var rejects []refusal
 	for i, a := range over {
 		switch err := found[i]; {
@@ -85,9 +91,9 @@ func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*
 		case !errors.Is(err, schemas.ErrNotFound):
 			l.sink.Delay(a, err)
 		case a.Seq != 0 && !a.Returned && l.holdUntil(pendingWait):
-			l.sink.Delay(a, reason)
+			l.sink.Delay(a, reasons[i])
 		default:
-			rejects = append(rejects, refusal{a, reason})
+			rejects = append(rejects, refusal{a, reasons[i]})
 		}
 	}
 	each(rejects, func(f refusal) { l.sink.Reject(f.a, f.reason) })
@@ -103,10 +109,28 @@ func indexes(n int) []int {
 	return all
 }
 
-// tooMany is the refusal of an add over a limit of pending timers.
-func tooMany(limit quota.Max, pending int64) *schemas.Error {
-	err := schemas.Errorf(schemas.CodeLimited, "%s has %d pending timers, and %s%s is limited to %d: try again in %s, when some have fired; cancel some, or ask the operator to raise the limit",
-		limit.Name, pending, schemas.AddsFlowPrefix, limit.Name, limit.N, pendingWait)
+// quotaOf returns what a limit of adds permits.
+func quotaOf(limit *store.AddLimit) quota.Max {
+	l := &limit.Limit
+	return quota.Max{
+		Name: limit.Key[len(schemas.AddsFlowPrefix):], Services: int64(l.Services),
+		Amount: quota.Amount{Timers: int64(l.Pending), Schedules: int64(l.Schedules), Bytes: l.Bytes},
+	}
+}
+
+// amount is what the timer of an add uses of a limit.
+func (a *Add) amount() quota.Amount {
+	return quota.OneTimer(a.Record.Schedule != nil, int64(a.Record.Body.Size()))
+}
+
+// tooMany is the refusal of an add over a limit.
+func tooMany(full quota.Full) *schemas.Error {
+	key := schemas.AddsFlowPrefix + full.Name
+	if full.Quantity == quota.Bytes && full.Asks > full.Limit {
+		return schemas.Errorf(schemas.CodeTooLarge, "the event has %d bytes, and %s is limited to %d %s: make the event smaller, or ask the operator to raise the limit", full.Asks, key, full.Limit, full.Quantity)
+	}
+	err := schemas.Errorf(schemas.CodeLimited, "%s has %d %s, and %s is limited to %d: try again in %s, when some have fired; cancel some, or ask the operator to raise the limit",
+		full.Name, full.Has, full.Quantity, key, full.Limit, pendingWait)
 	err.RetryAfter = pendingWait
 	return err
 }
@@ -126,18 +150,16 @@ func (l *limiter) holdUntil(wait time.Duration) bool {
 // settle ends the places of adds that are settled: a stored one counts until the owner of its shard
 // counts it.
 func (l *limiter) settle(svc string, adds []*Add) {
-	none := 0
 	for _, a := range adds {
 		switch {
-		case !a.reserved:
+		case a.reserved == (quota.Amount{}):
 		case a.rev != 0:
-			l.ledger.Stored(svc, l.e.writer.Geometry.Shard(a.Spec.Timer), a.rev)
+			l.ledger.Stored(svc, a.reserved, l.e.writer.Geometry.Shard(a.Spec.Timer), a.rev)
 		default:
-			none++
+			l.ledger.Release(svc, a.reserved)
 		}
-		a.reserved = false
+		a.reserved = quota.Amount{}
 	}
-	l.ledger.Release(svc, none)
 }
 
 // pendingKeys adds the numbers of pending timers of the keys of a limit to those in use. uncounted is the
@@ -161,16 +183,27 @@ func (s *Service) pendingKeys(ctx context.Context, set *store.FlowSet, keys []sc
 				names[tenant+schemas.TenantEnd] = struct{}{}
 			}
 		}
+		for tenant := range c.Rest {
+			names[tenant] = struct{}{}
+		}
 	}
 	for i := range keys {
 		name := keys[i].Key[len(schemas.AddsFlowPrefix):]
-		keys[i].Pending = sums.Pending(name)
+		fillUsed(&keys[i], sums, name)
 		delete(names, name)
 	}
 	for name := range names {
 		if key := schemas.AddsFlowPrefix + name; ours(key) {
-			keys = append(keys, schemas.FlowKeyInfo{Key: key, Pending: sums.Pending(name)})
+			info := schemas.FlowKeyInfo{Key: key}
+			fillUsed(&info, sums, name)
+			keys = append(keys, info)
 		}
 	}
 	return keys, uncounted, nil
+}
+
+// fillUsed sets what a service or tenant uses of its limit.
+func fillUsed(info *schemas.FlowKeyInfo, sums *quota.Ledger, name string) {
+	used, services := sums.Used(name)
+	info.Pending, info.Schedules, info.Bytes, info.Services = used.Timers, used.Schedules, used.Bytes, services
 }

@@ -254,17 +254,85 @@ func TestTenantPendingTimers(t *testing.T) {
 	f.awaitPending("adds:acme=", 4)
 }
 
+// TestTenantQuotas: a tenant has at most so many schedules, services with pending timers and bytes of events.
+// What ends makes room, and a small add passes where a large one does not.
+func TestTenantQuotas(t *testing.T) {
+	t.Parallel()
+	f, _ := flowFixture(t)
+	schedules(t, f.srv, "s1")
+	waittest.Until(t, "limits of schedules can be stored", func() bool { return f.store.CanLimitQuotas() == nil })
+	f.flow("set", `{"key":"adds:acme=","schedules":2,"services":3,"bytes":9000}`)
+	f.awaitPending("adds:acme=", -1)
+	acme := f.r.In(router.Scope{Tenant: "acme"})
+	try := func(id, svc, attributes string) error {
+		for {
+			_, err := acme.Add(t.Context(), nil, add(id, fmt.Sprintf(`"timersvc":%q,%s`, svc, attributes)))
+			if schemas.CodeOf(err) != schemas.CodeUnavailable { // else repeat it
+				return err
+			}
+		}
+	}
+	pad := func(n int) string { return fmt.Sprintf(`"timerafter":"1h","data":%q`, strings.Repeat("x", n)) }
+	want := func(what string, err error, code schemas.Code, text string) {
+		t.Helper()
+		if schemas.CodeOf(err) != code || err != nil && !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v; want %q with %q", what, err, code, text)
+		}
+	}
+	const daily = `"timercron":"0 4 * * *"`
+	want("first schedule", try("s0", "a", daily), "", "")
+	want("second schedule", try("s1", "b", daily), "", "")
+	want("third schedule", try("s2", "a", daily), schemas.CodeLimited, "acme= has 2 pending schedules, and adds:acme= is limited to 2")
+	want("repeated schedule", try("s0", "a", daily), "", "")
+	want("timer of a third service", try("t0", "c", pad(1)), "", "")
+	want("timer of a fourth service", try("t1", "d", pad(1)), schemas.CodeLimited, "acme= has 3 services with pending timers, and adds:acme= is limited to 3")
+	want("large timer", try("l0", "a", pad(6000)), "", "")
+	want("second large timer", try("l1", "a", pad(6000)), schemas.CodeLimited, "bytes of pending timers, and adds:acme= is limited to 9000")
+	want("timer that never fits", try("l2", "a", pad(9000)), schemas.CodeTooLarge, "make the event smaller")
+	want("small timer", try("t2", "a", pad(1)), "", "")
+	if _, err := f.r.In(router.Scope{Tenant: "globex"}).Add(t.Context(), nil, add("g", `"timersvc":"a",`+pad(9000))); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+
+	used := func() schemas.FlowKeyInfo {
+		if st := f.flowOf("adds:acme="); len(st.Keys) == 1 && st.Uncounted == 0 {
+			return st.Keys[0]
+		}
+		return schemas.FlowKeyInfo{}
+	}
+	waittest.UntilWithin(t, 30*time.Second, "what the tenant uses is shown", func() bool {
+		k := used()
+		return k.Pending == 5 && k.Schedules == 2 && k.Services == 3 && k.Bytes > 6000 && k.Bytes <= 9000
+	})
+	for _, id := range []string{"s1", "l0"} { // the only timer of b
+		if _, err := acme.Cancel(t.Context(), schemas.CancelRequest{TimerRef: schemas.TimerRef{Source: "/test", ID: id}}, schemas.Caller{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waittest.UntilWithin(t, 30*time.Second, "cancels are counted", func() bool {
+		k := used()
+		return k.Pending == 3 && k.Schedules == 1 && k.Services == 2 && k.Bytes > 0 && k.Bytes < 6000
+	})
+	waittest.UntilWithin(t, 30*time.Second, "a schedule of a new service is accepted", func() bool { return try("s3", "d", daily) == nil })
+	waittest.UntilWithin(t, 30*time.Second, "a large timer is accepted", func() bool { return try("l3", "a", pad(6000)) == nil })
+}
+
 // TestPendingLimitRequests: a limit of pending timers is one of adds, and is shown.
 func TestPendingLimitRequests(t *testing.T) {
 	t.Parallel()
 	f, _ := flowFixture(t)
 	waittest.Until(t, "limits of pending timers can be stored", func() bool { return f.store.CanLimitPending() == nil })
 	for body, want := range map[string]string{
-		`{"key":"api.example.com","pending":3}`:          "pending limits adds",
+		`{"key":"api.example.com","pending":3}`:          "and bytes limit adds",
 		`{"key":"adds:orders","pending":-1}`:             "pending -1",
 		`{"key":"adds:orders","pending":2,"parallel":3}`: "leave parallel",
 		`{"key":"adds:orders","pending":2000000000}`:     "1 to 1000000000",
 		`{"key":"adds:orders","pending":2,"burst":3}`:    "a burst needs a rate",
+		`{"key":"api.example.com","bytes":3}`:            "bytes limit adds",
+		`{"key":"adds:orders","services":3}`:             "services limits the services of a tenant",
+		`{"key":"adds:acme=","services":5000}`:           "1 to 4096",
+		`{"key":"adds:acme=","schedules":-1}`:            "schedules -1",
+		`{"key":"adds:acme=","bytes":-1}`:                "bytes -1",
 	} {
 		if code, text := f.answer("flow.set", []byte(body), nil); code != "bad_request" || !strings.Contains(text, want) {
 			t.Errorf("flow.set %s: %s %s, want %q", body, code, text, want)

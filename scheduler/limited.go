@@ -7,6 +7,7 @@ import (
 
 	"github.com/belfryio/belfry/internal/quota"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/throttle"
 )
 
 // This file counts the pending timers of the services that have a limit of them, for the routers; see
@@ -23,7 +24,7 @@ const (
 // LimitStore has the node's copy of the limits, and keeps the numbers of pending timers.
 type LimitStore interface {
 	FlowsNow() (set *store.FlowSet, fresh bool)
-	EachPending(ctx context.Context, shard int, through uint64, fn func(key uint64, service string)) error
+	EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) error
 	PendingCount(ctx context.Context, shard int) (store.PendingCount, error)
 	PutPendingCount(ctx context.Context, c store.PendingCount) (uint64, error)
 }
@@ -45,6 +46,7 @@ type limitedCount struct {
 	// dirty is true if the numbers were not published since a change.
 	dirty      bool
 	publishing bool
+	fullLog    throttle.Log  // about shards with more timers than are counted
 	nextAt     time.Duration // earliest time of the next publication, on the monotonic clock
 
 	mu      sync.Mutex
@@ -71,9 +73,9 @@ func (l *limitedCount) note(rec *store.Timer) {
 	if l.tally == nil && l.next == nil || rec.Unread != store.Readable {
 		return
 	}
-	key, r := store.CountKey(rec.ID), &rec.Record
+	timer, waits := rec.Use(), rec.Record.State.Waits()
 	for _, t := range [...]*quota.Tally{l.tally, l.next} {
-		if t != nil && t.Note(key, r.Service, r.State.Waits()) {
+		if t != nil && t.Note(timer, waits) {
 			l.dirty = true
 		}
 	}
@@ -109,6 +111,12 @@ func (t *Term) countLimited() {
 	}
 }
 
+// mayWarn reports whether to log that not all timers are counted.
+func (l *limitedCount) mayWarn(monotonic time.Duration) bool {
+	_, ok := l.fullLog.Allow(time.Unix(0, 0).Add(monotonic))
+	return ok
+}
+
 // recount begins again, after a loss of messages.
 func (l *limitedCount) recount() { l.again, l.tally, l.next = true, nil, nil }
 
@@ -137,16 +145,17 @@ func (t *Term) scanLimited(tally *quota.Tally, set *store.FlowSet, delay time.Du
 		}
 		var found []quota.Timer
 		names := map[string]string{} // one copy of each name
-		err := t.cfg.Limits.EachPending(ctx, t.cfg.Shard, tally.Through(), func(key uint64, service string) {
-			if !set.LimitsPending(service) || len(found) >= quota.MaxTallied {
+		err := t.cfg.Limits.EachPending(ctx, t.cfg.Shard, tally.Through(), func(timer quota.Timer) {
+			if !set.LimitsPending(timer.Service) || len(found) >= quota.MaxTallied {
 				return
 			}
-			name, ok := names[service]
+			name, ok := names[timer.Service]
 			if !ok {
-				name = service
+				name = timer.Service
 				names[name] = name
 			}
-			found = append(found, quota.Timer{Key: key, Service: name})
+			timer.Service = name
+			found = append(found, timer)
 		})
 		t.failed("count_limited", err)
 		if err != nil && !t.host.Pause(ctx, countLimitedRetry) {
@@ -174,6 +183,9 @@ func (t *Term) publishLimited() {
 	c.Epoch, c.Seq = clock.Epoch, t.core.tailSeen
 	if l.tally != nil {
 		c.Services = l.tally.Services()
+		if l.tally.Full() && l.mayWarn(t.host.Monotonic()) {
+			t.log.Warn().Int("counted", quota.MaxTallied).Msg("more timers of limited services are pending in the shard than are counted: further adds pass their limits; use more shards")
+		}
 	}
 	l.dirty, l.publishing, l.nextAt = false, true, t.host.Monotonic()+countLimitedEvery
 	t.host.Go(func(ctx context.Context) {

@@ -29,6 +29,12 @@ type FlowSetRequest struct {
 	// Pending bounds the pending timers of a service or tenant; only with a key of AddsFlowPrefix. 0 does
 	// not.
 	Pending int `json:"pending,omitempty"`
+	// Schedules and Bytes bound the pending schedules of a service or tenant, and the bytes of the events of
+	// its pending timers; Services bounds the services of a tenant that have pending timers, at most 4,096.
+	// Otherwise they are as Pending.
+	Schedules int   `json:"schedules,omitempty"`
+	Services  int   `json:"services,omitempty"`
+	Bytes     int64 `json:"bytes,omitempty"`
 	// Circuit is the number of connection errors in a row after which the calls of a key stop until
 	// the target answers a probe; 0 for never, nil for the default, 5.
 	Circuit *int `json:"circuit,omitempty"`
@@ -80,6 +86,10 @@ type FlowLimitInfo struct {
 	Burst    int    `json:"burst,omitempty"`    // only with a rate
 	Parallel int    `json:"parallel,omitempty"` // 0 for no bound
 	Pending  int    `json:"pending,omitempty"`  // 0 for no bound
+	// Schedules, Services and Bytes are as in FlowSetRequest; 0 for no bound.
+	Schedules int   `json:"schedules,omitempty"`
+	Services  int   `json:"services,omitempty"`
+	Bytes     int64 `json:"bytes,omitempty"`
 	// Circuit is as in FlowSetRequest.
 	Circuit *int `json:"circuit,omitempty"`
 	Paused  bool `json:"paused,omitempty"`
@@ -140,8 +150,12 @@ type FlowKeyInfo struct {
 	// time to count all.
 	Waiting int  `json:"waiting"`
 	Partial bool `json:"partial,omitempty"`
-	// Pending is the number of pending timers, as of a second ago; only with a limit of these.
-	Pending int64 `json:"pending,omitempty"`
+	// Pending is the number of pending timers, as of a second ago; only with a limit that counts them.
+	// Schedules, Services and Bytes are what they use of the quotas of FlowSetRequest.
+	Pending   int64 `json:"pending,omitempty"`
+	Schedules int64 `json:"schedules,omitempty"`
+	Services  int64 `json:"services,omitempty"`
+	Bytes     int64 `json:"bytes,omitempty"`
 	// Next is the earliest time of a call of a further event; zero while the calls are paused.
 	Next time.Time `json:"next,omitzero"`
 	// Drained is the time at which the last waiting event is called, if every call is on time;

@@ -74,6 +74,7 @@ second: after it has succeeded, every call that begins follows the limit.`,
 		Example: `  belfry flow set api.example.com --rate 100/m --burst 10 --parallel 5
   belfry flow set 'customer:*' --parallel 1
   belfry flow set adds:orders --rate 1000/s --pending 100000
+  belfry flow set adds:acme= --services 20 --schedules 500 --bytes 1000000000
   belfry flow set api.example.com --rate 200/1m --dry-run`,
 		Args: exactly(1),
 	}
@@ -82,6 +83,9 @@ second: after it has succeeded, every call that begins follows the limit.`,
 	fs.IntVar(&limit.Burst, "burst", 0, "calls that may begin at once, only with --rate (default: the calls of a tenth of a second, at least 2; 1 if a second or more is between two calls)")
 	fs.IntVar(&limit.Parallel, "parallel", 0, "calls that run at once")
 	fs.IntVar(&limit.Pending, "pending", 0, "timers that may wait for their due time, only for a KEY that begins with adds:")
+	fs.IntVar(&limit.Schedules, "schedules", 0, "schedules that may be pending, only for a KEY that begins with adds:")
+	fs.IntVar(&limit.Services, "services", 0, "services that may have pending timers, only for the KEY of a tenant, such as adds:acme=")
+	fs.Int64Var(&limit.Bytes, "bytes", 0, "bytes that the events of pending timers may have together, only for a KEY that begins with adds:")
 	circuit := fs.Int("circuit", flow.DefaultCircuit, "connection errors in a row after which the calls stop until the target answers a probe; 0 for never")
 	fs.BoolVar(&dryRun, "dry-run", false, "only say what would change")
 	f.add(fs)
@@ -114,17 +118,36 @@ second: after it has succeeded, every call that begins follows the limit.`,
 	})
 }
 
+// quotaFlags returns a flag of a quota that is set, and what is wrong with one whose value is below 1; "" for none.
+func quotaFlags(fs *pflag.FlagSet, limit belfry.FlowLimit) (quota, below string) {
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{{"pending", int64(limit.Pending)}, {"schedules", int64(limit.Schedules)}, {"services", int64(limit.Services)}, {"bytes", limit.Bytes}} {
+		if !fs.Changed(f.name) {
+			continue
+		}
+		if quota = f.name; f.n < 1 {
+			below = fmt.Sprintf("--%s %d: write 1 or more; without --%s the number is not limited", f.name, f.n, f.name)
+		}
+	}
+	return quota, below
+}
+
 // checkLimit validates the flags of a limit before any request.
 func checkLimit(fs *pflag.FlagSet, key string, limit belfry.FlowLimit) error {
+	quota, below := quotaFlags(fs, limit)
 	switch {
-	case !fs.Changed("rate") && !fs.Changed("parallel") && !fs.Changed("pending") && limit.Circuit == nil:
-		return usagef("give --rate, --parallel or --circuit, or --pending for adds; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
+	case !fs.Changed("rate") && !fs.Changed("parallel") && quota == "" && limit.Circuit == nil:
+		return usagef("give --rate, --parallel or --circuit, or --pending, --schedules, --services or --bytes for adds; \"belfry flow rm\" removes a limit, \"belfry flow pause\" stops all calls")
 	case fs.Changed("parallel") && limit.Parallel < 1:
 		return usagef("--parallel %d: write 1 or more; without --parallel the number is not limited", limit.Parallel)
-	case fs.Changed("pending") && limit.Pending < 1:
-		return usagef("--pending %d: write 1 or more; without --pending the number is not limited", limit.Pending)
-	case fs.Changed("pending") && !schemas.LimitsAdds(key):
-		return usagef("--pending is for adds: give a KEY such as %sorders", schemas.AddsFlowPrefix)
+	case below != "":
+		return usagef("%s", below)
+	case quota != "" && !schemas.LimitsAdds(key):
+		return usagef("--%s is for adds: give a KEY such as %sorders", quota, schemas.AddsFlowPrefix)
+	case fs.Changed("services") && !strings.HasSuffix(key, schemas.TenantEnd):
+		return usagef("--services is for a tenant: give a KEY such as %sacme%s", schemas.AddsFlowPrefix, schemas.TenantEnd)
 	case limit.Circuit != nil && (*limit.Circuit < 0 || *limit.Circuit > flow.MaxCircuit):
 		return usagef("--circuit %d: write 1 to %d, or 0 for no circuit", *limit.Circuit, flow.MaxCircuit)
 	case fs.Changed("burst") && limit.Burst < 1:
@@ -132,7 +155,7 @@ func checkLimit(fs *pflag.FlagSet, key string, limit belfry.FlowLimit) error {
 	case fs.Changed("burst") && limit.Rate == "":
 		return usagef("--burst is for a rate: give --rate, too")
 	}
-	l := flow.Limit{Parallel: limit.Parallel, Pending: limit.Pending}
+	l := flow.Limit{Parallel: limit.Parallel, Pending: limit.Pending, Schedules: limit.Schedules, Services: limit.Services, Bytes: limit.Bytes}
 	if limit.Circuit != nil { // in range
 		l.Circuit = flow.DefaultCircuit
 	}
@@ -205,7 +228,8 @@ func (c *cli) printFlow(st belfry.FlowStatus) error {
 		if st.Limit.Parallel > 0 {
 			inFlight = strconv.Itoa(k.InFlight)
 		}
-		pairs = append(pairs, "pending now", pendingText(&st, &k), "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", showTime(k.Next), "drained", drainedText(k.Drained))
+		pairs = append(pairs, "pending now", pendingText(&st, &k), "schedules now", usedText(&st, k.Schedules, int64(st.Limit.Schedules)), "services now", usedText(&st, k.Services, int64(st.Limit.Services)),
+			"bytes now", usedText(&st, k.Bytes, st.Limit.Bytes), "in flight", inFlight, "waiting", waitingText(k.Waiting, k.Partial), "next slot", showTime(k.Next), "drained", drainedText(k.Drained))
 	}
 	return c.printText(pairs...)
 }
@@ -219,7 +243,7 @@ func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
 	for _, k := range st.Keys {
 		width = max(width, len(k.Key))
 	}
-	if st.Limit.Pending > 0 {
+	if l := st.Limit; l.Pending > 0 || l.Schedules > 0 || l.Services > 0 || l.Bytes > 0 {
 		return c.printPendingKeys(st, width)
 	}
 	t := table{c.out, []int{width, 9, 12, 24}}
@@ -234,14 +258,15 @@ func (c *cli) printFlowKeys(st belfry.FlowStatus) error {
 	return c.printMore(st)
 }
 
-// printPendingKeys prints the services or tenants under a limit of pending timers.
+// printPendingKeys prints the services or tenants under a limit of what pending timers use.
 func (c *cli) printPendingKeys(st belfry.FlowStatus, width int) error {
-	t := table{c.out, []int{width, 20}}
-	if err := t.row("KEY", "PENDING", "NEXT SLOT"); err != nil {
+	l := st.Limit
+	t := table{c.out, []int{width, 20, 20, 20, 24}}
+	if err := t.row("KEY", "PENDING", "SCHEDULES", "SERVICES", "BYTES", "NEXT SLOT"); err != nil {
 		return err
 	}
 	for _, k := range st.Keys {
-		if err := t.row(k.Key, pendingText(&st, &k), showTime(k.Next)); err != nil {
+		if err := t.row(k.Key, pendingText(&st, &k), usedText(&st, k.Schedules, int64(l.Schedules)), usedText(&st, k.Services, int64(l.Services)), usedText(&st, k.Bytes, l.Bytes), showTime(k.Next)); err != nil {
 			return err
 		}
 	}
@@ -258,13 +283,18 @@ func (c *cli) printMore(st belfry.FlowStatus) error {
 
 // pendingText says how many pending timers a key has; "" without a limit of these.
 func pendingText(st *belfry.FlowStatus, k *schemas.FlowKeyInfo) string {
+	return usedText(st, k.Pending, int64(st.Limit.Pending))
+}
+
+// usedText says how much of a limit a key uses; "" without a limit.
+func usedText(st *belfry.FlowStatus, used, limit int64) string {
 	switch {
-	case st.Limit.Pending == 0:
+	case limit == 0:
 		return ""
 	case st.Uncounted > 0:
-		return fmt.Sprintf("%d of %d, %d shards are not counted yet", k.Pending, st.Limit.Pending, st.Uncounted)
+		return fmt.Sprintf("%d of %d, %d shards are not counted yet", used, limit, st.Uncounted)
 	}
-	return fmt.Sprintf("%d of %d", k.Pending, st.Limit.Pending)
+	return fmt.Sprintf("%d of %d", used, limit)
 }
 
 func (c *cli) flowListCommand() *cobra.Command {
@@ -419,7 +449,7 @@ func (c *cli) changeFlow(ctx context.Context, s session, change func(context.Con
 
 // limitPairs returns the lines about a stored limit.
 func limitPairs(l *belfry.FlowLimitInfo) []string {
-	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "circuit", circuitText(l.Circuit), "target", targetText(l.Target), "state", flowState(l),
+	return []string{"flow", l.Key, "rate", l.Rate, "burst", number(l.Burst), "parallel", number(l.Parallel), "pending", number(l.Pending), "schedules", number(l.Schedules), "services", number(l.Services), "bytes", number(int(l.Bytes)), "circuit", circuitText(l.Circuit), "target", targetText(l.Target), "state", flowState(l),
 		"since", showTime(l.PausedAt), "paused by", l.PausedBy, "revision", number(int(l.Revision)), "changed", showTime(l.Changed), "by", l.By}
 }
 
@@ -471,6 +501,15 @@ func limitText(l *belfry.FlowLimitInfo) string {
 	}
 	if l.Pending > 0 {
 		parts = append(parts, fmt.Sprintf("pending %d", l.Pending))
+	}
+	if l.Schedules > 0 {
+		parts = append(parts, fmt.Sprintf("schedules %d", l.Schedules))
+	}
+	if l.Services > 0 {
+		parts = append(parts, fmt.Sprintf("services %d", l.Services))
+	}
+	if l.Bytes > 0 {
+		parts = append(parts, fmt.Sprintf("bytes %d", l.Bytes))
 	}
 	if l.Circuit != nil {
 		parts = append(parts, fmt.Sprintf("circuit %d", *l.Circuit))

@@ -76,6 +76,11 @@ type Limit struct {
 	// Pending is the number of pending timers that a service or tenant may have; 0 does not bound
 	// them. Only limits of adds have it; Decide and Take do not look at it.
 	Pending int
+	// Schedules, Services and Bytes are the pending schedules, the services with pending timers, and the
+	// bytes of the events of pending timers that a tenant may have; Schedules and Bytes are also for a service.
+	// 0 does not bound them. Otherwise they are as Pending.
+	Schedules, Services int
+	Bytes               int64
 	// Circuit is the number of connection errors in a row after which the calls stop until the target
 	// answers a probe; 0 for DefaultCircuit, NoCircuit for never. See Hold.
 	Circuit int
@@ -83,6 +88,13 @@ type Limit struct {
 
 // NoCircuit is the Limit.Circuit of a key that is called whether or not its target answers.
 const NoCircuit = -1
+
+// Counts reports whether the limit bounds what pending timers use, so that the owners of the shards
+// count it.
+func (l Limit) Counts() bool { return l.Pending > 0 || l.Quotas() }
+
+// Quotas reports whether the limit bounds schedules, services or bytes.
+func (l Limit) Quotas() bool { return l.Schedules > 0 || l.Services > 0 || l.Bytes > 0 }
 
 // Bounds reports whether the limit bounds calls, so that they ask for a Verdict.
 func (l Limit) Bounds() bool { return l.Rate.Count > 0 || l.Parallel > 0 || l.Paused }

@@ -22,6 +22,11 @@ const (
 	MaxParallel = 100_000
 	// MaxPending bounds the pending timers of a limit.
 	MaxPending = 1_000_000_000
+	// MaxSchedules and MaxServices bound the schedules and the services of a limit, MaxBytes its bytes. An
+	// owner publishes MaxServices services for each shard.
+	MaxSchedules = MaxPending
+	MaxServices  = 4096
+	MaxBytes     = 1 << 50
 )
 
 // Check returns an error that says which value of a limit is out of range. A limit that only
@@ -47,9 +52,15 @@ func (l Limit) Check() error {
 		return fmt.Errorf("parallel %d: it must be 1 to %d, or 0 for no bound", l.Parallel, MaxParallel)
 	case l.Pending < 0 || l.Pending > MaxPending:
 		return fmt.Errorf("pending %d: it must be 1 to %d, or 0 for no bound", l.Pending, MaxPending)
+	case l.Schedules < 0 || l.Schedules > MaxSchedules:
+		return fmt.Errorf("schedules %d: it must be 1 to %d, or 0 for no bound", l.Schedules, MaxSchedules)
+	case l.Services < 0 || l.Services > MaxServices:
+		return fmt.Errorf("services %d: it must be 1 to %d, or 0 for no bound", l.Services, MaxServices)
+	case l.Bytes < 0 || l.Bytes > MaxBytes:
+		return fmt.Errorf("bytes %d: it must be 1 to %d, or 0 for no bound", l.Bytes, int64(MaxBytes))
 	case l.Circuit < NoCircuit || l.Circuit > MaxCircuit:
 		return fmt.Errorf("circuit %d: it must be 1 to %d connection errors in a row, or 0 for no circuit", l.Circuit, MaxCircuit)
-	case !l.Bounds() && l.Circuit == 0 && l.Pending == 0:
+	case !l.Bounds() && l.Circuit == 0 && !l.Counts():
 		return fmt.Errorf("the limit limits nothing: set a rate such as 100/1m, a number of parallel calls or a circuit, or pause it")
 	}
 	return nil

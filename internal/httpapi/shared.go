@@ -38,19 +38,22 @@ func getFlow(q *request) (answer, error) {
 // setFlow is PUT /v1/flows/{key}.
 func setFlow(q *request) (answer, error) {
 	var b struct {
-		Rate     string `json:"rate"`
-		Burst    int    `json:"burst"`
-		Parallel int    `json:"parallel"`
-		Pending  int    `json:"pending"`
-		Circuit  *int   `json:"circuit"`
-		DryRun   bool   `json:"dryrun"`
-		By       string `json:"by"`
+		Rate      string `json:"rate"`
+		Burst     int    `json:"burst"`
+		Parallel  int    `json:"parallel"`
+		Pending   int    `json:"pending"`
+		Schedules int    `json:"schedules"`
+		Services  int    `json:"services"`
+		Bytes     int64  `json:"bytes"`
+		Circuit   *int   `json:"circuit"`
+		DryRun    bool   `json:"dryrun"`
+		By        string `json:"by"`
 	}
 	if err := q.decode(&b); err != nil {
 		return answer{}, err
 	}
 	reply, err := q.ops.FlowSet(q.Context(), schemas.FlowSetRequest{
-		Key: q.PathValue("key"), Rate: b.Rate, Burst: b.Burst, Parallel: b.Parallel, Pending: b.Pending, Circuit: b.Circuit, Revision: q.revision, DryRun: b.DryRun, By: b.By,
+		Key: q.PathValue("key"), Rate: b.Rate, Burst: b.Burst, Parallel: b.Parallel, Pending: b.Pending, Schedules: b.Schedules, Services: b.Services, Bytes: b.Bytes, Circuit: b.Circuit, Revision: q.revision, DryRun: b.DryRun, By: b.By,
 	}, q.caller())
 	return flowAnswer(reply, err)
 }

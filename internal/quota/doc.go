@@ -1,12 +1,17 @@
-// Package quota counts the pending timers of services that have a limit (flow.Limit.Pending): a
-// Tally in the owner of each shard, a Ledger in each router. It is pure.
+// Package quota counts what the pending timers of services with a limit use (flow.Limit.Counts): how
+// many there are, how many of these are schedules, the bytes of their events, and the services of a tenant that
+// have any. A Tally counts in the owner of each shard, a Ledger in each router. It is pure.
 //
 //	tail of the shard ─▶ Tally ── once a second ─▶ key pending.<shard> (Count) ─▶ Ledger ─▶ admit or refuse
 //	                      ▲ one scan                                               ▲
 //	                 the owner of the shard                          the router's own adds since
 //
 // A timer is pending in the states pending and paused (schemas.State.Waits). A schedule is one
-// timer; its runs, retries and events that wait for a slot or for their turn are none.
+// timer; its runs, retries and events that wait for a slot or for their turn are none. Only adds are
+// refused: an update of a schedule may make its event larger than the limit permits, and the next add is refused.
+//
+// An owner publishes the services that use most, a few thousand a shard; of the others it publishes the sums of
+// each tenant, so a tenant's sums are complete. The number of a tenant's services counts only the former.
 //
 // # What holds
 //

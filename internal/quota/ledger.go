@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/belfryio/belfry/schemas"
@@ -11,14 +10,17 @@ import (
 // until a Count includes the last of them.
 const maxOwn = 16_384
 
-// Ledger knows how many pending timers the services and tenants with a limit have: the published
+// Ledger knows what the pending timers of the services and tenants with a limit use: the published
 // numbers, and the adds of its router that they do not include yet. Safe for concurrent use.
 type Ledger struct {
 	mu     sync.Mutex
 	shards []ledgerShard
 	// sums has the numbers by name: that of a service, or that of a tenant with schemas.TenantEnd.
 	// They include the adds in progress.
-	sums map[string]int64
+	sums map[string]Amount
+	// services has the number of services with pending timers of each tenant, by its name with
+	// schemas.TenantEnd.
+	services map[string]int64
 }
 
 // ledgerShard is what a Ledger knows of a shard.
@@ -29,62 +31,72 @@ type ledgerShard struct {
 
 // ownAdds are the stored adds of a service that the Count does not include.
 type ownAdds struct {
-	seqs []uint64
-	// more is the number of adds beyond maxOwn, and last the greatest sequence of these.
-	more int64
+	adds []ownAdd
+	// more is what the adds beyond maxOwn use, and last the greatest sequence of these.
+	more Amount
 	last uint64
+}
+
+type ownAdd struct {
+	seq    uint64
+	amount Amount
 }
 
 // NewLedger returns a Ledger of a number of shards.
 func NewLedger(shards int) *Ledger {
-	return &Ledger{shards: make([]ledgerShard, shards), sums: map[string]int64{}}
+	return &Ledger{shards: make([]ledgerShard, shards), sums: map[string]Amount{}, services: map[string]int64{}}
 }
 
-// Max is the limit of the pending timers of a service or tenant.
-type Max struct {
-	// Name is as for Pending.
-	Name string
-	N    int64
-}
-
-// Pending returns the number of pending timers of a service, or of a tenant: its name and
-// schemas.TenantEnd. Adds in progress count.
-func (l *Ledger) Pending(name string) int64 {
+// Used returns what a service uses, or a tenant: its name and schemas.TenantEnd. Adds in progress
+// count. services is the number of services of a tenant that have pending timers.
+func (l *Ledger) Used(name string) (used Amount, services int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.sums[name]
+	return l.sums[name], l.services[name]
 }
 
-// Reserve returns how many of n adds of a service its limits permit, and counts these until Stored
-// or Release. If it permits less than n, full is the limit, and pending the number that stands against it.
-func (l *Ledger) Reserve(service string, limits []Max, n int) (permitted int, full Max, pending int64) {
+// Reserve returns for each add of a service the limit that does not permit it, with an empty Name if all
+// permit it. It counts the permitted adds until Stored or Release.
+func (l *Ledger) Reserve(service string, limits []Max, adds []Amount) []Full {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	permitted = n
-	for _, limit := range limits {
-		has := l.sums[limit.Name]
-		if room := max(limit.N-has, 0); int64(permitted) > room {
-			permitted, full, pending = int(room), limit, has
+	refused := make([]Full, len(adds))
+	for n, a := range adds {
+		if refused[n] = l.refuses(service, limits, a); refused[n].Name == "" {
+			l.add(service, a)
 		}
 	}
-	l.add(service, int64(permitted))
-	return permitted, full, pending
+	return refused
 }
 
-// Release ends reservations whose adds stored no timer.
-func (l *Ledger) Release(service string, n int) {
+// refuses returns the first limit that does not permit an add.
+func (l *Ledger) refuses(service string, limits []Max, a Amount) Full {
+	for i := range limits {
+		limit := &limits[i]
+		if full, over := limit.exceeds(l.sums[limit.Name], a); over {
+			return full
+		}
+		if has := l.services[limit.Name]; limit.Services > 0 && has >= limit.Services && l.sums[service].Timers <= 0 {
+			return Full{limit.Name, Services, limit.Services, has, 1}
+		}
+	}
+	return Full{}
+}
+
+// Release ends the reservation of an add that stored no timer.
+func (l *Ledger) Release(service string, a Amount) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.add(service, -int64(n))
+	l.remove(service, a)
 }
 
-// Stored ends a reservation whose add has stored a timer with a sequence in a shard.
-func (l *Ledger) Stored(service string, shard int, seq uint64) {
+// Stored ends the reservation of an add that has stored a timer with a sequence in a shard.
+func (l *Ledger) Stored(service string, a Amount, shard int, seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.shards[shard]
 	if seq <= s.count.Seq {
-		l.add(service, -1) // the Count has it, or has had it
+		l.remove(service, a) // the Count has it, or has had it
 		return
 	}
 	if s.own == nil {
@@ -95,11 +107,11 @@ func (l *Ledger) Stored(service string, shard int, seq uint64) {
 		own = &ownAdds{}
 		s.own[service] = own
 	}
-	if len(own.seqs) < maxOwn {
-		own.seqs = append(own.seqs, seq)
+	if len(own.adds) < maxOwn {
+		own.adds = append(own.adds, ownAdd{seq, a})
 		return
 	}
-	own.more++
+	own.more = own.more.Plus(a)
 	own.last = max(own.last, seq)
 }
 
@@ -111,24 +123,44 @@ func (l *Ledger) Update(shard int, c Count) {
 	if c.Version <= s.count.Version {
 		return // known, or of a replica that is behind
 	}
-	for service, n := range s.count.Services {
-		l.add(service, -n)
-	}
-	for service, n := range c.Services {
-		l.add(service, n)
-	}
+	l.addCount(&c)
+	l.removeCount(&s.count)
 	s.count = c
 	for service, own := range s.own {
-		before := len(own.seqs)
-		own.seqs = slices.DeleteFunc(own.seqs, func(seq uint64) bool { return seq <= c.Seq })
-		l.add(service, int64(len(own.seqs)-before))
-		if own.last <= c.Seq {
-			l.add(service, -own.more)
-			own.more = 0
+		kept := own.adds[:0]
+		for _, a := range own.adds {
+			if a.seq > c.Seq {
+				kept = append(kept, a)
+			} else {
+				l.remove(service, a.amount)
+			}
 		}
-		if len(own.seqs) == 0 && own.more == 0 {
+		own.adds = kept
+		if own.last <= c.Seq {
+			l.remove(service, own.more)
+			own.more = Amount{}
+		}
+		if len(own.adds) == 0 && own.more == (Amount{}) {
 			delete(s.own, service)
 		}
+	}
+}
+
+func (l *Ledger) addCount(c *Count) {
+	for service, a := range c.Services {
+		l.add(service, a)
+	}
+	for tenant, a := range c.Rest {
+		l.change(tenant, a)
+	}
+}
+
+func (l *Ledger) removeCount(c *Count) {
+	for service, a := range c.Services {
+		l.remove(service, a)
+	}
+	for tenant, a := range c.Rest {
+		l.change(tenant, Amount{}.minus(a))
 	}
 }
 
@@ -138,31 +170,45 @@ func (l *Ledger) Forget() {
 	defer l.mu.Unlock()
 	for i := range l.shards {
 		s := &l.shards[i]
-		for service, n := range s.count.Services {
-			l.add(service, -n)
-		}
+		l.removeCount(&s.count)
 		for service, own := range s.own {
-			l.add(service, -int64(len(own.seqs))-own.more)
+			for _, a := range own.adds {
+				l.remove(service, a.amount)
+			}
+			l.remove(service, own.more)
 		}
 		*s = ledgerShard{}
 	}
 }
 
-// add changes the number of a service and of its tenant.
-func (l *Ledger) add(service string, n int64) {
-	if n == 0 {
+// add adds to the numbers of a service and of its tenant.
+func (l *Ledger) add(service string, a Amount) {
+	tenant := schemas.TenantOf(service)
+	before := l.sums[service].Timers
+	after := l.change(service, a).Timers
+	if tenant == "" {
 		return
 	}
-	names := [2]string{service}
-	if tenant := schemas.TenantOf(service); tenant != "" {
-		names[1] = tenant + schemas.TenantEnd
+	l.change(tenant+schemas.TenantEnd, a)
+	if before <= 0 && after > 0 {
+		l.services[tenant+schemas.TenantEnd]++
 	}
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		if l.sums[name] += n; l.sums[name] == 0 {
-			delete(l.sums, name)
+	if before > 0 && after <= 0 {
+		if l.services[tenant+schemas.TenantEnd]--; l.services[tenant+schemas.TenantEnd] == 0 {
+			delete(l.services, tenant+schemas.TenantEnd)
 		}
 	}
+}
+
+func (l *Ledger) remove(service string, a Amount) { l.add(service, Amount{}.minus(a)) }
+
+// change adds to a number and returns the sum.
+func (l *Ledger) change(name string, a Amount) Amount {
+	sum := l.sums[name].Plus(a)
+	if sum == (Amount{}) {
+		delete(l.sums, name)
+	} else {
+		l.sums[name] = sum
+	}
+	return sum
 }

@@ -15,10 +15,11 @@ import (
 type world struct {
 	t       *testing.T
 	rng     *rand.Rand
-	limits  map[string]int64
+	limits  map[string]quota.Max
 	shards  []*shard
 	routers []*router
 	step    int
+	refused map[quota.Quantity]int
 	// noFaults is true in the last part: then everything must become exact.
 	noFaults bool
 }
@@ -33,9 +34,9 @@ const (
 
 // record is the newest revision of a timer.
 type record struct {
-	seq     uint64
-	service string
-	waits   bool
+	seq uint64
+	quota.Timer
+	waits bool
 }
 
 type shard struct {
@@ -69,55 +70,71 @@ type flight struct {
 	at, shard int
 	seq       uint64
 	service   string
+	amount    quota.Amount
 	failed    bool
 }
 
-func (w *world) write(s *shard, key uint64, service string, waits bool) uint64 {
+func (w *world) write(s *shard, t quota.Timer, waits bool) uint64 {
 	s.last++
-	s.records[key] = &record{s.last, service, waits}
+	s.records[t.Key] = &record{s.last, t, waits}
 	return s.last
 }
 
-func (w *world) pending(name string) (n int64) {
+// timer returns a new timer of a service.
+func (w *world) timer(service string) quota.Timer {
+	return quota.Timer{Key: w.rng.Uint64(), Service: service, Schedule: w.rng.IntN(4) == 0, Bytes: 1 + w.rng.Int64N(100)}
+}
+
+func amount(t quota.Timer) quota.Amount { return quota.OneTimer(t.Schedule, t.Bytes) }
+
+// used returns what a service or tenant uses, and the number of services of a tenant.
+func (w *world) used(name string) (sum quota.Amount, services int64) {
+	has := map[string]bool{}
 	for _, s := range w.shards {
 		for _, r := range s.records {
-			tenant := schemas.TenantOf(r.service)
-			if r.waits && (r.service == name || tenant != "" && tenant+schemas.TenantEnd == name) {
-				n++
+			tenant := schemas.TenantOf(r.Service)
+			ofTenant := tenant != "" && tenant+schemas.TenantEnd == name
+			if !r.waits || r.Service != name && !ofTenant {
+				continue
+			}
+			sum = sum.Plus(amount(r.Timer))
+			if ofTenant {
+				has[r.Service] = true
 			}
 		}
 	}
-	return n
+	return sum, int64(len(has))
 }
 
-var services = []string{"orders", "mail", "acme=orders", "acme=bills"}
+var services = []string{"orders", "mail", "acme=orders", "acme=bills", "acme=mail", "acme=log"}
 
 // add makes an add by a router, if its ledger permits it.
 func (w *world) add(r *router) {
 	service := services[w.rng.IntN(len(services))]
 	var most []quota.Max
 	for _, name := range []string{service, schemas.TenantOf(service) + schemas.TenantEnd} {
-		if n, ok := w.limits[name]; ok {
-			most = append(most, quota.Max{Name: name, N: n})
+		if limit, ok := w.limits[name]; ok {
+			most = append(most, limit)
 		}
 	}
+	t := w.timer(service)
 	if len(most) == 0 {
 		if w.rng.IntN(5) == 0 {
-			w.write(w.shards[w.rng.IntN(len(w.shards))], w.rng.Uint64(), service, true)
+			w.write(w.shards[w.rng.IntN(len(w.shards))], t, true)
 		}
 		return
 	}
-	n, full, pending := r.Reserve(service, most, 1)
-	if n == 0 {
-		if pending < full.N {
-			w.t.Fatalf("refused by the limit %d of %s with %d pending", full.N, full.Name, pending)
+	if full := r.Reserve(service, most, []quota.Amount{amount(t)})[0]; full.Name != "" {
+		if full.Has+full.Asks <= full.Limit {
+			w.t.Fatalf("refused by %+v", full)
 		}
+		w.refused[full.Quantity]++
 		return
 	}
 	r.admitted = append(r.admitted, w.step)
-	f := flight{at: w.step + w.rng.IntN(5), shard: w.rng.IntN(len(w.shards)), service: service, failed: w.rng.IntN(50) == 0}
+	f := flight{at: w.step + w.rng.IntN(5), shard: w.rng.IntN(len(w.shards)), service: service, amount: amount(t), failed: w.rng.IntN(50) == 0}
 	if !f.failed {
-		f.seq = w.write(w.shards[f.shard], w.rng.Uint64(), service, true)
+		f.seq = w.write(w.shards[f.shard], t, true)
 	}
 	r.flights = append(r.flights, f)
 }
@@ -126,7 +143,7 @@ func (w *world) add(r *router) {
 func (w *world) change(s *shard) {
 	for key, r := range s.records { // a random one
 		if r.waits {
-			w.write(s, key, r.service, w.rng.IntN(3) == 0)
+			w.write(s, r.Timer, w.rng.IntN(3) == 0)
 		} else if s.owner != nil && r.seq <= s.owner.tail {
 			delete(s.records, key) // it expires long after the tail has read it
 		}
@@ -134,7 +151,7 @@ func (w *world) change(s *shard) {
 	}
 }
 
-func counted(limits map[string]int64) func(string) bool {
+func counted(limits map[string]quota.Max) func(string) bool {
 	return func(service string) bool {
 		_, own := limits[service]
 		_, tenant := limits[schemas.TenantOf(service)+schemas.TenantEnd]
@@ -155,23 +172,19 @@ func (w *world) own(s *shard) {
 		return
 	}
 	// Some of the tail, in order, the newest revisions only.
-	type tailed struct {
-		key uint64
-		*record
-	}
-	var news []tailed
-	for key, r := range s.records {
+	var news []*record
+	for _, r := range s.records {
 		if r.seq > o.tail {
-			news = append(news, tailed{key, r})
+			news = append(news, r)
 		}
 	}
-	slices.SortFunc(news, func(a, b tailed) int { return int(a.seq) - int(b.seq) }) //nolint:gosec // small numbers
+	slices.SortFunc(news, func(a, b *record) int { return int(a.seq) - int(b.seq) }) //nolint:gosec // small numbers
 	n := len(news)
 	if !w.noFaults && w.rng.IntN(4) > 0 {
 		n = w.rng.IntN(n + 1)
 	}
 	for _, r := range news[:n] {
-		o.tally.Note(r.key, r.service, r.waits)
+		o.tally.Note(r.Timer, r.waits)
 		o.tail = r.seq
 	}
 	if !o.scanned {
@@ -189,10 +202,9 @@ func (w *world) own(s *shard) {
 func (w *world) scan(s *shard, o *owner) {
 	for range 1 + w.rng.IntN(40) {
 		var next *record
-		var at uint64
-		for key, r := range s.records {
+		for _, r := range s.records {
 			if r.seq > o.scanTo && (next == nil || r.seq < next.seq) {
-				next, at = r, key
+				next = r
 			}
 		}
 		if next == nil || next.seq > o.tally.Through() {
@@ -201,8 +213,8 @@ func (w *world) scan(s *shard, o *owner) {
 			}
 			return
 		}
-		if o.scanTo = next.seq; next.waits && counted(w.limits)(next.service) {
-			o.found = append(o.found, quota.Timer{Key: at, Service: next.service})
+		if o.scanTo = next.seq; next.waits && counted(w.limits)(next.Service) {
+			o.found = append(o.found, next.Timer)
 		}
 	}
 }
@@ -219,9 +231,9 @@ func (w *world) run(steps int) {
 				case f.at > w.step:
 					return false
 				case f.failed:
-					r.Release(f.service, 1)
+					r.Release(f.service, f.amount)
 				default:
-					r.Stored(f.service, f.shard, f.seq)
+					r.Stored(f.service, f.amount, f.shard, f.seq)
 				}
 				return true
 			})
@@ -253,14 +265,24 @@ func (w *world) check() {
 		return
 	}
 	for name, limit := range w.limits {
-		if n := w.pending(name); n > limit {
-			w.t.Fatalf("step %d: %s has %d pending timers, with one router and a limit of %d", w.step, name, n, limit)
+		used, services := w.used(name)
+		most := limit.Amount
+		if used.Timers > most.Timers || most.Schedules > 0 && used.Schedules > most.Schedules || most.Bytes > 0 && used.Bytes > most.Bytes || limit.Services > 0 && services > limit.Services {
+			w.t.Fatalf("step %d: %s uses %+v and %d services, with one router and the limit %+v", w.step, name, used, services, limit)
 		}
 	}
 }
 
 func newWorld(t *testing.T, seed uint64, routers int) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), limits: map[string]int64{"orders": 60, "acme=": 50, "acme=bills": 20}} //nolint:gosec // a simulation
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), refused: map[quota.Quantity]int{}} //nolint:gosec // a simulation
+	w.limits = map[string]quota.Max{}
+	for _, limit := range []quota.Max{
+		{Name: "orders", Amount: quota.Amount{Timers: 60, Bytes: 2500}},
+		{Name: "acme=", Amount: quota.Amount{Timers: 50, Schedules: 11, Bytes: 2300}, Services: 3},
+		{Name: "acme=bills", Amount: quota.Amount{Timers: 20, Schedules: 4}},
+	} {
+		w.limits[limit.Name] = limit
+	}
 	for range 1 + w.rng.IntN(3) {
 		w.shards = append(w.shards, &shard{records: map[uint64]*record{}})
 	}
@@ -283,15 +305,34 @@ func TestSimulation(t *testing.T) {
 			w.run(800)
 			for i, r := range w.routers {
 				for name := range w.limits {
-					if got, want := r.Pending(name), w.pending(name); got != want {
-						t.Errorf("router %d: %s has %d pending timers, want %d", i, name, got, want)
+					used, services := r.Used(name)
+					if want, wantServices := w.used(name); used != want || services != wantServices {
+						t.Errorf("router %d: %s uses %+v and %d services, want %+v and %d", i, name, used, services, want, wantServices)
 					}
 				}
-				if r.Pending("mail") != 0 {
+				if used, _ := r.Used("mail"); used != (quota.Amount{}) {
 					t.Errorf("a service without a limit is counted")
 				}
 			}
 		})
+	}
+}
+
+// TestRefusals: the simulation reaches every kind of limit.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	refused := map[quota.Quantity]int{}
+	for seed := range uint64(6) {
+		w := newWorld(t, seed, 1)
+		w.run(1500)
+		for q, n := range w.refused {
+			refused[q] += n
+		}
+	}
+	for _, q := range []quota.Quantity{quota.Timers, quota.Schedules, quota.Bytes, quota.Services} {
+		if refused[q] == 0 {
+			t.Errorf("no add was refused for its %s", q)
+		}
 	}
 }
 
@@ -300,13 +341,15 @@ func TestSimulation(t *testing.T) {
 func TestOvershoot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 7, 2)
-	w.limits = map[string]int64{"orders": 500}
+	limit := quota.Max{Name: "orders", Amount: quota.Amount{Timers: 500}}
+	w.limits = map[string]quota.Max{"orders": limit}
 	for range 2000 {
 		w.step++
 		for _, r := range w.routers {
-			if n, _, _ := r.Reserve("orders", []quota.Max{{Name: "orders", N: 500}}, 1); n == 1 {
+			timer := w.timer("orders")
+			if full := r.Reserve("orders", []quota.Max{limit}, []quota.Amount{amount(timer)}); full[0].Name == "" {
 				r.admitted = append(r.admitted, w.step)
-				r.Stored("orders", 0, w.write(w.shards[0], w.rng.Uint64(), "orders", true))
+				r.Stored("orders", amount(timer), 0, w.write(w.shards[0], timer, true))
 			}
 			if w.step%pollEvery == 0 {
 				r.Update(0, w.shards[0].published)
@@ -314,8 +357,8 @@ func TestOvershoot(t *testing.T) {
 		}
 		w.own(w.shards[0])
 	}
-	if n := w.pending("orders"); n < 500 || n > 500+late {
-		t.Errorf("%d timers are pending under a limit of 500, and a router adds one a step: want at most %d more", n, late)
+	if used, _ := w.used("orders"); used.Timers < 500 || used.Timers > 500+late {
+		t.Errorf("%d timers are pending under a limit of 500, and a router adds one a step: want at most %d more", used.Timers, late)
 	}
 	for _, r := range w.routers {
 		if last := r.admitted[len(r.admitted)-1]; last > 250+2*late {
@@ -324,35 +367,59 @@ func TestOvershoot(t *testing.T) {
 	}
 }
 
+// timers returns what n timers use that have no bytes.
+func timers(n int64) quota.Amount { return quota.Amount{Timers: n} }
+
+// each returns n times one timer.
+func each(n int) []quota.Amount { return slices.Repeat([]quota.Amount{timers(1)}, n) }
+
 // TestLedger has the cases of single calls.
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	l := quota.NewLedger(2)
-	most := []quota.Max{{Name: "acme=a", N: 10}, {Name: "acme=", N: 12}}
-	if n, full, pending := l.Reserve("acme=a", most, 11); n != 10 || full.Name != "acme=a" || pending != 0 {
-		t.Errorf("%d permitted, %+v, %d", n, full, pending)
+	most := []quota.Max{{Name: "acme=a", Amount: timers(10)}, {Name: "acme=", Amount: timers(12), Services: 2}}
+	if full := l.Reserve("acme=a", most, each(11)); full[9].Name != "" || full[10] != (quota.Full{Name: "acme=a", Quantity: quota.Timers, Limit: 10, Has: 10, Asks: 1}) {
+		t.Errorf("%+v", full)
 	}
-	if n, full, pending := l.Reserve("acme=b", most[1:], 5); n != 2 || full.Name != "acme=" || pending != 10 {
-		t.Errorf("%d permitted, %+v, %d", n, full, pending)
+	if full := l.Reserve("acme=b", most[1:], each(5)); full[1].Name != "" || full[2] != (quota.Full{Name: "acme=", Quantity: quota.Timers, Limit: 12, Has: 12, Asks: 1}) {
+		t.Errorf("%+v", full)
 	}
-	l.Release("acme=a", 9)
-	l.Stored("acme=a", 1, 5)
-	l.Update(1, quota.Count{Version: 7, Seq: 4, Services: map[string]int64{"acme=a": 3}})
-	if n := l.Pending("acme=a"); n != 4 {
-		t.Errorf("%d pending, want 3 and an add that the owner has not read", n)
+	for range 9 {
+		l.Release("acme=a", timers(1))
+	}
+	if full := l.Reserve("acme=c", most[1:], each(1)); full[0] != (quota.Full{Name: "acme=", Quantity: quota.Services, Limit: 2, Has: 2, Asks: 1}) {
+		t.Errorf("a third service: %+v", full)
+	}
+	l.Stored("acme=a", timers(1), 1, 5)
+	l.Update(1, quota.Count{Version: 7, Seq: 4, Services: map[string]quota.Amount{"acme=a": timers(3)}})
+	if used, _ := l.Used("acme=a"); used.Timers != 4 {
+		t.Errorf("%+v, want 3 and an add that the owner has not read", used)
 	}
 	l.Update(1, quota.Count{Version: 6, Seq: 9})
 	l.Update(1, quota.Count{Version: 7, Seq: 5})
-	if n := l.Pending("acme=a"); n != 4 {
-		t.Errorf("%d pending after older numbers, want 4", n)
+	if used, _ := l.Used("acme=a"); used.Timers != 4 {
+		t.Errorf("%+v after older numbers, want 4", used)
 	}
-	l.Update(1, quota.Count{Version: 9, Seq: 5, Services: map[string]int64{"acme=a": 3}})
-	if n := l.Pending("acme="); n != 5 {
-		t.Errorf("tenant: %d pending, want 3 and 2 in progress", n)
+	l.Update(1, quota.Count{Version: 9, Seq: 5, Services: map[string]quota.Amount{"acme=a": timers(3)}, Rest: map[string]quota.Amount{"acme=": {Timers: 7, Bytes: 2}}})
+	if used, services := l.Used("acme="); used != (quota.Amount{Timers: 12, Bytes: 2}) || services != 2 {
+		t.Errorf("tenant: %+v and %d services, want 3 timers, 7 of other services and 2 in progress", used, services)
 	}
 	l.Forget()
-	if a, all := l.Pending("acme=a"), l.Pending("acme="); a != 0 || all != 2 {
-		t.Errorf("forgotten: %d and %d, want 0 and 2 in progress", a, all)
+	a, _ := l.Used("acme=a")
+	if all, services := l.Used("acme="); a != (quota.Amount{}) || all != timers(2) || services != 1 {
+		t.Errorf("forgotten: %+v, %+v and %d services, want none and 2 in progress", a, all, services)
+	}
+}
+
+// TestOneTooLarge: an add over the limit of bytes keeps no smaller one out.
+func TestOneTooLarge(t *testing.T) {
+	t.Parallel()
+	l := quota.NewLedger(1)
+	most := []quota.Max{{Name: "s", Amount: quota.Amount{Bytes: 100}}}
+	full := l.Reserve("s", most, []quota.Amount{{Timers: 1, Bytes: 60}, {Timers: 1, Bytes: 41}, {Timers: 1, Bytes: 40}, {Timers: 1, Bytes: 1}})
+	want := []quota.Full{{}, {Name: "s", Quantity: quota.Bytes, Limit: 100, Has: 60, Asks: 41}, {}, {Name: "s", Quantity: quota.Bytes, Limit: 100, Has: 100, Asks: 1}}
+	if !slices.Equal(full, want) {
+		t.Errorf("%+v, want %+v", full, want)
 	}
 }
 
@@ -361,17 +428,17 @@ func TestManyOwnAdds(t *testing.T) {
 	t.Parallel()
 	l := quota.NewLedger(1)
 	const n = 40_000
-	most := []quota.Max{{Name: "s", N: n}}
-	l.Reserve("s", most, n)
+	most := []quota.Max{{Name: "s", Amount: timers(n)}}
+	l.Reserve("s", most, each(n))
 	for i := range uint64(n) {
-		l.Stored("s", 0, i+1)
+		l.Stored("s", timers(1), 0, i+1)
 	}
-	if got, _, _ := l.Reserve("s", most, 1); got != 0 {
+	if full := l.Reserve("s", most, each(1)); full[0].Name == "" {
 		t.Error("an add over the limit is permitted")
 	}
-	l.Update(0, quota.Count{Version: 1, Seq: n, Services: map[string]int64{"s": 7}})
-	if got := l.Pending("s"); got != 7 {
-		t.Errorf("%d pending, want 7", got)
+	l.Update(0, quota.Count{Version: 1, Seq: n, Services: map[string]quota.Amount{"s": timers(7)}})
+	if used, _ := l.Used("s"); used.Timers != 7 {
+		t.Errorf("%+v, want 7", used)
 	}
 }
 
@@ -379,21 +446,26 @@ func TestManyOwnAdds(t *testing.T) {
 func TestTally(t *testing.T) {
 	t.Parallel()
 	tally := quota.NewTally(func(s string) bool { return s != "free" }, 10)
-	if tally.Note(1, "free", true) {
+	timer := func(key uint64, service string) quota.Timer { return quota.Timer{Key: key, Service: service} }
+	if tally.Note(timer(1, "free"), true) {
 		t.Error("a service without a limit is counted")
 	}
-	tally.Note(2, "a", true)
-	tally.Note(3, "a", false)
-	if !tally.Scanned([]quota.Timer{{2, "a"}, {3, "a"}, {4, "b"}}) {
+	tally.Note(timer(2, "a"), true)
+	tally.Note(timer(3, "a"), false)
+	if !tally.Scanned([]quota.Timer{timer(2, "a"), timer(3, "a"), timer(4, "b")}) {
 		t.Error("the scan did not end")
 	}
-	tally.Note(2, "a", true)
-	if got := tally.Services(); !maps.Equal(got, map[string]int64{"a": 1, "b": 1}) {
+	tally.Note(timer(2, "a"), true)
+	if got := tally.Services(); !maps.Equal(got, map[string]quota.Amount{"a": timers(1), "b": timers(1)}) {
 		t.Errorf("%v", got)
 	}
-	tally.Note(4, "b", false)
-	tally.Note(2, "c", true)
-	if got := tally.Services(); !maps.Equal(got, map[string]int64{"c": 1}) {
+	tally.Note(timer(4, "b"), false)
+	tally.Note(quota.Timer{Key: 2, Service: "c", Schedule: true, Bytes: 9}, true)
+	if got := tally.Services(); !maps.Equal(got, map[string]quota.Amount{"c": {Timers: 1, Schedules: 1, Bytes: 9}}) {
+		t.Errorf("%v", got)
+	}
+	tally.Note(quota.Timer{Key: 2, Service: "c", Schedule: true, Bytes: 12}, true) // an update
+	if got := tally.Services(); !maps.Equal(got, map[string]quota.Amount{"c": {Timers: 1, Schedules: 1, Bytes: 12}}) {
 		t.Errorf("%v", got)
 	}
 }

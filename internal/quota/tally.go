@@ -1,6 +1,8 @@
 package quota
 
-// MaxTallied bounds the timers that a Tally counts, about 20 bytes each. Further ones are not
+import "math"
+
+// MaxTallied bounds the timers that a Tally counts, about 30 bytes each. Further ones are not
 // counted.
 const MaxTallied = 8 << 20
 
@@ -15,11 +17,13 @@ type Count struct {
 	Epoch uint64
 	// Seq is the sequence of the last record of the shard that the numbers include.
 	Seq uint64
-	// Services has the number of pending timers of each service that is counted and has any.
-	Services map[string]int64
+	// Services has what each service that is counted uses, if anything.
+	Services map[string]Amount
+	// Rest has what services use that Services leaves out, by tenant with schemas.TenantEnd.
+	Rest map[string]Amount
 }
 
-// Tally counts the pending timers of a shard by service. It holds the ids of the timers, so a record that
+// Tally counts what the pending timers of a shard use, by service. It holds the ids of the timers, so a record that
 // it reads twice, or whose earlier revisions it has not read, counts once. Not safe for concurrent
 // use.
 //
@@ -27,8 +31,8 @@ type Count struct {
 // ones to Scanned, while it passes every later record to Note.
 type Tally struct {
 	counted func(service string) bool
-	// waiting has the place in services of each pending timer.
-	waiting  map[uint64]uint32
+	// waiting has what each pending timer uses.
+	waiting  map[uint64]use
 	services []serviceCount
 	index    map[string]uint32
 	free     []uint32 // places in services without a service
@@ -37,34 +41,56 @@ type Tally struct {
 	through uint64
 }
 
-type serviceCount struct {
-	name string
-	n    int64
+// use is what one timer uses, and the place of its service in Tally.services.
+type use struct {
+	place    uint32
+	bytes    uint32
+	schedule bool
 }
 
-// Timer is a pending timer that a scan has found. Key identifies it.
+func (u use) amount() Amount { return OneTimer(u.schedule, int64(u.bytes)) }
+
+type serviceCount struct {
+	name string
+	Amount
+}
+
+// Timer is a pending timer. Key identifies it.
 type Timer struct {
-	Key     uint64
-	Service string
+	Key      uint64
+	Service  string
+	Schedule bool
+	// Bytes is the size of its event; see Amount.
+	Bytes int64
+}
+
+// OneTimer is what one timer uses.
+func OneTimer(schedule bool, bytes int64) Amount {
+	a := Amount{Timers: 1, Bytes: bytes}
+	if schedule {
+		a.Schedules = 1
+	}
+	return a
 }
 
 // NewTally returns a Tally of the services for which counted returns true. through is the sequence
 // of the last record that Note will not have.
 func NewTally(counted func(service string) bool, through uint64) *Tally {
-	return &Tally{counted: counted, waiting: map[uint64]uint32{}, index: map[string]uint32{}, touched: map[uint64]struct{}{}, through: through}
+	return &Tally{counted: counted, waiting: map[uint64]use{}, index: map[string]uint32{}, touched: map[uint64]struct{}{}, through: through}
 }
 
 // Through is the sequence up to which the scan must read.
 func (t *Tally) Through() uint64 { return t.through }
 
-// Note processes a record of the tail. Records come in the order of the stream; revisions that were
-// replaced may be missing. It reports whether the record is one of a service that is counted.
-func (t *Tally) Note(key uint64, service string, waits bool) bool {
+// Note processes a record of the tail; waits is true if its timer is pending. Records come in the order of the
+// stream; revisions that were replaced may be missing. It reports whether the record is one of a service that is
+// counted.
+func (t *Tally) Note(timer Timer, waits bool) bool {
 	if t.touched != nil && len(t.touched) <= maxTouched {
-		t.touched[key] = struct{}{}
+		t.touched[timer.Key] = struct{}{}
 	}
-	counted := t.counted(service)
-	return t.set(key, service, waits && counted) || counted
+	counted := t.counted(timer.Service)
+	return t.set(timer, waits && counted) || counted
 }
 
 // Scanned ends the scan with the timers that it has found at sequences up to Through. It returns
@@ -75,35 +101,41 @@ func (t *Tally) Scanned(found []Timer) bool {
 	}
 	for _, f := range found {
 		if _, later := t.touched[f.Key]; !later {
-			t.set(f.Key, f.Service, true)
+			t.set(f, true)
 		}
 	}
 	t.touched = nil
 	return true
 }
 
-// set makes a timer count for a service, or for none. It reports whether that changed anything.
-func (t *Tally) set(key uint64, service string, waits bool) (changed bool) {
-	at, had := t.waiting[key]
-	if had && waits && t.services[at].name == service || !had && !waits {
+// set makes a timer count, or not. It reports whether that changed anything.
+func (t *Tally) set(timer Timer, waits bool) (changed bool) {
+	was, had := t.waiting[timer.Key]
+	is := use{bytes: uint32(min(max(timer.Bytes, 0), math.MaxUint32)), schedule: timer.Schedule} //nolint:gosec // within the bounds
+	if had && waits && t.services[was.place].name == timer.Service && was.bytes == is.bytes && was.schedule == is.schedule || !had && !waits {
 		return false
 	}
 	if had {
-		delete(t.waiting, key)
-		if t.services[at].n--; t.services[at].n == 0 {
-			delete(t.index, t.services[at].name)
-			t.services[at].name = ""
-			t.free = append(t.free, at)
+		delete(t.waiting, timer.Key)
+		s := &t.services[was.place]
+		if s.Amount = s.minus(was.amount()); s.Timers == 0 {
+			delete(t.index, s.name)
+			s.name = ""
+			t.free = append(t.free, was.place)
 		}
 	}
 	if !waits || len(t.waiting) >= MaxTallied {
 		return had
 	}
-	at = t.place(service)
-	t.services[at].n++
-	t.waiting[key] = at
+	is.place = t.place(timer.Service)
+	s := &t.services[is.place]
+	s.Amount = s.Plus(is.amount())
+	t.waiting[timer.Key] = is
 	return true
 }
+
+// Full reports whether there are more pending timers than the Tally counts.
+func (t *Tally) Full() bool { return len(t.waiting) >= MaxTallied }
 
 // place returns the place of a service in services.
 func (t *Tally) place(service string) uint32 {
@@ -122,10 +154,10 @@ func (t *Tally) place(service string) uint32 {
 }
 
 // Services returns the numbers for a Count.
-func (t *Tally) Services() map[string]int64 {
-	all := make(map[string]int64, len(t.index))
+func (t *Tally) Services() map[string]Amount {
+	all := make(map[string]Amount, len(t.index))
 	for name, at := range t.index {
-		all[name] = t.services[at].n
+		all[name] = t.services[at].Amount
 	}
 	return all
 }

@@ -73,7 +73,11 @@ func (s *FlowSet) AddsIgnoredBy(nodes []Member) []string {
 	case s.PendingSelection() == "":
 		return olderNodes(nodes, LevelAdds, "router")
 	}
-	names := append(olderNodes(nodes, LevelPending, "router"), olderNodes(nodes, LevelPending, "scheduler")...)
+	level := LevelPending
+	if slices.ContainsFunc(s.adds, func(l FlowLimit) bool { return l.Limit.Quotas() }) {
+		level = LevelQuota
+	}
+	names := append(olderNodes(nodes, level, "router"), olderNodes(nodes, level, "scheduler")...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

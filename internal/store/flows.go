@@ -41,9 +41,10 @@ import (
 type Flows struct {
 	jet *jet.Client
 	log zerolog.Logger
-	// callbacks, adds and pending return an error while limits of callbacks, of adds or of pending timers must not be stored;
+	// callbacks, adds, pending and quotas return an error while limits of callbacks, of adds, of pending timers, or
+	// of schedules, services and bytes must not be stored;
 	// see Levels.CanLimit.
-	callbacks, adds, pending func() error
+	callbacks, adds, pending, quotas func() error
 
 	copy freshCopy[*FlowSet]
 }
@@ -80,8 +81,8 @@ const (
 	maxFlowMatches = 10_000
 )
 
-func newFlows(c *jet.Client, callbacks, adds, pending func() error, log zerolog.Logger) *Flows {
-	return &Flows{jet: c, callbacks: callbacks, adds: adds, pending: pending, log: log, copy: freshCopy[*FlowSet]{
+func newFlows(c *jet.Client, callbacks, adds, pending, quotas func() error, log zerolog.Logger) *Flows {
+	return &Flows{jet: c, callbacks: callbacks, adds: adds, pending: pending, quotas: quotas, log: log, copy: freshCopy[*FlowSet]{
 		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
 	}}
 }
@@ -158,21 +159,25 @@ type storedLimit struct {
 	Burst    int    `json:"burst,omitempty"`
 	Parallel int    `json:"parallel,omitempty"`
 	Pending  int    `json:"pending,omitempty"`
-	Circuit  int    `json:"circuit,omitempty"`
-	Paused   bool   `json:"paused,omitempty"`
-	Note     string `json:"note,omitempty"`
-	PausedMs int64  `json:"pausedat,omitempty"`
-	PausedBy string `json:"pausedby,omitempty"`
-	AtMs     int64  `json:"at,omitempty"`
-	By       string `json:"by,omitempty"`
-	Raised   bool   `json:"raised,omitempty"`
-	Deleted  bool   `json:"deleted,omitempty"`
+	// Nodes before LevelQuota do not know the next three; may stores none while such a node is alive.
+	Schedules int    `json:"schedules,omitempty"`
+	Services  int    `json:"services,omitempty"`
+	Bytes     int64  `json:"bytes,omitempty"`
+	Circuit   int    `json:"circuit,omitempty"`
+	Paused    bool   `json:"paused,omitempty"`
+	Note      string `json:"note,omitempty"`
+	PausedMs  int64  `json:"pausedat,omitempty"`
+	PausedBy  string `json:"pausedby,omitempty"`
+	AtMs      int64  `json:"at,omitempty"`
+	By        string `json:"by,omitempty"`
+	Raised    bool   `json:"raised,omitempty"`
+	Deleted   bool   `json:"deleted,omitempty"`
 }
 
 func encodeLimit(l *FlowLimit) ([]byte, error) {
 	return marshalSummed(storedLimit{
 		Version: flowVersion, Pattern: l.Pattern, Count: l.Limit.Rate.Count, PerNs: int64(l.Limit.Rate.Per), Burst: l.Limit.Burst,
-		Parallel: l.Limit.Parallel, Pending: l.Limit.Pending, Circuit: l.Limit.Circuit, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
+		Parallel: l.Limit.Parallel, Pending: l.Limit.Pending, Schedules: l.Limit.Schedules, Services: l.Limit.Services, Bytes: l.Limit.Bytes, Circuit: l.Limit.Circuit, Paused: l.Limit.Paused, Note: l.Note, PausedMs: l.PausedMs, PausedBy: l.PausedBy,
 		AtMs: l.AtMs, By: l.By, Raised: l.Raised, Deleted: l.Deleted,
 	})
 }
@@ -188,7 +193,7 @@ func decodeLimit(pattern string, b []byte) FlowLimit {
 	}
 	return FlowLimit{
 		Pattern: pattern, Note: s.Note, PausedMs: s.PausedMs, PausedBy: s.PausedBy, AtMs: s.AtMs, By: s.By, Raised: s.Raised, Deleted: s.Deleted,
-		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Pending: s.Pending, Circuit: s.Circuit, Paused: s.Paused},
+		Limit: flow.Limit{Rate: flow.Rate{Count: s.Count, Per: time.Duration(s.PerNs)}, Burst: s.Burst, Parallel: s.Parallel, Pending: s.Pending, Schedules: s.Schedules, Services: s.Services, Bytes: s.Bytes, Circuit: s.Circuit, Paused: s.Paused},
 	}
 }
 
@@ -494,6 +499,8 @@ func (f *Flows) DeleteLimit(ctx context.Context, l FlowLimit, rev uint64) (uint6
 // may returns an error while a limit must not be stored.
 func (f *Flows) may(l *FlowLimit) error {
 	switch {
+	case l.Limit.Quotas():
+		return f.quotas()
 	case l.Limit.Pending > 0:
 		return f.pending()
 	case schemas.LimitsAdds(l.Pattern):

@@ -49,8 +49,11 @@ const (
 	LevelPending FormatLevel = 10
 	// LevelWebhook adds rates that targets allow (TargetRate), which every node that calls must obey.
 	LevelWebhook FormatLevel = 11
+	// LevelQuota adds limits of schedules, services and bytes (flow.Limit.Quotas), which every router must
+	// obey, and for which every owner of a shard must count.
+	LevelQuota FormatLevel = 12
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelWebhook
+	NewestLevel = LevelQuota
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -175,6 +178,11 @@ func (l *Levels) CanLimitAdds() error { return l.can(LevelAdds, "limits of adds"
 // CanLimitPending is CanSchedule for the limits of pending timers.
 func (l *Levels) CanLimitPending() error { return l.can(LevelPending, "limits of pending timers") }
 
+// CanLimitQuotas is CanSchedule for the limits of schedules, services and bytes.
+func (l *Levels) CanLimitQuotas() error {
+	return l.can(LevelQuota, "limits of schedules, services and bytes")
+}
+
 // CanServeTenants is CanSchedule for timers of tenants.
 func (l *Levels) CanServeTenants() error { return l.can(LevelTenants, "timers of tenants") }
 
@@ -244,6 +252,8 @@ func (l *Levels) update(ctx context.Context) error {
 // withOlder says what does not happen while a node of a level older than NewestLevel runs.
 func withOlder(level FormatLevel) string {
 	switch {
+	case level >= LevelWebhook:
+		return "it obeys no limits of schedules, services and bytes, and none can be set until it stops"
 	case level >= LevelPending:
 		return "it asks no targets for their permission, and obeys no rates that they allow, until it stops"
 	case level >= LevelAdds:

@@ -6,11 +6,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/jet"
 	"github.com/belfryio/belfry/internal/quota"
 	"github.com/belfryio/belfry/schemas"
@@ -25,9 +27,9 @@ const (
 	pendingCountTTL = 7 * 24 * time.Hour
 	// noPendingTTL is the TTL of a count without limits.
 	noPendingTTL = time.Minute
-	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each. The ones with the fewest
-	// timers are left out.
-	maxCountedServices = 4096
+	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each. Those with the fewest
+	// timers are left out, and counted in the sums of their tenants.
+	maxCountedServices = flow.MaxServices
 )
 
 // PendingCount is the value of the key pending.<shard>: what the owner of a shard has counted.
@@ -42,33 +44,67 @@ type PendingCount struct {
 
 // storedPending is the value of a PendingCount's key: JSON with a checksum.
 type storedPending struct {
-	Version   int              `json:"v"`
-	Epoch     uint64           `json:"epoch"`
-	Seq       uint64           `json:"seq"`
-	Selection string           `json:"selection,omitempty"`
-	Services  map[string]int64 `json:"services,omitempty"`
+	Version   int    `json:"v"`
+	Epoch     uint64 `json:"epoch"`
+	Seq       uint64 `json:"seq"`
+	Selection string `json:"selection,omitempty"`
+	// Services has the pending timers of each service. Nodes before LevelQuota write and read no more.
+	Services map[string]int64 `json:"services,omitempty"`
+	// More has the schedules and the bytes of each service.
+	More map[string][2]int64 `json:"more,omitempty"`
+	// Rest has the timers, schedules and bytes of each tenant that Services leaves out.
+	Rest map[string][3]int64 `json:"rest,omitempty"`
 }
 
-// PendingSelection identifies the services whose pending timers are limited: two copies with the same
+// storedCount returns the value of a count.
+func storedCount(c PendingCount) storedPending {
+	v := storedPending{Version: flowVersion, Epoch: c.Epoch, Seq: c.Seq, Selection: c.Selection, Services: map[string]int64{}, More: map[string][2]int64{}, Rest: map[string][3]int64{}}
+	services, rest := mostPending(c.Services)
+	for name, a := range services {
+		v.Services[name] = a.Timers
+		if a.Schedules != 0 || a.Bytes != 0 {
+			v.More[name] = [2]int64{a.Schedules, a.Bytes}
+		}
+	}
+	for tenant, a := range rest {
+		v.Rest[tenant] = [3]int64{a.Timers, a.Schedules, a.Bytes}
+	}
+	return v
+}
+
+// count returns the count of a value.
+func (v *storedPending) count(version uint64) quota.Count {
+	c := quota.Count{Version: version, Epoch: v.Epoch, Seq: v.Seq, Services: make(map[string]quota.Amount, len(v.Services)), Rest: make(map[string]quota.Amount, len(v.Rest))}
+	for name, n := range v.Services {
+		c.Services[name] = quota.Amount{Timers: n, Schedules: v.More[name][0], Bytes: v.More[name][1]}
+	}
+	for tenant, a := range v.Rest {
+		c.Rest[tenant] = quota.Amount{Timers: a[0], Schedules: a[1], Bytes: a[2]}
+	}
+	return c
+}
+
+// PendingSelection identifies the services whose pending timers are counted for a limit: two copies with the same
 // selection limit the same services, if with other numbers. It is "" if there is no such limit.
 func (s *FlowSet) PendingSelection() string { return s.pending }
 
 // pendingSelection returns PendingSelection of limits of adds, which are in order.
 func pendingSelection(adds []FlowLimit) string {
-	if !slices.ContainsFunc(adds, func(l FlowLimit) bool { return l.Limit.Pending > 0 }) {
+	if !slices.ContainsFunc(adds, func(l FlowLimit) bool { return l.Limit.Counts() }) {
 		return ""
 	}
 	h := sha256.New()
 	for _, l := range adds {
 		// Patterns have no space. A limit without a number matters, because it stands before a pattern that has one.
-		h.Write([]byte(l.Pattern + " " + strconv.FormatBool(l.Limit.Pending > 0) + " "))
+		h.Write([]byte(l.Pattern + " " + strconv.FormatBool(l.Limit.Counts()) + " "))
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// LimitsPending reports whether the pending timers of a service, or of its tenant, are limited.
+// LimitsPending reports whether the pending timers of a service are counted for its limit, or for that of its
+// tenant.
 func (s *FlowSet) LimitsPending(service string) bool {
-	return s.pending != "" && slices.ContainsFunc(s.AddLimits(service), func(l AddLimit) bool { return l.Limit.Pending > 0 })
+	return s.pending != "" && slices.ContainsFunc(s.AddLimits(service), func(l AddLimit) bool { return l.Limit.Counts() })
 }
 
 func pendingSubject(shard int) string { return pendingPrefix + strconv.Itoa(shard) }
@@ -124,13 +160,13 @@ func decodePending(m *jet.Msg) (c PendingCount, ok bool) {
 	if err != nil || jet.HasOperation(m) || unmarshalFlow("number of pending timers", m.Data, &v, &v.Version, &v.Sum) != nil {
 		return c, false
 	}
-	return PendingCount{Count: quota.Count{Version: m.Sequence, Epoch: v.Epoch, Seq: v.Seq, Services: v.Services}, Shard: shard, Selection: v.Selection, Rev: m.Sequence}, true
+	return PendingCount{Count: v.count(m.Sequence), Shard: shard, Selection: v.Selection, Rev: m.Sequence}, true
 }
 
 // PutPendingCount replaces the numbers of a shard by compare-and-set and returns the new revision. Those
 // without a Selection expire soon. Errors: ErrRevision, schemas.ErrStoreFull, schemas.ErrUnavailable.
 func (f *Flows) PutPendingCount(ctx context.Context, c PendingCount) (uint64, error) {
-	b, err := marshalSummed(storedPending{Version: flowVersion, Epoch: c.Epoch, Seq: c.Seq, Selection: c.Selection, Services: mostPending(c.Services)})
+	b, err := marshalSummed(storedCount(c))
 	if err != nil {
 		return 0, err
 	}
@@ -141,29 +177,29 @@ func (f *Flows) PutPendingCount(ctx context.Context, c PendingCount) (uint64, er
 	return f.jet.Put(ctx, pendingSubject(c.Shard), b, c.Rev, ttl)
 }
 
-// mostPending returns the maxCountedServices services with the most pending timers.
-func mostPending(services map[string]int64) map[string]int64 {
+// mostPending returns the maxCountedServices services with the most pending timers, and the sums of the others
+// by tenant.
+func mostPending(services map[string]quota.Amount) (most, rest map[string]quota.Amount) {
 	if len(services) <= maxCountedServices {
-		return services
+		return services, nil
 	}
-	names := make([]string, 0, len(services))
-	for name := range services {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(services[b], services[a]), strings.Compare(a, b))
+	names := slices.SortedFunc(maps.Keys(services), func(a, b string) int {
+		return cmp.Or(cmp.Compare(services[b].Timers, services[a].Timers), strings.Compare(a, b))
 	})
-	most := make(map[string]int64, maxCountedServices)
-	for _, name := range names[:maxCountedServices] {
-		most[name] = services[name]
+	most, rest = make(map[string]quota.Amount, maxCountedServices), map[string]quota.Amount{}
+	for i, name := range names {
+		if i < maxCountedServices {
+			most[name] = services[name]
+		} else if tenant := schemas.TenantOf(name); tenant != "" {
+			rest[tenant+schemas.TenantEnd] = rest[tenant+schemas.TenantEnd].Plus(services[name])
+		}
 	}
-	return most
+	return most, rest
 }
 
 // EachPending reads the records of a shard once, in stream order, with the pauses of CountPending, and passes the waiting
-// timers (schemas.State.Waits) with a revision up to through to fn, by CountKey. Errors:
-// schemas.ErrUnavailable.
-func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn func(key uint64, service string)) error {
+// timers (schemas.State.Waits) with a revision up to through to fn. Errors: schemas.ErrUnavailable.
+func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn func(quota.Timer)) error {
 	sh := &rd.shards.subjects[shard]
 	n := 0
 	return rd.jet.Scan(ctx, sh.stream, jet.Range{Filters: []string{sh.timer + "*"}}, func(m jet.Msg) (bool, error) {
@@ -174,8 +210,13 @@ func (rd *Reader) EachPending(ctx context.Context, shard int, through uint64, fn
 			return false, nil
 		}
 		if t, ok := rd.dec.decode(&m); ok && t.Record.State.Waits() {
-			fn(CountKey(t.ID), t.Record.Service)
+			fn(t.Use())
 		}
 		return true, nil
 	})
+}
+
+// Use returns what a timer uses of the limits of its service.
+func (t *Timer) Use() quota.Timer {
+	return quota.Timer{Key: CountKey(t.ID), Service: t.Record.Service, Schedule: t.Record.Schedule != nil, Bytes: int64(t.Record.Body.Size())}
 }

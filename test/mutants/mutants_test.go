@@ -57,10 +57,10 @@ var planted = []struct {
 
 	// Pending timers of limited services.
 	{m("quota: a scan restores records that have changed since", "internal/quota/tally.go", "if _, later := t.touched[f.Key]; !later {", "if true {"), "./internal/quota", "TestSimulation"},
-	{m("quota: a router forgets its stored adds", "internal/quota/ledger.go", "	own.seqs = append(own.seqs, seq)\n		return", "	l.add(service, -1)\n		return"), "./internal/quota", "TestSimulation"},
+	{m("quota: a router forgets its stored adds", "internal/quota/ledger.go", "	own.adds = append(own.adds, ownAdd{seq, a})\n		return", "	l.remove(service, a)\n		return"), "./internal/quota", "TestSimulation"},
 	{m("quota: a replica that is behind brings old numbers back", "internal/quota/ledger.go", "c.Version <= s.count.Version", "false"), "./internal/quota", "TestLedger"},
 	{m("quota: a repeated add at the limit is refused", "router/pending.go", "case err == nil, errors.Is(err, schemas.ErrDamaged):", "case false:"), "./router", "TestPendingTimers"},
-	{m("quota: a new owner counts only what changes", "scheduler/limited.go", "found = append(found, quota.Timer{Key: key, Service: name})", "_ = found"), "./router", "TestPendingTimers"},
+	{m("quota: a new owner counts only what changes", "scheduler/limited.go", "found = append(found, timer)", "_ = found"), "./router", "TestPendingTimers"},
 
 	// Flow control.
 	{m("flow: the validity of an admission is not paid for", "internal/flow/limit.go", "*l.Rate.Interval() - l.tolerance()", "*l.Rate.Interval()"), "./internal/flow", "TestSimulation"},
