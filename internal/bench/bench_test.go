@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/belfryio/belfry/internal/app"
+	"github.com/belfryio/belfry/internal/waittest"
 )
 
 // childEnv makes the test binary run a spec as a child process.
@@ -26,6 +27,7 @@ const childEnv = "BELFRY_BENCH_CHILD"
 func TestMain(m *testing.M) {
 	spec := os.Getenv(childEnv)
 	if spec == "" {
+		waittest.Parallel("4")
 		goleak.VerifyTestMain(m)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
