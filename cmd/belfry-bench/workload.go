@@ -73,7 +73,7 @@ func (t *tool) workloadCommand(w bench.Workload) *cobra.Command {
 	f.IntVar(&b.config.Count, "count", 0, "number of timers"+defaultText(defaults.Count))
 	f.IntVar(&b.config.Size, "size", bench.DefaultSize, "bytes of data of an event")
 	f.IntVar(&b.config.Workers, "workers", 0, fmt.Sprintf("number of concurrent workers that add timers, each with its own connection (default %d; %d with one add at a time)", bench.DefaultWorkers, bench.DefaultSingles))
-	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how each worker adds timers: publish (timers.add, many publishes without waiting), batch (timers.add, atomic batches of 500), single (timers.add, one publish at a time), api (timers.api.add, one request at a time), or client (the Go client's Add, one call at a time)")
+	f.StringVar(&b.config.Via, "via", bench.ViaPublish, "how each worker adds timers: publish (timers.add, many publishes without waiting), batch (timers.add, atomic batches of 500), single (timers.add, one publish at a time), api (timers.api.add, one request at a time), client (the Go client's Add, one call at a time), http (POST /v1/timers, one request at a time), or httpbatch (POST /v1/events, batches of 500)")
 	f.StringVar(&b.config.Callback, "callback", defaults.Callback, "kind of callback of the timers of day and callback: http or nats")
 	f.Var(cmdline.Duration(&b.config.Lead), "lead", "time from the add of a timer to its due time (default: depends on the workload)")
 	f.Var(cmdline.Duration(&b.config.Retention), "retention", "how long the node keeps records of finished timers; if set, the run verifies the records before they expire (default: the node's)")

@@ -153,6 +153,10 @@ func (a *Adder) Add(ctx context.Context, count int, due func(n int) int64, pace 
 				err = a.publish(ctx, nc, take, due)
 			case ViaBatch:
 				err = a.batches(ctx, nc, take, due)
+			case ViaHTTPBatch:
+				err = a.httpBatches(ctx, take, due)
+			case ViaHTTP:
+				err = a.httpSingles(ctx, take, due, pace, answered)
 			default:
 				err = a.singles(ctx, nc, take, due, pace, answered)
 			}

@@ -94,7 +94,7 @@ func figure(t *testing.T, r *Result, name string) float64 {
 
 func TestAdd(t *testing.T) {
 	t.Parallel()
-	for _, via := range []string{ViaPublish, ViaAPI, ViaClient} {
+	for _, via := range []string{ViaPublish, ViaAPI, ViaClient, ViaHTTP, ViaHTTPBatch} {
 		t.Run(via, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "add", func(c *Config) { c.Count, c.Via = 500, via })

@@ -117,6 +117,9 @@ const (
 	ViaSingle  = "single"  // timers.add; each worker publishes one event at a time
 	ViaAPI     = "api"     // timers.api.add; each worker sends one request at a time
 	ViaClient  = "client"  // the Go client's Add; each worker makes one call at a time
+	ViaHTTP    = "http"    // POST /v1/timers; each worker sends one request at a time
+	// ViaHTTPBatch is POST /v1/events; each worker sends batches of 500 in turn.
+	ViaHTTPBatch = "httpbatch"
 )
 
 // Kinds of callbacks.
@@ -148,8 +151,11 @@ func bad(format string, args ...any) error {
 
 // oneByOne reports whether each worker waits for the answer to each add.
 func (c *Config) oneByOne() bool {
-	return c.Via == ViaSingle || c.Via == ViaAPI || c.Via == ViaClient
+	return c.Via == ViaSingle || c.Via == ViaAPI || c.Via == ViaClient || c.Via == ViaHTTP
 }
+
+// overHTTP reports whether timers are added over HTTP.
+func (c *Config) overHTTP() bool { return c.Via == ViaHTTP || c.Via == ViaHTTPBatch }
 
 func (c *Config) setDefaults() error {
 	c.Size = cmp.Or(c.Size, DefaultSize)
@@ -182,8 +188,10 @@ func (c *Config) setDefaults() error {
 		return bad("daily and instant are two measurements: give only one of them")
 	case c.Count < 0 || c.Count > maxCount:
 		return bad("count is %d; it must be 1 to %d", c.Count, maxCount)
-	case c.Via != ViaPublish && c.Via != ViaBatch && !c.oneByOne():
-		return bad("via %.40q does not exist; it is %s, %s, %s, %s or %s", c.Via, ViaPublish, ViaBatch, ViaSingle, ViaAPI, ViaClient)
+	case c.Via != ViaPublish && c.Via != ViaBatch && c.Via != ViaHTTPBatch && !c.oneByOne():
+		return bad("via %.40q does not exist; it is %s, %s, %s, %s, %s, %s or %s", c.Via, ViaPublish, ViaBatch, ViaSingle, ViaAPI, ViaClient, ViaHTTP, ViaHTTPBatch)
+	case c.overHTTP() && c.NATSURL != "":
+		return bad("via %s uses the HTTP address of a node that the tool starts: leave out nats-url", c.Via)
 	case c.Callback != "" && c.Callback != CallbackHTTP && c.Callback != CallbackNATS:
 		return bad("callback %.40q does not exist; it is %s or %s", c.Callback, CallbackHTTP, CallbackNATS)
 	case c.On != OnEmbedded && c.On != OnServer && c.On != OnCluster:

@@ -21,6 +21,7 @@ type deployment struct {
 	replicas int
 	dirs     []string
 	metrics  string // URL of the node's metrics, if the node is a separate process
+	http     string // address of its HTTP API, with metrics
 }
 
 // deploy prepares the servers of Config.On, and a node if requested, without starting them. If
@@ -74,7 +75,7 @@ func (e *Env) deploy(withNode bool) (*deployment, error) {
 		d.dirs = append(d.dirs, spec.Data)
 		spec.NATSListen = natsAddr
 	}
-	d.metrics = "http://" + httpAddr + "/metrics"
+	d.http, d.metrics = httpAddr, "http://"+httpAddr+"/metrics"
 	d.node = &process{what: "the node", ready: answers("http://" + httpAddr + "/readyz")}
 	d.node.command = func() *exec.Cmd {
 		spec.Profile = d.profile

@@ -46,6 +46,9 @@ func (e *Env) Start(ctx context.Context) error {
 		// Lower levels would break the progress line. The error of a run says why it failed.
 		Log: zerolog.New(os.Stderr).With().Timestamp().Logger().Level(zerolog.ErrorLevel),
 	}
+	if e.overHTTP() {
+		o.HTTP = "127.0.0.1:0"
+	}
 	var err error
 	if e.On == OnEmbedded {
 		if o.Data, err = e.TempDir(); err != nil {
@@ -129,6 +132,17 @@ func (e *Env) attach(ctx context.Context) error {
 			return fmt.Errorf("no Belfry answers at %s: %w", schemas.RedactURLs(nc.ConnectedUrl()), err)
 		}
 	}
+}
+
+// httpAddr returns the address of the node's HTTP API; "" for none.
+func (e *Env) httpAddr() string {
+	switch {
+	case e.node != nil:
+		return e.node.HTTPAddr()
+	case e.deployed != nil:
+		return e.deployed.http
+	}
+	return ""
 }
 
 // Connect opens another connection, which the end of the Env closes.

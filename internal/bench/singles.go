@@ -21,6 +21,11 @@ func (a *Adder) singles(ctx context.Context, nc *nats.Conn, take func() (int, bo
 	if err != nil {
 		return err
 	}
+	return a.oneByOne(ctx, add, take, pace, answered)
+}
+
+// oneByOne calls add for one timer after the other.
+func (a *Adder) oneByOne(ctx context.Context, add func(ctx context.Context, n int) error, take func() (int, bool), pace func(int) time.Time, answered func(time.Duration)) error {
 	for {
 		n, ok := take()
 		if !ok {
