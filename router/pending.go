@@ -90,7 +90,7 @@ func (l *limiter) reserve(svc string, limits []store.AddLimit, batch []*Add) []*
 			permitted = append(permitted, a) // a repeated add, which makes no timer
 		case !errors.Is(err, schemas.ErrNotFound):
 			l.sink.Delay(a, err)
-		case a.Seq != 0 && !a.Returned && l.holdUntil(pendingWait):
+		case a.Seq != 0 && !a.Returned && reasons[i].Code == schemas.CodeLimited && l.holdUntil(pendingWait):
 			l.sink.Delay(a, reasons[i])
 		default:
 			rejects = append(rejects, refusal{a, reasons[i]})
