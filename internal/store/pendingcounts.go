@@ -27,8 +27,8 @@ const (
 	pendingCountTTL = 7 * 24 * time.Hour
 	// noPendingTTL is the TTL of a count without limits.
 	noPendingTTL = time.Minute
-	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each. Those with the fewest
-	// timers are left out, and counted in the sums of their tenants.
+	// maxCountedServices bounds the services of a PendingCount, about 100 bytes each, and 220 with names of the
+	// greatest length. Those with the fewest timers of their tenant are left out, and counted in its sums.
 	maxCountedServices = flow.MaxServices
 )
 
@@ -177,8 +177,9 @@ func (f *Flows) PutPendingCount(ctx context.Context, c PendingCount) (uint64, er
 	return f.jet.Put(ctx, pendingSubject(c.Shard), b, c.Rev, ttl)
 }
 
-// mostPending returns the maxCountedServices services with the most pending timers, and the sums of the others
-// by tenant.
+// mostPending returns maxCountedServices services, and the sums of the others by tenant. Each tenant has the same
+// share of places, for its services with the most pending timers; the default tenant counts as one. So a tenant
+// with many services pushes out none of a tenant with few.
 func mostPending(services map[string]quota.Amount) (most, rest map[string]quota.Amount) {
 	if len(services) <= maxCountedServices {
 		return services, nil
@@ -186,6 +187,13 @@ func mostPending(services map[string]quota.Amount) (most, rest map[string]quota.
 	names := slices.SortedFunc(maps.Keys(services), func(a, b string) int {
 		return cmp.Or(cmp.Compare(services[b].Timers, services[a].Timers), strings.Compare(a, b))
 	})
+	rank, of := make(map[string]int, len(names)), map[string]int{} // the rank of a service in its tenant
+	for _, name := range names {
+		tenant := schemas.TenantOf(name)
+		rank[name] = of[tenant]
+		of[tenant]++
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank[a], rank[b]) })
 	most, rest = make(map[string]quota.Amount, maxCountedServices), map[string]quota.Amount{}
 	for i, name := range names {
 		if i < maxCountedServices {

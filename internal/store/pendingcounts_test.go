@@ -43,6 +43,9 @@ func TestPendingCounts(t *testing.T) {
 	for i := range 5000 {
 		many.Services[fmt.Sprintf("acme=s%d", i)] = quota.Amount{Timers: 2, Schedules: 1, Bytes: 10}
 	}
+	for i := range 20 { // of fewer timers than those, but of another tenant
+		many.Services[fmt.Sprintf("small=s%d", i)] = quota.Amount{Timers: 1}
+	}
 	if _, err := put(many); err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +54,9 @@ func TestPendingCounts(t *testing.T) {
 	l.Update(3, got.Count)
 	if used, _ := l.Used("acme="); err != nil || len(got.Services) != 4096 || used != (quota.Amount{Timers: 10_000, Schedules: 5000, Bytes: 50_000}) {
 		t.Errorf("%d services, %+v, %v", len(got.Services), used, err)
+	}
+	if used, services := l.Used("small="); used.Timers != 20 || services != 20 {
+		t.Errorf("a small tenant: %+v and %d services, want all 20", used, services)
 	}
 	if err := bucket(t, s, schemas.BucketFlows).Purge(t.Context(), "pending.3"); err != nil {
 		t.Fatal(err)
