@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -326,14 +327,26 @@ func (c *cli) printLimits(all []belfry.FlowLimitInfo) error {
 	for _, l := range all {
 		width = max(width, len(l.Key))
 	}
-	t := table{c.out, []int{width, 12, 6, 8, 10, 8}}
+	t := table{c.out, []int{width, 12, 6, 8, 10}}
+	// Most stores have no quotas of these, and a line has little room.
+	quotas := slices.ContainsFunc(all, func(l belfry.FlowLimitInfo) bool { return l.Schedules > 0 || l.Services > 0 || l.Bytes > 0 })
+	if quotas {
+		t.widths = append(t.widths, 10, 8, 14)
+	}
+	t.widths = append(t.widths, 8)
+	row := func(quota []string, rest ...string) error {
+		if quotas {
+			rest = slices.Insert(rest, 5, quota...)
+		}
+		return t.row(rest...)
+	}
 	for i, l := range all {
 		if i == 0 {
-			if err := t.row("KEY", "RATE", "BURST", "PARALLEL", "PENDING", "REVISION", "STATE"); err != nil {
+			if err := row([]string{"SCHEDULES", "SERVICES", "BYTES"}, "KEY", "RATE", "BURST", "PARALLEL", "PENDING", "REVISION", "STATE"); err != nil {
 				return err
 			}
 		}
-		if err := t.row(l.Key, l.Rate, number(l.Burst), number(l.Parallel), number(l.Pending), strconv.FormatUint(l.Revision, 10), flowState(&l)); err != nil {
+		if err := row([]string{number(l.Schedules), number(l.Services), number(int(l.Bytes))}, l.Key, l.Rate, number(l.Burst), number(l.Parallel), number(l.Pending), strconv.FormatUint(l.Revision, 10), flowState(&l)); err != nil {
 			return err
 		}
 	}
