@@ -201,7 +201,8 @@ func otherRevision(name string, is, want uint64) error {
 type calendarEffect struct {
 	users   []string // schedules that exclude the calendar
 	moved   int      // of them, schedules whose next run moves
-	partial bool     // effectTimeout ended before all schedules were read
+	unread  int      // records of a newer format, which may be schedules that exclude the calendar
+	partial bool     // effectTimeout ended before all schedules were read, or some are unread
 }
 
 // effect reads all schedules, and finds the schedules that exclude the calendar. after is the copy of
@@ -210,7 +211,7 @@ type calendarEffect struct {
 func (s *Service) effect(ctx context.Context, name string, after *store.CalendarSet) (e calendarEffect, err error) {
 	yes := true
 	q := store.ListQuery{States: []schemas.State{schemas.StatePending, schemas.StatePaused}, Schedule: &yes}
-	e.partial, err = s.eachTimer(ctx, q, func(t *store.Timer) {
+	e.unread, e.partial, err = s.eachTimer(ctx, q, func(t *store.Timer) {
 		if !slices.Contains(t.Record.Schedule.Exclude, name) {
 			return
 		}
@@ -225,24 +226,26 @@ func (s *Service) effect(ctx context.Context, name string, after *store.Calendar
 	return e, err
 }
 
-// eachTimer calls fn with the timers of a query. partial is true if effectTimeout ended before
+// eachTimer calls fn with the timers of a query. unread counts the records of a newer format, of
+// which fn gets none. partial is true if there are such records, or if effectTimeout ended before
 // all were read.
-func (s *Service) eachTimer(ctx context.Context, q store.ListQuery, fn func(*store.Timer)) (partial bool, err error) {
+func (s *Service) eachTimer(ctx context.Context, q store.ListQuery, fn func(*store.Timer)) (unread int, partial bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, effectTimeout)
 	defer cancel()
 	for q.Limit = store.MaxListLimit; ; {
 		page, err := s.o.Store.List(ctx, q)
 		if ctx.Err() != nil {
-			return true, nil
+			return unread, true, nil
 		}
 		if err != nil {
-			return false, err
+			return 0, false, err
 		}
+		unread += page.Unread
 		for i := range page.Timers {
 			fn(&page.Timers[i])
 		}
 		if q.Cursor = page.Cursor; q.Cursor == "" {
-			return false, nil
+			return unread, unread > 0, nil
 		}
 	}
 }
@@ -274,6 +277,8 @@ func (s *Service) CalendarDelete(ctx context.Context, q schemas.CalendarRequest,
 		case len(e.users) > 0:
 			some := strings.Join(e.users[:min(len(e.users), schemas.MaxCalendarUsers)], "; ")
 			return info, schemas.Errorf(schemas.CodeConflict, "%d schedules exclude calendar %s (source and id): %.400s: update or delete them first, or put the calendar with another date", len(e.users), q.Name, some)
+		case e.unread > 0:
+			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: %d records have a newer format than this node reads, and may be schedules that exclude it: try again when all nodes have the newer version (belfry status shows the format levels)", q.Name, e.unread)
 		case e.partial:
 			return info, schemas.Errorf(schemas.CodeUnavailable, "calendar %s is not deleted: there was no time to read all schedules: try again when the store is less busy", q.Name)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/store/storetest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -40,6 +41,36 @@ func TestScheduleOfDeletedCalendar(t *testing.T) {
 	}
 	if u := got.Timer.Schedule; u.Problem != "" || len(u.Exclude) > 0 || u.Next.UnixMilli() != s.Record.ScheduledMs || len(got.After) != schemas.UpdateTimes {
 		t.Errorf("updated: %+v, then %v", u, got.After)
+	}
+}
+
+// TestCalendarOfNewerFormat: a calendar is not deleted while a record has a newer format than this
+// node reads, because it may be a schedule that excludes the calendar. A new set of dates is stored;
+// the answer says that it does not count all schedules.
+func TestCalendarOfNewerFormat(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	waittest.Until(t, "format 2", func() bool { return f.store.RecordFormat() == schemas.RecordFormat2 })
+	put := func(date string) (reply schemas.CalendarPutReply) {
+		t.Helper()
+		if code, text := f.answer("calendar.put", fmt.Appendf(nil, `{"name":"c","dates":[%q]}`, date), &reply); code != "" {
+			t.Fatal(code, text)
+		}
+		return reply
+	}
+	if put("2030-12-25").Partial {
+		t.Error("an answer is partial although all schedules can be read")
+	}
+	w := f.scheduled("newer", daily, nil)
+	w.Record.Schedule.Exclude = []string{"c"}
+	bucket := fmt.Sprintf("KV_%s", schemas.BucketTimers(f.store.Geometry().Shard(w.ID)))
+	storetest.Overwrite(t, f.store, bucket, "timer."+w.ID.String(), w.Record.AppendFormat(nil, schemas.RecordFormatTest))
+	code, text := f.answer("calendar.delete", []byte(`{"name":"c"}`), new(schemas.CalendarInfo))
+	if code != "unavailable" || !strings.Contains(text, "1 records have a newer format than this node reads") {
+		t.Errorf("the calendar of a schedule that cannot be read: %q %q", code, text)
+	}
+	if !put("2030-12-26").Partial {
+		t.Error("an answer is not partial although a schedule cannot be read")
 	}
 }
 

@@ -25,7 +25,8 @@ type CalendarPutRequest struct {
 type CalendarPutReply struct {
 	Calendar CalendarInfo `json:"calendar"`
 	// Schedules is the number of schedules that exclude the calendar, Moved that of those whose
-	// next run moves. Partial is true if there was no time to read all schedules.
+	// next run moves. Partial is true if there was no time to read all schedules, or if
+	// some have a newer format than the node reads.
 	Schedules int  `json:"schedules"`
 	Moved     int  `json:"moved"`
 	Partial   bool `json:"partial,omitempty"`

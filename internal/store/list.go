@@ -35,9 +35,13 @@ type ListQuery struct {
 
 // ListPage is one page. Cursor is empty on the last page. Because the work of one call is
 // bounded, a page before the last may have fewer records than the limit, or none.
+//
+// Unread counts the records of a newer format (schemas.ErrNewer) that may have to fire. They
+// are not in Timers, because this build cannot tell whether the query selects them.
 type ListPage struct {
 	Timers []Timer
 	Cursor string
+	Unread int
 }
 
 // List pages through the records, shard by shard, in the order of their last change. It
@@ -73,7 +77,10 @@ func (rd *Reader) List(ctx context.Context, q ListQuery) (ListPage, error) {
 				return page, nil
 			}
 			after = m.Sequence
-			if t, ok := rd.dec.decode(m); ok && q.matches(&t.Record) {
+			switch t, ok := rd.dec.decode(m); {
+			case t.Unread == UnreadOpen:
+				page.Unread++
+			case ok && q.matches(&t.Record):
 				page.Timers = append(page.Timers, t)
 			}
 		}

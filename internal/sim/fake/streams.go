@@ -245,6 +245,9 @@ func (c *Client) list(ctx context.Context, q store.ListQuery) (store.ListPage, e
 			return store.ListPage{}, err
 		}
 		for _, t := range got {
+			if t.Unread == store.UnreadOpen {
+				page.Unread++
+			}
 			if t.Unread != store.Readable {
 				continue
 			}

@@ -204,7 +204,7 @@ func damageReport(t *testing.T, s Store) {
 }
 
 // newerRecords: loads, scans, reads of schedules and tails return a record of a newer format with its identity,
-// and loads also with the tick that names it.
+// and loads also with the tick that names it. Lists count it.
 func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 	critical := Pending(NowMs(t, s))
 	critical.Ext = []schemas.Extension{{Type: 1001}}
@@ -223,6 +223,9 @@ func newerRecords(t *testing.T, s Store, id schemas.TimerID, tick int64) {
 			return nil
 		}); err != nil || seen != 1 {
 			t.Fatalf("scan: a record of a newer format was returned %d times, %v", seen, err)
+		}
+		if page := must[store.ListPage](t)(s.List(t.Context(), store.ListQuery{Limit: store.MaxListLimit})); page.Unread == 0 {
+			t.Fatal("list: a record of a newer format was not counted")
 		}
 		seen = 0
 		if err := s.EachSchedule(t.Context(), 0, rev-1, func(tm store.Timer) (bool, error) {
