@@ -325,3 +325,26 @@ func TestReplay(t *testing.T) {
 	}
 	replayed("many3", 1, 4)
 }
+
+// TestUnknownFields: a request with an unknown field is refused, and the answer lists the fields. A
+// misspelled filter would otherwise select everything. So is a request with more than one object.
+func TestUnknownFields(t *testing.T) {
+	t.Parallel()
+	f := setup(t, store.Config{})
+	for _, x := range []struct{ verb, data, want string }{
+		{"list", `{"states":["pending"]}`, `unknown field "states": this operation has the fields state, `},
+		{"cancel", `{"id":"1","source":"/test","force":true}`, `unknown field "force"`},
+		{"schedule.pause", `{"groups":"g"}`, `unknown field "groups"`},
+		{"dead.list", `{"service":"s","limt":1}`, `unknown field "limt"`},
+		{"calendar.list", `{"name":"c"}`, `no fields`},
+		{"list", `{} {}`, "more data follows the object"},
+		{"list", `{`, "not the JSON object expected"},
+	} {
+		if code, text := f.answer(x.verb, []byte(x.data), new(json.RawMessage)); code != "bad_request" || !strings.Contains(text, x.want) {
+			t.Errorf("%s %s: %s %q, want bad_request and %q", x.verb, x.data, code, text, x.want)
+		}
+	}
+	if code, text := f.answer("list", []byte("{\"limit\":1} \n"), new(schemas.ListReply)); code != "" {
+		t.Errorf("a known field: %s %s", code, text)
+	}
+}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -383,14 +385,49 @@ func updater(s *router.Service) handler {
 	}
 }
 
+// decode decodes the JSON object of a request, of which all fields must be fields of Q: a misspelled
+// filter would otherwise select everything. No data is an object without fields. Errors:
+// bad_request.
 func decode[Q any](r *endpoint.Request) (q Q, err error) {
 	if len(r.Data) == 0 {
 		return q, nil
 	}
-	if err := json.Unmarshal(r.Data, &q); err != nil {
+	d := json.NewDecoder(bytes.NewReader(r.Data))
+	d.DisallowUnknownFields()
+	err = d.Decode(&q)
+	if name, unknown := unknownField(err); unknown {
+		return q, schemas.Errorf(schemas.CodeBadRequest, "the request has the unknown field %.80s: this operation has %s", name, fieldsOf[Q]())
+	}
+	if err == nil && len(bytes.TrimSpace(r.Data[d.InputOffset():])) > 0 {
+		err = errors.New("more data follows the object")
+	}
+	if err != nil {
 		return q, schemas.Errorf(schemas.CodeBadRequest, "the request is not the JSON object expected: %w", err)
 	}
 	return q, nil
+}
+
+// unknownField returns the quoted name in the error of a json.Decoder for an unknown field, which
+// has no type of its own.
+func unknownField(err error) (name string, ok bool) {
+	if err == nil {
+		return "", false
+	}
+	return strings.CutPrefix(err.Error(), "json: unknown field ")
+}
+
+// fieldsOf lists the JSON names of the fields of a request.
+func fieldsOf[Q any]() string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Q]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "no fields"
+	}
+	return "the fields " + strings.Join(names, ", ")
 }
 
 func encode(v any) ([]byte, error) {
