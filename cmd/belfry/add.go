@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"os"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/belfryio/belfry/internal/calendar"
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -23,22 +26,32 @@ import (
 type dueFlags struct{ in, at string }
 
 func (f *dueFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.in, "in", "", "due after this duration: 2s, 1h30m, PT10S")
-	fs.StringVar(&f.at, "at", "", "due at this RFC 3339 time: 2026-12-24T18:00:00Z")
+	fs.StringVar(&f.in, "in", "", "due after this duration: 2s, 1h30m, 3d, 2w, PT10S")
+	fs.StringVar(&f.at, "at", "", "due at this time: 2026-12-24T18:00:00Z, or in the local zone 2026-12-24 18:00, 18:00, \"tomorrow 9:00\"")
 }
 
-// check validates the flags before any request.
-func (f *dueFlags) check() error {
+// read validates the flags before any request, and rewrites them as the attributes timerafter and
+// timerat take them. If --at is not an RFC 3339 time, read prints the time to stderr.
+func (f *dueFlags) read(c *cli) error {
 	switch {
 	case (f.in == "") == (f.at == ""):
 		return usagef("give either --in or --at")
 	case f.in != "":
-		if _, err := schemas.ParseDuration(f.in); err != nil {
+		d, err := cmdline.ParseDuration(f.in)
+		if err != nil {
 			return usagef("--in %q: %v", f.in, err)
 		}
+		if _, err := schemas.ParseDuration(f.in); err != nil {
+			f.in = d.String() // days and weeks, which timerafter does not have
+		}
 	default:
-		if _, err := schemas.ParseTime(f.at); err != nil {
+		t, interpreted, err := cmdline.ParseTime(f.at, time.Now())
+		if err != nil {
 			return usagef("--at %q: %v", f.at, err)
+		}
+		if interpreted {
+			fmt.Fprintf(c.err, "belfry: --at %q is %s\n", f.at, t.Format(time.RFC3339)) //nolint:errcheck // stderr is the last resort
+			f.at = schemas.FormatTime(t.UnixMilli())
 		}
 	}
 	return nil
@@ -62,7 +75,7 @@ func (f *addFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.callback, "callback", "", "URL or subject to call when due: https://…, http://… or nats:<subject>")
 	fs.BoolVar(&f.worker, "worker", false, "call the service's Go workers (client.Work); short for --callback nats:timers.work.<svc>")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id (default: a random one)")
-	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source")
+	fs.StringVar(&f.source, "source", defaultSource, "the CloudEvent's source")
 	fs.StringVar(&f.kind, "type", "belfry.timer", "the CloudEvent's type")
 	fs.StringVar(&f.data, "data", "", "the CloudEvent's data: JSON or text, @FILE, or @- for stdin")
 	fs.StringVar(&f.dataType, "content-type", "", "content type of the data (default: application/json if it is JSON, else text/plain)")
@@ -143,7 +156,7 @@ func (c *cli) makeEvent(f *addFlags) (event.Event, error) {
 	case !once && !f.recurrence.recurs(), once && f.recurrence.recurs(), f.recurrence.cron != "" && f.recurrence.every != "":
 		return e, usagef("give one of --in, --at, --cron and --every")
 	case once:
-		if err := f.due.check(); err != nil {
+		if err := f.due.read(c); err != nil {
 			return e, err
 		}
 	}
@@ -233,10 +246,28 @@ func setData(e *event.Event, data []byte, contentType string) error {
 		}
 	}
 	switch {
-	case contentType == event.ApplicationJSON && isJSON:
+	case !isJSON && isJSONType(contentType):
+		return fmt.Errorf("the content type is %s, and the data is not JSON: %s", contentType, jsonProblem(data))
+	case contentType == event.ApplicationJSON:
 		return e.SetData(contentType, json.RawMessage(bytes.TrimSpace(data)))
 	case strings.HasPrefix(contentType, "text/"):
 		return e.SetData(contentType, string(data))
 	}
 	return e.SetData(contentType, data)
+}
+
+// isJSONType reports whether a content type is that of JSON: application/json, or a type with the
+// suffix +json (RFC 6839, section 3.1).
+func isJSONType(contentType string) bool {
+	t, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (t == event.ApplicationJSON || t == "text/json" || strings.HasSuffix(t, "+json"))
+}
+
+// jsonProblem returns the reason why data is not JSON.
+func jsonProblem(data []byte) string {
+	err := json.Unmarshal(data, new(any))
+	if at, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("%v at byte %d", err, at.Offset)
+	}
+	return fmt.Sprint(err)
 }

@@ -61,7 +61,7 @@ ID is a timer id, or a CloudEvent's id with --source.`,
 		defer cancel()
 		b, err := s.Backfill(ctx, ref.id, p, allow.options(by)...)
 		if err != nil {
-			return err
+			return ref.explain(err)
 		}
 		if c.json() {
 			return c.printJSON(b)

@@ -230,7 +230,6 @@ func TestUsage(t *testing.T) {
 		"add --in 1s --ext novalue":                "NAME=VALUE",
 		"add --in 1s --data @/does/not/exist":      "/does/not/exist",
 		"get":                                      "got 0 arguments",
-		"get short":                                "--source",
 		"cancel " + strings.Repeat("z", 26):        "base32hex",
 		"reschedule " + id:                         "--in or --at",
 		"ls --state sleeping":                      "sleeping",

@@ -233,20 +233,28 @@ type timerRef struct {
 	tenant string
 	id     schemas.TimerID // set by resolve; for a run, the id of the run's own record
 	run    schemas.RunID   // set by resolve if the argument names a run
+	// assumed is true if resolve took defaultSource because the argument is no timer id.
+	assumed bool
 }
 
+// defaultSource is the source of the events of "belfry add" without --source.
+const defaultSource = "belfry-cli"
+
 func (r *timerRef) add(fs *pflag.FlagSet) {
-	fs.StringVar(&r.source, "source", "", "the CloudEvent's source: ID is then the CloudEvent's id")
+	fs.StringVar(&r.source, "source", "", fmt.Sprintf("the CloudEvent's source: ID is then the CloudEvent's id (default %s, if ID is no timer id)", defaultSource))
 	fs.StringVar(&r.tenant, "tenant", "", "with --source: the tenant that your account is, if it is one")
 }
 
 // resolve sets id from the first argument.
 func (r *timerRef) resolve(args []string) error {
 	id := args[0]
+	if id == "" {
+		return usagef("the id is empty")
+	}
+	if r.source == "" && r.tenant == "" && !namesTimer(id) {
+		r.source, r.assumed = defaultSource, true
+	}
 	if r.source != "" {
-		if id == "" {
-			return usagef("the id is empty")
-		}
 		if r.tenant != "" && !schemas.ValidTenant(r.tenant) {
 			return usagef("--tenant %.80q must be 1 to %d lower-case letters, digits or '-'", r.tenant, schemas.MaxTenantLength)
 		}
@@ -267,13 +275,29 @@ func (r *timerRef) resolve(args []string) error {
 	return nil
 }
 
+// namesTimer reports whether an argument is a timer id or the run of one, or has the shape of a
+// timer id: then it is more likely a mistyped timer id than the id of an event.
+func namesTimer(arg string) bool {
+	id, _, _ := strings.Cut(arg, ".")
+	return len(id) == schemas.TimerIDLength && strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
+}
+
+// explain adds to a not_found error which source the argument was looked up with, if the user
+// did not name one.
+func (r *timerRef) explain(err error) error {
+	if !r.assumed || !errors.Is(err, belfry.ErrNotFound) {
+		return err
+	}
+	return schemas.Errorf(schemas.CodeNotFound, "%w; the argument is not a timer id, so it was taken as the id of an event with the source %s: --source names another", err, defaultSource)
+}
+
 // atRun calls f with the id of the record that the argument names. For <timer id>.<run> of a
 // one-shot timer that is the timer's record, which also describes its only run.
 func atRun(ctx context.Context, s session, ref *timerRef, f func(ctx context.Context, id schemas.TimerID) (belfry.Timer, error)) (belfry.Timer, error) {
 	t, err := f(ctx, ref.id)
 	run := ref.run
 	if run.Run == 0 || !errors.Is(err, belfry.ErrNotFound) {
-		return t, err
+		return t, ref.explain(err)
 	}
 	timer, other := s.Get(ctx, run.Timer)
 	switch {

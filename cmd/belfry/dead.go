@@ -76,7 +76,16 @@ func printRows[T any](c *cli, s session, t table, limit int, list iter.Seq2[T, e
 			return err
 		}
 	}
+	if n == 0 && !c.json() {
+		return c.empty()
+	}
 	return nil
+}
+
+// empty tells the user on stderr that a list has no items. Its standard output is empty.
+func (c *cli) empty() error {
+	_, err := fmt.Fprintln(c.err, "the list is empty")
+	return err
 }
 
 func (c *cli) deadReplayCommand() *cobra.Command {
@@ -113,7 +122,7 @@ func (c *cli) deadReplayCommand() *cobra.Command {
 			ctx, cancel := s.call(ctx)
 			defer cancel()
 			if err := s.Replay(ctx, ref.id, by.option()); err != nil {
-				return err
+				return ref.explain(err)
 			}
 		}
 		if c.json() {

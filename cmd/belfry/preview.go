@@ -69,7 +69,7 @@ Warnings are lines on standard error.`,
 	fs.StringSliceVar(&f.exclude, "exclude", nil, "dates without runs, in the zone: 2027-12-25,2028-01-01 (may be repeated)")
 	fs.StringVar(&f.excludeFile, "exclude-file", "", "file with dates without runs, one per line; # begins a comment")
 	fs.StringVar(&f.id, "id", "", "the CloudEvent's id, from which H and jitter are derived")
-	fs.StringVar(&f.source, "source", "belfry-cli", "the CloudEvent's source, with --id or ID")
+	fs.StringVar(&f.source, "source", defaultSource, "the CloudEvent's source, with --id or ID")
 	fs.IntVarP(&f.count, "count", "n", 10, fmt.Sprintf("number of runs, at most %d", calendar.MaxExplained))
 	check := func(args []string) error {
 		if f.count < 1 || f.count > calendar.MaxExplained {
@@ -86,8 +86,11 @@ Warnings are lines on standard error.`,
 				return usagef("--%s is for a schedule that is not stored: give either it or ID", name)
 			}
 		}
-		if fs.Changed("source") {
+		switch {
+		case fs.Changed("source"):
 			ref.source = f.source
+		case strings.ContainsAny(args[0], " *@"):
+			return usagef("%q looks like a cron expression: give it as --cron", args[0])
 		}
 		return ref.resolve(args)
 	}

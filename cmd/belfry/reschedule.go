@@ -26,7 +26,7 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	check := func(args []string) error {
 		err := cmp.Or(by.check(), ref.resolve(args))
 		if err == nil {
-			when, err = due.when()
+			when, err = due.when(c)
 		}
 		return err
 	}
@@ -43,8 +43,9 @@ func (c *cli) rescheduleCommand() *cobra.Command {
 	})
 }
 
-func (f *dueFlags) when() (belfry.When, error) {
-	if err := f.check(); err != nil {
+// when reads the flags; see read.
+func (f *dueFlags) when(c *cli) (belfry.When, error) {
+	if err := f.read(c); err != nil {
 		return belfry.When{}, err
 	}
 	if f.in != "" {

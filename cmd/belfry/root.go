@@ -32,10 +32,11 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
   belfry serve                                    run a node with its own NATS server
   belfry add --in 2s --svc orders --data '{"n":1}'   add a timer
   belfry tail orders                              see what fires`,
-		SilenceErrors: true, SilenceUsage: true,
+		Version: version, SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(cmdline.FlagError)
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "timers", Title: "Timers:"})
 	in := func(id string, cmds ...*cobra.Command) {
@@ -47,5 +48,27 @@ timers.fired.<service>, and calls back over HTTP or NATS until that succeeds.
 	in("node", c.serveCommand(), c.statusCommand(), c.doctorCommand(), c.tzCommand(), c.repairCommand(), c.backupCommand(), c.restoreCommand(), c.configCommand(), c.tokenCommand(), c.benchCommand())
 	in("timers", c.addCommand(), c.previewCommand(), c.calendarCommand(), c.flowCommand(), c.orderCommand(), c.getCommand(), c.cancelCommand(), c.rescheduleCommand(), c.pauseCommand(), c.resumeCommand(), c.triggerCommand(), c.backfillCommand(), c.updateCommand(), c.runsCommand(), c.whyCommand(), c.lsCommand(), c.tailCommand(), c.deadCommand(), c.rejectedCommand())
 	root.AddCommand(c.versionCommand(), exitCodesTopic())
+	root.SetHelpCommand(helpCommand(root))
 	return root
+}
+
+// helpCommand shows the help of a command or a topic. In contrast to cobra's own help command, an
+// unknown name is a usage error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show the help of a command",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			switch {
+			case err != nil:
+				return usagef("%v", err)
+			case len(rest) > 0:
+				return group(cmd, rest)
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
 }

@@ -38,10 +38,10 @@ fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 	}
 	return c.talking(cmd, check, func(ctx context.Context, s session) error {
 		if decisions {
-			return c.printDecisions(ctx, s, ref.id)
+			return ref.explain(c.printDecisions(ctx, s, ref.id))
 		}
 		t := table{c.out, []int{8, 24, 24, 9, 8}}
-		return printRows(c, s, t, rows, s.Runs(ctx, ref.id), []string{"RUN", "SCHEDULED", "FIRED", "STATE", "ATTEMPTS", "NOTE"}, func(r belfry.ScheduleRun) []string {
+		return ref.explain(printRows(c, s, t, rows, s.Runs(ctx, ref.id), []string{"RUN", "SCHEDULED", "FIRED", "STATE", "ATTEMPTS", "NOTE"}, func(r belfry.ScheduleRun) []string {
 			state, attempts := "fired", fmt.Sprint(r.Attempts)
 			if r.State != 0 {
 				state = r.State.String()
@@ -50,7 +50,7 @@ fired or were skipped. ID is a timer id, or a CloudEvent's id with --source.`,
 				attempts = "-"
 			}
 			return []string{fmt.Sprint(r.Run), cmp.Or(showTime(r.Scheduled), "-"), cmp.Or(showTime(r.Fired), "-"), state, attempts, runNote(r)}
-		})
+		}))
 	})
 }
 

@@ -97,10 +97,10 @@ func TestScheduleUsage(t *testing.T) {
 	t.Parallel()
 	id := schemas.NewTimerID("/s", "1").String()
 	for line, want := range map[string]string{
-		"pause": "group", "pause " + id + " --group g": "group", "pause x": "--source", "pause " + id + " --note " + strings.Repeat("n", 257): "--note",
+		"pause": "group", "pause " + id + " --group g": "group", "pause " + id + " --note " + strings.Repeat("n", 257): "--note",
 		"resume " + id + " --catchup some": "--catchup", "trigger": "usage", "backfill " + id: "--from and --to", "backfill " + id + " --from x --to x": "--from",
 		"backfill " + id + " --from 2026-01-01T00:00:00Z --to 2026-01-02T00:00:00Z --rate -1s": "--rate", "runs " + id + " -n -1": "--limit",
-		"preview " + id + " --cron x": "--cron", "preview " + id + " -n 0": "-n", "preview " + id + " x": "usage", "preview " + id + " --from x": "--from", "preview x": "--source",
+		"preview " + id + " --cron x": "--cron", "preview " + id + " -n 0": "-n", "preview " + id + " x": "usage", "preview " + id + " --from x": "--from",
 		"update --cron x": "ID is required", "update a --id b --cron x": "once", "update --id x": "--cron", "update --id x --cron x": "timercron", "why " + id + " --at soon": "--at", "why --at 2027-03-28": "usage", "ls --state odd": "--state",
 	} {
 		belfryRun(t, strings.Fields(line)...).oneLine(t, exitUsage, want)

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"github.com/belfryio/belfry/internal/cmdline"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -52,7 +53,7 @@ time at which the stream stored its event, by the server's clock.`,
 }
 
 func parseSince(s string) (time.Time, error) {
-	if d, err := schemas.ParseDuration(s); err == nil && d >= 0 {
+	if d, err := cmdline.ParseDuration(s); err == nil && d >= 0 {
 		return time.Now().Add(-d), nil
 	}
 	t, err := time.Parse(time.RFC3339Nano, s)

@@ -45,7 +45,7 @@ CloudEvent's id with --source.`,
 		defer cancel()
 		t, err := s.Trigger(ctx, ref.id, allow.options(by)...)
 		if err != nil {
-			return err
+			return ref.explain(err)
 		}
 		return c.printTimer(t)
 	})

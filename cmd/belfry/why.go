@@ -43,7 +43,7 @@ CloudEvent's id with --source.`,
 		defer cancel()
 		reply, err := s.Why(ctx, ref.id, at)
 		if err != nil {
-			return err
+			return ref.explain(err)
 		}
 		for _, a := range reply.Answers {
 			if c.json() {

@@ -107,7 +107,7 @@ func (v format) Set(s string) error {
 	return nil
 }
 
-// Duration is a flag that accepts the durations that Belfry accepts: 10s, 1h30m, P30D.
+// Duration is a flag that accepts the durations of ParseDuration: 10s, 1h30m, 3d, P30D.
 // Negative durations are refused.
 func Duration(to *time.Duration) pflag.Value { return duration{to} }
 
@@ -121,7 +121,7 @@ func (v duration) String() string {
 }
 func (duration) Type() string { return "duration" }
 func (v duration) Set(s string) error {
-	d, err := schemas.ParseDuration(s)
+	d, err := ParseDuration(s)
 	if err != nil {
 		return err
 	}
