@@ -231,6 +231,7 @@ func cause(err error) error {
 type timerRef struct {
 	source string
 	tenant string
+	text   string          // the argument; set by resolve
 	id     schemas.TimerID // set by resolve; for a run, the id of the run's own record
 	run    schemas.RunID   // set by resolve if the argument names a run
 	// assumed is true if resolve took defaultSource because the argument is no timer id.
@@ -248,6 +249,7 @@ func (r *timerRef) add(fs *pflag.FlagSet) {
 // resolve sets id from the first argument.
 func (r *timerRef) resolve(args []string) error {
 	id := args[0]
+	r.text = id
 	if id == "" {
 		return usagef("the id is empty")
 	}

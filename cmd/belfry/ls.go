@@ -58,20 +58,28 @@ func checkRows(rows int) error {
 }
 
 func (c *cli) listTimers(ctx context.Context, s session, q belfry.ListQuery, rows int) error {
-	t := table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}}
-	return printRows(c, s, t, rows, s.List(ctx, q), []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}, func(timer belfry.Timer) []string {
-		due, id := timer.Due, timer.ID
-		if timer.Schedule != nil {
-			due = timer.Schedule.Next // the next nominal time
-		}
-		if timer.Schedule != nil && timer.Schedule.Problem != "" {
-			id += " (" + cut(timer.Schedule.Problem, 120) + ")"
-		}
-		if timer.PauseNote != "" {
-			id += " (paused: " + cut(timer.PauseNote, 60) + ")"
-		}
-		return []string{timer.Timer.String(), timer.State.String(), showTime(due), schemas.TenantService(timer.Tenant, timer.Service), fmt.Sprint(timer.Attempts), id}
-	})
+	return printRows(c, s, c.timerTable(), rows, s.List(ctx, q), timerColumns, timerRow)
+}
+
+// timerColumns is the header of a table of timers.
+var timerColumns = []string{"TIMER", "STATE", "DUE", "SERVICE", "ATTEMPTS", "ID"}
+
+// timerTable returns a table with timerColumns.
+func (c *cli) timerTable() table { return table{c.out, []int{schemas.TimerIDLength, 9, 24, 12, 8}} }
+
+// timerRow returns the cells of a timer for timerColumns.
+func timerRow(timer belfry.Timer) []string {
+	due, id := timer.Due, timer.ID
+	if timer.Schedule != nil {
+		due = timer.Schedule.Next // the next nominal time
+	}
+	if timer.Schedule != nil && timer.Schedule.Problem != "" {
+		id += " (" + cut(timer.Schedule.Problem, 120) + ")"
+	}
+	if timer.PauseNote != "" {
+		id += " (paused: " + cut(timer.PauseNote, 60) + ")"
+	}
+	return []string{timer.Timer.String(), timer.State.String(), showTime(due), schemas.TenantService(timer.Tenant, timer.Service), fmt.Sprint(timer.Attempts), id}
 }
 
 // more prints a note that the list has further rows.
