@@ -216,8 +216,8 @@ func TestBadFlows(t *testing.T) {
 		}
 	}
 	made := f.flow("set", `{"key":"x","parallel":1}`)
-	wrong := fmt.Appendf(nil, `{"key":"x","parallel":2,"revision":%d}`, made.Limit.Revision+1)
-	for _, verb := range []string{"set", "pause", "resume", "delete"} {
+	for verb, fields := range map[string]string{"set": `"parallel":2,`, "pause": "", "resume": "", "delete": ""} {
+		wrong := fmt.Appendf(nil, `{"key":"x",%s"revision":%d}`, fields, made.Limit.Revision+1)
 		if code, text := f.answer("flow."+verb, wrong, nil); code != "conflict" || !strings.Contains(text, fmt.Sprint("revision ", made.Limit.Revision)) {
 			t.Errorf("flow.%s of another revision: %s %s", verb, code, text)
 		}

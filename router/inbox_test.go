@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -31,12 +30,12 @@ func TestAnswersOnlyToInboxes(t *testing.T) {
 	if code := f.request("add", add("1", `"timerafter":"1h"`), &schemas.AddReply{}); code != "" {
 		t.Fatal(code)
 	}
-	ref := fmt.Appendf(nil, `{"id":"1","source":"/test","after":"2h"}`)
+	ref := []byte(`{"id":"1","source":"/test"}`)
 	var before schemas.TimerInfo
 	if code := f.request("get", ref, &before); code != "" {
 		t.Fatal(code)
 	}
-	requests := map[string][]byte{"add": add("2", `"timerafter":"1h"`), "list": nil, "dead.list": nil, "dead.replay": nil, "rejected.list": nil, "order.list": nil, "get": ref, "cancel": ref, "reschedule": ref}
+	requests := map[string][]byte{"add": add("2", `"timerafter":"1h"`), "list": nil, "dead.list": nil, "dead.replay": nil, "rejected.list": nil, "order.list": nil, "get": ref, "cancel": ref, "reschedule": []byte(`{"id":"1","source":"/test","after":"2h"}`)}
 	subjects := []string{"$SRV.PING", "$SRV.INFO", "$SRV.STATS", "$SRV.PING.timers", "$SRV.INFO.timers", "$SRV.STATS.timers"}
 	for verb := range requests {
 		subjects = append(subjects, schemas.SubjectAPIPrefix+verb)
