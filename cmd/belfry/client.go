@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/synadia-io/orbit.go/natscontext"
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/app"
@@ -24,8 +26,10 @@ const defaultNATSURL = "nats://" + app.DefaultNATSListen
 
 // clientFlags holds the flags for the connection to a server.
 type clientFlags struct {
-	url, creds string
-	inbox      string
+	url, creds, nkey string
+	// context is the name or the path of a context of the NATS command line tool.
+	context string
+	inbox   string
 	// user and password, or token, log in without a credentials file. The secrets come
 	// from files or the environment.
 	user, password, passwordFile, token, tokenFile string
@@ -36,8 +40,10 @@ type clientFlags struct {
 
 func (f *clientFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.url, "nats-url", "", "NATS server (default $BELFRY_NATS_URL, $NATS_URL, or "+defaultNATSURL+")")
-	fs.StringVar(&f.creds, "creds", "", "NATS credentials file (default $BELFRY_CREDS)")
-	fs.StringVar(&f.user, "user", "", "user name, if the URL has none (default $BELFRY_USER)")
+	fs.StringVar(&f.context, "context", "", "context of the nats command line tool: a name, or the path of its file (default $BELFRY_CONTEXT, or $NATS_CONTEXT; not if a URL is set)")
+	fs.StringVar(&f.creds, "creds", "", "NATS credentials file (default $BELFRY_CREDS, or $NATS_CREDS)")
+	fs.StringVar(&f.nkey, "nkey", "", "file with the seed of an NKey (default $BELFRY_NKEY, or $NATS_NKEY)")
+	fs.StringVar(&f.user, "user", "", "user name, if the URL has none (default $BELFRY_USER, or $NATS_USER)")
 	fs.StringVar(&f.passwordFile, "password-file", "", "file with the user's password (default $BELFRY_PASSWORD_FILE, or the password in $BELFRY_PASSWORD)")
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with a token (default $BELFRY_TOKEN_FILE, or the token in $BELFRY_TOKEN)")
 	fs.StringVar(&f.tls.CA, "tls-ca", "", "PEM file of a CA to trust (default $BELFRY_TLS_CA)")
@@ -56,13 +62,24 @@ func (f *clientFlags) fill(getenv func(string) string) {
 			}
 		}
 	}
-	or(&f.url, getenv("BELFRY_NATS_URL"), getenv("NATS_URL"), defaultNATSURL)
-	or(&f.creds, getenv("BELFRY_CREDS"))
-	or(&f.user, getenv("BELFRY_USER"))
+	if f.context == "" {
+		or(&f.url, getenv("BELFRY_NATS_URL"), getenv("NATS_URL"))
+	}
+	if f.url == "" {
+		or(&f.context, getenv("BELFRY_CONTEXT"), getenv("NATS_CONTEXT"))
+	}
+	or(&f.inbox, getenv("BELFRY_INBOX_PREFIX"))
+	if f.context != "" {
+		return // the context has the servers and the login
+	}
+	or(&f.url, defaultNATSURL)
+	or(&f.creds, getenv("BELFRY_CREDS"), getenv("NATS_CREDS"))
+	or(&f.nkey, getenv("BELFRY_NKEY"), getenv("NATS_NKEY"))
+	or(&f.user, getenv("BELFRY_USER"), getenv("NATS_USER"))
 	or(&f.passwordFile, getenv("BELFRY_PASSWORD_FILE"))
 	or(&f.tokenFile, getenv("BELFRY_TOKEN_FILE"))
-	f.password, f.token = getenv("BELFRY_PASSWORD"), getenv("BELFRY_TOKEN")
-	or(&f.inbox, getenv("BELFRY_INBOX_PREFIX"))
+	or(&f.password, getenv("BELFRY_PASSWORD"), getenv("NATS_PASSWORD"))
+	or(&f.token, getenv("BELFRY_TOKEN"), getenv("NATS_TOKEN"))
 	or(&f.tls.CA, getenv("BELFRY_TLS_CA"))
 	or(&f.tls.Cert, getenv("BELFRY_TLS_CERT"))
 	or(&f.tls.Key, getenv("BELFRY_TLS_KEY"))
@@ -70,11 +87,24 @@ func (f *clientFlags) fill(getenv func(string) string) {
 
 func (f *clientFlags) options() ([]nats.Option, error) {
 	opts := []nats.Option{nats.Name("belfry cli")}
+	switch {
+	case f.creds != "" && f.nkey != "":
+		return nil, usagef("give either --creds or --nkey")
+	case f.context != "" && (f.url != "" || f.creds != "" || f.nkey != "" || f.user != "" || f.tokenFile != ""):
+		return nil, usagef("--context has the servers and the login: give neither --nats-url nor --creds, --nkey, --user or --token-file")
+	}
 	if f.creds != "" {
 		if _, err := os.Stat(f.creds); err != nil {
 			return nil, usagef("--creds: %v", err)
 		}
 		opts = append(opts, nats.UserCredentials(f.creds))
+	}
+	if f.nkey != "" {
+		opt, err := nats.NkeyOptionFromSeed(f.nkey)
+		if err != nil {
+			return nil, usagef("--nkey: %v", err)
+		}
+		opts = append(opts, opt)
 	}
 	secrets, err := f.secrets()
 	if err != nil {
@@ -205,6 +235,9 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 	if err != nil {
 		return err
 	}
+	if f.context != "" {
+		return f.connectContext(ctx, opts, do)
+	}
 	bounded, cancel := f.bounded(ctx)
 	client, err := belfry.Connect(bounded, f.url, opts...)
 	cancel()
@@ -212,6 +245,37 @@ func (f *clientFlags) connect(ctx context.Context, do func(ctx context.Context, 
 		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s cannot be reached: %v; is \"belfry serve\" running? (--nats-url names another server)", schemas.RedactURLs(f.url), cause(err))
 	}
 	defer client.Close()
+	return do(ctx, session{client, f})
+}
+
+// errNotYet ends a connect after the settings of a context were read.
+var errNotYet = errors.New("the settings can be read")
+
+// connectContext runs do with a client that connects as a context of the nats command line tool
+// says.
+func (f *clientFlags) connectContext(ctx context.Context, opts []nats.Option, do func(ctx context.Context, s session) error) error {
+	name := f.context
+	if strings.ContainsRune(name, os.PathSeparator) {
+		var err error
+		if name, err = filepath.Abs(name); err != nil {
+			return usagef("--context: %v", err)
+		}
+	}
+	// The library reads the settings and connects in one call. A mistake in the settings is a
+	// usage error, and a server that cannot be reached is not, so the first call does not connect.
+	_, _, err := natscontext.Connect(name, func(*nats.Options) error { return errNotYet })
+	if !errors.Is(err, errNotYet) {
+		return usagef("--context %s: %v", f.context, err)
+	}
+	nc, settings, err := natscontext.Connect(name, append(opts, nats.MaxReconnects(-1), nats.Timeout(f.requestTimeout()))...)
+	if err != nil {
+		return schemas.Errorf(schemas.CodeUnavailable, "NATS server %s of context %s cannot be reached: %v", schemas.RedactURLs(settings.URL), f.context, cause(err))
+	}
+	defer nc.Close()
+	client, err := belfry.New(nc)
+	if err != nil {
+		return err
+	}
 	return do(ctx, session{client, f})
 }
 

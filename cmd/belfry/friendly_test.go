@@ -1,10 +1,15 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/natstest"
+	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -66,4 +71,71 @@ func TestFriendlyTimes(t *testing.T) {
 		t.Errorf("cancelled: %+v", info)
 	}
 	n.stop(t)
+}
+
+// TestTailLeavesNoConsumer: tail removes its consumer when it ends by itself and when it is interrupted.
+func TestTailLeavesNoConsumer(t *testing.T) {
+	t.Parallel()
+	n := serve(t, "")
+	nc, err := nats.Connect(n.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	fired := func() (names string) {
+		t.Helper()
+		stream, err := natstest.JetStream(t, nc).Stream(t.Context(), schemas.StreamFired)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := stream.ConsumerNames(t.Context())
+		for name := range list.Name() {
+			names += name + " "
+		}
+		if err := list.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := fired()
+	ok[added](t, n, "add", "--in", "1ms", "--svc", "x")
+	if r := n.client(t, "tail", "x", "--since", "1h", "-n", "1"); r.code != exitOK {
+		t.Fatal(r)
+	}
+	if now := fired(); now != before {
+		t.Errorf("consumers after tail -n 1: %s, want %s", now, before)
+	}
+	live := command(t, []string{"NATS_URL=" + n.nats}, "tail", "x")
+	if err := live.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "tail to have a consumer", func() bool { return fired() != before })
+	if err := live.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := live.Wait(); err != nil {
+		t.Errorf("interrupted: %v", err)
+	}
+	if now := fired(); now != before {
+		t.Errorf("consumers after an interrupt: %s, want %s", now, before)
+	}
+	n.stop(t)
+}
+
+// TestStatusText: the status of an attempt is printed once.
+func TestStatusText(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		info schemas.OutcomeInfo
+		want string
+	}{
+		{schemas.OutcomeInfo{Code: 401, Error: "HTTP status 401 (Unauthorized)"}, "HTTP status 401 (Unauthorized)"},
+		{schemas.OutcomeInfo{Code: 200}, "HTTP 200"},
+		{schemas.OutcomeInfo{Code: 503, Error: "the answer is too long"}, "HTTP 503 the answer is too long"},
+		{schemas.OutcomeInfo{Error: "connection refused"}, "connection refused"},
+	} {
+		if got := outcomeText(&x.info); got != x.want {
+			t.Errorf("%+v: %q, want %q", x.info, got, x.want)
+		}
+	}
 }

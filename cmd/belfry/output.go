@@ -104,11 +104,15 @@ func flowWait(f *schemas.FlowInfo) string {
 
 // outcomeText describes the result of an attempt, without the answer.
 func outcomeText(o *schemas.OutcomeInfo) string {
-	text := ""
-	if o.Code != 0 {
-		text = fmt.Sprintf("HTTP %d ", o.Code)
+	return strings.TrimSpace(statusText(o.Code, o.Error) + " " + o.Error)
+}
+
+// statusText returns "HTTP 503", or "" if there is no status or the error text names it.
+func statusText(code int32, text string) string {
+	if code == 0 || strings.HasPrefix(text, fmt.Sprintf("HTTP status %d", code)) {
+		return ""
 	}
-	return strings.TrimSpace(text + o.Error)
+	return fmt.Sprintf("HTTP %d", code)
 }
 
 // schedulePairs returns the lines about a schedule, or about the schedule of a run.
@@ -187,8 +191,8 @@ func showTime(t time.Time) string {
 // attemptLine describes one attempt of the callback.
 func attemptLine(a schemas.AttemptInfo) string {
 	line := fmt.Sprintf("%d at %s, %d ms", a.Attempt, showTime(a.At), a.TookMs)
-	if a.Status != 0 {
-		line += fmt.Sprintf(", HTTP %d", a.Status)
+	if status := statusText(a.Status, a.Error); status != "" {
+		line += ", " + status
 	}
 	if a.Error != "" {
 		line += ": " + a.Error

@@ -52,6 +52,9 @@ time at which the stream stored its event, by the server's clock.`,
 	return c.following(cmd, check, func(ctx context.Context, s session) error { return c.tail(ctx, s, cfg, count) })
 }
 
+// tidyTimeout bounds the removal of the consumer when tail ends.
+const tidyTimeout = time.Second
+
 func parseSince(s string) (time.Time, error) {
 	if d, err := cmdline.ParseDuration(s); err == nil && d >= 0 {
 		return time.Now().Add(-d), nil
@@ -81,7 +84,14 @@ func (c *cli) tail(ctx context.Context, s session, cfg jetstream.OrderedConsumer
 	if err != nil {
 		return schemas.Errorf(schemas.CodeUnavailable, "read %s: %w", schemas.StreamFired, err)
 	}
-	defer msgs.Stop()
+	defer func() {
+		msgs.Stop()
+		// Otherwise the server keeps the consumer for minutes. This only tidies up, and a user may
+		// lack the permission to delete it, so an error has no effect.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTimeout)
+		defer cancel()
+		_ = js.DeleteConsumer(ctx, schemas.StreamFired, cons.CachedInfo().Name)
+	}()
 	t := table{c.out, []int{12, 9, schemas.TimerIDLength, 12, 20, 16}}
 	if !c.json() {
 		if err := t.row("FIRED", "LATE", "TIMER", "SERVICE", "ID", "TYPE", "DATA"); err != nil {
