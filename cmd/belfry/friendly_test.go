@@ -129,7 +129,7 @@ func TestStatusText(t *testing.T) {
 		info schemas.OutcomeInfo
 		want string
 	}{
-		{schemas.OutcomeInfo{Code: 401, Error: "HTTP status 401 (Unauthorized)"}, "HTTP status 401 (Unauthorized)"},
+		{schemas.OutcomeInfo{Code: 404, Error: "HTTP status 404 (Not Found)"}, "HTTP status 404 (Not Found)"},
 		{schemas.OutcomeInfo{Code: 200}, "HTTP 200"},
 		{schemas.OutcomeInfo{Code: 503, Error: "the answer is too long"}, "HTTP 503 the answer is too long"},
 		{schemas.OutcomeInfo{Error: "connection refused"}, "connection refused"},
