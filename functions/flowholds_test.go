@@ -15,6 +15,7 @@ import (
 	"github.com/belfryio/belfry/functions/callback"
 	"github.com/belfryio/belfry/internal/flow"
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/waittest"
 	"github.com/belfryio/belfry/schemas"
 )
@@ -176,14 +177,7 @@ func TestRetryAfterUnderRate(t *testing.T) {
 // there.
 func deadURL(t *testing.T) (address string, serve func(h http.HandlerFunc)) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address = l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address = tcptest.FreeAddress(t)
 	return address, func(h http.HandlerFunc) {
 		t.Helper()
 		l, err := net.Listen("tcp", address)

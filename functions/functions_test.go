@@ -95,7 +95,7 @@ func TestFailuresEndAsDocumented(t *testing.T) {
 	status := func(code int) string {
 		return httpCallee(t, func(_ int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }).URL
 	}
-	closed := "http://" + tcptest.Refused(t)
+	closed := "http://" + tcptest.FreeAddress(t)
 	hang := httpCallee(t, func(_ int, _ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }).URL
 	redirect := httpCallee(t, func(_ int, w http.ResponseWriter, q *http.Request) {
 		http.Redirect(w, q, "http://192.168.0.1/", http.StatusFound)

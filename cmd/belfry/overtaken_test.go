@@ -99,7 +99,7 @@ func TestSlowCallbacksAreReported(t *testing.T) {
 func TestOpenCircuitIsReported(t *testing.T) {
 	t.Parallel()
 	n := serve(t, "", "--allow-loopback")
-	target := tcptest.Refused(t)
+	target := tcptest.FreeAddress(t)
 	for i := range flow.DefaultCircuit {
 		if r := n.client(t, "add", "--in", "0s", "--svc", "down", "--id", strconv.Itoa(i), "--source", "/circuit", "--callback", "http://"+target); r.code != exitOK {
 			t.Fatal(r)

@@ -271,7 +271,7 @@ func TestBrokenAnswers(t *testing.T) {
 
 func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
-	out := call(t, newInvoker(t, loopback), "http://"+tcptest.Refused(t), time.Minute)
+	out := call(t, newInvoker(t, loopback), "http://"+tcptest.FreeAddress(t), time.Minute)
 	if !out.Retryable || out.Reason != callback.ReasonConnection {
 		t.Fatalf("got outcome %+v", out)
 	}

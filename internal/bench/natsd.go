@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/belfryio/belfry/internal/freeport"
 )
 
 // serverSpec has the settings of a nats-server process.
@@ -79,12 +80,11 @@ func hostPort(addr string) (string, int, error) {
 // freeAddrs returns different free addresses on loopback.
 func freeAddrs(n int) (addrs []string, err error) {
 	for range n {
-		l, lerr := net.Listen("tcp", "127.0.0.1:0")
-		if lerr != nil {
-			return nil, errors.Join(err, lerr)
+		port, err := freeport.Pick()
+		if err != nil {
+			return nil, err
 		}
-		defer func() { err = errors.Join(err, l.Close()) }()
-		addrs = append(addrs, l.Addr().String())
+		addrs = append(addrs, freeport.Address(port))
 	}
 	return addrs, nil
 }

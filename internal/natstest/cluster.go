@@ -2,7 +2,6 @@ package natstest
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"strconv"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/internal/waittest"
 )
 
@@ -51,12 +51,7 @@ func freePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	var ports []int
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, tcptest.FreePort(tb))
 	}
 	return ports
 }

@@ -1,5 +1,5 @@
 // Package natstest runs real NATS servers for tests, with JetStream on file
-// storage in a temporary folder and a random port: one embedded server (Run),
+// storage in a temporary folder and a free port: one embedded server (Run),
 // three that replicate (Cluster3), or one in a process of its own that can be
 // killed with SIGKILL (RunProcess).
 //
@@ -9,7 +9,6 @@ package natstest
 
 import (
 	"net"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/belfryio/belfry/internal/tcptest"
 )
 
 // startBound bounds the start of a server and the first election of a cluster.
@@ -27,6 +28,7 @@ type Server struct {
 	*server.Server
 	opts server.Options
 	tb   testing.TB
+	log  *errorLog
 	// now is Server again, for connections that background goroutines make.
 	now atomic.Pointer[server.Server]
 }
@@ -45,7 +47,7 @@ func NoJetStream(o *server.Options) { o.JetStream = false }
 
 func options(dir string, options []Option) server.Options {
 	o := server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		Host: "127.0.0.1", NoLog: true, NoSigs: true,
 		JetStream: true, StoreDir: dir, JetStreamMaxStore: 4 << 30, JetStreamMaxMemory: 64 << 20,
 	}
 	for _, f := range options {
@@ -65,11 +67,11 @@ func Run(tb testing.TB, options ...Option) *Server {
 
 func newServer(tb testing.TB, opts ...Option) *Server {
 	s := &Server{opts: options(tb.TempDir(), opts), tb: tb}
+	s.opts.Port = tcptest.FreePort(tb)
 	tb.Cleanup(s.Stop)
 	return s
 }
 
-// launch starts the server. await stores its port, so that a restart uses the same port.
 func (s *Server) launch() {
 	s.tb.Helper()
 	o := s.opts
@@ -77,6 +79,8 @@ func (s *Server) launch() {
 	if err != nil {
 		s.tb.Fatalf("nats-server: %v", err)
 	}
+	s.log = &errorLog{}
+	srv.SetLoggerV2(s.log, false, false, false)
 	srv.Start()
 	s.Server = srv
 	s.now.Store(srv)
@@ -85,17 +89,7 @@ func (s *Server) launch() {
 func (s *Server) await() {
 	s.tb.Helper()
 	if !s.ReadyForConnections(startBound) {
-		s.tb.Fatal("nats-server did not start")
-	}
-	if s.opts.Port != server.RANDOM_PORT || s.opts.DontListen {
-		return
-	}
-	_, port, err := net.SplitHostPort(s.Addr().String())
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	if s.opts.Port, err = strconv.Atoi(port); err != nil {
-		s.tb.Fatal(err)
+		s.tb.Fatalf("nats-server did not start within %s; its errors: %q", startBound, s.log.all())
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/belfryio/belfry/internal/tcptest"
 )
 
 // childEnv makes a re-executed test binary serve. Its value is port|sync|folder: the
@@ -63,7 +64,7 @@ func serveChild(env string) error {
 	if !srv.ReadyForConnections(startBound) {
 		return fmt.Errorf("nats-server did not start within %s", startBound)
 	}
-	fmt.Println(srv.Addr().(*net.TCPAddr).Port)
+	fmt.Println("ready")
 	// Standard input ends when the parent process ends, for whatever reason.
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
@@ -77,7 +78,7 @@ func serveChild(env string) error {
 // TestMain must call MaybeServe. It is killed when the test ends.
 func RunProcess(tb testing.TB, syncAlways bool) *Process {
 	tb.Helper()
-	p := &Process{tb: tb, dir: tb.TempDir(), port: server.RANDOM_PORT, syncAlways: syncAlways}
+	p := &Process{tb: tb, dir: tb.TempDir(), port: tcptest.FreePort(tb), syncAlways: syncAlways}
 	tb.Cleanup(p.Kill)
 	p.Start()
 	return p
@@ -105,12 +106,8 @@ func (p *Process) Start() {
 		p.tb.Fatal(err)
 	}
 	p.cmd, p.stdin = cmd, stdin
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
+	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		p.tb.Fatalf("the server's process ended before it was ready: %v", err)
-	}
-	if p.port, err = strconv.Atoi(strings.TrimSpace(line)); err != nil {
-		p.tb.Fatal(err)
 	}
 }
 

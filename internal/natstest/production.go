@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/belfryio/belfry/internal/certtest"
+	"github.com/belfryio/belfry/internal/tcptest"
 )
 
 // Production is a server that runs the repository's nats.conf.
@@ -45,7 +46,7 @@ func RunProduction(tb testing.TB, path string, edit func(conf string) string) *P
 	p := &Production{CA: ca.File()}
 	text = define(text, map[string]string{"BELFRY_STORE": filepath.Join(dir, "js"), "BELFRY_CERT": cert, "BELFRY_KEY": key, "BELFRY_CA": p.CA})
 	opts := load(tb, dir, text)
-	opts.Host, opts.Port, opts.HTTPPort = "127.0.0.1", server.RANDOM_PORT, -1
+	opts.Host, opts.Port, opts.HTTPPort = "127.0.0.1", tcptest.FreePort(tb), -1
 	p.Server = &Server{opts: *opts, tb: tb}
 	tb.Cleanup(p.Stop)
 	p.launch()

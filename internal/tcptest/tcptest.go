@@ -1,10 +1,13 @@
-// Package tcptest serves TCP connections in tests that need a server to misbehave.
+// Package tcptest serves TCP connections in tests that need a server to misbehave, and finds free
+// ports.
 package tcptest
 
 import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/belfryio/belfry/internal/freeport"
 )
 
 // Serve calls handle for each connection, and closes the connection afterwards. It returns
@@ -41,12 +44,22 @@ func Serve(tb testing.TB, handle func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
-// Refused returns an address that refuses connections.
-func Refused(tb testing.TB) (address string) {
+// FreePort returns a port of 127.0.0.1 on which nobody listens. No other test and no connection
+// gets this port meanwhile, so a server can stop, and start again on it.
+func FreePort(tb testing.TB) int {
 	tb.Helper()
-	l := listen(tb)
-	defer l.Close()
-	return l.Addr().String()
+	port, err := freeport.Pick()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return port
+}
+
+// FreeAddress returns the address of a FreePort. It refuses connections until a server listens on
+// it.
+func FreeAddress(tb testing.TB) string {
+	tb.Helper()
+	return freeport.Address(FreePort(tb))
 }
 
 func listen(tb testing.TB) net.Listener {

@@ -63,7 +63,7 @@ func TestMisbehavingCallbacks(t *testing.T) { // not in parallel: it judges late
 		}
 	})
 	good := newCallee(t, nil)
-	refused := tcptest.Refused(t)
+	refused := tcptest.FreeAddress(t)
 	// Otherwise the events of these targets would wait for an answer to a probe.
 	for _, key := range []string{refused, "service:nobody"} {
 		waittest.Until(t, "the circuit of "+key+" is off", func() bool {

@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/belfryio/belfry"
+	"github.com/belfryio/belfry/internal/tcptest"
 	"github.com/belfryio/belfry/schemas"
 	"github.com/belfryio/belfry/test/chaos/check"
 	"github.com/belfryio/belfry/test/proc"
@@ -228,7 +229,7 @@ func life(t *testing.T, s scene, rng *rand.Rand, l *ledger, config, data, next s
 		t.Fatal(err)
 	}
 	defer log.Close()
-	listen, web := proc.FreeAddress(t), proc.FreeAddress(t)
+	listen, web := tcptest.FreeAddress(t), tcptest.FreeAddress(t)
 	argv := []string{proc.Build(t), "serve", "--config", configPath, "--data", data, "--nats-listen", listen, "--http", web, "--log-format", "json"}
 	n, err := trace(d, data, argv, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}, log)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) {

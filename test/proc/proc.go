@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/belfryio/belfry/internal/store"
+	"github.com/belfryio/belfry/internal/tcptest"
 )
 
 var (
@@ -119,7 +120,7 @@ func New(t testing.TB, o Options) *Node {
 		o.Bin = Build(t)
 	}
 	dir := t.TempDir()
-	n := &Node{o: o, config: filepath.Join(dir, "belfry.yaml"), nats: FreeAddress(t), http: FreeAddress(t)}
+	n := &Node{o: o, config: filepath.Join(dir, "belfry.yaml"), nats: tcptest.FreeAddress(t), http: tcptest.FreeAddress(t)}
 	data := o.Data
 	if data == "" {
 		data = filepath.Join(dir, "data")

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -177,37 +175,4 @@ func killLate(tb testing.TB, kill func()) {
 		late := time.AfterFunc(time.Until(deadline)-2*time.Second, kill)
 		tb.Cleanup(func() { late.Stop() })
 	}
-}
-
-// firstPort and lastPort bound the ports of servers. They are below the range for outgoing
-// connections, so no connection takes the port of a server while it is down.
-const firstPort, lastPort = 12_000, 30_000
-
-var (
-	portMu sync.Mutex
-	given  = map[int]bool{}
-)
-
-// FreeAddress returns a free port of 127.0.0.1. The port is not returned again in this
-// process, so that a server can restart on it and its clients find it.
-func FreeAddress(tb testing.TB) string {
-	tb.Helper()
-	portMu.Lock()
-	defer portMu.Unlock()
-	for range 1000 {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		if given[port] {
-			continue
-		}
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		l.Close()
-		given[port] = true
-		return addr
-	}
-	tb.Fatal("no free port")
-	return ""
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/belfryio/belfry/internal/tcptest"
 )
 
 // Server is a nats-server process, alone or of a cluster.
@@ -36,7 +38,7 @@ func NewServers(t testing.TB, n int) []*Server {
 	servers := make([]*Server, n)
 	var routes []string
 	for i := range servers {
-		s := &Server{Name: fmt.Sprintf("n%d", i+1), bin: bin, client: FreeAddress(t), route: FreeAddress(t), monitor: FreeAddress(t)}
+		s := &Server{Name: fmt.Sprintf("n%d", i+1), bin: bin, client: tcptest.FreeAddress(t), route: tcptest.FreeAddress(t), monitor: tcptest.FreeAddress(t)}
 		servers[i] = s
 		routes = append(routes, fmt.Sprintf("%q", "nats-route://"+s.route))
 	}
