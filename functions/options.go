@@ -97,7 +97,7 @@ type Options struct {
 	// retry waits in the wheel. Default 30 s.
 	ShortDelay time.Duration
 	// Retention is how long the record of a timer is kept after its final state; default
-	// 24 h, at least 1 s.
+	// 1 h, at least 1 s.
 	Retention time.Duration
 	// MaxNotNow is the number of "not now" answers of a run that are not counted as
 	// attempts; default 100, negative for none.
@@ -140,7 +140,7 @@ const (
 	DefaultAckWait       = 15 * time.Second
 	DefaultMaxAckPending = 10_000
 	DefaultShortDelay    = 30 * time.Second
-	DefaultRetention     = 24 * time.Hour
+	DefaultRetention     = time.Hour
 	DefaultMaxNotNow     = 100
 	DefaultStopGrace     = 8 * time.Second
 	DefaultServiceIdle   = 30 * time.Second

@@ -47,7 +47,7 @@ type Options struct {
 	// life, but at least DefaultIndexKeep. After an outage of more than half of
 	// DefaultIndexKeep, the owner therefore reads each record once.
 	IndexKeep time.Duration
-	// Retention is the TTL of final records; default 24 h.
+	// Retention is the TTL of final records; default 1 h.
 	Retention time.Duration
 	// InspectInterval is the time between two inspections of a shard for lost messages and
 	// damaged records; default 30 s. Each inspection requests the stream's state.
@@ -68,7 +68,7 @@ const (
 	DefaultHorizon    = 5 * time.Second
 	DefaultSweepDelay = 10 * time.Minute
 	DefaultIndexKeep  = 30 * time.Minute
-	DefaultRetention  = 24 * time.Hour
+	DefaultRetention  = time.Hour
 	// DefaultInspectInterval bounds the time until a loss of messages is found.
 	DefaultInspectInterval = 30 * time.Second
 	DefaultMaxLoaded       = 100_000

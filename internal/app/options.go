@@ -96,7 +96,7 @@ type Options struct {
 	Shards int
 	// Replicas of every stream; default 1.
 	Replicas int
-	// Retention is the lifetime of the record of a finished timer; default 24 h.
+	// Retention is the lifetime of the record of a finished timer; default 1 h.
 	Retention time.Duration
 	// FiredMaxAge, DeadMaxAge and RejectedMaxAge are the lifetimes of fired events, dead
 	// letters and rejected adds in their streams; default 24 h, 30 days and 7 days.

@@ -22,7 +22,7 @@ func TestContradictions(t *testing.T) {
 		{
 			"sweep-delay below the default dedup window", func(o *Options) { o.SweepDelay = 119 * time.Second },
 			func(o *Options) { o.SweepDelay = 2 * time.Minute },
-			[]string{"sweep-delay is 1m59s", "2m0s", "retention of 24h0m0s"},
+			[]string{"sweep-delay is 1m59s", "2m0s", "retention of 1h0m0s"},
 		},
 		{
 			"sweep-delay below the dedup window of a short retention", func(o *Options) { o.Retention, o.SweepDelay = 40*time.Second, 29*time.Second },

@@ -17,7 +17,7 @@ type Config struct {
 	// Replicas is the number of replicas of every stream: 1, 3 or 5; default 1. Validate also
 	// accepts 2 and 4, which JetStream allows, but which survive no more failures.
 	Replicas int
-	// Retention is the TTL of final records, at least 1 s; default 24 h.
+	// Retention is the TTL of final records, at least 1 s; default 1 h.
 	Retention time.Duration
 	// IndexKeep is how long an index entry stays after its tick is due; default 30 min. An
 	// entry takes as much memory of the server as a record. After an outage longer than half
@@ -75,7 +75,7 @@ type Config struct {
 
 // Defaults and bounds of Config. The default byte limits are in streamconfig.go.
 const (
-	DefaultRetention   = 24 * time.Hour
+	DefaultRetention   = time.Hour
 	DefaultIndexKeep   = 30 * time.Minute
 	DefaultTimeout     = 5 * time.Second
 	DefaultWindow      = 16 << 10
