@@ -22,7 +22,7 @@ var planted = []struct {
 }{
 	// Nine bugs that an earlier version of the tests did not notice.
 	{m("an add is acknowledged after its fourth failed store", "router/natsapi/intake.go", "if o.Result == router.Delayed {", "if o.Result == router.Delayed && d.msg.Deliveries <= 3 {"), "./router", "TestAddIsKeptUntilStored"},
-	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "e := edit{forgetAdd: dueMs < rec.DueMs}", "e := edit{forgetAdd: dueMs < rec.DueMs, ttl: o.Retention}"), "./test/e2e", "TestRetentionOfEveryEnding"},
+	{m("a rescheduled record gets the retention's TTL", "router/operations.go", "if t.Record.State.Final() {\n\t\t\t\tw.TTL", "if true {\n\t\t\t\tw.TTL"), "./test/e2e", "TestRetentionOfEveryEnding"},
 	{m("dead letters have no message id", "functions/result.go", "d.claim.RunID().RetryMsgID(p.Record.Attempt) + \".dead\"", "\"\""), "./functions", "TestOneDeadLetterAcrossACrash"},
 	{m("the message where an answer of 16 MiB ends is skipped", "internal/jet/get.go", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 1", "req.Seq = a.Msgs[len(a.Msgs)-1].Sequence + 2"), "./internal/store", "TestConformance$/LargeAnswers"},
 	{m("an index entry's TTL forgets the time until its tick", "internal/store/index.go", "return time.Duration(max(due-now, 0))*time.Millisecond + ix.keep", "return ix.keep"), "./internal/store", "TestTTLsOnDisk"},
