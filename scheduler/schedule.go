@@ -35,7 +35,7 @@ import (
 // without a callback, in an entry under the timer id schemas.OverdueTimer.
 //
 // A term completes the last claim of an earlier owner if the clock from which it resumed may
-// be older than that claim; see resumeClaims.
+// be older than that claim; see resumeClaims (schedulerecovery.go).
 
 const (
 	// maxPreparing bounds the index entries of next due times in flight.
@@ -481,97 +481,6 @@ func (k *Core) completeSchedule(t store.Timer) {
 	rec := t.Record
 	rec.State, rec.DoneMs = schemas.StateCompleted, max(k.now, rec.FiredMs)
 	k.completions.queue = append(k.completions.queue, ActFinish{ID: t.ID, Rev: t.Rev, Record: &rec})
-}
-
-// rereadSchedule processes the record of a schedule that was read because the result of a
-// claim is unclear, or because its last run has concluded.
-func (k *Core) rereadSchedule(e *entry, t store.Timer) {
-	r := &t.Record
-	if k.isClaimOf(e, r) {
-		// This term's claim is stored; only its answer was lost.
-		k.turned(e, t)
-		return
-	}
-	k.resumeClaims(t)
-	switch {
-	case r.State == schemas.StateCompleted && r.Epoch == k.epoch && e.claimed(r):
-		k.claimed(e)
-	case r.State == schemas.StateFail && e.rec.State.Waits():
-		// The final record of a rejected claim is stored; only its answer was lost.
-		k.failed(e, t.Rev)
-	}
-	fails, woken := e.fails, e.woken() || e.extra != nil && e.extra.concluded != 0
-	if r.Pending() {
-		e.keepNewer(t)
-	}
-	if n := k.doneOrWoken(e, woken); n != nil && !woken {
-		n.fails = fails
-	}
-}
-
-// isClaimOf reports whether a record contains the entry's claim in flight.
-func (k *Core) isClaimOf(e *entry, r *schemas.Record) bool {
-	if e.extra == nil || e.extra.turn == nil {
-		return false
-	}
-	turn := e.extra.turn
-	var number uint32
-	l := &r.Schedule.Last
-	switch {
-	case turn.Run != nil:
-		number = turn.Run.Number
-	case turn.Overdue != nil:
-		l, number = &r.Schedule.Alarm, turn.Record.Schedule.Alarm.Run
-	default:
-		return false
-	}
-	return l.Epoch == k.epoch && l.Run == number && l.ClaimedMs == e.extra.turnMs
-}
-
-// --- claims of earlier owners ---
-
-// resumeClaims completes the last run and the last overdue event of a schedule if an earlier
-// owner claimed them, and the clock from which this term resumed may be older than the claim:
-// the event may be missing. The entry holds the low watermark before the claim's tick, or pins
-// the applied offset before the claim, so the next owner also completes the claim if this term
-// does not.
-func (k *Core) resumeClaims(t store.Timer) {
-	s := t.Record.Schedule
-	if l := &s.Last; k.resumes(l) {
-		k.resume(t, schemas.RunTimer(t.ID, l.Run), !s.AlarmIsLast(), k.checkRun)
-	}
-	if a := &s.Alarm; k.resumes(a) {
-		k.resume(t, schemas.OverdueTimer(t.ID, a.Run), s.AlarmIsLast(), k.checkAlarm)
-	}
-}
-
-// resumes reports whether this term has to complete a claim.
-func (k *Core) resumes(l *schemas.LastRun) bool {
-	return l.Epoch != k.epoch && l.After(k.cfg.Geometry, k.startWatermark+1, k.startApplied)
-}
-
-// resume completes a claim with check, once in a term. last is true for the last claim of the
-// schedule.
-func (k *Core) resume(t store.Timer, id schemas.TimerID, last bool, check func(store.Timer)) {
-	if run := k.entries[id]; run != nil {
-		switch {
-		case run.unpublished():
-			run.completes(t)
-		case last && t.Record.State == schemas.StateDelivered:
-			k.completeSchedule(t)
-		}
-		return
-	}
-	if _, done := k.resumed[id]; done {
-		return
-	}
-	k.resumed[id] = struct{}{}
-	check(t)
-}
-
-// checkRun queues a dedup check for the last run of a schedule.
-func (k *Core) checkRun(t store.Timer) {
-	k.dedup.queue = append(k.dedup.queue, k.insertRun(t, phaseDedupCheck))
 }
 
 // --- results of runs ---

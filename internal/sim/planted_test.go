@@ -78,7 +78,7 @@ var newerMutants = []mutant{
 var damageMutants = []mutant{
 	{"a damaged record is read again and again", "scheduler/fire.go", " || errors.Is(ev.Err, schemas.ErrDamaged) {", " {", 20, "TestDamagedRecords"},
 	{"a count takes a damaged record for a lost timer", "scheduler/recount.go", "accounted = n + c.result.Unread", "accounted = n", 60, "TestDamagedRecords"},
-	{"a record's checksum is not verified", "schemas/record.go", "if fields < prefixBytes || crc32.Checksum(b[:fields], castagnoli) != binary.LittleEndian.Uint32(b[fields:]) {", "if fields < prefixBytes {", 20, "TestDamagedRecords"},
+	{"a record's checksum is not verified", "schemas/record_encode.go", "if fields < prefixBytes || crc32.Checksum(b[:fields], castagnoli) != binary.LittleEndian.Uint32(b[fields:]) {", "if fields < prefixBytes {", 20, "TestDamagedRecords"},
 	{"a clock passes a damaged record before it is reported", "internal/sim/fake/streams.go", "if err := c.report(ctx, shard); err != nil {", "if err := error(nil); err != nil {", 300, "TestDamagedRecords"},
 	{"a damaged record is passed without a report", "internal/sim/fake/damagedrecord.go", "t, err := viewOf(m, c.Reads())\n\tc.note(m, err)\n\treturn", "t, err := viewOf(m, c.Reads())\n\treturn", 20, "TestDamagedRecords"},
 	{"a load stops at a damaged record", "internal/sim/fake/records.go", "if t, ok := c.decode(m); ok {\n\t\t\t\tout", "t, ok := c.decode(m)\n\t\t\tif !ok {\n\t\t\t\tbreak\n\t\t\t}\n\t\t\t{\n\t\t\t\tout", 60, "TestDamagedRecords"},
@@ -125,7 +125,7 @@ var seedMutants = []mutant{
 // scheduleMutants are found by seeds with schedules.
 var scheduleMutants = []mutant{
 	{"a schedule fires early", "internal/recurrence/turn.go", "untilMs: t.now}", "untilMs: t.now + 1500}", 20, ""},
-	{"the last claim of an earlier owner is not completed", "scheduler/schedule.go", "return l.Epoch != k.epoch && l.After(", "return l.Run == 0 && l.After(", 100, ""},
+	{"the last claim of an earlier owner is not completed", "scheduler/schedulerecovery.go", "return l.Epoch != k.epoch && l.After(", "return l.Run == 0 && l.After(", 100, ""},
 	{"the last claim of an earlier owner is completed by its due time only", "schemas/schedule.go", "(g.Tick(l.DueMs) >= tick || l.Before > applied)", "g.Tick(l.DueMs) >= tick", 1000, ""},
 	{"a run is published without its record", "scheduler/fire.go", "if r.Origin != nil && e.rev == 0 {", "if r.Origin != nil && e.rev == 0 && r.Run == 0 {", 20, ""},
 	{"a claim does not wait for the index entry of the next due time", "scheduler/schedule.go", "if next := &r.turn.Record; next.Queued {", "if next := &r.turn.Record; next.Queued && next.DueMs == 0 {", 60, ""},
@@ -143,7 +143,7 @@ var scheduleMutants = []mutant{
 
 	{"an overdue event is before its deadline", "internal/recurrence/expect.go", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now {", "for len(s.Expected) > 0 && s.Expected[0].DeadlineMs <= t.now+1500 {", 20, ""},
 	{"a success does not prevent an overdue event", "internal/recurrence/expect.go", "r.State == schemas.StateSuccess && r.DoneMs <= e.DeadlineMs)", "r.State == schemas.StateSuccess && r.DoneMs < 0)", 20, ""},
-	{"an overdue event is lost when its owner dies before it is published", "scheduler/schedule.go", "if a := &s.Alarm; k.resumes(a) {", "if a := &s.Alarm; k.resumes(a) && a.Run == 0 {", 100, ""},
+	{"an overdue event is lost when its owner dies before it is published", "scheduler/schedulerecovery.go", "if a := &s.Alarm; k.resumes(a) {", "if a := &s.Alarm; k.resumes(a) && a.Run == 0 {", 100, ""},
 	{"an overdue event is lost when the next one is claimed before it is published", "scheduler/schedule.go", "if len(s.Expected) > 0 && s.Alarm.Run != 0 && k.blocked(", "if len(s.Expected) > 0 && s.Alarm.Run == 0 && k.blocked(", 300, ""},
 	{"a nominal time without a run has no overdue event", "internal/recurrence/expect.go", "if e.Run != 0 && (r == nil", "if e.Run == 0 || (r == nil", 20, ""},
 
