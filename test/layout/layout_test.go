@@ -4,6 +4,7 @@ package layout
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -157,6 +158,30 @@ func TestProgramIsSmall(t *testing.T) {
 				t.Errorf("cmd/belfry depends on %s", dep)
 			}
 		}
+	}
+}
+
+// TestReleaseIsSmall: the program without debugging information and symbols, as "task build"
+// builds it, has at most 42 MB.
+func TestReleaseIsSmall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: this test builds the program")
+	}
+	t.Parallel()
+	const maxBytes = 42_000_000
+	program := filepath.Join(t.TempDir(), "belfry")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, "./cmd/belfry")
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	info, err := os.Stat(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", info.Size())
+	if info.Size() > maxBytes {
+		t.Errorf("the program has %d bytes, at most %d are allowed: docs/adr/0011 says what makes it large", info.Size(), maxBytes)
 	}
 }
 
