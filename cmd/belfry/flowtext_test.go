@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/belfryio/belfry"
 	"github.com/belfryio/belfry/internal/cmdline"
+	"github.com/belfryio/belfry/internal/status"
 	"github.com/belfryio/belfry/schemas"
 )
 
@@ -67,5 +69,21 @@ func TestFlowText(t *testing.T) {
 				t.Errorf("%s: got\n%s\nwant in it\n%s", name, got, w)
 			}
 		}
+	}
+}
+
+// TestStatusOfManyPaused: the text of status names a bounded number of paused keys, and says how many others there are.
+func TestStatusOfManyPaused(t *testing.T) {
+	t.Parallel()
+	st := &status.Status{}
+	for i := range mostPaused + 3 {
+		st.Paused = append(st.Paused, status.Paused{Key: fmt.Sprintf("key-%02d", i)})
+	}
+	var out bytes.Buffer
+	if err := (&cli{process: process{out: &out, err: &out}}).printStatus(st); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.Count(text, "key-") != mostPaused || !strings.Contains(text, "3 more are paused: see belfry flow ls") {
+		t.Errorf("got\n%s", text)
 	}
 }

@@ -125,14 +125,20 @@ func (c *cli) printStatus(st *status.Status) error {
 	}
 	slices.Sort(services)
 	columns(p, "DEAD LETTERS OF\tCOUNT", services, func(svc string) []any { return []any{svc, st.Dead[svc]} })
-	columns(p, "PAUSED\tSINCE\tBY\tNOTE", st.Paused, func(k status.Paused) []any {
+	columns(p, "PAUSED\tSINCE\tBY\tNOTE", st.Paused[:min(len(st.Paused), mostPaused)], func(k status.Paused) []any {
 		return []any{k.Key, k.Since.UTC().Format(time.RFC3339), cmp.Or(k.By, "-"), cmp.Or(k.Note, "-")}
 	})
+	if more := len(st.Paused) - mostPaused; more > 0 {
+		p.line("%d more are paused: see belfry flow ls", more)
+	}
 	p.line("")
 	p.line("PROBLEMS: %s", cmp.Or(strings.Join(st.Problems, "; "), "none"))
 	_, err := p.WriteTo(c.out)
 	return err
 }
+
+// mostPaused is the number of paused keys that the text of status names. The JSON has all.
+const mostPaused = 10
 
 // heldBack names the nodes that keep the others from a newer format level.
 func heldBack(f store.Formats) string {
