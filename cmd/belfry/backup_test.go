@@ -43,6 +43,16 @@ func TestBackupDrill(t *testing.T) {
 	if r := n.client(t, "flow", "set", "api.example.com", "--rate", "100/1m"); r.code != exitOK {
 		t.Fatalf("flow set: got %v", r)
 	}
+	if r := n.client(t, "flow", "set", "adds:counted", "--pending", "5"); r.code != exitOK {
+		t.Fatalf("flow set --pending: got %v", r)
+	}
+	for i := range 3 {
+		publishAdd(t, js, fmt.Sprintf("counted-%d", i), `"timerafter":"1h","timersvc":"counted"`)
+	}
+	counted := func(n *node) bool {
+		s := ok[schemas.FlowStatus](t, n, "flow", "show", "adds:counted")[0]
+		return s.Uncounted == 0 && len(s.Keys) == 1 && s.Keys[0].Pending == 3
+	}
 	publishAdd(t, js, "dead", fmt.Sprintf(`"timerafter":"1ms","timersvc":"orders","timermaxattempts":"1","timercallback":%q`, hook.URL+"/gone"))
 	publishAdd(t, js, "plain", `"timerafter":"1ms","timersvc":"orders"`)
 	publishAdd(t, js, "rejected", `"timersvc":"no due time"`)
@@ -51,7 +61,7 @@ func TestBackupDrill(t *testing.T) {
 		waittest.Until(t, "timer "+id+" is stored, and then cancelled", func() bool { return n.client(t, "cancel", id, "--source", "/drill").code == exitOK })
 	}
 	waittest.Until(t, "a dead letter, a rejection, and a timer that has fired", func() bool {
-		return len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 && len(ok[schemas.RejectedInfo](t, n, "rejected", "ls")) == 1 && state(t, n, "plain") == schemas.StateSuccess
+		return counted(n) && len(ok[schemas.DeadInfo](t, n, "dead", "ls")) == 1 && len(ok[schemas.RejectedInfo](t, n, "rejected", "ls")) == 1 && state(t, n, "plain") == schemas.StateSuccess
 	})
 
 	// Adds continue during the backup. The backup must contain every timer whose add was
@@ -105,8 +115,15 @@ func TestBackupDrill(t *testing.T) {
 	if r := ok[schemas.RejectedInfo](t, restored, "rejected", "ls"); len(r) != 1 || r[0].ID != "rejected" {
 		t.Errorf("after the restore got rejections %+v, want one with the id rejected", r)
 	}
-	if l := ok[schemas.FlowLimitInfo](t, restored, "flow", "ls"); len(l) != 1 || l[0].Rate != "100/1m" {
-		t.Errorf("after the restore got limits %+v, want that of api.example.com", l)
+	if l := ok[schemas.FlowLimitInfo](t, restored, "flow", "ls"); len(l) != 2 || l[0].Pending != 5 || l[1].Rate != "100/1m" {
+		t.Errorf("after the restore got limits %+v, want those of adds:counted and api.example.com", l)
+	}
+	// The numbers of pending timers in the backup are those of owners that are gone.
+	waittest.Until(t, "the pending timers are counted", func() bool { return counted(restored) })
+	for i, code := range []int{exitOK, exitOK, exitRefused} {
+		if r := restored.client(t, "add", "--in", "1h", "--svc", "counted", "--source", "/drill", "--id", fmt.Sprint("more-", i)); r.code != code {
+			t.Errorf("add %d beside the 3 of 5 that are pending: got %v, want exit code %d", i, r, code)
+		}
 	}
 	if s := state(t, restored, "plain"); s != schemas.StateSuccess {
 		t.Errorf("after the restore plain is %s, want success", s)
