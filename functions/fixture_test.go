@@ -78,7 +78,7 @@ func (r *rig) start(change func(*Options)) *Functions {
 }
 
 type timer struct {
-	svc, callback string
+	svc, callback string // svc of a tenant is <tenant>=<service>
 	attributes    map[string]string
 	attempt       uint32 // attempts that were recorded before
 }
@@ -90,9 +90,10 @@ func (r *rig) fire(x timer) schemas.TimerID {
 	if x.svc == "" {
 		x.svc = "s"
 	}
+	tenant, svc := schemas.SplitService(x.svc)
 	hdr := nats.Header{
 		"ce-specversion": {"1.0"}, "ce-id": {fmt.Sprint(r.n)}, "ce-source": {"/test"}, "ce-type": {"t"}, "content-type": {"text/plain"},
-		"ce-timersvc": {x.svc}, "ce-timerafter": {"1ms"}, "ce-timerbackoff": {"20ms..1s"}, "ce-timermaxattempts": {"3"}, "ce-timertimeout": {"10s"},
+		"ce-timersvc": {svc}, "ce-timerafter": {"1ms"}, "ce-timerbackoff": {"20ms..1s"}, "ce-timermaxattempts": {"3"}, "ce-timertimeout": {"10s"},
 	}
 	if x.callback != "" {
 		hdr["ce-timercallback"] = []string{x.callback}
@@ -100,14 +101,20 @@ func (r *rig) fire(x timer) schemas.TimerID {
 	for k, v := range x.attributes {
 		hdr["ce-"+k] = []string{v}
 	}
-	return r.fireEvent(hdr, []byte("hello"), x.attempt)
+	return r.fireOf(tenant, hdr, []byte("hello"), x.attempt)
 }
 
-// fireEvent adds an event and fires it.
+// fireEvent adds an event of the default tenant and fires it.
 func (r *rig) fireEvent(hdr nats.Header, data []byte, attempt uint32) schemas.TimerID {
 	r.t.Helper()
+	return r.fireOf("", hdr, data, attempt)
+}
+
+// fireOf adds an event of a tenant and fires it.
+func (r *rig) fireOf(tenant string, hdr nats.Header, data []byte, attempt uint32) schemas.TimerID {
+	r.t.Helper()
 	now := nowMs()
-	body, spec, err := schemas.ParseAdd(hdr, data, now, schemas.Limits{})
+	body, spec, err := schemas.ParseAdd(hdr, data, now, schemas.Limits{Tenant: tenant})
 	if err != nil {
 		r.t.Fatal(err)
 	}

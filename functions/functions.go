@@ -251,7 +251,7 @@ func (f *Functions) serve(k store.Feed) {
 
 // newService returns nil if the settings of the service are wrong.
 func (f *Functions) newService(name string) *service {
-	cfg := f.settings.Services[name]
+	cfg := f.settings.configOf(name)
 	c, err := f.newCaller(cfg, f.settings.rulesOf(name))
 	if err != nil { // New and Reconfigure have checked the same settings
 		f.o.Log.Error().Err(err).Str("service", name).Msg("service has no callbacks: its settings are wrong")

@@ -18,8 +18,8 @@ type Settings struct {
 	Subjects, Hosts []string
 	// Services has the settings of single services, by name.
 	Services map[string]ServiceConfig
-	// Tenants has, by its name, the allowance of each tenant. The other settings are those of
-	// the default tenant.
+	// Tenants has, by its name, the allowance of each tenant, and its webhook origin. The other
+	// settings are those of the default tenant.
 	Tenants map[string]schemas.TenantAllowance
 }
 
@@ -102,6 +102,14 @@ func (s *Settings) rulesOf(service string) schemas.CallbackRules {
 	return s.rules(&c)
 }
 
+// configOf returns the configuration of a service of any tenant. A tenant has one for all its services.
+func (s *Settings) configOf(service string) ServiceConfig {
+	if tenant := schemas.TenantOf(service); tenant != "" {
+		return ServiceConfig{WebhookOrigin: s.Tenants[tenant].WebhookOrigin}
+	}
+	return s.Services[service]
+}
+
 // rules returns the rules of a service of the default tenant with configuration c.
 func (s *Settings) rules(c *ServiceConfig) schemas.CallbackRules {
 	r := schemas.CallbackRules{Subjects: s.Subjects, Hosts: s.Hosts, BaseURL: c.BaseURL, HTTPSOnly: len(c.Headers) > 0}
@@ -163,7 +171,11 @@ func (s Settings) Check() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Tenants)) {
 		allowed := s.Tenants[name]
-		if err := allowed.Check(); err != nil {
+		err := allowed.Check()
+		if err == nil && allowed.WebhookOrigin != "" {
+			err = httpcall.CheckOrigin(allowed.WebhookOrigin)
+		}
+		if err != nil {
 			return schemas.Errorf(schemas.CodeConfig, "tenant %s: %w", name, err)
 		}
 	}
@@ -233,7 +245,7 @@ func (f *Functions) Reconfigure(s Settings) error {
 	defer f.mu.Unlock()
 	next := map[*service]*caller{}
 	for name, svc := range f.services {
-		c := s.Services[name]
+		c := s.configOf(name)
 		rules, now := s.rulesOf(name), svc.caller.Load()
 		if c.equal(&now.config) && equalRules(&rules, &now.rules) {
 			continue

@@ -116,6 +116,38 @@ func TestWebhookHandshake(t *testing.T) {
 	}
 }
 
+// TestWebhookOfTenant: all services of a tenant with an origin ask their targets. Those of another tenant, and of
+// the default tenant, ask nobody. A reload begins and ends it.
+func TestWebhookOfTenant(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := newWebhookTarget(t, "*")
+	hosts := []string{"127.0.0.1"}
+	settings := Settings{Tenants: map[string]schemas.TenantAllowance{"acme": {Hosts: hosts, WebhookOrigin: origin}, "globex": {Hosts: hosts}}}
+	f := r.start(func(o *Options) { o.Settings = settings })
+	call := func(svc, path string, want int) {
+		t.Helper()
+		r.await(r.fire(timer{svc: svc, callback: c.URL + path}), schemas.StateSuccess)
+		if n := len(c.requests(http.MethodOptions)); n != want {
+			t.Errorf("after a call of service %s: %d OPTIONS requests, want %d", svc, n, want)
+		}
+	}
+	call("globex=orders", "/globex", 0)
+	call("orders", "/orders", 0)
+	call("acme=orders", "/acme", 1)
+	call("acme=mail", "/acme", 2) // permissions are those of a service
+	settings.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: hosts}, "globex": {Hosts: hosts, WebhookOrigin: origin}}
+	if err := f.Reconfigure(settings); err != nil {
+		t.Fatal(err)
+	}
+	call("acme=orders", "/other", 2)
+	call("globex=orders", "/globex", 3)
+	settings.Tenants = map[string]schemas.TenantAllowance{"acme": {Hosts: hosts, WebhookOrigin: "https://x"}}
+	if err := f.Reconfigure(settings); schemas.CodeOf(err) != schemas.CodeConfig {
+		t.Errorf("an origin that is no DNS name: %v", err)
+	}
+}
+
 // TestWebhookRefused: a target that does not allow the calls gets none, and is asked once for many
 // events. The events are dead letters that say what was asked and answered, except after answers that
 // may change by themselves: these events are tried again. Redirects are not followed.

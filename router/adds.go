@@ -178,7 +178,7 @@ func (s *Service) validate(a *Add, parse parser) (err error) {
 		return err
 	}
 	if a.Tenant != "" {
-		if err := refuseShared(&spec); err != nil {
+		if err := s.checkOfTenant(&spec); err != nil {
 			return err
 		}
 		if err := s.callbacks.Load().CheckService(spec.Service); err != nil {

@@ -105,7 +105,7 @@ func flowLimit(q schemas.FlowSetRequest) (l flow.Limit, err error) {
 
 func checkFlowPattern(key string) error {
 	if key == "" {
-		return schemas.Errorf(schemas.CodeBadRequest, "the flow key is missing: name a host such as api.example.com, service:<service>, group:<group>, a value of timerflow, or a pattern such as customer:*")
+		return schemas.Errorf(schemas.CodeBadRequest, "the flow key is missing: name a host such as api.example.com, service:<service>, group:<group>, a value of timerflow, <tenant>=<value> for that of a tenant, or a pattern such as customer:*")
 	}
 	return schemas.CheckFlowPattern(key)
 }

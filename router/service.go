@@ -51,6 +51,8 @@ type Settings interface {
 	CanSchedule() error
 	// CanServeTenants is CanSchedule for timers of tenants.
 	CanServeTenants() error
+	// CanKeyTenants is CanSchedule for timers of tenants with a flow key.
+	CanKeyTenants() error
 	// CanOrder is CanSchedule for timers with an ordering key.
 	CanOrder() error
 	OpenCallback(id schemas.TimerID, sealed string) (string, error)

@@ -106,13 +106,14 @@ func (s *Service) checkTenant(a *Add) error {
 	return s.o.Store.CanServeTenants()
 }
 
-// refuseShared refuses what all tenants would share: flow keys and calendars.
-func refuseShared(spec *schemas.Spec) error {
-	switch {
-	case spec.Flow != "":
-		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant names flow keys; leave it out", schemas.AttrFlow).About(schemas.AttrFlow)
-	case spec.Recurrence != nil && len(spec.Recurrence.Exclude) > 0:
+// checkOfTenant checks an add of a tenant: it names no calendar, which all tenants would share, and a flow
+// key only while every live node knows that it is the tenant's own.
+func (s *Service) checkOfTenant(spec *schemas.Spec) error {
+	if spec.Recurrence != nil && len(spec.Recurrence.Exclude) > 0 {
 		return schemas.Errorf(schemas.CodeInvalidAttribute, "%s: only the default tenant has calendars; leave it out", schemas.AttrExclude).About(schemas.AttrExclude)
+	}
+	if spec.Flow != "" {
+		return s.o.Store.CanKeyTenants()
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // TestUnknownAccount: an add of an account that is not configured waits for a node that knows
-// the account, and is then rejected. Adds of tenants wait while a live node cannot serve them.
+// the account, and is then rejected. Adds of tenants, and those with a flow key, wait while a live node cannot serve them.
 func TestUnknownAccount(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UnixMilli()
@@ -30,6 +30,11 @@ func TestUnknownAccount(t *testing.T) {
 	check("an older node, timers.add", &Add{}, "", "")
 	check("an older node, tenant", &Add{Account: "ACME", AddedMs: now}, "", schemas.CodeUnavailable)
 	check("an older node, tenant, by the API", &Add{Tenant: "acme"}, "", schemas.CodeUnavailable)
+	for flow, want := range map[string]schemas.Code{"": "", "customer:7": schemas.CodeUnavailable} {
+		if err := s.checkOfTenant(&schemas.Spec{Flow: flow}); schemas.CodeOf(err) != want {
+			t.Errorf("an older node, flow key %q: %v, want code %q", flow, err, want)
+		}
+	}
 }
 
 // tenantsOnly is a store that says only whether tenants can be served.
@@ -39,6 +44,7 @@ type tenantsOnly struct {
 }
 
 func (s *tenantsOnly) CanServeTenants() error { return s.err }
+func (s *tenantsOnly) CanKeyTenants() error   { return s.err }
 
 type fixedTime int64 // Unix milliseconds
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// TenantAllowance lists what the configuration allows a tenant.
+// TenantAllowance lists what the configuration allows a tenant, and what it asks of its targets.
 type TenantAllowance struct {
 	// Services lists the services of its timers: names, or beginnings of names with a * at the
 	// end. nil allows all names.
@@ -17,6 +17,9 @@ type TenantAllowance struct {
 	// Hosts lists patterns of the hosts that its HTTP callbacks may call, see CheckHostPattern;
 	// an empty list allows none.
 	Hosts []string
+	// WebhookOrigin is the DNS name by which Belfry asks the targets of its HTTP callbacks for their
+	// permission before the first call; empty for no such question. It is checked where it is read.
+	WebhookOrigin string
 }
 
 // askOperator ends the errors for what a tenant may not use.

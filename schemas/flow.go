@@ -10,8 +10,11 @@ import (
 // AttrFlow names the flow key of an add: whose limits apply to the callback. See FlowKey.
 const AttrFlow = "timerflow"
 
-// MaxFlowKey bounds a flow key that an event names, and a pattern of flow keys, in bytes.
+// MaxFlowKey bounds a flow key that an event names, in bytes.
 const MaxFlowKey = 128
+
+// MaxFlowPattern bounds a pattern of flow keys, and the flow key of a tenant, in bytes.
+const MaxFlowPattern = MaxFlowKey + MaxTenantLength + len(tenantSeparator)
 
 // ServiceFlowPrefix and a service make the flow key of the callbacks over NATS of that
 // service, unless timerflow names another.
@@ -19,7 +22,8 @@ const ServiceFlowPrefix = "service:"
 
 // GroupFlowPrefix and the group of a timer (AttrGroup) make the flow key whose pause holds the
 // callbacks of that group. A pause of ServiceFlowPrefix with a service likewise holds all
-// callbacks of the service, whatever their flow keys.
+// callbacks of the service, whatever their flow keys. Services and groups of a tenant are named as in
+// TenantService: service:acme=orders, group:acme=import.
 const GroupFlowPrefix = "group:"
 
 // AddsFlowPrefix and a service make the key of the limit of that service's adds a second. The service
@@ -33,13 +37,18 @@ const TenantEnd = tenantSeparator
 // LimitsAdds reports whether a limit of a flow key or pattern applies to adds, not to callbacks.
 func LimitsAdds(pattern string) bool { return strings.HasPrefix(pattern, AddsFlowPrefix) }
 
-// FlowKey returns the key whose limits apply to a callback: flow, the value of AttrFlow, or
-// without one the host of an HTTP callback (in lower case, with its port unless that is the
+// NamesTenant reports whether a flow key or pattern of callbacks is one of a tenant.
+func NamesTenant(pattern string) bool {
+	return !LimitsAdds(pattern) && strings.Contains(pattern, tenantSeparator)
+}
+
+// FlowKey returns the key whose limits apply to a callback: flow, the value of AttrFlow, which is a
+// key of its own for each tenant, <tenant>=<flow>; or without one the host of an HTTP callback (in lower case, with its port unless that is the
 // default of its scheme), and ServiceFlowPrefix with the service for all others. target is the
 // callback with the base URL of the service applied; see CallbackRules.Resolve.
 func FlowKey(flow, target, service string) string {
 	if flow != "" {
-		return flow
+		return TenantService(TenantOf(service), flow)
 	}
 	if strings.HasPrefix(target, NATSScheme) {
 		return ServiceFlowPrefix + service
@@ -73,28 +82,24 @@ func flowByte(c byte) bool {
 // CheckFlowKey returns an error of CodeInvalidAttribute for a text that is not a flow key: 1 to
 // MaxFlowKey letters, digits and - _ . : @ /.
 func CheckFlowKey(key string) error {
-	if ok := validFlow(key, ""); !ok {
+	if ok := validFlow(key, MaxFlowKey, ""); !ok {
 		return Errorf(CodeInvalidAttribute, "a flow key must have 1 to %d letters, digits or any of - _ . : @ /", MaxFlowKey)
 	}
 	return nil
 }
 
 // CheckFlowPattern returns an error of CodeBadRequest for a text that is neither a flow key nor
-// a pattern: a flow key in which * stands for any run of characters. A key of AddsFlowPrefix may also
-// have the = of a tenant.
+// a pattern: a flow key in which * stands for any run of characters. It may have the = after the name of
+// a tenant.
 func CheckFlowPattern(pattern string) error {
-	also := "*"
-	if LimitsAdds(pattern) {
-		also = "*" + tenantSeparator
-	}
-	if !validFlow(pattern, also) {
-		return Errorf(CodeBadRequest, "flow key %.160q must have 1 to %d letters, digits or any of - _ . : @ /, and * for any run of characters", pattern, MaxFlowKey)
+	if !validFlow(pattern, MaxFlowPattern, "*"+tenantSeparator) {
+		return Errorf(CodeBadRequest, "flow key %.170q must have 1 to %d letters, digits or any of - _ . : @ /, = after the name of a tenant, and * for any run of characters", pattern, MaxFlowPattern)
 	}
 	return nil
 }
 
-func validFlow(s, also string) bool {
-	if s == "" || len(s) > MaxFlowKey {
+func validFlow(s string, most int, also string) bool {
+	if s == "" || len(s) > most {
 		return false
 	}
 	for i := 0; i < len(s); i++ {

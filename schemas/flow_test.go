@@ -27,6 +27,35 @@ func TestFlowKey(t *testing.T) {
 	}
 }
 
+// TestFlowKeyOfTenant: a tenant's timerflow is a key of its own, which no event of another tenant can name.
+func TestFlowKeyOfTenant(t *testing.T) {
+	for _, tt := range []struct{ flow, service, want string }{
+		{"customer:7", "acme=mail", "acme=customer:7"},
+		{"", "acme=mail", "service:acme=mail"},
+	} {
+		if got := FlowKey(tt.flow, "nats:orders.due", tt.service); got != tt.want {
+			t.Errorf("FlowKey(%q) of service %s: got %q, want %q", tt.flow, tt.service, got, tt.want)
+		}
+	}
+	longest := FlowKey(strings.Repeat("k", MaxFlowKey), "", TenantService(strings.Repeat("t", MaxTenantLength), "s"))
+	for _, p := range []string{"acme=customer:*", "service:acme=mail", "group:acme=import", longest} {
+		if err := CheckFlowPattern(p); err != nil || !NamesTenant(p) {
+			t.Errorf("pattern %q: %v; names a tenant: %t", p, err, NamesTenant(p))
+		}
+		if CheckFlowKey(p) == nil {
+			t.Errorf("an event may name the flow key %q", p)
+		}
+	}
+	if err := CheckFlowPattern(longest + "k"); CodeOf(err) != CodeBadRequest {
+		t.Errorf("a longer pattern: %v", err)
+	}
+	for _, p := range []string{"customer:7", "adds:acme=", "adds:acme=mail"} {
+		if NamesTenant(p) {
+			t.Errorf("%q names a tenant's callbacks", p)
+		}
+	}
+}
+
 // TestAttrFlow: timerflow is parsed from adds, for one-shot timers and schedules, and an invalid
 // one is refused with a reason.
 func TestAttrFlow(t *testing.T) {

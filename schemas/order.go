@@ -13,7 +13,7 @@ const MaxOrderKey = MaxFlowKey
 // CheckOrderKey returns an error of CodeInvalidAttribute for a text that is not an ordering key:
 // 1 to MaxOrderKey letters, digits and - _ . : @ /.
 func CheckOrderKey(key string) error {
-	if !validFlow(key, "") {
+	if !validFlow(key, MaxOrderKey, "") {
 		return Errorf(CodeInvalidAttribute, "an ordering key must have 1 to %d letters, digits or any of - _ . : @ /", MaxOrderKey)
 	}
 	return nil

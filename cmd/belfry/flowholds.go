@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,8 +29,11 @@ soon; the next answer of the target counts again. "belfry flow ls" lists the key
 	by.add(cmd.Flags())
 	check := func(args []string) error {
 		key = args[0]
-		if err := schemas.CheckFlowKey(key); err != nil {
+		switch err := schemas.CheckFlowPattern(key); {
+		case err != nil:
 			return usagef("%v", err)
+		case strings.Contains(key, "*"):
+			return usagef("%s is a pattern: name one flow key; \"belfry flow ls\" lists those that are stopped", key)
 		}
 		return by.check()
 	}

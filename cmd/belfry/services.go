@@ -37,7 +37,7 @@ var serviceKeys = map[string]func(*serviceReader, any) error{
 	"headers":            (*serviceReader).headers,
 	"mode":               (*serviceReader).mode,
 	"permanent-statuses": (*serviceReader).permanent,
-	"webhook-origin":     (*serviceReader).webhookOrigin,
+	keyWebhookOrigin:     (*serviceReader).webhookOrigin,
 	"base-url":           (*serviceReader).baseURL,
 	"tls-ca":             func(r *serviceReader, v any) error { return r.pem(v, &r.config.PEM.CA) },
 	"tls-cert":           func(r *serviceReader, v any) error { return r.pem(v, &r.config.PEM.Cert) },
@@ -218,12 +218,22 @@ func (r *serviceReader) permanent(v any) error {
 }
 
 func (r *serviceReader) webhookOrigin(v any) error {
+	s, err := webhookOrigin(v)
+	r.config.WebhookOrigin = s
+	return err
+}
+
+// keyWebhookOrigin is the setting of a service, or of a tenant, by which Belfry asks targets for their
+// permission.
+const keyWebhookOrigin = "webhook-origin"
+
+// webhookOrigin reads the value of keyWebhookOrigin.
+func webhookOrigin(v any) (string, error) {
 	s, ok := v.(string)
 	if !ok || s == "" {
-		return errors.New("must be a DNS name such as belfry.example.com")
+		return "", errors.New("must be a DNS name such as belfry.example.com")
 	}
-	r.config.WebhookOrigin = s
-	return httpcall.CheckOrigin(s)
+	return s, httpcall.CheckOrigin(s)
 }
 
 func (r *serviceReader) baseURL(v any) error {

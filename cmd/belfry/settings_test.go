@@ -93,9 +93,9 @@ func TestNeverIdle(t *testing.T) {
 // everything, and an empty one nothing.
 func TestTenantsPrinted(t *testing.T) {
 	t.Parallel()
-	path := writeConfig(t, "nats-url: nats://h:4222\ntenants:\n  acme: {account: ACME, services: [orders, ship*], subjects: [callbacks.>], hosts: [a.example], export-fired: true}\n  globex: {account: GLOBEX, services: [], export-fired: false}\n")
+	path := writeConfig(t, "nats-url: nats://h:4222\ntenants:\n  acme: {account: ACME, services: [orders, ship*], subjects: [callbacks.>], hosts: [a.example], webhook-origin: belfry.example.com, export-fired: true}\n  globex: {account: GLOBEX, services: [], export-fired: false}\n")
 	want := map[string]any{
-		"acme":   map[string]any{"account": "ACME", "services": []any{"orders", "ship*"}, "subjects": []any{"callbacks.>"}, "hosts": []any{"a.example"}, "export-fired": true},
+		"acme":   map[string]any{"account": "ACME", "services": []any{"orders", "ship*"}, "subjects": []any{"callbacks.>"}, "hosts": []any{"a.example"}, "webhook-origin": "belfry.example.com", "export-fired": true},
 		"globex": map[string]any{"account": "GLOBEX", "services": []any{}, "hosts": []any{}},
 	}
 	for range 2 {
@@ -136,7 +136,8 @@ func TestConfigFileMistakes(t *testing.T) {
 		"secret not base64": {"services: {orders: {secret: whsec_hunter2!hunter2!hunter2!hunter2}}", []string{"orders"}},
 		"key twice":         {"shards: 1\nshards: 2", []string{"shards"}},
 		"role":              {"roles: [cook]", []string{"cook"}},
-		"tenant's key":      {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, host: x}}", []string{"tenants.acme.host", "account, services, subjects, hosts and export-fired"}},
+		"tenant's origin":   {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, webhook-origin: https://x}}", []string{"tenants.acme.webhook-origin", "DNS name"}},
+		"tenant's key":      {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, host: x}}", []string{"tenants.acme.host", "account, services, subjects, hosts, webhook-origin and export-fired"}},
 		"tenant's export":   {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, export-fired: maybe}}", []string{"tenants.acme.export-fired", "true or false"}},
 		"tenant's service":  {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, services: [a.b]}}", []string{"tenant acme", "services", "a.b"}},
 		"tenant's subject":  {"nats-url: nats://h:4222\ntenants: {acme: {account: ACME, subjects: ['$JS.>']}}", []string{"tenant acme", "subjects", "$JS"}},

@@ -8,7 +8,7 @@ import (
 )
 
 // readTenants reads the group tenants of the config file: for each tenant its account, and
-// its allowed services, subjects and hosts, and whether it imports its fired events.
+// its allowed services, subjects and hosts, its webhook origin, and whether it imports its fired events.
 func (s *settings) readTenants(file map[string]any) error {
 	value := file[keyTenants]
 	if value == nil || s.ownServer {
@@ -43,12 +43,16 @@ func (s *settings) readTenants(file map[string]any) error {
 				if export {
 					s.app.ExportFired[name] = true
 				}
+			case key == keyWebhookOrigin:
+				if allowed.WebhookOrigin, err = webhookOrigin(group[key]); err != nil {
+					return usagef("%s.%s.%s: %v", where, name, key, err)
+				}
 			case list != nil:
 				if *list, err = texts(group[key]); err != nil {
 					return usagef("%s.%s.%s: %v", where, name, key, err)
 				}
 			default:
-				return usagef("%s.%s.%s: unknown key; the keys of a tenant are account, services, subjects, hosts and export-fired", where, name, key)
+				return usagef("%s.%s.%s: unknown key; the keys of a tenant are account, services, subjects, hosts, webhook-origin and export-fired", where, name, key)
 			}
 		}
 		s.app.Tenants[name], s.app.Callbacks.Tenants[name] = account, allowed
@@ -67,6 +71,9 @@ func (s *settings) printedTenants() map[string]any {
 		}
 		if allowed.Subjects != nil {
 			group["subjects"] = allowed.Subjects
+		}
+		if allowed.WebhookOrigin != "" {
+			group[keyWebhookOrigin] = allowed.WebhookOrigin
 		}
 		if s.app.ExportFired[name] {
 			group[keyExportFired] = true

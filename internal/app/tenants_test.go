@@ -267,7 +267,7 @@ func testTenants(f *tenants) {
 	for _, part := range []struct {
 		name string
 		test func(*tenants)
-	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"fired", testTenantFired}, {"handled", testTenantHandled}, {"forged", testTenantForged}} {
+	}{{"doors", testTenantDoors}, {"isolation", testTenantIsolation}, {"callbacks", testTenantCallbacks}, {"flows", testTenantFlows}, {"fired", testTenantFired}, {"handled", testTenantHandled}, {"forged", testTenantForged}} {
 		t.Run(part.name, func(t *testing.T) {
 			f.t = t
 			part.test(f)
@@ -458,7 +458,6 @@ func testTenantIsolation(f *tenants) {
 	}
 	f.await("acme", named("d1"), "fail") // again
 	for _, event := range [][]byte{
-		tenantEvent("x1", `"timerafter":"1h","timerflow":"shared"`),
 		tenantEvent("x2", `"timercron":"0 9 * * *","timerexclude":"c"`),
 		tenantEvent("x3", `"timerafter":"1h","timersvc":"globex=orders"`),
 		tenantEvent("x4", `"timerafter":"1h","timercallback":"nats:timers.call.globex.callbacks.x"`),
@@ -514,6 +513,42 @@ func testTenantCallbacks(f *tenants) {
 	// globex serves this subject, acme does not export it: no account but acme's is asked.
 	f.must("acme", "add", tenantEvent("c3", `"timerafter":"0s","timersvc":"orders","timermaxattempts":1,"timercallback":"nats:elsewhere.x"`))
 	f.await("acme", named("c3"), "fail")
+}
+
+// testTenantFlows: the flow keys, services and groups of tenants with the same names are paused one by one. An
+// event that waits shows the key of its tenant.
+func testTenantFlows(f *tenants) {
+	t := f.t
+	users := []string{"acme", "globex"}
+	for _, user := range users {
+		if _, err := f.as(user).Subscribe("callbacks.flow", func(m *nats.Msg) { _ = m.Respond(nil) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.as(user).Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, p := range map[string]struct{ key, more string }{
+		"f1": {"acme=customer:7", `"timersvc":"flows","timerflow":"customer:7"`},
+		"f2": {"service:acme=flows", `"timersvc":"flows"`},
+		"f3": {"group:acme=flows", `"timersvc":"flows","timergroup":"flows"`},
+	} {
+		waittest.Until(t, p.key+" is paused", func() bool {
+			_, code := f.ask("admin", "flow.pause", schemas.FlowRequest{Key: p.key, Note: "repair"})
+			return code == ""
+		})
+		for _, user := range users {
+			f.must(user, "add", tenantEvent(id, `"timerafter":"10ms","timercallback":"nats:callbacks.flow",`+p.more))
+		}
+		f.await("globex", named(id), "success")
+		f.await("acme", named(id), "retrying")
+		var info schemas.TimerInfo
+		if err := json.Unmarshal(f.must("acme", "get", named(id)), &info); err != nil || info.Flow == nil || info.Flow.Key != p.key || info.Attempts != 0 {
+			t.Errorf("%s: acme's event is %+v with flow %+v (%v)", p.key, info, info.Flow, err)
+		}
+		f.must("admin", "flow.resume", schemas.FlowRequest{Key: p.key})
+		f.await("acme", named(id), "success")
+	}
 }
 
 // testTenantForged: in Belfry's own account, which no tenant reaches, a client can publish on the

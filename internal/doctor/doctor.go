@@ -374,7 +374,10 @@ func (e *examination) differences() {
 
 // withoutLevel says what a store does without while its nodes write this format level.
 func withoutLevel(level store.FormatLevel) string {
-	lacks := "no limits of schedules, services and bytes can be set"
+	lacks := "tenants have no flow keys"
+	if level < store.LevelQuota {
+		lacks += ", no limits of schedules, services and bytes can be set"
+	}
 	if level < store.LevelWebhook {
 		lacks += ", these nodes ask no targets for their permission (webhook-origin), and obey no rates that targets allow"
 	}

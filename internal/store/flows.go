@@ -41,10 +41,10 @@ import (
 type Flows struct {
 	jet *jet.Client
 	log zerolog.Logger
-	// callbacks, adds, pending and quotas return an error while limits of callbacks, of adds, of pending timers, or
-	// of schedules, services and bytes must not be stored;
+	// callbacks, tenantKeys, adds, pending and quotas return an error while limits of callbacks, of those of tenants,
+	// of adds, of pending timers, or of schedules, services and bytes must not be stored;
 	// see Levels.CanLimit.
-	callbacks, adds, pending, quotas func() error
+	callbacks, tenantKeys, adds, pending, quotas func() error
 
 	copy freshCopy[*FlowSet]
 }
@@ -81,8 +81,8 @@ const (
 	maxFlowMatches = 10_000
 )
 
-func newFlows(c *jet.Client, callbacks, adds, pending, quotas func() error, log zerolog.Logger) *Flows {
-	return &Flows{jet: c, callbacks: callbacks, adds: adds, pending: pending, quotas: quotas, log: log, copy: freshCopy[*FlowSet]{
+func newFlows(c *jet.Client, callbacks, tenantKeys, adds, pending, quotas func() error, log zerolog.Logger) *Flows {
+	return &Flows{jet: c, callbacks: callbacks, tenantKeys: tenantKeys, adds: adds, pending: pending, quotas: quotas, log: log, copy: freshCopy[*FlowSet]{
 		source: limitSource{c}, clock: CopyClock{Now: time.Now, Pause: pause.For}, period: FlowFresh,
 	}}
 }
@@ -312,16 +312,20 @@ func (s *FlowSet) stored(key string) (FlowLimit, bool) {
 // Hold returns the limit that holds all callbacks of a service or of a group, whatever their
 // flow keys: that of schemas.ServiceFlowPrefix with the service, or of schemas.GroupFlowPrefix
 // with the group, if it is paused or cannot be read, or that of a pattern that begins with such a
-// prefix. key is that key. ok is false if nothing holds them. An empty group is none, and so is that of a tenant's service: the groups of a
-// tenant are its own.
+// prefix. key is that key. ok is false if nothing holds them. An empty group is none. The groups of a tenant
+// are its own, so their names begin with the tenant.
 func (s *FlowSet) Hold(service, group string) (key string, l FlowLimit, ok bool) {
 	if s.holding == 0 {
 		return "", l, false
 	}
-	if key, l, ok = s.hold(schemas.ServiceFlowPrefix, service); ok || group == "" || schemas.TenantOf(service) != "" {
+	if key, l, ok = s.hold(schemas.ServiceFlowPrefix, service); ok || group == "" {
 		return key, l, ok
 	}
-	return s.hold(schemas.GroupFlowPrefix, group)
+	tenant := schemas.TenantOf(service)
+	if tenant == "" && schemas.NamesTenant(group) { // it would have the key of a tenant's group
+		return key, l, false
+	}
+	return s.hold(schemas.GroupFlowPrefix, schemas.TenantService(tenant, group))
 }
 
 // hold returns the limit that holds all callbacks of a service or group with this name.
@@ -505,6 +509,8 @@ func (f *Flows) may(l *FlowLimit) error {
 		return f.pending()
 	case schemas.LimitsAdds(l.Pattern):
 		return f.adds()
+	case schemas.NamesTenant(l.Pattern):
+		return f.tenantKeys()
 	}
 	return f.callbacks()
 }

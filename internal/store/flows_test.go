@@ -200,6 +200,8 @@ func TestHold(t *testing.T) {
 		{Pattern: "service:batch-*", Limit: flow.Limit{Paused: true}},
 		{Pattern: "service:batch-9", Limit: aLimit},
 		{Pattern: "group:g", Limit: flow.Limit{Paused: true}},
+		{Pattern: "group:acme=import", Limit: flow.Limit{Paused: true}},
+		{Pattern: "service:acme=mail", Limit: flow.Limit{Paused: true}},
 		{Pattern: "service:broken", Err: damaged},
 		{Pattern: "*", Limit: flow.Limit{Paused: true}}, // holds only the callbacks whose key has no other limit
 	} {
@@ -210,6 +212,8 @@ func TestHold(t *testing.T) {
 		{"sms", "", "service:sms"}, {"sms2", "", ""}, {"sms", "g", "service:sms"},
 		{"batch-1", "", "service:batch-1"}, {"batch-9", "", ""},
 		{"broken", "", "service:broken"}, {"acme=batch-1", "g", ""},
+		{"acme=batch-1", "import", "group:acme=import"}, {"globex=batch-1", "import", ""}, {"batch", "import", ""}, {"batch", "acme=import", ""},
+		{"acme=mail", "", "service:acme=mail"}, {"globex=mail", "", ""}, {"acme-2=mail", "", ""},
 	} {
 		key, l, ok := set.Hold(x.service, x.group)
 		if !ok {
@@ -234,6 +238,9 @@ func TestLimitsNeedNewNodes(t *testing.T) {
 	_, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "k", Limit: aLimit}, 0)
 	if schemas.CodeOf(err) != schemas.CodeUnavailable || !strings.Contains(err.Error(), "old") {
 		t.Fatalf("got error %v, want unavailable that names the node", err)
+	}
+	if _, err := s.PutLimit(t.Context(), store.FlowLimit{Pattern: "acme=k", Limit: aLimit}, 0); schemas.CodeOf(err) != schemas.CodeUnavailable || !strings.Contains(err.Error(), "flow keys of tenants") {
+		t.Fatalf("a key of a tenant: got error %v, want unavailable", err)
 	}
 	// A record that waits for its slot cannot be read by the old node, which would fire it again.
 	due := time.Now().UnixMilli() + 60_000

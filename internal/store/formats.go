@@ -52,8 +52,11 @@ const (
 	// LevelQuota adds limits of schedules, services and bytes (flow.Limit.Quotas), which every router must
 	// obey, and for which every owner of a shard must count.
 	LevelQuota FormatLevel = 12
+	// LevelTenantFlow adds flow keys of tenants (schemas.FlowKey), which nodes before it take for those of the
+	// default tenant, and limits that name a tenant.
+	LevelTenantFlow FormatLevel = 13
 	// NewestLevel is the level that this version reads.
-	NewestLevel = LevelQuota
+	NewestLevel = LevelTenantFlow
 	// LevelTest stands for the level of the next build in tests. It adds
 	// schemas.RecordFormatTest.
 	LevelTest = NewestLevel + 1
@@ -186,6 +189,9 @@ func (l *Levels) CanLimitQuotas() error {
 // CanServeTenants is CanSchedule for timers of tenants.
 func (l *Levels) CanServeTenants() error { return l.can(LevelTenants, "timers of tenants") }
 
+// CanKeyTenants is CanSchedule for flow keys of tenants: timers with one, and limits.
+func (l *Levels) CanKeyTenants() error { return l.can(LevelTenantFlow, "flow keys of tenants") }
+
 // CanOrder is CanSchedule for timers with an ordering key.
 func (l *Levels) CanOrder() error { return l.can(LevelOrder, "timers with a timerkey") }
 
@@ -252,6 +258,8 @@ func (l *Levels) update(ctx context.Context) error {
 // withOlder says what does not happen while a node of a level older than NewestLevel runs.
 func withOlder(level FormatLevel) string {
 	switch {
+	case level >= LevelQuota:
+		return "no timers of tenants with a timerflow are added, and no limits of tenants' flow keys are set, until it stops"
 	case level >= LevelWebhook:
 		return "it obeys no limits of schedules, services and bytes, and none can be set until it stops"
 	case level >= LevelPending:

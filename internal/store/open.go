@@ -94,7 +94,7 @@ func Open(ctx context.Context, nc *jet.Conn, cfg Config, log zerolog.Logger) (*S
 	s.Services = newServices(s.ServiceKeys, s.FeedActivator.waker, cfg.MaxServices)
 	calendars := newCalendars(c, log)
 	s.Calendars = calendars
-	s.Flows = newFlows(c, s.CanLimit, s.CanLimitAdds, s.CanLimitPending, s.CanLimitQuotas, log)
+	s.Flows = newFlows(c, s.CanLimit, s.CanKeyTenants, s.CanLimitAdds, s.CanLimitPending, s.CanLimitQuotas, log)
 	s.Events = newEvents(c, s.FeedActivator, cfg.MaxPayload, newTenantFired(c, s.background, cfg.TenantFired))
 	s.LetterCounts = &LetterCounts{jet: c}
 	s.Letters = newLetters(c, log, s.Events, s.LetterCounts)

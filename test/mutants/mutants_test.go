@@ -106,6 +106,9 @@ var planted = []struct {
 	{m("flow hold: events of a closed circuit are not moved", "functions/flowreplan.go", "case l.hold && d.Flow == l.key", "case false && d.Flow == l.key"), "./functions", "TestHoldReset"},
 	{m("flow hold: all held events are due at once", "functions/flowholds.go", "* int64(holdGap)", "* 0"), "./functions", "TestRetryAfterPausesKey"},
 
+	{m("flow: tenants share flow keys", "schemas/flow.go", "return TenantService(TenantOf(service), flow)", "return flow"), "./schemas", "TestFlowKeyOfTenant"},
+	{m("flow: a pause of a group holds that of every tenant", "internal/store/flows.go", "schemas.TenantService(tenant, group))", "group)"), "./internal/store", "TestHold"},
+	{m("flow: targets of a tenant are not asked", "functions/settings.go", "return ServiceConfig{WebhookOrigin: s.Tenants[tenant].WebhookOrigin}", "return ServiceConfig{}"), "./functions", "TestWebhookOfTenant"},
 	{m("flow: the sweeper does not know the events of deferred timers", "scheduler/sweep.go", "deferrals := rec.Deferrals()", "deferrals := uint32(0)"), "./scheduler", "TestSweeperKnowsDeferredEvents"},
 
 	// Order within a key.
