@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// TenantAllowance lists what the configuration allows a tenant, and what it asks of its targets.
+// TenantAllowance lists what the configuration allows a tenant, and has the name by which Belfry asks its targets.
 type TenantAllowance struct {
 	// Services lists the services of its timers: names, or beginnings of names with a * at the
 	// end. nil allows all names.

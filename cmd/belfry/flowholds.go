@@ -33,7 +33,7 @@ soon; the next answer of the target counts again. "belfry flow ls" lists the key
 		case err != nil:
 			return usagef("%v", err)
 		case strings.Contains(key, "*"):
-			return usagef("%s is a pattern: name one flow key; \"belfry flow ls\" lists those that are stopped", key)
+			return usagef("%s is a pattern: name one flow key; \"belfry flow ls\" lists the stopped keys", key)
 		}
 		return by.check()
 	}
