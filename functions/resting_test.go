@@ -351,14 +351,15 @@ func TestManyServicesAtOnce(t *testing.T) {
 	for n := range maxWithoutWork + 20 {
 		hung = append(hung, r.fire(timer{svc: fmt.Sprintf("hangs-%d", n), callback: s.URL + "/hang", attributes: map[string]string{"timertimeout": "5m"}}))
 	}
-	waittest.Until(t, "all to hang", func() bool { return f.InFlight() >= maxWithoutWork+20 })
+	const bound = 3 * time.Minute // hundreds of consumers on a busy machine
+	waittest.UntilWithin(t, bound, "all to hang", func() bool { return f.InFlight() >= maxWithoutWork+20 })
 	id := r.fire(timer{svc: "well", callback: s.URL + "/"})
 	r.await(id, schemas.StateSuccess)
 	close(release)
 	for _, id := range hung {
 		r.await(id, schemas.StateSuccess)
 	}
-	waittest.Until(t, "all to rest", func() bool { return f.served() == 0 })
+	waittest.UntilWithin(t, bound, "all to rest", func() bool { return f.served() == 0 })
 	s.CloseClientConnections()
 	const few = 20
 	waittest.Until(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before+few })
